@@ -1,0 +1,74 @@
+#include "common/model_spec.h"
+
+#include <cmath>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "common/random.h"
+
+namespace weir {
+namespace {
+
+ModelSpec TwoTensors() {
+  return {{{"a/weight", {3, 4}, TensorKind::kParameter, Initializer::HeNormal(3)},
+           {"a/bias", {4}, TensorKind::kParameter, Initializer::Zeros()}}};
+}
+
+TEST_CASE("Philox gives the published vectors") {
+  // Random123's kat_vectors, philox4x32 10 rounds.
+  CHECK(Philox(0, 0, 0) == std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
+  CHECK(Philox(~0ull, ~0ull, ~0ull) == std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+}
+
+TEST_CASE("A model spec knows its address space") {
+  const ModelSpec m = TwoTensors();
+  CHECK(m.elements() == 16);
+  CHECK(m.offset(1) == 12);
+  CHECK(m.TensorAt(11) == 0);
+  CHECK(m.TensorAt(12) == 1);
+  CHECK(m.Describe(13) == "a/bias[1]");
+  CHECK(m.Validate().ok());
+}
+
+TEST_CASE("The first difference between two models is named") {
+  const ModelSpec m = TwoTensors();
+  ModelSpec other = m;
+  CHECK(m.FirstDifference(other).empty());
+  CHECK(m.Hash() == other.Hash());
+  other.tensors[1].shape = {5};
+  CHECK(m.FirstDifference(other) == "tensor 'a/bias': expected shape [4], got [5]");
+  CHECK(m.Hash() != other.Hash());
+  other = m;
+  other.tensors.push_back({"b", {1}, TensorKind::kBuffer, {}});
+  CHECK(m.FirstDifference(other) == "expected 2 tensors, got 3; the first unexpected one is 'b'");
+}
+
+TEST_CASE("A bad model spec is refused") {
+  CHECK_FALSE(ModelSpec{}.Validate().ok());
+  ModelSpec m = TwoTensors();
+  m.tensors[1].name = "a/weight";
+  CHECK(m.Validate().message() == "two tensors are named 'a/weight'");
+  m = TwoTensors();
+  m.tensors[0].shape[1] = 0;
+  CHECK_FALSE(m.Validate().ok());
+  m.tensors[0].shape = {1 << 30, 1 << 30};
+  CHECK_FALSE(m.Validate().ok());
+}
+
+TEST_CASE("Initial values do not depend on how they are cut") {
+  const TensorSpec t{"w", {1000}, TensorKind::kParameter, Initializer::HeNormal(8)};
+  std::vector<float> whole(1000), parts(1000);
+  FillInitialValues(7, t, 0, absl::MakeSpan(whole));
+  FillInitialValues(7, t, 0, absl::MakeSpan(parts).subspan(0, 333));
+  FillInitialValues(7, t, 333, absl::MakeSpan(parts).subspan(333));
+  CHECK(whole == parts);
+  double sum = 0, squares = 0;
+  for (float v : whole) sum += v, squares += double{v} * v;
+  CHECK(std::abs(sum / 1000) < 0.05);
+  CHECK(squares / 1000 == Approx(0.25).epsilon(0.15));
+  FillInitialValues(8, t, 0, absl::MakeSpan(parts));
+  CHECK(whole != parts);
+}
+
+}  // namespace
+}  // namespace weir
