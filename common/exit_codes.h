@@ -2,8 +2,8 @@
 
 namespace weir {
 
-// What a process of Weir exits with. Codes up to 127 are permanent for an orchestrator (Kubeflow's ExitCode policy), above
-// they ask for a retry.
+// What a process of Weir exits with. Codes up to 127 are permanent for an orchestrator (Kubeflow's ExitCode
+// policy), above they ask for a retry.
 enum ExitCode {
   kExitOk = 0,
   kExitUsage = 64,      // bad command line

@@ -12,7 +12,9 @@
 namespace weir {
 namespace {
 
-std::string ShapeString(const std::vector<int64_t>& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
+std::string ShapeString(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
 
 const char* KindString(TensorKind kind) { return kind == TensorKind::kParameter ? "parameter" : "buffer"; }
 
@@ -85,18 +87,20 @@ absl::Status ModelSpec::Validate() const {
     double elements = 1;
     for (int64_t d : t.shape) {
       if (d < 1) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("tensor '", t.name, "' has shape ", ShapeString(t.shape), "; every dimension must be at least 1"));
+        return absl::InvalidArgumentError(absl::StrCat("tensor '", t.name, "' has shape ",
+                                                       ShapeString(t.shape),
+                                                       "; every dimension must be at least 1"));
       }
       elements *= static_cast<double>(d);
     }
     total += elements;
     if (total > std::ldexp(1.0, 40)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("with tensor '", t.name, "' the model has ", total, " elements; at most 2^40 are allowed"));
+      return absl::InvalidArgumentError(absl::StrCat("with tensor '", t.name, "' the model has ", total,
+                                                     " elements; at most 2^40 are allowed"));
     }
     if (!std::isfinite(t.init.value)) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor '", t.name, "': its initial value is not finite"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", t.name, "': its initial value is not finite"));
     }
   }
   return absl::OkStatus();
@@ -126,10 +130,12 @@ std::string ModelSpec::FirstDifference(const ModelSpec& other) const {
       return absl::StrCat("tensor ", i, ": expected the name '", a.name, "', got '", b.name, "'");
     }
     if (a.shape != b.shape) {
-      return absl::StrCat("tensor '", a.name, "': expected shape ", ShapeString(a.shape), ", got ", ShapeString(b.shape));
+      return absl::StrCat("tensor '", a.name, "': expected shape ", ShapeString(a.shape), ", got ",
+                          ShapeString(b.shape));
     }
     if (a.kind != b.kind) {
-      return absl::StrCat("tensor '", a.name, "': expected kind ", KindString(a.kind), ", got ", KindString(b.kind));
+      return absl::StrCat("tensor '", a.name, "': expected kind ", KindString(a.kind), ", got ",
+                          KindString(b.kind));
     }
     if (a.init.kind != b.init.kind || a.init.value != b.init.value) {
       return absl::StrCat("tensor '", a.name, "': expected initial values ", InitString(a.init), ", got ",
@@ -139,7 +145,8 @@ std::string ModelSpec::FirstDifference(const ModelSpec& other) const {
   if (tensors.size() != other.tensors.size()) {
     const bool more = other.tensors.size() > tensors.size();
     return absl::StrCat("expected ", tensors.size(), " tensors, got ", other.tensors.size(), "; the first ",
-                        more ? "unexpected" : "missing", " one is '", (more ? other : *this).tensors[common].name, "'");
+                        more ? "unexpected" : "missing", " one is '",
+                        (more ? other : *this).tensors[common].name, "'");
   }
   return "";
 }
@@ -157,7 +164,8 @@ void FillInitialValues(uint64_t seed, const TensorSpec& tensor, int64_t first, a
       out[i] = (2.0f * UniformFloat(bits[0]) - 1.0f) * init.value;
     } else {
       // Box and Muller 1958, in double: u1 in (0, 1].
-      const double u1 = (static_cast<double>(bits[0]) + 1.0) * 0x1p-32, u2 = static_cast<double>(bits[1]) * 0x1p-32;
+      const double u1 = (static_cast<double>(bits[0]) + 1.0) * 0x1p-32,
+                   u2 = static_cast<double>(bits[1]) * 0x1p-32;
       constexpr double kTwoPi = 6.283185307179586;
       out[i] = static_cast<float>(std::sqrt(-2.0 * std::log(u1)) * std::cos(kTwoPi * u2) * init.value);
     }

@@ -14,8 +14,8 @@ enum class TensorKind {
   kBuffer,     // a push holds its new value, which is assigned (running statistics)
 };
 
-// How version 0 of a tensor is made: a pure function of (seed, tensor name, element), so that any shard can make its own
-// elements and nobody sends them.
+// How version 0 of a tensor is made: a pure function of (seed, tensor name, element), so that any shard can
+// make its own elements and nobody sends them.
 struct Initializer {
   enum class Kind { kConstant, kNormal, kUniform };
   Kind kind = Kind::kConstant;
@@ -36,19 +36,22 @@ struct TensorSpec {
   int64_t elements() const;
 };
 
-// The ordered list of a model's tensors. Laid end to end in this order they are one address space of elements() floats.
+// The ordered list of a model's tensors. Laid end to end in this order they are one address space of
+// elements() floats.
 struct ModelSpec {
   std::vector<TensorSpec> tensors;
 
   int64_t elements() const;
-  // Position of a tensor's first element in the address space. tensor <= tensors.size(); the size itself gives elements().
+  // Position of a tensor's first element in the address space. tensor <= tensors.size(); the size itself
+  // gives elements().
   int64_t offset(size_t tensor) const;
   // The tensor that holds an element. element < elements(). Skips empty tensors.
   size_t TensorAt(int64_t element) const;
   // "dense_0/weight[12]" for an element of the address space; for messages.
   std::string Describe(int64_t element) const;
 
-  // InvalidArgument: no tensors, an empty or repeated name, a shape with a number < 1, or more than 2^40 elements.
+  // InvalidArgument: no tensors, an empty or repeated name, a shape with a number < 1, or more than 2^40
+  // elements.
   absl::Status Validate() const;
   // Over names, shapes, kinds and initializers; equal on every machine.
   uint64_t Hash() const;

@@ -8,8 +8,8 @@
 
 namespace weir {
 
-// std::mutex with Clang's thread-safety annotations. Not absl::Mutex: ThreadSanitizer does not see inside the packaged libabsl
-// and would report its correct users as races.
+// std::mutex with Clang's thread-safety annotations. Not absl::Mutex: ThreadSanitizer does not see inside the
+// packaged libabsl and would report its correct users as races.
 class ABSL_LOCKABLE Mutex {
  public:
   void Lock() ABSL_EXCLUSIVE_LOCK_FUNCTION() { mutex_.lock(); }
@@ -40,11 +40,14 @@ class CondVar {
     lock.release();
   }
   // False when the deadline has passed.
-  bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+  bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
-    // Not wait_until on the steady clock directly: ThreadSanitizer of GCC 12 does not know pthread_cond_clockwait.
+    // Not wait_until on the steady clock directly: ThreadSanitizer of GCC 12 does not know
+    // pthread_cond_clockwait.
     const auto left = deadline - std::chrono::steady_clock::now();
-    const bool in_time = cv_.wait_until(lock, std::chrono::system_clock::now() + left) == std::cv_status::no_timeout;
+    const bool in_time =
+        cv_.wait_until(lock, std::chrono::system_clock::now() + left) == std::cv_status::no_timeout;
     lock.release();
     return in_time;
   }

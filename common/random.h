@@ -6,12 +6,13 @@
 
 namespace weir {
 
-// Philox4x32-10, a counter-based generator (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC 2011): a pure
-// function of (key, counter), so that any element of a random tensor, permutation or dropout mask can be made anywhere, in
-// any order, with the same bits.
+// Philox4x32-10, a counter-based generator (Salmon et al., "Parallel Random Numbers: As Easy as 1, 2, 3", SC
+// 2011): a pure function of (key, counter), so that any element of a random tensor, permutation or dropout
+// mask can be made anywhere, in any order, with the same bits.
 std::array<uint32_t, 4> Philox(uint64_t key, uint64_t counter_high, uint64_t counter_low);
 
-// A key for `purpose` (a tensor's name, "shuffle", ...) under the job's seed. Stable across builds and machines.
+// A key for `purpose` (a tensor's name, "shuffle", ...) under the job's seed. Stable across builds and
+// machines.
 uint64_t RandomKey(uint64_t seed, const std::string& purpose);
 
 // From 32 random bits: uniform in [0, 1), of 24 bits.

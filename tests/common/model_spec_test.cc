@@ -17,7 +17,8 @@ ModelSpec TwoTensors() {
 TEST_CASE("Philox gives the published vectors") {
   // Random123's kat_vectors, philox4x32 10 rounds.
   CHECK(Philox(0, 0, 0) == std::array<uint32_t, 4>{0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8});
-  CHECK(Philox(~0ull, ~0ull, ~0ull) == std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
+  CHECK(Philox(~0ull, ~0ull, ~0ull) ==
+        std::array<uint32_t, 4>{0x408f276d, 0x41c83b0e, 0xa20bc7c6, 0x6d5451fd});
 }
 
 TEST_CASE("A model spec knows its address space") {

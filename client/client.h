@@ -1,0 +1,179 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/future.h"
+#include "common/model_spec.h"
+
+namespace weir {
+
+// A worker's view of Weir. A training program is a loop over five calls:
+//
+//   WEIR_ASSIGN_OR_RETURN(auto client, Client::Join(options, model));
+//   while (true) {
+//     WEIR_ASSIGN_OR_RETURN(std::optional<Work> work, client->NextWork());  // which examples, at which clock
+//     if (!work) break;                                                     // the job is done
+//     if (work->clock != have) client->Pull(work->clock, weights).Get();    // the weights of that clock
+//     ... gradient = mean over work's examples of d loss / d weights ...
+//     client->Push(*work, gradient);                                        // returns at once
+//   }
+//   client->Leave();
+//
+// The loop is the same in every mode; the mode only decides how long Pull() waits and which work there is:
+//   sync     NextWork() gives this worker's parts of the open step, also those of a worker that died
+//   meanwhile; Push() is
+//            acknowledged when the step is committed; Pull(c) gives exactly the weights after c steps.
+//   bounded  Pull(c) waits until no live worker is more than s clocks behind c.
+//   async    Pull(c) gives the newest weights, the worker's own pushes included.
+//
+// Guarantees. A push is applied at most once on each shard, whatever is retried. A pull is never torn: each
+// shard's part is of one version, in sync all are of one step. Bad gradients (another tensor set, wrong
+// lengths, NaN or Inf) are refused before the first byte leaves. Each call ends: with a result, or with an
+// error that names the peer it waited for.
+//
+// Errors: InvalidArgument, FailedPrecondition: the call or the config is wrong. Aborted: this worker was
+// fenced (its lease ended); start again under a new Join. Unavailable: a server was lost; its role, index and
+// address are in the message. DeadlineExceeded: a wait took longer than cluster.wait_seconds; the message
+// says whom it was for.
+//
+// Thread-safe. Tensors handed to Pull() and Push() belong to the caller and must live, unchanged in the case
+// of Push(), until the Future is ready.
+
+struct ClientOptions {
+  // Addresses of ps:0, ps:1, ...: "host:port" or "unix:/path".
+  std::vector<std::string> servers;
+  // This task as in the cluster spec, "worker:1"; for messages.
+  std::string task = "worker:0";
+  // In [0, workers). A chief is 0.
+  uint32_t rank = 0;
+  // Reads only: takes no part in training, NextWork() and Push() are errors.
+  bool reader = false;
+  // The job's config, serialized; must agree with the servers'. The mode, times and batch size are taken from
+  // it.
+  std::string job_config;
+  // Size of the training set; the same for every worker. 0 for a reader.
+  uint64_t train_examples = 0;
+  // If set, every answer is written here as a line of JSON (client/history.h), for offline checkers.
+  std::string history_path;
+};
+
+// One gradient to compute: the mean over the examples at positions [first_example, first_example + examples)
+// of the job's endless stream of examples (epoch after epoch, each shuffled).
+struct Work {
+  uint64_t clock = 0;
+  // sync: which part of the step. Else 0.
+  uint32_t part = 0;
+  uint64_t batch = 0;
+  uint64_t first_example = 0;
+  uint64_t examples = 0;
+};
+
+// A tensor in the caller's memory, row-major.
+struct ConstTensor {
+  std::string name;
+  absl::Span<const float> values;
+};
+struct MutableTensor {
+  std::string name;
+  absl::Span<float> values;
+};
+
+struct PullResult {
+  // By shard: the version that was read. In sync all counts are equal, the step.
+  std::vector<uint64_t> versions;
+  // sync: the step of this pull is past (it was made without this worker), and nothing was written.
+  // `versions` tells the open one.
+  bool past = false;
+};
+
+struct PushResult {
+  // On every shard: the update was applied. False: it was disposed of; `reason` says why on the first shard
+  // that did so.
+  bool applied = false;
+  std::string reason;
+  // The largest version staleness over the shards: updates applied between the pull and this push.
+  uint64_t staleness = 0;
+};
+
+struct PushPullResult {
+  PushResult push;
+  PullResult pull;
+};
+
+// Shown to people by status displays; sent along with the next heartbeat.
+struct Progress {
+  uint64_t examples = 0;
+  uint64_t batches = 0;
+  // Sum over batches of mean loss * examples.
+  double loss_sum = 0;
+};
+
+struct EvaluationResult {
+  double test_loss = 0;
+  // -1: none.
+  double test_accuracy = -1;
+  uint64_t examples = 0;
+  // Hex; empty: not computed.
+  std::string weights_sha256;
+  bool final = false;
+};
+
+class Client {
+ public:
+  // Enters the job and waits until it may start, at most cluster.start_seconds. After 10 seconds a line in
+  // the log says who is missing. InvalidArgument, FailedPrecondition: model, config or data differ from the
+  // job's; names the first difference.
+  static absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options, const ModelSpec& model);
+
+  // Leaves if Leave() was not called. Outstanding calls are cancelled.
+  virtual ~Client() = default;
+
+  // The next gradient to compute, in the order in which they are to be pushed. Waits while there is none.
+  // nullopt: the job's examples are done (and this worker's pushes acknowledged).
+  virtual absl::StatusOr<std::optional<Work>> NextWork() = 0;
+
+  // Reads the weights for `clock` into `tensors`: all tensors of the model, in any order.
+  virtual Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors) = 0;
+
+  // Delivers the gradient of one piece of work. `base` is the pull whose weights it was computed from. Pushes
+  // of one worker are applied in the order of these calls.
+  virtual Future<PushResult> Push(const Work& work, const PullResult& base,
+                                  std::vector<ConstTensor> gradient) = 0;
+
+  // Push(work), and the Pull at the next clock, as one exchange with each shard.
+  virtual Future<PushPullResult> PushPull(const Work& work, const PullResult& base,
+                                          std::vector<ConstTensor> gradient,
+                                          std::vector<MutableTensor> weights) = 0;
+
+  // The newest consistent weights, from outside the training (in sync one step on all shards): pins a
+  // version, reads it and lets it go. What evaluators, exports and a final evaluation use.
+  virtual Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) = 0;
+
+  // True once the job's examples are done. Never waits.
+  virtual bool draining() const = 0;
+  // Waits for that, at most until `deadline`; returns draining(). An error if the job failed or this client
+  // was fenced.
+  virtual absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) = 0;
+  // Whether this worker is the live one of lowest rank, which evaluates at the end.
+  virtual bool leading() const = 0;
+
+  virtual void SetProgress(const Progress& progress) = 0;
+  virtual absl::Status Report(const PullResult& of, const EvaluationResult& result) = 0;
+
+  // Ends the membership; `failure` is empty when the work is done. Later calls are errors.
+  virtual absl::Status Leave(const std::string& failure = "") = 0;
+
+  virtual uint32_t worker() const = 0;
+  virtual const ModelSpec& model() const = 0;
+};
+
+}  // namespace weir

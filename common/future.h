@@ -1,0 +1,84 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/mutex.h"
+
+namespace weir {
+
+template <typename T>
+class Promise;
+
+// The result of a call that runs elsewhere. Copies share one result. Thread-safe.
+//
+// Every call of Weir that returns a Future has a deadline of its own, after which the Future holds an error;
+// so Get() waits, but never for ever.
+template <typename T>
+class Future {
+ public:
+  bool ready() const {
+    MutexLock lock(state_->mutex);
+    return state_->result.has_value();
+  }
+
+  // Waits for the result.
+  const absl::StatusOr<T>& Get() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    MutexLock lock(state_->mutex);
+    while (!state_->result.has_value()) state_->cv.Wait(state_->mutex);
+    return *state_->result;
+  }
+
+  // Runs `then` once: at once if the result is there, else on the thread that sets it, where it must not
+  // block.
+  void OnReady(std::function<void(const absl::StatusOr<T>&)> then) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    {
+      MutexLock lock(state_->mutex);
+      if (!state_->result.has_value()) {
+        state_->then.push_back(std::move(then));
+        return;
+      }
+    }
+    then(*state_->result);
+  }
+
+ private:
+  friend class Promise<T>;
+  struct State {
+    mutable Mutex mutex;
+    CondVar cv;
+    // Set once and then constant, so that it may be read without the mutex by whoever has seen it set.
+    std::optional<absl::StatusOr<T>> result ABSL_GUARDED_BY(mutex);
+    std::vector<std::function<void(const absl::StatusOr<T>&)>> then ABSL_GUARDED_BY(mutex);
+  };
+  explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {}
+  std::shared_ptr<State> state_;
+};
+
+// The other end. Set() is called once.
+template <typename T>
+class Promise {
+ public:
+  Promise() : state_(std::make_shared<typename Future<T>::State>()) {}
+  Future<T> future() const { return Future<T>(state_); }
+
+  void Set(absl::StatusOr<T> result) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    std::vector<std::function<void(const absl::StatusOr<T>&)>> then;
+    {
+      MutexLock lock(state_->mutex);
+      state_->result.emplace(std::move(result));
+      then.swap(state_->then);
+    }
+    state_->cv.NotifyAll();
+    for (auto& f : then) f(*state_->result);
+  }
+
+ private:
+  std::shared_ptr<typename Future<T>::State> state_;
+};
+
+}  // namespace weir
