@@ -63,7 +63,7 @@ std::vector<char*> Pointers(std::vector<std::string>& strings) {
 std::vector<std::string> Environment(const Subprocess::Options& options) {
   std::map<std::string, std::string> all;
   for (char** entry = environ; *entry != nullptr; ++entry) {
-    if (const char* equals = strchr(*entry, '=')) all[std::string(*entry, equals)] = equals + 1;
+    if (const char* equals = strchr(*entry, '=')) all[std::string(*entry, equals - *entry)] = equals + 1;
   }
   for (const auto& name : options.remove_environment) all.erase(name);
   for (const auto& [name, value] : options.environment) all[name] = value;
@@ -100,7 +100,8 @@ struct ChildPlan {
     if (s != SIGKILL && s != SIGSTOP) signal(s, SIG_DFL);  // ignored signals would stay so through exec
   }
   if (dup2(plan.input, STDIN_FILENO) < 0) fail();
-  if (plan.output >= 0 && (dup2(plan.output, STDOUT_FILENO) < 0 || dup2(plan.output, STDERR_FILENO) < 0)) fail();
+  if (plan.output >= 0 && (dup2(plan.output, STDOUT_FILENO) < 0 || dup2(plan.output, STDERR_FILENO) < 0))
+    fail();
   if (plan.directory != nullptr && chdir(plan.directory) != 0) fail();
   // Files that some library opened without O_CLOEXEC. Kernels before 5.11 cannot do it; then they stay open.
   close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
@@ -109,8 +110,8 @@ struct ChildPlan {
   _exit(127);
 }
 
-// Calls on_line for each line that arrives on `from`, until its end; once `stop` is readable, until it is empty, since a
-// grandchild may hold it open for ever.
+// Calls on_line for each line that arrives on `from`, until its end; once `stop` is readable, until it is
+// empty, since a grandchild may hold it open for ever.
 void ReadLines(int from, int stop, const std::function<void(absl::string_view)>& on_line) {
   std::string line;
   std::array<char, 16384> buffer;
@@ -144,8 +145,8 @@ std::string ProcessExit::ToString() const {
   return absl::StrCat("exit code ", code);
 }
 
-// The owner thread forks (the parent-death signal comes when the forking *thread* ends, so that must be one that outlives
-// the child), waits for the end and reaps. A second one reads the output.
+// The owner thread forks (the parent-death signal comes when the forking *thread* ends, so that must be one
+// that outlives the child), waits for the end and reaps. A second one reads the output.
 struct Subprocess::State {
   Options options;
   Fd output_read, output_write;  // read end: with on_line only
@@ -167,7 +168,8 @@ struct Subprocess::State {
 };
 
 absl::Status Subprocess::State::Prepare() {
-  if (options.args.empty()) return absl::InvalidArgumentError("no program to run: the argument list is empty");
+  if (options.args.empty())
+    return absl::InvalidArgumentError("no program to run: the argument list is empty");
   if (options.on_line && !options.output_file.empty()) {
     return absl::InvalidArgumentError("output goes to a file or to a function, not to both");
   }
@@ -177,8 +179,8 @@ absl::Status Subprocess::State::Prepare() {
   if (!options.output_file.empty()) {
     output_write = Fd(open(options.output_file.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
     if (output_write.get() < 0) {
-      return absl::ErrnoToStatus(errno, absl::StrCat("cannot open ", options.output_file, " for the output of ",
-                                                     options.args[0]));
+      return absl::ErrnoToStatus(
+          errno, absl::StrCat("cannot open ", options.output_file, " for the output of ", options.args[0]));
     }
   }
   return absl::OkStatus();
@@ -190,13 +192,11 @@ absl::StatusOr<pid_t> Subprocess::State::Fork() {
   std::vector<std::string> environment = Environment(options);
   const auto args = Pointers(options.args);
   const auto variables = Pointers(environment);
-  const ChildPlan plan = {getpid(),
-                          args.data(),
-                          variables.data(),
-                          options.working_directory.empty() ? nullptr : options.working_directory.c_str(),
-                          input.get(),
-                          output_write.get(),
-                          failure_write.get()};
+  const ChildPlan plan = {
+      getpid(),           args.data(),
+      variables.data(),   options.working_directory.empty() ? nullptr : options.working_directory.c_str(),
+      input.get(),        output_write.get(),
+      failure_write.get()};
   const pid_t child = fork();
   if (child < 0) return absl::ErrnoToStatus(errno, "cannot fork");
   if (child == 0) BecomeChild(plan);
@@ -315,8 +315,8 @@ absl::StatusOr<CommandResult> RunCommand(Subprocess::Options options, std::chron
   const auto exit = (*process)->Wait(std::chrono::steady_clock::now() + limit);
   if (!exit.has_value()) {
     process->reset();  // from here on nobody writes to the output
-    return absl::DeadlineExceededError(
-        absl::StrCat(program, " still ran after ", limit.count(), " ms and was killed; its output:\n", result.output));
+    return absl::DeadlineExceededError(absl::StrCat(program, " still ran after ", limit.count(),
+                                                    " ms and was killed; its output:\n", result.output));
   }
   result.exit = *exit;
   return result;

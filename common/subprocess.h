@@ -27,23 +27,26 @@ struct ProcessExit {
   std::string ToString() const;
 };
 
-// A child process. It dies with this process (PR_SET_PDEATHSIG, SIGKILL), with this object, and is reaped as soon as it
-// ends. It has its own process group, so that a terminal's Ctrl-C reaches the parent alone, no open file of the parent
-// but its own output, standard input from /dev/null, and default signal handling. Thread-safe.
+// A child process. It dies with this process (PR_SET_PDEATHSIG, SIGKILL), with this object, and is reaped as
+// soon as it ends. It has its own process group, so that a terminal's Ctrl-C reaches the parent alone, no
+// open file of the parent but its own output, standard input from /dev/null, and default signal handling.
+// Thread-safe.
 class Subprocess {
  public:
   struct Options {
-    std::vector<std::string> args;                    // args[0] is the program, looked for on PATH if it has no '/'
-    std::map<std::string, std::string> environment;   // on top of this process's own
-    std::vector<std::string> remove_environment;      // variables that it must not see (TF_CONFIG, say)
-    std::string working_directory;                    // empty: this process's
+    std::vector<std::string> args;  // args[0] is the program, looked for on PATH if it has no '/'
+    std::map<std::string, std::string> environment;  // on top of this process's own
+    std::vector<std::string> remove_environment;     // variables that it must not see (TF_CONFIG, say)
+    std::string working_directory;                   // empty: this process's
 
-    // Where standard output and standard error go together: at most one of the two; with neither they are inherited.
+    // Where standard output and standard error go together: at most one of the two; with neither they are
+    // inherited.
     std::string output_file;  // appended to, made if it is not there
     // Each line without its line feed (a line over 64 KiB comes in pieces), from a thread of this object.
     std::function<void(absl::string_view line)> on_line;
 
-    // Once, after the last on_line, before Wait returns, from a thread of this object. Must not destroy the object.
+    // Once, after the last on_line, before Wait returns, from a thread of this object. Must not destroy the
+    // object.
     std::function<void(const ProcessExit&)> on_exit;
   };
 
@@ -73,8 +76,8 @@ struct CommandResult {
   std::string output;  // standard output and standard error
 };
 
-// Runs a program to its end; it must leave on_line and output_file unset. DeadlineExceeded (with the output so far) if it
-// takes longer than `limit`; it is killed then.
+// Runs a program to its end; it must leave on_line and output_file unset. DeadlineExceeded (with the output
+// so far) if it takes longer than `limit`; it is killed then.
 absl::StatusOr<CommandResult> RunCommand(Subprocess::Options options, std::chrono::milliseconds limit);
 
 }  // namespace weir

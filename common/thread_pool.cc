@@ -36,7 +36,7 @@ void ThreadPool::ParallelFor(int64_t n, absl::FunctionRef<void(int64_t)> body) {
     for (int64_t i = 0; i < n; ++i) body(i);
     return;
   }
-  Loop loop{body, n};
+  Loop loop(n, body);
   {
     MutexLock lock(mutex_);
     Loop** end = &first_;

@@ -37,16 +37,17 @@ class ThreadPool {
   // One call of ParallelFor; lives on its caller's stack. It may leave that stack only when it is off the
   // list (so nobody joins) and `helping` is 0 (so nobody is left).
   struct Loop {
-    absl::FunctionRef<void(int64_t)> body;
+    Loop(int64_t n, absl::FunctionRef<void(int64_t)> body) : n(n), body(body) {}
+    void Run();
+
     const int64_t n;
+    const absl::FunctionRef<void(int64_t)> body;
     std::atomic<int64_t> next{0};  // the first index that nobody has taken; n or more when none is left
     // Guarded by the pool's mutex:
     int helping = 0;
     bool listed = true;
     Loop* following = nullptr;
     CondVar all_left;
-
-    void Run();
   };
 
   void Help() ABSL_LOCKS_EXCLUDED(mutex_);

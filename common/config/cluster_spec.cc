@@ -1,0 +1,391 @@
+#include "common/config/cluster_spec.h"
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/config/address.h"
+#include "common/config/json_document.h"
+#include "common/config/text_file.h"
+#include "common/status_macros.h"
+
+namespace weir {
+namespace {
+
+constexpr absl::string_view kTaskTypes = "ps, worker, chief (or master), evaluator";
+
+// The name that Weir uses for a job, or "" for one that it does not know.
+std::string CanonicalJob(absl::string_view job) {
+  if (job == "master") return "chief";
+  for (const char* known : {"ps", "worker", "chief", "evaluator"}) {
+    if (job == known) return known;
+  }
+  return "";
+}
+
+// All digits, no sign; "01" is 1, as Python's int() has it.
+bool ParseIndex(absl::string_view text, uint32_t* index) {
+  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
+         absl::SimpleAtoi(text, index);
+}
+
+absl::Status Refuse(const JsonPlace& place, absl::string_view path, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat(place.ToString(), ": ", path, ": ", what));
+}
+
+struct ListedAddress {
+  Address address;
+  JsonPlace place;
+  std::string path;  // "cluster.worker[1]"
+};
+
+// A cluster as written, before it is known which task of it is ours.
+struct Listing {
+  std::map<std::string, std::map<uint32_t, ListedAddress>> jobs;
+  bool has_map = false;  // some job maps indexes to addresses
+  bool has_unknown_job = false;
+  bool sparse = false;  // the key is sparseCluster
+  JsonPlace place;
+  std::string path;
+
+  bool Lists(const std::string& job) const { return jobs.count(job) != 0; }
+  // Part of a cluster: a worker's, where its own job is a map, or a server's, which knows of no worker.
+  bool IsDynamic() const { return sparse || has_map || !(Lists("worker") || Lists("chief")); }
+};
+
+absl::Status AddAddress(const JsonValue& value, const std::string& path, const JsonPlace& key_place,
+                        uint32_t index, std::map<uint32_t, ListedAddress>* job) {
+  if (value.kind != JsonValue::Kind::kString) {
+    return Refuse(value.place, path, absl::StrCat("must be an address as a string, got ", value.Describe()));
+  }
+  absl::StatusOr<Address> address = ParseAddress(value.text);
+  if (!address.ok()) return Refuse(value.place, path, address.status().message());
+  const auto [at, inserted] = job->emplace(index, ListedAddress{*address, value.place, path});
+  if (!inserted) {
+    return Refuse(key_place, path,
+                  absl::StrCat("index ", index, " is already there, at ", at->second.place.ToString()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ReadJob(const JsonValue& value, const std::string& path, Listing* listing,
+                     std::map<uint32_t, ListedAddress>* job) {
+  switch (value.kind) {
+    case JsonValue::Kind::kNull:
+      return absl::OkStatus();  // Go's empty list
+    case JsonValue::Kind::kArray:
+      for (uint32_t i = 0; i < value.elements.size(); ++i) {
+        const JsonValue& element = value.elements[i];
+        WEIR_RETURN_IF_ERROR(AddAddress(element, absl::StrCat(path, "[", i, "]"), element.place, i, job));
+      }
+      return absl::OkStatus();
+    case JsonValue::Kind::kObject:
+      listing->has_map = true;
+      for (const JsonMember& member : value.members) {
+        const std::string member_path = absl::StrCat(path, ".", member.key);
+        uint32_t index;
+        if (!ParseIndex(member.key, &index)) {
+          return Refuse(member.place, member_path,
+                        absl::StrCat("must be a task's index, such as \"0\", got ", JsonQuote(member.key)));
+        }
+        WEIR_RETURN_IF_ERROR(AddAddress(member.value, member_path, member.place, index, job));
+      }
+      return absl::OkStatus();
+    default:
+      return Refuse(value.place, path,
+                    absl::StrCat("must be a list of addresses or an object from index to address, got ",
+                                 value.Describe()));
+  }
+}
+
+// `cluster` is the object from job to addresses.
+absl::StatusOr<Listing> ReadListing(const JsonValue& cluster, const std::string& path, bool sparse) {
+  if (cluster.kind != JsonValue::Kind::kObject) {
+    return Refuse(cluster.place, path.empty() ? "cluster" : path,
+                  absl::StrCat("must be an object from job to addresses, got ", cluster.Describe()));
+  }
+  Listing listing;
+  listing.sparse = sparse;
+  listing.place = cluster.place;
+  listing.path = path.empty() ? "cluster" : path;
+  for (const JsonMember& member : cluster.members) {
+    const std::string job = CanonicalJob(member.key);
+    if (job.empty()) {
+      listing.has_unknown_job = true;
+      continue;
+    }
+    const std::string job_path = path.empty() ? member.key : absl::StrCat(path, ".", member.key);
+    std::map<uint32_t, ListedAddress> addresses;
+    WEIR_RETURN_IF_ERROR(ReadJob(member.value, job_path, &listing, &addresses));
+    if (addresses.empty()) continue;
+    if (listing.Lists(job)) {
+      return Refuse(member.place, job_path, "chief and master are two words for one job; give one of them");
+    }
+    if (job == "chief" && (addresses.size() > 1 || addresses.begin()->first != 0)) {
+      return Refuse(member.value.place, job_path, "must have one address, of index 0: there is one chief");
+    }
+    listing.jobs[job] = std::move(addresses);
+  }
+  return listing;
+}
+
+// The cluster of a document: the object under "cluster" or "sparseCluster", or where `bare` allows it the
+// document itself. nullopt if it has none.
+absl::StatusOr<std::optional<Listing>> FindListing(const JsonValue& root, absl::string_view source,
+                                                   bool bare) {
+  if (root.kind != JsonValue::Kind::kObject) {
+    return absl::InvalidArgumentError(absl::StrCat(root.place.ToString(), ": ", source,
+                                                   " must be an object with cluster and task, got ",
+                                                   root.Describe()));
+  }
+  absl::StatusOr<Listing> listing;
+  if (const JsonMember* cluster = root.Find("cluster")) {
+    listing = ReadListing(cluster->value, "cluster", /*sparse=*/false);
+  } else if (const JsonMember* sparse = root.Find("sparseCluster")) {
+    listing = ReadListing(sparse->value, "sparseCluster", /*sparse=*/true);
+  } else if (bare) {
+    listing = ReadListing(root, "", /*sparse=*/false);
+  } else {
+    for (const JsonMember& member : root.members) {
+      if (CanonicalJob(member.key).empty()) continue;
+      return Refuse(member.place, member.key, "stands outside of \"cluster\"; write {\"cluster\": {...}}");
+    }
+    return std::nullopt;
+  }
+  if (!listing.ok()) return listing.status();
+  if (!listing->jobs.empty()) return *std::move(listing);
+  if (bare || listing->has_unknown_job) {
+    return Refuse(listing->place, listing->path,
+                  absl::StrCat("lists no task; a cluster has addresses for some of ", kTaskTypes));
+  }
+  return std::nullopt;  // TensorFlow's way of saying "local"
+}
+
+// Own task, whose port may be 0, or nullptr.
+absl::StatusOr<ClusterSpec> MakeSpec(const Listing& listing, const Task* own) {
+  ClusterSpec::Jobs jobs;
+  std::map<std::string, const ListedAddress*> seen;
+  for (const auto& [job, addresses] : listing.jobs) {
+    for (const auto& [index, listed] : addresses) {
+      const std::string text = listed.address.ToString();
+      const bool any_port = !listed.address.is_unix() && listed.address.port == 0;
+      const bool is_own = own != nullptr && own->type == job && own->index == index;
+      if (any_port && !is_own) {
+        return Refuse(
+            listed.place, listed.path,
+            absl::StrCat("address ", JsonQuote(text),
+                         " has the port 0, which only a task's own address may have; use 1..65535"));
+      }
+      const auto [first, inserted] = seen.emplace(text, &listed);
+      if (!inserted && !any_port) {
+        return Refuse(listed.place, listed.path,
+                      absl::StrCat("address ", JsonQuote(text), " is also that of ", first->second->path,
+                                   ", at ", first->second->place.ToString(), "; each task needs its own"));
+      }
+      jobs[job][index] = text;
+    }
+  }
+  return ClusterSpec(std::move(jobs), listing.IsDynamic());
+}
+
+// "ps:0..1, worker:0, worker:3".
+std::string ListTasks(const Listing& listing) {
+  std::vector<std::string> tasks;
+  for (const auto& [job, addresses] : listing.jobs) {
+    const uint32_t last = addresses.rbegin()->first;
+    if (addresses.size() > 1 && last == addresses.size() - 1) {
+      tasks.push_back(absl::StrCat(job, ":0..", last));
+      continue;
+    }
+    for (const auto& [index, listed] : addresses) tasks.push_back(absl::StrCat(job, ":", index));
+  }
+  return absl::StrJoin(tasks, ", ");
+}
+
+struct PlacedTask {
+  Task task;
+  JsonPlace place;
+};
+
+absl::StatusOr<uint32_t> ReadIndex(const JsonValue& value) {
+  uint32_t index = 0;
+  const bool good = (value.kind == JsonValue::Kind::kUnsigned && ParseIndex(value.text, &index)) ||
+                    (value.kind == JsonValue::Kind::kString && ParseIndex(value.text, &index));
+  if (good) return index;
+  return Refuse(
+      value.place, "task.index",
+      absl::StrCat("must be a whole number from 0, as a number or a string, got ", value.Describe()));
+}
+
+// The document's "task"; nullopt if it has none.
+absl::StatusOr<std::optional<PlacedTask>> ReadTask(const JsonValue& root) {
+  const JsonMember* task = root.Find("task");
+  if (task == nullptr || task->value.kind == JsonValue::Kind::kNull) return std::nullopt;
+  const JsonValue& value = task->value;
+  if (value.kind != JsonValue::Kind::kObject) {
+    return Refuse(value.place, "task",
+                  absl::StrCat("must be an object with type and index, got ", value.Describe()));
+  }
+  if (value.members.empty()) return std::nullopt;
+  const JsonMember* type = value.Find("type");
+  const JsonMember* index = value.Find("index");
+  if (type == nullptr)
+    return Refuse(value.place, "task.type", absl::StrCat("is missing; one of ", kTaskTypes));
+  if (index == nullptr) return Refuse(value.place, "task.index", "is missing");
+  PlacedTask placed;
+  placed.place = value.place;
+  placed.task.type = type->value.kind == JsonValue::Kind::kString ? CanonicalJob(type->value.text) : "";
+  if (placed.task.type.empty()) {
+    return Refuse(type->value.place, "task.type",
+                  absl::StrCat("must be one of ", kTaskTypes, ", got ", type->value.Describe()));
+  }
+  WEIR_ASSIGN_OR_RETURN(placed.task.index, ReadIndex(index->value));
+  return placed;
+}
+
+// In a part of a cluster, the one address of the own job means "me" whatever the index: it moves to the
+// task's index.
+void MoveToOwnIndex(const Task& task, Listing* listing) {
+  const auto job = listing->jobs.find(task.type);
+  if (!listing->IsDynamic() || job == listing->jobs.end() || job->second.size() != 1) return;
+  ListedAddress own = std::move(job->second.begin()->second);
+  job->second.clear();
+  job->second.emplace(task.index, std::move(own));
+}
+
+absl::Status CheckServers(const Listing& listing, const Task& task) {
+  if (task.type == "ps") return absl::OkStatus();  // a server may know of itself alone
+  const auto ps = listing.jobs.find("ps");
+  if (ps == listing.jobs.end()) {
+    return Refuse(listing.place, listing.path + ".ps",
+                  absl::StrCat("lists no server, and ", task.ToString(), " cannot train without one"));
+  }
+  uint32_t expected = 0;
+  for (const auto& [index, listed] : ps->second) {
+    if (index != expected++) {
+      return Refuse(
+          listed.place, listed.path,
+          absl::StrCat("ps:", expected - 1, " is not listed; servers are numbered from 0 without gaps"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<TaskEnvironment> MakeEnvironment(Listing listing, const PlacedTask& placed) {
+  const Task& task = placed.task;
+  MoveToOwnIndex(task, &listing);
+  WEIR_ASSIGN_OR_RETURN(ClusterSpec cluster, MakeSpec(listing, &task));
+  std::optional<std::string> address = cluster.AddressOf(task);
+  if (!address.has_value() && task.type != "evaluator") {
+    return Refuse(placed.place, "task",
+                  absl::StrCat(task.ToString(), " is not in the cluster at ", listing.place.ToString(),
+                               ", which has ", ListTasks(listing)));
+  }
+  WEIR_RETURN_IF_ERROR(CheckServers(listing, task));
+  return TaskEnvironment{std::move(cluster), task, address.value_or("")};
+}
+
+}  // namespace
+
+// ---- the interface
+// ---------------------------------------------------------------------------------------------------
+
+std::string Task::ToString() const { return absl::StrCat(type, ":", index); }
+
+absl::StatusOr<Task> ParseTask(absl::string_view text, absl::string_view source) {
+  const size_t colon = text.find(':');
+  const absl::string_view index = colon == absl::string_view::npos ? "0" : text.substr(colon + 1);
+  Task task;
+  task.type = CanonicalJob(text.substr(0, colon));
+  const bool needs_index = task.type == "ps" || task.type == "worker";
+  if (task.type.empty() || (colon == absl::string_view::npos && needs_index) ||
+      !ParseIndex(index, &task.index)) {
+    return absl::InvalidArgumentError(absl::StrCat(source,
+                                                   ": must be TYPE:INDEX, such as ps:0, with TYPE one of ",
+                                                   kTaskTypes, "; got ", JsonQuote(text)));
+  }
+  return task;
+}
+
+std::optional<std::string> ClusterSpec::AddressOf(const Task& task) const {
+  const auto job = jobs_.find(task.type);
+  if (job == jobs_.end()) return std::nullopt;
+  const auto address = job->second.find(task.index);
+  if (address == job->second.end()) return std::nullopt;
+  return address->second;
+}
+
+std::vector<std::string> ClusterSpec::ps_addresses() const {
+  std::vector<std::string> addresses;
+  if (const auto job = jobs_.find("ps"); job != jobs_.end()) {
+    for (const auto& [index, address] : job->second) addresses.push_back(address);
+  }
+  return addresses;
+}
+
+std::optional<uint32_t> ClusterSpec::num_workers() const {
+  if (dynamic_) return std::nullopt;
+  uint32_t count = 0;
+  for (const char* type : {"chief", "worker"}) {
+    if (const auto job = jobs_.find(type); job != jobs_.end())
+      count += static_cast<uint32_t>(job->second.size());
+  }
+  return count;
+}
+
+std::optional<uint32_t> ClusterSpec::WorkerRank(const Task& task) const {
+  if (task.type == "chief") return 0;
+  if (task.type != "worker") return std::nullopt;
+  return task.index + (jobs_.count("chief") != 0 ? 1 : 0);
+}
+
+absl::StatusOr<ClusterSpec> ParseClusterSpec(absl::string_view text, absl::string_view source) {
+  WEIR_ASSIGN_OR_RETURN(const JsonValue root, ParseJson(text, source));
+  WEIR_ASSIGN_OR_RETURN(const std::optional<Listing> listing, FindListing(root, source, /*bare=*/true));
+  return MakeSpec(*listing, nullptr);
+}
+
+absl::StatusOr<std::optional<TaskEnvironment>> FromEnvironment(const char* tf_config,
+                                                               const std::string& cluster_file,
+                                                               const std::string& task) {
+  std::optional<Listing> listing;
+  std::optional<PlacedTask> placed;
+  if (!task.empty()) {
+    WEIR_ASSIGN_OR_RETURN(Task parsed, ParseTask(task, "--task"));
+    placed = PlacedTask{std::move(parsed), {std::make_shared<const std::string>("--task=" + task), 0, 0}};
+  }
+  if (!cluster_file.empty()) {
+    WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(cluster_file));
+    WEIR_ASSIGN_OR_RETURN(const JsonValue root, ParseJson(text, cluster_file));
+    WEIR_ASSIGN_OR_RETURN(listing, FindListing(root, cluster_file, /*bare=*/true));
+    if (!placed.has_value()) {
+      WEIR_ASSIGN_OR_RETURN(placed, ReadTask(root));
+    }
+  }
+  const bool complete = listing.has_value() && placed.has_value();
+  if (!complete && tf_config != nullptr && !absl::StripAsciiWhitespace(tf_config).empty()) {
+    WEIR_ASSIGN_OR_RETURN(const JsonValue root, ParseJson(tf_config, "TF_CONFIG"));
+    if (!listing.has_value()) {
+      WEIR_ASSIGN_OR_RETURN(listing, FindListing(root, "TF_CONFIG", /*bare=*/false));
+    }
+    if (!placed.has_value()) {
+      WEIR_ASSIGN_OR_RETURN(placed, ReadTask(root));
+    }
+  }
+  if (!listing.has_value()) {
+    if (task.empty()) return std::nullopt;
+    return absl::InvalidArgumentError(
+        absl::StrCat("--task=", task, ": there is no cluster for it; give --cluster=FILE or set TF_CONFIG"));
+  }
+  if (!placed.has_value()) {
+    return Refuse(listing->place, "task",
+                  "is missing: which task is this? Give --task=TYPE:INDEX, such as --task=ps:0");
+  }
+  return MakeEnvironment(*std::move(listing), *placed);
+}
+
+}  // namespace weir

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+// Who is in the cluster and who am I: TF_CONFIG as TensorFlow and Kubeflow's operators write it,
+//
+//   {"cluster": {"ps": ["a:2222", "b:2222"], "worker": ["c:2222"], "chief": ["d:2222"]},
+//    "task": {"type": "ps", "index": 1}}
+//
+// or, for dynamic workers, a part of it in which a task sees itself and what it needs ("cluster" may be
+// "sparseCluster"):
+//
+//   worker 1: {"cluster": {"worker": {"1": "c:2222"}, "ps": ["a:2222", "b:2222"]}, "task": {"type": "worker",
+//   "index": 1}} ps 1:     {"cluster": {"worker": {}, "ps": ["b:2222"]}, "task": {"type": "ps", "index": 1}}
+//
+// In such a part the one address of the own job means "me", whatever the index; a server's does not say where
+// ps:0 is.
+//
+// "master" is another word for "chief". Keys and jobs that are not known are ignored. An address is
+// HOST:PORT, [IPv6]:PORT or unix:PATH; nothing is resolved here.
+namespace weir {
+
+struct Task {
+  std::string type;  // "ps", "worker", "chief" or "evaluator"
+  uint32_t index = 0;
+
+  std::string ToString() const;  // "ps:0"
+};
+
+inline bool operator==(const Task& a, const Task& b) { return a.type == b.type && a.index == b.index; }
+
+// "ps:0" and so on; "chief" alone is "chief:0". InvalidArgument names `source`, such as "--task".
+absl::StatusOr<Task> ParseTask(absl::string_view text, absl::string_view source);
+
+// A value. Invariants: job names are those of Task::type, no job is empty, no two tasks have one address (but
+// for those with port 0).
+class ClusterSpec {
+ public:
+  // By job, then index.
+  using Jobs = std::map<std::string, std::map<uint32_t, std::string>>;
+
+  ClusterSpec() = default;
+  ClusterSpec(Jobs jobs, bool dynamic) : jobs_(std::move(jobs)), dynamic_(dynamic) {}
+
+  const Jobs& jobs() const { return jobs_; }
+  // nullopt if the task is not listed.
+  std::optional<std::string> AddressOf(const Task& task) const;
+  // In the order of the indexes.
+  std::vector<std::string> ps_addresses() const;
+
+  // Whether only a part of the cluster is listed: what a task of a cluster with dynamic workers gets.
+  bool IsDynamic() const { return dynamic_; }
+  // Workers that train, the chief included. nullopt if the spec is dynamic: nobody wrote their number here.
+  std::optional<uint32_t> num_workers() const;
+  // Rank among the workers that train: the chief's is 0, and the workers follow. nullopt for ps and
+  // evaluator.
+  std::optional<uint32_t> WorkerRank(const Task& task) const;
+
+ private:
+  Jobs jobs_;
+  bool dynamic_ = false;
+};
+
+struct TaskEnvironment {
+  ClusterSpec cluster;
+  Task task;
+  // The task's own; its port may be 0, "any free one". Empty for an evaluator that the cluster does not list.
+  std::string address;
+};
+
+// A cluster as seen from outside: `text` is {"ps": [...], "worker": [...]} or a whole TF_CONFIG, whose task
+// is ignored. Errors are InvalidArgument with "source:line:column: field.path: what".
+absl::StatusOr<ClusterSpec> ParseClusterSpec(absl::string_view text, absl::string_view source);
+
+// What this process is. `tf_config` is the variable's value or nullptr; `cluster_file` and `task` are flags,
+// empty if not given, and each wins over its part of TF_CONFIG. The file may be either form that
+// ParseClusterSpec reads; a task in it comes after --task and before TF_CONFIG's. nullopt: there is no
+// cluster, so everything runs in one process.
+absl::StatusOr<std::optional<TaskEnvironment>> FromEnvironment(const char* tf_config,
+                                                               const std::string& cluster_file,
+                                                               const std::string& task);
+
+}  // namespace weir

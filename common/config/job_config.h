@@ -1,0 +1,37 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "proto/job_config.pb.h"
+
+// A job's config: JSON with comments, read strictly into the schema of proto/job_config.proto. Pure
+// functions.
+namespace weir {
+
+// Reads, overrides, validates, and fills in what follows from the config alone (a layer's name, stride,
+// padding and init). Every other default is the schema's: use the proto's accessors. An override
+// ("a.b[0].c=value", see override.h) wins over the text and is applied before anything is checked.
+//
+// InvalidArgument with all problems found, one a line: "source:line:column: field.path: what is allowed, what
+// was seen"; for a value from an override, "--set a.b=c" stands for the place.
+absl::StatusOr<v1::JobConfig> ParseJobConfig(absl::string_view text, absl::string_view source,
+                                             const std::vector<std::string>& overrides = {});
+
+// The same for a file, whose relative data paths become absolute, from the file's folder (an override's too).
+absl::StatusOr<v1::JobConfig> LoadJobConfig(const std::string& path,
+                                            const std::vector<std::string>& overrides = {});
+
+// JSON that parses back to an equal config. With defaults also the schema's for whatever applies: momentum
+// does not under adam. Fields whose default depends on what is found at run time (cluster.workers,
+// data.scale) show only if they are set.
+std::string ToJson(const v1::JobConfig& config, bool with_defaults);
+
+// "" if workers with these configs may train together, else the first field that differs in words:
+// "optimizer.learning_rate: expected 0.1, got 0.01", `expected` first. `debug` and the paths of data files
+// may differ.
+std::string FirstDifference(const v1::JobConfig& expected, const v1::JobConfig& got);
+
+}  // namespace weir

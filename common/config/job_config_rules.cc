@@ -1,0 +1,198 @@
+#include "common/config/job_config_rules.h"
+
+#include <algorithm>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "google/protobuf/descriptor.h"
+
+namespace weir {
+namespace {
+
+using google::protobuf::Descriptor;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+
+enum class Need { kOptional, kRequired };
+
+// A field that only some words of its message's selector use.
+struct FieldUse {
+  const Descriptor* message;
+  const char* selector;
+  const char* field;
+  std::vector<std::string> used_by;
+  Need need = Need::kOptional;  // where it is used
+};
+
+const std::vector<FieldUse>& FieldUses() {
+  static const auto& uses = *new std::vector<FieldUse>{
+      {v1::LayerConfig::descriptor(), "type", "units", {"dense"}, Need::kRequired},
+      {v1::LayerConfig::descriptor(), "type", "filters", {"conv2d"}, Need::kRequired},
+      {v1::LayerConfig::descriptor(), "type", "kernel", {"conv2d", "max_pool"}, Need::kRequired},
+      {v1::LayerConfig::descriptor(), "type", "stride", {"conv2d", "max_pool"}},
+      {v1::LayerConfig::descriptor(), "type", "padding", {"conv2d"}},
+      {v1::LayerConfig::descriptor(), "type", "rate", {"dropout"}, Need::kRequired},
+      {v1::LayerConfig::descriptor(), "type", "init", {"dense", "conv2d"}},
+      {v1::DataConfig::descriptor(), "format", "train", {"idx", "csv"}, Need::kRequired},
+      {v1::DataConfig::descriptor(), "format", "test", {"idx", "csv"}, Need::kRequired},
+      {v1::DataConfig::descriptor(), "format", "label_column", {"csv"}},
+      {v1::DataConfig::descriptor(), "format", "header", {"csv"}},
+      {v1::ConsistencyConfig::descriptor(), "mode", "staleness", {"bounded"}, Need::kRequired},
+      {v1::ConsistencyConfig::descriptor(), "mode", "parts", {"sync"}},
+      {v1::OptimizerConfig::descriptor(), "type", "momentum", {"momentum", "nesterov"}},
+      {v1::OptimizerConfig::descriptor(), "type", "decay", {"rmsprop"}},
+      {v1::OptimizerConfig::descriptor(), "type", "beta1", {"adam", "adamw"}},
+      {v1::OptimizerConfig::descriptor(), "type", "beta2", {"adam", "adamw"}},
+      {v1::OptimizerConfig::descriptor(), "type", "epsilon", {"adagrad", "rmsprop", "adam", "adamw"}},
+      {v1::ScheduleConfig::descriptor(), "type", "step_size", {"step"}, Need::kRequired},
+      {v1::ScheduleConfig::descriptor(), "type", "gamma", {"step"}},
+      {v1::ScheduleConfig::descriptor(), "type", "total_steps", {"cosine"}},
+      {v1::ScheduleConfig::descriptor(), "type", "final_factor", {"cosine"}},
+  };
+  return uses;
+}
+
+std::string SelectorWord(const Message& message, const char* selector) {
+  const FieldDescriptor* field = message.GetDescriptor()->FindFieldByName(selector);
+  return EnumWord(*message.GetReflection()->GetEnum(message, field));
+}
+
+bool Contains(const std::vector<std::string>& words, const std::string& word) {
+  return std::find(words.begin(), words.end(), word) != words.end();
+}
+
+// Holds one message against FieldUses().
+void CheckUses(const Message& message, const std::string& path, ConfigProblems* problems) {
+  for (const FieldUse& use : FieldUses()) {
+    if (use.message != message.GetDescriptor()) continue;
+    const bool set =
+        message.GetReflection()->HasField(message, message.GetDescriptor()->FindFieldByName(use.field));
+    const std::string word = SelectorWord(message, use.selector);
+    const bool used = Contains(use.used_by, word);
+    if (set && !used) {
+      problems->Add(FieldPath(path, use.field),
+                    absl::StrCat("is not used with ", use.selector, " \"", word, "\", only with ",
+                                 absl::StrJoin(use.used_by, ", "), "; take it out or change ",
+                                 FieldPath(path, use.selector)));
+    }
+    if (!set && used && use.need == Need::kRequired) {
+      problems->Add(FieldPath(path, use.field),
+                    absl::StrCat("is missing and must be given with ", use.selector, " \"", word, "\""));
+    }
+  }
+}
+
+// idx has images and labels; csv has path.
+void CheckFiles(v1::DataConfig::Format format, const v1::DataFiles& files, const std::string& path,
+                ConfigProblems* problems) {
+  const Descriptor& type = *files.GetDescriptor();
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    const bool used = (field.name() == "path") == (format == v1::DataConfig::FORMAT_CSV);
+    const bool set = files.GetReflection()->HasField(files, &field);
+    if (used == set) continue;
+    const absl::string_view expected = format == v1::DataConfig::FORMAT_CSV ? "path" : "images and labels";
+    problems->Add(
+        FieldPath(path, field.name()),
+        set ? absl::StrCat("is not used with this format, which takes ", expected)
+            : absl::StrCat("is missing and must be given with this format, which takes ", expected));
+  }
+}
+
+void CheckModel(const v1::ModelConfig& model, ConfigProblems* problems) {
+  std::map<std::string, int> positions;
+  for (int i = 0; i < model.layers_size(); ++i) {
+    const std::string path = ElementPath("model.layers", i);
+    CheckUses(model.layers(i), path, problems);
+    const auto [first, inserted] = positions.emplace(model.layers(i).name(), i);
+    if (!inserted) {
+      problems->Add(FieldPath(path, "name"),
+                    absl::StrCat("is ", JsonQuote(model.layers(i).name()), ", as that of ",
+                                 ElementPath("model.layers", first->second),
+                                 "; layers must have different names (left out: type and position)"));
+    }
+  }
+}
+
+void CheckData(const v1::DataConfig& data, ConfigProblems* problems) {
+  CheckUses(data, "data", problems);
+  if (data.format() != v1::DataConfig::FORMAT_DIGITS) {
+    if (data.has_train()) CheckFiles(data.format(), data.train(), "data.train", problems);
+    if (data.has_test()) CheckFiles(data.format(), data.test(), "data.test", problems);
+  }
+}
+
+void CheckTrain(const v1::JobConfig& config, ConfigProblems* problems) {
+  const v1::TrainConfig& train = config.train();
+  if (train.has_epochs() && train.has_examples()) {
+    problems->Add("train.examples",
+                  "cannot be given together with train.epochs: both say how long the job is");
+  }
+  if (train.micro_batches() > config.data().batch_size()) {
+    problems->Add("train.micro_batches",
+                  absl::StrCat("must be at most data.batch_size, which is ", config.data().batch_size(),
+                               ", got ", train.micro_batches()));
+  }
+}
+
+void CheckWorkers(const v1::JobConfig& config, ConfigProblems* problems) {
+  const v1::ClusterConfig& cluster = config.cluster();
+  if (cluster.has_workers() && cluster.min_workers() > cluster.workers()) {
+    problems->Add("cluster.min_workers", absl::StrCat("must be at most cluster.workers, which is ",
+                                                      cluster.workers(), ", got ", cluster.min_workers()));
+  }
+  const v1::DebugConfig& debug = config.debug();
+  if (debug.has_delayed_worker() && !debug.has_worker_delay()) {
+    problems->Add("debug.delayed_worker", "needs debug.worker_delay, which says how long it is held back");
+  }
+  if (debug.has_delayed_worker() && cluster.has_workers() && debug.delayed_worker() >= cluster.workers()) {
+    problems->Add("debug.delayed_worker", absl::StrCat("must be below cluster.workers, which is ",
+                                                       cluster.workers(), ", got ", debug.delayed_worker()));
+  }
+}
+
+}  // namespace
+
+void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) {
+  CheckModel(config.model(), problems);
+  CheckData(config.data(), problems);
+  CheckTrain(config, problems);
+  CheckUses(config.consistency(), "consistency", problems);
+  CheckUses(config.optimizer(), "optimizer", problems);
+  CheckUses(config.optimizer().schedule(), "optimizer.schedule", problems);
+  CheckWorkers(config, problems);
+}
+
+bool FieldApplies(const Message& message, const FieldDescriptor& field) {
+  if (field.containing_type() == v1::TrainConfig::descriptor() && field.name() == "epochs") {
+    return !static_cast<const v1::TrainConfig&>(message).has_examples();
+  }
+  for (const FieldUse& use : FieldUses()) {
+    if (use.message == field.containing_type() && use.field == field.name()) {
+      return Contains(use.used_by, SelectorWord(message, use.selector));
+    }
+  }
+  return true;
+}
+
+void FillContextDefaults(v1::JobConfig* config) {
+  for (int i = 0; i < config->model().layers_size(); ++i) {
+    v1::LayerConfig& layer = *config->mutable_model()->mutable_layers(i);
+    const auto& type = *v1::LayerConfig::Type_descriptor()->FindValueByNumber(layer.type());
+    if (!layer.has_name()) layer.set_name(absl::StrCat(EnumWord(type), "_", i));
+    const bool conv = layer.type() == v1::LayerConfig::LAYER_CONV2D;
+    if (conv && !layer.has_stride()) layer.set_stride(1);
+    if (conv && !layer.has_padding()) layer.set_padding(0);
+    if (layer.type() == v1::LayerConfig::LAYER_MAX_POOL && layer.has_kernel() && !layer.has_stride()) {
+      layer.set_stride(layer.kernel());
+    }
+    if ((conv || layer.type() == v1::LayerConfig::LAYER_DENSE) && !layer.has_init()) {
+      layer.set_init(v1::LayerConfig::INIT_HE_NORMAL);
+    }
+  }
+}
+
+}  // namespace weir

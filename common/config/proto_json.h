@@ -1,0 +1,34 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "common/config/config_problems.h"
+#include "common/config/json_document.h"
+#include "google/protobuf/message.h"
+
+// JSON as people write it <-> proto2 messages whose fields bear (limits) options (proto/options.proto), by
+// reflection. Unlike protobuf's own JSON this is strict, names places, and spells enum values in lower case
+// without their prefix.
+namespace weir {
+
+// Fills `message`, which is empty. Unknown fields, wrong types and values out of their limits become
+// problems; what could be read is set all the same. A field is present in `message` only if it is in `value`.
+void ReadProto(const JsonValue& value, const std::string& path, google::protobuf::Message* message,
+               ConfigProblems* problems);
+
+// Whether to show a field that is not set but has a default.
+using ShowDefault =
+    std::function<bool(const google::protobuf::Message&, const google::protobuf::FieldDescriptor&)>;
+
+// Pretty-printed, fields in the order of the schema, set ones always; a message without content is left out.
+std::string WriteProto(const google::protobuf::Message& message, const ShowDefault& show_default);
+
+// One scalar field, set or its default, as JSON. index: of a repeated field, else -1.
+std::string WriteScalar(const google::protobuf::Message& message,
+                        const google::protobuf::FieldDescriptor& field, int index = -1);
+
+// "sync" for MODE_SYNC: lower case, without what all values of the enum begin with.
+std::string EnumWord(const google::protobuf::EnumValueDescriptor& value);
+
+}  // namespace weir

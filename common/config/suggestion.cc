@@ -1,0 +1,49 @@
+#include "common/config/suggestion.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace weir {
+namespace {
+
+constexpr size_t kMaxWord = 64;  // longer ones are no slips of the pen
+
+// Levenshtein's, with one row of the table.
+size_t EditDistance(absl::string_view a, absl::string_view b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), 0);
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t replaced = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({replaced, row[j] + 1, row[j - 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+}  // namespace
+
+std::string DidYouMean(absl::string_view word, const std::vector<std::string>& candidates) {
+  if (word.size() < 2 || word.size() > kMaxWord) return "";
+  const std::string* best = nullptr;
+  size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
+  for (const std::string& candidate : candidates) {
+    // "workers" is meant by "num_workers" and the other way round.
+    const bool contained = word.size() > 3 && (absl::StrContains(candidate, word) ||
+                                               (candidate.size() > 3 && absl::StrContains(word, candidate)));
+    const size_t distance = contained ? 1 : EditDistance(word, candidate);
+    if (distance < best_distance) {
+      best = &candidate;
+      best_distance = distance;
+    }
+  }
+  return best == nullptr ? "" : absl::StrCat(" (did you mean \"", *best, "\"?)");
+}
+
+}  // namespace weir

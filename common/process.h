@@ -1,0 +1,27 @@
+#pragma once
+
+#include <functional>
+#include <initializer_list>
+#include <thread>
+
+namespace weir {
+
+// Blocks signals in this thread and those it starts, for a SignalWaiter to take. Before the first other
+// thread.
+void BlockSignals(std::initializer_list<int> signals);
+
+// Runs `handler` on a thread of its own, not in a signal handler, each time one of the (blocked) signals
+// comes.
+class SignalWaiter {
+ public:
+  SignalWaiter(std::initializer_list<int> signals, std::function<void(int signal)> handler);
+  ~SignalWaiter() { Stop(); }
+  // No handler runs after it returns.
+  void Stop();
+
+ private:
+  int stop_fd_, signal_fd_;
+  std::thread thread_;
+};
+
+}  // namespace weir

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "ps_server/consistency/policy.h"
+
+namespace weir {
+
+// What bounded and async share: each worker's pushes are applied as they come, in the order of its clocks.
+// They differ in when a pull may be answered.
+class ApplyOnArrival : public ConsistencyPolicy {
+ public:
+  void Admit(uint32_t worker, uint64_t clock) override;
+  void Remove(uint32_t worker) override;
+  void Forget(uint32_t worker) override { entries_.erase(worker); }
+  uint64_t JoinClock() const override;
+  PushDecision OnPush(const PushKey& push) const override;
+  void Complete(const PushKey& push) override;
+  std::vector<WorkerClockValue> Clocks() const override;
+
+ protected:
+  struct Entry {
+    uint64_t clock = 0;
+    bool counts = false;
+  };
+  // clock_k(w); 0 for a worker that was never admitted.
+  uint64_t clock(uint32_t worker) const;
+  // Of every worker ever admitted. Bounded by the ranks of the job.
+  const std::map<uint32_t, Entry>& entries() const { return entries_; }
+
+ private:
+  std::map<uint32_t, Entry> entries_;
+};
+
+}  // namespace weir

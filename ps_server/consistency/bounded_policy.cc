@@ -1,0 +1,34 @@
+#include "ps_server/consistency/apply_on_arrival.h"
+
+namespace weir {
+namespace {
+
+class BoundedPolicy final : public ApplyOnArrival {
+ public:
+  explicit BoundedPolicy(uint64_t staleness) : staleness_(staleness) {}
+
+  PullDecision OnPull(uint32_t worker, uint64_t clock) const override {
+    return WaitingFor(worker, clock).empty() ? PullDecision::kReady : PullDecision::kWait;
+  }
+
+  std::vector<uint32_t> WaitingFor(uint32_t worker, uint64_t clock) const override {
+    std::vector<uint32_t> slow;
+    for (const auto& [other, entry] : entries()) {
+      // Not clock - staleness_, which could go below zero. One's own pushes are always waited for.
+      const uint64_t allowance = other == worker ? 0 : staleness_;
+      if ((entry.counts || other == worker) && entry.clock + allowance < clock) slow.push_back(other);
+    }
+    return slow;
+  }
+
+ private:
+  const uint64_t staleness_;
+};
+
+}  // namespace
+
+std::unique_ptr<ConsistencyPolicy> MakeBoundedPolicy(uint64_t staleness) {
+  return std::make_unique<BoundedPolicy>(staleness);
+}
+
+}  // namespace weir

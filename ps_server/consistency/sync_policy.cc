@@ -1,0 +1,88 @@
+#include <algorithm>
+#include <set>
+
+#include "common/part_assignment.h"
+#include "ps_server/consistency/policy.h"
+
+namespace weir {
+namespace {
+
+// Counts distinct parts of the open step, never messages: whoever computed a part, and however often it
+// comes, the step has it once.
+class SyncPolicy final : public ConsistencyPolicy {
+ public:
+  SyncPolicy(uint32_t parts, uint64_t total_batches) : parts_(parts), total_batches_(total_batches) {}
+
+  void Admit(uint32_t worker, uint64_t /*clock*/) override { members_.insert(worker); }
+  void Remove(uint32_t worker) override { members_.erase(worker); }
+  void Forget(uint32_t worker) override { members_.erase(worker); }
+  uint64_t JoinClock() const override { return step_; }
+
+  PushDecision OnPush(const PushKey& push) const override {
+    if (push.part >= PartsOf(push.clock)) return PushDecision::kInvalid;
+    if (push.clock < step_) return PushDecision::kRepeat;
+    // A worker that has read version step_ + 1 on another shard may push while the commit is on its way to
+    // this one.
+    if (push.clock > step_) return push.clock == step_ + 1 ? PushDecision::kHold : PushDecision::kInvalid;
+    return completed_.count(push.part) > 0 ? PushDecision::kRepeat : PushDecision::kStage;
+  }
+
+  void Complete(const PushKey& push) override { completed_.insert(push.part); }
+
+  PullDecision OnPull(uint32_t /*worker*/, uint64_t clock) const override {
+    if (clock == step_) return PullDecision::kReady;
+    return clock > step_ ? PullDecision::kWait : PullDecision::kPast;
+  }
+
+  std::vector<uint32_t> WaitingFor(uint32_t /*worker*/, uint64_t clock) const override {
+    std::set<uint32_t> slow;
+    if (clock > step_ && !members_.empty()) {
+      const std::vector<uint32_t> live(members_.begin(), members_.end());
+      for (uint32_t part = 0; part < PartsOf(step_); ++part) {
+        if (completed_.count(part) == 0) slow.insert(live[OwnerOfPart(part, live.size())]);
+      }
+    }
+    return {slow.begin(), slow.end()};
+  }
+
+  std::vector<WorkerClockValue> Clocks() const override {
+    std::vector<WorkerClockValue> out;
+    for (uint32_t worker : members_) out.push_back({worker, step_});
+    return out;
+  }
+
+  std::optional<uint64_t> CompleteStep() const override {
+    const uint32_t parts = PartsOf(step_);
+    if (parts == 0 || completed_.size() < parts) return std::nullopt;
+    return step_;
+  }
+
+  void Commit() override {
+    ++step_;
+    completed_.clear();
+  }
+
+ private:
+  uint32_t PartsOf(uint64_t step) const {
+    const uint64_t first = step * parts_;
+    return first >= total_batches_
+               ? 0
+               : static_cast<uint32_t>(std::min<uint64_t>(parts_, total_batches_ - first));
+  }
+
+  const uint32_t parts_;
+  const uint64_t total_batches_;
+  std::set<uint32_t> members_;
+  // The open step, which is the shard's version.
+  uint64_t step_ = 0;
+  // Its parts that are staged or refused.
+  std::set<uint32_t> completed_;
+};
+
+}  // namespace
+
+std::unique_ptr<ConsistencyPolicy> MakeSyncPolicy(uint32_t parts, uint64_t total_batches) {
+  return std::make_unique<SyncPolicy>(parts, total_batches);
+}
+
+}  // namespace weir

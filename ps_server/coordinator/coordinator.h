@@ -1,0 +1,219 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/clock.h"
+#include "common/model_spec.h"
+#include "common/serial_queue.h"
+#include "common/telemetry/int_histogram.h"
+#include "proto/coordinator.pb.h"
+#include "proto/job_config.pb.h"
+#include "proto/shard_control.pb.h"
+#include "ps_server/coordinator/progress.h"
+#include "ps_server/coordinator/range_table.h"
+#include "ps_server/coordinator/shard_link.h"
+
+namespace weir {
+
+// Decides what must be decided once: who is a member under which epoch, when a sync step commits, which
+// batches go to whom, when the job is done or lost. Off the data path. Knows nothing of gRPC.
+//
+// Everything happens in one order, that of a SerialQueue; a call that has to wait is parked. Thread-safe.
+// What goes to a shard goes in the order of the decisions, so each shard sees the same sequence of epochs,
+// commits and pins.
+//
+// A membership change is made in two rounds, each under an epoch of its own and acknowledged by every shard:
+// first the joining member gets each shard's slowest live clock, then on all of them the highest of these,
+// from which it starts. So no shard ever sees a lead above the bound, and nobody starts before every shard
+// knows it.
+class Coordinator {
+ public:
+  struct Options {
+    v1::JobConfig config;
+    // Workers that train, as the config or the cluster spec says; 0: as many as min_workers or one.
+    uint32_t workers = 1;
+    // Of all shards, this process's first. One entry: learn them from the first worker that joins.
+    std::vector<std::string> shard_addresses;
+    // Outlives the coordinator.
+    const Clock* clock = &Clock::Real();
+    ShardLinkFactory open_link;
+    // Once, when the job is over; `failure` is empty if it is done. Must not block.
+    std::function<void(const v1::ClusterStatus& status, const std::string& failure)> on_end;
+  };
+
+  explicit Coordinator(Options options);
+  // Answers what is parked with an error.
+  ~Coordinator();
+
+  template <typename Reply>
+  using Done = std::function<void(absl::StatusOr<Reply>)>;
+
+  void Join(v1::JoinRequest request, Done<v1::JoinReply> done);
+  void Heartbeat(v1::HeartbeatRequest request, Done<v1::HeartbeatReply> done);
+  void Leave(v1::LeaveRequest request, Done<v1::LeaveReply> done);
+  void NextRange(v1::NextRangeRequest request, Done<v1::NextRangeReply> done);
+  void Pin(v1::PinRequest request, Done<v1::PinReply> done);
+  void Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done);
+  void Report(v1::ReportRequest request, Done<v1::ReportReply> done);
+  void Status(Done<v1::ClusterStatus> done);
+
+  // The connection of a parked call broke: its member's lease shrinks to the grace.
+  void OnDisconnect(uint32_t worker, uint64_t incarnation);
+  // A Join's caller went away before it was answered.
+  void OnJoinCancelled(uint64_t instance);
+
+  // Leases, deadlines, pings. To be called every so often.
+  void Tick();
+
+  // Ends the job as failed, for a reason from outside (SIGTERM).
+  void Fail(std::string reason);
+
+ private:
+  struct WaitingJoin {
+    v1::JoinRequest request;
+    Done<v1::JoinReply> done;
+    absl::Time since;
+  };
+  enum class Phase {
+    kJoining,     // sent to the shards, to get a floor from each
+    kActivating,  // sent with its start clock
+    kLive,
+    kIdle,  // keeps its lease, has no work
+  };
+  struct MemberInfo {
+    Phase phase = Phase::kJoining;
+    std::string task;
+    uint64_t instance = 0;
+    uint64_t incarnation = 0;
+    uint64_t start_clock = 0;
+    absl::Time lease_end, last_heard;
+    // Waits until the member is live.
+    Done<v1::JoinReply> join;
+    // Parked calls; empty functions if there is none.
+    Done<v1::HeartbeatReply> heartbeat;
+    absl::Time heartbeat_until;
+    Done<v1::NextRangeReply> next_range;
+    absl::Time next_range_until;
+  };
+  struct ReaderInfo {
+    std::string task;
+    uint64_t instance = 0;
+    uint64_t incarnation = 0;
+    absl::Time lease_end, last_heard;
+    Done<v1::HeartbeatReply> heartbeat;
+    absl::Time heartbeat_until;
+  };
+  struct ShardInfo {
+    std::string address;
+    std::unique_ptr<ShardLink> link;
+    bool connected = false, installed = false;
+    uint64_t incarnation = 0;
+    uint64_t acked_epoch = 0;
+    uint64_t floor = 0;
+    std::optional<v1::StepStaged> staged;
+    v1::ShardStats stats;
+    absl::Time last_heard;
+  };
+  struct WaitingPin {
+    Done<v1::PinReply> done;
+    std::map<uint32_t, v1::Version> versions;  // by shard
+    absl::Time deadline;
+  };
+
+  // All below run in the queue.
+  void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done);
+  absl::Status CheckJoin(const v1::JoinRequest& request);
+  void HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done);
+  void HandleLeave(const v1::LeaveRequest& request);
+  void HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done);
+  void HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done);
+  void HandleTick();
+  void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
+  void HandleShardBroken(uint32_t shard, const absl::Status& status);
+
+  // Starting.
+  void OpenLinks();
+  void OpenLink(uint32_t shard);
+  void MaybeInstall();
+  void Install();
+  // Membership.
+  void MaybeAdmit();
+  void BroadcastMembership();
+  void OnAllAcked();
+  void RemoveMember(uint32_t worker, const std::string& why);
+  void RemoveReader(uint32_t id);
+  v1::Membership MembershipNow() const;
+  v1::JoinReply MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const;
+  // Data.
+  void ServeRanges();
+  void MaybeCommit();
+  // The end.
+  void StartDraining();
+  void MaybeFinish();
+  void FailJob(const std::string& reason);
+  void End();
+
+  void Changed();  // revision up, parked heartbeats answered
+  void AnswerHeartbeat(Done<v1::HeartbeatReply>& parked, bool fenced);
+  void Broadcast(const v1::ControlMessage& message);
+  v1::ClusterStatus MakeStatus() const;
+  std::vector<std::string> WaitingFor() const;
+  std::string ShardName(uint32_t shard) const;
+  uint32_t needed_workers() const;
+  uint64_t examples_done() const;
+  bool sync() const { return options_.config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC; }
+  absl::Duration lease() const { return absl::Seconds(options_.config.cluster().lease_seconds()); }
+  absl::Time now() const { return options_.clock->Now(); }
+  bool over() const { return state_ == v1::DONE || state_ == v1::FAILED; }
+
+  const Options options_;
+  v1::JobState state_ = v1::STARTING;
+  uint64_t revision_ = 1;
+  uint64_t epoch_ = 0;
+  uint64_t last_incarnation_ = 0;
+  uint32_t last_reader_ = 0;
+  uint64_t last_pin_ = 0;
+  uint64_t last_ping_ = 0;
+  const absl::Time created_;
+  absl::Time started_, ended_;
+  absl::Time next_ping_, next_complaint_;
+  // Since when no worker is live while there is work.
+  std::optional<absl::Time> deserted_;
+  std::string failure_;
+
+  // Of the first join; every later one must agree.
+  std::optional<ModelSpec> model_;
+  uint64_t train_examples_ = 0;
+  uint64_t total_examples_ = 0, total_batches_ = 0, total_steps_ = 0;
+  uint32_t parts_ = 0;
+
+  std::vector<std::string> addresses_;
+  std::vector<ShardInfo> shards_;
+  bool installing_ = false;
+  std::vector<WaitingJoin> waiting_;
+  std::map<uint32_t, MemberInfo> members_;
+  std::map<uint32_t, ReaderInfo> readers_;
+  std::map<uint64_t, WaitingPin> waiting_pins_;
+  std::vector<v1::TaskStatus> departed_;
+
+  uint64_t committed_ = 0;  // sync steps
+  std::optional<RangeTable> ranges_;
+  std::optional<ProgressMeter> progress_;
+  v1::Evaluation evaluation_;
+  // The ping whose stats are the last that the summary needs.
+  uint64_t final_ping_ = 0;
+
+  // Last, so that its destructor runs first.
+  SerialQueue queue_;
+};
+
+}  // namespace weir

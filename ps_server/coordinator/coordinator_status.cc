@@ -1,0 +1,147 @@
+// The part of Coordinator that tells people what is going on.
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "ps_server/coordinator/coordinator.h"
+
+namespace weir {
+namespace {
+
+void Merge(const v1::Samples& samples, IntHistogram& into) {
+  for (int value = 0; value < samples.counts_size(); ++value) into.Add(value, samples.counts(value));
+  if (samples.overflow() > 0) into.Add(samples.max(), samples.overflow());
+}
+
+void Describe(const IntHistogram& histogram, v1::Distribution* out) {
+  out->set_p50(histogram.Quantile(0.5));
+  out->set_p99(histogram.Quantile(0.99));
+  out->set_max(histogram.max());
+  out->set_count(histogram.count());
+}
+
+const char* ModeName(v1::ConsistencyConfig::Mode mode) {
+  switch (mode) {
+    case v1::ConsistencyConfig::MODE_BOUNDED:
+      return "bounded";
+    case v1::ConsistencyConfig::MODE_ASYNC:
+      return "async";
+    default:
+      return "sync";
+  }
+}
+
+}  // namespace
+
+uint64_t Coordinator::examples_done() const {
+  if (shards_.empty()) return 0;
+  const uint64_t batches = sync() ? committed_ * parts_ : shards_[0].stats.pushes_applied();
+  return std::min(total_examples_, batches * options_.config.data().batch_size());
+}
+
+v1::ClusterStatus Coordinator::MakeStatus() const {
+  v1::ClusterStatus status;
+  status.set_state(state_);
+  status.set_name(options_.config.name());
+  status.set_mode(ModeName(options_.config.consistency().mode()));
+  status.set_staleness_bound(options_.config.consistency().staleness());
+  status.set_num_shards(std::max<uint64_t>(shards_.size(), addresses_.size()));
+  status.set_configured_workers(options_.workers);
+  *status.mutable_membership() = MembershipNow();
+  status.set_total_steps(total_steps_);
+  status.set_total_examples(total_examples_);
+  status.set_examples(examples_done());
+  if (state_ != v1::STARTING && started_ != absl::Time()) {
+    const absl::Time end = ended_ == absl::Time() ? now() : ended_;
+    status.set_seconds(absl::ToDoubleSeconds(end - started_));
+  }
+  const bool finished = state_ == v1::DRAINING || state_ == v1::DONE;
+  if (finished && status.seconds() > 0) {
+    status.set_examples_per_second(static_cast<double>(status.examples()) / status.seconds());
+  } else if (progress_.has_value()) {
+    status.set_examples_per_second(progress_->examples_per_second());
+  }
+  if (progress_.has_value()) status.set_train_loss(progress_->train_loss());
+  *status.mutable_evaluation() = evaluation_;
+
+  IntHistogram staleness, lead;
+  uint64_t pushed = 0, pulled = 0;
+  for (const ShardInfo& shard : shards_) {
+    Merge(shard.stats.version_staleness(), staleness);
+    Merge(shard.stats.lead(), lead);
+    pushed += shard.stats.bytes_pushed();
+    pulled += shard.stats.bytes_pulled();
+  }
+  Describe(staleness, status.mutable_version_staleness());
+  Describe(lead, status.mutable_lead());
+  status.set_bytes_pushed(pushed);
+  status.set_bytes_pulled(pulled);
+  if (!shards_.empty()) {
+    const uint64_t pushes = shards_[0].stats.pushes_applied();
+    status.set_pushes(pushes);
+    status.set_step(sync() ? committed_
+                           : std::min(total_steps_, pushes / std::max<uint32_t>(1, options_.workers)));
+    if (!sync() && finished) status.set_step(total_steps_);
+  }
+  for (const std::string& name : WaitingFor()) status.add_waiting_for(name);
+  status.set_failure(failure_);
+
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    v1::TaskStatus* task = status.add_tasks();
+    task->set_task(absl::StrCat("ps:", i));
+    task->set_address(shards_[i].address);
+    task->set_state(shards_[i].connected ? "live" : "expected");
+    task->set_incarnation(shards_[i].incarnation);
+    task->set_clock(shards_[i].stats.version().count());
+    if (shards_[i].connected)
+      task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - shards_[i].last_heard));
+  }
+  for (const auto& [rank, member] : members_) {
+    v1::TaskStatus* task = status.add_tasks();
+    task->set_task(member.task);
+    task->set_state("live");
+    task->set_incarnation(member.incarnation);
+    task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - member.last_heard));
+    task->set_clock(committed_);
+    if (!sync() && !shards_.empty()) {
+      for (const v1::WorkerClock& clock : shards_[0].stats.clocks()) {
+        if (clock.worker() == rank) task->set_clock(clock.clock());
+      }
+    }
+  }
+  for (const auto& [id, reader] : readers_) {
+    v1::TaskStatus* task = status.add_tasks();
+    task->set_task(reader.task);
+    task->set_state("live");
+    task->set_incarnation(reader.incarnation);
+    task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - reader.last_heard));
+  }
+  for (const v1::TaskStatus& departed : departed_) *status.add_tasks() = departed;
+  return status;
+}
+
+std::vector<std::string> Coordinator::WaitingFor() const {
+  std::vector<std::string> names;
+  if (state_ == v1::STARTING) {
+    for (uint32_t i = 0; i < shards_.size(); ++i) {
+      if (!shards_[i].connected) names.push_back(ShardName(i));
+    }
+    std::set<uint32_t> here;
+    for (const WaitingJoin& join : waiting_) {
+      if (join.request.role() == v1::WORKER) here.insert(join.request.rank());
+    }
+    for (const auto& [rank, member] : members_) here.insert(rank);
+    if (here.size() < needed_workers()) {
+      for (uint32_t rank = 0; rank < options_.workers; ++rank) {
+        if (here.count(rank) == 0) names.push_back(absl::StrCat("the worker of rank ", rank));
+      }
+    }
+  } else if (state_ == v1::RUNNING) {
+    for (uint32_t i = 0; i < shards_.size(); ++i) {
+      const std::string& waiting = shards_[i].stats.waiting_for();
+      if (!waiting.empty()) names.push_back(absl::StrCat(waiting, " (on ps:", i, ")"));
+    }
+  }
+  return names;
+}
+
+}  // namespace weir

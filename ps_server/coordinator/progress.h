@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+
+#include "absl/time/time.h"
+#include "proto/coordinator.pb.h"
+
+namespace weir {
+
+// Speed and training loss of a job, from what its workers report. For people only: nothing is decided by it.
+// Not thread-safe.
+class ProgressMeter {
+ public:
+  // The loss is the mean over about so many of the last examples (an epoch).
+  explicit ProgressMeter(uint64_t loss_window_examples) : loss_window_(loss_window_examples) {}
+
+  // The newest report of one life of a worker.
+  void OnReport(uint64_t incarnation, const v1::WorkerReport& report);
+  // The job's count of examples at this time.
+  void Sample(absl::Time now, uint64_t examples);
+
+  double train_loss() const;
+  // Over the last few seconds.
+  double examples_per_second() const;
+
+ private:
+  struct Totals {
+    uint64_t examples = 0;
+    double loss_sum = 0;
+  };
+  const uint64_t loss_window_;
+  std::map<uint64_t, v1::WorkerReport> newest_;  // by incarnation
+  Totals totals_;
+  std::deque<Totals> history_;  // rising; the first is the window's start
+  std::deque<std::pair<absl::Time, uint64_t>> samples_;
+};
+
+}  // namespace weir

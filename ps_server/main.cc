@@ -1,0 +1,140 @@
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/address.h"
+#include "common/config/cluster_spec.h"
+#include "common/config/job_config.h"
+#include "common/exit_codes.h"
+#include "common/process.h"
+#include "common/telemetry/logging.h"
+#include "ps_server/server.h"
+
+namespace weir {
+namespace {
+
+struct Flags {
+  std::string config, cluster, task, bind = "127.0.0.1", port_file, summary, log_format = "text";
+  std::vector<std::string> set;
+  bool insecure_plaintext = false;
+  int http_port = -1;
+};
+
+int Fail(int code, absl::string_view message) {
+  LogError(message);
+  return code;
+}
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
+}
+
+int Run(const Flags& flags) {
+  const auto config = LoadJobConfig(flags.config, flags.set);
+  if (!config.ok()) return Fail(kExitConfig, config.status().message());
+  const auto environment = FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task);
+  if (!environment.ok()) return Fail(kExitConfig, environment.status().message());
+  if (!environment->has_value()) {
+    return Fail(kExitConfig,
+                "a ps_server needs a cluster: set TF_CONFIG, or give --cluster=FILE and --task=ps:0");
+  }
+  const TaskEnvironment& me = **environment;
+  if (me.task.type != "ps") {
+    return Fail(kExitConfig, absl::StrCat("this is ps_server, but the task is ", me.task.ToString(),
+                                          "; start `worker` for it"));
+  }
+  const auto log_format = ParseLogFormat(flags.log_format);
+  InitLogging({*log_format, LogLevel::kInfo, me.task.ToString()});
+
+  Server::Options options;
+  options.config = *config;
+  options.index = me.task.index;
+  options.http_port = flags.http_port;
+  options.http_host = flags.bind;
+  options.summary_path = flags.summary;
+  options.ps_addresses = me.cluster.ps_addresses();
+  // The spec says what others call this server; it listens on the interface of --bind, at that port.
+  const auto address = ParseAddress(me.address);
+  if (address->is_unix()) {
+    options.listen = me.address;
+  } else {
+    if (!IsLoopback(flags.bind) && !flags.insecure_plaintext) {
+      return Fail(kExitConfig,
+                  absl::StrCat("--bind=", flags.bind,
+                               " is not loopback, and there is no encryption or check of who "
+                               "calls: add --insecure_plaintext if everybody on that network may read and "
+                               "change the weights"));
+    }
+    Address listen = *address;
+    listen.host = flags.bind;
+    options.listen = listen.ToString();
+  }
+  const auto spec_workers = me.cluster.num_workers();
+  const auto& cluster = config->cluster();
+  if (spec_workers.has_value() && cluster.has_workers() && *spec_workers != cluster.workers()) {
+    return Fail(kExitConfig,
+                absl::StrCat("cluster.workers is ", cluster.workers(), ", but the cluster spec lists ",
+                             *spec_workers, " workers (the chief included)"));
+  }
+  options.workers = cluster.has_workers() ? cluster.workers() : spec_workers.value_or(1);
+
+  BlockSignals({SIGINT, SIGTERM});
+  auto server = Server::Start(std::move(options));
+  if (!server.ok()) return Fail(kExitConfig, server.status().message());
+  if (!flags.port_file.empty()) {
+    const std::string temporary = flags.port_file + ".tmp";
+    std::ofstream file(temporary);
+    file << (*server)->port() << "\n";
+    file.close();
+    if (!file || std::rename(temporary.c_str(), flags.port_file.c_str()) != 0) {
+      return Fail(kExitConfig, absl::StrCat("--port_file=", flags.port_file, " could not be written"));
+    }
+  }
+  bool drained = false;
+  SignalWaiter signals({SIGINT, SIGTERM}, [&](int signal) {
+    drained = true;
+    (*server)->Stop(absl::StrCat(me.task.ToString(), " got signal ", signal));
+  });
+  const absl::Status status = (*server)->Wait();
+  signals.Stop();
+  server->reset();
+  if (status.ok()) {
+    LogInfo("the job is done");
+    return kExitOk;
+  }
+  if (drained) return kExitDrained;
+  return Fail(kExitPeerLost, status.message());
+}
+
+}  // namespace
+}  // namespace weir
+
+int main(int argc, char** argv) {
+  weir::Flags flags;
+  CLI::App app("One parameter server of a Weir job: holds a shard of the weights. ps:0 also coordinates.");
+  app.add_option("--config", flags.config, "The job's config (JSON)")->required();
+  app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
+  app.add_option("--cluster", flags.cluster, "Cluster spec (JSON), instead of TF_CONFIG's");
+  app.add_option("--task", flags.task, "This task, ps:INDEX, instead of TF_CONFIG's");
+  app.add_option("--bind", flags.bind, "The address to listen on")->capture_default_str();
+  app.add_flag("--insecure_plaintext", flags.insecure_plaintext,
+               "Allow --bind to something else than loopback");
+  app.add_option("--port_file", flags.port_file, "Where to write the port that was bound");
+  app.add_option("--http_port", flags.http_port,
+                 "Port of /metrics, /healthz and the dashboard; 0: any free one")
+      ->check(CLI::Range(0, 65535));
+  app.add_option("--summary", flags.summary, "ps:0: where to write the job's summary (JSON) at its end");
+  app.add_option("--log_format", flags.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? weir::kExitOk : weir::kExitUsage;
+  }
+  return weir::Run(flags);
+}

@@ -1,0 +1,56 @@
+#pragma once
+
+// Plain types only, and no standard library beyond <cstddef>: this header is compiled with three sets of
+// target flags, and an inline function of a shared header, compiled for a CPU that is not there, could be the
+// copy that the linker keeps.
+#include <cstddef>
+
+namespace weir {
+
+// One optimizer step over a run of n elements. What `rate`, `decay` and the other factors stand for in each
+// optimizer is said beside the kernels (kernels_impl.inc). An output may be the very array of its input (in
+// place); no other overlap.
+struct StepArgs {
+  size_t n;
+  const float* weights_in;
+  float* weights_out;
+  const void* gradient;  // n float32 in the machine's byte order, at any address: it may lie inside a
+                         // received message
+  const float* slots_in[2];
+  float* slots_out[2];
+  float rate;
+  float decay;  // learning rate * weight decay
+  // slot[k] becomes keep[k] * slot[k] + take[k] * (the gradient or its square).
+  float keep[2];
+  float take[2];
+  float epsilon;
+  float root_scale;
+};
+
+// The loops over elements, all built for one set of CPU instructions. Every table gives the same bits: each
+// element is made by the same IEEE operations (+ - * / sqrt, each rounded once, no fused multiply-add) in the
+// same order, and nothing is summed across elements. Stateless, hence thread-safe.
+struct Kernels {
+  const char* name;  // "plain", "avx2", "avx512"
+
+  void (*sgd)(const StepArgs&);
+  void (*momentum)(const StepArgs&);
+  void (*nesterov)(const StepArgs&);
+  void (*adagrad)(const StepArgs&);
+  void (*rmsprop)(const StepArgs&);
+  void (*adam)(const StepArgs&);
+
+  // The weighted sum of gradients: out = factor * in, sum += factor * in. `in` at any address, as a gradient.
+  void (*scale)(float* out, float factor, const void* in, size_t n);
+  void (*accumulate)(float* sum, float factor, const void* in, size_t n);
+  // out = in, for buffers of a model, which are assigned.
+  void (*assign)(float* out, const void* in, size_t n);
+  // Index of the first NaN or infinity; n if all are finite.
+  size_t (*first_non_finite)(const void* in, size_t n);
+};
+
+extern const Kernels kPlainKernels;   // x86-64 as it always was (SSE2)
+extern const Kernels kAvx2Kernels;    // may run only where the CPU has AVX2
+extern const Kernels kAvx512Kernels;  // may run only where the CPU has AVX-512 F, BW, DQ and VL
+
+}  // namespace weir

@@ -1,0 +1,79 @@
+#include "ps_server/optimizer/kernels.h"
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "proto/job_config.pb.h"
+
+namespace weir {
+namespace {
+
+const Kernels& Table(KernelLevel level) {
+  switch (level) {
+    case KernelLevel::kPlain:
+      return kPlainKernels;
+    case KernelLevel::kAvx2:
+      return kAvx2Kernels;
+    case KernelLevel::kAvx512:
+      return kAvx512Kernels;
+  }
+  return kPlainKernels;
+}
+
+}  // namespace
+
+bool HasKernels(KernelLevel level) {
+  // __builtin_cpu_supports also asks whether the operating system saves the wide registers.
+  switch (level) {
+    case KernelLevel::kPlain:
+      return true;
+    case KernelLevel::kAvx2:
+      return __builtin_cpu_supports("avx2");
+    case KernelLevel::kAvx512:
+      return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
+  }
+  return false;
+}
+
+std::vector<KernelLevel> AvailableKernelLevels() {
+  std::vector<KernelLevel> levels;
+  for (KernelLevel level : {KernelLevel::kPlain, KernelLevel::kAvx2, KernelLevel::kAvx512}) {
+    if (HasKernels(level)) levels.push_back(level);
+  }
+  return levels;
+}
+
+absl::StatusOr<const Kernels*> KernelsFor(KernelLevel level) {
+  if (HasKernels(level)) return &Table(level);
+  const std::string here = absl::StrJoin(AvailableKernelLevels(), ", ", [](std::string* out, KernelLevel l) {
+    absl::StrAppend(out, Table(l).name);
+  });
+  return absl::FailedPreconditionError(
+      absl::StrCat("this CPU cannot run the ", Table(level).name, " kernels; it can run: ", here));
+}
+
+const Kernels& BestKernels() { return Table(AvailableKernelLevels().back()); }
+
+absl::StatusOr<const Kernels*> KernelsFromConfig(const v1::ServerConfig& config) {
+  auto named = [](absl::StatusOr<const Kernels*> kernels) -> absl::StatusOr<const Kernels*> {
+    if (kernels.ok()) return kernels;
+    return absl::Status(kernels.status().code(),
+                        absl::StrCat("server.kernels: ", kernels.status().message(),
+                                     ". Use \"auto\": every level gives the same bits."));
+  };
+  switch (config.kernels()) {
+    case v1::ServerConfig::KERNELS_AUTO:
+      return &BestKernels();
+    case v1::ServerConfig::KERNELS_AVX512:
+      return named(KernelsFor(KernelLevel::kAvx512));
+    case v1::ServerConfig::KERNELS_AVX2:
+      return named(KernelsFor(KernelLevel::kAvx2));
+    case v1::ServerConfig::KERNELS_PLAIN:
+      return named(KernelsFor(KernelLevel::kPlain));
+    case v1::ServerConfig::KERNELS_UNSPECIFIED:
+      break;
+  }
+  return absl::InvalidArgumentError("server.kernels: not set; it is one of auto, avx512, avx2, plain");
+}
+
+}  // namespace weir

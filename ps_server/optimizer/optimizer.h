@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "ps_server/optimizer/kernel_table.h"
+
+namespace weir {
+
+namespace v1 {
+class OptimizerConfig;
+}
+
+// A state that an optimizer keeps per weight, beside it.
+struct SlotSpec {
+  const char* name;  // also in checkpoints: never change one
+  float initial_value;
+};
+
+// A run of elements of one tensor. Arrays hold n elements each. An output may be the very array of its input
+// (in place), otherwise it overlaps nothing.
+struct ApplyArgs {
+  size_t n = 0;
+  const float* weights_in = nullptr;
+  float* weights_out = nullptr;
+  const void* gradient = nullptr;  // n float32 in the machine's byte order, at any address; finite
+  // As many as slots() says, in that order.
+  const float* slots_in[2] = {nullptr, nullptr};
+  float* slots_out[2] = {nullptr, nullptr};
+  double learning_rate = 0;  // of this update and tensor: the schedule's, times the group's factor
+  double weight_decay = 0;   // of this tensor
+  uint64_t t = 1;  // which update of these weights this is, counted from 1; Adam's bias correction needs it
+};
+
+// The arithmetic of one optimizer: from weights, slots and a gradient g to new weights and slots, in one
+// pass, in float32. Element i of the outputs depends on element i of the inputs alone, with the same bits for
+// every cut into runs and every level of the kernels. Immutable, hence thread-safe; copyable.
+//
+// With lr the learning rate, wd the weight decay and w the weight before the step (all elementwise):
+//
+//   sgd       w -= lr g
+//             Robbins and Monro 1951.
+//   momentum  v = mu v + g;  w -= lr v
+//             Polyak 1964, as in Sutskever et al. 2013 but with lr outside of v, so that a schedule acts at
+//             once.
+//   nesterov  v = mu v + g;  w -= lr (g + mu v)
+//             Nesterov 1983, in the form of Sutskever et al. 2013 with the gradient taken at the looked-ahead
+//             weights (Bengio et al. 2013).
+//   adagrad   G += g^2;  w -= lr g / (sqrt(G) + epsilon)
+//             Duchi et al. 2011, diagonal form.
+//   rmsprop   s = rho s + (1 - rho) g^2;  w -= lr g / (sqrt(s) + epsilon)
+//             Tieleman and Hinton 2012, lecture 6.5; epsilon outside of the root.
+//   adam      m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
+//             w -= lr m^ / (sqrt(v^) + epsilon),  m^ = m / (1 - beta1^t),  v^ = v / (1 - beta2^t)
+//             Kingma and Ba 2015, algorithm 1.
+//   adamw     adam, with weight decay: Loshchilov and Hutter 2019, algorithm 2 (there the decay follows the
+//             schedule's factor alone; here, as in most libraries, the whole lr).
+//
+// Each also takes lr wd w off the weight: the decay is decoupled from the gradient (Loshchilov and Hutter
+// 2019), for every optimizer. So adamw differs from adam in name only.
+class Optimizer {
+ public:
+  // `kernels` must outlive the optimizer; the tables of kernels.h do. InvalidArgument: no type. Values are
+  // taken to be in the ranges of proto/job_config.proto, which its reader checks.
+  static absl::StatusOr<Optimizer> Create(const v1::OptimizerConfig& config, const Kernels& kernels);
+
+  // At most two.
+  const std::vector<SlotSpec>& slots() const { return slots_; }
+  const Kernels& kernels() const { return *kernels_; }
+
+  void Apply(const ApplyArgs& args) const;
+
+ private:
+  Optimizer(const Kernels& kernels, void (*step)(const StepArgs&)) : kernels_(&kernels), step_(step) {}
+
+  const Kernels* kernels_;
+  void (*step_)(const StepArgs&);
+  std::vector<SlotSpec> slots_;
+  // What stays the same from call to call, in double until the call's own factors are known.
+  double keep_[2] = {0, 0};
+  bool corrects_bias_ = false;
+  float epsilon_ = 0;
+};
+
+}  // namespace weir

@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+namespace weir {
+
+namespace v1 {
+class OptimizerConfig;
+}
+
+// The learning rate as a function of time, as `optimizer.schedule` describes it. Pure and immutable, hence
+// thread-safe.
+//
+// Time t is the server's own count of steps, from 0: the step in sync, the shard's version / configured
+// workers elsewhere, where it may be fractional. With L = learning_rate, W = warmup_steps and u = t - W:
+//
+//   t < W      L (floor(t) + 1) / W
+//   constant   L
+//   step       L gamma^floor(u / step_size)
+//   cosine     L (f + (1 - f) (1 + cos(pi u / total_steps)) / 2) for u < total_steps, then L f;  f =
+//   final_factor
+class LearningRateSchedule {
+ public:
+  // `job_steps` is total_steps where the config sets none. InvalidArgument: no type, or `step` without
+  // step_size.
+  static absl::StatusOr<LearningRateSchedule> Create(const v1::OptimizerConfig& config, uint64_t job_steps);
+
+  // t >= 0.
+  double Rate(double t) const;
+
+ private:
+  enum class Kind { kConstant, kStep, kCosine };
+  LearningRateSchedule() = default;
+
+  Kind kind_ = Kind::kConstant;
+  double learning_rate_ = 0;
+  double warmup_steps_ = 0;
+  double step_size_ = 1;
+  double gamma_ = 1;
+  double total_steps_ = 1;
+  double final_factor_ = 0;
+};
+
+}  // namespace weir

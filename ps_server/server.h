@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/job_config.pb.h"
+#include "ps_server/shard/shard.h"
+
+namespace weir {
+
+// One ps task: a shard, on ps:0 the coordinator too, behind gRPC (with health and reflection), and a page of
+// metrics. No gRPC in this header. Thread-safe.
+class Server {
+ public:
+  struct Options {
+    v1::JobConfig config;
+    // ps:INDEX.
+    uint32_t index = 0;
+    // "127.0.0.1:2222", "127.0.0.1:0" (any free port) or "unix:/path".
+    std::string listen = "127.0.0.1:0";
+    // ps:0: the addresses of all servers, this one's first; if it is only one, the others are learnt from the
+    // first worker.
+    std::vector<std::string> ps_addresses;
+    // ps:0: workers that train.
+    uint32_t workers = 1;
+    // Metrics, health and status over HTTP. -1: none; 0: any free port.
+    int http_port = -1;
+    std::string http_host = "127.0.0.1";
+    // ps:0: where the summary goes at the end. Empty: nowhere.
+    std::string summary_path;
+    // For tests.
+    Shard::PolicyFactory make_policy = Shard::PolicyFromConfig;
+  };
+
+  // Listens when it returns. FailedPrecondition: the address cannot be bound, or this CPU lacks the kernels
+  // asked for.
+  static absl::StatusOr<std::unique_ptr<Server>> Start(Options options);
+  // Stops at once if the job is not over.
+  virtual ~Server() = default;
+
+  // The port that was bound (0 for unix:).
+  virtual int port() const = 0;
+  // "127.0.0.1:34567".
+  virtual std::string address() const = 0;
+  virtual int http_port() const = 0;
+
+  // Waits until the job is over. OK: it is done. Unavailable: it ended otherwise, the message says why.
+  virtual absl::Status Wait() = 0;
+  // Ends the job, from any thread or after a signal.
+  virtual void Stop(const std::string& reason) = 0;
+};
+
+}  // namespace weir

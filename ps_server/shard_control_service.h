@@ -1,0 +1,45 @@
+#pragma once
+
+#include <atomic>
+#include <deque>
+#include <functional>
+#include <string>
+
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "proto/shard_control.grpc.pb.h"
+#include "ps_server/shard/shard.h"
+
+namespace weir {
+
+// The shard's end of the coordinator's stream. One coordinator, once: when its stream ends, so does the
+// shard's job.
+class ShardControlService final : public v1::ShardControl::CallbackService {
+ public:
+  struct Options {
+    Shard* shard = nullptr;  // outlives the service
+    const Clock* clock = &Clock::Real();
+    // Once, when the job is over for this shard: `failure` is empty if it is done. Must not block.
+    std::function<void(const std::string& failure)> on_end;
+  };
+  explicit ShardControlService(Options options);
+
+  grpc::ServerBidiReactor<v1::ControlMessage, v1::ShardReport>* Attach(
+      grpc::CallbackServerContext* context) override;
+
+  // When the coordinator was last heard; absl::InfinitePast() before it attached.
+  absl::Time last_heard() const { return absl::FromUnixNanos(last_heard_ns_.load()); }
+  bool attached() const { return attached_.load(); }
+
+ private:
+  class Stream;
+  void End(const std::string& failure);
+
+  const Options options_;
+  std::atomic<bool> attached_{false};
+  std::atomic<bool> ended_{false};
+  std::atomic<int64_t> last_heard_ns_{0};
+};
+
+}  // namespace weir

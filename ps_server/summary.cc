@@ -1,0 +1,46 @@
+#include "ps_server/summary.h"
+
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+
+namespace weir {
+
+std::string SummaryJson(const v1::ClusterStatus& status) {
+  nlohmann::ordered_json out;
+  out["mode"] = status.mode();
+  out["staleness_bound"] = status.staleness_bound();
+  out["ps"] = status.num_shards();
+  out["workers"] = status.configured_workers();
+  out["steps"] = status.step();
+  out["pushes"] = status.pushes();
+  out["examples"] = status.examples();
+  out["wall_seconds"] = status.seconds();
+  out["examples_per_second"] = status.examples_per_second();
+  out["train_loss"] = status.train_loss();
+  out["test_accuracy"] = status.evaluation().test_accuracy();
+  out["test_loss"] = status.evaluation().test_loss();
+  const v1::Distribution& staleness = status.version_staleness();
+  out["version_staleness"] = {{"p50", staleness.p50()}, {"p99", staleness.p99()}, {"max", staleness.max()}};
+  out["lead"] = {{"p50", status.lead().p50()}, {"max", status.lead().max()}};
+  out["bytes_pushed"] = status.bytes_pushed();
+  out["bytes_pulled"] = status.bytes_pulled();
+  out["weights_sha256"] = status.evaluation().weights_sha256();
+  if (!status.failure().empty()) out["failure"] = status.failure();
+  return out.dump(2) + "\n";
+}
+
+absl::Status WriteSummary(const v1::ClusterStatus& status, const std::string& path) {
+  const std::string temporary = path + ".tmp";
+  std::ofstream file(temporary, std::ios::trunc);
+  file << SummaryJson(status);
+  file.close();
+  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
+    return absl::UnavailableError(absl::StrCat("the summary could not be written to ", path));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weir

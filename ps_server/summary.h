@@ -1,0 +1,15 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/coordinator.pb.h"
+
+namespace weir {
+
+// The summary of a job that is over, as JSON, written in one piece (temporary file, rename). Unavailable:
+// names the file.
+absl::Status WriteSummary(const v1::ClusterStatus& status, const std::string& path);
+std::string SummaryJson(const v1::ClusterStatus& status);
+
+}  // namespace weir

@@ -1,0 +1,124 @@
+// The configs that Weir ships, and the commands and functions that read files.
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "cli/config/config_command.h"
+#include "common/config/cluster_spec.h"
+#include "common/config/job_config.h"
+
+namespace weir {
+namespace {
+
+std::string Folder() {
+  const char* folder = std::getenv("TEST_TMPDIR");
+  return folder == nullptr ? "/tmp" : folder;
+}
+
+std::string ReadAll(const std::string& path) {
+  std::ostringstream out;
+  out << std::ifstream(path).rdbuf();
+  return out.str();
+}
+
+// What `run` writes to a standard stream, by its file descriptor.
+template <typename Run>
+std::string Capture(int fd, Run run) {
+  const std::string path = absl::StrCat(Folder(), "/captured");
+  std::fflush(nullptr);
+  const int saved = dup(fd);
+  FILE* file = std::fopen(path.c_str(), "w");
+  dup2(fileno(file), fd);
+  run();
+  std::fflush(nullptr);
+  dup2(saved, fd);
+  close(saved);
+  std::fclose(file);
+  return ReadAll(path);
+}
+
+TEST_CASE("Each shipped job config is valid in every mode, and so is what it shows") {
+  int configs = 0;
+  for (const auto& entry : std::filesystem::directory_iterator("configs")) {
+    const std::string path = entry.path().string();
+    if (!absl::EndsWith(path, ".json") || absl::StrContains(path, "cluster_")) continue;
+    ++configs;
+    INFO(path);
+    for (const char* consistency : {R"({"mode": "sync", "parts": 4})",
+                                    R"({"mode": "bounded", "staleness": 3})", R"({"mode": "async"})"}) {
+      const auto config = LoadJobConfig(path, {absl::StrCat("consistency=", consistency)});
+      INFO(config.status().ToString());
+      REQUIRE(config.ok());
+      const auto again = ParseJobConfig(ToJson(*config, true), "shown");
+      INFO(again.status().ToString());
+      REQUIRE(again.ok());
+      CHECK(FirstDifference(*config, *again) == "");
+    }
+    // Modes can be chosen with flags alone.
+    CHECK(LoadJobConfig(path, {"consistency.mode=bounded", "consistency.staleness=0"}).ok());
+  }
+  CHECK(configs >= 3);
+}
+
+TEST_CASE("Each shipped cluster spec is valid") {
+  const std::string path = "configs/cluster_2ps_2workers.json";
+  const auto spec = ParseClusterSpec(ReadAll(path), path);
+  INFO(spec.status().ToString());
+  REQUIRE(spec.ok());
+  CHECK(spec->ps_addresses().size() == 2);
+  CHECK(spec->num_workers() == 2u);
+  CHECK(FromEnvironment(nullptr, path, "worker:1")->value().address == "127.0.0.1:2225");
+}
+
+TEST_CASE("Data paths start at the config's folder") {
+  const std::string folder = absl::StrCat(Folder(), "/jobs");
+  std::filesystem::create_directories(folder);
+  const std::string path = absl::StrCat(folder, "/csv.json");
+  std::ofstream(path) << R"({"model": {"layers": [{"type": "dense", "units": 2}]},
+    "data": {"format": "csv", "train": {"path": "../data/train.csv"}, "test": {"path": "/abs/test.csv"}}})";
+  const auto config = LoadJobConfig(path);
+  REQUIRE(config.ok());
+  CHECK(config->data().train().path() == absl::StrCat(Folder(), "/data/train.csv"));
+  CHECK(config->data().test().path() == "/abs/test.csv");
+  const std::filesystem::path relative = std::filesystem::relative(path);
+  CHECK(LoadJobConfig(relative.string())->data().train().path() == config->data().train().path());
+}
+
+TEST_CASE("A file that cannot be read is named") {
+  CHECK(LoadJobConfig("/nowhere/job.json").status().message() ==
+        "/nowhere/job.json: cannot be read: No such file or directory");
+  CHECK(LoadJobConfig("/nowhere/job.json").status().code() == absl::StatusCode::kNotFound);
+  CHECK(LoadJobConfig(Folder()).status().message() == Folder() + ": cannot be read: Is a directory");
+  const std::string path = absl::StrCat(Folder(), "/large.json");
+  std::ofstream(path) << std::string((16 << 20) + 1, ' ');
+  CHECK(absl::StrContains(LoadJobConfig(path).status().message(), "is larger than the 16 MiB"));
+}
+
+TEST_CASE("weir config check and show") {
+  int code = -1;
+  CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigCheck("configs/digits.json", {}); }) ==
+        "configs/digits.json: ok (job \"digits\", 3 layers)\n");
+  CHECK(code == 0);
+  const std::string shown =
+      Capture(STDOUT_FILENO, [&] { code = RunConfigShow("configs/digits.json", {"train.epochs=3"}); });
+  CHECK(code == 0);
+  CHECK(absl::StrContains(shown, "\"epochs\": 3,"));
+  CHECK(ParseJobConfig(shown, "shown").ok());
+  const std::string error =
+      Capture(STDERR_FILENO, [&] { code = RunConfigCheck("configs/digits.json", {"seed=x"}); });
+  CHECK(error == "--set seed=x: seed: must be a whole number at least 0, got \"x\"\n");
+  CHECK(code == 78);
+  CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigShow("/nowhere.json", {}); }) == "");
+  CHECK(code == 78);
+}
+
+}  // namespace
+}  // namespace weir

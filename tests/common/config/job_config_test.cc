@@ -1,0 +1,458 @@
+#include "common/config/job_config.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "catch2/catch.hpp"
+#include "google/protobuf/util/message_differencer.h"
+
+namespace weir {
+namespace {
+
+using google::protobuf::util::MessageDifferencer;
+
+// A small valid config whose parts a case replaces.
+constexpr char kBase[] = R"({
+  "name": "tiny",  // a comment
+  "model": {"layers": [{"type": "dense", "units": 4}, {"type": "relu"}, {"type": "dense", "units": 2}]},
+  "data": {"format": "digits"}
+})";
+
+v1::JobConfig Parse(absl::string_view text, const std::vector<std::string>& overrides = {}) {
+  absl::StatusOr<v1::JobConfig> config = ParseJobConfig(text, "f", overrides);
+  INFO(config.status().ToString());
+  REQUIRE(config.ok());
+  return *std::move(config);
+}
+
+std::string Error(absl::string_view text, const std::vector<std::string>& overrides = {}) {
+  absl::StatusOr<v1::JobConfig> config = ParseJobConfig(text, "f", overrides);
+  if (config.ok()) return "accepted";
+  return std::string(config.status().message());
+}
+
+// kBase with a member more.
+std::string With(absl::string_view member) {
+  return absl::StrReplaceAll(kBase, {{"\"digits\"}\n", absl::StrCat("\"digits\"},\n", member, "\n")}});
+}
+
+// kBase with other layers, on line 3 from column 13 on.
+std::string WithLayers(absl::string_view layers) {
+  return absl::StrCat("{\"data\": {\"format\": \"digits\"},\n \"model\":\n {\"layers\": [", layers, "]}}");
+}
+
+std::string WithData(absl::string_view data) {
+  return absl::StrCat("{\"model\": {\"layers\": [{\"type\": \"dense\", \"units\": 2}]},\n\"data\": ", data,
+                      "}");
+}
+
+TEST_CASE("A config is read, with the schema's defaults and those that follow from it") {
+  const v1::JobConfig config = Parse(WithLayers(
+      R"({"type": "conv2d", "filters": 8, "kernel": 5}, {"type": "max_pool", "kernel": 3}, {"type": "flatten"},
+         {"type": "dropout", "rate": 0.5}, {"type": "dense", "units": 10, "init": "zeros", "name": "out"})"));
+  CHECK(config.name() == "job");
+  CHECK(config.seed() == 1);
+  const auto& layers = config.model().layers();
+  REQUIRE(layers.size() == 5);
+  CHECK(layers[0].name() == "conv2d_0");
+  CHECK(layers[0].stride() == 1);
+  CHECK(layers[0].has_padding());
+  CHECK(layers[0].init() == v1::LayerConfig::INIT_HE_NORMAL);
+  CHECK(layers[1].name() == "max_pool_1");
+  CHECK(layers[1].stride() == 3);
+  CHECK_FALSE(layers[1].has_init());
+  CHECK(layers[3].rate() == 0.5f);
+  CHECK(layers[4].name() == "out");
+  CHECK(layers[4].init() == v1::LayerConfig::INIT_ZEROS);
+  CHECK(config.model().loss() == v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY);
+  CHECK(config.train().epochs() == 10);
+  CHECK_FALSE(config.has_consistency());
+}
+
+TEST_CASE("Each field problem is named with its place, its path, what was seen and what is allowed") {
+  struct Case {
+    std::string text;
+    std::string expected;
+  };
+  const std::vector<Case> cases = {
+      {"[1]",
+       "f:1:1: must be an object with name, seed, model, data, train, consistency, optimizer, cluster, "
+       "compute, evaluation, server, debug; got a list"},
+      {With(R"("sed": 7)"),
+       "f:5:1: sed: unknown field (did you mean \"seed\"?); allowed here: name, seed, model"},
+      {With(R"("zzz": 7)"), "f:5:1: zzz: unknown field; allowed here: name, seed"},
+      {With(R"("optimizer": {"lr": 0.1})"),
+       "f:5:15: optimizer.lr: unknown field; allowed here: type, learning_rate"},
+      {With(R"("name": "again")"), "f:5:1: key \"name\" is already there, at f:2:3"},
+      {With(R"("seed": "7")"), "f:5:9: seed: must be a whole number at least 0, got \"7\""},
+      {With(R"("seed": -1)"), "f:5:9: seed: must be a whole number at least 0, got -1"},
+      {With(R"("seed": 1.5)"), "f:5:9: seed: must be a whole number at least 0, got 1.5"},
+      {With(R"("seed": 18446744073709551616)"),
+       "f:5:9: seed: must be a whole number at least 0, got 18446744073709551616"},
+      {With(R"("seed": null)"), "f:5:9: seed: must be a whole number at least 0, got null"},
+      {With(R"("train": {"epochs": 0})"), "f:5:21: train.epochs: must be a number in (0, 1e+09], got 0"},
+      {With(R"("train": {"epochs": true})"),
+       "f:5:21: train.epochs: must be a number in (0, 1e+09], got true"},
+      {With(R"("train": {"clip_norm": 1e39})"),
+       "f:5:24: train.clip_norm: must be a number at least 0, got 1e39"},
+      {With(R"("train": {"clip_norm": 1e999})"), "f:5:24: number overflow"},
+      {With(R"("train": {"clip_norm": NaN})"), "f:5:24: invalid literal; near NaN"},
+      {With(R"("train": [])"),
+       "f:5:10: train: must be an object with epochs, examples, clip_norm, micro_batches; "
+       "got a list"},
+      {With(R"("optimizer": {"type": "momentum", "momentum": 1})"),
+       "f:5:47: optimizer.momentum: must be a number in [0, 1), got 1"},
+      // 1 - 1e-12 is 1 as a float.
+      {With(R"("optimizer": {"type": "momentum", "momentum": 0.999999999999})"),
+       "f:5:47: optimizer.momentum: must be a number in [0, 1), got 0.999999999999"},
+      {With(R"("optimizer": {"type": "adam", "epsilon": 1e-60})"),
+       "f:5:42: optimizer.epsilon: must be a number in (0, 1], got 1e-60"},
+      {With(R"("optimizer": {"type": "Adam"})"),
+       "f:5:23: optimizer.type: must be one of sgd, momentum, nesterov, "
+       "adagrad, rmsprop, adam, adamw, got \"Adam\""},
+      {With(R"("optimizer": {"type": "unspecified"})"), "f:5:23: optimizer.type: must be one of sgd, "},
+      {With(R"("optimizer": {"type": 6})"), "f:5:23: optimizer.type: must be one of sgd, "},
+      {With(R"("optimizer": {"groups": [{"match": "*"}, {"match": ""}]})"),
+       "f:5:52: optimizer.groups[1].match: must be a string of 1 byte or more, got \"\""},
+      {With(R"("optimizer": {"groups": [{"frozen": true}]})"),
+       "f:5:26: optimizer.groups[0].match: is missing and must be given"},
+      {With(R"("optimizer": {"groups": {}})"), "f:5:25: optimizer.groups: must be a list, got an object"},
+      {With(R"("optimizer": {"groups": [7]})"),
+       "f:5:26: optimizer.groups[0]: must be an object with match, learning_rate_factor, weight_decay, "
+       "frozen; got 7"},
+      {With(R"("cluster": {"workers": 0})"),
+       "f:5:24: cluster.workers: must be a whole number in [1, 1024], got 0"},
+      {With(R"("cluster": {"workers": 4294967296})"),
+       "f:5:24: cluster.workers: must be a whole number in [1, 1024], got 4294967296"},
+      {With(R"("debug": {"delayed_worker": 4294967296})"),
+       "f:5:29: debug.delayed_worker: must be a whole number in [0, 4294967295], got 4294967296"},
+      {WithLayers(""), "f:3:13: model.layers: must have 1 to 1000 elements, has 0"},
+      {WithLayers(R"({"units": 3})"),
+       "f:3:14: model.layers[0].type: is missing and must be given: one of dense, conv2d"},
+      {WithLayers(R"({"type": "dens"})"),
+       "f:3:23: model.layers[0].type: must be one of dense, conv2d, max_pool, "},
+      {R"({"data": {"format": "digits"}})",
+       "f:1:1: model: is missing and must be given: an object with layers, loss"},
+      {WithData("{}"), "f:2:9: data.format: is missing and must be given: one of digits, idx, csv"},
+      {WithData(R"({"format": "csv", "header": 1})"), "f:2:37: data.header: must be true or false, got 1"},
+      {WithData(R"({"format": "csv", "label_column": -2147483649})"),
+       "f:2:43: data.label_column: must be a whole number in [-2147483648, 2147483647], got -2147483649"},
+      {WithData(R"({"format": "csv", "train": {"path": 1}})"),
+       "f:2:45: data.train.path: must be a string, got 1"},
+      {WithData(R"({"format": "csv", "train": {"path": ""}})"),
+       "f:2:45: data.train.path: must be a string of 1 byte or more"},
+      {WithData(R"({"format": "digits", "scale": "big"})"),
+       "f:2:39: data.scale: must be a finite number, got \"big\""},
+  };
+  for (const Case& c : cases) {
+    INFO(c.text);
+    const std::string error = Error(c.text);
+    INFO(error);
+    CHECK(absl::StartsWith(error, c.expected));
+    CHECK_FALSE(absl::StrContains(error, "\n"));
+  }
+}
+
+TEST_CASE("Impossible combinations are refused with their paths") {
+  struct Case {
+    std::string text;
+    std::string expected;
+  };
+  const std::vector<Case> cases = {
+      {With(R"("consistency": {"mode": "bounded"})"),
+       "f:5:16: consistency.staleness: is missing and must be given with mode \"bounded\""},
+      {With(R"("consistency": {"mode": "async", "staleness": 2})"),
+       "f:5:47: consistency.staleness: is not used with mode \"async\", only with bounded; take it out or "
+       "change "
+       "consistency.mode"},
+      {With(R"("consistency": {"staleness": 2})"),
+       "f:5:30: consistency.staleness: is not used with mode \"sync\", only with bounded"},
+      {With(R"("consistency": {"mode": "bounded", "staleness": 0, "parts": 4})"),
+       "f:5:61: consistency.parts: is not used with mode \"bounded\", only with sync"},
+      {With(R"("train": {"epochs": 1, "examples": 5})"),
+       "f:5:36: train.examples: cannot be given together with train.epochs"},
+      {With(R"("train": {"micro_batches": 33})"),
+       "f:5:28: train.micro_batches: must be at most data.batch_size, which is 32, got 33"},
+      {With(R"("cluster": {"workers": 2, "min_workers": 3})"),
+       "f:5:42: cluster.min_workers: must be at most cluster.workers, which is 2, got 3"},
+      {With(R"("debug": {"delayed_worker": 0})"), "f:5:29: debug.delayed_worker: needs debug.worker_delay"},
+      {With(R"("cluster": {"workers": 2}, "debug": {"worker_delay": 0.1, "delayed_worker": 2})"),
+       "f:5:77: debug.delayed_worker: must be below cluster.workers, which is 2, got 2"},
+      {With(R"("optimizer": {"type": "adam", "momentum": 0.9})"),
+       "f:5:43: optimizer.momentum: is not used with type \"adam\", only with momentum, nesterov"},
+      {With(R"("optimizer": {"beta1": 0.9})"),
+       "f:5:24: optimizer.beta1: is not used with type \"sgd\", only with adam, adamw"},
+      {With(R"("optimizer": {"type": "adagrad", "decay": 0.9})"), "f:5:43: optimizer.decay: is not used"},
+      {With(R"("optimizer": {"type": "nesterov", "epsilon": 0.1})"),
+       "f:5:46: optimizer.epsilon: is not used"},
+      {With(R"("optimizer": {"schedule": {"type": "step"}})"),
+       "f:5:27: optimizer.schedule.step_size: is missing and must be given with type \"step\""},
+      {With(R"("optimizer": {"schedule": {"type": "cosine", "gamma": 0.5}})"),
+       "f:5:55: optimizer.schedule.gamma: is not used with type \"cosine\", only with step"},
+      {With(R"("optimizer": {"schedule": {"total_steps": 5}})"),
+       "f:5:43: optimizer.schedule.total_steps: is not used"},
+      {With(R"("optimizer": {"schedule": {"type": "step", "step_size": 5, "final_factor": 0.5}})"),
+       "f:5:76: optimizer.schedule.final_factor: is not used"},
+      {WithLayers(R"({"type": "dense"})"),
+       "f:3:14: model.layers[0].units: is missing and must be given with type \"dense\""},
+      {WithLayers(R"({"type": "conv2d", "kernel": 3})"), "f:3:14: model.layers[0].filters: is missing"},
+      {WithLayers(R"({"type": "conv2d", "filters": 3})"), "f:3:14: model.layers[0].kernel: is missing"},
+      {WithLayers(R"({"type": "max_pool"})"), "f:3:14: model.layers[0].kernel: is missing"},
+      {WithLayers(R"({"type": "dropout"})"), "f:3:14: model.layers[0].rate: is missing"},
+      {WithLayers(R"({"type": "relu", "units": 3})"),
+       "f:3:40: model.layers[0].units: is not used with type \"relu\", only with dense; take it out or "
+       "change "
+       "model.layers[0].type"},
+      {WithLayers(R"({"type": "max_pool", "kernel": 2, "padding": 1})"),
+       "f:3:59: model.layers[0].padding: is not used"},
+      {WithLayers(R"({"type": "flatten", "init": "zeros"})"), "f:3:42: model.layers[0].init: is not used"},
+      {WithLayers(R"({"type": "relu", "name": "a"}, {"type": "tanh", "name": "a"})"),
+       "f:3:70: model.layers[1].name: is \"a\", as that of model.layers[0]; layers must have different "
+       "names"},
+      {WithLayers(R"({"type": "relu", "name": "relu_1"}, {"type": "relu"})"),
+       "f:3:50: model.layers[1].name: is \"relu_1\", as that of model.layers[0]"},
+      {WithData(R"({"format": "digits", "train": {"path": "x"}})"),
+       "f:2:39: data.train: is not used with format \"digits\", only with idx, csv"},
+      {WithData(R"({"format": "digits", "label_column": 0})"),
+       "f:2:46: data.label_column: is not used with format \"digits\", only with csv"},
+      {WithData(R"({"format": "csv", "test": {"path": "x"}})"),
+       "f:2:9: data.train: is missing and must be given with format \"csv\""},
+      {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {}})"),
+       "f:2:59: data.test.path: is missing and must be given with this format, which takes path"},
+      {WithData(R"({"format": "idx", "train": {"images": "x"}, "test": {"images": "a", "labels": "b"}})"),
+       "f:2:36: data.train.labels: is missing and must be given with this format, which takes images and "
+       "labels"},
+      {WithData(R"({"format": "idx", "train": {"images": "x", "labels": "y", "path": "z"},
+                    "test": {"images": "a", "labels": "b"}})"),
+       "f:2:75: data.train.path: is not used with this format, which takes images and labels"},
+      {WithData(R"({"format": "idx", "header": true, "train": {"images": "x", "labels": "y"},
+                    "test": {"images": "a", "labels": "b"}})"),
+       "f:2:37: data.header: is not used with format \"idx\", only with csv"},
+  };
+  for (const Case& c : cases) {
+    INFO(c.text);
+    const std::string error = Error(c.text);
+    INFO(error);
+    CHECK(absl::StartsWith(error, c.expected));
+    CHECK_FALSE(absl::StrContains(error, "\n"));
+  }
+}
+
+TEST_CASE("All problems are told at once") {
+  const std::string error = Error(With(R"("seed": -1, "tran": {}, "compute": {"threads": 0})"));
+  CHECK(std::vector<std::string>(absl::StrSplit(error, '\n')).size() == 3);
+  std::string groups;
+  for (int i = 0; i < 50; ++i) absl::StrAppend(&groups, i == 0 ? "" : ", ", "{}");
+  const std::string many = Error(With(absl::StrCat("\"optimizer\": {\"groups\": [", groups, "]}")));
+  CHECK(std::vector<std::string>(absl::StrSplit(many, '\n')).size() == 21);
+  CHECK(absl::EndsWith(many, "\nand 30 more"));
+}
+
+TEST_CASE("Overrides win over the file and are checked like it") {
+  const v1::JobConfig config =
+      Parse(With(R"("optimizer": {"type": "momentum", "momentum": 7})"),
+            {"seed=9", "name=two words", "model.layers[0].units=64", "model.layers.2.name=out",
+             "optimizer.momentum=0.5", "consistency.mode=bounded", "consistency.staleness=3",
+             "optimizer.groups=[{\"match\": \"*/bias\"}]", "cluster.workers=2", "cluster.workers=3",
+             "data.scale=1e-2"});
+  CHECK(config.seed() == 9);
+  CHECK(config.name() == "two words");
+  CHECK(config.model().layers(0).units() == 64);
+  CHECK(config.model().layers(2).name() == "out");
+  CHECK(config.optimizer().momentum() == 0.5f);
+  CHECK(config.consistency().mode() == v1::ConsistencyConfig::MODE_BOUNDED);
+  CHECK(config.consistency().staleness() == 3);
+  CHECK(config.optimizer().groups(0).match() == "*/bias");
+  CHECK(config.cluster().workers() == 3);
+  CHECK(config.data().scale() == 0.01f);
+}
+
+TEST_CASE("An override of null takes a field out") {
+  const std::string text = With(R"("optimizer": {"type": "momentum", "momentum": 0.5})");
+  CHECK(absl::StartsWith(Error(text, {"optimizer.type=adam"}),
+                         "f:5:47: optimizer.momentum: is not used with type \"adam\""));
+  const v1::JobConfig config = Parse(text, {"optimizer.type=adam", "optimizer.momentum=null"});
+  CHECK_FALSE(config.optimizer().has_momentum());
+  CHECK(Parse(kBase, {"train=null", "seed=null"}).seed() == 1);
+}
+
+TEST_CASE("A bad override is named") {
+  struct Case {
+    std::string override;
+    std::string expected;
+  };
+  const std::vector<Case> cases = {
+      {"", "--set : must be PATH=VALUE"},
+      {"seed", "--set seed: must be PATH=VALUE"},
+      {"=1", "--set =1: must be PATH=VALUE"},
+      {"a..b=1", "--set a..b=1: must be PATH=VALUE"},
+      {"a[0=1", "--set a[0=1: must be PATH=VALUE"},
+      {"model.layers[3].units=1",
+       "--set model.layers[3].units=1: \"3\" is no element of the list, which has 3 elements"},
+      {"model.layers[-1].units=1", "--set model.layers[-1].units=1: \"-1\" is no element of the list"},
+      {"model.layers.units=1", "--set model.layers.units=1: \"units\" is no element of the list"},
+      {"model.layers[0]=null",
+       "--set model.layers[0]=null: null takes a field out, but not an element of a list"},
+      {"name.x=1", "--set name.x=1: \"x\" is looked for in \"tiny\", which has no fields"},
+      {"optimiser.type=sgd",
+       "--set optimiser.type=sgd: optimiser: unknown field (did you mean \"optimizer\"?)"},
+      {"optimizer.learning_rate=fast",
+       "--set optimizer.learning_rate=fast: optimizer.learning_rate: must be a number in [-1e+06, 1e+06], "
+       "got \"fast\""},
+      {"optimizer={\"type\": \"sdg\"}",
+       "--set optimizer={\"type\": \"sdg\"}: optimizer.type: must be one of sgd"},
+      {"model.layers[1].type=dense",
+       "f:3:55: model.layers[1].units: is missing and must be given with type \"dense\""},
+      {"consistency.staleness=3",
+       "--set consistency.staleness=3: consistency.staleness: is not used with mode \"sync\""},
+      {"model=null", "f:1:1: model: is missing and must be given"},
+      {"seed=", "--set seed=: seed: must be a whole number at least 0, got \"\""},
+  };
+  for (const Case& c : cases) {
+    INFO(c.override);
+    const std::string error = Error(kBase, {c.override});
+    INFO(error);
+    CHECK(absl::StartsWith(error, c.expected));
+  }
+}
+
+TEST_CASE("The effective config parses back to the same") {
+  const std::vector<std::string> texts = {
+      kBase,
+      With(
+          R"("optimizer": {"type": "adam", "learning_rate": 0.1, "schedule": {"type": "step", "step_size": 5},
+                             "groups": [{"match": "*", "frozen": true}]}, "seed": 18446744073709551615)"),
+      With(R"("train": {"examples": 1000}, "consistency": {"mode": "bounded", "staleness": 0},
+              "optimizer": {"type": "rmsprop", "learning_rate": 3.4e-7, "schedule": {"type": "cosine"}})"),
+      With(R"("name": "\u0001\"\\ü")").replace(0, With("").find("\"model\""), "{\n\n"),
+      WithLayers(R"({"type": "conv2d", "filters": 8, "kernel": 5}, {"type": "dense", "units": 3})"),
+      WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "label_column": -3})"),
+  };
+  for (const std::string& text : texts) {
+    const v1::JobConfig config = Parse(text);
+    for (const bool with_defaults : {false, true}) {
+      const std::string json = ToJson(config, with_defaults);
+      INFO(json);
+      const v1::JobConfig again = Parse(json);
+      CHECK(MessageDifferencer::Equivalent(config, again));
+      CHECK(FirstDifference(config, again) == "");
+      if (!with_defaults) CHECK(MessageDifferencer::Equals(config, again));
+      CHECK(ToJson(again, true) == ToJson(config, true));
+    }
+  }
+}
+
+TEST_CASE("The effective config is readable and has what applies") {
+  const std::string json = ToJson(Parse(With(R"("optimizer": {"type": "adam"})")), true);
+  CHECK(absl::StartsWith(json, R"({
+  "name": "tiny",
+  "seed": 1,
+  "model": {
+    "layers": [
+      {"type": "dense", "name": "dense_0", "units": 4, "init": "he_normal"},
+      {"type": "relu", "name": "relu_1"},
+      {"type": "dense", "name": "dense_2", "units": 2, "init": "he_normal"}
+    ],
+    "loss": "softmax_cross_entropy"
+  },
+  "data": {
+    "format": "digits",
+    "batch_size": 32
+  },
+  "train": {
+    "epochs": 10,
+)"));
+  CHECK(absl::StrContains(json, R"("beta2": 0.999,)"));
+  CHECK(absl::StrContains(json, R"("mode": "sync")"));
+  for (const char* absent :
+       {"momentum", "staleness", "label_column", "gamma", "\"workers\"", "scale", "examples"}) {
+    INFO(absent);
+    CHECK_FALSE(absl::StrContains(json, absent));
+  }
+  CHECK_FALSE(absl::StrContains(ToJson(Parse(With(R"("train": {"examples": 5})")), true), "epochs"));
+}
+
+TEST_CASE("The first difference of two configs is named") {
+  const v1::JobConfig base = Parse(kBase);
+  struct Case {
+    std::string override;
+    std::string expected;
+  };
+  const std::vector<Case> cases = {
+      {"seed=1", ""},
+      {"optimizer.learning_rate=0.01", ""},
+      {"model.layers[0].name=dense_0", ""},
+      {"debug.worker_delay=0.5", ""},
+      {"optimizer.learning_rate=0.1", "optimizer.learning_rate: expected 0.01, got 0.1"},
+      {"optimizer.type=adam", "optimizer.type: expected \"sgd\", got \"adam\""},
+      {"model.layers[2].units=3", "model.layers[2].units: expected 2, got 3"},
+      {"model.layers=[{\"type\": \"dense\", \"units\": 4}]", "model.layers: expected 3 elements, got 1"},
+      {"cluster.workers=4", "cluster.workers: expected none, got 4"},
+      {"consistency={\"mode\": \"bounded\", \"staleness\": 0}",
+       "consistency.mode: expected \"sync\", got \"bounded\""},
+      {"optimizer.groups=[{\"match\": \"*\"}]", "optimizer.groups: expected 0 elements, got 1"},
+  };
+  for (const Case& c : cases) {
+    INFO(c.override);
+    CHECK(FirstDifference(base, Parse(kBase, {c.override})) == c.expected);
+  }
+  const std::string csv = WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}})");
+  CHECK(FirstDifference(Parse(csv), Parse(csv, {"data.train.path=z"})) == "");
+}
+
+TEST_CASE("Mutated configs and overrides never crash, and what is accepted can be shown") {
+  const std::string text = With(
+      R"("optimizer": {"type": "adam", "learning_rate": 0.1, "groups": [{"match": "*/bias"}]}, "train": {"epochs": 2},
+         "consistency": {"mode": "bounded", "staleness": 3}, "cluster": {"workers": 4, "min_workers": 2})");
+  const std::vector<std::string> words = {"null", "true", "-1",   "0",         "1e300",
+                                          "[]",   "{}",   "\"\"", "\"dense\"", "4294967296"};
+  std::mt19937_64 random(11);
+  const auto below = [&random](size_t n) { return static_cast<size_t>(random() % n); };
+  int accepted = 0;
+  int wrong = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string mutated = text;
+    std::vector<std::string> overrides;
+    for (size_t edits = 1 + below(2); edits > 0; --edits) {
+      const size_t at = below(mutated.size());
+      switch (below(4)) {
+        case 0:
+          mutated[at] = static_cast<char>(random());
+          break;
+        case 1:
+          mutated.erase(at, 1 + below(10));
+          break;
+        case 2: {  // another value in place of one
+          const size_t colon = mutated.find(": ", at);
+          if (colon == std::string::npos) break;
+          const size_t end = mutated.find_first_of(",}]", colon);
+          mutated.replace(colon + 2, end == std::string::npos ? 0 : end - colon - 2,
+                          words[below(words.size())]);
+          break;
+        }
+        case 3:
+          overrides.push_back(text.substr(below(text.size()), below(20)) + "=" + words[below(words.size())]);
+          break;
+      }
+      if (mutated.empty()) mutated = "{}";
+    }
+    const absl::StatusOr<v1::JobConfig> config = ParseJobConfig(mutated, "f", overrides);
+    if (!config.ok()) {
+      wrong += config.status().code() != absl::StatusCode::kInvalidArgument;
+      continue;
+    }
+    ++accepted;
+    const absl::StatusOr<v1::JobConfig> again = ParseJobConfig(ToJson(*config, true), "again");
+    wrong += !again.ok() || !FirstDifference(*config, *again).empty();
+  }
+  CHECK(wrong == 0);
+  CHECK(accepted > 300);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,115 @@
+#include "common/telemetry/metrics.h"
+
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "catch2/catch.hpp"
+
+namespace weir {
+namespace {
+
+TEST_CASE("the page") {
+  MetricRegistry registry;
+  registry.AddGauge("weir_workers", "Live workers.").Set(4);
+  registry.AddCounter("weir_pushes_total", "Pushes applied.", {{"shard", "1"}}).Add(7);
+  registry.AddCounter("weir_pushes_total", "Pushes applied.", {{"shard", "0"}}).Add();
+  registry.AddCallbackGauge("weir_version", "The shard's version.", {}, [] { return 0.1; });
+  registry.AddCallbackCounter("weir_cpu_seconds_total", "CPU time.", {}, [] { return 1e21; });
+  auto& latency =
+      registry.AddHistogram("weir_pull_seconds", "Time of a pull.", {0.5, 1, 2.5}, {{"mode", "sync"}});
+  for (const double sample : {0.25, 0.5, 2.0, 9.0}) latency.Observe(sample);
+  CHECK(registry.Exposition() == R"(# HELP weir_cpu_seconds_total CPU time.
+# TYPE weir_cpu_seconds_total counter
+weir_cpu_seconds_total 1e+21
+# HELP weir_pull_seconds Time of a pull.
+# TYPE weir_pull_seconds histogram
+weir_pull_seconds_bucket{mode="sync",le="0.5"} 2
+weir_pull_seconds_bucket{mode="sync",le="1"} 2
+weir_pull_seconds_bucket{mode="sync",le="2.5"} 3
+weir_pull_seconds_bucket{mode="sync",le="+Inf"} 4
+weir_pull_seconds_sum{mode="sync"} 11.75
+weir_pull_seconds_count{mode="sync"} 4
+# HELP weir_pushes_total Pushes applied.
+# TYPE weir_pushes_total counter
+weir_pushes_total{shard="1"} 7
+weir_pushes_total{shard="0"} 1
+# HELP weir_version The shard's version.
+# TYPE weir_version gauge
+weir_version 0.1
+# HELP weir_workers Live workers.
+# TYPE weir_workers gauge
+weir_workers 4
+)");
+}
+
+TEST_CASE("the same name and labels are the same metric") {
+  MetricRegistry registry;
+  auto& a = registry.AddCounter("a_total", "A.", {{"x", "1"}});
+  CHECK(&registry.AddCounter("a_total", "A.", {{"x", "1"}}) == &a);
+  CHECK(&registry.AddCounter("a_total", "A.", {{"x", "2"}}) != &a);
+}
+
+TEST_CASE("labels and help are escaped") {
+  MetricRegistry registry;
+  registry.AddGauge("g", "back\\slash\nline \"quote\"", {{"path", "C:\\\"x\"\n\xFF"}});
+  CHECK(registry.Exposition() ==
+        "# HELP g back\\\\slash\\nline \"quote\"\n# TYPE g gauge\ng{path=\"C:\\\\\\\"x\\\"\\n\xEF\xBF\xBD\"} "
+        "0\n");
+}
+
+TEST_CASE("numbers that are none") {
+  MetricRegistry registry;
+  auto& gauge = registry.AddGauge("g", "G.");
+  const auto shown = [&] {
+    const std::string page = registry.Exposition();
+    return page.substr(page.rfind("g "));
+  };
+  gauge.Set(std::numeric_limits<double>::infinity());
+  CHECK(shown() == "g +Inf\n");
+  gauge.Set(-std::numeric_limits<double>::infinity());
+  CHECK(shown() == "g -Inf\n");
+  gauge.Set(std::numeric_limits<double>::quiet_NaN());
+  CHECK(shown() == "g NaN\n");
+}
+
+TEST_CASE("nothing is lost between threads") {
+  MetricRegistry registry;
+  auto& counter = registry.AddCounter("c_total", "C.");
+  auto& gauge = registry.AddGauge("g", "G.");
+  auto& histogram = registry.AddHistogram("h", "H.", {1, 2});
+  std::vector<std::thread> threads;
+  for (int t = 0; t < 4; ++t) {
+    threads.emplace_back([&, t] {
+      for (int i = 0; i < 10000; ++i) {
+        counter.Add();
+        gauge.Add(1);
+        histogram.Observe(t);
+      }
+      registry.AddCounter("made_total", "Made by each.", {{"thread", std::to_string(t)}}).Add();
+      registry.Exposition();
+    });
+  }
+  for (auto& thread : threads) thread.join();
+  CHECK(counter.value() == 40000);
+  CHECK(gauge.value() == 40000);
+  CHECK(histogram.counts() == std::vector<uint64_t>{20000, 10000, 10000});
+  CHECK(histogram.sum() == 60000);
+}
+
+TEST_CASE("the process's own metrics") {
+  MetricRegistry registry;
+  registry.AddProcessMetrics();
+  const std::string page = registry.Exposition();
+  for (const char* name :
+       {"process_resident_memory_bytes ", "process_cpu_seconds_total ", "process_open_fds "}) {
+    const size_t at = page.find(std::string("\n") + name);
+    REQUIRE(at != std::string::npos);
+    CHECK(std::stod(page.substr(at + 1 + std::string(name).size())) >= 0);
+  }
+  CHECK(page.find("process_open_fds 0") == std::string::npos);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,281 @@
+#include "ps_server/optimizer/optimizer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "proto/job_config.pb.h"
+#include "ps_server/optimizer/kernels.h"
+#include "tests/ps_server/optimizer/testing.h"
+
+namespace weir {
+namespace {
+
+using Config = v1::OptimizerConfig;
+
+constexpr double kWeightDecay = 0.1;
+const std::vector<Config::Kind> kAllKinds = {
+    Config::KIND_SGD,     Config::KIND_MOMENTUM, Config::KIND_NESTEROV, Config::KIND_ADAGRAD,
+    Config::KIND_RMSPROP, Config::KIND_ADAM,     Config::KIND_ADAMW};
+
+// Away from the defaults and from each other, so that one taken for another shows; epsilon large, so that its
+// place does.
+Config MakeConfig(Config::Kind kind) {
+  Config config;
+  config.set_type(kind);
+  config.set_momentum(0.8f);
+  config.set_decay(0.7f);
+  config.set_beta1(0.85f);
+  config.set_beta2(0.95f);
+  config.set_epsilon(0.03f);
+  return config;
+}
+
+double LearningRate(uint64_t t) { return 0.05 / static_cast<double>(t); }
+
+// The published equations in float64, one element at a time, as literally as can be.
+struct Reference {
+  Config config;
+  std::vector<double> w, slot0, slot1;
+
+  Reference(const Config& c, const std::vector<float>& initial)
+      : config(c), w(initial.begin(), initial.end()), slot0(w.size(), 0), slot1(w.size(), 0) {}
+
+  void Step(const std::vector<float>& gradient, uint64_t t) {
+    const double lr = LearningRate(t), eps = config.epsilon();
+    for (size_t i = 0; i < w.size(); ++i) {
+      const double g = gradient[i];
+      const double old = w[i];
+      switch (config.type()) {
+        case Config::KIND_SGD:
+          w[i] -= lr * g;
+          break;
+        case Config::KIND_MOMENTUM:
+          slot0[i] = config.momentum() * slot0[i] + g;
+          w[i] -= lr * slot0[i];
+          break;
+        case Config::KIND_NESTEROV:
+          slot0[i] = config.momentum() * slot0[i] + g;
+          w[i] -= lr * (g + config.momentum() * slot0[i]);
+          break;
+        case Config::KIND_ADAGRAD:
+          slot0[i] += g * g;
+          w[i] -= lr * g / (std::sqrt(slot0[i]) + eps);
+          break;
+        case Config::KIND_RMSPROP: {
+          const double rho = config.decay();
+          slot0[i] = rho * slot0[i] + (1 - rho) * g * g;
+          w[i] -= lr * g / (std::sqrt(slot0[i]) + eps);
+          break;
+        }
+        default: {
+          const double b1 = config.beta1(), b2 = config.beta2();
+          slot0[i] = b1 * slot0[i] + (1 - b1) * g;
+          slot1[i] = b2 * slot1[i] + (1 - b2) * g * g;
+          const double m_hat = slot0[i] / (1 - std::pow(b1, t));
+          const double v_hat = slot1[i] / (1 - std::pow(b2, t));
+          w[i] -= lr * m_hat / (std::sqrt(v_hat) + eps);
+        }
+      }
+      w[i] -= lr * kWeightDecay * old;
+    }
+  }
+};
+
+// Weights and slots under one optimizer, as a server holds them.
+class Run {
+ public:
+  Run(const Config& config, const Kernels& kernels, const std::vector<float>& initial, bool in_place,
+      size_t shift)
+      : optimizer_(*Optimizer::Create(config, kernels)), in_place_(in_place) {
+    for (size_t k = 0; k < 1 + optimizer_.slots().size(); ++k) {
+      now_.emplace_back(initial.size(), shift);
+      next_.emplace_back(initial.size(), shift + k);
+      now_[k].Set(k == 0 ? initial
+                         : std::vector<float>(initial.size(), optimizer_.slots()[k - 1].initial_value));
+    }
+  }
+
+  void Step(const void* gradient, uint64_t t) { StepPart(gradient, t, 0, now_[0].size()), Publish(); }
+
+  void StepPart(const void* gradient, uint64_t t, size_t begin, size_t n) {
+    ApplyArgs args;
+    args.n = n;
+    args.weights_in = now_[0].data() + begin;
+    args.weights_out = out(0).data() + begin;
+    args.gradient = static_cast<const char*>(gradient) + begin * sizeof(float);
+    for (size_t k = 0; k < optimizer_.slots().size(); ++k) {
+      args.slots_in[k] = now_[k + 1].data() + begin;
+      args.slots_out[k] = out(k + 1).data() + begin;
+    }
+    args.learning_rate = LearningRate(t);
+    args.weight_decay = kWeightDecay;
+    args.t = t;
+    optimizer_.Apply(args);
+  }
+
+  void Publish() {
+    if (!in_place_) now_.swap(next_);
+  }
+
+  // 0: the weights, then the slots.
+  const std::vector<GuardedFloats>& arrays() const { return now_; }
+  const std::vector<GuardedFloats>& previous() const { return next_; }
+
+ private:
+  GuardedFloats& out(size_t k) { return in_place_ ? now_[k] : next_[k]; }
+
+  Optimizer optimizer_;
+  bool in_place_;
+  std::vector<GuardedFloats> now_, next_;
+};
+
+double WorstError(const GuardedFloats& got, const std::vector<double>& want) {
+  double worst = 0;
+  for (size_t i = 0; i < got.size(); ++i) {
+    const double error = std::abs(got.data()[i] - want[i]) / std::max(1.0, std::abs(want[i]));
+    if (std::isnan(error)) return error;
+    worst = std::max(worst, error);
+  }
+  return worst;
+}
+
+TEST_CASE("Optimizer follows the published equations, with the same bits at every level, in place or not") {
+  for (Config::Kind kind : kAllKinds) {
+    const Config config = MakeConfig(kind);
+    for (size_t n : {1, 7, 31, 33, 1000, 65536}) {
+      CAPTURE(Config::Kind_Name(kind), n);
+      const std::vector<float> initial = RandomFloats(1, n, 1);
+      Reference reference(config, initial);
+      std::vector<std::unique_ptr<Run>> runs;
+      for (KernelLevel level : AvailableKernelLevels()) {
+        for (bool in_place : {false, true}) {
+          runs.push_back(std::make_unique<Run>(config, **KernelsFor(level), initial, in_place, runs.size()));
+        }
+      }
+      for (uint64_t t = 1; t <= 50; ++t) {
+        const std::vector<float> gradient = RandomFloats(100 + t, n, 2);
+        reference.Step(gradient, t);
+        // Each run reads it at another address.
+        for (size_t r = 0; r < runs.size(); ++r) runs[r]->Step(UnalignedFloats(gradient, r).data(), t);
+      }
+      CHECK(WorstError(runs[0]->arrays()[0], reference.w) < 1e-6);
+      for (size_t k = 1; k < runs[0]->arrays().size(); ++k) {
+        CHECK(WorstError(runs[0]->arrays()[k], k == 1 ? reference.slot0 : reference.slot1) < 1e-6);
+      }
+      for (const auto& run : runs) {
+        for (size_t k = 0; k < run->arrays().size(); ++k) {
+          CHECK(run->arrays()[k].SameBits(runs[0]->arrays()[k]));
+          CHECK(run->arrays()[k].GuardsIntact());
+          CHECK(run->previous()[k].GuardsIntact());
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("Optimizer: an update that is not in place leaves its inputs alone") {
+  for (Config::Kind kind : kAllKinds) {
+    Run run(MakeConfig(kind), BestKernels(), RandomFloats(1, 333, 1), false, 0);
+    const std::vector<float> gradient = RandomFloats(2, 333, 1);
+    run.Step(gradient.data(), 1);
+    const std::vector<GuardedFloats> before = run.arrays();
+    run.Step(gradient.data(), 2);
+    for (size_t k = 0; k < before.size(); ++k) {
+      CHECK(run.previous()[k].SameBits(before[k]));
+      CHECK_FALSE(run.arrays()[k].SameBits(before[k]));
+    }
+  }
+}
+
+TEST_CASE("Optimizer: the cut into runs does not show in the bits") {
+  constexpr size_t kN = 5000;
+  for (Config::Kind kind : kAllKinds) {
+    for (KernelLevel level : AvailableKernelLevels()) {
+      const Kernels& kernels = **KernelsFor(level);
+      Run whole(MakeConfig(kind), kernels, RandomFloats(1, kN, 1), false, 0);
+      Run cut(MakeConfig(kind), kernels, RandomFloats(1, kN, 1), false, 0);
+      RandomStream random(RandomKey(3, "cuts"), static_cast<uint64_t>(kind));
+      for (uint64_t t = 1; t <= 10; ++t) {
+        const std::vector<float> gradient = RandomFloats(100 + t, kN, 2);
+        whole.Step(gradient.data(), t);
+        for (size_t begin = 0; begin < kN;) {
+          const size_t n = std::min<size_t>(random.NextBelow(100), kN - begin);
+          cut.StepPart(gradient.data(), t, begin, n);
+          begin += n;
+        }
+        cut.Publish();
+      }
+      for (size_t k = 0; k < whole.arrays().size(); ++k) CHECK(cut.arrays()[k].SameBits(whole.arrays()[k]));
+    }
+  }
+}
+
+TEST_CASE("Optimizer: subnormal, huge and zero gradients give the same bits at every level") {
+  std::vector<float> gradient = {0.0f,   -0.0f,  1e-45f, -1e-45f, 1e-40f, 1e-38f, 1e-30f, 1e-20f,
+                                 -1e-6f, 1e-19f, 1e18f,  -1e19f,  3e37f,  -3e38f, 1.0f,   0.1f};
+  for (int i = 0; i < 3; ++i) gradient.insert(gradient.end(), gradient.begin(), gradient.end() - i);
+  for (Config::Kind kind : kAllKinds) {
+    Config config = MakeConfig(kind);
+    config.set_epsilon(1e-8f);
+    const std::vector<float> initial = RandomFloats(1, gradient.size(), 1e-3f);
+    Run plain(config, **KernelsFor(KernelLevel::kPlain), initial, false, 0);
+    plain.Step(gradient.data(), 1);
+    for (KernelLevel level : AvailableKernelLevels()) {
+      Run run(config, **KernelsFor(level), initial, false, 0);
+      run.Step(gradient.data(), 1);
+      for (size_t k = 0; k < run.arrays().size(); ++k) CHECK(run.arrays()[k].SameBits(plain.arrays()[k]));
+    }
+  }
+}
+
+TEST_CASE("Optimizer: Adam's first step is the learning rate, its hundred-millionth is sane") {
+  for (Config::Kind kind : {Config::KIND_ADAM, Config::KIND_ADAMW}) {
+    Config config;  // with the defaults
+    config.set_type(kind);
+    const Optimizer adam = *Optimizer::Create(config, BestKernels());
+    const float w = 1, g = -0.25f, m = g, v = g * g;
+    float w_out, m_out, v_out;
+    const float zero = 0;
+    ApplyArgs args;
+    args.n = 1;
+    args.weights_in = &w;
+    args.weights_out = &w_out;
+    args.gradient = &g;
+    args.slots_in[0] = args.slots_in[1] = &zero;
+    args.slots_out[0] = &m_out;
+    args.slots_out[1] = &v_out;
+    args.learning_rate = 0.125;
+    adam.Apply(args);
+    CHECK(w_out == Approx(1.125).epsilon(1e-6));
+    args.t = 100'000'000;  // no correction is left
+    args.slots_in[0] = &m;
+    args.slots_in[1] = &v;
+    adam.Apply(args);
+    CHECK(w_out == Approx(1.125).epsilon(1e-6));
+  }
+}
+
+TEST_CASE("Optimizer names its slots") {
+  const std::vector<std::vector<std::string>> expected = {
+      {}, {"momentum"}, {"momentum"}, {"accumulator"}, {"mean_square"}, {"m", "v"}, {"m", "v"}};
+  for (size_t i = 0; i < kAllKinds.size(); ++i) {
+    const Optimizer optimizer = *Optimizer::Create(MakeConfig(kAllKinds[i]), BestKernels());
+    std::vector<std::string> names;
+    for (const SlotSpec& slot : optimizer.slots()) {
+      names.push_back(slot.name);
+      CHECK(slot.initial_value == 0);
+    }
+    CHECK(names == expected[i]);
+    CHECK(&optimizer.kernels() == &BestKernels());
+  }
+  const absl::Status status = Optimizer::Create(MakeConfig(Config::KIND_UNSPECIFIED), BestKernels()).status();
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(status.message()), Catch::Contains("optimizer.type") && Catch::Contains("nesterov"));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,93 @@
+#include "ps_server/optimizer/schedule.h"
+
+#include <string>
+
+#include "catch2/catch.hpp"
+#include "proto/job_config.pb.h"
+
+namespace weir {
+namespace {
+
+v1::OptimizerConfig MakeConfig(v1::ScheduleConfig::Kind kind, uint64_t warmup = 0) {
+  v1::OptimizerConfig config;
+  config.set_learning_rate(0.5f);
+  config.mutable_schedule()->set_type(kind);
+  config.mutable_schedule()->set_warmup_steps(warmup);
+  return config;
+}
+
+TEST_CASE("Schedule: constant is the default") {
+  v1::OptimizerConfig config;
+  config.set_learning_rate(0.5f);
+  const LearningRateSchedule schedule = *LearningRateSchedule::Create(config, 100);
+  for (double t : {0.0, 0.5, 7.0, 1e9}) CHECK(schedule.Rate(t) == 0.5);
+}
+
+TEST_CASE("Schedule: warm-up rises in equal parts and ends on the rate") {
+  const LearningRateSchedule schedule =
+      *LearningRateSchedule::Create(MakeConfig(v1::ScheduleConfig::SCHEDULE_CONSTANT, 4), 100);
+  CHECK(schedule.Rate(0) == 0.125);
+  CHECK(schedule.Rate(0.99) == 0.125);  // a part of a step belongs to its step
+  CHECK(schedule.Rate(1) == 0.25);
+  CHECK(schedule.Rate(2) == 0.375);
+  CHECK(schedule.Rate(3) == 0.5);
+  CHECK(schedule.Rate(3.75) == 0.5);
+  CHECK(schedule.Rate(4) == 0.5);
+  CHECK(schedule.Rate(400) == 0.5);
+}
+
+TEST_CASE("Schedule: step") {
+  v1::OptimizerConfig config = MakeConfig(v1::ScheduleConfig::SCHEDULE_STEP, 2);
+  config.mutable_schedule()->set_step_size(10);
+  config.mutable_schedule()->set_gamma(0.25);
+  const LearningRateSchedule schedule = *LearningRateSchedule::Create(config, 100);
+  CHECK(schedule.Rate(0) == 0.25);
+  CHECK(schedule.Rate(1) == 0.5);
+  CHECK(schedule.Rate(2) == 0.5);
+  CHECK(schedule.Rate(11.9) == 0.5);
+  CHECK(schedule.Rate(12) == 0.125);
+  CHECK(schedule.Rate(22) == 0.03125);
+  CHECK(schedule.Rate(31.99) == 0.03125);
+}
+
+TEST_CASE("Schedule: step without step_size is refused") {
+  const absl::Status status =
+      LearningRateSchedule::Create(MakeConfig(v1::ScheduleConfig::SCHEDULE_STEP), 100).status();
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(status.message()), Catch::Contains("optimizer.schedule.step_size"));
+}
+
+TEST_CASE("Schedule: cosine falls to its floor and stays there") {
+  v1::OptimizerConfig config = MakeConfig(v1::ScheduleConfig::SCHEDULE_COSINE);
+  config.mutable_schedule()->set_total_steps(12);
+  config.mutable_schedule()->set_final_factor(0.2);
+  const LearningRateSchedule schedule = *LearningRateSchedule::Create(config, 100);
+  // 0.5 (0.2 + 0.8 (1 + cos(pi t / 12)) / 2)
+  CHECK(schedule.Rate(0) == Approx(0.5));
+  CHECK(schedule.Rate(4) == Approx(0.5 * (0.2 + 0.8 * 0.75)));
+  CHECK(schedule.Rate(6) == Approx(0.3));
+  CHECK(schedule.Rate(8) == Approx(0.5 * (0.2 + 0.8 * 0.25)));
+  CHECK(schedule.Rate(1.5) == Approx(0.5 * (0.2 + 0.8 * 0.9619397662556434)));
+  CHECK(schedule.Rate(12) == Approx(0.1));
+  CHECK(schedule.Rate(1e6) == Approx(0.1));
+}
+
+TEST_CASE("Schedule: cosine starts after the warm-up and takes the job's steps where none are given") {
+  v1::OptimizerConfig config = MakeConfig(v1::ScheduleConfig::SCHEDULE_COSINE, 5);
+  const LearningRateSchedule schedule = *LearningRateSchedule::Create(config, 100);
+  CHECK(schedule.Rate(0) == Approx(0.1));
+  CHECK(schedule.Rate(4) == Approx(0.5));
+  CHECK(schedule.Rate(5) == Approx(0.5));
+  CHECK(schedule.Rate(55) == Approx(0.25));
+  CHECK(schedule.Rate(105) == 0);
+}
+
+TEST_CASE("Schedule: no type is refused") {
+  const absl::Status status =
+      LearningRateSchedule::Create(MakeConfig(v1::ScheduleConfig::SCHEDULE_UNSPECIFIED), 100).status();
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(std::string(status.message()), Catch::Contains("optimizer.schedule.type"));
+}
+
+}  // namespace
+}  // namespace weir
