@@ -26,7 +26,11 @@ def _pkg_config_repository_impl(rctx):
         # Only macros and include folders outside the compiler's own search path matter here; a -std flag of a
         # module (spdlog's, for one) must not override ours.
         copts = [f for f in _run(rctx, [tool, "--cflags"] + modules) if f.startswith("-D") or f.startswith("-I")]
-        linkopts = _run(rctx, [tool, "--libs"] + modules) + rctx.attr.extra_linkopts
+        # .pc files list what any caller could need; as-needed keeps what this one does (fewer to load and to bundle).
+        linkopts = ["-Wl,--as-needed"] + _run(rctx, [tool, "--libs"] + modules)
+        if rctx.attr.extra_linkopts:
+            # Nobody may call into these (they register themselves as they are loaded), so they are kept regardless.
+            linkopts += ["-Wl,--push-state,--no-as-needed"] + rctx.attr.extra_linkopts + ["-Wl,--pop-state"]
 
     defines = [f[2:] for f in copts if f.startswith("-D")]
     includes = []

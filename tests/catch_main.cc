@@ -1,5 +1,5 @@
-// Runs Catch2 under Bazel: where Bazel asks for an XML report (XML_OUTPUT_FILE), a JUnit one is written there, and the
-// console shows the usual one if something failed. Sharding and filters are Catch2's own.
+// Runs Catch2 under Bazel: where Bazel asks for an XML report (XML_OUTPUT_FILE), a JUnit one is written
+// there, and the console shows the usual one if something failed. Sharding and filters are Catch2's own.
 #define CATCH_CONFIG_RUNNER
 #include <cstdlib>
 #include <fstream>

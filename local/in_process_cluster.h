@@ -1,0 +1,47 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "ps_server/server.h"
+
+namespace weir {
+
+// The servers of a job inside this process, on free loopback ports: what a worker without a cluster starts,
+// and what tests use. Workers reach them over gRPC like any others. Where roles meet that otherwise never
+// include each other.
+class InProcessCluster {
+ public:
+  struct Options {
+    v1::JobConfig config;
+    uint32_t servers = 1;
+    uint32_t workers = 1;
+    std::string summary_path;
+    int http_port = -1;
+    Shard::PolicyFactory make_policy = Shard::PolicyFromConfig;
+  };
+
+  static absl::StatusOr<std::unique_ptr<InProcessCluster>> Start(Options options);
+  // Stops what still runs.
+  ~InProcessCluster() = default;
+
+  // By server.
+  const std::vector<std::string>& addresses() const { return addresses_; }
+  Server* server(uint32_t index) { return servers_[index].get(); }
+  // Stops one server, as if its machine had gone.
+  void StopServer(uint32_t index) { servers_[index].reset(); }
+
+  // Waits until the job is over on every server; the first error.
+  absl::Status Wait();
+
+ private:
+  std::vector<std::string> addresses_;
+  // ps:0 goes first: it tells the others.
+  std::vector<std::unique_ptr<Server>> servers_;
+};
+
+}  // namespace weir

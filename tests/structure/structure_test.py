@@ -1,0 +1,163 @@
+#!/usr/bin/python3
+"""Holds the sources and BUILD files to the arrows of the design: who may include whom, and where gRPC, CUDA and Catch2 may
+appear. Reads the whole source tree, so a new file or folder is held to them too. First shows that it finds planted faults.
+"""
+import os
+import pathlib
+import re
+import sys
+import tempfile
+
+# What each folder may include and depend on, besides itself. tests may reach everything.
+ARROWS = {
+    "proto": set(),
+    "common": {"proto"},
+    "ps_server": {"proto", "common"},
+    "client": {"proto", "common"},
+    "worker": {"proto", "common", "client"},
+    "cli": {"proto", "common", "client"},
+}
+
+INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
+LABEL = re.compile(r'"//([a-z_]+)(?:/[^":]*)?(?::(?!__pkg__|__subpackages__)[^"]*)?"')
+GRPC_HEADER = re.compile(r"^(grpcpp|grpc|grpc\+\+)/|\.grpc\.pb\.h$")
+CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|curand|cusparse|nvml|nvrtc|nccl)[A-Za-z0-9_]*(\.h|\.hpp|\.cuh|/)")
+GRPC_FILE = re.compile(r"^(.*_service(_.*)?|grpc_.*|server(_.*)?|main(_.*)?)$")
+CUDA_FILE = re.compile(r"^cuda_.*$")
+
+
+def sources(root, suffixes):
+    for folder in [*ARROWS, "tests"]:
+        for path in sorted((root / folder).rglob("*")):
+            if path.suffix in suffixes and path.is_file():
+                yield path.relative_to(root)
+
+
+def includes(root):
+    """path -> [(line number, quote, header)]"""
+    found = {}
+    for path in sources(root, {".h", ".cc", ".cu", ".cuh"}):
+        lines = (root / path).read_text(encoding="utf-8").splitlines()
+        matches = ((number, INCLUDE.match(line)) for number, line in enumerate(lines, 1))
+        found[path] = [(number, m.group(1), m.group(2)) for number, m in matches if m]
+    return found
+
+
+def reaching(found, pattern):
+    """header of the project -> the header of `pattern` that it includes, directly or through other headers."""
+    reach = {}
+    grown = True
+    while grown:
+        grown = False
+        for path, lines in found.items():
+            if path.suffix not in (".h", ".cuh") or str(path) in reach:
+                continue
+            for _, _, header in lines:
+                if pattern.search(header) or header in reach:
+                    reach[str(path)] = header if pattern.search(header) else reach[header]
+                    grown = True
+                    break
+    return reach
+
+
+def faults_of_includes(root):
+    found = includes(root)
+    rules = [("gRPC", GRPC_HEADER, GRPC_FILE, "*_service, grpc_*, server and main"),
+             ("CUDA", CUDA_HEADER, CUDA_FILE, "cuda_*")]
+    reach = {name: reaching(found, pattern) for name, pattern, _, _ in rules}
+    for path, lines in found.items():
+        folder = path.parts[0]
+        for number, quote, header in lines:
+            where = f"{path}:{number}: "
+            first = header.split("/")[0]
+            if header.startswith(("./", "../")) or (quote == '"' and (root / path.parent / header).exists()
+                                                    and not (root / header).exists()):
+                yield where + f'"{header}": write the path from the repository\'s root'
+            if folder == "tests":
+                continue
+            if first in ARROWS and first != folder and first not in ARROWS[folder]:
+                yield where + f"{folder} must not include {first} ({header})"
+            if first == "tests" or header.startswith(("catch2/", "benchmark/")):
+                yield where + f"only tests include {header}"
+            for name, pattern, allowed, names in rules:
+                if allowed.match(path.stem):
+                    continue
+                if pattern.search(header):
+                    yield where + f"only files named {names} include {name} headers ({header})"
+                elif header in reach[name]:
+                    yield where + f"{header} brings in {name} ({reach[name][header]}), which only files named {names} may"
+
+
+def faults_of_builds(root):
+    for path in sources(root, {".bazel"}):
+        folder = path.parts[0]
+        if folder == "tests":
+            continue
+        for number, line in enumerate((root / path).read_text(encoding="utf-8").splitlines(), 1):
+            for label in LABEL.finditer(line.split("#")[0]):
+                other = label.group(1)
+                if other in ARROWS and other != folder and other not in ARROWS[folder] and "__" not in label.group(0):
+                    yield f"{path}:{number}: {folder} must not depend on {other} ({label.group(0)})"
+
+
+def faults_of_headers(root):
+    for path in sources(root, {".h", ".cuh"}):
+        if "#pragma once" not in (root / path).read_text(encoding="utf-8").splitlines():
+            yield f"{path}:1: a header needs #pragma once"
+
+
+def faults(root):
+    return [*faults_of_includes(root), *faults_of_builds(root), *faults_of_headers(root)]
+
+
+def check_that_faults_are_found():
+    planted = {
+        "common/a.h": ('#pragma once\n\n#include "ps_server/shard.h"\n', "common/a.h:3: common must not include ps_server"),
+        "ps_server/b.cc": ('#include "worker/model.h"\n', "ps_server/b.cc:1: ps_server must not include worker"),
+        "ps_server/b2.cc": ('#include "client/client.h"\n', "ps_server/b2.cc:1: ps_server must not include client"),
+        "worker/c.cc": ('#  include "ps_server/shard.h"\n', "worker/c.cc:1: worker must not include ps_server"),
+        "client/d.cc": ('#include "worker/x.h"\n', "client/d.cc:1: client must not include worker"),
+        "client/e.h": ("#pragma once\n#include <grpcpp/grpcpp.h>\n", "client/e.h:2: only files named *_service"),
+        "client/f.cc": ('#include "proto/ps.grpc.pb.h"\n', "client/f.cc:1: only files named *_service"),
+        "client/grpc_link.h": ("#pragma once\n#include <grpcpp/channel.h>\n", None),
+        "client/middle.h": ('#pragma once\n#include "client/grpc_link.h"\n', "client/middle.h:2: client/grpc_link.h brings"),
+        "client/g.cc": ('#include "client/middle.h"\n', "client/g.cc:1: client/middle.h brings in gRPC (grpcpp/channel.h)"),
+        "worker/h.cc": ("#include <cublas_v2.h>\n", "worker/h.cc:1: only files named cuda_*"),
+        "worker/cuda_backend.cc": ("#include <cuda_runtime.h>\n#include <cublas_v2.h>\n", None),
+        "ps_server/push_service.cc": ("#include <grpcpp/server.h>\n", None),
+        "ps_server/server.cc": ("#include <grpcpp/server.h>\n", None),
+        "worker/i.cc": ('#include "catch2/catch.hpp"\n', "worker/i.cc:1: only tests include"),
+        "worker/j.cc": ('#include "../common/random.h"\n', "worker/j.cc:1: \"../common/random.h\": write the path"),
+        "common/k.h": ("int x;\n", "common/k.h:1: a header needs #pragma once"),
+        "worker/BUILD.bazel": ('deps = [\n"//ps_server:shard", "//client"]\n', "worker/BUILD.bazel:2: worker must not depend"),
+        "common/BUILD.bazel": ('visibility = ["//worker:__subpackages__", "//cli:__pkg__"]\ndeps = ["//worker"]\n',
+                               "common/BUILD.bazel:2: common must not depend on worker"),
+        "tests/worker/l_test.cc": ('#include "ps_server/shard.h"\n#include "catch2/catch.hpp"\n', None),
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, (text, _) in planted.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        got = faults(root)
+    expected = [fault for _, fault in planted.values() if fault]
+    missed = [e for e in expected if not any(g.startswith(e) for g in got)]
+    extra = [g for g in got if not any(g.startswith(e) for e in expected)]
+    if missed or extra or len(got) != len(expected):
+        sys.exit("the test itself is broken\nmissed: " + "\n  ".join(missed) + "\nfound without cause: " + "\n  ".join(extra))
+
+
+def main():
+    check_that_faults_are_found()
+    # The tree itself, not the runfiles: WORKSPACE is a link into it.
+    root = pathlib.Path(os.path.realpath("WORKSPACE")).parent
+    files = sum(1 for _ in sources(root, {".h", ".cc", ".cu", ".cuh", ".bazel"}))
+    if not (root / "common").is_dir() or files < 10:
+        sys.exit(f"found only {files} files under {root}")
+    found = faults(root)
+    print("\n".join(found))
+    print(f"{files} files, {len(found)} faults")
+    sys.exit(1 if found else 0)
+
+
+main()

@@ -1,0 +1,135 @@
+#include "tests/worker/compute/queued_backend.h"
+
+#include <deque>
+#include <functional>
+#include <utility>
+
+namespace weir {
+namespace {
+
+// Added to the address of device memory: no such address is mapped.
+constexpr uintptr_t kDeviceTag = uintptr_t{1} << 62;
+
+template <typename T>
+T* Real(T* pointer) {
+  return pointer == nullptr ? nullptr
+                            : reinterpret_cast<T*>(reinterpret_cast<uintptr_t>(pointer) - kDeviceTag);
+}
+
+class QueuedBackend final : public ComputeBackend {
+ public:
+  ~QueuedBackend() override { Run(); }
+
+  absl::string_view name() const override { return "queued"; }
+  bool unified() const override { return false; }
+
+  absl::StatusOr<void*> Allocate(Memory memory, size_t bytes) override {
+    auto pointer = cpu_->Allocate(memory, bytes);
+    if (!pointer.ok() || memory == Memory::kHost) return pointer;
+    return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(*pointer) + kDeviceTag);
+  }
+  void Free(Memory memory, void* pointer) override {
+    Run();
+    cpu_->Free(memory, memory == Memory::kHost ? pointer : Real(pointer));
+  }
+  void CopyToDevice(void* to, const void* from_host, size_t bytes) override {
+    Queue([=] { cpu_->CopyToDevice(Real(to), from_host, bytes); });
+  }
+  void CopyToHost(void* to_host, const void* from, size_t bytes) override {
+    Queue([=] { cpu_->CopyToHost(to_host, Real(from), bytes); });
+  }
+  uint64_t Record() override { return queued_; }
+  absl::Status Wait(uint64_t mark) override {
+    while (done_ < mark) RunOne();
+    return absl::OkStatus();
+  }
+
+  void Fill(int64_t n, float value, float* x) override {
+    Queue([=] { cpu_->Fill(n, value, Real(x)); });
+  }
+  void Scale(int64_t n, float alpha, float* x) override {
+    Queue([=] { cpu_->Scale(n, alpha, Real(x)); });
+  }
+  void Axpy(int64_t n, float alpha, const float* x, float* y) override {
+    Queue([=] { cpu_->Axpy(n, alpha, Real(x), Real(y)); });
+  }
+  void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a,
+            const float* b, float beta, float* c) override {
+    Queue([=] { cpu_->Gemm(transpose_a, transpose_b, m, n, k, alpha, Real(a), Real(b), beta, Real(c)); });
+  }
+  void AddBias(int64_t rows, int64_t columns, const float* bias, float* x) override {
+    Queue([=] { cpu_->AddBias(rows, columns, Real(bias), Real(x)); });
+  }
+  void BiasGradient(int64_t rows, int64_t columns, const float* dy, float* dbias) override {
+    Queue([=] { cpu_->BiasGradient(rows, columns, Real(dy), Real(dbias)); });
+  }
+  void Conv2dForward(const Window& window, int64_t filters, int64_t n, const float* x, const float* weight,
+                     const float* bias, float* y) override {
+    Queue([=] { cpu_->Conv2dForward(window, filters, n, Real(x), Real(weight), Real(bias), Real(y)); });
+  }
+  void Conv2dBackward(const Window& window, int64_t filters, int64_t n, const float* x, const float* weight,
+                      const float* dy, float* dx, float* dweight, float* dbias) override {
+    Queue([=] {
+      cpu_->Conv2dBackward(window, filters, n, Real(x), Real(weight), Real(dy), Real(dx), Real(dweight),
+                           Real(dbias));
+    });
+  }
+  void MaxPoolForward(const Window& window, int64_t n, const float* x, float* y, int32_t* argmax) override {
+    Queue([=] { cpu_->MaxPoolForward(window, n, Real(x), Real(y), Real(argmax)); });
+  }
+  void MaxPoolBackward(const Window& window, int64_t n, const float* dy, const int32_t* argmax,
+                       float* dx) override {
+    Queue([=] { cpu_->MaxPoolBackward(window, n, Real(dy), Real(argmax), Real(dx)); });
+  }
+  void ActivationForward(Activation kind, int64_t n, const float* x, float* y) override {
+    Queue([=] { cpu_->ActivationForward(kind, n, Real(x), Real(y)); });
+  }
+  void ActivationBackward(Activation kind, int64_t n, const float* x, const float* y, const float* dy,
+                          float* dx) override {
+    Queue([=] { cpu_->ActivationBackward(kind, n, Real(x), Real(y), Real(dy), Real(dx)); });
+  }
+  void Dropout(const DropoutMask& mask, int64_t n, const float* x, float* y) override {
+    Queue([=] { cpu_->Dropout(mask, n, Real(x), Real(y)); });
+  }
+  void SoftmaxCrossEntropy(int64_t n, int64_t classes, const float* logits, const int32_t* labels,
+                           float gradient_scale, float* losses, float* dlogits) override {
+    Queue([=] {
+      cpu_->SoftmaxCrossEntropy(n, classes, Real(logits), Real(labels), gradient_scale, Real(losses),
+                                Real(dlogits));
+    });
+  }
+  void MeanSquaredError(int64_t n, int64_t outputs, const float* predictions, const float* targets,
+                        float gradient_scale, float* losses, float* dpredictions) override {
+    Queue([=] {
+      cpu_->MeanSquaredError(n, outputs, Real(predictions), Real(targets), gradient_scale, Real(losses),
+                             Real(dpredictions));
+    });
+  }
+  void Argmax(int64_t n, int64_t classes, const float* logits, int32_t* indexes) override {
+    Queue([=] { cpu_->Argmax(n, classes, Real(logits), Real(indexes)); });
+  }
+
+ private:
+  void Queue(std::function<void()> work) {
+    queue_.push_back(std::move(work));
+    ++queued_;
+  }
+  void RunOne() {
+    queue_.front()();
+    queue_.pop_front();
+    ++done_;
+  }
+  void Run() {
+    while (!queue_.empty()) RunOne();
+  }
+
+  const std::unique_ptr<ComputeBackend> cpu_ = *MakeComputeBackend("cpu", 1);
+  std::deque<std::function<void()>> queue_;
+  uint64_t queued_ = 0, done_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<ComputeBackend> MakeQueuedBackend() { return std::make_unique<QueuedBackend>(); }
+
+}  // namespace weir

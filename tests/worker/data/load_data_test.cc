@@ -1,0 +1,298 @@
+#include "worker/data/load_data.h"
+
+#include <cstdlib>
+#include <fstream>
+#include <numeric>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "worker/data/csv.h"
+#include "worker/data/idx.h"
+#include "zlib.h"
+
+namespace weir {
+namespace {
+
+using v1::DataConfig;
+using v1::ModelConfig;
+
+std::string Folder() {
+  static const std::string folder = [] {
+    const char* base = std::getenv("TEST_TMPDIR");
+    std::string name = absl::StrCat(base == nullptr ? "/tmp" : base, "/load_data_XXXXXX");
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    return name;
+  }();
+  return folder;
+}
+
+void Write(const std::string& name, const std::string& bytes) {
+  std::ofstream(absl::StrCat(Folder(), "/", name), std::ios::binary) << bytes;
+}
+
+std::string Gzip(const std::string& bytes) {
+  z_stream stream{};
+  REQUIRE(deflateInit2(&stream, 6, Z_DEFLATED, 16 + MAX_WBITS, 8, Z_DEFAULT_STRATEGY) == Z_OK);
+  std::string out(bytes.size() + 100, '\0');
+  stream.next_in = reinterpret_cast<Bytef*>(const_cast<char*>(bytes.data()));
+  stream.avail_in = static_cast<uInt>(bytes.size());
+  stream.next_out = reinterpret_cast<Bytef*>(out.data());
+  stream.avail_out = static_cast<uInt>(out.size());
+  REQUIRE(deflate(&stream, Z_FINISH) == Z_STREAM_END);
+  out.resize(stream.total_out);
+  deflateEnd(&stream);
+  return out;
+}
+
+std::string Idx(char type, const std::vector<uint32_t>& shape, const std::string& values) {
+  std::string bytes = {0, 0, type, static_cast<char>(shape.size())};
+  for (const uint32_t size : shape) {
+    for (const int shift : {24, 16, 8, 0}) bytes += static_cast<char>(size >> shift);
+  }
+  return bytes + values;
+}
+
+std::string Bytes(std::initializer_list<int> values) { return std::string(values.begin(), values.end()); }
+
+// Two images of 2 x 2.
+const std::string kImages = Idx(8, {2, 2, 2}, Bytes({0, 51, 102, 255, 1, 2, 3, 4}));
+const std::string kLabels = Idx(8, {2}, Bytes({1, 0}));
+
+DataConfig IdxConfig(const std::string& images, const std::string& labels) {
+  DataConfig config;
+  config.set_format(DataConfig::FORMAT_IDX);
+  config.mutable_train()->set_images(images);
+  config.mutable_train()->set_labels(labels);
+  return config;
+}
+
+DataConfig CsvConfig(const std::string& path) {
+  DataConfig config;
+  config.set_format(DataConfig::FORMAT_CSV);
+  config.mutable_train()->set_path(path);
+  return config;
+}
+
+Batch All(const Dataset& data) {
+  std::vector<int32_t> indexes(static_cast<size_t>(data.size()));
+  std::iota(indexes.begin(), indexes.end(), 0);
+  Batch batch;
+  data.Gather(indexes, &batch);
+  return batch;
+}
+
+constexpr auto kCrossEntropy = ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY;
+constexpr auto kSquaredError = ModelConfig::LOSS_MEAN_SQUARED_ERROR;
+
+TEST_CASE("The digits are built in: 1,500 to train, 297 to test") {
+  DataConfig config;
+  config.set_format(DataConfig::FORMAT_DIGITS);
+  const auto data = LoadData(config, "", kCrossEntropy);
+  REQUIRE(data.ok());
+  REQUIRE(data->test.has_value());
+  CHECK(data->train.size() == 1500);
+  CHECK(data->test->size() == 297);
+  CHECK(data->train.shape() == std::vector<int64_t>{1, 8, 8});
+  CHECK(data->train.outputs() == 10);
+  const Batch train = All(data->train), test = All(*data->test);
+  // The counts of the whole set, as scikit-learn's table has them.
+  std::vector<int> counts(10), of_test(10);
+  for (const int32_t label : train.labels) ++counts[static_cast<size_t>(label)];
+  for (const int32_t label : test.labels)
+    ++counts[static_cast<size_t>(label)], ++of_test[static_cast<size_t>(label)];
+  CHECK(counts == std::vector<int>{178, 182, 177, 183, 181, 182, 181, 179, 174, 180});
+  CHECK(*std::min_element(of_test.begin(), of_test.end()) > 15);
+  CHECK(*std::max_element(train.features.begin(), train.features.end()) == 1.0f);
+  double sum = 0;
+  for (const float value : train.features) sum += value;
+  for (const float value : test.features) sum += value;
+  CHECK(sum * 16 == Approx(561718));
+  config.set_scale(1);
+  CHECK(All(LoadData(config, "", kCrossEntropy)->train).features[10] == train.features[10] * 16);
+}
+
+TEST_CASE("IDX files are read, with gzip and without") {
+  Write("images", kImages);
+  Write("labels.gz", Gzip(kLabels));
+  Write("images.gz", Gzip(kImages.substr(0, 10)) + Gzip(kImages.substr(10)));  // two members
+  for (const std::string images : {"images", "images.gz"}) {
+    DataConfig config = IdxConfig(images, absl::StrCat(Folder(), "/labels.gz"));
+    *config.mutable_test() = config.train();
+    const auto data = LoadData(config, Folder(), kCrossEntropy);
+    REQUIRE(data.ok());
+    CHECK(data->train.shape() == std::vector<int64_t>{1, 2, 2});
+    CHECK(data->train.classes() == 2);
+    REQUIRE(data->test.has_value());
+    const Batch batch = All(*data->test);
+    CHECK(batch.labels == std::vector<int32_t>{1, 0});
+    CHECK(batch.features[0] == 0);
+    CHECK(batch.features[1] == Approx(0.2));
+    CHECK(batch.features[3] == 1);
+  }
+  // Other types keep their values.
+  Write("floats",
+        Idx(0x0D, {2, 2}, Bytes({0x3f, 0x80, 0, 0, 0xbf, 0x80, 0, 0, 0, 0, 0, 0, 0x40, 0x20, 0, 0})));
+  Write("shorts", Idx(0x0B, {2}, Bytes({0, 3, 1, 0})));
+  const auto data = LoadData(IdxConfig("floats", "shorts"), Folder(), kCrossEntropy);
+  REQUIRE(data.ok());
+  CHECK_FALSE(data->test.has_value());
+  CHECK(data->train.shape() == std::vector<int64_t>{2});
+  CHECK(data->train.classes() == 257);
+  CHECK(All(data->train).features == std::vector<float>{1, -1, 0, 2.5});
+}
+
+TEST_CASE("A damaged or wrong IDX file is refused with what was seen and expected") {
+  const std::string floats_with_nan = Idx(0x0D, {1, 1}, Bytes({0x7f, 0xc0, 0, 0}));
+  std::string flipped = Gzip(kImages);
+  flipped[flipped.size() - 6] ^= 1;  // in the checksum
+  const struct {
+    std::string bytes, message;
+  } cases[] = {
+      {"", "f: the file is cut short: it ends after 0 bytes, before the header"},
+      {kImages.substr(0, 9), "f: the file is cut short: it ends within the sizes of its 3 dimensions"},
+      {kImages.substr(0, 20),
+       "f: the file is cut short: 4 bytes follow the header; expected 8 for [2, 2, 2] values of type "
+       "unsigned byte"},
+      {kImages + "x",
+       "f: more bytes than expected follow the header; expected 8 for [2, 2, 2] values of type unsigned "
+       "byte"},
+      {"P5 8 8",
+       "f: not an IDX file: it starts with 50 35 20 38; expected 00 00, a type (08 for bytes), and 1 to 4 "
+       "dimensions"},
+      {Idx(0x0A, {1}, "x"),
+       "f: not an IDX file: it starts with 00 00 0a 01; expected 00 00, a type (08 for bytes), and 1 to 4 "
+       "dimensions"},
+      {Idx(8, {}, ""),
+       "f: not an IDX file: it starts with 00 00 08 00; expected 00 00, a type (08 for bytes), and 1 to 4 "
+       "dimensions"},
+      {Idx(8, {0xffffffff, 28, 28}, "x"),
+       "f: its header announces [4294967295, 28, 28] values of type unsigned byte; at most 2147483647 "
+       "examples and 8589934592 bytes are allowed"},
+      {Idx(8, {2, 0xffffffff, 0xffffffff, 0xffffffff}, "x"),
+       "f: its header announces [2, 4294967295, 4294967295, 4294967295] values of type unsigned byte; at "
+       "most 2147483647 examples and "
+       "8589934592 bytes are allowed"},
+      {Idx(8, {60000, 28, 28}, "x"),
+       "f: the file is cut short: 1 bytes follow the header; expected 47040000 for [60000, 28, 28] values of "
+       "type unsigned byte"},
+      {floats_with_nan, "f: value 0 is nan; values must be finite"},
+      {Gzip(kImages).substr(0, 25), "f: the gzip data is cut short"},
+      {flipped, "f: the gzip data is damaged: incorrect data check"},
+      {Gzip(kImages) + "rest", "f: 4 bytes after the end of the gzip data"},
+      {Gzip(kImages + "x"),
+       "f: more bytes than expected follow the header; expected 8 for [2, 2, 2] values of type unsigned "
+       "byte"},
+  };
+  for (const auto& c : cases) CHECK(ParseIdx("f", c.bytes).status().message() == c.message);
+}
+
+TEST_CASE("Images and labels must belong together") {
+  Write("images", kImages);
+  Write("labels", kLabels);
+  Write("labels3", Idx(8, {3}, Bytes({0, 1, 2})));
+  Write("labels07", Idx(8, {2}, Bytes({0, 7})));
+  Write("negative", Idx(9, {2}, Bytes({0, -1})));
+  Write("none", Idx(8, {0, 2, 2}, ""));
+  Write("no_labels", Idx(8, {0}, ""));
+  Write("flat", Idx(8, {2, 0}, ""));
+  Write("other_images", Idx(8, {2, 1, 2}, Bytes({1, 2, 3, 4})));
+  const std::string f = Folder();
+  const auto message = [&](const DataConfig& config, ModelConfig::Loss loss = kCrossEntropy) {
+    return std::string(LoadData(config, f, loss).status().message());
+  };
+  CHECK(message(IdxConfig("images", "labels3")) ==
+        absl::StrCat(f, "/images has 2 images, but ", f,
+                     "/labels3 has 3 labels; the two must belong together"));
+  CHECK(message(IdxConfig("labels", "labels")) ==
+        absl::StrCat(f,
+                     "/labels: its shape is [2]; expected images, [n, height, width], [n, channels, height, "
+                     "width] or [n, k]"));
+  CHECK(message(IdxConfig("images", "images")) ==
+        absl::StrCat(f, "/images: its shape is [2, 2, 2]; expected labels, [n]"));
+  CHECK(absl::StartsWith(message(IdxConfig("flat", "labels")),
+                         absl::StrCat(f, "/flat: its shape is [2, 0]; expected images")));
+  CHECK(message(IdxConfig("none", "no_labels")) == f + "/none: there are no examples in it");
+  CHECK(message(IdxConfig("missing", "labels")) ==
+        absl::StrCat("data.train.images: cannot read ", f, "/missing: No such file or directory"));
+  CHECK(LoadData(IdxConfig("missing", "labels"), f, kCrossEntropy).status().code() ==
+        absl::StatusCode::kNotFound);
+  CHECK(absl::StrContains(message(IdxConfig(f, "labels")), "Is a directory"));
+  CHECK(
+      message(IdxConfig("images", "negative")) ==
+      absl::StrCat(f,
+                   "/negative: label 1: the label is -1; expected a whole number from 0 to 1048575 (the loss "
+                   "mean_squared_error takes any number)"));
+  DataConfig config = IdxConfig("images", "labels");
+  config.mutable_test()->set_images("images");
+  config.mutable_test()->set_labels("labels07");
+  CHECK(message(config) == f + "/labels07: label 1: the label is 7; the training set has the classes 0 to 1");
+  config.mutable_test()->set_images("other_images");
+  config.mutable_test()->set_labels("labels");
+  CHECK(message(config) == "data.test has examples of shape [1, 1, 2], but data.train of [1, 2, 2]");
+  CHECK(absl::StartsWith(message(IdxConfig("images", "labels"), kSquaredError),
+                         "model.loss mean_squared_error needs numbers"));
+}
+
+TEST_CASE("CSV files are read as classes or as targets") {
+  Write("table.csv",
+        "\xEF\xBB\xBF"
+        "a,b,label\r\n1, 2.5,0\r\n\r\n-3,4e-1,2");
+  DataConfig config = CsvConfig("table.csv");
+  config.set_header(true);
+  config.set_scale(2);
+  const auto classes = LoadData(config, Folder(), kCrossEntropy);
+  REQUIRE(classes.ok());
+  CHECK(classes->train.shape() == std::vector<int64_t>{2});
+  CHECK(classes->train.classes() == 3);
+  CHECK(All(classes->train).features == std::vector<float>{2, 5, -6, 0.8f});
+  CHECK(All(classes->train).labels == std::vector<int32_t>{0, 2});
+  for (const int column : {0, -3}) {
+    config.set_label_column(column);
+    const auto targets = LoadData(config, Folder(), kSquaredError);
+    REQUIRE(targets.ok());
+    CHECK(targets->train.classes() == 0);
+    CHECK(targets->train.outputs() == 1);
+    CHECK(All(targets->train).targets == std::vector<float>{1, -3});
+    CHECK(All(targets->train).features == std::vector<float>{5, 0, 0.8f, 4});
+    CHECK(All(targets->train).labels.empty());
+  }
+}
+
+TEST_CASE("A bad CSV file is refused with line and column") {
+  const struct {
+    std::string text;
+    CsvOptions options;
+    std::string message;
+  } cases[] = {
+      {"1,2\n3,x7\n", {}, "f:2:3: value 1 is 'x7'; expected a finite number"},
+      {"a,b\n1,2\n",
+       {},
+       "f:1:1: value 0 is 'a'; expected a finite number (if the first line holds names, set data.header)"},
+      {"a,b\n1,\n", {-1, true}, "f:2:3: value 1 is ''; expected a finite number"},
+      {"1,nan\n", {-1, true}, ""},
+      {"1,2\n1,nan\n", {}, "f:2:3: value 1 is 'nan'; expected a finite number"},
+      {"1,2\n1e39,1\n", {}, "f:2:1: value 0 is '1e39'; expected a finite number"},
+      {"1,2\n\n1,2,3\n", {}, "f:3:1: 3 values; expected 2 as in the lines before"},
+      {"1\n", {}, "f:1:1: one value; expected at least one feature and the label, separated by commas"},
+      {"1,2\n", {2}, "f:1:1: the line has 2 values, so data.label_column must be within [-2, 1]; it is 2"},
+      {"1,2\n", {-3}, "f:1:1: the line has 2 values, so data.label_column must be within [-2, 1]; it is -3"},
+  };
+  for (const auto& c : cases) CHECK(ParseCsv("f", c.text, c.options).status().message() == c.message);
+
+  Write("empty.csv", "a,b\n");
+  Write("fraction.csv", "1,0\n1,0.5\n");
+  DataConfig config = CsvConfig("empty.csv");
+  config.set_header(true);
+  CHECK(LoadData(config, Folder(), kCrossEntropy).status().message() ==
+        Folder() + "/empty.csv: there are no examples in it");
+  CHECK(LoadData(CsvConfig("fraction.csv"), Folder(), kCrossEntropy).status().message() ==
+        Folder() +
+            "/fraction.csv:2: the label is 0.5; expected a whole number from 0 to 1048575 (the loss "
+            "mean_squared_error "
+            "takes any number)");
+}
+
+}  // namespace
+}  // namespace weir

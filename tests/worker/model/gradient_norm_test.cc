@@ -1,0 +1,39 @@
+#include "worker/model/gradient_norm.h"
+
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "catch2/catch.hpp"
+
+namespace weir {
+namespace {
+
+TEST_CASE("The norm is that of all values together, without overflow") {
+  for (const size_t n : {0u, 1u, 7u, 8u, 9u, 31u, 1000u}) {
+    std::vector<float> values;
+    double squares = 0;
+    for (size_t i = 0; i < n; ++i) {
+      values.push_back(static_cast<float>(i) - 3);
+      squares += std::pow(static_cast<double>(i) - 3, 2);
+    }
+    CHECK(GlobalNorm(values) == Approx(std::sqrt(squares)));
+  }
+  CHECK(GlobalNorm(std::vector<float>{3e30f, 4e30f}) == Approx(5e30));
+}
+
+TEST_CASE("A gradient above the norm is scaled down to it, another is left alone") {
+  std::vector<float> values{3, 4};
+  CHECK(ClipToNorm(0, absl::MakeSpan(values)) == 5);
+  CHECK(ClipToNorm(5, absl::MakeSpan(values)) == 5);
+  CHECK(values == std::vector<float>{3, 4});
+  CHECK(ClipToNorm(1, absl::MakeSpan(values)) == 5);
+  CHECK(values[0] == Approx(0.6));
+  CHECK(values[1] == Approx(0.8));
+  values = {1, std::numeric_limits<float>::infinity()};
+  CHECK(std::isinf(ClipToNorm(1, absl::MakeSpan(values))));
+  CHECK(values[0] == 1);
+}
+
+}  // namespace
+}  // namespace weir

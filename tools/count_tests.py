@@ -1,0 +1,80 @@
+"""Counts the tests of one `bazel test` run and prints the last line, "N passed, N failed[, N skipped]".
+
+usage: count_tests.py EVENTS BAZEL_EXIT_CODE PASSED FAILED
+
+EVENTS is what --build_event_json_file wrote; PASSED and FAILED are checks made elsewhere, added to the sum. A test case counts
+as one; a target without a usable report counts as one; a case that prints a line starting with "SKIPPED:" is skipped. Exits
+non-zero if anything failed or nothing ran.
+"""
+import json
+import sys
+import urllib.parse
+import xml.etree.ElementTree as ElementTree
+
+
+def read_events(path):
+    """label -> overall status, and label -> {(run, shard): path of test.xml of the last attempt}."""
+    targets, reports = {}, {}
+    with open(path, encoding="utf-8") as f:
+        for line in f:
+            event = json.loads(line)
+            kind = event.get("id", {})
+            if "testResult" in kind:
+                key = kind["testResult"]
+                for output in event.get("testResult", {}).get("testActionOutput", []):
+                    if output["name"] == "test.xml" and "uri" in output:
+                        part = (key.get("run", 1), key.get("shard", 1))
+                        uri = urllib.parse.urlparse(output["uri"])
+                        reports.setdefault(key["label"], {})[part] = urllib.parse.unquote(uri.path)
+            elif "testSummary" in kind:
+                targets[kind["testSummary"]["label"]] = event["testSummary"]["overallStatus"]
+            elif "targetCompleted" in kind and not event.get("completed", {}).get("success", False):
+                targets.setdefault(kind["targetCompleted"]["label"], "FAILED_TO_BUILD")
+    return targets, reports
+
+
+def count_report(path):
+    passed = failed = skipped = 0
+    for case in ElementTree.parse(path).iter("testcase"):
+        output = "\n".join(e.text or "" for e in case.iter("system-out"))
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed += 1
+        elif case.find("skipped") is not None or any(l.startswith("SKIPPED:") for l in output.splitlines()):
+            skipped += 1
+        else:
+            passed += 1
+    return passed, failed, skipped
+
+
+def count_target(status, reports):
+    if status not in ("PASSED", "FLAKY", "FAILED"):  # did not build, timed out, was not run
+        return 0, 1, 0
+    try:
+        passed, failed, skipped = map(sum, zip(*[count_report(r) for r in reports]))
+    except (OSError, ElementTree.ParseError, ValueError):
+        passed = failed = skipped = 0
+    # A crash or a sanitizer's finding can end a test whose report shows no failure.
+    if status == "FAILED" and failed == 0:
+        failed = 1
+    if passed + failed + skipped == 0:
+        passed = 1
+    return passed, failed, skipped
+
+
+def main():
+    events, bazel_exit, passed, failed = sys.argv[1], *map(int, sys.argv[2:])
+    skipped, ran = 0, 0
+    targets, reports = read_events(events)
+    for label, status in sorted(targets.items()):
+        p, f, s = count_target(status, reports.get(label, {}).values())
+        if f:
+            print(f"FAILED: {label} ({status.lower()})")
+        passed, failed, skipped, ran = passed + p, failed + f, skipped + s, ran + p + f
+    if (bazel_exit != 0 or ran == 0) and failed == 0:
+        failed = 1
+        print(f"FAILED: bazel ended with exit code {bazel_exit}, {ran} tests ran")
+    print(f"{passed} passed, {failed} failed" + (f", {skipped} skipped" if skipped else ""))
+    sys.exit(1 if failed else 0)
+
+
+main()

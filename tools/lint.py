@@ -1,0 +1,47 @@
+"""Runs Clang over the files of compile_commands.json, as many at once as there are cores.
+
+usage: lint.py warnings          Clang's warnings, thread safety included, as errors; not over tests
+       lint.py tidy [FILE...]    clang-tidy with the project's .clang-tidy
+"""
+import concurrent.futures
+import json
+import os
+import subprocess
+import sys
+
+CLANG = ["clang++-14", "-fsyntax-only", "-Werror", "-Wthread-safety", "-Wno-unused-parameter",
+         "-Wno-unknown-warning-option"]
+TIDY = ["clang-tidy-14", "--quiet", "-p", ".", "--extra-arg=-Wno-unknown-warning-option"]
+
+
+def run(command):
+    result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+    # How many warnings system headers would give is noise.
+    lines = [line for line in result.stdout.splitlines(True) if not line.endswith(" generated.\n")]
+    return result.returncode == 0, "".join(lines)
+
+
+def main():
+    mode, only = sys.argv[1], {os.path.relpath(f) for f in sys.argv[2:]}
+    with open("compile_commands.json", encoding="utf-8") as f:
+        entries = json.load(f)
+    if mode == "warnings":
+        commands = {e["file"]: CLANG + e["arguments"][1:] for e in entries if not e["file"].startswith("tests/")}
+    elif mode == "tidy":
+        commands = {e["file"]: TIDY + [e["file"]] for e in entries if not only or e["file"] in only}
+    else:
+        sys.exit(__doc__)
+    unknown = only - commands.keys()
+    if unknown:
+        sys.exit(f"lint: no source of the build: {' '.join(sorted(unknown))}")
+    bad = []
+    with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
+        for source, (ok, output) in zip(commands, pool.map(run, commands.values())):
+            if not ok:
+                bad.append(source)
+                print(output, end="")
+    print(f"lint: {mode}: {len(commands)} files, {len(bad)} with findings {' '.join(bad)}".rstrip())
+    sys.exit(1 if bad else 0)
+
+
+main()

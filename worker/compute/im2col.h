@@ -1,0 +1,15 @@
+#pragma once
+
+#include "worker/compute/compute_backend.h"
+
+namespace weir {
+
+// One image [channels, height, width] as a matrix, so that convolution becomes a product: column
+// [channels * kernel * kernel, out_height * out_width] holds what each tap of the kernel sees at each output
+// position.
+void Im2Col(const Window& window, const float* image, float* column);
+
+// The transpose: image = for each position the sum of all that was taken from it.
+void Col2Im(const Window& window, const float* column, float* image);
+
+}  // namespace weir

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace weir {
+
+struct CsvOptions {
+  // Counted from 0, or from the end if negative.
+  int label_column = -1;
+  // The first line holds names.
+  bool header = false;
+};
+
+// A table of numbers, one example a line, with the label column taken out.
+struct CsvTable {
+  int64_t columns = 0;         // without the label's
+  std::vector<float> values;   // [rows, columns]
+  std::vector<double> labels;  // [rows]
+  std::vector<int64_t> lines;  // [rows], where each row stood in the file, for messages
+};
+
+// Comma-separated finite numbers, blanks around them allowed, empty lines skipped. `file` is its name, for
+// messages. InvalidArgument with file:line:column (both counted from 1, the column in characters).
+absl::StatusOr<CsvTable> ParseCsv(absl::string_view file, absl::string_view text, const CsvOptions& options);
+
+}  // namespace weir

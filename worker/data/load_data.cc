@@ -1,0 +1,170 @@
+#include "worker/data/load_data.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cmath>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+#include "worker/data/csv.h"
+#include "worker/data/digits.h"
+#include "worker/data/idx.h"
+
+namespace weir {
+namespace {
+
+constexpr int32_t kMostClasses = 1 << 20;
+constexpr uint64_t kMostFileBytes = uint64_t{1} << 34;
+
+std::string Resolve(const std::string& path, const std::string& base_dir) {
+  if (path[0] == '/' || base_dir.empty()) return path;
+  return absl::StrCat(base_dir, base_dir.back() == '/' ? "" : "/", path);
+}
+
+absl::StatusOr<std::string> ReadFile(const std::string& field, const std::string& path) {
+  const auto error = [&](absl::StatusCode code, absl::string_view what) {
+    return absl::Status(code, absl::StrCat(field, ": cannot read ", path, ": ", what));
+  };
+  std::error_code problem;
+  const uint64_t size = std::filesystem::file_size(path, problem);
+  if (problem) {
+    const bool missing = problem == std::errc::no_such_file_or_directory;
+    return error(missing ? absl::StatusCode::kNotFound : absl::StatusCode::kInvalidArgument,
+                 problem.message());
+  }
+  if (size > kMostFileBytes) {
+    return error(absl::StatusCode::kInvalidArgument,
+                 absl::StrCat("it has ", size, " bytes; at most ", kMostFileBytes, " are allowed"));
+  }
+  std::string bytes(size, '\0');
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (!file.read(bytes.data(), static_cast<std::streamsize>(size))) {
+    return error(absl::StatusCode::kInvalidArgument, errno == 0 ? "it became shorter" : std::strerror(errno));
+  }
+  return bytes;
+}
+
+absl::StatusOr<IdxArray> ReadIdx(const std::string& field, const std::string& path) {
+  WEIR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(field, path));
+  return ParseIdx(path, bytes);
+}
+
+// The labels as classes. where(i) names the place of label i in messages. `classes` is 0 (any), or what the
+// training set has.
+template <typename T, typename Where>
+absl::StatusOr<std::vector<int32_t>> ToClasses(const std::vector<T>& labels, int classes,
+                                               const Where& where) {
+  std::vector<int32_t> result(labels.size());
+  for (size_t i = 0; i < labels.size(); ++i) {
+    const double label = static_cast<double>(labels[i]);
+    if (label < 0 || label >= kMostClasses || label != std::floor(label)) {
+      return absl::InvalidArgumentError(absl::StrCat(where(i), ": the label is ", label,
+                                                     "; expected a whole number from 0 to ", kMostClasses - 1,
+                                                     " (the loss mean_squared_error takes any number)"));
+    }
+    if (classes > 0 && label >= classes) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          where(i), ": the label is ", label, "; the training set has the classes 0 to ", classes - 1));
+    }
+    result[i] = static_cast<int32_t>(label);
+  }
+  return result;
+}
+
+int CountClasses(const std::vector<int32_t>& labels) {
+  return *std::max_element(labels.begin(), labels.end()) + 1;
+}
+
+// `classes` 0: as the labels say.
+absl::StatusOr<Dataset> LoadIdx(const v1::DataFiles& files, const std::string& prefix,
+                                const v1::DataConfig& config, const std::string& base_dir, int classes) {
+  const std::string images_path = Resolve(files.images(), base_dir),
+                    labels_path = Resolve(files.labels(), base_dir);
+  WEIR_ASSIGN_OR_RETURN(IdxArray images, ReadIdx(prefix + ".images", images_path));
+  WEIR_ASSIGN_OR_RETURN(const IdxArray labels, ReadIdx(prefix + ".labels", labels_path));
+  const auto bad_shape = [](const std::string& path, const IdxArray& array, absl::string_view expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": its shape is [", absl::StrJoin(array.shape, ", "), "]; expected ", expected));
+  };
+  if (labels.shape.size() != 1) return bad_shape(labels_path, labels, "labels, [n]");
+  if (images.shape.size() < 2 || *std::min_element(images.shape.begin() + 1, images.shape.end()) < 1) {
+    return bad_shape(images_path, images,
+                     "images, [n, height, width], [n, channels, height, width] or [n, k]");
+  }
+  if (images.shape[0] != labels.shape[0]) {
+    return absl::InvalidArgumentError(absl::StrCat(images_path, " has ", images.shape[0], " images, but ",
+                                                   labels_path, " has ", labels.shape[0],
+                                                   " labels; the two must belong together"));
+  }
+  if (labels.shape[0] == 0) return absl::InvalidArgumentError(images_path + ": there are no examples in it");
+
+  const auto where = [&](size_t i) { return absl::StrCat(labels_path, ": label ", i); };
+  WEIR_ASSIGN_OR_RETURN(
+      std::vector<int32_t> chosen,
+      std::visit([&](const auto& values) { return ToClasses(values, classes, where); }, labels.values));
+  std::vector<int64_t> shape(images.shape.begin() + 1, images.shape.end());
+  if (shape.size() == 2) shape.insert(shape.begin(), 1);  // one channel
+  const bool bytes = std::holds_alternative<std::vector<uint8_t>>(images.values);
+  const float scale = config.has_scale() ? config.scale() : bytes ? 1.0f / 255 : 1.0f;
+  if (classes == 0) classes = CountClasses(chosen);
+  return Dataset(std::move(shape), std::move(images.values), scale, std::move(chosen), classes);
+}
+
+absl::StatusOr<Dataset> LoadCsv(const v1::DataFiles& files, const std::string& prefix,
+                                const v1::DataConfig& config, const std::string& base_dir,
+                                v1::ModelConfig::Loss loss, int classes) {
+  const std::string path = Resolve(files.path(), base_dir);
+  WEIR_ASSIGN_OR_RETURN(const std::string text, ReadFile(prefix + ".path", path));
+  WEIR_ASSIGN_OR_RETURN(CsvTable table, ParseCsv(path, text, {config.label_column(), config.header()}));
+  if (table.labels.empty()) return absl::InvalidArgumentError(path + ": there are no examples in it");
+  const float scale = config.has_scale() ? config.scale() : 1.0f;
+  if (loss == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
+    return Dataset({table.columns}, std::move(table.values), scale,
+                   std::vector<float>(table.labels.begin(), table.labels.end()));
+  }
+  const auto where = [&](size_t i) { return absl::StrCat(path, ":", table.lines[i]); };
+  WEIR_ASSIGN_OR_RETURN(std::vector<int32_t> labels, ToClasses(table.labels, classes, where));
+  if (classes == 0) classes = CountClasses(labels);
+  return Dataset({table.columns}, std::move(table.values), scale, std::move(labels), classes);
+}
+
+absl::StatusOr<Dataset> LoadSet(const v1::DataFiles& files, const std::string& prefix,
+                                const v1::DataConfig& config, const std::string& base_dir,
+                                v1::ModelConfig::Loss loss, int classes) {
+  if (config.format() == v1::DataConfig::FORMAT_IDX) return LoadIdx(files, prefix, config, base_dir, classes);
+  return LoadCsv(files, prefix, config, base_dir, loss, classes);
+}
+
+}  // namespace
+
+absl::StatusOr<DatasetPair> LoadData(const v1::DataConfig& config, const std::string& base_dir,
+                                     v1::ModelConfig::Loss loss) {
+  if (config.format() != v1::DataConfig::FORMAT_CSV && loss != v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY) {
+    return absl::InvalidArgumentError(
+        "model.loss mean_squared_error needs numbers as targets, which only data.format csv has; this data "
+        "has classes, for softmax_cross_entropy");
+  }
+  if (config.format() == v1::DataConfig::FORMAT_DIGITS) {
+    return LoadDigits(config.has_scale() ? config.scale() : kDigitsScale);
+  }
+  WEIR_ASSIGN_OR_RETURN(Dataset train, LoadSet(config.train(), "data.train", config, base_dir, loss, 0));
+  if (!config.has_test()) return DatasetPair{std::move(train), std::nullopt};
+  WEIR_ASSIGN_OR_RETURN(Dataset test,
+                        LoadSet(config.test(), "data.test", config, base_dir, loss, train.classes()));
+  if (test.shape() != train.shape()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("data.test has examples of shape [", absl::StrJoin(test.shape(), ", "),
+                     "], but data.train of [", absl::StrJoin(train.shape(), ", "), "]"));
+  }
+  return DatasetPair{std::move(train), std::move(test)};
+}
+
+}  // namespace weir

@@ -1,0 +1,170 @@
+#include <CLI/CLI.hpp>
+#include <csignal>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "client/client.h"
+#include "common/config/cluster_spec.h"
+#include "common/config/job_config.h"
+#include "common/exit_codes.h"
+#include "common/process.h"
+#include "common/status_macros.h"
+#include "common/telemetry/logging.h"
+#include "local/in_process_cluster.h"
+#include "worker/compute/compute_backend.h"
+#include "worker/data/load_data.h"
+#include "worker/evaluation.h"
+#include "worker/trainer.h"
+
+namespace weir {
+namespace {
+
+struct Flags {
+  std::string config, cluster, task, history, summary, log_format = "text";
+  std::vector<std::string> set;
+};
+
+// What a failed run means for whoever started this process.
+int ExitCodeOf(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return kExitOk;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kAborted:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kCancelled:
+      return kExitPeerLost;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kOutOfRange:
+      return kExitConfig;
+    default:
+      return kExitInternal;
+  }
+}
+
+// Everything between joining and leaving.
+absl::Status Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data, Model* model,
+                  Client* client) {
+  const Dataset* test = data.test.has_value() ? &*data.test : nullptr;
+  if (evaluator) return RunEvaluator(config, test, model, client);
+  Trainer trainer(config, data.train, model, client);
+  if (absl::Status status = trainer.Run(); !status.ok()) {
+    // The client found values in a gradient that are not finite.
+    if (status.code() != absl::StatusCode::kInvalidArgument) return status;
+    return absl::InternalError(absl::StrCat(status.message(),
+                                            ": training diverged; try a lower optimizer.learning_rate, "
+                                            "train.clip_norm or a warm-up"));
+  }
+  if (client->leading()) return EvaluateAndReport(/*final=*/true, test, model, client);
+  return absl::OkStatus();
+}
+
+absl::Status Run(const v1::JobConfig& config, const Flags& flags,
+                 const std::optional<TaskEnvironment>& environment) {
+  ClientOptions options;
+  options.job_config = config.SerializeAsString();
+  options.history_path = flags.history;
+  if (environment.has_value()) {
+    options.task = environment->task.ToString();
+    options.reader = environment->task.type == "evaluator";
+    options.rank = environment->cluster.WorkerRank(environment->task).value_or(0);
+    options.servers = environment->cluster.ps_addresses();
+  }
+  WEIR_ASSIGN_OR_RETURN(const DatasetPair data, LoadData(config.data(), ".", config.model().loss()));
+  WEIR_ASSIGN_OR_RETURN(const auto backend,
+                        MakeComputeBackend("cpu", static_cast<int>(config.compute().threads())));
+  WEIR_ASSIGN_OR_RETURN(const auto model,
+                        Model::Create(config.model(), data.train.shape(), data.train.outputs(),
+                                      config.data().batch_size(), backend.get()));
+  options.train_examples = options.reader ? 0 : static_cast<uint64_t>(data.train.size());
+
+  std::unique_ptr<InProcessCluster> local;
+  if (!environment.has_value()) {
+    if (config.cluster().workers() > 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cluster.workers is ", config.cluster().workers(),
+                       ", but without a cluster spec there is one worker, in this process; "
+                       "start `weir up --workers=",
+                       config.cluster().workers(), "` for more"));
+    }
+    InProcessCluster::Options cluster;
+    cluster.config = config;
+    cluster.summary_path = flags.summary;
+    WEIR_ASSIGN_OR_RETURN(local, InProcessCluster::Start(std::move(cluster)));
+    options.servers = local->addresses();
+  }
+  {
+    WEIR_ASSIGN_OR_RETURN(const auto client, Client::Join(options, model->spec()));
+    absl::Status status = Work(config, options.reader, data, model.get(), client.get());
+    const absl::Status left = client->Leave(std::string(status.message()));
+    if (!status.ok()) return status;
+    if (!left.ok()) LogWarning("could not take leave: ", left.message());
+  }
+  return local == nullptr ? absl::OkStatus() : local->Wait();
+}
+
+int Main(const Flags& flags) {
+  const auto config = LoadJobConfig(flags.config, flags.set);
+  if (!config.ok()) {
+    LogError(config.status().message());
+    return kExitConfig;
+  }
+  const auto environment = FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task);
+  if (!environment.ok()) {
+    LogError(environment.status().message());
+    return kExitConfig;
+  }
+  const std::string task = environment->has_value() ? (*environment)->task.ToString() : "";
+  InitLogging({*ParseLogFormat(flags.log_format), LogLevel::kInfo, task});
+  if (environment->has_value()) {
+    if ((*environment)->task.type == "ps") {
+      LogError("this is worker, but the task is ", task, "; start `ps_server` for it");
+      return kExitConfig;
+    }
+    if (!flags.summary.empty()) {
+      LogError(
+          "--summary is for a job in one process; in a cluster ps:0 writes it (`ps_server --summary=FILE`)");
+      return kExitUsage;
+    }
+  }
+  BlockSignals({SIGINT, SIGTERM});
+  SignalWaiter signals({SIGINT, SIGTERM}, [](int signal) {
+    // The coordinator sees the connection break and gives this worker's work to the others.
+    LogWarning("got signal ", signal, "; leaving");
+    std::_Exit(kExitDrained);
+  });
+  const absl::Status status = Run(*config, flags, *environment);
+  if (!status.ok()) LogError(status.message());
+  return ExitCodeOf(status);
+}
+
+}  // namespace
+}  // namespace weir
+
+int main(int argc, char** argv) {
+  weir::Flags flags;
+  CLI::App app(
+      "One worker, chief or evaluator of a Weir job. Without a cluster spec the whole job runs in this "
+      "process.");
+  app.add_option("--config", flags.config, "The job's config (JSON)")->required();
+  app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
+  app.add_option("--cluster", flags.cluster, "Cluster spec (JSON), instead of TF_CONFIG's");
+  app.add_option("--task", flags.task,
+                 "This task, worker:INDEX, chief:0 or evaluator:0, instead of TF_CONFIG's");
+  app.add_option("--history", flags.history, "Where to log every answer of the servers, as lines of JSON");
+  app.add_option("--summary", flags.summary, "Without a cluster: where to write the job's summary (JSON)");
+  app.add_option("--log_format", flags.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? weir::kExitOk : weir::kExitUsage;
+  }
+  return weir::Main(flags);
+}

@@ -1,0 +1,286 @@
+#include "worker/model/layer.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/random.h"
+#include "common/status_macros.h"
+
+namespace weir {
+namespace {
+
+using Shape = std::vector<int64_t>;
+using v1::LayerConfig;
+
+constexpr int64_t kMostElements = int64_t{1} << 30;  // of one example between two layers
+
+class Dense final : public Layer {
+ public:
+  Dense(std::string name, int64_t inputs, int64_t units, Initializer init)
+      : name_(std::move(name)), inputs_(inputs), shape_{units}, init_(init) {}
+
+  const Shape& output_shape() const override { return shape_; }
+  std::vector<TensorSpec> Tensors() const override {
+    return {{name_ + "/weight", {inputs_, shape_[0]}, TensorKind::kParameter, init_},
+            {name_ + "/bias", {shape_[0]}, TensorKind::kParameter, Initializer::Zeros()}};
+  }
+  void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x,
+               float* y) override {
+    backend->Gemm(false, false, pass.n, shape_[0], inputs_, 1, x, weights, 0, y);
+    backend->AddBias(pass.n, shape_[0], weights + inputs_ * shape_[0], y);
+  }
+  void Backward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x, const float*,
+                const float* dy, float* dx, float* gradients) override {
+    backend->Gemm(true, false, inputs_, shape_[0], pass.n, 1, x, dy, 1, gradients);
+    backend->BiasGradient(pass.n, shape_[0], dy, gradients + inputs_ * shape_[0]);
+    if (dx != nullptr) backend->Gemm(false, true, pass.n, inputs_, shape_[0], 1, dy, weights, 0, dx);
+  }
+
+ private:
+  const std::string name_;
+  const int64_t inputs_;
+  const Shape shape_;
+  const Initializer init_;
+};
+
+class Conv2d final : public Layer {
+ public:
+  Conv2d(std::string name, const Window& window, int64_t filters, Initializer init)
+      : name_(std::move(name)),
+        window_(window),
+        filters_(filters),
+        shape_{filters, window.out_height(), window.out_width()},
+        init_(init) {}
+
+  const Shape& output_shape() const override { return shape_; }
+  std::vector<TensorSpec> Tensors() const override {
+    return {{name_ + "/weight",
+             {filters_, window_.channels, window_.kernel, window_.kernel},
+             TensorKind::kParameter,
+             init_},
+            {name_ + "/bias", {filters_}, TensorKind::kParameter, Initializer::Zeros()}};
+  }
+  void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x,
+               float* y) override {
+    backend->Conv2dForward(window_, filters_, pass.n, x, weights, weights + WeightElements(), y);
+  }
+  void Backward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x, const float*,
+                const float* dy, float* dx, float* gradients) override {
+    backend->Conv2dBackward(window_, filters_, pass.n, x, weights, dy, dx, gradients,
+                            gradients + WeightElements());
+  }
+
+ private:
+  int64_t WeightElements() const { return filters_ * window_.channels * window_.kernel * window_.kernel; }
+
+  const std::string name_;
+  const Window window_;
+  const int64_t filters_;
+  const Shape shape_;
+  const Initializer init_;
+};
+
+class MaxPool final : public Layer {
+ public:
+  explicit MaxPool(const Window& window)
+      : window_(window), shape_{window.channels, window.out_height(), window.out_width()} {}
+
+  const Shape& output_shape() const override { return shape_; }
+  absl::Status Reserve(ComputeBackend* backend, int64_t max_batch) override {
+    WEIR_ASSIGN_OR_RETURN(argmax_, Buffer<int32_t>::Make(backend, ComputeBackend::Memory::kDevice,
+                                                         max_batch * ShapeElements(shape_)));
+    return absl::OkStatus();
+  }
+  void Forward(ComputeBackend* backend, const Pass& pass, const float*, const float* x, float* y) override {
+    backend->MaxPoolForward(window_, pass.n, x, y, argmax_.get());
+  }
+  void Backward(ComputeBackend* backend, const Pass& pass, const float*, const float*, const float*,
+                const float* dy, float* dx, float*) override {
+    if (dx != nullptr) backend->MaxPoolBackward(window_, pass.n, dy, argmax_.get(), dx);
+  }
+
+ private:
+  const Window window_;
+  const Shape shape_;
+  Buffer<int32_t> argmax_;
+};
+
+class Flatten final : public Layer {
+ public:
+  explicit Flatten(const Shape& input) : shape_{ShapeElements(input)} {}
+
+  const Shape& output_shape() const override { return shape_; }
+  bool is_view() const override { return true; }
+  void Forward(ComputeBackend*, const Pass&, const float*, const float*, float*) override {}
+  void Backward(ComputeBackend*, const Pass&, const float*, const float*, const float*, const float*, float*,
+                float*) override {}
+
+ private:
+  const Shape shape_;
+};
+
+class ActivationLayer final : public Layer {
+ public:
+  ActivationLayer(Activation kind, Shape shape) : kind_(kind), shape_(std::move(shape)) {}
+
+  const Shape& output_shape() const override { return shape_; }
+  void Forward(ComputeBackend* backend, const Pass& pass, const float*, const float* x, float* y) override {
+    backend->ActivationForward(kind_, pass.n * ShapeElements(shape_), x, y);
+  }
+  void Backward(ComputeBackend* backend, const Pass& pass, const float*, const float* x, const float* y,
+                const float* dy, float* dx, float*) override {
+    if (dx != nullptr) backend->ActivationBackward(kind_, pass.n * ShapeElements(shape_), x, y, dy, dx);
+  }
+
+ private:
+  const Activation kind_;
+  const Shape shape_;
+};
+
+class DropoutLayer final : public Layer {
+ public:
+  DropoutLayer(const std::string& name, float rate, Shape shape)
+      : purpose_("dropout/" + name), rate_(rate), shape_(std::move(shape)) {}
+
+  const Shape& output_shape() const override { return shape_; }
+  void Forward(ComputeBackend* backend, const Pass& pass, const float*, const float* x, float* y) override {
+    backend->Dropout(Mask(pass), pass.n * ShapeElements(shape_), x, y);
+  }
+  void Backward(ComputeBackend* backend, const Pass& pass, const float*, const float*, const float*,
+                const float* dy, float* dx, float*) override {
+    if (dx != nullptr) backend->Dropout(Mask(pass), pass.n * ShapeElements(shape_), dy, dx);
+  }
+
+ private:
+  DropoutMask Mask(const Pass& pass) const {
+    return {pass.training ? rate_ : 0, RandomKey(pass.random.seed, purpose_), pass.random.batch,
+            pass.random.first_example * ShapeElements(shape_)};
+  }
+
+  const std::string purpose_;
+  const float rate_;
+  const Shape shape_;
+};
+
+// ---- from the config ----
+
+std::string TypeName(LayerConfig::Type type) {
+  return absl::AsciiStrToLower(LayerConfig::Type_Name(type)).substr(sizeof "LAYER_" - 1);
+}
+
+// Builds one layer; `where_` opens every message.
+class Maker {
+ public:
+  Maker(const LayerConfig& config, int position, const Shape& input)
+      : config_(config),
+        input_(input),
+        name_(config.has_name() ? config.name() : absl::StrCat(TypeName(config.type()), "_", position)),
+        where_(absl::StrCat("model.layers[", position, "]")) {}
+
+  absl::StatusOr<std::unique_ptr<Layer>> Make() {
+    switch (config_.type()) {
+      case LayerConfig::LAYER_DENSE: {
+        if (input_.size() != 1) {
+          return Misfit("takes a flat input [k]", "put a layer of type flatten before it");
+        }
+        const int64_t units = config_.units();
+        return {std::make_unique<Dense>(name_, input_[0], units, Init(input_[0], units))};
+      }
+      case LayerConfig::LAYER_CONV2D: {
+        WEIR_ASSIGN_OR_RETURN(const Window window, MakeWindow(1));
+        const int64_t area = window.kernel * window.kernel, filters = config_.filters();
+        return {
+            std::make_unique<Conv2d>(name_, window, filters, Init(window.channels * area, filters * area))};
+      }
+      case LayerConfig::LAYER_MAX_POOL: {
+        WEIR_ASSIGN_OR_RETURN(const Window window, MakeWindow(config_.kernel()));
+        return {std::make_unique<MaxPool>(window)};
+      }
+      case LayerConfig::LAYER_FLATTEN:
+        return {std::make_unique<Flatten>(input_)};
+      case LayerConfig::LAYER_RELU:
+        return {std::make_unique<ActivationLayer>(Activation::kRelu, input_)};
+      case LayerConfig::LAYER_GELU:
+        return {std::make_unique<ActivationLayer>(Activation::kGelu, input_)};
+      case LayerConfig::LAYER_TANH:
+        return {std::make_unique<ActivationLayer>(Activation::kTanh, input_)};
+      case LayerConfig::LAYER_DROPOUT:
+        return {std::make_unique<DropoutLayer>(name_, config_.rate(), input_)};
+      case LayerConfig::LAYER_UNSPECIFIED:
+        break;  // refused with the config
+    }
+    std::abort();
+  }
+
+ private:
+  absl::StatusOr<Window> MakeWindow(int64_t default_stride) const {
+    if (input_.size() != 3) {
+      return Misfit("takes images [channels, height, width]",
+                    "use it before any flatten or dense layer, on image data");
+    }
+    Window window;
+    window.channels = input_[0];
+    window.height = input_[1];
+    window.width = input_[2];
+    window.kernel = config_.kernel();
+    window.stride = config_.has_stride() ? config_.stride() : default_stride;
+    window.padding = config_.padding();
+    if (window.kernel > std::min(window.height, window.width) + 2 * window.padding) {
+      return Misfit(absl::StrCat("has a kernel of ", window.kernel, " x ", window.kernel, " and padding ",
+                                 window.padding),
+                    "the kernel must fit into the padded image");
+    }
+    return window;
+  }
+
+  Initializer Init(int64_t fan_in, int64_t fan_out) const {
+    switch (config_.init()) {
+      case LayerConfig::INIT_ZEROS:
+        return Initializer::Zeros();
+      case LayerConfig::INIT_GLOROT_UNIFORM:
+        return Initializer::GlorotUniform(fan_in, fan_out);
+      default:
+        return Initializer::HeNormal(fan_in);
+    }
+  }
+
+  absl::Status Misfit(absl::string_view what, absl::string_view advice) const {
+    return absl::InvalidArgumentError(absl::StrCat(where_, " (", TypeName(config_.type()), ") ", what,
+                                                   ", but its input has the shape ", ShapeString(input_),
+                                                   "; ", advice));
+  }
+
+  const LayerConfig& config_;
+  const Shape& input_;
+  const std::string name_;
+  const std::string where_;
+};
+
+}  // namespace
+
+std::string ShapeString(const Shape& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
+
+int64_t ShapeElements(const Shape& shape) {
+  int64_t n = 1;
+  for (const int64_t d : shape) n *= d;
+  return n;
+}
+
+absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const LayerConfig& config, int position,
+                                                 const Shape& input_shape) {
+  WEIR_ASSIGN_OR_RETURN(std::unique_ptr<Layer> layer, Maker(config, position, input_shape).Make());
+  double elements = 1;
+  for (const int64_t d : layer->output_shape()) elements *= static_cast<double>(d);
+  if (elements > static_cast<double>(kMostElements)) {
+    return absl::InvalidArgumentError(absl::StrCat("model.layers[", position, "] gives ", elements,
+                                                   " values an example; at most ", kMostElements,
+                                                   " are allowed"));
+  }
+  return layer;
+}
+
+}  // namespace weir

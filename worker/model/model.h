@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/model_spec.h"
+#include "proto/job_config.pb.h"
+#include "worker/compute/compute_backend.h"
+#include "worker/data/dataset.h"
+#include "worker/model/layer.h"
+
+namespace weir {
+
+struct Evaluation {
+  double loss = 0;                 // mean over the examples
+  std::optional<double> accuracy;  // the share of right classes; none for mean_squared_error
+  int64_t examples = 0;
+};
+
+// A model from the config: a list of layers and a loss. It computes losses and gradients; who provides its
+// weights and what becomes of its gradients is not its concern.
+//
+// weights() and gradients() are host memory: all tensors of spec() end to end, in its order. On a device with
+// memory of its own each call of ForwardBackward and Evaluate first copies the weights there, and
+// ForwardBackward copies the gradients back. The weights are unspecified until the owner writes them.
+//
+// Not thread-safe. All memory is taken by Create.
+class Model {
+ public:
+  // config has passed the job config's checks. input_shape: of one example. outputs: what the last layer must
+  // give (Dataset::outputs). max_batch: examples of the largest batch. The backend must outlive the model.
+  // InvalidArgument: the layer, the shapes that do not fit and what to do; ResourceExhausted: too large for
+  // the device.
+  static absl::StatusOr<std::unique_ptr<Model>> Create(const v1::ModelConfig& config,
+                                                       const std::vector<int64_t>& input_shape,
+                                                       int64_t outputs, int64_t max_batch,
+                                                       ComputeBackend* backend);
+
+  const ModelSpec& spec() const { return spec_; }
+  int64_t max_batch() const { return max_batch_; }
+
+  absl::Span<float> weights();
+  absl::Span<float> gradients();
+  void ZeroGradients();
+
+  // Called with the index (in spec()) of each tensor whose gradient is complete in gradients(), from the last
+  // to the first, as the backward pass goes on.
+  using GradientReady = std::function<void(size_t tensor)>;
+
+  // Adds the gradient of (sum of the examples' losses) / divisor to gradients(); with the size of the whole
+  // batch as divisor, its micro-batches add up to the gradient of the batch's mean loss. Returns the sum of
+  // the losses. The error is the device's. batch.n <= max_batch().
+  absl::StatusOr<double> ForwardBackward(const Batch& batch, int64_t divisor, const RandomContext& random,
+                                         const GradientReady& ready = nullptr);
+
+  // The mean loss and the accuracy over a whole dataset, without dropout.
+  absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset);
+
+ private:
+  // A layer and where its tensors begin in the address space and in spec().
+  struct Stage {
+    std::unique_ptr<Layer> layer;
+    int64_t offset = 0;
+    int64_t elements = 0;
+    size_t first_tensor = 0;
+    size_t tensors = 0;
+    int64_t output_elements = 0;  // of one example
+    Buffer<float> output;         // [max_batch, output shape...]; none for a view
+    const float* x = nullptr;     // of the pass at hand
+    const float* y = nullptr;
+  };
+
+  Model(v1::ModelConfig::Loss loss, int64_t max_batch, ComputeBackend* backend)
+      : loss_(loss), max_batch_(max_batch), backend_(backend) {}
+  absl::Status BuildStages(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,
+                           int64_t outputs);
+  absl::Status TakeMemory();
+
+  template <typename T>
+  T* OnHost(const Buffer<T>& device, const Buffer<T>& staged) const;
+  template <typename T>
+  const T* OnDevice(const std::vector<T>& host, const Buffer<T>& device);
+
+  void UploadWeights();
+  // Runs the layers and queues the losses, in training their gradients too.
+  void Forward(const Batch& batch, const Pass& pass, float gradient_scale);
+  // Queues the gradients' way from the last layer down to the first that has parameters.
+  absl::Status Backward(const Pass& pass, const GradientReady& ready);
+  absl::StatusOr<double> SumLosses(int64_t n);
+
+  const v1::ModelConfig::Loss loss_;
+  const int64_t max_batch_;
+  ComputeBackend* const backend_;
+  ModelSpec spec_;
+  size_t elements_ = 0;
+  std::vector<Stage> stages_;
+  size_t first_trained_ = 0;  // the first stage with parameters; nothing before it needs gradients
+  int64_t input_elements_ = 0, outputs_ = 0;
+
+  // From `staged_weights_` on they are made only where the device's memory is not the host's.
+  Buffer<float> weights_, gradients_, losses_;
+  Buffer<int32_t> predictions_;
+  Buffer<float> staged_weights_, staged_gradients_, staged_losses_, features_, targets_;
+  Buffer<int32_t> staged_predictions_, labels_;
+  Buffer<float> upstream_[2];  // gradients between layers, in turns
+};
+
+}  // namespace weir

@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "client/client.h"
+#include "proto/job_config.pb.h"
+#include "worker/data/dataset.h"
+#include "worker/data/example_order.h"
+#include "worker/model/model.h"
+
+namespace weir {
+
+// The training loop of one worker: asks its client for work, computes gradients, pushes them, until the job's
+// examples are done. The same loop in every mode. Not thread-safe.
+//
+// A gradient depends on the weights and on (seed, batch) alone: the examples of a batch, their order and the
+// dropout masks follow from these.
+class Trainer {
+ public:
+  // All of them outlive the trainer. `train` and `model` agree in shapes; the client has joined with
+  // model->spec().
+  Trainer(const v1::JobConfig& config, const Dataset& train, Model* model, Client* client);
+
+  // Returns when the job's examples are done. Internal: training diverged; otherwise the client's errors.
+  absl::Status Run();
+
+ private:
+  // A gradient on its way: the buffer is free again when its push is answered.
+  struct Outgoing {
+    std::vector<float> gradient;
+    std::optional<Future<PushResult>> push;
+    std::optional<Future<PushPullResult>> exchange;
+  };
+
+  absl::Status Step(const Work& work);
+  // Makes model_->weights() those of the work's clock. False: that clock is past, ask for other work.
+  absl::StatusOr<bool> LoadWeights(uint64_t clock);
+  // The mean gradient over the work's examples, clipped, into model_->gradients().
+  absl::Status ComputeGradient(const Work& work);
+  void HoldBack(const Work& work) const;
+  // A buffer that no push in the air reads; the error of a push that ended.
+  absl::StatusOr<Outgoing*> FreeBuffer();
+
+  const v1::JobConfig& config_;
+  const Dataset& train_;
+  Model* const model_;
+  Client* const client_;
+
+  ExampleOrder order_;
+  std::vector<int32_t> indexes_;
+  Batch batch_;
+  Progress progress_;
+
+  // Pulls land here, so that the model's weights stay as they are until the next clock begins.
+  std::vector<float> incoming_;
+  // What the model's weights are from.
+  std::optional<uint64_t> clock_;
+  PullResult base_;
+  // The exchange in the air, if any, pulls at this clock.
+  uint64_t exchange_clock_ = 0;
+  Outgoing* exchange_ = nullptr;
+  std::vector<std::unique_ptr<Outgoing>> outgoing_;
+};
+
+// The model's tensors in flat memory that holds them end to end.
+std::vector<MutableTensor> TensorsOf(const ModelSpec& spec, absl::Span<float> flat);
+std::vector<ConstTensor> TensorsOf(const ModelSpec& spec, absl::Span<const float> flat);
+
+}  // namespace weir
