@@ -46,7 +46,7 @@ namespace weir {
 // says whom it was for.
 //
 // Thread-safe. Tensors handed to Pull() and Push() belong to the caller and must live, unchanged in the case
-// of Push(), until the Future is ready.
+// of Push(), until the Future is ready. A Future that holds an error leaves a pull's tensors written in part.
 
 struct ClientOptions {
   // Addresses of ps:0, ps:1, ...: "host:port" or "unix:/path".
@@ -75,6 +75,9 @@ struct Work {
   uint64_t batch = 0;
   uint64_t first_example = 0;
   uint64_t examples = 0;
+  // No further work at this clock is this worker's, as far as is known now: its push may be joined with the
+  // next pull. False only in sync.
+  bool last_of_clock = true;
 };
 
 // A tensor in the caller's memory, row-major.
@@ -88,10 +91,12 @@ struct MutableTensor {
 };
 
 struct PullResult {
-  // By shard: the version that was read. In sync all counts are equal, the step.
+  // By shard: the version that was read, counted in updates. In sync all are equal, the step.
   std::vector<uint64_t> versions;
-  // sync: the step of this pull is past (it was made without this worker), and nothing was written.
-  // `versions` tells the open one.
+  // By shard: in which of its lives it counted them.
+  std::vector<uint64_t> incarnations;
+  // sync: the step of this pull is past (it was made without this worker), and the tensors hold nothing to go
+  // on from. NextWork() tells the open one.
   bool past = false;
 };
 
@@ -134,7 +139,8 @@ class Client {
   // job's; names the first difference.
   static absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options, const ModelSpec& model);
 
-  // Leaves if Leave() was not called. Outstanding calls are cancelled.
+  // Leaves if Leave() was not called. Outstanding calls are cancelled and have ended when it returns. Not to
+  // be called from a Future's OnReady().
   virtual ~Client() = default;
 
   // The next gradient to compute, in the order in which they are to be pushed. Waits while there is none.
@@ -149,7 +155,10 @@ class Client {
   virtual Future<PushResult> Push(const Work& work, const PullResult& base,
                                   std::vector<ConstTensor> gradient) = 0;
 
-  // Push(work), and the Pull at the next clock, as one exchange with each shard.
+  // Push(work), and the Pull at the next clock, as one exchange with each shard. For the last work of a clock
+  // (Work::last_of_clock); before it, Push(). `weights` is not written before the push has taken effect; so
+  // in sync NextWork() may still give out a part of the same step, that of a worker that died, to be computed
+  // from them.
   virtual Future<PushPullResult> PushPull(const Work& work, const PullResult& base,
                                           std::vector<ConstTensor> gradient,
                                           std::vector<MutableTensor> weights) = 0;

@@ -14,8 +14,10 @@ ARROWS = {
     "common": {"proto"},
     "ps_server": {"proto", "common"},
     "client": {"proto", "common"},
-    "worker": {"proto", "common", "client"},
+    "worker": {"proto", "common", "client", "local"},
     "cli": {"proto", "common", "client"},
+    # Where servers and workers meet in one process; what includes it is main's business alone.
+    "local": {"proto", "common", "ps_server"},
 }
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -77,6 +79,8 @@ def faults_of_includes(root):
                 continue
             if first in ARROWS and first != folder and first not in ARROWS[folder]:
                 yield where + f"{folder} must not include {first} ({header})"
+            if folder != "local" and first == "local" and path.name != "main.cc":
+                yield where + f"only main.cc includes local ({header})"
             if first == "tests" or header.startswith(("catch2/", "benchmark/")):
                 yield where + f"only tests include {header}"
             for name, pattern, allowed, names in rules:
@@ -126,6 +130,8 @@ def check_that_faults_are_found():
         "worker/cuda_backend.cc": ("#include <cuda_runtime.h>\n#include <cublas_v2.h>\n", None),
         "ps_server/push_service.cc": ("#include <grpcpp/server.h>\n", None),
         "ps_server/server.cc": ("#include <grpcpp/server.h>\n", None),
+        "worker/main.cc": ('#include "local/in_process_cluster.h"\n', None),
+        "worker/loop.cc": ('#include "local/in_process_cluster.h"\n', "worker/loop.cc:1: only main.cc includes local"),
         "worker/i.cc": ('#include "catch2/catch.hpp"\n', "worker/i.cc:1: only tests include"),
         "worker/j.cc": ('#include "../common/random.h"\n', "worker/j.cc:1: \"../common/random.h\": write the path"),
         "common/k.h": ("int x;\n", "common/k.h:1: a header needs #pragma once"),

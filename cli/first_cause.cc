@@ -1,0 +1,102 @@
+#include "cli/first_cause.h"
+
+#include <signal.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/format.h"
+#include "common/exit_codes.h"
+
+namespace weir {
+namespace {
+
+// What a code means and what to do about it.
+struct CodeText {
+  int code;
+  const char* meaning;
+  const char* hint;
+};
+
+constexpr CodeText kCodes[] = {
+    {kExitUsage, "bad command line",
+     "the task refused its flags: are `weir`, `ps_server` and `worker` of the same build?"},
+    {kExitInternal, "internal fault",
+     "if the lines above speak of a loss or gradient that is not finite, lower optimizer.learning_rate or "
+     "set "
+     "train.clip_norm; else it is a fault of the program, and its whole log helps to find it"},
+    {kExitConfig, "bad config, data or address",
+     "trying again will not help: correct what the lines above name; `weir config check` looks at the config "
+     "alone"},
+    {kExitPeerLost, "a peer was lost",
+     "the lines above name the peer; look at its log, and at whether this machine was overloaded; then start "
+     "again"},
+    {kExitDrained, "ended by SIGTERM", "something outside of `weir` ended it"},
+};
+
+const CodeText* Find(int code) {
+  for (const auto& text : kCodes) {
+    if (text.code == code) return &text;
+  }
+  return nullptr;
+}
+
+bool IsServer(const TaskExit& exit) { return absl::StartsWith(exit.task, "ps:"); }
+
+bool EndedFromOutside(const ProcessExit& exit) {
+  return exit.signal == SIGKILL || exit.signal == SIGTERM || exit.code == kExitDrained;
+}
+
+}  // namespace
+
+ExitMeaning MeaningOf(const TaskExit& exit) {
+  if (exit.exit.ok() || exit.was_ended) return ExitMeaning::kExpected;
+  return EndedFromOutside(exit.exit) && !IsServer(exit) ? ExitMeaning::kSurvivable : ExitMeaning::kFatal;
+}
+
+std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits) {
+  enum Rank { kOwnFault, kConsequence, kOnlyLost, kNone };
+  const auto rank = [](const TaskExit& exit) {
+    const ExitMeaning meaning = MeaningOf(exit);
+    if (meaning == ExitMeaning::kExpected) return kNone;
+    if (meaning == ExitMeaning::kSurvivable) return kOnlyLost;
+    return exit.exit.code == kExitPeerLost ? kConsequence : kOwnFault;
+  };
+  std::optional<size_t> best;
+  for (size_t i = 0; i < exits.size(); ++i) {
+    if (rank(exits[i]) != kNone && (!best.has_value() || rank(exits[i]) < rank(exits[*best]))) best = i;
+  }
+  return best;
+}
+
+std::string DescribeExit(const TaskExit& exit) {
+  const std::string after = absl::StrCat(" after ", FormatSeconds(exit.seconds));
+  if (exit.exit.signal != 0) return absl::StrCat(exit.task, " was killed by ", exit.exit.ToString(), after);
+  const CodeText* text = Find(exit.exit.code);
+  return absl::StrCat(exit.task, " exited with ", exit.exit.code,
+                      text == nullptr ? "" : absl::StrCat(" (", text->meaning, ")"), after);
+}
+
+std::string HintFor(const TaskExit& exit) {
+  switch (exit.exit.signal) {
+    case 0: {
+      const CodeText* text = Find(exit.exit.code);
+      return text == nullptr ? "" : text->hint;
+    }
+    case SIGKILL:
+      return "killed from outside; if by the kernel for want of memory, `dmesg` says so";
+    case SIGTERM:
+      return "something outside of `weir` ended it";
+    case SIGSEGV:
+    case SIGABRT:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGILL:
+      return "it crashed, which is a fault of the program; its whole log helps to find it";
+    default:
+      return "";
+  }
+}
+
+int ExitCodeFor(const TaskExit& cause) { return cause.exit.signal != 0 ? kExitPeerLost : cause.exit.code; }
+
+}  // namespace weir

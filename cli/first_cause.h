@@ -1,0 +1,41 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/subprocess.h"
+
+// Which of the tasks that ended is why a job failed, and how to say it. Pure functions.
+namespace weir {
+
+// The end of one task of a local cluster.
+struct TaskExit {
+  std::string task;  // "worker:1"
+  ProcessExit exit;
+  double seconds = 0;      // since the task was started
+  bool was_ended = false;  // by `weir` itself, which had decided to end the job
+};
+
+enum class ExitMeaning {
+  kExpected,    // done, or ended by us
+  kSurvivable,  // somebody ended a worker or evaluator from outside: the job goes on without it
+  kFatal,       // ends the job
+};
+ExitMeaning MeaningOf(const TaskExit& exit);
+
+// The index of the exit that explains the failure of a job; `exits` in the order in which they were seen. 138
+// says that another task was lost, so it is a consequence wherever any other fatal exit is there; a
+// survivable one explains a failure only where no fatal one is. None: nothing failed.
+std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits);
+
+// "worker:1 exited with 70 (internal fault) after 3.20 s"; "ps:0 was killed by signal 9 (Killed) after 12.0
+// s".
+std::string DescribeExit(const TaskExit& exit);
+// What to do about it; "" if nothing can be said.
+std::string HintFor(const TaskExit& exit);
+
+// What `weir up` exits with for this cause: the task's own code, 138 where a signal ended it.
+int ExitCodeFor(const TaskExit& cause);
+
+}  // namespace weir

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+// Numbers and tables as people read them. Pure functions.
+namespace weir {
+
+// "950 ms", "4.21 s", "12.3 s", "3 min 20 s", "2 h 05 min"; "-" if it is not a finite number >= 0.
+std::string FormatSeconds(double seconds);
+// "1,234,567".
+std::string FormatCount(uint64_t count);
+// "312", "4.56k", "45.2k", "1.23M"; "-" if it is not a finite number >= 0.
+std::string FormatRate(double per_second);
+// "512 B", "33.1 MB" (decimal).
+std::string FormatBytes(uint64_t bytes);
+// "98.32%" of a share in [0, 1]; "-" if it is not in it.
+std::string FormatPercent(double share);
+// "0.1234", "1.23e-05"; "nan", "inf" as they are: a loss may become either.
+std::string FormatLoss(double loss);
+
+// Columns as wide as their widest cell; the first one is aligned left, the others right unless told.
+class Table {
+ public:
+  explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}
+  // As many cells as the header has.
+  void AddRow(std::vector<std::string> cells);
+  void AlignLeft(size_t column);
+  // Lines with line feeds: the header, a rule, the rows.
+  std::string ToString() const;
+
+ private:
+  std::vector<std::vector<std::string>> rows_;
+  std::vector<size_t> left_ = {0};
+};
+
+// The printable form of text from outside: each control character but a tab is shown as \xNN, so that it
+// cannot steer the terminal.
+std::string Printable(absl::string_view text);
+
+}  // namespace weir

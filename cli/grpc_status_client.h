@@ -1,0 +1,28 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "proto/coordinator.pb.h"
+
+namespace weir {
+
+// Asks a coordinator how the job is. Thread-safe.
+class StatusClient {
+ public:
+  // `address`: host:port, as a cluster spec writes it. Connects at the first Get.
+  explicit StatusClient(const std::string& address);
+  ~StatusClient();
+
+  // Unavailable or DeadlineExceeded: nothing answers at the address. Waits out `deadline` only if something
+  // is there.
+  absl::StatusOr<v1::ClusterStatus> Get(absl::Duration deadline);
+
+ private:
+  struct Connection;
+  std::unique_ptr<Connection> connection_;
+};
+
+}  // namespace weir

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+
+// Where the other parts of Weir lie: beside this program in a bundle (bin/), or in the folders of a build
+// tree.
+namespace weir {
+
+struct Binaries {
+  std::string ps_server;
+  std::string worker;
+};
+
+// Looks in `bin_dir` alone if that is not empty. NotFound names the places.
+absl::StatusOr<Binaries> FindBinaries(const std::string& bin_dir);
+
+// "configs/digits.json" in one of the folders above this program (a bundle's or repository's root), or above
+// the working folder. NotFound names `name`.
+absl::StatusOr<std::string> FindShipped(const std::string& name);
+
+}  // namespace weir

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <signal.h>
+
+#include <optional>
+
+namespace weir {
+
+// Turns SIGINT, SIGTERM and SIGHUP (the terminal is gone) into something to wait for. Made in main before any
+// other thread, which then inherits that they are blocked; one object at a time.
+class Interrupts {
+ public:
+  Interrupts();
+  ~Interrupts();
+  Interrupts(const Interrupts&) = delete;
+  Interrupts& operator=(const Interrupts&) = delete;
+
+  // Readable while a signal is pending; for poll.
+  int fd() const { return fd_; }
+  // The next pending signal.
+  std::optional<int> Next();
+
+ private:
+  sigset_t before_;
+  int fd_;
+};
+
+}  // namespace weir

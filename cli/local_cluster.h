@@ -1,0 +1,96 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "cli/console.h"
+#include "cli/first_cause.h"
+#include "cli/installation.h"
+#include "cli/task_log.h"
+#include "common/mutex.h"
+#include "common/subprocess.h"
+
+namespace weir {
+
+// The tasks of one job as processes on this machine, each with its log. Servers bind free ports themselves
+// and say them through files, so no port is ever guessed. One thread owns it. No process outlives it: not
+// where it is destroyed, nor where this program is killed.
+class LocalCluster {
+ public:
+  struct Options {
+    Binaries binaries;
+    std::string config;
+    std::vector<std::string> overrides;  // of every task
+    int ps = 1;
+    int workers = 1;
+    bool evaluator = false;
+    std::optional<int> http_port;  // of ps:0
+    std::string log_dir;           // exists
+    ShowLines show = ShowLines::kNotable;
+    Console* console = nullptr;  // outlives this
+  };
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(Options options);
+  ~LocalCluster();
+  LocalCluster(const LocalCluster&) = delete;
+  LocalCluster& operator=(const LocalCluster&) = delete;
+
+  absl::Status StartServers();
+  // The servers that have not said their port yet: "ps:1".
+  absl::StatusOr<std::vector<std::string>> MissingServers();
+  // Workers and evaluator. MissingServers() is empty.
+  absl::Status StartWorkers();
+  // Of ps:0, once MissingServers() is empty.
+  const std::string& coordinator_address() const { return ps_addresses_[0]; }
+
+  // The tasks that ended since the last call, in the order in which they did. Waits until there is one,
+  // `also` (a file descriptor) is readable, or `limit` is over.
+  std::vector<TaskExit> WaitForExits(int also, absl::Duration limit);
+  // To all tasks; from now on their ends count as our wish.
+  void EndAll(int signal);
+  // Of all tasks' logs (TaskLog).
+  void ShowHeld(absl::Time until);
+  void Mute();
+
+  // Tasks whose end WaitForExits has not returned.
+  std::vector<std::string> running() const;
+  bool ServersRun() const;
+  bool WorkersRun() const;
+
+  std::vector<std::string> LastLines(const std::string& task) const;
+  // Where ps:0 writes the job's summary.
+  std::string summary_path() const;
+
+ private:
+  struct TaskProcess {
+    std::string name;
+    bool server = false;
+    bool ended = false;  // WaitForExits has returned it
+    std::unique_ptr<TaskLog> log;
+    std::unique_ptr<Subprocess> process;  // its threads use `log`
+  };
+  LocalCluster(Options options, int wake) : options_(std::move(options)), wake_(wake) {}
+
+  absl::Status Start(const std::string& type, int index, const std::string& program,
+                     const std::string& cluster, std::vector<std::string> more_args);
+  std::string PortFile(int server) const;
+
+  const Options options_;
+  const int wake_;  // eventfd: exits_ has grown
+  std::atomic<bool> ending_{false};
+  Mutex mutex_;
+  std::vector<TaskExit> exits_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> ps_addresses_;  // by index; "" until it is known
+  std::deque<TaskProcess> tasks_;          // last: its threads use what is above
+};
+
+}  // namespace weir

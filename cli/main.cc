@@ -1,0 +1,192 @@
+// The command line of `weir`. All of CLI11 is here.
+#include <cstdio>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "CLI/CLI.hpp"
+#include "cli/config/config_command.h"
+#include "cli/demo.h"
+#include "cli/status_command.h"
+#include "cli/up.h"
+#include "common/exit_codes.h"
+
+namespace weir {
+namespace {
+
+constexpr const char* kVersion = "0.1.0";
+
+constexpr const char* kExamples = R"(Examples:
+  weir demo
+  weir up --ps=2 --workers=4 configs/digits.json
+  weir up --ps=2 --workers=4 configs/digits.json --set consistency.mode=async --summary=out.json
+  weir status --address=127.0.0.1:2222
+  weir config show configs/digits.json --set optimizer.learning_rate=0.05
+
+Exit codes: 0 done; 64 bad command line; 70 internal fault; 78 bad config; 130 Ctrl-C; 138 a task was lost, try again; 143 SIGTERM.
+`weir COMMAND --help` says more.)";
+
+constexpr const char* kUpExamples = R"(Examples:
+  weir up --ps=2 --workers=4 configs/digits.json
+  weir up --ps=2 --workers=2 configs/fashion_mlp.json --seed=7 --summary=out.json
+  weir up --workers=4 configs/digits.json --set 'consistency={"mode":"bounded","staleness":3}' --verbose)";
+
+constexpr const char* kStatusExamples = R"(Examples:
+  weir status --cluster=configs/cluster_2ps_2workers.json
+  weir status --address=127.0.0.1:2222 --json)";
+
+constexpr const char* kDemoExamples = R"(Examples:
+  weir demo
+  weir demo --seed=1 --seeds=5)";
+
+constexpr const char* kConfigExamples = R"(Examples:
+  weir config check configs/digits.json
+  weir config show configs/digits.json --set train.epochs=3)";
+
+void AddOverrides(CLI::App* command, std::vector<std::string>* overrides) {
+  command->add_option("--set", *overrides, "Overrides a field of the config; may be given again")
+      ->type_name("FIELD=VALUE")
+      ->expected(1)
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
+CLI::Option* AddConfig(CLI::App* command, std::string* config) {
+  return command->add_option("config", *config, "Job config (JSON with comments)")->type_name("FILE");
+}
+
+// What the words of the command line are, for the message of a bad one.
+std::string Allowed(const CLI::App* command) {
+  std::string out;
+  const auto add = [&](const std::string& name) { out += (out.empty() ? "" : ", ") + name; };
+  for (const CLI::App* sub : command->get_subcommands({})) add(sub->get_name());
+  for (const CLI::Option* option : command->get_options()) add(option->get_name());
+  return out;
+}
+
+int Usage(const CLI::App& app, std::string message) {
+  const CLI::App* command = &app;
+  std::string name = app.get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    name += " " + command->get_name();
+  }
+  // What CLI11 says of a misspelt command is that one is missing.
+  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
+  if (!unknown.empty()) message = "'" + unknown.front() + "' is not known here";
+  std::fprintf(stderr, "error: %s\nallowed after `%s`: %s\nsee `%s --help`\n", message.c_str(), name.c_str(),
+               Allowed(command).c_str(), name.c_str());
+  return kExitUsage;
+}
+
+// CLI11 reads -1 as 2^64 - 1.
+const CLI::Validator kWholeNumber(
+    [](const std::string& text) {
+      const bool digits = !text.empty() && text.find_first_not_of("0123456789") == std::string::npos;
+      return digits ? "" : "must be a whole number from 0 to 2^64 - 1, got '" + text + "'";
+    },
+    "UINT64");
+
+int Main(int argc, char** argv) {
+  CLI::App app("Weir, a parameter server for stochastic gradient descent.", "weir");
+  app.footer(kExamples);
+  app.set_version_flag("--version", std::string("weir ") + kVersion);
+  app.require_subcommand(1);
+
+  UpOptions up;
+  int up_workers = 0;
+  int http_port = 0;
+  uint64_t up_seed = 0;
+  CLI::App* up_command = app.add_subcommand("up", "Runs a job with servers and workers on this machine");
+  up_command->footer(kUpExamples);
+  AddConfig(up_command, &up.config)->required();
+  up_command->add_option("--ps", up.ps, "Servers")->check(CLI::Range(1, 64))->capture_default_str();
+  const CLI::Option* workers =
+      up_command->add_option("--workers", up_workers, "Workers (default: the config's cluster.workers, or 1)")
+          ->check(CLI::Range(1, 256));
+  const CLI::Option* seed =
+      up_command->add_option("--seed", up_seed, "Everything random follows from it (default: the config's)")
+          ->check(kWholeNumber);
+  AddOverrides(up_command, &up.overrides);
+  up_command->add_option("--summary", up.summary, "Writes the summary there as JSON")->type_name("FILE");
+  up_command
+      ->add_option("--log_dir", up.log_dir, "Logs of all tasks (default: a fresh folder in $TMPDIR or /tmp)")
+      ->type_name("DIR");
+  up_command->add_flag("--evaluator", up.evaluator, "Adds a task that evaluates the test set every so often");
+  const CLI::Option* http =
+      up_command->add_option("--http_port", http_port, "Of ps:0's /metrics and /healthz; 0: any free one")
+          ->check(CLI::Range(0, 65535));
+  up_command
+      ->add_option("--bin_dir", up.bin_dir, "Where ps_server and worker are (default: beside this program)")
+      ->type_name("DIR");
+  up_command->add_flag("--verbose", up.verbose,
+                       "Shows all lines of all tasks, not warnings and errors alone");
+
+  StatusOptions status;
+  CLI::App* status_command = app.add_subcommand("status", "Asks a running cluster how it is");
+  status_command->footer(kStatusExamples);
+  CLI::Option* cluster =
+      status_command->add_option("--cluster", status.cluster_file, "Cluster spec, or a TF_CONFIG")
+          ->type_name("FILE");
+  status_command->add_option("--address", status.address, "Address of ps:0")
+      ->type_name("HOST:PORT")
+      ->excludes(cluster);
+  status_command->add_flag("--json", status.json, "Prints JSON");
+
+  DemoOptions demo;
+  CLI::App* demo_command =
+      app.add_subcommand("demo", "Trains digits with 2 servers and 4 workers in each of the three modes");
+  demo_command->footer(kDemoExamples);
+  demo_command->add_option("--seed", demo.seed, "The first seed")->check(kWholeNumber)->capture_default_str();
+  demo_command->add_option("--seeds", demo.seeds, "How many seeds, one after another")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  demo_command->add_option("--config", demo.config, "Another job (default: configs/digits.json)")
+      ->type_name("FILE");
+  AddOverrides(demo_command, &demo.overrides);
+  demo_command
+      ->add_option("--bin_dir", demo.bin_dir, "Where ps_server and worker are (default: beside this program)")
+      ->type_name("DIR");
+  demo_command->add_flag("--verbose", demo.verbose, "Shows all lines of all tasks");
+
+  std::string config_file;
+  std::vector<std::string> config_overrides;
+  CLI::App* config_command = app.add_subcommand("config", "Looks at a job config without running it");
+  config_command->footer(kConfigExamples);
+  config_command->require_subcommand(1);
+  CLI::App* check_command = config_command->add_subcommand("check", "Says what is wrong with it");
+  CLI::App* show_command = config_command->add_subcommand("show", "Prints it with all defaults");
+  for (CLI::App* command : {check_command, show_command}) {
+    AddConfig(command, &config_file)->required();
+    AddOverrides(command, &config_overrides);
+  }
+
+  CLI::App* version_command = app.add_subcommand("version", "Prints the version");
+  CLI::App* help_command = app.add_subcommand("help", "Prints this help");
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    // --help and --version.
+    app.exit(success);
+    return kExitOk;
+  } catch (const CLI::ParseError& error) {
+    return Usage(app, error.what());
+  }
+
+  if (workers->count() > 0) up.workers = up_workers;
+  if (seed->count() > 0) up.seed = up_seed;
+  if (http->count() > 0) up.http_port = http_port;
+  if (up_command->parsed()) return RunUp(up);
+  if (status_command->parsed()) return RunStatus(status);
+  if (demo_command->parsed()) return RunDemo(demo);
+  if (check_command->parsed()) return RunConfigCheck(config_file, config_overrides);
+  if (show_command->parsed()) return RunConfigShow(config_file, config_overrides);
+  if (version_command->parsed()) std::printf("weir %s\n", kVersion);
+  if (help_command->parsed()) std::fputs(app.help().c_str(), stdout);
+  return kExitOk;
+}
+
+}  // namespace
+}  // namespace weir
+
+int main(int argc, char** argv) { return weir::Main(argc, argv); }

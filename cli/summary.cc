@@ -1,0 +1,161 @@
+#include "cli/summary.h"
+
+#include <errno.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <limits>
+#include <type_traits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "cli/format.h"
+#include "cli/status_text.h"
+#include "common/status_macros.h"
+#include "nlohmann/json.hpp"
+
+namespace weir {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+// Reads fields of a summary; the first that is not as it should be becomes the status.
+class Reader {
+ public:
+  explicit Reader(const Json& root) : root_(root) {}
+
+  template <typename T>
+  void Read(const char* path, T* out) {
+    const Json* value = Find(path);
+    bool fits;
+    if constexpr (std::is_same_v<T, std::string>) {
+      fits = value != nullptr && value->is_string();
+    } else if constexpr (std::is_integral_v<T>) {
+      fits = value != nullptr && value->is_number_unsigned() &&
+             value->get<uint64_t>() <= std::numeric_limits<T>::max();
+    } else {
+      // JSON has no NaN: a loss that is not finite is null.
+      if (value != nullptr && value->is_null()) {
+        *out = std::numeric_limits<double>::quiet_NaN();
+        return;
+      }
+      fits = value != nullptr && value->is_number();
+    }
+    if (fits) {
+      *out = value->get<T>();
+    } else if (status_.ok()) {
+      status_ = absl::InvalidArgumentError(
+          absl::StrCat("field ", path, ": ", value == nullptr ? "is missing" : "is " + value->dump()));
+    }
+  }
+
+  void ReadOptional(const char* path, std::optional<double>* out) {
+    const Json* value = Find(path);
+    if (value != nullptr && !value->is_null()) Read(path, &out->emplace());
+  }
+
+  const absl::Status& status() const { return status_; }
+
+ private:
+  const Json* Find(const char* path) const {
+    const Json::json_pointer pointer(path);
+    return root_.contains(pointer) ? &root_.at(pointer) : nullptr;
+  }
+
+  const Json& root_;
+  absl::Status status_;
+};
+
+}  // namespace
+
+absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
+  const Json root = Json::parse(server_json, nullptr, /*allow_exceptions=*/false);
+  if (!root.is_object()) return absl::InvalidArgumentError("is not a JSON object");
+  JobSummary s;
+  Reader reader(root);
+  reader.Read("/mode", &s.mode);
+  reader.Read("/staleness_bound", &s.staleness_bound);
+  reader.Read("/ps", &s.ps);
+  reader.Read("/workers", &s.workers);
+  reader.Read("/steps", &s.steps);
+  reader.Read("/pushes", &s.pushes);
+  reader.Read("/examples", &s.examples);
+  reader.Read("/wall_seconds", &s.wall_seconds);
+  reader.Read("/examples_per_second", &s.examples_per_second);
+  reader.Read("/train_loss", &s.train_loss);
+  reader.ReadOptional("/test_accuracy", &s.test_accuracy);
+  reader.ReadOptional("/test_loss", &s.test_loss);
+  reader.Read("/version_staleness/p50", &s.version_staleness_p50);
+  reader.Read("/version_staleness/p99", &s.version_staleness_p99);
+  reader.Read("/version_staleness/max", &s.version_staleness_max);
+  reader.Read("/lead/p50", &s.lead_p50);
+  reader.Read("/lead/max", &s.lead_max);
+  reader.Read("/bytes_pushed", &s.bytes_pushed);
+  reader.Read("/bytes_pulled", &s.bytes_pulled);
+  reader.Read("/weights_sha256", &s.weights_sha256);
+  if (!reader.status().ok()) return reader.status();
+  if (s.test_accuracy.value_or(0) < 0) s.test_accuracy.reset();  // the loss has none
+  s.server_json = server_json;
+  return s;
+}
+
+std::string SummaryJson(const JobSummary& summary) {
+  Json root = Json::parse(summary.server_json, nullptr, /*allow_exceptions=*/false);
+  root["total_seconds"] = summary.total_seconds;
+  root["exit_codes"] = summary.exit_codes;
+  return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string SummaryText(const std::string& name, const JobSummary& s) {
+  const auto plural = [](uint64_t n, const char* what) {
+    return absl::StrCat(n, " ", what, n == 1 ? "" : "s");
+  };
+  std::string out = absl::StrCat(Printable(name), ": ", ModeName(s.mode, s.staleness_bound), ", ",
+                                 plural(s.ps, "server"), ", ", plural(s.workers, "worker"), "\n");
+  const auto line = [&](absl::string_view title, absl::string_view value) {
+    absl::StrAppend(&out, absl::StrFormat("  %-18s", title), value, "\n");
+  };
+  if (s.test_accuracy.has_value()) line("test accuracy", FormatPercent(*s.test_accuracy));
+  if (s.test_loss.has_value()) line("test loss", FormatLoss(*s.test_loss));
+  line("train loss", FormatLoss(s.train_loss));
+  line("steps", absl::StrCat(FormatCount(s.steps), " (", FormatCount(s.pushes), " pushes, ",
+                             FormatCount(s.examples), " examples)"));
+  line("time",
+       absl::StrCat(FormatSeconds(s.wall_seconds), " of training at ", FormatRate(s.examples_per_second),
+                    " examples/s; ", FormatSeconds(s.total_seconds), " in all"));
+  line("version staleness", absl::StrCat("p50 ", s.version_staleness_p50, ", p99 ", s.version_staleness_p99,
+                                         ", max ", s.version_staleness_max));
+  line("lead", absl::StrCat("p50 ", s.lead_p50, ", max ", s.lead_max, " clocks"));
+  line("traffic",
+       absl::StrCat(FormatBytes(s.bytes_pushed), " pushed, ", FormatBytes(s.bytes_pulled), " pulled"));
+  line("weights", absl::StrCat("sha256 ", Printable(s.weights_sha256)));
+  return out;
+}
+
+absl::Status WriteFileWhole(const std::string& path, const std::string& content) {
+  struct stat there;
+  const bool special = lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode);
+  // /dev/stdout and the like are written to, not replaced.
+  const std::string target = special ? path : absl::StrCat(path, ".", getpid(), ".tmp");
+  std::FILE* file = std::fopen(target.c_str(), "we");
+  if (file == nullptr) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
+  const bool written = std::fwrite(content.data(), 1, content.size(), file) == content.size();
+  // Closed in any case; what a full disk refuses may show only here.
+  if (std::fclose(file) == 0 && written && (special || rename(target.c_str(), path.c_str()) == 0)) {
+    return absl::OkStatus();
+  }
+  const int error = errno;
+  if (!special) unlink(target.c_str());
+  return absl::ErrnoToStatus(error, absl::StrCat("cannot write ", path));
+}
+
+absl::Status PrepareFile(const std::string& path) {
+  WEIR_RETURN_IF_ERROR(WriteFileWhole(path, ""));
+  struct stat there;
+  if (lstat(path.c_str(), &there) == 0 && S_ISREG(there.st_mode)) unlink(path.c_str());
+  return absl::OkStatus();
+}
+
+}  // namespace weir

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace weir {
+
+// What came out of a job: the JSON that ps:0 writes at its end, and what only `weir up` knows.
+struct JobSummary {
+  std::string mode;
+  uint32_t staleness_bound = 0;
+  uint32_t ps = 0;
+  uint32_t workers = 0;
+  uint64_t steps = 0;
+  uint64_t pushes = 0;
+  uint64_t examples = 0;
+  double wall_seconds = 0;  // of training, from step 0 on
+  double examples_per_second = 0;
+  double train_loss = 0;
+  std::optional<double> test_accuracy;  // none: the loss has no accuracy
+  std::optional<double> test_loss;
+  uint64_t version_staleness_p50 = 0, version_staleness_p99 = 0, version_staleness_max = 0;
+  uint64_t lead_p50 = 0, lead_max = 0;  // in clocks
+  uint64_t bytes_pushed = 0;
+  uint64_t bytes_pulled = 0;
+  std::string weights_sha256;
+
+  double total_seconds = 0;               // of the whole command
+  std::map<std::string, int> exit_codes;  // by task, as a shell says them
+
+  std::string server_json;  // as ps:0 wrote it
+};
+
+// InvalidArgument: not such a summary; says which field and what was seen.
+absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json);
+
+// The server's JSON, all its fields kept, with `total_seconds` and `exit_codes` added.
+std::string SummaryJson(const JobSummary& summary);
+
+// A few lines for people.
+std::string SummaryText(const std::string& name, const JobSummary& summary);
+
+// Whole or not at all (temporary file, rename).
+absl::Status WriteFileWhole(const std::string& path, const std::string& content);
+
+// Makes sure that `path` can be written, and that nothing of an earlier job is there.
+absl::Status PrepareFile(const std::string& path);
+
+}  // namespace weir

@@ -1,0 +1,351 @@
+#include "cli/up.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/first_cause.h"
+#include "cli/grpc_status_client.h"
+#include "cli/installation.h"
+#include "cli/local_cluster.h"
+#include "cli/status_text.h"
+#include "common/clock.h"
+#include "common/config/job_config.h"
+#include "common/config/text_file.h"
+#include "common/exit_codes.h"
+#include "common/status_macros.h"
+
+namespace weir {
+namespace {
+
+constexpr absl::Duration kPortDeadline = absl::Seconds(30);
+constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
+constexpr absl::Duration kStatusPoll = absl::Milliseconds(250);
+constexpr absl::Duration kStatusDeadline = absl::Milliseconds(250);
+// A task may notice the loss of another before the end of that other is seen here.
+constexpr absl::Duration kSettle = absl::Milliseconds(300);
+// From SIGTERM to SIGKILL.
+constexpr absl::Duration kEndDeadline = absl::Seconds(10);
+// All of one side are done: how long the other side may still take.
+constexpr absl::Duration kLinger = absl::Seconds(30);
+
+struct Failure {
+  std::string text;
+  int exit_code = kExitInternal;
+  std::string task;  // whose last lines tell more; "": none
+  std::string hint;
+};
+
+std::string Names(const std::vector<std::string>& names) { return absl::StrJoin(names, ", "); }
+
+// One job. Decides what each event means; the processes are LocalCluster's.
+class Job {
+ public:
+  Job(const UpOptions& options, Console& console, Interrupts& interrupts)
+      : options_(options), console_(console), interrupts_(interrupts) {}
+
+  UpResult Run();
+
+ private:
+  absl::Status Prepare();
+  absl::Status MakeLogDir();
+  void Loop();
+  void StartWorkersWhenReady();
+  void OnExit(const TaskExit& exit);
+  void OnSignal(int signal);
+  void CheckLinger();
+  void ReportFailureWhenSettled();
+  void PollStatus();
+  void Fail(Failure failure);
+  void End();
+  Failure CauseOfFailure() const;
+  absl::Status Finish();
+  int EarlyError(const absl::Status& status);
+
+  const UpOptions& options_;
+  Console& console_;
+  Interrupts& interrupts_;
+  const absl::Time start_ = Clock::Real().Now();
+
+  UpResult result_;
+  LocalCluster::Options cluster_options_;
+  std::unique_ptr<LocalCluster> cluster_;
+  std::unique_ptr<StatusClient> status_;
+
+  bool workers_started_ = false;
+  bool some_worker_done_ = false;
+  std::vector<TaskExit> exits_;
+  absl::Time last_exit_ = start_;
+  absl::Time next_poll_ = start_;
+  std::optional<Failure>
+      failure_;  // the first one; an exit that explains it better may follow within kSettle
+  absl::Time failed_at_;
+  bool reported_ = false;
+  std::optional<absl::Time> ending_since_;
+  bool killed_ = false;
+  int signal_ = 0;  // that ended the job from outside
+};
+
+absl::Status Job::MakeLogDir() {
+  if (options_.log_dir.empty()) {
+    const char* tmp = getenv("TMPDIR");
+    std::string folder = absl::StrCat(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp", "/weir-XXXXXX");
+    if (mkdtemp(folder.data()) == nullptr) {
+      return absl::ErrnoToStatus(
+          errno, absl::StrCat("cannot make a folder for logs (", folder, "); name one with --log_dir"));
+    }
+    result_.log_dir = folder;
+    return absl::OkStatus();
+  }
+  std::error_code error;
+  std::filesystem::create_directories(options_.log_dir, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot make the folder --log_dir=", options_.log_dir, ": ", error.message()));
+  }
+  result_.log_dir = options_.log_dir;
+  return absl::OkStatus();
+}
+
+absl::Status Job::Prepare() {
+  LocalCluster::Options& cluster = cluster_options_;
+  cluster.overrides = options_.overrides;
+  if (options_.seed.has_value()) cluster.overrides.push_back(absl::StrCat("seed=", *options_.seed));
+  if (options_.workers.has_value()) {
+    cluster.overrides.push_back(absl::StrCat("cluster.workers=", *options_.workers));
+  }
+  WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, LoadJobConfig(options_.config, cluster.overrides));
+  result_.job_name = config.name();
+  cluster.workers = static_cast<int>(config.cluster().has_workers() ? config.cluster().workers() : 1);
+  if (!options_.workers.has_value()) {
+    cluster.overrides.push_back(absl::StrCat("cluster.workers=", cluster.workers));
+  }
+  WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options_.bin_dir));
+  // Not after hours of training.
+  if (!options_.summary.empty()) WEIR_RETURN_IF_ERROR(PrepareFile(options_.summary));
+  WEIR_RETURN_IF_ERROR(MakeLogDir());
+  cluster.config = options_.config;
+  cluster.ps = options_.ps;
+  cluster.evaluator = options_.evaluator;
+  cluster.http_port = options_.http_port;
+  cluster.log_dir = result_.log_dir;
+  cluster.show = options_.verbose ? ShowLines::kAll : ShowLines::kNotable;
+  cluster.console = &console_;
+  WEIR_ASSIGN_OR_RETURN(cluster_, LocalCluster::Create(cluster));
+  return absl::OkStatus();
+}
+
+int Job::EarlyError(const absl::Status& status) {
+  console_.Line("error: ", Console::Color::kRed, status.message());
+  // All that Prepare finds is for a person to correct.
+  return kExitConfig;
+}
+
+UpResult Job::Run() {
+  if (const absl::Status status = Prepare(); !status.ok()) {
+    result_.exit_code = EarlyError(status);
+    return std::move(result_);
+  }
+  if (const absl::Status status = cluster_->StartServers(); !status.ok()) {
+    Fail({std::string(status.message()), kExitInternal, "", ""});
+  }
+  Loop();
+  console_.SetStatus("");
+  status_.reset();
+  if (failure_.has_value()) {
+    result_.exit_code = CauseOfFailure().exit_code;
+  } else if (signal_ != 0) {
+    result_.exit_code = 128 + signal_;
+  } else if (const absl::Status status = Finish(); !status.ok()) {
+    console_.Line("error: ", Console::Color::kRed, status.message());
+    console_.Line(absl::StrCat("logs: ", result_.log_dir));
+    result_.exit_code = kExitInternal;
+  }
+  return std::move(result_);
+}
+
+void Job::Loop() {
+  while (true) {
+    const absl::Duration tick = workers_started_ ? kStatusPoll : kPortPoll;
+    for (const TaskExit& exit : cluster_->WaitForExits(interrupts_.fd(), tick)) OnExit(exit);
+    while (const auto signal = interrupts_.Next()) OnSignal(*signal);
+    StartWorkersWhenReady();
+    CheckLinger();
+    ReportFailureWhenSettled();
+    if (ending_since_.has_value() && !killed_ && Clock::Real().Now() - *ending_since_ >= kEndDeadline) {
+      console_.Line("warning: ", Console::Color::kYellow,
+                    absl::StrCat(Names(cluster_->running()), " did not end within ",
+                                 absl::FormatDuration(kEndDeadline), "; killed"));
+      killed_ = true;
+      cluster_->EndAll(SIGKILL);
+    }
+    if (cluster_->running().empty() && (workers_started_ || ending_since_.has_value())) break;
+    cluster_->ShowHeld(Clock::Real().Now() - kSettle);
+    PollStatus();
+  }
+  cluster_->ShowHeld(absl::InfiniteFuture());
+}
+
+void Job::StartWorkersWhenReady() {
+  if (workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
+  const auto missing = cluster_->MissingServers();
+  if (!missing.ok()) return Fail({std::string(missing.status().message()), kExitInternal, "", ""});
+  if (missing->empty()) {
+    workers_started_ = true;
+    console_.SetStatus(absl::StrCat(result_.job_name, "  starting workers"));
+    const absl::Status status = cluster_->StartWorkers();
+    if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
+    status_ = std::make_unique<StatusClient>(cluster_->coordinator_address());
+  } else if (Clock::Real().Now() - start_ > kPortDeadline) {
+    Fail({absl::StrCat(Names(*missing), " opened no port within ", absl::FormatDuration(kPortDeadline)),
+          kExitPeerLost, (*missing)[0], "this machine may be overloaded; then try again"});
+  }
+}
+
+void Job::OnExit(const TaskExit& exit) {
+  exits_.push_back(exit);
+  last_exit_ = Clock::Real().Now();
+  const bool server = exit.task.compare(0, 3, "ps:") == 0;
+  if (exit.exit.ok() && !server) some_worker_done_ = true;
+  switch (MeaningOf(exit)) {
+    case ExitMeaning::kExpected:
+      break;
+    case ExitMeaning::kFatal:
+      return Fail({});
+    case ExitMeaning::kSurvivable:
+      console_.Line("warning: ", Console::Color::kYellow,
+                    absl::StrCat(DescribeExit(exit), "; the job goes on without it"));
+      if (!cluster_->WorkersRun() && !some_worker_done_) return Fail({});
+  }
+  if (server && exit.exit.ok() && !workers_started_ && !exit.was_ended) {
+    Fail({absl::StrCat(exit.task, " ended before any worker had started"), kExitInternal, exit.task, ""});
+  }
+}
+
+void Job::CheckLinger() {
+  if (!workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
+  if (cluster_->ServersRun() == cluster_->WorkersRun() || Clock::Real().Now() - last_exit_ < kLinger) return;
+  const auto running = cluster_->running();
+  if (running.empty()) return;
+  Fail({absl::StrCat(Names(running), " still ", running.size() == 1 ? "runs " : "run ",
+                     absl::FormatDuration(kLinger), " after all ",
+                     cluster_->ServersRun() ? "workers" : "servers", " have ended"),
+        kExitInternal, running[0], ""});
+}
+
+void Job::OnSignal(int signal) {
+  if (signal_ != 0) {
+    killed_ = true;
+    cluster_->EndAll(SIGKILL);
+    return;
+  }
+  signal_ = signal;
+  if (!ending_since_.has_value()) {
+    console_.Line(absl::StrCat("SIG", sigabbrev_np(signal), ": ending ", cluster_->running().size(),
+                               " tasks; a second one kills them"));
+    End();
+  }
+}
+
+void Job::Fail(Failure failure) {
+  if (failure_.has_value() || ending_since_.has_value()) return;
+  failure_ = std::move(failure);
+  failed_at_ = Clock::Real().Now();
+  // What the others say about it is in their logs; the cause is shown first.
+  if (!options_.verbose) cluster_->Mute();
+}
+
+Failure Job::CauseOfFailure() const {
+  const auto cause = FirstCause(exits_);
+  // A failure that was found here explains itself, unless a task that had ended does it better.
+  if (!cause.has_value() || (!failure_->text.empty() && MeaningOf(exits_[*cause]) != ExitMeaning::kFatal)) {
+    return *failure_;
+  }
+  const TaskExit& exit = exits_[*cause];
+  return {DescribeExit(exit), ExitCodeFor(exit), exit.task, HintFor(exit)};
+}
+
+void Job::ReportFailureWhenSettled() {
+  if (!failure_.has_value() || reported_) return;
+  if (Clock::Real().Now() - failed_at_ < kSettle && !cluster_->running().empty()) return;
+  reported_ = true;
+  const Failure cause = CauseOfFailure();
+  const auto lines = cause.task.empty() ? std::vector<std::string>() : cluster_->LastLines(cause.task);
+  console_.Line(
+      "error: ", Console::Color::kRed,
+      absl::StrCat(cause.text, lines.empty() ? "" : absl::StrCat("; the last lines of ", cause.task, ":")));
+  for (const auto& line : lines) console_.Line(absl::StrCat("    ", line));
+  if (!cause.hint.empty()) console_.Line(absl::StrCat("hint: ", cause.hint));
+  console_.Line(absl::StrCat("logs: ", result_.log_dir));
+  End();
+}
+
+void Job::End() {
+  ending_since_ = Clock::Real().Now();
+  if (!options_.verbose) cluster_->Mute();
+  cluster_->EndAll(SIGTERM);
+}
+
+void Job::PollStatus() {
+  if (ending_since_.has_value()) {
+    return console_.SetStatus(absl::StrCat("ending: ", Names(cluster_->running())));
+  }
+  if (!workers_started_) return console_.SetStatus(absl::StrCat(result_.job_name, "  starting servers"));
+  if (status_ == nullptr || failure_.has_value() || Clock::Real().Now() < next_poll_) return;
+  const auto status = status_->Get(kStatusDeadline);
+  next_poll_ = Clock::Real().Now() + kStatusPoll;
+  // It may be busy for a moment, or gone at the end; the last word stands.
+  if (status.ok()) console_.SetStatus(StatusLine(*status));
+}
+
+absl::Status Job::Finish() {
+  const auto text = ReadTextFile(cluster_->summary_path());
+  if (!text.ok()) {
+    return absl::InternalError(
+        absl::StrCat("all tasks ended well, but ps:0 left no summary: ", text.status().message()));
+  }
+  auto summary = ParseSummary(*text);
+  if (!summary.ok()) {
+    return absl::InternalError(
+        absl::StrCat("the summary of ps:0, ", cluster_->summary_path(), ": ", summary.status().message()));
+  }
+  summary->total_seconds = absl::ToDoubleSeconds(Clock::Real().Now() - start_);
+  for (const TaskExit& exit : exits_) summary->exit_codes[exit.task] = exit.exit.status();
+  if (!options_.summary.empty()) {
+    WEIR_RETURN_IF_ERROR(WriteFileWhole(options_.summary, SummaryJson(*summary)));
+  }
+  result_.summary = std::move(*summary);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrupts) {
+  return Job(options, console, interrupts).Run();
+}
+
+int RunUp(const UpOptions& options) {
+  Interrupts interrupts;
+  Console console(Console::StandardError());
+  const UpResult result = RunJob(options, console, interrupts);
+  if (result.summary.has_value()) {
+    std::printf("%s  %-18s%s\n", SummaryText(result.job_name, *result.summary).c_str(), "logs",
+                result.log_dir.c_str());
+    std::fflush(stdout);
+  }
+  return result.exit_code;
+}
+
+}  // namespace weir

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "cli/console.h"
+#include "cli/interrupts.h"
+#include "cli/summary.h"
+
+// `weir up`: a whole job on this machine, from the first process to the last.
+namespace weir {
+
+struct UpOptions {
+  std::string config;
+  std::vector<std::string> overrides;  // "a.b=value"; the last of one field wins
+  int ps = 1;
+  std::optional<int> workers;  // default: the config's cluster.workers, or 1
+  std::optional<uint64_t> seed;
+  bool evaluator = false;
+  std::optional<int> http_port;  // of ps:0; 0: any free one
+  std::string summary;           // JSON for programs; "": none
+  std::string log_dir;           // "": a fresh folder for temporary files
+  std::string bin_dir;           // of ps_server and worker; "": beside this program
+  bool verbose = false;          // shows all lines of all tasks
+};
+
+struct UpResult {
+  // 0; 78: the config; 130, 143: ended by Ctrl-C, SIGTERM; else the code of the task that is the first cause,
+  // 138 if a signal ended that one.
+  int exit_code = 0;
+  std::string job_name;
+  std::string log_dir;
+  std::optional<JobSummary> summary;  // where exit_code is 0
+};
+
+// Runs the job to its end. What happens is shown on the console; the summary is the caller's to show. No
+// process is left behind. A worker that is killed from outside is reported and the job goes on.
+UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrupts);
+
+// The command: RunJob, then the summary on standard output. Returns the exit code.
+int RunUp(const UpOptions& options);
+
+}  // namespace weir

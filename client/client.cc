@@ -1,0 +1,84 @@
+#include "client/client.h"
+
+#include <chrono>
+#include <random>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/client_impl.h"
+#include "common/status_macros.h"
+#include "common/wire_model.h"
+
+namespace weir {
+namespace {
+
+std::chrono::nanoseconds Seconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+// Whether this client can do with what it was told.
+absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options, const ModelSpec& model,
+                        const v1::JobConfig& config) {
+  const bool sync = config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC;
+  if (reply.num_shards() == 0 || !(reply.lease_seconds() > 0) ||
+      (sync && !options.reader && reply.parts() == 0)) {
+    return absl::InternalError(
+        absl::StrCat("the coordinator's reply to Join lacks something: ", reply.ShortDebugString()));
+  }
+  if (reply.model_hash() != model.Hash()) {
+    return absl::FailedPreconditionError("the job's model is another one than this program's");
+  }
+  if (options.servers.size() != reply.num_shards() &&
+      reply.ps_addresses_size() != static_cast<int>(reply.num_shards())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the job has ", reply.num_shards(), " servers, but ", options.servers.size(),
+                     " addresses are known: ", absl::StrJoin(options.servers, ", ")));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& options, const ModelSpec& model) {
+  if (options.servers.empty()) return absl::InvalidArgumentError("no server is given");
+  WEIR_RETURN_IF_ERROR(model.Validate());
+  v1::JobConfig config;
+  if (!config.ParseFromString(options.job_config)) {
+    return absl::InvalidArgumentError("the job's config is not a serialized weir.v1.JobConfig");
+  }
+  std::unique_ptr<History> history;
+  if (!options.history_path.empty()) {
+    WEIR_ASSIGN_OR_RETURN(history, History::Open(options.history_path));
+  }
+
+  v1::JoinRequest request;
+  request.set_role(options.reader ? v1::READER : v1::WORKER);
+  request.set_task(options.task);
+  request.set_rank(options.rank);
+  std::random_device random;
+  request.set_instance(uint64_t{random()} << 32 | random());
+  *request.mutable_model() = ToProto(model);
+  request.set_job_config(options.job_config);
+  request.set_train_examples(options.train_examples);
+  for (const std::string& server : options.servers) request.add_ps_addresses(server);
+  const std::chrono::nanoseconds start = Seconds(config.cluster().start_seconds());
+  const auto deadline = std::chrono::steady_clock::now() + start;
+  WEIR_ASSIGN_OR_RETURN(const v1::JoinReply reply,
+                        JoinJob(request, start, Seconds(config.cluster().server_wait_seconds())));
+  WEIR_RETURN_IF_ERROR(CheckReply(reply, options, model, config));
+
+  std::vector<std::string> servers = options.servers;
+  if (servers.size() != reply.num_shards()) {
+    servers.assign(reply.ps_addresses().begin(), reply.ps_addresses().end());
+  }
+  auto client =
+      std::make_unique<ClientImpl>(options, model, config, reply, std::move(servers), std::move(history));
+  if (absl::Status connected = client->Connect(deadline); !connected.ok()) {
+    client->Leave(std::string(connected.message())).IgnoreError();
+    return connected;
+  }
+  return client;
+}
+
+}  // namespace weir

@@ -1,0 +1,339 @@
+#include "client/client_impl.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/answers.h"
+#include "common/status_macros.h"
+
+namespace weir {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Nanoseconds = std::chrono::nanoseconds;
+
+// How long a client that is destroyed without Leave() tries to tell the coordinator.
+constexpr std::chrono::seconds kLastWords(1);
+
+Nanoseconds Seconds(double seconds) {
+  return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+v1::WorkerReport ToProto(const Progress& progress) {
+  v1::WorkerReport report;
+  report.set_examples(progress.examples);
+  report.set_batches(progress.batches);
+  report.set_loss_sum(progress.loss_sum);
+  return report;
+}
+
+v1::Caller MakeCaller(const v1::JoinReply& reply) {
+  v1::Caller caller;
+  caller.set_worker(reply.worker());
+  caller.set_incarnation(reply.incarnation());
+  caller.set_epoch(reply.membership().epoch());
+  caller.set_model_hash(reply.model_hash());
+  return caller;
+}
+
+template <typename T>
+Future<T> Ready(absl::StatusOr<T> result) {
+  Promise<T> promise;
+  promise.Set(std::move(result));
+  return promise.future();
+}
+
+}  // namespace
+
+ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, const v1::JobConfig& config,
+                       const v1::JoinReply& reply, std::vector<std::string> servers,
+                       std::unique_ptr<History> history)
+    : options_(options),
+      mode_(config.consistency().mode()),
+      wait_(Seconds(config.cluster().wait_seconds())),
+      server_wait_(Seconds(config.cluster().server_wait_seconds())),
+      lease_(Seconds(reply.lease_seconds())),
+      caller_(MakeCaller(reply)),
+      tensors_(model, reply.num_shards()),
+      epoch_(reply.membership().epoch()),
+      parts_({config.data().batch_size(), reply.total_batches(), reply.total_examples()}, reply.parts(),
+             reply.total_steps(), reply.worker(), reply.incarnation(), reply.start_clock()),
+      ranges_({config.data().batch_size(), reply.total_batches(), reply.total_examples()},
+              reply.start_clock()),
+      coordinator_(servers[0], server_wait_, calls_),
+      shards_(servers, tensors_, caller_, epoch_, calls_, limits(), std::move(history),
+              [this](const absl::Status& why) { Fail(why); }) {
+  {
+    MutexLock lock(mutex_);
+    SetMembership(reply.membership());
+  }
+  GrpcHeartbeat::Options heartbeat;
+  heartbeat.address = servers[0];
+  heartbeat.lease = lease_;
+  heartbeat.server_wait = server_wait_;
+  heartbeat.request = [this] {
+    v1::HeartbeatRequest request;
+    *request.mutable_caller() = CallerNow();
+    MutexLock lock(mutex_);
+    request.set_known_revision(revision_);
+    *request.mutable_report() = ToProto(progress_);
+    return request;
+  };
+  heartbeat.on_reply = [this](const v1::HeartbeatReply& beat) { return OnHeartbeat(beat); };
+  heartbeat.on_lost = [this](const absl::Status& why) {
+    {
+      MutexLock lock(mutex_);
+      coordinator_lost_ = true;
+    }
+    Fail(why);
+  };
+  heartbeat_ = std::make_unique<GrpcHeartbeat>(std::move(heartbeat));
+}
+
+ClientImpl::~ClientImpl() {
+  LeaveFor("client destroyed", {kLastWords, std::min<Nanoseconds>(server_wait_, kLastWords)}).IgnoreError();
+  calls_.WaitUntilEmpty();
+}
+
+// ---- membership
+
+absl::Status ClientImpl::Alive() const {
+  if (!failure_.ok()) return failure_;
+  return left_ ? absl::FailedPreconditionError("this client has left the job") : absl::OkStatus();
+}
+
+void ClientImpl::Fail(const absl::Status& why) {
+  {
+    MutexLock lock(mutex_);
+    if (!failure_.ok() || left_) return;
+    failure_ = why;
+    news_.NotifyAll();
+  }
+  calls_.Close(why);
+}
+
+void ClientImpl::SetMembership(const v1::Membership& membership) {
+  membership_ = membership;
+  epoch_.store(membership.epoch());
+  std::vector<SyncWorkSource::Member> members;
+  for (const v1::Member& member : membership.members()) {
+    members.push_back({member.worker(), member.incarnation(), member.start_clock()});
+  }
+  parts_.SetMembers(std::move(members));
+}
+
+bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
+  if (reply.fenced()) {
+    Fail(absl::AbortedError(absl::StrCat(
+        "fenced: the coordinator took ", options_.task, " (incarnation ", caller_.incarnation(),
+        ") out of the job", reply.failure().empty() ? "; its lease had ended" : ": ", reply.failure())));
+    return false;
+  }
+  {
+    MutexLock lock(mutex_);
+    revision_ = reply.revision();
+    state_ = reply.state();
+    if (reply.membership().epoch() > membership_.epoch()) SetMembership(reply.membership());
+    news_.NotifyAll();
+  }
+  if (reply.state() == v1::FAILED) {
+    Fail(absl::UnavailableError(reply.failure().empty() ? "the job has failed" : reply.failure()));
+    return false;
+  }
+  return reply.state() != v1::DONE;
+}
+
+bool ClientImpl::ExamplesDone() const { return state_ == v1::DRAINING || state_ == v1::DONE; }
+
+bool ClientImpl::draining() const {
+  MutexLock lock(mutex_);
+  return ExamplesDone();
+}
+
+absl::StatusOr<bool> ClientImpl::WaitDraining(Clock::time_point deadline) {
+  MutexLock lock(mutex_);
+  while (true) {
+    WEIR_RETURN_IF_ERROR(Alive());
+    if (ExamplesDone()) return true;
+    if (!news_.WaitUntil(mutex_, deadline) && Clock::now() >= deadline) return false;
+  }
+}
+
+bool ClientImpl::leading() const {
+  MutexLock lock(mutex_);
+  return membership_.members_size() > 0 && membership_.members(0).worker() == caller_.worker() &&
+         membership_.members(0).incarnation() == caller_.incarnation();
+}
+
+void ClientImpl::SetProgress(const Progress& progress) {
+  MutexLock lock(mutex_);
+  progress_ = progress;
+}
+
+absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& result) {
+  v1::ReportRequest request;
+  *request.mutable_caller() = CallerNow();
+  v1::Evaluation& evaluation = *request.mutable_evaluation();
+  evaluation.set_version(of.versions.empty() ? 0 : *std::max_element(of.versions.begin(), of.versions.end()));
+  evaluation.set_test_loss(result.test_loss);
+  evaluation.set_test_accuracy(result.test_accuracy);
+  evaluation.set_examples(result.examples);
+  evaluation.set_weights_sha256(result.weights_sha256);
+  evaluation.set_final(result.final);
+  return coordinator_.Report(request, limits()).Get().status();
+}
+
+absl::Status ClientImpl::Leave(const std::string& failure) { return LeaveFor(failure, limits()); }
+
+absl::Status ClientImpl::LeaveFor(const std::string& failure, const CallLimits& limits) {
+  v1::LeaveRequest request;
+  absl::Status status;
+  {
+    MutexLock lock(mutex_);
+    if (left_) return absl::OkStatus();
+    left_ = true;
+    if (coordinator_lost_ || absl::IsAborted(failure_)) status = failure_;
+    request.set_done(failure.empty());
+    request.set_reason(failure);
+    *request.mutable_report() = ToProto(progress_);
+    news_.NotifyAll();
+  }
+  heartbeat_->Stop();
+  calls_.Close(absl::FailedPreconditionError("this client has left the job"));
+  // Nobody is there to hear it, or it was heard already.
+  if (status.ok()) {
+    *request.mutable_caller() = CallerNow();
+    status = coordinator_.Leave(request, limits);
+  }
+  calls_.WaitUntilEmpty();
+  const absl::Status closed = shards_.CloseHistory();
+  return status.ok() ? closed : status;
+}
+
+// ---- weights and gradients
+
+absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(const Work& work, const PullResult& base,
+                                                    const std::vector<ConstTensor>& gradient) const {
+  if (options_.reader) return absl::FailedPreconditionError("a reader does not push");
+  if (work.examples == 0) return absl::InvalidArgumentError("a push needs work of at least 1 example");
+  if (base.past || base.versions.size() != shards_.size() || base.incarnations.size() != shards_.size()) {
+    return absl::InvalidArgumentError(
+        "`base` is not the result of a pull of weights, so that nobody could tell what the gradient is of");
+  }
+  ShardSet::Push push{work, base, {}};
+  WEIR_ASSIGN_OR_RETURN(push.gradient, tensors_.Match(gradient));
+  WEIR_RETURN_IF_ERROR(tensors_.CheckFinite(push.gradient));
+  return push;
+}
+
+absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(uint64_t clock,
+                                                    const std::vector<MutableTensor>& tensors) const {
+  ShardSet::Pull pull;
+  pull.request.set_clock(clock);
+  if (sync()) pull.want.assign(shards_.size(), clock);
+  WEIR_ASSIGN_OR_RETURN(pull.tensors, tensors_.Match(tensors));
+  return pull;
+}
+
+void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
+                       std::optional<ShardSet::Pull> pull, ShardSet::Done done) {
+  InFlight call;
+  if (push.has_value()) call.push = push->work.clock;
+  if (pull.has_value()) {
+    call.pull = pull->request.clock();
+    call.probe = pull->request.header_only();
+  }
+  {
+    MutexLock lock(mutex_);
+    if (call.push.has_value()) ++pushes_out_;
+    if (call.pull.has_value()) pulls_out_.insert(*call.pull);
+  }
+  shards_.Start(shards, std::move(push), std::move(pull),
+                [this, call, done = std::move(done)](absl::StatusOr<Answers> answers) {
+                  Learn(call, answers);
+                  done(std::move(answers));
+                });
+}
+
+Future<PullResult> ClientImpl::Pull(uint64_t clock, std::vector<MutableTensor> tensors) {
+  absl::StatusOr<ShardSet::Pull> order = MakePull(clock, tensors);
+  if (!order.ok()) return Ready<PullResult>(order.status());
+  Promise<PullResult> promise;
+  Start(shards_.size(), std::nullopt, *std::move(order), [promise](absl::StatusOr<Answers> answers) mutable {
+    promise.Set(answers.ok() ? absl::StatusOr<PullResult>(MergePull(*answers)) : answers.status());
+  });
+  return promise.future();
+}
+
+Future<PushResult> ClientImpl::Push(const Work& work, const PullResult& base,
+                                    std::vector<ConstTensor> gradient) {
+  absl::StatusOr<ShardSet::Push> order = MakePush(work, base, gradient);
+  if (!order.ok()) return Ready<PushResult>(order.status());
+  Promise<PushResult> promise;
+  Start(shards_.size(), *std::move(order), std::nullopt, [promise](absl::StatusOr<Answers> answers) mutable {
+    promise.Set(answers.ok() ? absl::StatusOr<PushResult>(MergePush(*answers)) : answers.status());
+  });
+  return promise.future();
+}
+
+Future<PushPullResult> ClientImpl::PushPull(const Work& work, const PullResult& base,
+                                            std::vector<ConstTensor> gradient,
+                                            std::vector<MutableTensor> weights) {
+  absl::StatusOr<ShardSet::Push> push = MakePush(work, base, gradient);
+  if (!push.ok()) return Ready<PushPullResult>(push.status());
+  absl::StatusOr<ShardSet::Pull> pull = MakePull(work.clock + 1, weights);
+  if (!pull.ok()) return Ready<PushPullResult>(pull.status());
+  Promise<PushPullResult> promise;
+  Start(shards_.size(), *std::move(push), *std::move(pull),
+        [promise](absl::StatusOr<Answers> answers) mutable {
+          if (!answers.ok()) {
+            promise.Set(answers.status());
+          } else {
+            promise.Set(PushPullResult{MergePush(*answers), MergePull(*answers)});
+          }
+        });
+  return promise.future();
+}
+
+Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors) {
+  absl::StatusOr<ShardSet::Pull> order = MakePull(0, tensors);
+  if (!order.ok()) return Ready<PullResult>(order.status());
+  v1::PinRequest pin;
+  *pin.mutable_caller() = CallerNow();
+  // Only until the pulls have begun, retries included.
+  pin.set_lease_seconds(std::chrono::duration<double>(lease_ + server_wait_).count());
+  Promise<PullResult> promise;
+  coordinator_.Pin(pin, limits())
+      .OnReady([this, promise, order = *std::move(order)](const absl::StatusOr<v1::PinReply>& reply) mutable {
+        if (!reply.ok()) {
+          promise.Set(reply.status());
+          return;
+        }
+        order.request.set_pin(reply->pin());
+        order.want.clear();
+        for (const v1::Version& version : reply->versions()) order.want.push_back(version.count());
+        if (order.want.size() != shards_.size()) {
+          promise.Set(absl::InternalError(absl::StrCat(
+              "the coordinator pinned versions of ", order.want.size(), " of ", shards_.size(), " shards")));
+          return;
+        }
+        Start(shards_.size(), std::nullopt, std::move(order),
+              [this, promise, id = reply->pin()](absl::StatusOr<Answers> answers) {
+                v1::UnpinRequest unpin;
+                *unpin.mutable_caller() = CallerNow();
+                unpin.set_pin(id);
+                absl::StatusOr<PullResult> result =
+                    answers.ok() ? absl::StatusOr<PullResult>(MergePull(*answers)) : answers.status();
+                // Whether it succeeds does not matter: the pin has a lease.
+                coordinator_.Unpin(unpin, limits())
+                    .OnReady(
+                        [promise, result = std::move(result)](const absl::StatusOr<v1::UnpinReply>&) mutable {
+                          promise.Set(std::move(result));
+                        });
+              });
+      });
+  return promise.future();
+}
+
+}  // namespace weir

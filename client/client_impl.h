@@ -1,0 +1,139 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/call_group.h"
+#include "client/call_limits.h"
+#include "client/client.h"
+#include "client/grpc_coordinator.h"
+#include "client/grpc_heartbeat.h"
+#include "client/history.h"
+#include "client/shard_set.h"
+#include "client/tensor_map.h"
+#include "client/work_source.h"
+#include "common/mutex.h"
+#include "proto/coordinator.pb.h"
+#include "proto/job_config.pb.h"
+
+namespace weir {
+
+// Calls run on threads of gRPC; what they and the heartbeat tell is kept under one mutex, and whoever waits
+// for news waits on one condition variable. The mutex is never held while a call starts, ends or is
+// cancelled.
+class ClientImpl final : public Client {
+ public:
+  ClientImpl(const ClientOptions& options, const ModelSpec& model, const v1::JobConfig& config,
+             const v1::JoinReply& reply, std::vector<std::string> servers, std::unique_ptr<History> history);
+  ~ClientImpl() override;
+
+  // Once, before any other call: waits until the shards can be reached. Unavailable: names the first that
+  // cannot.
+  absl::Status Connect(std::chrono::steady_clock::time_point deadline) { return shards_.Connect(deadline); }
+
+  absl::StatusOr<std::optional<Work>> NextWork() override;
+  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors) override;
+  Future<PushResult> Push(const Work& work, const PullResult& base,
+                          std::vector<ConstTensor> gradient) override;
+  Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
+                                  std::vector<MutableTensor> weights) override;
+  Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override;
+  bool draining() const override;
+  absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) override;
+  bool leading() const override;
+  void SetProgress(const Progress& progress) override;
+  absl::Status Report(const PullResult& of, const EvaluationResult& result) override;
+  absl::Status Leave(const std::string& failure) override;
+  uint32_t worker() const override { return caller_.worker(); }
+  const ModelSpec& model() const override { return tensors_.model(); }
+
+ private:
+  using Clock = std::chrono::steady_clock;
+  using Answers = ShardSet::Answers;
+  // Orders of one call to the shards, as far as NextWork() waits for it.
+  struct InFlight {
+    // The clocks.
+    std::optional<uint64_t> push, pull;
+    bool probe = false;
+  };
+
+  bool sync() const { return mode_ == v1::ConsistencyConfig::MODE_SYNC; }
+  // A server knows cluster.wait_seconds too, and says more than we could when it is reached.
+  CallLimits limits() const { return {wait_ + std::chrono::seconds(2), server_wait_}; }
+  v1::Caller CallerNow() const {
+    v1::Caller caller = caller_;
+    caller.set_epoch(epoch_.load());
+    return caller;
+  }
+
+  // The error that every call gets from now on; OK: none.
+  absl::Status Alive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool ExamplesDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Ends all calls with `why`, now and later.
+  void Fail(const absl::Status& why);
+  bool OnHeartbeat(const v1::HeartbeatReply& reply);
+  void SetMembership(const v1::Membership& membership) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  absl::StatusOr<ShardSet::Push> MakePush(const Work& work, const PullResult& base,
+                                          const std::vector<ConstTensor>& gradient) const;
+  absl::StatusOr<ShardSet::Pull> MakePull(uint64_t clock, const std::vector<MutableTensor>& tensors) const;
+  // Starts them on the first `shards` shards.
+  void Start(uint32_t shards, std::optional<ShardSet::Push> push, std::optional<ShardSet::Pull> pull,
+             ShardSet::Done done);
+  // Takes from a call what NextWork() waits for.
+  void Learn(const InFlight& call, const absl::StatusOr<Answers>& answers);
+
+  absl::StatusOr<std::optional<Work>> NextPart();
+  // Asks shard 0 to tell when the step after the open one opens. NextPart() waits meanwhile.
+  void Probe(uint64_t step);
+  absl::StatusOr<std::optional<Work>> NextOfRanges();
+  // Asks for a range and enters it; false: there is none yet.
+  absl::StatusOr<bool> TakeRange(const std::vector<uint64_t>& completed);
+  absl::Status LeaveFor(const std::string& failure, const CallLimits& limits);
+
+  const ClientOptions options_;
+  const v1::ConsistencyConfig::Mode mode_;
+  const std::chrono::nanoseconds wait_, server_wait_, lease_;
+  const v1::Caller caller_;
+  const TensorMap tensors_;
+  std::atomic<uint64_t> epoch_;
+
+  mutable Mutex mutex_;
+  // Something below has changed.
+  CondVar news_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  bool coordinator_lost_ ABSL_GUARDED_BY(mutex_) = false;
+  bool left_ ABSL_GUARDED_BY(mutex_) = false;
+  v1::JobState state_ ABSL_GUARDED_BY(mutex_) = v1::RUNNING;
+  v1::Membership membership_ ABSL_GUARDED_BY(mutex_);
+  uint64_t revision_ ABSL_GUARDED_BY(mutex_) = 0;
+  Progress progress_ ABSL_GUARDED_BY(mutex_);
+
+  // Exactly one of the two is used.
+  SyncWorkSource parts_ ABSL_GUARDED_BY(mutex_);
+  RangeWorkSource ranges_ ABSL_GUARDED_BY(mutex_);
+  size_t pushes_out_ ABSL_GUARDED_BY(mutex_) = 0;
+  // sync: the clocks of the pulls in flight, probes included.
+  std::multiset<uint64_t> pulls_out_ ABSL_GUARDED_BY(mutex_);
+  // sync: of the last probe.
+  absl::Status probe_error_ ABSL_GUARDED_BY(mutex_);
+  // bounded, async: the first error of a push, whose range cannot be completed any more.
+  absl::Status push_error_ ABSL_GUARDED_BY(mutex_);
+  bool taking_range_ ABSL_GUARDED_BY(mutex_) = false;
+  bool ranges_done_ ABSL_GUARDED_BY(mutex_) = false;
+
+  // The calls below use everything above.
+  CallGroup calls_;
+  GrpcCoordinator coordinator_;
+  ShardSet shards_;
+  std::unique_ptr<GrpcHeartbeat> heartbeat_;
+};
+
+}  // namespace weir

@@ -1,0 +1,159 @@
+// What NextWork() does: which work there is, and what it waits for.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/backoff.h"
+#include "client/client_impl.h"
+#include "common/status_macros.h"
+
+namespace weir {
+
+void ClientImpl::Learn(const InFlight& call, const absl::StatusOr<Answers>& answers) {
+  MutexLock lock(mutex_);
+  if (call.push.has_value()) {
+    --pushes_out_;
+    if (answers.ok()) {
+      ranges_.Acknowledge(*call.push);
+    } else if (push_error_.ok()) {
+      push_error_ = answers.status();
+    }
+  }
+  if (call.pull.has_value()) {
+    pulls_out_.erase(pulls_out_.find(*call.pull));
+    if (call.probe) probe_error_ = answers.status();
+  }
+  if (sync() && answers.ok()) {
+    for (const GrpcShard::Answer& answer : *answers) {
+      // The version that holds a step, or the step whose weights these are: it is open.
+      if (answer.push.outcome() == v1::OK) parts_.OpenStep(answer.push.version().count());
+      if (answer.pull.outcome() == v1::OK || answer.pull.outcome() == v1::STEP_PAST) {
+        parts_.OpenStep(answer.pull.version().count());
+      }
+    }
+  }
+  news_.NotifyAll();
+}
+
+absl::StatusOr<std::optional<Work>> ClientImpl::NextWork() {
+  if (options_.reader) return absl::FailedPreconditionError("a reader has no work");
+  return sync() ? NextPart() : NextOfRanges();
+}
+
+absl::StatusOr<std::optional<Work>> ClientImpl::NextPart() {
+  mutex_.Lock();
+  // Every wait below is for a call, which has its own deadline.
+  absl::StatusOr<std::optional<Work>> result;
+  while (true) {
+    if (absl::Status alive = Alive(); !alive.ok()) {
+      result = alive;
+      break;
+    }
+    const bool done = parts_.done() || ExamplesDone();
+    if (done && pushes_out_ == 0) {
+      result = std::optional<Work>();
+      break;
+    }
+    if (std::optional<Work> work; !done && (work = parts_.Next()).has_value()) {
+      result = work;
+      break;
+    }
+    if (!probe_error_.ok()) {
+      result = std::exchange(probe_error_, absl::OkStatus());
+      break;
+    }
+    const uint64_t next = parts_.open_step() + 1;
+    if (done || pulls_out_.lower_bound(next) != pulls_out_.end()) {
+      news_.Wait(mutex_);
+      continue;
+    }
+    mutex_.Unlock();
+    Probe(next);
+    mutex_.Lock();
+  }
+  mutex_.Unlock();
+  return result;
+}
+
+void ClientImpl::Probe(uint64_t step) {
+  ShardSet::Pull probe;
+  probe.request.set_clock(step);
+  probe.request.set_header_only(true);
+  probe.want.assign(1, step);
+  Start(1, std::nullopt, std::move(probe), [](const absl::StatusOr<Answers>&) {});
+}
+
+absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
+  const Clock::time_point deadline = Clock::now() + wait_;
+  Backoff backoff(std::chrono::milliseconds(20), std::chrono::milliseconds(500));
+  while (true) {
+    std::vector<uint64_t> completed;
+    {
+      MutexLock lock(mutex_);
+      while (true) {
+        WEIR_RETURN_IF_ERROR(Alive());
+        if (!push_error_.ok()) return push_error_;
+        if (std::optional<Work> work = ranges_.Next(); work.has_value()) return work;
+        if (ranges_.outstanding().empty() && (ranges_done_ || ExamplesDone())) return std::nullopt;
+        // A range is reported, and the next one asked for, when its last push is acknowledged.
+        if (ranges_.outstanding().empty() && !taking_range_) break;
+        if (pushes_out_ > 0 || taking_range_) {
+          news_.Wait(mutex_);
+        } else if (!news_.WaitUntil(mutex_, deadline) && Clock::now() >= deadline && pushes_out_ == 0) {
+          return absl::DeadlineExceededError(absl::StrCat("NextWork() gave out the work at clock ",
+                                                          ranges_.outstanding().begin()->first,
+                                                          ", which was never pushed"));
+        }
+      }
+      taking_range_ = true;
+      completed = ranges_.CompletedRanges();
+    }
+    absl::StatusOr<bool> taken = TakeRange(completed);
+    MutexLock lock(mutex_);
+    taking_range_ = false;
+    news_.NotifyAll();
+    if (!taken.ok()) return taken.status();
+    if (*taken) continue;
+    if (Clock::now() >= deadline) {
+      std::vector<std::string> others;
+      for (const v1::Member& member : membership_.members()) {
+        if (member.worker() != caller_.worker()) others.push_back(member.task());
+      }
+      return absl::DeadlineExceededError(absl::StrCat("no examples came free within cluster.wait_seconds = ",
+                                                      std::chrono::duration<double>(wait_).count(),
+                                                      " s; they are out to: ", absl::StrJoin(others, ", ")));
+    }
+    // The coordinator holds such a call for a while; this is in case that it does not.
+    news_.WaitUntil(mutex_, std::min(deadline, Clock::now() + backoff.Next()));
+  }
+}
+
+absl::StatusOr<bool> ClientImpl::TakeRange(const std::vector<uint64_t>& completed) {
+  v1::NextRangeRequest request;
+  *request.mutable_caller() = CallerNow();
+  for (uint64_t id : completed) request.add_completed_ranges(id);
+  WEIR_ASSIGN_OR_RETURN(const v1::NextRangeReply reply, coordinator_.NextRange(request, limits()).Get());
+  if (reply.fenced()) {
+    const absl::Status fenced = absl::AbortedError(
+        absl::StrCat("fenced: the coordinator took ", options_.task, " out of the job; its lease had ended"));
+    Fail(fenced);
+    return fenced;
+  }
+  MutexLock lock(mutex_);
+  ranges_.Reported(completed);
+  ranges_.RaiseClock(reply.clock());
+  if (!reply.has_range()) {
+    ranges_done_ = reply.done();
+    return ranges_done_;
+  }
+  const v1::Range& range = reply.range();
+  if (!ranges_.AddRange(range.id(), range.first_batch(), range.batches())) {
+    return absl::InternalError(absl::StrCat("the coordinator handed out range ", range.id(), " (batches ",
+                                            range.first_batch(), " + ", range.batches(),
+                                            "), which is beyond the job or in work already"));
+  }
+  return true;
+}
+
+}  // namespace weir

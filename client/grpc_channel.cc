@@ -1,0 +1,37 @@
+#include "client/grpc_channel.h"
+
+#include <algorithm>
+
+namespace weir {
+namespace {
+
+// The wire's limit is 4 MiB a message (proto/parameter_server.proto); some room for its frame.
+constexpr int kMaxMessageBytes = (4 << 20) + (64 << 10);
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait) {
+  const int wait_ms =
+      static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(server_wait).count());
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  // Our own retries know the keys; gRPC's would keep copies of what was sent.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // Several tries fit into the time after which a server is given up. The minimum is also how long one
+  // attempt to connect may take; gRPC itself allows nothing below 100 ms.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, std::clamp(wait_ms / 2, 100, 1000));
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, std::clamp(wait_ms / 2, 100, 1000));
+  // A machine that vanished sends no reset. More often than this, a server would call it abuse.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, std::max(wait_ms, 1000));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, std::max(wait_ms, 1000));
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+}  // namespace weir

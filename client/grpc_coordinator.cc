@@ -1,0 +1,211 @@
+#include "client/grpc_coordinator.h"
+
+#include <algorithm>
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "client/backoff.h"
+#include "client/grpc_call.h"
+#include "client/grpc_channel.h"
+#include "proto/coordinator.grpc.pb.h"
+#include "spdlog/spdlog.h"
+
+namespace weir {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Stub = v1::Coordinator::Stub;
+
+std::string CoordinatorName(const std::string& address) {
+  return absl::StrCat("ps:0 (coordinator) at ", address);
+}
+
+// A call with one request and one reply.
+template <typename Request, typename Reply>
+class UnaryCall final : public GrpcCall {
+ public:
+  using Method = void (v1::Coordinator::StubInterface::async_interface::*)(grpc::ClientContext*,
+                                                                           const Request*, Reply*,
+                                                                           std::function<void(grpc::Status)>);
+
+  UnaryCall(CallGroup& group, const char* what, const std::string& peer, const CallLimits& limits, Stub& stub,
+            Method method, const Request& request)
+      : GrpcCall(group, what, peer, limits), stub_(stub), method_(method), request_(request) {}
+
+  Future<Reply> future() const { return promise_.future(); }
+
+ private:
+  void StartTry(grpc::ClientContext* context) override {
+    auto self = std::static_pointer_cast<UnaryCall>(shared_from_this());
+    reply_.Clear();
+    (stub_.async()->*method_)(context, &request_, &reply_,
+                              [self](grpc::Status status) { self->TryDone(FromGrpc(status)); });
+  }
+  void Finish(const absl::Status& status) override {
+    if (status.ok()) {
+      promise_.Set(std::move(reply_));
+    } else {
+      promise_.Set(status);
+    }
+  }
+
+  Stub& stub_;
+  const Method method_;
+  const Request request_;
+  Reply reply_;
+  Promise<Reply> promise_;
+};
+
+// A Join in flight, and who holds it up.
+class JoinTry {
+ public:
+  JoinTry(const v1::JoinRequest& request, Clock::time_point deadline, std::chrono::nanoseconds server_wait)
+      // A fresh channel: gRPC would ask for a name that does not resolve yet more and more seldom.
+      : channel_(MakeChannel(request.ps_addresses(0), server_wait)),
+        stub_(v1::Coordinator::NewStub(channel_)) {
+    context_.set_deadline(std::chrono::system_clock::now() + (deadline - Clock::now()));
+    stub_->async()->Join(&context_, &request, &reply_, [this](const grpc::Status& status) {
+      MutexLock lock(mutex_);
+      status_ = FromGrpc(status);
+      done_.NotifyAll();
+    });
+  }
+
+  // nullopt: no answer by `deadline`.
+  std::optional<absl::Status> Wait(Clock::time_point deadline) {
+    MutexLock lock(mutex_);
+    while (!status_.has_value()) {
+      if (!done_.WaitUntil(mutex_, deadline)) break;
+    }
+    return status_;
+  }
+  v1::JoinReply& reply() { return reply_; }
+
+  // What the coordinator waits for, by its own account; "": it does not answer.
+  std::string WaitingFor() {
+    if (channel_->GetState(false) != GRPC_CHANNEL_READY) return "";
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
+    v1::ClusterStatus status;
+    if (!stub_->Status(&context, v1::StatusRequest(), &status).ok()) return "";
+    return absl::StrJoin(status.waiting_for(), ", ");
+  }
+
+ private:
+  const std::shared_ptr<grpc::Channel> channel_;
+  const std::unique_ptr<Stub> stub_;
+  grpc::ClientContext context_;
+  v1::JoinReply reply_;
+  Mutex mutex_;
+  CondVar done_;
+  std::optional<absl::Status> status_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, std::chrono::nanoseconds start,
+                                      std::chrono::nanoseconds server_wait) {
+  constexpr auto kReportEvery = std::chrono::seconds(10);
+  // The coordinator knows the same limit and says more when it is reached.
+  constexpr auto kSlack = std::chrono::seconds(1);
+  const std::string name = CoordinatorName(request.ps_addresses(0));
+  const Clock::time_point deadline = Clock::now() + start;
+  Clock::time_point next_report = Clock::now() + kReportEvery;
+  Backoff backoff(std::chrono::milliseconds(50), std::chrono::milliseconds(1000));
+  std::string last_error = "it did not answer yet";
+  while (true) {
+    JoinTry join(request, deadline + kSlack, server_wait);
+    std::string waiting_for;
+    std::optional<absl::Status> status;
+    // A try has the deadline of the whole, so that this ends.
+    while (!(status = join.Wait(next_report)).has_value()) {
+      waiting_for = join.WaitingFor();
+      if (!waiting_for.empty()) {
+        spdlog::warn("{} waits for the job to start; missing: {}", request.task(), waiting_for);
+      } else {
+        spdlog::warn("{} waits for {}: {}", request.task(), name, last_error);
+      }
+      next_report += kReportEvery;
+    }
+    if (status->ok()) return std::move(join.reply());
+    const Clock::time_point now = Clock::now();
+    const std::string limit =
+        absl::StrCat(" within cluster.start_seconds = ", std::chrono::duration<double>(start).count(), " s");
+    if (absl::IsDeadlineExceeded(*status) && now >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          name, " did not start the job", limit, ": ",
+          waiting_for.empty() ? std::string(status->message()) : absl::StrCat("missing: ", waiting_for)));
+    }
+    if (!absl::IsUnavailable(*status) && !absl::IsCancelled(*status)) {
+      return absl::Status(status->code(), absl::StrCat(name, ": ", status->message()));
+    }
+    last_error = std::string(status->message());
+    if (now >= deadline) {
+      return absl::UnavailableError(absl::StrCat(name, " could not be reached", limit, ": ", last_error));
+    }
+    std::this_thread::sleep_until(std::min<Clock::time_point>(now + backoff.Next(), deadline));
+    if (Clock::now() >= next_report) {
+      spdlog::warn("{} waits for {}: {}", request.task(), name, last_error);
+      next_report += kReportEvery;
+    }
+  }
+}
+
+struct GrpcCoordinator::Impl {
+  const std::string name;
+  CallGroup& group;
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<Stub> stub = v1::Coordinator::NewStub(channel);
+
+  template <typename Request, typename Reply>
+  Future<Reply> Call(CallGroup& in, const char* what, const CallLimits& limits,
+                     void (v1::Coordinator::StubInterface::async_interface::*method)(
+                         grpc::ClientContext*, const Request*, Reply*, std::function<void(grpc::Status)>),
+                     const Request& request) {
+    auto call = std::make_shared<UnaryCall<Request, Reply>>(in, what, name, limits, *stub, method, request);
+    Future<Reply> future = call->future();
+    call->Start();
+    return future;
+  }
+};
+
+using Async = v1::Coordinator::StubInterface::async_interface;
+
+GrpcCoordinator::GrpcCoordinator(const std::string& address, std::chrono::nanoseconds server_wait,
+                                 CallGroup& group)
+    : impl_(new Impl{CoordinatorName(address), group, MakeChannel(address, server_wait)}) {}
+
+GrpcCoordinator::~GrpcCoordinator() = default;
+
+Future<v1::NextRangeReply> GrpcCoordinator::NextRange(const v1::NextRangeRequest& request,
+                                                      const CallLimits& limits) {
+  return impl_->Call<v1::NextRangeRequest, v1::NextRangeReply>(impl_->group, "NextRange", limits,
+                                                               &Async::NextRange, request);
+}
+
+Future<v1::PinReply> GrpcCoordinator::Pin(const v1::PinRequest& request, const CallLimits& limits) {
+  return impl_->Call<v1::PinRequest, v1::PinReply>(impl_->group, "Pin", limits, &Async::Pin, request);
+}
+
+Future<v1::UnpinReply> GrpcCoordinator::Unpin(const v1::UnpinRequest& request, const CallLimits& limits) {
+  return impl_->Call<v1::UnpinRequest, v1::UnpinReply>(impl_->group, "Unpin", limits, &Async::Unpin, request);
+}
+
+Future<v1::ReportReply> GrpcCoordinator::Report(const v1::ReportRequest& request, const CallLimits& limits) {
+  return impl_->Call<v1::ReportRequest, v1::ReportReply>(impl_->group, "Report", limits, &Async::Report,
+                                                         request);
+}
+
+absl::Status GrpcCoordinator::Leave(const v1::LeaveRequest& request, const CallLimits& limits) {
+  CallGroup group;
+  const Future<v1::LeaveReply> left =
+      impl_->Call<v1::LeaveRequest, v1::LeaveReply>(group, "Leave", limits, &Async::Leave, request);
+  left.Get().status().IgnoreError();
+  group.WaitUntilEmpty();
+  return left.Get().status();
+}
+
+}  // namespace weir

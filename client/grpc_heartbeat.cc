@@ -1,0 +1,102 @@
+#include "client/grpc_heartbeat.h"
+
+#include <optional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/backoff.h"
+#include "client/grpc_channel.h"
+#include "common/mutex.h"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace weir {
+
+struct GrpcHeartbeat::Impl {
+  using Clock = std::chrono::steady_clock;
+
+  explicit Impl(Options o) : options(std::move(o)) {
+    thread = std::thread([this] { Run(); });
+  }
+
+  void Run() {
+    const auto channel = MakeChannel(options.address, options.server_wait);
+    const auto stub = v1::Coordinator::NewStub(channel);
+    Backoff backoff(std::chrono::milliseconds(50), std::chrono::milliseconds(500));
+    std::optional<Clock::time_point> unreachable_since;
+    while (true) {
+      const Clock::time_point started = Clock::now();
+      v1::HeartbeatReply reply;
+      const std::optional<absl::Status> status = Beat(*stub, &reply);
+      if (!status.has_value()) return;
+      if (status->ok()) {
+        unreachable_since.reset();
+        backoff.Reset();
+        if (!options.on_reply(reply)) return;
+        continue;
+      }
+      const Clock::time_point now = Clock::now();
+      // A coordinator that hangs has been away since its answer was due.
+      if (!unreachable_since.has_value()) {
+        unreachable_since = absl::IsDeadlineExceeded(*status) ? started + options.lease / 3 : now;
+      }
+      if (now - *unreachable_since >= options.server_wait) {
+        options.on_lost(absl::UnavailableError(
+            absl::StrCat("ps:0 (coordinator) at ", options.address, " was lost: ", status->message())));
+        return;
+      }
+      if (!Pause(
+              std::min<Clock::time_point>(now + backoff.Next(), *unreachable_since + options.server_wait))) {
+        return;
+      }
+    }
+  }
+
+  // nullopt: stopped.
+  std::optional<absl::Status> Beat(v1::Coordinator::Stub& stub, v1::HeartbeatReply* reply) {
+    const v1::HeartbeatRequest request = options.request();
+    grpc::ClientContext beat;
+    beat.set_deadline(std::chrono::system_clock::now() + options.lease);
+    {
+      MutexLock lock(mutex);
+      if (stopped) return std::nullopt;
+      context = &beat;
+    }
+    const grpc::Status status = stub.Heartbeat(&beat, request, reply);
+    MutexLock lock(mutex);
+    context = nullptr;
+    if (stopped) return std::nullopt;
+    return FromGrpc(status);
+  }
+
+  // False: stopped.
+  bool Pause(Clock::time_point until) {
+    MutexLock lock(mutex);
+    while (!stopped && Clock::now() < until) wake.WaitUntil(mutex, until);
+    return !stopped;
+  }
+
+  void Stop() {
+    {
+      MutexLock lock(mutex);
+      stopped = true;
+      if (context != nullptr) context->TryCancel();
+      wake.NotifyAll();
+    }
+    if (thread.joinable()) thread.join();
+  }
+
+  const Options options;
+  Mutex mutex;
+  CondVar wake;
+  bool stopped ABSL_GUARDED_BY(mutex) = false;
+  // Of the heartbeat in flight.
+  grpc::ClientContext* context ABSL_GUARDED_BY(mutex) = nullptr;
+  std::thread thread;
+};
+
+GrpcHeartbeat::GrpcHeartbeat(Options options) : impl_(new Impl(std::move(options))) {}
+GrpcHeartbeat::~GrpcHeartbeat() { Stop(); }
+void GrpcHeartbeat::Stop() { impl_->Stop(); }
+
+}  // namespace weir

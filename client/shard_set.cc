@@ -1,0 +1,168 @@
+#include "client/shard_set.h"
+
+#include <utility>
+
+#include "client/answers.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+
+namespace weir {
+
+struct ShardSet::Operation {
+  std::optional<Push> push;
+  std::optional<Pull> pull;
+  Done done;
+
+  Mutex mutex;
+  Answers answers ABSL_GUARDED_BY(mutex);
+  size_t missing ABSL_GUARDED_BY(mutex) = 0;
+  // The first.
+  absl::Status error ABSL_GUARDED_BY(mutex);
+  // To be ended by an error of another one. Emptied at the end: they hold the operation, too.
+  std::vector<std::shared_ptr<Call>> calls ABSL_GUARDED_BY(mutex);
+};
+
+ShardSet::ShardSet(const std::vector<std::string>& addresses, const TensorMap& tensors,
+                   const v1::Caller& caller, const std::atomic<uint64_t>& epoch, CallGroup& group,
+                   const CallLimits& limits, std::unique_ptr<History> history,
+                   std::function<void(const absl::Status&)> on_fatal)
+    : caller_(caller), history_(std::move(history)), on_fatal_(std::move(on_fatal)) {
+  for (uint32_t i = 0; i < addresses.size(); ++i) {
+    shards_.push_back(std::make_unique<GrpcShard>(i, addresses[i], tensors, caller, epoch, group, limits));
+  }
+}
+
+absl::Status ShardSet::Connect(std::chrono::steady_clock::time_point deadline) {
+  for (const auto& shard : shards_) WEIR_RETURN_IF_ERROR(shard->Connect(deadline));
+  return absl::OkStatus();
+}
+
+absl::Status ShardSet::CloseHistory() { return history_ == nullptr ? absl::OkStatus() : history_->Close(); }
+
+void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull, Done done) {
+  const auto operation = std::make_shared<Operation>();
+  operation->push = std::move(push);
+  operation->pull = std::move(pull);
+  operation->done = std::move(done);
+  {
+    MutexLock lock(operation->mutex);
+    operation->answers.resize(shards);
+    operation->missing = shards;
+  }
+  for (uint32_t i = 0; i < shards; ++i) {
+    std::optional<GrpcShard::Push> shard_push;
+    if (operation->push.has_value()) {
+      const Work& work = operation->push->work;
+      shard_push.emplace();
+      shard_push->gradient = operation->push->gradient;
+      v1::PushRequest& header = shard_push->header;
+      header.set_clock(work.clock);
+      header.set_part(work.part);
+      header.set_batch_plus_one(work.batch + 1);
+      header.set_examples(work.examples);
+      header.mutable_base()->set_count(operation->push->base.versions[i]);
+      header.mutable_base()->set_incarnation(operation->push->base.incarnations[i]);
+    }
+    std::optional<GrpcShard::Pull> shard_pull;
+    if (operation->pull.has_value()) {
+      shard_pull = GrpcShard::Pull{operation->pull->request, operation->pull->tensors};
+    }
+    std::shared_ptr<Call> call =
+        shards_[i]->Exchange(std::move(shard_push), std::move(shard_pull),
+                             [this, operation, i](absl::StatusOr<GrpcShard::Answer> answer) {
+                               OnAnswer(operation, i, std::move(answer));
+                             });
+    absl::Status error;
+    {
+      MutexLock lock(operation->mutex);
+      error = operation->error;
+      if (operation->missing > 0) operation->calls.push_back(call);
+    }
+    if (!error.ok()) call->Cancel(error);
+  }
+}
+
+absl::Status ShardSet::Check(const Operation& operation, uint32_t shard,
+                             const GrpcShard::Answer& answer) const {
+  const std::string& name = shards_[shard]->name();
+  if (operation.push.has_value()) WEIR_RETURN_IF_ERROR(CheckPush(answer.push, name));
+  if (operation.pull.has_value()) {
+    const std::vector<uint64_t>& want = operation.pull->want;
+    WEIR_RETURN_IF_ERROR(CheckPull(answer.pull, name, want.empty() ? nullptr : &want[shard]));
+  }
+  return absl::OkStatus();
+}
+
+void ShardSet::Record(const Operation& operation, uint32_t shard, const GrpcShard::Answer& answer) {
+  if (operation.push.has_value()) {
+    const v1::PushReply& reply = answer.push;
+    History::Push line;
+    line.worker = caller_.worker();
+    line.life = caller_.incarnation();
+    line.shard = shard;
+    line.clock = operation.push->work.clock;
+    line.part = operation.push->work.part;
+    line.batch = operation.push->work.batch;
+    line.outcome = v1::Outcome_Name(reply.outcome());
+    line.version = reply.version().count();
+    line.incarnation = reply.version().incarnation();
+    line.staleness = reply.staleness();
+    history_->Add(line);
+  }
+  // After some answers to a push, no pull follows.
+  if (operation.pull.has_value() && answer.pull.outcome() != v1::OUTCOME_UNSPECIFIED &&
+      !operation.pull->request.header_only()) {
+    const v1::PullReply& reply = answer.pull;
+    History::Pull line;
+    line.worker = caller_.worker();
+    line.life = caller_.incarnation();
+    line.shard = shard;
+    line.clock = operation.pull->request.clock();
+    line.pin = operation.pull->request.pin();
+    line.outcome = v1::Outcome_Name(reply.outcome());
+    line.version = reply.version().count();
+    line.incarnation = reply.version().incarnation();
+    for (const v1::WorkerClock& clock : reply.clocks())
+      line.clocks.emplace_back(clock.worker(), clock.clock());
+    history_->Add(line);
+  }
+}
+
+void ShardSet::OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t shard,
+                        absl::StatusOr<GrpcShard::Answer> answer) {
+  absl::Status status = answer.status();
+  if (status.ok()) {
+    if (history_ != nullptr) Record(*operation, shard, *answer);
+    status = Check(*operation, shard, *answer);
+  }
+  // Neither concerns this call alone.
+  if (absl::IsAborted(status) || absl::IsUnavailable(status)) on_fatal_(status);
+
+  bool last = false;
+  absl::StatusOr<Answers> result;
+  std::vector<std::shared_ptr<Call>> others;
+  {
+    MutexLock lock(operation->mutex);
+    last = --operation->missing == 0;
+    if (status.ok()) {
+      operation->answers[shard] = *std::move(answer);
+    } else if (operation->error.ok()) {
+      operation->error = status;
+      others.swap(operation->calls);
+    }
+    if (last) {
+      // Calls hold the operation, too.
+      operation->calls.clear();
+      if (operation->error.ok()) {
+        result = std::move(operation->answers);
+      } else {
+        result = operation->error;
+      }
+    }
+  }
+  for (const auto& call : others) call->Cancel(status);
+  if (!last) return;
+  operation->done(std::move(result));
+}
+
+}  // namespace weir

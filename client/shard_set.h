@@ -1,0 +1,79 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/call_group.h"
+#include "client/call_limits.h"
+#include "client/client.h"
+#include "client/grpc_shard.h"
+#include "client/history.h"
+#include "client/tensor_map.h"
+#include "proto/parameter_server.pb.h"
+
+namespace weir {
+
+// All shards of a job as one: sends a push, a pull or both to each, checks and records what each answers, and
+// hands over what all have said. An error of one ends the call on the others.
+//
+// Thread-safe. Outlives its calls, as does what it is made with.
+class ShardSet {
+ public:
+  using Answers = std::vector<GrpcShard::Answer>;  // by shard
+  // Tensors are in the model's order, and live until the call is done.
+  struct Push {
+    Work work;
+    PullResult base;
+    std::vector<const float*> gradient;
+  };
+  struct Pull {
+    // All but caller.
+    v1::PullRequest request;
+    std::vector<float*> tensors;
+    // By shard, the only version count that its weights may have; empty: any.
+    std::vector<uint64_t> want;
+  };
+  using Done = std::function<void(absl::StatusOr<Answers>)>;
+
+  // history may be nullptr. on_fatal hears of errors that concern more than their call, before the call is
+  // done: Aborted, this client is fenced; Unavailable, a shard was lost. It may run several times, and must
+  // not block.
+  ShardSet(const std::vector<std::string>& addresses, const TensorMap& tensors, const v1::Caller& caller,
+           const std::atomic<uint64_t>& epoch, CallGroup& group, const CallLimits& limits,
+           std::unique_ptr<History> history, std::function<void(const absl::Status&)> on_fatal);
+
+  // Waits until every shard can be reached. Unavailable: one could not be before `deadline`; names it.
+  absl::Status Connect(std::chrono::steady_clock::time_point deadline);
+
+  uint32_t size() const { return static_cast<uint32_t>(shards_.size()); }
+
+  // Starts push and pull on the first `shards` shards. `done` runs once, when all of them are through with
+  // the tensors.
+  void Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull, Done done);
+
+  // After the last call.
+  absl::Status CloseHistory();
+
+ private:
+  // One call to some shards.
+  struct Operation;
+
+  void OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t shard,
+                absl::StatusOr<GrpcShard::Answer> answer);
+  absl::Status Check(const Operation& operation, uint32_t shard, const GrpcShard::Answer& answer) const;
+  void Record(const Operation& operation, uint32_t shard, const GrpcShard::Answer& answer);
+
+  const v1::Caller caller_;
+  const std::unique_ptr<History> history_;
+  const std::function<void(const absl::Status&)> on_fatal_;
+  std::vector<std::unique_ptr<GrpcShard>> shards_;
+};
+
+}  // namespace weir

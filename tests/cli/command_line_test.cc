@@ -1,0 +1,115 @@
+// The command line of `weir` as a process: what is refused, with which code and words.
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "common/exit_codes.h"
+#include "common/subprocess.h"
+#include "tests/cli/fake_coordinator.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+
+struct Result {
+  int code;
+  std::string output;
+};
+
+Result Weir(std::vector<std::string> args) {
+  Subprocess::Options options;
+  options.args = {"cli/weir"};
+  options.args.insert(options.args.end(), args.begin(), args.end());
+  options.remove_environment = {"TF_CONFIG"};
+  const auto result = RunCommand(std::move(options), std::chrono::seconds(60));
+  REQUIRE(result.ok());
+  return {result->exit.status(), result->output};
+}
+
+TEST_CASE("a bad command line exits with 64 and says what is allowed") {
+  struct Case {
+    std::vector<std::string> args;
+    std::vector<std::string> says;
+  };
+  const std::vector<Case> cases = {
+      {{}, {"subcommand", "up, status, demo, config"}},
+      {{"upp"}, {"upp", "up, status, demo, config", "see `weir --help`"}},
+      {{"up"}, {"config is required", "allowed after `weir up`", "--workers"}},
+      {{"up", "job.json", "--worker=2"}, {"--worker=2", "--workers", "see `weir up --help`"}},
+      {{"up", "job.json", "--ps=0"}, {"--ps", "0", "1", "64"}},
+      {{"up", "job.json", "--ps=two"}, {"--ps", "two"}},
+      {{"up", "job.json", "--seed=-1"}, {"--seed", "-1"}},
+      {{"up", "job.json", "--http_port=65536"}, {"--http_port", "65535"}},
+      {{"up", "job.json", "other.json"}, {"other.json"}},
+      {{"demo", "--seeds=0"}, {"--seeds", "1000"}},
+      {{"config"}, {"check, show"}},
+      {{"config", "check"}, {"config is required", "weir config check"}},
+      {{"status"}, {"--cluster=FILE", "--address=HOST:PORT"}},
+      {{"status", "--cluster=a.json", "--address=a:1"}, {"--cluster", "--address"}},
+      {{"status", "--address=nowhere"}, {"--address", "nowhere"}},
+  };
+  for (const Case& c : cases) {
+    const Result result = Weir(c.args);
+    INFO(result.output);
+    CHECK(result.code == kExitUsage);
+    for (const auto& text : c.says) CHECK_THAT(result.output, Contains(text));
+  }
+}
+
+TEST_CASE("help and version") {
+  for (const std::vector<std::string>& args : {std::vector<std::string>{"--help"}, {"help"}}) {
+    const Result result = Weir(args);
+    CHECK(result.code == 0);
+    CHECK_THAT(result.output,
+               Contains("weir up --ps=2 --workers=4 configs/digits.json") && Contains("Exit codes"));
+  }
+  for (const char* command : {"up", "status", "demo", "config"}) {
+    const Result result = Weir({command, "--help"});
+    CHECK(result.code == 0);
+    CHECK_THAT(result.output, Contains("Examples:\n  weir " + std::string(command)));
+  }
+  CHECK(Weir({"version"}).output == Weir({"--version"}).output);
+}
+
+TEST_CASE("status of a running cluster") {
+  v1::ClusterStatus status;
+  status.set_name("digits");
+  status.set_step(12);
+  FakeCoordinator coordinator(&status);
+  REQUIRE(coordinator.port() != 0);
+  const std::string file = std::string(std::getenv("TEST_TMPDIR")) + "/cluster.json";
+  std::ofstream(file) << R"({"ps": [")" << coordinator.address() << R"("]})";
+  for (const std::string& flag : {"--address=" + coordinator.address(), "--cluster=" + file}) {
+    const Result text = Weir({"status", flag});
+    CHECK(text.code == 0);
+    CHECK_THAT(text.output, Contains("digits"));
+    CHECK_THAT(Weir({"status", flag, "--json"}).output, Contains("\"step\": 12"));
+  }
+  std::ofstream(file) << R"({"worker": ["a:1"]})";
+  const Result no_server = Weir({"status", "--cluster=" + file});
+  CHECK(no_server.code == kExitConfig);
+  CHECK_THAT(no_server.output, Contains("cluster.json") && Contains("ps"));
+
+  FakeCoordinator other(nullptr);
+  REQUIRE(other.port() != 0);
+  const Result wrong = Weir({"status", "--address=" + other.address()});
+  CHECK(wrong.code == kExitConfig);
+  CHECK_THAT(wrong.output, Contains("ps:0") && Contains(other.address()));
+}
+
+TEST_CASE("status of a cluster that is not there names ps:0 and its address") {
+  const Result result = Weir({"status", "--address=127.0.0.1:1"});
+  CHECK(result.code == kExitPeerLost);
+  CHECK_THAT(result.output, Contains("ps:0 at 127.0.0.1:1 does not answer"));
+
+  const Result no_file = Weir({"status", "--cluster=/no/such/file"});
+  CHECK(no_file.code == kExitConfig);
+  CHECK_THAT(no_file.output, Contains("/no/such/file"));
+}
+
+}  // namespace
+}  // namespace weir

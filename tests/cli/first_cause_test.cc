@@ -1,0 +1,84 @@
+#include "cli/first_cause.h"
+
+#include <signal.h>
+
+#include "catch2/catch.hpp"
+#include "common/exit_codes.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+
+TaskExit Code(const std::string& task, int code, double seconds = 1) {
+  return {task, {code, 0}, seconds, false};
+}
+TaskExit Signal(const std::string& task, int signal, double seconds = 1) {
+  return {task, {0, signal}, seconds, false};
+}
+TaskExit Ended(TaskExit exit) {
+  exit.was_ended = true;
+  return exit;
+}
+
+std::string Cause(const std::vector<TaskExit>& exits) {
+  const auto index = FirstCause(exits);
+  return index.has_value() ? exits[*index].task : "";
+}
+
+TEST_CASE("what an exit means") {
+  CHECK(MeaningOf(Code("worker:0", 0)) == ExitMeaning::kExpected);
+  CHECK(MeaningOf(Code("ps:0", 0)) == ExitMeaning::kExpected);
+  CHECK(MeaningOf(Ended(Code("ps:0", 70))) == ExitMeaning::kExpected);
+  CHECK(MeaningOf(Ended(Signal("worker:0", SIGKILL))) == ExitMeaning::kExpected);
+
+  for (const char* task : {"worker:1", "evaluator:0"}) {
+    CHECK(MeaningOf(Signal(task, SIGKILL)) == ExitMeaning::kSurvivable);
+    CHECK(MeaningOf(Signal(task, SIGTERM)) == ExitMeaning::kSurvivable);
+    CHECK(MeaningOf(Code(task, kExitDrained)) == ExitMeaning::kSurvivable);
+    CHECK(MeaningOf(Signal(task, SIGSEGV)) == ExitMeaning::kFatal);
+    CHECK(MeaningOf(Code(task, kExitInternal)) == ExitMeaning::kFatal);
+    CHECK(MeaningOf(Code(task, kExitPeerLost)) == ExitMeaning::kFatal);
+  }
+  CHECK(MeaningOf(Signal("ps:1", SIGKILL)) == ExitMeaning::kFatal);
+  CHECK(MeaningOf(Code("ps:1", kExitDrained)) == ExitMeaning::kFatal);
+}
+
+TEST_CASE("the first cause") {
+  CHECK(Cause({}) == "");
+  CHECK(Cause({Code("worker:0", 0), Code("ps:0", 0)}) == "");
+  CHECK(Cause({Code("worker:1", 70), Code("worker:0", 70)}) == "worker:1");
+  SECTION("138 is a consequence, whichever was seen first") {
+    CHECK(Cause({Code("worker:0", 138), Code("worker:1", 138), Signal("ps:1", SIGKILL)}) == "ps:1");
+    CHECK(Cause({Signal("ps:1", SIGKILL), Code("worker:0", 138), Code("ps:0", 138)}) == "ps:1");
+  }
+  SECTION("unless nothing else failed") {
+    CHECK(Cause({Code("worker:0", 0), Code("worker:1", 138), Code("worker:2", 138)}) == "worker:1");
+    CHECK(Cause({Code("worker:1", 138), Ended(Code("ps:0", 70))}) == "worker:1");
+  }
+  SECTION("what the job survived explains a failure last") {
+    CHECK(Cause({Signal("worker:0", SIGKILL), Code("worker:1", 138)}) == "worker:1");
+    CHECK(Cause({Signal("worker:0", SIGKILL), Signal("worker:1", SIGKILL)}) == "worker:0");
+  }
+}
+
+TEST_CASE("in words") {
+  CHECK(DescribeExit(Code("worker:1", 70, 3.2)) == "worker:1 exited with 70 (internal fault) after 3.20 s");
+  CHECK(DescribeExit(Code("worker:1", 3, 3.2)) == "worker:1 exited with 3 after 3.20 s");
+  CHECK(DescribeExit(Signal("ps:0", SIGKILL, 12)) == "ps:0 was killed by signal 9 (Killed) after 12.0 s");
+
+  for (const int code : {64, 70, 78, 138, 143}) CHECK(!HintFor(Code("worker:1", code)).empty());
+  CHECK(HintFor(Code("worker:1", 3)).empty());
+  CHECK_THAT(HintFor(Signal("worker:1", SIGKILL)), Contains("memory") && Contains("dmesg"));
+  CHECK_THAT(HintFor(Signal("worker:1", SIGSEGV)), Contains("crashed"));
+}
+
+TEST_CASE("the code of the whole command") {
+  CHECK(ExitCodeFor(Code("worker:1", 70)) == 70);
+  CHECK(ExitCodeFor(Code("worker:1", 78)) == 78);
+  CHECK(ExitCodeFor(Signal("ps:1", SIGKILL)) == kExitPeerLost);
+  CHECK(ExitCodeFor(Signal("worker:1", SIGSEGV)) == kExitPeerLost);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,135 @@
+#include "cli/status_text.h"
+
+#include <limits>
+
+#include "catch2/catch.hpp"
+#include "nlohmann/json.hpp"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+
+v1::ClusterStatus Running() {
+  v1::ClusterStatus s;
+  s.set_state(v1::RUNNING);
+  s.set_name("digits");
+  s.set_mode("bounded");
+  s.set_staleness_bound(3);
+  s.set_num_shards(2);
+  s.set_configured_workers(4);
+  for (int i : {0, 1, 3}) s.mutable_membership()->add_members()->set_worker(i);
+  s.mutable_membership()->set_epoch(5);
+  s.set_step(1234);
+  s.set_total_steps(2350);
+  s.set_pushes(4936);
+  s.set_examples(30000);
+  s.set_total_examples(60000);
+  s.set_seconds(3);
+  s.set_examples_per_second(10000);
+  s.set_train_loss(0.12341);
+  s.mutable_version_staleness()->set_p50(3);
+  s.mutable_version_staleness()->set_max(11);
+  s.mutable_lead()->set_p50(1);
+  s.mutable_lead()->set_max(4);
+  s.set_bytes_pushed(33100000);
+  s.set_bytes_pulled(40200000);
+  return s;
+}
+
+TEST_CASE("the line of a running job") {
+  auto s = Running();
+  CHECK(StatusLine(s) ==
+        "digits bounded(3)  step 1,234/2,350 (50%)  loss 0.1234  10.0k examples/s  staleness p50 3 max 11  "
+        "workers 3/4  ETA 3.00 s");
+  s.mutable_evaluation();  // there, but nothing was evaluated yet
+  CHECK_THAT(StatusLine(s), Catch::EndsWith("ETA 3.00 s"));
+  CHECK_THAT(StatusReport(s), !Contains("accuracy"));
+  s.mutable_evaluation()->set_examples(297);
+  s.mutable_evaluation()->set_test_accuracy(0.9832);
+  s.mutable_evaluation()->set_test_loss(0.07);
+  s.mutable_evaluation()->set_version(12);
+  CHECK_THAT(StatusReport(s), Contains("test              accuracy 98.32%, loss 0.0700 at version 12\n"));
+  CHECK_THAT(StatusLine(s), Catch::EndsWith("ETA 3.00 s  test accuracy 98.32%"));
+  s.mutable_evaluation()->set_test_accuracy(-1);
+  CHECK_THAT(StatusReport(s), Contains("test              loss 0.0700 at version 12\n"));
+  CHECK_THAT(StatusLine(s), Catch::EndsWith("ETA 3.00 s"));
+  SECTION("nothing has been done yet") {
+    s.set_examples(0);
+    s.set_examples_per_second(0);
+    s.set_train_loss(0);
+    CHECK_THAT(StatusLine(s), Contains("(0%)") && Contains("loss -") && Contains("ETA -"));
+  }
+  SECTION("the last examples") {
+    s.set_state(v1::DRAINING);
+    s.set_examples(60000);
+    CHECK_THAT(StatusLine(s), Contains("(100%)") && Contains("finishing") && !Contains("ETA"));
+  }
+  SECTION("a job of no known length") {
+    s.set_total_examples(0);
+    CHECK_THAT(StatusLine(s), Contains("(0%)") && Contains("ETA -"));
+  }
+}
+
+TEST_CASE("the line of a job that has not begun, or has failed") {
+  auto s = Running();
+  s.set_mode("sync");
+  s.set_state(v1::STARTING);
+  s.add_waiting_for("worker:2");
+  s.add_waiting_for("ps:1\x1b[2J");
+  CHECK(StatusLine(s) == "digits sync  starting  workers 3/4  waiting for worker:2, ps:1\\x1b[2J");
+  s.set_state(v1::FAILED);
+  s.set_failure("ps:1 was lost");
+  CHECK(StatusLine(s) == "digits sync  failed: ps:1 was lost");
+}
+
+TEST_CASE("the report") {
+  auto s = Running();
+  s.add_waiting_for("worker:2");
+  auto* live = s.add_tasks();
+  live->set_task("worker:0");
+  live->set_state("live");
+  live->set_clock(1234);
+  live->set_seconds_since_heard(0.25);
+  live->set_address("127.0.0.1:40000");
+  auto* expected = s.add_tasks();
+  expected->set_task("worker:2");
+  expected->set_state("expected");
+  CHECK(StatusReport(s) ==
+        "job               digits bounded(3), running\n"
+        "waiting for       worker:2\n"
+        "step              1,234 of 2,350\n"
+        "examples          30,000 of 60,000, 10.0k a second\n"
+        "time              3.00 s since step 0, 3.00 s to go\n"
+        "train loss        0.1234\n"
+        "version staleness p50 3 max 11\n"
+        "lead              p50 1 max 4 clocks\n"
+        "traffic           33.1 MB pushed, 40.2 MB pulled, 4,936 pushes\n"
+        "workers           3 of 4, epoch 5\n"
+        "\n"
+        "task      state     clock  last heard  address\n"
+        "--------  --------  -----  ----------  ---------------\n"
+        "worker:0  live      1,234  250 ms ago  127.0.0.1:40000\n"
+        "worker:2  expected      -           -\n");
+}
+
+TEST_CASE("as JSON, fields that are zero too") {
+  v1::ClusterStatus s = Running();
+  s.set_train_loss(std::numeric_limits<double>::quiet_NaN());
+  s.add_waiting_for("\"ps:1\"");
+  const auto json = nlohmann::json::parse(StatusJson(s));
+  CHECK(json["state"] == "running");
+  CHECK(json["step"] == 1234);
+  CHECK(json["examples_per_second"] == 10000.0);
+  CHECK(json["train_loss"].is_null());
+  CHECK(json["evaluation"].is_null());
+  CHECK(json["failure"] == "");
+  CHECK(json["version_staleness"]["p99"] == 0);
+  CHECK(json["membership"]["members"].size() == 3);
+  CHECK(json["membership"]["members"][0]["worker"] == 0);
+  CHECK(json["waiting_for"] == nlohmann::json({"\"ps:1\""}));
+  CHECK(json["tasks"] == nlohmann::json::array());
+}
+
+}  // namespace
+}  // namespace weir

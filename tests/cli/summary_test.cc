@@ -1,0 +1,97 @@
+#include "cli/summary.h"
+
+#include <sys/stat.h>
+
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/str_replace.h"
+#include "catch2/catch.hpp"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+
+const char* const kJson = R"({"mode": "sync", "staleness_bound": 0, "ps": 1, "workers": 4, "steps": 470,
+  "pushes": 1880, "examples": 60160, "wall_seconds": 4.21, "examples_per_second": 14289.8, "train_loss": 0.0123,
+  "test_accuracy": 0.9832, "test_loss": 0.0712, "version_staleness": {"p50": 1, "p99": 7, "max": 9},
+  "lead": {"p50": 1, "max": 2}, "bytes_pushed": 33100000, "bytes_pulled": 40200000, "weights_sha256": "ab12",
+  "of_a_later_version": [1]})";
+
+TEST_CASE("the server's summary is read, and given on with what only the command knows") {
+  auto summary = ParseSummary(kJson);
+  REQUIRE(summary.ok());
+  summary->total_seconds = 5.5;
+  summary->exit_codes = {{"ps:0", 0}, {"worker:1", 137}};
+  CHECK(SummaryText("digits", *summary) ==
+        "digits: sync, 1 server, 4 workers\n"
+        "  test accuracy     98.32%\n"
+        "  test loss         0.0712\n"
+        "  train loss        0.0123\n"
+        "  steps             470 (1,880 pushes, 60,160 examples)\n"
+        "  time              4.21 s of training at 14.3k examples/s; 5.50 s in all\n"
+        "  version staleness p50 1, p99 7, max 9\n"
+        "  lead              p50 1, max 2 clocks\n"
+        "  traffic           33.1 MB pushed, 40.2 MB pulled\n"
+        "  weights           sha256 ab12\n");
+  const std::string json = SummaryJson(*summary);
+  CHECK_THAT(json, Contains("\"of_a_later_version\": [") && Contains("\"total_seconds\": 5.5") &&
+                       Contains("\"worker:1\": 137") && Contains("\"wall_seconds\": 4.21"));
+  CHECK(ParseSummary(json).ok());
+}
+
+TEST_CASE("a loss that is not finite, a test that was not made") {
+  const auto summary = ParseSummary(absl::StrReplaceAll(
+      kJson, {{"0.0123", "null"}, {"\"test_accuracy\": 0.9832, \"test_loss\": 0.0712, ", ""}}));
+  REQUIRE(summary.ok());
+  CHECK(std::isnan(summary->train_loss));
+  CHECK(!summary->test_accuracy.has_value());
+  CHECK_THAT(SummaryText("x", *summary), Contains("train loss        nan") && !Contains("test"));
+}
+
+TEST_CASE("a loss without an accuracy") {
+  const auto summary = ParseSummary(absl::StrReplaceAll(kJson, {{"0.9832", "-1.0"}}));
+  REQUIRE(summary.ok());
+  CHECK(!summary->test_accuracy.has_value());
+  CHECK_THAT(SummaryText("x", *summary), Contains("test loss") && !Contains("accuracy"));
+}
+
+TEST_CASE("what is no summary") {
+  const auto error = [](const std::string& text) {
+    return std::string(ParseSummary(text).status().message());
+  };
+  CHECK_THAT(error(""), Contains("not a JSON object"));
+  CHECK_THAT(error("[]"), Contains("not a JSON object"));
+  CHECK_THAT(error("{}"), Contains("/mode") && Contains("missing"));
+  CHECK_THAT(error(absl::StrReplaceAll(kJson, {{"470", "-1"}})), Contains("/steps") && Contains("-1"));
+  CHECK_THAT(error(absl::StrReplaceAll(kJson, {{"\"p99\": 7", "\"p99\": \"7\""}})),
+             Contains("/version_staleness/p99"));
+  CHECK_THAT(error(absl::StrReplaceAll(kJson, {{"\"ps\": 1", "\"ps\": 4294967296"}})), Contains("/ps"));
+}
+
+TEST_CASE("files") {
+  const std::string path = std::string(std::getenv("TEST_TMPDIR")) + "/summary.json";
+  const auto content = [&] {
+    std::ostringstream text;
+    text << std::ifstream(path).rdbuf();
+    return text.str();
+  };
+  REQUIRE(WriteFileWhole(path, "one").ok());
+  REQUIRE(WriteFileWhole(path, "two").ok());
+  CHECK(content() == "two");
+  REQUIRE(PrepareFile(path).ok());
+  struct stat there;
+  CHECK(stat(path.c_str(), &there) != 0);
+  CHECK_THAT(std::string(PrepareFile("/no/such/folder/x").message()), Contains("/no/such/folder/x"));
+  // A device stays what it is.
+  CHECK(PrepareFile("/dev/null").ok());
+  CHECK(WriteFileWhole("/dev/null", "x").ok());
+  REQUIRE(stat("/dev/null", &there) == 0);
+  CHECK(S_ISCHR(there.st_mode));
+}
+
+}  // namespace
+}  // namespace weir

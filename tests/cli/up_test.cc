@@ -1,0 +1,362 @@
+// `weir up` as a process, with stand-ins for ps_server and worker (fake/).
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <memory>
+#include <sstream>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "common/exit_codes.h"
+#include "common/mutex.h"
+#include "common/subprocess.h"
+#include "tests/cli/fake_coordinator.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+
+constexpr auto kLimit = std::chrono::seconds(60);
+
+std::string ReadFile(const fs::path& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return text.str();
+}
+
+// A folder of its own for each test case, and `weir` started there.
+class Up {
+ public:
+  Up() : dir_(fs::path(std::getenv("TEST_TMPDIR")) / "case-XXXXXX") {
+    std::string name = dir_.string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    dir_ = name;
+    std::ofstream(dir_ / "job.json")
+        << R"({"name": "small", "model": {"layers": [{"type": "dense", "units": 10}]},
+      "data": {"format": "digits"}})";
+    environment["STATE"] = dir_.string();
+    environment["TMPDIR"] = dir_.string();
+  }
+  ~Up() {
+    process_.reset();
+    fs::remove_all(dir_);
+  }
+
+  std::map<std::string, std::string> environment;
+  std::string bin_dir = "tests/cli/fake";
+  bool demo = false;  // `weir demo` instead
+
+  fs::path dir() const { return dir_; }
+  std::string Args(const std::string& task) const { return ReadFile(dir_ / (task + ".args")); }
+  std::string output() {
+    MutexLock lock(mutex_);
+    return output_;
+  }
+
+  void Start(std::vector<std::string> args) {
+    Subprocess::Options options;
+    options.args = {"cli/weir", "up", (dir_ / "job.json").string(), "--bin_dir=" + bin_dir};
+    if (demo)
+      options.args = {"cli/weir", "demo", "--config=" + (dir_ / "job.json").string(), "--bin_dir=" + bin_dir};
+    options.args.insert(options.args.end(), args.begin(), args.end());
+    options.environment = environment;
+    options.on_line = [this](absl::string_view line) {
+      MutexLock lock(mutex_);
+      output_.append(line.data(), line.size()).append("\n");
+    };
+    auto started = Subprocess::Start(std::move(options));
+    REQUIRE(started.ok());
+    process_ = std::move(*started);
+  }
+  void Signal(int signal) { process_->Signal(signal); }
+  // The shell's form of the exit.
+  int Wait() {
+    const auto exit = process_->Wait(std::chrono::steady_clock::now() + kLimit);
+    REQUIRE(exit.has_value());
+    return exit->status();
+  }
+  int Run(std::vector<std::string> args) {
+    Start(std::move(args));
+    return Wait();
+  }
+
+  // Until the task runs; its process id.
+  pid_t Await(const std::string& task) { return std::stoi(AwaitFile(task + ".pid")); }
+  std::string AwaitFile(const std::string& name) {
+    const auto deadline = std::chrono::steady_clock::now() + kLimit;
+    while (!fs::exists(dir_ / name)) {
+      REQUIRE(std::chrono::steady_clock::now() < deadline);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return ReadFile(dir_ / name);
+  }
+  void AwaitOutput(const std::string& text) {
+    const auto deadline = std::chrono::steady_clock::now() + kLimit;
+    while (output().find(text) == std::string::npos) {
+      INFO(output());
+      REQUIRE(std::chrono::steady_clock::now() < deadline);
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+  }
+
+ private:
+  fs::path dir_;
+  Mutex mutex_;
+  std::string output_;
+  std::unique_ptr<Subprocess> process_;
+};
+
+// A zombie that its new parent has not reaped yet is gone all the same.
+bool IsGone(pid_t pid) {
+  std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
+  std::string id, name, state;
+  return !(stat >> id >> name >> state) || state == "Z" || state == "X";
+}
+
+bool IsSoonGone(pid_t pid) {
+  const auto deadline = std::chrono::steady_clock::now() + kLimit;
+  while (!IsGone(pid) && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return IsGone(pid);
+}
+
+TEST_CASE("a job from start to end") {
+  Up up;
+  const std::string summary = (up.dir() / "out.json").string();
+  up.environment["FAKE_WORKER"] = "await worker:0 worker:1 evaluator:0 ps:0 ps:1";
+  CHECK(up.Run({"--ps=2", "--workers=2", "--evaluator", "--seed=7", "--set", "train.epochs=3",
+                "--http_port=0", "--summary=" + summary}) == 0);
+  INFO(up.output());
+
+  CHECK_THAT(up.output(), Contains("small: bounded(3), 2 servers, 2 workers"));
+  CHECK_THAT(up.output(), Contains("98.32%"));
+  const std::string json = ReadFile(summary);
+  for (const char* part :
+       {R"("mode": "bounded")", R"("weights_sha256": "ab12")", R"("test_loss": null)", R"("total_seconds": )",
+        R"("ps:0": 0)", R"("ps:1": 0)", R"("worker:0": 0)", R"("worker:1": 0)", R"("evaluator:0": 0)"}) {
+    CHECK_THAT(json, Contains(part));
+  }
+
+  for (const char* task : {"ps:0", "ps:1", "worker:0", "worker:1", "evaluator:0"}) {
+    const std::string args = up.Args(task);
+    CHECK_THAT(args, Contains("--config=" + (up.dir() / "job.json").string() +
+                              "\n--set\ntrain.epochs=3\n--set\nseed=7\n--set\ncluster.workers=2\n"));
+  }
+  CHECK_THAT(up.Args("ps:0"), Contains("--summary=") && Contains("--http_port=0"));
+  CHECK_THAT(up.Args("ps:1"), !Contains("--summary=") && !Contains("--http_port"));
+  CHECK_THAT(up.Args("ps:1"),
+             Contains(R"({"cluster":{"ps":["127.0.0.1:0"]},"task":{"type":"ps","index":1}})"));
+  CHECK_THAT(up.Args("worker:1"),
+             Contains(R"({"cluster":{"worker":{"1":"127.0.0.1:1"},"ps":["127.0.0.1:4242","127.0.0.1:4242"]},)"
+                      R"("task":{"type":"worker","index":1}})"));
+  CHECK_THAT(up.Args("evaluator:0"), Contains(R"({"cluster":{"ps":["127.0.0.1:4242","127.0.0.1:4242"]},)"
+                                              R"("task":{"type":"evaluator","index":0}})"));
+}
+
+TEST_CASE("the config says how many workers, unless the command line does") {
+  Up up;
+  const std::string config = up.dir() / "job.json";
+  up.environment["FAKE_WORKER"] = "await worker:0 worker:1 worker:2";
+  CHECK(up.Run({"--set", "cluster.workers=3"}) == 0);
+  CHECK(fs::exists(up.dir() / "worker:2.pid"));
+  CHECK(!fs::exists(up.dir() / "worker:3.pid"));
+}
+
+TEST_CASE("each task's log is kept; only what matters is shown, or all of it") {
+  Up up;
+  up.environment["FAKE_WORKER"] =
+      "echo '2026-11-21T10:26:55.123Z I worker:0 joined'; echo '2026-11-21T10:26:56.123Z W worker:0 slow'; "
+      "echo raw";
+  const std::string logs = up.dir() / "logs";
+  CHECK(up.Run({"--log_dir=" + logs}) == 0);
+  CHECK_THAT(ReadFile(logs + "/worker-0.log"), Contains("I worker:0 joined\n") && Contains("raw\n"));
+  CHECK_THAT(up.output(), Contains("[worker:0] 10:26:56.123 W slow\n") && Contains("[worker:0] raw\n"));
+  CHECK_THAT(up.output(), !Contains("joined"));
+  CHECK(up.Run({"--log_dir=" + logs, "--verbose", "--seed=2"}) == 0);
+  CHECK_THAT(up.output(), Contains("[worker:0] 10:26:55.123 I joined\n"));
+}
+
+TEST_CASE("the status of the job is shown while it runs") {
+  v1::ClusterStatus status;
+  status.set_state(v1::RUNNING);
+  status.set_name("small");
+  status.set_mode("sync");
+  status.set_step(12);
+  status.set_total_steps(470);
+  FakeCoordinator coordinator(&status);
+  REQUIRE(coordinator.port() != 0);
+  Up up;
+  up.environment["FAKE_PORT"] = std::to_string(coordinator.port());
+  up.environment["FAKE_WORKER"] = "until [ -e $STATE/go ]; do sleep 0.02; done";
+  up.Start({});
+  up.AwaitOutput("small sync  step 12/470");
+  std::ofstream(up.dir() / "go");
+  CHECK(up.Wait() == 0);
+}
+
+TEST_CASE("a task fails: it is named first, with its last lines and a hint, and the others are ended") {
+  Up up;
+  up.environment["FAKE_PS"] = "trap 'touch $STATE/$TASK.term; exit 143' TERM; forever";
+  up.environment["FAKE_WORKER"] =
+      "[ $TASK = worker:1 ] || forever; await ps:0 ps:1 worker:0; for i in {1..12}; do echo line $i; done; "
+      "exit 70";
+  const std::string summary = up.dir() / "out.json";
+  std::ofstream(summary) << "of an earlier job";
+  CHECK(up.Run({"--ps=2", "--workers=2", "--summary=" + summary}) == kExitInternal);
+  const std::string output = up.output();
+  INFO(output);
+  CHECK_THAT(output, Catch::StartsWith("error: worker:1 exited with 70 (internal fault) after "));
+  CHECK_THAT(output, Contains("    line 3\n") && Contains("    line 12\n") && !Contains("    line 2\n"));
+  CHECK_THAT(output, Contains("hint: ") && Contains("logs: " + up.dir().string()));
+  CHECK(fs::exists(up.dir() / "ps:0.term"));
+  CHECK(fs::exists(up.dir() / "ps:1.term"));
+  CHECK(!fs::exists(summary));
+  for (const char* task : {"ps:0", "ps:1", "worker:0", "worker:1"}) CHECK(IsGone(up.Await(task)));
+}
+
+TEST_CASE("a killed server is the first cause, not those that lost it") {
+  Up up;
+  up.environment["FAKE_PS"] = "[ $TASK = ps:1 ] || forever; await worker:0 worker:1; kill -9 $$";
+  // Those may be seen before their cause.
+  up.environment["FAKE_WORKER"] =
+      "await ps:1; while kill -0 $(cat $STATE/ps:1.pid); do :; done 2>/dev/null; echo lost it; exit 138";
+  CHECK(up.Run({"--ps=2", "--workers=2"}) == kExitPeerLost);
+  CHECK_THAT(up.output(), Catch::StartsWith("error: ps:1 was killed by signal 9 (Killed) after "));
+  CHECK_THAT(up.output(), !Contains("lost it"));
+}
+
+TEST_CASE("a killed worker is a warning, as long as another one finishes") {
+  Up up;
+  const std::string summary = up.dir() / "out.json";
+  up.environment["FAKE_WORKER"] =
+      "[ $TASK = worker:0 ] && kill -9 $$; until [ -e $STATE/go ]; do sleep 0.02; done";
+  up.Start({"--workers=2", "--summary=" + summary});
+  const pid_t killed = up.Await("worker:0");
+  CHECK(IsSoonGone(killed));
+  std::ofstream(up.dir() / "go");
+  CHECK(up.Wait() == 0);
+  CHECK_THAT(up.output(), Contains("warning: worker:0 was killed by signal 9 (Killed) after ") &&
+                              Contains("the job goes on without it"));
+  CHECK_THAT(ReadFile(summary), Contains(R"("worker:0": 137)") && Contains(R"("worker:1": 0)"));
+}
+
+TEST_CASE("no worker is left") {
+  Up up;
+  up.environment["FAKE_WORKER"] = "kill -9 $$";
+  CHECK(up.Run({"--workers=2"}) == kExitPeerLost);
+  CHECK_THAT(up.output(), Contains("error: worker:") && Contains("was killed by signal 9 (Killed)"));
+}
+
+TEST_CASE("a server ends before it has a port") {
+  Up up;
+  up.environment["SILENT"] = "1";
+  up.environment["FAKE_PS"] = "[ $TASK = ps:0 ] && forever; echo no such model; exit 78";
+  CHECK(up.Run({"--ps=2"}) == kExitConfig);
+  CHECK_THAT(up.output(), Contains("error: ps:1 exited with 78 (bad config, data or address)") &&
+                              Contains("    no such model\n"));
+  CHECK(!fs::exists(up.dir() / "worker:0.pid"));
+}
+
+TEST_CASE("all ends well, but without a summary") {
+  Up up;
+  up.environment["FAKE_PS"] = "until [ -e $DONE ]; do sleep 0.02; done; exit 0";
+  CHECK(up.Run({}) == kExitInternal);
+  CHECK_THAT(up.output(), Contains("ps:0 left no summary"));
+}
+
+TEST_CASE("Ctrl-C and SIGTERM end all tasks") {
+  const auto [signal, code] = GENERATE(std::pair(SIGINT, 130), std::pair(SIGTERM, 143));
+  Up up;
+  up.environment["FAKE_PS"] = "forever";
+  up.environment["FAKE_WORKER"] = "trap 'touch $STATE/term; exit 143' TERM; touch $STATE/ready; forever";
+  up.Start({});
+  up.AwaitFile("ready");
+  up.Signal(signal);
+  CHECK(up.Wait() == code);
+  CHECK(fs::exists(up.dir() / "term"));
+  CHECK_THAT(up.output(), !Contains("error"));
+  for (const char* task : {"ps:0", "worker:0"}) CHECK(IsGone(up.Await(task)));
+}
+
+TEST_CASE("a second Ctrl-C kills at once") {
+  Up up;
+  up.environment["FAKE_PS"] = "forever";
+  up.environment["FAKE_WORKER"] = "trap 'touch $STATE/term' TERM; touch $STATE/ready; forever";
+  up.Start({});
+  up.AwaitFile("ready");
+  up.Signal(SIGINT);
+  up.AwaitFile("term");
+  const auto begin = std::chrono::steady_clock::now();
+  up.Signal(SIGINT);
+  CHECK(up.Wait() == 130);
+  CHECK(std::chrono::steady_clock::now() - begin < std::chrono::seconds(8));
+  CHECK(IsGone(up.Await("worker:0")));
+}
+
+TEST_CASE("tasks die with `weir`, whatever happens to it") {
+  Up up;
+  up.environment["FAKE_PS"] = "forever";
+  up.environment["FAKE_WORKER"] = "forever";
+  up.Start({});
+  const pid_t server = up.Await("ps:0");
+  const pid_t worker = up.Await("worker:0");
+  up.Signal(SIGKILL);
+  CHECK(up.Wait() == 128 + SIGKILL);
+  CHECK(IsSoonGone(server));
+  CHECK(IsSoonGone(worker));
+}
+
+TEST_CASE("what is wrong with the set-up shows before anything starts") {
+  Up up;
+  SECTION("config") {
+    CHECK(up.Run({"--set", "optimizer.momentum=2"}) == kExitConfig);
+    CHECK_THAT(up.output(), Contains("optimizer.momentum"));
+  }
+  SECTION("binaries") {
+    up.bin_dir = "/no/such/folder";
+    CHECK(up.Run({}) == kExitConfig);
+    CHECK_THAT(up.output(), Contains("/no/such/folder/ps_server"));
+  }
+  SECTION("summary") {
+    CHECK(up.Run({"--summary=/no/such/folder/out.json"}) == kExitConfig);
+    CHECK_THAT(up.output(), Contains("/no/such/folder/out.json"));
+  }
+  SECTION("logs") {
+    CHECK(up.Run({"--log_dir=" + (up.dir() / "job.json").string()}) == kExitConfig);
+    CHECK_THAT(up.output(), Contains("--log_dir"));
+  }
+  CHECK(!fs::exists(up.dir() / "ps:0.pid"));
+}
+
+TEST_CASE("the demo runs each mode with each seed and shows one table") {
+  Up up;
+  up.demo = true;
+  up.environment["FAKE_WORKER"] = "printf '%s ' \"$@\" >> $STATE/$TASK.runs; echo >> $STATE/$TASK.runs";
+  CHECK(up.Run({"--seed=5", "--seeds=2", "--set", "train.epochs=3"}) == 0);
+  INFO(up.output());
+  CHECK_THAT(up.output(), Contains("version staleness p50/max"));
+  const std::string runs = ReadFile(up.dir() / "worker:3.runs");
+  CHECK(std::count(runs.begin(), runs.end(), '\n') == 6);
+  for (const char* mode :
+       {R"({"mode": "sync"})", R"({"mode": "bounded", "staleness": 3})", R"({"mode": "async"})"}) {
+    for (const char* seed : {"5", "6"}) {
+      CHECK_THAT(runs, Contains(std::string("--set train.epochs=3 --set consistency=") + mode +
+                                " --set seed=" + seed + " --set cluster.workers=4"));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,121 @@
+#pragma once
+
+#include <chrono>
+#include <cstdlib>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "client/client.h"
+#include "proto/job_config.pb.h"
+#include "tests/client/fake_cluster.h"
+
+namespace weir {
+
+// A fake cluster and what a program needs to join it. Times are short: how long a lost server is waited for,
+// 0.3 s.
+struct ClientFixture {
+  explicit ClientFixture(FakeCluster::Options cluster_options)
+      : model(cluster_options.model), cluster(cluster_options) {
+    config.mutable_consistency()->set_mode(cluster_options.sync ? v1::ConsistencyConfig::MODE_SYNC
+                                                                : v1::ConsistencyConfig::MODE_ASYNC);
+    config.mutable_data()->set_batch_size(static_cast<uint32_t>(cluster_options.batch_size));
+    config.mutable_cluster()->set_server_wait_seconds(0.3);
+    config.mutable_cluster()->set_wait_seconds(20);
+    config.mutable_cluster()->set_start_seconds(10);
+    options.servers = cluster.addresses();
+    options.task = "worker:" + std::to_string(cluster_options.worker);
+    options.rank = cluster_options.worker;
+    options.train_examples = 1000;
+    for (const TensorSpec& tensor : model.tensors) {
+      weights.emplace_back(tensor.elements(), -1.0f);
+      gradient.emplace_back(tensor.elements());
+      float next = 0.5f;
+      for (float& value : gradient.back()) value = next++;
+    }
+  }
+
+  static FakeCluster::Options Small() {
+    FakeCluster::Options options;
+    options.model.tensors.push_back({"dense_0/weight", {20, 10}, TensorKind::kParameter, {}});
+    options.model.tensors.push_back({"dense_0/bias", {10}, TensorKind::kParameter, {}});
+    return options;
+  }
+  // More than 3 MiB on each of 2 shards.
+  static FakeCluster::Options Large() {
+    FakeCluster::Options options;
+    options.model.tensors.push_back({"dense_0/weight", {1300, 1300}, TensorKind::kParameter, {}});
+    options.model.tensors.push_back({"dense_0/bias", {1300}, TensorKind::kParameter, {}});
+    return options;
+  }
+
+  std::unique_ptr<Client> Join() {
+    options.job_config = config.SerializeAsString();
+    auto client = Client::Join(options, model);
+    INFO(client.status());
+    REQUIRE(client.ok());
+    return *std::move(client);
+  }
+
+  std::vector<MutableTensor> Weights() {
+    std::vector<MutableTensor> tensors;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      tensors.push_back({model.tensors[i].name, absl::MakeSpan(weights[i])});
+    }
+    return tensors;
+  }
+  std::vector<ConstTensor> Gradient() const {
+    std::vector<ConstTensor> tensors;
+    for (size_t i = 0; i < gradient.size(); ++i) tensors.push_back({model.tensors[i].name, gradient[i]});
+    return tensors;
+  }
+  // Whether the weights are those of a version, on every shard.
+  bool WeightsAre(uint64_t version) const {
+    int64_t element = 0;
+    for (const auto& tensor : weights) {
+      for (float value : tensor) {
+        if (value != FakeCluster::Weight(version, element++)) return false;
+      }
+    }
+    return true;
+  }
+  // What shard's part of the gradient looks like.
+  std::vector<float> GradientOf(uint32_t shard) const {
+    std::vector<float> all, part;
+    for (const auto& tensor : gradient) all.insert(all.end(), tensor.begin(), tensor.end());
+    const Partition partition(model.elements(), static_cast<uint32_t>(options.servers.size()));
+    for (int64_t i = 0; i < partition.shard_blocks(shard); ++i) {
+      const auto first = all.begin() + partition.block_start(shard, i);
+      part.insert(part.end(), first, first + partition.block_length(shard, i));
+    }
+    return part;
+  }
+
+  Work NextWork(Client& client) {
+    const auto work = client.NextWork();
+    INFO(work.status());
+    REQUIRE(work.ok());
+    REQUIRE(work->has_value());
+    return **work;
+  }
+  PullResult Pull(Client& client, uint64_t clock) {
+    const auto result = client.Pull(clock, Weights()).Get();
+    INFO(result.status());
+    REQUIRE(result.ok());
+    return *result;
+  }
+
+  const ModelSpec model;
+  FakeCluster cluster;
+  v1::JobConfig config;
+  ClientOptions options;
+  std::vector<std::vector<float>> weights, gradient;
+};
+
+inline std::string TemporaryFolder() {
+  const char* folder = std::getenv("TEST_TMPDIR");
+  return folder == nullptr ? "/tmp" : folder;
+}
+
+}  // namespace weir

@@ -1,0 +1,146 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "common/model_spec.h"
+#include "common/mutex.h"
+#include "common/partition.h"
+#include "grpcpp/grpcpp.h"
+#include "proto/coordinator.grpc.pb.h"
+#include "proto/parameter_server.grpc.pb.h"
+
+namespace weir {
+
+// Servers that follow a script, for tests of the client alone. By default they are a small model of the real
+// ones: in sync a step commits when all of its parts have arrived on all shards; else a push is applied on
+// arrival. Weights follow from version and element (Weight()). A test bends them through hooks. Calls that
+// wait look up every few milliseconds whether they were cancelled.
+//
+// Thread-safe; hooks are set before the calls that they are for, and run on gRPC's threads.
+class FakeCluster {
+ public:
+  struct Options {
+    ModelSpec model;
+    uint32_t shards = 2;
+    bool sync = true;
+    uint32_t parts = 1;
+    uint64_t batch_size = 10;
+    uint64_t total_examples = 100;
+    uint64_t start_clock = 0;
+    double lease_seconds = 30;
+    // Of the worker that joins.
+    uint32_t worker = 0;
+    uint64_t incarnation = 7;
+    // Serve on "unix:DIR/ps-N" instead of loopback, so that a server can come back under its address.
+    std::string unix_dir;
+  };
+  // What a push held when it had arrived whole.
+  struct Push {
+    uint32_t shard = 0;
+    v1::PushRequest header;
+    std::vector<float> gradient;
+    size_t messages = 0;
+    size_t largest_message = 0;
+  };
+
+  explicit FakeCluster(Options options);
+  ~FakeCluster();
+
+  std::vector<std::string> addresses() const;
+  // Ends a server abruptly; brings it back (unix only).
+  void Kill(uint32_t shard);
+  void Restart(uint32_t shard);
+
+  static float Weight(uint64_t version, int64_t element) {
+    return static_cast<float>(version * 1000) + static_cast<float>(element % 1000);
+  }
+
+  // What the coordinator says from now on.
+  void SetMembers(const std::vector<std::pair<uint32_t, uint64_t>>& rank_and_incarnation);
+  void SetState(v1::JobState state, const std::string& failure = "");
+  void Fence();
+  // sync: opens a step as if others had made the ones before.
+  void OpenStep(uint64_t step);
+  void AddRange(uint64_t id, uint64_t first_batch, uint64_t batches);
+  // No range will follow.
+  void EndRanges();
+  void SetNextRangeClock(uint64_t clock);
+
+  // What was seen.
+  std::vector<Push> pushes() const;
+  std::vector<v1::PullRequest> pulls(uint32_t shard) const;
+  std::vector<v1::JoinRequest> joins() const;
+  std::vector<v1::LeaveRequest> leaves() const;
+  std::vector<v1::NextRangeRequest> next_ranges() const;
+  std::vector<v1::ReportRequest> reports() const;
+  std::vector<v1::HeartbeatRequest> heartbeats() const;
+  std::set<uint64_t> pins() const;
+  // Wait until so many have been seen.
+  void AwaitPushes(size_t count) const;
+  void AwaitPulls(uint32_t shard, size_t count) const;
+
+  // Hooks. A status that is not nullopt ends the call with it. `nth` counts the calls of this kind on this
+  // shard.
+  using Hook = std::function<std::optional<grpc::Status>(uint32_t shard, size_t nth)>;
+  Hook on_pull, on_push;
+  // The push has taken effect, its answer is about to leave.
+  Hook on_push_reply;
+  // Between the first and the second message of a pull's weights.
+  Hook on_pull_middle;
+  std::function<std::optional<grpc::Status>(size_t nth)> on_join;
+  // Change an answer.
+  std::function<void(uint32_t shard, v1::PullReply*)> edit_pull;
+  std::function<void(uint32_t shard, v1::PushReply*)> edit_push;
+  bool commit_steps = true;
+
+ private:
+  class Shard;
+  class CoordinatorService;
+  using Key = std::tuple<uint32_t, uint64_t, uint32_t>;
+
+  void Serve(uint32_t shard, const std::string& address);
+  void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits for ready() under the mutex; an error if the call or the server ended first.
+  grpc::Status Await(grpc::ServerContext* context, uint32_t shard, const std::function<bool()>& ready)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  uint64_t PartsOf(uint64_t step) const;
+
+  const Options options_;
+  const Partition partition_;
+  std::vector<std::unique_ptr<Shard>> shard_services_;
+  std::unique_ptr<CoordinatorService> coordinator_;
+  std::vector<std::unique_ptr<grpc::Server>> servers_;
+  std::vector<std::string> addresses_;
+
+  mutable Mutex mutex_;
+  mutable CondVar changed_;
+  std::vector<char> down_ ABSL_GUARDED_BY(mutex_);
+  uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<uint64_t> versions_ ABSL_GUARDED_BY(mutex_);
+  // By shard: what was taken in, and its answer.
+  std::vector<std::map<Key, v1::PushReply>> taken_ ABSL_GUARDED_BY(mutex_);
+  std::vector<Push> pushes_ ABSL_GUARDED_BY(mutex_);
+  std::vector<size_t> push_calls_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::vector<v1::PullRequest>> pulls_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::JoinRequest> joins_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::LeaveRequest> leaves_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::NextRangeRequest> next_ranges_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::ReportRequest> reports_ ABSL_GUARDED_BY(mutex_);
+  std::vector<v1::HeartbeatRequest> heartbeats_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint64_t> pins_ ABSL_GUARDED_BY(mutex_);
+  uint64_t next_pin_ ABSL_GUARDED_BY(mutex_) = 1;
+  v1::HeartbeatReply beat_ ABSL_GUARDED_BY(mutex_);
+  std::deque<v1::Range> ranges_ ABSL_GUARDED_BY(mutex_);
+  bool ranges_ended_ ABSL_GUARDED_BY(mutex_) = false;
+  uint64_t next_range_clock_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace weir

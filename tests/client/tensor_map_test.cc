@@ -1,0 +1,142 @@
+#include "client/tensor_map.h"
+
+#include <cstring>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+
+namespace weir {
+namespace {
+
+ModelSpec SmallModel() {
+  ModelSpec model;
+  model.tensors.push_back({"dense_0/weight", {7, 11}, TensorKind::kParameter, {}});
+  model.tensors.push_back({"scale", {}, TensorKind::kParameter, {}});
+  model.tensors.push_back({"norm/mean", {300}, TensorKind::kBuffer, {}});
+  return model;
+}
+
+// A model's tensors in one piece of memory each, numbered through.
+struct Memory {
+  explicit Memory(const ModelSpec& model) {
+    float next = 0;
+    for (const TensorSpec& tensor : model.tensors) {
+      values.emplace_back(tensor.elements());
+      names.push_back(tensor.name);
+      for (float& value : values.back()) value = next++;
+    }
+  }
+  std::vector<ConstTensor> Const() const {
+    std::vector<ConstTensor> result;
+    for (size_t i = 0; i < values.size(); ++i) result.push_back({names[i], values[i]});
+    return result;
+  }
+  std::vector<MutableTensor> Mutable() {
+    std::vector<MutableTensor> result;
+    for (size_t i = 0; i < values.size(); ++i) result.push_back({names[i], absl::MakeSpan(values[i])});
+    return result;
+  }
+  std::vector<std::string> names;
+  std::vector<std::vector<float>> values;
+};
+
+std::string MatchError(const TensorMap& map, const std::vector<ConstTensor>& tensors) {
+  const auto result = map.Match(tensors);
+  REQUIRE(result.status().code() == absl::StatusCode::kInvalidArgument);
+  return std::string(result.status().message());
+}
+
+TEST_CASE("tensors are taken in any order") {
+  const TensorMap map(SmallModel(), 2);
+  Memory memory(map.model());
+  std::vector<ConstTensor> tensors = memory.Const();
+  std::swap(tensors[0], tensors[2]);
+  const auto matched = map.Match(tensors);
+  REQUIRE(matched.ok());
+  for (size_t i = 0; i < 3; ++i) CHECK((*matched)[i] == memory.values[i].data());
+}
+
+TEST_CASE("another set of tensors is refused by name") {
+  const TensorMap map(SmallModel(), 2);
+  const Memory memory(map.model());
+
+  std::vector<ConstTensor> tensors = memory.Const();
+  tensors[1].name = "scales";
+  CHECK(MatchError(map, tensors) == "the model has no tensor 'scales'");
+
+  tensors = memory.Const();
+  tensors.pop_back();
+  CHECK(MatchError(map, tensors) == "tensor 'norm/mean' is missing; all tensors of the model are needed");
+
+  tensors = memory.Const();
+  tensors[2] = tensors[0];
+  CHECK(MatchError(map, tensors) == "tensor 'dense_0/weight' is given twice");
+
+  tensors = memory.Const();
+  tensors[0].values.remove_suffix(1);
+  CHECK(MatchError(map, tensors) ==
+        "tensor 'dense_0/weight' is given with 76 values; its shape [7, 11] has 77");
+}
+
+TEST_CASE("the first value that is not finite is named") {
+  const TensorMap map(SmallModel(), 1);
+  Memory memory(map.model());
+  auto matched = map.Match(memory.Const());
+  REQUIRE(matched.ok());
+  CHECK(map.CheckFinite(*matched).ok());
+
+  // Largest, subnormal and negative zero are finite.
+  memory.values[2][5] = std::numeric_limits<float>::max();
+  memory.values[2][6] = std::numeric_limits<float>::denorm_min();
+  memory.values[2][7] = -0.0f;
+  CHECK(map.CheckFinite(*matched).ok());
+
+  // In the vectorised part of the check, and in its remainder.
+  for (const int at : {0, 255, 256, 299}) {
+    memory.values[2][at] = -std::numeric_limits<float>::infinity();
+    CHECK(map.CheckFinite(*matched).message() ==
+          "the new value of norm/mean[" + std::to_string(at) + "] is -Inf");
+    memory.values[2][at] = 0;
+  }
+  memory.values[2][0] = std::numeric_limits<float>::infinity();
+  CHECK(map.CheckFinite(*matched).message() == "the new value of norm/mean[0] is Inf");
+  memory.values[0][12] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(map.CheckFinite(*matched).message() == "the gradient of dense_0/weight[12] is NaN");
+  CHECK(map.CheckFinite(*matched).code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("gathering all shards and scattering them again gives the same tensors") {
+  for (const uint32_t shards : {1u, 2u, 3u, 5u, 30u}) {
+    const TensorMap map(SmallModel(), shards);
+    const Memory source(map.model());
+    Memory target(map.model());
+    for (auto& tensor : target.values) std::fill(tensor.begin(), tensor.end(), -1.0f);
+    const auto from = map.Match(source.Const());
+    const auto to = map.Match(target.Mutable());
+    REQUIRE((from.ok() && to.ok()));
+    // In pieces that end anywhere.
+    for (const int64_t piece : {1, 13, 64, 1000}) {
+      for (uint32_t shard = 0; shard < shards; ++shard) {
+        const int64_t elements = map.partition().shard_elements(shard);
+        for (int64_t first = 0; first < elements; first += piece) {
+          const int64_t count = std::min(piece, elements - first);
+          std::vector<char> bytes(count * sizeof(float));
+          map.Gather(shard, first, count, *from, bytes.data());
+          // Elements are numbered through, so the first value says where it is from.
+          float value;
+          std::memcpy(&value, bytes.data(), sizeof value);
+          const int64_t size = map.partition().block_size();
+          CHECK(value == static_cast<float>(map.partition().block_start(shard, first / size) + first % size));
+          map.Scatter(shard, first, count, bytes.data(), *to);
+        }
+      }
+      CHECK(target.values == source.values);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,122 @@
+#include "tests/integration/serial_reference.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+#include <utility>
+
+#include "common/sha256.h"
+#include "common/status_macros.h"
+#include "ps_server/optimizer/kernels.h"
+#include "worker/compute/compute_backend.h"
+#include "worker/data/example_order.h"
+#include "worker/model/gradient_norm.h"
+#include "worker/model/model.h"
+
+namespace weir {
+
+absl::StatusOr<SerialWeights> SerialWeights::Create(const v1::JobConfig& config, const ModelSpec& model,
+                                                    uint64_t total_steps) {
+  WEIR_ASSIGN_OR_RETURN(const Kernels* kernels, KernelsFor(KernelLevel::kPlain));
+  WEIR_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(config.optimizer(), *kernels));
+  WEIR_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
+                        LearningRateSchedule::Create(config.optimizer(), total_steps));
+  WEIR_ASSIGN_OR_RETURN(std::vector<TensorSettings> settings, ResolveGroups(config.optimizer(), model));
+  SerialWeights weights(model, std::move(optimizer), schedule, std::move(settings));
+  for (size_t i = 0; i < model.tensors.size(); ++i) {
+    const absl::Span<float> tensor =
+        absl::MakeSpan(weights.values_).subspan(model.offset(i), model.tensors[i].elements());
+    FillInitialValues(config.seed(), model.tensors[i], 0, tensor);
+  }
+  return weights;
+}
+
+SerialWeights::SerialWeights(ModelSpec model, Optimizer optimizer, LearningRateSchedule schedule,
+                             std::vector<TensorSettings> settings)
+    : model_(std::move(model)),
+      optimizer_(std::move(optimizer)),
+      schedule_(schedule),
+      settings_(std::move(settings)),
+      values_(model_.elements()) {
+  for (const SlotSpec& slot : optimizer_.slots()) slots_.emplace_back(values_.size(), slot.initial_value);
+}
+
+void SerialWeights::Step(const std::vector<Part>& parts) {
+  uint64_t examples = 0;
+  for (const Part& part : parts) examples += part.examples;
+  std::vector<float> mean(values_.size());
+  for (size_t i = 0; i < mean.size(); ++i) {
+    for (size_t p = 0; p < parts.size(); ++p) {
+      const float share = static_cast<float>(parts[p].examples) / static_cast<float>(examples);
+      const float term = share * parts[p].gradient[i];
+      mean[i] = p == 0 ? term : mean[i] + term;
+    }
+  }
+  const double rate = schedule_.Rate(static_cast<double>(steps_++));
+  for (size_t tensor = 0; tensor < model_.tensors.size(); ++tensor) {
+    if (settings_[tensor].frozen) continue;
+    const int64_t first = model_.offset(tensor);
+    ApplyArgs args;
+    args.n = static_cast<size_t>(model_.tensors[tensor].elements());
+    args.weights_in = args.weights_out = &values_[first];
+    args.gradient = &mean[first];
+    for (size_t slot = 0; slot < slots_.size(); ++slot) {
+      args.slots_in[slot] = args.slots_out[slot] = &slots_[slot][first];
+    }
+    args.learning_rate = rate * settings_[tensor].learning_rate_factor;
+    args.weight_decay = settings_[tensor].weight_decay;
+    args.t = steps_;
+    optimizer_.Apply(args);
+  }
+}
+
+absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Dataset& train) {
+  const uint64_t batch_size = config.data().batch_size();
+  const uint64_t examples =
+      config.train().has_examples()
+          ? config.train().examples()
+          : static_cast<uint64_t>(std::round(config.train().epochs() * static_cast<double>(train.size())));
+  const uint64_t step_size = batch_size * config.consistency().parts();
+
+  WEIR_ASSIGN_OR_RETURN(const auto backend, MakeComputeBackend("cpu", 1));
+  WEIR_ASSIGN_OR_RETURN(const auto model, Model::Create(config.model(), train.shape(), train.outputs(),
+                                                        batch_size, backend.get()));
+  WEIR_ASSIGN_OR_RETURN(auto weights,
+                        SerialWeights::Create(config, model->spec(), (examples + step_size - 1) / step_size));
+  ExampleOrder order(static_cast<int32_t>(train.size()), config.seed());
+  Batch batch;
+  for (uint64_t step = 0; step < examples; step += step_size) {
+    std::copy(weights.values().begin(), weights.values().end(), model->weights().begin());
+    std::vector<SerialWeights::Part> parts;
+    for (uint64_t first = step; first < std::min(step + step_size, examples); first += batch_size) {
+      const uint64_t n = std::min(batch_size, examples - first);
+      const uint64_t pieces = config.train().micro_batches();
+      const uint64_t piece = (n + pieces - 1) / pieces;
+      model->ZeroGradients();
+      for (uint64_t done = 0; done < n; done += piece) {
+        std::vector<int32_t> indexes(std::min(piece, n - done));
+        order.Fill(static_cast<int64_t>(first + done), absl::MakeSpan(indexes));
+        train.Gather(indexes, &batch);
+        const RandomContext random{config.seed(), first / batch_size, static_cast<int64_t>(done)};
+        const auto loss = model->ForwardBackward(batch, static_cast<int64_t>(n), random);
+        if (!loss.ok()) return loss.status();
+      }
+      ClipToNorm(config.train().clip_norm(), model->gradients());
+      parts.push_back({{model->gradients().begin(), model->gradients().end()}, n});
+    }
+    weights.Step(parts);
+  }
+  SerialRun run;
+  run.weights.assign(weights.values().begin(), weights.values().end());
+  run.weights_sha256 = WeightsSha256(run.weights);
+  run.steps = weights.steps();
+  return run;
+}
+
+std::string WeightsSha256(absl::Span<const float> weights) {
+  Sha256 hash;
+  hash.Update(weights.data(), weights.size() * sizeof(float));
+  return hash.Hex();
+}
+
+}  // namespace weir

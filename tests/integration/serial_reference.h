@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/model_spec.h"
+#include "proto/job_config.pb.h"
+#include "ps_server/optimizer/groups.h"
+#include "ps_server/optimizer/optimizer.h"
+#include "ps_server/optimizer/schedule.h"
+#include "worker/data/dataset.h"
+
+namespace weir {
+
+// What a sync job must give, bit for bit, written down a second time: one loop over steps and parts, on whole
+// tensors, in one thread. Of the server it uses the optimizer alone; of the worker the data, the model and
+// the clipping.
+
+// The weights of a sync job and how a step changes them. Not thread-safe.
+class SerialWeights {
+ public:
+  // One part of a step: a gradient over the whole address space, the mean over `examples` examples.
+  struct Part {
+    std::vector<float> gradient;
+    uint64_t examples = 1;
+  };
+
+  // Version 0. `total_steps` is the length of the job.
+  static absl::StatusOr<SerialWeights> Create(const v1::JobConfig& config, const ModelSpec& model,
+                                              uint64_t total_steps);
+  // One optimizer step on the mean of the parts, weighted by examples, in the order given. At least one.
+  void Step(const std::vector<Part>& parts);
+
+  absl::Span<const float> values() const { return values_; }
+  uint64_t steps() const { return steps_; }
+
+ private:
+  SerialWeights(ModelSpec model, Optimizer optimizer, LearningRateSchedule schedule,
+                std::vector<TensorSettings> settings);
+
+  const ModelSpec model_;
+  const Optimizer optimizer_;
+  const LearningRateSchedule schedule_;
+  const std::vector<TensorSettings> settings_;  // by tensor
+  std::vector<float> values_;
+  std::vector<std::vector<float>> slots_;
+  uint64_t steps_ = 0;
+};
+
+struct SerialRun {
+  std::vector<float> weights;
+  std::string weights_sha256;
+  uint64_t steps = 0;
+};
+
+// Trains the whole job. `config` sets consistency.parts.
+absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Dataset& train);
+
+// As a summary's weights_sha256.
+std::string WeightsSha256(absl::Span<const float> weights);
+
+}  // namespace weir

@@ -1,0 +1,181 @@
+// A sync run gives the same bits whatever the cluster looks like and whatever becomes of its workers, and
+// they are those of a plain serial loop.
+#include <cstdio>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "ps_server/optimizer/kernels.h"
+#include "tests/integration/serial_reference.h"
+#include "tests/integration/sync_run.h"
+
+namespace weir {
+namespace {
+
+using Overrides = std::vector<std::string>;
+
+// Momentum with everything that is set by tensor, and a rate that changes every step.
+const Overrides kMomentum = {
+    "optimizer.type=momentum",
+    "optimizer.learning_rate=0.05",
+    "optimizer.weight_decay=0.001",
+    R"(optimizer.groups=[{"match":"hidden/bias","frozen":true},{"match":"*/bias","weight_decay":0},{"match":"out/*","learning_rate_factor":0.5}])",
+    R"(optimizer.schedule={"type":"cosine","warmup_steps":7})",
+};
+
+Overrides Plus(Overrides base, const Overrides& more) {
+  base.insert(base.end(), more.begin(), more.end());
+  return base;
+}
+
+SerialRun Reference(const v1::JobConfig& config) {
+  const auto run = TrainSerially(config, Digits().train);
+  INFO(run.status().ToString());
+  REQUIRE(run.ok());
+  return *run;
+}
+
+template <typename Workers>
+void CheckBits(const SerialRun& expected, const v1::JobConfig& config, uint32_t servers,
+               const Workers& workers) {
+  const auto run = RunInProcess(config, servers, workers);
+  INFO(run.status().ToString());
+  REQUIRE(run.ok());
+  CHECK(run->steps == expected.steps);
+  CHECK(run->weights_sha256 == expected.weights_sha256);
+}
+
+TEST_CASE("any number of servers and workers, adam") {
+  const v1::JobConfig config = DigitsJob({});
+  const SerialRun expected = Reference(config);
+  CHECK(expected.steps == 51);
+  for (uint32_t servers : {1, 2, 3, 4}) {
+    for (uint32_t workers : {1, 2, 4}) {
+      INFO(servers << " servers, " << workers << " workers");
+      CheckBits(expected, config, servers, workers);
+    }
+  }
+}
+
+TEST_CASE("any number of servers and workers, momentum with groups and a schedule") {
+  const v1::JobConfig config = DigitsJob(kMomentum);
+  const SerialRun expected = Reference(config);
+  const std::vector<std::pair<uint32_t, uint32_t>> clusters = {{1, 4}, {2, 2}, {3, 1}, {4, 4}, {3, 3}};
+  for (const auto& [servers, workers] : clusters) {
+    INFO(servers << " servers, " << workers << " workers");
+    CheckBits(expected, config, servers, workers);
+  }
+}
+
+TEST_CASE("other optimizers") {
+  for (const char* type : {"sgd", "nesterov", "adagrad", "rmsprop", "adamw"}) {
+    INFO(type);
+    const v1::JobConfig config = DigitsJob(
+        {absl::StrCat("optimizer.type=", type), "optimizer.weight_decay=0.01", "train.examples=413"});
+    CheckBits(Reference(config), config, 2, 2);
+  }
+}
+
+TEST_CASE("a convolutional model") {
+  const v1::JobConfig config = DigitsJob({
+      R"(model.layers=[{"type":"conv2d","filters":6,"kernel":3,"padding":1},{"type":"relu"},{"type":"max_pool","kernel":2},{"type":"flatten"},{"type":"dropout","rate":0.3},{"type":"dense","units":10}])",
+      "train.examples=413",
+  });
+  CheckBits(Reference(config), config, 3, 4);
+}
+
+TEST_CASE("numbers of parts that the workers do not divide, and one part") {
+  for (uint32_t parts : {1, 3, 7}) {
+    INFO(parts << " parts");
+    const v1::JobConfig config = DigitsJob({absl::StrCat("consistency.parts=", parts), "train.examples=413"});
+    CheckBits(Reference(config), config, 2, 2);
+  }
+}
+
+TEST_CASE("repeated runs") {
+  const v1::JobConfig config = DigitsJob({"train.examples=413"});
+  const SerialRun expected = Reference(config);
+  for (int run = 0; run < 5; ++run) CheckBits(expected, config, 2, 4);
+}
+
+TEST_CASE("the hash tells jobs apart") {
+  // Otherwise the equalities above would say nothing.
+  const Overrides length = {"train.examples=413"};
+  const v1::JobConfig config = DigitsJob(length);
+  std::map<std::string, std::string> seen = {{Reference(config).weights_sha256, "the job"}};
+  for (const char* other :
+       {"seed=2", "consistency.parts=2", "train.micro_batches=1", "train.clip_norm=0", "train.examples=412",
+        "model.layers[3].rate=0.1", "optimizer.weight_decay=0.001"}) {
+    INFO(other);
+    const auto [it, fresh] = seen.emplace(Reference(DigitsJob(Plus(length, {other}))).weights_sha256, other);
+    INFO("same as " << it->second);
+    CHECK(fresh);
+  }
+}
+
+TEST_CASE("workers held back at random") {
+  const v1::JobConfig config = DigitsJob({});
+  const SerialRun expected = Reference(config);
+  CheckBits(expected, DigitsJob({"debug.worker_delay=0.02", "debug.delayed_worker=1"}), 2, 2);
+  CheckBits(expected, DigitsJob({"debug.worker_delay=0.01", "debug.delayed_worker=0"}), 3, 4);
+  CheckBits(expected, DigitsJob({"debug.worker_delay=0.01"}), 2, 4);
+}
+
+TEST_CASE("every level of the server's kernels") {
+  const std::vector<std::pair<KernelLevel, std::string>> levels = {
+      {KernelLevel::kPlain, "plain"}, {KernelLevel::kAvx2, "avx2"}, {KernelLevel::kAvx512, "avx512"}};
+  for (const Overrides& job : {Overrides{}, kMomentum}) {
+    const SerialRun expected = Reference(DigitsJob(job));
+    for (const auto& [level, name] : levels) {
+      if (!HasKernels(level)) {
+        fprintf(stderr, "SKIPPED: this CPU lacks what kernels %s need\n", name.c_str());
+        continue;
+      }
+      INFO("kernels " << name);
+      CheckBits(expected, DigitsJob(Plus(job, {"server.kernels=" + name})), 2, 2);
+    }
+  }
+}
+
+TEST_CASE("apply threads") {
+  const v1::JobConfig config = DigitsJob({"train.examples=413", "model.layers[1].units=1500"});
+  const SerialRun expected = Reference(config);
+  for (const char* threads : {"server.apply_threads=1", "server.apply_threads=4"}) {
+    INFO(threads);
+    CheckBits(expected, DigitsJob({"train.examples=413", "model.layers[1].units=1500", threads}), 1, 2);
+  }
+}
+
+TEST_CASE("workers that go and come, at any point of a step") {
+  const v1::JobConfig config = DigitsJob({});
+  const SerialRun expected = Reference(config);
+  // With two workers each has two parts a step: after an odd number of pieces it leaves in mid-step, one part
+  // pushed and one not.
+  for (uint64_t pieces : {0, 1, 2, 13, 40, 75}) {
+    for (uint32_t rank : {0, 1}) {
+      INFO("worker " << rank << " goes after " << pieces << " pieces");
+      const std::vector<WorkerLife> lives = {{rank, 0, pieces}, {1 - rank, 0, {}}};
+      CheckBits(expected, config, 2, lives);
+    }
+  }
+}
+
+TEST_CASE("workers that come later or again") {
+  const v1::JobConfig config = DigitsJob({});
+  const SerialRun expected = Reference(config);
+  const std::map<std::string, std::vector<WorkerLife>> stories = {
+      {"one comes later", {{0, 0, {}}, {1, 10, {}}}},
+      {"one goes and comes again, twice", {{0, 0, {}}, {1, 0, 9}, {1, 12, 11}, {1, 25, {}}}},
+      {"all are replaced", {{0, 0, 17}, {1, 0, 18}, {0, 9, 16}, {1, 9, {}}, {2, 14, {}}}},
+  };
+  for (const auto& [story, lives] : stories) {
+    INFO(story);
+    CheckBits(expected, config, 2, lives);
+  }
+}
+
+}  // namespace
+}  // namespace weir

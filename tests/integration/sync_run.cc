@@ -1,0 +1,252 @@
+#include "tests/integration/sync_run.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/client.h"
+#include "common/config/job_config.h"
+#include "common/mutex.h"
+#include "common/status_macros.h"
+#include "local/in_process_cluster.h"
+#include "worker/compute/compute_backend.h"
+#include "worker/data/load_data.h"
+#include "worker/evaluation.h"
+#include "worker/model/model.h"
+#include "worker/trainer.h"
+
+namespace weir {
+namespace {
+
+constexpr std::chrono::seconds kPatience(60);
+
+// How far the job is, as its workers see it.
+class Watermark {
+ public:
+  void Raise(uint64_t clock) {
+    MutexLock lock(mutex_);
+    clock_ = std::max(clock_, clock);
+    changed_.NotifyAll();
+  }
+  // The job ends or has failed: nobody needs to wait for more.
+  void Close() {
+    MutexLock lock(mutex_);
+    closed_ = true;
+    changed_.NotifyAll();
+  }
+  absl::Status WaitFor(uint64_t clock) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    MutexLock lock(mutex_);
+    while (clock_ < clock && !closed_ && std::chrono::steady_clock::now() < deadline) {
+      changed_.WaitUntil(mutex_, deadline);
+    }
+    if (clock_ >= clock) return absl::OkStatus();
+    return absl::OutOfRangeError(absl::StrCat("the job did not come to clock ", clock, " but to ", clock_));
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  uint64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// A client that counts the work it hands on and, at the end of its life, hands on no more.
+class MortalClient final : public Client {
+ public:
+  MortalClient(std::unique_ptr<Client> real, std::optional<uint64_t> gone_after, Watermark* watermark)
+      : real_(std::move(real)), gone_after_(gone_after), watermark_(watermark) {}
+
+  uint64_t given() const { return given_; }
+  bool gone() const { return gone_; }
+
+  absl::StatusOr<std::optional<Work>> NextWork() override {
+    WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, real_->NextWork());
+    if (!work.has_value()) return work;
+    watermark_->Raise(work->clock);
+    if (gone_after_ == given_) {
+      gone_ = true;
+      return absl::AbortedError("this life is over");
+    }
+    ++given_;
+    return work;
+  }
+  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors) override {
+    return real_->Pull(clock, std::move(tensors));
+  }
+  Future<PushResult> Push(const Work& work, const PullResult& base,
+                          std::vector<ConstTensor> gradient) override {
+    return real_->Push(work, base, std::move(gradient));
+  }
+  Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
+                                  std::vector<MutableTensor> weights) override {
+    return real_->PushPull(work, base, std::move(gradient), std::move(weights));
+  }
+  Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override {
+    return real_->PullSnapshot(std::move(tensors));
+  }
+  bool draining() const override { return real_->draining(); }
+  absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) override {
+    return real_->WaitDraining(deadline);
+  }
+  bool leading() const override { return real_->leading(); }
+  void SetProgress(const Progress& progress) override { real_->SetProgress(progress); }
+  absl::Status Report(const PullResult& of, const EvaluationResult& result) override {
+    return real_->Report(of, result);
+  }
+  absl::Status Leave(const std::string& failure) override { return real_->Leave(failure); }
+  uint32_t worker() const override { return real_->worker(); }
+  const ModelSpec& model() const override { return real_->model(); }
+
+ private:
+  const std::unique_ptr<Client> real_;
+  const std::optional<uint64_t> gone_after_;
+  Watermark* const watermark_;
+  uint64_t given_ = 0;
+  bool gone_ = false;
+};
+
+// The number of pieces of work it was given.
+absl::StatusOr<uint64_t> Live(const v1::JobConfig& config, const std::vector<std::string>& servers,
+                              const WorkerLife& life, Watermark* watermark) {
+  WEIR_RETURN_IF_ERROR(watermark->WaitFor(life.joins_at_clock));
+  const Dataset& train = Digits().train;
+  WEIR_ASSIGN_OR_RETURN(const auto backend, MakeComputeBackend("cpu", 1));
+  WEIR_ASSIGN_OR_RETURN(const auto model, Model::Create(config.model(), train.shape(), train.outputs(),
+                                                        config.data().batch_size(), backend.get()));
+  ClientOptions options;
+  options.servers = servers;
+  options.rank = life.rank;
+  options.task = absl::StrCat("worker:", life.rank);
+  options.job_config = config.SerializeAsString();
+  options.train_examples = static_cast<uint64_t>(train.size());
+  // Goes after the client, whose calls read and write its memory.
+  std::unique_ptr<Trainer> trainer;
+  WEIR_ASSIGN_OR_RETURN(auto real, Client::Join(options, model->spec()));
+  MortalClient client(std::move(real), life.gone_after, watermark);
+  trainer = std::make_unique<Trainer>(config, train, model.get(), &client);
+  if (const absl::Status status = trainer->Run(); !status.ok()) {
+    if (!client.gone()) return status;
+    client.Leave("killed by the test").IgnoreError();
+    return client.given();
+  }
+  if (client.leading()) {
+    WEIR_RETURN_IF_ERROR(EvaluateAndReport(/*final=*/true, nullptr, model.get(), &client));
+  }
+  WEIR_RETURN_IF_ERROR(client.Leave(""));
+  return client.given();
+}
+
+}  // namespace
+
+const DatasetPair& Digits() {
+  static const DatasetPair* const digits = [] {
+    v1::DataConfig config;
+    config.set_format(v1::DataConfig::FORMAT_DIGITS);
+    auto data = LoadData(config, ".", v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY);
+    if (!data.ok()) std::abort();  // they are part of this program
+    return new DatasetPair(*std::move(data));
+  }();
+  return *digits;
+}
+
+std::string DigitsJobText() {
+  // 1,500 training examples: 1,613 are 50 steps of 32, and 13 in two parts of 8 and 5.
+  return R"({
+    "name": "exact",
+    "model": {"layers": [
+      {"type": "flatten"},
+      {"type": "dense", "units": 24, "name": "hidden"},
+      {"type": "tanh"},
+      {"type": "dropout", "rate": 0.2},
+      {"type": "dense", "units": 10, "name": "out"}
+    ]},
+    "data": {"format": "digits", "batch_size": 8},
+    "train": {"examples": 1613, "clip_norm": 0.9, "micro_batches": 3},
+    "consistency": {"mode": "sync", "parts": 4},
+    "optimizer": {"type": "adam", "learning_rate": 0.003},
+    "cluster": {"start_seconds": 60, "wait_seconds": 60}
+  })";
+}
+
+v1::JobConfig DigitsJob(const std::vector<std::string>& overrides) {
+  auto config = ParseJobConfig(DigitsJobText(), "the test's job", overrides);
+  if (!config.ok()) {
+    fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
+    std::abort();
+  }
+  return *config;
+}
+
+absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t servers,
+                                     const std::vector<WorkerLife>& lives) {
+  InProcessCluster::Options options;
+  options.config = config;
+  options.servers = servers;
+  options.summary_path = TemporaryPath("summary.json");
+  uint32_t first_ranks = 0;
+  for (const WorkerLife& life : lives) {
+    options.workers = std::max(options.workers, life.rank + 1);
+    if (life.joins_at_clock == 0) first_ranks = std::max(first_ranks, life.rank + 1);
+  }
+  options.config.mutable_cluster()->set_min_workers(first_ranks);
+  WEIR_ASSIGN_OR_RETURN(const auto cluster, InProcessCluster::Start(options));
+
+  Digits();
+  Watermark watermark;
+  std::vector<absl::StatusOr<uint64_t>> ends(lives.size(), absl::UnknownError("still runs"));
+  std::vector<std::thread> threads;
+  for (size_t i = 0; i < lives.size(); ++i) {
+    threads.emplace_back([&, i] {
+      ends[i] = Live(options.config, cluster->addresses(), lives[i], &watermark);
+      // One that is done has seen the end of the job; with one that failed it may never come.
+      if (!ends[i].ok() || !lives[i].gone_after.has_value()) watermark.Close();
+      if (!ends[i].ok()) cluster->server(0)->Stop(std::string(ends[i].status().message()));
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+
+  SyncRun run;
+  for (size_t i = 0; i < lives.size(); ++i) {
+    if (!ends[i].ok()) {
+      return absl::Status(ends[i].status().code(), absl::StrCat("life ", i, " of worker ", lives[i].rank,
+                                                                ": ", ends[i].status().message()));
+    }
+    run.work.push_back(*ends[i]);
+  }
+  WEIR_RETURN_IF_ERROR(cluster->Wait());
+  WEIR_ASSIGN_OR_RETURN(const Summary summary, ReadSummary(options.summary_path));
+  run.weights_sha256 = summary.weights_sha256;
+  run.steps = summary.steps;
+  return run;
+}
+
+absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t servers, uint32_t workers) {
+  std::vector<WorkerLife> lives(workers);
+  for (uint32_t rank = 0; rank < workers; ++rank) lives[rank].rank = rank;
+  return RunInProcess(config, servers, lives);
+}
+
+absl::StatusOr<Summary> ReadSummary(const std::string& path) {
+  std::ifstream file(path);
+  const auto json = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object() || !json.contains("weights_sha256") || !json.contains("steps")) {
+    return absl::NotFoundError(absl::StrCat("there is no summary in ", path));
+  }
+  return Summary{json["weights_sha256"].get<std::string>(), json["steps"].get<uint64_t>()};
+}
+
+std::string TemporaryPath(const std::string& name) {
+  static std::atomic<int> count{0};
+  const char* folder = std::getenv("TEST_TMPDIR");
+  return absl::StrCat(folder != nullptr ? folder : "/tmp", "/", count++, "_", name);
+}
+
+}  // namespace weir

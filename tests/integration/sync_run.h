@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "proto/job_config.pb.h"
+#include "worker/data/load_data.h"
+
+namespace weir {
+
+// The digits that come with Weir, read once; shared by threads.
+const DatasetPair& Digits();
+
+// A job on the digits whose every feature can spoil the bits: dropout, clipping, micro-batches, an optimizer
+// with slots, R = 4 parts, a last step that is short and has a short part, an end in the second epoch.
+// `overrides` as for --set.
+v1::JobConfig DigitsJob(const std::vector<std::string>& overrides);
+// Its text, for processes.
+std::string DigitsJobText();
+
+// A part of some worker's time in a job: from its join to its end.
+struct WorkerLife {
+  uint32_t rank = 0;
+  // Joins once some worker was given work at this clock.
+  uint64_t joins_at_clock = 0;
+  // Takes so many pieces of work, then asks for one more and is gone: without computing it, without waiting
+  // for what it pushed last. Else it stays until the job is done.
+  std::optional<uint64_t> gone_after;
+};
+
+struct SyncRun {
+  std::string weights_sha256;  // as the job's summary says
+  uint64_t steps = 0;
+  // By life: the pieces of work that it was given.
+  std::vector<uint64_t> work;
+};
+
+// Runs a job in this process: real servers over loopback, each worker life in a thread with its own model,
+// client and trainer.
+absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t servers,
+                                     const std::vector<WorkerLife>& lives);
+// Workers that all stay from the beginning to the end.
+absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t servers, uint32_t workers);
+
+struct Summary {
+  std::string weights_sha256;
+  uint64_t steps = 0;
+};
+absl::StatusOr<Summary> ReadSummary(const std::string& path);
+// A new path in the test's own folder.
+std::string TemporaryPath(const std::string& name);
+
+}  // namespace weir
