@@ -57,7 +57,7 @@ absl::Status LocalCluster::Start(const std::string& type, int index, const std::
 
   TaskProcess& task = tasks_.emplace_back();
   task.name = name;
-  task.server = type == "ps";
+  task.type = type;
   task.ended = true;  // until it has begun
   WEIR_ASSIGN_OR_RETURN(task.log, TaskLog::Open(std::move(log)));
 
@@ -185,12 +185,8 @@ std::vector<std::string> LocalCluster::running() const {
   return names;
 }
 
-bool LocalCluster::ServersRun() const {
-  return std::any_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return t.server && !t.ended; });
-}
-
-bool LocalCluster::WorkersRun() const {
-  return std::any_of(tasks_.begin(), tasks_.end(), [](const auto& t) { return !t.server && !t.ended; });
+bool LocalCluster::Runs(absl::string_view type) const {
+  return std::any_of(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.type == type && !t.ended; });
 }
 
 std::vector<std::string> LocalCluster::LastLines(const std::string& task) const {

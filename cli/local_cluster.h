@@ -12,6 +12,7 @@
 #include "absl/base/thread_annotations.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "cli/console.h"
 #include "cli/first_cause.h"
@@ -63,8 +64,8 @@ class LocalCluster {
 
   // Tasks whose end WaitForExits has not returned.
   std::vector<std::string> running() const;
-  bool ServersRun() const;
-  bool WorkersRun() const;
+  // Whether a task of this type ("ps", "worker", "evaluator") is among them.
+  bool Runs(absl::string_view type) const;
 
   std::vector<std::string> LastLines(const std::string& task) const;
   // Where ps:0 writes the job's summary.
@@ -72,8 +73,8 @@ class LocalCluster {
 
  private:
   struct TaskProcess {
-    std::string name;
-    bool server = false;
+    std::string type;
+    std::string name;    // "worker:1"
     bool ended = false;  // WaitForExits has returned it
     std::unique_ptr<TaskLog> log;
     std::unique_ptr<Subprocess> process;  // its threads use `log`

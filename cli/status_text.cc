@@ -34,9 +34,17 @@ std::string Spread(const v1::Distribution& d) { return absl::StrCat("p50 ", d.p5
 
 int LiveWorkers(const v1::ClusterStatus& status) { return status.membership().members_size(); }
 
-// The loss of no example at all is no loss.
+// Workers report loss and speed with their heartbeats; before the first report both are 0, which is neither.
+bool Reported(const v1::ClusterStatus& status) {
+  return status.train_loss() != 0 || status.examples_per_second() != 0;
+}
+
 std::string Loss(const v1::ClusterStatus& status) {
-  return status.examples() == 0 ? "-" : FormatLoss(status.train_loss());
+  return Reported(status) ? FormatLoss(status.train_loss()) : "-";
+}
+
+std::string Rate(const v1::ClusterStatus& status) {
+  return Reported(status) ? FormatRate(status.examples_per_second()) : "-";
 }
 
 bool Evaluated(const v1::ClusterStatus& status) { return status.evaluation().examples() > 0; }
@@ -108,7 +116,7 @@ std::string StatusLine(const v1::ClusterStatus& status) {
   pieces.push_back(absl::StrFormat("step %s/%s (%.0f%%)", FormatCount(status.step()),
                                    FormatCount(status.total_steps()), 100 * std::min(done, 1.0)));
   pieces.push_back(absl::StrCat("loss ", Loss(status)));
-  pieces.push_back(absl::StrCat(FormatRate(status.examples_per_second()), " examples/s"));
+  pieces.push_back(absl::StrCat(Rate(status), " examples/s"));
   pieces.push_back(absl::StrCat("staleness ", Spread(status.version_staleness())));
   pieces.push_back(absl::StrCat("workers ", LiveWorkers(status), "/", status.configured_workers()));
   if (status.state() == v1::RUNNING) {
@@ -132,7 +140,7 @@ std::string StatusReport(const v1::ClusterStatus& status) {
   if (status.waiting_for_size() > 0) line("waiting for", Waiting(status));
   line("step", absl::StrCat(FormatCount(status.step()), " of ", FormatCount(status.total_steps())));
   line("examples", absl::StrCat(FormatCount(status.examples()), " of ", FormatCount(status.total_examples()),
-                                ", ", FormatRate(status.examples_per_second()), " a second"));
+                                ", ", Rate(status), " a second"));
   line("time", absl::StrCat(FormatSeconds(status.seconds()), " since step 0, ",
                             FormatSeconds(SecondsLeft(status)), " to go"));
   line("train loss", Loss(status));

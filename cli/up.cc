@@ -13,7 +13,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/first_cause.h"
@@ -63,7 +63,7 @@ class Job {
   absl::Status MakeLogDir();
   void Loop();
   void StartWorkersWhenReady();
-  void OnExit(const TaskExit& exit);
+  void OnExits(const std::vector<TaskExit>& exits);
   void OnSignal(int signal);
   void CheckLinger();
   void ReportFailureWhenSettled();
@@ -179,7 +179,7 @@ UpResult Job::Run() {
 void Job::Loop() {
   while (true) {
     const absl::Duration tick = workers_started_ ? kStatusPoll : kPortPoll;
-    for (const TaskExit& exit : cluster_->WaitForExits(interrupts_.fd(), tick)) OnExit(exit);
+    OnExits(cluster_->WaitForExits(interrupts_.fd(), tick));
     while (const auto signal = interrupts_.Next()) OnSignal(*signal);
     StartWorkersWhenReady();
     CheckLinger();
@@ -214,34 +214,37 @@ void Job::StartWorkersWhenReady() {
   }
 }
 
-void Job::OnExit(const TaskExit& exit) {
-  exits_.push_back(exit);
-  last_exit_ = Clock::Real().Now();
-  const bool server = exit.task.compare(0, 3, "ps:") == 0;
-  if (exit.exit.ok() && !server) some_worker_done_ = true;
-  switch (MeaningOf(exit)) {
-    case ExitMeaning::kExpected:
-      break;
-    case ExitMeaning::kFatal:
-      return Fail({});
-    case ExitMeaning::kSurvivable:
-      console_.Line("warning: ", Console::Color::kYellow,
-                    absl::StrCat(DescribeExit(exit), "; the job goes on without it"));
-      if (!cluster_->WorkersRun() && !some_worker_done_) return Fail({});
+void Job::OnExits(const std::vector<TaskExit>& exits) {
+  for (const TaskExit& exit : exits) {
+    exits_.push_back(exit);
+    last_exit_ = Clock::Real().Now();
+    if (MeaningOf(exit) == ExitMeaning::kFatal) Fail({});
+    if (!exit.exit.ok()) continue;
+    if (absl::StartsWith(exit.task, "worker:")) some_worker_done_ = true;
+    if (!workers_started_) {
+      Fail({absl::StrCat(exit.task, " ended before any worker had started"), kExitInternal, exit.task, ""});
+    }
   }
-  if (server && exit.exit.ok() && !workers_started_ && !exit.was_ended) {
-    Fail({absl::StrCat(exit.task, " ended before any worker had started"), kExitInternal, exit.task, ""});
+  // Judged when all exits at hand are known.
+  if (workers_started_ && !cluster_->Runs("worker") && !some_worker_done_) Fail({});
+  if (failure_.has_value()) return;
+  for (const TaskExit& exit : exits) {
+    if (MeaningOf(exit) != ExitMeaning::kSurvivable) continue;
+    console_.Line("warning: ", Console::Color::kYellow,
+                  absl::StrCat(DescribeExit(exit), "; the job goes on without it"));
   }
 }
 
 void Job::CheckLinger() {
   if (!workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
-  if (cluster_->ServersRun() == cluster_->WorkersRun() || Clock::Real().Now() - last_exit_ < kLinger) return;
+  const bool servers_run = cluster_->Runs("ps");
+  const bool others_run = cluster_->Runs("worker") || cluster_->Runs("evaluator");
+  if (servers_run == others_run || Clock::Real().Now() - last_exit_ < kLinger) return;
   const auto running = cluster_->running();
   if (running.empty()) return;
   Fail({absl::StrCat(Names(running), " still ", running.size() == 1 ? "runs " : "run ",
-                     absl::FormatDuration(kLinger), " after all ",
-                     cluster_->ServersRun() ? "workers" : "servers", " have ended"),
+                     absl::FormatDuration(kLinger), " after all ", servers_run ? "workers" : "servers",
+                     " have ended"),
         kExitInternal, running[0], ""});
 }
 

@@ -19,19 +19,24 @@ namespace weir {
 // A worker's view of Weir. A training program is a loop over five calls:
 //
 //   WEIR_ASSIGN_OR_RETURN(auto client, Client::Join(options, model));
+//   PullResult base;                                                        // which weights these are
 //   while (true) {
 //     WEIR_ASSIGN_OR_RETURN(std::optional<Work> work, client->NextWork());  // which examples, at which clock
-//     if (!work) break;                                                     // the job is done
-//     if (work->clock != have) client->Pull(work->clock, weights).Get();    // the weights of that clock
+//     if (!work) break;                                                       // the job is done
+//     if (work->clock != have) {                                              // the weights of that clock
+//       WEIR_ASSIGN_OR_RETURN(base, client->Pull(work->clock, weights).Get());
+//       if (base.past) continue;                                              // the others were faster
+//       have = work->clock;
+//     }
 //     ... gradient = mean over work's examples of d loss / d weights ...
-//     client->Push(*work, gradient);                                        // returns at once
+//     client->Push(*work, base, gradient);                              // returns at once
 //   }
 //   client->Leave();
 //
 // The loop is the same in every mode; the mode only decides how long Pull() waits and which work there is:
 //   sync     NextWork() gives this worker's parts of the open step, also those of a worker that died
-//   meanwhile; Push() is
-//            acknowledged when the step is committed; Pull(c) gives exactly the weights after c steps.
+//            meanwhile; Push() is acknowledged when the step is committed; Pull(c) gives exactly the weights
+//            after c steps.
 //   bounded  Pull(c) waits until no live worker is more than s clocks behind c.
 //   async    Pull(c) gives the newest weights, the worker's own pushes included.
 //

@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using Nanoseconds = std::chrono::nanoseconds;
 
-// How long a client that is destroyed without Leave() tries to tell the coordinator.
+// How long a client that failed, or is destroyed without Leave(), tries to tell the coordinator.
 constexpr std::chrono::seconds kLastWords(1);
 
 Nanoseconds Seconds(double seconds) {
@@ -92,7 +92,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
 }
 
 ClientImpl::~ClientImpl() {
-  LeaveFor("client destroyed", {kLastWords, std::min<Nanoseconds>(server_wait_, kLastWords)}).IgnoreError();
+  LeaveFor("client destroyed", LastWords()).IgnoreError();
   calls_.WaitUntilEmpty();
 }
 
@@ -186,7 +186,11 @@ absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& re
 
 absl::Status ClientImpl::Leave(const std::string& failure) { return LeaveFor(failure, limits()); }
 
-absl::Status ClientImpl::LeaveFor(const std::string& failure, const CallLimits& limits) {
+CallLimits ClientImpl::LastWords() const {
+  return {kLastWords, std::min<Nanoseconds>(server_wait_, kLastWords)};
+}
+
+absl::Status ClientImpl::LeaveFor(const std::string& failure, CallLimits limits) {
   v1::LeaveRequest request;
   absl::Status status;
   {
@@ -194,6 +198,8 @@ absl::Status ClientImpl::LeaveFor(const std::string& failure, const CallLimits& 
     if (left_) return absl::OkStatus();
     left_ = true;
     if (coordinator_lost_ || absl::IsAborted(failure_)) status = failure_;
+    // The servers may be about to end, too.
+    if (!failure_.ok()) limits = LastWords();
     request.set_done(failure.empty());
     request.set_reason(failure);
     *request.mutable_report() = ToProto(progress_);

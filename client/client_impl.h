@@ -96,7 +96,8 @@ class ClientImpl final : public Client {
   absl::StatusOr<std::optional<Work>> NextOfRanges();
   // Asks for a range and enters it; false: there is none yet.
   absl::StatusOr<bool> TakeRange(const std::vector<uint64_t>& completed);
-  absl::Status LeaveFor(const std::string& failure, const CallLimits& limits);
+  CallLimits LastWords() const;
+  absl::Status LeaveFor(const std::string& failure, CallLimits limits);
 
   const ClientOptions options_;
   const v1::ConsistencyConfig::Mode mode_;

@@ -13,6 +13,7 @@
 #include "common/config/job_config.h"
 #include "common/exit_codes.h"
 #include "common/process.h"
+#include "common/telemetry/grpc_log.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/server.h"
 
@@ -51,6 +52,7 @@ int Run(const Flags& flags) {
   }
   const auto log_format = ParseLogFormat(flags.log_format);
   InitLogging({*log_format, LogLevel::kInfo, me.task.ToString()});
+  RouteGrpcLog();
 
   Server::Options options;
   options.config = *config;

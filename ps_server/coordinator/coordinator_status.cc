@@ -55,10 +55,11 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     status.set_seconds(absl::ToDoubleSeconds(end - started_));
   }
   const bool finished = state_ == v1::DRAINING || state_ == v1::DONE;
-  if (finished && status.seconds() > 0) {
+  const double recent = progress_.has_value() ? progress_->examples_per_second() : 0;
+  if (!finished && recent > 0) {
+    status.set_examples_per_second(recent);
+  } else if (status.seconds() > 0) {
     status.set_examples_per_second(static_cast<double>(status.examples()) / status.seconds());
-  } else if (progress_.has_value()) {
-    status.set_examples_per_second(progress_->examples_per_second());
   }
   if (progress_.has_value()) status.set_train_loss(progress_->train_loss());
   *status.mutable_evaluation() = evaluation_;

@@ -27,7 +27,11 @@ absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(const v1::Opti
       return schedule;
     case v1::ScheduleConfig::SCHEDULE_COSINE:
       schedule.kind_ = Kind::kCosine;
-      schedule.total_steps_ = static_cast<double>(from.has_total_steps() ? from.total_steps() : job_steps);
+      // Without a number of its own the cosine ends with the job, whatever the warm-up took of it.
+      schedule.total_steps_ =
+          from.has_total_steps()
+              ? static_cast<double>(from.total_steps())
+              : static_cast<double>(job_steps > from.warmup_steps() ? job_steps - from.warmup_steps() : 1);
       schedule.final_factor_ = from.final_factor();
       return schedule;
     case v1::ScheduleConfig::SCHEDULE_UNSPECIFIED:

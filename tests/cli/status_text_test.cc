@@ -54,11 +54,11 @@ TEST_CASE("the line of a running job") {
   s.mutable_evaluation()->set_test_accuracy(-1);
   CHECK_THAT(StatusReport(s), Contains("test              loss 0.0700 at version 12\n"));
   CHECK_THAT(StatusLine(s), Catch::EndsWith("ETA 3.00 s"));
-  SECTION("nothing has been done yet") {
-    s.set_examples(0);
+  SECTION("no worker has reported yet") {
+    s.set_examples(32);
     s.set_examples_per_second(0);
     s.set_train_loss(0);
-    CHECK_THAT(StatusLine(s), Contains("(0%)") && Contains("loss -") && Contains("ETA -"));
+    CHECK_THAT(StatusLine(s), Contains("(0%)") && Contains("loss -  - examples/s") && Contains("ETA -"));
   }
   SECTION("the last examples") {
     s.set_state(v1::DRAINING);

@@ -252,10 +252,20 @@ TEST_CASE("a killed worker is a warning, as long as another one finishes") {
   CHECK_THAT(ReadFile(summary), Contains(R"("worker:0": 137)") && Contains(R"("worker:1": 0)"));
 }
 
-TEST_CASE("no worker is left") {
+TEST_CASE("a worker is killed while the other one finishes") {
   Up up;
-  up.environment["FAKE_WORKER"] = "kill -9 $$";
-  CHECK(up.Run({"--workers=2"}) == kExitPeerLost);
+  // Both ends are seen at the same time, more or less.
+  up.environment["FAKE_WORKER"] =
+      "[ $TASK = worker:0 ] && { await worker:1; kill -9 $$; }; await worker:0; "
+      "while kill -0 $(cat $STATE/worker:0.pid); do :; done 2>/dev/null";
+  CHECK(up.Run({"--workers=2"}) == 0);
+  CHECK_THAT(up.output(), Contains("warning: worker:0 was killed"));
+}
+
+TEST_CASE("no worker is left, even if an evaluator is") {
+  Up up;
+  up.environment["FAKE_WORKER"] = "[ $TASK = evaluator:0 ] && forever; kill -9 $$";
+  CHECK(up.Run({"--workers=2", "--evaluator"}) == kExitPeerLost);
   CHECK_THAT(up.output(), Contains("error: worker:") && Contains("was killed by signal 9 (Killed)"));
 }
 

@@ -418,6 +418,18 @@ TEST_CASE("a job that failed says why in every call") {
   CHECK(Message(client->Pull(0, f.Weights()).Get().status()) == "ps:1 at 10.0.0.2:2222 was lost");
 }
 
+TEST_CASE("to leave a job that failed takes no time, even if the servers are gone") {
+  ClientFixture f(ClientFixture::Small());
+  f.config.mutable_cluster()->set_server_wait_seconds(60);
+  auto client = f.Join();
+  f.cluster.SetState(v1::FAILED, "scripted");
+  CHECK_FALSE(client->WaitDraining(Soon()).ok());
+  f.cluster.Kill(0);
+  const auto begin = steady_clock::now();
+  CHECK_FALSE(client->Leave("ps:1 was lost").ok());
+  CHECK(steady_clock::now() - begin < std::chrono::seconds(10));
+}
+
 TEST_CASE("a lost coordinator wakes every waiter with its name") {
   FakeCluster::Options options = ClientFixture::Small();
   options.parts = 2;

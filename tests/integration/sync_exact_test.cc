@@ -169,7 +169,7 @@ TEST_CASE("workers that come later or again") {
   const std::map<std::string, std::vector<WorkerLife>> stories = {
       {"one comes later", {{0, 0, {}}, {1, 10, {}}}},
       {"one goes and comes again, twice", {{0, 0, {}}, {1, 0, 9}, {1, 12, 11}, {1, 25, {}}}},
-      {"all are replaced", {{0, 0, 17}, {1, 0, 18}, {0, 9, 16}, {1, 9, {}}, {2, 14, {}}}},
+      {"all are replaced", {{0, 0, 17}, {1, 0, 30}, {0, 9, 12}, {1, 9, {}}, {2, 9, {}}}},
   };
   for (const auto& [story, lives] : stories) {
     INFO(story);

@@ -27,42 +27,70 @@ namespace {
 
 constexpr std::chrono::seconds kPatience(60);
 
-// How far the job is, as its workers see it.
-class Watermark {
+// What the lives of a job know of one another: how far it is, and who has joined. Thread-safe.
+class Story {
  public:
-  void Raise(uint64_t clock) {
+  explicit Story(const std::vector<WorkerLife>& lives) : lives_(lives), joined_(lives.size()) {}
+
+  void Joined(size_t life) {
+    MutexLock lock(mutex_);
+    joined_[life] = true;
+    changed_.NotifyAll();
+  }
+  void Reached(uint64_t clock) {
     MutexLock lock(mutex_);
     clock_ = std::max(clock_, clock);
     changed_.NotifyAll();
   }
-  // The job ends or has failed: nobody needs to wait for more.
+  // Somebody failed: nobody needs to wait any more.
   void Close() {
     MutexLock lock(mutex_);
     closed_ = true;
     changed_.NotifyAll();
   }
-  absl::Status WaitFor(uint64_t clock) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    MutexLock lock(mutex_);
-    while (clock_ < clock && !closed_ && std::chrono::steady_clock::now() < deadline) {
-      changed_.WaitUntil(mutex_, deadline);
-    }
-    if (clock_ >= clock) return absl::OkStatus();
-    return absl::OutOfRangeError(absl::StrCat("the job did not come to clock ", clock, " but to ", clock_));
+  absl::Status WaitForClock(uint64_t clock) {
+    return Wait([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return clock_ >= clock; },
+                absl::StrCat("that the job comes to clock ", clock));
+  }
+  // So that the job is not over before those have come who come at earlier clocks.
+  absl::Status WaitForJoins(uint64_t clock) {
+    return Wait(
+        [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+          for (size_t life = 0; life < lives_.size(); ++life) {
+            if (lives_[life].joins_at_clock < clock && !joined_[life]) return false;
+          }
+          return true;
+        },
+        absl::StrCat("for those who come before clock ", clock));
   }
 
  private:
+  template <typename Condition>
+  absl::Status Wait(const Condition& condition, const std::string& what) {
+    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+    MutexLock lock(mutex_);
+    while (!condition()) {
+      if (closed_) return absl::CancelledError("another life failed");
+      if (!changed_.WaitUntil(mutex_, deadline) && std::chrono::steady_clock::now() >= deadline) {
+        return absl::DeadlineExceededError(absl::StrCat("waited ", what));
+      }
+    }
+    return absl::OkStatus();
+  }
+
+  const std::vector<WorkerLife> lives_;
   Mutex mutex_;
   CondVar changed_;
   uint64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::vector<bool> joined_ ABSL_GUARDED_BY(mutex_);
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
 // A client that counts the work it hands on and, at the end of its life, hands on no more.
 class MortalClient final : public Client {
  public:
-  MortalClient(std::unique_ptr<Client> real, std::optional<uint64_t> gone_after, Watermark* watermark)
-      : real_(std::move(real)), gone_after_(gone_after), watermark_(watermark) {}
+  MortalClient(std::unique_ptr<Client> real, std::optional<uint64_t> gone_after, Story* story)
+      : real_(std::move(real)), gone_after_(gone_after), story_(story) {}
 
   uint64_t given() const { return given_; }
   bool gone() const { return gone_; }
@@ -70,7 +98,9 @@ class MortalClient final : public Client {
   absl::StatusOr<std::optional<Work>> NextWork() override {
     WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, real_->NextWork());
     if (!work.has_value()) return work;
-    watermark_->Raise(work->clock);
+    story_->Reached(work->clock);
+    // Those who go hold nobody up: others may wait for their place.
+    if (!gone_after_.has_value()) WEIR_RETURN_IF_ERROR(story_->WaitForJoins(work->clock));
     if (gone_after_ == given_) {
       gone_ = true;
       return absl::AbortedError("this life is over");
@@ -108,15 +138,15 @@ class MortalClient final : public Client {
  private:
   const std::unique_ptr<Client> real_;
   const std::optional<uint64_t> gone_after_;
-  Watermark* const watermark_;
+  Story* const story_;
   uint64_t given_ = 0;
   bool gone_ = false;
 };
 
 // The number of pieces of work it was given.
 absl::StatusOr<uint64_t> Live(const v1::JobConfig& config, const std::vector<std::string>& servers,
-                              const WorkerLife& life, Watermark* watermark) {
-  WEIR_RETURN_IF_ERROR(watermark->WaitFor(life.joins_at_clock));
+                              const WorkerLife& life, size_t index, Story* story) {
+  WEIR_RETURN_IF_ERROR(story->WaitForClock(life.joins_at_clock));
   const Dataset& train = Digits().train;
   WEIR_ASSIGN_OR_RETURN(const auto backend, MakeComputeBackend("cpu", 1));
   WEIR_ASSIGN_OR_RETURN(const auto model, Model::Create(config.model(), train.shape(), train.outputs(),
@@ -130,7 +160,8 @@ absl::StatusOr<uint64_t> Live(const v1::JobConfig& config, const std::vector<std
   // Goes after the client, whose calls read and write its memory.
   std::unique_ptr<Trainer> trainer;
   WEIR_ASSIGN_OR_RETURN(auto real, Client::Join(options, model->spec()));
-  MortalClient client(std::move(real), life.gone_after, watermark);
+  MortalClient client(std::move(real), life.gone_after, story);
+  story->Joined(index);
   trainer = std::make_unique<Trainer>(config, train, model.get(), &client);
   if (const absl::Status status = trainer->Run(); !status.ok()) {
     if (!client.gone()) return status;
@@ -200,15 +231,15 @@ absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t serve
   WEIR_ASSIGN_OR_RETURN(const auto cluster, InProcessCluster::Start(options));
 
   Digits();
-  Watermark watermark;
+  Story story(lives);
   std::vector<absl::StatusOr<uint64_t>> ends(lives.size(), absl::UnknownError("still runs"));
   std::vector<std::thread> threads;
   for (size_t i = 0; i < lives.size(); ++i) {
     threads.emplace_back([&, i] {
-      ends[i] = Live(options.config, cluster->addresses(), lives[i], &watermark);
-      // One that is done has seen the end of the job; with one that failed it may never come.
-      if (!ends[i].ok() || !lives[i].gone_after.has_value()) watermark.Close();
-      if (!ends[i].ok()) cluster->server(0)->Stop(std::string(ends[i].status().message()));
+      ends[i] = Live(options.config, cluster->addresses(), lives[i], i, &story);
+      if (ends[i].ok()) return;
+      story.Close();
+      cluster->server(0)->Stop(std::string(ends[i].status().message()));
     });
   }
   for (std::thread& thread : threads) thread.join();

@@ -72,14 +72,14 @@ TEST_CASE("Schedule: cosine falls to its floor and stays there") {
   CHECK(schedule.Rate(1e6) == Approx(0.1));
 }
 
-TEST_CASE("Schedule: cosine starts after the warm-up and takes the job's steps where none are given") {
+TEST_CASE("Schedule: cosine starts after the warm-up and ends with the job where no steps are given") {
   v1::OptimizerConfig config = MakeConfig(v1::ScheduleConfig::SCHEDULE_COSINE, 5);
   const LearningRateSchedule schedule = *LearningRateSchedule::Create(config, 100);
   CHECK(schedule.Rate(0) == Approx(0.1));
   CHECK(schedule.Rate(4) == Approx(0.5));
   CHECK(schedule.Rate(5) == Approx(0.5));
-  CHECK(schedule.Rate(55) == Approx(0.25));
-  CHECK(schedule.Rate(105) == 0);
+  CHECK(schedule.Rate(5 + 47.5) == Approx(0.25));
+  CHECK(schedule.Rate(100) == 0);
 }
 
 TEST_CASE("Schedule: no type is refused") {

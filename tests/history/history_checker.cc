@@ -1,0 +1,409 @@
+#include "tests/history/history_checker.h"
+
+#include <algorithm>
+#include <limits>
+#include <set>
+#include <tuple>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace weir {
+namespace {
+
+using Mode = HistoryRules::Mode;
+using Rule = HistoryRule;
+
+constexpr uint64_t kUnknown = std::numeric_limits<uint64_t>::max();
+constexpr uint64_t kExamplesOfRule = 3;
+
+// The clocks that a worker may have had at some version.
+struct Interval {
+  uint64_t least = 0;
+  uint64_t most = kUnknown;
+};
+
+// The pushes of one life of a worker on one shard.
+struct Track {
+  // Applied, by rising clock.
+  std::vector<const HistoryEvent*> applied;
+  // Completed without an update (refused, duplicate batch). `version` is the shard's while they were.
+  std::vector<const HistoryEvent*> disposed;
+
+  uint64_t first_version() const { return applied.empty() ? kUnknown : applied.front()->version; }
+  uint64_t last_version() const { return applied.empty() ? 0 : applied.back()->version; }
+};
+
+struct ShardLog {
+  // worker -> life -> its pushes. A life without a push has an empty track.
+  std::map<uint32_t, std::map<uint64_t, Track>> tracks;
+  std::vector<const HistoryEvent*> pulls;
+  // The largest that was acknowledged.
+  uint64_t last_version = 0;
+};
+
+class Checker {
+ public:
+  explicit Checker(const HistoryRules& rules) : rules_(rules) {}
+
+  HistoryReport Check(absl::Span<const HistoryEvent> events) {
+    Sort(events);
+    for (auto& [shard, log] : shards_) {
+      CheckVersions(shard, log);
+      for (const auto& [worker, lives] : log.tracks) {
+        for (const auto& [life, track] : lives) CheckTrack(track);
+      }
+      CheckReads(log);
+      if (rules_.mode == Mode::kBounded || rules_.mode == Mode::kAsync) CheckLeads(log);
+    }
+    CheckBatches();
+    return std::move(report_);
+  }
+
+ private:
+  void Sort(absl::Span<const HistoryEvent> events);
+  void CheckVersions(uint32_t shard, const ShardLog& log);
+  void CheckTrack(const Track& track);
+  void CheckBatches();
+  void CheckReads(const ShardLog& log);
+  void CheckPull(const ShardLog& log, const HistoryEvent& pull);
+  void CheckWatermarks(const ShardLog& log, const HistoryEvent& pull);
+  void CheckStaleness(const Track& track,
+                      const std::map<std::tuple<uint32_t, uint64_t, uint64_t>, uint64_t>& read);
+  void CheckLeads(const ShardLog& log);
+
+  bool fixed() const { return !rules_.membership_changes; }
+  Interval ClockOfLife(const Track& track, uint64_t version) const;
+  Interval ClockAt(const ShardLog& log, uint32_t worker, uint64_t version) const;
+  bool Counts(const ShardLog& log, uint32_t worker, uint64_t version) const;
+
+  template <typename... Text>
+  void Violation(Rule rule, const std::string& where, const Text&... text) {
+    if (++report_.violations[rule] > kExamplesOfRule) return;
+    report_.examples.push_back(absl::StrCat(where, ": ", Name(rule), ": ", text...));
+  }
+
+  const HistoryRules rules_;
+  HistoryReport report_;
+  std::map<uint32_t, ShardLog> shards_;
+};
+
+void Checker::Sort(absl::Span<const HistoryEvent> events) {
+  std::map<uint32_t, uint64_t> incarnations;
+  for (const HistoryEvent& event : events) {
+    ShardLog& log = shards_[event.shard];
+    const bool ok = event.outcome == "OK";
+    const bool disposed = event.outcome == "REFUSED" || event.outcome == "DUPLICATE_BATCH";
+    if (!ok && !(event.is_push && disposed)) continue;  // it ended, or waits for another try
+    const auto [first, added] = incarnations.emplace(event.shard, event.incarnation);
+    if (first->second != event.incarnation) {
+      Violation(Rule::kVersions, event.where, "shard ", event.shard, " answers in its life ",
+                event.incarnation, " after its life ", first->second);
+    }
+    if (!event.is_push) {
+      if (event.pin != 0) continue;  // a reader's view, outside the training
+      log.tracks[event.worker][event.life];
+      log.pulls.push_back(&event);
+      ++report_.pulls;
+      continue;
+    }
+    Track& track = log.tracks[event.worker][event.life];
+    (ok ? track.applied : track.disposed).push_back(&event);
+    if (ok) {
+      log.last_version = std::max(log.last_version, event.version);
+      ++report_.pushes;
+    }
+  }
+  for (auto& [shard, log] : shards_) {
+    for (auto& [worker, lives] : log.tracks) {
+      for (auto& [life, track] : lives) {
+        std::stable_sort(
+            track.applied.begin(), track.applied.end(),
+            [](const HistoryEvent* a, const HistoryEvent* b) { return a->clock < b->clock; });
+      }
+    }
+  }
+}
+
+void Checker::CheckVersions(uint32_t shard, const ShardLog& log) {
+  // (version, part; 0 but in sync) -> its push.
+  std::map<std::pair<uint64_t, uint32_t>, const HistoryEvent*> made;
+  for (const auto& [worker, lives] : log.tracks) {
+    for (const auto& [life, track] : lives) {
+      for (const HistoryEvent* push : track.applied) {
+        const uint32_t part = rules_.mode == Mode::kSync ? push->part : 0;
+        const auto [other, added] = made.emplace(std::make_pair(push->version, part), push);
+        // When a worker dies, its part may be pushed by two; the servers take one and acknowledge both.
+        if (added || (rules_.mode == Mode::kSync && !fixed())) continue;
+        Violation(Rule::kVersions, push->where, "version ", push->version, " of shard ", shard,
+                  " was made by this push and by that of ", other->second->where);
+      }
+    }
+  }
+  const uint64_t of_version = rules_.mode == Mode::kSync ? rules_.parts : 1;
+  for (uint64_t version = 1; version <= log.last_version; ++version) {
+    uint64_t found = 0;
+    for (auto it = made.lower_bound({version, 0}); it != made.end() && it->first.first == version; ++it) {
+      ++found;
+    }
+    // The last step of a sync job may be cut short by the end of its examples.
+    if (found == of_version || (found > 0 && version == log.last_version)) continue;
+    ++report_.unaccounted_versions;
+    if (!fixed()) continue;
+    Violation(Rule::kVersions, absl::StrCat("shard ", shard), "version ", version, " was made by ", found,
+              " acknowledged pushes instead of ", of_version);
+  }
+}
+
+void Checker::CheckTrack(const Track& track) {
+  std::set<uint64_t> disposed;
+  for (const HistoryEvent* push : track.disposed) disposed.insert(push->clock);
+  const HistoryEvent* last = nullptr;
+  for (const HistoryEvent* push : track.applied) {
+    uint64_t next = last == nullptr ? 0 : last->clock + 1;
+    while (disposed.count(next) > 0) ++next;
+    // In sync a worker may have several parts of a step, or none.
+    if (rules_.mode == Mode::kSync) {
+      if (push->version != push->clock + 1) {
+        Violation(Rule::kClocks, push->where, "a part of step ", push->clock, " is said to be in version ",
+                  push->version);
+      }
+    } else if (fixed() ? push->clock != next : push->clock < next) {
+      Violation(Rule::kClocks, push->where, "after ", next, " pushes of worker ", push->worker,
+                " on shard ", push->shard, " comes the one with clock ", push->clock);
+    } else if (last != nullptr && push->version <= last->version) {
+      Violation(Rule::kClocks, push->where, "the push at clock ", push->clock, " made version ",
+                push->version, ", the one before it ", last->version);
+    }
+    last = push;
+  }
+}
+
+void Checker::CheckBatches() {
+  // (worker, life, clock, part) -> its push on the first shard that is looked at.
+  std::map<std::tuple<uint32_t, uint64_t, uint64_t, uint32_t>, const HistoryEvent*> first;
+  for (const auto& [shard, log] : shards_) {
+    std::map<uint64_t, const HistoryEvent*> applied;
+    for (const auto& [worker, lives] : log.tracks) {
+      for (const auto& [life, track] : lives) {
+        for (const HistoryEvent* push : track.applied) {
+          const auto [same, is_first] = first.emplace(std::make_tuple(worker, life, push->clock, push->part), push);
+          if (!is_first && same->second->batch != push->batch) {
+            Violation(Rule::kBatches, push->where, "the push at clock ", push->clock, " is batch ",
+                      push->batch, " on shard ", shard, " and batch ", same->second->batch, " at ",
+                      same->second->where);
+          }
+          const auto [other, added] = applied.emplace(push->batch, push);
+          if (added || (rules_.mode == Mode::kSync && !fixed())) continue;
+          Violation(Rule::kBatches, push->where, "batch ", push->batch, " was applied on shard ", shard,
+                    " by this push and by that of ", other->second->where);
+        }
+      }
+    }
+  }
+}
+
+void Checker::CheckReads(const ShardLog& log) {
+  // (worker, life) -> its last read; (worker, life, clock) -> the version read there.
+  std::map<std::pair<uint32_t, uint64_t>, uint64_t> newest;
+  std::map<std::tuple<uint32_t, uint64_t, uint64_t>, uint64_t> read;
+  for (const HistoryEvent* pull : log.pulls) {
+    uint64_t& before = newest[{pull->worker, pull->life}];
+    if (pull->version < before) {
+      Violation(Rule::kMonotonic, pull->where, "worker ", pull->worker, " read version ", pull->version,
+                " of shard ", pull->shard, " after version ", before);
+    }
+    before = std::max(before, pull->version);
+    read[{pull->worker, pull->life, pull->clock}] = pull->version;
+    CheckPull(log, *pull);
+  }
+  for (const auto& [worker, lives] : log.tracks) {
+    for (const auto& [life, track] : lives) CheckStaleness(track, read);
+  }
+}
+
+void Checker::CheckPull(const ShardLog& log, const HistoryEvent& pull) {
+  if (rules_.mode == Mode::kSync) {
+    if (pull.version != pull.clock) {
+      Violation(Rule::kStep, pull.where, "a pull at clock ", pull.clock, " read version ", pull.version,
+                " of shard ", pull.shard);
+    }
+    return;
+  }
+  if (fixed() && pull.version > log.last_version) {
+    Violation(Rule::kVersions, pull.where, "a pull read version ", pull.version, " of shard ", pull.shard,
+              ", which no push made; the last is ", log.last_version);
+  }
+  const Interval own = ClockOfLife(log.tracks.at(pull.worker).at(pull.life), pull.version);
+  if (own.most < pull.clock) {
+    Violation(Rule::kOwnPushes, pull.where, "a pull at clock ", pull.clock, " read version ", pull.version,
+              " of shard ", pull.shard, ", which lacks the worker's own pushes from clock ", own.most, " on");
+  }
+  if (rules_.mode == Mode::kBounded) {
+    for (const auto& [worker, lives] : log.tracks) {
+      if (!Counts(log, worker, pull.version)) continue;
+      const Interval clock = ClockAt(log, worker, pull.version);
+      if (clock.most == kUnknown || clock.most + rules_.staleness >= pull.clock) continue;
+      Violation(Rule::kFreshness, pull.where, "a pull at clock ", pull.clock, " read version ", pull.version,
+                " of shard ", pull.shard, ", where worker ", worker, " was at clock ", clock.most);
+    }
+  }
+  CheckWatermarks(log, pull);
+}
+
+void Checker::CheckWatermarks(const ShardLog& log, const HistoryEvent& pull) {
+  std::set<uint32_t> listed;
+  for (const auto& [worker, clock] : pull.clocks) {
+    if (!listed.insert(worker).second) {
+      Violation(Rule::kWatermarks, pull.where, "worker ", worker, " is listed twice");
+    }
+    if (rules_.mode == Mode::kBounded && clock + rules_.staleness < pull.clock) {
+      Violation(Rule::kWatermarks, pull.where, "a pull at clock ", pull.clock, " was answered with worker ",
+                worker, " at clock ", clock);
+    }
+    const Interval known = ClockAt(log, worker, pull.version);
+    if (clock < known.least || clock > known.most) {
+      Violation(Rule::kWatermarks, pull.where, "worker ", worker, " is said to be at clock ", clock,
+                " at version ", pull.version, " of shard ", pull.shard, "; its pushes say ", known.least);
+    }
+  }
+  for (const auto& [worker, lives] : log.tracks) {
+    if (listed.count(worker) > 0 || !Counts(log, worker, pull.version)) continue;
+    Violation(Rule::kWatermarks, pull.where, "worker ", worker, " is not listed at version ", pull.version,
+              " of shard ", pull.shard, ", and went on pushing");
+  }
+}
+
+void Checker::CheckStaleness(const Track& track,
+                             const std::map<std::tuple<uint32_t, uint64_t, uint64_t>, uint64_t>& read) {
+  for (const HistoryEvent* push : track.applied) {
+    const auto base = read.find({push->worker, push->life, push->clock});
+    if (base == read.end()) {
+      Violation(Rule::kStaleness, push->where, "a push at clock ", push->clock, " on shard ", push->shard,
+                " without a pull at that clock");
+      continue;
+    }
+    if (push->version != base->second + push->staleness + 1) {
+      Violation(Rule::kStaleness, push->where, "a push computed from version ", base->second,
+                " made version ", push->version, " of shard ", push->shard, " and was told staleness ",
+                push->staleness);
+    }
+  }
+}
+
+void Checker::CheckLeads(const ShardLog& log) {
+  for (const auto& [worker, lives] : log.tracks) {
+    for (const auto& [life, track] : lives) {
+      for (const HistoryEvent* push : track.applied) {
+        const uint64_t clock = push->clock + 1;
+        for (const auto& [other, other_lives] : log.tracks) {
+          if (!Counts(log, other, push->version)) continue;
+          const uint64_t behind = ClockAt(log, other, push->version).most;
+          if (behind >= clock) continue;
+          report_.max_lead = std::max(report_.max_lead, clock - behind);
+          if (rules_.mode != Mode::kBounded || clock - behind <= rules_.staleness + 1) continue;
+          Violation(Rule::kLead, push->where, "worker ", worker, " came to clock ", clock,
+                    " at version ", push->version, " of shard ", push->shard, " with worker ", other,
+                    " at clock ", behind);
+        }
+      }
+    }
+  }
+}
+
+Interval Checker::ClockOfLife(const Track& track, uint64_t version) const {
+  const auto later =
+      std::upper_bound(track.applied.begin(), track.applied.end(), version,
+                       [](uint64_t v, const HistoryEvent* push) { return v < push->version; });
+  Interval clock;
+  if (later != track.applied.begin()) {
+    clock.least = (*std::prev(later))->clock + 1;
+  } else if (fixed()) {
+    clock.least = 0;
+  }
+  if (later != track.applied.end()) {
+    // A worker that was idle for a while goes on at a higher clock.
+    clock.most = (*later)->clock;
+  } else if (fixed()) {
+    clock.most = clock.least;
+  }
+  if (track.disposed.empty()) {
+    // With every push in the log there is one clock between two of them.
+    if (fixed()) clock.most = clock.least;
+    return clock;
+  }
+  // What was disposed of at this version may or may not have been there at the pull.
+  for (const HistoryEvent* push : track.disposed) {
+    if (push->version < version) clock.least = std::max(clock.least, push->clock + 1);
+    if (push->version <= version && clock.most != kUnknown) clock.most = std::max(clock.most, push->clock + 1);
+  }
+  return clock;
+}
+
+Interval Checker::ClockAt(const ShardLog& log, uint32_t worker, uint64_t version) const {
+  const auto lives = log.tracks.find(worker);
+  if (lives == log.tracks.end()) return fixed() ? Interval{0, 0} : Interval{};
+  if (lives->second.size() == 1) return ClockOfLife(lives->second.begin()->second, version);
+  for (const auto& [life, track] : lives->second) {
+    if (track.first_version() <= version && version < track.last_version()) return ClockOfLife(track, version);
+  }
+  return {};
+}
+
+bool Checker::Counts(const ShardLog& log, uint32_t worker, uint64_t version) const {
+  const auto lives = log.tracks.find(worker);
+  if (lives == log.tracks.end()) return false;
+  for (const auto& [life, track] : lives->second) {
+    if (version < track.last_version() && (fixed() || track.first_version() <= version)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+const char* Name(HistoryRule rule) {
+  switch (rule) {
+    case Rule::kVersions:
+      return "versions";
+    case Rule::kClocks:
+      return "clocks";
+    case Rule::kBatches:
+      return "batches";
+    case Rule::kFreshness:
+      return "freshness";
+    case Rule::kOwnPushes:
+      return "own pushes";
+    case Rule::kStep:
+      return "step";
+    case Rule::kWatermarks:
+      return "watermarks";
+    case Rule::kMonotonic:
+      return "monotonic";
+    case Rule::kStaleness:
+      return "staleness";
+    case Rule::kLead:
+      return "lead";
+  }
+  return "?";
+}
+
+uint64_t HistoryReport::total() const {
+  uint64_t sum = 0;
+  for (const auto& [rule, count] : violations) sum += count;
+  return sum;
+}
+
+uint64_t HistoryReport::count(HistoryRule rule) const {
+  const auto it = violations.find(rule);
+  return it == violations.end() ? 0 : it->second;
+}
+
+std::string HistoryReport::ToString() const {
+  std::string out = absl::StrCat(pulls, " pulls, ", pushes, " pushes, largest lead ", max_lead, ", ",
+                                 unaccounted_versions, " versions unaccounted for, ", total(), " violations");
+  for (const auto& [rule, count] : violations) absl::StrAppend(&out, "\n  ", Name(rule), ": ", count);
+  for (const std::string& example : examples) absl::StrAppend(&out, "\n", example);
+  return out;
+}
+
+}  // namespace weir

@@ -1,0 +1,46 @@
+// The configs that come with Weir, as processes of a cluster: what the README promises of them.
+#include <chrono>
+
+#include "catch2/catch.hpp"
+#include "tests/integration/processes.h"
+
+namespace weir {
+namespace {
+
+void TrainDigits(const std::string& mode, std::vector<std::string> set) {
+  set.push_back("consistency.mode=" + mode);
+  TestJob job({.set = set});
+  const auto started = std::chrono::steady_clock::now();
+  job.StartAll();
+  job.ExpectAllExit(0);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - started;
+  const nlohmann::json summary = job.Summary();
+  CheckSummary(summary, mode, 2, 2, 30 * 1500);
+  CHECK(summary["test_accuracy"] >= 0.97);
+#if !defined(WEIR_ASAN) && !defined(WEIR_TSAN)
+  CHECK(seconds.count() < 15);
+#endif
+}
+
+TEST_CASE("configs/digits.json trains in sync") { TrainDigits("sync", {}); }
+TEST_CASE("configs/digits.json trains in bounded") { TrainDigits("bounded", {"consistency.staleness=3"}); }
+TEST_CASE("configs/digits.json trains in async") { TrainDigits("async", {}); }
+
+TEST_CASE("configs/cluster_2ps_2workers.json is a cluster of two servers and two workers") {
+  // Its ports are fixed, so it is not started here; each task finds itself in it.
+  for (const char* task : {"ps:0", "ps:1"}) {
+    const RunResult run = RunToEnd({"worker/worker", "--config=configs/digits.json",
+                                    "--cluster=configs/cluster_2ps_2workers.json", std::string("--task=") + task});
+    CHECK(run.status == 78);
+    CHECK_THAT(run.output, Catch::Contains(std::string("the task is ") + task));
+  }
+  for (const char* task : {"worker:0", "worker:1"}) {
+    const RunResult run = RunToEnd({"ps_server/ps_server", "--config=configs/digits.json",
+                                    "--cluster=configs/cluster_2ps_2workers.json", std::string("--task=") + task});
+    CHECK(run.status == 78);
+    CHECK_THAT(run.output, Catch::Contains(std::string("the task is ") + task));
+  }
+}
+
+}  // namespace
+}  // namespace weir
