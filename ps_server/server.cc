@@ -117,6 +117,8 @@ absl::Status ServerImpl::Start() {
   // Otherwise a second server on the same port would take half of the first one's calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  // Clients ping while a call is parked, to notice a dead server; by default gRPC takes that for abuse.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
   builder.RegisterService(parameter_server_.get());
   if (options_.index == 0) {
@@ -157,7 +159,7 @@ absl::Status ServerImpl::Start() {
   address_ = bound.ToString();
   if (options_.http_port >= 0) WEIR_RETURN_IF_ERROR(StartHttp());
   ticker_ = std::thread([this] { Tick(); });
-  LogInfo("ps:", options_.index, " listens on ", address_, ", kernels ", kernels->name, ", ",
+  LogInfo("shard ", options_.index, " listens on ", address_, ", kernels ", kernels->name, ", ",
           threads_->threads(), " apply threads");
   return absl::OkStatus();
 }
@@ -171,9 +173,9 @@ ServerImpl::~ServerImpl() {
   }
   if (ticker_.joinable()) ticker_.join();
   http_.reset();
-  // The coordinator first: its links tell the other shards. Then calls end, since whatever is parked has been
-  // answered.
-  if (coordinator_ != nullptr) {
+  // Whatever is parked is answered first, since gRPC waits for its calls; the coordinator's links have told
+  // the other shards.
+  if (shard_ != nullptr) {
     v1::ControlMessage shutdown;
     shutdown.mutable_shutdown()->set_failure("the server stops");
     shard_->Control(shutdown);
@@ -276,7 +278,7 @@ absl::Status ServerImpl::StartHttp() {
     });
     http_->Handle("/", "text/html; charset=utf-8", [] { return std::string(DashboardPage()); });
   }
-  LogInfo("ps:", options_.index, " serves http://", http_->address(), "/metrics");
+  LogInfo("metrics at http://", http_->address(), "/metrics");
   return absl::OkStatus();
 }
 

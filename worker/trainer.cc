@@ -40,7 +40,7 @@ Trainer::Trainer(const v1::JobConfig& config, const Dataset& train, Model* model
       model_(model),
       client_(client),
       order_(static_cast<int32_t>(train.size()), config.seed()),
-      incoming_(model->weights().size()) {}
+      incoming_(std::make_shared<std::vector<float>>(model->weights().size())) {}
 
 absl::Status Trainer::Run() {
   while (true) {
@@ -58,16 +58,18 @@ absl::Status Trainer::Step(const Work& work) {
   client_->SetProgress(progress_);
 
   WEIR_ASSIGN_OR_RETURN(Outgoing* const out, FreeBuffer());
-  out->gradient.assign(model_->gradients().begin(), model_->gradients().end());
-  const auto gradient = TensorsOf(model_->spec(), absl::MakeConstSpan(out->gradient));
+  out->gradient->assign(model_->gradients().begin(), model_->gradients().end());
+  const auto gradient = TensorsOf(model_->spec(), absl::MakeConstSpan(*out->gradient));
   // With an exchange in the air this is a part of the same step that a dead worker left.
   if (work.last_of_clock && exchange_ == nullptr) {
     exchange_ = out;
     exchange_clock_ = work.clock + 1;
     out->exchange =
-        client_->PushPull(work, base_, gradient, TensorsOf(model_->spec(), absl::MakeSpan(incoming_)));
+        client_->PushPull(work, base_, gradient, TensorsOf(model_->spec(), absl::MakeSpan(*incoming_)));
+    out->exchange->OnReady([sent = out->gradient, received = incoming_](const auto&) {});
   } else {
     out->push = client_->Push(work, base_, gradient);
+    out->push->OnReady([sent = out->gradient](const auto&) {});
   }
   return absl::OkStatus();
 }
@@ -85,12 +87,12 @@ absl::StatusOr<bool> Trainer::LoadWeights(uint64_t clock) {
     if (!wanted) return LoadWeights(clock);
   } else {
     const Future<PullResult> pull =
-        client_->Pull(clock, TensorsOf(model_->spec(), absl::MakeSpan(incoming_)));
+        client_->Pull(clock, TensorsOf(model_->spec(), absl::MakeSpan(*incoming_)));
     if (!pull.Get().ok()) return pull.Get().status();
     pulled = *pull.Get();
     if (pulled.past) return false;
   }
-  std::copy(incoming_.begin(), incoming_.end(), model_->weights().begin());
+  std::copy(incoming_->begin(), incoming_->end(), model_->weights().begin());
   base_ = std::move(pulled);
   clock_ = clock;
   return true;

@@ -29,9 +29,13 @@ class Trainer {
   absl::Status Run();
 
  private:
+  // Memory that a call in the air reads or writes is shared with it, so that the trainer may go while calls
+  // are cancelled.
+  using Flat = std::shared_ptr<std::vector<float>>;
+
   // A gradient on its way: the buffer is free again when its push is answered.
   struct Outgoing {
-    std::vector<float> gradient;
+    Flat gradient = std::make_shared<std::vector<float>>();
     std::optional<Future<PushResult>> push;
     std::optional<Future<PushPullResult>> exchange;
   };
@@ -56,7 +60,7 @@ class Trainer {
   Progress progress_;
 
   // Pulls land here, so that the model's weights stay as they are until the next clock begins.
-  std::vector<float> incoming_;
+  Flat incoming_;
   // What the model's weights are from.
   std::optional<uint64_t> clock_;
   PullResult base_;
