@@ -29,7 +29,7 @@ namespace weir {
 //       have = work->clock;
 //     }
 //     ... gradient = mean over work's examples of d loss / d weights ...
-//     client->Push(*work, base, gradient);                              // returns at once
+//     client->Push(*work, base, gradient);                                // returns at once
 //   }
 //   client->Leave();
 //

@@ -197,7 +197,7 @@ absl::Status ClientImpl::LeaveFor(const std::string& failure, CallLimits limits)
     MutexLock lock(mutex_);
     if (left_) return absl::OkStatus();
     left_ = true;
-    if (coordinator_lost_ || absl::IsAborted(failure_)) status = failure_;
+    if (coordinator_lost_ || absl::IsAborted(failure_) || state_ == v1::FAILED) status = failure_;
     // The servers may be about to end, too.
     if (!failure_.ok()) limits = LastWords();
     request.set_done(failure.empty());
@@ -207,7 +207,7 @@ absl::Status ClientImpl::LeaveFor(const std::string& failure, CallLimits limits)
   }
   heartbeat_->Stop();
   calls_.Close(absl::FailedPreconditionError("this client has left the job"));
-  // Nobody is there to hear it, or it was heard already.
+  // Else nobody is there to hear it, or it makes no difference any more.
   if (status.ok()) {
     *request.mutable_caller() = CallerNow();
     status = coordinator_.Leave(request, limits);

@@ -69,7 +69,7 @@ TEST_CASE("what the coordinator has against a Join is passed on") {
 
 TEST_CASE("a coordinator that does not come is named when the start is over") {
   FakeCluster::Options options = ClientFixture::Small();
-  options.unix_dir = TemporaryFolder();
+  options.unix_sockets = true;
   ClientFixture f(options);
   f.cluster.Kill(0);
   f.config.mutable_cluster()->set_start_seconds(0.3);

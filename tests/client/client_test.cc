@@ -256,7 +256,7 @@ TEST_CASE("a pull that breaks off is made anew, and the push before it is not") 
 
 TEST_CASE("a server that comes back in time is not missed") {
   FakeCluster::Options options = ClientFixture::Small();
-  options.unix_dir = TemporaryFolder();
+  options.unix_sockets = true;
   ClientFixture f(options);
   f.config.mutable_cluster()->set_server_wait_seconds(20);
   auto client = f.Join();

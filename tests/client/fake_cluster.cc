@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 #include <utility>
 
 namespace weir {
@@ -292,17 +294,22 @@ FakeCluster::FakeCluster(Options options)
   }
   SetMembers({{options_.worker, options_.incarnation}});
   coordinator_ = std::make_unique<CoordinatorService>(*this);
+  if (options_.unix_sockets) {
+    char folder[] = "/tmp/weir-XXXXXX";
+    if (mkdtemp(folder) == nullptr) std::abort();
+    socket_folder_ = folder;
+  }
   servers_.resize(options_.shards);
   addresses_.resize(options_.shards);
   for (uint32_t i = 0; i < options_.shards; ++i) {
     shard_services_.push_back(std::make_unique<Shard>(*this, i));
-    Serve(i, options_.unix_dir.empty() ? "127.0.0.1:0"
-                                       : "unix:" + options_.unix_dir + "/ps-" + std::to_string(i));
+    Serve(i, options_.unix_sockets ? "unix:" + socket_folder_ + "/ps-" + std::to_string(i) : "127.0.0.1:0");
   }
 }
 
 FakeCluster::~FakeCluster() {
   for (uint32_t i = 0; i < options_.shards; ++i) Kill(i);
+  if (!socket_folder_.empty()) std::filesystem::remove_all(socket_folder_);
 }
 
 void FakeCluster::Serve(uint32_t shard, const std::string& address) {
@@ -314,7 +321,7 @@ void FakeCluster::Serve(uint32_t shard, const std::string& address) {
   if (shard == 0) builder.RegisterService(coordinator_.get());
   servers_[shard] = builder.BuildAndStart();
   if (servers_[shard] == nullptr) std::abort();
-  addresses_[shard] = options_.unix_dir.empty() ? "127.0.0.1:" + std::to_string(port) : address;
+  addresses_[shard] = options_.unix_sockets ? address : "127.0.0.1:" + std::to_string(port);
 }
 
 void FakeCluster::Kill(uint32_t shard) {

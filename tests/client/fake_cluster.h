@@ -39,8 +39,8 @@ class FakeCluster {
     // Of the worker that joins.
     uint32_t worker = 0;
     uint64_t incarnation = 7;
-    // Serve on "unix:DIR/ps-N" instead of loopback, so that a server can come back under its address.
-    std::string unix_dir;
+    // Serve on Unix sockets instead of loopback, so that a server can come back under its address.
+    bool unix_sockets = false;
   };
   // What a push held when it had arrived whole.
   struct Push {
@@ -107,6 +107,9 @@ class FakeCluster {
   using Key = std::tuple<uint32_t, uint64_t, uint32_t>;
 
   void Serve(uint32_t shard, const std::string& address);
+  // Of the sockets. Not in $TEST_TMPDIR, whose path may be longer than the 107 characters that a socket's may
+  // have.
+  std::string socket_folder_;
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits for ready() under the mutex; an error if the call or the server ended first.
   grpc::Status Await(grpc::ServerContext* context, uint32_t shard, const std::function<bool()>& ready)
