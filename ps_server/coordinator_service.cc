@@ -6,11 +6,11 @@ namespace weir {
 
 grpc::ServerUnaryReactor* CoordinatorService::Join(grpc::CallbackServerContext*,
                                                    const v1::JoinRequest* request, v1::JoinReply* reply) {
+  const uint64_t number = ++joins_;
   auto* call =
-      new UnaryCall<v1::JoinReply>(reply, [coordinator = coordinator_, instance = request->instance()] {
-        coordinator->OnJoinCancelled(instance);
-      });
-  coordinator_->Join(*request, call->Done());
+      new UnaryCall<v1::JoinReply>(reply, [coordinator = coordinator_, instance = request->instance(),
+                                           number] { coordinator->OnJoinCancelled(instance, number); });
+  coordinator_->Join(*request, call->Done(), number);
   return call;
 }
 

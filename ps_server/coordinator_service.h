@@ -1,5 +1,7 @@
 #pragma once
 
+#include <atomic>
+
 #include "proto/coordinator.grpc.pb.h"
 #include "ps_server/coordinator/coordinator.h"
 
@@ -28,6 +30,7 @@ class CoordinatorService final : public v1::Coordinator::CallbackService {
 
  private:
   Coordinator* const coordinator_;
+  std::atomic<uint64_t> joins_{0};
 };
 
 }  // namespace weir

@@ -98,6 +98,7 @@ class ServerImpl final : public Server {
 absl::Status ServerImpl::Start() {
   WEIR_ASSIGN_OR_RETURN(const Kernels* kernels, KernelsFromConfig(options_.config.server()));
   WEIR_ASSIGN_OR_RETURN(const Address listen, ParseAddress(options_.listen));
+  if (!options_.summary_path.empty()) WEIR_RETURN_IF_ERROR(CheckSummaryPath(options_.summary_path));
   started_ = Clock::Real().Now();
   const uint32_t wanted = options_.config.server().apply_threads();
   threads_ = std::make_unique<ThreadPool>(wanted > 0 ? static_cast<int>(wanted)
@@ -165,7 +166,7 @@ absl::Status ServerImpl::Start() {
 }
 
 ServerImpl::~ServerImpl() {
-  Stop("the server stops");
+  if (grpc_ != nullptr) Stop("the server stops");
   {
     MutexLock lock(mutex_);
     stopping_ = true;

@@ -1,6 +1,8 @@
 #include "ps_server/summary.h"
 
+#include <cerrno>
 #include <cstdio>
+#include <cstring>
 #include <fstream>
 #include <nlohmann/json.hpp>
 
@@ -30,6 +32,16 @@ std::string SummaryJson(const v1::ClusterStatus& status) {
   out["weights_sha256"] = status.evaluation().weights_sha256();
   if (!status.failure().empty()) out["failure"] = status.failure();
   return out.dump(2) + "\n";
+}
+
+absl::Status CheckSummaryPath(const std::string& path) {
+  const std::string temporary = path + ".tmp";
+  if (!std::ofstream(temporary, std::ios::trunc)) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--summary=", path, " could not be written: ", std::strerror(errno)));
+  }
+  std::remove(temporary.c_str());
+  return absl::OkStatus();
 }
 
 absl::Status WriteSummary(const v1::ClusterStatus& status, const std::string& path) {

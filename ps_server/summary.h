@@ -10,6 +10,8 @@ namespace weir {
 // The summary of a job that is over, as JSON, written in one piece (temporary file, rename). Unavailable:
 // names the file.
 absl::Status WriteSummary(const v1::ClusterStatus& status, const std::string& path);
+// Whether that can succeed, before a long job is begun for it. FailedPrecondition: names the file.
+absl::Status CheckSummaryPath(const std::string& path);
 std::string SummaryJson(const v1::ClusterStatus& status);
 
 }  // namespace weir

@@ -71,6 +71,9 @@ absl::Status Trainer::Step(const Work& work) {
     out->push = client_->Push(work, base_, gradient);
     out->push->OnReady([sent = out->gradient](const auto&) {});
   }
+  // A gradient that the client refuses never leaves, and then NextWork() would wait for its step.
+  if (out->exchange.has_value() && out->exchange->ready()) return out->exchange->Get().status();
+  if (out->push.has_value() && out->push->ready()) return out->push->Get().status();
   return absl::OkStatus();
 }
 

@@ -13,6 +13,7 @@
 namespace weir {
 namespace {
 
+// At most; a short lease needs more.
 constexpr absl::Duration kPingInterval = absl::Milliseconds(500);
 constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
 
@@ -40,9 +41,9 @@ Coordinator::~Coordinator() {
 // ---- calls: each posts its turn
 // --------------------------------------------------------------------------------------
 
-void Coordinator::Join(v1::JoinRequest request, Done<v1::JoinReply> done) {
-  queue_.Post([this, request = std::move(request), done = std::move(done)]() mutable {
-    HandleJoin(std::move(request), std::move(done));
+void Coordinator::Join(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
+  queue_.Post([this, request = std::move(request), done = std::move(done), call]() mutable {
+    HandleJoin(std::move(request), std::move(done), call);
   });
 }
 
@@ -108,10 +109,10 @@ void Coordinator::OnDisconnect(uint32_t worker, uint64_t incarnation) {
   });
 }
 
-void Coordinator::OnJoinCancelled(uint64_t instance) {
-  queue_.Post([this, instance] {
+void Coordinator::OnJoinCancelled(uint64_t instance, uint64_t call) {
+  queue_.Post([this, instance, call] {
     for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
-      if (it->request.instance() != instance) continue;
+      if (it->request.instance() != instance || it->call != call) continue;
       it->done(absl::CancelledError("the caller went away"));
       waiting_.erase(it);
       return;
@@ -284,7 +285,8 @@ void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> do
   waiting_pins_[pin] = {std::move(done), {}, now() + lease()};
   v1::ControlMessage message;
   message.mutable_pin()->set_pin(pin);
-  message.mutable_pin()->set_lease_seconds(std::clamp(request.lease_seconds(), 1.0, 600.0));
+  // In this order a NaN ends as the least.
+  message.mutable_pin()->set_lease_seconds(std::min(600.0, std::max(1.0, request.lease_seconds())));
   Broadcast(message);
 }
 
@@ -346,15 +348,16 @@ void Coordinator::HandleTick() {
     it = waiting_pins_.erase(it);
   }
 
-  if (installing_ && time >= next_ping_) {
-    next_ping_ = time + kPingInterval;
+  // From the first moment: a shard, too, takes silence for loss, and workers may be long in coming.
+  if (time >= next_ping_) {
+    next_ping_ = time + std::min(kPingInterval, lease() / 3);
     v1::ControlMessage message;
     message.mutable_ping()->set_sequence(++last_ping_);
     Broadcast(message);
     if (state_ == v1::RUNNING && progress_.has_value()) progress_->Sample(time, examples_done());
   }
   for (uint32_t i = 0; i < shards_.size(); ++i) {
-    if (installing_ && time - shards_[i].last_heard > lease()) {
+    if (shards_[i].connected && time - shards_[i].last_heard > lease()) {
       return FailJob(absl::StrCat(ShardName(i), " was lost: nothing was heard of it for ",
                                   absl::FormatDuration(time - shards_[i].last_heard)));
     }
@@ -403,6 +406,8 @@ void Coordinator::End() {
   message.mutable_shutdown();
   Broadcast(message);
   Changed();
+  const absl::Status done = absl::FailedPreconditionError("the job is done");
+  AnswerParked(done, done);
   options_.on_end(MakeStatus(), "");
 }
 
@@ -416,16 +421,20 @@ void Coordinator::FailJob(const std::string& reason) {
   message.mutable_shutdown()->set_failure(reason);
   Broadcast(message);
   Changed();
-  const absl::Status status = absl::UnavailableError(reason);
-  for (WaitingJoin& join : waiting_) join.done(status);
+  // Joins: not Unavailable, which asks for another try, which would find nobody and hide the reason.
+  AnswerParked(absl::AbortedError(reason), absl::UnavailableError(reason));
+  options_.on_end(MakeStatus(), reason);
+}
+
+void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& others) {
+  for (WaitingJoin& join : waiting_) join.done(joins);
   waiting_.clear();
   for (auto& [rank, member] : members_) {
-    if (member.join) std::exchange(member.join, nullptr)(status);
-    if (member.next_range) std::exchange(member.next_range, nullptr)(status);
+    if (member.join) std::exchange(member.join, nullptr)(joins);
+    if (member.next_range) std::exchange(member.next_range, nullptr)(others);
   }
-  for (auto& [pin, waiting] : waiting_pins_) waiting.done(status);
+  for (auto& [pin, waiting] : waiting_pins_) waiting.done(others);
   waiting_pins_.clear();
-  options_.on_end(MakeStatus(), reason);
 }
 
 void Coordinator::Changed() {

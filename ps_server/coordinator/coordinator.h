@@ -57,7 +57,8 @@ class Coordinator {
   template <typename Reply>
   using Done = std::function<void(absl::StatusOr<Reply>)>;
 
-  void Join(v1::JoinRequest request, Done<v1::JoinReply> done);
+  // `call` tells this call from its repeats, for OnJoinCancelled().
+  void Join(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call = 0);
   void Heartbeat(v1::HeartbeatRequest request, Done<v1::HeartbeatReply> done);
   void Leave(v1::LeaveRequest request, Done<v1::LeaveReply> done);
   void NextRange(v1::NextRangeRequest request, Done<v1::NextRangeReply> done);
@@ -68,8 +69,8 @@ class Coordinator {
 
   // The connection of a parked call broke: its member's lease shrinks to the grace.
   void OnDisconnect(uint32_t worker, uint64_t incarnation);
-  // A Join's caller went away before it was answered.
-  void OnJoinCancelled(uint64_t instance);
+  // A Join's caller went away before it was answered. Without effect if it has called again since.
+  void OnJoinCancelled(uint64_t instance, uint64_t call);
 
   // Leases, deadlines, pings. To be called every so often.
   void Tick();
@@ -81,6 +82,7 @@ class Coordinator {
   struct WaitingJoin {
     v1::JoinRequest request;
     Done<v1::JoinReply> done;
+    uint64_t call = 0;
     absl::Time since;
   };
   enum class Phase {
@@ -130,7 +132,7 @@ class Coordinator {
   };
 
   // All below run in the queue.
-  void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done);
+  void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
   absl::Status CheckJoin(const v1::JoinRequest& request);
   void HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done);
   void HandleLeave(const v1::LeaveRequest& request);
@@ -161,6 +163,8 @@ class Coordinator {
   void MaybeFinish();
   void FailJob(const std::string& reason);
   void End();
+  // Of every call that still waits.
+  void AnswerParked(const absl::Status& joins, const absl::Status& others);
 
   void Changed();  // revision up, parked heartbeats answered
   void AnswerHeartbeat(Done<v1::HeartbeatReply>& parked, bool fenced);

@@ -24,8 +24,9 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 // ---- joining
 // ---------------------------------------------------------------------------------------------------------
 
-void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done) {
-  if (over()) return done(absl::FailedPreconditionError(failure_.empty() ? "the job is done" : failure_));
+void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
+  if (state_ == v1::FAILED) return done(absl::AbortedError(failure_));
+  if (over()) return done(absl::FailedPreconditionError("the job is done"));
   if (state_ == v1::DRAINING && request.role() == v1::WORKER) {
     return done(absl::FailedPreconditionError("the job's examples are done; it takes no more workers"));
   }
@@ -34,6 +35,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done) 
     if (join.request.instance() != request.instance()) continue;
     join.done(absl::CancelledError("the same process called again"));
     join.done = std::move(done);
+    join.call = call;
     return;
   }
   for (auto& [rank, member] : members_) {
@@ -52,7 +54,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done) 
     LogWarning("refused ", request.task(), ": ", status.message());
     return done(status);
   }
-  waiting_.push_back({std::move(request), std::move(done), now()});
+  waiting_.push_back({std::move(request), std::move(done), call, now()});
   OpenLinks();
   MaybeInstall();
   MaybeAdmit();

@@ -124,7 +124,7 @@ std::vector<std::string> Coordinator::WaitingFor() const {
   std::vector<std::string> names;
   if (state_ == v1::STARTING) {
     for (uint32_t i = 0; i < shards_.size(); ++i) {
-      if (!shards_[i].connected) names.push_back(ShardName(i));
+      if (!shards_[i].connected || (installing_ && !shards_[i].installed)) names.push_back(ShardName(i));
     }
     std::set<uint32_t> here;
     for (const WaitingJoin& join : waiting_) {

@@ -214,11 +214,11 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
       staleness_.Add(0);
       lead_.Add(0);
     }
-    for (const PushDone& done : entry.waiters) {
-      done(applied
-               ? NewReply(v1::OK)
-               : NewReply(v1::REFUSED, absl::StrCat("step ", commit.step(), " was committed without part ",
-                                                    part, ", which a shard refused")));
+    for (const StagedPart::Waiter& waiter : entry.waiters) {
+      waiter.done(
+          applied ? NewReply(v1::OK)
+                  : NewReply(v1::REFUSED, absl::StrCat("step ", commit.step(), " was committed without part ",
+                                                       part, ", which a shard refused")));
     }
   }
   Wake();
@@ -368,8 +368,7 @@ void Shard::StagePush(ArrivedPush push, PushDone done) {
   StagedPart& staged = staged_[header.part()];
   staged.gradient = std::move(push.gradient);
   staged.examples = examples;
-  staged.since = options_.clock->Now();
-  staged.waiters.push_back(std::move(done));
+  staged.waiters.push_back({std::move(done), options_.clock->Now()});
   if (push.non_finite >= 0) staged.refusal = NonFinite(push);
   policy_->Complete(KeyOf(header));
 
@@ -391,7 +390,7 @@ void Shard::RepeatPush(const v1::PushRequest& header, PushDone done) {
   if (sync()) {
     const auto staged = staged_.find(header.part());
     if (policy_->JoinClock() == header.clock() && staged != staged_.end()) {
-      staged->second.waiters.push_back(std::move(done));
+      staged->second.waiters.push_back({std::move(done), options_.clock->Now()});
       return;
     }
     const auto commit = commits_.find(header.clock());
@@ -536,13 +535,16 @@ void Shard::HandleTick() {
     it = held_.erase(it);
   }
   for (auto& [part, staged] : staged_) {
-    if (staged.since > since_limit) continue;
     // The part stays staged: a repeat of the push finds it.
-    for (const PushDone& done : staged.waiters) {
-      done(absl::DeadlineExceededError(absl::StrCat(
-          "part ", part, " waited ", absl::FormatDuration(now - staged.since), " for ", MissingParts())));
+    for (auto it = staged.waiters.begin(); it != staged.waiters.end();) {
+      if (it->since > since_limit) {
+        ++it;
+        continue;
+      }
+      it->done(absl::DeadlineExceededError(absl::StrCat(
+          "part ", part, " waited ", absl::FormatDuration(now - it->since), " for ", MissingParts())));
+      it = staged.waiters.erase(it);
     }
-    staged.waiters.clear();
   }
   for (auto it = pins_.begin(); it != pins_.end();) {
     it = it->second.deadline <= now ? pins_.erase(it) : std::next(it);
@@ -572,7 +574,7 @@ void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, v1::Outcome 
   // Staged parts have no owner: whoever computed them, they are the step's. Only the end of the job ends
   // their wait.
   for (auto& [part, staged] : staged_) {
-    for (const PushDone& done : staged.waiters) done(NewReply(outcome, reason));
+    for (const StagedPart::Waiter& waiter : staged.waiters) waiter.done(NewReply(outcome, reason));
     staged.waiters.clear();
   }
 }

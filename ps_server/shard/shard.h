@@ -123,8 +123,12 @@ class Shard {
     Slab gradient;
     uint64_t examples = 0;
     std::string refusal;  // empty: not refused
-    std::vector<PushDone> waiters;
-    absl::Time since;
+    // The push, and its repeats.
+    struct Waiter {
+      PushDone done;
+      absl::Time since;
+    };
+    std::vector<Waiter> waiters;
   };
 
   // All below run in the queue.

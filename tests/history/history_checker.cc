@@ -6,7 +6,6 @@
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
 namespace weir {
 namespace {
@@ -51,10 +50,14 @@ class Checker {
     for (auto& [shard, log] : shards_) {
       CheckVersions(shard, log);
       for (const auto& [worker, lives] : log.tracks) {
+        if (fixed() && lives.size() > 1) {
+          Violation(Rule::kClocks, absl::StrCat("shard ", shard), "worker ", worker, " has ", lives.size(),
+                    " lives");
+        }
         for (const auto& [life, track] : lives) CheckTrack(track);
       }
       CheckReads(log);
-      if (rules_.mode == Mode::kBounded || rules_.mode == Mode::kAsync) CheckLeads(log);
+      if (rules_.mode != Mode::kSync) CheckLeads(log);
     }
     CheckBatches();
     return std::move(report_);
@@ -86,6 +89,8 @@ class Checker {
   const HistoryRules rules_;
   HistoryReport report_;
   std::map<uint32_t, ShardLog> shards_;
+  // The largest that was applied anywhere.
+  uint64_t last_batch_ = 0;
 };
 
 void Checker::Sort(absl::Span<const HistoryEvent> events) {
@@ -110,6 +115,7 @@ void Checker::Sort(absl::Span<const HistoryEvent> events) {
     Track& track = log.tracks[event.worker][event.life];
     (ok ? track.applied : track.disposed).push_back(&event);
     if (ok) {
+      last_batch_ = std::max(last_batch_, event.batch);
       log.last_version = std::max(log.last_version, event.version);
       ++report_.pushes;
     }
@@ -117,9 +123,8 @@ void Checker::Sort(absl::Span<const HistoryEvent> events) {
   for (auto& [shard, log] : shards_) {
     for (auto& [worker, lives] : log.tracks) {
       for (auto& [life, track] : lives) {
-        std::stable_sort(
-            track.applied.begin(), track.applied.end(),
-            [](const HistoryEvent* a, const HistoryEvent* b) { return a->clock < b->clock; });
+        std::stable_sort(track.applied.begin(), track.applied.end(),
+                         [](const HistoryEvent* a, const HistoryEvent* b) { return a->clock < b->clock; });
       }
     }
   }
@@ -169,8 +174,8 @@ void Checker::CheckTrack(const Track& track) {
                   push->version);
       }
     } else if (fixed() ? push->clock != next : push->clock < next) {
-      Violation(Rule::kClocks, push->where, "after ", next, " pushes of worker ", push->worker,
-                " on shard ", push->shard, " comes the one with clock ", push->clock);
+      Violation(Rule::kClocks, push->where, "after ", next, " pushes of worker ", push->worker, " on shard ",
+                push->shard, " comes the one with clock ", push->clock);
     } else if (last != nullptr && push->version <= last->version) {
       Violation(Rule::kClocks, push->where, "the push at clock ", push->clock, " made version ",
                 push->version, ", the one before it ", last->version);
@@ -184,10 +189,13 @@ void Checker::CheckBatches() {
   std::map<std::tuple<uint32_t, uint64_t, uint64_t, uint32_t>, const HistoryEvent*> first;
   for (const auto& [shard, log] : shards_) {
     std::map<uint64_t, const HistoryEvent*> applied;
+    std::set<uint64_t> refused;
     for (const auto& [worker, lives] : log.tracks) {
       for (const auto& [life, track] : lives) {
+        for (const HistoryEvent* push : track.disposed) refused.insert(push->batch);
         for (const HistoryEvent* push : track.applied) {
-          const auto [same, is_first] = first.emplace(std::make_tuple(worker, life, push->clock, push->part), push);
+          const auto [same, is_first] =
+              first.emplace(std::make_tuple(worker, life, push->clock, push->part), push);
           if (!is_first && same->second->batch != push->batch) {
             Violation(Rule::kBatches, push->where, "the push at clock ", push->clock, " is batch ",
                       push->batch, " on shard ", shard, " and batch ", same->second->batch, " at ",
@@ -199,6 +207,11 @@ void Checker::CheckBatches() {
                     " by this push and by that of ", other->second->where);
         }
       }
+    }
+    for (uint64_t batch = 0; fixed() && batch <= last_batch_; ++batch) {
+      if (applied.count(batch) > 0 || refused.count(batch) > 0) continue;
+      Violation(Rule::kBatches, absl::StrCat("shard ", shard), "batch ", batch, " of 0 to ", last_batch_,
+                " was never applied");
     }
   }
 }
@@ -302,9 +315,8 @@ void Checker::CheckLeads(const ShardLog& log) {
           if (behind >= clock) continue;
           report_.max_lead = std::max(report_.max_lead, clock - behind);
           if (rules_.mode != Mode::kBounded || clock - behind <= rules_.staleness + 1) continue;
-          Violation(Rule::kLead, push->where, "worker ", worker, " came to clock ", clock,
-                    " at version ", push->version, " of shard ", push->shard, " with worker ", other,
-                    " at clock ", behind);
+          Violation(Rule::kLead, push->where, "worker ", worker, " came to clock ", clock, " at version ",
+                    push->version, " of shard ", push->shard, " with worker ", other, " at clock ", behind);
         }
       }
     }
@@ -312,30 +324,22 @@ void Checker::CheckLeads(const ShardLog& log) {
 }
 
 Interval Checker::ClockOfLife(const Track& track, uint64_t version) const {
-  const auto later =
-      std::upper_bound(track.applied.begin(), track.applied.end(), version,
-                       [](uint64_t v, const HistoryEvent* push) { return v < push->version; });
+  const auto later = std::upper_bound(track.applied.begin(), track.applied.end(), version,
+                                      [](uint64_t v, const HistoryEvent* push) { return v < push->version; });
   Interval clock;
-  if (later != track.applied.begin()) {
-    clock.least = (*std::prev(later))->clock + 1;
-  } else if (fixed()) {
-    clock.least = 0;
-  }
-  if (later != track.applied.end()) {
-    // A worker that was idle for a while goes on at a higher clock.
-    clock.most = (*later)->clock;
-  } else if (fixed()) {
-    clock.most = clock.least;
-  }
-  if (track.disposed.empty()) {
-    // With every push in the log there is one clock between two of them.
-    if (fixed()) clock.most = clock.least;
-    return clock;
-  }
-  // What was disposed of at this version may or may not have been there at the pull.
+  clock.least = later == track.applied.begin() ? 0 : (*std::prev(later))->clock + 1;
   for (const HistoryEvent* push : track.disposed) {
     if (push->version < version) clock.least = std::max(clock.least, push->clock + 1);
-    if (push->version <= version && clock.most != kUnknown) clock.most = std::max(clock.most, push->clock + 1);
+  }
+  if (fixed()) {
+    clock.most = clock.least;
+    // What was disposed of at this version may or may not have been there already.
+    for (const HistoryEvent* push : track.disposed) {
+      if (push->version <= version) clock.most = std::max(clock.most, push->clock + 1);
+    }
+  } else if (later != track.applied.end()) {
+    // A worker that was idle for a while goes on at a higher clock than it had.
+    clock.most = (*later)->clock;
   }
   return clock;
 }
@@ -345,7 +349,8 @@ Interval Checker::ClockAt(const ShardLog& log, uint32_t worker, uint64_t version
   if (lives == log.tracks.end()) return fixed() ? Interval{0, 0} : Interval{};
   if (lives->second.size() == 1) return ClockOfLife(lives->second.begin()->second, version);
   for (const auto& [life, track] : lives->second) {
-    if (track.first_version() <= version && version < track.last_version()) return ClockOfLife(track, version);
+    if (track.first_version() <= version && version < track.last_version())
+      return ClockOfLife(track, version);
   }
   return {};
 }
@@ -404,6 +409,10 @@ std::string HistoryReport::ToString() const {
   for (const auto& [rule, count] : violations) absl::StrAppend(&out, "\n  ", Name(rule), ": ", count);
   for (const std::string& example : examples) absl::StrAppend(&out, "\n", example);
   return out;
+}
+
+HistoryReport CheckHistory(absl::Span<const HistoryEvent> events, const HistoryRules& rules) {
+  return Checker(rules).Check(events);
 }
 
 }  // namespace weir

@@ -38,7 +38,7 @@ enum class HistoryRule {
   kVersions,
   // The clocks of a worker's pushes are consecutive from 0 on each shard, their versions rise.
   kClocks,
-  // A batch is applied once on each shard, and a push stands for the same batch on all shards.
+  // Each batch is applied exactly once on each shard; a push stands for the same batch on all shards.
   kBatches,
   // bounded: a pull at clock c holds every update with clock <= c-s-1 of every worker that counts.
   kFreshness,

@@ -29,14 +29,16 @@ TEST_CASE("configs/digits.json trains in async") { TrainDigits("async", {}); }
 TEST_CASE("configs/cluster_2ps_2workers.json is a cluster of two servers and two workers") {
   // Its ports are fixed, so it is not started here; each task finds itself in it.
   for (const char* task : {"ps:0", "ps:1"}) {
-    const RunResult run = RunToEnd({"worker/worker", "--config=configs/digits.json",
-                                    "--cluster=configs/cluster_2ps_2workers.json", std::string("--task=") + task});
+    const RunResult run =
+        RunToEnd({"worker/worker", "--config=configs/digits.json",
+                  "--cluster=configs/cluster_2ps_2workers.json", std::string("--task=") + task});
     CHECK(run.status == 78);
     CHECK_THAT(run.output, Catch::Contains(std::string("the task is ") + task));
   }
   for (const char* task : {"worker:0", "worker:1"}) {
-    const RunResult run = RunToEnd({"ps_server/ps_server", "--config=configs/digits.json",
-                                    "--cluster=configs/cluster_2ps_2workers.json", std::string("--task=") + task});
+    const RunResult run =
+        RunToEnd({"ps_server/ps_server", "--config=configs/digits.json",
+                  "--cluster=configs/cluster_2ps_2workers.json", std::string("--task=") + task});
     CHECK(run.status == 78);
     CHECK_THAT(run.output, Catch::Contains(std::string("the task is ") + task));
   }

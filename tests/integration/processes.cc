@@ -128,7 +128,6 @@ TestJob::TestJob(Options options) : options_(std::move(options)) {
   for (const std::string& task : tasks_) addresses_[task] = ports_[task].address();
 }
 
-
 std::vector<std::string> TestJob::ps_addresses() const {
   std::vector<std::string> addresses;
   for (uint32_t i = 0; i < options_.ps; ++i) addresses.push_back(address("ps:" + std::to_string(i)));
@@ -179,10 +178,11 @@ void TestJob::StartAll() {
 
 v1::ClusterStatus TestJob::WaitForStatus(const std::string& what,
                                          const std::function<bool(const v1::ClusterStatus&)>& wanted) {
-  StatusClient client(address("ps:0"));
   const auto deadline = Clock::now() + kHangLimit;
   while (true) {
-    const auto status = client.Get(absl::Seconds(5));
+    // A new connection each time: one that was refused, since the server is only starting, is in no hurry to
+    // try again.
+    const auto status = StatusClient(address("ps:0")).Get(absl::Seconds(5));
     if (status.ok() && wanted(*status)) return *status;
     INFO("waited for: " << what << "; the last status: "
                         << (status.ok() ? status->ShortDebugString() : status.status().ToString())
@@ -217,10 +217,9 @@ nlohmann::json TestJob::Summary() const {
 void CheckSummary(const nlohmann::json& summary, const std::string& mode, uint32_t ps, uint32_t workers,
                   uint64_t examples) {
   INFO(summary.dump(2));
-  for (const char* field :
-       {"mode", "staleness_bound", "ps", "workers", "steps", "pushes", "examples", "wall_seconds",
-        "examples_per_second", "train_loss", "test_accuracy", "test_loss", "version_staleness", "lead",
-        "bytes_pushed", "bytes_pulled", "weights_sha256"}) {
+  for (const char* field : {"mode", "staleness_bound", "ps", "workers", "steps", "pushes", "examples",
+                            "wall_seconds", "examples_per_second", "train_loss", "test_accuracy", "test_loss",
+                            "version_staleness", "lead", "bytes_pushed", "bytes_pulled", "weights_sha256"}) {
     INFO(field);
     REQUIRE(summary.contains(field));
   }

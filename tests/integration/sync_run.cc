@@ -14,6 +14,7 @@
 #include "client/client.h"
 #include "common/config/job_config.h"
 #include "common/mutex.h"
+#include "common/random.h"
 #include "common/status_macros.h"
 #include "local/in_process_cluster.h"
 #include "worker/compute/compute_backend.h"
@@ -89,22 +90,24 @@ class Story {
 // A client that counts the work it hands on and, at the end of its life, hands on no more.
 class MortalClient final : public Client {
  public:
-  MortalClient(std::unique_ptr<Client> real, std::optional<uint64_t> gone_after, Story* story)
-      : real_(std::move(real)), gone_after_(gone_after), story_(story) {}
+  MortalClient(std::unique_ptr<Client> real, const WorkerLife& life, Story* story)
+      : real_(std::move(real)), life_(life), story_(story), random_(RandomKey(1, "shuffles"), life.rank) {}
 
   uint64_t given() const { return given_; }
   bool gone() const { return gone_; }
 
   absl::StatusOr<std::optional<Work>> NextWork() override {
-    WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, real_->NextWork());
-    if (!work.has_value()) return work;
-    story_->Reached(work->clock);
+    if (ready_.empty()) WEIR_RETURN_IF_ERROR(Take());
+    if (ready_.empty()) return std::nullopt;
+    const Work work = ready_.back();
+    story_->Reached(work.clock);
     // Those who go hold nobody up: others may wait for their place.
-    if (!gone_after_.has_value()) WEIR_RETURN_IF_ERROR(story_->WaitForJoins(work->clock));
-    if (gone_after_ == given_) {
+    if (!life_.gone_after.has_value()) WEIR_RETURN_IF_ERROR(story_->WaitForJoins(work.clock));
+    if (life_.gone_after == given_) {
       gone_ = true;
       return absl::AbortedError("this life is over");
     }
+    ready_.pop_back();
     ++given_;
     return work;
   }
@@ -136,9 +139,24 @@ class MortalClient final : public Client {
   const ModelSpec& model() const override { return real_->model(); }
 
  private:
+  absl::Status Take() {
+    do {
+      WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, real_->NextWork());
+      if (!work.has_value()) return absl::OkStatus();
+      ready_.push_back(*work);
+    } while (life_.shuffles && !ready_.back().last_of_clock);
+    if (!life_.shuffles) return absl::OkStatus();
+    ready_.back().last_of_clock = false;
+    for (uint32_t i = ready_.size(); i > 1; --i) std::swap(ready_[i - 1], ready_[random_.NextBelow(i)]);
+    ready_.front().last_of_clock = true;
+    return absl::OkStatus();
+  }
+
   const std::unique_ptr<Client> real_;
-  const std::optional<uint64_t> gone_after_;
+  const WorkerLife life_;
   Story* const story_;
+  RandomStream random_;
+  std::vector<Work> ready_;  // the next one last
   uint64_t given_ = 0;
   bool gone_ = false;
 };
@@ -157,13 +175,11 @@ absl::StatusOr<uint64_t> Live(const v1::JobConfig& config, const std::vector<std
   options.task = absl::StrCat("worker:", life.rank);
   options.job_config = config.SerializeAsString();
   options.train_examples = static_cast<uint64_t>(train.size());
-  // Goes after the client, whose calls read and write its memory.
-  std::unique_ptr<Trainer> trainer;
   WEIR_ASSIGN_OR_RETURN(auto real, Client::Join(options, model->spec()));
-  MortalClient client(std::move(real), life.gone_after, story);
+  MortalClient client(std::move(real), life, story);
   story->Joined(index);
-  trainer = std::make_unique<Trainer>(config, train, model.get(), &client);
-  if (const absl::Status status = trainer->Run(); !status.ok()) {
+  Trainer trainer(config, train, model.get(), &client);
+  if (const absl::Status status = trainer.Run(); !status.ok()) {
     if (!client.gone()) return status;
     client.Leave("killed by the test").IgnoreError();
     return client.given();
@@ -218,6 +234,9 @@ v1::JobConfig DigitsJob(const std::vector<std::string>& overrides) {
 
 absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t servers,
                                      const std::vector<WorkerLife>& lives) {
+  // protobuf makes the default of a string at its first use, under a lock inside of a library into which
+  // ThreadSanitizer does not see; here it is made before there are threads.
+  v1::JobConfig::default_instance().name();
   InProcessCluster::Options options;
   options.config = config;
   options.servers = servers;

@@ -29,6 +29,8 @@ struct WorkerLife {
   // Takes so many pieces of work, then asks for one more and is gone: without computing it, without waiting
   // for what it pushed last. Else it stays until the job is done.
   std::optional<uint64_t> gone_after;
+  // Computes and pushes its parts of a step in a random order. Only where nobody goes or comes.
+  bool shuffles = false;
 };
 
 struct SyncRun {

@@ -1,0 +1,282 @@
+// Bad input of every kind, thrown at one running cluster: each gives the documented exit code (or error) and
+// a message that says what is wrong, and the cluster goes on to train to the end.
+#include <limits>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "client/client.h"
+#include "common/config/job_config.h"
+#include "common/exit_codes.h"
+#include "common/partition.h"
+#include "common/wire_model.h"
+#include "tests/integration/bad_input_processes.h"
+#include "tests/integration/grpc_raw_caller.h"
+#include "tests/integration/processes.h"
+#include "worker/compute/compute_backend.h"
+#include "worker/model/model.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+
+// ---- programs that use the client library, or none
+
+struct Program {
+  Program(const TestJob& job, const BadInputFiles& files) : config(*LoadJobConfig(files.config, {})) {
+    const auto backend = MakeComputeBackend("cpu", 1);
+    model = (*Model::Create(config.model(), {3}, 2, 8, backend->get()))->spec();
+    options.servers = job.ps_addresses();
+    options.job_config = config.SerializeAsString();
+    options.train_examples = kBadInputExamples;
+    weights.resize(model.elements());
+    gradient.resize(model.elements(), 0.01f);
+  }
+
+  std::vector<MutableTensor> Weights() {
+    std::vector<MutableTensor> tensors;
+    for (size_t i = 0; i < model.tensors.size(); ++i) {
+      tensors.push_back({model.tensors[i].name,
+                         absl::MakeSpan(weights).subspan(model.offset(i), model.tensors[i].elements())});
+    }
+    return tensors;
+  }
+  std::vector<ConstTensor> Gradient() const {
+    std::vector<ConstTensor> tensors;
+    for (size_t i = 0; i < model.tensors.size(); ++i) {
+      tensors.push_back({model.tensors[i].name, absl::MakeConstSpan(gradient).subspan(
+                                                    model.offset(i), model.tensors[i].elements())});
+    }
+    return tensors;
+  }
+
+  v1::JobConfig config;
+  ModelSpec model;
+  ClientOptions options;
+  std::vector<float> weights, gradient;
+};
+
+void CheckError(const absl::Status& status, absl::StatusCode code, const std::vector<std::string>& message) {
+  CHECK(status.code() == code);
+  for (const std::string& part : message) CHECK_THAT(std::string(status.message()), Contains(part));
+}
+
+// Another model, data set or rank under the job's own config.
+void CheckBadJoins(const Program& good) {
+  Program bad = good;
+  bad.options.task = "worker:1";
+  bad.options.rank = 1;
+  ModelSpec model = good.model;
+  model.tensors[0].shape = {3, 8};
+  CheckError(Client::Join(bad.options, model).status(), absl::StatusCode::kFailedPrecondition,
+             {"the model of worker:1 differs from the job's", "hidden/weight"});
+  bad.options.train_examples = 399;
+  CheckError(Client::Join(bad.options, good.model).status(), absl::StatusCode::kFailedPrecondition,
+             {"the training set of worker:1 has 399 examples; that of the job has 400"});
+  bad.options.train_examples = kBadInputExamples;
+  bad.options.rank = 7;
+  CheckError(Client::Join(bad.options, good.model).status(), absl::StatusCode::kInvalidArgument,
+             {"worker:1 has rank 7; the job has 2 workers"});
+  bad.options.rank = 1;
+  bad.options.servers.pop_back();
+  CheckError(Client::Join(bad.options, good.model).status(), absl::StatusCode::kFailedPrecondition,
+             {"lists 1 servers; the job has 2"});
+}
+
+// Gradients that the client refuses before the first byte leaves. In the end a good one is applied. Returns
+// what it was computed from.
+PullResult CheckBadGradients(Program& program, Client* client) {
+  const auto work = client->NextWork();
+  REQUIRE(work.ok());
+  REQUIRE(work->has_value());
+  const auto pull = client->Pull((*work)->clock, program.Weights());
+  REQUIRE(pull.Get().ok());
+  const PullResult base = *pull.Get();
+  const auto push = [&](std::vector<ConstTensor> gradient) {
+    return client->Push(**work, base, std::move(gradient)).Get().status();
+  };
+  std::vector<ConstTensor> gradient = program.Gradient();
+  gradient[0].name = "nobody";
+  CheckError(push(gradient), absl::StatusCode::kInvalidArgument, {"the model has no tensor 'nobody'"});
+  gradient = program.Gradient();
+  gradient[1].values = gradient[1].values.subspan(0, 3);
+  CheckError(push(gradient), absl::StatusCode::kInvalidArgument,
+             {"tensor 'hidden/bias' is given with 3 values", "has 16"});
+  gradient = program.Gradient();
+  gradient.pop_back();
+  CheckError(push(gradient), absl::StatusCode::kInvalidArgument, {"tensor 'out/bias' is missing"});
+  Program not_finite = program;
+  not_finite.gradient[5] = std::numeric_limits<float>::quiet_NaN();
+  CheckError(push(not_finite.Gradient()), absl::StatusCode::kInvalidArgument, {"hidden/weight[5] is NaN"});
+  not_finite.gradient[5] = std::numeric_limits<float>::infinity();
+  CheckError(push(not_finite.Gradient()), absl::StatusCode::kInvalidArgument, {"hidden/weight[5] is Inf"});
+
+  const auto good = client->Push(**work, base, program.Gradient()).Get();
+  REQUIRE(good.ok());
+  CHECK(good->applied);
+  return base;
+}
+
+// Messages that Weir's own client never sends.
+void CheckRawMessages(const Program& program, const PullResult& base) {
+  const std::string& coordinator = program.options.servers[0];
+  v1::JoinRequest join;
+  join.set_role(v1::WORKER);
+  join.set_task("worker:1");
+  join.set_rank(1);
+  join.set_instance(1234);
+  *join.mutable_model() = ToProto(program.model);
+  join.set_job_config(program.options.job_config);
+  join.set_train_examples(kBadInputExamples);
+  for (const std::string& server : program.options.servers) join.add_ps_addresses(server);
+
+  v1::JoinRequest bad = join;
+  bad.set_role(static_cast<v1::Role>(77));
+  CheckError(RawJoin(coordinator, bad).status(), absl::StatusCode::kInvalidArgument, {"role: 77"});
+  bad = join;
+  bad.set_job_config("no proto");
+  CheckError(RawJoin(coordinator, bad).status(), absl::StatusCode::kInvalidArgument,
+             {"job_config does not parse"});
+  bad = join;
+  bad.mutable_model()->mutable_tensors(0)->set_shape(0, -1);
+  CheckError(RawJoin(coordinator, bad).status(), absl::StatusCode::kInvalidArgument, {"hidden/weight"});
+
+  const auto joined = RawJoin(coordinator, join);
+  INFO(joined.status());
+  REQUIRE(joined.ok());
+  v1::PushRequest push;
+  push.mutable_caller()->set_worker(joined->worker());
+  push.mutable_caller()->set_incarnation(joined->incarnation());
+  push.mutable_caller()->set_epoch(joined->membership().epoch());
+  push.mutable_caller()->set_model_hash(program.model.Hash());
+  push.set_clock(joined->start_clock());
+  push.set_examples(8);
+  push.mutable_base()->set_incarnation(base.incarnations[0]);
+  push.mutable_base()->set_count(base.versions[0]);
+  const auto elements = static_cast<uint64_t>(Partition(program.model.elements(), 2).shard_elements(0));
+  push.set_elements(elements);
+  push.set_gradient(std::string(elements * sizeof(float), '\0'));
+  const auto refused = [&](v1::PushRequest request, absl::StatusCode code, const std::string& message) {
+    CheckError(RawPush(coordinator, {std::move(request)}).status(), code, {message});
+  };
+  v1::PushRequest wrong = push;
+  wrong.mutable_caller()->set_model_hash(1);
+  refused(wrong, absl::StatusCode::kInvalidArgument, "another model");
+  wrong = push;
+  wrong.set_elements(elements + 1);
+  refused(wrong, absl::StatusCode::kInvalidArgument, "elements");
+  wrong = push;
+  wrong.set_elements(uint64_t{1} << 62);
+  refused(wrong, absl::StatusCode::kInvalidArgument, "elements");
+  wrong = push;
+  wrong.mutable_gradient()->pop_back();
+  refused(wrong, absl::StatusCode::kInvalidArgument, "chunks must follow one another");
+  wrong = push;
+  wrong.mutable_gradient()->append(4, '\0');
+  refused(wrong, absl::StatusCode::kInvalidArgument, "chunks must follow one another");
+  wrong = push;
+  wrong.set_first(uint64_t{0} - 4);
+  refused(wrong, absl::StatusCode::kInvalidArgument, "chunks must follow one another");
+  wrong = push;
+  wrong.mutable_gradient()->resize(4);
+  refused(wrong, absl::StatusCode::kInvalidArgument, "the push ended after 1 of");
+  wrong = push;
+  wrong.mutable_gradient()->resize(5 << 20);
+  refused(wrong, absl::StatusCode::kResourceExhausted, "larger than max");
+  refused(v1::PushRequest(), absl::StatusCode::kInvalidArgument, "another model");
+
+  // Values that are not finite are an outcome, and the push counts as completed.
+  wrong = push;
+  wrong.mutable_gradient()->replace(0, 4, "\xff\xff\xff\x7f");
+  auto reply = RawPush(coordinator, {wrong});
+  REQUIRE(reply.ok());
+  CHECK(reply->outcome() == v1::REFUSED);
+  CHECK_THAT(reply->reason(), Contains("hidden/weight[0]") && Contains("not finite"));
+  // A shard that was not there has published no version.
+  wrong = push;
+  wrong.set_clock(push.clock() + 1);
+  wrong.mutable_base()->set_incarnation(base.incarnations[0] + 1);
+  reply = RawPush(coordinator, {wrong});
+  REQUIRE(reply.ok());
+  CHECK(reply->outcome() == v1::STALE_VERSION);
+  // Somebody who is not a member changes nothing.
+  wrong = push;
+  wrong.mutable_caller()->set_incarnation(joined->incarnation() + 1000);
+  reply = RawPush(coordinator, {wrong});
+  REQUIRE(reply.ok());
+  CHECK(reply->outcome() == v1::FENCED);
+
+  v1::LeaveRequest leave;
+  *leave.mutable_caller() = push.caller();
+  leave.set_reason("a test");
+  CHECK(RawLeave(coordinator, leave).ok());
+}
+
+TEST_CASE("bad input gives the documented exit code and message, and the cluster trains on to the end") {
+  const BadInputFiles files;
+  TestJob job({.config = files.config, .set = {}});
+  job.Start("ps:0");
+  job.Start("ps:1");
+  Program program(job, files);
+  // This client is worker:0 and keeps the job running until all bad input has come.
+  auto client = Client::Join(program.options, program.model);
+  INFO(client.status());
+  REQUIRE(client.ok());
+  // The same task twice. It is told when it has waited for two leases whether the other one goes.
+  TestProcess second(job.Args("worker:0"), {{"TF_CONFIG", job.TfConfig("worker:0")}},
+                     job.folder().path("second.log"));
+
+  const auto still_running = [&] {
+    const v1::ClusterStatus status = job.WaitForStatus("an answer", [](const auto&) { return true; });
+    CHECK(status.state() == v1::RUNNING);
+    CHECK_FALSE(job["ps:1"].Ended());
+  };
+  for (const BadProcess& bad : BadProcesses()) {
+    const RunResult run = Run(bad, files, job);
+    INFO(bad.what << " (" << bad.program << ") said:\n" << run.output);
+    CHECK(run.status == bad.exit_code);
+    for (const std::string& part : bad.message) CHECK_THAT(run.output, Contains(part));
+  }
+  still_running();
+  CheckBadJoins(program);
+  still_running();
+  const PullResult base = CheckBadGradients(program, client->get());
+  still_running();
+  CheckRawMessages(program, base);
+  still_running();
+  CHECK(second.Wait() == kExitConfig);
+  CHECK_THAT(second.log(), Contains("another live process is worker:0; is the same task index used twice?"));
+
+  // The same cluster now completes its job.
+  CHECK((*client)->Leave("only a test").ok());
+  job.Start("worker:0");
+  job.Start("worker:1");
+  job.ExpectAllExit(0);
+  CheckSummary(job.Summary(), "async", 2, 2, kBadInputExamples * kBadInputEpochs);
+  CHECK(job.Summary()["test_accuracy"] > 0.9);
+}
+
+TEST_CASE("a port that another program has is refused and named") {
+  ReservedPort taken, free;
+  taken.Listen();
+  const auto serve = [](const std::string& address, const std::vector<std::string>& more_args) {
+    std::vector<std::string> args = {"ps_server/ps_server", "--config=configs/digits.json"};
+    args.insert(args.end(), more_args.begin(), more_args.end());
+    return RunToEnd(args, {{"TF_CONFIG", R"({"cluster": {"ps": [")" + address +
+                                             R"("]}, "task": {"type": "ps", "index": 0}})"}});
+  };
+  const RunResult grpc = serve(taken.address(), {});
+  CHECK(grpc.status == kExitConfig);
+  CHECK_THAT(grpc.output, Contains("ps:0 cannot listen on " + taken.address()));
+
+  const std::string port = taken.address().substr(taken.address().find(':') + 1);
+  const RunResult http = serve(free.address(), {"--http_port=" + port});
+  INFO(http.output);
+  CHECK(http.status == kExitConfig);
+  CHECK_THAT(http.output, Contains(taken.address()));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,142 @@
+// What the workers of real jobs saw, held against the meanings of the modes by a checker of its own
+// (tests/history). Bounded(s): at least 100,000 pulls over gRPC between processes in all.
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "common/config/job_config.h"
+#include "local/in_process_cluster.h"
+#include "ps_server/consistency/policy.h"
+#include "tests/history/history_checker.h"
+#include "tests/integration/bounded_run.h"
+#include "tests/integration/processes.h"
+
+namespace weir {
+namespace {
+
+constexpr const char* kConfig = "configs/digits.json";
+
+struct Seen {
+  HistoryReport report;
+  nlohmann::json summary;
+};
+
+// A job of server and worker processes, to its end.
+Seen RunJob(const HistoryRun& run) {
+  TestJob job({.ps = kHistoryServers, .workers = kHistoryWorkers, .config = kConfig, .set = run.Set()});
+  std::vector<std::string> logs;
+  for (uint32_t i = 0; i < kHistoryServers; ++i) job.Start(absl::StrCat("ps:", i));
+  for (uint32_t i = 0; i < kHistoryWorkers; ++i) {
+    logs.push_back(job.folder().path(absl::StrCat("worker-", i, ".history")));
+    job.Start(absl::StrCat("worker:", i), run.WorkerArgs(i, logs.back()));
+  }
+  job.ExpectAllExit(0);
+  std::vector<HistoryEvent> events;
+  for (const std::string& log : logs) ReadHistoryFile(log, /*cut=*/false, &events);
+  return {CheckHistory(events, run.Rules()), job.Summary()};
+}
+
+TEST_CASE("bounded(s) between processes: 100,000 pulls without a violation, and the lead s + 1 is reached") {
+  uint64_t pulls = 0;
+  for (const uint64_t staleness : {0, 1, 3, 8}) {
+    HistoryRun run;
+    run.staleness = staleness;
+    run.examples = 12600;
+    run.slow_delay = 0.002;
+    const Seen seen = RunJob(run);
+    INFO("s = " << staleness << ": " << seen.report.ToString());
+    CHECK(seen.report.total() == 0);
+    CHECK(seen.report.max_lead == staleness + 1);
+    CHECK(seen.report.pushes == kHistoryServers * run.examples);
+    // What the servers measured themselves.
+    CHECK(seen.summary["lead"]["max"] == staleness + 1);
+    pulls += seen.report.pulls;
+  }
+  CHECK(pulls >= 100000);
+}
+
+TEST_CASE("a server whose bound is s + 1 is found out") {
+  for (const uint64_t staleness : {0, 3}) {
+    HistoryRun run;
+    run.staleness = staleness;
+    run.examples = 2000;
+    run.slow_delay = 0.002;
+    const auto config = LoadJobConfig(kConfig, run.Set());
+    REQUIRE(config.ok());
+    InProcessCluster::Options options;
+    options.config = *config;
+    options.servers = kHistoryServers;
+    options.workers = kHistoryWorkers;
+    options.make_policy = [staleness](const v1::JobConfig&, const v1::Install&) {
+      return MakeBoundedPolicy(staleness + 1);
+    };
+    const auto servers = InProcessCluster::Start(std::move(options));
+    REQUIRE(servers.ok());
+
+    const TestFolder folder;
+    std::vector<std::unique_ptr<TestProcess>> workers;
+    std::vector<std::string> logs;
+    for (uint32_t i = 0; i < kHistoryWorkers; ++i) {
+      std::vector<std::string> args = {"worker/worker", absl::StrCat("--config=", kConfig)};
+      for (const std::string& override : run.Set()) args.insert(args.end(), {"--set", override});
+      logs.push_back(folder.path(absl::StrCat("worker-", i, ".history")));
+      for (const std::string& arg : run.WorkerArgs(i, logs.back())) args.push_back(arg);
+      nlohmann::json environment;
+      environment["cluster"]["ps"] = (*servers)->addresses();
+      // A dynamic spec: this worker alone, whom nobody calls.
+      environment["cluster"]["worker"][std::to_string(i)] = "127.0.0.1:1";
+      environment["task"] = {{"type", "worker"}, {"index", i}};
+      workers.push_back(std::make_unique<TestProcess>(
+          args, std::map<std::string, std::string>{{"TF_CONFIG", environment.dump()}},
+          folder.path(absl::StrCat("worker-", i, ".log"))));
+    }
+    std::vector<HistoryEvent> events;
+    for (uint32_t i = 0; i < kHistoryWorkers; ++i) {
+      const int status = workers[i]->Wait();
+      INFO(workers[i]->log());
+      CHECK(status == 0);
+      ReadHistoryFile(logs[i], /*cut=*/false, &events);
+    }
+    CHECK((*servers)->Wait().ok());
+
+    const HistoryReport report = CheckHistory(events, run.Rules());
+    INFO("s = " << staleness << ": " << report.ToString());
+    CHECK(report.count(HistoryRule::kFreshness) > 0);
+    CHECK(report.count(HistoryRule::kWatermarks) > 0);
+    CHECK(report.count(HistoryRule::kLead) > 0);
+    // Nothing else is wrong, and by the patched bound all is well.
+    CHECK(report.total() == report.count(HistoryRule::kFreshness) + report.count(HistoryRule::kWatermarks) +
+                                report.count(HistoryRule::kLead));
+    HistoryRules patched = run.Rules();
+    patched.staleness = staleness + 1;
+    CHECK(CheckHistory(events, patched).total() == 0);
+  }
+}
+
+TEST_CASE("async between processes: own pushes included, no bound") {
+  HistoryRun run;
+  run.mode = "async";
+  run.examples = 3000;
+  run.slow_delay = 0.005;
+  const Seen seen = RunJob(run);
+  INFO(seen.report.ToString());
+  CHECK(seen.report.total() == 0);
+  CHECK(seen.report.pushes == kHistoryServers * run.examples);
+  // Nobody waited for the slow one.
+  CHECK(seen.report.max_lead > 10);
+}
+
+TEST_CASE("sync between processes: a pull at clock c is of step c on every shard") {
+  HistoryRun run;
+  run.mode = "sync";
+  // The last step is cut short.
+  run.examples = 2001;
+  const Seen seen = RunJob(run);
+  INFO(seen.report.ToString());
+  CHECK(seen.report.total() == 0);
+  CHECK(seen.report.pushes == kHistoryServers * run.examples);
+}
+
+}  // namespace
+}  // namespace weir

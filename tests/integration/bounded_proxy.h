@@ -1,0 +1,43 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+#include <thread>
+#include <vector>
+
+namespace weir {
+
+// A TCP proxy on loopback that breaks each connection after a random number of bytes: what had been read
+// and not passed on is lost, and both ends see a reset. Every other connection breaks on its way from the
+// server, so that a request was carried out and its reply is lost. The lengths follow from the seed and the
+// order in which connections come. For small messages (it passes them on with blocking calls from one thread
+// a connection).
+class BreakingProxy {
+ public:
+  // A connection breaks after a number of bytes, both ways together, uniform in [least, most].
+  BreakingProxy(std::string server_address, uint64_t seed, uint64_t least, uint64_t most);
+  ~BreakingProxy();
+  BreakingProxy(const BreakingProxy&) = delete;
+  BreakingProxy& operator=(const BreakingProxy&) = delete;
+
+  // "127.0.0.1:PORT".
+  std::string address() const;
+  // Connections broken so far on their way to the server and from it.
+  uint64_t broken_requests() const { return broken_requests_; }
+  uint64_t broken_replies() const { return broken_replies_; }
+
+ private:
+  void Accept();
+  void Serve(int client, uint64_t bytes, bool break_reply);
+
+  const uint16_t server_port_;
+  const uint64_t seed_, least_, most_;
+  int listener_;
+  int stop_;  // eventfd, readable when it is time to end
+  std::atomic<uint64_t> broken_requests_{0}, broken_replies_{0};
+  std::vector<std::thread> connections_;  // of accept_ alone until it has ended
+  std::thread accept_;
+};
+
+}  // namespace weir

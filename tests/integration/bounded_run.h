@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "tests/history/history_checker.h"
+#include "tests/integration/processes.h"
+
+// Small steps, many of them, and random delays, as the tests of what workers may see of each other want them.
+namespace weir {
+
+constexpr uint32_t kHistoryServers = 2;
+constexpr uint32_t kHistoryWorkers = 4;
+
+struct HistoryRun {
+  std::string mode = "bounded";
+  uint64_t staleness = 0;
+  // One example a push (in sync: a part).
+  uint64_t examples = 1000;
+  // Each worker holds each gradient back for a random time, uniform in [0, this) seconds.
+  double delay = 0.0002;
+  // Worker 0 the same way, but so long.
+  double slow_delay = 0.0002;
+
+  // Of every task.
+  std::vector<std::string> Set() const;
+  // Of a worker, besides.
+  std::vector<std::string> WorkerArgs(uint32_t worker, const std::string& history_path) const;
+  HistoryRules Rules() const;
+};
+
+// Appends what a worker wrote. `cut`: it was killed.
+void ReadHistoryFile(const std::string& path, bool cut, std::vector<HistoryEvent>* events);
+
+}  // namespace weir

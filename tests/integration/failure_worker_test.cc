@@ -1,0 +1,126 @@
+// What happens when workers of a running job die or hang: exit codes, messages and times.
+#include <signal.h>
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "tests/integration/processes.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+using Seconds = std::chrono::duration<double>;
+
+// From the failure to the exit of every other task (the promise). Sanitized binaries end slower.
+#if defined(WEIR_ASAN) || defined(WEIR_TSAN)
+constexpr std::chrono::seconds kEndLimit{30};
+#else
+constexpr std::chrono::seconds kEndLimit{10};
+#endif
+
+std::vector<std::string> With(std::vector<std::string> set, const std::vector<std::string>& more) {
+  set.insert(set.end(), more.begin(), more.end());
+  return set;
+}
+
+const std::vector<std::string> kSync = {"consistency.mode=sync"};
+const std::vector<std::string> kBounded = {"consistency.mode=bounded", "consistency.staleness=2"};
+const std::vector<std::string> kAsync = {"consistency.mode=async"};
+
+class Stopwatch {
+ public:
+  Seconds Elapsed() const { return std::chrono::steady_clock::now() - start_; }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Nearly 3 s or more (94 batches an epoch, each held back by 20 ms on average, two workers), so that what a
+// test does to its tasks comes in the middle.
+TestJob::Options Slow(const std::vector<std::string>& mode, const std::vector<std::string>& more = {}) {
+  return {.set = With(With({"train.epochs=3", "debug.worker_delay=0.04"}, mode), more)};
+}
+constexpr uint64_t kSlowExamples = 3 * 1500;
+
+void KillWorker(const std::vector<std::string>& mode) {
+  TestJob job(Slow(mode));
+  job.StartAll();
+  job.WaitForPushes(20);
+  job["worker:1"].Signal(SIGKILL);
+  const Stopwatch watch;
+  job["ps:0"].WaitForLog("worker:1 (rank 1, incarnation ");
+  // The connection broke, which ends the lease after cluster.grace_seconds (1 s).
+  CHECK(watch.Elapsed() < Seconds(8));
+  job.ExpectExit("worker:1", 128 + SIGKILL);
+  for (const char* task : {"worker:0", "ps:0", "ps:1"}) job.ExpectExit(task, 0);
+  CHECK_THAT(job["ps:0"].log(), Contains(") is taken out: nothing was heard of it for"));
+  CHECK(job.Summary()["examples"] == kSlowExamples);
+}
+
+TEST_CASE("a killed worker is taken out and the job goes on: sync") { KillWorker(kSync); }
+TEST_CASE("a killed worker is taken out and the job goes on: bounded") { KillWorker(kBounded); }
+TEST_CASE("a killed worker is taken out and the job goes on: async") { KillWorker(kAsync); }
+
+TEST_CASE("a worker that hangs is taken out when its lease ends, and is told so when it wakes") {
+  TestJob job(Slow(kBounded, {"cluster.lease_seconds=2", "train.epochs=4"}));
+  job.StartAll();
+  job.WaitForPushes(20);
+  job["worker:1"].Signal(SIGSTOP);
+  const Stopwatch watch;
+  job["ps:0"].WaitForLog(") is taken out: ");
+  CHECK(watch.Elapsed() > Seconds(1));
+  CHECK(watch.Elapsed() < Seconds(8));
+  job["worker:1"].Signal(SIGCONT);
+  job.ExpectExit("worker:1", 138, kEndLimit);
+  CHECK_THAT(job["worker:1"].log(), Contains("fenced"));
+  for (const char* task : {"worker:0", "ps:0", "ps:1"}) job.ExpectExit(task, 0);
+  CHECK(job.Summary()["examples"] == 4 * 1500);
+}
+
+TEST_CASE("a killed worker that is started again joins again") {
+  TestJob job(Slow(kBounded, {"cluster.grace_seconds=0.2", "train.epochs=4"}));
+  job.StartAll();
+  job.WaitForPushes(20);
+  job["worker:1"].Signal(SIGKILL);
+  job.ExpectExit("worker:1", 128 + SIGKILL);
+  job.Start("worker:1");
+  job.ExpectAllExit(0);
+  CHECK_THAT(job["ps:0"].log(), Contains("worker:1 joined as rank 1, incarnation 3, at clock "));
+  CHECK(job.Summary()["examples"] == 4 * 1500);
+}
+
+TEST_CASE("SIGTERM of a worker: it exits 143 and the job goes on") {
+  TestJob job(Slow(kBounded));
+  job.StartAll();
+  job.WaitForPushes(20);
+  job["worker:1"].Signal(SIGTERM);
+  job.ExpectExit("worker:1", 143, kEndLimit);
+  for (const char* task : {"worker:0", "ps:0", "ps:1"}) job.ExpectExit(task, 0);
+  CHECK(job.Summary()["examples"] == kSlowExamples);
+}
+
+void Diverge(const std::vector<std::string>& mode) {
+  // The weights grow a million-fold with each update.
+  TestJob job({.set = With({"optimizer.type=sgd", "optimizer.learning_rate=1e6", "optimizer.weight_decay=1",
+                            "cluster.start_seconds=3"},
+                           mode)});
+  job.StartAll();
+  for (const char* task : {"worker:0", "worker:1"}) {
+    job.ExpectExit(task, 70, kEndLimit);
+    CHECK_THAT(job[task].log(), Contains("the gradient of ") && Contains("training diverged"));
+  }
+  // It is as if they had died: others may come in their place.
+  for (const char* task : {"ps:0", "ps:1"}) {
+    job.ExpectExit(task, 138);
+    CHECK_THAT(job[task].log(), Contains("no worker was live for cluster.start_seconds = 3"));
+  }
+}
+
+TEST_CASE("training that diverges: the workers exit 70 and say why: sync") { Diverge(kSync); }
+TEST_CASE("training that diverges: the workers exit 70 and say why: bounded") { Diverge(kBounded); }
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,168 @@
+// Sync steps: committed on every shard with the same parts, or on none; and the end of a job.
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "tests/ps_server/coordinator/coordinator_fixture.h"
+
+namespace weir {
+namespace {
+
+constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
+
+std::vector<v1::CommitStep> Commits(const FakeShard& shard) {
+  std::vector<v1::CommitStep> out;
+  for (const auto& message : shard.Sent(v1::ControlMessage::kCommit)) out.push_back(message.commit());
+  return out;
+}
+
+std::vector<uint32_t> Parts(const v1::CommitStep& commit) {
+  return {commit.parts().begin(), commit.parts().end()};
+}
+
+TEST_CASE("A step is committed when every shard has staged it, and once") {
+  CoordinatorFixture f(kSync, 2, 3);
+  f.StartJob();
+  f.shards[0]->Staged(0);
+  f.shards[2]->Staged(0);
+  f.shards[2]->Staged(0);
+  for (const auto& shard : f.shards) CHECK(Commits(*shard).empty());
+  f.shards[1]->Staged(0);
+  for (const auto& shard : f.shards) {
+    REQUIRE(Commits(*shard).size() == 1);
+    CHECK(Commits(*shard)[0].step() == 0);
+    CHECK(Parts(Commits(*shard)[0]) == std::vector<uint32_t>{0, 1});
+  }
+  CHECK(f.Status().step() == 1);
+  // Repeats of the report are harmless.
+  for (const auto& shard : f.shards) shard->Staged(0);
+  CHECK(Commits(*f.shards[0]).size() == 1);
+  for (const auto& shard : f.shards) shard->Staged(1);
+  CHECK(Commits(*f.shards[0]).size() == 2);
+}
+
+TEST_CASE("A part that any shard refused is left out on all of them") {
+  CoordinatorFixture f(kSync, 3, 3);
+  f.StartJob();
+  f.shards[0]->Staged(0, {1}, "the gradient of w[3] is not finite");
+  f.shards[1]->Staged(0);
+  f.shards[2]->Staged(0, {2, 1}, "the gradient of w[9] is not finite");
+  for (const auto& shard : f.shards) {
+    REQUIRE(Commits(*shard).size() == 1);
+    CHECK(Parts(Commits(*shard)[0]) == std::vector<uint32_t>{0});
+  }
+  for (const auto& shard : f.shards) shard->Staged(1, {0, 1, 2}, "nothing is finite");
+  REQUIRE(Commits(*f.shards[1]).size() == 2);
+  CHECK(Commits(*f.shards[1])[1].parts_size() == 0);
+  CHECK(f.Status().step() == 2);
+}
+
+TEST_CASE("A step that a shard lacks is on no shard, whoever dies meanwhile") {
+  CoordinatorFixture f(kSync);
+  f.StartJob();
+  f.shards[0]->Staged(0);
+  f.Leave(f.members[1], false, "crashed");
+  f.Join(1, 7777);
+  CHECK(Commits(*f.shards[0]).empty());
+  f.shards[1]->Staged(0);
+  CHECK(Commits(*f.shards[0]).size() == 1);
+  CHECK(Parts(Commits(*f.shards[1])[0]) == std::vector<uint32_t>{0, 1});
+}
+
+TEST_CASE("R is the config's, the last step has the parts that are left, and then the job drains") {
+  CoordinatorFixture f(kSync, 2, 1);
+  f.config.mutable_consistency()->set_parts(4);
+  f.train_examples = 41;  // 6 batches: steps of 4 and 2
+  f.StartJob();
+  CHECK(f.members[0].parts() == 4);
+  CHECK(f.members[0].total_steps() == 2);
+  CHECK(f.members[0].total_batches() == 6);
+  f.shards[0]->Staged(0);
+  CHECK(Parts(Commits(*f.shards[0])[0]).size() == 4);
+  const auto parked = f.Heartbeat(f.members[0], f.Heartbeat(f.members[0])->reply().revision());
+  f.shards[0]->Staged(1);
+  CHECK(Parts(Commits(*f.shards[0])[1]) == std::vector<uint32_t>{0, 1});
+  CHECK(parked->reply().state() == v1::DRAINING);
+  CHECK(f.Status().examples() == 41);
+  f.shards[0]->Staged(2);
+  CHECK(Commits(*f.shards[0]).size() == 2);
+}
+
+TEST_CASE("A job ends when all have left: last stats, then the servers are told, once") {
+  CoordinatorFixture f(kSync);
+  f.train_examples = 16;
+  f.StartJob();
+  const auto reader = f.JoinReader();
+  for (const auto& shard : f.shards) shard->Staged(0);
+  f.Leave(f.members[0]);
+  f.Leave(f.members[1]);
+  CHECK(f.ends == 0);  // the reader is still at it
+  v1::ReportRequest report;
+  report.mutable_evaluation()->set_test_accuracy(0.75);
+  report.mutable_evaluation()->set_final(true);
+  f.coordinator->Report(report, [](absl::StatusOr<v1::ReportReply>) {});
+  report.mutable_evaluation()->set_test_accuracy(0.5);
+  report.mutable_evaluation()->set_final(false);
+  f.coordinator->Report(report, [](absl::StatusOr<v1::ReportReply>) {});
+  for (const auto& shard : f.shards) {
+    shard->answers_pings = false;
+    shard->stats.set_bytes_pushed(1234);
+  }
+  f.Leave(reader->reply());
+  CHECK(f.ends == 0);
+  for (const auto& shard : f.shards) {
+    CHECK(shard->Sent(v1::ControlMessage::kShutdown).empty());
+    shard->AnswerPing(shard->Sent(v1::ControlMessage::kPing).back().ping().sequence());
+  }
+  CHECK(f.ends == 1);
+  CHECK(f.failure == "");
+  CHECK(f.final_status.state() == v1::DONE);
+  CHECK(f.final_status.bytes_pushed() == 2 * 1234);
+  CHECK(f.final_status.evaluation().test_accuracy() == 0.75);  // a late one does not hide the final one
+  for (const auto& shard : f.shards) {
+    REQUIRE(shard->Sent(v1::ControlMessage::kShutdown).size() == 1);
+    CHECK(shard->Sent(v1::ControlMessage::kShutdown)[0].shutdown().failure() == "");
+  }
+  CHECK(f.Heartbeat(f.members[0])->reply().state() == v1::DONE);
+  CHECK_FALSE(f.Heartbeat(f.members[0])->reply().fenced());
+  f.coordinator->Fail("too late");
+  f.coordinator.reset();
+  CHECK(f.ends == 1);
+}
+
+TEST_CASE("A pin that the end of the job overtakes is answered") {
+  CoordinatorFixture f(kSync, 1);
+  f.train_examples = 8;
+  f.StartJob();
+  for (const auto& shard : f.shards) {
+    shard->answers_pins = false;
+    shard->answers_pings = false;
+    shard->Staged(0);
+  }
+  f.Leave(f.members[0]);
+  const auto pin = f.Pin();
+  CHECK_FALSE(pin->there());
+  for (const auto& shard : f.shards) {
+    shard->AnswerPing(shard->Sent(v1::ControlMessage::kPing).back().ping().sequence());
+  }
+  CHECK(f.ends == 1);
+  CHECK(pin->times == 1);
+}
+
+TEST_CASE("A worker that leaves early does not end the job") {
+  CoordinatorFixture f(kSync);
+  f.StartJob();
+  f.Leave(f.members[0], false, "its disk is full");
+  f.Leave(f.members[1], false, "its disk is full");
+  CHECK(f.ends == 0);
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("NextRange is not for sync") {
+  CoordinatorFixture f(kSync);
+  f.StartJob();
+  CHECK(f.NextRange(f.members[0])->status().code() == absl::StatusCode::kFailedPrecondition);
+}
+
+}  // namespace
+}  // namespace weir

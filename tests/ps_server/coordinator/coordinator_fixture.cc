@@ -1,0 +1,226 @@
+#include "tests/ps_server/coordinator/coordinator_fixture.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/wire_model.h"
+
+namespace weir {
+namespace {
+
+class FakeLink final : public ShardLink {
+ public:
+  explicit FakeLink(FakeShard* shard) : shard_(shard) { shard_->open = true; }
+  ~FakeLink() override { shard_->open = false; }
+  void Send(const v1::ControlMessage& message) override { shard_->Handle(message); }
+
+ private:
+  FakeShard* const shard_;
+};
+
+}  // namespace
+
+void FakeShard::Handle(const v1::ControlMessage& message) {
+  sent.push_back(message);
+  if (message.has_install() && installs) Installed();
+  if (message.has_membership() && acknowledges) Acknowledge(message.membership().membership().epoch());
+  if (message.has_ping() && answers_pings) AnswerPing(message.ping().sequence());
+  if (message.has_pin() && answers_pins) Pinned(message.pin().pin(), 40 + incarnation);
+}
+
+void FakeShard::Installed() {
+  v1::ShardReport report;
+  report.mutable_installed()->set_error(install_error);
+  report.mutable_installed()->set_incarnation(incarnation);
+  events.report(report);
+}
+
+void FakeShard::Acknowledge(uint64_t epoch) {
+  v1::ShardReport report;
+  report.mutable_membership()->set_epoch(epoch);
+  report.mutable_membership()->set_floor(floor);
+  events.report(report);
+}
+
+void FakeShard::Staged(uint64_t step, const std::vector<uint32_t>& refused, const std::string& reason) {
+  v1::ShardReport report;
+  report.mutable_staged()->set_step(step);
+  for (uint32_t part : refused) report.mutable_staged()->add_refused_parts(part);
+  report.mutable_staged()->set_reason(reason);
+  events.report(report);
+}
+
+void FakeShard::Pinned(uint64_t pin, uint64_t count) {
+  v1::ShardReport report;
+  report.mutable_pinned()->set_pin(pin);
+  report.mutable_pinned()->mutable_version()->set_incarnation(incarnation);
+  report.mutable_pinned()->mutable_version()->set_count(count);
+  events.report(report);
+}
+
+void FakeShard::AnswerPing(uint64_t sequence) {
+  v1::ShardReport report;
+  *report.mutable_stats() = stats;
+  report.mutable_stats()->set_sequence(sequence);
+  events.report(report);
+}
+
+std::vector<v1::ControlMessage> FakeShard::Sent(v1::ControlMessage::MessageCase kind) const {
+  std::vector<v1::ControlMessage> out;
+  for (const v1::ControlMessage& message : sent) {
+    if (message.message_case() == kind) out.push_back(message);
+  }
+  return out;
+}
+
+v1::Membership FakeShard::Membership() const {
+  const auto messages = Sent(v1::ControlMessage::kMembership);
+  return messages.empty() ? v1::Membership() : messages.back().membership().membership();
+}
+
+CoordinatorFixture::CoordinatorFixture(v1::ConsistencyConfig::Mode mode, uint32_t workers, uint32_t shards)
+    : workers(workers) {
+  config.set_name("test");
+  config.mutable_consistency()->set_mode(mode);
+  if (mode == v1::ConsistencyConfig::MODE_BOUNDED) config.mutable_consistency()->set_staleness(2);
+  config.mutable_data()->set_batch_size(8);
+  config.mutable_train()->set_epochs(1);
+  config.mutable_cluster()->set_lease_seconds(10);
+  config.mutable_cluster()->set_grace_seconds(1);
+  config.mutable_cluster()->set_start_seconds(60);
+  model.tensors = {{"w", {40}, TensorKind::kParameter, Initializer::Zeros()}};
+  for (uint32_t i = 0; i < shards; ++i) {
+    this->shards.push_back(std::make_unique<FakeShard>());
+    this->shards[i]->incarnation = 700 + i;
+    this->shards[i]->address = absl::StrCat("10.0.0.", i, ":2222");
+    addresses.push_back(this->shards[i]->address);
+  }
+}
+
+void CoordinatorFixture::Start() {
+  Coordinator::Options options;
+  options.config = config;
+  options.workers = workers;
+  options.shard_addresses = known_addresses.value_or(addresses);
+  options.clock = &clock;
+  options.open_link = [this](uint32_t index, const std::string& address,
+                             ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
+    FakeShard* shard = shards.at(index).get();
+    shard->address = address;
+    shard->events = std::move(events);
+    if (shard->connects) shard->events.connected();
+    return std::make_unique<FakeLink>(shard);
+  };
+  options.on_end = [this](const v1::ClusterStatus& status, const std::string& why) {
+    ++ends;
+    failure = why;
+    final_status = status;
+  };
+  coordinator = std::make_unique<Coordinator>(std::move(options));
+}
+
+void CoordinatorFixture::StartJob() {
+  Start();
+  std::vector<AnswerPtr<v1::JoinReply>> joins;
+  for (uint32_t rank = 0; rank < workers; ++rank) joins.push_back(Join(rank));
+  for (const auto& join : joins) members.push_back(join->reply());
+}
+
+v1::JoinRequest CoordinatorFixture::JoinRequest(uint32_t rank, uint64_t instance) const {
+  v1::JoinRequest request;
+  request.set_role(v1::WORKER);
+  request.set_task(absl::StrCat("worker:", rank));
+  request.set_rank(rank);
+  request.set_instance(instance == 0 ? 1000 + rank : instance);
+  *request.mutable_model() = ToProto(model);
+  request.set_job_config(config.SerializeAsString());
+  request.set_train_examples(train_examples);
+  for (const std::string& address : addresses) request.add_ps_addresses(address);
+  return request;
+}
+
+AnswerPtr<v1::JoinReply> CoordinatorFixture::Join(const v1::JoinRequest& request, uint64_t call) {
+  auto answer = std::make_shared<Answer<v1::JoinReply>>();
+  coordinator->Join(request, Keep(answer), call);
+  return answer;
+}
+
+AnswerPtr<v1::JoinReply> CoordinatorFixture::JoinReader(uint64_t instance) {
+  v1::JoinRequest request = JoinRequest(0, instance);
+  request.set_role(v1::READER);
+  request.set_task("evaluator:0");
+  request.set_train_examples(0);
+  return Join(request);
+}
+
+v1::Caller CoordinatorFixture::CallerOf(const v1::JoinReply& reply) const {
+  v1::Caller caller;
+  caller.set_worker(reply.worker());
+  caller.set_incarnation(reply.incarnation());
+  caller.set_epoch(reply.membership().epoch());
+  caller.set_model_hash(reply.model_hash());
+  return caller;
+}
+
+AnswerPtr<v1::HeartbeatReply> CoordinatorFixture::Heartbeat(const v1::JoinReply& member,
+                                                            uint64_t known_revision) {
+  v1::HeartbeatRequest request;
+  *request.mutable_caller() = CallerOf(member);
+  request.set_known_revision(known_revision);
+  auto answer = std::make_shared<Answer<v1::HeartbeatReply>>();
+  coordinator->Heartbeat(request, Keep(answer));
+  return answer;
+}
+
+void CoordinatorFixture::Leave(const v1::JoinReply& member, bool done, const std::string& reason) {
+  v1::LeaveRequest request;
+  *request.mutable_caller() = CallerOf(member);
+  request.set_done(done);
+  request.set_reason(reason);
+  auto answer = std::make_shared<Answer<v1::LeaveReply>>();
+  coordinator->Leave(request, Keep(answer));
+  answer->reply();
+}
+
+AnswerPtr<v1::NextRangeReply> CoordinatorFixture::NextRange(const v1::JoinReply& member,
+                                                            const std::vector<uint64_t>& completed) {
+  v1::NextRangeRequest request;
+  *request.mutable_caller() = CallerOf(member);
+  for (uint64_t id : completed) request.add_completed_ranges(id);
+  auto answer = std::make_shared<Answer<v1::NextRangeReply>>();
+  coordinator->NextRange(request, Keep(answer));
+  return answer;
+}
+
+AnswerPtr<v1::PinReply> CoordinatorFixture::Pin(double lease_seconds) {
+  v1::PinRequest request;
+  request.set_lease_seconds(lease_seconds);
+  auto answer = std::make_shared<Answer<v1::PinReply>>();
+  coordinator->Pin(request, Keep(answer));
+  return answer;
+}
+
+v1::ClusterStatus CoordinatorFixture::Status() {
+  auto answer = std::make_shared<Answer<v1::ClusterStatus>>();
+  coordinator->Status(Keep(answer));
+  return answer->reply();
+}
+
+v1::TaskStatus CoordinatorFixture::Task(const std::string& name) {
+  const v1::ClusterStatus status = Status();
+  for (const v1::TaskStatus& task : status.tasks()) {
+    if (task.task() == name) return task;
+  }
+  return {};
+}
+
+void CoordinatorFixture::Run(absl::Duration time, const std::vector<v1::JoinReply>& alive) {
+  constexpr absl::Duration kStep = absl::Milliseconds(250);
+  for (absl::Duration gone; gone < time; gone += kStep) {
+    clock.Advance(kStep);
+    for (const v1::JoinReply& member : alive) Heartbeat(member);
+    coordinator->Tick();
+  }
+}
+
+}  // namespace weir

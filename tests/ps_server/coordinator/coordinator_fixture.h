@@ -1,0 +1,86 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/model_spec.h"
+#include "ps_server/coordinator/coordinator.h"
+#include "tests/ps_server/answer.h"
+
+namespace weir {
+
+// A shard as its coordinator sees it: keeps what it is sent, and answers by itself what it is told to.
+struct FakeShard {
+  std::string address;
+  std::vector<v1::ControlMessage> sent;
+  ShardLinkEvents events;
+  bool open = false;
+  // What it does without being asked.
+  bool connects = true, installs = true, acknowledges = true, answers_pings = true, answers_pins = true;
+  std::string install_error;
+  uint64_t incarnation = 0;
+  // Reported with every acknowledgement.
+  uint64_t floor = 0;
+  v1::ShardStats stats;
+
+  void Handle(const v1::ControlMessage& message);
+  void Installed();
+  void Acknowledge(uint64_t epoch);
+  void Staged(uint64_t step, const std::vector<uint32_t>& refused = {}, const std::string& reason = "");
+  void Pinned(uint64_t pin, uint64_t count);
+  void AnswerPing(uint64_t sequence);
+  std::vector<v1::ControlMessage> Sent(v1::ControlMessage::MessageCase kind) const;
+  // The newest membership that it was sent.
+  v1::Membership Membership() const;
+};
+
+// A coordinator with fake shards and a clock that stands still. Everything happens on the test's thread.
+class CoordinatorFixture {
+ public:
+  explicit CoordinatorFixture(v1::ConsistencyConfig::Mode mode, uint32_t workers = 2, uint32_t shards = 2);
+
+  // Before Start().
+  v1::JobConfig config;  // lease 10 s, grace 1 s, batch 8, one epoch
+  uint32_t workers;
+  ModelSpec model;
+  uint64_t train_examples = 64;
+  std::vector<std::unique_ptr<FakeShard>> shards;
+  std::vector<std::string> addresses;
+  // Of the spec that ps:0 has; default: all.
+  std::optional<std::vector<std::string>> known_addresses;
+
+  void Start();
+  // Start, and all workers join.
+  void StartJob();
+
+  v1::JoinRequest JoinRequest(uint32_t rank, uint64_t instance = 0) const;  // 0: 1000 + rank
+  AnswerPtr<v1::JoinReply> Join(uint32_t rank, uint64_t instance = 0) {
+    return Join(JoinRequest(rank, instance));
+  }
+  AnswerPtr<v1::JoinReply> Join(const v1::JoinRequest& request, uint64_t call = 0);
+  AnswerPtr<v1::JoinReply> JoinReader(uint64_t instance = 9000);
+  v1::Caller CallerOf(const v1::JoinReply& reply) const;
+  AnswerPtr<v1::HeartbeatReply> Heartbeat(const v1::JoinReply& member, uint64_t known_revision = 0);
+  void Leave(const v1::JoinReply& member, bool done = true, const std::string& reason = "");
+  AnswerPtr<v1::NextRangeReply> NextRange(const v1::JoinReply& member,
+                                          const std::vector<uint64_t>& completed = {});
+  AnswerPtr<v1::PinReply> Pin(double lease_seconds = 30);
+  v1::ClusterStatus Status();
+  v1::TaskStatus Task(const std::string& task);
+  // Lets time go by in small steps, while these send heartbeats.
+  void Run(absl::Duration time, const std::vector<v1::JoinReply>& alive = {});
+
+  ManualClock clock;
+  std::unique_ptr<Coordinator> coordinator;
+  // By rank, of StartJob().
+  std::vector<v1::JoinReply> members;
+  // Of on_end.
+  int ends = 0;
+  std::string failure;
+  v1::ClusterStatus final_status;
+};
+
+}  // namespace weir

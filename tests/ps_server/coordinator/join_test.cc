@@ -1,0 +1,317 @@
+// Who gets in, when, and at which clock.
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "tests/ps_server/coordinator/coordinator_fixture.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
+constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
+
+TEST_CASE("A job starts when all its workers and shards are there, in two rounds") {
+  CoordinatorFixture f(kBounded);
+  for (auto& shard : f.shards) {
+    shard->connects = shard->installs = shard->acknowledges = false;
+    shard->incarnation = 700;
+  }
+  f.Start();
+  FakeShard &one = *f.shards[0], &two = *f.shards[1];
+  const auto a = f.Join(0);
+  one.events.connected();
+  const auto b = f.Join(1);
+  CHECK(one.Sent(v1::ControlMessage::kInstall).empty());
+  two.events.connected();
+  for (uint32_t i = 0; i < 2; ++i) {
+    const auto installs = f.shards[i]->Sent(v1::ControlMessage::kInstall);
+    REQUIRE(installs.size() == 1);
+    const v1::Install& install = installs[0].install();
+    CHECK(install.shard() == i);
+    CHECK(install.num_shards() == 2);
+    CHECK(install.model().tensors(0).name() == "w");
+    CHECK(install.job_config() == f.config.SerializeAsString());
+    CHECK(install.workers() == 2);
+    CHECK(install.total_examples() == 64);
+    CHECK(install.total_batches() == 8);
+    CHECK(install.total_steps() == 4);
+  }
+  one.Installed();
+  CHECK(one.Sent(v1::ControlMessage::kMembership).empty());
+  two.Installed();
+  REQUIRE(one.Sent(v1::ControlMessage::kMembership).size() == 1);
+  CHECK(one.Membership().epoch() == 1);
+  CHECK(one.Membership().members(0).joining());
+  one.Acknowledge(1);
+  CHECK(one.Sent(v1::ControlMessage::kMembership).size() == 1);
+  two.Acknowledge(1);
+  REQUIRE(two.Membership().epoch() == 2);
+  CHECK_FALSE(two.Membership().members(1).joining());
+  two.Acknowledge(2);
+  CHECK_FALSE((a->there() || b->there()));
+  CHECK(f.Status().state() == v1::STARTING);
+  one.Acknowledge(2);
+  const v1::JoinReply& reply = b->reply();
+  CHECK(a->reply().worker() == 0);
+  CHECK(reply.worker() == 1);
+  CHECK(reply.incarnation() != a->reply().incarnation());
+  CHECK(reply.membership().epoch() == 2);
+  CHECK(reply.membership().members_size() == 2);
+  CHECK(reply.start_clock() == 0);
+  CHECK(reply.num_shards() == 2);
+  CHECK(reply.ps_addresses(1) == "10.0.0.1:2222");
+  CHECK(reply.total_batches() == 8);
+  CHECK(reply.total_examples() == 64);
+  CHECK(reply.model_hash() == f.model.Hash());
+  CHECK(reply.lease_seconds() == 10);
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("With min_workers a job starts with fewer; the late one joins it") {
+  CoordinatorFixture f(kBounded, 3);
+  f.config.mutable_cluster()->set_min_workers(1);
+  f.Start();
+  const auto early = f.Join(2);
+  CHECK(early->reply().membership().members_size() == 1);
+  CHECK(f.Status().state() == v1::RUNNING);
+  const auto parked = f.Heartbeat(early->reply(), f.Heartbeat(early->reply())->reply().revision());
+  CHECK_FALSE(parked->there());
+  const auto late = f.Join(0);
+  CHECK(late->reply().membership().members_size() == 2);
+  CHECK(late->reply().membership().epoch() > early->reply().membership().epoch());
+  REQUIRE(parked->there());  // the others are told
+  CHECK(parked->reply().membership().members_size() == 2);
+}
+
+TEST_CASE("A joiner starts at the highest of the shards' floors, on every shard") {
+  CoordinatorFixture f(kBounded);
+  f.config.mutable_cluster()->set_min_workers(1);
+  f.Start();
+  f.Join(0);
+  f.shards[0]->floor = 7;
+  f.shards[1]->floor = 9;
+  const auto late = f.Join(1);
+  CHECK(late->reply().start_clock() == 9);
+  for (const auto& shard : f.shards) CHECK(shard->Membership().members(1).start_clock() == 9);
+}
+
+TEST_CASE("Epochs rise with every message, and incarnations are never used again") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  std::set<uint64_t> incarnations = {f.members[0].incarnation(), f.members[1].incarnation()};
+  for (uint64_t life = 0; life < 5; ++life) {
+    f.Leave(f.members[1], false, "crashed");
+    f.members[1] = f.Join(1, 5000 + life)->reply();
+    CHECK(incarnations.insert(f.members[1].incarnation()).second);
+  }
+  for (const auto& shard : f.shards) {
+    uint64_t epoch = 0;
+    for (const auto& message : shard->Sent(v1::ControlMessage::kMembership)) {
+      CHECK(message.membership().membership().epoch() > epoch);
+      epoch = message.membership().membership().epoch();
+    }
+    CHECK(epoch >= 12);
+  }
+}
+
+TEST_CASE("A second Join of the same process is the same Join") {
+  CoordinatorFixture f(kBounded);
+  f.Start();
+  const auto first = f.Join(0);
+  const auto again = f.Join(0);
+  CHECK(first->status().code() == absl::StatusCode::kCancelled);
+  CHECK_FALSE(again->there());
+  f.Join(1);
+  CHECK(again->reply().worker() == 0);
+  const auto late = f.Join(0);
+  CHECK(late->reply().incarnation() == again->reply().incarnation());
+  CHECK(f.Status().membership().members_size() == 2);
+}
+
+TEST_CASE("A repeat while the shards are told is the same Join, too") {
+  CoordinatorFixture f(kBounded, 1);
+  for (auto& shard : f.shards) shard->acknowledges = false;
+  f.Start();
+  const auto first = f.Join(0);
+  const auto again = f.Join(0);
+  for (uint64_t epoch : {1, 2}) {
+    for (auto& shard : f.shards) shard->Acknowledge(epoch);
+  }
+  CHECK(first->status().code() == absl::StatusCode::kCancelled);
+  CHECK(again->reply().incarnation() == 1);
+  CHECK(first->times == 1);
+}
+
+TEST_CASE("A Join whose caller went away does not count; a late word of it does not end its repeat") {
+  CoordinatorFixture f(kBounded);
+  f.Start();
+  const auto gone = f.Join(f.JoinRequest(0), 1);
+  f.coordinator->OnJoinCancelled(1000, 1);
+  CHECK(gone->status().code() == absl::StatusCode::kCancelled);
+  f.Join(1);
+  CHECK(f.Status().state() == v1::STARTING);
+  f.Join(f.JoinRequest(0), 2);
+  CHECK(f.Status().state() == v1::RUNNING);
+
+  CoordinatorFixture g(kBounded);
+  g.Start();
+  const auto first = g.Join(g.JoinRequest(0), 1);
+  const auto repeat = g.Join(g.JoinRequest(0), 2);
+  g.coordinator->OnJoinCancelled(1000, 1);
+  CHECK_FALSE(repeat->there());
+  g.Join(1);
+  CHECK(repeat->reply().worker() == 0);
+}
+
+TEST_CASE("A restarted worker takes the place of its old life when that one's lease ends") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  const auto again = f.Join(1, 7777);
+  f.Run(absl::Seconds(9), {f.members[0]});
+  CHECK_FALSE(again->there());
+  f.Run(absl::Seconds(2), {f.members[0]});
+  CHECK(again->reply().worker() == 1);
+  CHECK(again->reply().incarnation() > f.members[1].incarnation());
+  CHECK(f.Heartbeat(f.members[1])->reply().fenced());
+  CHECK_FALSE(f.Heartbeat(again->reply())->reply().fenced());
+}
+
+TEST_CASE(
+    "A restarted worker takes the place of its old life after the grace if that one's connection broke") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+  const auto again = f.Join(1, 7777);
+  f.Run(absl::Milliseconds(750), {f.members[0]});
+  CHECK_FALSE(again->there());
+  f.Run(absl::Milliseconds(500), {f.members[0]});
+  CHECK(again->there());
+}
+
+TEST_CASE("A second process of a live task is told so") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  const auto twin = f.Join(1, 7777);
+  f.Run(absl::Seconds(19), f.members);
+  CHECK_FALSE(twin->there());
+  f.Run(absl::Seconds(2), f.members);
+  CHECK(twin->status().code() == absl::StatusCode::kAlreadyExists);
+  CHECK_THAT(std::string(twin->status().message()), Contains("worker:1"));
+}
+
+TEST_CASE("Who does not fit is refused, with the first difference") {
+  CoordinatorFixture f(kBounded);
+  f.Start();
+  f.Join(0);
+  const auto refusal = [&](const v1::JoinRequest& request) {
+    const auto answer = f.Join(request);
+    REQUIRE(answer->there());
+    CHECK((answer->status().code() == absl::StatusCode::kInvalidArgument ||
+           answer->status().code() == absl::StatusCode::kFailedPrecondition));
+    return std::string(answer->status().message());
+  };
+  v1::JoinRequest request = f.JoinRequest(1);
+  request.set_rank(2);
+  CHECK_THAT(refusal(request), Contains("rank 2") && Contains("2 workers"));
+  request = f.JoinRequest(1);
+  request.set_role(v1::ROLE_UNSPECIFIED);
+  CHECK_THAT(refusal(request), Contains("role"));
+  request.set_role(static_cast<v1::Role>(17));
+  CHECK_THAT(refusal(request), Contains("17"));
+  request = f.JoinRequest(1);
+  v1::JobConfig config = f.config;
+  config.mutable_consistency()->set_staleness(3);
+  request.set_job_config(config.SerializeAsString());
+  CHECK_THAT(refusal(request), Contains("worker:1") && Contains("consistency.staleness") && Contains("3"));
+  request.set_job_config("\xff");
+  CHECK_THAT(refusal(request), Contains("job_config"));
+  request = f.JoinRequest(1);
+  request.mutable_model()->mutable_tensors(0)->set_shape(0, 41);
+  CHECK_THAT(refusal(request), Contains("model") && Contains("w"));
+  request = f.JoinRequest(1);
+  request.clear_model();
+  refusal(request);
+  request = f.JoinRequest(1);
+  request.set_train_examples(65);
+  CHECK_THAT(refusal(request), Contains("65") && Contains("64"));
+  request.set_train_examples(0);
+  CHECK_THAT(refusal(request), Contains("train_examples"));
+  request = f.JoinRequest(1);
+  request.add_ps_addresses("10.0.0.9:2222");
+  CHECK_THAT(refusal(request), Contains("3 servers") && Contains("2"));
+  request.clear_ps_addresses();
+  refusal(request);
+  // None of it has left anything behind.
+  CHECK(f.Status().state() == v1::STARTING);
+  f.Join(1);
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("A server that knows only itself learns its peers from the first worker") {
+  CoordinatorFixture f(kSync);
+  f.known_addresses = {"localhost:1"};
+  f.Start();
+  CHECK_FALSE(f.shards[0]->open);
+  f.Join(0);
+  CHECK(f.shards[1]->open);
+  CHECK(f.shards[1]->address == "10.0.0.1:2222");
+  f.Join(1);
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("Who comes when the job is draining, done or failed is told so") {
+  CoordinatorFixture f(kSync);
+  f.train_examples = 16;  // one step
+  f.StartJob();
+  const auto reader = f.JoinReader();
+  CHECK(reader->reply().worker() >= 1u << 31);
+  for (auto& shard : f.shards) shard->Staged(0);
+  CHECK(f.Status().state() == v1::DRAINING);
+  CHECK(f.Join(1, 7777)->status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(f.JoinReader(9001)->status().ok());
+  f.coordinator->Fail("ps:0 got signal 15");
+  const auto late = f.Join(0, 8888);
+  CHECK_FALSE(late->status().ok());
+  CHECK(late->status().message() == "ps:0 got signal 15");
+}
+
+TEST_CASE("A reader that comes early waits for the job; it never counts as a worker") {
+  CoordinatorFixture f(kSync);
+  f.Start();
+  const auto reader = f.JoinReader();
+  f.Join(0);
+  CHECK_FALSE(reader->there());
+  f.Join(1);
+  f.coordinator->Tick();
+  // The next admission lets it in.
+  const auto other = f.JoinReader(9001);
+  CHECK(other->there());
+  CHECK(reader->there());
+  CHECK(f.Status().membership().members_size() == 2);
+}
+
+TEST_CASE("A job that does not start says who is missing") {
+  CoordinatorFixture f(kSync, 3);
+  f.shards[1]->connects = false;
+  f.Start();
+  const auto waiting = f.Join(0);
+  f.Run(absl::Seconds(61));
+  CHECK(f.ends == 1);
+  CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("rank 1") && Contains("rank 2") &&
+                            !Contains("rank 0") && !Contains("ps:0"));
+  CHECK(std::string(waiting->status().message()) == f.failure);
+}
+
+TEST_CASE("A shard that connects but does not install is missing by name") {
+  CoordinatorFixture f(kSync, 1);
+  f.shards[1]->installs = false;
+  f.Start();
+  f.Join(0);
+  f.Run(absl::Seconds(61));
+  CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222"));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,171 @@
+// Leases, leaving, and who is told.
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "tests/ps_server/coordinator/coordinator_fixture.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
+constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
+
+TEST_CASE("A silent worker is taken out after its lease, with a new epoch on every shard") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  const uint64_t epoch = f.Status().membership().epoch();
+  f.Run(absl::Seconds(9.5), {f.members[0]});
+  CHECK(f.Status().membership().members_size() == 2);
+  f.Run(absl::Seconds(1), {f.members[0]});
+  CHECK(f.Status().membership().members_size() == 1);
+  CHECK(f.Status().membership().epoch() == epoch + 1);
+  for (const auto& shard : f.shards) {
+    CHECK(shard->Membership().epoch() == epoch + 1);
+    REQUIRE(shard->Membership().members_size() == 1);
+    CHECK(shard->Membership().members(0).worker() == 0);
+  }
+  CHECK(f.Task("worker:1").state() == "lost");
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("Heartbeats keep a lease, for as long as it may be") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  f.Run(absl::Seconds(100), f.members);
+  CHECK(f.Status().membership().members_size() == 2);
+}
+
+TEST_CASE("A short lease keeps shards and workers that answer") {
+  CoordinatorFixture f(kBounded);
+  f.config.mutable_cluster()->set_lease_seconds(0.2);
+  f.StartJob();
+  for (int i = 0; i < 400; ++i) {
+    f.clock.Advance(absl::Milliseconds(25));  // the server's tick
+    for (const auto& member : f.members) f.Heartbeat(member);
+    f.coordinator->Tick();
+  }
+  CHECK(f.failure == "");
+  CHECK(f.Status().membership().members_size() == 2);
+}
+
+TEST_CASE("A broken connection costs the grace only, unless the worker is back") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  const auto revision = f.Heartbeat(f.members[1])->reply().revision();
+  const auto parked = f.Heartbeat(f.members[1], revision);
+  f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+  CHECK(parked->there());  // the call is not left hanging
+  f.Run(absl::Milliseconds(750), {f.members[0]});
+  CHECK(f.Status().membership().members_size() == 2);
+  f.Heartbeat(f.members[1]);
+  f.Run(absl::Seconds(5), {f.members[0]});
+  CHECK(f.Status().membership().members_size() == 2);
+  f.coordinator->OnDisconnect(1, f.members[1].incarnation() + 50);  // another life
+  f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+  f.Run(absl::Seconds(1.25), {f.members[0]});
+  CHECK(f.Status().membership().members_size() == 1);
+}
+
+TEST_CASE("A worker that is out is told so by its heartbeat") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  f.Run(absl::Seconds(11), {f.members[0]});
+  const auto fenced = f.Heartbeat(f.members[1], 1);
+  CHECK(fenced->reply().fenced());
+  CHECK(fenced->reply().state() == v1::RUNNING);
+  CHECK_FALSE(f.Heartbeat(f.members[0])->reply().fenced());
+  CHECK(f.NextRange(f.members[1])->reply().fenced());
+}
+
+TEST_CASE("Calls of a worker that are parked when it is taken out are answered") {
+  CoordinatorFixture f(kBounded, 1);
+  f.train_examples = 8;  // one batch
+  f.StartJob();
+  f.NextRange(f.members[0]);
+  const auto revision = f.Heartbeat(f.members[0])->reply().revision();
+  const auto parked = f.Heartbeat(f.members[0], revision);
+  f.Leave(f.members[0], false, "out of memory");
+  CHECK(parked->reply().fenced());
+  CHECK(f.Task("worker:0").state() == "lost");
+}
+
+TEST_CASE("A heartbeat is parked until something changes, a third of the lease, or the next one") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  const auto revision = f.Heartbeat(f.members[0])->reply().revision();
+  const auto parked = f.Heartbeat(f.members[0], revision);
+  CHECK_FALSE(parked->there());
+  const auto next = f.Heartbeat(f.members[0], revision);
+  CHECK(parked->there());
+  CHECK_FALSE(next->there());
+  f.Run(absl::Seconds(4));
+  CHECK(next->there());
+  CHECK(next->reply().revision() == revision);
+  const auto last = f.Heartbeat(f.members[0], revision);
+  f.Leave(f.members[1], false, "crashed");
+  CHECK(last->reply().revision() > revision);
+  CHECK(last->reply().membership().members_size() == 1);
+}
+
+TEST_CASE("Leaving is idempotent, and of one life only") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  f.Leave(f.members[1]);
+  const uint64_t epoch = f.Status().membership().epoch();
+  f.Leave(f.members[1]);
+  CHECK(f.Status().membership().epoch() == epoch);
+  CHECK(f.Task("worker:1").state() == "left");
+  const auto again = f.Join(1, 7777);
+  f.Leave(f.members[1]);
+  CHECK(f.Status().membership().members_size() == 2);
+  CHECK(f.Task("worker:1").state() == "live");
+}
+
+TEST_CASE("A worker that dies while it joins holds nobody up") {
+  CoordinatorFixture f(kBounded, 3);
+  f.config.mutable_cluster()->set_min_workers(2);
+  f.Start();
+  f.members = {};
+  const auto a = f.Join(0), b = f.Join(1);
+  f.shards[0]->acknowledges = false;
+  const auto joiner = f.Join(2);
+  CHECK_FALSE(joiner->there());
+  const auto other = f.Join(2, 7777);  // its next life waits in line
+  f.Run(absl::Seconds(11), {a->reply(), b->reply()});
+  CHECK_FALSE(joiner->status().ok());
+  CHECK(joiner->times == 1);
+  f.shards[0]->acknowledges = true;
+  f.shards[0]->Acknowledge(f.shards[0]->Membership().epoch());
+  CHECK(other->reply().worker() == 2);
+  CHECK(f.Status().membership().members_size() == 3);
+}
+
+TEST_CASE("A job without any worker left waits for one, and fails in the end") {
+  CoordinatorFixture f(kSync, 1);
+  f.StartJob();
+  f.Leave(f.members[0], false, "crashed");
+  f.Run(absl::Seconds(59));
+  CHECK(f.ends == 0);
+  const auto back = f.Join(0, 7777);
+  CHECK(back->there());
+  f.Leave(back->reply(), false, "crashed");
+  f.Run(absl::Seconds(62));
+  CHECK(f.ends == 1);
+  CHECK_THAT(f.failure, Contains("no worker"));
+}
+
+TEST_CASE("A silent reader's lease ends, too") {
+  CoordinatorFixture f(kSync);
+  f.StartJob();
+  const auto reader = f.JoinReader();
+  CHECK(f.Task("evaluator:0").state() == "live");
+  f.Run(absl::Seconds(11), f.members);
+  CHECK(f.Task("evaluator:0").state() == "");
+  CHECK(f.Heartbeat(reader->reply())->reply().fenced());
+  CHECK(f.Status().membership().members_size() == 2);
+}
+
+}  // namespace
+}  // namespace weir

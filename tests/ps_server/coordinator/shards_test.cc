@@ -1,0 +1,201 @@
+// The coordinator and its shards: lost ones, pins, status.
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "tests/ps_server/coordinator/coordinator_fixture.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
+
+TEST_CASE("A shard whose link breaks fails the job, by name and address, and everybody is told") {
+  CoordinatorFixture f(kSync);
+  f.StartJob();
+  const auto parked = f.Heartbeat(f.members[0], f.Heartbeat(f.members[0])->reply().revision());
+  f.shards[1]->events.broken(absl::UnavailableError("it ended its control stream"));
+  CHECK(f.ends == 1);
+  CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("lost") && Contains("control stream"));
+  CHECK(parked->reply().state() == v1::FAILED);
+  CHECK(parked->reply().failure() == f.failure);
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kShutdown)[0].shutdown().failure() == f.failure);
+  CHECK(f.Status().state() == v1::FAILED);
+  CHECK(f.Status().failure() == f.failure);
+  f.shards[0]->events.broken(absl::UnavailableError("it went, too"));
+  CHECK(f.ends == 1);
+}
+
+TEST_CASE("A silent shard fails the job after a lease") {
+  CoordinatorFixture f(kSync);
+  f.StartJob();
+  f.Run(absl::Seconds(30), f.members);
+  CHECK(f.ends == 0);
+  f.shards[1]->answers_pings = false;
+  f.Run(absl::Seconds(9), f.members);
+  CHECK(f.ends == 0);
+  f.Run(absl::Seconds(2), f.members);
+  CHECK(f.ends == 1);
+  CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("nothing was heard"));
+}
+
+TEST_CASE("Shards are pinged while workers are still to come, however long that takes") {
+  CoordinatorFixture f(kSync);
+  f.Start();
+  f.Run(absl::Seconds(50));
+  CHECK(f.failure == "");
+  // So that the shard, for which silence is loss as well, waits with it.
+  CHECK(f.shards[1]->Sent(v1::ControlMessage::kPing).size() > 20);
+  for (auto& shard : f.shards) shard->installs = false;
+  f.Join(0);
+  f.Join(1);
+  f.coordinator->Tick();  // before any shard could answer
+  CHECK(f.failure == "");
+  for (auto& shard : f.shards) shard->Installed();
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("A shard that goes silent before the start fails the job, too") {
+  CoordinatorFixture f(kSync);
+  f.shards[1]->answers_pings = false;
+  f.Start();
+  f.Run(absl::Seconds(11));
+  CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("lost"));
+}
+
+TEST_CASE("A shard that refuses to take part fails the job with its reason") {
+  CoordinatorFixture f(kSync);
+  f.shards[1]->install_error = "its config differs from that of ps:0: seed: expected 1, got 2";
+  f.Start();
+  const auto join = f.Join(0);
+  f.Join(1);
+  CHECK(f.ends == 1);
+  CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("seed: expected 1, got 2"));
+  CHECK(join->times == 1);
+  CHECK(std::string(join->status().message()) == f.failure);
+
+  CoordinatorFixture g(kSync);
+  g.shards[1]->connects = false;
+  g.Start();
+  g.shards[1]->events.broken(absl::FailedPreconditionError("another coordinator has this shard"));
+  CHECK_THAT(g.failure, Contains("cannot take part") && Contains("another coordinator"));
+}
+
+TEST_CASE("A pin is answered when every shard has it, with all versions by shard") {
+  CoordinatorFixture f(kSync, 1, 3);
+  f.Start();
+  CHECK(f.Pin()->status().code() == absl::StatusCode::kUnavailable);
+  f.Join(0);
+  for (auto& shard : f.shards) shard->answers_pins = false;
+  const auto pin = f.Pin(45);
+  const auto other = f.Pin(1e9);
+  REQUIRE(f.shards[0]->Sent(v1::ControlMessage::kPin).size() == 2);
+  const v1::PinVersion first = f.shards[0]->Sent(v1::ControlMessage::kPin)[0].pin();
+  const v1::PinVersion second = f.shards[0]->Sent(v1::ControlMessage::kPin)[1].pin();
+  CHECK(first.lease_seconds() == 45);
+  CHECK(second.lease_seconds() == 600);  // nobody keeps a version for ever
+  CHECK(first.pin() != second.pin());
+  f.shards[2]->Pinned(first.pin(), 7);
+  f.shards[0]->Pinned(first.pin(), 7);
+  f.shards[0]->Pinned(first.pin(), 7);
+  CHECK_FALSE(pin->there());
+  f.shards[1]->Pinned(first.pin(), 7);
+  CHECK(pin->reply().pin() == first.pin());
+  REQUIRE(pin->reply().versions_size() == 3);
+  for (int i = 0; i < 3; ++i) {
+    CHECK(pin->reply().versions(i).count() == 7);
+    CHECK(pin->reply().versions(i).incarnation() == f.shards[i]->incarnation);
+  }
+  f.shards[1]->Pinned(first.pin(), 7);
+  CHECK(pin->times == 1);
+  CHECK_FALSE(other->there());
+  v1::UnpinRequest unpin;
+  unpin.set_pin(first.pin());
+  f.coordinator->Unpin(unpin, [](absl::StatusOr<v1::UnpinReply>) {});
+  CHECK(f.shards[2]->Sent(v1::ControlMessage::kUnpin)[0].unpin().pin() == first.pin());
+}
+
+TEST_CASE("A pin lease that is no number is not for ever") {
+  CoordinatorFixture f(kSync, 1, 1);
+  f.StartJob();
+  f.Pin(std::nan(""));
+  const double lease = f.shards[0]->Sent(v1::ControlMessage::kPin)[0].pin().lease_seconds();
+  CHECK((lease >= 1 && lease <= 600));
+}
+
+TEST_CASE("A pin that a shard does not confirm ends with a lease") {
+  CoordinatorFixture f(kSync);
+  f.shards[1]->answers_pins = false;
+  f.StartJob();
+  const auto pin = f.Pin();
+  f.Run(absl::Seconds(9), f.members);
+  CHECK_FALSE(pin->there());
+  f.Run(absl::Seconds(2), f.members);
+  CHECK(pin->status().code() == absl::StatusCode::kDeadlineExceeded);
+}
+
+TEST_CASE("In sync pins and commits come to every shard in the same order, so a pin is of one step") {
+  CoordinatorFixture f(kSync);
+  f.StartJob();
+  f.shards[0]->Staged(0);
+  f.Pin();
+  f.shards[1]->Staged(0);
+  f.Pin();
+  for (const auto& shard : f.shards) {
+    std::vector<int> order;
+    for (const auto& message : shard->sent) {
+      if (message.has_pin() || message.has_commit()) order.push_back(message.message_case());
+    }
+    CHECK(order ==
+          std::vector<int>{v1::ControlMessage::kPin, v1::ControlMessage::kCommit, v1::ControlMessage::kPin});
+  }
+}
+
+TEST_CASE("Status tells people what is going on, in every state") {
+  CoordinatorFixture f(kSync);
+  f.shards[1]->connects = false;
+  f.Start();
+  v1::ClusterStatus status = f.Status();
+  CHECK(status.state() == v1::STARTING);
+  CHECK(status.name() == "test");
+  CHECK(status.mode() == "sync");
+  CHECK(status.configured_workers() == 2);
+  CHECK(status.waiting_for_size() == 3);
+  CHECK(f.Task("ps:1").state() == "expected");
+  f.shards[1]->events.connected();
+  f.Join(0);
+  CHECK_THAT(f.Status().waiting_for(0), Contains("rank 1"));
+  f.Join(1);
+  f.shards[0]->stats.set_pushes_applied(6);
+  f.shards[0]->stats.mutable_version_staleness()->add_counts(5);
+  f.shards[1]->stats.mutable_version_staleness()->add_counts(0);
+  f.shards[1]->stats.mutable_version_staleness()->add_counts(5);
+  f.shards[1]->stats.set_waiting_for("worker:1 (at clock 3)");
+  f.Run(absl::Seconds(1));
+  status = f.Status();
+  CHECK(status.state() == v1::RUNNING);
+  CHECK(status.pushes() == 6);
+  CHECK(status.version_staleness().count() == 10);
+  CHECK(status.version_staleness().max() == 1);
+  CHECK(status.seconds() == Approx(1));
+  REQUIRE(status.waiting_for_size() == 1);
+  CHECK(status.waiting_for(0) == "worker:1 (at clock 3) (on ps:1)");
+  CHECK(f.Task("ps:1").state() == "live");
+  CHECK(f.Task("ps:1").incarnation() == 701);
+  f.coordinator->Fail("it ends");
+  CHECK(f.Status().state() == v1::FAILED);
+}
+
+TEST_CASE("A coordinator that goes answers what it had parked") {
+  CoordinatorFixture f(kSync);
+  f.Start();
+  const auto join = f.Join(0);
+  f.coordinator.reset();
+  CHECK(join->times == 1);
+  CHECK(f.ends == 1);
+}
+
+}  // namespace
+}  // namespace weir

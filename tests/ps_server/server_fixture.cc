@@ -1,0 +1,151 @@
+#include "tests/ps_server/server_fixture.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "catch2/catch.hpp"
+#include "common/wire_model.h"
+
+namespace weir {
+
+ServerFixture::ServerFixture(int64_t elements, uint32_t servers, uint32_t workers)
+    : servers(servers), workers(workers) {
+  config.mutable_consistency()->set_mode(v1::ConsistencyConfig::MODE_SYNC);
+  config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_SGD);
+  config.mutable_optimizer()->set_learning_rate(-1);
+  config.mutable_data()->set_batch_size(8);
+  config.mutable_cluster()->set_lease_seconds(60);
+  model.tensors = {{"w", {elements}, TensorKind::kParameter, Initializer::Zeros()}};
+}
+
+void ServerFixture::Start() {
+  InProcessCluster::Options options;
+  options.config = config;
+  options.servers = servers;
+  options.workers = workers;
+  options.http_port = http_port;
+  auto started = InProcessCluster::Start(std::move(options));
+  REQUIRE(started.ok());
+  cluster = *std::move(started);
+  for (const std::string& address : cluster->addresses()) {
+    const auto channel = grpc::CreateChannel(address, grpc::InsecureChannelCredentials());
+    shards.push_back(v1::ParameterServer::NewStub(channel));
+    controls.push_back(v1::ShardControl::NewStub(channel));
+    if (coordinator == nullptr) coordinator = v1::Coordinator::NewStub(channel);
+  }
+}
+
+std::unique_ptr<grpc::ClientContext> ServerFixture::Context() const {
+  auto context = std::make_unique<grpc::ClientContext>();
+  context->set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  return context;
+}
+
+v1::JoinRequest ServerFixture::JoinRequest(uint32_t rank) const {
+  v1::JoinRequest request;
+  request.set_role(v1::WORKER);
+  request.set_task("worker:" + std::to_string(rank));
+  request.set_rank(rank);
+  request.set_instance(1000 + rank);
+  *request.mutable_model() = ToProto(model);
+  request.set_job_config(config.SerializeAsString());
+  request.set_train_examples(800);
+  for (const std::string& address : cluster->addresses()) request.add_ps_addresses(address);
+  return request;
+}
+
+void ServerFixture::Join() {
+  members.resize(workers);
+  std::vector<grpc::Status> statuses(workers);
+  std::vector<std::thread> threads;
+  for (uint32_t rank = 0; rank < workers; ++rank) {
+    threads.emplace_back([this, rank, &statuses] {
+      const auto context = Context();
+      statuses[rank] = coordinator->Join(context.get(), JoinRequest(rank), &members[rank]);
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  for (const grpc::Status& status : statuses) {
+    INFO(status.error_message());
+    REQUIRE(status.ok());
+  }
+  caller.set_worker(0);
+  caller.set_incarnation(members[0].incarnation());
+  caller.set_epoch(members[0].membership().epoch());
+  caller.set_model_hash(members[0].model_hash());
+  base = Pull(nullptr);
+}
+
+v1::Version ServerFixture::Pull(std::vector<float>* weights) {
+  v1::PullRequest request;
+  *request.mutable_caller() = caller;
+  request.set_clock(clock);
+  const auto context = Context();
+  const auto stream = shards[0]->Pull(context.get(), request);
+  v1::PullReply reply;
+  v1::Version version;
+  std::string bytes;
+  for (int i = 0; stream->Read(&reply); ++i) {
+    if (i == 0) {
+      CHECK(reply.outcome() == v1::OK);
+      version = reply.version();
+    }
+    CHECK(reply.first() * sizeof(float) == bytes.size());
+    bytes += reply.weights();
+  }
+  const grpc::Status status = stream->Finish();
+  INFO(status.error_message());
+  REQUIRE(status.ok());
+  if (weights != nullptr) {
+    weights->resize(bytes.size() / sizeof(float));
+    std::memcpy(weights->data(), bytes.data(), bytes.size());
+  }
+  return version;
+}
+
+v1::PushRequest ServerFixture::Header() const {
+  v1::PushRequest header;
+  *header.mutable_caller() = caller;
+  header.set_clock(clock);
+  header.set_batch_plus_one(clock + 1);
+  header.set_examples(8);
+  *header.mutable_base() = base;
+  header.set_elements(model.elements());
+  return header;
+}
+
+std::vector<v1::PushRequest> ServerFixture::Chunks() const {
+  constexpr int64_t kChunk = (1 << 20) / sizeof(float);
+  std::vector<v1::PushRequest> chunks;
+  for (int64_t first = 0; first < model.elements(); first += kChunk) {
+    v1::PushRequest& chunk = chunks.emplace_back();
+    if (first == 0) chunk = Header();
+    chunk.set_first(first);
+    const std::vector<float> ones(std::min(kChunk, model.elements() - first), 1);
+    chunk.set_gradient(ones.data(), ones.size() * sizeof(float));
+  }
+  return chunks;
+}
+
+void ServerFixture::TrainStep() {
+  v1::PushReply reply;
+  const auto context = Context();
+  const auto stream = shards[0]->Push(context.get(), &reply);
+  for (const v1::PushRequest& chunk : Chunks()) REQUIRE(stream->Write(chunk));
+  stream->WritesDone();
+  const grpc::Status status = stream->Finish();
+  INFO(status.error_message());
+  REQUIRE(status.ok());
+  REQUIRE(reply.outcome() == v1::OK);
+  ++clock;
+  std::vector<float> weights;
+  base = Pull(&weights);
+  CHECK(base.count() == clock);
+  // Not the vectors themselves: Catch would print them.
+  const bool one_more = weights == std::vector<float>(model.elements(), static_cast<float>(clock));
+  CHECK(one_more);
+}
+
+}  // namespace weir

@@ -1,0 +1,53 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/model_spec.h"
+#include "local/in_process_cluster.h"
+#include "proto/coordinator.grpc.pb.h"
+#include "proto/parameter_server.grpc.pb.h"
+#include "proto/shard_control.grpc.pb.h"
+
+namespace weir {
+
+// Servers inside this process, and plain gRPC stubs to them: any language's client, as far as the servers
+// can tell. Every call has a deadline of 20 seconds.
+class ServerFixture {
+ public:
+  // One tensor "w" of zeros, SGD at rate -1 with gradients of ones: each step adds one to every weight.
+  explicit ServerFixture(int64_t elements = 40, uint32_t servers = 1, uint32_t workers = 1);
+
+  // Starts the servers.
+  void Start();
+  std::unique_ptr<grpc::ClientContext> Context() const;
+  v1::JoinRequest JoinRequest(uint32_t rank = 0) const;
+  // Starts the job: all workers join at once.
+  void Join();
+  // The header of worker 0's push at its next clock.
+  v1::PushRequest Header() const;
+  // Header and bytes of the chunks of that push.
+  std::vector<v1::PushRequest> Chunks() const;
+  // Pushes as it should be, and pulls: fails the test unless the version is the next one. One server.
+  void TrainStep();
+  // Of the shard's weights at the open step.
+  v1::Version Pull(std::vector<float>* weights);
+
+  v1::JobConfig config;
+  ModelSpec model;
+  uint32_t servers, workers;
+  int http_port = -1;
+  std::unique_ptr<InProcessCluster> cluster;
+  std::vector<std::unique_ptr<v1::ParameterServer::Stub>> shards;
+  std::vector<std::unique_ptr<v1::ShardControl::Stub>> controls;
+  std::unique_ptr<v1::Coordinator::Stub> coordinator;
+  std::vector<v1::JoinReply> members;
+  v1::Caller caller;  // worker 0
+  v1::Version base;   // of shard 0
+  uint64_t clock = 0;
+};
+
+}  // namespace weir

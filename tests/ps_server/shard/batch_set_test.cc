@@ -1,0 +1,42 @@
+#include "ps_server/shard/batch_set.h"
+
+#include <set>
+
+#include "catch2/catch.hpp"
+#include "common/random.h"
+
+namespace weir {
+namespace {
+
+TEST_CASE("A batch set agrees with a plain set, in any order") {
+  for (uint64_t seed = 0; seed < 30; ++seed) {
+    RandomStream random(RandomKey(seed, "batches"), 0);
+    BatchSet set;
+    std::set<uint64_t> plain;
+    for (int i = 0; i < 200; ++i) {
+      const uint64_t batch = random.NextBelow(120);
+      REQUIRE(set.Contains(batch) == (plain.count(batch) > 0));
+      set.Insert(batch);
+      plain.insert(batch);
+    }
+    size_t intervals = 0;
+    for (uint64_t batch = 0; batch < 121; ++batch) {
+      REQUIRE(set.Contains(batch) == (plain.count(batch) > 0));
+      if (plain.count(batch) > 0 && plain.count(batch + 1) == 0) ++intervals;
+    }
+    REQUIRE(set.intervals() == intervals);
+  }
+}
+
+TEST_CASE("A batch set of a long job done roughly in order stays small") {
+  BatchSet set;
+  for (uint64_t first = 0; first < 100000; first += 4) {
+    for (uint64_t i : {2, 0, 3, 1}) set.Insert(first + i);
+    REQUIRE(set.intervals() == 1);
+  }
+  CHECK(set.Contains(99999));
+  CHECK_FALSE(set.Contains(100000));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,191 @@
+#include "tests/ps_server/shard/shard_fixture.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/wire_model.h"
+#include "ps_server/optimizer/kernels.h"
+
+namespace weir {
+
+ShardFixture::ShardFixture(v1::ConsistencyConfig::Mode mode, uint32_t staleness) {
+  config.mutable_consistency()->set_mode(mode);
+  if (mode == v1::ConsistencyConfig::MODE_BOUNDED) config.mutable_consistency()->set_staleness(staleness);
+  config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_SGD);
+  config.mutable_optimizer()->set_learning_rate(-1);
+  config.mutable_cluster()->set_wait_seconds(60);
+  config.mutable_data()->set_batch_size(8);
+  model.tensors = {{"w", {40}, TensorKind::kParameter, Initializer::Zeros()}};
+  install.set_shard(0);
+  install.set_num_shards(1);
+  install.set_workers(2);
+  install.set_parts(2);
+  install.set_total_batches(2000);
+  install.set_total_examples(16000);
+  install.set_total_steps(1000);
+}
+
+Shard& ShardFixture::Create() {
+  Shard::Options options;
+  options.config = config;
+  options.incarnation = kIncarnation;
+  options.clock = &clock;
+  options.threads = &threads;
+  options.kernels = &BestKernels();
+  shard = std::make_unique<Shard>(std::move(options));
+  shard->SetReporter([this](v1::ShardReport report) { reports_.push_back(std::move(report)); });
+  return *shard;
+}
+
+void ShardFixture::Start() {
+  Create();
+  *install.mutable_model() = ToProto(model);
+  install.set_job_config(config.SerializeAsString());
+  v1::ControlMessage message;
+  *message.mutable_install() = install;
+  shard->Control(message);
+  const auto installed = Reports(v1::ShardReport::kInstalled);
+  REQUIRE(installed.size() == 1);
+  REQUIRE(installed[0].installed().error() == "");
+  Members(1, {{0}, {1}});
+}
+
+void ShardFixture::Members(uint64_t epoch, const std::vector<TestMember>& members) {
+  v1::ControlMessage message;
+  v1::Membership& membership = *message.mutable_membership()->mutable_membership();
+  membership.set_epoch(epoch);
+  for (const TestMember& m : members) {
+    v1::Member* member = membership.add_members();
+    member->set_worker(m.worker);
+    member->set_incarnation(m.incarnation == 0 ? 100 + m.worker : m.incarnation);
+    member->set_task("worker:" + std::to_string(m.worker));
+    member->set_start_clock(m.start_clock);
+    member->set_joining(m.joining);
+    member->set_idle(m.idle);
+  }
+  shard->Control(message);
+}
+
+void ShardFixture::Commit(uint64_t step, const std::vector<uint32_t>& parts) {
+  v1::ControlMessage message;
+  message.mutable_commit()->set_step(step);
+  for (uint32_t part : parts) message.mutable_commit()->add_parts(part);
+  shard->Control(message);
+}
+
+void ShardFixture::Pin(uint64_t pin, double lease_seconds) {
+  v1::ControlMessage message;
+  message.mutable_pin()->set_pin(pin);
+  message.mutable_pin()->set_lease_seconds(lease_seconds);
+  shard->Control(message);
+}
+
+void ShardFixture::Shutdown(const std::string& failure) {
+  v1::ControlMessage message;
+  message.mutable_shutdown()->set_failure(failure);
+  shard->Control(message);
+}
+
+v1::ShardStats ShardFixture::Stats() {
+  v1::ControlMessage message;
+  message.mutable_ping()->set_sequence(5);
+  shard->Control(message);
+  const auto stats = Reports(v1::ShardReport::kStats);
+  REQUIRE(stats.size() == 1);
+  REQUIRE(stats[0].stats().sequence() == 5);
+  return stats[0].stats();
+}
+
+v1::Caller ShardFixture::CallerOf(uint32_t worker, uint64_t epoch) const {
+  v1::Caller caller;
+  caller.set_worker(worker);
+  caller.set_incarnation(100 + worker);
+  caller.set_epoch(epoch);
+  caller.set_model_hash(model.Hash());
+  return caller;
+}
+
+v1::PushRequest ShardFixture::Header(const TestPush& push) {
+  v1::PushRequest header;
+  *header.mutable_caller() = CallerOf(push.worker, push.epoch);
+  if (push.incarnation != 0) header.mutable_caller()->set_incarnation(push.incarnation);
+  header.set_clock(push.clock);
+  header.set_part(push.part);
+  if (sync()) {
+    const uint64_t batch = push.clock * install.parts() + push.part;
+    const uint64_t first = batch * config.data().batch_size();
+    const uint64_t left = first < install.total_examples() ? install.total_examples() - first : 0;
+    header.set_batch_plus_one(push.batch.value_or(batch) + 1);
+    header.set_examples(push.examples.value_or(std::clamp<uint64_t>(left, 1, config.data().batch_size())));
+    header.mutable_base()->set_count(push.base.value_or(push.clock));
+  } else {
+    header.set_batch_plus_one(push.batch.has_value() ? *push.batch + 1 : 0);
+    header.set_examples(push.examples.value_or(1));
+    header.mutable_base()->set_count(push.base.value_or(shard->counters().version.load()));
+  }
+  header.mutable_base()->set_incarnation(push.base_incarnation.value_or(kIncarnation));
+  header.set_elements(shard->elements());
+  return header;
+}
+
+PushAnswer ShardFixture::PushHeader(const v1::PushRequest& header, const TestPush& push) {
+  absl::StatusOr<Slab> slab = shard->Admit(header);
+  REQUIRE(slab.ok());
+  ArrivedPush arrived;
+  arrived.header = header;
+  arrived.gradient = *std::move(slab);
+  std::fill_n(arrived.gradient.get(), shard->elements(), push.value);
+  if (push.bad_element.has_value()) {
+    arrived.gradient.get()[*push.bad_element] = std::numeric_limits<float>::quiet_NaN();
+    arrived.non_finite = *push.bad_element;
+  }
+  auto answer = std::make_shared<Answer<v1::PushReply>>();
+  shard->Push(std::move(arrived), Keep(answer));
+  return answer;
+}
+
+PushAnswer ShardFixture::Push(const TestPush& push) { return PushHeader(Header(push), push); }
+
+PullAnswerPtr ShardFixture::PullRequest(const v1::PullRequest& request) {
+  auto answer = std::make_shared<Answer<PullAnswer>>();
+  shard->Pull(request, Keep(answer));
+  return answer;
+}
+
+PullAnswerPtr ShardFixture::Pull(uint32_t worker, uint64_t clock, uint64_t epoch) {
+  v1::PullRequest request;
+  *request.mutable_caller() = CallerOf(worker, epoch);
+  request.set_clock(clock);
+  return PullRequest(request);
+}
+
+std::shared_ptr<const ShardVersion> ShardFixture::Newest() {
+  Pin(++last_pin_, 1);
+  v1::PullRequest request;
+  *request.mutable_caller() = CallerOf(0);
+  request.set_pin(last_pin_);
+  const PullAnswerPtr answer = PullRequest(request);
+  v1::ControlMessage unpin;
+  unpin.mutable_unpin()->set_pin(last_pin_);
+  shard->Control(unpin);
+  REQUIRE(answer->there());
+  REQUIRE(answer->value->ok());
+  REQUIRE(answer->reply().version != nullptr);
+  return answer->reply().version;
+}
+
+std::vector<float> ShardFixture::Weights() {
+  const auto version = Newest();
+  return {version->weights.get(), version->weights.get() + shard->elements()};
+}
+
+std::vector<v1::ShardReport> ShardFixture::Reports(v1::ShardReport::ReportCase kind) {
+  std::vector<v1::ShardReport> out, rest;
+  for (v1::ShardReport& report : reports_) {
+    (report.report_case() == kind ? out : rest).push_back(std::move(report));
+  }
+  reports_ = std::move(rest);
+  return out;
+}
+
+}  // namespace weir

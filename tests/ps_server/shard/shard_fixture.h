@@ -1,0 +1,90 @@
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "common/clock.h"
+#include "common/model_spec.h"
+#include "common/thread_pool.h"
+#include "ps_server/shard/shard.h"
+#include "tests/ps_server/answer.h"
+
+namespace weir {
+
+using PushAnswer = AnswerPtr<v1::PushReply>;
+using PullAnswerPtr = AnswerPtr<PullAnswer>;
+
+struct TestMember {
+  uint32_t worker;
+  uint64_t incarnation = 0;  // 0: 100 + worker
+  uint64_t start_clock = 0;
+  bool joining = false, idle = false;
+};
+
+// One push, with the defaults of a correct one.
+struct TestPush {
+  uint32_t worker = 0;
+  uint64_t clock = 0;
+  uint32_t part = 0;
+  uint64_t incarnation = 0;  // 0: 100 + worker
+  uint64_t epoch = 1;
+  std::optional<uint64_t> batch = std::nullopt;     // default: in sync that of the part, else none is named
+  std::optional<uint64_t> examples = std::nullopt;  // default: in sync those of the part, else 1
+  std::optional<uint64_t> base = std::nullopt;      // default: the shard's version; in sync the clock
+  std::optional<uint64_t> base_incarnation = std::nullopt;  // default: the shard's
+  float value = 1;                                          // of every element
+  std::optional<int64_t> bad_element = std::nullopt;        // is NaN
+};
+
+// A shard of one tensor "w" with 40 zeros (unless told otherwise), with SGD at rate -1 (so that a gradient of
+// ones adds one to every weight), two workers, a clock that stands still, and everything on the test's
+// thread.
+class ShardFixture {
+ public:
+  static constexpr uint64_t kIncarnation = 77;
+
+  explicit ShardFixture(v1::ConsistencyConfig::Mode mode, uint32_t staleness = 0);
+
+  // Before Install().
+  v1::JobConfig config;
+  ModelSpec model;
+  v1::Install install;
+
+  // The shard, without a model.
+  Shard& Create();
+  // With its model and its members 0 and 1 under epoch 1.
+  void Start();
+  void Control(const v1::ControlMessage& message) { shard->Control(message); }
+  void Members(uint64_t epoch, const std::vector<TestMember>& members);
+  void Commit(uint64_t step, const std::vector<uint32_t>& parts);
+  void Pin(uint64_t pin, double lease_seconds);
+  void Shutdown(const std::string& failure);
+  v1::ShardStats Stats();
+
+  PushAnswer Push(const TestPush& push);
+  // With the header as it is.
+  PushAnswer PushHeader(const v1::PushRequest& header, const TestPush& push);
+  v1::PushRequest Header(const TestPush& push);
+  PullAnswerPtr Pull(uint32_t worker, uint64_t clock, uint64_t epoch = 1);
+  PullAnswerPtr PullRequest(const v1::PullRequest& request);
+  v1::Caller CallerOf(uint32_t worker, uint64_t epoch = 1) const;
+  // The newest version, from behind the scenes: through a pin.
+  std::shared_ptr<const ShardVersion> Newest();
+  std::vector<float> Weights();
+
+  // Reports since the last call, of one kind.
+  std::vector<v1::ShardReport> Reports(v1::ShardReport::ReportCase kind);
+
+  ManualClock clock;
+  ThreadPool threads{1};
+  std::unique_ptr<Shard> shard;
+
+ private:
+  bool sync() const { return config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC; }
+  std::vector<v1::ShardReport> reports_;
+  uint64_t last_pin_ = 1000;
+};
+
+}  // namespace weir
