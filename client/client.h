@@ -141,7 +141,7 @@ class Client {
  public:
   // Enters the job and waits until it may start, at most cluster.start_seconds. After 10 seconds a line in
   // the log says who is missing. InvalidArgument, FailedPrecondition: model, config or data differ from the
-  // job's; names the first difference.
+  // job's; names the first difference. OutOfRange: the job's examples are done already.
   static absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options, const ModelSpec& model);
 
   // Leaves if Leave() was not called. Outstanding calls are cancelled and have ended when it returns. Not to

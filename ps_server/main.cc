@@ -84,6 +84,13 @@ int Run(const Flags& flags) {
                 absl::StrCat("cluster.workers is ", cluster.workers(), ", but the cluster spec lists ",
                              *spec_workers, " workers (the chief included)"));
   }
+  for (const char* job : {"chief", "worker"}) {
+    const auto tasks = me.cluster.jobs().find(job);
+    if (!spec_workers.has_value() || tasks == me.cluster.jobs().end()) continue;
+    for (const auto& [index, where] : tasks->second) {
+      options.worker_names.push_back(absl::StrCat(Task{job, index}.ToString(), " at ", where));
+    }
+  }
   options.workers = cluster.has_workers() ? cluster.workers() : spec_workers.value_or(1);
 
   BlockSignals({SIGINT, SIGTERM});

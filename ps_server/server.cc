@@ -126,6 +126,7 @@ absl::Status ServerImpl::Start() {
     Coordinator::Options coordinator;
     coordinator.config = options_.config;
     coordinator.workers = options_.workers;
+    coordinator.worker_names = options_.worker_names;
     coordinator.shard_addresses = options_.ps_addresses;
     coordinator.open_link = [shard = shard_.get()](uint32_t index, const std::string& address,
                                                    ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
@@ -174,6 +175,10 @@ ServerImpl::~ServerImpl() {
   }
   if (ticker_.joinable()) ticker_.join();
   http_.reset();
+  if (control_ != nullptr) {
+    MutexLock lock(mutex_);
+    control_->Detach(failure_);
+  }
   // Whatever is parked is answered first, since gRPC waits for its calls; the coordinator's links have told
   // the other shards.
   if (shard_ != nullptr) {
@@ -209,7 +214,7 @@ void ServerImpl::Tick() {
         End(absl::StrCat("ps:0 (coordinator) did not attach within ", absl::FormatDuration(start_limit)));
       }
     } else if (now - control_->last_heard() > lease) {
-      End(absl::StrCat("ps:0 (coordinator) was lost: nothing was heard of it for ",
+      End(absl::StrCat(control_->CoordinatorName(), " was lost: nothing was heard of it for ",
                        absl::FormatDuration(now - control_->last_heard())));
     }
   }

@@ -27,6 +27,8 @@ class Server {
     std::vector<std::string> ps_addresses;
     // ps:0: workers that train.
     uint32_t workers = 1;
+    // ps:0: by rank, as messages are to name them: "worker:1 at 10.0.0.1:2222". May be empty.
+    std::vector<std::string> worker_names;
     // Metrics, health and status over HTTP. -1: none; 0: any free port.
     int http_port = -1;
     std::string http_host = "127.0.0.1";

@@ -13,7 +13,7 @@ namespace weir {
 class ShardControlService::Stream final : public grpc::ServerBidiReactor<v1::ControlMessage, v1::ShardReport>,
                                           public std::enable_shared_from_this<Stream> {
  public:
-  Stream(ShardControlService* service, std::string peer) : service_(service), peer_(std::move(peer)) {}
+  explicit Stream(ShardControlService* service) : service_(service) {}
 
   void Begin() {
     self_ = shared_from_this();
@@ -21,6 +21,15 @@ class ShardControlService::Stream final : public grpc::ServerBidiReactor<v1::Con
         [self = shared_from_this()](v1::ShardReport report) { self->Send(std::move(report)); });
     StartRead(&message_);
     StartSendInitialMetadata();  // tells the coordinator that it is attached
+  }
+
+  void Close(const grpc::Status& status) {
+    {
+      MutexLock lock(mutex_);
+      if (closed_) return;
+      closed_ = true;
+    }
+    Finish(status);
   }
 
  private:
@@ -41,10 +50,14 @@ class ShardControlService::Stream final : public grpc::ServerBidiReactor<v1::Con
   void OnReadDone(bool ok) override {
     if (!ok) {
       Close(grpc::Status::OK);
-      service_->End(absl::StrCat("ps:0 (coordinator) at ", peer_, " was lost: its stream ended"));
+      service_->End(absl::StrCat(service_->CoordinatorName(), " was lost: its stream ended"));
       return;
     }
     service_->last_heard_ns_ = absl::ToUnixNanos(service_->options_.clock->Now());
+    if (message_.has_install()) {
+      MutexLock lock(service_->mutex_);
+      service_->coordinator_address_ = message_.install().coordinator_address();
+    }
     const bool shutdown = message_.has_shutdown();
     const std::string failure = message_.shutdown().failure();
     service_->options_.shard->Control(std::move(message_));
@@ -56,19 +69,9 @@ class ShardControlService::Stream final : public grpc::ServerBidiReactor<v1::Con
     StartRead(&message_);
   }
 
-  void Close(const grpc::Status& status) {
-    {
-      MutexLock lock(mutex_);
-      if (closed_) return;
-      closed_ = true;
-    }
-    Finish(status);
-  }
-
   void OnDone() override { self_.reset(); }
 
   ShardControlService* const service_;
-  const std::string peer_;
   std::shared_ptr<Stream> self_;
   v1::ControlMessage message_;
   Mutex mutex_;
@@ -90,9 +93,27 @@ grpc::ServerBidiReactor<v1::ControlMessage, v1::ShardReport>* ShardControlServic
   }
   last_heard_ns_ = absl::ToUnixNanos(options_.clock->Now());
   LogInfo("the coordinator at ", context->peer(), " attached");
-  auto stream = std::make_shared<Stream>(this, context->peer());
+  auto stream = std::make_shared<Stream>(this);
+  {
+    MutexLock lock(mutex_);
+    stream_ = stream;
+  }
   stream->Begin();
   return stream.get();
+}
+
+void ShardControlService::Detach(const std::string& why) {
+  std::shared_ptr<Stream> stream;
+  {
+    MutexLock lock(mutex_);
+    stream = stream_.lock();
+  }
+  if (stream != nullptr) stream->Close({grpc::StatusCode::UNAVAILABLE, why});
+}
+
+std::string ShardControlService::CoordinatorName() const {
+  MutexLock lock(mutex_);
+  return absl::StrCat("ps:0 (coordinator)", coordinator_address_.empty() ? "" : " at ", coordinator_address_);
 }
 
 void ShardControlService::End(const std::string& failure) {

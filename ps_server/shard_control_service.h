@@ -3,6 +3,7 @@
 #include <atomic>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "absl/time/time.h"
@@ -28,9 +29,14 @@ class ShardControlService final : public v1::ShardControl::CallbackService {
   grpc::ServerBidiReactor<v1::ControlMessage, v1::ShardReport>* Attach(
       grpc::CallbackServerContext* context) override;
 
+  // Ends the coordinator's stream, if there is one, and tells it why.
+  void Detach(const std::string& why);
+
   // When the coordinator was last heard; absl::InfinitePast() before it attached.
   absl::Time last_heard() const { return absl::FromUnixNanos(last_heard_ns_.load()); }
   bool attached() const { return attached_.load(); }
+  // "ps:0 (coordinator) at 10.0.0.1:2222"
+  std::string CoordinatorName() const;
 
  private:
   class Stream;
@@ -40,6 +46,10 @@ class ShardControlService final : public v1::ShardControl::CallbackService {
   std::atomic<bool> attached_{false};
   std::atomic<bool> ended_{false};
   std::atomic<int64_t> last_heard_ns_{0};
+  mutable Mutex mutex_;
+  std::weak_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
+  // As its Install says.
+  std::string coordinator_address_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace weir

@@ -43,7 +43,6 @@ int ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kOutOfRange:
       return kExitConfig;
     default:
       return kExitInternal;
@@ -102,7 +101,12 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     options.servers = local->addresses();
   }
   {
-    WEIR_ASSIGN_OR_RETURN(const auto client, Client::Join(options, model->spec()));
+    auto joined = Client::Join(options, model->spec());
+    if (absl::IsOutOfRange(joined.status())) {
+      LogInfo(joined.status().message());
+      return absl::OkStatus();
+    }
+    WEIR_ASSIGN_OR_RETURN(const auto client, std::move(joined));
     absl::Status status = Work(config, options.reader, data, model.get(), client.get());
     const absl::Status left = client->Leave(std::string(status.message()));
     if (!status.ok()) return status;

@@ -185,6 +185,7 @@ void Coordinator::Install() {
     install.set_total_steps(total_steps_);
     install.set_total_batches(total_batches_);
     install.set_total_examples(total_examples_);
+    install.set_coordinator_address(addresses_[0]);
     shards_[shard].link->Send(message);
   }
 }

@@ -41,6 +41,8 @@ class Coordinator {
     v1::JobConfig config;
     // Workers that train, as the config or the cluster spec says; 0: as many as min_workers or one.
     uint32_t workers = 1;
+    // By rank, as messages are to name them: "worker:1 at 10.0.0.1:2222". May be short or empty.
+    std::vector<std::string> worker_names;
     // Of all shards, this process's first. One entry: learn them from the first worker that joins.
     std::vector<std::string> shard_addresses;
     // Outlives the coordinator.

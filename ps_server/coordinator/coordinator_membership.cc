@@ -26,9 +26,8 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 
 void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
   if (state_ == v1::FAILED) return done(absl::AbortedError(failure_));
-  if (over()) return done(absl::FailedPreconditionError("the job is done"));
-  if (state_ == v1::DRAINING && request.role() == v1::WORKER) {
-    return done(absl::FailedPreconditionError("the job's examples are done; it takes no more workers"));
+  if (over() || (state_ == v1::DRAINING && request.role() == v1::WORKER)) {
+    return done(absl::OutOfRangeError("the job's examples are done; there is nothing left to do"));
   }
   // The same Join again?
   for (WaitingJoin& join : waiting_) {
@@ -295,7 +294,12 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request) {
   const auto member = members_.find(caller.worker());
   if (member != members_.end() && member->second.incarnation == caller.incarnation()) {
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
+    const std::string task = member->second.task;
     RemoveMember(caller.worker(), request.done() ? "" : absl::StrCat("it gave up: ", request.reason()));
+    // One that was lost may be started again; one that gave up for a reason would give up again.
+    if (!request.done() && state_ == v1::RUNNING && members_.empty() && waiting_.empty()) {
+      FailJob(absl::StrCat(task, " gave up and no other worker is live: ", request.reason()));
+    }
     return;
   }
   const auto reader = readers_.find(caller.worker());

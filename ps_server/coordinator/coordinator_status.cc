@@ -133,7 +133,9 @@ std::vector<std::string> Coordinator::WaitingFor() const {
     for (const auto& [rank, member] : members_) here.insert(rank);
     if (here.size() < needed_workers()) {
       for (uint32_t rank = 0; rank < options_.workers; ++rank) {
-        if (here.count(rank) == 0) names.push_back(absl::StrCat("the worker of rank ", rank));
+        if (here.count(rank) > 0) continue;
+        names.push_back(rank < options_.worker_names.size() ? options_.worker_names[rank]
+                                                            : absl::StrCat("the worker of rank ", rank));
       }
     }
   } else if (state_ == v1::RUNNING) {
