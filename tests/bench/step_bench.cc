@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -16,6 +17,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
 #include "common/config/job_config.h"
+#include "common/process.h"
 #include "local/in_process_cluster.h"
 
 namespace weir {
@@ -97,6 +99,7 @@ absl::Status Run(const Flags& flags) {
 }  // namespace weir
 
 int main(int argc, char** argv) {
+  if (std::getenv("NOTUNE") == nullptr) weir::KeepFreedMemory();
   weir::Flags flags;
   CLI::App app("Push, apply, pull: the time of a step without its arithmetic.");
   app.add_option("--elements", flags.elements, "Floats of the model")->check(CLI::PositiveNumber);
