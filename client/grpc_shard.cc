@@ -6,7 +6,9 @@
 #include "absl/strings/str_cat.h"
 #include "client/grpc_call.h"
 #include "client/grpc_channel.h"
-#include "proto/parameter_server.grpc.pb.h"
+#include "common/grpc_payload.h"
+#include "common/status_macros.h"
+#include "grpcpp/generic/generic_stub.h"
 
 namespace weir {
 
@@ -20,7 +22,8 @@ struct GrpcShard::Impl {
   const CallLimits limits;
   // Replaced by Connect() alone, before the first exchange.
   std::shared_ptr<grpc::Channel> channel = MakeChannel(address, limits.unreachable);
-  std::unique_ptr<v1::ParameterServer::Stub> stub = v1::ParameterServer::NewStub(channel);
+  // Of bytes, not of messages: tensors travel in slices of their own memory.
+  std::unique_ptr<grpc::GenericStub> stub = std::make_unique<grpc::GenericStub>(channel);
 
   int64_t elements() const { return tensors.partition().shard_elements(index); }
   v1::Caller CallerNow() const {
@@ -34,12 +37,16 @@ namespace {
 
 // The wire's limit is 1 MiB.
 constexpr int64_t kChunkElements = (1 << 20) / sizeof(float);
+// A slice of the caller's memory costs gRPC about as much as copying so many bytes.
+constexpr int64_t kWorthBorrowing = 4096;
+// How often a call that has ended looks whether gRPC still holds slices of the caller's memory.
+constexpr std::chrono::microseconds kLoanPoll{200};
 
 bool IsKnown(v1::Outcome outcome) {
   return v1::Outcome_IsValid(outcome) && outcome != v1::OUTCOME_UNSPECIFIED;
 }
 
-// What an exchange asks and has been answered so far. Its reactors below move the bytes of one try each.
+// What an exchange asks and has been answered so far. A stream below moves the bytes of one try.
 //
 // Reactors run on several threads of gRPC, though never two callbacks of one direction at once. Their mutexes
 // order these callbacks for those (like ThreadSanitizer) who cannot see how gRPC does.
@@ -53,20 +60,24 @@ class ExchangeCall final : public GrpcCall {
         pull_(std::move(pull)),
         done_(std::move(done)) {}
 
-  // For the reactors.
+  // For the streams.
 
-  // Fills in the chunk at local position `first`, and returns where the next one starts.
-  int64_t FillChunk(int64_t first, v1::PushRequest* request) const;
+  // The message at local position `first`, and where the next one starts. Slices of the gradient count in
+  // `loans` until gRPC lets them go.
+  grpc::ByteBuffer MakeChunk(int64_t first, const std::shared_ptr<std::atomic<int>>& loans,
+                             int64_t* next) const;
+  grpc::ByteBuffer MakePullRequest() const;
   int64_t elements() const { return shard_.elements(); }
-  // The replies in their order. An error ends the call.
-  absl::Status TakePush(v1::PushReply* reply);
-  absl::Status TakePull(v1::PullReply* reply);
+  // The next reply. An error ends the call.
+  absl::Status TakeReply(const grpc::ByteBuffer& message, bool exchange);
   // The stream of a try has ended.
   void StreamDone(const absl::Status& broken, const grpc::Status& status);
 
  private:
   void StartTry(grpc::ClientContext* context) override;
   void Finish(const absl::Status& status) override;
+  absl::Status TakePush(v1::PushReply reply);
+  absl::Status TakePull(const SplitMessage& message);
   bool PullComplete() const;
   absl::Status Broken(const std::string& problem) const {
     return absl::InternalError(absl::StrCat("in answer to ", what(), " it ", problem));
@@ -84,109 +95,18 @@ class ExchangeCall final : public GrpcCall {
   int64_t received_ = 0;
 };
 
-// Sends the chunks of a push one after another.
-class ChunkWriter {
+// One try: sends the request, or the chunks of a push one after another, and takes the replies. All three
+// RPCs are bidirectional streams to it; gRPC's wire knows no difference.
+class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
-  explicit ChunkWriter(const ExchangeCall& call) : call_(call) { next_ = call.FillChunk(0, &request_); }
-  const v1::PushRequest* request() const { return &request_; }
-  bool last() const { return next_ == call_.elements(); }
-  // After request() has been written, and not last().
-  void Advance() {
-    request_.Clear();
-    next_ = call_.FillChunk(next_, &request_);
-  }
-
- private:
-  const ExchangeCall& call_;
-  v1::PushRequest request_;
-  int64_t next_;
-};
-
-class PullTry final : public grpc::ClientReadReactor<v1::PullReply> {
- public:
-  PullTry(std::shared_ptr<ExchangeCall> call, v1::ParameterServer::Stub* stub, grpc::ClientContext* context,
-          v1::PullRequest request)
-      : call_(std::move(call)), context_(context), request_(std::move(request)) {
-    MutexLock lock(mutex_);
-    stub->async()->Pull(context_, &request_, this);
-    StartRead(&reply_);
-    StartCall();
-  }
-
-  void OnReadDone(bool ok) override {
-    MutexLock lock(mutex_);
-    if (!ok) return;
-    broken_ = call_->TakePull(&reply_);
-    if (!broken_.ok()) {
-      context_->TryCancel();
-    } else {
-      StartRead(&reply_);
-    }
-  }
-
-  void OnDone(const grpc::Status& status) override {
-    const std::unique_ptr<PullTry> self(this);
-    mutex_.Lock();
-    const absl::Status broken = broken_;
-    mutex_.Unlock();
-    call_->StreamDone(broken, status);
-  }
-
- private:
-  const std::shared_ptr<ExchangeCall> call_;
-  grpc::ClientContext* const context_;
-  const v1::PullRequest request_;
-  Mutex mutex_;
-  v1::PullReply reply_;
-  absl::Status broken_ ABSL_GUARDED_BY(mutex_);
-};
-
-class PushTry final : public grpc::ClientWriteReactor<v1::PushRequest> {
- public:
-  PushTry(std::shared_ptr<ExchangeCall> call, v1::ParameterServer::Stub* stub, grpc::ClientContext* context)
-      : call_(std::move(call)), writer_(*call_) {
-    MutexLock lock(mutex_);
-    stub->async()->Push(context, &reply_, this);
-    Write();
-    StartCall();
-  }
-
-  void OnWriteDone(bool ok) override {
-    MutexLock lock(mutex_);
-    // Not ok: the shard has answered before it had all, or is gone; OnDone() tells.
-    if (!ok || writer_.last()) return;
-    writer_.Advance();
-    Write();
-  }
-
-  void OnDone(const grpc::Status& status) override {
-    const std::unique_ptr<PushTry> self(this);
-    call_->StreamDone(status.ok() ? call_->TakePush(&reply_) : absl::OkStatus(), status);
-  }
-
- private:
-  void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    if (writer_.last()) {
-      StartWriteLast(writer_.request(), grpc::WriteOptions());
-    } else {
-      StartWrite(writer_.request());
-    }
-  }
-
-  const std::shared_ptr<ExchangeCall> call_;
-  Mutex mutex_;
-  ChunkWriter writer_ ABSL_GUARDED_BY(mutex_);
-  v1::PushReply reply_;
-};
-
-class PushPullTry final : public grpc::ClientBidiReactor<v1::PushRequest, v1::PushPullReply> {
- public:
-  PushPullTry(std::shared_ptr<ExchangeCall> call, v1::ParameterServer::Stub* stub,
-              grpc::ClientContext* context)
-      : call_(std::move(call)), context_(context), writer_(*call_) {
+  Stream(std::shared_ptr<ExchangeCall> call, grpc::GenericStub* stub, grpc::ClientContext* context, bool push,
+         bool pull)
+      : call_(std::move(call)), context_(context), push_(push), exchange_(push && pull) {
     MutexLock reading(read_mutex_);
     MutexLock writing(write_mutex_);
-    stub->async()->PushPull(context_, this);
+    stub->PrepareBidiStreamingCall(
+        context_, absl::StrCat("/weir.v1.ParameterServer/", push ? "Push" : "", pull ? "Pull" : ""),
+        grpc::StubOptions(), this);
     StartRead(&reply_);
     Write();
     StartCall();
@@ -194,24 +114,15 @@ class PushPullTry final : public grpc::ClientBidiReactor<v1::PushRequest, v1::Pu
 
   void OnWriteDone(bool ok) override {
     MutexLock lock(write_mutex_);
-    if (!ok || writer_.last()) return;
-    writer_.Advance();
-    Write();
+    // Not ok: the shard has answered before it had all, or is gone; OnDone() tells.
+    if (ok && !last_) Write();
   }
 
   void OnReadDone(bool ok) override {
     MutexLock lock(read_mutex_);
     if (!ok) return;
-    switch (reply_.reply_case()) {
-      case v1::PushPullReply::kPush:
-        broken_ = call_->TakePush(reply_.mutable_push());
-        break;
-      case v1::PushPullReply::kPull:
-        broken_ = call_->TakePull(reply_.mutable_pull());
-        break;
-      default:
-        broken_ = absl::InternalError("a reply of an exchange holds neither push nor pull");
-    }
+    broken_ = call_->TakeReply(reply_, exchange_);
+    reply_.Clear();
     if (!broken_.ok()) {
       context_->TryCancel();
     } else {
@@ -220,103 +131,167 @@ class PushPullTry final : public grpc::ClientBidiReactor<v1::PushRequest, v1::Pu
   }
 
   void OnDone(const grpc::Status& status) override {
-    const std::unique_ptr<PushPullTry> self(this);
-    read_mutex_.Lock();
-    const absl::Status broken = broken_;
-    read_mutex_.Unlock();
-    call_->StreamDone(broken, status);
+    {
+      MutexLock lock(write_mutex_);
+      request_.Clear();
+    }
+    status_ = status;
+    End();
   }
 
  private:
   void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) {
-    if (writer_.last()) {
-      StartWriteLast(writer_.request(), grpc::WriteOptions());
+    if (push_) {
+      request_ = call_->MakeChunk(next_, loans_, &next_);
+      last_ = next_ == call_->elements();
     } else {
-      StartWrite(writer_.request());
+      request_ = call_->MakePullRequest();
+      last_ = true;
     }
+    if (last_) {
+      StartWriteLast(&request_, grpc::WriteOptions());
+    } else {
+      StartWrite(&request_);
+    }
+  }
+
+  // The caller may free its tensors when the call has ended: not before gRPC has let go of them, which it
+  // nearly always has, unless the call was cancelled.
+  void End() {
+    if (loans_->load(std::memory_order_acquire) > 0) {
+      alarm_.Set(std::chrono::system_clock::now() + kLoanPoll, [this](bool) { End(); });
+      return;
+    }
+    const std::unique_ptr<Stream> self(this);
+    read_mutex_.Lock();
+    const absl::Status broken = broken_;
+    read_mutex_.Unlock();
+    call_->StreamDone(broken, status_);
   }
 
   const std::shared_ptr<ExchangeCall> call_;
   grpc::ClientContext* const context_;
+  const bool push_, exchange_;
+  const std::shared_ptr<std::atomic<int>> loans_ = std::make_shared<std::atomic<int>>(0);
+  grpc::Alarm alarm_;
+  grpc::Status status_;
   Mutex read_mutex_, write_mutex_;
-  ChunkWriter writer_ ABSL_GUARDED_BY(write_mutex_);
-  v1::PushPullReply reply_;
+  grpc::ByteBuffer request_;
+  int64_t next_ ABSL_GUARDED_BY(write_mutex_) = 0;
+  bool last_ ABSL_GUARDED_BY(write_mutex_) = false;
+  grpc::ByteBuffer reply_;
   absl::Status broken_ ABSL_GUARDED_BY(read_mutex_);
 };
 
 void ExchangeCall::StartTry(grpc::ClientContext* context) {
   auto self = std::static_pointer_cast<ExchangeCall>(shared_from_this());
-  v1::ParameterServer::Stub* const stub = shard_.stub.get();
   pull_started_ = false;
   received_ = 0;
-  // Reactors delete themselves in OnDone().
-  if (push_.has_value() && !push_answered_) {
-    if (pull_.has_value()) {
-      new PushPullTry(std::move(self), stub, context);
-    } else {
-      new PushTry(std::move(self), stub, context);
-    }
-  } else {
-    v1::PullRequest request = pull_->request;
-    *request.mutable_caller() = shard_.CallerNow();
-    new PullTry(std::move(self), stub, context, std::move(request));
-  }
+  // Deletes itself when it has ended.
+  new Stream(std::move(self), shard_.stub.get(), context, push_.has_value() && !push_answered_,
+             pull_.has_value());
 }
 
-int64_t ExchangeCall::FillChunk(int64_t first, v1::PushRequest* request) const {
+grpc::ByteBuffer ExchangeCall::MakeChunk(int64_t first, const std::shared_ptr<std::atomic<int>>& loans,
+                                         int64_t* next) const {
+  v1::PushRequest header;
   if (first == 0) {
-    *request = push_->header;
-    *request->mutable_caller() = shard_.CallerNow();
-    request->set_elements(static_cast<uint64_t>(elements()));
+    header = push_->header;
+    *header.mutable_caller() = shard_.CallerNow();
+    header.set_elements(static_cast<uint64_t>(elements()));
   }
   const int64_t count = std::min(kChunkElements, elements() - first);
-  request->set_first(static_cast<uint64_t>(first));
-  std::string* const bytes = request->mutable_gradient();
-  bytes->resize(static_cast<size_t>(count) * sizeof(float));
-  shard_.tensors.Gather(shard_.index, first, count, push_->gradient, bytes->data());
-  return first + count;
+  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
+  header.set_first(static_cast<uint64_t>(first));
+  *next = first + count;
+
+  std::vector<grpc::Slice> payload;
+  const std::vector<absl::Span<const float>> runs =
+      shard_.tensors.Locate(shard_.index, first, count, push_->gradient);
+  if (static_cast<int64_t>(bytes) >= kWorthBorrowing * static_cast<int64_t>(runs.size())) {
+    for (absl::Span<const float> run : runs) {
+      loans->fetch_add(1, std::memory_order_relaxed);
+      payload.push_back(BorrowedSlice(run.data(), run.size() * sizeof(float),
+                                      std::shared_ptr<const void>(run.data(), [loans](const void*) {
+                                        loans->fetch_sub(1, std::memory_order_release);
+                                      })));
+    }
+  } else if (count > 0) {
+    auto gathered = std::make_shared<std::vector<char>>(bytes);
+    shard_.tensors.Gather(shard_.index, first, count, push_->gradient, gathered->data());
+    payload.push_back(BorrowedSlice(gathered->data(), bytes, gathered));
+  }
+  return MakeMessage(header.SerializeAsString() + PayloadPrefix(bytes), std::move(payload));
 }
 
-absl::Status ExchangeCall::TakePush(v1::PushReply* reply) {
+grpc::ByteBuffer ExchangeCall::MakePullRequest() const {
+  v1::PullRequest request = pull_->request;
+  *request.mutable_caller() = shard_.CallerNow();
+  return MakeMessage(request.SerializeAsString());
+}
+
+absl::Status ExchangeCall::TakeReply(const grpc::ByteBuffer& message, bool exchange) {
+  WEIR_ASSIGN_OR_RETURN(const ReceivedBytes bytes, ReceivedBytes::Take(message));
+  SplitExchangeReply reply;
+  if (exchange) {
+    WEIR_ASSIGN_OR_RETURN(reply, SplitExchange(bytes.pieces()));
+  } else {
+    reply.is_pull = !push_.has_value() || push_answered_;
+    WEIR_ASSIGN_OR_RETURN(reply.message, SplitPayload(bytes.pieces()));
+  }
+  if (reply.is_pull) return TakePull(reply.message);
+  v1::PushReply push;
+  if (!push.ParseFromString(reply.message.head)) return Broken("sent what is not a PushReply");
+  return TakePush(std::move(push));
+}
+
+absl::Status ExchangeCall::TakePush(v1::PushReply reply) {
   if (push_answered_) return Broken("answered the push twice");
-  if (!IsKnown(reply->outcome())) {
-    return Broken(absl::StrCat("sent the outcome ", static_cast<int>(reply->outcome()),
+  if (!IsKnown(reply.outcome())) {
+    return Broken(absl::StrCat("sent the outcome ", static_cast<int>(reply.outcome()),
                                ", which this client does not know"));
   }
-  answer_.push.Swap(reply);
+  answer_.push = std::move(reply);
   push_answered_ = true;
   return absl::OkStatus();
 }
 
-absl::Status ExchangeCall::TakePull(v1::PullReply* reply) {
+absl::Status ExchangeCall::TakePull(const SplitMessage& message) {
+  v1::PullReply reply;
+  if (!reply.ParseFromString(message.head)) return Broken("sent what is not a PullReply");
+  // A serializer that does not put the weights last.
+  const std::string inner = std::move(*reply.mutable_weights());
+  reply.clear_weights();
+  const absl::string_view inner_piece(inner);
+  const bool split = message.payload_bytes > 0 || inner.empty();
+  const absl::Span<const absl::string_view> weights =
+      split ? absl::MakeConstSpan(message.payload) : absl::MakeConstSpan(&inner_piece, 1);
+  const uint64_t bytes = split ? message.payload_bytes : inner.size();
+
   if (push_.has_value() && !push_answered_) return Broken("sent weights before it answered the push");
   const bool header = !pull_started_;
   if (header) {
     pull_started_ = true;
-    if (!IsKnown(reply->outcome())) {
-      return Broken(absl::StrCat("sent the outcome ", static_cast<int>(reply->outcome()),
+    if (!IsKnown(reply.outcome())) {
+      return Broken(absl::StrCat("sent the outcome ", static_cast<int>(reply.outcome()),
                                  ", which this client does not know"));
     }
-    if (reply->outcome() == v1::OK && static_cast<int64_t>(reply->elements()) != elements()) {
-      return Broken(absl::StrCat("said that it has ", reply->elements(),
+    if (reply.outcome() == v1::OK && static_cast<int64_t>(reply.elements()) != elements()) {
+      return Broken(absl::StrCat("said that it has ", reply.elements(),
                                  " elements; by this client's model it has ", elements()));
     }
   }
-  const std::string& bytes = reply->weights();
-  if (!bytes.empty()) {
-    const int64_t count = static_cast<int64_t>(bytes.size() / sizeof(float));
-    if (bytes.size() % sizeof(float) != 0 || static_cast<int64_t>(reply->first()) != received_ ||
+  if (bytes > 0) {
+    const int64_t count = static_cast<int64_t>(bytes / sizeof(float));
+    if (bytes % sizeof(float) != 0 || static_cast<int64_t>(reply.first()) != received_ ||
         count > elements() - received_ || pull_->request.header_only()) {
-      return Broken(absl::StrCat("sent ", bytes.size(), " bytes of weights for position ", reply->first(),
-                                 " after ", received_, " of its ", elements(), " elements"));
+      return Broken(absl::StrCat("sent ", bytes, " bytes of weights for position ", reply.first(), " after ",
+                                 received_, " of its ", elements(), " elements"));
     }
-    shard_.tensors.Scatter(shard_.index, received_, count, bytes.data(), pull_->tensors);
+    shard_.tensors.Scatter(shard_.index, received_, count, weights, pull_->tensors);
     received_ += count;
   }
-  if (header) {
-    reply->clear_weights();
-    answer_.pull.Swap(reply);
-  }
+  if (header) answer_.pull = std::move(reply);
   return absl::OkStatus();
 }
 
@@ -379,7 +354,7 @@ absl::Status GrpcShard::Connect(std::chrono::steady_clock::time_point deadline) 
       return absl::UnavailableError(absl::StrCat(name(), " could not be reached"));
     }
     impl_->channel = MakeChannel(impl_->address, impl_->limits.unreachable);
-    impl_->stub = v1::ParameterServer::NewStub(impl_->channel);
+    impl_->stub = std::make_unique<grpc::GenericStub>(impl_->channel);
   }
 }
 

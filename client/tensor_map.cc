@@ -123,12 +123,38 @@ void TensorMap::Gather(uint32_t shard, int64_t first, int64_t count, const std::
   });
 }
 
-void TensorMap::Scatter(uint32_t shard, int64_t first, int64_t count, const char* bytes,
-                        const std::vector<float*>& tensors) const {
+std::vector<absl::Span<const float>> TensorMap::Locate(uint32_t shard, int64_t first, int64_t count,
+                                                       const std::vector<const float*>& tensors) const {
+  std::vector<absl::Span<const float>> runs;
   Walk(shard, first, count, [&](size_t tensor, int64_t at, int64_t n) {
-    const size_t size = static_cast<size_t>(n) * sizeof(float);
-    std::memcpy(tensors[tensor] + at, bytes, size);
-    bytes += size;
+    const float* const run = tensors[tensor] + at;
+    if (!runs.empty() && runs.back().end() == run) {
+      // Tensors that lie end to end.
+      runs.back() = {runs.back().data(), runs.back().size() + static_cast<size_t>(n)};
+    } else {
+      runs.push_back({run, static_cast<size_t>(n)});
+    }
+  });
+  return runs;
+}
+
+void TensorMap::Scatter(uint32_t shard, int64_t first, int64_t count,
+                        absl::Span<const absl::string_view> pieces,
+                        const std::vector<float*>& tensors) const {
+  size_t piece = 0, offset = 0;
+  Walk(shard, first, count, [&](size_t tensor, int64_t at, int64_t n) {
+    char* to = reinterpret_cast<char*>(tensors[tensor] + at);
+    for (size_t left = static_cast<size_t>(n) * sizeof(float); left > 0;) {
+      const size_t size = std::min(left, pieces[piece].size() - offset);
+      std::memcpy(to, pieces[piece].data() + offset, size);
+      to += size;
+      left -= size;
+      offset += size;
+      if (offset == pieces[piece].size()) {
+        ++piece;
+        offset = 0;
+      }
+    }
   });
 }
 

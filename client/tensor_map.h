@@ -6,6 +6,8 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "client/client.h"
 #include "common/model_spec.h"
 #include "common/partition.h"
@@ -30,11 +32,15 @@ class TensorMap {
   // InvalidArgument: some value is NaN or infinite; names the first. `tensors` is in the model's order.
   absl::Status CheckFinite(const std::vector<const float*>& tensors) const;
 
-  // Copies the local elements [first, first + count) of a shard between the tensors (in the model's order)
-  // and the wire's little-endian bytes.
+  // Copies the local elements [first, first + count) of a shard from the tensors (in the model's order) to
+  // the wire's little-endian bytes.
   void Gather(uint32_t shard, int64_t first, int64_t count, const std::vector<const float*>& tensors,
               char* bytes) const;
-  void Scatter(uint32_t shard, int64_t first, int64_t count, const char* bytes,
+  // The same bytes where they lie, in order.
+  std::vector<absl::Span<const float>> Locate(uint32_t shard, int64_t first, int64_t count,
+                                              const std::vector<const float*>& tensors) const;
+  // The way back, from bytes in pieces of any length and alignment, together count elements.
+  void Scatter(uint32_t shard, int64_t first, int64_t count, absl::Span<const absl::string_view> pieces,
                const std::vector<float*>& tensors) const;
 
  private:

@@ -1,5 +1,6 @@
 #include "common/process.h"
 
+#include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
@@ -20,6 +21,14 @@ sigset_t SetOf(std::initializer_list<int> signals) {
 }
 
 }  // namespace
+
+void KeepFreedMemory() {
+  // Larger blocks are mapped apart, each time anew; 32 MiB is the most that glibc takes. Our own large buffers are pooled.
+  mallopt(M_MMAP_THRESHOLD, 32 << 20);
+  mallopt(M_TRIM_THRESHOLD, 1 << 30);
+  // What the heap grows by, so that it grows seldom.
+  mallopt(M_TOP_PAD, 16 << 20);
+}
 
 void BlockSignals(std::initializer_list<int> signals) {
   const sigset_t set = SetOf(signals);

@@ -6,6 +6,10 @@
 
 namespace weir {
 
+// Makes malloc keep what was freed instead of giving it back to the system and faulting it in again (2 us a page): messages come
+// and go all the time, in the same sizes. First thing in main.
+void KeepFreedMemory();
+
 // Blocks signals in this thread and those it starts, for a SignalWaiter to take. Before the first other
 // thread.
 void BlockSignals(std::initializer_list<int> signals);

@@ -125,6 +125,7 @@ int Run(const Flags& flags) {
 }  // namespace weir
 
 int main(int argc, char** argv) {
+  weir::KeepFreedMemory();
   weir::Flags flags;
   CLI::App app("One parameter server of a Weir job: holds a shard of the weights. ps:0 also coordinates.");
   app.add_option("--config", flags.config, "The job's config (JSON)")->required();

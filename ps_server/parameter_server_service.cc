@@ -6,7 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/grpc_payload.h"
 #include "common/status_macros.h"
+#include "common/wire_codec.h"
 #include "ps_server/grpc_unary_call.h"
 
 namespace weir {
@@ -19,24 +21,37 @@ class PushReceiver {
  public:
   explicit PushReceiver(Shard* shard) : shard_(shard) {}
 
-  // Takes the bytes out of `chunk`. An error ends the push; nothing of it has any effect.
-  absl::Status Take(v1::PushRequest& chunk) {
-    const std::string bytes = std::move(*chunk.mutable_gradient());
-    const uint64_t first = chunk.first();
+  // An error ends the push; nothing of it has any effect.
+  absl::Status Take(const grpc::ByteBuffer& message) {
+    WEIR_ASSIGN_OR_RETURN(const ReceivedBytes bytes, ReceivedBytes::Take(message));
+    WEIR_ASSIGN_OR_RETURN(SplitMessage chunk, SplitPayload(bytes.pieces()));
+    v1::PushRequest header;
+    if (!header.ParseFromString(chunk.head)) return absl::InvalidArgumentError("not a PushRequest");
+    // A serializer that does not put the gradient last.
+    const std::string inner = std::move(*header.mutable_gradient());
+    header.clear_gradient();
+    if (!inner.empty() && chunk.payload_bytes == 0) {
+      chunk.payload.emplace_back(inner);
+      chunk.payload_bytes = inner.size();
+    }
+    const uint64_t first = header.first();
     if (push_.gradient == nullptr) {
-      chunk.clear_gradient();
-      push_.header = std::move(chunk);
+      push_.header = std::move(header);
       WEIR_ASSIGN_OR_RETURN(push_.gradient, shard_->Admit(push_.header));
     }
-    const uint64_t count = bytes.size() / sizeof(float);
-    if (first != received_ || bytes.size() % sizeof(float) != 0 || count > elements() - received_ ||
+    const uint64_t count = chunk.payload_bytes / sizeof(float);
+    if (first != received_ || chunk.payload_bytes % sizeof(float) != 0 || count > elements() - received_ ||
         (count == 0 && !complete())) {
       return absl::InvalidArgumentError(absl::StrCat(
-          "a chunk of ", bytes.size(), " bytes at position ", first, " came when ", received_, " of ",
+          "a chunk of ", chunk.payload_bytes, " bytes at position ", first, " came when ", received_, " of ",
           elements(), " values were there; chunks must follow one another without gaps"));
     }
-    float* target = push_.gradient.get() + received_;
-    std::memcpy(target, bytes.data(), bytes.size());
+    float* const target = push_.gradient.get() + received_;
+    char* to = reinterpret_cast<char*>(target);
+    for (absl::string_view piece : chunk.payload) {
+      std::memcpy(to, piece.data(), piece.size());
+      to += piece.size();
+    }
     const size_t bad = shard_->kernels().first_non_finite(target, count);
     if (bad < count && push_.non_finite < 0) push_.non_finite = static_cast<int64_t>(received_ + bad);
     received_ += count;
@@ -60,29 +75,31 @@ class PushReceiver {
   uint64_t received_ = 0;
 };
 
-// Cuts the answer to one pull into replies. Holds its version until it is gone.
+// Cuts the answer to one pull into messages, whose payloads are references to the version.
 class PullSender {
  public:
   void Start(PullAnswer answer) {
     answer_ = std::move(answer);
     left_ = answer_.version == nullptr ? 0 : static_cast<int64_t>(answer_.header.elements());
   }
-  // The next reply. False: there is none.
-  bool Next(v1::PullReply& reply) {
+  // The next reply, as a PullReply or as the pull of a PushPullReply. False: there is none.
+  bool Next(bool in_exchange, grpc::ByteBuffer* message) {
     if (started_ && left_ == 0) return false;
-    if (started_) {
-      reply.Clear();
-    } else {
-      reply = answer_.header;
-      started_ = true;
-    }
+    v1::PullReply later;
+    v1::PullReply& reply = started_ ? later : answer_.header;
+    started_ = true;
     const int64_t count = std::min(left_, kChunkElements);
+    const uint64_t bytes = static_cast<uint64_t>(count) * sizeof(float);
+    reply.set_first(position_);
+    std::string head = reply.SerializeAsString() + PayloadPrefix(bytes);
+    if (in_exchange) head = NestedPrefix(v1::PushPullReply::kPullFieldNumber, head.size() + bytes) + head;
+    std::vector<grpc::Slice> payload;
     if (count > 0) {
-      reply.set_first(position_);
-      reply.set_weights(answer_.version->weights.get() + position_, count * sizeof(float));
+      payload.push_back(BorrowedSlice(answer_.version->weights.get() + position_, bytes, answer_.version));
       position_ += count;
       left_ -= count;
     }
+    *message = MakeMessage(head, std::move(payload));
     return true;
   }
 
@@ -95,10 +112,15 @@ class PullSender {
 // The reactors own themselves: they go in OnDone, after Finish. Shard answers each call once, so Finish
 // always comes.
 
-class PullCall final : public grpc::ServerWriteReactor<v1::PullReply> {
+class PullCall final : public grpc::ServerWriteReactor<grpc::ByteBuffer> {
  public:
-  PullCall(Shard* shard, const v1::PullRequest& request) {
-    shard->Pull(request, [this](absl::StatusOr<PullAnswer> answer) {
+  PullCall(Shard* shard, const grpc::ByteBuffer& message) {
+    absl::StatusOr<v1::PullRequest> request = ParseMessage<v1::PullRequest>(message);
+    if (!request.ok()) {
+      Finish(ToGrpc(request.status()));
+      return;
+    }
+    shard->Pull(*std::move(request), [this](absl::StatusOr<PullAnswer> answer) {
       if (!answer.ok()) return Finish(ToGrpc(answer.status()));
       sender_.Start(*std::move(answer));
       Continue();
@@ -107,7 +129,7 @@ class PullCall final : public grpc::ServerWriteReactor<v1::PullReply> {
 
  private:
   void Continue() {
-    if (sender_.Next(reply_)) {
+    if (sender_.Next(/*in_exchange=*/false, &reply_)) {
       StartWrite(&reply_);
     } else {
       Finish(grpc::Status::OK);
@@ -120,41 +142,43 @@ class PullCall final : public grpc::ServerWriteReactor<v1::PullReply> {
   void OnDone() override { delete this; }
 
   PullSender sender_;
-  v1::PullReply reply_;
+  grpc::ByteBuffer reply_;
 };
 
-class PushCall final : public grpc::ServerReadReactor<v1::PushRequest> {
+class PushCall final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
  public:
-  PushCall(Shard* shard, v1::PushReply* reply) : shard_(shard), reply_(reply), receiver_(shard) {
+  PushCall(Shard* shard, grpc::ByteBuffer* reply) : shard_(shard), reply_(reply), receiver_(shard) {
     StartRead(&chunk_);
   }
 
  private:
   void OnReadDone(bool ok) override {
     const absl::Status status = ok ? receiver_.Take(chunk_) : receiver_.Incomplete();
+    chunk_.Clear();
     if (!status.ok()) return Finish(ToGrpc(status));
     if (!receiver_.complete()) return StartRead(&chunk_);
     shard_->Push(receiver_.Release(), [this](absl::StatusOr<v1::PushReply> reply) {
       if (!reply.ok()) return Finish(ToGrpc(reply.status()));
-      *reply_ = *std::move(reply);
+      *reply_ = MakeMessage(reply->SerializeAsString());
       Finish(grpc::Status::OK);
     });
   }
   void OnDone() override { delete this; }
 
   Shard* const shard_;
-  v1::PushReply* const reply_;
+  grpc::ByteBuffer* const reply_;
   PushReceiver receiver_;
-  v1::PushRequest chunk_;
+  grpc::ByteBuffer chunk_;
 };
 
-class PushPullCall final : public grpc::ServerBidiReactor<v1::PushRequest, v1::PushPullReply> {
+class PushPullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
  public:
   explicit PushPullCall(Shard* shard) : shard_(shard), receiver_(shard) { StartRead(&chunk_); }
 
  private:
   void OnReadDone(bool ok) override {
     const absl::Status status = ok ? receiver_.Take(chunk_) : receiver_.Incomplete();
+    chunk_.Clear();
     if (!status.ok()) return Finish(ToGrpc(status));
     if (!receiver_.complete()) return StartRead(&chunk_);
     *pull_.mutable_caller() = receiver_.header().caller();
@@ -163,7 +187,9 @@ class PushPullCall final : public grpc::ServerBidiReactor<v1::PushRequest, v1::P
       if (!reply.ok()) return Finish(ToGrpc(reply.status()));
       const v1::Outcome outcome = reply->outcome();
       pushed_ = outcome == v1::OK || outcome == v1::REFUSED || outcome == v1::DUPLICATE_BATCH;
-      *reply_.mutable_push() = *std::move(reply);
+      v1::PushPullReply exchange;
+      *exchange.mutable_push() = *std::move(reply);
+      reply_ = MakeMessage(exchange.SerializeAsString());
       StartWrite(&reply_);
     });
   }
@@ -181,7 +207,7 @@ class PushPullCall final : public grpc::ServerBidiReactor<v1::PushRequest, v1::P
   }
 
   void Continue() {
-    if (sender_.Next(*reply_.mutable_pull())) {
+    if (sender_.Next(/*in_exchange=*/true, &reply_)) {
       StartWrite(&reply_);
     } else {
       Finish(grpc::Status::OK);
@@ -191,26 +217,26 @@ class PushPullCall final : public grpc::ServerBidiReactor<v1::PushRequest, v1::P
 
   Shard* const shard_;
   PushReceiver receiver_;
-  v1::PushRequest chunk_;
+  grpc::ByteBuffer chunk_;
   v1::PullRequest pull_;
   bool pushed_ = false, pulling_ = false;
   PullSender sender_;
-  v1::PushPullReply reply_;
+  grpc::ByteBuffer reply_;
 };
 
 }  // namespace
 
-grpc::ServerWriteReactor<v1::PullReply>* ParameterServerService::Pull(grpc::CallbackServerContext*,
-                                                                      const v1::PullRequest* request) {
+grpc::ServerWriteReactor<grpc::ByteBuffer>* ParameterServerService::Pull(grpc::CallbackServerContext*,
+                                                                         const grpc::ByteBuffer* request) {
   return new PullCall(shard_, *request);
 }
 
-grpc::ServerReadReactor<v1::PushRequest>* ParameterServerService::Push(grpc::CallbackServerContext*,
-                                                                       v1::PushReply* reply) {
+grpc::ServerReadReactor<grpc::ByteBuffer>* ParameterServerService::Push(grpc::CallbackServerContext*,
+                                                                        grpc::ByteBuffer* reply) {
   return new PushCall(shard_, reply);
 }
 
-grpc::ServerBidiReactor<v1::PushRequest, v1::PushPullReply>* ParameterServerService::PushPull(
+grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* ParameterServerService::PushPull(
     grpc::CallbackServerContext*) {
   return new PushPullCall(shard_);
 }

@@ -155,6 +155,7 @@ int Main(const Flags& flags) {
 }  // namespace weir
 
 int main(int argc, char** argv) {
+  weir::KeepFreedMemory();
   weir::Flags flags;
   CLI::App app(
       "One worker, chief or evaluator of a Weir job. Without a cluster spec the whole job runs in this "

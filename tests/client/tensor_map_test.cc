@@ -108,6 +108,15 @@ TEST_CASE("the first value that is not finite is named") {
   CHECK(map.CheckFinite(*matched).code() == absl::StatusCode::kInvalidArgument);
 }
 
+// As a message arrives: in slices of any length, which floats straddle.
+std::vector<absl::string_view> InPieces(const std::vector<char>& bytes) {
+  std::vector<absl::string_view> pieces;
+  for (size_t at = 0, length = 1; at < bytes.size(); at += length, length = length % 7 + 1) {
+    pieces.emplace_back(bytes.data() + at, std::min(length, bytes.size() - at));
+  }
+  return pieces;
+}
+
 TEST_CASE("gathering all shards and scattering them again gives the same tensors") {
   for (const uint32_t shards : {1u, 2u, 3u, 5u, 30u}) {
     const TensorMap map(SmallModel(), shards);
@@ -130,7 +139,13 @@ TEST_CASE("gathering all shards and scattering them again gives the same tensors
           std::memcpy(&value, bytes.data(), sizeof value);
           const int64_t size = map.partition().block_size();
           CHECK(value == static_cast<float>(map.partition().block_start(shard, first / size) + first % size));
-          map.Scatter(shard, first, count, bytes.data(), *to);
+          std::vector<char> located;
+          for (absl::Span<const float> run : map.Locate(shard, first, count, *from)) {
+            const char* const at = reinterpret_cast<const char*>(run.data());
+            located.insert(located.end(), at, at + run.size() * sizeof(float));
+          }
+          CHECK(located == bytes);
+          map.Scatter(shard, first, count, InPieces(bytes), *to);
         }
       }
       CHECK(target.values == source.values);
