@@ -23,7 +23,8 @@ sigset_t SetOf(std::initializer_list<int> signals) {
 }  // namespace
 
 void KeepFreedMemory() {
-  // Larger blocks are mapped apart, each time anew; 32 MiB is the most that glibc takes. Our own large buffers are pooled.
+  // Larger blocks are mapped apart, each time anew; 32 MiB is the most that glibc takes. Our own large
+  // buffers are pooled.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
   // What the heap grows by, so that it grows seldom.

@@ -6,8 +6,8 @@
 
 namespace weir {
 
-// Makes malloc keep what was freed instead of giving it back to the system and faulting it in again (2 us a page): messages come
-// and go all the time, in the same sizes. First thing in main.
+// Makes malloc keep what was freed instead of giving it back to the system and faulting it in again (2 us a
+// page): messages come and go all the time, in the same sizes. First thing in main.
 void KeepFreedMemory();
 
 // Blocks signals in this thread and those it starts, for a SignalWaiter to take. Before the first other

@@ -39,7 +39,6 @@ Coordinator::~Coordinator() {
 }
 
 // ---- calls: each posts its turn
-// --------------------------------------------------------------------------------------
 
 void Coordinator::Join(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
   queue_.Post([this, request = std::move(request), done = std::move(done), call]() mutable {
@@ -129,7 +128,6 @@ void Coordinator::Fail(std::string reason) {
 }
 
 // ---- starting
-// --------------------------------------------------------------------------------------------------------
 
 void Coordinator::OpenLinks() {
   if (!shards_.empty()) return;
@@ -191,7 +189,6 @@ void Coordinator::Install() {
 }
 
 // ---- shards
-// ----------------------------------------------------------------------------------------------------------
 
 void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& report) {
   ShardInfo& shard = shards_[index];
@@ -275,7 +272,6 @@ void Coordinator::MaybeCommit() {
 }
 
 // ---- readers
-// ---------------------------------------------------------------------------------------------------------
 
 void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done) {
   if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
@@ -292,7 +288,6 @@ void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> do
 }
 
 // ---- time
-// ------------------------------------------------------------------------------------------------------------
 
 void Coordinator::HandleTick() {
   if (over()) return;
@@ -380,7 +375,6 @@ void Coordinator::HandleTick() {
 }
 
 // ---- the end
-// ---------------------------------------------------------------------------------------------------------
 
 void Coordinator::StartDraining() {
   if (state_ != v1::RUNNING) return;
@@ -407,8 +401,8 @@ void Coordinator::End() {
   message.mutable_shutdown();
   Broadcast(message);
   Changed();
-  const absl::Status done = absl::FailedPreconditionError("the job is done");
-  AnswerParked(done, done);
+  AnswerParked(absl::OutOfRangeError("the job's examples are done; there is nothing left to do"),
+               absl::FailedPreconditionError("the job is done"));
   options_.on_end(MakeStatus(), "");
 }
 

@@ -22,7 +22,6 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 }  // namespace
 
 // ---- joining
-// ---------------------------------------------------------------------------------------------------------
 
 void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
   if (state_ == v1::FAILED) return done(absl::AbortedError(failure_));
@@ -262,7 +261,6 @@ v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, 
 }
 
 // ---- leases
-// ----------------------------------------------------------------------------------------------------------
 
 void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done) {
   const v1::Caller& caller = request.caller();
@@ -346,7 +344,6 @@ void Coordinator::RemoveReader(uint32_t id) {
 }
 
 // ---- ranges
-// ----------------------------------------------------------------------------------------------------------
 
 void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done) {
   if (over()) return done(absl::UnavailableError(failure_.empty() ? "the job is done" : failure_));

@@ -23,8 +23,8 @@ class OptimizerConfig;
 //   final_factor
 class LearningRateSchedule {
  public:
-  // Where the config sets no total_steps, it is what the warm-up leaves of `job_steps`. InvalidArgument: no type, or
-  // `step` without step_size.
+  // Where the config sets no total_steps, it is what the warm-up leaves of `job_steps`. InvalidArgument: no
+  // type, or `step` without step_size.
   static absl::StatusOr<LearningRateSchedule> Create(const v1::OptimizerConfig& config, uint64_t job_steps);
 
   // t >= 0.

@@ -109,7 +109,6 @@ void Shard::Tick() {
 }
 
 // ---- control
-// ---------------------------------------------------------------------------------------------------------
 
 void Shard::HandleInstall(const v1::Install& install) {
   v1::ShardReport report;
@@ -267,7 +266,6 @@ void Shard::HandleShutdown(const v1::Shutdown& shutdown) {
 }
 
 // ---- pushes
-// ----------------------------------------------------------------------------------------------------------
 
 void Shard::HandlePush(ArrivedPush push, PushDone done) {
   const v1::PushRequest& header = push.header;
@@ -416,7 +414,6 @@ void Shard::RepeatPush(const v1::PushRequest& header, PushDone done) {
 }
 
 // ---- pulls
-// -----------------------------------------------------------------------------------------------------------
 
 void Shard::HandlePull(v1::PullRequest request, PullDone done) {
   ParkedPull pull{std::move(request), std::move(done), options_.clock->Now()};
@@ -485,7 +482,6 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
 }
 
 // ---- waiting
-// ---------------------------------------------------------------------------------------------------------
 
 void Shard::Wake() {
   // A held push that can go may let others go.
@@ -580,7 +576,6 @@ void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, v1::Outcome 
 }
 
 // ---- words
-// -----------------------------------------------------------------------------------------------------------
 
 Shard::CallerCheck Shard::Check(const v1::Caller& caller) const {
   const auto it = members_.find(caller.worker());
