@@ -35,13 +35,14 @@ class PushReceiver {
       chunk.payload_bytes = inner.size();
     }
     const uint64_t first = header.first();
+    const bool complete_before = complete();
     if (push_.gradient == nullptr) {
       push_.header = std::move(header);
       WEIR_ASSIGN_OR_RETURN(push_.gradient, shard_->Admit(push_.header));
     }
     const uint64_t count = chunk.payload_bytes / sizeof(float);
-    if (first != received_ || chunk.payload_bytes % sizeof(float) != 0 || count > elements() - received_ ||
-        (count == 0 && !complete())) {
+    if (complete_before || first != received_ || chunk.payload_bytes % sizeof(float) != 0 ||
+        count > elements() - received_ || (count == 0 && !complete())) {
       return absl::InvalidArgumentError(absl::StrCat(
           "a chunk of ", chunk.payload_bytes, " bytes at position ", first, " came when ", received_, " of ",
           elements(), " values were there; chunks must follow one another without gaps"));
@@ -59,8 +60,9 @@ class PushReceiver {
   }
 
   bool complete() const { return push_.gradient != nullptr && received_ == elements(); }
-  // Why a push whose stream ended here cannot be taken.
-  absl::Status Incomplete() const {
+  // The stream has ended here: may the push be taken?
+  absl::Status CheckEnd() const {
+    if (complete()) return absl::OkStatus();
     return absl::InvalidArgumentError(
         absl::StrCat("the push ended after ", received_, " of ", elements(), " values"));
   }
@@ -153,10 +155,10 @@ class PushCall final : public grpc::ServerReadReactor<grpc::ByteBuffer> {
 
  private:
   void OnReadDone(bool ok) override {
-    const absl::Status status = ok ? receiver_.Take(chunk_) : receiver_.Incomplete();
+    const absl::Status status = ok ? receiver_.Take(chunk_) : receiver_.CheckEnd();
     chunk_.Clear();
     if (!status.ok()) return Finish(ToGrpc(status));
-    if (!receiver_.complete()) return StartRead(&chunk_);
+    if (ok) return StartRead(&chunk_);
     shard_->Push(receiver_.Release(), [this](absl::StatusOr<v1::PushReply> reply) {
       if (!reply.ok()) return Finish(ToGrpc(reply.status()));
       *reply_ = MakeMessage(reply->SerializeAsString());
@@ -177,10 +179,10 @@ class PushPullCall final : public grpc::ServerBidiReactor<grpc::ByteBuffer, grpc
 
  private:
   void OnReadDone(bool ok) override {
-    const absl::Status status = ok ? receiver_.Take(chunk_) : receiver_.Incomplete();
+    const absl::Status status = ok ? receiver_.Take(chunk_) : receiver_.CheckEnd();
     chunk_.Clear();
     if (!status.ok()) return Finish(ToGrpc(status));
-    if (!receiver_.complete()) return StartRead(&chunk_);
+    if (ok) return StartRead(&chunk_);
     *pull_.mutable_caller() = receiver_.header().caller();
     pull_.set_clock(receiver_.header().clock() + 1);
     shard_->Push(receiver_.Release(), [this](absl::StatusOr<v1::PushReply> reply) {

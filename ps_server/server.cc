@@ -187,6 +187,8 @@ ServerImpl::~ServerImpl() {
     shard_->Control(shutdown);
   }
   if (grpc_ != nullptr) grpc_->Shutdown(std::chrono::system_clock::now() + kLinger);
+  // A thread of gRPC may still be in a turn of the shard, which reports to the coordinator.
+  if (shard_ != nullptr) shard_->Quiesce();
   coordinator_.reset();
   shard_.reset();
 }

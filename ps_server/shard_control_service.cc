@@ -60,7 +60,10 @@ class ShardControlService::Stream final : public grpc::ServerBidiReactor<v1::Con
     }
     const bool shutdown = message_.has_shutdown();
     const std::string failure = message_.shutdown().failure();
+    service_->busy_ = true;
     service_->options_.shard->Control(std::move(message_));
+    service_->last_heard_ns_ = absl::ToUnixNanos(service_->options_.clock->Now());
+    service_->busy_ = false;
     if (shutdown) {
       Close(grpc::Status::OK);
       service_->End(failure);

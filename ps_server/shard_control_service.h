@@ -33,7 +33,9 @@ class ShardControlService final : public v1::ShardControl::CallbackService {
   void Detach(const std::string& why);
 
   // When the coordinator was last heard; absl::InfinitePast() before it attached.
-  absl::Time last_heard() const { return absl::FromUnixNanos(last_heard_ns_.load()); }
+  absl::Time last_heard() const {
+    return busy_.load() ? options_.clock->Now() : absl::FromUnixNanos(last_heard_ns_.load());
+  }
   bool attached() const { return attached_.load(); }
   // "ps:0 (coordinator) at 10.0.0.1:2222"
   std::string CoordinatorName() const;
@@ -46,6 +48,8 @@ class ShardControlService final : public v1::ShardControl::CallbackService {
   std::atomic<bool> attached_{false};
   std::atomic<bool> ended_{false};
   std::atomic<int64_t> last_heard_ns_{0};
+  // The shard works on a message, so that the next ones wait.
+  std::atomic<bool> busy_{false};
   mutable Mutex mutex_;
   std::weak_ptr<Stream> stream_ ABSL_GUARDED_BY(mutex_);
   // As its Install says.

@@ -353,7 +353,9 @@ void Coordinator::HandleTick() {
     if (state_ == v1::RUNNING && progress_.has_value()) progress_->Sample(time, examples_done());
   }
   for (uint32_t i = 0; i < shards_.size(); ++i) {
-    if (shards_[i].connected && time - shards_[i].last_heard > lease()) {
+    // Making version 0 of a large model may take longer than a lease; the start deadline limits that.
+    const bool busy = installing_ && !shards_[i].installed;
+    if (shards_[i].connected && !busy && time - shards_[i].last_heard > lease()) {
       return FailJob(absl::StrCat(ShardName(i), " was lost: nothing was heard of it for ",
                                   absl::FormatDuration(time - shards_[i].last_heard)));
     }

@@ -39,7 +39,7 @@ class Coordinator {
  public:
   struct Options {
     v1::JobConfig config;
-    // Workers that train, as the config or the cluster spec says; 0: as many as min_workers or one.
+    // Workers that train, as the config or the cluster spec says. At least 1.
     uint32_t workers = 1;
     // By rank, as messages are to name them: "worker:1 at 10.0.0.1:2222". May be short or empty.
     std::vector<std::string> worker_names;

@@ -15,6 +15,8 @@ namespace weir {
 namespace {
 
 constexpr uint32_t kFirstReader = 1u << 31;
+// Workers that are gone and still shown in the status.
+constexpr size_t kDepartedShown = 100;
 // A parked heartbeat or range call is answered after so long even if nothing happened, so that reports stay
 // fresh.
 constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
@@ -314,6 +316,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   departed.set_state(why.empty() ? "left" : "lost");
   departed.set_incarnation(member.incarnation);
   departed_.push_back(departed);
+  if (departed_.size() > kDepartedShown) departed_.erase(departed_.begin());
   if (why.empty()) {
     LogInfo(member.task, " left");
   } else {

@@ -47,22 +47,22 @@ void BlockStore::Initialize() {
     version->slots.push_back(pool_.Take());
     std::fill_n(version->slots.back().get(), pool_.elements(), slot.initial_value);
   }
-  for (int64_t block = 0; block < partition_.shard_blocks(options_.shard); ++block) {
-    std::vector<Run>& runs = runs_.emplace_back();
+  runs_.resize(partition_.shard_blocks(options_.shard));
+  options_.threads->ParallelFor(static_cast<int64_t>(runs_.size()), [&](int64_t block) {
     int64_t at = partition_.block_start(options_.shard, block);
     const int64_t block_end = at + partition_.block_length(options_.shard, block);
     int64_t local = block * partition_.block_size();
     while (at < block_end) {
       const size_t tensor = std::upper_bound(ends.begin(), ends.end(), at) - ends.begin();
       const int64_t length = std::min(block_end, ends[tensor]) - at;
-      runs.push_back({local, length, tensor});
+      runs_[block].push_back({local, length, tensor});
       const TensorSpec& spec = options_.model.tensors[tensor];
       FillInitialValues(options_.seed, spec, at - (ends[tensor] - spec.elements()),
                         absl::MakeSpan(version->weights.get() + local, length));
       at += length;
       local += length;
     }
-  }
+  });
   MutexLock lock(mutex_);
   current_ = std::move(version);
 }

@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "common/config/job_config.h"
 #include "common/status_macros.h"
+#include "common/telemetry/logging.h"
 #include "common/wire_model.h"
 
 namespace weir {
@@ -108,6 +109,10 @@ void Shard::Tick() {
   queue_.Post([this] { HandleTick(); });
 }
 
+void Shard::Quiesce() {
+  queue_.Run([] {});
+}
+
 // ---- control
 
 void Shard::HandleInstall(const v1::Install& install) {
@@ -194,8 +199,12 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
   if (over_ || open != commit.step()) return;  // a repeat
   std::vector<WeightedGradient> gradients;
   for (uint32_t part : commit.parts()) {
-    const StagedPart& staged = staged_.at(part);
-    gradients.push_back({staged.gradient.get(), staged.examples});
+    const auto staged = staged_.find(part);
+    if (staged == staged_.end()) {
+      LogError("ignored a commit of step ", commit.step(), " with part ", part, ", which is not staged here");
+      return;
+    }
+    gradients.push_back({staged->second.gradient.get(), staged->second.examples});
   }
   store_->Update(gradients);
   policy_->Commit();

@@ -88,7 +88,10 @@ class Shard {
   // Ends waits whose deadline has passed. To be called every so often.
   void Tick();
 
-  // After Install; else 0 and null.
+  // Returns when all that was asked before has been done. Not from a callback.
+  void Quiesce();
+
+  // 0 before Install.
   int64_t elements() const { return elements_.load(); }
   const Kernels& kernels() const { return *options_.kernels; }
 

@@ -18,8 +18,8 @@ namespace weir {
 namespace {
 
 constexpr uint32_t kWorkers = 5;
-constexpr int kRuns = 40;
-constexpr int kEvents = 400;
+constexpr int kRuns = 16;
+constexpr int kEvents = 250;
 
 // bounded and async.
 class ArrivalLog {

@@ -149,13 +149,15 @@ TEST_CASE("A pin that the end of the job overtakes is answered") {
   CHECK(pin->times == 1);
 }
 
-TEST_CASE("A worker that leaves early does not end the job") {
+TEST_CASE("A worker that gives up does not end the job; the last one does, with its reason") {
   CoordinatorFixture f(kSync);
   f.StartJob();
   f.Leave(f.members[0], false, "its disk is full");
-  f.Leave(f.members[1], false, "its disk is full");
   CHECK(f.ends == 0);
   CHECK(f.Status().state() == v1::RUNNING);
+  f.Leave(f.members[1], false, "the loss is NaN");
+  CHECK(f.ends == 1);
+  CHECK_THAT(f.failure, Catch::Contains("worker:1") && Catch::Contains("the loss is NaN"));
 }
 
 TEST_CASE("NextRange is not for sync") {

@@ -74,13 +74,15 @@ class CoordinatorFixture {
   void Run(absl::Duration time, const std::vector<v1::JoinReply>& alive = {});
 
   ManualClock clock;
-  std::unique_ptr<Coordinator> coordinator;
   // By rank, of StartJob().
   std::vector<v1::JoinReply> members;
   // Of on_end.
   int ends = 0;
   std::string failure;
   v1::ClusterStatus final_status;
+
+  // Last: it calls on_end when it goes.
+  std::unique_ptr<Coordinator> coordinator;
 };
 
 }  // namespace weir
