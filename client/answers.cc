@@ -21,7 +21,11 @@ absl::Status CheckOther(v1::Outcome outcome, const std::string& reason, const st
       return absl::FailedPreconditionError(WithReason(
           absl::StrCat(name, " was restarted after the weights were pulled; pull them again"), reason));
     case v1::JOB_OVER:
-      return absl::FailedPreconditionError(WithReason("the job is over", reason));
+      // With a reason it has failed: that of a lost peer, most likely, which the coordinator is about to
+      // tell, too.
+      if (!reason.empty())
+        return absl::UnavailableError(absl::StrCat(name, " says that the job is over: ", reason));
+      return absl::FailedPreconditionError("the job is over");
     default:
       return absl::InternalError(absl::StrCat(name, " answered with ", v1::Outcome_Name(outcome),
                                               ", which is no answer to this call"));

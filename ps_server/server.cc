@@ -183,7 +183,10 @@ ServerImpl::~ServerImpl() {
   // the other shards.
   if (shard_ != nullptr) {
     v1::ControlMessage shutdown;
-    shutdown.mutable_shutdown()->set_failure("the server stops");
+    {
+      MutexLock lock(mutex_);
+      shutdown.mutable_shutdown()->set_failure(failure_);
+    }
     shard_->Control(shutdown);
   }
   if (grpc_ != nullptr) grpc_->Shutdown(std::chrono::system_clock::now() + kLinger);

@@ -207,6 +207,8 @@ class Coordinator {
   bool installing_ = false;
   std::vector<WaitingJoin> waiting_;
   std::map<uint32_t, MemberInfo> members_;
+  // Ranks that left for a reason and did not come back.
+  std::set<uint32_t> gave_up_;
   std::map<uint32_t, ReaderInfo> readers_;
   std::map<uint64_t, WaitingPin> waiting_pins_;
   std::vector<v1::TaskStatus> departed_;

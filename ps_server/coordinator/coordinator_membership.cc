@@ -157,6 +157,7 @@ void Coordinator::MaybeAdmit() {
       continue;
     }
     MemberInfo& member = members_[rank];
+    gave_up_.erase(rank);
     member.phase = Phase::kJoining;
     member.task = it->request.task();
     member.instance = it->request.instance();
@@ -295,10 +296,11 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request) {
   if (member != members_.end() && member->second.incarnation == caller.incarnation()) {
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
     const std::string task = member->second.task;
+    if (!request.done()) gave_up_.insert(member->first);
     RemoveMember(caller.worker(), request.done() ? "" : absl::StrCat("it gave up: ", request.reason()));
-    // One that was lost may be started again; one that gave up for a reason would give up again.
-    if (!request.done() && state_ == v1::RUNNING && members_.empty() && waiting_.empty()) {
-      FailJob(absl::StrCat(task, " gave up and no other worker is live: ", request.reason()));
+    // One that was lost may be started again; when all have given up, they would do so again.
+    if (!request.done() && state_ == v1::RUNNING && gave_up_.size() == options_.workers) {
+      FailJob(absl::StrCat("every worker gave up, ", task, " as the last one: ", request.reason()));
     }
     return;
   }

@@ -271,7 +271,7 @@ void Shard::HandleShutdown(const v1::Shutdown& shutdown) {
   if (over_) return;
   over_ = true;
   failure_ = shutdown.failure();
-  FailWaiting([](uint32_t) { return true; }, v1::JOB_OVER, failure_.empty() ? "the job is done" : failure_);
+  FailWaiting([](uint32_t) { return true; }, v1::JOB_OVER, failure_);
 }
 
 // ---- pushes

@@ -376,7 +376,7 @@ TEST_CASE("outcomes that end a call") {
       {v1::FENCED, absl::StatusCode::kAborted, " says that this worker's lease has ended: scripted"},
       {v1::STALE_VERSION, absl::StatusCode::kFailedPrecondition,
        " was restarted after the weights were pulled; pull them again: scripted"},
-      {v1::JOB_OVER, absl::StatusCode::kFailedPrecondition, "the job is over: scripted"},
+      {v1::JOB_OVER, absl::StatusCode::kUnavailable, " says that the job is over: scripted"},
       {v1::OUTCOME_UNSPECIFIED, absl::StatusCode::kInternal,
        "sent the outcome 0, which this client does not know"},
       {static_cast<v1::Outcome>(99), absl::StatusCode::kInternal,

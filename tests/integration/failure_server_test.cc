@@ -98,7 +98,7 @@ TEST_CASE("a missing worker: the job does not start, everybody ends with 138 and
   CHECK(watch.Elapsed() < Seconds(kEndLimit));
   for (const char* task : {"ps:0", "worker:0"}) {
     INFO(task);
-    CHECK_THAT(job[task].log(), Contains("start_seconds = 2") && Contains("missing: the worker of rank 1"));
+    CHECK_THAT(job[task].log(), Contains("start_seconds = 2") && Contains("missing: worker:1 at 127.0.0.1:"));
   }
 }
 

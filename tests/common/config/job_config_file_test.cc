@@ -105,7 +105,7 @@ TEST_CASE("A file that cannot be read is named") {
 TEST_CASE("weir config check and show") {
   int code = -1;
   CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigCheck("configs/digits.json", {}); }) ==
-        "configs/digits.json: ok (job \"digits\", 3 layers)\n");
+        "configs/digits.json: ok (job \"digits\", 4 layers)\n");
   CHECK(code == 0);
   const std::string shown =
       Capture(STDOUT_FILENO, [&] { code = RunConfigShow("configs/digits.json", {"train.epochs=3"}); });
