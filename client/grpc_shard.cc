@@ -8,6 +8,7 @@
 #include "client/grpc_channel.h"
 #include "common/grpc_payload.h"
 #include "common/status_macros.h"
+#include "common/wire_codec.h"
 #include "grpcpp/generic/generic_stub.h"
 
 namespace weir {
@@ -35,8 +36,6 @@ struct GrpcShard::Impl {
 
 namespace {
 
-// The wire's limit is 1 MiB.
-constexpr int64_t kChunkElements = (1 << 20) / sizeof(float);
 // A slice of the caller's memory costs gRPC about as much as copying so many bytes.
 constexpr int64_t kWorthBorrowing = 4096;
 // How often a call that has ended looks whether gRPC still holds slices of the caller's memory.

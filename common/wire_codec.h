@@ -15,6 +15,8 @@ namespace weir {
 
 // The number of the `bytes` field that ends PullReply and PushRequest.
 constexpr uint32_t kPayloadField = 15;
+// What one message holds of a tensor at most; a push or pull is cut into such chunks.
+constexpr int64_t kChunkElements = (1 << 20) / sizeof(float);
 
 // A message that arrived, in pieces: its small fields and where its payload lies.
 struct SplitMessage {

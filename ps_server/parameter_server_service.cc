@@ -14,8 +14,6 @@
 namespace weir {
 namespace {
 
-constexpr int64_t kChunkElements = (1 << 20) / sizeof(float);
-
 // Puts the chunks of one push together.
 class PushReceiver {
  public:
