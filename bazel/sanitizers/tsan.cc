@@ -4,9 +4,9 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_opt
   return "halt_on_error=1:second_deadlock_stack=1";
 }
 
-// Debian's libraries are not instrumented: of what they do ThreadSanitizer sees memmove, realloc or epoll_wait, but not the
-// atomics and futexes that keep those apart. So their calls do not count as accesses. All that our own code does is checked.
-// Each entry must match one library alone.
+// Debian's libraries are not instrumented: of what they do ThreadSanitizer sees memmove, realloc or
+// epoll_wait, but not the atomics and futexes that keep those apart. So their calls do not count as accesses.
+// All that our own code does is checked. Each entry must match one library alone.
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions() {
   return "called_from_lib:libgrpc.so\n"
          "called_from_lib:libgrpc++.so\n"
