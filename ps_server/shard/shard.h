@@ -134,6 +134,9 @@ class Shard {
     std::vector<Waiter> waiters;
   };
 
+  // Steps and clocks whose answers are kept for repeats. A client has at most kHoldWindow pushes in the air.
+  static constexpr size_t kRecorded = 2 * kHoldWindow;
+
   // All below run in the queue.
   void HandleInstall(const v1::Install& install);
   std::string TryInstall(const v1::Install& install);
