@@ -9,7 +9,8 @@ import os
 import subprocess
 import sys
 
-CLANG = ["clang++-14", "-fsyntax-only", "-Werror", "-Wthread-safety", "-Wno-unused-parameter",
+# After the build's own arguments, so that they have the last word.
+CLANG = ["-fsyntax-only", "-Werror", "-Wthread-safety", "-Wno-unused-parameter",
          "-Wno-unknown-warning-option", "-Wno-unknown-pragmas"]
 # What only GCC, which builds the product, knows.
 GCC_ONLY = {"-fno-tree-loop-distribute-patterns"}
@@ -29,7 +30,8 @@ def main():
     with open("compile_commands.json", encoding="utf-8") as f:
         entries = json.load(f)
     if mode == "warnings":
-        commands = {e["file"]: CLANG + [a for a in e["arguments"][1:] if a not in GCC_ONLY] for e in entries if not e["file"].startswith("tests/")}
+        commands = {e["file"]: ["clang++-14"] + [a for a in e["arguments"][1:] if a not in GCC_ONLY] + CLANG
+                    for e in entries if not e["file"].startswith("tests/")}
     elif mode == "tidy":
         commands = {e["file"]: TIDY + [e["file"]] for e in entries if not only or e["file"] in only}
     else:
