@@ -85,7 +85,8 @@ class FakeCluster::Shard final : public v1::ParameterServer::Service {
       if (message.first() != push.gradient.size()) return {grpc::StatusCode::INVALID_ARGUMENT, "a gap"};
       const size_t count = message.gradient().size() / sizeof(float), at = push.gradient.size();
       push.gradient.resize(at + count);
-      std::memcpy(push.gradient.data() + at, message.gradient().data(), count * sizeof(float));
+      // An empty shard's push has no memory to copy to.
+      if (count > 0) std::memcpy(push.gradient.data() + at, message.gradient().data(), count * sizeof(float));
       push.largest_message = std::max(push.largest_message, message.ByteSizeLong());
       message.clear_gradient();
       if (push.messages++ == 0) push.header = message;
