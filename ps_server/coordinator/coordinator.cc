@@ -347,9 +347,7 @@ void Coordinator::HandleTick() {
   // From the first moment: a shard, too, takes silence for loss, and workers may be long in coming.
   if (time >= next_ping_) {
     next_ping_ = time + std::min(kPingInterval, lease() / 3);
-    v1::ControlMessage message;
-    message.mutable_ping()->set_sequence(++last_ping_);
-    Broadcast(message);
+    PingShards();
     if (state_ == v1::RUNNING && progress_.has_value()) progress_->Sample(time, examples_done());
   }
   for (uint32_t i = 0; i < shards_.size(); ++i) {
@@ -390,10 +388,7 @@ void Coordinator::StartDraining() {
 
 void Coordinator::MaybeFinish() {
   if (state_ != v1::DRAINING || final_ping_ > 0 || !members_.empty() || !readers_.empty()) return;
-  final_ping_ = ++last_ping_;
-  v1::ControlMessage message;
-  message.mutable_ping()->set_sequence(final_ping_);
-  Broadcast(message);
+  final_ping_ = PingShards();
 }
 
 void Coordinator::End() {
@@ -452,6 +447,13 @@ void Coordinator::AnswerHeartbeat(Done<v1::HeartbeatReply>& parked, bool fenced)
   reply.set_fenced(fenced);
   reply.set_failure(failure_);
   std::exchange(parked, nullptr)(std::move(reply));
+}
+
+uint64_t Coordinator::PingShards() {
+  v1::ControlMessage message;
+  message.mutable_ping()->set_sequence(++last_ping_);
+  Broadcast(message);
+  return last_ping_;
 }
 
 void Coordinator::Broadcast(const v1::ControlMessage& message) {

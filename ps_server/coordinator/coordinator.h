@@ -171,6 +171,8 @@ class Coordinator {
   void Changed();  // revision up, parked heartbeats answered
   void AnswerHeartbeat(Done<v1::HeartbeatReply>& parked, bool fenced);
   void Broadcast(const v1::ControlMessage& message);
+  // Asks all shards for their stats; returns the ping's number.
+  uint64_t PingShards();
   v1::ClusterStatus MakeStatus() const;
   std::vector<std::string> WaitingFor() const;
   std::string ShardName(uint32_t shard) const;

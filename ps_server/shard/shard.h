@@ -161,6 +161,7 @@ class Shard {
   CallerCheck Check(const v1::Caller& caller) const;
   std::string WhoIsAwaited(const v1::PullRequest& request) const;
   std::string MissingParts() const;
+  std::string Fenced(const v1::Caller& caller) const;
   std::string NonFinite(const ArrivedPush& push) const;
   v1::PushReply NewReply(v1::Outcome outcome, std::string reason = "") const;
   v1::PullReply NewPullReply(v1::Outcome outcome, std::string reason = "") const;

@@ -24,9 +24,7 @@ void Shard::HandlePush(ArrivedPush push, PushDone done) {
     case CallerCheck::kUnknownYet:
       return done(absl::UnavailableError("this shard does not know the caller's membership epoch yet"));
     case CallerCheck::kFenced:
-      return done(NewReply(
-          v1::FENCED, absl::StrCat("worker ", header.caller().worker(), " with incarnation ",
-                                   header.caller().incarnation(), " is not in membership epoch ", epoch_)));
+      return done(NewReply(v1::FENCED, Fenced(header.caller())));
     case CallerCheck::kLive:
       break;
   }
@@ -213,10 +211,7 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
       pull.done(absl::UnavailableError("this shard does not know the caller's membership epoch yet"));
       return true;
     case CallerCheck::kFenced:
-      return answer(v1::FENCED,
-                    absl::StrCat("worker ", request.caller().worker(), " with incarnation ",
-                                 request.caller().incarnation(), " is not in membership epoch ", epoch_),
-                    nullptr);
+      return answer(v1::FENCED, Fenced(request.caller()), nullptr);
     case CallerCheck::kLive:
       break;
   }
@@ -352,6 +347,11 @@ std::string Shard::MissingParts() const {
   v1::PullRequest next;
   next.set_clock(policy_->JoinClock() + 1);
   return WhoIsAwaited(next);
+}
+
+std::string Shard::Fenced(const v1::Caller& caller) const {
+  return absl::StrCat("worker ", caller.worker(), " with incarnation ", caller.incarnation(),
+                      " is not in membership epoch ", epoch_);
 }
 
 std::string Shard::NonFinite(const ArrivedPush& push) const {
