@@ -1,0 +1,176 @@
+#include "common/grpc_socket_options.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <memory>
+#include <set>
+#include <sstream>
+#include <string>
+
+#include "catch2/catch.hpp"
+
+namespace weir {
+namespace {
+
+constexpr int kSocketsLookedAt = 1024;
+constexpr size_t kLongestName = 16;  // TCP_CA_NAME_MAX
+
+Address At(const std::string& text) {
+  const auto address = ParseAddress(text);
+  REQUIRE(address.ok());
+  return *address;
+}
+
+std::set<std::string> Words(const char* path) {
+  std::ifstream file(path);
+  std::set<std::string> words;
+  for (std::string word; file >> word;) words.insert(word);
+  return words;
+}
+
+std::string SystemDefault() { return *Words("/proc/sys/net/ipv4/tcp_congestion_control").begin(); }
+
+// One that everybody may choose and that nothing is set to by itself. Empty: there is none.
+std::string Other() {
+  for (const std::string& name : Words("/proc/sys/net/ipv4/tcp_allowed_congestion_control")) {
+    if (name != SystemDefault()) return name;
+  }
+  return "";
+}
+
+// Of this process's connected TCP sockets whose own end (or else the other) has the port.
+std::set<std::string> CongestionControls(int port, bool own_end) {
+  std::set<std::string> found;
+  for (int fd = 0; fd < kSocketsLookedAt; ++fd) {
+    sockaddr_storage own{}, peer{};
+    socklen_t length = sizeof(own);
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) != 0) continue;
+    length = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
+    const sockaddr_storage& end = own_end ? own : peer;
+    // The port lies at the same place in both families.
+    if (end.ss_family != AF_INET && end.ss_family != AF_INET6) continue;
+    if (ntohs(reinterpret_cast<const sockaddr_in&>(end).sin_port) != port) continue;
+    char name[kLongestName] = "";
+    length = sizeof(name);
+    if (getsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, name, &length) == 0) found.insert(name);
+  }
+  return found;
+}
+
+// One call over a fresh connection; what its two ends are set to.
+struct Ends {
+  std::set<std::string> client, server;
+};
+Ends Connect(const std::string& for_client, const std::string& for_server, const std::string& listen) {
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  if (!for_server.empty()) REQUIRE(SetCongestionControl(for_server, &builder).ok());
+  const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
+  REQUIRE(server != nullptr);
+  Address address = At(listen);
+  if (!address.is_unix()) address.port = static_cast<uint16_t>(port);
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  if (!for_client.empty()) REQUIRE(SetCongestionControl(for_client, address, &arguments).ok());
+  const auto channel =
+      grpc::CreateCustomChannel(address.ToString(), grpc::InsecureChannelCredentials(), arguments);
+  REQUIRE(channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20)));
+  // The server has its end when it has answered.
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+  grpc::GenericStub stub(channel);
+  grpc::CompletionQueue queue;
+  const grpc::Slice nothing;
+  auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(&nothing, 1), &queue);
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  call->StartCall();
+  call->Finish(&reply, &status, &call);
+  void* tag = nullptr;
+  bool ok = false;
+  REQUIRE(queue.Next(&tag, &ok));
+  INFO(status.error_message());
+  REQUIRE(status.ok());
+  Ends ends{CongestionControls(port, false), CongestionControls(port, true)};
+  server->Shutdown();
+  return ends;
+}
+
+using Set = std::set<std::string>;
+
+TEST_CASE("the named congestion control arrives at the sockets of the side that asked") {
+  const std::string other = Other();
+  if (other.empty()) {
+    WARN("this system allows one congestion control only");
+    return;
+  }
+  const Set chosen{other}, system{SystemDefault()};
+  Ends ends = Connect(other, "", "127.0.0.1:0");
+  CHECK(ends.client == chosen);
+  CHECK(ends.server == system);
+  ends = Connect("", other, "127.0.0.1:0");
+  CHECK(ends.client == system);
+  CHECK(ends.server == chosen);
+  ends = Connect(other, other, "[::1]:0");
+  CHECK(ends.client == chosen);
+  CHECK(ends.server == chosen);
+}
+
+TEST_CASE("auto takes cubic or reno on this machine") {
+  const Ends ends = Connect("auto", "auto", "127.0.0.1:0");
+  REQUIRE(ends.client.size() == 1);
+  CHECK(ends.client == ends.server);
+  const std::string& chosen = *ends.client.begin();
+  if (geteuid() == 0 && Words("/proc/sys/net/ipv4/tcp_available_congestion_control").count("cubic") != 0) {
+    CHECK(chosen == "cubic");
+  } else {
+    CHECK((chosen == "cubic" || chosen == "reno"));
+  }
+}
+
+TEST_CASE("auto leaves connections to other machines alone") {
+  // Nothing is set: a channel to elsewhere shares the arguments of a default one.
+  grpc::ChannelArguments arguments;
+  REQUIRE(SetCongestionControl("auto", At("192.0.2.1:2222"), &arguments).ok());
+  CHECK(arguments.c_channel_args().num_args == grpc::ChannelArguments().c_channel_args().num_args);
+  REQUIRE(SetCongestionControl("auto", At("127.0.0.1:2222"), &arguments).ok());
+  CHECK(arguments.c_channel_args().num_args == grpc::ChannelArguments().c_channel_args().num_args + 1);
+}
+
+TEST_CASE("Unix sockets work with it too") {
+  const char* folder = getenv("TEST_TMPDIR");
+  const std::string path = std::string(folder != nullptr ? folder : "/tmp") + "/g.sock";
+  unlink(path.c_str());
+  Connect("auto", "auto", "unix:" + path);
+  const std::string other = Other();
+  if (!other.empty()) Connect(other, other, "unix:" + path);
+}
+
+TEST_CASE("an unknown name is refused with those there are") {
+  grpc::ChannelArguments arguments;
+  grpc::ServerBuilder builder;
+  for (const absl::Status& status : {SetCongestionControl("vegas-9", At("127.0.0.1:1"), &arguments),
+                                     SetCongestionControl("vegas-9", At("unix:/x"), &arguments),
+                                     SetCongestionControl("vegas-9", &builder)}) {
+    CHECK(absl::IsFailedPrecondition(status));
+    CHECK(status.message().find("\"vegas-9\" is not known to this kernel") != std::string::npos);
+    CHECK(status.message().find(*Words("/proc/sys/net/ipv4/tcp_allowed_congestion_control").begin()) !=
+          std::string::npos);
+  }
+}
+
+}  // namespace
+}  // namespace weir
