@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "google/protobuf/descriptor.h"
@@ -154,6 +155,19 @@ void CheckWorkers(const v1::JobConfig& config, ConfigProblems* problems) {
   }
 }
 
+void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {
+  if (wire.chunk_kib() % 256 != 0) {
+    problems->Add("wire.chunk_kib", absl::StrCat("must be a multiple of 256, got ", wire.chunk_kib()));
+  }
+  const std::string& name = wire.congestion_control();
+  const auto plausible = [](char c) { return absl::ascii_isalnum(c) || c == '_' || c == '-'; };
+  if (!std::all_of(name.begin(), name.end(), plausible)) {
+    problems->Add("wire.congestion_control",
+                  absl::StrCat("must be \"auto\" or a name of letters, digits, _ and -, as \"cubic\", got ",
+                               JsonQuote(name)));
+  }
+}
+
 }  // namespace
 
 void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) {
@@ -164,6 +178,7 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) 
   CheckUses(config.optimizer(), "optimizer", problems);
   CheckUses(config.optimizer().schedule(), "optimizer.schedule", problems);
   CheckWorkers(config, problems);
+  CheckWire(config.wire(), problems);
 }
 
 bool FieldApplies(const Message& message, const FieldDescriptor& field) {

@@ -33,19 +33,23 @@ struct StepArgs {
 struct Kernels {
   const char* name;  // "plain", "avx2", "avx512"
 
-  void (*sgd)(const StepArgs&);
-  void (*momentum)(const StepArgs&);
-  void (*nesterov)(const StepArgs&);
-  void (*adagrad)(const StepArgs&);
-  void (*rmsprop)(const StepArgs&);
-  void (*adam)(const StepArgs&);
+  // One pass each. They answer whether all of the gradient was finite; if not, the outputs are of no use.
+  // Each value of the gradient is read once, and that one reading is checked and used: the gradient may lie
+  // in memory that another process writes.
+  bool (*sgd)(const StepArgs&);
+  bool (*momentum)(const StepArgs&);
+  bool (*nesterov)(const StepArgs&);
+  bool (*adagrad)(const StepArgs&);
+  bool (*rmsprop)(const StepArgs&);
+  bool (*adam)(const StepArgs&);
 
-  // The weighted sum of gradients: out = factor * in, sum += factor * in. `in` at any address, as a gradient.
-  void (*scale)(float* out, float factor, const void* in, size_t n);
-  void (*accumulate)(float* sum, float factor, const void* in, size_t n);
-  // out = in, for buffers of a model, which are assigned.
-  void (*assign)(float* out, const void* in, size_t n);
-  // Index of the first NaN or infinity; n if all are finite.
+  // The weighted sum of gradients: out = factor * in, sum += factor * in. For `in` all that is said of a
+  // gradient above holds, and the answer is about it, not about the result.
+  bool (*scale)(float* out, float factor, const void* in, size_t n);
+  bool (*accumulate)(float* sum, float factor, const void* in, size_t n);
+  // out = in: for buffers of a model, which are assigned, and for gradients that are kept. Likewise.
+  bool (*assign)(float* out, const void* in, size_t n);
+  // Index of the first NaN or infinity; n if all are finite. May read a value twice.
   size_t (*first_non_finite)(const void* in, size_t n);
 };
 

@@ -48,7 +48,7 @@ absl::StatusOr<Optimizer> Optimizer::Create(const v1::OptimizerConfig& config, c
       "optimizer.type: not set; it is one of sgd, momentum, nesterov, adagrad, rmsprop, adam, adamw");
 }
 
-void Optimizer::Apply(const ApplyArgs& args) const {
+bool Optimizer::Apply(const ApplyArgs& args) const {
   StepArgs step{};
   step.n = args.n;
   step.weights_in = args.weights_in;
@@ -73,7 +73,7 @@ void Optimizer::Apply(const ApplyArgs& args) const {
   step.root_scale = static_cast<float>(root_scale);
   step.decay = static_cast<float>(args.learning_rate * args.weight_decay);
   step.epsilon = epsilon_;
-  step_(step);
+  return step_(step);
 }
 
 }  // namespace weir

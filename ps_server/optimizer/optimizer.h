@@ -25,7 +25,7 @@ struct ApplyArgs {
   size_t n = 0;
   const float* weights_in = nullptr;
   float* weights_out = nullptr;
-  const void* gradient = nullptr;  // n float32 in the machine's byte order, at any address; finite
+  const void* gradient = nullptr;  // n float32 in the machine's byte order, at any address, read once
   // As many as slots() says, in that order.
   const float* slots_in[2] = {nullptr, nullptr};
   float* slots_out[2] = {nullptr, nullptr};
@@ -70,13 +70,15 @@ class Optimizer {
   const std::vector<SlotSpec>& slots() const { return slots_; }
   const Kernels& kernels() const { return *kernels_; }
 
-  void Apply(const ApplyArgs& args) const;
+  // Whether all of the gradient was finite. If not, the outputs are of no use; the answer costs no pass of
+  // its own.
+  bool Apply(const ApplyArgs& args) const;
 
  private:
-  Optimizer(const Kernels& kernels, void (*step)(const StepArgs&)) : kernels_(&kernels), step_(step) {}
+  Optimizer(const Kernels& kernels, bool (*step)(const StepArgs&)) : kernels_(&kernels), step_(step) {}
 
   const Kernels* kernels_;
-  void (*step_)(const StepArgs&);
+  bool (*step_)(const StepArgs&);
   std::vector<SlotSpec> slots_;
   // What stays the same from call to call, in double until the call's own factors are known.
   double keep_[2] = {0, 0};

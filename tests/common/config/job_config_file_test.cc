@@ -112,6 +112,8 @@ TEST_CASE("weir config check and show") {
   CHECK(code == 0);
   CHECK(absl::StrContains(shown, "\"epochs\": 3,"));
   CHECK(ParseJobConfig(shown, "shown").ok());
+  const std::string memory = Capture(STDERR_FILENO, [&] { RunConfigShow("configs/digits.json", {}); });
+  CHECK(absl::StartsWith(memory, "memory of a server, W = bytes of its weights: "));
   const std::string error =
       Capture(STDERR_FILENO, [&] { code = RunConfigCheck("configs/digits.json", {"seed=x"}); });
   CHECK(error == "--set seed=x: seed: must be a whole number at least 0, got \"x\"\n");

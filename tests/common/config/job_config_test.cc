@@ -82,7 +82,7 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
   const std::vector<Case> cases = {
       {"[1]",
        "f:1:1: must be an object with name, seed, model, data, train, consistency, optimizer, cluster, "
-       "compute, evaluation, server, debug; got a list"},
+       "compute, evaluation, server, debug, wire; got a list"},
       {With(R"("sed": 7)"),
        "f:5:1: sed: unknown field (did you mean \"seed\"?); allowed here: name, seed, model"},
       {With(R"("zzz": 7)"), "f:5:1: zzz: unknown field; allowed here: name, seed"},
@@ -129,6 +129,13 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "f:5:24: cluster.workers: must be a whole number in [1, 1024], got 0"},
       {With(R"("cluster": {"workers": 4294967296})"),
        "f:5:24: cluster.workers: must be a whole number in [1, 1024], got 4294967296"},
+      {With(R"("wire": {"chunk_kib": 128})"),
+       "f:5:23: wire.chunk_kib: must be a whole number in [256, 1024], got 128"},
+      {With(R"("wire": {"congestion_control": ""})"),
+       "f:5:32: wire.congestion_control: must be a string of 1 to 15 bytes, got \"\""},
+      {With(R"("wire": {"dtype": "fp16"})"), "f:5:19: wire.dtype: must be one of f32, bf16, got \"fp16\""},
+      {With(R"("server": {"apply": "streaming"})"),
+       "f:5:21: server.apply: must be one of streamed, staged, got \"streaming\""},
       {With(R"("debug": {"delayed_worker": 4294967296})"),
        "f:5:29: debug.delayed_worker: must be a whole number in [0, 4294967295], got 4294967296"},
       {WithLayers(""), "f:3:13: model.layers: must have 1 to 1000 elements, has 0"},
@@ -158,6 +165,24 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
   }
 }
 
+TEST_CASE("How values travel and are applied") {
+  const v1::JobConfig defaults = Parse(kBase);
+  CHECK(defaults.wire().transport() == v1::WireConfig::TRANSPORT_AUTO);
+  CHECK(defaults.wire().dtype() == v1::WireConfig::TYPE_F32);
+  CHECK_FALSE(defaults.wire().has_push_dtype());
+  CHECK(defaults.wire().chunk_kib() == 1024);
+  CHECK(defaults.wire().congestion_control() == "auto");
+  CHECK(defaults.server().apply() == v1::ServerConfig::APPLY_STREAMED);
+  const v1::JobConfig config = Parse(With(
+      R"("wire": {"transport": "shared_memory", "push_dtype": "bf16", "chunk_kib": 768, "chunks_in_flight": 64,
+           "congestion_control": "My_CC-2"}, "server": {"apply": "staged", "io_threads": 2})"));
+  CHECK(config.wire().transport() == v1::WireConfig::TRANSPORT_SHARED_MEMORY);
+  CHECK(config.wire().push_dtype() == v1::WireConfig::TYPE_BF16);
+  CHECK(config.wire().chunk_kib() == 768);
+  CHECK(config.wire().congestion_control() == "My_CC-2");
+  CHECK(config.server().apply() == v1::ServerConfig::APPLY_STAGED);
+}
+
 TEST_CASE("Impossible combinations are refused with their paths") {
   struct Case {
     std::string text;
@@ -178,6 +203,11 @@ TEST_CASE("Impossible combinations are refused with their paths") {
        "f:5:36: train.examples: cannot be given together with train.epochs"},
       {With(R"("train": {"micro_batches": 33})"),
        "f:5:28: train.micro_batches: must be at most data.batch_size, which is 32, got 33"},
+      {With(R"("wire": {"chunk_kib": 300})"), "f:5:23: wire.chunk_kib: must be a multiple of 256, got 300"},
+      {With(R"("wire": {"congestion_control": "cubic; reno"})"),
+       "f:5:32: wire.congestion_control: must be \"auto\" or a name of letters, digits, _ and -, as "
+       "\"cubic\", "
+       "got \"cubic; reno\""},
       {With(R"("cluster": {"workers": 2, "min_workers": 3})"),
        "f:5:42: cluster.min_workers: must be at most cluster.workers, which is 2, got 3"},
       {With(R"("debug": {"delayed_worker": 0})"), "f:5:29: debug.delayed_worker: needs debug.worker_delay"},

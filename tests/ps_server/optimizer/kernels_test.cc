@@ -1,8 +1,12 @@
 #include "ps_server/optimizer/kernels.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cfloat>
 #include <cmath>
-#include <cstring>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -16,12 +20,6 @@ std::vector<const Kernels*> AllTables() {
   std::vector<const Kernels*> tables;
   for (KernelLevel level : AvailableKernelLevels()) tables.push_back(*KernelsFor(level));
   return tables;
-}
-
-float FromBits(uint32_t bits) {
-  float f;
-  std::memcpy(&f, &bits, sizeof f);
-  return f;
 }
 
 TEST_CASE("Kernels: a level is there or refused by name") {
@@ -76,12 +74,12 @@ TEST_CASE("Kernels: scale, accumulate and assign give the bits of a scalar loop"
         for (size_t i = 0; i < n; ++i) expected[i] = 0.3f * a[i];
         for (size_t i = 0; i < n; ++i) expected[i] += 0.7f * b[i];
         want.Set(expected);
-        kernels->scale(sum.data(), 0.3f, a_bytes.data(), n);
-        kernels->accumulate(sum.data(), 0.7f, b_bytes.data(), n);
+        CHECK(kernels->scale(sum.data(), 0.3f, a_bytes.data(), n));
+        CHECK(kernels->accumulate(sum.data(), 0.7f, b_bytes.data(), n));
         CHECK(sum.SameBits(want));
         CHECK(sum.GuardsIntact());
         want.Set(a);
-        kernels->assign(copy.data(), a_bytes.data(), n);
+        CHECK(kernels->assign(copy.data(), a_bytes.data(), n));
         CHECK(copy.SameBits(want));
         CHECK(copy.GuardsIntact());
       }
@@ -89,10 +87,99 @@ TEST_CASE("Kernels: scale, accumulate and assign give the bits of a scalar loop"
   }
 }
 
+// Every kernel that takes a gradient, over weights and slots of its own.
+struct Runner {
+  static constexpr size_t kMost = 1000;
+  std::vector<float> weights = std::vector<float>(kMost, 0.5f), slots[2] = {weights, weights}, out = weights;
+
+  static constexpr int kKernels = 9;
+  bool Run(const Kernels& k, int which, const void* gradient, size_t n) {
+    bool (*const steps[])(const StepArgs&) = {k.sgd, k.momentum, k.nesterov, k.adagrad, k.rmsprop, k.adam};
+    if (which < 6) {
+      StepArgs args{};
+      args.n = n;
+      args.weights_in = weights.data();
+      args.weights_out = out.data();
+      args.gradient = gradient;
+      for (int s = 0; s < 2; ++s) args.slots_in[s] = args.slots_out[s] = slots[s].data();
+      for (int s = 0; s < 2; ++s) args.keep[s] = args.take[s] = 0.5f;
+      args.rate = args.epsilon = args.root_scale = 0.5f;
+      return steps[which](args);
+    }
+    if (which == 6) return k.scale(out.data(), 0.5f, gradient, n);
+    if (which == 7) return k.accumulate(out.data(), 0.5f, gradient, n);
+    return k.assign(out.data(), gradient, n);
+  }
+};
+
+TEST_CASE("Kernels: a value that is not finite is noticed in the pass, wherever it is") {
+  for (const Kernels* kernels : AllTables()) {
+    for (int which = 0; which < Runner::kKernels; ++which) {
+      for (size_t n : {0, 1, 2, 15, 16, 17, 33, 64, 65, 1000}) {
+        for (size_t shift : {0, 1}) {
+          Runner runner;
+          std::vector<float> values = RandomFloats(3, n, 1);
+          // What is finite but nearly not, and whose square or sum is not.
+          for (size_t i = 0; i < n; i += 3) values[i] = i % 2 == 0 ? FLT_MAX : -FLT_MAX;
+          if (n > 1) values[1] = FLT_TRUE_MIN;
+          CAPTURE(kernels->name, which, n, shift);
+          CHECK(runner.Run(*kernels, which, UnalignedFloats(values, shift).data(), n));
+          size_t wrong = 0;
+          for (size_t at = 0; at < n; at += n - 1 - at < 37 || n < 100 ? 1 : 37) {
+            std::vector<float> with = values;
+            with[at] = NonFinites()[at % NonFinites().size()];
+            const UnalignedFloats bytes(with, shift);
+            wrong += runner.Run(*kernels, which, bytes.data(), n);
+            // What lies behind the end does not count; nor does what became of the weights.
+            wrong += !runner.Run(*kernels, which, bytes.data(), at);
+          }
+          for (float x : NonFinites()) {
+            if (n > 0) values.back() = x;
+            wrong += n > 0 && runner.Run(*kernels, which, UnalignedFloats(values, shift).data(), n);
+          }
+          CHECK(wrong == 0);
+        }
+      }
+    }
+  }
+}
+
+TEST_CASE("Kernels: what was found finite is what was used, while another process writes the gradient") {
+  constexpr size_t kN = 77;  // more than one vector of any level, and a rest
+  for (const Kernels* kernels : AllTables()) {
+    for (size_t at : {size_t{3}, kN - 1}) {
+      SharedFloats shared;
+      std::fill(shared.mine(), shared.mine() + kN, 1.0f);
+      std::atomic<bool> stop{false};
+      std::thread writer([&] {
+        while (!stop.load(std::memory_order_relaxed)) {
+          shared.theirs()[at] = NAN;
+          shared.theirs()[at] = 1.0f;
+        }
+      });
+      size_t wrong[Runner::kKernels] = {}, refused = 0;
+      for (int i = 0; i < 2000; ++i) {
+        for (int which = 0; which < Runner::kKernels; ++which) {
+          Runner runner;
+          const bool finite = runner.Run(*kernels, which, shared.mine(), kN);
+          wrong[which] += std::isnan(runner.out[at]) == finite;
+          wrong[which] += which > 0 && which < 6 && std::isnan(runner.slots[0][at]) == finite;
+          wrong[which] += which == 5 && std::isnan(runner.slots[1][at]) == finite;
+          refused += !finite;
+        }
+      }
+      stop = true;
+      writer.join();
+      for (int which = 0; which < Runner::kKernels; ++which) {
+        CAPTURE(kernels->name, at, which, refused);
+        CHECK(wrong[which] == 0);
+      }
+    }
+  }
+}
+
 TEST_CASE("Kernels: first_non_finite finds the first, wherever it is") {
-  const std::vector<float> bad = {INFINITY, -INFINITY, NAN,
-                                  FromBits(0x7f800001),  // a signalling NaN
-                                  FromBits(0xffc00000)};
+  const std::vector<float> bad = NonFinites();
   for (const Kernels* kernels : AllTables()) {
     for (size_t n : {1, 2, 3, 7, 15, 16, 17, 31, 33, 64, 65, 100, 1023, 1024, 1025, 2047, 2049, 2500}) {
       for (size_t shift : {0, 1, 4}) {

@@ -1,6 +1,7 @@
 #include "ps_server/optimizer/optimizer.h"
 
 #include <algorithm>
+#include <cfloat>
 #include <cmath>
 #include <cstring>
 #include <memory>
@@ -99,9 +100,13 @@ class Run {
     }
   }
 
-  void Step(const void* gradient, uint64_t t) { StepPart(gradient, t, 0, now_[0].size()), Publish(); }
+  bool Step(const void* gradient, uint64_t t) {
+    const bool finite = StepPart(gradient, t, 0, now_[0].size());
+    Publish();
+    return finite;
+  }
 
-  void StepPart(const void* gradient, uint64_t t, size_t begin, size_t n) {
+  bool StepPart(const void* gradient, uint64_t t, size_t begin, size_t n) {
     ApplyArgs args;
     args.n = n;
     args.weights_in = now_[0].data() + begin;
@@ -114,7 +119,7 @@ class Run {
     args.learning_rate = LearningRate(t);
     args.weight_decay = kWeightDecay;
     args.t = t;
-    optimizer_.Apply(args);
+    return optimizer_.Apply(args);
   }
 
   void Publish() {
@@ -160,7 +165,9 @@ TEST_CASE("Optimizer follows the published equations, with the same bits at ever
         const std::vector<float> gradient = RandomFloats(100 + t, n, 2);
         reference.Step(gradient, t);
         // Each run reads it at another address.
-        for (size_t r = 0; r < runs.size(); ++r) runs[r]->Step(UnalignedFloats(gradient, r).data(), t);
+        for (size_t r = 0; r < runs.size(); ++r) {
+          REQUIRE(runs[r]->Step(UnalignedFloats(gradient, r).data(), t));
+        }
       }
       CHECK(WorstError(runs[0]->arrays()[0], reference.w) < 1e-6);
       for (size_t k = 1; k < runs[0]->arrays().size(); ++k) {
@@ -228,6 +235,32 @@ TEST_CASE("Optimizer: subnormal, huge and zero gradients give the same bits at e
       Run run(config, **KernelsFor(level), initial, false, 0);
       run.Step(gradient.data(), 1);
       for (size_t k = 0; k < run.arrays().size(); ++k) CHECK(run.arrays()[k].SameBits(plain.arrays()[k]));
+    }
+  }
+}
+
+TEST_CASE("Optimizer says whether the gradient was finite") {
+  for (Config::Kind kind : kAllKinds) {
+    for (KernelLevel level : AvailableKernelLevels()) {
+      for (bool in_place : {false, true}) {
+        for (size_t n : {1, 15, 17, 1000}) {
+          Run run(MakeConfig(kind), **KernelsFor(level), RandomFloats(1, n, 1), in_place, 0);
+          std::vector<float> gradient = RandomFloats(2, n, 1);
+          CAPTURE(Config::Kind_Name(kind), in_place, n);
+          CHECK(run.Step(gradient.data(), 1));
+          gradient[n / 2] = FLT_MAX;
+          CHECK(run.Step(gradient.data(), 2));
+          gradient[n - 1] = NAN;
+          CHECK_FALSE(run.Step(gradient.data(), 3));
+          gradient[n - 1] = 0;
+          gradient[0] = -INFINITY;
+          CHECK_FALSE(run.Step(gradient.data(), 4));
+          // Of the gradient alone: the weights are spoilt by now.
+          gradient[0] = 0;
+          CHECK(run.Step(gradient.data(), 5));
+          CHECK(run.StepPart(gradient.data(), 6, 0, 0));
+        }
+      }
     }
   }
 }
