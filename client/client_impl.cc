@@ -1,6 +1,7 @@
 #include "client/client_impl.h"
 
 #include <algorithm>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,6 +16,9 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 // How long a client that failed, or is destroyed without Leave(), tries to tell the coordinator.
 constexpr std::chrono::seconds kLastWords(1);
+
+// From so many elements on, a gradient is checked by several threads: a millisecond of one.
+constexpr int64_t kWorthSharing = 8 << 20;
 
 Nanoseconds Seconds(double seconds) {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(seconds));
@@ -56,14 +60,17 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       lease_(Seconds(reply.lease_seconds())),
       caller_(MakeCaller(reply)),
       tensors_(model, reply.num_shards()),
+      check_threads_(model.elements() < kWorthSharing ? 1
+                                                      : std::min(4u, std::thread::hardware_concurrency())),
       epoch_(reply.membership().epoch()),
       parts_({config.data().batch_size(), reply.total_batches(), reply.total_examples()}, reply.parts(),
              reply.total_steps(), reply.worker(), reply.incarnation(), reply.start_clock()),
       ranges_({config.data().batch_size(), reply.total_batches(), reply.total_examples()},
               reply.start_clock()),
-      coordinator_(servers[0], server_wait_, calls_),
-      shards_(servers, tensors_, caller_, epoch_, calls_, limits(), std::move(history),
-              [this](const absl::Status& why) { Fail(why); }) {
+      poller_(std::chrono::microseconds(config.wire().busy_poll_us())),
+      coordinator_(servers[0], server_wait_, poller_, calls_),
+      shards_(servers, poller_, tensors_, caller_, epoch_, config.wire(), calls_, limits(),
+              std::move(history), [this](const absl::Status& why) { Fail(why); }) {
   {
     MutexLock lock(mutex_);
     SetMembership(reply.membership());
@@ -88,7 +95,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
     }
     Fail(why);
   };
-  heartbeat_ = std::make_unique<GrpcHeartbeat>(std::move(heartbeat));
+  heartbeat_ = std::make_unique<GrpcHeartbeat>(poller_, std::move(heartbeat));
 }
 
 ClientImpl::~ClientImpl() {
@@ -213,7 +220,7 @@ absl::Status ClientImpl::LeaveFor(const std::string& failure, CallLimits limits)
     status = coordinator_.Leave(request, limits);
   }
   calls_.WaitUntilEmpty();
-  const absl::Status closed = shards_.CloseHistory();
+  const absl::Status closed = shards_.Close();
   return status.ok() ? closed : status;
 }
 
@@ -229,7 +236,7 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(const Work& work, const Pull
   }
   ShardSet::Push push{work, base, {}};
   WEIR_ASSIGN_OR_RETURN(push.gradient, tensors_.Match(gradient));
-  WEIR_RETURN_IF_ERROR(tensors_.CheckFinite(push.gradient));
+  WEIR_RETURN_IF_ERROR(tensors_.CheckFinite(push.gradient, check_threads_));
   return push;
 }
 
@@ -265,7 +272,7 @@ void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
 Future<PullResult> ClientImpl::Pull(uint64_t clock, std::vector<MutableTensor> tensors) {
   absl::StatusOr<ShardSet::Pull> order = MakePull(clock, tensors);
   if (!order.ok()) return Ready<PullResult>(order.status());
-  Promise<PullResult> promise;
+  Promise<PullResult> promise(poller_.driver());
   Start(shards_.size(), std::nullopt, *std::move(order), [promise](absl::StatusOr<Answers> answers) mutable {
     promise.Set(answers.ok() ? absl::StatusOr<PullResult>(MergePull(*answers)) : answers.status());
   });
@@ -276,7 +283,7 @@ Future<PushResult> ClientImpl::Push(const Work& work, const PullResult& base,
                                     std::vector<ConstTensor> gradient) {
   absl::StatusOr<ShardSet::Push> order = MakePush(work, base, gradient);
   if (!order.ok()) return Ready<PushResult>(order.status());
-  Promise<PushResult> promise;
+  Promise<PushResult> promise(poller_.driver());
   Start(shards_.size(), *std::move(order), std::nullopt, [promise](absl::StatusOr<Answers> answers) mutable {
     promise.Set(answers.ok() ? absl::StatusOr<PushResult>(MergePush(*answers)) : answers.status());
   });
@@ -290,7 +297,7 @@ Future<PushPullResult> ClientImpl::PushPull(const Work& work, const PullResult& 
   if (!push.ok()) return Ready<PushPullResult>(push.status());
   absl::StatusOr<ShardSet::Pull> pull = MakePull(work.clock + 1, weights);
   if (!pull.ok()) return Ready<PushPullResult>(pull.status());
-  Promise<PushPullResult> promise;
+  Promise<PushPullResult> promise(poller_.driver());
   Start(shards_.size(), *std::move(push), *std::move(pull),
         [promise](absl::StatusOr<Answers> answers) mutable {
           if (!answers.ok()) {
@@ -309,7 +316,7 @@ Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors) 
   *pin.mutable_caller() = CallerNow();
   // Only until the pulls have begun, retries included.
   pin.set_lease_seconds(std::chrono::duration<double>(lease_ + server_wait_).count());
-  Promise<PullResult> promise;
+  Promise<PullResult> promise(poller_.driver());
   coordinator_.Pin(pin, limits())
       .OnReady([this, promise, order = *std::move(order)](const absl::StatusOr<v1::PinReply>& reply) mutable {
         if (!reply.ok()) {

@@ -15,18 +15,20 @@
 #include "client/client.h"
 #include "client/grpc_coordinator.h"
 #include "client/grpc_heartbeat.h"
+#include "client/grpc_poller.h"
 #include "client/history.h"
 #include "client/shard_set.h"
 #include "client/tensor_map.h"
 #include "client/work_source.h"
 #include "common/mutex.h"
+#include "common/thread_pool.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {
 
-// Calls run on threads of gRPC; what they and the heartbeat tell is kept under one mutex, and whoever waits
-// for news waits on one condition variable. The mutex is never held while a call starts, ends or is
+// Calls end on the polling thread; what they and the heartbeat tell is kept under one mutex, and whoever
+// waits for news waits on one condition variable. The mutex is never held while a call starts, ends or is
 // cancelled.
 class ClientImpl final : public Client {
  public:
@@ -104,6 +106,7 @@ class ClientImpl final : public Client {
   const std::chrono::nanoseconds wait_, server_wait_, lease_;
   const v1::Caller caller_;
   const TensorMap tensors_;
+  mutable ThreadPool check_threads_;
   std::atomic<uint64_t> epoch_;
 
   mutable Mutex mutex_;
@@ -131,6 +134,7 @@ class ClientImpl final : public Client {
   bool ranges_done_ ABSL_GUARDED_BY(mutex_) = false;
 
   // The calls below use everything above.
+  GrpcPoller poller_;
   CallGroup calls_;
   GrpcCoordinator coordinator_;
   ShardSet shards_;

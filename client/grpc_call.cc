@@ -1,28 +1,16 @@
 #include "client/grpc_call.h"
 
-#include <algorithm>
+#include <chrono>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "client/grpc_channel.h"
 
 namespace weir {
-namespace {
-
-std::string Seconds(std::chrono::nanoseconds time) {
-  return absl::StrCat(std::chrono::duration<double>(time).count(), " s");
-}
-
-}  // namespace
 
 void GrpcCall::Start() {
   if (absl::Status closed = group_.Add(this); !closed.ok()) {
     Finish(closed);
     return;
-  }
-  {
-    MutexLock lock(mutex_);
-    deadline_ = Clock::now() + limits_.total;
   }
   Try();
 }
@@ -31,84 +19,60 @@ void GrpcCall::Cancel(const absl::Status& why) {
   MutexLock lock(mutex_);
   if (!cancelled_.ok()) return;
   cancelled_ = why;
-  // Neither runs callbacks on this thread.
-  if (context_ != nullptr) context_->TryCancel();
-  if (alarm_ != nullptr) alarm_->Cancel();
+  // Between two tries, the next one ends the call at once.
+  if (context_ != nullptr) {
+    context_->TryCancel();
+  } else {
+    poller_.RunSoon([self = shared_from_this()] { self->Try(); });
+  }
 }
 
 void GrpcCall::Try() {
-  grpc::ClientContext* context = nullptr;
   absl::Status cancelled;
   {
     MutexLock lock(mutex_);
+    // Ended, or under way.
+    if (over_ || context_ != nullptr) return;
     cancelled = cancelled_;
+    over_ = !cancelled.ok();
     if (cancelled.ok()) {
-      try_started_ = Clock::now();
+      retry_.TryStarts();
       context_ = std::make_unique<grpc::ClientContext>();
-      context_->set_deadline(std::chrono::system_clock::now() + (deadline_ - try_started_));
-      context = context_.get();
+      context_->set_deadline(std::chrono::system_clock::now() +
+                             (retry_.deadline() - CallRetry::Clock::now()));
+      self_ = shared_from_this();
+      StartTry(context_.get(), poller_.queue(), &status_, static_cast<GrpcPoller::Event*>(this));
     }
   }
-  if (!cancelled.ok()) {
-    End(cancelled);
-  } else {
-    StartTry(context);
-  }
+  if (!cancelled.ok()) End(cancelled);
 }
 
-std::optional<absl::Status> GrpcCall::Judge(const absl::Status& status) {
-  if (!cancelled_.ok()) return cancelled_;
-  const Clock::time_point now = Clock::now();
-  // Our own deadline, not the peer's, which would say whom it waited for. gRPC's clock is rounded to
-  // milliseconds.
-  if (absl::IsDeadlineExceeded(status) && now + std::chrono::milliseconds(10) >= deadline_) {
-    return absl::DeadlineExceededError(
-        absl::StrCat(peer_, " did not answer ", what_, " within ", Seconds(limits_.total)));
-  }
-  if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) {
-    return absl::Status(status.code(), absl::StrCat(peer_, ": ", status.message()));
-  }
-  // A try that lasted longer than a peer may be away had reached it: the count starts anew.
-  if (!unreachable_since_.has_value() || now - try_started_ > limits_.unreachable) {
-    unreachable_since_ = now;
-    backoff_.Reset();
-  }
-  if (now - *unreachable_since_ < limits_.unreachable && now < deadline_) return std::nullopt;
-  return absl::UnavailableError(absl::StrCat(peer_, " was lost: ", status.message()));
-}
-
-void GrpcCall::TryDone(const absl::Status& status, Next next) {
+void GrpcCall::OnEvent(bool /*ok*/) {
+  std::shared_ptr<GrpcCall> self;
   std::optional<absl::Status> end;
   {
     MutexLock lock(mutex_);
+    self.swap(self_);
     context_.reset();
-    if (status.ok() && next == Next::kEnd) {
-      end = status;
-    } else if (!status.ok()) {
-      end = Judge(status);
-      if (!end.has_value()) {
-        const Clock::time_point now = Clock::now();
-        const auto wait = std::min<std::chrono::nanoseconds>(
-            backoff_.Next(),
-            std::max<std::chrono::nanoseconds>(*unreachable_since_ + limits_.unreachable - now, {}));
-        alarm_ = std::make_unique<grpc::Alarm>();
-        alarm_->Set(std::chrono::system_clock::now() + wait, [self = shared_from_this()](bool /*in_time*/) {
-          std::unique_ptr<grpc::Alarm> alarm;
-          {
-            MutexLock lock(self->mutex_);
-            alarm = std::move(self->alarm_);
-          }
-          self->Try();
-        });
-        return;
-      }
-    }
+    end = Judge(FromGrpc(status_));
+    over_ = end.has_value();
   }
-  if (end.has_value()) {
-    End(*end);
-  } else {
-    Try();
+  if (end.has_value()) End(*end);
+}
+
+std::optional<absl::Status> GrpcCall::Judge(const absl::Status& status) {
+  if (status.ok()) return status;
+  if (!cancelled_.ok()) return cancelled_;
+  // Our own deadline, not the peer's, which would say whom it waited for. gRPC's clock is rounded to
+  // milliseconds.
+  const CallRetry::Clock::time_point now = CallRetry::Clock::now();
+  if (absl::IsDeadlineExceeded(status) && now + std::chrono::milliseconds(10) >= retry_.deadline()) {
+    return retry_.Late();
   }
+  const CallRetry::Verdict verdict = retry_.Judge(status);
+  if (!verdict.error.ok()) return verdict.error;
+  poller_.RunAt(now + verdict.wait, [self = shared_from_this()] { self->Try(); });
+  return std::nullopt;
 }
 
 void GrpcCall::End(const absl::Status& status) {

@@ -2,15 +2,23 @@
 
 #include <algorithm>
 
+#include "common/config/address.h"
+#include "common/grpc_socket_options.h"
+#include "common/local_host.h"
+#include "common/local_socket.h"
+#include "common/status_macros.h"
+#include "common/telemetry/logging.h"
+
 namespace weir {
 namespace {
 
 // The wire's limit is 4 MiB a message (proto/parameter_server.proto); some room for its frame.
 constexpr int kMaxMessageBytes = (4 << 20) + (64 << 10);
 
-}  // namespace
+// For finding the Unix socket of a server of this host.
+constexpr std::chrono::milliseconds kLocalLimit{500};
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait) {
+grpc::ChannelArguments Arguments(std::chrono::nanoseconds server_wait) {
   const int wait_ms =
       static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(server_wait).count());
   grpc::ChannelArguments arguments;
@@ -27,7 +35,32 @@ std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chro
   // A machine that vanished sends no reset. More often than this, a server would call it abuse.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, std::max(wait_ms, 1000));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, std::max(wait_ms, 1000));
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
+  return arguments;
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait) {
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), Arguments(server_wait));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(const std::string& address,
+                                                               std::chrono::nanoseconds server_wait,
+                                                               const v1::WireConfig& wire) {
+  WEIR_ASSIGN_OR_RETURN(const Address server, ParseAddress(address));
+  grpc::ChannelArguments arguments = Arguments(server_wait);
+  WEIR_RETURN_IF_ERROR(SetCongestionControl(wire.congestion_control(), server, &arguments));
+  std::string target = address;
+  if (wire.transport() != v1::WireConfig::TRANSPORT_TCP && IsThisHost(server)) {
+    const absl::StatusOr<std::string> local =
+        LocalGrpcTarget(server, std::chrono::steady_clock::now() + kLocalLimit);
+    if (local.ok()) {
+      target = *local;
+    } else if (wire.transport() == v1::WireConfig::TRANSPORT_UNIX) {
+      LogWarning("no Unix socket of ", address, ", TCP instead: ", std::string(local.status().message()));
+    }
+  }
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {

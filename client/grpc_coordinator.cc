@@ -27,22 +27,26 @@ std::string CoordinatorName(const std::string& address) {
 template <typename Request, typename Reply>
 class UnaryCall final : public GrpcCall {
  public:
-  using Method = void (v1::Coordinator::StubInterface::async_interface::*)(grpc::ClientContext*,
-                                                                           const Request*, Reply*,
-                                                                           std::function<void(grpc::Status)>);
+  using Method = std::unique_ptr<grpc::ClientAsyncResponseReader<Reply>> (Stub::*)(grpc::ClientContext*,
+                                                                                   const Request&,
+                                                                                   grpc::CompletionQueue*);
 
-  UnaryCall(CallGroup& group, const char* what, const std::string& peer, const CallLimits& limits, Stub& stub,
-            Method method, const Request& request)
-      : GrpcCall(group, what, peer, limits), stub_(stub), method_(method), request_(request) {}
+  UnaryCall(GrpcPoller& poller, CallGroup& group, const char* what, const std::string& peer,
+            const CallLimits& limits, Stub& stub, Method method, const Request& request)
+      : GrpcCall(poller, group, what, peer, limits),
+        stub_(stub),
+        method_(method),
+        request_(request),
+        promise_(poller.driver()) {}
 
   Future<Reply> future() const { return promise_.future(); }
 
  private:
-  void StartTry(grpc::ClientContext* context) override {
-    auto self = std::static_pointer_cast<UnaryCall>(shared_from_this());
+  void StartTry(grpc::ClientContext* context, grpc::CompletionQueue* queue, grpc::Status* status,
+                void* tag) override {
     reply_.Clear();
-    (stub_.async()->*method_)(context, &request_, &reply_,
-                              [self](grpc::Status status) { self->TryDone(FromGrpc(status)); });
+    rpc_ = (stub_.*method_)(context, request_, queue);
+    rpc_->Finish(&reply_, status, tag);
   }
   void Finish(const absl::Status& status) override {
     if (status.ok()) {
@@ -55,6 +59,7 @@ class UnaryCall final : public GrpcCall {
   Stub& stub_;
   const Method method_;
   const Request request_;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<Reply>> rpc_;
   Reply reply_;
   Promise<Reply> promise_;
 };
@@ -156,53 +161,52 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, std::chron
 
 struct GrpcCoordinator::Impl {
   const std::string name;
+  GrpcPoller& poller;
   CallGroup& group;
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<Stub> stub = v1::Coordinator::NewStub(channel);
 
   template <typename Request, typename Reply>
   Future<Reply> Call(CallGroup& in, const char* what, const CallLimits& limits,
-                     void (v1::Coordinator::StubInterface::async_interface::*method)(
-                         grpc::ClientContext*, const Request*, Reply*, std::function<void(grpc::Status)>),
-                     const Request& request) {
-    auto call = std::make_shared<UnaryCall<Request, Reply>>(in, what, name, limits, *stub, method, request);
+                     typename UnaryCall<Request, Reply>::Method method, const Request& request) {
+    auto call =
+        std::make_shared<UnaryCall<Request, Reply>>(poller, in, what, name, limits, *stub, method, request);
     Future<Reply> future = call->future();
     call->Start();
     return future;
   }
 };
 
-using Async = v1::Coordinator::StubInterface::async_interface;
-
 GrpcCoordinator::GrpcCoordinator(const std::string& address, std::chrono::nanoseconds server_wait,
-                                 CallGroup& group)
-    : impl_(new Impl{CoordinatorName(address), group, MakeChannel(address, server_wait)}) {}
+                                 GrpcPoller& poller, CallGroup& group)
+    : impl_(new Impl{CoordinatorName(address), poller, group, MakeChannel(address, server_wait)}) {}
 
 GrpcCoordinator::~GrpcCoordinator() = default;
 
 Future<v1::NextRangeReply> GrpcCoordinator::NextRange(const v1::NextRangeRequest& request,
                                                       const CallLimits& limits) {
   return impl_->Call<v1::NextRangeRequest, v1::NextRangeReply>(impl_->group, "NextRange", limits,
-                                                               &Async::NextRange, request);
+                                                               &Stub::AsyncNextRange, request);
 }
 
 Future<v1::PinReply> GrpcCoordinator::Pin(const v1::PinRequest& request, const CallLimits& limits) {
-  return impl_->Call<v1::PinRequest, v1::PinReply>(impl_->group, "Pin", limits, &Async::Pin, request);
+  return impl_->Call<v1::PinRequest, v1::PinReply>(impl_->group, "Pin", limits, &Stub::AsyncPin, request);
 }
 
 Future<v1::UnpinReply> GrpcCoordinator::Unpin(const v1::UnpinRequest& request, const CallLimits& limits) {
-  return impl_->Call<v1::UnpinRequest, v1::UnpinReply>(impl_->group, "Unpin", limits, &Async::Unpin, request);
+  return impl_->Call<v1::UnpinRequest, v1::UnpinReply>(impl_->group, "Unpin", limits, &Stub::AsyncUnpin,
+                                                       request);
 }
 
 Future<v1::ReportReply> GrpcCoordinator::Report(const v1::ReportRequest& request, const CallLimits& limits) {
-  return impl_->Call<v1::ReportRequest, v1::ReportReply>(impl_->group, "Report", limits, &Async::Report,
+  return impl_->Call<v1::ReportRequest, v1::ReportReply>(impl_->group, "Report", limits, &Stub::AsyncReport,
                                                          request);
 }
 
 absl::Status GrpcCoordinator::Leave(const v1::LeaveRequest& request, const CallLimits& limits) {
   CallGroup group;
   const Future<v1::LeaveReply> left =
-      impl_->Call<v1::LeaveRequest, v1::LeaveReply>(group, "Leave", limits, &Async::Leave, request);
+      impl_->Call<v1::LeaveRequest, v1::LeaveReply>(group, "Leave", limits, &Stub::AsyncLeave, request);
   left.Get().status().IgnoreError();
   group.WaitUntilEmpty();
   return left.Get().status();

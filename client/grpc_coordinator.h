@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "client/call_group.h"
 #include "client/call_limits.h"
+#include "client/grpc_poller.h"
 #include "common/future.h"
 #include "proto/coordinator.pb.h"
 
@@ -21,11 +22,12 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, std::chron
 
 // The coordinator as a client that has joined sees it: single calls, each retried under its own key until its
 // limits are reached. The heartbeat is apart (client/grpc_heartbeat.h). Thread-safe. Outlives its calls, as
-// does the group.
+// do the poller and the group.
 class GrpcCoordinator {
  public:
   // server_wait: how long a silent coordinator is waited for.
-  GrpcCoordinator(const std::string& address, std::chrono::nanoseconds server_wait, CallGroup& group);
+  GrpcCoordinator(const std::string& address, std::chrono::nanoseconds server_wait, GrpcPoller& poller,
+                  CallGroup& group);
   ~GrpcCoordinator();
 
   Future<v1::NextRangeReply> NextRange(const v1::NextRangeRequest& request, const CallLimits& limits);

@@ -12,10 +12,10 @@
 
 namespace weir {
 
-struct GrpcHeartbeat::Impl {
+struct GrpcHeartbeat::Impl : GrpcPoller::Event {
   using Clock = std::chrono::steady_clock;
 
-  explicit Impl(Options o) : options(std::move(o)) {
+  Impl(GrpcPoller& p, Options o) : poller(p), options(std::move(o)) {
     thread = std::thread([this] { Run(); });
   }
 
@@ -57,16 +57,23 @@ struct GrpcHeartbeat::Impl {
     const v1::HeartbeatRequest request = options.request();
     grpc::ClientContext beat;
     beat.set_deadline(std::chrono::system_clock::now() + options.lease);
-    {
-      MutexLock lock(mutex);
-      if (stopped) return std::nullopt;
-      context = &beat;
-    }
-    const grpc::Status status = stub.Heartbeat(&beat, request, reply);
+    grpc::Status status;
     MutexLock lock(mutex);
-    context = nullptr;
+    if (stopped) return std::nullopt;
+    context = &beat;
+    // Not a blocking call: that would poll gRPC's sockets on this thread, and take the data's events, too.
+    const auto rpc = stub.AsyncHeartbeat(&beat, request, poller.queue());
+    rpc->Finish(reply, &status, static_cast<GrpcPoller::Event*>(this));
+    while (context != nullptr) wake.Wait(mutex);
     if (stopped) return std::nullopt;
     return FromGrpc(status);
+  }
+
+  // The heartbeat has ended.
+  void OnEvent(bool /*ok*/) override {
+    MutexLock lock(mutex);
+    context = nullptr;
+    wake.NotifyAll();
   }
 
   // False: stopped.
@@ -86,6 +93,7 @@ struct GrpcHeartbeat::Impl {
     if (thread.joinable()) thread.join();
   }
 
+  GrpcPoller& poller;
   const Options options;
   Mutex mutex;
   CondVar wake;
@@ -95,7 +103,8 @@ struct GrpcHeartbeat::Impl {
   std::thread thread;
 };
 
-GrpcHeartbeat::GrpcHeartbeat(Options options) : impl_(new Impl(std::move(options))) {}
+GrpcHeartbeat::GrpcHeartbeat(GrpcPoller& poller, Options options)
+    : impl_(new Impl(poller, std::move(options))) {}
 GrpcHeartbeat::~GrpcHeartbeat() { Stop(); }
 void GrpcHeartbeat::Stop() { impl_->Stop(); }
 

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "client/grpc_poller.h"
 #include "proto/coordinator.pb.h"
 
 namespace weir {
@@ -30,8 +31,8 @@ class GrpcHeartbeat {
   };
 
   // Starts at once. The functions are called from the heartbeat's thread and may take locks, but not Stop()
-  // it.
-  explicit GrpcHeartbeat(Options options);
+  // it. The poller outlives it.
+  GrpcHeartbeat(GrpcPoller& poller, Options options);
   ~GrpcHeartbeat();
 
   // Ends the heartbeat in flight and the thread. Idempotent; not thread-safe.

@@ -4,356 +4,245 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/grpc_call.h"
+#include "client/call_retry.h"
 #include "client/grpc_channel.h"
-#include "common/grpc_payload.h"
+#include "client/grpc_exchange.h"
+#include "client/grpc_exchange_stream.h"
+#include "client/shared_memory_link.h"
+#include "client/wire_options.h"
+#include "common/config/address.h"
+#include "common/local_host.h"
+#include "common/mutex.h"
 #include "common/status_macros.h"
-#include "common/wire_codec.h"
+#include "common/telemetry/logging.h"
 #include "grpcpp/generic/generic_stub.h"
 
 namespace weir {
 
+namespace {
+
+// For setting up shared memory with a server of this host; it holds up a new stream.
+constexpr std::chrono::milliseconds kLinkLimit{500};
+
+}  // namespace
+
 struct GrpcShard::Impl {
   const uint32_t index;
   const std::string address, name;
+  GrpcPoller& poller;
   const TensorMap& tensors;
   const v1::Caller caller;
   const std::atomic<uint64_t>& epoch;
+  const v1::WireConfig wire;
   CallGroup& group;
   const CallLimits limits;
-  // Replaced by Connect() alone, before the first exchange.
-  std::shared_ptr<grpc::Channel> channel = MakeChannel(address, limits.unreachable);
-  // Of bytes, not of messages: tensors travel in slices of their own memory.
-  std::unique_ptr<grpc::GenericStub> stub = std::make_unique<grpc::GenericStub>(channel);
+  // Set by Connect(). Of bytes, not of messages: tensors travel in slices of their own memory.
+  std::unique_ptr<grpc::GenericStub> stub = nullptr;
 
-  int64_t elements() const { return tensors.partition().shard_elements(index); }
+  Mutex mutex = {};
+  CondVar stream_gone = {};
+  // The newest; null before the first call.
+  std::shared_ptr<GrpcExchangeStream> stream ABSL_GUARDED_BY(mutex) = nullptr;
+  // Those that still have operations under way.
+  int streams ABSL_GUARDED_BY(mutex) = 0;
+
   v1::Caller CallerNow() const {
     v1::Caller now = caller;
     now.set_epoch(epoch.load());
     return now;
   }
+
+  // Begins the exchange on the current stream, or on a new one where that is over. Returns which.
+  std::shared_ptr<GrpcExchangeStream> Begin(const std::shared_ptr<GrpcExchange>& exchange,
+                                            const GrpcExchangeStream::Ended& ended) {
+    MutexLock lock(mutex);
+    while (stream == nullptr || !stream->Add(exchange, ended)) {
+      ++streams;
+      stream = std::make_shared<GrpcExchangeStream>(
+          poller, [this] { return CallerNow(); },
+          [this] {
+            MutexLock lock(mutex);
+            // Under the lock: the waiter may destroy this as soon as it sees it.
+            if (--streams == 0) stream_gone.NotifyAll();
+          });
+      stream->Start(*stub, Link(), [this] { NoSharedMemory("the server has none to give"); });
+    }
+    return stream;
+  }
+
+  // Shared memory for a new stream; null where it is not wanted or cannot be had.
+  std::unique_ptr<SharedMemoryLink> Link() {
+    const v1::WireConfig::Transport transport = wire.transport();
+    if (transport != v1::WireConfig::TRANSPORT_AUTO && transport != v1::WireConfig::TRANSPORT_SHARED_MEMORY) {
+      return nullptr;
+    }
+    const absl::StatusOr<Address> server = ParseAddress(address);
+    if (!server.ok() || !IsThisHost(*server)) {
+      NoSharedMemory("it is on another host");
+      return nullptr;
+    }
+    absl::StatusOr<std::unique_ptr<SharedMemoryLink>> link =
+        SharedMemoryLink::Connect(*server, wire.chunks_in_flight(), uint64_t{wire.chunk_kib()} << 10,
+                                  std::chrono::steady_clock::now() + kLinkLimit);
+    if (!link.ok()) {
+      NoSharedMemory(link.status().message());
+      return nullptr;
+    }
+    return *std::move(link);
+  }
+
+  void NoSharedMemory(absl::string_view why) {
+    if (wire.transport() == v1::WireConfig::TRANSPORT_SHARED_MEMORY) {
+      LogWarning("no shared memory with ", name, ", chunks travel over its socket: ", std::string(why));
+    }
+  }
+
+  void Close() {
+    MutexLock lock(mutex);
+    if (stream != nullptr) stream->Cancel();
+    while (streams > 0) stream_gone.Wait(mutex);
+  }
 };
 
 namespace {
 
-// A slice of the caller's memory costs gRPC about as much as copying so many bytes.
-constexpr int64_t kWorthBorrowing = 4096;
-// How often a call that has ended looks whether gRPC still holds slices of the caller's memory.
-constexpr std::chrono::microseconds kLoanPoll{200};
-
-bool IsKnown(v1::Outcome outcome) {
-  return v1::Outcome_IsValid(outcome) && outcome != v1::OUTCOME_UNSPECIFIED;
-}
-
-// What an exchange asks and has been answered so far. A stream below moves the bytes of one try.
+// A call to a shard: as many exchanges as it takes, one after another, under the same key.
 //
-// Reactors run on several threads of gRPC, though never two callbacks of one direction at once. Their mutexes
-// order these callbacks for those (like ThreadSanitizer) who cannot see how gRPC does.
-class ExchangeCall final : public GrpcCall {
+// Begins on the caller's thread; all that follows happens on the polling thread.
+class ShardCall final : public Call, public std::enable_shared_from_this<ShardCall> {
  public:
-  ExchangeCall(const GrpcShard::Impl& shard, std::string what, std::optional<GrpcShard::Push> push,
-               std::optional<GrpcShard::Pull> pull, GrpcShard::Done done)
-      : GrpcCall(shard.group, std::move(what), shard.name, shard.limits),
-        shard_(shard),
-        push_(std::move(push)),
-        pull_(std::move(pull)),
-        done_(std::move(done)) {}
+  ShardCall(GrpcShard::Impl& shard, std::string what, std::optional<ShardPush> push,
+            std::optional<ShardPull> pull, GrpcShard::Done done)
+      : shard_(shard),
+        exchange_(std::make_shared<GrpcExchange>(shard.tensors, shard.index, WireOptions::From(shard.wire),
+                                                 what, std::move(push), std::move(pull))),
+        done_(std::move(done)),
+        retry_(std::move(what), shard.name, shard.limits) {}
 
-  // For the streams.
+  void Start() {
+    if (absl::Status closed = shard_.group.Add(this); !closed.ok()) {
+      done_(closed);
+      return;
+    }
+    MutexLock lock(mutex_);
+    deadline_ = shard_.poller.RunAt(retry_.deadline(), [self = shared_from_this()] {
+      self->Interrupt([&] { return self->retry_.Late(); });
+    });
+    Begin();
+  }
 
-  // The message at local position `first`, and where the next one starts. Slices of the gradient count in
-  // `loans` until gRPC lets them go.
-  grpc::ByteBuffer MakeChunk(int64_t first, const std::shared_ptr<std::atomic<int>>& loans,
-                             int64_t* next) const;
-  grpc::ByteBuffer MakePullRequest() const;
-  int64_t elements() const { return shard_.elements(); }
-  // The next reply. An error ends the call.
-  absl::Status TakeReply(const grpc::ByteBuffer& message, bool exchange);
-  // The stream of a try has ended.
-  void StreamDone(const absl::Status& broken, const grpc::Status& status);
+  void Cancel(const absl::Status& why) override {
+    shard_.poller.RunSoon([self = shared_from_this(), why] { self->Interrupt([&] { return why; }); });
+  }
 
  private:
-  void StartTry(grpc::ClientContext* context) override;
-  void Finish(const absl::Status& status) override;
-  absl::Status TakePush(v1::PushReply reply);
-  absl::Status TakePull(const SplitMessage& message);
-  bool PullComplete() const;
-  absl::Status Broken(const std::string& problem) const {
-    return absl::InternalError(absl::StrCat("in answer to ", what(), " it ", problem));
+  void Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    retry_.TryStarts();
+    stream_ = shard_.Begin(exchange_, [self = shared_from_this()](const auto& how) { self->OnEnded(how); });
   }
 
-  const GrpcShard::Impl& shard_;
-  const std::optional<GrpcShard::Push> push_;
-  const std::optional<GrpcShard::Pull> pull_;
-  const GrpcShard::Done done_;
-
-  // Touched by one try at a time, under its reactor's mutex.
-  GrpcShard::Answer answer_;
-  bool push_answered_ = false;
-  bool pull_started_ = false;
-  int64_t received_ = 0;
-};
-
-// One try: sends the request, or the chunks of a push one after another, and takes the replies. All three
-// RPCs are bidirectional streams to it; gRPC's wire knows no difference.
-class Stream final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
- public:
-  Stream(std::shared_ptr<ExchangeCall> call, grpc::GenericStub* stub, grpc::ClientContext* context, bool push,
-         bool pull)
-      : call_(std::move(call)), context_(context), push_(push), exchange_(push && pull) {
-    MutexLock reading(read_mutex_);
-    MutexLock writing(write_mutex_);
-    stub->PrepareBidiStreamingCall(
-        context_, absl::StrCat("/weir.v1.ParameterServer/", push ? "Push" : "", pull ? "Pull" : ""),
-        grpc::StubOptions(), this);
-    StartRead(&reply_);
-    Write();
-    StartCall();
-  }
-
-  void OnWriteDone(bool ok) override {
-    MutexLock lock(write_mutex_);
-    // Not ok: the shard has answered before it had all, or is gone; OnDone() tells.
-    if (ok && !last_) Write();
-  }
-
-  void OnReadDone(bool ok) override {
-    MutexLock lock(read_mutex_);
-    if (!ok) return;
-    broken_ = call_->TakeReply(reply_, exchange_);
-    reply_.Clear();
-    if (!broken_.ok()) {
-      context_->TryCancel();
-    } else {
-      StartRead(&reply_);
-    }
-  }
-
-  void OnDone(const grpc::Status& status) override {
+  // Ends the call from outside, unless it has ended by itself.
+  template <typename Why>
+  void Interrupt(const Why& why) {
+    absl::Status error;
     {
-      MutexLock lock(write_mutex_);
-      request_.Clear();
+      MutexLock lock(mutex_);
+      if (over_) return;
+      over_ = true;
+      shard_.poller.Cancel(pause_);
+      if (stream_ != nullptr) stream_->Abandon(*exchange_);
+      error = why();
     }
-    status_ = status;
-    End();
+    End(error);
   }
 
- private:
-  void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(write_mutex_) {
-    if (push_) {
-      request_ = call_->MakeChunk(next_, loans_, &next_);
-      last_ = next_ == call_->elements();
-    } else {
-      request_ = call_->MakePullRequest();
-      last_ = true;
+  void OnEnded(const absl::StatusOr<GrpcExchange::Progress>& how) {
+    absl::Status error;
+    {
+      MutexLock lock(mutex_);
+      stream_.reset();
+      if (how.ok() && *how == GrpcExchange::Progress::kAgain) {
+        Begin();
+        return;
+      }
+      if (!how.ok()) {
+        const CallRetry::Verdict verdict = retry_.Judge(how.status());
+        error = verdict.error;
+        if (error.ok()) {
+          pause_ = shard_.poller.RunAt(GrpcPoller::Clock::now() + verdict.wait, [self = shared_from_this()] {
+            MutexLock lock(self->mutex_);
+            self->Begin();
+          });
+          return;
+        }
+      }
+      over_ = true;
     }
-    if (last_) {
-      StartWriteLast(&request_, grpc::WriteOptions());
-    } else {
-      StartWrite(&request_);
-    }
+    End(error);
   }
 
   // The caller may free its tensors when the call has ended: not before gRPC has let go of them, which it
-  // nearly always has, unless the call was cancelled.
-  void End() {
-    if (loans_->load(std::memory_order_acquire) > 0) {
-      alarm_.Set(std::chrono::system_clock::now() + kLoanPoll, [this](bool) { End(); });
-      return;
-    }
-    const std::unique_ptr<Stream> self(this);
-    read_mutex_.Lock();
-    const absl::Status broken = broken_;
-    read_mutex_.Unlock();
-    call_->StreamDone(broken, status_);
+  // nearly always has, unless the call was interrupted.
+  void End(const absl::Status& status) {
+    if (!exchange_->loans().out()) return Finish(status);
+    exchange_->loans().WhenReturned([self = shared_from_this(), status] {
+      self->shard_.poller.RunSoon([self, status] { self->Finish(status); });
+    });
   }
 
-  const std::shared_ptr<ExchangeCall> call_;
-  grpc::ClientContext* const context_;
-  const bool push_, exchange_;
-  const std::shared_ptr<std::atomic<int>> loans_ = std::make_shared<std::atomic<int>>(0);
-  grpc::Alarm alarm_;
-  grpc::Status status_;
-  Mutex read_mutex_, write_mutex_;
-  grpc::ByteBuffer request_;
-  int64_t next_ ABSL_GUARDED_BY(write_mutex_) = 0;
-  bool last_ ABSL_GUARDED_BY(write_mutex_) = false;
-  grpc::ByteBuffer reply_;
-  absl::Status broken_ ABSL_GUARDED_BY(read_mutex_);
+  void Finish(const absl::Status& status) {
+    const std::shared_ptr<ShardCall> self = shared_from_this();
+    shard_.poller.Cancel(deadline_);
+    if (status.ok()) {
+      done_(exchange_->TakeAnswer());
+    } else {
+      done_(status);
+    }
+    shard_.group.Remove(this);
+  }
+
+  GrpcShard::Impl& shard_;
+  const std::shared_ptr<GrpcExchange> exchange_;
+  const GrpcShard::Done done_;
+
+  // For the first exchange, which may end before its Begin() has returned.
+  Mutex mutex_;
+  CallRetry retry_ ABSL_GUARDED_BY(mutex_);
+  // Of the exchange that is open; null: the call waits for its next try.
+  std::shared_ptr<GrpcExchangeStream> stream_ ABSL_GUARDED_BY(mutex_);
+  GrpcPoller::Timer deadline_, pause_;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
 };
-
-void ExchangeCall::StartTry(grpc::ClientContext* context) {
-  auto self = std::static_pointer_cast<ExchangeCall>(shared_from_this());
-  pull_started_ = false;
-  received_ = 0;
-  // Deletes itself when it has ended.
-  new Stream(std::move(self), shard_.stub.get(), context, push_.has_value() && !push_answered_,
-             pull_.has_value());
-}
-
-grpc::ByteBuffer ExchangeCall::MakeChunk(int64_t first, const std::shared_ptr<std::atomic<int>>& loans,
-                                         int64_t* next) const {
-  v1::PushRequest header;
-  if (first == 0) {
-    header = push_->header;
-    *header.mutable_caller() = shard_.CallerNow();
-    header.set_elements(static_cast<uint64_t>(elements()));
-  }
-  const int64_t count = std::min(kChunkElements, elements() - first);
-  const size_t bytes = static_cast<size_t>(count) * sizeof(float);
-  header.set_first(static_cast<uint64_t>(first));
-  *next = first + count;
-
-  std::vector<grpc::Slice> payload;
-  const std::vector<absl::Span<const float>> runs =
-      shard_.tensors.Locate(shard_.index, first, count, push_->gradient);
-  if (static_cast<int64_t>(bytes) >= kWorthBorrowing * static_cast<int64_t>(runs.size())) {
-    for (absl::Span<const float> run : runs) {
-      loans->fetch_add(1, std::memory_order_relaxed);
-      payload.push_back(BorrowedSlice(run.data(), run.size() * sizeof(float),
-                                      std::shared_ptr<const void>(run.data(), [loans](const void*) {
-                                        loans->fetch_sub(1, std::memory_order_release);
-                                      })));
-    }
-  } else if (count > 0) {
-    auto gathered = std::make_shared<std::vector<char>>(bytes);
-    shard_.tensors.Gather(shard_.index, first, count, push_->gradient, gathered->data());
-    payload.push_back(BorrowedSlice(gathered->data(), bytes, gathered));
-  }
-  return MakeMessage(header.SerializeAsString() + PayloadPrefix(bytes), std::move(payload));
-}
-
-grpc::ByteBuffer ExchangeCall::MakePullRequest() const {
-  v1::PullRequest request = pull_->request;
-  *request.mutable_caller() = shard_.CallerNow();
-  return MakeMessage(request.SerializeAsString());
-}
-
-absl::Status ExchangeCall::TakeReply(const grpc::ByteBuffer& message, bool exchange) {
-  WEIR_ASSIGN_OR_RETURN(const ReceivedBytes bytes, ReceivedBytes::Take(message));
-  SplitExchangeReply reply;
-  if (exchange) {
-    WEIR_ASSIGN_OR_RETURN(reply, SplitExchange(bytes.pieces()));
-  } else {
-    reply.is_pull = !push_.has_value() || push_answered_;
-    WEIR_ASSIGN_OR_RETURN(reply.message, SplitPayload(bytes.pieces()));
-  }
-  if (reply.is_pull) return TakePull(reply.message);
-  v1::PushReply push;
-  if (!push.ParseFromString(reply.message.head)) return Broken("sent what is not a PushReply");
-  return TakePush(std::move(push));
-}
-
-absl::Status ExchangeCall::TakePush(v1::PushReply reply) {
-  if (push_answered_) return Broken("answered the push twice");
-  if (!IsKnown(reply.outcome())) {
-    return Broken(absl::StrCat("sent the outcome ", static_cast<int>(reply.outcome()),
-                               ", which this client does not know"));
-  }
-  answer_.push = std::move(reply);
-  push_answered_ = true;
-  return absl::OkStatus();
-}
-
-absl::Status ExchangeCall::TakePull(const SplitMessage& message) {
-  v1::PullReply reply;
-  if (!reply.ParseFromString(message.head)) return Broken("sent what is not a PullReply");
-  // A serializer that does not put the weights last.
-  const std::string inner = std::move(*reply.mutable_weights());
-  reply.clear_weights();
-  const absl::string_view inner_piece(inner);
-  const bool split = message.payload_bytes > 0 || inner.empty();
-  const absl::Span<const absl::string_view> weights =
-      split ? absl::MakeConstSpan(message.payload) : absl::MakeConstSpan(&inner_piece, 1);
-  const uint64_t bytes = split ? message.payload_bytes : inner.size();
-
-  if (push_.has_value() && !push_answered_) return Broken("sent weights before it answered the push");
-  const bool header = !pull_started_;
-  if (header) {
-    pull_started_ = true;
-    if (!IsKnown(reply.outcome())) {
-      return Broken(absl::StrCat("sent the outcome ", static_cast<int>(reply.outcome()),
-                                 ", which this client does not know"));
-    }
-    if (reply.outcome() == v1::OK && static_cast<int64_t>(reply.elements()) != elements()) {
-      return Broken(absl::StrCat("said that it has ", reply.elements(),
-                                 " elements; by this client's model it has ", elements()));
-    }
-  }
-  if (bytes > 0) {
-    const int64_t count = static_cast<int64_t>(bytes / sizeof(float));
-    if (bytes % sizeof(float) != 0 || static_cast<int64_t>(reply.first()) != received_ ||
-        count > elements() - received_ || pull_->request.header_only()) {
-      return Broken(absl::StrCat("sent ", bytes, " bytes of weights for position ", reply.first(), " after ",
-                                 received_, " of its ", elements(), " elements"));
-    }
-    shard_.tensors.Scatter(shard_.index, received_, count, weights, pull_->tensors);
-    received_ += count;
-  }
-  if (header) answer_.pull = std::move(reply);
-  return absl::OkStatus();
-}
-
-bool ExchangeCall::PullComplete() const {
-  return pull_started_ &&
-         (answer_.pull.outcome() != v1::OK || pull_->request.header_only() || received_ == elements());
-}
-
-void ExchangeCall::StreamDone(const absl::Status& broken, const grpc::Status& status) {
-  if (!broken.ok()) {
-    TryDone(broken);
-  } else if (!status.ok()) {
-    TryDone(FromGrpc(status));
-  } else if (push_.has_value() && !push_answered_) {
-    TryDone(Broken("did not answer the push"));
-  } else if (!pull_.has_value() || PullComplete()) {
-    TryDone(absl::OkStatus());
-  } else if (pull_started_) {
-    TryDone(Broken(absl::StrCat("sent ", received_, " of its ", elements(), " elements")));
-  } else if (!push_.has_value()) {
-    TryDone(Broken("sent nothing"));
-  } else if (answer_.push.outcome() == v1::STEP_PAST) {
-    // The exchange ends with such an answer, but the caller wants the weights all the same.
-    TryDone(absl::OkStatus(), Next::kGoOn);
-  } else if (answer_.push.outcome() == v1::OK || answer_.push.outcome() == v1::REFUSED ||
-             answer_.push.outcome() == v1::DUPLICATE_BATCH) {
-    TryDone(Broken("sent no weights"));
-  } else {
-    TryDone(absl::OkStatus());
-  }
-}
-
-void ExchangeCall::Finish(const absl::Status& status) {
-  if (status.ok()) {
-    done_(std::move(answer_));
-  } else {
-    done_(status);
-  }
-}
 
 }  // namespace
 
-GrpcShard::GrpcShard(uint32_t index, std::string address, const TensorMap& tensors, const v1::Caller& caller,
-                     const std::atomic<uint64_t>& epoch, CallGroup& group, const CallLimits& limits)
-    : impl_(new Impl{index, address, absl::StrCat("ps:", index, " at ", address), tensors, caller, epoch,
-                     group, limits}) {}
+GrpcShard::GrpcShard(uint32_t index, std::string address, GrpcPoller& poller, const TensorMap& tensors,
+                     const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const v1::WireConfig& wire,
+                     CallGroup& group, const CallLimits& limits)
+    : impl_(new Impl{index, address, absl::StrCat("ps:", index, " at ", address), poller, tensors, caller,
+                     epoch, wire, group, limits}) {}
 
-GrpcShard::~GrpcShard() = default;
+GrpcShard::~GrpcShard() { Close(); }
+
+void GrpcShard::Close() { impl_->Close(); }
 
 const std::string& GrpcShard::name() const { return impl_->name; }
 
 absl::Status GrpcShard::Connect(std::chrono::steady_clock::time_point deadline) {
   while (true) {
-    const auto left = deadline - std::chrono::steady_clock::now();
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                          MakeDataChannel(impl_->address, impl_->limits.unreachable, impl_->wire));
     // A second at a time, each on a fresh channel: gRPC would ask for a name that does not resolve yet more
     // and more seldom.
+    const auto left = deadline - std::chrono::steady_clock::now();
     const auto slice = std::min<std::chrono::nanoseconds>(left, std::chrono::seconds(1));
-    if (impl_->channel->WaitForConnected(std::chrono::system_clock::now() + slice)) return absl::OkStatus();
+    if (channel->WaitForConnected(std::chrono::system_clock::now() + slice)) {
+      impl_->stub = std::make_unique<grpc::GenericStub>(channel);
+      return absl::OkStatus();
+    }
     if (std::chrono::steady_clock::now() >= deadline) {
       return absl::UnavailableError(absl::StrCat(name(), " could not be reached"));
     }
-    impl_->channel = MakeChannel(impl_->address, impl_->limits.unreachable);
-    impl_->stub = std::make_unique<grpc::GenericStub>(impl_->channel);
   }
 }
 
@@ -366,8 +255,8 @@ std::shared_ptr<Call> GrpcShard::Exchange(std::optional<Push> push, std::optiona
   } else {
     what = absl::StrCat("the pull at clock ", pull->request.clock());
   }
-  auto call = std::make_shared<ExchangeCall>(*impl_, std::move(what), std::move(push), std::move(pull),
-                                             std::move(done));
+  auto call =
+      std::make_shared<ShardCall>(*impl_, std::move(what), std::move(push), std::move(pull), std::move(done));
   call->Start();
   return call;
 }

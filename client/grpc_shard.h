@@ -1,64 +1,60 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/call_group.h"
 #include "client/call_limits.h"
+#include "client/grpc_poller.h"
+#include "client/shard_exchange.h"
 #include "client/tensor_map.h"
+#include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {
 
-// One shard as a client sees it: its channel, and exchanges of tensors over it, cut into chunks.
+// One shard as a client sees it: its channel, one stream at a time, and the calls that travel on it.
 //
-// Thread-safe. Outlives its exchanges, as do the tensor map, the group and the epoch.
+// Thread-safe. Outlives its calls, as do the poller, the tensor map, the group and the epoch.
 class GrpcShard {
  public:
-  // What a shard is to be sent. The tensors are in the model's order.
-  struct Push {
-    // All but caller, elements, first and gradient.
-    v1::PushRequest header;
-    std::vector<const float*> gradient;
-  };
-  struct Pull {
-    // All but caller.
-    v1::PullRequest request;
-    std::vector<float*> tensors;
-  };
-  // What it answered; the fields that were asked for. Outcomes are known ones, and `weights` is left empty.
-  struct Answer {
-    v1::PushReply push;
-    v1::PullReply pull;
-  };
+  using Push = ShardPush;
+  using Pull = ShardPull;
+  using Answer = ShardAnswer;
   using Done = std::function<void(absl::StatusOr<Answer>)>;
 
   // `caller.epoch` is taken from `epoch` anew for each try. server_wait: limits.unreachable of every
-  // exchange.
-  GrpcShard(uint32_t index, std::string address, const TensorMap& tensors, const v1::Caller& caller,
-            const std::atomic<uint64_t>& epoch, CallGroup& group, const CallLimits& limits);
+  // call.
+  GrpcShard(uint32_t index, std::string address, GrpcPoller& poller, const TensorMap& tensors,
+            const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const v1::WireConfig& wire,
+            CallGroup& group, const CallLimits& limits);
   ~GrpcShard();
 
-  // Waits until the shard can be reached. Unavailable: not before `deadline`.
+  // Once, before all else: waits until the shard can be reached. Unavailable: not before `deadline`.
+  // FailedPrecondition: not in the way that the job's config asks for.
   absl::Status Connect(std::chrono::steady_clock::time_point deadline);
 
   // Pushes, pulls, or both as one exchange (in this order, as far as the answer to the push lets the pull
   // follow; else the pull is sent apart). Bytes are sent and written as they come: the tensors must live
-  // until `done`, and after an error a pull's may be written in part. `done` runs once, and must not block.
+  // until `done`, and after an error a pull's may be written in part. `done` runs once, on the polling thread
+  // or within this call, and must not block.
   //
   // Retried until limits are reached; an answer that breaks the protocol is an Internal error.
   std::shared_ptr<Call> Exchange(std::optional<Push> push, std::optional<Pull> pull, Done done);
 
+  // Ends the stream, after the last call. Not on the polling thread.
+  void Close();
+
   // "ps:1 at 10.0.0.1:2222".
   const std::string& name() const;
 
-  // For use by one exchange.
+  // For use by one call.
   struct Impl;
 
  private:

@@ -22,13 +22,14 @@ struct ShardSet::Operation {
   std::vector<std::shared_ptr<Call>> calls ABSL_GUARDED_BY(mutex);
 };
 
-ShardSet::ShardSet(const std::vector<std::string>& addresses, const TensorMap& tensors,
-                   const v1::Caller& caller, const std::atomic<uint64_t>& epoch, CallGroup& group,
-                   const CallLimits& limits, std::unique_ptr<History> history,
+ShardSet::ShardSet(const std::vector<std::string>& addresses, GrpcPoller& poller, const TensorMap& tensors,
+                   const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const v1::WireConfig& wire,
+                   CallGroup& group, const CallLimits& limits, std::unique_ptr<History> history,
                    std::function<void(const absl::Status&)> on_fatal)
     : caller_(caller), history_(std::move(history)), on_fatal_(std::move(on_fatal)) {
   for (uint32_t i = 0; i < addresses.size(); ++i) {
-    shards_.push_back(std::make_unique<GrpcShard>(i, addresses[i], tensors, caller, epoch, group, limits));
+    shards_.push_back(
+        std::make_unique<GrpcShard>(i, addresses[i], poller, tensors, caller, epoch, wire, group, limits));
   }
 }
 
@@ -37,7 +38,10 @@ absl::Status ShardSet::Connect(std::chrono::steady_clock::time_point deadline) {
   return absl::OkStatus();
 }
 
-absl::Status ShardSet::CloseHistory() { return history_ == nullptr ? absl::OkStatus() : history_->Close(); }
+absl::Status ShardSet::Close() {
+  for (const auto& shard : shards_) shard->Close();
+  return history_ == nullptr ? absl::OkStatus() : history_->Close();
+}
 
 void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull, Done done) {
   const auto operation = std::make_shared<Operation>();

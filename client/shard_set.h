@@ -13,9 +13,11 @@
 #include "client/call_group.h"
 #include "client/call_limits.h"
 #include "client/client.h"
+#include "client/grpc_poller.h"
 #include "client/grpc_shard.h"
 #include "client/history.h"
 #include "client/tensor_map.h"
+#include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {
@@ -45,9 +47,10 @@ class ShardSet {
   // history may be nullptr. on_fatal hears of errors that concern more than their call, before the call is
   // done: Aborted, this client is fenced; Unavailable, a shard was lost. It may run several times, and must
   // not block.
-  ShardSet(const std::vector<std::string>& addresses, const TensorMap& tensors, const v1::Caller& caller,
-           const std::atomic<uint64_t>& epoch, CallGroup& group, const CallLimits& limits,
-           std::unique_ptr<History> history, std::function<void(const absl::Status&)> on_fatal);
+  ShardSet(const std::vector<std::string>& addresses, GrpcPoller& poller, const TensorMap& tensors,
+           const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const v1::WireConfig& wire,
+           CallGroup& group, const CallLimits& limits, std::unique_ptr<History> history,
+           std::function<void(const absl::Status&)> on_fatal);
 
   // Waits until every shard can be reached. Unavailable: one could not be before `deadline`; names it.
   absl::Status Connect(std::chrono::steady_clock::time_point deadline);
@@ -58,8 +61,8 @@ class ShardSet {
   // the tensors.
   void Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull, Done done);
 
-  // After the last call.
-  absl::Status CloseHistory();
+  // Ends the streams and completes the history, after the last call.
+  absl::Status Close();
 
  private:
   // One call to some shards.

@@ -11,6 +11,8 @@
 #include "client/client.h"
 #include "common/model_spec.h"
 #include "common/partition.h"
+#include "common/thread_pool.h"
+#include "proto/parameter_server.pb.h"
 
 namespace weir {
 
@@ -30,22 +32,21 @@ class TensorMap {
   absl::StatusOr<std::vector<float*>> Match(const std::vector<MutableTensor>& tensors) const;
 
   // InvalidArgument: some value is NaN or infinite; names the first. `tensors` is in the model's order.
-  absl::Status CheckFinite(const std::vector<const float*>& tensors) const;
+  absl::Status CheckFinite(const std::vector<const float*>& tensors, ThreadPool& threads) const;
 
-  // Copies the local elements [first, first + count) of a shard from the tensors (in the model's order) to
-  // the wire's little-endian bytes.
-  void Gather(uint32_t shard, int64_t first, int64_t count, const std::vector<const float*>& tensors,
-              char* bytes) const;
-  // The same bytes where they lie, in order.
+  // Where the local elements [first, first + count) of a shard lie in the tensors (in the model's order).
   std::vector<absl::Span<const float>> Locate(uint32_t shard, int64_t first, int64_t count,
                                               const std::vector<const float*>& tensors) const;
-  // The way back, from bytes in pieces of any length and alignment, together count elements.
+  // Writes them from the wire's little-endian values, in pieces of any length and alignment, together `count`
+  // values.
   void Scatter(uint32_t shard, int64_t first, int64_t count, absl::Span<const absl::string_view> pieces,
-               const std::vector<float*>& tensors) const;
+               v1::Dtype dtype, const std::vector<float*>& tensors) const;
 
  private:
   template <typename Tensor, typename Pointer>
   absl::StatusOr<std::vector<Pointer>> MatchImpl(const std::vector<Tensor>& tensors) const;
+  // The one that holds an element of the model.
+  size_t TensorAt(int64_t element) const;
   // Calls run(tensor, first element in it, count) for each contiguous piece, in order.
   template <typename Run>
   void Walk(uint32_t shard, int64_t first, int64_t count, const Run& run) const;

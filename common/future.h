@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/statusor.h"
 #include "common/mutex.h"
 
@@ -13,6 +14,15 @@ namespace weir {
 
 template <typename T>
 class Promise;
+
+// Lets a thread that waits for a result work on it meanwhile, instead of being woken by the one that does.
+class ResultDriver {
+ public:
+  virtual ~ResultDriver() = default;
+  // Returns when ready(). May be called by several threads at once, and after whoever sets results is gone,
+  // then without any that would not be ready. `sleep` returns when ready(), whoever sees to that.
+  virtual void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) = 0;
+};
 
 // The result of a call that runs elsewhere. Copies share one result. Thread-safe.
 //
@@ -26,15 +36,19 @@ class Future {
     return state_->result.has_value();
   }
 
-  // Waits for the result.
+  // Waits for the result. What others wait for may be worked on meanwhile, on this thread: their OnReady().
   const absl::StatusOr<T>& Get() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    MutexLock lock(state_->mutex);
-    while (!state_->result.has_value()) state_->cv.Wait(state_->mutex);
+    const auto sleep = [this] {
+      MutexLock lock(state_->mutex);
+      while (!state_->result.has_value()) state_->cv.Wait(state_->mutex);
+    };
+    if (state_->driver != nullptr && !ready()) state_->driver->WaitUntil([this] { return ready(); }, sleep);
+    sleep();
     return *state_->result;
   }
 
   // Runs `then` once: at once if the result is there, else on the thread that sets it, where it must not
-  // block.
+  // block, nor take a lock that some thread holds while it waits in Get().
   void OnReady(std::function<void(const absl::StatusOr<T>&)> then) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
     {
       MutexLock lock(state_->mutex);
@@ -54,6 +68,7 @@ class Future {
     // Set once and then constant, so that it may be read without the mutex by whoever has seen it set.
     std::optional<absl::StatusOr<T>> result ABSL_GUARDED_BY(mutex);
     std::vector<std::function<void(const absl::StatusOr<T>&)>> then ABSL_GUARDED_BY(mutex);
+    std::shared_ptr<ResultDriver> driver;
   };
   explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;
@@ -63,7 +78,11 @@ class Future {
 template <typename T>
 class Promise {
  public:
-  Promise() : state_(std::make_shared<typename Future<T>::State>()) {}
+  // `driver`: of the thread that waits; nullptr: it sleeps.
+  explicit Promise(std::shared_ptr<ResultDriver> driver = nullptr)
+      : state_(std::make_shared<typename Future<T>::State>()) {
+    state_->driver = std::move(driver);
+  }
   Future<T> future() const { return Future<T>(state_); }
 
   void Set(absl::StatusOr<T> result) ABSL_NO_THREAD_SAFETY_ANALYSIS {

@@ -2,7 +2,6 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
-#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,17 +31,5 @@ grpc::Slice BorrowedSlice(const void* data, size_t bytes, std::shared_ptr<const 
 
 // A message of these bytes, in this order.
 grpc::ByteBuffer MakeMessage(const std::string& head, std::vector<grpc::Slice> payload = {});
-
-// The generated class's view of a message that has no payload. InvalidArgument: it does not parse.
-template <typename Message>
-absl::StatusOr<Message> ParseMessage(const grpc::ByteBuffer& buffer) {
-  absl::StatusOr<ReceivedBytes> bytes = ReceivedBytes::Take(buffer);
-  if (!bytes.ok()) return bytes.status();
-  std::string flat;
-  for (absl::string_view piece : bytes->pieces()) flat.append(piece.data(), piece.size());
-  Message message;
-  if (!message.ParseFromString(flat)) return absl::InvalidArgumentError("not a message of this protocol");
-  return message;
-}
 
 }  // namespace weir

@@ -139,32 +139,11 @@ absl::StatusOr<SplitMessage> SplitPayload(absl::Span<const absl::string_view> pi
   return Split(Cursor(pieces));
 }
 
-absl::StatusOr<SplitExchangeReply> SplitExchange(absl::Span<const absl::string_view> pieces) {
-  Cursor cursor(pieces);
-  WEIR_ASSIGN_OR_RETURN(const uint64_t tag, Tag(cursor));
-  WEIR_ASSIGN_OR_RETURN(const uint64_t bytes, cursor.Varint());
-  const uint64_t field = tag >> 3;
-  if ((tag & 7) != kLengthDelimited || (field != 1 && field != 2) || bytes != cursor.left()) {
-    return Malformed("an exchange's reply holds one push or pull reply");
-  }
-  SplitExchangeReply out;
-  out.is_pull = field == 2;
-  if (out.is_pull) {
-    WEIR_ASSIGN_OR_RETURN(out.message, Split(cursor));
-  } else {
-    cursor.Take(bytes, &out.message.head, nullptr);
-  }
-  return out;
-}
-
 std::string PayloadPrefix(uint64_t payload_bytes) {
-  return payload_bytes == 0 ? std::string() : NestedPrefix(kPayloadField, payload_bytes);
-}
-
-std::string NestedPrefix(uint32_t field, uint64_t bytes) {
+  if (payload_bytes == 0) return "";
   std::string out;
-  AppendVarint(uint64_t{field} << 3 | kLengthDelimited, out);
-  AppendVarint(bytes, out);
+  AppendVarint(uint64_t{kPayloadField} << 3 | kLengthDelimited, out);
+  AppendVarint(payload_bytes, out);
   return out;
 }
 

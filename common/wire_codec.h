@@ -13,10 +13,12 @@
 // on the wire are those of the plain protobuf message. Pure functions; no gRPC.
 namespace weir {
 
-// The number of the `bytes` field that ends PullReply and PushRequest.
+// The number of the `bytes` field that ends ExchangeRequest and ExchangeReply.
 constexpr uint32_t kPayloadField = 15;
-// What one message holds of a tensor at most; a push or pull is cut into such chunks.
-constexpr int64_t kChunkElements = (1 << 20) / sizeof(float);
+// Chunks start and end at multiples of it (or at the shard's end). A multiple of every block size.
+constexpr int64_t kChunkUnit = 65536;
+// What a chunk holds at most.
+constexpr int64_t kMaxChunkBytes = 1 << 20;
 
 // A message that arrived, in pieces: its small fields and where its payload lies.
 struct SplitMessage {
@@ -32,17 +34,7 @@ struct SplitMessage {
 // not a protobuf message.
 absl::StatusOr<SplitMessage> SplitPayload(absl::Span<const absl::string_view> pieces);
 
-// What a PushPullReply holds: a PushReply (field 1), whose bytes are all in `message.head`, or a PullReply
-// (field 2), split.
-struct SplitExchangeReply {
-  bool is_pull = false;
-  SplitMessage message;
-};
-absl::StatusOr<SplitExchangeReply> SplitExchange(absl::Span<const absl::string_view> pieces);
-
 // head + PayloadPrefix(n) + n payload bytes is the message. Empty for n = 0, as in proto3.
 std::string PayloadPrefix(uint64_t payload_bytes);
-// The bytes before a nested message of this size: the tag of `field` and the length.
-std::string NestedPrefix(uint32_t field, uint64_t bytes);
 
 }  // namespace weir

@@ -1,72 +1,43 @@
 #include "ps_server/coordinator_service.h"
 
+#include <utility>
+
 #include "ps_server/grpc_unary_call.h"
 
 namespace weir {
 
-grpc::ServerUnaryReactor* CoordinatorService::Join(grpc::CallbackServerContext*,
-                                                   const v1::JoinRequest* request, v1::JoinReply* reply) {
-  const uint64_t number = ++joins_;
-  auto* call =
-      new UnaryCall<v1::JoinReply>(reply, [coordinator = coordinator_, instance = request->instance(),
-                                           number] { coordinator->OnJoinCancelled(instance, number); });
-  coordinator_->Join(*request, call->Done(), number);
-  return call;
-}
-
-grpc::ServerUnaryReactor* CoordinatorService::Heartbeat(grpc::CallbackServerContext*,
-                                                        const v1::HeartbeatRequest* request,
-                                                        v1::HeartbeatReply* reply) {
-  auto* call = new UnaryCall<v1::HeartbeatReply>(
-      reply,
-      [coordinator = coordinator_, worker = request->caller().worker(),
-       incarnation = request->caller().incarnation()] { coordinator->OnDisconnect(worker, incarnation); });
-  coordinator_->Heartbeat(*request, call->Done());
-  return call;
-}
-
-grpc::ServerUnaryReactor* CoordinatorService::Leave(grpc::CallbackServerContext*,
-                                                    const v1::LeaveRequest* request, v1::LeaveReply* reply) {
-  auto* call = new UnaryCall<v1::LeaveReply>(reply);
-  coordinator_->Leave(*request, call->Done());
-  return call;
-}
-
-grpc::ServerUnaryReactor* CoordinatorService::NextRange(grpc::CallbackServerContext*,
-                                                        const v1::NextRangeRequest* request,
-                                                        v1::NextRangeReply* reply) {
-  auto* call = new UnaryCall<v1::NextRangeReply>(reply);
-  coordinator_->NextRange(*request, call->Done());
-  return call;
-}
-
-grpc::ServerUnaryReactor* CoordinatorService::Pin(grpc::CallbackServerContext*, const v1::PinRequest* request,
-                                                  v1::PinReply* reply) {
-  auto* call = new UnaryCall<v1::PinReply>(reply);
-  coordinator_->Pin(*request, call->Done());
-  return call;
-}
-
-grpc::ServerUnaryReactor* CoordinatorService::Unpin(grpc::CallbackServerContext*,
-                                                    const v1::UnpinRequest* request, v1::UnpinReply* reply) {
-  auto* call = new UnaryCall<v1::UnpinReply>(reply);
-  coordinator_->Unpin(*request, call->Done());
-  return call;
-}
-
-grpc::ServerUnaryReactor* CoordinatorService::Report(grpc::CallbackServerContext*,
-                                                     const v1::ReportRequest* request,
-                                                     v1::ReportReply* reply) {
-  auto* call = new UnaryCall<v1::ReportReply>(reply);
-  coordinator_->Report(*request, call->Done());
-  return call;
-}
-
-grpc::ServerUnaryReactor* CoordinatorService::Status(grpc::CallbackServerContext*, const v1::StatusRequest*,
-                                                     v1::ClusterStatus* reply) {
-  auto* call = new UnaryCall<v1::ClusterStatus>(reply);
-  coordinator_->Status(call->Done());
-  return call;
+void CoordinatorService::Start(Coordinator* coordinator) {
+  using Service = v1::Coordinator::AsyncService;
+  ServeUnary(loop_, &service_, &Service::RequestJoin,
+             [this, coordinator](v1::JoinRequest request, auto done) {
+               const uint64_t instance = request.instance();
+               const uint64_t number = ++joins_;
+               coordinator->Join(std::move(request), std::move(done), number);
+               return [coordinator, instance, number] { coordinator->OnJoinCancelled(instance, number); };
+             });
+  ServeUnary(loop_, &service_, &Service::RequestHeartbeat,
+             [coordinator](v1::HeartbeatRequest request, auto done) {
+               const uint32_t worker = request.caller().worker();
+               const uint64_t incarnation = request.caller().incarnation();
+               coordinator->Heartbeat(std::move(request), std::move(done));
+               return [coordinator, worker, incarnation] { coordinator->OnDisconnect(worker, incarnation); };
+             });
+  // Those whose callers may go away unnoticed.
+  const auto serve = [this, coordinator](auto request_call, auto method) {
+    ServeUnary(loop_, &service_, request_call, [coordinator, method](auto request, auto done) {
+      (coordinator->*method)(std::move(request), std::move(done));
+      return nullptr;
+    });
+  };
+  serve(&Service::RequestLeave, &Coordinator::Leave);
+  serve(&Service::RequestNextRange, &Coordinator::NextRange);
+  serve(&Service::RequestPin, &Coordinator::Pin);
+  serve(&Service::RequestUnpin, &Coordinator::Unpin);
+  serve(&Service::RequestReport, &Coordinator::Report);
+  ServeUnary(loop_, &service_, &Service::RequestStatus, [coordinator](const v1::StatusRequest&, auto done) {
+    coordinator->Status(std::move(done));
+    return nullptr;
+  });
 }
 
 }  // namespace weir

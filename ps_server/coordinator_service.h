@@ -1,36 +1,30 @@
 #pragma once
 
-#include <atomic>
+#include <grpcpp/server_builder.h>
+
+#include <cstdint>
 
 #include "proto/coordinator.grpc.pb.h"
 #include "ps_server/coordinator/coordinator.h"
+#include "ps_server/grpc_event_loop.h"
 
 namespace weir {
 
-// Coordinator over gRPC. The coordinator outlives it.
-class CoordinatorService final : public v1::Coordinator::CallbackService {
+// Coordinator over gRPC, on an event loop. Construct, Register(), build the server, Start(). Outlives the
+// loop's thread.
+class CoordinatorService {
  public:
-  explicit CoordinatorService(Coordinator* coordinator) : coordinator_(coordinator) {}
+  // The loop outlives the coordinator, which may answer calls when the loop has stopped.
+  explicit CoordinatorService(GrpcEventLoop* loop) : loop_(loop) {}
 
-  grpc::ServerUnaryReactor* Join(grpc::CallbackServerContext*, const v1::JoinRequest*,
-                                 v1::JoinReply*) override;
-  grpc::ServerUnaryReactor* Heartbeat(grpc::CallbackServerContext*, const v1::HeartbeatRequest*,
-                                      v1::HeartbeatReply*) override;
-  grpc::ServerUnaryReactor* Leave(grpc::CallbackServerContext*, const v1::LeaveRequest*,
-                                  v1::LeaveReply*) override;
-  grpc::ServerUnaryReactor* NextRange(grpc::CallbackServerContext*, const v1::NextRangeRequest*,
-                                      v1::NextRangeReply*) override;
-  grpc::ServerUnaryReactor* Pin(grpc::CallbackServerContext*, const v1::PinRequest*, v1::PinReply*) override;
-  grpc::ServerUnaryReactor* Unpin(grpc::CallbackServerContext*, const v1::UnpinRequest*,
-                                  v1::UnpinReply*) override;
-  grpc::ServerUnaryReactor* Report(grpc::CallbackServerContext*, const v1::ReportRequest*,
-                                   v1::ReportReply*) override;
-  grpc::ServerUnaryReactor* Status(grpc::CallbackServerContext*, const v1::StatusRequest*,
-                                   v1::ClusterStatus*) override;
+  void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
+  // The coordinator outlives the loop's thread.
+  void Start(Coordinator* coordinator);
 
  private:
-  Coordinator* const coordinator_;
-  std::atomic<uint64_t> joins_{0};
+  GrpcEventLoop* const loop_;
+  v1::Coordinator::AsyncService service_;
+  uint64_t joins_ = 0;  // the loop's
 };
 
 }  // namespace weir

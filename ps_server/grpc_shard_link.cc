@@ -6,7 +6,6 @@
 #include <deque>
 #include <utility>
 
-#include "common/mutex.h"
 #include "proto/shard_control.grpc.pb.h"
 
 namespace weir {
@@ -14,10 +13,16 @@ namespace {
 
 constexpr std::chrono::seconds kShutdownWait{2};
 
-class GrpcShardLink final : public ShardLink,
-                            private grpc::ClientBidiReactor<v1::ControlMessage, v1::ShardReport> {
+}  // namespace
+
+// Lives on the loop's thread.
+class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
+                                     public std::enable_shared_from_this<Stream> {
  public:
-  GrpcShardLink(const std::string& address, ShardLinkEvents events) : events_(std::move(events)) {
+  Stream(GrpcShardLinks* links, ShardLinkEvents events) : links_(links), events_(std::move(events)) {}
+
+  void Start(const std::string& address) {
+    links_->streams_.insert(shared_from_this());
     grpc::ChannelArguments args;
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
@@ -27,94 +32,138 @@ class GrpcShardLink final : public ShardLink,
     context_.set_wait_for_ready(true);
     stub_ = v1::ShardControl::NewStub(
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args));
-    stub_->async()->Attach(&context_, this);
-    // So that a Send() from any thread finds the stream alive.
-    AddHold();
-    StartRead(&report_);
-    StartCall();
+    call_ = stub_->PrepareAsyncAttach(&context_, links_->loop_->queue());
+    call_->StartCall(start_.Begin());
   }
 
-  ~GrpcShardLink() override {
-    {
-      MutexLock lock(mutex_);
-      if (shutdown_sent_) {
-        const auto deadline = std::chrono::steady_clock::now() + kShutdownWait;
-        while (!read_ended_ && done_cv_.WaitUntil(mutex_, deadline)) {
-        }
-      }
-    }
-    context_.TryCancel();
-    MutexLock lock(mutex_);
-    while (!done_) done_cv_.Wait(mutex_);
-  }
-
-  void Send(const v1::ControlMessage& message) override {
-    MutexLock lock(mutex_);
-    if (read_ended_) return;
+  void Send(const v1::ControlMessage& message) {
+    if (ended_) return;
     shutdown_sent_ |= message.has_shutdown();
     queue_.push_back(message);
-    if (queue_.size() == 1) StartWrite(&queue_.front());
+    SettleLater();
+  }
+
+  // The job is over: a stream that brings the Shutdown is not disturbed, unless by `force`.
+  void Close(bool force) {
+    closing_ = true;
+    if (force || !shutdown_sent_) context_.TryCancel();
   }
 
  private:
-  void OnReadInitialMetadataDone(bool ok) override {
-    if (ok) events_.connected();
-  }
+  void SettleLater() { links_->loop_->SettleLater(this); }
 
-  void OnReadDone(bool ok) override {
+  void OnStarted(bool ok) {
+    if (ok) {
+      call_->ReadInitialMetadata(metadata_.Begin());
+    } else {
+      ended_ = true;
+    }
+    SettleLater();
+  }
+  void OnMetadata(bool ok) {
+    if (ok && context_.GetServerInitialMetadata().count(kAttachedMetadata) > 0) events_.connected();
+    ended_ = !ok;
+    SettleLater();
+  }
+  void OnRead(bool ok) {
     if (ok) {
       events_.report(std::move(report_));
-      StartRead(&report_);
-      return;
+      report_.Clear();
+    } else {
+      ended_ = true;
     }
-    {
-      MutexLock lock(mutex_);
-      read_ended_ = true;
-      done_cv_.NotifyAll();
+    SettleLater();
+  }
+  void OnWritten(bool ok) {
+    if (ok) queue_.pop_front();
+    broken_ = !ok;  // the read side learns of it and ends the stream
+    SettleLater();
+  }
+  void OnFinished(bool) {
+    if (!shutdown_sent_ && !closing_) {
+      events_.broken(status_.ok() ? absl::UnavailableError("it ended its control stream")
+                                  : absl::Status(static_cast<absl::StatusCode>(status_.error_code()),
+                                                 status_.error_message()));
     }
-    RemoveHold();  // nothing is sent any more, so OnDone may come, with the reason
+    over_ = true;
+    SettleLater();
   }
 
-  void OnWriteDone(bool ok) override {
-    MutexLock lock(mutex_);
-    if (!ok) return;
-    queue_.pop_front();
-    if (!queue_.empty()) StartWrite(&queue_.front());
+  void Settle() override {
+    if (start_.under_way() || metadata_.under_way()) return;
+    if (over_) {
+      if (write_.under_way()) return;
+      const auto self = shared_from_this();
+      links_->streams_.erase(self);
+      MutexLock lock(links_->mutex_);
+      --links_->open_;
+      links_->changed_.NotifyAll();
+    } else if (ended_) {
+      if (!finish_.under_way()) call_->Finish(&status_, finish_.Begin());
+    } else {
+      if (!read_.under_way()) call_->Read(&report_, read_.Begin());
+      if (!write_.under_way() && !broken_ && !queue_.empty()) call_->Write(queue_.front(), write_.Begin());
+    }
   }
 
-  void OnDone(const grpc::Status& status) override {
-    bool expected;
-    {
-      MutexLock lock(mutex_);
-      expected = shutdown_sent_;
-    }
-    if (!expected) {
-      const bool clean = status.ok();
-      events_.broken(
-          clean ? absl::UnavailableError("it ended its control stream")
-                : absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message()));
-    }
-    MutexLock lock(mutex_);
-    done_ = true;
-    done_cv_.NotifyAll();
-  }
+  using Operation = GrpcOperation<Stream>;
 
+  GrpcShardLinks* const links_;
   const ShardLinkEvents events_;
   std::unique_ptr<v1::ShardControl::Stub> stub_;
   grpc::ClientContext context_;
+  std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::ControlMessage, v1::ShardReport>> call_;
   v1::ShardReport report_;
-  Mutex mutex_;
-  CondVar done_cv_;
-  std::deque<v1::ControlMessage> queue_ ABSL_GUARDED_BY(mutex_);
-  bool shutdown_sent_ ABSL_GUARDED_BY(mutex_) = false;
-  bool read_ended_ ABSL_GUARDED_BY(mutex_) = false;
-  bool done_ ABSL_GUARDED_BY(mutex_) = false;
+  grpc::Status status_;
+  std::deque<v1::ControlMessage> queue_;  // the front one is being written
+  bool shutdown_sent_ = false;
+  bool closing_ = false;
+  bool broken_ = false;  // no more writes begin
+  bool ended_ = false;   // only the status is to come
+  bool over_ = false;    // it has come
+  Operation start_{this, &Stream::OnStarted};
+  Operation metadata_{this, &Stream::OnMetadata};
+  Operation read_{this, &Stream::OnRead};
+  Operation write_{this, &Stream::OnWritten};
+  Operation finish_{this, &Stream::OnFinished};
 };
 
-}  // namespace
+class GrpcShardLinks::Link final : public ShardLink {
+ public:
+  Link(GrpcEventLoop* loop, std::shared_ptr<Stream> stream) : loop_(loop), stream_(std::move(stream)) {}
+  void Send(const v1::ControlMessage& message) override {
+    loop_->Post([stream = stream_, message] { stream->Send(message); });
+  }
 
-std::unique_ptr<ShardLink> OpenGrpcShardLink(const std::string& address, ShardLinkEvents events) {
-  return std::make_unique<GrpcShardLink>(address, std::move(events));
+ private:
+  GrpcEventLoop* const loop_;
+  const std::shared_ptr<Stream> stream_;
+};
+
+std::unique_ptr<ShardLink> GrpcShardLinks::Open(const std::string& address, ShardLinkEvents events) {
+  auto stream = std::make_shared<Stream>(this, std::move(events));
+  MutexLock lock(mutex_);
+  if (!closed_) {
+    ++open_;
+    loop_->Post([stream, address] { stream->Start(address); });
+  }
+  return std::make_unique<Link>(loop_, std::move(stream));
+}
+
+void GrpcShardLinks::Close() {
+  const auto close = [this](bool force) {
+    loop_->Post([this, force] {
+      for (const auto& stream : streams_) stream->Close(force);
+    });
+  };
+  const auto deadline = std::chrono::steady_clock::now() + kShutdownWait;
+  MutexLock lock(mutex_);
+  closed_ = true;
+  close(/*force=*/false);
+  while (open_ > 0 && changed_.WaitUntil(mutex_, deadline)) {
+  }
+  close(/*force=*/true);
+  while (open_ > 0) changed_.Wait(mutex_);
 }
 
 }  // namespace weir

@@ -1,14 +1,45 @@
 #pragma once
 
 #include <memory>
+#include <set>
 #include <string>
 
+#include "common/mutex.h"
 #include "ps_server/coordinator/shard_link.h"
+#include "ps_server/grpc_event_loop.h"
 
 namespace weir {
 
-// The coordinator's end of ShardControl.Attach, to a shard of another process. Its destructor waits (at most
-// two seconds if a Shutdown was sent, for the shard to take it) and lets no event through afterwards.
-std::unique_ptr<ShardLink> OpenGrpcShardLink(const std::string& address, ShardLinkEvents events);
+// In the initial metadata of a stream that the shard accepts.
+inline constexpr char kAttachedMetadata[] = "weir-attached";
+
+// The coordinator's ends of ShardControl.Attach, to shards of other processes; on an event loop, where their
+// events happen. Thread-safe.
+class GrpcShardLinks {
+ public:
+  // The loop outlives the links.
+  explicit GrpcShardLinks(GrpcEventLoop* loop) : loop_(loop) {}
+  // Close() comes first.
+  ~GrpcShardLinks() = default;
+
+  // What a link sends after Close() goes nowhere.
+  std::unique_ptr<ShardLink> Open(const std::string& address, ShardLinkEvents events);
+
+  // Ends all streams; waits (at most two seconds) for shards that were sent a Shutdown to take it. No event
+  // comes afterwards. Before the loop stops, and not on its thread.
+  void Close();
+
+ private:
+  class Stream;
+  class Link;
+
+  GrpcEventLoop* const loop_;
+  // The loop's: those whose calls are not over.
+  std::set<std::shared_ptr<Stream>> streams_;
+  Mutex mutex_;
+  CondVar changed_;
+  int open_ ABSL_GUARDED_BY(mutex_) = 0;
+  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+};
 
 }  // namespace weir

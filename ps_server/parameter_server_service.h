@@ -1,28 +1,54 @@
 #pragma once
 
-#include "proto/parameter_server.grpc.pb.h"
+#include <grpcpp/server_builder.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <string>
+
+#include "proto/job_config.pb.h"
+#include "ps_server/grpc_exchange_call.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
 
-// A Shard over gRPC: puts the chunks of a push together, checking each before it is kept, and cuts the answer
-// to a pull into chunks. Messages are handled as bytes (common/wire_codec.h): weights leave as references to
-// the published version, gradients are copied once, into the shard's buffer. The shard outlives it.
-class ParameterServerService final
-    : public v1::ParameterServer::WithRawCallbackMethod_Pull<v1::ParameterServer::WithRawCallbackMethod_Push<
-          v1::ParameterServer::WithRawCallbackMethod_PushPull<v1::ParameterServer::Service>>> {
+// The data plane of a shard: Exchange streams, served by event loops, each of which handles its streams'
+// messages and applies what they bring.
+//
+// Construct, Register(), build the server, Start(); at the end End(), shut the server down, stop the loops.
+// The shard outlives the loops' threads; but the service must be there until the shard has answered all its
+// calls.
+class ParameterServerService {
  public:
-  explicit ParameterServerService(Shard* shard) : shard_(shard) {}
+  struct Options {
+    Shard* shard = nullptr;
+    std::deque<GrpcEventLoop>* loops = nullptr;
+    v1::WireConfig wire;
+  };
 
-  grpc::ServerWriteReactor<grpc::ByteBuffer>* Pull(grpc::CallbackServerContext*,
-                                                   const grpc::ByteBuffer* request) override;
-  grpc::ServerReadReactor<grpc::ByteBuffer>* Push(grpc::CallbackServerContext*,
-                                                  grpc::ByteBuffer* reply) override;
-  grpc::ServerBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer>* PushPull(
-      grpc::CallbackServerContext*) override;
+  explicit ParameterServerService(Options options) : options_(std::move(options)) {}
+
+  void Register(grpc::ServerBuilder* builder);
+  // `shared_memory` may be null; it outlives the streams.
+  void Start(const SharedMemoryServer* shared_memory);
+  // The job is over, as the shard has been told: streams end when their open exchanges have been answered.
+  void End(const std::string& failure);
+
+  // For metrics; any thread.
+  uint64_t open_streams() const;
+  uint64_t messages_received() const;
+  uint64_t messages_sent() const;
 
  private:
-  Shard* const shard_;
+  // One call at a time is waited for, on the loop that has the fewest.
+  void AcceptNext();
+
+  const Options options_;
+  GrpcExchangeCall::Service service_;
+  std::atomic<uint64_t> sessions_{0};
+  std::deque<GrpcExchangeCall::Host> hosts_;  // by loop
 };
 
 }  // namespace weir

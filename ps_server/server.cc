@@ -3,16 +3,19 @@
 #include <google/protobuf/util/json_util.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
-#include <grpcpp/health_check_service_interface.h>
 
+#include <algorithm>
 #include <chrono>
+#include <deque>
 #include <random>
+#include <set>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/config/address.h"
+#include "common/grpc_socket_options.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "common/telemetry/http_server.h"
@@ -21,10 +24,14 @@
 #include "ps_server/coordinator/coordinator.h"
 #include "ps_server/coordinator_service.h"
 #include "ps_server/dashboard.h"
+#include "ps_server/grpc_event_loop.h"
+#include "ps_server/grpc_local_listener.h"
 #include "ps_server/grpc_shard_link.h"
+#include "ps_server/health_service.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/parameter_server_service.h"
 #include "ps_server/shard_control_service.h"
+#include "ps_server/shared_memory_server.h"
 #include "ps_server/summary.h"
 
 namespace weir {
@@ -33,12 +40,19 @@ namespace {
 constexpr std::chrono::milliseconds kTick{25};
 // After the end of the job, calls that are still being answered get this long.
 constexpr std::chrono::seconds kLinger{2};
+// A client that is silent for so long is pinged, and given up after as long again.
+constexpr std::chrono::milliseconds kPing{10'000};
 // Chunks hold at most 1 MiB and a model's description must fit too; nothing that a job needs is larger.
 constexpr int kMaxMessageBytes = 4 << 20;
 
 uint64_t RandomIncarnation() {
   std::random_device random;
   return (uint64_t{random()} << 32 | random()) | 1;
+}
+
+uint32_t IoThreads(const v1::ServerConfig& config) {
+  if (config.io_threads() > 0) return config.io_threads();
+  return std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
 }
 
 // The coordinator's link to the shard of its own process.
@@ -71,15 +85,28 @@ class ServerImpl final : public Server {
   void Tick();
   absl::Status StartHttp();
   void AddMetrics();
+  // Besides the address that it is bound to: what makes it faster for workers on this host.
+  void ServeThisHost(const Address& bound);
+
+  // All that speaks gRPC is on the event loops, the control plane on the first of them. Nothing in the
+  // process may use gRPC's callback API: its threads poll the same sockets, and take events from the loops'
+  // threads, which costs a third more CPU.
+  GrpcEventLoop* control_loop() { return &loops_.front(); }
 
   const Options options_;
   std::unique_ptr<ThreadPool> threads_;
+  // Outlives the sessions, which name places in it.
+  std::unique_ptr<SharedMemoryServer> shared_memory_;
   std::unique_ptr<Shard> shard_;
   std::unique_ptr<Coordinator> coordinator_;  // on ps:0
   std::unique_ptr<ParameterServerService> parameter_server_;
   std::unique_ptr<CoordinatorService> coordinator_service_;
+  std::unique_ptr<GrpcShardLinks> links_;         // on ps:0
   std::unique_ptr<ShardControlService> control_;  // on the others
+  std::unique_ptr<HealthService> health_;
+  std::deque<GrpcEventLoop> loops_;
   std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<GrpcLocalListener> local_listener_;
   MetricRegistry metrics_;
   std::unique_ptr<HttpServer> http_;
   int port_ = 0;
@@ -108,11 +135,13 @@ absl::Status ServerImpl::Start() {
   shard.incarnation = RandomIncarnation();
   shard.threads = threads_.get();
   shard.kernels = kernels;
+  shard.weights_source = [this](size_t elements) {
+    return shared_memory_ == nullptr ? AllocateSlab(elements) : shared_memory_->Allocate(elements);
+  };
+  shard.nudge = [this] { control_loop()->Post([this] { shard_->Tick(); }); };
   shard.make_policy = options_.make_policy;
   shard_ = std::make_unique<Shard>(std::move(shard));
-  parameter_server_ = std::make_unique<ParameterServerService>(shard_.get());
 
-  grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   // Otherwise a second server on the same port would take half of the first one's calls.
@@ -120,36 +149,38 @@ absl::Status ServerImpl::Start() {
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
   // Clients ping while a call is parked, to notice a dead server; by default gRPC takes that for abuse.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
+  // And the server pings clients: the streams of one that is gone or stopped end, and free what they hold.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPing.count());
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPing.count());
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  WEIR_RETURN_IF_ERROR(SetCongestionControl(options_.config.wire().congestion_control(), &builder));
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
-  builder.RegisterService(parameter_server_.get());
+  for (uint32_t i = 0; i < IoThreads(options_.config.server()); ++i) {
+    loops_.emplace_back(builder.AddCompletionQueue(),
+                        std::chrono::microseconds(options_.config.wire().busy_poll_us()));
+  }
+  ParameterServerService::Options data_plane;
+  data_plane.shard = shard_.get();
+  data_plane.loops = &loops_;
+  data_plane.wire = options_.config.wire();
+  parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
+  parameter_server_->Register(&builder);
+  std::set<std::string> services = {v1::ParameterServer::service_full_name()};
   if (options_.index == 0) {
-    Coordinator::Options coordinator;
-    coordinator.config = options_.config;
-    coordinator.workers = options_.workers;
-    coordinator.worker_names = options_.worker_names;
-    coordinator.shard_addresses = options_.ps_addresses;
-    coordinator.open_link = [shard = shard_.get()](uint32_t index, const std::string& address,
-                                                   ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
-      if (index == 0) return std::make_unique<LocalShardLink>(shard, std::move(events));
-      return OpenGrpcShardLink(address, std::move(events));
-    };
-    coordinator.on_end = [this](const v1::ClusterStatus& status, const std::string& failure) {
-      {
-        MutexLock lock(mutex_);
-        final_status_ = status;
-      }
-      End(failure);
-    };
-    coordinator_ = std::make_unique<Coordinator>(std::move(coordinator));
-    coordinator_service_ = std::make_unique<CoordinatorService>(coordinator_.get());
-    builder.RegisterService(coordinator_service_.get());
+    coordinator_service_ = std::make_unique<CoordinatorService>(control_loop());
+    coordinator_service_->Register(&builder);
+    services.insert(v1::Coordinator::service_full_name());
   } else {
     ShardControlService::Options control;
     control.shard = shard_.get();
+    control.loop = control_loop();
     control.on_end = [this](const std::string& failure) { End(failure); };
     control_ = std::make_unique<ShardControlService>(std::move(control));
-    builder.RegisterService(control_.get());
+    control_->Register(&builder);
+    services.insert(v1::ShardControl::service_full_name());
   }
+  health_ = std::make_unique<HealthService>(control_loop(), std::move(services));
+  health_->Register(&builder);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || (!listen.is_unix() && port_ == 0)) {
     return absl::FailedPreconditionError(absl::StrCat("ps:", options_.index, " cannot listen on ",
@@ -159,11 +190,63 @@ absl::Status ServerImpl::Start() {
   Address bound = listen;
   if (!listen.is_unix()) bound.port = static_cast<uint16_t>(port_);
   address_ = bound.ToString();
+  ServeThisHost(bound);
+  for (GrpcEventLoop& loop : loops_) loop.Start();
+  if (options_.index == 0) {
+    links_ = std::make_unique<GrpcShardLinks>(control_loop());
+    Coordinator::Options coordinator;
+    coordinator.config = options_.config;
+    coordinator.workers = options_.workers;
+    coordinator.worker_names = options_.worker_names;
+    coordinator.shard_addresses = options_.ps_addresses;
+    coordinator.open_link = [this](uint32_t index, const std::string& address,
+                                   ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
+      if (index == 0) return std::make_unique<LocalShardLink>(shard_.get(), std::move(events));
+      return links_->Open(address, std::move(events));
+    };
+    coordinator.on_end = [this](const v1::ClusterStatus& status, const std::string& failure) {
+      {
+        MutexLock lock(mutex_);
+        final_status_ = status;
+      }
+      End(failure);
+    };
+    coordinator_ = std::make_unique<Coordinator>(std::move(coordinator));
+    coordinator_service_->Start(coordinator_.get());
+  } else {
+    control_->Start();
+  }
+  health_->Start();
+  parameter_server_->Start(shared_memory_.get());
   if (options_.http_port >= 0) WEIR_RETURN_IF_ERROR(StartHttp());
   ticker_ = std::thread([this] { Tick(); });
   LogInfo("shard ", options_.index, " listens on ", address_, ", kernels ", kernels->name, ", ",
-          threads_->threads(), " apply threads");
+          loops_.size(), " I/O threads, ", threads_->threads(), " apply threads");
   return absl::OkStatus();
+}
+
+void ServerImpl::ServeThisHost(const Address& bound) {
+  const v1::WireConfig::Transport transport = options_.config.wire().transport();
+  if (transport == v1::WireConfig::TRANSPORT_TCP) return;
+  const auto warn = [&](const char* what, const absl::Status& status) {
+    LogWarning("workers on this host have no ", what, " with shard ", options_.index, ": ",
+               std::string(status.message()));
+  };
+  if (!bound.is_unix()) {
+    auto listener = GrpcLocalListener::Start(grpc_.get(), bound);
+    if (listener.ok()) {
+      local_listener_ = *std::move(listener);
+    } else {
+      warn("Unix socket", listener.status());
+    }
+  }
+  if (transport == v1::WireConfig::TRANSPORT_UNIX) return;
+  auto shared_memory = SharedMemoryServer::Start(bound, {});
+  if (shared_memory.ok()) {
+    shared_memory_ = *std::move(shared_memory);
+  } else {
+    warn("shared memory", shared_memory.status());
+  }
 }
 
 ServerImpl::~ServerImpl() {
@@ -179,18 +262,23 @@ ServerImpl::~ServerImpl() {
     MutexLock lock(mutex_);
     control_->Detach(failure_);
   }
+  local_listener_ = nullptr;
   // Whatever is parked is answered first, since gRPC waits for its calls; the coordinator's links have told
   // the other shards.
-  if (shard_ != nullptr) {
+  if (grpc_ != nullptr) {
     v1::ControlMessage shutdown;
     {
       MutexLock lock(mutex_);
       shutdown.mutable_shutdown()->set_failure(failure_);
     }
     shard_->Control(shutdown);
+    parameter_server_->End(shutdown.shutdown().failure());
+    grpc_->Shutdown(std::chrono::system_clock::now() + kLinger);
   }
-  if (grpc_ != nullptr) grpc_->Shutdown(std::chrono::system_clock::now() + kLinger);
-  // A thread of gRPC may still be in a turn of the shard, which reports to the coordinator.
+  if (links_ != nullptr) links_->Close();
+  // The loops' last work may call the shard and the coordinator.
+  for (GrpcEventLoop& loop : loops_) loop.Stop();
+  // Another thread may still be in a turn of the shard, which reports to the coordinator.
   if (shard_ != nullptr) shard_->Quiesce();
   coordinator_.reset();
   shard_.reset();
@@ -230,6 +318,7 @@ void ServerImpl::End(const std::string& failure) {
   if (over_) return;
   over_ = true;
   failure_ = failure;
+  health_->End();
   changed_.NotifyAll();
 }
 
@@ -307,6 +396,14 @@ void ServerImpl::AddMetrics() {
           counters.pushes_repeated);
   counter("weir_push_bytes_total", "Gradient bytes that arrived.", counters.bytes_pushed);
   counter("weir_pull_bytes_total", "Weight bytes that were handed out.", counters.bytes_pulled);
+  metrics_.AddCallbackCounter("weir_exchange_messages_received_total",
+                              "Messages from clients on the data plane.", labels,
+                              [this] { return static_cast<double>(parameter_server_->messages_received()); });
+  metrics_.AddCallbackCounter("weir_exchange_messages_sent_total", "Messages to clients on the data plane.",
+                              labels,
+                              [this] { return static_cast<double>(parameter_server_->messages_sent()); });
+  metrics_.AddCallbackGauge("weir_exchange_streams", "Clients' streams on the data plane.", labels,
+                            [this] { return static_cast<double>(parameter_server_->open_streams()); });
   const auto gauge = [&](const char* name, const char* help, const std::atomic<uint64_t>& value) {
     metrics_.AddCallbackGauge(name, help, labels, [&value] { return static_cast<double>(value.load()); });
   };

@@ -1,58 +1,82 @@
 #include "ps_server/shard_control_service.h"
 
-#include <memory>
+#include <grpcpp/grpcpp.h>
+
+#include <deque>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/telemetry/logging.h"
+#include "ps_server/grpc_shard_link.h"
 
 namespace weir {
 
-// Reads are handed to the shard as they come; reports leave one after another. The shard keeps a reference as
-// its reporter, gRPC another until OnDone.
-class ShardControlService::Stream final : public grpc::ServerBidiReactor<v1::ControlMessage, v1::ShardReport>,
+// A call of Attach. Messages are handed to the shard as they come; reports leave one after another. Lives on
+// the loop's thread; owns itself until the call is over and all its operations have come back, and is kept by
+// the shard as its reporter.
+class ShardControlService::Stream final : public GrpcEventLoop::Settler,
                                           public std::enable_shared_from_this<Stream> {
  public:
-  explicit Stream(ShardControlService* service) : service_(service) {}
-
-  void Begin() {
-    self_ = shared_from_this();
-    service_->options_.shard->SetReporter(
-        [self = shared_from_this()](v1::ShardReport report) { self->Send(std::move(report)); });
-    StartRead(&message_);
-    StartSendInitialMetadata();  // tells the coordinator that it is attached
+  static void Accept(ShardControlService* service) {
+    GrpcEventLoop& loop = *service->options_.loop;
+    if (loop.stopping()) return;
+    const auto call = std::make_shared<Stream>(service);
+    call->self_ = call;
+    call->context_.AsyncNotifyWhenDone(call->over_.tag());
+    service->service_.RequestAttach(&call->context_, &call->stream_, loop.queue(), loop.queue(),
+                                    call->accept_.Begin());
   }
 
+  explicit Stream(ShardControlService* service) : service_(service), stream_(&context_) {}
+
   void Close(const grpc::Status& status) {
-    {
-      MutexLock lock(mutex_);
-      if (closed_) return;
-      closed_ = true;
-    }
-    Finish(status);
+    if (!end_.has_value()) end_ = status;
+    SettleLater();
   }
 
  private:
+  void SettleLater() { service_->options_.loop->SettleLater(this); }
+
+  void OnAccepted(bool ok) {
+    if (!ok) return self_.reset();  // the server is shut down
+    over_.Begin();
+    Accept(service_);
+    if (service_->detached_.has_value()) {
+      return Close({grpc::StatusCode::UNAVAILABLE, *service_->detached_});
+    }
+    service_->last_heard_ns_ = absl::ToUnixNanos(service_->options_.clock->Now());
+    if (service_->attached_.exchange(true)) {
+      return Close({grpc::StatusCode::FAILED_PRECONDITION, "another coordinator has this shard"});
+    }
+    LogInfo("the coordinator at ", context_.peer(), " attached");
+    service_->stream_ = this;
+    service_->options_.shard->SetReporter(
+        [loop = service_->options_.loop, self = self_](v1::ShardReport report) {
+          loop->Post([self, report = std::move(report)]() mutable { self->Send(std::move(report)); });
+        });
+    context_.AddInitialMetadata(kAttachedMetadata, "");
+    stream_.SendInitialMetadata(metadata_.Begin());
+    SettleLater();
+  }
+
   void Send(v1::ShardReport report) {
-    MutexLock lock(mutex_);
     if (closed_) return;
     queue_.push_back(std::move(report));
-    if (queue_.size() == 1) StartWrite(&queue_.front());
+    SettleLater();
   }
 
-  void OnWriteDone(bool ok) override {
-    MutexLock lock(mutex_);
-    if (!ok || closed_) return;  // the read side learns of it and ends the stream
-    queue_.pop_front();
-    if (!queue_.empty()) StartWrite(&queue_.front());
+  void OnMetadata(bool) { SettleLater(); }
+
+  void OnWritten(bool ok) {
+    if (ok) queue_.pop_front();
+    broken_ = !ok;  // the call will be over
+    SettleLater();
   }
 
-  void OnReadDone(bool ok) override {
-    if (!ok) {
-      Close(grpc::Status::OK);
-      service_->End(absl::StrCat(service_->CoordinatorName(), " was lost: its stream ended"));
-      return;
-    }
+  void OnRead(bool ok) {
+    SettleLater();
+    if (!ok) return Lost();
+    if (end_.has_value()) return;
     service_->last_heard_ns_ = absl::ToUnixNanos(service_->options_.clock->Now());
     if (message_.has_install()) {
       MutexLock lock(service_->mutex_);
@@ -61,66 +85,82 @@ class ShardControlService::Stream final : public grpc::ServerBidiReactor<v1::Con
     const bool shutdown = message_.has_shutdown();
     const std::string failure = message_.shutdown().failure();
     service_->busy_ = true;
-    service_->options_.shard->Control(std::move(message_));
+    service_->options_.shard->Control(std::exchange(message_, {}));
     service_->last_heard_ns_ = absl::ToUnixNanos(service_->options_.clock->Now());
     service_->busy_ = false;
-    if (shutdown) {
-      Close(grpc::Status::OK);
-      service_->End(failure);
-      return;
-    }
-    StartRead(&message_);
+    if (shutdown) End(failure);
   }
 
-  void OnDone() override { self_.reset(); }
+  void OnFinished(bool) { SettleLater(); }
+
+  void OnOver(bool) {
+    Lost();
+    closed_ = true;
+    SettleLater();
+  }
+
+  // Unless one of the two has ended the stream.
+  void Lost() { End(absl::StrCat(service_->CoordinatorName(), " was lost: its stream ended")); }
+
+  void End(const std::string& failure) {
+    if (end_.has_value()) return;
+    end_ = grpc::Status::OK;
+    service_->options_.on_end(failure);
+  }
+
+  void Settle() override {
+    if (service_->options_.loop->stopping()) closed_ = true;
+    if (metadata_.under_way() || write_.under_way()) return;
+    if (closed_) {
+      if (read_.under_way() || finish_.under_way() || over_.under_way()) return;
+      if (service_->stream_ == this) service_->stream_ = nullptr;
+      self_.reset();
+    } else if (end_.has_value()) {
+      closed_ = true;
+      stream_.Finish(*end_, finish_.Begin());
+    } else {
+      if (!read_.under_way()) stream_.Read(&message_, read_.Begin());
+      if (!broken_ && !queue_.empty()) stream_.Write(queue_.front(), write_.Begin());
+    }
+  }
+
+  using Operation = GrpcOperation<Stream>;
 
   ShardControlService* const service_;
   std::shared_ptr<Stream> self_;
+  grpc::ServerContext context_;
+  grpc::ServerAsyncReaderWriter<v1::ShardReport, v1::ControlMessage> stream_;
   v1::ControlMessage message_;
-  Mutex mutex_;
-  std::deque<v1::ShardReport> queue_ ABSL_GUARDED_BY(mutex_);  // the front one is being written
-  bool closed_ ABSL_GUARDED_BY(mutex_) = false;
+  std::deque<v1::ShardReport> queue_;  // the front one is being written
+  bool broken_ = false;                // no more writes begin
+  bool closed_ = false;                // no more operations begin
+  // The end, once it is decided.
+  std::optional<grpc::Status> end_;
+  Operation accept_{this, &Stream::OnAccepted};
+  Operation metadata_{this, &Stream::OnMetadata};
+  Operation read_{this, &Stream::OnRead};
+  Operation write_{this, &Stream::OnWritten};
+  Operation finish_{this, &Stream::OnFinished};
+  // Until the call is over, whoever ended it.
+  Operation over_{this, &Stream::OnOver};
 };
 
 ShardControlService::ShardControlService(Options options) : options_(std::move(options)) {}
 
-grpc::ServerBidiReactor<v1::ControlMessage, v1::ShardReport>* ShardControlService::Attach(
-    grpc::CallbackServerContext* context) {
-  if (attached_.exchange(true)) {
-    class Refusal final : public grpc::ServerBidiReactor<v1::ControlMessage, v1::ShardReport> {
-     public:
-      Refusal() { Finish({grpc::StatusCode::FAILED_PRECONDITION, "another coordinator has this shard"}); }
-      void OnDone() override { delete this; }
-    };
-    return new Refusal;
-  }
-  last_heard_ns_ = absl::ToUnixNanos(options_.clock->Now());
-  LogInfo("the coordinator at ", context->peer(), " attached");
-  auto stream = std::make_shared<Stream>(this);
-  {
-    MutexLock lock(mutex_);
-    stream_ = stream;
-  }
-  stream->Begin();
-  return stream.get();
+void ShardControlService::Start() {
+  options_.loop->Post([this] { Stream::Accept(this); });
 }
 
 void ShardControlService::Detach(const std::string& why) {
-  std::shared_ptr<Stream> stream;
-  {
-    MutexLock lock(mutex_);
-    stream = stream_.lock();
-  }
-  if (stream != nullptr) stream->Close({grpc::StatusCode::UNAVAILABLE, why});
+  options_.loop->Post([this, why] {
+    detached_ = why;
+    if (stream_ != nullptr) stream_->Close({grpc::StatusCode::UNAVAILABLE, why});
+  });
 }
 
 std::string ShardControlService::CoordinatorName() const {
   MutexLock lock(mutex_);
   return absl::StrCat("ps:0 (coordinator)", coordinator_address_.empty() ? "" : " at ", coordinator_address_);
-}
-
-void ShardControlService::End(const std::string& failure) {
-  if (!ended_.exchange(true)) options_.on_end(failure);
 }
 
 }  // namespace weir

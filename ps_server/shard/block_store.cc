@@ -4,7 +4,9 @@
 #include <cstring>
 #include <utility>
 
+#include "absl/memory/memory.h"
 #include "common/status_macros.h"
+#include "ps_server/shard/version_builder.h"
 
 namespace weir {
 namespace {
@@ -34,15 +36,25 @@ BlockStore::BlockStore(Options options, Partition partition, Optimizer optimizer
       optimizer_(std::move(optimizer)),
       schedule_(schedule),
       settings_(std::move(settings)),
-      pool_(static_cast<size_t>(partition_.shard_elements(options_.shard))) {}
+      pool_(static_cast<size_t>(partition_.shard_elements(options_.shard))),
+      weights_pool_(pool_.elements(), options_.weights_source) {}
+
+BlockStore::~BlockStore() {
+  MutexLock lock(readers_->mutex);
+  readers_->on_release = nullptr;
+}
 
 void BlockStore::Initialize() {
+  {
+    MutexLock lock(readers_->mutex);
+    readers_->on_release = options_.on_release;
+  }
   std::vector<int64_t> ends;  // of the tensors, in the address space
   int64_t end = 0;
   for (const TensorSpec& tensor : options_.model.tensors) ends.push_back(end += tensor.elements());
 
   auto version = std::make_shared<ShardVersion>();
-  version->weights = pool_.Take();
+  version->weights = weights_pool_.Take();
   for (const SlotSpec& slot : optimizer_.slots()) {
     version->slots.push_back(pool_.Take());
     std::fill_n(version->slots.back().get(), pool_.elements(), slot.initial_value);
@@ -63,27 +75,63 @@ void BlockStore::Initialize() {
       local += length;
     }
   });
-  MutexLock lock(mutex_);
   current_ = std::move(version);
 }
 
-std::shared_ptr<const ShardVersion> BlockStore::Current() const {
-  MutexLock lock(mutex_);
-  return current_;
+std::shared_ptr<const ShardVersion> BlockStore::Lend(const ShardVersion& version) {
+  {
+    MutexLock lock(readers_->mutex);
+    readers_->weights.insert(version.weights.get());
+  }
+  return std::shared_ptr<const ShardVersion>(
+      new ShardVersion{version.count, version.weights, {}}, [readers = readers_](const ShardVersion* done) {
+        MutexLock lock(readers->mutex);
+        readers->weights.erase(readers->weights.find(done->weights.get()));
+        delete done;
+        if (readers->on_release) readers->on_release();
+      });
+}
+
+std::shared_ptr<const ShardVersion> BlockStore::Current() {
+  std::shared_ptr<const ShardVersion> lent = current_lent_.lock();
+  if (lent == nullptr) current_lent_ = lent = Lend(*current_);
+  return lent;
+}
+
+bool BlockStore::CanPublish() const {
+  MutexLock lock(readers_->mutex);
+  std::set<const float*> old(readers_->weights.begin(), readers_->weights.end());
+  old.erase(readers_->builders_to);
+  return old.size() <= kMaxOldVersions;
+}
+
+double BlockStore::RateOf(const ShardVersion& from) const {
+  return schedule_.Rate(static_cast<double>(from.count) / options_.pushes_per_step);
+}
+
+void BlockStore::MakeCurrent(std::shared_ptr<const ShardVersion> version) {
+  current_lent_.reset();
+  current_ = std::move(version);
 }
 
 void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
-  const std::shared_ptr<const ShardVersion> from = Current();
-  auto to = std::make_shared<ShardVersion>();
-  to->count = from->count + 1;
-  if (gradients.empty()) {
-    to->weights = from->weights;
-    to->slots = from->slots;
-  } else {
-    to->weights = pool_.Take();
-    for (size_t i = 0; i < from->slots.size(); ++i) to->slots.push_back(pool_.Take());
-
-    const double rate = schedule_.Rate(static_cast<double>(from->count) / options_.pushes_per_step);
+  // First, so that its buffers come free, unless it is applying a chunk right now.
+  if (const auto builder = builder_.lock(); builder != nullptr) builder->Overtake();
+  const std::shared_ptr<const ShardVersion> from = current_;
+  auto to = std::make_shared<ShardVersion>(*from);
+  ++to->count;
+  if (!gradients.empty()) {
+    bool lent, building;
+    {
+      MutexLock lock(readers_->mutex);
+      lent = readers_->weights.count(from->weights.get()) > 0;
+      building = readers_->builders_from == from.get();
+    }
+    if (lent || building) to->weights = weights_pool_.Take();
+    for (Slab& slot : to->slots) {
+      if (building) slot = pool_.Take();
+    }
+    const double rate = RateOf(*from);
     uint64_t total = 0;
     for (const WeightedGradient& g : gradients) total += g.examples;
 
@@ -113,24 +161,27 @@ void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
       }
     });
   }
-  MutexLock lock(mutex_);
-  current_ = std::move(to);
+  MakeCurrent(std::move(to));
 }
 
-void BlockStore::UpdateRun(const Run& run, const ShardVersion& from, ShardVersion& to, const float* gradient,
-                           double rate) const {
+bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const ShardVersion& to,
+                           const void* gradient, double rate) const {
   const TensorSettings& settings = settings_[run.tensor];
   const bool buffer = options_.model.tensors[run.tensor].kind == TensorKind::kBuffer;
-  const size_t bytes = run.length * sizeof(float);
+  const size_t n = static_cast<size_t>(run.length);
   if (buffer || settings.frozen) {
-    std::memcpy(to.weights.get() + run.local, buffer ? gradient : from.weights.get() + run.local, bytes);
-    for (size_t i = 0; i < to.slots.size(); ++i) {
-      std::memcpy(to.slots[i].get() + run.local, from.slots[i].get() + run.local, bytes);
+    const auto keep = [&](const Slab& in, const Slab& out) {
+      if (in != out) std::memcpy(out.get() + run.local, in.get() + run.local, n * sizeof(float));
+    };
+    for (size_t i = 0; i < to.slots.size(); ++i) keep(from.slots[i], to.slots[i]);
+    if (!buffer) {
+      keep(from.weights, to.weights);
+      return options_.kernels->first_non_finite(gradient, n) == n;
     }
-    return;
+    return options_.kernels->assign(to.weights.get() + run.local, gradient, n);
   }
   ApplyArgs args;
-  args.n = run.length;
+  args.n = n;
   args.weights_in = from.weights.get() + run.local;
   args.weights_out = to.weights.get() + run.local;
   args.gradient = gradient;
@@ -141,7 +192,41 @@ void BlockStore::UpdateRun(const Run& run, const ShardVersion& from, ShardVersio
   args.learning_rate = rate * settings.learning_rate_factor;
   args.weight_decay = settings.weight_decay;
   args.t = to.count;
-  optimizer_.Apply(args);
+  return optimizer_.Apply(args);
+}
+
+std::shared_ptr<VersionBuilder> BlockStore::Build() {
+  {
+    MutexLock lock(readers_->mutex);
+    if (readers_->builders_from != nullptr) return nullptr;
+  }
+  auto to = std::make_shared<ShardVersion>();
+  to->count = current_->count + 1;
+  to->weights = weights_pool_.Take();
+  for (size_t i = 0; i < current_->slots.size(); ++i) to->slots.push_back(pool_.Take());
+  {
+    MutexLock lock(readers_->mutex);
+    readers_->builders_from = current_.get();
+    readers_->builders_to = to->weights.get();
+  }
+  std::shared_ptr<VersionBuilder> builder(
+      new VersionBuilder(*this, RateOf(*current_), current_, to, Lend(*to)));
+  builder_ = builder;
+  return builder;
+}
+
+void BlockStore::EndBuild() {
+  MutexLock lock(readers_->mutex);
+  readers_->builders_from = nullptr;
+  readers_->builders_to = nullptr;
+}
+
+bool BlockStore::Publish(VersionBuilder& builder) {
+  std::shared_ptr<const ShardVersion> lent, version = builder.Finish(&lent);
+  if (version == nullptr) return false;
+  MakeCurrent(std::move(version));
+  current_lent_ = lent;
+  return true;
 }
 
 std::string BlockStore::Describe(int64_t local) const {

@@ -1,14 +1,17 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/model_spec.h"
+#include "common/mutex.h"
 #include "common/partition.h"
 #include "common/thread_pool.h"
 #include "proto/job_config.pb.h"
@@ -24,8 +27,12 @@ namespace weir {
 struct ShardVersion {
   uint64_t count = 0;  // updates since version 0
   Slab weights;
+  // Readers get versions without them.
   std::vector<Slab> slots;
 };
+
+// How many versions that are not the current one any more readers may hold at once; they share them.
+constexpr int kMaxOldVersions = 2;
 
 // A gradient of the whole shard and its weight in the mean.
 struct WeightedGradient {
@@ -33,8 +40,14 @@ struct WeightedGradient {
   uint64_t examples = 1;
 };
 
-// A shard's blocks and how an update makes the next version of them: copy on write, so that who holds a
-// version can read it for as long as it likes. Update() is called by one thread at a time; Current() by any.
+class VersionBuilder;
+
+// A shard's blocks, and how the next version of them is made: by Update() from whole gradients, or by a
+// VersionBuilder from one that is still arriving. Copy on write: who holds a version can read it for as long
+// as it likes. Memory that nobody reads any more is written again, slots and unread weights in place.
+//
+// One thread at a time, the shard's order; what Current() gives may be let go on any thread, and a builder
+// works on its own.
 class BlockStore {
  public:
   struct Options {
@@ -50,19 +63,35 @@ class BlockStore {
     const Kernels* kernels = nullptr;
     // Outlives the store.
     ThreadPool* threads = nullptr;
+    // Of the weights.
+    SlabSource weights_source = AllocateSlab;
+    // Is called when a reader has let a version go, on its thread, while the store is there. Must not call
+    // the store. May be null.
+    std::function<void()> on_release;
   };
 
   // Makes version 0.
   static absl::StatusOr<std::unique_ptr<BlockStore>> Create(Options options);
+  ~BlockStore();
 
-  std::shared_ptr<const ShardVersion> Current() const;
+  uint64_t count() const { return current_->count; }
+  // The newest weights, to read.
+  std::shared_ptr<const ShardVersion> Current();
+  // False: readers hold so many old versions that the next one has to wait until one is let go.
+  bool CanPublish() const;
 
   // Makes and publishes the next version: one optimizer step on the mean of `gradients`, weighted by their
   // examples and summed in the order given (float32, element by element: sum over i of (examples_i / total) *
-  // g_i); buffers are assigned that mean. Without gradients the next version equals this one.
+  // g_i); buffers are assigned that mean. Without gradients the next version equals this one. All values are
+  // finite.
   void Update(absl::Span<const WeightedGradient> gradients);
 
-  // For receiving a gradient.
+  // Starts the next version for a gradient that is yet to come. nullptr: one is being made already.
+  std::shared_ptr<VersionBuilder> Build();
+  // Publishes what it made from a whole gradient. False: it was overtaken.
+  bool Publish(VersionBuilder& builder);
+
+  // For receiving a gradient. Any thread.
   Slab TakeSlab() { return pool_.Take(); }
   int64_t elements() const { return static_cast<int64_t>(pool_.elements()); }
   const ModelSpec& model() const { return options_.model; }
@@ -71,18 +100,38 @@ class BlockStore {
   const Kernels& kernels() const { return *options_.kernels; }
 
  private:
+  friend class VersionBuilder;
   // A stretch of one block that belongs to one tensor.
   struct Run {
     int64_t local;
     int64_t length;
     size_t tensor;
   };
+  // Who reads what on other threads. Its lock orders a reader's last look before the store's next write
+  // there.
+  struct Readers {
+    Mutex mutex;
+    // Null once the store is gone.
+    std::function<void()> on_release ABSL_GUARDED_BY(mutex);
+    // Weights that were lent, once for each lending.
+    std::multiset<const float*> weights ABSL_GUARDED_BY(mutex);
+    // The version that a builder starts from, and the weights that it makes.
+    const ShardVersion* builders_from ABSL_GUARDED_BY(mutex) = nullptr;
+    const float* builders_to ABSL_GUARDED_BY(mutex) = nullptr;
+  };
 
   BlockStore(Options options, Partition partition, Optimizer optimizer, LearningRateSchedule schedule,
              std::vector<TensorSettings> settings);
   void Initialize();
-  void UpdateRun(const Run& run, const ShardVersion& from, ShardVersion& to, const float* gradient,
+  double RateOf(const ShardVersion& from) const;
+  std::shared_ptr<const ShardVersion> Lend(const ShardVersion& version);
+  // For VersionBuilder, on any thread: it is through with its buffers.
+  void EndBuild();
+  // Applies gradient values at any address to [run.local, run.local + run.length), from one version to
+  // another, which may be the same. False: some value is not finite.
+  bool UpdateRun(const Run& run, const ShardVersion& from, const ShardVersion& to, const void* gradient,
                  double rate) const;
+  void MakeCurrent(std::shared_ptr<const ShardVersion> version);
 
   const Options options_;
   const Partition partition_;
@@ -90,9 +139,11 @@ class BlockStore {
   const LearningRateSchedule schedule_;
   const std::vector<TensorSettings> settings_;  // by tensor
   std::vector<std::vector<Run>> runs_;          // by block
-  SlabPool pool_;
-  mutable Mutex mutex_;
-  std::shared_ptr<const ShardVersion> current_ ABSL_GUARDED_BY(mutex_);
+  SlabPool pool_, weights_pool_;
+  std::shared_ptr<const ShardVersion> current_;
+  std::weak_ptr<const ShardVersion> current_lent_;
+  std::weak_ptr<VersionBuilder> builder_;
+  const std::shared_ptr<Readers> readers_ = std::make_shared<Readers>();
 };
 
 }  // namespace weir

@@ -70,31 +70,30 @@ void Shard::Control(v1::ControlMessage message) {
   });
 }
 
-absl::StatusOr<Slab> Shard::Admit(const v1::PushRequest& header) {
-  BlockStore* store = installed_.load();
-  if (store == nullptr) return absl::UnavailableError("this shard has no model yet");
-  if (header.caller().model_hash() != model_hash_.load()) {
-    return absl::InvalidArgumentError("the push is for another model than this job's (model_hash differs)");
-  }
-  if (static_cast<int64_t>(header.elements()) != store->elements()) {
-    return absl::InvalidArgumentError(absl::StrCat("elements: the push has ", header.elements(),
-                                                   " values; this shard has ", store->elements()));
-  }
-  if (header.examples() == 0) return absl::InvalidArgumentError("examples: must be at least 1");
-  return store->TakeSlab();
-}
-
-void Shard::Push(ArrivedPush push, PushDone done) {
-  counters_.bytes_pushed += push.header.elements() * sizeof(float);
-  queue_.Post([this, push = std::move(push), done = std::move(done)]() mutable {
-    HandlePush(std::move(push), std::move(done));
+void Shard::Begin(Session session, v1::PushRequest header, BeginDone done) {
+  queue_.Post([this, session, header = std::move(header), done = std::move(done)]() mutable {
+    HandleBegin({session, std::move(header), std::move(done), options_.clock->Now()});
   });
 }
 
-void Shard::Pull(v1::PullRequest request, PullDone done) {
-  queue_.Post([this, request = std::move(request), done = std::move(done)]() mutable {
-    HandlePull(std::move(request), std::move(done));
+void Shard::Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done) {
+  const v1::PushRequest& header = arrival->header();
+  counters_.bytes_pushed += header.elements() * (header.dtype() == v1::BF16 ? 2 : sizeof(float));
+  // std::function wants what can be copied.
+  auto shared = std::make_shared<std::unique_ptr<PushArrival>>(std::move(arrival));
+  queue_.Post([this, session, shared, done = std::move(done)]() mutable {
+    HandlePush(session, std::move(*shared), std::move(done), /*waited=*/false);
   });
+}
+
+void Shard::Pull(Session session, v1::PullRequest request, PullDone done) {
+  queue_.Post([this, session, request = std::move(request), done = std::move(done)]() mutable {
+    HandlePull({session, std::move(request), std::move(done), options_.clock->Now()});
+  });
+}
+
+void Shard::End(Session session) {
+  queue_.Post([this, session] { HandleEnd(session); });
 }
 
 void Shard::Tick() {
@@ -135,6 +134,10 @@ std::string Shard::TryInstall(const v1::Install& install) {
   options.pushes_per_step = sync() ? 1 : std::max<uint32_t>(1, install.workers());
   options.kernels = options_.kernels;
   options.threads = options_.threads;
+  options.weights_source = options_.weights_source;
+  options.on_release = [this] {
+    if (short_of_memory_ && options_.nudge) options_.nudge();
+  };
   absl::StatusOr<std::unique_ptr<BlockStore>> store = BlockStore::Create(std::move(options));
   if (!store.ok()) return std::string(store.status().message());
 
@@ -143,7 +146,6 @@ std::string Shard::TryInstall(const v1::Install& install) {
   policy_ = options_.make_policy(options_.config, install);
   elements_ = store_->elements();
   model_hash_ = model->Hash();
-  installed_ = store_.get();
   return "";
 }
 
@@ -164,6 +166,7 @@ void Shard::HandleMembership(const v1::Membership& membership) {
     policy_->Remove(gone);
     FailWaiting([gone](uint32_t worker) { return worker == gone; }, v1::FENCED,
                 absl::StrCat(it->second.task, " was taken out of the job by membership epoch ", epoch_));
+    arriving_.erase(arriving_.lower_bound({gone, 0, 0}), arriving_.lower_bound({gone + 1, 0, 0}));
     it = members_.erase(it);
   }
   for (const v1::Member& member : membership.members()) {
@@ -198,6 +201,12 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
     }
     gradients.push_back({staged->second.gradient.get(), staged->second.examples});
   }
+  if (!store_->CanPublish()) {
+    late_commit_ = commit;
+    short_of_memory_ = true;
+    short_since_ = options_.clock->Now();
+    return;
+  }
   store_->Update(gradients);
   policy_->Commit();
   counters_.version = commit.step() + 1;
@@ -215,10 +224,12 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
       lead_.Add(0);
     }
     for (const StagedPart::Waiter& waiter : entry.waiters) {
-      waiter.done(
+      waiter.done(PushAnswer{
           applied ? NewReply(v1::OK)
                   : NewReply(v1::REFUSED, absl::StrCat("step ", commit.step(), " was committed without part ",
-                                                       part, ", which a shard refused")));
+                                                       part, ", which a shard refused")),
+          {},
+          nullptr});
     }
   }
   Wake();

@@ -7,10 +7,13 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/optional.h"
+#include "absl/types/variant.h"
 #include "common/clock.h"
 #include "common/serial_queue.h"
 #include "common/telemetry/int_histogram.h"
@@ -21,25 +24,34 @@
 #include "ps_server/consistency/policy.h"
 #include "ps_server/shard/batch_set.h"
 #include "ps_server/shard/block_store.h"
+#include "ps_server/shard/push_arrival.h"
 
 namespace weir {
 
-// A push whose every byte has arrived.
-struct ArrivedPush {
-  v1::PushRequest header;  // without the bytes
-  Slab gradient;
-  // The local position of the first NaN or Inf; -1: all are finite.
-  int64_t non_finite = -1;
+// How a push is to be received; or its answer, where that needs no gradient (a repeat, a fenced caller).
+using PushBegin = absl::variant<std::unique_ptr<PushArrival>, v1::PushReply>;
+
+struct PushAnswer {
+  v1::PushReply reply;
+  // If the push was streamed, and the pull of its worker at the next clock is answered by the very version
+  // that it made: that answer.
+  absl::optional<v1::PullReply> made;
+  // With `made`: as PullAnswer::revoked.
+  std::shared_ptr<const std::atomic<bool>> revoked;
 };
 
 struct PullAnswer {
-  v1::PullReply header;  // without the bytes
-  // What is to be sent; null if no weights follow.
+  v1::PullReply header;
+  // What is to be sent, without slots; null if no weights follow.
   std::shared_ptr<const ShardVersion> version;
+  // With `version`: set when it has been held for so long that others wait for its memory. The rest must not
+  // be sent, and the pull ends with Unavailable.
+  std::shared_ptr<const std::atomic<bool>> revoked;
 };
 
 // The answer to a call, given once; on the thread of whoever made it possible, which it must not block.
-using PushDone = std::function<void(absl::StatusOr<v1::PushReply>)>;
+using BeginDone = std::function<void(absl::StatusOr<PushBegin>)>;
+using PushDone = std::function<void(absl::StatusOr<PushAnswer>)>;
 using PullDone = std::function<void(absl::StatusOr<PullAnswer>)>;
 
 // One shard of the model: takes pushes and pulls, keeps each push exactly once, asks the mode
@@ -66,6 +78,11 @@ class Shard {
     const Clock* clock = &Clock::Real();
     ThreadPool* threads = nullptr;
     const Kernels* kernels = nullptr;
+    // Of the memory that weights lie in.
+    SlabSource weights_source = AllocateSlab;
+    // Is called, on any thread, when Tick() should come soon: memory has come free that calls wait for. May
+    // be null.
+    std::function<void()> nudge;
     // Tests put a broken policy here.
     PolicyFactory make_policy = PolicyFromConfig;
   };
@@ -79,11 +96,22 @@ class Shard {
   void SetReporter(std::function<void(v1::ShardReport)> reporter);
   void Control(v1::ControlMessage message);
 
-  // Before any memory is taken for a push: does the header fit this shard? Gives the buffer for the gradient.
-  // InvalidArgument: wrong length, position or model. Unavailable: not installed yet.
-  absl::StatusOr<Slab> Admit(const v1::PushRequest& header);
-  void Push(ArrivedPush push, PushDone done);
-  void Pull(v1::PullRequest request, PullDone done);
+  // The calls of one client's connection; its end ends those that wait. Not 0.
+  using Session = uint64_t;
+
+  // A push in two acts. Begin: its header has come; `done` gets what takes its gradient, at once or when the
+  // push's turn comes: pushes of the same worker before it are missing, or it is arriving twice already.
+  // Errors: InvalidArgument, wrong length, model or clock; Unavailable, not installed yet.
+  void Begin(Session session, v1::PushRequest header, BeginDone done);
+  // Push: the gradient is there (arrival->whole()).
+  void Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
+  void Pull(Session session, v1::PullRequest request, PullDone done);
+  // The connection has ended: what waits for it is answered with Cancelled. Staged parts stay.
+  void End(Session session);
+
+  // Whether it is likely that the pull of this worker at the next clock can be answered once the push is
+  // applied (PushAnswer::made), so that weights may be sent while they are made. Only within BeginDone.
+  bool AnswersAfter(const v1::PushRequest& push) const;
 
   // Ends waits whose deadline has passed. To be called every so often.
   void Tick();
@@ -110,13 +138,24 @@ class Shard {
     uint64_t incarnation = 0;
     // Answers to its last pushes, by clock (apply on arrival).
     std::map<uint64_t, v1::PushReply> answers;
+    // The clock of a push of its that was overtaken: it is staged when it comes again.
+    absl::optional<uint64_t> overtaken;
   };
+  // A push that waits for its turn to begin.
   struct HeldPush {
-    ArrivedPush push;
+    Session session;
+    v1::PushRequest header;
+    BeginDone done;
+    absl::Time since;
+  };
+  // A push that has arrived and waits for memory.
+  struct ReadyPush {
+    Session session;
+    std::unique_ptr<PushArrival> arrival;
     PushDone done;
-    absl::Time deadline;
   };
   struct ParkedPull {
+    Session session;
     v1::PullRequest request;
     PullDone done;
     absl::Time since;
@@ -128,6 +167,7 @@ class Shard {
     std::string refusal;  // empty: not refused
     // The push, and its repeats.
     struct Waiter {
+      Session session;
       PushDone done;
       absl::Time since;
     };
@@ -145,15 +185,27 @@ class Shard {
   void HandlePin(const v1::PinVersion& pin);
   void HandlePing(const v1::Ping& ping);
   void HandleShutdown(const v1::Shutdown& shutdown);
-  void HandlePush(ArrivedPush push, PushDone done);
-  void HandlePull(v1::PullRequest request, PullDone done);
+  void HandleBegin(HeldPush push);
+  // `waited`: it has waited in ready_, and its turn has come.
+  void HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited);
+  void HandlePull(ParkedPull pull);
+  void HandleEnd(Session session);
   void HandleTick();
 
-  void ApplyPush(ArrivedPush push, const PushDone& done);
-  void StagePush(ArrivedPush push, PushDone done);
-  void RepeatPush(const v1::PushRequest& header, PushDone done);
-  void Complete(const v1::PushRequest& header, v1::PushReply reply, const PushDone& done);
-  // Held pushes and parked pulls that the last change made possible.
+  // Does the header fit this shard, whoever sends it?
+  absl::Status CheckHeader(const v1::PushRequest& header) const;
+  // Before a gradient is taken, and again before it is used: nullopt, or the answer of a push that is not to
+  // be applied or staged. May complete it.
+  absl::optional<absl::StatusOr<v1::PushReply>> Judge(const v1::PushRequest& header);
+  // nullptr: it is arriving twice already.
+  std::unique_ptr<PushArrival> Arrive(v1::PushRequest header);
+  // The flag that revokes the reading of this version.
+  std::shared_ptr<const std::atomic<bool>> Lease(const std::shared_ptr<const ShardVersion>& version);
+  void ApplyPush(PushArrival& arrival, const PushDone& done);
+  void StagePush(PushArrival& arrival, Session session, PushDone done);
+  void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
+  v1::PushReply Complete(const v1::PushRequest& header, v1::PushReply reply);
+  // What the last change made possible: held and ready pushes, parked pulls.
   void Wake();
   bool TryAnswerPull(const ParkedPull& pull);
   // OK: the caller is live. Else what to answer.
@@ -162,7 +214,7 @@ class Shard {
   std::string WhoIsAwaited(const v1::PullRequest& request) const;
   std::string MissingParts() const;
   std::string Fenced(const v1::Caller& caller) const;
-  std::string NonFinite(const ArrivedPush& push) const;
+  std::string NonFinite(const PushArrival& arrival) const;
   v1::PushReply NewReply(v1::Outcome outcome, std::string reason = "") const;
   v1::PullReply NewPullReply(v1::Outcome outcome, std::string reason = "") const;
   void FailWaiting(const std::function<bool(uint32_t worker)>& which, v1::Outcome outcome,
@@ -176,19 +228,35 @@ class Shard {
   std::function<void(v1::ShardReport)> reporter_;
   // Set once by Install, for readers on any thread.
   std::atomic<int64_t> elements_{0};
-  std::atomic<uint64_t> model_hash_{0};
-  std::atomic<BlockStore*> installed_{nullptr};
 
   // Touched in the queue only.
   v1::Install install_;
   std::unique_ptr<BlockStore> store_;
   std::unique_ptr<ConsistencyPolicy> policy_;
+  uint64_t model_hash_ = 0;
   uint64_t epoch_ = 0;
   std::map<uint32_t, MemberState> members_;
   bool over_ = false;
   std::string failure_;
   std::list<HeldPush> held_;
+  // In the order in which they arrived whole.
+  std::list<ReadyPush> ready_;
+  // sync: the commit of the open step, which waits for memory.
+  absl::optional<v1::CommitStep> late_commit_;
+  // Since when either waits, and whether one does.
+  absl::Time short_since_;
+  std::atomic<bool> short_of_memory_{false};
   std::list<ParkedPull> parked_;
+  // Gradients that are arriving, by push.
+  std::map<std::tuple<uint32_t, uint64_t, uint32_t>, std::vector<std::weak_ptr<const void>>> arriving_;
+  // The push that is streamed.
+  absl::optional<PushKey> streamed_;
+  // What was lent for pulls, oldest first.
+  struct Reading {
+    std::weak_ptr<const ShardVersion> version;
+    std::shared_ptr<std::atomic<bool>> revoked;
+  };
+  std::list<Reading> readings_;
   std::map<uint32_t, StagedPart> staged_;
   bool reported_staged_ = false;
   // sync: the parts of the last committed steps, for repeated answers.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -12,11 +13,18 @@ namespace weir {
 // Shared; the last reference gives it back to its pool.
 using Slab = std::shared_ptr<float>;
 
+// Where a pool gets a slab's memory from: so many floats, which live as long as the pointer; nullptr if there
+// is no memory.
+using SlabSource = std::function<std::shared_ptr<float>(size_t elements)>;
+
+// Memory of this process alone, in huge pages where the system allows them.
+std::shared_ptr<float> AllocateSlab(size_t elements);
+
 // Recycles slabs of one size, so that after warm-up an update takes no new memory from the system.
 // Thread-safe. Slabs may outlive the pool.
 class SlabPool {
  public:
-  explicit SlabPool(size_t elements);
+  explicit SlabPool(size_t elements, SlabSource source = AllocateSlab);
 
   size_t elements() const { return elements_; }
   // Its values are undefined.
@@ -25,6 +33,7 @@ class SlabPool {
  private:
   struct Free;
   const size_t elements_;
+  const SlabSource source_;
   const std::shared_ptr<Free> free_;
 };
 

@@ -55,7 +55,7 @@ TEST_CASE("a push of several chunks brings each shard its part of the gradient")
   const auto pushes = f.cluster.pushes();
   REQUIRE(pushes.size() == 2);
   for (const FakeCluster::Push& push : pushes) {
-    CHECK(push.gradient == f.GradientOf(push.shard));
+    CHECK((push.gradient == f.GradientOf(push.shard)));
     CHECK(push.messages == 4);
     CHECK(push.largest_message <= (1 << 20) + 128);
     CHECK(push.header.clock() == 0);
@@ -79,7 +79,7 @@ TEST_CASE("a push and the next pull are one exchange") {
   CHECK(f.WeightsAre(1));
   const auto pushes = f.cluster.pushes();
   REQUIRE(pushes.size() == 2);
-  for (const FakeCluster::Push& push : pushes) CHECK(push.gradient == f.GradientOf(push.shard));
+  for (const FakeCluster::Push& push : pushes) CHECK((push.gradient == f.GradientOf(push.shard)));
   // Nothing but the first pull was sent apart.
   CHECK(f.cluster.pulls(0).size() == 1);
   CHECK(f.cluster.pulls(1).size() == 1);
@@ -189,7 +189,9 @@ TEST_CASE("a reader pulls, and does nothing else") {
 
 TEST_CASE("a push whose reply is lost is sent again under the same key") {
   const bool exchange = GENERATE(false, true);
-  ClientFixture f(ClientFixture::Small());
+  FakeCluster::Options options = ClientFixture::Small();
+  options.end_streams = GENERATE(false, true);
+  ClientFixture f(options);
   f.cluster.on_push_reply = [](uint32_t shard, size_t nth) -> std::optional<grpc::Status> {
     if (shard == 1 && nth == 1) return kUnavailable;
     return std::nullopt;
@@ -213,11 +215,13 @@ TEST_CASE("a push whose reply is lost is sent again under the same key") {
   }
   REQUIRE(tries.size() == 2);
   CHECK(tries[0].header.SerializeAsString() == tries[1].header.SerializeAsString());
-  CHECK(tries[0].gradient == tries[1].gradient);
+  CHECK((tries[0].gradient == tries[1].gradient));
 }
 
 TEST_CASE("a request that is lost is sent again") {
-  ClientFixture f(ClientFixture::Small());
+  FakeCluster::Options options = ClientFixture::Small();
+  options.end_streams = GENERATE(false, true);
+  ClientFixture f(options);
   f.cluster.on_push = [](uint32_t, size_t nth) -> std::optional<grpc::Status> {
     if (nth <= 2) return kUnavailable;
     return std::nullopt;
@@ -236,7 +240,9 @@ TEST_CASE("a request that is lost is sent again") {
 
 TEST_CASE("a pull that breaks off is made anew, and the push before it is not") {
   std::atomic<int> broken{0};
-  ClientFixture f(ClientFixture::Large());
+  FakeCluster::Options options = ClientFixture::Large();
+  options.end_streams = GENERATE(false, true);
+  ClientFixture f(options);
   f.cluster.on_pull_middle = [&](uint32_t shard, size_t) -> std::optional<grpc::Status> {
     if (shard == 0 && broken++ % 2 == 0) return kUnavailable;
     return std::nullopt;
@@ -427,29 +433,25 @@ TEST_CASE("answers that break the protocol are errors") {
     message =
         "in answer to the pull at clock 0 it said that it has 99 elements; by this client's model it has 98";
   }
-  SECTION("nothing") {
-    f.cluster.on_pull = [](uint32_t shard, size_t) -> std::optional<grpc::Status> {
-      if (shard == 1) return grpc::Status::OK;
-      return std::nullopt;
-    };
-    message = "in answer to the pull at clock 0 it sent nothing";
-  }
   auto client = f.Join();
   const auto pull = client->Pull(0, f.Weights()).Get();
   CHECK(pull.status().code() == absl::StatusCode::kInternal);
   CHECK_THAT(Message(pull.status()), Contains(message) && StartsWith("ps:1 at "));
 }
 
-TEST_CASE("weights that end early are an error") {
-  ClientFixture f(ClientFixture::Large());
+TEST_CASE("a stream that ends without its answers is one that was lost") {
+  FakeCluster::Options options = ClientFixture::Large();
+  options.end_streams = true;
+  ClientFixture f(options);
   f.cluster.on_pull_middle = [](uint32_t shard, size_t) -> std::optional<grpc::Status> {
     if (shard == 1) return grpc::Status::OK;
     return std::nullopt;
   };
   auto client = f.Join();
   const auto pull = client->Pull(0, f.Weights()).Get();
-  CHECK(pull.status().code() == absl::StatusCode::kInternal);
-  CHECK_THAT(Message(pull.status()), Contains("sent 262144 of its "));
+  CHECK(pull.status().code() == absl::StatusCode::kUnavailable);
+  CHECK(Message(pull.status()) == "ps:1 at " + f.cluster.addresses()[1] + " was lost: it ended the stream");
+  CHECK(f.cluster.streams(1) > 1);
 }
 
 // ---- snapshots, history

@@ -7,6 +7,8 @@
 #include <filesystem>
 #include <utility>
 
+#include "common/bfloat16.h"
+
 namespace weir {
 namespace {
 
@@ -15,175 +17,358 @@ constexpr uint64_t kShardIncarnation = 40;
 
 }  // namespace
 
-class FakeCluster::Shard final : public v1::ParameterServer::Service {
+// A stream of one client. Deletes itself when it has ended and its last exchange is through with it.
+class FakeCluster::Stream final : public grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeReply>,
+                                  public std::enable_shared_from_this<Stream> {
  public:
-  Shard(FakeCluster& cluster, uint32_t index) : cluster_(cluster), index_(index) {}
-
-  grpc::Status Pull(grpc::ServerContext* context, const v1::PullRequest* request,
-                    grpc::ServerWriter<v1::PullReply>* writer) override {
-    size_t nth;
-    {
-      MutexLock lock(cluster_.mutex_);
-      cluster_.pulls_[index_].push_back(*request);
-      nth = cluster_.pulls_[index_].size();
-      cluster_.Changed();
-    }
-    if (cluster_.on_pull) {
-      if (auto status = cluster_.on_pull(index_, nth); status.has_value()) return *status;
-    }
-    return Weights(context, *request, nth, [&](const v1::PullReply& reply) { return writer->Write(reply); });
+  Stream(FakeCluster& cluster, uint32_t shard) : cluster_(cluster), shard_(shard) {
+    MutexLock lock(cluster_.mutex_);
+    nth_ = ++cluster_.streams_[shard];
+  }
+  void Start(const std::shared_ptr<Stream>& self) {
+    self_ = self;
+    StartRead(&request_);
   }
 
-  grpc::Status Push(grpc::ServerContext* context, grpc::ServerReader<v1::PushRequest>* reader,
-                    v1::PushReply* reply) override {
-    return Take(
-        context, [&](v1::PushRequest* request) { return reader->Read(request); }, reply);
-  }
+  // For the exchanges.
 
-  grpc::Status PushPull(grpc::ServerContext* context,
-                        grpc::ServerReaderWriter<v1::PushPullReply, v1::PushRequest>* stream) override {
-    v1::PushPullReply reply;
-    v1::PullRequest pull;
-    const grpc::Status status = Take(
-        context,
-        [&](v1::PushRequest* request) {
-          if (!stream->Read(request)) return false;
-          if (request->has_caller()) {
-            *pull.mutable_caller() = request->caller();
-            pull.set_clock(request->clock() + 1);
-          }
-          return true;
-        },
-        reply.mutable_push());
-    if (!status.ok()) return status;
-    const v1::Outcome outcome = reply.push().outcome();
-    stream->Write(reply);
-    if (outcome != v1::OK && outcome != v1::REFUSED && outcome != v1::DUPLICATE_BATCH)
-      return grpc::Status::OK;
-    return Weights(context, pull, 0, [&](const v1::PullReply& weights) {
-      v1::PushPullReply message;
-      *message.mutable_pull() = weights;
-      return stream->Write(message);
-    });
+  // The exchange's next message; false: there will be none.
+  bool Read(uint64_t id, v1::ExchangeRequest* request) {
+    MutexLock lock(mutex_);
+    while (inbox_[id].empty() && !ended_) arrived_.Wait(mutex_);
+    if (inbox_[id].empty()) return false;
+    *request = std::move(inbox_[id].front());
+    inbox_[id].pop_front();
+    return true;
   }
+  void Write(const v1::ExchangeReply& reply) {
+    std::vector<v1::ExchangeReply> replies = {reply};
+    if (cluster_.edit_messages) cluster_.edit_messages(shard_, &replies);
+    MutexLock lock(mutex_);
+    for (v1::ExchangeReply& r : replies) outbox_.push_back(std::move(r));
+    WriteNext();
+  }
+  // Ends the stream, when what was written before has left.
+  void End(const grpc::Status& status) {
+    MutexLock lock(mutex_);
+    if (!end_.has_value()) end_ = status;
+    WriteNext();
+  }
+  bool ended() const {
+    MutexLock lock(mutex_);
+    return ended_;
+  }
+  size_t nth() const { return nth_; }
 
  private:
-  template <typename Read>
-  grpc::Status Take(grpc::ServerContext* context, const Read& read, v1::PushReply* reply) {
-    FakeCluster::Push push;
-    push.shard = index_;
-    size_t nth;
+  void OnReadDone(bool ok) override;
+  void OnWriteDone(bool) override {
+    MutexLock lock(mutex_);
+    outbox_.pop_front();
+    writing_ = false;
+    WriteNext();
+  }
+  void OnCancel() override {
+    MutexLock lock(mutex_);
+    SetEnded();
+  }
+  void OnDone() override {
     {
-      MutexLock lock(cluster_.mutex_);
-      nth = ++cluster_.push_calls_[index_];
+      MutexLock lock(mutex_);
+      SetEnded();
     }
-    if (cluster_.on_push) {
-      if (auto status = cluster_.on_push(index_, nth); status.has_value()) return *status;
+    self_.reset();
+  }
+  void SetEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    ended_ = true;
+    arrived_.NotifyAll();
+  }
+  void WriteNext() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    if (writing_ || finished_) return;
+    if (!outbox_.empty()) {
+      writing_ = true;
+      StartWrite(&outbox_.front());
+    } else if (end_.has_value()) {
+      finished_ = true;
+      Finish(*end_);
     }
-    v1::PushRequest message;
-    while (read(&message)) {
-      if (message.first() != push.gradient.size()) return {grpc::StatusCode::INVALID_ARGUMENT, "a gap"};
-      const size_t count = message.gradient().size() / sizeof(float), at = push.gradient.size();
-      push.gradient.resize(at + count);
-      // An empty shard's push has no memory to copy to.
-      if (count > 0) std::memcpy(push.gradient.data() + at, message.gradient().data(), count * sizeof(float));
-      push.largest_message = std::max(push.largest_message, message.ByteSizeLong());
-      message.clear_gradient();
-      if (push.messages++ == 0) push.header = message;
+  }
+
+  FakeCluster& cluster_;
+  const uint32_t shard_;
+  size_t nth_;
+  // Held by gRPC.
+  std::shared_ptr<Stream> self_;
+  v1::ExchangeRequest request_;
+
+  mutable Mutex mutex_;
+  CondVar arrived_;
+  uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint64_t, std::deque<v1::ExchangeRequest>> inbox_ ABSL_GUARDED_BY(mutex_);
+  std::deque<v1::ExchangeReply> outbox_ ABSL_GUARDED_BY(mutex_);
+  bool writing_ ABSL_GUARDED_BY(mutex_) = false;
+  std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
+  bool finished_ ABSL_GUARDED_BY(mutex_) = false;
+  // Nothing arrives any more.
+  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
+};
+
+// An exchange, on its thread.
+struct FakeCluster::Exchange {
+  FakeCluster& cluster;
+  const uint32_t shard;
+  const std::shared_ptr<Stream> stream;
+  const uint64_t id;
+
+  void Run() {
+    const std::optional<grpc::Status> status = Serve();
+    if (!status.has_value()) return;
+    if (cluster.options_.end_streams) {
+      stream->End(*status);
+    } else if (!status->ok()) {
+      v1::ExchangeReply reply;
+      reply.mutable_error()->set_code(status->error_code());
+      reply.mutable_error()->set_message(status->error_message());
+      Write(std::move(reply));
     }
-    if (push.messages == 0 || push.header.elements() != push.gradient.size()) {
-      return {grpc::StatusCode::CANCELLED, "cut short"};
+  }
+
+  void Write(v1::ExchangeReply reply) {
+    reply.set_id(id);
+    stream->Write(reply);
+  }
+
+  // nullopt: as the protocol foresees. Else what it is cut short with.
+  std::optional<grpc::Status> Serve() {
+    v1::ExchangeRequest first;
+    if (!stream->Read(id, &first)) return std::nullopt;
+    if (!first.has_push() && !first.has_pull()) {
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "nothing asked for");
     }
+    size_t nth = 0;
+    if (first.has_push()) {
+      bool pull_follows = false;
+      const std::optional<grpc::Status> ended = Take(first, &pull_follows);
+      if (ended.has_value() || !first.has_pull() || !pull_follows) return ended;
+    } else {
+      {
+        MutexLock lock(cluster.mutex_);
+        cluster.pulls_[shard].push_back(first.pull());
+        nth = cluster.pulls_[shard].size();
+        cluster.Changed();
+      }
+      if (cluster.on_pull) {
+        if (auto status = cluster.on_pull(shard, nth); status.has_value()) return *status;
+      }
+    }
+    return Weights(first.pull(), nth);
+  }
+
+  std::optional<grpc::Status> Take(v1::ExchangeRequest message, bool* pull_follows) {
+    FakeCluster::Push push;
+    push.shard = shard;
+    push.header = message.push();
+    if (message.has_pull()) push.pull = message.pull();
+    push.stream = stream->nth();
+    push.id = id;
     const Key key(push.header.caller().worker(), push.header.clock(), push.header.part());
     const uint64_t clock = push.header.clock();
+    size_t nth;
+    uint64_t version = 0;
     {
-      MutexLock lock(cluster_.mutex_);
-      cluster_.pushes_.push_back(push);
-      auto& taken = cluster_.taken_[index_];
+      MutexLock lock(cluster.mutex_);
+      nth = ++cluster.push_calls_[shard];
+      const auto repeated = cluster.taken_[shard].find(key);
+      if (repeated != cluster.taken_[shard].end()) {
+        version = repeated->second.version().count();
+      } else {
+        version = cluster.options_.sync ? clock + 1 : cluster.versions_[shard] + 1;
+      }
+    }
+    if (cluster.on_push) {
+      if (auto status = cluster.on_push(shard, nth); status.has_value()) return status;
+    }
+    const bool early = cluster.options_.eager && message.has_pull();
+    push.gradient.resize(push.header.elements());
+    const size_t size = push.header.dtype() == v1::BF16 ? 2 : sizeof(float);
+    size_t received = 0;
+    // Two chunks in the air.
+    uint32_t credit = message.gradient().empty() ? 2 : 1;
+    size_t granted = 1;
+    while (true) {
+      const size_t bytes = message.gradient().size(), count = bytes / size, at = message.first();
+      if (at + count > push.gradient.size())
+        return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "too much");
+      if (push.header.dtype() == v1::BF16) {
+        FromBfloat16(message.gradient().data(), push.gradient.data() + at, count);
+      } else if (count > 0) {
+        std::memcpy(push.gradient.data() + at, message.gradient().data(), bytes);
+      }
+      received += count;
+      push.messages += 1;
+      push.largest_message = std::max(push.largest_message, message.ByteSizeLong());
+      v1::ExchangeReply reply;
+      if (push.messages > granted) return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no credit");
+      if (received < push.gradient.size()) {
+        reply.set_credit(credit);
+        granted += credit;
+      }
+      if (early && count > 0) AddWeights(*push.pull, version, at, count, &reply);
+      if (reply.credit() > 0 || !reply.weights().empty()) Write(std::move(reply));
+      credit = 1;
+      if (received == push.gradient.size()) break;
+      if (!stream->Read(id, &message)) return std::nullopt;
+      if (message.has_push() || message.has_pull()) {
+        return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "an exchange was begun twice");
+      }
+    }
+    v1::ExchangeReply reply;
+    {
+      MutexLock lock(cluster.mutex_);
+      cluster.pushes_.push_back(push);
+      auto& taken = cluster.taken_[shard];
       if (taken.count(key) == 0) {
         v1::PushReply& answer = taken[key];
         answer.set_outcome(v1::OK);
         answer.mutable_version()->set_incarnation(kShardIncarnation);
-        if (cluster_.options_.sync) {
+        if (cluster.options_.sync) {
           answer.mutable_version()->set_count(clock + 1);
         } else {
-          answer.set_staleness(cluster_.versions_[index_] - push.header.base().count());
-          answer.mutable_version()->set_count(++cluster_.versions_[index_]);
+          answer.set_staleness(cluster.versions_[shard] - push.header.base().count());
+          answer.mutable_version()->set_count(++cluster.versions_[shard]);
         }
       }
-      if (cluster_.options_.sync && cluster_.commit_steps) {
-        const uint64_t parts = cluster_.PartsOf(clock);
-        bool whole = clock == cluster_.step_;
-        for (const auto& on_shard : cluster_.taken_) {
+      if (cluster.options_.sync && cluster.commit_steps) {
+        const uint64_t parts = cluster.PartsOf(clock);
+        bool whole = clock == cluster.step_;
+        for (const auto& on_shard : cluster.taken_) {
           const auto here = std::count_if(on_shard.begin(), on_shard.end(), [&](const auto& entry) {
             return std::get<1>(entry.first) == clock;
           });
           whole = whole && static_cast<uint64_t>(here) == parts;
         }
-        if (whole) cluster_.step_ = clock + 1;
+        if (whole) cluster.step_ = clock + 1;
       }
-      cluster_.Changed();
-      *reply = taken[key];
-      if (cluster_.edit_push) cluster_.edit_push(index_, reply);
-      if (cluster_.options_.sync && reply->outcome() == v1::OK) {
-        const grpc::Status status = cluster_.Await(context, index_, [&] { return cluster_.step_ > clock; });
+      cluster.Changed();
+      *reply.mutable_push() = taken[key];
+      if (cluster.edit_push) cluster.edit_push(shard, reply.mutable_push());
+      if (cluster.options_.sync && reply.push().outcome() == v1::OK) {
+        const grpc::Status status = cluster.Await(
+            shard, [this] { return stream->ended(); }, [&] { return cluster.step_ > clock; });
         if (!status.ok()) return status;
       }
     }
-    if (cluster_.on_push_reply) {
-      if (auto status = cluster_.on_push_reply(index_, nth); status.has_value()) return *status;
+    if (cluster.on_push_reply) {
+      if (auto status = cluster.on_push_reply(shard, nth); status.has_value()) return status;
     }
-    return grpc::Status::OK;
+    const v1::Outcome outcome = reply.push().outcome();
+    sent_early_ = early && outcome == v1::OK && reply.push().version().count() == version;
+    Write(std::move(reply));
+    *pull_follows = outcome == v1::OK || outcome == v1::REFUSED || outcome == v1::DUPLICATE_BATCH;
+    return std::nullopt;
   }
 
-  grpc::Status Weights(grpc::ServerContext* context, const v1::PullRequest& request, size_t nth,
-                       const std::function<bool(const v1::PullReply&)>& write) {
-    v1::PullReply reply;
-    reply.set_outcome(v1::OK);
-    reply.mutable_version()->set_incarnation(kShardIncarnation);
+  void AddWeights(const v1::PullRequest& request, uint64_t version, int64_t first, int64_t count,
+                  v1::ExchangeReply* reply) const {
+    const Partition& partition = cluster.partition_;
+    std::vector<float> values;
+    for (int64_t i = first; i < first + count; ++i) {
+      values.push_back(Weight(
+          version, partition.block_start(shard, i / partition.block_size()) + i % partition.block_size()));
+    }
+    std::string bytes(values.size() * (request.dtype() == v1::BF16 ? 2 : sizeof(float)), '\0');
+    if (request.dtype() == v1::BF16) {
+      ToBfloat16(values.data(), &bytes[0], values.size());
+    } else if (!values.empty()) {
+      std::memcpy(&bytes[0], values.data(), bytes.size());
+    }
+    reply->set_first(static_cast<uint64_t>(first));
+    reply->set_weights(std::move(bytes));
+  }
+
+  std::optional<grpc::Status> Weights(const v1::PullRequest& request, size_t nth) {
+    v1::ExchangeReply reply;
+    v1::PullReply& header = *reply.mutable_pull();
+    header.set_outcome(v1::OK);
+    header.mutable_version()->set_incarnation(kShardIncarnation);
     {
-      MutexLock lock(cluster_.mutex_);
-      if (cluster_.options_.sync && request.pin() == 0) {
-        const grpc::Status status =
-            cluster_.Await(context, index_, [&] { return cluster_.step_ >= request.clock(); });
+      MutexLock lock(cluster.mutex_);
+      if (cluster.options_.sync && request.pin() == 0) {
+        const grpc::Status status = cluster.Await(
+            shard, [this] { return stream->ended(); }, [&] { return cluster.step_ >= request.clock(); });
         if (!status.ok()) return status;
-        if (cluster_.step_ > request.clock()) reply.set_outcome(v1::STEP_PAST);
+        if (cluster.step_ > request.clock()) header.set_outcome(v1::STEP_PAST);
       }
-      reply.mutable_version()->set_count(cluster_.options_.sync ? cluster_.step_
-                                                                : cluster_.versions_[index_]);
-      v1::WorkerClock& clock = *reply.add_clocks();
-      clock.set_worker(cluster_.options_.worker);
+      header.mutable_version()->set_count(cluster.options_.sync ? cluster.step_ : cluster.versions_[shard]);
+      v1::WorkerClock& clock = *header.add_clocks();
+      clock.set_worker(cluster.options_.worker);
       clock.set_clock(request.clock());
     }
-    const uint64_t version = reply.version().count();
-    const Partition& partition = cluster_.partition_;
-    const int64_t elements = partition.shard_elements(index_);
-    reply.set_elements(static_cast<uint64_t>(elements));
-    if (cluster_.edit_pull) cluster_.edit_pull(index_, &reply);
-    if (reply.outcome() != v1::OK || request.header_only()) {
-      write(reply);
-      return grpc::Status::OK;
+    const uint64_t version = header.version().count();
+    const int64_t elements = cluster.partition_.shard_elements(shard);
+    header.set_elements(static_cast<uint64_t>(elements));
+    if (cluster.edit_pull) cluster.edit_pull(shard, &header);
+    if (header.outcome() != v1::OK || request.header_only() || sent_early_) {
+      Write(std::move(reply));
+      return std::nullopt;
     }
     int64_t first = 0;
     do {
       const int64_t count = std::min(kChunkElements, elements - first);
-      std::vector<float> values;
-      for (int64_t i = first; i < first + count; ++i) {
-        values.push_back(Weight(
-            version, partition.block_start(index_, i / partition.block_size()) + i % partition.block_size()));
-      }
-      reply.set_first(static_cast<uint64_t>(first));
-      reply.set_weights(values.data(), values.size() * sizeof(float));
-      if (!write(reply)) return {grpc::StatusCode::CANCELLED, "gone"};
-      if (first == 0 && cluster_.on_pull_middle) {
-        if (auto status = cluster_.on_pull_middle(index_, nth); status.has_value()) return *status;
+      AddWeights(request, version, first, count, &reply);
+      Write(std::move(reply));
+      if (first == 0 && cluster.on_pull_middle) {
+        if (auto status = cluster.on_pull_middle(shard, nth); status.has_value()) return *status;
       }
       reply.Clear();
       first += count;
     } while (first < elements);
-    return grpc::Status::OK;
+    return std::nullopt;
   }
 
+  // All weights went before the answer to the push, and they are of what it made.
+  bool sent_early_ = false;
+};
+
+void FakeCluster::Stream::OnReadDone(bool ok) {
+  if (!ok) {
+    {
+      MutexLock lock(mutex_);
+      SetEnded();
+    }
+    End(grpc::Status::OK);
+    return;
+  }
+  const uint64_t id = request_.id();
+  bool begins = false;
+  {
+    MutexLock lock(mutex_);
+    begins = id > last_id_;
+    last_id_ = std::max(last_id_, id);
+    inbox_[id].push_back(std::move(request_));
+    arrived_.NotifyAll();
+  }
+  if (begins) {
+    MutexLock lock(cluster_.mutex_);
+    cluster_.threads_.emplace_back(
+        [exchange = Exchange{cluster_, shard_, shared_from_this(), id}]() mutable { exchange.Run(); });
+  }
+  request_.Clear();
+  StartRead(&request_);
+}
+
+class FakeCluster::Shard final : public v1::ParameterServer::CallbackService {
+ public:
+  Shard(FakeCluster& cluster, uint32_t index) : cluster_(cluster), index_(index) {}
+
+  grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeReply>* Exchange(
+      grpc::CallbackServerContext*) override {
+    const auto stream = std::make_shared<Stream>(cluster_, index_);
+    stream->Start(stream);
+    return stream.get();
+  }
+
+ private:
   FakeCluster& cluster_;
   const uint32_t index_;
 };
@@ -225,9 +410,12 @@ class FakeCluster::CoordinatorService final : public v1::Coordinator::Service {
     cluster_.Changed();
     const auto hold =
         std::chrono::steady_clock::now() + std::chrono::duration<double>(cluster_.options_.lease_seconds / 3);
-    const grpc::Status status = cluster_.Await(context, 0, [&] {
-      return cluster_.beat_.revision() > request->known_revision() || std::chrono::steady_clock::now() > hold;
-    });
+    const grpc::Status status = cluster_.Await(
+        0, [&] { return context->IsCancelled(); },
+        [&] {
+          return cluster_.beat_.revision() > request->known_revision() ||
+                 std::chrono::steady_clock::now() > hold;
+        });
     *reply = cluster_.beat_;
     return status;
   }
@@ -242,8 +430,9 @@ class FakeCluster::CoordinatorService final : public v1::Coordinator::Service {
                          v1::NextRangeReply* reply) override {
     MutexLock lock(cluster_.mutex_);
     cluster_.next_ranges_.push_back(*request);
-    const grpc::Status status =
-        cluster_.Await(context, 0, [&] { return !cluster_.ranges_.empty() || cluster_.ranges_ended_; });
+    const grpc::Status status = cluster_.Await(
+        0, [&] { return context->IsCancelled(); },
+        [&] { return !cluster_.ranges_.empty() || cluster_.ranges_ended_; });
     if (!status.ok()) return status;
     reply->set_clock(cluster_.next_range_clock_);
     if (cluster_.ranges_.empty()) {
@@ -290,6 +479,7 @@ FakeCluster::FakeCluster(Options options)
     taken_.resize(options_.shards);
     pulls_.resize(options_.shards);
     push_calls_.resize(options_.shards);
+    streams_.resize(options_.shards);
     step_ = options_.start_clock;
     beat_.set_state(v1::RUNNING);
   }
@@ -310,6 +500,12 @@ FakeCluster::FakeCluster(Options options)
 
 FakeCluster::~FakeCluster() {
   for (uint32_t i = 0; i < options_.shards; ++i) Kill(i);
+  std::vector<std::thread> threads;
+  {
+    MutexLock lock(mutex_);
+    threads.swap(threads_);
+  }
+  for (std::thread& thread : threads) thread.join();
   if (!socket_folder_.empty()) std::filesystem::remove_all(socket_folder_);
 }
 
@@ -349,11 +545,11 @@ std::vector<std::string> FakeCluster::addresses() const { return addresses_; }
 
 void FakeCluster::Changed() { changed_.NotifyAll(); }
 
-grpc::Status FakeCluster::Await(grpc::ServerContext* context, uint32_t shard,
+grpc::Status FakeCluster::Await(uint32_t shard, const std::function<bool()>& cancelled,
                                 const std::function<bool()>& ready) {
   while (!ready()) {
     if (down_[shard] != 0) return {grpc::StatusCode::UNAVAILABLE, "the server stops"};
-    if (context->IsCancelled()) return {grpc::StatusCode::CANCELLED, "cancelled"};
+    if (cancelled()) return {grpc::StatusCode::CANCELLED, "cancelled"};
     changed_.WaitUntil(mutex_, std::chrono::steady_clock::now() + std::chrono::milliseconds(5));
   }
   return grpc::Status::OK;
@@ -451,6 +647,11 @@ std::vector<v1::HeartbeatRequest> FakeCluster::heartbeats() const {
 std::set<uint64_t> FakeCluster::pins() const {
   MutexLock lock(mutex_);
   return pins_;
+}
+
+size_t FakeCluster::streams(uint32_t shard) const {
+  MutexLock lock(mutex_);
+  return streams_[shard];
 }
 
 void FakeCluster::AwaitPushes(size_t count) const {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -24,7 +25,9 @@ namespace weir {
 // arrival. Weights follow from version and element (Weight()). A test bends them through hooks. Calls that
 // wait look up every few milliseconds whether they were cancelled.
 //
-// Thread-safe; hooks are set before the calls that they are for, and run on gRPC's threads.
+// Messages are read and written by the generated code. Each exchange has a thread of its own.
+//
+// Thread-safe; hooks are set before the calls that they are for, and run on the exchanges' threads.
 class FakeCluster {
  public:
   struct Options {
@@ -39,6 +42,10 @@ class FakeCluster {
     // Of the worker that joins.
     uint32_t worker = 0;
     uint64_t incarnation = 7;
+    // Send weights chunk by chunk as the gradient comes, before the answer to its push.
+    bool eager = false;
+    // What ends a call ends its stream instead of the exchange.
+    bool end_streams = false;
     // Serve on Unix sockets instead of loopback, so that a server can come back under its address.
     bool unix_sockets = false;
   };
@@ -46,9 +53,14 @@ class FakeCluster {
   struct Push {
     uint32_t shard = 0;
     v1::PushRequest header;
+    // That came with it.
+    std::optional<v1::PullRequest> pull;
     std::vector<float> gradient;
     size_t messages = 0;
     size_t largest_message = 0;
+    // Which stream of the shard, and which exchange on it.
+    size_t stream = 0;
+    uint64_t id = 0;
   };
 
   explicit FakeCluster(Options options);
@@ -83,12 +95,14 @@ class FakeCluster {
   std::vector<v1::ReportRequest> reports() const;
   std::vector<v1::HeartbeatRequest> heartbeats() const;
   std::set<uint64_t> pins() const;
+  // Streams that were begun with the shard.
+  size_t streams(uint32_t shard) const;
   // Wait until so many have been seen.
   void AwaitPushes(size_t count) const;
   void AwaitPulls(uint32_t shard, size_t count) const;
 
-  // Hooks. A status that is not nullopt ends the call with it. `nth` counts the calls of this kind on this
-  // shard.
+  // Hooks. A status that is not nullopt ends the exchange, or its stream, with it; where it is OK, the
+  // exchange just ends. `nth` counts the calls of this kind on this shard.
   using Hook = std::function<std::optional<grpc::Status>(uint32_t shard, size_t nth)>;
   Hook on_pull, on_push;
   // The push has taken effect, its answer is about to leave.
@@ -99,10 +113,14 @@ class FakeCluster {
   // Change an answer.
   std::function<void(uint32_t shard, v1::PullReply*)> edit_pull;
   std::function<void(uint32_t shard, v1::PushReply*)> edit_push;
+  // Changes any message that is about to leave, and what follows it.
+  std::function<void(uint32_t shard, std::vector<v1::ExchangeReply>*)> edit_messages;
   bool commit_steps = true;
 
  private:
   class Shard;
+  class Stream;
+  struct Exchange;
   class CoordinatorService;
   using Key = std::tuple<uint32_t, uint64_t, uint32_t>;
 
@@ -112,8 +130,8 @@ class FakeCluster {
   std::string socket_folder_;
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits for ready() under the mutex; an error if the call or the server ended first.
-  grpc::Status Await(grpc::ServerContext* context, uint32_t shard, const std::function<bool()>& ready)
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  grpc::Status Await(uint32_t shard, const std::function<bool()>& cancelled,
+                     const std::function<bool()>& ready) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   uint64_t PartsOf(uint64_t step) const;
 
   const Options options_;
@@ -131,7 +149,9 @@ class FakeCluster {
   // By shard: what was taken in, and its answer.
   std::vector<std::map<Key, v1::PushReply>> taken_ ABSL_GUARDED_BY(mutex_);
   std::vector<Push> pushes_ ABSL_GUARDED_BY(mutex_);
-  std::vector<size_t> push_calls_ ABSL_GUARDED_BY(mutex_);
+  std::vector<size_t> push_calls_ ABSL_GUARDED_BY(mutex_), streams_ ABSL_GUARDED_BY(mutex_);
+  // Of exchanges. Joined at the end.
+  std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<v1::PullRequest>> pulls_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::JoinRequest> joins_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::LeaveRequest> leaves_ ABSL_GUARDED_BY(mutex_);

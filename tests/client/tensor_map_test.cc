@@ -82,30 +82,52 @@ TEST_CASE("another set of tensors is refused by name") {
 }
 
 TEST_CASE("the first value that is not finite is named") {
+  ThreadPool threads(1);
   const TensorMap map(SmallModel(), 1);
   Memory memory(map.model());
   auto matched = map.Match(memory.Const());
   REQUIRE(matched.ok());
-  CHECK(map.CheckFinite(*matched).ok());
+  CHECK(map.CheckFinite(*matched, threads).ok());
 
   // Largest, subnormal and negative zero are finite.
   memory.values[2][5] = std::numeric_limits<float>::max();
   memory.values[2][6] = std::numeric_limits<float>::denorm_min();
   memory.values[2][7] = -0.0f;
-  CHECK(map.CheckFinite(*matched).ok());
+  CHECK(map.CheckFinite(*matched, threads).ok());
 
   // In the vectorised part of the check, and in its remainder.
   for (const int at : {0, 255, 256, 299}) {
     memory.values[2][at] = -std::numeric_limits<float>::infinity();
-    CHECK(map.CheckFinite(*matched).message() ==
+    CHECK(map.CheckFinite(*matched, threads).message() ==
           "the new value of norm/mean[" + std::to_string(at) + "] is -Inf");
     memory.values[2][at] = 0;
   }
   memory.values[2][0] = std::numeric_limits<float>::infinity();
-  CHECK(map.CheckFinite(*matched).message() == "the new value of norm/mean[0] is Inf");
+  CHECK(map.CheckFinite(*matched, threads).message() == "the new value of norm/mean[0] is Inf");
   memory.values[0][12] = std::numeric_limits<float>::quiet_NaN();
-  CHECK(map.CheckFinite(*matched).message() == "the gradient of dense_0/weight[12] is NaN");
-  CHECK(map.CheckFinite(*matched).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(map.CheckFinite(*matched, threads).message() == "the gradient of dense_0/weight[12] is NaN");
+  CHECK(map.CheckFinite(*matched, threads).code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("the first of several values that are not finite is named, whichever thread finds which") {
+  ModelSpec model;
+  model.tensors.push_back({"a", {3000000}, TensorKind::kParameter, {}});
+  model.tensors.push_back({"b", {5}, TensorKind::kParameter, {}});
+  model.tensors.push_back({"c", {3000000}, TensorKind::kParameter, {}});
+  const TensorMap map(model, 1);
+  Memory memory(model);
+  const auto matched = map.Match(memory.Const());
+  ThreadPool threads(3);
+  CHECK(map.CheckFinite(*matched, threads).ok());
+  // At borders of what is checked at once, of the loop's blocks and of tensors; from the last to the first.
+  const std::vector<std::pair<size_t, size_t>> places = {{2, 2999999}, {2, 0},       {1, 4},     {1, 0},
+                                                         {0, 2999999}, {0, 1048576}, {0, 16384}, {0, 16383},
+                                                         {0, 7},       {0, 0}};
+  for (const auto& [tensor, at] : places) {
+    memory.values[tensor][at] = std::numeric_limits<float>::quiet_NaN();
+    CHECK(map.CheckFinite(*matched, threads).message() ==
+          "the gradient of " + memory.names[tensor] + "[" + std::to_string(at) + "] is NaN");
+  }
 }
 
 // As a message arrives: in slices of any length, which floats straddle.
@@ -117,7 +139,7 @@ std::vector<absl::string_view> InPieces(const std::vector<char>& bytes) {
   return pieces;
 }
 
-TEST_CASE("gathering all shards and scattering them again gives the same tensors") {
+TEST_CASE("locating all shards' elements and scattering them again gives the same tensors") {
   for (const uint32_t shards : {1u, 2u, 3u, 5u, 30u}) {
     const TensorMap map(SmallModel(), shards);
     const Memory source(map.model());
@@ -132,24 +154,40 @@ TEST_CASE("gathering all shards and scattering them again gives the same tensors
         const int64_t elements = map.partition().shard_elements(shard);
         for (int64_t first = 0; first < elements; first += piece) {
           const int64_t count = std::min(piece, elements - first);
-          std::vector<char> bytes(count * sizeof(float));
-          map.Gather(shard, first, count, *from, bytes.data());
+          std::vector<char> bytes;
+          for (absl::Span<const float> run : map.Locate(shard, first, count, *from)) {
+            const char* const at = reinterpret_cast<const char*>(run.data());
+            bytes.insert(bytes.end(), at, at + run.size() * sizeof(float));
+          }
+          REQUIRE(bytes.size() == count * sizeof(float));
           // Elements are numbered through, so the first value says where it is from.
           float value;
           std::memcpy(&value, bytes.data(), sizeof value);
           const int64_t size = map.partition().block_size();
           CHECK(value == static_cast<float>(map.partition().block_start(shard, first / size) + first % size));
-          std::vector<char> located;
-          for (absl::Span<const float> run : map.Locate(shard, first, count, *from)) {
-            const char* const at = reinterpret_cast<const char*>(run.data());
-            located.insert(located.end(), at, at + run.size() * sizeof(float));
-          }
-          CHECK(located == bytes);
-          map.Scatter(shard, first, count, InPieces(bytes), *to);
+          map.Scatter(shard, first, count, InPieces(bytes), v1::F32, *to);
         }
       }
       CHECK(target.values == source.values);
     }
+  }
+}
+
+TEST_CASE("bfloat16 values that straddle pieces are scattered as float32") {
+  const TensorMap map(SmallModel(), 1);
+  Memory target(map.model());
+  const auto to = map.Match(target.Mutable());
+  REQUIRE(to.ok());
+  const int64_t elements = map.partition().shard_elements(0);
+  // 1, -1, 2, -2, 1, ...
+  const uint16_t values[] = {0x3f80, 0xbf80, 0x4000, 0xc000};
+  std::vector<char> bytes(elements * 2);
+  for (int64_t i = 0; i < elements; ++i) std::memcpy(&bytes[2 * i], &values[i % 4], 2);
+  map.Scatter(0, 0, elements, InPieces(bytes), v1::BF16, *to);
+  const float expected[] = {1, -1, 2, -2};
+  int64_t i = 0;
+  for (const auto& tensor : target.values) {
+    for (float value : tensor) CHECK(value == expected[i++ % 4]);
   }
 }
 

@@ -29,26 +29,36 @@ std::vector<absl::string_view> Cut(const std::string& text, uint64_t seed) {
   return pieces;
 }
 
-v1::PullReply Reply(size_t bytes) {
-  v1::PullReply reply;
-  reply.set_outcome(v1::OK);
-  reply.mutable_version()->set_incarnation(0xfedcba9876543210);
-  reply.mutable_version()->set_count(300);
-  reply.set_epoch(7);
-  for (uint32_t w = 0; w < 5; ++w) {
-    reply.add_clocks()->set_worker(w);
-    reply.mutable_clocks(w)->set_clock(1000 * w);
-  }
-  reply.set_elements(bytes / 4);
+std::string Payload(size_t bytes) {
   std::string payload(bytes, '\0');
   for (size_t i = 0; i < bytes; ++i) payload[i] = static_cast<char>(i * 31);
-  reply.set_weights(payload);
+  return payload;
+}
+
+v1::ExchangeReply Reply(size_t bytes) {
+  v1::ExchangeReply reply;
+  reply.set_id(77);
+  reply.mutable_push()->set_outcome(v1::REFUSED);
+  reply.mutable_push()->set_reason("because");
+  v1::PullReply& pull = *reply.mutable_pull();
+  pull.set_outcome(v1::OK);
+  pull.mutable_version()->set_incarnation(0xfedcba9876543210);
+  pull.mutable_version()->set_count(300);
+  pull.set_epoch(7);
+  for (uint32_t w = 0; w < 5; ++w) {
+    pull.add_clocks()->set_worker(w);
+    pull.mutable_clocks(w)->set_clock(1000 * w);
+  }
+  pull.set_elements(bytes / 4);
+  reply.set_credit(1);
+  reply.set_first(65536);
+  reply.set_weights(Payload(bytes));
   return reply;
 }
 
 TEST_CASE("What the generated code writes is split, however it is cut") {
   for (size_t bytes : {0, 4, 127, 128, 5000}) {
-    const v1::PullReply reply = Reply(bytes);
+    const v1::ExchangeReply reply = Reply(bytes);
     const std::string wire = reply.SerializeAsString();
     for (uint64_t seed = 0; seed < 50; ++seed) {
       const std::vector<absl::string_view> pieces = Cut(wire, seed);
@@ -56,7 +66,7 @@ TEST_CASE("What the generated code writes is split, however it is cut") {
       REQUIRE(split.ok());
       CHECK(split->payload_bytes == bytes);
       CHECK(Joined(split->payload) == reply.weights());
-      v1::PullReply head;
+      v1::ExchangeReply head;
       REQUIRE(head.ParseFromString(split->head));
       CHECK(head.weights().empty());
       head.set_weights(reply.weights());
@@ -67,40 +77,37 @@ TEST_CASE("What the generated code writes is split, however it is cut") {
   }
 }
 
-TEST_CASE("An exchange's replies are split") {
-  v1::PushPullReply exchange;
-  *exchange.mutable_pull() = Reply(1000);
-  std::string wire = exchange.SerializeAsString();
-  auto split = SplitExchange(Cut(wire, 3));
+TEST_CASE("A request is what the generated code writes, and is split") {
+  v1::ExchangeRequest head;
+  head.set_id(3);
+  head.mutable_push()->set_clock(12);
+  head.mutable_push()->set_elements(250);
+  head.mutable_pull()->set_clock(13);
+  head.set_first(131072);
+  const std::string gradient = Payload(1000);
+  v1::ExchangeRequest whole = head;
+  whole.set_gradient(gradient);
+  const std::string wire = whole.SerializeAsString();
+  CHECK(head.SerializeAsString() + PayloadPrefix(1000) + gradient == wire);
+  const auto split = SplitPayload(Cut(wire, 3));
   REQUIRE(split.ok());
-  CHECK(split->is_pull);
-  CHECK(Joined(split->message.payload) == exchange.pull().weights());
-  const std::string inner = split->message.head + PayloadPrefix(1000) + exchange.pull().weights();
-  CHECK(NestedPrefix(2, inner.size()) + inner == wire);
-
-  exchange.mutable_push()->set_outcome(v1::REFUSED);
-  exchange.mutable_push()->set_reason("because");
-  split = SplitExchange(Cut(exchange.SerializeAsString(), 4));
-  REQUIRE(split.ok());
-  CHECK_FALSE(split->is_pull);
-  v1::PushReply push;
-  REQUIRE(push.ParseFromString(split->message.head));
-  CHECK(push.reason() == "because");
+  CHECK(split->head == head.SerializeAsString());
+  CHECK(Joined(split->payload) == gradient);
 }
 
 TEST_CASE("A payload that is not the last field is left to the generated code") {
-  v1::PullReply reply = Reply(40);
-  // A later field after the payload, as another serializer may write it.
-  v1::PullReply later;
-  later.set_epoch(8);
+  v1::ExchangeReply reply = Reply(40);
+  // A field after the payload, as another serializer may write it.
+  v1::ExchangeReply later;
+  later.set_credit(8);
   const std::string wire = reply.SerializeAsString() + later.SerializeAsString();
   const auto split = SplitPayload({absl::string_view(wire)});
   REQUIRE(split.ok());
   CHECK(split->payload.empty());
-  v1::PullReply parsed;
+  v1::ExchangeReply parsed;
   REQUIRE(parsed.ParseFromString(split->head));
   CHECK(parsed.weights() == reply.weights());
-  CHECK(parsed.epoch() == 8);
+  CHECK(parsed.credit() == 8);
 }
 
 TEST_CASE("Cut and damaged messages are refused or parse as the generated code would") {
@@ -108,7 +115,7 @@ TEST_CASE("Cut and damaged messages are refused or parse as the generated code w
   for (size_t length = 0; length < wire.size(); ++length) {
     const std::string cut = wire.substr(0, length);
     const auto split = SplitPayload({absl::string_view(cut)});
-    v1::PullReply whole;
+    v1::ExchangeReply whole;
     CHECK(split.ok() == whole.ParseFromString(cut));
   }
   RandomStream random(1, 0);
@@ -117,11 +124,11 @@ TEST_CASE("Cut and damaged messages are refused or parse as the generated code w
     damaged[random.NextBelow(static_cast<uint32_t>(damaged.size()))] ^=
         static_cast<char>(1 << random.NextBelow(8));
     const auto split = SplitPayload({absl::string_view(damaged)});
-    v1::PullReply whole;
+    v1::ExchangeReply whole;
     if (!whole.ParseFromString(damaged)) continue;
     // Groups (wire types 3 and 4) are the one thing that generated code would skip and this one refuses.
     if (!split.ok()) continue;
-    v1::PullReply head;
+    v1::ExchangeReply head;
     REQUIRE(head.ParseFromString(split->head));
     if (!split->payload.empty()) head.set_weights(Joined(split->payload));
     CHECK(head.SerializeAsString() == whole.SerializeAsString());

@@ -157,40 +157,34 @@ void CheckRawMessages(const Program& program, const PullResult& base) {
   push.mutable_base()->set_count(base.versions[0]);
   const auto elements = static_cast<uint64_t>(Partition(program.model.elements(), 2).shard_elements(0));
   push.set_elements(elements);
-  push.set_gradient(std::string(elements * sizeof(float), '\0'));
-  const auto refused = [&](v1::PushRequest request, absl::StatusCode code, const std::string& message) {
-    CheckError(RawPush(coordinator, {std::move(request)}).status(), code, {message});
+  const std::string gradient(elements * sizeof(float), '\0');
+  const auto refused = [&](const v1::PushRequest& header, const std::string& bytes,
+                           const std::string& message, uint64_t first = 0) {
+    CheckError(RawPush(coordinator, header, bytes, first).status(), absl::StatusCode::kInvalidArgument,
+               {message});
   };
   v1::PushRequest wrong = push;
   wrong.mutable_caller()->set_model_hash(1);
-  refused(wrong, absl::StatusCode::kInvalidArgument, "another model");
+  refused(wrong, gradient, "another model");
   wrong = push;
   wrong.set_elements(elements + 1);
-  refused(wrong, absl::StatusCode::kInvalidArgument, "elements");
+  refused(wrong, gradient, "elements");
   wrong = push;
   wrong.set_elements(uint64_t{1} << 62);
-  refused(wrong, absl::StatusCode::kInvalidArgument, "elements");
-  wrong = push;
-  wrong.mutable_gradient()->pop_back();
-  refused(wrong, absl::StatusCode::kInvalidArgument, "chunks must follow one another");
-  wrong = push;
-  wrong.mutable_gradient()->append(4, '\0');
-  refused(wrong, absl::StatusCode::kInvalidArgument, "chunks must follow one another");
-  wrong = push;
-  wrong.set_first(uint64_t{0} - 4);
-  refused(wrong, absl::StatusCode::kInvalidArgument, "chunks must follow one another");
-  wrong = push;
-  wrong.mutable_gradient()->resize(4);
-  refused(wrong, absl::StatusCode::kInvalidArgument, "the push ended after 1 of");
-  wrong = push;
-  wrong.mutable_gradient()->resize(5 << 20);
-  refused(wrong, absl::StatusCode::kResourceExhausted, "larger than max");
-  refused(v1::PushRequest(), absl::StatusCode::kInvalidArgument, "another model");
+  refused(wrong, gradient, "elements");
+  refused(v1::PushRequest(), gradient, "another model");
+  const std::string chunk = "a chunk of ";
+  refused(push, gradient.substr(1), chunk);
+  refused(push, gradient + "1234", chunk);
+  refused(push, gradient, chunk, uint64_t{0} - 4);
+  refused(push, gradient.substr(0, 4),
+          chunk + "4 bytes at position 0 of a push of " + std::to_string(elements));
+  refused(push, gradient + std::string(2 << 20, '\0'), "a chunk holds at most");
+  CheckError(RawPush(coordinator, push, std::string(5 << 20, '\0')).status(),
+             absl::StatusCode::kResourceExhausted, {"larger than max"});
 
   // Values that are not finite are an outcome, and the push counts as completed.
-  wrong = push;
-  wrong.mutable_gradient()->replace(0, 4, "\xff\xff\xff\x7f");
-  auto reply = RawPush(coordinator, {wrong});
+  auto reply = RawPush(coordinator, push, "\xff\xff\xff\x7f" + gradient.substr(4));
   REQUIRE(reply.ok());
   CHECK(reply->outcome() == v1::REFUSED);
   CHECK_THAT(reply->reason(), Contains("hidden/weight[0]") && Contains("not finite"));
@@ -198,13 +192,13 @@ void CheckRawMessages(const Program& program, const PullResult& base) {
   wrong = push;
   wrong.set_clock(push.clock() + 1);
   wrong.mutable_base()->set_incarnation(base.incarnations[0] + 1);
-  reply = RawPush(coordinator, {wrong});
+  reply = RawPush(coordinator, wrong, gradient);
   REQUIRE(reply.ok());
   CHECK(reply->outcome() == v1::STALE_VERSION);
   // Somebody who is not a member changes nothing.
   wrong = push;
   wrong.mutable_caller()->set_incarnation(joined->incarnation() + 1000);
-  reply = RawPush(coordinator, {wrong});
+  reply = RawPush(coordinator, wrong, gradient);
   REQUIRE(reply.ok());
   CHECK(reply->outcome() == v1::FENCED);
 

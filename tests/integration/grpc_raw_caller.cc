@@ -7,6 +7,7 @@
 
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/parameter_server.grpc.pb.h"
+#include "tests/ps_server/grpc_raw_stream.h"
 
 namespace weir {
 namespace {
@@ -44,20 +45,17 @@ absl::Status RawLeave(const std::string& address, const v1::LeaveRequest& reques
   return ToAbsl(v1::Coordinator::NewStub(Connect(address))->Leave(&context, request, &reply));
 }
 
-absl::StatusOr<v1::PushReply> RawPush(const std::string& address,
-                                      const std::vector<v1::PushRequest>& chunks) {
+absl::StatusOr<v1::PushReply> RawPush(const std::string& address, const v1::PushRequest& header,
+                                      const std::string& gradient, uint64_t first) {
   const auto stub = v1::ParameterServer::NewStub(Connect(address));
-  grpc::ClientContext context;
-  SetDeadline(&context);
-  v1::PushReply reply;
-  const auto writer = stub->Push(&context, &reply);
-  for (const v1::PushRequest& chunk : chunks) {
-    if (!writer->Write(chunk)) break;  // the server has ended the call; Finish() says why
-  }
-  writer->WritesDone();
-  const grpc::Status status = writer->Finish();
-  if (!status.ok()) return ToAbsl(status);
-  return reply;
+  v1::ExchangeRequest message;
+  message.set_id(1);
+  *message.mutable_push() = header;
+  message.set_first(first);
+  message.set_gradient(gradient);
+  const ExchangeResult result = RawStream(*stub).Run({message});
+  if (!result.error.ok()) return result.error;
+  return *result.push;
 }
 
 }  // namespace weir

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/coordinator.pb.h"
@@ -13,7 +13,8 @@ namespace weir {
 
 absl::StatusOr<v1::JoinReply> RawJoin(const std::string& address, const v1::JoinRequest& request);
 absl::Status RawLeave(const std::string& address, const v1::LeaveRequest& request);
-// The chunks of one push.
-absl::StatusOr<v1::PushReply> RawPush(const std::string& address, const std::vector<v1::PushRequest>& chunks);
+// A push, whose gradient comes in one chunk from `first` on.
+absl::StatusOr<v1::PushReply> RawPush(const std::string& address, const v1::PushRequest& header,
+                                      const std::string& gradient, uint64_t first = 0);
 
 }  // namespace weir

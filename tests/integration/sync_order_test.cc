@@ -18,6 +18,7 @@
 #include "ps_server/shard/shard.h"
 #include "tests/integration/serial_reference.h"
 #include "tests/integration/sync_run.h"
+#include "tests/ps_server/shard/push_whole.h"
 
 namespace weir {
 namespace {
@@ -159,7 +160,7 @@ class Shards {
       *request.mutable_caller() = CallerOf(0);
       request.set_clock(kSteps);
       bool answered = false;
-      shards_[k]->Pull(request, [&](const absl::StatusOr<PullAnswer>& answer) {
+      shards_[k]->Pull(1, request, [&](const absl::StatusOr<PullAnswer>& answer) {
         if (!answer.ok() || answer->version == nullptr) return;
         answered = answer->version->count == kSteps;
         ForEachBlock(k, [&](int64_t start, int64_t local, int64_t length) {
@@ -211,30 +212,27 @@ class Shards {
 
   void Push(uint32_t shard, const Part& part, bool garbage, bool fenced = false) {
     const uint64_t batch = part.step * kParts + part.part;
-    ArrivedPush push;
-    *push.header.mutable_caller() = CallerOf(random_.NextBelow(kWorkers));
-    if (fenced) push.header.mutable_caller()->set_incarnation(77);
-    push.header.set_clock(part.step);
-    push.header.set_part(part.part);
-    push.header.set_batch_plus_one(batch + 1);
-    push.header.set_examples(parts_[part.step][part.part].examples);
-    push.header.mutable_base()->set_incarnation(100 + shard);
-    push.header.mutable_base()->set_count(part.step);
-    push.header.set_elements(partition_.shard_elements(shard));
-    absl::StatusOr<Slab> slab = shards_[shard]->Admit(push.header);
-    REQUIRE(slab.ok());
-    push.gradient = *slab;
+    v1::PushRequest header;
+    *header.mutable_caller() = CallerOf(random_.NextBelow(kWorkers));
+    if (fenced) header.mutable_caller()->set_incarnation(77);
+    header.set_clock(part.step);
+    header.set_part(part.part);
+    header.set_batch_plus_one(batch + 1);
+    header.set_examples(parts_[part.step][part.part].examples);
+    header.mutable_base()->set_incarnation(100 + shard);
+    header.mutable_base()->set_count(part.step);
+    header.set_elements(partition_.shard_elements(shard));
+    std::vector<float> gradient(partition_.shard_elements(shard), 12345.0f);
     ForEachBlock(shard, [&](int64_t start, int64_t local, int64_t length) {
-      const float* from = &parts_[part.step][part.part].gradient[start];
-      std::copy_n(from, length, push.gradient.get() + local);
-      if (garbage) std::fill_n(push.gradient.get() + local, length, 12345.0f);
+      if (!garbage) std::copy_n(&parts_[part.step][part.part].gradient[start], length, &gradient[local]);
     });
     ++pushes_;
-    shards_[shard]->Push(std::move(push), [this, fenced](const absl::StatusOr<v1::PushReply>& reply) {
-      ++answers_;
-      if (reply.ok()) ++(fenced ? fenced_outcomes_ : outcomes_)[reply->outcome()];
-      if (!reply.ok()) errors_ += std::string(reply.status().message()) + "\n";
-    });
+    PushWhole(*shards_[shard], 1, header, std::move(gradient),
+              [this, fenced](const absl::StatusOr<v1::PushReply>& reply) {
+                ++answers_;
+                if (reply.ok()) ++(fenced ? fenced_outcomes_ : outcomes_)[reply->outcome()];
+                if (!reply.ok()) errors_ += std::string(reply.status().message()) + "\n";
+              });
   }
 
   const ModelSpec model_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <cstring>
 #include <thread>
 
 #include "catch2/catch.hpp"
@@ -78,31 +77,28 @@ void ServerFixture::Join() {
   base = Pull(nullptr);
 }
 
-v1::Version ServerFixture::Pull(std::vector<float>* weights) {
+RawStream& ServerFixture::stream() {
+  if (raw_stream == nullptr) raw_stream = std::make_unique<RawStream>(*shards[0]);
+  return *raw_stream;
+}
+
+v1::PullRequest ServerFixture::PullHeader() const {
   v1::PullRequest request;
   *request.mutable_caller() = caller;
   request.set_clock(clock);
-  const auto context = Context();
-  const auto stream = shards[0]->Pull(context.get(), request);
-  v1::PullReply reply;
-  v1::Version version;
-  std::string bytes;
-  for (int i = 0; stream->Read(&reply); ++i) {
-    if (i == 0) {
-      CHECK(reply.outcome() == v1::OK);
-      version = reply.version();
-    }
-    CHECK(reply.first() * sizeof(float) == bytes.size());
-    bytes += reply.weights();
-  }
-  const grpc::Status status = stream->Finish();
-  INFO(status.error_message());
-  REQUIRE(status.ok());
-  if (weights != nullptr) {
-    weights->resize(bytes.size() / sizeof(float));
-    std::memcpy(weights->data(), bytes.data(), bytes.size());
-  }
-  return version;
+  return request;
+}
+
+v1::Version ServerFixture::Pull(std::vector<float>* weights) {
+  v1::ExchangeRequest request;
+  request.set_id(NextId());
+  *request.mutable_pull() = PullHeader();
+  ExchangeResult result = stream().Run({request});
+  INFO(result.error);
+  REQUIRE(result.error.ok());
+  CHECK(result.pull->outcome() == v1::OK);
+  if (weights != nullptr) *weights = std::move(result.weights);
+  return result.pull->version();
 }
 
 v1::PushRequest ServerFixture::Header() const {
@@ -116,29 +112,33 @@ v1::PushRequest ServerFixture::Header() const {
   return header;
 }
 
-std::vector<v1::PushRequest> ServerFixture::Chunks() const {
-  constexpr int64_t kChunk = (1 << 20) / sizeof(float);
-  std::vector<v1::PushRequest> chunks;
+std::vector<v1::ExchangeRequest> ServerFixture::Push() {
+  constexpr int64_t kChunk = 65'536;
+  const uint64_t id = NextId();
+  std::vector<v1::ExchangeRequest> messages;
   for (int64_t first = 0; first < model.elements(); first += kChunk) {
-    v1::PushRequest& chunk = chunks.emplace_back();
-    if (first == 0) chunk = Header();
-    chunk.set_first(first);
+    v1::ExchangeRequest& message = messages.emplace_back();
+    message.set_id(id);
+    if (first == 0) *message.mutable_push() = Header();
+    message.set_first(first);
     const std::vector<float> ones(std::min(kChunk, model.elements() - first), 1);
-    chunk.set_gradient(ones.data(), ones.size() * sizeof(float));
+    message.set_gradient(ones.data(), ones.size() * sizeof(float));
   }
-  return chunks;
+  return messages;
+}
+
+std::vector<v1::ExchangeRequest> ServerFixture::PushAndPull() {
+  std::vector<v1::ExchangeRequest> messages = Push();
+  *messages[0].mutable_pull() = PullHeader();
+  messages[0].mutable_pull()->set_clock(clock + 1);
+  return messages;
 }
 
 void ServerFixture::TrainStep() {
-  v1::PushReply reply;
-  const auto context = Context();
-  const auto stream = shards[0]->Push(context.get(), &reply);
-  for (const v1::PushRequest& chunk : Chunks()) REQUIRE(stream->Write(chunk));
-  stream->WritesDone();
-  const grpc::Status status = stream->Finish();
-  INFO(status.error_message());
-  REQUIRE(status.ok());
-  REQUIRE(reply.outcome() == v1::OK);
+  const ExchangeResult result = stream().Run(Push());
+  INFO(result.error);
+  REQUIRE(result.error.ok());
+  REQUIRE(result.outcome() == v1::OK);
   ++clock;
   std::vector<float> weights;
   base = Pull(&weights);

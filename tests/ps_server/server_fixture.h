@@ -11,6 +11,7 @@
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "proto/shard_control.grpc.pb.h"
+#include "tests/ps_server/grpc_raw_stream.h"
 
 namespace weir {
 
@@ -27,14 +28,21 @@ class ServerFixture {
   v1::JoinRequest JoinRequest(uint32_t rank = 0) const;
   // Starts the job: all workers join at once.
   void Join();
-  // The header of worker 0's push at its next clock.
+  // Worker 0's push at its next clock: its header; and the messages of an exchange on stream(), each with a
+  // chunk.
   v1::PushRequest Header() const;
-  // Header and bytes of the chunks of that push.
-  std::vector<v1::PushRequest> Chunks() const;
+  std::vector<v1::ExchangeRequest> Push();
+  // The same, with the pull after it.
+  std::vector<v1::ExchangeRequest> PushAndPull();
+  v1::PullRequest PullHeader() const;
   // Pushes as it should be, and pulls: fails the test unless the version is the next one. One server.
   void TrainStep();
   // Of the shard's weights at the open step.
   v1::Version Pull(std::vector<float>* weights);
+
+  // To shard 0, opened at first use and where it was reset. Ids of its exchanges.
+  RawStream& stream();
+  uint64_t NextId() { return ++last_id; }
 
   v1::JobConfig config;
   ModelSpec model;
@@ -48,6 +56,8 @@ class ServerFixture {
   v1::Caller caller;  // worker 0
   v1::Version base;   // of shard 0
   uint64_t clock = 0;
+  std::unique_ptr<RawStream> raw_stream;
+  uint64_t last_id = 0;
 };
 
 }  // namespace weir

@@ -7,6 +7,7 @@
 #include <thread>
 
 #include "catch2/catch.hpp"
+#include "proto/health.grpc.pb.h"
 #include "tests/ps_server/server_fixture.h"
 
 namespace weir {
@@ -69,6 +70,44 @@ TEST_CASE("gRPC health says serving") {
   REQUIRE(queue.Next(&tag, &ok));
   REQUIRE(status.ok());
   CHECK(Text(reply) == std::string("\x08\x01"));  // HealthCheckResponse.status = SERVING
+}
+
+TEST_CASE("gRPC health knows each service, and that an end has come") {
+  namespace health = grpc::health::v1;
+  ServerFixture f(1000, 2);
+  f.Start();
+  f.Join();
+  const uint32_t which = GENERATE(0u, 1u);
+  const auto stub = health::Health::NewStub(
+      grpc::CreateChannel(f.cluster->addresses()[which], grpc::InsecureChannelCredentials()));
+  health::HealthCheckRequest request;
+  health::HealthCheckResponse response;
+  for (const char* service :
+       {"", "weir.v1.ParameterServer", which == 0 ? "weir.v1.Coordinator" : "weir.v1.ShardControl"}) {
+    request.set_service(service);
+    CHECK(stub->Check(f.Context().get(), request, &response).ok());
+    CHECK(response.status() == health::HealthCheckResponse::SERVING);
+  }
+  const auto known_context = f.Context();
+  const auto known = stub->Watch(known_context.get(), request);
+  REQUIRE(known->Read(&response));
+  CHECK(response.status() == health::HealthCheckResponse::SERVING);
+
+  request.set_service("weir.v1.Nonsense");
+  const grpc::Status status = stub->Check(f.Context().get(), request, &response);
+  CHECK(status.error_code() == grpc::StatusCode::NOT_FOUND);
+  CHECK_THAT(status.error_message(), Contains("weir.v1.Nonsense"));
+  const auto unknown_context = f.Context();
+  const auto unknown = stub->Watch(unknown_context.get(), request);
+  REQUIRE(unknown->Read(&response));
+  CHECK(response.status() == health::HealthCheckResponse::SERVICE_UNKNOWN);
+
+  f.cluster->StopServer(which);
+  REQUIRE(known->Read(&response));
+  CHECK(response.status() == health::HealthCheckResponse::NOT_SERVING);
+  CHECK_FALSE(known->Read(&response));
+  CHECK(known->Finish().error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK_FALSE(unknown->Read(&response));
 }
 
 TEST_CASE("gRPC reflection lists the services") {
@@ -180,14 +219,12 @@ TEST_CASE("A server that is stopped answers what waits on it, and stops") {
   f.Join();
   v1::Outcome outcome = v1::OUTCOME_UNSPECIFIED;
   std::thread waiting([&] {
-    v1::PullRequest request;
-    *request.mutable_caller() = f.caller;
-    request.set_clock(1);  // nobody pushes
-    const auto context = f.Context();
-    const auto stream = f.shards[which]->Pull(context.get(), request);
-    v1::PullReply reply;
-    if (stream->Read(&reply)) outcome = reply.outcome();
-    stream->Finish();
+    v1::ExchangeRequest request;
+    request.set_id(1);
+    *request.mutable_pull() = f.PullHeader();
+    request.mutable_pull()->set_clock(1);  // nobody pushes
+    RawStream stream(*f.shards[which]);
+    outcome = stream.Run({request}).outcome();
   });
   const auto parked = [&] {
     v1::ClusterStatus status;

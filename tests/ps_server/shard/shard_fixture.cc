@@ -5,6 +5,7 @@
 
 #include "common/wire_model.h"
 #include "ps_server/optimizer/kernels.h"
+#include "tests/ps_server/shard/push_whole.h"
 
 namespace weir {
 
@@ -128,27 +129,19 @@ v1::PushRequest ShardFixture::Header(const TestPush& push) {
   return header;
 }
 
-PushAnswer ShardFixture::PushHeader(const v1::PushRequest& header, const TestPush& push) {
-  absl::StatusOr<Slab> slab = shard->Admit(header);
-  REQUIRE(slab.ok());
-  ArrivedPush arrived;
-  arrived.header = header;
-  arrived.gradient = *std::move(slab);
-  std::fill_n(arrived.gradient.get(), shard->elements(), push.value);
-  if (push.bad_element.has_value()) {
-    arrived.gradient.get()[*push.bad_element] = std::numeric_limits<float>::quiet_NaN();
-    arrived.non_finite = *push.bad_element;
-  }
+PushReplyPtr ShardFixture::PushHeader(const v1::PushRequest& header, const TestPush& push) {
+  std::vector<float> gradient(shard->elements(), push.value);
+  if (push.bad_element.has_value()) gradient[*push.bad_element] = std::numeric_limits<float>::quiet_NaN();
   auto answer = std::make_shared<Answer<v1::PushReply>>();
-  shard->Push(std::move(arrived), Keep(answer));
+  PushWhole(*shard, kSession, header, std::move(gradient), Keep(answer));
   return answer;
 }
 
-PushAnswer ShardFixture::Push(const TestPush& push) { return PushHeader(Header(push), push); }
+PushReplyPtr ShardFixture::Push(const TestPush& push) { return PushHeader(Header(push), push); }
 
 PullAnswerPtr ShardFixture::PullRequest(const v1::PullRequest& request) {
   auto answer = std::make_shared<Answer<PullAnswer>>();
-  shard->Pull(request, Keep(answer));
+  shard->Pull(kSession, request, Keep(answer));
   return answer;
 }
 

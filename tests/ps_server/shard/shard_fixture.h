@@ -13,7 +13,7 @@
 
 namespace weir {
 
-using PushAnswer = AnswerPtr<v1::PushReply>;
+using PushReplyPtr = AnswerPtr<v1::PushReply>;
 using PullAnswerPtr = AnswerPtr<PullAnswer>;
 
 struct TestMember {
@@ -44,6 +44,7 @@ struct TestPush {
 class ShardFixture {
  public:
   static constexpr uint64_t kIncarnation = 77;
+  static constexpr Shard::Session kSession = 9;
 
   explicit ShardFixture(v1::ConsistencyConfig::Mode mode, uint32_t staleness = 0);
 
@@ -63,9 +64,9 @@ class ShardFixture {
   void Shutdown(const std::string& failure);
   v1::ShardStats Stats();
 
-  PushAnswer Push(const TestPush& push);
+  PushReplyPtr Push(const TestPush& push);
   // With the header as it is.
-  PushAnswer PushHeader(const v1::PushRequest& header, const TestPush& push);
+  PushReplyPtr PushHeader(const v1::PushRequest& header, const TestPush& push);
   v1::PushRequest Header(const TestPush& push);
   PullAnswerPtr Pull(uint32_t worker, uint64_t clock, uint64_t epoch = 1);
   PullAnswerPtr PullRequest(const v1::PullRequest& request);

@@ -1,0 +1,11 @@
+#pragma once
+
+#include <cstdint>
+
+namespace weir {
+
+// The position of the first NaN or infinity among n values; n if all are finite. As fast as memory can be
+// read. Thread-safe.
+int64_t FirstNonFinite(const float* values, int64_t n);
+
+}  // namespace weir

@@ -1,0 +1,246 @@
+#include "client/grpc_exchange_stream.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/grpc_channel.h"
+#include "common/grpc_payload.h"
+#include "common/status_macros.h"
+
+namespace weir {
+namespace {
+
+// How long a segment that the shard has named may take to come; it was sent before.
+constexpr std::chrono::seconds kSegmentLimit{5};
+
+}  // namespace
+
+GrpcExchangeStream::GrpcExchangeStream(GrpcPoller& poller, MakeCaller caller, std::function<void()> gone)
+    : poller_(poller), caller_(std::move(caller)), gone_(std::move(gone)) {}
+
+void GrpcExchangeStream::Start(grpc::GenericStub& stub, std::unique_ptr<SharedMemoryLink> link,
+                               std::function<void()> refused) {
+  MutexLock lock(mutex_);
+  self_ = shared_from_this();
+  link_ = std::move(link);
+  refused_ = std::move(refused);
+  greet_ = link_ != nullptr;
+  // The call begins with the first message, on its way together with it.
+  context_.set_initial_metadata_corked(true);
+  rpc_ = stub.PrepareCall(&context_, "/weir.v1.ParameterServer/Exchange", poller_.queue());
+  rpc_->StartCall(nullptr);
+  Read();
+}
+
+bool GrpcExchangeStream::Add(std::shared_ptr<GrpcExchange> exchange, Ended ended) {
+  MutexLock lock(mutex_);
+  if (over_) return false;
+  exchange->Begin();
+  open_.push_back({std::move(exchange), std::move(ended)});
+  Write();
+  return true;
+}
+
+void GrpcExchangeStream::Abandon(const GrpcExchange& exchange) {
+  Open open;
+  MutexLock lock(mutex_);
+  const auto found =
+      std::find_if(open_.begin(), open_.end(), [&](const Open& o) { return o.exchange.get() == &exchange; });
+  if (found == open_.end()) return;
+  open = std::move(*found);
+  open_.erase(found);
+  // What it has in the slots must stay as it is for as long as the shard may read it.
+  if (open.sending || open.exchange->loans().out() || slots_owner_ == open.id) Restart();
+}
+
+void GrpcExchangeStream::Cancel() {
+  MutexLock lock(mutex_);
+  over_ = true;
+  context_.TryCancel();
+}
+
+void GrpcExchangeStream::Restart() {
+  restarting_ = over_ = true;
+  context_.TryCancel();
+}
+
+void GrpcExchangeStream::Read() {
+  ++operations_;
+  rpc_->Read(&reply_, static_cast<GrpcPoller::Event*>(&read_));
+}
+
+void GrpcExchangeStream::Write() {
+  if (writing_ || over_) return;
+  grpc::ByteBuffer message;
+  if (!NextMessage(&message)) return;
+  writing_ = true;
+  ++operations_;
+  rpc_->Write(message, static_cast<GrpcPoller::Event*>(&written_));
+}
+
+bool GrpcExchangeStream::NextMessage(grpc::ByteBuffer* message) {
+  v1::ExchangeRequest head;
+  if (std::exchange(greet_, false)) {
+    head.mutable_shared_memory()->set_token(link_->token());
+    *message = MakeMessage(head.SerializeAsString());
+    return true;
+  }
+  auto next = std::find_if(open_.begin(), open_.end(), [](const Open& open) { return open.id == 0; });
+  bool chunk = true;
+  if (next != open_.end()) {
+    chunk = std::none_of(open_.begin(), next, [](const Open& open) { return open.sending; }) &&
+            next->exchange->has_chunk();
+    next->id = ++last_id_;
+    next->exchange->AddBeginning(caller_(), &head);
+  } else {
+    next = std::find_if(open_.begin(), open_.end(),
+                        [](const Open& open) { return open.sending && open.credit > 0; });
+    if (next != open_.end()) --next->credit;
+  }
+  if (next == open_.end() && released_ == 0) return false;
+  head.set_released(std::exchange(released_, 0));
+  if (next != open_.end()) head.set_id(next->id);
+  if (next == open_.end() || !chunk) {
+    *message = MakeMessage(head.SerializeAsString());
+  } else {
+    *message = NextChunk(*next, std::move(head));
+  }
+  if (next != open_.end()) next->sending = next->exchange->has_chunk();
+  return true;
+}
+
+grpc::ByteBuffer GrpcExchangeStream::NextChunk(Open& open, v1::ExchangeRequest head) {
+  const uint64_t number = open.chunks++;
+  if (shares_ && slots_owner_ == 0) slots_owner_ = open.id;
+  if (!shares_ || slots_owner_ != open.id) return open.exchange->MakeChunk(std::move(head));
+  // The shard takes chunks in order and has no more of them before it than there are slots: whatever was in
+  // this one is done with.
+  const uint32_t slot = static_cast<uint32_t>(number % link_->slots());
+  return open.exchange->MakeSharedChunk(std::move(head), link_->SlotOffset(slot), link_->SlotData(slot));
+}
+
+void GrpcExchangeStream::Handle(Event::Handler handler, bool ok) {
+  (this->*handler)(ok);
+  std::shared_ptr<GrpcExchangeStream> last;
+  {
+    MutexLock lock(mutex_);
+    if (--operations_ == 0) last = std::move(self_);
+  }
+  if (last != nullptr) gone_();
+}
+
+void GrpcExchangeStream::OnWritten(bool ok) {
+  MutexLock lock(mutex_);
+  writing_ = false;
+  // Not ok: the stream has ended; OnRead() tells.
+  if (ok) Write();
+}
+
+void GrpcExchangeStream::OnRead(bool ok) {
+  const absl::Status broken = ok ? TakeReply() : absl::OkStatus();
+  reply_.Clear();
+  MutexLock lock(mutex_);
+  if (!broken.ok()) {
+    broken_ = broken;
+    over_ = true;
+    context_.TryCancel();
+  }
+  if (ok) {
+    Read();
+  } else {
+    over_ = true;
+    ++operations_;
+    rpc_->Finish(&status_, static_cast<GrpcPoller::Event*>(&finished_));
+  }
+}
+
+absl::Status GrpcExchangeStream::TakeReply() {
+  WEIR_ASSIGN_OR_RETURN(const ReceivedBytes bytes, ReceivedBytes::Take(reply_));
+  absl::StatusOr<SplitMessage> message = SplitPayload(bytes.pieces());
+  v1::ExchangeReply reply;
+  if (!message.ok() || !reply.ParseFromString(message->head)) {
+    return absl::InternalError("it sent what is not an ExchangeReply");
+  }
+  if (reply.has_shared_memory()) {
+    if (link_ == nullptr) return absl::InternalError("it granted shared memory that was not asked for");
+    if (!reply.shared_memory().granted()) {
+      refused_();
+      return absl::OkStatus();
+    }
+    MutexLock lock(mutex_);
+    shares_ = true;
+    return absl::OkStatus();
+  }
+  const bool shared = reply.has_shared();
+  if (shared) WEIR_RETURN_IF_ERROR(FindShared(reply.shared(), &*message));
+  const uint64_t id = reply.id(), credit = reply.credit();
+  const bool shard_ended_it = reply.has_error();
+  const auto find = [this, id]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    return std::find_if(open_.begin(), open_.end(),
+                        [id](const Open& open) { return open.id == id && id != 0; });
+  };
+  std::shared_ptr<GrpcExchange> exchange;
+  {
+    MutexLock lock(mutex_);
+    if (id == 0 || id > last_id_) {
+      return absl::InternalError(
+          absl::StrCat("it sent something for exchange ", id, ", which was never begun"));
+    }
+    const auto found = find();
+    if (found == open_.end()) {
+      // Abandoned meanwhile.
+      if (shared) ++released_;
+      Write();
+      return absl::OkStatus();
+    }
+    exchange = found->exchange;
+  }
+  // Without the lock: exchanges may be added and sent while weights are written.
+  const absl::StatusOr<GrpcExchange::Progress> taken = exchange->Take(std::move(reply), *message);
+  Ended ended;
+  {
+    MutexLock lock(mutex_);
+    const auto open = find();
+    open->credit += credit;
+    if (shared) ++released_;
+    if (exchange->push_answered()) open->sending = false;
+    if (slots_owner_ == id && (exchange->push_answered() || shard_ended_it)) slots_owner_ = 0;
+    if (!taken.ok() || *taken != GrpcExchange::Progress::kOpen) {
+      ended = std::move(open->ended);
+      // By what it has broken, the shard may wait for more of it.
+      if (!taken.ok() && !shard_ended_it && open->sending) Restart();
+      open_.erase(open);
+    }
+    Write();
+  }
+  if (ended) ended(taken);
+  return absl::OkStatus();
+}
+
+absl::Status GrpcExchangeStream::FindShared(const v1::SharedRange& range, SplitMessage* message) {
+  if (link_ == nullptr) return absl::InternalError("it spoke of shared memory, which was not asked for");
+  const auto soon = std::chrono::steady_clock::now() + kSegmentLimit;
+  absl::StatusOr<const char*> data = link_->Map(range.segment(), range.offset(), range.bytes(), soon);
+  if (!data.ok()) return absl::InternalError(absl::StrCat("of shared memory: ", data.status().message()));
+  message->payload = {absl::string_view(*data, range.bytes())};
+  message->payload_bytes = range.bytes();
+  return absl::OkStatus();
+}
+
+void GrpcExchangeStream::OnFinished(bool /*ok*/) {
+  absl::StatusOr<GrpcExchange::Progress> how = GrpcExchange::Progress::kAgain;
+  std::list<Open> open;
+  {
+    MutexLock lock(mutex_);
+    open.swap(open_);
+    if (!broken_.ok()) {
+      how = broken_;
+    } else if (!restarting_) {
+      how = status_.ok() ? absl::UnavailableError("it ended the stream") : FromGrpc(status_);
+    }
+  }
+  for (Open& exchange : open) exchange.ended(how);
+}
+
+}  // namespace weir

@@ -1,0 +1,173 @@
+#pragma once
+
+#include <grpcpp/support/byte_buffer.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/grpc_payload.h"
+#include "proto/parameter_server.pb.h"
+#include "ps_server/grpc_event_loop.h"
+#include "ps_server/shard/push_arrival.h"
+#include "ps_server/shard/shard.h"
+#include "ps_server/shared_memory_server.h"
+
+namespace weir {
+
+// What one client and the shard have to say to each other (proto/parameter_server.proto, ExchangeRequest):
+// takes the client's messages, puts its exchanges to the shard, and makes the replies, small ones first and
+// the weights of pulls one chunk at a time, the exchanges in turn. Knows nothing of how the messages travel.
+//
+// Gradients are read and applied where they were received, or where they lie in the client's segment of
+// shared memory; weights leave as references to the version that holds them, or stay where the client can
+// read them. What a client can make a session hold is bounded: kMaxOpen exchanges and kMaxWaiting first
+// chunks; how many versions readers may hold, and for how long, is the shard's to say.
+//
+// Used on the loop's thread only; the shard's answers, which come on any thread, are posted there. They hold
+// the session until they have come, also when it has ended.
+class GrpcExchangeSession : public std::enable_shared_from_this<GrpcExchangeSession> {
+ public:
+  struct Options {
+    // These outlive the session.
+    Shard* shard = nullptr;
+    GrpcEventLoop* loop = nullptr;
+    // Is asked to settle when there may be something to send. Until End().
+    GrpcEventLoop::Settler* owner = nullptr;
+    Shard::Session id = 0;
+    // Of weights, in one message.
+    uint64_t chunk_elements = 0;
+    // Of a gradient, on their way at once.
+    uint32_t chunks_in_flight = 1;
+    // May be null: none is shared.
+    const SharedMemoryServer* shared_memory = nullptr;
+  };
+
+  explicit GrpcExchangeSession(const Options& options) : options_(options) {}
+
+  // Handles a message from the client. An error is the end of the stream.
+  absl::Status Receive(const grpc::ByteBuffer& message);
+  // The client sends no more: pushes that are still arriving fail.
+  void EndInput();
+  // The job is over: pushes that are still arriving are answered so. The shard answers the rest.
+  void EndJob(const std::string& failure);
+  // The stream has ended: drops everything.
+  void End();
+
+  // The next message to the client. False: there is none for now.
+  bool Send(grpc::ByteBuffer* message);
+  // No exchange is open.
+  bool idle() const { return exchanges_.empty(); }
+  // The client makes exchanges without reading the replies: it is not to be read from until it has.
+  bool congested() const { return closing_ >= kMaxOpen; }
+
+ private:
+  static constexpr size_t kMaxOpen = 1024;
+  // A push whose turn has not come keeps its first chunk.
+  static constexpr size_t kMaxWaiting = 32;
+
+  // A piece of gradient, where it was received.
+  struct Chunk {
+    uint64_t first = 0;
+    uint64_t bytes = 0;  // 0: there is none
+    std::vector<absl::string_view> pieces;
+    std::shared_ptr<const void> owner;  // of the pieces
+  };
+  struct Range {
+    uint64_t first, count;  // elements
+  };
+  struct Exchange {
+    explicit Exchange(uint64_t id) : id(id) {}
+
+    const uint64_t id;
+    std::optional<v1::PullRequest> pull;
+    // A push, until the shard is ready for its gradient.
+    std::optional<Chunk> waiting;
+    // From then until the gradient is whole.
+    std::unique_ptr<PushArrival> arrival;
+    uint64_t received = 0;  // elements
+    uint32_t may_send = 0;  // chunks that the client has credit for
+    // Chunks are answered with the same range of the version that they make.
+    bool eager = false;
+    std::optional<Range> last;        // of it, until the push is answered
+    std::optional<v1::Version> made;  // by the push, if it is eager
+
+    // To be sent.
+    std::optional<v1::PushReply> push_reply;
+    std::optional<v1::PullReply> pull_reply;
+    absl::Status error;
+    uint32_t credit = 0;
+    std::deque<Range> weights;
+    std::shared_ptr<const ShardVersion> version;       // of the weights
+    std::shared_ptr<const std::atomic<bool>> revoked;  // PullAnswer::revoked, of `version`
+    bool queued = false;
+    // Nothing comes after what is to be sent.
+    bool closing = false;
+
+    bool has_output() const {
+      return push_reply.has_value() || pull_reply.has_value() || !error.ok() || credit > 0 ||
+             !weights.empty();
+    }
+  };
+
+  // The exchange, if it is open and not closing.
+  Exchange* Find(uint64_t id);
+  // Runs `handle` on the loop's thread with the exchange, if it is still open. Any thread.
+  template <typename Handler>
+  void Deliver(uint64_t id, Handler handle);
+
+  // `found`: whether its chunk is where it says.
+  void Begin(v1::ExchangeRequest request, Chunk chunk, const absl::Status& found);
+  absl::Status CheckFirst(const v1::ExchangeRequest& request, const Chunk& chunk) const;
+  // The chunk of a message where it lies in the client's segment, if it does.
+  absl::Status FindShared(const v1::ExchangeRequest& request, Chunk* chunk) const;
+  void Continue(Exchange& exchange, const Chunk& chunk);
+
+  void StartPush(Exchange& exchange, v1::PushRequest header);
+  void OnArrival(Exchange& exchange, std::unique_ptr<PushArrival> arrival, bool eager);
+  void TakeChunk(Exchange& exchange, const Chunk& chunk);
+  void FinishPush(Exchange& exchange);
+  void OnPushed(Exchange& exchange, absl::StatusOr<PushAnswer> answer);
+  void StartPull(Exchange& exchange);
+  void OnPulled(Exchange& exchange, absl::StatusOr<PullAnswer> answer);
+
+  void AnswerPush(Exchange& exchange, v1::Outcome outcome, const std::string& reason);
+  void Fail(Exchange& exchange, absl::Status status);
+  void FailCutShort(Exchange& exchange);
+  void Grant(Exchange& exchange, uint32_t chunks);
+  void Close(Exchange& exchange);
+  // Forgets what the exchange would have received, and its weights.
+  void Drop(Exchange& exchange);
+  void Queue(Exchange& exchange);
+  grpc::ByteBuffer NextReply(Exchange& exchange);
+  // In a message of its own memory, or of the version's; nothing: the reply says where they lie in shared
+  // memory.
+  std::optional<grpc::Slice> NextWeights(Exchange& exchange, v1::ExchangeReply* reply);
+
+  const Options options_;
+  bool ended_ = false;
+  bool first_message_ = true;
+  bool input_ended_ = false;
+  std::optional<std::string> job_over_;  // why
+  uint64_t highest_id_ = 0;
+  std::map<uint64_t, Exchange> exchanges_;
+  size_t waiting_ = 0, closing_ = 0;
+  // Ids of those that may have something to send.
+  std::deque<uint64_t> urgent_, bulk_;
+  std::optional<v1::ExchangeReply> greeting_;  // to be sent
+  // The client's; null: chunks travel in messages.
+  std::shared_ptr<const SharedSegment> segment_;
+  // Versions that the client reads in shared memory, once for each chunk, in the order in which they were
+  // sent.
+  std::deque<std::shared_ptr<const ShardVersion>> shared_;
+};
+
+}  // namespace weir

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "proto/parameter_server.pb.h"
+#include "ps_server/optimizer/kernel_table.h"
+#include "ps_server/shard/block_store.h"
+#include "ps_server/shard/version_builder.h"
+
+namespace weir {
+
+// A push whose gradient is arriving: takes the chunks, in any order, straight from where they were received.
+// It is either streamed, applied chunk by chunk to a version that nobody sees until the shard publishes it;
+// or staged, kept in a buffer until it is whole.
+//
+// Made by Shard::Begin(), given back to it whole (Shard::Push()), or destroyed, and then it leaves no trace.
+// Used by one thread at a time. Reads each received value once.
+class PushArrival {
+ public:
+  // One of `builder` and `gradient` is set. Whoever holds `presence` weakly sees when the arrival is gone.
+  PushArrival(v1::PushRequest header, const Kernels& kernels, std::shared_ptr<VersionBuilder> builder,
+              Slab gradient, std::shared_ptr<const void> presence);
+
+  // Takes the values from local position `first` on. InvalidArgument: not a chunk (its borders, its length),
+  // or one with elements that have come before; nothing of it was taken.
+  absl::Status Take(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes);
+  bool whole() const { return missing_ == 0; }
+  const v1::PushRequest& header() const { return header_; }
+
+  bool streamed() const { return builder_ != nullptr; }
+  // Streamed: the version that is being made. Its weights are there wherever a chunk was taken. nullptr:
+  // another push was applied meanwhile, and this one is in vain; or it is staged.
+  std::shared_ptr<const ShardVersion> making() const {
+    return builder_ == nullptr ? nullptr : builder_->version();
+  }
+  bool overtaken() const { return streamed() && builder_->version() == nullptr; }
+
+  // For the shard.
+  // The local position of a NaN or an infinity in what has arrived; -1: all are finite.
+  int64_t non_finite() const { return non_finite_; }
+  VersionBuilder& builder() { return *builder_; }
+  Slab TakeGradient() { return std::move(gradient_); }
+
+ private:
+  const v1::PushRequest header_;
+  const Kernels& kernels_;
+  const std::shared_ptr<VersionBuilder> builder_;
+  Slab gradient_;
+  const std::shared_ptr<const void> presence_;
+  std::vector<bool> taken_;  // by kChunkUnit of elements
+  uint64_t missing_;         // elements
+  int64_t non_finite_ = -1;
+};
+
+}  // namespace weir

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/mutex.h"
+#include "proto/parameter_server.pb.h"
+#include "ps_server/shard/block_store.h"
+
+namespace weir {
+
+// Makes the next version of a shard out of a gradient that is still arriving, chunk by chunk, in buffers that
+// nobody else sees. BlockStore::Build() gives it, BlockStore::Publish() makes its version the current one;
+// destroyed before that, it leaves no trace. If another version is published first, it is overtaken: what it
+// made is in vain, and its buffers go.
+//
+// Chunks are applied by one thread at a time, while the store does what it likes on another. The store
+// outlives it.
+class VersionBuilder {
+ public:
+  ~VersionBuilder();
+
+  // Applies `count` gradient values to the elements from local position `first` on, which start and end with
+  // blocks. They lie in pieces of any length and alignment, and each is read once. Returns the local position
+  // of a value that is NaN or infinite; -1: all are finite, or the builder was overtaken.
+  int64_t Apply(int64_t first, int64_t count, absl::Span<const absl::string_view> pieces, v1::Dtype dtype);
+
+  // What has been made so far; its weights are there wherever a chunk was applied. nullptr: overtaken.
+  std::shared_ptr<const ShardVersion> version() const;
+
+ private:
+  friend class BlockStore;
+  VersionBuilder(BlockStore& store, double rate, std::shared_ptr<const ShardVersion> from,
+                 std::shared_ptr<const ShardVersion> to, std::shared_ptr<const ShardVersion> lent)
+      : store_(store), rate_(rate), from_(std::move(from)), to_(std::move(to)), lent_(std::move(lent)) {}
+  // Gives up what was made, whole with its slots and as it is lent to readers. nullptr: overtaken.
+  std::shared_ptr<const ShardVersion> Finish(std::shared_ptr<const ShardVersion>* lent);
+  void Overtake();
+  void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  BlockStore& store_;
+  const double rate_;
+  mutable Mutex mutex_;
+  bool applying_ ABSL_GUARDED_BY(mutex_) = false;
+  bool overtaken_ ABSL_GUARDED_BY(mutex_) = false;
+  // Null once dropped.
+  std::shared_ptr<const ShardVersion> from_ ABSL_GUARDED_BY(mutex_), to_ ABSL_GUARDED_BY(mutex_);
+  // `to_` without slots, as readers get it.
+  std::shared_ptr<const ShardVersion> lent_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weir

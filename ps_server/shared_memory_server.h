@@ -1,0 +1,86 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/config/address.h"
+#include "common/mutex.h"
+#include "common/segment_messages.h"
+#include "common/shared_memory.h"
+#include "common/unique_fd.h"
+
+namespace weir {
+
+// Shares memory with the clients on this machine: gives the shard's weights memory that they can read in
+// place, and takes from each client the segment that holds its gradients. One thread speaks with them (see
+// common/segment_messages.h); what they say on the data plane stays there.
+//
+// A client is known from its hello until its socket closes, which the end of its process does too. Then its
+// segment is dropped; a session that holds it still may read it. Thread-safe.
+class SharedMemoryServer {
+ public:
+  struct Options {
+    uint32_t max_clients = 1024;
+    // Of one client's segment.
+    uint64_t max_client_bytes = 65 << 20;
+    // A client that has not said hello by then is turned away.
+    std::chrono::milliseconds hello_limit{5000};
+  };
+  // Where memory lies, for v1.SharedRange.
+  struct Place {
+    uint32_t segment;
+    uint64_t offset;
+  };
+
+  // For a server that listens on `bound`.
+  static absl::StatusOr<std::unique_ptr<SharedMemoryServer>> Start(const Address& bound, Options options);
+  // Drops the clients. Memory that Allocate() gave stays as long as it is held.
+  ~SharedMemoryServer();
+
+  // A SlabSource: memory of a segment of its own, which all clients get to read. nullptr: it cannot be had.
+  std::shared_ptr<float> Allocate(size_t elements);
+  // Nothing: not in memory that Allocate() gave.
+  std::optional<Place> Find(const void* data) const;
+
+  // The segment of the client that chose this token; nullptr: there is none.
+  std::shared_ptr<const SharedSegment> Claim(absl::string_view token) const;
+
+ private:
+  struct Client;
+  struct Weights;
+
+  SharedMemoryServer(Options options, std::vector<UniqueFd> listeners, UniqueFd wake);
+
+  // All below run on the thread.
+  void Run();
+  int PollTimeoutMs() const;
+  void Accept(int listener);
+  // False: the client is to be dropped.
+  bool Handle(Client& client, short events);
+  bool Greet(Client& client);
+  bool SendSegments(Client& client);
+  void Drop(Client& client);
+
+  const Options options_;
+  const std::vector<UniqueFd> listeners_;
+  const UniqueFd wake_;  // an eventfd: there is a new segment, or the end
+  // Shared with what Allocate() gave, which may live longer.
+  const std::shared_ptr<Weights> weights_;
+  std::vector<std::unique_ptr<Client>> clients_;  // of the thread
+  bool accepting_ = true;                         // of the thread
+
+  mutable Mutex mutex_;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::map<SegmentToken, std::shared_ptr<const SharedSegment>> by_token_ ABSL_GUARDED_BY(mutex_);
+  std::thread thread_;
+};
+
+}  // namespace weir

@@ -1,0 +1,208 @@
+#include "client/shared_memory_link.h"
+
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+#include <utility>
+
+#include "catch2/catch.hpp"
+#include "common/local_socket.h"
+#include "ps_server/shared_memory_server.h"
+#include "tests/common/open_descriptors.h"
+#include "tests/common/reserved_address.h"
+
+namespace weir {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kSlotBytes = 1 << 20;
+
+Clock::time_point Soon() { return Clock::now() + std::chrono::seconds(20); }
+
+std::unique_ptr<SharedMemoryServer> StartServer(const Address& address,
+                                                SharedMemoryServer::Options options = {}) {
+  auto started = SharedMemoryServer::Start(address, options);
+  REQUIRE(started.ok());
+  return *std::move(started);
+}
+
+std::unique_ptr<SharedMemoryLink> Connect(const Address& address, uint32_t slots = 3) {
+  auto link = SharedMemoryLink::Connect(address, slots, kSlotBytes, Soon());
+  INFO(link.status().ToString());
+  REQUIRE(link.ok());
+  return *std::move(link);
+}
+
+TEST_CASE("gradients written to a slot are read by the server where they lie") {
+  const ReservedAddress reserved;
+  const auto server = StartServer(reserved.get());
+  const auto link = Connect(reserved.get());
+  // The server has it as soon as the client knows.
+  const auto segment = server->Claim(link->token());
+  REQUIRE(segment != nullptr);
+  CHECK(segment->size() == 3 * kSlotBytes);
+  const uint32_t slot = 1;
+  memset(link->SlotData(slot), 0x11, kSlotBytes);
+  const auto seen = segment->At(link->SlotOffset(slot), kSlotBytes);
+  REQUIRE(seen.ok());
+  CHECK((*seen)[0] == 0x11);
+  CHECK((*seen)[kSlotBytes - 1] == 0x11);
+  CHECK(Connect(reserved.get())->token() != link->token());
+}
+
+TEST_CASE("weights are read in place, also those made after the client came") {
+  const ReservedAddress reserved;
+  const auto server = StartServer(reserved.get());
+  const auto check = [&](SharedMemoryLink& link, const std::shared_ptr<float>& weights, size_t elements) {
+    weights.get()[elements - 1] = static_cast<float>(elements);
+    const auto place = server->Find(weights.get());
+    REQUIRE(place.has_value());
+    const auto mapped = link.Map(place->segment, place->offset, elements * sizeof(float), Soon());
+    REQUIRE(mapped.ok());
+    float value = 0;
+    memcpy(&value, *mapped + (elements - 1) * sizeof(float), sizeof(value));
+    CHECK(value == static_cast<float>(elements));
+    CHECK(reinterpret_cast<const float*>(*mapped) != weights.get());
+  };
+  const auto before = server->Allocate(5000);
+  const auto link = Connect(reserved.get());
+  const auto after = server->Allocate(7000);
+  check(*link, after, 7000);
+  check(*link, before, 5000);
+  check(*link, after, 7000);
+  CHECK(link->Alive().ok());
+}
+
+TEST_CASE("what the server names is held to its segment") {
+  const ReservedAddress reserved;
+  const auto server = StartServer(reserved.get());
+  const auto weights = server->Allocate(1024);
+  const uint32_t segment = server->Find(weights.get())->segment;
+  const auto link = Connect(reserved.get());
+  CHECK(link->Map(segment, 0, 4096, Soon()).ok());
+  CHECK(absl::IsOutOfRange(link->Map(segment, 0, 4097, Soon()).status()));
+  CHECK(absl::IsOutOfRange(link->Map(segment, UINT64_MAX, 2, Soon()).status()));
+  // One that never comes is waited for, but not for ever.
+  const auto status = link->Map(99, 0, 1, Clock::now() + std::chrono::milliseconds(20)).status();
+  CHECK(absl::IsUnavailable(status));
+  CHECK(status.message().find("segment 99") != std::string::npos);
+  CHECK(link->Map(segment, 4095, 1, Soon()).ok());
+}
+
+TEST_CASE("a server that goes away is noticed, and what was mapped stays") {
+  const ReservedAddress reserved;
+  auto server = StartServer(reserved.get());
+  auto weights = server->Allocate(1024);
+  weights.get()[0] = 3;
+  const uint32_t segment = server->Find(weights.get())->segment;
+  const auto link = Connect(reserved.get());
+  const auto mapped = link->Map(segment, 0, 4, Soon());
+  REQUIRE(mapped.ok());
+  CHECK(link->Alive().ok());
+  server.reset();
+  weights.reset();
+  CHECK(absl::IsAborted(link->Alive()));
+  CHECK(absl::IsAborted(link->Map(segment + 1, 0, 4, Soon()).status()));
+  float value = 0;
+  memcpy(&value, *mapped, sizeof(value));
+  CHECK(value == 3);
+  CHECK(absl::IsNotFound(SharedMemoryLink::Connect(reserved.get(), 3, kSlotBytes, Soon()).status()));
+}
+
+TEST_CASE("why there is no shared memory is said") {
+  const ReservedAddress reserved;
+  const auto refusal = [&](uint64_t slot_bytes) {
+    return SharedMemoryLink::Connect(reserved.get(), 3, slot_bytes, Soon()).status();
+  };
+  CHECK(refusal(kSlotBytes).message().find("nobody listens") != std::string::npos);
+  SharedMemoryServer::Options options;
+  options.max_client_bytes = kSlotBytes;
+  options.max_clients = 1;
+  const auto server = StartServer(reserved.get(), options);
+  CHECK(refusal(kSlotBytes).message().find("refused: a segment of 3145728 bytes; the server takes 1048576") !=
+        std::string::npos);
+  auto link = SharedMemoryLink::Connect(reserved.get(), 1, kSlotBytes, Soon());
+  REQUIRE(link.ok());
+  CHECK(refusal(4096).message().find("refused: the server has 1 clients already") != std::string::npos);
+  Address elsewhere = reserved.get();
+  elsewhere.host = "192.0.2.1";
+  CHECK(absl::IsNotFound(SharedMemoryLink::Connect(elsewhere, 3, kSlotBytes, Soon()).status()));
+}
+
+TEST_CASE("a listener that never answers costs no more than the deadline") {
+  const ReservedAddress reserved;
+  const auto listener =
+      ListenLocal(NamesToListenOn(LocalService::kSegments, reserved.get()).at(0), SOCK_SEQPACKET);
+  REQUIRE(listener.ok());
+  const auto status =
+      SharedMemoryLink::Connect(reserved.get(), 3, kSlotBytes, Clock::now() + std::chrono::milliseconds(20))
+          .status();
+  CHECK(absl::IsUnavailable(status));
+}
+
+TEST_CASE("a process that is killed leaves nothing behind on the server") {
+  const ReservedAddress reserved;
+  int ready[2], token_pipe[2];
+  REQUIRE(pipe(ready) == 0);
+  REQUIRE(pipe(token_pipe) == 0);
+  // Before the server's thread is there.
+  const pid_t child = fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    close(ready[1]);
+    char byte;
+    if (read(ready[0], &byte, 1) != 1) _exit(1);
+    const auto link = SharedMemoryLink::Connect(reserved.get(), 3, kSlotBytes, Soon());
+    if (!link.ok()) _exit(2);
+    memset((*link)->SlotData(0), 0x77, kSlotBytes);
+    const std::string token = (*link)->token();
+    if (write(token_pipe[1], token.data(), token.size()) != 16) _exit(3);
+    pause();
+    _exit(4);
+  }
+  const auto server = StartServer(reserved.get());
+  const auto weights = server->Allocate(1024);
+  const int before = OpenDescriptors();
+  REQUIRE(write(ready[1], "x", 1) == 1);
+  char token[16];
+  REQUIRE(read(token_pipe[0], token, sizeof(token)) == 16);
+  auto segment = server->Claim(absl::string_view(token, sizeof(token)));
+  REQUIRE(segment != nullptr);
+  CHECK(segment->data()[0] == 0x77);
+  kill(child, SIGKILL);
+  REQUIRE(waitpid(child, nullptr, 0) == child);
+  const auto deadline = Soon();
+  while (server->Claim(absl::string_view(token, sizeof(token))) != nullptr && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(server->Claim(absl::string_view(token, sizeof(token))) == nullptr);
+  CHECK(OpenDescriptors() == before);
+  // A session in the middle of a chunk may read on.
+  CHECK(segment->data()[kSlotBytes - 1] == 0x77);
+  for (int fd : {ready[0], ready[1], token_pipe[0], token_pipe[1]}) close(fd);
+}
+
+TEST_CASE("links that come and go leak nothing") {
+  const ReservedAddress reserved;
+  const auto server = StartServer(reserved.get());
+  const auto weights = server->Allocate(1024);
+  const int before = OpenDescriptors();
+  for (int i = 0; i < 50; ++i) {
+    const auto link = Connect(reserved.get());
+    CHECK(link->Map(server->Find(weights.get())->segment, 0, 4, Soon()).ok());
+  }
+  const auto deadline = Soon();
+  while (OpenDescriptors() != before && Clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(OpenDescriptors() == before);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,104 @@
+#include "ps_server/grpc_local_listener.h"
+
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <chrono>
+#include <memory>
+#include <string>
+
+#include "catch2/catch.hpp"
+#include "common/local_socket.h"
+#include "tests/common/open_descriptors.h"
+
+namespace weir {
+namespace {
+
+using std::chrono::seconds;
+
+absl::StatusOr<std::string> Target(const Address& address) {
+  return LocalGrpcTarget(address, std::chrono::steady_clock::now() + seconds(20));
+}
+
+struct TestServer {
+  explicit TestServer(const std::string& listen) {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+    server = builder.BuildAndStart();
+    REQUIRE(server != nullptr);
+    address = ParseAddress(listen).value();
+    address.port = static_cast<uint16_t>(port);
+  }
+  std::unique_ptr<grpc::Server> server;
+  Address address;
+};
+
+grpc::Status Check(const std::shared_ptr<grpc::Channel>& channel) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + seconds(20));
+  grpc::GenericStub stub(channel);
+  grpc::CompletionQueue queue;
+  const grpc::Slice nothing;
+  auto call =
+      stub.PrepareUnaryCall(&context, "/grpc.health.v1.Health/Check", grpc::ByteBuffer(&nothing, 1), &queue);
+  grpc::ByteBuffer reply;
+  grpc::Status status;
+  call->StartCall();
+  call->Finish(&reply, &status, &call);
+  void* tag = nullptr;
+  bool ok = false;
+  queue.Next(&tag, &ok);
+  return status;
+}
+
+std::shared_ptr<grpc::Channel> ChannelTo(const std::string& target) {
+  grpc::ChannelArguments arguments;
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+}
+
+TEST_CASE("a server is reached over its local socket, found by its address") {
+  const std::string listen = GENERATE("127.0.0.1:0", "[::1]:0", "0.0.0.0:0");
+  TestServer server(listen);
+  Address address = server.address;
+  if (listen == "0.0.0.0:0") address.host = "localhost";
+  CHECK(absl::IsNotFound(Target(address).status()));
+  auto listener = GrpcLocalListener::Start(server.server.get(), server.address);
+  REQUIRE(listener.ok());
+  const auto target = Target(address);
+  REQUIRE(target.ok());
+  CHECK(target->find("unix-abstract:weir-grpc-") == 0);
+  const auto channel = ChannelTo(*target);
+  CHECK(Check(channel).ok());
+  CHECK(Check(ChannelTo(*target)).ok());
+
+  // Who is there stays when no more are let in.
+  listener->reset();
+  CHECK(absl::IsNotFound(Target(address).status()));
+  CHECK(Check(channel).ok());
+  server.server->Shutdown();
+  CHECK(Check(channel).error_code() == grpc::StatusCode::UNAVAILABLE);
+}
+
+TEST_CASE("clients that leave take their descriptors along") {
+  TestServer server("127.0.0.1:0");
+  auto listener = GrpcLocalListener::Start(server.server.get(), server.address);
+  REQUIRE(listener.ok());
+  const std::string target = Target(server.address).value();
+  CHECK(Check(ChannelTo(target)).ok());
+  const int before = OpenDescriptors();
+  for (int i = 0; i < 20; ++i) CHECK(Check(ChannelTo(target)).ok());
+  // gRPC closes them in its own time.
+  const auto deadline = std::chrono::steady_clock::now() + seconds(20);
+  while (OpenDescriptors() > before + 2 && std::chrono::steady_clock::now() < deadline) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  CHECK(OpenDescriptors() <= before + 2);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,378 @@
+// Pushes that are applied while they arrive, what overtakes them, and what readers hold meanwhile.
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "common/bfloat16.h"
+#include "common/random.h"
+#include "common/wire_codec.h"
+#include "tests/ps_server/shard/push_whole.h"
+#include "tests/ps_server/shard/shard_fixture.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
+constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
+// Three chunks' units, the last one short.
+constexpr int64_t kElements = 2 * kChunkUnit + 1000;
+
+struct Large : ShardFixture {
+  explicit Large(v1::ConsistencyConfig::Mode mode = kAsync, uint32_t staleness = 0)
+      : ShardFixture(mode, staleness) {
+    model.tensors[0].shape = {kElements};
+  }
+};
+
+std::vector<float> Ones() { return std::vector<float>(kElements, 1.0f); }
+
+std::unique_ptr<PushArrival> Begin(ShardFixture& f, const TestPush& push, v1::Dtype dtype = v1::F32) {
+  v1::PushRequest header = f.Header(push);
+  header.set_dtype(dtype);
+  std::unique_ptr<PushArrival> arrival;
+  f.shard->Begin(ShardFixture::kSession, header, [&](absl::StatusOr<PushBegin> begin) {
+    REQUIRE(begin.ok());
+    REQUIRE(absl::holds_alternative<std::unique_ptr<PushArrival>>(*begin));
+    arrival = absl::get<std::unique_ptr<PushArrival>>(*std::move(begin));
+  });
+  REQUIRE(arrival != nullptr);
+  return arrival;
+}
+
+// One unit of a gradient.
+absl::Status Take(PushArrival& arrival, const std::vector<float>& gradient, uint64_t unit) {
+  const uint64_t first = unit * kChunkUnit;
+  const absl::string_view bytes(reinterpret_cast<const char*>(&gradient[first]),
+                                std::min<uint64_t>(kChunkUnit, gradient.size() - first) * sizeof(float));
+  return arrival.Take(first, absl::MakeConstSpan(&bytes, 1), bytes.size());
+}
+
+AnswerPtr<PushAnswer> Finish(ShardFixture& f, std::unique_ptr<PushArrival> arrival) {
+  auto answer = std::make_shared<Answer<PushAnswer>>();
+  f.shard->Push(ShardFixture::kSession, std::move(arrival), Keep(answer));
+  return answer;
+}
+
+TEST_CASE("A push is seen only once it is whole, and its weights by its own worker as they are made") {
+  Large f;
+  f.Start();
+  auto arrival = Begin(f, {});
+  REQUIRE(arrival->streamed());
+  REQUIRE(Take(*arrival, Ones(), 1).ok());
+  CHECK(arrival->making()->weights.get()[kChunkUnit] == 1);
+  CHECK(arrival->making()->count == 1);
+  CHECK((f.Weights() == std::vector<float>(kElements, 0.0f)));
+  REQUIRE(Take(*arrival, Ones(), 2).ok());
+  CHECK_FALSE(arrival->whole());
+  REQUIRE(Take(*arrival, Ones(), 0).ok());
+  REQUIRE(arrival->whole());
+  const auto made = arrival->making();
+  const auto answer = Finish(f, std::move(arrival));
+  CHECK(answer->reply().reply.outcome() == v1::OK);
+  REQUIRE(answer->reply().made.has_value());
+  CHECK(answer->reply().made->outcome() == v1::OK);
+  CHECK(answer->reply().made->version().count() == made->count);
+  CHECK(f.Newest()->weights == made->weights);
+  CHECK((f.Weights() == Ones()));
+}
+
+TEST_CASE("Whatever the pieces, streamed and staged, float32 and bfloat16: the bits are the same") {
+  const auto type = GENERATE(v1::OptimizerConfig::KIND_SGD, v1::OptimizerConfig::KIND_MOMENTUM,
+                             v1::OptimizerConfig::KIND_ADAM);
+  const auto dtype = GENERATE(v1::F32, v1::BF16);
+  std::vector<std::vector<float>> results;
+  for (const auto apply : {v1::ServerConfig::APPLY_STREAMED, v1::ServerConfig::APPLY_STAGED}) {
+    for (const size_t pieces : {1, 7}) {
+      Large f;
+      f.model.tensors = {{"a", {70'000}, TensorKind::kParameter, Initializer::HeNormal(3)},
+                         {"stats", {777}, TensorKind::kBuffer, Initializer::Zeros()},
+                         {"b", {kElements - 70'777}, TensorKind::kParameter, Initializer::Zeros()}};
+      f.config.mutable_optimizer()->set_type(type);
+      f.config.mutable_optimizer()->set_learning_rate(0.1f);
+      f.config.mutable_server()->set_apply(apply);
+      f.Start();
+      RandomStream random(7, 0), cuts(7, 1);
+      for (uint64_t clock = 0; clock < 3; ++clock) {
+        std::vector<float> gradient(kElements);
+        for (float& g : gradient) g = static_cast<float>(random.NextBelow(1000)) / 1024 - 0.5f;
+        auto arrival = Begin(f, {0, clock}, dtype);
+        CHECK(arrival->streamed() == (apply == v1::ServerConfig::APPLY_STREAMED));
+        for (uint64_t unit = 0; unit < 3; ++unit) {
+          const int64_t first = static_cast<int64_t>(unit) * kChunkUnit;
+          const size_t n = static_cast<size_t>(std::min<int64_t>(kChunkUnit, kElements - first));
+          std::string bytes(n * (dtype == v1::BF16 ? 2 : 4), '\0');
+          if (dtype == v1::BF16) {
+            ToBfloat16(&gradient[first], bytes.data(), n);
+          } else {
+            std::memcpy(bytes.data(), &gradient[first], bytes.size());
+          }
+          // Cut at odd places, each piece in memory of its own at an odd address, some empty.
+          std::vector<std::string> copies;
+          size_t at = 0;
+          for (size_t piece = 0; piece < pieces; ++piece) {
+            const size_t length = piece + 1 == pieces ? bytes.size() - at : cuts.NextBelow(9);
+            copies.push_back("x" + bytes.substr(at, length));
+            at += length;
+          }
+          std::vector<absl::string_view> views;
+          for (const std::string& copy : copies) views.push_back(absl::string_view(copy).substr(1));
+          REQUIRE(arrival->Take(static_cast<uint64_t>(first), views, bytes.size()).ok());
+        }
+        CHECK(Finish(f, std::move(arrival))->reply().reply.outcome() == v1::OK);
+      }
+      results.push_back(f.Weights());
+      CHECK((results.back() == results.front()));
+    }
+  }
+}
+
+TEST_CASE("What is no chunk is refused and changes nothing") {
+  Large f;
+  f.config.mutable_server()->set_apply(
+      GENERATE(v1::ServerConfig::APPLY_STREAMED, v1::ServerConfig::APPLY_STAGED));
+  f.Start();
+  auto arrival = Begin(f, {});
+  const std::string zeros(kMaxChunkBytes + 4, '\0');
+  const auto take = [&](uint64_t first, uint64_t bytes) {
+    const absl::string_view piece = absl::string_view(zeros).substr(0, bytes);
+    return arrival->Take(first, absl::MakeConstSpan(&piece, 1), bytes);
+  };
+  constexpr uint64_t kUnitBytes = kChunkUnit * sizeof(float);
+  CHECK_FALSE(take(0, 0).ok());
+  CHECK_FALSE(take(0, 4).ok());
+  CHECK_FALSE(take(0, kUnitBytes - 1).ok());
+  CHECK_FALSE(take(1, kUnitBytes).ok());
+  CHECK_FALSE(take(2 * kChunkUnit, 1001 * sizeof(float)).ok());
+  CHECK_FALSE(take(3 * kChunkUnit, 4).ok());
+  CHECK_FALSE(take(uint64_t{1} << 62, kUnitBytes).ok());
+  CHECK_FALSE(take(0, kMaxChunkBytes + 4).ok());
+  CHECK(take(kChunkUnit, kUnitBytes).ok());
+  const absl::Status again = take(0, 2 * kUnitBytes);
+  CHECK_THAT(std::string(again.message()), Contains("65536") && Contains("131072"));
+  // What was refused may come again, right.
+  CHECK(take(0, kUnitBytes).ok());
+  CHECK(take(2 * kChunkUnit, 1000 * sizeof(float)).ok());
+  CHECK(arrival->whole());
+  CHECK(Finish(f, std::move(arrival))->reply().reply.outcome() == v1::OK);
+}
+
+TEST_CASE("A push that is still arriving never delays one that is there: it is sent again, and then staged") {
+  Large f;
+  f.config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_MOMENTUM);
+  f.Start();
+  auto slow = Begin(f, {0, 0});
+  REQUIRE(slow->streamed());
+  REQUIRE(Take(*slow, Ones(), 0).ok());
+
+  auto fast = Begin(f, {1, 0});
+  CHECK_FALSE(fast->streamed());
+  for (uint64_t unit = 0; unit < 3; ++unit) REQUIRE(Take(*fast, Ones(), unit).ok());
+  CHECK(Finish(f, std::move(fast))->reply().reply.outcome() == v1::OK);
+  CHECK((f.Weights() == Ones()));
+
+  CHECK(slow->overtaken());
+  CHECK(slow->making() == nullptr);
+  REQUIRE(Take(*slow, Ones(), 1).ok());
+  REQUIRE(Take(*slow, Ones(), 2).ok());
+  const auto again = Finish(f, std::move(slow));
+  CHECK(again->reply().reply.outcome() == v1::SEND_AGAIN);
+  CHECK((f.Weights() == Ones()));
+  CHECK(f.Stats().clocks(0).clock() == 0);
+
+  slow = Begin(f, {0, 0});
+  CHECK_FALSE(slow->streamed());
+  REQUIRE(Take(*slow, Ones(), 0).ok());
+  fast = Begin(f, {1, 1});
+  CHECK(fast->streamed());  // the other one streams now
+  REQUIRE(Take(*fast, Ones(), 0).ok());
+  REQUIRE(Take(*slow, Ones(), 1).ok());
+  REQUIRE(Take(*slow, Ones(), 2).ok());
+  CHECK(Finish(f, std::move(slow))->reply().reply.outcome() == v1::OK);
+  CHECK(fast->overtaken());
+  // 1, then 1 + 0.9 more.
+  CHECK(f.Weights()[kElements - 1] == 1 + 1.9f);
+  // The worker's next push streams again.
+  fast = nullptr;
+  CHECK(Begin(f, {0, 1})->streamed());
+}
+
+TEST_CASE("A push that breaks off leaves no trace, slots included, and its buffers are used again") {
+  Large f;
+  f.config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_MOMENTUM);
+  f.Start();
+  const float* made = nullptr;
+  for (int i = 0; i < 5; ++i) {
+    auto broken = Begin(f, {0, 0});
+    REQUIRE(broken->streamed());
+    REQUIRE(Take(*broken, std::vector<float>(kElements, 1000.0f), 0).ok());
+    const float* const here = broken->making()->weights.get();
+    if (made == nullptr) made = here;
+    CHECK(here == made);
+  }
+  for (uint64_t clock = 0; clock < 2; ++clock) {
+    PushWhole(*f.shard, 1, f.Header({0, clock}), Ones(), [](const absl::StatusOr<v1::PushReply>& reply) {
+      REQUIRE(reply.ok());
+      CHECK(reply->outcome() == v1::OK);
+    });
+  }
+  CHECK(f.Weights()[0] == 1 + 1.9f);
+}
+
+TEST_CASE("A value that is not finite is found wherever it lies, and the streamed version goes") {
+  Large f;
+  f.Start();
+  std::vector<float> gradient = Ones();
+  gradient[kChunkUnit + 17] = std::numeric_limits<float>::infinity();
+  auto arrival = Begin(f, {});
+  for (uint64_t unit = 0; unit < 3; ++unit) REQUIRE(Take(*arrival, gradient, unit).ok());
+  const auto answer = Finish(f, std::move(arrival));
+  CHECK(answer->reply().reply.outcome() == v1::REFUSED);
+  CHECK_THAT(answer->reply().reply.reason(), Contains("w[65553]"));
+  CHECK_FALSE(answer->reply().made.has_value());
+  CHECK((f.Weights() == std::vector<float>(kElements, 0.0f)));
+  CHECK(Begin(f, {0, 1})->streamed());
+}
+
+TEST_CASE("The weights that a push makes answer its worker's pull only where the bound lets them") {
+  Large f(kBounded, 0);
+  f.Start();
+  const auto push = [&](uint32_t worker, uint64_t clock) {
+    const v1::PushRequest header = f.Header({worker, clock});
+    absl::optional<bool> likely;
+    f.shard->Begin(1, header, [&](absl::StatusOr<PushBegin> begin) {
+      likely = f.shard->AnswersAfter(header);
+      auto arrival = absl::get<std::unique_ptr<PushArrival>>(*std::move(begin));
+      REQUIRE(TakeAll(*arrival, Ones()).ok());
+      f.shard->Push(1, std::move(arrival), [&](absl::StatusOr<PushAnswer> answer) {
+        REQUIRE(answer.ok());
+        CHECK(answer->made.has_value() == *likely);
+      });
+    });
+    return *likely;
+  };
+  CHECK_FALSE(push(0, 0));
+  CHECK(push(1, 0));
+  CHECK_FALSE(push(1, 1));
+}
+
+TEST_CASE("A worker that joins meanwhile takes the answer back") {
+  Large f(kBounded, 0);
+  f.Start();
+  f.Members(2, {{0}});
+  const v1::PushRequest header = f.Header({0, 0});
+  std::unique_ptr<PushArrival> arrival;
+  f.shard->Begin(1, header, [&](absl::StatusOr<PushBegin> begin) {
+    CHECK(f.shard->AnswersAfter(header));
+    arrival = absl::get<std::unique_ptr<PushArrival>>(*std::move(begin));
+  });
+  REQUIRE(TakeAll(*arrival, Ones()).ok());
+  f.Members(3, {{0}, {1}});
+  const auto answer = Finish(f, std::move(arrival));
+  CHECK(answer->reply().reply.outcome() == v1::OK);
+  CHECK_FALSE(answer->reply().made.has_value());
+}
+
+TEST_CASE("A push arrives at most twice at once; a third try waits for a place") {
+  Large f;
+  f.Start();
+  auto first = Begin(f, {0, 0});
+  auto second = Begin(f, {0, 0});
+  int begun = 0, cancelled = 0;
+  const auto count = [&](const absl::StatusOr<PushBegin>& begin) {
+    ++(begin.ok() ? begun : cancelled);
+    if (!begin.ok()) CHECK(begin.status().code() == absl::StatusCode::kCancelled);
+  };
+  f.shard->Begin(21, f.Header({0, 0}), count);
+  f.shard->Begin(22, f.Header({0, 0}), count);
+  CHECK(begun == 0);
+  f.shard->End(22);
+  CHECK(cancelled == 1);
+  first = nullptr;
+  f.shard->Tick();
+  CHECK(begun == 1);
+  // Both may become whole; one counts.
+  REQUIRE(TakeAll(*second, Ones()).ok());
+  CHECK(Finish(f, std::move(second))->reply().reply.outcome() == v1::OK);
+  CHECK(f.shard->counters().pushes_applied == 1);
+}
+
+TEST_CASE("The end of a connection ends what waits on it, and nothing else") {
+  ShardFixture f(kBounded, 0);
+  f.Start();
+  f.Push({0, 0});
+  auto here = std::make_shared<Answer<PullAnswer>>(), there = std::make_shared<Answer<PullAnswer>>();
+  v1::PullRequest request;
+  *request.mutable_caller() = f.CallerOf(0);
+  request.set_clock(1);
+  f.shard->Pull(21, request, Keep(here));
+  f.shard->Pull(22, request, Keep(there));
+  f.shard->End(21);
+  CHECK(here->status().code() == absl::StatusCode::kCancelled);
+  CHECK_FALSE(there->there());
+  f.Push({1, 0});
+  CHECK(there->reply().header.outcome() == v1::OK);
+  CHECK(here->times == 1);
+}
+
+TEST_CASE("Slow readers hold two old versions at most; then pushes wait, and the slowest is cut off") {
+  ShardFixture f(kAsync);
+  f.config.mutable_server()->set_apply(
+      GENERATE(v1::ServerConfig::APPLY_STREAMED, v1::ServerConfig::APPLY_STAGED));
+  f.Start();
+  std::vector<PullAnswerPtr> readers;
+  for (uint64_t clock = 0; clock < 2; ++clock) {
+    readers.push_back(f.Pull(1, 0));
+    f.Push({0, clock});
+  }
+  readers.push_back(f.Pull(1, 0));
+  const auto waiting = f.Push({0, 2});
+  CHECK_FALSE(waiting->there());
+  // Readers of the current version share it, and nobody waits for them.
+  CHECK(f.Pull(1, 0)->reply().version->weights == readers.back()->reply().version->weights);
+  const auto behind = f.Push({1, 0});
+  CHECK_FALSE(behind->there());
+
+  f.clock.Advance(absl::Seconds(4));
+  f.shard->Tick();
+  CHECK_FALSE(*readers[0]->reply().revoked);
+  f.clock.Advance(absl::Seconds(2));
+  f.shard->Tick();
+  CHECK(*readers[0]->reply().revoked);
+  CHECK_FALSE(*readers[1]->reply().revoked);
+  CHECK_FALSE(waiting->there());
+  readers[0].reset();
+  readers[1].reset();
+  f.shard->Tick();
+  REQUIRE((waiting->there() && behind->there()));
+  CHECK(waiting->reply().version().count() == 3);
+  CHECK(behind->reply().version().count() == 4);  // in the order in which they arrived
+  CHECK(readers[2]->reply().version->weights.get()[0] == 2);
+  CHECK(f.Weights()[0] == 4);
+}
+
+TEST_CASE("A commit waits for memory, too") {
+  ShardFixture f(v1::ConsistencyConfig::MODE_SYNC);
+  f.Start();
+  std::vector<PullAnswerPtr> readers;
+  PushReplyPtr last;
+  for (uint64_t step = 0; step < 3; ++step) {
+    readers.push_back(f.Pull(0, step));
+    f.Push({0, step, 0});
+    last = f.Push({1, step, 1});
+    f.Commit(step, {0, 1});
+  }
+  CHECK_FALSE(last->there());
+  CHECK(f.Stats().version().count() == 2);
+  readers.erase(readers.begin());
+  f.shard->Tick();
+  REQUIRE(last->there());
+  CHECK(last->reply().version().count() == 3);
+  CHECK(f.Weights()[0] == 3);
+}
+
+}  // namespace
+}  // namespace weir

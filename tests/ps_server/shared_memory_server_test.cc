@@ -1,0 +1,325 @@
+#include "ps_server/shared_memory_server.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <set>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "catch2/catch.hpp"
+#include "common/local_socket.h"
+#include "tests/common/open_descriptors.h"
+#include "tests/common/reserved_address.h"
+
+namespace weir {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr uint64_t kBytes = 8192;
+
+Clock::time_point Soon() { return Clock::now() + std::chrono::seconds(20); }
+
+template <typename Condition>
+bool Eventually(Condition condition) {
+  const auto deadline = Soon();
+  while (!condition()) {
+    if (Clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return true;
+}
+
+std::string Text(const SegmentToken& token) { return std::string(token.data(), token.size()); }
+
+SegmentToken Token(int number) {
+  SegmentToken token{};
+  memcpy(token.data(), &number, sizeof(number));
+  return token;
+}
+
+struct Fixture {
+  explicit Fixture(SharedMemoryServer::Options options = {}) {
+    auto started = SharedMemoryServer::Start(reserved.get(), options);
+    REQUIRE(started.ok());
+    server = *std::move(started);
+  }
+  UniqueFd Connect() const {
+    auto socket = ConnectLocal(LocalService::kSegments, reserved.get(), Soon());
+    REQUIRE(socket.ok());
+    return *std::move(socket);
+  }
+  // What the server answers to a hello.
+  static ServerMessage Hello(int socket, const ClientHello& hello, int descriptor) {
+    REQUIRE(SendMessage(socket, &hello, sizeof(hello), descriptor).ok());
+    return Next(socket);
+  }
+  static ServerMessage Next(int socket, UniqueFd* descriptor = nullptr) {
+    ServerMessage message{};
+    auto received = ReceiveMessage(socket, &message, sizeof(message), Soon());
+    REQUIRE(received.ok());
+    CHECK(message.magic == kSegmentMagic);
+    if (descriptor != nullptr) *descriptor = *std::move(received);
+    return message;
+  }
+  static bool Gone(int socket) {
+    ServerMessage message;
+    return absl::IsAborted(ReceiveMessage(socket, &message, sizeof(message), Soon()).status());
+  }
+
+  const ReservedAddress reserved;
+  std::unique_ptr<SharedMemoryServer> server;
+};
+
+struct TestClient {
+  TestClient(const Fixture& fixture, int number) : socket(fixture.Connect()) {
+    auto made = SharedSegment::Create(kBytes);
+    REQUIRE(made.ok());
+    segment = *std::move(made);
+    hello = {kSegmentMagic, Token(number), kBytes};
+  }
+  ServerMessage SayHello() { return Fixture::Hello(socket.get(), hello, segment->fd()); }
+
+  UniqueFd socket;
+  std::unique_ptr<SharedSegment> segment;
+  ClientHello hello;
+};
+
+TEST_CASE("a client's segment is claimed by its token, until the client goes") {
+  Fixture fixture;
+  CHECK(fixture.server->Claim(Text(Token(1))) == nullptr);
+  TestClient one(fixture, 1), two(fixture, 2);
+  CHECK(one.SayHello().kind == ServerMessageKind::kAccepted);
+  CHECK(two.SayHello().kind == ServerMessageKind::kAccepted);
+  const auto claimed = fixture.server->Claim(Text(Token(1)));
+  REQUIRE(claimed != nullptr);
+  CHECK(claimed->size() == kBytes);
+  one.segment->data()[17] = 'x';
+  CHECK(claimed->data()[17] == 'x');
+  CHECK(fixture.server->Claim(Text(Token(2))) != claimed);
+  CHECK(fixture.server->Claim("") == nullptr);
+  CHECK(fixture.server->Claim("x") == nullptr);
+
+  one.socket.Close();
+  one.segment.reset();
+  CHECK(Eventually([&] { return fixture.server->Claim(Text(Token(1))) == nullptr; }));
+  // Who holds it may still read it.
+  CHECK(claimed->data()[17] == 'x');
+  CHECK(fixture.server->Claim(Text(Token(2))) != nullptr);
+}
+
+TEST_CASE("weights are announced to clients that are there and to those that come") {
+  Fixture fixture;
+  auto first = fixture.server->Allocate(1000);
+  REQUIRE(first != nullptr);
+  first.get()[7] = 0.5f;
+  TestClient client(fixture, 1);
+  CHECK(client.SayHello().kind == ServerMessageKind::kAccepted);
+  UniqueFd descriptor;
+  ServerMessage message = Fixture::Next(client.socket.get(), &descriptor);
+  CHECK(message.kind == ServerMessageKind::kSegment);
+  CHECK(message.bytes == 4096);
+  auto opened = SharedSegment::OpenReadOnly(std::move(descriptor), message.bytes);
+  REQUIRE(opened.ok());
+  const auto place = fixture.server->Find(first.get() + 7);
+  REQUIRE(place.has_value());
+  CHECK(place->segment == message.segment);
+  CHECK(place->offset == 28);
+  float value = 0;
+  memcpy(&value, (*opened)->data() + place->offset, sizeof(value));
+  CHECK(value == 0.5f);
+
+  auto second = fixture.server->Allocate(2000);
+  const uint32_t announced = message.segment;
+  message = Fixture::Next(client.socket.get(), &descriptor);
+  CHECK(message.kind == ServerMessageKind::kSegment);
+  CHECK(message.segment == fixture.server->Find(second.get())->segment);
+  CHECK(message.segment != announced);
+
+  // What is gone is not announced, and its number not used again.
+  first.reset();
+  TestClient late(fixture, 2);
+  CHECK(late.SayHello().kind == ServerMessageKind::kAccepted);
+  CHECK(Fixture::Next(late.socket.get()).segment == message.segment);
+  auto third = fixture.server->Allocate(1);
+  CHECK(Fixture::Next(late.socket.get()).segment > message.segment);
+}
+
+TEST_CASE("only what was allocated is found") {
+  Fixture fixture;
+  float elsewhere = 0;
+  CHECK_FALSE(fixture.server->Find(&elsewhere).has_value());
+  CHECK_FALSE(fixture.server->Find(nullptr).has_value());
+  auto weights = fixture.server->Allocate(1024);
+  CHECK(reinterpret_cast<uintptr_t>(weights.get()) % 64 == 0);
+  const float* start = weights.get();
+  CHECK(fixture.server->Find(start + 1023)->offset == 1023 * sizeof(float));
+  CHECK_FALSE(fixture.server->Find(start + 1024).has_value());
+  CHECK_FALSE(fixture.server->Find(start - 1).has_value());
+  // It outlives the server.
+  fixture.server.reset();
+  weights.get()[1023] = 1;
+  weights.reset();
+}
+
+TEST_CASE("memory that cannot be had is no crash") {
+  Fixture fixture;
+  CHECK(fixture.server->Allocate(size_t{1} << 58) == nullptr);
+}
+
+TEST_CASE("garbage is refused, with a reason and without a leak") {
+  SharedMemoryServer::Options options;
+  options.max_client_bytes = kBytes;
+  Fixture fixture(options);
+  TestClient good(fixture, 1);
+  REQUIRE(good.SayHello().kind == ServerMessageKind::kAccepted);
+  const int before = OpenDescriptors();
+  {
+    auto big = SharedSegment::Create(2 * kBytes);
+    REQUIRE(big.ok());
+    UniqueFd unsealed(memfd_create("test", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+    REQUIRE(ftruncate(unsealed.get(), kBytes) == 0);
+    UniqueFd zero(open("/dev/zero", O_RDWR | O_CLOEXEC));
+    struct Case {
+      ClientHello hello;
+      int descriptor;
+      const char* reason;
+    };
+    const Case cases[] = {
+        {{0, Token(2), kBytes}, good.segment->fd(), "another protocol"},
+        {{kSegmentMagic, Token(1), kBytes}, good.segment->fd(), "same token"},
+        {{kSegmentMagic, Token(2), 2 * kBytes}, (*big)->fd(), "the server takes 8192"},
+        {{kSegmentMagic, Token(2), kBytes}, (*big)->fd(), "16384 bytes instead of 8192"},
+        {{kSegmentMagic, Token(2), UINT64_MAX}, good.segment->fd(), "the server takes 8192"},
+        {{kSegmentMagic, Token(2), 0}, good.segment->fd(), "8192 bytes instead of 0"},
+        {{kSegmentMagic, Token(2), kBytes}, -1, "no segment came"},
+        {{kSegmentMagic, Token(2), kBytes}, unsealed.get(), "seals"},
+        {{kSegmentMagic, Token(2), kBytes}, zero.get(), "not a segment"},
+    };
+    for (const Case& each : cases) {
+      const UniqueFd socket = fixture.Connect();
+      const ServerMessage answer = Fixture::Hello(socket.get(), each.hello, each.descriptor);
+      CHECK(answer.kind == ServerMessageKind::kRefused);
+      CHECK(std::string(answer.reason).find(each.reason) != std::string::npos);
+      CHECK(Fixture::Gone(socket.get()));
+    }
+    for (size_t length : {size_t{1}, sizeof(ClientHello) - 1, sizeof(ClientHello) + 1, size_t{4096}}) {
+      const UniqueFd socket = fixture.Connect();
+      const std::string bytes(length, 'w');
+      REQUIRE(SendMessage(socket.get(), bytes.data(), bytes.size(), zero.get()).ok());
+      CHECK(Fixture::Next(socket.get()).kind == ServerMessageKind::kRefused);
+      CHECK(Fixture::Gone(socket.get()));
+    }
+    CHECK(fixture.server->Claim(Text(Token(2))) == nullptr);
+    CHECK(fixture.server->Claim(Text(Token(1))) != nullptr);
+  }
+  CHECK(Eventually([&] { return OpenDescriptors() == before; }));
+  // A client that says more than it has to.
+  REQUIRE(SendMessage(good.socket.get(), "more", 4).ok());
+  CHECK(Fixture::Gone(good.socket.get()));
+  CHECK(Eventually([&] { return fixture.server->Claim(Text(Token(1))) == nullptr; }));
+}
+
+TEST_CASE("clients beyond the limit are turned away, until one goes") {
+  SharedMemoryServer::Options options;
+  options.max_clients = 2;
+  Fixture fixture(options);
+  auto one = std::make_unique<TestClient>(fixture, 1);
+  TestClient two(fixture, 2);
+  CHECK(one->SayHello().kind == ServerMessageKind::kAccepted);
+  CHECK(two.SayHello().kind == ServerMessageKind::kAccepted);
+  {
+    const UniqueFd socket = fixture.Connect();
+    const ServerMessage answer = Fixture::Next(socket.get());
+    CHECK(answer.kind == ServerMessageKind::kRefused);
+    CHECK(std::string(answer.reason).find("2 clients already") != std::string::npos);
+  }
+  one.reset();
+  REQUIRE(Eventually([&] { return fixture.server->Claim(Text(Token(1))) == nullptr; }));
+  // The token is free again too. The slot is, within the same turn of the thread.
+  CHECK(Eventually([&] {
+    TestClient again(fixture, 1);
+    SendMessage(again.socket.get(), &again.hello, sizeof(again.hello), again.segment->fd()).IgnoreError();
+    ServerMessage answer{};
+    return ReceiveMessage(again.socket.get(), &answer, sizeof(answer), Soon()).ok() &&
+           answer.kind == ServerMessageKind::kAccepted;
+  }));
+}
+
+TEST_CASE("who does not say hello has to go") {
+  SharedMemoryServer::Options options;
+  options.hello_limit = std::chrono::milliseconds(20);
+  Fixture fixture(options);
+  TestClient good(fixture, 1);
+  const UniqueFd silent = fixture.Connect();
+  CHECK(Fixture::Gone(silent.get()));
+}
+
+TEST_CASE("a client that does not read holds nobody up") {
+  Fixture fixture;
+  TestClient lazy(fixture, 1), eager(fixture, 2);
+  REQUIRE(lazy.SayHello().kind == ServerMessageKind::kAccepted);
+  REQUIRE(eager.SayHello().kind == ServerMessageKind::kAccepted);
+  // More than a socket's buffer holds.
+  constexpr int kMany = 800;
+  std::vector<std::shared_ptr<float>> weights;
+  for (int i = 0; i < kMany; ++i) {
+    weights.push_back(fixture.server->Allocate(1));
+    REQUIRE(weights.back() != nullptr);
+    Fixture::Next(eager.socket.get());
+  }
+  std::set<uint32_t> seen;
+  for (int i = 0; i < kMany; ++i) seen.insert(Fixture::Next(lazy.socket.get()).segment);
+  CHECK(seen.size() == kMany);
+}
+
+TEST_CASE("allocation, look-up and clients that come and go, at once") {
+  const int before = OpenDescriptors();
+  {
+    Fixture fixture;
+    constexpr int kRounds = 200;
+    std::atomic<bool> failed{false};
+    std::thread allocator([&] {
+      for (int i = 0; i < kRounds; ++i) {
+        auto weights = fixture.server->Allocate(100);
+        if (weights == nullptr || !fixture.server->Find(weights.get() + 99).has_value()) failed = true;
+      }
+    });
+    std::thread clients([&] {
+      for (int i = 0; i < kRounds; ++i) {
+        auto socket = ConnectLocal(LocalService::kSegments, fixture.reserved.get(), Soon());
+        auto segment = SharedSegment::Create(kBytes);
+        const ClientHello hello{kSegmentMagic, Token(i), kBytes};
+        if (!socket.ok() || !segment.ok() ||
+            !SendMessage(socket->get(), &hello, sizeof(hello), (*segment)->fd()).ok()) {
+          failed = true;
+          return;
+        }
+        ServerMessage answer;
+        if (!ReceiveMessage(socket->get(), &answer, sizeof(answer), Soon()).ok()) failed = true;
+        if (answer.kind != ServerMessageKind::kAccepted) failed = true;
+        if (fixture.server->Claim(Text(Token(i))) == nullptr) failed = true;
+      }
+    });
+    allocator.join();
+    clients.join();
+    CHECK_FALSE(failed);
+  }
+  CHECK(OpenDescriptors() == before);
+}
+
+TEST_CASE("a second server with the same address is refused") {
+  Fixture fixture;
+  CHECK(absl::IsAlreadyExists(SharedMemoryServer::Start(fixture.reserved.get(), {}).status()));
+  Address elsewhere;
+  elsewhere.host = "no-such-host.invalid";
+  CHECK(absl::IsFailedPrecondition(SharedMemoryServer::Start(elsewhere, {}).status()));
+}
+
+}  // namespace
+}  // namespace weir
