@@ -60,6 +60,18 @@ absl::StatusOr<Binaries> FindBinaries(const std::string& bin_dir) {
       looked_at));
 }
 
+absl::StatusOr<std::string> FindProgram(const std::string& package, const std::string& name) {
+  std::string looked_at;
+  for (const fs::path& folder : ProgramFolders()) {
+    for (const fs::path& place : {folder / name, folder.parent_path() / package / name}) {
+      if (IsProgram(place)) return place.string();
+      absl::StrAppend(&looked_at, "\n  ", place.string());
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat("the program ", name, " is not there; build all of Weir; looked for", looked_at));
+}
+
 absl::StatusOr<std::string> FindShipped(const std::string& name) {
   std::vector<fs::path> starts = ProgramFolders();
   std::error_code error;

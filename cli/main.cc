@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "cli/bench.h"
 #include "cli/config/config_command.h"
 #include "cli/demo.h"
 #include "cli/status_command.h"
@@ -22,6 +23,7 @@ constexpr const char* kExamples = R"(Examples:
   weir up --ps=2 --workers=4 configs/digits.json --set consistency.mode=async --summary=out.json
   weir status --address=127.0.0.1:2222
   weir config show configs/digits.json --set optimizer.learning_rate=0.05
+  weir bench wire
 
 Exit codes: 0 done; 64 bad command line; 70 internal fault; 78 bad config; 130 Ctrl-C; 138 a task was lost, try again; 143 SIGTERM.
 `weir COMMAND --help` says more.)";
@@ -160,6 +162,12 @@ int Main(int argc, char** argv) {
     AddOverrides(command, &config_overrides);
   }
 
+  // Its words are weir_bench's, --help included.
+  CLI::App* bench_command =
+      app.add_subcommand("bench", "Measures how fast weights and gradients move on these machines");
+  bench_command->prefix_command();
+  bench_command->set_help_flag();
+
   CLI::App* version_command = app.add_subcommand("version", "Prints the version");
   CLI::App* help_command = app.add_subcommand("help", "Prints this help");
 
@@ -181,6 +189,7 @@ int Main(int argc, char** argv) {
   if (demo_command->parsed()) return RunDemo(demo);
   if (check_command->parsed()) return RunConfigCheck(config_file, config_overrides);
   if (show_command->parsed()) return RunConfigShow(config_file, config_overrides);
+  if (bench_command->parsed()) return RunBench(bench_command->remaining());
   if (version_command->parsed()) std::printf("weir %s\n", kVersion);
   if (help_command->parsed()) std::fputs(app.help().c_str(), stdout);
   return kExitOk;

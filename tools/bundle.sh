@@ -12,7 +12,7 @@ trap 'rm -rf "$work"' EXIT
 stage=$work/$NAME
 mkdir -p "$stage/bin" "$stage/lib"
 
-for program in cli/weir ps_server/ps_server worker/worker; do
+for program in cli/weir bench/weir_bench ps_server/ps_server worker/worker; do
   install -m 755 "bazel-bin/$program" "$stage/bin/"
   strip --strip-debug "$stage/bin/$(basename "$program")"
   # ldd follows dependencies of dependencies too. "name => path (address)"
@@ -33,7 +33,7 @@ cp -L /lib64/ld-linux-x86-64.so.2 "$root/lib64/"
 for name in libc libm libmvec libpthread libdl librt libresolv; do
   cp -L /lib/x86_64-linux-gnu/$name.so.* "$root/lib/x86_64-linux-gnu/" 2>/dev/null || true
 done
-for program in weir ps_server worker; do
+for program in weir weir_bench ps_server worker; do
   env -i LD_BIND_NOW=1 /usr/sbin/chroot "$root" /lib64/ld-linux-x86-64.so.2 "/weir/bin/$program" --help >/dev/null || {
     echo "bundle: '$program --help' fails where there is nothing but the bundle and glibc" >&2
     exit 1

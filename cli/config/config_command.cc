@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "cli/config/server_memory.h"
 #include "common/config/job_config.h"
 #include "common/exit_codes.h"
 
@@ -33,6 +34,8 @@ int RunConfigCheck(const std::string& path, const std::vector<std::string>& over
 int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides) {
   return WithConfig(path, overrides, [](const v1::JobConfig& config) {
     std::fputs(ToJson(config, /*with_defaults=*/true).c_str(), stdout);
+    // Not on stdout, which is a config: there it would go stale with the first change.
+    std::fprintf(stderr, "%s\n", DescribeServerMemory(config).c_str());
   });
 }
 

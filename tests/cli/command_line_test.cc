@@ -36,8 +36,8 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
-      {{}, {"subcommand", "up, status, demo, config"}},
-      {{"upp"}, {"upp", "up, status, demo, config", "see `weir --help`"}},
+      {{}, {"subcommand", "up, status, demo, config, bench"}},
+      {{"upp"}, {"upp", "up, status, demo, config, bench", "see `weir --help`"}},
       {{"up"}, {"config is required", "allowed after `weir up`", "--workers"}},
       {{"up", "job.json", "--worker=2"}, {"--worker=2", "--workers", "see `weir up --help`"}},
       {{"up", "job.json", "--ps=0"}, {"--ps", "0", "1", "64"}},
@@ -51,6 +51,11 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
       {{"status"}, {"--cluster=FILE", "--address=HOST:PORT"}},
       {{"status", "--cluster=a.json", "--address=a:1"}, {"--cluster", "--address"}},
       {{"status", "--address=nowhere"}, {"--address", "nowhere"}},
+      {{"bench"}, {"wire"}},
+      {{"bench", "wire", "--sizes=3XB"}, {"3XB", "1KB to 64GB"}},
+      {{"bench", "wire", "--layouts=2by2"}, {"2by2", "2x4"}},
+      {{"bench", "wire", "--optimizers=lion"}, {"lion", "momentum"}},
+      {{"bench", "wire", "--listen=a:1", "--connect=a:1"}, {"--listen", "--connect"}},
   };
   for (const Case& c : cases) {
     const Result result = Weir(c.args);
@@ -67,7 +72,7 @@ TEST_CASE("help and version") {
     CHECK_THAT(result.output,
                Contains("weir up --ps=2 --workers=4 configs/digits.json") && Contains("Exit codes"));
   }
-  for (const char* command : {"up", "status", "demo", "config"}) {
+  for (const char* command : {"up", "status", "demo", "config", "bench"}) {
     const Result result = Weir({command, "--help"});
     CHECK(result.code == 0);
     CHECK_THAT(result.output, Contains("Examples:\n  weir " + std::string(command)));

@@ -16,9 +16,13 @@ ARROWS = {
     "client": {"proto", "common"},
     "worker": {"proto", "common", "client", "local"},
     "cli": {"proto", "common", "client"},
+    "bench": {"proto", "common", "client", "local", "ps_server"},
     # Where servers and workers meet in one process; what includes it is main's business alone.
     "local": {"proto", "common", "ps_server"},
 }
+
+# What baselines share with servers is their apply, and nothing else.
+BENCH_OF_PS_SERVER = "ps_server/optimizer/"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 LABEL = re.compile(r'"//([a-z_]+)(?:/[^":]*)?(?::(?!__pkg__|__subpackages__)[^"]*)?"')
@@ -79,6 +83,8 @@ def faults_of_includes(root):
                 continue
             if first in ARROWS and first != folder and first not in ARROWS[folder]:
                 yield where + f"{folder} must not include {first} ({header})"
+            if folder == "bench" and first == "ps_server" and not header.startswith(BENCH_OF_PS_SERVER):
+                yield where + f"bench includes nothing of ps_server but {BENCH_OF_PS_SERVER} ({header})"
             if folder != "local" and first == "local" and path.name != "main.cc":
                 yield where + f"only main.cc includes local ({header})"
             if first == "tests" or header.startswith(("catch2/", "benchmark/")):
@@ -132,6 +138,8 @@ def check_that_faults_are_found():
         "ps_server/server.cc": ("#include <grpcpp/server.h>\n", None),
         "worker/main.cc": ('#include "local/in_process_cluster.h"\n', None),
         "worker/loop.cc": ('#include "local/in_process_cluster.h"\n', "worker/loop.cc:1: only main.cc includes local"),
+        "bench/a.cc": ('#include "ps_server/optimizer/kernels.h"\n', None),
+        "bench/b.cc": ('#include "ps_server/shard/shard.h"\n', "bench/b.cc:1: bench includes nothing of ps_server but"),
         "worker/i.cc": ('#include "catch2/catch.hpp"\n', "worker/i.cc:1: only tests include"),
         "worker/j.cc": ('#include "../common/random.h"\n', "worker/j.cc:1: \"../common/random.h\": write the path"),
         "common/k.h": ("int x;\n", "common/k.h:1: a header needs #pragma once"),

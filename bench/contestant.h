@@ -1,0 +1,80 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "nlohmann/json.hpp"
+
+namespace weir::bench {
+
+// A bad way to the server; the way back is good.
+struct Detour {
+  double bytes_per_second = 0;  // 0: as many as come
+  int64_t stop_after = -1;      // bytes, after which nothing more is passed on; -1: never
+};
+
+// One way of doing a worker's step: its gradient goes to the servers, they apply it, the new weights come
+// back into the worker's tensor. Everything that a process needs to play its part in one.
+struct Contestant {
+  std::string name;                    // in tables
+  std::string kind;                    // "raw", "ring", "protobuf", "echo" or "weir"
+  int64_t elements = 0;                // float32 of the model
+  std::string optimizer = "momentum";  // "sgd", "momentum", "adam"
+  int servers = 1, clients = 1;
+
+  // raw
+  std::string transport = "tcp";   // or "unix"
+  int64_t window_bytes = 1 << 20;  // what is received before it is applied; at most the whole gradient
+  int windows_in_flight = 2;
+  int connections = 1;             // from each client to each server
+  std::string congestion_control;  // "": the system's
+  bool pull = true;                // false: the servers answer that they have applied it, no more
+
+  // ring: window_bytes and windows_in_flight are those of its slots
+
+  // weir: "" or members of a job's config, {"wire": {...}, "server": {...}}
+  std::string config;
+  // weir, with one server: what stands between a client (by index) and it.
+  std::map<int, Detour> detours;
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Contestant, name, kind, elements, optimizer, servers, clients,
+                                                transport, window_bytes, windows_in_flight, connections,
+                                                congestion_control, pull, config)
+
+// A server of a contestant. It serves on threads of its own until it is destroyed.
+class StepServer {
+ public:
+  virtual ~StepServer() = default;
+  virtual std::string address() const = 0;
+  // The process that does the work.
+  virtual pid_t pid() const = 0;
+};
+
+// A worker of a contestant. One thread.
+class StepClient {
+ public:
+  virtual ~StepClient() = default;
+  // Pushes the gradient, and returns when the new weights are in the tensor.
+  virtual absl::Status Step() = 0;
+  // As the last step has brought them.
+  virtual absl::Span<const float> weights() const = 0;
+  // Updates that the weights hold; where there is one server. 0: it does not say.
+  virtual uint64_t version() const { return 0; }
+};
+
+// `host` is the interface to listen on. May be called once in a process.
+absl::StatusOr<std::unique_ptr<StepServer>> StartServer(const Contestant& contestant, int index,
+                                                        const std::string& host);
+// `addresses`: of all servers.
+absl::StatusOr<std::unique_ptr<StepClient>> ConnectClient(const Contestant& contestant, int index,
+                                                          const std::vector<std::string>& addresses);
+
+}  // namespace weir::bench

@@ -1,0 +1,75 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bench/contestant.h"
+#include "bench/process.h"
+
+namespace weir::bench {
+
+// Where contestants' servers run, each in a process of its own: this host, or another one where ServeHost()
+// runs. One thread, which must be the process's only one.
+class ServerHost {
+ public:
+  static absl::StatusOr<std::unique_ptr<ServerHost>> Local();
+  // "host:port" of a ServeRemotely() elsewhere.
+  static absl::StatusOr<std::unique_ptr<ServerHost>> Remote(const std::string& address);
+
+  struct Servers {
+    int id = 0;
+    std::vector<std::string> addresses;
+  };
+  absl::StatusOr<Servers> Start(const Contestant& contestant);
+  // All of them together.
+  absl::StatusOr<Usage> UsageOf(int id);
+  absl::Status Stop(int id);
+
+ private:
+  ServerHost(std::unique_ptr<Child> child, std::unique_ptr<Control> remote)
+      : child_(std::move(child)), remote_(std::move(remote)) {}
+  Control& control() { return child_ != nullptr ? child_->control() : *remote_; }
+
+  // One of the two.
+  const std::unique_ptr<Child> child_;
+  const std::unique_ptr<Control> remote_;
+};
+
+// Waits for a ServerHost::Remote() at host:port (port 0: any free one; it is printed), serves it until it
+// goes, waits for the next; for ever.
+absl::Status ServeRemotely(const std::string& listen);
+
+// A contestant at work: its servers on a host, its clients in processes of their own on this one.
+class Contest {
+ public:
+  static absl::StatusOr<std::unique_ptr<Contest>> Start(const Contestant& contestant, ServerHost* host);
+  ~Contest();
+
+  struct Result {
+    std::vector<double> seconds;  // of each step of each client
+    double wall_seconds = 0;      // from the first client's start to the last one's end
+    double client_cpu_seconds = 0, server_cpu_seconds = 0;
+    int64_t client_faults = 0, server_faults = 0;
+    std::vector<uint64_t> versions;  // by client (StepClient::version())
+  };
+  // Every client, or those of `clients`, does so many steps, all at once.
+  absl::StatusOr<Result> Run(int steps, const std::vector<int>& clients = {});
+
+  const Contestant& contestant() const { return contestant_; }
+  absl::StatusOr<Usage> ServerUsage() { return host_->UsageOf(servers_.id); }
+  Child& client(int index) { return *clients_[index]; }
+
+ private:
+  Contest(Contestant contestant, ServerHost* host) : contestant_(std::move(contestant)), host_(host) {}
+  absl::StatusOr<Usage> ClientUsage() const;
+
+  const Contestant contestant_;
+  ServerHost* const host_;
+  ServerHost::Servers servers_;
+  std::vector<std::unique_ptr<Child>> detours_, clients_;
+};
+
+}  // namespace weir::bench

@@ -1,0 +1,232 @@
+// The command line of `weir_bench`, which `weir bench` and `./dev bench` start.
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "bench/host.h"
+#include "bench/sweep.h"
+#include "bench/targets.h"
+#include "bench/weir_contestant.h"
+#include "bench/wire_table.h"
+#include "common/exit_codes.h"
+#include "common/process.h"
+
+namespace weir::bench {
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kWireExamples = R"(Examples:
+  weir bench wire
+  weir bench wire --sizes=1KB,64MB --layouts=1x1,2x4 --optimizers=sgd,adam --json=wire.json
+Two hosts, servers on the first:
+  weir bench wire --listen=10.0.0.1:7000
+  weir bench wire --connect=10.0.0.1:7000)";
+
+int Fail(const absl::Status& status) {
+  std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
+  return status.code() == absl::StatusCode::kInvalidArgument ? kExitUsage : kExitInternal;
+}
+
+std::string CpuModel() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    if (absl::StartsWith(line, "model name")) return line.substr(line.find(": ") + 2);
+  }
+  return "";
+}
+
+json Machine() {
+  utsname system{};
+  uname(&system);
+  std::string own_congestion_control;
+  std::getline(std::ifstream("/proc/sys/net/ipv4/tcp_congestion_control"), own_congestion_control);
+  return {{"cpu", CpuModel()},
+          {"cores", std::thread::hardware_concurrency()},
+          {"kernel", std::string(system.release)},
+          {"congestion_control", own_congestion_control}};
+}
+
+absl::Status WriteJson(const std::string& path, const json& value) {
+  if (path.empty()) return absl::OkStatus();
+  std::ofstream file(path);
+  file << value.dump(2) << "\n";
+  file.close();
+  if (!file) return absl::InvalidArgumentError(absl::StrCat("--json=", path, " cannot be written"));
+  return absl::OkStatus();
+}
+
+int RunWireTable(WireTableOptions options, const std::vector<std::string>& sizes, const std::string& connect,
+                 const std::string& json_file) {
+  for (const std::string& size : sizes) {
+    const absl::StatusOr<int64_t> bytes = ParseSize(size);
+    if (!bytes.ok()) return Fail(bytes.status());
+    options.sizes.push_back(*bytes);
+  }
+  for (const std::string& layout : options.layouts) {
+    const auto shape = ParseLayout(layout);
+    if (!shape.ok()) return Fail(shape.status());
+  }
+  options.two_hosts = !connect.empty();
+  const auto host = connect.empty() ? ServerHost::Local() : ServerHost::Remote(connect);
+  if (!host.ok()) return Fail(host.status());
+  absl::StatusOr<json> table = PrintWireTable(options, host->get());
+  if (!table.ok()) return Fail(table.status());
+  (*table)["machine"] = Machine();
+  const absl::Status written = WriteJson(json_file, *table);
+  return written.ok() ? kExitOk : Fail(written);
+}
+
+std::string Show(const Target& target, double value) {
+  // Three significant digits, or the whole number.
+  const int decimals = std::abs(value) >= 100 || value == std::floor(value) ? 0
+                       : std::abs(value) >= 10                              ? 1
+                                                                            : 2;
+  char text[64];
+  std::snprintf(
+      text, sizeof text, "%.*f%s", decimals, value,
+      target.unit.empty() || target.unit == "x" ? target.unit.c_str() : (" " + target.unit).c_str());
+  return text;
+}
+
+int RunTargets(const TargetOptions& options, const std::string& json_file) {
+  for (const std::string& row : options.rows) {
+    if (std::find(kTargetRows.begin(), kTargetRows.end(), row) == kTargetRows.end()) {
+      return Fail(absl::InvalidArgumentError(
+          absl::StrCat("--rows: there is no row '", row, "', but ", absl::StrJoin(kTargetRows, ", "))));
+    }
+  }
+  const auto host = ServerHost::Local();
+  if (!host.ok()) return Fail(host.status());
+  const Report report = MeasureTargets(options, host->get());
+
+  json targets = json::array();
+  std::vector<std::string> short_of;
+  std::printf("%-10s %-100s %10s %10s\n", "row", "work", "measured", "bound");
+  for (const Target& target : report.targets) {
+    const std::string bound = (target.at_least ? ">= " : "<= ") + Show(target, target.bound);
+    const std::string value = target.status.ok() ? Show(target, target.value) : "failed";
+    std::printf("%-10s %-100s %10s %10s %s\n", target.row.c_str(), target.work.c_str(), value.c_str(),
+                bound.c_str(), target.met() ? "" : "MISSED");
+    if (!target.status.ok()) std::printf("           %s\n", std::string(target.status.message()).c_str());
+    if (!target.met()) short_of.push_back(absl::StrCat(target.row, " (", value, ", ", bound, ")"));
+    json entry = {{"row", target.row},     {"work", target.work}, {"at_least", target.at_least},
+                  {"bound", target.bound}, {"unit", target.unit}, {"met", target.met()}};
+    if (target.status.ok()) {
+      entry["value"] = target.value;
+      entry["samples"] = target.samples;
+    } else {
+      entry["error"] = std::string(target.status.message());
+    }
+    targets.push_back(std::move(entry));
+  }
+  for (const std::string& why : report.invalid) std::printf("invalid: %s\n", why.c_str());
+  const absl::Status written = WriteJson(json_file, {{"machine", Machine()},
+                                                     {"pairs", options.pairs},
+                                                     {"quick", options.quick},
+                                                     {"valid", report.invalid.empty()},
+                                                     {"invalid", report.invalid},
+                                                     {"targets", targets},
+                                                     {"details", report.details}});
+  if (!written.ok()) return Fail(written);
+  if (!report.invalid.empty()) {
+    std::printf("the run is invalid: %s\n", report.invalid.front().c_str());
+  } else if (!short_of.empty()) {
+    std::printf("short: %s\n", absl::StrJoin(short_of, "; ").c_str());
+  } else {
+    std::printf("all %zu targets are met\n", report.targets.size());
+  }
+  return report.invalid.empty() && short_of.empty() ? kExitOk : 1;
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Measures how fast weights and gradients move.", "weir bench");
+  app.footer(kWireExamples);
+  app.require_subcommand(1);
+
+  CLI::App* wire = app.add_subcommand("wire",
+                                      "A worker's step, push, apply and pull: raw sockets, plain protobuf "
+                                      "over gRPC, and Weir on each transport");
+  wire->footer(kWireExamples);
+  WireTableOptions table;
+  table.layouts = {"1x1", "2x2"};
+  table.optimizers = {"momentum"};
+  table.contestants = {"raw tcp", "protobuf", "weir tcp", "weir unix", "weir shared memory"};
+  std::vector<std::string> sizes = {"1KB", "64KB", "1MB", "16MB", "128MB"};
+  std::string listen, connect, ps_server, json_file;
+  wire->add_option("--sizes", sizes, "Bytes of weights, 1KB to 64GB")->delimiter(',')->capture_default_str();
+  wire->add_option("--layouts", table.layouts, "SERVERSxWORKERS")->delimiter(',')->capture_default_str();
+  wire->add_option("--optimizers", table.optimizers, "sgd, momentum, adam")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"sgd", "momentum", "adam"}))
+      ->capture_default_str();
+  wire->add_option("--contestants", table.contestants, absl::StrJoin(kWireContestants, ", "))
+      ->delimiter(',')
+      ->check(CLI::IsMember(kWireContestants))
+      ->capture_default_str();
+  wire->add_option("--rounds", table.rounds, "Turns of each contestant")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  wire->add_option("--turn_seconds", table.turn_seconds, "How long a turn is, about")
+      ->check(CLI::Range(0.001, 60.0))
+      ->capture_default_str();
+  CLI::Option* listen_option = wire->add_option("--listen", listen,
+                                                "Runs the servers of a --connect elsewhere. Whoever reaches "
+                                                "this address may use this host for that")
+                                   ->type_name("HOST:PORT");
+  wire->add_option("--connect", connect, "Where the servers are to run, with --listen")
+      ->type_name("HOST:PORT")
+      ->excludes(listen_option);
+  wire->add_option("--json", json_file, "Also writes the table there")->type_name("FILE");
+  wire->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
+      ->type_name("FILE");
+
+  CLI::App* targets =
+      app.add_subcommand("targets", "What the data plane is held to, for developers: ./dev bench wire");
+  TargetOptions target_options;
+  targets->group("");  // not in the help
+  targets->add_option("--rows", target_options.rows, absl::StrJoin(kTargetRows, ", "))->delimiter(',');
+  targets->add_option("--pairs", target_options.pairs, "Interleaved pairs")
+      ->check(CLI::Range(1, 1000))
+      ->capture_default_str();
+  targets->add_flag("--quick", target_options.quick,
+                    "Small and short, to see that all works; the numbers mean nothing");
+  targets->add_option("--apply_bench", target_options.apply_bench, "The program tests/bench:apply_bench")
+      ->type_name("FILE");
+  targets->add_option("--json", json_file, "Also writes all numbers there")->type_name("FILE");
+  targets->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
+      ->type_name("FILE");
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& success) {
+    app.exit(success);
+    return kExitOk;
+  } catch (const CLI::ParseError& error) {
+    std::fprintf(stderr, "error: %s\nthere is `weir bench wire`; see `weir bench wire --help`\n",
+                 error.what());
+    return kExitUsage;
+  }
+  SetPsServer(ps_server);
+  if (targets->parsed()) return RunTargets(target_options, json_file);
+  if (!listen.empty()) return Fail(ServeRemotely(listen));
+  return RunWireTable(table, sizes, connect, json_file);
+}
+
+}  // namespace
+}  // namespace weir::bench
+
+int main(int argc, char** argv) {
+  weir::KeepFreedMemory();
+  return weir::bench::Main(argc, argv);
+}

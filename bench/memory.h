@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "ps_server/optimizer/optimizer.h"
+
+namespace weir::bench {
+
+// Floats on pages of their own, huge ones where the system gives them, all faulted in. The same for every
+// contestant.
+class Tensor {
+ public:
+  Tensor(int64_t elements, float value);
+  ~Tensor();
+  Tensor(Tensor&& other) noexcept;
+  Tensor(const Tensor&) = delete;
+
+  float* data() { return data_; }
+  const float* data() const { return data_; }
+  absl::Span<const float> values() const { return absl::MakeConstSpan(data_, elements_); }
+  int64_t elements() const { return elements_; }
+  int64_t bytes() const { return elements_ * static_cast<int64_t>(sizeof(float)); }
+
+ private:
+  float* data_;
+  int64_t elements_;
+};
+
+// What a worker has: it pushes the one and pulls the other.
+struct WorkerTensors {
+  explicit WorkerTensors(int64_t elements) : gradient(elements, 1e-3f), weights(elements, 0) {}
+  Tensor gradient, weights;
+};
+
+// What of `all` one of `parts` has: [first, second).
+inline std::pair<int64_t, int64_t> PartOf(int64_t all, int64_t part, int64_t parts) {
+  return {all * part / parts, all * (part + 1) / parts};
+}
+
+// A baseline server's weights and optimizer slots in two versions, with Weir's kernels to make one out of the
+// other.
+class Parameters {
+ public:
+  // With `weights` (2 x elements floats that somebody else owns) those are the weights.
+  Parameters(const std::string& optimizer, int64_t elements, float* weights = nullptr);
+
+  // Makes elements [first, first + n) of version `1 - from` (0 or 1) out of version `from` and the gradient;
+  // returns the new weights. Thread-safe for ranges apart.
+  const float* Apply(int64_t first, int64_t n, const void* gradient, int from) const;
+  const float* weights(int version) const { return weights_[version]; }
+
+ private:
+  const Optimizer optimizer_;
+  std::vector<Tensor> memory_;
+  float* weights_[2];
+  float* slots_[2][2];  // by slot, by version
+};
+
+}  // namespace weir::bench

@@ -1,0 +1,60 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "nlohmann/json.hpp"
+
+namespace weir::bench {
+
+// JSON messages, one a line, both ways over a connected stream socket. One thread. A failed call at the other
+// end is a message {"error": "..."}, which Call() gives as a status.
+class Control {
+ public:
+  // Takes the descriptor over.
+  explicit Control(int fd) : fd_(fd) {}
+  ~Control();
+  Control(const Control&) = delete;
+
+  absl::Status Send(const nlohmann::json& message);
+  absl::StatusOr<nlohmann::json> Receive();
+  absl::StatusOr<nlohmann::json> Call(const nlohmann::json& message);
+
+ private:
+  const int fd_;
+  std::string received_;
+};
+
+// A process that runs a function and then ends. It dies with this object, and with the thread that made it.
+class Child {
+ public:
+  // Only while this process has no other thread: the child is a copy of it.
+  static absl::StatusOr<std::unique_ptr<Child>> Fork(const std::function<absl::Status(Control&)>& body);
+  ~Child();
+
+  pid_t pid() const { return pid_; }
+  Control& control() { return control_; }
+
+ private:
+  Child(pid_t pid, int fd) : pid_(pid), control_(fd) {}
+  const pid_t pid_;
+  Control control_;
+};
+
+// What a process has used since it started.
+struct Usage {
+  double cpu_seconds = 0;
+  int64_t minor_faults = 0;
+  // Now and at most, shared pages included.
+  int64_t resident_bytes = 0, peak_resident_bytes = 0;
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Usage, cpu_seconds, minor_faults, resident_bytes, peak_resident_bytes)
+absl::StatusOr<Usage> UsageOf(pid_t pid);
+
+}  // namespace weir::bench

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/contestant.h"
+#include "bench/host.h"
+
+namespace weir::bench {
+
+// Median; of an even number the upper one.
+double Median(std::vector<double> values);
+// The value below which `share` of them lie.
+double Quantile(std::vector<double> values, double share);
+
+// One contestant's turn: some steps in a row, without the first of each client, which found the caches full
+// of another's data.
+struct Turn {
+  // One client: the median. Several: the time of all, over the steps of each.
+  double step_seconds = 0;
+  // Per GB of gradients and weights together, as float32.
+  double client_cpu_per_gb = 0, server_cpu_per_gb = 0;
+  double faults_per_step = 0;
+  std::vector<double> seconds;  // of all steps of all clients
+
+  double cpu_per_gb() const { return client_cpu_per_gb + server_cpu_per_gb; }
+};
+
+struct Track {
+  Contestant contestant;
+  // Not ok: it could not take part, or had to give up; there are no turns then.
+  absl::Status status;
+  std::vector<Turn> turns;  // by round
+
+  double MedianOf(const std::function<double(const Turn&)>& value) const;
+  double step_seconds() const;
+  // Gradients and weights together, of all clients.
+  double gb_per_second() const;
+  // Of single steps, over all turns.
+  double StepQuantile(double share) const;
+};
+
+// By round: the ratio of a value of two tracks of one race that both ran.
+std::vector<double> Ratios(const Track& above, const Track& below,
+                           const std::function<double(const Turn&)>& value);
+double StepSeconds(const Turn& turn);
+
+struct RaceOptions {
+  int rounds = 7;
+  // A turn takes about so long, and at least `least_steps` steps.
+  double turn_seconds = 0.25;
+  int least_steps = 3;
+};
+
+// Lets contestants take turns, A B C A B C ..., all of them up and warm the whole time. By contestant, in
+// their order.
+std::vector<Track> Race(const std::vector<Contestant>& contestants, const RaceOptions& options,
+                        ServerHost* host);
+
+}  // namespace weir::bench

@@ -1,0 +1,315 @@
+#include "bench/raw_socket.h"
+
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "bench/memory.h"
+
+namespace weir::bench {
+namespace {
+
+constexpr char kUnix[] = "abstract:";
+// Windows start at multiples of it.
+constexpr int64_t kUnit = 4096;
+
+absl::Status SocketError(const char* what) { return absl::ErrnoToStatus(errno, what); }
+
+// A connection carries the gradient of [begin, end) and brings back the weights, in windows, from the window
+// at `start` on and round to it. Client's first bytes.
+struct Hello {
+  int64_t begin, end, start, window;
+  int64_t pull;  // 0: only a byte comes back, after the last window
+  char congestion_control[16];
+};
+
+// On both ends of a connection.
+void Tune(int fd, const std::string& congestion_control) {
+  const int yes = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
+  if (!congestion_control.empty()) {
+    setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion_control.data(), congestion_control.size());
+  }
+  // TCP finds out by itself; a Unix socket stays at 208 KiB, which costs a third of its speed.
+  int domain = 0;
+  socklen_t size = sizeof domain;
+  getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size);
+  const int buffer = 2 << 20;
+  if (domain == AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
+}
+
+// The whole of it, or false.
+bool Receive(int fd, void* to, size_t bytes) {
+  for (char* at = static_cast<char*>(to); bytes > 0;) {
+    const ssize_t n = recv(fd, at, bytes, MSG_WAITALL);
+    if (n <= 0) return false;
+    at += n;
+    bytes -= n;
+  }
+  return true;
+}
+
+bool Send(int fd, const void* from, size_t bytes) {
+  for (const char* at = static_cast<const char*>(from); bytes > 0;) {
+    const ssize_t n = send(fd, at, bytes, MSG_NOSIGNAL);
+    if (n <= 0) return false;
+    at += n;
+    bytes -= n;
+  }
+  return true;
+}
+
+class RawServer : public StepServer {
+ public:
+  RawServer(const Contestant& contestant, int64_t elements, int listener, std::string address)
+      : listener_(listener),
+        address_(std::move(address)),
+        parameters_(contestant.optimizer, elements),
+        windows_(elements / kUnit + 1) {
+    std::thread([this] {
+      while (true) {
+        const int fd = accept4(listener_, nullptr, nullptr, SOCK_CLOEXEC);
+        if (fd >= 0) std::thread([this, fd] { Serve(fd); }).detach();
+      }
+    }).detach();
+  }
+  // Ends with its process.
+  ~RawServer() override { _exit(0); }
+  std::string address() const override { return address_; }
+  pid_t pid() const override { return getpid(); }
+
+ private:
+  void Serve(int fd) {
+    Hello hello;
+    if (!Receive(fd, &hello, sizeof hello)) return;
+    Tune(fd, hello.congestion_control);
+    Tensor gradient(hello.window, 0);
+    for (int64_t first = hello.start, done = 0;;) {
+      const int64_t n = std::min(hello.window, hello.end - first);
+      if (!Receive(fd, gradient.data(), n * sizeof(float))) return;
+      Window& window = windows_[first / kUnit];
+      {
+        // Also while it is sent: another worker's gradient would change it.
+        std::lock_guard<std::mutex> lock(window.mutex);
+        const float* weights = parameters_.Apply(first, n, gradient.data(), window.version);
+        window.version = 1 - window.version;
+        if (hello.pull && !Send(fd, weights, n * sizeof(float))) return;
+      }
+      done += n;
+      if (!hello.pull && done % (hello.end - hello.begin) == 0 && !Send(fd, "", 1)) return;
+      first = first + n == hello.end ? hello.begin : first + n;
+    }
+  }
+
+  struct Window {
+    std::mutex mutex;
+    int version = 0;
+  };
+  const int listener_;
+  const std::string address_;
+  const Parameters parameters_;
+  std::deque<Window> windows_;  // by first element / kUnit
+};
+
+struct Connection {
+  int fd;
+  Hello hello;
+  const char* gradient;  // of the server's first element
+  char* weights;
+  // Of this step, in bytes, counted from `start` on.
+  int64_t sent = 0, received = 0;
+
+  int64_t to_receive() const { return hello.pull ? bytes() : 1; }
+  int64_t bytes() const { return (hello.end - hello.begin) * sizeof(float); }
+  // Where the bytes lie that come after `done`, and how many of them are in one piece.
+  std::pair<int64_t, int64_t> Piece(int64_t done) const {
+    const int64_t start = (hello.start - hello.begin) * sizeof(float);
+    const int64_t offset = (start + done) % bytes();
+    return {hello.begin * sizeof(float) + offset, std::min(bytes() - done, bytes() - offset)};
+  }
+};
+
+class RawClient : public StepClient {
+ public:
+  explicit RawClient(const Contestant& contestant) : contestant_(contestant), tensors_(contestant.elements) {}
+  ~RawClient() override {
+    for (auto& connections : threads_) {
+      for (Connection& connection : connections) close(connection.fd);
+    }
+  }
+
+  absl::Status Connect(int index, const std::vector<std::string>& addresses) {
+    for (int thread = 0; thread < contestant_.connections; ++thread) {
+      std::vector<Connection> connections;
+      for (size_t server = 0; server < addresses.size(); ++server) {
+        const auto [first, last] = PartOf(contestant_.elements, server, addresses.size());
+        const int64_t window = std::min<int64_t>(
+            std::max<int64_t>(contestant_.window_bytes / sizeof(float) / kUnit, 1) * kUnit, last - first);
+        const int64_t windows = (last - first + window - 1) / window;
+        const auto [begin, end] = PartOf(windows, thread, contestant_.connections);
+        if (begin == end) continue;
+        Connection connection{};
+        connection.hello.begin = begin * window;
+        connection.hello.end = std::min(end * window, last - first);
+        // Workers go after one another, not for the same window.
+        connection.hello.start = (begin + (end - begin) * index / contestant_.clients) * window;
+        connection.hello.window = window;
+        connection.hello.pull = contestant_.pull;
+        std::strncpy(connection.hello.congestion_control, contestant_.congestion_control.c_str(), 15);
+        connection.gradient = reinterpret_cast<const char*>(tensors_.gradient.data() + first);
+        connection.weights = reinterpret_cast<char*>(tensors_.weights.data() + first);
+        const absl::StatusOr<int> fd = Dial(addresses[server]);
+        if (!fd.ok()) return fd.status();
+        connection.fd = *fd;
+        if (!Send(connection.fd, &connection.hello, sizeof connection.hello)) return SocketError("send");
+        connections.push_back(connection);
+      }
+      // A small gradient has fewer windows than connections.
+      if (!connections.empty()) threads_.push_back(std::move(connections));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Span<const float> weights() const override { return tensors_.weights.values(); }
+  absl::Status Step() override {
+    std::vector<std::thread> others;
+    std::vector<absl::Status> statuses(threads_.size());
+    for (size_t i = 1; i < threads_.size(); ++i) {
+      others.emplace_back([this, &statuses, i] { statuses[i] = Exchange(threads_[i]); });
+    }
+    statuses[0] = Exchange(threads_[0]);
+    for (std::thread& thread : others) thread.join();
+    for (const absl::Status& status : statuses) {
+      if (!status.ok()) return status;
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::StatusOr<int> Dial(const std::string& address) const {
+    if (absl::StartsWith(address, kUnix)) {
+      const int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+      sockaddr_un to{AF_UNIX, {}};
+      const std::string name = address.substr(std::strlen(kUnix));
+      std::memcpy(to.sun_path + 1, name.data(), name.size());
+      const socklen_t size = offsetof(sockaddr_un, sun_path) + 1 + name.size();
+      Tune(fd, "");
+      if (connect(fd, reinterpret_cast<sockaddr*>(&to), size) != 0) return SocketError("connect");
+      return fd;
+    }
+    const size_t colon = address.rfind(':');
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    if (getaddrinfo(address.substr(0, colon).c_str(), address.substr(colon + 1).c_str(), &hints, &found) !=
+        0) {
+      return absl::NotFoundError(absl::StrCat(address, " does not resolve"));
+    }
+    const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    Tune(fd, contestant_.congestion_control);
+    const int rc = connect(fd, found->ai_addr, found->ai_addrlen);
+    freeaddrinfo(found);
+    if (rc != 0) return SocketError("connect");
+    return fd;
+  }
+
+  // A step on a thread's connections: sends as long as the windows in flight allow, and receives meanwhile.
+  absl::Status Exchange(std::vector<Connection>& connections) {
+    std::vector<pollfd> polls(connections.size());
+    for (Connection& c : connections) c.sent = c.received = 0;
+    while (true) {
+      bool done = true, moved = false;
+      for (size_t i = 0; i < connections.size(); ++i) {
+        Connection& c = connections[i];
+        const int64_t flight =
+            contestant_.windows_in_flight * c.hello.window * static_cast<int64_t>(sizeof(float));
+        const int64_t allowed = c.hello.pull ? std::min(c.bytes(), c.received + flight) : c.bytes();
+        polls[i] = {c.fd, POLLIN, 0};
+        if (c.sent < allowed) {
+          const auto [at, piece] = c.Piece(c.sent);
+          const ssize_t n =
+              send(c.fd, c.gradient + at, std::min(piece, allowed - c.sent), MSG_DONTWAIT | MSG_NOSIGNAL);
+          if (n < 0 && errno != EAGAIN) return SocketError("send");
+          if (n > 0) c.sent += n, moved = true;
+          if (n < 0) polls[i].events |= POLLOUT;
+        }
+        if (c.received < c.to_receive()) {
+          done = false;
+          const auto [at, piece] = c.Piece(c.received);
+          const ssize_t n = recv(c.fd, c.weights + at, std::min(piece, c.to_receive()), MSG_DONTWAIT);
+          if (n == 0) return absl::UnavailableError("the server closed the connection");
+          if (n < 0 && errno != EAGAIN) return SocketError("recv");
+          if (n > 0) c.received += n, moved = true;
+        } else {
+          polls[i].fd = -1;
+        }
+      }
+      if (done) return absl::OkStatus();
+      if (!moved) poll(polls.data(), polls.size(), -1);
+    }
+  }
+
+  const Contestant contestant_;
+  WorkerTensors tensors_;
+  std::vector<std::vector<Connection>> threads_;  // each thread has a connection to every server
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<StepServer>> StartRawServer(const Contestant& contestant, int index,
+                                                           const std::string& host) {
+  const auto [first, last] = PartOf(contestant.elements, index, contestant.servers);
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  int listener;
+  if (contestant.transport == "unix") {
+    listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    // The kernel chooses an abstract name.
+    const sockaddr_un any{AF_UNIX, {}};
+    if (bind(listener, reinterpret_cast<const sockaddr*>(&any), sizeof any.sun_family) != 0)
+      return SocketError("bind");
+  } else {
+    addrinfo hints{}, *found = nullptr;
+    hints.ai_socktype = SOCK_STREAM;
+    hints.ai_flags = AI_PASSIVE;
+    if (getaddrinfo(host.c_str(), "0", &hints, &found) != 0) {
+      return absl::NotFoundError(absl::StrCat(host, " does not resolve"));
+    }
+    listener = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    const int rc = bind(listener, found->ai_addr, found->ai_addrlen);
+    freeaddrinfo(found);
+    if (rc != 0) return SocketError("bind");
+  }
+  if (listen(listener, 64) != 0) return SocketError("listen");
+  getsockname(listener, reinterpret_cast<sockaddr*>(&bound), &size);
+  std::string address;
+  if (contestant.transport == "unix") {
+    const auto* name = reinterpret_cast<const sockaddr_un*>(&bound);
+    address = kUnix + std::string(name->sun_path + 1, size - offsetof(sockaddr_un, sun_path) - 1);
+  } else {
+    // The port lies at the same place for IPv4 and IPv6.
+    address = absl::StrCat(host, ":", ntohs(reinterpret_cast<const sockaddr_in*>(&bound)->sin_port));
+  }
+  return std::make_unique<RawServer>(contestant, last - first, listener, address);
+}
+
+absl::StatusOr<std::unique_ptr<StepClient>> ConnectRawClient(const Contestant& contestant, int index,
+                                                             const std::vector<std::string>& addresses) {
+  auto client = std::make_unique<RawClient>(contestant);
+  const absl::Status status = client->Connect(index, addresses);
+  if (!status.ok()) return status;
+  return client;
+}
+
+}  // namespace weir::bench

@@ -1,0 +1,40 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "bench/contestant.h"
+#include "bench/host.h"
+
+namespace weir::bench {
+
+// A raw socket loop's settings and what a step takes with them.
+struct RawSetting {
+  int64_t window_bytes = 0;
+  int connections = 1;
+  std::string congestion_control;  // "": the system's own
+  double step_seconds = 0;
+  double refined_step_seconds = 0;  // 0: it was not among the best, which are measured again
+};
+NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(RawSetting, window_bytes, connections, congestion_control, step_seconds,
+                                   refined_step_seconds)
+
+struct SweepResult {
+  std::vector<RawSetting> tried;
+  RawSetting best;
+};
+
+// Finds the setting with which `raw`, a contestant of that kind, is fastest: tries windows x connections x
+// congestion controls, then the best few again, taking turns of about so many
+// seconds.
+absl::StatusOr<SweepResult> Sweep(const Contestant& raw, double turn_seconds, ServerHost* host);
+Contestant WithSetting(Contestant raw, const RawSetting& setting);
+
+// Of this process's user: "" (the system's), then what TCP_CONGESTION takes of cubic, reno and bbr.
+std::vector<std::string> CongestionControls();
+
+// GB/s of one thread's memcpy of 64 MB.
+double MemcpySpeed();
+
+}  // namespace weir::bench

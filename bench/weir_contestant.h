@@ -1,0 +1,19 @@
+#pragma once
+
+#include "bench/contestant.h"
+
+namespace weir::bench {
+
+// A contestant of this kind. `config`: members of the job's config, as JSON.
+Contestant Weir(const std::string& name, const std::string& config);
+
+// Weir as users have it: the program ps_server, and the client library.
+//
+// Where the program is, "" for: beside this one. Before the first server is started.
+void SetPsServer(const std::string& path);
+absl::StatusOr<std::unique_ptr<StepServer>> StartWeirServer(const Contestant& contestant, int index,
+                                                            const std::string& host);
+absl::StatusOr<std::unique_ptr<StepClient>> ConnectWeirClient(const Contestant& contestant, int index,
+                                                              const std::vector<std::string>& addresses);
+
+}  // namespace weir::bench

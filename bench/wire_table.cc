@@ -1,0 +1,167 @@
+#include "bench/wire_table.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <tuple>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "bench/race.h"
+#include "bench/sweep.h"
+#include "bench/weir_contestant.h"
+#include "common/status_macros.h"
+
+namespace weir::bench {
+namespace {
+
+using nlohmann::json;
+
+// The one that all others are held against.
+const char kLimit[] = "raw tcp";
+
+Contestant Make(const std::string& name, const RawSetting& setting) {
+  Contestant contestant;
+  contestant.name = name;
+  if (name == "weir tcp") return Weir(name, R"({"wire": {"transport": "tcp"}})");
+  if (name == "weir tcp bf16") return Weir(name, R"({"wire": {"transport": "tcp", "dtype": "bf16"}})");
+  if (name == "weir unix") return Weir(name, R"({"wire": {"transport": "unix"}})");
+  if (name == "weir shared memory") return Weir(name, R"({"wire": {"transport": "shared_memory"}})");
+  contestant.kind = name == "protobuf" ? "protobuf" : name == "ring" ? "ring" : "raw";
+  if (name == "ring") contestant.window_bytes = 256 << 10, contestant.windows_in_flight = 8;
+  if (name == kLimit) return WithSetting(contestant, setting);
+  if (name == "raw unix") contestant.transport = "unix";
+  return contestant;
+}
+
+bool NeedsOneHost(const std::string& name) {
+  return name == "raw unix" || name == "ring" || name == "weir unix" || name == "weir shared memory";
+}
+
+json Cell(const Track& track, const Track& limit) {
+  json cell = {{"contestant", track.contestant.name},
+               {"bytes", track.contestant.elements * sizeof(float)},
+               {"servers", track.contestant.servers},
+               {"workers", track.contestant.clients},
+               {"optimizer", track.contestant.optimizer}};
+  if (!track.status.ok()) {
+    cell["error"] = std::string(track.status.message());
+    return cell;
+  }
+  cell["gb_per_second"] = track.gb_per_second();
+  cell["p50_seconds"] = track.StepQuantile(0.5);
+  cell["p99_seconds"] = track.StepQuantile(0.99);
+  cell["client_cpu_seconds_per_gb"] = track.MedianOf([](const Turn& t) { return t.client_cpu_per_gb; });
+  cell["server_cpu_seconds_per_gb"] = track.MedianOf([](const Turn& t) { return t.server_cpu_per_gb; });
+  if (limit.status.ok()) cell["of_limit"] = Median(Ratios(limit, track, StepSeconds));
+  return cell;
+}
+
+void PrintCell(const json& cell) {
+  const std::string layout = absl::StrCat(cell["servers"].get<int>(), "x", cell["workers"].get<int>());
+  std::printf("%8s %6s %-9s %-19s ", FormatSize(cell["bytes"]).c_str(), layout.c_str(),
+              cell["optimizer"].get<std::string>().c_str(), cell["contestant"].get<std::string>().c_str());
+  if (cell.contains("error")) {
+    std::printf("%s\n", cell["error"].get<std::string>().c_str());
+  } else {
+    std::printf("%8.3f %9.3f %9.3f %11.4f %11.4f ", cell["gb_per_second"].get<double>(),
+                cell["p50_seconds"].get<double>() * 1e3, cell["p99_seconds"].get<double>() * 1e3,
+                cell["client_cpu_seconds_per_gb"].get<double>(),
+                cell["server_cpu_seconds_per_gb"].get<double>());
+    const std::string of_limit =
+        cell.contains("of_limit") ? absl::StrFormat("%.2f", cell["of_limit"].get<double>()) : "";
+    std::printf("%8s\n", of_limit.c_str());
+  }
+  std::fflush(stdout);
+}
+
+}  // namespace
+
+const std::vector<std::string> kWireContestants = {"raw tcp",   "raw unix",          "ring",
+                                                   "protobuf",  "weir tcp",          "weir tcp bf16",
+                                                   "weir unix", "weir shared memory"};
+
+absl::StatusOr<int64_t> ParseSize(const std::string& text) {
+  for (const auto& [unit, factor] :
+       {std::pair{"KB", int64_t{1} << 10}, {"MB", int64_t{1} << 20}, {"GB", int64_t{1} << 30}}) {
+    int64_t number;
+    const size_t digits = text.size() < 2 ? 0 : text.size() - 2;
+    if (text.substr(digits) == unit && absl::SimpleAtoi(text.substr(0, digits), &number) && number >= 1 &&
+        number <= (int64_t{64} << 30) / factor) {
+      return number * factor;
+    }
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", text, "' is not a size from 1KB to 64GB, such as 64KB, 16MB or 1GB"));
+}
+
+std::string FormatSize(int64_t bytes) {
+  if (bytes % (1 << 30) == 0) return absl::StrCat(bytes >> 30, "GB");
+  if (bytes % (1 << 20) == 0) return absl::StrCat(bytes >> 20, "MB");
+  return absl::StrCat(bytes >> 10, "KB");
+}
+
+absl::StatusOr<std::pair<int, int>> ParseLayout(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, 'x');
+  int servers, workers;
+  if (parts.size() == 2 && absl::SimpleAtoi(parts[0], &servers) && absl::SimpleAtoi(parts[1], &workers) &&
+      servers >= 1 && servers <= 64 && workers >= 1 && workers <= 64) {
+    return std::pair{servers, workers};
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("'", text, "' is not a layout: SERVERSxWORKERS, each from 1 to 64, such as 2x4"));
+}
+
+absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost* host) {
+  SweepResult sweep;
+  const auto is_raw = [](const std::string& name) { return absl::StartsWith(name, "raw"); };
+  if (std::any_of(options.contestants.begin(), options.contestants.end(), is_raw)) {
+    // One that takes some time, but not all of it.
+    Contestant sweeper;
+    sweeper.kind = "raw";
+    sweeper.elements =
+        std::min<int64_t>(*std::max_element(options.sizes.begin(), options.sizes.end()), 64 << 20) /
+        static_cast<int64_t>(sizeof(float));
+    std::printf("looking for the raw socket loop's best setting ...\n");
+    std::fflush(stdout);
+    WEIR_ASSIGN_OR_RETURN(sweep, Sweep(sweeper, 0.4 * options.turn_seconds, host));
+    std::printf(
+        "windows of %s, connections: %d, congestion control: %s\n\n",
+        FormatSize(sweep.best.window_bytes).c_str(), sweep.best.connections,
+        sweep.best.congestion_control.empty() ? "the system's" : sweep.best.congestion_control.c_str());
+  }
+  json result = {{"memcpy_gb_per_second", MemcpySpeed()},
+                 {"sweep", {{"tried", sweep.tried}, {"used", sweep.best}}}};
+  std::printf("%8s %6s %-9s %-19s %8s %9s %9s %11s %11s %8s\n", "size", "layout", "optimizer", "", "GB/s",
+              "p50 ms", "p99 ms", "client s/GB", "server s/GB", "of limit");
+  json& cells = result["cells"] = json::array();
+  for (int64_t bytes : options.sizes) {
+    for (const std::string& layout : options.layouts) {
+      WEIR_ASSIGN_OR_RETURN(const auto shape, ParseLayout(layout));
+      for (const std::string& optimizer : options.optimizers) {
+        std::vector<Contestant> contestants;
+        for (const std::string& name : options.contestants) {
+          if (options.two_hosts && NeedsOneHost(name)) continue;
+          if (name == "ring" && shape != std::pair{1, 1}) continue;
+          Contestant& contestant = contestants.emplace_back(Make(name, sweep.best));
+          contestant.elements = bytes / static_cast<int64_t>(sizeof(float));
+          contestant.optimizer = optimizer;
+          std::tie(contestant.servers, contestant.clients) = shape;
+        }
+        const std::vector<Track> tracks = Race(contestants, {options.rounds, options.turn_seconds, 3}, host);
+        // Without a limit among them nothing is held against it.
+        Track limit;
+        limit.status = absl::NotFoundError("no limit");
+        for (const Track& track : tracks) {
+          if (track.contestant.name == kLimit) limit = track;
+        }
+        for (const Track& track : tracks) PrintCell(cells.emplace_back(Cell(track, limit)));
+      }
+    }
+  }
+  return result;
+}
+
+}  // namespace weir::bench

@@ -1,0 +1,36 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "bench/host.h"
+#include "nlohmann/json.hpp"
+
+namespace weir::bench {
+
+// `weir bench wire`: what a network and its hosts give, in every form, over sizes, layouts and optimizers.
+struct WireTableOptions {
+  std::vector<int64_t> sizes;        // bytes of weights
+  std::vector<std::string> layouts;  // "2x4": servers x workers
+  std::vector<std::string> optimizers;
+  std::vector<std::string>
+      contestants;  // of kWireContestants; those that need one host are left out with two
+  int rounds = 5;
+  double turn_seconds = 0.25;
+  bool two_hosts = false;
+};
+extern const std::vector<std::string> kWireContestants;
+
+// "1KB", "64KB", "1GB": a power of 1024 times a number. InvalidArgument says what is allowed.
+absl::StatusOr<int64_t> ParseSize(const std::string& text);
+std::string FormatSize(int64_t bytes);
+// "2x4" -> {2, 4}.
+absl::StatusOr<std::pair<int, int>> ParseLayout(const std::string& text);
+
+// Prints the table as it grows. Returns it as JSON. What cannot run has its error in its line.
+absl::StatusOr<nlohmann::json> PrintWireTable(const WireTableOptions& options, ServerHost* host);
+
+}  // namespace weir::bench

@@ -1,0 +1,29 @@
+#include "cli/bench.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+
+#include "absl/status/statusor.h"
+#include "cli/installation.h"
+#include "common/exit_codes.h"
+
+namespace weir {
+
+int RunBench(const std::vector<std::string>& args) {
+  const absl::StatusOr<std::string> program = FindProgram("bench", "weir_bench");
+  if (!program.ok()) {
+    std::fprintf(stderr, "error: %s\n", std::string(program.status().message()).c_str());
+    return kExitInternal;
+  }
+  std::vector<char*> argv = {const_cast<char*>(program->c_str())};
+  for (const std::string& arg : args) argv.push_back(const_cast<char*>(arg.c_str()));
+  argv.push_back(nullptr);
+  execv(program->c_str(), argv.data());
+  std::fprintf(stderr, "error: %s cannot be run: %s\n", program->c_str(), std::strerror(errno));
+  return kExitInternal;
+}
+
+}  // namespace weir

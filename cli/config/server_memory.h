@@ -1,0 +1,17 @@
+#pragma once
+
+#include <string>
+
+#include "proto/job_config.pb.h"
+
+namespace weir {
+
+// How much memory a server of the job needs, in words: docs/memory.md with this config's numbers. In
+// multiples of W, the bytes of the server's weights, which only the data's shape decides. One line, without
+// its end.
+std::string DescribeServerMemory(const v1::JobConfig& config);
+
+// Values that the optimizer keeps per weight.
+int OptimizerSlots(v1::OptimizerConfig::Kind kind);
+
+}  // namespace weir

@@ -1,0 +1,119 @@
+// `weir bench` as a process, with the numbers left out of account.
+#include <chrono>
+#include <cstdlib>
+#include <fstream>
+#include <future>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "common/subprocess.h"
+#include "nlohmann/json.hpp"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+using nlohmann::json;
+
+constexpr std::chrono::seconds kLimit{120};
+
+std::string File(const std::string& name) { return std::string(std::getenv("TEST_TMPDIR")) + "/" + name; }
+
+CommandResult Run(std::vector<std::string> args) {
+  Subprocess::Options options;
+  options.args = std::move(args);
+  options.environment["TMPDIR"] = std::getenv("TEST_TMPDIR");
+  const auto result = RunCommand(std::move(options), kLimit);
+  INFO(result.status());
+  REQUIRE(result.ok());
+  return *result;
+}
+
+std::set<std::string> CheckCells(const json& table) {
+  CHECK(table["memcpy_gb_per_second"] > 0);
+  CHECK_FALSE(table["machine"]["cpu"].get<std::string>().empty());
+  std::set<std::string> contestants;
+  for (const json& cell : table["cells"]) {
+    INFO(cell.dump());
+    contestants.insert(cell["contestant"].get<std::string>());
+    REQUIRE_FALSE(cell.contains("error"));
+    CHECK(cell["gb_per_second"] > 0);
+    CHECK(cell["p50_seconds"] <= cell["p99_seconds"]);
+    CHECK(cell["client_cpu_seconds_per_gb"] > 0);
+    CHECK(cell["server_cpu_seconds_per_gb"] > 0);
+    CHECK(cell["of_limit"] > 0);
+  }
+  return contestants;
+}
+
+TEST_CASE("weir bench wire measures every form and writes its table") {
+  const std::string file = File("wire.json");
+  const CommandResult result =
+      Run({"cli/weir", "bench", "wire", "--sizes=1KB,256KB", "--layouts=1x1,2x2", "--optimizers=adam",
+           "--rounds=1", "--turn_seconds=0.002", "--json=" + file});
+  INFO(result.output);
+  REQUIRE(result.exit.ok());
+  CHECK_THAT(result.output, Contains("256KB    2x2 adam      weir shared memory"));
+  const json table = json::parse(std::ifstream(file));
+  CHECK(table["cells"].size() == 2 * 2 * 5);
+  CHECK(CheckCells(table) ==
+        std::set<std::string>{"raw tcp", "protobuf", "weir tcp", "weir unix", "weir shared memory"});
+}
+
+TEST_CASE("weir bench wire between two hosts") {
+  std::promise<std::string> listening;
+  Subprocess::Options options;
+  options.args = {"bench/weir_bench", "wire", "--listen=127.0.0.1:0", "--ps_server=ps_server/ps_server"};
+  options.environment["TMPDIR"] = std::getenv("TEST_TMPDIR");
+  options.on_line = [&listening, told = false](absl::string_view line) mutable {
+    const absl::string_view start = "listening at ";
+    if (told || line.substr(0, start.size()) != start) return;
+    told = true;
+    listening.set_value(std::string(line.substr(start.size())));
+  };
+  auto address = listening.get_future();
+  const auto servers = Subprocess::Start(std::move(options));
+  REQUIRE(servers.ok());
+  REQUIRE(address.wait_for(kLimit) == std::future_status::ready);
+  const std::string file = File("two_hosts.json");
+  const CommandResult result = Run({"bench/weir_bench", "wire", "--connect=" + address.get(), "--sizes=64KB",
+                                    "--layouts=1x1", "--rounds=1", "--turn_seconds=0.002", "--json=" + file});
+  INFO(result.output);
+  REQUIRE(result.exit.ok());
+  // What shares memory is left out.
+  CHECK(CheckCells(json::parse(std::ifstream(file))) ==
+        std::set<std::string>{"raw tcp", "protobuf", "weir tcp"});
+}
+
+TEST_CASE("nobody listens") {
+  const CommandResult result = Run({"bench/weir_bench", "wire", "--connect=127.0.0.1:1"});
+  CHECK(result.exit.status() == 70);
+  CHECK_THAT(result.output, Contains("--listen=HOST:PORT") && Contains("127.0.0.1:1"));
+}
+
+TEST_CASE("the targets end with a line that names what fell short, and exit accordingly") {
+  const std::string file = File("targets.json");
+  const CommandResult result =
+      Run({"bench/weir_bench", "targets", "--quick", "--pairs=2", "--rows=1kb,stragglers", "--json=" + file});
+  INFO(result.output);
+  const json report = json::parse(std::ifstream(file));
+  REQUIRE(report["targets"].size() == 4);
+  bool all_met = true;
+  for (const json& target : report["targets"]) {
+    INFO(target.dump());
+    REQUIRE(target.contains("value"));
+    all_met = all_met && target["met"].get<bool>();
+  }
+  CHECK(result.exit.status() == (all_met ? 0 : 1));
+  const std::string last = result.output.substr(result.output.rfind('\n', result.output.size() - 2) + 1);
+  CHECK_THAT(last, Contains(all_met ? "all 4 targets are met" : "short: "));
+
+  const CommandResult unknown = Run({"bench/weir_bench", "targets", "--rows=speed"});
+  CHECK(unknown.exit.status() == 64);
+  CHECK_THAT(unknown.output, Contains("speed") && Contains("protobuf"));
+}
+
+}  // namespace
+}  // namespace weir

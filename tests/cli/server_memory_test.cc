@@ -1,0 +1,68 @@
+#include "cli/config/server_memory.h"
+
+#include "catch2/catch.hpp"
+#include "ps_server/optimizer/kernels.h"
+#include "ps_server/optimizer/optimizer.h"
+
+namespace weir {
+namespace {
+
+constexpr char kHead[] = "memory of a server, W = bytes of its weights: ";
+constexpr char kOld[] = " + at most 2 W (old versions that slow readers hold)";
+
+TEST_CASE("Server memory: slots are those of the optimizer itself") {
+  using Config = v1::OptimizerConfig;
+  for (int kind = Config::Kind_MIN; kind <= Config::Kind_MAX; ++kind) {
+    if (!Config::Kind_IsValid(kind) || kind == Config::KIND_UNSPECIFIED) continue;
+    Config config;
+    config.set_type(static_cast<Config::Kind>(kind));
+    CHECK(OptimizerSlots(config.type()) ==
+          static_cast<int>(Optimizer::Create(config, BestKernels())->slots().size()));
+  }
+}
+
+TEST_CASE("Server memory: sync") {
+  v1::JobConfig config;
+  CHECK(DescribeServerMemory(config) ==
+        kHead + std::string("1 W (weights and 0 slots) + W for each worker (the parts of a step)") + kOld +
+            " + 2 MiB for each worker (chunks on their way)");
+  config.mutable_cluster()->set_workers(4);
+  config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_ADAM);
+  CHECK(DescribeServerMemory(config) ==
+        kHead + std::string("3 W (weights and 2 slots) + 4 W (the parts of a step)") + kOld +
+            " + 8 MiB (chunks on their way)");
+  config.mutable_consistency()->set_parts(6);
+  config.mutable_wire()->set_chunk_kib(256);
+  config.mutable_wire()->set_chunks_in_flight(1);
+  config.mutable_cluster()->set_workers(3);
+  CHECK(DescribeServerMemory(config) ==
+        kHead + std::string("3 W (weights and 2 slots) + 6 W (the parts of a step)") + kOld +
+            " + 0.75 MiB (chunks on their way)");
+}
+
+TEST_CASE("Server memory: applied on arrival") {
+  v1::JobConfig config;
+  config.mutable_consistency()->set_mode(v1::ConsistencyConfig::MODE_ASYNC);
+  config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_MOMENTUM);
+  CHECK(DescribeServerMemory(config) ==
+        kHead +
+            std::string("4 W (weights and 1 slot, twice: streamed) + at most W for each further worker "
+                        "(gradients that are arriving)") +
+            kOld + " + 2 MiB for each worker (chunks on their way)");
+  config.mutable_cluster()->set_workers(1);
+  CHECK(DescribeServerMemory(config) == kHead + std::string("4 W (weights and 1 slot, twice: streamed)") +
+                                            kOld + " + 2 MiB (chunks on their way)");
+  config.mutable_cluster()->set_workers(3);
+  CHECK(DescribeServerMemory(config) ==
+        kHead +
+            std::string(
+                "4 W (weights and 1 slot, twice: streamed) + at most 2 W (gradients that are arriving)") +
+            kOld + " + 6 MiB (chunks on their way)");
+  config.mutable_server()->set_apply(v1::ServerConfig::APPLY_STAGED);
+  CHECK(DescribeServerMemory(config) ==
+        kHead + std::string("2 W (weights and 1 slot) + at most 3 W (gradients that are arriving)") + kOld +
+            " + 6 MiB (chunks on their way)");
+}
+
+}  // namespace
+}  // namespace weir
