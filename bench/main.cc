@@ -171,9 +171,10 @@ int Main(int argc, char** argv) {
       ->delimiter(',')
       ->check(CLI::IsMember({"sgd", "momentum", "adam"}))
       ->capture_default_str();
-  wire->add_option("--contestants", table.contestants, absl::StrJoin(kWireContestants, ", "))
+  wire->add_option("--contestants", table.contestants,
+                   absl::StrCat(absl::StrJoin(kWireContestants, ", "),
+                                "; Weir's may bring settings of the job: 'weir tcp wire.chunk_kib=512'"))
       ->delimiter(',')
-      ->check(CLI::IsMember(kWireContestants))
       ->capture_default_str();
   wire->add_option("--rounds", table.rounds, "Turns of each contestant")
       ->check(CLI::Range(1, 1000))

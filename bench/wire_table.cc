@@ -8,6 +8,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 #include "bench/race.h"
 #include "bench/sweep.h"
@@ -33,6 +35,37 @@ Contestant Make(const std::string& name, const RawSetting& setting) {
   if (name == "ring") contestant.window_bytes = 256 << 10, contestant.windows_in_flight = 8;
   if (name == kLimit) return WithSetting(contestant, setting);
   if (name == "raw unix") contestant.transport = "unix";
+  return contestant;
+}
+
+// "weir tcp wire.chunk_kib=512": a contestant, and what its job's config has besides.
+absl::StatusOr<Contestant> MakeWithSettings(const std::string& text, const RawSetting& setting) {
+  std::vector<std::string> words;
+  json settings = json::object();
+  for (const std::string& word : std::vector<std::string>(absl::StrSplit(text, ' ', absl::SkipEmpty()))) {
+    const size_t equals = word.find('=');
+    if (equals == std::string::npos) {
+      words.push_back(word);
+      continue;
+    }
+    json value = json::parse(word.substr(equals + 1), nullptr, /*allow_exceptions=*/false);
+    if (value.is_discarded()) value = word.substr(equals + 1);
+    settings[json::json_pointer("/" + absl::StrReplaceAll(word.substr(0, equals), {{".", "/"}}))] = value;
+  }
+  const std::string name = absl::StrJoin(words, " ");
+  if (std::find(kWireContestants.begin(), kWireContestants.end(), name) == kWireContestants.end()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("'", name, "' is no contestant; there are: ", absl::StrJoin(kWireContestants, ", ")));
+  }
+  Contestant contestant = Make(name, setting);
+  if (settings.empty()) return contestant;
+  if (contestant.kind != "weir") {
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "': only Weir takes settings"));
+  }
+  json config = json::parse(contestant.config);
+  config.merge_patch(settings);
+  contestant.config = config.dump();
+  contestant.name = text;
   return contestant;
 }
 
@@ -145,10 +178,11 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
         for (const std::string& name : options.contestants) {
           if (options.two_hosts && NeedsOneHost(name)) continue;
           if (name == "ring" && shape != std::pair{1, 1}) continue;
-          Contestant& contestant = contestants.emplace_back(Make(name, sweep.best));
+          WEIR_ASSIGN_OR_RETURN(Contestant contestant, MakeWithSettings(name, sweep.best));
           contestant.elements = bytes / static_cast<int64_t>(sizeof(float));
           contestant.optimizer = optimizer;
           std::tie(contestant.servers, contestant.clients) = shape;
+          contestants.push_back(std::move(contestant));
         }
         const std::vector<Track> tracks = Race(contestants, {options.rounds, options.turn_seconds, 3}, host);
         // Without a limit among them nothing is held against it.
