@@ -205,11 +205,14 @@ absl::Status GrpcExchangeStream::TakeReply() {
     open->credit += credit;
     if (shared) ++released_;
     if (exchange->push_answered()) open->sending = false;
-    if (slots_owner_ == id && (exchange->push_answered() || shard_ended_it)) slots_owner_ = 0;
-    if (!taken.ok() || *taken != GrpcExchange::Progress::kOpen) {
+    const bool over = !taken.ok() || *taken != GrpcExchange::Progress::kOpen;
+    // By what it has broken, the shard may wait for more of it, and read what is in the slots.
+    const bool unclear = !taken.ok() && !shard_ended_it &&
+                         (open->sending || (slots_owner_ == id && !exchange->push_answered()));
+    if (slots_owner_ == id && (over || exchange->push_answered())) slots_owner_ = 0;
+    if (over) {
       ended = std::move(open->ended);
-      // By what it has broken, the shard may wait for more of it.
-      if (!taken.ok() && !shard_ended_it && open->sending) Restart();
+      if (unclear) Restart();
       open_.erase(open);
     }
     Write();

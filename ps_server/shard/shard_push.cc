@@ -1,0 +1,287 @@
+// The part of Shard that takes pushes: when one may arrive and how, and what becomes of it.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "ps_server/shard/shard.h"
+
+namespace weir {
+namespace {
+
+PushKey KeyOf(const v1::PushRequest& header) {
+  return {header.caller().worker(), header.clock(), header.part()};
+}
+
+}  // namespace
+
+absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
+  if (store_ == nullptr) return absl::UnavailableError("this shard has no model yet");
+  if (header.caller().model_hash() != model_hash_) {
+    return absl::InvalidArgumentError("the push is for another model than this job's (model_hash differs)");
+  }
+  if (static_cast<int64_t>(header.elements()) != store_->elements()) {
+    return absl::InvalidArgumentError(absl::StrCat("elements: the push has ", header.elements(),
+                                                   " values; this shard has ", store_->elements()));
+  }
+  if (header.examples() == 0) return absl::InvalidArgumentError("examples: must be at least 1");
+  if (!v1::Dtype_IsValid(header.dtype())) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("dtype: ", static_cast<int>(header.dtype()), " is none that this server knows"));
+  }
+  return absl::OkStatus();
+}
+
+absl::optional<absl::StatusOr<v1::PushReply>> Shard::Judge(const v1::PushRequest& header) {
+  if (sync()) {
+    const uint64_t batch = header.clock() * install_.parts() + header.part();
+    const uint64_t first = batch * options_.config.data().batch_size();
+    const uint64_t examples =
+        std::min<uint64_t>(options_.config.data().batch_size(), install_.total_examples() - first);
+    if (header.batch_plus_one() != batch + 1 || header.examples() != examples) {
+      return absl::StatusOr<v1::PushReply>(absl::InvalidArgumentError(
+          absl::StrCat("part ", header.part(), " of step ", header.clock(), " is batch ", batch, " of ",
+                       examples, " examples; got batch ", static_cast<int64_t>(header.batch_plus_one()) - 1,
+                       " of ", header.examples())));
+    }
+    if (header.base().incarnation() == options_.incarnation && header.base().count() == header.clock())
+      return {};
+    return absl::StatusOr<v1::PushReply>(NewReply(
+        v1::STALE_VERSION, absl::StrCat("a part of step ", header.clock(), " must be computed from version ",
+                                        header.clock(), " of incarnation ", options_.incarnation)));
+  }
+  if (header.base().incarnation() != options_.incarnation) {
+    return absl::StatusOr<v1::PushReply>(NewReply(
+        v1::STALE_VERSION,
+        absl::StrCat("the gradient was computed from a version of incarnation ", header.base().incarnation(),
+                     " of this shard, which is now incarnation ", options_.incarnation)));
+  }
+  if (header.base().count() > store_->count()) {
+    return absl::StatusOr<v1::PushReply>(absl::InvalidArgumentError(
+        absl::StrCat("base: version ", header.base().count(), " is yet to come; the shard is at version ",
+                     store_->count())));
+  }
+  if (header.batch_plus_one() > 0 && batches_.Contains(header.batch_plus_one() - 1)) {
+    ++counters_.pushes_refused;
+    return absl::StatusOr<v1::PushReply>(Complete(
+        header, NewReply(v1::DUPLICATE_BATCH,
+                         absl::StrCat("batch ", header.batch_plus_one() - 1, " was applied before"))));
+  }
+  return {};
+}
+
+void Shard::HandleBegin(HeldPush push) {
+  const v1::PushRequest& header = push.header;
+  if (over_) return push.done(NewReply(v1::JOB_OVER, failure_));
+  if (absl::Status status = CheckHeader(header); !status.ok()) return push.done(status);
+  switch (Check(header.caller())) {
+    case CallerCheck::kUnknownYet:
+      return push.done(absl::UnavailableError("this shard does not know the caller's membership epoch yet"));
+    case CallerCheck::kFenced:
+      return push.done(NewReply(v1::FENCED, Fenced(header.caller())));
+    case CallerCheck::kLive:
+      break;
+  }
+  switch (policy_->OnPush(KeyOf(header))) {
+    case PushDecision::kApply:
+    case PushDecision::kStage: {
+      if (auto answer = Judge(header); answer.has_value()) {
+        push.done(answer->ok() ? absl::StatusOr<PushBegin>(**std::move(answer)) : answer->status());
+        return Wake();
+      }
+      std::unique_ptr<PushArrival> arrival = Arrive(header);
+      if (arrival == nullptr) break;
+      return push.done(std::move(arrival));
+    }
+    case PushDecision::kRepeat:
+      return RepeatPush(
+          push.session, header, [done = std::move(push.done)](absl::StatusOr<PushAnswer> answer) {
+            done(answer.ok() ? absl::StatusOr<PushBegin>(std::move(answer->reply)) : answer.status());
+          });
+    case PushDecision::kHold:
+      break;
+    case PushDecision::kInvalid:
+      return push.done(absl::InvalidArgumentError(absl::StrCat(
+          "no push of worker ", header.caller().worker(), " can come with clock ", header.clock(),
+          " and part ", header.part(), " while this shard is at version ", store_->count())));
+  }
+  held_.push_back(std::move(push));
+}
+
+std::unique_ptr<PushArrival> Shard::Arrive(v1::PushRequest header) {
+  const PushKey key = KeyOf(header);
+  // Twice: a connection may have broken, and its other end not yet know.
+  constexpr size_t kAtOnce = 2;
+  auto& same = arriving_[{key.worker, key.clock, key.part}];
+  same.erase(std::remove_if(same.begin(), same.end(), [](const auto& arrival) { return arrival.expired(); }),
+             same.end());
+  if (same.size() >= kAtOnce) return nullptr;
+  auto presence = std::make_shared<const char>();
+  same.push_back(presence);
+
+  const MemberState& member = members_.at(key.worker);
+  std::shared_ptr<VersionBuilder> builder;
+  if (!sync() && options_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED &&
+      member.overtaken != key.clock) {
+    builder = store_->Build();
+  }
+  Slab gradient;
+  if (builder == nullptr) {
+    gradient = store_->TakeSlab();
+  } else {
+    streamed_ = key;
+  }
+  return std::make_unique<PushArrival>(std::move(header), kernels(), std::move(builder), std::move(gradient),
+                                       std::move(presence));
+}
+
+bool Shard::AnswersAfter(const v1::PushRequest& push) const {
+  if (sync()) return false;
+  const uint32_t worker = push.caller().worker();
+  const std::vector<uint32_t> awaited = policy_->WaitingFor(worker, push.clock() + 1);
+  return std::all_of(awaited.begin(), awaited.end(), [worker](uint32_t other) { return other == worker; });
+}
+
+void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited) {
+  const v1::PushRequest& header = arrival->header();
+  const auto forget = [&] { arriving_.erase({header.caller().worker(), header.clock(), header.part()}); };
+  if (over_) return done(PushAnswer{NewReply(v1::JOB_OVER, failure_), {}, nullptr});
+  // Again: much may have happened while it arrived.
+  if (Check(header.caller()) != CallerCheck::kLive) {
+    return done(PushAnswer{NewReply(v1::FENCED, Fenced(header.caller())), {}, nullptr});
+  }
+  const PushDecision decision = policy_->OnPush(KeyOf(header));
+  if (decision == PushDecision::kRepeat) return RepeatPush(session, header, std::move(done));
+  if (decision != PushDecision::kApply && decision != PushDecision::kStage) {
+    return done(absl::UnavailableError(absl::StrCat("the push at clock ", header.clock(),
+                                                    " has lost its turn while it arrived; send it again")));
+  }
+  if (auto answer = Judge(header); answer.has_value()) {
+    forget();
+    done(answer->ok() ? absl::StatusOr<PushAnswer>(PushAnswer{**std::move(answer), {}, nullptr})
+                      : answer->status());
+    return Wake();
+  }
+  if (decision == PushDecision::kStage) {
+    forget();
+    return StagePush(*arrival, session, std::move(done));
+  }
+  if (arrival->overtaken()) return done(PushAnswer{NewReply(v1::SEND_AGAIN), {}, nullptr});
+  if (!waited && (!ready_.empty() || !store_->CanPublish())) {
+    if (ready_.empty()) short_since_ = options_.clock->Now();
+    ready_.push_back({session, std::move(arrival), std::move(done)});
+    short_of_memory_ = true;
+    return;
+  }
+  forget();
+  ApplyPush(*arrival, done);
+  arrival = nullptr;
+  Wake();
+}
+
+void Shard::ApplyPush(PushArrival& arrival, const PushDone& done) {
+  const v1::PushRequest& header = arrival.header();
+  if (arrival.non_finite() >= 0) {
+    ++counters_.pushes_refused;
+    return done(PushAnswer{Complete(header, NewReply(v1::REFUSED, NonFinite(arrival))), {}, nullptr});
+  }
+  const uint64_t count = store_->count();
+  if (arrival.streamed()) {
+    // It was not overtaken, and nobody can have done so since.
+    store_->Publish(arrival.builder());
+    streamed_.reset();
+  } else {
+    const Slab gradient = arrival.TakeGradient();
+    const WeightedGradient weighted{gradient.get(), header.examples()};
+    if (streamed_.has_value()) {
+      const auto member = members_.find(streamed_->worker);
+      if (member != members_.end()) member->second.overtaken = streamed_->clock;
+      streamed_.reset();
+    }
+    store_->Update(absl::MakeConstSpan(&weighted, 1));
+  }
+  if (header.batch_plus_one() > 0) batches_.Insert(header.batch_plus_one() - 1);
+  ++counters_.pushes_applied;
+  counters_.version = count + 1;
+  v1::PushReply reply = NewReply(v1::OK);
+  reply.set_staleness(count - header.base().count());
+  staleness_.Add(reply.staleness());
+  PushAnswer answer{Complete(header, std::move(reply)), {}, nullptr};
+  if (arrival.streamed() &&
+      policy_->OnPull(header.caller().worker(), header.clock() + 1) == PullDecision::kReady) {
+    answer.made = NewPullReply(v1::OK);
+    answer.revoked = Lease(store_->Current());
+    counters_.bytes_pulled += static_cast<uint64_t>(store_->elements()) * sizeof(float);
+  }
+  const std::vector<WorkerClockValue> clocks = policy_->Clocks();
+  uint64_t slowest = header.clock() + 1;
+  for (const WorkerClockValue& value : clocks) slowest = std::min(slowest, value.clock);
+  lead_.Add(header.clock() + 1 - slowest);
+  done(std::move(answer));
+}
+
+v1::PushReply Shard::Complete(const v1::PushRequest& header, v1::PushReply reply) {
+  policy_->Complete(KeyOf(header));
+  MemberState& member = members_.at(header.caller().worker());
+  member.answers[header.clock()] = reply;
+  if (member.answers.size() > kRecorded) member.answers.erase(member.answers.begin());
+  member.overtaken.reset();
+  return reply;
+}
+
+void Shard::StagePush(PushArrival& arrival, Session session, PushDone done) {
+  const v1::PushRequest& header = arrival.header();
+  StagedPart& staged = staged_[header.part()];
+  staged.gradient = arrival.TakeGradient();
+  staged.examples = header.examples();
+  staged.waiters.push_back({session, std::move(done), options_.clock->Now()});
+  if (arrival.non_finite() >= 0) staged.refusal = NonFinite(arrival);
+  policy_->Complete(KeyOf(header));
+
+  const std::optional<uint64_t> complete = policy_->CompleteStep();
+  if (!complete.has_value() || reported_staged_) return;
+  reported_staged_ = true;
+  v1::ShardReport report;
+  report.mutable_staged()->set_step(*complete);
+  for (const auto& [part, entry] : staged_) {
+    if (entry.refusal.empty()) continue;
+    report.mutable_staged()->add_refused_parts(part);
+    if (report.staged().reason().empty()) report.mutable_staged()->set_reason(entry.refusal);
+  }
+  Report(std::move(report));
+}
+
+void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone done) {
+  ++counters_.pushes_repeated;
+  if (sync()) {
+    const auto staged = staged_.find(header.part());
+    if (policy_->JoinClock() == header.clock() && staged != staged_.end()) {
+      staged->second.waiters.push_back({session, std::move(done), options_.clock->Now()});
+      return;
+    }
+    const auto commit = commits_.find(header.clock());
+    if (commit == commits_.end()) {
+      return done(PushAnswer{
+          NewReply(v1::STEP_PAST, absl::StrCat("step ", header.clock(), " is long past")), {}, nullptr});
+    }
+    const auto& parts = commit->second;
+    if (std::find(parts.begin(), parts.end(), header.part()) == parts.end()) {
+      return done(PushAnswer{
+          NewReply(v1::REFUSED,
+                   absl::StrCat("step ", header.clock(), " was committed without part ", header.part())),
+          {},
+          nullptr});
+    }
+    v1::PushReply reply = NewReply(v1::OK);
+    reply.mutable_version()->set_count(header.clock() + 1);
+    return done(PushAnswer{std::move(reply), {}, nullptr});
+  }
+  const auto& answers = members_.at(header.caller().worker()).answers;
+  const auto answer = answers.find(header.clock());
+  if (answer != answers.end()) return done(PushAnswer{answer->second, {}, nullptr});
+  // Beyond what is recorded, or before this life's first clock.
+  done(absl::InvalidArgumentError(absl::StrCat("clock ", header.clock(), " of worker ",
+                                               header.caller().worker(),
+                                               " is long completed and its answer no longer on record")));
+}
+
+}  // namespace weir
