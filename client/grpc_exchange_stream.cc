@@ -123,11 +123,16 @@ grpc::ByteBuffer GrpcExchangeStream::NextChunk(Open& open, v1::ExchangeRequest h
 void GrpcExchangeStream::Handle(Event::Handler handler, bool ok) {
   (this->*handler)(ok);
   std::shared_ptr<GrpcExchangeStream> last;
+  std::function<void()> gone;
   {
     MutexLock lock(mutex_);
-    if (--operations_ == 0) last = std::move(self_);
+    if (--operations_ > 0) return;
+    last = std::move(self_);
+    gone = gone_;
   }
-  if (last != nullptr) gone_();
+  // Whoever waits for `gone` may destroy the channel, which this may be the last to hold.
+  last = nullptr;
+  gone();
 }
 
 void GrpcExchangeStream::OnWritten(bool ok) {

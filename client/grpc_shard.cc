@@ -125,6 +125,8 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
       return;
     }
     MutexLock lock(mutex_);
+    // The group may have been closed since, and the call have ended.
+    if (over_) return;
     deadline_ = shard_.poller.RunAt(retry_.deadline(), [self = shared_from_this()] {
       self->Interrupt([&] { return self->retry_.Late(); });
     });
