@@ -121,6 +121,10 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
 
   void Start() {
     if (absl::Status closed = shard_.group.Add(this); !closed.ok()) {
+      {
+        MutexLock lock(mutex_);
+        over_ = true;  // whoever is told so may cancel it
+      }
       done_(closed);
       return;
     }
