@@ -77,6 +77,7 @@ class FakeCluster::Stream final : public grpc::ServerBidiReactor<v1::ExchangeReq
       MutexLock lock(mutex_);
       SetEnded();
     }
+    { MutexLock cluster_lock(cluster_.mutex_); }
     self_.reset();
   }
   void SetEnded() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -530,6 +531,8 @@ void FakeCluster::Kill(uint32_t shard) {
   }
   servers_[shard]->Shutdown(std::chrono::system_clock::now());
   servers_[shard]->Wait();
+  // After the last words of its streams, for those who do not see how gRPC orders them.
+  { MutexLock lock(mutex_); }
   servers_[shard].reset();
 }
 
