@@ -60,7 +60,8 @@ uint64_t AppliedOfLastLife(const std::vector<HistoryEvent>& events, uint32_t wor
   return count;
 }
 
-TEST_CASE("a worker is killed and comes back under a new life: the bound holds, every batch once") {
+TEST_CASE("a worker is killed and comes back under a new life: the bound holds, every batch once",
+          "[transports]") {
   HistoryRun run;
   run.staleness = 2;
   run.examples = 12000;
@@ -98,7 +99,7 @@ TEST_CASE("a worker is killed and comes back under a new life: the bound holds, 
   CHECK(report.pushes + report.unaccounted_versions == kHistoryServers * run.examples);
 }
 
-TEST_CASE("a worker that hung is fenced: its late push changes nothing, the bound holds") {
+TEST_CASE("a worker that hung is fenced: its late push changes nothing, the bound holds", "[transports]") {
   HistoryRun run;
   run.staleness = 1;
   run.examples = 8000;

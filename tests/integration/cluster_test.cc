@@ -21,7 +21,8 @@ void CheckTrained(const TestJob& job, const std::string& mode, uint32_t ps, uint
   CHECK(summary["test_accuracy"] >= 0.95);
 }
 
-TEST_CASE("two servers and two workers, started by hand with a TF_CONFIG each, train and exit 0") {
+TEST_CASE("two servers and two workers, started by hand with a TF_CONFIG each, train and exit 0",
+          "[transports]") {
   TestJob job({.set = kShort});
   job.StartAll();
   job.ExpectAllExit(0);
@@ -29,7 +30,7 @@ TEST_CASE("two servers and two workers, started by hand with a TF_CONFIG each, t
   for (const char* server : {"ps:0", "ps:1"}) CHECK_THAT(job[server].log(), Contains("the job is done"));
 }
 
-TEST_CASE("workers may start before the servers, and the servers in any order") {
+TEST_CASE("workers may start before the servers, and the servers in any order", "[transports]") {
   TestJob job({.set = kShort});
   std::vector<std::string> order = job.tasks();
   std::reverse(order.begin(), order.end());
@@ -42,7 +43,7 @@ TEST_CASE("workers may start before the servers, and the servers in any order") 
   CheckTrained(job, "sync", 2, 2);
 }
 
-TEST_CASE("--cluster and --task, with a chief and an evaluator") {
+TEST_CASE("--cluster and --task, with a chief and an evaluator", "[transports]") {
   TestJob job({.workers = 1,
                .chief = true,
                .evaluator = true,
@@ -67,7 +68,7 @@ TEST_CASE("--cluster and --task, with a chief and an evaluator") {
   CHECK_THAT(job["chief:0"].log(), Contains("final evaluation at version "));
 }
 
-TEST_CASE("each task sees only its part of the cluster: dynamic specs") {
+TEST_CASE("each task sees only its part of the cluster: dynamic specs", "[transports]") {
   TestJob job({.set = {"train.epochs=12", "consistency.mode=async", "cluster.workers=2"}});
   const auto task_config = [&](const nlohmann::json& cluster, const std::string& type, int index) {
     return nlohmann::json{{"cluster", cluster}, {"task", {{"type", type}, {"index", index}}}}.dump();

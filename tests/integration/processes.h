@@ -88,7 +88,7 @@ class TestJob {
     uint32_t ps = 2, workers = 2;
     bool chief = false, evaluator = false;
     std::string config = "configs/digits.json";
-    // For every task's --set.
+    // For every task's --set, after the transport under test.
     std::vector<std::string> set;
   };
   explicit TestJob(Options options);

@@ -51,7 +51,7 @@ void CheckBits(const SerialRun& expected, const v1::JobConfig& config, uint32_t 
   CHECK(std::count(run->work.begin(), run->work.end(), 0) <= idlers);
 }
 
-TEST_CASE("any number of servers and workers, adam") {
+TEST_CASE("any number of servers and workers, adam", "[transports]") {
   const v1::JobConfig config = DigitsJob({});
   const SerialRun expected = Reference(config);
   CHECK(expected.steps == 51);
@@ -63,7 +63,7 @@ TEST_CASE("any number of servers and workers, adam") {
   }
 }
 
-TEST_CASE("any number of servers and workers, momentum with groups and a schedule") {
+TEST_CASE("any number of servers and workers, momentum with groups and a schedule", "[transports]") {
   const v1::JobConfig config = DigitsJob(kMomentum);
   const SerialRun expected = Reference(config);
   const std::vector<std::pair<uint32_t, uint32_t>> clusters = {{1, 4}, {2, 2}, {3, 1}, {4, 4}, {3, 3}};
@@ -127,7 +127,7 @@ TEST_CASE("workers held back at random") {
   CheckBits(expected, DigitsJob({"debug.worker_delay=0.01"}), 2, 4);
 }
 
-TEST_CASE("workers that push their parts in a random order") {
+TEST_CASE("workers that push their parts in a random order", "[transports]") {
   const v1::JobConfig config = DigitsJob({"consistency.parts=8"});
   const SerialRun expected = Reference(config);
   CheckBits(expected, config, 2, std::vector<WorkerLife>{{0, 0, {}, true}});
@@ -159,7 +159,21 @@ TEST_CASE("apply threads") {
   }
 }
 
-TEST_CASE("workers that go and come, at any point of a step") {
+TEST_CASE("every transport, with shards of several chunks") {
+  const Overrides job = {"train.examples=157", "model.layers[1].units=7000"};
+  const SerialRun expected = Reference(DigitsJob(job));
+  for (const char* transport : {"tcp", "unix", "shared_memory", "auto"}) {
+    for (const Overrides& chunks : {Overrides{"wire.chunk_kib=1024", "wire.chunks_in_flight=2"},
+                                    Overrides{"wire.chunk_kib=256", "wire.chunks_in_flight=1"},
+                                    Overrides{"wire.chunk_kib=256", "wire.chunks_in_flight=5"}}) {
+      INFO(transport << ", " << chunks[0] << ", " << chunks[1]);
+      const Overrides wire = Plus({absl::StrCat("wire.transport=", transport)}, chunks);
+      CheckBits(expected, DigitsJob(Plus(job, wire)), 1, 2);
+    }
+  }
+}
+
+TEST_CASE("workers that go and come, at any point of a step", "[transports]") {
   const v1::JobConfig config = DigitsJob({});
   const SerialRun expected = Reference(config);
   // With two workers each has two parts a step: after an odd number of pieces it leaves in mid-step, one part
@@ -173,7 +187,7 @@ TEST_CASE("workers that go and come, at any point of a step") {
   }
 }
 
-TEST_CASE("workers that come later or again") {
+TEST_CASE("workers that come later or again", "[transports]") {
   const v1::JobConfig config = DigitsJob({});
   const SerialRun expected = Reference(config);
   const std::map<std::string, std::vector<WorkerLife>> stories = {

@@ -108,7 +108,7 @@ class Job {
   std::unique_ptr<TestJob> job_;
 };
 
-TEST_CASE("nobody is killed") {
+TEST_CASE("nobody is killed", "[transports]") {
   Job job(3, 4);
   job.CheckBits();
 }
@@ -131,7 +131,7 @@ TEST_CASE("all but one are killed, one after another") {
   job.CheckBits({0, 2, 3});
 }
 
-TEST_CASE("a worker is killed and comes again, over and over") {
+TEST_CASE("a worker is killed and comes again, over and over", "[transports]") {
   Job job(2, 2, {"cluster.lease_seconds=60"});
   for (uint64_t round = 0; round < 6; ++round) {
     const uint32_t rank = round % 2;
@@ -151,7 +151,8 @@ TEST_CASE("all workers are killed and others go on") {
   job.CheckBits();
 }
 
-TEST_CASE("a worker that stands still loses its lease, and what it pushes when it wakes changes nothing") {
+TEST_CASE("a worker that stands still loses its lease, and what it pushes when it wakes changes nothing",
+          "[transports]") {
   Job job(2, 2, {"cluster.lease_seconds=3"});
   job.WaitForStep(10);
   job.worker(1).Signal(SIGSTOP);

@@ -17,6 +17,7 @@
 #include "common/random.h"
 #include "common/status_macros.h"
 #include "local/in_process_cluster.h"
+#include "tests/integration/transport.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/data/load_data.h"
 #include "worker/evaluation.h"
@@ -224,7 +225,9 @@ std::string DigitsJobText() {
 }
 
 v1::JobConfig DigitsJob(const std::vector<std::string>& overrides) {
-  auto config = ParseJobConfig(DigitsJobText(), "the test's job", overrides);
+  std::vector<std::string> all = TransportOverrides();
+  all.insert(all.end(), overrides.begin(), overrides.end());
+  auto config = ParseJobConfig(DigitsJobText(), "the test's job", all);
   if (!config.ok()) {
     fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
     std::abort();

@@ -16,7 +16,7 @@ const DatasetPair& Digits();
 
 // A job on the digits whose every feature can spoil the bits: dropout, clipping, micro-batches, an optimizer
 // with slots, R = 4 parts, a last step that is short and has a short part, an end in the second epoch.
-// `overrides` as for --set.
+// Over the transport under test. `overrides` as for --set.
 v1::JobConfig DigitsJob(const std::vector<std::string>& overrides);
 // Its text, for processes.
 std::string DigitsJobText();

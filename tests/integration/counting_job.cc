@@ -1,0 +1,121 @@
+#include "tests/integration/counting_job.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/job_config.h"
+#include "common/partition.h"
+#include "common/status_macros.h"
+
+namespace weir {
+
+v1::JobConfig CountingJob(const std::vector<std::string>& overrides) {
+  // Made here, before there are threads: protobuf makes the default of a string at its first use, under a
+  // lock inside of a library into which ThreadSanitizer does not see.
+  v1::JobConfig::default_instance().name();
+  // Neither the layers nor the data are looked at: the clients say what the model is.
+  const auto config = ParseJobConfig(R"({
+    "name": "counting",
+    "model": {"layers": [{"type": "flatten"}, {"type": "dense", "units": 10}]},
+    "data": {"format": "digits", "batch_size": 1},
+    "train": {"examples": 1000000000000},
+    "consistency": {"mode": "async"},
+    "optimizer": {"type": "sgd", "learning_rate": -1},
+    "cluster": {"workers": 2, "start_seconds": 60, "wait_seconds": 60}
+  })",
+                                     "the test's job", overrides);
+  if (!config.ok()) {
+    fprintf(stderr, "%s\n", std::string(config.status().message()).c_str());
+    std::abort();
+  }
+  return *config;
+}
+
+ModelSpec CountingModel() {
+  ModelSpec model;
+  model.tensors = {{"a", {1031, 1021}, TensorKind::kParameter, Initializer::Zeros()},
+                   {"b", {}, TensorKind::kParameter, Initializer::Zeros()},
+                   {"c", {3, 701}, TensorKind::kParameter, Initializer::Zeros()}};
+  return model;
+}
+
+absl::StatusOr<std::unique_ptr<CountingClient>> CountingClient::Join(const v1::JobConfig& config,
+                                                                     const std::vector<std::string>& servers,
+                                                                     uint32_t rank, bool reader) {
+  ClientOptions options;
+  options.servers = servers;
+  options.rank = rank;
+  options.reader = reader;
+  options.task = absl::StrCat(reader ? "evaluator:" : "worker:", rank);
+  options.job_config = config.SerializeAsString();
+  options.train_examples = reader ? 0 : 1000;
+  WEIR_ASSIGN_OR_RETURN(auto client, Client::Join(options, CountingModel()));
+  return std::unique_ptr<CountingClient>(
+      new CountingClient(std::move(client), static_cast<uint32_t>(servers.size())));
+}
+
+CountingClient::CountingClient(std::unique_ptr<Client> client, uint32_t shards)
+    : client_(std::move(client)),
+      shards_(shards),
+      // No count: what a pull has left out shows.
+      weights_(model_.elements(), -1.0f),
+      ones_(model_.elements(), 1.0f) {}
+
+absl::StatusOr<bool> CountingClient::Step() {
+  WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, client_->NextWork());
+  if (!work.has_value()) return false;
+  if (base_.versions.empty()) WEIR_RETURN_IF_ERROR(Pull());
+  const auto exchange = client_->PushPull(*work, base_, Gradient(), Weights());
+  if (!exchange.Get().ok()) return exchange.Get().status();
+  push_ = exchange.Get()->push;
+  base_ = exchange.Get()->pull;
+  return true;
+}
+
+absl::Status CountingClient::Pull() {
+  const auto pull = client_->Pull(0, Weights());
+  if (pull.Get().ok()) base_ = *pull.Get();
+  return pull.Get().status();
+}
+
+absl::Status CountingClient::PullSnapshot() {
+  const auto pull = client_->PullSnapshot(Weights());
+  if (pull.Get().ok()) base_ = *pull.Get();
+  return pull.Get().status();
+}
+
+int64_t CountingClient::TornElements() const {
+  const Partition partition(model_.elements(), shards_);
+  int64_t torn = 0;
+  for (uint32_t shard = 0; shard < shards_; ++shard) {
+    const float count = static_cast<float>(base_.versions[shard]);
+    for (int64_t block = 0; block < partition.shard_blocks(shard); ++block) {
+      const float* values = weights_.data() + partition.block_start(shard, block);
+      for (int64_t i = 0; i < partition.block_length(shard, block); ++i) torn += values[i] != count;
+    }
+  }
+  return torn;
+}
+
+std::vector<MutableTensor> CountingClient::Weights() {
+  std::vector<MutableTensor> tensors;
+  for (size_t i = 0; i < model_.tensors.size(); ++i) {
+    tensors.push_back({model_.tensors[i].name,
+                       absl::MakeSpan(weights_).subspan(model_.offset(i), model_.tensors[i].elements())});
+  }
+  return tensors;
+}
+
+std::vector<ConstTensor> CountingClient::Gradient() const {
+  std::vector<ConstTensor> tensors;
+  for (size_t i = 0; i < model_.tensors.size(); ++i) {
+    tensors.push_back({model_.tensors[i].name,
+                       absl::MakeConstSpan(ones_).subspan(model_.offset(i), model_.tensors[i].elements())});
+  }
+  return tensors;
+}
+
+}  // namespace weir

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/client.h"
+#include "common/model_spec.h"
+#include "proto/job_config.pb.h"
+
+namespace weir {
+
+// An async job of two workers whose weights say how often they were updated: they begin at zero, and each
+// push adds one to every element (plain SGD, the gradient and minus the rate are one), which is exact in
+// float32. `overrides` as for --set.
+v1::JobConfig CountingJob(const std::vector<std::string>& overrides);
+// Some MB on each of two shards: several chunks, the last of them short.
+ModelSpec CountingModel();
+
+// A program that trains or reads such a job. For one thread.
+class CountingClient {
+ public:
+  static absl::StatusOr<std::unique_ptr<CountingClient>> Join(const v1::JobConfig& config,
+                                                              const std::vector<std::string>& servers,
+                                                              uint32_t rank, bool reader = false);
+
+  // Takes the next work, pushes ones for it and pulls what comes of it. False: the job is done.
+  absl::StatusOr<bool> Step();
+  // Pull() at clock 0, which any worker may have at any time in async, and PullSnapshot().
+  absl::Status Pull();
+  absl::Status PullSnapshot();
+
+  // Of what was pulled last: the elements that are not the count of their shard's version. 0: not torn.
+  int64_t TornElements() const;
+  const PushResult& last_push() const { return push_; }
+  const std::vector<uint64_t>& versions() const { return base_.versions; }
+  Client& client() { return *client_; }
+
+ private:
+  CountingClient(std::unique_ptr<Client> client, uint32_t shards);
+  std::vector<MutableTensor> Weights();
+  std::vector<ConstTensor> Gradient() const;
+
+  const std::unique_ptr<Client> client_;
+  const ModelSpec model_ = CountingModel();
+  const uint32_t shards_;
+  std::vector<float> weights_;
+  const std::vector<float> ones_;
+  PullResult base_;
+  PushResult push_;
+};
+
+}  // namespace weir
