@@ -12,7 +12,7 @@
 
 namespace weir {
 
-struct GrpcHeartbeat::Impl : GrpcPoller::Event {
+struct GrpcHeartbeat::Impl final : GrpcPoller::Event {
   using Clock = std::chrono::steady_clock;
 
   Impl(GrpcPoller& p, Options o) : poller(p), options(std::move(o)) {

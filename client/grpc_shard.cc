@@ -132,7 +132,8 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
     // The group may have been closed since, and the call have ended.
     if (over_) return;
     deadline_ = shard_.poller.RunAt(retry_.deadline(), [self = shared_from_this()] {
-      self->Interrupt([&] { return self->retry_.Late(); });
+      // Runs under the lock.
+      self->Interrupt([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->retry_.Late(); });
     });
     Begin();
   }

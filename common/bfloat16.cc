@@ -40,7 +40,12 @@ void FromPlain(const void* in, float* out, size_t n) { From(in, out, n); }
 WEIR_AVX2 void ToAvx2(const float* in, void* out, size_t n) { To(in, out, n); }
 WEIR_AVX2 void FromAvx2(const void* in, float* out, size_t n) { From(in, out, n); }
 
+// GCC would stay with 256 bits; Clang does not know the setting.
+#ifdef __clang__
+#define WEIR_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl")))
+#else
 #define WEIR_AVX512 __attribute__((target("avx512f,avx512bw,avx512dq,avx512vl,prefer-vector-width=512")))
+#endif
 WEIR_AVX512 void ToAvx512(const float* in, void* out, size_t n) { To(in, out, n); }
 WEIR_AVX512 void FromAvx512(const void* in, float* out, size_t n) { From(in, out, n); }
 
