@@ -24,7 +24,8 @@ TEST_CASE("timers run in order, on one thread, and not before their time") {
     order.push_back(what);
     times.push_back(Clock::now());
   };
-  poller.RunAt(start + milliseconds(40), [&] {
+  // By value: who waits may be gone before Set() returns.
+  poller.RunAt(start + milliseconds(40), [&note, last]() mutable {
     note("late");
     last.Set(1);
   });
