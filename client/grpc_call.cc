@@ -9,6 +9,10 @@ namespace weir {
 
 void GrpcCall::Start() {
   if (absl::Status closed = group_.Add(this); !closed.ok()) {
+    {
+      MutexLock lock(mutex_);
+      over_ = true;  // whoever is told so may cancel it
+    }
     Finish(closed);
     return;
   }
