@@ -4,7 +4,6 @@
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <filesystem>
 #include <utility>
 
 #include "common/bfloat16.h"
@@ -486,16 +485,11 @@ FakeCluster::FakeCluster(Options options)
   }
   SetMembers({{options_.worker, options_.incarnation}});
   coordinator_ = std::make_unique<CoordinatorService>(*this);
-  if (options_.unix_sockets) {
-    char folder[] = "/tmp/weir-XXXXXX";
-    if (mkdtemp(folder) == nullptr) std::abort();
-    socket_folder_ = folder;
-  }
   servers_.resize(options_.shards);
   addresses_.resize(options_.shards);
   for (uint32_t i = 0; i < options_.shards; ++i) {
     shard_services_.push_back(std::make_unique<Shard>(*this, i));
-    Serve(i, options_.unix_sockets ? "unix:" + socket_folder_ + "/ps-" + std::to_string(i) : "127.0.0.1:0");
+    Serve(i, options_.unix_sockets ? "unix:" + sockets_.path() + "/ps-" + std::to_string(i) : "127.0.0.1:0");
   }
 }
 
@@ -507,7 +501,6 @@ FakeCluster::~FakeCluster() {
     threads.swap(threads_);
   }
   for (std::thread& thread : threads) thread.join();
-  if (!socket_folder_.empty()) std::filesystem::remove_all(socket_folder_);
 }
 
 void FakeCluster::Serve(uint32_t shard, const std::string& address) {

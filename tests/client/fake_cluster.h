@@ -17,6 +17,7 @@
 #include "grpcpp/grpcpp.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/parameter_server.grpc.pb.h"
+#include "tests/common/socket_folder.h"
 
 namespace weir {
 
@@ -125,9 +126,7 @@ class FakeCluster {
   using Key = std::tuple<uint32_t, uint64_t, uint32_t>;
 
   void Serve(uint32_t shard, const std::string& address);
-  // Of the sockets. Not in $TEST_TMPDIR, whose path may be longer than the 107 characters that a socket's may
-  // have.
-  std::string socket_folder_;
+  const SocketFolder sockets_;
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits for ready() under the mutex; an error if the call or the server ended first.
   grpc::Status Await(uint32_t shard, const std::function<bool()>& cancelled,

@@ -6,10 +6,8 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <memory>
 #include <set>
@@ -17,6 +15,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
+#include "tests/common/socket_folder.h"
 
 namespace weir {
 namespace {
@@ -151,9 +150,8 @@ TEST_CASE("auto leaves connections to other machines alone") {
 }
 
 TEST_CASE("Unix sockets work with it too") {
-  const char* folder = getenv("TEST_TMPDIR");
-  const std::string path = std::string(folder != nullptr ? folder : "/tmp") + "/g.sock";
-  unlink(path.c_str());
+  const SocketFolder folder;
+  const std::string path = folder.path() + "/g";
   Connect("auto", "auto", "unix:" + path);
   const std::string other = Other();
   if (!other.empty()) Connect(other, other, "unix:" + path);

@@ -7,11 +7,11 @@
 #include <sys/un.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <string>
 
 #include "catch2/catch.hpp"
 #include "common/local_socket.h"
+#include "tests/common/socket_folder.h"
 
 namespace weir {
 namespace {
@@ -98,11 +98,9 @@ TEST_CASE("names tell servers with the same port apart") {
 }
 
 TEST_CASE("a Unix socket's names follow its file, not its path") {
-  const char* folder = getenv("TEST_TMPDIR");
-  const std::string path = std::string(folder != nullptr ? folder : "/tmp") + "/s";
+  const SocketFolder folder;
+  const std::string path = folder.path() + "/s";
   const std::string other = path + "2";
-  unlink(path.c_str());
-  unlink(other.c_str());
   CHECK(NamesToTry(LocalService::kSegments, At("unix:" + path)).empty());
   const auto bind_at = [](const std::string& where) {
     UniqueFd fd(socket(AF_UNIX, SOCK_STREAM, 0));
@@ -122,8 +120,6 @@ TEST_CASE("a Unix socket's names follow its file, not its path") {
   unlink(other.c_str());
   const UniqueFd second = bind_at(other);
   CHECK(NamesToTry(LocalService::kSegments, At("unix:" + other)) != names);
-  unlink(path.c_str());
-  unlink(other.c_str());
 }
 
 }  // namespace
