@@ -25,6 +25,9 @@ struct StepArgs {
   float take[2];
   float epsilon;
   float root_scale;
+  // The new slots are written past the caches. For a shard much larger than they are, whose slots are apart
+  // from the old ones: a cache would first read what is then overwritten, and keep what nobody reads soon.
+  bool slots_past_caches;
 };
 
 // The loops over elements, all built for one set of CPU instructions. Every table gives the same bits: each

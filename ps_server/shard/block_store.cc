@@ -14,6 +14,9 @@ namespace {
 // Elements that are worth a hand-over to another thread.
 constexpr int64_t kElementsPerTask = 65536;
 
+// A shard of more elements than this is larger than what caches keep from one update to the next.
+constexpr size_t kBeyondCaches = 4 << 20;
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Create(Options options) {
@@ -191,6 +194,8 @@ bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const Shard
   }
   args.learning_rate = rate * settings.learning_rate_factor;
   args.weight_decay = settings.weight_decay;
+  args.slots_past_caches =
+      !to.slots.empty() && from.slots[0] != to.slots[0] && pool_.elements() > kBeyondCaches;
   args.t = to.count;
   return optimizer_.Apply(args);
 }

@@ -86,15 +86,19 @@ struct Reference {
   }
 };
 
+// Where the outputs lie.
+enum class Outputs { kInPlace, kApart, kSlotsPastCaches };
+
 // Weights and slots under one optimizer, as a server holds them.
 class Run {
  public:
-  Run(const Config& config, const Kernels& kernels, const std::vector<float>& initial, bool in_place,
+  Run(const Config& config, const Kernels& kernels, const std::vector<float>& initial, Outputs outputs,
       size_t shift)
-      : optimizer_(*Optimizer::Create(config, kernels)), in_place_(in_place) {
+      : optimizer_(*Optimizer::Create(config, kernels)), outputs_(outputs) {
     for (size_t k = 0; k < 1 + optimizer_.slots().size(); ++k) {
       now_.emplace_back(initial.size(), shift);
-      next_.emplace_back(initial.size(), shift + k);
+      // Past the caches go slots that are aligned alike.
+      next_.emplace_back(initial.size(), outputs == Outputs::kSlotsPastCaches ? shift : shift + k);
       now_[k].Set(k == 0 ? initial
                          : std::vector<float>(initial.size(), optimizer_.slots()[k - 1].initial_value));
     }
@@ -118,12 +122,13 @@ class Run {
     }
     args.learning_rate = LearningRate(t);
     args.weight_decay = kWeightDecay;
+    args.slots_past_caches = outputs_ == Outputs::kSlotsPastCaches;
     args.t = t;
     return optimizer_.Apply(args);
   }
 
   void Publish() {
-    if (!in_place_) now_.swap(next_);
+    if (outputs_ != Outputs::kInPlace) now_.swap(next_);
   }
 
   // 0: the weights, then the slots.
@@ -131,10 +136,10 @@ class Run {
   const std::vector<GuardedFloats>& previous() const { return next_; }
 
  private:
-  GuardedFloats& out(size_t k) { return in_place_ ? now_[k] : next_[k]; }
+  GuardedFloats& out(size_t k) { return outputs_ == Outputs::kInPlace ? now_[k] : next_[k]; }
 
   Optimizer optimizer_;
-  bool in_place_;
+  Outputs outputs_;
   std::vector<GuardedFloats> now_, next_;
 };
 
@@ -157,8 +162,8 @@ TEST_CASE("Optimizer follows the published equations, with the same bits at ever
       Reference reference(config, initial);
       std::vector<std::unique_ptr<Run>> runs;
       for (KernelLevel level : AvailableKernelLevels()) {
-        for (bool in_place : {false, true}) {
-          runs.push_back(std::make_unique<Run>(config, **KernelsFor(level), initial, in_place, runs.size()));
+        for (Outputs outputs : {Outputs::kApart, Outputs::kSlotsPastCaches, Outputs::kInPlace}) {
+          runs.push_back(std::make_unique<Run>(config, **KernelsFor(level), initial, outputs, runs.size()));
         }
       }
       for (uint64_t t = 1; t <= 50; ++t) {
@@ -186,7 +191,7 @@ TEST_CASE("Optimizer follows the published equations, with the same bits at ever
 
 TEST_CASE("Optimizer: an update that is not in place leaves its inputs alone") {
   for (Config::Kind kind : kAllKinds) {
-    Run run(MakeConfig(kind), BestKernels(), RandomFloats(1, 333, 1), false, 0);
+    Run run(MakeConfig(kind), BestKernels(), RandomFloats(1, 333, 1), Outputs::kApart, 0);
     const std::vector<float> gradient = RandomFloats(2, 333, 1);
     run.Step(gradient.data(), 1);
     const std::vector<GuardedFloats> before = run.arrays();
@@ -203,8 +208,8 @@ TEST_CASE("Optimizer: the cut into runs does not show in the bits") {
   for (Config::Kind kind : kAllKinds) {
     for (KernelLevel level : AvailableKernelLevels()) {
       const Kernels& kernels = **KernelsFor(level);
-      Run whole(MakeConfig(kind), kernels, RandomFloats(1, kN, 1), false, 0);
-      Run cut(MakeConfig(kind), kernels, RandomFloats(1, kN, 1), false, 0);
+      Run whole(MakeConfig(kind), kernels, RandomFloats(1, kN, 1), Outputs::kApart, 0);
+      Run cut(MakeConfig(kind), kernels, RandomFloats(1, kN, 1), Outputs::kApart, 0);
       RandomStream random(RandomKey(3, "cuts"), static_cast<uint64_t>(kind));
       for (uint64_t t = 1; t <= 10; ++t) {
         const std::vector<float> gradient = RandomFloats(100 + t, kN, 2);
@@ -229,10 +234,10 @@ TEST_CASE("Optimizer: subnormal, huge and zero gradients give the same bits at e
     Config config = MakeConfig(kind);
     config.set_epsilon(1e-8f);
     const std::vector<float> initial = RandomFloats(1, gradient.size(), 1e-3f);
-    Run plain(config, **KernelsFor(KernelLevel::kPlain), initial, false, 0);
+    Run plain(config, **KernelsFor(KernelLevel::kPlain), initial, Outputs::kApart, 0);
     plain.Step(gradient.data(), 1);
     for (KernelLevel level : AvailableKernelLevels()) {
-      Run run(config, **KernelsFor(level), initial, false, 0);
+      Run run(config, **KernelsFor(level), initial, Outputs::kApart, 0);
       run.Step(gradient.data(), 1);
       for (size_t k = 0; k < run.arrays().size(); ++k) CHECK(run.arrays()[k].SameBits(plain.arrays()[k]));
     }
@@ -242,11 +247,11 @@ TEST_CASE("Optimizer: subnormal, huge and zero gradients give the same bits at e
 TEST_CASE("Optimizer says whether the gradient was finite") {
   for (Config::Kind kind : kAllKinds) {
     for (KernelLevel level : AvailableKernelLevels()) {
-      for (bool in_place : {false, true}) {
+      for (Outputs outputs : {Outputs::kApart, Outputs::kSlotsPastCaches, Outputs::kInPlace}) {
         for (size_t n : {1, 15, 17, 1000}) {
-          Run run(MakeConfig(kind), **KernelsFor(level), RandomFloats(1, n, 1), in_place, 0);
+          Run run(MakeConfig(kind), **KernelsFor(level), RandomFloats(1, n, 1), outputs, 0);
           std::vector<float> gradient = RandomFloats(2, n, 1);
-          CAPTURE(Config::Kind_Name(kind), in_place, n);
+          CAPTURE(Config::Kind_Name(kind), static_cast<int>(outputs), n);
           CHECK(run.Step(gradient.data(), 1));
           gradient[n / 2] = FLT_MAX;
           CHECK(run.Step(gradient.data(), 2));
