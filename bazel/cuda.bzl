@@ -19,10 +19,12 @@ cc_library(
     visibility = ["//visibility:public"],
 )
 """.format(linkopts = [
-        "-L" + home + "/lib64",
-        "-Wl,-rpath," + home + "/lib64",
-        "-lcublas",
-        "-lcudart",
+        # Static, so that programs start where neither toolkit nor driver is; it loads the driver when it is called.
+        # cuBLAS is loaded by who needs it (worker/compute/cuda_blas_library.h).
+        home + "/lib64/libcudart_static.a",
+        "-ldl",
+        "-lrt",
+        "-lpthread",
     ] if found else []))
 
 cuda_repository = repository_rule(

@@ -1,18 +1,35 @@
 #include "worker/compute/compute_backend.h"
 
-#include "absl/strings/str_cat.h"
-#include "worker/compute/cpu_backend.h"
+#include <utility>
 
 namespace weir {
+namespace {
 
-absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeComputeBackend(absl::string_view device, int threads) {
-  if (threads < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("compute.threads is ", threads, "; it must be at least 1"));
+// For backends on which calls cost nothing beside their work.
+struct CapturedCalls final : ComputeBackend::Captured {
+  explicit CapturedCalls(std::function<void()> c) : calls(std::move(c)) {}
+  const std::function<void()> calls;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<ComputeBackend::Captured>> ComputeBackend::Capture(
+    std::function<void()> calls) {
+  return std::make_unique<CapturedCalls>(std::move(calls));
+}
+
+void ComputeBackend::Replay(Captured* captured) { static_cast<CapturedCalls*>(captured)->calls(); }
+
+absl::string_view PrecisionName(Precision precision) {
+  switch (precision) {
+    case Precision::kTf32:
+      return "tf32";
+    case Precision::kBfloat16:
+      return "bfloat16";
+    case Precision::kFloat32:
+      break;
   }
-  if (device == "cpu") return MakeCpuBackend(threads);
-  return absl::InvalidArgumentError(
-      absl::StrCat("compute device '", device, "' is not in this build; it has 'cpu'"));
+  return "float32";
 }
 
 }  // namespace weir

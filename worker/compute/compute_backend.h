@@ -2,38 +2,24 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <limits>
 #include <memory>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "worker/compute/operations.h"
 
 namespace weir {
 
-// Square windows over [channels, height, width] images; the geometry of convolution and pooling.
-struct Window {
-  int64_t channels = 0, height = 0, width = 0;  // of the input
-  int64_t kernel = 0, stride = 1, padding = 0;  // padding: zeros on each of the four sides
-
-  int64_t out_height() const { return (height + 2 * padding - kernel) / stride + 1; }
-  int64_t out_width() const { return (width + 2 * padding - kernel) / stride + 1; }
-};
-
-enum class Activation {
-  kRelu,
-  // 0.5 x (1 + tanh(sqrt(2/pi) (x + 0.044715 x^3))): the tanh form of Hendrycks and Gimpel 2016.
-  kGelu,
-  kTanh,
-};
-
-// Which elements a dropout drops: element e where UniformFloat(Philox(key, counter, e / 4)[e % 4]) < rate.
-// The first element of the tensor at hand has the number first_element, so that a tensor may be cut in any
-// way.
-struct DropoutMask {
-  float rate = 0;  // in [0, 1)
-  uint64_t key = 0;
-  uint64_t counter = 0;
-  int64_t first_element = 0;
+// What matrix products, those of convolutions included, take their operands in. Tensors, sums and all else
+// are float32 in any case.
+enum class Precision {
+  kFloat32,
+  kTf32,      // operands rounded to 10 bits of fraction
+  kBfloat16,  // to 7 bits, nearest even
 };
 
 // The tensor operations behind a model, on one device.
@@ -43,15 +29,20 @@ struct DropoutMask {
 // holds the two are the same. Inputs and outputs of one call do not overlap unless the call says so. Outputs
 // are overwritten, whatever they held, except where "accumulates" is written.
 //
-// Operations are queued and run in the order of the calls; a call may return before its work is done. Host
-// memory handed to a copy must stay as it is until Wait(Record()) has returned. A device's failure is sticky
-// and comes back from Wait.
+// Operations are queued and run in the order of the calls; a call may return before its work is done. Copies
+// run beside them, each direction in its own order:
+//   - CopyToHost reads what the calls before it have written, but no later call waits for it: whoever writes
+//     `from` again first waits for a mark behind the copy.
+//   - CopyToDevice is seen by all later calls. It begins behind a mark of the caller's choice, without which
+//     it waits for everything before it.
+// Host memory handed to a copy must stay as it is until Wait of a mark behind it has returned. A device's
+// failure is sticky and comes back from Wait.
 //
-// The same calls give the same bits on the same kind of device with the same number of threads. One backend
-// serves one thread at a time.
+// The same calls give the same bits on the same kind of device with the same options. One backend serves one
+// thread at a time.
 class ComputeBackend {
  public:
-  // Backends that this build knows, for messages: "cpu".
+  // For messages: "cpu", "cuda:0".
   virtual absl::string_view name() const = 0;
   // The device's memory is host memory, so that no copies are needed.
   virtual bool unified() const = 0;
@@ -68,11 +59,33 @@ class ComputeBackend {
   virtual absl::StatusOr<void*> Allocate(Memory memory, size_t bytes) = 0;
   // Waits for the work that was queued before.
   virtual void Free(Memory memory, void* pointer) = 0;
-  virtual void CopyToDevice(void* to, const void* from_host, size_t bytes) = 0;
+  // How often memory was asked of the system or the device so far. It stands still from the second pass over
+  // the same shapes on; the first may grow scratch memory.
+  virtual int64_t allocations() const = 0;
+
   virtual void CopyToHost(void* to_host, const void* from, size_t bytes) = 0;
-  // A mark behind everything queued so far; Wait returns once all before the mark is done.
+  // Begins once all before the mark `after` is done: no call behind that mark uses `to`. 0 is before
+  // everything.
+  virtual void CopyToDevice(void* to, const void* from_host, size_t bytes, uint64_t after) = 0;
+  void CopyToDevice(void* to, const void* from_host, size_t bytes) {
+    CopyToDevice(to, from_host, bytes, Record());
+  }
+  // A mark behind everything queued so far, copies included; Wait returns once all before the mark is done.
   virtual uint64_t Record() = 0;
   virtual absl::Status Wait(uint64_t mark) = 0;
+
+  // Calls that can be made again as one, which on some devices is cheaper than making them.
+  class Captured {
+   public:
+    virtual ~Captured() = default;
+  };
+  // Keeps the operations that `calls` makes on this backend, instead of running them. It makes no copies and
+  // marks, takes and frees no memory, and has been made once before with the same sizes. When it is called,
+  // how often, and whether again by Replay is up to the backend: it must do nothing else, and what it refers
+  // to must outlive the result, as must the backend. Arguments are kept as they are, dropout masks included.
+  virtual absl::StatusOr<std::unique_ptr<Captured>> Capture(std::function<void()> calls);
+  // Queues the captured operations.
+  virtual void Replay(Captured* captured);
 
   // ---- vectors of n elements ----
 
@@ -82,6 +95,15 @@ class ComputeBackend {
   virtual void Scale(int64_t n, float alpha, float* x) = 0;
   // y += alpha * x
   virtual void Axpy(int64_t n, float alpha, const float* x, float* y) = 0;
+
+  static constexpr int64_t kAllFinite = std::numeric_limits<int64_t>::max();
+  // *found = kAllFinite
+  virtual void ResetNonFinite(int64_t* found) = 0;
+  // *found = min(*found, first + i), i the position of the first NaN or infinity of x, if there is one: over
+  // several calls the smallest stays. `found` is device memory.
+  virtual void FindNonFinite(int64_t n, const float* x, int64_t first, int64_t* found) = 0;
+  // y = x rounded to bfloat16, the bits of ToBfloat16 in common/bfloat16.h.
+  virtual void RoundToBfloat16(int64_t n, const float* x, uint16_t* y) = 0;
 
   // ---- dense layers ----
 
@@ -158,8 +180,26 @@ class Buffer {
   std::unique_ptr<T, Deleter> data_;
 };
 
-// device: "cpu". threads: of the matrix products; on the CPU the number holds for the whole process, since it
-// is OpenBLAS's. InvalidArgument: a device that this build lacks, or threads < 1.
-absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeComputeBackend(absl::string_view device, int threads);
+struct ComputeOptions {
+  std::string device = "cpu";  // "cpu" or "cuda:N"
+  // Of matrix products on the CPU. The number holds for the whole process, since it is OpenBLAS's.
+  int threads = 1;
+  Precision precision = Precision::kFloat32;  // the CPU has no other
+};
+
+// InvalidArgument: an option that is not known or does not fit the device. FailedPrecondition: this host or
+// build cannot use the device; the message says why.
+absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeComputeBackend(const ComputeOptions& options);
+
+inline absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeComputeBackend(absl::string_view device,
+                                                                          int threads) {
+  ComputeOptions options;
+  options.device = std::string(device);
+  options.threads = threads;
+  return MakeComputeBackend(options);
+}
+
+// "float32", "tf32", "bfloat16"
+absl::string_view PrecisionName(Precision precision);
 
 }  // namespace weir

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/bfloat16.h"
 #include "common/random.h"
 #include "worker/compute/im2col.h"
 
@@ -35,6 +36,14 @@ inline float FastTanh(float value) {
   q = q * x2 + 4.89352518554385e-03f;
   return x * p / q;
 }
+
+// The bits of |x|: ordered like the numbers, NaN behind infinity.
+inline uint32_t Magnitude(float x) {
+  uint32_t bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return bits & 0x7fffffff;
+}
+constexpr uint32_t kInfinity = 0x7f800000;
 
 constexpr float kGeluScale = 0.79788456080286536f;  // sqrt(2 / pi)
 constexpr float kGeluCubic = 0.044715f;
@@ -64,6 +73,7 @@ class CpuBackend final : public ComputeBackend {
   absl::StatusOr<void*> Allocate(Memory, size_t bytes) override {
     const size_t whole = std::max(kAlignment, (bytes + kAlignment - 1) / kAlignment * kAlignment);
     void* pointer = whole >= bytes ? std::aligned_alloc(kAlignment, whole) : nullptr;
+    ++allocations_;
     if (pointer == nullptr) {
       return absl::ResourceExhaustedError(absl::StrCat("no memory for a tensor of ", bytes,
                                                        " bytes; use a smaller batch or more micro-batches"));
@@ -71,7 +81,8 @@ class CpuBackend final : public ComputeBackend {
     return pointer;
   }
   void Free(Memory, void* pointer) override { std::free(pointer); }
-  void CopyToDevice(void* to, const void* from_host, size_t bytes) override {
+  int64_t allocations() const override { return allocations_; }
+  void CopyToDevice(void* to, const void* from_host, size_t bytes, uint64_t) override {
     std::memcpy(to, from_host, bytes);
   }
   void CopyToHost(void* to_host, const void* from, size_t bytes) override {
@@ -86,6 +97,23 @@ class CpuBackend final : public ComputeBackend {
   }
   void Axpy(int64_t n, float alpha, const float* __restrict x, float* __restrict y) override {
     for (int64_t i = 0; i < n; ++i) y[i] += alpha * x[i];
+  }
+
+  void ResetNonFinite(int64_t* found) override { *found = kAllFinite; }
+  void FindNonFinite(int64_t n, const float* x, int64_t first, int64_t* found) override {
+    constexpr int64_t kBlock = 4096;  // searched only where the largest magnitude shows that there is one
+    for (int64_t i = 0; i < n && first + i < *found; i += kBlock) {
+      const int64_t end = std::min(n, i + kBlock);
+      uint32_t largest = 0;
+      for (int64_t j = i; j < end; ++j) largest = std::max(largest, Magnitude(x[j]));
+      if (largest < kInfinity) continue;
+      while (Magnitude(x[i]) < kInfinity) ++i;
+      *found = std::min(*found, first + i);
+      return;
+    }
+  }
+  void RoundToBfloat16(int64_t n, const float* x, uint16_t* y) override {
+    ToBfloat16(x, y, static_cast<size_t>(n));
   }
 
   void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a,
@@ -265,10 +293,14 @@ class CpuBackend final : public ComputeBackend {
   // Two pieces of memory that live between calls and grow to what the largest call needs.
   float* Scratch(int which, int64_t n) {
     std::vector<float>& memory = scratch_[which];
-    if (memory.size() < static_cast<size_t>(n)) memory.resize(static_cast<size_t>(n));
+    if (memory.size() < static_cast<size_t>(n)) {
+      memory.resize(static_cast<size_t>(n));
+      ++allocations_;
+    }
     return memory.data();
   }
   std::vector<float> scratch_[2];
+  int64_t allocations_ = 0;
 };
 
 }  // namespace

@@ -1,5 +1,6 @@
 #include "tests/worker/compute/queued_backend.h"
 
+#include <algorithm>
 #include <deque>
 #include <functional>
 #include <utility>
@@ -18,7 +19,7 @@ T* Real(T* pointer) {
 
 class QueuedBackend final : public ComputeBackend {
  public:
-  ~QueuedBackend() override { Run(); }
+  ~QueuedBackend() override { RunAll(); }
 
   absl::string_view name() const override { return "queued"; }
   bool unified() const override { return false; }
@@ -29,18 +30,29 @@ class QueuedBackend final : public ComputeBackend {
     return reinterpret_cast<void*>(reinterpret_cast<uintptr_t>(*pointer) + kDeviceTag);
   }
   void Free(Memory memory, void* pointer) override {
-    Run();
+    RunAll();
     cpu_->Free(memory, memory == Memory::kHost ? pointer : Real(pointer));
   }
-  void CopyToDevice(void* to, const void* from_host, size_t bytes) override {
-    Queue([=] { cpu_->CopyToDevice(Real(to), from_host, bytes); });
-  }
+  int64_t allocations() const override { return cpu_->allocations(); }
   void CopyToHost(void* to_host, const void* from, size_t bytes) override {
-    Queue([=] { cpu_->CopyToHost(to_host, Real(from), bytes); });
+    downloads_.push_back({++queued_, [=] { cpu_->CopyToHost(to_host, Real(from), bytes); }});
+  }
+  void CopyToDevice(void* to, const void* from_host, size_t bytes, uint64_t after) override {
+    if (after < queued_) {
+      // As early as it may be: whoever still uses the memory gets to see it.
+      RunUpTo(after);
+      cpu_->CopyToDevice(Real(to), from_host, bytes);
+    }
+    // As late as it may be: the host's memory must not have changed.
+    Queue([=] {
+      RunDownloads(after);
+      cpu_->CopyToDevice(Real(to), from_host, bytes);
+    });
   }
   uint64_t Record() override { return queued_; }
   absl::Status Wait(uint64_t mark) override {
-    while (done_ < mark) RunOne();
+    // Copies to the host come last, so that who overwrites what they read gets to see it.
+    if (mark > done_) RunUpTo(queued_, mark);
     return absl::OkStatus();
   }
 
@@ -52,6 +64,15 @@ class QueuedBackend final : public ComputeBackend {
   }
   void Axpy(int64_t n, float alpha, const float* x, float* y) override {
     Queue([=] { cpu_->Axpy(n, alpha, Real(x), Real(y)); });
+  }
+  void ResetNonFinite(int64_t* found) override {
+    Queue([=] { cpu_->ResetNonFinite(Real(found)); });
+  }
+  void FindNonFinite(int64_t n, const float* x, int64_t first, int64_t* found) override {
+    Queue([=] { cpu_->FindNonFinite(n, Real(x), first, Real(found)); });
+  }
+  void RoundToBfloat16(int64_t n, const float* x, uint16_t* y) override {
+    Queue([=] { cpu_->RoundToBfloat16(n, Real(x), Real(y)); });
   }
   void Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n, int64_t k, float alpha, const float* a,
             const float* b, float beta, float* c) override {
@@ -110,22 +131,33 @@ class QueuedBackend final : public ComputeBackend {
   }
 
  private:
-  void Queue(std::function<void()> work) {
-    queue_.push_back(std::move(work));
-    ++queued_;
+  struct Operation {
+    uint64_t number;  // of all that was queued, from 1
+    std::function<void()> work;
+  };
+
+  void Queue(std::function<void()> work) { compute_.push_back({++queued_, std::move(work)}); }
+  void RunUpTo(uint64_t computed, uint64_t downloaded) {
+    while (!compute_.empty() && compute_.front().number <= computed) {
+      const Operation operation = std::move(compute_.front());
+      compute_.pop_front();
+      operation.work();
+    }
+    RunDownloads(downloaded);
+    done_ = std::max(done_, std::min(computed, downloaded));
   }
-  void RunOne() {
-    queue_.front()();
-    queue_.pop_front();
-    ++done_;
+  void RunUpTo(uint64_t number) { RunUpTo(number, number); }
+  void RunDownloads(uint64_t up_to) {
+    for (; !downloads_.empty() && downloads_.front().number <= up_to; downloads_.pop_front()) {
+      downloads_.front().work();
+    }
   }
-  void Run() {
-    while (!queue_.empty()) RunOne();
-  }
+  void RunAll() { RunUpTo(queued_); }
 
   const std::unique_ptr<ComputeBackend> cpu_ = *MakeComputeBackend("cpu", 1);
-  std::deque<std::function<void()>> queue_;
-  uint64_t queued_ = 0, done_ = 0;
+  // Everything else waits for what was queued before it; copies to the host have a queue of their own.
+  std::deque<Operation> compute_, downloads_;
+  uint64_t queued_ = 0, done_ = 0;  // all up to `done_` has run
 };
 
 }  // namespace

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "absl/status/statusor.h"
+#include "worker/compute/compute_backend.h"
+
+// A CUDA device on the CPU, for tests where there is none: the .cu files and the backend over them are
+// compiled by the host's compiler against include/, whose functions are these:
+//   - Streams run when somebody waits, one operation at a time from a stream chosen at random among those
+//   that
+//     events do not hold back: what leans on an order that it did not ask for comes out wrong for some seed.
+//   - A block's threads are fibers that change hands at __syncthreads, in a random order: a missing barrier
+//     shows. A barrier that not all threads of a block reach fails.
+//   - Device memory begins as NaN and lies between guards, which are looked at whenever somebody waits.
+//     Device pointers are host pointers, so reads out of bounds are seen only by the NaN they find.
+//   - cuBLAS is OpenBLAS, with operands rounded as the precision says.
+//   - Streams, events and memory that are left behind are counted.
+// It shows that the code is right, not that a GPU runs it right: no other compiler, memory model or speed.
+namespace weir::cuda_emulation {
+
+struct Machine {
+  int devices = 1;
+  int driver_version = 13000;  // 0: no driver
+  int major = 9, minor = 0;
+  bool has_blas = true;
+  size_t memory_bytes = size_t{4} << 30;
+  uint64_t seed = 1;
+};
+
+// Of all later calls. Streams that exist keep what they have queued.
+void SetMachine(const Machine& machine);
+
+// The cudaMalloc, cudaHostAlloc, streams, events and graphs that live.
+int64_t LiveObjects();
+
+// As cuda::MakeBackend of worker/compute/cuda_backend.h, on the emulated machine.
+absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeBackend(int device, Precision precision,
+                                                            size_t arena_chunk_bytes);
+
+}  // namespace weir::cuda_emulation

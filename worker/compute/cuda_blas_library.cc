@@ -1,0 +1,86 @@
+#include "worker/compute/cuda_blas_library.h"
+
+#include <dlfcn.h>
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/status_macros.h"
+
+namespace weir::cuda {
+namespace {
+
+// Where the loader looks (the program's own lib folder first), then where NVIDIA's packages put it.
+std::vector<std::string> Candidates() {
+  const std::string name = absl::StrCat("libcublas.so.", CUBLAS_VER_MAJOR);
+  return {name, absl::StrCat("/usr/local/cuda/lib64/", name)};
+}
+
+class Symbols {
+ public:
+  explicit Symbols(void* library) : library_(library) {}
+
+  template <typename Function>
+  void Get(const char* name, Function** function) {
+    *function = reinterpret_cast<Function*>(dlsym(library_, name));
+    if (*function == nullptr) missing_.push_back(name);
+  }
+  const std::vector<std::string>& missing() const { return missing_; }
+
+ private:
+  void* const library_;
+  std::vector<std::string> missing_;
+};
+
+absl::StatusOr<void*> Open() {
+  std::vector<std::string> errors;
+  for (const std::string& path : Candidates()) {
+    // RTLD_LOCAL: another cuBLAS in the process, say of a Python package, does not mix with this one.
+    if (void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL)) return library;
+    errors.push_back(dlerror());
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat("cuBLAS ", CUBLAS_VER_MAJOR, " cannot be loaded: ", absl::StrJoin(errors, "; "),
+                   "; install it (Debian and Ubuntu: libcublas-13-0 from NVIDIA's repository) or add its "
+                   "folder to LD_LIBRARY_PATH"));
+}
+
+absl::StatusOr<BlasLibrary> Load() {
+  WEIR_ASSIGN_OR_RETURN(void* const opened, Open());
+  BlasLibrary library;
+  decltype(&cublasGetProperty) get_property = nullptr;
+  Symbols symbols(opened);
+  symbols.Get("cublasGetProperty", &get_property);
+  symbols.Get("cublasCreate_v2", &library.create);
+  symbols.Get("cublasDestroy_v2", &library.destroy);
+  symbols.Get("cublasSetStream_v2", &library.set_stream);
+  symbols.Get("cublasSetWorkspace_v2", &library.set_workspace);
+  symbols.Get("cublasSetMathMode", &library.set_math_mode);
+  symbols.Get("cublasGemmEx_64", &library.gemm_ex);
+  symbols.Get("cublasGetStatusString", &library.status_string);
+  if (!symbols.missing().empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("cuBLAS ", CUBLAS_VER_MAJOR, " lacks ",
+                                                      absl::StrJoin(symbols.missing(), ", "),
+                                                      "; its installation is damaged or of another version"));
+  }
+  int version[3] = {};
+  get_property(MAJOR_VERSION, &version[0]);
+  get_property(MINOR_VERSION, &version[1]);
+  get_property(PATCH_LEVEL, &version[2]);
+  library.version = absl::StrJoin(version, ".");
+  return library;
+}
+
+}  // namespace
+
+absl::StatusOr<const BlasLibrary*> LoadBlasLibrary() {
+  // Never destroyed: a backend may outlive the end of main.
+  static const auto& library = *new absl::StatusOr<BlasLibrary>(Load());
+  if (!library.ok()) return library.status();
+  return &*library;
+}
+
+}  // namespace weir::cuda

@@ -1,0 +1,80 @@
+#include "worker/compute/cuda_device.h"
+
+#include <cuda_runtime.h>
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "worker/compute/cuda_blas_library.h"
+#include "worker/compute/cuda_status.h"
+
+namespace weir::cuda {
+namespace {
+
+// The oldest device that the build has code for (//bazel:cuda.bzl); newer ones run it or compile its PTX.
+constexpr int kOldestMajor = 8, kOldestMinor = 0;
+
+absl::Status NoDevices(int driver_version) {
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the NVIDIA driver (CUDA ", VersionString(driver_version), ") shows no device",
+      visible == nullptr ? "; see whether nvidia-smi lists one and whether this container was given it"
+                         : absl::StrCat("; CUDA_VISIBLE_DEVICES is '", visible, "', which may hide them")));
+}
+
+}  // namespace
+
+std::string VersionString(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
+
+absl::StatusOr<Installation> Probe() {
+  Installation found;
+  WEIR_RETURN_IF_ERROR(ToStatus(cudaRuntimeGetVersion(&found.runtime_version), "cudaRuntimeGetVersion"));
+  WEIR_RETURN_IF_ERROR(ToStatus(cudaDriverGetVersion(&found.driver_version), "cudaDriverGetVersion"));
+  if (found.driver_version == 0) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("no NVIDIA driver was found (libcuda.so.1 cannot be loaded); install one that supports "
+                     "CUDA ",
+                     VersionString(found.runtime_version), " or newer"));
+  }
+  int count = 0;
+  const cudaError_t error = cudaGetDeviceCount(&count);
+  if (error != cudaSuccess) cudaGetLastError();  // reported here; later calls start afresh
+  if (error == cudaErrorInsufficientDriver) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the NVIDIA driver supports CUDA ", VersionString(found.driver_version),
+        " at most, but this build needs ", VersionString(found.runtime_version), "; update the driver"));
+  }
+  if (error == cudaErrorNoDevice || (error == cudaSuccess && count == 0)) {
+    return NoDevices(found.driver_version);
+  }
+  if (error != cudaSuccess) {
+    return absl::FailedPreconditionError(ToStatus(error, "the NVIDIA driver does not start").message());
+  }
+  for (int i = 0; i < count; ++i) {
+    cudaDeviceProp properties;
+    WEIR_RETURN_IF_ERROR(
+        ToStatus(cudaGetDeviceProperties(&properties, i), absl::StrCat("properties of cuda:", i)));
+    Device device;
+    device.index = i;
+    device.name = properties.name;
+    device.major = properties.major;
+    device.minor = properties.minor;
+    device.memory_bytes = properties.totalGlobalMem;
+    device.multiprocessors = properties.multiProcessorCount;
+    if (device.major * 10 + device.minor < kOldestMajor * 10 + kOldestMinor) {
+      device.usable = absl::FailedPreconditionError(
+          absl::StrCat("cuda:", i, " (", device.name, ") has compute capability ", device.major, ".",
+                       device.minor, "; this build needs ", kOldestMajor, ".", kOldestMinor, " or newer"));
+    }
+    found.devices.push_back(device);
+  }
+  return found;
+}
+
+absl::StatusOr<std::string> FindBlas() {
+  WEIR_ASSIGN_OR_RETURN(const BlasLibrary* library, LoadBlasLibrary());
+  return library->version;
+}
+
+}  // namespace weir::cuda
