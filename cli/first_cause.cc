@@ -46,30 +46,50 @@ bool EndedFromOutside(const ProcessExit& exit) {
   return exit.signal == SIGKILL || exit.signal == SIGTERM || exit.code == kExitDrained;
 }
 
-}  // namespace
-
-ExitMeaning MeaningOf(const TaskExit& exit) {
+// What it would mean if no other life had followed.
+ExitMeaning MeaningOfLast(const TaskExit& exit) {
   if (exit.exit.ok() || exit.was_ended) return ExitMeaning::kExpected;
   return EndedFromOutside(exit.exit) && !IsServer(exit) ? ExitMeaning::kSurvivable : ExitMeaning::kFatal;
 }
 
+enum Rank { kOwnFault, kRestarted, kConsequence, kOnlyLost, kNone };
+
+Rank RankOf(const TaskExit& exit) {
+  const ExitMeaning meaning = MeaningOfLast(exit);
+  const bool consequence = exit.exit.code == kExitPeerLost;
+  if (meaning == ExitMeaning::kExpected) return kNone;
+  if (meaning == ExitMeaning::kSurvivable) return kOnlyLost;
+  if (exit.restarted) return consequence ? kOnlyLost : kRestarted;
+  return consequence ? kConsequence : kOwnFault;
+}
+
+}  // namespace
+
+ExitMeaning MeaningOf(const TaskExit& exit) {
+  return exit.restarted ? ExitMeaning::kSurvivable : MeaningOfLast(exit);
+}
+
+bool IsWorthRestart(const TaskExit& exit) {
+  return !exit.was_ended && (exit.exit.signal != 0 || exit.exit.code > 127);
+}
+
 std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits) {
-  enum Rank { kOwnFault, kConsequence, kOnlyLost, kNone };
-  const auto rank = [](const TaskExit& exit) {
-    const ExitMeaning meaning = MeaningOf(exit);
-    if (meaning == ExitMeaning::kExpected) return kNone;
-    if (meaning == ExitMeaning::kSurvivable) return kOnlyLost;
-    return exit.exit.code == kExitPeerLost ? kConsequence : kOwnFault;
-  };
   std::optional<size_t> best;
   for (size_t i = 0; i < exits.size(); ++i) {
-    if (rank(exits[i]) != kNone && (!best.has_value() || rank(exits[i]) < rank(exits[*best]))) best = i;
+    const Rank rank = RankOf(exits[i]);
+    if (rank == kNone) continue;
+    const Rank so_far = best.has_value() ? RankOf(exits[*best]) : kNone;
+    if (rank < so_far || (rank == kRestarted && rank == so_far)) best = i;
   }
   return best;
 }
 
 std::string DescribeExit(const TaskExit& exit) {
-  const std::string after = absl::StrCat(" after ", FormatSeconds(exit.seconds));
+  std::string after = absl::StrCat(" after ", FormatSeconds(exit.seconds));
+  if (exit.lives > 0) {
+    absl::StrAppend(&after, ", started again ", exit.lives == 1 ? "once" : absl::StrCat(exit.lives, " times"),
+                    " before");
+  }
   if (exit.exit.signal != 0) return absl::StrCat(exit.task, " was killed by ", exit.exit.ToString(), after);
   const CodeText* text = Find(exit.exit.code);
   return absl::StrCat(exit.task, " exited with ", exit.exit.code,

@@ -15,22 +15,30 @@ struct TaskExit {
   ProcessExit exit;
   double seconds = 0;      // since the task was started
   bool was_ended = false;  // by `weir` itself, which had decided to end the job
+  std::vector<std::string> last_lines;
+  int lives = 0;           // that the task had before this one
+  bool restarted = false;  // another one has followed
 };
 
 enum class ExitMeaning {
   kExpected,    // done, or ended by us
-  kSurvivable,  // somebody ended a worker or evaluator from outside: the job goes on without it
+  kSurvivable,  // the job goes on: the task was started again, or it is a worker or evaluator that somebody
+                // ended from outside
   kFatal,       // ends the job
 };
 ExitMeaning MeaningOf(const TaskExit& exit);
 
+// Whether starting the task again may help: codes up to 127 are permanent (common/exit_codes.h).
+bool IsWorthRestart(const TaskExit& exit);
+
 // The index of the exit that explains the failure of a job; `exits` in the order in which they were seen. 138
-// says that another task was lost, so it is a consequence wherever any other fatal exit is there; a
+// says that another task was lost, so it is a consequence wherever any other fatal exit is there, even one
+// after which the task was started again (then the last such: the job had gone on after those before it). A
 // survivable one explains a failure only where no fatal one is. None: nothing failed.
 std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits);
 
 // "worker:1 exited with 70 (internal fault) after 3.20 s"; "ps:0 was killed by signal 9 (Killed) after 12.0
-// s".
+// s", and then perhaps ", started again 2 times before".
 std::string DescribeExit(const TaskExit& exit);
 // What to do about it; "" if nothing can be said.
 std::string HintFor(const TaskExit& exit);

@@ -8,6 +8,24 @@
 
 namespace weir {
 
+namespace {
+
+// One unary call.
+template <typename Request, typename Reply>
+absl::StatusOr<Reply> Call(v1::Coordinator::Stub& stub,
+                           grpc::Status (v1::Coordinator::Stub::*method)(grpc::ClientContext*, const Request&,
+                                                                         Reply*),
+                           absl::Duration deadline) {
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
+  Reply reply;
+  const grpc::Status status = (stub.*method)(&context, Request(), &reply);
+  if (status.ok()) return reply;
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+}  // namespace
+
 struct StatusClient::Connection {
   std::unique_ptr<v1::Coordinator::Stub> stub;
 };
@@ -27,12 +45,11 @@ StatusClient::StatusClient(const std::string& address) : connection_(std::make_u
 StatusClient::~StatusClient() = default;
 
 absl::StatusOr<v1::ClusterStatus> StatusClient::Get(absl::Duration deadline) {
-  grpc::ClientContext context;
-  context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
-  v1::ClusterStatus reply;
-  const grpc::Status status = connection_->stub->Status(&context, v1::StatusRequest(), &reply);
-  if (status.ok()) return reply;
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  return Call(*connection_->stub, &v1::Coordinator::Stub::Status, deadline);
+}
+
+absl::StatusOr<v1::CheckpointReply> StatusClient::TakeCheckpoint(absl::Duration deadline) {
+  return Call(*connection_->stub, &v1::Coordinator::Stub::Checkpoint, deadline);
 }
 
 }  // namespace weir

@@ -9,7 +9,7 @@
 
 namespace weir {
 
-// Asks a coordinator how the job is. Thread-safe.
+// Asks a coordinator what tools want of it. Thread-safe.
 class StatusClient {
  public:
   // `address`: host:port, as a cluster spec writes it. Connects at the first Get.
@@ -19,6 +19,8 @@ class StatusClient {
   // Unavailable or DeadlineExceeded: nothing answers at the address. Waits out `deadline` only if something
   // is there.
   absl::StatusOr<v1::ClusterStatus> Get(absl::Duration deadline);
+  // Returns when the checkpoint is complete. FailedPrecondition: the job takes none; else it failed, and why.
+  absl::StatusOr<v1::CheckpointReply> TakeCheckpoint(absl::Duration deadline);
 
  private:
   struct Connection;

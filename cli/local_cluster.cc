@@ -1,9 +1,11 @@
 #include "cli/local_cluster.h"
 
 #include <errno.h>
+#include <netinet/in.h>
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -24,6 +26,24 @@ namespace {
 std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\""); }
 
 void UnlinkIfThere(const std::string& path) { unlink(path.c_str()); }
+
+// A server sets SO_REUSEADDR, too, and so may listen meanwhile. Invalid: the port is not to be had, as the
+// server will find.
+UniqueFd ReservePort(const std::string& address) {
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  uint32_t port = 0;
+  if (!absl::SimpleAtoi(address.substr(address.rfind(':') + 1), &port)) return UniqueFd();
+  name.sin_port = htons(static_cast<uint16_t>(port));
+  UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int yes = 1;
+  if (!fd.valid() || setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
+      bind(fd.get(), reinterpret_cast<const sockaddr*>(&name), sizeof name) != 0) {
+    return UniqueFd();
+  }
+  return fd;
+}
 
 }  // namespace
 
@@ -47,33 +67,41 @@ std::string LocalCluster::summary_path() const { return absl::StrCat(options_.lo
 
 absl::Status LocalCluster::Start(const std::string& type, int index, const std::string& program,
                                  const std::string& cluster, std::vector<std::string> more_args) {
-  const std::string name = absl::StrCat(type, ":", index);
+  TaskProcess& task = tasks_.emplace_back();
+  task.type = type;
+  task.index = index;
+  task.name = absl::StrCat(type, ":", index);
+  task.program = program;
+  task.cluster = cluster;
+  task.more_args = std::move(more_args);
+  task.ended = true;  // until it has begun
   TaskLog::Options log;
-  log.task = name;
+  log.task = task.name;
   log.path = absl::StrCat(options_.log_dir, "/", type, "-", index, ".log");
   log.show = options_.show;
   log.console = options_.console;
-  log.color = static_cast<Console::Color>(static_cast<int>(Console::Color::kTask0) + tasks_.size());
-
-  TaskProcess& task = tasks_.emplace_back();
-  task.name = name;
-  task.type = type;
-  task.ended = true;  // until it has begun
+  log.color = static_cast<Console::Color>(static_cast<int>(Console::Color::kTask0) + tasks_.size() - 1);
   WEIR_ASSIGN_OR_RETURN(task.log, TaskLog::Open(std::move(log)));
+  return Launch(task);
+}
 
+absl::Status LocalCluster::Launch(TaskProcess& task) {
   Subprocess::Options process;
-  process.args = {program, absl::StrCat("--config=", options_.config)};
+  process.args = {task.program, absl::StrCat("--config=", options_.config)};
   for (const auto& override : options_.overrides) {
     process.args.push_back("--set");
     process.args.push_back(override);
   }
-  for (auto& arg : more_args) process.args.push_back(std::move(arg));
-  process.environment["TF_CONFIG"] =
-      absl::StrCat(R"({"cluster":)", cluster, R"(,"task":{"type":")", type, R"(","index":)", index, "}}");
+  for (const auto& arg : task.more_args) process.args.push_back(arg);
+  process.environment["TF_CONFIG"] = absl::StrCat(R"({"cluster":)", task.cluster, R"(,"task":{"type":")",
+                                                  task.type, R"(","index":)", task.index, "}}");
   process.on_line = [log = task.log.get()](absl::string_view line) { log->Add(line); };
-  process.on_exit = [this, name, start = Clock::Real().Now()](const ProcessExit& exit) {
+  process.on_exit = [this, log = task.log.get(), name = task.name, lives = task.lives,
+                     start = Clock::Real().Now()](const ProcessExit& exit) {
     TaskExit ended;
     ended.task = name;
+    ended.lives = lives;
+    ended.last_lines = log->LastLines();
     ended.exit = exit;
     ended.seconds = absl::ToDoubleSeconds(Clock::Real().Now() - start);
     ended.was_ended = ending_;
@@ -84,6 +112,31 @@ absl::Status LocalCluster::Start(const std::string& type, int index, const std::
   WEIR_ASSIGN_OR_RETURN(task.process, Subprocess::Start(std::move(process)));
   task.ended = false;
   return absl::OkStatus();
+}
+
+LocalCluster::TaskProcess* LocalCluster::Find(const std::string& task) {
+  const auto found =
+      std::find_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.name == task; });
+  return found == tasks_.end() ? nullptr : &*found;
+}
+
+absl::Status LocalCluster::Restart(const std::string& task) {
+  TaskProcess* const found = Find(task);
+  if (found == nullptr || !found->ended) {
+    return absl::InternalError(absl::StrCat(task, " cannot be started again: it has not ended"));
+  }
+  found->process.reset();
+  ++found->lives;
+  if (found->type == "ps") {
+    const std::string& address = ps_addresses_[found->index];
+    if (!address.empty()) {
+      if (!found->reserved_port.valid()) found->reserved_port = ReservePort(address);
+      found->cluster = absl::StrCat(R"({"ps":[)", Quoted(address), "]}");
+    } else {
+      UnlinkIfThere(PortFile(found->index));
+    }
+  }
+  return Launch(*found);
 }
 
 absl::Status LocalCluster::StartServers() {
@@ -150,11 +203,7 @@ std::vector<TaskExit> LocalCluster::WaitForExits(int also, absl::Duration limit)
     MutexLock lock(mutex_);
     exits.swap(exits_);
   }
-  for (const auto& exit : exits) {
-    for (auto& task : tasks_) {
-      if (task.name == exit.task) task.ended = true;
-    }
-  }
+  for (const auto& exit : exits) Find(exit.task)->ended = true;
   return exits;
 }
 
@@ -163,6 +212,12 @@ void LocalCluster::EndAll(int signal) {
   for (auto& task : tasks_) {
     if (task.process != nullptr) task.process->Signal(signal);
   }
+}
+
+void LocalCluster::EndFrom(const std::string& task, int signal) {
+  ending_ = true;
+  const TaskProcess* const found = Find(task);
+  if (found != nullptr && found->process != nullptr) found->process->Signal(signal);
 }
 
 void LocalCluster::ShowHeld(absl::Time until) {
@@ -183,6 +238,10 @@ std::vector<std::string> LocalCluster::running() const {
     if (!task.ended) names.push_back(task.name);
   }
   return names;
+}
+
+bool LocalCluster::IsRunning(absl::string_view task) const {
+  return std::any_of(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.name == task && !t.ended; });
 }
 
 bool LocalCluster::Runs(absl::string_view type) const {

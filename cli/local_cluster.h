@@ -20,6 +20,7 @@
 #include "cli/task_log.h"
 #include "common/mutex.h"
 #include "common/subprocess.h"
+#include "common/unique_fd.h"
 
 namespace weir {
 
@@ -53,17 +54,25 @@ class LocalCluster {
   // Of ps:0, once MissingServers() is empty.
   const std::string& coordinator_address() const { return ps_addresses_[0]; }
 
+  // Starts a task that has ended again: with the same flags and log and, a server that had one, on the same
+  // port.
+  absl::Status Restart(const std::string& task);
+
   // The tasks that ended since the last call, in the order in which they did. Waits until there is one,
   // `also` (a file descriptor) is readable, or `limit` is over.
   std::vector<TaskExit> WaitForExits(int also, absl::Duration limit);
   // To all tasks; from now on their ends count as our wish.
   void EndAll(int signal);
+  // The same to one task alone; the others' ends count as our wish, too.
+  void EndFrom(const std::string& task, int signal);
   // Of all tasks' logs (TaskLog).
   void ShowHeld(absl::Time until);
   void Mute();
 
   // Tasks whose end WaitForExits has not returned.
   std::vector<std::string> running() const;
+  // Whether this task is among them.
+  bool IsRunning(absl::string_view task) const;
   // Whether a task of this type ("ps", "worker", "evaluator") is among them.
   bool Runs(absl::string_view type) const;
 
@@ -74,8 +83,15 @@ class LocalCluster {
  private:
   struct TaskProcess {
     std::string type;
-    std::string name;    // "worker:1"
+    int index = 0;
+    std::string name;  // "worker:1"
+    std::string program;
+    std::string cluster;  // in its TF_CONFIG
+    std::vector<std::string> more_args;
+    int lives = 0;       // before this one
     bool ended = false;  // WaitForExits has returned it
+    // Between two lives nobody else shall get the server's port: a socket that is bound and does not listen.
+    UniqueFd reserved_port;
     std::unique_ptr<TaskLog> log;
     std::unique_ptr<Subprocess> process;  // its threads use `log`
   };
@@ -83,6 +99,8 @@ class LocalCluster {
 
   absl::Status Start(const std::string& type, int index, const std::string& program,
                      const std::string& cluster, std::vector<std::string> more_args);
+  absl::Status Launch(TaskProcess& task);
+  TaskProcess* Find(const std::string& task);
   std::string PortFile(int server) const;
 
   const Options options_;

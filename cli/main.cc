@@ -6,6 +6,7 @@
 
 #include "CLI/CLI.hpp"
 #include "cli/bench.h"
+#include "cli/checkpoint_command.h"
 #include "cli/config/config_command.h"
 #include "cli/demo.h"
 #include "cli/status_command.h"
@@ -23,6 +24,7 @@ constexpr const char* kExamples = R"(Examples:
   weir up --ps=2 --workers=4 configs/digits.json --set consistency.mode=async --summary=out.json
   weir status --address=127.0.0.1:2222
   weir config show configs/digits.json --set optimizer.learning_rate=0.05
+  weir checkpoint verify runs/digits
   weir bench wire
 
 Exit codes: 0 done; 64 bad command line; 70 internal fault; 78 bad config; 130 Ctrl-C; 138 a task was lost, try again; 143 SIGTERM.
@@ -36,6 +38,14 @@ constexpr const char* kUpExamples = R"(Examples:
 constexpr const char* kStatusExamples = R"(Examples:
   weir status --cluster=configs/cluster_2ps_2workers.json
   weir status --address=127.0.0.1:2222 --json)";
+
+constexpr const char* kCheckpointExamples = R"(Examples:
+  weir checkpoint take --address=127.0.0.1:2222
+  weir checkpoint list runs/digits
+  weir checkpoint verify runs/digits/step-00001200)";
+
+constexpr const char* kExportExamples = R"(Examples:
+  weir export runs/digits digits.safetensors)";
 
 constexpr const char* kDemoExamples = R"(Examples:
   weir demo
@@ -54,6 +64,20 @@ void AddOverrides(CLI::App* command, std::vector<std::string>* overrides) {
 
 CLI::Option* AddConfig(CLI::App* command, std::string* config) {
   return command->add_option("config", *config, "Job config (JSON with comments)")->type_name("FILE");
+}
+
+void AddCluster(CLI::App* command, ClusterFlags* flags) {
+  CLI::Option* cluster = command->add_option("--cluster", flags->cluster_file, "Cluster spec, or a TF_CONFIG")
+                             ->type_name("FILE");
+  command->add_option("--address", flags->address, "Address of ps:0")
+      ->type_name("HOST:PORT")
+      ->excludes(cluster);
+}
+
+constexpr const char* kOneCheckpoint = "A checkpoint, or a folder of them, whose newest it is";
+
+void AddCheckpoint(CLI::App* command, std::string* path, const char* what) {
+  command->add_option("checkpoint", *path, what)->type_name("DIR")->required();
 }
 
 // What the words of the command line are, for the message of a bad one.
@@ -120,18 +144,29 @@ int Main(int argc, char** argv) {
   up_command
       ->add_option("--bin_dir", up.bin_dir, "Where ps_server and worker are (default: beside this program)")
       ->type_name("DIR");
+  up_command
+      ->add_flag(
+          "--restart{3}", up.restart,
+          "Starts tasks that died again, each so many times (--restart alone: 3); servers only where the "
+          "job has checkpoints")
+      ->type_name("N")
+      ->check(CLI::Range(0, 1000));
+  CLI::Option* resume = up_command
+                            ->add_option("--resume", up.resume,
+                                         "Goes on with the job whose checkpoints are there, and saves there")
+                            ->type_name("DIR");
+  up_command
+      ->add_option("--init_from", up.init_from,
+                   "Starts a new job with the weights of a checkpoint, or of the newest of a folder")
+      ->type_name("DIR")
+      ->excludes(resume);
   up_command->add_flag("--verbose", up.verbose,
                        "Shows all lines of all tasks, not warnings and errors alone");
 
   StatusOptions status;
   CLI::App* status_command = app.add_subcommand("status", "Asks a running cluster how it is");
   status_command->footer(kStatusExamples);
-  CLI::Option* cluster =
-      status_command->add_option("--cluster", status.cluster_file, "Cluster spec, or a TF_CONFIG")
-          ->type_name("FILE");
-  status_command->add_option("--address", status.address, "Address of ps:0")
-      ->type_name("HOST:PORT")
-      ->excludes(cluster);
+  AddCluster(status_command, &status.cluster);
   status_command->add_flag("--json", status.json, "Prints JSON");
 
   DemoOptions demo;
@@ -162,6 +197,26 @@ int Main(int argc, char** argv) {
     AddOverrides(command, &config_overrides);
   }
 
+  ClusterFlags take_cluster;
+  std::string checkpoint_path, export_to;
+  CLI::App* checkpoint_command = app.add_subcommand("checkpoint", "Takes, lists and verifies checkpoints");
+  checkpoint_command->footer(kCheckpointExamples);
+  checkpoint_command->require_subcommand(1);
+  CLI::App* take_command =
+      checkpoint_command->add_subcommand("take", "Has a running job take one now, and waits for it");
+  AddCluster(take_command, &take_cluster);
+  CLI::App* list_command = checkpoint_command->add_subcommand("list", "Lists those in a folder");
+  AddCheckpoint(list_command, &checkpoint_path, "The folder (checkpoint.directory)");
+  CLI::App* verify_command =
+      checkpoint_command->add_subcommand("verify", "Holds all bytes of one against its checksums");
+  AddCheckpoint(verify_command, &checkpoint_path, kOneCheckpoint);
+
+  CLI::App* export_command =
+      app.add_subcommand("export", "Writes the weights of a checkpoint into one safetensors file");
+  export_command->footer(kExportExamples);
+  AddCheckpoint(export_command, &checkpoint_path, kOneCheckpoint);
+  export_command->add_option("out", export_to, "The file to write")->type_name("FILE")->required();
+
   // Its words are weir_bench's, --help included.
   CLI::App* bench_command =
       app.add_subcommand("bench", "Measures how fast weights and gradients move on these machines");
@@ -189,6 +244,10 @@ int Main(int argc, char** argv) {
   if (demo_command->parsed()) return RunDemo(demo);
   if (check_command->parsed()) return RunConfigCheck(config_file, config_overrides);
   if (show_command->parsed()) return RunConfigShow(config_file, config_overrides);
+  if (take_command->parsed()) return RunCheckpointTake(take_cluster);
+  if (list_command->parsed()) return RunCheckpointList(checkpoint_path);
+  if (verify_command->parsed()) return RunCheckpointVerify(checkpoint_path);
+  if (export_command->parsed()) return RunExport(checkpoint_path, export_to);
   if (bench_command->parsed()) return RunBench(bench_command->remaining());
   if (version_command->parsed()) std::printf("weir %s\n", kVersion);
   if (help_command->parsed()) std::fputs(app.help().c_str(), stdout);

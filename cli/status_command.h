@@ -1,14 +1,12 @@
 #pragma once
 
-#include <string>
+#include "cli/coordinator_address.h"
 
 namespace weir {
 
-// `weir status`: asks the coordinator of a running cluster. At most one of `cluster_file` and `address` is
-// given; with neither the cluster is TF_CONFIG's.
+// `weir status`: asks the coordinator of a running cluster.
 struct StatusOptions {
-  std::string cluster_file;
-  std::string address;  // of ps:0
+  ClusterFlags cluster;
   bool json = false;
 };
 

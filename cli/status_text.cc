@@ -25,6 +25,8 @@ std::string StateName(v1::JobState state) {
       return "done";
     case v1::FAILED:
       return "failed";
+    case v1::RECOVERING:
+      return "recovering";
     default:
       return "unknown";
   }
@@ -58,6 +60,12 @@ std::string Waiting(const v1::ClusterStatus& status) {
   std::vector<std::string> names;
   for (const auto& name : status.waiting_for()) names.push_back(Printable(name));
   return absl::StrJoin(names, ", ");
+}
+
+// The last part of the folder's name: "step-00001200".
+std::string GoesBackTo(const v1::ClusterStatus& status) {
+  if (status.checkpoint().empty()) return "the start";
+  return Printable(status.checkpoint().substr(status.checkpoint().rfind('/') + 1));
 }
 
 std::string Title(const v1::ClusterStatus& status) {
@@ -104,9 +112,10 @@ std::string StatusLine(const v1::ClusterStatus& status) {
   if (status.state() == v1::FAILED) {
     return absl::StrCat(pieces[0], "  failed: ", Printable(status.failure()));
   }
-  if (status.state() == v1::STARTING) {
-    pieces.push_back(
-        absl::StrCat("starting  workers ", LiveWorkers(status), "/", status.configured_workers()));
+  if (status.state() == v1::STARTING || status.state() == v1::RECOVERING) {
+    pieces.push_back(StateName(status.state()));
+    if (status.state() == v1::RECOVERING) pieces.push_back(absl::StrCat("from ", GoesBackTo(status)));
+    pieces.push_back(absl::StrCat("workers ", LiveWorkers(status), "/", status.configured_workers()));
     if (status.waiting_for_size() > 0) pieces.push_back(absl::StrCat("waiting for ", Waiting(status)));
     return absl::StrJoin(pieces, "  ");
   }
@@ -127,6 +136,9 @@ std::string StatusLine(const v1::ClusterStatus& status) {
   if (Evaluated(status) && status.evaluation().test_accuracy() >= 0) {
     pieces.push_back(absl::StrCat("test accuracy ", FormatPercent(status.evaluation().test_accuracy())));
   }
+  if (status.recoveries() > 0) pieces.push_back(absl::StrCat("recoveries ", status.recoveries()));
+  if (status.lost_pushes() > 0)
+    pieces.push_back(absl::StrCat("lost pushes ", FormatCount(status.lost_pushes())));
   return absl::StrJoin(pieces, "  ");
 }
 
@@ -159,6 +171,11 @@ std::string StatusReport(const v1::ClusterStatus& status) {
                     " pulled, ", FormatCount(status.pushes()), " pushes"));
   line("workers", absl::StrCat(LiveWorkers(status), " of ", status.configured_workers(), ", epoch ",
                                status.membership().epoch()));
+  if (!status.checkpoint().empty()) line("checkpoint", Printable(status.checkpoint()));
+  if (status.recoveries() > 0) {
+    line("recoveries", absl::StrCat(FormatCount(status.recoveries()), " of lost servers, ",
+                                    FormatCount(status.lost_pushes()), " pushes lost"));
+  }
   if (status.tasks_size() == 0) return out;
   Table table({"task", "state", "clock", "last heard", "address"});
   table.AlignLeft(1);

@@ -8,9 +8,11 @@
 #include <limits>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "cli/format.h"
 #include "cli/status_text.h"
 #include "common/status_macros.h"
@@ -68,6 +70,22 @@ class Reader {
   absl::Status status_;
 };
 
+// "1 server came back, 17 pushes lost; started again: ps:1 (2 times)"; "": there were none. What a
+// coordinator counts begins with its own life, so that of a ps:0 that was started again has not all.
+std::string Faults(const JobSummary& s) {
+  std::vector<std::string> restarts;
+  for (const auto& [task, times] : s.restarts) {
+    restarts.push_back(times == 1 ? task : absl::StrCat(task, " (", times, " times)"));
+  }
+  std::vector<std::string> faults;
+  if (s.recoveries > 0) {
+    faults.push_back(absl::StrCat(s.recoveries, s.recoveries == 1 ? " server" : " servers", " came back"));
+  }
+  if (s.lost_pushes > 0) faults.push_back(absl::StrCat(FormatCount(s.lost_pushes), " pushes lost"));
+  if (!restarts.empty()) faults.push_back(absl::StrCat("started again: ", absl::StrJoin(restarts, ", ")));
+  return absl::StrJoin(faults, "; ");
+}
+
 }  // namespace
 
 absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
@@ -95,6 +113,9 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   reader.Read("/bytes_pushed", &s.bytes_pushed);
   reader.Read("/bytes_pulled", &s.bytes_pulled);
   reader.Read("/weights_sha256", &s.weights_sha256);
+  reader.Read("/checkpoint", &s.checkpoint);
+  reader.Read("/recoveries", &s.recoveries);
+  reader.Read("/lost_pushes", &s.lost_pushes);
   if (!reader.status().ok()) return reader.status();
   if (s.test_accuracy.value_or(0) < 0) s.test_accuracy.reset();  // the loss has none
   s.server_json = server_json;
@@ -105,6 +126,7 @@ std::string SummaryJson(const JobSummary& summary) {
   Json root = Json::parse(summary.server_json, nullptr, /*allow_exceptions=*/false);
   root["total_seconds"] = summary.total_seconds;
   root["exit_codes"] = summary.exit_codes;
+  root["restarts"] = summary.restarts;
   return root.dump(2, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -117,6 +139,11 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
   const auto line = [&](absl::string_view title, absl::string_view value) {
     absl::StrAppend(&out, absl::StrFormat("  %-18s", title), value, "\n");
   };
+  if (s.bytes_pushed == 0 && s.bytes_pulled == 0) {
+    line("steps", absl::StrCat(FormatCount(s.steps), ", all done before: nothing was left to do"));
+    if (!s.checkpoint.empty()) line("checkpoint", Printable(s.checkpoint));
+    return out;
+  }
   if (s.test_accuracy.has_value()) line("test accuracy", FormatPercent(*s.test_accuracy));
   if (s.test_loss.has_value()) line("test loss", FormatLoss(*s.test_loss));
   line("train loss", FormatLoss(s.train_loss));
@@ -130,6 +157,8 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
   line("lead", absl::StrCat("p50 ", s.lead_p50, ", max ", s.lead_max, " clocks"));
   line("traffic",
        absl::StrCat(FormatBytes(s.bytes_pushed), " pushed, ", FormatBytes(s.bytes_pulled), " pulled"));
+  if (const std::string faults = Faults(s); !faults.empty()) line("faults", faults);
+  if (!s.checkpoint.empty()) line("checkpoint", Printable(s.checkpoint));
   line("weights", absl::StrCat("sha256 ", Printable(s.weights_sha256)));
   return out;
 }

@@ -29,9 +29,13 @@ struct JobSummary {
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pulled = 0;
   std::string weights_sha256;
+  std::string checkpoint;   // the last one's folder; "": the job takes none
+  uint64_t recoveries = 0;  // a server was lost and came back
+  uint64_t lost_pushes = 0;
 
   double total_seconds = 0;               // of the whole command
-  std::map<std::string, int> exit_codes;  // by task, as a shell says them
+  std::map<std::string, int> exit_codes;  // by task, as a shell says them; of its last life
+  std::map<std::string, int> restarts;    // by task, where there were any
 
   std::string server_json;  // as ps:0 wrote it
 };
@@ -39,7 +43,7 @@ struct JobSummary {
 // InvalidArgument: not such a summary; says which field and what was seen.
 absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json);
 
-// The server's JSON, all its fields kept, with `total_seconds` and `exit_codes` added.
+// The server's JSON, all its fields kept, with `total_seconds`, `exit_codes` and `restarts` added.
 std::string SummaryJson(const JobSummary& summary);
 
 // A few lines for people.

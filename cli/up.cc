@@ -8,6 +8,7 @@
 
 #include <cstdio>
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <system_error>
 #include <utility>
@@ -17,12 +18,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "cli/first_cause.h"
+#include "cli/format.h"
 #include "cli/grpc_status_client.h"
 #include "cli/installation.h"
 #include "cli/local_cluster.h"
+#include "cli/start.h"
 #include "cli/status_text.h"
 #include "common/clock.h"
 #include "common/config/job_config.h"
+#include "common/config/json_document.h"
 #include "common/config/text_file.h"
 #include "common/exit_codes.h"
 #include "common/status_macros.h"
@@ -38,6 +42,8 @@ constexpr absl::Duration kStatusDeadline = absl::Milliseconds(250);
 constexpr absl::Duration kSettle = absl::Milliseconds(300);
 // From SIGTERM to SIGKILL.
 constexpr absl::Duration kEndDeadline = absl::Seconds(10);
+// And where a checkpoint is taken before.
+constexpr absl::Duration kSaveDeadline = absl::Seconds(60);
 // All of one side are done: how long the other side may still take.
 constexpr absl::Duration kLinger = absl::Seconds(30);
 
@@ -46,9 +52,16 @@ struct Failure {
   int exit_code = kExitInternal;
   std::string task;  // whose last lines tell more; "": none
   std::string hint;
+  std::vector<std::string> last_lines = {};  // of the task; empty: its newest
 };
 
 std::string Names(const std::vector<std::string>& names) { return absl::StrJoin(names, ", "); }
+
+// A path of the command line, which starts at the working folder, as an override of a field, for which it
+// would start at the config's.
+std::string PathOverride(absl::string_view field, const std::string& path) {
+  return absl::StrCat(field, "=", JsonQuote(std::filesystem::absolute(path).lexically_normal().string()));
+}
 
 // One job. Decides what each event means; the processes are LocalCluster's.
 class Job {
@@ -63,7 +76,9 @@ class Job {
   absl::Status MakeLogDir();
   void Loop();
   void StartWorkersWhenReady();
-  void OnExits(const std::vector<TaskExit>& exits);
+  void OnExits(std::vector<TaskExit> exits);
+  bool MayRestart(const TaskExit& exit) const;
+  void Restart(TaskExit* exit);
   void OnSignal(int signal);
   void CheckLinger();
   void ReportFailureWhenSettled();
@@ -84,9 +99,12 @@ class Job {
   std::unique_ptr<LocalCluster> cluster_;
   std::unique_ptr<StatusClient> status_;
 
+  bool saves_ = false;  // the job has checkpoints
   bool workers_started_ = false;
   bool some_worker_done_ = false;
+  bool coordinator_done_ = false;
   std::vector<TaskExit> exits_;
+  std::map<std::string, int> restarts_;  // by task
   absl::Time last_exit_ = start_;
   absl::Time next_poll_ = start_;
   std::optional<Failure>
@@ -94,6 +112,7 @@ class Job {
   absl::Time failed_at_;
   bool reported_ = false;
   std::optional<absl::Time> ending_since_;
+  bool saving_ = false;  // while ending: ps:0 takes a checkpoint and tells the others
   bool killed_ = false;
   int signal_ = 0;  // that ended the job from outside
 };
@@ -122,6 +141,12 @@ absl::Status Job::MakeLogDir() {
 absl::Status Job::Prepare() {
   LocalCluster::Options& cluster = cluster_options_;
   cluster.overrides = options_.overrides;
+  if (!options_.resume.empty()) {
+    cluster.overrides.push_back(PathOverride("checkpoint.directory", options_.resume));
+  }
+  if (!options_.init_from.empty()) {
+    cluster.overrides.push_back(PathOverride("checkpoint.init_from", options_.init_from));
+  }
   if (options_.seed.has_value()) cluster.overrides.push_back(absl::StrCat("seed=", *options_.seed));
   if (options_.workers.has_value()) {
     cluster.overrides.push_back(absl::StrCat("cluster.workers=", *options_.workers));
@@ -132,6 +157,9 @@ absl::Status Job::Prepare() {
   if (!options_.workers.has_value()) {
     cluster.overrides.push_back(absl::StrCat("cluster.workers=", cluster.workers));
   }
+  saves_ = config.checkpoint().has_directory();
+  WEIR_ASSIGN_OR_RETURN(const std::string from, FindStart(config.checkpoint(), !options_.resume.empty()));
+  if (!from.empty()) console_.Line(from);
   WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options_.bin_dir));
   // Not after hours of training.
   if (!options_.summary.empty()) WEIR_RETURN_IF_ERROR(PrepareFile(options_.summary));
@@ -184,10 +212,12 @@ void Job::Loop() {
     StartWorkersWhenReady();
     CheckLinger();
     ReportFailureWhenSettled();
-    if (ending_since_.has_value() && !killed_ && Clock::Real().Now() - *ending_since_ >= kEndDeadline) {
+    if (saving_ && !cluster_->IsRunning("ps:0")) End();
+    const absl::Duration limit = saving_ ? kSaveDeadline : kEndDeadline;
+    if (ending_since_.has_value() && !killed_ && Clock::Real().Now() - *ending_since_ >= limit) {
       console_.Line("warning: ", Console::Color::kYellow,
                     absl::StrCat(Names(cluster_->running()), " did not end within ",
-                                 absl::FormatDuration(kEndDeadline), "; killed"));
+                                 absl::FormatDuration(limit), "; killed"));
       killed_ = true;
       cluster_->EndAll(SIGKILL);
     }
@@ -214,13 +244,36 @@ void Job::StartWorkersWhenReady() {
   }
 }
 
-void Job::OnExits(const std::vector<TaskExit>& exits) {
-  for (const TaskExit& exit : exits) {
+bool Job::MayRestart(const TaskExit& exit) const {
+  if (failure_.has_value() || ending_since_.has_value()) return false;
+  if (!IsWorthRestart(exit) || exit.lives >= options_.restart) return false;
+  // A server finds its weights again in a checkpoint or not at all. Who comes to a job that is done only
+  // waits for it.
+  return absl::StartsWith(exit.task, "ps:") ? saves_ && !coordinator_done_ : !some_worker_done_;
+}
+
+void Job::Restart(TaskExit* exit) {
+  const absl::Status status = cluster_->Restart(exit->task);
+  if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
+  exit->restarted = true;
+  ++restarts_[exit->task];
+  console_.Line("warning: ", Console::Color::kYellow,
+                absl::StrCat(exit->task, exit->exit.signal != 0 ? " was killed by " : " ended with ",
+                             exit->exit.ToString(), " after ", FormatSeconds(exit->seconds),
+                             "; started again (", exit->lives + 1, " of ", options_.restart, ")"));
+}
+
+void Job::OnExits(std::vector<TaskExit> exits) {
+  for (TaskExit& exit : exits) {
+    if (exit.exit.ok() && absl::StartsWith(exit.task, "worker:")) some_worker_done_ = true;
+    if (exit.exit.ok() && exit.task == "ps:0") coordinator_done_ = true;
+  }
+  for (TaskExit& exit : exits) {
+    if (MayRestart(exit)) Restart(&exit);
     exits_.push_back(exit);
     last_exit_ = Clock::Real().Now();
     if (MeaningOf(exit) == ExitMeaning::kFatal) Fail({});
     if (!exit.exit.ok()) continue;
-    if (absl::StartsWith(exit.task, "worker:")) some_worker_done_ = true;
     if (!workers_started_) {
       Fail({absl::StrCat(exit.task, " ended before any worker had started"), kExitInternal, exit.task, ""});
     }
@@ -229,7 +282,7 @@ void Job::OnExits(const std::vector<TaskExit>& exits) {
   if (workers_started_ && !cluster_->Runs("worker") && !some_worker_done_) Fail({});
   if (failure_.has_value()) return;
   for (const TaskExit& exit : exits) {
-    if (MeaningOf(exit) != ExitMeaning::kSurvivable) continue;
+    if (exit.restarted || MeaningOf(exit) != ExitMeaning::kSurvivable) continue;
     console_.Line("warning: ", Console::Color::kYellow,
                   absl::StrCat(DescribeExit(exit), "; the job goes on without it"));
   }
@@ -255,11 +308,14 @@ void Job::OnSignal(int signal) {
     return;
   }
   signal_ = signal;
-  if (!ending_since_.has_value()) {
-    console_.Line(absl::StrCat("SIG", sigabbrev_np(signal), ": ending ", cluster_->running().size(),
-                               " tasks; a second one kills them"));
-    End();
-  }
+  if (ending_since_.has_value()) return;
+  saving_ = saves_ && workers_started_ && cluster_->IsRunning("ps:0");
+  console_.Line(absl::StrCat("SIG", sigabbrev_np(signal), ": ", saving_ ? "saving a checkpoint and " : "",
+                             "ending ", cluster_->running().size(), " tasks; a second one kills them"));
+  if (!saving_) return End();
+  ending_since_ = Clock::Real().Now();
+  if (!options_.verbose) cluster_->Mute();
+  cluster_->EndFrom("ps:0", SIGTERM);
 }
 
 void Job::Fail(Failure failure) {
@@ -277,7 +333,9 @@ Failure Job::CauseOfFailure() const {
     return *failure_;
   }
   const TaskExit& exit = exits_[*cause];
-  return {DescribeExit(exit), ExitCodeFor(exit), exit.task, HintFor(exit)};
+  return {
+      absl::StrCat(DescribeExit(exit), exit.restarted ? "; started again, but the job did not recover" : ""),
+      ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines};
 }
 
 void Job::ReportFailureWhenSettled() {
@@ -285,7 +343,8 @@ void Job::ReportFailureWhenSettled() {
   if (Clock::Real().Now() - failed_at_ < kSettle && !cluster_->running().empty()) return;
   reported_ = true;
   const Failure cause = CauseOfFailure();
-  const auto lines = cause.task.empty() ? std::vector<std::string>() : cluster_->LastLines(cause.task);
+  std::vector<std::string> lines = cause.last_lines;
+  if (lines.empty() && !cause.task.empty()) lines = cluster_->LastLines(cause.task);
   console_.Line(
       "error: ", Console::Color::kRed,
       absl::StrCat(cause.text, lines.empty() ? "" : absl::StrCat("; the last lines of ", cause.task, ":")));
@@ -296,6 +355,7 @@ void Job::ReportFailureWhenSettled() {
 }
 
 void Job::End() {
+  saving_ = false;
   ending_since_ = Clock::Real().Now();
   if (!options_.verbose) cluster_->Mute();
   cluster_->EndAll(SIGTERM);
@@ -303,7 +363,8 @@ void Job::End() {
 
 void Job::PollStatus() {
   if (ending_since_.has_value()) {
-    return console_.SetStatus(absl::StrCat("ending: ", Names(cluster_->running())));
+    return console_.SetStatus(
+        absl::StrCat(saving_ ? "saving a checkpoint: " : "ending: ", Names(cluster_->running())));
   }
   if (!workers_started_) return console_.SetStatus(absl::StrCat(result_.job_name, "  starting servers"));
   if (status_ == nullptr || failure_.has_value() || Clock::Real().Now() < next_poll_) return;
@@ -326,6 +387,7 @@ absl::Status Job::Finish() {
   }
   summary->total_seconds = absl::ToDoubleSeconds(Clock::Real().Now() - start_);
   for (const TaskExit& exit : exits_) summary->exit_codes[exit.task] = exit.exit.status();
+  summary->restarts = restarts_;
   if (!options_.summary.empty()) {
     WEIR_RETURN_IF_ERROR(WriteFileWhole(options_.summary, SummaryJson(*summary)));
   }

@@ -23,6 +23,9 @@ struct UpOptions {
   std::string log_dir;           // "": a fresh folder for temporary files
   std::string bin_dir;           // of ps_server and worker; "": beside this program
   bool verbose = false;          // shows all lines of all tasks
+  int restart = 0;               // how often each task that died is started again
+  std::string resume;            // a folder of checkpoints: goes on from the newest; "": a new job
+  std::string init_from;         // a checkpoint, or a folder of them, whose weights a new job starts with
 };
 
 struct UpResult {
@@ -35,7 +38,9 @@ struct UpResult {
 };
 
 // Runs the job to its end. What happens is shown on the console; the summary is the caller's to show. No
-// process is left behind. A worker that is killed from outside is reported and the job goes on.
+// process is left behind. A worker that is killed from outside is reported and the job goes on, and so it
+// does without a server that can be started again and find a checkpoint. A signal has a job with checkpoints
+// save one first. A new job is refused where checkpoints of another one are.
 UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrupts);
 
 // The command: RunJob, then the summary on standard output. Returns the exit code.

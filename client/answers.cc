@@ -17,9 +17,6 @@ absl::Status CheckOther(v1::Outcome outcome, const std::string& reason, const st
     case v1::FENCED:
       return absl::AbortedError(
           WithReason(absl::StrCat("fenced: ", name, " says that this worker's lease has ended"), reason));
-    case v1::STALE_VERSION:
-      return absl::FailedPreconditionError(WithReason(
-          absl::StrCat(name, " was restarted after the weights were pulled; pull them again"), reason));
     case v1::JOB_OVER:
       // With a reason it has failed: that of a lost peer, most likely, which the coordinator is about to
       // tell, too.
@@ -39,6 +36,7 @@ absl::Status CheckPush(const v1::PushReply& reply, const std::string& name) {
     case v1::OK:
     case v1::REFUSED:
     case v1::DUPLICATE_BATCH:
+    case v1::STALE_VERSION:
     case v1::STEP_PAST:
       return absl::OkStatus();
     default:

@@ -7,9 +7,8 @@
 namespace weir {
 
 absl::Status CallRetry::Late() const {
-  return absl::DeadlineExceededError(absl::StrCat(peer_, " did not answer ", what_, " within ",
-                                                  std::chrono::duration<double>(limits_.total).count(),
-                                                  " s"));
+  return absl::DeadlineExceededError(
+      absl::StrCat(peer_, " did not answer ", what_, " within ", seconds(), " s"));
 }
 
 CallRetry::Verdict CallRetry::Judge(const absl::Status& failure) {

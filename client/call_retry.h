@@ -27,6 +27,8 @@ class CallRetry {
   const std::string& what() const { return what_; }
   const std::string& peer() const { return peer_; }
   Clock::time_point deadline() const { return deadline_; }
+  // How long it may take in all.
+  double seconds() const { return std::chrono::duration<double>(limits_.total).count(); }
 
   void TryStarts() { try_started_ = Clock::now(); }
 

@@ -49,7 +49,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
   }
   std::unique_ptr<History> history;
   if (!options.history_path.empty()) {
-    WEIR_ASSIGN_OR_RETURN(history, History::Open(options.history_path));
+    WEIR_ASSIGN_OR_RETURN(history, History::Open(options.history_path, options.again));
   }
 
   v1::JoinRequest request;
@@ -64,8 +64,9 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
   for (const std::string& server : options.servers) request.add_ps_addresses(server);
   const std::chrono::nanoseconds start = Seconds(config.cluster().start_seconds());
   const auto deadline = std::chrono::steady_clock::now() + start;
-  WEIR_ASSIGN_OR_RETURN(const v1::JoinReply reply,
-                        JoinJob(request, start, Seconds(config.cluster().server_wait_seconds())));
+  WEIR_ASSIGN_OR_RETURN(
+      const v1::JoinReply reply,
+      JoinJob(request, start, Seconds(config.cluster().server_wait_seconds()), options.again));
   WEIR_RETURN_IF_ERROR(CheckReply(reply, options, model, config));
 
   std::vector<std::string> servers = options.servers;

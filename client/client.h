@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "client/gradient_gate.h"
 #include "common/future.h"
 #include "common/model_spec.h"
 
@@ -41,14 +42,19 @@ namespace weir {
 //   async    Pull(c) gives the newest weights, the worker's own pushes included.
 //
 // Guarantees. A push is applied at most once on each shard, whatever is retried. A pull is never torn: each
-// shard's part is of one version, in sync all are of one step. Bad gradients (another tensor set, wrong
-// lengths, NaN or Inf) are refused before the first byte leaves. Each call ends: with a result, or with an
-// error that names the peer it waited for.
+// shard's part is of one version, in sync all are of one step. A bad gradient is refused and changes nothing:
+// one of other tensors or lengths before anything is sent; one with a NaN or Inf while it is on its way,
+// since each value is checked when it leaves, but before any shard has the last of it. The same work may then
+// be pushed again. Each call ends: with a result, or with an error that names the peer it waited for.
 //
-// Errors: InvalidArgument, FailedPrecondition: the call or the config is wrong. Aborted: this worker was
-// fenced (its lease ended); start again under a new Join. Unavailable: a server was lost; its role, index and
-// address are in the message. DeadlineExceeded: a wait took longer than cluster.wait_seconds; the message
-// says whom it was for.
+// Errors: InvalidArgument, FailedPrecondition: the call or the config is wrong. DataLoss: a pull whose first
+// tensors had been handed over (OnWeights) was interrupted, and its version is gone; pull again. Aborted:
+// this worker was fenced (its lease ended); start again under a new Join. Unavailable: a server was lost; its
+// role, index and address are in the message. DeadlineExceeded: a wait took longer than cluster.wait_seconds;
+// the message says whom it was for.
+//
+// To compute while others travel: a GradientGate lets a push begin with the first tensors of its gradient,
+// OnWeights tells which tensors of a pull are there.
 //
 // Thread-safe. Tensors handed to Pull() and Push() belong to the caller and must live, unchanged in the case
 // of Push(), until the Future is ready. A Future that holds an error leaves a pull's tensors written in part.
@@ -69,6 +75,9 @@ struct ClientOptions {
   uint64_t train_examples = 0;
   // If set, every answer is written here as a line of JSON (client/history.h), for offline checkers.
   std::string history_path;
+  // This process was in the job before, and was fenced. ps:0 was there, so while nothing answers there it is
+  // tried for cluster.server_wait_seconds alone; and the history goes on instead of beginning anew.
+  bool again = false;
 };
 
 // One gradient to compute: the mean over the examples at positions [first_example, first_example + examples)
@@ -119,6 +128,13 @@ struct PushPullResult {
   PullResult pull;
 };
 
+// Told that a tensor (its position in ModelSpec::tensors) holds the weights that the pull reads: each once,
+// when all shards have said that theirs are published and in sync of the step that was asked for, the last
+// ones before the Future is ready. It is not written any more. A pull that fails or turns out to be past may
+// have told of no tensor or of some. Runs on the thread that takes the weights in, so it must not block, nor
+// take a lock that some thread holds while it waits for a Future.
+using OnWeights = std::function<void(size_t tensor)>;
+
 // Shown to people by status displays; sent along with the next heartbeat.
 struct Progress {
   uint64_t examples = 0;
@@ -149,24 +165,29 @@ class Client {
   virtual ~Client() = default;
 
   // The next gradient to compute, in the order in which they are to be pushed. Waits while there is none.
-  // nullopt: the job's examples are done (and this worker's pushes acknowledged).
+  // nullopt: the job's examples are done (and this worker's pushes acknowledged). The error of a push, when
+  // nothing can go on before that work is pushed again.
   virtual absl::StatusOr<std::optional<Work>> NextWork() = 0;
 
   // Reads the weights for `clock` into `tensors`: all tensors of the model, in any order.
-  virtual Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors) = 0;
+  virtual Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors,
+                                  OnWeights on_weights = nullptr) = 0;
 
   // Delivers the gradient of one piece of work. `base` is the pull whose weights it was computed from. Pushes
-  // of one worker are applied in the order of these calls.
-  virtual Future<PushResult> Push(const Work& work, const PullResult& base,
-                                  std::vector<ConstTensor> gradient) = 0;
+  // of one worker are applied in the order of these calls. With a gate `gradient` is only where it will be;
+  // the gradients of later work wait behind it.
+  virtual Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
+                                  std::shared_ptr<GradientGate> gate = nullptr) = 0;
 
   // Push(work), and the Pull at the next clock, as one exchange with each shard. For the last work of a clock
-  // (Work::last_of_clock); before it, Push(). `weights` is not written before the push has taken effect; so
-  // in sync NextWork() may still give out a part of the same step, that of a worker that died, to be computed
-  // from them.
+  // (Work::last_of_clock); before it, Push(). In sync `weights` is not written before the push has taken
+  // effect; so NextWork() may still give out a part of the same step, that of a worker that died, to be
+  // computed from them. In the other modes it may be written while the gradient is still being sent.
   virtual Future<PushPullResult> PushPull(const Work& work, const PullResult& base,
                                           std::vector<ConstTensor> gradient,
-                                          std::vector<MutableTensor> weights) = 0;
+                                          std::vector<MutableTensor> weights,
+                                          std::shared_ptr<GradientGate> gate = nullptr,
+                                          OnWeights on_weights = nullptr) = 0;
 
   // The newest consistent weights, from outside the training (in sync one step on all shards): pins a
   // version, reads it and lets it go. What evaluators, exports and a final evaluation use.

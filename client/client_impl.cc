@@ -1,7 +1,6 @@
 #include "client/client_impl.h"
 
 #include <algorithm>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,9 +15,6 @@ using Nanoseconds = std::chrono::nanoseconds;
 
 // How long a client that failed, or is destroyed without Leave(), tries to tell the coordinator.
 constexpr std::chrono::seconds kLastWords(1);
-
-// From so many elements on, a gradient is checked by several threads: a millisecond of one.
-constexpr int64_t kWorthSharing = 8 << 20;
 
 Nanoseconds Seconds(double seconds) {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::duration<double>(seconds));
@@ -41,6 +37,8 @@ v1::Caller MakeCaller(const v1::JoinReply& reply) {
   return caller;
 }
 
+absl::Status ReadersDoNotPush() { return absl::FailedPreconditionError("a reader does not push"); }
+
 template <typename T>
 Future<T> Ready(absl::StatusOr<T> result) {
   Promise<T> promise;
@@ -59,9 +57,8 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       server_wait_(Seconds(config.cluster().server_wait_seconds())),
       lease_(Seconds(reply.lease_seconds())),
       caller_(MakeCaller(reply)),
+      wire_(WireOptions::From(config.wire())),
       tensors_(model, reply.num_shards()),
-      check_threads_(model.elements() < kWorthSharing ? 1
-                                                      : std::min(4u, std::thread::hardware_concurrency())),
       epoch_(reply.membership().epoch()),
       parts_({config.data().batch_size(), reply.total_batches(), reply.total_examples()}, reply.parts(),
              reply.total_steps(), reply.worker(), reply.incarnation(), reply.start_clock()),
@@ -227,39 +224,43 @@ absl::Status ClientImpl::LeaveFor(const std::string& failure, CallLimits limits)
 // ---- weights and gradients
 
 absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(const Work& work, const PullResult& base,
-                                                    const std::vector<ConstTensor>& gradient) const {
-  if (options_.reader) return absl::FailedPreconditionError("a reader does not push");
+                                                    const std::vector<ConstTensor>& gradient,
+                                                    GradientGate* gate) const {
   if (work.examples == 0) return absl::InvalidArgumentError("a push needs work of at least 1 example");
   if (base.past || base.versions.size() != shards_.size() || base.incarnations.size() != shards_.size()) {
     return absl::InvalidArgumentError(
         "`base` is not the result of a pull of weights, so that nobody could tell what the gradient is of");
   }
   ShardSet::Push push{work, base, {}};
-  WEIR_ASSIGN_OR_RETURN(push.gradient, tensors_.Match(gradient));
-  WEIR_RETURN_IF_ERROR(tensors_.CheckFinite(push.gradient, check_threads_));
+  WEIR_ASSIGN_OR_RETURN(std::vector<const float*> tensors, tensors_.Match(gradient));
+  WEIR_ASSIGN_OR_RETURN(push.gradient, OutgoingGradient::Create(tensors_, std::move(tensors), wire_, gate));
   return push;
 }
 
-absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(uint64_t clock,
-                                                    const std::vector<MutableTensor>& tensors) const {
+absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(uint64_t clock, const std::vector<MutableTensor>& tensors,
+                                                    OnWeights on_weights) const {
   ShardSet::Pull pull;
   pull.request.set_clock(clock);
   if (sync()) pull.want.assign(shards_.size(), clock);
   WEIR_ASSIGN_OR_RETURN(pull.tensors, tensors_.Match(tensors));
+  pull.on_tensor = std::move(on_weights);
   return pull;
 }
 
 void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
                        std::optional<ShardSet::Pull> pull, ShardSet::Done done) {
   InFlight call;
-  if (push.has_value()) call.push = push->work.clock;
+  if (push.has_value()) call.push = PushKey(push->work.clock, push->work.part);
   if (pull.has_value()) {
     call.pull = pull->request.clock();
     call.probe = pull->request.header_only();
   }
   {
     MutexLock lock(mutex_);
-    if (call.push.has_value()) ++pushes_out_;
+    if (call.push.has_value()) {
+      ++pushes_out_;
+      failed_pushes_.erase(*call.push);
+    }
     if (call.pull.has_value()) pulls_out_.insert(*call.pull);
   }
   shards_.Start(shards, std::move(push), std::move(pull),
@@ -269,8 +270,9 @@ void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
                 });
 }
 
-Future<PullResult> ClientImpl::Pull(uint64_t clock, std::vector<MutableTensor> tensors) {
-  absl::StatusOr<ShardSet::Pull> order = MakePull(clock, tensors);
+Future<PullResult> ClientImpl::Pull(uint64_t clock, std::vector<MutableTensor> tensors,
+                                    OnWeights on_weights) {
+  absl::StatusOr<ShardSet::Pull> order = MakePull(clock, tensors, std::move(on_weights));
   if (!order.ok()) return Ready<PullResult>(order.status());
   Promise<PullResult> promise(poller_.driver());
   Start(shards_.size(), std::nullopt, *std::move(order), [promise](absl::StatusOr<Answers> answers) mutable {
@@ -280,9 +282,10 @@ Future<PullResult> ClientImpl::Pull(uint64_t clock, std::vector<MutableTensor> t
 }
 
 Future<PushResult> ClientImpl::Push(const Work& work, const PullResult& base,
-                                    std::vector<ConstTensor> gradient) {
-  absl::StatusOr<ShardSet::Push> order = MakePush(work, base, gradient);
-  if (!order.ok()) return Ready<PushResult>(order.status());
+                                    std::vector<ConstTensor> gradient, std::shared_ptr<GradientGate> gate) {
+  if (options_.reader) return Ready<PushResult>(ReadersDoNotPush());
+  absl::StatusOr<ShardSet::Push> order = MakePush(work, base, gradient, gate.get());
+  if (!order.ok()) return Ready<PushResult>(FailPush(work, order.status()));
   Promise<PushResult> promise(poller_.driver());
   Start(shards_.size(), *std::move(order), std::nullopt, [promise](absl::StatusOr<Answers> answers) mutable {
     promise.Set(answers.ok() ? absl::StatusOr<PushResult>(MergePush(*answers)) : answers.status());
@@ -292,11 +295,13 @@ Future<PushResult> ClientImpl::Push(const Work& work, const PullResult& base,
 
 Future<PushPullResult> ClientImpl::PushPull(const Work& work, const PullResult& base,
                                             std::vector<ConstTensor> gradient,
-                                            std::vector<MutableTensor> weights) {
-  absl::StatusOr<ShardSet::Push> push = MakePush(work, base, gradient);
-  if (!push.ok()) return Ready<PushPullResult>(push.status());
-  absl::StatusOr<ShardSet::Pull> pull = MakePull(work.clock + 1, weights);
-  if (!pull.ok()) return Ready<PushPullResult>(pull.status());
+                                            std::vector<MutableTensor> weights,
+                                            std::shared_ptr<GradientGate> gate, OnWeights on_weights) {
+  if (options_.reader) return Ready<PushPullResult>(ReadersDoNotPush());
+  absl::StatusOr<ShardSet::Pull> pull = MakePull(work.clock + 1, weights, std::move(on_weights));
+  if (!pull.ok()) return Ready<PushPullResult>(FailPush(work, pull.status()));
+  absl::StatusOr<ShardSet::Push> push = MakePush(work, base, gradient, gate.get());
+  if (!push.ok()) return Ready<PushPullResult>(FailPush(work, push.status()));
   Promise<PushPullResult> promise(poller_.driver());
   Start(shards_.size(), *std::move(push), *std::move(pull),
         [promise](absl::StatusOr<Answers> answers) mutable {
@@ -309,8 +314,15 @@ Future<PushPullResult> ClientImpl::PushPull(const Work& work, const PullResult& 
   return promise.future();
 }
 
+absl::Status ClientImpl::FailPush(const Work& work, const absl::Status& why) {
+  MutexLock lock(mutex_);
+  failed_pushes_.emplace(PushKey(work.clock, work.part), why);
+  news_.NotifyAll();
+  return why;
+}
+
 Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors) {
-  absl::StatusOr<ShardSet::Pull> order = MakePull(0, tensors);
+  absl::StatusOr<ShardSet::Pull> order = MakePull(0, tensors, {});
   if (!order.ok()) return Ready<PullResult>(order.status());
   v1::PinRequest pin;
   *pin.mutable_caller() = CallerNow();

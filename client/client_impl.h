@@ -2,10 +2,12 @@
 
 #include <atomic>
 #include <chrono>
+#include <map>
 #include <memory>
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,9 +21,9 @@
 #include "client/history.h"
 #include "client/shard_set.h"
 #include "client/tensor_map.h"
+#include "client/wire_options.h"
 #include "client/work_source.h"
 #include "common/mutex.h"
-#include "common/thread_pool.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
 
@@ -41,11 +43,12 @@ class ClientImpl final : public Client {
   absl::Status Connect(std::chrono::steady_clock::time_point deadline) { return shards_.Connect(deadline); }
 
   absl::StatusOr<std::optional<Work>> NextWork() override;
-  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors) override;
-  Future<PushResult> Push(const Work& work, const PullResult& base,
-                          std::vector<ConstTensor> gradient) override;
+  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights) override;
+  Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
+                          std::shared_ptr<GradientGate> gate) override;
   Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                                  std::vector<MutableTensor> weights) override;
+                                  std::vector<MutableTensor> weights, std::shared_ptr<GradientGate> gate,
+                                  OnWeights on_weights) override;
   Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override;
   bool draining() const override;
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) override;
@@ -59,10 +62,12 @@ class ClientImpl final : public Client {
  private:
   using Clock = std::chrono::steady_clock;
   using Answers = ShardSet::Answers;
-  // Orders of one call to the shards, as far as NextWork() waits for it.
+  // Clock and part.
+  using PushKey = std::pair<uint64_t, uint32_t>;
+  // One call to the shards, as far as NextWork() waits for it.
   struct InFlight {
-    // The clocks.
-    std::optional<uint64_t> push, pull;
+    std::optional<PushKey> push;
+    std::optional<uint64_t> pull;
     bool probe = false;
   };
 
@@ -84,8 +89,11 @@ class ClientImpl final : public Client {
   void SetMembership(const v1::Membership& membership) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::StatusOr<ShardSet::Push> MakePush(const Work& work, const PullResult& base,
-                                          const std::vector<ConstTensor>& gradient) const;
-  absl::StatusOr<ShardSet::Pull> MakePull(uint64_t clock, const std::vector<MutableTensor>& tensors) const;
+                                          const std::vector<ConstTensor>& gradient, GradientGate* gate) const;
+  absl::StatusOr<ShardSet::Pull> MakePull(uint64_t clock, const std::vector<MutableTensor>& tensors,
+                                          OnWeights on_weights) const;
+  // NextWork() is to tell of a push that was not begun. Returns `why`.
+  absl::Status FailPush(const Work& work, const absl::Status& why);
   // Starts them on the first `shards` shards.
   void Start(uint32_t shards, std::optional<ShardSet::Push> push, std::optional<ShardSet::Pull> pull,
              ShardSet::Done done);
@@ -105,8 +113,8 @@ class ClientImpl final : public Client {
   const v1::ConsistencyConfig::Mode mode_;
   const std::chrono::nanoseconds wait_, server_wait_, lease_;
   const v1::Caller caller_;
+  const WireOptions wire_;
   const TensorMap tensors_;
-  mutable ThreadPool check_threads_;
   std::atomic<uint64_t> epoch_;
 
   mutable Mutex mutex_;
@@ -128,8 +136,8 @@ class ClientImpl final : public Client {
   std::multiset<uint64_t> pulls_out_ ABSL_GUARDED_BY(mutex_);
   // sync: of the last probe.
   absl::Status probe_error_ ABSL_GUARDED_BY(mutex_);
-  // bounded, async: the first error of a push, whose range cannot be completed any more.
-  absl::Status push_error_ ABSL_GUARDED_BY(mutex_);
+  // Pushes that failed and were not made again: no range and no step can be completed without them.
+  std::map<PushKey, absl::Status> failed_pushes_ ABSL_GUARDED_BY(mutex_);
   bool taking_range_ ABSL_GUARDED_BY(mutex_) = false;
   bool ranges_done_ ABSL_GUARDED_BY(mutex_) = false;
 

@@ -14,10 +14,11 @@ void ClientImpl::Learn(const InFlight& call, const absl::StatusOr<Answers>& answ
   MutexLock lock(mutex_);
   if (call.push.has_value()) {
     --pushes_out_;
-    if (answers.ok()) {
-      ranges_.Acknowledge(*call.push);
-    } else if (push_error_.ok()) {
-      push_error_ = answers.status();
+    // A pull that lost its weights had them handed over in part, after its push had taken effect.
+    if (answers.ok() || absl::IsDataLoss(answers.status())) {
+      ranges_.Acknowledge(call.push->first);
+    } else {
+      failed_pushes_.emplace(*call.push, answers.status());
     }
   }
   if (call.pull.has_value()) {
@@ -63,6 +64,12 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextPart() {
       result = std::exchange(probe_error_, absl::OkStatus());
       break;
     }
+    // Steps that are past did without.
+    const auto failed = failed_pushes_.lower_bound({parts_.open_step(), 0});
+    if (failed != failed_pushes_.end()) {
+      result = failed->second;
+      break;
+    }
     const uint64_t next = parts_.open_step() + 1;
     if (done || pulls_out_.lower_bound(next) != pulls_out_.end()) {
       news_.Wait(mutex_);
@@ -93,7 +100,7 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
       MutexLock lock(mutex_);
       while (true) {
         WEIR_RETURN_IF_ERROR(Alive());
-        if (!push_error_.ok()) return push_error_;
+        if (!failed_pushes_.empty()) return failed_pushes_.begin()->second;
         if (std::optional<Work> work = ranges_.Next(); work.has_value()) return work;
         if (ranges_.outstanding().empty() && (ranges_done_ || ExamplesDone())) return std::nullopt;
         // A range is reported, and the next one asked for, when its last push is acknowledged.

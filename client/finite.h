@@ -7,5 +7,7 @@ namespace weir {
 // The position of the first NaN or infinity among n values; n if all are finite. As fast as memory can be
 // read. Thread-safe.
 int64_t FirstNonFinite(const float* values, int64_t n);
+// The same, where values that bfloat16 rounds to infinity count as such.
+int64_t FirstNonFiniteBfloat16(const float* values, int64_t n);
 
 }  // namespace weir

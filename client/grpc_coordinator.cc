@@ -88,10 +88,11 @@ class JoinTry {
     return status_;
   }
   v1::JoinReply& reply() { return reply_; }
+  bool connected() const { return channel_->GetState(false) == GRPC_CHANNEL_READY; }
 
   // What the coordinator waits for, by its own account; "": it does not answer.
   std::string WaitingFor() {
-    if (channel_->GetState(false) != GRPC_CHANNEL_READY) return "";
+    if (!connected()) return "";
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
     v1::ClusterStatus status;
@@ -112,21 +113,27 @@ class JoinTry {
 }  // namespace
 
 absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, std::chrono::nanoseconds start,
-                                      std::chrono::nanoseconds server_wait) {
+                                      std::chrono::nanoseconds server_wait, bool again) {
   constexpr auto kReportEvery = std::chrono::seconds(10);
+  constexpr auto kLook = std::chrono::milliseconds(200);
   // The coordinator knows the same limit and says more when it is reached.
   constexpr auto kSlack = std::chrono::seconds(1);
   const std::string name = CoordinatorName(request.ps_addresses(0));
   const Clock::time_point deadline = Clock::now() + start;
   Clock::time_point next_report = Clock::now() + kReportEvery;
-  Backoff backoff(std::chrono::milliseconds(50), std::chrono::milliseconds(1000));
+  // When the coordinator was last connected.
+  Clock::time_point heard = Clock::now();
+  Backoff backoff(std::chrono::milliseconds(50), std::chrono::milliseconds(again ? 100 : 1000));
   std::string last_error = "it did not answer yet";
   while (true) {
     JoinTry join(request, deadline + kSlack, server_wait);
     std::string waiting_for;
     std::optional<absl::Status> status;
     // A try has the deadline of the whole, so that this ends.
-    while (!(status = join.Wait(next_report)).has_value()) {
+    while (
+        !(status = join.Wait(std::min<Clock::time_point>(next_report, Clock::now() + kLook))).has_value()) {
+      if (join.connected()) heard = Clock::now();
+      if (Clock::now() < next_report) continue;
       waiting_for = join.WaitingFor();
       if (!waiting_for.empty()) {
         spdlog::warn("{} waits for the job to start; missing: {}", request.task(), waiting_for);
@@ -137,6 +144,7 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, std::chron
     }
     if (status->ok()) return std::move(join.reply());
     const Clock::time_point now = Clock::now();
+    if (join.connected()) heard = now;
     const std::string limit =
         absl::StrCat(" within cluster.start_seconds = ", std::chrono::duration<double>(start).count(), " s");
     if (absl::IsDeadlineExceeded(*status) && now >= deadline) {
@@ -150,6 +158,11 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, std::chron
     last_error = std::string(status->message());
     if (now >= deadline) {
       return absl::UnavailableError(absl::StrCat(name, " could not be reached", limit, ": ", last_error));
+    }
+    if (again && now - heard >= server_wait) {
+      return absl::UnavailableError(absl::StrCat(
+          name, " could not be reached within cluster.server_wait_seconds = ",
+          std::chrono::duration<double>(server_wait).count(), " s, to join the job again: ", last_error));
     }
     std::this_thread::sleep_until(std::min<Clock::time_point>(now + backoff.Next(), deadline));
     if (Clock::now() >= next_report) {

@@ -16,9 +16,10 @@ namespace weir {
 // Enters the job at the coordinator on ps:0, whose address is request.ps_addresses(0), and waits until the
 // job may start, at most `start`; ps:0 itself need not be there yet. What it waits for is logged after 10
 // seconds, and every 10 seconds from then on. Errors are the coordinator's; Unavailable or DeadlineExceeded:
-// `start` has passed.
+// `start` has passed. `again`: this process was in the job before, so a ps:0 that is not there at all is
+// Unavailable after `server_wait`.
 absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, std::chrono::nanoseconds start,
-                                      std::chrono::nanoseconds server_wait);
+                                      std::chrono::nanoseconds server_wait, bool again);
 
 // The coordinator as a client that has joined sees it: single calls, each retried under its own key until its
 // limits are reached. The heartbeat is apart (client/grpc_heartbeat.h). Thread-safe. Outlives its calls, as

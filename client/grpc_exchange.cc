@@ -21,22 +21,38 @@ bool IsKnown(v1::Outcome outcome) {
 
 int64_t BytesPerValue(v1::Dtype dtype) { return dtype == v1::BF16 ? 2 : 4; }
 
+bool IsSame(const v1::Version& a, const v1::Version& b) {
+  return a.count() == b.count() && a.incarnation() == b.incarnation();
+}
+
+std::string Name(const v1::Version& version) {
+  return absl::StrCat(version.count(), " of incarnation ", version.incarnation());
+}
+
 // Whether a pull that came with the push is answered after this.
 bool PullFollows(v1::Outcome push) {
-  return push == v1::OK || push == v1::REFUSED || push == v1::DUPLICATE_BATCH;
+  return push == v1::OK || push == v1::REFUSED || push == v1::DUPLICATE_BATCH || push == v1::STALE_VERSION;
+}
+
+void Raise(std::atomic<uint64_t>& value, uint64_t to) {
+  uint64_t now = value.load();
+  while (now < to && !value.compare_exchange_weak(now, to)) {
+  }
 }
 
 }  // namespace
 
 GrpcExchange::GrpcExchange(const TensorMap& tensors, uint32_t shard, const WireOptions& wire,
-                           std::string what, std::optional<ShardPush> push, std::optional<ShardPull> pull)
+                           std::string what, std::optional<ShardPush> push, std::optional<ShardPull> pull,
+                           std::atomic<uint64_t>& answered_clock)
     : tensors_(tensors),
       shard_(shard),
       wire_(wire),
       what_(std::move(what)),
       elements_(tensors.partition().shard_elements(shard)),
       push_(std::move(push)),
-      pull_(std::move(pull)) {}
+      pull_(std::move(pull)),
+      answered_clock_(answered_clock) {}
 
 absl::Status GrpcExchange::Broken(const std::string& problem) const {
   return absl::InternalError(absl::StrCat("in answer to ", what_, " it ", problem));
@@ -44,16 +60,32 @@ absl::Status GrpcExchange::Broken(const std::string& problem) const {
 
 void GrpcExchange::Begin() {
   pushes_ = push_.has_value() && !push_answered_;
-  sent_ = 0;
+  unsent_ = pushes_ ? push_->gradient->chunks(shard_) : 0;
+  sent_.assign(unsent_, false);
+  lowest_ = 0;
   pull_answered_ = false;
   if (!push_answered_) answer_.push.Clear();
   answer_.pull.Clear();
-  ForgetWeights();
+  ExpectWeights();
+  if (!landed_of_.has_value()) ForgetLanded();
+  if (pull_.has_value() && pull_->arrivals != nullptr) pull_->arrivals->Withdraw(shard_);
 }
 
-void GrpcExchange::ForgetWeights() {
+void GrpcExchange::ExpectWeights() {
   missing_ = pull_.has_value() && !pull_->request.header_only() ? elements_ : 0;
   taken_.assign(static_cast<size_t>((missing_ + kChunkUnit - 1) / kChunkUnit), false);
+  landed_.resize(taken_.size(), false);
+}
+
+void GrpcExchange::ForgetLanded() {
+  for (size_t unit = 0; unit < landed_.size(); ++unit) {
+    if (!landed_[unit]) continue;
+    landed_[unit] = false;
+    const int64_t first = static_cast<int64_t>(unit) * kChunkUnit;
+    if (pull_->arrivals != nullptr) {
+      pull_->arrivals->Lost(shard_, first, std::min(kChunkUnit, elements_ - first));
+    }
+  }
 }
 
 // ---- messages
@@ -63,6 +95,7 @@ void GrpcExchange::AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* h
     v1::PushRequest& push = *head->mutable_push();
     push = push_->header;
     *push.mutable_caller() = caller;
+    push.set_answered_clock(std::min(answered_clock_.load(), push.clock()));
     push.set_elements(static_cast<uint64_t>(elements_));
     push.set_dtype(wire_.push_dtype);
   }
@@ -70,18 +103,31 @@ void GrpcExchange::AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* h
     v1::PullRequest& pull = *head->mutable_pull();
     pull = pull_->request;
     *pull.mutable_caller() = caller;
+    pull.set_answered_clock(std::min(answered_clock_.load(), pull.clock()));
     pull.set_dtype(wire_.pull_dtype);
   }
 }
 
-GrpcExchange::Chunk GrpcExchange::NextChunk(v1::ExchangeRequest* head) {
+bool GrpcExchange::FindChunk() {
+  if (!sends()) return false;
+  OutgoingGradient& gradient = *push_->gradient;
+  while (sent_[lowest_]) ++lowest_;
+  for (next_ = lowest_; next_ < sent_.size(); ++next_) {
+    if (!sent_[next_] && gradient.MaySend(shard_, next_)) return unsent_ > 1 || gradient.MayFinish();
+  }
+  return false;
+}
+
+GrpcExchange::Chunk GrpcExchange::TakeChunk(v1::ExchangeRequest* head) {
+  const int64_t size = push_->gradient->chunk_elements();
   Chunk chunk;
-  chunk.first = sent_;
-  chunk.count = std::min(wire_.chunk_elements, elements_ - sent_);
+  chunk.first = static_cast<int64_t>(next_) * size;
+  chunk.count = std::min(size, elements_ - chunk.first);
   chunk.bytes = static_cast<size_t>(chunk.count * BytesPerValue(wire_.push_dtype));
-  chunk.runs = tensors_.Locate(shard_, chunk.first, chunk.count, push_->gradient);
+  chunk.runs = tensors_.Locate(shard_, chunk.first, chunk.count, push_->gradient->tensors());
   head->set_first(static_cast<uint64_t>(chunk.first));
-  sent_ += chunk.count;
+  sent_[next_] = true;
+  --unsent_;
   return chunk;
 }
 
@@ -97,7 +143,7 @@ void GrpcExchange::Gather(const Chunk& chunk, char* to) const {
 }
 
 grpc::ByteBuffer GrpcExchange::MakeChunk(v1::ExchangeRequest head) {
-  const Chunk chunk = NextChunk(&head);
+  const Chunk chunk = TakeChunk(&head);
   std::vector<grpc::Slice> payload;
   if (wire_.push_dtype == v1::F32 &&
       chunk.count * 4 >= kWorthBorrowing * static_cast<int64_t>(chunk.runs.size())) {
@@ -115,7 +161,7 @@ grpc::ByteBuffer GrpcExchange::MakeChunk(v1::ExchangeRequest head) {
 }
 
 grpc::ByteBuffer GrpcExchange::MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot) {
-  const Chunk chunk = NextChunk(&head);
+  const Chunk chunk = TakeChunk(&head);
   Gather(chunk, slot);
   head.mutable_shared()->set_offset(offset);
   head.mutable_shared()->set_bytes(chunk.bytes);
@@ -155,6 +201,8 @@ absl::Status GrpcExchange::TakePush(v1::PushReply reply) {
   answer_.push = std::move(reply);
   // Else it is as if it had never been sent.
   push_answered_ = answer_.push.outcome() != v1::SEND_AGAIN;
+  // A shard takes a worker's clocks in their order. One that refuses the worker itself has disposed of none.
+  if (PullFollows(answer_.push.outcome())) Raise(answered_clock_, push_->header.clock() + 1);
   return absl::OkStatus();
 }
 
@@ -172,12 +220,27 @@ absl::Status GrpcExchange::TakePull(v1::PullReply reply) {
   }
   answer_.pull = std::move(reply);
   pull_answered_ = true;
+  if (answer_.pull.outcome() != v1::OK) return absl::OkStatus();
   // Weights that came while the push was being applied are of the version that it made, if it made one.
-  const v1::Version& made = answer_.push.version();
   const v1::Version& read = answer_.pull.version();
-  const bool same = pushes_ && answer_.push.outcome() == v1::OK && made.count() == read.count() &&
-                    made.incarnation() == read.incarnation();
-  if (!same) ForgetWeights();
+  const bool made = pushes_ && answer_.push.outcome() == v1::OK && IsSame(answer_.push.version(), read);
+  if (!made) {
+    ExpectWeights();
+    if (!landed_of_.has_value() || !IsSame(*landed_of_, read)) {
+      if (pull_->arrivals != nullptr && pull_->arrivals->settled()) {
+        return absl::DataLossError(absl::StrCat(
+            what_,
+            " was cut short after its first tensors had been handed over, and by now another version (",
+            Name(read), ", not ", Name(*landed_of_), ") is there; pull again"));
+      }
+      ForgetLanded();
+    }
+  }
+  landed_of_ = read;
+  if (pull_->arrivals != nullptr && !pull_->request.header_only() &&
+      (!pull_->want.has_value() || *pull_->want == read.count())) {
+    pull_->arrivals->Confirm(shard_);
+  }
   return absl::OkStatus();
 }
 
@@ -206,8 +269,20 @@ absl::Status GrpcExchange::TakeWeights(uint64_t first, absl::Span<const absl::st
   if (std::find(begin, end, true) != end) return wrong("some of which it had sent before");
   std::fill(begin, end, true);
   missing_ -= static_cast<int64_t>(count);
-  tensors_.Scatter(shard_, static_cast<int64_t>(first), static_cast<int64_t>(count), pieces, wire_.pull_dtype,
-                   pull_->tensors);
+  ValueCursor values(pieces, size);
+  for (int64_t at = static_cast<int64_t>(first), left = static_cast<int64_t>(count); left > 0;) {
+    const int64_t n = std::min(kChunkUnit, left);
+    const auto unit = static_cast<size_t>(at / kChunkUnit);
+    if (landed_[unit]) {
+      values.Skip(n);
+    } else {
+      tensors_.Scatter(shard_, at, n, &values, wire_.pull_dtype, pull_->tensors);
+      landed_[unit] = true;
+      if (pull_->arrivals != nullptr) pull_->arrivals->Landed(shard_, at, n);
+    }
+    at += n;
+    left -= n;
+  }
   return absl::OkStatus();
 }
 

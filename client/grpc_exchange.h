@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -25,21 +26,29 @@ namespace weir {
 // take replies. Outlived by the tensor map and by the tensors; those of a push until loans() are returned.
 class GrpcExchange {
  public:
+  // answered_clock: of the shard's exchanges, as PushRequest has it; raised when a push is answered. Outlives
+  // this.
   GrpcExchange(const TensorMap& tensors, uint32_t shard, const WireOptions& wire, std::string what,
-               std::optional<ShardPush> push, std::optional<ShardPull> pull);
+               std::optional<ShardPush> push, std::optional<ShardPull> pull,
+               std::atomic<uint64_t>& answered_clock);
 
-  // What was sent and received in an exchange that is not complete is void, but for a push's answer.
+  // What was sent and received in an exchange that is not complete is void, but for a push's answer and
+  // weights of a version that is still the one to be read.
   void Begin();
 
   // ---- its messages
 
   // The first one: what the exchange is. `head` holds what else is to be said.
   void AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* head);
+  // Whether it may be sent. Where the shard has no elements it is all that the shard waits for.
+  bool MayBegin() { return !pushes_ || elements_ > 0 || push_->gradient->MayFinish(); }
   // There is more of the gradient to send.
-  bool has_chunk() const { return pushes_ && sent_ < elements_; }
-  // The message with the next chunk, as slices of the gradient.
+  bool sends() const { return pushes_ && unsent_ > 0; }
+  // Finds and checks the next chunk. False: none may leave now.
+  bool FindChunk();
+  // The message with the chunk that was found, as slices of the gradient.
   grpc::ByteBuffer MakeChunk(v1::ExchangeRequest head);
-  // The message with the next chunk, whose bytes are written to shared memory: `range.offset`, which is
+  // The same; the chunk's bytes are written to shared memory: `range.offset`, which is
   // `slot`.
   grpc::ByteBuffer MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot);
   // Slices of the caller's gradient that gRPC holds.
@@ -60,18 +69,19 @@ class GrpcExchange {
   ShardAnswer TakeAnswer() { return std::move(answer_); }
 
  private:
-  // The next chunk: its elements and their bytes on the wire.
+  // A chunk: its elements and their bytes on the wire.
   struct Chunk {
     int64_t first, count;
     size_t bytes;
     std::vector<absl::Span<const float>> runs;
   };
-  Chunk NextChunk(v1::ExchangeRequest* head);
+  Chunk TakeChunk(v1::ExchangeRequest* head);
   void Gather(const Chunk& chunk, char* to) const;
   absl::Status TakePush(v1::PushReply reply);
   absl::Status TakePull(v1::PullReply reply);
   absl::Status TakeWeights(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes);
-  void ForgetWeights();
+  void ExpectWeights();
+  void ForgetLanded();
   Progress Judge() const;
   absl::Status Broken(const std::string& problem) const;
 
@@ -82,10 +92,14 @@ class GrpcExchange {
   const int64_t elements_;
   const std::optional<ShardPush> push_;
   const std::optional<ShardPull> pull_;
+  std::atomic<uint64_t>& answered_clock_;
 
   // Of the messages.
-  bool pushes_ = false;  // this exchange brings the push
-  int64_t sent_ = 0;     // elements of the gradient
+  bool pushes_ = false;     // this exchange brings the push
+  std::vector<bool> sent_;  // by chunk of the gradient
+  size_t unsent_ = 0;       // chunks
+  size_t lowest_ = 0;       // all chunks below it were sent
+  size_t next_ = 0;         // the chunk that FindChunk() found
   const std::shared_ptr<Loans> loans_ = std::make_shared<Loans>();
 
   // Of the replies.
@@ -94,6 +108,10 @@ class GrpcExchange {
   bool pull_answered_ = false;
   std::vector<bool> taken_;  // weights, by kChunkUnit of elements
   int64_t missing_ = 0;      // elements of them
+  // What lies in the caller's tensors, from the exchanges before, too, and of which version; nullopt: of the
+  // one that the push is making. It is not written again.
+  std::vector<bool> landed_;  // by kChunkUnit of elements
+  std::optional<v1::Version> landed_of_;
 };
 
 }  // namespace weir

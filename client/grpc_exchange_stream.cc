@@ -54,6 +54,11 @@ void GrpcExchangeStream::Abandon(const GrpcExchange& exchange) {
   if (open.sending || open.exchange->loans().out() || slots_owner_ == open.id) Restart();
 }
 
+void GrpcExchangeStream::Continue() {
+  MutexLock lock(mutex_);
+  Write();
+}
+
 void GrpcExchangeStream::Cancel() {
   MutexLock lock(mutex_);
   over_ = true;
@@ -86,16 +91,18 @@ bool GrpcExchangeStream::NextMessage(grpc::ByteBuffer* message) {
     *message = MakeMessage(head.SerializeAsString());
     return true;
   }
-  auto next = std::find_if(open_.begin(), open_.end(), [](const Open& open) { return open.id == 0; });
+  auto next = std::find_if(open_.begin(), open_.end(),
+                           [](const Open& open) { return open.id == 0 && open.exchange->MayBegin(); });
   bool chunk = true;
   if (next != open_.end()) {
     chunk = std::none_of(open_.begin(), next, [](const Open& open) { return open.sending; }) &&
-            next->exchange->has_chunk();
+            next->exchange->FindChunk();
     next->id = ++last_id_;
     next->exchange->AddBeginning(caller_(), &head);
   } else {
-    next = std::find_if(open_.begin(), open_.end(),
-                        [](const Open& open) { return open.sending && open.credit > 0; });
+    next = std::find_if(open_.begin(), open_.end(), [](const Open& open) {
+      return open.sending && open.credit > 0 && open.exchange->FindChunk();
+    });
     if (next != open_.end()) --next->credit;
   }
   if (next == open_.end() && released_ == 0) return false;
@@ -106,7 +113,7 @@ bool GrpcExchangeStream::NextMessage(grpc::ByteBuffer* message) {
   } else {
     *message = NextChunk(*next, std::move(head));
   }
-  if (next != open_.end()) next->sending = next->exchange->has_chunk();
+  if (next != open_.end()) next->sending = next->exchange->sends();
   return true;
 }
 

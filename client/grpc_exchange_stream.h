@@ -21,8 +21,9 @@ namespace weir {
 // With a link, the stream asks for shared memory first; once that is granted, chunks lie there, those of
 // pulls and of one push at a time, and messages only say where.
 //
-// First messages go at once, in the order of Add(). Of a push's chunks the first goes with them unless
-// another push is being sent; then the oldest push that has credit sends. Replies are taken, and exchanges
+// First messages go at once, in the order of Add(). Of a push's chunks the first goes with them if it may
+// leave, unless another push is being sent; then the oldest push sends that has credit and a chunk that may
+// leave. Replies are taken, and exchanges
 // end, on the polling thread.
 //
 // Thread-safe. Held by shared_ptr, and by itself while an operation is under way.
@@ -48,6 +49,9 @@ class GrpcExchangeStream : public std::enable_shared_from_this<GrpcExchangeStrea
   // GrpcExchange::loans() tells. Ends the stream if the shard would wait for more of it; the other exchanges
   // are told to begin again.
   void Abandon(const GrpcExchange& exchange);
+
+  // A chunk that could not leave may now be able to.
+  void Continue();
 
   // Ends the stream.
   void Cancel();

@@ -38,10 +38,12 @@ struct GrpcShard::Impl {
   const CallLimits limits;
   // Set by Connect(). Of bytes, not of messages: tensors travel in slices of their own memory.
   std::unique_ptr<grpc::GenericStub> stub = nullptr;
+  // All pushes with lower clocks were answered, in one life of the shard or another.
+  std::atomic<uint64_t> answered_clock = 0;
 
   Mutex mutex = {};
   CondVar stream_gone = {};
-  // The newest; null before the first call.
+  // The newest; null if all are gone.
   std::shared_ptr<GrpcExchangeStream> stream ABSL_GUARDED_BY(mutex) = nullptr;
   // Those that still have operations under way.
   int streams ABSL_GUARDED_BY(mutex) = 0;
@@ -62,8 +64,11 @@ struct GrpcShard::Impl {
           poller, [this] { return CallerNow(); },
           [this] {
             MutexLock lock(mutex);
+            if (--streams > 0) return;
+            // gRPC may have kept slices of its messages for as long as it is there.
+            stream = nullptr;
             // Under the lock: the waiter may destroy this as soon as it sees it.
-            if (--streams == 0) stream_gone.NotifyAll();
+            stream_gone.NotifyAll();
           });
       stream->Start(*stub, Link(), [this] { NoSharedMemory("the server has none to give"); });
     }
@@ -114,8 +119,10 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
   ShardCall(GrpcShard::Impl& shard, std::string what, std::optional<ShardPush> push,
             std::optional<ShardPull> pull, GrpcShard::Done done)
       : shard_(shard),
+        gradient_(push.has_value() ? push->gradient : nullptr),
         exchange_(std::make_shared<GrpcExchange>(shard.tensors, shard.index, WireOptions::From(shard.wire),
-                                                 what, std::move(push), std::move(pull))),
+                                                 what, std::move(push), std::move(pull),
+                                                 shard.answered_clock)),
         done_(std::move(done)),
         retry_(std::move(what), shard.name, shard.limits) {}
 
@@ -133,8 +140,15 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
     if (over_) return;
     deadline_ = shard_.poller.RunAt(retry_.deadline(), [self = shared_from_this()] {
       // Runs under the lock.
-      self->Interrupt([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->retry_.Late(); });
+      self->Interrupt([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->Late(); });
     });
+    if (gradient_ != nullptr) {
+      gradient_->SetListener(shard_.index, [call = weak_from_this(), &poller = shard_.poller] {
+        poller.RunSoon([call] {
+          if (const std::shared_ptr<ShardCall> self = call.lock()) self->OnGradient();
+        });
+      });
+    }
     Begin();
   }
 
@@ -148,6 +162,22 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
     stream_ = shard_.Begin(exchange_, [self = shared_from_this()](const auto& how) { self->OnEnded(how); });
   }
 
+  // There is news of the gradient.
+  void OnGradient() {
+    const absl::Status failure = gradient_->failure();
+    if (!failure.ok()) return Interrupt([&] { return failure; });
+    MutexLock lock(mutex_);
+    if (stream_ != nullptr) stream_->Continue();
+  }
+
+  absl::Status Late() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    const size_t awaited = gradient_ == nullptr ? 0 : gradient_->awaited();
+    if (awaited == 0) return retry_.Late();
+    return absl::DeadlineExceededError(
+        absl::StrCat(retry_.what(), " could not be sent within ", retry_.seconds(), " s: ", awaited, " of ",
+                     gradient_->tensors().size(), " tensors of its gradient were never Ready()"));
+  }
+
   // Ends the call from outside, unless it has ended by itself.
   template <typename Why>
   void Interrupt(const Why& why) {
@@ -158,6 +188,7 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
       over_ = true;
       shard_.poller.Cancel(pause_);
       if (stream_ != nullptr) stream_->Abandon(*exchange_);
+      stream_ = nullptr;
       error = why();
     }
     End(error);
@@ -209,6 +240,8 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
   }
 
   GrpcShard::Impl& shard_;
+  // Null: it is no push.
+  const std::shared_ptr<OutgoingGradient> gradient_;
   const std::shared_ptr<GrpcExchange> exchange_;
   const GrpcShard::Done done_;
 

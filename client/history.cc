@@ -20,8 +20,8 @@ int64_t NowNs() {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<History>> History::Open(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "w");
+absl::StatusOr<std::unique_ptr<History>> History::Open(const std::string& path, bool append) {
+  std::FILE* file = std::fopen(path.c_str(), append ? "a" : "w");
   if (file == nullptr) {
     return absl::InvalidArgumentError(
         absl::StrCat("cannot write the history to ", path, ": ", std::strerror(errno)));

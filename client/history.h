@@ -51,7 +51,7 @@ class History {
   };
 
   // Replaces a file at `path`.
-  static absl::StatusOr<std::unique_ptr<History>> Open(const std::string& path);
+  static absl::StatusOr<std::unique_ptr<History>> Open(const std::string& path, bool append = false);
   ~History();
   History(const History&) = delete;
   History& operator=(const History&) = delete;

@@ -26,7 +26,7 @@ ShardSet::ShardSet(const std::vector<std::string>& addresses, GrpcPoller& poller
                    const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const v1::WireConfig& wire,
                    CallGroup& group, const CallLimits& limits, std::unique_ptr<History> history,
                    std::function<void(const absl::Status&)> on_fatal)
-    : caller_(caller), history_(std::move(history)), on_fatal_(std::move(on_fatal)) {
+    : tensors_(tensors), caller_(caller), history_(std::move(history)), on_fatal_(std::move(on_fatal)) {
   for (uint32_t i = 0; i < addresses.size(); ++i) {
     shards_.push_back(
         std::make_unique<GrpcShard>(i, addresses[i], poller, tensors, caller, epoch, wire, group, limits));
@@ -53,6 +53,10 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
     operation->answers.resize(shards);
     operation->missing = shards;
   }
+  std::shared_ptr<TensorArrivals> arrivals;
+  if (operation->pull.has_value() && operation->pull->on_tensor) {
+    arrivals = std::make_shared<TensorArrivals>(tensors_, operation->pull->on_tensor);
+  }
   for (uint32_t i = 0; i < shards; ++i) {
     std::optional<GrpcShard::Push> shard_push;
     if (operation->push.has_value()) {
@@ -69,7 +73,9 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
     }
     std::optional<GrpcShard::Pull> shard_pull;
     if (operation->pull.has_value()) {
-      shard_pull = GrpcShard::Pull{operation->pull->request, operation->pull->tensors};
+      const Pull& all = *operation->pull;
+      shard_pull = GrpcShard::Pull{all.request, all.tensors, std::nullopt, arrivals};
+      if (!all.want.empty()) shard_pull->want = all.want[i];
     }
     std::shared_ptr<Call> call =
         shards_[i]->Exchange(std::move(shard_push), std::move(shard_pull),
@@ -139,8 +145,9 @@ void ShardSet::OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t sh
     if (history_ != nullptr) Record(*operation, shard, *answer);
     status = Check(*operation, shard, *answer);
   }
-  // Neither concerns this call alone.
-  if (absl::IsAborted(status) || absl::IsUnavailable(status)) on_fatal_(status);
+  // Neither concerns this call alone, unless it is what its gradient was given up for.
+  const bool given_up = operation->push.has_value() && operation->push->gradient->failure() == status;
+  if (!given_up && (absl::IsAborted(status) || absl::IsUnavailable(status))) on_fatal_(status);
 
   bool last = false;
   absl::StatusOr<Answers> result;

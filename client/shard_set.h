@@ -16,6 +16,7 @@
 #include "client/grpc_poller.h"
 #include "client/grpc_shard.h"
 #include "client/history.h"
+#include "client/outgoing_gradient.h"
 #include "client/tensor_map.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
@@ -29,18 +30,21 @@ namespace weir {
 class ShardSet {
  public:
   using Answers = std::vector<GrpcShard::Answer>;  // by shard
-  // Tensors are in the model's order, and live until the call is done.
+  // Tensors live until the call is done.
   struct Push {
     Work work;
     PullResult base;
-    std::vector<const float*> gradient;
+    std::shared_ptr<OutgoingGradient> gradient;
   };
   struct Pull {
     // All but caller.
     v1::PullRequest request;
+    // In the model's order.
     std::vector<float*> tensors;
     // By shard, the only version count that its weights may have; empty: any.
     std::vector<uint64_t> want;
+    // Hears on the polling thread which tensors are whole; may be empty.
+    std::function<void(size_t tensor)> on_tensor;
   };
   using Done = std::function<void(absl::StatusOr<Answers>)>;
 
@@ -73,6 +77,7 @@ class ShardSet {
   absl::Status Check(const Operation& operation, uint32_t shard, const GrpcShard::Answer& answer) const;
   void Record(const Operation& operation, uint32_t shard, const GrpcShard::Answer& answer);
 
+  const TensorMap& tensors_;
   const v1::Caller caller_;
   const std::unique_ptr<History> history_;
   const std::function<void(const absl::Status&)> on_fatal_;

@@ -1,7 +1,6 @@
 #include "client/tensor_map.h"
 
 #include <algorithm>
-#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <utility>
@@ -10,15 +9,15 @@
 #include "absl/strings/str_join.h"
 #include "client/finite.h"
 #include "common/bfloat16.h"
-#include "common/value_cursor.h"
 
 namespace weir {
 namespace {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire's floats are copied as they are");
 
-// Elements: some 0.1 ms of one thread's work.
-constexpr int64_t kCheckedAtOnce = 1 << 20;
+int64_t FirstRefused(const float* values, int64_t n, v1::Dtype dtype) {
+  return dtype == v1::BF16 ? FirstNonFiniteBfloat16(values, n) : FirstNonFinite(values, n);
+}
 
 }  // namespace
 
@@ -70,31 +69,36 @@ absl::StatusOr<std::vector<float*>> TensorMap::Match(const std::vector<MutableTe
   return MatchImpl<MutableTensor, float*>(tensors);
 }
 
-absl::Status TensorMap::CheckFinite(const std::vector<const float*>& tensors, ThreadPool& threads) const {
-  const int64_t elements = offsets_.back();
-  std::atomic<int64_t> first{elements};
-  threads.ParallelFor((elements + kCheckedAtOnce - 1) / kCheckedAtOnce, [&](int64_t part) {
-    int64_t at = part * kCheckedAtOnce;
-    const int64_t end = std::min(at + kCheckedAtOnce, elements);
-    for (size_t tensor = TensorAt(at); at < end && at < first.load(std::memory_order_relaxed); ++tensor) {
-      const int64_t n = std::min(end, offsets_[tensor + 1]) - at;
-      const int64_t bad = FirstNonFinite(tensors[tensor] + (at - offsets_[tensor]), n);
-      at += bad;
-      if (bad == n) continue;
-      int64_t known = first.load(std::memory_order_relaxed);
-      while (at < known && !first.compare_exchange_weak(known, at, std::memory_order_relaxed)) {
-      }
-      return;
-    }
+absl::Status TensorMap::CheckFinite(const std::vector<const float*>& tensors, v1::Dtype dtype) const {
+  for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+    const int64_t n = offsets_[tensor + 1] - offsets_[tensor];
+    const int64_t bad = FirstRefused(tensors[tensor], n, dtype);
+    if (bad < n) return Refusal(tensor, bad, tensors);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TensorMap::CheckFinite(uint32_t shard, int64_t first, int64_t count,
+                                    const std::vector<const float*>& tensors, v1::Dtype dtype) const {
+  absl::Status status;
+  Walk(shard, first, count, [&](size_t tensor, int64_t at, int64_t n) {
+    if (!status.ok()) return;
+    const int64_t bad = FirstRefused(tensors[tensor] + at, n, dtype);
+    if (bad < n) status = Refusal(tensor, at + bad, tensors);
   });
-  if (first == elements) return absl::OkStatus();
-  const size_t tensor = TensorAt(first);
-  const int64_t at = first - offsets_[tensor];
+  return status;
+}
+
+absl::Status TensorMap::Refusal(size_t tensor, int64_t at, const std::vector<const float*>& tensors) const {
   const float value = tensors[tensor][at];
-  return absl::InvalidArgumentError(absl::StrCat(
+  const std::string what = absl::StrCat(
       model_.tensors[tensor].kind == TensorKind::kParameter ? "the gradient of " : "the new value of ",
-      model_.tensors[tensor].name, "[", at, "] is ",
-      std::isnan(value) ? "NaN" : (value > 0 ? "Inf" : "-Inf")));
+      model_.tensors[tensor].name, "[", at, "] is ");
+  if (std::isfinite(value)) {
+    return absl::InvalidArgumentError(absl::StrCat(what, value, ", which bfloat16 rounds to infinity"));
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat(what, std::isnan(value) ? "NaN" : (value > 0 ? "Inf" : "-Inf")));
 }
 
 size_t TensorMap::TensorAt(int64_t element) const {
@@ -102,8 +106,18 @@ size_t TensorMap::TensorAt(int64_t element) const {
          1;
 }
 
-template <typename Run>
-void TensorMap::Walk(uint32_t shard, int64_t first, int64_t count, const Run& run) const {
+std::pair<int64_t, int64_t> TensorMap::LocalRange(uint32_t shard, size_t tensor) const {
+  // How many of the shard's elements come before an element of the model.
+  const auto before = [&](int64_t element) {
+    const int64_t size = partition_.block_size(), round = size * partition_.shards();
+    const int64_t of_round = element % round - size * shard;
+    return element / round * size + std::clamp<int64_t>(of_round, 0, size);
+  };
+  return {before(offsets_[tensor]), before(offsets_[tensor + 1])};
+}
+
+void TensorMap::Walk(uint32_t shard, int64_t first, int64_t count,
+                     absl::FunctionRef<void(size_t tensor, int64_t at, int64_t n)> run) const {
   while (count > 0) {
     const int64_t block = first / partition_.block_size(), in_block = first % partition_.block_size();
     int64_t left = std::min(count, partition_.block_length(shard, block) - in_block);
@@ -136,18 +150,16 @@ std::vector<absl::Span<const float>> TensorMap::Locate(uint32_t shard, int64_t f
   return runs;
 }
 
-void TensorMap::Scatter(uint32_t shard, int64_t first, int64_t count,
-                        absl::Span<const absl::string_view> pieces, v1::Dtype dtype,
+void TensorMap::Scatter(uint32_t shard, int64_t first, int64_t count, ValueCursor* values, v1::Dtype dtype,
                         const std::vector<float*>& tensors) const {
-  ValueCursor cursor(pieces, dtype == v1::BF16 ? 2 : sizeof(float));
   Walk(shard, first, count, [&](size_t tensor, int64_t at, int64_t n) {
     for (float* to = tensors[tensor] + at; n > 0;) {
       int64_t got = 0;
-      const char* const values = cursor.Take(n, &got);
+      const char* const from = values->Take(n, &got);
       if (dtype == v1::BF16) {
-        FromBfloat16(values, to, static_cast<size_t>(got));
+        FromBfloat16(from, to, static_cast<size_t>(got));
       } else {
-        std::memcpy(to, values, static_cast<size_t>(got) * sizeof(float));
+        std::memcpy(to, from, static_cast<size_t>(got) * sizeof(float));
       }
       to += got;
       n -= got;

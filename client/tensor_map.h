@@ -1,17 +1,18 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "client/client.h"
 #include "common/model_spec.h"
 #include "common/partition.h"
-#include "common/thread_pool.h"
+#include "common/value_cursor.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {
@@ -31,25 +32,34 @@ class TensorMap {
   absl::StatusOr<std::vector<const float*>> Match(const std::vector<ConstTensor>& tensors) const;
   absl::StatusOr<std::vector<float*>> Match(const std::vector<MutableTensor>& tensors) const;
 
-  // InvalidArgument: some value is NaN or infinite; names the first. `tensors` is in the model's order.
-  absl::Status CheckFinite(const std::vector<const float*>& tensors, ThreadPool& threads) const;
+  // InvalidArgument: some value is NaN or infinite, or would be in `dtype`; names the first. `tensors` is in
+  // the model's order.
+  absl::Status CheckFinite(const std::vector<const float*>& tensors, v1::Dtype dtype) const;
+  // The same of the local elements [first, first + count) of a shard.
+  absl::Status CheckFinite(uint32_t shard, int64_t first, int64_t count,
+                           const std::vector<const float*>& tensors, v1::Dtype dtype) const;
+
+  // Which local elements of a shard are a tensor's: [first, end).
+  std::pair<int64_t, int64_t> LocalRange(uint32_t shard, size_t tensor) const;
+  // The other way round, for local elements [first, first + count): calls run(tensor, first element in it,
+  // count) for each contiguous piece, in order.
+  void Walk(uint32_t shard, int64_t first, int64_t count,
+            absl::FunctionRef<void(size_t tensor, int64_t at, int64_t n)> run) const;
 
   // Where the local elements [first, first + count) of a shard lie in the tensors (in the model's order).
   std::vector<absl::Span<const float>> Locate(uint32_t shard, int64_t first, int64_t count,
                                               const std::vector<const float*>& tensors) const;
-  // Writes them from the wire's little-endian values, in pieces of any length and alignment, together `count`
-  // values.
-  void Scatter(uint32_t shard, int64_t first, int64_t count, absl::Span<const absl::string_view> pieces,
-               v1::Dtype dtype, const std::vector<float*>& tensors) const;
+  // Writes them from the wire's little-endian values, the next `count` ones of `values`.
+  void Scatter(uint32_t shard, int64_t first, int64_t count, ValueCursor* values, v1::Dtype dtype,
+               const std::vector<float*>& tensors) const;
 
  private:
   template <typename Tensor, typename Pointer>
   absl::StatusOr<std::vector<Pointer>> MatchImpl(const std::vector<Tensor>& tensors) const;
   // The one that holds an element of the model.
   size_t TensorAt(int64_t element) const;
-  // Calls run(tensor, first element in it, count) for each contiguous piece, in order.
-  template <typename Run>
-  void Walk(uint32_t shard, int64_t first, int64_t count, const Run& run) const;
+  // Of the value tensors[tensor][at].
+  absl::Status Refusal(size_t tensor, int64_t at, const std::vector<const float*>& tensors) const;
 
   const ModelSpec model_;
   const Partition partition_;

@@ -35,6 +35,11 @@ class ValueCursor {
     return straddling_.data();
   }
 
+  // Passes over so many values, which must be there.
+  void Skip(int64_t count) {
+    for (int64_t got = 0; count > 0; count -= got) Take(count, &got);
+  }
+
  private:
   void NextPiece() {
     pieces_.remove_prefix(1);

@@ -34,6 +34,7 @@ void CoordinatorService::Start(Coordinator* coordinator) {
   serve(&Service::RequestPin, &Coordinator::Pin);
   serve(&Service::RequestUnpin, &Coordinator::Unpin);
   serve(&Service::RequestReport, &Coordinator::Report);
+  serve(&Service::RequestCheckpoint, &Coordinator::Checkpoint);
   ServeUnary(loop_, &service_, &Service::RequestStatus, [coordinator](const v1::StatusRequest&, auto done) {
     coordinator->Status(std::move(done));
     return nullptr;

@@ -38,6 +38,8 @@ async function refresh() {
       row(["test accuracy", e.examples > 0 ? e.test_accuracy.toFixed(4) : "-"]),
       row(["version staleness p50 / p99 / max", `${v.p50 || 0} / ${v.p99 || 0} / ${v.max || 0}`]),
       row(["lead p50 / max", `${l.p50 || 0} / ${l.max || 0}`]),
+      row(["checkpoint", s.checkpoint || "none"]),
+      row(["recoveries / lost pushes", `${s.recoveries || 0} / ${s.lost_pushes || 0}`]),
       row(["waiting for", (s.waiting_for || []).join(", ") || "nobody"]));
     document.getElementById("tasks").replaceChildren(row(["task", "state", "clock", "heard", "address"], "th"),
       ...(s.tasks || []).map(t => row([t.task, t.state, t.clock, `${t.seconds_since_heard.toFixed(1)} s ago`, t.address])));

@@ -15,7 +15,7 @@ uint64_t ValueBytes(v1::Dtype dtype) { return dtype == v1::BF16 ? 2 : sizeof(flo
 
 // Whether an exchange goes on to its pull after this answer to its push.
 bool PullFollows(v1::Outcome push) {
-  return push == v1::OK || push == v1::REFUSED || push == v1::DUPLICATE_BATCH;
+  return push == v1::OK || push == v1::REFUSED || push == v1::DUPLICATE_BATCH || push == v1::STALE_VERSION;
 }
 
 absl::Status CheckDtype(v1::Dtype dtype) {

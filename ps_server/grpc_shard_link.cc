@@ -27,8 +27,9 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
     args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-    args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-    // Until it is connected gRPC tries again and again; the coordinator's start deadline ends that.
+    // A server that was lost is missed by everybody: it is to be found as soon as it is back.
+    args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 250);
+    // Until it is connected gRPC tries again and again; the coordinator's deadlines end that.
     context_.set_wait_for_ready(true);
     stub_ = v1::ShardControl::NewStub(
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args));
@@ -43,7 +44,8 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     SettleLater();
   }
 
-  // The job is over: a stream that brings the Shutdown is not disturbed, unless by `force`.
+  // Nobody wants to hear of it any more. A stream that brings the Shutdown is not disturbed, unless by
+  // `force`.
   void Close(bool force) {
     closing_ = true;
     if (force || !shutdown_sent_) context_.TryCancel();
@@ -61,13 +63,14 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     SettleLater();
   }
   void OnMetadata(bool ok) {
-    if (ok && context_.GetServerInitialMetadata().count(kAttachedMetadata) > 0) events_.connected();
+    if (ok && !closing_ && context_.GetServerInitialMetadata().count(kAttachedMetadata) > 0)
+      events_.connected();
     ended_ = !ok;
     SettleLater();
   }
   void OnRead(bool ok) {
     if (ok) {
-      events_.report(std::move(report_));
+      if (!closing_) events_.report(std::move(report_));
       report_.Clear();
     } else {
       ended_ = true;
@@ -131,6 +134,9 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
 class GrpcShardLinks::Link final : public ShardLink {
  public:
   Link(GrpcEventLoop* loop, std::shared_ptr<Stream> stream) : loop_(loop), stream_(std::move(stream)) {}
+  ~Link() override {
+    loop_->Post([stream = stream_] { stream->Close(/*force=*/false); });
+  }
   void Send(const v1::ControlMessage& message) override {
     loop_->Post([stream = stream_, message] { stream->Send(message); });
   }

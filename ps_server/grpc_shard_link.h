@@ -22,7 +22,8 @@ class GrpcShardLinks {
   // Close() comes first.
   ~GrpcShardLinks() = default;
 
-  // What a link sends after Close() goes nowhere.
+  // What a link sends after Close() goes nowhere. A link that is destroyed ends its stream, unless it brings
+  // a Shutdown, and is heard of no more but for an event that is on its way.
   std::unique_ptr<ShardLink> Open(const std::string& address, ShardLinkEvents events);
 
   // Ends all streams; waits (at most two seconds) for shards that were sent a Shutdown to take it. No event

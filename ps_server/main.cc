@@ -5,6 +5,7 @@
 #include <fstream>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -107,8 +108,13 @@ int Run(const Flags& flags) {
   }
   bool drained = false;
   SignalWaiter signals({SIGINT, SIGTERM}, [&](int signal) {
-    drained = true;
-    (*server)->Stop(absl::StrCat(me.task.ToString(), " got signal ", signal));
+    const std::string reason = absl::StrCat(me.task.ToString(), " got signal ", signal);
+    // Whoever asks twice does not want to wait for a checkpoint.
+    if (std::exchange(drained, true)) {
+      (*server)->Stop(reason);
+    } else {
+      (*server)->Drain(reason);
+    }
   });
   const absl::Status status = (*server)->Wait();
   signals.Stop();
@@ -117,7 +123,10 @@ int Run(const Flags& flags) {
     LogInfo("the job is done");
     return kExitOk;
   }
-  if (drained) return kExitDrained;
+  if (drained || absl::IsCancelled(status)) {
+    LogInfo(status.message());
+    return kExitDrained;
+  }
   return Fail(kExitPeerLost, status.message());
 }
 

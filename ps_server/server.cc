@@ -1,12 +1,12 @@
 #include "ps_server/server.h"
 
-#include <google/protobuf/util/json_util.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
 #include <chrono>
 #include <deque>
+#include <optional>
 #include <random>
 #include <set>
 #include <thread>
@@ -14,6 +14,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/address.h"
 #include "common/grpc_socket_options.h"
 #include "common/mutex.h"
@@ -21,7 +22,9 @@
 #include "common/telemetry/http_server.h"
 #include "common/telemetry/logging.h"
 #include "common/telemetry/metrics.h"
+#include "ps_server/background_threads.h"
 #include "ps_server/coordinator/coordinator.h"
+#include "ps_server/coordinator/job_store_on_disk.h"
 #include "ps_server/coordinator_service.h"
 #include "ps_server/dashboard.h"
 #include "ps_server/grpc_event_loop.h"
@@ -30,6 +33,7 @@
 #include "ps_server/health_service.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/parameter_server_service.h"
+#include "ps_server/server_pages.h"
 #include "ps_server/shard_control_service.h"
 #include "ps_server/shared_memory_server.h"
 #include "ps_server/summary.h"
@@ -40,6 +44,9 @@ namespace {
 constexpr std::chrono::milliseconds kTick{25};
 // After the end of the job, calls that are still being answered get this long.
 constexpr std::chrono::seconds kLinger{2};
+// So long a server that is to stop waits for ps:0, which may have been told the same and want a last
+// checkpoint of it.
+constexpr absl::Duration kDrainGrace = absl::Seconds(5);
 // A client that is silent for so long is pinged, and given up after as long again.
 constexpr std::chrono::milliseconds kPing{10'000};
 // Chunks hold at most 1 MiB and a model's description must fit too; nothing that a job needs is larger.
@@ -79,14 +86,22 @@ class ServerImpl final : public Server {
   int http_port() const override { return http_ == nullptr ? -1 : http_->port(); }
   absl::Status Wait() override;
   void Stop(const std::string& reason) override;
+  void Drain(const std::string& reason) override;
 
  private:
   void End(const std::string& failure);
   void Tick();
+  void TickControl(absl::Time now);
+  absl::Status StartCoordinator();
   absl::Status StartHttp();
-  void AddMetrics();
   // Besides the address that it is bound to: what makes it faster for workers on this host.
   void ServeThisHost(const Address& bound);
+
+  // A server that is lost may come back.
+  bool recoverable() const { return options_.config.checkpoint().has_directory(); }
+  absl::Duration server_wait() const {
+    return absl::Seconds(options_.config.cluster().server_wait_seconds());
+  }
 
   // All that speaks gRPC is on the event loops, the control plane on the first of them. Nothing in the
   // process may use gRPC's callback API: its threads poll the same sockets, and take events from the loops'
@@ -95,6 +110,7 @@ class ServerImpl final : public Server {
 
   const Options options_;
   std::unique_ptr<ThreadPool> threads_;
+  BackgroundThreads background_;
   // Outlives the sessions, which name places in it.
   std::unique_ptr<SharedMemoryServer> shared_memory_;
   std::unique_ptr<Shard> shard_;
@@ -118,6 +134,9 @@ class ServerImpl final : public Server {
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::string failure_ ABSL_GUARDED_BY(mutex_);
+  // When Drain() ends in Stop(), and why.
+  std::optional<absl::Time> drain_until_ ABSL_GUARDED_BY(mutex_);
+  std::string drain_reason_ ABSL_GUARDED_BY(mutex_);
   v1::ClusterStatus final_status_ ABSL_GUARDED_BY(mutex_);
   std::thread ticker_;
 };
@@ -132,7 +151,8 @@ absl::Status ServerImpl::Start() {
                                                      : static_cast<int>(std::thread::hardware_concurrency()));
   Shard::Options shard;
   shard.config = options_.config;
-  shard.incarnation = RandomIncarnation();
+  shard.new_incarnation = RandomIncarnation;
+  shard.background = [this](const std::function<void()>& work) { background_.Run(work); };
   shard.threads = threads_.get();
   shard.kernels = kernels;
   shard.weights_source = [this](size_t elements) {
@@ -174,6 +194,7 @@ absl::Status ServerImpl::Start() {
     ShardControlService::Options control;
     control.shard = shard_.get();
     control.loop = control_loop();
+    control.may_return = recoverable();
     control.on_end = [this](const std::string& failure) { End(failure); };
     control_ = std::make_unique<ShardControlService>(std::move(control));
     control_->Register(&builder);
@@ -193,26 +214,7 @@ absl::Status ServerImpl::Start() {
   ServeThisHost(bound);
   for (GrpcEventLoop& loop : loops_) loop.Start();
   if (options_.index == 0) {
-    links_ = std::make_unique<GrpcShardLinks>(control_loop());
-    Coordinator::Options coordinator;
-    coordinator.config = options_.config;
-    coordinator.workers = options_.workers;
-    coordinator.worker_names = options_.worker_names;
-    coordinator.shard_addresses = options_.ps_addresses;
-    coordinator.open_link = [this](uint32_t index, const std::string& address,
-                                   ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
-      if (index == 0) return std::make_unique<LocalShardLink>(shard_.get(), std::move(events));
-      return links_->Open(address, std::move(events));
-    };
-    coordinator.on_end = [this](const v1::ClusterStatus& status, const std::string& failure) {
-      {
-        MutexLock lock(mutex_);
-        final_status_ = status;
-      }
-      End(failure);
-    };
-    coordinator_ = std::make_unique<Coordinator>(std::move(coordinator));
-    coordinator_service_->Start(coordinator_.get());
+    WEIR_RETURN_IF_ERROR(StartCoordinator());
   } else {
     control_->Start();
   }
@@ -222,6 +224,43 @@ absl::Status ServerImpl::Start() {
   ticker_ = std::thread([this] { Tick(); });
   LogInfo("shard ", options_.index, " listens on ", address_, ", kernels ", kernels->name, ", ",
           loops_.size(), " I/O threads, ", threads_->threads(), " apply threads");
+  return absl::OkStatus();
+}
+
+absl::Status ServerImpl::StartCoordinator() {
+  const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
+  links_ = std::make_unique<GrpcShardLinks>(control_loop());
+  Coordinator::Options coordinator;
+  coordinator.config = options_.config;
+  coordinator.workers = options_.workers;
+  coordinator.worker_names = options_.worker_names;
+  coordinator.shard_addresses = options_.ps_addresses;
+  if (checkpoint.has_init_from()) {
+    WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found,
+                          ResolveCheckpoint(FileSystem::Posix(), checkpoint.init_from()));
+    coordinator.init_from = found.folder;
+  }
+  coordinator.open_link = [this](uint32_t index, const std::string& address,
+                                 ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
+    if (index == 0) return std::make_unique<LocalShardLink>(shard_.get(), std::move(events));
+    return links_->Open(address, std::move(events));
+  };
+  coordinator.on_end = [this](const v1::ClusterStatus& status, const std::string& failure) {
+    {
+      MutexLock lock(mutex_);
+      final_status_ = status;
+    }
+    End(failure);
+  };
+  std::unique_ptr<JobStore> store;
+  if (recoverable()) {
+    JobStoreOnDisk::Options options;
+    options.directory = checkpoint.directory();
+    options.keep = static_cast<int>(checkpoint.keep());
+    WEIR_ASSIGN_OR_RETURN(store, JobStoreOnDisk::Open(std::move(options)));
+  }
+  coordinator_ = std::make_unique<Coordinator>(std::move(coordinator), std::move(store));
+  coordinator_service_->Start(coordinator_.get());
   return absl::OkStatus();
 }
 
@@ -279,14 +318,15 @@ ServerImpl::~ServerImpl() {
   // The loops' last work may call the shard and the coordinator.
   for (GrpcEventLoop& loop : loops_) loop.Stop();
   // Another thread may still be in a turn of the shard, which reports to the coordinator.
-  if (shard_ != nullptr) shard_->Quiesce();
+  if (shard_ != nullptr) {
+    background_.Finish();
+    shard_->Quiesce();
+  }
   coordinator_.reset();
   shard_.reset();
 }
 
 void ServerImpl::Tick() {
-  const absl::Duration lease = absl::Seconds(options_.config.cluster().lease_seconds());
-  const absl::Duration start_limit = absl::Seconds(options_.config.cluster().start_seconds());
   auto next = std::chrono::steady_clock::now();
   while (true) {
     next += kTick;
@@ -296,20 +336,50 @@ void ServerImpl::Tick() {
       }
       if (stopping_) return;
     }
+    const absl::Time now = Clock::Real().Now();
     shard_->Tick();
     if (coordinator_ != nullptr) {
       coordinator_->Tick();
-      continue;
+    } else {
+      TickControl(now);
     }
-    const absl::Time now = Clock::Real().Now();
-    if (!control_->attached()) {
-      if (now - started_ > start_limit) {
-        End(absl::StrCat("ps:0 (coordinator) did not attach within ", absl::FormatDuration(start_limit)));
+    std::optional<std::string> late;
+    {
+      MutexLock lock(mutex_);
+      if (drain_until_.has_value() && now > *drain_until_) {
+        drain_until_.reset();
+        late = drain_reason_;
       }
-    } else if (now - control_->last_heard() > lease) {
-      End(absl::StrCat(control_->CoordinatorName(), " was lost: nothing was heard of it for ",
-                       absl::FormatDuration(now - control_->last_heard())));
     }
+    if (late.has_value()) Stop(*late);
+  }
+}
+
+void ServerImpl::TickControl(absl::Time now) {
+  const std::optional<absl::Time> heard = control_->last_heard();
+  if (!heard.has_value()) {
+    const absl::Duration limit = absl::Seconds(options_.config.cluster().start_seconds());
+    if (now - started_ > limit) {
+      End(absl::StrCat("ps:0 (coordinator) did not attach within ", absl::FormatDuration(limit)));
+    }
+    return;
+  }
+  const absl::Duration silent = now - *heard;
+  if (!control_->attached()) {
+    if (silent > server_wait()) {
+      End(absl::StrCat(control_->CoordinatorName(),
+                       " was lost, and did not come back within cluster.server_wait_seconds = ",
+                       options_.config.cluster().server_wait_seconds()));
+    }
+    return;
+  }
+  const absl::Duration lease = absl::Seconds(options_.config.cluster().lease_seconds());
+  if (silent <= lease) return;
+  if (recoverable()) {
+    control_->DropSilent(lease);
+  } else {
+    End(absl::StrCat(control_->CoordinatorName(), " was lost: nothing was heard of it for ",
+                     absl::FormatDuration(silent)));
   }
 }
 
@@ -331,6 +401,18 @@ void ServerImpl::Stop(const std::string& reason) {
   }
 }
 
+void ServerImpl::Drain(const std::string& reason) {
+  if (!recoverable() || (control_ != nullptr && !control_->attached())) return Stop(reason);
+  {
+    MutexLock lock(mutex_);
+    if (drain_until_.has_value()) return;
+    drain_until_ = Clock::Real().Now() +
+                   (coordinator_ != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace));
+    drain_reason_ = reason;
+  }
+  if (coordinator_ != nullptr) coordinator_->Drain(reason);
+}
+
 absl::Status ServerImpl::Wait() {
   std::string failure;
   v1::ClusterStatus status;
@@ -341,11 +423,14 @@ absl::Status ServerImpl::Wait() {
     status = final_status_;
   }
   if (!options_.summary_path.empty()) WEIR_RETURN_IF_ERROR(WriteSummary(status, options_.summary_path));
-  return failure.empty() ? absl::OkStatus() : absl::UnavailableError(failure);
+  if (failure.empty()) return absl::OkStatus();
+  return absl::StartsWith(failure, kDrained) ? absl::CancelledError(failure)
+                                             : absl::UnavailableError(failure);
 }
 
 absl::Status ServerImpl::StartHttp() {
-  AddMetrics();
+  metrics_.AddProcessMetrics();
+  AddServerMetrics(options_.index, *shard_, *parameter_server_, &metrics_);
   HttpServer::Options options;
   options.host = options_.http_host;
   options.port = options_.http_port;
@@ -356,62 +441,11 @@ absl::Status ServerImpl::StartHttp() {
   };
   WEIR_ASSIGN_OR_RETURN(http_, HttpServer::Start(options));
   if (coordinator_ != nullptr) {
-    http_->Handle("/status", "application/json", [this] {
-      std::string json;
-      google::protobuf::util::JsonPrintOptions print;
-      print.always_print_primitive_fields = true;
-      print.preserve_proto_field_names = true;
-      // Runs in the coordinator's order; the answer comes within microseconds.
-      Mutex mutex;
-      CondVar cv;
-      bool done = false;
-      coordinator_->Status([&](absl::StatusOr<v1::ClusterStatus> status) {
-        if (status.ok() && !google::protobuf::util::MessageToJsonString(*status, &json, print).ok())
-          json.clear();
-        MutexLock lock(mutex);
-        done = true;
-        cv.NotifyAll();
-      });
-      MutexLock lock(mutex);
-      while (!done) cv.Wait(mutex);
-      return json;
-    });
+    http_->Handle("/status", "application/json", [this] { return StatusJson(*coordinator_); });
     http_->Handle("/", "text/html; charset=utf-8", [] { return std::string(DashboardPage()); });
   }
   LogInfo("metrics at http://", http_->address(), "/metrics");
   return absl::OkStatus();
-}
-
-void ServerImpl::AddMetrics() {
-  metrics_.AddProcessMetrics();
-  const Labels labels = {{"shard", absl::StrCat(options_.index)}};
-  const Shard::Counters& counters = shard_->counters();
-  const auto counter = [&](const char* name, const char* help, const std::atomic<uint64_t>& value) {
-    metrics_.AddCallbackCounter(name, help, labels, [&value] { return static_cast<double>(value.load()); });
-  };
-  counter("weir_pushes_applied_total", "Pushes that became part of a version.", counters.pushes_applied);
-  counter("weir_pushes_refused_total", "Pushes that were completed without an update.",
-          counters.pushes_refused);
-  counter("weir_pushes_repeated_total", "Repeats of pushes that had been completed.",
-          counters.pushes_repeated);
-  counter("weir_push_bytes_total", "Gradient bytes that arrived.", counters.bytes_pushed);
-  counter("weir_pull_bytes_total", "Weight bytes that were handed out.", counters.bytes_pulled);
-  metrics_.AddCallbackCounter("weir_exchange_messages_received_total",
-                              "Messages from clients on the data plane.", labels,
-                              [this] { return static_cast<double>(parameter_server_->messages_received()); });
-  metrics_.AddCallbackCounter("weir_exchange_messages_sent_total", "Messages to clients on the data plane.",
-                              labels,
-                              [this] { return static_cast<double>(parameter_server_->messages_sent()); });
-  metrics_.AddCallbackGauge("weir_exchange_streams", "Clients' streams on the data plane.", labels,
-                            [this] { return static_cast<double>(parameter_server_->open_streams()); });
-  const auto gauge = [&](const char* name, const char* help, const std::atomic<uint64_t>& value) {
-    metrics_.AddCallbackGauge(name, help, labels, [&value] { return static_cast<double>(value.load()); });
-  };
-  gauge("weir_version", "Updates since version 0.", counters.version);
-  gauge("weir_parked_pulls", "Pulls that wait for other workers.", counters.parked_pulls);
-  metrics_.AddCallbackGauge("weir_shard_bytes", "Weights of this shard.", labels, [shard = shard_.get()] {
-    return static_cast<double>(shard->elements()) * sizeof(float);
-  });
 }
 
 }  // namespace

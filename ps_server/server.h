@@ -50,10 +50,14 @@ class Server {
   virtual std::string address() const = 0;
   virtual int http_port() const = 0;
 
-  // Waits until the job is over. OK: it is done. Unavailable: it ended otherwise, the message says why.
+  // Waits until the job is over. OK: it is done. Cancelled: it was ended, with all that was done saved.
+  // Unavailable: it ended otherwise. The message says why.
   virtual absl::Status Wait() = 0;
   // Ends the job, from any thread or after a signal.
   virtual void Stop(const std::string& reason) = 0;
+  // The same, with a checkpoint first; without one after cluster.server_wait_seconds. Not ps:0: waits a few
+  // seconds for it to do so, since whoever stops one server often stops all.
+  virtual void Drain(const std::string& reason) = 0;
 };
 
 }  // namespace weir

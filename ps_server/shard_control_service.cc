@@ -44,16 +44,10 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
     if (service_->detached_.has_value()) {
       return Close({grpc::StatusCode::UNAVAILABLE, *service_->detached_});
     }
-    service_->last_heard_ns_ = absl::ToUnixNanos(service_->options_.clock->Now());
-    if (service_->attached_.exchange(true)) {
+    if (!service_->options_.may_return && service_->attached_.exchange(true)) {
       return Close({grpc::StatusCode::FAILED_PRECONDITION, "another coordinator has this shard"});
     }
-    LogInfo("the coordinator at ", context_.peer(), " attached");
-    service_->stream_ = this;
-    service_->options_.shard->SetReporter(
-        [loop = service_->options_.loop, self = self_](v1::ShardReport report) {
-          loop->Post([self, report = std::move(report)]() mutable { self->Send(std::move(report)); });
-        });
+    service_->Heard();
     context_.AddInitialMetadata(kAttachedMetadata, "");
     stream_.SendInitialMetadata(metadata_.Begin());
     SettleLater();
@@ -76,8 +70,9 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
   void OnRead(bool ok) {
     SettleLater();
     if (!ok) return Lost();
+    if (!end_.has_value() && !adopted_) Adopt(message_.hello().coordinator_incarnation());
     if (end_.has_value()) return;
-    service_->last_heard_ns_ = absl::ToUnixNanos(service_->options_.clock->Now());
+    service_->Heard();
     if (message_.has_install()) {
       MutexLock lock(service_->mutex_);
       service_->coordinator_address_ = message_.install().coordinator_address();
@@ -86,9 +81,28 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
     const std::string failure = message_.shutdown().failure();
     service_->busy_ = true;
     service_->options_.shard->Control(std::exchange(message_, {}));
-    service_->last_heard_ns_ = absl::ToUnixNanos(service_->options_.clock->Now());
+    service_->Heard();
     service_->busy_ = false;
     if (shutdown) End(failure);
+  }
+
+  // The first message says of which life of the coordinator the stream is.
+  void Adopt(uint64_t incarnation) {
+    if (incarnation < service_->coordinator_incarnation_) {
+      return Close({grpc::StatusCode::FAILED_PRECONDITION, "a later coordinator has this shard"});
+    }
+    adopted_ = true;
+    LogInfo("the coordinator at ", context_.peer(), " attached");
+    if (service_->stream_ != nullptr) {
+      service_->stream_->Close({grpc::StatusCode::UNAVAILABLE, "the coordinator has attached anew"});
+    }
+    service_->stream_ = this;
+    service_->coordinator_incarnation_ = incarnation;
+    service_->attached_ = true;
+    service_->options_.shard->SetReporter(
+        [loop = service_->options_.loop, self = self_](v1::ShardReport report) {
+          loop->Post([self, report = std::move(report)]() mutable { self->Send(std::move(report)); });
+        });
   }
 
   void OnFinished(bool) { SettleLater(); }
@@ -100,7 +114,14 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
   }
 
   // Unless one of the two has ended the stream.
-  void Lost() { End(absl::StrCat(service_->CoordinatorName(), " was lost: its stream ended")); }
+  void Lost() {
+    if (!service_->options_.may_return) {
+      return End(absl::StrCat(service_->CoordinatorName(), " was lost: its stream ended"));
+    }
+    if (end_.has_value()) return;
+    end_ = grpc::Status::OK;
+    if (service_->stream_ == this) service_->AwaitNext("its stream ended");
+  }
 
   void End(const std::string& failure) {
     if (end_.has_value()) return;
@@ -132,6 +153,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
   grpc::ServerAsyncReaderWriter<v1::ShardReport, v1::ControlMessage> stream_;
   v1::ControlMessage message_;
   std::deque<v1::ShardReport> queue_;  // the front one is being written
+  bool adopted_ = false;               // it is, or was, the coordinator's
   bool broken_ = false;                // no more writes begin
   bool closed_ = false;                // no more operations begin
   // The end, once it is decided.
@@ -157,6 +179,24 @@ void ShardControlService::Detach(const std::string& why) {
     if (stream_ != nullptr) stream_->Close({grpc::StatusCode::UNAVAILABLE, why});
   });
 }
+
+void ShardControlService::DropSilent(absl::Duration limit) {
+  options_.loop->Post([this, limit] {
+    const absl::Duration silent = options_.clock->Now() - *last_heard();
+    if (stream_ == nullptr || silent <= limit) return;
+    const std::string why = absl::StrCat("nothing was heard of it for ", absl::FormatDuration(silent));
+    stream_->Close({grpc::StatusCode::UNAVAILABLE, why});
+    AwaitNext(why);
+  });
+}
+
+void ShardControlService::AwaitNext(const std::string& why) {
+  stream_ = nullptr;
+  attached_ = false;
+  LogWarning(CoordinatorName(), " was lost: ", why, "; waiting for it to come back");
+}
+
+void ShardControlService::Heard() { last_heard_ns_ = absl::ToUnixNanos(options_.clock->Now()); }
 
 std::string ShardControlService::CoordinatorName() const {
   MutexLock lock(mutex_);

@@ -30,6 +30,9 @@ std::string SummaryJson(const v1::ClusterStatus& status) {
   out["bytes_pushed"] = status.bytes_pushed();
   out["bytes_pulled"] = status.bytes_pulled();
   out["weights_sha256"] = status.evaluation().weights_sha256();
+  out["checkpoint"] = status.checkpoint();
+  out["recoveries"] = status.recoveries();
+  out["lost_pushes"] = status.lost_pushes();
   if (!status.failure().empty()) out["failure"] = status.failure();
   return out.dump(2) + "\n";
 }

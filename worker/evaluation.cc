@@ -31,13 +31,15 @@ absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Cl
   return client->Report(*pull.Get(), result);
 }
 
-absl::Status RunEvaluator(const v1::JobConfig& config, const Dataset* test, Model* model, Client* client) {
+absl::Status RunEvaluator(const v1::JobConfig& config, const Dataset* test, Model* model, Client* client,
+                          bool* reported) {
   const std::chrono::duration<double> interval(config.evaluation().interval_seconds());
   while (true) {
     const auto next = std::chrono::steady_clock::now() +
                       std::chrono::duration_cast<std::chrono::steady_clock::duration>(interval);
     WEIR_ASSIGN_OR_RETURN(const bool draining, client->WaitDraining(next));
     WEIR_RETURN_IF_ERROR(EvaluateAndReport(draining, test, model, client));
+    *reported = true;
     if (draining) return absl::OkStatus();
   }
 }

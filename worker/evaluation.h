@@ -13,7 +13,8 @@ namespace weir {
 absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Client* client);
 
 // What an evaluator task does: evaluates every so often until the job's examples are done, and once more
-// then.
-absl::Status RunEvaluator(const v1::JobConfig& config, const Dataset* test, Model* model, Client* client);
+// then. Sets *reported when a result was.
+absl::Status RunEvaluator(const v1::JobConfig& config, const Dataset* test, Model* model, Client* client,
+                          bool* reported);
 
 }  // namespace weir

@@ -18,6 +18,7 @@
 #include "worker/compute/compute_backend.h"
 #include "worker/data/load_data.h"
 #include "worker/evaluation.h"
+#include "worker/lives.h"
 #include "worker/trainer.h"
 
 namespace weir {
@@ -50,20 +51,27 @@ int ExitCodeOf(const absl::Status& status) {
 }
 
 // Everything between joining and leaving.
-absl::Status Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data, Model* model,
-                  Client* client) {
+Life Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data, Model* model,
+          Client* client) {
   const Dataset* test = data.test.has_value() ? &*data.test : nullptr;
-  if (evaluator) return RunEvaluator(config, test, model, client);
-  Trainer trainer(config, data.train, model, client);
-  if (absl::Status status = trainer.Run(); !status.ok()) {
-    // The client found values in a gradient that are not finite.
-    if (status.code() != absl::StatusCode::kInvalidArgument) return status;
-    return absl::InternalError(absl::StrCat(status.message(),
-                                            ": training diverged; try a lower optimizer.learning_rate, "
-                                            "train.clip_norm or a warm-up"));
+  Life life;
+  if (evaluator) {
+    life.status = RunEvaluator(config, test, model, client, &life.progressed);
+    return life;
   }
-  if (client->leading()) return EvaluateAndReport(/*final=*/true, test, model, client);
-  return absl::OkStatus();
+  Trainer trainer(config, data.train, model, client);
+  life.status = trainer.Run();
+  life.progressed = trainer.progressed();
+  // The client found values in a gradient that are not finite.
+  if (absl::IsInvalidArgument(life.status)) {
+    life.status = absl::InternalError(absl::StrCat(
+        life.status.message(),
+        ": training diverged; try a lower optimizer.learning_rate, train.clip_norm or a warm-up"));
+  }
+  if (life.status.ok() && client->leading()) {
+    life.status = EvaluateAndReport(/*final=*/true, test, model, client);
+  }
+  return life;
 }
 
 absl::Status Run(const v1::JobConfig& config, const Flags& flags,
@@ -100,18 +108,13 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     WEIR_ASSIGN_OR_RETURN(local, InProcessCluster::Start(std::move(cluster)));
     options.servers = local->addresses();
   }
-  {
-    auto joined = Client::Join(options, model->spec());
-    if (absl::IsOutOfRange(joined.status())) {
-      LogInfo(joined.status().message());
-      return absl::OkStatus();
-    }
-    WEIR_ASSIGN_OR_RETURN(const auto client, std::move(joined));
-    absl::Status status = Work(config, options.reader, data, model.get(), client.get());
-    const absl::Status left = client->Leave(std::string(status.message()));
-    if (!status.ok()) return status;
-    if (!left.ok()) LogWarning("could not take leave: ", left.message());
-  }
+  const bool reader = options.reader;
+  // Without checkpoints nobody is fenced but who was away for a whole lease; whoever started it decides about
+  // that.
+  WEIR_RETURN_IF_ERROR(WorkUntilDone(
+      std::move(options), config.checkpoint().has_directory(),
+      [&model](const ClientOptions& with) { return Client::Join(with, model->spec()); },
+      [&](Client* client) { return Work(config, reader, data, model.get(), client); }));
   return local == nullptr ? absl::OkStatus() : local->Wait();
 }
 

@@ -71,9 +71,6 @@ absl::Status Trainer::Step(const Work& work) {
     out->push = client_->Push(work, base_, gradient);
     out->push->OnReady([sent = out->gradient](const auto&) {});
   }
-  // A gradient that the client refuses never leaves, and then NextWork() would wait for its step.
-  if (out->exchange.has_value() && out->exchange->ready()) return out->exchange->Get().status();
-  if (out->push.has_value() && out->push->ready()) return out->push->Get().status();
   return absl::OkStatus();
 }
 
@@ -83,6 +80,7 @@ absl::StatusOr<bool> Trainer::LoadWeights(uint64_t clock) {
   if (exchange_ != nullptr) {
     const absl::StatusOr<PushPullResult>& result = exchange_->exchange->Get();
     if (!result.ok()) return result.status();
+    progressed_ = true;
     const bool wanted = exchange_clock_ == clock && !result->pull.past;
     if (wanted) pulled = result->pull;
     exchange_->exchange.reset();

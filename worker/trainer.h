@@ -28,6 +28,9 @@ class Trainer {
   // Returns when the job's examples are done. Internal: training diverged; otherwise the client's errors.
   absl::Status Run();
 
+  // A push of it was acknowledged.
+  bool progressed() const { return progressed_; }
+
  private:
   // Memory that a call in the air reads or writes is shared with it, so that the trainer may go while calls
   // are cancelled.
@@ -64,6 +67,7 @@ class Trainer {
   // What the model's weights are from.
   std::optional<uint64_t> clock_;
   PullResult base_;
+  bool progressed_ = false;
   // The exchange in the air, if any, pulls at this clock.
   uint64_t exchange_clock_ = 0;
   Outgoing* exchange_ = nullptr;

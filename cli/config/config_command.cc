@@ -2,6 +2,7 @@
 
 #include <cstdio>
 
+#include "cli/config/checkpoints.h"
 #include "cli/config/server_memory.h"
 #include "common/config/job_config.h"
 #include "common/exit_codes.h"
@@ -35,7 +36,8 @@ int RunConfigShow(const std::string& path, const std::vector<std::string>& overr
   return WithConfig(path, overrides, [](const v1::JobConfig& config) {
     std::fputs(ToJson(config, /*with_defaults=*/true).c_str(), stdout);
     // Not on stdout, which is a config: there it would go stale with the first change.
-    std::fprintf(stderr, "%s\n", DescribeServerMemory(config).c_str());
+    std::fprintf(stderr, "%s\n%s\n", DescribeServerMemory(config).c_str(),
+                 DescribeCheckpoints(config).c_str());
   });
 }
 

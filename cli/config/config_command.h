@@ -10,7 +10,7 @@ namespace weir {
 int RunConfigCheck(const std::string& path, const std::vector<std::string>& overrides);
 
 // `weir config show FILE --set ...`: the effective config with its defaults, as JSON that can be used as a
-// config itself; and on stderr a line about the memory that a server needs.
+// config itself; and on stderr a line about the memory that a server needs, and one about checkpoints.
 int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides);
 
 }  // namespace weir

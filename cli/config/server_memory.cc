@@ -53,6 +53,9 @@ std::string DescribeServerMemory(const v1::JobConfig& config) {
                     " (gradients that are arriving)");
   }
   absl::StrAppend(&text, " + at most 2 W (old versions that slow readers hold)");
+  if (config.checkpoint().has_directory()) {
+    absl::StrAppend(&text, " + at most ", Times(1 + slots, "W"), " (a version while it is saved)");
+  }
 
   const double chunks_mib = config.wire().chunks_in_flight() * config.wire().chunk_kib() / 1024.0;
   absl::StrAppend(&text, " + ", Times(chunks_mib * (workers > 0 ? workers : 1), "MiB"),

@@ -20,20 +20,33 @@ using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
 
-void MakeAbsolute(const std::filesystem::path& folder, v1::DataFiles* files) {
-  const auto resolve = [&folder](std::string* path) {
-    std::error_code error;  // without a working folder: the path stays as it is
-    const std::filesystem::path absolute = std::filesystem::absolute(folder / *path, error);
-    if (!error) *path = absolute.lexically_normal().string();
-  };
-  if (files->has_images()) resolve(files->mutable_images());
-  if (files->has_labels()) resolve(files->mutable_labels());
-  if (files->has_path()) resolve(files->mutable_path());
+bool IsPath(const FieldDescriptor& field) {
+  return field.containing_type() == v1::DataFiles::descriptor() ||
+         (field.containing_type() == v1::CheckpointConfig::descriptor() &&
+          (field.name() == "directory" || field.name() == "init_from"));
 }
 
-bool MayDiffer(const FieldDescriptor& field) {
-  return field.message_type() == v1::DebugConfig::descriptor() ||
-         field.containing_type() == v1::DataFiles::descriptor();
+// All paths in the message become absolute, from this folder on.
+void MakePathsAbsolute(const std::filesystem::path& folder, Message* message) {
+  const Reflection& r = *message->GetReflection();
+  std::vector<const FieldDescriptor*> fields;
+  r.ListFields(*message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    if (!field->is_repeated() && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
+      MakePathsAbsolute(folder, r.MutableMessage(message, field));
+    } else if (IsPath(*field)) {
+      std::error_code error;  // without a working folder: the path stays as it is
+      const std::filesystem::path absolute =
+          std::filesystem::absolute(folder / r.GetString(*message, field), error);
+      if (!error) r.SetString(message, field, absolute.lexically_normal().string());
+    }
+  }
+}
+
+// Each machine may have its files elsewhere, but none may lack what the others have.
+bool MayDiffer(const Message& a, const Message& b, const FieldDescriptor& field) {
+  if (field.message_type() == v1::DebugConfig::descriptor()) return true;
+  return IsPath(field) && a.GetReflection()->HasField(a, &field) == b.GetReflection()->HasField(b, &field);
 }
 
 std::string ShowScalar(const Message& message, const FieldDescriptor& field) {
@@ -74,7 +87,7 @@ std::string FieldDifference(const Message& a, const Message& b, const FieldDescr
 std::string MessageDifference(const Message& a, const Message& b, const std::string& path) {
   for (int i = 0; i < a.GetDescriptor()->field_count(); ++i) {
     const FieldDescriptor& field = *a.GetDescriptor()->field(i);
-    if (MayDiffer(field)) continue;
+    if (MayDiffer(a, b, field)) continue;
     std::string difference = FieldDifference(a, b, field, FieldPath(path, field.name()));
     if (!difference.empty()) return difference;
   }
@@ -102,9 +115,7 @@ absl::StatusOr<v1::JobConfig> LoadJobConfig(const std::string& path,
                                             const std::vector<std::string>& overrides) {
   WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
   WEIR_ASSIGN_OR_RETURN(v1::JobConfig config, ParseJobConfig(text, path, overrides));
-  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
-  if (config.data().has_train()) MakeAbsolute(folder, config.mutable_data()->mutable_train());
-  if (config.data().has_test()) MakeAbsolute(folder, config.mutable_data()->mutable_test());
+  MakePathsAbsolute(std::filesystem::path(path).parent_path(), &config);
   return config;
 }
 

@@ -20,7 +20,8 @@ namespace weir {
 absl::StatusOr<v1::JobConfig> ParseJobConfig(absl::string_view text, absl::string_view source,
                                              const std::vector<std::string>& overrides = {});
 
-// The same for a file, whose relative data paths become absolute, from the file's folder (an override's too).
+// The same for a file, whose relative paths (data.*, checkpoint.*) become absolute, from the file's folder
+// (an override's too).
 absl::StatusOr<v1::JobConfig> LoadJobConfig(const std::string& path,
                                             const std::vector<std::string>& overrides = {});
 
@@ -30,8 +31,8 @@ absl::StatusOr<v1::JobConfig> LoadJobConfig(const std::string& path,
 std::string ToJson(const v1::JobConfig& config, bool with_defaults);
 
 // "" if workers with these configs may train together, else the first field that differs in words:
-// "optimizer.learning_rate: expected 0.1, got 0.01", `expected` first. `debug` and the paths of data files
-// may differ.
+// "optimizer.learning_rate: expected 0.1, got 0.01", `expected` first. `debug` may differ, and where files
+// are: the paths of data and checkpoints, but not whether there are any.
 std::string FirstDifference(const v1::JobConfig& expected, const v1::JobConfig& got);
 
 }  // namespace weir

@@ -43,6 +43,7 @@ const std::vector<FieldUse>& FieldUses() {
       {v1::DataConfig::descriptor(), "format", "header", {"csv"}},
       {v1::ConsistencyConfig::descriptor(), "mode", "staleness", {"bounded"}, Need::kRequired},
       {v1::ConsistencyConfig::descriptor(), "mode", "parts", {"sync"}},
+      {v1::ConsistencyConfig::descriptor(), "mode", "backup_workers", {"sync"}},
       {v1::OptimizerConfig::descriptor(), "type", "momentum", {"momentum", "nesterov"}},
       {v1::OptimizerConfig::descriptor(), "type", "decay", {"rmsprop"}},
       {v1::OptimizerConfig::descriptor(), "type", "beta1", {"adam", "adamw"}},
@@ -155,6 +156,42 @@ void CheckWorkers(const v1::JobConfig& config, ConfigProblems* problems) {
   }
 }
 
+void CheckConsistency(const v1::JobConfig& config, ConfigProblems* problems) {
+  const v1::ConsistencyConfig& consistency = config.consistency();
+  CheckUses(consistency, "consistency", problems);
+  // With neither the number of parts is not known yet.
+  const bool has_parts = consistency.has_parts();
+  if (consistency.mode() != v1::ConsistencyConfig::MODE_SYNC) return;
+  if (!has_parts && !config.cluster().has_workers()) return;
+  const uint32_t parts = has_parts ? consistency.parts() : config.cluster().workers();
+  if (consistency.backup_workers() >= parts) {
+    problems->Add("consistency.backup_workers",
+                  absl::StrCat("must be below ", has_parts ? "consistency.parts" : "cluster.workers",
+                               ", which is ", parts, ", got ", consistency.backup_workers()));
+  }
+}
+
+// What only has a meaning where checkpoints are taken.
+bool NeedsDirectory(const FieldDescriptor& field) {
+  return field.name() != "directory" && field.name() != "init_from";
+}
+
+void CheckCheckpoint(const v1::CheckpointConfig& checkpoint, ConfigProblems* problems) {
+  std::vector<const FieldDescriptor*> fields;
+  checkpoint.GetReflection()->ListFields(checkpoint, &fields);
+  for (const FieldDescriptor* field : fields) {
+    if (!checkpoint.has_directory() && NeedsDirectory(*field)) {
+      problems->Add(FieldPath("checkpoint", field->name()),
+                    "needs checkpoint.directory, the folder where checkpoints go");
+    }
+  }
+  constexpr double kShortest = 0.1;
+  if (checkpoint.every_seconds() > 0 && checkpoint.every_seconds() < kShortest) {
+    problems->Add("checkpoint.every_seconds", absl::StrCat("must be 0 (not by time) or at least ", kShortest,
+                                                           ", got ", checkpoint.every_seconds()));
+  }
+}
+
 void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {
   if (wire.chunk_kib() % 256 != 0) {
     problems->Add("wire.chunk_kib", absl::StrCat("must be a multiple of 256, got ", wire.chunk_kib()));
@@ -174,16 +211,20 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) 
   CheckModel(config.model(), problems);
   CheckData(config.data(), problems);
   CheckTrain(config, problems);
-  CheckUses(config.consistency(), "consistency", problems);
+  CheckConsistency(config, problems);
   CheckUses(config.optimizer(), "optimizer", problems);
   CheckUses(config.optimizer().schedule(), "optimizer.schedule", problems);
   CheckWorkers(config, problems);
   CheckWire(config.wire(), problems);
+  CheckCheckpoint(config.checkpoint(), problems);
 }
 
 bool FieldApplies(const Message& message, const FieldDescriptor& field) {
   if (field.containing_type() == v1::TrainConfig::descriptor() && field.name() == "epochs") {
     return !static_cast<const v1::TrainConfig&>(message).has_examples();
+  }
+  if (field.containing_type() == v1::CheckpointConfig::descriptor() && NeedsDirectory(field)) {
+    return static_cast<const v1::CheckpointConfig&>(message).has_directory();
   }
   for (const FieldUse& use : FieldUses()) {
     if (use.message == field.containing_type() && use.field == field.name()) {

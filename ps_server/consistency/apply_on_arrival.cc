@@ -2,8 +2,19 @@
 
 #include <algorithm>
 #include <optional>
+#include <utility>
 
 namespace weir {
+
+void ApplyOnArrival::Restore(uint64_t /*version*/, absl::Span<const WorkerRecord> records) {
+  for (const WorkerRecord& record : records) entries_[record.worker] = {record.clock, record.counts};
+}
+
+std::vector<WorkerRecord> ApplyOnArrival::Records() const {
+  std::vector<WorkerRecord> out;
+  for (const auto& [worker, entry] : entries_) out.push_back({worker, entry.clock, entry.counts});
+  return out;
+}
 
 void ApplyOnArrival::Admit(uint32_t worker, uint64_t clock) {
   Entry& entry = entries_[worker];
@@ -35,6 +46,11 @@ PushDecision ApplyOnArrival::OnPush(const PushKey& push) const {
 }
 
 void ApplyOnArrival::Complete(const PushKey& push) { ++entries_[push.worker].clock; }
+
+uint64_t ApplyOnArrival::Skip(uint32_t worker, uint64_t clock) {
+  Entry& entry = entries_[worker];
+  return std::exchange(entry.clock, std::max(entry.clock, clock));
+}
 
 std::vector<WorkerClockValue> ApplyOnArrival::Clocks() const {
   std::vector<WorkerClockValue> out;

@@ -11,12 +11,15 @@ namespace weir {
 // They differ in when a pull may be answered.
 class ApplyOnArrival : public ConsistencyPolicy {
  public:
+  void Restore(uint64_t version, absl::Span<const WorkerRecord> records) override;
+  std::vector<WorkerRecord> Records() const override;
   void Admit(uint32_t worker, uint64_t clock) override;
   void Remove(uint32_t worker) override;
   void Forget(uint32_t worker) override { entries_.erase(worker); }
   uint64_t JoinClock() const override;
   PushDecision OnPush(const PushKey& push) const override;
   void Complete(const PushKey& push) override;
+  uint64_t Skip(uint32_t worker, uint64_t clock) override;
   std::vector<WorkerClockValue> Clocks() const override;
 
  protected:

@@ -11,8 +11,12 @@ namespace {
 // comes, the step has it once.
 class SyncPolicy final : public ConsistencyPolicy {
  public:
-  SyncPolicy(uint32_t parts, uint64_t total_batches) : parts_(parts), total_batches_(total_batches) {}
+  SyncPolicy(uint32_t parts, uint64_t total_batches, uint32_t backups)
+      : parts_(parts), total_batches_(total_batches), backups_(backups) {}
 
+  void Restore(uint64_t version, absl::Span<const WorkerRecord> /*records*/) override { step_ = version; }
+  // Nothing but the step, which is the version.
+  std::vector<WorkerRecord> Records() const override { return {}; }
   void Admit(uint32_t worker, uint64_t /*clock*/) override { members_.insert(worker); }
   void Remove(uint32_t worker) override { members_.erase(worker); }
   void Forget(uint32_t worker) override { members_.erase(worker); }
@@ -28,6 +32,8 @@ class SyncPolicy final : public ConsistencyPolicy {
   }
 
   void Complete(const PushKey& push) override { completed_.insert(push.part); }
+
+  uint64_t Skip(uint32_t /*worker*/, uint64_t /*clock*/) override { return step_; }
 
   PullDecision OnPull(uint32_t /*worker*/, uint64_t clock) const override {
     if (clock == step_) return PullDecision::kReady;
@@ -53,7 +59,7 @@ class SyncPolicy final : public ConsistencyPolicy {
 
   std::optional<uint64_t> CompleteStep() const override {
     const uint32_t parts = PartsOf(step_);
-    if (parts == 0 || completed_.size() < parts) return std::nullopt;
+    if (parts == 0 || completed_.size() < PartsToCommit(parts, backups_)) return std::nullopt;
     return step_;
   }
 
@@ -72,6 +78,7 @@ class SyncPolicy final : public ConsistencyPolicy {
 
   const uint32_t parts_;
   const uint64_t total_batches_;
+  const uint32_t backups_;
   std::set<uint32_t> members_;
   // The open step, which is the shard's version.
   uint64_t step_ = 0;
@@ -81,8 +88,8 @@ class SyncPolicy final : public ConsistencyPolicy {
 
 }  // namespace
 
-std::unique_ptr<ConsistencyPolicy> MakeSyncPolicy(uint32_t parts, uint64_t total_batches) {
-  return std::make_unique<SyncPolicy>(parts, total_batches);
+std::unique_ptr<ConsistencyPolicy> MakeSyncPolicy(uint32_t parts, uint64_t total_batches, uint32_t backups) {
+  return std::make_unique<SyncPolicy>(parts, total_batches, backups);
 }
 
 }  // namespace weir

@@ -6,36 +6,46 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/config/job_config.h"
+#include "common/part_assignment.h"
 #include "common/telemetry/logging.h"
-#include "common/wire_model.h"
 
 namespace weir {
 namespace {
 
 // At most; a short lease needs more.
 constexpr absl::Duration kPingInterval = absl::Milliseconds(500);
-constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
+// Epochs and incarnations that are kept in hand.
+constexpr uint64_t kReserveAhead = 300;
 
 }  // namespace
 
-Coordinator::Coordinator(Options options)
+Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
     : options_(std::move(options)),
       created_(options_.clock->Now()),
+      last_tick_(created_),
       next_complaint_(created_ + kComplaintInterval),
       addresses_(options_.shard_addresses) {
+  if (store != nullptr) MakeCheckpoints(std::move(store));
   queue_.Post([this] {
+    if (checkpoints_ != nullptr && checkpoints_->newest().has_value()) {
+      const absl::Status status = CanGoOn(options_.config, *checkpoints_->newest());
+      if (!status.ok()) return FailJob(std::string(status.message()));
+    }
     if (addresses_.size() > 1) OpenLinks();
   });
 }
 
 Coordinator::~Coordinator() {
   std::vector<std::unique_ptr<ShardLink>> links;
+  std::unique_ptr<JobStore> store;
   queue_.Run([&] {
     FailJob("the coordinator stops");
     for (ShardInfo& shard : shards_) links.push_back(std::move(shard.link));
+    if (checkpoints_ != nullptr) store = checkpoints_->Close(absl::UnavailableError("the coordinator stops"));
   });
-  links.clear();  // outside of the queue: waits for events under way, which may post to it
+  // Outside of the queue: they wait for events under way, which may post to it.
+  links.clear();
+  store.reset();
 }
 
 // ---- calls: each posts its turn
@@ -53,9 +63,8 @@ void Coordinator::Heartbeat(v1::HeartbeatRequest request, Done<v1::HeartbeatRepl
 }
 
 void Coordinator::Leave(v1::LeaveRequest request, Done<v1::LeaveReply> done) {
-  queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    HandleLeave(request);
-    done(v1::LeaveReply());
+  queue_.Post([this, request = std::move(request), done = std::move(done)]() mutable {
+    HandleLeave(request, std::move(done));
   });
 }
 
@@ -85,6 +94,16 @@ void Coordinator::Report(v1::ReportRequest request, Done<v1::ReportReply> done) 
     // A late periodic evaluation must not hide the final one.
     if (!evaluation_.final() || request.evaluation().final()) evaluation_ = request.evaluation();
     done(v1::ReportReply());
+  });
+}
+
+void Coordinator::Checkpoint(v1::CheckpointRequest, Done<v1::CheckpointReply> done) {
+  queue_.Post([this, done = std::move(done)]() mutable {
+    if (checkpoints_ == nullptr) {
+      return done(absl::FailedPreconditionError("the job's config has no checkpoint.directory"));
+    }
+    if (over()) return done(absl::UnavailableError(failure_.empty() ? "the job is done" : failure_));
+    checkpoints_->Request(/*of_now=*/false, std::move(done));
   });
 }
 
@@ -127,65 +146,8 @@ void Coordinator::Fail(std::string reason) {
   queue_.Post([this, reason = std::move(reason)] { FailJob(reason); });
 }
 
-// ---- starting
-
-void Coordinator::OpenLinks() {
-  if (!shards_.empty()) return;
-  shards_.resize(addresses_.size());
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    shards_[shard].address = addresses_[shard];
-    OpenLink(shard);
-  }
-}
-
-void Coordinator::OpenLink(uint32_t shard) {
-  ShardLinkEvents events;
-  events.connected = [this, shard] {
-    queue_.Post([this, shard] {
-      shards_[shard].connected = true;
-      shards_[shard].last_heard = now();
-      MaybeInstall();
-    });
-  };
-  events.report = [this, shard](v1::ShardReport report) {
-    queue_.Post([this, shard, report = std::move(report)] { HandleShardReport(shard, report); });
-  };
-  events.broken = [this, shard](absl::Status status) {
-    queue_.Post([this, shard, status = std::move(status)] { HandleShardBroken(shard, status); });
-  };
-  shards_[shard].link = options_.open_link(shard, shards_[shard].address, std::move(events));
-}
-
-void Coordinator::MaybeInstall() {
-  if (installing_ || over() || shards_.empty()) return;
-  std::set<uint32_t> ranks;
-  for (const WaitingJoin& join : waiting_) {
-    if (join.request.role() == v1::WORKER) ranks.insert(join.request.rank());
-  }
-  if (ranks.size() < needed_workers()) return;
-  for (const ShardInfo& shard : shards_) {
-    if (!shard.connected) return;
-  }
-  installing_ = true;
-  Install();
-}
-
-void Coordinator::Install() {
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    v1::ControlMessage message;
-    v1::Install& install = *message.mutable_install();
-    install.set_shard(shard);
-    install.set_num_shards(shards_.size());
-    *install.mutable_model() = ToProto(*model_);
-    install.set_job_config(options_.config.SerializeAsString());
-    install.set_workers(options_.workers);
-    install.set_parts(parts_);
-    install.set_total_steps(total_steps_);
-    install.set_total_batches(total_batches_);
-    install.set_total_examples(total_examples_);
-    install.set_coordinator_address(addresses_[0]);
-    shards_[shard].link->Send(message);
-  }
+void Coordinator::Drain(std::string reason) {
+  queue_.Post([this, reason = std::move(reason)] { HandleDrain(reason); });
 }
 
 // ---- shards
@@ -193,15 +155,15 @@ void Coordinator::Install() {
 void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& report) {
   ShardInfo& shard = shards_[index];
   shard.last_heard = now();
+  if (over()) return;
   switch (report.report_case()) {
+    case v1::ShardReport::kAttached:
+      shard.attached = report.attached();
+      return MaybeInstall();
     case v1::ShardReport::kInstalled:
-      if (!report.installed().error().empty()) {
-        return FailJob(absl::StrCat(ShardName(index), " cannot take part: ", report.installed().error()));
-      }
-      shard.installed = true;
-      shard.incarnation = report.installed().incarnation();
-      return MaybeAdmit();
+      return HandleInstalled(index, report.installed());
     case v1::ShardReport::kMembership: {
+      if (!shard.installed) return;  // of what it held before
       shard.acked_epoch = report.membership().epoch();
       shard.floor = report.membership().floor();
       const bool all = std::all_of(shards_.begin(), shards_.end(),
@@ -210,6 +172,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       return;
     }
     case v1::ShardReport::kStaged:
+      if (!shard.installed) return;
       shard.staged = report.staged();
       return MaybeCommit();
     case v1::ShardReport::kPinned: {
@@ -232,30 +195,38 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
         End();
       }
       return;
+    case v1::ShardReport::kCheckpoint:
+      if (checkpoints_ != nullptr && shard.installed) checkpoints_->OnWritten(index, report.checkpoint());
+      return;
     case v1::ShardReport::REPORT_NOT_SET:
       return;
   }
 }
 
-void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) {
-  if (over()) return;
-  FailJob(absl::StrCat(ShardName(index),
-                       shards_[index].connected ? " was lost: " : " cannot take part: ", status.message()));
-}
-
 void Coordinator::MaybeCommit() {
-  if (state_ != v1::RUNNING) return;
+  if (state_ != v1::RUNNING || !drain_.empty()) return;
+  if (checkpoints_ != nullptr && checkpoints_->starting()) return;  // it is of the steps until here
+  // Parts that are on every shard, and those of them that any refused.
+  std::map<uint32_t, size_t> arrived;
   std::set<uint32_t> refused;
   for (const ShardInfo& shard : shards_) {
     if (!shard.staged.has_value() || shard.staged->step() != committed_) return;
+    for (uint32_t part : shard.staged->parts()) ++arrived[part];
     refused.insert(shard.staged->refused_parts().begin(), shard.staged->refused_parts().end());
   }
+  std::vector<uint32_t> complete;
+  for (const auto& [part, shards] : arrived) {
+    if (shards == shards_.size()) complete.push_back(part);
+  }
+  const auto parts = static_cast<uint32_t>(std::min<uint64_t>(parts_, total_batches_ - committed_ * parts_));
+  const uint32_t needed = PartsToCommit(parts, options_.config.consistency().backup_workers());
+  if (complete.size() < needed) return;
+
   v1::ControlMessage message;
   v1::CommitStep& commit = *message.mutable_commit();
   commit.set_step(committed_);
-  const uint64_t parts = std::min<uint64_t>(parts_, total_batches_ - committed_ * parts_);
-  for (uint32_t part = 0; part < parts; ++part) {
-    if (refused.count(part) == 0) commit.add_parts(part);
+  for (uint32_t part : complete) {
+    if (refused.count(part) == 0 && commit.parts_size() < static_cast<int>(needed)) commit.add_parts(part);
   }
   if (!refused.empty()) {
     std::string reason;
@@ -298,51 +269,21 @@ void Coordinator::HandleTick() {
       return FailJob(absl::StrCat("the job did not start within cluster.start_seconds = ", limit,
                                   "; missing: ", absl::StrJoin(WaitingFor(), ", ")));
     }
-    if (time >= next_complaint_) {
-      next_complaint_ = time + kComplaintInterval;
-      LogWarning("still waiting for ", absl::StrJoin(WaitingFor(), ", "));
-    }
   }
-
-  std::vector<uint32_t> expired;
-  for (auto& [rank, member] : members_) {
-    if (member.lease_end <= time) expired.push_back(rank);
-    if (member.heartbeat && member.heartbeat_until <= time) AnswerHeartbeat(member.heartbeat, false);
-    if (member.next_range && member.next_range_until <= time) {
-      const auto done = std::exchange(member.next_range, nullptr);
-      done(v1::NextRangeReply());
-    }
+  if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && time >= next_complaint_) {
+    next_complaint_ = time + kComplaintInterval;
+    LogWarning("still waiting for ", absl::StrJoin(WaitingFor(), ", "));
   }
-  for (uint32_t rank : expired) {
-    RemoveMember(rank, absl::StrCat("nothing was heard of it for ",
-                                    absl::FormatDuration(time - members_.at(rank).last_heard)));
+  if (time - last_tick_ > lease() / 2) {
+    // This process stood still. Nobody is silent before he has had the time to speak.
+    for (auto& [rank, member] : members_) member.lease_end = std::max(member.lease_end, time + lease());
+    for (auto& [id, reader] : readers_) reader.lease_end = std::max(reader.lease_end, time + lease());
+    for (ShardInfo& shard : shards_) shard.last_heard = time;
   }
-  std::vector<uint32_t> expired_readers;
-  for (auto& [id, reader] : readers_) {
-    if (reader.lease_end <= time) expired_readers.push_back(id);
-    if (reader.heartbeat && reader.heartbeat_until <= time) AnswerHeartbeat(reader.heartbeat, false);
-  }
-  for (uint32_t id : expired_readers) RemoveReader(id);
-
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
-    const auto holder = it->request.role() == v1::WORKER ? members_.find(it->request.rank()) : members_.end();
-    if (holder != members_.end() && holder->second.phase != Phase::kJoining &&
-        time - it->since > 2 * lease()) {
-      it->done(absl::AlreadyExistsError(absl::StrCat("another live process is ", holder->second.task,
-                                                     "; is the same task index used twice?")));
-      it = waiting_.erase(it);
-    } else {
-      ++it;
-    }
-  }
-  for (auto it = waiting_pins_.begin(); it != waiting_pins_.end();) {
-    if (it->second.deadline > time) {
-      ++it;
-      continue;
-    }
-    it->second.done(absl::DeadlineExceededError("not every shard confirmed the pin in time"));
-    it = waiting_pins_.erase(it);
-  }
+  last_tick_ = time;
+  TickMembers(time);
+  TickShards(time);
+  if (over()) return;
 
   // From the first moment: a shard, too, takes silence for loss, and workers may be long in coming.
   if (time >= next_ping_) {
@@ -350,83 +291,35 @@ void Coordinator::HandleTick() {
     PingShards();
     if (state_ == v1::RUNNING && progress_.has_value()) progress_->Sample(time, examples_done());
   }
-  for (uint32_t i = 0; i < shards_.size(); ++i) {
-    // Making version 0 of a large model may take longer than a lease; the start deadline limits that.
-    const bool busy = installing_ && !shards_[i].installed;
-    if (shards_[i].connected && !busy && time - shards_[i].last_heard > lease()) {
-      return FailJob(absl::StrCat(ShardName(i), " was lost: nothing was heard of it for ",
-                                  absl::FormatDuration(time - shards_[i].last_heard)));
+  if (checkpoints_ != nullptr) {
+    if (state_ == v1::RUNNING && drain_.empty()) checkpoints_->Tick(steps_done());
+    if (state_ == v1::DRAINING && !saved_last_ && time >= next_save_ && !checkpoints_->busy()) SaveLast();
+    if (time >= next_reserve_) {
+      // Well ahead, so that a disk that is full for a while stops nothing.
+      if (absl::Status status = ReserveNumbers(kReserveAhead); !status.ok()) {
+        next_reserve_ = time + kComplaintInterval;
+        LogWarning(std::string(status.message()));
+      }
     }
   }
-
-  if (state_ == v1::RUNNING && members_.empty()) {
-    if (!deserted_.has_value()) deserted_ = time;
-    const double limit = options_.config.cluster().start_seconds();
-    if (time - *deserted_ > absl::Seconds(limit)) {
-      return FailJob(absl::StrCat("no worker was live for cluster.start_seconds = ", limit));
-    }
-    if (time >= next_complaint_) {
-      next_complaint_ = time + kComplaintInterval;
-      LogWarning("no worker is live; waiting for one to join");
-    }
-  } else {
-    deserted_.reset();
-  }
-}
-
-// ---- the end
-
-void Coordinator::StartDraining() {
-  if (state_ != v1::RUNNING) return;
-  state_ = v1::DRAINING;
-  ended_ = now();
-  LogInfo("all ", total_examples_, " examples are done");
-  Changed();
-  ServeRanges();
   MaybeFinish();
-}
 
-void Coordinator::MaybeFinish() {
-  if (state_ != v1::DRAINING || final_ping_ > 0 || !members_.empty() || !readers_.empty()) return;
-  final_ping_ = PingShards();
-}
-
-void Coordinator::End() {
-  if (over()) return;
-  state_ = v1::DONE;
-  v1::ControlMessage message;
-  message.mutable_shutdown();
-  Broadcast(message);
-  Changed();
-  AnswerParked(absl::OutOfRangeError("the job's examples are done; there is nothing left to do"),
-               absl::FailedPreconditionError("the job is done"));
-  options_.on_end(MakeStatus(), "");
-}
-
-void Coordinator::FailJob(const std::string& reason) {
-  if (over()) return;
-  state_ = v1::FAILED;
-  failure_ = reason;
-  if (ended_ == absl::Time()) ended_ = now();
-  LogError(reason);
-  v1::ControlMessage message;
-  message.mutable_shutdown()->set_failure(reason);
-  Broadcast(message);
-  Changed();
-  // Joins: not Unavailable, which asks for another try, which would find nobody and hide the reason.
-  AnswerParked(absl::AbortedError(reason), absl::UnavailableError(reason));
-  options_.on_end(MakeStatus(), reason);
-}
-
-void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& others) {
-  for (WaitingJoin& join : waiting_) join.done(joins);
-  waiting_.clear();
-  for (auto& [rank, member] : members_) {
-    if (member.join) std::exchange(member.join, nullptr)(joins);
-    if (member.next_range) std::exchange(member.next_range, nullptr)(others);
+  // While shards are away, workers cannot come.
+  const bool ready =
+      state_ == v1::RUNNING ||
+      (state_ == v1::RECOVERING && std::all_of(shards_.begin(), shards_.end(), [](const ShardInfo& shard) {
+         return shard.attached.has_value();
+       }));
+  if (!ready || !members_.empty()) return deserted_.reset();
+  if (!deserted_.has_value()) deserted_ = time;
+  const double limit = options_.config.cluster().start_seconds();
+  if (time - *deserted_ > absl::Seconds(limit)) {
+    return FailJob(absl::StrCat("no worker was live for cluster.start_seconds = ", limit));
   }
-  for (auto& [pin, waiting] : waiting_pins_) waiting.done(others);
-  waiting_pins_.clear();
+  if (time >= next_complaint_) {
+    next_complaint_ = time + kComplaintInterval;
+    LogWarning("no worker is live; waiting for one to join");
+  }
 }
 
 void Coordinator::Changed() {
@@ -439,13 +332,13 @@ void Coordinator::Changed() {
   }
 }
 
-void Coordinator::AnswerHeartbeat(Done<v1::HeartbeatReply>& parked, bool fenced) {
+void Coordinator::AnswerHeartbeat(Done<v1::HeartbeatReply>& parked, bool fenced, const std::string& why) {
   v1::HeartbeatReply reply;
   reply.set_revision(revision_);
   reply.set_state(state_);
   *reply.mutable_membership() = MembershipNow();
   reply.set_fenced(fenced);
-  reply.set_failure(failure_);
+  reply.set_failure(failure_.empty() ? why : failure_);
   std::exchange(parked, nullptr)(std::move(reply));
 }
 

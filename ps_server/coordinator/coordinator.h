@@ -18,11 +18,21 @@
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"
+#include "ps_server/coordinator/checkpoints.h"
+#include "ps_server/coordinator/job_store.h"
 #include "ps_server/coordinator/progress.h"
 #include "ps_server/coordinator/range_table.h"
 #include "ps_server/coordinator/shard_link.h"
 
 namespace weir {
+
+// What a failure begins with when all that was done is saved, and the job goes on where it is when it is
+// started again (Coordinator::Drain).
+inline constexpr char kDrained[] = "drained";
+
+// Whether a job of this config can go on from that checkpoint: where it is in its data must mean the same.
+// FailedPrecondition: the first difference.
+absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from);
 
 // Decides what must be decided once: who is a member under which epoch, when a sync step commits, which
 // batches go to whom, when the job is done or lost. Off the data path. Knows nothing of gRPC.
@@ -35,6 +45,13 @@ namespace weir {
 // first the joining member gets each shard's slowest live clock, then on all of them the highest of these,
 // from which it starts. So no shard ever sees a lead above the bound, and nobody starts before every shard
 // knows it.
+//
+// With a store the job outlives its servers. A shard whose link breaks or falls silent is attached again; in
+// bounded and async it goes on as it is, or is restored alone if it is another life, while the others go on.
+// In sync all go back: every member is out at once, all shards are installed anew from the newest checkpoint,
+// and members come in again through Join. A coordinator that is started again knows the store's numbers and
+// newest checkpoint only; the rest it learns from Join and Attached, and nobody's lease can end early, since
+// nobody is a member of it yet.
 class Coordinator {
  public:
   struct Options {
@@ -45,6 +62,9 @@ class Coordinator {
     std::vector<std::string> worker_names;
     // Of all shards, this process's first. One entry: learn them from the first worker that joins.
     std::vector<std::string> shard_addresses;
+    // What a job without a checkpoint of its own begins with: the folder of one checkpoint, of which all
+    // shards take the weights alone. Empty: version 0.
+    std::string init_from;
     // Outlives the coordinator.
     const Clock* clock = &Clock::Real();
     ShardLinkFactory open_link;
@@ -52,7 +72,9 @@ class Coordinator {
     std::function<void(const v1::ClusterStatus& status, const std::string& failure)> on_end;
   };
 
-  explicit Coordinator(Options options);
+  // Without a store nothing is saved, and a lost server ends the job. If !CanGoOn() from what the store
+  // has, the job fails at once.
+  explicit Coordinator(Options options, std::unique_ptr<JobStore> store = nullptr);
   // Answers what is parked with an error.
   ~Coordinator();
 
@@ -67,6 +89,7 @@ class Coordinator {
   void Pin(v1::PinRequest request, Done<v1::PinReply> done);
   void Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done);
   void Report(v1::ReportRequest request, Done<v1::ReportReply> done);
+  void Checkpoint(v1::CheckpointRequest request, Done<v1::CheckpointReply> done);
   void Status(Done<v1::ClusterStatus> done);
 
   // The connection of a parked call broke: its member's lease shrinks to the grace.
@@ -79,8 +102,14 @@ class Coordinator {
 
   // Ends the job as failed, for a reason from outside (SIGTERM).
   void Fail(std::string reason);
+  // The same, but saves first: nobody trains any more, and once a checkpoint is complete the job fails with
+  // what begins with kDrained. If there is no store, or it cannot be saved, the failure is `reason`.
+  void Drain(std::string reason);
 
  private:
+  // Between two words of what is still missing.
+  static constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
+
   struct WaitingJoin {
     v1::JoinRequest request;
     Done<v1::JoinReply> done;
@@ -101,7 +130,7 @@ class Coordinator {
     uint64_t start_clock = 0;
     absl::Time lease_end, last_heard;
     // Waits until the member is live.
-    Done<v1::JoinReply> join;
+    std::optional<WaitingJoin> join;
     // Parked calls; empty functions if there is none.
     Done<v1::HeartbeatReply> heartbeat;
     absl::Time heartbeat_until;
@@ -118,14 +147,28 @@ class Coordinator {
   };
   struct ShardInfo {
     std::string address;
+    // nullptr: is opened at the next tick.
     std::unique_ptr<ShardLink> link;
-    bool connected = false, installed = false;
+    // Links that were opened; what comes from an earlier one does not count.
+    uint64_t links = 0;
+    bool connected = false;
+    // What it held when it was attached to this link.
+    std::optional<v1::Attached> attached;
+    // Install was sent on this link, when, and answered.
+    bool installing = false;
+    absl::Time install_sent;
+    bool installed = false;
     uint64_t incarnation = 0;
+    // Of what it was installed with, or kept.
+    BatchIntervals batches;
     uint64_t acked_epoch = 0;
     uint64_t floor = 0;
     std::optional<v1::StepStaged> staged;
     v1::ShardStats stats;
     absl::Time last_heard;
+    // Since when it is lost, until it is installed again; and why.
+    std::optional<absl::Time> lost_since;
+    std::string lost_why;
   };
   struct WaitingPin {
     Done<v1::PinReply> done;
@@ -137,31 +180,54 @@ class Coordinator {
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
   absl::Status CheckJoin(const v1::JoinRequest& request);
   void HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done);
-  void HandleLeave(const v1::LeaveRequest& request);
+  void HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done);
   void HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done);
   void HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done);
   void HandleTick();
+  void TickMembers(absl::Time time);
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
-  void HandleShardBroken(uint32_t shard, const absl::Status& status);
 
-  // Starting.
+  // Shards: attached, installed, lost, back.
   void OpenLinks();
   void OpenLink(uint32_t shard);
+  void HandleConnected(uint32_t shard);
+  void HandleShardBroken(uint32_t shard, const absl::Status& status);
+  void HandleInstalled(uint32_t shard, const v1::Installed& installed);
+  void LoseShard(uint32_t shard, const std::string& why);
+  // sync: everybody goes back to the newest checkpoint.
+  void RollBack(const std::string& why);
   void MaybeInstall();
-  void Install();
+  void SendInstall(uint32_t shard);
+  void OnAllInstalled();
+  void TickShards(absl::Time time);
+  bool Keeps(uint32_t shard) const;
+  bool EnoughWorkers() const;
+  bool AllInstalled() const;
+  bool recoverable() const { return checkpoints_ != nullptr; }
   // Membership.
   void MaybeAdmit();
   void BroadcastMembership();
   void OnAllAcked();
   void RemoveMember(uint32_t worker, const std::string& why);
   void RemoveReader(uint32_t id);
+  // All at once; those that were being admitted wait again.
+  void FenceAll(const std::string& why);
   v1::Membership MembershipNow() const;
   v1::JoinReply MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const;
   // Data.
   void ServeRanges();
   void MaybeCommit();
+  // Checkpoints and numbers.
+  void MakeCheckpoints(std::unique_ptr<JobStore> store);
+  absl::StatusOr<Checkpoints::Snapshot> TakeSnapshot() const;
+  // Makes sure that so many more epochs and incarnations may be used.
+  absl::Status ReserveNumbers(uint64_t count);
   // The end.
   void StartDraining();
+  void SaveLast();
+  // The work is done and saved: answers those who wait to hear it.
+  void OnSaved();
+  void HandleDrain(const std::string& reason);
   void MaybeFinish();
   void FailJob(const std::string& reason);
   void End();
@@ -169,7 +235,7 @@ class Coordinator {
   void AnswerParked(const absl::Status& joins, const absl::Status& others);
 
   void Changed();  // revision up, parked heartbeats answered
-  void AnswerHeartbeat(Done<v1::HeartbeatReply>& parked, bool fenced);
+  void AnswerHeartbeat(Done<v1::HeartbeatReply>& parked, bool fenced, const std::string& why = "");
   void Broadcast(const v1::ControlMessage& message);
   // Asks all shards for their stats; returns the ping's number.
   uint64_t PingShards();
@@ -178,6 +244,8 @@ class Coordinator {
   std::string ShardName(uint32_t shard) const;
   uint32_t needed_workers() const;
   uint64_t examples_done() const;
+  uint64_t steps_done() const;
+  bool AllDone() const;
   bool sync() const { return options_.config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC; }
   absl::Duration lease() const { return absl::Seconds(options_.config.cluster().lease_seconds()); }
   absl::Time now() const { return options_.clock->Now(); }
@@ -193,10 +261,15 @@ class Coordinator {
   uint64_t last_ping_ = 0;
   const absl::Time created_;
   absl::Time started_, ended_;
-  absl::Time next_ping_, next_complaint_;
+  absl::Time last_tick_, next_ping_, next_complaint_;
   // Since when no worker is live while there is work.
   std::optional<absl::Time> deserted_;
   std::string failure_;
+  // Why members with incarnations up to this one are out, if not by their own leases.
+  std::string fenced_why_;
+  uint64_t fenced_up_to_ = 0;
+  // Not empty: the job is being drained, for this reason.
+  std::string drain_;
 
   // Of the first join; every later one must agree.
   std::optional<ModelSpec> model_;
@@ -206,7 +279,6 @@ class Coordinator {
 
   std::vector<std::string> addresses_;
   std::vector<ShardInfo> shards_;
-  bool installing_ = false;
   std::vector<WaitingJoin> waiting_;
   std::map<uint32_t, MemberInfo> members_;
   // Ranks that left for a reason and did not come back.
@@ -218,9 +290,27 @@ class Coordinator {
   uint64_t committed_ = 0;  // sync steps
   std::optional<RangeTable> ranges_;
   std::optional<ProgressMeter> progress_;
+  uint64_t recoveries_ = 0;
+  // bounded, async: all shards hold just what the newest checkpoint does.
+  bool untouched_ = false;
+  // The end of the job is saved, if there is where to; until then workers wait that want to hear of it. When
+  // to try again, and how often it came to nothing.
+  bool saved_last_ = false;
+  absl::Time next_save_;
+  int failed_saves_ = 0;
+  std::vector<Done<v1::LeaveReply>> leaves_;
+  // If the work was done before anybody came: the ranks that were told, and how long the others are waited
+  // for.
+  std::set<uint32_t> told_;
+  absl::Time linger_until_;
   v1::Evaluation evaluation_;
   // The ping whose stats are the last that the summary needs.
   uint64_t final_ping_ = 0;
+
+  // nullptr: the job has no store.
+  std::unique_ptr<Checkpoints> checkpoints_;
+  JobStore::Numbers reserved_;
+  absl::Time next_reserve_;
 
   // Last, so that its destructor runs first.
   SerialQueue queue_;

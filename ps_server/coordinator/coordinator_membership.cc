@@ -1,14 +1,10 @@
-// The part of Coordinator that says who is in: joining, leases, leaving, and the ranges of batches that
+// The part of Coordinator that says who is in: admission, leases, leaving, and the ranges of batches that
 // members work on.
 #include <algorithm>
-#include <cmath>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/job_config.h"
-#include "common/status_macros.h"
 #include "common/telemetry/logging.h"
-#include "common/wire_model.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
@@ -23,109 +19,12 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 
 }  // namespace
 
-// ---- joining
-
-void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
-  if (state_ == v1::FAILED) return done(absl::AbortedError(failure_));
-  if (over() || (state_ == v1::DRAINING && request.role() == v1::WORKER)) {
-    return done(absl::OutOfRangeError("the job's examples are done; there is nothing left to do"));
-  }
-  // The same Join again?
-  for (WaitingJoin& join : waiting_) {
-    if (join.request.instance() != request.instance()) continue;
-    join.done(absl::CancelledError("the same process called again"));
-    join.done = std::move(done);
-    join.call = call;
-    return;
-  }
-  for (auto& [rank, member] : members_) {
-    if (member.instance != request.instance()) continue;
-    if (member.phase == Phase::kLive || member.phase == Phase::kIdle) {
-      return done(MakeJoinReply(rank, member.incarnation, member.start_clock));
-    }
-    if (member.join) member.join(absl::CancelledError("the same process called again"));
-    member.join = std::move(done);
-    return;
-  }
-  for (const auto& [id, reader] : readers_) {
-    if (reader.instance == request.instance()) return done(MakeJoinReply(id, reader.incarnation, 0));
-  }
-  if (absl::Status status = CheckJoin(request); !status.ok()) {
-    LogWarning("refused ", request.task(), ": ", status.message());
-    return done(status);
-  }
-  waiting_.push_back({std::move(request), std::move(done), call, now()});
-  OpenLinks();
-  MaybeInstall();
-  MaybeAdmit();
-}
-
-absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
-  if (request.role() != v1::WORKER && request.role() != v1::READER) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("role: ", request.role(), " is not one of WORKER, READER"));
-  }
-  const bool worker = request.role() == v1::WORKER;
-  if (worker && request.rank() >= options_.workers) {
-    return absl::InvalidArgumentError(absl::StrCat("rank: ", request.task(), " has rank ", request.rank(),
-                                                   "; the job has ", options_.workers,
-                                                   " workers (cluster.workers, or the cluster spec)"));
-  }
-  v1::JobConfig config;
-  if (!config.ParseFromString(request.job_config()))
-    return absl::InvalidArgumentError("job_config does not parse");
-  if (std::string difference = FirstDifference(options_.config, config); !difference.empty()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the config of ", request.task(), " differs from that of ps:0: ", difference));
-  }
-  WEIR_ASSIGN_OR_RETURN(ModelSpec model, FromProto(request.model()));
-  if (model_.has_value()) {
-    if (std::string difference = model_->FirstDifference(model); !difference.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the model of ", request.task(), " differs from the job's: ", difference));
-    }
-  }
-  if (worker && request.train_examples() == 0) {
-    return absl::InvalidArgumentError("train_examples: a worker needs at least one");
-  }
-  if (worker && train_examples_ != 0 && request.train_examples() != train_examples_) {
-    return absl::FailedPreconditionError(absl::StrCat("the training set of ", request.task(), " has ",
-                                                      request.train_examples(),
-                                                      " examples; that of the job has ", train_examples_));
-  }
-  const uint64_t shards = std::max<uint64_t>(addresses_.size(), 1);
-  if (!shards_.empty() && request.ps_addresses_size() != static_cast<int>(shards)) {
-    return absl::FailedPreconditionError(absl::StrCat("the cluster spec of ", request.task(), " lists ",
-                                                      request.ps_addresses_size(), " servers; the job has ",
-                                                      shards));
-  }
-  if (request.ps_addresses_size() == 0) return absl::InvalidArgumentError("ps_addresses: needs at least one");
-
-  model_ = std::move(model);
-  if (shards_.empty()) addresses_.assign(request.ps_addresses().begin(), request.ps_addresses().end());
-  if (worker && train_examples_ == 0) {
-    const v1::TrainConfig& train = options_.config.train();
-    train_examples_ = request.train_examples();
-    total_examples_ = train.has_examples()
-                          ? train.examples()
-                          : static_cast<uint64_t>(std::max(
-                                1.0, std::round(train.epochs() * static_cast<double>(train_examples_))));
-    const uint64_t batch = options_.config.data().batch_size();
-    total_batches_ = (total_examples_ + batch - 1) / batch;
-    const auto& consistency = options_.config.consistency();
-    parts_ = consistency.has_parts() ? consistency.parts() : options_.workers;
-    const uint64_t per_step = sync() ? parts_ : options_.workers;
-    total_steps_ = (total_batches_ + per_step - 1) / per_step;
-    if (!sync()) ranges_.emplace(total_batches_, options_.workers);
-    progress_.emplace(train_examples_);
-  }
-  return absl::OkStatus();
-}
+// ---- admitting
 
 void Coordinator::MaybeAdmit() {
-  if (over() || shards_.empty()) return;
-  for (const ShardInfo& shard : shards_) {
-    if (!shard.installed) return;
+  if (over() || !AllInstalled() || !drain_.empty()) return;
+  if (absl::Status status = ReserveNumbers(waiting_.size() + 1); !status.ok()) {
+    return FailJob(std::string(status.message()));
   }
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
     for (auto it = waiting_.begin(); it != waiting_.end();) {
@@ -152,7 +51,7 @@ void Coordinator::MaybeAdmit() {
   bool changed = false;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     const uint32_t rank = it->request.rank();
-    if (it->request.role() != v1::WORKER || members_.count(rank) > 0) {
+    if (it->request.role() != v1::WORKER || members_.count(rank) > 0 || state_ == v1::DRAINING) {
       ++it;
       continue;
     }
@@ -164,7 +63,7 @@ void Coordinator::MaybeAdmit() {
     member.incarnation = ++last_incarnation_;
     member.last_heard = now();
     member.lease_end = now() + lease();
-    member.join = std::move(it->done);
+    member.join = std::move(*it);
     it = waiting_.erase(it);
     changed = true;
   }
@@ -179,7 +78,10 @@ void Coordinator::MaybeAdmit() {
 }
 
 void Coordinator::BroadcastMembership() {
+  if (over()) return;
+  if (absl::Status status = ReserveNumbers(1); !status.ok()) return FailJob(std::string(status.message()));
   ++epoch_;
+  untouched_ &= members_.empty();
   v1::ControlMessage message;
   v1::Membership& membership = *message.mutable_membership()->mutable_membership();
   membership.set_epoch(epoch_);
@@ -207,11 +109,12 @@ void Coordinator::OnAllAcked() {
   }
   if (joining) return BroadcastMembership();
 
-  if (state_ == v1::STARTING && !members_.empty()) {
+  if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && !members_.empty()) {
+    LogInfo("training ", state_ == v1::STARTING ? "starts" : "goes on", " with ", members_.size(),
+            " workers on ", shards_.size(), " shards: step ", steps_done(), " of ", total_steps_, ", ",
+            total_examples_, " examples");
     state_ = v1::RUNNING;
-    started_ = now();
-    LogInfo("training starts with ", members_.size(), " workers on ", shards_.size(),
-            " shards: ", total_steps_, " steps, ", total_examples_, " examples");
+    if (started_ == absl::Time()) started_ = now();
   }
   for (auto& [rank, member] : members_) {
     if (member.phase != Phase::kActivating) continue;
@@ -220,11 +123,12 @@ void Coordinator::OnAllAcked() {
   }
   if (!live) return MaybeAdmit();
   for (auto& [rank, member] : members_) {
-    if (!member.join) continue;
+    if (!member.join.has_value()) continue;
     member.lease_end = now() + lease();
     LogInfo(member.task, " joined as rank ", rank, ", incarnation ", member.incarnation, ", at clock ",
             member.start_clock);
-    std::exchange(member.join, nullptr)(MakeJoinReply(rank, member.incarnation, member.start_clock));
+    std::exchange(member.join, std::nullopt)
+        ->done(MakeJoinReply(rank, member.incarnation, member.start_clock));
   }
   Changed();
   ServeRanges();
@@ -244,23 +148,6 @@ v1::Membership Coordinator::MembershipNow() const {
     member->set_idle(info.phase == Phase::kIdle);
   }
   return membership;
-}
-
-v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const {
-  v1::JoinReply reply;
-  reply.set_worker(worker);
-  reply.set_incarnation(incarnation);
-  *reply.mutable_membership() = MembershipNow();
-  reply.set_start_clock(start_clock);
-  reply.set_num_shards(shards_.size());
-  reply.mutable_ps_addresses()->Add(addresses_.begin(), addresses_.end());
-  reply.set_total_batches(total_batches_);
-  reply.set_total_examples(total_examples_);
-  reply.set_parts(parts_);
-  reply.set_total_steps(total_steps_);
-  reply.set_model_hash(model_->Hash());
-  reply.set_lease_seconds(options_.config.cluster().lease_seconds());
-  return reply;
 }
 
 // ---- leases
@@ -283,16 +170,19 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
     parked = &reader->second.heartbeat;
     until = &reader->second.heartbeat_until;
   }
-  if (parked == nullptr) return AnswerHeartbeat(done, !over());
+  if (parked == nullptr) {
+    return AnswerHeartbeat(done, !over(), caller.incarnation() <= fenced_up_to_ ? fenced_why_ : "");
+  }
   if (*parked) AnswerHeartbeat(*parked, false);
   if (request.known_revision() != revision_ || over()) return AnswerHeartbeat(done, false);
   *parked = std::move(done);
   *until = now() + std::min(lease() / 3, kLongestPark);
 }
 
-void Coordinator::HandleLeave(const v1::LeaveRequest& request) {
+void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done) {
   const v1::Caller& caller = request.caller();
   const auto member = members_.find(caller.worker());
+  const auto reader = readers_.find(caller.worker());
   if (member != members_.end() && member->second.incarnation == caller.incarnation()) {
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
     const std::string task = member->second.task;
@@ -302,11 +192,22 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request) {
     if (!request.done() && state_ == v1::RUNNING && gave_up_.size() == options_.workers) {
       FailJob(absl::StrCat("every worker gave up, ", task, " as the last one: ", request.reason()));
     }
-    return;
-  }
-  const auto reader = readers_.find(caller.worker());
-  if (reader != readers_.end() && reader->second.incarnation == caller.incarnation())
+  } else if (reader != readers_.end() && reader->second.incarnation == caller.incarnation()) {
     RemoveReader(caller.worker());
+  } else if (request.done() && recoverable() && !over() &&
+             std::none_of(departed_.begin(), departed_.end(), [&](const v1::TaskStatus& task) {
+               return task.incarnation() == caller.incarnation() && task.state() == "left";
+             })) {
+    // It takes for done what a lost server has undone.
+    return done(absl::AbortedError(
+        absl::StrCat("this worker is out of the job", fenced_why_.empty() ? "" : ": ", fenced_why_)));
+  }
+  // Nobody goes home before the work is safe: it might have to be done again.
+  if (request.done() && state_ == v1::DRAINING && !saved_last_) {
+    leaves_.push_back(std::move(done));
+  } else {
+    done(v1::LeaveReply());
+  }
 }
 
 void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
@@ -324,7 +225,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   } else {
     LogWarning(member.task, " (rank ", rank, ", incarnation ", member.incarnation, ") is taken out: ", why);
   }
-  if (member.join) member.join(absl::AbortedError("taken out before it was admitted"));
+  if (member.join.has_value()) member.join->done(absl::AbortedError("taken out before it was admitted"));
   if (member.heartbeat) AnswerHeartbeat(member.heartbeat, true);
   if (member.next_range) {
     v1::NextRangeReply reply;
@@ -338,6 +239,68 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   ServeRanges();
   MaybeAdmit();
   MaybeFinish();
+}
+
+void Coordinator::FenceAll(const std::string& why) {
+  fenced_why_ = why;
+  fenced_up_to_ = last_incarnation_;
+  for (auto& [rank, member] : std::exchange(members_, {})) {
+    if (member.join.has_value()) waiting_.push_back(std::move(*member.join));
+    if (member.heartbeat) AnswerHeartbeat(member.heartbeat, true, why);
+    if (member.next_range) {
+      v1::NextRangeReply reply;
+      reply.set_fenced(true);
+      member.next_range(std::move(reply));
+    }
+    if (ranges_.has_value()) ranges_->Release(rank);
+  }
+  BroadcastMembership();
+  Changed();
+}
+
+void Coordinator::TickMembers(absl::Time time) {
+  std::vector<uint32_t> expired;
+  for (auto& [rank, member] : members_) {
+    // Who is being admitted cannot report, and a shard that is away keeps it waiting.
+    if (member.join.has_value() && !AllInstalled())
+      member.lease_end = std::max(member.lease_end, time + lease());
+    if (member.lease_end <= time) expired.push_back(rank);
+    if (member.heartbeat && member.heartbeat_until <= time) AnswerHeartbeat(member.heartbeat, false);
+    if (member.next_range && member.next_range_until <= time) {
+      const auto done = std::exchange(member.next_range, nullptr);
+      done(v1::NextRangeReply());
+    }
+  }
+  for (uint32_t rank : expired) {
+    RemoveMember(rank, absl::StrCat("nothing was heard of it for ",
+                                    absl::FormatDuration(time - members_.at(rank).last_heard)));
+  }
+  std::vector<uint32_t> expired_readers;
+  for (auto& [id, reader] : readers_) {
+    if (reader.lease_end <= time) expired_readers.push_back(id);
+    if (reader.heartbeat && reader.heartbeat_until <= time) AnswerHeartbeat(reader.heartbeat, false);
+  }
+  for (uint32_t id : expired_readers) RemoveReader(id);
+
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    const auto holder = it->request.role() == v1::WORKER ? members_.find(it->request.rank()) : members_.end();
+    if (holder != members_.end() && holder->second.phase != Phase::kJoining &&
+        time - it->since > 2 * lease()) {
+      it->done(absl::AlreadyExistsError(absl::StrCat("another live process is ", holder->second.task,
+                                                     "; is the same task index used twice?")));
+      it = waiting_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+  for (auto it = waiting_pins_.begin(); it != waiting_pins_.end();) {
+    if (it->second.deadline > time) {
+      ++it;
+      continue;
+    }
+    it->second.done(absl::DeadlineExceededError("not every shard confirmed the pin in time"));
+    it = waiting_pins_.erase(it);
+  }
 }
 
 void Coordinator::RemoveReader(uint32_t id) {

@@ -38,6 +38,15 @@ uint64_t Coordinator::examples_done() const {
   return std::min(total_examples_, batches * options_.config.data().batch_size());
 }
 
+uint64_t Coordinator::steps_done() const {
+  if (sync() || shards_.empty()) return committed_;
+  return std::min(total_steps_, shards_[0].stats.pushes_applied() / std::max<uint32_t>(1, options_.workers));
+}
+
+bool Coordinator::AllDone() const {
+  return sync() ? total_steps_ > 0 && committed_ >= total_steps_ : ranges_.has_value() && ranges_->done();
+}
+
 v1::ClusterStatus Coordinator::MakeStatus() const {
   v1::ClusterStatus status;
   status.set_state(state_);
@@ -65,32 +74,33 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   *status.mutable_evaluation() = evaluation_;
 
   IntHistogram staleness, lead;
-  uint64_t pushed = 0, pulled = 0;
+  uint64_t pushed = 0, pulled = 0, lost = 0;
   for (const ShardInfo& shard : shards_) {
     Merge(shard.stats.version_staleness(), staleness);
     Merge(shard.stats.lead(), lead);
     pushed += shard.stats.bytes_pushed();
     pulled += shard.stats.bytes_pulled();
+    lost += shard.stats.pushes_lost();
   }
   Describe(staleness, status.mutable_version_staleness());
   Describe(lead, status.mutable_lead());
   status.set_bytes_pushed(pushed);
   status.set_bytes_pulled(pulled);
   if (!shards_.empty()) {
-    const uint64_t pushes = shards_[0].stats.pushes_applied();
-    status.set_pushes(pushes);
-    status.set_step(sync() ? committed_
-                           : std::min(total_steps_, pushes / std::max<uint32_t>(1, options_.workers)));
-    if (!sync() && finished) status.set_step(total_steps_);
+    status.set_pushes(shards_[0].stats.pushes_applied());
+    status.set_step(!sync() && finished ? total_steps_ : steps_done());
   }
   for (const std::string& name : WaitingFor()) status.add_waiting_for(name);
   status.set_failure(failure_);
+  if (checkpoints_ != nullptr) status.set_checkpoint(checkpoints_->newest_folder());
+  status.set_recoveries(recoveries_);
+  status.set_lost_pushes(lost);
 
   for (uint32_t i = 0; i < shards_.size(); ++i) {
     v1::TaskStatus* task = status.add_tasks();
     task->set_task(absl::StrCat("ps:", i));
     task->set_address(shards_[i].address);
-    task->set_state(shards_[i].connected ? "live" : "expected");
+    task->set_state(shards_[i].connected ? "live" : shards_[i].lost_since.has_value() ? "lost" : "expected");
     task->set_incarnation(shards_[i].incarnation);
     task->set_clock(shards_[i].stats.version().count());
     if (shards_[i].connected)
@@ -122,27 +132,43 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
 
 std::vector<std::string> Coordinator::WaitingFor() const {
   std::vector<std::string> names;
-  if (state_ == v1::STARTING) {
-    for (uint32_t i = 0; i < shards_.size(); ++i) {
-      if (!shards_[i].connected || (installing_ && !shards_[i].installed)) names.push_back(ShardName(i));
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    const ShardInfo& shard = shards_[i];
+    if (over()) break;
+    if (shard.lost_since.has_value()) {
+      names.push_back(absl::StrCat(ShardName(i),
+                                   shard.installing             ? " to load its part of the model"
+                                   : shard.attached.has_value() ? " to go on"
+                                                                : " to come back",
+                                   " (it was lost: ", shard.lost_why, ")"));
+    } else if (state_ == v1::STARTING && (!shard.attached.has_value() || shard.installing)) {
+      names.push_back(shard.lost_why.empty() ? ShardName(i)
+                                             : absl::StrCat(ShardName(i), " (", shard.lost_why, ")"));
+    } else if (state_ == v1::RECOVERING && shard.installing) {
+      names.push_back(absl::StrCat(ShardName(i), " to load its part of the model"));
+    } else if (state_ == v1::RUNNING && !shard.stats.waiting_for().empty()) {
+      names.push_back(absl::StrCat(shard.stats.waiting_for(), " (on ps:", i, ")"));
     }
+  }
+  if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
     std::set<uint32_t> here;
     for (const WaitingJoin& join : waiting_) {
       if (join.request.role() == v1::WORKER) here.insert(join.request.rank());
     }
     for (const auto& [rank, member] : members_) here.insert(rank);
-    if (here.size() < needed_workers()) {
+    if (here.empty() && state_ == v1::RECOVERING) {
+      names.push_back("a worker to join again");
+    } else if (state_ == v1::STARTING && here.size() < needed_workers()) {
       for (uint32_t rank = 0; rank < options_.workers; ++rank) {
         if (here.count(rank) > 0) continue;
         names.push_back(rank < options_.worker_names.size() ? options_.worker_names[rank]
                                                             : absl::StrCat("the worker of rank ", rank));
       }
     }
-  } else if (state_ == v1::RUNNING) {
-    for (uint32_t i = 0; i < shards_.size(); ++i) {
-      const std::string& waiting = shards_[i].stats.waiting_for();
-      if (!waiting.empty()) names.push_back(absl::StrCat(waiting, " (on ps:", i, ")"));
-    }
+  }
+  if (checkpoints_ != nullptr && !over()) {
+    if (std::string waiting = checkpoints_->WaitingFor(); !waiting.empty())
+      names.push_back(std::move(waiting));
   }
   return names;
 }

@@ -21,6 +21,8 @@ void ProgressMeter::OnReport(uint64_t incarnation, const v1::WorkerReport& repor
 }
 
 void ProgressMeter::Sample(absl::Time now, uint64_t examples) {
+  // A job may go back.
+  if (!samples_.empty() && examples < samples_.back().second) samples_.clear();
   samples_.emplace_back(now, examples);
   while (samples_.size() > 2 && now - samples_[1].first >= kSpeedWindow) samples_.pop_front();
 }

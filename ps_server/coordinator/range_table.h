@@ -1,20 +1,29 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <optional>
-#include <set>
+#include <utility>
+#include <vector>
 
 #include "proto/coordinator.pb.h"
+#include "proto/shard_control.pb.h"
 
 namespace weir {
+
+using BatchIntervals = google::protobuf::RepeatedPtrField<v1::BatchInterval>;
+
+// The batches that all of these hold. Each by itself is disjoint.
+BatchIntervals HeldByAll(const std::vector<BatchIntervals>& holders);
 
 // bounded, async: which batches of the job go to whom. Handed out in order, in ranges; what a worker that is
 // gone left undone goes to the next one who asks. Not thread-safe.
 class RangeTable {
  public:
-  // About 16 ranges a worker, of 1 to 64 batches, so that the end of the job is level.
-  RangeTable(uint64_t total_batches, uint32_t workers);
+  // About 16 ranges a worker, of 1 to 64 batches, so that the end of the job is level. `done`: what there is
+  // nothing left to do for; rising, disjoint.
+  RangeTable(uint64_t total_batches, uint32_t workers, const BatchIntervals& done = {});
 
   // The range that this worker has and did not complete, else a new one. nullopt: all are out or done.
   std::optional<v1::Range> Take(uint32_t worker);
@@ -23,18 +32,18 @@ class RangeTable {
   // The worker is gone: what it has goes back.
   void Release(uint32_t worker);
 
-  bool Available() const { return !returned_.empty() || next_ < ranges_; }
-  bool done() const { return completed_ == ranges_; }
+  bool Available() const { return !returned_.empty() || !fresh_.empty(); }
+  bool done() const { return completed_batches_ == total_batches_; }
   uint64_t completed_batches() const { return completed_batches_; }
 
  private:
-  v1::Range Make(uint64_t id) const;
-
-  const uint64_t total_batches_, range_batches_, ranges_;
-  uint64_t next_ = 0;  // the first that was never handed out
-  uint64_t completed_ = 0, completed_batches_ = 0;
-  std::set<uint64_t> returned_;
-  std::map<uint32_t, uint64_t> held_;  // worker -> range
+  const uint64_t total_batches_, range_batches_;
+  uint64_t completed_batches_ = 0;
+  // [begin, end) that were never handed out, rising.
+  std::deque<std::pair<uint64_t, uint64_t>> fresh_;
+  // By the first batch, which is a range's id.
+  std::map<uint64_t, v1::Range> returned_;
+  std::map<uint32_t, v1::Range> held_;  // by worker
 };
 
 }  // namespace weir

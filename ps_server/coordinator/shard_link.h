@@ -16,7 +16,7 @@ struct ShardLinkEvents {
   std::function<void()> connected;
   std::function<void(v1::ShardReport)> report;
   // Once, unless a Shutdown was sent. Before `connected`: the shard refuses. Being out of reach is no reason:
-  // a link tries on.
+  // a link tries on. FailedPrecondition: it would refuse for ever; after all else another link may be opened.
   std::function<void(absl::Status)> broken;
 };
 
@@ -24,6 +24,7 @@ struct ShardLinkEvents {
 // after may be lost.
 class ShardLink {
  public:
+  // Ends the stream, unless a Shutdown is on its way. Does not wait: an event may still come.
   virtual ~ShardLink() = default;
   virtual void Send(const v1::ControlMessage& message) = 0;
 };

@@ -19,16 +19,16 @@ constexpr size_t kBeyondCaches = 4 << 20;
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<BlockStore>> BlockStore::Create(Options options) {
+absl::StatusOr<std::shared_ptr<BlockStore>> BlockStore::Create(Options options, const Restore& restore) {
   WEIR_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(options.optimizer, *options.kernels));
   WEIR_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
                         LearningRateSchedule::Create(options.optimizer, options.total_steps));
   WEIR_ASSIGN_OR_RETURN(std::vector<TensorSettings> settings,
                         ResolveGroups(options.optimizer, options.model));
   const Partition partition(options.model.elements(), options.num_shards);
-  auto store = std::unique_ptr<BlockStore>(
+  auto store = std::shared_ptr<BlockStore>(
       new BlockStore(std::move(options), partition, std::move(optimizer), schedule, std::move(settings)));
-  store->Initialize();
+  WEIR_RETURN_IF_ERROR(store->Initialize(restore));
   return store;
 }
 
@@ -42,12 +42,15 @@ BlockStore::BlockStore(Options options, Partition partition, Optimizer optimizer
       pool_(static_cast<size_t>(partition_.shard_elements(options_.shard))),
       weights_pool_(pool_.elements(), options_.weights_source) {}
 
-BlockStore::~BlockStore() {
+BlockStore::~BlockStore() { Retire(); }
+
+void BlockStore::Retire() {
+  if (const auto builder = builder_.lock(); builder != nullptr) builder->Overtake();
   MutexLock lock(readers_->mutex);
   readers_->on_release = nullptr;
 }
 
-void BlockStore::Initialize() {
+absl::Status BlockStore::Initialize(const Restore& restore) {
   {
     MutexLock lock(readers_->mutex);
     readers_->on_release = options_.on_release;
@@ -78,7 +81,9 @@ void BlockStore::Initialize() {
       local += length;
     }
   });
+  if (restore != nullptr) WEIR_RETURN_IF_ERROR(restore(*this, *version));
   current_ = std::move(version);
+  return absl::OkStatus();
 }
 
 std::shared_ptr<const ShardVersion> BlockStore::Lend(const ShardVersion& version) {
@@ -105,7 +110,24 @@ bool BlockStore::CanPublish() const {
   MutexLock lock(readers_->mutex);
   std::set<const float*> old(readers_->weights.begin(), readers_->weights.end());
   old.erase(readers_->builders_to);
+  for (const float* frozen : readers_->frozen) old.erase(frozen);
   return old.size() <= kMaxOldVersions;
+}
+
+std::shared_ptr<const ShardVersion> BlockStore::Freeze() {
+  {
+    MutexLock lock(readers_->mutex);
+    if (!readers_->frozen.empty()) return nullptr;
+    readers_->frozen.insert(current_->weights.get());
+    for (const Slab& slot : current_->slots) readers_->frozen.insert(slot.get());
+  }
+  return std::shared_ptr<const ShardVersion>(new ShardVersion(*current_),
+                                             [readers = readers_](const ShardVersion* done) {
+                                               MutexLock lock(readers->mutex);
+                                               readers->frozen.clear();
+                                               delete done;
+                                               if (readers->on_release) readers->on_release();
+                                             });
 }
 
 double BlockStore::RateOf(const ShardVersion& from) const {
@@ -125,14 +147,16 @@ void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
   ++to->count;
   if (!gradients.empty()) {
     bool lent, building;
+    std::set<const float*> frozen;
     {
       MutexLock lock(readers_->mutex);
       lent = readers_->weights.count(from->weights.get()) > 0;
       building = readers_->builders_from == from.get();
+      frozen = readers_->frozen;
     }
-    if (lent || building) to->weights = weights_pool_.Take();
+    if (lent || building || frozen.count(from->weights.get()) > 0) to->weights = weights_pool_.Take();
     for (Slab& slot : to->slots) {
-      if (building) slot = pool_.Take();
+      if (building || frozen.count(slot.get()) > 0) slot = pool_.Take();
     }
     const double rate = RateOf(*from);
     uint64_t total = 0;
@@ -215,7 +239,7 @@ std::shared_ptr<VersionBuilder> BlockStore::Build() {
     readers_->builders_to = to->weights.get();
   }
   std::shared_ptr<VersionBuilder> builder(
-      new VersionBuilder(*this, RateOf(*current_), current_, to, Lend(*to)));
+      new VersionBuilder(shared_from_this(), RateOf(*current_), current_, to, Lend(*to)));
   builder_ = builder;
   return builder;
 }

@@ -46,9 +46,9 @@ class VersionBuilder;
 // VersionBuilder from one that is still arriving. Copy on write: who holds a version can read it for as long
 // as it likes. Memory that nobody reads any more is written again, slots and unread weights in place.
 //
-// One thread at a time, the shard's order; what Current() gives may be let go on any thread, and a builder
-// works on its own.
-class BlockStore {
+// One thread at a time, the shard's order; what Current() and Freeze() give may be let go on any thread, and
+// a builder works on its own, which may keep the store alive for longer than its owner does.
+class BlockStore : public std::enable_shared_from_this<BlockStore> {
  public:
   struct Options {
     ModelSpec model;
@@ -70,8 +70,12 @@ class BlockStore {
     std::function<void()> on_release;
   };
 
-  // Makes version 0.
-  static absl::StatusOr<std::unique_ptr<BlockStore>> Create(Options options);
+  // Fills a version whose weights and slots have their initial values, and sets its count.
+  using Restore = std::function<absl::Status(const BlockStore& store, ShardVersion& version)>;
+
+  // Makes version 0, or what `restore` makes of it. An error of `restore` is the result.
+  static absl::StatusOr<std::shared_ptr<BlockStore>> Create(Options options,
+                                                            const Restore& restore = nullptr);
   ~BlockStore();
 
   uint64_t count() const { return current_->count; }
@@ -79,6 +83,11 @@ class BlockStore {
   std::shared_ptr<const ShardVersion> Current();
   // False: readers hold so many old versions that the next one has to wait until one is let go.
   bool CanPublish() const;
+  // The newest version with its slots, which nobody waits for and which may be held for long: it counts in no
+  // limit. One at a time: nullptr, the one before is still held.
+  std::shared_ptr<const ShardVersion> Freeze();
+  // The store is not used any more: what is being built is overtaken, and nobody is told of releases.
+  void Retire();
 
   // Makes and publishes the next version: one optimizer step on the mean of `gradients`, weighted by their
   // examples and summed in the order given (float32, element by element: sum over i of (examples_i / total) *
@@ -94,6 +103,8 @@ class BlockStore {
   // For receiving a gradient. Any thread.
   Slab TakeSlab() { return pool_.Take(); }
   int64_t elements() const { return static_cast<int64_t>(pool_.elements()); }
+  // By slot of a version.
+  const std::vector<SlotSpec>& slots() const { return optimizer_.slots(); }
   const ModelSpec& model() const { return options_.model; }
   // "dense_0/weight[12]" for a local position.
   std::string Describe(int64_t local) const;
@@ -115,6 +126,8 @@ class BlockStore {
     std::function<void()> on_release ABSL_GUARDED_BY(mutex);
     // Weights that were lent, once for each lending.
     std::multiset<const float*> weights ABSL_GUARDED_BY(mutex);
+    // Weights and slots of the frozen version; empty: there is none.
+    std::set<const float*> frozen ABSL_GUARDED_BY(mutex);
     // The version that a builder starts from, and the weights that it makes.
     const ShardVersion* builders_from ABSL_GUARDED_BY(mutex) = nullptr;
     const float* builders_to ABSL_GUARDED_BY(mutex) = nullptr;
@@ -122,7 +135,7 @@ class BlockStore {
 
   BlockStore(Options options, Partition partition, Optimizer optimizer, LearningRateSchedule schedule,
              std::vector<TensorSettings> settings);
-  void Initialize();
+  absl::Status Initialize(const Restore& restore);
   double RateOf(const ShardVersion& from) const;
   std::shared_ptr<const ShardVersion> Lend(const ShardVersion& version);
   // For VersionBuilder, on any thread: it is through with its buffers.

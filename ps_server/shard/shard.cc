@@ -4,24 +4,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/config/job_config.h"
-#include "common/status_macros.h"
 #include "common/telemetry/logging.h"
-#include "common/wire_model.h"
+#include "ps_server/shard/samples.h"
 
 namespace weir {
-namespace {
-
-v1::Samples ToProto(const IntHistogram& histogram) {
-  v1::Samples out;
-  out.mutable_counts()->Add(histogram.counts().begin(), histogram.counts().end());
-  out.set_overflow(histogram.overflow());
-  out.set_max(histogram.max());
-  return out;
-}
-
-}  // namespace
-
 std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& config,
                                                            const v1::Install& install) {
   switch (config.consistency().mode()) {
@@ -30,7 +16,7 @@ std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& 
     case v1::ConsistencyConfig::MODE_ASYNC:
       return MakeAsyncPolicy();
     default:
-      return MakeSyncPolicy(install.parts(), install.total_batches());
+      return MakeSyncPolicy(install.parts(), install.total_batches(), config.consistency().backup_workers());
   }
 }
 
@@ -44,7 +30,9 @@ Shard::~Shard() {
   });
 }
 
-void Shard::SetReporter(std::function<void(v1::ShardReport)> reporter) { reporter_ = std::move(reporter); }
+void Shard::SetReporter(std::function<void(v1::ShardReport)> reporter) {
+  queue_.Post([this, reporter = std::move(reporter)] { reporter_ = reporter; });
+}
 
 void Shard::Control(v1::ControlMessage message) {
   queue_.Post([this, message = std::move(message)] {
@@ -60,6 +48,10 @@ void Shard::Control(v1::ControlMessage message) {
       case v1::ControlMessage::kUnpin:
         pins_.erase(message.unpin().pin());
         return;
+      case v1::ControlMessage::kHello:
+        return HandleHello();
+      case v1::ControlMessage::kCheckpoint:
+        return HandleCheckpoint(message.checkpoint());
       case v1::ControlMessage::kPing:
         return HandlePing(message.ping());
       case v1::ControlMessage::kShutdown:
@@ -105,49 +97,6 @@ void Shard::Quiesce() {
 }
 
 // ---- control
-
-void Shard::HandleInstall(const v1::Install& install) {
-  v1::ShardReport report;
-  report.mutable_installed()->set_error(TryInstall(install));
-  report.mutable_installed()->set_incarnation(options_.incarnation);
-  Report(std::move(report));
-}
-
-std::string Shard::TryInstall(const v1::Install& install) {
-  if (store_ != nullptr) return "a model is installed already";
-  absl::StatusOr<ModelSpec> model = FromProto(install.model());
-  if (!model.ok()) return std::string(model.status().message());
-  v1::JobConfig theirs;
-  if (!theirs.ParseFromString(install.job_config())) return "job_config does not parse";
-  if (std::string difference = FirstDifference(theirs, options_.config); !difference.empty()) {
-    return absl::StrCat("its config differs from that of ps:0: ", difference);
-  }
-  if (install.num_shards() == 0 || install.shard() >= install.num_shards()) return "bad shard number";
-
-  BlockStore::Options options;
-  options.model = *model;
-  options.shard = install.shard();
-  options.num_shards = install.num_shards();
-  options.seed = options_.config.seed();
-  options.optimizer = options_.config.optimizer();
-  options.total_steps = install.total_steps();
-  options.pushes_per_step = sync() ? 1 : std::max<uint32_t>(1, install.workers());
-  options.kernels = options_.kernels;
-  options.threads = options_.threads;
-  options.weights_source = options_.weights_source;
-  options.on_release = [this] {
-    if (short_of_memory_ && options_.nudge) options_.nudge();
-  };
-  absl::StatusOr<std::unique_ptr<BlockStore>> store = BlockStore::Create(std::move(options));
-  if (!store.ok()) return std::string(store.status().message());
-
-  install_ = install;
-  store_ = *std::move(store);
-  policy_ = options_.make_policy(options_.config, install);
-  elements_ = store_->elements();
-  model_hash_ = model->Hash();
-  return "";
-}
 
 void Shard::HandleMembership(const v1::Membership& membership) {
   if (store_ == nullptr || over_ || membership.epoch() <= epoch_) return;
@@ -215,7 +164,6 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
 
   std::map<uint32_t, StagedPart> staged;
   staged.swap(staged_);
-  reported_staged_ = false;
   for (auto& [part, entry] : staged) {
     const bool applied = std::count(commit.parts().begin(), commit.parts().end(), part) > 0;
     ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
@@ -225,12 +173,15 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
     }
     for (const StagedPart::Waiter& waiter : entry.waiters) {
       waiter.done(PushAnswer{
-          applied ? NewReply(v1::OK)
-                  : NewReply(v1::REFUSED, absl::StrCat("step ", commit.step(), " was committed without part ",
-                                                       part, ", which a shard refused")),
+          applied ? NewReply(v1::OK) : NewReply(v1::REFUSED, CommittedWithout(commit.step(), part)),
           {},
           nullptr});
     }
+  }
+  if (late_checkpoint_.has_value()) {
+    const v1::TakeCheckpoint take = *std::move(late_checkpoint_);
+    late_checkpoint_.reset();
+    HandleCheckpoint(take);
   }
   Wake();
 }
@@ -242,7 +193,7 @@ void Shard::HandlePin(const v1::PinVersion& pin) {
   entry.deadline = options_.clock->Now() + absl::Seconds(pin.lease_seconds());
   v1::ShardReport report;
   report.mutable_pinned()->set_pin(pin.pin());
-  report.mutable_pinned()->mutable_version()->set_incarnation(options_.incarnation);
+  report.mutable_pinned()->mutable_version()->set_incarnation(incarnation_);
   report.mutable_pinned()->mutable_version()->set_count(entry.version->count);
   Report(std::move(report));
 }
@@ -251,14 +202,15 @@ void Shard::HandlePing(const v1::Ping& ping) {
   v1::ShardReport report;
   v1::ShardStats& stats = *report.mutable_stats();
   stats.set_sequence(ping.sequence());
-  stats.mutable_version()->set_incarnation(options_.incarnation);
+  stats.mutable_version()->set_incarnation(incarnation_);
   stats.mutable_version()->set_count(counters_.version);
   stats.set_pushes_applied(counters_.pushes_applied);
   stats.set_pushes_refused(counters_.pushes_refused);
+  stats.set_pushes_lost(counters_.pushes_lost);
   stats.set_bytes_pushed(counters_.bytes_pushed);
   stats.set_bytes_pulled(counters_.bytes_pulled);
-  *stats.mutable_version_staleness() = ToProto(staleness_);
-  *stats.mutable_lead() = ToProto(lead_);
+  *stats.mutable_version_staleness() = ToSamples(staleness_);
+  *stats.mutable_lead() = ToSamples(lead_);
   if (policy_ != nullptr) {
     for (const WorkerClockValue& value : policy_->Clocks()) {
       v1::WorkerClock* clock = stats.add_clocks();
@@ -274,7 +226,7 @@ void Shard::HandleShutdown(const v1::Shutdown& shutdown) {
   if (over_) return;
   over_ = true;
   failure_ = shutdown.failure();
-  FailWaiting([](uint32_t) { return true; }, v1::JOB_OVER, failure_);
+  FailAll(v1::JOB_OVER, failure_);
 }
 
 }  // namespace weir

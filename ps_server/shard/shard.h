@@ -15,15 +15,17 @@
 #include "absl/types/optional.h"
 #include "absl/types/variant.h"
 #include "common/clock.h"
+#include "common/file_system.h"
 #include "common/serial_queue.h"
 #include "common/telemetry/int_histogram.h"
 #include "common/thread_pool.h"
+#include "proto/checkpoint.pb.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/consistency/policy.h"
-#include "ps_server/shard/batch_set.h"
 #include "ps_server/shard/block_store.h"
+#include "ps_server/shard/interval_set.h"
 #include "ps_server/shard/push_arrival.h"
 
 namespace weir {
@@ -62,7 +64,8 @@ using PullDone = std::function<void(absl::StatusOr<PullAnswer>)>;
 //
 // Invariants: a version is published with the clocks that belong to it, in one turn of the queue. A caller
 // whose incarnation is not in the membership changes nothing. A refused push leaves no trace but its
-// completed clock.
+// completed clock. Each Install begins a new incarnation; of the one before nothing is left, and what is
+// still on its way from it has no effect.
 class Shard {
  public:
   using PolicyFactory =
@@ -72,9 +75,13 @@ class Shard {
 
   struct Options {
     v1::JobConfig config;
-    // Of this life of the shard; not 0, never used again.
-    uint64_t incarnation = 1;
+    // What an Install makes is another incarnation of the shard: not 0, never used before or again.
+    std::function<uint64_t()> new_incarnation;
+    // Runs what takes long and blocks, a checkpoint's file (one at a time) and an Install, on a thread where
+    // it may; an Install does not wait for a file. All of it is over before the shard goes.
+    std::function<void(std::function<void()>)> background = [](const std::function<void()>& work) { work(); };
     // These outlive the shard.
+    FileSystem* files = &FileSystem::Posix();
     const Clock* clock = &Clock::Real();
     ThreadPool* threads = nullptr;
     const Kernels* kernels = nullptr;
@@ -91,8 +98,8 @@ class Shard {
   // Answers what is parked with an error.
   ~Shard();
 
-  // Where reports to the coordinator go: called in the shard's order, must not block. Before the first
-  // Control().
+  // Where reports to the coordinator go: called in the shard's order, must not block. It gets those that come
+  // of what is asked after this call, and of no Install or checkpoint from before the next Hello.
   void SetReporter(std::function<void(v1::ShardReport)> reporter);
   void Control(v1::ControlMessage message);
 
@@ -119,16 +126,19 @@ class Shard {
   // Returns when all that was asked before has been done. Not from a callback.
   void Quiesce();
 
-  // 0 before Install.
+  // 0: nothing is installed.
   int64_t elements() const { return elements_.load(); }
   const Kernels& kernels() const { return *options_.kernels; }
 
   // For metrics; thread-safe.
   struct Counters {
-    std::atomic<uint64_t> pushes_applied{0}, pushes_refused{0}, pushes_repeated{0};
-    std::atomic<uint64_t> bytes_pushed{0}, bytes_pulled{0};
+    // These four come back with a checkpoint.
+    std::atomic<uint64_t> pushes_applied{0}, pushes_refused{0}, pushes_lost{0};
     std::atomic<uint64_t> version{0};
+    std::atomic<uint64_t> pushes_repeated{0};
+    std::atomic<uint64_t> bytes_pushed{0}, bytes_pulled{0};
     std::atomic<uint64_t> parked_pulls{0};
+    std::atomic<uint64_t> checkpoints_written{0};
   };
   const Counters& counters() const { return counters_; }
 
@@ -138,6 +148,8 @@ class Shard {
     uint64_t incarnation = 0;
     // Answers to its last pushes, by clock (apply on arrival).
     std::map<uint64_t, v1::PushReply> answers;
+    // Clocks that were completed without this shard's having the push: it was restored from before them.
+    IntervalSet lost;
     // The clock of a push of its that was overtaken: it is staged when it comes again.
     absl::optional<uint64_t> overtaken;
   };
@@ -178,12 +190,20 @@ class Shard {
   static constexpr size_t kRecorded = 2 * kHoldWindow;
 
   // All below run in the queue.
+  void HandleHello();
   void HandleInstall(const v1::Install& install);
-  std::string TryInstall(const v1::Install& install);
+  absl::StatusOr<BlockStore::Options> CheckInstall(const v1::Install& install) const;
+  void Drop(const std::string& reason);
+  void FinishInstall(const v1::Install& install, const v1::ShardState& state,
+                     std::shared_ptr<BlockStore> store);
+  void RestoreState(const v1::ShardState& state);
+  void ReportInstalled(const absl::Status& status);
   void HandleMembership(const v1::Membership& membership);
   void HandleCommit(const v1::CommitStep& commit);
   void HandlePin(const v1::PinVersion& pin);
   void HandlePing(const v1::Ping& ping);
+  void HandleCheckpoint(const v1::TakeCheckpoint& take);
+  v1::ShardState StateNow() const;
   void HandleShutdown(const v1::Shutdown& shutdown);
   void HandleBegin(HeldPush push);
   // `waited`: it has waited in ready_, and its turn has come.
@@ -192,6 +212,9 @@ class Shard {
   void HandleEnd(Session session);
   void HandleTick();
 
+  // The caller has had answers of all its pushes below this clock; those that this shard does not know are
+  // lost. True if there are any.
+  bool DeclareLost(uint32_t worker, uint64_t answered_clock);
   // Does the header fit this shard, whoever sends it?
   absl::Status CheckHeader(const v1::PushRequest& header) const;
   // Before a gradient is taken, and again before it is used: nullopt, or the answer of a push that is not to
@@ -215,10 +238,13 @@ class Shard {
   std::string MissingParts() const;
   std::string Fenced(const v1::Caller& caller) const;
   std::string NonFinite(const PushArrival& arrival) const;
+  static std::string CommittedWithout(uint64_t step, uint32_t part);
   v1::PushReply NewReply(v1::Outcome outcome, std::string reason = "") const;
   v1::PullReply NewPullReply(v1::Outcome outcome, std::string reason = "") const;
   void FailWaiting(const std::function<bool(uint32_t worker)>& which, v1::Outcome outcome,
                    const std::string& reason);
+  // The same for all, and for those who wait for the open step's commit.
+  void FailAll(v1::Outcome outcome, const std::string& reason);
   void Report(v1::ShardReport report) { reporter_(std::move(report)); }
   bool sync() const { return options_.config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC; }
   absl::Duration wait_limit() const { return absl::Seconds(options_.config.cluster().wait_seconds()); }
@@ -226,14 +252,22 @@ class Shard {
   const Options options_;
   Counters counters_;
   std::function<void(v1::ShardReport)> reporter_;
-  // Set once by Install, for readers on any thread.
+  // Set by Install, for readers on any thread.
   std::atomic<int64_t> elements_{0};
 
   // Touched in the queue only.
+  // What Hello and Install end: work in the background that began in an earlier one comes to nothing.
+  uint64_t era_ = 0;
+  // A checkpoint's file.
+  bool writing_ = false;
+
+  // All from here on goes with Drop(), but the end of the job. Null: nothing is installed.
   v1::Install install_;
-  std::unique_ptr<BlockStore> store_;
+  uint64_t incarnation_ = 0;
+  std::shared_ptr<BlockStore> store_;
   std::unique_ptr<ConsistencyPolicy> policy_;
   uint64_t model_hash_ = 0;
+  // 0: none since the Install, and nobody is let in.
   uint64_t epoch_ = 0;
   std::map<uint32_t, MemberState> members_;
   bool over_ = false;
@@ -243,6 +277,8 @@ class Shard {
   std::list<ReadyPush> ready_;
   // sync: the commit of the open step, which waits for memory.
   absl::optional<v1::CommitStep> late_commit_;
+  // And the checkpoint of the version that it makes.
+  absl::optional<v1::TakeCheckpoint> late_checkpoint_;
   // Since when either waits, and whether one does.
   absl::Time short_since_;
   std::atomic<bool> short_of_memory_{false};
@@ -258,10 +294,9 @@ class Shard {
   };
   std::list<Reading> readings_;
   std::map<uint32_t, StagedPart> staged_;
-  bool reported_staged_ = false;
   // sync: the parts of the last committed steps, for repeated answers.
   std::map<uint64_t, std::vector<uint32_t>> commits_;
-  BatchSet batches_;
+  IntervalSet batches_;
   struct Pin {
     std::shared_ptr<const ShardVersion> version;
     absl::Time deadline;

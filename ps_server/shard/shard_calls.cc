@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
@@ -28,10 +29,31 @@ void EndIf(Calls& calls, const Which& which, const Answer& answer) {
 }  // namespace
 
 void Shard::HandlePull(ParkedPull pull) {
+  const v1::PullRequest& request = pull.request;
+  bool lost = false;
+  if (!sync() && store_ != nullptr && request.pin() == 0 && Check(request.caller()) == CallerCheck::kLive) {
+    if (request.answered_clock() > request.clock()) {
+      return pull.done(absl::InvalidArgumentError(absl::StrCat(
+          "answered_clock: ", request.answered_clock(), " is above the pull's clock ", request.clock())));
+    }
+    lost = DeclareLost(request.caller().worker(), request.answered_clock());
+  }
   if (!TryAnswerPull(pull)) {
     parked_.push_back(std::move(pull));
     counters_.parked_pulls = parked_.size();
   }
+  if (lost) Wake();
+}
+
+bool Shard::DeclareLost(uint32_t worker, uint64_t answered_clock) {
+  const uint64_t known = policy_->Skip(worker, answered_clock);
+  if (known >= answered_clock) return false;
+  MemberState& member = members_.at(worker);
+  member.lost.Insert(known, answered_clock);
+  counters_.pushes_lost += answered_clock - known;
+  LogWarning("lost ", answered_clock - known, " acknowledged push(es) of ", member.task, ", clocks ", known,
+             " to ", answered_clock - 1, ": this shard was restored from before them");
+  return true;
 }
 
 bool Shard::TryAnswerPull(const ParkedPull& pull) {
@@ -179,11 +201,15 @@ void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, v1::Outcome 
         pull.done(PullAnswer{NewPullReply(outcome, reason), nullptr, nullptr});
       });
   counters_.parked_pulls = parked_.size();
-  if (!over_) return;
-  // Staged parts have no owner: whoever computed them, they are the step's. Only the end of the job ends
-  // their wait.
+}
+
+void Shard::FailAll(v1::Outcome outcome, const std::string& reason) {
+  FailWaiting([](uint32_t) { return true; }, outcome, reason);
+  // Staged parts have no owner: whoever computed them, they are the step's. Only its end ends their wait.
   for (auto& [part, staged] : staged_) {
-    for (const StagedPart::Waiter& waiter : staged.waiters) waiter.done(push_answer());
+    for (const StagedPart::Waiter& waiter : staged.waiters) {
+      waiter.done(PushAnswer{NewReply(outcome, reason), {}, nullptr});
+    }
     staged.waiters.clear();
   }
 }
@@ -191,6 +217,7 @@ void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, v1::Outcome 
 // ---- words
 
 Shard::CallerCheck Shard::Check(const v1::Caller& caller) const {
+  if (epoch_ == 0) return CallerCheck::kUnknownYet;
   const auto it = members_.find(caller.worker());
   if (it != members_.end() && it->second.incarnation == caller.incarnation()) return CallerCheck::kLive;
   return caller.epoch() > epoch_ ? CallerCheck::kUnknownYet : CallerCheck::kFenced;
@@ -226,12 +253,17 @@ std::string Shard::NonFinite(const PushArrival& arrival) const {
   return absl::StrCat("the gradient of ", store_->Describe(arrival.non_finite()), " is not finite");
 }
 
+std::string Shard::CommittedWithout(uint64_t step, uint32_t part) {
+  return absl::StrCat("step ", step, " was committed without part ", part,
+                      ", which a shard refused or which came late");
+}
+
 v1::PushReply Shard::NewReply(v1::Outcome outcome, std::string reason) const {
   v1::PushReply reply;
   reply.set_outcome(outcome);
   reply.set_reason(std::move(reason));
   reply.set_epoch(epoch_);
-  reply.mutable_version()->set_incarnation(options_.incarnation);
+  reply.mutable_version()->set_incarnation(incarnation_);
   if (store_ != nullptr) reply.mutable_version()->set_count(store_->count());
   return reply;
 }
@@ -241,7 +273,7 @@ v1::PullReply Shard::NewPullReply(v1::Outcome outcome, std::string reason) const
   reply.set_outcome(outcome);
   reply.set_reason(std::move(reason));
   reply.set_epoch(epoch_);
-  reply.mutable_version()->set_incarnation(options_.incarnation);
+  reply.mutable_version()->set_incarnation(incarnation_);
   if (store_ == nullptr) return reply;
   reply.mutable_version()->set_count(store_->count());
   reply.set_elements(store_->elements());

@@ -43,17 +43,19 @@ absl::optional<absl::StatusOr<v1::PushReply>> Shard::Judge(const v1::PushRequest
                        examples, " examples; got batch ", static_cast<int64_t>(header.batch_plus_one()) - 1,
                        " of ", header.examples())));
     }
-    if (header.base().incarnation() == options_.incarnation && header.base().count() == header.clock())
-      return {};
-    return absl::StatusOr<v1::PushReply>(NewReply(
-        v1::STALE_VERSION, absl::StrCat("a part of step ", header.clock(), " must be computed from version ",
-                                        header.clock(), " of incarnation ", options_.incarnation)));
+    if (header.base().incarnation() == incarnation_ && header.base().count() == header.clock()) return {};
+    return absl::StatusOr<v1::PushReply>(absl::InvalidArgumentError(
+        absl::StrCat("base: a part of step ", header.clock(), " must be computed from version ",
+                     header.clock(), " of incarnation ", incarnation_, "; got version ",
+                     header.base().count(), " of incarnation ", header.base().incarnation())));
   }
-  if (header.base().incarnation() != options_.incarnation) {
-    return absl::StatusOr<v1::PushReply>(NewReply(
-        v1::STALE_VERSION,
-        absl::StrCat("the gradient was computed from a version of incarnation ", header.base().incarnation(),
-                     " of this shard, which is now incarnation ", options_.incarnation)));
+  if (header.base().incarnation() != incarnation_) {
+    ++counters_.pushes_refused;
+    return absl::StatusOr<v1::PushReply>(
+        Complete(header, NewReply(v1::STALE_VERSION,
+                                  absl::StrCat("the gradient was computed from a version of incarnation ",
+                                               header.base().incarnation(),
+                                               " of this shard, which is now incarnation ", incarnation_))));
   }
   if (header.base().count() > store_->count()) {
     return absl::StatusOr<v1::PushReply>(absl::InvalidArgumentError(
@@ -80,6 +82,13 @@ void Shard::HandleBegin(HeldPush push) {
       return push.done(NewReply(v1::FENCED, Fenced(header.caller())));
     case CallerCheck::kLive:
       break;
+  }
+  if (!sync()) {
+    if (header.answered_clock() > header.clock()) {
+      return push.done(absl::InvalidArgumentError(absl::StrCat(
+          "answered_clock: ", header.answered_clock(), " is above the push's clock ", header.clock())));
+    }
+    if (DeclareLost(header.caller().worker(), header.answered_clock())) Wake();
   }
   switch (policy_->OnPush(KeyOf(header))) {
     case PushDecision::kApply:
@@ -146,8 +155,13 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
   const auto forget = [&] { arriving_.erase({header.caller().worker(), header.clock(), header.part()}); };
   if (over_) return done(PushAnswer{NewReply(v1::JOB_OVER, failure_), {}, nullptr});
   // Again: much may have happened while it arrived.
-  if (Check(header.caller()) != CallerCheck::kLive) {
-    return done(PushAnswer{NewReply(v1::FENCED, Fenced(header.caller())), {}, nullptr});
+  switch (Check(header.caller())) {
+    case CallerCheck::kUnknownYet:
+      return done(absl::UnavailableError("the shard was restarted while the push arrived"));
+    case CallerCheck::kFenced:
+      return done(PushAnswer{NewReply(v1::FENCED, Fenced(header.caller())), {}, nullptr});
+    case CallerCheck::kLive:
+      break;
   }
   const PushDecision decision = policy_->OnPush(KeyOf(header));
   if (decision == PushDecision::kRepeat) return RepeatPush(session, header, std::move(done));
@@ -238,11 +252,11 @@ void Shard::StagePush(PushArrival& arrival, Session session, PushDone done) {
   policy_->Complete(KeyOf(header));
 
   const std::optional<uint64_t> complete = policy_->CompleteStep();
-  if (!complete.has_value() || reported_staged_) return;
-  reported_staged_ = true;
+  if (!complete.has_value()) return;
   v1::ShardReport report;
   report.mutable_staged()->set_step(*complete);
   for (const auto& [part, entry] : staged_) {
+    report.mutable_staged()->add_parts(part);
     if (entry.refusal.empty()) continue;
     report.mutable_staged()->add_refused_parts(part);
     if (report.staged().reason().empty()) report.mutable_staged()->set_reason(entry.refusal);
@@ -265,11 +279,8 @@ void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone 
     }
     const auto& parts = commit->second;
     if (std::find(parts.begin(), parts.end(), header.part()) == parts.end()) {
-      return done(PushAnswer{
-          NewReply(v1::REFUSED,
-                   absl::StrCat("step ", header.clock(), " was committed without part ", header.part())),
-          {},
-          nullptr});
+      return done(
+          PushAnswer{NewReply(v1::REFUSED, CommittedWithout(header.clock(), header.part())), {}, nullptr});
     }
     v1::PushReply reply = NewReply(v1::OK);
     reply.mutable_version()->set_count(header.clock() + 1);

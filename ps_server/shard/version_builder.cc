@@ -44,7 +44,7 @@ void VersionBuilder::Drop() {
   from_ = nullptr;
   to_ = nullptr;
   lent_ = nullptr;
-  store_.EndBuild();
+  store_->EndBuild();
 }
 
 int64_t VersionBuilder::Apply(int64_t first, int64_t count, absl::Span<const absl::string_view> pieces,
@@ -62,15 +62,15 @@ int64_t VersionBuilder::Apply(int64_t first, int64_t count, absl::Span<const abs
   ValueCursor cursor(pieces, bf16 ? 2 : sizeof(float));
   std::array<float, kStretch> expanded;
   const auto update = [&](const BlockStore::Run& run, const void* gradient) {
-    if (store_.UpdateRun(run, *from, *to, gradient, rate_) || bad >= 0) return;
+    if (store_->UpdateRun(run, *from, *to, gradient, rate_) || bad >= 0) return;
     // For the message only: a peer that shares its memory may have changed it since.
     const size_t n = static_cast<size_t>(run.length);
-    const size_t at = store_.kernels().first_non_finite(gradient, n);
+    const size_t at = store_->kernels().first_non_finite(gradient, n);
     bad = run.local + static_cast<int64_t>(at < n ? at : 0);
   };
-  const int64_t block_size = store_.partition_.block_size();
+  const int64_t block_size = store_->partition_.block_size();
   for (int64_t block = first / block_size; block * block_size < first + count; ++block) {
-    for (BlockStore::Run run : store_.runs_[block]) {
+    for (BlockStore::Run run : store_->runs_[block]) {
       for (const int64_t end = run.local + run.length; run.local < end; run.local += run.length) {
         const int64_t wanted = end - run.local;
         const char* const values = cursor.Take(bf16 ? std::min(wanted, kStretch) : wanted, &run.length);

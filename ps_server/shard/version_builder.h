@@ -16,8 +16,7 @@ namespace weir {
 // destroyed before that, it leaves no trace. If another version is published first, it is overtaken: what it
 // made is in vain, and its buffers go.
 //
-// Chunks are applied by one thread at a time, while the store does what it likes on another. The store
-// outlives it.
+// Chunks are applied by one thread at a time, while the store does what it likes on another.
 class VersionBuilder {
  public:
   ~VersionBuilder();
@@ -32,15 +31,19 @@ class VersionBuilder {
 
  private:
   friend class BlockStore;
-  VersionBuilder(BlockStore& store, double rate, std::shared_ptr<const ShardVersion> from,
+  VersionBuilder(std::shared_ptr<BlockStore> store, double rate, std::shared_ptr<const ShardVersion> from,
                  std::shared_ptr<const ShardVersion> to, std::shared_ptr<const ShardVersion> lent)
-      : store_(store), rate_(rate), from_(std::move(from)), to_(std::move(to)), lent_(std::move(lent)) {}
+      : store_(std::move(store)),
+        rate_(rate),
+        from_(std::move(from)),
+        to_(std::move(to)),
+        lent_(std::move(lent)) {}
   // Gives up what was made, whole with its slots and as it is lent to readers. nullptr: overtaken.
   std::shared_ptr<const ShardVersion> Finish(std::shared_ptr<const ShardVersion>* lent);
   void Overtake();
   void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  BlockStore& store_;
+  const std::shared_ptr<BlockStore> store_;
   const double rate_;
   mutable Mutex mutex_;
   bool applying_ ABSL_GUARDED_BY(mutex_) = false;

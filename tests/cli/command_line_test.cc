@@ -36,8 +36,8 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
-      {{}, {"subcommand", "up, status, demo, config, bench"}},
-      {{"upp"}, {"upp", "up, status, demo, config, bench", "see `weir --help`"}},
+      {{}, {"subcommand", "up, status, demo, config, checkpoint, export, bench"}},
+      {{"upp"}, {"upp", "up, status, demo, config, checkpoint, export, bench", "see `weir --help`"}},
       {{"up"}, {"config is required", "allowed after `weir up`", "--workers"}},
       {{"up", "job.json", "--worker=2"}, {"--worker=2", "--workers", "see `weir up --help`"}},
       {{"up", "job.json", "--ps=0"}, {"--ps", "0", "1", "64"}},
@@ -51,6 +51,14 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
       {{"status"}, {"--cluster=FILE", "--address=HOST:PORT"}},
       {{"status", "--cluster=a.json", "--address=a:1"}, {"--cluster", "--address"}},
       {{"status", "--address=nowhere"}, {"--address", "nowhere"}},
+      {{"checkpoint"}, {"take, list, verify"}},
+      {{"checkpoint", "verify"}, {"checkpoint is required", "weir checkpoint verify"}},
+      {{"checkpoint", "take"}, {"--cluster=FILE", "--address=HOST:PORT"}},
+      {{"checkpoint", "take", "--cluster=a.json", "--address=a:1"}, {"--cluster", "--address"}},
+      {{"export", "runs"}, {"out is required"}},
+      {{"up", "job.json", "--restart=-1"}, {"--restart"}},
+      {{"up", "job.json", "--restart=many"}, {"--restart", "many"}},
+      {{"up", "job.json", "--resume=a", "--init_from=b"}, {"--resume", "--init_from"}},
       {{"bench"}, {"wire"}},
       {{"bench", "wire", "--sizes=3XB"}, {"3XB", "1KB to 64GB"}},
       {{"bench", "wire", "--layouts=2by2"}, {"2by2", "2x4"}},
@@ -72,7 +80,7 @@ TEST_CASE("help and version") {
     CHECK_THAT(result.output,
                Contains("weir up --ps=2 --workers=4 configs/digits.json") && Contains("Exit codes"));
   }
-  for (const char* command : {"up", "status", "demo", "config", "bench"}) {
+  for (const char* command : {"up", "status", "demo", "config", "checkpoint", "export", "bench"}) {
     const Result result = Weir({command, "--help"});
     CHECK(result.code == 0);
     CHECK_THAT(result.output, Contains("Examples:\n  weir " + std::string(command)));
@@ -104,6 +112,27 @@ TEST_CASE("status of a running cluster") {
   const Result wrong = Weir({"status", "--address=" + other.address()});
   CHECK(wrong.code == kExitConfig);
   CHECK_THAT(wrong.output, Contains("ps:0") && Contains(other.address()));
+}
+
+TEST_CASE("a checkpoint of a running job") {
+  v1::ClusterStatus status;
+  {
+    FakeCoordinator coordinator(&status);
+    REQUIRE(coordinator.port() != 0);
+    const Result none = Weir({"checkpoint", "take", "--address=" + coordinator.address()});
+    CHECK(none.code == kExitConfig);
+    CHECK_THAT(none.output, Contains("no checkpoint: checkpoint.directory is not set"));
+  }
+  status.set_checkpoint("/runs/7/step-00001200");
+  status.set_step(1200);
+  FakeCoordinator coordinator(&status);
+  REQUIRE(coordinator.port() != 0);
+  const Result taken = Weir({"checkpoint", "take", "--address=" + coordinator.address()});
+  CHECK(taken.code == 0);
+  CHECK(taken.output == "/runs/7/step-00001200  (step 1,200)\n");
+  const Result nobody = Weir({"checkpoint", "take", "--address=127.0.0.1:1"});
+  CHECK(nobody.code == kExitPeerLost);
+  CHECK_THAT(nobody.output, Contains("ps:0 at 127.0.0.1:1 does not answer"));
 }
 
 TEST_CASE("status of a cluster that is not there names ps:0 and its address") {

@@ -9,8 +9,9 @@
 
 namespace weir {
 
-// A gRPC server on a free port of the loopback interface that answers Status, always the same. With nullptr
-// it serves nothing.
+// A gRPC server on a free port of the loopback interface that answers Status, always the same, and
+// Checkpoint: with the folder that the status names, or that the job takes none. With nullptr it serves
+// nothing.
 class FakeCoordinator {
  public:
   explicit FakeCoordinator(const v1::ClusterStatus* status) {
@@ -31,6 +32,15 @@ class FakeCoordinator {
     v1::ClusterStatus status;
     grpc::Status Status(grpc::ServerContext*, const v1::StatusRequest*, v1::ClusterStatus* reply) override {
       *reply = status;
+      return grpc::Status::OK;
+    }
+    grpc::Status Checkpoint(grpc::ServerContext*, const v1::CheckpointRequest*,
+                            v1::CheckpointReply* reply) override {
+      if (status.checkpoint().empty()) {
+        return {grpc::StatusCode::FAILED_PRECONDITION, "checkpoint.directory is not set"};
+      }
+      reply->set_directory(status.checkpoint());
+      reply->set_step(status.step());
       return grpc::Status::OK;
     }
   };

@@ -11,13 +11,26 @@ namespace {
 using Catch::Contains;
 
 TaskExit Code(const std::string& task, int code, double seconds = 1) {
-  return {task, {code, 0}, seconds, false};
+  TaskExit exit;
+  exit.task = task;
+  exit.exit.code = code;
+  exit.seconds = seconds;
+  return exit;
 }
 TaskExit Signal(const std::string& task, int signal, double seconds = 1) {
-  return {task, {0, signal}, seconds, false};
+  TaskExit exit;
+  exit.task = task;
+  exit.exit.signal = signal;
+  exit.seconds = seconds;
+  return exit;
 }
 TaskExit Ended(TaskExit exit) {
   exit.was_ended = true;
+  return exit;
+}
+
+TaskExit Restarted(TaskExit exit) {
+  exit.restarted = true;
   return exit;
 }
 
@@ -41,7 +54,18 @@ TEST_CASE("what an exit means") {
     CHECK(MeaningOf(Code(task, kExitPeerLost)) == ExitMeaning::kFatal);
   }
   CHECK(MeaningOf(Signal("ps:1", SIGKILL)) == ExitMeaning::kFatal);
+  CHECK(MeaningOf(Restarted(Signal("ps:1", SIGKILL))) == ExitMeaning::kSurvivable);
+  CHECK(MeaningOf(Restarted(Code("worker:1", kExitPeerLost))) == ExitMeaning::kSurvivable);
   CHECK(MeaningOf(Code("ps:1", kExitDrained)) == ExitMeaning::kFatal);
+}
+
+TEST_CASE("who is worth another life") {
+  for (const int signal : {SIGKILL, SIGTERM, SIGSEGV}) CHECK(IsWorthRestart(Signal("ps:1", signal)));
+  for (const int code : {kExitPeerLost, kExitDrained}) CHECK(IsWorthRestart(Code("ps:1", code)));
+  for (const int code : std::vector<int>{kExitOk, kExitUsage, kExitInternal, kExitConfig, 1, 127}) {
+    CHECK_FALSE(IsWorthRestart(Code("ps:1", code)));
+  }
+  CHECK_FALSE(IsWorthRestart(Ended(Signal("ps:1", SIGKILL))));
 }
 
 TEST_CASE("the first cause") {
@@ -56,6 +80,17 @@ TEST_CASE("the first cause") {
     CHECK(Cause({Code("worker:0", 0), Code("worker:1", 138), Code("worker:2", 138)}) == "worker:1");
     CHECK(Cause({Code("worker:1", 138), Ended(Code("ps:0", 70))}) == "worker:1");
   }
+  SECTION("a task that was started again explains those who lost it, but no fault of another one") {
+    const TaskExit first = Restarted(Signal("ps:1", SIGKILL));
+    CHECK(Cause({first}) == "ps:1");
+    CHECK(Cause({first, Code("worker:0", 138)}) == "ps:1");
+    CHECK(Cause({first, Code("worker:0", 70)}) == "worker:0");
+    // The job had gone on after the first.
+    CHECK(Cause({first, Restarted(Signal("ps:0", SIGKILL)), Code("worker:0", 138)}) == "ps:0");
+    CHECK(Cause({first, Signal("ps:1", SIGSEGV), Code("worker:0", 138)}) == "ps:1");
+    CHECK(Cause({Restarted(Code("worker:1", 138)), Code("worker:0", 138)}) == "worker:0");
+    CHECK(Cause({Restarted(Signal("worker:1", SIGKILL)), Code("worker:0", 138)}) == "worker:0");
+  }
   SECTION("what the job survived explains a failure last") {
     CHECK(Cause({Signal("worker:0", SIGKILL), Code("worker:1", 138)}) == "worker:1");
     CHECK(Cause({Signal("worker:0", SIGKILL), Signal("worker:1", SIGKILL)}) == "worker:0");
@@ -66,6 +101,12 @@ TEST_CASE("in words") {
   CHECK(DescribeExit(Code("worker:1", 70, 3.2)) == "worker:1 exited with 70 (internal fault) after 3.20 s");
   CHECK(DescribeExit(Code("worker:1", 3, 3.2)) == "worker:1 exited with 3 after 3.20 s");
   CHECK(DescribeExit(Signal("ps:0", SIGKILL, 12)) == "ps:0 was killed by signal 9 (Killed) after 12.0 s");
+
+  TaskExit third = Signal("ps:0", SIGKILL, 12);
+  third.lives = 1;
+  CHECK_THAT(DescribeExit(third), Catch::EndsWith(" after 12.0 s, started again once before"));
+  third.lives = 2;
+  CHECK_THAT(DescribeExit(third), Catch::EndsWith(" after 12.0 s, started again 2 times before"));
 
   for (const int code : {64, 70, 78, 138, 143}) CHECK(!HintFor(Code("worker:1", code)).empty());
   CHECK(HintFor(Code("worker:1", 3)).empty());

@@ -20,6 +20,24 @@ TEST_CASE("the status arrives") {
   CHECK(status->step() == 12);
 }
 
+TEST_CASE("a checkpoint is taken, or not") {
+  v1::ClusterStatus sent;
+  {
+    FakeCoordinator coordinator(&sent);
+    REQUIRE(coordinator.port() != 0);
+    CHECK(StatusClient(coordinator.address()).TakeCheckpoint(absl::Seconds(30)).status().code() ==
+          absl::StatusCode::kFailedPrecondition);
+  }
+  sent.set_checkpoint("/runs/7/step-00000012");
+  sent.set_step(12);
+  FakeCoordinator coordinator(&sent);
+  REQUIRE(coordinator.port() != 0);
+  const auto reply = StatusClient(coordinator.address()).TakeCheckpoint(absl::Seconds(30));
+  REQUIRE(reply.ok());
+  CHECK(reply->directory() == "/runs/7/step-00000012");
+  CHECK(reply->step() == 12);
+}
+
 TEST_CASE("nobody there, or somebody else") {
   std::string address;
   {

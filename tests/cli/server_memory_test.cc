@@ -21,6 +21,13 @@ TEST_CASE("Server memory: slots are those of the optimizer itself") {
   }
 }
 
+TEST_CASE("Server memory: a version while it is saved") {
+  v1::JobConfig config;
+  config.mutable_checkpoint()->set_directory("runs/7");
+  config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_ADAM);
+  CHECK_THAT(DescribeServerMemory(config), Catch::Contains(" + at most 3 W (a version while it is saved)"));
+}
+
 TEST_CASE("Server memory: sync") {
   v1::JobConfig config;
   CHECK(DescribeServerMemory(config) ==

@@ -83,6 +83,31 @@ TEST_CASE("the line of a job that has not begun, or has failed") {
   CHECK(StatusLine(s) == "digits sync  failed: ps:1 was lost");
 }
 
+TEST_CASE("the line of a job that lost a server") {
+  auto s = Running();
+  s.set_mode("sync");
+  s.set_state(v1::RECOVERING);
+  s.mutable_membership()->clear_members();
+  s.add_waiting_for("ps:1 at 127.0.0.1:4243");
+  CHECK(StatusLine(s) ==
+        "digits sync  recovering  from the start  workers 0/4  waiting for ps:1 at 127.0.0.1:4243");
+  s.set_checkpoint("/runs/7/step-00001200");
+  CHECK_THAT(StatusLine(s), Contains("recovering  from step-00001200  workers 0/4"));
+  CHECK_THAT(StatusReport(s), Contains("job               digits sync, recovering\n") &&
+                                  Contains("checkpoint        /runs/7/step-00001200\n") &&
+                                  !Contains("recoveries"));
+  s.set_state(v1::RUNNING);
+  s.set_recoveries(2);
+  CHECK_THAT(StatusLine(s), Catch::EndsWith("ETA 3.00 s  recoveries 2"));
+  s.set_lost_pushes(1700);
+  CHECK_THAT(StatusLine(s), Catch::EndsWith("recoveries 2  lost pushes 1,700"));
+  CHECK_THAT(StatusReport(s), Contains("recoveries        2 of lost servers, 1,700 pushes lost\n"));
+  const auto json = nlohmann::json::parse(StatusJson(s));
+  CHECK(json["checkpoint"] == "/runs/7/step-00001200");
+  CHECK(json["recoveries"] == 2);
+  CHECK(json["lost_pushes"] == 1700);
+}
+
 TEST_CASE("the report") {
   auto s = Running();
   s.add_waiting_for("worker:2");

@@ -19,7 +19,7 @@ const char* const kJson = R"({"mode": "sync", "staleness_bound": 0, "ps": 1, "wo
   "pushes": 1880, "examples": 60160, "wall_seconds": 4.21, "examples_per_second": 14289.8, "train_loss": 0.0123,
   "test_accuracy": 0.9832, "test_loss": 0.0712, "version_staleness": {"p50": 1, "p99": 7, "max": 9},
   "lead": {"p50": 1, "max": 2}, "bytes_pushed": 33100000, "bytes_pulled": 40200000, "weights_sha256": "ab12",
-  "of_a_later_version": [1]})";
+  "checkpoint": "", "recoveries": 0, "lost_pushes": 0, "of_a_later_version": [1]})";
 
 TEST_CASE("the server's summary is read, and given on with what only the command knows") {
   auto summary = ParseSummary(kJson);
@@ -41,6 +41,30 @@ TEST_CASE("the server's summary is read, and given on with what only the command
   CHECK_THAT(json, Contains("\"of_a_later_version\": [") && Contains("\"total_seconds\": 5.5") &&
                        Contains("\"worker:1\": 137") && Contains("\"wall_seconds\": 4.21"));
   CHECK(ParseSummary(json).ok());
+}
+
+TEST_CASE("what a job went through, and where it saved itself") {
+  auto summary = ParseSummary(absl::StrReplaceAll(
+      kJson, {{"\"checkpoint\": \"\"", "\"checkpoint\": \"/runs/7/step-00000470\""},
+              {"\"recoveries\": 0, \"lost_pushes\": 0", "\"recoveries\": 3, \"lost_pushes\": 1700"}}));
+  REQUIRE(summary.ok());
+  CHECK_THAT(SummaryText("x", *summary),
+             Contains("  faults            3 servers came back; 1,700 pushes lost\n"
+                      "  checkpoint        /runs/7/step-00000470\n"));
+  summary->lost_pushes = 0;
+  summary->recoveries = 1;
+  summary->restarts = {{"ps:1", 1}, {"worker:0", 2}};
+  CHECK_THAT(SummaryText("x", *summary),
+             Contains("  faults            1 server came back; started again: ps:1, worker:0 (2 times)\n"));
+  CHECK_THAT(SummaryJson(*summary), Contains("\"worker:0\": 2"));
+  summary->recoveries = 0;
+  CHECK_THAT(SummaryText("x", *summary),
+             Contains("  faults            started again: ps:1, worker:0 (2 times)\n"));
+  summary->bytes_pushed = summary->bytes_pulled = 0;
+  CHECK(SummaryText("x", *summary) ==
+        "x: sync, 1 server, 4 workers\n"
+        "  steps             470, all done before: nothing was left to do\n"
+        "  checkpoint        /runs/7/step-00000470\n");
 }
 
 TEST_CASE("a loss that is not finite, a test that was not made") {

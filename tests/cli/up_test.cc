@@ -19,6 +19,7 @@
 #include "common/exit_codes.h"
 #include "common/mutex.h"
 #include "common/subprocess.h"
+#include "tests/cli/checkpointed_job.h"
 #include "tests/cli/fake_coordinator.h"
 
 namespace weir {
@@ -260,6 +261,132 @@ TEST_CASE("a worker is killed while the other one finishes") {
       "while kill -0 $(cat $STATE/worker:0.pid); do :; done 2>/dev/null";
   CHECK(up.Run({"--workers=2"}) == 0);
   CHECK_THAT(up.output(), Contains("warning: worker:0 was killed"));
+}
+
+// A task's first lives end by `$how`, the others go on with what follows.
+std::string Dies(const std::string& task, int lives, const std::string& how) {
+  return "if [ $TASK = " + task + " ] && [ $LIFE -lt " + std::to_string(lives) + " ]; then " + how + "; fi; ";
+}
+
+TEST_CASE("a killed server of a job with checkpoints is started again, on its port") {
+  Up up;
+  const std::string summary = up.dir() / "out.json";
+  up.environment["FAKE_PS"] = Dies("ps:1", 2, "await worker:0 worker:1; kill -9 $$");
+  up.environment["FAKE_WORKER"] = "until [ -e $STATE/ps:1.2.pid ]; do sleep 0.02; done";
+  CHECK(up.Run({"--ps=2", "--workers=2", "--restart", "--set", "checkpoint.directory=runs",
+                "--summary=" + summary}) == 0);
+  INFO(up.output());
+  CHECK_THAT(up.output(), Contains("warning: ps:1 was killed by signal 9 (Killed) after ") &&
+                              Contains("; started again (1 of 3)\n") &&
+                              Contains("; started again (2 of 3)\n"));
+  CHECK_THAT(up.output(), Contains("1 server came back; started again: ps:1 (2 times)") &&
+                              Contains("checkpoint        /runs/7/step-00000470"));
+  CHECK_THAT(ReadFile(summary), Contains("\"restarts\": {\n    \"ps:1\": 2\n  }") && Contains("\"ps:1\": 0"));
+  // The same flags.
+  const std::string before = ReadFile(up.dir() / "ps:1.0.args");
+  const std::string after = ReadFile(up.dir() / "ps:1.1.args");
+  const size_t cluster = before.find("{\"cluster\"");
+  CHECK(before.substr(0, cluster) == after.substr(0, cluster));
+  CHECK_THAT(before, Contains(R"({"ps":["127.0.0.1:0"]})"));
+  CHECK_THAT(after, Contains(R"({"ps":["127.0.0.1:4242"]})"));
+}
+
+TEST_CASE("a worker is started again; what it is told stays as it is") {
+  Up up;
+  up.environment["FAKE_WORKER"] =
+      Dies("worker:0", 1, "exit 138") +
+      "[ $TASK = worker:0 ] || until [ -e $STATE/worker:0.1.pid ]; do sleep 0.02; done";
+  CHECK(up.Run({"--workers=2", "--restart=1"}) == 0);
+  CHECK_THAT(up.output(), Contains("warning: worker:0 ended with exit code 138 after ") &&
+                              Contains("; started again (1 of 1)\n"));
+  CHECK(ReadFile(up.dir() / "worker:0.0.args") == ReadFile(up.dir() / "worker:0.1.args"));
+}
+
+TEST_CASE("a task that dies too often, or in a way that another try would not mend, ends the job") {
+  Up up;
+  SECTION("too often") {
+    up.environment["FAKE_PS"] = Dies("ps:1", 9, "await worker:0; echo last of $LIFE; kill -9 $$") + "forever";
+    up.environment["FAKE_WORKER"] = "forever";
+    CHECK(up.Run({"--ps=2", "--restart=2", "--set", "checkpoint.directory=runs"}) == kExitPeerLost);
+    CHECK_THAT(up.output(), Contains("error: ps:1 was killed by signal 9 (Killed) after ") &&
+                                Contains(", started again 2 times before; the last lines of ps:1:\n") &&
+                                Contains("    last of 2\n"));
+    CHECK_FALSE(fs::exists(up.dir() / "ps:1.3.pid"));
+  }
+  SECTION("for good") {
+    up.environment["FAKE_PS"] = "forever";
+    up.environment["FAKE_WORKER"] = "[ $TASK = worker:1 ] && exit 70; forever";
+    CHECK(up.Run({"--workers=2", "--restart"}) == kExitInternal);
+    CHECK_FALSE(fs::exists(up.dir() / "worker:1.1.pid"));
+  }
+  SECTION("a server, without checkpoints") {
+    up.environment["FAKE_PS"] = "await worker:0; kill -9 $$";
+    up.environment["FAKE_WORKER"] = "forever";
+    CHECK(up.Run({"--restart"}) == kExitPeerLost);
+    CHECK_THAT(up.output(), Contains("error: ps:0 was killed by signal 9 (Killed)"));
+    CHECK_FALSE(fs::exists(up.dir() / "ps:0.1.pid"));
+  }
+  SECTION("one that others did not get over") {
+    up.environment["FAKE_PS"] = Dies("ps:1", 1, "await worker:0; echo the first; kill -9 $$") + "forever";
+    up.environment["FAKE_WORKER"] = "until [ -e $STATE/ps:1.1.pid ]; do sleep 0.02; done; exit 138";
+    CHECK(up.Run({"--ps=2", "--restart=1", "--set", "checkpoint.directory=runs"}) == kExitPeerLost);
+    CHECK_THAT(up.output(),
+               Contains("error: ps:1 was killed by signal 9 (Killed) after ") &&
+                   Contains("; started again, but the job did not recover; the last lines of ps:1:\n"
+                            "    the first\n"));
+  }
+}
+
+TEST_CASE("a signal has a job with checkpoints save itself before it ends") {
+  Up up;
+  up.environment["FAKE_PS"] =
+      "[ $TASK = ps:0 ] || trap '[ -e $STATE/saved ] && exit 143; touch $STATE/early; exit 1' TERM; "
+      "[ $TASK = ps:1 ] || trap 'touch $STATE/saved; exit 143' TERM; forever";
+  up.environment["FAKE_WORKER"] =
+      "trap '[ -e $STATE/saved ] || touch $STATE/early; exit 143' TERM; touch $STATE/ready; forever";
+  up.Start({"--ps=2", "--set", "checkpoint.directory=runs"});
+  up.AwaitFile("ready");
+  up.Signal(SIGTERM);
+  CHECK(up.Wait() == 143);
+  CHECK(fs::exists(up.dir() / "saved"));
+  CHECK_FALSE(fs::exists(up.dir() / "early"));
+  CHECK_THAT(up.output(), Contains("SIGTERM: saving a checkpoint and ending 3 tasks"));
+  for (const char* task : {"ps:0", "ps:1", "worker:0"}) CHECK(IsGone(up.Await(task)));
+}
+
+TEST_CASE("where a job starts from is checked before anything starts") {
+  Up up;
+  const std::string runs = up.dir() / "runs";
+  SECTION("nothing to resume") {
+    CHECK(up.Run({"--resume=" + runs}) == kExitConfig);
+    CHECK_THAT(up.output(), Contains("checkpoint.directory: " + runs + " has nothing to resume"));
+    CHECK_FALSE(fs::exists(up.dir() / "ps:0.pid"));
+  }
+  SECTION("weights that are not there") {
+    CHECK(up.Run({"--init_from=" + runs}) == kExitConfig);
+    CHECK_THAT(up.output(), Contains("checkpoint.init_from: " + runs));
+    CHECK_FALSE(fs::exists(up.dir() / "ps:0.pid"));
+  }
+}
+
+TEST_CASE("a path of the command line starts at the working folder, one of the config at the config's") {
+  Up up;
+  up.environment["FAKE_WORKER"] = "true";
+  CheckpointedJob job;
+  REQUIRE(job.Write((up.dir() / "runs").string()).ok());
+  const std::string relative = fs::relative(up.dir() / "runs");
+  CHECK(up.Run({"--resume=" + relative}) == 0);
+  INFO(up.output());
+  CHECK_THAT(up.output(), Contains("going on from " + up.dir().string() + "/runs/step-00000012\n"));
+  CHECK_THAT(up.Args("ps:0"), Contains("checkpoint.directory=\"" + up.dir().string() + "/runs\"\n"));
+  CHECK(up.Run({"--init_from=" + relative, "--seed=3"}) == 0);
+  CHECK_THAT(up.output(),
+             Contains("starting with the weights of " + up.dir().string() + "/runs/step-00000012\n"));
+  CHECK_THAT(up.Args("worker:0"), Contains("checkpoint.init_from=\"" + up.dir().string() + "/runs\"\n"));
+  // Beside job.json.
+  CHECK(up.Run({"--set", "checkpoint.directory=runs"}) == kExitConfig);
+  CHECK_THAT(up.output(),
+             Contains("runs holds checkpoints of a job already, the newest of step 12; go on with"));
 }
 
 TEST_CASE("no worker is left, even if an evaluator is") {

@@ -122,6 +122,24 @@ TEST_CASE("several pushes may be in flight") {
   CHECK(f.NextWork(*client).clock == 1);
 }
 
+TEST_CASE("a shard is told which pushes it, or a life of it before, has answered") {
+  FakeCluster::Options options = ClientFixture::Small();
+  options.sync = false;
+  ClientFixture f(options);
+  f.cluster.AddRange(1, 0, 3);
+  auto client = f.Join();
+  for (uint64_t clock = 0; clock < 3; ++clock) {
+    const Work work = f.NextWork(*client);
+    REQUIRE(work.clock == clock);
+    const PullResult base = f.Pull(*client, clock);
+    REQUIRE(client->Push(work, base, f.Gradient()).Get().ok());
+  }
+  const std::vector<FakeCluster::Push> pushes = f.cluster.pushes();
+  CHECK(pushes.size() == 6);
+  for (const FakeCluster::Push& push : pushes) CHECK(push.header.answered_clock() == push.header.clock());
+  for (const v1::PullRequest& pull : f.cluster.pulls(1)) CHECK(pull.answered_clock() == pull.clock());
+}
+
 // ---- what is refused before it leaves
 // ------------------------------------------------------------------------------
 
@@ -257,6 +275,7 @@ TEST_CASE("a pull that breaks off is made anew, and the push before it is not") 
   CHECK(f.cluster.pushes().size() == 2);
   CHECK(f.cluster.pulls(0).size() == 3);
   CHECK(f.cluster.pulls(0).back().clock() == 1);
+  CHECK(f.cluster.pulls(0).back().answered_clock() == 1);
   CHECK(f.cluster.pulls(1).size() == 1);
 }
 
@@ -333,7 +352,7 @@ TEST_CASE("a server that does not answer in time is named") {
 // ------------------------------------------------------------------------------------------------------
 
 TEST_CASE("a push that was disposed of is not applied, and says why") {
-  const v1::Outcome outcome = GENERATE(v1::REFUSED, v1::DUPLICATE_BATCH, v1::STEP_PAST);
+  const v1::Outcome outcome = GENERATE(v1::REFUSED, v1::DUPLICATE_BATCH, v1::STALE_VERSION, v1::STEP_PAST);
   const std::string expected = "ps:1: " + v1::Outcome_Name(outcome) + ": scripted";
   ClientFixture f(ClientFixture::Small());
   f.cluster.edit_push = [outcome](uint32_t shard, v1::PushReply* reply) {
@@ -380,8 +399,6 @@ TEST_CASE("outcomes that end a call") {
   };
   const auto c = GENERATE(values<Case>({
       {v1::FENCED, absl::StatusCode::kAborted, " says that this worker's lease has ended: scripted"},
-      {v1::STALE_VERSION, absl::StatusCode::kFailedPrecondition,
-       " was restarted after the weights were pulled; pull them again: scripted"},
       {v1::JOB_OVER, absl::StatusCode::kUnavailable, " says that the job is over: scripted"},
       {v1::OUTCOME_UNSPECIFIED, absl::StatusCode::kInternal,
        "sent the outcome 0, which this client does not know"},

@@ -206,6 +206,11 @@ struct FakeCluster::Exchange {
       }
       received += count;
       push.messages += 1;
+      if (count > 0) {
+        MutexLock lock(cluster.mutex_);
+        cluster.chunks_[shard].push_back(message.first());
+        cluster.Changed();
+      }
       push.largest_message = std::max(push.largest_message, message.ByteSizeLong());
       v1::ExchangeReply reply;
       if (push.messages > granted) return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no credit");
@@ -264,7 +269,8 @@ struct FakeCluster::Exchange {
     const v1::Outcome outcome = reply.push().outcome();
     sent_early_ = early && outcome == v1::OK && reply.push().version().count() == version;
     Write(std::move(reply));
-    *pull_follows = outcome == v1::OK || outcome == v1::REFUSED || outcome == v1::DUPLICATE_BATCH;
+    *pull_follows = outcome == v1::OK || outcome == v1::REFUSED || outcome == v1::DUPLICATE_BATCH ||
+                    outcome == v1::STALE_VERSION;
     return std::nullopt;
   }
 
@@ -479,6 +485,7 @@ FakeCluster::FakeCluster(Options options)
     taken_.resize(options_.shards);
     pulls_.resize(options_.shards);
     push_calls_.resize(options_.shards);
+    chunks_.resize(options_.shards);
     streams_.resize(options_.shards);
     step_ = options_.start_clock;
     beat_.set_state(v1::RUNNING);
@@ -653,6 +660,16 @@ size_t FakeCluster::streams(uint32_t shard) const {
 void FakeCluster::AwaitPushes(size_t count) const {
   MutexLock lock(mutex_);
   while (pushes_.size() < count) changed_.Wait(mutex_);
+}
+
+std::vector<uint64_t> FakeCluster::chunks(uint32_t shard) const {
+  MutexLock lock(mutex_);
+  return chunks_[shard];
+}
+
+void FakeCluster::AwaitChunks(uint32_t shard, size_t count) const {
+  MutexLock lock(mutex_);
+  while (chunks_[shard].size() < count) changed_.Wait(mutex_);
 }
 
 void FakeCluster::AwaitPulls(uint32_t shard, size_t count) const {

@@ -98,7 +98,10 @@ class FakeCluster {
   std::set<uint64_t> pins() const;
   // Streams that were begun with the shard.
   size_t streams(uint32_t shard) const;
+  // Where the chunks of gradients began that the shard was sent, whatever became of their pushes.
+  std::vector<uint64_t> chunks(uint32_t shard) const;
   // Wait until so many have been seen.
+  void AwaitChunks(uint32_t shard, size_t count) const;
   void AwaitPushes(size_t count) const;
   void AwaitPulls(uint32_t shard, size_t count) const;
 
@@ -149,6 +152,7 @@ class FakeCluster {
   std::vector<std::map<Key, v1::PushReply>> taken_ ABSL_GUARDED_BY(mutex_);
   std::vector<Push> pushes_ ABSL_GUARDED_BY(mutex_);
   std::vector<size_t> push_calls_ ABSL_GUARDED_BY(mutex_), streams_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::vector<uint64_t>> chunks_ ABSL_GUARDED_BY(mutex_);
   // Of exchanges. Joined at the end.
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<v1::PullRequest>> pulls_ ABSL_GUARDED_BY(mutex_);

@@ -82,34 +82,33 @@ TEST_CASE("another set of tensors is refused by name") {
 }
 
 TEST_CASE("the first value that is not finite is named") {
-  ThreadPool threads(1);
   const TensorMap map(SmallModel(), 1);
   Memory memory(map.model());
   auto matched = map.Match(memory.Const());
   REQUIRE(matched.ok());
-  CHECK(map.CheckFinite(*matched, threads).ok());
+  CHECK(map.CheckFinite(*matched, v1::F32).ok());
 
   // Largest, subnormal and negative zero are finite.
   memory.values[2][5] = std::numeric_limits<float>::max();
   memory.values[2][6] = std::numeric_limits<float>::denorm_min();
   memory.values[2][7] = -0.0f;
-  CHECK(map.CheckFinite(*matched, threads).ok());
+  CHECK(map.CheckFinite(*matched, v1::F32).ok());
 
   // In the vectorised part of the check, and in its remainder.
   for (const int at : {0, 255, 256, 299}) {
     memory.values[2][at] = -std::numeric_limits<float>::infinity();
-    CHECK(map.CheckFinite(*matched, threads).message() ==
+    CHECK(map.CheckFinite(*matched, v1::F32).message() ==
           "the new value of norm/mean[" + std::to_string(at) + "] is -Inf");
     memory.values[2][at] = 0;
   }
   memory.values[2][0] = std::numeric_limits<float>::infinity();
-  CHECK(map.CheckFinite(*matched, threads).message() == "the new value of norm/mean[0] is Inf");
+  CHECK(map.CheckFinite(*matched, v1::F32).message() == "the new value of norm/mean[0] is Inf");
   memory.values[0][12] = std::numeric_limits<float>::quiet_NaN();
-  CHECK(map.CheckFinite(*matched, threads).message() == "the gradient of dense_0/weight[12] is NaN");
-  CHECK(map.CheckFinite(*matched, threads).code() == absl::StatusCode::kInvalidArgument);
+  CHECK(map.CheckFinite(*matched, v1::F32).message() == "the gradient of dense_0/weight[12] is NaN");
+  CHECK(map.CheckFinite(*matched, v1::F32).code() == absl::StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("the first of several values that are not finite is named, whichever thread finds which") {
+TEST_CASE("the first of several values that are not finite is named") {
   ModelSpec model;
   model.tensors.push_back({"a", {3000000}, TensorKind::kParameter, {}});
   model.tensors.push_back({"b", {5}, TensorKind::kParameter, {}});
@@ -117,16 +116,65 @@ TEST_CASE("the first of several values that are not finite is named, whichever t
   const TensorMap map(model, 1);
   Memory memory(model);
   const auto matched = map.Match(memory.Const());
-  ThreadPool threads(3);
-  CHECK(map.CheckFinite(*matched, threads).ok());
+  CHECK(map.CheckFinite(*matched, v1::F32).ok());
   // At borders of what is checked at once, of the loop's blocks and of tensors; from the last to the first.
   const std::vector<std::pair<size_t, size_t>> places = {{2, 2999999}, {2, 0},       {1, 4},     {1, 0},
                                                          {0, 2999999}, {0, 1048576}, {0, 16384}, {0, 16383},
                                                          {0, 7},       {0, 0}};
   for (const auto& [tensor, at] : places) {
     memory.values[tensor][at] = std::numeric_limits<float>::quiet_NaN();
-    CHECK(map.CheckFinite(*matched, threads).message() ==
+    CHECK(map.CheckFinite(*matched, v1::F32).message() ==
           "the gradient of " + memory.names[tensor] + "[" + std::to_string(at) + "] is NaN");
+  }
+}
+
+TEST_CASE("a shard's part of a gradient is checked alone") {
+  const TensorMap map(SmallModel(), 2);
+  Memory memory(map.model());
+  const auto matched = map.Match(memory.Const());
+  REQUIRE(matched.ok());
+  // Blocks are of 16 elements here, the even ones shard 0's; this one is in block 1.
+  memory.values[0][16] = std::numeric_limits<float>::quiet_NaN();
+  CHECK(map.CheckFinite(0, 0, map.partition().shard_elements(0), *matched, v1::F32).ok());
+  CHECK(map.CheckFinite(1, 1, 15, *matched, v1::F32).ok());
+  CHECK(map.CheckFinite(1, 0, 1, *matched, v1::F32).message() == "the gradient of dense_0/weight[16] is NaN");
+}
+
+TEST_CASE("what bfloat16 rounds to infinity is not finite there") {
+  const TensorMap map(SmallModel(), 1);
+  Memory memory(map.model());
+  const auto matched = map.Match(memory.Const());
+  REQUIRE(matched.ok());
+  const auto check = [&](uint32_t bits) {
+    std::memcpy(&memory.values[0][3], &bits, sizeof bits);
+    CHECK(map.CheckFinite(*matched, v1::F32).ok());
+    return map.CheckFinite(*matched, v1::BF16);
+  };
+  CHECK(check(0x7f7f7fff).ok());
+  CHECK(check(0xff7f7fff).ok());
+  CHECK_FALSE(check(0x7f7f8000).ok());
+  CHECK(check(0xff7fffff).message() ==
+        "the gradient of dense_0/weight[3] is -3.40282e+38, which bfloat16 rounds to infinity");
+}
+
+TEST_CASE("a tensor's part of a shard is found both ways") {
+  for (const uint32_t shards : {1u, 2u, 3u, 5u, 30u}) {
+    const TensorMap map(SmallModel(), shards);
+    for (uint32_t shard = 0; shard < shards; ++shard) {
+      const int64_t elements = map.partition().shard_elements(shard);
+      std::vector<int64_t> found(map.model().tensors.size());
+      for (int64_t i = 0; i < elements; ++i) {
+        map.Walk(shard, i, 1, [&](size_t tensor, int64_t, int64_t) {
+          const auto [first, end] = map.LocalRange(shard, tensor);
+          CHECK((first <= i && i < end));
+          ++found[tensor];
+        });
+      }
+      for (size_t tensor = 0; tensor < found.size(); ++tensor) {
+        const auto [first, end] = map.LocalRange(shard, tensor);
+        CHECK(end - first == found[tensor]);
+      }
+    }
   }
 }
 
@@ -165,7 +213,9 @@ TEST_CASE("locating all shards' elements and scattering them again gives the sam
           std::memcpy(&value, bytes.data(), sizeof value);
           const int64_t size = map.partition().block_size();
           CHECK(value == static_cast<float>(map.partition().block_start(shard, first / size) + first % size));
-          map.Scatter(shard, first, count, InPieces(bytes), v1::F32, *to);
+          const auto pieces = InPieces(bytes);
+          ValueCursor cursor(pieces, sizeof(float));
+          map.Scatter(shard, first, count, &cursor, v1::F32, *to);
         }
       }
       CHECK(target.values == source.values);
@@ -183,7 +233,9 @@ TEST_CASE("bfloat16 values that straddle pieces are scattered as float32") {
   const uint16_t values[] = {0x3f80, 0xbf80, 0x4000, 0xc000};
   std::vector<char> bytes(elements * 2);
   for (int64_t i = 0; i < elements; ++i) std::memcpy(&bytes[2 * i], &values[i % 4], 2);
-  map.Scatter(0, 0, elements, InPieces(bytes), v1::BF16, *to);
+  const auto pieces = InPieces(bytes);
+  ValueCursor cursor(pieces, 2);
+  map.Scatter(0, 0, elements, &cursor, v1::BF16, *to);
   const float expected[] = {1, -1, 2, -2};
   int64_t i = 0;
   for (const auto& tensor : target.values) {

@@ -85,7 +85,7 @@ void CheckBadJoins(const Program& good) {
              {"lists 1 servers; the job has 2"});
 }
 
-// Gradients that the client refuses before the first byte leaves. In the end a good one is applied. Returns
+// Gradients that the client refuses. In the end a good one is applied. Returns
 // what it was computed from.
 PullResult CheckBadGradients(Program& program, Client* client) {
   const auto work = client->NextWork();

@@ -102,7 +102,7 @@ class Shards {
     for (uint32_t k = 0; k < shards; ++k) {
       Shard::Options options;
       options.config = config_;
-      options.incarnation = 100 + k;
+      options.new_incarnation = [k] { return 100 + k; };
       options.threads = &threads_;
       options.kernels = &BestKernels();
       shards_.push_back(std::make_unique<Shard>(std::move(options)));

@@ -112,16 +112,18 @@ class MortalClient final : public Client {
     ++given_;
     return work;
   }
-  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors) override {
-    return real_->Pull(clock, std::move(tensors));
+  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights) override {
+    return real_->Pull(clock, std::move(tensors), std::move(on_weights));
   }
-  Future<PushResult> Push(const Work& work, const PullResult& base,
-                          std::vector<ConstTensor> gradient) override {
-    return real_->Push(work, base, std::move(gradient));
+  Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
+                          std::shared_ptr<GradientGate> gate) override {
+    return real_->Push(work, base, std::move(gradient), std::move(gate));
   }
   Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                                  std::vector<MutableTensor> weights) override {
-    return real_->PushPull(work, base, std::move(gradient), std::move(weights));
+                                  std::vector<MutableTensor> weights, std::shared_ptr<GradientGate> gate,
+                                  OnWeights on_weights) override {
+    return real_->PushPull(work, base, std::move(gradient), std::move(weights), std::move(gate),
+                           std::move(on_weights));
   }
   Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override {
     return real_->PullSnapshot(std::move(tensors));

@@ -14,7 +14,13 @@ for arg in "$@"; do
 done
 DONE=$STATE/done.$(cksum <<< "$job" | cut -d" " -f1)
 printf '%s\n' "$@" "$TF_CONFIG" > "$STATE/$TASK.args"
-echo $$ > "$STATE/$TASK.pid.tmp" && mv "$STATE/$TASK.pid.tmp" "$STATE/$TASK.pid"
+# How often the task was started before; each life leaves $TASK.$LIFE.args and .pid, too.
+LIFE=0
+while [ -e "$STATE/$TASK.$LIFE.pid" ]; do LIFE=$((LIFE + 1)); done
+cp "$STATE/$TASK.args" "$STATE/$TASK.$LIFE.args"
+for name in "$TASK.$LIFE" "$TASK"; do
+  echo $$ > "$STATE/$name.pid.tmp" && mv "$STATE/$name.pid.tmp" "$STATE/$name.pid"
+done
 # Waits for ever, as a task in the middle of a job. In small steps, so that a signal's trap runs soon.
 forever() { while :; do sleep 0.02; done; }
 # Waits until other tasks have begun.

@@ -78,7 +78,7 @@ TEST_CASE("Each shipped cluster spec is valid") {
   CHECK(FromEnvironment(nullptr, path, "worker:1")->value().address == "127.0.0.1:2225");
 }
 
-TEST_CASE("Data paths start at the config's folder") {
+TEST_CASE("Paths start at the config's folder") {
   const std::string folder = absl::StrCat(Folder(), "/jobs");
   std::filesystem::create_directories(folder);
   const std::string path = absl::StrCat(folder, "/csv.json");
@@ -88,6 +88,12 @@ TEST_CASE("Data paths start at the config's folder") {
   REQUIRE(config.ok());
   CHECK(config->data().train().path() == absl::StrCat(Folder(), "/data/train.csv"));
   CHECK(config->data().test().path() == "/abs/test.csv");
+  CHECK_FALSE(config->has_checkpoint());
+  const auto saves =
+      LoadJobConfig(path, {"checkpoint={\"directory\": \"../runs/7\", \"init_from\": \"/abs/6\"}"});
+  REQUIRE(saves.ok());
+  CHECK(saves->checkpoint().directory() == absl::StrCat(Folder(), "/runs/7"));
+  CHECK(saves->checkpoint().init_from() == "/abs/6");
   const std::filesystem::path relative = std::filesystem::relative(path);
   CHECK(LoadJobConfig(relative.string())->data().train().path() == config->data().train().path());
 }
@@ -114,6 +120,8 @@ TEST_CASE("weir config check and show") {
   CHECK(ParseJobConfig(shown, "shown").ok());
   const std::string memory = Capture(STDERR_FILENO, [&] { RunConfigShow("configs/digits.json", {}); });
   CHECK(absl::StartsWith(memory, "memory of a server, W = bytes of its weights: "));
+  CHECK(absl::EndsWith(
+      memory, "\ncheckpoints: none (checkpoint.directory is not set); a lost server ends the job\n"));
   const std::string error =
       Capture(STDERR_FILENO, [&] { code = RunConfigCheck("configs/digits.json", {"seed=x"}); });
   CHECK(error == "--set seed=x: seed: must be a whole number at least 0, got \"x\"\n");

@@ -82,7 +82,7 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
   const std::vector<Case> cases = {
       {"[1]",
        "f:1:1: must be an object with name, seed, model, data, train, consistency, optimizer, cluster, "
-       "compute, evaluation, server, debug, wire; got a list"},
+       "compute, evaluation, server, debug, wire, checkpoint; got a list"},
       {With(R"("sed": 7)"),
        "f:5:1: sed: unknown field (did you mean \"seed\"?); allowed here: name, seed, model"},
       {With(R"("zzz": 7)"), "f:5:1: zzz: unknown field; allowed here: name, seed"},
@@ -136,6 +136,14 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
       {With(R"("wire": {"dtype": "fp16"})"), "f:5:19: wire.dtype: must be one of f32, bf16, got \"fp16\""},
       {With(R"("server": {"apply": "streaming"})"),
        "f:5:21: server.apply: must be one of streamed, staged, got \"streaming\""},
+      {With(R"("checkpoint": {"directory": ""})"),
+       "f:5:29: checkpoint.directory: must be a string of 1 byte or more, got \"\""},
+      {With(R"("checkpoint": {"directory": "x", "keep": 0})"),
+       "f:5:42: checkpoint.keep: must be a whole number in [1, 1000], got 0"},
+      {With(R"("checkpoint": {"directory": "x", "every_seconds": -1})"),
+       "f:5:51: checkpoint.every_seconds: must be a number in [0, 86400], got -1"},
+      {With(R"("consistency": {"parts": 4, "backup_workers": 1024})"),
+       "f:5:47: consistency.backup_workers: must be a whole number in [0, 1023], got 1024"},
       {With(R"("debug": {"delayed_worker": 4294967296})"),
        "f:5:29: debug.delayed_worker: must be a whole number in [0, 4294967295], got 4294967296"},
       {WithLayers(""), "f:3:13: model.layers: must have 1 to 1000 elements, has 0"},
@@ -183,6 +191,25 @@ TEST_CASE("How values travel and are applied") {
   CHECK(config.server().apply() == v1::ServerConfig::APPLY_STAGED);
 }
 
+TEST_CASE("Checkpoints and backup workers") {
+  const v1::JobConfig defaults = Parse(With(R"("checkpoint": {"directory": "runs/7"})"));
+  CHECK(defaults.checkpoint().directory() == "runs/7");
+  CHECK(defaults.checkpoint().every_steps() == 0);
+  CHECK(defaults.checkpoint().every_seconds() == 0);
+  CHECK(defaults.checkpoint().keep() == 3);
+  CHECK(defaults.consistency().backup_workers() == 0);
+  // Weights of another job need no folder of one's own.
+  CHECK(Parse(With(R"("checkpoint": {"init_from": "runs/6"})")).checkpoint().init_from() == "runs/6");
+  CHECK(Parse(With(R"("checkpoint": {"directory": "x", "every_seconds": 0, "every_steps": 7, "keep": 1})"))
+            .checkpoint()
+            .every_steps() == 7);
+  CHECK(Parse(With(R"("consistency": {"parts": 4, "backup_workers": 3})")).consistency().backup_workers() ==
+        3);
+  // How many parts there are shows when the cluster is known.
+  CHECK(Parse(With(R"("consistency": {"backup_workers": 9})")).consistency().backup_workers() == 9);
+  CHECK(Parse(With(R"("consistency": {"parts": 1, "backup_workers": 0})")).consistency().parts() == 1);
+}
+
 TEST_CASE("Impossible combinations are refused with their paths") {
   struct Case {
     std::string text;
@@ -199,6 +226,21 @@ TEST_CASE("Impossible combinations are refused with their paths") {
        "f:5:30: consistency.staleness: is not used with mode \"sync\", only with bounded"},
       {With(R"("consistency": {"mode": "bounded", "staleness": 0, "parts": 4})"),
        "f:5:61: consistency.parts: is not used with mode \"bounded\", only with sync"},
+      {With(R"("consistency": {"mode": "bounded", "staleness": 0, "backup_workers": 0})"),
+       "f:5:70: consistency.backup_workers: is not used with mode \"bounded\", only with sync"},
+      {With(R"("consistency": {"mode": "async", "backup_workers": 1})"),
+       "f:5:52: consistency.backup_workers: is not used with mode \"async\""},
+      {With(R"("consistency": {"parts": 4, "backup_workers": 4}, "cluster": {"workers": 8})"),
+       "f:5:47: consistency.backup_workers: must be below consistency.parts, which is 4, got 4"},
+      {With(R"("consistency": {"backup_workers": 3}, "cluster": {"workers": 2})"),
+       "f:5:35: consistency.backup_workers: must be below cluster.workers, which is 2, got 3"},
+      {With(R"("checkpoint": {"every_steps": 5})"),
+       "f:5:31: checkpoint.every_steps: needs checkpoint.directory, the folder where checkpoints go"},
+      {With(R"("checkpoint": {"every_seconds": 5, "init_from": "x"})"),
+       "f:5:33: checkpoint.every_seconds: needs checkpoint.directory"},
+      {With(R"("checkpoint": {"keep": 5})"), "f:5:24: checkpoint.keep: needs checkpoint.directory"},
+      {With(R"("checkpoint": {"directory": "x", "every_seconds": 0.05})"),
+       "f:5:51: checkpoint.every_seconds: must be 0 (not by time) or at least 0.1, got 0.05"},
       {With(R"("train": {"epochs": 1, "examples": 5})"),
        "f:5:36: train.examples: cannot be given together with train.epochs"},
       {With(R"("train": {"micro_batches": 33})"),
@@ -362,6 +404,8 @@ TEST_CASE("The effective config parses back to the same") {
       With(R"("name": "\u0001\"\\ü")").replace(0, With("").find("\"model\""), "{\n\n"),
       WithLayers(R"({"type": "conv2d", "filters": 8, "kernel": 5}, {"type": "dense", "units": 3})"),
       WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "label_column": -3})"),
+      With(R"("checkpoint": {"directory": "x", "every_seconds": 0.5}, "consistency": {"backup_workers": 1})"),
+      With(R"("checkpoint": {"init_from": "y"})"),
   };
   for (const std::string& text : texts) {
     const v1::JobConfig config = Parse(text);
@@ -400,7 +444,7 @@ TEST_CASE("The effective config is readable and has what applies") {
   CHECK(absl::StrContains(json, R"("beta2": 0.999,)"));
   CHECK(absl::StrContains(json, R"("mode": "sync")"));
   for (const char* absent :
-       {"momentum", "staleness", "label_column", "gamma", "\"workers\"", "scale", "examples"}) {
+       {"momentum", "staleness", "label_column", "gamma", "\"workers\"", "scale", "examples", "checkpoint"}) {
     INFO(absent);
     CHECK_FALSE(absl::StrContains(json, absent));
   }
@@ -430,6 +474,21 @@ TEST_CASE("The first difference of two configs is named") {
   for (const Case& c : cases) {
     INFO(c.override);
     CHECK(FirstDifference(base, Parse(kBase, {c.override})) == c.expected);
+  }
+  const std::vector<Case> saving = {
+      {"checkpoint.directory=elsewhere", ""},
+      {"checkpoint.init_from=elsewhere", ""},
+      {"checkpoint.init_from=null", "checkpoint.init_from: expected \"y\", got none"},
+      {"checkpoint.every_seconds=2", "checkpoint.every_seconds: expected 1, got 2"},
+      {"checkpoint.every_steps=2", "checkpoint.every_steps: expected 0, got 2"},
+      {"checkpoint.keep=2", "checkpoint.keep: expected 3, got 2"},
+      {"checkpoint={\"init_from\": \"y\"}", "checkpoint.directory: expected \"x\", got none"},
+      {"consistency.backup_workers=1", "consistency.backup_workers: expected 0, got 1"},
+  };
+  const std::string saves = With(R"("checkpoint": {"directory": "x", "every_seconds": 1, "init_from": "y"})");
+  for (const Case& c : saving) {
+    INFO(c.override);
+    CHECK(FirstDifference(Parse(saves), Parse(saves, {c.override})) == c.expected);
   }
   const std::string csv = WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}})");
   CHECK(FirstDifference(Parse(csv), Parse(csv, {"data.train.path=z"})) == "");

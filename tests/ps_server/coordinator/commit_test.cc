@@ -57,6 +57,49 @@ TEST_CASE("A part that any shard refused is left out on all of them") {
   CHECK(f.Status().step() == 2);
 }
 
+TEST_CASE(
+    "With backup workers a step is committed with the first parts that every shard has, by rising part") {
+  CoordinatorFixture f(kSync, 4, 3);
+  f.config.mutable_consistency()->set_backup_workers(1);
+  f.train_examples = 8 * 4 * 5;
+  f.StartJob();
+  f.shards[0]->StagedParts(0, {1, 2, 3});
+  f.shards[1]->StagedParts(0, {0, 1, 3});
+  f.shards[2]->StagedParts(0, {0, 2, 3});
+  for (const auto& shard : f.shards) CHECK(Commits(*shard).empty());  // only 3 is everywhere
+  f.shards[1]->StagedParts(0, {0, 1, 2, 3});
+  CHECK(Commits(*f.shards[0]).empty());
+  f.shards[2]->StagedParts(0, {0, 1, 2, 3});
+  for (const auto& shard : f.shards) {
+    REQUIRE(Commits(*shard).size() == 1);
+    CHECK(Parts(Commits(*shard)[0]) == std::vector<uint32_t>{1, 2, 3});  // the same on all
+  }
+  f.shards[0]->StagedParts(0, {0, 1, 2, 3});  // late: of a step that is past
+  CHECK(Commits(*f.shards[0]).size() == 1);
+  // All are there: the first three.
+  for (const auto& shard : f.shards) shard->StagedParts(1, {0, 1, 2, 3});
+  CHECK(Parts(Commits(*f.shards[0])[1]) == std::vector<uint32_t>{0, 1, 2});
+  // A refused one is there, and has no part in it.
+  f.shards[0]->StagedParts(2, {0, 1, 2}, {1});
+  f.shards[1]->StagedParts(2, {0, 1, 2});
+  f.shards[2]->StagedParts(2, {0, 1, 2, 3});
+  CHECK(Parts(Commits(*f.shards[0])[2]) == std::vector<uint32_t>{0, 2});
+}
+
+TEST_CASE("Backup workers in a last step that is short: one part at least") {
+  CoordinatorFixture f(kSync, 4, 1);
+  f.config.mutable_consistency()->set_backup_workers(2);
+  f.train_examples = 8 * 5;  // steps of 4 and 1
+  f.StartJob();
+  f.shards[0]->StagedParts(0, {2});
+  CHECK(Commits(*f.shards[0]).empty());
+  f.shards[0]->StagedParts(0, {0, 2});
+  CHECK(Parts(Commits(*f.shards[0])[0]) == std::vector<uint32_t>{0, 2});
+  f.shards[0]->StagedParts(1, {0});
+  CHECK(Parts(Commits(*f.shards[0])[1]) == std::vector<uint32_t>{0});
+  CHECK(f.Status().state() == v1::DRAINING);
+}
+
 TEST_CASE("A step that a shard lacks is on no shard, whoever dies meanwhile") {
   CoordinatorFixture f(kSync);
   f.StartJob();

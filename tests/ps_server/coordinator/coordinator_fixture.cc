@@ -21,7 +21,22 @@ class FakeLink final : public ShardLink {
 }  // namespace
 
 void FakeShard::Handle(const v1::ControlMessage& message) {
+  if (dead_link) return;
   sent.push_back(message);
+  if (message.has_hello() && attaches) {
+    v1::ShardReport report;
+    *report.mutable_attached() = holds;
+    events.report(report);
+  }
+  if (message.has_install()) {
+    if (holds.incarnation() != 0) incarnation += 10;
+    holds.set_incarnation(incarnation);
+    holds.set_epoch(0);
+    holds.set_model_hash(model_hash);
+    *holds.mutable_batches() = message.install().has_restore() ? restored_batches : BatchIntervals();
+  }
+  if (message.has_membership()) holds.set_epoch(message.membership().membership().epoch());
+  if (message.has_checkpoint() && writes) Written(message.checkpoint().step());
   if (message.has_install() && installs) Installed();
   if (message.has_membership() && acknowledges) Acknowledge(message.membership().membership().epoch());
   if (message.has_ping() && answers_pings) AnswerPing(message.ping().sequence());
@@ -32,8 +47,26 @@ void FakeShard::Installed() {
   v1::ShardReport report;
   report.mutable_installed()->set_error(install_error);
   report.mutable_installed()->set_incarnation(incarnation);
+  *report.mutable_installed()->mutable_batches() = holds.batches();
   events.report(report);
 }
+
+void FakeShard::Written(uint64_t step) {
+  v1::ShardReport report;
+  report.mutable_checkpoint()->set_step(step);
+  report.mutable_checkpoint()->set_error(write_error);
+  report.mutable_checkpoint()->mutable_record()->set_step(step);
+  report.mutable_checkpoint()->mutable_record()->set_bytes(100);
+  events.report(report);
+}
+
+void FakeShard::Kill(const std::string& why) {
+  holds.Clear();
+  incarnation += 1000;
+  events.broken(absl::UnavailableError(why));
+}
+
+void FakeShard::Break(const std::string& why) { events.broken(absl::UnavailableError(why)); }
 
 void FakeShard::Acknowledge(uint64_t epoch) {
   v1::ShardReport report;
@@ -45,8 +78,18 @@ void FakeShard::Acknowledge(uint64_t epoch) {
 void FakeShard::Staged(uint64_t step, const std::vector<uint32_t>& refused, const std::string& reason) {
   v1::ShardReport report;
   report.mutable_staged()->set_step(step);
+  for (uint32_t part = 0; part < parts; ++part) report.mutable_staged()->add_parts(part);
   for (uint32_t part : refused) report.mutable_staged()->add_refused_parts(part);
   report.mutable_staged()->set_reason(reason);
+  events.report(report);
+}
+
+void FakeShard::StagedParts(uint64_t step, const std::vector<uint32_t>& parts,
+                            const std::vector<uint32_t>& refused) {
+  v1::ShardReport report;
+  report.mutable_staged()->set_step(step);
+  for (uint32_t part : parts) report.mutable_staged()->add_parts(part);
+  for (uint32_t part : refused) report.mutable_staged()->add_refused_parts(part);
   events.report(report);
 }
 
@@ -88,11 +131,13 @@ CoordinatorFixture::CoordinatorFixture(v1::ConsistencyConfig::Mode mode, uint32_
   config.mutable_cluster()->set_lease_seconds(10);
   config.mutable_cluster()->set_grace_seconds(1);
   config.mutable_cluster()->set_start_seconds(60);
+  config.mutable_cluster()->set_server_wait_seconds(5);
   model.tensors = {{"w", {40}, TensorKind::kParameter, Initializer::Zeros()}};
   for (uint32_t i = 0; i < shards; ++i) {
     this->shards.push_back(std::make_unique<FakeShard>());
     this->shards[i]->incarnation = 700 + i;
     this->shards[i]->address = absl::StrCat("10.0.0.", i, ":2222");
+    this->shards[i]->model_hash = model.Hash();
     addresses.push_back(this->shards[i]->address);
   }
 }
@@ -102,6 +147,7 @@ void CoordinatorFixture::Start() {
   options.config = config;
   options.workers = workers;
   options.shard_addresses = known_addresses.value_or(addresses);
+  options.init_from = init_from;
   options.clock = &clock;
   options.open_link = [this](uint32_t index, const std::string& address,
                              ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
@@ -116,7 +162,28 @@ void CoordinatorFixture::Start() {
     failure = why;
     final_status = status;
   };
-  coordinator = std::make_unique<Coordinator>(std::move(options));
+  const auto& consistency = config.consistency();
+  for (auto& shard : shards) shard->parts = consistency.has_parts() ? consistency.parts() : workers;
+  std::unique_ptr<JobStore> store;
+  if (disk != nullptr) {
+    store = disk->Open();
+    config.mutable_checkpoint()->set_directory("/runs/7");
+    options.config = config;
+  }
+  coordinator = std::make_unique<Coordinator>(std::move(options), std::move(store));
+}
+
+void CoordinatorFixture::Restart() {
+  // A killed one says nothing.
+  for (auto& shard : shards) shard->dead_link = true;
+  if (disk != nullptr) disk->held.clear();
+  coordinator.reset();
+  ends = 0;
+  failure = "";
+  for (auto& shard : shards) shard->dead_link = false;
+  shards[0]->holds.Clear();
+  shards[0]->incarnation += 1000;
+  Start();
 }
 
 void CoordinatorFixture::StartJob() {
@@ -173,13 +240,30 @@ AnswerPtr<v1::HeartbeatReply> CoordinatorFixture::Heartbeat(const v1::JoinReply&
 }
 
 void CoordinatorFixture::Leave(const v1::JoinReply& member, bool done, const std::string& reason) {
+  StartLeave(member, done, reason)->reply();
+}
+
+AnswerPtr<v1::CheckpointReply> CoordinatorFixture::Checkpoint() {
+  auto answer = std::make_shared<Answer<v1::CheckpointReply>>();
+  coordinator->Checkpoint({}, Keep(answer));
+  return answer;
+}
+
+void CoordinatorFixture::Steps(int count) {
+  for (int i = 0; i < count; ++i, ++open_step) {
+    for (auto& shard : shards) shard->Staged(open_step);
+  }
+}
+
+AnswerPtr<v1::LeaveReply> CoordinatorFixture::StartLeave(const v1::JoinReply& member, bool done,
+                                                         const std::string& reason) {
   v1::LeaveRequest request;
   *request.mutable_caller() = CallerOf(member);
   request.set_done(done);
   request.set_reason(reason);
   auto answer = std::make_shared<Answer<v1::LeaveReply>>();
   coordinator->Leave(request, Keep(answer));
-  answer->reply();
+  return answer;
 }
 
 AnswerPtr<v1::NextRangeReply> CoordinatorFixture::NextRange(const v1::JoinReply& member,

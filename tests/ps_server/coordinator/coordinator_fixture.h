@@ -9,6 +9,7 @@
 #include "common/model_spec.h"
 #include "ps_server/coordinator/coordinator.h"
 #include "tests/ps_server/answer.h"
+#include "tests/ps_server/coordinator/fake_job_store.h"
 
 namespace weir {
 
@@ -19,20 +20,40 @@ struct FakeShard {
   ShardLinkEvents events;
   bool open = false;
   // What it does without being asked.
-  bool connects = true, installs = true, acknowledges = true, answers_pings = true, answers_pins = true;
-  std::string install_error;
+  bool connects = true, attaches = true, installs = true, acknowledges = true, answers_pings = true,
+       answers_pins = true, writes = true;
+  std::string install_error, write_error;
+  // Of its first Install; each further one makes a higher one.
   uint64_t incarnation = 0;
+  // Parts that Staged() reports.
+  uint32_t parts = 1;
+  // What is sent is lost: the coordinator has been killed.
+  bool dead_link = false;
+  uint64_t model_hash = 0;
+  // What it has. Incarnation 0: nothing.
+  v1::Attached holds;
+  // Of what an Install restores.
+  BatchIntervals restored_batches;
   // Reported with every acknowledgement.
   uint64_t floor = 0;
   v1::ShardStats stats;
 
   void Handle(const v1::ControlMessage& message);
   void Installed();
+  void Written(uint64_t step);
+  // Its process is killed, and is there again when `connects`.
+  void Kill(const std::string& why = "its stream ended");
+  // The stream breaks; the process has all that it had.
+  void Break(const std::string& why = "its stream ended");
   void Acknowledge(uint64_t epoch);
+  // All parts have arrived. StagedParts: only these.
   void Staged(uint64_t step, const std::vector<uint32_t>& refused = {}, const std::string& reason = "");
+  void StagedParts(uint64_t step, const std::vector<uint32_t>& parts,
+                   const std::vector<uint32_t>& refused = {});
   void Pinned(uint64_t pin, uint64_t count);
   void AnswerPing(uint64_t sequence);
   std::vector<v1::ControlMessage> Sent(v1::ControlMessage::MessageCase kind) const;
+  v1::Install LastInstall() const { return Sent(v1::ControlMessage::kInstall).back().install(); }
   // The newest membership that it was sent.
   v1::Membership Membership() const;
 };
@@ -52,7 +73,13 @@ class CoordinatorFixture {
   // Of the spec that ps:0 has; default: all.
   std::optional<std::vector<std::string>> known_addresses;
 
+  // Set: the job has this store. Its memory outlives the coordinator.
+  std::shared_ptr<FakeDisk> disk;
+  std::string init_from;
+
   void Start();
+  // Kills the coordinator, and starts it again. Shards hold what they held, but for the first: it goes, too.
+  void Restart();
   // Start, and all workers join.
   void StartJob();
 
@@ -64,6 +91,11 @@ class CoordinatorFixture {
   AnswerPtr<v1::JoinReply> JoinReader(uint64_t instance = 9000);
   v1::Caller CallerOf(const v1::JoinReply& reply) const;
   AnswerPtr<v1::HeartbeatReply> Heartbeat(const v1::JoinReply& member, uint64_t known_revision = 0);
+  AnswerPtr<v1::LeaveReply> StartLeave(const v1::JoinReply& member, bool done = true,
+                                       const std::string& reason = "");
+  AnswerPtr<v1::CheckpointReply> Checkpoint();
+  // Commits so many steps.
+  void Steps(int count);
   void Leave(const v1::JoinReply& member, bool done = true, const std::string& reason = "");
   AnswerPtr<v1::NextRangeReply> NextRange(const v1::JoinReply& member,
                                           const std::vector<uint64_t>& completed = {});
@@ -74,6 +106,8 @@ class CoordinatorFixture {
   void Run(absl::Duration time, const std::vector<v1::JoinReply>& alive = {});
 
   ManualClock clock;
+  // Step that is open.
+  uint64_t open_step = 0;
   // By rank, of StartJob().
   std::vector<v1::JoinReply> members;
   // Of on_end.

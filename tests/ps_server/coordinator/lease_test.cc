@@ -158,6 +158,22 @@ TEST_CASE("A job whose workers were all lost waits for one, and fails in the end
   CHECK_THAT(f.failure, Contains("no worker"));
 }
 
+TEST_CASE("A coordinator that was stopped for long ends no lease before its peers can report") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  const auto reader = f.JoinReader();
+  f.clock.Advance(absl::Minutes(5));
+  f.coordinator->Tick();
+  CHECK(f.failure == "");
+  CHECK(f.Status().membership().members_size() == 2);
+  f.Run(absl::Seconds(9), {f.members[0]});
+  CHECK(f.Status().membership().members_size() == 2);
+  CHECK(f.Task("evaluator:0").state() == "live");
+  f.Run(absl::Seconds(2), {f.members[0]});
+  CHECK(f.Status().membership().members_size() == 1);
+  CHECK(f.Task("evaluator:0").state() == "");
+}
+
 TEST_CASE("A silent reader's lease ends, too") {
   CoordinatorFixture f(kSync);
   f.StartJob();

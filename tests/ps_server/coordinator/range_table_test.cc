@@ -57,6 +57,49 @@ TEST_CASE("What a dead worker had goes to the next one who asks; only its holder
   CHECK(table.completed_batches() == 1);
 }
 
+BatchIntervals Batches(const std::vector<std::pair<uint64_t, uint64_t>>& intervals) {
+  BatchIntervals out;
+  for (const auto& [begin, end] : intervals) {
+    v1::BatchInterval* interval = out.Add();
+    interval->set_begin(begin);
+    interval->set_end(end);
+  }
+  return out;
+}
+
+TEST_CASE("What is done already is not handed out") {
+  RangeTable table(100, 1, Batches({{0, 10}, {12, 13}, {90, 100}}));  // ranges of 6
+  CHECK(table.completed_batches() == 21);
+  std::vector<std::pair<uint64_t, uint64_t>> ranges;
+  while (const auto range = table.Take(0)) {
+    ranges.emplace_back(range->first_batch(), range->batches());
+    table.Complete(range->id(), 0);
+  }
+  CHECK(ranges[0] == std::pair<uint64_t, uint64_t>(10, 2));
+  CHECK(ranges[1] == std::pair<uint64_t, uint64_t>(13, 6));
+  CHECK(ranges.back() == std::pair<uint64_t, uint64_t>(85, 5));
+  CHECK(table.done());
+  CHECK(RangeTable(100, 1, Batches({{0, 100}})).done());
+  // Of a longer job.
+  CHECK(RangeTable(100, 1, Batches({{0, 400}})).done());
+  CHECK(RangeTable(100, 1, Batches({{200, 400}})).completed_batches() == 0);
+}
+
+TEST_CASE("Held by all is what every one holds") {
+  const auto held = [](const std::vector<BatchIntervals>& holders) {
+    std::vector<std::pair<uint64_t, uint64_t>> out;
+    for (const auto& interval : HeldByAll(holders)) out.emplace_back(interval.begin(), interval.end());
+    return out;
+  };
+  using Intervals = std::vector<std::pair<uint64_t, uint64_t>>;
+  CHECK(held({Batches({{0, 5}, {7, 9}})}) == Intervals{{0, 5}, {7, 9}});
+  CHECK(held({Batches({{0, 5}, {7, 9}}), Batches({{3, 8}})}) == Intervals{{3, 5}, {7, 8}});
+  CHECK(held({Batches({{0, 5}}), Batches({{5, 8}})}) == Intervals{});
+  CHECK(held({Batches({{0, 5}}), Batches({})}) == Intervals{});
+  CHECK(held({Batches({{0, 5}}), Batches({{0, 2}, {2, 9}})}) == Intervals{{0, 5}});
+  CHECK(held({Batches({{9, 5}})}) == Intervals{});
+}
+
 TEST_CASE("Whatever happens to workers, every batch is completed once") {
   for (uint64_t seed = 0; seed < 50; ++seed) {
     RandomStream random(RandomKey(seed, "ranges"), 0);

@@ -8,6 +8,7 @@
 #include "catch2/catch.hpp"
 #include "common/partition.h"
 #include "ps_server/optimizer/kernels.h"
+#include "ps_server/shard/version_builder.h"
 
 namespace weir {
 namespace {
@@ -33,14 +34,14 @@ BlockStore::Options Basics(ThreadPool& threads) {
   return options;
 }
 
-std::unique_ptr<BlockStore> Make(BlockStore::Options options) {
+std::shared_ptr<BlockStore> Make(BlockStore::Options options) {
   auto store = BlockStore::Create(std::move(options));
   REQUIRE(store.ok());
   return *std::move(store);
 }
 
 // The newest weights of all shards, in the address space.
-std::vector<float> Join(const std::vector<std::unique_ptr<BlockStore>>& stores, const ModelSpec& model) {
+std::vector<float> Join(const std::vector<std::shared_ptr<BlockStore>>& stores, const ModelSpec& model) {
   const Partition partition(model.elements(), stores.size());
   std::vector<float> out(model.elements(), -99);
   for (uint32_t s = 0; s < stores.size(); ++s) {
@@ -59,7 +60,7 @@ TEST_CASE("Version 0 and updates do not depend on the number of shards") {
   std::vector<std::vector<float>> initial, updated;
   for (uint32_t shards : {1, 2, 3, 7, 40}) {
     CAPTURE(shards);
-    std::vector<std::unique_ptr<BlockStore>> stores;
+    std::vector<std::shared_ptr<BlockStore>> stores;
     for (uint32_t s = 0; s < shards; ++s) {
       BlockStore::Options options = Basics(threads);
       options.optimizer.set_type(v1::OptimizerConfig::KIND_ADAM);
@@ -136,6 +137,142 @@ TEST_CASE("A held version does not change, and its memory comes back when it is 
   CHECK(std::equal(copy.begin(), copy.end(), held->weights.get()));
   CHECK(seen.size() <= 2);
   CHECK(seen.count(held->weights.get()) == 0);
+}
+
+std::vector<float> Copy(const Slab& slab, const BlockStore& store) {
+  return {slab.get(), slab.get() + store.elements()};
+}
+
+TEST_CASE("What is made beside a frozen version leaves its weights and slots as they were") {
+  ThreadPool threads(1);
+  using Config = v1::OptimizerConfig;
+  for (int kind = Config::Kind_MIN; kind <= Config::Kind_MAX; ++kind) {
+    if (!Config::Kind_IsValid(kind) || kind == Config::KIND_UNSPECIFIED) continue;
+    for (const bool streamed : {false, true}) {
+      CAPTURE(kind, streamed);
+      BlockStore::Options options = Basics(threads);
+      options.optimizer.set_type(static_cast<Config::Kind>(kind));
+      auto store = Make(options);
+      const std::vector<float> ones(store->elements(), 1);
+      const WeightedGradient gradient{ones.data(), 1};
+      const absl::string_view bytes(reinterpret_cast<const char*>(ones.data()), ones.size() * sizeof(float));
+      const auto update = [&] {
+        if (!streamed) return store->Update(absl::MakeConstSpan(&gradient, 1));
+        const auto builder = store->Build();
+        REQUIRE(builder != nullptr);
+        REQUIRE(builder->Apply(0, store->elements(), absl::MakeConstSpan(&bytes, 1), v1::F32) == -1);
+        REQUIRE(store->Publish(*builder));
+      };
+      std::set<const float*> weights, slots;
+      for (int round = 0; round < 3; ++round) {
+        update();
+        auto frozen = store->Freeze();
+        REQUIRE(frozen != nullptr);
+        CHECK(frozen->count == store->count());
+        CHECK(frozen->slots.size() == store->slots().size());
+        std::vector<std::vector<float>> before = {Copy(frozen->weights, *store)};
+        for (const Slab& slot : frozen->slots) before.push_back(Copy(slot, *store));
+        // One that was begun before it, a step without gradients, and those of the other way.
+        store->Update({});
+        for (int i = 0; i < 3; ++i) update();
+        store->Update(absl::MakeConstSpan(&gradient, 1));
+        CHECK(Copy(frozen->weights, *store) == before[0]);
+        for (size_t i = 0; i < frozen->slots.size(); ++i)
+          CHECK(Copy(frozen->slots[i], *store) == before[i + 1]);
+        CHECK(store->Freeze() == nullptr);
+        weights.insert(frozen->weights.get());
+        for (const Slab& slot : frozen->slots) slots.insert(slot.get());
+        frozen = nullptr;
+        weights.insert(store->Current()->weights.get());
+      }
+      // And nobody else was kept from going on: the same updates without it give the same.
+      auto plain = Make(options);
+      while (plain->count() < store->count()) {
+        const uint64_t at = plain->count() % 6;
+        plain->Update(at == 1 ? absl::Span<const WeightedGradient>() : absl::MakeConstSpan(&gradient, 1));
+      }
+      CHECK(Copy(plain->Current()->weights, *plain) == Copy(store->Current()->weights, *store));
+      // Its memory is used again.
+      CHECK(weights.size() <= (streamed ? 3 : 2));
+      CHECK(slots.size() <= store->slots().size() * (streamed ? 3 : 2));
+    }
+  }
+}
+
+TEST_CASE("A version that is being built when another is frozen is none of it") {
+  ThreadPool threads(1);
+  BlockStore::Options options = Basics(threads);
+  options.optimizer.set_type(v1::OptimizerConfig::KIND_ADAM);
+  auto store = Make(options);
+  const std::vector<float> ones(store->elements(), 1);
+  const absl::string_view bytes(reinterpret_cast<const char*>(ones.data()), ones.size() * sizeof(float));
+  auto builder = store->Build();
+  const auto frozen = store->Freeze();
+  const std::vector<float> slot = Copy(frozen->slots[0], *store);
+  REQUIRE(builder->Apply(0, store->elements(), absl::MakeConstSpan(&bytes, 1), v1::F32) == -1);
+  REQUIRE(store->Publish(*builder));
+  const WeightedGradient gradient{ones.data(), 1};
+  store->Update(absl::MakeConstSpan(&gradient, 1));
+  CHECK(frozen->count == 0);
+  CHECK(Copy(frozen->slots[0], *store) == slot);
+}
+
+TEST_CASE("A frozen version takes nothing from what readers may hold") {
+  ThreadPool threads(1);
+  auto store = Make(Basics(threads));
+  const std::vector<float> ones(store->elements(), 1);
+  const WeightedGradient gradient{ones.data(), 1};
+  const auto frozen = store->Freeze();
+  std::vector<std::shared_ptr<const ShardVersion>> held = {store->Current()};
+  for (int i = 0; i < kMaxOldVersions; ++i) {
+    REQUIRE(store->CanPublish());
+    store->Update(absl::MakeConstSpan(&gradient, 1));
+    held.push_back(store->Current());
+  }
+  CHECK(store->CanPublish());  // the first of them is the frozen one
+  store->Update(absl::MakeConstSpan(&gradient, 1));
+  held.push_back(store->Current());
+  CHECK_FALSE(store->CanPublish());
+}
+
+TEST_CASE("A store that is retired tells nobody of releases, and what is being built from it is in vain") {
+  ThreadPool threads(1);
+  BlockStore::Options options = Basics(threads);
+  int releases = 0;
+  options.on_release = [&releases] { ++releases; };
+  auto store = Make(options);
+  auto held = store->Current();
+  auto frozen = store->Freeze();
+  auto builder = store->Build();
+  store->Retire();
+  const int before = releases;
+  store = nullptr;
+  CHECK(builder->version() == nullptr);
+  const float one = 1;
+  const absl::string_view bytes(reinterpret_cast<const char*>(&one), sizeof(one));
+  CHECK(builder->Apply(0, 1, absl::MakeConstSpan(&bytes, 1), v1::F32) == -1);
+  builder = nullptr;
+  held = nullptr;
+  frozen = nullptr;
+  CHECK(releases == before);
+}
+
+TEST_CASE("A store goes on from what a restore fills in; its error is the result") {
+  ThreadPool threads(1);
+  BlockStore::Options options = Basics(threads);
+  options.optimizer.set_type(v1::OptimizerConfig::KIND_MOMENTUM);
+  const auto store = BlockStore::Create(options, [](const BlockStore& store, ShardVersion& version) {
+    REQUIRE(version.slots.size() == store.slots().size());
+    std::fill_n(version.weights.get(), store.elements(), 5.0f);
+    version.count = 9;
+    return absl::OkStatus();
+  });
+  REQUIRE(store.ok());
+  CHECK((*store)->count() == 9);
+  CHECK((*store)->Current()->weights.get()[0] == 5);
+  const auto broken = BlockStore::Create(
+      options, [](const BlockStore&, ShardVersion&) { return absl::DataLossError("it is damaged"); });
+  CHECK(broken.status() == absl::DataLossError("it is damaged"));
 }
 
 TEST_CASE("An element is described by its tensor, on whichever shard it lies") {

@@ -293,7 +293,7 @@ TEST_CASE("A gradient that is not finite is refused by name, leaves no trace, an
   CHECK(f.Weights() == clean.Weights());
 }
 
-TEST_CASE("A push from a version of another life of the shard is stale, and may be made anew") {
+TEST_CASE("A push from a version of another life of the shard is stale, and its clock is complete") {
   ShardFixture f(kAsync);
   f.Start();
   TestPush push{0, 0};
@@ -302,8 +302,20 @@ TEST_CASE("A push from a version of another life of the shard is stale, and may 
   CHECK(stale->reply().outcome() == v1::STALE_VERSION);
   CHECK_THAT(stale->reply().reason(), Contains("76") && Contains("77"));
   CHECK(f.Weights() == All(0));
+  CHECK(f.Stats().pushes_refused() == 1);
+  // A repeat, of whatever it may say now.
+  push.base_incarnation.reset();
+  CHECK(f.Push(push)->reply().outcome() == v1::STALE_VERSION);
+  CHECK(f.Pull(0, 1)->there());
+  // Its batch was not applied, so it may come again.
+  push.clock = 1;
+  push.batch = 3;
+  push.base_incarnation = 76;
+  CHECK(f.Push(push)->reply().outcome() == v1::STALE_VERSION);
+  push.clock = 2;
   push.base_incarnation.reset();
   CHECK(f.Push(push)->reply().outcome() == v1::OK);
+  CHECK(f.Weights() == All(1));
 }
 
 TEST_CASE("A push from a version that is yet to come is refused") {

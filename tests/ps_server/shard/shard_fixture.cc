@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <limits>
 
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/checkpoint_writer.h"
 #include "common/wire_model.h"
 #include "ps_server/optimizer/kernels.h"
 #include "tests/ps_server/shard/push_whole.h"
@@ -29,7 +31,15 @@ ShardFixture::ShardFixture(v1::ConsistencyConfig::Mode mode, uint32_t staleness)
 Shard& ShardFixture::Create() {
   Shard::Options options;
   options.config = config;
-  options.incarnation = kIncarnation;
+  options.new_incarnation = [this] { return kIncarnation + installs_++; };
+  options.background = [this](std::function<void()> work) {
+    if (hold_background) {
+      background.push_back(std::move(work));
+    } else {
+      work();
+    }
+  };
+  options.files = files.get();
   options.clock = &clock;
   options.threads = &threads;
   options.kernels = &BestKernels();
@@ -40,15 +50,57 @@ Shard& ShardFixture::Create() {
 
 void ShardFixture::Start() {
   Create();
+  REQUIRE(Install() == "");
+  Members(1, {{0}, {1}});
+}
+
+std::string ShardFixture::Install(const v1::Restore* restore) {
   *install.mutable_model() = ToProto(model);
   install.set_job_config(config.SerializeAsString());
   v1::ControlMessage message;
   *message.mutable_install() = install;
+  if (restore != nullptr) *message.mutable_install()->mutable_restore() = *restore;
   shard->Control(message);
   const auto installed = Reports(v1::ShardReport::kInstalled);
   REQUIRE(installed.size() == 1);
-  REQUIRE(installed[0].installed().error() == "");
-  Members(1, {{0}, {1}});
+  if (installed[0].installed().error().empty()) {
+    REQUIRE(installed[0].installed().incarnation() == incarnation());
+  }
+  return installed[0].installed().error();
+}
+
+void ShardFixture::TakeCheckpoint(uint64_t step, bool begin) {
+  REQUIRE(files->MakeFolder(kCheckpoints).ok());
+  if (begin) REQUIRE(BeginCheckpoint(*files, kCheckpoints, step).ok());
+  v1::ControlMessage message;
+  message.mutable_checkpoint()->set_directory(kCheckpoints);
+  message.mutable_checkpoint()->set_step(step);
+  shard->Control(message);
+}
+
+v1::CheckpointFile ShardFixture::Written() {
+  const auto written = Reports(v1::ShardReport::kCheckpoint);
+  REQUIRE(written.size() == 1);
+  REQUIRE(written[0].checkpoint().error() == "");
+  return written[0].checkpoint().record();
+}
+
+v1::Restore ShardFixture::Complete(uint64_t step, const std::vector<ShardFixture*>& shards) {
+  v1::CheckpointManifest manifest;
+  manifest.set_step(step);
+  *manifest.mutable_model() = ToProto(shards[0]->model);
+  v1::JobConfig& config = *manifest.mutable_job()->mutable_config();
+  config = shards[0]->config;
+  config.mutable_model()->add_layers()->set_type(v1::LayerConfig::LAYER_RELU);
+  config.mutable_data()->set_format(v1::DataConfig::FORMAT_DIGITS);
+  manifest.mutable_job()->set_committed_steps(step);
+  for (ShardFixture* shard : shards) *manifest.add_files() = shard->Written();
+  const absl::Status status = CommitCheckpoint(*shards[0]->files, kCheckpoints, manifest);
+  INFO(status.ToString());
+  REQUIRE(status.ok());
+  v1::Restore restore;
+  restore.set_directory(CheckpointFolder(kCheckpoints, step));
+  return restore;
 }
 
 void ShardFixture::Members(uint64_t epoch, const std::vector<TestMember>& members) {
@@ -124,7 +176,7 @@ v1::PushRequest ShardFixture::Header(const TestPush& push) {
     header.set_examples(push.examples.value_or(1));
     header.mutable_base()->set_count(push.base.value_or(shard->counters().version.load()));
   }
-  header.mutable_base()->set_incarnation(push.base_incarnation.value_or(kIncarnation));
+  header.mutable_base()->set_incarnation(push.base_incarnation.value_or(incarnation()));
   header.set_elements(shard->elements());
   return header;
 }
@@ -132,6 +184,10 @@ v1::PushRequest ShardFixture::Header(const TestPush& push) {
 PushReplyPtr ShardFixture::PushHeader(const v1::PushRequest& header, const TestPush& push) {
   std::vector<float> gradient(shard->elements(), push.value);
   if (push.bad_element.has_value()) gradient[*push.bad_element] = std::numeric_limits<float>::quiet_NaN();
+  return PushGradient(header, std::move(gradient));
+}
+
+PushReplyPtr ShardFixture::PushGradient(const v1::PushRequest& header, std::vector<float> gradient) {
   auto answer = std::make_shared<Answer<v1::PushReply>>();
   PushWhole(*shard, kSession, header, std::move(gradient), Keep(answer));
   return answer;

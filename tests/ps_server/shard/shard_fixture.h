@@ -1,5 +1,7 @@
 #pragma once
 
+#include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -9,6 +11,7 @@
 #include "common/model_spec.h"
 #include "common/thread_pool.h"
 #include "ps_server/shard/shard.h"
+#include "tests/common/faulty_file_system.h"
 #include "tests/ps_server/answer.h"
 
 namespace weir {
@@ -57,6 +60,8 @@ class ShardFixture {
   Shard& Create();
   // With its model and its members 0 and 1 under epoch 1.
   void Start();
+  // Without members. The report's error.
+  std::string Install(const v1::Restore* restore = nullptr);
   void Control(const v1::ControlMessage& message) { shard->Control(message); }
   void Members(uint64_t epoch, const std::vector<TestMember>& members);
   void Commit(uint64_t step, const std::vector<uint32_t>& parts);
@@ -67,6 +72,7 @@ class ShardFixture {
   PushReplyPtr Push(const TestPush& push);
   // With the header as it is.
   PushReplyPtr PushHeader(const v1::PushRequest& header, const TestPush& push);
+  PushReplyPtr PushGradient(const v1::PushRequest& header, std::vector<float> gradient);
   v1::PushRequest Header(const TestPush& push);
   PullAnswerPtr Pull(uint32_t worker, uint64_t clock, uint64_t epoch = 1);
   PullAnswerPtr PullRequest(const v1::PullRequest& request);
@@ -78,6 +84,23 @@ class ShardFixture {
   // Reports since the last call, of one kind.
   std::vector<v1::ShardReport> Reports(v1::ShardReport::ReportCase kind);
 
+  // Of the last Install; the first is kIncarnation, each further one the next.
+  uint64_t incarnation() const { return kIncarnation + installs_ - 1; }
+
+  // Begins a checkpoint in kCheckpoints (unless another shard has) and has the shard write its part.
+  void TakeCheckpoint(uint64_t step, bool begin = true);
+  // The report of it: the part was written.
+  v1::CheckpointFile Written();
+  // Makes a checkpoint of what all shards have written, which share the files of the first.
+  static v1::Restore Complete(uint64_t step, const std::vector<ShardFixture*>& shards);
+
+  static constexpr char kCheckpoints[] = "/checkpoints";
+  // Checkpoints lie in memory.
+  std::shared_ptr<FaultyFileSystem> files = std::make_shared<FaultyFileSystem>(1);
+  // The shard's work in the background waits here while `hold_background`, else it is done at once.
+  bool hold_background = false;
+  std::deque<std::function<void()>> background;
+
   ManualClock clock;
   ThreadPool threads{1};
   std::unique_ptr<Shard> shard;
@@ -86,6 +109,7 @@ class ShardFixture {
   bool sync() const { return config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC; }
   std::vector<v1::ShardReport> reports_;
   uint64_t last_pin_ = 1000;
+  uint64_t installs_ = 0;
 };
 
 }  // namespace weir

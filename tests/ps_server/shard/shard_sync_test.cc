@@ -218,10 +218,10 @@ TEST_CASE("A part of another batch, version or life of the shard is not staged")
   CHECK(f.Push(push)->status().code() == absl::StatusCode::kInvalidArgument);
   push = Part(0, 0);
   push.base_incarnation = 5;
-  CHECK(f.Push(push)->reply().outcome() == v1::STALE_VERSION);
+  CHECK(f.Push(push)->status().code() == absl::StatusCode::kInvalidArgument);
   push = Part(0, 0);
   push.base = 1;
-  CHECK(f.Push(push)->reply().outcome() == v1::STALE_VERSION);
+  CHECK(f.Push(push)->status().code() == absl::StatusCode::kInvalidArgument);
   f.Push(Part(0, 1));
   CHECK(Staged(f).empty());
   f.Push(Part(0, 0));

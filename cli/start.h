@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "proto/job_config.pb.h"
+
+namespace weir {
+
+// Looks at the checkpoints that a job is to start from, before anything is started. Returns a line for people
+// about it; "": it starts anew. `resume`: it goes on with the job of `directory`; then there must be a
+// checkpoint, else there must be none, so that two jobs never share a folder by accident. Errors name field,
+// path and what to do.
+absl::StatusOr<std::string> FindStart(const v1::CheckpointConfig& checkpoint, bool resume);
+
+}  // namespace weir

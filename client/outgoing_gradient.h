@@ -1,0 +1,92 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/gradient_gate.h"
+#include "client/tensor_map.h"
+#include "client/wire_options.h"
+#include "common/mutex.h"
+
+namespace weir {
+
+// The gradient of one push, as the exchanges with all shards send it: cut into chunks, each of which may
+// leave once its tensors are ready and its values are found finite. Values are checked when they are about to
+// be sent, so that they are read from memory once.
+//
+// A shard's last chunk may leave only when the whole gradient, all shards' chunks, is found finite: none can
+// apply any of a bad one. Whoever is about to send such a chunk checks what is left itself. So nobody ever
+// waits for what another sends; only for tensors that are not ready.
+//
+// Thread-safe: a chunk may be checked twice at once, which is harmless. Outlived by the tensor map and by the
+// tensors.
+class OutgoingGradient final : public GradientGate::Watcher {
+ public:
+  // `tensors` is in the model's order. gate: null if they are all ready. A small gradient without one is
+  // checked here. InvalidArgument: it is not finite (TensorMap::CheckFinite), or the gate had a push before.
+  static absl::StatusOr<std::shared_ptr<OutgoingGradient>> Create(const TensorMap& map,
+                                                                  std::vector<const float*> tensors,
+                                                                  const WireOptions& wire,
+                                                                  GradientGate* gate);
+  ~OutgoingGradient() override = default;
+
+  // In the model's order.
+  const std::vector<const float*>& tensors() const { return tensors_; }
+  size_t chunks(uint32_t shard) const { return first_chunk_[shard + 1] - first_chunk_[shard]; }
+  int64_t chunk_elements() const { return wire_.chunk_elements; }
+
+  // Whether the chunk may leave, if it is not the shard's last; checks it.
+  bool MaySend(uint32_t shard, size_t chunk);
+  // Whether the shards' last ones may; checks what has not been checked.
+  bool MayFinish();
+
+  // Why nothing may leave any more: the gradient is bad, or was given up. OK: nothing.
+  absl::Status failure() const;
+  // Tensors that are not ready.
+  size_t awaited() const;
+
+  // `changed` runs, on any thread, when a chunk of the shard that could not leave may now be able to, and
+  // when the gradient has failed; at once if it has. It must not block.
+  void SetListener(uint32_t shard, std::function<void()> changed);
+
+  void OnReady(size_t tensor) override;
+  void OnFailed(const absl::Status& why) override;
+
+ private:
+  OutgoingGradient(const TensorMap& map, std::vector<const float*> tensors, const WireOptions& wire,
+                   bool gated);
+  absl::Status Check(uint32_t shard, size_t chunk) const;
+  void Fail(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Calls run(index of the chunk among all shards') for each chunk of the shard that holds some of the
+  // tensor.
+  template <typename Run>
+  void ForEachChunk(uint32_t shard, size_t tensor, const Run& run) const;
+
+  const TensorMap& map_;
+  const std::vector<const float*> tensors_;
+  const WireOptions wire_;
+  const bool gated_;
+  // By shard: how many chunks the shards before it have; one more at the end.
+  std::vector<size_t> first_chunk_;
+  // By chunk, of all shards: it was found finite; tensors in it that are not ready.
+  std::vector<std::atomic<bool>> finite_;
+  std::vector<std::atomic<uint32_t>> awaits_;
+  // Chunks that were not found finite.
+  std::atomic<size_t> unchecked_;
+  std::atomic<bool> failed_{false};
+
+  mutable Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> ready_ ABSL_GUARDED_BY(mutex_);
+  size_t awaited_ ABSL_GUARDED_BY(mutex_) = 0;
+  // By shard.
+  std::vector<std::function<void()>> listeners_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weir

@@ -1,0 +1,161 @@
+#include "common/checkpoint/checkpoint_folder.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
+#include "common/checkpoint/manifest.h"
+#include "common/status_macros.h"
+
+namespace weir {
+namespace {
+
+bool IsTemporary(absl::string_view name) {
+  return absl::StartsWith(name, ".") && absl::StrContains(name, ".tmp-");
+}
+
+// What Weir has put there; a user's own files stay.
+bool IsOurs(absl::string_view name) {
+  return IsTemporary(name) || name == kManifestName ||
+         (absl::StartsWith(name, "shard-") && absl::EndsWith(name, ".safetensors"));
+}
+
+absl::Status RemoveFiles(FileSystem& fs, const std::string& folder, bool (*which)(absl::string_view)) {
+  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(folder));
+  for (const std::string& name : names) {
+    if (which(name)) WEIR_RETURN_IF_ERROR(fs.Remove(JoinPath(folder, name)));
+  }
+  return absl::OkStatus();
+}
+
+// OK, and durable, whether or not it is there already: then a crash may have come before its parent's sync.
+absl::Status MakeFolderForGood(FileSystem& fs, const std::string& path) {
+  absl::Status made = fs.MakeFolder(path);
+  const std::string parent = ParentFolder(path);
+  if (absl::IsNotFound(made) && parent != path) {
+    WEIR_RETURN_IF_ERROR(MakeFolderForGood(fs, parent));
+    made = fs.MakeFolder(path);
+  }
+  WEIR_RETURN_IF_ERROR(made);
+  return fs.SyncFolder(parent);
+}
+
+// One that can be loaded, so far as that shows without reading all of it.
+absl::StatusOr<v1::CheckpointManifest> ReadComplete(FileSystem& fs, const std::string& folder) {
+  WEIR_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ReadManifest(fs, folder));
+  for (const v1::CheckpointFile& file : manifest.files()) {
+    WEIR_RETURN_IF_ERROR(OpenRecorded(fs, folder, file).status());
+  }
+  return manifest;
+}
+
+}  // namespace
+
+std::string CheckpointFolder(const std::string& dir, uint64_t step) {
+  return JoinPath(dir, absl::StrFormat("step-%08u", step));
+}
+
+std::string ShardFileName(uint32_t shard, uint32_t num_shards) {
+  return absl::StrFormat("shard-%05u-of-%05u.safetensors", shard, num_shards);
+}
+
+std::string TemporaryName(const std::string& name, uint64_t incarnation) {
+  return absl::StrCat(".", name, ".tmp-", incarnation);
+}
+
+absl::StatusOr<std::vector<CheckpointEntry>> FindCheckpoints(FileSystem& fs, const std::string& dir) {
+  absl::StatusOr<std::vector<std::string>> names = fs.List(dir);
+  if (absl::IsNotFound(names.status())) names.emplace();
+  WEIR_RETURN_IF_ERROR(names.status());
+  std::vector<CheckpointEntry> found;
+  for (const std::string& name : *names) {
+    CheckpointEntry entry{0, JoinPath(dir, name), false};
+    absl::string_view number = name;
+    if (!absl::ConsumePrefix(&number, "step-") || !absl::SimpleAtoi(number, &entry.step) ||
+        CheckpointFolder(dir, entry.step) != entry.folder) {
+      continue;
+    }
+    const absl::StatusOr<std::vector<std::string>> inside = fs.List(entry.folder);
+    if (!inside.ok()) continue;  // not a folder, or removed meanwhile
+    entry.has_manifest = std::count(inside->begin(), inside->end(), kManifestName) > 0;
+    found.push_back(std::move(entry));
+  }
+  std::sort(found.begin(), found.end(),
+            [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step < b.step; });
+  return found;
+}
+
+absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir) {
+  WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
+  FoundCheckpoint found;
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (!entry->has_manifest) continue;
+    absl::StatusOr<v1::CheckpointManifest> manifest = ReadComplete(fs, entry->folder);
+    if (manifest.ok()) {
+      found.folder = entry->folder;
+      found.manifest = *std::move(manifest);
+      return found;
+    }
+    found.refused.push_back(std::string(manifest.status().message()));
+  }
+  return absl::NotFoundError(
+      absl::StrCat("there is no complete checkpoint in ", dir,
+                   found.refused.empty() ? "" : "; refused: ", absl::StrJoin(found.refused, "; ")));
+}
+
+absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& path) {
+  const absl::Status manifest = fs.Open(JoinPath(path, kManifestName)).status();
+  if (absl::IsNotFound(manifest)) return LatestComplete(fs, path);
+  WEIR_RETURN_IF_ERROR(manifest);
+  FoundCheckpoint found{path, {}, {}};
+  WEIR_ASSIGN_OR_RETURN(found.manifest, ReadComplete(fs, path));
+  return found;
+}
+
+absl::Status BeginCheckpoint(FileSystem& fs, const std::string& dir, uint64_t step) {
+  const std::string folder = CheckpointFolder(dir, step);
+  WEIR_RETURN_IF_ERROR(MakeFolderForGood(fs, dir));
+  WEIR_RETURN_IF_ERROR(fs.MakeFolder(folder));
+  WEIR_RETURN_IF_ERROR(fs.SyncFolder(dir));
+  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(folder));
+  if (std::count(names.begin(), names.end(), kManifestName) > 0) {
+    return absl::AlreadyExistsError(absl::StrCat(folder, " is a checkpoint already"));
+  }
+  return RemoveFiles(fs, folder, IsOurs);
+}
+
+absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder) {
+  if (absl::Status removed = fs.Remove(JoinPath(folder, kManifestName)); !removed.ok()) {
+    if (!absl::IsNotFound(removed)) return removed;
+  }
+  if (absl::Status synced = fs.SyncFolder(folder); !synced.ok()) {
+    return absl::IsNotFound(synced) ? absl::OkStatus() : synced;
+  }
+  WEIR_RETURN_IF_ERROR(RemoveFiles(fs, folder, IsOurs));
+  // With a user's own files in it the folder stays.
+  if (absl::Status removed = fs.RemoveFolder(folder); !removed.ok() && !absl::IsFailedPrecondition(removed)) {
+    return removed;
+  }
+  return fs.SyncFolder(ParentFolder(folder));
+}
+
+absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, int keep) {
+  WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
+  int whole = 0;
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (whole < keep && entry->has_manifest) {
+      if (ReadComplete(fs, entry->folder).ok()) ++whole;
+      WEIR_RETURN_IF_ERROR(RemoveFiles(fs, entry->folder, IsTemporary));
+    } else if (whole > 0) {
+      WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs, entry->folder));
+    }
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weir

@@ -1,0 +1,58 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/file_system.h"
+#include "proto/checkpoint.pb.h"
+
+// The folder of a job's checkpoints, as its coordinator keeps it: DIR/step-00001200/ with a file of each
+// shard and manifest.json, which is written last (docs/checkpoint_format.md). All servers see one folder. One
+// coordinator at a time; what a shard or coordinator that was taken for dead still writes there never harms a
+// checkpoint.
+namespace weir {
+
+std::string CheckpointFolder(const std::string& dir, uint64_t step);
+std::string ShardFileName(uint32_t shard, uint32_t num_shards);
+// Of a file that is being written. The incarnation is that of who writes it.
+std::string TemporaryName(const std::string& name, uint64_t incarnation);
+constexpr const char kManifestName[] = "manifest.json";
+
+struct CheckpointEntry {
+  uint64_t step = 0;
+  std::string folder;
+  // Whether there is a manifest, whatever it says.
+  bool has_manifest = false;
+};
+// By rising step. None if there is no such folder.
+absl::StatusOr<std::vector<CheckpointEntry>> FindCheckpoints(FileSystem& fs, const std::string& dir);
+
+struct FoundCheckpoint {
+  std::string folder;
+  v1::CheckpointManifest manifest;
+  // Newer ones that were passed over, and why. For the log.
+  std::vector<std::string> refused;
+};
+// The newest whose manifest is undamaged and whose files are there in their full lengths; their content is
+// checked when it is loaded. NotFound: none is, with what was refused.
+absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir);
+// The same for a path that people give: a folder of checkpoints, or one checkpoint.
+absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& path);
+
+// Makes the folder of a new checkpoint, and clears away what an attempt that came to nothing has left in it.
+// Before any shard writes. AlreadyExists: there is a manifest; a checkpoint is never written anew.
+absl::Status BeginCheckpoint(FileSystem& fs, const std::string& dir, uint64_t step);
+
+// The manifest first, so that what is left after a crash is not taken for a checkpoint. OK if it is not
+// there.
+absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder);
+
+// Keeps the newest `keep` >= 1 that LatestComplete would accept and all that is newer than the last of these,
+// and removes the rest; also what came to nothing before the newest, and temporary files in those that stay.
+// After a commit that has returned OK: only then is it sure that the newest outlives a crash.
+absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, int keep);
+
+}  // namespace weir

@@ -1,0 +1,149 @@
+#include "common/checkpoint/checkpoint_writer.h"
+
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/manifest.h"
+#include "common/checkpoint/safetensors.h"
+#include "common/checkpoint/shard_layout.h"
+#include "common/checkpoint/shard_state.h"
+#include "common/config/json_document.h"
+#include "common/partition.h"
+#include "common/status_macros.h"
+#include "common/wire_model.h"
+
+namespace weir {
+namespace {
+
+// Gives a temporary file that is whole and synced its name. Clears it away where `written` is an error.
+absl::Status Publish(FileSystem& fs, absl::Status written, const std::string& temporary,
+                     const std::string& path) {
+  if (written.ok()) written = fs.RenameNew(temporary, path);
+  if (!written.ok()) {
+    // What remains of it is cleared away later. A full disk needs the room now.
+    (void)fs.Remove(temporary);
+    return written;
+  }
+  return fs.SyncFolder(ParentFolder(path));
+}
+
+absl::StatusOr<SafetensorsWriter::Checksums> Write(FileSystem& fs, const std::string& path,
+                                                   const std::vector<ShardTensor>& tensors,
+                                                   const ShardSnapshot& snapshot) {
+  std::vector<StoredTensor> stored;
+  for (const ShardTensor& tensor : tensors) stored.push_back(tensor.stored);
+  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsWriter> writer,
+                        SafetensorsWriter::Create(fs, path, std::move(stored),
+                                                  {{kStateKey, EncodeShardState(snapshot.state)}}));
+  WEIR_RETURN_IF_ERROR(writer->Append(snapshot.weights));
+  for (const ShardSnapshot::Slot& slot : snapshot.slots) WEIR_RETURN_IF_ERROR(writer->Append(slot.values));
+  return writer->Finish();
+}
+
+absl::Status CheckLength(absl::string_view what, absl::Span<const float> values, const Partition& partition,
+                         uint32_t shard) {
+  const auto expected = static_cast<size_t>(partition.shard_elements(shard));
+  if (values.size() == expected) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("shard ", shard, " has ", expected, " elements, but ", what, " has ", values.size()));
+}
+
+}  // namespace
+
+absl::Status CheckTensorNames(const ModelSpec& model) {
+  for (const TensorSpec& tensor : model.tensors) {
+    if (!ParseJson(JsonQuote(tensor.name), "").ok()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", absl::CHexEscape(tensor.name), "': the name must be UTF-8"));
+    }
+    if (tensor.name == "__metadata__" || absl::StartsWith(tensor.name, "weir.")) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name,
+                                                     "': checkpoints need this name themselves; it must not "
+                                                     "be __metadata__ or begin with 'weir.'"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<v1::CheckpointFile> WriteShardFile(FileSystem& fs, const std::string& dir, uint64_t step,
+                                                  const ShardSnapshot& snapshot) {
+  const uint32_t shard = snapshot.state.shard(), num_shards = snapshot.state.num_shards();
+  WEIR_RETURN_IF_ERROR(CheckTensorNames(snapshot.model));
+  WEIR_RETURN_IF_ERROR(CheckShardState(snapshot.state));
+  const Partition partition(snapshot.model.elements(), num_shards);
+  WEIR_RETURN_IF_ERROR(CheckLength("its weights", snapshot.weights, partition, shard));
+  v1::CheckpointFile file;
+  std::vector<std::string> slots;
+  for (const ShardSnapshot::Slot& slot : snapshot.slots) {
+    WEIR_RETURN_IF_ERROR(CheckLength(absl::StrCat("slot ", slot.name), slot.values, partition, shard));
+    slots.push_back(slot.name);
+    file.add_slots(slot.name);
+  }
+  file.set_name(ShardFileName(shard, num_shards));
+  file.set_step(step);
+  file.set_shard(shard);
+  file.set_num_shards(num_shards);
+  file.set_model_hash(snapshot.model.Hash());
+  *file.mutable_version() = snapshot.state.version();
+
+  const std::vector<ShardTensor> tensors = TensorsOfShard(snapshot.model, partition, shard, slots);
+  const std::string folder = CheckpointFolder(dir, step);
+  const std::string temporary =
+      JoinPath(folder, TemporaryName(file.name(), snapshot.state.version().incarnation()));
+  const absl::StatusOr<SafetensorsWriter::Checksums> sums = Write(fs, temporary, tensors, snapshot);
+  WEIR_RETURN_IF_ERROR(Publish(fs, sums.status(), temporary, JoinPath(folder, file.name())));
+
+  file.set_bytes(sums->bytes);
+  file.set_crc32c(sums->crc32c);
+  file.set_header_bytes(sums->header_bytes);
+  file.set_header_crc32c(sums->header_crc32c);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    v1::CheckpointTensor* tensor = file.add_tensors();
+    tensor->set_name(tensors[i].stored.name);
+    tensor->set_bytes(tensors[i].stored.bytes);
+    tensor->set_crc32c(sums->tensors[i]);
+  }
+  return file;
+}
+
+absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::CheckpointManifest manifest) {
+  std::sort(manifest.mutable_files()->begin(), manifest.mutable_files()->end(),
+            [](const auto& a, const auto& b) { return a.shard() < b.shard(); });
+  manifest.set_format(kCheckpointFormat);
+  manifest.set_num_shards(static_cast<uint32_t>(manifest.files_size()));
+  WEIR_ASSIGN_OR_RETURN(const ModelSpec model, FromProto(manifest.model()));
+  if (manifest.files_size() > 0) {
+    manifest.set_block_size(Partition(model.elements(), manifest.num_shards()).block_size());
+    *manifest.mutable_slots() = manifest.files(0).slots();
+  }
+  const std::string folder = CheckpointFolder(dir, manifest.step());
+  if (const absl::Status status = CheckManifest(manifest); !status.ok()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder, ": what the shards have written is no checkpoint: ", status.message()));
+  }
+  for (const v1::CheckpointFile& file : manifest.files()) {
+    const absl::Status found = OpenRecorded(fs, folder, file).status();
+    if (absl::IsNotFound(found)) {
+      return absl::NotFoundError(absl::StrCat(found.message(), "; shard ", file.shard(),
+                                              " has written it: all servers must see the same folder"));
+    }
+    WEIR_RETURN_IF_ERROR(found);
+  }
+
+  const std::string path = JoinPath(folder, kManifestName);
+  const std::string temporary = JoinPath(folder, TemporaryName(kManifestName, manifest.incarnation()));
+  const auto write = [&]() -> absl::Status {
+    WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, fs.Create(temporary));
+    WEIR_RETURN_IF_ERROR(file->Append(EncodeManifest(manifest)));
+    WEIR_RETURN_IF_ERROR(file->Sync());
+    return file->Close();
+  };
+  return Publish(fs, write(), temporary, path);
+}
+
+}  // namespace weir

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/file_system.h"
+#include "common/model_spec.h"
+#include "proto/checkpoint.pb.h"
+
+// A checkpoint is written in three acts (docs/checkpoint_format.md):
+//   the coordinator   BeginCheckpoint(), checkpoint_folder.h
+//   each shard        WriteShardFile(), of a frozen version; its answer goes to the coordinator
+//   the coordinator   CommitCheckpoint(); only from then on it is one
+// An error of any leaves no checkpoint, and the older ones as they are.
+namespace weir {
+
+// OK if a file can bear these names beside those of slots: UTF-8, not "__metadata__", not beginning with
+// "weir.". Else InvalidArgument; to be asked before a job starts.
+absl::Status CheckTensorNames(const ModelSpec& model);
+
+// A version of a shard, frozen while it is written.
+struct ShardSnapshot {
+  struct Slot {
+    std::string name;
+    absl::Span<const float> values;
+  };
+  ModelSpec model;
+  v1::ShardState state;
+  // By local position.
+  absl::Span<const float> weights;
+  std::vector<Slot> slots;  // in the optimizer's order
+};
+
+// Writes the file of one shard, durably, without a copy of the arrays. Blocks while the disk works.
+// AlreadyExists: its name is taken, by another life of the shard.
+absl::StatusOr<v1::CheckpointFile> WriteShardFile(FileSystem& fs, const std::string& dir, uint64_t step,
+                                                  const ShardSnapshot& snapshot);
+
+// Makes the files that all shards have written a checkpoint: checks that they fit together and are there,
+// then writes the manifest. Of `manifest`: step, incarnation, model, job and files, in any order; the rest is
+// filled in. When it has returned OK the checkpoint is durable; after an error that came from syncing the
+// folder it may be there all the same.
+absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::CheckpointManifest manifest);
+
+}  // namespace weir

@@ -1,0 +1,152 @@
+#include "common/checkpoint/manifest.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/shard_layout.h"
+#include "common/config/config_problems.h"
+#include "common/config/json_document.h"
+#include "common/config/proto_json.h"
+#include "common/crc32c.h"
+#include "common/status_macros.h"
+#include "common/wire_model.h"
+
+namespace weir {
+namespace {
+
+// Of thousands of tensors on hundreds of shards.
+constexpr uint64_t kMaxManifest = 256 << 20;
+
+std::string Trailer(uint32_t crc32c) { return absl::StrFormat(",\n\"crc32c\": \"%08x\"\n}\n", crc32c); }
+
+template <typename A, typename B>
+absl::Status Expect(absl::string_view field, const A& got, const B& expected) {
+  if (got == static_cast<A>(expected)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat(field, ": expected ", expected, ", got ", got));
+}
+
+absl::Status CheckFile(const v1::CheckpointManifest& manifest, const ModelSpec& model,
+                       const Partition& partition, uint32_t shard) {
+  const v1::CheckpointFile& file = manifest.files(static_cast<int>(shard));
+  const std::vector<std::string> slots = SlotsOf(manifest);
+  WEIR_RETURN_IF_ERROR(Expect("shard", file.shard(), shard));
+  WEIR_RETURN_IF_ERROR(Expect("num_shards", file.num_shards(), partition.shards()));
+  WEIR_RETURN_IF_ERROR(Expect("name", file.name(), ShardFileName(shard, partition.shards())));
+  WEIR_RETURN_IF_ERROR(Expect("step", file.step(), manifest.step()));
+  WEIR_RETURN_IF_ERROR(Expect("model_hash", file.model_hash(), model.Hash()));
+  WEIR_RETURN_IF_ERROR(Expect("slots", absl::StrJoin(file.slots(), ", "), absl::StrJoin(slots, ", ")));
+  if (manifest.job().config().consistency().mode() == v1::ConsistencyConfig::MODE_SYNC) {
+    WEIR_RETURN_IF_ERROR(Expect("version.count", file.version().count(), manifest.job().committed_steps()));
+  }
+  const std::vector<ShardTensor> tensors = TensorsOfShard(model, partition, shard, slots);
+  WEIR_RETURN_IF_ERROR(Expect("number of tensors", static_cast<size_t>(file.tensors_size()), tensors.size()));
+  uint64_t bytes = file.header_bytes();
+  uint32_t crc32c = file.header_crc32c();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const v1::CheckpointTensor& tensor = file.tensors(static_cast<int>(i));
+    WEIR_RETURN_IF_ERROR(Expect("name of a tensor", tensor.name(), tensors[i].stored.name));
+    WEIR_RETURN_IF_ERROR(Expect(absl::StrCat("bytes of tensor '", tensor.name(), "'"), tensor.bytes(),
+                                tensors[i].stored.bytes));
+    bytes += tensor.bytes();
+    crc32c = ConcatCrc32c(crc32c, tensor.crc32c(), tensor.bytes());
+  }
+  WEIR_RETURN_IF_ERROR(Expect("bytes", file.bytes(), bytes));
+  return Expect("crc32c", file.crc32c(), crc32c);
+}
+
+absl::Status Parse(absl::string_view text, const std::string& path, v1::CheckpointManifest* manifest) {
+  WEIR_ASSIGN_OR_RETURN(const JsonValue json, ParseJson(text, path));
+  const JsonMember* const member = json.Find("manifest");
+  if (member == nullptr) return absl::InvalidArgumentError(absl::StrCat(path, ": has no manifest"));
+  // First: of another format, all else may be different.
+  const JsonMember* const format = member->value.Find("format");
+  if (format != nullptr && format->value.natural != kCheckpointFormat) {
+    return absl::FailedPreconditionError(absl::StrCat(path, ": the checkpoint has format ",
+                                                      format->value.Describe(), "; this program reads ",
+                                                      kCheckpointFormat, " only"));
+  }
+  ConfigProblems problems;
+  ReadProto(member->value, "", manifest, &problems);
+  return problems.ToStatus();
+}
+
+}  // namespace
+
+absl::Status CheckManifest(const v1::CheckpointManifest& manifest) {
+  WEIR_RETURN_IF_ERROR(Expect("format", manifest.format(), kCheckpointFormat));
+  WEIR_ASSIGN_OR_RETURN(const ModelSpec model, FromProto(manifest.model()));
+  if (manifest.num_shards() == 0) return absl::InvalidArgumentError("num_shards: must be at least 1, got 0");
+  WEIR_RETURN_IF_ERROR(
+      Expect("number of files", static_cast<uint32_t>(manifest.files_size()), manifest.num_shards()));
+  const Partition partition = PartitionOf(manifest);
+  WEIR_RETURN_IF_ERROR(Expect("block_size", manifest.block_size(), partition.block_size()));
+  for (uint32_t shard = 0; shard < manifest.num_shards(); ++shard) {
+    if (absl::Status status = CheckFile(manifest, model, partition, shard); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("files[", shard, "].", status.message()));
+    }
+  }
+  return absl::OkStatus();
+}
+
+std::string EncodeManifest(const v1::CheckpointManifest& manifest) {
+  const auto no_defaults = [](const google::protobuf::Message&, const google::protobuf::FieldDescriptor&) {
+    return false;
+  };
+  std::string text = absl::StrCat("{\n\"manifest\": ", WriteProto(manifest, no_defaults));
+  absl::StripTrailingAsciiWhitespace(&text);
+  return text + Trailer(Crc32c(text));
+}
+
+absl::StatusOr<v1::CheckpointManifest> ReadManifest(FileSystem& fs, const std::string& folder) {
+  const std::string path = JoinPath(folder, kManifestName);
+  WEIR_ASSIGN_OR_RETURN(const std::string text, fs.ReadFile(path, kMaxManifest));
+  const size_t content = text.size() - std::min(text.size(), Trailer(0).size());
+  if (!absl::EndsWith(text, Trailer(Crc32c(text.substr(0, content))))) {
+    return absl::DataLossError(absl::StrCat(path, ": is damaged: its checksum at its end is not that of its ",
+                                            text.size(), " bytes"));
+  }
+  v1::CheckpointManifest manifest;
+  if (absl::Status status = Parse(text, path, &manifest); !status.ok()) {
+    return absl::IsFailedPrecondition(status) ? status : absl::DataLossError(status.message());
+  }
+  if (const absl::Status status = CheckManifest(manifest); !status.ok()) {
+    return absl::DataLossError(absl::StrCat(path, ": ", status.message()));
+  }
+  return manifest;
+}
+
+ModelSpec ModelOf(const v1::CheckpointManifest& manifest) { return FromProto(manifest.model()).value(); }
+
+Partition PartitionOf(const v1::CheckpointManifest& manifest) {
+  return Partition(ModelOf(manifest).elements(), manifest.num_shards());
+}
+
+std::vector<std::string> SlotsOf(const v1::CheckpointManifest& manifest) {
+  return {manifest.slots().begin(), manifest.slots().end()};
+}
+
+absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRecorded(FileSystem& fs, const std::string& folder,
+                                                           const v1::CheckpointFile& file) {
+  const std::string path = JoinPath(folder, file.name());
+  WEIR_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> open, fs.Open(path));
+  if (open->size() == file.bytes()) return open;
+  std::string where = "it has grown";
+  if (open->size() < file.header_bytes()) {
+    where = "it was cut within its header";
+  } else if (open->size() < file.bytes()) {
+    uint64_t end = file.header_bytes();
+    const auto cut = std::find_if(file.tensors().begin(), file.tensors().end(),
+                                  [&](const auto& tensor) { return (end += tensor.bytes()) > open->size(); });
+    where = absl::StrCat("it was cut within tensor '", cut->name(), "'");
+  }
+  return absl::DataLossError(absl::StrCat(path, ": is damaged: it has ", open->size(),
+                                          " bytes, and the manifest records ", file.bytes(), "; ", where));
+}
+
+}  // namespace weir

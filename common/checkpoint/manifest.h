@@ -1,0 +1,38 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/file_system.h"
+#include "common/model_spec.h"
+#include "common/partition.h"
+#include "proto/checkpoint.pb.h"
+
+// manifest.json: a JSON object with the CheckpointManifest and, last, the checksum of every byte before it.
+namespace weir {
+
+constexpr uint32_t kCheckpointFormat = 1;
+
+// InvalidArgument: a CheckpointManifest that no undamaged checkpoint has, with the field. In particular:
+// every shard has one file, of this step and model, whose tensors are those of its part; in sync, of one
+// version.
+absl::Status CheckManifest(const v1::CheckpointManifest& manifest);
+
+std::string EncodeManifest(const v1::CheckpointManifest& manifest);
+
+// NotFound; DataLoss: damaged; FailedPrecondition: of a format that this program does not know.
+absl::StatusOr<v1::CheckpointManifest> ReadManifest(FileSystem& fs, const std::string& folder);
+
+// Of a manifest that was checked.
+ModelSpec ModelOf(const v1::CheckpointManifest& manifest);
+Partition PartitionOf(const v1::CheckpointManifest& manifest);
+std::vector<std::string> SlotsOf(const v1::CheckpointManifest& manifest);
+
+// Opens a file that is recorded. DataLoss: its length is another; if it was cut within a tensor, which one.
+absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRecorded(FileSystem& fs, const std::string& folder,
+                                                           const v1::CheckpointFile& file);
+
+}  // namespace weir

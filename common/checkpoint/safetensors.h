@@ -1,0 +1,86 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "common/file_system.h"
+
+namespace weir {
+
+// The file format of the safetensors library: eight bytes with the header's length, little-endian; the
+// header, a JSON object with each tensor's type, shape and place, padded with spaces to a multiple of eight;
+// the tensors' bytes, one after another without a gap, little-endian and row-major.
+
+enum class TensorType { kF32, kI64, kU64 };
+
+struct StoredTensor {
+  std::string name;
+  TensorType type = TensorType::kF32;
+  std::vector<uint64_t> shape;  // empty is a scalar
+  uint64_t offset = 0;          // of its first byte, counted from the end of the header
+  uint64_t bytes = 0;
+};
+
+// What a header says. Invariant of one that was read: the tensors are in the order of their bytes, have
+// distinct names, and follow one another without a gap from 0 to the end of the file; each has the bytes that
+// its type and shape ask for.
+struct SafetensorsHeader {
+  std::vector<StoredTensor> tensors;
+  std::map<std::string, std::string> metadata;
+  uint64_t bytes = 0;  // length in front of the tensors
+};
+
+// Reads and checks the header of a file. DataLoss: whatever is wrong, with `path`. Takes no memory for a
+// length before it has seen that the file has it; at most 100 MB.
+absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const ReadableFile& file, const std::string& path);
+
+// Writes a file, front to back, without a copy of the tensors. Not thread-safe.
+class SafetensorsWriter {
+ public:
+  struct Checksums {
+    uint64_t bytes = 0;
+    uint32_t crc32c = 0;
+    uint64_t header_bytes = 0;
+    uint32_t header_crc32c = 0;
+    std::vector<uint32_t> tensors;  // in their order
+  };
+
+  // Creates the file and writes its header. Of each tensor name, type and shape are taken; names are
+  // distinct, UTF-8, and not "__metadata__".
+  static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
+      FileSystem& fs, const std::string& path, std::vector<StoredTensor> tensors,
+      const std::map<std::string, std::string>& metadata);
+
+  // The next bytes of the tensors, in any pieces; never more than they have.
+  absl::Status Append(absl::string_view bytes);
+  absl::Status Append(absl::Span<const float> values) {
+    return Append(
+        absl::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
+  }
+
+  // When all have been written: syncs and closes.
+  absl::StatusOr<Checksums> Finish();
+
+ private:
+  SafetensorsWriter(std::unique_ptr<WritableFile> file, std::vector<StoredTensor> tensors)
+      : file_(std::move(file)), tensors_(std::move(tensors)) {}
+  void Note(absl::string_view bytes);
+  // Of tensors that are complete.
+  void NoteEnds();
+
+  const std::unique_ptr<WritableFile> file_;
+  const std::vector<StoredTensor> tensors_;
+  Checksums sums_;
+  // Of the tensor that is being written: what it lacks, and the checksum of what is there.
+  uint64_t missing_ = 0;
+  uint32_t crc_ = 0;
+};
+
+}  // namespace weir

@@ -1,0 +1,139 @@
+#include "common/checkpoint/shard_state.h"
+
+#include <algorithm>
+#include <map>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/config_problems.h"
+#include "common/config/json_document.h"
+#include "common/config/proto_json.h"
+#include "common/status_macros.h"
+
+namespace weir {
+namespace {
+
+using Intervals = google::protobuf::RepeatedPtrField<v1::Interval>;
+
+absl::Status CheckIntervals(absl::string_view field, const Intervals& intervals) {
+  for (int i = 0; i < intervals.size(); ++i) {
+    if (intervals[i].begin() >= intervals[i].end() ||
+        (i > 0 && intervals[i].begin() <= intervals[i - 1].end())) {
+      return absl::InvalidArgumentError(absl::StrCat(field, "[", i, "]: [", intervals[i].begin(), ", ",
+                                                     intervals[i].end(),
+                                                     ") is empty or does not come after the one before it"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+void Append(uint64_t begin, uint64_t end, Intervals* out) {
+  if (begin >= end) return;
+  v1::Interval* interval = out->Add();
+  interval->set_begin(begin);
+  interval->set_end(end);
+}
+
+// Sorted, overlapping and touching ones made one.
+void Normalize(Intervals* intervals) {
+  std::sort(intervals->begin(), intervals->end(),
+            [](const v1::Interval& a, const v1::Interval& b) { return a.begin() < b.begin(); });
+  Intervals out;
+  for (const v1::Interval& next : *intervals) {
+    if (!out.empty() && next.begin() <= out.rbegin()->end()) {
+      out.rbegin()->set_end(std::max(out.rbegin()->end(), next.end()));
+    } else {
+      *out.Add() = next;
+    }
+  }
+  intervals->Swap(&out);
+}
+
+v1::WorkerState MergeWorker(const std::vector<v1::ShardState>& old, uint32_t worker) {
+  std::vector<const v1::WorkerState*> known;  // nullptr: by that shard it is not
+  for (const v1::ShardState& state : old) {
+    const auto found = std::find_if(state.workers().begin(), state.workers().end(),
+                                    [&](const v1::WorkerState& w) { return w.worker() == worker; });
+    known.push_back(found == state.workers().end() ? nullptr : &*found);
+  }
+  v1::WorkerState merged;
+  merged.set_worker(worker);
+  for (const v1::WorkerState* state : known) {
+    if (state != nullptr && state->incarnation() >= merged.incarnation()) {
+      merged.set_incarnation(state->incarnation());
+      merged.set_task(state->task());
+    }
+  }
+  uint64_t lowest = UINT64_MAX;
+  for (const v1::WorkerState* state : known) {
+    const bool current = state != nullptr && state->incarnation() == merged.incarnation();
+    lowest = std::min(lowest, current ? state->next_clock() : 0);
+    if (!current) continue;
+    merged.set_next_clock(std::max(merged.next_clock(), state->next_clock()));
+    merged.set_counts(merged.counts() || state->counts());
+    merged.mutable_lost()->MergeFrom(state->lost());
+  }
+  Append(lowest, merged.next_clock(), merged.mutable_lost());
+  Normalize(merged.mutable_lost());
+  return merged;
+}
+
+}  // namespace
+
+absl::Status CheckShardState(const v1::ShardState& state) {
+  if (state.shard() >= state.num_shards()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("shard ", state.shard(), " of ", state.num_shards(), " shards is not possible"));
+  }
+  for (int i = 0; i < state.workers_size(); ++i) {
+    const v1::WorkerState& worker = state.workers(i);
+    const std::string field = absl::StrCat("workers[", i, "]");
+    if (i > 0 && worker.worker() <= state.workers(i - 1).worker()) {
+      return absl::InvalidArgumentError(absl::StrCat(field, ": the ranks must rise"));
+    }
+    WEIR_RETURN_IF_ERROR(CheckIntervals(absl::StrCat(field, ".lost"), worker.lost()));
+  }
+  return CheckIntervals("batches", state.batches());
+}
+
+std::string EncodeShardState(const v1::ShardState& state) {
+  return WriteProto(state, [](const google::protobuf::Message&, const google::protobuf::FieldDescriptor&) {
+    return false;
+  });
+}
+
+absl::StatusOr<v1::ShardState> ParseShardState(const std::string& text, const std::string& source) {
+  WEIR_ASSIGN_OR_RETURN(const JsonValue json, ParseJson(text, source));
+  v1::ShardState state;
+  ConfigProblems problems;
+  ReadProto(json, "", &state, &problems);
+  WEIR_RETURN_IF_ERROR(problems.ToStatus());
+  if (const absl::Status status = CheckShardState(state); !status.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat(source, ": ", status.message()));
+  }
+  return state;
+}
+
+v1::ShardState MergeShardStates(const std::vector<v1::ShardState>& old, uint32_t shard, uint32_t num_shards) {
+  const v1::ShardState& newest =
+      *std::max_element(old.begin(), old.end(), [](const v1::ShardState& a, const v1::ShardState& b) {
+        return a.version().count() < b.version().count();
+      });
+  v1::ShardState merged = newest;
+  merged.set_shard(shard);
+  merged.set_num_shards(num_shards);
+  merged.clear_workers();
+  std::map<uint32_t, v1::WorkerState> workers;
+  for (const v1::ShardState& state : old) {
+    merged.set_epoch(std::max(merged.epoch(), state.epoch()));
+    if (&state != &newest) merged.mutable_batches()->MergeFrom(state.batches());
+    for (const v1::WorkerState& worker : state.workers()) {
+      if (workers.count(worker.worker()) == 0) workers[worker.worker()] = MergeWorker(old, worker.worker());
+    }
+  }
+  for (auto& [rank, worker] : workers) *merged.add_workers() = std::move(worker);
+  Normalize(merged.mutable_batches());
+  return merged;
+}
+
+}  // namespace weir

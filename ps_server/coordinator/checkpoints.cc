@@ -1,0 +1,174 @@
+#include "ps_server/coordinator/checkpoints.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/telemetry/logging.h"
+
+namespace weir {
+namespace {
+
+// No checkpoint is waited for longer: a disk that hangs must not keep the next one from being tried.
+constexpr absl::Duration kLongest = absl::Minutes(10);
+// After so long people are told.
+constexpr absl::Duration kWorthAWord = absl::Seconds(10);
+
+}  // namespace
+
+Checkpoints::Checkpoints(Options options)
+    : options_(std::move(options)),
+      schedule_(options_.config, options_.clock->Now()),
+      newest_(options_.store->opened().newest),
+      next_step_(newest_.has_value() ? newest_->step() + 1 : 0) {}
+
+std::string Checkpoints::newest_folder() const {
+  return newest_.has_value() && options_.store != nullptr ? options_.store->FolderOf(newest_->step()) : "";
+}
+
+std::string Checkpoints::WaitingFor() const {
+  if (!current_.has_value() || options_.clock->Now() - current_->since < kWorthAWord) return "";
+  if (current_->phase != Phase::kWriting) {
+    return absl::StrCat("the disk of checkpoint ", current_->of.step);
+  }
+  std::string shards;
+  for (uint32_t shard = 0; shard < current_->of.num_shards; ++shard) {
+    if (current_->files.count(shard) == 0) absl::StrAppend(&shards, shards.empty() ? "" : ", ", "ps:", shard);
+  }
+  return absl::StrCat(shards, " to write checkpoint ", current_->of.step);
+}
+
+void Checkpoints::Request(bool of_now, Done done) {
+  if (current_.has_value() && !of_now && current_->abandoned.empty()) {
+    current_->requests.push_back(std::move(done));
+    return;
+  }
+  next_.push_back(std::move(done));
+  Begin();
+}
+
+void Checkpoints::Tick(uint64_t progress) {
+  if (current_.has_value()) {
+    if (current_->phase == Phase::kWriting && options_.clock->Now() - current_->since > kLongest) {
+      Abandon(absl::StrCat("it took longer than ", absl::FormatDuration(kLongest),
+                           "; still missing: ", WaitingFor()));
+    }
+    return;
+  }
+  if (!next_.empty() || schedule_.Due(options_.clock->Now(), progress)) Begin();
+}
+
+void Checkpoints::Begin() {
+  if (current_.has_value() || options_.store == nullptr) return;
+  absl::StatusOr<Snapshot> snapshot = options_.snapshot();
+  if (!snapshot.ok()) {
+    return AnswerAll(std::exchange(next_, {}), snapshot.status());
+  }
+  const absl::Time now = options_.clock->Now();
+  schedule_.Begun(now, snapshot->progress);
+  if (snapshot->saved) {
+    v1::CheckpointReply reply;
+    reply.set_directory(newest_folder());
+    reply.set_step(newest_->step());
+    return AnswerAll(std::exchange(next_, {}), reply);
+  }
+  current_ = Current{};
+  current_->since = now;
+  next_step_ = std::max(next_step_, snapshot->step + 1);
+  current_->of = *std::move(snapshot);
+  current_->requests = std::exchange(next_, {});
+  options_.store->Begin(current_->of.step, InOrder([this](const absl::Status& status) { OnBegun(status); }));
+}
+
+void Checkpoints::OnBegun(const absl::Status& status) {
+  if (!current_.has_value()) return;
+  if (!current_->abandoned.empty()) return Fail(current_->abandoned);
+  if (!status.ok()) return Fail(std::string(status.message()));
+  current_->phase = Phase::kWriting;
+  v1::ControlMessage message;
+  message.mutable_checkpoint()->set_directory(options_.store->directory());
+  message.mutable_checkpoint()->set_step(current_->of.step);
+  options_.broadcast(message);
+  options_.changed();
+}
+
+void Checkpoints::OnWritten(uint32_t shard, const v1::CheckpointWritten& written) {
+  if (!current_.has_value() || current_->phase != Phase::kWriting || written.step() != current_->of.step)
+    return;
+  if (!written.error().empty()) return Fail(absl::StrCat("ps:", shard, ": ", written.error()));
+  current_->files[shard] = written.record();
+  if (current_->files.size() < current_->of.num_shards) return;
+  current_->phase = Phase::kCommitting;
+  v1::CheckpointManifest manifest;
+  manifest.set_step(current_->of.step);
+  *manifest.mutable_model() = current_->of.model;
+  *manifest.mutable_job() = current_->of.job;
+  for (const auto& [index, file] : current_->files) *manifest.add_files() = file;
+  manifest.set_num_shards(current_->of.num_shards);
+  manifest.set_incarnation(options_.store->opened().coordinator_incarnation);
+  options_.store->Commit(
+      manifest, InOrder([this, manifest](const absl::Status& status) { OnCommitted(manifest, status); }));
+}
+
+void Checkpoints::OnCommitted(const v1::CheckpointManifest& manifest, const absl::Status& status) {
+  if (!current_.has_value()) return;
+  if (!status.ok()) return Fail(std::string(status.message()));
+  const absl::Duration took = options_.clock->Now() - current_->since;
+  schedule_.Completed(options_.clock->Now());
+  newest_ = manifest;
+  uint64_t bytes = 0;
+  for (const v1::CheckpointFile& file : manifest.files()) bytes += file.bytes();
+  LogInfo("saved ", newest_folder(), ": ", bytes, " bytes in ",
+          absl::FormatDuration(absl::Trunc(took, absl::Milliseconds(1))));
+  v1::CheckpointReply reply;
+  reply.set_directory(newest_folder());
+  reply.set_step(manifest.step());
+  std::vector<Done> requests = std::move(current_->requests);
+  current_.reset();
+  AnswerAll(std::move(requests), reply);
+  options_.changed();
+}
+
+void Checkpoints::Abandon(const std::string& why) {
+  if (!current_.has_value() || current_->phase == Phase::kCommitting) return;
+  // What is with the store has to come back first.
+  if (current_->phase == Phase::kBeginning) {
+    current_->abandoned = why;
+  } else {
+    Fail(why);
+  }
+}
+
+void Checkpoints::Fail(const std::string& why) {
+  const std::string reason = absl::StrCat(
+      "checkpoint ", current_->of.step, " came to nothing: ", why,
+      newest_.has_value() ? absl::StrCat("; the last one is ", newest_->step()) : "; there is none yet");
+  LogWarning(reason);
+  schedule_.Failed(options_.clock->Now());
+  std::vector<Done> requests = std::move(current_->requests);
+  current_.reset();
+  AnswerAll(std::move(requests), absl::UnavailableError(reason));
+  options_.changed();
+}
+
+void Checkpoints::AnswerAll(std::vector<Done> requests, const absl::StatusOr<v1::CheckpointReply>& reply) {
+  for (Done& done : requests) done(reply);
+}
+
+JobStore::Done Checkpoints::InOrder(std::function<void(const absl::Status&)> then) {
+  return [post = options_.post, then = std::move(then)](absl::Status status) {
+    post([then, status = std::move(status)] { then(status); });
+  };
+}
+
+std::unique_ptr<JobStore> Checkpoints::Close(const absl::Status& why) {
+  std::vector<Done> requests = std::exchange(next_, {});
+  if (current_.has_value()) {
+    for (Done& done : current_->requests) requests.push_back(std::move(done));
+  }
+  current_.reset();
+  AnswerAll(std::move(requests), why);
+  return std::move(options_.store);
+}
+
+}  // namespace weir

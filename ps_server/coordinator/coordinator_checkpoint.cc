@@ -1,0 +1,118 @@
+// The part of Coordinator that outlives it: what goes into a checkpoint, and numbers that are used once.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/wire_model.h"
+#include "ps_server/coordinator/coordinator.h"
+
+namespace weir {
+namespace {
+
+// Numbers that are reserved at once, beyond those that are needed.
+constexpr uint64_t kBlock = 1000;
+
+}  // namespace
+
+absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from) {
+  const v1::JobConfig& saved = from.job().config();
+  const auto is_sync = [](const v1::JobConfig& c) {
+    return c.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC;
+  };
+  std::string difference;
+  if (is_sync(config) != is_sync(saved)) {
+    difference = absl::StrCat("consistency.mode is ", is_sync(config) ? "sync" : "not sync",
+                              ", the checkpoint's ", is_sync(saved) ? "is" : "is not");
+  } else if (config.seed() != saved.seed()) {
+    difference = absl::StrCat("seed is ", config.seed(), ", the checkpoint's is ", saved.seed());
+  } else if (config.data().batch_size() != saved.data().batch_size()) {
+    difference = absl::StrCat("data.batch_size is ", config.data().batch_size(), ", the checkpoint's is ",
+                              saved.data().batch_size());
+  } else if (is_sync(config) && config.consistency().has_parts() &&
+             config.consistency().parts() != from.job().parts()) {
+    difference = absl::StrCat("consistency.parts is ", config.consistency().parts(), ", the checkpoint's is ",
+                              from.job().parts());
+  }
+  if (difference.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "the job cannot go on from the checkpoint of step ", from.step(), " in checkpoint.directory: ",
+      difference, ". Its weights alone can be taken with checkpoint.init_from, in another directory"));
+}
+
+void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
+  const JobStore::Opened& opened = store->opened();
+  epoch_ = opened.used.epoch;
+  last_incarnation_ = opened.used.incarnation;
+  reserved_ = opened.reserved;
+  fenced_up_to_ = last_incarnation_;
+  fenced_why_ = "ps:0 was started again";
+
+  Checkpoints::Options options;
+  options.config = options_.config.checkpoint();
+  options.store = std::move(store);
+  options.clock = options_.clock;
+  options.post = [this](std::function<void()> function) { queue_.Post(std::move(function)); };
+  options.snapshot = [this] { return TakeSnapshot(); };
+  options.broadcast = [this](const v1::ControlMessage& message) { Broadcast(message); };
+  options.changed = [this] {
+    MaybeCommit();
+    MaybeInstall();
+  };
+  checkpoints_ = std::make_unique<Checkpoints>(std::move(options));
+  if (!checkpoints_->newest().has_value()) return;
+  const v1::CheckpointManifest& newest = *checkpoints_->newest();
+  // What the first Join must agree with.
+  if (absl::StatusOr<ModelSpec> model = FromProto(newest.model()); model.ok()) model_ = *std::move(model);
+  train_examples_ = newest.job().train_examples();
+  committed_ = newest.job().committed_steps();
+}
+
+absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
+  if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
+    return absl::UnavailableError(
+        absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to save"));
+  }
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (!shards_[shard].installed) return absl::UnavailableError(absl::StrCat(ShardName(shard), " is away"));
+  }
+  Checkpoints::Snapshot snapshot;
+  const auto& newest = checkpoints_->newest();
+  snapshot.progress = steps_done();
+  snapshot.step = sync() ? committed_ : std::max(steps_done(), checkpoints_->next_step());
+  snapshot.saved = newest.has_value() && (sync() ? newest->step() == committed_ : untouched_);
+  snapshot.num_shards = shards_.size();
+  snapshot.model = ToProto(*model_);
+  v1::CoordinatorState& job = snapshot.job;
+  *job.mutable_config() = options_.config;
+  job.set_workers(options_.workers);
+  job.set_parts(parts_);
+  job.set_train_examples(train_examples_);
+  job.set_total_examples(total_examples_);
+  job.set_total_batches(total_batches_);
+  job.set_total_steps(total_steps_);
+  job.set_committed_steps(committed_);
+  job.set_epoch(epoch_);
+  job.set_last_incarnation(last_incarnation_);
+  const v1::Membership membership = MembershipNow();
+  *job.mutable_members() = membership.members();
+  for (uint32_t rank : gave_up_) job.add_gave_up(rank);
+  return snapshot;
+}
+
+absl::Status Coordinator::ReserveNumbers(uint64_t count) {
+  if (checkpoints_ == nullptr ||
+      (epoch_ + count <= reserved_.epoch && last_incarnation_ + count <= reserved_.incarnation)) {
+    return absl::OkStatus();
+  }
+  const JobStore::Numbers wanted = {std::max(reserved_.epoch, epoch_ + count + kBlock),
+                                    std::max(reserved_.incarnation, last_incarnation_ + count + kBlock)};
+  if (absl::Status status = checkpoints_->Reserve(wanted); !status.ok()) {
+    return absl::Status(status.code(),
+                        absl::StrCat("cannot set membership epochs aside, which must never be used again: ",
+                                     status.message()));
+  }
+  reserved_ = wanted;
+  return absl::OkStatus();
+}
+
+}  // namespace weir

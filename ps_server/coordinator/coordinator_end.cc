@@ -1,0 +1,136 @@
+// The part of Coordinator that ends the job: drained, done or failed.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/telemetry/logging.h"
+#include "ps_server/coordinator/coordinator.h"
+
+namespace weir {
+namespace {
+
+constexpr absl::Duration kSaveAgain = absl::Seconds(1);
+// What a job's last checkpoint may fail before the job does.
+constexpr int kLastSaves = 5;
+
+absl::Status NothingLeft() {
+  return absl::OutOfRangeError("the job's examples are done; there is nothing left to do");
+}
+
+}  // namespace
+
+void Coordinator::StartDraining() {
+  if (state_ != v1::RUNNING) return;
+  state_ = v1::DRAINING;
+  ended_ = now();
+  LogInfo("all ", total_examples_, " examples are done");
+  failed_saves_ = 0;
+  if (checkpoints_ != nullptr) {
+    SaveLast();
+  } else {
+    OnSaved();
+  }
+  Changed();
+  ServeRanges();
+  MaybeFinish();
+}
+
+void Coordinator::SaveLast() {
+  next_save_ = now() + kSaveAgain;
+  checkpoints_->Request(/*of_now=*/true, [this](const absl::StatusOr<v1::CheckpointReply>& reply) {
+    if (state_ != v1::DRAINING || saved_last_) return;
+    if (reply.ok()) {
+      OnSaved();
+      return MaybeFinish();
+    }
+    // A shard that is away is waited for elsewhere.
+    if (AllInstalled() && ++failed_saves_ >= kLastSaves) {
+      FailJob(absl::StrCat("all examples are done, but they cannot be saved: ", reply.status().message()));
+    }
+  });
+}
+
+void Coordinator::OnSaved() {
+  saved_last_ = true;
+  for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(v1::LeaveReply());
+  for (auto it = waiting_.begin(); it != waiting_.end();) {
+    if (it->request.role() != v1::WORKER) {
+      ++it;
+      continue;
+    }
+    told_.insert(it->request.rank());
+    it->done(NothingLeft());
+    it = waiting_.erase(it);
+  }
+}
+
+void Coordinator::MaybeFinish() {
+  if (state_ != v1::DRAINING || final_ping_ > 0 || !members_.empty() || !readers_.empty()) return;
+  if (!saved_last_ || !drain_.empty()) return;
+  if (told_.size() < options_.workers && now() < linger_until_) return;
+  final_ping_ = PingShards();
+}
+
+void Coordinator::End() {
+  if (over()) return;
+  state_ = v1::DONE;
+  v1::ControlMessage message;
+  message.mutable_shutdown();
+  Broadcast(message);
+  Changed();
+  AnswerParked(NothingLeft(), absl::FailedPreconditionError("the job is done"));
+  options_.on_end(MakeStatus(), "");
+}
+
+void Coordinator::FailJob(const std::string& reason) {
+  if (over()) return;
+  state_ = v1::FAILED;
+  failure_ = reason;
+  if (ended_ == absl::Time()) ended_ = now();
+  LogError(reason);
+  v1::ControlMessage message;
+  message.mutable_shutdown()->set_failure(reason);
+  Broadcast(message);
+  Changed();
+  // Joins: not Unavailable, which asks for another try, which would find nobody and hide the reason.
+  AnswerParked(absl::AbortedError(reason), absl::UnavailableError(reason));
+  options_.on_end(MakeStatus(), reason);
+}
+
+void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& others) {
+  for (WaitingJoin& join : waiting_) join.done(joins);
+  waiting_.clear();
+  for (auto& [rank, member] : members_) {
+    if (member.join.has_value()) std::exchange(member.join, std::nullopt)->done(joins);
+    if (member.next_range) std::exchange(member.next_range, nullptr)(others);
+  }
+  for (auto& [pin, waiting] : waiting_pins_) waiting.done(others);
+  waiting_pins_.clear();
+  for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(others);
+}
+
+// ---- drained
+
+void Coordinator::HandleDrain(const std::string& reason) {
+  if (over() || !drain_.empty()) return;
+  if (checkpoints_ == nullptr) return FailJob(reason);
+  drain_ = reason;
+  const auto end = [this] {
+    FailJob(absl::StrCat(kDrained, ": ", drain_, "; started again, the job goes on from ",
+                         checkpoints_->newest_folder()));
+  };
+  if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
+    // What is not in the newest checkpoint is lost already, or was never there.
+    return checkpoints_->newest().has_value() ? end() : FailJob(reason);
+  }
+  // Nothing is acknowledged from here on that would not be saved.
+  LogInfo("saving the job, since ", reason);
+  FenceAll(absl::StrCat("the job is being saved and ends, since ", reason));
+  checkpoints_->Request(/*of_now=*/true, [this, end](const absl::StatusOr<v1::CheckpointReply>& reply) {
+    if (over()) return;
+    if (reply.ok()) return end();
+    FailJob(absl::StrCat(drain_, "; it could not be saved: ", reply.status().message()));
+  });
+}
+
+}  // namespace weir

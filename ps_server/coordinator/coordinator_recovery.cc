@@ -1,0 +1,271 @@
+// The part of Coordinator that deals with shards: attaches and installs them, and brings lost ones back.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/telemetry/logging.h"
+#include "common/wire_model.h"
+#include "ps_server/coordinator/coordinator.h"
+
+namespace weir {
+
+// ---- links
+
+void Coordinator::OpenLinks() {
+  if (!shards_.empty()) return;
+  shards_.resize(addresses_.size());
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    shards_[shard].address = addresses_[shard];
+    OpenLink(shard);
+  }
+}
+
+void Coordinator::OpenLink(uint32_t shard) {
+  const uint64_t link = ++shards_[shard].links;
+  // In the queue, and only while the link is the newest one.
+  const auto post = [this, shard, link](std::function<void()> function) {
+    queue_.Post([this, shard, link, function = std::move(function)] {
+      if (shards_[shard].links == link) function();
+    });
+  };
+  ShardLinkEvents events;
+  events.connected = [this, shard, post] { post([this, shard] { HandleConnected(shard); }); };
+  events.report = [this, shard, post](v1::ShardReport report) {
+    post([this, shard, report = std::move(report)] { HandleShardReport(shard, report); });
+  };
+  events.broken = [this, shard, post](absl::Status status) {
+    post([this, shard, status = std::move(status)] { HandleShardBroken(shard, status); });
+  };
+  shards_[shard].link = options_.open_link(shard, shards_[shard].address, std::move(events));
+}
+
+void Coordinator::HandleConnected(uint32_t index) {
+  ShardInfo& shard = shards_[index];
+  shard.connected = true;
+  shard.last_heard = now();
+  if (shard.link == nullptr || over()) return;
+  v1::ControlMessage message;
+  message.mutable_hello()->set_coordinator_incarnation(
+      recoverable() ? checkpoints_->store().opened().coordinator_incarnation : 1);
+  shard.link->Send(message);
+}
+
+// ---- installing
+
+bool Coordinator::AllInstalled() const {
+  return !shards_.empty() &&
+         std::all_of(shards_.begin(), shards_.end(), [](const ShardInfo& shard) { return shard.installed; });
+}
+
+bool Coordinator::Keeps(uint32_t index) const {
+  const ShardInfo& shard = shards_[index];
+  // In sync, whoever was away may have missed a step.
+  if (sync() || !recoverable() || shard.attached->incarnation() == 0) return false;
+  if (shard.attached->model_hash() != model_->Hash()) return false;
+  if (shard.incarnation != 0) return shard.attached->incarnation() == shard.incarnation;
+  // This coordinator has never seen it: one before it has, on the same store.
+  return shard.attached->epoch() > 0 && shard.attached->epoch() <= checkpoints_->store().opened().used.epoch;
+}
+
+bool Coordinator::EnoughWorkers() const {
+  if (total_batches_ == 0) return false;
+  if (sync() && AllDone()) return true;
+  // A job that goes on has no step 0 for which to wait for everybody.
+  bool goes_on = state_ == v1::RECOVERING || (recoverable() && checkpoints_->newest().has_value());
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) goes_on |= Keeps(shard);
+  std::set<uint32_t> ranks;
+  for (const WaitingJoin& join : waiting_) {
+    if (join.request.role() == v1::WORKER) ranks.insert(join.request.rank());
+  }
+  for (const auto& [rank, member] : members_) ranks.insert(rank);
+  return ranks.size() >= (goes_on ? 1 : needed_workers());
+}
+
+void Coordinator::MaybeInstall() {
+  if (over() || shards_.empty() || !drain_.empty()) return;
+  if (recoverable() && checkpoints_->busy()) return;  // what is the newest will show
+  if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
+    for (const ShardInfo& shard : shards_) {
+      if (!shard.attached.has_value()) return;
+    }
+    if (!EnoughWorkers()) return;
+  }
+  bool changed = false;
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    ShardInfo& shard = shards_[index];
+    if (shard.installed || shard.installing || !shard.attached.has_value()) continue;
+    if (Keeps(index)) {
+      shard.installed = changed = true;
+      shard.incarnation = shard.attached->incarnation();
+      shard.batches = shard.attached->batches();
+    } else {
+      SendInstall(index);
+    }
+  }
+  if (changed && AllInstalled()) OnAllInstalled();
+}
+
+void Coordinator::SendInstall(uint32_t index) {
+  ShardInfo& shard = shards_[index];
+  v1::ControlMessage message;
+  v1::Install& install = *message.mutable_install();
+  install.set_shard(index);
+  install.set_num_shards(shards_.size());
+  *install.mutable_model() = ToProto(*model_);
+  install.set_job_config(options_.config.SerializeAsString());
+  install.set_workers(options_.workers);
+  install.set_parts(parts_);
+  install.set_total_steps(total_steps_);
+  install.set_total_batches(total_batches_);
+  install.set_total_examples(total_examples_);
+  install.set_coordinator_address(addresses_[0]);
+  if (recoverable() && checkpoints_->newest().has_value()) {
+    install.mutable_restore()->set_directory(checkpoints_->newest_folder());
+  } else if (!options_.init_from.empty()) {
+    install.mutable_restore()->set_directory(options_.init_from);
+    install.mutable_restore()->set_weights_only(true);
+  }
+  shard.installing = true;
+  shard.install_sent = now();
+  shard.link->Send(message);
+}
+
+void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed) {
+  ShardInfo& shard = shards_[index];
+  if (!shard.installing) return;
+  if (!installed.error().empty()) {
+    return FailJob(absl::StrCat(ShardName(index), " cannot take part: ", installed.error()));
+  }
+  shard.installing = false;
+  shard.installed = true;
+  shard.incarnation = installed.incarnation();
+  shard.batches = installed.batches();
+  if (AllInstalled()) OnAllInstalled();
+}
+
+void Coordinator::OnAllInstalled() {
+  const bool restored = recoverable() && checkpoints_->newest().has_value();
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    ShardInfo& shard = shards_[index];
+    shard.lost_why.clear();
+    if (!shard.lost_since.has_value()) continue;
+    ++recoveries_;
+    LogInfo(ShardName(index), " is back after ",
+            absl::FormatDuration(absl::Trunc(now() - *shard.lost_since, absl::Milliseconds(1))), ", ",
+            Keeps(index) ? "with what it held"
+            : restored   ? absl::StrCat("with ", checkpoints_->newest_folder())
+                         : "from the beginning");
+    shard.lost_since.reset();
+  }
+  if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
+    // It may have missed any number of changes.
+    return BroadcastMembership();
+  }
+  if (restored) LogInfo("the job goes on from ", checkpoints_->newest_folder());
+  if (!sync() && !ranges_.has_value()) {
+    std::vector<BatchIntervals> holders;
+    untouched_ = restored;
+    for (uint32_t index = 0; index < shards_.size(); ++index) {
+      holders.push_back(shards_[index].batches);
+      if (Keeps(index)) untouched_ = false;
+    }
+    ranges_.emplace(total_batches_, options_.workers, HeldByAll(holders));
+  }
+  if (AllDone()) {
+    if (started_ == absl::Time()) started_ = now();
+    // Those who come to work are to find somebody who tells them.
+    linger_until_ = now() + lease();
+    state_ = v1::RUNNING;
+    return StartDraining();
+  }
+  if (!members_.empty()) return BroadcastMembership();
+  MaybeAdmit();
+}
+
+// ---- lost
+
+void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) {
+  if (over()) return;
+  if (recoverable() && !absl::IsFailedPrecondition(status)) {
+    return LoseShard(index, std::string(status.message()));
+  }
+  FailJob(absl::StrCat(ShardName(index),
+                       shards_[index].connected ? " was lost: " : " cannot take part: ", status.message()));
+}
+
+void Coordinator::LoseShard(uint32_t index, const std::string& why) {
+  ShardInfo& shard = shards_[index];
+  shard.link.reset();
+  ++shard.links;
+  shard.connected = shard.installing = shard.installed = false;
+  shard.attached.reset();
+  shard.acked_epoch = 0;
+  shard.staged.reset();
+  const std::string what = absl::StrCat(ShardName(index), " was lost: ", why);
+  if (!shard.lost_since.has_value()) {
+    shard.lost_why = why;
+    // Before the start nothing is lost yet, and there is another deadline.
+    if (state_ != v1::STARTING) shard.lost_since = now();
+    if (state_ != v1::STARTING) LogWarning(what);
+  }
+  checkpoints_->Abandon(what);
+  for (auto& [pin, waiting] : std::exchange(waiting_pins_, {})) waiting.done(absl::UnavailableError(what));
+  if (sync() && !over() && state_ != v1::STARTING) RollBack(what);
+}
+
+void Coordinator::RollBack(const std::string& why) {
+  const std::string back =
+      absl::StrCat("the job goes back to step ",
+                   checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0, ", since ", why);
+  if (state_ != v1::RECOVERING || !members_.empty()) {
+    LogWarning(back);
+    next_complaint_ = now() + kComplaintInterval;
+  }
+  state_ = v1::RECOVERING;
+  for (ShardInfo& shard : shards_) {
+    // One that is installing does so from the same checkpoint.
+    shard.installed = false;
+    shard.staged.reset();
+  }
+  committed_ = checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0;
+  checkpoints_->Rewound(committed_);
+  ended_ = absl::Time();
+  final_ping_ = 0;
+  saved_last_ = false;
+  FenceAll(back);
+  // Who left when all seemed done has more to do.
+  for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(absl::AbortedError(back));
+  departed_.erase(std::remove_if(departed_.begin(), departed_.end(),
+                                 [](const v1::TaskStatus& task) { return task.state() == "left"; }),
+                  departed_.end());
+  MaybeInstall();
+}
+
+void Coordinator::TickShards(absl::Time time) {
+  const auto& cluster = options_.config.cluster();
+  for (uint32_t index = 0; index < shards_.size() && !over(); ++index) {
+    ShardInfo& shard = shards_[index];
+    if (shard.link == nullptr) OpenLink(index);
+    if (shard.installing) {
+      // Making version 0 of a large model, or loading it, may take longer than a lease.
+      if (time - shard.install_sent > absl::Seconds(cluster.start_seconds())) {
+        FailJob(absl::StrCat(ShardName(index), " did not make its part of the model ready within ",
+                             "cluster.start_seconds = ", cluster.start_seconds()));
+      }
+      continue;
+    }
+    if (shard.connected && time - shard.last_heard > lease()) {
+      const std::string why =
+          absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - shard.last_heard));
+      if (!recoverable()) return FailJob(absl::StrCat(ShardName(index), " was lost: ", why));
+      LoseShard(index, why);
+    }
+    if (shard.lost_since.has_value() && !shard.attached.has_value() &&
+        time - *shard.lost_since > absl::Seconds(cluster.server_wait_seconds())) {
+      FailJob(absl::StrCat(ShardName(index), " was lost: ", shard.lost_why, "; it did not come back within ",
+                           "cluster.server_wait_seconds = ", cluster.server_wait_seconds()));
+    }
+  }
+}
+
+}  // namespace weir

@@ -1,0 +1,55 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+#include "absl/status/status.h"
+#include "proto/checkpoint.pb.h"
+
+namespace weir {
+
+// What a coordinator remembers beyond its own life: the newest complete checkpoint, and which numbers must
+// never be used again. An open store belongs to one coordinator, whose incarnation is higher than that of any
+// before it on the same store, and durable.
+//
+// Thread-safe. Its destructor waits for what was begun, whose callbacks come before it returns.
+class JobStore {
+ public:
+  // Numbers that are used once: membership epochs, and incarnations of members. All up to these.
+  struct Numbers {
+    uint64_t epoch = 0;
+    uint64_t incarnation = 0;
+  };
+  struct Opened {
+    uint64_t coordinator_incarnation = 1;
+    // Earlier lives may have used these.
+    Numbers used;
+    // This life may use those between `used` and these, at first.
+    Numbers reserved;
+    // Absent: there is none.
+    std::optional<v1::CheckpointManifest> newest;
+  };
+  // On any thread, once; must not block.
+  using Done = std::function<void(absl::Status)>;
+
+  virtual ~JobStore() = default;
+
+  // As it was when this life began.
+  virtual const Opened& opened() const = 0;
+
+  // Numbers up to these may be used once it has returned OK. Durable, so it blocks for a moment; needed once
+  // for many numbers. FailedPrecondition: another coordinator has the store now.
+  virtual absl::Status Reserve(const Numbers& up_to) = 0;
+
+  // As TakeCheckpoint and Restore name it.
+  virtual std::string directory() const = 0;
+  virtual std::string FolderOf(uint64_t step) const = 0;
+  // One checkpoint at a time. Begin: shards may write once it is done. Commit: of the manifest step, model,
+  // job and files; durable once it is done, and then old ones are removed.
+  virtual void Begin(uint64_t step, Done done) = 0;
+  virtual void Commit(v1::CheckpointManifest manifest, Done done) = 0;
+};
+
+}  // namespace weir

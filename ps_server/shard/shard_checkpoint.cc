@@ -1,0 +1,114 @@
+// The part of Shard that writes checkpoints: what belongs to a version, taken in one turn with it, goes to a
+// file while training goes on.
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_writer.h"
+#include "common/telemetry/logging.h"
+#include "ps_server/shard/samples.h"
+#include "ps_server/shard/shard.h"
+
+namespace weir {
+namespace {
+
+void Copy(const IntervalSet& set, google::protobuf::RepeatedPtrField<v1::Interval>* out) {
+  for (const auto& [begin, end] : set.intervals()) {
+    v1::Interval* interval = out->Add();
+    interval->set_begin(begin);
+    interval->set_end(end);
+  }
+}
+
+}  // namespace
+
+void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
+  if (late_commit_.has_value()) {
+    // Its commit was sent before it.
+    late_checkpoint_ = take;
+    return;
+  }
+  const auto failed = [&](std::string why) {
+    v1::ShardReport report;
+    report.mutable_checkpoint()->set_step(take.step());
+    report.mutable_checkpoint()->set_error(std::move(why));
+    Report(std::move(report));
+  };
+  if (store_ == nullptr) return failed("this shard has no model yet");
+  if (sync() && store_->count() != take.step()) {
+    return failed(absl::StrCat("this shard is at step ", store_->count(), ", not ", take.step()));
+  }
+  // Nobody else freezes a version, and its memory is let go before writing_ is.
+  if (writing_) return failed("this shard still writes an earlier checkpoint");
+  writing_ = true;
+  struct Work {
+    std::shared_ptr<const ShardVersion> frozen;
+    ShardSnapshot snapshot;
+  };
+  const auto work = std::make_shared<Work>();
+  work->frozen = store_->Freeze();
+  work->snapshot.model = store_->model();
+  work->snapshot.state = StateNow();
+  const auto values = [elements = static_cast<size_t>(store_->elements())](const Slab& slab) {
+    return absl::MakeConstSpan(slab.get(), elements);
+  };
+  work->snapshot.weights = values(work->frozen->weights);
+  for (size_t i = 0; i < work->frozen->slots.size(); ++i) {
+    work->snapshot.slots.push_back({store_->slots()[i].name, values(work->frozen->slots[i])});
+  }
+  options_.background([this, take, era = era_, work] {
+    auto file = WriteShardFile(*options_.files, take.directory(), take.step(), work->snapshot);
+    work->frozen = nullptr;
+    queue_.Post([this, era, step = take.step(), file = std::move(file)] {
+      writing_ = false;
+      if (file.ok()) ++counters_.checkpoints_written;
+      if (era != era_) return;  // nobody waits for it any more
+      v1::ShardReport report;
+      report.mutable_checkpoint()->set_step(step);
+      if (file.ok()) {
+        *report.mutable_checkpoint()->mutable_record() = *file;
+      } else {
+        report.mutable_checkpoint()->set_error(std::string(file.status().message()));
+      }
+      Report(std::move(report));
+    });
+  });
+}
+
+v1::ShardState Shard::StateNow() const {
+  v1::ShardState state;
+  state.set_shard(install_.shard());
+  state.set_num_shards(install_.num_shards());
+  state.mutable_version()->set_incarnation(incarnation_);
+  state.mutable_version()->set_count(store_->count());
+  state.set_epoch(epoch_);
+  for (const WorkerRecord& record : policy_->Records()) {
+    v1::WorkerState& worker = *state.add_workers();
+    worker.set_worker(record.worker);
+    worker.set_next_clock(record.clock);
+    worker.set_counts(record.counts);
+    const auto found = members_.find(record.worker);
+    if (found == members_.end()) continue;
+    const MemberState& member = found->second;
+    worker.set_incarnation(member.incarnation);
+    worker.set_task(member.task);
+    Copy(member.lost, worker.mutable_lost());
+    for (const auto& [clock, reply] : member.answers) {
+      v1::RecordedAnswer* answer = worker.add_answers();
+      answer->set_clock(clock);
+      *answer->mutable_reply() = reply;
+    }
+  }
+  Copy(batches_, state.mutable_batches());
+  for (const auto& [step, parts] : commits_) {
+    v1::CommitStep* commit = state.add_commits();
+    commit->set_step(step);
+    commit->mutable_parts()->Add(parts.begin(), parts.end());
+  }
+  state.set_pushes_applied(counters_.pushes_applied);
+  state.set_pushes_refused(counters_.pushes_refused);
+  *state.mutable_version_staleness() = ToSamples(staleness_);
+  *state.mutable_lead() = ToSamples(lead_);
+  return state;
+}
+
+}  // namespace weir

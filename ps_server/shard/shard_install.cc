@@ -1,0 +1,189 @@
+// The part of Shard that begins its lives: what Install makes, from nothing or from a checkpoint, and what
+// becomes of what was there.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_reader.h"
+#include "common/config/job_config.h"
+#include "common/status_macros.h"
+#include "common/telemetry/logging.h"
+#include "common/wire_model.h"
+#include "ps_server/shard/samples.h"
+#include "ps_server/shard/shard.h"
+
+namespace weir {
+namespace {
+
+// Reads a checkpoint into a version of `store`, and what goes with it into `state`.
+absl::Status Load(FileSystem& files, const v1::Install& install, const BlockStore& store,
+                  ShardVersion& version, v1::ShardState* state) {
+  WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader,
+                        CheckpointReader::Open(files, install.restore().directory()));
+  const size_t elements = static_cast<size_t>(store.elements());
+  CheckpointReader::Target target;
+  target.weights = absl::MakeSpan(version.weights.get(), elements);
+  if (install.restore().weights_only()) {
+    return reader.LoadWeights(store.model(), install.shard(), install.num_shards(), target.weights);
+  }
+  for (size_t i = 0; i < version.slots.size(); ++i) {
+    target.slots.push_back({store.slots()[i].name, absl::MakeSpan(version.slots[i].get(), elements)});
+  }
+  WEIR_ASSIGN_OR_RETURN(*state,
+                        reader.LoadShard(store.model(), install.shard(), install.num_shards(), target));
+  version.count = state->version().count();
+  return absl::OkStatus();
+}
+
+void Copy(const IntervalSet& batches, google::protobuf::RepeatedPtrField<v1::BatchInterval>* out) {
+  for (const auto& [begin, end] : batches.intervals()) {
+    v1::BatchInterval* interval = out->Add();
+    interval->set_begin(begin);
+    interval->set_end(end);
+  }
+}
+
+}  // namespace
+
+void Shard::HandleHello() {
+  ++era_;
+  late_checkpoint_.reset();
+  v1::ShardReport report;
+  v1::Attached& attached = *report.mutable_attached();
+  if (store_ != nullptr) {
+    attached.set_incarnation(incarnation_);
+    attached.mutable_version()->set_incarnation(incarnation_);
+    attached.mutable_version()->set_count(store_->count());
+    attached.set_epoch(epoch_);
+    attached.set_model_hash(model_hash_);
+    Copy(batches_, attached.mutable_batches());
+  }
+  Report(std::move(report));
+}
+
+void Shard::HandleInstall(const v1::Install& install) {
+  absl::StatusOr<BlockStore::Options> store = CheckInstall(install);
+  if (!store.ok()) return ReportInstalled(store.status());
+  Drop(install.has_restore() ? "this shard goes back to a checkpoint" : "this shard starts anew");
+  options_.background([this, install, era = era_, options = *std::move(store)] {
+    auto state = std::make_shared<v1::ShardState>();
+    const auto load = [&](const BlockStore& store, ShardVersion& version) {
+      return Load(*options_.files, install, store, version, state.get());
+    };
+    auto made = BlockStore::Create(options, install.has_restore() ? BlockStore::Restore(load) : nullptr);
+    queue_.Post([this, install, era, state, made = std::move(made)] {
+      if (era != era_ || over_) return;  // there is another coordinator, or another Install
+      if (made.ok()) FinishInstall(install, *state, *made);
+      ReportInstalled(made.status());
+    });
+  });
+}
+
+absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& install) const {
+  BlockStore::Options options;
+  WEIR_ASSIGN_OR_RETURN(options.model, FromProto(install.model()));
+  v1::JobConfig theirs;
+  if (!theirs.ParseFromString(install.job_config())) {
+    return absl::InvalidArgumentError("job_config does not parse");
+  }
+  if (std::string difference = FirstDifference(theirs, options_.config); !difference.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("its config differs from that of ps:0: ", difference));
+  }
+  if (install.num_shards() == 0 || install.shard() >= install.num_shards()) {
+    return absl::InvalidArgumentError("bad shard number");
+  }
+  options.shard = install.shard();
+  options.num_shards = install.num_shards();
+  options.seed = options_.config.seed();
+  options.optimizer = options_.config.optimizer();
+  options.total_steps = install.total_steps();
+  options.pushes_per_step = sync() ? 1 : std::max<uint32_t>(1, install.workers());
+  options.kernels = options_.kernels;
+  options.threads = options_.threads;
+  options.weights_source = options_.weights_source;
+  options.on_release = [this] {
+    if (short_of_memory_ && options_.nudge) options_.nudge();
+  };
+  return options;
+}
+
+void Shard::Drop(const std::string& reason) {
+  ++era_;
+  late_checkpoint_.reset();
+  if (store_ == nullptr) return;
+  LogInfo("incarnation ", incarnation_, " of the shard ends at version ", store_->count(), ": ", reason);
+  FailAll(v1::FENCED, reason);
+  staged_.clear();
+  late_commit_.reset();
+  short_of_memory_ = false;
+  arriving_.clear();
+  streamed_.reset();
+  for (const Reading& reading : readings_) *reading.revoked = true;
+  readings_.clear();
+  pins_.clear();
+  commits_.clear();
+  batches_ = IntervalSet();
+  staleness_ = lead_ = IntHistogram();
+  members_.clear();
+  epoch_ = 0;
+  model_hash_ = 0;
+  incarnation_ = 0;
+  elements_ = 0;
+  policy_ = nullptr;
+  store_->Retire();
+  store_ = nullptr;
+}
+
+void Shard::FinishInstall(const v1::Install& install, const v1::ShardState& state,
+                          std::shared_ptr<BlockStore> store) {
+  install_ = install;
+  incarnation_ = options_.new_incarnation();
+  store_ = std::move(store);
+  policy_ = options_.make_policy(options_.config, install);
+  model_hash_ = store_->model().Hash();
+  elements_ = store_->elements();
+  counters_.version = store_->count();
+  RestoreState(state);
+  if (install.has_restore()) {
+    LogInfo("incarnation ", incarnation_, " of the shard starts at version ", store_->count(), ", from ",
+            install.restore().directory());
+  }
+}
+
+void Shard::RestoreState(const v1::ShardState& state) {
+  counters_.pushes_applied = state.pushes_applied();
+  counters_.pushes_refused = state.pushes_refused();
+  AddSamples(state.version_staleness(), staleness_);
+  AddSamples(state.lead(), lead_);
+  for (const v1::Interval& interval : state.batches()) batches_.Insert(interval.begin(), interval.end());
+  for (const v1::CommitStep& commit : state.commits()) {
+    commits_[commit.step()].assign(commit.parts().begin(), commit.parts().end());
+  }
+  uint64_t lost = 0;
+  std::vector<WorkerRecord> records;
+  for (const v1::WorkerState& worker : state.workers()) {
+    records.push_back({worker.worker(), worker.next_clock(), worker.counts()});
+    MemberState member;
+    member.task = worker.task();
+    member.incarnation = worker.incarnation();
+    for (const v1::RecordedAnswer& answer : worker.answers()) member.answers[answer.clock()] = answer.reply();
+    for (const v1::Interval& interval : worker.lost()) {
+      member.lost.Insert(interval.begin(), interval.end());
+      lost += interval.end() - interval.begin();
+    }
+    // Until the first membership says who of them is still there.
+    if (member.incarnation != 0) members_[worker.worker()] = std::move(member);
+  }
+  counters_.pushes_lost = lost;
+  policy_->Restore(store_->count(), records);
+}
+
+void Shard::ReportInstalled(const absl::Status& status) {
+  v1::ShardReport report;
+  report.mutable_installed()->set_error(std::string(status.message()));
+  report.mutable_installed()->set_incarnation(incarnation_);
+  Copy(batches_, report.mutable_installed()->mutable_batches());
+  Report(std::move(report));
+}
+
+}  // namespace weir

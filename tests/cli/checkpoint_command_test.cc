@@ -1,0 +1,125 @@
+// `weir checkpoint list`, `verify` and `weir export` as processes, on checkpoints of the library that servers
+// use.
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "common/exit_codes.h"
+#include "common/subprocess.h"
+#include "tests/cli/checkpointed_job.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+using Catch::Contains;
+
+struct Result {
+  int code;
+  std::string output;
+};
+
+Result Weir(std::vector<std::string> args) {
+  Subprocess::Options options;
+  options.args = {"cli/weir"};
+  options.args.insert(options.args.end(), args.begin(), args.end());
+  const auto result = RunCommand(std::move(options), std::chrono::seconds(60));
+  REQUIRE(result.ok());
+  return {result->exit.status(), result->output};
+}
+
+class Folder {
+ public:
+  Folder() : path_(fs::path(std::getenv("TEST_TMPDIR")) / "runs-XXXXXX") {
+    std::string name = path_.string();
+    REQUIRE(mkdtemp(name.data()) != nullptr);
+    path_ = name;
+    REQUIRE(CheckpointedJob().Write(path_).ok());
+  }
+  ~Folder() { fs::remove_all(path_); }
+  std::string path(const std::string& name = "") const { return name.empty() ? path_ : path_ / name; }
+
+ private:
+  fs::path path_;
+};
+
+const char* const kFirstShard = "step-00000012/shard-00000-of-00002.safetensors";
+
+// Each of two shards has 500 of 1,000 elements, more or less: first the weights, then as many bytes of a
+// slot.
+constexpr int kInWeights = 3000;
+
+void FlipByte(const std::string& path, int from_end) {
+  std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekg(-from_end, std::ios::end);
+  const char byte = static_cast<char>(file.get());
+  file.seekp(-from_end, std::ios::end);
+  file.put(static_cast<char>(byte ^ 1));
+}
+
+TEST_CASE("what is sound is said to be") {
+  const Folder runs;
+  for (const std::string& path : {runs.path(), runs.path("step-00000012")}) {
+    const Result verified = Weir({"checkpoint", "verify", path});
+    INFO(verified.output);
+    CHECK(verified.code == 0);
+    CHECK_THAT(verified.output, Contains(runs.path("step-00000012") + ": ok (step 12, 2 files, "));
+  }
+  const Result list = Weir({"checkpoint", "list", runs.path()});
+  CHECK(list.code == 0);
+  CHECK_THAT(list.output, Contains("step-00000012") && Contains("  complete\n"));
+}
+
+TEST_CASE("damage is found, and the file and tensor are named") {
+  const Folder runs;
+  FlipByte(runs.path(kFirstShard), kInWeights);
+  const Result verified = Weir({"checkpoint", "verify", runs.path()});
+  INFO(verified.output);
+  CHECK(verified.code == 1);
+  CHECK_THAT(verified.output, Contains("error: ") && Contains(kFirstShard) && Contains("tensor"));
+  const Result exported = Weir({"export", runs.path(), runs.path("out.safetensors")});
+  CHECK(exported.code == 1);
+  CHECK_FALSE(fs::exists(runs.path("out.safetensors")));
+}
+
+TEST_CASE("a checkpoint without its manifest is none, one with a damaged manifest neither") {
+  const Folder runs;
+  FlipByte(runs.path("step-00000012/manifest.json"), 1);
+  const Result damaged = Weir({"checkpoint", "list", runs.path()});
+  CHECK(damaged.code == 0);
+  CHECK_THAT(damaged.output, Contains("damaged: ") && Contains("manifest.json"));
+  CHECK(Weir({"checkpoint", "verify", runs.path()}).code != 0);
+  fs::remove(runs.path("step-00000012/manifest.json"));
+  CHECK_THAT(Weir({"checkpoint", "list", runs.path()}).output, Contains("  incomplete\n"));
+  CHECK(Weir({"checkpoint", "verify", runs.path()}).code == kExitConfig);
+}
+
+TEST_CASE("nothing is there") {
+  for (const char* command : {"list", "verify"}) {
+    const Result none = Weir({"checkpoint", command, "/no/such/folder"});
+    CHECK(none.code == kExitConfig);
+    CHECK_THAT(none.output, Contains("/no/such/folder"));
+  }
+}
+
+TEST_CASE("an export holds all tensors in one file") {
+  const Folder runs;
+  const Result exported = Weir({"export", runs.path(), runs.path("out.safetensors")});
+  INFO(exported.output);
+  CHECK(exported.code == 0);
+  CHECK_THAT(exported.output,
+             Contains("out.safetensors: ") && Contains(" tensors of " + runs.path("step-00000012")));
+  CHECK(fs::file_size(runs.path("out.safetensors")) > 1000 * sizeof(float));
+  const Result nowhere = Weir({"export", runs.path(), "/no/such/folder/out.safetensors"});
+  CHECK(nowhere.code == kExitConfig);
+  CHECK_THAT(nowhere.output, Contains("/no/such/folder/out.safetensors"));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,176 @@
+#include "tests/common/checkpoint/checkpoint_fixture.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/shard_state.h"
+#include "common/random.h"
+#include "common/status_macros.h"
+#include "common/wire_model.h"
+#include "google/protobuf/util/message_differencer.h"
+
+namespace weir {
+
+ModelSpec TestModel(int64_t elements) {
+  ModelSpec model;
+  model.tensors.push_back({"scale", {}, TensorKind::kParameter, {Initializer::Kind::kConstant, 1.5f}});
+  model.tensors.push_back({"dense \"0\"/weight", {2, 2}, TensorKind::kParameter, Initializer::HeNormal(2)});
+  model.tensors.push_back({"mean", {2}, TensorKind::kBuffer, Initializer::Zeros()});
+  model.tensors.push_back({"größe", {elements - 7, 1}, TensorKind::kParameter, Initializer::Zeros()});
+  return model;
+}
+
+// Any bits, NaNs with their payloads included.
+float StoredJob::Value(size_t array, int64_t address) const {
+  const uint32_t bits = Philox(salt, array, static_cast<uint64_t>(address))[0];
+  float value;
+  std::memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
+std::vector<float> StoredJob::Array(size_t array, uint32_t shard, uint32_t num_shards) const {
+  const Partition partition(model.elements(), num_shards);
+  std::vector<float> out;
+  for (int64_t block = 0; block < partition.shard_blocks(shard); ++block) {
+    for (int64_t i = 0; i < partition.block_length(shard, block); ++i) {
+      out.push_back(Value(array, partition.block_start(shard, block) + i));
+    }
+  }
+  return out;
+}
+
+v1::ShardState StoredJob::State(uint32_t shard, uint32_t num_shards) const {
+  v1::ShardState state;
+  state.set_shard(shard);
+  state.set_num_shards(num_shards);
+  state.mutable_version()->set_incarnation(7);
+  state.mutable_version()->set_count(1000 + salt);
+  state.set_epoch(12);
+  for (uint32_t w : {0u, 3u}) {
+    v1::WorkerState* worker = state.add_workers();
+    worker->set_worker(w);
+    worker->set_incarnation(40 + w);
+    worker->set_task(absl::StrCat("worker:", w));
+    worker->set_next_clock(500 + w);
+    worker->set_counts(w == 0);
+    v1::Interval* lost = worker->add_lost();
+    lost->set_begin(2);
+    lost->set_end(5);
+    v1::RecordedAnswer* answer = worker->add_answers();
+    answer->set_clock(499 + w);
+    answer->mutable_reply()->set_outcome(v1::REFUSED);
+    answer->mutable_reply()->set_reason("größe[3] is \"NaN\"\n");
+    answer->mutable_reply()->mutable_version()->set_incarnation(7);
+    answer->mutable_reply()->mutable_version()->set_count(UINT64_MAX);
+  }
+  for (uint64_t begin : {0, 100}) {
+    v1::Interval* batches = state.add_batches();
+    batches->set_begin(begin);
+    batches->set_end(begin + 64);
+  }
+  v1::CommitStep* commit = state.add_commits();
+  commit->set_step(999);
+  commit->add_parts(0);
+  commit->add_parts(2);
+  state.add_commits()->set_step(1000);  // without parts
+  state.set_pushes_applied(12345);
+  state.set_pushes_refused(1);
+  state.mutable_version_staleness()->add_counts(3);
+  state.mutable_lead()->set_max(4);
+  return state;
+}
+
+v1::CheckpointManifest StoredJob::Manifest(uint64_t step) const {
+  v1::CheckpointManifest manifest;
+  manifest.set_step(step);
+  manifest.set_incarnation(9);
+  *manifest.mutable_model() = ToProto(model);
+  v1::CoordinatorState& job = *manifest.mutable_job();
+  job.mutable_config()->set_name("a \"job\"");
+  job.mutable_config()->set_seed(salt);
+  job.mutable_config()->mutable_model()->add_layers()->set_type(v1::LayerConfig::LAYER_RELU);
+  job.mutable_config()->mutable_data()->set_format(v1::DataConfig::FORMAT_DIGITS);
+  job.mutable_config()->mutable_consistency()->set_mode(v1::ConsistencyConfig::MODE_ASYNC);
+  job.mutable_config()->mutable_optimizer()->set_learning_rate(0.1f);
+  job.set_workers(4);
+  job.set_parts(4);
+  job.set_total_batches(10000);
+  job.mutable_ranges()->set_batches_per_range(64);
+  job.mutable_ranges()->set_next(9);
+  job.mutable_ranges()->add_returned(3);
+  job.mutable_ranges()->add_held();  // range 0 of worker 0
+  job.set_epoch(12);
+  job.set_last_incarnation(77);
+  v1::Member* member = job.add_members();
+  member->set_worker(3);
+  member->set_incarnation(43);
+  return manifest;
+}
+
+absl::StatusOr<v1::CheckpointFile> StoredJob::WriteShard(FileSystem& fs, const std::string& dir,
+                                                         uint64_t step, uint32_t shard, uint32_t num_shards,
+                                                         uint64_t incarnation) const {
+  ShardSnapshot snapshot;
+  snapshot.model = model;
+  snapshot.state = State(shard, num_shards);
+  snapshot.state.mutable_version()->set_incarnation(incarnation);
+  std::vector<std::vector<float>> arrays;
+  for (size_t i = 0; i <= slots.size(); ++i) arrays.push_back(Array(i, shard, num_shards));
+  snapshot.weights = arrays[0];
+  for (size_t i = 0; i < slots.size(); ++i) snapshot.slots.push_back({slots[i], arrays[i + 1]});
+  return WriteShardFile(fs, dir, step, snapshot);
+}
+
+absl::Status StoredJob::Write(FileSystem& fs, const std::string& dir, uint64_t step,
+                              uint32_t num_shards) const {
+  WEIR_RETURN_IF_ERROR(BeginCheckpoint(fs, dir, step));
+  v1::CheckpointManifest manifest = Manifest(step);
+  // In the order in which they might answer.
+  for (uint32_t shard = num_shards; shard-- > 0;) {
+    WEIR_ASSIGN_OR_RETURN(*manifest.add_files(), WriteShard(fs, dir, step, shard, num_shards));
+  }
+  return CommitCheckpoint(fs, dir, std::move(manifest));
+}
+
+absl::Status StoredJob::LoadAll(FileSystem& fs, const std::string& folder, uint32_t num_shards) const {
+  WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(fs, folder));
+  v1::CheckpointManifest manifest = reader.manifest();
+  const uint32_t written_by = manifest.num_shards();
+  for (uint32_t shard = 0; shard < num_shards; ++shard) {
+    const size_t n = static_cast<size_t>(Partition(model.elements(), num_shards).shard_elements(shard));
+    std::vector<std::vector<float>> arrays(slots.size() + 1, std::vector<float>(n));
+    CheckpointReader::Target target;
+    target.weights = absl::MakeSpan(arrays[0]);
+    for (size_t i = 0; i < slots.size(); ++i) {
+      target.slots.push_back({slots[i], absl::MakeSpan(arrays[i + 1])});
+    }
+    WEIR_ASSIGN_OR_RETURN(const v1::ShardState state, reader.LoadShard(model, shard, num_shards, target));
+    v1::ShardState expected = State(shard, num_shards);
+    if (num_shards != written_by) {
+      for (v1::WorkerState& worker : *expected.mutable_workers()) worker.clear_answers();
+    }
+    if (!google::protobuf::util::MessageDifferencer::Equals(state, expected)) {
+      return absl::InternalError(absl::StrCat("the state of shard ", shard, " is ", state.DebugString()));
+    }
+    for (size_t i = 0; i < arrays.size(); ++i) {
+      const std::vector<float> wanted = Array(i, shard, num_shards);
+      if (n > 0 && std::memcmp(wanted.data(), arrays[i].data(), n * sizeof(float)) != 0) {
+        return absl::InternalError(absl::StrCat("array ", i, " of shard ", shard, " is another"));
+      }
+    }
+  }
+  v1::CheckpointManifest expected = Manifest(manifest.step());
+  manifest.clear_files();
+  expected.set_format(1);
+  expected.set_num_shards(written_by);
+  expected.set_block_size(Partition(model.elements(), written_by).block_size());
+  for (const std::string& slot : slots) expected.add_slots(slot);
+  if (!google::protobuf::util::MessageDifferencer::Equals(manifest, expected)) {
+    return absl::InternalError(absl::StrCat("the manifest is ", manifest.DebugString()));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace weir

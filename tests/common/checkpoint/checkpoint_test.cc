@@ -1,0 +1,280 @@
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
+#include "catch2/catch.hpp"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/checkpoint_reader.h"
+#include "common/checkpoint/checkpoint_writer.h"
+#include "common/crc32c.h"
+#include "common/partition.h"
+#include "tests/common/checkpoint/checkpoint_fixture.h"
+#include "tests/common/faulty_file_system.h"
+
+namespace weir {
+namespace {
+
+bool Says(const absl::Status& status, const std::string& text) {
+  INFO(status);
+  return absl::StrContains(status.message(), text);
+}
+
+TEST_CASE("A checkpoint of any number of shards loads into any other, bit for bit") {
+  for (int64_t elements : {8, 15, 16, 17, 100, 1000, 5000, 131072 * 4 + 77}) {
+    const bool large = elements > 100'000;
+    const std::vector<std::string> slots =
+        large ? std::vector<std::string>{"m"} : std::vector<std::string>{"m", "v"};
+    const StoredJob job{TestModel(elements), slots, static_cast<uint64_t>(elements)};
+    const std::vector<uint32_t> sizes =
+        large ? std::vector<uint32_t>{1, 2, 3} : std::vector<uint32_t>{1, 2, 3, 4, 5, 8, 13};
+    for (uint32_t from : sizes) {
+      FaultyFileSystem fs(1);
+      REQUIRE(job.Write(fs, "/c", 1200, from) == absl::OkStatus());
+      const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(fs, "/c/step-00001200");
+      REQUIRE(reader.status() == absl::OkStatus());
+      CHECK(reader->Verify() == absl::OkStatus());
+      for (uint32_t to : sizes) {
+        INFO(elements << " elements, " << from << " -> " << to);
+        REQUIRE(job.LoadAll(fs, "/c/step-00001200", to) == absl::OkStatus());
+        std::vector<float> weights(static_cast<size_t>(Partition(elements, to).shard_elements(to - 1)));
+        REQUIRE(reader->LoadWeights(job.model, to - 1, to, absl::MakeSpan(weights)) == absl::OkStatus());
+        const std::vector<float> wanted = job.Array(0, to - 1, to);
+        CHECK((weights.empty() || std::memcmp(weights.data(), wanted.data(), 4 * weights.size()) == 0));
+      }
+    }
+  }
+}
+
+TEST_CASE("On the machine's own disk") {
+  std::string dir = JoinPath(getenv("TEST_TMPDIR") != nullptr ? getenv("TEST_TMPDIR") : "/tmp", "ckXXXXXX");
+  REQUIRE(mkdtemp(&dir[0]) != nullptr);
+  dir += "/a/b";
+  FileSystem& fs = FileSystem::Posix();
+  const StoredJob job{TestModel(1000), {"v"}, 1};
+  for (uint64_t step : {1, 2, 3}) REQUIRE(job.Write(fs, dir, step, 2) == absl::OkStatus());
+  REQUIRE(RemoveOldCheckpoints(fs, dir, 2) == absl::OkStatus());
+  CHECK(*fs.List(dir) == std::vector<std::string>{"step-00000002", "step-00000003"});
+  CHECK(*fs.List(dir + "/step-00000003") == std::vector<std::string>{"manifest.json",
+                                                                     "shard-00000-of-00002.safetensors",
+                                                                     "shard-00001-of-00002.safetensors"});
+  CHECK(job.LoadAll(fs, LatestComplete(fs, dir)->folder, 3) == absl::OkStatus());
+}
+
+TEST_CASE("A shard's file is read alone where the number of shards stays") {
+  FaultyFileSystem fs(1);
+  const StoredJob job{TestModel(1000), {}, 1};
+  REQUIRE(job.Write(fs, "/c", 1, 2).ok());
+  const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(fs, "/c/step-00000001");
+  fs.SetFault([](const FaultyFileSystem::Operation& op) {
+    return absl::StrContains(op.path, "shard-00000") ? absl::UnknownError("I/O error") : absl::OkStatus();
+  });
+  std::vector<float> weights = job.Array(0, 1, 2);
+  CHECK(reader->LoadShard(job.model, 1, 2, {absl::MakeSpan(weights), {}}).ok());
+  CHECK(!reader->LoadShard(job.model, 0, 2, {absl::MakeSpan(weights), {}}).ok());
+  CHECK(!reader->Verify().ok());
+}
+
+TEST_CASE("Another model or optimizer is refused, with the first difference; weights alone ask for less") {
+  FaultyFileSystem fs(1);
+  const StoredJob job{TestModel(100), {"m", "v"}, 1};
+  REQUIRE(job.Write(fs, "/c", 1, 1).ok());
+  const absl::StatusOr<CheckpointReader> reader = CheckpointReader::Open(fs, "/c/step-00000001");
+  std::vector<float> a(100), b(100), c(100);
+  const auto span = [](std::vector<float>& v) { return absl::MakeSpan(v); };
+
+  ModelSpec other = job.model;
+  other.tensors[3].name = "size";
+  const CheckpointReader::Target all{span(a), {{"m", span(b)}, {"v", span(c)}}};
+  CHECK(
+      Says(reader->LoadShard(other, 0, 1, all).status(), "tensor 3: expected the name 'size', got 'größe'"));
+  CHECK(Says(reader->LoadWeights(other, 0, 1, span(a)), "'size'"));
+  other = job.model;
+  other.tensors[0].init = Initializer::Zeros();
+  CHECK(reader->LoadShard(other, 0, 1, all).status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(reader->LoadWeights(other, 0, 1, span(a)) == absl::OkStatus());
+  const absl::Status slots = reader->LoadShard(job.model, 0, 1, {span(a), {{"v", span(b)}}}).status();
+  CHECK(slots.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(Says(slots, "expected the slots [v], got [m, v]"));
+  a.resize(99);
+  CHECK(reader->LoadWeights(job.model, 0, 1, span(a)).code() == absl::StatusCode::kInvalidArgument);
+}
+
+TEST_CASE("Names that a file cannot bear are refused before anything is written") {
+  FaultyFileSystem fs(1);
+  for (const std::string name : {"weir.x", "__metadata__", "\xff\xfe"}) {
+    StoredJob job{TestModel(100), {}, 1};
+    job.model.tensors[1].name = name;
+    CHECK(!CheckTensorNames(job.model).ok());
+    CHECK(fs.MakeFolder("/c").ok());
+    CHECK(job.WriteShard(fs, "/c", 1, 0, 1).status().code() == absl::StatusCode::kInvalidArgument);
+  }
+  CHECK(CheckTensorNames(TestModel(100)).ok());
+}
+
+TEST_CASE("What does not fit together is not committed") {
+  FaultyFileSystem fs(1);
+  const StoredJob job{TestModel(1000), {"m"}, 1};
+  REQUIRE(BeginCheckpoint(fs, "/c", 5).ok());
+  const v1::CheckpointFile one = *job.WriteShard(fs, "/c", 5, 0, 2), two = *job.WriteShard(fs, "/c", 5, 1, 2);
+  const auto commit = [&](const std::function<void(v1::CheckpointManifest&)>& spoil) {
+    v1::CheckpointManifest manifest = job.Manifest(5);
+    *manifest.add_files() = one;
+    *manifest.add_files() = two;
+    spoil(manifest);
+    const absl::Status status = CommitCheckpoint(fs, "/c", manifest);
+    CHECK(LatestComplete(fs, "/c").status().code() == absl::StatusCode::kNotFound);
+    return status;
+  };
+  CHECK(Says(commit([](auto& m) { m.mutable_files()->RemoveLast(); }), "num_shards: expected 1, got 2"));
+  CHECK(Says(commit([](auto& m) { m.clear_files(); }), "num_shards"));
+  CHECK(Says(commit([&](auto& m) { *m.mutable_files(1) = one; }), "files[1].shard: expected 1, got 0"));
+  CHECK(Says(commit([](auto& m) { m.mutable_files(1)->set_step(4); }), "files[1].step: expected 5, got 4"));
+  CHECK(Says(commit([](auto& m) { m.mutable_files(1)->set_model_hash(4); }), "model_hash"));
+  CHECK(Says(commit([](auto& m) { m.mutable_files(1)->clear_slots(); }), "slots: expected m, got "));
+  CHECK(Says(commit([](auto& m) { m.mutable_files(1)->set_name("../x"); }), "name"));
+  CHECK(
+      Says(commit([](auto& m) { m.mutable_files(0)->mutable_tensors(2)->set_bytes(4); }), "bytes of tensor"));
+  CHECK(Says(commit([](auto& m) { m.mutable_files(0)->set_crc32c(4); }), "crc32c"));
+  CHECK(Says(commit([](auto& m) { m.mutable_files(0)->set_bytes(4); }), "bytes"));
+  // In sync all shards are at the step.
+  const auto sync = [](v1::CheckpointManifest& m) {
+    m.mutable_job()->mutable_config()->mutable_consistency()->set_mode(v1::ConsistencyConfig::MODE_SYNC);
+    m.mutable_job()->set_committed_steps(1001);
+    m.mutable_files(1)->mutable_version()->set_count(1000);
+  };
+  CHECK(Says(commit(sync), "files[1].version.count: expected 1001, got 1000"));
+  CHECK(Says(commit([](auto& m) { m.set_step(6); }), "step"));
+
+  REQUIRE(fs.Remove("/c/step-00000005/" + two.name()).ok());
+  const absl::Status missing = commit([](auto&) {});
+  CHECK(missing.code() == absl::StatusCode::kNotFound);
+  CHECK(Says(missing, "shard 1 has written it: all servers must see the same folder"));
+}
+
+TEST_CASE("What is committed stays: neither a second attempt nor a late writer changes it") {
+  FaultyFileSystem fs(1);
+  const StoredJob job{TestModel(1000), {"m"}, 1}, other{TestModel(1000), {"m"}, 2};
+  // An attempt that came to nothing, whose shard 1 is thought dead but is only slow.
+  REQUIRE(BeginCheckpoint(fs, "/c", 5).ok());
+  REQUIRE(other.WriteShard(fs, "/c", 5, 0, 2, 6).ok());
+
+  REQUIRE(job.Write(fs, "/c", 5, 2) == absl::OkStatus());
+  CHECK(job.LoadAll(fs, "/c/step-00000005", 2) == absl::OkStatus());
+  CHECK(other.WriteShard(fs, "/c", 5, 1, 2, 6).status().code() == absl::StatusCode::kAlreadyExists);
+  CHECK(BeginCheckpoint(fs, "/c", 5).code() == absl::StatusCode::kAlreadyExists);
+  CHECK(job.LoadAll(fs, "/c/step-00000005", 2) == absl::OkStatus());
+  CHECK(fs.List("/c/step-00000005")->size() == 3);
+
+  // Slow between the last write and the name: its temporary file is left, until it is cleared away.
+  fs.SetFault([](const FaultyFileSystem::Operation& op) {
+    const bool last =
+        op.kind == FaultyFileSystem::Kind::kRename || op.kind == FaultyFileSystem::Kind::kRemove;
+    return last ? absl::UnknownError("stopped") : absl::OkStatus();
+  });
+  CHECK(!other.WriteShard(fs, "/c", 5, 1, 2, 6).ok());
+  fs.SetFault(nullptr);
+  CHECK(fs.List("/c/step-00000005")->size() == 4);
+  REQUIRE(RemoveOldCheckpoints(fs, "/c", 1).ok());
+  CHECK(fs.List("/c/step-00000005")->size() == 3);
+  CHECK(job.LoadAll(fs, "/c/step-00000005", 2) == absl::OkStatus());
+}
+
+TEST_CASE("The newest that is whole is found; what is refused is named") {
+  FaultyFileSystem fs(1);
+  CHECK(FindCheckpoints(fs, "/c")->empty());
+  CHECK(LatestComplete(fs, "/c").status().code() == absl::StatusCode::kNotFound);
+  const StoredJob job{TestModel(100), {}, 1};
+  for (uint64_t step : {10, 20, 30, 123456789}) REQUIRE(job.Write(fs, "/c", step, 2) == absl::OkStatus());
+  REQUIRE(fs.MakeFolder("/c/step-40").ok());        // not a name of ours
+  REQUIRE(fs.MakeFolder("/c/step-00000050").ok());  // came to nothing
+  (void)*fs.Create("/c/step-00000060");
+  const std::vector<CheckpointEntry> found = *FindCheckpoints(fs, "/c");
+  REQUIRE(found.size() == 5);
+  CHECK(found[3].step == 50);
+  CHECK(!found[3].has_manifest);
+  CHECK(found[4].folder == "/c/step-123456789");
+  CHECK(LatestComplete(fs, "/c")->folder == "/c/step-123456789");
+  CHECK(ResolveCheckpoint(fs, "/c")->manifest.step() == 123456789);
+  CHECK(ResolveCheckpoint(fs, "/c/step-00000010")->manifest.step() == 10);
+  CHECK(!ResolveCheckpoint(fs, "/c/step-00000050").ok());
+
+  fs.SetContents("/c/step-123456789/manifest.json", "{}");
+  fs.SetContents("/c/step-00000030/shard-00001-of-00002.safetensors", "short");
+  const absl::StatusOr<FoundCheckpoint> latest = LatestComplete(fs, "/c");
+  REQUIRE(latest.ok());
+  CHECK(latest->manifest.step() == 20);
+  REQUIRE(latest->refused.size() == 2);
+  CHECK(absl::StrContains(latest->refused[0], "/c/step-123456789/manifest.json: is damaged"));
+  CHECK(
+      absl::StrContains(latest->refused[1], "shard-00001-of-00002.safetensors: is damaged: it has 5 bytes"));
+}
+
+TEST_CASE("Old ones go, whole ones stay: damaged ones do not count") {
+  FaultyFileSystem fs(1);
+  const StoredJob job{TestModel(100), {}, 1};
+  for (uint64_t step : {10, 20, 30, 40, 50}) REQUIRE(job.Write(fs, "/c", step, 2).ok());
+  REQUIRE(fs.Remove("/c/step-00000030/manifest.json").ok());  // came to nothing, long ago
+  fs.SetContents("/c/step-00000050/manifest.json", "{}");
+  REQUIRE(BeginCheckpoint(fs, "/c", 60).ok());  // under way
+  REQUIRE(job.WriteShard(fs, "/c", 60, 0, 2).ok());
+  (void)*fs.Create("/c/step-00000010/notes.txt");  // somebody's own
+  REQUIRE(RemoveOldCheckpoints(fs, "/c", 2) == absl::OkStatus());
+  CHECK(*fs.List("/c") == std::vector<std::string>{"step-00000010", "step-00000020", "step-00000040",
+                                                   "step-00000050", "step-00000060"});
+  CHECK(*fs.List("/c/step-00000010") == std::vector<std::string>{"notes.txt"});
+  CHECK(fs.List("/c/step-00000060")->size() == 1);
+  REQUIRE(RemoveOldCheckpoints(fs, "/c", 1) == absl::OkStatus());
+  CHECK(LatestComplete(fs, "/c")->manifest.step() == 40);
+  CHECK(FindCheckpoints(fs, "/c")->size() == 4);
+  REQUIRE(RemoveCheckpoint(fs, "/c/step-00000040").ok());
+  CHECK(RemoveCheckpoint(fs, "/c/step-00000040").ok());
+  CHECK(!LatestComplete(fs, "/c").ok());
+}
+
+// With the checksum that its content asks for.
+std::string Resealed(std::string manifest, const std::string& from, const std::string& to) {
+  manifest = absl::StrReplaceAll(manifest, {{from, to}});
+  const size_t end = manifest.rfind(",\n\"crc32c\": ");
+  manifest.resize(end);
+  return absl::StrFormat("%s,\n\"crc32c\": \"%08x\"\n}\n", manifest, Crc32c(manifest));
+}
+
+TEST_CASE("A manifest with the right checksum is not trusted either") {
+  FaultyFileSystem fs(1);
+  const StoredJob job{TestModel(100), {}, 1};
+  REQUIRE(job.Write(fs, "/c", 1, 2).ok());
+  const std::string path = "/c/step-00000001/manifest.json", manifest = fs.Contents(path);
+  const auto open = [&](const std::string& from, const std::string& to) {
+    REQUIRE(absl::StrContains(manifest, from));
+    fs.SetContents(path, Resealed(manifest, from, to));
+    return CheckpointReader::Open(fs, "/c/step-00000001").status();
+  };
+  CHECK(open("\"format\"", "\"format\"").ok());
+  const absl::Status newer = open("\"format\": 1", "\"format\": 2");
+  CHECK(newer.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(Says(newer, path + ": the checkpoint has format 2; this program reads 1 only"));
+  for (const auto& [from, to] : std::vector<std::pair<std::string, std::string>>{
+           {"\"num_shards\": 2", "\"num_shards\": 4294967295"},
+           {"\"num_shards\": 2", "\"num_shards\": 0"},
+           {"\"block_size\": 16", "\"block_size\": 32"},
+           {"\"header_bytes\": ", "\"header_bytes\": 18446744073709551"},
+           {"shard-00000-of-00002", "../../etc/passwd-000"},
+           {"\"format\": 1,\n  \"step\": 1,", "\"format\": 1,\n  \"step\": 2,"},
+           {"\"manifest\"", "\"manifesto\""},
+           {"\"format\"", "\"formal\""},
+           {"größe", "groesse"}}) {
+    const absl::Status status = open(from, to);
+    INFO(from << " -> " << to << ": " << status);
+    CHECK(status.code() == absl::StatusCode::kDataLoss);
+    CHECK(absl::StrContains(status.message(), path));
+  }
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "common/file_system.h"
+#include "common/mutex.h"
+#include "common/random.h"
+
+namespace weir {
+
+// A disk in memory that fills, fails and forgets what was not synced. All that it does by chance follows from
+// its seed and the order of the calls. Paths start with "/", which is there. Thread-safe.
+class FaultyFileSystem final : public FileSystem {
+ public:
+  enum class Kind {
+    kCreate,
+    kAppend,
+    kSync,
+    kClose,
+    kOpen,
+    kRead,
+    kRename,
+    kRemove,
+    kMakeFolder,
+    kRemoveFolder,
+    kList,
+    kSyncFolder
+  };
+  struct Operation {
+    uint64_t number;  // from 0, of this disk's life
+    Kind kind;
+    std::string path;  // of a rename, the new one
+  };
+
+  explicit FaultyFileSystem(uint64_t seed);
+  ~FaultyFileSystem() override;
+
+  // Is asked before each operation; what is not OK is its result. Then an append writes a part of its data, a
+  // sync loses on the disk what was not synced before (as Linux does, which syncs it never again), and all
+  // else does nothing. Must not call the file system. May be null.
+  void SetFault(std::function<absl::Status(const Operation&)> fault);
+  // Bytes of all files together. An append that goes beyond writes what fits, then fails with
+  // ResourceExhausted.
+  void SetCapacity(uint64_t bytes);
+  // The machine loses its power and starts again. Of each file what was synced is left, and some of the rest,
+  // perhaps as zeros at its end; of each folder what was synced, and some of the later changes. Open files
+  // fail.
+  void Crash();
+
+  uint64_t operations() const;
+  uint64_t bytes_used() const;
+  // "" if there is no such file.
+  std::string Contents(const std::string& path) const;
+  // Of a file that is there; on the disk too.
+  void SetContents(const std::string& path, std::string contents);
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override;
+  absl::Status Rename(const std::string& from, const std::string& to) override;
+  absl::Status RenameNew(const std::string& from, const std::string& to) override;
+  absl::Status Remove(const std::string& path) override;
+  absl::Status MakeFolder(const std::string& path) override;
+  absl::Status RemoveFolder(const std::string& path) override;
+  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override;
+  absl::Status SyncFolder(const std::string& folder) override;
+
+ private:
+  class OpenForWriting;
+  class OpenForReading;
+  struct Node;
+  using Entries = std::map<std::string, std::shared_ptr<Node>>;
+  // A folder's entry comes, goes, or gets another name; on the disk all of it happens or none.
+  struct Change {
+    std::string removed;  // "": none
+    std::string added;    // "": none
+    std::shared_ptr<Node> node;
+  };
+  // A file or a folder.
+  struct Node {
+    bool is_folder = false;
+    // A file's content, and the beginning of it that was synced, as the disk has it.
+    std::string content, synced;
+    // A folder's entries, those that were synced, and what has changed since.
+    Entries entries, synced_entries;
+    std::vector<Change> changes;
+  };
+
+  absl::Status Count(Kind kind, const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // nullptr: there is none.
+  Node* Find(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::StatusOr<Node*> ParentOf(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  absl::Status DoRename(const std::string& from, const std::string& to, bool replace);
+  absl::Status DoRemove(Kind kind, const std::string& path);
+  void Apply(Node& folder, Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(Node& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  static uint64_t BytesOf(const Node& node);
+
+  mutable Mutex mutex_;
+  std::function<absl::Status(const Operation&)> fault_ ABSL_GUARDED_BY(mutex_);
+  uint64_t capacity_ ABSL_GUARDED_BY(mutex_) = UINT64_MAX;
+  uint64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t operations_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t lives_ ABSL_GUARDED_BY(mutex_) = 0;
+  RandomStream random_ ABSL_GUARDED_BY(mutex_);
+  const std::unique_ptr<Node> root_ ABSL_PT_GUARDED_BY(mutex_);
+};
+
+}  // namespace weir

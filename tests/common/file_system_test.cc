@@ -1,0 +1,219 @@
+#include "common/file_system.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <string>
+
+#include "catch2/catch.hpp"
+#include "tests/common/faulty_file_system.h"
+
+namespace weir {
+namespace {
+
+using Kind = FaultyFileSystem::Kind;
+using Operation = FaultyFileSystem::Operation;
+
+std::string NewFolder() {
+  std::string name = JoinPath(getenv("TEST_TMPDIR") != nullptr ? getenv("TEST_TMPDIR") : "/tmp", "fsXXXXXX");
+  REQUIRE(mkdtemp(&name[0]) != nullptr);
+  return name;
+}
+
+absl::Status Write(FileSystem& fs, const std::string& path, const std::string& content, bool sync = true) {
+  auto file = fs.Create(path);
+  if (!file.ok()) return file.status();
+  if (absl::Status status = (*file)->Append(content); !status.ok()) return status;
+  if (sync) {
+    if (absl::Status status = (*file)->Sync(); !status.ok()) return status;
+  }
+  return (*file)->Close();
+}
+
+// What both file systems promise.
+void CheckContract(FileSystem& fs, const std::string& root) {
+  const std::string a = JoinPath(root, "a"), b = JoinPath(root, "b"), folder = JoinPath(root, "folder");
+  REQUIRE(Write(fs, a, "hello").ok());
+  CHECK(*fs.ReadFile(a, 5) == "hello");
+  CHECK(fs.ReadFile(a, 4).status().code() == absl::StatusCode::kDataLoss);
+
+  const auto file = fs.Open(a);
+  REQUIRE(file.ok());
+  CHECK((*file)->size() == 5);
+  char part[3];
+  REQUIRE((*file)->Read(2, part).ok());
+  CHECK(std::string(part, 3) == "llo");
+  const absl::Status beyond = (*file)->Read(3, part);
+  CHECK(beyond.code() == absl::StatusCode::kDataLoss);
+  CHECK(std::string(beyond.message()).find(a) != std::string::npos);
+
+  REQUIRE(Write(fs, b, "other").ok());
+  const absl::Status taken = fs.RenameNew(a, b);
+  CHECK(taken.code() == absl::StatusCode::kAlreadyExists);
+  CHECK(std::string(taken.message()).find(b) != std::string::npos);
+  CHECK(*fs.ReadFile(b, 99) == "other");
+  REQUIRE(fs.Rename(a, b).ok());
+  CHECK(*fs.ReadFile(b, 99) == "hello");
+  REQUIRE(fs.RenameNew(b, a).ok());
+  CHECK(*fs.List(root) == std::vector<std::string>{"a"});
+
+  REQUIRE(Write(fs, a, "").ok());  // emptied
+  CHECK(fs.ReadFile(a, 99)->empty());
+
+  REQUIRE(fs.MakeFolder(folder).ok());
+  CHECK(fs.MakeFolder(folder).ok());
+  CHECK(fs.MakeFolder(JoinPath(root, "x/y")).code() == absl::StatusCode::kNotFound);
+  CHECK(fs.MakeFolder(a).code() == absl::StatusCode::kAlreadyExists);
+  REQUIRE(Write(fs, JoinPath(folder, "c"), "c").ok());
+  CHECK(!fs.RemoveFolder(folder).ok());
+  CHECK(!fs.Open(folder).ok());
+  REQUIRE(fs.Remove(JoinPath(folder, "c")).ok());
+  CHECK(fs.SyncFolder(folder).ok());
+  CHECK(fs.RemoveFolder(folder).ok());
+
+  for (const absl::Status& status :
+       {fs.Open(b).status(), fs.Remove(b), fs.Rename(b, a), fs.RenameNew(b, a), fs.List(folder).status(),
+        fs.SyncFolder(folder), fs.Create(JoinPath(folder, "c")).status()}) {
+    INFO(status);
+    CHECK(status.code() == absl::StatusCode::kNotFound);
+    CHECK(std::string(status.message()).find(root) != std::string::npos);
+    CHECK(std::string(status.message()).find("No such file") != std::string::npos);
+  }
+}
+
+TEST_CASE("The machine's files") { CheckContract(FileSystem::Posix(), NewFolder()); }
+
+TEST_CASE("The faulty disk, while it works") {
+  FaultyFileSystem disk(1);
+  REQUIRE(disk.MakeFolder("/root").ok());
+  CheckContract(disk, "/root");
+}
+
+TEST_CASE("A full device is said to be full, with the path") {
+  if (access("/dev/full", W_OK) != 0) return;
+  const auto file = FileSystem::Posix().Create("/dev/full");
+  REQUIRE(file.ok());
+  const absl::Status status = (*file)->Append("x");
+  CHECK(status.code() == absl::StatusCode::kResourceExhausted);
+  CHECK(std::string(status.message()).find("/dev/full: No space left") != std::string::npos);
+}
+
+TEST_CASE("A named pipe is no file, and is not waited for") {
+  const std::string pipe = JoinPath(NewFolder(), "pipe");
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  CHECK(FileSystem::Posix().Open(pipe).status().code() == absl::StatusCode::kFailedPrecondition);
+}
+
+TEST_CASE("Paths") {
+  CHECK(JoinPath("a", "b") == "a/b");
+  CHECK(JoinPath("/", "b") == "/b");
+  CHECK(ParentFolder("a/b") == "a");
+  CHECK(ParentFolder("a/b/") == "a");
+  CHECK(ParentFolder("/b") == "/");
+  CHECK(ParentFolder("b") == ".");
+}
+
+TEST_CASE("Faulty disk: what was synced outlives a crash, and nothing else is sure to") {
+  int with_name = 0, whole = 0, torn = 0, zeros = 0;
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    FaultyFileSystem disk(seed);
+    REQUIRE(disk.MakeFolder("/d").ok());
+    REQUIRE(disk.SyncFolder("/").ok());
+    REQUIRE(Write(disk, "/d/safe", "safe").ok());
+    REQUIRE(disk.SyncFolder("/d").ok());
+    const auto open = disk.Create("/d/torn");
+    REQUIRE((*open)->Append("synced").ok());
+    REQUIRE((*open)->Sync().ok());
+    REQUIRE((*open)->Append("tail").ok());
+    REQUIRE(disk.SyncFolder("/d").ok());
+    REQUIRE(Write(disk, "/d/unnamed", "x").ok());
+
+    disk.Crash();
+    CHECK(!(*open)->Append("more").ok());
+    CHECK(*disk.ReadFile("/d/safe", 99) == "safe");
+    if (disk.Open("/d/unnamed").ok()) ++with_name;
+    const std::string content = *disk.ReadFile("/d/torn", 99);
+    CHECK(content.substr(0, 6) == "synced");
+    const std::string tail = content.substr(6);
+    if (tail == "tail") ++whole;
+    if (tail.size() < 4) ++torn;
+    if (!tail.empty() && tail.back() == '\0') ++zeros;
+  }
+  CHECK(with_name > 50);
+  CHECK(with_name < 150);
+  CHECK(whole > 10);
+  CHECK(torn > 10);
+  CHECK(zeros > 5);
+}
+
+TEST_CASE("Faulty disk: a rename and a removal last once the folder is synced") {
+  int renamed = 0, removed = 0;
+  for (uint64_t seed = 0; seed < 100; ++seed) {
+    FaultyFileSystem disk(seed);
+    REQUIRE(Write(disk, "/a", "a").ok());
+    REQUIRE(Write(disk, "/b", "b").ok());
+    REQUIRE(Write(disk, "/c", "c").ok());
+    REQUIRE(disk.SyncFolder("/").ok());
+    REQUIRE(disk.Rename("/a", "/b").ok());
+    REQUIRE(disk.Remove("/c").ok());
+    const bool synced = seed % 2 == 0;
+    if (synced) REQUIRE(disk.SyncFolder("/").ok());
+    disk.Crash();
+    const bool moved = *disk.ReadFile("/b", 9) == "a";
+    CHECK(moved != disk.Open("/a").ok());  // all of it or nothing
+    if (synced) CHECK((moved && !disk.Open("/c").ok()));
+    if (!synced && moved) ++renamed;
+    if (!synced && !disk.Open("/c").ok()) ++removed;
+  }
+  CHECK((renamed > 5 && renamed < 45));
+  CHECK((removed > 5 && removed < 45));
+}
+
+TEST_CASE("Faulty disk: a sync that failed has lost the data for good") {
+  FaultyFileSystem disk(3);
+  disk.SetFault([](const Operation& op) {
+    return op.kind == Kind::kSync && op.number < 4 ? absl::UnknownError("I/O error") : absl::OkStatus();
+  });
+  const auto file = disk.Create("/a");
+  REQUIRE((*file)->Append("lost").ok());
+  CHECK(!(*file)->Sync().ok());
+  CHECK(disk.Contents("/a") == "lost");
+  REQUIRE(disk.SyncFolder("/").ok());
+  REQUIRE((*file)->Sync().ok());
+  disk.Crash();
+  CHECK(disk.Contents("/a") == std::string(4, '\0'));
+}
+
+TEST_CASE("Faulty disk: fills up, with a short write, and has room again after a removal") {
+  FaultyFileSystem disk(4);
+  REQUIRE(Write(disk, "/old", "12345").ok());
+  disk.SetCapacity(8);
+  const absl::Status full = Write(disk, "/new", "12345");
+  CHECK(full.code() == absl::StatusCode::kResourceExhausted);
+  CHECK(disk.Contents("/new") == "123");
+  CHECK(disk.bytes_used() == 8);
+  REQUIRE(disk.Remove("/old").ok());
+  CHECK(Write(disk, "/new", "12345").ok());
+}
+
+TEST_CASE("Faulty disk: the same seed gives the same end") {
+  const auto run = [](uint64_t seed) {
+    FaultyFileSystem disk(seed);
+    for (int i = 0; i < 20; ++i) {
+      (void)Write(disk, "/f" + std::to_string(i), std::string(50, 'x'), i % 2 == 0);
+    }
+    disk.Crash();
+    std::string end;
+    const std::vector<std::string> names = *disk.List("/");
+    for (const std::string& name : names) {
+      end += name + std::to_string(disk.Contents("/" + name).size()) + " ";
+    }
+    return end;
+  };
+  CHECK(run(1) == run(1));
+  CHECK(run(1) != run(2));
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,166 @@
+// Gradients that are checked and sent while they come, against real servers: a bad one leaves no trace on any
+// shard, however far it got; a good one that comes tensor by tensor has its effect once; and weights that are
+// told of early are the ones.
+#include <algorithm>
+#include <limits>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "common/partition.h"
+#include "common/random.h"
+#include "local/in_process_cluster.h"
+#include "tests/integration/counting_job.h"
+
+namespace weir {
+namespace {
+
+constexpr uint32_t kServers = 2;
+constexpr uint64_t kSteps = 6;
+
+v1::JobConfig Job(const std::string& mode, const std::string& transport, const std::string& apply) {
+  std::vector<std::string> overrides = {"consistency.mode=" + mode,
+                                        "wire.transport=" + transport,
+                                        "server.apply=" + apply,
+                                        "wire.chunk_kib=256",
+                                        "cluster.workers=1",
+                                        "cluster.wait_seconds=20",
+                                        absl::StrCat("train={\"examples\": ", kSteps, "}")};
+  if (mode == "bounded") overrides.push_back("consistency.staleness=1");
+  return CountingJob(overrides);
+}
+
+struct Program {
+  explicit Program(const v1::JobConfig& config) {
+    InProcessCluster::Options options;
+    options.config = config;
+    options.servers = kServers;
+    auto started = InProcessCluster::Start(options);
+    INFO(started.status());
+    REQUIRE(started.ok());
+    cluster = *std::move(started);
+    ClientOptions client_options;
+    client_options.servers = cluster->addresses();
+    client_options.job_config = config.SerializeAsString();
+    client_options.train_examples = 1000;
+    auto joined = Client::Join(client_options, model);
+    INFO(joined.status());
+    REQUIRE(joined.ok());
+    client = *std::move(joined);
+  }
+
+  std::vector<MutableTensor> Weights() {
+    std::vector<MutableTensor> tensors;
+    for (size_t i = 0; i < model.tensors.size(); ++i) {
+      tensors.push_back({model.tensors[i].name,
+                         absl::MakeSpan(weights).subspan(model.offset(i), model.tensors[i].elements())});
+    }
+    return tensors;
+  }
+  std::vector<ConstTensor> Gradient() const {
+    std::vector<ConstTensor> tensors;
+    for (size_t i = 0; i < model.tensors.size(); ++i) {
+      tensors.push_back({model.tensors[i].name, absl::MakeConstSpan(gradient).subspan(
+                                                    model.offset(i), model.tensors[i].elements())});
+    }
+    return tensors;
+  }
+  // Elements of the weights, of all tensors or of one, that are not `count`.
+  int64_t Wrong(float count) const {
+    return static_cast<int64_t>(weights.size()) - std::count(weights.begin(), weights.end(), count);
+  }
+  int64_t Wrong(size_t tensor, float count) const {
+    const auto first = weights.begin() + model.offset(tensor);
+    const int64_t n = model.tensors[tensor].elements();
+    return n - std::count(first, first + n, count);
+  }
+
+  const ModelSpec model = CountingModel();
+  std::vector<float> weights = std::vector<float>(model.elements(), -1.0f);
+  std::vector<float> gradient = std::vector<float>(model.elements(), 1.0f);
+  std::unique_ptr<InProcessCluster> cluster;
+  std::unique_ptr<Client> client;
+};
+
+void CheckJob(const std::string& mode, const std::string& apply) {
+  const std::string transport = GENERATE("tcp", "unix", "shared_memory");
+  INFO(mode << ", " << apply << ", " << transport);
+  Program p(Job(mode, transport, apply));
+  PullResult base;
+  for (uint64_t step = 0; step < kSteps; ++step) {
+    const auto work = p.client->NextWork();
+    INFO(work.status());
+    REQUIRE(work.ok());
+    REQUIRE(work->has_value());
+    if (step == 0) {
+      const auto pull = p.client->Pull((*work)->clock, p.Weights()).Get();
+      REQUIRE(pull.ok());
+      base = *pull;
+      CHECK(p.Wrong(0) == 0);
+    }
+
+    // Bad somewhere: near the end all but the last chunks have been applied when it shows.
+    const size_t bad = step < 2 ? p.gradient.size() - 1 - step * Partition::kMaxBlockSize
+                                : Philox(RandomKey(1, "places"), step, 0)[0] % p.gradient.size();
+    p.gradient[bad] = std::numeric_limits<float>::quiet_NaN();
+    const absl::Status refused =
+        step % 2 == 0 ? p.client->Push(**work, base, p.Gradient()).Get().status()
+                      : p.client->PushPull(**work, base, p.Gradient(), p.Weights()).Get().status();
+    CHECK(refused.code() == absl::StatusCode::kInvalidArgument);
+    CHECK_THAT(std::string(refused.message()),
+               Catch::StartsWith("the gradient of ") && Catch::EndsWith("is NaN"));
+    p.gradient[bad] = 1;
+
+    // Given up in the middle.
+    const auto gate = std::make_shared<GradientGate>();
+    const auto given_up = p.client->PushPull(**work, base, p.Gradient(), p.Weights(), gate);
+    gate->Ready(0);
+    gate->Fail(absl::InternalError("the device is gone"));
+    CHECK(given_up.Get().status() == absl::InternalError("the device is gone"));
+
+    // A good one, from a thread that computes.
+    const auto good_gate = std::make_shared<GradientGate>();
+    std::vector<int64_t> wrong(p.model.tensors.size(), -1);
+    const auto good = p.client->PushPull(
+        **work, base, p.Gradient(), p.Weights(), good_gate,
+        [&](size_t tensor) { wrong[tensor] = p.Wrong(tensor, static_cast<float>(step + 1)); });
+    std::thread backward([&] {
+      for (size_t tensor = p.model.tensors.size(); tensor-- > 0;) good_gate->Ready(tensor);
+    });
+    backward.join();
+    const auto& result = good.Get();
+    INFO(result.status());
+    REQUIRE(result.ok());
+    INFO(result->push.reason);
+    CHECK(result->push.applied);
+    CHECK(result->push.staleness == 0);
+    base = result->pull;
+    CHECK(base.versions == std::vector<uint64_t>(kServers, step + 1));
+    CHECK(p.Wrong(static_cast<float>(step + 1)) == 0);
+    CHECK(wrong == std::vector<int64_t>(p.model.tensors.size(), 0));
+  }
+  const auto end = p.client->NextWork();
+  REQUIRE(end.ok());
+  CHECK_FALSE(end->has_value());
+  CHECK(p.client->Leave().ok());
+  CHECK(p.cluster->Wait().ok());
+}
+
+TEST_CASE("pushes that are refused on their way leave no trace: sync") { CheckJob("sync", "streamed"); }
+TEST_CASE("pushes that are refused on their way leave no trace: bounded, streamed") {
+  CheckJob("bounded", "streamed");
+}
+TEST_CASE("pushes that are refused on their way leave no trace: bounded, staged") {
+  CheckJob("bounded", "staged");
+}
+TEST_CASE("pushes that are refused on their way leave no trace: async, streamed") {
+  CheckJob("async", "streamed");
+}
+TEST_CASE("pushes that are refused on their way leave no trace: async, staged") {
+  CheckJob("async", "staged");
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,319 @@
+// When checkpoints are taken, of what, and what comes of them; and a job that is drained.
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "tests/ps_server/coordinator/coordinator_fixture.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
+constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
+
+struct Saved : CoordinatorFixture {
+  explicit Saved(v1::ConsistencyConfig::Mode mode, uint32_t workers = 2, uint32_t shards = 2)
+      : CoordinatorFixture(mode, workers, shards) {
+    train_examples = 8 * 2 * 1000;
+    disk = std::make_shared<FakeDisk>();
+  }
+  size_t Taken() const { return shards[0]->Sent(v1::ControlMessage::kCheckpoint).size(); }
+  void Advance(absl::Duration by) { Run(by, members); }
+};
+
+TEST_CASE("A job without checkpoint.directory saves nothing") {
+  CoordinatorFixture f(kSync);
+  f.StartJob();
+  CHECK(f.Checkpoint()->status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(f.Status().checkpoint() == "");
+}
+
+TEST_CASE("A checkpoint is of one step on all shards, and complete once the store has committed it") {
+  Saved f(kSync);
+  f.StartJob();
+  f.Steps(3);
+  for (auto& shard : f.shards) shard->writes = false;
+  f.disk->holds = true;
+  const auto first = f.Checkpoint();
+  // No step is committed until the shards are told which is to be saved.
+  f.Steps(1);
+  CHECK(f.Status().step() == 3);
+  CHECK(f.Taken() == 0);
+  f.disk->Answer();
+  CHECK(f.Status().step() == 4);
+  for (const auto& shard : f.shards) {
+    REQUIRE(shard->Sent(v1::ControlMessage::kCheckpoint).size() == 1);
+    CHECK(shard->Sent(v1::ControlMessage::kCheckpoint)[0].checkpoint().step() == 3);
+    CHECK(shard->Sent(v1::ControlMessage::kCheckpoint)[0].checkpoint().directory() == "/runs/7");
+    constexpr int kCommit = v1::ControlMessage::kCommit;
+    std::vector<int> order;
+    for (const auto& message : shard->sent) {
+      if (message.has_checkpoint() || message.has_commit()) order.push_back(message.message_case());
+    }
+    CHECK(order == std::vector<int>{kCommit, kCommit, kCommit, v1::ControlMessage::kCheckpoint, kCommit});
+  }
+  f.Steps(1);  // training goes on
+  const auto second = f.Checkpoint();
+  f.shards[1]->Written(3);
+  f.shards[1]->Written(2);
+  CHECK(f.disk->held.empty());
+  f.shards[0]->Written(3);
+  CHECK_FALSE(first->there());
+  f.disk->Answer();
+  CHECK(first->reply().step() == 3);
+  CHECK(first->reply().directory() == "/runs/7/step-3");
+  CHECK(second->reply().step() == 3);  // it was under way
+  CHECK(f.Status().checkpoint() == "/runs/7/step-3");
+  const v1::CheckpointManifest& manifest = *f.disk->newest;
+  CHECK(manifest.step() == 3);
+  CHECK(manifest.files_size() == 2);
+  CHECK(manifest.job().committed_steps() == 3);  // as it was then
+  CHECK(manifest.job().parts() == 2);
+  CHECK(manifest.job().members_size() == 2);
+  CHECK(manifest.job().train_examples() == f.train_examples);
+  CHECK(manifest.model().tensors(0).name() == "w");
+}
+
+TEST_CASE("The same state is not saved twice") {
+  Saved f(kSync);
+  f.StartJob();
+  f.Steps(1);
+  CHECK(f.Checkpoint()->reply().step() == 1);
+  CHECK(f.Checkpoint()->reply().step() == 1);
+  CHECK(f.Taken() == 1);
+}
+
+TEST_CASE("Checkpoints come every so many steps, or seconds, one at a time") {
+  Saved f(kSync);
+  SECTION("steps") {
+    f.config.mutable_checkpoint()->set_every_steps(5);
+    f.StartJob();
+    f.Steps(4);
+    f.Advance(absl::Minutes(2));
+    CHECK(f.Taken() == 0);
+    f.Steps(1);
+    f.Advance(absl::Seconds(1));
+    CHECK(f.Taken() == 1);
+    f.shards[1]->writes = false;
+    f.Steps(5);
+    f.Advance(absl::Seconds(1));
+    f.Steps(5);
+    f.Advance(absl::Seconds(1));
+    CHECK(f.Taken() == 2);
+    f.shards[1]->Written(10);
+    f.Advance(absl::Seconds(1));
+    CHECK(f.Taken() == 3);
+  }
+  SECTION("seconds") {
+    f.config.mutable_checkpoint()->set_every_seconds(20);
+    f.StartJob();
+    f.Advance(absl::Seconds(30));
+    CHECK(f.Taken() == 0);  // there is nothing new
+    f.Steps(1);
+    f.Advance(absl::Seconds(1));
+    CHECK(f.Taken() == 1);
+    f.Steps(1);
+    f.Advance(absl::Seconds(19));
+    CHECK(f.Taken() == 1);
+    f.Advance(absl::Seconds(2));
+    CHECK(f.Taken() == 2);
+  }
+}
+
+TEST_CASE("async: checkpoints have names that rise, and count steps by pushes") {
+  Saved f(kAsync);
+  f.config.mutable_checkpoint()->set_every_steps(5);
+  f.StartJob();
+  f.shards[0]->stats.set_pushes_applied(9);
+  f.Advance(absl::Seconds(2));
+  CHECK(f.Taken() == 0);
+  f.shards[0]->stats.set_pushes_applied(10);
+  f.Advance(absl::Seconds(2));
+  CHECK(f.disk->newest->step() == 5);
+  CHECK(f.Checkpoint()->reply().step() == 6);
+  CHECK(f.Checkpoint()->reply().step() == 7);
+  f.shards[0]->stats.set_pushes_applied(40);
+  f.Advance(absl::Seconds(2));
+  CHECK(f.disk->newest->step() == 20);
+}
+
+TEST_CASE("A checkpoint that fails on one shard, or in the store, leaves the last; the next is tried later") {
+  Saved f(kSync);
+  f.config.mutable_checkpoint()->set_every_steps(10);
+  f.StartJob();
+  f.Steps(10);
+  f.Advance(absl::Seconds(1));
+  CHECK(f.disk->newest->step() == 10);
+  f.Steps(1);
+  const std::string seen = GENERATE("shard", "begin", "commit");
+  if (seen == "shard") f.shards[1]->write_error = "no space left on device";
+  if (seen == "begin") f.disk->begin_status = absl::ResourceExhaustedError("no space left on device");
+  if (seen == "commit") f.disk->commit_status = absl::ResourceExhaustedError("no space left on device");
+  const auto failed = f.Checkpoint();
+  CHECK(failed->status().code() == absl::StatusCode::kUnavailable);
+  CHECK_THAT(std::string(failed->status().message()),
+             Contains("no space left on device") && Contains("the last one is 10"));
+  CHECK(f.Status().checkpoint() == "/runs/7/step-10");
+  CHECK(f.ends == 0);
+  f.Steps(1);  // goes on
+  CHECK(f.Status().step() == 12);
+  f.shards[1]->write_error = "";
+  f.disk->begin_status = f.disk->commit_status = absl::OkStatus();
+  f.Advance(absl::Seconds(4));
+  CHECK(f.disk->newest->step() == 10);
+  f.Advance(absl::Seconds(2));
+  CHECK(f.disk->newest->step() == 12);
+}
+
+TEST_CASE("A shard that is lost while one is taken: nothing comes of it, and nobody waits") {
+  const auto mode = GENERATE(kSync, kAsync);
+  Saved f(mode);
+  f.StartJob();
+  f.shards[1]->writes = false;
+  SECTION("while the shards write") {
+    const auto answer = f.Checkpoint();
+    f.shards[1]->Kill();
+    CHECK(answer->status().code() == absl::StatusCode::kUnavailable);
+    CHECK_THAT(std::string(answer->status().message()), Contains("ps:1"));
+    f.shards[1]->Written(0);
+    CHECK_FALSE(f.disk->newest.has_value());
+  }
+  SECTION("before they were told") {
+    f.disk->holds = true;
+    const auto answer = f.Checkpoint();
+    f.shards[1]->Kill();
+    f.disk->Answer();
+    CHECK(answer->status().code() == absl::StatusCode::kUnavailable);
+    CHECK(f.Taken() == 0);
+  }
+  SECTION("when all have written: it stands, and is what the shard is restored from") {
+    f.shards[1]->writes = true;
+    f.disk->holds = true;
+    const auto answer = f.Checkpoint();
+    f.disk->Answer();
+    f.shards[1]->Kill();
+    if (mode == kSync) {
+      f.Join(0, 7000);
+    }
+    f.Advance(absl::Seconds(1));
+    CHECK(f.shards[1]->Sent(v1::ControlMessage::kInstall).size() == 1);  // until it is known
+    f.disk->Answer();
+    CHECK(answer->status().ok());
+    CHECK(f.shards[1]->LastInstall().restore().directory() == "/runs/7/step-0");
+  }
+  const auto away = f.Status().state() == v1::RUNNING && f.Status().recoveries() > 0;
+  if (!away) CHECK(f.Checkpoint()->status().code() == absl::StatusCode::kUnavailable);
+}
+
+TEST_CASE("A shard that never writes its part is named, and given up on") {
+  Saved f(kSync);
+  f.StartJob();
+  f.shards[1]->writes = false;
+  const auto answer = f.Checkpoint();
+  f.Advance(absl::Seconds(11));
+  CHECK(f.Status().waiting_for(0) == "ps:1 to write checkpoint 0");
+  f.Advance(absl::Minutes(10));
+  CHECK_THAT(std::string(answer->status().message()), Contains("ps:1"));
+  CHECK(f.ends == 0);
+}
+
+TEST_CASE("A job's last checkpoint that fails again and again ends it: nobody is told that all is well") {
+  Saved f(kSync, 1);
+  f.train_examples = 8;
+  f.StartJob();
+  f.shards[1]->write_error = "no space left on device";
+  f.Steps(1);
+  const auto leave = f.StartLeave(f.members[0]);
+  SECTION("there is room again") {
+    f.Run(absl::Seconds(2));
+    f.shards[1]->write_error = "";
+    f.Run(absl::Seconds(2));
+    CHECK(leave->status().ok());
+    CHECK(f.failure == "");
+  }
+  SECTION("there is not") {
+    f.Run(absl::Seconds(10));
+    CHECK_FALSE(leave->status().ok());
+    CHECK_THAT(f.failure, Contains("cannot be saved") && Contains("no space left on device"));
+  }
+  CHECK(f.ends == 1);
+}
+
+TEST_CASE("A job that is drained is saved with all that was acknowledged, and then ends") {
+  const auto mode = GENERATE(kSync, kAsync);
+  Saved f(mode);
+  f.StartJob();
+  if (mode == kSync) f.Steps(3);
+  f.shards[1]->writes = false;
+  f.coordinator->Drain("SIGTERM");
+  CHECK(f.ends == 0);
+  // Nothing more is taken by then.
+  CHECK(f.shards[0]->Membership().members_size() == 0);
+  CHECK(f.shards[0]->sent.back().has_checkpoint());
+  CHECK(f.Heartbeat(f.members[0])->reply().fenced());
+  const auto join = f.Join(0, 7000);
+  CHECK_FALSE(join->there());
+  f.Steps(mode == kSync ? 1 : 0);
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kCommit).size() == (mode == kSync ? 3 : 0));
+  SECTION("saved") {
+    f.shards[1]->Written(f.shards[0]->sent.back().checkpoint().step());
+    CHECK(f.ends == 1);
+    CHECK(f.failure.rfind(kDrained, 0) == 0);
+    CHECK_THAT(f.failure, Contains("SIGTERM") && Contains("/runs/7/step-"));
+    CHECK(f.shards[1]->Sent(v1::ControlMessage::kShutdown)[0].shutdown().failure() == f.failure);
+    CHECK(join->status().code() == absl::StatusCode::kAborted);
+  }
+  SECTION("it cannot be saved") {
+    f.shards[1]->write_error = "no space left on device";
+    f.shards[1]->Written(f.shards[0]->sent.back().checkpoint().step());
+    CHECK(f.ends == 1);
+    CHECK(f.failure.rfind("SIGTERM", 0) == 0);
+    CHECK_THAT(f.failure, Contains("no space left on device"));
+  }
+}
+
+TEST_CASE("Drained without a store, before the start, or while it recovers") {
+  CoordinatorFixture plain(kSync);
+  plain.StartJob();
+  plain.coordinator->Drain("SIGTERM");
+  CHECK(plain.failure == "SIGTERM");
+
+  Saved early(kSync);
+  early.Start();
+  early.coordinator->Drain("SIGTERM");
+  CHECK(early.failure == "SIGTERM");
+
+  Saved recovering(kSync);
+  recovering.StartJob();
+  recovering.Steps(2);
+  recovering.Checkpoint()->reply();
+  recovering.shards[1]->Kill();
+  recovering.coordinator->Drain("SIGTERM");
+  CHECK(recovering.failure.rfind(kDrained, 0) == 0);
+
+  Saved lost(kSync);
+  lost.StartJob();
+  lost.Steps(2);
+  lost.Checkpoint()->reply();
+  lost.Steps(2);
+  lost.shards[1]->writes = false;
+  lost.coordinator->Drain("SIGTERM");
+  lost.shards[1]->Kill();
+  CHECK(lost.ends == 1);
+  CHECK_THAT(lost.failure, Contains("could not be saved") && Contains("ps:1"));
+  CHECK(lost.Status().state() == v1::FAILED);
+}
+
+TEST_CASE("A coordinator that goes while one is taken answers who waits for it") {
+  Saved f(kSync);
+  f.StartJob();
+  f.disk->holds = true;
+  const auto answer = f.Checkpoint();
+  f.coordinator.reset();
+  CHECK(answer->times == 1);
+  CHECK(f.ends == 1);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "ps_server/coordinator/job_store.h"
+
+namespace weir {
+
+// A disk for a coordinator's store that does at once, or when it is told, what a real one does on its thread.
+// Shared by one life of the coordinator after another.
+struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
+  static constexpr uint64_t kBlock = 100;
+
+  // The memory.
+  uint64_t coordinator_incarnation = 0;
+  JobStore::Numbers limits;
+  std::optional<v1::CheckpointManifest> newest;
+
+  // What goes wrong.
+  absl::Status begin_status, commit_status, reserve_status;
+  // It answers only when it is told so.
+  bool holds = false;
+  std::vector<std::function<void()>> held;
+  int commits = 0, reservations = 0;
+
+  void Answer() {
+    for (const auto& answer : std::exchange(held, {})) answer();
+  }
+
+  std::unique_ptr<JobStore> Open() {
+    class Store final : public JobStore {
+     public:
+      explicit Store(std::shared_ptr<FakeDisk> disk) : disk_(std::move(disk)) {
+        opened_.coordinator_incarnation = ++disk_->coordinator_incarnation;
+        opened_.used = disk_->limits;
+        disk_->limits.epoch += kBlock;
+        disk_->limits.incarnation += kBlock;
+        opened_.reserved = disk_->limits;
+        opened_.newest = disk_->newest;
+      }
+      ~Store() override { disk_->Answer(); }
+      const Opened& opened() const override { return opened_; }
+      absl::Status Reserve(const Numbers& up_to) override {
+        if (!disk_->reserve_status.ok()) return disk_->reserve_status;
+        ++disk_->reservations;
+        disk_->limits = up_to;
+        return absl::OkStatus();
+      }
+      std::string directory() const override { return "/runs/7"; }
+      std::string FolderOf(uint64_t step) const override { return absl::StrCat("/runs/7/step-", step); }
+      void Begin(uint64_t, Done done) override {
+        Do([disk = disk_, done = std::move(done)] { done(disk->begin_status); });
+      }
+      void Commit(v1::CheckpointManifest manifest, Done done) override {
+        Do([disk = disk_, manifest = std::move(manifest), done = std::move(done)] {
+          if (disk->commit_status.ok()) {
+            disk->newest = manifest;
+            ++disk->commits;
+          }
+          done(disk->commit_status);
+        });
+      }
+
+     private:
+      void Do(std::function<void()> what) {
+        disk_->held.push_back(std::move(what));
+        if (!disk_->holds) disk_->Answer();
+      }
+      const std::shared_ptr<FakeDisk> disk_;
+      Opened opened_;
+    };
+    return std::make_unique<Store>(shared_from_this());
+  }
+};
+
+}  // namespace weir

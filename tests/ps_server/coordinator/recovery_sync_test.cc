@@ -1,0 +1,320 @@
+// sync: a lost server brings everybody back to the newest checkpoint.
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "tests/ps_server/coordinator/coordinator_fixture.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
+
+struct Recovery : CoordinatorFixture {
+  explicit Recovery(uint32_t workers = 2, uint32_t shards = 2) : CoordinatorFixture(kSync, workers, shards) {
+    train_examples = 8 * 2 * 20;  // 20 steps
+    disk = std::make_shared<FakeDisk>();
+  }
+  // The workers' next lives come.
+  std::vector<AnswerPtr<v1::JoinReply>> JoinAgain() {
+    ++life;
+    std::vector<AnswerPtr<v1::JoinReply>> joins;
+    for (uint32_t rank = 0; rank < workers; ++rank) joins.push_back(Join(rank, 1000 * life + rank));
+    return joins;
+  }
+  uint64_t life = 1;
+};
+
+TEST_CASE(
+    "A lost server: all are fenced, all shards are installed from the newest checkpoint, and it goes on") {
+  Recovery f;
+  f.StartJob();
+  f.Steps(3);
+  CHECK(f.Checkpoint()->reply().step() == 3);
+  f.Steps(2);
+  CHECK(f.Status().step() == 5);
+  const uint64_t epoch = f.Status().membership().epoch();
+  const auto parked = f.Heartbeat(f.members[0], f.Heartbeat(f.members[0])->reply().revision());
+  f.shards[1]->Kill();
+
+  CHECK(f.ends == 0);
+  CHECK(f.Status().state() == v1::RECOVERING);
+  CHECK(f.Status().step() == 3);
+  REQUIRE(parked->there());
+  CHECK(parked->reply().fenced());
+  CHECK_THAT(parked->reply().failure(), Contains("goes back to step 3") && Contains("ps:1 at 10.0.0.1:2222"));
+  CHECK_THAT(f.Heartbeat(f.members[1])->reply().failure(), Contains("goes back to step 3"));
+  // Whoever is there takes nothing more from those that are out.
+  CHECK(f.shards[0]->Membership().members_size() == 0);
+  CHECK(f.shards[0]->Membership().epoch() > epoch);
+  CHECK_THAT(f.Status().waiting_for(0), Contains("ps:1 at 10.0.0.1:2222 to come back"));
+
+  f.Run(absl::Seconds(1));  // attached again
+  CHECK(f.Status().waiting_for(0) == "ps:1 at 10.0.0.1:2222 to go on (it was lost: its stream ended)");
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kInstall).size() == 1);
+  const auto joins = f.JoinAgain();
+  for (const auto& shard : f.shards) {
+    REQUIRE(shard->Sent(v1::ControlMessage::kInstall).size() == 2);
+    CHECK(shard->LastInstall().restore().directory() == "/runs/7/step-3");
+    CHECK_FALSE(shard->LastInstall().restore().weights_only());
+    CHECK(shard->Membership().members_size() == 2);
+  }
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.Status().recoveries() == 1);
+  CHECK(f.Status().step() == 3);
+  for (const auto& join : joins) {
+    for (const auto& member : f.members) CHECK(join->reply().incarnation() > member.incarnation());
+  }
+  f.open_step = 3;
+  f.Steps(1);
+  CHECK(f.shards[1]->Sent(v1::ControlMessage::kCommit).back().commit().step() == 3);
+  CHECK(f.Status().step() == 4);
+}
+
+TEST_CASE("Without a checkpoint the job goes back to its beginning, with the weights that it began with") {
+  Recovery f;
+  f.init_from = "/other/step-7";
+  f.StartJob();
+  CHECK(f.shards[0]->LastInstall().restore().directory() == "/other/step-7");
+  CHECK(f.shards[0]->LastInstall().restore().weights_only());
+  f.Steps(2);
+  f.shards[1]->Break();  // the same process: what was sent may be lost all the same
+  CHECK(f.Status().state() == v1::RECOVERING);
+  f.Run(absl::Seconds(1));
+  f.JoinAgain();
+  for (const auto& shard : f.shards) {
+    CHECK(shard->Sent(v1::ControlMessage::kInstall).size() == 2);
+    CHECK(shard->LastInstall().restore().weights_only());
+  }
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.Status().step() == 0);
+}
+
+TEST_CASE("One worker is enough to go on") {
+  Recovery f;
+  f.StartJob();
+  f.shards[1]->Kill();
+  f.Run(absl::Seconds(1));
+  CHECK(f.Join(1, 7001)->reply().membership().members_size() == 1);
+  CHECK(f.Join(0, 7000)->reply().membership().members_size() == 2);
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("A server that does not come back in time ends the job, by name, and with why it was lost") {
+  Recovery f;
+  f.StartJob();
+  f.shards[1]->connects = false;
+  f.shards[1]->Kill("connection reset");
+  f.Run(absl::Seconds(4.5));
+  CHECK(f.ends == 0);
+  f.Run(absl::Seconds(1));
+  CHECK(f.ends == 1);
+  CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222 was lost: connection reset") &&
+                            Contains("cluster.server_wait_seconds = 5"));
+}
+
+TEST_CASE("A server that is silent for a lease is attached anew") {
+  Recovery f;
+  f.StartJob();
+  f.Steps(1);
+  f.shards[1]->answers_pings = f.shards[1]->connects = false;
+  f.Run(absl::Seconds(12), f.members);
+  CHECK(f.Status().state() == v1::RECOVERING);
+  CHECK(f.shards[1]->open);  // another link is there, not yet connected
+  f.shards[1]->answers_pings = true;
+  f.shards[1]->events.connected();
+  f.JoinAgain();
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("Servers that die again while the job recovers: it starts the same again") {
+  Recovery f(2, 3);
+  f.StartJob();
+  f.Steps(2);
+  f.Checkpoint()->reply();
+  f.Steps(2);
+  f.shards[1]->Kill();
+
+  SECTION("before it is attached, and another one with it") {
+    f.shards[2]->Kill();
+    f.Run(absl::Seconds(1));
+    f.JoinAgain();
+    CHECK(f.Status().recoveries() == 2);
+  }
+  SECTION("while shards install") {
+    for (auto& shard : f.shards) shard->installs = false;
+    f.Run(absl::Seconds(1));
+    f.JoinAgain();
+    CHECK(f.shards[1]->Sent(v1::ControlMessage::kInstall).size() == 2);
+    f.shards[0]->Installed();
+    f.shards[1]->Installed();
+    f.shards[2]->Kill();
+    f.Run(absl::Seconds(1));
+    for (auto& shard : f.shards) {
+      CHECK(shard->Sent(v1::ControlMessage::kInstall).size() == 3);
+      CHECK(f.Status().state() == v1::RECOVERING);
+      shard->installs = true;
+      shard->Installed();
+    }
+  }
+  SECTION("while members are admitted: they wait on, and are asked nothing twice") {
+    for (auto& shard : f.shards) shard->acknowledges = false;
+    f.Run(absl::Seconds(1));
+    const auto joins = f.JoinAgain();
+    CHECK(f.shards[0]->Membership().members_size() == 1);
+    f.shards[2]->Kill();
+    CHECK(f.shards[0]->Membership().members_size() == 0);
+    for (const auto& join : joins) CHECK_FALSE(join->there());
+    for (auto& shard : f.shards) shard->acknowledges = true;
+    f.Run(absl::Seconds(1));
+    for (const auto& join : joins) CHECK(join->reply().membership().members_size() == 2);
+  }
+  SECTION("when all is well again") {
+    f.Run(absl::Seconds(1));
+    f.JoinAgain();
+    CHECK(f.Status().state() == v1::RUNNING);
+    f.shards[1]->Kill();
+    f.Run(absl::Seconds(1));
+    f.JoinAgain();
+    CHECK(f.Status().recoveries() == 2);
+  }
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.Status().step() == 2);
+  for (const auto& shard : f.shards) CHECK(shard->LastInstall().restore().directory() == "/runs/7/step-2");
+  f.open_step = 2;
+  f.Steps(1);
+  CHECK(f.Status().step() == 3);
+}
+
+TEST_CASE("What a shard reports of what it held before does not count") {
+  Recovery f;
+  f.StartJob();
+  for (auto& shard : f.shards) shard->installs = false;
+  f.shards[1]->Kill();
+  f.Run(absl::Seconds(1));
+  f.shards[0]->Staged(0);
+  f.JoinAgain();
+  f.shards[0]->Staged(0);  // the Install is on its way
+  for (auto& shard : f.shards) shard->Installed();
+  CHECK(f.Status().state() == v1::RUNNING);
+  f.shards[1]->Staged(0);
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kCommit).empty());
+  f.shards[0]->Staged(0);
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kCommit).size() == 1);
+}
+
+TEST_CASE("An old link's last words do not count against the new one") {
+  Recovery f;
+  f.StartJob();
+  ShardLinkEvents old = f.shards[1]->events;
+  f.shards[1]->Kill();
+  f.Run(absl::Seconds(1));
+  f.JoinAgain();
+  old.broken(absl::UnavailableError("at last"));
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("Waiting for nobody but workers has its deadline, too") {
+  Recovery f;
+  f.StartJob();
+  f.shards[1]->Kill();
+  f.Run(absl::Seconds(1));
+  CHECK(f.Status().waiting_for(1) == "a worker to join again");
+  f.Run(absl::Seconds(55));
+  CHECK(f.ends == 0);
+  f.Run(absl::Seconds(10));
+  CHECK_THAT(f.failure, Contains("no worker was live"));
+}
+
+TEST_CASE("A server that another coordinator has, or whose part of the checkpoint is damaged, ends the job") {
+  Recovery f;
+  f.StartJob();
+  f.shards[1]->events.broken(absl::FailedPreconditionError("a newer coordinator has this shard"));
+  CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("newer coordinator"));
+
+  Recovery g;
+  g.StartJob();
+  g.shards[1]->install_error = "/runs/7/step-3: is damaged";
+  g.shards[1]->Kill();
+  g.Run(absl::Seconds(1));
+  g.JoinAgain();
+  CHECK_THAT(g.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("is damaged"));
+}
+
+TEST_CASE("A server that is lost before the job has started is waited for, and is given its part anew") {
+  Recovery f;
+  f.Start();
+  f.Join(0);
+  f.shards[1]->acknowledges = false;
+  const auto join = f.Join(1);
+  f.shards[1]->Kill();
+  CHECK(f.Status().state() == v1::STARTING);
+  CHECK(f.Status().waiting_for(0) == "ps:1 at 10.0.0.1:2222 (its stream ended)");
+  f.shards[1]->acknowledges = true;
+  f.Run(absl::Seconds(1));
+  CHECK(join->there());
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kInstall).size() == 1);
+  CHECK(f.shards[1]->Sent(v1::ControlMessage::kInstall).size() == 2);
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("The end is saved before anybody may go home; a server that is lost until then brings all back") {
+  Recovery f;
+  f.StartJob();
+  f.Steps(10);
+  f.Checkpoint()->reply();
+  f.shards[1]->writes = false;
+  f.Steps(10);
+  CHECK(f.Status().state() == v1::DRAINING);
+  const auto leave = f.StartLeave(f.members[0]);
+  const auto late = f.Join(1, 5555);  // would hear that there is nothing left to do
+  CHECK_FALSE(leave->there());
+  CHECK_FALSE(late->there());
+
+  SECTION("saved") {
+    f.shards[1]->Written(20);
+    CHECK(leave->status().ok());
+    CHECK(late->status().code() == absl::StatusCode::kOutOfRange);
+    CHECK(f.ends == 0);
+    f.Leave(f.members[1]);
+    CHECK(f.ends == 1);
+    CHECK(f.failure == "");
+    CHECK(f.final_status.checkpoint() == "/runs/7/step-20");
+  }
+  SECTION("lost") {
+    f.shards[1]->Kill();
+    CHECK(leave->status().code() == absl::StatusCode::kAborted);
+    CHECK_FALSE(late->there());
+    // A repeat of the Leave is told the same.
+    CHECK(f.StartLeave(f.members[0])->status().code() == absl::StatusCode::kAborted);
+    f.shards[1]->writes = true;
+    f.Run(absl::Seconds(1));
+    CHECK(late->there());
+    CHECK(f.Status().state() == v1::RUNNING);
+    f.open_step = 10;
+    f.Steps(10);
+    f.Leave(late->reply());
+    CHECK(f.ends == 1);
+    CHECK(f.failure == "");
+  }
+  SECTION("lost when it is saved: readers still have their final weights to come") {
+    const auto reader = f.JoinReader();
+    f.shards[1]->Written(20);
+    f.Leave(f.members[1]);
+    CHECK(f.ends == 0);
+    f.shards[1]->writes = true;
+    f.shards[1]->Kill();
+    f.Run(absl::Seconds(1), {reader->reply()});
+    CHECK(f.shards[0]->LastInstall().restore().directory() == "/runs/7/step-20");
+    CHECK(f.Status().state() == v1::DRAINING);
+    CHECK(f.Pin()->there());
+    f.Leave(reader->reply());
+    f.Run(absl::Seconds(11));
+    CHECK(f.ends == 1);
+    CHECK(f.failure == "");
+  }
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,219 @@
+// Servers with a folder for checkpoints: what a shard makes of coordinators that come and go, and a server
+// that is stopped with all saved and started again.
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+#include <thread>
+
+#include "catch2/catch.hpp"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "tests/ps_server/server_fixture.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+
+// The test's own, empty.
+std::string NewFolder(const std::string& name) {
+  const char* const root = std::getenv("TEST_TMPDIR");
+  const std::filesystem::path folder = std::filesystem::path(root == nullptr ? "/tmp" : root) / name;
+  std::filesystem::remove_all(folder);
+  std::filesystem::create_directories(folder);
+  return folder.string();
+}
+
+// With what a config that was read has.
+v1::JobConfig WithCheckpoints(v1::JobConfig config, const std::string& folder) {
+  config.mutable_model()->add_layers()->set_type(v1::LayerConfig::LAYER_RELU);
+  config.mutable_data()->set_format(v1::DataConfig::FORMAT_DIGITS);
+  config.mutable_checkpoint()->set_directory(folder);
+  return config;
+}
+
+// ps:1 alone, without a coordinator of its own.
+struct LoneServer {
+  explicit LoneServer(double server_wait_seconds, double lease_seconds = 60) {
+    ServerFixture f;
+    Server::Options options;
+    options.config = WithCheckpoints(f.config, NewFolder("lone"));
+    options.config.mutable_cluster()->set_server_wait_seconds(server_wait_seconds);
+    options.config.mutable_cluster()->set_lease_seconds(lease_seconds);
+    options.index = 1;
+    auto started = Server::Start(options);
+    REQUIRE(started.ok());
+    server = *std::move(started);
+    stub =
+        v1::ShardControl::NewStub(grpc::CreateChannel(server->address(), grpc::InsecureChannelCredentials()));
+  }
+
+  std::unique_ptr<Server> server;
+  std::unique_ptr<v1::ShardControl::Stub> stub;
+};
+
+// A coordinator's stream, by hand.
+struct Stream {
+  Stream(LoneServer& server, uint64_t incarnation) {
+    context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
+    call = server.stub->Attach(&context);
+    v1::ControlMessage message;
+    message.mutable_hello()->set_coordinator_incarnation(incarnation);
+    call->Write(message);
+  }
+  ~Stream() {
+    context.TryCancel();
+    if (!finished) End();
+  }
+
+  // It is attached.
+  bool Attached() {
+    v1::ShardReport report;
+    return call->Read(&report) && report.has_attached();
+  }
+  grpc::Status End() {
+    v1::ShardReport report;
+    while (call->Read(&report)) {
+    }
+    finished = true;
+    return call->Finish();
+  }
+
+  grpc::ClientContext context;
+  std::unique_ptr<grpc::ClientReaderWriter<v1::ControlMessage, v1::ShardReport>> call;
+  bool finished = false;
+};
+
+TEST_CASE("A coordinator may attach again, in a later life too; an earlier one is refused") {
+  LoneServer server(20);
+  auto first = std::make_unique<Stream>(server, 2);
+  REQUIRE(first->Attached());
+  {
+    Stream again(server, 2);  // it has lost its stream, though the shard has not noticed
+    REQUIRE(again.Attached());
+    CHECK(first->End().error_code() == grpc::StatusCode::UNAVAILABLE);
+    Stream old(server, 1);
+    CHECK(old.End().error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+    Stream later(server, 3);
+    REQUIRE(later.Attached());
+    CHECK(again.End().error_code() == grpc::StatusCode::UNAVAILABLE);
+    Stream outdated(server, 2);
+    CHECK(outdated.End().error_code() == grpc::StatusCode::FAILED_PRECONDITION);
+    v1::ControlMessage ping;
+    ping.mutable_ping()->set_sequence(4);
+    later.call->Write(ping);
+    v1::ShardReport report;
+    REQUIRE(later.call->Read(&report));
+    CHECK(report.stats().sequence() == 4);
+  }
+  // Its stream has ended; the shard waits, and is there for the next one.
+  Stream last(server, 3);
+  REQUIRE(last.Attached());
+  v1::ControlMessage shutdown;
+  shutdown.mutable_shutdown()->set_failure("drained: all is saved");
+  last.call->Write(shutdown);
+  CHECK(server.server->Wait().code() == absl::StatusCode::kCancelled);
+}
+
+TEST_CASE("A coordinator that does not come back in time is lost") {
+  LoneServer server(0.2);
+  {
+    Stream stream(server, 1);
+    REQUIRE(stream.Attached());
+  }
+  const absl::Status status = server.server->Wait();
+  CHECK(status.code() == absl::StatusCode::kUnavailable);
+  CHECK_THAT(std::string(status.message()), Contains("did not come back") && Contains("server_wait_seconds"));
+}
+
+TEST_CASE("A coordinator that falls silent may attach again") {
+  LoneServer server(20, 0.2);
+  Stream silent(server, 1);
+  REQUIRE(silent.Attached());
+  const grpc::Status status = silent.End();
+  CHECK(status.error_code() == grpc::StatusCode::UNAVAILABLE);
+  CHECK_THAT(status.error_message(), Contains("nothing was heard"));
+  Stream again(server, 1);
+  CHECK(again.Attached());
+}
+
+TEST_CASE("A job that was drained goes on where it was") {
+  const std::string folder = NewFolder("drained");
+  {
+    ServerFixture f(1000, 2);
+    f.config = WithCheckpoints(f.config, folder);
+    f.Start();
+    f.Join();
+    v1::CheckpointReply reply;
+    CHECK(f.coordinator->Checkpoint(f.Context().get(), {}, &reply).ok());
+    CHECK_THAT(reply.directory(), Contains(folder));
+    f.cluster->server(0)->Drain("a test stops it");
+    CHECK(f.cluster->server(0)->Wait().code() == absl::StatusCode::kCancelled);
+    CHECK(f.cluster->server(1)->Wait().code() == absl::StatusCode::kCancelled);
+  }
+  const auto found = LatestComplete(FileSystem::Posix(), folder);
+  REQUIRE(found.ok());
+  CHECK(found->manifest.files_size() == 2);
+}
+
+TEST_CASE("One server's steps survive its end") {
+  const std::string folder = NewFolder("survive");
+  uint64_t clock = 0;
+  for (int life = 0; life < 3; ++life) {
+    ServerFixture f;
+    f.config = WithCheckpoints(f.config, folder);
+    f.Start();
+    f.clock = clock;
+    f.Join();
+    for (int step = 0; step < 2; ++step) f.TrainStep();
+    clock = f.clock;
+    f.cluster->server(0)->Drain("a test stops it");
+    CHECK(f.cluster->Wait().code() == absl::StatusCode::kCancelled);
+  }
+  CHECK(clock == 6);
+}
+
+TEST_CASE("A server that comes back at its address is restored, and in sync the others go back with it") {
+  ServerFixture f(1000, 2);
+  f.config = WithCheckpoints(f.config, NewFolder("back"));
+  f.config.mutable_cluster()->set_server_wait_seconds(20);
+  f.Start();
+  f.Join();
+  const uint64_t incarnation = f.base.incarnation();
+  v1::CheckpointReply reply;
+  REQUIRE(f.coordinator->Checkpoint(f.Context().get(), {}, &reply).ok());
+  Server::Options options;
+  options.config = f.config;
+  options.index = 1;
+  options.listen = f.cluster->addresses()[1];
+  f.cluster->StopServer(1);
+  const auto back = Server::Start(options);
+  REQUIRE(back.ok());
+  f.raw_stream = nullptr;
+  v1::HeartbeatRequest heartbeat;
+  *heartbeat.mutable_caller() = f.caller;
+  v1::HeartbeatReply beat;
+  while (!beat.fenced()) REQUIRE(f.coordinator->Heartbeat(f.Context().get(), heartbeat, &beat).ok());
+  f.Join();  // another life of the worker
+  CHECK(f.base.incarnation() != incarnation);
+  CHECK(f.base.count() == 0);
+  v1::ClusterStatus status;
+  REQUIRE(f.coordinator->Status(f.Context().get(), {}, &status).ok());
+  CHECK(status.recoveries() == 1);
+  CHECK(status.state() == v1::RUNNING);
+  f.cluster->server(0)->Drain("a test stops it");
+  CHECK(f.cluster->server(0)->Wait().code() == absl::StatusCode::kCancelled);
+  CHECK((*back)->Wait().code() == absl::StatusCode::kCancelled);
+}
+
+TEST_CASE("A server that is to stop without checkpoints stops at once") {
+  ServerFixture f;
+  f.Start();
+  f.Join();
+  f.cluster->server(0)->Drain("a test stops it");
+  const absl::Status status = f.cluster->Wait();
+  CHECK(status.code() == absl::StatusCode::kUnavailable);
+  CHECK_THAT(std::string(status.message()), Contains("a test stops it"));
+}
+
+}  // namespace
+}  // namespace weir

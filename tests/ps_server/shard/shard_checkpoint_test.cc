@@ -1,0 +1,204 @@
+// Checkpoints that a shard writes: of which version, with what, and how training goes on meanwhile.
+#include <string>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/checkpoint_reader.h"
+#include "common/wire_model.h"
+#include "tests/ps_server/shard/shard_fixture.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
+constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
+
+std::vector<float> All(float value) { return std::vector<float>(40, value); }
+
+// What a checkpoint of one shard holds.
+v1::ShardState Load(ShardFixture& f, const v1::Restore& restore, std::vector<float>* weights) {
+  weights->resize(40);
+  const auto reader = CheckpointReader::Open(*f.files, restore.directory());
+  REQUIRE(reader.ok());
+  CheckpointReader::Target target;
+  target.weights = absl::MakeSpan(*weights);
+  const auto state = reader->LoadShard(f.model, 0, 1, target);
+  INFO(state.status().ToString());
+  REQUIRE(state.ok());
+  return *state;
+}
+
+void RunBackground(ShardFixture& f) {
+  while (!f.background.empty()) {
+    f.background.front()();
+    f.background.pop_front();
+  }
+}
+
+std::string CheckpointError(ShardFixture& f) {
+  const auto written = f.Reports(v1::ShardReport::kCheckpoint);
+  REQUIRE(written.size() == 1);
+  return written[0].checkpoint().error();
+}
+
+TEST_CASE("A checkpoint is of the moment when it is asked for, whatever happens while it is written") {
+  ShardFixture f(kAsync);
+  f.Start();
+  TestPush push{0, 0};
+  push.batch = 7;
+  f.Push(push);
+  f.Push({1, 0});
+  TestPush bad{1, 1};
+  bad.bad_element = 3;
+  f.Push(bad);
+  f.hold_background = true;
+  f.TakeCheckpoint(5);
+  push.clock = 1;
+  push.batch = 8;
+  for (uint64_t clock = 1; clock < 5; ++clock) {
+    push.clock = clock;
+    push.batch = 7 + clock;
+    CHECK(f.Push(push)->reply().outcome() == v1::OK);
+  }
+  CHECK(f.Weights() == All(6));
+  CHECK(f.Reports(v1::ShardReport::kCheckpoint).empty());
+  RunBackground(f);
+  std::vector<float> weights;
+  const v1::ShardState state = Load(f, ShardFixture::Complete(5, {&f}), &weights);
+  CHECK(weights == All(2));
+  CHECK(state.version().count() == 2);
+  CHECK(state.version().incarnation() == ShardFixture::kIncarnation);
+  CHECK(state.epoch() == 1);
+  REQUIRE(state.workers_size() == 2);
+  CHECK(state.workers(0).incarnation() == 100);
+  CHECK(state.workers(0).task() == "worker:0");
+  CHECK(state.workers(0).next_clock() == 1);
+  CHECK(state.workers(0).counts());
+  REQUIRE(state.workers(0).answers_size() == 1);
+  CHECK(state.workers(0).answers(0).reply().outcome() == v1::OK);
+  CHECK(state.workers(1).next_clock() == 2);
+  REQUIRE(state.workers(1).answers_size() == 2);
+  CHECK(state.workers(1).answers(1).reply().outcome() == v1::REFUSED);
+  REQUIRE(state.batches_size() == 1);
+  CHECK(state.batches(0).begin() == 7);
+  CHECK(state.batches(0).end() == 8);
+  CHECK(state.pushes_applied() == 2);
+  CHECK(state.pushes_refused() == 1);
+  CHECK(state.version_staleness().counts(0) == 2);
+  CHECK(f.shard->counters().checkpoints_written == 1);
+}
+
+TEST_CASE("Checkpoints are written one at a time, and one that fails says why") {
+  ShardFixture f(kAsync);
+  f.Create();
+  f.TakeCheckpoint(0);
+  CHECK_THAT(CheckpointError(f), Contains("no model"));
+  f.Start();
+  f.hold_background = true;
+  f.TakeCheckpoint(1);
+  f.TakeCheckpoint(2);
+  CHECK_THAT(CheckpointError(f), Contains("earlier checkpoint"));
+  RunBackground(f);
+  f.Written();
+  f.files->SetFault([](const FaultyFileSystem::Operation& operation) {
+    return operation.kind == FaultyFileSystem::Kind::kSync ? absl::ResourceExhaustedError("the disk is full")
+                                                           : absl::OkStatus();
+  });
+  f.TakeCheckpoint(3);
+  RunBackground(f);
+  CHECK_THAT(CheckpointError(f), Contains("the disk is full"));
+  f.files->SetFault(nullptr);
+  f.TakeCheckpoint(4);
+  RunBackground(f);
+  CHECK(f.Written().step() == 4);
+  CHECK(f.Push({0, 0})->reply().outcome() == v1::OK);
+}
+
+TEST_CASE("In sync a checkpoint is of its step, also when the commit has to wait for memory") {
+  ShardFixture f(kSync);
+  f.Start();
+  const auto step = [&](uint64_t step) {
+    f.Push({0, step, 0});
+    f.Push({1, step, 1});
+    f.Commit(step, {0, 1});
+  };
+  step(0);
+  f.TakeCheckpoint(0);
+  CHECK_THAT(CheckpointError(f), Contains("at step 1, not 0"));
+  f.TakeCheckpoint(1);
+  f.Written();
+  // Readers hold all old versions that they may.
+  std::vector<PullAnswerPtr> held = {f.Pull(0, 1)};
+  for (uint64_t at = 1; at <= 2; ++at) {
+    step(at);
+    held.push_back(f.Pull(0, at + 1));
+  }
+  step(3);
+  f.TakeCheckpoint(4);
+  CHECK(f.Stats().version().count() == 3);
+  CHECK(f.Reports(v1::ShardReport::kCheckpoint).empty());
+  held.clear();
+  f.shard->Tick();
+  CHECK(f.Stats().version().count() == 4);
+  std::vector<float> weights;
+  const v1::ShardState state = Load(f, ShardFixture::Complete(4, {&f}), &weights);
+  CHECK(weights == All(4));
+  CHECK(state.version().count() == 4);
+  REQUIRE(state.commits_size() == 4);
+  CHECK(state.commits(3).step() == 3);
+  CHECK(state.commits(3).parts_size() == 2);
+}
+
+TEST_CASE("A coordinator that says Hello learns what there is, and nothing of what another one asked for") {
+  ShardFixture f(kAsync);
+  const auto hello = [&] {
+    v1::ControlMessage message;
+    message.mutable_hello()->set_coordinator_incarnation(1);
+    f.Control(message);
+    const auto attached = f.Reports(v1::ShardReport::kAttached);
+    REQUIRE(attached.size() == 1);
+    return attached[0].attached();
+  };
+  f.Create();
+  CHECK(hello().incarnation() == 0);
+  // An Install that is under way.
+  f.hold_background = true;
+  v1::ControlMessage message;
+  *message.mutable_install() = f.install;
+  *message.mutable_install()->mutable_model() = ToProto(f.model);
+  message.mutable_install()->set_job_config(f.config.SerializeAsString());
+  f.Control(message);
+  CHECK(hello().incarnation() == 0);
+  RunBackground(f);
+  CHECK(f.Reports(v1::ShardReport::kInstalled).empty());
+  CHECK(hello().incarnation() == 0);
+  f.hold_background = false;
+  f.Start();
+  TestPush push{0, 0};
+  for (uint64_t batch : {4, 5, 9}) {
+    push.batch = batch;
+    f.Push(push);
+    ++push.clock;
+  }
+  f.hold_background = true;
+  f.TakeCheckpoint(1);
+  const v1::Attached attached = hello();
+  CHECK(attached.incarnation() == f.incarnation());
+  CHECK(attached.version().count() == 3);
+  CHECK(attached.epoch() == 1);
+  CHECK(attached.model_hash() == f.model.Hash());
+  REQUIRE(attached.batches_size() == 2);
+  CHECK(attached.batches(0).begin() == 4);
+  CHECK(attached.batches(0).end() == 6);
+  CHECK(attached.batches(1).begin() == 9);
+  RunBackground(f);
+  CHECK(f.Reports(v1::ShardReport::kCheckpoint).empty());
+  f.TakeCheckpoint(2);
+  RunBackground(f);
+  f.Written();
+}
+
+}  // namespace
+}  // namespace weir

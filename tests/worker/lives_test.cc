@@ -1,0 +1,169 @@
+#include "worker/lives.h"
+
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+
+// Only takes leave.
+class FakeClient final : public Client {
+ public:
+  FakeClient(std::vector<std::string>* leaves, absl::Status answer)
+      : leaves_(leaves), answer_(std::move(answer)) {}
+
+  absl::Status Leave(const std::string& failure) override {
+    leaves_->push_back(failure);
+    return answer_;
+  }
+  absl::StatusOr<std::optional<Work>> NextWork() override { return std::nullopt; }
+  Future<PullResult> Pull(uint64_t, std::vector<MutableTensor>, OnWeights) override {
+    return Unused<PullResult>();
+  }
+  Future<PushResult> Push(const Work&, const PullResult&, std::vector<ConstTensor>,
+                          std::shared_ptr<GradientGate>) override {
+    return Unused<PushResult>();
+  }
+  Future<PushPullResult> PushPull(const Work&, const PullResult&, std::vector<ConstTensor>,
+                                  std::vector<MutableTensor>, std::shared_ptr<GradientGate>,
+                                  OnWeights) override {
+    return Unused<PushPullResult>();
+  }
+  Future<PullResult> PullSnapshot(std::vector<MutableTensor>) override { return Unused<PullResult>(); }
+  bool draining() const override { return false; }
+  absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override { return false; }
+  bool leading() const override { return false; }
+  void SetProgress(const Progress&) override {}
+  absl::Status Report(const PullResult&, const EvaluationResult&) override { return absl::OkStatus(); }
+  uint32_t worker() const override { return 0; }
+  const ModelSpec& model() const override { return model_; }
+
+ private:
+  template <typename T>
+  static Future<T> Unused() {
+    Promise<T> promise;
+    promise.Set(absl::UnimplementedError("not used here"));
+    return promise.future();
+  }
+
+  std::vector<std::string>* const leaves_;
+  const absl::Status answer_;
+  const ModelSpec model_;
+};
+
+// A job that ends the given way in each life of a worker, the last one over and over.
+struct Story {
+  std::vector<Life> lives;
+  // Of joins that fail, by their number.
+  std::map<size_t, absl::Status> refusals = {};
+  bool join_again = true;
+  // What is answered to those who take leave, by the number of their join.
+  std::map<size_t, absl::Status> answers = {};
+
+  size_t joins = 0;
+  size_t works = 0;
+  std::vector<bool> again = {};
+  std::vector<std::string> leaves = {};
+
+  absl::Status Run() {
+    ClientOptions options;
+    options.task = "worker:1";
+    return WorkUntilDone(
+        options, join_again,
+        [this](const ClientOptions& with) -> absl::StatusOr<std::unique_ptr<Client>> {
+          CHECK(with.task == "worker:1");
+          again.push_back(with.again);
+          if (const auto refusal = refusals.find(joins++); refusal != refusals.end()) return refusal->second;
+          const auto answer = answers.find(joins - 1);
+          return std::make_unique<FakeClient>(&leaves,
+                                              answer == answers.end() ? absl::OkStatus() : answer->second);
+        },
+        [this](Client*) { return lives[std::min(works++, lives.size() - 1)]; });
+  }
+};
+
+const Life kDone{absl::OkStatus(), true};
+const Life kFenced{absl::AbortedError("fenced: ps:1 was lost"), true};
+const Life kFruitless{absl::AbortedError("fenced: ps:1 was lost"), false};
+
+TEST_CASE("One life is enough where nothing happens") {
+  Story story{{kDone}};
+  CHECK(story.Run().ok());
+  CHECK(story.again == std::vector<bool>{false});
+  CHECK(story.leaves == std::vector<std::string>{""});
+}
+
+TEST_CASE("Who is fenced joins again with a fresh client, as somebody who was there") {
+  Story story{{kFenced, kFenced, kDone}};
+  CHECK(story.Run().ok());
+  CHECK(story.again == std::vector<bool>{false, true, true});
+  CHECK(story.leaves == std::vector<std::string>{"fenced: ps:1 was lost", "fenced: ps:1 was lost", ""});
+}
+
+TEST_CASE("Who had left when the job went back joins again") {
+  Story story{{kDone, kDone}};
+  story.answers[0] = absl::AbortedError("the job goes back to step 10");
+  CHECK(story.Run().ok());
+  CHECK(story.joins == 2);
+  // Anything else that is wrong with leaving is of no consequence, nor is this where nobody may join again.
+  Story lost{{kDone}};
+  lost.answers[0] = absl::UnavailableError("ps:0 is gone");
+  CHECK(lost.Run().ok());
+  CHECK(lost.joins == 1);
+  Story once{{kDone}};
+  once.answers[0] = absl::AbortedError("fenced");
+  once.join_again = false;
+  CHECK(once.Run().ok());
+  CHECK(once.joins == 1);
+}
+
+TEST_CASE("Who may not join again, or fails for another reason, is told why") {
+  Story fenced{{kFenced}};
+  fenced.join_again = false;
+  CHECK(absl::IsAborted(fenced.Run()));
+  CHECK(fenced.joins == 1);
+  Story lost{{{absl::UnavailableError("ps:1 was lost"), true}}};
+  CHECK(absl::IsUnavailable(lost.Run()));
+  CHECK(lost.joins == 1);
+  CHECK(lost.leaves == std::vector<std::string>{"ps:1 was lost"});
+}
+
+TEST_CASE("A join that is refused ends it, well where nothing is left to do") {
+  Story done{{kFenced}};
+  done.refusals[1] = absl::OutOfRangeError("all examples are done");
+  CHECK(done.Run().ok());
+  CHECK(done.works == 1);
+  // A failed job refuses with the code that a fenced worker gets.
+  Story failed{{kFenced}};
+  failed.refusals[1] = absl::AbortedError("ps:1 did not come back");
+  CHECK(failed.Run().message() == "ps:1 did not come back");
+  CHECK(failed.joins == 2);
+}
+
+TEST_CASE("Lives without progress come to an end, and progress in between starts the count anew") {
+  Story never{{kFruitless}};
+  const absl::Status status = never.Run();
+  CHECK(absl::IsAborted(status));
+  CHECK_THAT(std::string(status.message()), Contains("ps:1 was lost") && Contains("10 times in a row"));
+  CHECK(never.works == kFruitlessLives);
+
+  Story story;
+  for (int round = 0; round < 3; ++round) {
+    for (int life = 1; life < kFruitlessLives; ++life) story.lives.push_back(kFruitless);
+    story.lives.push_back(kFenced);
+  }
+  story.lives.push_back(kDone);
+  CHECK(story.Run().ok());
+  CHECK(story.works == story.lives.size());
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,43 @@
+#include "worker/lives.h"
+
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "common/telemetry/logging.h"
+
+namespace weir {
+
+absl::Status WorkUntilDone(ClientOptions options, bool join_again, const JoinJobFunction& join,
+                           const std::function<Life(Client*)>& work) {
+  int fruitless = 0;
+  while (true) {
+    auto joined = join(options);
+    if (absl::IsOutOfRange(joined.status())) {
+      LogInfo(joined.status().message());
+      return absl::OkStatus();
+    }
+    WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client, std::move(joined));
+    if (options.again) LogInfo("joined again");
+    Life life = work(client.get());
+    const absl::Status left = client->Leave(std::string(life.status.message()));
+    // All was done, but before everybody had left the job went back.
+    if (life.status.ok() && absl::IsAborted(left) && join_again) life.status = left;
+    if (life.status.ok()) {
+      if (!left.ok()) LogWarning("could not take leave: ", left.message());
+      return absl::OkStatus();
+    }
+    if (!absl::IsAborted(life.status) || !join_again) return life.status;
+    fruitless = life.progressed ? 0 : fruitless + 1;
+    if (fruitless == kFruitlessLives) {
+      return absl::Status(life.status.code(),
+                          absl::StrCat(life.status.message(), "; that was ", kFruitlessLives,
+                                       " times in a row without any progress, and is the last"));
+    }
+    LogWarning(life.status.message(), "; joining again");
+    options.again = true;
+  }
+}
+
+}  // namespace weir
