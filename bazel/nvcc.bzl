@@ -3,7 +3,7 @@
 load("@cuda//:defs.bzl", "CUDA_HOME")
 
 # Code for A100 and H100 and, where the first digit is the same, for what came after each; the PTX is for devices that are
-# newer still, whose driver compiles it. worker/compute/cuda_device.cc refuses older ones.
+# newer still, whose driver compiles it. common/cuda/cuda_device.cc refuses older ones.
 _ARCHITECTURES = [
     "-gencode=arch=compute_80,code=sm_80",
     "-gencode=arch=compute_90,code=[sm_90,compute_90]",

@@ -42,12 +42,15 @@ struct Contestant {
 
   // weir: "" or members of a job's config, {"wire": {...}, "server": {...}}
   std::string config;
+  // weir: the worker reads the weights where they are instead of having them in its own tensor, where Weir
+  // can do so (WeightsView).
+  bool in_place = false;
   // weir, with one server: what stands between a client (by index) and it.
   std::map<int, Detour> detours;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Contestant, name, kind, elements, optimizer, servers, clients,
                                                 transport, window_bytes, windows_in_flight, connections,
-                                                congestion_control, pull, config)
+                                                congestion_control, pull, config, in_place)
 
 // A server of a contestant. It serves on threads of its own until it is destroyed.
 class StepServer {

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <optional>
@@ -106,7 +107,8 @@ class WeirServer : public StepServer {
 
 class WeirClient : public StepClient {
  public:
-  explicit WeirClient(const Contestant& contestant) : tensors_(contestant.elements) {
+  explicit WeirClient(const Contestant& contestant)
+      : in_place_(contestant.in_place), tensors_(contestant.elements) {
     weights_ = {{"w", absl::MakeSpan(tensors_.weights.data(), contestant.elements)}};
     gradient_ = {{"w", absl::MakeConstSpan(tensors_.gradient.data(), contestant.elements)}};
   }
@@ -123,35 +125,57 @@ class WeirClient : public StepClient {
     options.train_examples = 1000;
     WEIR_ASSIGN_OR_RETURN(client_, Client::Join(options, model));
     WEIR_RETURN_IF_ERROR(TakeWork());
+    if (in_place_) {
+      WEIR_ASSIGN_OR_RETURN(view_, client_->PullInPlace(work_->clock).Take());
+      base_ = view_.pull();
+      return absl::OkStatus();
+    }
     const auto pull = client_->Pull(work_->clock, weights_);
     WEIR_ASSIGN_OR_RETURN(base_, pull.Get());
     return absl::OkStatus();
   }
 
-  absl::Span<const float> weights() const override { return tensors_.weights.values(); }
+  absl::Span<const float> weights() const override {
+    if (!in_place_) return tensors_.weights.values();
+    if (const float* all = view_.contiguous(0)) return absl::MakeConstSpan(all, weights_[0].values.size());
+    // Of several servers. For who asks for them in one piece, which is no part of a step.
+    float* to = weights_[0].values.data();
+    for (absl::Span<const float> piece : view_.pieces(0)) to = std::copy(piece.begin(), piece.end(), to);
+    return weights_[0].values;
+  }
   absl::Status Step() override {
+    if (in_place_) {
+      WEIR_ASSIGN_OR_RETURN(PushPullView result, client_->PushPullInPlace(*work_, base_, gradient_).Take());
+      view_ = std::move(result.weights);
+      base_ = view_.pull();
+      return Finish(result.push);
+    }
     const auto exchange = client_->PushPull(*work_, base_, gradient_, weights_);
     const auto& result = exchange.Get();
     if (!result.ok()) return result.status();
-    if (!result->push.applied)
-      return absl::InternalError("an update was not applied: " + result->push.reason);
     base_ = result->pull;
-    return TakeWork();
+    return Finish(result->push);
   }
   uint64_t version() const override { return base_.versions[0]; }
 
  private:
+  absl::Status Finish(const PushResult& push) {
+    if (!push.applied) return absl::InternalError("an update was not applied: " + push.reason);
+    return TakeWork();
+  }
   absl::Status TakeWork() {
     WEIR_ASSIGN_OR_RETURN(work_, client_->NextWork());
     return work_.has_value() ? absl::OkStatus() : absl::OutOfRangeError("the benchmark's job has ended");
   }
 
+  const bool in_place_;
   WorkerTensors tensors_;
   std::vector<MutableTensor> weights_;
   std::vector<ConstTensor> gradient_;
   std::unique_ptr<Client> client_;
   std::optional<Work> work_;
   PullResult base_;
+  WeightsView view_;
 };
 
 }  // namespace

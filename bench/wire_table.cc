@@ -23,6 +23,8 @@ using nlohmann::json;
 
 // The one that all others are held against.
 const char kLimit[] = "raw tcp";
+// The worker reads the weights in the server's memory; it has them in its own.
+const char kShared[] = "weir shared memory", kSharedCopied[] = "weir shared memory copied";
 
 Contestant Make(const std::string& name, const RawSetting& setting) {
   Contestant contestant;
@@ -30,7 +32,11 @@ Contestant Make(const std::string& name, const RawSetting& setting) {
   if (name == "weir tcp") return Weir(name, R"({"wire": {"transport": "tcp"}})");
   if (name == "weir tcp bf16") return Weir(name, R"({"wire": {"transport": "tcp", "dtype": "bf16"}})");
   if (name == "weir unix") return Weir(name, R"({"wire": {"transport": "unix"}})");
-  if (name == "weir shared memory") return Weir(name, R"({"wire": {"transport": "shared_memory"}})");
+  if (name == kShared || name == kSharedCopied) {
+    contestant = Weir(name, R"({"wire": {"transport": "shared_memory"}})");
+    contestant.in_place = name == kShared;
+    return contestant;
+  }
   contestant.kind = name == "protobuf" ? "protobuf" : name == "ring" ? "ring" : "raw";
   if (name == "ring") contestant.window_bytes = 256 << 10, contestant.windows_in_flight = 8;
   if (name == kLimit) return WithSetting(contestant, setting);
@@ -70,7 +76,8 @@ absl::StatusOr<Contestant> MakeWithSettings(const std::string& text, const RawSe
 }
 
 bool NeedsOneHost(const std::string& name) {
-  return name == "raw unix" || name == "ring" || name == "weir unix" || name == "weir shared memory";
+  return name == "raw unix" || name == "ring" || name == "weir unix" || name == kShared ||
+         name == kSharedCopied;
 }
 
 json Cell(const Track& track, const Track& limit) {
@@ -94,7 +101,7 @@ json Cell(const Track& track, const Track& limit) {
 
 void PrintCell(const json& cell) {
   const std::string layout = absl::StrCat(cell["servers"].get<int>(), "x", cell["workers"].get<int>());
-  std::printf("%8s %6s %-9s %-19s ", FormatSize(cell["bytes"]).c_str(), layout.c_str(),
+  std::printf("%8s %6s %-9s %-25s ", FormatSize(cell["bytes"]).c_str(), layout.c_str(),
               cell["optimizer"].get<std::string>().c_str(), cell["contestant"].get<std::string>().c_str());
   if (cell.contains("error")) {
     std::printf("%s\n", cell["error"].get<std::string>().c_str());
@@ -112,9 +119,10 @@ void PrintCell(const json& cell) {
 
 }  // namespace
 
-const std::vector<std::string> kWireContestants = {"raw tcp",   "raw unix",          "ring",
-                                                   "protobuf",  "weir tcp",          "weir tcp bf16",
-                                                   "weir unix", "weir shared memory"};
+const std::vector<std::string> kWireContestants = {
+    "raw tcp",   "raw unix",           "ring",
+    "protobuf",  "weir tcp",           "weir tcp bf16",
+    "weir unix", "weir shared memory", "weir shared memory copied"};
 
 absl::StatusOr<int64_t> ParseSize(const std::string& text) {
   for (const auto& [unit, factor] :
@@ -167,7 +175,7 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
   }
   json result = {{"memcpy_gb_per_second", MemcpySpeed()},
                  {"sweep", {{"tried", sweep.tried}, {"used", sweep.best}}}};
-  std::printf("%8s %6s %-9s %-19s %8s %9s %9s %11s %11s %8s\n", "size", "layout", "optimizer", "", "GB/s",
+  std::printf("%8s %6s %-9s %-25s %8s %9s %9s %11s %11s %8s\n", "size", "layout", "optimizer", "", "GB/s",
               "p50 ms", "p99 ms", "client s/GB", "server s/GB", "of limit");
   json& cells = result["cells"] = json::array();
   for (int64_t bytes : options.sizes) {

@@ -65,6 +65,7 @@ int RunDemo(const DemoOptions& options) {
     up.seed = options.seed + run % options.seeds;
     up.ps = kServers;
     up.workers = kWorkers;
+    up.device = options.device;
     up.bin_dir = options.bin_dir;
     up.verbose = options.verbose;
     const UpResult result = RunJob(up, console, interrupts);

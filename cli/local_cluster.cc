@@ -183,13 +183,14 @@ absl::Status LocalCluster::StartWorkers() {
                                                       absl::StrAppend(out, Quoted(address));
                                                     }),
                                       "]");
+  const std::string device = absl::StrCat("--device=", options_.device);
   for (int i = 0; i < options_.workers; ++i) {
     // Nobody connects to a worker; the port stands for an address that the format asks for.
     const std::string cluster = absl::StrCat(R"({"worker":{")", i, R"(":"127.0.0.1:1"},)", ps, "}");
-    WEIR_RETURN_IF_ERROR(Start("worker", i, options_.binaries.worker, cluster, {}));
+    WEIR_RETURN_IF_ERROR(Start("worker", i, options_.binaries.worker, cluster, {device}));
   }
   if (!options_.evaluator) return absl::OkStatus();
-  return Start("evaluator", 0, options_.binaries.worker, absl::StrCat("{", ps, "}"), {});
+  return Start("evaluator", 0, options_.binaries.worker, absl::StrCat("{", ps, "}"), {device});
 }
 
 std::vector<TaskExit> LocalCluster::WaitForExits(int also, absl::Duration limit) {

@@ -35,6 +35,7 @@ class LocalCluster {
     std::vector<std::string> overrides;  // of every task
     int ps = 1;
     int workers = 1;
+    std::string device;  // --device of workers and evaluator
     bool evaluator = false;
     std::optional<int> http_port;  // of ps:0
     std::string log_dir;           // exists

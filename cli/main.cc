@@ -5,12 +5,14 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "cli/bench.h"
 #include "cli/checkpoint_command.h"
 #include "cli/config/config_command.h"
 #include "cli/demo.h"
+#include "cli/doctor.h"
+#include "cli/other_program.h"
 #include "cli/status_command.h"
 #include "cli/up.h"
+#include "common/compute_devices.h"
 #include "common/exit_codes.h"
 
 namespace weir {
@@ -47,9 +49,16 @@ constexpr const char* kCheckpointExamples = R"(Examples:
 constexpr const char* kExportExamples = R"(Examples:
   weir export runs/digits digits.safetensors)";
 
+constexpr const char* kReplayExamples = R"(Examples:
+  weir replay runs/digits)";
+
 constexpr const char* kDemoExamples = R"(Examples:
   weir demo
   weir demo --seed=1 --seeds=5)";
+
+constexpr const char* kDoctorExamples = R"(Examples:
+  weir doctor
+  weir doctor --json)";
 
 constexpr const char* kConfigExamples = R"(Examples:
   weir config check configs/digits.json
@@ -72,6 +81,16 @@ void AddCluster(CLI::App* command, ClusterFlags* flags) {
   command->add_option("--address", flags->address, "Address of ps:0")
       ->type_name("HOST:PORT")
       ->excludes(cluster);
+}
+
+void AddDevice(CLI::App* command, std::string* device) {
+  command
+      ->add_option(
+          "--device", *device,
+          "Where workers compute: auto (a GPU if there is one), cpu, cuda:N; cuda:0,cuda:1 for replicas "
+          "in each worker")
+      ->check([](const std::string& text) { return std::string(ParseDevices(text).status().message()); })
+      ->capture_default_str();
 }
 
 constexpr const char* kOneCheckpoint = "A checkpoint, or a folder of them, whose newest it is";
@@ -132,6 +151,7 @@ int Main(int argc, char** argv) {
   const CLI::Option* seed =
       up_command->add_option("--seed", up_seed, "Everything random follows from it (default: the config's)")
           ->check(kWholeNumber);
+  AddDevice(up_command, &up.device);
   AddOverrides(up_command, &up.overrides);
   up_command->add_option("--summary", up.summary, "Writes the summary there as JSON")->type_name("FILE");
   up_command
@@ -179,6 +199,7 @@ int Main(int argc, char** argv) {
       ->capture_default_str();
   demo_command->add_option("--config", demo.config, "Another job (default: configs/digits.json)")
       ->type_name("FILE");
+  AddDevice(demo_command, &demo.device);
   AddOverrides(demo_command, &demo.overrides);
   demo_command
       ->add_option("--bin_dir", demo.bin_dir, "Where ps_server and worker are (default: beside this program)")
@@ -217,11 +238,22 @@ int Main(int argc, char** argv) {
   AddCheckpoint(export_command, &checkpoint_path, kOneCheckpoint);
   export_command->add_option("out", export_to, "The file to write")->type_name("FILE")->required();
 
+  CLI::App* replay_command = app.add_subcommand(
+      "replay", "Makes the weights of a bounded or async job again from its logs, and prints their SHA-256");
+  replay_command->footer(kReplayExamples);
+  AddCheckpoint(replay_command, &checkpoint_path, "The job's folder of checkpoints (checkpoint.directory)");
+
   // Its words are weir_bench's, --help included.
   CLI::App* bench_command =
       app.add_subcommand("bench", "Measures how fast weights and gradients move on these machines");
   bench_command->prefix_command();
   bench_command->set_help_flag();
+
+  bool doctor_json = false;
+  CLI::App* doctor_command =
+      app.add_subcommand("doctor", "Says what Weir finds on this machine: processor, memory, network, GPUs");
+  doctor_command->footer(kDoctorExamples);
+  doctor_command->add_flag("--json", doctor_json, "Prints JSON");
 
   CLI::App* version_command = app.add_subcommand("version", "Prints the version");
   CLI::App* help_command = app.add_subcommand("help", "Prints this help");
@@ -248,7 +280,9 @@ int Main(int argc, char** argv) {
   if (list_command->parsed()) return RunCheckpointList(checkpoint_path);
   if (verify_command->parsed()) return RunCheckpointVerify(checkpoint_path);
   if (export_command->parsed()) return RunExport(checkpoint_path, export_to);
-  if (bench_command->parsed()) return RunBench(bench_command->remaining());
+  if (replay_command->parsed()) return BecomeProgram("ps_server", "ps_server", {"--replay", checkpoint_path});
+  if (bench_command->parsed()) return BecomeProgram("bench", "weir_bench", bench_command->remaining());
+  if (doctor_command->parsed()) return RunDoctor(doctor_json);
   if (version_command->parsed()) std::printf("weir %s\n", kVersion);
   if (help_command->parsed()) std::fputs(app.help().c_str(), stdout);
   return kExitOk;

@@ -166,6 +166,7 @@ absl::Status Job::Prepare() {
   WEIR_RETURN_IF_ERROR(MakeLogDir());
   cluster.config = options_.config;
   cluster.ps = options_.ps;
+  cluster.device = options_.device;
   cluster.evaluator = options_.evaluator;
   cluster.http_port = options_.http_port;
   cluster.log_dir = result_.log_dir;

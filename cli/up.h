@@ -17,6 +17,7 @@ struct UpOptions {
   int ps = 1;
   std::optional<int> workers;  // default: the config's cluster.workers, or 1
   std::optional<uint64_t> seed;
+  std::string device = "auto";  // --device of workers and evaluator
   bool evaluator = false;
   std::optional<int> http_port;  // of ps:0; 0: any free one
   std::string summary;           // JSON for programs; "": none

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -55,6 +56,9 @@ namespace weir {
 //
 // To compute while others travel: a GradientGate lets a push begin with the first tensors of its gradient,
 // OnWeights tells which tensors of a pull are there.
+//
+// To do without a copy on a server's own host: PullInPlace() and PushPullInPlace() let the weights be read
+// where the server has them (WeightsView).
 //
 // Thread-safe. Tensors handed to Pull() and Push() belong to the caller and must live, unchanged in the case
 // of Push(), until the Future is ready. A Future that holds an error leaves a pull's tensors written in part.
@@ -114,6 +118,54 @@ struct PullResult {
   bool past = false;
 };
 
+// Weights to be read where they lie; immutable. Over shared memory that is in the servers' memory, mapped
+// read-only; where there is none (other transports, bfloat16, it could not be set up) in buffers of the
+// client, which it uses again. What was promised of a pull holds for a view for as long as it lives: no value
+// changes and nothing is unmapped, whatever becomes of the client, its connection or the server.
+//
+// For that a server keeps each version that a view is in until the view goes, or its process does; nothing
+// takes it back. Servers keep two old versions. Where a third is held, pushes wait, those of all workers,
+// until one is let go; a push that waits so for longer than cluster.wait_seconds fails with DeadlineExceeded.
+// So hold one view: let it go when the next is there, or once the gradient is computed. That this holds
+// nobody up, a view is in place only in sync without backup_workers, or while the job has at most two
+// workers; with more it is a copy, in the client's buffers.
+//
+// Movable; lets the weights go when it is destroyed or assigned to, on any thread, also when the client is no
+// more. Thread-safe to read.
+class WeightsView {
+ public:
+  using Pieces = std::vector<absl::Span<const float>>;
+
+  // Of nothing.
+  WeightsView() = default;
+  // For the client. By tensor; they lie in `memory`.
+  WeightsView(PullResult pull, std::vector<Pieces> tensors, std::shared_ptr<const void> memory, bool in_place)
+      : pull_(std::move(pull)),
+        tensors_(std::move(tensors)),
+        memory_(std::move(memory)),
+        in_place_(in_place) {}
+
+  // Which weights these are. If it is `past` there are none.
+  const PullResult& pull() const { return pull_; }
+  // As many as ModelSpec::tensors, or none.
+  size_t tensors() const { return tensors_.size(); }
+  // A tensor's values, row-major, from first to last. Blocks lie on the servers in turn: where there is one,
+  // each tensor is one piece; with more, those that do not fit into a block (common/partition.h) are several.
+  absl::Span<const absl::Span<const float>> pieces(size_t tensor) const { return tensors_[tensor]; }
+  // All of a tensor; nullptr: it is several pieces.
+  const float* contiguous(size_t tensor) const {
+    return tensors_[tensor].size() == 1 ? tensors_[tensor][0].data() : nullptr;
+  }
+  // All of it lies in the servers' memory.
+  bool in_place() const { return in_place_; }
+
+ private:
+  PullResult pull_;
+  std::vector<Pieces> tensors_;
+  std::shared_ptr<const void> memory_;
+  bool in_place_ = false;
+};
+
 struct PushResult {
   // On every shard: the update was applied. False: it was disposed of; `reason` says why on the first shard
   // that did so.
@@ -126,6 +178,10 @@ struct PushResult {
 struct PushPullResult {
   PushResult push;
   PullResult pull;
+};
+struct PushPullView {
+  PushResult push;
+  WeightsView weights;
 };
 
 // Told that a tensor (its position in ModelSpec::tensors) holds the weights that the pull reads: each once,
@@ -188,6 +244,13 @@ class Client {
                                           std::vector<MutableTensor> weights,
                                           std::shared_ptr<GradientGate> gate = nullptr,
                                           OnWeights on_weights = nullptr) = 0;
+
+  // Pull() and PushPull() that give the weights to be read where they lie (WeightsView). To be asked for by
+  // Future::Take(): a result that is left in the Future keeps its view.
+  virtual Future<WeightsView> PullInPlace(uint64_t clock) = 0;
+  virtual Future<PushPullView> PushPullInPlace(const Work& work, const PullResult& base,
+                                               std::vector<ConstTensor> gradient,
+                                               std::shared_ptr<GradientGate> gate = nullptr) = 0;
 
   // The newest consistent weights, from outside the training (in sync one step on all shards): pins a
   // version, reads it and lets it go. What evaluators, exports and a final evaluation use.

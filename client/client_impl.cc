@@ -58,6 +58,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       lease_(Seconds(reply.lease_seconds())),
       caller_(MakeCaller(reply)),
       wire_(WireOptions::From(config.wire())),
+      backup_workers_(config.consistency().backup_workers() > 0),
       tensors_(model, reply.num_shards()),
       epoch_(reply.membership().epoch()),
       parts_({config.data().batch_size(), reply.total_batches(), reply.total_examples()}, reply.parts(),
@@ -68,6 +69,9 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       coordinator_(servers[0], server_wait_, poller_, calls_),
       shards_(servers, poller_, tensors_, caller_, epoch_, config.wire(), calls_, limits(),
               std::move(history), [this](const absl::Status& why) { Fail(why); }) {
+  for (uint32_t shard = 0; shard < reply.num_shards(); ++shard) {
+    buffers_.push_back(std::make_shared<FloatBuffers>(tensors_.partition().shard_elements(shard)));
+  }
   {
     MutexLock lock(mutex_);
     SetMembership(reply.membership());
@@ -138,7 +142,9 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     MutexLock lock(mutex_);
     revision_ = reply.revision();
     state_ = reply.state();
-    if (reply.membership().epoch() > membership_.epoch()) SetMembership(reply.membership());
+    // Not only above: an epoch is told before all shards have confirmed it, and who joins with it comes after
+    // that.
+    if (reply.membership().epoch() >= membership_.epoch()) SetMembership(reply.membership());
     news_.NotifyAll();
   }
   if (reply.state() == v1::FAILED) {
@@ -247,6 +253,37 @@ absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(uint64_t clock, const std::v
   return pull;
 }
 
+bool ClientImpl::MayHoldWeights() const {
+  if (sync() && !backup_workers_) return true;
+  // Of the versions that a server keeps, each worker may have an old one.
+  constexpr int kKept = 2;
+  MutexLock lock(mutex_);
+  return membership_.members_size() <= kKept;
+}
+
+ShardSet::Pull ClientImpl::MakePull(uint64_t clock) const {
+  ShardSet::Pull pull;
+  pull.request.set_clock(clock);
+  if (sync()) pull.want.assign(shards_.size(), clock);
+  const bool in_place = MayHoldWeights();
+  pull.views = std::make_shared<std::vector<ShardView>>();
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    pull.views->emplace_back(tensors_.partition().shard_elements(shard), buffers_[shard], in_place);
+  }
+  return pull;
+}
+
+absl::StatusOr<WeightsView> ClientImpl::MakeView(const ShardSet::Pull& pull,
+                                                 const absl::StatusOr<Answers>& answers) const {
+  const auto shards = std::make_shared<const std::vector<ShardView>>(std::move(*pull.views));
+  if (!answers.ok()) return answers.status();
+  PullResult result = MergePull(*answers);
+  if (result.past) return WeightsView(std::move(result), {}, nullptr, false);
+  const bool in_place =
+      std::all_of(shards->begin(), shards->end(), [](const ShardView& shard) { return shard.in_place(); });
+  return WeightsView(std::move(result), PiecesOf(tensors_, *shards), shards, in_place);
+}
+
 void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
                        std::optional<ShardSet::Pull> pull, ShardSet::Done done) {
   InFlight call;
@@ -309,6 +346,35 @@ Future<PushPullResult> ClientImpl::PushPull(const Work& work, const PullResult& 
             promise.Set(answers.status());
           } else {
             promise.Set(PushPullResult{MergePush(*answers), MergePull(*answers)});
+          }
+        });
+  return promise.future();
+}
+
+Future<WeightsView> ClientImpl::PullInPlace(uint64_t clock) {
+  const ShardSet::Pull order = MakePull(clock);
+  Promise<WeightsView> promise(poller_.driver());
+  Start(shards_.size(), std::nullopt, order, [this, promise, order](absl::StatusOr<Answers> answers) mutable {
+    promise.Set(MakeView(order, answers));
+  });
+  return promise.future();
+}
+
+Future<PushPullView> ClientImpl::PushPullInPlace(const Work& work, const PullResult& base,
+                                                 std::vector<ConstTensor> gradient,
+                                                 std::shared_ptr<GradientGate> gate) {
+  if (options_.reader) return Ready<PushPullView>(ReadersDoNotPush());
+  absl::StatusOr<ShardSet::Push> push = MakePush(work, base, gradient, gate.get());
+  if (!push.ok()) return Ready<PushPullView>(FailPush(work, push.status()));
+  const ShardSet::Pull pull = MakePull(work.clock + 1);
+  Promise<PushPullView> promise(poller_.driver());
+  Start(shards_.size(), *std::move(push), pull,
+        [this, promise, pull](absl::StatusOr<Answers> answers) mutable {
+          absl::StatusOr<WeightsView> view = MakeView(pull, answers);
+          if (!view.ok()) {
+            promise.Set(view.status());
+          } else {
+            promise.Set(PushPullView{MergePush(*answers), *std::move(view)});
           }
         });
   return promise.future();

@@ -15,6 +15,7 @@
 #include "client/call_group.h"
 #include "client/call_limits.h"
 #include "client/client.h"
+#include "client/float_buffers.h"
 #include "client/grpc_coordinator.h"
 #include "client/grpc_heartbeat.h"
 #include "client/grpc_poller.h"
@@ -49,6 +50,10 @@ class ClientImpl final : public Client {
   Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
                                   std::vector<MutableTensor> weights, std::shared_ptr<GradientGate> gate,
                                   OnWeights on_weights) override;
+  Future<WeightsView> PullInPlace(uint64_t clock) override;
+  Future<PushPullView> PushPullInPlace(const Work& work, const PullResult& base,
+                                       std::vector<ConstTensor> gradient,
+                                       std::shared_ptr<GradientGate> gate) override;
   Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override;
   bool draining() const override;
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) override;
@@ -92,6 +97,13 @@ class ClientImpl final : public Client {
                                           const std::vector<ConstTensor>& gradient, GradientGate* gate) const;
   absl::StatusOr<ShardSet::Pull> MakePull(uint64_t clock, const std::vector<MutableTensor>& tensors,
                                           OnWeights on_weights) const;
+  // Into a view.
+  ShardSet::Pull MakePull(uint64_t clock) const;
+  // Of such a pull, whose views it empties.
+  absl::StatusOr<WeightsView> MakeView(const ShardSet::Pull& pull,
+                                       const absl::StatusOr<Answers>& answers) const;
+  // Whether servers may be made to keep what this worker reads (WeightsView).
+  bool MayHoldWeights() const;
   // NextWork() is to tell of a push that was not begun. Returns `why`.
   absl::Status FailPush(const Work& work, const absl::Status& why);
   // Starts them on the first `shards` shards.
@@ -114,7 +126,10 @@ class ClientImpl final : public Client {
   const std::chrono::nanoseconds wait_, server_wait_, lease_;
   const v1::Caller caller_;
   const WireOptions wire_;
+  const bool backup_workers_;
   const TensorMap tensors_;
+  // Of views, by shard.
+  std::vector<std::shared_ptr<FloatBuffers>> buffers_;
   std::atomic<uint64_t> epoch_;
 
   mutable Mutex mutex_;

@@ -67,7 +67,8 @@ void GrpcExchange::Begin() {
   if (!push_answered_) answer_.push.Clear();
   answer_.pull.Clear();
   ExpectWeights();
-  if (!landed_of_.has_value()) ForgetLanded();
+  // What a view refers to would hold up the shard, and perhaps the very pushes that it waits for.
+  if (!landed_of_.has_value() || (pull_.has_value() && pull_->view != nullptr)) ForgetLanded();
   if (pull_.has_value() && pull_->arrivals != nullptr) pull_->arrivals->Withdraw(shard_);
 }
 
@@ -78,6 +79,7 @@ void GrpcExchange::ExpectWeights() {
 }
 
 void GrpcExchange::ForgetLanded() {
+  if (pull_.has_value() && pull_->view != nullptr) pull_->view->Clear();
   for (size_t unit = 0; unit < landed_.size(); ++unit) {
     if (!landed_[unit]) continue;
     landed_[unit] = false;
@@ -171,7 +173,8 @@ grpc::ByteBuffer GrpcExchange::MakeSharedChunk(v1::ExchangeRequest head, uint64_
 // ---- replies
 
 absl::StatusOr<GrpcExchange::Progress> GrpcExchange::Take(v1::ExchangeReply reply,
-                                                          const SplitMessage& message) {
+                                                          const SplitMessage& message,
+                                                          SharedWeights::Chunk* chunk) {
   if (reply.has_error()) {
     const int code = reply.error().code();
     if (code <= 0 || code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
@@ -182,11 +185,11 @@ absl::StatusOr<GrpcExchange::Progress> GrpcExchange::Take(v1::ExchangeReply repl
   if (reply.has_push()) WEIR_RETURN_IF_ERROR(TakePush(std::move(*reply.mutable_push())));
   if (reply.has_pull()) WEIR_RETURN_IF_ERROR(TakePull(std::move(*reply.mutable_pull())));
   if (message.payload_bytes > 0) {
-    WEIR_RETURN_IF_ERROR(TakeWeights(reply.first(), message.payload, message.payload_bytes));
+    WEIR_RETURN_IF_ERROR(TakeWeights(reply.first(), message.payload, message.payload_bytes, chunk));
   } else if (!reply.weights().empty()) {
     // A serializer that does not put the weights last.
     const absl::string_view piece(reply.weights());
-    WEIR_RETURN_IF_ERROR(TakeWeights(reply.first(), absl::MakeConstSpan(&piece, 1), piece.size()));
+    WEIR_RETURN_IF_ERROR(TakeWeights(reply.first(), absl::MakeConstSpan(&piece, 1), piece.size(), nullptr));
   }
   return Judge();
 }
@@ -245,7 +248,7 @@ absl::Status GrpcExchange::TakePull(v1::PullReply reply) {
 }
 
 absl::Status GrpcExchange::TakeWeights(uint64_t first, absl::Span<const absl::string_view> pieces,
-                                       uint64_t bytes) {
+                                       uint64_t bytes, SharedWeights::Chunk* chunk) {
   if (!pull_.has_value() || pull_->request.header_only())
     return Broken("sent weights that were not asked for");
   if (!pull_answered_ && !pushes_) {
@@ -270,19 +273,34 @@ absl::Status GrpcExchange::TakeWeights(uint64_t first, absl::Span<const absl::st
   std::fill(begin, end, true);
   missing_ -= static_cast<int64_t>(count);
   ValueCursor values(pieces, size);
+  ShardView* const view = pull_->view;
+  // Shared memory brings a chunk in one piece.
+  const bool in_place = chunk != nullptr && wire_.pull_dtype == v1::F32 && view != nullptr &&
+                        view->MayRefer(pieces.front().data());
+  bool kept = false;
   for (int64_t at = static_cast<int64_t>(first), left = static_cast<int64_t>(count); left > 0;) {
     const int64_t n = std::min(kChunkUnit, left);
     const auto unit = static_cast<size_t>(at / kChunkUnit);
     if (landed_[unit]) {
       values.Skip(n);
     } else {
-      tensors_.Scatter(shard_, at, n, &values, wire_.pull_dtype, pull_->tensors);
+      if (in_place) {
+        const int64_t passed = at - static_cast<int64_t>(first);
+        view->Refer(at, pieces.front().data() + passed * static_cast<int64_t>(size));
+        values.Skip(n);
+        kept = true;
+      } else if (view != nullptr) {
+        TakeValues(&values, wire_.pull_dtype, view->Copy(at), n);
+      } else {
+        tensors_.Scatter(shard_, at, n, &values, wire_.pull_dtype, pull_->tensors);
+      }
       landed_[unit] = true;
       if (pull_->arrivals != nullptr) pull_->arrivals->Landed(shard_, at, n);
     }
     at += n;
     left -= n;
   }
+  if (kept) view->Keep(std::move(*chunk));
   return absl::OkStatus();
 }
 

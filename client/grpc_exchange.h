@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "client/loans.h"
 #include "client/shard_exchange.h"
+#include "client/shared_weights.h"
 #include "client/tensor_map.h"
 #include "client/wire_options.h"
 #include "common/wire_codec.h"
@@ -62,9 +63,11 @@ class GrpcExchange {
     // Over, without all that was asked for. Another exchange is to follow at once.
     kAgain,
   };
-  // `reply` is the parsed `message.head`. The shard's error, or Internal: it breaks the protocol. Either ends
-  // the exchange.
-  absl::StatusOr<Progress> Take(v1::ExchangeReply reply, const SplitMessage& message);
+  // `reply` is the parsed `message.head`. Weights that lie in shared memory are `chunk`, which is taken if
+  // they are still to be read there when this returns; nullptr: they came in the message. The shard's error,
+  // or Internal: it breaks the protocol. Either ends the exchange.
+  absl::StatusOr<Progress> Take(v1::ExchangeReply reply, const SplitMessage& message,
+                                SharedWeights::Chunk* chunk);
   bool push_answered() const { return push_answered_; }
   ShardAnswer TakeAnswer() { return std::move(answer_); }
 
@@ -79,7 +82,8 @@ class GrpcExchange {
   void Gather(const Chunk& chunk, char* to) const;
   absl::Status TakePush(v1::PushReply reply);
   absl::Status TakePull(v1::PullReply reply);
-  absl::Status TakeWeights(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes);
+  absl::Status TakeWeights(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes,
+                           SharedWeights::Chunk* chunk);
   void ExpectWeights();
   void ForgetLanded();
   Progress Judge() const;
@@ -108,8 +112,8 @@ class GrpcExchange {
   bool pull_answered_ = false;
   std::vector<bool> taken_;  // weights, by kChunkUnit of elements
   int64_t missing_ = 0;      // elements of them
-  // What lies in the caller's tensors, from the exchanges before, too, and of which version; nullopt: of the
-  // one that the push is making. It is not written again.
+  // What lies in the caller's tensors, or is seen by the view, from the exchanges before, too, and of which
+  // version; nullopt: of the one that the push is making. It is not written again.
   std::vector<bool> landed_;  // by kChunkUnit of elements
   std::optional<v1::Version> landed_of_;
 };

@@ -26,6 +26,13 @@ void GrpcExchangeStream::Start(grpc::GenericStub& stub, std::unique_ptr<SharedMe
   link_ = std::move(link);
   refused_ = std::move(refused);
   greet_ = link_ != nullptr;
+  if (link_ != nullptr) {
+    weights_ = std::make_shared<SharedWeights>(link_, [self = weak_from_this(), &poller = poller_] {
+      poller.RunSoon([self] {
+        if (const auto stream = self.lock()) stream->Continue();
+      });
+    });
+  }
   // The call begins with the first message, on its way together with it.
   context_.set_initial_metadata_corked(true);
   rpc_ = stub.PrepareCall(&context_, "/weir.v1.ParameterServer/Exchange", poller_.queue());
@@ -91,6 +98,14 @@ bool GrpcExchangeStream::NextMessage(grpc::ByteBuffer* message) {
     *message = MakeMessage(head.SerializeAsString());
     return true;
   }
+  const SharedWeights::Released released =
+      weights_ == nullptr ? SharedWeights::Released() : weights_->TakeReleased();
+  head.set_released(released.count);
+  if (released.first > 0) {
+    head.set_first(released.first);
+    *message = MakeMessage(head.SerializeAsString());
+    return true;
+  }
   auto next = std::find_if(open_.begin(), open_.end(),
                            [](const Open& open) { return open.id == 0 && open.exchange->MayBegin(); });
   bool chunk = true;
@@ -105,8 +120,7 @@ bool GrpcExchangeStream::NextMessage(grpc::ByteBuffer* message) {
     });
     if (next != open_.end()) --next->credit;
   }
-  if (next == open_.end() && released_ == 0) return false;
-  head.set_released(std::exchange(released_, 0));
+  if (next == open_.end() && released.count == 0) return false;
   if (next != open_.end()) head.set_id(next->id);
   if (next == open_.end() || !chunk) {
     *message = MakeMessage(head.SerializeAsString());
@@ -185,7 +199,11 @@ absl::Status GrpcExchangeStream::TakeReply() {
     return absl::OkStatus();
   }
   const bool shared = reply.has_shared();
-  if (shared) WEIR_RETURN_IF_ERROR(FindShared(reply.shared(), &*message));
+  SharedWeights::Chunk chunk;
+  if (shared) {
+    WEIR_RETURN_IF_ERROR(FindShared(reply.shared(), &*message));
+    chunk = weights_->Receive();
+  }
   const uint64_t id = reply.id(), credit = reply.credit();
   const bool shard_ended_it = reply.has_error();
   const auto find = [this, id]() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
@@ -202,20 +220,21 @@ absl::Status GrpcExchangeStream::TakeReply() {
     const auto found = find();
     if (found == open_.end()) {
       // Abandoned meanwhile.
-      if (shared) ++released_;
+      chunk.Done();
       Write();
       return absl::OkStatus();
     }
     exchange = found->exchange;
   }
   // Without the lock: exchanges may be added and sent while weights are written.
-  const absl::StatusOr<GrpcExchange::Progress> taken = exchange->Take(std::move(reply), *message);
+  const absl::StatusOr<GrpcExchange::Progress> taken =
+      exchange->Take(std::move(reply), *message, shared ? &chunk : nullptr);
   Ended ended;
   {
     MutexLock lock(mutex_);
     const auto open = find();
     open->credit += credit;
-    if (shared) ++released_;
+    chunk.Done();
     if (exchange->push_answered()) open->sending = false;
     const bool over = !taken.ok() || *taken != GrpcExchange::Progress::kOpen;
     // By what it has broken, the shard may wait for more of it, and read what is in the slots.
@@ -246,6 +265,7 @@ absl::Status GrpcExchangeStream::FindShared(const v1::SharedRange& range, SplitM
 void GrpcExchangeStream::OnFinished(bool /*ok*/) {
   absl::StatusOr<GrpcExchange::Progress> how = GrpcExchange::Progress::kAgain;
   std::list<Open> open;
+  if (weights_ != nullptr) weights_->End();
   {
     MutexLock lock(mutex_);
     open.swap(open_);

@@ -10,6 +10,7 @@
 #include "client/grpc_exchange.h"
 #include "client/grpc_poller.h"
 #include "client/shared_memory_link.h"
+#include "client/shared_weights.h"
 #include "common/mutex.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
@@ -97,7 +98,9 @@ class GrpcExchangeStream : public std::enable_shared_from_this<GrpcExchangeStrea
   const MakeCaller caller_;
   const std::function<void()> gone_;
   // Slots: under the lock; segments: on the polling thread. Null: no shared memory. Set by Start().
-  std::unique_ptr<SharedMemoryLink> link_;
+  std::shared_ptr<SharedMemoryLink> link_;
+  // With the link.
+  std::shared_ptr<SharedWeights> weights_;
   std::function<void()> refused_;
 
   Event written_{*this, &GrpcExchangeStream::OnWritten};
@@ -111,12 +114,10 @@ class GrpcExchangeStream : public std::enable_shared_from_this<GrpcExchangeStrea
   std::list<Open> open_ ABSL_GUARDED_BY(mutex_);
   uint64_t last_id_ ABSL_GUARDED_BY(mutex_) = 0;
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
-  // Shared memory: to be asked for; granted; the push whose chunks are in the slots, 0: none; chunks of
-  // weights that were read there, of which the shard does not know yet.
+  // Shared memory: to be asked for; granted; the push whose chunks are in the slots, 0: none.
   bool greet_ ABSL_GUARDED_BY(mutex_) = false;
   bool shares_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t slots_owner_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint32_t released_ ABSL_GUARDED_BY(mutex_) = 0;
   // Nothing is taken on or sent any more.
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   // Ended to get rid of an exchange; the others are to begin again.

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "client/outgoing_gradient.h"
+#include "client/shard_view.h"
 #include "client/tensor_arrivals.h"
 #include "proto/parameter_server.pb.h"
 
@@ -20,8 +21,10 @@ struct ShardPush {
 struct ShardPull {
   // All but caller and dtype.
   v1::PullRequest request;
-  // In the model's order.
+  // Where the weights go: the caller's tensors, in the model's order,
   std::vector<float*> tensors;
+  // or this, which outlives the call.
+  ShardView* view = nullptr;
   // The only version count that the weights may have; nullopt: any.
   std::optional<uint64_t> want;
   // Null: nobody wants to know.

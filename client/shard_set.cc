@@ -74,7 +74,8 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
     std::optional<GrpcShard::Pull> shard_pull;
     if (operation->pull.has_value()) {
       const Pull& all = *operation->pull;
-      shard_pull = GrpcShard::Pull{all.request, all.tensors, std::nullopt, arrivals};
+      shard_pull = GrpcShard::Pull{all.request, all.tensors, nullptr, std::nullopt, arrivals};
+      if (all.views != nullptr) shard_pull->view = &(*all.views)[i];
       if (!all.want.empty()) shard_pull->want = all.want[i];
     }
     std::shared_ptr<Call> call =

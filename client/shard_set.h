@@ -17,6 +17,7 @@
 #include "client/grpc_shard.h"
 #include "client/history.h"
 #include "client/outgoing_gradient.h"
+#include "client/shard_view.h"
 #include "client/tensor_map.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
@@ -39,8 +40,10 @@ class ShardSet {
   struct Pull {
     // All but caller.
     v1::PullRequest request;
-    // In the model's order.
+    // Where the weights go: tensors in the model's order,
     std::vector<float*> tensors;
+    // or these, by shard.
+    std::shared_ptr<std::vector<ShardView>> views;
     // By shard, the only version count that its weights may have; empty: any.
     std::vector<uint64_t> want;
     // Hears on the polling thread which tensors are whole; may be empty.

@@ -21,6 +21,20 @@ int64_t FirstRefused(const float* values, int64_t n, v1::Dtype dtype) {
 
 }  // namespace
 
+void TakeValues(ValueCursor* values, v1::Dtype dtype, float* to, int64_t n) {
+  while (n > 0) {
+    int64_t got = 0;
+    const char* const from = values->Take(n, &got);
+    if (dtype == v1::BF16) {
+      FromBfloat16(from, to, static_cast<size_t>(got));
+    } else {
+      std::memcpy(to, from, static_cast<size_t>(got) * sizeof(float));
+    }
+    to += got;
+    n -= got;
+  }
+}
+
 TensorMap::TensorMap(ModelSpec model, uint32_t shards)
     : model_(std::move(model)), partition_(model_.elements(), shards) {
   int64_t offset = 0;
@@ -152,19 +166,8 @@ std::vector<absl::Span<const float>> TensorMap::Locate(uint32_t shard, int64_t f
 
 void TensorMap::Scatter(uint32_t shard, int64_t first, int64_t count, ValueCursor* values, v1::Dtype dtype,
                         const std::vector<float*>& tensors) const {
-  Walk(shard, first, count, [&](size_t tensor, int64_t at, int64_t n) {
-    for (float* to = tensors[tensor] + at; n > 0;) {
-      int64_t got = 0;
-      const char* const from = values->Take(n, &got);
-      if (dtype == v1::BF16) {
-        FromBfloat16(from, to, static_cast<size_t>(got));
-      } else {
-        std::memcpy(to, from, static_cast<size_t>(got) * sizeof(float));
-      }
-      to += got;
-      n -= got;
-    }
-  });
+  Walk(shard, first, count,
+       [&](size_t tensor, int64_t at, int64_t n) { TakeValues(values, dtype, tensors[tensor] + at, n); });
 }
 
 }  // namespace weir

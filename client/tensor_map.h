@@ -17,6 +17,9 @@
 
 namespace weir {
 
+// The next `n` of the wire's little-endian values.
+void TakeValues(ValueCursor* values, v1::Dtype dtype, float* to, int64_t n);
+
 // Where in a caller's tensors the elements of each shard lie: checks the tensors against the model, and walks
 // a shard's local space (common/partition.h) over them. Immutable; thread-safe.
 class TensorMap {

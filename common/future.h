@@ -24,7 +24,7 @@ class ResultDriver {
   virtual void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) = 0;
 };
 
-// The result of a call that runs elsewhere. Copies share one result. Thread-safe.
+// The result of a call that runs elsewhere. Copies share one result. Thread-safe, but for Take().
 //
 // Every call of Weir that returns a Future has a deadline of its own, after which the Future holds an error;
 // so Get() waits, but never for ever.
@@ -45,6 +45,12 @@ class Future {
     if (state_->driver != nullptr && !ready()) state_->driver->WaitUntil([this] { return ready(); }, sleep);
     sleep();
     return *state_->result;
+  }
+
+  // Get(), and takes the result with it, which nobody may ask for again. For what cannot be copied.
+  absl::StatusOr<T> Take() ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Get();
+    return *std::move(state_->result);
   }
 
   // Runs `then` once: at once if the result is there, else on the thread that sets it, where it must not

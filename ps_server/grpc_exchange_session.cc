@@ -62,19 +62,15 @@ absl::Status GrpcExchangeSession::Receive(const grpc::ByteBuffer& message) {
       return absl::InvalidArgumentError("shared_memory: only in the first message of a stream");
     }
     if (options_.shared_memory != nullptr) {
-      segment_ = options_.shared_memory->Claim(request.shared_memory().token());
+      token_ = request.shared_memory().token();
+      segment_ = options_.shared_memory->Claim(token_);
     }
     greeting_.emplace().set_id(request.id());
     greeting_->mutable_shared_memory()->set_granted(segment_ != nullptr);
     options_.loop->SettleLater(options_.owner);
     return absl::OkStatus();
   }
-  if (request.released() > shared_.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("released: ", request.released(), " chunks of ",
-                                                   shared_.size(),
-                                                   " that the client holds in shared memory"));
-  }
-  shared_.erase(shared_.begin(), shared_.begin() + request.released());
+  WEIR_RETURN_IF_ERROR(Release(request));
   const uint64_t id = request.id();
   if (id == 0 && request.released() > 0) return absl::OkStatus();
   if (id == 0) return absl::InvalidArgumentError("id: must be at least 1");
@@ -95,6 +91,26 @@ absl::Status GrpcExchangeSession::Receive(const grpc::ByteBuffer& message) {
       Fail(*exchange, found);
     }
   }
+  return absl::OkStatus();
+}
+
+absl::Status GrpcExchangeSession::Release(const v1::ExchangeRequest& request) {
+  const uint64_t count = request.released();
+  if (count == 0) return absl::OkStatus();
+  if (count > shared_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("released: ", count, " chunks of ", shared_.size(),
+                                                   " that the client holds in shared memory"));
+  }
+  const bool oldest = request.id() != 0 || request.first() == 0;
+  const auto begin = oldest ? shared_.begin() : shared_.find(request.first());
+  auto end = begin;
+  for (uint64_t i = 0; i < count; ++i, ++end) {
+    if (end == shared_.end() || (!oldest && end->first != request.first() + i)) {
+      return absl::InvalidArgumentError(absl::StrCat("released: chunk ", request.first() + i,
+                                                     ", which the client does not hold in shared memory"));
+    }
+  }
+  shared_.erase(begin, end);
   return absl::OkStatus();
 }
 
@@ -181,7 +197,13 @@ void GrpcExchangeSession::End() {
   if (ended_) return;
   ended_ = true;
   exchanges_.clear();
-  shared_.clear();
+  if (!shared_.empty()) {
+    // The client may not know yet that the stream is over.
+    std::vector<std::shared_ptr<const void>> read;
+    for (auto& [number, version] : shared_) read.push_back(std::move(version));
+    shared_.clear();
+    options_.shared_memory->KeepFor(token_, std::move(read));
+  }
   options_.shard->End(options_.id);
 }
 
@@ -442,7 +464,7 @@ std::optional<grpc::Slice> GrpcExchangeSession::NextWeights(Exchange& exchange, 
       reply->mutable_shared()->set_segment(place->segment);
       reply->mutable_shared()->set_offset(place->offset);
       reply->mutable_shared()->set_bytes(count * sizeof(float));
-      shared_.push_back(exchange.version);
+      shared_.emplace(++chunks_shared_, exchange.version);
       return std::nullopt;
     }
   }

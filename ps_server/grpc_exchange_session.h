@@ -48,7 +48,7 @@ class GrpcExchangeSession : public std::enable_shared_from_this<GrpcExchangeSess
     // Of a gradient, on their way at once.
     uint32_t chunks_in_flight = 1;
     // May be null: none is shared.
-    const SharedMemoryServer* shared_memory = nullptr;
+    SharedMemoryServer* shared_memory = nullptr;
   };
 
   explicit GrpcExchangeSession(const Options& options) : options_(options) {}
@@ -129,6 +129,8 @@ class GrpcExchangeSession : public std::enable_shared_from_this<GrpcExchangeSess
   absl::Status CheckFirst(const v1::ExchangeRequest& request, const Chunk& chunk) const;
   // The chunk of a message where it lies in the client's segment, if it does.
   absl::Status FindShared(const v1::ExchangeRequest& request, Chunk* chunk) const;
+  // Lets chunks go that the client has read where they are.
+  absl::Status Release(const v1::ExchangeRequest& request);
   void Continue(Exchange& exchange, const Chunk& chunk);
 
   void StartPush(Exchange& exchange, v1::PushRequest header);
@@ -163,11 +165,12 @@ class GrpcExchangeSession : public std::enable_shared_from_this<GrpcExchangeSess
   // Ids of those that may have something to send.
   std::deque<uint64_t> urgent_, bulk_;
   std::optional<v1::ExchangeReply> greeting_;  // to be sent
-  // The client's; null: chunks travel in messages.
+  // The client's; null: chunks travel in messages. And the token that it has it under.
   std::shared_ptr<const SharedSegment> segment_;
-  // Versions that the client reads in shared memory, once for each chunk, in the order in which they were
-  // sent.
-  std::deque<std::shared_ptr<const ShardVersion>> shared_;
+  std::string token_;
+  // Versions that the client reads in shared memory, by the number of each chunk: from 1, as they were sent.
+  std::map<uint64_t, std::shared_ptr<const ShardVersion>> shared_;
+  uint64_t chunks_shared_ = 0;
 };
 
 }  // namespace weir

@@ -13,16 +13,18 @@
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
 #include "common/exit_codes.h"
+#include "common/file_system.h"
 #include "common/process.h"
 #include "common/telemetry/grpc_log.h"
 #include "common/telemetry/logging.h"
+#include "ps_server/replay.h"
 #include "ps_server/server.h"
 
 namespace weir {
 namespace {
 
 struct Flags {
-  std::string config, cluster, task, bind = "127.0.0.1", port_file, summary, log_format = "text";
+  std::string config, replay, cluster, task, bind = "127.0.0.1", port_file, summary, log_format = "text";
   std::vector<std::string> set;
   bool insecure_plaintext = false;
   int http_port = -1;
@@ -37,7 +39,23 @@ bool IsLoopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
 }
 
+// The weights of a job that has ended, from its checkpoints and logs.
+int Replay(const std::string& directory) {
+  const auto result = ReplayJob(FileSystem::Posix(), directory, [](const std::string& why) {
+    std::fprintf(stderr, "passed over: %s\n", why.c_str());
+  });
+  if (!result.ok()) return Fail(kExitConfig, result.status().message());
+  std::printf("start: %s\nrecords: %llu\n", result->start.c_str(),
+              static_cast<unsigned long long>(result->records));
+  for (size_t shard = 0; shard < result->versions.size(); ++shard) {
+    std::printf("shard %zu: version %llu\n", shard, static_cast<unsigned long long>(result->versions[shard]));
+  }
+  std::printf("weights_sha256: %s\n", result->weights_sha256.c_str());
+  return kExitOk;
+}
+
 int Run(const Flags& flags) {
+  if (!flags.replay.empty()) return Replay(flags.replay);
   const auto config = LoadJobConfig(flags.config, flags.set);
   if (!config.ok()) return Fail(kExitConfig, config.status().message());
   const auto environment = FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task);
@@ -137,7 +155,12 @@ int main(int argc, char** argv) {
   weir::KeepFreedMemory();
   weir::Flags flags;
   CLI::App app("One parameter server of a Weir job: holds a shard of the weights. ps:0 also coordinates.");
-  app.add_option("--config", flags.config, "The job's config (JSON)")->required();
+  CLI::Option* const config = app.add_option("--config", flags.config, "The job's config (JSON)");
+  app.add_option(
+         "--replay", flags.replay,
+         "Instead of serving: makes the last weights of a bounded or async job again from the logs in this "
+         "folder of checkpoints (server.durability), and prints their SHA-256")
+      ->excludes(config);
   app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
   app.add_option("--cluster", flags.cluster, "Cluster spec (JSON), instead of TF_CONFIG's");
   app.add_option("--task", flags.task, "This task, ps:INDEX, instead of TF_CONFIG's");
@@ -152,6 +175,7 @@ int main(int argc, char** argv) {
   app.add_option("--log_format", flags.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
   try {
     app.parse(argc, argv);
+    if (flags.replay.empty() && flags.config.empty()) throw CLI::RequiredError("--config");
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? weir::kExitOk : weir::kExitUsage;
   }

@@ -21,7 +21,7 @@ void ParameterServerService::Register(grpc::ServerBuilder* builder) {
   }
 }
 
-void ParameterServerService::Start(const SharedMemoryServer* shared_memory) {
+void ParameterServerService::Start(SharedMemoryServer* shared_memory) {
   for (GrpcExchangeCall::Host& host : hosts_) host.session.shared_memory = shared_memory;
   AcceptNext();
 }

@@ -32,7 +32,7 @@ class ParameterServerService {
 
   void Register(grpc::ServerBuilder* builder);
   // `shared_memory` may be null; it outlives the streams.
-  void Start(const SharedMemoryServer* shared_memory);
+  void Start(SharedMemoryServer* shared_memory);
   // The job is over, as the shard has been told: streams end when their open exchanges have been answered.
   void End(const std::string& failure);
 

@@ -39,6 +39,13 @@ void Refuse(int socket, absl::string_view reason) {
 
 void Wake(const UniqueFd& eventfd) { eventfd_write(eventfd.get(), 1); }
 
+std::optional<SegmentToken> ToToken(absl::string_view bytes) {
+  SegmentToken token;
+  if (bytes.size() != token.size()) return std::nullopt;
+  std::copy(bytes.begin(), bytes.end(), token.begin());
+  return token;
+}
+
 }  // namespace
 
 struct SharedMemoryServer::Client {
@@ -125,12 +132,21 @@ std::optional<SharedMemoryServer::Place> SharedMemoryServer::Find(const void* da
 }
 
 std::shared_ptr<const SharedSegment> SharedMemoryServer::Claim(absl::string_view token) const {
-  SegmentToken key;
-  if (token.size() != key.size()) return nullptr;
-  std::copy(token.begin(), token.end(), key.begin());
+  const std::optional<SegmentToken> key = ToToken(token);
+  if (!key.has_value()) return nullptr;
   MutexLock lock(mutex_);
-  const auto found = by_token_.find(key);
-  return found == by_token_.end() ? nullptr : found->second;
+  const auto found = by_token_.find(*key);
+  return found == by_token_.end() ? nullptr : found->second.segment;
+}
+
+void SharedMemoryServer::KeepFor(absl::string_view token, std::vector<std::shared_ptr<const void>> memory) {
+  const std::optional<SegmentToken> key = ToToken(token);
+  if (!key.has_value()) return;
+  MutexLock lock(mutex_);
+  const auto found = by_token_.find(*key);
+  if (found == by_token_.end()) return;
+  std::vector<std::shared_ptr<const void>>& kept = found->second.kept;
+  kept.insert(kept.end(), std::make_move_iterator(memory.begin()), std::make_move_iterator(memory.end()));
 }
 
 void SharedMemoryServer::Run() {
@@ -229,7 +245,7 @@ bool SharedMemoryServer::Greet(Client& client) {
   if (!segment.ok()) return refuse(segment.status().message());
   {
     MutexLock lock(mutex_);
-    if (!by_token_.emplace(hello.token, *std::move(segment)).second) {
+    if (!by_token_.emplace(hello.token, Known{*std::move(segment), {}}).second) {
       return refuse("another client has chosen the same token");
     }
   }
@@ -261,8 +277,12 @@ bool SharedMemoryServer::SendSegments(Client& client) {
 void SharedMemoryServer::Drop(Client& client) {
   client.socket.Close();
   if (!client.token.has_value()) return;
+  // Outlives the lock: letting memory go may call whoever waits for it.
+  Known known;
   MutexLock lock(mutex_);
-  by_token_.erase(*client.token);
+  const auto found = by_token_.find(*client.token);
+  known = std::move(found->second);
+  by_token_.erase(found);
 }
 
 }  // namespace weir

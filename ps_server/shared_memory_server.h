@@ -24,7 +24,7 @@ namespace weir {
 // common/segment_messages.h); what they say on the data plane stays there.
 //
 // A client is known from its hello until its socket closes, which the end of its process does too. Then its
-// segment is dropped; a session that holds it still may read it. Thread-safe.
+// segment is dropped, with what was kept for it; a session that holds it still may read it. Thread-safe.
 class SharedMemoryServer {
  public:
   struct Options {
@@ -52,10 +52,17 @@ class SharedMemoryServer {
 
   // The segment of the client that chose this token; nullptr: there is none.
   std::shared_ptr<const SharedSegment> Claim(absl::string_view token) const;
+  // Holds `memory`, which the client with this token may be reading, for as long as the client is known.
+  void KeepFor(absl::string_view token, std::vector<std::shared_ptr<const void>> memory);
 
  private:
   struct Client;
   struct Weights;
+  // What others may ask for of a client.
+  struct Known {
+    std::shared_ptr<const SharedSegment> segment;
+    std::vector<std::shared_ptr<const void>> kept;
+  };
 
   SharedMemoryServer(Options options, std::vector<UniqueFd> listeners, UniqueFd wake);
 
@@ -79,7 +86,7 @@ class SharedMemoryServer {
 
   mutable Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::map<SegmentToken, std::shared_ptr<const SharedSegment>> by_token_ ABSL_GUARDED_BY(mutex_);
+  std::map<SegmentToken, Known> by_token_ ABSL_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 

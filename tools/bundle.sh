@@ -1,18 +1,42 @@
 #!/bin/bash
 # Packs what `./dev bundle` built: the programs and every library they need but glibc's own, found through RPATH
 # ($ORIGIN/../lib). Then starts each program where there is nothing but the bundle and glibc.
+#
+#   tools/bundle.sh [--gpu]
+#
+# --gpu: for machines with a GPU. Adds cuBLAS (600 MB), which the programs load when they compute on one, and what
+# tools/gpu_check.sh runs.
 set -euo pipefail
 
-readonly NAME=weir-linux-x86_64
+bundle=weir-linux-x86_64
+programs=(cli/weir bench/weir_bench ps_server/ps_server worker/worker)
+cublas=()
+case ${1:-} in
+  '') ;;
+  --gpu)
+    bundle+=-gpu
+    programs+=(worker/step_bench tests/worker/compute/compute_backend_test)
+    cuda=$(dirname "$(dirname "$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")")")
+    for library in libcublas.so.13 libcublasLt.so.13; do
+      [[ -e $cuda/lib64/$library ]] || { echo "bundle: --gpu needs $library, which is not in $cuda/lib64" >&2; exit 1; }
+      cublas+=("$cuda/lib64/$library")
+    done
+    ;;
+  *)
+    echo "bundle: '$1' is not known; there is --gpu" >&2
+    exit 64
+    ;;
+esac
+readonly bundle programs cublas
 # Parts of glibc, which must be the target's own; and the GPU driver's library, which belongs to its kernel module.
 readonly NOT_BUNDLED='^(ld-linux-x86-64|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl|libcuda)\.so'
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
-stage=$work/$NAME
+stage=$work/$bundle
 mkdir -p "$stage/bin" "$stage/lib"
 
-for program in cli/weir bench/weir_bench ps_server/ps_server worker/worker; do
+for program in "${programs[@]}"; do
   install -m 755 "bazel-bin/$program" "$stage/bin/"
   strip --strip-debug "$stage/bin/$(basename "$program")"
   # ldd follows dependencies of dependencies too. "name => path (address)"
@@ -24,6 +48,10 @@ for program in cli/weir bench/weir_bench ps_server/ps_server worker/worker; do
 done
 cp -r configs "$stage/"
 cp LICENSE README.md "$stage/"
+if [[ ${#cublas[@]} -gt 0 ]]; then
+  cp -L "${cublas[@]}" "$stage/lib/"
+  install -D -m 755 -t "$stage/tools" tools/gpu_check.sh tools/torch_step.py
+fi
 
 # A root with glibc's parts alone. The loader is called by name: there is no /proc, where it would find $ORIGIN.
 root=$work/root
@@ -33,14 +61,14 @@ cp -L /lib64/ld-linux-x86-64.so.2 "$root/lib64/"
 for name in libc libm libmvec libpthread libdl librt libresolv; do
   cp -L /lib/x86_64-linux-gnu/$name.so.* "$root/lib/x86_64-linux-gnu/" 2>/dev/null || true
 done
-for program in weir weir_bench ps_server worker; do
-  env -i LD_BIND_NOW=1 /usr/sbin/chroot "$root" /lib64/ld-linux-x86-64.so.2 "/weir/bin/$program" --help >/dev/null || {
-    echo "bundle: '$program --help' fails where there is nothing but the bundle and glibc" >&2
+for program in "${programs[@]}"; do
+  env -i LD_BIND_NOW=1 /usr/sbin/chroot "$root" /lib64/ld-linux-x86-64.so.2 "/weir/bin/${program##*/}" --help >/dev/null || {
+    echo "bundle: '${program##*/} --help' fails where there is nothing but the bundle and glibc" >&2
     exit 1
   }
 done
 
 mkdir -p dist
-tar -C "$work" --owner=0 --group=0 --sort=name -czf "dist/$NAME.tar.gz" "$NAME"
-if [[ -n ${SUDO_UID:-} ]]; then chown "$SUDO_UID:${SUDO_GID:-$SUDO_UID}" dist "dist/$NAME.tar.gz"; fi
-echo "dist/$NAME.tar.gz: $(du -h "dist/$NAME.tar.gz" | cut -f1), $(find "$stage/lib" -type f | wc -l) libraries"
+tar -C "$work" --owner=0 --group=0 --sort=name -czf "dist/$bundle.tar.gz" "$bundle"
+if [[ -n ${SUDO_UID:-} ]]; then chown "$SUDO_UID:${SUDO_GID:-$SUDO_UID}" dist "dist/$bundle.tar.gz"; fi
+echo "dist/$bundle.tar.gz: $(du -h "dist/$bundle.tar.gz" | cut -f1), $(find "$stage/lib" -type f | wc -l) libraries"

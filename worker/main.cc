@@ -6,26 +6,30 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "client/client.h"
+#include "common/compute_devices.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
+#include "common/cuda/cuda_device.h"
 #include "common/exit_codes.h"
 #include "common/process.h"
 #include "common/status_macros.h"
 #include "common/telemetry/grpc_log.h"
 #include "common/telemetry/logging.h"
 #include "local/in_process_cluster.h"
-#include "worker/compute/compute_backend.h"
+#include "worker/choose_devices.h"
 #include "worker/data/load_data.h"
 #include "worker/evaluation.h"
 #include "worker/lives.h"
+#include "worker/replicas.h"
 #include "worker/trainer.h"
 
 namespace weir {
 namespace {
 
 struct Flags {
-  std::string config, cluster, task, history, summary, log_format = "text";
+  std::string config, cluster, task, device = "auto", history, summary, log_format = "text";
   std::vector<std::string> set;
 };
 
@@ -51,15 +55,16 @@ int ExitCodeOf(const absl::Status& status) {
 }
 
 // Everything between joining and leaving.
-Life Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data, Model* model,
+Life Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data, Replicas* replicas,
           Client* client) {
   const Dataset* test = data.test.has_value() ? &*data.test : nullptr;
+  Model* const model = &replicas->model();
   Life life;
   if (evaluator) {
     life.status = RunEvaluator(config, test, model, client, &life.progressed);
     return life;
   }
-  Trainer trainer(config, data.train, model, client);
+  Trainer trainer(config, data.train, replicas, client);
   life.status = trainer.Run();
   life.progressed = trainer.progressed();
   // The client found values in a gradient that are not finite.
@@ -86,11 +91,12 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     options.servers = environment->cluster.ps_addresses();
   }
   WEIR_ASSIGN_OR_RETURN(const DatasetPair data, LoadData(config.data(), ".", config.model().loss()));
-  WEIR_ASSIGN_OR_RETURN(const auto backend,
-                        MakeComputeBackend("cpu", static_cast<int>(config.compute().threads())));
-  WEIR_ASSIGN_OR_RETURN(const auto model,
-                        Model::Create(config.model(), data.train.shape(), data.train.outputs(),
-                                      config.data().batch_size(), backend.get()));
+  WEIR_ASSIGN_OR_RETURN(const ChosenDevices devices,
+                        ChooseDevices(flags.device, Replicas::PrecisionOf(config.compute()),
+                                      LocalRank(environment), cuda::UsableDevices));
+  WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, data.train, devices.names));
+  LogInfo("computing on ", absl::StrJoin(devices.names, ", "),
+          devices.reason.empty() ? "" : absl::StrCat(" (", devices.reason, ")"));
   options.train_examples = options.reader ? 0 : static_cast<uint64_t>(data.train.size());
 
   std::unique_ptr<InProcessCluster> local;
@@ -113,8 +119,8 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   // that.
   WEIR_RETURN_IF_ERROR(WorkUntilDone(
       std::move(options), config.checkpoint().has_directory(),
-      [&model](const ClientOptions& with) { return Client::Join(with, model->spec()); },
-      [&](Client* client) { return Work(config, reader, data, model.get(), client); }));
+      [&replicas](const ClientOptions& with) { return Client::Join(with, replicas->model().spec()); },
+      [&](Client* client) { return Work(config, reader, data, replicas.get(), client); }));
   return local == nullptr ? absl::OkStatus() : local->Wait();
 }
 
@@ -168,6 +174,11 @@ int main(int argc, char** argv) {
   app.add_option("--cluster", flags.cluster, "Cluster spec (JSON), instead of TF_CONFIG's");
   app.add_option("--task", flags.task,
                  "This task, worker:INDEX, chief:0 or evaluator:0, instead of TF_CONFIG's");
+  app.add_option("--device", flags.device,
+                 "Where to compute: auto (a GPU if there is one), cpu, cuda:N; cuda:0,cuda:1 for replicas")
+      ->check(
+          [](const std::string& text) { return std::string(weir::ParseDevices(text).status().message()); })
+      ->capture_default_str();
   app.add_option("--history", flags.history, "Where to log every answer of the servers, as lines of JSON");
   app.add_option("--summary", flags.summary, "Without a cluster: where to write the job's summary (JSON)");
   app.add_option("--log_format", flags.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));

@@ -34,13 +34,14 @@ std::vector<ConstTensor> TensorsOf(const ModelSpec& spec, absl::Span<const float
   return Cut<ConstTensor>(spec, flat);
 }
 
-Trainer::Trainer(const v1::JobConfig& config, const Dataset& train, Model* model, Client* client)
+Trainer::Trainer(const v1::JobConfig& config, const Dataset& train, Replicas* replicas, Client* client)
     : config_(config),
       train_(train),
-      model_(model),
+      replicas_(replicas),
+      model_(&replicas->model()),
       client_(client),
       order_(static_cast<int32_t>(train.size()), config.seed()),
-      incoming_(std::make_shared<std::vector<float>>(model->weights().size())) {}
+      incoming_(std::make_shared<std::vector<float>>(model_->weights().size())) {}
 
 absl::Status Trainer::Run() {
   while (true) {
@@ -100,18 +101,11 @@ absl::StatusOr<bool> Trainer::LoadWeights(uint64_t clock) {
 }
 
 absl::Status Trainer::ComputeGradient(const Work& work) {
-  model_->ZeroGradients();
-  const int64_t n = static_cast<int64_t>(work.examples);
-  const int64_t micro = (n + config_.train().micro_batches() - 1) / config_.train().micro_batches();
-  double loss = 0;
-  for (int64_t first = 0; first < n; first += micro) {
-    indexes_.resize(std::min(micro, n - first));
-    order_.Fill(static_cast<int64_t>(work.first_example) + first, absl::MakeSpan(indexes_));
-    train_.Gather(indexes_, &batch_);
-    WEIR_ASSIGN_OR_RETURN(const double sum,
-                          model_->ForwardBackward(batch_, n, {config_.seed(), work.batch, first}));
-    loss += sum;
-  }
+  indexes_.resize(work.examples);
+  order_.Fill(static_cast<int64_t>(work.first_example), absl::MakeSpan(indexes_));
+  WEIR_ASSIGN_OR_RETURN(const double loss,
+                        replicas_->ComputeGradient(train_, indexes_, config_.train().micro_batches(),
+                                                   config_.seed(), work.batch));
   ClipToNorm(config_.train().clip_norm(), model_->gradients());
   progress_.examples += work.examples;
   progress_.batches += 1;

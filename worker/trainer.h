@@ -11,6 +11,7 @@
 #include "worker/data/dataset.h"
 #include "worker/data/example_order.h"
 #include "worker/model/model.h"
+#include "worker/replicas.h"
 
 namespace weir {
 
@@ -21,9 +22,9 @@ namespace weir {
 // dropout masks follow from these.
 class Trainer {
  public:
-  // All of them outlive the trainer. `train` and `model` agree in shapes; the client has joined with
-  // model->spec().
-  Trainer(const v1::JobConfig& config, const Dataset& train, Model* model, Client* client);
+  // All of them outlive the trainer. `train` and `replicas` agree in shapes; the client has joined with
+  // replicas->model().spec().
+  Trainer(const v1::JobConfig& config, const Dataset& train, Replicas* replicas, Client* client);
 
   // Returns when the job's examples are done. Internal: training diverged; otherwise the client's errors.
   absl::Status Run();
@@ -54,12 +55,12 @@ class Trainer {
 
   const v1::JobConfig& config_;
   const Dataset& train_;
-  Model* const model_;
+  Replicas* const replicas_;
+  Model* const model_;  // of the replicas
   Client* const client_;
 
   ExampleOrder order_;
   std::vector<int32_t> indexes_;
-  Batch batch_;
   Progress progress_;
 
   // Pulls land here, so that the model's weights stay as they are until the next clock begins.

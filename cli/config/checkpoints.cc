@@ -20,7 +20,10 @@ std::string DescribeCheckpoints(const v1::JobConfig& config) {
   }
   if (when.empty()) when.push_back("at intervals that follow from what one costs");
   return absl::StrCat("checkpoints: ", absl::StrJoin(when, " and "), " and at the job's end, in ",
-                      checkpoint.directory(), ", the newest ", checkpoint.keep(), " kept");
+                      checkpoint.directory(), ", the newest ", checkpoint.keep(), " kept",
+                      config.server().durability() == v1::ServerConfig::DURABILITY_LOG
+                          ? "; a log of each push beside them"
+                          : "");
 }
 
 }  // namespace weir

@@ -31,7 +31,8 @@ int OptimizerSlots(v1::OptimizerConfig::Kind kind) {
 
 std::string DescribeServerMemory(const v1::JobConfig& config) {
   const bool sync = config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC;
-  const bool streamed = !sync && config.server().apply() == v1::ServerConfig::APPLY_STREAMED;
+  const bool streamed = !sync && config.server().apply() == v1::ServerConfig::APPLY_STREAMED &&
+                        config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
   const int slots = OptimizerSlots(config.optimizer().type());
   // 0: as many as the cluster spec lists.
   const uint32_t workers = config.cluster().workers();

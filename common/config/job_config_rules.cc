@@ -192,6 +192,28 @@ void CheckCheckpoint(const v1::CheckpointConfig& checkpoint, ConfigProblems* pro
   }
 }
 
+void CheckServer(const v1::JobConfig& config, ConfigProblems* problems) {
+  const v1::ServerConfig& server = config.server();
+  if (server.durability() != v1::ServerConfig::DURABILITY_LOG) return;
+  if (config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC) {
+    problems->Add(
+        "server.durability",
+        "is \"log\", which is for consistency.mode \"bounded\" and \"async\": in sync no acknowledged "
+        "push is ever lost, since all servers go back to one checkpoint and the steps after it are "
+        "done again; take it out");
+  }
+  if (!config.checkpoint().has_directory()) {
+    problems->Add("server.durability",
+                  "is \"log\", which needs checkpoint.directory, the folder where the log goes");
+  }
+  if (server.has_apply() && server.apply() == v1::ServerConfig::APPLY_STREAMED) {
+    problems->Add(
+        "server.apply",
+        "is \"streamed\", but with server.durability \"log\" a push is received whole and logged before "
+        "it is applied; take it out");
+  }
+}
+
 void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {
   if (wire.chunk_kib() % 256 != 0) {
     problems->Add("wire.chunk_kib", absl::StrCat("must be a multiple of 256, got ", wire.chunk_kib()));
@@ -217,6 +239,7 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) 
   CheckWorkers(config, problems);
   CheckWire(config.wire(), problems);
   CheckCheckpoint(config.checkpoint(), problems);
+  CheckServer(config, problems);
 }
 
 bool FieldApplies(const Message& message, const FieldDescriptor& field) {
@@ -225,6 +248,9 @@ bool FieldApplies(const Message& message, const FieldDescriptor& field) {
   }
   if (field.containing_type() == v1::CheckpointConfig::descriptor() && NeedsDirectory(field)) {
     return static_cast<const v1::CheckpointConfig&>(message).has_directory();
+  }
+  if (field.containing_type() == v1::ServerConfig::descriptor() && field.name() == "apply") {
+    return static_cast<const v1::ServerConfig&>(message).durability() != v1::ServerConfig::DURABILITY_LOG;
   }
   for (const FieldUse& use : FieldUses()) {
     if (use.message == field.containing_type() && use.field == field.name()) {

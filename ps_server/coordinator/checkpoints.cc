@@ -88,6 +88,7 @@ void Checkpoints::OnBegun(const absl::Status& status) {
   v1::ControlMessage message;
   message.mutable_checkpoint()->set_directory(options_.store->directory());
   message.mutable_checkpoint()->set_step(current_->of.step);
+  message.mutable_checkpoint()->set_complete(newest_.has_value() ? newest_->step() + 1 : 0);
   options_.broadcast(message);
   options_.changed();
 }

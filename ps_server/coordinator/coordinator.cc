@@ -31,6 +31,7 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       const absl::Status status = CanGoOn(options_.config, *checkpoints_->newest());
       if (!status.ok()) return FailJob(std::string(status.message()));
     }
+    if (DoneBefore()) return EndAgain();
     if (addresses_.size() > 1) OpenLinks();
   });
 }
@@ -198,6 +199,8 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
     case v1::ShardReport::kCheckpoint:
       if (checkpoints_ != nullptr && shard.installed) checkpoints_->OnWritten(index, report.checkpoint());
       return;
+    case v1::ShardReport::kFailed:
+      return FailJob(absl::StrCat(ShardName(index), ": ", report.failed().error()));
     case v1::ShardReport::REPORT_NOT_SET:
       return;
   }

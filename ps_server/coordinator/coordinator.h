@@ -128,6 +128,8 @@ class Coordinator {
     uint64_t instance = 0;
     uint64_t incarnation = 0;
     uint64_t start_clock = 0;
+    // The first of these.
+    std::optional<uint64_t> first_clock;
     absl::Time lease_end, last_heard;
     // Waits until the member is live.
     std::optional<WaitingJoin> join;
@@ -179,6 +181,8 @@ class Coordinator {
   // All below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
   absl::Status CheckJoin(const v1::JoinRequest& request);
+  // Of the job, from the size of its training set.
+  void SetLength(uint64_t train_examples);
   void HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done);
   void HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done);
   void HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done);
@@ -202,6 +206,10 @@ class Coordinator {
   void TickShards(absl::Time time);
   bool Keeps(uint32_t shard) const;
   bool EnoughWorkers() const;
+  // The checkpoint to go on from is one of a job that was done.
+  bool DoneBefore() const;
+  // It only remains to tell those who still ask.
+  void EndAgain();
   bool AllInstalled() const;
   bool recoverable() const { return checkpoints_ != nullptr; }
   // Membership.
@@ -302,6 +310,8 @@ class Coordinator {
   // If the work was done before anybody came: the ranks that were told, and how long the others are waited
   // for.
   std::set<uint32_t> told_;
+  // The job was done when this coordinator began.
+  bool ends_again_ = false;
   absl::Time linger_until_;
   v1::Evaluation evaluation_;
   // The ping whose stats are the last that the summary needs.

@@ -63,7 +63,7 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   const v1::CheckpointManifest& newest = *checkpoints_->newest();
   // What the first Join must agree with.
   if (absl::StatusOr<ModelSpec> model = FromProto(newest.model()); model.ok()) model_ = *std::move(model);
-  train_examples_ = newest.job().train_examples();
+  SetLength(newest.job().train_examples());
   committed_ = newest.job().committed_steps();
 }
 
@@ -91,6 +91,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   job.set_total_batches(total_batches_);
   job.set_total_steps(total_steps_);
   job.set_committed_steps(committed_);
+  job.set_done(state_ == v1::DRAINING);
   job.set_epoch(epoch_);
   job.set_last_incarnation(last_incarnation_);
   const v1::Membership membership = MembershipNow();

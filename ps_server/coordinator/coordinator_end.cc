@@ -64,10 +64,28 @@ void Coordinator::OnSaved() {
   }
 }
 
+bool Coordinator::DoneBefore() const {
+  if (!recoverable() || !checkpoints_->newest().has_value()) return false;
+  const v1::CoordinatorState& job = checkpoints_->newest()->job();
+  return job.done() && job.total_batches() == total_batches_;
+}
+
+void Coordinator::EndAgain() {
+  LogInfo("all ", total_examples_, " examples were done before; the result is ",
+          checkpoints_->newest_folder());
+  ends_again_ = saved_last_ = true;
+  state_ = v1::DRAINING;
+  started_ = ended_ = now();
+  // Servers and workers that still wait for a coordinator.
+  linger_until_ = now() + lease();
+  OpenLinks();
+}
+
 void Coordinator::MaybeFinish() {
   if (state_ != v1::DRAINING || final_ping_ > 0 || !members_.empty() || !readers_.empty()) return;
   if (!saved_last_ || !drain_.empty()) return;
   if (told_.size() < options_.workers && now() < linger_until_) return;
+  if (ends_again_) return End();
   final_ping_ = PingShards();
 }
 

@@ -93,26 +93,28 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
 
   model_ = std::move(model);
   if (shards_.empty()) addresses_.assign(request.ps_addresses().begin(), request.ps_addresses().end());
-  if (worker && total_batches_ == 0) {
-    const v1::TrainConfig& train = options_.config.train();
-    train_examples_ = request.train_examples();
-    total_examples_ = train.has_examples()
-                          ? train.examples()
-                          : static_cast<uint64_t>(std::max(
-                                1.0, std::round(train.epochs() * static_cast<double>(train_examples_))));
-    const uint64_t batch = options_.config.data().batch_size();
-    total_batches_ = (total_examples_ + batch - 1) / batch;
-    const auto& consistency = options_.config.consistency();
-    parts_ = consistency.has_parts() ? consistency.parts() : options_.workers;
-    if (recoverable() && checkpoints_->newest().has_value()) {
-      // With as many workers as then or not, a step has the same parts.
-      parts_ = std::max(1u, checkpoints_->newest()->job().parts());
-    }
-    const uint64_t per_step = sync() ? parts_ : options_.workers;
-    total_steps_ = (total_batches_ + per_step - 1) / per_step;
-    progress_.emplace(train_examples_);
-  }
+  if (worker && total_batches_ == 0) SetLength(request.train_examples());
   return absl::OkStatus();
+}
+
+void Coordinator::SetLength(uint64_t train_examples) {
+  const v1::TrainConfig& train = options_.config.train();
+  train_examples_ = train_examples;
+  total_examples_ = train.has_examples()
+                        ? train.examples()
+                        : static_cast<uint64_t>(std::max(
+                              1.0, std::round(train.epochs() * static_cast<double>(train_examples_))));
+  const uint64_t batch = options_.config.data().batch_size();
+  total_batches_ = (total_examples_ + batch - 1) / batch;
+  const auto& consistency = options_.config.consistency();
+  parts_ = consistency.has_parts() ? consistency.parts() : options_.workers;
+  if (recoverable() && checkpoints_->newest().has_value()) {
+    // With as many workers as then or not, a step has the same parts.
+    parts_ = std::max(1u, checkpoints_->newest()->job().parts());
+  }
+  const uint64_t per_step = sync() ? parts_ : options_.workers;
+  total_steps_ = (total_batches_ + per_step - 1) / per_step;
+  progress_.emplace(train_examples_);
 }
 
 v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const {

@@ -91,6 +91,7 @@ void Coordinator::BroadcastMembership() {
     member->set_incarnation(info.incarnation);
     member->set_task(info.task);
     member->set_start_clock(info.start_clock);
+    if (info.first_clock.has_value()) member->set_first_clock_plus_one(*info.first_clock + 1);
     member->set_joining(info.phase == Phase::kJoining);
     member->set_idle(info.phase == Phase::kIdle);
   }
@@ -105,6 +106,7 @@ void Coordinator::OnAllAcked() {
     if (member.phase != Phase::kJoining) continue;
     member.phase = Phase::kActivating;
     member.start_clock = std::max(member.start_clock, start_clock);
+    if (!member.first_clock.has_value()) member.first_clock = member.start_clock;
     joining = true;
   }
   if (joining) return BroadcastMembership();
@@ -285,7 +287,7 @@ void Coordinator::TickMembers(absl::Time time) {
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     const auto holder = it->request.role() == v1::WORKER ? members_.find(it->request.rank()) : members_.end();
     if (holder != members_.end() && holder->second.phase != Phase::kJoining &&
-        time - it->since > 2 * lease()) {
+        holder->second.last_heard - it->since > 2 * lease()) {
       it->done(absl::AlreadyExistsError(absl::StrCat("another live process is ", holder->second.task,
                                                      "; is the same task index used twice?")));
       it = waiting_.erase(it);
@@ -315,12 +317,14 @@ void Coordinator::RemoveReader(uint32_t id) {
 
 void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done) {
   if (over()) return done(absl::UnavailableError(failure_.empty() ? "the job is done" : failure_));
-  if (!ranges_.has_value()) {
+  if (sync()) {
     return done(absl::FailedPreconditionError(
         "NextRange is for bounded and async; in sync the parts follow from the membership"));
   }
   const auto it = members_.find(request.caller().worker());
-  if (it == members_.end() || it->second.incarnation != request.caller().incarnation()) {
+  // Without ranges this life of the coordinator has begun nobody's work yet: the caller is of an earlier one.
+  if (!ranges_.has_value() || it == members_.end() ||
+      it->second.incarnation != request.caller().incarnation()) {
     v1::NextRangeReply reply;
     reply.set_fenced(true);
     return done(std::move(reply));

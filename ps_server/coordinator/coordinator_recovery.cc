@@ -82,7 +82,7 @@ bool Coordinator::EnoughWorkers() const {
 }
 
 void Coordinator::MaybeInstall() {
-  if (over() || shards_.empty() || !drain_.empty()) return;
+  if (over() || ends_again_ || shards_.empty() || !drain_.empty()) return;
   if (recoverable() && checkpoints_->busy()) return;  // what is the newest will show
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
     for (const ShardInfo& shard : shards_) {
@@ -162,9 +162,15 @@ void Coordinator::OnAllInstalled() {
     return BroadcastMembership();
   }
   if (restored) LogInfo("the job goes on from ", checkpoints_->newest_folder());
+  if (sync() && recoverable()) {
+    // A checkpoint may have become complete after the job went back.
+    committed_ = restored ? checkpoints_->newest()->job().committed_steps() : 0;
+    checkpoints_->Rewound(committed_);
+  }
   if (!sync() && !ranges_.has_value()) {
     std::vector<BatchIntervals> holders;
-    untouched_ = restored;
+    // With a log they may hold more than the checkpoint.
+    untouched_ = restored && options_.config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
     for (uint32_t index = 0; index < shards_.size(); ++index) {
       holders.push_back(shards_[index].batches);
       if (Keeps(index)) untouched_ = false;
@@ -194,6 +200,7 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
 }
 
 void Coordinator::LoseShard(uint32_t index, const std::string& why) {
+  if (ends_again_) return;  // it may have heard of the end from the coordinator before this one
   ShardInfo& shard = shards_[index];
   shard.link.reset();
   ++shard.links;

@@ -44,7 +44,8 @@ class PushArrival {
   // For the shard.
   // The local position of a NaN or an infinity in what has arrived; -1: all are finite.
   int64_t non_finite() const { return non_finite_; }
-  VersionBuilder& builder() { return *builder_; }
+  // Null: staged.
+  const std::shared_ptr<VersionBuilder>& builder() { return builder_; }
   Slab TakeGradient() { return std::move(gradient_); }
 
  private:

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/planted_bug.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/samples.h"
 
@@ -35,31 +36,39 @@ void Shard::SetReporter(std::function<void(v1::ShardReport)> reporter) {
 }
 
 void Shard::Control(v1::ControlMessage message) {
-  queue_.Post([this, message = std::move(message)] {
-    switch (message.message_case()) {
-      case v1::ControlMessage::kInstall:
-        return HandleInstall(message.install());
-      case v1::ControlMessage::kMembership:
-        return HandleMembership(message.membership().membership());
-      case v1::ControlMessage::kCommit:
-        return HandleCommit(message.commit());
-      case v1::ControlMessage::kPin:
-        return HandlePin(message.pin());
-      case v1::ControlMessage::kUnpin:
-        pins_.erase(message.unpin().pin());
-        return;
-      case v1::ControlMessage::kHello:
-        return HandleHello();
-      case v1::ControlMessage::kCheckpoint:
-        return HandleCheckpoint(message.checkpoint());
-      case v1::ControlMessage::kPing:
-        return HandlePing(message.ping());
-      case v1::ControlMessage::kShutdown:
-        return HandleShutdown(message.shutdown());
-      case v1::ControlMessage::MESSAGE_NOT_SET:
-        return;
-    }
+  queue_.Post([this, message = std::move(message)]() mutable {
+    // These change nothing, and a ping's answer keeps a lease.
+    const bool settled = writes_ == 0 && logging_.empty();
+    const bool reads = message.has_pin() || message.has_unpin();
+    if (message.has_ping() || (deferred_.empty() && (settled || reads))) return Handle(message);
+    deferred_.push_back(std::move(message));
   });
+}
+
+void Shard::Handle(const v1::ControlMessage& message) {
+  switch (message.message_case()) {
+    case v1::ControlMessage::kInstall:
+      return HandleInstall(message.install());
+    case v1::ControlMessage::kMembership:
+      return HandleMembership(message.membership().membership());
+    case v1::ControlMessage::kCommit:
+      return HandleCommit(message.commit());
+    case v1::ControlMessage::kPin:
+      return HandlePin(message.pin());
+    case v1::ControlMessage::kUnpin:
+      pins_.erase(message.unpin().pin());
+      return;
+    case v1::ControlMessage::kHello:
+      return HandleHello();
+    case v1::ControlMessage::kCheckpoint:
+      return HandleCheckpoint(message.checkpoint());
+    case v1::ControlMessage::kPing:
+      return HandlePing(message.ping());
+    case v1::ControlMessage::kShutdown:
+      return HandleShutdown(message.shutdown());
+    case v1::ControlMessage::MESSAGE_NOT_SET:
+      return;
+  }
 }
 
 void Shard::Begin(Session session, v1::PushRequest header, BeginDone done) {
@@ -101,8 +110,22 @@ void Shard::Quiesce() {
 void Shard::HandleMembership(const v1::Membership& membership) {
   if (store_ == nullptr || over_ || membership.epoch() <= epoch_) return;
   epoch_ = membership.epoch();
-  const uint64_t floor = policy_->JoinClock();
+  if (log_ != nullptr) {
+    // So that a restored shard knows whose clocks the pushes behind it complete. Nothing is acknowledged with
+    // it: it takes effect at once.
+    v1::LoggedPush record;
+    *record.mutable_membership() = membership;
+    log_->Append(std::move(record), nullptr, 0, WhenLogged([] {}));
+  }
+  v1::ShardReport report;
+  report.mutable_membership()->set_epoch(epoch_);
+  report.mutable_membership()->set_floor(InstallMembers(membership));
+  Report(std::move(report));
+  Wake();
+}
 
+uint64_t Shard::InstallMembers(const v1::Membership& membership) {
+  const uint64_t floor = policy_->JoinClock();
   std::map<uint32_t, const v1::Member*> now;
   for (const v1::Member& member : membership.members()) now[member.worker()] = &member;
   for (auto it = members_.begin(); it != members_.end();) {
@@ -113,16 +136,18 @@ void Shard::HandleMembership(const v1::Membership& membership) {
     }
     const uint32_t gone = it->first;
     policy_->Remove(gone);
-    FailWaiting([gone](uint32_t worker) { return worker == gone; }, v1::FENCED,
-                absl::StrCat(it->second.task, " was taken out of the job by membership epoch ", epoch_));
+    FailWaiting(
+        [gone](uint32_t worker) { return worker == gone; }, v1::FENCED,
+        absl::StrCat(it->second.task, " was taken out of the job by membership epoch ", membership.epoch()));
     arriving_.erase(arriving_.lower_bound({gone, 0, 0}), arriving_.lower_bound({gone + 1, 0, 0}));
     it = members_.erase(it);
   }
   for (const v1::Member& member : membership.members()) {
     MemberState& state = members_[member.worker()];
+    state.task = member.task();
     if (state.incarnation != member.incarnation()) {
-      state.task = member.task();
       state.incarnation = member.incarnation();
+      if (member.first_clock_plus_one() > 0) state.restored = member.first_clock_plus_one() - 1;
       policy_->Forget(member.worker());
     }
     if (member.idle()) {
@@ -131,11 +156,7 @@ void Shard::HandleMembership(const v1::Membership& membership) {
       policy_->Admit(member.worker(), member.joining() ? floor : member.start_clock());
     }
   }
-  v1::ShardReport report;
-  report.mutable_membership()->set_epoch(epoch_);
-  report.mutable_membership()->set_floor(floor);
-  Report(std::move(report));
-  Wake();
+  return floor;
 }
 
 void Shard::HandleCommit(const v1::CommitStep& commit) {
@@ -148,7 +169,8 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
       LogError("ignored a commit of step ", commit.step(), " with part ", part, ", which is not staged here");
       return;
     }
-    gradients.push_back({staged->second.gradient.get(), staged->second.examples});
+    const uint64_t examples = Planted("unweighted mean") ? 1 : staged->second.examples;
+    gradients.push_back({staged->second.gradient.get(), examples});
   }
   if (!store_->CanPublish()) {
     late_commit_ = commit;
@@ -178,6 +200,7 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
           nullptr});
     }
   }
+  for (const v1::PinVersion& pin : std::exchange(late_pins_, {})) HandlePin(pin);
   if (late_checkpoint_.has_value()) {
     const v1::TakeCheckpoint take = *std::move(late_checkpoint_);
     late_checkpoint_.reset();
@@ -188,6 +211,10 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
 
 void Shard::HandlePin(const v1::PinVersion& pin) {
   if (store_ == nullptr) return;
+  if (late_commit_.has_value()) {
+    late_pins_.push_back(pin);
+    return;
+  }
   Pin& entry = pins_[pin.pin()];
   if (entry.version == nullptr) entry.version = store_->Current();
   entry.deadline = options_.clock->Now() + absl::Seconds(pin.lease_seconds());

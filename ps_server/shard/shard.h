@@ -24,11 +24,15 @@
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/consistency/policy.h"
+#include "ps_server/push_log/push_log.h"
 #include "ps_server/shard/block_store.h"
 #include "ps_server/shard/interval_set.h"
 #include "ps_server/shard/push_arrival.h"
+#include "ps_server/shard/restore.h"
 
 namespace weir {
+
+struct CheckpointWork;
 
 // How a push is to be received; or its answer, where that needs no gradient (a repeat, a fenced caller).
 using PushBegin = absl::variant<std::unique_ptr<PushArrival>, v1::PushReply>;
@@ -62,6 +66,12 @@ using PullDone = std::function<void(absl::StatusOr<PullAnswer>)>;
 // Everything happens in one order, that of a SerialQueue: pushes, pulls, commits, membership. A call that has
 // to wait is parked with a deadline, without a thread. Thread-safe.
 //
+// With server.durability "log" a push that is decided on is first appended to the shard's log (PushLog), and
+// takes effect, in the order of these decisions, once its record is durable: nobody ever sees a version, a
+// clock or an answer that the log does not hold. What changes the state otherwise (ControlMessage) waits
+// until none is on its way to the disk, so a decision holds when it takes effect. A log that cannot be
+// written ends the job.
+//
 // Invariants: a version is published with the clocks that belong to it, in one turn of the queue. A caller
 // whose incarnation is not in the membership changes nothing. A refused push leaves no trace but its
 // completed clock. Each Install begins a new incarnation; of the one before nothing is left, and what is
@@ -77,8 +87,8 @@ class Shard {
     v1::JobConfig config;
     // What an Install makes is another incarnation of the shard: not 0, never used before or again.
     std::function<uint64_t()> new_incarnation;
-    // Runs what takes long and blocks, a checkpoint's file (one at a time) and an Install, on a thread where
-    // it may; an Install does not wait for a file. All of it is over before the shard goes.
+    // Runs what takes long and blocks, a checkpoint's file (one at a time), an Install and the log (one at a
+    // time), on a thread where it may; none waits for another. All of it is over before the shard goes.
     std::function<void(std::function<void()>)> background = [](const std::function<void()>& work) { work(); };
     // These outlive the shard.
     FileSystem* files = &FileSystem::Posix();
@@ -150,6 +160,9 @@ class Shard {
     std::map<uint64_t, v1::PushReply> answers;
     // Clocks that were completed without this shard's having the push: it was restored from before them.
     IntervalSet lost;
+    // Its clock as it was restored, and, since it was first heard of again, where a start clock had raised it
+    // to: what it had answers of in between is lost. Until it has told of all of it.
+    absl::optional<uint64_t> restored, raised;
     // The clock of a push of its that was overtaken: it is staged when it comes again.
     absl::optional<uint64_t> overtaken;
   };
@@ -160,11 +173,30 @@ class Shard {
     BeginDone done;
     absl::Time since;
   };
-  // A push that has arrived and waits for memory.
+  // A push that has arrived and waits for memory; with the log, for others whose records are on their way.
   struct ReadyPush {
     Session session;
     std::unique_ptr<PushArrival> arrival;
     PushDone done;
+  };
+  // What is to become of a push: OK, it is applied; REFUSED, DUPLICATE_BATCH, STALE_VERSION: its clock is
+  // complete all the same.
+  struct Verdict {
+    v1::Outcome outcome = v1::OK;
+    std::string reason;
+  };
+  // A push that was decided on.
+  struct Decision {
+    Session session;
+    v1::PushRequest header;
+    Verdict verdict;
+    // OK: one of these. A streamed one is never logged.
+    Slab gradient;
+    std::shared_ptr<VersionBuilder> builder;
+    // Null: its connection has ended.
+    PushDone done;
+    // Its record is on the disk.
+    bool durable = false;
   };
   struct ParkedPull {
     Session session;
@@ -190,19 +222,32 @@ class Shard {
   static constexpr size_t kRecorded = 2 * kHoldWindow;
 
   // All below run in the queue.
+  void Handle(const v1::ControlMessage& message);
   void HandleHello();
   void HandleInstall(const v1::Install& install);
   absl::StatusOr<BlockStore::Options> CheckInstall(const v1::Install& install) const;
   void Drop(const std::string& reason);
-  void FinishInstall(const v1::Install& install, const v1::ShardState& state,
-                     std::shared_ptr<BlockStore> store);
+  // What an Install has made in the background.
+  struct Loaded {
+    std::shared_ptr<BlockStore> store;
+    v1::ShardState state;
+    std::vector<v1::LoggedPush> records;
+    std::shared_ptr<PushLog> log;
+  };
+  absl::StatusOr<Loaded> Load(const v1::Install& install, const BlockStore::Options& options) const;
+  absl::Status LoadLog(const v1::Install& install, const LogPosition& position, Loaded* loaded) const;
+  void FinishInstall(const v1::Install& install, Loaded loaded);
   void RestoreState(const v1::ShardState& state);
   void ReportInstalled(const absl::Status& status);
   void HandleMembership(const v1::Membership& membership);
+  // Returns the clock that joining members get.
+  uint64_t InstallMembers(const v1::Membership& membership);
   void HandleCommit(const v1::CommitStep& commit);
   void HandlePin(const v1::PinVersion& pin);
   void HandlePing(const v1::Ping& ping);
   void HandleCheckpoint(const v1::TakeCheckpoint& take);
+  void WriteCheckpoint(const v1::TakeCheckpoint& take, const std::shared_ptr<CheckpointWork>& work);
+  void ReportCheckpoint(uint64_t step, const absl::StatusOr<v1::CheckpointFile>& file);
   v1::ShardState StateNow() const;
   void HandleShutdown(const v1::Shutdown& shutdown);
   void HandleBegin(HeldPush push);
@@ -217,17 +262,32 @@ class Shard {
   bool DeclareLost(uint32_t worker, uint64_t answered_clock);
   // Does the header fit this shard, whoever sends it?
   absl::Status CheckHeader(const v1::PushRequest& header) const;
-  // Before a gradient is taken, and again before it is used: nullopt, or the answer of a push that is not to
-  // be applied or staged. May complete it.
-  absl::optional<absl::StatusOr<v1::PushReply>> Judge(const v1::PushRequest& header);
+  // Before a gradient is taken, and again before it is used. InvalidArgument: no such push can be.
+  absl::StatusOr<Verdict> Judge(const v1::PushRequest& header) const;
   // nullptr: it is arriving twice already.
   std::unique_ptr<PushArrival> Arrive(v1::PushRequest header);
   // The flag that revokes the reading of this version.
   std::shared_ptr<const std::atomic<bool>> Lease(const std::shared_ptr<const ShardVersion>& version);
-  void ApplyPush(PushArrival& arrival, const PushDone& done);
+  // Nothing stands between the push and a decision that takes effect.
+  bool CanDecide(const v1::PushRequest& header) const;
+  void Decide(Decision decision);
+  void TakeEffect(const Decision& decision);
+  // The books of a push with its outcome, but for the weights.
+  void Account(const v1::PushRequest& header, v1::PushReply* reply);
   void StagePush(PushArrival& arrival, Session session, PushDone done);
   void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
-  v1::PushReply Complete(const v1::PushRequest& header, v1::PushReply reply);
+  // Runs `then` in the queue once what is appended with it is durable; if it never is, fails the shard.
+  PushLog::Done WhenLogged(std::function<void()> then);
+  void FailLog(const absl::Status& status);
+  void ReportFailed();
+  uint64_t Rotate(uint64_t step, std::function<void()> then);
+  void DropLogBefore(uint64_t step);
+  bool OnItsWay(uint32_t worker) const;
+  // Lets take effect what is durable, then handles what waited for that.
+  void Settle();
+  void Replay(const v1::LoggedPush& record);
+  // Something waits for memory that readers hold.
+  bool ShortOfMemory() const;
   // What the last change made possible: held and ready pushes, parked pulls.
   void Wake();
   bool TryAnswerPull(const ParkedPull& pull);
@@ -246,6 +306,7 @@ class Shard {
   // The same for all, and for those who wait for the open step's commit.
   void FailAll(v1::Outcome outcome, const std::string& reason);
   void Report(v1::ShardReport report) { reporter_(std::move(report)); }
+  bool logs() const { return options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG; }
   bool sync() const { return options_.config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC; }
   absl::Duration wait_limit() const { return absl::Seconds(options_.config.cluster().wait_seconds()); }
 
@@ -260,6 +321,9 @@ class Shard {
   uint64_t era_ = 0;
   // A checkpoint's file.
   bool writing_ = false;
+  // With the log: an Install is under way, and the one to come after it. Two would begin the same segment.
+  bool loading_ = false;
+  absl::optional<v1::Install> next_install_;
 
   // All from here on goes with Drop(), but the end of the job. Null: nothing is installed.
   v1::Install install_;
@@ -272,12 +336,21 @@ class Shard {
   std::map<uint32_t, MemberState> members_;
   bool over_ = false;
   std::string failure_;
+  // Null: none is kept. What it has not answered yet; decisions that have not taken effect, in their order,
+  // at most one a worker; what waits for both; and by step, where the log goes on behind a checkpoint.
+  std::shared_ptr<PushLog> log_;
+  bool log_failed_ = false;
+  int writes_ = 0;
+  std::list<Decision> logging_;
+  std::list<v1::ControlMessage> deferred_;
+  std::map<uint64_t, uint64_t> log_segments_;
   std::list<HeldPush> held_;
   // In the order in which they arrived whole.
   std::list<ReadyPush> ready_;
   // sync: the commit of the open step, which waits for memory.
   absl::optional<v1::CommitStep> late_commit_;
-  // And the checkpoint of the version that it makes.
+  // And the pins and the checkpoint of the version that it makes.
+  std::vector<v1::PinVersion> late_pins_;
   absl::optional<v1::TakeCheckpoint> late_checkpoint_;
   // Since when either waits, and whether one does.
   absl::Time short_since_;

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/planted_bug.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
 
@@ -36,7 +37,9 @@ void Shard::HandlePull(ParkedPull pull) {
       return pull.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", request.answered_clock(), " is above the pull's clock ", request.clock())));
     }
-    lost = DeclareLost(request.caller().worker(), request.answered_clock());
+    // With one on its way the pull waits for that, and the clock must not change under it.
+    const uint32_t worker = request.caller().worker();
+    lost = !OnItsWay(worker) && DeclareLost(worker, request.answered_clock());
   }
   if (!TryAnswerPull(pull)) {
     parked_.push_back(std::move(pull));
@@ -46,14 +49,29 @@ void Shard::HandlePull(ParkedPull pull) {
 }
 
 bool Shard::DeclareLost(uint32_t worker, uint64_t answered_clock) {
-  const uint64_t known = policy_->Skip(worker, answered_clock);
-  if (known >= answered_clock) return false;
   MemberState& member = members_.at(worker);
-  member.lost.Insert(known, answered_clock);
-  counters_.pushes_lost += answered_clock - known;
-  LogWarning("lost ", answered_clock - known, " acknowledged push(es) of ", member.task, ", clocks ", known,
-             " to ", answered_clock - 1, ": this shard was restored from before them");
-  return true;
+  bool any = false;
+  const auto lose = [&](uint64_t begin, uint64_t end) {
+    if (begin >= end || Planted("lost clocks not declared")) return;
+    any = true;
+    member.lost.Insert(begin, end);
+    counters_.pushes_lost += end - begin;
+    LogWarning("lost ", end - begin, " acknowledged push(es) of ", member.task, ", clocks ", begin, " to ",
+               end - 1, ": this shard was restored from before them");
+  };
+  const uint64_t known = policy_->Skip(worker, answered_clock);
+  if (member.restored.has_value()) {
+    if (!member.raised.has_value()) member.raised = known;
+    const uint64_t end = std::min(answered_clock, *member.raised);
+    lose(*member.restored, end);
+    member.restored = std::max(*member.restored, end);
+    if (*member.restored >= *member.raised) {
+      member.restored.reset();
+      member.raised.reset();
+    }
+  }
+  lose(known, answered_clock);
+  return any;
 }
 
 bool Shard::TryAnswerPull(const ParkedPull& pull) {
@@ -112,6 +130,11 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
   return false;
 }
 
+bool Shard::ShortOfMemory() const {
+  if (late_commit_.has_value()) return true;
+  return log_ == nullptr ? !ready_.empty() : !logging_.empty() && logging_.front().durable;
+}
+
 std::shared_ptr<const std::atomic<bool>> Shard::Lease(const std::shared_ptr<const ShardVersion>& version) {
   readings_.remove_if([](const Reading& reading) { return reading.version.expired(); });
   for (const Reading& reading : readings_) {
@@ -124,7 +147,8 @@ std::shared_ptr<const std::atomic<bool>> Shard::Lease(const std::shared_ptr<cons
 // ---- waiting
 
 void Shard::Wake() {
-  while (!ready_.empty() && store_->CanPublish()) {
+  Settle();
+  while (!ready_.empty() && CanDecide(ready_.front().arrival->header())) {
     ReadyPush ready = std::move(ready_.front());
     ready_.pop_front();
     short_since_ = options_.clock->Now();
@@ -135,7 +159,7 @@ void Shard::Wake() {
     late_commit_.reset();
     HandleCommit(commit);
   }
-  short_of_memory_ = !ready_.empty() || late_commit_.has_value();
+  short_of_memory_ = ShortOfMemory();
   std::list<HeldPush> held;
   held.swap(held_);
   for (HeldPush& push : held) HandleBegin(std::move(push));
@@ -152,6 +176,12 @@ void Shard::HandleEnd(Session session) {
   EndIf(ready_, ended, cancel);
   EndIf(parked_, ended, cancel);
   for (auto& [part, staged] : staged_) EndIf(staged.waiters, ended, cancel);
+  for (Decision& decision : logging_) {
+    // It is decided on all the same.
+    if (!decision.done || !ended(decision)) continue;
+    cancel(decision);
+    decision.done = nullptr;
+  }
   counters_.parked_pulls = parked_.size();
 }
 
@@ -178,7 +208,7 @@ void Shard::HandleTick() {
   for (auto it = pins_.begin(); it != pins_.end();) {
     it = it->second.deadline <= now ? pins_.erase(it) : std::next(it);
   }
-  if ((!ready_.empty() || late_commit_.has_value()) && now - short_since_ > kReaderPatience) {
+  if (ShortOfMemory() && now - short_since_ > kReaderPatience) {
     readings_.remove_if([](const Reading& reading) { return reading.version.expired(); });
     if (!readings_.empty()) *readings_.front().revoked = true;
   }
@@ -195,6 +225,11 @@ void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, v1::Outcome 
   EndIf(
       ready_, [&](const ReadyPush& push) { return which(push.arrival->header().caller().worker()); },
       [&](const ReadyPush& push) { push.done(push_answer()); });
+  for (Decision& decision : logging_) {
+    if (!decision.done || !which(decision.header.caller().worker())) continue;
+    decision.done(push_answer());
+    decision.done = nullptr;
+  }
   EndIf(
       parked_, [&](const ParkedPull& pull) { return which(pull.request.caller().worker()); },
       [&](const ParkedPull& pull) {

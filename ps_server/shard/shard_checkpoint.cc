@@ -21,17 +21,20 @@ void Copy(const IntervalSet& set, google::protobuf::RepeatedPtrField<v1::Interva
 
 }  // namespace
 
+struct CheckpointWork {
+  std::shared_ptr<const ShardVersion> frozen;
+  ShardSnapshot snapshot;
+};
+
 void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
+  if (take.complete() > 0) DropLogBefore(take.complete() - 1);
   if (late_commit_.has_value()) {
     // Its commit was sent before it.
     late_checkpoint_ = take;
     return;
   }
   const auto failed = [&](std::string why) {
-    v1::ShardReport report;
-    report.mutable_checkpoint()->set_step(take.step());
-    report.mutable_checkpoint()->set_error(std::move(why));
-    Report(std::move(report));
+    ReportCheckpoint(take.step(), absl::FailedPreconditionError(why));
   };
   if (store_ == nullptr) return failed("this shard has no model yet");
   if (sync() && store_->count() != take.step()) {
@@ -40,11 +43,7 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
   // Nobody else freezes a version, and its memory is let go before writing_ is.
   if (writing_) return failed("this shard still writes an earlier checkpoint");
   writing_ = true;
-  struct Work {
-    std::shared_ptr<const ShardVersion> frozen;
-    ShardSnapshot snapshot;
-  };
-  const auto work = std::make_shared<Work>();
+  const auto work = std::make_shared<CheckpointWork>();
   work->frozen = store_->Freeze();
   work->snapshot.model = store_->model();
   work->snapshot.state = StateNow();
@@ -55,23 +54,33 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
   for (size_t i = 0; i < work->frozen->slots.size(); ++i) {
     work->snapshot.slots.push_back({store_->slots()[i].name, values(work->frozen->slots[i])});
   }
+  if (log_ == nullptr) return WriteCheckpoint(take, work);
+  // The log's next segment begins right behind this version; the file that names it comes after it.
+  const uint64_t segment = Rotate(take.step(), [this, take, work] { WriteCheckpoint(take, work); });
+  work->snapshot.state.set_log_segment(segment);
+}
+
+void Shard::WriteCheckpoint(const v1::TakeCheckpoint& take, const std::shared_ptr<CheckpointWork>& work) {
   options_.background([this, take, era = era_, work] {
     auto file = WriteShardFile(*options_.files, take.directory(), take.step(), work->snapshot);
     work->frozen = nullptr;
     queue_.Post([this, era, step = take.step(), file = std::move(file)] {
       writing_ = false;
       if (file.ok()) ++counters_.checkpoints_written;
-      if (era != era_) return;  // nobody waits for it any more
-      v1::ShardReport report;
-      report.mutable_checkpoint()->set_step(step);
-      if (file.ok()) {
-        *report.mutable_checkpoint()->mutable_record() = *file;
-      } else {
-        report.mutable_checkpoint()->set_error(std::string(file.status().message()));
-      }
-      Report(std::move(report));
+      if (era == era_) ReportCheckpoint(step, file);  // else nobody waits for it any more
     });
   });
+}
+
+void Shard::ReportCheckpoint(uint64_t step, const absl::StatusOr<v1::CheckpointFile>& file) {
+  v1::ShardReport report;
+  report.mutable_checkpoint()->set_step(step);
+  if (file.ok()) {
+    *report.mutable_checkpoint()->mutable_record() = *file;
+  } else {
+    report.mutable_checkpoint()->set_error(std::string(file.status().message()));
+  }
+  Report(std::move(report));
 }
 
 v1::ShardState Shard::StateNow() const {

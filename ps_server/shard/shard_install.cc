@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/checkpoint/checkpoint_reader.h"
 #include "common/config/job_config.h"
 #include "common/status_macros.h"
 #include "common/telemetry/logging.h"
@@ -14,26 +13,6 @@
 
 namespace weir {
 namespace {
-
-// Reads a checkpoint into a version of `store`, and what goes with it into `state`.
-absl::Status Load(FileSystem& files, const v1::Install& install, const BlockStore& store,
-                  ShardVersion& version, v1::ShardState* state) {
-  WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader,
-                        CheckpointReader::Open(files, install.restore().directory()));
-  const size_t elements = static_cast<size_t>(store.elements());
-  CheckpointReader::Target target;
-  target.weights = absl::MakeSpan(version.weights.get(), elements);
-  if (install.restore().weights_only()) {
-    return reader.LoadWeights(store.model(), install.shard(), install.num_shards(), target.weights);
-  }
-  for (size_t i = 0; i < version.slots.size(); ++i) {
-    target.slots.push_back({store.slots()[i].name, absl::MakeSpan(version.slots[i].get(), elements)});
-  }
-  WEIR_ASSIGN_OR_RETURN(*state,
-                        reader.LoadShard(store.model(), install.shard(), install.num_shards(), target));
-  version.count = state->version().count();
-  return absl::OkStatus();
-}
 
 void Copy(const IntervalSet& batches, google::protobuf::RepeatedPtrField<v1::BatchInterval>* out) {
   for (const auto& [begin, end] : batches.intervals()) {
@@ -48,6 +27,8 @@ void Copy(const IntervalSet& batches, google::protobuf::RepeatedPtrField<v1::Bat
 void Shard::HandleHello() {
   ++era_;
   late_checkpoint_.reset();
+  next_install_.reset();
+  if (log_failed_) ReportFailed();
   v1::ShardReport report;
   v1::Attached& attached = *report.mutable_attached();
   if (store_ != nullptr) {
@@ -65,18 +46,43 @@ void Shard::HandleInstall(const v1::Install& install) {
   absl::StatusOr<BlockStore::Options> store = CheckInstall(install);
   if (!store.ok()) return ReportInstalled(store.status());
   Drop(install.has_restore() ? "this shard goes back to a checkpoint" : "this shard starts anew");
+  if (logs()) {
+    if (loading_) {
+      next_install_ = install;
+      return;
+    }
+    loading_ = true;
+  }
   options_.background([this, install, era = era_, options = *std::move(store)] {
-    auto state = std::make_shared<v1::ShardState>();
-    const auto load = [&](const BlockStore& store, ShardVersion& version) {
-      return Load(*options_.files, install, store, version, state.get());
-    };
-    auto made = BlockStore::Create(options, install.has_restore() ? BlockStore::Restore(load) : nullptr);
-    queue_.Post([this, install, era, state, made = std::move(made)] {
-      if (era != era_ || over_) return;  // there is another coordinator, or another Install
-      if (made.ok()) FinishInstall(install, *state, *made);
-      ReportInstalled(made.status());
+    // std::function wants what can be copied.
+    auto loaded = std::make_shared<absl::StatusOr<Loaded>>(Load(install, options));
+    queue_.Post([this, install, era, loaded] {
+      loading_ = false;
+      if (next_install_.has_value()) return HandleInstall(*std::exchange(next_install_, absl::nullopt));
+      if (era != era_ || over_) return;  // there is another coordinator
+      if (loaded->ok()) FinishInstall(install, **std::move(loaded));
+      ReportInstalled(loaded->status());
     });
   });
+}
+
+absl::StatusOr<Shard::Loaded> Shard::Load(const v1::Install& install,
+                                          const BlockStore::Options& options) const {
+  Loaded loaded;
+  LogPosition position;
+  const auto restore = [&](const BlockStore& store, ShardVersion& version) {
+    return LoadCheckpoint(*options_.files, install.restore(), install.shard(), install.num_shards(), store,
+                          version, &loaded.state, &position);
+  };
+  WEIR_ASSIGN_OR_RETURN(
+      loaded.store,
+      BlockStore::Create(options, install.has_restore() ? BlockStore::Restore(restore) : nullptr));
+  // A log that an earlier life has kept counts, whether this one keeps one or not.
+  const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
+  if (!sync() && checkpoint.has_directory()) {
+    WEIR_RETURN_IF_ERROR(LoadLog(install, position, &loaded));
+  }
+  return loaded;
 }
 
 absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& install) const {
@@ -121,6 +127,7 @@ void Shard::Drop(const std::string& reason) {
   for (const Reading& reading : readings_) *reading.revoked = true;
   readings_.clear();
   pins_.clear();
+  late_pins_.clear();
   commits_.clear();
   batches_ = IntervalSet();
   staleness_ = lead_ = IntHistogram();
@@ -130,20 +137,30 @@ void Shard::Drop(const std::string& reason) {
   incarnation_ = 0;
   elements_ = 0;
   policy_ = nullptr;
+  log_ = nullptr;
+  log_segments_.clear();
   store_->Retire();
   store_ = nullptr;
 }
 
-void Shard::FinishInstall(const v1::Install& install, const v1::ShardState& state,
-                          std::shared_ptr<BlockStore> store) {
+void Shard::FinishInstall(const v1::Install& install, Loaded loaded) {
   install_ = install;
   incarnation_ = options_.new_incarnation();
-  store_ = std::move(store);
+  store_ = std::move(loaded.store);
+  log_ = std::move(loaded.log);
   policy_ = options_.make_policy(options_.config, install);
   model_hash_ = store_->model().Hash();
   elements_ = store_->elements();
   counters_.version = store_->count();
-  RestoreState(state);
+  RestoreState(loaded.state);
+  for (const v1::LoggedPush& record : loaded.records) Replay(record);
+  if (!loaded.records.empty()) {
+    LogInfo("replayed ", loaded.records.size(), " records of the log");
+    for (const WorkerRecord& record : policy_->Records()) {
+      const auto member = members_.find(record.worker);
+      if (member != members_.end()) member->second.restored = record.clock;
+    }
+  }
   if (install.has_restore()) {
     LogInfo("incarnation ", incarnation_, " of the shard starts at version ", store_->count(), ", from ",
             install.restore().directory());
@@ -166,6 +183,7 @@ void Shard::RestoreState(const v1::ShardState& state) {
     MemberState member;
     member.task = worker.task();
     member.incarnation = worker.incarnation();
+    member.restored = worker.next_clock();
     for (const v1::RecordedAnswer& answer : worker.answers()) member.answers[answer.clock()] = answer.reply();
     for (const v1::Interval& interval : worker.lost()) {
       member.lost.Insert(interval.begin(), interval.end());

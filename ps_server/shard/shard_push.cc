@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/planted_bug.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
@@ -10,6 +11,13 @@ namespace {
 
 PushKey KeyOf(const v1::PushRequest& header) {
   return {header.caller().worker(), header.clock(), header.part()};
+}
+
+// For an answer that needs no gradient.
+PushDone AsPush(BeginDone done) {
+  return [done = std::move(done)](absl::StatusOr<PushAnswer> answer) {
+    done(answer.ok() ? absl::StatusOr<PushBegin>(std::move(answer->reply)) : answer.status());
+  };
 }
 
 }  // namespace
@@ -31,44 +39,43 @@ absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
   return absl::OkStatus();
 }
 
-absl::optional<absl::StatusOr<v1::PushReply>> Shard::Judge(const v1::PushRequest& header) {
+absl::StatusOr<Shard::Verdict> Shard::Judge(const v1::PushRequest& header) const {
   if (sync()) {
     const uint64_t batch = header.clock() * install_.parts() + header.part();
     const uint64_t first = batch * options_.config.data().batch_size();
     const uint64_t examples =
         std::min<uint64_t>(options_.config.data().batch_size(), install_.total_examples() - first);
     if (header.batch_plus_one() != batch + 1 || header.examples() != examples) {
-      return absl::StatusOr<v1::PushReply>(absl::InvalidArgumentError(
+      return absl::InvalidArgumentError(
           absl::StrCat("part ", header.part(), " of step ", header.clock(), " is batch ", batch, " of ",
                        examples, " examples; got batch ", static_cast<int64_t>(header.batch_plus_one()) - 1,
-                       " of ", header.examples())));
+                       " of ", header.examples()));
     }
-    if (header.base().incarnation() == incarnation_ && header.base().count() == header.clock()) return {};
-    return absl::StatusOr<v1::PushReply>(absl::InvalidArgumentError(
+    if (header.base().incarnation() == incarnation_ && header.base().count() == header.clock()) {
+      return Verdict{};
+    }
+    return absl::InvalidArgumentError(
         absl::StrCat("base: a part of step ", header.clock(), " must be computed from version ",
                      header.clock(), " of incarnation ", incarnation_, "; got version ",
-                     header.base().count(), " of incarnation ", header.base().incarnation())));
+                     header.base().count(), " of incarnation ", header.base().incarnation()));
   }
-  if (header.base().incarnation() != incarnation_) {
-    ++counters_.pushes_refused;
-    return absl::StatusOr<v1::PushReply>(
-        Complete(header, NewReply(v1::STALE_VERSION,
-                                  absl::StrCat("the gradient was computed from a version of incarnation ",
-                                               header.base().incarnation(),
-                                               " of this shard, which is now incarnation ", incarnation_))));
+  if (header.base().incarnation() != incarnation_ && !Planted("old life's version accepted")) {
+    return Verdict{
+        v1::STALE_VERSION,
+        absl::StrCat("the gradient was computed from a version of incarnation ", header.base().incarnation(),
+                     " of this shard, which is now incarnation ", incarnation_)};
   }
   if (header.base().count() > store_->count()) {
-    return absl::StatusOr<v1::PushReply>(absl::InvalidArgumentError(
-        absl::StrCat("base: version ", header.base().count(), " is yet to come; the shard is at version ",
-                     store_->count())));
+    return absl::InvalidArgumentError(absl::StrCat("base: version ", header.base().count(),
+                                                   " is yet to come; the shard is at version ",
+                                                   store_->count()));
   }
-  if (header.batch_plus_one() > 0 && batches_.Contains(header.batch_plus_one() - 1)) {
-    ++counters_.pushes_refused;
-    return absl::StatusOr<v1::PushReply>(Complete(
-        header, NewReply(v1::DUPLICATE_BATCH,
-                         absl::StrCat("batch ", header.batch_plus_one() - 1, " was applied before"))));
+  if (header.batch_plus_one() > 0 && batches_.Contains(header.batch_plus_one() - 1) &&
+      !Planted("batch applied twice")) {
+    return Verdict{v1::DUPLICATE_BATCH,
+                   absl::StrCat("batch ", header.batch_plus_one() - 1, " was applied before")};
   }
-  return {};
+  return Verdict{};
 }
 
 void Shard::HandleBegin(HeldPush push) {
@@ -84,6 +91,11 @@ void Shard::HandleBegin(HeldPush push) {
       break;
   }
   if (!sync()) {
+    // Its clock is about to change, and the answer to come is also that of a repeat.
+    if (OnItsWay(header.caller().worker())) {
+      held_.push_back(std::move(push));
+      return;
+    }
     if (header.answered_clock() > header.clock()) {
       return push.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", header.answered_clock(), " is above the push's clock ", header.clock())));
@@ -93,8 +105,11 @@ void Shard::HandleBegin(HeldPush push) {
   switch (policy_->OnPush(KeyOf(header))) {
     case PushDecision::kApply:
     case PushDecision::kStage: {
-      if (auto answer = Judge(header); answer.has_value()) {
-        push.done(answer->ok() ? absl::StatusOr<PushBegin>(**std::move(answer)) : answer->status());
+      absl::StatusOr<Verdict> verdict = Judge(header);
+      if (!verdict.ok()) return push.done(verdict.status());
+      if (verdict->outcome != v1::OK) {
+        if (log_ != nullptr && !CanDecide(header)) break;
+        Decide({push.session, header, *std::move(verdict), nullptr, nullptr, AsPush(std::move(push.done))});
         return Wake();
       }
       std::unique_ptr<PushArrival> arrival = Arrive(header);
@@ -102,10 +117,7 @@ void Shard::HandleBegin(HeldPush push) {
       return push.done(std::move(arrival));
     }
     case PushDecision::kRepeat:
-      return RepeatPush(
-          push.session, header, [done = std::move(push.done)](absl::StatusOr<PushAnswer> answer) {
-            done(answer.ok() ? absl::StatusOr<PushBegin>(std::move(answer->reply)) : answer.status());
-          });
+      return RepeatPush(push.session, header, AsPush(std::move(push.done)));
     case PushDecision::kHold:
       break;
     case PushDecision::kInvalid:
@@ -129,7 +141,7 @@ std::unique_ptr<PushArrival> Shard::Arrive(v1::PushRequest header) {
 
   const MemberState& member = members_.at(key.worker);
   std::shared_ptr<VersionBuilder> builder;
-  if (!sync() && options_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED &&
+  if (!sync() && log_ == nullptr && options_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED &&
       member.overtaken != key.clock) {
     builder = store_->Build();
   }
@@ -169,43 +181,47 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
     return done(absl::UnavailableError(absl::StrCat("the push at clock ", header.clock(),
                                                     " has lost its turn while it arrived; send it again")));
   }
-  if (auto answer = Judge(header); answer.has_value()) {
+  absl::StatusOr<Verdict> verdict = Judge(header);
+  if (!verdict.ok()) {
     forget();
-    done(answer->ok() ? absl::StatusOr<PushAnswer>(PushAnswer{**std::move(answer), {}, nullptr})
-                      : answer->status());
+    done(verdict.status());
     return Wake();
   }
   if (decision == PushDecision::kStage) {
     forget();
     return StagePush(*arrival, session, std::move(done));
   }
-  if (arrival->overtaken()) return done(PushAnswer{NewReply(v1::SEND_AGAIN), {}, nullptr});
-  if (!waited && (!ready_.empty() || !store_->CanPublish())) {
-    if (ready_.empty()) short_since_ = options_.clock->Now();
+  if (verdict->outcome == v1::OK && arrival->overtaken()) {
+    return done(PushAnswer{NewReply(v1::SEND_AGAIN), {}, nullptr});
+  }
+  // Without the log, what makes no version needs no turn.
+  const bool takes_turn = log_ != nullptr || verdict->outcome == v1::OK;
+  if (takes_turn && !waited && (!ready_.empty() || !CanDecide(header))) {
+    if (!ShortOfMemory()) short_since_ = options_.clock->Now();
     ready_.push_back({session, std::move(arrival), std::move(done)});
-    short_of_memory_ = true;
+    short_of_memory_ = ShortOfMemory();
     return;
   }
   forget();
-  ApplyPush(*arrival, done);
+  if (verdict->outcome == v1::OK && arrival->non_finite() >= 0) {
+    if (Planted("refused clock not completed")) return done(PushAnswer{NewReply(v1::REFUSED), {}, nullptr});
+    verdict = Verdict{v1::REFUSED, NonFinite(*arrival)};
+  }
+  const bool applies = verdict->outcome == v1::OK;
+  Decide({session, header, *std::move(verdict), applies ? arrival->TakeGradient() : nullptr,
+          applies ? arrival->builder() : nullptr, std::move(done)});
   arrival = nullptr;
   Wake();
 }
 
-void Shard::ApplyPush(PushArrival& arrival, const PushDone& done) {
-  const v1::PushRequest& header = arrival.header();
-  if (arrival.non_finite() >= 0) {
-    ++counters_.pushes_refused;
-    return done(PushAnswer{Complete(header, NewReply(v1::REFUSED, NonFinite(arrival))), {}, nullptr});
-  }
-  const uint64_t count = store_->count();
-  if (arrival.streamed()) {
+void Shard::TakeEffect(const Decision& decision) {
+  const v1::PushRequest& header = decision.header;
+  if (decision.builder != nullptr) {
     // It was not overtaken, and nobody can have done so since.
-    store_->Publish(arrival.builder());
+    store_->Publish(*decision.builder);
     streamed_.reset();
-  } else {
-    const Slab gradient = arrival.TakeGradient();
-    const WeightedGradient weighted{gradient.get(), header.examples()};
+  } else if (decision.verdict.outcome == v1::OK) {
+    const WeightedGradient weighted{decision.gradient.get(), header.examples()};
     if (streamed_.has_value()) {
       const auto member = members_.find(streamed_->worker);
       if (member != members_.end()) member->second.overtaken = streamed_->clock;
@@ -213,33 +229,35 @@ void Shard::ApplyPush(PushArrival& arrival, const PushDone& done) {
     }
     store_->Update(absl::MakeConstSpan(&weighted, 1));
   }
-  if (header.batch_plus_one() > 0) batches_.Insert(header.batch_plus_one() - 1);
-  ++counters_.pushes_applied;
-  counters_.version = count + 1;
-  v1::PushReply reply = NewReply(v1::OK);
-  reply.set_staleness(count - header.base().count());
-  staleness_.Add(reply.staleness());
-  PushAnswer answer{Complete(header, std::move(reply)), {}, nullptr};
-  if (arrival.streamed() &&
+  PushAnswer answer{NewReply(decision.verdict.outcome, decision.verdict.reason), {}, nullptr};
+  Account(header, &answer.reply);
+  if (decision.builder != nullptr &&
       policy_->OnPull(header.caller().worker(), header.clock() + 1) == PullDecision::kReady) {
     answer.made = NewPullReply(v1::OK);
     answer.revoked = Lease(store_->Current());
     counters_.bytes_pulled += static_cast<uint64_t>(store_->elements()) * sizeof(float);
   }
-  const std::vector<WorkerClockValue> clocks = policy_->Clocks();
-  uint64_t slowest = header.clock() + 1;
-  for (const WorkerClockValue& value : clocks) slowest = std::min(slowest, value.clock);
-  lead_.Add(header.clock() + 1 - slowest);
-  done(std::move(answer));
+  if (decision.done) decision.done(std::move(answer));
 }
 
-v1::PushReply Shard::Complete(const v1::PushRequest& header, v1::PushReply reply) {
+void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
+  const bool applied = reply->outcome() == v1::OK;
+  ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
+  if (applied) {
+    if (header.batch_plus_one() > 0) batches_.Insert(header.batch_plus_one() - 1);
+    counters_.version = reply->version().count();
+    reply->set_staleness(reply->version().count() - 1 - header.base().count());
+    staleness_.Add(reply->staleness());
+  }
   policy_->Complete(KeyOf(header));
   MemberState& member = members_.at(header.caller().worker());
-  member.answers[header.clock()] = reply;
+  member.answers[header.clock()] = *reply;
   if (member.answers.size() > kRecorded) member.answers.erase(member.answers.begin());
   member.overtaken.reset();
-  return reply;
+  if (!applied) return;
+  uint64_t slowest = header.clock() + 1;
+  for (const WorkerClockValue& value : policy_->Clocks()) slowest = std::min(slowest, value.clock);
+  lead_.Add(header.clock() + 1 - slowest);
 }
 
 void Shard::StagePush(PushArrival& arrival, Session session, PushDone done) {

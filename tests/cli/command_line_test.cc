@@ -36,8 +36,8 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
-      {{}, {"subcommand", "up, status, demo, config, checkpoint, export, bench"}},
-      {{"upp"}, {"upp", "up, status, demo, config, checkpoint, export, bench", "see `weir --help`"}},
+      {{}, {"subcommand", "up, status, demo, config, checkpoint, export, replay, bench"}},
+      {{"upp"}, {"upp", "up, status, demo, config, checkpoint, export, replay, bench", "see `weir --help`"}},
       {{"up"}, {"config is required", "allowed after `weir up`", "--workers"}},
       {{"up", "job.json", "--worker=2"}, {"--worker=2", "--workers", "see `weir up --help`"}},
       {{"up", "job.json", "--ps=0"}, {"--ps", "0", "1", "64"}},
@@ -45,6 +45,8 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
       {{"up", "job.json", "--seed=-1"}, {"--seed", "-1"}},
       {{"up", "job.json", "--http_port=65536"}, {"--http_port", "65535"}},
       {{"up", "job.json", "other.json"}, {"other.json"}},
+      {{"up", "job.json", "--device=tpu"}, {"the device 'tpu' is not known", "cuda:N"}},
+      {{"demo", "--device=cpu,cuda:0"}, {"mixes kinds"}},
       {{"demo", "--seeds=0"}, {"--seeds", "1000"}},
       {{"config"}, {"check, show"}},
       {{"config", "check"}, {"config is required", "weir config check"}},
@@ -80,12 +82,21 @@ TEST_CASE("help and version") {
     CHECK_THAT(result.output,
                Contains("weir up --ps=2 --workers=4 configs/digits.json") && Contains("Exit codes"));
   }
-  for (const char* command : {"up", "status", "demo", "config", "checkpoint", "export", "bench"}) {
+  for (const char* command : {"up", "status", "demo", "config", "checkpoint", "export", "bench", "doctor"}) {
     const Result result = Weir({command, "--help"});
     CHECK(result.code == 0);
     CHECK_THAT(result.output, Contains("Examples:\n  weir " + std::string(command)));
   }
   CHECK(Weir({"version"}).output == Weir({"--version"}).output);
+}
+
+TEST_CASE("the doctor speaks to people and programs") {
+  const Result text = Weir({"doctor"});
+  CHECK(text.code == 0);
+  CHECK_THAT(text.output, Contains("cpu kernels") && Contains("congestion control") && Contains("cublas"));
+  const Result json = Weir({"doctor", "--json"});
+  CHECK(json.code == 0);
+  CHECK_THAT(json.output, Contains("\"cpu_kernels\": \"") && Contains("\"devices\": ["));
 }
 
 TEST_CASE("status of a running cluster") {

@@ -137,8 +137,8 @@ TEST_CASE("a job from start to end") {
   Up up;
   const std::string summary = (up.dir() / "out.json").string();
   up.environment["FAKE_WORKER"] = "await worker:0 worker:1 evaluator:0 ps:0 ps:1";
-  CHECK(up.Run({"--ps=2", "--workers=2", "--evaluator", "--seed=7", "--set", "train.epochs=3",
-                "--http_port=0", "--summary=" + summary}) == 0);
+  CHECK(up.Run({"--ps=2", "--workers=2", "--evaluator", "--seed=7", "--device=cuda:1", "--set",
+                "train.epochs=3", "--http_port=0", "--summary=" + summary}) == 0);
   INFO(up.output());
 
   CHECK_THAT(up.output(), Contains("small: bounded(3), 2 servers, 2 workers"));
@@ -155,6 +155,10 @@ TEST_CASE("a job from start to end") {
     CHECK_THAT(args, Contains("--config=" + (up.dir() / "job.json").string() +
                               "\n--set\ntrain.epochs=3\n--set\nseed=7\n--set\ncluster.workers=2\n"));
   }
+  for (const char* task : {"worker:0", "worker:1", "evaluator:0"}) {
+    CHECK_THAT(up.Args(task), Contains("\n--device=cuda:1\n"));
+  }
+  CHECK_THAT(up.Args("ps:0"), !Contains("--device"));
   CHECK_THAT(up.Args("ps:0"), Contains("--summary=") && Contains("--http_port=0"));
   CHECK_THAT(up.Args("ps:1"), !Contains("--summary=") && !Contains("--http_port"));
   CHECK_THAT(up.Args("ps:1"),

@@ -47,7 +47,8 @@ class Checker {
 
   HistoryReport Check(absl::Span<const HistoryEvent> events) {
     Sort(events);
-    for (auto& [shard, log] : shards_) {
+    for (auto& [key, log] : shards_) {
+      const uint32_t shard = key.first;
       CheckVersions(shard, log);
       for (const auto& [worker, lives] : log.tracks) {
         if (fixed() && lives.size() > 1) {
@@ -88,20 +89,32 @@ class Checker {
 
   const HistoryRules rules_;
   HistoryReport report_;
-  std::map<uint32_t, ShardLog> shards_;
+  // (shard, its life; one for all without `server_lives`).
+  std::map<std::pair<uint32_t, uint64_t>, ShardLog> shards_;
   // The largest that was applied anywhere.
   uint64_t last_batch_ = 0;
 };
 
 void Checker::Sort(absl::Span<const HistoryEvent> events) {
   std::map<uint32_t, uint64_t> incarnations;
+  // (worker, its life, shard) -> the shard's lives as this worker met them.
+  std::map<std::tuple<uint32_t, uint64_t, uint32_t>, std::vector<uint64_t>> met;
   for (const HistoryEvent& event : events) {
-    ShardLog& log = shards_[event.shard];
     const bool ok = event.outcome == "OK";
     const bool disposed = event.outcome == "REFUSED" || event.outcome == "DUPLICATE_BATCH";
     if (!ok && !(event.is_push && disposed)) continue;  // it ended, or waits for another try
+    ShardLog& log = shards_[{event.shard, rules_.server_lives ? event.incarnation : 0}];
     const auto [first, added] = incarnations.emplace(event.shard, event.incarnation);
-    if (first->second != event.incarnation) {
+    if (rules_.server_lives) {
+      std::vector<uint64_t>& lives = met[{event.worker, event.life, event.shard}];
+      if (lives.empty() || lives.back() != event.incarnation) {
+        if (std::find(lives.begin(), lives.end(), event.incarnation) != lives.end()) {
+          Violation(Rule::kVersions, event.where, "shard ", event.shard, " answers in its life ",
+                    event.incarnation, " again, after its life ", lives.back());
+        }
+        lives.push_back(event.incarnation);
+      }
+    } else if (first->second != event.incarnation) {
       Violation(Rule::kVersions, event.where, "shard ", event.shard, " answers in its life ",
                 event.incarnation, " after its life ", first->second);
     }
@@ -146,7 +159,9 @@ void Checker::CheckVersions(uint32_t shard, const ShardLog& log) {
     }
   }
   const uint64_t of_version = rules_.mode == Mode::kSync ? rules_.parts : 1;
-  for (uint64_t version = 1; version <= log.last_version; ++version) {
+  // A restored life's first versions are in the checkpoint, and in the log of another life.
+  const uint64_t begin = rules_.server_lives && !made.empty() ? made.begin()->first.first : 1;
+  for (uint64_t version = begin; version <= log.last_version; ++version) {
     uint64_t found = 0;
     for (auto it = made.lower_bound({version, 0}); it != made.end() && it->first.first == version; ++it) {
       ++found;
@@ -187,7 +202,8 @@ void Checker::CheckTrack(const Track& track) {
 void Checker::CheckBatches() {
   // (worker, life, clock, part) -> its push on the first shard that is looked at.
   std::map<std::tuple<uint32_t, uint64_t, uint64_t, uint32_t>, const HistoryEvent*> first;
-  for (const auto& [shard, log] : shards_) {
+  for (const auto& [key, log] : shards_) {
+    const uint32_t shard = key.first;
     std::map<uint64_t, const HistoryEvent*> applied;
     std::set<uint64_t> refused;
     for (const auto& [worker, lives] : log.tracks) {
@@ -347,7 +363,11 @@ Interval Checker::ClockOfLife(const Track& track, uint64_t version) const {
 Interval Checker::ClockAt(const ShardLog& log, uint32_t worker, uint64_t version) const {
   const auto lives = log.tracks.find(worker);
   if (lives == log.tracks.end()) return fixed() ? Interval{0, 0} : Interval{};
-  if (lives->second.size() == 1) return ClockOfLife(lives->second.begin()->second, version);
+  // Before its first push a restored server may show the clock of an earlier life, from the checkpoint.
+  if (lives->second.size() == 1 &&
+      !(rules_.server_lives && version < lives->second.begin()->second.first_version())) {
+    return ClockOfLife(lives->second.begin()->second, version);
+  }
   for (const auto& [life, track] : lives->second) {
     if (track.first_version() <= version && version < track.last_version())
       return ClockOfLife(track, version);

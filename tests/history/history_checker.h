@@ -30,6 +30,10 @@ struct HistoryRules {
   // sync: R.
   uint32_t parts = 1;
   bool membership_changes = false;
+  // Servers are killed and come back with what a checkpoint held: a shard may answer in several lives, one
+  // after another, never in an earlier one again, and each life is judged by itself: pushes that a life
+  // applied to weights of another one show as pushes without a pull. With `membership_changes` only.
+  bool server_lives = false;
 };
 
 enum class HistoryRule {

@@ -304,6 +304,56 @@ TEST_CASE("a worker that died and came back") {
   CHECK(Violated(log.events, rules) == "batches");
 }
 
+TEST_CASE("a server that was killed and came back: each of its lives is judged by itself") {
+  HistoryRules rules = Bounded(1);
+  rules.membership_changes = true;
+  rules.server_lives = true;
+  // Life 5 made versions 1 to 3; life 6 begins at version 1, and worker 0's clock 1 is lost.
+  Log log;
+  log.Pull(0, 0, 0, {{0, 0}});                        // 0
+  log.Push(0, 0, 1, 0, 0);                            // 1
+  log.Pull(0, 1, 1, {{0, 1}});                        // 2
+  log.Push(0, 1, 2, 0, 1);                            // 3
+  log.Pull(0, 2, 2, {{0, 2}});                        // 4
+  log.Push(0, 2, 0, 0, 2).outcome = "STALE_VERSION";  // 5
+  log.Pull(0, 3, 1, {{0, 3}});                        // 6
+  log.Push(0, 3, 2, 0, 3);                            // 7
+  for (size_t i = 5; i < log.events.size(); ++i) log.events[i].incarnation = 6;
+  CHECK(CheckHistory(log.events, rules).ToString() ==
+        "4 pulls, 3 pushes, largest lead 0, 0 versions unaccounted for, 0 violations");
+
+  SECTION("a restored server shows the clock of a life that has ended since the checkpoint") {
+    log.Pull(1, 4, 2, {{0, 4}, {1, 7}}).incarnation = 6;
+    log.Push(1, 4, 3, 0, 4).incarnation = 6;
+    CHECK(CheckHistory(log.events, rules).total() == 0);
+  }
+  SECTION("a watermark that the pushes contradict") {
+    log.Pull(0, 4, 2, {{0, 2}}).incarnation = 6;
+    CHECK(CheckHistory(log.events, rules).count(HistoryRule::kWatermarks) >= 1);
+  }
+  SECTION("an update of an earlier life's weights is applied") {
+    log.events[5] = log.events[7];
+    log.events[5].clock = 2;
+    log.events[5].batch = 2;
+    log.events[7].version = 3;
+    log.events[7].staleness = 1;
+    CHECK(CheckHistory(log.events, rules).count(HistoryRule::kStaleness) == 1);
+  }
+  SECTION("an earlier life answers again") {
+    log.events[7].incarnation = 5;
+    CHECK(CheckHistory(log.events, rules).count(HistoryRule::kVersions) >= 1);
+  }
+  SECTION("a batch is applied twice in one life") {
+    log.Pull(0, 4, 2, {{0, 4}}).incarnation = 6;
+    log.Push(0, 4, 3, 0, 3).incarnation = 6;
+    CHECK(CheckHistory(log.events, rules).count(HistoryRule::kBatches) == 1);
+  }
+  SECTION("without the rule a second life is a violation") {
+    rules.server_lives = false;
+    CHECK(CheckHistory(log.events, rules).count(HistoryRule::kVersions) >= 1);
+  }
+}
+
 TEST_CASE("a log is read as it was written") {
   std::vector<HistoryEvent> events;
   const std::string push =

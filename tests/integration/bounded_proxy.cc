@@ -9,9 +9,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <string>
 
-#include "catch2/catch.hpp"
 #include "common/random.h"
 
 namespace weir {
@@ -23,6 +24,12 @@ sockaddr_in Loopback(uint16_t port) {
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   address.sin_port = htons(port);
   return address;
+}
+
+void Must(bool done, const char* what) {
+  if (done) return;
+  std::perror(what);
+  std::abort();
 }
 
 bool SendAll(int socket, const char* bytes, ssize_t size) {
@@ -52,8 +59,8 @@ BreakingProxy::BreakingProxy(std::string server_address, uint64_t seed, uint64_t
       listener_(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)),
       stop_(eventfd(0, EFD_CLOEXEC)) {
   sockaddr_in any = Loopback(0);
-  REQUIRE(bind(listener_, reinterpret_cast<sockaddr*>(&any), sizeof any) == 0);
-  REQUIRE(listen(listener_, 64) == 0);
+  Must(bind(listener_, reinterpret_cast<sockaddr*>(&any), sizeof any) == 0, "bind");
+  Must(listen(listener_, 64) == 0, "listen");
   accept_ = std::thread([this] { Accept(); });
 }
 
@@ -68,7 +75,7 @@ BreakingProxy::~BreakingProxy() {
 std::string BreakingProxy::address() const {
   sockaddr_in bound{};
   socklen_t size = sizeof bound;
-  REQUIRE(getsockname(listener_, reinterpret_cast<sockaddr*>(&bound), &size) == 0);
+  Must(getsockname(listener_, reinterpret_cast<sockaddr*>(&bound), &size) == 0, "getsockname");
   return "127.0.0.1:" + std::to_string(ntohs(bound.sin_port));
 }
 

@@ -87,6 +87,40 @@ absl::Status CountingClient::PullSnapshot() {
   return pull.Get().status();
 }
 
+absl::StatusOr<bool> CountingClient::StepInPlace() {
+  WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, client_->NextWork());
+  if (!work.has_value()) return false;
+  if (view_.tensors() == 0) WEIR_RETURN_IF_ERROR(PullInPlace());
+  WEIR_ASSIGN_OR_RETURN(PushPullView result,
+                        client_->PushPullInPlace(*work, view_.pull(), Gradient()).Take());
+  push_ = std::move(result.push);
+  view_ = std::move(result.weights);
+  base_ = view_.pull();
+  return true;
+}
+
+absl::Status CountingClient::PullInPlace() {
+  WEIR_ASSIGN_OR_RETURN(view_, client_->PullInPlace(0).Take());
+  base_ = view_.pull();
+  return absl::OkStatus();
+}
+
+int64_t CountingClient::TornElementsOf(const WeightsView& view) {
+  const ModelSpec model = CountingModel();
+  const auto shards = static_cast<uint32_t>(view.pull().versions.size());
+  const Partition partition(model.elements(), shards);
+  int64_t torn = 0, element = 0;
+  for (size_t tensor = 0; tensor < view.tensors(); ++tensor) {
+    for (absl::Span<const float> piece : view.pieces(tensor)) {
+      for (float value : piece) {
+        const auto shard = static_cast<uint32_t>(element++ / partition.block_size() % shards);
+        torn += value != static_cast<float>(view.pull().versions[shard]);
+      }
+    }
+  }
+  return torn + model.elements() - element;
+}
+
 int64_t CountingClient::TornElements() const {
   const Partition partition(model_.elements(), shards_);
   int64_t torn = 0;

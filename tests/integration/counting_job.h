@@ -32,7 +32,14 @@ class CountingClient {
   // Pull() at clock 0, which any worker may have at any time in async, and PullSnapshot().
   absl::Status Pull();
   absl::Status PullSnapshot();
+  // The same with views: StepInPlace() and PullInPlace() give up the one there was, when they have the next.
+  absl::StatusOr<bool> StepInPlace();
+  absl::Status PullInPlace();
+  const WeightsView& view() const { return view_; }
 
+  // As below, of the view.
+  int64_t TornElementsOfView() const { return TornElementsOf(view_); }
+  static int64_t TornElementsOf(const WeightsView& view);
   // Of what was pulled last: the elements that are not the count of their shard's version. 0: not torn.
   int64_t TornElements() const;
   const PushResult& last_push() const { return push_; }
@@ -50,6 +57,7 @@ class CountingClient {
   std::vector<float> weights_;
   const std::vector<float> ones_;
   PullResult base_;
+  WeightsView view_;
   PushResult push_;
 };
 

@@ -22,6 +22,7 @@
 #include "worker/data/load_data.h"
 #include "worker/evaluation.h"
 #include "worker/model/model.h"
+#include "worker/replicas.h"
 #include "worker/trainer.h"
 
 namespace weir {
@@ -125,6 +126,12 @@ class MortalClient final : public Client {
     return real_->PushPull(work, base, std::move(gradient), std::move(weights), std::move(gate),
                            std::move(on_weights));
   }
+  Future<WeightsView> PullInPlace(uint64_t clock) override { return real_->PullInPlace(clock); }
+  Future<PushPullView> PushPullInPlace(const Work& work, const PullResult& base,
+                                       std::vector<ConstTensor> gradient,
+                                       std::shared_ptr<GradientGate> gate) override {
+    return real_->PushPullInPlace(work, base, std::move(gradient), std::move(gate));
+  }
   Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override {
     return real_->PullSnapshot(std::move(tensors));
   }
@@ -169,9 +176,8 @@ absl::StatusOr<uint64_t> Live(const v1::JobConfig& config, const std::vector<std
                               const WorkerLife& life, size_t index, Story* story) {
   WEIR_RETURN_IF_ERROR(story->WaitForClock(life.joins_at_clock));
   const Dataset& train = Digits().train;
-  WEIR_ASSIGN_OR_RETURN(const auto backend, MakeComputeBackend("cpu", 1));
-  WEIR_ASSIGN_OR_RETURN(const auto model, Model::Create(config.model(), train.shape(), train.outputs(),
-                                                        config.data().batch_size(), backend.get()));
+  WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, train, {"cpu"}));
+  Model* const model = &replicas->model();
   ClientOptions options;
   options.servers = servers;
   options.rank = life.rank;
@@ -181,14 +187,14 @@ absl::StatusOr<uint64_t> Live(const v1::JobConfig& config, const std::vector<std
   WEIR_ASSIGN_OR_RETURN(auto real, Client::Join(options, model->spec()));
   MortalClient client(std::move(real), life, story);
   story->Joined(index);
-  Trainer trainer(config, train, model.get(), &client);
+  Trainer trainer(config, train, replicas.get(), &client);
   if (const absl::Status status = trainer.Run(); !status.ok()) {
     if (!client.gone()) return status;
     client.Leave("killed by the test").IgnoreError();
     return client.given();
   }
   if (client.leading()) {
-    WEIR_RETURN_IF_ERROR(EvaluateAndReport(/*final=*/true, nullptr, model.get(), &client));
+    WEIR_RETURN_IF_ERROR(EvaluateAndReport(/*final=*/true, nullptr, model, &client));
   }
   WEIR_RETURN_IF_ERROR(client.Leave(""));
   return client.given();

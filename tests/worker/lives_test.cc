@@ -37,6 +37,11 @@ class FakeClient final : public Client {
                                   OnWeights) override {
     return Unused<PushPullResult>();
   }
+  Future<WeightsView> PullInPlace(uint64_t) override { return Unused<WeightsView>(); }
+  Future<PushPullView> PushPullInPlace(const Work&, const PullResult&, std::vector<ConstTensor>,
+                                       std::shared_ptr<GradientGate>) override {
+    return Unused<PushPullView>();
+  }
   Future<PullResult> PullSnapshot(std::vector<MutableTensor>) override { return Unused<PullResult>(); }
   bool draining() const override { return false; }
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override { return false; }

@@ -25,7 +25,7 @@ absl::string_view PrecisionName(Precision precision) {
     case Precision::kTf32:
       return "tf32";
     case Precision::kBfloat16:
-      return "bfloat16";
+      return "bf16";
     case Precision::kFloat32:
       break;
   }

@@ -199,7 +199,7 @@ inline absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeComputeBackend(absl::
   return MakeComputeBackend(options);
 }
 
-// "float32", "tf32", "bfloat16"
+// "float32", "tf32", "bf16", as in compute.precision
 absl::string_view PrecisionName(Precision precision);
 
 }  // namespace weir

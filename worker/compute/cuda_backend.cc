@@ -9,13 +9,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/cuda/cuda_device.h"
+#include "common/cuda/cuda_status.h"
 #include "common/status_macros.h"
 #include "worker/compute/cuda_arena.h"
 #include "worker/compute/cuda_blas.h"
-#include "worker/compute/cuda_device.h"
 #include "worker/compute/cuda_kernels.h"
 #include "worker/compute/cuda_operands.h"
-#include "worker/compute/cuda_status.h"
 #include "worker/compute/cuda_streams.h"
 
 namespace weir::cuda {

@@ -9,8 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/cuda/cuda_blas_library.h"
 #include "worker/compute/compute_backend.h"
-#include "worker/compute/cuda_blas_library.h"
 
 namespace weir::cuda {
 

@@ -1,7 +1,7 @@
 #include "worker/compute/cuda_streams.h"
 
+#include "common/cuda/cuda_status.h"
 #include "common/status_macros.h"
-#include "worker/compute/cuda_status.h"
 
 namespace weir::cuda {
 namespace {

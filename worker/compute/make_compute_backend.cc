@@ -16,9 +16,9 @@ absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeComputeBackend(const Compute
   }
   if (options.device == "cpu") {
     if (options.precision != Precision::kFloat32) {
-      return absl::InvalidArgumentError(absl::StrCat("compute.precision is ",
-                                                     PrecisionName(options.precision),
-                                                     ", but the device 'cpu' computes in float32 alone"));
+      return absl::InvalidArgumentError(absl::StrCat(
+          "compute.precision is ", PrecisionName(options.precision),
+          ", but the device 'cpu' computes in float32 alone; take it out or choose a GPU (--device=cuda:N)"));
     }
     return MakeCpuBackend(options.threads);
   }

@@ -241,6 +241,13 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {With(R"("checkpoint": {"keep": 5})"), "f:5:24: checkpoint.keep: needs checkpoint.directory"},
       {With(R"("checkpoint": {"directory": "x", "every_seconds": 0.05})"),
        "f:5:51: checkpoint.every_seconds: must be 0 (not by time) or at least 0.1, got 0.05"},
+      {With(R"("server": {"durability": "log"}, "consistency": {"mode": "async"})"),
+       "f:5:26: server.durability: is \"log\", which needs checkpoint.directory"},
+      {With(R"("server": {"durability": "log"}, "checkpoint": {"directory": "x"})"),
+       "f:5:26: server.durability: is \"log\", which is for consistency.mode \"bounded\" and \"async\""},
+      {With(
+           R"("server": {"durability": "log", "apply": "streamed"}, "consistency": {"mode": "async"}, "checkpoint": {"directory": "x"})"),
+       "f:5:42: server.apply: is \"streamed\", but with server.durability \"log\""},
       {With(R"("train": {"epochs": 1, "examples": 5})"),
        "f:5:36: train.examples: cannot be given together with train.epochs"},
       {With(R"("train": {"micro_batches": 33})"),

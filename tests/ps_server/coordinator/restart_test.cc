@@ -116,6 +116,16 @@ TEST_CASE("sync: a coordinator that comes back brings everybody back to the newe
   CHECK(f.Status().step() == 5);
 }
 
+TEST_CASE(
+    "async: a worker that asks a coordinator that came back for work, before anybody has joined, is fenced") {
+  Restarted f(kAsync);
+  f.train_examples = 8000;
+  f.StartJob();
+  f.Restart();
+  REQUIRE(f.Status().state() == v1::STARTING);
+  CHECK(f.NextRange(f.members[0])->reply().fenced());
+}
+
 TEST_CASE("async: shards that lived on keep what they hold; what all hold is not done again") {
   Restarted f(kAsync, 2, 3);
   f.train_examples = 8 * 20;

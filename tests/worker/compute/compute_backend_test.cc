@@ -3,9 +3,9 @@
 #include <cstdio>
 
 #include "catch2/catch.hpp"
+#include "common/cuda/cuda_device.h"
 #include "tests/worker/compute/compute_conformance.h"
 #include "tests/worker/compute/queued_backend.h"
-#include "worker/compute/cuda_device.h"
 
 namespace weir {
 namespace {
@@ -56,8 +56,8 @@ TEST_CASE("A backend that is not there is refused by name") {
   ComputeOptions options;
   options.precision = Precision::kTf32;
   CHECK(MakeComputeBackend(options).status() ==
-        absl::InvalidArgumentError(
-            "compute.precision is tf32, but the device 'cpu' computes in float32 alone"));
+        absl::InvalidArgumentError("compute.precision is tf32, but the device 'cpu' computes in float32 "
+                                   "alone; take it out or choose a GPU (--device=cuda:N)"));
 }
 
 }  // namespace

@@ -1,6 +1,6 @@
 // Compiled as the emulated code is: weir::cuda is that of the emulation.
 
-#include "worker/compute/cuda_device.h"
+#include "common/cuda/cuda_device.h"
 
 #include <cstdlib>
 
@@ -37,6 +37,27 @@ TEST_CASE("A host's devices are listed") {
   CHECK(device.usable.ok());
   CHECK(*cuda::FindBlas() == "13.1.0");
   CHECK(cuda_emulation::LiveObjects() == 0);
+}
+
+TEST_CASE("The devices to use are those that the build has code for, once cuBLAS is there") {
+  Machine machine;
+  machine.devices = 3;
+  SetMachine(machine);
+  CHECK(*cuda::UsableDevices() == std::vector<int>{0, 1, 2});
+  CHECK(cuda::DriverVersion() == 13000);
+  machine.has_blas = false;
+  SetMachine(machine);
+  CHECK(cuda::UsableDevices().status() ==
+        absl::FailedPreconditionError("cuBLAS 13 cannot be loaded: emulated"));
+  machine.major = 7;
+  SetMachine(machine);
+  CHECK(cuda::UsableDevices().status() ==
+        absl::FailedPreconditionError(
+            "cuda:0 (Emulated GPU) has compute capability 7.0; this build needs 8.0 or newer"));
+  machine.driver_version = 0;
+  SetMachine(machine);
+  CHECK(cuda::UsableDevices().status() == cuda::Probe().status());
+  CHECK(cuda::DriverVersion() == 0);
 }
 
 TEST_CASE("Why CUDA cannot be used is said") {

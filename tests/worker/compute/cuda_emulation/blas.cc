@@ -4,8 +4,8 @@
 #include <cstring>
 #include <vector>
 
+#include "common/cuda/cuda_blas_library.h"
 #include "tests/worker/compute/cuda_emulation/runtime.h"
-#include "worker/compute/cuda_blas_library.h"
 
 namespace emulated_cuda {
 

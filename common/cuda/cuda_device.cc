@@ -1,13 +1,13 @@
-#include "worker/compute/cuda_device.h"
+#include "common/cuda/cuda_device.h"
 
 #include <cuda_runtime.h>
 
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "common/cuda/cuda_blas_library.h"
+#include "common/cuda/cuda_status.h"
 #include "common/status_macros.h"
-#include "worker/compute/cuda_blas_library.h"
-#include "worker/compute/cuda_status.h"
 
 namespace weir::cuda {
 namespace {
@@ -27,10 +27,20 @@ absl::Status NoDevices(int driver_version) {
 
 std::string VersionString(int version) { return absl::StrCat(version / 1000, ".", version % 1000 / 10); }
 
+int DriverVersion() {
+  int version = 0;
+  return cudaDriverGetVersion(&version) == cudaSuccess ? version : 0;
+}
+
+int RuntimeVersion() {
+  int version = 0;
+  return cudaRuntimeGetVersion(&version) == cudaSuccess ? version : 0;
+}
+
 absl::StatusOr<Installation> Probe() {
   Installation found;
-  WEIR_RETURN_IF_ERROR(ToStatus(cudaRuntimeGetVersion(&found.runtime_version), "cudaRuntimeGetVersion"));
-  WEIR_RETURN_IF_ERROR(ToStatus(cudaDriverGetVersion(&found.driver_version), "cudaDriverGetVersion"));
+  found.runtime_version = RuntimeVersion();
+  found.driver_version = DriverVersion();
   if (found.driver_version == 0) {
     return absl::FailedPreconditionError(
         absl::StrCat("no NVIDIA driver was found (libcuda.so.1 cannot be loaded); install one that supports "
@@ -75,6 +85,17 @@ absl::StatusOr<Installation> Probe() {
 absl::StatusOr<std::string> FindBlas() {
   WEIR_ASSIGN_OR_RETURN(const BlasLibrary* library, LoadBlasLibrary());
   return library->version;
+}
+
+absl::StatusOr<std::vector<int>> UsableDevices() {
+  WEIR_ASSIGN_OR_RETURN(const Installation found, Probe());
+  std::vector<int> usable;
+  for (const Device& device : found.devices) {
+    if (device.usable.ok()) usable.push_back(device.index);
+  }
+  if (usable.empty()) return found.devices.front().usable;
+  WEIR_RETURN_IF_ERROR(FindBlas().status());
+  return usable;
 }
 
 }  // namespace weir::cuda

@@ -1,4 +1,4 @@
-#include "cli/bench.h"
+#include "cli/other_program.h"
 
 #include <unistd.h>
 
@@ -12,8 +12,8 @@
 
 namespace weir {
 
-int RunBench(const std::vector<std::string>& args) {
-  const absl::StatusOr<std::string> program = FindProgram("bench", "weir_bench");
+int BecomeProgram(const std::string& package, const std::string& name, const std::vector<std::string>& args) {
+  const absl::StatusOr<std::string> program = FindProgram(package, name);
   if (!program.ok()) {
     std::fprintf(stderr, "error: %s\n", std::string(program.status().message()).c_str());
     return kExitInternal;

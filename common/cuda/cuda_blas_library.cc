@@ -1,4 +1,4 @@
-#include "worker/compute/cuda_blas_library.h"
+#include "common/cuda/cuda_blas_library.h"
 
 #include <dlfcn.h>
 

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+
+namespace weir {
+
+// What --device says, as a list: {"auto"} alone, or one name for each replica of the model: "cpu" or
+// "cuda:N", all of one kind. A name may come again: two replicas on one device. InvalidArgument: what was
+// seen and what is allowed.
+absl::StatusOr<std::vector<std::string>> ParseDevices(absl::string_view text);
+
+}  // namespace weir

@@ -1,0 +1,346 @@
+#include "ps_server/push_log/push_log.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/string_view.h"
+#include "common/crc32c.h"
+#include "common/status_macros.h"
+#include "common/telemetry/logging.h"
+
+namespace weir {
+namespace {
+
+// A head says who pushed what; gradients are limited by the model.
+constexpr uint64_t kMaxHeadBytes = 1 << 20;
+
+constexpr uint32_t kMagic = 0x474f4c57;
+
+// What stands before the head. Little-endian, as every machine that this builds for.
+struct Frame {
+  uint32_t magic = kMagic;
+  uint32_t checksum = 0;
+  uint32_t head_bytes = 0;
+  uint32_t gradient_checksum = 0;
+  uint64_t gradient_bytes = 0;
+  uint64_t synced_bytes = 0;
+};
+static_assert(sizeof(Frame) == 32, "as in the file");
+
+uint32_t ChecksumOf(const Frame& frame, absl::string_view head) {
+  const uint32_t fixed = ExtendCrc32c(0, &frame.head_bytes, sizeof(frame) - offsetof(Frame, head_bytes));
+  return ExtendCrc32c(fixed, head.data(), head.size());
+}
+
+std::string SegmentName(uint64_t number) { return absl::StrFormat("%08d.log", number); }
+
+std::optional<uint64_t> SegmentNumber(absl::string_view name) {
+  uint64_t number;
+  const size_t digits = name.find('.');
+  if (digits == absl::string_view::npos || name.substr(digits) != ".log" ||
+      !absl::SimpleAtoi(name.substr(0, digits), &number) || SegmentName(number) != name) {
+    return std::nullopt;
+  }
+  return number;
+}
+
+absl::StatusOr<std::vector<uint64_t>> Segments(FileSystem& files, const std::string& folder) {
+  absl::StatusOr<std::vector<std::string>> names = files.List(folder);
+  if (absl::IsNotFound(names.status())) return std::vector<uint64_t>();
+  if (!names.ok()) return names.status();
+  std::vector<uint64_t> numbers;
+  for (const std::string& name : *names) {
+    if (const auto number = SegmentNumber(name); number.has_value()) numbers.push_back(*number);
+  }
+  std::sort(numbers.begin(), numbers.end());
+  return numbers;
+}
+
+}  // namespace
+
+// ---- writing
+
+absl::StatusOr<std::shared_ptr<PushLog>> PushLog::Begin(Options options) {
+  WEIR_RETURN_IF_ERROR(options.files->MakeFolder(options.folder));
+  WEIR_RETURN_IF_ERROR(options.files->SyncFolder(ParentFolder(options.folder)));
+  std::shared_ptr<PushLog> log(new PushLog(std::move(options)));
+  const v1::LogSegment& description = log->options_.description;
+  WEIR_RETURN_IF_ERROR(
+      log->BeginSegment(log->options_.segment, description.previous_bytes(), description.checkpoint()));
+  return log;
+}
+
+void PushLog::Append(v1::LoggedPush record, std::shared_ptr<const float> gradient, uint64_t elements,
+                     Done done) {
+  Pending pending;
+  pending.head = record.SerializeAsString();
+  pending.bytes = gradient == nullptr ? 0 : elements * sizeof(float);
+  pending.gradient = std::move(gradient);
+  pending.done = std::move(done);
+  Add(std::move(pending));
+}
+
+uint64_t PushLog::Rotate(uint64_t checkpoint, Done done) {
+  Pending pending;
+  pending.checkpoint = checkpoint;
+  pending.done = std::move(done);
+  {
+    MutexLock lock(mutex_);
+    pending.segment = next_segment_++;
+  }
+  const uint64_t number = pending.segment;
+  Add(std::move(pending));
+  return number;
+}
+
+void PushLog::DropBefore(uint64_t segment) {
+  options_.executor([files = options_.files, folder = options_.folder, segment] {
+    const absl::StatusOr<std::vector<uint64_t>> numbers = Segments(*files, folder);
+    absl::Status status = numbers.status();
+    for (size_t i = 0; status.ok() && i < numbers->size() && (*numbers)[i] < segment; ++i) {
+      status = files->Remove(JoinPath(folder, SegmentName((*numbers)[i])));
+    }
+    if (!status.ok()) LogWarning("old segments of the log stay: ", status.message());
+  });
+}
+
+void PushLog::Add(Pending pending) {
+  {
+    MutexLock lock(mutex_);
+    pending_.push_back(std::move(pending));
+    if (writing_) return;
+    writing_ = true;
+  }
+  options_.executor([self = shared_from_this()] { self->Write(); });
+}
+
+void PushLog::Write() {
+  while (true) {
+    std::vector<Pending> batch;
+    {
+      MutexLock lock(mutex_);
+      if (pending_.empty()) {
+        writing_ = false;
+        return;
+      }
+      batch.swap(pending_);
+    }
+    for (const Pending& pending : batch) {
+      if (!broken_.ok()) break;
+      broken_ = pending.segment != 0 ? BeginSegment(pending.segment, file_bytes_, pending.checkpoint)
+                                     : WriteRecord(pending.head, pending.gradient.get(), pending.bytes);
+    }
+    if (broken_.ok()) broken_ = file_->Sync();
+    synced_bytes_ = file_bytes_;
+    for (const Pending& pending : batch) {
+      if (pending.done) pending.done(broken_);
+    }
+  }
+}
+
+absl::Status PushLog::BeginSegment(uint64_t number, uint64_t previous_bytes, uint64_t checkpoint) {
+  if (file_ != nullptr) {
+    WEIR_RETURN_IF_ERROR(file_->Sync());
+    WEIR_RETURN_IF_ERROR(file_->Close());
+  }
+  WEIR_ASSIGN_OR_RETURN(file_, options_.files->Create(JoinPath(options_.folder, SegmentName(number))));
+  file_bytes_ = synced_bytes_ = 0;
+  v1::LogSegment description = options_.description;
+  description.set_previous_bytes(previous_bytes);
+  description.set_checkpoint(checkpoint);
+  WEIR_RETURN_IF_ERROR(WriteRecord(description.SerializeAsString(), nullptr, 0));
+  WEIR_RETURN_IF_ERROR(file_->Sync());
+  return options_.files->SyncFolder(options_.folder);
+}
+
+absl::Status PushLog::WriteRecord(const std::string& head, const float* gradient, uint64_t bytes) {
+  Frame frame;
+  frame.head_bytes = static_cast<uint32_t>(head.size());
+  frame.gradient_bytes = bytes;
+  frame.gradient_checksum = ExtendCrc32c(0, gradient, bytes);
+  frame.synced_bytes = synced_bytes_;
+  frame.checksum = ChecksumOf(frame, head);
+  const absl::string_view begin(reinterpret_cast<const char*>(&frame), sizeof(frame));
+  WEIR_RETURN_IF_ERROR(file_->Append(absl::StrCat(begin, head)));
+  if (bytes > 0) {
+    WEIR_RETURN_IF_ERROR(file_->Append({reinterpret_cast<const char*>(gradient), bytes}));
+  }
+  file_bytes_ += sizeof(frame) + head.size() + bytes;
+  return absl::OkStatus();
+}
+
+// ---- reading
+
+namespace {
+
+// One segment, record by record.
+class SegmentReader {
+ public:
+  SegmentReader(const ReadableFile& file, uint64_t end) : file_(file), end_(end) {}
+
+  uint64_t at() const { return at_; }
+  const std::string& head() const { return head_; }
+  absl::Span<const float> gradient() const { return gradient_; }
+
+  // The next record. False: there is no whole one at this place. Errors: the file system's.
+  absl::StatusOr<bool> Next() {
+    Frame frame;
+    WEIR_ASSIGN_OR_RETURN(const bool head, ReadHead(at_, &frame));
+    if (!head) return false;
+    gradient_.resize(frame.gradient_bytes / sizeof(float));
+    const auto bytes = absl::MakeSpan(reinterpret_cast<char*>(gradient_.data()), frame.gradient_bytes);
+    WEIR_RETURN_IF_ERROR(file_.Read(at_ + sizeof(frame) + frame.head_bytes, bytes));
+    if (ExtendCrc32c(0, bytes.data(), bytes.size()) != frame.gradient_checksum) return false;
+    at_ += sizeof(frame) + frame.head_bytes + frame.gradient_bytes;
+    return true;
+  }
+
+  // Whether a record behind this place was written when what is at this place was on the disk.
+  absl::StatusOr<bool> KnownBehind() {
+    constexpr uint64_t kWindow = 1 << 20;
+    std::string window;
+    for (uint64_t begin = at_ + 1; begin + sizeof(Frame) <= end_; begin += kWindow) {
+      // The windows overlap by what may be cut off of a magic number.
+      window.resize(std::min(kWindow + sizeof(kMagic) - 1, end_ - begin));
+      WEIR_RETURN_IF_ERROR(file_.Read(begin, absl::MakeSpan(&window[0], window.size())));
+      const absl::string_view magic(reinterpret_cast<const char*>(&kMagic), sizeof(kMagic));
+      for (size_t i = window.find(magic.data(), 0, magic.size()); i != std::string::npos;
+           i = window.find(magic.data(), i + 1, magic.size())) {
+        Frame frame;
+        WEIR_ASSIGN_OR_RETURN(const bool head, ReadHead(begin + i, &frame));
+        if (head && frame.synced_bytes > at_) return true;
+      }
+    }
+    return false;
+  }
+
+ private:
+  // False: there is none, or its record does not fit.
+  absl::StatusOr<bool> ReadHead(uint64_t at, Frame* frame) {
+    if (at > end_ || end_ - at < sizeof(*frame)) return false;
+    WEIR_RETURN_IF_ERROR(file_.Read(at, {reinterpret_cast<char*>(frame), sizeof(*frame)}));
+    const uint64_t rest = end_ - at - sizeof(*frame);
+    // Sizes are looked at before memory is taken.
+    if (frame->magic != kMagic || frame->head_bytes > kMaxHeadBytes || frame->head_bytes > rest) return false;
+    head_.resize(frame->head_bytes);
+    WEIR_RETURN_IF_ERROR(file_.Read(at + sizeof(*frame), absl::MakeSpan(&head_[0], head_.size())));
+    return ChecksumOf(*frame, head_) == frame->checksum &&
+           frame->gradient_bytes <= rest - frame->head_bytes && frame->gradient_bytes % sizeof(float) == 0;
+  }
+
+  const ReadableFile& file_;
+  const uint64_t end_;
+  uint64_t at_ = 0;
+  std::string head_;
+  std::vector<float> gradient_;
+};
+
+absl::Status CheckDescription(const std::string& path, const v1::LogSegment& found,
+                              const v1::LogSegment& of) {
+  if (found.shard() == of.shard() && found.num_shards() == of.num_shards() &&
+      (of.model_hash() == 0 || found.model_hash() == of.model_hash())) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      absl::StrCat(path, ": the log of shard ", found.shard(), " of ", found.num_shards(), ", model ",
+                   absl::Hex(found.model_hash()), "; this is shard ", of.shard(), " of ", of.num_shards(),
+                   ", model ", absl::Hex(of.model_hash())));
+}
+
+}  // namespace
+
+absl::StatusOr<LogEnd> ReadPushLog(
+    FileSystem& files, const std::string& folder, const v1::LogSegment& of, uint64_t from_segment,
+    const std::function<absl::Status(const v1::LoggedPush&, absl::Span<const float>)>& record) {
+  WEIR_ASSIGN_OR_RETURN(std::vector<uint64_t> numbers, Segments(files, folder));
+  LogEnd end;
+  if (numbers.empty()) return end;
+  end.next_segment = numbers.back() + 1;
+  numbers.erase(numbers.begin(), std::lower_bound(numbers.begin(), numbers.end(), from_segment));
+  if (from_segment > 0 && (numbers.empty() || numbers.front() != from_segment)) {
+    return absl::DataLossError(absl::StrCat(JoinPath(folder, SegmentName(from_segment)), " is missing"));
+  }
+
+  // What each segment says of the one before it is needed before that one is read.
+  struct Segment {
+    std::string path;
+    std::unique_ptr<ReadableFile> file;
+    uint64_t begin = 0;
+    std::optional<uint64_t> end;
+  };
+  std::vector<Segment> segments;
+  for (size_t i = 0; i < numbers.size(); ++i) {
+    Segment segment;
+    segment.path = JoinPath(folder, SegmentName(numbers[i]));
+    if (i > 0 && numbers[i] != numbers[i - 1] + 1) {
+      return absl::DataLossError(
+          absl::StrCat(JoinPath(folder, SegmentName(numbers[i - 1] + 1)), " is missing"));
+    }
+    WEIR_ASSIGN_OR_RETURN(segment.file, files.Open(segment.path));
+    SegmentReader reader(*segment.file, segment.file->size());
+    WEIR_ASSIGN_OR_RETURN(const bool whole, reader.Next());
+    v1::LogSegment found;
+    if (whole && found.ParseFromString(reader.head())) {
+      WEIR_RETURN_IF_ERROR(CheckDescription(segment.path, found, of));
+      segment.begin = reader.at();
+      if (!segments.empty()) segments.back().end = found.previous_bytes();
+      if (segments.empty() && from_segment == 0 && found.checkpoint() != of.checkpoint()) {
+        // If nothing is read, the next segment vouches for all that this one has.
+        end.previous_bytes = segment.file->size();
+        continue;
+      }
+    } else if (i + 1 < numbers.size()) {
+      return absl::DataLossError(absl::StrCat(segment.path, ": its first record is damaged"));
+    } else {
+      // A crash while it was begun: nothing was ever written to it that counts.
+      end.dropped_bytes = segment.file->size();
+      end.next_segment = numbers[i];
+      break;
+    }
+    segments.push_back(std::move(segment));
+  }
+
+  for (size_t i = 0; i < segments.size(); ++i) {
+    const Segment& segment = segments[i];
+    const uint64_t size = segment.file->size();
+    const bool last = !segment.end.has_value();
+    if (!last && *segment.end > size) {
+      return absl::DataLossError(
+          absl::StrCat(segment.path, ": it has ", size, " bytes; the next segment says ", *segment.end));
+    }
+    SegmentReader reader(*segment.file, last ? size : *segment.end);
+    WEIR_RETURN_IF_ERROR(reader.Next().status());
+    while (true) {
+      const uint64_t at = reader.at();
+      WEIR_ASSIGN_OR_RETURN(const bool whole, reader.Next());
+      if (!whole) {
+        const uint64_t rest = (last ? size : *segment.end) - at;
+        bool damaged = !last && rest > 0;
+        if (last) {
+          WEIR_ASSIGN_OR_RETURN(damaged, reader.KnownBehind());
+        }
+        if (damaged) {
+          return absl::DataLossError(absl::StrCat(segment.path, ": the record at byte ", at, " is damaged"));
+        }
+        if (last) {
+          end.previous_bytes = at;
+          end.dropped_bytes += rest;
+        }
+        break;
+      }
+      v1::LoggedPush push;
+      if (!push.ParseFromString(reader.head())) {
+        return absl::DataLossError(absl::StrCat(segment.path, ": the record at byte ", at, " is no push"));
+      }
+      WEIR_RETURN_IF_ERROR(record(push, reader.gradient()));
+    }
+  }
+  return end;
+}
+
+}  // namespace weir

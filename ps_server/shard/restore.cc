@@ -1,0 +1,115 @@
+#include "ps_server/shard/restore.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
+#include "common/checkpoint/checkpoint_reader.h"
+#include "common/status_macros.h"
+
+namespace weir {
+namespace {
+
+constexpr char kLogs[] = "log";
+
+std::string FolderName(uint32_t shard, uint32_t num_shards) {
+  return absl::StrFormat("shard-%05d-of-%05d", shard, num_shards);
+}
+
+// The record tells that there is one.
+absl::Status RefuseRecord(const v1::LoggedPush& record, absl::Span<const float> /*gradient*/) {
+  return record.has_membership() ? absl::OkStatus() : absl::FailedPreconditionError("");
+}
+
+// Has another number of shards gone on from this position?
+absl::Status CheckOthers(FileSystem& files, const std::string& directory, uint32_t num_shards,
+                         const LogPosition& position) {
+  const std::string logs = JoinPath(directory, kLogs);
+  absl::StatusOr<std::vector<std::string>> names = files.List(logs);
+  if (absl::IsNotFound(names.status())) return absl::OkStatus();
+  WEIR_RETURN_IF_ERROR(names.status());
+  for (const std::string& name : *names) {
+    v1::LogSegment of;
+    uint32_t shard, others;
+    const std::vector<std::string> parts = absl::StrSplit(name, '-');
+    if (parts.size() != 4 || !absl::SimpleAtoi(parts[1], &shard) || !absl::SimpleAtoi(parts[3], &others) ||
+        name != FolderName(shard, others) || others == num_shards) {
+      continue;
+    }
+    // Without a checkpoint all of it counts.
+    if (position.num_shards != 0 && position.num_shards != others) continue;
+    of.set_shard(shard);
+    of.set_num_shards(others);
+    of.set_checkpoint(position.checkpoint);
+    const absl::Status status =
+        ReadPushLog(files, JoinPath(logs, name), of, /*from_segment=*/0, RefuseRecord).status();
+    if (absl::IsFailedPrecondition(status)) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(JoinPath(logs, name), " holds pushes that no checkpoint has yet, of a job with ",
+                       others, " servers; this one has ", num_shards, ". Go on with ", others,
+                       ", or let the job take a checkpoint with them first"));
+    }
+    WEIR_RETURN_IF_ERROR(status);
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+std::string LogFolder(const std::string& directory, uint32_t shard, uint32_t num_shards) {
+  return JoinPath(JoinPath(directory, kLogs), FolderName(shard, num_shards));
+}
+
+absl::Status LoadCheckpoint(FileSystem& files, const v1::Restore& restore, uint32_t shard,
+                            uint32_t num_shards, const BlockStore& store, ShardVersion& version,
+                            v1::ShardState* state, LogPosition* position) {
+  WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(files, restore.directory()));
+  const size_t elements = static_cast<size_t>(store.elements());
+  CheckpointReader::Target target;
+  target.weights = absl::MakeSpan(version.weights.get(), elements);
+  if (restore.weights_only()) return reader.LoadWeights(store.model(), shard, num_shards, target.weights);
+  for (size_t i = 0; i < version.slots.size(); ++i) {
+    target.slots.push_back({store.slots()[i].name, absl::MakeSpan(version.slots[i].get(), elements)});
+  }
+  WEIR_ASSIGN_OR_RETURN(*state, reader.LoadShard(store.model(), shard, num_shards, target));
+  version.count = state->version().count();
+  position->checkpoint = reader.manifest().step() + 1;
+  position->num_shards = reader.manifest().num_shards();
+  if (position->num_shards == num_shards) position->segment = state->log_segment();
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directory, uint32_t shard,
+                                   uint32_t num_shards, const LogPosition& position, BlockStore& store) {
+  WEIR_RETURN_IF_ERROR(CheckOthers(files, directory, num_shards, position));
+  const std::string folder = LogFolder(directory, shard, num_shards);
+  v1::LogSegment of;
+  of.set_shard(shard);
+  of.set_num_shards(num_shards);
+  of.set_model_hash(store.model().Hash());
+  of.set_checkpoint(position.checkpoint);
+  Replayed replayed;
+  const auto take = [&](const v1::LoggedPush& record, absl::Span<const float> gradient) {
+    if (!record.has_membership() && record.outcome() == v1::OK) {
+      if (record.version() != store.count() + 1 || gradient.size() != static_cast<size_t>(store.elements())) {
+        return absl::DataLossError(absl::StrCat(folder, ": version ", record.version(), ", made of ",
+                                                gradient.size(), " values, follows on version ",
+                                                store.count(), " of ", store.elements()));
+      }
+      const WeightedGradient weighted{gradient.data(), record.push().examples()};
+      store.Update(absl::MakeConstSpan(&weighted, 1));
+    }
+    replayed.records.push_back(record);
+    return absl::OkStatus();
+  };
+  // From version 0 on nothing may be missing.
+  const uint64_t from = position.checkpoint == 0 ? 1 : position.segment;
+  WEIR_ASSIGN_OR_RETURN(replayed.end, ReadPushLog(files, folder, of, from, take));
+  return replayed;
+}
+
+}  // namespace weir

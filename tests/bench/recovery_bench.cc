@@ -1,0 +1,359 @@
+// ./dev bench recovery: what the loss of tasks costs a job with a large model, and what being ready for it
+// costs. Real servers, and workers that only wait, push and pull, on this machine.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <functional>
+#include <limits>
+#include <nlohmann/json.hpp>
+#include <numeric>
+#include <set>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/status_macros.h"
+#include "tests/chaos/chaos_job.h"
+
+namespace weir {
+namespace {
+
+using nlohmann::json;
+using Clock = std::chrono::steady_clock;
+using Seconds = std::chrono::duration<double>;
+
+constexpr std::chrono::seconds kHangLimit{60};
+constexpr uint32_t kServers = 2, kWorkers = 2;
+
+struct Options {
+  ChaosPrograms programs;
+  double minutes = 3, every = 60, pair_seconds = 30, compute_seconds = 0.06;
+  int kills = 3, pairs = 3;
+  int64_t elements = 25'000'000;
+  std::string json_file;
+};
+
+double Since(Clock::time_point start) { return Seconds(Clock::now() - start).count(); }
+
+double Median(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return values.empty() ? 0 : (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
+}
+
+// A job that never ends by itself. `checkpoint`: that member of its config without the directory; null: none.
+class Job {
+ public:
+  Job(const Options& options, const std::string& mode, const json& checkpoint) : mode_(mode) {
+    folder_ = (std::filesystem::temp_directory_path() / "weir-recovery-XXXXXX").string();
+    if (mkdtemp(folder_.data()) == nullptr) std::abort();
+    json config = json::parse(R"({
+      "name": "recovery",
+      "model": {"layers": [{"type": "flatten"}, {"type": "dense", "units": 10}]},
+      "data": {"format": "digits", "batch_size": 1},
+      "train": {"examples": 1000000000000},
+      "optimizer": {"type": "momentum", "learning_rate": 1e-6},
+      "cluster": {"server_wait_seconds": 60}
+    })");
+    config["consistency"]["mode"] = mode;
+    config["cluster"]["workers"] = kWorkers;
+    if (!checkpoint.is_null()) {
+      config["checkpoint"] = checkpoint;
+      config["checkpoint"]["directory"] = folder_ + "/runs";
+    }
+    setup_.programs = options.programs;
+    setup_.worker_args = {absl::StrCat("--elements=", options.elements),
+                          absl::StrCat("--compute_seconds=", options.compute_seconds)};
+    setup_.folder = folder_;
+    setup_.config = config.dump(2);
+    setup_.servers = kServers;
+    setup_.workers = kWorkers;
+  }
+  ~Job() {
+    job_.reset();
+    std::error_code ignored;
+    std::filesystem::remove_all(folder_, ignored);
+  }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  // Until it runs evenly, with a checkpoint where it takes any by itself.
+  absl::Status Start() {
+    WEIR_ASSIGN_OR_RETURN(job_, ChaosJob::Create(setup_));
+    WEIR_RETURN_IF_ERROR(job_->StartAll());
+    return Await([](const v1::ClusterStatus& status) { return status.step() >= 10; }).status();
+  }
+
+  absl::StatusOr<v1::ClusterStatus> Await(const std::function<bool(const v1::ClusterStatus&)>& wanted) {
+    const auto deadline = Clock::now() + kHangLimit;
+    absl::StatusOr<v1::ClusterStatus> status;
+    do {
+      status = job_->Status();
+      if (status.ok()) {
+        NoteCheckpoint(status->checkpoint());
+        if (status->state() == v1::RUNNING && wanted(*status)) return status;
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    } while (Clock::now() < deadline);
+    return absl::DeadlineExceededError(
+        absl::StrCat(mode_, ": waited in vain; the last status: ",
+                     status.ok() ? status->ShortDebugString() : status.status().ToString()));
+  }
+  absl::StatusOr<v1::ClusterStatus> AwaitRunning() {
+    return Await([](const v1::ClusterStatus&) { return true; });
+  }
+
+  // Steps that were done and not lost again.
+  absl::StatusOr<double> UsefulSteps() {
+    WEIR_ASSIGN_OR_RETURN(const auto status, AwaitRunning());
+    if (mode_ == "sync") return static_cast<double>(status.step());
+    // A server's version counts the updates in its weights: what was lost is not in it, whatever is done
+    // again is.
+    int64_t newest = 0;
+    uint64_t versions = 0;
+    for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+      std::ifstream steps(job_->HistoryPath(absl::StrCat("worker:", worker)));
+      uint64_t sum = 0;
+      for (int64_t ns; steps >> ns >> sum;) {
+        if (ns < newest) continue;
+        newest = ns;
+        versions = sum;
+      }
+    }
+    return static_cast<double>(versions) / kServers / kWorkers;
+  }
+
+  struct Loss {
+    // From SIGKILL until the process listens, and from then until a step that began before or after is
+    // acknowledged to a worker.
+    double restart = 0, recovery = 0;
+  };
+  // Kills a server and starts it again at once.
+  absl::StatusOr<Loss> Lose(const std::string& server) {
+    const auto start = Clock::now();
+    job_->Kill(server);
+    WEIR_RETURN_IF_ERROR(job_->Start(server));
+    while (job_->Log(server).find(" listens on ") == std::string::npos) {
+      if (Clock::now() > start + kHangLimit) return absl::DeadlineExceededError(server + " did not start");
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    const auto listens = Clock::now();
+    while (Clock::now() < listens + kHangLimit) {
+      for (uint32_t worker = 0; worker < kWorkers; ++worker) {
+        std::ifstream steps(job_->HistoryPath(absl::StrCat("worker:", worker)));
+        for (int64_t ns; steps >> ns;) {
+          steps.ignore(std::numeric_limits<std::streamsize>::max(), '\n');
+          const Clock::time_point at{std::chrono::nanoseconds(ns)};
+          if (at > listens) return Loss{Seconds(listens - start).count(), Seconds(at - listens).count()};
+        }
+      }
+      std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    }
+    return absl::DeadlineExceededError(absl::StrCat("no step after the loss of ", server));
+  }
+  absl::Status Restart(const std::string& task) {
+    job_->Kill(task);
+    return job_->Start(task);
+  }
+
+  // Lets time pass until `end`.
+  void RunUntil(Clock::time_point end) {
+    while (Clock::now() < end) {
+      const auto status = job_->Status();
+      if (status.ok()) NoteCheckpoint(status->checkpoint());
+      std::this_thread::sleep_for(std::min<Clock::duration>(
+          std::chrono::milliseconds(250), std::max(end - Clock::now(), Clock::duration{0})));
+    }
+  }
+  // Complete ones that were seen.
+  size_t checkpoints() const { return checkpoints_.size(); }
+
+ private:
+  void NoteCheckpoint(const std::string& folder) {
+    if (!folder.empty()) checkpoints_.insert(folder);
+  }
+
+  const std::string mode_;
+  std::string folder_;
+  ChaosJob::Options setup_;
+  std::unique_ptr<ChaosJob> job_;
+  std::set<std::string> checkpoints_;
+};
+
+// What was measured, and what is wanted.
+class Report {
+ public:
+  void Add(const std::string& what, double value, double bound, bool at_least, const std::string& unit,
+           json details) {
+    const bool met = at_least ? value >= bound : value <= bound;
+    met_ = met_ && met;
+    std::printf("%-78s %8.3f %-2s %s %.2f%s\n", what.c_str(), value, unit.c_str(),
+                at_least ? ">=" : "<=", bound, met ? "" : "  MISSED");
+    std::fflush(stdout);
+    rows_.push_back({{"what", what},
+                     {"value", value},
+                     {"bound", bound},
+                     {"at_least", at_least},
+                     {"unit", unit},
+                     {"met", met},
+                     {"details", std::move(details)}});
+  }
+  bool met() const { return met_; }
+  const json& rows() const { return rows_; }
+
+ private:
+  bool met_ = true;
+  json rows_ = json::array();
+};
+
+absl::Status MeasureLosses(const Options& options, const std::string& mode, Report* report) {
+  Job job(options, mode, json::object());
+  WEIR_RETURN_IF_ERROR(job.Start());
+  WEIR_RETURN_IF_ERROR(job.Await([](const auto& status) { return !status.checkpoint().empty(); }).status());
+  for (const std::string server : {"ps:1", "ps:0"}) {
+    std::vector<double> restart, recovery;
+    for (int kill = 0; kill < options.kills; ++kill) {
+      job.RunUntil(Clock::now() + std::chrono::seconds(3));
+      WEIR_RETURN_IF_ERROR(job.AwaitRunning().status());
+      WEIR_ASSIGN_OR_RETURN(const Job::Loss loss, job.Lose(server));
+      restart.push_back(loss.restart);
+      recovery.push_back(loss.recovery);
+    }
+    const std::string text =
+        absl::StrFormat("%s: %s killed, first step after its restart (which took %.3f s), worst of %d", mode,
+                        server, Median(restart), options.kills);
+    report->Add(text, *std::max_element(recovery.begin(), recovery.end()), 2, false, "s",
+                {{"mode", mode}, {"victim", server}, {"restart_s", restart}, {"recovery_s", recovery}});
+  }
+  return absl::OkStatus();
+}
+
+// Useful steps a second over `seconds`, with a kill of `victim` (empty: of nobody) in the middle.
+absl::StatusOr<double> Rate(Job* job, double seconds, const std::string& victim) {
+  WEIR_ASSIGN_OR_RETURN(const double before, job->UsefulSteps());
+  const auto start = Clock::now();
+  const auto half = std::chrono::duration_cast<Clock::duration>(Seconds(seconds / 2));
+  job->RunUntil(start + half);
+  if (!victim.empty()) WEIR_RETURN_IF_ERROR(job->Restart(victim));
+  job->RunUntil(start + 2 * half);
+  WEIR_ASSIGN_OR_RETURN(const double after, job->UsefulSteps());
+  return (after - before) / Since(start);
+}
+
+// Times with a kill and times without take turns, so that both see the same machine.
+absl::Status MeasureGoodput(const Options& options, const std::string& mode, double bound, Report* report) {
+  const std::vector<std::string> victims = {"ps:1", "worker:1", "ps:0"};
+  const int kills = std::max(1, static_cast<int>(options.minutes * 60 / options.every));
+  std::vector<double> with, without;
+  Job job(options, mode, json::object());
+  WEIR_RETURN_IF_ERROR(job.Start());
+  const size_t checkpoints = job.checkpoints();
+  for (int kill = 0; kill < kills; ++kill) {
+    WEIR_ASSIGN_OR_RETURN(without.emplace_back(), Rate(&job, options.every, ""));
+    WEIR_ASSIGN_OR_RETURN(with.emplace_back(), Rate(&job, options.every, victims[kill % victims.size()]));
+  }
+  const double fault_free = std::accumulate(without.begin(), without.end(), 0.0) / kills;
+  const double goodput = std::accumulate(with.begin(), with.end(), 0.0) / kills;
+  const double interval =
+      2 * kills * options.every / std::max<double>(1, static_cast<double>(job.checkpoints() - checkpoints));
+  report->Add(absl::StrFormat("%s: goodput, a kill every %.0f s, %d in all, steps of %.0f ms", mode,
+                              options.every, kills, 1000 / fault_free),
+              goodput / fault_free, bound, true, "x",
+              {{"mode", mode},
+               {"steps_per_second", with},
+               {"steps_per_second_without_faults", without},
+               {"seconds_between_checkpoints", interval}});
+  std::printf("    a checkpoint every %.1f s, as Weir chose\n", interval);
+  return absl::OkStatus();
+}
+
+absl::Status MeasureCheckpoints(const Options& options, const std::string& mode, Report* report) {
+  std::vector<double> ratios, with, without;
+  for (int pair = 0; pair < options.pairs; ++pair) {
+    for (const bool checkpoints : {pair % 2 == 0, pair % 2 != 0}) {
+      Job job(options, mode, checkpoints ? json{{"every_seconds", 30}} : json());
+      WEIR_RETURN_IF_ERROR(job.Start());
+      WEIR_ASSIGN_OR_RETURN(const double rate, Rate(&job, options.pair_seconds, ""));
+      (checkpoints ? with : without).push_back(rate);
+    }
+    ratios.push_back(with.back() / without.back());
+  }
+  report->Add(absl::StrCat(mode, ": throughput, a checkpoint every 30 s against none, median of ",
+                           options.pairs, " pairs"),
+              Median(ratios), 0.97, true, "x",
+              {{"mode", mode}, {"with", with}, {"without", without}, {"ratios", ratios}});
+  return absl::OkStatus();
+}
+
+double LoadAverage() {
+  double load = 0;
+  std::ifstream("/proc/loadavg") >> load;
+  return load;
+}
+
+int Main(const Options& options, const std::vector<std::string>& rows) {
+  const auto wanted = [&rows](const std::string& row) {
+    return rows.empty() || std::find(rows.begin(), rows.end(), row) != rows.end();
+  };
+  const double load = LoadAverage();
+  std::printf("%u servers, %u workers, a model of %.0f MB, momentum, %u cores, load before %.1f\n", kServers,
+              kWorkers, static_cast<double>(options.elements) * 4e-6, std::thread::hardware_concurrency(),
+              load);
+  Report report;
+  absl::Status status;
+  // Sync goes back, async goes on without what was lost.
+  for (const auto& [mode, goodput] : {std::pair("sync", 0.90), std::pair("async", 0.95)}) {
+    if (status.ok() && wanted("recovery")) status = MeasureLosses(options, mode, &report);
+    if (status.ok() && wanted("goodput")) status = MeasureGoodput(options, mode, goodput, &report);
+    if (status.ok() && wanted("checkpoints")) status = MeasureCheckpoints(options, mode, &report);
+  }
+  if (!options.json_file.empty()) {
+    std::ofstream(options.json_file) << json{{"cores", std::thread::hardware_concurrency()},
+                                             {"load_before", load},
+                                             {"elements", options.elements},
+                                             {"rows", report.rows()}}
+                                            .dump(2)
+                                     << "\n";
+  }
+  if (!status.ok()) {
+    std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
+    return 1;
+  }
+  std::printf("%s\n", report.met() ? "all targets are met" : "a target was missed");
+  return report.met() ? 0 : 1;
+}
+
+}  // namespace
+}  // namespace weir
+
+int main(int argc, char** argv) {
+  weir::Options options;
+  std::vector<std::string> rows;
+  CLI::App app("What the loss of tasks costs, and being ready for it.");
+  app.add_option("--rows", rows, "Some only: recovery, goodput, checkpoints")
+      ->delimiter(',')
+      ->check(CLI::IsMember({"recovery", "goodput", "checkpoints"}));
+  app.add_option("--minutes", options.minutes, "Of goodput with kills, and as long without")
+      ->check(CLI::Range(0.05, 600.0));
+  app.add_option("--every", options.every, "Seconds between kills")->check(CLI::Range(1.0, 3600.0));
+  app.add_option("--kills", options.kills, "Of each server, to time its recovery")->check(CLI::Range(1, 100));
+  app.add_option("--pairs", options.pairs, "Of runs with checkpoints and without")->check(CLI::Range(1, 100));
+  app.add_option("--pair_seconds", options.pair_seconds,
+                 "Of each; a multiple of 30 holds as many checkpoints")
+      ->check(CLI::Range(1.0, 3600.0));
+  app.add_option("--compute_seconds", options.compute_seconds, "How long a worker takes for a gradient")
+      ->check(CLI::Range(0.0, 60.0));
+  app.add_option("--elements", options.elements, "Of the model, 4 bytes each")->check(CLI::PositiveNumber);
+  app.add_option("--json", options.json_file, "Also writes all numbers there");
+  app.add_option("--ps_server", options.programs.ps_server, "The program");
+  app.add_option("--worker", options.programs.worker, "The program recovery_worker");
+  CLI11_PARSE(app, argc, argv);
+  return weir::Main(options, rows);
+}

@@ -1,0 +1,325 @@
+#include "tests/chaos/chaos.h"
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/random.h"
+#include "common/status_macros.h"
+#include "tests/chaos/small_disk.h"
+#include "tests/history/history_checker.h"
+
+namespace weir {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using std::chrono::milliseconds;
+
+// Nothing may stand still for longer once faults are healed; generous, for a machine that is busy.
+constexpr std::chrono::seconds kHangLimit{60};
+constexpr milliseconds kPoll{20};
+constexpr uint64_t kSteps = 200;
+constexpr uint32_t kParts = 4, kBatch = 8;
+// Faults end there: what is killed must have something to come back to.
+constexpr uint64_t kLastFaultStep = kSteps * 8 / 10;
+constexpr double kLeaseSeconds = 3;
+
+std::string RunsFolder(const std::string& folder) { return folder + "/runs"; }
+
+// Every job of one mode has the same, so that all sync jobs end with the same bits.
+nlohmann::json JobConfig() {
+  nlohmann::json config = nlohmann::json::parse(R"({
+    "name": "chaos",
+    "model": {"layers": [
+      {"type": "flatten"},
+      {"type": "dense", "units": 24},
+      {"type": "tanh"},
+      {"type": "dropout", "rate": 0.2},
+      {"type": "dense", "units": 10}
+    ]},
+    "data": {"format": "digits"},
+    "train": {"clip_norm": 0.9},
+    "optimizer": {"type": "adam", "learning_rate": 0.003},
+    "cluster": {"start_seconds": 120, "wait_seconds": 120}
+  })");
+  config["data"]["batch_size"] = kBatch;
+  config["train"]["examples"] = kSteps * kParts * kBatch;
+  config["consistency"] = {{"mode", "sync"}, {"parts", kParts}};
+  return config;
+}
+
+nlohmann::json JobConfig(const ChaosPlan& plan, const std::string& folder) {
+  nlohmann::json config = JobConfig();
+  config["cluster"]["workers"] = plan.workers;
+  config["cluster"]["lease_seconds"] = kLeaseSeconds;
+  config["cluster"]["grace_seconds"] = 0.2;
+  config["cluster"]["server_wait_seconds"] = 60;
+  config["checkpoint"] = {{"directory", RunsFolder(folder)}, {"every_steps", 7}, {"keep", 2}};
+  config["wire"]["transport"] = plan.transport;
+  config["server"]["apply"] = plan.apply;
+  // So that there is something to break: a step takes some tens of milliseconds.
+  double delay = 0.015;
+  if (plan.mode != "sync") {
+    config["consistency"] = {{"mode", plan.mode}};
+    if (plan.mode == "bounded") config["consistency"]["staleness"] = plan.staleness;
+    // A step is so many batches as there are workers.
+    config["train"]["examples"] = kSteps * plan.workers * kBatch;
+    delay = 0.06;
+  }
+  config["debug"]["worker_delay"] = delay;
+  return config;
+}
+
+HistoryRules Rules(const ChaosPlan& plan) {
+  HistoryRules rules;
+  rules.mode = plan.mode == "sync"      ? HistoryRules::Mode::kSync
+               : plan.mode == "bounded" ? HistoryRules::Mode::kBounded
+                                        : HistoryRules::Mode::kAsync;
+  rules.staleness = plan.staleness;
+  rules.parts = kParts;
+  rules.membership_changes = true;
+  rules.server_lives = true;
+  return rules;
+}
+
+// One job, its faults and what came of it.
+class Run {
+ public:
+  Run(const ChaosPlan& plan, ChaosJob* job, std::string runs_folder, ChaosResult* result)
+      : plan_(plan),
+        job_(*job),
+        runs_folder_(std::move(runs_folder)),
+        random_(RandomKey(plan.seed, "faults"), 0),
+        result_(*result) {}
+
+  // Breaks things until the job is nearly done.
+  absl::Status Break() {
+    WEIR_RETURN_IF_ERROR(job_.StartAll());
+    while (true) {
+      WEIR_ASSIGN_OR_RETURN(const uint64_t step, AwaitProgress(4 + random_.NextBelow(8)));
+      if (step >= kLastFaultStep) return absl::OkStatus();
+      WEIR_RETURN_IF_ERROR(Inject());
+    }
+  }
+
+  // All tasks end by themselves, with 0.
+  absl::Status AwaitEnd() {
+    const auto deadline = Clock::now() + kHangLimit;
+    for (const std::string& task : job_.tasks()) {
+      const auto exit = job_.WaitForExit(task, deadline);
+      if (!exit.has_value()) return absl::DeadlineExceededError(absl::StrCat(task, " did not end"));
+      if (!exit->ok()) return absl::InternalError(absl::StrCat(task, " ended with ", exit->ToString()));
+    }
+    return absl::OkStatus();
+  }
+
+ private:
+  // Waits until the job runs and is so many steps further; its step, or that of its end.
+  absl::StatusOr<uint64_t> AwaitProgress(uint64_t steps) {
+    const auto start = Clock::now();
+    std::optional<uint64_t> from;
+    std::string last = "ps:0 did not answer";
+    while (Clock::now() < start + kHangLimit) {
+      const auto status = job_.Status();
+      if (status.ok()) {
+        last = status->ShortDebugString();
+        if (status->state() == v1::DRAINING || status->state() == v1::DONE) return kSteps;
+        if (status->state() == v1::FAILED) return absl::InternalError("the job failed: " + status->failure());
+        if (status->state() == v1::RUNNING) {
+          if (!from.has_value()) from = status->step();
+          if (status->step() > *from) NoteStandstill(Clock::now() - start);
+          if (status->step() >= *from + steps) return status->step();
+          // The fault was not noticed yet, and then the job went back.
+          from = std::min(*from, status->step());
+        }
+      }
+      for (const std::string& task : job_.tasks()) {
+        const auto exit = job_.WaitForExit(task, Clock::now());
+        if (!exit.has_value()) continue;
+        if (exit->ok()) return kSteps;
+        return absl::InternalError(absl::StrCat(task, " ended by itself with ", exit->ToString()));
+      }
+      std::this_thread::sleep_for(kPoll);
+    }
+    return absl::DeadlineExceededError(absl::StrCat("no progress within ",
+                                                    absl::FormatDuration(absl::FromChrono(kHangLimit)),
+                                                    " after '", fault_, "'; status: ", last));
+  }
+
+  void NoteStandstill(Clock::duration took) {
+    if (noted_) return;
+    noted_ = true;
+    result_.longest_standstill =
+        std::max(result_.longest_standstill, std::chrono::duration<double>(took).count());
+  }
+
+  absl::Status Inject() {
+    const uint32_t draw = random_.NextBelow(100);
+    noted_ = false;
+    if (draw < 25) return Counted("kill of a worker", KillAndRestart({Worker()}));
+    if (draw < 45) return Counted("kill of a server", KillAndRestart({Server()}));
+    if (draw < 60) return Counted("kill of ps:0", KillAndRestart({"ps:0"}));
+    if (draw < 67) return Counted("kill of all servers", KillAndRestart(Servers()));
+    if (draw < 79) return Counted("kill during a recovery", KillTwice());
+    if (draw < 87) return Counted("stop of a worker", Stop(Worker()));
+    if (draw < 95 || !plan_.small_disk) return Counted("stop of a server", Stop(Server()));
+    return Counted("full disk", FillDisk());
+  }
+  absl::Status Counted(const std::string& fault, absl::Status status) {
+    fault_ = fault;
+    ++result_.faults[fault];
+    return status;
+  }
+
+  std::string Worker() { return absl::StrCat("worker:", random_.NextBelow(plan_.workers)); }
+  std::string Server() { return absl::StrCat("ps:", random_.NextBelow(plan_.servers)); }
+  std::vector<std::string> Servers() const {
+    return {job_.tasks().begin(), job_.tasks().begin() + plan_.servers};
+  }
+
+  absl::Status KillAndRestart(const std::vector<std::string>& tasks) {
+    for (const std::string& task : tasks) {
+      job_.Kill(task);
+      ++result_.kills;
+    }
+    for (const std::string& task : tasks) WEIR_RETURN_IF_ERROR(job_.Start(task));
+    return absl::OkStatus();
+  }
+
+  // The second one hits while the first recovers.
+  absl::Status KillTwice() {
+    WEIR_RETURN_IF_ERROR(KillAndRestart({Server()}));
+    std::this_thread::sleep_for(milliseconds(random_.NextBelow(300)));
+    return KillAndRestart({random_.NextBelow(4) == 0 ? Worker() : Server()});
+  }
+
+  // Every fourth for longer than its lease.
+  absl::Status Stop(const std::string& task) {
+    const bool long_stop = random_.NextBelow(4) == 0;
+    job_.Signal(task, SIGSTOP);
+    std::this_thread::sleep_for(
+        milliseconds(long_stop ? static_cast<int>(1000 * kLeaseSeconds) + 700 : 20 + random_.NextBelow(700)));
+    job_.Signal(task, SIGCONT);
+    return absl::OkStatus();
+  }
+
+  // Until some checkpoints have failed.
+  absl::Status FillDisk() {
+    WEIR_RETURN_IF_ERROR(SmallDisk::Fill(runs_folder_));
+    const auto progress = AwaitProgress(15);
+    SmallDisk::Free(runs_folder_);
+    return progress.status();
+  }
+
+  const ChaosPlan& plan_;
+  ChaosJob& job_;
+  const std::string runs_folder_;
+  RandomStream random_;
+  ChaosResult& result_;
+  std::string fault_ = "the start";
+  bool noted_ = true;
+};
+
+void CheckEnd(const ChaosPlan& plan, const ChaosJob& job, const std::string& sync_sha256,
+              ChaosResult* result) {
+  const auto violation = [result](const std::string& what) { result->violations.push_back(what); };
+  const auto summary = job.Summary();
+  if (!summary.ok()) return violation(std::string(summary.status().message()));
+  const uint64_t batches = kSteps * (plan.mode == "sync" ? kParts : plan.workers);
+  if (summary->value("examples", uint64_t{0}) != batches * kBatch) {
+    violation(absl::StrCat("the job ended with ", summary->value("examples", uint64_t{0}), " of ",
+                           batches * kBatch, " examples"));
+  }
+  const std::string sha256 = summary->value("weights_sha256", "none");
+  if (plan.mode == "sync" && sha256 != sync_sha256) {
+    violation(absl::StrCat("weights_sha256 is ", sha256, ", without faults ", sync_sha256));
+  }
+  const auto events = job.Histories();
+  if (!events.ok()) return violation(std::string(events.status().message()));
+  const HistoryReport report = CheckHistory(*events, Rules(plan));
+  result->operations = report.pulls + report.pushes;
+  if (report.total() > 0) violation(report.ToString());
+}
+
+absl::StatusOr<std::unique_ptr<ChaosJob>> MakeJob(const ChaosPlan& plan, const ChaosPrograms& programs,
+                                                  const std::string& folder, const nlohmann::json& config) {
+  ChaosJob::Options options;
+  options.programs = programs;
+  options.folder = folder;
+  options.config = config.dump(2);
+  options.servers = plan.servers;
+  options.workers = plan.workers;
+  if (plan.proxied) options.proxy_seed = plan.seed;
+  return ChaosJob::Create(std::move(options));
+}
+
+}  // namespace
+
+std::string ChaosPlan::ToString() const {
+  return absl::StrCat(mode, mode == "bounded" ? absl::StrCat("(", staleness, ")") : "", ", ", servers,
+                      " servers, ", workers, " workers, ", transport, ", ", apply,
+                      proxied ? ", connections break" : "", small_disk ? ", small disk" : "");
+}
+
+ChaosPlan MakeChaosPlan(uint64_t seed, const std::string& mode, bool disk) {
+  RandomStream random(RandomKey(seed, "plan"), 0);
+  ChaosPlan plan;
+  plan.seed = seed;
+  plan.mode = std::vector<std::string>{"sync", "bounded", "async"}[random.NextBelow(3)];
+  if (!mode.empty()) plan.mode = mode;
+  plan.servers = 1 + random.NextBelow(3);
+  plan.workers = 2 + random.NextBelow(3);
+  plan.staleness = random.NextBelow(4);
+  plan.transport = std::vector<std::string>{"auto", "unix", "tcp"}[random.NextBelow(3)];
+  plan.apply = random.NextBelow(2) == 0 ? "streamed" : "staged";
+  plan.proxied = random.NextBelow(3) == 0;
+  // What goes through the proxies is TCP.
+  if (plan.proxied) plan.transport = "tcp";
+  plan.small_disk = random.NextBelow(2) == 0 && disk;
+  return plan;
+}
+
+absl::StatusOr<std::string> FaultFreeSha256(const ChaosPrograms& programs, const std::string& folder) {
+  const ChaosPlan plan;
+  ChaosResult ignored;
+  WEIR_ASSIGN_OR_RETURN(const auto job, MakeJob(plan, programs, folder, JobConfig()));
+  WEIR_RETURN_IF_ERROR(job->StartAll());
+  WEIR_RETURN_IF_ERROR(Run(plan, job.get(), "", &ignored).AwaitEnd());
+  WEIR_ASSIGN_OR_RETURN(const nlohmann::json summary, job->Summary());
+  return summary.value("weights_sha256", "");
+}
+
+ChaosResult RunChaosJob(const ChaosPlan& plan, const ChaosPrograms& programs, const std::string& folder,
+                        const std::string& sync_sha256) {
+  const auto start = Clock::now();
+  ChaosResult result;
+  std::error_code ignored;
+  const std::string runs_folder = RunsFolder(folder);
+  std::filesystem::create_directories(runs_folder, ignored);
+  absl::Status status = plan.small_disk ? SmallDisk::Mount(runs_folder) : absl::OkStatus();
+  if (status.ok()) {
+    const auto job = MakeJob(plan, programs, folder, JobConfig(plan, folder));
+    status = job.status();
+    if (status.ok()) {
+      Run run(plan, job->get(), runs_folder, &result);
+      status = run.Break();
+      if (status.ok()) status = run.AwaitEnd();
+      if (status.ok()) CheckEnd(plan, **job, sync_sha256, &result);
+      for (const auto& [fault, count] : {std::pair("connection cut, request", (*job)->broken_requests()),
+                                         std::pair("connection cut, reply", (*job)->broken_replies())}) {
+        if (count > 0) result.faults[fault] += count;
+      }
+    }
+  }
+  if (plan.small_disk) SmallDisk::Unmount(runs_folder);
+  if (!status.ok()) result.violations.emplace_back(status.message());
+  result.seconds = std::chrono::duration<double>(Clock::now() - start).count();
+  return result;
+}
+
+}  // namespace weir

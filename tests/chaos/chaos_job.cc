@@ -1,0 +1,161 @@
+#include "tests/chaos/chaos_job.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <csignal>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "cli/grpc_status_client.h"
+#include "common/status_macros.h"
+
+namespace weir {
+namespace {
+
+// Of a connection through a proxy: some hundred exchanges, and every now and then one that ends in the first.
+constexpr uint64_t kLeastBytes = 20'000, kMostBytes = 2'000'000;
+
+std::string ReadFile(const std::string& path) {
+  std::ostringstream bytes;
+  bytes << std::ifstream(path, std::ios::binary).rdbuf();
+  return bytes.str();
+}
+
+bool IsServer(const std::string& task) { return task.rfind("ps:", 0) == 0; }
+
+}  // namespace
+
+ChaosJob::ChaosJob(Options options) : options_(std::move(options)) {
+  for (uint32_t i = 0; i < options_.servers; ++i) tasks_.push_back(absl::StrCat("ps:", i));
+  for (uint32_t i = 0; i < options_.workers; ++i) tasks_.push_back(absl::StrCat("worker:", i));
+}
+
+absl::StatusOr<std::unique_ptr<ChaosJob>> ChaosJob::Create(Options options) {
+  std::unique_ptr<ChaosJob> job(new ChaosJob(std::move(options)));
+  std::ofstream config(job->options_.folder + "/job.json");
+  config << job->options_.config;
+  config.close();
+  if (!config) {
+    return absl::UnavailableError(absl::StrCat(job->options_.folder, "/job.json cannot be written"));
+  }
+  for (const std::string& task : job->tasks_) WEIR_RETURN_IF_ERROR(job->Reserve(task));
+  return job;
+}
+
+absl::Status ChaosJob::Reserve(const std::string& task) {
+  UniqueFd port(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int yes = 1;
+  sockaddr_in at{};
+  at.sin_family = AF_INET;
+  at.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof at;
+  if (setsockopt(port.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) != 0 ||
+      bind(port.get(), reinterpret_cast<sockaddr*>(&at), size) != 0 ||
+      getsockname(port.get(), reinterpret_cast<sockaddr*>(&at), &size) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("a port for ", task));
+  }
+  addresses_[task] = absl::StrCat("127.0.0.1:", ntohs(at.sin_port));
+  ports_[task] = std::move(port);
+  if (options_.proxy_seed.has_value() && IsServer(task)) {
+    proxies_[task] = std::make_unique<BreakingProxy>(addresses_[task], *options_.proxy_seed + proxies_.size(),
+                                                     kLeastBytes, kMostBytes);
+  }
+  return absl::OkStatus();
+}
+
+std::string ChaosJob::TfConfig(const std::string& task) const {
+  nlohmann::json config;
+  for (const std::string& other : tasks_) {
+    const auto proxy = proxies_.find(other);
+    const bool around = !IsServer(task) && proxy != proxies_.end();
+    config["cluster"][IsServer(other) ? "ps" : "worker"].push_back(around ? proxy->second->address()
+                                                                          : addresses_.at(other));
+  }
+  const size_t colon = task.find(':');
+  config["task"] = {{"type", task.substr(0, colon)}, {"index", std::stoi(task.substr(colon + 1))}};
+  return config.dump();
+}
+
+absl::Status ChaosJob::Start(const std::string& task) {
+  ++lives_[task];
+  Subprocess::Options process;
+  process.args = {IsServer(task) ? options_.programs.ps_server : options_.programs.worker,
+                  "--config=" + options_.folder + "/job.json"};
+  if (task == "ps:0") process.args.push_back("--summary=" + options_.folder + "/summary.json");
+  if (!IsServer(task)) {
+    process.args.push_back("--history=" + HistoryPath(task));
+    process.args.insert(process.args.end(), options_.worker_args.begin(), options_.worker_args.end());
+    histories_.push_back({task, HistoryPath(task)});
+  }
+  process.environment["TF_CONFIG"] = TfConfig(task);
+  process.output_file = Life(task) + ".log";
+  WEIR_ASSIGN_OR_RETURN(processes_[task], Subprocess::Start(std::move(process)));
+  return absl::OkStatus();
+}
+
+absl::Status ChaosJob::StartAll() {
+  for (const std::string& task : tasks_) WEIR_RETURN_IF_ERROR(Start(task));
+  return absl::OkStatus();
+}
+
+void ChaosJob::Kill(const std::string& task) {
+  processes_.at(task)->Signal(SIGKILL);
+  processes_.at(task)->Wait();
+  for (auto log = histories_.rbegin(); log != histories_.rend(); ++log) {
+    if (log->task != task) continue;
+    log->killed = true;
+    break;
+  }
+}
+
+absl::StatusOr<v1::ClusterStatus> ChaosJob::Status() const {
+  // A new connection each time: one that was refused is in no hurry to try again.
+  return StatusClient(addresses_.at("ps:0")).Get(absl::Seconds(2));
+}
+
+std::optional<ProcessExit> ChaosJob::WaitForExit(const std::string& task,
+                                                 std::chrono::steady_clock::time_point deadline) {
+  return processes_.at(task)->Wait(deadline);
+}
+
+std::string ChaosJob::Life(const std::string& task) const {
+  return absl::StrCat(options_.folder, "/", task, ".", lives_.at(task));
+}
+std::string ChaosJob::Log(const std::string& task) const { return ReadFile(Life(task) + ".log"); }
+std::string ChaosJob::HistoryPath(const std::string& task) const { return Life(task) + ".history"; }
+
+absl::StatusOr<nlohmann::json> ChaosJob::Summary() const {
+  const std::string path = options_.folder + "/summary.json";
+  const auto summary = nlohmann::json::parse(ReadFile(path), nullptr, /*allow_exceptions=*/false);
+  if (!summary.is_object()) return absl::NotFoundError(absl::StrCat(path, " holds no summary"));
+  return summary;
+}
+
+absl::StatusOr<std::vector<HistoryEvent>> ChaosJob::Histories() const {
+  std::vector<HistoryEvent> events;
+  for (const WorkerLog& log : histories_) {
+    const std::string name = std::filesystem::path(log.path).filename().string();
+    WEIR_RETURN_IF_ERROR(ReadHistory(name, ReadFile(log.path), log.killed, &events));
+  }
+  return events;
+}
+
+uint64_t ChaosJob::broken_requests() const {
+  uint64_t sum = 0;
+  for (const auto& [task, proxy] : proxies_) sum += proxy->broken_requests();
+  return sum;
+}
+
+uint64_t ChaosJob::broken_replies() const {
+  uint64_t sum = 0;
+  for (const auto& [task, proxy] : proxies_) sum += proxy->broken_replies();
+  return sum;
+}
+
+}  // namespace weir

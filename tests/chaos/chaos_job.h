@@ -1,0 +1,91 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/subprocess.h"
+#include "common/unique_fd.h"
+#include "nlohmann/json.hpp"
+#include "proto/coordinator.pb.h"
+#include "tests/history/history_log.h"
+#include "tests/integration/bounded_proxy.h"
+
+namespace weir {
+
+// The programs ps_server and worker.
+struct ChaosPrograms {
+  std::string ps_server = "ps_server/ps_server";
+  std::string worker = "worker/worker";
+};
+
+// One job of real processes on loopback in a folder that outlives this object: a log of each process's life,
+// a history of each worker's, the servers' summary. Its processes die with this object. For one thread.
+class ChaosJob {
+ public:
+  struct Options {
+    ChaosPrograms programs;
+    // Exists, and is empty.
+    std::string folder;
+    // The job's config.
+    std::string config;
+    uint32_t servers = 1, workers = 1;
+    // Of each worker, besides --config and --history.
+    std::vector<std::string> worker_args;
+    // Workers reach servers through proxies that break each connection after a random number of bytes.
+    std::optional<uint64_t> proxy_seed;
+  };
+  static absl::StatusOr<std::unique_ptr<ChaosJob>> Create(Options options);
+
+  // "ps:0", "ps:1", ..., "worker:0", ...
+  const std::vector<std::string>& tasks() const { return tasks_; }
+  // Starts a task; again if it was killed.
+  absl::Status Start(const std::string& task);
+  absl::Status StartAll();
+  // SIGKILL; it is gone when this returns.
+  void Kill(const std::string& task);
+  void Signal(const std::string& task, int signal) { processes_.at(task)->Signal(signal); }
+
+  // Of ps:0, if it answers.
+  absl::StatusOr<v1::ClusterStatus> Status() const;
+  // How the task ended; nullopt: it runs still at the deadline.
+  std::optional<ProcessExit> WaitForExit(const std::string& task,
+                                         std::chrono::steady_clock::time_point deadline);
+  // Of the task's present life: what it printed; where a worker's history is.
+  std::string Log(const std::string& task) const;
+  std::string HistoryPath(const std::string& task) const;
+  absl::StatusOr<nlohmann::json> Summary() const;
+  // Of all workers' lives so far, once all have ended.
+  absl::StatusOr<std::vector<HistoryEvent>> Histories() const;
+  uint64_t broken_requests() const;
+  uint64_t broken_replies() const;
+
+ private:
+  struct WorkerLog {
+    std::string task, path;
+    bool killed = false;
+  };
+  explicit ChaosJob(Options options);
+  absl::Status Reserve(const std::string& task);
+  std::string TfConfig(const std::string& task) const;
+  // The folder's files of the task's present life, without their ends.
+  std::string Life(const std::string& task) const;
+
+  const Options options_;
+  std::vector<std::string> tasks_;
+  // Ports that nobody else is given, and that servers which set SO_REUSEADDR, as gRPC does, can listen on.
+  std::map<std::string, UniqueFd> ports_;
+  std::map<std::string, std::string> addresses_;
+  std::map<std::string, std::unique_ptr<BreakingProxy>> proxies_;
+  std::vector<WorkerLog> histories_;
+  std::map<std::string, int> lives_;
+  std::map<std::string, std::unique_ptr<Subprocess>> processes_;
+};
+
+}  // namespace weir

@@ -1,0 +1,124 @@
+// ./dev chaos: jobs of real processes, one after another, under faults; says what was injected, checked and
+// found. One that fails is printed with the command that runs its plan again and the folder of its logs.
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "tests/chaos/chaos.h"
+#include "tests/chaos/small_disk.h"
+
+namespace weir {
+namespace {
+
+struct Totals {
+  uint64_t jobs = 0, kills = 0, operations = 0, violations = 0;
+  double longest_standstill = 0;
+  std::map<std::string, uint64_t> faults;
+};
+
+std::string MakeFolder() {
+  const char* parent = std::getenv("TEST_TMPDIR");
+  if (parent == nullptr) parent = std::getenv("TMPDIR");
+  std::string folder = absl::StrCat(parent == nullptr ? "/tmp" : parent, "/weir-chaos-XXXXXX");
+  return mkdtemp(folder.data()) == nullptr ? "" : folder;
+}
+
+void RunJob(const ChaosPlan& plan, const ChaosPrograms& programs, const std::string& folder,
+            const std::string& sync_sha256, Totals* totals) {
+  std::filesystem::create_directory(folder);
+  const ChaosResult result = RunChaosJob(plan, programs, folder, sync_sha256);
+  ++totals->jobs;
+  totals->kills += result.kills;
+  totals->operations += result.operations;
+  totals->violations += result.violations.size();
+  totals->longest_standstill = std::max(totals->longest_standstill, result.longest_standstill);
+  uint64_t faults = 0;
+  for (const auto& [fault, count] : result.faults) {
+    totals->faults[fault] += count;
+    faults += count;
+  }
+  std::printf("seed %llu: %s: %llu faults, %llu of them SIGKILLs, %llu operations, %.0f s\n",
+              static_cast<unsigned long long>(plan.seed), plan.ToString().c_str(),
+              static_cast<unsigned long long>(faults), static_cast<unsigned long long>(result.kills),
+              static_cast<unsigned long long>(result.operations), result.seconds);
+  for (const std::string& violation : result.violations) std::printf("  VIOLATION: %s\n", violation.c_str());
+  if (result.violations.empty()) {
+    std::filesystem::remove_all(folder);
+  } else {
+    std::printf("  logs: %s\n  again: ./dev chaos --jobs=1 --mode=%s --seed=%llu\n", folder.c_str(),
+                plan.mode.c_str(), static_cast<unsigned long long>(plan.seed));
+  }
+  std::fflush(stdout);
+}
+
+int Main(int argc, char** argv) {
+  CLI::App app("Jobs of real processes under faults.");
+  double minutes = 5;
+  uint64_t seed = 1, jobs = 0, least_kills = 0;
+  std::string mode;
+  ChaosPrograms programs;
+  app.add_option("--minutes", minutes, "Jobs are begun for so long.")->check(CLI::Range(0.0, 1e5));
+  app.add_option("--jobs", jobs, "So many jobs instead.");
+  app.add_option("--seed", seed, "Of the first job; each further one has the next.");
+  app.add_option("--mode", mode, "Default: drawn.")->check(CLI::IsMember({"sync", "bounded", "async"}));
+  app.add_option("--least_kills", least_kills, "Fewer SIGKILLs in all are a failure.");
+  app.add_option("--ps_server", programs.ps_server, "The program.");
+  app.add_option("--worker", programs.worker, "The program.");
+  CLI11_PARSE(app, argc, argv);
+
+  const auto start = std::chrono::steady_clock::now();
+  const auto elapsed = [start] {
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  const absl::Status disk = SmallDisk::EnterNamespace();
+  if (!disk.ok()) {
+    std::printf("SKIPPED: full disks: this system gives no namespace to mount a small one in (%s)\n",
+                std::string(disk.message()).c_str());
+  }
+  const std::string folder = MakeFolder();
+  if (folder.empty()) {
+    std::fprintf(stderr, "error: no folder can be made\n");
+    return 1;
+  }
+  std::filesystem::create_directory(folder + "/fault-free");
+  const auto sync_sha256 = FaultFreeSha256(programs, folder + "/fault-free");
+  if (!sync_sha256.ok()) {
+    std::fprintf(stderr, "error: the run without faults: %s; logs: %s\n",
+                 std::string(sync_sha256.status().message()).c_str(), folder.c_str());
+    return 1;
+  }
+
+  Totals totals;
+  for (; jobs > 0 ? totals.jobs < jobs : elapsed() < 60 * minutes; ++seed) {
+    RunJob(MakeChaosPlan(seed, mode, disk.ok()), programs, absl::StrCat(folder, "/seed-", seed), *sync_sha256,
+           &totals);
+  }
+  std::printf("jobs %llu, %.0f s\nfaults injected:\n", static_cast<unsigned long long>(totals.jobs),
+              elapsed());
+  for (const auto& [fault, count] : totals.faults) {
+    std::printf("  %-28s %llu\n", fault.c_str(), static_cast<unsigned long long>(count));
+  }
+  std::printf("SIGKILLs: %llu; the longest time without progress after a fault: %.1f s\n",
+              static_cast<unsigned long long>(totals.kills), totals.longest_standstill);
+  std::printf("operations checked: %llu\nviolations: %llu\n",
+              static_cast<unsigned long long>(totals.operations),
+              static_cast<unsigned long long>(totals.violations));
+  if (totals.violations > 0) return 1;
+  std::filesystem::remove_all(folder);
+  if (totals.kills < least_kills) {
+    std::printf("too few SIGKILLs: %llu were wanted\n", static_cast<unsigned long long>(least_kills));
+    return 1;
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace weir
+
+int main(int argc, char** argv) { return weir::Main(argc, argv); }

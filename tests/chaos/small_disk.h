@@ -1,0 +1,25 @@
+#pragma once
+
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace weir {
+
+// A tmpfs of a few MB that only this process and those it starts see, and that can be filled to the last
+// byte. For one thread; the process must have no other thread at Mount().
+class SmallDisk {
+ public:
+  // Takes the process into mount and user namespaces of its own. PermissionDenied, Unimplemented and others:
+  // this system does not let it.
+  static absl::Status EnterNamespace();
+
+  // On `folder`, which exists. After EnterNamespace().
+  static absl::Status Mount(const std::string& folder);
+  static void Unmount(const std::string& folder);
+  // Until nothing more fits.
+  static absl::Status Fill(const std::string& folder);
+  static void Free(const std::string& folder);
+};
+
+}  // namespace weir

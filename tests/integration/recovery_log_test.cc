@@ -1,0 +1,106 @@
+// Bounded and async jobs with server.durability "log" whose servers are killed: nothing is lost, and the logs
+// are the ledger of what was applied.
+#include <csignal>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "ps_server/push_log/push_log.h"
+#include "ps_server/shard/restore.h"
+#include "tests/integration/recovery_run.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+constexpr uint64_t kBatches = (3 * 1500 + 15) / 16;
+
+// No checkpoint comes by itself.
+RecoveryRun::Options Options(const std::string& mode) {
+  RecoveryRun::Options options;
+  options.set = {"consistency.mode=" + mode, "server.durability=log", "train.epochs=3",
+                 "debug.worker_delay=0.04", "checkpoint.every_steps=100000"};
+  if (mode == "bounded") options.set.push_back("consistency.staleness=2");
+  return options;
+}
+
+// What is in a shard's log, all its lives together.
+struct Ledger {
+  std::map<uint64_t, int> applied;  // by batch: how often
+  uint64_t versions = 0, refused = 0;
+  bool consecutive = true, keys_differ = true;
+};
+
+Ledger ReadLedger(const std::string& directory, uint32_t shard) {
+  Ledger ledger;
+  v1::LogSegment of;
+  of.set_shard(shard);
+  of.set_num_shards(2);
+  std::set<std::tuple<uint32_t, uint64_t, uint64_t>> keys;
+  const auto end = ReadPushLog(
+      FileSystem::Posix(), LogFolder(directory, shard, 2), of, 1,
+      [&](const v1::LoggedPush& record, absl::Span<const float> /*gradient*/) {
+        if (record.has_membership()) return absl::OkStatus();
+        const v1::PushRequest& push = record.push();
+        ledger.keys_differ &=
+            keys.emplace(push.caller().worker(), push.caller().incarnation(), push.clock()).second;
+        if (record.outcome() != v1::OK) {
+          ++ledger.refused;
+          return absl::OkStatus();
+        }
+        ledger.consecutive &= record.version() == ++ledger.versions;
+        ++ledger.applied[push.batch_plus_one() - 1];
+        return absl::OkStatus();
+      });
+  INFO(end.status().ToString());
+  CHECK(end.ok());
+  return ledger;
+}
+
+TEST_CASE("ps:1 and ps:0 are killed again and again: no acknowledged push is lost, none is applied twice") {
+  const std::string mode = GENERATE(as<std::string>(), "async", "bounded");
+  INFO(mode);
+  RecoveryRun run(Options(mode));
+  const std::vector<std::string> victims = {"ps:1", "ps:0", "ps:1", "ps:0", "ps:1"};
+  for (size_t kill = 0; kill < victims.size(); ++kill) {
+    run.WaitForStep(8 + 9 * kill);
+    run.Kill(victims[kill]);
+    run.Restart(victims[kill]);
+  }
+  const nlohmann::json summary = run.WaitForEnd();
+  INFO(summary.dump(2));
+  CHECK(summary["lost_pushes"] == 0);
+  CHECK(summary["examples"] == 3 * 1500);
+  for (uint32_t shard = 0; shard < 2; ++shard) {
+    const Ledger ledger = ReadLedger(run.directory(), shard);
+    INFO("shard " << shard << ", " << ledger.refused << " refused");
+    CHECK(ledger.consecutive);
+    CHECK(ledger.keys_differ);
+    CHECK(ledger.versions <= kBatches);
+    CHECK(ledger.versions == ledger.applied.size());
+  }
+  const RunResult replay = RunToEnd({"ps_server/ps_server", "--replay", run.directory()});
+  INFO(replay.output);
+  CHECK(replay.status == 0);
+  CHECK_THAT(replay.output, Contains("start: version 0"));
+  CHECK_THAT(replay.output, Contains(summary["weights_sha256"].get<std::string>()));
+}
+
+TEST_CASE("All servers are killed at once, with a checkpoint and pushes behind it: no push is lost") {
+  RecoveryRun run(Options("async"));
+  run.WaitForStep(10);
+  const auto saved = run.TakeCheckpoint();
+  run.WaitForStep(saved.step() + 10);
+  for (const char* task : {"ps:0", "ps:1"}) run.job()[task].Signal(SIGKILL);
+  for (const char* task : {"ps:0", "ps:1"}) run.Kill(task);
+  for (const char* task : {"ps:0", "ps:1"}) run.Restart(task);
+  const nlohmann::json summary = run.WaitForEnd();
+  CHECK(summary["lost_pushes"] == 0);
+  CHECK(summary["examples"] == 3 * 1500);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,230 @@
+#include "ps_server/push_log/push_log.h"
+
+#include <deque>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "common/random.h"
+#include "tests/common/faulty_file_system.h"
+
+namespace weir {
+namespace {
+
+const char kFolder[] = "/log";
+
+v1::LogSegment Description() {
+  v1::LogSegment description;
+  description.set_shard(1);
+  description.set_num_shards(3);
+  description.set_model_hash(0xfeed);
+  return description;
+}
+
+std::vector<float> GradientOf(uint64_t version) {
+  std::vector<float> values(5 + version % 7);
+  for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(version * 100 + i);
+  return values;
+}
+
+// A log whose thread is whoever calls Run().
+class Fixture {
+ public:
+  explicit Fixture(uint64_t seed = 1) : files(seed) {}
+
+  absl::Status Begin(const LogEnd& end = {}) {
+    PushLog::Options options;
+    options.files = &files;
+    options.folder = kFolder;
+    options.segment = end.next_segment;
+    options.description = Description();
+    options.description.set_previous_bytes(end.previous_bytes);
+    options.executor = [this](std::function<void()> work) { work_.push_back(std::move(work)); };
+    auto begun = PushLog::Begin(std::move(options));
+    if (begun.ok()) log = *std::move(begun);
+    return begun.status();
+  }
+  void Append(uint64_t version) {
+    v1::LoggedPush push;
+    push.set_version(version);
+    push.set_outcome(v1::OK);
+    push.mutable_push()->set_clock(version - 1);
+    const auto values = std::make_shared<std::vector<float>>(GradientOf(version));
+    log->Append(push, {values, values->data()}, values->size(), [this, version](absl::Status status) {
+      if (status.ok()) {
+        acknowledged = version;
+      } else {
+        failure = status;
+      }
+    });
+  }
+  void Run() {
+    while (!work_.empty()) {
+      auto work = std::move(work_.front());
+      work_.pop_front();
+      work();
+    }
+  }
+  // The versions that are there, one after another from `first` with their gradients, or why not.
+  absl::StatusOr<LogEnd> Read(uint64_t* last, uint64_t from_segment = 1, uint64_t first = 1) {
+    *last = first - 1;
+    return ReadPushLog(
+        files, kFolder, Description(), from_segment,
+        [&](const v1::LoggedPush& push, absl::Span<const float> gradient) {
+          if (push.version() != *last + 1 || gradient != absl::MakeConstSpan(GradientOf(push.version()))) {
+            return absl::InternalError(absl::StrCat("wrong record ", push.version(), " after ", *last));
+          }
+          ++*last;
+          return absl::OkStatus();
+        });
+  }
+
+  FaultyFileSystem files;
+  std::shared_ptr<PushLog> log;
+  uint64_t acknowledged = 0;
+  absl::Status failure;
+
+ private:
+  std::deque<std::function<void()>> work_;
+};
+
+TEST_CASE("PushLog: what was appended is read, over segments and lives") {
+  Fixture f;
+  uint64_t last = 7;
+  REQUIRE(f.Read(&last).ok());
+  CHECK(last == 0);
+  REQUIRE(f.Begin().ok());
+  for (uint64_t v = 1; v <= 3; ++v) f.Append(v);
+  CHECK(f.acknowledged == 0);  // not before it is durable
+  f.Run();
+  CHECK(f.acknowledged == 3);
+  CHECK(f.log->Rotate(0, nullptr) == 2);
+  f.Append(4);
+  f.Run();
+  absl::StatusOr<LogEnd> end = f.Read(&last);
+  REQUIRE(end.ok());
+  CHECK(last == 4);
+  CHECK(end->next_segment == 3);
+  CHECK(end->dropped_bytes == 0);
+
+  REQUIRE(f.Begin(*end).ok());
+  f.Append(5);
+  f.Run();
+  REQUIRE(f.Read(&last).ok());
+  CHECK(last == 5);
+  REQUIRE(f.Read(&last, 2, 4).ok());
+  CHECK(last == 5);
+  f.log->DropBefore(2);
+  f.Run();
+  CHECK(f.files.List(kFolder)->size() == 2);
+  REQUIRE(f.Read(&last, 2, 4).ok());
+  CHECK(last == 5);
+  CHECK(absl::IsDataLoss(f.Read(&last, 1, 4).status()));
+  f.log->DropBefore(3);
+  f.Run();
+  CHECK(absl::IsDataLoss(f.Read(&last, 2, 4).status()));
+}
+
+TEST_CASE("PushLog: a machine that stops at any operation keeps every acknowledged record") {
+  uint64_t torn = 0;
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    for (uint64_t stop = 0;; ++stop) {
+      Fixture f(seed);
+      f.files.SetFault([stop](const FaultyFileSystem::Operation& operation) {
+        return operation.number >= stop ? absl::UnavailableError("power lost") : absl::OkStatus();
+      });
+      bool begun = f.Begin().ok();
+      uint64_t appended = 0;
+      for (int batch = 0; begun && batch < 4; ++batch) {
+        for (int i = 0; i <= batch; ++i) f.Append(++appended);
+        if (batch == 2) f.log->Rotate(0, nullptr);
+        f.Run();
+      }
+      const bool finished = begun && f.failure.ok() && f.acknowledged == appended;
+      f.files.Crash();
+      f.files.SetFault(nullptr);
+      uint64_t last = 0;
+      absl::StatusOr<LogEnd> end = f.Read(&last);
+      CAPTURE(seed, stop, end.status().ToString(), f.acknowledged, appended);
+      REQUIRE(end.ok());
+      REQUIRE(last >= f.acknowledged);
+      REQUIRE(last <= appended);
+      torn += end->dropped_bytes > 0;
+      // The next life goes on behind what is there, and the torn end stays out of the way.
+      REQUIRE(f.Begin(*end).ok());
+      for (uint64_t v = last + 1; v <= last + 3; ++v) f.Append(v);
+      f.Run();
+      const uint64_t want = last + 3;
+      REQUIRE(f.Read(&last).ok());
+      REQUIRE(last == want);
+      if (finished) break;
+    }
+  }
+  CHECK(torn > 10);  // else nothing was tried
+}
+
+TEST_CASE("PushLog: damage to what was on the disk is found, and named") {
+  Fixture f;
+  REQUIRE(f.Begin().ok());
+  for (uint64_t v = 1; v <= 6; ++v) {
+    f.Append(v);
+    if (v == 4) f.log->Rotate(0, nullptr);
+    f.Run();
+  }
+  uint64_t last = 0;
+  size_t found = 0, cut = 0;
+  const absl::StatusOr<std::vector<std::string>> names = f.files.List(kFolder);
+  for (const std::string& name : *names) {
+    const std::string path = JoinPath(kFolder, name), whole = f.files.Contents(path);
+    for (size_t byte = 0; byte < whole.size(); ++byte) {
+      std::string damaged = whole;
+      damaged[byte] = static_cast<char>(damaged[byte] ^ (1 << byte % 8));
+      f.files.SetContents(path, damaged);
+      const absl::StatusOr<LogEnd> end = f.Read(&last);
+      CAPTURE(path, byte, end.status().ToString());
+      if (end.ok()) {
+        // No record knows that the last one was on the disk: it may be one that a crash cut.
+        REQUIRE(last >= 4);
+        REQUIRE(last <= 5);
+        REQUIRE(end->dropped_bytes > 0);
+        ++cut;
+      } else {
+        REQUIRE(absl::IsDataLoss(end.status()));
+        REQUIRE_THAT(std::string(end.status().message()), Catch::Contains(kFolder));
+        ++found;
+      }
+    }
+    f.files.SetContents(path, whole);
+  }
+  CHECK(found > 300);
+  CHECK(cut > 0);
+}
+
+TEST_CASE("PushLog: another shard's log is refused, and after an error nothing is acknowledged") {
+  Fixture f;
+  REQUIRE(f.Begin().ok());
+  v1::LogSegment other = Description();
+  other.set_num_shards(2);
+  const auto ignore = [](const v1::LoggedPush&, absl::Span<const float>) { return absl::OkStatus(); };
+  const absl::Status refused = ReadPushLog(f.files, kFolder, other, 1, ignore).status();
+  CHECK(absl::IsFailedPrecondition(refused));
+  CHECK_THAT(std::string(refused.message()), Catch::Contains("shard 1 of 3"));
+
+  f.Append(1);
+  f.Run();
+  f.files.SetCapacity(f.files.bytes_used() + 40);
+  f.Append(2);
+  f.Run();
+  CHECK(f.acknowledged == 1);
+  CHECK(absl::IsResourceExhausted(f.failure));
+  f.files.SetCapacity(UINT64_MAX);
+  f.failure = absl::OkStatus();
+  f.Append(3);
+  f.Run();
+  CHECK(absl::IsResourceExhausted(f.failure));
+  CHECK(f.acknowledged == 1);
+}
+
+}  // namespace
+}  // namespace weir

@@ -1,0 +1,393 @@
+// Shards with a log: nothing takes effect that it does not hold, and a restored shard knows all that was
+// acknowledged.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "catch2/catch.hpp"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/checkpoint_writer.h"
+#include "common/random.h"
+#include "common/wire_model.h"
+#include "ps_server/shard/restore.h"
+#include "tests/ps_server/shard/push_whole.h"
+#include "tests/ps_server/shard/shard_fixture.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
+
+std::vector<float> All(float value) { return std::vector<float>(40, value); }
+
+// A life of a shard on a disk that outlives it.
+std::unique_ptr<ShardFixture> Life(std::shared_ptr<FaultyFileSystem> files = nullptr) {
+  auto f = std::make_unique<ShardFixture>(kAsync);
+  if (files != nullptr) f->files = std::move(files);
+  f->config.mutable_checkpoint()->set_directory(ShardFixture::kCheckpoints);
+  f->config.mutable_server()->set_durability(v1::ServerConfig::DURABILITY_LOG);
+  REQUIRE(f->files->MakeFolder(ShardFixture::kCheckpoints).ok());
+  REQUIRE(f->files->SyncFolder("/").ok());
+  f->Create();
+  return f;
+}
+
+// The next one, with worker 0 and 1 under epoch 1.
+std::unique_ptr<ShardFixture> NextLife(ShardFixture& before, const v1::Restore* restore = nullptr) {
+  auto f = Life(before.files);
+  REQUIRE(f->Install(restore) == "");
+  f->Members(1, {{0}, {1}});
+  return f;
+}
+
+void RunBackground(ShardFixture& f) {
+  while (!f.background.empty()) {
+    auto work = std::move(f.background.front());
+    f.background.pop_front();
+    work();
+  }
+}
+
+TestPush OfBatch(uint32_t worker, uint64_t clock, uint64_t batch) {
+  TestPush push{worker, clock};
+  push.batch = batch;
+  return push;
+}
+
+TEST_CASE("A push takes effect and is answered once its record is on the disk, in the order of arrival") {
+  const auto f = Life();
+  f->Start();
+  f->hold_background = true;
+  const auto first = f->Push(OfBatch(0, 0, 5));
+  const auto second = f->Push({1, 0});
+  TestPush bad{1, 1};
+  bad.bad_element = 3;
+  const auto refused = f->Push(bad);  // behind the one before
+  const auto pull = f->Pull(0, 1);
+  CHECK_FALSE((first->there() || second->there() || refused->there() || pull->there()));
+  CHECK(f->Weights() == All(0));
+  CHECK(f->Stats().version().count() == 0);
+  RunBackground(*f);
+  CHECK(first->reply().version().count() == 1);
+  CHECK(second->reply().version().count() == 2);
+  CHECK(second->reply().staleness() == 1);
+  CHECK(refused->reply().outcome() == v1::REFUSED);
+  CHECK(pull->reply().header.version().count() >= 1);
+  CHECK(f->Weights() == All(2));
+}
+
+TEST_CASE(
+    "A push that comes twice while it is on its way to the disk is applied once, and both are answered") {
+  const auto f = Life();
+  f->Start();
+  f->hold_background = true;
+  std::vector<std::unique_ptr<PushArrival>> arrivals;
+  const v1::PushRequest header = f->Header({0, 0});
+  for (int i = 0; i < 2; ++i) {
+    f->shard->Begin(ShardFixture::kSession, header, [&](absl::StatusOr<PushBegin> begin) {
+      arrivals.push_back(absl::get<std::unique_ptr<PushArrival>>(*std::move(begin)));
+    });
+  }
+  std::vector<PushReplyPtr> answers;
+  REQUIRE(arrivals.size() == 2);
+  for (auto& arrival : arrivals) {
+    REQUIRE(TakeAll(*arrival, All(1)).ok());
+    answers.push_back(std::make_shared<Answer<v1::PushReply>>());
+    f->shard->Push(ShardFixture::kSession, std::move(arrival),
+                   [done = Keep(answers.back())](absl::StatusOr<PushAnswer> answer) {
+                     done(answer.ok() ? absl::StatusOr<v1::PushReply>(answer->reply) : answer.status());
+                   });
+  }
+  answers.push_back(f->PushHeader(header, {}));
+  for (const auto& answer : answers) CHECK_FALSE(answer->there());
+  RunBackground(*f);
+  for (const auto& answer : answers) {
+    CHECK(answer->reply().outcome() == v1::OK);
+    CHECK(answer->reply().version().count() == 1);
+    CHECK(answer->times == 1);
+  }
+  CHECK(f->Weights() == All(1));
+}
+
+TEST_CASE("The same batch from two workers while the first is on its way to the disk is applied once") {
+  const auto f = Life();
+  f->Start();
+  f->hold_background = true;
+  const auto first = f->Push(OfBatch(0, 0, 7));
+  const auto second = f->Push(OfBatch(1, 0, 7));
+  RunBackground(*f);
+  CHECK(first->reply().outcome() == v1::OK);
+  CHECK(second->reply().outcome() == v1::DUPLICATE_BATCH);
+  CHECK(f->Weights() == All(1));
+}
+
+TEST_CASE("What the coordinator asks for waits for what is on its way, and nothing is decided before it") {
+  const auto f = Life();
+  f->Start();
+  f->Reports(v1::ShardReport::kMembership);
+  f->hold_background = true;
+  const auto first = f->Push({0, 0});
+  f->Members(2, {{1}});
+  v1::ControlMessage hello;
+  hello.mutable_hello()->set_coordinator_incarnation(2);
+  f->Control(hello);
+  const auto second = f->Push({1, 0});
+  CHECK(f->Reports(v1::ShardReport::kMembership).empty());
+  CHECK(f->Stats().version().count() == 0);  // pings are answered
+  // All but what the first asked of the disk.
+  auto write = std::move(f->background.front());
+  f->background.pop_front();
+  write();
+  CHECK(first->reply().outcome() == v1::OK);
+  CHECK(f->Reports(v1::ShardReport::kMembership).size() == 1);
+  RunBackground(*f);
+  CHECK(f->Reports(v1::ShardReport::kAttached)[0].attached().version().count() >= 1);
+  CHECK(second->reply().outcome() == v1::OK);
+  CHECK(f->Push({0, 1})->reply().outcome() == v1::FENCED);
+  CHECK(f->Weights() == All(2));
+}
+
+TEST_CASE("A connection that ends takes nothing back that was decided on") {
+  const auto f = Life();
+  f->Start();
+  f->hold_background = true;
+  const auto push = f->Push({0, 0});
+  f->shard->End(ShardFixture::kSession);
+  CHECK(push->status().code() == absl::StatusCode::kCancelled);
+  RunBackground(*f);
+  CHECK(push->times == 1);
+  CHECK(f->Weights() == All(1));
+  CHECK(f->Push({0, 0})->reply().version().count() == 1);
+}
+
+TEST_CASE("A restored shard knows every outcome, clock and batch, of members who have come and gone too") {
+  auto f = Life();
+  f->Start();
+  f->Push(OfBatch(0, 0, 4));
+  CHECK(f->Push(OfBatch(1, 0, 4))->reply().outcome() == v1::DUPLICATE_BATCH);
+  TestPush bad{1, 1};
+  bad.bad_element = 0;
+  CHECK(f->Push(bad)->reply().outcome() == v1::REFUSED);
+  TestPush stale{1, 2};
+  stale.base_incarnation = 5;
+  CHECK(f->Push(stale)->reply().outcome() == v1::STALE_VERSION);
+  // Worker 0 goes, another life of it comes.
+  f->Members(2, {{0, 500, 0, true}, {1}});
+  TestPush joined{0, 1, 0, 500};
+  joined.epoch = 2;
+  CHECK(f->Push(joined)->reply().outcome() == v1::OK);
+  const v1::ShardStats before = f->Stats();
+
+  f->files->Crash();
+  auto g = Life(f->files);
+  REQUIRE(g->Install() == "");
+  g->Members(3, {{0, 500, 0}, {1}});
+  CHECK(g->Weights() == All(2));
+  const v1::ShardStats after = g->Stats();
+  CHECK(after.version().count() == 2);
+  CHECK(after.pushes_applied() == before.pushes_applied());
+  CHECK(after.pushes_refused() == before.pushes_refused());
+  CHECK(after.pushes_lost() == 0);
+  REQUIRE(after.clocks_size() == 2);
+  for (int i = 0; i < 2; ++i) CHECK(after.clocks(i).clock() == before.clocks(i).clock());
+  joined.epoch = 3;
+  CHECK(g->Push(joined)->reply().version().count() == 2);
+  TestPush again = OfBatch(1, 0, 4);
+  again.epoch = 3;
+  CHECK(g->Push(again)->reply().outcome() == v1::DUPLICATE_BATCH);
+  bad.epoch = 3;
+  CHECK_THAT(g->Push(bad)->reply().reason(), Contains("w[0]"));
+  again.clock = 3;
+  CHECK(g->Push(again)->reply().outcome() == v1::DUPLICATE_BATCH);
+}
+
+TEST_CASE("A log follows its checkpoints, and what is older goes when the next one is taken") {
+  auto f = Life();
+  f->Start();
+  const std::string folder = LogFolder(ShardFixture::kCheckpoints, 0, 1);
+  v1::ControlMessage take;
+  take.mutable_checkpoint()->set_directory(ShardFixture::kCheckpoints);
+  f->Push({0, 0});
+  f->TakeCheckpoint(3);
+  v1::Restore restore = ShardFixture::Complete(3, {f.get()});
+  f->Push({0, 1});
+  CHECK(f->files->List(folder)->size() == 2);
+  f->files->Crash();
+  auto g = NextLife(*f, &restore);
+  CHECK(g->Weights() == All(2));
+  g->Push({1, 0});
+  CHECK(g->files->List(folder)->size() == 3);
+
+  // A checkpoint that comes to nothing is not followed.
+  REQUIRE(BeginCheckpoint(*g->files, ShardFixture::kCheckpoints, 5).ok());
+  take.mutable_checkpoint()->set_step(5);
+  take.mutable_checkpoint()->set_complete(4);
+  g->Control(take);
+  g->Push({1, 1});
+  g->files->Crash();
+  auto h = NextLife(*g, &restore);
+  CHECK(h->Weights() == All(4));
+  CHECK(h->Stats().pushes_lost() == 0);
+
+  REQUIRE(BeginCheckpoint(*h->files, ShardFixture::kCheckpoints, 6).ok());
+  take.mutable_checkpoint()->set_step(6);
+  h->Control(take);
+  restore = ShardFixture::Complete(6, {h.get()});
+  h->Push({0, 2});
+  const size_t segments = h->files->List(folder)->size();
+  REQUIRE(BeginCheckpoint(*h->files, ShardFixture::kCheckpoints, 7).ok());
+  take.mutable_checkpoint()->set_step(7);
+  take.mutable_checkpoint()->set_complete(7);
+  h->Control(take);
+  CHECK(h->files->List(folder)->size() < segments);
+  auto i = NextLife(*h, &restore);
+  CHECK(i->Weights() == All(5));
+
+  // Another number of shards cannot read what is behind the checkpoint.
+  auto two = Life(i->files);
+  two->install.set_num_shards(2);
+  CHECK_THAT(two->Install(&restore), Contains("of a job with 1 servers; this one has 2"));
+  // A checkpoint that has everything can.
+  REQUIRE(BeginCheckpoint(*i->files, ShardFixture::kCheckpoints, 8).ok());
+  take.mutable_checkpoint()->set_step(8);
+  take.mutable_checkpoint()->set_complete(0);
+  i->Control(take);
+  restore = ShardFixture::Complete(8, {i.get()});
+  CHECK(two->Install(&restore) == "");
+  // A segment that is missing is noticed.
+  const auto names = i->files->List(folder);
+  REQUIRE(i->files->Remove(JoinPath(folder, names->back())).ok());
+  CHECK_THAT(Life(i->files)->Install(&restore), Contains("is missing"));
+}
+
+TEST_CASE("A life without the log takes up what one with it has left") {
+  auto f = Life();
+  f->Start();
+  f->Push({0, 0});
+  auto g = Life(f->files);
+  g->config.mutable_server()->clear_durability();
+  g->Create();
+  REQUIRE(g->Install() == "");
+  g->Members(2, {{0}, {1}});
+  CHECK(g->Weights() == All(1));
+  auto two = Life(f->files);
+  two->install.set_num_shards(2);
+  CHECK_THAT(two->Install(), Contains("of a job with 1 servers; this one has 2"));
+}
+
+TEST_CASE("A durable push waits for memory that readers hold") {
+  const auto f = Life();
+  f->Start();
+  std::vector<PullAnswerPtr> held = {f->Pull(0, 0)};
+  for (uint64_t clock = 0; clock < 2; ++clock) {
+    f->Push({0, clock});
+    held.push_back(f->Pull(0, clock + 1));
+  }
+  const auto push = f->Push({0, 2});
+  CHECK_FALSE(push->there());
+  held.clear();
+  f->shard->Tick();
+  CHECK(push->reply().outcome() == v1::OK);
+  CHECK(f->Weights() == All(3));
+}
+
+TEST_CASE("A log that cannot be written fails the shard, and nothing of it is acknowledged") {
+  const auto f = Life();
+  f->Start();
+  CHECK(f->Push({0, 0})->reply().outcome() == v1::OK);
+  f->files->SetCapacity(f->files->bytes_used() + 100);
+  const auto push = f->Push({0, 1});
+  CHECK(push->reply().outcome() == v1::JOB_OVER);
+  CHECK_THAT(push->reply().reason(),
+             Contains("cannot write its log") && Contains("/checkpoints/log/shard-0"));
+  CHECK(f->Push({1, 0})->reply().outcome() == v1::JOB_OVER);
+  const auto failed = f->Reports(v1::ShardReport::kFailed);
+  REQUIRE(failed.size() == 1);
+  CHECK_THAT(failed[0].failed().error(), Contains("cannot write its log"));
+  // A coordinator that comes later is told as well.
+  v1::ControlMessage hello;
+  hello.mutable_hello()->set_coordinator_incarnation(2);
+  f->Control(hello);
+  CHECK(f->Reports(v1::ShardReport::kFailed).size() == 1);
+}
+
+// Lives of a shard, each ended by a disk that fails at some operation and a crash of the machine: two workers
+// push what they had no answer of again, and go on.
+TEST_CASE("After a crash at any operation of the disk no acknowledged push is lost and none applied twice") {
+  const auto files = std::make_shared<FaultyFileSystem>(7);
+  RandomStream random(11, 0);
+  std::map<uint32_t, uint64_t> answered;  // by worker, its next clock
+  std::unique_ptr<ShardFixture> f;
+  absl::optional<v1::Restore> restore;
+  uint64_t step = 1, complete = 0, crashes = 0;
+  const auto ones = [](const std::vector<float>& weights) {
+    return std::all_of(weights.begin(), weights.end(), [&](float w) { return w == weights[0]; });
+  };
+  for (uint64_t life = 0; life < 120; ++life) {
+    files->SetFault(nullptr);
+    f = Life(files);
+    const std::string error = f->Install(restore.has_value() ? &*restore : nullptr);
+    INFO("life " << life << ": " << error);
+    REQUIRE(error == "");
+    f->Members(1, {{0}, {1}});
+    const v1::ShardStats stats = f->Stats();
+    REQUIRE(stats.pushes_lost() == 0);
+    const std::vector<float> weights = f->Weights();
+    uint64_t sum = 0;
+    for (const v1::WorkerClock& clock : stats.clocks()) {
+      sum += clock.clock();
+      // At most the one that was not answered is there beside those that were.
+      REQUIRE(clock.clock() >= answered[clock.worker()]);
+      REQUIRE(clock.clock() <= answered[clock.worker()] + 1);
+    }
+    REQUIRE(ones(weights));
+    REQUIRE(static_cast<uint64_t>(weights[0]) == sum);
+    const uint64_t end = files->operations() + 1 + random.Next() % 60;
+    files->SetFault([end](const FaultyFileSystem::Operation& operation) {
+      return operation.number < end ? absl::OkStatus() : absl::UnavailableError("no power");
+    });
+    for (bool up = true; up;) {
+      const uint32_t worker = random.Next() % 2;
+      if (random.Next() % 8 == 0) {
+        ++step;
+        if (!BeginCheckpoint(*files, ShardFixture::kCheckpoints, step).ok()) break;
+        v1::ControlMessage take;
+        take.mutable_checkpoint()->set_directory(ShardFixture::kCheckpoints);
+        take.mutable_checkpoint()->set_step(step);
+        take.mutable_checkpoint()->set_complete(complete);
+        f->Control(take);
+        const auto written = f->Reports(v1::ShardReport::kCheckpoint);
+        if (written.empty() || !written[0].checkpoint().error().empty()) break;
+        v1::CheckpointManifest manifest;
+        manifest.set_step(step);
+        *manifest.mutable_model() = ToProto(f->model);
+        v1::JobConfig& config = *manifest.mutable_job()->mutable_config();
+        config = f->config;
+        config.mutable_model()->add_layers()->set_type(v1::LayerConfig::LAYER_RELU);
+        config.mutable_data()->set_format(v1::DataConfig::FORMAT_DIGITS);
+        manifest.mutable_job()->set_committed_steps(step);
+        *manifest.add_files() = written[0].checkpoint().record();
+        if (!CommitCheckpoint(*files, ShardFixture::kCheckpoints, manifest).ok()) break;
+        complete = step + 1;
+        restore = v1::Restore();
+        restore->set_directory(CheckpointFolder(ShardFixture::kCheckpoints, step));
+        continue;
+      }
+      const auto answer = f->Push({worker, answered[worker]});
+      up = answer->reply().outcome() == v1::OK;
+      if (up) ++answered[worker];
+    }
+    ++crashes;
+    files->Crash();
+  }
+  CHECK(crashes == 120);
+  CHECK(answered[0] + answered[1] > 300);
+}
+
+}  // namespace
+}  // namespace weir

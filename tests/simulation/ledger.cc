@@ -1,0 +1,96 @@
+#include "tests/simulation/ledger.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "common/random.h"
+
+namespace weir {
+namespace {
+
+// Local spaces are of this many elements, so that all shards have equally many.
+constexpr int64_t kGrain = 64;
+
+}  // namespace
+
+Ledger::Ledger(Options options)
+    : options_(std::move(options)),
+      batches_((options_.total_examples + options_.batch_size - 1) / options_.batch_size),
+      elements_((2 * static_cast<int64_t>(batches_) + kMixed + kGrain - 1) / kGrain * kGrain) {
+  const int64_t all = elements_ * options_.shards;
+  // Two tensors, so that their border lies inside of some block.
+  model_.tensors = {{"first", {all / 2 - 5}, TensorKind::kParameter, Initializer::Zeros()},
+                    {"second", {all - all / 2 + 5}, TensorKind::kParameter, Initializer::Zeros()}};
+}
+
+uint64_t Ledger::examples(uint64_t batch) const {
+  return std::min(options_.batch_size, options_.total_examples - batch * options_.batch_size);
+}
+
+bool Ledger::poisoned(uint64_t batch) const {
+  const auto it = options_.poisoned.lower_bound({batch, 0});
+  return it != options_.poisoned.end() && it->first == batch;
+}
+
+uint64_t Ledger::ExamplesOfStep(uint64_t step) const {
+  const uint64_t first = step * options_.parts * options_.batch_size;
+  return std::min(options_.parts * options_.batch_size, options_.total_examples - first);
+}
+
+std::vector<float> Ledger::Gradient(uint64_t batch, uint32_t shard, uint64_t incarnation,
+                                    const std::vector<float>& weights) const {
+  std::vector<float> gradient(static_cast<size_t>(elements_), 0.0f);
+  const float scale = options_.sync ? static_cast<float>(ExamplesOfStep(batch / options_.parts)) /
+                                          static_cast<float>(examples(batch))
+                                    : 1.0f;
+  gradient[batch] = scale;
+  gradient[batches_ + batch] = scale * static_cast<float>(incarnation);
+  RandomStream random(RandomKey(batch, "mixed"), shard);
+  for (int64_t i = 0; i < kMixed; ++i) {
+    const auto at = static_cast<size_t>(2 * static_cast<int64_t>(batches_) + i);
+    const float noise = UniformFloat(random.Next()) - 0.5f;
+    gradient[at] = noise * (i % 2 == 0 ? 1.0f : 1e4f) - 0.25f * weights[at];
+  }
+  if (poisoned(batch, shard)) {
+    gradient[(batch * 7) % gradient.size()] = std::numeric_limits<float>::quiet_NaN();
+  }
+  return gradient;
+}
+
+double Ledger::Excess(uint64_t step, const std::set<uint64_t>& batches) const {
+  uint64_t committed = 0;
+  for (uint64_t batch : batches) committed += examples(batch);
+  return static_cast<double>(ExamplesOfStep(step)) / static_cast<double>(std::max<uint64_t>(committed, 1));
+}
+
+std::vector<float> Ledger::SerialWeights(uint32_t shard) const {
+  std::vector<float> weights(static_cast<size_t>(elements_), 0.0f);
+  for (uint64_t step = 0; step < steps(); ++step) {
+    std::vector<uint64_t> parts;
+    uint64_t total = 0;
+    for (uint64_t b = step * options_.parts; b < std::min(batches_, (step + 1) * options_.parts); ++b) {
+      if (poisoned(b)) continue;
+      parts.push_back(b);
+      total += examples(b);
+    }
+    std::vector<float> mean(weights.size(), 0.0f);
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const std::vector<float> gradient = Gradient(parts[i], shard, 0, weights);
+      const float share = static_cast<float>(examples(parts[i])) / static_cast<float>(total);
+      for (size_t j = 0; j < mean.size(); ++j) {
+        if (parts.size() == 1) {
+          mean[j] = gradient[j];
+        } else if (i == 0) {
+          mean[j] = share * gradient[j];
+        } else {
+          const float product = share * gradient[j];
+          mean[j] = mean[j] + product;
+        }
+      }
+    }
+    for (size_t j = 0; j < weights.size(); ++j) weights[j] = weights[j] - -1.0f * mean[j];
+  }
+  return weights;
+}
+
+}  // namespace weir

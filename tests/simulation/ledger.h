@@ -1,0 +1,65 @@
+#pragma once
+
+#include <cstdint>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "common/model_spec.h"
+
+namespace weir {
+
+// The job that the simulation trains: plain SGD at the learning rate -1, so that weights are sums of what was
+// pushed. Every shard holds, at local positions,
+//
+//   [0, B)        the count: the push of batch b adds 1 at b;
+//   [B, 2B)       who: it adds its worker's incarnation at B + b;
+//   then kMixed   values that depend on the weights that were read, and whose sums depend on the order.
+//
+// In sync a gradient is scaled so that this holds after the mean over its step's parts. Pure.
+class Ledger {
+ public:
+  static constexpr int64_t kMixed = 8;
+
+  struct Options {
+    bool sync = false;
+    uint32_t shards = 1;
+    uint32_t parts = 1;
+    uint64_t batch_size = 1;
+    uint64_t total_examples = 1;
+    // (batch, shard): this batch's gradient is not finite there, whoever computes it.
+    std::set<std::pair<uint64_t, uint32_t>> poisoned;
+  };
+  explicit Ledger(Options options);
+
+  const Options& options() const { return options_; }
+  const ModelSpec& model() const { return model_; }
+  uint64_t batches() const { return batches_; }
+  uint64_t steps() const { return (batches_ + options_.parts - 1) / options_.parts; }
+  // Of each shard.
+  int64_t elements() const { return elements_; }
+  uint64_t examples(uint64_t batch) const;
+  // Some shard refuses it.
+  bool poisoned(uint64_t batch) const;
+  bool poisoned(uint64_t batch, uint32_t shard) const { return options_.poisoned.count({batch, shard}) > 0; }
+
+  // A shard's part of the gradient that a worker computes from these weights of the shard.
+  std::vector<float> Gradient(uint64_t batch, uint32_t shard, uint64_t incarnation,
+                              const std::vector<float>& weights) const;
+
+  // sync: the factor by which a step's count exceeds 1 if only these parts of it were committed.
+  double Excess(uint64_t step, const std::set<uint64_t>& batches) const;
+  // sync: the shard's weights after all steps, by a plain loop; who is left at zero.
+  std::vector<float> SerialWeights(uint32_t shard) const;
+
+ private:
+  uint64_t ExamplesOfStep(uint64_t step) const;
+
+  const Options options_;
+  const uint64_t batches_;
+  int64_t elements_;
+  ModelSpec model_;
+};
+
+}  // namespace weir

@@ -1,0 +1,230 @@
+#include "tests/simulation/plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/random.h"
+
+namespace weir {
+namespace {
+
+class Dice {
+ public:
+  explicit Dice(uint64_t seed) : random_(RandomKey(seed, "plan"), 0) {}
+  uint32_t Below(uint32_t bound) { return random_.NextBelow(bound); }
+  // In [least, most].
+  uint32_t From(uint32_t least, uint32_t most) { return least + Below(most - least + 1); }
+  bool Chance(double probability) { return random_.Next() < probability * 4294967296.0; }
+  absl::Duration Time(absl::Duration least, absl::Duration most) {
+    return least +
+           absl::Microseconds(Below(static_cast<uint32_t>(absl::ToInt64Microseconds(most - least)) + 1));
+  }
+
+ private:
+  RandomStream random_;
+};
+
+void PlanConfig(Dice& dice, Plan* plan) {
+  v1::JobConfig& config = plan->config;
+  config.set_name("ledger");
+  v1::LayerConfig* layer = config.mutable_model()->add_layers();
+  layer->set_type(v1::LayerConfig::LAYER_DENSE);
+  layer->set_units(1);
+  config.mutable_data()->set_format(v1::DataConfig::FORMAT_DIGITS);
+  config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_SGD);
+  config.mutable_optimizer()->set_learning_rate(-1);
+
+  auto& cluster = *config.mutable_cluster();
+  cluster.set_start_seconds(15);
+  cluster.set_lease_seconds(1);
+  cluster.set_grace_seconds(0.2);
+  cluster.set_server_wait_seconds(8);
+  cluster.set_wait_seconds(30);
+
+  auto& consistency = *config.mutable_consistency();
+  const uint32_t workers = dice.From(1, 5);
+  const uint32_t mode = dice.Below(5);
+  Ledger::Options& ledger = plan->ledger;
+  ledger.sync = mode < 2;
+  ledger.shards = dice.From(1, 4);
+  if (ledger.sync) {
+    consistency.set_mode(v1::ConsistencyConfig::MODE_SYNC);
+    ledger.parts = dice.Chance(0.5) ? workers : dice.From(1, 5);
+    consistency.set_parts(ledger.parts);
+  } else if (mode < 4) {
+    consistency.set_mode(v1::ConsistencyConfig::MODE_BOUNDED);
+    consistency.set_staleness(dice.Chance(0.3) ? 0 : dice.From(1, 4));
+  } else {
+    consistency.set_mode(v1::ConsistencyConfig::MODE_ASYNC);
+  }
+  config.mutable_server()->set_apply(dice.Chance(0.5) ? v1::ServerConfig::APPLY_STREAMED
+                                                      : v1::ServerConfig::APPLY_STAGED);
+  ledger.batch_size = dice.From(1, 4);
+  const uint64_t batches = dice.From(8, 44);
+  ledger.total_examples = ledger.batch_size * batches - dice.Below(static_cast<uint32_t>(ledger.batch_size));
+  if (dice.Chance(0.15)) {
+    for (uint32_t i = dice.From(1, 3); i > 0; --i) {
+      ledger.poisoned.insert({dice.Below(static_cast<uint32_t>(batches)), dice.Below(ledger.shards)});
+    }
+  }
+  config.mutable_data()->set_batch_size(static_cast<uint32_t>(ledger.batch_size));
+  config.mutable_train()->set_examples(ledger.total_examples);
+
+  plan->workers.resize(workers);
+  uint32_t late = 0;
+  for (uint32_t rank = 0; rank < workers; ++rank) {
+    WorkerPlan& worker = plan->workers[rank];
+    worker.start = dice.Time(absl::ZeroDuration(), absl::Milliseconds(100));
+    // A join in the middle.
+    if (rank > 0 && dice.Chance(0.2)) {
+      worker.start = dice.Time(absl::Milliseconds(200), absl::Seconds(1));
+      ++late;
+    }
+    const absl::Duration usual = dice.Time(absl::Milliseconds(5), absl::Milliseconds(60));
+    worker.compute_least = usual / 2;
+    worker.compute_most = dice.Chance(0.2) ? usual * 4 : usual;
+  }
+  if (late > 0) cluster.set_min_workers(workers - late);
+  plan->reader = dice.Chance(0.4);
+
+  if (dice.Chance(0.25)) return;
+  auto& checkpoint = *config.mutable_checkpoint();
+  checkpoint.set_directory("/checkpoints");
+  checkpoint.set_keep(dice.From(1, 3));
+  if (dice.Chance(0.4)) {
+    checkpoint.set_every_steps(dice.From(1, 4));
+  } else if (dice.Chance(0.7)) {
+    checkpoint.set_every_seconds(0.05 * dice.From(1, 12));
+  }
+}
+
+void PlanServerFaults(Dice& dice, Plan* plan) {
+  using Kind = FaultPlan::Kind;
+  static constexpr Kind kKinds[] = {Kind::kServerCrash,   Kind::kServerCrash,    Kind::kServerCrash,
+                                    Kind::kCrashAtDisk,   Kind::kCrashAtDisk,    Kind::kPowerLoss,
+                                    Kind::kDiskFull,      Kind::kDiskErrors,     Kind::kServerPause,
+                                    Kind::kControlBreaks, Kind::kServerPartition};
+  for (uint32_t i = dice.Below(5); i > 0; --i) {
+    FaultPlan fault;
+    fault.kind = kKinds[dice.Below(sizeof(kKinds) / sizeof(kKinds[0]))];
+    fault.at = dice.Time(absl::Milliseconds(150), absl::Milliseconds(2500));
+    fault.duration = dice.Time(absl::Milliseconds(10), absl::Milliseconds(1500));
+    fault.first = dice.Below(plan->shards());
+    fault.second = dice.From(1, 12);
+    const bool remote = fault.kind == Kind::kControlBreaks || fault.kind == Kind::kServerPartition;
+    if (remote && fault.first == 0) continue;
+    plan->faults.push_back(fault);
+  }
+}
+
+void PlanFaults(Dice& dice, Plan* plan) {
+  const auto some = [&dice](double often, double rate) { return dice.Chance(often) ? rate : 0.0; };
+  plan->network.stream_break = some(0.5, 0.01);
+  plan->network.request_lost = some(0.5, 0.03);
+  plan->network.reply_lost = some(0.5, 0.03);
+  plan->network.duplicate = some(0.5, 0.05);
+  plan->network.delay = some(0.4, 0.02);
+  plan->heal = absl::Milliseconds(1500);
+  plan->patience = absl::Seconds(plan->recoverable() ? 40 : 20);
+
+  using Kind = FaultPlan::Kind;
+  const uint32_t workers = static_cast<uint32_t>(plan->workers.size());
+  for (uint32_t i = dice.Below(7); i > 0; --i) {
+    FaultPlan fault;
+    static constexpr Kind kKinds[] = {Kind::kWorkerPause,  Kind::kWorkerPause,  Kind::kWorkerCrash,
+                                      Kind::kWorkerCrash,  Kind::kWorkerGone,   Kind::kPartition,
+                                      Kind::kPartition,    Kind::kOneWay,       Kind::kSlowLink,
+                                      Kind::kStreamsBreak, Kind::kStreamsBreak, Kind::kServerPause};
+    fault.kind = kKinds[dice.Below(sizeof(kKinds) / sizeof(kKinds[0]))];
+    fault.at = dice.Time(absl::Milliseconds(50), absl::Milliseconds(1300));
+    fault.duration = dice.Time(absl::Milliseconds(20), absl::Milliseconds(2200));
+    fault.first = dice.Below(workers);
+    fault.second = dice.Below(plan->shards());
+    fault.back = dice.Chance(0.5);
+    if (fault.kind == Kind::kServerPause) {
+      fault.first = fault.second;
+      fault.duration = dice.Time(absl::Milliseconds(20), absl::Milliseconds(400));
+    }
+    plan->faults.push_back(fault);
+  }
+  if (plan->recoverable()) {
+    PlanServerFaults(dice, plan);
+  } else if (plan->shards() > 1 && dice.Chance(0.03)) {
+    FaultPlan fault;
+    fault.kind = Kind::kControlBreaks;
+    fault.at = dice.Time(absl::Milliseconds(50), absl::Milliseconds(1300));
+    fault.first = dice.From(1, plan->shards() - 1);
+    plan->faults.push_back(fault);
+    plan->may_fail = true;
+  }
+  for (const FaultPlan& fault : plan->faults) plan->heal = std::max(plan->heal, fault.at + fault.duration);
+}
+
+}  // namespace
+
+const char* Name(FaultPlan::Kind kind) {
+  switch (kind) {
+    case FaultPlan::Kind::kWorkerPause:
+      return "worker paused";
+    case FaultPlan::Kind::kWorkerCrash:
+      return "worker crash";
+    case FaultPlan::Kind::kWorkerGone:
+      return "worker gone";
+    case FaultPlan::Kind::kPartition:
+      return "partition";
+    case FaultPlan::Kind::kOneWay:
+      return "one-way partition";
+    case FaultPlan::Kind::kSlowLink:
+      return "slow link";
+    case FaultPlan::Kind::kStreamsBreak:
+      return "streams broken";
+    case FaultPlan::Kind::kServerPause:
+      return "server paused";
+    case FaultPlan::Kind::kControlBreaks:
+      return "control stream broken";
+    case FaultPlan::Kind::kServerCrash:
+      return "server crash";
+    case FaultPlan::Kind::kCrashAtDisk:
+      return "server crash while it writes";
+    case FaultPlan::Kind::kPowerLoss:
+      return "power loss of all servers";
+    case FaultPlan::Kind::kDiskFull:
+      return "disk full";
+    case FaultPlan::Kind::kDiskErrors:
+      return "disk errors";
+    case FaultPlan::Kind::kServerPartition:
+      return "partition between servers";
+  }
+  return "";
+}
+
+Plan MakePlan(uint64_t seed) {
+  Dice dice(seed);
+  Plan plan;
+  plan.seed = seed;
+  plan.config.set_seed(seed + 1);
+  PlanConfig(dice, &plan);
+  PlanFaults(dice, &plan);
+  return plan;
+}
+
+std::string Plan::ToString() const {
+  const auto& consistency = config.consistency();
+  std::string out =
+      absl::StrCat(sync() ? absl::StrCat("sync, ", ledger.parts, " parts")
+                          : (consistency.mode() == v1::ConsistencyConfig::MODE_BOUNDED
+                                 ? absl::StrCat("bounded(", consistency.staleness(), ")")
+                                 : "async"),
+                   config.server().apply() == v1::ServerConfig::APPLY_STREAMED ? ", streamed" : ", staged",
+                   ", ", shards(), " shards, ", workers.size(), " workers, ",
+                   (ledger.total_examples + ledger.batch_size - 1) / ledger.batch_size, " batches",
+                   reader ? ", a reader" : "", recoverable() ? ", checkpoints" : "",
+                   ledger.poisoned.empty() ? "" : ", poisoned batches");
+  for (const FaultPlan& fault : faults) {
+    absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
+                    absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));
+  }
+  return out;
+}
+
+}  // namespace weir

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/job_config.pb.h"
+#include "tests/simulation/ledger.h"
+#include "tests/simulation/network.h"
+
+namespace weir {
+
+// One fault that strikes at a set time.
+struct FaultPlan {
+  enum class Kind {
+    kWorkerPause,    // SIGSTOP, for `duration`
+    kWorkerCrash,    // and again after `duration`
+    kWorkerGone,     // a crash for good, if another worker is left
+    kPartition,      // between the two, both ways, for `duration`
+    kOneWay,         // from the first to the second
+    kSlowLink,       // between the two
+    kStreamsBreak,   // between the two
+    kServerPause,    // without checkpoints shorter than a lease
+    kControlBreaks,  // the coordinator's stream to the shard `first`
+    // With checkpoints only. A server comes back after `duration`.
+    kServerCrash,      // ps:`first`
+    kCrashAtDisk,      // ps:`first`, in the midst of its `second`-th operation on the disk from then on
+    kPowerLoss,        // all servers, and what the disk had not synced
+    kDiskFull,         // for `duration`
+    kDiskErrors,       // one operation in four fails, for `duration`
+    kServerPartition,  // between ps:0 and ps:`first`, both ways
+  };
+  Kind kind = Kind::kWorkerPause;
+  absl::Duration at, duration;
+  // Workers by rank, servers by index: of kPartition, kOneWay, kSlowLink and kStreamsBreak `first` is a
+  // worker.
+  uint32_t first = 0, second = 0;
+  // kOneWay: from the server to the worker.
+  bool back = false;
+};
+const char* Name(FaultPlan::Kind kind);
+
+struct WorkerPlan {
+  // When its process starts.
+  absl::Duration start;
+  // A gradient takes so long to compute.
+  absl::Duration compute_least, compute_most;
+};
+
+// All that a seed decides beforehand. Pure.
+struct Plan {
+  uint64_t seed = 0;
+  v1::JobConfig config;
+  Ledger::Options ledger;
+  std::vector<WorkerPlan> workers;
+  bool reader = false;
+  NetworkFaults network;
+  std::vector<FaultPlan> faults;
+  // Afterwards nothing strikes any more.
+  absl::Duration heal;
+  // In so much time after `heal` the job must have ended.
+  absl::Duration patience;
+  // The plan holds a fault that the job need not survive.
+  bool may_fail = false;
+
+  bool sync() const { return ledger.sync; }
+  // A lost server comes back.
+  bool recoverable() const { return config.checkpoint().has_directory(); }
+  uint32_t shards() const { return ledger.shards; }
+  // One line.
+  std::string ToString() const;
+};
+
+Plan MakePlan(uint64_t seed);
+
+}  // namespace weir

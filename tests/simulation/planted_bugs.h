@@ -1,0 +1,25 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "tests/simulation/site.h"
+
+namespace weir {
+
+// A bug that other parameter servers have, or that would break one of Weir's promises, and how it gets into a
+// run.
+struct PlantedBug {
+  const char* name;
+  // In words.
+  const char* what;
+  std::function<void(Site*)> plant;
+};
+
+// All of them. Those that no seam of Site can plant ask Planted() (common/planted_bug.h) in product code.
+const std::vector<PlantedBug>& PlantedBugs();
+
+// From here on Planted(bug) holds for this one alone; "": for none.
+void SetPlanted(const char* bug);
+
+}  // namespace weir

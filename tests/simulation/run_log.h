@@ -1,0 +1,122 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/coordinator.pb.h"
+#include "proto/parameter_server.pb.h"
+
+namespace weir {
+
+// What was seen of one run: what each worker was answered, and, from above, what each shard published and was
+// told. The invariants (invariants.h) are checked on it after the run. Times are since the run's start.
+
+// A shard's weights; shared, since many look at the same.
+using Weights = std::shared_ptr<const std::vector<float>>;
+
+// A worker computed a gradient and began to send it to all shards.
+struct PushSent {
+  absl::Duration at;
+  uint64_t incarnation = 0;
+  uint64_t clock = 0, batch = 0;
+};
+
+struct PushAnswered {
+  absl::Duration at;
+  uint32_t worker = 0;
+  uint64_t incarnation = 0;
+  uint32_t shard = 0;
+  uint64_t clock = 0, batch = 0;
+  v1::Version base;
+  v1::PushReply reply;
+};
+
+struct PullAnswered {
+  absl::Duration asked, at;
+  uint32_t worker = 0;
+  uint64_t incarnation = 0;
+  uint32_t shard = 0;
+  uint64_t clock = 0;
+  // A reader's, which reads all shards under one pin: a number of its own. Else 0.
+  uint64_t pin = 0;
+  v1::PullReply reply;
+  // nullptr: none came.
+  Weights weights;
+};
+
+struct Joined {
+  absl::Duration at;
+  uint32_t worker = 0;
+  uint64_t incarnation = 0;
+  uint64_t start_clock = 0;
+  bool reader = false;
+};
+
+// One event of a shard after which its version was another. Seldom several versions at once.
+struct Published {
+  absl::Duration at;
+  uint32_t shard = 0;
+  uint64_t life = 0;  // of the shard
+  uint64_t from = 0, to = 0;
+  Weights weights;
+};
+
+// A shard was told a new membership, and holds it.
+struct Installed {
+  absl::Duration at;
+  uint32_t shard = 0;
+  uint64_t life = 0;
+  // The coordinator's.
+  uint64_t coordinator = 0;
+  // The shard's count of updates at that moment.
+  uint64_t version = 0;
+  v1::Membership membership;
+};
+
+// A shard has a new model: at its start, or after it was restored.
+struct Restored {
+  absl::Duration at;
+  uint32_t shard = 0;
+  uint64_t life = 0;
+  uint64_t version = 0;
+  Weights weights;
+};
+
+// A checkpoint was complete and durable.
+struct CheckpointSaved {
+  absl::Duration at;
+  uint64_t step = 0;
+  std::vector<v1::Version> versions;  // by shard
+};
+
+struct RunLog {
+  std::vector<PushSent> sent;
+  std::vector<PushAnswered> pushes;
+  std::vector<PullAnswered> pulls;
+  std::vector<Joined> joins;
+  std::vector<Published> published;
+  std::vector<Installed> installed;
+  std::vector<Restored> restored;
+  std::vector<CheckpointSaved> saved;
+  // By shard: acknowledged pushes that it has declared lost.
+  std::map<uint32_t, uint64_t> lost;
+  // What a protocol error or an own check of an actor had to say.
+  std::vector<std::string> complaints;
+
+  // The end.
+  bool ended = false;
+  std::string failure;
+  // By shard, as the last version was; empty if the job failed.
+  std::vector<Weights> final_weights;
+  // "worker:1": its exit code.
+  std::map<std::string, int> exits;
+  // What still waited when time was up.
+  std::vector<std::string> hanging;
+};
+
+}  // namespace weir

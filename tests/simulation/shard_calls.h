@@ -1,0 +1,107 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "tests/simulation/sim_server.h"
+#include "tests/simulation/site.h"
+
+namespace weir {
+
+// The waits between the tries of a call: client/backoff.h under the virtual clock.
+class SimBackoff {
+ public:
+  SimBackoff(absl::Duration first, absl::Duration most) : first_(first), most_(most), next_(first) {}
+  absl::Duration Next(World& world) {
+    const absl::Duration wait = world.Between(next_ / 2, next_);
+    next_ = std::min(next_ * 2, most_);
+    return wait;
+  }
+  void Reset() { next_ = first_; }
+
+ private:
+  absl::Duration first_, most_, next_;
+};
+
+// Decides on another try as client/call_retry.h does.
+class SimRetry {
+ public:
+  SimRetry(Site* site, absl::Duration total, absl::Duration unreachable)
+      : site_(site), unreachable_(unreachable), deadline_(site->world.elapsed() + total) {}
+  void TryStarts() { try_started_ = site_->world.elapsed(); }
+  // nullopt: the call is over, with `failure`.
+  std::optional<absl::Duration> Judge(const absl::Status& failure);
+
+ private:
+  Site* site_;
+  absl::Duration unreachable_, deadline_, try_started_;
+  std::optional<absl::Duration> unreachable_since_;
+  SimBackoff backoff_{absl::Milliseconds(50), absl::Seconds(1)};
+};
+
+// One client's calls to one shard, each as many exchanges as it takes under the same key
+// (client/grpc_shard.h). Chance sends some pushes twice, the copy on a stream of its own and late, and some
+// gradients apart from their headers.
+class ShardCalls : public std::enable_shared_from_this<ShardCalls> {
+ public:
+  struct Answer {
+    v1::PushReply push;
+    v1::PullReply pull;
+    Weights weights;
+  };
+  using Done = std::function<void(absl::StatusOr<Answer>)>;
+
+  ShardCalls(Site* site, World::Node node, uint32_t shard, std::function<v1::Caller()> caller)
+      : site_(site), node_(node), shard_(shard), caller_(std::move(caller)) {}
+
+  void Exchange(std::optional<v1::PushRequest> push, Weights gradient, std::optional<v1::PullRequest> pull,
+                Done done);
+  // Ends all calls without a word.
+  void Close();
+  // What is open, for messages.
+  std::string Open() const;
+
+ private:
+  struct Call {
+    explicit Call(const SimRetry& r) : retry(r) {}
+    std::optional<v1::PushRequest> push;
+    Weights gradient;
+    std::optional<v1::PullRequest> pull;
+    Done done;
+    SimRetry retry;
+    bool push_answered = false, pull_answered = false, over = false;
+    Answer answer;
+    std::vector<float> weights;
+    uint64_t missing = 0;
+  };
+  struct Stream {
+    std::shared_ptr<Connection> connection;
+    std::shared_ptr<SimSession> session;
+    std::map<uint64_t, std::shared_ptr<Call>> open;
+    uint64_t last_id = 0;
+  };
+  void Begin(const std::shared_ptr<Call>& call);
+  std::shared_ptr<Stream> NewStream();
+  static void Send(Site* site, World::Node node, const std::shared_ptr<Stream>& stream, ExchangeBegin begin);
+  void SendCopy(ExchangeBegin begin);
+  void Receive(const std::shared_ptr<Stream>& stream, const ExchangeAnswer& answer);
+  void OnFailed(const std::shared_ptr<Call>& call, const absl::Status& status);
+  void Finish(const std::shared_ptr<Call>& call, absl::StatusOr<Answer> answer);
+
+  Site* const site_;
+  const World::Node node_;
+  const uint32_t shard_;
+  const std::function<v1::Caller()> caller_;
+  std::shared_ptr<Stream> stream_;
+  std::vector<std::shared_ptr<Call>> calls_;
+  // All pushes with lower clocks were answered, in one life of the shard or another.
+  uint64_t answered_clock_ = 0;
+  bool closed_ = false;
+};
+
+}  // namespace weir

@@ -1,0 +1,499 @@
+#include "tests/simulation/sim_server.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/checkpoint_reader.h"
+#include "common/partition.h"
+#include "common/wire_model.h"
+#include "ps_server/coordinator/job_store_on_disk.h"
+#include "ps_server/optimizer/kernels.h"
+
+namespace weir {
+namespace {
+
+constexpr absl::Duration kTick = absl::Milliseconds(25);
+// Calls that are being answered when the job ends get this long.
+constexpr absl::Duration kLinger = absl::Milliseconds(100);
+// Of the look from above.
+constexpr uint64_t kObserversPin = ~uint64_t{0};
+
+// Tells the log which checkpoints the coordinator takes for complete.
+class WatchedStore final : public JobStore {
+ public:
+  WatchedStore(Site* site, std::unique_ptr<JobStore> inner) : site_(site), inner_(std::move(inner)) {}
+  const Opened& opened() const override { return inner_->opened(); }
+  absl::Status Reserve(const Numbers& up_to) override { return inner_->Reserve(up_to); }
+  std::string directory() const override { return inner_->directory(); }
+  std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
+  void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
+  void Commit(v1::CheckpointManifest manifest, Done done) override {
+    CheckpointSaved line;
+    line.step = manifest.step();
+    for (const v1::CheckpointFile& file : manifest.files()) line.versions.push_back(file.version());
+    inner_->Commit(std::move(manifest),
+                   [this, line = std::move(line), done = std::move(done)](absl::Status status) mutable {
+                     if (status.ok()) {
+                       line.at = site_->world.elapsed();
+                       site_->world.Trace("saved", {line.step});
+                       site_->log.saved.push_back(std::move(line));
+                     }
+                     done(std::move(status));
+                   });
+  }
+
+ private:
+  Site* const site_;
+  const std::unique_ptr<JobStore> inner_;
+};
+
+}  // namespace
+
+Site::Site(const Plan& p, bool verbose)
+    : plan(p), world(p.seed, verbose), network(&world, p.network, &faults), ledger(p.ledger), disk(p.seed) {}
+Site::~Site() = default;
+
+// The coordinator's link to the shard of its own process, as in server.cc.
+class SimServer::LocalLink final : public ShardLink {
+ public:
+  LocalLink(SimServer* server, ShardLinkEvents events) : server_(server) {
+    server_->SetSink([server, report = std::move(events.report)](v1::ShardReport line) {
+      // In an event of its own, as if the coordinator's turn came on another thread: so the shard is not in a
+      // turn when it is looked at.
+      server->site_->world.After(server->node_, absl::ZeroDuration(), [report, line] { report(line); });
+    });
+    events.connected();
+  }
+  void Send(const v1::ControlMessage& message) override { server_->OnControl(message); }
+
+ private:
+  SimServer* const server_;
+};
+
+// The stream to another server. Tries until the server is there.
+class SimServer::RemoteLink final : public ShardLink {
+ public:
+  RemoteLink(Site* site, World::Node from, uint32_t shard, ShardLinkEvents events)
+      : state_(std::make_shared<State>()) {
+    state_->site = site;
+    state_->from = from;
+    state_->shard = shard;
+    state_->events = std::move(events);
+    Try(state_);
+  }
+  ~RemoteLink() override {
+    state_->closed = true;
+    if (state_->connection != nullptr) state_->connection->Close(Connection::kOpener);
+  }
+  void Send(const v1::ControlMessage& message) override {
+    state_->shutdown_sent |= message.has_shutdown();
+    if (state_->connection == nullptr) return;
+    // The last words are waited for (grpc_shard_link.cc).
+    if (message.has_shutdown()) state_->connection->Spare();
+    state_->connection->Send(Connection::kOpener, [server = Server(*state_), state = state_, message] {
+      if (state->accepted != nullptr) server->OnStreamMessage(state->accepted, message);
+    });
+  }
+
+ private:
+  struct State {
+    Site* site = nullptr;
+    World::Node from = 0;
+    uint32_t shard = 0;
+    ShardLinkEvents events;
+    std::shared_ptr<Connection> connection;
+    // The other end's.
+    std::shared_ptr<ControlStream> accepted;
+    bool shutdown_sent = false, closed = false;
+  };
+  static SimServer* Server(const State& state) { return state.site->servers[state.shard].get(); }
+
+  static void Try(const std::shared_ptr<State>& state) {
+    if (state->closed) return;
+    SimServer* const server = Server(*state);
+    World& world = state->site->world;
+    const bool spared = !state->site->plan.recoverable();
+    auto connection = state->site->network.Connect(state->from, server->node_, spared);
+    if (connection == nullptr) {
+      world.After(state->from, world.Between(absl::Milliseconds(50), absl::Milliseconds(200)),
+                  [state] { Try(state); });
+      return;
+    }
+    state->connection = connection;
+    connection->OnEnd(Connection::kOpener, [state](const absl::Status& why) {
+      if (!state->closed && !state->shutdown_sent) state->events.broken(why);
+    });
+    connection->Send(Connection::kOpener, [server, connection, weak = std::weak_ptr<State>(state)] {
+      const auto state = weak.lock();
+      if (state == nullptr) return;
+      state->accepted = server->Attach(connection, [connection, weak](v1::ShardReport report) {
+        connection->Send(Connection::kAcceptor, [weak, report = std::move(report)] {
+          const auto state = weak.lock();
+          if (state != nullptr && !state->closed) state->events.report(report);
+        });
+      });
+      if (state->accepted == nullptr) return;
+      connection->Send(Connection::kAcceptor, [weak] {
+        const auto state = weak.lock();
+        if (state != nullptr && !state->closed) state->events.connected();
+      });
+    });
+  }
+
+  const std::shared_ptr<State> state_;
+};
+
+SimServer::SimServer(Site* site, uint32_t index)
+    : site_(site), index_(index), node_(site->world.AddNode(absl::StrCat("ps:", index))) {}
+
+SimServer::~SimServer() {
+  if (running()) Kill();
+}
+
+void SimServer::Start() {
+  if (running()) return;
+  World& world = site_->world;
+  world.Start(node_);
+  over_ = installed_ = just_installed_ = dying_ = attached_ = false;
+  disk_operations_left_ = 0;
+  control_ = nullptr;
+  coordinator_incarnation_ = 0;
+  last_heard_.reset();
+  started_ = world.Now();
+  model_hash_ = site_->ledger.model().Hash();
+  Shard::Options options;
+  options.config = site_->plan.config;
+  options.new_incarnation = [this] { return site_->next_life++; };
+  options.background = [this, &world](std::function<void()> work) {
+    world.After(node_, world.Between(absl::Milliseconds(1), absl::Milliseconds(80)), std::move(work));
+  };
+  options.files = site_->files;
+  options.clock = &world;
+  options.threads = &site_->threads;
+  options.kernels = &kPlainKernels;
+  options.nudge = [this, &world] { world.After(node_, absl::ZeroDuration(), [this] { shard_->Tick(); }); };
+  if (site_->seams.make_policy) options.make_policy = site_->seams.make_policy;
+  if (site_->seams.weights_source) options.weights_source = site_->seams.weights_source(index_);
+  shard_ = std::make_unique<Shard>(std::move(options));
+  SetSink([](const v1::ShardReport&) {});
+  world.After(node_, kTick, [this] { Tick(); });
+  if (index_ != 0 || StartCoordinator()) return;
+  // It cannot read or write its store, says so and exits; whoever started it tries again.
+  ++site_->faults["coordinator could not open its store"];
+  world.After(node_, absl::Milliseconds(1), [this] { Kill(/*orderly=*/true); });
+  world.After(absl::Milliseconds(300), [this] { Start(); });
+}
+
+bool SimServer::StartCoordinator() {
+  World& world = site_->world;
+  std::unique_ptr<JobStore> store;
+  if (site_->plan.recoverable()) {
+    JobStoreOnDisk::Options options;
+    options.file_system = site_->files;
+    options.directory = site_->plan.config.checkpoint().directory();
+    options.keep = static_cast<int>(site_->plan.config.checkpoint().keep());
+    // In order, each after the one before.
+    auto free_at = std::make_shared<absl::Duration>();
+    options.run = [this, &world, free_at](std::function<void()> work) {
+      *free_at =
+          std::max(*free_at, world.elapsed()) + world.Between(absl::Milliseconds(1), absl::Milliseconds(20));
+      world.After(node_, *free_at - world.elapsed(), std::move(work));
+    };
+    site_->disk_user = this;
+    auto opened = JobStoreOnDisk::Open(std::move(options));
+    site_->disk_user = nullptr;
+    if (!opened.ok()) {
+      if (absl::IsDataLoss(opened.status())) site_->log.complaints.push_back(opened.status().ToString());
+      return false;
+    }
+    store = *std::move(opened);
+    if (site_->seams.store) store = site_->seams.store(std::move(store));
+    store = std::make_unique<WatchedStore>(site_, std::move(store));
+  }
+  Coordinator::Options options;
+  options.config = site_->plan.config;
+  options.workers = static_cast<uint32_t>(site_->plan.workers.size());
+  for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
+    options.shard_addresses.push_back(absl::StrCat("ps", shard, ":1"));
+  }
+  options.clock = &world;
+  options.open_link = [this](uint32_t shard, const std::string&,
+                             ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
+    if (shard == 0) return std::make_unique<LocalLink>(this, std::move(events));
+    return std::make_unique<RemoteLink>(site_, node_, shard, std::move(events));
+  };
+  options.on_end = [this](const v1::ClusterStatus&, const std::string& failure) {
+    if (!running() || dying_) return;
+    site_->log.ended = true;
+    site_->log.failure = failure;
+    site_->network.EndFaults();
+    End(failure);
+  };
+  coordinator_ = std::make_unique<Coordinator>(std::move(options), std::move(store));
+  return true;
+}
+
+void SimServer::Kill(bool orderly) {
+  if (!running()) return;
+  Observe();
+  site_->network.OnKill(node_, orderly);
+  for (auto& [id, session] : std::exchange(sessions_, {})) session->Die();
+  site_->world.Kill(node_);
+  coordinator_ = nullptr;
+  shard_ = nullptr;
+  control_ = nullptr;
+  installed_ = just_installed_ = false;
+}
+
+void SimServer::Tick() {
+  site_->world.After(node_, kTick, [this] { Tick(); });
+  shard_->Tick();
+  if (over_) return;
+  if (coordinator_ != nullptr) {
+    coordinator_->Tick();
+  } else if (index_ != 0) {
+    TickControl();
+  }
+}
+
+void SimServer::TickControl() {
+  const auto& cluster = site_->plan.config.cluster();
+  const absl::Time now = site_->world.Now();
+  if (!last_heard_.has_value()) {
+    if (now - started_ > absl::Seconds(cluster.start_seconds())) End("ps:0 (coordinator) did not attach");
+    return;
+  }
+  const absl::Duration silent = now - *last_heard_;
+  if (control_ == nullptr && site_->plan.recoverable()) {
+    if (silent > absl::Seconds(cluster.server_wait_seconds()))
+      End("ps:0 (coordinator) was lost, and did not come back");
+  } else if (silent > absl::Seconds(cluster.lease_seconds())) {
+    if (!site_->plan.recoverable()) return End("ps:0 (coordinator) was lost: nothing was heard of it");
+    control_->ended = true;
+    control_->connection->Close(Connection::kAcceptor);
+    AwaitNext();
+  }
+}
+
+void SimServer::End(const std::string& failure) {
+  if (std::exchange(over_, true)) return;
+  World& world = site_->world;
+  world.Trace("server ends", {index_, failure.empty() ? 0u : 1u});
+  v1::ControlMessage shutdown;
+  shutdown.mutable_shutdown()->set_failure(failure);
+  shard_->Control(shutdown);
+  for (const auto& [id, session] : sessions_) session->EndJob(failure);
+  world.After(node_, kLinger, [this, &world, failure] {
+    // While the job goes on, whoever started it starts it again.
+    if (site_->log.ended) {
+      site_->log.exits[absl::StrCat("ps:", index_)] = failure.empty() ? 0 : 138;
+    } else {
+      world.After(absl::Milliseconds(200), [this] { Start(); });
+    }
+    Kill(/*orderly=*/true);
+  });
+}
+
+bool SimServer::DiesHere() {
+  if (dying_) return true;
+  if (disk_operations_left_ == 0 || --disk_operations_left_ > 0) return false;
+  dying_ = true;
+  site_->world.Silence(node_);
+  return true;
+}
+
+// ---- control
+
+void SimServer::SetSink(std::function<void(v1::ShardReport)> sink) {
+  shard_->SetReporter([this, sink = std::move(sink)](v1::ShardReport report) {
+    if (report.pinned().pin() == kObserversPin) return;
+    OnReport(report);
+    sink(std::move(report));
+  });
+}
+
+std::shared_ptr<SimServer::ControlStream> SimServer::Attach(const std::shared_ptr<Connection>& connection,
+                                                            std::function<void(v1::ShardReport)> sink) {
+  if (over_) {
+    connection->Close(Connection::kAcceptor);
+    return nullptr;
+  }
+  if (!site_->plan.recoverable() && std::exchange(attached_, true)) {
+    connection->Close(Connection::kAcceptor,
+                      absl::FailedPreconditionError("another coordinator has this shard"));
+    return nullptr;
+  }
+  last_heard_ = site_->world.Now();
+  auto stream = std::make_shared<ControlStream>();
+  stream->connection = connection;
+  stream->sink = std::move(sink);
+  connection->OnEnd(Connection::kAcceptor, [this, stream](const absl::Status&) { OnStreamLost(stream); });
+  return stream;
+}
+
+void SimServer::OnStreamMessage(const std::shared_ptr<ControlStream>& stream,
+                                const v1::ControlMessage& message) {
+  if (!running() || stream->ended) return;
+  if (!stream->adopted) {
+    if (message.hello().coordinator_incarnation() < coordinator_incarnation_) {
+      stream->ended = true;
+      return stream->connection->Close(Connection::kAcceptor,
+                                       absl::FailedPreconditionError("a later coordinator has this shard"));
+    }
+    stream->adopted = true;
+    coordinator_incarnation_ = message.hello().coordinator_incarnation();
+    if (control_ != nullptr) {
+      control_->ended = true;
+      control_->connection->Close(Connection::kAcceptor);
+    }
+    control_ = stream;
+    SetSink(stream->sink);
+  }
+  OnControl(message);
+}
+
+void SimServer::OnStreamLost(const std::shared_ptr<ControlStream>& stream) {
+  if (std::exchange(stream->ended, true) || over_) return;
+  if (!site_->plan.recoverable()) return End("ps:0 (coordinator) was lost: its stream ended");
+  if (control_ == stream) AwaitNext();
+}
+
+void SimServer::AwaitNext() {
+  control_ = nullptr;
+  site_->world.Trace("coordinator awaited", {index_});
+}
+
+void SimServer::OnControl(const v1::ControlMessage& message) {
+  if (!running()) return;
+  last_heard_ = site_->world.Now();
+  if (!message.has_ping())
+    site_->world.Trace("control", {index_, static_cast<uint64_t>(message.message_case())});
+  if (message.has_shutdown() && message.shutdown().failure().empty()) {
+    site_->log.final_weights.resize(site_->plan.shards());
+    Weights& final_weights = site_->log.final_weights[index_];
+    if (installed_) {
+      Observe();
+      final_weights = Snapshot();
+    } else if (final_weights == nullptr) {
+      // It came back to a job that was done; the result is in the last checkpoint.
+      final_weights = SavedWeights();
+    }
+  }
+  if (message.has_membership()) membership_ = message.membership().membership();
+  if (!site_->seams.control) {
+    Control(message);
+  } else {
+    for (const v1::ControlMessage& each : site_->seams.control(index_, message)) Control(each);
+  }
+  if (message.has_shutdown() && coordinator_ == nullptr) End(message.shutdown().failure());
+}
+
+void SimServer::Control(const v1::ControlMessage& message) {
+  if (message.has_install()) installed_ = just_installed_ = false;
+  shard_->Control(message);
+}
+
+void SimServer::OnReport(const v1::ShardReport& report) {
+  if (!report.has_stats())
+    site_->world.Trace("report", {index_, static_cast<uint64_t>(report.report_case())});
+  if (report.has_installed() && report.installed().error().empty()) {
+    life_ = report.installed().incarnation();
+    just_installed_ = true;
+  }
+  if (report.has_membership()) OnMembershipInstalled(report.membership());
+  if (site_->seams.reported) {
+    // Comes after the turn that the shard is in.
+    for (const v1::ControlMessage& each : site_->seams.reported(index_, report)) Control(each);
+  }
+}
+
+void SimServer::OnMembershipInstalled(const v1::MembershipInstalled& report) {
+  Installed line;
+  line.at = site_->world.elapsed();
+  line.shard = index_;
+  line.life = life_;
+  line.version = shard_->counters().version;
+  // What the coordinator has said, under the epoch that the shard confirms.
+  line.membership = membership_;
+  line.membership.set_epoch(report.epoch());
+  site_->log.installed.push_back(std::move(line));
+}
+
+// ---- the data plane
+
+std::shared_ptr<SimSession> SimServer::Accept(const std::shared_ptr<Connection>& connection,
+                                              std::function<void(ExchangeAnswer)> receive) {
+  auto session = std::make_shared<SimSession>(this, connection, std::move(receive));
+  const uint64_t id = site_->next_session++;
+  sessions_[id] = session;
+  connection->OnEnd(Connection::kAcceptor, [this, id](const absl::Status&) {
+    const auto it = sessions_.find(id);
+    if (it == sessions_.end()) return;
+    it->second->End();
+    sessions_.erase(it);
+  });
+  return session;
+}
+
+// ---- from above
+
+void SimServer::Observe() {
+  if (shard_ == nullptr) return;
+  if (std::exchange(just_installed_, false)) {
+    installed_ = true;
+    version_ = shard_->counters().version;
+    lost_ = shard_->counters().pushes_lost;
+    site_->world.Trace("installed", {index_, life_, version_});
+    site_->log.restored.push_back({site_->world.elapsed(), index_, life_, version_, Snapshot()});
+  }
+  if (!installed_) return;
+  if (const uint64_t lost = shard_->counters().pushes_lost; lost != lost_) {
+    site_->log.lost[index_] += lost - lost_;
+    lost_ = lost;
+  }
+  if (shard_->counters().version == version_) return;
+  Published line;
+  line.at = site_->world.elapsed();
+  line.shard = index_;
+  line.life = life_;
+  line.from = version_;
+  line.to = version_ = shard_->counters().version;
+  line.weights = Snapshot();
+  site_->world.Trace("published", {index_, line.to});
+  site_->log.published.push_back(std::move(line));
+}
+
+Weights SimServer::SavedWeights() const {
+  const auto latest = LatestComplete(site_->disk, site_->plan.config.checkpoint().directory());
+  if (!latest.ok() || !latest->manifest.job().done()) return nullptr;
+  const auto reader = CheckpointReader::Open(site_->disk, latest->folder);
+  const auto model = FromProto(latest->manifest.model());
+  if (!reader.ok() || !model.ok()) return nullptr;
+  const Partition partition(model->elements(), site_->plan.shards());
+  std::vector<float> weights(static_cast<size_t>(partition.shard_elements(index_)));
+  if (!reader->LoadWeights(*model, index_, site_->plan.shards(), absl::MakeSpan(weights)).ok())
+    return nullptr;
+  return std::make_shared<const std::vector<float>>(std::move(weights));
+}
+
+Weights SimServer::Snapshot() {
+  v1::ControlMessage message;
+  message.mutable_pin()->set_pin(kObserversPin);
+  message.mutable_pin()->set_lease_seconds(600);
+  shard_->Control(message);
+  v1::PullRequest request;
+  request.mutable_caller()->set_model_hash(model_hash_);
+  request.set_pin(kObserversPin);
+  Weights weights;
+  shard_->Pull(0, request, [&](absl::StatusOr<PullAnswer> answer) {
+    if (!answer.ok() || answer->version == nullptr) return;
+    const float* const values = answer->version->weights.get();
+    weights = std::make_shared<const std::vector<float>>(values, values + shard_->elements());
+  });
+  message.mutable_unpin()->set_pin(kObserversPin);
+  shard_->Control(message);
+  return weights;
+}
+
+}  // namespace weir

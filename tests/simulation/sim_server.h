@@ -1,0 +1,164 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "ps_server/coordinator/coordinator.h"
+#include "ps_server/shard/shard.h"
+#include "tests/simulation/network.h"
+#include "tests/simulation/site.h"
+
+namespace weir {
+
+// The first message of an exchange (proto/parameter_server.proto).
+struct ExchangeBegin {
+  uint64_t id = 0;
+  std::optional<v1::PushRequest> push;
+  std::optional<v1::PullRequest> pull;
+  // nullptr: it follows (SimSession::Gradient).
+  Weights gradient;
+};
+
+struct ExchangeAnswer {
+  uint64_t id = 0;
+  std::optional<v1::PushReply> push;
+  std::optional<v1::PullReply> pull;
+  // Not OK: the exchange has failed.
+  absl::Status error;
+  // A piece of the weights, from local position `first` on.
+  uint64_t first = 0;
+  std::vector<float> weights;
+};
+
+// Whether a pull that came with a push is answered after this.
+bool PullFollows(v1::Outcome push);
+
+class SimServer;
+
+// The server's end of one client's data stream: GrpcExchangeSession without gRPC. Weights leave in pieces,
+// each read when it leaves, so that a version that is not immutable shows.
+class SimSession : public std::enable_shared_from_this<SimSession> {
+ public:
+  SimSession(SimServer* server, std::shared_ptr<Connection> connection,
+             std::function<void(ExchangeAnswer)> receive);
+
+  void Begin(ExchangeBegin begin);
+  void Gradient(uint64_t id, const Weights& gradient);
+  // The connection is over.
+  void End();
+  // The process is gone.
+  void Die();
+  void EndJob(const std::string& failure);
+
+ private:
+  struct Exchange {
+    std::optional<v1::PullRequest> pull;
+    Weights gradient;
+    std::unique_ptr<PushArrival> arrival;
+    bool eager = false;
+    std::shared_ptr<const ShardVersion> version;
+    std::shared_ptr<const std::atomic<bool>> revoked;
+  };
+  // Runs later, as work that is posted to the session's loop, if the exchange is still there.
+  template <typename Handler>
+  void Deliver(uint64_t id, Handler handle);
+  void Take(uint64_t id, Exchange& exchange);
+  void OnPushed(uint64_t id, Exchange& exchange, absl::StatusOr<PushAnswer> answer);
+  void StartPull(uint64_t id, Exchange& exchange);
+  void SendWeights(uint64_t id, uint64_t first);
+  void Send(ExchangeAnswer answer);
+  void Fail(uint64_t id, const absl::Status& status);
+
+  SimServer* const server_;
+  const std::shared_ptr<Connection> connection_;
+  const std::function<void(ExchangeAnswer)> receive_;
+  const uint64_t id_;
+  bool ended_ = false;
+  std::map<uint64_t, Exchange> exchanges_;
+};
+
+// A ps_server process: the shipped Shard, on ps:0 the shipped Coordinator, and what server.cc and the
+// services do around them. Looks at the shard from above after every event, for the run's log.
+class SimServer {
+ public:
+  SimServer(Site* site, uint32_t index);
+  ~SimServer();
+
+  World::Node node() const { return node_; }
+  void Start();
+  // SIGKILL; `orderly`: it exits by itself.
+  void Kill(bool orderly = false);
+  bool running() const { return site_->world.running(node_); }
+  // A process that dies in the midst of its n-th operation on the disk from now on.
+  void DieAtDisk(uint32_t operation) { disk_operations_left_ = operation; }
+  // Is asked before each operation on the disk that this process makes.
+  bool DiesHere();
+  bool dying() const { return dying_; }
+
+  // nullptr: it has none, or is over.
+  Coordinator* coordinator() { return over_ ? nullptr : coordinator_.get(); }
+  Shard* shard() { return shard_.get(); }
+  Site* site() { return site_; }
+
+  // Runs at this server: a client's stream is there. nullptr: it does not run.
+  std::shared_ptr<SimSession> Accept(const std::shared_ptr<Connection>& connection,
+                                     std::function<void(ExchangeAnswer)> receive);
+  // After every event: has the shard published?
+  void Observe();
+
+ private:
+  friend class SimSession;
+  class LocalLink;
+  class RemoteLink;
+  // The shard's end of a stream from a coordinator, as shard_control_service.cc has it.
+  struct ControlStream {
+    std::shared_ptr<Connection> connection;
+    std::function<void(v1::ShardReport)> sink;
+    bool adopted = false, ended = false;
+  };
+
+  void Tick();
+  void TickControl();
+  bool StartCoordinator();
+  // nullptr: refused.
+  std::shared_ptr<ControlStream> Attach(const std::shared_ptr<Connection>& connection,
+                                        std::function<void(v1::ShardReport)> sink);
+  void OnStreamMessage(const std::shared_ptr<ControlStream>& stream, const v1::ControlMessage& message);
+  void OnStreamLost(const std::shared_ptr<ControlStream>& stream);
+  void AwaitNext();
+  void SetSink(std::function<void(v1::ShardReport)> sink);
+  void OnControl(const v1::ControlMessage& message);
+  void Control(const v1::ControlMessage& message);
+  void OnReport(const v1::ShardReport& report);
+  void OnMembershipInstalled(const v1::MembershipInstalled& report);
+  void End(const std::string& failure);
+  Weights Snapshot();
+  // Of its part of the last checkpoint, if that is the end of the job.
+  Weights SavedWeights() const;
+
+  Site* const site_;
+  const uint32_t index_;
+  const World::Node node_;
+  std::unique_ptr<Shard> shard_;
+  std::unique_ptr<Coordinator> coordinator_;
+  std::map<uint64_t, std::shared_ptr<SimSession>> sessions_;
+  // The coordinator's stream; on ps:0 and while it is away nullptr.
+  std::shared_ptr<ControlStream> control_;
+  bool attached_ = false;
+  uint64_t coordinator_incarnation_ = 0;
+  std::optional<absl::Time> last_heard_;
+  absl::Time started_;
+  bool over_ = false, dying_ = false;
+  uint32_t disk_operations_left_ = 0;
+
+  // Of the shard, as far as the log has it.
+  uint64_t life_ = 0, version_ = 0, lost_ = 0, model_hash_ = 0;
+  bool installed_ = false, just_installed_ = false;
+  v1::Membership membership_;
+};
+
+}  // namespace weir

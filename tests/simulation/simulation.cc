@@ -1,0 +1,295 @@
+#include "tests/simulation/simulation.h"
+
+#include <memory>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/sim_client.h"
+#include "tests/simulation/sim_server.h"
+
+namespace weir {
+namespace {
+
+// A worker's or reader's process, and whoever starts it again when it dies.
+class SimProcess {
+ public:
+  // `rank`: of a worker; nullopt: the reader.
+  SimProcess(Site* site, std::optional<uint32_t> rank)
+      : site_(site),
+        rank_(rank),
+        task_(rank.has_value() ? absl::StrCat("worker:", *rank) : "evaluator:0"),
+        node_(site->world.AddNode(task_)) {}
+  ~SimProcess() {
+    if (member_ != nullptr) member_->Abandon();
+  }
+
+  World::Node node() const { return node_; }
+  bool running() const { return site_->world.running(node_); }
+  bool live() const { return running() && member_ != nullptr && member_->live(); }
+  // It has no more to do, or is not to come back.
+  bool over() const { return over_; }
+  std::string Waiting() const {
+    return member_ == nullptr ? absl::StrCat(task_, " is not started") : member_->Waiting();
+  }
+
+  void Start() {
+    if (running() || over_) return;
+    site_->world.Start(node_);
+    Join();
+  }
+  // SIGKILL.
+  void Kill() {
+    if (!running()) return;
+    site_->network.OnKill(node_);
+    site_->world.Kill(node_);
+    if (member_ != nullptr) member_->Abandon();
+    member_ = nullptr;
+  }
+  void GoneForGood() {
+    Kill();
+    over_ = true;
+  }
+
+ private:
+  void Join() {
+    const auto on_end = [this](SimMember::End how) { OnEnd(how); };
+    if (rank_.has_value()) {
+      member_ = std::make_shared<SimWorkerClient>(site_, node_, *rank_, on_end);
+    } else {
+      member_ = std::make_shared<SimReader>(site_, node_, on_end);
+    }
+    member_->Start();
+  }
+
+  void OnEnd(SimMember::End how) {
+    World& world = site_->world;
+    if (how == SimMember::End::kFenced) {
+      return world.After(node_, world.Between(absl::Milliseconds(1), absl::Milliseconds(100)),
+                         [this] { Join(); });
+    }
+    const bool done = how == SimMember::End::kDone;
+    // A supervisor starts again whatever ends with 138, while the job goes on.
+    const bool again = how == SimMember::End::kLost && !site_->log.ended;
+    if (!again) {
+      over_ = true;
+      // The end of a job may outrun its last answers.
+      const bool outrun = how == SimMember::End::kLost && site_->log.failure.empty();
+      site_->log.exits[task_] = done || outrun ? 0 : how == SimMember::End::kLost ? 138 : 70;
+    }
+    world.After(node_, absl::ZeroDuration(), [this] { Kill(); });
+    if (again)
+      world.After(world.Between(absl::Milliseconds(100), absl::Milliseconds(600)), [this] { Start(); });
+  }
+
+  Site* const site_;
+  const std::optional<uint32_t> rank_;
+  const std::string task_;
+  const World::Node node_;
+  std::shared_ptr<SimMember> member_;
+  bool over_ = false;
+};
+
+class Simulation {
+ public:
+  Simulation(const Plan& plan, bool verbose) : plan_(plan), site_(plan, verbose) {
+    for (uint32_t shard = 0; shard < plan.shards(); ++shard) {
+      site_.servers.push_back(std::make_unique<SimServer>(&site_, shard));
+    }
+    for (uint32_t rank = 0; rank < plan.workers.size(); ++rank) {
+      processes_.push_back(std::make_unique<SimProcess>(&site_, rank));
+    }
+    if (plan.reader) processes_.push_back(std::make_unique<SimProcess>(&site_, std::nullopt));
+  }
+
+  Site* site() { return &site_; }
+
+  SimulationResult Run() {
+    World& world = site_.world;
+    for (const auto& server : site_.servers) {
+      world.After(world.Between(absl::ZeroDuration(), absl::Milliseconds(100)),
+                  [&server] { server->Start(); });
+    }
+    for (size_t i = 0; i < processes_.size(); ++i) {
+      const absl::Duration at = i < plan_.workers.size() ? plan_.workers[i].start : absl::Milliseconds(50);
+      world.After(at, [process = processes_[i].get()] { process->Start(); });
+    }
+    for (const FaultPlan& fault : plan_.faults) {
+      world.After(fault.at, [this, &fault] { Strike(fault); });
+    }
+    world.After(plan_.heal, [this] { site_.network.EndFaults(); });
+    site_.disk.SetFault(
+        [this](const FaultyFileSystem::Operation& operation) { return DiskFault(operation.kind); });
+
+    world.Run(
+        plan_.heal + plan_.patience, [this] { return Over(); }, [this] { Observe(); });
+    Finish();
+
+    SimulationResult result;
+    result.trace_hash = world.trace_hash();
+    result.events = world.events();
+    result.messages = site_.network.messages();
+    result.elapsed = world.elapsed();
+    result.failed = !site_.log.failure.empty();
+    result.faults = site_.faults;
+    result.violations = CheckInvariants(plan_, site_.ledger, site_.log, &result.operations);
+    return result;
+  }
+
+ private:
+  bool Over() const {
+    if (!site_.log.ended) return false;
+    for (const auto& server : site_.servers) {
+      if (server->running()) return false;
+    }
+    for (const auto& process : processes_) {
+      if (process->running()) return false;
+    }
+    return true;
+  }
+
+  void Observe() {
+    for (const auto& server : site_.servers) {
+      server->Observe();
+      if (server->dying())
+        CrashServer(server.get(), site_.world.Between(absl::Milliseconds(10), absl::Seconds(1)));
+    }
+  }
+
+  void CrashServer(SimServer* server, absl::Duration away) {
+    server->Kill();
+    site_.world.After(away, [server] { server->Start(); });
+  }
+
+  absl::Status DiskFault(FaultyFileSystem::Kind kind) {
+    using Kind = FaultyFileSystem::Kind;
+    const bool reads = kind == Kind::kOpen || kind == Kind::kRead || kind == Kind::kList;
+    SimServer* user = site_.disk_user;
+    for (const auto& server : site_.servers) {
+      if (user == nullptr && server->node() == site_.world.current()) user = server.get();
+    }
+    if (user != nullptr && !site_.log.ended && user->DiesHere())
+      return absl::UnavailableError("the process is dying");
+    if (!reads && site_.world.elapsed() < disk_errors_until_ && site_.world.Chance(0.25)) {
+      ++site_.faults["disk operation failed"];
+      return absl::UnavailableError("input/output error");
+    }
+    return absl::OkStatus();
+  }
+
+  void Finish() {
+    for (const auto& server : site_.servers) {
+      if (server->running())
+        site_.log.hanging.push_back(absl::StrCat(site_.world.name(server->node()), " still runs"));
+    }
+    for (const auto& process : processes_) {
+      if (process->running()) site_.log.hanging.push_back(process->Waiting());
+    }
+  }
+
+  void Strike(const FaultPlan& fault);
+  void Partition(World::Node from, World::Node to, bool both, absl::Duration duration);
+
+  const Plan& plan_;
+  Site site_;
+  // By rank; the reader last.
+  std::vector<std::unique_ptr<SimProcess>> processes_;
+  absl::Duration disk_errors_until_;
+};
+
+void Simulation::Partition(World::Node from, World::Node to, bool both, absl::Duration duration) {
+  const auto block = [this, from, to, both](bool blocked) {
+    site_.network.Block(from, to, blocked);
+    if (both) site_.network.Block(to, from, blocked);
+  };
+  block(true);
+  site_.world.After(duration, [block] { block(false); });
+}
+
+void Simulation::Strike(const FaultPlan& fault) {
+  using Kind = FaultPlan::Kind;
+  World& world = site_.world;
+  if (site_.log.ended) return;
+  const bool on_server = fault.kind >= Kind::kServerPause;
+  SimProcess* const process = on_server ? nullptr : processes_[fault.first].get();
+  const World::Node server = site_.servers[on_server ? fault.first : fault.second]->node();
+  const World::Node victim = on_server ? server : process->node();
+  if (!world.running(victim) || !world.running(server)) return;
+  ++site_.faults[Name(fault.kind)];
+  world.Trace(Name(fault.kind), {fault.first, fault.second});
+  switch (fault.kind) {
+    case Kind::kWorkerPause:
+    case Kind::kServerPause:
+      if (world.paused(victim)) return;
+      world.Pause(victim);
+      world.After(fault.duration, [&world, victim, life = world.life(victim)] {
+        if (world.life(victim) == life) world.Resume(victim);
+      });
+      return;
+    case Kind::kWorkerGone: {
+      size_t others = 0;
+      for (uint32_t rank = 0; rank < plan_.workers.size(); ++rank)
+        others += rank != fault.first && processes_[rank]->live();
+      // A job that begins anew, since nothing was saved yet, needs all of them.
+      const bool goes_on = !plan_.recoverable() || !site_.log.saved.empty();
+      if (goes_on && process->live() && others > 0) {
+        // The others must be there to stay.
+        for (const FaultPlan& other : plan_.faults)
+          others -= other.kind == Kind::kWorkerGone && &other != &fault && others > 0;
+        if (others > 0) return process->GoneForGood();
+      }
+      [[fallthrough]];
+    }
+    case Kind::kWorkerCrash:
+      process->Kill();
+      world.After(fault.duration, [process] { process->Start(); });
+      return;
+    case Kind::kPartition:
+      return Partition(victim, server, /*both=*/true, fault.duration);
+    case Kind::kOneWay:
+      return fault.back ? Partition(server, victim, /*both=*/false, fault.duration)
+                        : Partition(victim, server, /*both=*/false, fault.duration);
+    case Kind::kSlowLink: {
+      const auto slow = [this, victim, server](absl::Duration by) {
+        site_.network.Slow(victim, server, by);
+        site_.network.Slow(server, victim, by);
+      };
+      slow(absl::Milliseconds(100));
+      world.After(fault.duration, [slow] { slow(absl::ZeroDuration()); });
+      return;
+    }
+    case Kind::kStreamsBreak:
+      return site_.network.BreakStreams(victim, server);
+    case Kind::kControlBreaks:
+      return site_.network.BreakStreams(site_.servers[0]->node(), server);
+    case Kind::kServerCrash:
+      return CrashServer(site_.servers[fault.first].get(), fault.duration);
+    case Kind::kCrashAtDisk:
+      return site_.servers[fault.first]->DieAtDisk(fault.second);
+    case Kind::kPowerLoss:
+      for (const auto& each : site_.servers) {
+        if (each->running())
+          CrashServer(each.get(),
+                      world.Between(absl::Milliseconds(10), absl::Milliseconds(10) + fault.duration));
+      }
+      return site_.disk.Crash();
+    case Kind::kDiskFull:
+      site_.disk.SetCapacity(site_.disk.bytes_used());
+      world.After(fault.duration, [this] { site_.disk.SetCapacity(UINT64_MAX); });
+      return;
+    case Kind::kDiskErrors:
+      disk_errors_until_ = world.elapsed() + fault.duration;
+      return;
+    case Kind::kServerPartition:
+      return Partition(site_.servers[0]->node(), server, /*both=*/true, fault.duration);
+  }
+}
+
+}  // namespace
+
+SimulationResult RunSimulation(const Plan& plan, const std::function<void(Site*)>& plant, bool verbose) {
+  Simulation simulation(plan, verbose);
+  if (plant) plant(simulation.site());
+  return simulation.Run();
+}
+
+}  // namespace weir

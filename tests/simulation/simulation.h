@@ -1,0 +1,30 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "tests/simulation/invariants.h"
+#include "tests/simulation/plan.h"
+#include "tests/simulation/site.h"
+
+namespace weir {
+
+struct SimulationResult {
+  uint64_t trace_hash = 0;
+  uint64_t events = 0, messages = 0, operations = 0;
+  // Until the job had ended.
+  absl::Duration elapsed;
+  bool failed = false;
+  FaultCounts faults;
+  std::vector<Violation> violations;
+};
+
+// Runs a whole cluster in this thread: the shipped Coordinator, Shards and work sources with simulated
+// workers, clock and network, as the plan says, and checks what came of it. `plant` may put a bug in
+// (planted_bugs.h); null: none.
+SimulationResult RunSimulation(const Plan& plan, const std::function<void(Site*)>& plant = nullptr,
+                               bool verbose = false);
+
+}  // namespace weir

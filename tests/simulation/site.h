@@ -1,0 +1,68 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include "common/thread_pool.h"
+#include "proto/shard_control.pb.h"
+#include "ps_server/coordinator/job_store.h"
+#include "ps_server/shard/shard.h"
+#include "tests/common/faulty_file_system.h"
+#include "tests/simulation/ledger.h"
+#include "tests/simulation/network.h"
+#include "tests/simulation/plan.h"
+#include "tests/simulation/run_log.h"
+#include "tests/simulation/world.h"
+
+namespace weir {
+
+class SimServer;
+
+// Where a planted bug gets in without a line of product code (planted_bugs.h). Null: nothing is changed.
+struct Seams {
+  Shard::PolicyFactory make_policy;
+  // By shard.
+  std::function<SlabSource(uint32_t shard)> weights_source;
+  // What a shard gets instead of a message of the coordinator.
+  std::function<std::vector<v1::ControlMessage>(uint32_t shard, const v1::ControlMessage&)> control;
+  // What a shard is told besides, since it made this report.
+  std::function<std::vector<v1::ControlMessage>(uint32_t shard, const v1::ShardReport&)> reported;
+  // Lives as long as the run.
+  std::shared_ptr<FileSystem> files;
+  // What the coordinator remembers by.
+  std::function<std::unique_ptr<JobStore>(std::unique_ptr<JobStore>)> store;
+  // The push as a client sends it.
+  std::function<void(v1::PushRequest*)> push;
+  // A client takes a push for done when one shard has acknowledged it.
+  bool one_shard_is_enough = false;
+};
+
+// What all actors of one run share.
+struct Site {
+  Site(const Plan& p, bool verbose);
+  ~Site();
+
+  const Plan& plan;
+  FaultCounts faults;
+  World world;
+  Network network;
+  const Ledger ledger;
+  // Of all servers, as a shared folder.
+  FaultyFileSystem disk;
+  // What the servers see of it.
+  FileSystem* files = &disk;
+  // Who uses it outside of its own events.
+  SimServer* disk_user = nullptr;
+  RunLog log;
+  Seams seams;
+  ThreadPool threads{1};
+  // By index, ps:0 first.
+  std::vector<std::unique_ptr<SimServer>> servers;
+  // Lives of shards; the next one's number.
+  uint64_t next_life = 1;
+  // Data streams, of all servers.
+  uint64_t next_session = 1;
+};
+
+}  // namespace weir

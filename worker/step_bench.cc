@@ -1,0 +1,253 @@
+// How long a training step takes on one device without any server: the MLP inputs-width-width-10 with
+// softmax cross-entropy and plain SGD on one batch of random numbers. Prints a line of JSON for each way and
+// precision:
+//   eager   forward, backward and update, all on the device, queued call by call
+//   graph   the same, captured once and replayed
+//   copies  what a worker does: weights to the device, forward, backward, gradients back to the host
+// tools/torch_step.py prints the same lines for PyTorch.
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdio>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/exit_codes.h"
+#include "common/random.h"
+#include "common/status_macros.h"
+#include "worker/compute/compute_backend.h"
+#include "worker/model/layer.h"
+#include "worker/model/model.h"
+
+namespace weir {
+namespace {
+
+constexpr int64_t kClasses = 10;
+constexpr float kLearningRate = 1e-3f;
+
+struct Flags {
+  std::string device = "cuda:0", precisions = "float32,tf32,bf16";
+  int64_t inputs = 784, width = 4096, batch = 1024;
+  double seconds = 2;  // of each measurement
+};
+
+v1::ModelConfig Mlp(int64_t width) {
+  v1::ModelConfig config;
+  const auto add = [&](v1::LayerConfig::Type type) {
+    v1::LayerConfig* layer = config.add_layers();
+    layer->set_type(type);
+    layer->set_name(absl::StrCat("layer_", config.layers_size()));
+    layer->set_init(v1::LayerConfig::INIT_HE_NORMAL);
+    return layer;
+  };
+  for (int i = 0; i < 2; ++i) {
+    add(v1::LayerConfig::LAYER_DENSE)->set_units(static_cast<uint32_t>(width));
+    add(v1::LayerConfig::LAYER_RELU);
+  }
+  add(v1::LayerConfig::LAYER_DENSE)->set_units(kClasses);
+  return config;
+}
+
+std::vector<float> RandomValues(int64_t n, float scale) {
+  RandomStream random(RandomKey(1, "step_bench"), static_cast<uint64_t>(n));
+  std::vector<float> values(static_cast<size_t>(n));
+  for (float& value : values) value = scale * (static_cast<float>(random.NextBelow(20001)) / 10000 - 1);
+  return values;
+}
+
+Batch RandomBatch(const Flags& flags) {
+  Batch batch;
+  batch.n = flags.batch;
+  batch.features = RandomValues(flags.batch * flags.inputs, 1);
+  for (int64_t i = 0; i < flags.batch; ++i) batch.labels.push_back(static_cast<int32_t>(i % kClasses));
+  return batch;
+}
+
+// Weights, gradients and activations of the MLP in a device's memory; nothing leaves it.
+class DeviceStep {
+ public:
+  static absl::StatusOr<std::unique_ptr<DeviceStep>> Create(const Flags& flags, ComputeBackend* backend) {
+    std::unique_ptr<DeviceStep> step(new DeviceStep(flags.batch, backend));
+    WEIR_RETURN_IF_ERROR(step->Prepare(flags));
+    return step;
+  }
+
+  // Queues one step.
+  void Run() {
+    const Pass pass{batch_, /*training=*/true, {}};
+    backend_->Fill(parameters_, 0, gradients_.get());
+    const float* x = features_.get();
+    for (const Stage& stage : stages_) {
+      stage.layer->Forward(backend_, pass, weights_.get() + stage.offset, x, stage.y.get());
+      x = stage.y.get();
+    }
+    backend_->SoftmaxCrossEntropy(batch_, kClasses, x, labels_.get(), 1.0f / static_cast<float>(batch_),
+                                  losses_.get(), slopes_[0].get());
+    for (size_t i = stages_.size(), turn = 0; i-- > 0; turn = 1 - turn) {
+      const Stage& stage = stages_[i];
+      stage.layer->Backward(backend_, pass, weights_.get() + stage.offset,
+                            i == 0 ? features_.get() : stages_[i - 1].y.get(), stage.y.get(),
+                            slopes_[turn].get(), i == 0 ? nullptr : slopes_[1 - turn].get(),
+                            gradients_.get() + stage.offset);
+    }
+    backend_->Axpy(parameters_, -kLearningRate, gradients_.get(), weights_.get());
+  }
+
+ private:
+  static constexpr auto kDevice = ComputeBackend::Memory::kDevice;
+  struct Stage {
+    std::unique_ptr<Layer> layer;
+    int64_t offset = 0;
+    Buffer<float> y;
+  };
+
+  DeviceStep(int64_t batch, ComputeBackend* backend) : batch_(batch), backend_(backend) {}
+
+  absl::Status Prepare(const Flags& flags) {
+    std::vector<int64_t> shape = {flags.inputs};
+    const v1::ModelConfig config = Mlp(flags.width);
+    for (int i = 0; i < config.layers_size(); ++i) {
+      Stage stage;
+      WEIR_ASSIGN_OR_RETURN(stage.layer, MakeLayer(config.layers(i), i, shape));
+      shape = stage.layer->output_shape();
+      stage.offset = parameters_;
+      for (const TensorSpec& tensor : stage.layer->Tensors()) parameters_ += tensor.elements();
+      WEIR_RETURN_IF_ERROR(stage.layer->Reserve(backend_, batch_));
+      WEIR_ASSIGN_OR_RETURN(stage.y, Buffer<float>::Make(backend_, kDevice, batch_ * shape[0]));
+      stages_.push_back(std::move(stage));
+    }
+    const int64_t widest = std::max(flags.width, kClasses);
+    for (Buffer<float>& slope : slopes_) {
+      WEIR_ASSIGN_OR_RETURN(slope, Buffer<float>::Make(backend_, kDevice, batch_ * widest));
+    }
+    WEIR_ASSIGN_OR_RETURN(weights_, Buffer<float>::Make(backend_, kDevice, parameters_));
+    WEIR_ASSIGN_OR_RETURN(gradients_, Buffer<float>::Make(backend_, kDevice, parameters_));
+    WEIR_ASSIGN_OR_RETURN(losses_, Buffer<float>::Make(backend_, kDevice, batch_));
+    WEIR_ASSIGN_OR_RETURN(features_, Buffer<float>::Make(backend_, kDevice, batch_ * flags.inputs));
+    WEIR_ASSIGN_OR_RETURN(labels_, Buffer<int32_t>::Make(backend_, kDevice, batch_));
+    const Batch batch = RandomBatch(flags);
+    const std::vector<float> weights = RandomValues(parameters_, 1 / std::sqrt(static_cast<float>(widest)));
+    backend_->CopyToDevice(weights_.get(), weights.data(), weights.size() * sizeof(float));
+    backend_->CopyToDevice(features_.get(), batch.features.data(), batch.features.size() * sizeof(float));
+    backend_->CopyToDevice(labels_.get(), batch.labels.data(), batch.labels.size() * sizeof(int32_t));
+    return backend_->Wait(backend_->Record());
+  }
+
+  const int64_t batch_;
+  ComputeBackend* const backend_;
+  std::vector<Stage> stages_;
+  int64_t parameters_ = 0;
+  Buffer<float> weights_, gradients_, losses_, features_;
+  Buffer<int32_t> labels_;
+  Buffer<float> slopes_[2];  // gradients between layers, in turns
+};
+
+// The median over rounds, each of so many steps that queueing hides behind the device's work.
+absl::StatusOr<double> MedianSeconds(const Flags& flags, ComputeBackend* backend,
+                                     const std::function<absl::Status()>& step) {
+  constexpr int kStepsARound = 10;
+  using Seconds = std::chrono::duration<double>;
+  for (int i = 0; i < 3; ++i) WEIR_RETURN_IF_ERROR(step());
+  WEIR_RETURN_IF_ERROR(backend->Wait(backend->Record()));
+  std::vector<double> rounds;
+  const auto begin = std::chrono::steady_clock::now();
+  while (rounds.size() < 3 || Seconds(std::chrono::steady_clock::now() - begin).count() < flags.seconds) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < kStepsARound; ++i) WEIR_RETURN_IF_ERROR(step());
+    WEIR_RETURN_IF_ERROR(backend->Wait(backend->Record()));
+    rounds.push_back(Seconds(std::chrono::steady_clock::now() - start).count() / kStepsARound);
+  }
+  const auto middle = rounds.begin() + static_cast<std::ptrdiff_t>(rounds.size() / 2);
+  std::nth_element(rounds.begin(), middle, rounds.end());
+  return *middle;
+}
+
+absl::StatusOr<Precision> ParsePrecision(const std::string& name) {
+  for (const Precision p : {Precision::kFloat32, Precision::kTf32, Precision::kBfloat16}) {
+    if (PrecisionName(p) == name) return p;
+  }
+  return absl::InvalidArgumentError(
+      absl::StrCat("--precisions: '", name, "' is not known; there are float32, tf32 and bf16"));
+}
+
+absl::Status RunOne(const Flags& flags, const std::string& precision) {
+  ComputeOptions options;
+  options.device = flags.device;
+  WEIR_ASSIGN_OR_RETURN(options.precision, ParsePrecision(precision));
+  WEIR_ASSIGN_OR_RETURN(const auto backend, MakeComputeBackend(options));
+  const auto measure = [&](const char* way, const std::function<absl::Status()>& step) -> absl::Status {
+    WEIR_ASSIGN_OR_RETURN(const double seconds, MedianSeconds(flags, backend.get(), step));
+    std::printf(R"({"program": "weir", "way": "%s", "precision": "%s", "device": "%s", "ms": %.4f})"
+                "\n",
+                way, precision.c_str(), flags.device.c_str(), 1000 * seconds);
+    std::fflush(stdout);
+    return absl::OkStatus();
+  };
+  {
+    WEIR_ASSIGN_OR_RETURN(const auto step, DeviceStep::Create(flags, backend.get()));
+    const auto eager = [&] {
+      step->Run();
+      return absl::OkStatus();
+    };
+    WEIR_RETURN_IF_ERROR(measure("eager", eager));
+    WEIR_ASSIGN_OR_RETURN(const auto captured, backend->Capture([&] { step->Run(); }));
+    const auto replay = [&] {
+      backend->Replay(captured.get());
+      return absl::OkStatus();
+    };
+    WEIR_RETURN_IF_ERROR(measure("graph", replay));
+  }
+  WEIR_ASSIGN_OR_RETURN(const auto model, Model::Create(Mlp(flags.width), {flags.inputs}, kClasses,
+                                                        flags.batch, backend.get()));
+  const std::vector<float> weights =
+      RandomValues(model->spec().elements(), 1 / std::sqrt(static_cast<float>(flags.width)));
+  std::copy(weights.begin(), weights.end(), model->weights().begin());
+  const Batch batch = RandomBatch(flags);
+  const auto copies = [&]() -> absl::Status {
+    model->ZeroGradients();
+    return model->ForwardBackward(batch, flags.batch, {}).status();
+  };
+  WEIR_RETURN_IF_ERROR(measure("copies", copies));
+  return absl::OkStatus();
+}
+
+int Main(const Flags& flags) {
+  for (const std::string& precision : CLI::detail::split(flags.precisions, ',')) {
+    if (const absl::Status status = RunOne(flags, precision); !status.ok()) {
+      std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
+      const bool permanent = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
+      return permanent ? kExitConfig : kExitInternal;
+    }
+  }
+  return kExitOk;
+}
+
+}  // namespace
+}  // namespace weir
+
+int main(int argc, char** argv) {
+  weir::Flags flags;
+  CLI::App app("Measures a training step of an MLP on one device, without servers.");
+  app.add_option("--device", flags.device, "cpu or cuda:N")->capture_default_str();
+  app.add_option("--precisions", flags.precisions, "Some of float32,tf32,bf16")->capture_default_str();
+  app.add_option("--inputs", flags.inputs, "Of an example")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--width", flags.width, "Of the hidden layers")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app.add_option("--batch", flags.batch, "Examples")->check(CLI::Range(1, 65536))->capture_default_str();
+  app.add_option("--seconds", flags.seconds, "Of each measurement")
+      ->check(CLI::Range(0.0, 600.0))
+      ->capture_default_str();
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? weir::kExitOk : weir::kExitUsage;
+  }
+  return weir::Main(flags);
+}
