@@ -127,8 +127,8 @@ struct PullResult {
 // takes it back. Servers keep two old versions. Where a third is held, pushes wait, those of all workers,
 // until one is let go; a push that waits so for longer than cluster.wait_seconds fails with DeadlineExceeded.
 // So hold one view: let it go when the next is there, or once the gradient is computed. That this holds
-// nobody up, a view is in place only in sync without backup_workers, or while the job has at most two
-// workers; with more it is a copy, in the client's buffers.
+// nobody up, a view is in place only in sync without backup_workers, or while the job has one worker; else it
+// is a copy, in the client's buffers.
 //
 // Movable; lets the weights go when it is destroyed or assigned to, on any thread, also when the client is no
 // more. Thread-safe to read.

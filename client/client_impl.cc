@@ -255,10 +255,9 @@ absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(uint64_t clock, const std::v
 
 bool ClientImpl::MayHoldWeights() const {
   if (sync() && !backup_workers_) return true;
-  // Of the versions that a server keeps, each worker may have an old one.
-  constexpr int kKept = 2;
+  // Else pushes, which make versions while others hold theirs, would wait for memory that those have.
   MutexLock lock(mutex_);
-  return membership_.members_size() <= kKept;
+  return membership_.members_size() <= 1;
 }
 
 ShardSet::Pull ClientImpl::MakePull(uint64_t clock) const {
