@@ -175,6 +175,25 @@ FileSystem& FileSystem::Posix() {
   return *instance;
 }
 
+absl::Status FileSystem::WriteFile(const std::string& path, absl::string_view data) {
+  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, Create(path));
+  WEIR_RETURN_IF_ERROR(file->Append(data));
+  WEIR_RETURN_IF_ERROR(file->Sync());
+  return file->Close();
+}
+
+absl::Status FileSystem::Publish(absl::Status written, const std::string& temporary, const std::string& path,
+                                 Existing existing) {
+  if (written.ok()) {
+    written = existing == Existing::kKeep ? RenameNew(temporary, path) : Rename(temporary, path);
+  }
+  if (!written.ok()) {
+    Remove(temporary).IgnoreError();
+    return written;
+  }
+  return SyncFolder(ParentFolder(path));
+}
+
 absl::StatusOr<std::string> FileSystem::ReadFile(const std::string& path, uint64_t max_bytes) {
   WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, Open(path));
   if (file->size() > max_bytes) {

@@ -65,6 +65,13 @@ class FileSystem {
 
   // The whole file. DataLoss: it has more than `max_bytes`.
   absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes);
+  // A new file that holds this, synced.
+  absl::Status WriteFile(const std::string& path, absl::string_view data);
+  // Gives a temporary file its name for good, if it was `written` whole and synced; else, or where it cannot
+  // have the name, clears it away (a full disk needs the room now) and returns why.
+  enum class Existing { kKeep, kReplace };  // kKeep: AlreadyExists if something bears the name
+  absl::Status Publish(absl::Status written, const std::string& temporary, const std::string& path,
+                       Existing existing);
 };
 
 // "a/b" for "a" and "b".

@@ -264,13 +264,7 @@ absl::Status CheckpointReader::WriteExport(const std::string& path) const {
 
 absl::Status CheckpointReader::Export(const std::string& path) const {
   const std::string temporary = absl::StrCat(path, ".tmp");
-  absl::Status status = WriteExport(temporary);
-  if (status.ok()) status = fs_->Rename(temporary, path);
-  if (!status.ok()) {
-    (void)fs_->Remove(temporary);
-    return status;
-  }
-  return fs_->SyncFolder(ParentFolder(path));
+  return fs_->Publish(WriteExport(temporary), temporary, path, FileSystem::Existing::kReplace);
 }
 
 }  // namespace weir

@@ -20,18 +20,6 @@
 namespace weir {
 namespace {
 
-// Gives a temporary file that is whole and synced its name. Clears it away where `written` is an error.
-absl::Status Publish(FileSystem& fs, absl::Status written, const std::string& temporary,
-                     const std::string& path) {
-  if (written.ok()) written = fs.RenameNew(temporary, path);
-  if (!written.ok()) {
-    // What remains of it is cleared away later. A full disk needs the room now.
-    (void)fs.Remove(temporary);
-    return written;
-  }
-  return fs.SyncFolder(ParentFolder(path));
-}
-
 absl::StatusOr<SafetensorsWriter::Checksums> Write(FileSystem& fs, const std::string& path,
                                                    const std::vector<ShardTensor>& tensors,
                                                    const ShardSnapshot& snapshot) {
@@ -96,7 +84,8 @@ absl::StatusOr<v1::CheckpointFile> WriteShardFile(FileSystem& fs, const std::str
   const std::string temporary =
       JoinPath(folder, TemporaryName(file.name(), snapshot.state.version().incarnation()));
   const absl::StatusOr<SafetensorsWriter::Checksums> sums = Write(fs, temporary, tensors, snapshot);
-  WEIR_RETURN_IF_ERROR(Publish(fs, sums.status(), temporary, JoinPath(folder, file.name())));
+  WEIR_RETURN_IF_ERROR(
+      fs.Publish(sums.status(), temporary, JoinPath(folder, file.name()), FileSystem::Existing::kKeep));
 
   file.set_bytes(sums->bytes);
   file.set_crc32c(sums->crc32c);
@@ -137,13 +126,8 @@ absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::Checkp
 
   const std::string path = JoinPath(folder, kManifestName);
   const std::string temporary = JoinPath(folder, TemporaryName(kManifestName, manifest.incarnation()));
-  const auto write = [&]() -> absl::Status {
-    WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, fs.Create(temporary));
-    WEIR_RETURN_IF_ERROR(file->Append(EncodeManifest(manifest)));
-    WEIR_RETURN_IF_ERROR(file->Sync());
-    return file->Close();
-  };
-  return Publish(fs, write(), temporary, path);
+  return fs.Publish(fs.WriteFile(temporary, EncodeManifest(manifest)), temporary, path,
+                    FileSystem::Existing::kKeep);
 }
 
 }  // namespace weir

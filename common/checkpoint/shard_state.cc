@@ -8,12 +8,11 @@
 #include "common/config/config_problems.h"
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"
+#include "common/interval_set.h"
 #include "common/status_macros.h"
 
 namespace weir {
 namespace {
-
-using Intervals = google::protobuf::RepeatedPtrField<v1::Interval>;
 
 absl::Status CheckIntervals(absl::string_view field, const Intervals& intervals) {
   for (int i = 0; i < intervals.size(); ++i) {
@@ -25,28 +24,6 @@ absl::Status CheckIntervals(absl::string_view field, const Intervals& intervals)
     }
   }
   return absl::OkStatus();
-}
-
-void Append(uint64_t begin, uint64_t end, Intervals* out) {
-  if (begin >= end) return;
-  v1::Interval* interval = out->Add();
-  interval->set_begin(begin);
-  interval->set_end(end);
-}
-
-// Sorted, overlapping and touching ones made one.
-void Normalize(Intervals* intervals) {
-  std::sort(intervals->begin(), intervals->end(),
-            [](const v1::Interval& a, const v1::Interval& b) { return a.begin() < b.begin(); });
-  Intervals out;
-  for (const v1::Interval& next : *intervals) {
-    if (!out.empty() && next.begin() <= out.rbegin()->end()) {
-      out.rbegin()->set_end(std::max(out.rbegin()->end(), next.end()));
-    } else {
-      *out.Add() = next;
-    }
-  }
-  intervals->Swap(&out);
 }
 
 v1::WorkerState MergeWorker(const std::vector<v1::ShardState>& old, uint32_t worker) {
@@ -64,6 +41,7 @@ v1::WorkerState MergeWorker(const std::vector<v1::ShardState>& old, uint32_t wor
       merged.set_task(state->task());
     }
   }
+  IntervalSet lost;
   uint64_t lowest = UINT64_MAX;
   for (const v1::WorkerState* state : known) {
     const bool current = state != nullptr && state->incarnation() == merged.incarnation();
@@ -71,10 +49,10 @@ v1::WorkerState MergeWorker(const std::vector<v1::ShardState>& old, uint32_t wor
     if (!current) continue;
     merged.set_next_clock(std::max(merged.next_clock(), state->next_clock()));
     merged.set_counts(merged.counts() || state->counts());
-    merged.mutable_lost()->MergeFrom(state->lost());
+    lost.Insert(state->lost());
   }
-  Append(lowest, merged.next_clock(), merged.mutable_lost());
-  Normalize(merged.mutable_lost());
+  if (lowest < merged.next_clock()) lost.Insert(lowest, merged.next_clock());
+  *merged.mutable_lost() = lost.ToProto();
   return merged;
 }
 
@@ -124,15 +102,16 @@ v1::ShardState MergeShardStates(const std::vector<v1::ShardState>& old, uint32_t
   merged.set_num_shards(num_shards);
   merged.clear_workers();
   std::map<uint32_t, v1::WorkerState> workers;
+  IntervalSet batches;
   for (const v1::ShardState& state : old) {
     merged.set_epoch(std::max(merged.epoch(), state.epoch()));
-    if (&state != &newest) merged.mutable_batches()->MergeFrom(state.batches());
+    batches.Insert(state.batches());
     for (const v1::WorkerState& worker : state.workers()) {
       if (workers.count(worker.worker()) == 0) workers[worker.worker()] = MergeWorker(old, worker.worker());
     }
   }
   for (auto& [rank, worker] : workers) *merged.add_workers() = std::move(worker);
-  Normalize(merged.mutable_batches());
+  *merged.mutable_batches() = batches.ToProto();
   return merged;
 }
 

@@ -162,7 +162,7 @@ class Coordinator {
     bool installed = false;
     uint64_t incarnation = 0;
     // Of what it was installed with, or kept.
-    BatchIntervals batches;
+    Intervals batches;
     uint64_t acked_epoch = 0;
     uint64_t floor = 0;
     std::optional<v1::StepStaged> staged;

@@ -168,7 +168,7 @@ void Coordinator::OnAllInstalled() {
     checkpoints_->Rewound(committed_);
   }
   if (!sync() && !ranges_.has_value()) {
-    std::vector<BatchIntervals> holders;
+    std::vector<Intervals> holders;
     // With a log they may hold more than the checkpoint.
     untouched_ = restored && options_.config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
     for (uint32_t index = 0; index < shards_.size(); ++index) {

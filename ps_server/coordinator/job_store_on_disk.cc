@@ -94,16 +94,8 @@ absl::StatusOr<std::optional<v1::CoordinatorMemory>> ReadMemory(FileSystem& fs, 
 
 absl::Status WriteMemory(FileSystem& fs, const std::string& dir, const v1::CoordinatorMemory& memory) {
   const std::string temporary = JoinPath(dir, TemporaryName(kMemoryName, memory.coordinator_incarnation()));
-  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, fs.Create(temporary));
-  absl::Status status = file->Append(Encode(memory));
-  if (status.ok()) status = file->Sync();
-  if (status.ok()) status = file->Close();
-  if (status.ok()) status = fs.Rename(temporary, JoinPath(dir, kMemoryName));
-  if (!status.ok()) {
-    fs.Remove(temporary).IgnoreError();
-    return status;
-  }
-  return fs.SyncFolder(dir);
+  return fs.Publish(fs.WriteFile(temporary, Encode(memory)), temporary, JoinPath(dir, kMemoryName),
+                    FileSystem::Existing::kReplace);
 }
 
 class DiskStore final : public JobStore {

@@ -4,16 +4,16 @@
 
 namespace weir {
 
-BatchIntervals HeldByAll(const std::vector<BatchIntervals>& holders) {
+Intervals HeldByAll(const std::vector<Intervals>& holders) {
   std::map<uint64_t, int64_t> change;  // of how many hold it, from this batch on
-  for (const BatchIntervals& intervals : holders) {
-    for (const v1::BatchInterval& interval : intervals) {
+  for (const Intervals& intervals : holders) {
+    for (const v1::Interval& interval : intervals) {
       if (interval.begin() >= interval.end()) continue;
       ++change[interval.begin()];
       --change[interval.end()];
     }
   }
-  BatchIntervals out;
+  Intervals out;
   int64_t count = 0;
   const auto all = static_cast<int64_t>(holders.size());
   for (auto it = change.begin(); it != change.end(); ++it) {
@@ -26,7 +26,7 @@ BatchIntervals HeldByAll(const std::vector<BatchIntervals>& holders) {
   return out;
 }
 
-RangeTable::RangeTable(uint64_t total_batches, uint32_t workers, const BatchIntervals& done)
+RangeTable::RangeTable(uint64_t total_batches, uint32_t workers, const Intervals& done)
     : total_batches_(total_batches),
       range_batches_(std::clamp<uint64_t>(total_batches / (16 * uint64_t{workers}), 1, 64)) {
   uint64_t next = 0, left = 0;
@@ -35,7 +35,7 @@ RangeTable::RangeTable(uint64_t total_batches, uint32_t workers, const BatchInte
     fresh_.emplace_back(next, end);
     left += end - next;
   };
-  for (const v1::BatchInterval& interval : done) {
+  for (const v1::Interval& interval : done) {
     add(std::min(interval.begin(), total_batches));
     next = std::max(next, interval.end());
   }

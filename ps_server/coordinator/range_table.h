@@ -7,15 +7,13 @@
 #include <utility>
 #include <vector>
 
+#include "common/interval_set.h"
 #include "proto/coordinator.pb.h"
-#include "proto/shard_control.pb.h"
 
 namespace weir {
 
-using BatchIntervals = google::protobuf::RepeatedPtrField<v1::BatchInterval>;
-
 // The batches that all of these hold. Each by itself is disjoint.
-BatchIntervals HeldByAll(const std::vector<BatchIntervals>& holders);
+Intervals HeldByAll(const std::vector<Intervals>& holders);
 
 // bounded, async: which batches of the job go to whom. Handed out in order, in ranges; what a worker that is
 // gone left undone goes to the next one who asks. Not thread-safe.
@@ -23,7 +21,7 @@ class RangeTable {
  public:
   // About 16 ranges a worker, of 1 to 64 batches, so that the end of the job is level. `done`: what there is
   // nothing left to do for; rising, disjoint.
-  RangeTable(uint64_t total_batches, uint32_t workers, const BatchIntervals& done = {});
+  RangeTable(uint64_t total_batches, uint32_t workers, const Intervals& done = {});
 
   // The range that this worker has and did not complete, else a new one. nullopt: all are out or done.
   std::optional<v1::Range> Take(uint32_t worker);

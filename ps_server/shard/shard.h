@@ -16,6 +16,7 @@
 #include "absl/types/variant.h"
 #include "common/clock.h"
 #include "common/file_system.h"
+#include "common/interval_set.h"
 #include "common/serial_queue.h"
 #include "common/telemetry/int_histogram.h"
 #include "common/thread_pool.h"
@@ -26,7 +27,6 @@
 #include "ps_server/consistency/policy.h"
 #include "ps_server/push_log/push_log.h"
 #include "ps_server/shard/block_store.h"
-#include "ps_server/shard/interval_set.h"
 #include "ps_server/shard/push_arrival.h"
 #include "ps_server/shard/restore.h"
 

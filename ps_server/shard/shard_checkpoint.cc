@@ -9,17 +9,6 @@
 #include "ps_server/shard/shard.h"
 
 namespace weir {
-namespace {
-
-void Copy(const IntervalSet& set, google::protobuf::RepeatedPtrField<v1::Interval>* out) {
-  for (const auto& [begin, end] : set.intervals()) {
-    v1::Interval* interval = out->Add();
-    interval->set_begin(begin);
-    interval->set_end(end);
-  }
-}
-
-}  // namespace
 
 struct CheckpointWork {
   std::shared_ptr<const ShardVersion> frozen;
@@ -100,14 +89,14 @@ v1::ShardState Shard::StateNow() const {
     const MemberState& member = found->second;
     worker.set_incarnation(member.incarnation);
     worker.set_task(member.task);
-    Copy(member.lost, worker.mutable_lost());
+    *worker.mutable_lost() = member.lost.ToProto();
     for (const auto& [clock, reply] : member.answers) {
       v1::RecordedAnswer* answer = worker.add_answers();
       answer->set_clock(clock);
       *answer->mutable_reply() = reply;
     }
   }
-  Copy(batches_, state.mutable_batches());
+  *state.mutable_batches() = batches_.ToProto();
   for (const auto& [step, parts] : commits_) {
     v1::CommitStep* commit = state.add_commits();
     commit->set_step(step);

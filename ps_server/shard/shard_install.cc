@@ -12,17 +12,6 @@
 #include "ps_server/shard/shard.h"
 
 namespace weir {
-namespace {
-
-void Copy(const IntervalSet& batches, google::protobuf::RepeatedPtrField<v1::BatchInterval>* out) {
-  for (const auto& [begin, end] : batches.intervals()) {
-    v1::BatchInterval* interval = out->Add();
-    interval->set_begin(begin);
-    interval->set_end(end);
-  }
-}
-
-}  // namespace
 
 void Shard::HandleHello() {
   ++era_;
@@ -37,7 +26,7 @@ void Shard::HandleHello() {
     attached.mutable_version()->set_count(store_->count());
     attached.set_epoch(epoch_);
     attached.set_model_hash(model_hash_);
-    Copy(batches_, attached.mutable_batches());
+    *attached.mutable_batches() = batches_.ToProto();
   }
   Report(std::move(report));
 }
@@ -172,7 +161,7 @@ void Shard::RestoreState(const v1::ShardState& state) {
   counters_.pushes_refused = state.pushes_refused();
   AddSamples(state.version_staleness(), staleness_);
   AddSamples(state.lead(), lead_);
-  for (const v1::Interval& interval : state.batches()) batches_.Insert(interval.begin(), interval.end());
+  batches_.Insert(state.batches());
   for (const v1::CommitStep& commit : state.commits()) {
     commits_[commit.step()].assign(commit.parts().begin(), commit.parts().end());
   }
@@ -185,10 +174,8 @@ void Shard::RestoreState(const v1::ShardState& state) {
     member.incarnation = worker.incarnation();
     member.restored = worker.next_clock();
     for (const v1::RecordedAnswer& answer : worker.answers()) member.answers[answer.clock()] = answer.reply();
-    for (const v1::Interval& interval : worker.lost()) {
-      member.lost.Insert(interval.begin(), interval.end());
-      lost += interval.end() - interval.begin();
-    }
+    member.lost.Insert(worker.lost());
+    lost += member.lost.size();
     // Until the first membership says who of them is still there.
     if (member.incarnation != 0) members_[worker.worker()] = std::move(member);
   }
@@ -200,7 +187,7 @@ void Shard::ReportInstalled(const absl::Status& status) {
   v1::ShardReport report;
   report.mutable_installed()->set_error(std::string(status.message()));
   report.mutable_installed()->set_incarnation(incarnation_);
-  Copy(batches_, report.mutable_installed()->mutable_batches());
+  *report.mutable_installed()->mutable_batches() = batches_.ToProto();
   Report(std::move(report));
 }
 

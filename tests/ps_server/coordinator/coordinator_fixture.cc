@@ -33,7 +33,7 @@ void FakeShard::Handle(const v1::ControlMessage& message) {
     holds.set_incarnation(incarnation);
     holds.set_epoch(0);
     holds.set_model_hash(model_hash);
-    *holds.mutable_batches() = message.install().has_restore() ? restored_batches : BatchIntervals();
+    *holds.mutable_batches() = message.install().has_restore() ? restored_batches : Intervals();
   }
   if (message.has_membership()) holds.set_epoch(message.membership().membership().epoch());
   if (message.has_checkpoint() && writes) Written(message.checkpoint().step());

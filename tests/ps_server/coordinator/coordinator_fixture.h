@@ -33,7 +33,7 @@ struct FakeShard {
   // What it has. Incarnation 0: nothing.
   v1::Attached holds;
   // Of what an Install restores.
-  BatchIntervals restored_batches;
+  Intervals restored_batches;
   // Reported with every acknowledgement.
   uint64_t floor = 0;
   v1::ShardStats stats;

@@ -57,10 +57,10 @@ TEST_CASE("What a dead worker had goes to the next one who asks; only its holder
   CHECK(table.completed_batches() == 1);
 }
 
-BatchIntervals Batches(const std::vector<std::pair<uint64_t, uint64_t>>& intervals) {
-  BatchIntervals out;
+Intervals Batches(const std::vector<std::pair<uint64_t, uint64_t>>& intervals) {
+  Intervals out;
   for (const auto& [begin, end] : intervals) {
-    v1::BatchInterval* interval = out.Add();
+    v1::Interval* interval = out.Add();
     interval->set_begin(begin);
     interval->set_end(end);
   }
@@ -86,7 +86,7 @@ TEST_CASE("What is done already is not handed out") {
 }
 
 TEST_CASE("Held by all is what every one holds") {
-  const auto held = [](const std::vector<BatchIntervals>& holders) {
+  const auto held = [](const std::vector<Intervals>& holders) {
     std::vector<std::pair<uint64_t, uint64_t>> out;
     for (const auto& interval : HeldByAll(holders)) out.emplace_back(interval.begin(), interval.end());
     return out;

@@ -13,10 +13,10 @@ using Catch::Contains;
 constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
 constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 
-BatchIntervals Batches(const std::vector<std::pair<uint64_t, uint64_t>>& intervals) {
-  BatchIntervals out;
+Intervals Batches(const std::vector<std::pair<uint64_t, uint64_t>>& intervals) {
+  Intervals out;
   for (const auto& [begin, end] : intervals) {
-    v1::BatchInterval* interval = out.Add();
+    v1::Interval* interval = out.Add();
     interval->set_begin(begin);
     interval->set_end(end);
   }

@@ -5,7 +5,12 @@
 #include <iterator>
 #include <map>
 
+#include "proto/model.pb.h"
+
 namespace weir {
+
+// As they travel and are kept: not empty, disjoint, not adjacent, rising.
+using Intervals = google::protobuf::RepeatedPtrField<v1::Interval>;
 
 // A set of numbers (batches, clocks), kept as intervals: batches are done roughly in order, so it stays small
 // however long the job. Not thread-safe.
@@ -27,6 +32,26 @@ class IntervalSet {
       end = std::max(end, it->second);
     }
     intervals_.emplace(begin, end);
+  }
+
+  void Insert(const Intervals& intervals) {
+    for (const v1::Interval& interval : intervals) Insert(interval.begin(), interval.end());
+  }
+
+  uint64_t size() const {
+    uint64_t size = 0;
+    for (const auto& [begin, end] : intervals_) size += end - begin;
+    return size;
+  }
+
+  Intervals ToProto() const {
+    Intervals out;
+    for (const auto& [begin, end] : intervals_) {
+      v1::Interval* interval = out.Add();
+      interval->set_begin(begin);
+      interval->set_end(end);
+    }
+    return out;
   }
 
   // begin -> end (exclusive); disjoint, not adjacent.

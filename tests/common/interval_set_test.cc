@@ -1,4 +1,4 @@
-#include "ps_server/shard/interval_set.h"
+#include "common/interval_set.h"
 
 #include <set>
 
