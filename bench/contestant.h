@@ -43,7 +43,7 @@ struct Contestant {
   // weir: "" or members of a job's config, {"wire": {...}, "server": {...}}
   std::string config;
   // weir: the worker reads the weights where they are instead of having them in its own tensor, where Weir
-  // can do so (WeightsView).
+  // can do so (WeightsView), and the server its gradient (Client::NewGradient()).
   bool in_place = false;
   // weir, with one server: what stands between a client (by index) and it.
   std::map<int, Detour> detours;

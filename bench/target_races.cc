@@ -71,8 +71,8 @@ void Add(Report* report, const char* row, const std::string& work, bool at_least
                                         : FailedTarget(row, work, at_least, bound, unit, status));
 }
 
-const char kTcp[] = "weir tcp", kShm[] = "weir shared memory", kBf16[] = "weir tcp bf16",
-           kUnix[] = "weir unix";
+const char kTcp[] = "weir tcp", kShm[] = "weir shared memory", kShmCopied[] = "weir shared memory copied",
+           kBf16[] = "weir tcp bf16", kUnix[] = "weir unix";
 const char kRaw[] = "raw tcp", kRing[] = "ring", kProtobuf[] = "protobuf";
 
 Contestant Base(const char* name, const char* kind, int64_t elements) {
@@ -166,7 +166,11 @@ void MeasureLargeStep(const TargetOptions& options, ServerHost* host, Report* re
   if (protobuf) contestants.push_back(Base(kProtobuf, "protobuf", elements));
   if (shm) contestants.push_back(WeirOf(kUnix, R"({"wire": {"transport": "unix"}})", elements));
   if (shm || faults) {
-    contestants.push_back(WeirOf(kShm, R"({"wire": {"transport": "shared_memory"}})", elements));
+    const char config[] = R"({"wire": {"transport": "shared_memory"}})";
+    contestants.push_back(WeirOf(kShm, config, elements));
+    contestants.back().in_place = true;
+    // For comparison.
+    if (shm) contestants.push_back(WeirOf(kShmCopied, config, elements));
   }
   if (shm) contestants.push_back(BestRing(elements, host));
   if (bf16)

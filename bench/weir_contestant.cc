@@ -124,6 +124,12 @@ class WeirClient : public StepClient {
     options.job_config = config.SerializeAsString();
     options.train_examples = 1000;
     WEIR_ASSIGN_OR_RETURN(client_, Client::Join(options, model));
+    if (in_place_) {
+      const size_t elements = static_cast<size_t>(contestant.elements);
+      made_ = client_->NewGradient();
+      std::copy(gradient_[0].values.begin(), gradient_[0].values.end(), made_.get());
+      gradient_[0].values = absl::MakeConstSpan(made_.get(), elements);
+    }
     WEIR_RETURN_IF_ERROR(TakeWork());
     if (in_place_) {
       WEIR_ASSIGN_OR_RETURN(view_, client_->PullInPlace(work_->clock).Take());
@@ -172,6 +178,8 @@ class WeirClient : public StepClient {
   WorkerTensors tensors_;
   std::vector<MutableTensor> weights_;
   std::vector<ConstTensor> gradient_;
+  // In place: where the gradient is.
+  std::shared_ptr<float> made_;
   std::unique_ptr<Client> client_;
   std::optional<Work> work_;
   PullResult base_;

@@ -23,7 +23,7 @@ using nlohmann::json;
 
 // The one that all others are held against.
 const char kLimit[] = "raw tcp";
-// The worker reads the weights in the server's memory; it has them in its own.
+// Each side reads where the other has it; the worker has both in memory of its own.
 const char kShared[] = "weir shared memory", kSharedCopied[] = "weir shared memory copied";
 
 Contestant Make(const std::string& name, const RawSetting& setting) {

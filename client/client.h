@@ -57,8 +57,9 @@ namespace weir {
 // To compute while others travel: a GradientGate lets a push begin with the first tensors of its gradient,
 // OnWeights tells which tensors of a pull are there.
 //
-// To do without a copy on a server's own host: PullInPlace() and PushPullInPlace() let the weights be read
-// where the server has them (WeightsView).
+// To do without copies on a server's own host: PullInPlace() and PushPullInPlace() let the weights be read
+// where the server has them (WeightsView), and a gradient that was made in NewGradient() is read by the
+// servers where it is.
 //
 // Thread-safe. Tensors handed to Pull() and Push() belong to the caller and must live, unchanged in the case
 // of Push(), until the Future is ready. A Future that holds an error leaves a pull's tensors written in part.
@@ -234,6 +235,14 @@ class Client {
   // the gradients of later work wait behind it.
   virtual Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
                                   std::shared_ptr<GradientGate> gate = nullptr) = 0;
+
+  // Memory for the gradient of one piece of work: the model's tensors end to end, in its order; holds
+  // anything. Servers on this host read a gradient there that was pushed from it, from the second push of a
+  // connection on, instead of getting a copy. Everything else is as with other memory: it is to stay
+  // unchanged until the push's Future is ready. One more rule: if that holds an error other than
+  // InvalidArgument, servers may still be reading; do not write there again, take another. Comes back for the
+  // next call when the last owner lets it go; may outlive the client.
+  virtual std::shared_ptr<float> NewGradient() = 0;
 
   // Push(work), and the Pull at the next clock, as one exchange with each shard. For the last work of a clock
   // (Work::last_of_clock); before it, Push(). In sync `weights` is not written before the push has taken

@@ -60,6 +60,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       wire_(WireOptions::From(config.wire())),
       backup_workers_(config.consistency().backup_workers() > 0),
       tensors_(model, reply.num_shards()),
+      gradients_(model, wire_.shared_memory && wire_.push_dtype == v1::F32),
       epoch_(reply.membership().epoch()),
       parts_({config.data().batch_size(), reply.total_batches(), reply.total_examples()}, reply.parts(),
              reply.total_steps(), reply.worker(), reply.incarnation(), reply.start_clock()),
@@ -231,7 +232,7 @@ absl::Status ClientImpl::LeaveFor(const std::string& failure, CallLimits limits)
 
 absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(const Work& work, const PullResult& base,
                                                     const std::vector<ConstTensor>& gradient,
-                                                    GradientGate* gate) const {
+                                                    GradientGate* gate) {
   if (work.examples == 0) return absl::InvalidArgumentError("a push needs work of at least 1 example");
   if (base.past || base.versions.size() != shards_.size() || base.incarnations.size() != shards_.size()) {
     return absl::InvalidArgumentError(
@@ -239,7 +240,9 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(const Work& work, const Pull
   }
   ShardSet::Push push{work, base, {}};
   WEIR_ASSIGN_OR_RETURN(std::vector<const float*> tensors, tensors_.Match(gradient));
-  WEIR_ASSIGN_OR_RETURN(push.gradient, OutgoingGradient::Create(tensors_, std::move(tensors), wire_, gate));
+  std::shared_ptr<const SharedSegment> memory = gradients_.Find(tensors);
+  WEIR_ASSIGN_OR_RETURN(
+      push.gradient, OutgoingGradient::Create(tensors_, std::move(tensors), wire_, gate, std::move(memory)));
   return push;
 }
 
@@ -286,7 +289,11 @@ absl::StatusOr<WeightsView> ClientImpl::MakeView(const ShardSet::Pull& pull,
 void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
                        std::optional<ShardSet::Pull> pull, ShardSet::Done done) {
   InFlight call;
-  if (push.has_value()) call.push = PushKey(push->work.clock, push->work.part);
+  std::shared_ptr<const SharedSegment> memory;
+  if (push.has_value()) {
+    call.push = PushKey(push->work.clock, push->work.part);
+    memory = push->gradient->memory();
+  }
   if (pull.has_value()) {
     call.pull = pull->request.clock();
     call.probe = pull->request.header_only();
@@ -300,7 +307,11 @@ void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
     if (call.pull.has_value()) pulls_out_.insert(*call.pull);
   }
   shards_.Start(shards, std::move(push), std::move(pull),
-                [this, call, done = std::move(done)](absl::StatusOr<Answers> answers) {
+                [this, call, memory, done = std::move(done)](absl::StatusOr<Answers> answers) {
+                  // A bad gradient has not left whole, and what a server has of it comes to nothing.
+                  if (memory != nullptr && !answers.ok() && !absl::IsInvalidArgument(answers.status())) {
+                    gradients_.GiveUp(*memory);
+                  }
                   Learn(call, answers);
                   done(std::move(answers));
                 });

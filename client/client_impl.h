@@ -16,6 +16,7 @@
 #include "client/call_limits.h"
 #include "client/client.h"
 #include "client/float_buffers.h"
+#include "client/gradient_memory.h"
 #include "client/grpc_coordinator.h"
 #include "client/grpc_heartbeat.h"
 #include "client/grpc_poller.h"
@@ -47,6 +48,7 @@ class ClientImpl final : public Client {
   Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights) override;
   Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
                           std::shared_ptr<GradientGate> gate) override;
+  std::shared_ptr<float> NewGradient() override { return gradients_.Take(); }
   Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
                                   std::vector<MutableTensor> weights, std::shared_ptr<GradientGate> gate,
                                   OnWeights on_weights) override;
@@ -94,7 +96,7 @@ class ClientImpl final : public Client {
   void SetMembership(const v1::Membership& membership) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::StatusOr<ShardSet::Push> MakePush(const Work& work, const PullResult& base,
-                                          const std::vector<ConstTensor>& gradient, GradientGate* gate) const;
+                                          const std::vector<ConstTensor>& gradient, GradientGate* gate);
   absl::StatusOr<ShardSet::Pull> MakePull(uint64_t clock, const std::vector<MutableTensor>& tensors,
                                           OnWeights on_weights) const;
   // Into a view.
@@ -130,6 +132,7 @@ class ClientImpl final : public Client {
   const TensorMap tensors_;
   // Of views, by shard.
   std::vector<std::shared_ptr<FloatBuffers>> buffers_;
+  GradientMemory gradients_;
   std::atomic<uint64_t> epoch_;
 
   mutable Mutex mutex_;

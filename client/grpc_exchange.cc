@@ -52,7 +52,8 @@ GrpcExchange::GrpcExchange(const TensorMap& tensors, uint32_t shard, const WireO
       elements_(tensors.partition().shard_elements(shard)),
       push_(std::move(push)),
       pull_(std::move(pull)),
-      answered_clock_(answered_clock) {}
+      answered_clock_(answered_clock),
+      memory_(FindMemory()) {}
 
 absl::Status GrpcExchange::Broken(const std::string& problem) const {
   return absl::InternalError(absl::StrCat("in answer to ", what_, " it ", problem));
@@ -120,17 +121,46 @@ bool GrpcExchange::FindChunk() {
   return false;
 }
 
-GrpcExchange::Chunk GrpcExchange::TakeChunk(v1::ExchangeRequest* head) {
+GrpcExchange::Chunk GrpcExchange::TakeChunk(v1::ExchangeRequest* head, size_t more) {
   const int64_t size = push_->gradient->chunk_elements();
   Chunk chunk;
   chunk.first = static_cast<int64_t>(next_) * size;
-  chunk.count = std::min(size, elements_ - chunk.first);
+  chunk.count = std::min(size * static_cast<int64_t>(1 + more), elements_ - chunk.first);
   chunk.bytes = static_cast<size_t>(chunk.count * BytesPerValue(wire_.push_dtype));
   chunk.runs = tensors_.Locate(shard_, chunk.first, chunk.count, push_->gradient->tensors());
   head->set_first(static_cast<uint64_t>(chunk.first));
-  sent_[next_] = true;
-  --unsent_;
+  for (size_t i = next_; i <= next_ + more; ++i) sent_[i] = true;
+  unsent_ -= 1 + more;
   return chunk;
+}
+
+std::shared_ptr<const SharedSegment> GrpcExchange::FindMemory() const {
+  if (!push_.has_value() || wire_.push_dtype != v1::F32) return nullptr;
+  const Partition& partition = tensors_.partition();
+  const int64_t piece = partition.block_size() * static_cast<int64_t>(sizeof(float));
+  if (partition.shards() > 1 && piece < kMinPieceBytes) return nullptr;
+  return push_->gradient->memory();
+}
+
+grpc::ByteBuffer GrpcExchange::MakeChunkInPlace(v1::ExchangeRequest head, uint32_t segment) {
+  OutgoingGradient& gradient = *push_->gradient;
+  const size_t most = static_cast<size_t>(
+      std::max<int64_t>(1, kMaxSharedChunkBytes / (gradient.chunk_elements() * BytesPerValue(v1::F32))));
+  size_t more = 0;
+  for (size_t next = next_ + 1; more + 1 < most && next < sent_.size() && !sent_[next]; ++next, ++more) {
+    if (!gradient.MaySend(shard_, next) || (unsent_ == more + 2 && !gradient.MayFinish())) break;
+  }
+  const Chunk chunk = TakeChunk(&head, more);
+  v1::SharedRange& range = *head.mutable_shared();
+  range.set_segment(segment);
+  const char* const first = reinterpret_cast<const char*>(chunk.runs[0].data());
+  range.set_offset(static_cast<uint64_t>(first - memory_->data()));
+  range.set_bytes(chunk.bytes);
+  if (chunk.runs.size() > 1) {
+    range.set_piece_bytes(chunk.runs[0].size() * sizeof(float));
+    range.set_stride(static_cast<uint64_t>(reinterpret_cast<const char*>(chunk.runs[1].data()) - first));
+  }
+  return MakeMessage(head.SerializeAsString());
 }
 
 void GrpcExchange::Gather(const Chunk& chunk, char* to) const {
@@ -263,8 +293,10 @@ absl::Status GrpcExchange::TakeWeights(uint64_t first, absl::Span<const absl::st
     return Broken(absl::StrCat("sent ", bytes, " bytes of weights for position ", first, " of ", elements_,
                                ", ", problem));
   };
-  if (bytes % size != 0 || bytes > kMaxChunkBytes || first % kChunkUnit != 0 || first > elements ||
-      count > elements - first || ((first + count) % kChunkUnit != 0 && first + count != elements)) {
+  if (bytes % size != 0 ||
+      bytes > static_cast<uint64_t>(chunk == nullptr ? kMaxChunkBytes : kMaxSharedChunkBytes) ||
+      first % kChunkUnit != 0 || first > elements || count > elements - first ||
+      ((first + count) % kChunkUnit != 0 && first + count != elements)) {
     return wrong("which is not a chunk");
   }
   const auto begin = taken_.begin() + static_cast<int64_t>(first / kChunkUnit);

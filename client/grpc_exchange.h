@@ -49,6 +49,10 @@ class GrpcExchange {
   bool FindChunk();
   // The message with the chunk that was found, as slices of the gradient.
   grpc::ByteBuffer MakeChunk(v1::ExchangeRequest head);
+  // The segment that the gradient lies in, if its chunks can be named there; null: no.
+  const std::shared_ptr<const SharedSegment>& memory() const { return memory_; }
+  // Names the chunk there, and those that follow and may leave too, as far as they fit in one.
+  grpc::ByteBuffer MakeChunkInPlace(v1::ExchangeRequest head, uint32_t segment);
   // The same; the chunk's bytes are written to shared memory: `range.offset`, which is
   // `slot`.
   grpc::ByteBuffer MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot);
@@ -78,7 +82,9 @@ class GrpcExchange {
     size_t bytes;
     std::vector<absl::Span<const float>> runs;
   };
-  Chunk TakeChunk(v1::ExchangeRequest* head);
+  std::shared_ptr<const SharedSegment> FindMemory() const;
+  // That chunk, and `more` that follow it.
+  Chunk TakeChunk(v1::ExchangeRequest* head, size_t more = 0);
   void Gather(const Chunk& chunk, char* to) const;
   absl::Status TakePush(v1::PushReply reply);
   absl::Status TakePull(v1::PullReply reply);
@@ -97,6 +103,8 @@ class GrpcExchange {
   const std::optional<ShardPush> push_;
   const std::optional<ShardPull> pull_;
   std::atomic<uint64_t>& answered_clock_;
+
+  const std::shared_ptr<const SharedSegment> memory_;
 
   // Of the messages.
   bool pushes_ = false;     // this exchange brings the push

@@ -57,8 +57,9 @@ void GrpcExchangeStream::Abandon(const GrpcExchange& exchange) {
   if (found == open_.end()) return;
   open = std::move(*found);
   open_.erase(found);
-  // What it has in the slots must stay as it is for as long as the shard may read it.
-  if (open.sending || open.exchange->loans().out() || slots_owner_ == open.id) Restart();
+  // What the shard may read must stay as it is for as long as it may.
+  const bool read = slots_owner_ == open.id || (open.in_place && !open.exchange->push_answered());
+  if (open.sending || open.exchange->loans().out() || read) Restart();
 }
 
 void GrpcExchangeStream::Continue() {
@@ -132,6 +133,12 @@ bool GrpcExchangeStream::NextMessage(grpc::ByteBuffer* message) {
 }
 
 grpc::ByteBuffer GrpcExchangeStream::NextChunk(Open& open, v1::ExchangeRequest head) {
+  if (shares_ && open.exchange->memory() != nullptr) {
+    if (const std::optional<uint32_t> segment = link_->NumberOf(open.exchange->memory())) {
+      open.in_place = true;
+      return open.exchange->MakeChunkInPlace(std::move(head), *segment);
+    }
+  }
   const uint64_t number = open.chunks++;
   if (shares_ && slots_owner_ == 0) slots_owner_ = open.id;
   if (!shares_ || slots_owner_ != open.id) return open.exchange->MakeChunk(std::move(head));
@@ -238,8 +245,9 @@ absl::Status GrpcExchangeStream::TakeReply() {
     if (exchange->push_answered()) open->sending = false;
     const bool over = !taken.ok() || *taken != GrpcExchange::Progress::kOpen;
     // By what it has broken, the shard may wait for more of it, and read what is in the slots.
-    const bool unclear = !taken.ok() && !shard_ended_it &&
-                         (open->sending || (slots_owner_ == id && !exchange->push_answered()));
+    const bool unclear =
+        !taken.ok() && !shard_ended_it &&
+        (open->sending || ((slots_owner_ == id || open->in_place) && !exchange->push_answered()));
     if (slots_owner_ == id && (over || exchange->push_answered())) slots_owner_ = 0;
     if (over) {
       ended = std::move(open->ended);

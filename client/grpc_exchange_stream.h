@@ -68,6 +68,8 @@ class GrpcExchangeStream : public std::enable_shared_from_this<GrpcExchangeStrea
     uint64_t credit = 0;
     // Chunks that were sent.
     uint64_t chunks = 0;
+    // Some of them where the caller has them.
+    bool in_place = false;
   };
   struct Event final : GrpcPoller::Event {
     using Handler = void (GrpcExchangeStream::*)(bool ok);

@@ -77,10 +77,7 @@ struct GrpcShard::Impl {
 
   // Shared memory for a new stream; null where it is not wanted or cannot be had.
   std::unique_ptr<SharedMemoryLink> Link() {
-    const v1::WireConfig::Transport transport = wire.transport();
-    if (transport != v1::WireConfig::TRANSPORT_AUTO && transport != v1::WireConfig::TRANSPORT_SHARED_MEMORY) {
-      return nullptr;
-    }
+    if (!WireOptions::From(wire).shared_memory) return nullptr;
     const absl::StatusOr<Address> server = ParseAddress(address);
     if (!server.ok() || !IsThisHost(*server)) {
       NoSharedMemory("it is on another host");

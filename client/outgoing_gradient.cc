@@ -14,12 +14,11 @@ constexpr int64_t kSmall = 1 << 18;
 
 }  // namespace
 
-absl::StatusOr<std::shared_ptr<OutgoingGradient>> OutgoingGradient::Create(const TensorMap& map,
-                                                                           std::vector<const float*> tensors,
-                                                                           const WireOptions& wire,
-                                                                           GradientGate* gate) {
+absl::StatusOr<std::shared_ptr<OutgoingGradient>> OutgoingGradient::Create(
+    const TensorMap& map, std::vector<const float*> tensors, const WireOptions& wire, GradientGate* gate,
+    std::shared_ptr<const SharedSegment> memory) {
   const std::shared_ptr<OutgoingGradient> gradient(
-      new OutgoingGradient(map, std::move(tensors), wire, gate != nullptr));
+      new OutgoingGradient(map, std::move(tensors), wire, gate != nullptr, std::move(memory)));
   if (gate != nullptr) {
     if (!gate->Attach(gradient)) {
       return absl::InvalidArgumentError("the gate is another push's; each push needs its own");
@@ -32,8 +31,9 @@ absl::StatusOr<std::shared_ptr<OutgoingGradient>> OutgoingGradient::Create(const
 }
 
 OutgoingGradient::OutgoingGradient(const TensorMap& map, std::vector<const float*> tensors,
-                                   const WireOptions& wire, bool gated)
-    : map_(map), tensors_(std::move(tensors)), wire_(wire), gated_(gated) {
+                                   const WireOptions& wire, bool gated,
+                                   std::shared_ptr<const SharedSegment> memory)
+    : map_(map), tensors_(std::move(tensors)), wire_(wire), gated_(gated), memory_(std::move(memory)) {
   const uint32_t shards = map_.partition().shards();
   first_chunk_.push_back(0);
   for (uint32_t shard = 0; shard < shards; ++shard) {

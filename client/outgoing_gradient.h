@@ -13,6 +13,7 @@
 #include "client/tensor_map.h"
 #include "client/wire_options.h"
 #include "common/mutex.h"
+#include "common/shared_memory.h"
 
 namespace weir {
 
@@ -28,16 +29,17 @@ namespace weir {
 // tensors.
 class OutgoingGradient final : public GradientGate::Watcher {
  public:
-  // `tensors` is in the model's order. gate: null if they are all ready. A small gradient without one is
-  // checked here. InvalidArgument: it is not finite (TensorMap::CheckFinite), or the gate had a push before.
-  static absl::StatusOr<std::shared_ptr<OutgoingGradient>> Create(const TensorMap& map,
-                                                                  std::vector<const float*> tensors,
-                                                                  const WireOptions& wire,
-                                                                  GradientGate* gate);
+  // `tensors` is in the model's order. gate: null if they are all ready. memory: that they are all of, and
+  // which servers may read; null: there is none. A small gradient without a gate is checked here.
+  // InvalidArgument: it is not finite (TensorMap::CheckFinite), or the gate had a push before.
+  static absl::StatusOr<std::shared_ptr<OutgoingGradient>> Create(
+      const TensorMap& map, std::vector<const float*> tensors, const WireOptions& wire, GradientGate* gate,
+      std::shared_ptr<const SharedSegment> memory = nullptr);
   ~OutgoingGradient() override = default;
 
   // In the model's order.
   const std::vector<const float*>& tensors() const { return tensors_; }
+  const std::shared_ptr<const SharedSegment>& memory() const { return memory_; }
   size_t chunks(uint32_t shard) const { return first_chunk_[shard + 1] - first_chunk_[shard]; }
   int64_t chunk_elements() const { return wire_.chunk_elements; }
 
@@ -60,7 +62,7 @@ class OutgoingGradient final : public GradientGate::Watcher {
 
  private:
   OutgoingGradient(const TensorMap& map, std::vector<const float*> tensors, const WireOptions& wire,
-                   bool gated);
+                   bool gated, std::shared_ptr<const SharedSegment> memory);
   absl::Status Check(uint32_t shard, size_t chunk) const;
   void Fail(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Calls run(index of the chunk among all shards') for each chunk of the shard that holds some of the
@@ -72,6 +74,7 @@ class OutgoingGradient final : public GradientGate::Watcher {
   const std::vector<const float*> tensors_;
   const WireOptions wire_;
   const bool gated_;
+  const std::shared_ptr<const SharedSegment> memory_;
   // By shard: how many chunks the shards before it have; one more at the end.
   std::vector<size_t> first_chunk_;
   // By chunk, of all shards: it was found finite; tensors in it that are not ready.

@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <sys/random.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,36 +18,28 @@ absl::StatusOr<std::unique_ptr<SharedMemoryLink>> SharedMemoryLink::Connect(cons
                                                                             uint64_t slot_bytes,
                                                                             Deadline deadline) {
   WEIR_ASSIGN_OR_RETURN(UniqueFd socket, ConnectLocal(LocalService::kSegments, address, deadline));
-  WEIR_ASSIGN_OR_RETURN(std::unique_ptr<SharedSegment> gradients, SharedSegment::Create(slots * slot_bytes));
-  ClientHello hello{};
-  hello.magic = kSegmentMagic;
-  hello.bytes = gradients->size();
-  if (getrandom(hello.token.data(), hello.token.size(), 0) != static_cast<ssize_t>(hello.token.size())) {
+  WEIR_ASSIGN_OR_RETURN(std::shared_ptr<SharedSegment> gradients, SharedSegment::Create(slots * slot_bytes));
+  SegmentToken token;
+  if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
     return absl::ErrnoToStatus(errno, "no random bytes");
   }
-  const absl::Status sent = SendMessage(socket.get(), &hello, sizeof(hello), gradients->fd());
+  std::unique_ptr<SharedMemoryLink> link(
+      new SharedMemoryLink(std::move(socket), token, std::move(gradients), slots, slot_bytes));
+  MutexLock lock(link->mutex_);
+  const absl::Status given = link->Give(link->gradients_);
   // A server that has turned us away already has said why.
-  if (!sent.ok() && !absl::IsAborted(sent)) return sent;
-  ServerMessage answer;
-  const absl::StatusOr<UniqueFd> descriptor = ReceiveMessage(socket.get(), &answer, sizeof(answer), deadline);
-  if (!descriptor.ok()) {
-    return absl::Status(
-        descriptor.status().code(),
-        absl::StrCat(address.ToString(), " did not take our segment: ", descriptor.status().message()));
+  if (!given.ok() && !absl::IsAborted(given)) return given;
+  while (link->taken_ == 0) {
+    const absl::Status taken = link->Receive(deadline);
+    if (taken.ok()) continue;
+    return absl::Status(taken.code(),
+                        absl::StrCat(address.ToString(), " did not take our segment: ", taken.message()));
   }
-  if (answer.magic != kSegmentMagic) {
-    return absl::FailedPreconditionError(absl::StrCat(address.ToString(), " speaks another protocol"));
-  }
-  if (answer.kind != ServerMessageKind::kAccepted) {
-    answer.reason[sizeof(answer.reason) - 1] = '\0';
-    return absl::FailedPreconditionError(absl::StrCat(address.ToString(), " refused: ", answer.reason));
-  }
-  return std::unique_ptr<SharedMemoryLink>(
-      new SharedMemoryLink(std::move(socket), hello.token, std::move(gradients), slots, slot_bytes));
+  return link;
 }
 
 SharedMemoryLink::SharedMemoryLink(UniqueFd socket, SegmentToken token,
-                                   std::unique_ptr<SharedSegment> gradients, uint32_t slots,
+                                   std::shared_ptr<SharedSegment> gradients, uint32_t slots,
                                    uint64_t slot_bytes)
     : socket_(std::move(socket)),
       token_(token),
@@ -54,8 +47,34 @@ SharedMemoryLink::SharedMemoryLink(UniqueFd socket, SegmentToken token,
       slot_bytes_(slot_bytes),
       slots_(slots) {}
 
+absl::Status SharedMemoryLink::Give(std::shared_ptr<const SharedSegment> segment) {
+  ClientMessage message{};
+  message.magic = kSegmentMagic;
+  message.token = token_;
+  message.bytes = segment->size();
+  message.segment = static_cast<uint32_t>(given_.size());
+  WEIR_RETURN_IF_ERROR(SendMessage(socket_.get(), &message, sizeof(message), segment->fd()));
+  given_.push_back(std::move(segment));
+  return absl::OkStatus();
+}
+
+std::optional<uint32_t> SharedMemoryLink::NumberOf(const std::shared_ptr<const SharedSegment>& gradients) {
+  MutexLock lock(mutex_);
+  const auto found = std::find(given_.begin(), given_.end(), gradients);
+  if (found == given_.end()) {
+    // One that is full, or gone, is asked again, or replaced with its connection.
+    if (given_.size() < kMaxClientSegments) Give(gradients).IgnoreError();
+    return std::nullopt;
+  }
+  const auto number = static_cast<uint32_t>(found - given_.begin());
+  while (number >= taken_ && Receive(Deadline()).ok()) {
+  }
+  return number < taken_ ? std::optional<uint32_t>(number) : std::nullopt;
+}
+
 absl::StatusOr<const char*> SharedMemoryLink::Map(uint32_t segment, uint64_t offset, uint64_t bytes,
                                                   Deadline deadline) {
+  MutexLock lock(mutex_);
   auto found = weights_.find(segment);
   while (found == weights_.end()) {
     const absl::Status received = Receive(deadline);
@@ -69,6 +88,7 @@ absl::StatusOr<const char*> SharedMemoryLink::Map(uint32_t segment, uint64_t off
 }
 
 absl::Status SharedMemoryLink::Alive() {
+  MutexLock lock(mutex_);
   while (true) {
     const absl::Status received = Receive(Deadline());
     if (!received.ok()) return absl::IsUnavailable(received) ? absl::OkStatus() : received;
@@ -79,13 +99,24 @@ absl::Status SharedMemoryLink::Receive(Deadline deadline) {
   ServerMessage message;
   WEIR_ASSIGN_OR_RETURN(UniqueFd descriptor,
                         ReceiveMessage(socket_.get(), &message, sizeof(message), deadline));
-  if (message.magic != kSegmentMagic || message.kind != ServerMessageKind::kSegment) {
-    return absl::InvalidArgumentError("a message of another protocol");
+  if (message.magic != kSegmentMagic) return absl::FailedPreconditionError("it speaks another protocol");
+  switch (message.kind) {
+    case ServerMessageKind::kAccepted:
+      if (message.segment != taken_ || taken_ >= given_.size()) {
+        return absl::InvalidArgumentError("it took a segment that was not given");
+      }
+      ++taken_;
+      return absl::OkStatus();
+    case ServerMessageKind::kRefused:
+      message.reason[sizeof(message.reason) - 1] = '\0';
+      return absl::FailedPreconditionError(absl::StrCat("refused: ", message.reason));
+    case ServerMessageKind::kSegment:
+      if (weights_.count(message.segment) != 0) return absl::InvalidArgumentError("a segment came twice");
+      WEIR_ASSIGN_OR_RETURN(weights_[message.segment],
+                            SharedSegment::OpenReadOnly(std::move(descriptor), message.bytes));
+      return absl::OkStatus();
   }
-  if (weights_.count(message.segment) != 0) return absl::InvalidArgumentError("a segment came twice");
-  WEIR_ASSIGN_OR_RETURN(weights_[message.segment],
-                        SharedSegment::OpenReadOnly(std::move(descriptor), message.bytes));
-  return absl::OkStatus();
+  return absl::InvalidArgumentError("a message of another protocol");
 }
 
 }  // namespace weir

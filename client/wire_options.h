@@ -12,6 +12,8 @@ namespace weir {
 struct WireOptions {
   v1::Dtype push_dtype = v1::F32;
   v1::Dtype pull_dtype = v1::F32;
+  // Chunks may lie in memory that both sides share.
+  bool shared_memory = false;
   // Of the gradient, in one message: a multiple of kChunkUnit, at most kMaxChunkBytes of float32.
   int64_t chunk_elements = kMaxChunkBytes / static_cast<int64_t>(sizeof(float));
 
@@ -22,6 +24,8 @@ struct WireOptions {
     WireOptions options;
     options.push_dtype = dtype(config.has_push_dtype() ? config.push_dtype() : config.dtype());
     options.pull_dtype = dtype(config.has_pull_dtype() ? config.pull_dtype() : config.dtype());
+    options.shared_memory = config.transport() == v1::WireConfig::TRANSPORT_AUTO ||
+                            config.transport() == v1::WireConfig::TRANSPORT_SHARED_MEMORY;
     options.chunk_elements = int64_t{config.chunk_kib()} * 1024 / static_cast<int64_t>(sizeof(float));
     return options;
   }

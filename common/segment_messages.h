@@ -10,20 +10,26 @@ namespace weir {
 // SOCK_SEQPACKET socket (LocalService::kSegments). Both are of this machine, so the structs travel as they
 // lie in memory.
 //
-// The client speaks first and once: ClientHello, with its gradient segment's descriptor. The server answers
-// kAccepted or kRefused, and after kAccepted sends its segments of weights, each once: those that are there,
-// and each new one when it is made, perhaps only after the first message on the wire that names it. Whoever
-// closes the socket takes back what it gave; what is mapped stays readable.
+// The client speaks first, and may go on: a ClientMessage with the descriptor of each segment that it has for
+// gradients; none of them may be named on the wire before the server has said kAccepted to it. kRefused is
+// the end of the connection. After the first kAccepted the server sends its segments of weights, each once:
+// those that are there, and each new one when it is made, perhaps only after the first message on the wire
+// that names it. Whoever closes the socket takes back what it gave; what is mapped stays readable.
 
-constexpr uint64_t kSegmentMagic = 0x31304d4853524557;  // "WERSHM01"
+constexpr uint64_t kSegmentMagic = 0x32304d4853524557;  // "WERSHM02"
 
-// Random, the client's: names its segment on the gRPC stream (v1.SharedMemoryRequest).
+// Random, the client's: names its segments on the gRPC stream (v1.SharedMemoryRequest).
 using SegmentToken = std::array<char, 16>;
 
-struct ClientHello {
+// What a client may give over one connection.
+constexpr uint32_t kMaxClientSegments = 16;
+
+struct ClientMessage {
   uint64_t magic;
-  SegmentToken token;
-  uint64_t bytes;  // of the segment
+  SegmentToken token;  // in each the same
+  uint64_t bytes;      // of the segment
+  uint32_t segment;    // its number, as in v1.SharedRange: 0, 1, ...
+  uint32_t unused;
 };
 
 enum class ServerMessageKind : uint32_t { kAccepted = 1, kRefused = 2, kSegment = 3 };
@@ -31,12 +37,13 @@ enum class ServerMessageKind : uint32_t { kAccepted = 1, kRefused = 2, kSegment 
 struct ServerMessage {
   uint64_t magic;
   ServerMessageKind kind;
-  uint32_t segment;  // kSegment: its number, as in v1.SharedRange, never used again
+  // kSegment: its number, as in v1.SharedRange, never used again. kAccepted: the client's.
+  uint32_t segment;
   uint64_t bytes;    // kSegment: of it; its descriptor comes with the message
   char reason[232];  // kRefused: ends with a zero
 };
 
-static_assert(std::is_trivially_copyable_v<ClientHello> && sizeof(ClientHello) == 32);
+static_assert(std::is_trivially_copyable_v<ClientMessage> && sizeof(ClientMessage) == 40);
 static_assert(std::is_trivially_copyable_v<ServerMessage> && sizeof(ServerMessage) == 256);
 
 }  // namespace weir

@@ -17,8 +17,11 @@ namespace weir {
 constexpr uint32_t kPayloadField = 15;
 // Chunks start and end at multiples of it (or at the shard's end). A multiple of every block size.
 constexpr int64_t kChunkUnit = 65536;
-// What a chunk holds at most.
+// What a chunk holds at most, in a message and in shared memory.
 constexpr int64_t kMaxChunkBytes = 1 << 20;
+constexpr int64_t kMaxSharedChunkBytes = 2 << 20;
+// What each piece of a chunk that lies in several in shared memory holds at least, but for the last.
+constexpr int64_t kMinPieceBytes = 4096;
 
 // A message that arrived, in pieces: its small fields and where its payload lies.
 struct SplitMessage {

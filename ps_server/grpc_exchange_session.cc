@@ -11,6 +11,9 @@
 namespace weir {
 namespace {
 
+// Of the pieces of a chunk in shared memory.
+constexpr uint64_t kMaxStride = uint64_t{1} << 40;
+
 uint64_t ValueBytes(v1::Dtype dtype) { return dtype == v1::BF16 ? 2 : sizeof(float); }
 
 // Whether an exchange goes on to its pull after this answer to its push.
@@ -63,10 +66,10 @@ absl::Status GrpcExchangeSession::Receive(const grpc::ByteBuffer& message) {
     }
     if (options_.shared_memory != nullptr) {
       token_ = request.shared_memory().token();
-      segment_ = options_.shared_memory->Claim(token_);
+      segments_ = options_.shared_memory->Claim(token_);
     }
     greeting_.emplace().set_id(request.id());
-    greeting_->mutable_shared_memory()->set_granted(segment_ != nullptr);
+    greeting_->mutable_shared_memory()->set_granted(segments_ != nullptr);
     options_.loop->SettleLater(options_.owner);
     return absl::OkStatus();
   }
@@ -74,7 +77,7 @@ absl::Status GrpcExchangeSession::Receive(const grpc::ByteBuffer& message) {
   const uint64_t id = request.id();
   if (id == 0 && request.released() > 0) return absl::OkStatus();
   if (id == 0) return absl::InvalidArgumentError("id: must be at least 1");
-  const absl::Status found = FindShared(request, &chunk);
+  const absl::Status found = FindChunk(request, &chunk);
   if (id > highest_id_) {
     highest_id_ = id;
     Begin(std::move(request), std::move(chunk), found);
@@ -146,10 +149,6 @@ absl::Status GrpcExchangeSession::CheckFirst(const v1::ExchangeRequest& request,
   } else if (chunk.bytes > 0) {
     return absl::InvalidArgumentError("gradient: without a push");
   }
-  if (chunk.bytes > kMaxChunkBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gradient: ", chunk.bytes, " bytes; a chunk holds at most ", kMaxChunkBytes));
-  }
   if (request.has_pull()) {
     WEIR_RETURN_IF_ERROR(CheckDtype(request.pull().dtype()));
     if (request.has_push()) WEIR_RETURN_IF_ERROR(CheckPullOfPush(request.push(), request.pull()));
@@ -157,14 +156,36 @@ absl::Status GrpcExchangeSession::CheckFirst(const v1::ExchangeRequest& request,
   return absl::OkStatus();
 }
 
-absl::Status GrpcExchangeSession::FindShared(const v1::ExchangeRequest& request, Chunk* chunk) const {
-  if (!request.has_shared()) return absl::OkStatus();
-  if (segment_ == nullptr)
+absl::Status GrpcExchangeSession::FindChunk(const v1::ExchangeRequest& request, Chunk* chunk) const {
+  const auto too_large = [](const char* field, uint64_t bytes, int64_t limit) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", bytes, " bytes; there a chunk holds at most ", limit));
+  };
+  if (!request.has_shared()) {
+    return chunk->bytes <= kMaxChunkBytes ? absl::OkStatus()
+                                          : too_large("gradient", chunk->bytes, kMaxChunkBytes);
+  }
+  if (segments_ == nullptr) {
     return absl::InvalidArgumentError("shared: this stream was granted no shared memory");
+  }
   if (chunk->bytes > 0) return absl::InvalidArgumentError("shared: together with a gradient in the message");
   const v1::SharedRange& range = request.shared();
-  WEIR_ASSIGN_OR_RETURN(const char* const data, segment_->At(range.offset(), range.bytes()));
-  *chunk = {request.first(), range.bytes(), {absl::string_view(data, range.bytes())}, segment_};
+  if (range.bytes() > kMaxSharedChunkBytes) return too_large("shared", range.bytes(), kMaxSharedChunkBytes);
+  const bool together = range.piece_bytes() == 0;
+  if (!together && (range.piece_bytes() < kMinPieceBytes || range.stride() < range.piece_bytes() ||
+                    range.stride() > kMaxStride)) {
+    return absl::InvalidArgumentError(absl::StrCat("shared: pieces of ", range.piece_bytes(), " bytes, ",
+                                                   range.stride(), " apart; must be at least ",
+                                                   kMinPieceBytes, ", and apart by that to ", kMaxStride));
+  }
+  *chunk = {request.first(), range.bytes(), {}, segments_};
+  uint64_t left = range.bytes();
+  for (uint64_t at = range.offset(); left > 0; at += range.stride()) {
+    const uint64_t bytes = together ? left : std::min(left, range.piece_bytes());
+    WEIR_ASSIGN_OR_RETURN(const char* const data, segments_->At(range.segment(), at, bytes));
+    chunk->pieces.emplace_back(data, bytes);
+    left -= bytes;
+  }
   return absl::OkStatus();
 }
 
@@ -448,27 +469,28 @@ grpc::ByteBuffer GrpcExchangeSession::NextReply(Exchange& exchange) {
 
 std::optional<grpc::Slice> GrpcExchangeSession::NextWeights(Exchange& exchange, v1::ExchangeReply* reply) {
   Range& range = exchange.weights.front();
-  const uint64_t count = std::min(range.count, options_.chunk_elements);
   const float* const values = exchange.version->weights.get() + range.first;
+  const bool bf16 = exchange.pull->dtype() == v1::BF16;
+  std::optional<SharedMemoryServer::Place> place;
+  if (segments_ != nullptr && !bf16) place = options_.shared_memory->Find(values);
+  // In shared memory what answers a chunk is as large as it.
+  const bool whole = place.has_value() && exchange.eager;
+  const uint64_t count = whole ? range.count : std::min(range.count, options_.chunk_elements);
   reply->set_first(range.first);
   range.first += count;
   range.count -= count;
   if (range.count == 0) exchange.weights.pop_front();
-  if (exchange.pull->dtype() == v1::BF16) {
+  if (bf16) {
     grpc::Slice converted(count * 2);
     ToBfloat16(values, const_cast<uint8_t*>(converted.begin()), count);
     return converted;
   }
-  if (segment_ != nullptr) {
-    if (const auto place = options_.shared_memory->Find(values)) {
-      reply->mutable_shared()->set_segment(place->segment);
-      reply->mutable_shared()->set_offset(place->offset);
-      reply->mutable_shared()->set_bytes(count * sizeof(float));
-      shared_.emplace(++chunks_shared_, exchange.version);
-      return std::nullopt;
-    }
-  }
-  return BorrowedSlice(values, count * sizeof(float), exchange.version);
+  if (!place.has_value()) return BorrowedSlice(values, count * sizeof(float), exchange.version);
+  reply->mutable_shared()->set_segment(place->segment);
+  reply->mutable_shared()->set_offset(place->offset);
+  reply->mutable_shared()->set_bytes(count * sizeof(float));
+  shared_.emplace(++chunks_shared_, exchange.version);
+  return std::nullopt;
 }
 
 }  // namespace weir

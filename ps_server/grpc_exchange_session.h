@@ -27,7 +27,7 @@ namespace weir {
 // takes the client's messages, puts its exchanges to the shard, and makes the replies, small ones first and
 // the weights of pulls one chunk at a time, the exchanges in turn. Knows nothing of how the messages travel.
 //
-// Gradients are read and applied where they were received, or where they lie in the client's segment of
+// Gradients are read and applied where they were received, or where they lie in the client's segments of
 // shared memory; weights leave as references to the version that holds them, or stay where the client can
 // read them. What a client can make a session hold is bounded: kMaxOpen exchanges and kMaxWaiting first
 // chunks; how many versions readers may hold, and for how long, is the shard's to say.
@@ -127,8 +127,8 @@ class GrpcExchangeSession : public std::enable_shared_from_this<GrpcExchangeSess
   // `found`: whether its chunk is where it says.
   void Begin(v1::ExchangeRequest request, Chunk chunk, const absl::Status& found);
   absl::Status CheckFirst(const v1::ExchangeRequest& request, const Chunk& chunk) const;
-  // The chunk of a message where it lies in the client's segment, if it does.
-  absl::Status FindShared(const v1::ExchangeRequest& request, Chunk* chunk) const;
+  // The chunk of a message where it lies in the client's segments, if it does; checks its size.
+  absl::Status FindChunk(const v1::ExchangeRequest& request, Chunk* chunk) const;
   // Lets chunks go that the client has read where they are.
   absl::Status Release(const v1::ExchangeRequest& request);
   void Continue(Exchange& exchange, const Chunk& chunk);
@@ -165,8 +165,8 @@ class GrpcExchangeSession : public std::enable_shared_from_this<GrpcExchangeSess
   // Ids of those that may have something to send.
   std::deque<uint64_t> urgent_, bulk_;
   std::optional<v1::ExchangeReply> greeting_;  // to be sent
-  // The client's; null: chunks travel in messages. And the token that it has it under.
-  std::shared_ptr<const SharedSegment> segment_;
+  // The client's; null: chunks travel in messages. And the token that it has them under.
+  std::shared_ptr<const ClientSegments> segments_;
   std::string token_;
   // Versions that the client reads in shared memory, by the number of each chunk: from 1, as they were sent.
   std::map<uint64_t, std::shared_ptr<const ShardVersion>> shared_;

@@ -48,10 +48,29 @@ std::optional<SegmentToken> ToToken(absl::string_view bytes) {
 
 }  // namespace
 
+absl::StatusOr<const char*> ClientSegments::At(uint32_t segment, uint64_t offset, uint64_t bytes) const {
+  MutexLock lock(mutex_);
+  if (segment >= segments_.size()) {
+    return absl::NotFoundError(
+        absl::StrCat("segment ", segment, " of a client that has given ", segments_.size()));
+  }
+  return segments_[segment]->At(offset, bytes);
+}
+
+absl::Status ClientSegments::Add(uint32_t segment, std::unique_ptr<const SharedSegment> memory) {
+  MutexLock lock(mutex_);
+  if (segment != segments_.size() || segment >= kMaxClientSegments) {
+    return absl::FailedPreconditionError(absl::StrCat("segment ", segment, " where ", segments_.size(),
+                                                      " comes next, of at most ", kMaxClientSegments));
+  }
+  segments_.push_back(std::move(memory));
+  return absl::OkStatus();
+}
+
 struct SharedMemoryServer::Client {
   UniqueFd socket;
   steady_clock::time_point hello_deadline;
-  std::optional<SegmentToken> token;  // after the hello
+  std::optional<SegmentToken> token;  // after its first message
   uint32_t next_segment = 0;          // those below have been sent
   bool full = false;                  // it does not read what was sent
 };
@@ -131,12 +150,12 @@ std::optional<SharedMemoryServer::Place> SharedMemoryServer::Find(const void* da
   return Place{segment.number, offset};
 }
 
-std::shared_ptr<const SharedSegment> SharedMemoryServer::Claim(absl::string_view token) const {
+std::shared_ptr<const ClientSegments> SharedMemoryServer::Claim(absl::string_view token) const {
   const std::optional<SegmentToken> key = ToToken(token);
   if (!key.has_value()) return nullptr;
   MutexLock lock(mutex_);
   const auto found = by_token_.find(*key);
-  return found == by_token_.end() ? nullptr : found->second.segment;
+  return found == by_token_.end() ? nullptr : found->second.segments;
 }
 
 void SharedMemoryServer::KeepFor(absl::string_view token, std::vector<std::shared_ptr<const void>> memory) {
@@ -221,37 +240,44 @@ void SharedMemoryServer::Accept(int listener) {
 
 bool SharedMemoryServer::Handle(Client& client, short events) {
   if (events == 0) return true;
-  // After its hello a client has nothing more to say: it has gone.
-  if ((events & ~POLLOUT) != 0) return !client.token.has_value() && Greet(client);
-  return SendSegments(client);
+  if ((events & ~POLLOUT) != 0 && !TakeSegment(client)) return false;
+  return (events & POLLOUT) == 0 || SendSegments(client);
 }
 
-bool SharedMemoryServer::Greet(Client& client) {
-  ClientHello hello;
-  absl::StatusOr<UniqueFd> descriptor = ReceiveMessage(client.socket.get(), &hello, sizeof(hello));
+bool SharedMemoryServer::TakeSegment(Client& client) {
+  ClientMessage given;
+  absl::StatusOr<UniqueFd> descriptor = ReceiveMessage(client.socket.get(), &given, sizeof(given));
   if (absl::IsUnavailable(descriptor.status())) return true;
+  if (absl::IsAborted(descriptor.status())) return false;
   const auto refuse = [&](absl::string_view reason) {
     Refuse(client.socket.get(), reason);
     return false;
   };
   if (!descriptor.ok()) return refuse(descriptor.status().message());
-  if (hello.magic != kSegmentMagic) return refuse("a hello of another protocol");
-  if (hello.bytes > options_.max_client_bytes) {
-    return refuse(
-        absl::StrCat("a segment of ", hello.bytes, " bytes; the server takes ", options_.max_client_bytes));
-  }
+  if (given.magic != kSegmentMagic) return refuse("a message of another protocol");
   absl::StatusOr<std::unique_ptr<const SharedSegment>> segment =
-      SharedSegment::OpenReadOnly(*std::move(descriptor), hello.bytes);
+      SharedSegment::OpenReadOnly(*std::move(descriptor), given.bytes);
   if (!segment.ok()) return refuse(segment.status().message());
+  const bool first = !client.token.has_value();
+  std::shared_ptr<ClientSegments> segments;
   {
     MutexLock lock(mutex_);
-    if (!by_token_.emplace(hello.token, Known{*std::move(segment), {}}).second) {
-      return refuse("another client has chosen the same token");
+    if (first) {
+      segments = std::make_shared<ClientSegments>();
+      if (!by_token_.emplace(given.token, Known{segments, {}}).second) {
+        return refuse("another client has chosen the same token");
+      }
+      client.token = given.token;
+    } else {
+      segments = by_token_.at(*client.token).segments;
     }
   }
-  client.token = hello.token;
-  const ServerMessage accepted = Message(ServerMessageKind::kAccepted);
-  return SendMessage(client.socket.get(), &accepted, sizeof(accepted)).ok() && SendSegments(client);
+  const absl::Status added = segments->Add(given.segment, *std::move(segment));
+  if (!added.ok()) return refuse(added.message());
+  ServerMessage accepted = Message(ServerMessageKind::kAccepted);
+  accepted.segment = given.segment;
+  return SendMessage(client.socket.get(), &accepted, sizeof(accepted)).ok() &&
+         (!first || SendSegments(client));
 }
 
 bool SharedMemoryServer::SendSegments(Client& client) {

@@ -19,19 +19,31 @@
 
 namespace weir {
 
+// The segments that a client has given for its gradients. Thread-safe.
+class ClientSegments {
+ public:
+  // What lies there. NotFound: no such segment. OutOfRange: not within it. It stays mapped as long as this.
+  absl::StatusOr<const char*> At(uint32_t segment, uint64_t offset, uint64_t bytes) const;
+  // OK: it has the next number now.
+  absl::Status Add(uint32_t segment, std::unique_ptr<const SharedSegment> memory);
+
+ private:
+  mutable Mutex mutex_;
+  std::vector<std::unique_ptr<const SharedSegment>> segments_ ABSL_GUARDED_BY(mutex_);
+};
+
 // Shares memory with the clients on this machine: gives the shard's weights memory that they can read in
-// place, and takes from each client the segment that holds its gradients. One thread speaks with them (see
+// place, and takes from each client the segments that hold its gradients. One thread speaks with them (see
 // common/segment_messages.h); what they say on the data plane stays there.
 //
-// A client is known from its hello until its socket closes, which the end of its process does too. Then its
-// segment is dropped, with what was kept for it; a session that holds it still may read it. Thread-safe.
+// A client is known from its first segment until its socket closes, which the end of its process does too.
+// Then its segments are dropped, with what was kept for it; a session that holds them still may read them.
+// Thread-safe.
 class SharedMemoryServer {
  public:
   struct Options {
     uint32_t max_clients = 1024;
-    // Of one client's segment.
-    uint64_t max_client_bytes = 65 << 20;
-    // A client that has not said hello by then is turned away.
+    // A client that has not given a segment by then is turned away.
     std::chrono::milliseconds hello_limit{5000};
   };
   // Where memory lies, for v1.SharedRange.
@@ -50,8 +62,8 @@ class SharedMemoryServer {
   // Nothing: not in memory that Allocate() gave.
   std::optional<Place> Find(const void* data) const;
 
-  // The segment of the client that chose this token; nullptr: there is none.
-  std::shared_ptr<const SharedSegment> Claim(absl::string_view token) const;
+  // Those of the client that chose this token; nullptr: there is none.
+  std::shared_ptr<const ClientSegments> Claim(absl::string_view token) const;
   // Holds `memory`, which the client with this token may be reading, for as long as the client is known.
   void KeepFor(absl::string_view token, std::vector<std::shared_ptr<const void>> memory);
 
@@ -60,7 +72,7 @@ class SharedMemoryServer {
   struct Weights;
   // What others may ask for of a client.
   struct Known {
-    std::shared_ptr<const SharedSegment> segment;
+    std::shared_ptr<ClientSegments> segments;
     std::vector<std::shared_ptr<const void>> kept;
   };
 
@@ -72,7 +84,7 @@ class SharedMemoryServer {
   void Accept(int listener);
   // False: the client is to be dropped.
   bool Handle(Client& client, short events);
-  bool Greet(Client& client);
+  bool TakeSegment(Client& client);
   bool SendSegments(Client& client);
   void Drop(Client& client);
 

@@ -7,6 +7,11 @@
 
 namespace weir {
 
+// Which outputs are written past the caches. For a shard much larger than they are, whose new values are
+// apart from the old ones: a cache would first read what is then overwritten, and keep what nobody reads
+// soon.
+enum class PastCaches { kNothing, kSlots, kSlotsAndWeights };
+
 // One optimizer step over a run of n elements. What `rate`, `decay` and the other factors stand for in each
 // optimizer is said beside the kernels (kernels_impl.inc). An output may be the very array of its input (in
 // place); no other overlap.
@@ -25,9 +30,7 @@ struct StepArgs {
   float take[2];
   float epsilon;
   float root_scale;
-  // The new slots are written past the caches. For a shard much larger than they are, whose slots are apart
-  // from the old ones: a cache would first read what is then overwritten, and keep what nobody reads soon.
-  bool slots_past_caches;
+  PastCaches past;
 };
 
 // The loops over elements, all built for one set of CPU instructions. Every table gives the same bits: each

@@ -73,7 +73,7 @@ bool Optimizer::Apply(const ApplyArgs& args) const {
   step.root_scale = static_cast<float>(root_scale);
   step.decay = static_cast<float>(args.learning_rate * args.weight_decay);
   step.epsilon = epsilon_;
-  step.slots_past_caches = args.slots_past_caches;
+  step.past = args.past;
   return step_(step);
 }
 

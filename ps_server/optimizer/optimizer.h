@@ -29,9 +29,9 @@ struct ApplyArgs {
   // As many as slots() says, in that order.
   const float* slots_in[2] = {nullptr, nullptr};
   float* slots_out[2] = {nullptr, nullptr};
-  double learning_rate = 0;        // of this update and tensor: the schedule's, times the group's factor
-  double weight_decay = 0;         // of this tensor
-  bool slots_past_caches = false;  // see StepArgs
+  double learning_rate = 0;  // of this update and tensor: the schedule's, times the group's factor
+  double weight_decay = 0;   // of this tensor
+  PastCaches past = PastCaches::kNothing;
   uint64_t t = 1;  // which update of these weights this is, counted from 1; Adam's bias correction needs it
 };
 

@@ -184,7 +184,9 @@ void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
           }
           gradient = mean.data();
         }
-        for (const Run& run : runs_[b]) UpdateRun(run, *from, *to, gradient + (run.local - start), rate);
+        for (const Run& run : runs_[b]) {
+          UpdateRun(run, *from, *to, gradient + (run.local - start), rate, /*read_soon=*/false);
+        }
       }
     });
   }
@@ -192,7 +194,7 @@ void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
 }
 
 bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const ShardVersion& to,
-                           const void* gradient, double rate) const {
+                           const void* gradient, double rate, bool read_soon) const {
   const TensorSettings& settings = settings_[run.tensor];
   const bool buffer = options_.model.tensors[run.tensor].kind == TensorKind::kBuffer;
   const size_t n = static_cast<size_t>(run.length);
@@ -218,8 +220,15 @@ bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const Shard
   }
   args.learning_rate = rate * settings.learning_rate_factor;
   args.weight_decay = settings.weight_decay;
-  args.slots_past_caches =
-      !to.slots.empty() && from.slots[0] != to.slots[0] && pool_.elements() > kBeyondCaches;
+  if (pool_.elements() > kBeyondCaches) {
+    const bool slots_apart = to.slots.empty() || from.slots[0] != to.slots[0];
+    const bool weights_apart = from.weights != to.weights;
+    if (slots_apart && weights_apart && !read_soon) {
+      args.past = PastCaches::kSlotsAndWeights;
+    } else if (slots_apart) {
+      args.past = PastCaches::kSlots;
+    }
+  }
   args.t = to.count;
   return optimizer_.Apply(args);
 }

@@ -141,9 +141,10 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   // For VersionBuilder, on any thread: it is through with its buffers.
   void EndBuild();
   // Applies gradient values at any address to [run.local, run.local + run.length), from one version to
-  // another, which may be the same. False: some value is not finite.
+  // another, which may be the same. read_soon: the new weights of the run are, on this core. False: some
+  // value is not finite.
   bool UpdateRun(const Run& run, const ShardVersion& from, const ShardVersion& to, const void* gradient,
-                 double rate) const;
+                 double rate, bool read_soon) const;
   void MakeCurrent(std::shared_ptr<const ShardVersion> version);
 
   const Options options_;

@@ -29,12 +29,12 @@ absl::Status PushArrival::Take(uint64_t first, absl::Span<const absl::string_vie
   const uint64_t elements = header_.elements();
   const uint64_t value_bytes = header_.dtype() == v1::BF16 ? 2 : sizeof(float);
   const uint64_t count = bytes / value_bytes;
-  if (bytes == 0 || bytes > kMaxChunkBytes || bytes % value_bytes != 0 || first % kUnit != 0 ||
+  if (bytes == 0 || bytes > kMaxSharedChunkBytes || bytes % value_bytes != 0 || first % kUnit != 0 ||
       first >= elements || count > elements - first || (count % kUnit != 0 && first + count != elements)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a chunk of ", bytes, " bytes at position ", first, " of a push of ", elements,
                      " elements of ", value_bytes, " bytes; chunks start and end at multiples of ", kUnit,
-                     " elements or at the end, and hold at most ", kMaxChunkBytes, " bytes"));
+                     " elements or at the end, and hold at most ", kMaxSharedChunkBytes, " bytes"));
   }
   for (uint64_t unit = first / kUnit; unit * kUnit < first + count; ++unit) {
     if (!taken_[unit]) continue;

@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "common/bfloat16.h"
-#include "common/value_cursor.h"
+#include "common/wire_codec.h"
 
 namespace weir {
 namespace {
@@ -57,23 +58,50 @@ int64_t VersionBuilder::Apply(int64_t first, int64_t count, absl::Span<const abs
     from = from_;
     to = to_;
   }
-  int64_t bad = -1;
   const bool bf16 = dtype == v1::BF16;
-  ValueCursor cursor(pieces, bf16 ? 2 : sizeof(float));
+  const int64_t value_bytes = bf16 ? 2 : sizeof(float);
+  const int64_t block_size = store_->partition_.block_size();
+  const int64_t begin = first / block_size, end = (first + count + block_size - 1) / block_size;
+  const ValueCursor gradient(pieces, static_cast<size_t>(value_bytes));
+  int64_t bad = -1;
+  if (count * value_bytes <= kMaxChunkBytes) {
+    bad = ApplyBlocks(begin, end, gradient, bf16, *from, *to, /*read_soon=*/true);
+  } else {
+    // A task's blocks are those of one of the wire's units; the lowest bad position, whoever finds it.
+    const int64_t blocks = kChunkUnit / block_size, tasks = (end - begin + blocks - 1) / blocks;
+    std::vector<int64_t> found(static_cast<size_t>(tasks), -1);
+    store_->options_.threads->ParallelFor(tasks, [&](int64_t task) {
+      const int64_t at = begin + task * blocks;
+      ValueCursor rest = gradient;
+      rest.Skip(task * kChunkUnit);
+      found[static_cast<size_t>(task)] =
+          ApplyBlocks(at, std::min(at + blocks, end), rest, bf16, *from, *to, /*read_soon=*/false);
+    });
+    for (size_t i = 0; i < found.size() && bad < 0; ++i) bad = found[i];
+  }
+  from = nullptr;
+  MutexLock lock(mutex_);
+  applying_ = false;
+  if (overtaken_) Drop();
+  return bad;
+}
+
+int64_t VersionBuilder::ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient, bool bf16,
+                                    const ShardVersion& from, const ShardVersion& to, bool read_soon) const {
+  int64_t bad = -1;
   std::array<float, kStretch> expanded;
-  const auto update = [&](const BlockStore::Run& run, const void* gradient) {
-    if (store_->UpdateRun(run, *from, *to, gradient, rate_) || bad >= 0) return;
+  const auto update = [&](const BlockStore::Run& run, const void* values) {
+    if (store_->UpdateRun(run, from, to, values, rate_, read_soon) || bad >= 0) return;
     // For the message only: a peer that shares its memory may have changed it since.
     const size_t n = static_cast<size_t>(run.length);
-    const size_t at = store_->kernels().first_non_finite(gradient, n);
+    const size_t at = store_->kernels().first_non_finite(values, n);
     bad = run.local + static_cast<int64_t>(at < n ? at : 0);
   };
-  const int64_t block_size = store_->partition_.block_size();
-  for (int64_t block = first / block_size; block * block_size < first + count; ++block) {
-    for (BlockStore::Run run : store_->runs_[block]) {
-      for (const int64_t end = run.local + run.length; run.local < end; run.local += run.length) {
-        const int64_t wanted = end - run.local;
-        const char* const values = cursor.Take(bf16 ? std::min(wanted, kStretch) : wanted, &run.length);
+  for (int64_t block = begin; block < end; ++block) {
+    for (BlockStore::Run run : store_->runs_[static_cast<size_t>(block)]) {
+      for (const int64_t last = run.local + run.length; run.local < last; run.local += run.length) {
+        const int64_t wanted = last - run.local;
+        const char* const values = gradient.Take(bf16 ? std::min(wanted, kStretch) : wanted, &run.length);
         if (bf16) {
           FromBfloat16(values, expanded.data(), static_cast<size_t>(run.length));
           update(run, expanded.data());
@@ -83,10 +111,6 @@ int64_t VersionBuilder::Apply(int64_t first, int64_t count, absl::Span<const abs
       }
     }
   }
-  from = nullptr;
-  MutexLock lock(mutex_);
-  applying_ = false;
-  if (overtaken_) Drop();
   return bad;
 }
 

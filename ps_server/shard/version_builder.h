@@ -6,6 +6,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/mutex.h"
+#include "common/value_cursor.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/shard/block_store.h"
 
@@ -16,7 +17,7 @@ namespace weir {
 // destroyed before that, it leaves no trace. If another version is published first, it is overtaken: what it
 // made is in vain, and its buffers go.
 //
-// Chunks are applied by one thread at a time, while the store does what it likes on another.
+// Chunks are given by one thread at a time, while the store does what it likes on another.
 class VersionBuilder {
  public:
   ~VersionBuilder();
@@ -24,6 +25,9 @@ class VersionBuilder {
   // Applies `count` gradient values to the elements from local position `first` on, which start and end with
   // blocks. They lie in pieces of any length and alignment, and each is read once. Returns the local position
   // of a value that is NaN or infinite; -1: all are finite, or the builder was overtaken.
+  //
+  // What fits in a message is in the caller's cache and applied by it alone; more, which no core has in its
+  // cache, by all of the store's threads.
   int64_t Apply(int64_t first, int64_t count, absl::Span<const absl::string_view> pieces, v1::Dtype dtype);
 
   // What has been made so far; its weights are there wherever a chunk was applied. nullptr: overtaken.
@@ -38,6 +42,9 @@ class VersionBuilder {
         from_(std::move(from)),
         to_(std::move(to)),
         lent_(std::move(lent)) {}
+  // The blocks [begin, end) of what is being made. As Apply().
+  int64_t ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient, bool bf16, const ShardVersion& from,
+                      const ShardVersion& to, bool read_soon) const;
   // Gives up what was made, whole with its slots and as it is lent to readers. nullptr: overtaken.
   std::shared_ptr<const ShardVersion> Finish(std::shared_ptr<const ShardVersion>* lent);
   void Overtake();

@@ -6,8 +6,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <optional>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "catch2/catch.hpp"
 #include "common/local_socket.h"
@@ -45,14 +47,40 @@ TEST_CASE("gradients written to a slot are read by the server where they lie") {
   // The server has it as soon as the client knows.
   const auto segment = server->Claim(link->token());
   REQUIRE(segment != nullptr);
-  CHECK(segment->size() == 3 * kSlotBytes);
   const uint32_t slot = 1;
   memset(link->SlotData(slot), 0x11, kSlotBytes);
-  const auto seen = segment->At(link->SlotOffset(slot), kSlotBytes);
+  const auto seen = segment->At(0, link->SlotOffset(slot), kSlotBytes);
   REQUIRE(seen.ok());
   CHECK((*seen)[0] == 0x11);
   CHECK((*seen)[kSlotBytes - 1] == 0x11);
   CHECK(Connect(reserved.get())->token() != link->token());
+}
+
+TEST_CASE("memory that is handed over later is read where it lies") {
+  const ReservedAddress reserved;
+  const auto server = StartServer(reserved.get());
+  const auto weights = server->Allocate(1024);
+  const auto link = Connect(reserved.get());
+  const auto segments = server->Claim(link->token());
+  std::vector<std::shared_ptr<const SharedSegment>> given;
+  for (uint32_t number = 1; number < kMaxClientSegments; ++number) {
+    std::shared_ptr<SharedSegment> memory = *SharedSegment::Create(kSlotBytes);
+    memory->data()[5] = static_cast<char>(number);
+    given.push_back(memory);
+    std::optional<uint32_t> known = link->NumberOf(memory);
+    CHECK_FALSE(known.has_value());  // it never waits for the server
+    while (!known.has_value()) known = link->NumberOf(memory);
+    CHECK(*known == number);
+    const auto seen = segments->At(number, 5, 1);
+    REQUIRE(seen.ok());
+    CHECK(**seen == static_cast<char>(number));
+  }
+  CHECK(link->NumberOf(given[0]) == 1u);
+  const std::shared_ptr<const SharedSegment> more = *SharedSegment::Create(kSlotBytes);
+  CHECK_FALSE(link->NumberOf(more).has_value());
+  CHECK_FALSE(link->NumberOf(more).has_value());
+  CHECK(link->Alive().ok());
+  CHECK(link->Map(server->Find(weights.get())->segment, 0, 4, Soon()).ok());
 }
 
 TEST_CASE("weights are read in place, also those made after the client came") {
@@ -116,19 +144,16 @@ TEST_CASE("a server that goes away is noticed, and what was mapped stays") {
 
 TEST_CASE("why there is no shared memory is said") {
   const ReservedAddress reserved;
-  const auto refusal = [&](uint64_t slot_bytes) {
-    return SharedMemoryLink::Connect(reserved.get(), 3, slot_bytes, Soon()).status();
+  const auto refusal = [&] {
+    return SharedMemoryLink::Connect(reserved.get(), 3, kSlotBytes, Soon()).status();
   };
-  CHECK(refusal(kSlotBytes).message().find("nobody listens") != std::string::npos);
+  CHECK(refusal().message().find("nobody listens") != std::string::npos);
   SharedMemoryServer::Options options;
-  options.max_client_bytes = kSlotBytes;
   options.max_clients = 1;
   const auto server = StartServer(reserved.get(), options);
-  CHECK(refusal(kSlotBytes).message().find("refused: a segment of 3145728 bytes; the server takes 1048576") !=
-        std::string::npos);
   auto link = SharedMemoryLink::Connect(reserved.get(), 1, kSlotBytes, Soon());
   REQUIRE(link.ok());
-  CHECK(refusal(4096).message().find("refused: the server has 1 clients already") != std::string::npos);
+  CHECK(refusal().message().find("refused: the server has 1 clients already") != std::string::npos);
   Address elsewhere = reserved.get();
   elsewhere.host = "192.0.2.1";
   CHECK(absl::IsNotFound(SharedMemoryLink::Connect(elsewhere, 3, kSlotBytes, Soon()).status()));
@@ -174,7 +199,7 @@ TEST_CASE("a process that is killed leaves nothing behind on the server") {
   REQUIRE(read(token_pipe[0], token, sizeof(token)) == 16);
   auto segment = server->Claim(absl::string_view(token, sizeof(token)));
   REQUIRE(segment != nullptr);
-  CHECK(segment->data()[0] == 0x77);
+  CHECK(*segment->At(0, 0, 1).value() == 0x77);
   kill(child, SIGKILL);
   REQUIRE(waitpid(child, nullptr, 0) == child);
   const auto deadline = Soon();
@@ -184,7 +209,7 @@ TEST_CASE("a process that is killed leaves nothing behind on the server") {
   CHECK(server->Claim(absl::string_view(token, sizeof(token))) == nullptr);
   CHECK(OpenDescriptors() == before);
   // A session in the middle of a chunk may read on.
-  CHECK(segment->data()[kSlotBytes - 1] == 0x77);
+  CHECK(*segment->At(0, kSlotBytes - 1, 1).value() == 0x77);
   for (int fd : {ready[0], ready[1], token_pipe[0], token_pipe[1]}) close(fd);
 }
 

@@ -1,5 +1,6 @@
 #include "tests/integration/counting_job.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <optional>
@@ -62,13 +63,16 @@ CountingClient::CountingClient(std::unique_ptr<Client> client, uint32_t shards)
       shards_(shards),
       // No count: what a pull has left out shows.
       weights_(model_.elements(), -1.0f),
-      ones_(model_.elements(), 1.0f) {}
+      ones_(model_.elements(), 1.0f),
+      ones_in_place_(client_->NewGradient()) {
+  std::copy(ones_.begin(), ones_.end(), ones_in_place_.get());
+}
 
 absl::StatusOr<bool> CountingClient::Step() {
   WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, client_->NextWork());
   if (!work.has_value()) return false;
   if (base_.versions.empty()) WEIR_RETURN_IF_ERROR(Pull());
-  const auto exchange = client_->PushPull(*work, base_, Gradient(), Weights());
+  const auto exchange = client_->PushPull(*work, base_, Gradient(ones_.data()), Weights());
   if (!exchange.Get().ok()) return exchange.Get().status();
   push_ = exchange.Get()->push;
   base_ = exchange.Get()->pull;
@@ -92,7 +96,7 @@ absl::StatusOr<bool> CountingClient::StepInPlace() {
   if (!work.has_value()) return false;
   if (view_.tensors() == 0) WEIR_RETURN_IF_ERROR(PullInPlace());
   WEIR_ASSIGN_OR_RETURN(PushPullView result,
-                        client_->PushPullInPlace(*work, view_.pull(), Gradient()).Take());
+                        client_->PushPullInPlace(*work, view_.pull(), Gradient(ones_in_place_.get())).Take());
   push_ = std::move(result.push);
   view_ = std::move(result.weights);
   base_ = view_.pull();
@@ -143,11 +147,12 @@ std::vector<MutableTensor> CountingClient::Weights() {
   return tensors;
 }
 
-std::vector<ConstTensor> CountingClient::Gradient() const {
+std::vector<ConstTensor> CountingClient::Gradient(const float* all) const {
   std::vector<ConstTensor> tensors;
   for (size_t i = 0; i < model_.tensors.size(); ++i) {
-    tensors.push_back({model_.tensors[i].name,
-                       absl::MakeConstSpan(ones_).subspan(model_.offset(i), model_.tensors[i].elements())});
+    tensors.push_back(
+        {model_.tensors[i].name,
+         absl::MakeConstSpan(all, ones_.size()).subspan(model_.offset(i), model_.tensors[i].elements())});
   }
   return tensors;
 }

@@ -33,6 +33,7 @@ class CountingClient {
   absl::Status Pull();
   absl::Status PullSnapshot();
   // The same with views: StepInPlace() and PullInPlace() give up the one there was, when they have the next.
+  // StepInPlace()'s gradient lies where servers may read it.
   absl::StatusOr<bool> StepInPlace();
   absl::Status PullInPlace();
   const WeightsView& view() const { return view_; }
@@ -49,13 +50,15 @@ class CountingClient {
  private:
   CountingClient(std::unique_ptr<Client> client, uint32_t shards);
   std::vector<MutableTensor> Weights();
-  std::vector<ConstTensor> Gradient() const;
+  // Cut from all of it.
+  std::vector<ConstTensor> Gradient(const float* all) const;
 
   const std::unique_ptr<Client> client_;
   const ModelSpec model_ = CountingModel();
   const uint32_t shards_;
   std::vector<float> weights_;
   const std::vector<float> ones_;
+  const std::shared_ptr<float> ones_in_place_;
   PullResult base_;
   WeightsView view_;
   PushResult push_;

@@ -1,11 +1,19 @@
 // The data plane as a client sees it: what travels in which message, and when.
+#include <algorithm>
+#include <chrono>
 #include <cstring>
+#include <limits>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "client/shared_memory_link.h"
+#include "common/config/address.h"
+#include "common/wire_codec.h"
 #include "tests/ps_server/server_fixture.h"
 
 namespace weir {
@@ -291,6 +299,107 @@ TEST_CASE("A server that stops answers what is open and ends the streams itself"
   const absl::Status end = f.stream().End();
   CHECK(end.code() == absl::StatusCode::kUnavailable);
   CHECK_THAT(std::string(end.message()), Contains("the job is over"));
+}
+
+// A stream whose client shares memory with the server, and the gradient of a push in a segment of its own:
+// ones in pieces, with what must not be read between them.
+struct SharedGradient {
+  static constexpr int64_t kElements = 500'000;  // one chunk, more than a message may bring
+  static constexpr uint64_t kBytes = kElements * sizeof(float);
+
+  SharedGradient(ServerFixture& f, uint64_t piece_bytes, uint64_t stride)
+      : piece_bytes(piece_bytes), stride(stride) {
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+    const auto address = ParseAddress(f.cluster->addresses()[0]);
+    auto connected = SharedMemoryLink::Connect(*address, 1, 1 << 20, deadline);
+    REQUIRE(connected.ok());
+    link = *std::move(connected);
+    const uint64_t pieces = (kBytes + piece_bytes - 1) / piece_bytes;
+    const std::shared_ptr<SharedSegment> memory = *SharedSegment::Create(pieces * stride);
+    float* const values = reinterpret_cast<float*>(memory->data());
+    std::fill(values, values + pieces * stride / sizeof(float), std::numeric_limits<float>::quiet_NaN());
+    for (uint64_t piece = 0; piece < pieces; ++piece) {
+      float* const begin = values + piece * stride / sizeof(float);
+      std::fill(begin, begin + piece_bytes / sizeof(float), 1.0f);
+    }
+    std::optional<uint32_t> number;
+    while (!number.has_value()) number = link->NumberOf(memory);
+    segment = *number;
+    f.raw_stream = nullptr;
+    v1::ExchangeRequest hello;
+    hello.mutable_shared_memory()->set_token(link->token());
+    REQUIRE(f.stream().Write(hello));
+    const auto reply = f.stream().Read();
+    REQUIRE(reply.has_value());
+    REQUIRE(reply->shared_memory().granted());
+  }
+  // The whole push.
+  v1::ExchangeRequest Push(ServerFixture& f) const {
+    v1::ExchangeRequest message;
+    message.set_id(f.NextId());
+    *message.mutable_push() = f.Header();
+    message.mutable_shared()->set_segment(segment);
+    message.mutable_shared()->set_bytes(kBytes);
+    if (piece_bytes < kBytes) {
+      message.mutable_shared()->set_piece_bytes(piece_bytes);
+      message.mutable_shared()->set_stride(stride);
+    }
+    return message;
+  }
+
+  const uint64_t piece_bytes, stride;
+  std::unique_ptr<SharedMemoryLink> link;
+  uint32_t segment = 0;
+};
+
+TEST_CASE("A gradient is read where the client has it, in one piece and in several") {
+  ServerFixture f(SharedGradient::kElements);
+  const bool sync = GENERATE(true, false);
+  if (!sync) f.config.mutable_consistency()->set_mode(kAsync);
+  f.config.mutable_server()->set_apply_threads(3);
+  f.Start();
+  f.Join();
+  const auto [piece, stride] =
+      GENERATE(std::pair<uint64_t, uint64_t>(SharedGradient::kBytes, SharedGradient::kBytes),
+               std::pair<uint64_t, uint64_t>(65536, 3 * 65536), std::pair<uint64_t, uint64_t>(4096, 4100));
+  const SharedGradient gradient(f, piece, stride);
+  const ExchangeResult pushed = f.stream().Run({gradient.Push(f)});
+  INFO(pushed.error);
+  REQUIRE(pushed.outcome() == v1::OK);
+  f.raw_stream = nullptr;
+  ++f.clock;
+  std::vector<float> weights;
+  CHECK(f.Pull(&weights).count() == 1);
+  CHECK(weights == std::vector<float>(SharedGradient::kElements, 1));
+}
+
+TEST_CASE("What is named in shared memory is held to the client's segments") {
+  ServerFixture f(SharedGradient::kElements);
+  f.config.mutable_consistency()->set_mode(kAsync);
+  f.Start();
+  f.Join();
+  const SharedGradient gradient(f, 65536, 2 * 65536);
+  const auto refused = [&](auto change, const char* why) {
+    v1::ExchangeRequest push = gradient.Push(f);
+    change(push.mutable_shared());
+    const ExchangeResult result = f.stream().Run({push});
+    CHECK(!result.error.ok());
+    CHECK_THAT(std::string(result.error.message()), Contains(why));
+  };
+  refused([](v1::SharedRange* r) { r->set_bytes(kMaxSharedChunkBytes + 65536); }, "holds at most");
+  refused([](v1::SharedRange* r) { r->set_offset(2 * 65536); }, "of a segment");
+  refused([](v1::SharedRange* r) { r->set_stride(UINT64_MAX); }, "apart");
+  refused([](v1::SharedRange* r) { r->set_stride(65535); }, "apart");
+  refused([](v1::SharedRange* r) { r->set_piece_bytes(4); }, "pieces of 4 bytes");
+  refused([](v1::SharedRange* r) { r->set_offset(UINT64_MAX - 1000); }, "of a segment");
+  refused([](v1::SharedRange* r) { r->set_bytes(SharedGradient::kBytes - 1); }, "a chunk of");
+  // As it is, with the NaN between the pieces.
+  refused([](v1::SharedRange* r) { r->set_segment(9); }, "segment 9");
+  v1::ExchangeRequest push = gradient.Push(f);
+  push.mutable_shared()->clear_piece_bytes();
+  const ExchangeResult bad = f.stream().Run({push});
+  CHECK(bad.outcome() == v1::REFUSED);
+  CHECK_THAT(bad.push->reason(), Contains("w[16384]"));
 }
 
 TEST_CASE("Without shared memory, chunks travel in the messages") {

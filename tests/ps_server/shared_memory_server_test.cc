@@ -55,7 +55,7 @@ struct Fixture {
     return *std::move(socket);
   }
   // What the server answers to a hello.
-  static ServerMessage Hello(int socket, const ClientHello& hello, int descriptor) {
+  static ServerMessage Hello(int socket, const ClientMessage& hello, int descriptor) {
     REQUIRE(SendMessage(socket, &hello, sizeof(hello), descriptor).ok());
     return Next(socket);
   }
@@ -81,13 +81,13 @@ struct TestClient {
     auto made = SharedSegment::Create(kBytes);
     REQUIRE(made.ok());
     segment = *std::move(made);
-    hello = {kSegmentMagic, Token(number), kBytes};
+    hello = {kSegmentMagic, Token(number), kBytes, 0, 0};
   }
   ServerMessage SayHello() { return Fixture::Hello(socket.get(), hello, segment->fd()); }
 
   UniqueFd socket;
   std::unique_ptr<SharedSegment> segment;
-  ClientHello hello;
+  ClientMessage hello;
 };
 
 TEST_CASE("a client's segment is claimed by its token, until the client goes") {
@@ -98,9 +98,10 @@ TEST_CASE("a client's segment is claimed by its token, until the client goes") {
   CHECK(two.SayHello().kind == ServerMessageKind::kAccepted);
   const auto claimed = fixture.server->Claim(Text(Token(1)));
   REQUIRE(claimed != nullptr);
-  CHECK(claimed->size() == kBytes);
+  CHECK(claimed->At(0, 0, kBytes).ok());
+  CHECK(absl::IsOutOfRange(claimed->At(0, 1, kBytes).status()));
   one.segment->data()[17] = 'x';
-  CHECK(claimed->data()[17] == 'x');
+  CHECK(*claimed->At(0, 17, 1).value() == 'x');
   CHECK(fixture.server->Claim(Text(Token(2))) != claimed);
   CHECK(fixture.server->Claim("") == nullptr);
   CHECK(fixture.server->Claim("x") == nullptr);
@@ -109,8 +110,34 @@ TEST_CASE("a client's segment is claimed by its token, until the client goes") {
   one.segment.reset();
   CHECK(Eventually([&] { return fixture.server->Claim(Text(Token(1))) == nullptr; }));
   // Who holds it may still read it.
-  CHECK(claimed->data()[17] == 'x');
+  CHECK(*claimed->At(0, 17, 1).value() == 'x');
   CHECK(fixture.server->Claim(Text(Token(2))) != nullptr);
+}
+
+TEST_CASE("a client gives further segments, in order and not without end") {
+  Fixture fixture;
+  TestClient client(fixture, 1);
+  for (uint32_t segment = 0; segment < kMaxClientSegments; ++segment) {
+    client.hello.segment = segment;
+    client.segment->data()[0] = static_cast<char>(segment);
+    const ServerMessage answer = client.SayHello();
+    REQUIRE(answer.kind == ServerMessageKind::kAccepted);
+    CHECK(answer.segment == segment);
+  }
+  const auto claimed = fixture.server->Claim(Text(Token(1)));
+  REQUIRE(claimed != nullptr);
+  CHECK(claimed->At(kMaxClientSegments - 1, 0, kBytes).ok());
+  const absl::Status none = claimed->At(kMaxClientSegments, 0, 1).status();
+  CHECK(absl::IsNotFound(none));
+  client.hello.segment = kMaxClientSegments;
+  const ServerMessage answer = client.SayHello();
+  CHECK(answer.kind == ServerMessageKind::kRefused);
+  CHECK(std::string(answer.reason).find("at most 16") != std::string::npos);
+  CHECK(Fixture::Gone(client.socket.get()));
+  // Out of order.
+  TestClient other(fixture, 2);
+  other.hello.segment = 1;
+  CHECK(other.SayHello().kind == ServerMessageKind::kRefused);
 }
 
 TEST_CASE("weights are announced to clients that are there and to those that come") {
@@ -173,9 +200,7 @@ TEST_CASE("memory that cannot be had is no crash") {
 }
 
 TEST_CASE("garbage is refused, with a reason and without a leak") {
-  SharedMemoryServer::Options options;
-  options.max_client_bytes = kBytes;
-  Fixture fixture(options);
+  Fixture fixture;
   TestClient good(fixture, 1);
   REQUIRE(good.SayHello().kind == ServerMessageKind::kAccepted);
   const int before = OpenDescriptors();
@@ -186,20 +211,21 @@ TEST_CASE("garbage is refused, with a reason and without a leak") {
     REQUIRE(ftruncate(unsealed.get(), kBytes) == 0);
     UniqueFd zero(open("/dev/zero", O_RDWR | O_CLOEXEC));
     struct Case {
-      ClientHello hello;
+      ClientMessage hello;
       int descriptor;
       const char* reason;
     };
     const Case cases[] = {
-        {{0, Token(2), kBytes}, good.segment->fd(), "another protocol"},
-        {{kSegmentMagic, Token(1), kBytes}, good.segment->fd(), "same token"},
-        {{kSegmentMagic, Token(2), 2 * kBytes}, (*big)->fd(), "the server takes 8192"},
-        {{kSegmentMagic, Token(2), kBytes}, (*big)->fd(), "16384 bytes instead of 8192"},
-        {{kSegmentMagic, Token(2), UINT64_MAX}, good.segment->fd(), "the server takes 8192"},
-        {{kSegmentMagic, Token(2), 0}, good.segment->fd(), "8192 bytes instead of 0"},
-        {{kSegmentMagic, Token(2), kBytes}, -1, "no segment came"},
-        {{kSegmentMagic, Token(2), kBytes}, unsealed.get(), "seals"},
-        {{kSegmentMagic, Token(2), kBytes}, zero.get(), "not a segment"},
+        {{0, Token(2), kBytes, 0, 0}, good.segment->fd(), "another protocol"},
+        {{kSegmentMagic, Token(1), kBytes, 0, 0}, good.segment->fd(), "same token"},
+        {{kSegmentMagic, Token(2), kBytes, 0, 0}, (*big)->fd(), "16384 bytes instead of 8192"},
+        {{kSegmentMagic, Token(2), UINT64_MAX, 0, 0},
+         good.segment->fd(),
+         "8192 bytes instead of 18446744073709551615"},
+        {{kSegmentMagic, Token(2), 0, 0, 0}, good.segment->fd(), "8192 bytes instead of 0"},
+        {{kSegmentMagic, Token(2), kBytes, 0, 0}, -1, "no segment came"},
+        {{kSegmentMagic, Token(2), kBytes, 0, 0}, unsealed.get(), "seals"},
+        {{kSegmentMagic, Token(2), kBytes, 0, 0}, zero.get(), "not a segment"},
     };
     for (const Case& each : cases) {
       const UniqueFd socket = fixture.Connect();
@@ -208,7 +234,7 @@ TEST_CASE("garbage is refused, with a reason and without a leak") {
       CHECK(std::string(answer.reason).find(each.reason) != std::string::npos);
       CHECK(Fixture::Gone(socket.get()));
     }
-    for (size_t length : {size_t{1}, sizeof(ClientHello) - 1, sizeof(ClientHello) + 1, size_t{4096}}) {
+    for (size_t length : {size_t{1}, sizeof(ClientMessage) - 1, sizeof(ClientMessage) + 1, size_t{4096}}) {
       const UniqueFd socket = fixture.Connect();
       const std::string bytes(length, 'w');
       REQUIRE(SendMessage(socket.get(), bytes.data(), bytes.size(), zero.get()).ok());
@@ -219,8 +245,9 @@ TEST_CASE("garbage is refused, with a reason and without a leak") {
     CHECK(fixture.server->Claim(Text(Token(1))) != nullptr);
   }
   CHECK(Eventually([&] { return OpenDescriptors() == before; }));
-  // A client that says more than it has to.
+  // One that was taken on already.
   REQUIRE(SendMessage(good.socket.get(), "more", 4).ok());
+  CHECK(Fixture::Next(good.socket.get()).kind == ServerMessageKind::kRefused);
   CHECK(Fixture::Gone(good.socket.get()));
   CHECK(Eventually([&] { return fixture.server->Claim(Text(Token(1))) == nullptr; }));
 }
@@ -294,7 +321,7 @@ TEST_CASE("allocation, look-up and clients that come and go, at once") {
       for (int i = 0; i < kRounds; ++i) {
         auto socket = ConnectLocal(LocalService::kSegments, fixture.reserved.get(), Soon());
         auto segment = SharedSegment::Create(kBytes);
-        const ClientHello hello{kSegmentMagic, Token(i), kBytes};
+        const ClientMessage hello{kSegmentMagic, Token(i), kBytes, 0, 0};
         if (!socket.ok() || !segment.ok() ||
             !SendMessage(socket->get(), &hello, sizeof(hello), (*segment)->fd()).ok()) {
           failed = true;

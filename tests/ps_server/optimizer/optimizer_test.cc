@@ -87,7 +87,7 @@ struct Reference {
 };
 
 // Where the outputs lie.
-enum class Outputs { kInPlace, kApart, kSlotsPastCaches };
+enum class Outputs { kInPlace, kApart, kSlotsPastCaches, kPastCaches };
 
 // Weights and slots under one optimizer, as a server holds them.
 class Run {
@@ -98,7 +98,7 @@ class Run {
     for (size_t k = 0; k < 1 + optimizer_.slots().size(); ++k) {
       now_.emplace_back(initial.size(), shift);
       // Past the caches go slots that are aligned alike.
-      next_.emplace_back(initial.size(), outputs == Outputs::kSlotsPastCaches ? shift : shift + k);
+      next_.emplace_back(initial.size(), outputs >= Outputs::kSlotsPastCaches ? shift : shift + k);
       now_[k].Set(k == 0 ? initial
                          : std::vector<float>(initial.size(), optimizer_.slots()[k - 1].initial_value));
     }
@@ -122,7 +122,8 @@ class Run {
     }
     args.learning_rate = LearningRate(t);
     args.weight_decay = kWeightDecay;
-    args.slots_past_caches = outputs_ == Outputs::kSlotsPastCaches;
+    if (outputs_ == Outputs::kSlotsPastCaches) args.past = PastCaches::kSlots;
+    if (outputs_ == Outputs::kPastCaches) args.past = PastCaches::kSlotsAndWeights;
     args.t = t;
     return optimizer_.Apply(args);
   }
@@ -162,7 +163,8 @@ TEST_CASE("Optimizer follows the published equations, with the same bits at ever
       Reference reference(config, initial);
       std::vector<std::unique_ptr<Run>> runs;
       for (KernelLevel level : AvailableKernelLevels()) {
-        for (Outputs outputs : {Outputs::kApart, Outputs::kSlotsPastCaches, Outputs::kInPlace}) {
+        for (Outputs outputs :
+             {Outputs::kApart, Outputs::kSlotsPastCaches, Outputs::kPastCaches, Outputs::kInPlace}) {
           runs.push_back(std::make_unique<Run>(config, **KernelsFor(level), initial, outputs, runs.size()));
         }
       }
@@ -247,7 +249,8 @@ TEST_CASE("Optimizer: subnormal, huge and zero gradients give the same bits at e
 TEST_CASE("Optimizer says whether the gradient was finite") {
   for (Config::Kind kind : kAllKinds) {
     for (KernelLevel level : AvailableKernelLevels()) {
-      for (Outputs outputs : {Outputs::kApart, Outputs::kSlotsPastCaches, Outputs::kInPlace}) {
+      for (Outputs outputs :
+           {Outputs::kApart, Outputs::kSlotsPastCaches, Outputs::kPastCaches, Outputs::kInPlace}) {
         for (size_t n : {1, 15, 17, 1000}) {
           Run run(MakeConfig(kind), **KernelsFor(level), RandomFloats(1, n, 1), outputs, 0);
           std::vector<float> gradient = RandomFloats(2, n, 1);

@@ -136,7 +136,7 @@ TEST_CASE("What is no chunk is refused and changes nothing") {
       GENERATE(v1::ServerConfig::APPLY_STREAMED, v1::ServerConfig::APPLY_STAGED));
   f.Start();
   auto arrival = Begin(f, {});
-  const std::string zeros(kMaxChunkBytes + 4, '\0');
+  const std::string zeros(kMaxSharedChunkBytes + 4, '\0');
   const auto take = [&](uint64_t first, uint64_t bytes) {
     const absl::string_view piece = absl::string_view(zeros).substr(0, bytes);
     return arrival->Take(first, absl::MakeConstSpan(&piece, 1), bytes);
@@ -149,7 +149,7 @@ TEST_CASE("What is no chunk is refused and changes nothing") {
   CHECK_FALSE(take(2 * kChunkUnit, 1001 * sizeof(float)).ok());
   CHECK_FALSE(take(3 * kChunkUnit, 4).ok());
   CHECK_FALSE(take(uint64_t{1} << 62, kUnitBytes).ok());
-  CHECK_FALSE(take(0, kMaxChunkBytes + 4).ok());
+  CHECK_FALSE(take(0, kMaxSharedChunkBytes + 4).ok());
   CHECK(take(kChunkUnit, kUnitBytes).ok());
   const absl::Status again = take(0, 2 * kUnitBytes);
   CHECK_THAT(std::string(again.message()), Contains("65536") && Contains("131072"));
