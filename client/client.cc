@@ -69,13 +69,16 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
       JoinJob(request, start, Seconds(config.cluster().server_wait_seconds()), options.again));
   WEIR_RETURN_IF_ERROR(CheckReply(reply, options, model, config));
 
-  std::vector<std::string> servers = options.servers;
-  if (servers.size() != reply.num_shards()) {
-    servers.assign(reply.ps_addresses().begin(), reply.ps_addresses().end());
+  // What this program was given comes first: it may reach the servers in another way than ps:0 does. Only
+  // where they moved since, or that is out of date, ps:0 knows better.
+  std::vector<std::string> servers = options.servers, otherwise;
+  if (reply.ps_addresses_size() == static_cast<int>(reply.num_shards())) {
+    otherwise.assign(reply.ps_addresses().begin(), reply.ps_addresses().end());
   }
+  if (servers.size() != reply.num_shards()) servers = otherwise;
   auto client =
       std::make_unique<ClientImpl>(options, model, config, reply, std::move(servers), std::move(history));
-  if (absl::Status connected = client->Connect(deadline); !connected.ok()) {
+  if (absl::Status connected = client->Connect(deadline, otherwise); !connected.ok()) {
     client->Leave(std::string(connected.message())).IgnoreError();
     return connected;
   }

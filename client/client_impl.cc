@@ -77,6 +77,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
     MutexLock lock(mutex_);
     SetMembership(reply.membership());
   }
+  shards_.Move(reply.moved());
   GrpcHeartbeat::Options heartbeat;
   heartbeat.address = servers[0];
   heartbeat.lease = lease_;
@@ -139,6 +140,8 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
         ") out of the job", reply.failure().empty() ? "; its lease had ended" : ": ", reply.failure())));
     return false;
   }
+  // Before the next heartbeat says that this is known.
+  shards_.Move(reply.moved());
   {
     MutexLock lock(mutex_);
     revision_ = reply.revision();

@@ -40,9 +40,12 @@ class ClientImpl final : public Client {
              const v1::JoinReply& reply, std::vector<std::string> servers, std::unique_ptr<History> history);
   ~ClientImpl() override;
 
-  // Once, before any other call: waits until the shards can be reached. Unavailable: names the first that
-  // cannot.
-  absl::Status Connect(std::chrono::steady_clock::time_point deadline) { return shards_.Connect(deadline); }
+  // Once, before any other call: waits until the shards can be reached, as ShardSet::Connect(). Unavailable:
+  // names the first that cannot.
+  absl::Status Connect(std::chrono::steady_clock::time_point deadline,
+                       const std::vector<std::string>& otherwise) {
+    return shards_.Connect(deadline, otherwise);
+  }
 
   absl::StatusOr<std::optional<Work>> NextWork() override;
   Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights) override;

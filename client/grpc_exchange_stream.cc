@@ -67,6 +67,11 @@ void GrpcExchangeStream::Continue() {
   Write();
 }
 
+void GrpcExchangeStream::Reopen() {
+  MutexLock lock(mutex_);
+  Restart();
+}
+
 void GrpcExchangeStream::Cancel() {
   MutexLock lock(mutex_);
   over_ = true;
@@ -225,8 +230,8 @@ absl::Status GrpcExchangeStream::TakeReply() {
           absl::StrCat("it sent something for exchange ", id, ", which was never begun"));
     }
     const auto found = find();
-    if (found == open_.end()) {
-      // Abandoned meanwhile.
+    if (found == open_.end() || restarting_) {
+      // Abandoned meanwhile, or to begin again.
       chunk.Done();
       Write();
       return absl::OkStatus();

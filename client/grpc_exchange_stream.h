@@ -54,6 +54,9 @@ class GrpcExchangeStream : public std::enable_shared_from_this<GrpcExchangeStrea
   // A chunk that could not leave may now be able to.
   void Continue();
 
+  // Ends the stream, whose exchanges are told to begin again: whatever it brings from now on does not count.
+  void Reopen();
+
   // Ends the stream.
   void Cancel();
 
@@ -85,7 +88,7 @@ class GrpcExchangeStream : public std::enable_shared_from_this<GrpcExchangeStrea
   void OnFinished(bool ok);
   // An error: the stream makes no sense any more.
   absl::Status TakeReply();
-  // Ends the stream to get rid of an exchange.
+  // The same.
   void Restart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Read() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes what is next, unless a write is under way.
@@ -122,7 +125,7 @@ class GrpcExchangeStream : public std::enable_shared_from_this<GrpcExchangeStrea
   uint64_t slots_owner_ ABSL_GUARDED_BY(mutex_) = 0;
   // Nothing is taken on or sent any more.
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  // Ended to get rid of an exchange; the others are to begin again.
+  // Ended by this end, with what was on its way; the exchanges that are open are to begin again.
   bool restarting_ ABSL_GUARDED_BY(mutex_) = false;
   // What the shard did to end it so.
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);

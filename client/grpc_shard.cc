@@ -28,7 +28,6 @@ constexpr std::chrono::milliseconds kLinkLimit{500};
 
 struct GrpcShard::Impl {
   const uint32_t index;
-  const std::string address, name;
   GrpcPoller& poller;
   const TensorMap& tensors;
   const v1::Caller caller;
@@ -36,13 +35,17 @@ struct GrpcShard::Impl {
   const v1::WireConfig wire;
   CallGroup& group;
   const CallLimits limits;
-  // Set by Connect(). Of bytes, not of messages: tensors travel in slices of their own memory.
-  std::unique_ptr<grpc::GenericStub> stub = nullptr;
   // All pushes with lower clocks were answered, in one life of the shard or another.
   std::atomic<uint64_t> answered_clock = 0;
 
   Mutex mutex = {};
   CondVar stream_gone = {};
+  // Where it is while it has not moved, and where it is now.
+  std::string home ABSL_GUARDED_BY(mutex) = {}, address ABSL_GUARDED_BY(mutex) = {};
+  // To the address; null: is to be made.
+  std::shared_ptr<grpc::Channel> channel ABSL_GUARDED_BY(mutex) = nullptr;
+  // Of bytes, not of messages: tensors travel in slices of their own memory.
+  std::unique_ptr<grpc::GenericStub> stub ABSL_GUARDED_BY(mutex) = nullptr;
   // The newest; null if all are gone.
   std::shared_ptr<GrpcExchangeStream> stream ABSL_GUARDED_BY(mutex) = nullptr;
   // Those that still have operations under way.
@@ -54,11 +57,29 @@ struct GrpcShard::Impl {
     return now;
   }
 
+  std::string NameOf(const std::string& at) const { return absl::StrCat("ps:", index, " at ", at); }
+  std::string Name() {
+    MutexLock lock(mutex);
+    return NameOf(address);
+  }
+
+  void SetChannel(std::shared_ptr<grpc::Channel> made) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    channel = std::move(made);
+    stub = std::make_unique<grpc::GenericStub>(channel);
+  }
+
   // Begins the exchange on the current stream, or on a new one where that is over. Returns which.
   std::shared_ptr<GrpcExchangeStream> Begin(const std::shared_ptr<GrpcExchange>& exchange,
                                             const GrpcExchangeStream::Ended& ended) {
     MutexLock lock(mutex);
     while (stream == nullptr || !stream->Add(exchange, ended)) {
+      // A name may stand for another machine by now, and only for this one's servers there are Unix sockets.
+      if (channel == nullptr || channel->GetState(false) != GRPC_CHANNEL_READY) {
+        const auto made = MakeDataChannel(address, limits.unreachable, wire);
+        // That another one could be made before speaks against an error.
+        if (!made.ok()) LogWarning(NameOf(address), ": ", made.status().message());
+        SetChannel(made.ok() ? *made : MakeChannel(address, limits.unreachable));
+      }
       ++streams;
       stream = std::make_shared<GrpcExchangeStream>(
           poller, [this] { return CallerNow(); },
@@ -70,30 +91,31 @@ struct GrpcShard::Impl {
             // Under the lock: the waiter may destroy this as soon as it sees it.
             stream_gone.NotifyAll();
           });
-      stream->Start(*stub, Link(), [this] { NoSharedMemory("the server has none to give"); });
+      stream->Start(*stub, Link(),
+                    [this, name = NameOf(address)] { NoSharedMemory(name, "the server has none to give"); });
     }
     return stream;
   }
 
   // Shared memory for a new stream; null where it is not wanted or cannot be had.
-  std::unique_ptr<SharedMemoryLink> Link() {
+  std::unique_ptr<SharedMemoryLink> Link() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (!WireOptions::From(wire).shared_memory) return nullptr;
     const absl::StatusOr<Address> server = ParseAddress(address);
     if (!server.ok() || !IsThisHost(*server)) {
-      NoSharedMemory("it is on another host");
+      NoSharedMemory(NameOf(address), "it is on another host");
       return nullptr;
     }
     absl::StatusOr<std::unique_ptr<SharedMemoryLink>> link =
         SharedMemoryLink::Connect(*server, wire.chunks_in_flight(), uint64_t{wire.chunk_kib()} << 10,
                                   std::chrono::steady_clock::now() + kLinkLimit);
     if (!link.ok()) {
-      NoSharedMemory(link.status().message());
+      NoSharedMemory(NameOf(address), link.status().message());
       return nullptr;
     }
     return *std::move(link);
   }
 
-  void NoSharedMemory(absl::string_view why) {
+  void NoSharedMemory(const std::string& name, absl::string_view why) const {
     if (wire.transport() == v1::WireConfig::TRANSPORT_SHARED_MEMORY) {
       LogWarning("no shared memory with ", name, ", chunks travel over its socket: ", std::string(why));
     }
@@ -121,7 +143,7 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
                                                  what, std::move(push), std::move(pull),
                                                  shard.answered_clock)),
         done_(std::move(done)),
-        retry_(std::move(what), shard.name, shard.limits) {}
+        retry_(std::move(what), shard.Name(), shard.limits) {}
 
   void Start() {
     if (absl::Status closed = shard_.group.Add(this); !closed.ok()) {
@@ -256,31 +278,53 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
 GrpcShard::GrpcShard(uint32_t index, std::string address, GrpcPoller& poller, const TensorMap& tensors,
                      const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const v1::WireConfig& wire,
                      CallGroup& group, const CallLimits& limits)
-    : impl_(new Impl{index, address, absl::StrCat("ps:", index, " at ", address), poller, tensors, caller,
-                     epoch, wire, group, limits}) {}
+    : impl_(new Impl{index, poller, tensors, caller, epoch, wire, group, limits}) {
+  MutexLock lock(impl_->mutex);
+  impl_->home = impl_->address = std::move(address);
+}
 
 GrpcShard::~GrpcShard() { Close(); }
 
 void GrpcShard::Close() { impl_->Close(); }
 
-const std::string& GrpcShard::name() const { return impl_->name; }
+std::string GrpcShard::name() const { return impl_->Name(); }
 
-absl::Status GrpcShard::Connect(std::chrono::steady_clock::time_point deadline) {
-  while (true) {
+absl::Status GrpcShard::Connect(std::chrono::steady_clock::time_point deadline,
+                                const std::string& otherwise) {
+  const std::string missing = name();
+  for (bool own = true;; own = !own) {
+    std::string at;
+    {
+      MutexLock lock(impl_->mutex);
+      const bool moved = impl_->address != impl_->home;
+      at = own || moved || otherwise.empty() ? impl_->address : otherwise;
+    }
     WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                          MakeDataChannel(impl_->address, impl_->limits.unreachable, impl_->wire));
+                          MakeDataChannel(at, impl_->limits.unreachable, impl_->wire));
     // A second at a time, each on a fresh channel: gRPC would ask for a name that does not resolve yet more
     // and more seldom.
     const auto left = deadline - std::chrono::steady_clock::now();
     const auto slice = std::min<std::chrono::nanoseconds>(left, std::chrono::seconds(1));
     if (channel->WaitForConnected(std::chrono::system_clock::now() + slice)) {
-      impl_->stub = std::make_unique<grpc::GenericStub>(channel);
+      MutexLock lock(impl_->mutex);
+      if (impl_->address == impl_->home) impl_->home = impl_->address = at;
+      if (impl_->address == at) impl_->SetChannel(channel);
       return absl::OkStatus();
     }
     if (std::chrono::steady_clock::now() >= deadline) {
-      return absl::UnavailableError(absl::StrCat(name(), " could not be reached"));
+      return absl::UnavailableError(absl::StrCat(missing, " could not be reached"));
     }
   }
+}
+
+void GrpcShard::MoveTo(const std::string& address) {
+  MutexLock lock(impl_->mutex);
+  const std::string& to = address.empty() ? impl_->home : address;
+  if (to == impl_->address) return;
+  LogInfo("ps:", impl_->index, " is at ", to, " now, and not at ", impl_->address);
+  impl_->address = to;
+  impl_->channel = nullptr;
+  if (impl_->stream != nullptr) impl_->stream->Reopen();
 }
 
 std::shared_ptr<Call> GrpcShard::Exchange(std::optional<Push> push, std::optional<Pull> pull, Done done) {

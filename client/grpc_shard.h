@@ -19,7 +19,9 @@
 
 namespace weir {
 
-// One shard as a client sees it: its channel, one stream at a time, and the calls that travel on it.
+// One shard as a client sees it: its channel, one stream at a time, and the calls that travel on it. The
+// channel is made anew, and with it the choice of a transport, where the shard is at another address or has
+// been out of reach: what it was then need not hold any more.
 //
 // Thread-safe. Outlives its calls, as do the poller, the tensor map, the group and the epoch.
 class GrpcShard {
@@ -36,9 +38,14 @@ class GrpcShard {
             CallGroup& group, const CallLimits& limits);
   ~GrpcShard();
 
-  // Once, before all else: waits until the shard can be reached. Unavailable: not before `deadline`.
+  // Once, before all calls: waits until the shard can be reached. Where it is also looked for, unless it has
+  // moved: at `otherwise`, if not empty; there it stays then. Unavailable: not before `deadline`.
   // FailedPrecondition: not in the way that the job's config asks for.
-  absl::Status Connect(std::chrono::steady_clock::time_point deadline);
+  absl::Status Connect(std::chrono::steady_clock::time_point deadline, const std::string& otherwise);
+
+  // The shard is at this address now; empty: where it was first. Once this has returned, no call takes an
+  // answer from another address: those under way begin again. Thread-safe.
+  void MoveTo(const std::string& address);
 
   // Pushes, pulls, or both as one exchange (in this order, as far as the answer to the push lets the pull
   // follow; else the pull is sent apart). Bytes are sent and written as they come: the tensors must live
@@ -52,7 +59,7 @@ class GrpcShard {
   void Close();
 
   // "ps:1 at 10.0.0.1:2222".
-  const std::string& name() const;
+  std::string name() const;
 
   // For use by one call.
   struct Impl;

@@ -33,9 +33,19 @@ ShardSet::ShardSet(const std::vector<std::string>& addresses, GrpcPoller& poller
   }
 }
 
-absl::Status ShardSet::Connect(std::chrono::steady_clock::time_point deadline) {
-  for (const auto& shard : shards_) WEIR_RETURN_IF_ERROR(shard->Connect(deadline));
+absl::Status ShardSet::Connect(std::chrono::steady_clock::time_point deadline,
+                               const std::vector<std::string>& otherwise) {
+  for (size_t i = 0; i < shards_.size(); ++i) {
+    WEIR_RETURN_IF_ERROR(shards_[i]->Connect(deadline, otherwise.empty() ? "" : otherwise[i]));
+  }
   return absl::OkStatus();
+}
+
+void ShardSet::Move(const google::protobuf::Map<uint32_t, std::string>& moved) {
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    const auto to = moved.find(i);
+    shards_[i]->MoveTo(to == moved.end() ? "" : to->second);
+  }
 }
 
 absl::Status ShardSet::Close() {
@@ -95,7 +105,7 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
 
 absl::Status ShardSet::Check(const Operation& operation, uint32_t shard,
                              const GrpcShard::Answer& answer) const {
-  const std::string& name = shards_[shard]->name();
+  const std::string name = shards_[shard]->name();
   if (operation.push.has_value()) WEIR_RETURN_IF_ERROR(CheckPush(answer.push, name));
   if (operation.pull.has_value()) {
     const std::vector<uint64_t>& want = operation.pull->want;

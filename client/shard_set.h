@@ -19,6 +19,7 @@
 #include "client/outgoing_gradient.h"
 #include "client/shard_view.h"
 #include "client/tensor_map.h"
+#include "google/protobuf/map.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
 
@@ -59,8 +60,14 @@ class ShardSet {
            CallGroup& group, const CallLimits& limits, std::unique_ptr<History> history,
            std::function<void(const absl::Status&)> on_fatal);
 
-  // Waits until every shard can be reached. Unavailable: one could not be before `deadline`; names it.
-  absl::Status Connect(std::chrono::steady_clock::time_point deadline);
+  // Waits until every shard can be reached: at its address or, where that fails, at the one in `otherwise`
+  // (by shard; may be empty). Unavailable: one could not be before `deadline`; names it.
+  absl::Status Connect(std::chrono::steady_clock::time_point deadline,
+                       const std::vector<std::string>& otherwise);
+
+  // These shards are elsewhere, the others where they were at first (v1.HeartbeatReply.moved). Once it has
+  // returned, no call takes an answer from where a shard was before.
+  void Move(const google::protobuf::Map<uint32_t, std::string>& moved);
 
   uint32_t size() const { return static_cast<uint32_t>(shards_.size()); }
 

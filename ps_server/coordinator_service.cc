@@ -35,6 +35,7 @@ void CoordinatorService::Start(Coordinator* coordinator) {
   serve(&Service::RequestUnpin, &Coordinator::Unpin);
   serve(&Service::RequestReport, &Coordinator::Report);
   serve(&Service::RequestCheckpoint, &Coordinator::Checkpoint);
+  serve(&Service::RequestAnnounce, &Coordinator::Announce);
   ServeUnary(loop_, &service_, &Service::RequestStatus, [coordinator](const v1::StatusRequest&, auto done) {
     coordinator->Status(std::move(done));
     return nullptr;

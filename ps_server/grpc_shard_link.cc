@@ -29,6 +29,8 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
     // A server that was lost is missed by everybody: it is to be found as soon as it is back.
     args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 250);
+    // Under its name, too, if that stands for another machine now.
+    args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
     // Until it is connected gRPC tries again and again; the coordinator's deadlines end that.
     context_.set_wait_for_ready(true);
     stub_ = v1::ShardControl::NewStub(

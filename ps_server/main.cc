@@ -96,6 +96,11 @@ int Run(const Flags& flags) {
     listen.host = flags.bind;
     options.listen = listen.ToString();
   }
+  // A list of one address says where this server is, and not where ps:0 is.
+  if (options.index != 0 && options.ps_addresses.size() > 1) {
+    options.coordinator_address = me.cluster.AddressOf({"ps", 0}).value_or("");
+    options.own_address = me.address;
+  }
   const auto spec_workers = me.cluster.num_workers();
   const auto& cluster = config->cluster();
   if (spec_workers.has_value() && cluster.has_workers() && *spec_workers != cluster.workers()) {
@@ -145,7 +150,7 @@ int Run(const Flags& flags) {
     LogInfo(status.message());
     return kExitDrained;
   }
-  return Fail(kExitPeerLost, status.message());
+  return Fail(absl::IsUnavailable(status) ? kExitPeerLost : kExitConfig, status.message());
 }
 
 }  // namespace

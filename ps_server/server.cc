@@ -27,6 +27,7 @@
 #include "ps_server/coordinator/job_store_on_disk.h"
 #include "ps_server/coordinator_service.h"
 #include "ps_server/dashboard.h"
+#include "ps_server/grpc_announcer.h"
 #include "ps_server/grpc_event_loop.h"
 #include "ps_server/grpc_local_listener.h"
 #include "ps_server/grpc_shard_link.h"
@@ -52,7 +53,8 @@ constexpr std::chrono::milliseconds kPing{10'000};
 // Chunks hold at most 1 MiB and a model's description must fit too; nothing that a job needs is larger.
 constexpr int kMaxMessageBytes = 4 << 20;
 
-uint64_t RandomIncarnation() {
+// Not 0.
+uint64_t RandomNumber() {
   std::random_device random;
   return (uint64_t{random()} << 32 | random()) | 1;
 }
@@ -94,6 +96,8 @@ class ServerImpl final : public Server {
   void TickControl(absl::Time now);
   absl::Status StartCoordinator();
   absl::Status StartHttp();
+  // To a ps:0 that is known, so that it finds this server.
+  absl::Status StartAnnouncing(uint64_t instance);
   // Besides the address that it is bound to: what makes it faster for workers on this host.
   void ServeThisHost(const Address& bound);
 
@@ -119,6 +123,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<CoordinatorService> coordinator_service_;
   std::unique_ptr<GrpcShardLinks> links_;         // on ps:0
   std::unique_ptr<ShardControlService> control_;  // on the others
+  std::unique_ptr<GrpcAnnouncer> announcer_;      // where ps:0 is known
   std::unique_ptr<HealthService> health_;
   std::deque<GrpcEventLoop> loops_;
   std::unique_ptr<grpc::Server> grpc_;
@@ -134,6 +139,8 @@ class ServerImpl final : public Server {
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::string failure_ ABSL_GUARDED_BY(mutex_);
+  // By ps:0.
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);
   // When Drain() ends in Stop(), and why.
   std::optional<absl::Time> drain_until_ ABSL_GUARDED_BY(mutex_);
   std::string drain_reason_ ABSL_GUARDED_BY(mutex_);
@@ -151,7 +158,7 @@ absl::Status ServerImpl::Start() {
                                                      : static_cast<int>(std::thread::hardware_concurrency()));
   Shard::Options shard;
   shard.config = options_.config;
-  shard.new_incarnation = RandomIncarnation;
+  shard.new_incarnation = RandomNumber;
   shard.background = [this](const std::function<void()>& work) { background_.Run(work); };
   shard.threads = threads_.get();
   shard.kernels = kernels;
@@ -186,6 +193,7 @@ absl::Status ServerImpl::Start() {
   parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
   parameter_server_->Register(&builder);
   std::set<std::string> services = {v1::ParameterServer::service_full_name()};
+  const uint64_t instance = RandomNumber();
   if (options_.index == 0) {
     coordinator_service_ = std::make_unique<CoordinatorService>(control_loop());
     coordinator_service_->Register(&builder);
@@ -195,6 +203,7 @@ absl::Status ServerImpl::Start() {
     control.shard = shard_.get();
     control.loop = control_loop();
     control.may_return = recoverable();
+    control.instance = instance;
     control.on_end = [this](const std::string& failure) { End(failure); };
     control_ = std::make_unique<ShardControlService>(std::move(control));
     control_->Register(&builder);
@@ -217,6 +226,7 @@ absl::Status ServerImpl::Start() {
     WEIR_RETURN_IF_ERROR(StartCoordinator());
   } else {
     control_->Start();
+    if (!options_.coordinator_address.empty()) WEIR_RETURN_IF_ERROR(StartAnnouncing(instance));
   }
   health_->Start();
   parameter_server_->Start(shared_memory_.get());
@@ -264,6 +274,26 @@ absl::Status ServerImpl::StartCoordinator() {
   return absl::OkStatus();
 }
 
+absl::Status ServerImpl::StartAnnouncing(uint64_t instance) {
+  WEIR_ASSIGN_OR_RETURN(Address own, ParseAddress(options_.own_address));
+  if (!own.is_unix() && own.port == 0) own.port = static_cast<uint16_t>(port_);
+  GrpcAnnouncer::Options announcer;
+  announcer.loop = control_loop();
+  announcer.coordinator_address = options_.coordinator_address;
+  announcer.request.set_shard(options_.index);
+  announcer.request.set_address(own.ToString());
+  announcer.request.set_instance(instance);
+  announcer.on_refused = [this](const absl::Status& why) {
+    {
+      MutexLock lock(mutex_);
+      refused_ = why;
+    }
+    End(std::string(why.message()));
+  };
+  announcer_ = std::make_unique<GrpcAnnouncer>(std::move(announcer));
+  return absl::OkStatus();
+}
+
 void ServerImpl::ServeThisHost(const Address& bound) {
   const v1::WireConfig::Transport transport = options_.config.wire().transport();
   if (transport == v1::WireConfig::TRANSPORT_TCP) return;
@@ -296,6 +326,7 @@ ServerImpl::~ServerImpl() {
     changed_.NotifyAll();
   }
   if (ticker_.joinable()) ticker_.join();
+  if (announcer_ != nullptr) announcer_->Close();
   http_.reset();
   if (control_ != nullptr) {
     MutexLock lock(mutex_);
@@ -356,6 +387,7 @@ void ServerImpl::Tick() {
 }
 
 void ServerImpl::TickControl(absl::Time now) {
+  if (announcer_ != nullptr && !control_->attached()) announcer_->Tick(now);
   const std::optional<absl::Time> heard = control_->last_heard();
   if (!heard.has_value()) {
     const absl::Duration limit = absl::Seconds(options_.config.cluster().start_seconds());
@@ -419,6 +451,7 @@ absl::Status ServerImpl::Wait() {
   {
     MutexLock lock(mutex_);
     while (!over_) changed_.Wait(mutex_);
+    if (!refused_.ok()) return refused_;
     failure = failure_;
     status = final_status_;
   }

@@ -25,6 +25,10 @@ class Server {
     // ps:0: the addresses of all servers, this one's first; if it is only one, the others are learnt from the
     // first worker.
     std::vector<std::string> ps_addresses;
+    // Not ps:0: where it is, and what others call this server. It tells ps:0 so while no coordinator is
+    // attached, so that it is found where ps:0's list is out of date. The port is the one that is bound where
+    // it is 0. Empty: it waits to be found.
+    std::string coordinator_address, own_address;
     // ps:0: workers that train.
     uint32_t workers = 1;
     // ps:0: by rank, as messages are to name them: "worker:1 at 10.0.0.1:2222". May be empty.
@@ -51,6 +55,7 @@ class Server {
   virtual int http_port() const = 0;
 
   // Waits until the job is over. OK: it is done. Cancelled: it was ended, with all that was done saved.
+  // AlreadyExists, FailedPrecondition, InvalidArgument: ps:0 refuses this server, without effect on the job.
   // Unavailable: it ended otherwise. The message says why.
   virtual absl::Status Wait() = 0;
   // Ends the job, from any thread or after a signal.

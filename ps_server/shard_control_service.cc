@@ -55,6 +55,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
 
   void Send(v1::ShardReport report) {
     if (closed_) return;
+    if (report.has_attached()) report.mutable_attached()->set_instance(service_->options_.instance);
     queue_.push_back(std::move(report));
     SettleLater();
   }

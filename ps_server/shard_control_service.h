@@ -3,6 +3,7 @@
 #include <grpcpp/server_builder.h>
 
 #include <atomic>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,6 +30,8 @@ class ShardControlService {
     const Clock* clock = &Clock::Real();
     // The coordinator may attach again.
     bool may_return = false;
+    // Of this process (v1.Attached); 0: it has none to give.
+    uint64_t instance = 0;
     // Once, when the job is over for this shard: `failure` is empty if it is done. Must not block.
     std::function<void(const std::string& failure)> on_end;
   };

@@ -108,6 +108,12 @@ void Coordinator::Checkpoint(v1::CheckpointRequest, Done<v1::CheckpointReply> do
   });
 }
 
+void Coordinator::Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done) {
+  queue_.Post([this, request = std::move(request), done = std::move(done)]() mutable {
+    HandleAnnounce(std::move(request), std::move(done));
+  });
+}
+
 void Coordinator::Status(Done<v1::ClusterStatus> done) {
   queue_.Post([this, done = std::move(done)] { done(MakeStatus()); });
 }
@@ -159,6 +165,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
   if (over()) return;
   switch (report.report_case()) {
     case v1::ShardReport::kAttached:
+      if (!AttachedHere(index, report.attached())) return;
       shard.attached = report.attached();
       return MaybeInstall();
     case v1::ShardReport::kInstalled:
@@ -285,6 +292,7 @@ void Coordinator::HandleTick() {
   }
   last_tick_ = time;
   TickMembers(time);
+  TickAddresses(time);
   TickShards(time);
   if (over()) return;
 
@@ -342,6 +350,7 @@ void Coordinator::AnswerHeartbeat(Done<v1::HeartbeatReply>& parked, bool fenced,
   *reply.mutable_membership() = MembershipNow();
   reply.set_fenced(fenced);
   reply.set_failure(failure_.empty() ? why : failure_);
+  *reply.mutable_moved() = MovedShards();
   std::exchange(parked, nullptr)(std::move(reply));
 }
 

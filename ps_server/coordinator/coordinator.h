@@ -52,6 +52,10 @@ absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& 
 // and members come in again through Join. A coordinator that is started again knows the store's numbers and
 // newest checkpoint only; the rest it learns from Join and Attached, and nobody's lease can end early, since
 // nobody is a member of it yet.
+//
+// A shard may come back at another address, which its process announces. It is looked for at both, and the
+// process that is attached stays. Members are told where it is before it is installed: until then they may
+// still be answered at the old address, by a process that only seemed to be gone.
 class Coordinator {
  public:
   struct Options {
@@ -90,6 +94,7 @@ class Coordinator {
   void Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done);
   void Report(v1::ReportRequest request, Done<v1::ReportReply> done);
   void Checkpoint(v1::CheckpointRequest request, Done<v1::CheckpointReply> done);
+  void Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done);
   void Status(Done<v1::ClusterStatus> done);
 
   // The connection of a parked call broke: its member's lease shrinks to the grace.
@@ -131,6 +136,8 @@ class Coordinator {
     // The first of these.
     std::optional<uint64_t> first_clock;
     absl::Time lease_end, last_heard;
+    // By its heartbeats.
+    uint64_t known_revision = 0;
     // Waits until the member is live.
     std::optional<WaitingJoin> join;
     // Parked calls; empty functions if there is none.
@@ -147,8 +154,23 @@ class Coordinator {
     Done<v1::HeartbeatReply> heartbeat;
     absl::Time heartbeat_until;
   };
+  struct WaitingAnnounce {
+    v1::AnnounceRequest request;
+    Done<v1::AnnounceReply> done;
+    // Its answer tells that the process which is attached is alive.
+    uint64_t ping = 0;
+  };
   struct ShardInfo {
+    // Where the link goes, or the next one will; since when this one does.
     std::string address;
+    absl::Time opened;
+    // The newest address that differs from that of the cluster spec, and whose it is.
+    std::optional<v1::AnnounceRequest> announced;
+    // Not empty: it was last attached here, and not where the cluster spec says. The revision that says so.
+    std::string moved_to;
+    uint64_t moved_revision = 0;
+    // While another process is attached, or seems to be.
+    std::vector<WaitingAnnounce> announcing;
     // nullptr: is opened at the next tick.
     std::unique_ptr<ShardLink> link;
     // Links that were opened; what comes from an earlier one does not count.
@@ -191,6 +213,20 @@ class Coordinator {
   void TickMembers(absl::Time time);
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
 
+  // Where shards are.
+  void HandleAnnounce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done);
+  // Makes `address` the one that the shard is looked for at.
+  void LookAt(uint32_t shard, const std::string& address);
+  // The other one that it may have; empty: there is none.
+  std::string OtherAddress(uint32_t shard) const;
+  // A report came of what the shard holds. False: it is another process than was expected there.
+  bool AttachedHere(uint32_t shard, const v1::Attached& attached);
+  // The link broke at an announced address, before a shard was attached: nothing is lost by that.
+  bool WasElsewhere(uint32_t shard, const absl::Status& status);
+  // No member is answered by the shard's old address any more.
+  bool AllKnowAddress(const ShardInfo& shard) const;
+  void TickAddresses(absl::Time time);
+  google::protobuf::Map<uint32_t, std::string> MovedShards() const;
   // Shards: attached, installed, lost, back.
   void OpenLinks();
   void OpenLink(uint32_t shard);
@@ -285,6 +321,7 @@ class Coordinator {
   uint64_t total_examples_ = 0, total_batches_ = 0, total_steps_ = 0;
   uint32_t parts_ = 0;
 
+  // Of shards, as the cluster spec has them.
   std::vector<std::string> addresses_;
   std::vector<ShardInfo> shards_;
   std::vector<WaitingJoin> waiting_;

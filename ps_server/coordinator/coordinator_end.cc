@@ -122,6 +122,11 @@ void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& ot
     if (member.join.has_value()) std::exchange(member.join, std::nullopt)->done(joins);
     if (member.next_range) std::exchange(member.next_range, nullptr)(others);
   }
+  for (ShardInfo& shard : shards_) {
+    for (WaitingAnnounce& waiting : std::exchange(shard.announcing, {})) {
+      waiting.done(absl::UnavailableError(others.message()));
+    }
+  }
   for (auto& [pin, waiting] : waiting_pins_) waiting.done(others);
   waiting_pins_.clear();
   for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(others);

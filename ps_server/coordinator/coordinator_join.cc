@@ -124,7 +124,8 @@ v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, 
   *reply.mutable_membership() = MembershipNow();
   reply.set_start_clock(start_clock);
   reply.set_num_shards(shards_.size());
-  reply.mutable_ps_addresses()->Add(addresses_.begin(), addresses_.end());
+  for (const ShardInfo& shard : shards_) reply.add_ps_addresses(shard.address);
+  *reply.mutable_moved() = MovedShards();
   reply.set_total_batches(total_batches_);
   reply.set_total_examples(total_examples_);
   reply.set_parts(parts_);

@@ -162,6 +162,7 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
       it != members_.end() && it->second.incarnation == caller.incarnation()) {
     it->second.last_heard = now();
     it->second.lease_end = now() + lease();
+    it->second.known_revision = std::max(it->second.known_revision, request.known_revision());
     parked = &it->second.heartbeat;
     until = &it->second.heartbeat_until;
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());

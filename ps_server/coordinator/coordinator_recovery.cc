@@ -22,6 +22,7 @@ void Coordinator::OpenLinks() {
 
 void Coordinator::OpenLink(uint32_t shard) {
   const uint64_t link = ++shards_[shard].links;
+  shards_[shard].opened = now();
   // In the queue, and only while the link is the newest one.
   const auto post = [this, shard, link](std::function<void()> function) {
     queue_.Post([this, shard, link, function = std::move(function)] {
@@ -94,6 +95,7 @@ void Coordinator::MaybeInstall() {
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     ShardInfo& shard = shards_[index];
     if (shard.installed || shard.installing || !shard.attached.has_value()) continue;
+    if (!AllKnowAddress(shard)) continue;
     if (Keeps(index)) {
       shard.installed = changed = true;
       shard.incarnation = shard.attached->incarnation();
@@ -191,7 +193,7 @@ void Coordinator::OnAllInstalled() {
 // ---- lost
 
 void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) {
-  if (over()) return;
+  if (over() || WasElsewhere(index, status)) return;
   if (recoverable() && !absl::IsFailedPrecondition(status)) {
     return LoseShard(index, std::string(status.message()));
   }

@@ -391,6 +391,7 @@ class FakeCluster::CoordinatorService final : public v1::Coordinator::Service {
       cluster_.joins_.push_back(*request);
       nth = cluster_.joins_.size();
       *reply->mutable_membership() = cluster_.beat_.membership();
+      *reply->mutable_moved() = cluster_.beat_.moved();
     }
     if (cluster_.on_join) {
       if (auto status = cluster_.on_join(nth); status.has_value()) return *status;
@@ -406,6 +407,7 @@ class FakeCluster::CoordinatorService final : public v1::Coordinator::Service {
     reply->set_total_steps((batches + options.parts - 1) / options.parts);
     reply->set_model_hash(options.model.Hash());
     reply->set_lease_seconds(options.lease_seconds);
+    if (cluster_.edit_join) cluster_.edit_join(reply);
     return grpc::Status::OK;
   }
 
@@ -496,12 +498,13 @@ FakeCluster::FakeCluster(Options options)
   addresses_.resize(options_.shards);
   for (uint32_t i = 0; i < options_.shards; ++i) {
     shard_services_.push_back(std::make_unique<Shard>(*this, i));
-    Serve(i, options_.unix_sockets ? "unix:" + sockets_.path() + "/ps-" + std::to_string(i) : "127.0.0.1:0");
+    addresses_[i] = Serve(i, NewAddress());
   }
 }
 
 FakeCluster::~FakeCluster() {
   for (uint32_t i = 0; i < options_.shards; ++i) Kill(i);
+  for (const auto& server : left_servers_) server->Shutdown(std::chrono::system_clock::now());
   std::vector<std::thread> threads;
   {
     MutexLock lock(mutex_);
@@ -510,7 +513,12 @@ FakeCluster::~FakeCluster() {
   for (std::thread& thread : threads) thread.join();
 }
 
-void FakeCluster::Serve(uint32_t shard, const std::string& address) {
+std::string FakeCluster::NewAddress() {
+  if (!options_.unix_sockets) return "127.0.0.1:0";
+  return "unix:" + sockets_.path() + "/ps-" + std::to_string(sockets_made_++);
+}
+
+std::string FakeCluster::Serve(uint32_t shard, const std::string& address) {
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(address, grpc::InsecureServerCredentials(), &port);
@@ -519,7 +527,7 @@ void FakeCluster::Serve(uint32_t shard, const std::string& address) {
   if (shard == 0) builder.RegisterService(coordinator_.get());
   servers_[shard] = builder.BuildAndStart();
   if (servers_[shard] == nullptr) std::abort();
-  addresses_[shard] = options_.unix_sockets ? address : "127.0.0.1:" + std::to_string(port);
+  return options_.unix_sockets ? address : "127.0.0.1:" + std::to_string(port);
 }
 
 void FakeCluster::Kill(uint32_t shard) {
@@ -542,6 +550,26 @@ void FakeCluster::Restart(uint32_t shard) {
     down_[shard] = 0;
   }
   Serve(shard, addresses_[shard]);
+}
+
+std::string FakeCluster::Move(uint32_t shard) {
+  if (servers_[shard] != nullptr) left_servers_.push_back(std::move(servers_[shard]));
+  const std::string address = Serve(shard, NewAddress());
+  MutexLock lock(mutex_);
+  down_[shard] = 0;
+  (*beat_.mutable_moved())[shard] = address;
+  beat_.set_revision(beat_.revision() + 1);
+  Changed();
+  return address;
+}
+
+void FakeCluster::MoveBack(uint32_t shard) {
+  Kill(shard);
+  Restart(shard);
+  MutexLock lock(mutex_);
+  beat_.mutable_moved()->erase(shard);
+  beat_.set_revision(beat_.revision() + 1);
+  Changed();
 }
 
 std::vector<std::string> FakeCluster::addresses() const { return addresses_; }

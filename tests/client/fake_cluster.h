@@ -71,6 +71,11 @@ class FakeCluster {
   // Ends a server abruptly; brings it back (unix only).
   void Kill(uint32_t shard);
   void Restart(uint32_t shard);
+  // Brings it up at another address, which is returned and which the coordinator tells. addresses() stay. One
+  // that was not killed is there, too.
+  std::string Move(uint32_t shard);
+  // It is where addresses() say again; what was there before is gone.
+  void MoveBack(uint32_t shard);
 
   static float Weight(uint64_t version, int64_t element) {
     return static_cast<float>(version * 1000) + static_cast<float>(element % 1000);
@@ -114,6 +119,7 @@ class FakeCluster {
   // Between the first and the second message of a pull's weights.
   Hook on_pull_middle;
   std::function<std::optional<grpc::Status>(size_t nth)> on_join;
+  std::function<void(v1::JoinReply*)> edit_join;
   // Change an answer.
   std::function<void(uint32_t shard, v1::PullReply*)> edit_pull;
   std::function<void(uint32_t shard, v1::PushReply*)> edit_push;
@@ -128,7 +134,9 @@ class FakeCluster {
   class CoordinatorService;
   using Key = std::tuple<uint32_t, uint64_t, uint32_t>;
 
-  void Serve(uint32_t shard, const std::string& address);
+  std::string NewAddress();
+  // Returns where, with the port that was bound.
+  std::string Serve(uint32_t shard, const std::string& address);
   const SocketFolder sockets_;
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Waits for ready() under the mutex; an error if the call or the server ended first.
@@ -141,7 +149,10 @@ class FakeCluster {
   std::vector<std::unique_ptr<Shard>> shard_services_;
   std::unique_ptr<CoordinatorService> coordinator_;
   std::vector<std::unique_ptr<grpc::Server>> servers_;
+  // That shards moved away from.
+  std::vector<std::unique_ptr<grpc::Server>> left_servers_;
   std::vector<std::string> addresses_;
+  int sockets_made_ = 0;
 
   mutable Mutex mutex_;
   mutable CondVar changed_;

@@ -27,7 +27,24 @@ RecoveryRun::RecoveryRun(const Options& options)
     : workers_(options.workers),
       directory_(options.directory.empty() ? folder_.path("runs") : options.directory),
       job_(std::make_unique<TestJob>(JobOptions(options, directory_))) {
+  spec_ = nlohmann::json::parse(job_->ClusterJson());
   job_->StartAll();
+}
+
+std::vector<std::string> RecoveryRun::ArgsElsewhere(const std::string& task) {
+  spec_["ps"][std::stoi(task.substr(3))] = fresh_ports_.emplace_back().address();
+  spec_path_ = folder_.Write(absl::StrCat("cluster_", fresh_ports_.size(), ".json"), spec_.dump());
+  return ArgsWithNewSpec(task);
+}
+
+std::vector<std::string> RecoveryRun::ArgsWithNewSpec(const std::string& task) const {
+  std::vector<std::string> args = job_->Args(task);
+  args.insert(args.end(), {"--cluster=" + spec_path_, "--task=" + task});
+  return args;
+}
+
+std::string RecoveryRun::AddressNow(const std::string& task) const {
+  return spec_["ps"][std::stoi(task.substr(3))];
 }
 
 v1::ClusterStatus RecoveryRun::WaitForStep(uint64_t step) {

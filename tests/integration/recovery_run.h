@@ -1,10 +1,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "nlohmann/json.hpp"
 #include "tests/integration/processes.h"
 
 // Jobs of real processes that take checkpoints, whose servers and workers are killed and started again.
@@ -38,6 +40,15 @@ class RecoveryRun {
   // SIGKILL; the others are not told.
   void Kill(const std::string& task);
   void Restart(const std::string& task) { job_->Start(task); }
+  // What starts a server by hand with a cluster spec in which this server has a fresh address, and the
+  // others have those that they have in this run's specs so far. Once made, it is what all later ones say.
+  std::vector<std::string> ArgsElsewhere(const std::string& task);
+  // What starts a task with the newest of these specs.
+  std::vector<std::string> ArgsWithNewSpec(const std::string& task) const;
+  void RestartElsewhere(const std::string& task) { job_->StartWith(task, ArgsElsewhere(task), {}); }
+  void RestartWithNewSpec(const std::string& task) { job_->StartWith(task, ArgsWithNewSpec(task), {}); }
+  // As the newest spec says.
+  std::string AddressNow(const std::string& task) const;
 
   // All tasks that were not killed for good exit with 0.
   nlohmann::json WaitForEnd();
@@ -47,6 +58,9 @@ class RecoveryRun {
   const TestFolder folder_;
   const std::string directory_;
   std::unique_ptr<TestJob> job_;
+  std::deque<ReservedPort> fresh_ports_;
+  nlohmann::json spec_;
+  std::string spec_path_;
 };
 
 }  // namespace weir

@@ -26,6 +26,7 @@ void FakeShard::Handle(const v1::ControlMessage& message) {
   if (message.has_hello() && attaches) {
     v1::ShardReport report;
     *report.mutable_attached() = holds;
+    report.mutable_attached()->set_instance(instance);
     events.report(report);
   }
   if (message.has_install()) {
@@ -151,7 +152,8 @@ void CoordinatorFixture::Start() {
   options.clock = &clock;
   options.open_link = [this](uint32_t index, const std::string& address,
                              ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
-    FakeShard* shard = shards.at(index).get();
+    const auto there = elsewhere.find(address);
+    FakeShard* shard = there == elsewhere.end() ? shards.at(index).get() : there->second.get();
     shard->address = address;
     shard->events = std::move(events);
     if (shard->connects) shard->events.connected();
@@ -241,6 +243,27 @@ AnswerPtr<v1::HeartbeatReply> CoordinatorFixture::Heartbeat(const v1::JoinReply&
 
 void CoordinatorFixture::Leave(const v1::JoinReply& member, bool done, const std::string& reason) {
   StartLeave(member, done, reason)->reply();
+}
+
+FakeShard& CoordinatorFixture::StartElsewhere(uint32_t index, const std::string& address, uint64_t instance) {
+  std::unique_ptr<FakeShard>& shard = elsewhere[address];
+  shard = std::make_unique<FakeShard>();
+  shard->incarnation = 5000 + index;
+  shard->model_hash = model.Hash();
+  shard->instance = instance;
+  shard->parts = shards[index]->parts;
+  return *shard;
+}
+
+AnswerPtr<v1::AnnounceReply> CoordinatorFixture::Announce(uint32_t shard, const std::string& address,
+                                                          uint64_t instance) {
+  v1::AnnounceRequest request;
+  request.set_shard(shard);
+  request.set_address(address);
+  request.set_instance(instance);
+  auto answer = std::make_shared<Answer<v1::AnnounceReply>>();
+  coordinator->Announce(request, Keep(answer));
+  return answer;
 }
 
 AnswerPtr<v1::CheckpointReply> CoordinatorFixture::Checkpoint() {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +24,8 @@ struct FakeShard {
   bool connects = true, attaches = true, installs = true, acknowledges = true, answers_pings = true,
        answers_pins = true, writes = true;
   std::string install_error, write_error;
+  // Of its process, as it attaches and announces itself.
+  uint64_t instance = 0;
   // Of its first Install; each further one makes a higher one.
   uint64_t incarnation = 0;
   // Parts that Staged() reports.
@@ -70,6 +73,8 @@ class CoordinatorFixture {
   uint64_t train_examples = 64;
   std::vector<std::unique_ptr<FakeShard>> shards;
   std::vector<std::string> addresses;
+  // Those that came up at another address than `addresses` has.
+  std::map<std::string, std::unique_ptr<FakeShard>> elsewhere;
   // Of the spec that ps:0 has; default: all.
   std::optional<std::vector<std::string>> known_addresses;
 
@@ -93,6 +98,9 @@ class CoordinatorFixture {
   AnswerPtr<v1::HeartbeatReply> Heartbeat(const v1::JoinReply& member, uint64_t known_revision = 0);
   AnswerPtr<v1::LeaveReply> StartLeave(const v1::JoinReply& member, bool done = true,
                                        const std::string& reason = "");
+  // A process that connects when it is looked for at this address, and says that it is that shard.
+  FakeShard& StartElsewhere(uint32_t index, const std::string& address, uint64_t instance);
+  AnswerPtr<v1::AnnounceReply> Announce(uint32_t shard, const std::string& address, uint64_t instance);
   AnswerPtr<v1::CheckpointReply> Checkpoint();
   // Commits so many steps.
   void Steps(int count);

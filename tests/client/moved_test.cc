@@ -1,0 +1,193 @@
+// Servers that come back at another address: what a client that joined before, and one that joins, makes of
+// it.
+#include <chrono>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "client/client.h"
+#include "tests/client/client_fixture.h"
+#include "tests/common/reserved_address.h"
+
+namespace weir {
+namespace {
+
+using std::chrono::steady_clock;
+
+// Holds the threads that come to it until it is opened.
+class Gate {
+ public:
+  void Wait() {
+    MutexLock lock(mutex_);
+    while (!open_) changed_.Wait(mutex_);
+  }
+  void Open() {
+    MutexLock lock(mutex_);
+    open_ = true;
+    changed_.NotifyAll();
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar changed_;
+  bool open_ = false;
+};
+
+struct OpenAtEnd {
+  Gate& gate;
+  ~OpenAtEnd() { gate.Open(); }
+};
+
+FakeCluster::Options Async(FakeCluster::Options options) {
+  options.sync = false;
+  return options;
+}
+
+// The pushes that shard 1 had whole.
+std::vector<FakeCluster::Push> Arrived(const FakeCluster& cluster) {
+  std::vector<FakeCluster::Push> on_one;
+  for (const FakeCluster::Push& push : cluster.pushes()) {
+    if (push.shard == 1) on_one.push_back(push);
+  }
+  return on_one;
+}
+
+TEST_CASE("a push in the air when its server dies is made at its new address, under the same key") {
+  ClientFixture f(Async(ClientFixture::Large()));
+  f.config.mutable_cluster()->set_server_wait_seconds(20);
+  Gate begun, gate;
+  f.cluster.on_push = [&](uint32_t shard, size_t nth) -> std::optional<grpc::Status> {
+    // The first push is stuck after its first chunk.
+    if (shard == 1 && nth == 1) {
+      begun.Open();
+      gate.Wait();
+    }
+    return std::nullopt;
+  };
+  auto client = f.Join();
+  OpenAtEnd open_at_end{gate};
+  f.cluster.AddRange(1, 0, 5);
+  const PullResult base = f.Pull(*client, 0);
+  const Work work = f.NextWork(*client);
+  const Future<PushPullResult> both = client->PushPull(work, base, f.Gradient(), f.Weights());
+  begun.Wait();
+  // Killed, and up elsewhere; or it only hangs, and another has taken its place.
+  SECTION("it is dead") { f.cluster.Kill(1); }
+  SECTION("it hangs") {}
+  f.cluster.Move(1);
+  const auto& result = both.Get();
+  INFO(result.status());
+  REQUIRE(result.ok());
+  CHECK(result->push.applied);
+  CHECK(f.WeightsAre(1));
+  const auto arrived = Arrived(f.cluster);
+  REQUIRE(arrived.size() == 1);
+  CHECK(arrived[0].stream == 2);
+  CHECK(arrived[0].header.clock() == work.clock);
+  CHECK(arrived[0].header.batch_plus_one() == work.batch + 1);
+  CHECK(arrived[0].header.caller().incarnation() == 7);
+  CHECK((arrived[0].gradient == f.GradientOf(1)));
+  // And so are those that follow.
+  REQUIRE(client->Push(f.NextWork(*client), result->pull, f.Gradient()).Get().ok());
+  CHECK(Arrived(f.cluster).back().stream == 2);
+  CHECK(client->Leave().ok());
+}
+
+TEST_CASE("a revision is known only when the old address is left") {
+  ClientFixture f(Async(ClientFixture::Small()));
+  Gate gate;
+  f.cluster.on_pull = [&](uint32_t shard, size_t nth) -> std::optional<grpc::Status> {
+    if (shard == 1 && nth == 1) gate.Wait();
+    return std::nullopt;
+  };
+  auto client = f.Join();
+  OpenAtEnd open_at_end{gate};
+  const Future<PullResult> pull = client->Pull(0, f.Weights());
+  f.cluster.AwaitPulls(1, 1);
+  f.cluster.Move(1);
+  const auto end = steady_clock::now() + std::chrono::seconds(20);
+  const auto known = [&] {
+    const auto beats = f.cluster.heartbeats();
+    return !beats.empty() && beats.back().known_revision() == 2;
+  };
+  while (!known() && steady_clock::now() < end) std::this_thread::yield();
+  REQUIRE(known());
+  REQUIRE(pull.Get().ok());
+  CHECK(f.cluster.pulls(1).size() == 2);
+  CHECK(f.cluster.streams(1) == 2);
+  CHECK(f.cluster.streams(0) == 1);
+}
+
+TEST_CASE("a server moves, and moves again, and back") {
+  FakeCluster::Options options = Async(ClientFixture::Small());
+  options.unix_sockets = true;
+  ClientFixture f(options);
+  f.config.mutable_cluster()->set_server_wait_seconds(20);
+  auto client = f.Join();
+  f.Pull(*client, 0);
+  for (int move = 0; move < 3; ++move) {
+    f.cluster.Kill(1);
+    const Future<PullResult> pull = client->Pull(0, f.Weights());
+    if (move < 2) f.cluster.Move(1);
+    if (move == 2) f.cluster.MoveBack(1);
+    INFO(move << ": " << pull.Get().status());
+    REQUIRE(pull.Get().ok());
+  }
+}
+
+TEST_CASE("a reader reads where the servers are") {
+  ClientFixture f(Async(ClientFixture::Small()));
+  f.config.mutable_cluster()->set_server_wait_seconds(20);
+  f.options.reader = true;
+  f.options.train_examples = 0;
+  auto client = f.Join();
+  REQUIRE(client->PullSnapshot(f.Weights()).Get().ok());
+  f.cluster.Kill(1);
+  f.cluster.Move(1);
+  const auto again = client->PullSnapshot(f.Weights()).Get();
+  INFO(again.status());
+  CHECK(again.ok());
+}
+
+TEST_CASE("who joins uses its own spec, but for servers that have moved") {
+  ClientFixture f(ClientFixture::Small());
+  // As ps:0 reaches them; this client reaches them in another way.
+  const ReservedAddress nobody;
+  f.cluster.edit_join = [&](v1::JoinReply* reply) {
+    reply->add_ps_addresses(f.cluster.addresses()[0]);
+    reply->add_ps_addresses(nobody.get().ToString());
+  };
+  SECTION("none has") {}
+  SECTION("one has") {
+    f.cluster.Kill(1);
+    f.cluster.Move(1);
+  }
+  auto client = f.Join();
+  f.Pull(*client, 0);
+  CHECK(f.cluster.streams(1) == 1);
+}
+
+TEST_CASE("a spec that is out of date: the server is found where ps:0 reaches it") {
+  FakeCluster::Options options = ClientFixture::Small();
+  options.unix_sockets = true;
+  ClientFixture f(options);
+  f.config.mutable_cluster()->set_server_wait_seconds(20);
+  const ReservedAddress nobody;
+  f.options.servers[1] = nobody.get().ToString();
+  f.cluster.edit_join = [&](v1::JoinReply* reply) {
+    for (const std::string& address : f.cluster.addresses()) reply->add_ps_addresses(address);
+  };
+  auto client = f.Join();
+  f.Pull(*client, 0);
+  CHECK(f.cluster.streams(1) == 1);
+  // There it is at home now.
+  f.cluster.Kill(1);
+  f.cluster.Move(1);
+  f.Pull(*client, 0);
+  f.cluster.MoveBack(1);
+  f.Pull(*client, 0);
+  CHECK(f.cluster.streams(1) == 3);
+}
+
+}  // namespace
+}  // namespace weir
