@@ -137,6 +137,10 @@ absl::StatusOr<v1::ClusterStatus> ChaosJob::Status() const {
   return StatusClient(addresses_.at("ps:0")).Get(absl::Seconds(2));
 }
 
+absl::Status ChaosJob::TakeCheckpoint() const {
+  return StatusClient(addresses_.at("ps:0")).TakeCheckpoint(absl::Minutes(1)).status();
+}
+
 std::optional<ProcessExit> ChaosJob::WaitForExit(const std::string& task,
                                                  std::chrono::steady_clock::time_point deadline) {
   return processes_.at(task)->Wait(deadline);

@@ -60,6 +60,8 @@ class ChaosJob {
 
   // Of ps:0, if it answers.
   absl::StatusOr<v1::ClusterStatus> Status() const;
+  // A checkpoint now; returns when it is complete.
+  absl::Status TakeCheckpoint() const;
   // How the task ended; nullopt: it runs still at the deadline.
   std::optional<ProcessExit> WaitForExit(const std::string& task,
                                          std::chrono::steady_clock::time_point deadline);
