@@ -109,6 +109,12 @@ class Job {
         NoteCheckpoint(status->checkpoint());
         if (status->state() == v1::RUNNING && wanted(*status)) return status;
       }
+      for (const std::string& task : job_->tasks()) {
+        const auto exit = job_->WaitForExit(task, Clock::now());
+        if (!exit.has_value()) continue;
+        return absl::InternalError(absl::StrCat(mode_.name, ": ", task, " ended with ", exit->ToString(),
+                                                "; it said:\n", job_->Log(task)));
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     } while (Clock::now() < deadline);
     return absl::DeadlineExceededError(
@@ -292,7 +298,7 @@ absl::Status MeasureGoodput(const Options& options, const Mode& mode, double bou
 // Pairs of times with one checkpoint and with none, in turn, of a job that takes none by itself.
 absl::Status MeasureCheckpoints(const Options& options, const Mode& mode, Report* report) {
   std::vector<double> ratios, with, without;
-  Job job(options, mode, json{{"every_seconds", 1e6}});
+  Job job(options, mode, json{{"every_seconds", 86400}});
   WEIR_RETURN_IF_ERROR(job.Start());
   // The first one takes the memory for those to come.
   WEIR_RETURN_IF_ERROR(job.TakeCheckpoint());
