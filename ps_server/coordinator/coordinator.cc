@@ -124,7 +124,9 @@ void Coordinator::OnDisconnect(uint32_t worker, uint64_t incarnation) {
     const auto member = members_.find(worker);
     if (member != members_.end() && member->second.incarnation == incarnation) {
       member->second.lease_end = std::min(member->second.lease_end, end);
+      member->second.disconnected = true;
       if (member->second.heartbeat) AnswerHeartbeat(member->second.heartbeat, false);
+      ReplaceIfGone(worker);
     }
     const auto reader = readers_.find(worker);
     if (reader != readers_.end() && reader->second.incarnation == incarnation) {

@@ -97,7 +97,8 @@ class Coordinator {
   void Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done);
   void Status(Done<v1::ClusterStatus> done);
 
-  // The connection of a parked call broke: its member's lease shrinks to the grace.
+  // The connection of a parked call broke: its member's lease shrinks to the grace, or ends at once if
+  // another process of its index has come.
   void OnDisconnect(uint32_t worker, uint64_t incarnation);
   // A Join's caller went away before it was answered. Without effect if it has called again since.
   void OnJoinCancelled(uint64_t instance, uint64_t call);
@@ -138,6 +139,8 @@ class Coordinator {
     absl::Time lease_end, last_heard;
     // By its heartbeats.
     uint64_t known_revision = 0;
+    // Its connection broke, and nothing was heard of it since.
+    bool disconnected = false;
     // Waits until the member is live.
     std::optional<WaitingJoin> join;
     // Parked calls; empty functions if there is none.
@@ -253,6 +256,8 @@ class Coordinator {
   void BroadcastMembership();
   void OnAllAcked();
   void RemoveMember(uint32_t worker, const std::string& why);
+  // A member whose connection broke makes room for a new process of its rank.
+  void ReplaceIfGone(uint32_t rank);
   void RemoveReader(uint32_t id);
   // All at once; those that were being admitted wait again.
   void FenceAll(const std::string& why);

@@ -44,8 +44,10 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
     LogWarning("refused ", request.task(), ": ", status.message());
     return done(status);
   }
+  const uint32_t rank = request.rank();
   waiting_.push_back({std::move(request), std::move(done), call, now()});
   OpenLinks();
+  if (worker) ReplaceIfGone(rank);
   MaybeInstall();
   MaybeAdmit();
 }

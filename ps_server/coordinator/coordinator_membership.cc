@@ -161,6 +161,7 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
   if (const auto it = members_.find(caller.worker());
       it != members_.end() && it->second.incarnation == caller.incarnation()) {
     it->second.last_heard = now();
+    it->second.disconnected = false;
     it->second.lease_end = now() + lease();
     it->second.known_revision = std::max(it->second.known_revision, request.known_revision());
     parked = &it->second.heartbeat;
@@ -242,6 +243,15 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   ServeRanges();
   MaybeAdmit();
   MaybeFinish();
+}
+
+void Coordinator::ReplaceIfGone(uint32_t rank) {
+  const auto member = members_.find(rank);
+  if (member == members_.end() || !member->second.disconnected) return;
+  const bool replaced = std::any_of(waiting_.begin(), waiting_.end(), [rank](const WaitingJoin& join) {
+    return join.request.role() == v1::WORKER && join.request.rank() == rank;
+  });
+  if (replaced) RemoveMember(rank, "its connection broke, and its process was started again");
 }
 
 void Coordinator::FenceAll(const std::string& why) {
@@ -332,6 +342,7 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   }
   MemberInfo& member = it->second;
   member.last_heard = now();
+  member.disconnected = false;
   member.lease_end = std::max(member.lease_end, now() + lease());
   for (uint64_t id : request.completed_ranges()) ranges_->Complete(id, it->first);
   if (member.next_range) std::exchange(member.next_range, nullptr)(v1::NextRangeReply());

@@ -20,6 +20,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/file_system.h"
 #include "common/status_macros.h"
 #include "tests/chaos/chaos_job.h"
 
@@ -33,10 +34,19 @@ using Seconds = std::chrono::duration<double>;
 constexpr std::chrono::seconds kHangLimit{60};
 constexpr uint32_t kServers = 2, kWorkers = 2;
 
+struct Mode {
+  const char* name;
+  const char* consistency;
+  bool log;
+};
+constexpr Mode kSync = {"sync", "sync", false};
+constexpr Mode kAsync = {"async", "async", false};
+constexpr Mode kAsyncLog = {"async with the log", "async", true};
+
 struct Options {
   ChaosPrograms programs;
-  double minutes = 3, every = 60, pair_seconds = 30, compute_seconds = 0.06;
-  int kills = 3, pairs = 3;
+  double minutes = 10, every = 60, pair_seconds = 30, compute_seconds = 0.06;
+  int kills = 3, pairs = 5;
   int64_t elements = 25'000'000;
   std::string json_file;
 };
@@ -48,10 +58,10 @@ double Median(std::vector<double> values) {
   return values.empty() ? 0 : (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// A job that never ends by itself. `checkpoint`: that member of its config without the directory; null: none.
+// A job that never ends by itself. `checkpoint`: that member of its config without the directory.
 class Job {
  public:
-  Job(const Options& options, const std::string& mode, const json& checkpoint) : mode_(mode) {
+  Job(const Options& options, const Mode& mode, const json& checkpoint) : mode_(mode) {
     folder_ = (std::filesystem::temp_directory_path() / "weir-recovery-XXXXXX").string();
     if (mkdtemp(folder_.data()) == nullptr) std::abort();
     json config = json::parse(R"({
@@ -62,12 +72,11 @@ class Job {
       "optimizer": {"type": "momentum", "learning_rate": 1e-6},
       "cluster": {"server_wait_seconds": 60}
     })");
-    config["consistency"]["mode"] = mode;
+    config["consistency"]["mode"] = mode.consistency;
+    if (mode.log) config["server"]["durability"] = "log";
     config["cluster"]["workers"] = kWorkers;
-    if (!checkpoint.is_null()) {
-      config["checkpoint"] = checkpoint;
-      config["checkpoint"]["directory"] = folder_ + "/runs";
-    }
+    config["checkpoint"] = checkpoint;
+    config["checkpoint"]["directory"] = folder_ + "/runs";
     setup_.programs = options.programs;
     setup_.worker_args = {absl::StrCat("--elements=", options.elements),
                           absl::StrCat("--compute_seconds=", options.compute_seconds)};
@@ -84,7 +93,7 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Until it runs evenly, with a checkpoint where it takes any by itself.
+  // Until it runs evenly.
   absl::Status Start() {
     WEIR_ASSIGN_OR_RETURN(job_, ChaosJob::Create(setup_));
     WEIR_RETURN_IF_ERROR(job_->StartAll());
@@ -100,10 +109,16 @@ class Job {
         NoteCheckpoint(status->checkpoint());
         if (status->state() == v1::RUNNING && wanted(*status)) return status;
       }
+      for (const std::string& task : job_->tasks()) {
+        const auto exit = job_->WaitForExit(task, Clock::now());
+        if (!exit.has_value()) continue;
+        return absl::InternalError(absl::StrCat(mode_.name, ": ", task, " ended with ", exit->ToString(),
+                                                "; it said:\n", job_->Log(task)));
+      }
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
     } while (Clock::now() < deadline);
     return absl::DeadlineExceededError(
-        absl::StrCat(mode_, ": waited in vain; the last status: ",
+        absl::StrCat(mode_.name, ": waited in vain; the last status: ",
                      status.ok() ? status->ShortDebugString() : status.status().ToString()));
   }
   absl::StatusOr<v1::ClusterStatus> AwaitRunning() {
@@ -113,7 +128,7 @@ class Job {
   // Steps that were done and not lost again.
   absl::StatusOr<double> UsefulSteps() {
     WEIR_ASSIGN_OR_RETURN(const auto status, AwaitRunning());
-    if (mode_ == "sync") return static_cast<double>(status.step());
+    if (mode_.consistency == std::string("sync")) return static_cast<double>(status.step());
     // A server's version counts the updates in its weights: what was lost is not in it, whatever is done
     // again is.
     int64_t newest = 0;
@@ -162,6 +177,7 @@ class Job {
     job_->Kill(task);
     return job_->Start(task);
   }
+  absl::Status TakeCheckpoint() { return job_->TakeCheckpoint(); }
 
   // Lets time pass until `end`.
   void RunUntil(Clock::time_point end) {
@@ -180,7 +196,7 @@ class Job {
     if (!folder.empty()) checkpoints_.insert(folder);
   }
 
-  const std::string mode_;
+  const Mode mode_;
   std::string folder_;
   ChaosJob::Options setup_;
   std::unique_ptr<ChaosJob> job_;
@@ -213,42 +229,45 @@ class Report {
   json rows_ = json::array();
 };
 
-absl::Status MeasureLosses(const Options& options, const std::string& mode, Report* report) {
+absl::Status MeasureLosses(const Options& options, const Mode& mode, Report* report) {
   Job job(options, mode, json::object());
   WEIR_RETURN_IF_ERROR(job.Start());
   WEIR_RETURN_IF_ERROR(job.Await([](const auto& status) { return !status.checkpoint().empty(); }).status());
   for (const std::string server : {"ps:1", "ps:0"}) {
     std::vector<double> restart, recovery;
     for (int kill = 0; kill < options.kills; ++kill) {
-      job.RunUntil(Clock::now() + std::chrono::seconds(3));
+      // At another time since the last checkpoint with each.
+      job.RunUntil(Clock::now() + std::chrono::milliseconds(2500 * (kill + 1)));
       WEIR_RETURN_IF_ERROR(job.AwaitRunning().status());
       WEIR_ASSIGN_OR_RETURN(const Job::Loss loss, job.Lose(server));
       restart.push_back(loss.restart);
       recovery.push_back(loss.recovery);
     }
     const std::string text =
-        absl::StrFormat("%s: %s killed, first step after its restart (which took %.3f s), worst of %d", mode,
-                        server, Median(restart), options.kills);
+        absl::StrFormat("%s: %s killed, first step after its restart (which took %.3f s), worst of %d",
+                        mode.name, server, Median(restart), options.kills);
     report->Add(text, *std::max_element(recovery.begin(), recovery.end()), 2, false, "s",
-                {{"mode", mode}, {"victim", server}, {"restart_s", restart}, {"recovery_s", recovery}});
+                {{"mode", mode.name}, {"victim", server}, {"restart_s", restart}, {"recovery_s", recovery}});
   }
   return absl::OkStatus();
 }
 
-// Useful steps a second over `seconds`, with a kill of `victim` (empty: of nobody) in the middle.
-absl::StatusOr<double> Rate(Job* job, double seconds, const std::string& victim) {
+// Useful steps a second over `seconds`, with `middle` in the middle.
+absl::StatusOr<double> Rate(Job* job, double seconds, const std::function<absl::Status()>& middle) {
   WEIR_ASSIGN_OR_RETURN(const double before, job->UsefulSteps());
   const auto start = Clock::now();
   const auto half = std::chrono::duration_cast<Clock::duration>(Seconds(seconds / 2));
   job->RunUntil(start + half);
-  if (!victim.empty()) WEIR_RETURN_IF_ERROR(job->Restart(victim));
+  WEIR_RETURN_IF_ERROR(middle());
   job->RunUntil(start + 2 * half);
   WEIR_ASSIGN_OR_RETURN(const double after, job->UsefulSteps());
   return (after - before) / Since(start);
 }
 
-// Times with a kill and times without take turns, so that both see the same machine.
-absl::Status MeasureGoodput(const Options& options, const std::string& mode, double bound, Report* report) {
+absl::Status Nothing() { return absl::OkStatus(); }
+
+// Times with a kill and times without, half as long, take turns, so that both see the same machine.
+absl::Status MeasureGoodput(const Options& options, const Mode& mode, double bound, Report* report) {
   const std::vector<std::string> victims = {"ps:1", "worker:1", "ps:0"};
   const int kills = std::max(1, static_cast<int>(options.minutes * 60 / options.every));
   std::vector<double> with, without;
@@ -256,17 +275,19 @@ absl::Status MeasureGoodput(const Options& options, const std::string& mode, dou
   WEIR_RETURN_IF_ERROR(job.Start());
   const size_t checkpoints = job.checkpoints();
   for (int kill = 0; kill < kills; ++kill) {
-    WEIR_ASSIGN_OR_RETURN(without.emplace_back(), Rate(&job, options.every, ""));
-    WEIR_ASSIGN_OR_RETURN(with.emplace_back(), Rate(&job, options.every, victims[kill % victims.size()]));
+    WEIR_ASSIGN_OR_RETURN(without.emplace_back(), Rate(&job, options.every / 2, Nothing));
+    const std::string& victim = victims[kill % victims.size()];
+    WEIR_ASSIGN_OR_RETURN(with.emplace_back(),
+                          Rate(&job, options.every, [&] { return job.Restart(victim); }));
   }
   const double fault_free = std::accumulate(without.begin(), without.end(), 0.0) / kills;
   const double goodput = std::accumulate(with.begin(), with.end(), 0.0) / kills;
   const double interval =
-      2 * kills * options.every / std::max<double>(1, static_cast<double>(job.checkpoints() - checkpoints));
-  report->Add(absl::StrFormat("%s: goodput, a kill every %.0f s, %d in all, steps of %.0f ms", mode,
+      1.5 * kills * options.every / std::max<double>(1, static_cast<double>(job.checkpoints() - checkpoints));
+  report->Add(absl::StrFormat("%s: goodput, a kill every %.0f s, %d in all, steps of %.0f ms", mode.name,
                               options.every, kills, 1000 / fault_free),
               goodput / fault_free, bound, true, "x",
-              {{"mode", mode},
+              {{"mode", mode.name},
                {"steps_per_second", with},
                {"steps_per_second_without_faults", without},
                {"seconds_between_checkpoints", interval}});
@@ -274,22 +295,46 @@ absl::Status MeasureGoodput(const Options& options, const std::string& mode, dou
   return absl::OkStatus();
 }
 
-absl::Status MeasureCheckpoints(const Options& options, const std::string& mode, Report* report) {
+// Pairs of times with one checkpoint and with none, in turn, of a job that takes none by itself.
+absl::Status MeasureCheckpoints(const Options& options, const Mode& mode, Report* report) {
   std::vector<double> ratios, with, without;
+  Job job(options, mode, json{{"every_seconds", 86400}});
+  WEIR_RETURN_IF_ERROR(job.Start());
+  // The first one takes the memory for those to come.
+  WEIR_RETURN_IF_ERROR(job.TakeCheckpoint());
   for (int pair = 0; pair < options.pairs; ++pair) {
-    for (const bool checkpoints : {pair % 2 == 0, pair % 2 != 0}) {
-      Job job(options, mode, checkpoints ? json{{"every_seconds", 30}} : json());
-      WEIR_RETURN_IF_ERROR(job.Start());
-      WEIR_ASSIGN_OR_RETURN(const double rate, Rate(&job, options.pair_seconds, ""));
-      (checkpoints ? with : without).push_back(rate);
+    for (const bool checkpoint : {pair % 2 == 0, pair % 2 != 0}) {
+      const auto middle = [&] { return checkpoint ? job.TakeCheckpoint() : absl::OkStatus(); };
+      WEIR_ASSIGN_OR_RETURN((checkpoint ? with : without).emplace_back(),
+                            Rate(&job, options.pair_seconds, middle));
     }
     ratios.push_back(with.back() / without.back());
   }
-  report->Add(absl::StrCat(mode, ": throughput, a checkpoint every 30 s against none, median of ",
-                           options.pairs, " pairs"),
+  report->Add(absl::StrFormat("%s: throughput, a checkpoint every %.0f s against none, median of %d pairs",
+                              mode.name, options.pair_seconds, options.pairs),
               Median(ratios), 0.97, true, "x",
-              {{"mode", mode}, {"with", with}, {"without", without}, {"ratios", ratios}});
+              {{"mode", mode.name}, {"with", with}, {"without", without}, {"ratios", ratios}});
   return absl::OkStatus();
+}
+
+// In MB/s, of a file that is written as a server's log is: half a model, and then a sync, over and over.
+absl::StatusOr<double> DiskRate(int64_t elements) {
+  FileSystem& files = FileSystem::Posix();
+  const std::string path =
+      (std::filesystem::temp_directory_path() / absl::StrCat("weir-recovery-disk-", getpid())).string();
+  const std::string half(static_cast<size_t>(elements) * sizeof(float) / 2, 'x');
+  constexpr int kTimes = 16;
+  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<WritableFile> file, files.Create(path));
+  const auto start = Clock::now();
+  absl::Status status;
+  for (int i = 0; i < kTimes && status.ok(); ++i) {
+    status = file->Append(half);
+    if (status.ok()) status = file->Sync();
+  }
+  const double seconds = Since(start);
+  files.Remove(path).IgnoreError();
+  if (!status.ok()) return status;
+  return kTimes * static_cast<double>(half.size()) * 1e-6 / seconds;
 }
 
 double LoadAverage() {
@@ -303,20 +348,32 @@ int Main(const Options& options, const std::vector<std::string>& rows) {
     return rows.empty() || std::find(rows.begin(), rows.end(), row) != rows.end();
   };
   const double load = LoadAverage();
-  std::printf("%u servers, %u workers, a model of %.0f MB, momentum, %u cores, load before %.1f\n", kServers,
-              kWorkers, static_cast<double>(options.elements) * 4e-6, std::thread::hardware_concurrency(),
-              load);
+  const absl::StatusOr<double> disk = DiskRate(options.elements);
+  if (!disk.ok()) {
+    std::fprintf(stderr, "error: %s\n", std::string(disk.status().message()).c_str());
+    return 1;
+  }
+  std::printf(
+      "%u servers, %u workers, a model of %.0f MB, momentum, %u cores, load before %.1f; the disk takes %.0f "
+      "MB/s\n",
+      kServers, kWorkers, static_cast<double>(options.elements) * 4e-6, std::thread::hardware_concurrency(),
+      load, *disk);
   Report report;
   absl::Status status;
-  // Sync goes back, async goes on without what was lost.
-  for (const auto& [mode, goodput] : {std::pair("sync", 0.90), std::pair("async", 0.95)}) {
+  // Sync goes back, async goes on without what was lost, or with all of it.
+  for (const Mode& mode : {kSync, kAsync, kAsyncLog}) {
     if (status.ok() && wanted("recovery")) status = MeasureLosses(options, mode, &report);
-    if (status.ok() && wanted("goodput")) status = MeasureGoodput(options, mode, goodput, &report);
+  }
+  for (const auto& [mode, bound] : {std::pair(kSync, 0.90), std::pair(kAsyncLog, 0.95)}) {
+    if (status.ok() && wanted("goodput")) status = MeasureGoodput(options, mode, bound, &report);
+  }
+  for (const Mode& mode : {kSync, kAsync}) {
     if (status.ok() && wanted("checkpoints")) status = MeasureCheckpoints(options, mode, &report);
   }
   if (!options.json_file.empty()) {
     std::ofstream(options.json_file) << json{{"cores", std::thread::hardware_concurrency()},
                                              {"load_before", load},
+                                             {"disk_mb_per_second", *disk},
                                              {"elements", options.elements},
                                              {"rows", report.rows()}}
                                             .dump(2)
@@ -340,13 +397,13 @@ int main(int argc, char** argv) {
   app.add_option("--rows", rows, "Some only: recovery, goodput, checkpoints")
       ->delimiter(',')
       ->check(CLI::IsMember({"recovery", "goodput", "checkpoints"}));
-  app.add_option("--minutes", options.minutes, "Of goodput with kills, and as long without")
+  app.add_option("--minutes", options.minutes, "Of goodput with kills, and half as long without")
       ->check(CLI::Range(0.05, 600.0));
   app.add_option("--every", options.every, "Seconds between kills")->check(CLI::Range(1.0, 3600.0));
   app.add_option("--kills", options.kills, "Of each server, to time its recovery")->check(CLI::Range(1, 100));
   app.add_option("--pairs", options.pairs, "Of runs with checkpoints and without")->check(CLI::Range(1, 100));
   app.add_option("--pair_seconds", options.pair_seconds,
-                 "Of each; a multiple of 30 holds as many checkpoints")
+                 "Of each run of a pair, which has one checkpoint or none")
       ->check(CLI::Range(1.0, 3600.0));
   app.add_option("--compute_seconds", options.compute_seconds, "How long a worker takes for a gradient")
       ->check(CLI::Range(0.0, 60.0));

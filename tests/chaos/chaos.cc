@@ -1,16 +1,20 @@
 #include "tests/chaos/chaos.h"
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <functional>
 #include <thread>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/file_system.h"
 #include "common/random.h"
 #include "common/status_macros.h"
+#include "ps_server/replay.h"
 #include "tests/chaos/small_disk.h"
 #include "tests/history/history_checker.h"
 
@@ -18,6 +22,7 @@ namespace weir {
 namespace {
 
 using Clock = std::chrono::steady_clock;
+using Path = ChaosJob::Options::Path;
 using std::chrono::milliseconds;
 
 // Nothing may stand still for longer once faults are healed; generous, for a machine that is busy.
@@ -70,6 +75,7 @@ nlohmann::json JobConfig(const ChaosPlan& plan, const std::string& folder) {
     // A step is so many batches as there are workers.
     config["train"]["examples"] = kSteps * plan.workers * kBatch;
     delay = 0.06;
+    if (plan.log) config["server"]["durability"] = "log";
   }
   config["debug"]["worker_delay"] = delay;
   return config;
@@ -159,8 +165,10 @@ class Run {
   }
 
   absl::Status Inject() {
-    const uint32_t draw = random_.NextBelow(100);
     noted_ = false;
+    // With proxies half of it.
+    if (plan_.path == Path::kProxies && random_.NextBelow(2) == 0) return Partition();
+    const uint32_t draw = random_.NextBelow(100);
     if (draw < 25) return Counted("kill of a worker", KillAndRestart({Worker()}));
     if (draw < 45) return Counted("kill of a server", KillAndRestart({Server()}));
     if (draw < 60) return Counted("kill of ps:0", KillAndRestart({"ps:0"}));
@@ -202,10 +210,31 @@ class Run {
   absl::Status Stop(const std::string& task) {
     const bool long_stop = random_.NextBelow(4) == 0;
     job_.Signal(task, SIGSTOP);
-    std::this_thread::sleep_for(
-        milliseconds(long_stop ? static_cast<int>(1000 * kLeaseSeconds) + 700 : 20 + random_.NextBelow(700)));
+    std::this_thread::sleep_for(Duration(long_stop));
     job_.Signal(task, SIGCONT);
     return absl::OkStatus();
+  }
+
+  // One task is cut off from all its peers, or from one server, in one direction or both; every third time
+  // for longer than a lease. What was held arrives late or never.
+  absl::Status Partition() {
+    const std::string task = random_.NextBelow(2) == 0 ? Worker() : Server();
+    std::string peer;
+    if (random_.NextBelow(2) == 0) peer = task[0] == 'w' ? Server() : Worker();
+    const uint32_t way = random_.NextBelow(3);
+    const bool long_one = random_.NextBelow(3) == 0, drop = random_.NextBelow(2) == 0;
+    const std::vector<BreakingProxy*> proxies = job_.Proxies(task, peer);
+    for (BreakingProxy* proxy : proxies) proxy->Hold(way != 1, way != 0);
+    std::this_thread::sleep_for(Duration(long_one));
+    for (BreakingProxy* proxy : proxies) proxy->Heal(drop);
+    return Counted(
+        absl::StrCat("partition, ", way == 2 ? "both ways" : "one way", long_one ? ", beyond a lease" : ""),
+        absl::OkStatus());
+  }
+
+  // Within a lease, or beyond it.
+  milliseconds Duration(bool beyond) {
+    return milliseconds(beyond ? static_cast<int>(1000 * kLeaseSeconds) + 700 : 20 + random_.NextBelow(700));
   }
 
   // Until some checkpoints have failed.
@@ -225,8 +254,56 @@ class Run {
   bool noted_ = true;
 };
 
-void CheckEnd(const ChaosPlan& plan, const ChaosJob& job, const std::string& sync_sha256,
-              ChaosResult* result) {
+// A push that came twice has the answer of the first time. What workers do not know of (they were killed
+// before the answer) is not judged.
+void CheckRepeats(const ChaosJob& job, const std::vector<HistoryEvent>& events, ChaosResult* result) {
+  // Shard, its life, worker, its life, clock, part.
+  using Key = std::tuple<uint32_t, uint64_t, uint32_t, uint64_t, uint64_t, uint32_t>;
+  std::map<Key, const HistoryEvent*> first;
+  for (const HistoryEvent& event : events) {
+    if (!event.is_push || event.outcome != "OK") continue;
+    first[{event.shard, event.incarnation, event.worker, event.life, event.clock, event.part}] = &event;
+  }
+  const std::vector<std::vector<RepeatedPush>> shards = job.RepeatedPushes();
+  for (uint32_t shard = 0; shard < shards.size(); ++shard) {
+    for (const RepeatedPush& push : shards[shard]) {
+      const auto found = first.find({shard, push.incarnation, push.worker, push.life, push.clock, push.part});
+      if (found == first.end()) continue;
+      ++result->operations;
+      if (found->second->version == push.version) continue;
+      result->violations.push_back(absl::StrCat(found->second->where, ": this push made version ",
+                                                found->second->version, " of shard ", shard,
+                                                "; sent twice, it made version ", push.version, " too"));
+    }
+  }
+}
+
+// With the log nothing is lost, so across all lives of a shard each version is that of one push, and each
+// batch was applied once.
+void CheckNothingLost(const nlohmann::json& summary, uint64_t batches,
+                      const std::vector<HistoryEvent>& events, ChaosResult* result) {
+  const uint64_t pushes = summary.value("pushes", uint64_t{0});
+  const uint64_t lost = summary.value("lost_pushes", uint64_t{0});
+  if (pushes != batches || lost != 0) {
+    result->violations.push_back(absl::StrCat("shard 0 has applied ", pushes, " pushes, and ", lost,
+                                              " were lost; the job has ", batches, " batches, and a log"));
+  }
+  std::map<std::tuple<uint32_t, bool, uint64_t>, const HistoryEvent*> made;
+  for (const HistoryEvent& event : events) {
+    if (!event.is_push || event.outcome != "OK") continue;
+    for (const bool batch : {false, true}) {
+      const uint64_t number = batch ? event.batch : event.version;
+      const auto [other, added] = made.emplace(std::tuple(event.shard, batch, number), &event);
+      if (added) continue;
+      result->violations.push_back(absl::StrCat(event.where, ": ", batch ? "batch " : "version ", number,
+                                                " of shard ", event.shard, " is acknowledged here and at ",
+                                                other->second->where));
+    }
+  }
+}
+
+void CheckEnd(const ChaosPlan& plan, const ChaosJob& job, const std::string& runs_folder,
+              const std::string& sync_sha256, ChaosResult* result) {
   const auto violation = [result](const std::string& what) { result->violations.push_back(what); };
   const auto summary = job.Summary();
   if (!summary.ok()) return violation(std::string(summary.status().message()));
@@ -242,8 +319,17 @@ void CheckEnd(const ChaosPlan& plan, const ChaosJob& job, const std::string& syn
   const auto events = job.Histories();
   if (!events.ok()) return violation(std::string(events.status().message()));
   const HistoryReport report = CheckHistory(*events, Rules(plan));
-  result->operations = report.pulls + report.pushes;
+  result->operations += report.pulls + report.pushes;
   if (report.total() > 0) violation(report.ToString());
+  CheckRepeats(job, *events, result);
+  if (!plan.log) return;
+  CheckNothingLost(*summary, batches, *events, result);
+  const auto replayed = ReplayJob(FileSystem::Posix(), runs_folder, [](const std::string&) {});
+  if (!replayed.ok()) return violation(std::string(replayed.status().message()));
+  if (replayed->weights_sha256 != sha256) {
+    violation(absl::StrCat("weights_sha256 is ", sha256, ", replayed from ", replayed->start, " ",
+                           replayed->weights_sha256));
+  }
 }
 
 absl::StatusOr<std::unique_ptr<ChaosJob>> MakeJob(const ChaosPlan& plan, const ChaosPrograms& programs,
@@ -254,7 +340,9 @@ absl::StatusOr<std::unique_ptr<ChaosJob>> MakeJob(const ChaosPlan& plan, const C
   options.config = config.dump(2);
   options.servers = plan.servers;
   options.workers = plan.workers;
-  if (plan.proxied) options.proxy_seed = plan.seed;
+  options.path = plan.path;
+  options.breaks = plan.breaks;
+  options.path_seed = plan.seed;
   return ChaosJob::Create(std::move(options));
 }
 
@@ -262,8 +350,10 @@ absl::StatusOr<std::unique_ptr<ChaosJob>> MakeJob(const ChaosPlan& plan, const C
 
 std::string ChaosPlan::ToString() const {
   return absl::StrCat(mode, mode == "bounded" ? absl::StrCat("(", staleness, ")") : "", ", ", servers,
-                      " servers, ", workers, " workers, ", transport, ", ", apply,
-                      proxied ? ", connections break" : "", small_disk ? ", small disk" : "");
+                      " servers, ", workers, " workers, ", transport, ", ", apply, log ? ", log" : "",
+                      path == Path::kProxies ? ", partitions" : "",
+                      path == Path::kRepeaters ? ", requests come twice and late" : "",
+                      breaks ? ", connections break" : "", small_disk ? ", small disk" : "");
 }
 
 ChaosPlan MakeChaosPlan(uint64_t seed, const std::string& mode, bool disk) {
@@ -277,10 +367,14 @@ ChaosPlan MakeChaosPlan(uint64_t seed, const std::string& mode, bool disk) {
   plan.staleness = random.NextBelow(4);
   plan.transport = std::vector<std::string>{"auto", "unix", "tcp"}[random.NextBelow(3)];
   plan.apply = random.NextBelow(2) == 0 ? "streamed" : "staged";
-  plan.proxied = random.NextBelow(3) == 0;
-  // What goes through the proxies is TCP.
-  if (plan.proxied) plan.transport = "tcp";
-  plan.small_disk = random.NextBelow(2) == 0 && disk;
+  plan.path = std::array{Path::kDirect, Path::kProxies, Path::kRepeaters}[random.NextBelow(3)];
+  plan.breaks = random.NextBelow(2) == 0 && plan.path == Path::kProxies;
+  // What lies between is TCP.
+  if (plan.path != Path::kDirect) plan.transport = "tcp";
+  plan.log = random.NextBelow(2) == 0 && plan.mode != "sync";
+  if (plan.log) plan.apply = "staged";
+  // A log that cannot be written ends the job.
+  plan.small_disk = random.NextBelow(2) == 0 && disk && !plan.log;
   return plan;
 }
 
@@ -309,9 +403,8 @@ ChaosResult RunChaosJob(const ChaosPlan& plan, const ChaosPrograms& programs, co
       Run run(plan, job->get(), runs_folder, &result);
       status = run.Break();
       if (status.ok()) status = run.AwaitEnd();
-      if (status.ok()) CheckEnd(plan, **job, sync_sha256, &result);
-      for (const auto& [fault, count] : {std::pair("connection cut, request", (*job)->broken_requests()),
-                                         std::pair("connection cut, reply", (*job)->broken_replies())}) {
+      if (status.ok()) CheckEnd(plan, **job, runs_folder, sync_sha256, &result);
+      for (const auto& [fault, count] : (*job)->PathFaults()) {
         if (count > 0) result.faults[fault] += count;
       }
     }

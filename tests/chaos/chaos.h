@@ -18,8 +18,11 @@ struct ChaosPlan {
   uint32_t servers = 2, workers = 2;
   uint32_t staleness = 0;  // bounded
   std::string transport = "auto", apply = "streamed";
-  // Connections break all the time.
-  bool proxied = false;
+  // What lies between the processes. Proxies: partitions, and connections that break all the time.
+  ChaosJob::Options::Path path = ChaosJob::Options::Path::kDirect;
+  bool breaks = false;
+  // bounded, async: durability by log.
+  bool log = false;
   // Checkpoints go to a small disk, which fills up.
   bool small_disk = false;
 

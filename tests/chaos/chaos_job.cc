@@ -45,6 +45,7 @@ absl::StatusOr<std::unique_ptr<ChaosJob>> ChaosJob::Create(Options options) {
     return absl::UnavailableError(absl::StrCat(job->options_.folder, "/job.json cannot be written"));
   }
   for (const std::string& task : job->tasks_) WEIR_RETURN_IF_ERROR(job->Reserve(task));
+  job->OpenPaths();
   return job;
 }
 
@@ -62,20 +63,37 @@ absl::Status ChaosJob::Reserve(const std::string& task) {
   }
   addresses_[task] = absl::StrCat("127.0.0.1:", ntohs(at.sin_port));
   ports_[task] = std::move(port);
-  if (options_.proxy_seed.has_value() && IsServer(task)) {
-    proxies_[task] = std::make_unique<BreakingProxy>(addresses_[task], *options_.proxy_seed + proxies_.size(),
-                                                     kLeastBytes, kMostBytes);
-  }
   return absl::OkStatus();
+}
+
+void ChaosJob::OpenPaths() {
+  if (options_.path == Options::Path::kDirect) return;
+  for (const std::string& caller : tasks_) {
+    if (IsServer(caller) && caller != "ps:0") continue;
+    for (const std::string& server : tasks_) {
+      if (!IsServer(server) || server == caller) continue;
+      const std::string& address = addresses_.at(server);
+      const uint64_t seed = options_.path_seed + proxies_.size() + repeaters_.size();
+      if (options_.path == Options::Path::kRepeaters) {
+        repeaters_[{caller, server}] = GrpcRepeater::Start(address, seed);
+      } else {
+        proxies_[{caller, server}] = std::make_unique<BreakingProxy>(
+            address, seed, options_.breaks ? kLeastBytes : BreakingProxy::kNever,
+            options_.breaks ? kMostBytes : BreakingProxy::kNever);
+      }
+    }
+  }
 }
 
 std::string ChaosJob::TfConfig(const std::string& task) const {
   nlohmann::json config;
   for (const std::string& other : tasks_) {
-    const auto proxy = proxies_.find(other);
-    const bool around = !IsServer(task) && proxy != proxies_.end();
-    config["cluster"][IsServer(other) ? "ps" : "worker"].push_back(around ? proxy->second->address()
-                                                                          : addresses_.at(other));
+    const auto proxy = proxies_.find({task, other});
+    const auto repeater = repeaters_.find({task, other});
+    config["cluster"][IsServer(other) ? "ps" : "worker"].push_back(
+        proxy != proxies_.end()        ? proxy->second->address()
+        : repeater != repeaters_.end() ? repeater->second->address()
+                                       : addresses_.at(other));
   }
   const size_t colon = task.find(':');
   config["task"] = {{"type", task.substr(0, colon)}, {"index", std::stoi(task.substr(colon + 1))}};
@@ -119,6 +137,10 @@ absl::StatusOr<v1::ClusterStatus> ChaosJob::Status() const {
   return StatusClient(addresses_.at("ps:0")).Get(absl::Seconds(2));
 }
 
+absl::Status ChaosJob::TakeCheckpoint() const {
+  return StatusClient(addresses_.at("ps:0")).TakeCheckpoint(absl::Minutes(1)).status();
+}
+
 std::optional<ProcessExit> ChaosJob::WaitForExit(const std::string& task,
                                                  std::chrono::steady_clock::time_point deadline) {
   return processes_.at(task)->Wait(deadline);
@@ -146,16 +168,40 @@ absl::StatusOr<std::vector<HistoryEvent>> ChaosJob::Histories() const {
   return events;
 }
 
-uint64_t ChaosJob::broken_requests() const {
-  uint64_t sum = 0;
-  for (const auto& [task, proxy] : proxies_) sum += proxy->broken_requests();
-  return sum;
+std::vector<BreakingProxy*> ChaosJob::Proxies(const std::string& task, const std::string& peer) const {
+  std::vector<BreakingProxy*> found;
+  for (const auto& [path, proxy] : proxies_) {
+    const auto& [caller, server] = path;
+    if ((caller == task && (peer.empty() || server == peer)) ||
+        (server == task && (peer.empty() || caller == peer))) {
+      found.push_back(proxy.get());
+    }
+  }
+  return found;
 }
 
-uint64_t ChaosJob::broken_replies() const {
-  uint64_t sum = 0;
-  for (const auto& [task, proxy] : proxies_) sum += proxy->broken_replies();
-  return sum;
+std::map<std::string, uint64_t> ChaosJob::PathFaults() const {
+  std::map<std::string, uint64_t> sums;
+  for (const auto& [path, proxy] : proxies_) {
+    sums["connection cut, request"] += proxy->broken_requests();
+    sums["connection cut, reply"] += proxy->broken_replies();
+  }
+  for (const auto& [path, repeater] : repeaters_) {
+    const GrpcRepeater::Counts counts = repeater->counts();
+    sums["message overtaken by others"] += counts.delayed;
+    sums["push sent twice"] += counts.pushes;
+    sums["call sent twice"] += counts.calls;
+  }
+  return sums;
+}
+
+std::vector<std::vector<RepeatedPush>> ChaosJob::RepeatedPushes() const {
+  std::vector<std::vector<RepeatedPush>> pushes(options_.servers);
+  for (const auto& [path, repeater] : repeaters_) {
+    std::vector<RepeatedPush>& of_shard = pushes[std::stoul(path.second.substr(3))];
+    for (const RepeatedPush& push : repeater->pushes()) of_shard.push_back(push);
+  }
+  return pushes;
 }
 
 }  // namespace weir

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -14,6 +15,7 @@
 #include "common/unique_fd.h"
 #include "nlohmann/json.hpp"
 #include "proto/coordinator.pb.h"
+#include "tests/chaos/grpc_repeater.h"
 #include "tests/history/history_log.h"
 #include "tests/integration/bounded_proxy.h"
 
@@ -38,8 +40,12 @@ class ChaosJob {
     uint32_t servers = 1, workers = 1;
     // Of each worker, besides --config and --history.
     std::vector<std::string> worker_args;
-    // Workers reach servers through proxies that break each connection after a random number of bytes.
-    std::optional<uint64_t> proxy_seed;
+    // How each worker reaches each server, and ps:0 the others: directly, through BreakingProxy, whose
+    // connections break by themselves if `breaks`, or through GrpcRepeater.
+    enum class Path { kDirect, kProxies, kRepeaters };
+    Path path = Path::kDirect;
+    bool breaks = false;
+    uint64_t path_seed = 0;
   };
   static absl::StatusOr<std::unique_ptr<ChaosJob>> Create(Options options);
 
@@ -54,6 +60,8 @@ class ChaosJob {
 
   // Of ps:0, if it answers.
   absl::StatusOr<v1::ClusterStatus> Status() const;
+  // A checkpoint now; returns when it is complete.
+  absl::Status TakeCheckpoint() const;
   // How the task ended; nullopt: it runs still at the deadline.
   std::optional<ProcessExit> WaitForExit(const std::string& task,
                                          std::chrono::steady_clock::time_point deadline);
@@ -63,8 +71,12 @@ class ChaosJob {
   absl::StatusOr<nlohmann::json> Summary() const;
   // Of all workers' lives so far, once all have ended.
   absl::StatusOr<std::vector<HistoryEvent>> Histories() const;
-  uint64_t broken_requests() const;
-  uint64_t broken_replies() const;
+  // The proxies between the task and its peers; with `peer`, between these two.
+  std::vector<BreakingProxy*> Proxies(const std::string& task, const std::string& peer = "") const;
+  // What happened on the paths, and how often.
+  std::map<std::string, uint64_t> PathFaults() const;
+  // By shard.
+  std::vector<std::vector<RepeatedPush>> RepeatedPushes() const;
 
  private:
   struct WorkerLog {
@@ -73,6 +85,7 @@ class ChaosJob {
   };
   explicit ChaosJob(Options options);
   absl::Status Reserve(const std::string& task);
+  void OpenPaths();
   std::string TfConfig(const std::string& task) const;
   // The folder's files of the task's present life, without their ends.
   std::string Life(const std::string& task) const;
@@ -82,7 +95,10 @@ class ChaosJob {
   // Ports that nobody else is given, and that servers which set SO_REUSEADDR, as gRPC does, can listen on.
   std::map<std::string, UniqueFd> ports_;
   std::map<std::string, std::string> addresses_;
-  std::map<std::string, std::unique_ptr<BreakingProxy>> proxies_;
+  // (who calls, which server).
+  using Path = std::pair<std::string, std::string>;
+  std::map<Path, std::unique_ptr<BreakingProxy>> proxies_;
+  std::map<Path, std::unique_ptr<GrpcRepeater>> repeaters_;
   std::vector<WorkerLog> histories_;
   std::map<std::string, int> lives_;
   std::map<std::string, std::unique_ptr<Subprocess>> processes_;

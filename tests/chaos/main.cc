@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <filesystem>
 #include <string>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/chaos/chaos.h"
 #include "tests/chaos/small_disk.h"
@@ -62,12 +64,14 @@ int Main(int argc, char** argv) {
   double minutes = 5;
   uint64_t seed = 1, jobs = 0, least_kills = 0;
   std::string mode;
+  std::vector<std::string> wanted;
   ChaosPrograms programs;
   app.add_option("--minutes", minutes, "Jobs are begun for so long.")->check(CLI::Range(0.0, 1e5));
   app.add_option("--jobs", jobs, "So many jobs instead.");
   app.add_option("--seed", seed, "Of the first job; each further one has the next.");
   app.add_option("--mode", mode, "Default: drawn.")->check(CLI::IsMember({"sync", "bounded", "async"}));
   app.add_option("--least_kills", least_kills, "Fewer SIGKILLs in all are a failure.");
+  app.add_option("--wanted", wanted, "Kinds of faults (how their names begin) of which none is a failure.");
   app.add_option("--ps_server", programs.ps_server, "The program.");
   app.add_option("--worker", programs.worker, "The program.");
   CLI11_PARSE(app, argc, argv);
@@ -113,6 +117,12 @@ int Main(int argc, char** argv) {
   std::filesystem::remove_all(folder);
   if (totals.kills < least_kills) {
     std::printf("too few SIGKILLs: %llu were wanted\n", static_cast<unsigned long long>(least_kills));
+    return 1;
+  }
+  for (const std::string& kind : wanted) {
+    const auto fault = totals.faults.lower_bound(kind);
+    if (fault != totals.faults.end() && absl::StartsWith(fault->first, kind)) continue;
+    std::printf("no fault '%s' was injected\n", kind.c_str());
     return 1;
   }
   return 0;

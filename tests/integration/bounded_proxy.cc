@@ -32,6 +32,9 @@ void Must(bool done, const char* what) {
   std::abort();
 }
 
+// In which a connection notices that a partition has begun or ended.
+constexpr int kNoticeMs = 10;
+
 bool SendAll(int socket, const char* bytes, ssize_t size) {
   while (size > 0) {
     const ssize_t sent = send(socket, bytes, static_cast<size_t>(size), MSG_NOSIGNAL);
@@ -79,6 +82,16 @@ std::string BreakingProxy::address() const {
   return "127.0.0.1:" + std::to_string(ntohs(bound.sin_port));
 }
 
+void BreakingProxy::Hold(bool requests, bool replies) {
+  hold_requests_ = requests;
+  hold_replies_ = replies;
+}
+
+void BreakingProxy::Heal(bool drop) {
+  if (drop) ++drops_;
+  Hold(false, false);
+}
+
 void BreakingProxy::Accept() {
   while (true) {
     pollfd fds[2] = {{listener_, POLLIN, 0}, {stop_, POLLIN, 0}};
@@ -100,12 +113,16 @@ void BreakingProxy::Serve(int client, uint64_t bytes, bool break_reply) {
   for (int end : {client, server}) setsockopt(end, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   bool open = connect(server, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0;
   char buffer[16384];
+  const uint64_t drops = drops_;
   while (open) {
-    pollfd fds[3] = {{client, POLLIN, 0}, {server, POLLIN, 0}, {stop_, POLLIN, 0}};
-    if (poll(fds, 3, -1) < 0) continue;
-    if (fds[2].revents != 0) break;
+    // poll() passes over negative ones; what is not read fills the buffers of the kernel.
+    pollfd fds[3] = {{hold_requests_ ? -1 : client, POLLIN, 0},
+                     {hold_replies_ ? -1 : server, POLLIN, 0},
+                     {stop_, POLLIN, 0}};
+    if (poll(fds, 3, kNoticeMs) < 0) continue;
+    if (fds[2].revents != 0 || drops_ != drops) break;
     for (const bool reply : {false, true}) {
-      if (!open || fds[reply ? 1 : 0].revents == 0) continue;
+      if (!open || fds[reply ? 1 : 0].revents == 0 || (reply ? hold_replies_ : hold_requests_)) continue;
       const ssize_t size = recv(reply ? server : client, buffer, sizeof buffer, 0);
       open = size > 0;
       if (!open) break;

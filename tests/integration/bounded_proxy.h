@@ -12,9 +12,12 @@ namespace weir {
 // and not passed on is lost, and both ends see a reset. Every other connection breaks on its way from the
 // server, so that a request was carried out and its reply is lost. The lengths follow from the seed and the
 // order in which connections come. For small messages (it passes them on with blocking calls from one thread
-// a connection).
+// a connection). Thread-safe.
 class BreakingProxy {
  public:
+  // For `least` and `most`: connections do not break by themselves.
+  static constexpr uint64_t kNever = uint64_t{1} << 62;
+
   // A connection breaks after a number of bytes, both ways together, uniform in [least, most].
   BreakingProxy(std::string server_address, uint64_t seed, uint64_t least, uint64_t most);
   ~BreakingProxy();
@@ -23,6 +26,11 @@ class BreakingProxy {
 
   // "127.0.0.1:PORT".
   std::string address() const;
+  // A partition: from now on nothing passes on its way to the server, or from it, or both. Peers see an open
+  // connection that is silent; new ones open, and are as silent.
+  void Hold(bool requests, bool replies);
+  // The end of it: what was held arrives late, or (`drop`) never, and connections are reset.
+  void Heal(bool drop);
   // Connections broken so far on their way to the server and from it.
   uint64_t broken_requests() const { return broken_requests_; }
   uint64_t broken_replies() const { return broken_replies_; }
@@ -33,6 +41,9 @@ class BreakingProxy {
 
   const uint16_t server_port_;
   const uint64_t seed_, least_, most_;
+  std::atomic<bool> hold_requests_{false}, hold_replies_{false};
+  // Connections that began before the last Heal(drop) are reset.
+  std::atomic<uint64_t> drops_{0};
   int listener_;
   int stop_;  // eventfd, readable when it is time to end
   std::atomic<uint64_t> broken_requests_{0}, broken_replies_{0};

@@ -178,16 +178,29 @@ TEST_CASE("A restarted worker takes the place of its old life when that one's le
   CHECK_FALSE(f.Heartbeat(again->reply())->reply().fenced());
 }
 
-TEST_CASE(
-    "A restarted worker takes the place of its old life after the grace if that one's connection broke") {
+TEST_CASE("A restarted worker takes the place of its old life at once if that one's connection broke") {
   CoordinatorFixture f(kBounded);
   f.StartJob();
-  f.coordinator->OnDisconnect(1, f.members[1].incarnation());
-  const auto again = f.Join(1, 7777);
-  f.Run(absl::Milliseconds(750), {f.members[0]});
-  CHECK_FALSE(again->there());
-  f.Run(absl::Milliseconds(500), {f.members[0]});
-  CHECK(again->there());
+  SECTION("before it came") {
+    f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+    CHECK(f.Join(1, 7777)->there());
+  }
+  SECTION("after it came") {
+    const auto again = f.Join(1, 7777);
+    CHECK_FALSE(again->there());
+    f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+    CHECK(again->there());
+  }
+  SECTION("but not if the old one was heard of since") {
+    f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+    f.Heartbeat(f.members[1]);
+    CHECK_FALSE(f.Join(1, 7777)->there());
+  }
+  SECTION("and not by one of another index") {
+    f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+    f.Join(0, 7777);
+    CHECK(f.Status().membership().members_size() == 2);
+  }
 }
 
 TEST_CASE("A second process of a live task is told so") {
