@@ -503,30 +503,34 @@ void Checker::CheckFinalWeights() {
       }
       continue;
     }
-    uint64_t lost = 0;
+    std::vector<std::string> lost;
     for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
       const float expected = ledger_.poisoned(batch, shard) ? 0 : 1;
       if (weights[batch] == expected) continue;
       // An earlier life may have had it; or had what it was computed from.
-      bool had = false, stale = false, heard = false;
+      bool had = false, stale = false;
+      const PushAnswered* heard = nullptr;
       for (const PushAnswered& push : log_.pushes) {
         if (push.batch != batch || push.shard != shard) continue;
         had |= push.reply.outcome() == v1::OK || push.reply.outcome() == v1::DUPLICATE_BATCH;
         stale |= push.reply.outcome() == v1::STALE_VERSION;
-        heard |= HeardByLastLife(push);
+        if (HeardByLastLife(push)) heard = &push;
       }
       if (weights[batch] == 0 && (had || stale) && RestoredTwice(shard)) {
-        lost += had && !stale && heard;
+        if (had && !stale && heard != nullptr) {
+          lost.push_back(absl::StrCat("batch ", batch, " of incarnation ", heard->incarnation, " at clock ",
+                                      heard->clock));
+        }
         continue;
       }
       Violate(Invariant::kComplete, "ps:", shard, " has batch ", batch, " ", weights[batch],
               " times at the end, not ", expected);
     }
     const auto declared = log_.lost.find(shard);
-    if (lost > (declared == log_.lost.end() ? 0 : declared->second)) {
-      Violate(Invariant::kDeclared, "ps:", shard, " lacks ", lost,
+    if (lost.size() > (declared == log_.lost.end() ? 0 : declared->second)) {
+      Violate(Invariant::kDeclared, "ps:", shard, " lacks ", lost.size(),
               " pushes that were acknowledged and has declared ",
-              declared == log_.lost.end() ? 0 : declared->second);
+              declared == log_.lost.end() ? 0 : declared->second, ": ", absl::StrJoin(lost, ", "));
     }
   }
 }

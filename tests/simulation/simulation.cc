@@ -150,7 +150,7 @@ class Simulation {
   void Observe() {
     for (const auto& server : site_.servers) {
       server->Observe();
-      if (server->dying())
+      if (server->running() && server->dying())
         CrashServer(server.get(), site_.world.Between(absl::Milliseconds(10), absl::Seconds(1)));
     }
   }
