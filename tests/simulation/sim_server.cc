@@ -160,6 +160,7 @@ void SimServer::Start() {
   control_ = nullptr;
   coordinator_incarnation_ = 0;
   last_heard_.reset();
+  next_look_ = absl::InfinitePast();
   started_ = world.Now();
   model_hash_ = site_->ledger.model().Hash();
   Shard::Options options;
@@ -260,11 +261,19 @@ void SimServer::Tick() {
 void SimServer::TickControl() {
   const auto& cluster = site_->plan.config.cluster();
   const absl::Time now = site_->world.Now();
+  const absl::Duration silent = now - last_heard_.value_or(started_);
+  if (control_ == nullptr && silent > absl::Seconds(cluster.server_wait_seconds()) && now >= next_look_) {
+    next_look_ = now + absl::Seconds(1);
+    if (Weights saved = SavedWeights(); saved != nullptr) {
+      site_->log.final_weights.resize(site_->plan.shards());
+      site_->log.final_weights[index_] = std::move(saved);
+      return End("");
+    }
+  }
   if (!last_heard_.has_value()) {
-    if (now - started_ > absl::Seconds(cluster.start_seconds())) End("ps:0 (coordinator) did not attach");
+    if (silent > absl::Seconds(cluster.start_seconds())) End("ps:0 (coordinator) did not attach");
     return;
   }
-  const absl::Duration silent = now - *last_heard_;
   if (control_ == nullptr && site_->plan.recoverable()) {
     if (silent > absl::Seconds(cluster.server_wait_seconds()))
       End("ps:0 (coordinator) was lost, and did not come back");
@@ -285,8 +294,8 @@ void SimServer::End(const std::string& failure) {
   shard_->Control(shutdown);
   for (const auto& [id, session] : sessions_) session->EndJob(failure);
   world.After(node_, kLinger, [this, &world, failure] {
-    // While the job goes on, whoever started it starts it again.
-    if (site_->log.ended) {
+    // Whoever started it starts it again if it has failed while the job goes on.
+    if (site_->log.ended || failure.empty()) {
       site_->log.exits[absl::StrCat("ps:", index_)] = failure.empty() ? 0 : 138;
     } else {
       world.After(absl::Milliseconds(200), [this] { Start(); });
@@ -466,7 +475,7 @@ void SimServer::Observe() {
 
 Weights SimServer::SavedWeights() const {
   const auto latest = LatestComplete(site_->disk, site_->plan.config.checkpoint().directory());
-  if (!latest.ok() || !latest->manifest.job().done()) return nullptr;
+  if (!latest.ok() || !IsEndOf(site_->plan.config, latest->manifest)) return nullptr;
   const auto reader = CheckpointReader::Open(site_->disk, latest->folder);
   const auto model = FromProto(latest->manifest.model());
   if (!reader.ok() || !model.ok()) return nullptr;

@@ -151,7 +151,7 @@ class SimServer {
   bool attached_ = false;
   uint64_t coordinator_incarnation_ = 0;
   std::optional<absl::Time> last_heard_;
-  absl::Time started_;
+  absl::Time started_, next_look_;
   bool over_ = false, dying_ = false;
   uint32_t disk_operations_left_ = 0;
 
