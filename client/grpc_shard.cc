@@ -266,6 +266,8 @@ GrpcShard::~GrpcShard() { Close(); }
 
 void GrpcShard::Close() { impl_->Close(); }
 
+uint64_t GrpcShard::answered_clock() const { return impl_->answered_clock; }
+
 const std::string& GrpcShard::name() const { return impl_->name; }
 
 absl::Status GrpcShard::Connect(std::chrono::steady_clock::time_point deadline) {

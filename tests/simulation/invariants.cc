@@ -115,7 +115,7 @@ class Checker {
     }
     return std::any_of(log_.pulls.begin(), log_.pulls.end(), [&](const PullAnswered& pull) {
       return pull.incarnation == push.incarnation && pull.shard == push.shard && pull.clock > push.clock &&
-             pull.reply.version().incarnation() == last;
+             pull.reply.outcome() == v1::OK && pull.reply.version().incarnation() == last;
     });
   }
   void CheckFinalWeights();
@@ -486,6 +486,7 @@ void Checker::CheckEnd() {
 }
 
 void Checker::CheckFinalWeights() {
+  std::vector<std::string> lost_of_all;
   for (uint32_t shard = 0; shard < plan_.shards(); ++shard) {
     if (shard >= log_.final_weights.size() || log_.final_weights[shard] == nullptr) {
       Violate(Invariant::kComplete, "ps:", shard, " has no final weights");
@@ -517,7 +518,9 @@ void Checker::CheckFinalWeights() {
         if (HeardByLastLife(push)) heard = &push;
       }
       if (weights[batch] == 0 && (had || stale) && RestoredTwice(shard)) {
-        if (had && !stale && heard != nullptr) {
+        if (!had) continue;
+        lost_of_all.push_back(absl::StrCat("batch ", batch, " on ps:", shard));
+        if (!stale && heard != nullptr) {
           lost.push_back(absl::StrCat("batch ", batch, " of incarnation ", heard->incarnation, " at clock ",
                                       heard->clock));
         }
@@ -532,6 +535,10 @@ void Checker::CheckFinalWeights() {
               " pushes that were acknowledged and has declared ",
               declared == log_.lost.end() ? 0 : declared->second, ": ", absl::StrJoin(lost, ", "));
     }
+  }
+  if (lost_of_all.size() > log_.lost_in_summary.value_or(UINT64_MAX)) {
+    Violate(Invariant::kDeclared, "the summary tells of ", *log_.lost_in_summary, " lost pushes, not of ",
+            lost_of_all.size(), ": ", absl::StrJoin(lost_of_all, ", "));
   }
 }
 

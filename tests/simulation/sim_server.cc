@@ -32,6 +32,7 @@ class WatchedStore final : public JobStore {
     CheckpointSaved line;
     line.step = manifest.step();
     for (const v1::CheckpointFile& file : manifest.files()) line.versions.push_back(file.version());
+    if (manifest.job().done()) site_->saw_end = true;
     inner_->Commit(std::move(manifest),
                    [this, line = std::move(line), done = std::move(done)](absl::Status status) mutable {
                      if (status.ok()) {
@@ -183,7 +184,15 @@ void SimServer::Start() {
   // It cannot read or write its store, says so and exits; whoever started it tries again.
   ++site_->faults["coordinator could not open its store"];
   world.After(node_, absl::Milliseconds(1), [this] { Kill(/*orderly=*/true); });
-  world.After(absl::Milliseconds(300), [this] { Start(); });
+  StartAfter(absl::Milliseconds(300));
+}
+
+void SimServer::StartAfter(absl::Duration away) {
+  ++coming_;
+  site_->world.After(away, [this] {
+    --coming_;
+    Start();
+  });
 }
 
 bool SimServer::StartCoordinator() {
@@ -224,8 +233,10 @@ bool SimServer::StartCoordinator() {
     if (shard == 0) return std::make_unique<LocalLink>(this, std::move(events));
     return std::make_unique<RemoteLink>(site_, node_, shard, std::move(events));
   };
-  options.on_end = [this](const v1::ClusterStatus&, const std::string& failure) {
+  site_->saw_end = false;
+  options.on_end = [this](const v1::ClusterStatus& status, const std::string& failure) {
     if (!running() || dying_) return;
+    if (site_->saw_end) site_->log.lost_in_summary = status.lost_pushes();
     site_->log.ended = true;
     site_->log.failure = failure;
     site_->network.EndFaults();
@@ -293,12 +304,12 @@ void SimServer::End(const std::string& failure) {
   shutdown.mutable_shutdown()->set_failure(failure);
   shard_->Control(shutdown);
   for (const auto& [id, session] : sessions_) session->EndJob(failure);
-  world.After(node_, kLinger, [this, &world, failure] {
+  world.After(node_, kLinger, [this, failure] {
     // Whoever started it starts it again if it has failed while the job goes on.
     if (site_->log.ended || failure.empty()) {
       site_->log.exits[absl::StrCat("ps:", index_)] = failure.empty() ? 0 : 138;
     } else {
-      world.After(absl::Milliseconds(200), [this] { Start(); });
+      StartAfter(absl::Milliseconds(200));
     }
     Kill(/*orderly=*/true);
   });
@@ -452,15 +463,11 @@ void SimServer::Observe() {
   if (std::exchange(just_installed_, false)) {
     installed_ = true;
     version_ = shard_->counters().version;
-    lost_ = shard_->counters().pushes_lost;
     site_->world.Trace("installed", {index_, life_, version_});
     site_->log.restored.push_back({site_->world.elapsed(), index_, life_, version_, Snapshot()});
   }
   if (!installed_) return;
-  if (const uint64_t lost = shard_->counters().pushes_lost; lost != lost_) {
-    site_->log.lost[index_] += lost - lost_;
-    lost_ = lost;
-  }
+  site_->log.lost[index_] = shard_->counters().pushes_lost;
   if (shard_->counters().version == version_) return;
   Published line;
   line.at = site_->world.elapsed();

@@ -139,7 +139,7 @@ class Simulation {
   bool Over() const {
     if (!site_.log.ended) return false;
     for (const auto& server : site_.servers) {
-      if (server->running()) return false;
+      if (server->running() || server->coming()) return false;
     }
     for (const auto& process : processes_) {
       if (process->running()) return false;
@@ -157,7 +157,7 @@ class Simulation {
 
   void CrashServer(SimServer* server, absl::Duration away) {
     server->Kill();
-    site_.world.After(away, [server] { server->Start(); });
+    server->StartAfter(away);
   }
 
   absl::Status DiskFault(FaultyFileSystem::Kind kind) {
