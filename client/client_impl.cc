@@ -123,7 +123,13 @@ void ClientImpl::Fail(const absl::Status& why) {
   calls_.Close(why);
 }
 
-void ClientImpl::SetMembership(const v1::Membership& membership) {
+std::vector<uint32_t> ClientImpl::SetMembership(const v1::Membership& membership) {
+  std::vector<uint32_t> restored;
+  const int shards = std::min(membership.shard_incarnations_size(), membership_.shard_incarnations_size());
+  for (int shard = 0; shard < shards; ++shard) {
+    if (membership.shard_incarnations(shard) != membership_.shard_incarnations(shard))
+      restored.push_back(shard);
+  }
   membership_ = membership;
   epoch_.store(membership.epoch());
   std::vector<SyncWorkSource::Member> members;
@@ -131,6 +137,7 @@ void ClientImpl::SetMembership(const v1::Membership& membership) {
     members.push_back({member.worker(), member.incarnation(), member.start_clock()});
   }
   parts_.SetMembers(std::move(members));
+  return restored;
 }
 
 bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
@@ -142,14 +149,19 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
   }
   // Before the next heartbeat says that this is known.
   shards_.Move(reply.moved());
+  std::vector<uint32_t> restored;
   {
     MutexLock lock(mutex_);
     revision_ = reply.revision();
     state_ = reply.state();
     // Not only above: an epoch is told before all shards have confirmed it, and who joins with it comes after
     // that.
-    if (reply.membership().epoch() >= membership_.epoch()) SetMembership(reply.membership());
+    if (reply.membership().epoch() >= membership_.epoch()) restored = SetMembership(reply.membership());
     news_.NotifyAll();
+  }
+  // Without waiting for its own next call there: others may wait for pushes of this worker that are lost.
+  if (!sync()) {
+    for (uint32_t shard : restored) shards_.Tell(shard);
   }
   if (reply.state() == v1::FAILED) {
     Fail(absl::UnavailableError(reply.failure().empty() ? "the job has failed" : reply.failure()));

@@ -96,7 +96,8 @@ class ClientImpl final : public Client {
   // Ends all calls with `why`, now and later.
   void Fail(const absl::Status& why);
   bool OnHeartbeat(const v1::HeartbeatReply& reply);
-  void SetMembership(const v1::Membership& membership) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the shards that are of another life than before.
+  std::vector<uint32_t> SetMembership(const v1::Membership& membership) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::StatusOr<ShardSet::Push> MakePush(const Work& work, const PullResult& base,
                                           const std::vector<ConstTensor>& gradient, GradientGate* gate);

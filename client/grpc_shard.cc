@@ -287,6 +287,8 @@ GrpcShard::~GrpcShard() { Close(); }
 
 void GrpcShard::Close() { impl_->Close(); }
 
+uint64_t GrpcShard::answered_clock() const { return impl_->answered_clock; }
+
 std::string GrpcShard::name() const { return impl_->Name(); }
 
 absl::Status GrpcShard::Connect(std::chrono::steady_clock::time_point deadline,

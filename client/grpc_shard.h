@@ -55,6 +55,9 @@ class GrpcShard {
   // Retried until limits are reached; an answer that breaks the protocol is an Internal error.
   std::shared_ptr<Call> Exchange(std::optional<Push> push, std::optional<Pull> pull, Done done);
 
+  // All pushes with lower clocks were answered, in one life of the shard or another.
+  uint64_t answered_clock() const;
+
   // Ends the stream, after the last call. Not on the polling thread.
   void Close();
 

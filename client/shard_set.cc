@@ -103,6 +103,15 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
   }
 }
 
+void ShardSet::Tell(uint32_t shard) {
+  const uint64_t answered = shards_[shard]->answered_clock();
+  if (answered == 0) return;
+  GrpcShard::Pull pull;
+  pull.request.set_clock(answered);
+  pull.request.set_header_only(true);
+  shards_[shard]->Exchange(std::nullopt, std::move(pull), [](const absl::StatusOr<GrpcShard::Answer>&) {});
+}
+
 absl::Status ShardSet::Check(const Operation& operation, uint32_t shard,
                              const GrpcShard::Answer& answer) const {
   const std::string name = shards_[shard]->name();

@@ -75,6 +75,10 @@ class ShardSet {
   // the tensors.
   void Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull, Done done);
 
+  // Tells a shard that was restored of which pushes this client has answers, so that it declares lost what it
+  // does not know. Should that not reach it, the next call does.
+  void Tell(uint32_t shard);
+
   // Ends the streams and completes the history, after the last call.
   absl::Status Close();
 

@@ -38,6 +38,35 @@ class IntervalSet {
     for (const v1::Interval& interval : intervals) Insert(interval.begin(), interval.end());
   }
 
+  // Takes out what is below `end`, and returns it.
+  IntervalSet TakeBelow(uint64_t end) {
+    IntervalSet out;
+    auto it = intervals_.begin();
+    for (; it != intervals_.end() && it->second <= end; it = intervals_.erase(it)) out.intervals_.insert(*it);
+    if (it != intervals_.end() && it->first < end) {
+      out.intervals_.emplace(it->first, end);
+      intervals_.emplace(end, it->second);
+      intervals_.erase(it);
+    }
+    return out;
+  }
+
+  // Of what `other` does not hold.
+  uint64_t SizeWithout(const IntervalSet& other) const {
+    uint64_t size = 0;
+    for (const auto& [begin, end] : intervals_) {
+      uint64_t at = begin;
+      auto it = other.intervals_.upper_bound(begin);
+      if (it != other.intervals_.begin()) --it;
+      for (; it != other.intervals_.end() && it->first < end; ++it) {
+        if (it->first > at) size += it->first - at;
+        at = std::max(at, std::min(end, it->second));
+      }
+      size += end - at;
+    }
+    return size;
+  }
+
   uint64_t size() const {
     uint64_t size = 0;
     for (const auto& [begin, end] : intervals_) size += end - begin;

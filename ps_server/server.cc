@@ -48,6 +48,8 @@ constexpr std::chrono::seconds kLinger{2};
 // So long a server that is to stop waits for ps:0, which may have been told the same and want a last
 // checkpoint of it.
 constexpr absl::Duration kDrainGrace = absl::Seconds(5);
+// A server that waits for ps:0 looks so often whether the job is done.
+constexpr absl::Duration kLook = absl::Seconds(1);
 // A client that is silent for so long is pinged, and given up after as long again.
 constexpr std::chrono::milliseconds kPing{10'000};
 // Chunks hold at most 1 MiB and a model's description must fit too; nothing that a job needs is larger.
@@ -94,6 +96,8 @@ class ServerImpl final : public Server {
   void End(const std::string& failure);
   void Tick();
   void TickControl(absl::Time now);
+  // The newest checkpoint is the end of the job.
+  bool IsDone() const;
   absl::Status StartCoordinator();
   absl::Status StartHttp();
   // To a ps:0 that is known, so that it finds this server.
@@ -133,6 +137,8 @@ class ServerImpl final : public Server {
   int port_ = 0;
   std::string address_;
   absl::Time started_;
+  // The ticker's: when a server without a coordinator looks for the end of the job.
+  absl::Time next_look_;
 
   Mutex mutex_;
   CondVar changed_;
@@ -389,14 +395,20 @@ void ServerImpl::Tick() {
 void ServerImpl::TickControl(absl::Time now) {
   if (announcer_ != nullptr && !control_->attached()) announcer_->Tick(now);
   const std::optional<absl::Time> heard = control_->last_heard();
+  const absl::Duration silent = now - heard.value_or(started_);
+  // ps:0 would be back by now, unless it has gone because the job is done: its last word may have been lost,
+  // or come before this server did. Not earlier, since it may still need this server to finish.
+  if (!control_->attached() && silent > server_wait() && now >= next_look_) {
+    next_look_ = now + kLook;
+    if (IsDone()) return End("");
+  }
   if (!heard.has_value()) {
     const absl::Duration limit = absl::Seconds(options_.config.cluster().start_seconds());
-    if (now - started_ > limit) {
+    if (silent > limit) {
       End(absl::StrCat("ps:0 (coordinator) did not attach within ", absl::FormatDuration(limit)));
     }
     return;
   }
-  const absl::Duration silent = now - *heard;
   if (!control_->attached()) {
     if (silent > server_wait()) {
       End(absl::StrCat(control_->CoordinatorName(),
@@ -413,6 +425,14 @@ void ServerImpl::TickControl(absl::Time now) {
     End(absl::StrCat(control_->CoordinatorName(), " was lost: nothing was heard of it for ",
                      absl::FormatDuration(silent)));
   }
+}
+
+bool ServerImpl::IsDone() const {
+  if (!recoverable()) return false;
+  const auto latest = LatestComplete(FileSystem::Posix(), options_.config.checkpoint().directory());
+  if (!latest.ok() || !IsEndOf(options_.config, latest->manifest)) return false;
+  LogInfo("the job was done before; the result is ", latest->folder);
+  return true;
 }
 
 void ServerImpl::End(const std::string& failure) {

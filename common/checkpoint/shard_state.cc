@@ -50,6 +50,7 @@ v1::WorkerState MergeWorker(const std::vector<v1::ShardState>& old, uint32_t wor
     merged.set_next_clock(std::max(merged.next_clock(), state->next_clock()));
     merged.set_counts(merged.counts() || state->counts());
     lost.Insert(state->lost());
+    lost.Insert(state->passed());
   }
   if (lowest < merged.next_clock()) lost.Insert(lowest, merged.next_clock());
   *merged.mutable_lost() = lost.ToProto();
@@ -70,8 +71,10 @@ absl::Status CheckShardState(const v1::ShardState& state) {
       return absl::InvalidArgumentError(absl::StrCat(field, ": the ranks must rise"));
     }
     WEIR_RETURN_IF_ERROR(CheckIntervals(absl::StrCat(field, ".lost"), worker.lost()));
+    WEIR_RETURN_IF_ERROR(CheckIntervals(absl::StrCat(field, ".passed"), worker.passed()));
   }
-  return CheckIntervals("batches", state.batches());
+  WEIR_RETURN_IF_ERROR(CheckIntervals("batches", state.batches()));
+  return CheckIntervals("refused_batches", state.refused_batches());
 }
 
 std::string EncodeShardState(const v1::ShardState& state) {
@@ -102,16 +105,18 @@ v1::ShardState MergeShardStates(const std::vector<v1::ShardState>& old, uint32_t
   merged.set_num_shards(num_shards);
   merged.clear_workers();
   std::map<uint32_t, v1::WorkerState> workers;
-  IntervalSet batches;
+  IntervalSet batches, refused;
   for (const v1::ShardState& state : old) {
     merged.set_epoch(std::max(merged.epoch(), state.epoch()));
     batches.Insert(state.batches());
+    refused.Insert(state.refused_batches());
     for (const v1::WorkerState& worker : state.workers()) {
       if (workers.count(worker.worker()) == 0) workers[worker.worker()] = MergeWorker(old, worker.worker());
     }
   }
   for (auto& [rank, worker] : workers) *merged.add_workers() = std::move(worker);
   *merged.mutable_batches() = batches.ToProto();
+  *merged.mutable_refused_batches() = refused.ToProto();
   return merged;
 }
 

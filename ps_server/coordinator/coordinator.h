@@ -34,6 +34,16 @@ inline constexpr char kDrained[] = "drained";
 // FailedPrecondition: the first difference.
 absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from);
 
+// What a job of this config has to do over a training set of this size.
+struct JobSize {
+  uint64_t examples = 0, batches = 0;
+};
+JobSize SizeOf(const v1::JobConfig& config, uint64_t train_examples);
+
+// Whether that checkpoint is the end of a job of this config: nothing is left to do. It is durable before any
+// worker may leave, so whoever missed the end finds it there.
+bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint);
+
 // Decides what must be decided once: who is a member under which epoch, when a sync step commits, which
 // batches go to whom, when the job is done or lost. Off the data path. Knows nothing of gRPC.
 //

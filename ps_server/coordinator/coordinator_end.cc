@@ -64,10 +64,14 @@ void Coordinator::OnSaved() {
   }
 }
 
+bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint) {
+  const v1::CoordinatorState& job = checkpoint.job();
+  return job.done() && job.total_batches() == SizeOf(config, job.train_examples()).batches;
+}
+
 bool Coordinator::DoneBefore() const {
-  if (!recoverable() || !checkpoints_->newest().has_value()) return false;
-  const v1::CoordinatorState& job = checkpoints_->newest()->job();
-  return job.done() && job.total_batches() == total_batches_;
+  return recoverable() && checkpoints_->newest().has_value() &&
+         IsEndOf(options_.config, *checkpoints_->newest());
 }
 
 void Coordinator::EndAgain() {

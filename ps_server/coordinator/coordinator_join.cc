@@ -99,15 +99,23 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
   return absl::OkStatus();
 }
 
+JobSize SizeOf(const v1::JobConfig& config, uint64_t train_examples) {
+  const v1::TrainConfig& train = config.train();
+  JobSize size;
+  size.examples = train.has_examples()
+                      ? train.examples()
+                      : static_cast<uint64_t>(
+                            std::max(1.0, std::round(train.epochs() * static_cast<double>(train_examples))));
+  const uint64_t batch = config.data().batch_size();
+  size.batches = (size.examples + batch - 1) / batch;
+  return size;
+}
+
 void Coordinator::SetLength(uint64_t train_examples) {
-  const v1::TrainConfig& train = options_.config.train();
+  const JobSize size = SizeOf(options_.config, train_examples);
   train_examples_ = train_examples;
-  total_examples_ = train.has_examples()
-                        ? train.examples()
-                        : static_cast<uint64_t>(std::max(
-                              1.0, std::round(train.epochs() * static_cast<double>(train_examples_))));
-  const uint64_t batch = options_.config.data().batch_size();
-  total_batches_ = (total_examples_ + batch - 1) / batch;
+  total_examples_ = size.examples;
+  total_batches_ = size.batches;
   const auto& consistency = options_.config.consistency();
   parts_ = consistency.has_parts() ? consistency.parts() : options_.workers;
   if (recoverable() && checkpoints_->newest().has_value()) {

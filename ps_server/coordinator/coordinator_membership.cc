@@ -149,6 +149,7 @@ v1::Membership Coordinator::MembershipNow() const {
     member->set_start_clock(info.start_clock);
     member->set_idle(info.phase == Phase::kIdle);
   }
+  for (const ShardInfo& shard : shards_) membership.add_shard_incarnations(shard.incarnation);
   return membership;
 }
 

@@ -160,8 +160,9 @@ void Coordinator::OnAllInstalled() {
     shard.lost_since.reset();
   }
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
-    // It may have missed any number of changes.
-    return BroadcastMembership();
+    // It may have missed any number of changes; and workers are to tell it what they have answers of.
+    BroadcastMembership();
+    return Changed();
   }
   if (restored) LogInfo("the job goes on from ", checkpoints_->newest_folder());
   if (sync() && recoverable()) {

@@ -80,7 +80,12 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     Merge(shard.stats.lead(), lead);
     pushed += shard.stats.bytes_pushed();
     pulled += shard.stats.bytes_pulled();
-    lost += shard.stats.pushes_lost();
+    uint64_t lacks = shard.stats.pushes_lost();
+    // In the end nothing is under way, and it shows what nobody was left to tell of.
+    if (!sync() && final_ping_ > 0 && shard.stats.sequence() >= final_ping_) {
+      lacks = std::max(lacks, total_batches_ - std::min(total_batches_, shard.stats.batches_settled()));
+    }
+    lost += lacks;
   }
   Describe(staleness, status.mutable_version_staleness());
   Describe(lead, status.mutable_lead());

@@ -147,14 +147,22 @@ uint64_t Shard::InstallMembers(const v1::Membership& membership) {
     state.task = member.task();
     if (state.incarnation != member.incarnation()) {
       state.incarnation = member.incarnation();
-      if (member.first_clock_plus_one() > 0) state.restored = member.first_clock_plus_one() - 1;
       policy_->Forget(member.worker());
+      if (!sync() && member.first_clock_plus_one() > 0) {
+        state.unheard = true;
+        policy_->Skip(member.worker(), member.first_clock_plus_one() - 1);
+      }
     }
     if (member.idle()) {
       policy_->Remove(member.worker());
-    } else {
-      policy_->Admit(member.worker(), member.joining() ? floor : member.start_clock());
+      continue;
     }
+    const uint64_t start = member.joining() ? floor : member.start_clock();
+    if (state.unheard) {
+      const uint64_t known = policy_->Skip(member.worker(), start);
+      if (known < start) state.passed.Insert(known, start);
+    }
+    policy_->Admit(member.worker(), start);
   }
   return floor;
 }
@@ -234,6 +242,7 @@ void Shard::HandlePing(const v1::Ping& ping) {
   stats.set_pushes_applied(counters_.pushes_applied);
   stats.set_pushes_refused(counters_.pushes_refused);
   stats.set_pushes_lost(counters_.pushes_lost);
+  stats.set_batches_settled(batches_.size() + refused_batches_.SizeWithout(batches_));
   stats.set_bytes_pushed(counters_.bytes_pushed);
   stats.set_bytes_pulled(counters_.bytes_pulled);
   *stats.mutable_version_staleness() = ToSamples(staleness_);

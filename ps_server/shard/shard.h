@@ -160,9 +160,11 @@ class Shard {
     std::map<uint64_t, v1::PushReply> answers;
     // Clocks that were completed without this shard's having the push: it was restored from before them.
     IntervalSet lost;
-    // Its clock as it was restored, and, since it was first heard of again, where a start clock had raised it
-    // to: what it had answers of in between is lost. Until it has told of all of it.
-    absl::optional<uint64_t> restored, raised;
+    // Since this shard was restored it has not called, so its clock may be higher than what is known of it.
+    bool unheard = false;
+    // Clocks that a start clock passed over meanwhile: what it had answers of in there is lost, too, as its
+    // calls will tell.
+    IntervalSet passed;
     // The clock of a push of its that was overtaken: it is staged when it comes again.
     absl::optional<uint64_t> overtaken;
   };
@@ -369,7 +371,7 @@ class Shard {
   std::map<uint32_t, StagedPart> staged_;
   // sync: the parts of the last committed steps, for repeated answers.
   std::map<uint64_t, std::vector<uint32_t>> commits_;
-  IntervalSet batches_;
+  IntervalSet batches_, refused_batches_;
   struct Pin {
     std::shared_ptr<const ShardVersion> version;
     absl::Time deadline;

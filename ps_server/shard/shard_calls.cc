@@ -59,18 +59,10 @@ bool Shard::DeclareLost(uint32_t worker, uint64_t answered_clock) {
     LogWarning("lost ", end - begin, " acknowledged push(es) of ", member.task, ", clocks ", begin, " to ",
                end - 1, ": this shard was restored from before them");
   };
-  const uint64_t known = policy_->Skip(worker, answered_clock);
-  if (member.restored.has_value()) {
-    if (!member.raised.has_value()) member.raised = known;
-    const uint64_t end = std::min(answered_clock, *member.raised);
-    lose(*member.restored, end);
-    member.restored = std::max(*member.restored, end);
-    if (*member.restored >= *member.raised) {
-      member.restored.reset();
-      member.raised.reset();
-    }
-  }
-  lose(known, answered_clock);
+  member.unheard = false;
+  const IntervalSet passed = member.passed.TakeBelow(answered_clock);
+  for (const auto& [begin, end] : passed.intervals()) lose(begin, end);
+  lose(policy_->Skip(worker, answered_clock), answered_clock);
   return any;
 }
 

@@ -90,6 +90,7 @@ v1::ShardState Shard::StateNow() const {
     worker.set_incarnation(member.incarnation);
     worker.set_task(member.task);
     *worker.mutable_lost() = member.lost.ToProto();
+    *worker.mutable_passed() = member.passed.ToProto();
     for (const auto& [clock, reply] : member.answers) {
       v1::RecordedAnswer* answer = worker.add_answers();
       answer->set_clock(clock);
@@ -97,6 +98,7 @@ v1::ShardState Shard::StateNow() const {
     }
   }
   *state.mutable_batches() = batches_.ToProto();
+  *state.mutable_refused_batches() = refused_batches_.ToProto();
   for (const auto& [step, parts] : commits_) {
     v1::CommitStep* commit = state.add_commits();
     commit->set_step(step);
@@ -104,6 +106,7 @@ v1::ShardState Shard::StateNow() const {
   }
   state.set_pushes_applied(counters_.pushes_applied);
   state.set_pushes_refused(counters_.pushes_refused);
+  state.set_pushes_lost(counters_.pushes_lost);
   *state.mutable_version_staleness() = ToSamples(staleness_);
   *state.mutable_lead() = ToSamples(lead_);
   return state;

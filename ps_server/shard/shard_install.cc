@@ -118,7 +118,7 @@ void Shard::Drop(const std::string& reason) {
   pins_.clear();
   late_pins_.clear();
   commits_.clear();
-  batches_ = IntervalSet();
+  batches_ = refused_batches_ = IntervalSet();
   staleness_ = lead_ = IntHistogram();
   members_.clear();
   epoch_ = 0;
@@ -143,13 +143,8 @@ void Shard::FinishInstall(const v1::Install& install, Loaded loaded) {
   counters_.version = store_->count();
   RestoreState(loaded.state);
   for (const v1::LoggedPush& record : loaded.records) Replay(record);
-  if (!loaded.records.empty()) {
-    LogInfo("replayed ", loaded.records.size(), " records of the log");
-    for (const WorkerRecord& record : policy_->Records()) {
-      const auto member = members_.find(record.worker);
-      if (member != members_.end()) member->second.restored = record.clock;
-    }
-  }
+  if (!loaded.records.empty()) LogInfo("replayed ", loaded.records.size(), " records of the log");
+  for (auto& [worker, member] : members_) member.unheard = !sync();
   if (install.has_restore()) {
     LogInfo("incarnation ", incarnation_, " of the shard starts at version ", store_->count(), ", from ",
             install.restore().directory());
@@ -162,6 +157,7 @@ void Shard::RestoreState(const v1::ShardState& state) {
   AddSamples(state.version_staleness(), staleness_);
   AddSamples(state.lead(), lead_);
   batches_.Insert(state.batches());
+  refused_batches_.Insert(state.refused_batches());
   for (const v1::CommitStep& commit : state.commits()) {
     commits_[commit.step()].assign(commit.parts().begin(), commit.parts().end());
   }
@@ -172,14 +168,15 @@ void Shard::RestoreState(const v1::ShardState& state) {
     MemberState member;
     member.task = worker.task();
     member.incarnation = worker.incarnation();
-    member.restored = worker.next_clock();
+    member.passed.Insert(worker.passed());
     for (const v1::RecordedAnswer& answer : worker.answers()) member.answers[answer.clock()] = answer.reply();
     member.lost.Insert(worker.lost());
     lost += member.lost.size();
     // Until the first membership says who of them is still there.
     if (member.incarnation != 0) members_[worker.worker()] = std::move(member);
   }
-  counters_.pushes_lost = lost;
+  // One that was put together from other shards' has only these.
+  counters_.pushes_lost = std::max(lost, state.pushes_lost());
   policy_->Restore(store_->count(), records);
 }
 

@@ -243,6 +243,11 @@ void Shard::TakeEffect(const Decision& decision) {
 void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   const bool applied = reply->outcome() == v1::OK;
   ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
+  const bool stale = reply->outcome() == v1::STALE_VERSION;
+  // With the log nobody has an answer of a push that this life does not know. Without it this may be a copy
+  // of one that an earlier life has acknowledged.
+  const bool refused = reply->outcome() == v1::REFUSED || (logs() && stale);
+  if (refused && header.batch_plus_one() > 0) refused_batches_.Insert(header.batch_plus_one() - 1);
   if (applied) {
     if (header.batch_plus_one() > 0) batches_.Insert(header.batch_plus_one() - 1);
     counters_.version = reply->version().count();
@@ -254,6 +259,10 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   member.answers[header.clock()] = *reply;
   if (member.answers.size() > kRecorded) member.answers.erase(member.answers.begin());
   member.overtaken.reset();
+  if (stale && !logs()) {
+    member.lost.Insert(header.clock());
+    ++counters_.pushes_lost;
+  }
   if (!applied) return;
   uint64_t slowest = header.clock() + 1;
   for (const WorkerClockValue& value : policy_->Clocks()) slowest = std::min(slowest, value.clock);

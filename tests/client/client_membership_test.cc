@@ -473,6 +473,9 @@ TEST_CASE("the live worker of lowest rank leads") {
   CHECK_FALSE(client->leading());
   f.cluster.SetMembers({{1, 7}, {2, 9}});
   CHECK(Eventually([&] { return client->leading(); }));
+  // An epoch is told before all shards have confirmed it, and again with who has joined under it.
+  f.cluster.SetMembers({{0, 10}, {1, 7}, {2, 9}}, /*new_epoch=*/false);
+  CHECK(Eventually([&] { return !client->leading(); }));
 }
 
 TEST_CASE("an evaluation is reported under the newest version that it read") {

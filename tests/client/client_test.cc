@@ -140,6 +140,27 @@ TEST_CASE("a shard is told which pushes it, or a life of it before, has answered
   for (const v1::PullRequest& pull : f.cluster.pulls(1)) CHECK(pull.answered_clock() == pull.clock());
 }
 
+TEST_CASE("a shard that was restored is told at once, though this worker has nothing to ask there") {
+  FakeCluster::Options options = ClientFixture::Small();
+  options.sync = false;
+  ClientFixture f(options);
+  f.cluster.AddRange(1, 0, 1);
+  f.cluster.SetShardIncarnations({11, 12});
+  auto client = f.Join();
+  f.cluster.SetShardIncarnations({11, 13});  // it has answered nothing yet
+  const Work work = f.NextWork(*client);
+  REQUIRE(client->Push(work, f.Pull(*client, 0), f.Gradient()).Get().ok());
+  f.cluster.SetMembers({{0, 7}, {1, 8}});
+  f.cluster.SetShardIncarnations({11, 14});
+  f.cluster.AwaitPulls(1, 2);
+  const std::vector<v1::PullRequest> pulls = f.cluster.pulls(1);
+  REQUIRE(pulls.size() == 2);
+  CHECK(pulls[1].header_only());
+  CHECK(pulls[1].answered_clock() == 1);
+  CHECK(pulls[1].clock() == 1);
+  CHECK(f.cluster.pulls(0).size() == 1);
+}
+
 // ---- what is refused before it leaves
 // ------------------------------------------------------------------------------
 

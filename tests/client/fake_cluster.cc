@@ -591,10 +591,20 @@ uint64_t FakeCluster::PartsOf(uint64_t step) const {
   return std::min<uint64_t>(options_.parts, batches - step * options_.parts);
 }
 
-void FakeCluster::SetMembers(const std::vector<std::pair<uint32_t, uint64_t>>& rank_and_incarnation) {
+void FakeCluster::SetShardIncarnations(const std::vector<uint64_t>& incarnations) {
   MutexLock lock(mutex_);
   v1::Membership& membership = *beat_.mutable_membership();
   membership.set_epoch(membership.epoch() + 1);
+  membership.mutable_shard_incarnations()->Assign(incarnations.begin(), incarnations.end());
+  beat_.set_revision(beat_.revision() + 1);
+  Changed();
+}
+
+void FakeCluster::SetMembers(const std::vector<std::pair<uint32_t, uint64_t>>& rank_and_incarnation,
+                             bool new_epoch) {
+  MutexLock lock(mutex_);
+  v1::Membership& membership = *beat_.mutable_membership();
+  if (new_epoch) membership.set_epoch(membership.epoch() + 1);
   membership.clear_members();
   for (const auto& [rank, incarnation] : rank_and_incarnation) {
     v1::Member& member = *membership.add_members();

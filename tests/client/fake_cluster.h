@@ -82,7 +82,11 @@ class FakeCluster {
   }
 
   // What the coordinator says from now on.
-  void SetMembers(const std::vector<std::pair<uint32_t, uint64_t>>& rank_and_incarnation);
+  // `new_epoch`: else who joined under the last one has been confirmed.
+  void SetMembers(const std::vector<std::pair<uint32_t, uint64_t>>& rank_and_incarnation,
+                  bool new_epoch = true);
+  // By shard; 0: none yet.
+  void SetShardIncarnations(const std::vector<uint64_t>& incarnations);
   void SetState(v1::JobState state, const std::string& failure = "");
   void Fence();
   // sync: opens a step as if others had made the ones before.

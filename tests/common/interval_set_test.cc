@@ -28,6 +28,25 @@ TEST_CASE("An interval set agrees with a plain set, in any order") {
   }
 }
 
+TEST_CASE("What is below a bound is taken out") {
+  IntervalSet set;
+  set.Insert(2, 5);
+  set.Insert(7, 9);
+  IntervalSet other;
+  CHECK(set.SizeWithout(other) == 5);
+  other.Insert(0, 3);
+  other.Insert(4, 5);
+  other.Insert(8, 20);
+  CHECK(set.SizeWithout(other) == 2);
+  CHECK(other.SizeWithout(set) == 2 + 11);
+  CHECK(set.TakeBelow(2).size() == 0);
+  const IntervalSet taken = set.TakeBelow(4);
+  CHECK(taken.intervals() == std::map<uint64_t, uint64_t>{{2, 4}});
+  CHECK(set.intervals() == std::map<uint64_t, uint64_t>{{4, 5}, {7, 9}});
+  CHECK(set.TakeBelow(100).size() == 3);
+  CHECK(set.intervals().empty());
+}
+
 TEST_CASE("The set of batches of a long job done roughly in order stays small") {
   IntervalSet set;
   for (uint64_t first = 0; first < 100000; first += 4) {

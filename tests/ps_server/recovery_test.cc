@@ -33,10 +33,12 @@ v1::JobConfig WithCheckpoints(v1::JobConfig config, const std::string& folder) {
 
 // ps:1 alone, without a coordinator of its own.
 struct LoneServer {
-  explicit LoneServer(double server_wait_seconds, double lease_seconds = 60) {
-    ServerFixture f;
+  explicit LoneServer(double server_wait_seconds, double lease_seconds = 60)
+      : LoneServer(WithCheckpoints(ServerFixture().config, NewFolder("lone")), server_wait_seconds,
+                   lease_seconds) {}
+  LoneServer(const v1::JobConfig& config, double server_wait_seconds, double lease_seconds) {
     Server::Options options;
-    options.config = WithCheckpoints(f.config, NewFolder("lone"));
+    options.config = config;
     options.config.mutable_cluster()->set_server_wait_seconds(server_wait_seconds);
     options.config.mutable_cluster()->set_lease_seconds(lease_seconds);
     options.index = 1;
@@ -123,6 +125,39 @@ TEST_CASE("A coordinator that does not come back in time is lost") {
   const absl::Status status = server.server->Wait();
   CHECK(status.code() == absl::StatusCode::kUnavailable);
   CHECK_THAT(std::string(status.message()), Contains("did not come back") && Contains("server_wait_seconds"));
+}
+
+TEST_CASE("A server that missed the end of the job finds it where it is saved, and ends with it") {
+  const bool attached = GENERATE(true, false);
+  ServerFixture f;
+  f.config = WithCheckpoints(f.config, NewFolder("missed"));
+  f.config.mutable_train()->set_examples(16);
+  f.Start();
+  f.Join();
+  f.TrainStep();
+  v1::CheckpointReply reply;
+  REQUIRE(f.coordinator->Checkpoint(f.Context().get(), {}, &reply).ok());
+  const auto lose = [&](const v1::JobConfig& config) {
+    LoneServer server(config, 0.2, 60);
+    if (attached) REQUIRE(std::make_unique<Stream>(server, 1)->Attached());
+    return server.server->Wait();
+  };
+  v1::JobConfig config = f.config;
+  config.mutable_cluster()->set_start_seconds(0.5);
+  CHECK(lose(config).code() == absl::StatusCode::kUnavailable);  // it goes on
+  f.TrainStep();
+  v1::LeaveRequest leave;
+  *leave.mutable_caller() = f.caller;
+  leave.set_done(true);
+  v1::LeaveReply left;
+  CHECK(f.coordinator->Leave(f.Context().get(), leave, &left).ok());
+  CHECK(f.cluster->Wait().ok());
+  config.mutable_cluster()->set_start_seconds(60);
+  CHECK(lose(config).ok());
+  // A longer job is not at its end there.
+  config.mutable_cluster()->set_start_seconds(0.5);
+  config.mutable_train()->set_examples(24);
+  CHECK(lose(config).code() == absl::StatusCode::kUnavailable);
 }
 
 TEST_CASE("A coordinator that falls silent may attach again") {

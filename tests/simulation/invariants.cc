@@ -115,7 +115,7 @@ class Checker {
     }
     return std::any_of(log_.pulls.begin(), log_.pulls.end(), [&](const PullAnswered& pull) {
       return pull.incarnation == push.incarnation && pull.shard == push.shard && pull.clock > push.clock &&
-             pull.reply.version().incarnation() == last;
+             pull.reply.outcome() == v1::OK && pull.reply.version().incarnation() == last;
     });
   }
   void CheckFinalWeights();
@@ -486,6 +486,7 @@ void Checker::CheckEnd() {
 }
 
 void Checker::CheckFinalWeights() {
+  std::vector<std::string> lost_of_all;
   for (uint32_t shard = 0; shard < plan_.shards(); ++shard) {
     if (shard >= log_.final_weights.size() || log_.final_weights[shard] == nullptr) {
       Violate(Invariant::kComplete, "ps:", shard, " has no final weights");
@@ -503,31 +504,41 @@ void Checker::CheckFinalWeights() {
       }
       continue;
     }
-    uint64_t lost = 0;
+    std::vector<std::string> lost;
     for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
       const float expected = ledger_.poisoned(batch, shard) ? 0 : 1;
       if (weights[batch] == expected) continue;
       // An earlier life may have had it; or had what it was computed from.
-      bool had = false, stale = false, heard = false;
+      bool had = false, stale = false;
+      const PushAnswered* heard = nullptr;
       for (const PushAnswered& push : log_.pushes) {
         if (push.batch != batch || push.shard != shard) continue;
         had |= push.reply.outcome() == v1::OK || push.reply.outcome() == v1::DUPLICATE_BATCH;
         stale |= push.reply.outcome() == v1::STALE_VERSION;
-        heard |= HeardByLastLife(push);
+        if (HeardByLastLife(push)) heard = &push;
       }
       if (weights[batch] == 0 && (had || stale) && RestoredTwice(shard)) {
-        lost += had && !stale && heard;
+        if (!had) continue;
+        lost_of_all.push_back(absl::StrCat("batch ", batch, " on ps:", shard));
+        if (!stale && heard != nullptr) {
+          lost.push_back(absl::StrCat("batch ", batch, " of incarnation ", heard->incarnation, " at clock ",
+                                      heard->clock));
+        }
         continue;
       }
       Violate(Invariant::kComplete, "ps:", shard, " has batch ", batch, " ", weights[batch],
               " times at the end, not ", expected);
     }
     const auto declared = log_.lost.find(shard);
-    if (lost > (declared == log_.lost.end() ? 0 : declared->second)) {
-      Violate(Invariant::kDeclared, "ps:", shard, " lacks ", lost,
+    if (lost.size() > (declared == log_.lost.end() ? 0 : declared->second)) {
+      Violate(Invariant::kDeclared, "ps:", shard, " lacks ", lost.size(),
               " pushes that were acknowledged and has declared ",
-              declared == log_.lost.end() ? 0 : declared->second);
+              declared == log_.lost.end() ? 0 : declared->second, ": ", absl::StrJoin(lost, ", "));
     }
+  }
+  if (lost_of_all.size() > log_.lost_in_summary.value_or(UINT64_MAX)) {
+    Violate(Invariant::kDeclared, "the summary tells of ", *log_.lost_in_summary, " lost pushes, not of ",
+            lost_of_all.size(), ": ", absl::StrJoin(lost_of_all, ", "));
   }
 }
 

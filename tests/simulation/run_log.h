@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -103,8 +104,11 @@ struct RunLog {
   std::vector<Installed> installed;
   std::vector<Restored> restored;
   std::vector<CheckpointSaved> saved;
-  // By shard: acknowledged pushes that it has declared lost.
+  // By shard: acknowledged pushes that it has declared lost, as it counts them in the end.
   std::map<uint32_t, uint64_t> lost;
+  // The same in the job's summary, of all shards. nullopt: the coordinator came back after the end, and has
+  // not seen the job.
+  std::optional<uint64_t> lost_in_summary;
   // What a protocol error or an own check of an actor had to say.
   std::vector<std::string> complaints;
 

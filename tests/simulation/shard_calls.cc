@@ -32,6 +32,14 @@ void ShardCalls::Exchange(std::optional<v1::PushRequest> push, Weights gradient,
   Begin(call);
 }
 
+void ShardCalls::Tell() {
+  if (answered_clock_ == 0) return;
+  v1::PullRequest pull;
+  pull.set_clock(answered_clock_);
+  pull.set_header_only(true);
+  Exchange(std::nullopt, nullptr, std::move(pull), [](const absl::StatusOr<Answer>&) {});
+}
+
 void ShardCalls::Close() {
   closed_ = true;
   for (const auto& call : calls_) call->over = true;

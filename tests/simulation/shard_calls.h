@@ -61,6 +61,8 @@ class ShardCalls : public std::enable_shared_from_this<ShardCalls> {
 
   void Exchange(std::optional<v1::PushRequest> push, Weights gradient, std::optional<v1::PullRequest> pull,
                 Done done);
+  // ShardSet::Tell.
+  void Tell();
   // Ends all calls without a word.
   void Close();
   // What is open, for messages.

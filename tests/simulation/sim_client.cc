@@ -127,11 +127,19 @@ void SimMember::Beat() {
         if (reply->fenced()) return Fail(End::kFenced);
         revision_ = reply->revision();
         state_ = reply->state();
-        if (reply->membership().epoch() >= members_.epoch()) members_ = reply->membership();
+        if (reply->membership().epoch() >= members_.epoch()) SetMembers(reply->membership());
         if (state_ == v1::FAILED) return Fail(End::kLost);
         if (state_ != v1::DONE) site_->world.After(node_, absl::Milliseconds(1), Bound([this] { Beat(); }));
         OnNews();
       }));
+}
+
+void SimMember::SetMembers(const v1::Membership& members) {
+  for (uint32_t shard = 0; shard < shards_.size() && !sync(); ++shard) {
+    const int i = static_cast<int>(shard);
+    if (members.shard_incarnations(i) != members_.shard_incarnations(i)) shards_[shard]->Tell();
+  }
+  members_ = members;
 }
 
 void SimMember::Fail(End how) {

@@ -78,6 +78,8 @@ class SimMember : public std::enable_shared_from_this<SimMember> {
  private:
   void Join();
   void Beat();
+  // ClientImpl::SetMembership.
+  void SetMembers(const v1::Membership& members);
 
   SimRetry join_retry_;
   uint64_t revision_ = 0;

@@ -32,6 +32,7 @@ class WatchedStore final : public JobStore {
     CheckpointSaved line;
     line.step = manifest.step();
     for (const v1::CheckpointFile& file : manifest.files()) line.versions.push_back(file.version());
+    if (manifest.job().done()) site_->saw_end = true;
     inner_->Commit(std::move(manifest),
                    [this, line = std::move(line), done = std::move(done)](absl::Status status) mutable {
                      if (status.ok()) {
@@ -160,6 +161,7 @@ void SimServer::Start() {
   control_ = nullptr;
   coordinator_incarnation_ = 0;
   last_heard_.reset();
+  next_look_ = absl::InfinitePast();
   started_ = world.Now();
   model_hash_ = site_->ledger.model().Hash();
   Shard::Options options;
@@ -182,7 +184,15 @@ void SimServer::Start() {
   // It cannot read or write its store, says so and exits; whoever started it tries again.
   ++site_->faults["coordinator could not open its store"];
   world.After(node_, absl::Milliseconds(1), [this] { Kill(/*orderly=*/true); });
-  world.After(absl::Milliseconds(300), [this] { Start(); });
+  StartAfter(absl::Milliseconds(300));
+}
+
+void SimServer::StartAfter(absl::Duration away) {
+  ++coming_;
+  site_->world.After(away, [this] {
+    --coming_;
+    Start();
+  });
 }
 
 bool SimServer::StartCoordinator() {
@@ -223,8 +233,10 @@ bool SimServer::StartCoordinator() {
     if (shard == 0) return std::make_unique<LocalLink>(this, std::move(events));
     return std::make_unique<RemoteLink>(site_, node_, shard, std::move(events));
   };
-  options.on_end = [this](const v1::ClusterStatus&, const std::string& failure) {
+  site_->saw_end = false;
+  options.on_end = [this](const v1::ClusterStatus& status, const std::string& failure) {
     if (!running() || dying_) return;
+    if (site_->saw_end) site_->log.lost_in_summary = status.lost_pushes();
     site_->log.ended = true;
     site_->log.failure = failure;
     site_->network.EndFaults();
@@ -260,11 +272,19 @@ void SimServer::Tick() {
 void SimServer::TickControl() {
   const auto& cluster = site_->plan.config.cluster();
   const absl::Time now = site_->world.Now();
+  const absl::Duration silent = now - last_heard_.value_or(started_);
+  if (control_ == nullptr && silent > absl::Seconds(cluster.server_wait_seconds()) && now >= next_look_) {
+    next_look_ = now + absl::Seconds(1);
+    if (Weights saved = SavedWeights(); saved != nullptr) {
+      site_->log.final_weights.resize(site_->plan.shards());
+      site_->log.final_weights[index_] = std::move(saved);
+      return End("");
+    }
+  }
   if (!last_heard_.has_value()) {
-    if (now - started_ > absl::Seconds(cluster.start_seconds())) End("ps:0 (coordinator) did not attach");
+    if (silent > absl::Seconds(cluster.start_seconds())) End("ps:0 (coordinator) did not attach");
     return;
   }
-  const absl::Duration silent = now - *last_heard_;
   if (control_ == nullptr && site_->plan.recoverable()) {
     if (silent > absl::Seconds(cluster.server_wait_seconds()))
       End("ps:0 (coordinator) was lost, and did not come back");
@@ -284,12 +304,12 @@ void SimServer::End(const std::string& failure) {
   shutdown.mutable_shutdown()->set_failure(failure);
   shard_->Control(shutdown);
   for (const auto& [id, session] : sessions_) session->EndJob(failure);
-  world.After(node_, kLinger, [this, &world, failure] {
-    // While the job goes on, whoever started it starts it again.
-    if (site_->log.ended) {
+  world.After(node_, kLinger, [this, failure] {
+    // Whoever started it starts it again if it has failed while the job goes on.
+    if (site_->log.ended || failure.empty()) {
       site_->log.exits[absl::StrCat("ps:", index_)] = failure.empty() ? 0 : 138;
     } else {
-      world.After(absl::Milliseconds(200), [this] { Start(); });
+      StartAfter(absl::Milliseconds(200));
     }
     Kill(/*orderly=*/true);
   });
@@ -443,15 +463,11 @@ void SimServer::Observe() {
   if (std::exchange(just_installed_, false)) {
     installed_ = true;
     version_ = shard_->counters().version;
-    lost_ = shard_->counters().pushes_lost;
     site_->world.Trace("installed", {index_, life_, version_});
     site_->log.restored.push_back({site_->world.elapsed(), index_, life_, version_, Snapshot()});
   }
   if (!installed_) return;
-  if (const uint64_t lost = shard_->counters().pushes_lost; lost != lost_) {
-    site_->log.lost[index_] += lost - lost_;
-    lost_ = lost;
-  }
+  site_->log.lost[index_] = shard_->counters().pushes_lost;
   if (shard_->counters().version == version_) return;
   Published line;
   line.at = site_->world.elapsed();
@@ -466,7 +482,7 @@ void SimServer::Observe() {
 
 Weights SimServer::SavedWeights() const {
   const auto latest = LatestComplete(site_->disk, site_->plan.config.checkpoint().directory());
-  if (!latest.ok() || !latest->manifest.job().done()) return nullptr;
+  if (!latest.ok() || !IsEndOf(site_->plan.config, latest->manifest)) return nullptr;
   const auto reader = CheckpointReader::Open(site_->disk, latest->folder);
   const auto model = FromProto(latest->manifest.model());
   if (!reader.ok() || !model.ok()) return nullptr;

@@ -93,6 +93,9 @@ class SimServer {
   // SIGKILL; `orderly`: it exits by itself.
   void Kill(bool orderly = false);
   bool running() const { return site_->world.running(node_); }
+  // Whoever started it starts it again.
+  void StartAfter(absl::Duration away);
+  bool coming() const { return coming_ > 0; }
   // A process that dies in the midst of its n-th operation on the disk from now on.
   void DieAtDisk(uint32_t operation) { disk_operations_left_ = operation; }
   // Is asked before each operation on the disk that this process makes.
@@ -151,12 +154,13 @@ class SimServer {
   bool attached_ = false;
   uint64_t coordinator_incarnation_ = 0;
   std::optional<absl::Time> last_heard_;
-  absl::Time started_;
+  absl::Time started_, next_look_;
   bool over_ = false, dying_ = false;
+  int coming_ = 0;
   uint32_t disk_operations_left_ = 0;
 
   // Of the shard, as far as the log has it.
-  uint64_t life_ = 0, version_ = 0, lost_ = 0, model_hash_ = 0;
+  uint64_t life_ = 0, version_ = 0, model_hash_ = 0;
   bool installed_ = false, just_installed_ = false;
   v1::Membership membership_;
 };

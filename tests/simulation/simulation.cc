@@ -139,7 +139,7 @@ class Simulation {
   bool Over() const {
     if (!site_.log.ended) return false;
     for (const auto& server : site_.servers) {
-      if (server->running()) return false;
+      if (server->running() || server->coming()) return false;
     }
     for (const auto& process : processes_) {
       if (process->running()) return false;
@@ -150,14 +150,14 @@ class Simulation {
   void Observe() {
     for (const auto& server : site_.servers) {
       server->Observe();
-      if (server->dying())
+      if (server->running() && server->dying())
         CrashServer(server.get(), site_.world.Between(absl::Milliseconds(10), absl::Seconds(1)));
     }
   }
 
   void CrashServer(SimServer* server, absl::Duration away) {
     server->Kill();
-    site_.world.After(away, [server] { server->Start(); });
+    server->StartAfter(away);
   }
 
   absl::Status DiskFault(FaultyFileSystem::Kind kind) {

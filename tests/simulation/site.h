@@ -59,6 +59,8 @@ struct Site {
   ThreadPool threads{1};
   // By index, ps:0 first.
   std::vector<std::unique_ptr<SimServer>> servers;
+  // The coordinator of now has saved the end of the job.
+  bool saw_end = false;
   // Lives of shards; the next one's number.
   uint64_t next_life = 1;
   // Data streams, of all servers.

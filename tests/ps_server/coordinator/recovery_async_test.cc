@@ -54,6 +54,42 @@ TEST_CASE(
   CHECK(f.Status().lost_pushes() == 7);
 }
 
+TEST_CASE("Workers hear at once which shard is another life now") {
+  Recovery f;
+  f.StartJob();
+  f.Checkpoint()->reply();
+  f.shards[1]->installs = false;
+  f.shards[1]->Kill();
+  f.Run(absl::Seconds(1), f.members);
+  const v1::HeartbeatReply before = f.Heartbeat(f.members[0])->reply();
+  const auto parked = f.Heartbeat(f.members[0], before.revision());
+  CHECK_FALSE(parked->there());
+  f.shards[1]->Installed();
+  REQUIRE(parked->there());
+  const v1::Membership& now = parked->reply().membership();
+  REQUIRE(now.shard_incarnations_size() == 2);
+  CHECK(now.shard_incarnations(0) == f.members[0].membership().shard_incarnations(0));
+  CHECK(now.shard_incarnations(1) != f.members[0].membership().shard_incarnations(1));
+}
+
+TEST_CASE("What a shard lacks in the end is lost, though nobody was left who could tell of it") {
+  Recovery f(1);
+  f.train_examples = 8 * 10;
+  f.StartJob();
+  f.shards[0]->stats.set_batches_settled(10);
+  f.shards[1]->stats.set_batches_settled(7);
+  f.shards[1]->stats.set_pushes_lost(1);
+  std::vector<uint64_t> completed;
+  for (auto next = f.NextRange(f.members[0]); next->reply().has_range();
+       next = f.NextRange(f.members[0], completed)) {
+    completed = {next->reply().range().id()};
+    CHECK(f.Status().lost_pushes() <= 1);
+  }
+  f.Leave(f.members[0]);
+  REQUIRE(f.ends == 1);
+  CHECK(f.final_status.lost_pushes() == 3);
+}
+
 TEST_CASE("The same life of a shard goes on as it is") {
   Recovery f;
   f.StartJob();

@@ -72,6 +72,32 @@ TEST_CASE(
   CHECK(f.Status().step() == 4);
 }
 
+TEST_CASE("A checkpoint that becomes complete while the job goes back is where it goes on") {
+  Recovery f;
+  f.StartJob();
+  f.Steps(2);
+  f.Checkpoint()->reply();
+  f.Steps(2);
+  f.disk->holds = true;
+  const auto checkpoint = f.Checkpoint();
+  f.disk->Answer();  // it has begun, and the shards have written
+  f.shards[1]->Kill();
+  f.Run(absl::Seconds(1));
+  CHECK(f.Status().step() == 2);
+  f.JoinAgain();
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kInstall).size() == 1);  // not before it is known
+  f.disk->holds = false;
+  f.disk->Answer();  // its manifest
+  for (const auto& shard : f.shards) {
+    CHECK(shard->LastInstall().restore().directory() == "/runs/7/step-4");
+  }
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.Status().step() == 4);
+  f.open_step = 4;
+  f.Steps(1);
+  CHECK(f.Status().step() == 5);
+}
+
 TEST_CASE("Without a checkpoint the job goes back to its beginning, with the weights that it began with") {
   Recovery f;
   f.init_from = "/other/step-7";

@@ -194,6 +194,10 @@ TEST_CASE("A job that is taken up after its end has nothing to do, and ends when
   f.Leave(f.members[0]);
   f.Leave(f.members[1]);
   REQUIRE(f.ends == 1);
+  CHECK(IsEndOf(f.config, *f.disk->newest));
+  v1::JobConfig longer = f.config;
+  longer.mutable_train()->set_epochs(2);
+  CHECK_FALSE(IsEndOf(longer, *f.disk->newest));
   const int commits = f.disk->commits;
   for (auto& shard : f.shards) {
     shard->holds.Clear();

@@ -115,6 +115,7 @@ void ShardFixture::Members(uint64_t epoch, const std::vector<TestMember>& member
     member->set_start_clock(m.start_clock);
     member->set_joining(m.joining);
     member->set_idle(m.idle);
+    if (m.first_clock.has_value()) member->set_first_clock_plus_one(*m.first_clock + 1);
   }
   shard->Control(message);
 }

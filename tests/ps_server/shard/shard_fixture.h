@@ -24,6 +24,7 @@ struct TestMember {
   uint64_t incarnation = 0;  // 0: 100 + worker
   uint64_t start_clock = 0;
   bool joining = false, idle = false;
+  std::optional<uint64_t> first_clock = std::nullopt;
 };
 
 // One push, with the defaults of a correct one.

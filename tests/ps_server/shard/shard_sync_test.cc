@@ -244,6 +244,29 @@ TEST_CASE("Commits come once, and only for a complete step") {
   CHECK(f.Weights() == All(1));
 }
 
+TEST_CASE("A pin that comes after a commit is of its step, though that waits for memory") {
+  ShardFixture f(kSync);
+  f.Start();
+  std::vector<std::shared_ptr<const ShardVersion>> held;
+  uint64_t step = 0;
+  do {
+    held.push_back(f.Newest());
+    f.Push({0, step, 0});
+    f.Push({1, step, 1});
+    f.Commit(step, {0, 1});
+    ++step;
+  } while (f.Stats().version().count() == step && step < 10);
+  REQUIRE(f.Stats().version().count() == step - 1);
+  f.Reports(v1::ShardReport::kPinned);
+  f.Pin(5, 30);
+  CHECK(f.Reports(v1::ShardReport::kPinned).empty());
+  held.clear();
+  f.shard->Tick();
+  const auto pinned = f.Reports(v1::ShardReport::kPinned);
+  REQUIRE(pinned.size() == 1);
+  CHECK(pinned[0].pinned().version().count() == step);
+}
+
 TEST_CASE("A dead worker's part stays the step's, and a living one does what is missing") {
   ShardFixture f(kSync);
   f.Start();
