@@ -145,7 +145,7 @@ int Run(const Flags& flags) {
     LogInfo(status.message());
     return kExitDrained;
   }
-  return Fail(kExitPeerLost, status.message());
+  return Fail(absl::IsInternal(status) ? kExitInternal : kExitPeerLost, status.message());
 }
 
 }  // namespace

@@ -51,7 +51,7 @@ class Server {
   virtual int http_port() const = 0;
 
   // Waits until the job is over. OK: it is done. Cancelled: it was ended, with all that was done saved.
-  // Unavailable: it ended otherwise. The message says why.
+  // Internal: training diverged. Unavailable: it ended otherwise. The message says why.
   virtual absl::Status Wait() = 0;
   // Ends the job, from any thread or after a signal.
   virtual void Stop(const std::string& reason) = 0;
