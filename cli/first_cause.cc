@@ -49,6 +49,7 @@ bool EndedFromOutside(const ProcessExit& exit) {
 // What it would mean if no other life had followed.
 ExitMeaning MeaningOfLast(const TaskExit& exit) {
   if (exit.exit.ok() || exit.was_ended) return ExitMeaning::kExpected;
+  if (exit.skipped) return ExitMeaning::kSurvivable;
   return EndedFromOutside(exit.exit) && !IsServer(exit) ? ExitMeaning::kSurvivable : ExitMeaning::kFatal;
 }
 

@@ -18,12 +18,14 @@ struct TaskExit {
   std::vector<std::string> last_lines;
   int lives = 0;           // that the task had before this one
   bool restarted = false;  // another one has followed
+  bool skipped = false;  // a worker whose gradient was not finite, which consistency.on_nonfinite says to go
+                         // on without
 };
 
 enum class ExitMeaning {
   kExpected,    // done, or ended by us
-  kSurvivable,  // the job goes on: the task was started again, or it is a worker or evaluator that somebody
-                // ended from outside
+  kSurvivable,  // the job goes on: the task was started again, or skipped, or it is a worker or evaluator
+                // that somebody ended from outside
   kFatal,       // ends the job
 };
 ExitMeaning MeaningOf(const TaskExit& exit);

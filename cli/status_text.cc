@@ -139,6 +139,8 @@ std::string StatusLine(const v1::ClusterStatus& status) {
   if (status.recoveries() > 0) pieces.push_back(absl::StrCat("recoveries ", status.recoveries()));
   if (status.lost_pushes() > 0)
     pieces.push_back(absl::StrCat("lost pushes ", FormatCount(status.lost_pushes())));
+  if (status.pushes_refused() > 0)
+    pieces.push_back(absl::StrCat("refused pushes ", FormatCount(status.pushes_refused())));
   return absl::StrJoin(pieces, "  ");
 }
 
@@ -168,7 +170,10 @@ std::string StatusReport(const v1::ClusterStatus& status) {
   line("lead", absl::StrCat(Spread(status.lead()), " clocks"));
   line("traffic",
        absl::StrCat(FormatBytes(status.bytes_pushed()), " pushed, ", FormatBytes(status.bytes_pulled()),
-                    " pulled, ", FormatCount(status.pushes()), " pushes"));
+                    " pulled, ", FormatCount(status.pushes()), " pushes",
+                    status.pushes_refused() > 0
+                        ? absl::StrCat(", ", FormatCount(status.pushes_refused()), " refused")
+                        : ""));
   line("workers", absl::StrCat(LiveWorkers(status), " of ", status.configured_workers(), ", epoch ",
                                status.membership().epoch()));
   if (!status.checkpoint().empty()) line("checkpoint", Printable(status.checkpoint()));

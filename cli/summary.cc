@@ -116,6 +116,7 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   reader.Read("/checkpoint", &s.checkpoint);
   reader.Read("/recoveries", &s.recoveries);
   reader.Read("/lost_pushes", &s.lost_pushes);
+  reader.Read("/pushes_refused", &s.pushes_refused);
   if (!reader.status().ok()) return reader.status();
   if (s.test_accuracy.value_or(0) < 0) s.test_accuracy.reset();  // the loss has none
   s.server_json = server_json;
@@ -147,8 +148,10 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
   if (s.test_accuracy.has_value()) line("test accuracy", FormatPercent(*s.test_accuracy));
   if (s.test_loss.has_value()) line("test loss", FormatLoss(*s.test_loss));
   line("train loss", FormatLoss(s.train_loss));
-  line("steps", absl::StrCat(FormatCount(s.steps), " (", FormatCount(s.pushes), " pushes, ",
-                             FormatCount(s.examples), " examples)"));
+  line("steps",
+       absl::StrCat(FormatCount(s.steps), " (", FormatCount(s.pushes), " pushes, ",
+                    s.pushes_refused > 0 ? absl::StrCat(FormatCount(s.pushes_refused), " refused, ") : "",
+                    FormatCount(s.examples), " examples)"));
   line("time",
        absl::StrCat(FormatSeconds(s.wall_seconds), " of training at ", FormatRate(s.examples_per_second),
                     " examples/s; ", FormatSeconds(s.total_seconds), " in all"));

@@ -32,6 +32,7 @@ struct JobSummary {
   std::string checkpoint;   // the last one's folder; "": the job takes none
   uint64_t recoveries = 0;  // a server was lost and came back
   uint64_t lost_pushes = 0;
+  uint64_t pushes_refused = 0;
 
   double total_seconds = 0;               // of the whole command
   std::map<std::string, int> exit_codes;  // by task, as a shell says them; of its last life

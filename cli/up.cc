@@ -100,6 +100,7 @@ class Job {
   std::unique_ptr<StatusClient> status_;
 
   bool saves_ = false;  // the job has checkpoints
+  bool skips_workers_ = false;
   bool workers_started_ = false;
   bool some_worker_done_ = false;
   bool coordinator_done_ = false;
@@ -158,6 +159,7 @@ absl::Status Job::Prepare() {
     cluster.overrides.push_back(absl::StrCat("cluster.workers=", cluster.workers));
   }
   saves_ = config.checkpoint().has_directory();
+  skips_workers_ = config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER;
   WEIR_ASSIGN_OR_RETURN(const std::string from, FindStart(config.checkpoint(), !options_.resume.empty()));
   if (!from.empty()) console_.Line(from);
   WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options_.bin_dir));
@@ -270,6 +272,8 @@ void Job::OnExits(std::vector<TaskExit> exits) {
     if (exit.exit.ok() && exit.task == "ps:0") coordinator_done_ = true;
   }
   for (TaskExit& exit : exits) {
+    exit.skipped =
+        skips_workers_ && absl::StartsWith(exit.task, "worker:") && exit.exit.code == kExitInternal;
     if (MayRestart(exit)) Restart(&exit);
     exits_.push_back(exit);
     last_exit_ = Clock::Real().Now();

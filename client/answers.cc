@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/job_failure.h"
 
 namespace weir {
 namespace {
@@ -18,6 +19,7 @@ absl::Status CheckOther(v1::Outcome outcome, const std::string& reason, const st
       return absl::AbortedError(
           WithReason(absl::StrCat("fenced: ", name, " says that this worker's lease has ended"), reason));
     case v1::JOB_OVER:
+      if (IsDivergence(reason)) return JobFailure(reason);
       // With a reason it has failed: that of a lost peer, most likely, which the coordinator is about to
       // tell, too.
       if (!reason.empty())

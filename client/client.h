@@ -43,16 +43,19 @@ namespace weir {
 //   async    Pull(c) gives the newest weights, the worker's own pushes included.
 //
 // Guarantees. A push is applied at most once on each shard, whatever is retried. A pull is never torn: each
-// shard's part is of one version, in sync all are of one step. A bad gradient is refused and changes nothing:
-// one of other tensors or lengths before anything is sent; one with a NaN or Inf while it is on its way,
-// since each value is checked when it leaves, but before any shard has the last of it. The same work may then
-// be pushed again. Each call ends: with a result, or with an error that names the peer it waited for.
+// shard's part is of one version, in sync all are of one step. A bad gradient changes nothing: one of other
+// tensors or lengths is an error before anything is sent, and the same work may be pushed again; one with a
+// NaN or Inf is found while it is on its way, since each value is checked when it leaves, but before any
+// shard has the last of it. By consistency.on_nonfinite that push is then done without having been applied
+// ("reject"), or this client is at its end, with Internal in every call: Leave() tells the coordinator. Each
+// call ends: with a result, or with an error that names the peer it waited for.
 //
-// Errors: InvalidArgument, FailedPrecondition: the call or the config is wrong. DataLoss: a pull whose first
-// tensors had been handed over (OnWeights) was interrupted, and its version is gone; pull again. Aborted:
-// this worker was fenced (its lease ended); start again under a new Join. Unavailable: a server was lost; its
-// role, index and address are in the message. DeadlineExceeded: a wait took longer than cluster.wait_seconds;
-// the message says whom it was for.
+// Errors: InvalidArgument, FailedPrecondition: the call or the config is wrong. Internal: training diverged,
+// here or, where that ended the job, elsewhere. DataLoss: a pull whose first tensors had been handed over
+// (OnWeights) was interrupted, and its version is gone; pull again. Aborted: this worker was fenced (its
+// lease ended); start again under a new Join. Unavailable: a server was lost; its role, index and address are
+// in the message. DeadlineExceeded: a wait took longer than cluster.wait_seconds; the message says whom it
+// was for.
 //
 // To compute while others travel: a GradientGate lets a push begin with the first tensors of its gradient,
 // OnWeights tells which tensors of a pull are there.
@@ -239,8 +242,8 @@ class Client {
   // Memory for the gradient of one piece of work: the model's tensors end to end, in its order; holds
   // anything. Servers on this host read a gradient there that was pushed from it, from the second push of a
   // connection on, instead of getting a copy. Everything else is as with other memory: it is to stay
-  // unchanged until the push's Future is ready. One more rule: if that holds an error other than
-  // InvalidArgument, servers may still be reading; do not write there again, take another. Comes back for the
+  // unchanged until the push's Future is ready. One more rule: if that holds an error, servers may
+  // still be reading; do not write there again, take another. Comes back for the
   // next call when the last owner lets it go; may outlive the client.
   virtual std::shared_ptr<float> NewGradient() = 0;
 

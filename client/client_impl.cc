@@ -5,7 +5,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/answers.h"
+#include "common/job_failure.h"
 #include "common/status_macros.h"
+#include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {
@@ -59,6 +61,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       caller_(MakeCaller(reply)),
       wire_(WireOptions::From(config.wire())),
       backup_workers_(config.consistency().backup_workers() > 0),
+      rejects_(config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_REJECT),
       tensors_(model, reply.num_shards()),
       gradients_(model, wire_.shared_memory && wire_.push_dtype == v1::F32),
       epoch_(reply.membership().epoch()),
@@ -164,7 +167,7 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     for (uint32_t shard : restored) shards_.Tell(shard);
   }
   if (reply.state() == v1::FAILED) {
-    Fail(absl::UnavailableError(reply.failure().empty() ? "the job has failed" : reply.failure()));
+    Fail(JobFailure(reply.failure().empty() ? "the job has failed" : reply.failure()));
     return false;
   }
   return reply.state() != v1::DONE;
@@ -226,8 +229,9 @@ absl::Status ClientImpl::LeaveFor(const std::string& failure, CallLimits limits)
     if (coordinator_lost_ || absl::IsAborted(failure_) || state_ == v1::FAILED) status = failure_;
     // The servers may be about to end, too.
     if (!failure_.ok()) limits = LastWords();
-    request.set_done(failure.empty());
-    request.set_reason(failure);
+    const bool diverged = IsDivergence(failure_.message());
+    request.set_reason(diverged ? std::string(failure_.message()) : failure);
+    request.set_done(request.reason().empty());
     *request.mutable_report() = ToProto(progress_);
     news_.NotifyAll();
   }
@@ -257,7 +261,8 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(const Work& work, const Pull
   WEIR_ASSIGN_OR_RETURN(std::vector<const float*> tensors, tensors_.Match(gradient));
   std::shared_ptr<const SharedSegment> memory = gradients_.Find(tensors);
   WEIR_ASSIGN_OR_RETURN(
-      push.gradient, OutgoingGradient::Create(tensors_, std::move(tensors), wire_, gate, std::move(memory)));
+      push.gradient, OutgoingGradient::Create({caller_.worker(), options_.task, work.clock, rejects_},
+                                              tensors_, std::move(tensors), wire_, gate, std::move(memory)));
   return push;
 }
 
@@ -304,11 +309,7 @@ absl::StatusOr<WeightsView> ClientImpl::MakeView(const ShardSet::Pull& pull,
 void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
                        std::optional<ShardSet::Pull> pull, ShardSet::Done done) {
   InFlight call;
-  std::shared_ptr<const SharedSegment> memory;
-  if (push.has_value()) {
-    call.push = PushKey(push->work.clock, push->work.part);
-    memory = push->gradient->memory();
-  }
+  if (push.has_value()) call.push = PushKey(push->work.clock, push->work.part);
   if (pull.has_value()) {
     call.pull = pull->request.clock();
     call.probe = pull->request.header_only();
@@ -321,15 +322,36 @@ void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
     }
     if (call.pull.has_value()) pulls_out_.insert(*call.pull);
   }
+  const auto gradient = push.has_value() ? push->gradient : nullptr;
   shards_.Start(shards, std::move(push), std::move(pull),
-                [this, call, memory, done = std::move(done)](absl::StatusOr<Answers> answers) {
-                  // A bad gradient has not left whole, and what a server has of it comes to nothing.
-                  if (memory != nullptr && !answers.ok() && !absl::IsInvalidArgument(answers.status())) {
-                    gradients_.GiveUp(*memory);
+                [this, call, gradient, done = std::move(done)](absl::StatusOr<Answers> answers) {
+                  if (gradient != nullptr) {
+                    if (!answers.ok() && gradient->memory() != nullptr)
+                      gradients_.GiveUp(*gradient->memory());
+                    answers = JudgeFinite(*gradient, std::move(answers));
                   }
                   Learn(call, answers);
                   done(std::move(answers));
                 });
+}
+
+absl::StatusOr<ClientImpl::Answers> ClientImpl::JudgeFinite(const OutgoingGradient& gradient,
+                                                            absl::StatusOr<Answers> answers) {
+  if (!answers.ok()) return answers;
+  std::string refusal = gradient.refusal();
+  // With backup workers it may only have come late.
+  for (size_t shard = 0; shard < answers->size() && refusal.empty() && !backup_workers_; ++shard) {
+    const v1::PushReply& reply = (*answers)[shard].push;
+    if (reply.outcome() == v1::REFUSED) refusal = absl::StrCat(reply.reason(), " (ps:", shard, ")");
+  }
+  if (refusal.empty()) return answers;
+  if (rejects_) {
+    LogWarning("a push is refused, and done without an update: ", refusal);
+    return answers;
+  }
+  const absl::Status diverged = absl::InternalError(Divergence(refusal));
+  Fail(diverged);
+  return diverged;
 }
 
 Future<PullResult> ClientImpl::Pull(uint64_t clock, std::vector<MutableTensor> tensors,
@@ -406,6 +428,7 @@ Future<PushPullView> ClientImpl::PushPullInPlace(const Work& work, const PullRes
 }
 
 absl::Status ClientImpl::FailPush(const Work& work, const absl::Status& why) {
+  if (IsDivergence(why.message())) Fail(why);
   MutexLock lock(mutex_);
   failed_pushes_.emplace(PushKey(work.clock, work.part), why);
   news_.NotifyAll();

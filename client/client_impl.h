@@ -21,6 +21,7 @@
 #include "client/grpc_heartbeat.h"
 #include "client/grpc_poller.h"
 #include "client/history.h"
+#include "client/outgoing_gradient.h"
 #include "client/shard_set.h"
 #include "client/tensor_map.h"
 #include "client/wire_options.h"
@@ -110,6 +111,9 @@ class ClientImpl final : public Client {
                                        const absl::StatusOr<Answers>& answers) const;
   // Whether servers may be made to keep what this worker reads (WeightsView).
   bool MayHoldWeights() const;
+  // What becomes of a push whose values are not finite, as it or a shard has found: its answers, with a
+  // warning; or the end of this client.
+  absl::StatusOr<Answers> JudgeFinite(const OutgoingGradient& gradient, absl::StatusOr<Answers> answers);
   // NextWork() is to tell of a push that was not begun. Returns `why`.
   absl::Status FailPush(const Work& work, const absl::Status& why);
   // Starts them on the first `shards` shards.
@@ -133,6 +137,8 @@ class ClientImpl final : public Client {
   const v1::Caller caller_;
   const WireOptions wire_;
   const bool backup_workers_;
+  // consistency.on_nonfinite
+  const bool rejects_;
   const TensorMap tensors_;
   // Of views, by shard.
   std::vector<std::shared_ptr<FloatBuffers>> buffers_;

@@ -61,6 +61,7 @@ absl::Status GrpcExchange::Broken(const std::string& problem) const {
 
 void GrpcExchange::Begin() {
   pushes_ = push_.has_value() && !push_answered_;
+  says_refused_ = false;
   unsent_ = pushes_ ? push_->gradient->chunks(shard_) : 0;
   sent_.assign(unsent_, false);
   lowest_ = 0;
@@ -101,6 +102,11 @@ void GrpcExchange::AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* h
     push.set_answered_clock(std::min(answered_clock_.load(), push.clock()));
     push.set_elements(static_cast<uint64_t>(elements_));
     push.set_dtype(wire_.push_dtype);
+    if (push_->gradient->refused()) {
+      push.set_refused(push_->gradient->refusal());
+      unsent_ = 0;
+      says_refused_ = true;
+    }
   }
   if (pull_.has_value()) {
     v1::PullRequest& pull = *head->mutable_pull();

@@ -39,10 +39,16 @@ class GrpcExchange {
 
   // ---- its messages
 
-  // The first one: what the exchange is. `head` holds what else is to be said.
+  // The first one: what the exchange is; that its push is refused, if it is known by now. `head` holds what
+  // else is to be said.
   void AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* head);
   // Whether it may be sent. Where the shard has no elements it is all that the shard waits for.
-  bool MayBegin() { return !pushes_ || elements_ > 0 || push_->gradient->MayFinish(); }
+  bool MayBegin() {
+    return !pushes_ || elements_ > 0 || push_->gradient->MayFinish() || push_->gradient->refused();
+  }
+  // The gradient was found not to be finite, and the exchange has begun without saying so: it is to be given
+  // up for another one.
+  bool outdated() const { return pushes_ && !push_answered_ && !says_refused_ && push_->gradient->refused(); }
   // There is more of the gradient to send.
   bool sends() const { return pushes_ && unsent_ > 0; }
   // Finds and checks the next chunk. False: none may leave now.
@@ -107,11 +113,12 @@ class GrpcExchange {
   const std::shared_ptr<const SharedSegment> memory_;
 
   // Of the messages.
-  bool pushes_ = false;     // this exchange brings the push
-  std::vector<bool> sent_;  // by chunk of the gradient
-  size_t unsent_ = 0;       // chunks
-  size_t lowest_ = 0;       // all chunks below it were sent
-  size_t next_ = 0;         // the chunk that FindChunk() found
+  bool pushes_ = false;                    // this exchange brings the push
+  std::atomic<bool> says_refused_{false};  // without its gradient
+  std::vector<bool> sent_;                 // by chunk of the gradient
+  size_t unsent_ = 0;                      // chunks
+  size_t lowest_ = 0;                      // all chunks below it were sent
+  size_t next_ = 0;                        // the chunk that FindChunk() found
   const std::shared_ptr<Loans> loans_ = std::make_shared<Loans>();
 
   // Of the replies.

@@ -120,6 +120,8 @@ bool GrpcExchangeStream::NextMessage(grpc::ByteBuffer* message) {
             next->exchange->FindChunk();
     next->id = ++last_id_;
     next->exchange->AddBeginning(caller_(), &head);
+    // Another shard's chunk may have been found not to be finite meanwhile.
+    chunk = chunk && next->exchange->sends();
   } else {
     next = std::find_if(open_.begin(), open_.end(), [](const Open& open) {
       return open.sending && open.credit > 0 && open.exchange->FindChunk();

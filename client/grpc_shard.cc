@@ -186,7 +186,11 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
     const absl::Status failure = gradient_->failure();
     if (!failure.ok()) return Interrupt([&] { return failure; });
     MutexLock lock(mutex_);
-    if (stream_ != nullptr) stream_->Continue();
+    // Null: it is over, or its next try will say what there is to say.
+    if (stream_ == nullptr) return;
+    if (!exchange_->outdated()) return stream_->Continue();
+    stream_->Abandon(*exchange_);
+    Begin();
   }
 
   absl::Status Late() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {

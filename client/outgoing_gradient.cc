@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/job_failure.h"
 #include "common/status_macros.h"
 
 namespace weir {
@@ -11,29 +12,36 @@ namespace {
 
 // Elements. Up to here the check takes no time, and errors come sooner.
 constexpr int64_t kSmall = 1 << 18;
+// Bytes that PushRequest.refused may have.
+constexpr size_t kMaxRefusal = 1000;
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<OutgoingGradient>> OutgoingGradient::Create(
-    const TensorMap& map, std::vector<const float*> tensors, const WireOptions& wire, GradientGate* gate,
-    std::shared_ptr<const SharedSegment> memory) {
-  const std::shared_ptr<OutgoingGradient> gradient(
-      new OutgoingGradient(map, std::move(tensors), wire, gate != nullptr, std::move(memory)));
+    Options options, const TensorMap& map, std::vector<const float*> tensors, const WireOptions& wire,
+    GradientGate* gate, std::shared_ptr<const SharedSegment> memory) {
+  const std::shared_ptr<OutgoingGradient> gradient(new OutgoingGradient(
+      std::move(options), map, std::move(tensors), wire, gate != nullptr, std::move(memory)));
   if (gate != nullptr) {
     if (!gate->Attach(gradient)) {
       return absl::InvalidArgumentError("the gate is another push's; each push needs its own");
     }
-    WEIR_RETURN_IF_ERROR(gradient->failure());
-  } else if (map.partition().elements() <= kSmall && !gradient->MayFinish()) {
-    return gradient->failure();
+  } else if (map.partition().elements() <= kSmall) {
+    gradient->MayFinish();
   }
+  WEIR_RETURN_IF_ERROR(gradient->failure());
   return gradient;
 }
 
-OutgoingGradient::OutgoingGradient(const TensorMap& map, std::vector<const float*> tensors,
+OutgoingGradient::OutgoingGradient(Options options, const TensorMap& map, std::vector<const float*> tensors,
                                    const WireOptions& wire, bool gated,
                                    std::shared_ptr<const SharedSegment> memory)
-    : map_(map), tensors_(std::move(tensors)), wire_(wire), gated_(gated), memory_(std::move(memory)) {
+    : options_(std::move(options)),
+      map_(map),
+      tensors_(std::move(tensors)),
+      wire_(wire),
+      gated_(gated),
+      memory_(std::move(memory)) {
   const uint32_t shards = map_.partition().shards();
   first_chunk_.push_back(0);
   for (uint32_t shard = 0; shard < shards; ++shard) {
@@ -76,13 +84,13 @@ absl::Status OutgoingGradient::Check(uint32_t shard, size_t chunk) const {
 
 bool OutgoingGradient::MaySend(uint32_t shard, size_t chunk) {
   const size_t index = first_chunk_[shard] + chunk;
-  if (failed_.load(std::memory_order_acquire)) return false;
+  if (ended_.load(std::memory_order_acquire)) return false;
   if (finite_[index].load(std::memory_order_acquire)) return true;
   // What was written to its tensors before OnReady() is seen from here on.
   if (gated_ && awaits_[index].load(std::memory_order_acquire) > 0) return false;
   if (const absl::Status found = Check(shard, chunk); !found.ok()) {
     MutexLock lock(mutex_);
-    Fail(found);
+    Refuse(found);
     return false;
   }
   if (!finite_[index].exchange(true, std::memory_order_acq_rel)) --unchecked_;
@@ -95,12 +103,17 @@ bool OutgoingGradient::MayFinish() {
       if (!MaySend(shard, chunk)) return false;
     }
   }
-  return !failed_.load(std::memory_order_acquire);
+  return !ended_.load(std::memory_order_acquire);
 }
 
 absl::Status OutgoingGradient::failure() const {
   MutexLock lock(mutex_);
   return failure_;
+}
+
+std::string OutgoingGradient::refusal() const {
+  MutexLock lock(mutex_);
+  return refusal_;
 }
 
 size_t OutgoingGradient::awaited() const {
@@ -111,7 +124,7 @@ size_t OutgoingGradient::awaited() const {
 void OutgoingGradient::SetListener(uint32_t shard, std::function<void()> changed) {
   MutexLock lock(mutex_);
   listeners_[shard] = std::move(changed);
-  if (!failure_.ok()) listeners_[shard]();
+  if (ended_.load()) listeners_[shard]();
 }
 
 void OutgoingGradient::OnReady(size_t tensor) {
@@ -137,10 +150,23 @@ void OutgoingGradient::OnFailed(const absl::Status& why) {
   if (awaited_ > 0) Fail(why.ok() ? absl::CancelledError("the gradient was given up") : why);
 }
 
+void OutgoingGradient::Refuse(const absl::Status& found) {
+  const std::string push = NonFinitePush(options_.worker, options_.task, found.message(), options_.clock);
+  if (!options_.reject) return Fail(absl::InternalError(Divergence(push)));
+  if (ended_.load()) return;
+  refusal_ = push.substr(0, kMaxRefusal);
+  refused_.store(true, std::memory_order_release);
+  End();
+}
+
 void OutgoingGradient::Fail(const absl::Status& why) {
-  if (!failure_.ok()) return;
+  if (ended_.load()) return;
   failure_ = why;
-  failed_.store(true, std::memory_order_release);
+  End();
+}
+
+void OutgoingGradient::End() {
+  ended_.store(true, std::memory_order_release);
   for (const auto& listener : listeners_) {
     if (listener) listener();
   }

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -25,16 +26,27 @@ namespace weir {
 // apply any of a bad one. Whoever is about to send such a chunk checks what is left itself. So nobody ever
 // waits for what another sends; only for tensors that are not ready.
 //
+// Once it is found not to be finite nothing of it leaves any more. Then either the shards are told so in its
+// stead (refusal()), or the push fails (failure()).
+//
 // Thread-safe: a chunk may be checked twice at once, which is harmless. Outlived by the tensor map and by the
 // tensors.
 class OutgoingGradient final : public GradientGate::Watcher {
  public:
+  struct Options {
+    // Of the push, for messages.
+    uint32_t worker = 0;
+    std::string task;
+    uint64_t clock = 0;
+    // A gradient that is not finite is refused; else the push fails with it.
+    bool reject = false;
+  };
   // `tensors` is in the model's order. gate: null if they are all ready. memory: that they are all of, and
   // which servers may read; null: there is none. A small gradient without a gate is checked here.
-  // InvalidArgument: it is not finite (TensorMap::CheckFinite), or the gate had a push before.
+  // InvalidArgument: the gate had a push before. Internal: a Divergence().
   static absl::StatusOr<std::shared_ptr<OutgoingGradient>> Create(
-      const TensorMap& map, std::vector<const float*> tensors, const WireOptions& wire, GradientGate* gate,
-      std::shared_ptr<const SharedSegment> memory = nullptr);
+      Options options, const TensorMap& map, std::vector<const float*> tensors, const WireOptions& wire,
+      GradientGate* gate, std::shared_ptr<const SharedSegment> memory = nullptr);
   ~OutgoingGradient() override = default;
 
   // In the model's order.
@@ -48,28 +60,34 @@ class OutgoingGradient final : public GradientGate::Watcher {
   // Whether the shards' last ones may; checks what has not been checked.
   bool MayFinish();
 
-  // Why nothing may leave any more: the gradient is bad, or was given up. OK: nothing.
+  // What the push ends with: its gradient was given up, or is not finite and not to be refused. OK: nothing.
   absl::Status failure() const;
+  // Why the shards are to refuse the push: it is not finite. Empty: they are not.
+  bool refused() const { return refused_.load(std::memory_order_acquire); }
+  std::string refusal() const;
   // Tensors that are not ready.
   size_t awaited() const;
 
   // `changed` runs, on any thread, when a chunk of the shard that could not leave may now be able to, and
-  // when the gradient has failed; at once if it has. It must not block.
+  // when the gradient has failed or is refused; at once if so. It must not block.
   void SetListener(uint32_t shard, std::function<void()> changed);
 
   void OnReady(size_t tensor) override;
   void OnFailed(const absl::Status& why) override;
 
  private:
-  OutgoingGradient(const TensorMap& map, std::vector<const float*> tensors, const WireOptions& wire,
-                   bool gated, std::shared_ptr<const SharedSegment> memory);
+  OutgoingGradient(Options options, const TensorMap& map, std::vector<const float*> tensors,
+                   const WireOptions& wire, bool gated, std::shared_ptr<const SharedSegment> memory);
   absl::Status Check(uint32_t shard, size_t chunk) const;
+  void Refuse(const absl::Status& found) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Calls run(index of the chunk among all shards') for each chunk of the shard that holds some of the
   // tensor.
   template <typename Run>
   void ForEachChunk(uint32_t shard, size_t tensor, const Run& run) const;
 
+  const Options options_;
   const TensorMap& map_;
   const std::vector<const float*> tensors_;
   const WireOptions wire_;
@@ -82,10 +100,13 @@ class OutgoingGradient final : public GradientGate::Watcher {
   std::vector<std::atomic<uint32_t>> awaits_;
   // Chunks that were not found finite.
   std::atomic<size_t> unchecked_;
-  std::atomic<bool> failed_{false};
+  // Nothing may leave any more, for either reason.
+  std::atomic<bool> ended_{false};
+  std::atomic<bool> refused_{false};
 
   mutable Mutex mutex_;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::string refusal_ ABSL_GUARDED_BY(mutex_);
   std::vector<bool> ready_ ABSL_GUARDED_BY(mutex_);
   size_t awaited_ ABSL_GUARDED_BY(mutex_) = 0;
   // By shard.

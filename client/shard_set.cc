@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "client/answers.h"
+#include "common/job_failure.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 
@@ -168,6 +169,7 @@ void ShardSet::OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t sh
   // Neither concerns this call alone, unless it is what its gradient was given up for.
   const bool given_up = operation->push.has_value() && operation->push->gradient->failure() == status;
   if (!given_up && (absl::IsAborted(status) || absl::IsUnavailable(status))) on_fatal_(status);
+  if (IsDivergence(status.message())) on_fatal_(status);
 
   bool last = false;
   absl::StatusOr<Answers> result;

@@ -53,8 +53,8 @@ class ShardSet {
   using Done = std::function<void(absl::StatusOr<Answers>)>;
 
   // history may be nullptr. on_fatal hears of errors that concern more than their call, before the call is
-  // done: Aborted, this client is fenced; Unavailable, a shard was lost. It may run several times, and must
-  // not block.
+  // done: Aborted, this client is fenced; Unavailable, a shard was lost; Internal, training diverged. It may
+  // run several times, and must not block.
   ShardSet(const std::vector<std::string>& addresses, GrpcPoller& poller, const TensorMap& tensors,
            const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const v1::WireConfig& wire,
            CallGroup& group, const CallLimits& limits, std::unique_ptr<History> history,

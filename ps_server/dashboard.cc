@@ -40,6 +40,7 @@ async function refresh() {
       row(["lead p50 / max", `${l.p50 || 0} / ${l.max || 0}`]),
       row(["checkpoint", s.checkpoint || "none"]),
       row(["recoveries / lost pushes", `${s.recoveries || 0} / ${s.lost_pushes || 0}`]),
+      row(["pushes refused", `${s.pushes_refused || 0}`]),
       row(["waiting for", (s.waiting_for || []).join(", ") || "nobody"]));
     document.getElementById("tasks").replaceChildren(row(["task", "state", "clock", "heard", "address"], "th"),
       ...(s.tasks || []).map(t => row([t.task, t.state, t.clock, `${t.seconds_since_heard.toFixed(1)} s ago`, t.address])));

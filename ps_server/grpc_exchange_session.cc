@@ -146,6 +146,9 @@ absl::Status GrpcExchangeSession::CheckFirst(const v1::ExchangeRequest& request,
   }
   if (request.has_push()) {
     WEIR_RETURN_IF_ERROR(CheckDtype(request.push().dtype()));
+    if (!request.push().refused().empty() && chunk.bytes > 0) {
+      return absl::InvalidArgumentError("gradient: with push.refused, which says that none comes");
+    }
   } else if (chunk.bytes > 0) {
     return absl::InvalidArgumentError("gradient: without a push");
   }

@@ -150,6 +150,7 @@ int Run(const Flags& flags) {
     LogInfo(status.message());
     return kExitDrained;
   }
+  if (absl::IsInternal(status)) return Fail(kExitInternal, status.message());
   return Fail(absl::IsUnavailable(status) ? kExitPeerLost : kExitConfig, status.message());
 }
 

@@ -17,6 +17,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/address.h"
 #include "common/grpc_socket_options.h"
+#include "common/job_failure.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "common/telemetry/http_server.h"
@@ -477,8 +478,7 @@ absl::Status ServerImpl::Wait() {
   }
   if (!options_.summary_path.empty()) WEIR_RETURN_IF_ERROR(WriteSummary(status, options_.summary_path));
   if (failure.empty()) return absl::OkStatus();
-  return absl::StartsWith(failure, kDrained) ? absl::CancelledError(failure)
-                                             : absl::UnavailableError(failure);
+  return absl::StartsWith(failure, kDrained) ? absl::CancelledError(failure) : JobFailure(failure);
 }
 
 absl::Status ServerImpl::StartHttp() {

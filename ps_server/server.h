@@ -56,7 +56,7 @@ class Server {
 
   // Waits until the job is over. OK: it is done. Cancelled: it was ended, with all that was done saved.
   // AlreadyExists, FailedPrecondition, InvalidArgument: ps:0 refuses this server, without effect on the job.
-  // Unavailable: it ended otherwise. The message says why.
+  // Internal: training diverged. Unavailable: it ended otherwise. The message says why.
   virtual absl::Status Wait() = 0;
   // Ends the job, from any thread or after a signal.
   virtual void Stop(const std::string& reason) = 0;

@@ -33,6 +33,7 @@ std::string SummaryJson(const v1::ClusterStatus& status) {
   out["checkpoint"] = status.checkpoint();
   out["recoveries"] = status.recoveries();
   out["lost_pushes"] = status.lost_pushes();
+  out["pushes_refused"] = status.pushes_refused();
   if (!status.failure().empty()) out["failure"] = status.failure();
   return out.dump(2) + "\n";
 }

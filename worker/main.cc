@@ -67,12 +67,6 @@ Life Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data, 
   Trainer trainer(config, data.train, replicas, client);
   life.status = trainer.Run();
   life.progressed = trainer.progressed();
-  // The client found values in a gradient that are not finite.
-  if (absl::IsInvalidArgument(life.status)) {
-    life.status = absl::InternalError(absl::StrCat(
-        life.status.message(),
-        ": training diverged; try a lower optimizer.learning_rate, train.clip_norm or a warm-up"));
-  }
   if (life.status.ok() && client->leading()) {
     life.status = EvaluateAndReport(/*final=*/true, test, model, client);
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -107,9 +108,12 @@ absl::Status Trainer::ComputeGradient(const Work& work) {
                         replicas_->ComputeGradient(train_, indexes_, config_.train().micro_batches(),
                                                    config_.seed(), work.batch));
   ClipToNorm(config_.train().clip_norm(), model_->gradients());
-  progress_.examples += work.examples;
-  progress_.batches += 1;
-  progress_.loss_sum += loss;
+  // A NaN would stay in the sum for ever, also where the job goes on (consistency.on_nonfinite).
+  if (std::isfinite(loss)) {
+    progress_.examples += work.examples;
+    progress_.batches += 1;
+    progress_.loss_sum += loss;
+  }
   return absl::OkStatus();
 }
 

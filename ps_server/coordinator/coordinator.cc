@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/job_failure.h"
 #include "common/part_assignment.h"
 #include "common/telemetry/logging.h"
 
@@ -234,6 +235,13 @@ void Coordinator::MaybeCommit() {
   const uint32_t needed = PartsToCommit(parts, options_.config.consistency().backup_workers());
   if (complete.size() < needed) return;
 
+  std::string reason;
+  for (const ShardInfo& shard : shards_) {
+    if (reason.empty()) reason = shard.staged->reason();
+  }
+  if (!refused.empty() && on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP) {
+    return FailJob(Divergence(reason));
+  }
   v1::ControlMessage message;
   v1::CommitStep& commit = *message.mutable_commit();
   commit.set_step(committed_);
@@ -241,10 +249,6 @@ void Coordinator::MaybeCommit() {
     if (refused.count(part) == 0 && commit.parts_size() < static_cast<int>(needed)) commit.add_parts(part);
   }
   if (!refused.empty()) {
-    std::string reason;
-    for (const ShardInfo& shard : shards_) {
-      if (reason.empty()) reason = shard.staged->reason();
-    }
     LogWarning("step ", committed_, " is committed without part(s) ", absl::StrJoin(refused, ", "), ": ",
                reason);
   }

@@ -268,6 +268,8 @@ class Coordinator {
   void RemoveMember(uint32_t worker, const std::string& why);
   // A member whose connection broke makes room for a new process of its rank.
   void ReplaceIfGone(uint32_t rank);
+  // A worker gave up for a gradient that is not finite, and consistency.on_nonfinite is not "reject".
+  void HandleDivergence(uint32_t worker, const std::string& why);
   void RemoveReader(uint32_t id);
   // All at once; those that were being admitted wait again.
   void FenceAll(const std::string& why);
@@ -289,6 +291,8 @@ class Coordinator {
   void HandleDrain(const std::string& reason);
   void MaybeFinish();
   void FailJob(const std::string& reason);
+  // What who asks to join a failed job is told.
+  absl::Status RefuseJoin() const;
   void End();
   // Of every call that still waits.
   void AnswerParked(const absl::Status& joins, const absl::Status& others);
@@ -305,6 +309,9 @@ class Coordinator {
   uint64_t examples_done() const;
   uint64_t steps_done() const;
   bool AllDone() const;
+  v1::ConsistencyConfig::OnNonfinite on_nonfinite() const {
+    return options_.config.consistency().on_nonfinite();
+  }
   bool sync() const { return options_.config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC; }
   absl::Duration lease() const { return absl::Seconds(options_.config.cluster().lease_seconds()); }
   absl::Time now() const { return options_.clock->Now(); }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/job_failure.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/coordinator.h"
 
@@ -114,9 +115,13 @@ void Coordinator::FailJob(const std::string& reason) {
   message.mutable_shutdown()->set_failure(reason);
   Broadcast(message);
   Changed();
-  // Joins: not Unavailable, which asks for another try, which would find nobody and hide the reason.
-  AnswerParked(absl::AbortedError(reason), absl::UnavailableError(reason));
+  AnswerParked(RefuseJoin(), JobFailure(reason));
   options_.on_end(MakeStatus(), reason);
+}
+
+absl::Status Coordinator::RefuseJoin() const {
+  // Not Unavailable, which asks for another try, which would find nobody and hide the reason.
+  return IsDivergence(failure_) ? JobFailure(failure_) : absl::AbortedError(failure_);
 }
 
 void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& others) {

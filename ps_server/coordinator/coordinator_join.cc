@@ -14,7 +14,7 @@
 namespace weir {
 
 void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
-  if (state_ == v1::FAILED) return done(absl::AbortedError(failure_));
+  if (state_ == v1::FAILED) return done(RefuseJoin());
   const bool worker = request.role() == v1::WORKER;
   if (over() || (state_ == v1::DRAINING && saved_last_ && worker)) {
     if (worker) told_.insert(request.rank());

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/job_failure.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/coordinator.h"
 
@@ -192,6 +193,11 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
     const std::string task = member->second.task;
     if (!request.done()) gave_up_.insert(member->first);
+    if (!request.done() && IsDivergence(request.reason()) &&
+        on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_REJECT) {
+      HandleDivergence(member->first, request.reason());
+      return done(v1::LeaveReply());
+    }
     RemoveMember(caller.worker(), request.done() ? "" : absl::StrCat("it gave up: ", request.reason()));
     // One that was lost may be started again; when all have given up, they would do so again.
     if (!request.done() && state_ == v1::RUNNING && gave_up_.size() == options_.workers) {
@@ -253,6 +259,17 @@ void Coordinator::ReplaceIfGone(uint32_t rank) {
     return join.request.role() == v1::WORKER && join.request.rank() == rank;
   });
   if (replaced) RemoveMember(rank, "its connection broke, and its process was started again");
+}
+
+void Coordinator::HandleDivergence(uint32_t rank, const std::string& why) {
+  if (on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP) FailJob(why);
+  RemoveMember(rank, why);
+  const bool somebody_waits = std::any_of(waiting_.begin(), waiting_.end(), [](const WaitingJoin& join) {
+    return join.request.role() == v1::WORKER;
+  });
+  if (state_ == v1::RUNNING && members_.empty() && !somebody_waits) {
+    FailJob(absl::StrCat(why, "; that was the last worker"));
+  }
 }
 
 void Coordinator::FenceAll(const std::string& why) {

@@ -74,7 +74,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   *status.mutable_evaluation() = evaluation_;
 
   IntHistogram staleness, lead;
-  uint64_t pushed = 0, pulled = 0, lost = 0;
+  uint64_t pushed = 0, pulled = 0, lost = 0, refused = 0;
   for (const ShardInfo& shard : shards_) {
     Merge(shard.stats.version_staleness(), staleness);
     Merge(shard.stats.lead(), lead);
@@ -86,6 +86,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
       lacks = std::max(lacks, total_batches_ - std::min(total_batches_, shard.stats.batches_settled()));
     }
     lost += lacks;
+    refused = std::max(refused, shard.stats.pushes_refused());
   }
   Describe(staleness, status.mutable_version_staleness());
   Describe(lead, status.mutable_lead());
@@ -100,6 +101,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   if (checkpoints_ != nullptr) status.set_checkpoint(checkpoints_->newest_folder());
   status.set_recoveries(recoveries_);
   status.set_lost_pushes(lost);
+  status.set_pushes_refused(refused);
 
   for (uint32_t i = 0; i < shards_.size(); ++i) {
     v1::TaskStatus* task = status.add_tasks();

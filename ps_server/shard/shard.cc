@@ -177,6 +177,10 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
       LogError("ignored a commit of step ", commit.step(), " with part ", part, ", which is not staged here");
       return;
     }
+    if (!staged->second.refusal.empty()) {
+      LogError("ignored a commit of step ", commit.step(), " with part ", part, ", which is refused here");
+      return;
+    }
     const uint64_t examples = Planted("unweighted mean") ? 1 : staged->second.examples;
     gradients.push_back({staged->second.gradient.get(), examples});
   }
@@ -202,10 +206,8 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
       lead_.Add(0);
     }
     for (const StagedPart::Waiter& waiter : entry.waiters) {
-      waiter.done(PushAnswer{
-          applied ? NewReply(v1::OK) : NewReply(v1::REFUSED, CommittedWithout(commit.step(), part)),
-          {},
-          nullptr});
+      const std::string why = entry.refusal.empty() ? CommittedWithout(commit.step(), part) : entry.refusal;
+      waiter.done(PushAnswer{applied ? NewReply(v1::OK) : NewReply(v1::REFUSED, why), {}, nullptr});
     }
   }
   for (const v1::PinVersion& pin : std::exchange(late_pins_, {})) HandlePin(pin);

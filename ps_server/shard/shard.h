@@ -208,6 +208,7 @@ class Shard {
   };
   // sync: a part of the open step.
   struct StagedPart {
+    // May be null if it is refused.
     Slab gradient;
     uint64_t examples = 0;
     std::string refusal;  // empty: not refused
@@ -266,6 +267,8 @@ class Shard {
   absl::Status CheckHeader(const v1::PushRequest& header) const;
   // Before a gradient is taken, and again before it is used. InvalidArgument: no such push can be.
   absl::StatusOr<Verdict> Judge(const v1::PushRequest& header) const;
+  // Of a push that is to be taken, unless it says itself that it is to be refused.
+  static Verdict AsClaimed(const v1::PushRequest& header);
   // nullptr: it is arriving twice already.
   std::unique_ptr<PushArrival> Arrive(v1::PushRequest header);
   // The flag that revokes the reading of this version.
@@ -276,7 +279,9 @@ class Shard {
   void TakeEffect(const Decision& decision);
   // The books of a push with its outcome, but for the weights.
   void Account(const v1::PushRequest& header, v1::PushReply* reply);
-  void StagePush(PushArrival& arrival, Session session, PushDone done);
+  // sync. refusal: empty, or why the part is to be in no step; then it needs no gradient.
+  void StagePush(const v1::PushRequest& header, Slab gradient, std::string refusal, Session session,
+                 PushDone done);
   void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
   // Runs `then` in the queue once what is appended with it is durable; if it never is, fails the shard.
   PushLog::Done WhenLogged(std::function<void()> then);

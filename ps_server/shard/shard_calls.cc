@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/job_failure.h"
 #include "common/planted_bug.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
@@ -277,7 +278,11 @@ std::string Shard::Fenced(const v1::Caller& caller) const {
 }
 
 std::string Shard::NonFinite(const PushArrival& arrival) const {
-  return absl::StrCat("the gradient of ", store_->Describe(arrival.non_finite()), " is not finite");
+  const v1::PushRequest& push = arrival.header();
+  return NonFinitePush(
+      push.caller().worker(), members_.at(push.caller().worker()).task,
+      absl::StrCat("the gradient of ", store_->Describe(arrival.non_finite()), " is not finite"),
+      push.clock());
 }
 
 std::string Shard::CommittedWithout(uint64_t step, uint32_t part) {

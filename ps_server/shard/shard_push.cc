@@ -9,6 +9,9 @@
 namespace weir {
 namespace {
 
+// Bytes of PushRequest.refused, which is kept with the answer.
+constexpr size_t kMaxReason = 1000;
+
 PushKey KeyOf(const v1::PushRequest& header) {
   return {header.caller().worker(), header.clock(), header.part()};
 }
@@ -32,6 +35,10 @@ absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
                                                    " values; this shard has ", store_->elements()));
   }
   if (header.examples() == 0) return absl::InvalidArgumentError("examples: must be at least 1");
+  if (header.refused().size() > kMaxReason) {
+    return absl::InvalidArgumentError(absl::StrCat("refused: ", header.refused().size(),
+                                                   " bytes of reason; at most ", kMaxReason, " are taken"));
+  }
   if (!v1::Dtype_IsValid(header.dtype())) {
     return absl::InvalidArgumentError(
         absl::StrCat("dtype: ", static_cast<int>(header.dtype()), " is none that this server knows"));
@@ -52,7 +59,7 @@ absl::StatusOr<Shard::Verdict> Shard::Judge(const v1::PushRequest& header) const
                        " of ", header.examples()));
     }
     if (header.base().incarnation() == incarnation_ && header.base().count() == header.clock()) {
-      return Verdict{};
+      return AsClaimed(header);
     }
     return absl::InvalidArgumentError(
         absl::StrCat("base: a part of step ", header.clock(), " must be computed from version ",
@@ -73,9 +80,13 @@ absl::StatusOr<Shard::Verdict> Shard::Judge(const v1::PushRequest& header) const
   if (header.batch_plus_one() > 0 && batches_.Contains(header.batch_plus_one() - 1) &&
       !Planted("batch applied twice")) {
     return Verdict{v1::DUPLICATE_BATCH,
-                   absl::StrCat("batch ", header.batch_plus_one() - 1, " was applied before")};
+                   absl::StrCat("batch ", header.batch_plus_one() - 1, " was done before")};
   }
-  return Verdict{};
+  return AsClaimed(header);
+}
+
+Shard::Verdict Shard::AsClaimed(const v1::PushRequest& header) {
+  return header.refused().empty() ? Verdict{} : Verdict{v1::REFUSED, header.refused()};
 }
 
 void Shard::HandleBegin(HeldPush push) {
@@ -102,11 +113,16 @@ void Shard::HandleBegin(HeldPush push) {
     }
     if (DeclareLost(header.caller().worker(), header.answered_clock())) Wake();
   }
-  switch (policy_->OnPush(KeyOf(header))) {
+  const PushDecision decision = policy_->OnPush(KeyOf(header));
+  switch (decision) {
     case PushDecision::kApply:
     case PushDecision::kStage: {
       absl::StatusOr<Verdict> verdict = Judge(header);
       if (!verdict.ok()) return push.done(verdict.status());
+      if (verdict->outcome != v1::OK && decision == PushDecision::kStage) {
+        return StagePush(header, nullptr, std::move(verdict->reason), push.session,
+                         AsPush(std::move(push.done)));
+      }
       if (verdict->outcome != v1::OK) {
         if (log_ != nullptr && !CanDecide(header)) break;
         Decide({push.session, header, *std::move(verdict), nullptr, nullptr, AsPush(std::move(push.done))});
@@ -189,7 +205,8 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
   }
   if (decision == PushDecision::kStage) {
     forget();
-    return StagePush(*arrival, session, std::move(done));
+    std::string refusal = arrival->non_finite() >= 0 ? NonFinite(*arrival) : "";
+    return StagePush(header, arrival->TakeGradient(), std::move(refusal), session, std::move(done));
   }
   if (verdict->outcome == v1::OK && arrival->overtaken()) {
     return done(PushAnswer{NewReply(v1::SEND_AGAIN), {}, nullptr});
@@ -243,13 +260,14 @@ void Shard::TakeEffect(const Decision& decision) {
 void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   const bool applied = reply->outcome() == v1::OK;
   ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
-  const bool stale = reply->outcome() == v1::STALE_VERSION;
+  // What was refused would be refused again.
+  const bool batch_done = applied || reply->outcome() == v1::REFUSED;
+  if (batch_done && header.batch_plus_one() > 0) batches_.Insert(header.batch_plus_one() - 1);
   // With the log nobody has an answer of a push that this life does not know. Without it this may be a copy
   // of one that an earlier life has acknowledged.
-  const bool refused = reply->outcome() == v1::REFUSED || (logs() && stale);
-  if (refused && header.batch_plus_one() > 0) refused_batches_.Insert(header.batch_plus_one() - 1);
+  const bool stale = logs() && reply->outcome() == v1::STALE_VERSION;
+  if (stale && header.batch_plus_one() > 0) refused_batches_.Insert(header.batch_plus_one() - 1);
   if (applied) {
-    if (header.batch_plus_one() > 0) batches_.Insert(header.batch_plus_one() - 1);
     counters_.version = reply->version().count();
     reply->set_staleness(reply->version().count() - 1 - header.base().count());
     staleness_.Add(reply->staleness());
@@ -269,13 +287,13 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   lead_.Add(header.clock() + 1 - slowest);
 }
 
-void Shard::StagePush(PushArrival& arrival, Session session, PushDone done) {
-  const v1::PushRequest& header = arrival.header();
+void Shard::StagePush(const v1::PushRequest& header, Slab gradient, std::string refusal, Session session,
+                      PushDone done) {
   StagedPart& staged = staged_[header.part()];
-  staged.gradient = arrival.TakeGradient();
+  staged.gradient = std::move(gradient);
   staged.examples = header.examples();
+  staged.refusal = std::move(refusal);
   staged.waiters.push_back({session, std::move(done), options_.clock->Now()});
-  if (arrival.non_finite() >= 0) staged.refusal = NonFinite(arrival);
   policy_->Complete(KeyOf(header));
 
   const std::optional<uint64_t> complete = policy_->CompleteStep();

@@ -102,7 +102,11 @@ TEST_CASE("the line of a job that lost a server") {
   s.set_lost_pushes(1700);
   CHECK_THAT(StatusLine(s), Catch::EndsWith("recoveries 2  lost pushes 1,700"));
   CHECK_THAT(StatusReport(s), Contains("recoveries        2 of lost servers, 1,700 pushes lost\n"));
+  s.set_pushes_refused(12);
+  CHECK_THAT(StatusLine(s), Catch::EndsWith("lost pushes 1,700  refused pushes 12"));
+  CHECK_THAT(StatusReport(s), Contains(" pulled, 4,936 pushes, 12 refused\n"));
   const auto json = nlohmann::json::parse(StatusJson(s));
+  CHECK(json["pushes_refused"] == 12);
   CHECK(json["checkpoint"] == "/runs/7/step-00001200");
   CHECK(json["recoveries"] == 2);
   CHECK(json["lost_pushes"] == 1700);

@@ -19,7 +19,7 @@ const char* const kJson = R"({"mode": "sync", "staleness_bound": 0, "ps": 1, "wo
   "pushes": 1880, "examples": 60160, "wall_seconds": 4.21, "examples_per_second": 14289.8, "train_loss": 0.0123,
   "test_accuracy": 0.9832, "test_loss": 0.0712, "version_staleness": {"p50": 1, "p99": 7, "max": 9},
   "lead": {"p50": 1, "max": 2}, "bytes_pushed": 33100000, "bytes_pulled": 40200000, "weights_sha256": "ab12",
-  "checkpoint": "", "recoveries": 0, "lost_pushes": 0, "of_a_later_version": [1]})";
+  "checkpoint": "", "recoveries": 0, "lost_pushes": 0, "pushes_refused": 0, "of_a_later_version": [1]})";
 
 TEST_CASE("the server's summary is read, and given on with what only the command knows") {
   auto summary = ParseSummary(kJson);
@@ -51,6 +51,8 @@ TEST_CASE("what a job went through, and where it saved itself") {
   CHECK_THAT(SummaryText("x", *summary),
              Contains("  faults            3 servers came back; 1,700 pushes lost\n"
                       "  checkpoint        /runs/7/step-00000470\n"));
+  summary->pushes_refused = 12;
+  CHECK_THAT(SummaryText("x", *summary), Contains("(1,880 pushes, 12 refused, 60,160 examples)\n"));
   summary->lost_pushes = 0;
   summary->recoveries = 1;
   summary->restarts = {{"ps:1", 1}, {"worker:0", 2}};

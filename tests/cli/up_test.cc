@@ -393,6 +393,21 @@ TEST_CASE("a path of the command line starts at the working folder, one of the c
              Contains("runs holds checkpoints of a job already, the newest of step 12; go on with"));
 }
 
+TEST_CASE("a worker that is skipped does not end the job, and is not started again") {
+  Up up;
+  up.environment["FAKE_WORKER"] =
+      "if [ $TASK = worker:1 ]; then echo training diverged; exit 70; fi; await worker:1; sleep 0.3";
+  const std::string skip = "consistency.on_nonfinite=skip_worker";
+  CHECK(up.Run({"--workers=2", "--restart", "--set", skip}) == 0);
+  CHECK_THAT(up.output(),
+             Contains("warning: worker:1 exited with 70") && Contains("; the job goes on without it"));
+  CHECK(!fs::exists(up.dir() / "worker:1.1.pid"));
+  // The last one takes the job with it.
+  up.environment["FAKE_PS"] = "await worker:1; sleep 0.1; echo training diverged; exit 70";
+  up.environment["FAKE_WORKER"] = "exit 70";
+  CHECK(up.Run({"--workers=2", "--restart", "--set", skip, "--set", "seed=2"}) == kExitInternal);
+}
+
 TEST_CASE("no worker is left, even if an evaluator is") {
   Up up;
   up.environment["FAKE_WORKER"] = "[ $TASK = evaluator:0 ] && forever; kill -9 $$";

@@ -210,6 +210,7 @@ TEST_CASE("weights may come before the answer to their push") {
   size_t again = 0;
   SECTION("and are those of the version that it made") {}
   SECTION("but not if it was refused") {
+    f.config.mutable_consistency()->set_on_nonfinite(v1::ConsistencyConfig::ON_NONFINITE_REJECT);
     f.cluster.edit_push = [](uint32_t, v1::PushReply* reply) { reply->set_outcome(v1::REFUSED); };
     again = 8;
   }

@@ -189,7 +189,8 @@ struct FakeCluster::Exchange {
       if (auto status = cluster.on_push(shard, nth); status.has_value()) return status;
     }
     const bool early = cluster.options_.eager && message.has_pull();
-    push.gradient.resize(push.header.elements());
+    const bool refused = !push.header.refused().empty();
+    push.gradient.resize(refused ? 0 : push.header.elements());
     const size_t size = push.header.dtype() == v1::BF16 ? 2 : sizeof(float);
     size_t received = 0;
     // Two chunks in the air.
@@ -234,13 +235,14 @@ struct FakeCluster::Exchange {
       auto& taken = cluster.taken_[shard];
       if (taken.count(key) == 0) {
         v1::PushReply& answer = taken[key];
-        answer.set_outcome(v1::OK);
+        answer.set_outcome(refused ? v1::REFUSED : v1::OK);
+        answer.set_reason(push.header.refused());
         answer.mutable_version()->set_incarnation(kShardIncarnation);
         if (cluster.options_.sync) {
           answer.mutable_version()->set_count(clock + 1);
         } else {
           answer.set_staleness(cluster.versions_[shard] - push.header.base().count());
-          answer.mutable_version()->set_count(++cluster.versions_[shard]);
+          answer.mutable_version()->set_count(cluster.versions_[shard] += refused ? 0 : 1);
         }
       }
       if (cluster.options_.sync && cluster.commit_steps) {

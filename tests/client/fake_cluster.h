@@ -50,7 +50,7 @@ class FakeCluster {
     // Serve on Unix sockets instead of loopback, so that a server can come back under its address.
     bool unix_sockets = false;
   };
-  // What a push held when it had arrived whole.
+  // What a push held when it had arrived whole; no gradient, if it said that it is to be refused.
   struct Push {
     uint32_t shard = 0;
     v1::PushRequest header;

@@ -76,60 +76,114 @@ void CheckPushed(const ClientFixture& f) {
 
 // ---- bad gradients
 
-TEST_CASE("a gradient that turns out bad while it is sent is refused, and can be pushed again") {
+void SetOnNonfinite(ClientFixture& f, v1::ConsistencyConfig::OnNonfinite what) {
+  f.config.mutable_consistency()->set_on_nonfinite(what);
+}
+std::string Diverged(const std::string& found) {
+  return "training diverged: worker 0 (worker:0): " + found +
+         " at clock 0; try a lower optimizer.learning_rate, train.clip_norm or a warm-up";
+}
+
+// Every shard was told, and none has a gradient.
+void CheckRefused(const ClientFixture& f, size_t shards, const std::string& expected) {
+  CHECK(f.cluster.pushes().size() == shards);
+  for (const FakeCluster::Push& push : f.cluster.pushes()) {
+    CHECK(push.header.refused() == "worker 0 (worker:0): " + expected + " at clock 0");
+    CHECK(push.header.batch_plus_one() > 0);
+    CHECK(push.gradient.empty());
+  }
+}
+
+TEST_CASE("a gradient that turns out bad while it is sent is refused by all shards, or ends the client") {
   ClientFixture f(Layers(GENERATE(true, false)));
   const bool with_pull = GENERATE(false, true);
+  const bool reject = GENERATE(true, false);
+  if (reject) SetOnNonfinite(f, v1::ConsistencyConfig::ON_NONFINITE_REJECT);
   Joined j(f);
-  float* bad = nullptr;
-  float value = kNaN;
   std::string expected;
   SECTION("in the first chunk") {
-    bad = &f.gradient[0][999];
+    f.gradient[0][999] = kNaN;
     expected = "the gradient of a[999] is NaN";
   }
   SECTION("in the last block, which is shard 1's") {
-    bad = &f.gradient[3][699999];
-    value = -std::numeric_limits<float>::infinity();
+    f.gradient[3][699999] = -std::numeric_limits<float>::infinity();
     expected = "the gradient of d[699999] is -Inf";
   }
   SECTION("in two places: the first is named") {
     f.gradient[3][699999] = kNaN;
-    bad = &f.gradient[2][600000];
+    f.gradient[2][600000] = kNaN;
     expected = "the gradient of c[600000] is NaN";
   }
-  const float good = *bad;
-  *bad = value;
-  const absl::Status status =
-      with_pull ? j.client->PushPull(j.work, j.base, f.Gradient(), f.Weights()).Get().status()
-                : j.client->Push(j.work, j.base, f.Gradient()).Get().status();
-  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
-  CHECK(Message(status) == expected);
+  absl::StatusOr<PushResult> push;
+  if (with_pull) {
+    const auto both = j.client->PushPull(j.work, j.base, f.Gradient(), f.Weights()).Get();
+    push = both.ok() ? absl::StatusOr<PushResult>(both->push) : both.status();
+  } else {
+    push = j.client->Push(j.work, j.base, f.Gradient()).Get();
+  }
   // No shard can have applied any of it.
-  CHECK(f.cluster.pushes().empty());
   CHECK(f.cluster.chunks(0).size() < 4);
   CHECK(f.cluster.chunks(1).size() < 4);
-  // There is nothing to do before it is pushed again.
-  CHECK(Message(j.client->NextWork().status()) == expected);
-  *bad = good;
-  f.gradient[3][699999] = 5;
-  REQUIRE(j.client->Push(j.work, j.base, f.Gradient()).Get().ok());
-  CheckPushed(f);
-  CHECK(f.NextWork(*j.client).clock == j.work.clock + 1);
+  if (!reject) {
+    CHECK(push.status().code() == absl::StatusCode::kInternal);
+    CHECK(Message(push.status()) == Diverged(expected));
+    CHECK(f.cluster.pushes().empty());
+    CHECK(Message(j.client->NextWork().status()) == Diverged(expected));
+    CHECK(Message(j.client->Pull(0, f.Weights()).Get().status()) == Diverged(expected));
+    CHECK(j.client->Leave("some other reason").ok());
+    REQUIRE(f.cluster.leaves().size() == 1);
+    CHECK_FALSE(f.cluster.leaves()[0].done());
+    CHECK(f.cluster.leaves()[0].reason() == Diverged(expected));
+    return;
+  }
+  INFO(push.status());
+  REQUIRE(push.ok());
+  CHECK_FALSE(push->applied);
+  CHECK_THAT(push->reason, Contains("REFUSED") && Contains(expected));
+  CheckRefused(f, 2, expected);
+  const Work next = f.NextWork(*j.client);
+  CHECK(next.clock == j.work.clock + 1);
+  CHECK(next.batch == j.work.batch + 1);
 }
 
 TEST_CASE("a value that bfloat16 cannot hold is refused where the gradient travels so") {
   ClientFixture f(Layers(true));
   f.config.mutable_wire()->set_push_dtype(v1::WireConfig::TYPE_BF16);
+  SetOnNonfinite(f, v1::ConsistencyConfig::ON_NONFINITE_REJECT);
   Joined j(f);
   // The largest that is rounded down, and the next.
   uint32_t bits = 0x7f7f7fff;
   std::memcpy(&f.gradient[2][7], &bits, 4);
   f.gradient[1][3] = std::numeric_limits<float>::max();
   const auto push = j.client->Push(j.work, j.base, f.Gradient()).Get();
-  CHECK_THAT(Message(push.status()),
+  REQUIRE(push.ok());
+  CHECK_FALSE(push->applied);
+  CHECK_THAT(push->reason,
              Contains("the gradient of b[3] is 3.4") && Contains("which bfloat16 rounds to infinity"));
   f.gradient[1][3] = 0;
-  CHECK(j.client->Push(j.work, j.base, f.Gradient()).Get().ok());
+  const Work next = f.NextWork(*j.client);
+  const auto good = j.client->Push(next, f.Pull(*j.client, next.clock), f.Gradient()).Get();
+  REQUIRE(good.ok());
+  CHECK(good->applied);
+}
+
+TEST_CASE("a shard that refuses what the client found finite ends the client, or not") {
+  ClientFixture f(Layers(false));
+  const bool reject = GENERATE(true, false);
+  if (reject) SetOnNonfinite(f, v1::ConsistencyConfig::ON_NONFINITE_REJECT);
+  f.cluster.edit_push = [](uint32_t shard, v1::PushReply* reply) {
+    if (shard == 1) reply->set_outcome(v1::REFUSED);
+    if (shard == 1) reply->set_reason("d[7] is not finite");
+  };
+  Joined j(f);
+  const auto push = j.client->Push(j.work, j.base, f.Gradient()).Get();
+  if (reject) {
+    REQUIRE(push.ok());
+    CHECK_FALSE(push->applied);
+    return;
+  }
+  CHECK_THAT(Message(push.status()), Contains("training diverged: d[7] is not finite (ps:1); try"));
+  CHECK(j.client->NextWork().status() == push.status());
 }
 
 TEST_CASE("a shard that does not take its part holds up no other") {
@@ -157,7 +211,7 @@ TEST_CASE("a shard that does not take its part holds up no other") {
   SECTION("which does not get all of one that is bad in the part that has not left") {
     f.gradient[3][699999] = kNaN;
     const auto push = j.client->Push(j.work, j.base, f.Gradient());
-    CHECK(Message(push.Get().status()) == "the gradient of d[699999] is NaN");
+    CHECK(Message(push.Get().status()) == Diverged("the gradient of d[699999] is NaN"));
     CHECK(f.cluster.pushes().empty());
     CHECK(f.cluster.chunks(0).size() == 3);
   }
@@ -169,6 +223,7 @@ TEST_CASE("a model with less blocks than shards is pushed whole or not at all") 
   options.shards = 3;
   options.model.tensors.push_back({"a", {20}, TensorKind::kParameter, {}});
   ClientFixture f(options);
+  SetOnNonfinite(f, v1::ConsistencyConfig::ON_NONFINITE_REJECT);
   Joined j(f);
   GradientGate gate;
   const bool gated = GENERATE(false, true);
@@ -176,11 +231,14 @@ TEST_CASE("a model with less blocks than shards is pushed whole or not at all") 
   f.gradient[0][19] = kNaN;
   if (gated) shared->Ready(0);
   const auto push = j.client->Push(j.work, j.base, f.Gradient(), shared).Get();
-  CHECK(Message(push.status()) == "the gradient of a[19] is NaN");
-  CHECK(f.cluster.pushes().empty());
+  REQUIRE(push.ok());
+  CHECK_FALSE(push->applied);
+  // Those without elements, too.
+  CheckRefused(f, 3, "the gradient of a[19] is NaN");
   f.gradient[0][19] = 0;
-  REQUIRE(j.client->Push(j.work, j.base, f.Gradient()).Get().ok());
-  CHECK(f.cluster.pushes().size() == 3);
+  const Work next = f.NextWork(*j.client);
+  REQUIRE(j.client->Push(next, f.Pull(*j.client, next.clock), f.Gradient()).Get().ok());
+  CHECK(f.cluster.pushes().size() == 6);
 }
 
 // ---- gates
@@ -236,14 +294,6 @@ TEST_CASE("a gate that fails ends its push, and nothing else") {
     f.cluster.AwaitChunks(1, 1);
     gate->Fail(absl::AbortedError("the device is gone"));
     CHECK(push.Get().status() == absl::AbortedError("the device is gone"));
-  }
-  SECTION("by a bad value") {
-    f.gradient[3][699999] = kNaN;
-    const auto push = j.client->Push(j.work, j.base, f.Gradient(), gate);
-    gate->Ready(3);
-    expected = "the gradient of d[699999] is NaN";
-    CHECK(Message(push.Get().status()) == expected);
-    f.gradient[3][699999] = 0;
   }
   SECTION("by a tensor that the model does not have") {
     const auto push = j.client->Push(j.work, j.base, f.Gradient(), gate);
@@ -359,6 +409,7 @@ TEST_CASE("of weights that come before their push is answered, tensors are told 
   FakeCluster::Options options = Layers(false);
   options.eager = GENERATE(true, false);
   ClientFixture f(options);
+  SetOnNonfinite(f, v1::ConsistencyConfig::ON_NONFINITE_REJECT);
   Joined j(f);
   SECTION("as they are") {}
   SECTION("or when they have come again, if the push was refused") {

@@ -102,25 +102,5 @@ TEST_CASE("SIGTERM of a worker: it exits 143 and the job goes on") {
   CHECK(job.Summary()["examples"] == kSlowExamples);
 }
 
-void Diverge(const std::vector<std::string>& mode) {
-  // The weights grow a million-fold with each update.
-  TestJob job({.set = With({"optimizer.type=sgd", "optimizer.learning_rate=1e6", "optimizer.weight_decay=1",
-                            "cluster.start_seconds=3"},
-                           mode)});
-  job.StartAll();
-  for (const char* task : {"worker:0", "worker:1"}) {
-    job.ExpectExit(task, 70, kEndLimit);
-    CHECK_THAT(job[task].log(), Contains("the gradient of ") && Contains("training diverged"));
-  }
-  // It is as if they had died: others may come in their place.
-  for (const char* task : {"ps:0", "ps:1"}) {
-    job.ExpectExit(task, 138);
-    CHECK_THAT(job[task].log(), Contains("every worker gave up"));
-  }
-}
-
-TEST_CASE("training that diverges: the workers exit 70 and say why: sync") { Diverge(kSync); }
-TEST_CASE("training that diverges: the workers exit 70 and say why: bounded") { Diverge(kBounded); }
-
 }  // namespace
 }  // namespace weir

@@ -340,6 +340,7 @@ TEST_CASE("A NaN on the wire is refused by name, and the push is completed witho
   const auto mode = GENERATE(v1::ConsistencyConfig::MODE_SYNC, v1::ConsistencyConfig::MODE_ASYNC);
   ServerFixture f(kElements);
   f.config.mutable_consistency()->set_mode(mode);
+  f.config.mutable_consistency()->set_on_nonfinite(v1::ConsistencyConfig::ON_NONFINITE_REJECT);
   f.Start();
   f.Join();
   Messages messages = f.PushAndPull();
@@ -350,7 +351,32 @@ TEST_CASE("A NaN on the wire is refused by name, and the push is completed witho
   INFO(result.error);
   REQUIRE(result.error.ok());
   CHECK(result.push->outcome() == v1::REFUSED);
-  if (mode == v1::ConsistencyConfig::MODE_ASYNC) CHECK_THAT(result.push->reason(), Contains("w[65548]"));
+  CHECK_THAT(result.push->reason(), Contains("w[65548]"));
+  REQUIRE(result.pull.has_value());
+  CHECK(result.pull->outcome() == v1::OK);
+  const bool untouched = result.weights == std::vector<float>(kElements, 0);
+  CHECK(untouched);
+}
+
+TEST_CASE("A push that says that it is to be refused brings no gradient") {
+  const auto mode = GENERATE(v1::ConsistencyConfig::MODE_SYNC, v1::ConsistencyConfig::MODE_ASYNC);
+  ServerFixture f(kElements);
+  f.config.mutable_consistency()->set_mode(mode);
+  f.config.mutable_consistency()->set_on_nonfinite(v1::ConsistencyConfig::ON_NONFINITE_REJECT);
+  f.Start();
+  f.Join();
+  Messages messages = f.PushAndPull();
+  messages.resize(1);
+  messages[0].mutable_push()->set_refused("it is not finite");
+  messages[0].set_gradient(std::string(4, '\0'));
+  CHECK_THAT(std::string(f.stream().Run(messages).error.message()), Contains("with push.refused"));
+  messages[0].set_id(f.NextId());
+  messages[0].clear_gradient();
+  const ExchangeResult result = f.stream().Run(messages);
+  INFO(result.error);
+  REQUIRE(result.error.ok());
+  CHECK(result.push->outcome() == v1::REFUSED);
+  CHECK(result.push->reason() == "it is not finite");
   REQUIRE(result.pull.has_value());
   CHECK(result.pull->outcome() == v1::OK);
   const bool untouched = result.weights == std::vector<float>(kElements, 0);

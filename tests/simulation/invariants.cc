@@ -296,6 +296,8 @@ void Checker::CheckPush(const PushAnswered& push) {
       }
       return;
     case v1::DUPLICATE_BATCH: {
+      // It was refused here before.
+      if (ledger_.poisoned(push.batch, push.shard)) return;
       // Somebody else's is in.
       const auto it = versions_.find(life);
       const bool there = it != versions_.end() && !it->second.empty() &&

@@ -42,6 +42,8 @@ void PlanConfig(Dice& dice, Plan* plan) {
   cluster.set_wait_seconds(30);
 
   auto& consistency = *config.mutable_consistency();
+  // Some batches are poisoned (Ledger::Options::poisoned), and the job is to go on.
+  consistency.set_on_nonfinite(v1::ConsistencyConfig::ON_NONFINITE_REJECT);
   const uint32_t workers = dice.From(1, 5);
   const uint32_t mode = dice.Below(5);
   Ledger::Options& ledger = plan->ledger;

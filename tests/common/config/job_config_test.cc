@@ -144,6 +144,8 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "f:5:51: checkpoint.every_seconds: must be a number in [0, 86400], got -1"},
       {With(R"("consistency": {"parts": 4, "backup_workers": 1024})"),
        "f:5:47: consistency.backup_workers: must be a whole number in [0, 1023], got 1024"},
+      {With(R"("consistency": {"on_nonfinite": "ignore"})"),
+       "f:5:33: consistency.on_nonfinite: must be one of reject, skip_worker, stop, got \"ignore\""},
       {With(R"("debug": {"delayed_worker": 4294967296})"),
        "f:5:29: debug.delayed_worker: must be a whole number in [0, 4294967295], got 4294967296"},
       {WithLayers(""), "f:3:13: model.layers: must have 1 to 1000 elements, has 0"},
@@ -198,6 +200,10 @@ TEST_CASE("Checkpoints and backup workers") {
   CHECK(defaults.checkpoint().every_seconds() == 0);
   CHECK(defaults.checkpoint().keep() == 3);
   CHECK(defaults.consistency().backup_workers() == 0);
+  CHECK(defaults.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP);
+  CHECK(Parse(With(R"("consistency": {"mode": "async", "on_nonfinite": "skip_worker"})"))
+            .consistency()
+            .on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER);
   // Weights of another job need no folder of one's own.
   CHECK(Parse(With(R"("checkpoint": {"init_from": "runs/6"})")).checkpoint().init_from() == "runs/6");
   CHECK(Parse(With(R"("checkpoint": {"directory": "x", "every_seconds": 0, "every_steps": 7, "keep": 1})"))

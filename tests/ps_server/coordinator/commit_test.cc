@@ -9,6 +9,7 @@ namespace weir {
 namespace {
 
 constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
+constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 
 std::vector<v1::CommitStep> Commits(const FakeShard& shard) {
   std::vector<v1::CommitStep> out;
@@ -43,6 +44,8 @@ TEST_CASE("A step is committed when every shard has staged it, and once") {
 
 TEST_CASE("A part that any shard refused is left out on all of them") {
   CoordinatorFixture f(kSync, 3, 3);
+  f.config.mutable_consistency()->set_on_nonfinite(
+      GENERATE(v1::ConsistencyConfig::ON_NONFINITE_REJECT, v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER));
   f.StartJob();
   f.shards[0]->Staged(0, {1}, "the gradient of w[3] is not finite");
   f.shards[1]->Staged(0);
@@ -61,6 +64,7 @@ TEST_CASE(
     "With backup workers a step is committed with the first parts that every shard has, by rising part") {
   CoordinatorFixture f(kSync, 4, 3);
   f.config.mutable_consistency()->set_backup_workers(1);
+  f.config.mutable_consistency()->set_on_nonfinite(v1::ConsistencyConfig::ON_NONFINITE_REJECT);
   f.train_examples = 8 * 4 * 5;
   f.StartJob();
   f.shards[0]->StagedParts(0, {1, 2, 3});
@@ -201,6 +205,61 @@ TEST_CASE("A worker that gives up does not end the job; the last one does, with 
   f.Leave(f.members[1], false, "the loss is NaN");
   CHECK(f.ends == 1);
   CHECK_THAT(f.failure, Catch::Contains("worker:1") && Catch::Contains("the loss is NaN"));
+}
+
+constexpr char kDiverged[] = "training diverged: worker 1 (worker:1): the gradient of w[3] is NaN at clock 7";
+
+TEST_CASE("on_nonfinite stop: a part that a shard refused ends the job") {
+  CoordinatorFixture f(kSync, 2, 2);
+  f.StartJob();
+  f.shards[0]->Staged(0);
+  f.shards[1]->Staged(0, {1}, "worker 1 (worker:1): the gradient of w[3] is not finite at clock 0");
+  CHECK(f.ends == 1);
+  CHECK(Commits(*f.shards[0]).empty());
+  CHECK_THAT(f.failure, Catch::StartsWith("training diverged: worker 1 (worker:1): ") &&
+                            Catch::Contains("w[3] is not finite at clock 0; try a lower"));
+}
+
+TEST_CASE("on_nonfinite stop: a worker that leaves for it ends the job, and everybody is told") {
+  CoordinatorFixture f(GENERATE(kSync, kAsync));
+  f.StartJob();
+  const auto beat = f.Heartbeat(f.members[0], f.Heartbeat(f.members[0])->reply().revision());
+  f.Leave(f.members[1], false, kDiverged);
+  CHECK(f.ends == 1);
+  CHECK(f.failure == kDiverged);
+  CHECK(f.Join(1, 77)->status() == absl::InternalError(kDiverged));
+  REQUIRE(beat->there());
+  CHECK(beat->reply().state() == v1::FAILED);
+  CHECK(beat->reply().failure() == kDiverged);
+  for (const auto& shard : f.shards) {
+    CHECK(shard->Sent(v1::ControlMessage::kShutdown).back().shutdown().failure() == kDiverged);
+  }
+}
+
+TEST_CASE("on_nonfinite skip_worker: a worker that leaves for it is gone, and the last one ends the job") {
+  CoordinatorFixture f(GENERATE(kSync, kAsync), 3);
+  f.config.mutable_consistency()->set_on_nonfinite(v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER);
+  f.StartJob();
+  f.Leave(f.members[1], false, kDiverged);
+  CHECK(f.ends == 0);
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.Task("worker:1").state() == "lost");
+  CHECK(f.shards[0]->Membership().members_size() == 2);
+  // One that died and may be back is not waited for by a job that nobody else is in.
+  f.Leave(f.members[0], false, "its disk is full");
+  CHECK(f.ends == 0);
+  f.Leave(f.members[2], false, kDiverged);
+  CHECK(f.ends == 1);
+  CHECK(f.failure == std::string(kDiverged) + "; that was the last worker");
+}
+
+TEST_CASE("The most that any shard refused is in the status") {
+  CoordinatorFixture f(kAsync);
+  f.StartJob();
+  f.shards[0]->stats.set_pushes_refused(2);
+  f.shards[1]->stats.set_pushes_refused(5);
+  f.Run(absl::Seconds(1), f.members);
+  CHECK(f.Status().pushes_refused() == 5);
 }
 
 TEST_CASE("NextRange is not for sync") {

@@ -268,14 +268,17 @@ TEST_CASE("A gradient that is not finite is refused by name, leaves no trace, an
   bad.bad_element = 25;
   const auto refused = f.Push(bad);
   CHECK(refused->reply().outcome() == v1::REFUSED);
-  CHECK_THAT(refused->reply().reason(), Contains("second[5]"));
+  CHECK(refused->reply().reason() ==
+        "worker 0 (worker:0): the gradient of second[5] is not finite at clock 1");
   CHECK(refused->reply().version().count() == 3);
   CHECK(f.Weights() == before);
   CHECK(waiting->there());  // it was completed, so nobody waits for it
   CHECK(f.Push(bad)->reply().SerializeAsString() == refused->reply().SerializeAsString());
-  // Its batch was not done.
-  TestPush good{1, 2};
-  good.batch = 3;
+  // Its batch counts as done.
+  TestPush again{1, 2};
+  again.batch = 3;
+  CHECK(f.Push(again)->reply().outcome() == v1::DUPLICATE_BATCH);
+  TestPush good{1, 3};
   good.value = 0.25f;
   CHECK(f.Push(good)->reply().outcome() == v1::OK);
 
@@ -291,6 +294,34 @@ TEST_CASE("A gradient that is not finite is refused by name, leaves no trace, an
   next.value = 0.25f;
   clean.Push(next);
   CHECK(f.Weights() == clean.Weights());
+}
+
+TEST_CASE("A push that says that it is to be refused is, without its gradient") {
+  ShardFixture f(GENERATE(kBounded, kAsync), 0);
+  f.Start();
+  f.Push({1, 0});
+  const auto waiting = f.Pull(1, 2);
+  TestPush push{0, 0};
+  push.batch = 7;
+  v1::PushRequest header = f.Header(push);
+  header.set_refused("worker 0 (worker:0): the gradient of w[3] is NaN at clock 0");
+  const auto refused = f.PushHeader(header, push);
+  CHECK(refused->reply().outcome() == v1::REFUSED);
+  CHECK(refused->reply().reason() == header.refused());
+  CHECK(f.PushHeader(header, push)->reply().SerializeAsString() == refused->reply().SerializeAsString());
+  CHECK(f.Weights() == All(1));
+  // Nobody waits for it; its batch counts as done; the worker goes on.
+  CHECK(f.Stats().clocks(0).clock() == 1);
+  push.clock = 1;
+  CHECK(f.Push(push)->reply().outcome() == v1::DUPLICATE_BATCH);
+  push.clock = 2;
+  push.batch = 8;
+  CHECK(f.Push(push)->reply().outcome() == v1::OK);
+  CHECK(f.Stats().pushes_refused() == 2);
+  // Not without end.
+  header.set_clock(3);
+  header.set_refused(std::string(1001, 'x'));
+  CHECK(f.PushHeader(header, push)->status().code() == absl::StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("A push from a version of another life of the shard is stale, and its clock is complete") {

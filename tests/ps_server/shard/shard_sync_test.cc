@@ -122,9 +122,38 @@ TEST_CASE("A part that is not finite is reported, and the step is committed with
   CHECK(good->reply().outcome() == v1::OK);
   REQUIRE(refused->there());
   CHECK(refused->reply().outcome() == v1::REFUSED);
-  CHECK_THAT(refused->reply().reason(), Contains("step 0") && Contains("part 1"));
+  CHECK_THAT(refused->reply().reason(), Contains("w[12]") && Contains("at clock 0"));
   CHECK(refused->reply().version().count() == 1);
   CHECK(f.Weights() == All(6));
+}
+
+TEST_CASE("A part that says that it is to be refused is reported, and waits for its step") {
+  ShardFixture f(kSync);
+  f.Start();
+  v1::PushRequest header = f.Header(Part(0, 1));
+  header.set_refused("worker 1 (worker:1): the gradient of w[3] is NaN at clock 0");
+  const auto refused = f.PushHeader(header, Part(0, 1));
+  // Also what somebody else computed of it.
+  const auto other = f.Push(Part(0, 1));
+  CHECK_FALSE(refused->there());
+  const auto good = f.Push(Part(0, 0, 6));
+  const auto staged = Staged(f);
+  REQUIRE(staged.size() == 1);
+  CHECK(staged[0].staged().parts_size() == 2);
+  REQUIRE(staged[0].staged().refused_parts_size() == 1);
+  CHECK(staged[0].staged().refused_parts(0) == 1);
+  CHECK(staged[0].staged().reason() == header.refused());
+  // Nobody can have meant that.
+  f.Commit(0, {0, 1});
+  CHECK_FALSE(good->there());
+  f.Commit(0, {0});
+  CHECK(good->reply().outcome() == v1::OK);
+  for (const auto& push : {refused, other}) {
+    CHECK(push->reply().outcome() == v1::REFUSED);
+    CHECK(push->reply().reason() == header.refused());
+  }
+  CHECK(f.Weights() == All(6));
+  CHECK(f.PushHeader(header, Part(0, 1))->reply().outcome() == v1::REFUSED);
 }
 
 TEST_CASE("A part that another shard refused is dropped here too") {

@@ -1,0 +1,28 @@
+#include "common/job_failure.h"
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace weir {
+namespace {
+
+constexpr absl::string_view kDiverged = "training diverged";
+
+}  // namespace
+
+std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_view found, uint64_t clock) {
+  return absl::StrCat("worker ", worker, " (", task, "): ", found, " at clock ", clock);
+}
+
+std::string Divergence(absl::string_view push) {
+  return absl::StrCat(kDiverged, ": ", push,
+                      "; try a lower optimizer.learning_rate, train.clip_norm or a warm-up");
+}
+
+bool IsDivergence(absl::string_view failure) { return absl::StartsWith(failure, kDiverged); }
+
+absl::Status JobFailure(absl::string_view failure) {
+  return IsDivergence(failure) ? absl::InternalError(failure) : absl::UnavailableError(failure);
+}
+
+}  // namespace weir

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/strings/string_view.h"
+
+// Why a job failed, as its tasks tell each other: in words, that are shown to people as they are
+// (HeartbeatReply.failure, Shutdown.failure, LeaveRequest.reason, the reason of JOB_OVER). Those that begin
+// with "training diverged" say that starting again would end the same way.
+namespace weir {
+
+// "worker 1 (worker:1): FOUND at clock 7"; found: "the gradient of dense_0/weight[12] is NaN".
+std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_view found, uint64_t clock);
+// The failure of a job, or of a worker, that ends with such a push.
+std::string Divergence(absl::string_view push);
+bool IsDivergence(absl::string_view failure);
+
+// What a task of the failed job ends with. Internal: training diverged. Unavailable: a peer was lost.
+absl::Status JobFailure(absl::string_view failure);
+
+}  // namespace weir

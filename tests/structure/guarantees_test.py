@@ -1,0 +1,93 @@
+#!/usr/bin/python3
+"""Holds docs/guarantees.md to the tree: every file, test case, invariant and planted bug that it names must exist. First shows that it
+finds planted faults.
+"""
+import os
+import pathlib
+import re
+import sys
+import tempfile
+
+PAGE = "docs/guarantees.md"
+INVARIANTS = "tests/simulation/invariants.h"
+BUGS = "tests/simulation/planted_bugs.cc"
+TEST_CASE = re.compile(r'TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
+LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
+
+
+def read(root, path):
+    return (root / path).read_text(encoding="utf-8") if (root / path).is_file() else ""
+
+
+def test_cases(text):
+    return {"".join(LITERAL.findall(literals)) for literals in TEST_CASE.findall(text)}
+
+
+def bullets(text):
+    """Each "- ..." of the page as one line."""
+    for bullet in re.findall(r"^- (?:.+\n)(?:  .+\n)*", text, re.M):
+        yield " ".join(bullet[2:].split())
+
+
+def faults(root):
+    page = read(root, PAGE)
+    for path in sorted(set(re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.[a-z]+)`", page))):
+        if not (root / path).is_file():
+            yield f"there is no file {path}"
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page):
+        if not ((root / PAGE).parent / target).exists():
+            yield f"a link leads nowhere: {target}"
+    invariants = set(re.findall(r"^  (k[A-Z]\w*),$", read(root, INVARIANTS), re.M))
+    bugs = set(re.findall(r'^      \{"([^"]+)",', read(root, BUGS), re.M))
+    named = 0
+    for bullet in bullets(page):
+        if bullet.startswith("Invariants: "):
+            for name in re.findall(r"`(\w+)`", bullet):
+                if name not in invariants:
+                    yield f"there is no invariant {name} in {INVARIANTS}"
+        elif bullet.startswith("Planted bugs: "):
+            for name in re.findall(r"\*([^*]+)\*", bullet):
+                if name not in bugs:
+                    yield f"there is no planted bug '{name}' in {BUGS}"
+        elif test := re.match(r"`(tests/\S+_test\.cc)`: ", bullet):
+            cases = test_cases(read(root, test.group(1)))
+            for name in LITERAL.findall(bullet):
+                named += 1
+                if name not in cases:
+                    yield f"{test.group(1)} has no test case '{name}'"
+    if named == 0:
+        yield "the page names no test case"
+
+
+def check_that_faults_are_found():
+    tree = {
+        PAGE: '- `tests/a_test.cc`: "one", "two\n  lines", "three"\n- `tests/b_test.cc`: "one"\n- Invariants: `kOnce`, `kNone`\n'
+              '- Planted bugs: *dedup off*, *dedup on*\n\n[a](../tests/a_test.cc#x), [b](b.md)\n',
+        "tests/a_test.cc": 'TEST_CASE("one") {\nTEST_CASE(\n    "two "\n    "lines") {\n',
+        INVARIANTS: "enum class Invariant {\n  kOnce,\n};\n",
+        BUGS: '      {"dedup off", "x", y},\n',
+    }
+    expected = ["there is no file tests/b_test.cc", "a link leads nowhere: b.md", "tests/a_test.cc has no test case 'three'",
+                "tests/b_test.cc has no test case 'one'", f"there is no invariant kNone in {INVARIANTS}",
+                f"there is no planted bug 'dedup on' in {BUGS}"]
+    with tempfile.TemporaryDirectory() as folder:
+        root = pathlib.Path(folder)
+        for name, text in tree.items():
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).write_text(text, encoding="utf-8")
+        got = list(faults(root))
+    if got != expected:
+        sys.exit("the test itself is broken\n" + "\n".join(got))
+
+
+def main():
+    check_that_faults_are_found()
+    # The tree itself, not the runfiles: WORKSPACE is a link into it.
+    root = pathlib.Path(os.path.realpath("WORKSPACE")).parent
+    found = list(faults(root))
+    print("\n".join(found))
+    print(f"{len(found)} faults")
+    sys.exit(1 if found else 0)
+
+
+main()
