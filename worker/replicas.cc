@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/mutex.h"
 #include "common/status_macros.h"
 
 namespace weir {
@@ -45,39 +46,72 @@ absl::StatusOr<std::unique_ptr<Replicas>> Replicas::Create(const v1::JobConfig& 
   return std::unique_ptr<Replicas>(new Replicas(std::move(replicas)));
 }
 
+Replicas::Replicas(std::vector<Replica> replicas)
+    : replicas_(std::move(replicas)),
+      buffers_(std::make_unique<ParameterBuffers>(replicas_[0].backend.get(), model().spec().elements())),
+      threads_(static_cast<int>(replicas_.size())) {
+  buffers_->Add(model().weights().data());
+  buffers_->Add(model().gradients().data());
+}
+
+void Replicas::Sum(size_t tensor, size_t replicas) {
+  const ModelSpec& spec = model().spec();
+  const auto first = static_cast<size_t>(spec.offset(tensor)),
+             n = static_cast<size_t>(spec.tensors[tensor].elements());
+  const absl::Span<float> sum = model().gradients().subspan(first, n);
+  for (size_t i = 1; i < replicas; ++i) {
+    const absl::Span<const float> gradient = replicas_[i].model->gradients().subspan(first, n);
+    std::transform(sum.begin(), sum.end(), gradient.begin(), sum.begin(), std::plus<float>());
+  }
+}
+
 absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
-                                                 uint32_t micro_batches, uint64_t seed, uint64_t batch) {
+                                                 uint32_t micro_batches, uint64_t seed, uint64_t batch,
+                                                 const Model::Traffic& traffic) {
   const int64_t n = static_cast<int64_t>(examples.size());
   const int64_t share = DivideUp(n, static_cast<int64_t>(replicas_.size()));
-  const auto compute = [&](int64_t index) -> absl::StatusOr<double> {
-    Replica& replica = replicas_[static_cast<size_t>(index)];
-    if (index > 0) {
-      std::copy(model().weights().begin(), model().weights().end(), replica.model->weights().begin());
-    }
+  const auto used = static_cast<size_t>(DivideUp(n, share));  // the others have no examples
+
+  // Of each tensor: the replicas that are not through with it. The last to be adds them all up.
+  Mutex mutex;
+  std::vector<size_t> awaits(model().spec().tensors.size(), used);
+  const auto compute = [&](size_t index) -> absl::StatusOr<double> {
+    Replica& replica = replicas_[index];
+    if (index > 0) replica.model->Bind(model().weights().data(), replica.model->gradients().data());
     replica.model->ZeroGradients();
-    const int64_t begin = std::min(n, index * share), end = std::min(n, begin + share);
+    const int64_t begin = static_cast<int64_t>(index) * share, end = std::min(n, begin + share);
     const int64_t micro = DivideUp(end - begin, micro_batches);
+    Model::Traffic own;
+    own.new_weights = traffic.new_weights;
+    own.await_weights = traffic.await_weights;
+    // The others' forward may not be done then; their gradients come after it all the same.
+    if (index == 0) own.forward_done = traffic.forward_done;
+    own.gradient_ready = [&](size_t tensor) {
+      MutexLock lock(mutex);
+      if (--awaits[tensor] > 0) return;
+      Sum(tensor, used);
+      if (traffic.gradient_ready) traffic.gradient_ready(tensor);
+    };
     double loss = 0;
     for (int64_t first = begin; first < end; first += micro) {
       const int64_t examples_here = std::min(micro, end - first);
       train.Gather(examples.subspan(static_cast<size_t>(first), static_cast<size_t>(examples_here)),
                    &replica.batch);
+      own.last = first + micro >= end;
       WEIR_ASSIGN_OR_RETURN(const double sum,
-                            replica.model->ForwardBackward(replica.batch, n, {seed, batch, first}));
+                            replica.model->ForwardBackward(replica.batch, n, {seed, batch, first}, own));
+      own.new_weights = false;
       loss += sum;
     }
     return loss;
   };
-  threads_.ParallelFor(static_cast<int64_t>(replicas_.size()),
-                       [&](int64_t i) { replicas_[static_cast<size_t>(i)].loss = compute(i); });
+  threads_.ParallelFor(static_cast<int64_t>(used), [&](int64_t i) {
+    replicas_[static_cast<size_t>(i)].loss = compute(static_cast<size_t>(i));
+  });
   double loss = 0;
-  const absl::Span<float> sum = model().gradients();
-  for (size_t i = 0; i < replicas_.size(); ++i) {
+  for (size_t i = 0; i < used; ++i) {
     WEIR_RETURN_IF_ERROR(replicas_[i].loss.status());
     loss += *replicas_[i].loss;
-    if (i == 0) continue;
-    const absl::Span<const float> gradient = replicas_[i].model->gradients();
-    std::transform(sum.begin(), sum.end(), gradient.begin(), sum.begin(), std::plus<float>());
   }
   return loss;
 }

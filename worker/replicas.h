@@ -12,6 +12,7 @@
 #include "worker/compute/compute_backend.h"
 #include "worker/data/dataset.h"
 #include "worker/model/model.h"
+#include "worker/parameter_buffers.h"
 
 namespace weir {
 
@@ -31,10 +32,22 @@ class Replicas {
   // The first. Its weights are those that all replicas compute with, its gradients the sum.
   Model& model() { return *replicas_[0].model; }
 
+  // Host memory for Model::Bind(); for model() it is the best there is.
+  ParameterBuffers& buffers() { return *buffers_; }
+
   // The gradient of the mean loss over `examples` of `train` into model().gradients(), each share in
-  // micro_batches parts one after another. Returns the sum of the losses. The error is a device's.
+  // micro_batches parts one after another. Returns the sum of the losses. `traffic` is as in
+  // Model::ForwardBackward(), of the whole gradient (`last` does not matter): a tensor's gradient is ready
+  // when it is summed over all parts and replicas. await_weights may be called by several threads at once;
+  // all others one at a time, forward_done before any gradient_ready. The error is a device's or the
+  // traffic's.
   absl::StatusOr<double> ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
-                                         uint32_t micro_batches, uint64_t seed, uint64_t batch);
+                                         uint32_t micro_batches, uint64_t seed, uint64_t batch,
+                                         const Model::Traffic& traffic);
+  absl::StatusOr<double> ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
+                                         uint32_t micro_batches, uint64_t seed, uint64_t batch) {
+    return ComputeGradient(train, examples, micro_batches, seed, batch, Model::Traffic());
+  }
 
  private:
   struct Replica {
@@ -43,10 +56,12 @@ class Replicas {
     Batch batch;
     absl::StatusOr<double> loss = 0.0;
   };
-  explicit Replicas(std::vector<Replica> replicas)
-      : replicas_(std::move(replicas)), threads_(static_cast<int>(replicas_.size())) {}
+  explicit Replicas(std::vector<Replica> replicas);
+  // Adds all replicas' gradients of the tensor, in their order, to the first's.
+  void Sum(size_t tensor, size_t replicas);
 
   std::vector<Replica> replicas_;
+  std::unique_ptr<ParameterBuffers> buffers_;
   ThreadPool threads_;
 };
 
