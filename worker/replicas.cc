@@ -65,13 +65,34 @@ void Replicas::Sum(size_t tensor, size_t replicas) {
   }
 }
 
+Replicas::Cut Replicas::CutUp(int64_t n, uint32_t micro_batches) const {
+  Cut cut;
+  const int64_t share = DivideUp(n, static_cast<int64_t>(replicas_.size()));
+  for (int64_t begin = 0; begin < n; begin += share) {
+    const int64_t end = std::min(n, begin + share), micro = DivideUp(end - begin, micro_batches);
+    cut.first_of.push_back(cut.sizes.size());
+    for (int64_t first = begin; first < end; first += micro) {
+      cut.sizes.push_back(static_cast<size_t>(std::min(micro, end - first)));
+      cut.first_example.push_back(first);
+    }
+  }
+  cut.first_of.push_back(cut.sizes.size());
+  return cut;
+}
+
 absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
                                                  uint32_t micro_batches, uint64_t seed, uint64_t batch,
-                                                 const Model::Traffic& traffic) {
+                                                 const Model::Traffic& traffic,
+                                                 absl::Span<const int32_t> next) {
   const int64_t n = static_cast<int64_t>(examples.size());
-  const int64_t share = DivideUp(n, static_cast<int64_t>(replicas_.size()));
-  const auto used = static_cast<size_t>(DivideUp(n, share));  // the others have no examples
-
+  const Cut cut = CutUp(n, micro_batches);
+  const size_t used = cut.first_of.size() - 1;  // replicas; the others have no examples
+  const std::vector<Batch>& batches = ahead_.Take(train, examples, cut.sizes);
+  Cut next_cut;
+  if (!next.empty()) {
+    next_cut = CutUp(static_cast<int64_t>(next.size()), micro_batches);
+    ahead_.Begin(train, next, next_cut.sizes);
+  }
   // Of each tensor: the replicas that are not through with it. The last to be adds them all up.
   Mutex mutex;
   std::vector<size_t> awaits(model().spec().tensors.size(), used);
@@ -79,8 +100,6 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
     Replica& replica = replicas_[index];
     if (index > 0) replica.model->Bind(model().weights().data(), replica.model->gradients().data());
     replica.model->ZeroGradients();
-    const int64_t begin = static_cast<int64_t>(index) * share, end = std::min(n, begin + share);
-    const int64_t micro = DivideUp(end - begin, micro_batches);
     Model::Traffic own;
     own.new_weights = traffic.new_weights;
     own.await_weights = traffic.await_weights;
@@ -93,13 +112,16 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
       if (traffic.gradient_ready) traffic.gradient_ready(tensor);
     };
     double loss = 0;
-    for (int64_t first = begin; first < end; first += micro) {
-      const int64_t examples_here = std::min(micro, end - first);
-      train.Gather(examples.subspan(static_cast<size_t>(first), static_cast<size_t>(examples_here)),
-                   &replica.batch);
-      own.last = first + micro >= end;
-      WEIR_ASSIGN_OR_RETURN(const double sum,
-                            replica.model->ForwardBackward(replica.batch, n, {seed, batch, first}, own));
+    for (size_t i = cut.first_of[index], end = cut.first_of[index + 1]; i < end; ++i) {
+      own.last = i + 1 == end;
+      own.queued = [&] {
+        if (!own.last) return replica.model->Prepare(batches[i + 1]);
+        const std::vector<Batch>* const begun = ahead_.Peek();
+        if (begun == nullptr || index + 1 >= next_cut.first_of.size()) return;
+        replica.model->Prepare((*begun)[next_cut.first_of[index]]);
+      };
+      WEIR_ASSIGN_OR_RETURN(const double sum, replica.model->ForwardBackward(
+                                                  batches[i], n, {seed, batch, cut.first_example[i]}, own));
       own.new_weights = false;
       loss += sum;
     }

@@ -148,6 +148,12 @@ absl::Status Trainer::Settle() {
 absl::Status Trainer::ComputeAndPush(const Work& work) {
   indexes_.resize(work.examples);
   order_.Fill(static_cast<int64_t>(work.first_example), absl::MakeSpan(indexes_));
+  // Work mostly comes at even distances; where it does not, its examples are gathered when it is there.
+  const uint64_t last = last_first_.value_or(work.first_example);
+  const uint64_t stride = work.first_example > last ? work.first_example - last : work.examples;
+  last_first_ = work.first_example;
+  next_indexes_.resize(work.examples);
+  order_.Fill(static_cast<int64_t>(work.first_example + stride), absl::MakeSpan(next_indexes_));
   WEIR_ASSIGN_OR_RETURN(const Parameters gradient, replicas_->buffers().Take());
   replicas_->model().Bind(arriving_ == nullptr ? weights_.get() : arriving_->weights.get(), gradient.get());
 
@@ -169,7 +175,7 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
   };
   if (leaves_early_) traffic.gradient_ready = [&](size_t tensor) { gate->Ready(tensor); };
   const absl::StatusOr<double> loss = replicas_->ComputeGradient(
-      train_, indexes_, config_.train().micro_batches(), config_.seed(), work.batch, traffic);
+      train_, indexes_, config_.train().micro_batches(), config_.seed(), work.batch, traffic, next_indexes_);
   if (!loss.ok()) {
     if (gate != nullptr) gate->Fail(loss.status());
     return loss.status();

@@ -84,7 +84,9 @@ class Trainer {
   const bool prefetch_;
 
   ExampleOrder order_;
-  std::vector<int32_t> indexes_;
+  // Of the work at hand, and of what is likely to be the next.
+  std::vector<int32_t> indexes_, next_indexes_;
+  std::optional<uint64_t> last_first_;  // first_example of the work before
   Progress progress_;
   bool progressed_ = false;
 

@@ -79,9 +79,15 @@ absl::Status Model::TakeMemory() {
     WEIR_ASSIGN_OR_RETURN(staged_gradients_, Buffer<float>::Make(backend_, kHost, parameters));
     WEIR_ASSIGN_OR_RETURN(staged_losses_, Buffer<float>::Make(backend_, kHost, max_batch_));
     WEIR_ASSIGN_OR_RETURN(staged_predictions_, Buffer<int32_t>::Make(backend_, kHost, max_batch_));
-    WEIR_ASSIGN_OR_RETURN(features_, Buffer<float>::Make(backend_, kDevice, max_batch_ * input_elements_));
-    WEIR_ASSIGN_OR_RETURN(targets_, Buffer<float>::Make(backend_, kDevice, max_batch_));
-    WEIR_ASSIGN_OR_RETURN(labels_, Buffer<int32_t>::Make(backend_, kDevice, max_batch_));
+    const int64_t features = max_batch_ * input_elements_;
+    for (DeviceBatch& batch : batches_) {
+      WEIR_ASSIGN_OR_RETURN(batch.features, Buffer<float>::Make(backend_, kDevice, features));
+      WEIR_ASSIGN_OR_RETURN(batch.targets, Buffer<float>::Make(backend_, kDevice, max_batch_));
+      WEIR_ASSIGN_OR_RETURN(batch.labels, Buffer<int32_t>::Make(backend_, kDevice, max_batch_));
+      WEIR_ASSIGN_OR_RETURN(batch.staged_features, Buffer<float>::Make(backend_, kHost, features));
+      WEIR_ASSIGN_OR_RETURN(batch.staged_targets, Buffer<float>::Make(backend_, kHost, max_batch_));
+      WEIR_ASSIGN_OR_RETURN(batch.staged_labels, Buffer<int32_t>::Make(backend_, kHost, max_batch_));
+    }
   }
   Bind(OnHost(weights_, staged_weights_), OnHost(gradients_, staged_gradients_));
   ZeroGradients();
@@ -100,18 +106,42 @@ T* Model::OnHost(const Buffer<T>& device, const Buffer<T>& staged) const {
   return backend_->unified() ? device.get() : staged.get();
 }
 
-template <typename T>
-const T* Model::OnDevice(const std::vector<T>& host, const Buffer<T>& device) {
-  if (backend_->unified()) return host.data();
-  backend_->CopyToDevice(device.get(), host.data(), host.size() * sizeof(T));
-  return device.get();
+void Model::CopyToDevice(const Batch& batch, const DeviceBatch& to, uint64_t after) {
+  const auto copy = [&](const auto& from, auto* staged, auto* device) {
+    if (from.empty()) return;
+    std::copy(from.begin(), from.end(), staged);
+    backend_->CopyToDevice(device, staged, from.size() * sizeof(from[0]), after);
+  };
+  copy(batch.features, to.staged_features.get(), to.features.get());
+  copy(batch.targets, to.staged_targets.get(), to.targets.get());
+  copy(batch.labels, to.staged_labels.get(), to.labels.get());
+}
+
+void Model::Prepare(const Batch& batch) {
+  if (backend_->unified()) return;
+  // The pass that used this memory was over when the one at hand began.
+  CopyToDevice(batch, batches_[1 - turn_], pass_began_);
+  next_batch_ = &batch;
 }
 
 absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient_scale,
                             const Traffic& traffic) {
-  // Behind it the device's weights are not used any more by passes before.
-  const uint64_t start = backend_->Record();
-  const float* x = OnDevice(batch.features, features_);
+  const float *features = batch.features.data(), *targets = batch.targets.data();
+  const int32_t* labels = batch.labels.data();
+  if (!backend_->unified()) {
+    // Behind it the device's memory is not used any more by passes before, nor the staged copies.
+    pass_began_ = backend_->Record();
+    if (next_batch_ == &batch) {
+      turn_ = 1 - turn_;
+    } else {
+      CopyToDevice(batch, batches_[turn_], pass_began_);
+    }
+    next_batch_ = nullptr;
+    features = batches_[turn_].features.get();
+    targets = batches_[turn_].targets.get();
+    labels = batches_[turn_].labels.get();
+  }
+  const float* x = features;
   for (Stage& stage : stages_) {
     stage.x = x;
     stage.y = stage.layer->is_view() ? x : stage.output.get();
@@ -123,7 +153,7 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
       }
       if (!backend_->unified()) {
         backend_->CopyToDevice(weights_.get() + stage.offset, host_weights_ + stage.offset,
-                               static_cast<size_t>(stage.elements) * sizeof(float), start);
+                               static_cast<size_t>(stage.elements) * sizeof(float), pass_began_);
       }
     }
     if (!stage.layer->is_view()) {
@@ -133,10 +163,8 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
   }
   float* const slope = pass.training ? upstream_[0].get() : nullptr;
   if (loss_ == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
-    const float* targets = OnDevice(batch.targets, targets_);
     backend_->MeanSquaredError(pass.n, outputs_, x, targets, gradient_scale, losses_.get(), slope);
   } else {
-    const int32_t* labels = OnDevice(batch.labels, labels_);
     backend_->SoftmaxCrossEntropy(pass.n, outputs_, x, labels, gradient_scale, losses_.get(), slope);
   }
   return absl::OkStatus();
@@ -168,6 +196,7 @@ absl::Status Model::Backward(const Pass& pass, const Traffic& traffic) {
       copied.emplace_back(&stage, backend_->Record());
     }
   }
+  if (traffic.queued) traffic.queued();
   for (const auto& [stage, mark] : copied) {
     WEIR_RETURN_IF_ERROR(backend_->Wait(mark));
     report(*stage);

@@ -66,6 +66,8 @@ class Model {
     bool last = true;
     // If set, called between forward, which has asked for all weights, and backward. An error ends the pass.
     std::function<absl::Status()> forward_done;
+    // If set, called when all of the pass is queued on a device that computes meanwhile: for Prepare().
+    std::function<void()> queued;
     // If set, called with the index (in spec()) of each tensor whose gradient is complete in gradients(),
     // from the last to the first, as the backward pass goes on.
     std::function<void(size_t tensor)> gradient_ready;
@@ -80,6 +82,10 @@ class Model {
   absl::StatusOr<double> ForwardBackward(const Batch& batch, int64_t divisor, const RandomContext& random) {
     return ForwardBackward(batch, divisor, random, Traffic());
   }
+
+  // Begins to copy the batch of the next pass to the device, from within Traffic::queued of this one. It
+  // stays as it is until that next pass; if that is of another batch this was in vain.
+  void Prepare(const Batch& batch);
 
   // The mean loss and the accuracy over a whole dataset, without dropout.
   absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset);
@@ -106,8 +112,16 @@ class Model {
 
   template <typename T>
   T* OnHost(const Buffer<T>& device, const Buffer<T>& staged) const;
-  template <typename T>
-  const T* OnDevice(const std::vector<T>& host, const Buffer<T>& device);
+  // A batch on the device, whose memory is not the host's.
+  struct DeviceBatch {
+    Buffer<float> features, targets;
+    Buffer<int32_t> labels;
+    // Page-locked copies, from which copies to the device leave while this thread goes on.
+    Buffer<float> staged_features, staged_targets;
+    Buffer<int32_t> staged_labels;
+  };
+  // Queues the copy of the batch behind the mark.
+  void CopyToDevice(const Batch& batch, const DeviceBatch& to, uint64_t after);
 
   // Where layers find their weights, and add to their gradients.
   const float* device_weights() const { return backend_->unified() ? host_weights_ : weights_.get(); }
@@ -133,9 +147,13 @@ class Model {
   // gradients of the host are these until Bind().
   Buffer<float> weights_, gradients_, losses_;
   Buffer<int32_t> predictions_;
-  Buffer<float> staged_weights_, staged_gradients_, staged_losses_, features_, targets_;
-  Buffer<int32_t> staged_predictions_, labels_;
-  Buffer<float> upstream_[2];  // gradients between layers, in turns
+  Buffer<float> staged_weights_, staged_gradients_, staged_losses_;
+  Buffer<int32_t> staged_predictions_;
+  DeviceBatch batches_[2];  // of the pass at hand and of the next one, in turns
+  size_t turn_ = 0;
+  const Batch* next_batch_ = nullptr;  // what is in the other one, if anything is
+  uint64_t pass_began_ = 0;            // a mark
+  Buffer<float> upstream_[2];          // gradients between layers, in turns
 };
 
 }  // namespace weir

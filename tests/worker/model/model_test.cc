@@ -243,6 +243,33 @@ TEST_CASE("A layer's weights may come when forward gets to it, wherever they lie
   for (size_t i = 0; i < gradient.size(); ++i) CHECK(there[i] == Approx(gradient[i]).margin(1e-6));
 }
 
+TEST_CASE("A batch that was prepared is that of the next pass, another one is not mistaken for it") {
+  const bool queued = GENERATE(false, true);
+  const auto backend = queued ? MakeQueuedBackend() : MakeCpu();
+  const auto model = MakeModel(Parse(kThreeLayers), {1, 4, 4}, 2, backend.get());
+  SetWeights(model.get(), 1);
+  Batch batches[3] = {RandomBatch(3, 16, 2), RandomBatch(5, 16, 2), RandomBatch(4, 16, 2)};
+  double losses[3];
+  for (size_t i = 0; i < 3; ++i) {
+    for (float& value : batches[i].features) value += static_cast<float>(i);
+    losses[i] = *model->ForwardBackward(batches[i], 3, {});
+  }
+  const auto pass = [&](size_t batch, size_t next) {
+    Model::Traffic traffic;
+    traffic.queued = [&, next] { model->Prepare(batches[next]); };
+    return *model->ForwardBackward(batches[batch], 3, {}, traffic);
+  };
+  CHECK(pass(0, 1) == losses[0]);
+  CHECK(pass(1, 2) == losses[1]);
+  // Not the one that was prepared; then that one, and what it holds now.
+  CHECK(pass(0, 0) == losses[0]);
+  CHECK(pass(2, 0) == losses[2]);
+  CHECK(pass(1, 0) == losses[1]);
+  batches[0] = batches[1];
+  CHECK(pass(2, 1) == losses[2]);
+  CHECK(*model->ForwardBackward(batches[0], 3, {}) == losses[1]);
+}
+
 TEST_CASE("A pass whose weights do not come, or whose gradient nobody can take, ends and may be made again") {
   const bool queued = GENERATE(false, true);
   const auto backend = queued ? MakeQueuedBackend() : MakeCpu();
