@@ -24,6 +24,7 @@
 #include "client/client.h"
 #include "common/config/job_config.h"
 #include "common/exit_codes.h"
+#include "common/model_spec.h"
 #include "common/process.h"
 #include "common/random.h"
 #include "common/status_macros.h"
@@ -137,6 +138,12 @@ class Bench {
 
   // The median time of a gradient, or of its forward pass.
   absl::StatusOr<double> Compute(bool whole) {
+    for (size_t i = 0; i < spec_.tensors.size(); ++i) {
+      FillInitialValues(
+          1, spec_.tensors[i], 0,
+          replicas_->model().weights().subspan(static_cast<size_t>(spec_.offset(i)),
+                                               static_cast<size_t>(spec_.tensors[i].elements())));
+    }
     std::vector<int32_t> examples(static_cast<size_t>(flags_.batch));
     std::iota(examples.begin(), examples.end(), 0);
     Model::Traffic traffic;
