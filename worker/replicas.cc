@@ -30,15 +30,25 @@ Precision Replicas::PrecisionOf(const v1::ComputeConfig& config) {
 
 absl::StatusOr<std::unique_ptr<Replicas>> Replicas::Create(const v1::JobConfig& config, const Dataset& train,
                                                            const std::vector<std::string>& devices) {
-  const int64_t share = DivideUp(config.data().batch_size(), static_cast<int64_t>(devices.size()));
-  std::vector<Replica> replicas;
+  std::vector<std::unique_ptr<ComputeBackend>> backends;
   for (const std::string& device : devices) {
     ComputeOptions options;
     options.device = device;
     options.threads = static_cast<int>(config.compute().threads());
     options.precision = PrecisionOf(config.compute());
+    WEIR_ASSIGN_OR_RETURN(backends.emplace_back(), MakeComputeBackend(options));
+  }
+  return On(config, train, std::move(backends));
+}
+
+absl::StatusOr<std::unique_ptr<Replicas>> Replicas::On(
+    const v1::JobConfig& config, const Dataset& train,
+    std::vector<std::unique_ptr<ComputeBackend>> backends) {
+  const int64_t share = DivideUp(config.data().batch_size(), static_cast<int64_t>(backends.size()));
+  std::vector<Replica> replicas;
+  for (std::unique_ptr<ComputeBackend>& backend : backends) {
     Replica replica;
-    WEIR_ASSIGN_OR_RETURN(replica.backend, MakeComputeBackend(options));
+    replica.backend = std::move(backend);
     WEIR_ASSIGN_OR_RETURN(replica.model, Model::Create(config.model(), train.shape(), train.outputs(), share,
                                                        replica.backend.get()));
     replicas.push_back(std::move(replica));

@@ -28,6 +28,9 @@ class Replicas {
   // those of MakeComputeBackend and Model::Create.
   static absl::StatusOr<std::unique_ptr<Replicas>> Create(const v1::JobConfig& config, const Dataset& train,
                                                           const std::vector<std::string>& devices);
+  // One a backend.
+  static absl::StatusOr<std::unique_ptr<Replicas>> On(const v1::JobConfig& config, const Dataset& train,
+                                                      std::vector<std::unique_ptr<ComputeBackend>> backends);
   static Precision PrecisionOf(const v1::ComputeConfig& config);
 
   // The first. Its weights are those that all replicas compute with, its gradients the sum.

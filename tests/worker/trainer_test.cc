@@ -5,120 +5,15 @@
 #include <algorithm>
 #include <numeric>
 
-#include "absl/strings/str_cat.h"
-#include "catch2/catch.hpp"
-#include "common/config/job_config.h"
-#include "tests/worker/scripted_client.h"
-#include "worker/data/load_data.h"
+#include "tests/worker/trainer_job.h"
 
 namespace weir {
 namespace {
 
-using Calls = std::vector<std::string>;
-
-v1::JobConfig Config(const std::vector<std::string>& overrides) {
-  auto config = ParseJobConfig(R"({
-    "model": {"layers": [{"type": "flatten"}, {"type": "dense", "units": 12}, {"type": "relu"},
-                         {"type": "dense", "units": 10}]},
-    "data": {"format": "digits", "batch_size": 8}, "cluster": {"workers": 2}})",
-                               "test", overrides);
-  INFO(config.status());
-  REQUIRE(config.ok());
-  return *config;
-}
-
-const Dataset& Train() {
-  static const DatasetPair* const data = [] {
-    v1::DataConfig config;
-    config.set_format(v1::DataConfig::FORMAT_DIGITS);
-    return new DatasetPair(*LoadData(config, ".", v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY));
-  }();
-  return data->train;
-}
-
-std::deque<Work> Clocks(uint64_t n) {
-  std::deque<Work> work;
-  for (uint64_t clock = 0; clock < n; ++clock) work.push_back({clock, 0, clock, clock * 8, 8, true});
-  return work;
-}
-
-float Weight(uint64_t version, size_t tensor, size_t element) {
-  const size_t bits = (version * 131 + tensor * 31 + element * 7) % 41;
-  return 0.01f * (static_cast<float>(bits) - 20);
-}
-
-PullResult Version(uint64_t version) {
-  PullResult result;
-  result.versions = {version};
-  result.incarnations = {1};
-  return result;
-}
-
-void Write(const ScriptedClient::PullCall& pull, uint64_t version, size_t tensor) {
-  const absl::Span<float> values = pull.tensors[tensor].values;
-  for (size_t i = 0; i < values.size(); ++i) values[i] = Weight(version, tensor, i);
-}
-
-// All at once.
-void Bring(const ScriptedClient::PullCall& pull, uint64_t version) {
-  for (size_t t = 0; t < pull.tensors.size(); ++t) {
-    Write(pull, version, t);
-    if (pull.on_weights) pull.on_weights(t);
-  }
-  pull.end(Version(version));
-}
-
-struct Job {
-  explicit Job(const std::vector<std::string>& overrides, std::deque<Work> work,
-               const std::vector<std::string>& devices = {"cpu"})
-      : config(Config(overrides)),
-        replicas(*Replicas::Create(config, Train(), devices)),
-        client(replicas->model().spec(), std::move(work)),
-        devices(devices) {
-    client.on_pull = [](ScriptedClient::PullCall pull) { Bring(pull, pull.clock); };
-  }
-  absl::Status Run() { return Trainer(config, Train(), replicas.get(), &client).Run(); }
-
-  // What the push of some work is to bring, computed from the weights of a version.
-  std::vector<float> Gradient(const Work& work, uint64_t version) const {
-    const auto reference = *Replicas::Create(config, Train(), devices);
-    Model& model = reference->model();
-    const ModelSpec& spec = model.spec();
-    for (size_t t = 0; t < spec.tensors.size(); ++t) {
-      for (int64_t i = 0; i < spec.tensors[t].elements(); ++i) {
-        model.weights()[static_cast<size_t>(spec.offset(t) + i)] = Weight(version, t, static_cast<size_t>(i));
-      }
-    }
-    std::vector<int32_t> indexes(work.examples);
-    ExampleOrder(static_cast<int32_t>(Train().size()), config.seed())
-        .Fill(static_cast<int64_t>(work.first_example), absl::MakeSpan(indexes));
-    REQUIRE(reference
-                ->ComputeGradient(Train(), indexes, config.train().micro_batches(), config.seed(), work.batch)
-                .ok());
-    return {model.gradients().begin(), model.gradients().end()};
-  }
-  // Each pushed what was to be computed, from the weights of its clock.
-  void CheckPushes(size_t count) const {
-    const auto pushes = client.pushes();
-    REQUIRE(pushes.size() == count);
-    for (const ScriptedClient::PushCall& push : pushes) {
-      CAPTURE(push.work.clock, push.work.part);
-      CHECK(push.failure.ok());
-      CHECK(push.base.versions == std::vector<uint64_t>{push.work.clock});
-      CHECK(push.gradient == Gradient(push.work, push.work.clock));
-    }
-  }
-
-  const v1::JobConfig config;
-  const std::unique_ptr<Replicas> replicas;
-  ScriptedClient client;
-  const std::vector<std::string> devices;
-};
-
 TEST_CASE("Each step's push carries the next pull, and its gradients leave from the last layer on") {
-  const auto devices = GENERATE(Calls{"cpu"}, Calls{"cpu", "cpu", "cpu"});
+  const size_t replicas = GENERATE(1, 3);
   const std::string micro_batches = GENERATE("train.micro_batches=1", "train.micro_batches=3");
-  Job job({micro_batches}, Clocks(3), devices);
+  Job job({micro_batches}, Clocks(3), OnCpu(replicas));
   REQUIRE(job.Run().ok());
   CHECK(job.client.calls() == Calls{"pull 0", "pushpull 0", "pushpull 1", "pushpull 2"});
   job.CheckPushes(3);
@@ -127,27 +22,16 @@ TEST_CASE("Each step's push carries the next pull, and its gradients leave from 
     std::vector<size_t> sorted = push.ready;
     std::sort(sorted.begin(), sorted.end());
     CHECK(sorted == std::vector<size_t>{0, 1, 2, 3});
-    if (devices.size() == 1) CHECK(push.ready == std::vector<size_t>{3, 2, 1, 0});
+    if (replicas == 1) CHECK(push.ready == std::vector<size_t>{3, 2, 1, 0});
   }
   CHECK(job.client.progress().batches == 3);
   CHECK(job.client.progress().examples == 24);
 }
 
 TEST_CASE("Weights that come tensor by tensor give the same gradients") {
-  const auto devices = GENERATE(Calls{"cpu"}, Calls{"cpu", "cpu"});
-  Job job({}, Clocks(4), devices);
-  job.client.on_pull = [&](ScriptedClient::PullCall pull) {
-    job.client.threads.emplace_back([pull] {
-      // Not in forward's order, and with nonsense where they are not there yet.
-      for (size_t t = 0; t < 4; ++t) {
-        std::fill(pull.tensors[t].values.begin(), pull.tensors[t].values.end(), 1e9f);
-      }
-      for (const size_t t : {1, 0, 3, 2}) {
-        Write(pull, pull.clock, t);
-        pull.on_weights(t);
-      }
-      pull.end(Version(pull.clock));
-    });
+  Job job({}, Clocks(4), OnCpu(GENERATE(1, 2)));
+  job.client.on_pull = [&](const ScriptedClient::PullCall& pull) {
+    BringInTurns(&job.client, pull, pull.clock);
   };
   REQUIRE(job.Run().ok());
   job.CheckPushes(4);
