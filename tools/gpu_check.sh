@@ -32,7 +32,7 @@ program() {
   return 1
 }
 weir=$(program weir cli) && worker=$(program worker worker) && step_bench=$(program step_bench worker) &&
-  exchange_bench=$(program exchange_bench worker) &&
+  exchange_bench=$(program exchange_bench worker/exchange_bench) &&
   conformance=$(program compute_backend_test tests/worker/compute) || exit 1
 
 work=$(mktemp -d)
