@@ -267,12 +267,22 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(const Work& work, const Pull
 }
 
 absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(uint64_t clock, const std::vector<MutableTensor>& tensors,
-                                                    OnWeights on_weights) const {
+                                                    OnWeights on_weights) {
   ShardSet::Pull pull;
   pull.request.set_clock(clock);
   if (sync()) pull.want.assign(shards_.size(), clock);
   WEIR_ASSIGN_OR_RETURN(pull.tensors, tensors_.Match(tensors));
   pull.on_tensor = std::move(on_weights);
+  if (sync() && pull.on_tensor) {
+    // All shards have published the step: NextWork() need not wait for the last of its weights.
+    pull.on_tensor = [this, clock, told = false, tell = std::move(pull.on_tensor)](size_t tensor) mutable {
+      tell(tensor);
+      if (std::exchange(told, true)) return;
+      MutexLock lock(mutex_);
+      parts_.OpenStep(clock);
+      news_.NotifyAll();
+    };
+  }
   return pull;
 }
 

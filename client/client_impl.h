@@ -103,7 +103,7 @@ class ClientImpl final : public Client {
   absl::StatusOr<ShardSet::Push> MakePush(const Work& work, const PullResult& base,
                                           const std::vector<ConstTensor>& gradient, GradientGate* gate);
   absl::StatusOr<ShardSet::Pull> MakePull(uint64_t clock, const std::vector<MutableTensor>& tensors,
-                                          OnWeights on_weights) const;
+                                          OnWeights on_weights);
   // Into a view.
   ShardSet::Pull MakePull(uint64_t clock) const;
   // Of such a pull, whose views it empties.

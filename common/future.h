@@ -47,6 +47,13 @@ class Future {
     return *state_->result;
   }
 
+  // For who waits for something that the call brings before its result: returns as sleep() does, which is to
+  // return when ready(). As in Get(), the call may be worked on meanwhile.
+  void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) const {
+    if (state_->driver != nullptr && !ready()) state_->driver->WaitUntil(ready, sleep);
+    sleep();
+  }
+
   // Get(), and takes the result with it, which nobody may ask for again. For what cannot be copied.
   absl::StatusOr<T> Take() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Get();

@@ -5,7 +5,7 @@
 #   tools/bundle.sh [--gpu]
 #
 # --gpu: for machines with a GPU. Adds cuBLAS (600 MB), which the programs load when they compute on one, and what
-# tools/gpu_check.sh runs.
+# tools/gpu_check.sh runs, Fashion-MNIST included if it is installed here.
 set -euo pipefail
 
 bundle=weir-linux-x86_64
@@ -15,7 +15,7 @@ case ${1:-} in
   '') ;;
   --gpu)
     bundle+=-gpu
-    programs+=(worker/step_bench tests/worker/compute/compute_backend_test)
+    programs+=(worker/step_bench worker/exchange_bench/exchange_bench tests/worker/compute/compute_backend_test)
     cuda=$(dirname "$(dirname "$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")")")
     for library in libcublas.so.13 libcublasLt.so.13; do
       [[ -e $cuda/lib64/$library ]] || { echo "bundle: --gpu needs $library, which is not in $cuda/lib64" >&2; exit 1; }
@@ -51,6 +51,9 @@ cp LICENSE README.md "$stage/"
 if [[ ${#cublas[@]} -gt 0 ]]; then
   cp -L "${cublas[@]}" "$stage/lib/"
   install -D -m 755 -t "$stage/tools" tools/gpu_check.sh tools/torch_step.py
+  # Where it is not, gpu_check.sh says that it skips it.
+  fashion=/usr/share/datasets/fashion-mnist
+  [[ ! -d $fashion ]] || install -D -m 644 -t "$stage/datasets/fashion-mnist" "$fashion"/*.gz
 fi
 
 # A root with glibc's parts alone. The loader is called by name: there is no /proc, where it would find $ORIGIN.

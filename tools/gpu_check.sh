@@ -1,6 +1,6 @@
 #!/bin/bash
-# What only a GPU can show: the CUDA backend's conformance, training on it, and how long a step takes, beside PyTorch where it
-# is installed. Runs in a bundle (`./dev bundle --gpu`) on a machine where nothing else of Weir is, or in a build tree.
+# What only a GPU can show: the CUDA backend's conformance, training on it, under compute-sanitizer where there is one, how long a step
+# takes, beside PyTorch where it is installed, and what of the exchange with a server hides behind it. Runs in a bundle (`./dev bundle --gpu`) on a machine where nothing else of Weir is, or in a build tree.
 #
 #   tools/gpu_check.sh [--device=cuda:N] [--json=FILE] [--seconds=S]
 #
@@ -32,6 +32,7 @@ program() {
   return 1
 }
 weir=$(program weir cli) && worker=$(program worker worker) && step_bench=$(program step_bench worker) &&
+  exchange_bench=$(program exchange_bench worker/exchange_bench) &&
   conformance=$(program compute_backend_test tests/worker/compute) || exit 1
 
 work=$(mktemp -d)
@@ -52,7 +53,7 @@ case $? in
     ;;
 esac
 
-rows=() checks=() failed=0
+rows=() checks=() skips=() failed=0
 quoted() {
   local text=${1//\\/\\\\}
   text=${text//\"/\\\"}
@@ -66,6 +67,11 @@ check() {
   checks+=("{\"name\": $(quoted "$1"), \"passed\": $ok, \"seen\": $(quoted "$3")}")
 }
 
+skip() { # $1 what and why
+  echo "SKIPPED: $1"
+  skips+=("$(quoted "$1")")
+}
+
 # Cases on the GPU skip themselves where it cannot be used, which here is a failure.
 "$conformance" >"$work/conformance" 2>&1
 rc=$?
@@ -75,12 +81,14 @@ check conformance $rc "$(grep -E '^(SKIPPED|All tests|test cases)' "$work/confor
 
 # A field of the last job's summary.
 summary() { sed -n "s/^ *\"$1\": *\"\{0,1\}\([^\",]*\).*/\1/p" "$work/summary.json" | head -1; }
-# Trains digits in this process alone: $1 devices, $2 precision. Sets accuracy and hash.
-digits() {
+# Trains in one process alone: $1 config, $2 devices, $3 precision, further arguments. Sets accuracy and hash.
+run_job() {
+  local config=$1 devices=$2 precision=$3
+  shift 3
   rm -f "$work/summary.json"
   accuracy='' hash=''
-  "$worker" --config="$root/configs/digits.json" --device="$1" --set "compute.precision=$2" \
-    --set 'consistency={"mode": "sync"}' --summary="$work/summary.json" >"$work/log" 2>&1 || {
+  "$worker" --config="$root/configs/$config.json" --device="$devices" --set "compute.precision=$precision" \
+    --set 'consistency={"mode": "sync"}' "$@" --summary="$work/summary.json" >"$work/log" 2>&1 || {
     tail -5 "$work/log"
     return 1
   }
@@ -89,22 +97,54 @@ digits() {
 }
 less() { awk -v a="$1" -v b="$2" 'BEGIN { exit !(a < b) }'; }
 
-digits cpu float32
-check 'digits on the CPU' $? "accuracy $accuracy"
-on_cpu=${accuracy:-1}
-train() { # $1 devices, $2 precision: as good as on the CPU, and the same bits again
-  digits "$1" "$2"
-  local rc=$? first=$hash seen="accuracy $accuracy"
-  # 297 test images: one or two may fall to the other side.
-  if [[ $rc -eq 0 ]] && less "$accuracy" "$(awk -v a="$on_cpu" 'BEGIN { print a - 0.01 }')"; then
-    rc=1 seen+=", the CPU's is $on_cpu"
-  fi
-  check "digits on $1 in $2" $rc "$seen"
-  digits "$1" "$2" && [[ $hash == "$first" ]]
-  check "digits on $1 in $2, again" $? "weights_sha256 ${hash:0:12}, before ${first:0:12}"
+on_cpu() { # $1 name, $2 config, further arguments
+  run_job "$2" cpu float32 "${@:3}"
+  check "$1 on the CPU" $? "accuracy $accuracy"
+  cpu_accuracy=${accuracy:-1}
 }
-for precision in float32 tf32 bf16; do train "$device" $precision; done
-train "$device,$device" float32
+train() { # $1 name, $2 config, $3 devices, $4 precision, further arguments: as good as on the CPU, and the same bits again
+  run_job "${@:2}"
+  local rc=$? first=$hash seen="accuracy $accuracy"
+  # Of digits' 297 test images one or two may fall to the other side, of Fashion-MNIST's 10,000 a hundred.
+  if [[ $rc -eq 0 ]] && less "$accuracy" "$(awk -v a="$cpu_accuracy" 'BEGIN { print a - 0.01 }')"; then
+    rc=1 seen+=", the CPU's is $cpu_accuracy"
+  fi
+  check "$1 on $3 in $4" $rc "$seen"
+  run_job "${@:2}" && [[ $hash == "$first" ]]
+  check "$1 on $3 in $4, again" $? "weights_sha256 ${hash:0:12}, before ${first:0:12}"
+}
+on_cpu digits digits
+for precision in float32 tf32 bf16; do train digits digits "$device" $precision; done
+train digits digits "$device,$device" float32
+
+fashion=''
+for folder in "$root/datasets/fashion-mnist" /usr/share/datasets/fashion-mnist; do
+  [[ -z $fashion && -e $folder/train-images-idx3-ubyte.gz ]] && fashion=$folder
+done
+if [[ -n $fashion ]]; then
+  files() { echo "data.$1={\"images\": \"$fashion/$2-images-idx3-ubyte.gz\", \"labels\": \"$fashion/$2-labels-idx1-ubyte.gz\"}"; }
+  short=(--set "$(files train train)" --set "$(files test t10k)" --set 'train={"epochs": 2}')
+  on_cpu Fashion-MNIST fashion_mlp "${short[@]}"
+  train Fashion-MNIST fashion_mlp "$device" float32 "${short[@]}"
+else
+  skip 'no training on Fashion-MNIST: its files are neither in the bundle nor in /usr/share/datasets/fashion-mnist'
+fi
+
+# A few steps with every kind of layer.
+layers='model.layers=[{"type": "conv2d", "filters": 5, "kernel": 3, "padding": 1}, {"type": "relu"}, {"type": "max_pool", "kernel": 2},
+  {"type": "conv2d", "filters": 3, "kernel": 2}, {"type": "tanh"}, {"type": "flatten"}, {"type": "dense", "units": 33},
+  {"type": "gelu"}, {"type": "dropout", "rate": 0.3}, {"type": "dense", "units": 10}]'
+if command -v compute-sanitizer >/dev/null; then
+  for tool in memcheck racecheck; do
+    compute-sanitizer --tool "$tool" --error-exitcode 99 "$worker" --config="$root/configs/digits.json" --device="$device" \
+      --set "$layers" --set 'train={"examples": 41}' >"$work/log" 2>&1
+    rc=$?
+    [[ $rc -eq 0 ]] || tail -20 "$work/log"
+    check "compute-sanitizer, $tool" $rc "$(grep -E 'ERROR SUMMARY|RACECHECK SUMMARY' "$work/log" | tail -1)"
+  done
+else
+  skip 'no compute-sanitizer on the PATH'
+fi
 
 "$step_bench" --device="$device" --seconds="$seconds" >"$work/steps"
 check 'step benchmark' $? "MLP 784-4096-4096-10, batch 1024"
@@ -112,8 +152,13 @@ if python3 -c 'import torch' 2>/dev/null; then
   python3 "$tools/torch_step.py" --device="$device" --seconds="$seconds" >>"$work/steps"
   check 'step benchmark of PyTorch' $? "beside it"
 else
-  echo "SKIPPED: no comparison with PyTorch: python3 -c 'import torch' fails"
+  skip "no comparison with PyTorch: python3 -c 'import torch' fails"
 fi
+: >"$work/exchange"
+for precision in float32 tf32 bf16; do
+  "$exchange_bench" --device="$device" --precision=$precision --seconds="$seconds" >>"$work/exchange"
+  check "exchange benchmark in $precision" $? 'the same MLP, one server on this host'
+done
 
 echo
 printf '%s\n' "${rows[@]}" | awk -F'|' '{ printf "%-34s %-8s %s\n", $1, $2, $3 }'
@@ -126,10 +171,17 @@ while read -r line; do
   printf '%-20s %-8s %-10s %s\n' "$(field program "$line")" "$(field way "$line")" "$(field precision "$line")" \
     "$(field ms "$line")"
 done <"$work/steps"
+echo
+printf '%-10s %-10s %-10s %-12s %s\n' exchange precision 'ms' 'ms if hidden' ratio
+while read -r line; do
+  printf '%-10s %-10s %-10s %-12s %s\n' "$(field way "$line")" "$(field precision "$line")" "$(field ms "$line")" \
+    "$(field hidden_ms "$line")" "$(field ratio "$line")"
+done <"$work/exchange"
 
 joined() { local IFS=,; echo "$*"; }
-printf '{"host": %s,\n"checks": [%s],\n"steps": [%s]}\n' "$(<"$work/host.json")" "$(joined "${checks[@]}")" \
-  "$(paste -sd, "$work/steps")" >"$json" || failed=1
+printf '{"host": %s,\n"checks": [%s],\n"skipped": [%s],\n"steps": [%s],\n"exchange": [%s]}\n' "$(<"$work/host.json")" \
+  "$(joined "${checks[@]}")" "$(joined "${skips[@]}")" "$(paste -sd, "$work/steps")" "$(paste -sd, "$work/exchange")" \
+  >"$json" || failed=1
 echo
 echo "$json"
 exit $failed

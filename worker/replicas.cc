@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/mutex.h"
 #include "common/status_macros.h"
 
 namespace weir {
@@ -29,15 +30,25 @@ Precision Replicas::PrecisionOf(const v1::ComputeConfig& config) {
 
 absl::StatusOr<std::unique_ptr<Replicas>> Replicas::Create(const v1::JobConfig& config, const Dataset& train,
                                                            const std::vector<std::string>& devices) {
-  const int64_t share = DivideUp(config.data().batch_size(), static_cast<int64_t>(devices.size()));
-  std::vector<Replica> replicas;
+  std::vector<std::unique_ptr<ComputeBackend>> backends;
   for (const std::string& device : devices) {
     ComputeOptions options;
     options.device = device;
     options.threads = static_cast<int>(config.compute().threads());
     options.precision = PrecisionOf(config.compute());
+    WEIR_ASSIGN_OR_RETURN(backends.emplace_back(), MakeComputeBackend(options));
+  }
+  return On(config, train, std::move(backends));
+}
+
+absl::StatusOr<std::unique_ptr<Replicas>> Replicas::On(
+    const v1::JobConfig& config, const Dataset& train,
+    std::vector<std::unique_ptr<ComputeBackend>> backends) {
+  const int64_t share = DivideUp(config.data().batch_size(), static_cast<int64_t>(backends.size()));
+  std::vector<Replica> replicas;
+  for (std::unique_ptr<ComputeBackend>& backend : backends) {
     Replica replica;
-    WEIR_ASSIGN_OR_RETURN(replica.backend, MakeComputeBackend(options));
+    replica.backend = std::move(backend);
     WEIR_ASSIGN_OR_RETURN(replica.model, Model::Create(config.model(), train.shape(), train.outputs(), share,
                                                        replica.backend.get()));
     replicas.push_back(std::move(replica));
@@ -45,39 +56,94 @@ absl::StatusOr<std::unique_ptr<Replicas>> Replicas::Create(const v1::JobConfig& 
   return std::unique_ptr<Replicas>(new Replicas(std::move(replicas)));
 }
 
-absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
-                                                 uint32_t micro_batches, uint64_t seed, uint64_t batch) {
-  const int64_t n = static_cast<int64_t>(examples.size());
+Replicas::Replicas(std::vector<Replica> replicas)
+    : replicas_(std::move(replicas)),
+      buffers_(std::make_unique<ParameterBuffers>(replicas_[0].backend.get(), model().spec().elements())),
+      threads_(static_cast<int>(replicas_.size())) {
+  buffers_->Add(model().weights().data());
+  buffers_->Add(model().gradients().data());
+}
+
+void Replicas::Sum(size_t tensor, size_t replicas) {
+  const ModelSpec& spec = model().spec();
+  const auto first = static_cast<size_t>(spec.offset(tensor)),
+             n = static_cast<size_t>(spec.tensors[tensor].elements());
+  const absl::Span<float> sum = model().gradients().subspan(first, n);
+  for (size_t i = 1; i < replicas; ++i) {
+    const absl::Span<const float> gradient = replicas_[i].model->gradients().subspan(first, n);
+    std::transform(sum.begin(), sum.end(), gradient.begin(), sum.begin(), std::plus<float>());
+  }
+}
+
+Replicas::Cut Replicas::CutUp(int64_t n, uint32_t micro_batches) const {
+  Cut cut;
   const int64_t share = DivideUp(n, static_cast<int64_t>(replicas_.size()));
-  const auto compute = [&](int64_t index) -> absl::StatusOr<double> {
-    Replica& replica = replicas_[static_cast<size_t>(index)];
-    if (index > 0) {
-      std::copy(model().weights().begin(), model().weights().end(), replica.model->weights().begin());
-    }
-    replica.model->ZeroGradients();
-    const int64_t begin = std::min(n, index * share), end = std::min(n, begin + share);
-    const int64_t micro = DivideUp(end - begin, micro_batches);
-    double loss = 0;
+  for (int64_t begin = 0; begin < n; begin += share) {
+    const int64_t end = std::min(n, begin + share), micro = DivideUp(end - begin, micro_batches);
+    cut.first_of.push_back(cut.sizes.size());
     for (int64_t first = begin; first < end; first += micro) {
-      const int64_t examples_here = std::min(micro, end - first);
-      train.Gather(examples.subspan(static_cast<size_t>(first), static_cast<size_t>(examples_here)),
-                   &replica.batch);
-      WEIR_ASSIGN_OR_RETURN(const double sum,
-                            replica.model->ForwardBackward(replica.batch, n, {seed, batch, first}));
+      cut.sizes.push_back(static_cast<size_t>(std::min(micro, end - first)));
+      cut.first_example.push_back(first);
+    }
+  }
+  cut.first_of.push_back(cut.sizes.size());
+  return cut;
+}
+
+absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
+                                                 uint32_t micro_batches, uint64_t seed, uint64_t batch,
+                                                 const Model::Traffic& traffic,
+                                                 absl::Span<const int32_t> next) {
+  const int64_t n = static_cast<int64_t>(examples.size());
+  const Cut cut = CutUp(n, micro_batches);
+  const size_t used = cut.first_of.size() - 1;  // replicas; the others have no examples
+  const std::vector<Batch>& batches = ahead_.Take(train, examples, cut.sizes);
+  Cut next_cut;
+  if (!next.empty()) {
+    next_cut = CutUp(static_cast<int64_t>(next.size()), micro_batches);
+    ahead_.Begin(train, next, next_cut.sizes);
+  }
+  // Of each tensor: the replicas that are not through with it. The last to be adds them all up.
+  Mutex mutex;
+  std::vector<size_t> awaits(model().spec().tensors.size(), used);
+  const auto compute = [&](size_t index) -> absl::StatusOr<double> {
+    Replica& replica = replicas_[index];
+    if (index > 0) replica.model->Bind(model().weights().data(), replica.model->gradients().data());
+    replica.model->ZeroGradients();
+    Model::Traffic own;
+    own.new_weights = traffic.new_weights;
+    own.await_weights = traffic.await_weights;
+    // The others' forward may not be done then; their gradients come after it all the same.
+    if (index == 0) own.forward_done = traffic.forward_done;
+    own.gradient_ready = [&](size_t tensor) {
+      MutexLock lock(mutex);
+      if (--awaits[tensor] > 0) return;
+      Sum(tensor, used);
+      if (traffic.gradient_ready) traffic.gradient_ready(tensor);
+    };
+    double loss = 0;
+    for (size_t i = cut.first_of[index], end = cut.first_of[index + 1]; i < end; ++i) {
+      own.last = i + 1 == end;
+      own.queued = [&] {
+        if (!own.last) return replica.model->Prepare(batches[i + 1]);
+        const std::vector<Batch>* const begun = ahead_.Peek();
+        if (begun == nullptr || index + 1 >= next_cut.first_of.size()) return;
+        replica.model->Prepare((*begun)[next_cut.first_of[index]]);
+      };
+      WEIR_ASSIGN_OR_RETURN(const double sum, replica.model->ForwardBackward(
+                                                  batches[i], n, {seed, batch, cut.first_example[i]}, own));
+      own.new_weights = false;
       loss += sum;
     }
     return loss;
   };
-  threads_.ParallelFor(static_cast<int64_t>(replicas_.size()),
-                       [&](int64_t i) { replicas_[static_cast<size_t>(i)].loss = compute(i); });
+  threads_.ParallelFor(static_cast<int64_t>(used), [&](int64_t i) {
+    replicas_[static_cast<size_t>(i)].loss = compute(static_cast<size_t>(i));
+  });
   double loss = 0;
-  const absl::Span<float> sum = model().gradients();
-  for (size_t i = 0; i < replicas_.size(); ++i) {
+  for (size_t i = 0; i < used; ++i) {
     WEIR_RETURN_IF_ERROR(replicas_[i].loss.status());
     loss += *replicas_[i].loss;
-    if (i == 0) continue;
-    const absl::Span<const float> gradient = replicas_[i].model->gradients();
-    std::transform(sum.begin(), sum.end(), gradient.begin(), sum.begin(), std::plus<float>());
   }
   return loss;
 }

@@ -4,8 +4,8 @@
 #include <chrono>
 #include <cmath>
 #include <thread>
+#include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "common/random.h"
 #include "common/status_macros.h"
 #include "common/telemetry/logging.h"
@@ -26,6 +26,12 @@ std::vector<Tensor> Cut(const ModelSpec& spec, absl::Span<Float> flat) {
   return tensors;
 }
 
+// Whether a pull has brought weights.
+absl::Status StatusOf(const absl::StatusOr<PullResult>& pull) {
+  if (!pull.ok()) return pull.status();
+  return pull->past ? absl::CancelledError("the step is past") : absl::OkStatus();
+}
+
 }  // namespace
 
 std::vector<MutableTensor> TensorsOf(const ModelSpec& spec, absl::Span<float> flat) {
@@ -39,10 +45,32 @@ Trainer::Trainer(const v1::JobConfig& config, const Dataset& train, Replicas* re
     : config_(config),
       train_(train),
       replicas_(replicas),
-      model_(&replicas->model()),
+      spec_(replicas->model().spec()),
       client_(client),
-      order_(static_cast<int32_t>(train.size()), config.seed()),
-      incoming_(std::make_shared<std::vector<float>>(model_->weights().size())) {}
+      leaves_early_(LeavesEarly(config)),
+      prefetch_(config.consistency().prefetch()),
+      order_(static_cast<int32_t>(train.size()), config.seed()) {}
+
+bool Trainer::LeavesEarly(const v1::JobConfig& config) {
+  if (config.train().clip_norm() > 0) return false;
+  // Shards receive pushes whole, or there is nobody to overtake them.
+  return config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC ||
+         config.server().apply() == v1::ServerConfig::APPLY_STAGED ||
+         config.server().durability() == v1::ServerConfig::DURABILITY_LOG || config.cluster().workers() == 1;
+}
+
+absl::StatusOr<PullResult> Trainer::Incoming::Get() const {
+  if (pull.has_value()) return pull->Get();
+  const absl::StatusOr<PushPullResult>& both = exchange->Get();
+  if (!both.ok()) return both.status();
+  return both->pull;
+}
+
+absl::Status Trainer::Incoming::Await(size_t first, size_t end) const {
+  return gate->Await(first, end, [this](absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) {
+    pull.has_value() ? pull->WaitUntil(ready, sleep) : exchange->WaitUntil(ready, sleep);
+  });
+}
 
 absl::Status Trainer::Run() {
   while (true) {
@@ -53,67 +81,139 @@ absl::Status Trainer::Run() {
 }
 
 absl::Status Trainer::Step(const Work& work) {
-  WEIR_ASSIGN_OR_RETURN(const bool loaded, LoadWeights(work.clock));
-  if (!loaded) return absl::OkStatus();
-  WEIR_RETURN_IF_ERROR(ComputeGradient(work));
-  HoldBack(work);
-  client_->SetProgress(progress_);
+  while (true) {
+    WEIR_RETURN_IF_ERROR(CollectPushes());
+    WEIR_RETURN_IF_ERROR(FindWeights(work.clock));
+    absl::Status done;
+    if (prefetch_) {
+      // This one had a step's time to come; what there is to hide is the next one.
+      done = Settle();
+      if (done.ok() && next_ == nullptr) {
+        WEIR_ASSIGN_OR_RETURN(next_, BeginPull(work.clock + 1));
+      }
+    }
+    if (done.ok()) done = ComputeAndPush(work);
+    if (done.ok() || arriving_ == nullptr) return done;
+    // Most likely the weights did not come.
+    const absl::StatusOr<PullResult> pulled = std::exchange(arriving_, nullptr)->Get();
+    if (pulled.ok()) return pulled->past ? absl::OkStatus() : done;
+    // Lost after the first of them had come, and with them their version.
+    if (!absl::IsDataLoss(pulled.status())) return pulled.status();
+  }
+}
 
-  WEIR_ASSIGN_OR_RETURN(Outgoing* const out, FreeBuffer());
-  out->gradient->assign(model_->gradients().begin(), model_->gradients().end());
-  const auto gradient = TensorsOf(model_->spec(), absl::MakeConstSpan(*out->gradient));
-  // With an exchange in the air this is a part of the same step that a dead worker left.
-  if (work.last_of_clock && exchange_ == nullptr) {
-    exchange_ = out;
-    exchange_clock_ = work.clock + 1;
-    out->exchange =
-        client_->PushPull(work, base_, gradient, TensorsOf(model_->spec(), absl::MakeSpan(*incoming_)));
-    out->exchange->OnReady([sent = out->gradient, received = incoming_](const auto&) {});
-  } else {
-    out->push = client_->Push(work, base_, gradient);
-    out->push->OnReady([sent = out->gradient](const auto&) {});
+absl::Status Trainer::FindWeights(uint64_t clock) {
+  if (clock_ == clock) return absl::OkStatus();
+  if (next_ != nullptr && next_->clock != clock) {
+    // The others were faster.
+    const absl::Status ended = std::exchange(next_, nullptr)->Get().status();
+    if (!ended.ok() && !absl::IsDataLoss(ended)) return ended;
+  }
+  arriving_ = std::move(next_);
+  if (arriving_ == nullptr) {
+    WEIR_ASSIGN_OR_RETURN(arriving_, BeginPull(clock));
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<bool> Trainer::LoadWeights(uint64_t clock) {
-  if (clock_ == clock) return true;
-  PullResult pulled;
-  if (exchange_ != nullptr) {
-    const absl::StatusOr<PushPullResult>& result = exchange_->exchange->Get();
-    if (!result.ok()) return result.status();
-    progressed_ = true;
-    const bool wanted = exchange_clock_ == clock && !result->pull.past;
-    if (wanted) pulled = result->pull;
-    exchange_->exchange.reset();
-    exchange_ = nullptr;
-    if (!wanted) return LoadWeights(clock);
-  } else {
-    const Future<PullResult> pull =
-        client_->Pull(clock, TensorsOf(model_->spec(), absl::MakeSpan(*incoming_)));
-    if (!pull.Get().ok()) return pull.Get().status();
-    pulled = *pull.Get();
-    if (pulled.past) return false;
-  }
-  std::copy(incoming_->begin(), incoming_->end(), model_->weights().begin());
-  base_ = std::move(pulled);
-  clock_ = clock;
-  return true;
+absl::StatusOr<std::shared_ptr<Trainer::Incoming>> Trainer::NewIncoming(uint64_t clock) {
+  auto incoming = std::make_shared<Incoming>();
+  incoming->clock = clock;
+  incoming->gate = std::make_shared<WeightsGate>(spec_.tensors.size());
+  WEIR_ASSIGN_OR_RETURN(incoming->weights, replicas_->buffers().Take());
+  return incoming;
 }
 
-absl::Status Trainer::ComputeGradient(const Work& work) {
+absl::StatusOr<std::shared_ptr<Trainer::Incoming>> Trainer::BeginPull(uint64_t clock) {
+  WEIR_ASSIGN_OR_RETURN(auto incoming, NewIncoming(clock));
+  OnWeights arrived;
+  if (!prefetch_) arrived = [gate = incoming->gate](size_t tensor) { gate->Arrived(tensor); };
+  incoming->pull = client_->Pull(clock, TensorsIn(incoming->weights), std::move(arrived));
+  incoming->pull->OnReady([received = incoming->weights, gate = incoming->gate](
+                              const absl::StatusOr<PullResult>& result) { gate->Ended(StatusOf(result)); });
+  return incoming;
+}
+
+absl::Status Trainer::Settle() {
+  if (arriving_ == nullptr) return absl::OkStatus();
+  WEIR_ASSIGN_OR_RETURN(base_, arriving_->Get());
+  progressed_ |= arriving_->exchange.has_value();
+  WEIR_RETURN_IF_ERROR(StatusOf(base_));
+  clock_ = arriving_->clock;
+  weights_ = arriving_->weights;
+  fresh_ = true;
+  arriving_ = nullptr;
+  return absl::OkStatus();
+}
+
+absl::Status Trainer::ComputeAndPush(const Work& work) {
   indexes_.resize(work.examples);
   order_.Fill(static_cast<int64_t>(work.first_example), absl::MakeSpan(indexes_));
-  WEIR_ASSIGN_OR_RETURN(const double loss,
-                        replicas_->ComputeGradient(train_, indexes_, config_.train().micro_batches(),
-                                                   config_.seed(), work.batch));
-  ClipToNorm(config_.train().clip_norm(), model_->gradients());
+  // Work mostly comes at even distances; where it does not, its examples are gathered when it is there.
+  const uint64_t last = last_first_.value_or(work.first_example);
+  const uint64_t stride = work.first_example > last ? work.first_example - last : work.examples;
+  last_first_ = work.first_example;
+  next_indexes_.resize(work.examples);
+  order_.Fill(static_cast<int64_t>(work.first_example + stride), absl::MakeSpan(next_indexes_));
+  WEIR_ASSIGN_OR_RETURN(const Parameters gradient, replicas_->buffers().Take());
+  replicas_->model().Bind(arriving_ == nullptr ? weights_.get() : arriving_->weights.get(), gradient.get());
+
+  std::shared_ptr<GradientGate> gate;
+  Model::Traffic traffic;
+  traffic.new_weights = fresh_ || arriving_ != nullptr;
+  if (arriving_ != nullptr) {
+    // Other replicas may be at it when the first one has settled it.
+    traffic.await_weights = [arriving = arriving_](size_t first, size_t end) {
+      return arriving->Await(first, end);
+    };
+  }
+  traffic.forward_done = [&] {
+    WEIR_RETURN_IF_ERROR(Settle());
+    HoldBack(work);
+    if (!leaves_early_) return absl::OkStatus();
+    gate = std::make_shared<GradientGate>();
+    return BeginPush(work, gradient, gate);
+  };
+  if (leaves_early_) traffic.gradient_ready = [&](size_t tensor) { gate->Ready(tensor); };
+  const absl::StatusOr<double> loss = replicas_->ComputeGradient(
+      train_, indexes_, config_.train().micro_batches(), config_.seed(), work.batch, traffic, next_indexes_);
+  if (!loss.ok()) {
+    if (gate != nullptr) gate->Fail(loss.status());
+    return loss.status();
+  }
+  fresh_ = false;
   // A NaN would stay in the sum for ever, also where the job goes on (consistency.on_nonfinite).
-  if (std::isfinite(loss)) {
+  if (std::isfinite(*loss)) {
     progress_.examples += work.examples;
     progress_.batches += 1;
-    progress_.loss_sum += loss;
+    progress_.loss_sum += *loss;
   }
+  client_->SetProgress(progress_);
+  if (leaves_early_) return absl::OkStatus();
+  if (config_.train().clip_norm() > 0) {
+    ClipToNorm(config_.train().clip_norm(), replicas_->model().gradients());
+  }
+  return BeginPush(work, gradient, nullptr);
+}
+
+absl::Status Trainer::BeginPush(const Work& work, const Parameters& gradient,
+                                std::shared_ptr<GradientGate> gate) {
+  const auto tensors =
+      TensorsOf(spec_, absl::MakeConstSpan(gradient.get(), static_cast<size_t>(spec_.elements())));
+  // With a pull of the next clock in the air this is a part of the same step that a dead worker left, or it
+  // was prefetched.
+  if (!work.last_of_clock || next_ != nullptr) {
+    pushes_.push_back(client_->Push(work, base_, tensors, std::move(gate)));
+    pushes_.back().OnReady([sent = gradient](const auto&) {});
+    return absl::OkStatus();
+  }
+  WEIR_ASSIGN_OR_RETURN(next_, NewIncoming(work.clock + 1));
+  next_->exchange = client_->PushPull(work, base_, tensors, TensorsIn(next_->weights), std::move(gate),
+                                      [gate = next_->gate](size_t tensor) { gate->Arrived(tensor); });
+  next_->exchange->OnReady([sent = gradient, received = next_->weights,
+                            gate = next_->gate](const absl::StatusOr<PushPullResult>& result) {
+    gate->Ended(result.ok() ? StatusOf(result->pull) : result.status());
+  });
   return absl::OkStatus();
 }
 
@@ -125,19 +225,22 @@ void Trainer::HoldBack(const Work& work) const {
   std::this_thread::sleep_for(std::chrono::duration<double>(debug.worker_delay() * UniformFloat(bits[0])));
 }
 
-absl::StatusOr<Trainer::Outgoing*> Trainer::FreeBuffer() {
-  Outgoing* free = nullptr;
-  for (const auto& out : outgoing_) {
-    if (out->push.has_value() && out->push->ready()) {
-      const absl::StatusOr<PushResult> result = out->push->Get();
-      out->push.reset();
-      if (!result.ok()) return result.status();
-      if (!result->applied) LogWarning("a push was not applied: ", result->reason);
-    }
-    if (!out->push.has_value() && !out->exchange.has_value()) free = out.get();
-  }
-  if (free == nullptr) free = outgoing_.emplace_back(std::make_unique<Outgoing>()).get();
-  return free;
+absl::Status Trainer::CollectPushes() {
+  absl::Status status;
+  const auto ended = [&](const Future<PushResult>& push) {
+    if (!push.ready()) return false;
+    const absl::StatusOr<PushResult>& result = push.Get();
+    status.Update(result.status());
+    progressed_ |= result.ok();
+    if (result.ok() && !result->applied) LogWarning("a push was not applied: ", result->reason);
+    return true;
+  };
+  pushes_.erase(std::remove_if(pushes_.begin(), pushes_.end(), ended), pushes_.end());
+  return status;
+}
+
+std::vector<MutableTensor> Trainer::TensorsIn(const Parameters& memory) const {
+  return TensorsOf(spec_, absl::MakeSpan(memory.get(), static_cast<size_t>(spec_.elements())));
 }
 
 }  // namespace weir

@@ -5,6 +5,7 @@
 #include <optional>
 #include <vector>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "client/client.h"
 #include "proto/job_config.pb.h"
@@ -12,6 +13,7 @@
 #include "worker/data/example_order.h"
 #include "worker/model/model.h"
 #include "worker/replicas.h"
+#include "worker/weights_gate.h"
 
 namespace weir {
 
@@ -20,10 +22,14 @@ namespace weir {
 //
 // A gradient depends on the weights and on (seed, batch) alone: the examples of a batch, their order and the
 // dropout masks follow from these.
+//
+// Weights and gradients travel while the model computes: forward begins with the first layers' weights, the
+// push with the last layers' gradients (where LeavesEarly()). With consistency.prefetch the pull of the next
+// clock is under way during a whole step.
 class Trainer {
  public:
-  // All of them outlive the trainer. `train` and `replicas` agree in shapes; the client has joined with
-  // replicas->model().spec().
+  // All of them outlive the trainer, and the replicas the client's calls. `train` and `replicas` agree in
+  // shapes; the client has joined with replicas->model().spec().
   Trainer(const v1::JobConfig& config, const Dataset& train, Replicas* replicas, Client* client);
 
   // Returns when the job's examples are done. Internal: training diverged; otherwise the client's errors.
@@ -32,47 +38,70 @@ class Trainer {
   // A push of it was acknowledged.
   bool progressed() const { return progressed_; }
 
+  // Whether pushes begin while backward computes. Not where a gradient is clipped, which takes all of it; nor
+  // where others' pushes would overtake one that takes long to come, so that it is sent twice.
+  static bool LeavesEarly(const v1::JobConfig& config);
+
  private:
   // Memory that a call in the air reads or writes is shared with it, so that the trainer may go while calls
   // are cancelled.
-  using Flat = std::shared_ptr<std::vector<float>>;
+  using Parameters = std::shared_ptr<float>;
 
-  // A gradient on its way: the buffer is free again when its push is answered.
-  struct Outgoing {
-    Flat gradient = std::make_shared<std::vector<float>>();
-    std::optional<Future<PushResult>> push;
+  // A pull in the air, alone or together with a push.
+  struct Incoming {
+    uint64_t clock = 0;
+    Parameters weights;
+    std::shared_ptr<WeightsGate> gate;
+    std::optional<Future<PullResult>> pull;
     std::optional<Future<PushPullResult>> exchange;
+
+    absl::StatusOr<PullResult> Get() const;
+    absl::Status Await(size_t first, size_t end) const;
   };
 
   absl::Status Step(const Work& work);
-  // Makes model_->weights() those of the work's clock. False: that clock is past, ask for other work.
-  absl::StatusOr<bool> LoadWeights(uint64_t clock);
-  // The mean gradient over the work's examples, clipped, into model_->gradients().
-  absl::Status ComputeGradient(const Work& work);
+  // Makes weights_ those of the clock, or arriving_ the pull that brings them.
+  absl::Status FindWeights(uint64_t clock);
+  absl::StatusOr<std::shared_ptr<Incoming>> NewIncoming(uint64_t clock);
+  absl::StatusOr<std::shared_ptr<Incoming>> BeginPull(uint64_t clock);
+  // Waits for arriving_, if any, whose weights are the current ones from then on. An error leaves it.
+  absl::Status Settle();
+  // The mean gradient over the work's examples, and its push.
+  absl::Status ComputeAndPush(const Work& work);
+  // Begins to push it, with the next pull if that is not in the air.
+  absl::Status BeginPush(const Work& work, const Parameters& gradient, std::shared_ptr<GradientGate> gate);
   void HoldBack(const Work& work) const;
-  // A buffer that no push in the air reads; the error of a push that ended.
-  absl::StatusOr<Outgoing*> FreeBuffer();
+  // The error of a push that ended.
+  absl::Status CollectPushes();
+  std::vector<MutableTensor> TensorsIn(const Parameters& memory) const;
 
   const v1::JobConfig& config_;
   const Dataset& train_;
   Replicas* const replicas_;
-  Model* const model_;  // of the replicas
+  const ModelSpec& spec_;
   Client* const client_;
+  const bool leaves_early_;
+  const bool prefetch_;
 
   ExampleOrder order_;
-  std::vector<int32_t> indexes_;
+  // Of the work at hand, and of what is likely to be the next.
+  std::vector<int32_t> indexes_, next_indexes_;
+  std::optional<uint64_t> last_first_;  // first_example of the work before
   Progress progress_;
+  bool progressed_ = false;
 
-  // Pulls land here, so that the model's weights stay as they are until the next clock begins.
-  Flat incoming_;
-  // What the model's weights are from.
+  // The weights at hand: their clock (none at first), which they are, and whether nothing was computed with
+  // them.
   std::optional<uint64_t> clock_;
   PullResult base_;
-  bool progressed_ = false;
-  // The exchange in the air, if any, pulls at this clock.
-  uint64_t exchange_clock_ = 0;
-  Outgoing* exchange_ = nullptr;
-  std::vector<std::unique_ptr<Outgoing>> outgoing_;
+  Parameters weights_;
+  bool fresh_ = false;
+  // Brings those of the work at hand.
+  std::shared_ptr<Incoming> arriving_;
+  // Of a later clock.
+  std::shared_ptr<Incoming> next_;
+  // Pushes in the air without a pull.
+  std::vector<Future<PushResult>> pushes_;
 };
 
 // The model's tensors in flat memory that holds them end to end.

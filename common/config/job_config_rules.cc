@@ -42,6 +42,7 @@ const std::vector<FieldUse>& FieldUses() {
       {v1::DataConfig::descriptor(), "format", "label_column", {"csv"}},
       {v1::DataConfig::descriptor(), "format", "header", {"csv"}},
       {v1::ConsistencyConfig::descriptor(), "mode", "staleness", {"bounded"}, Need::kRequired},
+      {v1::ConsistencyConfig::descriptor(), "mode", "prefetch", {"bounded"}},
       {v1::ConsistencyConfig::descriptor(), "mode", "parts", {"sync"}},
       {v1::ConsistencyConfig::descriptor(), "mode", "backup_workers", {"sync"}},
       {v1::OptimizerConfig::descriptor(), "type", "momentum", {"momentum", "nesterov"}},
@@ -159,6 +160,12 @@ void CheckWorkers(const v1::JobConfig& config, ConfigProblems* problems) {
 void CheckConsistency(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::ConsistencyConfig& consistency = config.consistency();
   CheckUses(consistency, "consistency", problems);
+  if (consistency.prefetch() && consistency.has_staleness() && consistency.staleness() == 0) {
+    problems->Add(
+        "consistency.prefetch",
+        "needs a consistency.staleness of at least 1: with 0 a worker's next pull must hold its last "
+        "push, and cannot be answered before it");
+  }
   // With neither the number of parts is not known yet.
   const bool has_parts = consistency.has_parts();
   if (consistency.mode() != v1::ConsistencyConfig::MODE_SYNC) return;

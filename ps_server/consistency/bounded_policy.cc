@@ -5,7 +5,8 @@ namespace {
 
 class BoundedPolicy final : public ApplyOnArrival {
  public:
-  explicit BoundedPolicy(uint64_t staleness) : staleness_(staleness) {}
+  BoundedPolicy(uint64_t staleness, bool prefetch)
+      : staleness_(staleness), own_staleness_(prefetch ? staleness : 0) {}
 
   PullDecision OnPull(uint32_t worker, uint64_t clock) const override {
     return WaitingFor(worker, clock).empty() ? PullDecision::kReady : PullDecision::kWait;
@@ -14,21 +15,21 @@ class BoundedPolicy final : public ApplyOnArrival {
   std::vector<uint32_t> WaitingFor(uint32_t worker, uint64_t clock) const override {
     std::vector<uint32_t> slow;
     for (const auto& [other, entry] : entries()) {
-      // Not clock - staleness_, which could go below zero. One's own pushes are always waited for.
-      const uint64_t allowance = other == worker ? 0 : staleness_;
+      // Not clock - allowance, which could go below zero. One's own pushes are always waited for.
+      const uint64_t allowance = other == worker ? own_staleness_ : staleness_;
       if ((entry.counts || other == worker) && entry.clock + allowance < clock) slow.push_back(other);
     }
     return slow;
   }
 
  private:
-  const uint64_t staleness_;
+  const uint64_t staleness_, own_staleness_;
 };
 
 }  // namespace
 
-std::unique_ptr<ConsistencyPolicy> MakeBoundedPolicy(uint64_t staleness) {
-  return std::make_unique<BoundedPolicy>(staleness);
+std::unique_ptr<ConsistencyPolicy> MakeBoundedPolicy(uint64_t staleness, bool prefetch) {
+  return std::make_unique<BoundedPolicy>(staleness, prefetch);
 }
 
 }  // namespace weir

@@ -13,7 +13,7 @@ std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& 
                                                            const v1::Install& install) {
   switch (config.consistency().mode()) {
     case v1::ConsistencyConfig::MODE_BOUNDED:
-      return MakeBoundedPolicy(config.consistency().staleness());
+      return MakeBoundedPolicy(config.consistency().staleness(), config.consistency().prefetch());
     case v1::ConsistencyConfig::MODE_ASYNC:
       return MakeAsyncPolicy();
     default:

@@ -405,6 +405,24 @@ TEST_CASE("each tensor is told of once, whole, when all shards have said what it
   CHECK(arrivals.wrong == 0);
 }
 
+TEST_CASE("a step is open once the first of its weights are there, for work on them to begin") {
+  ClientFixture f(Layers(true));
+  Joined j(f);
+  Flag begun;
+  f.cluster.on_pull_middle = [&](uint32_t, size_t) -> std::optional<grpc::Status> {
+    begun.Wait();
+    return std::nullopt;
+  };
+  SetAtEnd at_end{begun};
+  Arrivals arrivals(f, 1);
+  const auto both = j.client->PushPull(j.work, j.base, f.Gradient(), f.Weights(), nullptr, arrivals.Take());
+  CHECK(f.NextWork(*j.client).clock == 1);
+  CHECK_FALSE(both.ready());
+  begun.Set();
+  CHECK(both.Get().ok());
+  CHECK(arrivals.Told() == kAll);
+}
+
 TEST_CASE("of weights that come before their push is answered, tensors are told when it is") {
   FakeCluster::Options options = Layers(false);
   options.eager = GENERATE(true, false);

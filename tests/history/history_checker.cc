@@ -264,7 +264,8 @@ void Checker::CheckPull(const ShardLog& log, const HistoryEvent& pull) {
               ", which no push made; the last is ", log.last_version);
   }
   const Interval own = ClockOfLife(log.tracks.at(pull.worker).at(pull.life), pull.version);
-  if (own.most < pull.clock) {
+  const uint64_t own_allowance = rules_.prefetch ? rules_.staleness : 0;
+  if (own.most != kUnknown && own.most + own_allowance < pull.clock) {
     Violation(Rule::kOwnPushes, pull.where, "a pull at clock ", pull.clock, " read version ", pull.version,
               " of shard ", pull.shard, ", which lacks the worker's own pushes from clock ", own.most, " on");
   }

@@ -27,6 +27,8 @@ struct HistoryRules {
   Mode mode = Mode::kBounded;
   // bounded: s.
   uint64_t staleness = 0;
+  // bounded: workers pull ahead, so that their own newest s pushes may be lacking as well.
+  bool prefetch = false;
   // sync: R.
   uint32_t parts = 1;
   bool membership_changes = false;
@@ -46,7 +48,7 @@ enum class HistoryRule {
   kBatches,
   // bounded: a pull at clock c holds every update with clock <= c-s-1 of every worker that counts.
   kFreshness,
-  // bounded, async: a pull at clock c holds the worker's own updates up to c-1.
+  // bounded, async: a pull at clock c holds the worker's own updates up to c-1; with `prefetch` to c-s-1.
   kOwnPushes,
   // sync: a pull at clock c reads version c.
   kStep,

@@ -21,6 +21,7 @@ constexpr const char* kConfig = "configs/digits.json";
 struct Seen {
   HistoryReport report;
   nlohmann::json summary;
+  std::vector<HistoryEvent> events;
 };
 
 // A job of server and worker processes, to its end.
@@ -35,7 +36,8 @@ Seen RunJob(const HistoryRun& run) {
   job.ExpectAllExit(0);
   std::vector<HistoryEvent> events;
   for (const std::string& log : logs) ReadHistoryFile(log, /*cut=*/false, &events);
-  return {CheckHistory(events, run.Rules()), job.Summary()};
+  HistoryReport report = CheckHistory(events, run.Rules());
+  return {std::move(report), job.Summary(), std::move(events)};
 }
 
 TEST_CASE("bounded(s) between processes: 100,000 pulls without a violation, and the lead s + 1 is reached",
@@ -58,6 +60,27 @@ TEST_CASE("bounded(s) between processes: 100,000 pulls without a violation, and 
     pulls += seen.report.pulls;
   }
   CHECK(pulls >= 100000 / share);
+}
+
+TEST_CASE("bounded(s) with prefetch: the bound holds, and pulls do without the worker's own newest pushes") {
+  for (const uint64_t staleness : {1, 3}) {
+    HistoryRun run;
+    run.staleness = staleness;
+    run.prefetch = true;
+    run.examples = 3000;
+    run.slow_delay = 0.002;
+    const Seen seen = RunJob(run);
+    INFO("s = " << staleness << ": " << seen.report.ToString());
+    CHECK(seen.report.total() == 0);
+    CHECK(seen.report.max_lead == staleness + 1);
+    CHECK(seen.report.pushes == kHistoryServers * run.examples);
+    // Some pulls were answered before the push of the clock before, as they would not be without.
+    HistoryRules strict = run.Rules();
+    strict.prefetch = false;
+    const HistoryReport early = CheckHistory(seen.events, strict);
+    CHECK(early.count(HistoryRule::kOwnPushes) > 0);
+    CHECK(early.total() == early.count(HistoryRule::kOwnPushes));
+  }
 }
 
 TEST_CASE("a server whose bound is s + 1 is found out") {

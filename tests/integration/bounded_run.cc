@@ -13,6 +13,7 @@ std::vector<std::string> HistoryRun::Set() const {
                                   "data.batch_size=1",
                                   absl::StrCat("consistency.mode=", mode)};
   if (mode == "bounded") set.push_back(absl::StrCat("consistency.staleness=", staleness));
+  if (prefetch) set.push_back("consistency.prefetch=true");
   return set;
 }
 
@@ -27,6 +28,7 @@ HistoryRules HistoryRun::Rules() const {
                : mode == "bounded" ? HistoryRules::Mode::kBounded
                                    : HistoryRules::Mode::kAsync;
   rules.staleness = staleness;
+  rules.prefetch = prefetch;
   rules.parts = kHistoryWorkers;
   return rules;
 }

@@ -16,6 +16,7 @@ constexpr uint32_t kHistoryWorkers = 4;
 struct HistoryRun {
   std::string mode = "bounded";
   uint64_t staleness = 0;
+  bool prefetch = false;
   // One example a push (in sync: a part).
   uint64_t examples = 1000;
   // Each worker holds each gradient back for a random time, uniform in [0, this) seconds.

@@ -10,7 +10,8 @@ import tempfile
 import unittest
 
 SCRIPT = pathlib.Path("tools/gpu_check.sh").resolve()
-PROGRAMS = {"weir": "cli", "worker": "worker", "step_bench": "worker", "compute_backend_test": "tests/worker/compute"}
+PROGRAMS = {"weir": "cli", "worker": "worker", "step_bench": "worker", "exchange_bench": "worker/exchange_bench",
+            "compute_backend_test": "tests/worker/compute"}
 
 WEIR = """[[ $* == "doctor --json" ]] && echo '{"devices": []}' || echo "gpu  one"
 """
@@ -18,6 +19,14 @@ CONFORMANCE = "echo 'All tests passed (3 assertions in 1 test case)'\n"
 STEP_BENCH = """for way in eager graph; do
   echo '{"program": "weir", "way": "'$way'", "precision": "tf32", "device": "cuda:0", "ms": 1.25}'
 done
+"""
+EXCHANGE_BENCH = """for arg in "$@"; do [[ $arg == --precision=* ]] && precision=${arg#*=}; done
+echo '{"program": "weir", "way": "sync", "precision": "'$precision'", "ms": 2.2, "hidden_ms": 2, "ratio": 1.1}'
+"""
+# Runs what it is given, as the real one does.
+SANITIZER = """echo "$2" >>sanitized
+while [[ $1 != */worker ]]; do shift; done
+"$@" --summary=summary && echo '========= ERROR SUMMARY: 0 errors'
 """
 # Filled in: accuracy and hash on the GPU.
 WORKER = """for arg in "$@"; do
@@ -42,8 +51,13 @@ class GpuCheck(unittest.TestCase):
     def tearDown(self):
         shutil.rmtree(self.root)
 
-    def bundle(self, weir=WEIR, worker=WORKER % ("0.975", "beef"), step_bench=STEP_BENCH, conformance=CONFORMANCE):
-        programs = {"weir": weir, "worker": worker, "step_bench": step_bench, "compute_backend_test": conformance}
+    def bundle(self, weir=WEIR, worker=WORKER % ("0.975", "beef"), step_bench=STEP_BENCH, conformance=CONFORMANCE,
+               exchange_bench=EXCHANGE_BENCH):
+        programs = {"weir": weir, "worker": worker, "step_bench": step_bench, "exchange_bench": exchange_bench,
+                    "compute_backend_test": conformance, "compute-sanitizer": SANITIZER}
+        fashion = self.root / "datasets" / "fashion-mnist"
+        fashion.mkdir(parents=True, exist_ok=True)
+        (fashion / "train-images-idx3-ubyte.gz").touch()
         for name, text in programs.items():
             path = self.root / "bin" / name
             path.write_text("#!/bin/bash\n" + text)
@@ -70,19 +84,26 @@ class GpuCheck(unittest.TestCase):
         code, out = self.check()
         self.assertEqual(code, 0, out)
         self.assertEqual(self.failed(), [])
-        self.assertEqual(len(self.report()["checks"]), 11)
+        self.assertEqual(len(self.report()["checks"]), 19)
         self.assertEqual([s["way"] for s in self.report()["steps"]], ["eager", "graph"])
         self.assertEqual(self.report()["host"], {"devices": []})
         self.assertRegex(out, r"(?m)^digits on cuda:0,cuda:0 in float32 +passed +accuracy 0\.975$")
         self.assertRegex(out, r"(?m)^weir +graph +tf32 +1\.25$")
         self.assertIn("SKIPPED: no comparison with PyTorch", out)
+        self.assertEqual(len(self.report()["skipped"]), 1)
+        self.assertEqual([s["precision"] for s in self.report()["exchange"]], ["float32", "tf32", "bf16"])
+        self.assertRegex(out, r"(?m)^sync +bf16 +2\.2 +2 +1\.1$")
+        self.assertRegex(out, r"(?m)^Fashion-MNIST on cuda:0 in float32 +passed +accuracy 0\.975$")
+        self.assertRegex(out, r"(?m)^compute-sanitizer, racecheck +passed +=+ ERROR SUMMARY: 0 errors$")
+        self.assertEqual((self.root / "sanitized").read_text(), "memcheck\nracecheck\n")
 
     def test_other_bits_the_second_time_fail(self):
         self.bundle(worker=WORKER % ("0.98", "$RANDOM$RANDOM"))
         code, out = self.check("--json=gpu_check.json", "--device=cuda:1")
         self.assertEqual(code, 1, out)
         self.assertEqual(self.failed(), ["digits on cuda:1 in float32, again", "digits on cuda:1 in tf32, again",
-                                         "digits on cuda:1 in bf16, again", "digits on cuda:1,cuda:1 in float32, again"])
+                                         "digits on cuda:1 in bf16, again", "digits on cuda:1,cuda:1 in float32, again",
+                                         "Fashion-MNIST on cuda:1 in float32, again"])
 
     def test_a_worse_model_fails(self):
         self.bundle(worker=WORKER % ("0.9699", "beef"))
@@ -142,6 +163,12 @@ class GpuCheck(unittest.TestCase):
         lines = [json.loads(line) for line in done.stdout.splitlines()]
         self.assertEqual([line["way"] for line in lines], ["eager", "graph", "copies"])
         self.assertTrue(all(line["ms"] > 0 for line in lines))
+        done = subprocess.run([self.root / "bin" / "exchange_bench", "--device=cpu", "--inputs=9", "--width=33", "--batch=7",
+                               "--seconds=0"], check=True, text=True, stdout=subprocess.PIPE)
+        lines = {line["way"]: line for line in map(json.loads, done.stdout.splitlines())}
+        self.assertEqual(list(lines), ["forward", "backward", "compute", "push", "pull", "exchange", "sync", "bounded"])
+        self.assertAlmostEqual(lines["bounded"]["hidden_ms"], max(lines["compute"]["ms"], lines["exchange"]["ms"]), delta=0.001)
+        self.assertTrue(all(lines[way]["ms"] > 0 for way in ("compute", "push", "pull", "exchange")))
 
 
 unittest.main()

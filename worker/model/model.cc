@@ -79,93 +79,127 @@ absl::Status Model::TakeMemory() {
     WEIR_ASSIGN_OR_RETURN(staged_gradients_, Buffer<float>::Make(backend_, kHost, parameters));
     WEIR_ASSIGN_OR_RETURN(staged_losses_, Buffer<float>::Make(backend_, kHost, max_batch_));
     WEIR_ASSIGN_OR_RETURN(staged_predictions_, Buffer<int32_t>::Make(backend_, kHost, max_batch_));
-    WEIR_ASSIGN_OR_RETURN(features_, Buffer<float>::Make(backend_, kDevice, max_batch_ * input_elements_));
-    WEIR_ASSIGN_OR_RETURN(targets_, Buffer<float>::Make(backend_, kDevice, max_batch_));
-    WEIR_ASSIGN_OR_RETURN(labels_, Buffer<int32_t>::Make(backend_, kDevice, max_batch_));
+    const int64_t features = max_batch_ * input_elements_;
+    for (DeviceBatch& batch : batches_) {
+      WEIR_ASSIGN_OR_RETURN(batch.features, Buffer<float>::Make(backend_, kDevice, features));
+      WEIR_ASSIGN_OR_RETURN(batch.targets, Buffer<float>::Make(backend_, kDevice, max_batch_));
+      WEIR_ASSIGN_OR_RETURN(batch.labels, Buffer<int32_t>::Make(backend_, kDevice, max_batch_));
+      WEIR_ASSIGN_OR_RETURN(batch.staged_features, Buffer<float>::Make(backend_, kHost, features));
+      WEIR_ASSIGN_OR_RETURN(batch.staged_targets, Buffer<float>::Make(backend_, kHost, max_batch_));
+      WEIR_ASSIGN_OR_RETURN(batch.staged_labels, Buffer<int32_t>::Make(backend_, kHost, max_batch_));
+    }
   }
+  Bind(OnHost(weights_, staged_weights_), OnHost(gradients_, staged_gradients_));
   ZeroGradients();
   return absl::OkStatus();
 }
 
-absl::Span<float> Model::weights() { return {OnHost(weights_, staged_weights_), elements_}; }
-
-absl::Span<float> Model::gradients() { return {OnHost(gradients_, staged_gradients_), elements_}; }
-
-void Model::ZeroGradients() {
-  backend_->Fill(spec_.elements(), 0, gradients_.get());
-  if (!backend_->unified()) std::fill(gradients().begin(), gradients().end(), 0.0f);
+void Model::Bind(float* weights, float* gradients) {
+  host_weights_ = weights;
+  host_gradients_ = gradients;
 }
+
+void Model::ZeroGradients() { backend_->Fill(spec_.elements(), 0, device_gradients()); }
 
 template <typename T>
 T* Model::OnHost(const Buffer<T>& device, const Buffer<T>& staged) const {
   return backend_->unified() ? device.get() : staged.get();
 }
 
-template <typename T>
-const T* Model::OnDevice(const std::vector<T>& host, const Buffer<T>& device) {
-  if (backend_->unified()) return host.data();
-  backend_->CopyToDevice(device.get(), host.data(), host.size() * sizeof(T));
-  return device.get();
+void Model::CopyToDevice(const Batch& batch, const DeviceBatch& to, uint64_t after) {
+  const auto copy = [&](const auto& from, auto* staged, auto* device) {
+    if (from.empty()) return;
+    std::copy(from.begin(), from.end(), staged);
+    backend_->CopyToDevice(device, staged, from.size() * sizeof(from[0]), after);
+  };
+  copy(batch.features, to.staged_features.get(), to.features.get());
+  copy(batch.targets, to.staged_targets.get(), to.targets.get());
+  copy(batch.labels, to.staged_labels.get(), to.labels.get());
 }
 
-void Model::UploadWeights() {
+void Model::Prepare(const Batch& batch) {
   if (backend_->unified()) return;
-  backend_->CopyToDevice(weights_.get(), staged_weights_.get(), elements_ * sizeof(float));
+  // The pass that used this memory was over when the one at hand began.
+  CopyToDevice(batch, batches_[1 - turn_], pass_began_);
+  next_batch_ = &batch;
 }
 
-void Model::Forward(const Batch& batch, const Pass& pass, float gradient_scale) {
-  const float* x = OnDevice(batch.features, features_);
+absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient_scale,
+                            const Traffic& traffic) {
+  const float *features = batch.features.data(), *targets = batch.targets.data();
+  const int32_t* labels = batch.labels.data();
+  if (!backend_->unified()) {
+    // Behind it the device's memory is not used any more by passes before, nor the staged copies.
+    pass_began_ = backend_->Record();
+    if (next_batch_ == &batch) {
+      turn_ = 1 - turn_;
+    } else {
+      CopyToDevice(batch, batches_[turn_], pass_began_);
+    }
+    next_batch_ = nullptr;
+    features = batches_[turn_].features.get();
+    targets = batches_[turn_].targets.get();
+    labels = batches_[turn_].labels.get();
+  }
+  const float* x = features;
   for (Stage& stage : stages_) {
     stage.x = x;
     stage.y = stage.layer->is_view() ? x : stage.output.get();
+    if (stage.tensors > 0 && traffic.new_weights) {
+      if (traffic.await_weights) {
+        const absl::Status there =
+            traffic.await_weights(stage.first_tensor, stage.first_tensor + stage.tensors);
+        if (!there.ok()) return there;
+      }
+      if (!backend_->unified()) {
+        backend_->CopyToDevice(weights_.get() + stage.offset, host_weights_ + stage.offset,
+                               static_cast<size_t>(stage.elements) * sizeof(float), pass_began_);
+      }
+    }
     if (!stage.layer->is_view()) {
-      stage.layer->Forward(backend_, pass, weights_.get() + stage.offset, x, stage.output.get());
+      stage.layer->Forward(backend_, pass, device_weights() + stage.offset, x, stage.output.get());
     }
     x = stage.y;
   }
   float* const slope = pass.training ? upstream_[0].get() : nullptr;
   if (loss_ == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
-    const float* targets = OnDevice(batch.targets, targets_);
     backend_->MeanSquaredError(pass.n, outputs_, x, targets, gradient_scale, losses_.get(), slope);
   } else {
-    const int32_t* labels = OnDevice(batch.labels, labels_);
     backend_->SoftmaxCrossEntropy(pass.n, outputs_, x, labels, gradient_scale, losses_.get(), slope);
   }
+  return absl::OkStatus();
 }
 
-absl::Status Model::Backward(const Pass& pass, const GradientReady& ready) {
+absl::Status Model::Backward(const Pass& pass, const Traffic& traffic) {
   const auto report = [&](const Stage& stage) {
-    for (size_t i = stage.tensors; ready && i > 0; --i) ready(stage.first_tensor + i - 1);
+    if (!traffic.last || !traffic.gradient_ready) return;
+    for (size_t i = stage.tensors; i > 0; --i) traffic.gradient_ready(stage.first_tensor + i - 1);
   };
-  // On a device of its own, a stage's gradient is waited for only when the next stage's work is queued.
-  const Stage* copied = nullptr;
-  uint64_t mark = 0;
+  // Gradients on their way to the host, and the marks behind them. They are waited for when all work is
+  // queued, so that the device never waits for this thread.
+  std::vector<std::pair<const Stage*, uint64_t>> copied;
   const float* dy = upstream_[0].get();
   for (size_t i = stages_.size(), turn = 1; i-- > first_trained_;) {
     Stage& stage = stages_[i];
     if (stage.layer->is_view()) continue;
     float* const dx = i > first_trained_ ? upstream_[turn].get() : nullptr;
-    stage.layer->Backward(backend_, pass, weights_.get() + stage.offset, stage.x, stage.y, dy, dx,
-                          gradients_.get() + stage.offset);
+    stage.layer->Backward(backend_, pass, device_weights() + stage.offset, stage.x, stage.y, dy, dx,
+                          device_gradients() + stage.offset);
     dy = dx;
     turn = 1 - turn;
     if (stage.tensors == 0) continue;
     if (backend_->unified()) {
       report(stage);
-      continue;
+    } else if (traffic.last) {
+      backend_->CopyToHost(host_gradients_ + stage.offset, gradients_.get() + stage.offset,
+                           static_cast<size_t>(stage.elements) * sizeof(float));
+      copied.emplace_back(&stage, backend_->Record());
     }
-    if (copied != nullptr) {
-      WEIR_RETURN_IF_ERROR(backend_->Wait(mark));
-      report(*copied);
-    }
-    backend_->CopyToHost(staged_gradients_.get() + stage.offset, gradients_.get() + stage.offset,
-                         static_cast<size_t>(stage.elements) * sizeof(float));
-    mark = backend_->Record();
-    copied = &stage;
   }
-  if (copied != nullptr) {
+  if (traffic.queued) traffic.queued();
+  for (const auto& [stage, mark] : copied) {
     WEIR_RETURN_IF_ERROR(backend_->Wait(mark));
-    report(*copied);
+    report(*stage);
   }
   return absl::OkStatus();
 }
@@ -180,11 +214,16 @@ absl::StatusOr<double> Model::SumLosses(int64_t n) {
 }
 
 absl::StatusOr<double> Model::ForwardBackward(const Batch& batch, int64_t divisor,
-                                              const RandomContext& random, const GradientReady& ready) {
+                                              const RandomContext& random, const Traffic& traffic) {
   const Pass pass{batch.n, /*training=*/true, random};
-  UploadWeights();
-  Forward(batch, pass, 1.0f / static_cast<float>(divisor));
-  WEIR_RETURN_IF_ERROR(Backward(pass, ready));
+  absl::Status status = Forward(batch, pass, 1.0f / static_cast<float>(divisor), traffic);
+  if (status.ok() && traffic.last && traffic.forward_done) status = traffic.forward_done();
+  if (status.ok()) status = Backward(pass, traffic);
+  if (!status.ok()) {
+    // What is queued uses memory of the caller's. Its own failure is the next call's, too.
+    static_cast<void>(backend_->Wait(backend_->Record()));
+    return status;
+  }
   return SumLosses(batch.n);
 }
 
@@ -194,12 +233,13 @@ absl::StatusOr<Evaluation> Model::Evaluate(const Dataset& dataset) {
   int64_t right = 0;
   Batch batch;
   std::vector<int32_t> indexes;
-  UploadWeights();
+  Traffic traffic;
   for (int64_t first = 0; first < dataset.size(); first += batch.n) {
     indexes.resize(static_cast<size_t>(std::min(max_batch_, dataset.size() - first)));
     std::iota(indexes.begin(), indexes.end(), static_cast<int32_t>(first));
     dataset.Gather(indexes, &batch);
-    Forward(batch, Pass{batch.n, /*training=*/false, {}}, 0);
+    WEIR_RETURN_IF_ERROR(Forward(batch, Pass{batch.n, /*training=*/false, {}}, 0, traffic));
+    traffic.new_weights = false;
     if (dataset.classes() > 0) {
       backend_->Argmax(batch.n, outputs_, stages_.back().y, predictions_.get());
       if (!backend_->unified()) {

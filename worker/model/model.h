@@ -26,8 +26,9 @@ struct Evaluation {
 // weights and what becomes of its gradients is not its concern.
 //
 // weights() and gradients() are host memory: all tensors of spec() end to end, in its order. On a device with
-// memory of its own each call of ForwardBackward and Evaluate first copies the weights there, and
-// ForwardBackward copies the gradients back. The weights are unspecified until the owner writes them.
+// memory of its own ForwardBackward and Evaluate copy the weights there, layer by layer as forward gets to
+// them, and ForwardBackward copies the gradients back in the same way. Both are unspecified until they are
+// written.
 //
 // Not thread-safe. All memory is taken by Create.
 class Model {
@@ -44,19 +45,47 @@ class Model {
   const ModelSpec& spec() const { return spec_; }
   int64_t max_batch() const { return max_batch_; }
 
-  absl::Span<float> weights();
-  absl::Span<float> gradients();
+  absl::Span<float> weights() { return {host_weights_, elements_}; }
+  absl::Span<float> gradients() { return {host_gradients_, elements_}; }
+  // From now on they lie there instead of in memory of the model's own: spec().elements() floats each, which
+  // devices copy best where they are ComputeBackend::Memory::kHost. Other models may read the same weights.
+  void Bind(float* weights, float* gradients);
+  // The next gradient begins. What gradients() holds is unspecified until it is there.
   void ZeroGradients();
 
-  // Called with the index (in spec()) of each tensor whose gradient is complete in gradients(), from the last
-  // to the first, as the backward pass goes on.
-  using GradientReady = std::function<void(size_t tensor)>;
+  // How weights and gradients come and go while a pass computes. By default all weights are there, have
+  // changed, and the pass makes the gradient complete.
+  struct Traffic {
+    // weights() are other ones than in the pass before.
+    bool new_weights = true;
+    // If set, called for each layer with new weights, in forward's order, before those of the tensors [first,
+    // end) are read: returns once they are there. An error ends the pass with it.
+    std::function<absl::Status(size_t first, size_t end)> await_weights;
+    // No other pass will add to the gradient. Else it may stay on the device, and what is below is not
+    // called.
+    bool last = true;
+    // If set, called between forward, which has asked for all weights, and backward. An error ends the pass.
+    std::function<absl::Status()> forward_done;
+    // If set, called when all of the pass is queued on a device that computes meanwhile: for Prepare().
+    std::function<void()> queued;
+    // If set, called with the index (in spec()) of each tensor whose gradient is complete in gradients(),
+    // from the last to the first, as the backward pass goes on.
+    std::function<void(size_t tensor)> gradient_ready;
+  };
 
   // Adds the gradient of (sum of the examples' losses) / divisor to gradients(); with the size of the whole
   // batch as divisor, its micro-batches add up to the gradient of the batch's mean loss. Returns the sum of
-  // the losses. The error is the device's. batch.n <= max_batch().
+  // the losses. The error is the device's, or one of the traffic's; weights() and gradients() are not in use
+  // any more, but the gradient is of no use. batch.n <= max_batch().
   absl::StatusOr<double> ForwardBackward(const Batch& batch, int64_t divisor, const RandomContext& random,
-                                         const GradientReady& ready = nullptr);
+                                         const Traffic& traffic);
+  absl::StatusOr<double> ForwardBackward(const Batch& batch, int64_t divisor, const RandomContext& random) {
+    return ForwardBackward(batch, divisor, random, Traffic());
+  }
+
+  // Begins to copy the batch of the next pass to the device, from within Traffic::queued of this one. It
+  // stays as it is until that next pass; if that is of another batch this was in vain.
+  void Prepare(const Batch& batch);
 
   // The mean loss and the accuracy over a whole dataset, without dropout.
   absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset);
@@ -83,14 +112,25 @@ class Model {
 
   template <typename T>
   T* OnHost(const Buffer<T>& device, const Buffer<T>& staged) const;
-  template <typename T>
-  const T* OnDevice(const std::vector<T>& host, const Buffer<T>& device);
+  // A batch on the device, whose memory is not the host's.
+  struct DeviceBatch {
+    Buffer<float> features, targets;
+    Buffer<int32_t> labels;
+    // Page-locked copies, from which copies to the device leave while this thread goes on.
+    Buffer<float> staged_features, staged_targets;
+    Buffer<int32_t> staged_labels;
+  };
+  // Queues the copy of the batch behind the mark.
+  void CopyToDevice(const Batch& batch, const DeviceBatch& to, uint64_t after);
 
-  void UploadWeights();
+  // Where layers find their weights, and add to their gradients.
+  const float* device_weights() const { return backend_->unified() ? host_weights_ : weights_.get(); }
+  float* device_gradients() const { return backend_->unified() ? host_gradients_ : gradients_.get(); }
   // Runs the layers and queues the losses, in training their gradients too.
-  void Forward(const Batch& batch, const Pass& pass, float gradient_scale);
-  // Queues the gradients' way from the last layer down to the first that has parameters.
-  absl::Status Backward(const Pass& pass, const GradientReady& ready);
+  absl::Status Forward(const Batch& batch, const Pass& pass, float gradient_scale, const Traffic& traffic);
+  // Queues the gradients' way from the last layer down to the first that has parameters; then tells of each
+  // that is there.
+  absl::Status Backward(const Pass& pass, const Traffic& traffic);
   absl::StatusOr<double> SumLosses(int64_t n);
 
   const v1::ModelConfig::Loss loss_;
@@ -98,16 +138,22 @@ class Model {
   ComputeBackend* const backend_;
   ModelSpec spec_;
   size_t elements_ = 0;
+  float *host_weights_ = nullptr, *host_gradients_ = nullptr;
   std::vector<Stage> stages_;
   size_t first_trained_ = 0;  // the first stage with parameters; nothing before it needs gradients
   int64_t input_elements_ = 0, outputs_ = 0;
 
-  // From `staged_weights_` on they are made only where the device's memory is not the host's.
+  // From `staged_weights_` on they are made only where the device's memory is not the host's. The weights and
+  // gradients of the host are these until Bind().
   Buffer<float> weights_, gradients_, losses_;
   Buffer<int32_t> predictions_;
-  Buffer<float> staged_weights_, staged_gradients_, staged_losses_, features_, targets_;
-  Buffer<int32_t> staged_predictions_, labels_;
-  Buffer<float> upstream_[2];  // gradients between layers, in turns
+  Buffer<float> staged_weights_, staged_gradients_, staged_losses_;
+  Buffer<int32_t> staged_predictions_;
+  DeviceBatch batches_[2];  // of the pass at hand and of the next one, in turns
+  size_t turn_ = 0;
+  const Batch* next_batch_ = nullptr;  // what is in the other one, if anything is
+  uint64_t pass_began_ = 0;            // a mark
+  Buffer<float> upstream_[2];          // gradients between layers, in turns
 };
 
 }  // namespace weir

@@ -25,7 +25,8 @@ constexpr int kEvents = 250;
 class ArrivalLog {
  public:
   // Nullopt: async.
-  explicit ArrivalLog(std::optional<uint64_t> bound) : bound_(bound) {}
+  explicit ArrivalLog(std::optional<uint64_t> bound, bool prefetch = false)
+      : bound_(bound), prefetch_(prefetch) {}
 
   void Admit(uint32_t worker, uint64_t clock) {
     known_.insert(worker);
@@ -50,14 +51,15 @@ class ArrivalLog {
     return clock;
   }
   // A pull at clock c holds every update with clock <= c-s-1 of every live worker, and the worker's own up to
-  // c-1. Who lacks one of these?
+  // c-1, with prefetch up to c-s-1. Who lacks one of these?
   std::vector<uint32_t> Lacking(uint32_t worker, uint64_t clock) const {
     std::vector<uint32_t> out;
     for (uint32_t other = 0; other < kWorkers; ++other) {
       bool lacks = false;
       for (uint64_t c = 0; c < clock; ++c) {
         const bool needed =
-            other == worker || (live_.count(other) > 0 && bound_.has_value() && c + *bound_ + 1 <= clock);
+            (other == worker && !prefetch_) ||
+            ((other == worker || live_.count(other) > 0) && bound_.has_value() && c + *bound_ + 1 <= clock);
         lacks |= needed && !Has(other, c);
       }
       if (lacks) out.push_back(other);
@@ -78,6 +80,7 @@ class ArrivalLog {
 
  private:
   const std::optional<uint64_t> bound_;
+  const bool prefetch_;
   std::set<uint32_t> known_, live_;
   std::map<uint32_t, std::set<uint64_t>> done_;
 };
@@ -110,10 +113,10 @@ std::string Compare(const ConsistencyPolicy& policy, const ArrivalLog& log) {
   return "";
 }
 
-void RunArrival(std::optional<uint64_t> bound, uint64_t seed) {
+void RunArrival(std::optional<uint64_t> bound, uint64_t seed, bool prefetch = false) {
   RandomStream random(RandomKey(seed, "arrival"), bound.value_or(99));
-  auto policy = bound.has_value() ? MakeBoundedPolicy(*bound) : MakeAsyncPolicy();
-  ArrivalLog log(bound);
+  auto policy = bound.has_value() ? MakeBoundedPolicy(*bound, prefetch) : MakeAsyncPolicy();
+  ArrivalLog log(bound, prefetch);
   for (int event = 0; event < kEvents; ++event) {
     const uint32_t worker = random.NextBelow(kWorkers);
     const uint32_t dice = random.NextBelow(20);
@@ -149,6 +152,7 @@ void RunArrival(std::optional<uint64_t> bound, uint64_t seed) {
 TEST_CASE("bounded and async agree with the log of any history") {
   for (uint64_t seed = 0; seed < kRuns; ++seed) {
     for (uint64_t s : {0, 1, 3}) RunArrival(s, seed);
+    RunArrival(2, seed, /*prefetch=*/true);
     RunArrival(std::nullopt, seed);
   }
   SUCCEED();

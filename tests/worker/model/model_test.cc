@@ -178,19 +178,126 @@ TEST_CASE("Gradients are reported from the last tensor to the first, complete") 
     SetWeights(model.get(), 1);
     std::vector<size_t> order;
     std::vector<float> seen(model->gradients().size());
-    REQUIRE(model
-                ->ForwardBackward(RandomBatch(3, 16, 2), 3, {},
-                                  [&](size_t tensor) {
-                                    order.push_back(tensor);
-                                    const size_t first = static_cast<size_t>(spec.offset(tensor)),
-                                                 end = static_cast<size_t>(spec.offset(tensor + 1));
-                                    std::copy(model->gradients().begin() + first,
-                                              model->gradients().begin() + end, seen.begin() + first);
-                                  })
-                .ok());
+    Model::Traffic traffic;
+    traffic.gradient_ready = [&](size_t tensor) {
+      order.push_back(tensor);
+      const size_t first = static_cast<size_t>(spec.offset(tensor)),
+                   end = static_cast<size_t>(spec.offset(tensor + 1));
+      std::copy(model->gradients().begin() + first, model->gradients().begin() + end, seen.begin() + first);
+    };
+    REQUIRE(model->ForwardBackward(RandomBatch(3, 16, 2), 3, {}, traffic).ok());
     CHECK(order == std::vector<size_t>{5, 4, 3, 2, 1, 0});
     CHECK(seen == std::vector<float>(model->gradients().begin(), model->gradients().end()));
   }
+}
+
+// conv2d, two dense layers: six tensors.
+const std::string kThreeLayers =
+    "layers { type: LAYER_CONV2D filters: 2 kernel: 3 } layers { type: LAYER_RELU } " + kFlatten +
+    "layers { type: LAYER_DENSE units: 4 } " + kDense2;
+
+TEST_CASE("A layer's weights may come when forward gets to it, wherever they lie") {
+  const bool queued = GENERATE(false, true);
+  const auto backend = queued ? MakeQueuedBackend() : MakeCpu();
+  const auto model = MakeModel(Parse(kThreeLayers), {1, 4, 4}, 2, backend.get());
+  SetWeights(model.get(), 1);
+  const Batch batch = RandomBatch(3, 16, 2);
+  const double loss = *model->ForwardBackward(batch, 3, {});
+  const std::vector<float> weights(model->weights().begin(), model->weights().end());
+  const std::vector<float> gradient(model->gradients().begin(), model->gradients().end());
+
+  std::vector<float> here(weights.size(), NAN), there(weights.size(), NAN);
+  model->Bind(here.data(), there.data());
+  Model::Traffic traffic;
+  std::vector<size_t> asked;
+  bool forward_done = false;
+  traffic.await_weights = [&](size_t first, size_t end) {
+    asked.insert(asked.end(), {first, end});
+    const auto begin = model->spec().offset(first), after = model->spec().offset(end);
+    std::copy(weights.begin() + begin, weights.begin() + after, here.begin() + begin);
+    return absl::OkStatus();
+  };
+  traffic.forward_done = [&] {
+    CHECK(asked == std::vector<size_t>{0, 2, 2, 4, 4, 6});
+    forward_done = true;
+    return absl::OkStatus();
+  };
+  traffic.gradient_ready = [&](size_t) { CHECK(forward_done); };
+  model->ZeroGradients();
+  CHECK(*model->ForwardBackward(batch, 3, {}, traffic) == loss);
+  CHECK(there == gradient);
+
+  // The same weights again are not asked for; of a gradient in two parts only the second one hands it over.
+  model->ZeroGradients();
+  Model::Traffic first, second;
+  first.new_weights = second.new_weights = first.last = false;
+  first.await_weights = second.await_weights = [](size_t, size_t) { return absl::InternalError("asked"); };
+  first.forward_done = [] { return absl::InternalError("not the last part"); };
+  first.gradient_ready = [](size_t) { FAIL_CHECK("not the last part"); };
+  size_t ready = 0;
+  second.gradient_ready = [&](size_t) { ++ready; };
+  REQUIRE(model->ForwardBackward(batch, 6, {}, first).ok());
+  CHECK(ready == 0);
+  REQUIRE(model->ForwardBackward(batch, 6, {}, second).ok());
+  CHECK(ready == 6);
+  for (size_t i = 0; i < gradient.size(); ++i) CHECK(there[i] == Approx(gradient[i]).margin(1e-6));
+}
+
+TEST_CASE("A batch that was prepared is that of the next pass, another one is not mistaken for it") {
+  const bool queued = GENERATE(false, true);
+  const auto backend = queued ? MakeQueuedBackend() : MakeCpu();
+  const auto model = MakeModel(Parse(kThreeLayers), {1, 4, 4}, 2, backend.get());
+  SetWeights(model.get(), 1);
+  Batch batches[3] = {RandomBatch(3, 16, 2), RandomBatch(5, 16, 2), RandomBatch(4, 16, 2)};
+  double losses[3];
+  for (size_t i = 0; i < 3; ++i) {
+    for (float& value : batches[i].features) value += static_cast<float>(i);
+    losses[i] = *model->ForwardBackward(batches[i], 3, {});
+  }
+  const auto pass = [&](size_t batch, size_t next) {
+    Model::Traffic traffic;
+    traffic.queued = [&, next] { model->Prepare(batches[next]); };
+    return *model->ForwardBackward(batches[batch], 3, {}, traffic);
+  };
+  CHECK(pass(0, 1) == losses[0]);
+  CHECK(pass(1, 2) == losses[1]);
+  // Not the one that was prepared; then that one, and what it holds now.
+  CHECK(pass(0, 0) == losses[0]);
+  CHECK(pass(2, 0) == losses[2]);
+  CHECK(pass(1, 0) == losses[1]);
+  // What was prepared in vain is forgotten, for by now it may hold other examples.
+  CHECK(*model->ForwardBackward(batches[2], 3, {}) == losses[2]);
+  batches[0] = batches[1];
+  CHECK(*model->ForwardBackward(batches[0], 3, {}) == losses[1]);
+}
+
+TEST_CASE("A pass whose weights do not come, or whose gradient nobody can take, ends and may be made again") {
+  const bool queued = GENERATE(false, true);
+  const auto backend = queued ? MakeQueuedBackend() : MakeCpu();
+  const auto model = MakeModel(Parse(kThreeLayers), {1, 4, 4}, 2, backend.get());
+  SetWeights(model.get(), 1);
+  const Batch batch = RandomBatch(3, 16, 2);
+  const double loss = *model->ForwardBackward(batch, 3, {});
+  const std::vector<float> gradient(model->gradients().begin(), model->gradients().end());
+  const std::vector<float> weights(model->weights().begin(), model->weights().end());
+  Model::Traffic traffic;
+  traffic.await_weights = [&](size_t first, size_t) {
+    return first < 4 ? absl::OkStatus() : absl::DataLossError("cut short");
+  };
+  {
+    std::vector<float> gone(weights.begin(), weights.end()), unused(weights.size());
+    model->Bind(gone.data(), unused.data());
+    CHECK(model->ForwardBackward(batch, 3, {}, traffic).status() == absl::DataLossError("cut short"));
+    // Nothing that is queued reads them any more.
+  }
+  std::vector<float> here(weights.begin(), weights.end()), there(weights.size());
+  model->Bind(here.data(), there.data());
+  traffic.await_weights = nullptr;
+  traffic.forward_done = [] { return absl::AbortedError("fenced"); };
+  CHECK(model->ForwardBackward(batch, 3, {}, traffic).status() == absl::AbortedError("fenced"));
+  model->ZeroGradients();
+  CHECK(*model->ForwardBackward(batch, 3, {}) == loss);
+  CHECK(there == gradient);
 }
 
 TEST_CASE("Initial values follow the config") {

@@ -1,0 +1,73 @@
+// The training loop with the CUDA code, on an emulated device, whose copies run in the worst order that is
+// allowed.
+
+#include "catch2/catch.hpp"
+#include "tests/worker/compute/cuda_emulation/emulation.h"
+#include "tests/worker/trainer_job.h"
+
+namespace weir {
+namespace {
+
+Backends Emulated(uint64_t seed, size_t replicas) {
+  return [seed, replicas] {
+    cuda_emulation::Machine machine;
+    machine.seed = seed;
+    cuda_emulation::SetMachine(machine);
+    std::vector<std::unique_ptr<ComputeBackend>> backends;
+    while (backends.size() < replicas) {
+      backends.push_back(*cuda_emulation::MakeBackend(0, Precision::kFloat32, 1 << 20));
+    }
+    return backends;
+  };
+}
+
+// The device's own bits are what is expected: those of passes with all weights there, and nothing in the air.
+TEST_CASE("Weights and gradients that travel while the device computes give the same bits") {
+  const uint64_t seed = GENERATE(1, 2, 3);
+  const std::string micro_batches = GENERATE("train.micro_batches=1", "train.micro_batches=3");
+  Job job({micro_batches}, Clocks(4), Emulated(seed, 1));
+  SECTION("weights tensor by tensor") {
+    job.client.on_pull = [&](const ScriptedClient::PullCall& pull) {
+      BringInTurns(&job.client, pull, pull.clock);
+    };
+  }
+  SECTION("all at once") {}
+  REQUIRE(job.Run().ok());
+  job.CheckPushes(4);
+  for (const auto& push : job.client.pushes()) CHECK(push.ready == std::vector<size_t>{3, 2, 1, 0});
+}
+
+TEST_CASE("So do parts of a step, whose weights are on the device already, and prefetched weights") {
+  const uint64_t seed = GENERATE(1, 2, 3);
+  SECTION("parts") {
+    Job job({"consistency.parts=3"},
+            {{0, 0, 0, 0, 8, false}, {0, 1, 1, 8, 8, true}, {0, 2, 2, 16, 8, true}, {1, 0, 3, 24, 8, true}},
+            Emulated(seed, 1));
+    REQUIRE(job.Run().ok());
+    job.CheckPushes(4);
+  }
+  SECTION("prefetch") {
+    Job job({"consistency.mode=bounded", "consistency.staleness=1", "consistency.prefetch=true"}, Clocks(4),
+            Emulated(seed, 1));
+    REQUIRE(job.Run().ok());
+    job.CheckPushes(4);
+  }
+}
+
+TEST_CASE("A step is begun anew when its weights are lost under way") {
+  Job job({}, Clocks(2), Emulated(GENERATE(1, 2, 3), 1));
+  int pulls = 0;
+  job.client.on_pull = [&](ScriptedClient::PullCall pull) {
+    if (++pulls > 3) return Bring(pull, pull.clock);
+    for (const size_t t : {0, 1}) {
+      Write(pull, 77, t);
+      pull.on_weights(t);
+    }
+    pull.end(absl::DataLossError("cut short"));
+  };
+  REQUIRE(job.Run().ok());
+  job.CheckPushes(2);
+}
+
+}  // namespace
+}  // namespace weir

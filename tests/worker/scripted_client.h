@@ -1,0 +1,181 @@
+#pragma once
+
+#include <deque>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "client/client.h"
+#include "common/mutex.h"
+
+namespace weir {
+
+// A client without servers for tests of the training loop: hands out the given work, keeps what is pushed,
+// and leaves to the test what pulls bring. A push ends when its gradient is whole, and takes effect.
+//
+// Called by one thread at a time; gates open on any. Hooks run within the calls.
+class ScriptedClient final : public Client {
+ public:
+  struct PullCall {
+    uint64_t clock = 0;
+    std::vector<MutableTensor> tensors;
+    OnWeights on_weights;  // may be empty
+    std::function<void(absl::StatusOr<PullResult>)> end;
+  };
+  struct PushCall {
+    Work work;
+    PullResult base;
+    bool gated = false;
+    bool joined = false;  // with the next pull
+    // Tensors in the order in which they became ready.
+    std::vector<size_t> ready;
+    absl::Status failure;
+    std::vector<float> gradient;  // when it was whole
+  };
+
+  ScriptedClient(ModelSpec model, std::deque<Work> work) : model_(std::move(model)), work_(std::move(work)) {}
+  ~ScriptedClient() override {
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  // Of each pull, joined ones when their push has ended.
+  std::function<void(PullCall)> on_pull;
+  // Joined at the end; for pulls that come bit by bit.
+  std::vector<std::thread> threads;
+
+  // What was called, in order: "pull 1", "push 0", "pushpull 0".
+  std::vector<std::string> calls() const {
+    MutexLock lock(mutex_);
+    return calls_;
+  }
+  std::vector<PushCall> pushes() const {
+    MutexLock lock(mutex_);
+    std::vector<PushCall> out;
+    for (const auto& push : pushes_) out.push_back(push->seen);
+    return out;
+  }
+
+  absl::StatusOr<std::optional<Work>> NextWork() override {
+    if (work_.empty()) return std::nullopt;
+    const Work work = work_.front();
+    work_.pop_front();
+    return work;
+  }
+  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights) override {
+    Note("pull ", clock);
+    Promise<PullResult> promise;
+    on_pull({clock, std::move(tensors), std::move(on_weights),
+             [promise](auto result) mutable { promise.Set(std::move(result)); }});
+    return promise.future();
+  }
+  Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
+                          std::shared_ptr<GradientGate> gate) override {
+    Note("push ", work.clock);
+    Promise<PushResult> promise;
+    Begin(work, base, false, std::move(gradient), std::move(gate),
+          [promise](const absl::Status& status) mutable {
+            if (!status.ok()) return promise.Set(status);
+            promise.Set(PushResult{true, "", 0});
+          });
+    return promise.future();
+  }
+  Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
+                                  std::vector<MutableTensor> weights, std::shared_ptr<GradientGate> gate,
+                                  OnWeights on_weights) override {
+    Note("pushpull ", work.clock);
+    Promise<PushPullResult> promise;
+    PullCall pull{work.clock + 1, std::move(weights), std::move(on_weights),
+                  [promise](absl::StatusOr<PullResult> result) mutable {
+                    if (!result.ok()) return promise.Set(result.status());
+                    promise.Set(PushPullResult{{true, "", 0}, *std::move(result)});
+                  }};
+    Begin(work, base, true, std::move(gradient), std::move(gate),
+          [this, promise, pull = std::move(pull)](const absl::Status& status) mutable {
+            if (!status.ok()) return promise.Set(status);
+            on_pull(std::move(pull));
+          });
+    return promise.future();
+  }
+  void SetProgress(const Progress& progress) override { progress_ = progress; }
+  const Progress& progress() const { return progress_; }
+  uint32_t worker() const override { return 0; }
+  const ModelSpec& model() const override { return model_; }
+
+  // Not for training loops.
+  Future<WeightsView> PullInPlace(uint64_t) override { return Unused<WeightsView>(); }
+  Future<PushPullView> PushPullInPlace(const Work&, const PullResult&, std::vector<ConstTensor>,
+                                       std::shared_ptr<GradientGate>) override {
+    return Unused<PushPullView>();
+  }
+  Future<PullResult> PullSnapshot(std::vector<MutableTensor>) override { return Unused<PullResult>(); }
+  bool draining() const override { return false; }
+  absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override { return false; }
+  bool leading() const override { return false; }
+  absl::Status Report(const PullResult&, const EvaluationResult&) override { return absl::OkStatus(); }
+  absl::Status Leave(const std::string&) override { return absl::OkStatus(); }
+
+ private:
+  struct Outgoing final : GradientGate::Watcher {
+    void OnReady(size_t tensor) override {
+      seen.ready.push_back(tensor);
+      if (seen.ready.size() == gradient.size()) Whole();
+    }
+    void OnFailed(const absl::Status& why) override {
+      seen.failure = why;
+      done(why);
+    }
+    void Whole() {
+      for (const ConstTensor& tensor : gradient) {
+        seen.gradient.insert(seen.gradient.end(), tensor.values.begin(), tensor.values.end());
+      }
+      done(absl::OkStatus());
+    }
+    std::vector<ConstTensor> gradient;
+    std::function<void(const absl::Status&)> done;
+    PushCall seen;
+  };
+
+  template <typename T>
+  static Future<T> Unused() {
+    Promise<T> promise;
+    promise.Set(absl::UnimplementedError("not used here"));
+    return promise.future();
+  }
+  void Note(const std::string& call, uint64_t clock) {
+    MutexLock lock(mutex_);
+    calls_.push_back(call + std::to_string(clock));
+  }
+  void Begin(const Work& work, const PullResult& base, bool joined, std::vector<ConstTensor> gradient,
+             std::shared_ptr<GradientGate> gate, std::function<void(const absl::Status&)> done) {
+    const auto push = std::make_shared<Outgoing>();
+    push->gradient = std::move(gradient);
+    push->done = std::move(done);
+    push->seen.work = work;
+    push->seen.base = base;
+    push->seen.gated = gate != nullptr;
+    push->seen.joined = joined;
+    {
+      MutexLock lock(mutex_);
+      pushes_.push_back(push);
+    }
+    if (gate != nullptr) {
+      gate->Attach(push);
+    } else {
+      push->Whole();
+    }
+  }
+
+  const ModelSpec model_;
+  std::deque<Work> work_;
+  Progress progress_;
+  mutable Mutex mutex_;
+  std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);
+  // What is in them belongs to the thread of their gates.
+  std::vector<std::shared_ptr<Outgoing>> pushes_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weir
