@@ -1,0 +1,227 @@
+// What callers were answered.
+#include <cstring>
+#include <set>
+#include <tuple>
+
+#include "absl/strings/str_join.h"
+#include "tests/simulation/checker.h"
+
+namespace weir {
+
+void Checker::CheckPush(const PushAnswered& push) {
+  const v1::PushReply& reply = push.reply;
+  const Life life{push.shard, reply.version().incarnation()};
+  const auto where = [&] {
+    return absl::StrCat("the push of batch ", push.batch, " by worker ", push.worker, " (incarnation ",
+                        push.incarnation, ", clock ", push.clock, ") to ps:", push.shard, ", answered at ",
+                        At(push.at));
+  };
+  switch (reply.outcome()) {
+    case v1::OK: {
+      if (sync() && reply.version().count() != push.clock + 1) {
+        return Violate(Invariant::kAcknowledged, where(), " is said to be in version ",
+                       reply.version().count());
+      }
+      const std::vector<float>* const weights = Find(life, reply.version().count());
+      const bool there = weights != nullptr && Has(*weights, push.batch);
+      if (weights != nullptr && !there) {
+        return Violate(Invariant::kAcknowledged, where(), " is not in version ", reply.version().count());
+      }
+      // In sync whoever else computed the part has it in as well.
+      if (there && !sync() && Who(*weights, push.batch) != push.incarnation) {
+        Violate(Invariant::kAcknowledged, where(), " is in as that of incarnation ",
+                Who(*weights, push.batch));
+      }
+      const std::vector<float>* const before = Find(life, reply.version().count() - 1);
+      if (before != nullptr && Has(*before, push.batch)) {
+        Violate(Invariant::kAcknowledged, where(), " was in before version ", reply.version().count());
+      }
+      if (push.base.incarnation() != reply.version().incarnation()) {
+        return Violate(Invariant::kStaleLife, where(), " was computed from life ", push.base.incarnation(),
+                       " of the shard and taken by life ", reply.version().incarnation());
+      }
+      if (!sync() && push.base.count() + reply.staleness() + 1 != reply.version().count()) {
+        Violate(Invariant::kStaleness, where(), " was computed from version ", push.base.count(),
+                ", made version ", reply.version().count(), " and was told ", reply.staleness());
+      }
+      return;
+    }
+    case v1::REFUSED:
+      if (sync() ? !ledger_.poisoned(push.batch) : !ledger_.poisoned(push.batch, push.shard)) {
+        Violate(Invariant::kRefused, where(), " was refused: ", reply.reason());
+      }
+      return;
+    case v1::DUPLICATE_BATCH: {
+      // It was refused here before.
+      if (ledger_.poisoned(push.batch, push.shard)) return;
+      // Somebody else's is in.
+      const auto it = versions_.find(life);
+      const bool there = it != versions_.end() && !it->second.empty() &&
+                         Has(*it->second.rbegin()->second, push.batch) &&
+                         Who(*it->second.rbegin()->second, push.batch) != push.incarnation;
+      if (!there)
+        Violate(Invariant::kAcknowledged, where(), " is called a duplicate, and no other push of it is in");
+      return;
+    }
+    default:
+      return;
+  }
+}
+
+void Checker::CheckPushesAcrossShards() {
+  if (!sync()) return;
+  // (incarnation, batch) -> what it was told; step -> its parts, by shard.
+  std::map<std::pair<uint64_t, uint64_t>, std::map<v1::Outcome, uint32_t>> told;
+  for (const PushAnswered& push : log_.pushes)
+    told[{push.incarnation, push.batch}][push.reply.outcome()] = push.shard;
+  for (const auto& [key, outcomes] : told) {
+    if (outcomes.count(v1::OK) > 0 && outcomes.count(v1::REFUSED) > 0) {
+      Violate(Invariant::kParts, "batch ", key.second, " was taken by ps:", outcomes.at(v1::OK),
+              " and refused by ps:", outcomes.at(v1::REFUSED));
+    }
+  }
+  std::map<uint64_t, std::map<std::set<uint64_t>, uint32_t>> steps;
+  for (const auto& [life, versions] : versions_) {
+    for (const auto& [version, weights] : versions) {
+      if (version == 0) continue;
+      std::set<uint64_t> parts;
+      const uint64_t first = (version - 1) * ledger_.options().parts;
+      for (uint64_t b = first; b < std::min(ledger_.batches(), first + ledger_.options().parts); ++b) {
+        if (Has(*weights, b)) parts.insert(b);
+      }
+      steps[version - 1].emplace(parts, life.first);
+    }
+  }
+  for (const auto& [step, sets] : steps) {
+    if (sets.size() < 2) continue;
+    Violate(Invariant::kParts, "step ", step, " has the batches ", absl::StrJoin(sets.begin()->first, ", "),
+            " on ps:", sets.begin()->second, " and ", absl::StrJoin(sets.rbegin()->first, ", "),
+            " on ps:", sets.rbegin()->second);
+  }
+}
+
+void Checker::CheckPulls() {
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t>, uint64_t> newest;  // incarnation, shard, its life
+  std::map<uint64_t, std::set<uint64_t>> pinned;
+  for (const PullAnswered& pull : log_.pulls) {
+    if (pull.reply.outcome() != v1::OK || pull.weights == nullptr) continue;
+    CheckWeights(pull);
+    const uint64_t version = pull.reply.version().count();
+    if (pull.pin != 0) {
+      std::set<uint64_t>& steps = pinned[pull.pin];
+      if (sync() && steps.insert(version).second && steps.size() > 1) {
+        Violate(Invariant::kTorn, "one pin mixes the steps ", absl::StrJoin(steps, " and "));
+      }
+      continue;
+    }
+    uint64_t& before = newest[{pull.incarnation, pull.shard, pull.reply.version().incarnation()}];
+    if (version < before || (sync() && version != pull.clock)) {
+      Violate(Invariant::kMonotonic, "worker ", pull.worker, " read version ", version, " of ps:", pull.shard,
+              " at clock ", pull.clock, " after version ", before);
+    }
+    before = std::max(before, version);
+    if (sync()) continue;
+    CheckWatermarks(pull);
+    CheckBound(pull);
+  }
+}
+
+void Checker::CheckWeights(const PullAnswered& pull) {
+  const std::vector<float>& read = *pull.weights;
+  const v1::Version& version = pull.reply.version();
+  if (const auto* published = Find({pull.shard, version.incarnation()}, version.count())) {
+    for (size_t i = 0; i < read.size(); ++i) {
+      if (std::memcmp(&read[i], &(*published)[i], sizeof(float)) == 0) continue;
+      return Violate(Invariant::kTorn, "worker ", pull.worker, " read ", read[i], " at position ", i,
+                     " of version ", version.count(), " of ps:", pull.shard, ", which has ", (*published)[i]);
+    }
+    return;
+  }
+  if (sync()) {
+    return Violate(Invariant::kTorn, "worker ", pull.worker, " read version ", version.count(),
+                   " of ps:", pull.shard, ", which was never published");
+  }
+}
+
+uint64_t Checker::ClockOf(uint64_t incarnation, uint64_t start, const Life& life,
+                          const std::vector<float>& weights, absl::Duration at) const {
+  uint64_t clock = start;
+  const auto it = sent_.find(incarnation);
+  if (it == sent_.end()) return clock;
+  for (const PushSent* push : it->second) {
+    // Refused ones count as completed: those that are not finite, and those whose batch somebody else has
+    // done.
+    if (push->at <= at && (Has(weights, push->batch) || ledger_.poisoned(push->batch, life.first) ||
+                           Delivered(*push, life, at))) {
+      clock = std::max(clock, push->clock + 1);
+    }
+  }
+  return clock;
+}
+
+void Checker::CheckWatermarks(const PullAnswered& pull) {
+  const Installed* const installed = MembershipAt({pull.shard, pull.reply.version().incarnation()}, pull.at);
+  if (installed == nullptr) return;
+  for (const v1::WorkerClock& listed : pull.reply.clocks()) {
+    for (const v1::Member& member : installed->membership.members()) {
+      const auto sent = sent_.find(member.incarnation());
+      if (member.worker() != listed.worker() || sent == sent_.end()) continue;
+      for (const PushSent* push : sent->second) {
+        if (push->clock < listed.clock() || !Has(*pull.weights, push->batch) ||
+            Who(*pull.weights, push->batch) != member.incarnation()) {
+          continue;
+        }
+        Violate(Invariant::kWatermarks, "version ", pull.reply.version().count(), " of ps:", pull.shard,
+                " was sent with worker ", listed.worker(), " at clock ", listed.clock(),
+                ", and holds its push at clock ", push->clock);
+      }
+    }
+  }
+}
+
+void Checker::CheckBound(const PullAnswered& pull) {
+  const std::vector<float>& read = *pull.weights;
+  const auto own = sent_.find(pull.incarnation);
+  if (own != sent_.end()) {
+    for (const PushSent* push : own->second) {
+      if (push->clock >= pull.clock || Has(read, push->batch) || ledger_.poisoned(push->batch, pull.shard) ||
+          Delivered(*push, {pull.shard, pull.reply.version().incarnation()}, pull.at)) {
+        continue;
+      }
+      Violate(Invariant::kOwnPushes, "worker ", pull.worker, " read ps:", pull.shard, " at clock ",
+              pull.clock, " without its own push at clock ", push->clock);
+    }
+  }
+  if (!bounded()) return;
+  const uint64_t s = plan_.config.consistency().staleness();
+  for (const v1::WorkerClock& clock : pull.reply.clocks()) {
+    if (clock.clock() + s < pull.clock) {
+      Violate(Invariant::kBound, "worker ", pull.worker, " read ps:", pull.shard, " at clock ", pull.clock,
+              " while worker ", clock.worker(), " is said to be at ", clock.clock());
+    }
+  }
+  // Who counted all the time from the question to the answer.
+  const Life life{pull.shard, pull.reply.version().incarnation()};
+  const Installed* const first = MembershipAt(life, pull.asked);
+  if (first == nullptr) return;
+  for (const v1::Member& member : first->membership.members()) {
+    if (member.incarnation() == pull.incarnation) continue;
+    bool counts = true;
+    uint64_t start = 0;
+    for (const Installed* installed : memberships_.at(life)) {
+      if (installed->at < first->at || installed->at > pull.at) continue;
+      const v1::Member* const then = MemberOf(*installed, member.incarnation());
+      counts &= then != nullptr && !then->idle() && !then->joining();
+      if (then != nullptr) start = std::max(start, then->start_clock());
+    }
+    if (!counts) continue;
+    const uint64_t clock = ClockOf(member.incarnation(), start, life, read, pull.at);
+    if (clock + s < pull.clock) {
+      Violate(Invariant::kBound, "worker ", pull.worker, " read ps:", pull.shard, " at clock ", pull.clock,
+              ", version ", pull.reply.version().count(), ", where worker ", member.worker(), " is at clock ",
+              clock);
+    }
+  }
+}
+
+}  // namespace weir

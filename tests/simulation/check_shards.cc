@@ -1,0 +1,130 @@
+// What a shard holds, publishes and was told.
+#include <cmath>
+#include <cstring>
+#include <set>
+
+#include "tests/simulation/checker.h"
+
+namespace weir {
+
+void Checker::CheckMemberships() {
+  std::map<uint64_t, std::string> epochs;
+  std::map<uint32_t, uint64_t> newest;
+  for (const Installed& installed : log_.installed) {
+    memberships_[{installed.shard, installed.life}].push_back(&installed);
+    const uint64_t epoch = installed.membership.epoch();
+    if (epoch <= newest[installed.shard]) {
+      Violate(Invariant::kEpochs, "ps:", installed.shard, " installed epoch ", epoch, " after ",
+              newest[installed.shard]);
+    }
+    newest[installed.shard] = std::max(newest[installed.shard], epoch);
+    const auto [same, added] = epochs.emplace(epoch, installed.membership.SerializeAsString());
+    if (!added && same->second != installed.membership.SerializeAsString()) {
+      Violate(Invariant::kEpochs, "epoch ", epoch, " is another membership on ps:", installed.shard,
+              " than before");
+    }
+  }
+  std::set<uint64_t> incarnations;
+  for (const Joined& joined : log_.joins) {
+    if (!incarnations.insert(joined.incarnation).second) {
+      Violate(Invariant::kEpochs, "incarnation ", joined.incarnation, " was given twice");
+    }
+  }
+}
+
+void Checker::CheckRestored() {
+  std::map<uint64_t, std::pair<absl::Duration, uint64_t>> steps;
+  for (const Restored& restored : log_.restored) {
+    if (restored.weights == nullptr) {
+      Violate(Invariant::kRestored, "ps:", restored.shard, " cannot be read after it was installed");
+      continue;
+    }
+    const auto nothing = std::make_shared<const std::vector<float>>(ledger_.elements(), 0.0f);
+    const auto same = [&](const Weights& other) {
+      return std::memcmp(other->data(), restored.weights->data(), other->size() * sizeof(float)) == 0;
+    };
+    bool known = restored.version == 0 && same(nothing);
+    for (const Published& line : log_.published) {
+      known |= line.shard == restored.shard && line.to == restored.version && line.at <= restored.at &&
+               same(line.weights);
+    }
+    if (!known) {
+      Violate(Invariant::kRestored, "ps:", restored.shard, " starts at ", At(restored.at), " with version ",
+              restored.version, " in bits that it never had");
+    }
+    for (const CheckpointSaved& saved : log_.saved) {
+      // One that was complete just now may not be known yet to whoever restores.
+      if (saved.at + absl::Milliseconds(500) > restored.at ||
+          saved.versions[restored.shard].count() <= restored.version)
+        continue;
+      Violate(Invariant::kRestored, "ps:", restored.shard, " starts at ", At(restored.at), " with version ",
+              restored.version, " though the checkpoint of ", At(saved.at), " holds version ",
+              saved.versions[restored.shard].count());
+    }
+    versions_[{restored.shard, restored.life}][restored.version] = restored.weights;
+  }
+}
+
+void Checker::CheckPublications() {
+  for (const Published& line : log_.published) {
+    const Life life{line.shard, line.life};
+    const std::vector<float>* const before = Find(life, line.from);
+    if (before == nullptr || line.weights == nullptr || line.to <= line.from) {
+      Violate(Invariant::kOnce, "ps:", line.shard, " went from version ", line.from, " to ", line.to);
+      continue;
+    }
+    if (sync()) {
+      CheckStep(line, *before);
+    } else {
+      CheckArrivals(line, *before);
+    }
+    versions_[life][line.to] = line.weights;
+  }
+}
+
+void Checker::CheckStep(const Published& line, const std::vector<float>& before) {
+  const std::vector<float>& after = *line.weights;
+  std::set<uint64_t> parts;
+  for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
+    if (after[batch] == before[batch]) continue;
+    if (batch / ledger_.options().parts != line.from || line.to != line.from + 1 || Has(before, batch)) {
+      Violate(Invariant::kOnce, "ps:", line.shard, " changed batch ", batch, " from ", before[batch], " to ",
+              after[batch], " in step ", line.from, " -> ", line.to);
+    }
+    parts.insert(batch);
+  }
+  const double excess = ledger_.Excess(line.from, parts);
+  for (uint64_t batch : parts) {
+    if (std::abs((after[batch] - before[batch]) / excess - 1) > 1e-3) {
+      Violate(Invariant::kOnce, "ps:", line.shard, " counts batch ", batch, " ",
+              (after[batch] - before[batch]) / excess, " times in step ", line.from, " with ", parts.size(),
+              " parts");
+    }
+  }
+}
+
+void Checker::CheckArrivals(const Published& line, const std::vector<float>& before) {
+  const std::vector<float>& after = *line.weights;
+  uint64_t changed = 0;
+  const Installed* const installed = MembershipAt({line.shard, line.life}, line.at);
+  for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
+    if (after[batch] == before[batch]) continue;
+    ++changed;
+    if (after[batch] != 1 || before[batch] != 0) {
+      Violate(Invariant::kOnce, "ps:", line.shard, " changed the count of batch ", batch, " from ",
+              before[batch], " to ", after[batch], " with version ", line.to);
+      continue;
+    }
+    const uint64_t who = Who(after, batch);
+    if (installed == nullptr || MemberOf(*installed, who) == nullptr) {
+      Violate(Invariant::kFenced, "ps:", line.shard, " applied batch ", batch, " of incarnation ", who,
+              ", which is no member under epoch ", installed == nullptr ? 0 : installed->membership.epoch());
+    }
+  }
+  if (changed != line.to - line.from) {
+    Violate(Invariant::kOnce, "ps:", line.shard, " changed ", changed, " batches from version ", line.from,
+            " to ", line.to);
+  }
+}
+
+}  // namespace weir

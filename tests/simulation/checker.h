@@ -1,0 +1,138 @@
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdint>
+#include <map>
+#include <set>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "tests/simulation/invariants.h"
+
+namespace weir {
+
+constexpr size_t kExamplesOfInvariant = 3;
+
+// Holds the log of one run against the invariants: of shards by themselves (check_shards.cc), of what callers
+// were answered (check_answers.cc), and of the end (invariants.cc).
+class Checker {
+ public:
+  Checker(const Plan& plan, const Ledger& ledger, const RunLog& log)
+      : plan_(plan), ledger_(ledger), log_(log) {}
+
+  std::vector<Violation> Check(uint64_t* operations) {
+    for (const std::string& complaint : log_.complaints) Violate(Invariant::kProtocol, complaint);
+    for (const PushSent& push : log_.sent) sent_[push.incarnation].push_back(&push);
+    for (const PushAnswered& push : log_.pushes)
+      answered_[{push.incarnation, push.shard, push.clock}] = &push;
+    CheckMemberships();
+    CheckRestored();
+    CheckPublications();
+    for (const PushAnswered& push : log_.pushes) CheckPush(push);
+    CheckPushesAcrossShards();
+    CheckPulls();
+    CheckEnd();
+    *operations = log_.pushes.size() + log_.pulls.size() + log_.published.size() + log_.installed.size() +
+                  log_.joins.size();
+    return std::move(violations_);
+  }
+
+ private:
+  using Life = std::pair<uint32_t, uint64_t>;  // of a shard
+
+  bool bounded() const { return plan_.config.consistency().mode() == v1::ConsistencyConfig::MODE_BOUNDED; }
+  bool sync() const { return plan_.sync(); }
+
+  template <typename... Text>
+  void Violate(Invariant invariant, const Text&... text) {
+    if (++seen_[invariant] <= kExamplesOfInvariant) violations_.push_back({invariant, absl::StrCat(text...)});
+  }
+  static std::string At(absl::Duration at) { return absl::FormatDuration(at); }
+
+  bool Has(const std::vector<float>& weights, uint64_t batch) const { return weights[batch] != 0; }
+  // Who pushed it; only where Has().
+  uint64_t Who(const std::vector<float>& weights, uint64_t batch) const {
+    return static_cast<uint64_t>(std::llround(weights[ledger_.batches() + batch] / weights[batch]));
+  }
+  const std::vector<float>* Find(const Life& life, uint64_t version) const {
+    const auto it = versions_.find(life);
+    if (it == versions_.end()) return nullptr;
+    const auto found = it->second.find(version);
+    return found == it->second.end() ? nullptr : found->second.get();
+  }
+  // The membership that this life of a shard held at that time.
+  const Installed* MembershipAt(const Life& life, absl::Duration at) const {
+    const auto it = memberships_.find(life);
+    if (it == memberships_.end()) return nullptr;
+    const Installed* found = nullptr;
+    for (const Installed* installed : it->second) {
+      if (installed->at <= at) found = installed;
+    }
+    return found;
+  }
+  static const v1::Member* MemberOf(const Installed& installed, uint64_t incarnation) {
+    for (const v1::Member& member : installed.membership.members()) {
+      if (member.incarnation() == incarnation) return &member;
+    }
+    return nullptr;
+  }
+
+  // The shard had answered the push by then, as one that it needs not hold: since it refused it, or had it in
+  // an earlier life.
+  bool Delivered(const PushSent& push, const Life& life, absl::Duration at) const {
+    const auto it = answered_.find({push.incarnation, life.first, push.clock});
+    if (it == answered_.end()) return false;
+    const v1::PushReply& reply = it->second->reply;
+    // When the shard decided is between the sending and the answer.
+    if (reply.outcome() != v1::OK) return push.at <= at;
+    return reply.version().incarnation() != life.second && it->second->at <= at;
+  }
+
+  void CheckMemberships();
+  void CheckRestored();
+  void CheckPublications();
+  void CheckStep(const Published& line, const std::vector<float>& before);
+  void CheckArrivals(const Published& line, const std::vector<float>& before);
+  void CheckPush(const PushAnswered& push);
+  void CheckPushesAcrossShards();
+  void CheckPulls();
+  void CheckWeights(const PullAnswered& pull);
+  void CheckWatermarks(const PullAnswered& pull);
+  void CheckBound(const PullAnswered& pull);
+  uint64_t ClockOf(uint64_t incarnation, uint64_t start, const Life& life, const std::vector<float>& weights,
+                   absl::Duration at) const;
+  bool RestoredTwice(uint32_t shard) const {
+    return std::count_if(log_.restored.begin(), log_.restored.end(),
+                         [&](const Restored& r) { return r.shard == shard; }) > 1;
+  }
+  void CheckEnd();
+  // The shard's last life has answered the pusher after this.
+  bool HeardByLastLife(const PushAnswered& push) const {
+    uint64_t last = 0;
+    for (const Restored& restored : log_.restored) {
+      if (restored.shard == push.shard) last = restored.life;
+    }
+    return std::any_of(log_.pulls.begin(), log_.pulls.end(), [&](const PullAnswered& pull) {
+      return pull.incarnation == push.incarnation && pull.shard == push.shard && pull.clock > push.clock &&
+             pull.reply.outcome() == v1::OK && pull.reply.version().incarnation() == last;
+    });
+  }
+  void CheckFinalWeights();
+
+  const Plan& plan_;
+  const Ledger& ledger_;
+  const RunLog& log_;
+  std::vector<Violation> violations_;
+  std::map<Invariant, size_t> seen_;
+  std::map<Life, std::map<uint64_t, Weights>> versions_;
+  std::map<Life, std::vector<const Installed*>> memberships_;
+  std::map<uint64_t, std::vector<const PushSent*>> sent_;  // by incarnation
+  // By incarnation, shard, clock.
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t>, const PushAnswered*> answered_;
+};
+
+}  // namespace weir
