@@ -36,6 +36,9 @@ class Replicas {
   // The first. Its weights are those that all replicas compute with, its gradients the sum.
   Model& model() { return *replicas_[0].model; }
 
+  // They compute where the host's memory is.
+  bool on_host() const { return replicas_[0].backend->unified(); }
+
   // Host memory for Model::Bind(); for model() it is the best there is.
   ParameterBuffers& buffers() { return *buffers_; }
 

@@ -155,7 +155,13 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
   last_first_ = work.first_example;
   next_indexes_.resize(work.examples);
   order_.Fill(static_cast<int64_t>(work.first_example + stride), absl::MakeSpan(next_indexes_));
-  WEIR_ASSIGN_OR_RETURN(const Parameters gradient, replicas_->buffers().Take());
+  Parameters gradient;
+  if (replicas_->on_host()) {
+    gradient = client_->NewGradient();
+  } else {
+    // To copy to from the device.
+    WEIR_ASSIGN_OR_RETURN(gradient, replicas_->buffers().Take());
+  }
   replicas_->model().Bind(arriving_ == nullptr ? weights_.get() : arriving_->weights.get(), gradient.get());
 
   std::shared_ptr<GradientGate> gate;

@@ -74,7 +74,7 @@ absl::Status CheckShardState(const v1::ShardState& state) {
     WEIR_RETURN_IF_ERROR(CheckIntervals(absl::StrCat(field, ".passed"), worker.passed()));
   }
   WEIR_RETURN_IF_ERROR(CheckIntervals("batches", state.batches()));
-  return CheckIntervals("refused_batches", state.refused_batches());
+  return CheckIntervals("stale_batches", state.stale_batches());
 }
 
 std::string EncodeShardState(const v1::ShardState& state) {
@@ -105,18 +105,18 @@ v1::ShardState MergeShardStates(const std::vector<v1::ShardState>& old, uint32_t
   merged.set_num_shards(num_shards);
   merged.clear_workers();
   std::map<uint32_t, v1::WorkerState> workers;
-  IntervalSet batches, refused;
+  IntervalSet batches, stale;
   for (const v1::ShardState& state : old) {
     merged.set_epoch(std::max(merged.epoch(), state.epoch()));
     batches.Insert(state.batches());
-    refused.Insert(state.refused_batches());
+    stale.Insert(state.stale_batches());
     for (const v1::WorkerState& worker : state.workers()) {
       if (workers.count(worker.worker()) == 0) workers[worker.worker()] = MergeWorker(old, worker.worker());
     }
   }
   for (auto& [rank, worker] : workers) *merged.add_workers() = std::move(worker);
   *merged.mutable_batches() = batches.ToProto();
-  *merged.mutable_refused_batches() = refused.ToProto();
+  *merged.mutable_stale_batches() = stale.ToProto();
   return merged;
 }
 

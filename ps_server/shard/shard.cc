@@ -244,7 +244,7 @@ void Shard::HandlePing(const v1::Ping& ping) {
   stats.set_pushes_applied(counters_.pushes_applied);
   stats.set_pushes_refused(counters_.pushes_refused);
   stats.set_pushes_lost(counters_.pushes_lost);
-  stats.set_batches_settled(batches_.size() + refused_batches_.SizeWithout(batches_));
+  stats.set_batches_settled(batches_.size() + stale_batches_.SizeWithout(batches_));
   stats.set_bytes_pushed(counters_.bytes_pushed);
   stats.set_bytes_pulled(counters_.bytes_pulled);
   *stats.mutable_version_staleness() = ToSamples(staleness_);

@@ -376,7 +376,8 @@ class Shard {
   std::map<uint32_t, StagedPart> staged_;
   // sync: the parts of the last committed steps, for repeated answers.
   std::map<uint64_t, std::vector<uint32_t>> commits_;
-  IntervalSet batches_, refused_batches_;
+  // Those that are done here; with the log, those whose gradient was of an earlier life.
+  IntervalSet batches_, stale_batches_;
   struct Pin {
     std::shared_ptr<const ShardVersion> version;
     absl::Time deadline;

@@ -98,7 +98,7 @@ v1::ShardState Shard::StateNow() const {
     }
   }
   *state.mutable_batches() = batches_.ToProto();
-  *state.mutable_refused_batches() = refused_batches_.ToProto();
+  *state.mutable_stale_batches() = stale_batches_.ToProto();
   for (const auto& [step, parts] : commits_) {
     v1::CommitStep* commit = state.add_commits();
     commit->set_step(step);

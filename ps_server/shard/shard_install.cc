@@ -118,7 +118,7 @@ void Shard::Drop(const std::string& reason) {
   pins_.clear();
   late_pins_.clear();
   commits_.clear();
-  batches_ = refused_batches_ = IntervalSet();
+  batches_ = stale_batches_ = IntervalSet();
   staleness_ = lead_ = IntHistogram();
   members_.clear();
   epoch_ = 0;
@@ -157,7 +157,7 @@ void Shard::RestoreState(const v1::ShardState& state) {
   AddSamples(state.version_staleness(), staleness_);
   AddSamples(state.lead(), lead_);
   batches_.Insert(state.batches());
-  refused_batches_.Insert(state.refused_batches());
+  stale_batches_.Insert(state.stale_batches());
   for (const v1::CommitStep& commit : state.commits()) {
     commits_[commit.step()].assign(commit.parts().begin(), commit.parts().end());
   }

@@ -265,8 +265,8 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   if (batch_done && header.batch_plus_one() > 0) batches_.Insert(header.batch_plus_one() - 1);
   // With the log nobody has an answer of a push that this life does not know. Without it this may be a copy
   // of one that an earlier life has acknowledged.
-  const bool stale = logs() && reply->outcome() == v1::STALE_VERSION;
-  if (stale && header.batch_plus_one() > 0) refused_batches_.Insert(header.batch_plus_one() - 1);
+  const bool stale = reply->outcome() == v1::STALE_VERSION;
+  if (stale && logs() && header.batch_plus_one() > 0) stale_batches_.Insert(header.batch_plus_one() - 1);
   if (applied) {
     counters_.version = reply->version().count();
     reply->set_staleness(reply->version().count() - 1 - header.base().count());

@@ -126,6 +126,7 @@ class MortalClient final : public Client {
     return real_->PushPull(work, base, std::move(gradient), std::move(weights), std::move(gate),
                            std::move(on_weights));
   }
+  std::shared_ptr<float> NewGradient() override { return real_->NewGradient(); }
   Future<WeightsView> PullInPlace(uint64_t clock) override { return real_->PullInPlace(clock); }
   Future<PushPullView> PushPullInPlace(const Work& work, const PullResult& base,
                                        std::vector<ConstTensor> gradient,

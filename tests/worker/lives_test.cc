@@ -37,6 +37,7 @@ class FakeClient final : public Client {
                                   OnWeights) override {
     return Unused<PushPullResult>();
   }
+  std::shared_ptr<float> NewGradient() override { return nullptr; }
   Future<WeightsView> PullInPlace(uint64_t) override { return Unused<WeightsView>(); }
   Future<PushPullView> PushPullInPlace(const Work&, const PullResult&, std::vector<ConstTensor>,
                                        std::shared_ptr<GradientGate>) override {

@@ -106,6 +106,9 @@ class ScriptedClient final : public Client {
   const ModelSpec& model() const override { return model_; }
 
   // Not for training loops.
+  std::shared_ptr<float> NewGradient() override {
+    return {new float[static_cast<size_t>(model_.elements())], std::default_delete<float[]>()};
+  }
   Future<WeightsView> PullInPlace(uint64_t) override { return Unused<WeightsView>(); }
   Future<PushPullView> PushPullInPlace(const Work&, const PullResult&, std::vector<ConstTensor>,
                                        std::shared_ptr<GradientGate>) override {

@@ -320,7 +320,7 @@ TEST_CASE(
   push = {0, 2};
   push.epoch = 2;
   push.batch = 6;
-  CHECK(f.Push(push)->reply().outcome() == v1::OK);
+  CHECK(f.Push(push)->reply().outcome() == v1::DUPLICATE_BATCH);
   CHECK(f.Stats().batches_settled() == 2);
 }
 
