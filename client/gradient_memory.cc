@@ -40,9 +40,10 @@ std::shared_ptr<float> GradientMemory::Take() {
     segments_->all.push_back(segment);
   }
   return {reinterpret_cast<float*>(segment->data()), [segments = segments_, segment](float*) {
-            MutexLock lock(segments->mutex);
-            const auto& all = segments->all;
-            if (std::find(all.begin(), all.end(), segment) != all.end()) segments->free.push_back(segment);
+            Segments& mine = *segments;
+            MutexLock lock(mine.mutex);
+            const bool usable = std::find(mine.all.begin(), mine.all.end(), segment) != mine.all.end();
+            if (usable) mine.free.push_back(segment);
           }};
 }
 
