@@ -13,6 +13,11 @@
 
 namespace weir {
 
+inline FakeCluster::Options Async(FakeCluster::Options options) {
+  options.sync = false;
+  return options;
+}
+
 // A fake cluster and what a program needs to join it. Times are short: how long a lost server is waited for,
 // 0.3 s.
 struct ClientFixture {

@@ -8,6 +8,7 @@
 #include "client/client.h"
 #include "common/bfloat16.h"
 #include "tests/client/client_fixture.h"
+#include "tests/client/gate.h"
 
 namespace weir {
 namespace {
@@ -18,41 +19,12 @@ using Messages = std::vector<v1::ExchangeReply>;
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-FakeCluster::Options Async(FakeCluster::Options options) {
-  options.sync = false;
-  return options;
-}
-
 float Rounded(float value) {
   char half[2];
   ToBfloat16(&value, half, 1);
   FromBfloat16(half, &value, 1);
   return value;
 }
-
-// Holds the threads that come to it until it is opened.
-class Gate {
- public:
-  void Wait() {
-    MutexLock lock(mutex_);
-    while (!open_) changed_.Wait(mutex_);
-  }
-  void Open() {
-    MutexLock lock(mutex_);
-    open_ = true;
-    changed_.NotifyAll();
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool open_ = false;
-};
-
-struct OpenAtEnd {
-  Gate& gate;
-  ~OpenAtEnd() { gate.Open(); }
-};
 
 // ---- one stream
 // --------------------------------------------------------------------------------------------------

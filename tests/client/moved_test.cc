@@ -7,41 +7,13 @@
 
 #include "client/client.h"
 #include "tests/client/client_fixture.h"
+#include "tests/client/gate.h"
 #include "tests/common/reserved_address.h"
 
 namespace weir {
 namespace {
 
 using std::chrono::steady_clock;
-
-// Holds the threads that come to it until it is opened.
-class Gate {
- public:
-  void Wait() {
-    MutexLock lock(mutex_);
-    while (!open_) changed_.Wait(mutex_);
-  }
-  void Open() {
-    MutexLock lock(mutex_);
-    open_ = true;
-    changed_.NotifyAll();
-  }
-
- private:
-  Mutex mutex_;
-  CondVar changed_;
-  bool open_ = false;
-};
-
-struct OpenAtEnd {
-  Gate& gate;
-  ~OpenAtEnd() { gate.Open(); }
-};
-
-FakeCluster::Options Async(FakeCluster::Options options) {
-  options.sync = false;
-  return options;
-}
 
 // The pushes that shard 1 had whole.
 std::vector<FakeCluster::Push> Arrived(const FakeCluster& cluster) {
