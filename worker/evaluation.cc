@@ -3,10 +3,10 @@
 #include <chrono>
 
 #include "absl/strings/str_cat.h"
+#include "client/flat_tensors.h"
 #include "common/sha256.h"
 #include "common/status_macros.h"
 #include "common/telemetry/logging.h"
-#include "worker/trainer.h"
 
 namespace weir {
 

@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "client/flat_tensors.h"
 #include "common/random.h"
 #include "common/status_macros.h"
 #include "common/telemetry/logging.h"
@@ -14,18 +15,6 @@
 namespace weir {
 namespace {
 
-template <typename Tensor, typename Float>
-std::vector<Tensor> Cut(const ModelSpec& spec, absl::Span<Float> flat) {
-  std::vector<Tensor> tensors;
-  size_t offset = 0;
-  for (const TensorSpec& tensor : spec.tensors) {
-    const size_t elements = static_cast<size_t>(tensor.elements());
-    tensors.push_back({tensor.name, flat.subspan(offset, elements)});
-    offset += elements;
-  }
-  return tensors;
-}
-
 // Whether a pull has brought weights.
 absl::Status StatusOf(const absl::StatusOr<PullResult>& pull) {
   if (!pull.ok()) return pull.status();
@@ -33,13 +22,6 @@ absl::Status StatusOf(const absl::StatusOr<PullResult>& pull) {
 }
 
 }  // namespace
-
-std::vector<MutableTensor> TensorsOf(const ModelSpec& spec, absl::Span<float> flat) {
-  return Cut<MutableTensor>(spec, flat);
-}
-std::vector<ConstTensor> TensorsOf(const ModelSpec& spec, absl::Span<const float> flat) {
-  return Cut<ConstTensor>(spec, flat);
-}
 
 Trainer::Trainer(const v1::JobConfig& config, const Dataset& train, Replicas* replicas, Client* client)
     : config_(config),

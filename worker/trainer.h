@@ -104,8 +104,4 @@ class Trainer {
   std::vector<Future<PushResult>> pushes_;
 };
 
-// The model's tensors in flat memory that holds them end to end.
-std::vector<MutableTensor> TensorsOf(const ModelSpec& spec, absl::Span<float> flat);
-std::vector<ConstTensor> TensorsOf(const ModelSpec& spec, absl::Span<const float> flat);
-
 }  // namespace weir

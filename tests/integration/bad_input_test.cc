@@ -6,6 +6,7 @@
 
 #include "catch2/catch.hpp"
 #include "client/client.h"
+#include "client/flat_tensors.h"
 #include "common/config/job_config.h"
 #include "common/exit_codes.h"
 #include "common/partition.h"
@@ -34,22 +35,8 @@ struct Program {
     gradient.resize(model.elements(), 0.01f);
   }
 
-  std::vector<MutableTensor> Weights() {
-    std::vector<MutableTensor> tensors;
-    for (size_t i = 0; i < model.tensors.size(); ++i) {
-      tensors.push_back({model.tensors[i].name,
-                         absl::MakeSpan(weights).subspan(model.offset(i), model.tensors[i].elements())});
-    }
-    return tensors;
-  }
-  std::vector<ConstTensor> Gradient() const {
-    std::vector<ConstTensor> tensors;
-    for (size_t i = 0; i < model.tensors.size(); ++i) {
-      tensors.push_back({model.tensors[i].name, absl::MakeConstSpan(gradient).subspan(
-                                                    model.offset(i), model.tensors[i].elements())});
-    }
-    return tensors;
-  }
+  std::vector<MutableTensor> Weights() { return TensorsOf(model, absl::MakeSpan(weights)); }
+  std::vector<ConstTensor> Gradient() const { return TensorsOf(model, absl::MakeConstSpan(gradient)); }
 
   v1::JobConfig config;
   ModelSpec model;

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/flat_tensors.h"
 #include "common/config/job_config.h"
 #include "common/partition.h"
 #include "common/status_macros.h"
@@ -138,23 +139,10 @@ int64_t CountingClient::TornElements() const {
   return torn;
 }
 
-std::vector<MutableTensor> CountingClient::Weights() {
-  std::vector<MutableTensor> tensors;
-  for (size_t i = 0; i < model_.tensors.size(); ++i) {
-    tensors.push_back({model_.tensors[i].name,
-                       absl::MakeSpan(weights_).subspan(model_.offset(i), model_.tensors[i].elements())});
-  }
-  return tensors;
-}
+std::vector<MutableTensor> CountingClient::Weights() { return TensorsOf(model_, absl::MakeSpan(weights_)); }
 
 std::vector<ConstTensor> CountingClient::Gradient(const float* all) const {
-  std::vector<ConstTensor> tensors;
-  for (size_t i = 0; i < model_.tensors.size(); ++i) {
-    tensors.push_back(
-        {model_.tensors[i].name,
-         absl::MakeConstSpan(all, ones_.size()).subspan(model_.offset(i), model_.tensors[i].elements())});
-  }
-  return tensors;
+  return TensorsOf(model_, absl::MakeConstSpan(all, ones_.size()));
 }
 
 }  // namespace weir

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
+#include "client/flat_tensors.h"
 #include "common/partition.h"
 #include "common/random.h"
 #include "local/in_process_cluster.h"
@@ -49,22 +50,8 @@ struct Program {
     client = *std::move(joined);
   }
 
-  std::vector<MutableTensor> Weights() {
-    std::vector<MutableTensor> tensors;
-    for (size_t i = 0; i < model.tensors.size(); ++i) {
-      tensors.push_back({model.tensors[i].name,
-                         absl::MakeSpan(weights).subspan(model.offset(i), model.tensors[i].elements())});
-    }
-    return tensors;
-  }
-  std::vector<ConstTensor> Gradient() const {
-    std::vector<ConstTensor> tensors;
-    for (size_t i = 0; i < model.tensors.size(); ++i) {
-      tensors.push_back({model.tensors[i].name, absl::MakeConstSpan(gradient).subspan(
-                                                    model.offset(i), model.tensors[i].elements())});
-    }
-    return tensors;
-  }
+  std::vector<MutableTensor> Weights() { return TensorsOf(model, absl::MakeSpan(weights)); }
+  std::vector<ConstTensor> Gradient() const { return TensorsOf(model, absl::MakeConstSpan(gradient)); }
   // Elements of the weights, of all tensors or of one, that are not `count`.
   int64_t Wrong(float count) const {
     return static_cast<int64_t>(weights.size()) - std::count(weights.begin(), weights.end(), count);

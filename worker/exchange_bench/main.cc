@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/substitute.h"
 #include "client/client.h"
+#include "client/flat_tensors.h"
 #include "common/config/job_config.h"
 #include "common/exit_codes.h"
 #include "common/model_spec.h"

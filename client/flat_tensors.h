@@ -1,0 +1,15 @@
+#pragma once
+
+#include <vector>
+
+#include "absl/types/span.h"
+#include "client/client.h"
+#include "common/model_spec.h"
+
+namespace weir {
+
+// The model's tensors in flat memory that holds them end to end, in its order.
+std::vector<MutableTensor> TensorsOf(const ModelSpec& spec, absl::Span<float> flat);
+std::vector<ConstTensor> TensorsOf(const ModelSpec& spec, absl::Span<const float> flat);
+
+}  // namespace weir
