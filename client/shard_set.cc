@@ -68,7 +68,9 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
   if (operation->pull.has_value() && operation->pull->on_tensor) {
     arrivals = std::make_shared<TensorArrivals>(tensors_, operation->pull->on_tensor);
   }
-  for (uint32_t i = 0; i < shards; ++i) {
+  for (uint32_t n = 0; n < shards; ++n) {
+    // Workers begin with different shards, each of which takes one large push after another.
+    const uint32_t i = (caller_.worker() + n) % shards;
     std::optional<GrpcShard::Push> shard_push;
     if (operation->push.has_value()) {
       const Work& work = operation->push->work;

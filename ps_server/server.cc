@@ -39,6 +39,7 @@
 #include "ps_server/shard_control_service.h"
 #include "ps_server/shared_memory_server.h"
 #include "ps_server/summary.h"
+#include "ps_server/ticker.h"
 
 namespace weir {
 namespace {
@@ -122,6 +123,7 @@ class ServerImpl final : public Server {
   BackgroundThreads background_;
   // Outlives the sessions, which name places in it.
   std::unique_ptr<SharedMemoryServer> shared_memory_;
+  Ticker ticker_;  // the shard's to nudge
   std::unique_ptr<Shard> shard_;
   std::unique_ptr<Coordinator> coordinator_;  // on ps:0
   std::unique_ptr<ParameterServerService> parameter_server_;
@@ -144,7 +146,6 @@ class ServerImpl final : public Server {
   Mutex mutex_;
   CondVar changed_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::string failure_ ABSL_GUARDED_BY(mutex_);
   // By ps:0.
   absl::Status refused_ ABSL_GUARDED_BY(mutex_);
@@ -152,7 +153,6 @@ class ServerImpl final : public Server {
   std::optional<absl::Time> drain_until_ ABSL_GUARDED_BY(mutex_);
   std::string drain_reason_ ABSL_GUARDED_BY(mutex_);
   v1::ClusterStatus final_status_ ABSL_GUARDED_BY(mutex_);
-  std::thread ticker_;
 };
 
 absl::Status ServerImpl::Start() {
@@ -172,7 +172,10 @@ absl::Status ServerImpl::Start() {
   shard.weights_source = [this](size_t elements) {
     return shared_memory_ == nullptr ? AllocateSlab(elements) : shared_memory_->Allocate(elements);
   };
-  shard.nudge = [this] { control_loop()->Post([this] { shard_->Tick(); }); };
+  shard.nudge = [this](absl::Duration in) {
+    if (in > absl::ZeroDuration()) return ticker_.CheckIn(absl::ToChronoNanoseconds(in));
+    control_loop()->Post([this] { shard_->Tick(); });
+  };
   shard.make_policy = options_.make_policy;
   shard_ = std::make_unique<Shard>(std::move(shard));
 
@@ -238,7 +241,8 @@ absl::Status ServerImpl::Start() {
   health_->Start();
   parameter_server_->Start(shared_memory_.get());
   if (options_.http_port >= 0) WEIR_RETURN_IF_ERROR(StartHttp());
-  ticker_ = std::thread([this] { Tick(); });
+  ticker_.Start(
+      kTick, [this] { Tick(); }, [this] { shard_->Tick(); });
   LogInfo("shard ", options_.index, " listens on ", address_, ", kernels ", kernels->name, ", ",
           loops_.size(), " I/O threads, ", threads_->threads(), " apply threads");
   return absl::OkStatus();
@@ -327,12 +331,7 @@ void ServerImpl::ServeThisHost(const Address& bound) {
 
 ServerImpl::~ServerImpl() {
   if (grpc_ != nullptr) Stop("the server stops");
-  {
-    MutexLock lock(mutex_);
-    stopping_ = true;
-    changed_.NotifyAll();
-  }
-  if (ticker_.joinable()) ticker_.join();
+  ticker_.Stop();
   if (announcer_ != nullptr) announcer_->Close();
   http_.reset();
   if (control_ != nullptr) {
@@ -365,32 +364,22 @@ ServerImpl::~ServerImpl() {
 }
 
 void ServerImpl::Tick() {
-  auto next = std::chrono::steady_clock::now();
-  while (true) {
-    next += kTick;
-    {
-      MutexLock lock(mutex_);
-      while (!stopping_ && changed_.WaitUntil(mutex_, next)) {
-      }
-      if (stopping_) return;
-    }
-    const absl::Time now = Clock::Real().Now();
-    shard_->Tick();
-    if (coordinator_ != nullptr) {
-      coordinator_->Tick();
-    } else {
-      TickControl(now);
-    }
-    std::optional<std::string> late;
-    {
-      MutexLock lock(mutex_);
-      if (drain_until_.has_value() && now > *drain_until_) {
-        drain_until_.reset();
-        late = drain_reason_;
-      }
-    }
-    if (late.has_value()) Stop(*late);
+  const absl::Time now = Clock::Real().Now();
+  shard_->Tick();
+  if (coordinator_ != nullptr) {
+    coordinator_->Tick();
+  } else {
+    TickControl(now);
   }
+  std::optional<std::string> late;
+  {
+    MutexLock lock(mutex_);
+    if (drain_until_.has_value() && now > *drain_until_) {
+      drain_until_.reset();
+      late = drain_reason_;
+    }
+  }
+  if (late.has_value()) Stop(*late);
 }
 
 void ServerImpl::TickControl(absl::Time now) {

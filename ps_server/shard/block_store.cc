@@ -253,6 +253,12 @@ std::shared_ptr<VersionBuilder> BlockStore::Build() {
   return builder;
 }
 
+std::optional<uint64_t> BlockStore::chunks_built() const {
+  const std::shared_ptr<VersionBuilder> builder = builder_.lock();
+  if (builder == nullptr || builder->version() == nullptr) return std::nullopt;
+  return builder->chunks();
+}
+
 void BlockStore::EndBuild() {
   MutexLock lock(readers_->mutex);
   readers_->builders_from = nullptr;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
 #include <vector>
@@ -97,6 +98,9 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
 
   // Starts the next version for a gradient that is yet to come. nullptr: one is being made already.
   std::shared_ptr<VersionBuilder> Build();
+  // How many chunks of it have been applied to the version that is being made. None: there is no such
+  // version.
+  std::optional<uint64_t> chunks_built() const;
   // Publishes what it made from a whole gradient. False: it was overtaken.
   bool Publish(VersionBuilder& builder);
 

@@ -97,9 +97,9 @@ class Shard {
     const Kernels* kernels = nullptr;
     // Of the memory that weights lie in.
     SlabSource weights_source = AllocateSlab;
-    // Is called, on any thread, when Tick() should come soon: memory has come free that calls wait for. May
-    // be null.
-    std::function<void()> nudge;
+    // Is called, on any thread, when Tick() should come after so long; zero: memory has come free that calls
+    // wait for. May be null.
+    std::function<void(absl::Duration)> nudge;
     // Tests put a broken policy here.
     PolicyFactory make_policy = PolicyFromConfig;
   };
@@ -117,7 +117,8 @@ class Shard {
   using Session = uint64_t;
 
   // A push in two acts. Begin: its header has come; `done` gets what takes its gradient, at once or when the
-  // push's turn comes: pushes of the same worker before it are missing, or it is arriving twice already.
+  // push's turn comes: pushes of the same worker before it are missing, it is arriving twice already, or
+  // another one is streaming in at speed.
   // Errors: InvalidArgument, wrong length, model or clock; Unavailable, not installed yet.
   void Begin(Session session, v1::PushRequest header, BeginDone done);
   // Push: the gradient is there (arrival->whole()).
@@ -269,6 +270,10 @@ class Shard {
   absl::StatusOr<Verdict> Judge(const v1::PushRequest& header) const;
   // Of a push that is to be taken, unless it says itself that it is to be refused.
   static Verdict AsClaimed(const v1::PushRequest& header);
+  // A large push begins after one that is streamed, instead of arriving beside it: together they would take
+  // as long, and the one that is ahead would be overtaken by the one that is only staged. But it waits for
+  // no other that stands still.
+  bool WaitsForStream();
   // nullptr: it is arriving twice already.
   std::unique_ptr<PushArrival> Arrive(v1::PushRequest header);
   // The flag that revokes the reading of this version.
@@ -367,6 +372,9 @@ class Shard {
   std::map<std::tuple<uint32_t, uint64_t, uint32_t>, std::vector<std::weak_ptr<const void>>> arriving_;
   // The push that is streamed.
   absl::optional<PushKey> streamed_;
+  // How far it had come when last seen, and since when.
+  uint64_t stream_chunks_ = 0;
+  absl::Time stream_moved_;
   // What was lent for pulls, oldest first.
   struct Reading {
     std::weak_ptr<const ShardVersion> version;

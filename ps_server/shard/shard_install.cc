@@ -97,7 +97,7 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
   options.threads = options_.threads;
   options.weights_source = options_.weights_source;
   options.on_release = [this] {
-    if (short_of_memory_ && options_.nudge) options_.nudge();
+    if (short_of_memory_ && options_.nudge) options_.nudge(absl::ZeroDuration());
   };
   return options;
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/planted_bug.h"
+#include "common/wire_codec.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
@@ -11,6 +12,10 @@ namespace {
 
 // Bytes of PushRequest.refused, which is kept with the answer.
 constexpr size_t kMaxReason = 1000;
+// A push that is streamed stands still if no chunk has come for as long as all of it takes at this speed, or
+// for this long: longer than a busy machine leaves a process without a core.
+constexpr double kSlowBytesPerSecond = 2e9;
+constexpr absl::Duration kStandstill = absl::Milliseconds(25);
 
 PushKey KeyOf(const v1::PushRequest& header) {
   return {header.caller().worker(), header.clock(), header.part()};
@@ -128,6 +133,7 @@ void Shard::HandleBegin(HeldPush push) {
         Decide({push.session, header, *std::move(verdict), nullptr, nullptr, AsPush(std::move(push.done))});
         return Wake();
       }
+      if (WaitsForStream()) break;
       std::unique_ptr<PushArrival> arrival = Arrive(header);
       if (arrival == nullptr) break;
       return push.done(std::move(arrival));
@@ -142,6 +148,24 @@ void Shard::HandleBegin(HeldPush push) {
           " and part ", header.part(), " while this shard is at version ", store_->count())));
   }
   held_.push_back(std::move(push));
+}
+
+bool Shard::WaitsForStream() {
+  const int64_t bytes = store_->elements() * static_cast<int64_t>(sizeof(float));
+  // What a message holds never has others wait for the rest.
+  if (bytes <= kMaxChunkBytes) return false;
+  const std::optional<uint64_t> chunks = store_->chunks_built();
+  if (!chunks.has_value()) return false;
+  const absl::Time now = options_.clock->Now();
+  if (*chunks != stream_chunks_) {
+    stream_chunks_ = *chunks;
+    stream_moved_ = now;
+  }
+  const absl::Duration patience =
+      std::min(kStandstill, absl::Seconds(static_cast<double>(bytes) / kSlowBytesPerSecond));
+  if (now - stream_moved_ >= patience) return false;
+  if (options_.nudge) options_.nudge(patience);
+  return true;
 }
 
 std::unique_ptr<PushArrival> Shard::Arrive(v1::PushRequest header) {
@@ -166,6 +190,8 @@ std::unique_ptr<PushArrival> Shard::Arrive(v1::PushRequest header) {
     gradient = store_->TakeSlab();
   } else {
     streamed_ = key;
+    stream_chunks_ = 0;
+    stream_moved_ = options_.clock->Now();
   }
   return std::make_unique<PushArrival>(std::move(header), kernels(), std::move(builder), std::move(gradient),
                                        std::move(presence));

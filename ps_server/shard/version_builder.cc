@@ -80,6 +80,7 @@ int64_t VersionBuilder::Apply(int64_t first, int64_t count, absl::Span<const abs
     for (size_t i = 0; i < found.size() && bad < 0; ++i) bad = found[i];
   }
   from = nullptr;
+  chunks_.fetch_add(1, std::memory_order_relaxed);
   MutexLock lock(mutex_);
   applying_ = false;
   if (overtaken_) Drop();

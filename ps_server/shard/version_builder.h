@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 
@@ -32,6 +33,8 @@ class VersionBuilder {
 
   // What has been made so far; its weights are there wherever a chunk was applied. nullptr: overtaken.
   std::shared_ptr<const ShardVersion> version() const;
+  // Chunks that were applied. Any thread.
+  uint64_t chunks() const { return chunks_.load(std::memory_order_relaxed); }
 
  private:
   friend class BlockStore;
@@ -52,6 +55,7 @@ class VersionBuilder {
 
   const std::shared_ptr<BlockStore> store_;
   const double rate_;
+  std::atomic<uint64_t> chunks_{0};
   mutable Mutex mutex_;
   bool applying_ ABSL_GUARDED_BY(mutex_) = false;
   bool overtaken_ ABSL_GUARDED_BY(mutex_) = false;

@@ -174,7 +174,7 @@ void SimServer::Start() {
   options.clock = &world;
   options.threads = &site_->threads;
   options.kernels = &kPlainKernels;
-  options.nudge = [this, &world] { world.After(node_, absl::ZeroDuration(), [this] { shard_->Tick(); }); };
+  options.nudge = [this, &world](absl::Duration in) { world.After(node_, in, [this] { shard_->Tick(); }); };
   if (site_->seams.make_policy) options.make_policy = site_->seams.make_policy;
   if (site_->seams.weights_source) options.weights_source = site_->seams.weights_source(index_);
   shard_ = std::make_unique<Shard>(std::move(options));

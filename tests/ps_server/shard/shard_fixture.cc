@@ -43,6 +43,7 @@ Shard& ShardFixture::Create() {
   options.clock = &clock;
   options.threads = &threads;
   options.kernels = &BestKernels();
+  options.nudge = [this](absl::Duration in) { nudges.push_back(in); };
   shard = std::make_unique<Shard>(std::move(options));
   shard->SetReporter([this](v1::ShardReport report) { reports_.push_back(std::move(report)); });
   return *shard;

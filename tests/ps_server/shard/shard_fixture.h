@@ -101,6 +101,8 @@ class ShardFixture {
   // The shard's work in the background waits here while `hold_background`, else it is done at once.
   bool hold_background = false;
   std::deque<std::function<void()>> background;
+  // When the shard has asked for a tick.
+  std::vector<absl::Duration> nudges;
 
   ManualClock clock;
   ThreadPool threads{1};
