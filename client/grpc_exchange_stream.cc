@@ -85,7 +85,10 @@ void GrpcExchangeStream::Restart() {
 
 void GrpcExchangeStream::Read() {
   ++operations_;
-  rpc_->Read(&reply_, static_cast<GrpcPoller::Event*>(&read_));
+  const auto read = [this] { rpc_->Read(&reply_, static_cast<GrpcPoller::Event*>(&read_)); };
+  if (!open_.empty() || over_) return read();
+  // It sends a window update, which need not hold up who has waited for this reply and has the next request.
+  poller_.RunSoon([self = shared_from_this(), read] { read(); });
 }
 
 void GrpcExchangeStream::Write() {

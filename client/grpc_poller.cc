@@ -136,11 +136,12 @@ bool GrpcPoller::Impl::Poll() {
   const Clock::time_point now = Clock::now();
   looks_at = now + kLongestSleep;
   if (!timers.empty()) looks_at = std::min(looks_at, timers.begin()->first.first);
-  const std::chrono::nanoseconds wait = now < busy_until ? std::chrono::nanoseconds(0) : looks_at - now;
+  // gRPC sleeps for a millisecond on what is not past by one.
+  const gpr_timespec until = now < busy_until ? gpr_time_0(GPR_CLOCK_MONOTONIC) : After(looks_at - now);
   mutex.Unlock();
   void* tag = nullptr;
   bool ok = false;
-  const grpc::CompletionQueue::NextStatus next = queue.AsyncNext(&tag, &ok, After(wait));
+  const grpc::CompletionQueue::NextStatus next = queue.AsyncNext(&tag, &ok, until);
   mutex.Lock();
   looks_at = Clock::time_point::min();
   if (next == grpc::CompletionQueue::GOT_EVENT) {
