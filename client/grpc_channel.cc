@@ -54,7 +54,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(const std::string
                                                                const v1::WireConfig& wire) {
   WEIR_ASSIGN_OR_RETURN(const Address server, ParseAddress(address));
   grpc::ChannelArguments arguments = Arguments(server_wait);
-  WEIR_RETURN_IF_ERROR(SetCongestionControl(wire.congestion_control(), server, &arguments));
+  WEIR_RETURN_IF_ERROR(SetSocketOptions(wire.congestion_control(), server, &arguments));
   std::string target = address;
   if (wire.transport() != v1::WireConfig::TRANSPORT_TCP && IsThisHost(server)) {
     const absl::StatusOr<std::string> local =

@@ -58,6 +58,7 @@ namespace weir {
 namespace {
 
 constexpr char kAuto[] = "auto";
+constexpr int kUnixSendBytes = 4 << 20;
 // By preference, for connections that stay on this machine.
 constexpr const char* kLocalChoices[] = {"cubic", "reno"};
 
@@ -98,40 +99,42 @@ std::string LocalChoice() {
 }
 
 // What one channel or server wants of its sockets. gRPC counts the references.
-struct CongestionControl {
+struct SocketOptions {
   grpc_socket_mutator base;  // first: gRPC knows the object by it
-  std::string name;
+  std::string congestion_control;
   bool only_local;
 
   static bool Mutate(const grpc_mutate_socket_info* info, grpc_socket_mutator* mutator) {
-    const auto* self = reinterpret_cast<const CongestionControl*>(mutator);
+    const auto* self = reinterpret_cast<const SocketOptions*>(mutator);
     // What a listening socket has would be inherited wherever the client is.
     if (info->usage == GRPC_FD_SERVER_LISTENER_USAGE) return true;
     int domain = 0;
     socklen_t length = sizeof(domain);
     if (getsockopt(info->fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0) return true;
+    if (domain == AF_UNIX) SetUnixSocketOptions(info->fd);
     if (domain != AF_INET && domain != AF_INET6) return true;
+    if (self->congestion_control.empty()) return true;
     if (self->only_local && info->usage == GRPC_FD_SERVER_CONNECTION_USAGE) {
       sockaddr_storage peer{};
       length = sizeof(peer);
       if (getpeername(info->fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) return true;
       if (!IsThisHost(peer)) return true;
     }
-    return Apply(info->fd, self->name).ok();
+    return Apply(info->fd, self->congestion_control).ok();
   }
   static bool MutateWithoutUsage(int, grpc_socket_mutator*) { return true; }
   static int Compare(grpc_socket_mutator* a, grpc_socket_mutator* b) {
-    const auto* left = reinterpret_cast<const CongestionControl*>(a);
-    const auto* right = reinterpret_cast<const CongestionControl*>(b);
-    const int names = left->name.compare(right->name);
+    const auto* left = reinterpret_cast<const SocketOptions*>(a);
+    const auto* right = reinterpret_cast<const SocketOptions*>(b);
+    const int names = left->congestion_control.compare(right->congestion_control);
     return names != 0 ? names : static_cast<int>(left->only_local) - static_cast<int>(right->only_local);
   }
-  static void Destroy(grpc_socket_mutator* mutator) { delete reinterpret_cast<CongestionControl*>(mutator); }
+  static void Destroy(grpc_socket_mutator* mutator) { delete reinterpret_cast<SocketOptions*>(mutator); }
 
   // Its one reference is the caller's.
-  static grpc_socket_mutator* New(const std::string& name, bool only_local) {
+  static grpc_socket_mutator* New(const std::string& congestion_control, bool only_local) {
     static const grpc_socket_mutator_vtable kVtable = {MutateWithoutUsage, Compare, Destroy, Mutate};
-    auto* self = new CongestionControl{{}, name, only_local};
+    auto* self = new SocketOptions{{}, congestion_control, only_local};
     grpc_socket_mutator_init(&self->base, &kVtable);
     return &self->base;
   }
@@ -139,33 +142,40 @@ struct CongestionControl {
 
 class Option final : public grpc::ServerBuilderOption {
  public:
-  Option(std::string name, bool only_local) : name_(std::move(name)), only_local_(only_local) {}
+  Option(std::string congestion_control, bool only_local)
+      : congestion_control_(std::move(congestion_control)), only_local_(only_local) {}
   void UpdateArguments(grpc::ChannelArguments* arguments) override {
-    arguments->SetSocketMutator(CongestionControl::New(name_, only_local_));
+    arguments->SetSocketMutator(SocketOptions::New(congestion_control_, only_local_));
   }
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>*) override {}
 
  private:
-  const std::string name_;
+  const std::string congestion_control_;
   const bool only_local_;
 };
 
 }  // namespace
 
-absl::Status SetCongestionControl(const std::string& name, const Address& server,
-                                  grpc::ChannelArguments* arguments) {
-  if (name != kAuto) WEIR_RETURN_IF_ERROR(Check(name));
-  if (server.is_unix() || (name == kAuto && !IsThisHost(server))) return absl::OkStatus();
-  const std::string choice = name == kAuto ? LocalChoice() : name;
-  if (!choice.empty()) arguments->SetSocketMutator(CongestionControl::New(choice, /*only_local=*/false));
+absl::Status SetSocketOptions(const std::string& congestion_control, const Address& server,
+                              grpc::ChannelArguments* arguments) {
+  const bool choose = congestion_control == kAuto;
+  if (!choose) WEIR_RETURN_IF_ERROR(Check(congestion_control));
+  if (choose && !server.is_unix() && !IsThisHost(server)) return absl::OkStatus();
+  arguments->SetSocketMutator(
+      SocketOptions::New(choose ? LocalChoice() : congestion_control, /*only_local=*/false));
   return absl::OkStatus();
 }
 
-absl::Status SetCongestionControl(const std::string& name, grpc::ServerBuilder* builder) {
-  if (name != kAuto) WEIR_RETURN_IF_ERROR(Check(name));
-  const std::string choice = name == kAuto ? LocalChoice() : name;
-  if (!choice.empty()) builder->SetOption(std::make_unique<Option>(choice, name == kAuto));
+absl::Status SetSocketOptions(const std::string& congestion_control, grpc::ServerBuilder* builder) {
+  const bool choose = congestion_control == kAuto;
+  if (!choose) WEIR_RETURN_IF_ERROR(Check(congestion_control));
+  builder->SetOption(std::make_unique<Option>(choose ? LocalChoice() : congestion_control, choose));
   return absl::OkStatus();
+}
+
+void SetUnixSocketOptions(int fd) {
+  // The system gives what it may.
+  setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kUnixSendBytes, sizeof(kUnixSendBytes));
 }
 
 }  // namespace weir

@@ -10,17 +10,21 @@
 
 namespace weir {
 
-// The congestion control of gRPC's TCP sockets (wire.congestion_control); Unix sockets have none. `name` is
-// "auto" or one that this user may choose, else FailedPrecondition says which ones are to be had.
+// What gRPC's sockets are set to so that they send fast. Each end sets its own.
 //
-// "auto": a connection that stays on this machine gets cubic, or else reno, since others (bbr) pace what
-// needs no pacing and halve it; the rest keep the system's. It rules what is sent, so each end chooses for
-// itself.
+// TCP: the congestion control (wire.congestion_control). It is "auto" or one that this user may choose, else
+// FailedPrecondition says which ones are to be had. "auto": a connection that stays on this machine gets
+// cubic, or else reno, since others (bbr) pace what needs no pacing and halve it; the rest keep the system's.
+//
+// Unix: as much memory for what is sent as the system lets this user have (net.core.wmem_max), up to 4 MiB.
+// TCP grows it by itself; a Unix socket stays at 208 KiB, which halves its speed.
 
 // Of a channel to `server`.
-absl::Status SetCongestionControl(const std::string& name, const Address& server,
-                                  grpc::ChannelArguments* arguments);
-// Of the connections that a server accepts.
-absl::Status SetCongestionControl(const std::string& name, grpc::ServerBuilder* builder);
+absl::Status SetSocketOptions(const std::string& congestion_control, const Address& server,
+                              grpc::ChannelArguments* arguments);
+// Of the TCP connections that a server accepts.
+absl::Status SetSocketOptions(const std::string& congestion_control, grpc::ServerBuilder* builder);
+// Of a Unix socket that is handed to gRPC.
+void SetUnixSocketOptions(int fd);
 
 }  // namespace weir

@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/grpc_socket_options.h"
 #include "common/local_host.h"
 #include "common/local_socket.h"
 #include "common/status_macros.h"
@@ -56,6 +57,7 @@ void GrpcLocalListener::Run() {
       if (entries[i].revents == 0) continue;
       absl::StatusOr<UniqueFd> client = AcceptLocal(entries[i].fd);
       if (client.ok()) {
+        SetUnixSocketOptions(client->get());
         grpc::AddInsecureChannelFromFd(server_, client->Release());
       } else if (absl::IsResourceExhausted(client.status())) {
         poll(entries.data(), 1, kExhaustedWaitMs);

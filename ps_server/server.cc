@@ -190,7 +190,7 @@ absl::Status ServerImpl::Start() {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPing.count());
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPing.count());
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  WEIR_RETURN_IF_ERROR(SetCongestionControl(options_.config.wire().congestion_control(), &builder));
+  WEIR_RETURN_IF_ERROR(SetSocketOptions(options_.config.wire().congestion_control(), &builder));
   builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
   for (uint32_t i = 0; i < IoThreads(options_.config.server()); ++i) {
     loops_.emplace_back(builder.AddCompletionQueue(),

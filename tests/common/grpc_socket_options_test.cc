@@ -66,23 +66,39 @@ std::set<std::string> CongestionControls(int port, bool own_end) {
   return found;
 }
 
+// What the connected Unix sockets of this process may send before it is read.
+std::set<int> UnixSendBytes() {
+  std::set<int> found;
+  for (int fd = 0; fd < kSocketsLookedAt; ++fd) {
+    sockaddr_storage peer{};
+    socklen_t length = sizeof(peer);
+    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || peer.ss_family != AF_UNIX)
+      continue;
+    int bytes = 0;
+    length = sizeof(bytes);
+    if (getsockopt(fd, SOL_SOCKET, SO_SNDBUF, &bytes, &length) == 0) found.insert(bytes);
+  }
+  return found;
+}
+
 // One call over a fresh connection; what its two ends are set to.
 struct Ends {
   std::set<std::string> client, server;
+  std::set<int> unix_send_bytes;
 };
 Ends Connect(const std::string& for_client, const std::string& for_server, const std::string& listen) {
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
-  if (!for_server.empty()) REQUIRE(SetCongestionControl(for_server, &builder).ok());
+  if (!for_server.empty()) REQUIRE(SetSocketOptions(for_server, &builder).ok());
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   REQUIRE(server != nullptr);
   Address address = At(listen);
   if (!address.is_unix()) address.port = static_cast<uint16_t>(port);
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  if (!for_client.empty()) REQUIRE(SetCongestionControl(for_client, address, &arguments).ok());
+  if (!for_client.empty()) REQUIRE(SetSocketOptions(for_client, address, &arguments).ok());
   const auto channel =
       grpc::CreateCustomChannel(address.ToString(), grpc::InsecureChannelCredentials(), arguments);
   REQUIRE(channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20)));
@@ -103,7 +119,7 @@ Ends Connect(const std::string& for_client, const std::string& for_server, const
   REQUIRE(queue.Next(&tag, &ok));
   INFO(status.error_message());
   REQUIRE(status.ok());
-  Ends ends{CongestionControls(port, false), CongestionControls(port, true)};
+  Ends ends{CongestionControls(port, false), CongestionControls(port, true), UnixSendBytes()};
   server->Shutdown();
   return ends;
 }
@@ -143,26 +159,41 @@ TEST_CASE("auto takes cubic or reno on this machine") {
 TEST_CASE("auto leaves connections to other machines alone") {
   // Nothing is set: a channel to elsewhere shares the arguments of a default one.
   grpc::ChannelArguments arguments;
-  REQUIRE(SetCongestionControl("auto", At("192.0.2.1:2222"), &arguments).ok());
+  REQUIRE(SetSocketOptions("auto", At("192.0.2.1:2222"), &arguments).ok());
   CHECK(arguments.c_channel_args().num_args == grpc::ChannelArguments().c_channel_args().num_args);
-  REQUIRE(SetCongestionControl("auto", At("127.0.0.1:2222"), &arguments).ok());
+  REQUIRE(SetSocketOptions("auto", At("127.0.0.1:2222"), &arguments).ok());
   CHECK(arguments.c_channel_args().num_args == grpc::ChannelArguments().c_channel_args().num_args + 1);
 }
 
-TEST_CASE("Unix sockets work with it too") {
+// What the system lets a socket have that asks for 4 MiB. The kernel doubles what it is told.
+std::set<int> MostUnixSendBytes() {
+  return {2 * std::min(std::stoi(*Words("/proc/sys/net/core/wmem_max").begin()), 4 << 20)};
+}
+
+TEST_CASE("Both ends of a Unix socket may send as much as the system lets them") {
+  const std::set<int> wanted = MostUnixSendBytes();
   const SocketFolder folder;
   const std::string path = folder.path() + "/g";
-  Connect("auto", "auto", "unix:" + path);
+  CHECK(Connect("auto", "auto", "unix:" + path).unix_send_bytes == wanted);
   const std::string other = Other();
-  if (!other.empty()) Connect(other, other, "unix:" + path);
+  if (!other.empty()) CHECK(Connect(other, other, "unix:" + path).unix_send_bytes == wanted);
+}
+
+TEST_CASE("A Unix socket that is handed over may, too") {
+  int ends[2];
+  REQUIRE(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+  for (int fd : ends) SetUnixSocketOptions(fd);
+  const std::set<int> found = UnixSendBytes();
+  for (int fd : ends) close(fd);
+  CHECK(found == MostUnixSendBytes());
 }
 
 TEST_CASE("an unknown name is refused with those there are") {
   grpc::ChannelArguments arguments;
   grpc::ServerBuilder builder;
-  for (const absl::Status& status : {SetCongestionControl("vegas-9", At("127.0.0.1:1"), &arguments),
-                                     SetCongestionControl("vegas-9", At("unix:/x"), &arguments),
-                                     SetCongestionControl("vegas-9", &builder)}) {
+  for (const absl::Status& status :
+       {SetSocketOptions("vegas-9", At("127.0.0.1:1"), &arguments),
+        SetSocketOptions("vegas-9", At("unix:/x"), &arguments), SetSocketOptions("vegas-9", &builder)}) {
     CHECK(absl::IsFailedPrecondition(status));
     CHECK(status.message().find("\"vegas-9\" is not known to this kernel") != std::string::npos);
     CHECK(status.message().find(*Words("/proc/sys/net/ipv4/tcp_allowed_congestion_control").begin()) !=
