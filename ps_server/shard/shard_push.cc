@@ -152,7 +152,7 @@ void Shard::HandleBegin(HeldPush push) {
 
 bool Shard::WaitsForStream() {
   const int64_t bytes = store_->elements() * static_cast<int64_t>(sizeof(float));
-  // What a message holds never has others wait for the rest.
+  // It comes in a message or two.
   if (bytes <= kMaxChunkBytes) return false;
   const std::optional<uint64_t> chunks = store_->chunks_built();
   if (!chunks.has_value()) return false;

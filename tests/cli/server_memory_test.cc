@@ -32,12 +32,12 @@ TEST_CASE("Server memory: sync") {
   v1::JobConfig config;
   CHECK(DescribeServerMemory(config) ==
         kHead + std::string("1 W (weights and 0 slots) + W for each worker (the parts of a step)") + kOld +
-            " + 2 MiB for each worker (chunks on their way)");
+            " + 1 MiB for each worker (chunks on their way)");
   config.mutable_cluster()->set_workers(4);
   config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_ADAM);
   CHECK(DescribeServerMemory(config) ==
         kHead + std::string("3 W (weights and 2 slots) + 4 W (the parts of a step)") + kOld +
-            " + 8 MiB (chunks on their way)");
+            " + 4 MiB (chunks on their way)");
   config.mutable_consistency()->set_parts(6);
   config.mutable_wire()->set_chunk_kib(256);
   config.mutable_wire()->set_chunks_in_flight(1);
@@ -55,20 +55,20 @@ TEST_CASE("Server memory: applied on arrival") {
         kHead +
             std::string("4 W (weights and 1 slot, twice: streamed) + at most W for each further worker "
                         "(gradients that are arriving)") +
-            kOld + " + 2 MiB for each worker (chunks on their way)");
+            kOld + " + 1 MiB for each worker (chunks on their way)");
   config.mutable_cluster()->set_workers(1);
   CHECK(DescribeServerMemory(config) == kHead + std::string("4 W (weights and 1 slot, twice: streamed)") +
-                                            kOld + " + 2 MiB (chunks on their way)");
+                                            kOld + " + 1 MiB (chunks on their way)");
   config.mutable_cluster()->set_workers(3);
   CHECK(DescribeServerMemory(config) ==
         kHead +
             std::string(
                 "4 W (weights and 1 slot, twice: streamed) + at most 2 W (gradients that are arriving)") +
-            kOld + " + 6 MiB (chunks on their way)");
+            kOld + " + 3 MiB (chunks on their way)");
   config.mutable_server()->set_apply(v1::ServerConfig::APPLY_STAGED);
   CHECK(DescribeServerMemory(config) ==
         kHead + std::string("2 W (weights and 1 slot) + at most 3 W (gradients that are arriving)") + kOld +
-            " + 6 MiB (chunks on their way)");
+            " + 3 MiB (chunks on their way)");
 }
 
 }  // namespace

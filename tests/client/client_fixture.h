@@ -26,6 +26,8 @@ struct ClientFixture {
     config.mutable_consistency()->set_mode(cluster_options.sync ? v1::ConsistencyConfig::MODE_SYNC
                                                                 : v1::ConsistencyConfig::MODE_ASYNC);
     config.mutable_data()->set_batch_size(static_cast<uint32_t>(cluster_options.batch_size));
+    // The most that a message holds: what tests count.
+    config.mutable_wire()->set_chunk_kib(1024);
     config.mutable_cluster()->set_server_wait_seconds(0.3);
     config.mutable_cluster()->set_wait_seconds(20);
     config.mutable_cluster()->set_start_seconds(10);

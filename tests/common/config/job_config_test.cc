@@ -180,7 +180,7 @@ TEST_CASE("How values travel and are applied") {
   CHECK(defaults.wire().transport() == v1::WireConfig::TRANSPORT_AUTO);
   CHECK(defaults.wire().dtype() == v1::WireConfig::TYPE_F32);
   CHECK_FALSE(defaults.wire().has_push_dtype());
-  CHECK(defaults.wire().chunk_kib() == 1024);
+  CHECK(defaults.wire().chunk_kib() == 512);
   CHECK(defaults.wire().congestion_control() == "auto");
   CHECK(defaults.server().apply() == v1::ServerConfig::APPLY_STREAMED);
   const v1::JobConfig config = Parse(With(
