@@ -28,6 +28,15 @@ Precision Replicas::PrecisionOf(const v1::ComputeConfig& config) {
   return Precision::kFloat32;
 }
 
+DeviceOptions Replicas::DeviceOptionsOf(const v1::JobConfig& config, size_t replicas) {
+  const v1::WireConfig& wire = config.wire();
+  DeviceOptions options;
+  options.rounds_gradients =
+      (wire.has_push_dtype() ? wire.push_dtype() : wire.dtype()) == v1::WireConfig::TYPE_BF16 &&
+      replicas == 1 && config.train().clip_norm() == 0;
+  return options;
+}
+
 absl::StatusOr<std::unique_ptr<Replicas>> Replicas::Create(const v1::JobConfig& config, const Dataset& train,
                                                            const std::vector<std::string>& devices) {
   std::vector<std::unique_ptr<ComputeBackend>> backends;
@@ -45,12 +54,13 @@ absl::StatusOr<std::unique_ptr<Replicas>> Replicas::On(
     const v1::JobConfig& config, const Dataset& train,
     std::vector<std::unique_ptr<ComputeBackend>> backends) {
   const int64_t share = DivideUp(config.data().batch_size(), static_cast<int64_t>(backends.size()));
+  const DeviceOptions options = DeviceOptionsOf(config, backends.size());
   std::vector<Replica> replicas;
   for (std::unique_ptr<ComputeBackend>& backend : backends) {
     Replica replica;
     replica.backend = std::move(backend);
     WEIR_ASSIGN_OR_RETURN(replica.model, Model::Create(config.model(), train.shape(), train.outputs(), share,
-                                                       replica.backend.get()));
+                                                       replica.backend.get(), options));
     replicas.push_back(std::move(replica));
   }
   return std::unique_ptr<Replicas>(new Replicas(std::move(replicas)));

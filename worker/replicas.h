@@ -32,8 +32,12 @@ class Replicas {
   static absl::StatusOr<std::unique_ptr<Replicas>> On(const v1::JobConfig& config, const Dataset& train,
                                                       std::vector<std::unique_ptr<ComputeBackend>> backends);
   static Precision PrecisionOf(const v1::ComputeConfig& config);
+  // Of a job computed by so many replicas. Gradients are rounded on the device where they travel as bfloat16,
+  // unless the host has yet to add them up or to clip them, in float32.
+  static DeviceOptions DeviceOptionsOf(const v1::JobConfig& config, size_t replicas);
 
-  // The first. Its weights are those that all replicas compute with, its gradients the sum.
+  // The first. Its weights are those that all replicas compute with, its gradients the sum: rounded where
+  // DeviceOptionsOf() says so.
   Model& model() { return *replicas_[0].model; }
 
   // They compute where the host's memory is.

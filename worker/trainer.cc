@@ -186,8 +186,10 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
 
 absl::Status Trainer::BeginPush(const Work& work, const Parameters& gradient,
                                 std::shared_ptr<GradientGate> gate) {
-  const auto tensors =
-      TensorsOf(spec_, absl::MakeConstSpan(gradient.get(), static_cast<size_t>(spec_.elements())));
+  Model& model = replicas_->model();
+  const auto tensors = model.rounds_gradients()
+                           ? TensorsOf(spec_, model.rounded_gradients())
+                           : TensorsOf(spec_, absl::Span<const float>(model.gradients()));
   // With a pull of the next clock in the air this is a part of the same step that a dead worker left, or it
   // was prefetched.
   if (!work.last_of_clock || next_ != nullptr) {

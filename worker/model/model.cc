@@ -17,8 +17,9 @@ constexpr auto kHost = ComputeBackend::Memory::kHost;
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::ModelConfig& config,
                                                      const std::vector<int64_t>& input_shape, int64_t outputs,
-                                                     int64_t max_batch, ComputeBackend* backend) {
-  std::unique_ptr<Model> model(new Model(config.loss(), max_batch, backend));
+                                                     int64_t max_batch, ComputeBackend* backend,
+                                                     const DeviceOptions& options) {
+  std::unique_ptr<Model> model(new Model(config.loss(), max_batch, backend, options));
   WEIR_RETURN_IF_ERROR(model->BuildStages(config, input_shape, outputs));
   WEIR_RETURN_IF_ERROR(model->TakeMemory());
   return model;
@@ -73,6 +74,9 @@ absl::Status Model::TakeMemory() {
   }
   for (Buffer<float>& upstream : upstream_) {
     WEIR_ASSIGN_OR_RETURN(upstream, Buffer<float>::Make(backend_, kDevice, max_batch_ * widest));
+  }
+  if (rounds_gradients_) {
+    WEIR_ASSIGN_OR_RETURN(rounded_gradients_, Buffer<uint16_t>::Make(backend_, kDevice, parameters));
   }
   if (!backend_->unified()) {
     WEIR_ASSIGN_OR_RETURN(staged_weights_, Buffer<float>::Make(backend_, kHost, parameters));
@@ -170,6 +174,19 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
   return absl::OkStatus();
 }
 
+void Model::CopyGradientsToHost(const Stage& stage) {
+  const float* const gradients = gradients_.get() + stage.offset;
+  const auto elements = static_cast<size_t>(stage.elements);
+  if (rounds_gradients_) {
+    uint16_t* const rounded = rounded_gradients_.get() + stage.offset;
+    backend_->RoundToBfloat16(stage.elements, gradients, rounded);
+    backend_->CopyToHost(reinterpret_cast<uint16_t*>(host_gradients_) + stage.offset, rounded,
+                         elements * sizeof(uint16_t));
+  } else {
+    backend_->CopyToHost(host_gradients_ + stage.offset, gradients, elements * sizeof(float));
+  }
+}
+
 absl::Status Model::Backward(const Pass& pass, const Traffic& traffic) {
   const auto report = [&](const Stage& stage) {
     if (!traffic.last || !traffic.gradient_ready) return;
@@ -191,8 +208,7 @@ absl::Status Model::Backward(const Pass& pass, const Traffic& traffic) {
     if (backend_->unified()) {
       report(stage);
     } else if (traffic.last) {
-      backend_->CopyToHost(host_gradients_ + stage.offset, gradients_.get() + stage.offset,
-                           static_cast<size_t>(stage.elements) * sizeof(float));
+      CopyGradientsToHost(stage);
       copied.emplace_back(&stage, backend_->Record());
     }
   }

@@ -22,6 +22,12 @@ struct Evaluation {
   int64_t examples = 0;
 };
 
+// What a model does on a device with memory of its own; of no meaning elsewhere.
+struct DeviceOptions {
+  // Gradients are rounded to bfloat16 before they are copied to the host, which takes half the bytes then.
+  bool rounds_gradients = false;
+};
+
 // A model from the config: a list of layers and a loss. It computes losses and gradients; who provides its
 // weights and what becomes of its gradients is not its concern.
 //
@@ -40,13 +46,19 @@ class Model {
   static absl::StatusOr<std::unique_ptr<Model>> Create(const v1::ModelConfig& config,
                                                        const std::vector<int64_t>& input_shape,
                                                        int64_t outputs, int64_t max_batch,
-                                                       ComputeBackend* backend);
+                                                       ComputeBackend* backend,
+                                                       const DeviceOptions& options = DeviceOptions());
 
   const ModelSpec& spec() const { return spec_; }
   int64_t max_batch() const { return max_batch_; }
 
   absl::Span<float> weights() { return {host_weights_, elements_}; }
   absl::Span<float> gradients() { return {host_gradients_, elements_}; }
+  // Gradients reach the host as bfloat16: its bits, in the first half of the memory of gradients().
+  bool rounds_gradients() const { return rounds_gradients_; }
+  absl::Span<const uint16_t> rounded_gradients() const {
+    return {reinterpret_cast<const uint16_t*>(host_gradients_), elements_};
+  }
   // From now on they lie there instead of in memory of the model's own: spec().elements() floats each, which
   // devices copy best where they are ComputeBackend::Memory::kHost. Other models may read the same weights.
   void Bind(float* weights, float* gradients);
@@ -104,8 +116,11 @@ class Model {
     const float* y = nullptr;
   };
 
-  Model(v1::ModelConfig::Loss loss, int64_t max_batch, ComputeBackend* backend)
-      : loss_(loss), max_batch_(max_batch), backend_(backend) {}
+  Model(v1::ModelConfig::Loss loss, int64_t max_batch, ComputeBackend* backend, const DeviceOptions& options)
+      : loss_(loss),
+        max_batch_(max_batch),
+        backend_(backend),
+        rounds_gradients_(options.rounds_gradients && !backend->unified()) {}
   absl::Status BuildStages(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,
                            int64_t outputs);
   absl::Status TakeMemory();
@@ -128,6 +143,8 @@ class Model {
   float* device_gradients() const { return backend_->unified() ? host_gradients_ : gradients_.get(); }
   // Runs the layers and queues the losses, in training their gradients too.
   absl::Status Forward(const Batch& batch, const Pass& pass, float gradient_scale, const Traffic& traffic);
+  // Queues the copy of the stage's gradients to the host.
+  void CopyGradientsToHost(const Stage& stage);
   // Queues the gradients' way from the last layer down to the first that has parameters; then tells of each
   // that is there.
   absl::Status Backward(const Pass& pass, const Traffic& traffic);
@@ -136,6 +153,7 @@ class Model {
   const v1::ModelConfig::Loss loss_;
   const int64_t max_batch_;
   ComputeBackend* const backend_;
+  const bool rounds_gradients_;
   ModelSpec spec_;
   size_t elements_ = 0;
   float *host_weights_ = nullptr, *host_gradients_ = nullptr;
@@ -143,10 +161,11 @@ class Model {
   size_t first_trained_ = 0;  // the first stage with parameters; nothing before it needs gradients
   int64_t input_elements_ = 0, outputs_ = 0;
 
-  // From `staged_weights_` on they are made only where the device's memory is not the host's. The weights and
-  // gradients of the host are these until Bind().
+  // From `rounded_gradients_` on they are made only where the device's memory is not the host's. The weights
+  // and gradients of the host are these until Bind().
   Buffer<float> weights_, gradients_, losses_;
   Buffer<int32_t> predictions_;
+  Buffer<uint16_t> rounded_gradients_;  // if rounds_gradients_
   Buffer<float> staged_weights_, staged_gradients_, staged_losses_;
   Buffer<int32_t> staged_predictions_;
   DeviceBatch batches_[2];  // of the pass at hand and of the next one, in turns
