@@ -34,6 +34,7 @@ DeviceOptions Replicas::DeviceOptionsOf(const v1::JobConfig& config, size_t repl
   options.rounds_gradients =
       (wire.has_push_dtype() ? wire.push_dtype() : wire.dtype()) == v1::WireConfig::TYPE_BF16 &&
       replicas == 1 && config.train().clip_norm() == 0;
+  options.weights_ahead = config.consistency().prefetch();
   return options;
 }
 
@@ -72,6 +73,11 @@ Replicas::Replicas(std::vector<Replica> replicas)
       threads_(static_cast<int>(replicas_.size())) {
   buffers_->Add(model().weights().data());
   buffers_->Add(model().gradients().data());
+}
+
+Replicas::~Replicas() {
+  // They may hold buffers.
+  for (Replica& replica : replicas_) replica.model = nullptr;
 }
 
 void Replicas::Sum(size_t tensor, size_t replicas) {
@@ -123,6 +129,7 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
     Model::Traffic own;
     own.new_weights = traffic.new_weights;
     own.await_weights = traffic.await_weights;
+    own.next_weights = traffic.next_weights;
     // The others' forward may not be done then; their gradients come after it all the same.
     if (index == 0) own.forward_done = traffic.forward_done;
     own.gradient_ready = [&](size_t tensor) {

@@ -48,10 +48,22 @@ TEST_CASE("So do parts of a step, whose weights are on the device already, and p
     job.CheckPushes(4);
   }
   SECTION("prefetch") {
-    Job job({"consistency.mode=bounded", "consistency.staleness=1", "consistency.prefetch=true"}, Clocks(4),
-            Emulated(seed, 1));
+    const std::string micro_batches = GENERATE("train.micro_batches=1", "train.micro_batches=3");
+    std::deque<Work> work = Clocks(6);
+    // The others were faster: what was on its way to the device is of no use.
+    const bool skips = GENERATE(false, true);
+    if (skips) work.erase(work.begin() + 2);
+    Job job(
+        {"consistency.mode=bounded", "consistency.staleness=1", "consistency.prefetch=true", micro_batches},
+        work, Emulated(seed, 1));
+    SECTION("at once") {}
+    SECTION("some time during the step, or after it") {
+      job.client.on_pull = [&](ScriptedClient::PullCall pull) {
+        job.client.threads.emplace_back([pull] { Bring(pull, pull.clock); });
+      };
+    }
     REQUIRE(job.Run().ok());
-    job.CheckPushes(4);
+    job.CheckPushes(work.size());
   }
 }
 

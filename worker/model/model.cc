@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -78,6 +79,9 @@ absl::Status Model::TakeMemory() {
   if (rounds_gradients_) {
     WEIR_ASSIGN_OR_RETURN(rounded_gradients_, Buffer<uint16_t>::Make(backend_, kDevice, parameters));
   }
+  if (keeps_weights_ahead_) {
+    WEIR_ASSIGN_OR_RETURN(weights_ahead_, Buffer<float>::Make(backend_, kDevice, parameters));
+  }
   if (!backend_->unified()) {
     WEIR_ASSIGN_OR_RETURN(staged_weights_, Buffer<float>::Make(backend_, kHost, parameters));
     WEIR_ASSIGN_OR_RETURN(staged_gradients_, Buffer<float>::Make(backend_, kHost, parameters));
@@ -145,6 +149,12 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
     targets = batches_[turn_].targets.get();
     labels = batches_[turn_].labels.get();
   }
+  bool ahead = false;
+  if (traffic.new_weights) {
+    ahead = ahead_ != nullptr && ahead_.get() == host_weights_;
+    if (ahead) std::swap(weights_, weights_ahead_);
+    ahead_ = nullptr;
+  }
   const float* x = features;
   for (Stage& stage : stages_) {
     stage.x = x;
@@ -155,7 +165,9 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
             traffic.await_weights(stage.first_tensor, stage.first_tensor + stage.tensors);
         if (!there.ok()) return there;
       }
-      if (!backend_->unified()) {
+      if (ahead) {
+        backend_->Join(stage.copied_ahead);
+      } else if (!backend_->unified()) {
         backend_->CopyToDevice(weights_.get() + stage.offset, host_weights_ + stage.offset,
                                static_cast<size_t>(stage.elements) * sizeof(float), pass_began_);
       }
@@ -170,6 +182,9 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
     backend_->MeanSquaredError(pass.n, outputs_, x, targets, gradient_scale, losses_.get(), slope);
   } else {
     backend_->SoftmaxCrossEntropy(pass.n, outputs_, x, labels, gradient_scale, losses_.get(), slope);
+  }
+  if (!backend_->unified()) {
+    backend_->CopyToHost(staged_losses_.get(), losses_.get(), static_cast<size_t>(pass.n) * sizeof(float));
   }
   return absl::OkStatus();
 }
@@ -213,18 +228,40 @@ absl::Status Model::Backward(const Pass& pass, const Traffic& traffic) {
     }
   }
   if (traffic.queued) traffic.queued();
+  pass_queued_ = backend_->Record();
   for (const auto& [stage, mark] : copied) {
-    WEIR_RETURN_IF_ERROR(backend_->Wait(mark));
+    WEIR_RETURN_IF_ERROR(Wait(mark, traffic));
     report(*stage);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> Model::SumLosses(int64_t n) {
-  if (!backend_->unified()) {
-    backend_->CopyToHost(staged_losses_.get(), losses_.get(), static_cast<size_t>(n) * sizeof(float));
+bool Model::CopyWeightsAhead(const Traffic& traffic) {
+  std::shared_ptr<const float> next = traffic.next_weights();
+  if (next == nullptr) return false;
+  for (Stage& stage : stages_) {
+    if (stage.tensors == 0) continue;
+    // Passes before the one at hand have used that memory.
+    backend_->CopyAhead(weights_ahead_.get() + stage.offset, next.get() + stage.offset,
+                        static_cast<size_t>(stage.elements) * sizeof(float), pass_began_);
+    stage.copied_ahead = backend_->Record();
   }
-  WEIR_RETURN_IF_ERROR(backend_->Wait(backend_->Record()));
+  ahead_ = std::move(next);
+  return true;
+}
+
+absl::Status Model::Wait(uint64_t mark, const Traffic& traffic) {
+  if (keeps_weights_ahead_ && traffic.last && traffic.next_weights) {
+    while (ahead_ == nullptr && !backend_->Passed(mark)) {
+      // Drivers wait in no other way.
+      if (!CopyWeightsAhead(traffic)) std::this_thread::yield();
+    }
+  }
+  return backend_->Wait(mark);
+}
+
+absl::StatusOr<double> Model::SumLosses(int64_t n) {
+  WEIR_RETURN_IF_ERROR(backend_->Wait(pass_queued_));
   const float* losses = OnHost(losses_, staged_losses_);
   return std::accumulate(losses, losses + n, 0.0);
 }
@@ -262,6 +299,7 @@ absl::StatusOr<Evaluation> Model::Evaluate(const Dataset& dataset) {
         backend_->CopyToHost(staged_predictions_.get(), predictions_.get(), indexes.size() * sizeof(int32_t));
       }
     }
+    pass_queued_ = backend_->Record();
     WEIR_ASSIGN_OR_RETURN(const double losses, SumLosses(batch.n));
     result.loss += losses;
     const int32_t* predictions = OnHost(predictions_, staged_predictions_);

@@ -26,6 +26,8 @@ struct Evaluation {
 struct DeviceOptions {
   // Gradients are rounded to bfloat16 before they are copied to the host, which takes half the bytes then.
   bool rounds_gradients = false;
+  // There is memory for a second set of weights (Model::Traffic::next_weights).
+  bool weights_ahead = false;
 };
 
 // A model from the config: a list of layers and a loss. It computes losses and gradients; who provides its
@@ -80,6 +82,10 @@ class Model {
     std::function<absl::Status()> forward_done;
     // If set, called when all of the pass is queued on a device that computes meanwhile: for Prepare().
     std::function<void()> queued;
+    // If set, asked again and again while the device computes the last backward, until it gives the weights()
+    // of the next pass with new ones, which may not be there yet: they are copied to the device meanwhile
+    // (DeviceOptions::weights_ahead), and kept until a pass has begun with these or other new weights.
+    std::function<std::shared_ptr<const float>()> next_weights;
     // If set, called with the index (in spec()) of each tensor whose gradient is complete in gradients(),
     // from the last to the first, as the backward pass goes on.
     std::function<void(size_t tensor)> gradient_ready;
@@ -112,6 +118,7 @@ class Model {
     size_t tensors = 0;
     int64_t output_elements = 0;  // of one example
     Buffer<float> output;         // [max_batch, output shape...]; none for a view
+    uint64_t copied_ahead = 0;    // a mark behind its weights in weights_ahead_
     const float* x = nullptr;     // of the pass at hand
     const float* y = nullptr;
   };
@@ -120,7 +127,8 @@ class Model {
       : loss_(loss),
         max_batch_(max_batch),
         backend_(backend),
-        rounds_gradients_(options.rounds_gradients && !backend->unified()) {}
+        rounds_gradients_(options.rounds_gradients && !backend->unified()),
+        keeps_weights_ahead_(options.weights_ahead && !backend->unified()) {}
   absl::Status BuildStages(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,
                            int64_t outputs);
   absl::Status TakeMemory();
@@ -143,17 +151,22 @@ class Model {
   float* device_gradients() const { return backend_->unified() ? host_gradients_ : gradients_.get(); }
   // Runs the layers and queues the losses, in training their gradients too.
   absl::Status Forward(const Batch& batch, const Pass& pass, float gradient_scale, const Traffic& traffic);
+  // Copies the weights of the next pass to the device, if they are there. False: they are not.
+  bool CopyWeightsAhead(const Traffic& traffic);
+  // Waits for the mark, and meanwhile for the next weights.
+  absl::Status Wait(uint64_t mark, const Traffic& traffic);
   // Queues the copy of the stage's gradients to the host.
   void CopyGradientsToHost(const Stage& stage);
   // Queues the gradients' way from the last layer down to the first that has parameters; then tells of each
   // that is there.
   absl::Status Backward(const Pass& pass, const Traffic& traffic);
+  // Of the pass that is queued; waits for it.
   absl::StatusOr<double> SumLosses(int64_t n);
 
   const v1::ModelConfig::Loss loss_;
   const int64_t max_batch_;
   ComputeBackend* const backend_;
-  const bool rounds_gradients_;
+  const bool rounds_gradients_, keeps_weights_ahead_;
   ModelSpec spec_;
   size_t elements_ = 0;
   float *host_weights_ = nullptr, *host_gradients_ = nullptr;
@@ -166,13 +179,15 @@ class Model {
   Buffer<float> weights_, gradients_, losses_;
   Buffer<int32_t> predictions_;
   Buffer<uint16_t> rounded_gradients_;  // if rounds_gradients_
+  Buffer<float> weights_ahead_;         // if keeps_weights_ahead_
+  std::shared_ptr<const float> ahead_;  // what is in it or on its way there; null: nothing
   Buffer<float> staged_weights_, staged_gradients_, staged_losses_;
   Buffer<int32_t> staged_predictions_;
   DeviceBatch batches_[2];  // of the pass at hand and of the next one, in turns
   size_t turn_ = 0;
-  const Batch* next_batch_ = nullptr;  // what is in the other one, if anything is
-  uint64_t pass_began_ = 0;            // a mark
-  Buffer<float> upstream_[2];          // gradients between layers, in turns
+  const Batch* next_batch_ = nullptr;          // what is in the other one, if anything is
+  uint64_t pass_began_ = 0, pass_queued_ = 0;  // marks
+  Buffer<float> upstream_[2];                  // gradients between layers, in turns
 };
 
 }  // namespace weir
