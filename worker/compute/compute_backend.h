@@ -92,6 +92,8 @@ class ComputeBackend {
   virtual absl::StatusOr<std::unique_ptr<Captured>> Capture(std::function<void()> calls);
   // Queues the captured operations.
   virtual void Replay(Captured* captured);
+  // Whether that takes less than the calls.
+  virtual bool replays() const { return false; }
 
   // ---- vectors of n elements ----
 

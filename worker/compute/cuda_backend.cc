@@ -130,6 +130,9 @@ class CudaBackend final : public ComputeBackend {
     });
   }
 
+  // With bfloat16 a graph has to round its operands anew, which calls find rounded by those before them.
+  bool replays() const override { return precision_ != Precision::kBfloat16; }
+
   // ---- vectors ----
 
   void Fill(int64_t n, float value, float* x) override {

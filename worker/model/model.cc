@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {
@@ -155,33 +156,33 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
     if (ahead) std::swap(weights_, weights_ahead_);
     ahead_ = nullptr;
   }
-  const float* x = features;
-  for (Stage& stage : stages_) {
-    stage.x = x;
-    stage.y = stage.layer->is_view() ? x : stage.output.get();
-    if (stage.tensors > 0 && traffic.new_weights) {
-      if (traffic.await_weights) {
-        const absl::Status there =
-            traffic.await_weights(stage.first_tensor, stage.first_tensor + stage.tensors);
-        if (!there.ok()) return there;
-      }
-      if (ahead) {
-        backend_->Join(stage.copied_ahead);
-      } else if (!backend_->unified()) {
-        backend_->CopyToDevice(weights_.get() + stage.offset, host_weights_ + stage.offset,
-                               static_cast<size_t>(stage.elements) * sizeof(float), pass_began_);
-      }
+  for (size_t first = 0, end; first < stages_.size(); first = end) {
+    end = first + 1;
+    while (end < stages_.size() && stages_[end].tensors == 0) ++end;
+    for (size_t i = first; i < end; ++i) {
+      Stage& stage = stages_[i];
+      stage.x = i == 0 ? features : stages_[i - 1].y;
+      stage.y = stage.layer->is_view() ? stage.x : stage.output.get();
     }
-    if (!stage.layer->is_view()) {
-      stage.layer->Forward(backend_, pass, device_weights() + stage.offset, x, stage.output.get());
-    }
-    x = stage.y;
-  }
-  float* const slope = pass.training ? upstream_[0].get() : nullptr;
-  if (loss_ == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
-    backend_->MeanSquaredError(pass.n, outputs_, x, targets, gradient_scale, losses_.get(), slope);
-  } else {
-    backend_->SoftmaxCrossEntropy(pass.n, outputs_, x, labels, gradient_scale, losses_.get(), slope);
+    WEIR_RETURN_IF_ERROR(BringWeights(stages_[first], traffic, ahead));
+    const bool last = end == stages_.size();
+    const RepeatedCalls::Key key(pass.n, gradient_scale, false, stages_[first].x,
+                                 device_weights() + stages_[first].offset, last ? features : nullptr);
+    Run(first, end, pass, &stages_[first].forward, key, [=] {
+      for (size_t i = first; i < end; ++i) {
+        const Stage& stage = stages_[i];
+        if (stage.layer->is_view()) continue;
+        stage.layer->Forward(backend_, pass, device_weights() + stage.offset, stage.x, stage.output.get());
+      }
+      if (!last) return;
+      const float* const y = stages_.back().y;
+      float* const slope = pass.training ? upstream_[0].get() : nullptr;
+      if (loss_ == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
+        backend_->MeanSquaredError(pass.n, outputs_, y, targets, gradient_scale, losses_.get(), slope);
+      } else {
+        backend_->SoftmaxCrossEntropy(pass.n, outputs_, y, labels, gradient_scale, losses_.get(), slope);
+      }
+    });
   }
   if (!backend_->unified()) {
     backend_->CopyToHost(staged_losses_.get(), losses_.get(), static_cast<size_t>(pass.n) * sizeof(float));
@@ -189,16 +190,43 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
   return absl::OkStatus();
 }
 
+absl::Status Model::BringWeights(const Stage& stage, const Traffic& traffic, bool ahead) {
+  if (stage.tensors == 0 || !traffic.new_weights) return absl::OkStatus();
+  if (traffic.await_weights) {
+    WEIR_RETURN_IF_ERROR(traffic.await_weights(stage.first_tensor, stage.first_tensor + stage.tensors));
+  }
+  if (ahead) {
+    backend_->Join(stage.copied_ahead);
+  } else if (!backend_->unified()) {
+    backend_->CopyToDevice(weights_.get() + stage.offset, host_weights_ + stage.offset,
+                           static_cast<size_t>(stage.elements) * sizeof(float), pass_began_);
+  }
+  return absl::OkStatus();
+}
+
+template <typename Calls>
+void Model::Run(size_t first, size_t end, const Pass& pass, RepeatedCalls* repeated,
+                const RepeatedCalls::Key& key, const Calls& calls) {
+  bool some = false, random = false;
+  for (size_t i = first; i < end; ++i) {
+    some |= !stages_[i].layer->is_view();
+    random |= stages_[i].layer->is_random();
+  }
+  if (!replays_ || !pass.training || !some || random) return calls();
+  if (const absl::Status status = repeated->Run(backend_, key, calls); !status.ok()) {
+    LogWarning(backend_->name(), ": steps are not replayed, but made call by call: ", status.message());
+    replays_ = false;
+  }
+}
+
 void Model::CopyGradientsToHost(const Stage& stage) {
-  const float* const gradients = gradients_.get() + stage.offset;
   const auto elements = static_cast<size_t>(stage.elements);
   if (rounds_gradients_) {
-    uint16_t* const rounded = rounded_gradients_.get() + stage.offset;
-    backend_->RoundToBfloat16(stage.elements, gradients, rounded);
-    backend_->CopyToHost(reinterpret_cast<uint16_t*>(host_gradients_) + stage.offset, rounded,
-                         elements * sizeof(uint16_t));
+    backend_->CopyToHost(reinterpret_cast<uint16_t*>(host_gradients_) + stage.offset,
+                         rounded_gradients_.get() + stage.offset, elements * sizeof(uint16_t));
   } else {
-    backend_->CopyToHost(host_gradients_ + stage.offset, gradients, elements * sizeof(float));
+    backend_->CopyToHost(host_gradients_ + stage.offset, gradients_.get() + stage.offset,
+                         elements * sizeof(float));
   }
 }
 
@@ -210,16 +238,29 @@ absl::Status Model::Backward(const Pass& pass, const Traffic& traffic) {
   // Gradients on their way to the host, and the marks behind them. They are waited for when all work is
   // queued, so that the device never waits for this thread.
   std::vector<std::pair<const Stage*, uint64_t>> copied;
-  const float* dy = upstream_[0].get();
-  for (size_t i = stages_.size(), turn = 1; i-- > first_trained_;) {
-    Stage& stage = stages_[i];
-    if (stage.layer->is_view()) continue;
-    float* const dx = i > first_trained_ ? upstream_[turn].get() : nullptr;
-    stage.layer->Backward(backend_, pass, device_weights() + stage.offset, stage.x, stage.y, dy, dx,
-                          device_gradients() + stage.offset);
-    dy = dx;
-    turn = 1 - turn;
-    if (stage.tensors == 0) continue;
+  // Where the next layer's dx goes; its dy is in the other one.
+  size_t turn = 1;
+  for (size_t end = stages_.size(), first; end > first_trained_; end = first) {
+    first = end - 1;
+    while (stages_[first].tensors == 0) --first;
+    const Stage& stage = stages_[first];
+    const bool rounds = rounds_gradients_ && traffic.last;
+    const RepeatedCalls::Key key(pass.n, 0, rounds, stage.x, device_weights() + stage.offset, nullptr);
+    Run(first, end, pass, &stages_[first].backward, key, [=] {
+      for (size_t i = end, into = turn; i-- > first;) {
+        const Stage& at = stages_[i];
+        if (at.layer->is_view()) continue;
+        float* const dx = i > first_trained_ ? upstream_[into].get() : nullptr;
+        at.layer->Backward(backend_, pass, device_weights() + at.offset, at.x, at.y,
+                           upstream_[1 - into].get(), dx, device_gradients() + at.offset);
+        into = 1 - into;
+      }
+      if (!rounds) return;
+      const Stage& done = stages_[first];
+      backend_->RoundToBfloat16(done.elements, gradients_.get() + done.offset,
+                                rounded_gradients_.get() + done.offset);
+    });
+    for (size_t i = first; i < end; ++i) turn = stages_[i].layer->is_view() ? turn : 1 - turn;
     if (backend_->unified()) {
       report(stage);
     } else if (traffic.last) {

@@ -13,6 +13,7 @@
 #include "worker/compute/compute_backend.h"
 #include "worker/data/dataset.h"
 #include "worker/model/layer.h"
+#include "worker/model/repeated_calls.h"
 
 namespace weir {
 
@@ -26,6 +27,8 @@ struct Evaluation {
 struct DeviceOptions {
   // Gradients are rounded to bfloat16 before they are copied to the host, which takes half the bytes then.
   bool rounds_gradients = false;
+  // Parts of a training pass are replayed where that takes less than their calls (ComputeBackend::replays).
+  bool replays = true;
   // There is memory for a second set of weights (Model::Traffic::next_weights).
   bool weights_ahead = false;
 };
@@ -38,7 +41,7 @@ struct DeviceOptions {
 // them, and ForwardBackward copies the gradients back in the same way. Both are unspecified until they are
 // written.
 //
-// Not thread-safe. All memory is taken by Create.
+// Not thread-safe. All memory is taken by Create, but for what a device keeps of captured calls.
 class Model {
  public:
   // config has passed the job config's checks. input_shape: of one example. outputs: what the last layer must
@@ -121,6 +124,9 @@ class Model {
     uint64_t copied_ahead = 0;    // a mark behind its weights in weights_ahead_
     const float* x = nullptr;     // of the pass at hand
     const float* y = nullptr;
+    // Of this stage and those behind it that have no tensors: of all that may be queued before the next
+    // weights are awaited, or the next gradients leave.
+    RepeatedCalls forward, backward;
   };
 
   Model(v1::ModelConfig::Loss loss, int64_t max_batch, ComputeBackend* backend, const DeviceOptions& options)
@@ -128,7 +134,8 @@ class Model {
         max_batch_(max_batch),
         backend_(backend),
         rounds_gradients_(options.rounds_gradients && !backend->unified()),
-        keeps_weights_ahead_(options.weights_ahead && !backend->unified()) {}
+        keeps_weights_ahead_(options.weights_ahead && !backend->unified()),
+        replays_(options.replays && backend->replays()) {}
   absl::Status BuildStages(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,
                            int64_t outputs);
   absl::Status TakeMemory();
@@ -149,13 +156,19 @@ class Model {
   // Where layers find their weights, and add to their gradients.
   const float* device_weights() const { return backend_->unified() ? host_weights_ : weights_.get(); }
   float* device_gradients() const { return backend_->unified() ? host_gradients_ : gradients_.get(); }
+  // The stage's weights are there for all that is queued from now on. ahead: they were copied so.
+  absl::Status BringWeights(const Stage& stage, const Traffic& traffic, bool ahead);
+  // Makes the calls of the stages [first, end), or replays them.
+  template <typename Calls>
+  void Run(size_t first, size_t end, const Pass& pass, RepeatedCalls* repeated, const RepeatedCalls::Key& key,
+           const Calls& calls);
   // Runs the layers and queues the losses, in training their gradients too.
   absl::Status Forward(const Batch& batch, const Pass& pass, float gradient_scale, const Traffic& traffic);
   // Copies the weights of the next pass to the device, if they are there. False: they are not.
   bool CopyWeightsAhead(const Traffic& traffic);
   // Waits for the mark, and meanwhile for the next weights.
   absl::Status Wait(uint64_t mark, const Traffic& traffic);
-  // Queues the copy of the stage's gradients to the host.
+  // Queues the copy of the stage's gradients, rounded if they are to be, to the host.
   void CopyGradientsToHost(const Stage& stage);
   // Queues the gradients' way from the last layer down to the first that has parameters; then tells of each
   // that is there.
@@ -167,6 +180,7 @@ class Model {
   const int64_t max_batch_;
   ComputeBackend* const backend_;
   const bool rounds_gradients_, keeps_weights_ahead_;
+  bool replays_;  // until a capture fails
   ModelSpec spec_;
   size_t elements_ = 0;
   float *host_weights_ = nullptr, *host_gradients_ = nullptr;

@@ -78,6 +78,9 @@ class QueuedBackend final : public ComputeBackend {
     return !asked_ && Wait(mark).ok();
   }
 
+  // By making the calls again: what they depend on must be the same.
+  bool replays() const override { return true; }
+
   void Fill(int64_t n, float value, float* x) override {
     Queue([=] { cpu_->Fill(n, value, Real(x)); });
   }

@@ -326,6 +326,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (!state().machine.captures) return Fail(cudaErrorStreamCaptureUnsupported);
   stream->capture = new Graph;
   ++state().others;
   return cudaSuccess;
