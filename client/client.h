@@ -106,6 +106,10 @@ struct Work {
 struct ConstTensor {
   std::string name;
   absl::Span<const float> values;
+  // Instead of `values`, for a gradient that was rounded to bfloat16 already (by a device, before it was
+  // copied from there): the values' bits. All tensors of the gradient then, and only where pushes travel as
+  // bfloat16 (wire.push_dtype): they are sent as they are.
+  absl::Span<const uint16_t> bfloat16 = {};
 };
 struct MutableTensor {
   std::string name;

@@ -258,8 +258,9 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(const Work& work, const Pull
         "`base` is not the result of a pull of weights, so that nobody could tell what the gradient is of");
   }
   ShardSet::Push push{work, base, {}};
-  WEIR_ASSIGN_OR_RETURN(std::vector<const float*> tensors, tensors_.Match(gradient));
-  std::shared_ptr<const SharedSegment> memory = gradients_.Find(tensors);
+  WEIR_ASSIGN_OR_RETURN(GradientTensors tensors, tensors_.Match(gradient));
+  std::shared_ptr<const SharedSegment> memory;
+  if (tensors.dtype == v1::F32) memory = gradients_.Find(tensors.begin);
   WEIR_ASSIGN_OR_RETURN(
       push.gradient, OutgoingGradient::Create({caller_.worker(), options_.task, work.clock, rejects_},
                                               tensors_, std::move(tensors), wire_, gate, std::move(memory)));

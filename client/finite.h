@@ -7,7 +7,9 @@ namespace weir {
 // The position of the first NaN or infinity among n values; n if all are finite. As fast as memory can be
 // read. Thread-safe.
 int64_t FirstNonFinite(const float* values, int64_t n);
-// The same, where values that bfloat16 rounds to infinity count as such.
+// The same of values that are bfloat16.
+int64_t FirstNonFinite(const uint16_t* bfloat16, int64_t n);
+// Of float32, where values that bfloat16 rounds to infinity count as such.
 int64_t FirstNonFiniteBfloat16(const float* values, int64_t n);
 
 }  // namespace weir

@@ -3,13 +3,14 @@
 namespace weir {
 namespace {
 
-template <typename Tensor, typename Float>
-std::vector<Tensor> Cut(const ModelSpec& spec, absl::Span<Float> flat) {
+// make(name, values): a Tensor.
+template <typename Tensor, typename Value, typename Make>
+std::vector<Tensor> Cut(const ModelSpec& spec, absl::Span<Value> flat, const Make& make) {
   std::vector<Tensor> tensors;
   size_t offset = 0;
   for (const TensorSpec& tensor : spec.tensors) {
     const size_t elements = static_cast<size_t>(tensor.elements());
-    tensors.push_back({tensor.name, flat.subspan(offset, elements)});
+    tensors.push_back(make(tensor.name, flat.subspan(offset, elements)));
     offset += elements;
   }
   return tensors;
@@ -18,11 +19,21 @@ std::vector<Tensor> Cut(const ModelSpec& spec, absl::Span<Float> flat) {
 }  // namespace
 
 std::vector<MutableTensor> TensorsOf(const ModelSpec& spec, absl::Span<float> flat) {
-  return Cut<MutableTensor>(spec, flat);
+  return Cut<MutableTensor>(spec, flat, [](const auto& name, auto values) {
+    return MutableTensor{name, values};
+  });
 }
 
 std::vector<ConstTensor> TensorsOf(const ModelSpec& spec, absl::Span<const float> flat) {
-  return Cut<ConstTensor>(spec, flat);
+  return Cut<ConstTensor>(spec, flat, [](const auto& name, auto values) {
+    return ConstTensor{name, values};
+  });
+}
+
+std::vector<ConstTensor> TensorsOf(const ModelSpec& spec, absl::Span<const uint16_t> flat) {
+  return Cut<ConstTensor>(spec, flat, [](const auto& name, auto values) {
+    return ConstTensor{name, {}, values};
+  });
 }
 
 }  // namespace weir

@@ -12,8 +12,6 @@ std::vector<int64_t> ElementsOf(const ModelSpec& model) {
   return elements;
 }
 
-const float* Begin(const SharedSegment& segment) { return reinterpret_cast<const float*>(segment.data()); }
-
 }  // namespace
 
 GradientMemory::GradientMemory(const ModelSpec& model, bool shared)
@@ -47,12 +45,12 @@ std::shared_ptr<float> GradientMemory::Take() {
           }};
 }
 
-std::shared_ptr<const SharedSegment> GradientMemory::Find(const std::vector<const float*>& tensors) const {
+std::shared_ptr<const SharedSegment> GradientMemory::Find(const std::vector<const void*>& tensors) const {
   MutexLock lock(segments_->mutex);
   const auto found = std::find_if(segments_->all.begin(), segments_->all.end(),
-                                  [&](const auto& segment) { return Begin(*segment) == tensors[0]; });
+                                  [&](const auto& segment) { return segment->data() == tensors[0]; });
   if (found == segments_->all.end()) return nullptr;
-  const float* at = tensors[0];
+  const float* at = static_cast<const float*>(tensors[0]);
   for (size_t i = 0; i < tensors.size(); at += elements_[i], ++i) {
     if (tensors[i] != at) return nullptr;
   }

@@ -22,9 +22,9 @@ class GradientMemory {
   // Holds anything.
   std::shared_ptr<float> Take();
 
-  // The segment that these tensors, in the model's order, are all of; null: they are elsewhere, or in memory
-  // that was given up.
-  std::shared_ptr<const SharedSegment> Find(const std::vector<const float*>& tensors) const;
+  // The segment that these tensors of float32, in the model's order, are all of; null: they are elsewhere, or
+  // in memory that was given up.
+  std::shared_ptr<const SharedSegment> Find(const std::vector<const void*>& tensors) const;
 
   // A server may still be reading there for a push that has failed: the memory is used no more for others,
   // and what its holder goes on to push from it is copied.

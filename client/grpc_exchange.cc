@@ -13,13 +13,11 @@ namespace weir {
 namespace {
 
 // A slice of the caller's memory costs gRPC about as much as copying so many bytes.
-constexpr int64_t kWorthBorrowing = 4096;
+constexpr size_t kWorthBorrowing = 4096;
 
 bool IsKnown(v1::Outcome outcome) {
   return v1::Outcome_IsValid(outcome) && outcome != v1::OUTCOME_UNSPECIFIED;
 }
-
-int64_t BytesPerValue(v1::Dtype dtype) { return dtype == v1::BF16 ? 2 : 4; }
 
 bool IsSame(const v1::Version& a, const v1::Version& b) {
   return a.count() == b.count() && a.incarnation() == b.incarnation();
@@ -159,36 +157,38 @@ grpc::ByteBuffer GrpcExchange::MakeChunkInPlace(v1::ExchangeRequest head, uint32
   const Chunk chunk = TakeChunk(&head, more);
   v1::SharedRange& range = *head.mutable_shared();
   range.set_segment(segment);
-  const char* const first = reinterpret_cast<const char*>(chunk.runs[0].data());
+  const char* const first = chunk.runs[0].data();
   range.set_offset(static_cast<uint64_t>(first - memory_->data()));
   range.set_bytes(chunk.bytes);
   if (chunk.runs.size() > 1) {
-    range.set_piece_bytes(chunk.runs[0].size() * sizeof(float));
-    range.set_stride(static_cast<uint64_t>(reinterpret_cast<const char*>(chunk.runs[1].data()) - first));
+    range.set_piece_bytes(chunk.runs[0].size());
+    range.set_stride(static_cast<uint64_t>(chunk.runs[1].data() - first));
   }
   return MakeMessage(head.SerializeAsString());
 }
 
 void GrpcExchange::Gather(const Chunk& chunk, char* to) const {
-  for (absl::Span<const float> run : chunk.runs) {
-    if (wire_.push_dtype == v1::BF16) {
-      ToBfloat16(run.data(), to, run.size());
+  for (absl::Span<const char> run : chunk.runs) {
+    if (converts()) {
+      // To bfloat16: OutgoingGradient refuses the other way.
+      const size_t values = run.size() / sizeof(float);
+      ToBfloat16(reinterpret_cast<const float*>(run.data()), to, values);
+      to += values * sizeof(uint16_t);
     } else {
-      std::memcpy(to, run.data(), run.size() * sizeof(float));
+      std::memcpy(to, run.data(), run.size());
+      to += run.size();
     }
-    to += run.size() * BytesPerValue(wire_.push_dtype);
   }
 }
 
 grpc::ByteBuffer GrpcExchange::MakeChunk(v1::ExchangeRequest head) {
   const Chunk chunk = TakeChunk(&head);
   std::vector<grpc::Slice> payload;
-  if (wire_.push_dtype == v1::F32 &&
-      chunk.count * 4 >= kWorthBorrowing * static_cast<int64_t>(chunk.runs.size())) {
-    for (absl::Span<const float> run : chunk.runs) {
+  if (!converts() && chunk.bytes >= kWorthBorrowing * chunk.runs.size()) {
+    for (absl::Span<const char> run : chunk.runs) {
       loans_->Lend();
       std::shared_ptr<const void> loan(run.data(), [loans = loans_](const void*) { loans->Return(); });
-      payload.push_back(BorrowedSlice(run.data(), run.size() * sizeof(float), std::move(loan)));
+      payload.push_back(BorrowedSlice(run.data(), run.size(), std::move(loan)));
     }
   } else {
     const std::shared_ptr<char> gathered(new char[chunk.bytes], std::default_delete<char[]>());

@@ -82,15 +82,17 @@ class GrpcExchange {
   ShardAnswer TakeAnswer() { return std::move(answer_); }
 
  private:
-  // A chunk: its elements and their bytes on the wire.
+  // A chunk: its elements, their bytes on the wire, and where they lie in the gradient.
   struct Chunk {
     int64_t first, count;
     size_t bytes;
-    std::vector<absl::Span<const float>> runs;
+    std::vector<absl::Span<const char>> runs;
   };
   std::shared_ptr<const SharedSegment> FindMemory() const;
   // That chunk, and `more` that follow it.
   Chunk TakeChunk(v1::ExchangeRequest* head, size_t more = 0);
+  // The gradient is of another type than the wire's values.
+  bool converts() const { return push_->gradient->tensors().dtype != wire_.push_dtype; }
   void Gather(const Chunk& chunk, char* to) const;
   absl::Status TakePush(v1::PushReply reply);
   absl::Status TakePull(v1::PullReply reply);

@@ -198,7 +198,7 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
     if (awaited == 0) return retry_.Late();
     return absl::DeadlineExceededError(
         absl::StrCat(retry_.what(), " could not be sent within ", retry_.seconds(), " s: ", awaited, " of ",
-                     gradient_->tensors().size(), " tensors of its gradient were never Ready()"));
+                     gradient_->tensors().begin.size(), " tensors of its gradient were never Ready()"));
   }
 
   // Ends the call from outside, unless it has ended by itself.

@@ -18,8 +18,13 @@ constexpr size_t kMaxRefusal = 1000;
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<OutgoingGradient>> OutgoingGradient::Create(
-    Options options, const TensorMap& map, std::vector<const float*> tensors, const WireOptions& wire,
+    Options options, const TensorMap& map, GradientTensors tensors, const WireOptions& wire,
     GradientGate* gate, std::shared_ptr<const SharedSegment> memory) {
+  if (tensors.dtype == v1::BF16 && wire.push_dtype != v1::BF16) {
+    return absl::InvalidArgumentError(
+        "the gradient is given as bfloat16, but pushes of this job travel as float32; give its values as "
+        "float32, or set wire.push_dtype or wire.dtype to bf16");
+  }
   const std::shared_ptr<OutgoingGradient> gradient(new OutgoingGradient(
       std::move(options), map, std::move(tensors), wire, gate != nullptr, std::move(memory)));
   if (gate != nullptr) {
@@ -33,7 +38,7 @@ absl::StatusOr<std::shared_ptr<OutgoingGradient>> OutgoingGradient::Create(
   return gradient;
 }
 
-OutgoingGradient::OutgoingGradient(Options options, const TensorMap& map, std::vector<const float*> tensors,
+OutgoingGradient::OutgoingGradient(Options options, const TensorMap& map, GradientTensors tensors,
                                    const WireOptions& wire, bool gated,
                                    std::shared_ptr<const SharedSegment> memory)
     : options_(std::move(options)),
@@ -53,12 +58,12 @@ OutgoingGradient::OutgoingGradient(Options options, const TensorMap& map, std::v
   unchecked_ = first_chunk_.back();
   MutexLock lock(mutex_);
   listeners_.resize(shards);
-  ready_.assign(tensors_.size(), !gated_);
+  ready_.assign(tensors_.begin.size(), !gated_);
   if (!gated_) return;
-  awaited_ = tensors_.size();
+  awaited_ = tensors_.begin.size();
   awaits_ = std::vector<std::atomic<uint32_t>>(first_chunk_.back());
   for (uint32_t shard = 0; shard < shards; ++shard) {
-    for (size_t tensor = 0; tensor < tensors_.size(); ++tensor) {
+    for (size_t tensor = 0; tensor < tensors_.begin.size(); ++tensor) {
       ForEachChunk(shard, tensor, [&](size_t chunk) { ++awaits_[chunk]; });
     }
   }
@@ -130,8 +135,8 @@ void OutgoingGradient::SetListener(uint32_t shard, std::function<void()> changed
 void OutgoingGradient::OnReady(size_t tensor) {
   MutexLock lock(mutex_);
   if (tensor >= ready_.size()) {
-    return Fail(absl::InvalidArgumentError(
-        absl::StrCat("GradientGate::Ready(", tensor, "): the model has ", tensors_.size(), " tensors")));
+    return Fail(absl::InvalidArgumentError(absl::StrCat("GradientGate::Ready(", tensor, "): the model has ",
+                                                        tensors_.begin.size(), " tensors")));
   }
   if (ready_[tensor]) return;
   ready_[tensor] = true;

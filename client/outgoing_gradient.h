@@ -41,16 +41,15 @@ class OutgoingGradient final : public GradientGate::Watcher {
     // A gradient that is not finite is refused; else the push fails with it.
     bool reject = false;
   };
-  // `tensors` is in the model's order. gate: null if they are all ready. memory: that they are all of, and
-  // which servers may read; null: there is none. A small gradient without a gate is checked here.
-  // InvalidArgument: the gate had a push before. Internal: a Divergence().
+  // gate: null if all tensors are ready. memory: that they are all of, and which servers may read; null:
+  // there is none. A small gradient without a gate is checked here. InvalidArgument: the gate had a push
+  // before; the tensors are bfloat16, and the wire's values are not. Internal: a Divergence().
   static absl::StatusOr<std::shared_ptr<OutgoingGradient>> Create(
-      Options options, const TensorMap& map, std::vector<const float*> tensors, const WireOptions& wire,
+      Options options, const TensorMap& map, GradientTensors tensors, const WireOptions& wire,
       GradientGate* gate, std::shared_ptr<const SharedSegment> memory = nullptr);
   ~OutgoingGradient() override = default;
 
-  // In the model's order.
-  const std::vector<const float*>& tensors() const { return tensors_; }
+  const GradientTensors& tensors() const { return tensors_; }
   const std::shared_ptr<const SharedSegment>& memory() const { return memory_; }
   size_t chunks(uint32_t shard) const { return first_chunk_[shard + 1] - first_chunk_[shard]; }
   int64_t chunk_elements() const { return wire_.chunk_elements; }
@@ -76,8 +75,8 @@ class OutgoingGradient final : public GradientGate::Watcher {
   void OnFailed(const absl::Status& why) override;
 
  private:
-  OutgoingGradient(Options options, const TensorMap& map, std::vector<const float*> tensors,
-                   const WireOptions& wire, bool gated, std::shared_ptr<const SharedSegment> memory);
+  OutgoingGradient(Options options, const TensorMap& map, GradientTensors tensors, const WireOptions& wire,
+                   bool gated, std::shared_ptr<const SharedSegment> memory);
   absl::Status Check(uint32_t shard, size_t chunk) const;
   void Refuse(const absl::Status& found) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -89,7 +88,7 @@ class OutgoingGradient final : public GradientGate::Watcher {
 
   const Options options_;
   const TensorMap& map_;
-  const std::vector<const float*> tensors_;
+  const GradientTensors tensors_;
   const WireOptions wire_;
   const bool gated_;
   const std::shared_ptr<const SharedSegment> memory_;

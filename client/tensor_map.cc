@@ -15,7 +15,18 @@ namespace {
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the wire's floats are copied as they are");
 
-int64_t FirstRefused(const float* values, int64_t n, v1::Dtype dtype) {
+const float* Floats(const GradientTensors& tensors, size_t tensor) {
+  return static_cast<const float*>(tensors.begin[tensor]);
+}
+const uint16_t* Bfloat16s(const GradientTensors& tensors, size_t tensor) {
+  return static_cast<const uint16_t*>(tensors.begin[tensor]);
+}
+
+// Of n values of the tensor from the one at `at` on: the first that is not finite, or would not be in
+// `dtype`.
+int64_t FirstRefused(const GradientTensors& tensors, size_t tensor, int64_t at, int64_t n, v1::Dtype dtype) {
+  if (tensors.dtype == v1::BF16) return FirstNonFinite(Bfloat16s(tensors, tensor) + at, n);
+  const float* const values = Floats(tensors, tensor) + at;
   return dtype == v1::BF16 ? FirstNonFiniteBfloat16(values, n) : FirstNonFinite(values, n);
 }
 
@@ -46,8 +57,9 @@ TensorMap::TensorMap(ModelSpec model, uint32_t shards)
   offsets_.push_back(offset);
 }
 
-template <typename Tensor, typename Pointer>
-absl::StatusOr<std::vector<Pointer>> TensorMap::MatchImpl(const std::vector<Tensor>& tensors) const {
+template <typename Pointer, typename Tensor, typename Values>
+absl::StatusOr<std::vector<Pointer>> TensorMap::MatchImpl(const std::vector<Tensor>& tensors,
+                                                          const Values& values) const {
   std::vector<Pointer> result(model_.tensors.size(), nullptr);
   for (const Tensor& tensor : tensors) {
     const auto found = by_name_.find(tensor.name);
@@ -59,12 +71,13 @@ absl::StatusOr<std::vector<Pointer>> TensorMap::MatchImpl(const std::vector<Tens
       return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "' is given twice"));
     }
     const int64_t elements = offsets_[index + 1] - offsets_[index];
-    if (static_cast<int64_t>(tensor.values.size()) != elements) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "tensor '", tensor.name, "' is given with ", tensor.values.size(), " values; its shape [",
-          absl::StrJoin(model_.tensors[index].shape, ", "), "] has ", elements));
+    const auto memory = values(tensor);
+    if (static_cast<int64_t>(memory.size()) != elements) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", tensor.name, "' is given with ", memory.size(), " values; its shape [",
+                       absl::StrJoin(model_.tensors[index].shape, ", "), "] has ", elements));
     }
-    result[index] = tensor.values.data();
+    result[index] = memory.data();
   }
   for (size_t i = 0; i < result.size(); ++i) {
     if (result[i] == nullptr) {
@@ -75,36 +88,63 @@ absl::StatusOr<std::vector<Pointer>> TensorMap::MatchImpl(const std::vector<Tens
   return result;
 }
 
-absl::StatusOr<std::vector<const float*>> TensorMap::Match(const std::vector<ConstTensor>& tensors) const {
-  return MatchImpl<ConstTensor, const float*>(tensors);
+absl::StatusOr<GradientTensors> TensorMap::Match(const std::vector<ConstTensor>& tensors) const {
+  GradientTensors gradient;
+  for (const ConstTensor& tensor : tensors) {
+    if (!tensor.values.empty() && !tensor.bfloat16.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", tensor.name, "' is given both as float32 and as bfloat16"));
+    }
+    const v1::Dtype dtype = tensor.bfloat16.empty() ? v1::F32 : v1::BF16;
+    if (&tensor == &tensors.front()) gradient.dtype = dtype;
+    if (dtype != gradient.dtype) {
+      const bool rounded = dtype == v1::BF16;
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", tensor.name, "' is given as ", rounded ? "bfloat16" : "float32", ", but '",
+                       tensors.front().name, "' as ", rounded ? "float32" : "bfloat16",
+                       "; all tensors of a gradient are of one type"));
+    }
+  }
+  absl::StatusOr<std::vector<const void*>> begin =
+      gradient.dtype == v1::BF16
+          ? MatchImpl<const void*>(tensors, [](const ConstTensor& tensor) { return tensor.bfloat16; })
+          : MatchImpl<const void*>(tensors, [](const ConstTensor& tensor) { return tensor.values; });
+  if (!begin.ok()) return begin.status();
+  gradient.begin = *std::move(begin);
+  return gradient;
 }
 
 absl::StatusOr<std::vector<float*>> TensorMap::Match(const std::vector<MutableTensor>& tensors) const {
-  return MatchImpl<MutableTensor, float*>(tensors);
+  return MatchImpl<float*>(tensors, [](const MutableTensor& tensor) { return tensor.values; });
 }
 
-absl::Status TensorMap::CheckFinite(const std::vector<const float*>& tensors, v1::Dtype dtype) const {
-  for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+absl::Status TensorMap::CheckFinite(const GradientTensors& tensors, v1::Dtype dtype) const {
+  for (size_t tensor = 0; tensor < tensors.begin.size(); ++tensor) {
     const int64_t n = offsets_[tensor + 1] - offsets_[tensor];
-    const int64_t bad = FirstRefused(tensors[tensor], n, dtype);
+    const int64_t bad = FirstRefused(tensors, tensor, 0, n, dtype);
     if (bad < n) return Refusal(tensor, bad, tensors);
   }
   return absl::OkStatus();
 }
 
 absl::Status TensorMap::CheckFinite(uint32_t shard, int64_t first, int64_t count,
-                                    const std::vector<const float*>& tensors, v1::Dtype dtype) const {
+                                    const GradientTensors& tensors, v1::Dtype dtype) const {
   absl::Status status;
   Walk(shard, first, count, [&](size_t tensor, int64_t at, int64_t n) {
     if (!status.ok()) return;
-    const int64_t bad = FirstRefused(tensors[tensor] + at, n, dtype);
+    const int64_t bad = FirstRefused(tensors, tensor, at, n, dtype);
     if (bad < n) status = Refusal(tensor, at + bad, tensors);
   });
   return status;
 }
 
-absl::Status TensorMap::Refusal(size_t tensor, int64_t at, const std::vector<const float*>& tensors) const {
-  const float value = tensors[tensor][at];
+absl::Status TensorMap::Refusal(size_t tensor, int64_t at, const GradientTensors& tensors) const {
+  float value;
+  if (tensors.dtype == v1::BF16) {
+    FromBfloat16(Bfloat16s(tensors, tensor) + at, &value, 1);
+  } else {
+    value = Floats(tensors, tensor)[at];
+  }
   const std::string what = absl::StrCat(
       model_.tensors[tensor].kind == TensorKind::kParameter ? "the gradient of " : "the new value of ",
       model_.tensors[tensor].name, "[", at, "] is ");
@@ -149,16 +189,18 @@ void TensorMap::Walk(uint32_t shard, int64_t first, int64_t count,
   }
 }
 
-std::vector<absl::Span<const float>> TensorMap::Locate(uint32_t shard, int64_t first, int64_t count,
-                                                       const std::vector<const float*>& tensors) const {
-  std::vector<absl::Span<const float>> runs;
+std::vector<absl::Span<const char>> TensorMap::Locate(uint32_t shard, int64_t first, int64_t count,
+                                                      const GradientTensors& tensors) const {
+  std::vector<absl::Span<const char>> runs;
+  const int64_t size = BytesPerValue(tensors.dtype);
   Walk(shard, first, count, [&](size_t tensor, int64_t at, int64_t n) {
-    const float* const run = tensors[tensor] + at;
+    const char* const run = static_cast<const char*>(tensors.begin[tensor]) + at * size;
+    const auto bytes = static_cast<size_t>(n * size);
     if (!runs.empty() && runs.back().end() == run) {
       // Tensors that lie end to end.
-      runs.back() = {runs.back().data(), runs.back().size() + static_cast<size_t>(n)};
+      runs.back() = {runs.back().data(), runs.back().size() + bytes};
     } else {
-      runs.push_back({run, static_cast<size_t>(n)});
+      runs.push_back({run, bytes});
     }
   });
   return runs;

@@ -20,6 +20,15 @@ namespace weir {
 // The next `n` of the wire's little-endian values.
 void TakeValues(ValueCursor* values, v1::Dtype dtype, float* to, int64_t n);
 
+// Bytes of one of the wire's values.
+constexpr int64_t BytesPerValue(v1::Dtype dtype) { return dtype == v1::BF16 ? 2 : 4; }
+
+// A gradient in the caller's memory: where its tensors begin, in the model's order. All are of one type.
+struct GradientTensors {
+  v1::Dtype dtype = v1::F32;
+  std::vector<const void*> begin;
+};
+
 // Where in a caller's tensors the elements of each shard lie: checks the tensors against the model, and walks
 // a shard's local space (common/partition.h) over them. Immutable; thread-safe.
 class TensorMap {
@@ -31,16 +40,15 @@ class TensorMap {
   const Partition& partition() const { return partition_; }
 
   // The tensors' memory, in the model's order. InvalidArgument: a tensor that the model does not have, one
-  // that is missing or given twice, another length.
-  absl::StatusOr<std::vector<const float*>> Match(const std::vector<ConstTensor>& tensors) const;
+  // that is missing or given twice, another length; a gradient of two types.
+  absl::StatusOr<GradientTensors> Match(const std::vector<ConstTensor>& tensors) const;
   absl::StatusOr<std::vector<float*>> Match(const std::vector<MutableTensor>& tensors) const;
 
-  // InvalidArgument: some value is NaN or infinite, or would be in `dtype`; names the first. `tensors` is in
-  // the model's order.
-  absl::Status CheckFinite(const std::vector<const float*>& tensors, v1::Dtype dtype) const;
+  // InvalidArgument: some value is NaN or infinite, or would be in `dtype`; names the first.
+  absl::Status CheckFinite(const GradientTensors& tensors, v1::Dtype dtype) const;
   // The same of the local elements [first, first + count) of a shard.
-  absl::Status CheckFinite(uint32_t shard, int64_t first, int64_t count,
-                           const std::vector<const float*>& tensors, v1::Dtype dtype) const;
+  absl::Status CheckFinite(uint32_t shard, int64_t first, int64_t count, const GradientTensors& tensors,
+                           v1::Dtype dtype) const;
 
   // Which local elements of a shard are a tensor's: [first, end).
   std::pair<int64_t, int64_t> LocalRange(uint32_t shard, size_t tensor) const;
@@ -49,20 +57,22 @@ class TensorMap {
   void Walk(uint32_t shard, int64_t first, int64_t count,
             absl::FunctionRef<void(size_t tensor, int64_t at, int64_t n)> run) const;
 
-  // Where the local elements [first, first + count) of a shard lie in the tensors (in the model's order).
-  std::vector<absl::Span<const float>> Locate(uint32_t shard, int64_t first, int64_t count,
-                                              const std::vector<const float*>& tensors) const;
-  // Writes them from the wire's little-endian values, the next `count` ones of `values`.
+  // The bytes of the local elements [first, first + count) of a shard.
+  std::vector<absl::Span<const char>> Locate(uint32_t shard, int64_t first, int64_t count,
+                                             const GradientTensors& tensors) const;
+  // Writes those elements from the wire's little-endian values, the next `count` ones of `values`.
   void Scatter(uint32_t shard, int64_t first, int64_t count, ValueCursor* values, v1::Dtype dtype,
                const std::vector<float*>& tensors) const;
 
  private:
-  template <typename Tensor, typename Pointer>
-  absl::StatusOr<std::vector<Pointer>> MatchImpl(const std::vector<Tensor>& tensors) const;
+  // values(tensor): its memory, as a span.
+  template <typename Pointer, typename Tensor, typename Values>
+  absl::StatusOr<std::vector<Pointer>> MatchImpl(const std::vector<Tensor>& tensors,
+                                                 const Values& values) const;
   // The one that holds an element of the model.
   size_t TensorAt(int64_t element) const;
-  // Of the value tensors[tensor][at].
-  absl::Status Refusal(size_t tensor, int64_t at, const std::vector<const float*>& tensors) const;
+  // Of the value at `at` in the tensor.
+  absl::Status Refusal(size_t tensor, int64_t at, const GradientTensors& tensors) const;
 
   const ModelSpec model_;
   const Partition partition_;

@@ -28,6 +28,16 @@ Precision Replicas::PrecisionOf(const v1::ComputeConfig& config) {
   return Precision::kFloat32;
 }
 
+DeviceOptions Replicas::DeviceOptionsOf(const v1::JobConfig& config, size_t replicas) {
+  const v1::WireConfig& wire = config.wire();
+  DeviceOptions options;
+  options.rounds_gradients =
+      (wire.has_push_dtype() ? wire.push_dtype() : wire.dtype()) == v1::WireConfig::TYPE_BF16 &&
+      replicas == 1 && config.train().clip_norm() == 0;
+  options.weights_ahead = config.consistency().prefetch();
+  return options;
+}
+
 absl::StatusOr<std::unique_ptr<Replicas>> Replicas::Create(const v1::JobConfig& config, const Dataset& train,
                                                            const std::vector<std::string>& devices) {
   std::vector<std::unique_ptr<ComputeBackend>> backends;
@@ -45,12 +55,13 @@ absl::StatusOr<std::unique_ptr<Replicas>> Replicas::On(
     const v1::JobConfig& config, const Dataset& train,
     std::vector<std::unique_ptr<ComputeBackend>> backends) {
   const int64_t share = DivideUp(config.data().batch_size(), static_cast<int64_t>(backends.size()));
+  const DeviceOptions options = DeviceOptionsOf(config, backends.size());
   std::vector<Replica> replicas;
   for (std::unique_ptr<ComputeBackend>& backend : backends) {
     Replica replica;
     replica.backend = std::move(backend);
     WEIR_ASSIGN_OR_RETURN(replica.model, Model::Create(config.model(), train.shape(), train.outputs(), share,
-                                                       replica.backend.get()));
+                                                       replica.backend.get(), options));
     replicas.push_back(std::move(replica));
   }
   return std::unique_ptr<Replicas>(new Replicas(std::move(replicas)));
@@ -62,6 +73,11 @@ Replicas::Replicas(std::vector<Replica> replicas)
       threads_(static_cast<int>(replicas_.size())) {
   buffers_->Add(model().weights().data());
   buffers_->Add(model().gradients().data());
+}
+
+Replicas::~Replicas() {
+  // They may hold buffers.
+  for (Replica& replica : replicas_) replica.model = nullptr;
 }
 
 void Replicas::Sum(size_t tensor, size_t replicas) {
@@ -113,6 +129,7 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
     Model::Traffic own;
     own.new_weights = traffic.new_weights;
     own.await_weights = traffic.await_weights;
+    own.next_weights = traffic.next_weights;
     // The others' forward may not be done then; their gradients come after it all the same.
     if (index == 0) own.forward_done = traffic.forward_done;
     own.gradient_ready = [&](size_t tensor) {

@@ -31,9 +31,15 @@ class Replicas {
   // One a backend.
   static absl::StatusOr<std::unique_ptr<Replicas>> On(const v1::JobConfig& config, const Dataset& train,
                                                       std::vector<std::unique_ptr<ComputeBackend>> backends);
+  ~Replicas();
   static Precision PrecisionOf(const v1::ComputeConfig& config);
+  // Of a job computed by so many replicas. The next weights come while backward computes only where they are
+  // prefetched. Gradients are rounded on the device where they travel as bfloat16,
+  // unless the host has yet to add them up or to clip them, in float32.
+  static DeviceOptions DeviceOptionsOf(const v1::JobConfig& config, size_t replicas);
 
-  // The first. Its weights are those that all replicas compute with, its gradients the sum.
+  // The first. Its weights are those that all replicas compute with, its gradients the sum: rounded where
+  // DeviceOptionsOf() says so.
   Model& model() { return *replicas_[0].model; }
 
   // They compute where the host's memory is.
@@ -45,9 +51,10 @@ class Replicas {
   // The gradient of the mean loss over `examples` of `train` into model().gradients(), each share in
   // micro_batches parts one after another. Returns the sum of the losses. `traffic` is as in
   // Model::ForwardBackward(), of the whole gradient (`last` does not matter): a tensor's gradient is ready
-  // when it is summed over all parts and replicas. await_weights may be called by several threads at once;
-  // all others one at a time, forward_done before any gradient_ready. `next`: the examples of the next call,
-  // most likely, which are prepared meanwhile; may be empty. The error is a device's or the traffic's.
+  // when it is summed over all parts and replicas. await_weights and next_weights may be called by several
+  // threads at once; all others one at a time, forward_done before any gradient_ready. `next`: the examples
+  // of the next call, most likely, which are prepared meanwhile; may be empty. The error is a device's or the
+  // traffic's.
   absl::StatusOr<double> ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
                                          uint32_t micro_batches, uint64_t seed, uint64_t batch,
                                          const Model::Traffic& traffic, absl::Span<const int32_t> next = {});

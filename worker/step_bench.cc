@@ -4,6 +4,7 @@
 //   eager   forward, backward and update, all on the device, queued call by call
 //   graph   the same, captured once and replayed
 //   copies  what a worker does: weights to the device, forward, backward, gradients back to the host
+//   calls   the same with each of the model's operations queued on its own, where a worker replays them
 // tools/torch_step.py prints the same lines for PyTorch.
 #include <CLI/CLI.hpp>
 #include <algorithm>
@@ -201,18 +202,22 @@ absl::Status RunOne(const Flags& flags, const std::string& precision) {
     };
     WEIR_RETURN_IF_ERROR(measure("graph", replay));
   }
-  WEIR_ASSIGN_OR_RETURN(const auto model, Model::Create(Mlp(flags.width), {flags.inputs}, kClasses,
-                                                        flags.batch, backend.get()));
-  const std::vector<float> weights =
-      RandomValues(model->spec().elements(), 1 / std::sqrt(static_cast<float>(flags.width)));
-  std::copy(weights.begin(), weights.end(), model->weights().begin());
   const Batch batch = RandomBatch(flags);
-  const auto copies = [&]() -> absl::Status {
-    model->ZeroGradients();
-    return model->ForwardBackward(batch, flags.batch, {}).status();
+  const auto copies = [&](const char* way, bool replays) -> absl::Status {
+    DeviceOptions device;
+    device.replays = replays;
+    WEIR_ASSIGN_OR_RETURN(const auto model, Model::Create(Mlp(flags.width), {flags.inputs}, kClasses,
+                                                          flags.batch, backend.get(), device));
+    const std::vector<float> weights =
+        RandomValues(model->spec().elements(), 1 / std::sqrt(static_cast<float>(flags.width)));
+    std::copy(weights.begin(), weights.end(), model->weights().begin());
+    return measure(way, [&]() -> absl::Status {
+      model->ZeroGradients();
+      return model->ForwardBackward(batch, flags.batch, {}).status();
+    });
   };
-  WEIR_RETURN_IF_ERROR(measure("copies", copies));
-  return absl::OkStatus();
+  WEIR_RETURN_IF_ERROR(copies("copies", true));
+  return backend->replays() ? copies("calls", false) : absl::OkStatus();
 }
 
 int Main(const Flags& flags) {

@@ -48,6 +48,11 @@ absl::StatusOr<PullResult> Trainer::Incoming::Get() const {
   return both->pull;
 }
 
+std::shared_ptr<const float> Trainer::Incoming::Peek() const {
+  if (!pull.has_value() || !pull->ready() || !StatusOf(pull->Get()).ok()) return nullptr;
+  return weights;
+}
+
 absl::Status Trainer::Incoming::Await(size_t first, size_t end) const {
   return gate->Await(first, end, [this](absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) {
     pull.has_value() ? pull->WaitUntil(ready, sleep) : exchange->WaitUntil(ready, sleep);
@@ -155,6 +160,7 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
       return arriving->Await(first, end);
     };
   }
+  if (prefetch_ && next_ != nullptr) traffic.next_weights = [next = next_] { return next->Peek(); };
   traffic.forward_done = [&] {
     WEIR_RETURN_IF_ERROR(Settle());
     HoldBack(work);
@@ -186,8 +192,10 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
 
 absl::Status Trainer::BeginPush(const Work& work, const Parameters& gradient,
                                 std::shared_ptr<GradientGate> gate) {
-  const auto tensors =
-      TensorsOf(spec_, absl::MakeConstSpan(gradient.get(), static_cast<size_t>(spec_.elements())));
+  Model& model = replicas_->model();
+  const auto tensors = model.rounds_gradients()
+                           ? TensorsOf(spec_, model.rounded_gradients())
+                           : TensorsOf(spec_, absl::Span<const float>(model.gradients()));
   // With a pull of the next clock in the air this is a part of the same step that a dead worker left, or it
   // was prefetched.
   if (!work.last_of_clock || next_ != nullptr) {

@@ -56,6 +56,8 @@ class Trainer {
     std::optional<Future<PushPullResult>> exchange;
 
     absl::StatusOr<PullResult> Get() const;
+    // The weights, if the pull has brought them by now; null: not yet, or never.
+    std::shared_ptr<const float> Peek() const;
     absl::Status Await(size_t first, size_t end) const;
   };
 

@@ -8,6 +8,7 @@
 
 #include "catch2/catch.hpp"
 #include "client/client.h"
+#include "common/bfloat16.h"
 #include "proto/job_config.pb.h"
 #include "tests/client/fake_cluster.h"
 
@@ -77,6 +78,17 @@ struct ClientFixture {
     for (size_t i = 0; i < gradient.size(); ++i) tensors.push_back({model.tensors[i].name, gradient[i]});
     return tensors;
   }
+  // The same, rounded to bfloat16 before it is handed over.
+  std::vector<ConstTensor> RoundedGradient() {
+    std::vector<ConstTensor> tensors;
+    rounded.resize(gradient.size());
+    for (size_t i = 0; i < gradient.size(); ++i) {
+      rounded[i].resize(gradient[i].size());
+      ToBfloat16(gradient[i].data(), rounded[i].data(), gradient[i].size());
+      tensors.push_back({model.tensors[i].name, {}, rounded[i]});
+    }
+    return tensors;
+  }
   // Whether the weights are those of a version, on every shard.
   bool WeightsAre(uint64_t version) const {
     int64_t element = 0;
@@ -118,6 +130,7 @@ struct ClientFixture {
   v1::JobConfig config;
   ClientOptions options;
   std::vector<std::vector<float>> weights, gradient;
+  std::vector<std::vector<uint16_t>> rounded;
 };
 
 inline std::string TemporaryFolder() {

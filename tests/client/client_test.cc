@@ -200,6 +200,12 @@ TEST_CASE("a bad gradient is refused before the first byte leaves") {
     gradient[0].values.remove_suffix(1);
     expected = "tensor 'dense_0/weight' is given with 199 values; its shape [20, 10] has 200";
   }
+  SECTION("bfloat16 where pushes are float32") {
+    gradient = f.RoundedGradient();
+    expected =
+        "the gradient is given as bfloat16, but pushes of this job travel as float32; give its values as "
+        "float32, or set wire.push_dtype or wire.dtype to bf16";
+  }
   SECTION("no examples") {
     wrong_work.examples = 0;
     expected = "a push needs work of at least 1 example";

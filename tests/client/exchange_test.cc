@@ -372,6 +372,23 @@ TEST_CASE("values travel as bfloat16 where the job says so") {
   CHECK(wrong == 0);
 }
 
+TEST_CASE("a gradient that is bfloat16 already leaves as it is") {
+  ClientFixture f(GENERATE(ClientFixture::Small(), ClientFixture::Large()));
+  f.config.mutable_wire()->set_push_dtype(v1::WireConfig::TYPE_BF16);
+  auto client = f.Join();
+  const PullResult base = f.Pull(*client, 0);
+  const std::vector<ConstTensor> gradient = f.RoundedGradient();
+  REQUIRE(client->Push(f.NextWork(*client), base, gradient).Get().ok());
+  REQUIRE(f.cluster.pushes().size() == f.options.servers.size());
+  for (const FakeCluster::Push& sent : f.cluster.pushes()) {
+    CHECK(sent.header.dtype() == v1::BF16);
+    CHECK(sent.largest_message <= (1u << 19) + 128);
+    std::vector<float> expected = f.GradientOf(sent.shard);
+    std::transform(expected.begin(), expected.end(), expected.begin(), Rounded);
+    CHECK((sent.gradient == expected));
+  }
+}
+
 TEST_CASE("chunks are of the size that the job sets") {
   ClientFixture f(ClientFixture::Large());
   f.config.mutable_wire()->set_chunk_kib(256);

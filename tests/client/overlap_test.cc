@@ -99,6 +99,8 @@ TEST_CASE("a gradient that turns out bad while it is sent is refused by all shar
   const bool with_pull = GENERATE(false, true);
   const bool reject = GENERATE(true, false);
   if (reject) SetOnNonfinite(f, v1::ConsistencyConfig::ON_NONFINITE_REJECT);
+  const bool rounded = GENERATE(false, true);
+  if (rounded) f.config.mutable_wire()->set_push_dtype(v1::WireConfig::TYPE_BF16);
   Joined j(f);
   std::string expected;
   SECTION("in the first chunk") {
@@ -114,12 +116,13 @@ TEST_CASE("a gradient that turns out bad while it is sent is refused by all shar
     f.gradient[2][600000] = kNaN;
     expected = "the gradient of c[600000] is NaN";
   }
+  const std::vector<ConstTensor> gradient = rounded ? f.RoundedGradient() : f.Gradient();
   absl::StatusOr<PushResult> push;
   if (with_pull) {
-    const auto both = j.client->PushPull(j.work, j.base, f.Gradient(), f.Weights()).Get();
+    const auto both = j.client->PushPull(j.work, j.base, gradient, f.Weights()).Get();
     push = both.ok() ? absl::StatusOr<PushResult>(both->push) : both.status();
   } else {
-    push = j.client->Push(j.work, j.base, f.Gradient()).Get();
+    push = j.client->Push(j.work, j.base, gradient).Get();
   }
   // No shard can have applied any of it.
   CHECK(f.cluster.chunks(0).size() < 4);

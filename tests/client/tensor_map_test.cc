@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/bfloat16.h"
 
 namespace weir {
 namespace {
@@ -56,7 +57,7 @@ TEST_CASE("tensors are taken in any order") {
   std::swap(tensors[0], tensors[2]);
   const auto matched = map.Match(tensors);
   REQUIRE(matched.ok());
-  for (size_t i = 0; i < 3; ++i) CHECK((*matched)[i] == memory.values[i].data());
+  for (size_t i = 0; i < 3; ++i) CHECK(matched->begin[i] == memory.values[i].data());
 }
 
 TEST_CASE("another set of tensors is refused by name") {
@@ -79,6 +80,60 @@ TEST_CASE("another set of tensors is refused by name") {
   tensors[0].values.remove_suffix(1);
   CHECK(MatchError(map, tensors) ==
         "tensor 'dense_0/weight' is given with 76 values; its shape [7, 11] has 77");
+}
+
+TEST_CASE("a gradient is of one type") {
+  const TensorMap map(SmallModel(), 2);
+  const Memory memory(map.model());
+  std::vector<std::vector<uint16_t>> rounded;
+  for (const auto& values : memory.values) {
+    rounded.emplace_back(values.size());
+    ToBfloat16(values.data(), rounded.back().data(), values.size());
+  }
+  std::vector<ConstTensor> tensors;
+  for (size_t i = 0; i < 3; ++i) tensors.push_back({memory.names[i], {}, rounded[i]});
+  const auto matched = map.Match(tensors);
+  REQUIRE(matched.ok());
+  CHECK(matched->dtype == v1::BF16);
+  // Bytes of the elements [1, 4) of shard 1's first block, which holds elements 16 to 32.
+  const auto runs = map.Locate(1, 1, 3, *matched);
+  REQUIRE(runs.size() == 1);
+  CHECK(runs[0].data() == reinterpret_cast<const char*>(&rounded[0][17]));
+  CHECK(runs[0].size() == 6);
+
+  tensors[0].bfloat16.remove_suffix(1);
+  CHECK(MatchError(map, tensors) ==
+        "tensor 'dense_0/weight' is given with 76 values; its shape [7, 11] has 77");
+  tensors[0] = {memory.names[0], memory.values[0], rounded[0]};
+  CHECK(MatchError(map, tensors) == "tensor 'dense_0/weight' is given both as float32 and as bfloat16");
+  tensors[0].bfloat16 = {};
+  CHECK(MatchError(map, tensors) ==
+        "tensor 'scale' is given as bfloat16, but 'dense_0/weight' as float32; all tensors of a gradient are "
+        "of "
+        "one type");
+}
+
+TEST_CASE("the first of bfloat16 values that is not finite is named") {
+  ModelSpec model;
+  model.tensors.push_back({"a", {5}, TensorKind::kParameter, {}});
+  model.tensors.push_back({"b", {100000}, TensorKind::kParameter, {}});
+  const TensorMap map(model, 1);
+  // The largest, the smallest, and negative zero are finite.
+  std::vector<uint16_t> a = {0x7f7f, 0xff7f, 0x0001, 0x8000, 0}, b(100000, 0x7f7f);
+  const auto matched = map.Match({{"a", {}, a}, {"b", {}, b}});
+  REQUIRE(matched.ok());
+  CHECK(map.CheckFinite(*matched, v1::BF16).ok());
+  const auto message = [&] { return std::string(map.CheckFinite(*matched, v1::BF16).message()); };
+  for (const size_t at : {99999, 16384, 16383, 31, 0}) {
+    b[at] = 0xff80;
+    CHECK(message() == "the gradient of b[" + std::to_string(at) + "] is -Inf");
+  }
+  a[4] = 0x7f80;
+  CHECK(message() == "the gradient of a[4] is Inf");
+  a[3] = 0xff81;
+  CHECK(message() == "the gradient of a[3] is NaN");
+  CHECK(map.CheckFinite(0, 5, 3, *matched, v1::BF16).message() == "the gradient of b[0] is -Inf");
+  CHECK(map.CheckFinite(0, 6, 30, *matched, v1::BF16).ok());
 }
 
 TEST_CASE("the first value that is not finite is named") {
@@ -203,9 +258,8 @@ TEST_CASE("locating all shards' elements and scattering them again gives the sam
         for (int64_t first = 0; first < elements; first += piece) {
           const int64_t count = std::min(piece, elements - first);
           std::vector<char> bytes;
-          for (absl::Span<const float> run : map.Locate(shard, first, count, *from)) {
-            const char* const at = reinterpret_cast<const char*>(run.data());
-            bytes.insert(bytes.end(), at, at + run.size() * sizeof(float));
+          for (absl::Span<const char> run : map.Locate(shard, first, count, *from)) {
+            bytes.insert(bytes.end(), run.begin(), run.end());
           }
           REQUIRE(bytes.size() == count * sizeof(float));
           // Elements are numbered through, so the first value says where it is from.

@@ -3,6 +3,7 @@
 
 #include "catch2/catch.hpp"
 #include "tests/worker/compute/cuda_emulation/emulation.h"
+#include "tests/worker/compute/queued_backend.h"
 #include "tests/worker/trainer_job.h"
 
 namespace weir {
@@ -47,10 +48,57 @@ TEST_CASE("So do parts of a step, whose weights are on the device already, and p
     job.CheckPushes(4);
   }
   SECTION("prefetch") {
-    Job job({"consistency.mode=bounded", "consistency.staleness=1", "consistency.prefetch=true"}, Clocks(4),
-            Emulated(seed, 1));
+    const std::string micro_batches = GENERATE("train.micro_batches=1", "train.micro_batches=3");
+    std::deque<Work> work = Clocks(6);
+    // The others were faster: what was on its way to the device is of no use.
+    const bool skips = GENERATE(false, true);
+    if (skips) work.erase(work.begin() + 2);
+    Job job(
+        {"consistency.mode=bounded", "consistency.staleness=1", "consistency.prefetch=true", micro_batches},
+        work, Emulated(seed, 1));
+    SECTION("at once") {}
+    SECTION("some time during the step, or after it") {
+      job.client.on_pull = [&](ScriptedClient::PullCall pull) {
+        job.client.threads.emplace_back([pull] { Bring(pull, pull.clock); });
+      };
+    }
     REQUIRE(job.Run().ok());
-    job.CheckPushes(4);
+    job.CheckPushes(work.size());
+  }
+}
+
+TEST_CASE(
+    "Where gradients travel as bfloat16 they leave the device as such, layer by layer, after the last sum") {
+  const uint64_t seed = GENERATE(1, 2, 3);
+  const std::string micro_batches = GENERATE("train.micro_batches=1", "train.micro_batches=3");
+  const std::string wire = GENERATE("wire.dtype=bf16", "wire.push_dtype=bf16");
+  Job job({micro_batches, wire}, Clocks(4), Emulated(seed, 1));
+  REQUIRE(job.Run().ok());
+  job.CheckPushes(4, /*rounded=*/true);
+  for (const auto& push : job.client.pushes()) CHECK(push.ready == std::vector<size_t>{3, 2, 1, 0});
+}
+
+TEST_CASE("Gradients that the host is to add up or to clip leave the device in float32") {
+  SECTION("two replicas") {
+    // Not of the emulated device, which one thread uses at a time.
+    const auto queued = [] {
+      std::vector<std::unique_ptr<ComputeBackend>> backends;
+      while (backends.size() < 2) backends.push_back(MakeQueuedBackend());
+      return backends;
+    };
+    Job job({"wire.dtype=bf16"}, Clocks(3), queued);
+    REQUIRE(job.Run().ok());
+    job.CheckPushes(3);
+  }
+  SECTION("clipping, which leaves these as they are") {
+    Job job({"wire.dtype=bf16", "train.clip_norm=1000"}, Clocks(3), Emulated(1, 1));
+    REQUIRE(job.Run().ok());
+    job.CheckPushes(3);
+  }
+  SECTION("weights alone are rounded") {
+    Job job({"wire.pull_dtype=bf16"}, Clocks(3), Emulated(1, 1));
+    REQUIRE(job.Run().ok());
+    job.CheckPushes(3);
   }
 }
 

@@ -34,7 +34,9 @@ class ScriptedClient final : public Client {
     // Tensors in the order in which they became ready.
     std::vector<size_t> ready;
     absl::Status failure;
-    std::vector<float> gradient;  // when it was whole
+    // When it was whole: one of them.
+    std::vector<float> gradient;
+    std::vector<uint16_t> bfloat16;
   };
 
   ScriptedClient(ModelSpec model, std::deque<Work> work) : model_(std::move(model)), work_(std::move(work)) {}
@@ -134,6 +136,7 @@ class ScriptedClient final : public Client {
     void Whole() {
       for (const ConstTensor& tensor : gradient) {
         seen.gradient.insert(seen.gradient.end(), tensor.values.begin(), tensor.values.end());
+        seen.bfloat16.insert(seen.bfloat16.end(), tensor.bfloat16.begin(), tensor.bfloat16.end());
       }
       done(absl::OkStatus());
     }

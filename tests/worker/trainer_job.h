@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/bfloat16.h"
 #include "common/config/job_config.h"
 #include "tests/worker/scripted_client.h"
 #include "worker/compute/compute_backend.h"
@@ -108,9 +109,11 @@ struct Job {
   }
   absl::Status Run() { return Trainer(config, Train(), replicas.get(), &client).Run(); }
 
-  // What the push of some work is to bring, computed from the weights of a version.
+  // What the push of some work is to bring, computed from the weights of a version, in float32.
   std::vector<float> Gradient(const Work& work, uint64_t version) const {
-    const auto reference = *Replicas::On(config, Train(), backends());
+    v1::JobConfig unrounded = config;
+    unrounded.clear_wire();
+    const auto reference = *Replicas::On(unrounded, Train(), backends());
     Model& model = reference->model();
     const ModelSpec& spec = model.spec();
     for (size_t t = 0; t < spec.tensors.size(); ++t) {
@@ -126,15 +129,24 @@ struct Job {
                 .ok());
     return {model.gradients().begin(), model.gradients().end()};
   }
-  // Each pushed what was to be computed, from the weights of its clock.
-  void CheckPushes(size_t count) const {
+  // Each pushed what was to be computed, from the weights of its clock; rounded if so on the device.
+  void CheckPushes(size_t count, bool rounded = false) const {
     const auto pushes = client.pushes();
     REQUIRE(pushes.size() == count);
     for (const ScriptedClient::PushCall& push : pushes) {
       CAPTURE(push.work.clock, push.work.part);
       CHECK(push.failure.ok());
       CHECK(push.base.versions == std::vector<uint64_t>{push.work.clock});
-      CHECK(push.gradient == Gradient(push.work, push.work.clock));
+      const std::vector<float> gradient = Gradient(push.work, push.work.clock);
+      if (rounded) {
+        std::vector<uint16_t> bits(gradient.size());
+        ToBfloat16(gradient.data(), bits.data(), gradient.size());
+        CHECK(push.gradient.empty());
+        CHECK(push.bfloat16 == bits);
+      } else {
+        CHECK(push.gradient == gradient);
+        CHECK(push.bfloat16.empty());
+      }
     }
   }
 

@@ -35,6 +35,7 @@ enum class Precision {
 //     `from` again first waits for a mark behind the copy.
 //   - CopyToDevice is seen by all later calls. It begins behind a mark of the caller's choice, without which
 //     it waits for everything before it.
+//   - CopyAhead is such a copy that no later call waits for, until Join: whoever uses `to` joins it first.
 // Host memory handed to a copy must stay as it is until Wait of a mark behind it has returned. A device's
 // failure is sticky and comes back from Wait.
 //
@@ -70,9 +71,14 @@ class ComputeBackend {
   void CopyToDevice(void* to, const void* from_host, size_t bytes) {
     CopyToDevice(to, from_host, bytes, Record());
   }
+  virtual void CopyAhead(void* to, const void* from_host, size_t bytes, uint64_t after) = 0;
+  // Later calls come after the copies to the device that are before the mark.
+  virtual void Join(uint64_t mark) = 0;
   // A mark behind everything queued so far, copies included; Wait returns once all before the mark is done.
   virtual uint64_t Record() = 0;
   virtual absl::Status Wait(uint64_t mark) = 0;
+  // Whether Wait would return at once. Asked again and again it becomes so.
+  virtual bool Passed(uint64_t mark) = 0;
 
   // Calls that can be made again as one, which on some devices is cheaper than making them.
   class Captured {
@@ -86,6 +92,8 @@ class ComputeBackend {
   virtual absl::StatusOr<std::unique_ptr<Captured>> Capture(std::function<void()> calls);
   // Queues the captured operations.
   virtual void Replay(Captured* captured);
+  // Whether that takes less than the calls.
+  virtual bool replays() const { return false; }
 
   // ---- vectors of n elements ----
 

@@ -88,8 +88,13 @@ class CpuBackend final : public ComputeBackend {
   void CopyToHost(void* to_host, const void* from, size_t bytes) override {
     std::memcpy(to_host, from, bytes);
   }
+  void CopyAhead(void* to, const void* from_host, size_t bytes, uint64_t) override {
+    std::memcpy(to, from_host, bytes);
+  }
+  void Join(uint64_t) override {}
   uint64_t Record() override { return 0; }
   absl::Status Wait(uint64_t) override { return absl::OkStatus(); }
+  bool Passed(uint64_t) override { return true; }
 
   void Fill(int64_t n, float value, float* x) override { std::fill(x, x + n, value); }
   void Scale(int64_t n, float alpha, float* x) override {

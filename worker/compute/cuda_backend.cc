@@ -81,6 +81,14 @@ class CudaBackend final : public ComputeBackend {
     operands_.Wrote(to, bytes);
     Note(streams_.CopyToDevice(to, from_host, bytes, after));
   }
+  void CopyAhead(void* to, const void* from_host, size_t bytes, uint64_t after) override {
+    if (!ReadyOutsideCapture("CopyAhead")) return;
+    operands_.Wrote(to, bytes);
+    Note(streams_.CopyAhead(to, from_host, bytes, after));
+  }
+  void Join(uint64_t mark) override {
+    if (ReadyOutsideCapture("Join")) Note(streams_.Join(mark));
+  }
   uint64_t Record() override {
     uint64_t mark = 0;
     if (ReadyOutsideCapture("Record")) Note(streams_.Record(&mark));
@@ -92,6 +100,8 @@ class CudaBackend final : public ComputeBackend {
     if (!status_.ok()) static_cast<void>(streams_.WaitForAll());
     return status_;
   }
+  // After a failure, too, of which Wait tells.
+  bool Passed(uint64_t mark) override { return !ReadyOutsideCapture("Passed") || streams_.Passed(mark); }
 
   absl::StatusOr<std::unique_ptr<Captured>> Capture(std::function<void()> calls) override {
     if (!ReadyOutsideCapture("Capture")) return status_;
@@ -119,6 +129,9 @@ class CudaBackend final : public ComputeBackend {
       return cudaGraphLaunch(static_cast<Graph*>(captured)->executable, stream);
     });
   }
+
+  // With bfloat16 a graph has to round its operands anew, which calls find rounded by those before them.
+  bool replays() const override { return precision_ != Precision::kBfloat16; }
 
   // ---- vectors ----
 

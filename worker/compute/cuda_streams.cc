@@ -16,7 +16,7 @@ Streams::~Streams() {
   // Failures have been seen before, or nobody is left to see them.
   static_cast<void>(WaitForAll());
   for (const Mark& mark : marks_) {
-    for (const cudaEvent_t event : {mark.computed, mark.downloaded}) {
+    for (const cudaEvent_t event : {mark.computed, mark.uploaded, mark.downloaded}) {
       if (event != nullptr) cudaEventDestroy(event);
     }
   }
@@ -35,7 +35,7 @@ absl::Status Streams::Start() {
   }
   for (cudaEvent_t* event : {&computed_, &uploaded_}) WEIR_RETURN_IF_ERROR(MakeEvent(event));
   for (Mark& mark : marks_) {
-    for (cudaEvent_t* event : {&mark.computed, &mark.downloaded}) {
+    for (cudaEvent_t* event : {&mark.computed, &mark.uploaded, &mark.downloaded}) {
       WEIR_RETURN_IF_ERROR(MakeEvent(event));
     }
   }
@@ -48,15 +48,24 @@ absl::Status Streams::CopyToHost(void* to_host, const void* from, size_t bytes) 
   return ToStatus(cudaMemcpyAsync(to_host, from, bytes, cudaMemcpyDeviceToHost, download_), "CopyToHost");
 }
 
-absl::Status Streams::CopyToDevice(void* to, const void* from_host, size_t bytes, uint64_t after) {
+absl::Status Streams::CopyAhead(void* to, const void* from_host, size_t bytes, uint64_t after) {
   if (const Mark* mark = Pending(after)) {
     WEIR_RETURN_IF_ERROR(ToStatus(cudaStreamWaitEvent(upload_, mark->computed), "CopyToDevice"));
     WEIR_RETURN_IF_ERROR(ToStatus(cudaStreamWaitEvent(upload_, mark->downloaded), "CopyToDevice"));
   }
-  WEIR_RETURN_IF_ERROR(
-      ToStatus(cudaMemcpyAsync(to, from_host, bytes, cudaMemcpyHostToDevice, upload_), "CopyToDevice"));
+  return ToStatus(cudaMemcpyAsync(to, from_host, bytes, cudaMemcpyHostToDevice, upload_), "CopyToDevice");
+}
+
+absl::Status Streams::CopyToDevice(void* to, const void* from_host, size_t bytes, uint64_t after) {
+  WEIR_RETURN_IF_ERROR(CopyAhead(to, from_host, bytes, after));
   WEIR_RETURN_IF_ERROR(ToStatus(cudaEventRecord(uploaded_, upload_), "CopyToDevice"));
   return ToStatus(cudaStreamWaitEvent(compute_, uploaded_), "CopyToDevice");
+}
+
+absl::Status Streams::Join(uint64_t mark) {
+  const Mark* const events = Pending(mark);
+  if (events == nullptr) return absl::OkStatus();
+  return ToStatus(cudaStreamWaitEvent(compute_, events->uploaded), "Join");
 }
 
 absl::Status Streams::Record(uint64_t* mark) {
@@ -64,6 +73,7 @@ absl::Status Streams::Record(uint64_t* mark) {
   if (next_mark_ > kMarks) WEIR_RETURN_IF_ERROR(Wait(next_mark_ - kMarks));
   const Mark& events = marks_[next_mark_ % kMarks];
   WEIR_RETURN_IF_ERROR(ToStatus(cudaEventRecord(events.computed, compute_), "Record"));
+  WEIR_RETURN_IF_ERROR(ToStatus(cudaEventRecord(events.uploaded, upload_), "Record"));
   WEIR_RETURN_IF_ERROR(ToStatus(cudaEventRecord(events.downloaded, download_), "Record"));
   *mark = next_mark_++;
   return absl::OkStatus();
@@ -73,7 +83,20 @@ absl::Status Streams::Wait(uint64_t mark) {
   const Mark* const events = Pending(mark);
   if (events == nullptr) return absl::OkStatus();
   WEIR_RETURN_IF_ERROR(ToStatus(cudaEventSynchronize(events->computed), "compute on the device"));
+  WEIR_RETURN_IF_ERROR(ToStatus(cudaEventSynchronize(events->uploaded), "copying to the device"));
   return ToStatus(cudaEventSynchronize(events->downloaded), "copying from the device");
+}
+
+bool Streams::Passed(uint64_t mark) const {
+  const Mark* const events = Pending(mark);
+  if (events == nullptr) return true;
+  for (const cudaEvent_t event : {events->computed, events->uploaded, events->downloaded}) {
+    if (cudaEventQuery(event) == cudaErrorNotReady) {
+      cudaGetLastError();  // which it would be
+      return false;
+    }
+  }
+  return true;
 }
 
 absl::Status Streams::WaitForAll() {

@@ -11,8 +11,8 @@ namespace weir::cuda {
 
 // The three queues of a backend on the current device: compute, and copies in each direction, which run
 // beside it. A copy to the host comes after what compute() holds when it is queued; what is queued on
-// compute() later comes after all copies to the device. So a copy to the host comes after the copies to the
-// device before it.
+// compute() later comes after all copies to the device, those ahead when they have been joined. So a copy to
+// the host comes after the copies to the device before it.
 //
 // The errors are the runtime's, which may be those of earlier work. Not thread-safe.
 class Streams {
@@ -29,18 +29,23 @@ class Streams {
   absl::Status CopyToHost(void* to_host, const void* from, size_t bytes);
   // Begins once all before the mark `after` is done.
   absl::Status CopyToDevice(void* to, const void* from_host, size_t bytes, uint64_t after);
+  // The same, without compute() waiting for it.
+  absl::Status CopyAhead(void* to, const void* from_host, size_t bytes, uint64_t after);
+  // compute() goes on after all copies to the device before the mark.
+  absl::Status Join(uint64_t mark);
 
   // A mark behind all that is queued on the three streams, from 1 on. Waits for the mark kMarks before it.
   absl::Status Record(uint64_t* mark);
   // Returns once all before the mark is done. 0 is before everything.
   absl::Status Wait(uint64_t mark);
+  // Whether all before the mark is done, or something has failed.
+  bool Passed(uint64_t mark) const;
   absl::Status WaitForAll();
 
  private:
   static constexpr uint64_t kMarks = 256;
   struct Mark {
-    cudaEvent_t computed = nullptr;  // copies to the device included, for which compute_ waits
-    cudaEvent_t downloaded = nullptr;
+    cudaEvent_t computed = nullptr, uploaded = nullptr, downloaded = nullptr;
   };
 
   // The events of a mark; none where it has long passed.

@@ -40,7 +40,7 @@ constexpr int32_t kClasses = 10;
 constexpr uint64_t kFewSteps = 5;
 
 struct Flags {
-  std::string device = "cuda:0", precision = "float32";
+  std::string device = "cuda:0", precision = "float32", wire_dtype = "f32";
   int64_t inputs = 784, width = 4096, batch = 1024;
   double seconds = 2;  // of each measurement, roughly
 };
@@ -55,10 +55,11 @@ absl::StatusOr<v1::JobConfig> Config(const Flags& flags, const char* consistency
         "train": {"examples": $3},
         "optimizer": {"type": "sgd", "learning_rate": 0.0001},
         "compute": {"precision": "$4"},
+        "wire": {"dtype": "$6"},
         "cluster": {"workers": 1},
         "consistency": $5})",
                        flags.width, kClasses, flags.batch, steps * static_cast<uint64_t>(flags.batch),
-                       flags.precision, consistency),
+                       flags.precision, consistency, flags.wire_dtype),
       "exchange_bench");
 }
 constexpr char kSync[] = R"({"mode": "sync"})";
@@ -170,7 +171,10 @@ class Bench {
     const auto elements = static_cast<size_t>(spec_.elements());
     std::fill_n(gradient.get(), elements, 1e-6f);
     const auto to = TensorsOf(spec_, absl::MakeSpan(weights.get(), elements));
-    const auto from = TensorsOf(spec_, absl::MakeConstSpan(gradient.get(), elements));
+    const auto from = replicas_->model().rounds_gradients()
+                          ? TensorsOf(spec_, absl::MakeConstSpan(
+                                                 reinterpret_cast<const uint16_t*>(gradient.get()), elements))
+                          : TensorsOf(spec_, absl::MakeConstSpan(gradient.get(), elements));
     const absl::StatusOr<PullResult> first = job.client->Pull(0, to).Get();
     WEIR_RETURN_IF_ERROR(first.status());
     PullResult base = *first;
@@ -230,7 +234,8 @@ class Bench {
 int Main(const Flags& flags) {
   const absl::Status status = [&]() -> absl::Status {
     const Dataset train = RandomExamples(flags);
-    WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, Config(flags, kSync, 1));
+    // Its second set of weights on the device is of no use in sync, and no hindrance.
+    WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, Config(flags, kBounded, 1));
     WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, train, {flags.device}));
     return Bench(flags, train, replicas.get()).Run();
   }();
@@ -249,6 +254,9 @@ int main(int argc, char** argv) {
   CLI::App app("Measures how much of a step's exchange with a server hides behind compute, for an MLP.");
   app.add_option("--device", flags.device, "cpu or cuda:N")->capture_default_str();
   app.add_option("--precision", flags.precision, "float32, tf32 or bf16")->capture_default_str();
+  app.add_option("--wire_dtype", flags.wire_dtype, "Of gradients and weights between worker and server")
+      ->check(CLI::IsMember({"f32", "bf16"}))
+      ->capture_default_str();
   app.add_option("--inputs", flags.inputs, "Of an example")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();

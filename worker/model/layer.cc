@@ -147,6 +147,7 @@ class DropoutLayer final : public Layer {
       : purpose_("dropout/" + name), rate_(rate), shape_(std::move(shape)) {}
 
   const Shape& output_shape() const override { return shape_; }
+  bool is_random() const override { return true; }
   void Forward(ComputeBackend* backend, const Pass& pass, const float*, const float* x, float* y) override {
     backend->Dropout(Mask(pass), pass.n * ShapeElements(shape_), x, y);
   }

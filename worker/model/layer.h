@@ -41,6 +41,8 @@ class Layer {
   virtual std::vector<TensorSpec> Tensors() const { return {}; }
   // Whether y is x under another shape; then Forward and Backward are not called.
   virtual bool is_view() const { return false; }
+  // Whether passes over the same memory differ in more than the values there: in what is drawn at random.
+  virtual bool is_random() const { return false; }
   // Takes what scratch memory a pass of up to max_batch examples needs.
   virtual absl::Status Reserve(ComputeBackend* backend, int64_t max_batch) { return absl::OkStatus(); }
 

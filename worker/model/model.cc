@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <numeric>
+#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {
@@ -17,8 +19,9 @@ constexpr auto kHost = ComputeBackend::Memory::kHost;
 
 absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::ModelConfig& config,
                                                      const std::vector<int64_t>& input_shape, int64_t outputs,
-                                                     int64_t max_batch, ComputeBackend* backend) {
-  std::unique_ptr<Model> model(new Model(config.loss(), max_batch, backend));
+                                                     int64_t max_batch, ComputeBackend* backend,
+                                                     const DeviceOptions& options) {
+  std::unique_ptr<Model> model(new Model(config.loss(), max_batch, backend, options));
   WEIR_RETURN_IF_ERROR(model->BuildStages(config, input_shape, outputs));
   WEIR_RETURN_IF_ERROR(model->TakeMemory());
   return model;
@@ -73,6 +76,12 @@ absl::Status Model::TakeMemory() {
   }
   for (Buffer<float>& upstream : upstream_) {
     WEIR_ASSIGN_OR_RETURN(upstream, Buffer<float>::Make(backend_, kDevice, max_batch_ * widest));
+  }
+  if (rounds_gradients_) {
+    WEIR_ASSIGN_OR_RETURN(rounded_gradients_, Buffer<uint16_t>::Make(backend_, kDevice, parameters));
+  }
+  if (keeps_weights_ahead_) {
+    WEIR_ASSIGN_OR_RETURN(weights_ahead_, Buffer<float>::Make(backend_, kDevice, parameters));
   }
   if (!backend_->unified()) {
     WEIR_ASSIGN_OR_RETURN(staged_weights_, Buffer<float>::Make(backend_, kHost, parameters));
@@ -141,33 +150,84 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
     targets = batches_[turn_].targets.get();
     labels = batches_[turn_].labels.get();
   }
-  const float* x = features;
-  for (Stage& stage : stages_) {
-    stage.x = x;
-    stage.y = stage.layer->is_view() ? x : stage.output.get();
-    if (stage.tensors > 0 && traffic.new_weights) {
-      if (traffic.await_weights) {
-        const absl::Status there =
-            traffic.await_weights(stage.first_tensor, stage.first_tensor + stage.tensors);
-        if (!there.ok()) return there;
-      }
-      if (!backend_->unified()) {
-        backend_->CopyToDevice(weights_.get() + stage.offset, host_weights_ + stage.offset,
-                               static_cast<size_t>(stage.elements) * sizeof(float), pass_began_);
-      }
-    }
-    if (!stage.layer->is_view()) {
-      stage.layer->Forward(backend_, pass, device_weights() + stage.offset, x, stage.output.get());
-    }
-    x = stage.y;
+  bool ahead = false;
+  if (traffic.new_weights) {
+    ahead = ahead_ != nullptr && ahead_.get() == host_weights_;
+    if (ahead) std::swap(weights_, weights_ahead_);
+    ahead_ = nullptr;
   }
-  float* const slope = pass.training ? upstream_[0].get() : nullptr;
-  if (loss_ == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
-    backend_->MeanSquaredError(pass.n, outputs_, x, targets, gradient_scale, losses_.get(), slope);
-  } else {
-    backend_->SoftmaxCrossEntropy(pass.n, outputs_, x, labels, gradient_scale, losses_.get(), slope);
+  for (size_t first = 0, end; first < stages_.size(); first = end) {
+    end = first + 1;
+    while (end < stages_.size() && stages_[end].tensors == 0) ++end;
+    for (size_t i = first; i < end; ++i) {
+      Stage& stage = stages_[i];
+      stage.x = i == 0 ? features : stages_[i - 1].y;
+      stage.y = stage.layer->is_view() ? stage.x : stage.output.get();
+    }
+    WEIR_RETURN_IF_ERROR(BringWeights(stages_[first], traffic, ahead));
+    const bool last = end == stages_.size();
+    const RepeatedCalls::Key key(pass.n, gradient_scale, false, stages_[first].x,
+                                 device_weights() + stages_[first].offset, last ? features : nullptr);
+    Run(first, end, pass, &stages_[first].forward, key, [=] {
+      for (size_t i = first; i < end; ++i) {
+        const Stage& stage = stages_[i];
+        if (stage.layer->is_view()) continue;
+        stage.layer->Forward(backend_, pass, device_weights() + stage.offset, stage.x, stage.output.get());
+      }
+      if (!last) return;
+      const float* const y = stages_.back().y;
+      float* const slope = pass.training ? upstream_[0].get() : nullptr;
+      if (loss_ == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
+        backend_->MeanSquaredError(pass.n, outputs_, y, targets, gradient_scale, losses_.get(), slope);
+      } else {
+        backend_->SoftmaxCrossEntropy(pass.n, outputs_, y, labels, gradient_scale, losses_.get(), slope);
+      }
+    });
+  }
+  if (!backend_->unified()) {
+    backend_->CopyToHost(staged_losses_.get(), losses_.get(), static_cast<size_t>(pass.n) * sizeof(float));
   }
   return absl::OkStatus();
+}
+
+absl::Status Model::BringWeights(const Stage& stage, const Traffic& traffic, bool ahead) {
+  if (stage.tensors == 0 || !traffic.new_weights) return absl::OkStatus();
+  if (traffic.await_weights) {
+    WEIR_RETURN_IF_ERROR(traffic.await_weights(stage.first_tensor, stage.first_tensor + stage.tensors));
+  }
+  if (ahead) {
+    backend_->Join(stage.copied_ahead);
+  } else if (!backend_->unified()) {
+    backend_->CopyToDevice(weights_.get() + stage.offset, host_weights_ + stage.offset,
+                           static_cast<size_t>(stage.elements) * sizeof(float), pass_began_);
+  }
+  return absl::OkStatus();
+}
+
+template <typename Calls>
+void Model::Run(size_t first, size_t end, const Pass& pass, RepeatedCalls* repeated,
+                const RepeatedCalls::Key& key, const Calls& calls) {
+  bool some = false, random = false;
+  for (size_t i = first; i < end; ++i) {
+    some |= !stages_[i].layer->is_view();
+    random |= stages_[i].layer->is_random();
+  }
+  if (!replays_ || !pass.training || !some || random) return calls();
+  if (const absl::Status status = repeated->Run(backend_, key, calls); !status.ok()) {
+    LogWarning(backend_->name(), ": steps are not replayed, but made call by call: ", status.message());
+    replays_ = false;
+  }
+}
+
+void Model::CopyGradientsToHost(const Stage& stage) {
+  const auto elements = static_cast<size_t>(stage.elements);
+  if (rounds_gradients_) {
+    backend_->CopyToHost(reinterpret_cast<uint16_t*>(host_gradients_) + stage.offset,
+                         rounded_gradients_.get() + stage.offset, elements * sizeof(uint16_t));
+  } else {
+    backend_->CopyToHost(host_gradients_ + stage.offset, gradients_.get() + stage.offset,
+                         elements * sizeof(float));
+  }
 }
 
 absl::Status Model::Backward(const Pass& pass, const Traffic& traffic) {
@@ -178,37 +238,71 @@ absl::Status Model::Backward(const Pass& pass, const Traffic& traffic) {
   // Gradients on their way to the host, and the marks behind them. They are waited for when all work is
   // queued, so that the device never waits for this thread.
   std::vector<std::pair<const Stage*, uint64_t>> copied;
-  const float* dy = upstream_[0].get();
-  for (size_t i = stages_.size(), turn = 1; i-- > first_trained_;) {
-    Stage& stage = stages_[i];
-    if (stage.layer->is_view()) continue;
-    float* const dx = i > first_trained_ ? upstream_[turn].get() : nullptr;
-    stage.layer->Backward(backend_, pass, device_weights() + stage.offset, stage.x, stage.y, dy, dx,
-                          device_gradients() + stage.offset);
-    dy = dx;
-    turn = 1 - turn;
-    if (stage.tensors == 0) continue;
+  // Where the next layer's dx goes; its dy is in the other one.
+  size_t turn = 1;
+  for (size_t end = stages_.size(), first; end > first_trained_; end = first) {
+    first = end - 1;
+    while (stages_[first].tensors == 0) --first;
+    const Stage& stage = stages_[first];
+    const bool rounds = rounds_gradients_ && traffic.last;
+    const RepeatedCalls::Key key(pass.n, 0, rounds, stage.x, device_weights() + stage.offset, nullptr);
+    Run(first, end, pass, &stages_[first].backward, key, [=] {
+      for (size_t i = end, into = turn; i-- > first;) {
+        const Stage& at = stages_[i];
+        if (at.layer->is_view()) continue;
+        float* const dx = i > first_trained_ ? upstream_[into].get() : nullptr;
+        at.layer->Backward(backend_, pass, device_weights() + at.offset, at.x, at.y,
+                           upstream_[1 - into].get(), dx, device_gradients() + at.offset);
+        into = 1 - into;
+      }
+      if (!rounds) return;
+      const Stage& done = stages_[first];
+      backend_->RoundToBfloat16(done.elements, gradients_.get() + done.offset,
+                                rounded_gradients_.get() + done.offset);
+    });
+    for (size_t i = first; i < end; ++i) turn = stages_[i].layer->is_view() ? turn : 1 - turn;
     if (backend_->unified()) {
       report(stage);
     } else if (traffic.last) {
-      backend_->CopyToHost(host_gradients_ + stage.offset, gradients_.get() + stage.offset,
-                           static_cast<size_t>(stage.elements) * sizeof(float));
+      CopyGradientsToHost(stage);
       copied.emplace_back(&stage, backend_->Record());
     }
   }
   if (traffic.queued) traffic.queued();
+  pass_queued_ = backend_->Record();
   for (const auto& [stage, mark] : copied) {
-    WEIR_RETURN_IF_ERROR(backend_->Wait(mark));
+    WEIR_RETURN_IF_ERROR(Wait(mark, traffic));
     report(*stage);
   }
   return absl::OkStatus();
 }
 
-absl::StatusOr<double> Model::SumLosses(int64_t n) {
-  if (!backend_->unified()) {
-    backend_->CopyToHost(staged_losses_.get(), losses_.get(), static_cast<size_t>(n) * sizeof(float));
+bool Model::CopyWeightsAhead(const Traffic& traffic) {
+  std::shared_ptr<const float> next = traffic.next_weights();
+  if (next == nullptr) return false;
+  for (Stage& stage : stages_) {
+    if (stage.tensors == 0) continue;
+    // Passes before the one at hand have used that memory.
+    backend_->CopyAhead(weights_ahead_.get() + stage.offset, next.get() + stage.offset,
+                        static_cast<size_t>(stage.elements) * sizeof(float), pass_began_);
+    stage.copied_ahead = backend_->Record();
   }
-  WEIR_RETURN_IF_ERROR(backend_->Wait(backend_->Record()));
+  ahead_ = std::move(next);
+  return true;
+}
+
+absl::Status Model::Wait(uint64_t mark, const Traffic& traffic) {
+  if (keeps_weights_ahead_ && traffic.last && traffic.next_weights) {
+    while (ahead_ == nullptr && !backend_->Passed(mark)) {
+      // Drivers wait in no other way.
+      if (!CopyWeightsAhead(traffic)) std::this_thread::yield();
+    }
+  }
+  return backend_->Wait(mark);
+}
+
+absl::StatusOr<double> Model::SumLosses(int64_t n) {
+  WEIR_RETURN_IF_ERROR(backend_->Wait(pass_queued_));
   const float* losses = OnHost(losses_, staged_losses_);
   return std::accumulate(losses, losses + n, 0.0);
 }
@@ -246,6 +340,7 @@ absl::StatusOr<Evaluation> Model::Evaluate(const Dataset& dataset) {
         backend_->CopyToHost(staged_predictions_.get(), predictions_.get(), indexes.size() * sizeof(int32_t));
       }
     }
+    pass_queued_ = backend_->Record();
     WEIR_ASSIGN_OR_RETURN(const double losses, SumLosses(batch.n));
     result.loss += losses;
     const int32_t* predictions = OnHost(predictions_, staged_predictions_);

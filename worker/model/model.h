@@ -13,6 +13,7 @@
 #include "worker/compute/compute_backend.h"
 #include "worker/data/dataset.h"
 #include "worker/model/layer.h"
+#include "worker/model/repeated_calls.h"
 
 namespace weir {
 
@@ -20,6 +21,16 @@ struct Evaluation {
   double loss = 0;                 // mean over the examples
   std::optional<double> accuracy;  // the share of right classes; none for mean_squared_error
   int64_t examples = 0;
+};
+
+// What a model does on a device with memory of its own; of no meaning elsewhere.
+struct DeviceOptions {
+  // Gradients are rounded to bfloat16 before they are copied to the host, which takes half the bytes then.
+  bool rounds_gradients = false;
+  // Parts of a training pass are replayed where that takes less than their calls (ComputeBackend::replays).
+  bool replays = true;
+  // There is memory for a second set of weights (Model::Traffic::next_weights).
+  bool weights_ahead = false;
 };
 
 // A model from the config: a list of layers and a loss. It computes losses and gradients; who provides its
@@ -30,7 +41,7 @@ struct Evaluation {
 // them, and ForwardBackward copies the gradients back in the same way. Both are unspecified until they are
 // written.
 //
-// Not thread-safe. All memory is taken by Create.
+// Not thread-safe. All memory is taken by Create, but for what a device keeps of captured calls.
 class Model {
  public:
   // config has passed the job config's checks. input_shape: of one example. outputs: what the last layer must
@@ -40,13 +51,19 @@ class Model {
   static absl::StatusOr<std::unique_ptr<Model>> Create(const v1::ModelConfig& config,
                                                        const std::vector<int64_t>& input_shape,
                                                        int64_t outputs, int64_t max_batch,
-                                                       ComputeBackend* backend);
+                                                       ComputeBackend* backend,
+                                                       const DeviceOptions& options = DeviceOptions());
 
   const ModelSpec& spec() const { return spec_; }
   int64_t max_batch() const { return max_batch_; }
 
   absl::Span<float> weights() { return {host_weights_, elements_}; }
   absl::Span<float> gradients() { return {host_gradients_, elements_}; }
+  // Gradients reach the host as bfloat16: its bits, in the first half of the memory of gradients().
+  bool rounds_gradients() const { return rounds_gradients_; }
+  absl::Span<const uint16_t> rounded_gradients() const {
+    return {reinterpret_cast<const uint16_t*>(host_gradients_), elements_};
+  }
   // From now on they lie there instead of in memory of the model's own: spec().elements() floats each, which
   // devices copy best where they are ComputeBackend::Memory::kHost. Other models may read the same weights.
   void Bind(float* weights, float* gradients);
@@ -68,6 +85,10 @@ class Model {
     std::function<absl::Status()> forward_done;
     // If set, called when all of the pass is queued on a device that computes meanwhile: for Prepare().
     std::function<void()> queued;
+    // If set, asked again and again while the device computes the last backward, until it gives the weights()
+    // of the next pass with new ones, which may not be there yet: they are copied to the device meanwhile
+    // (DeviceOptions::weights_ahead), and kept until a pass has begun with these or other new weights.
+    std::function<std::shared_ptr<const float>()> next_weights;
     // If set, called with the index (in spec()) of each tensor whose gradient is complete in gradients(),
     // from the last to the first, as the backward pass goes on.
     std::function<void(size_t tensor)> gradient_ready;
@@ -100,12 +121,21 @@ class Model {
     size_t tensors = 0;
     int64_t output_elements = 0;  // of one example
     Buffer<float> output;         // [max_batch, output shape...]; none for a view
+    uint64_t copied_ahead = 0;    // a mark behind its weights in weights_ahead_
     const float* x = nullptr;     // of the pass at hand
     const float* y = nullptr;
+    // Of this stage and those behind it that have no tensors: of all that may be queued before the next
+    // weights are awaited, or the next gradients leave.
+    RepeatedCalls forward, backward;
   };
 
-  Model(v1::ModelConfig::Loss loss, int64_t max_batch, ComputeBackend* backend)
-      : loss_(loss), max_batch_(max_batch), backend_(backend) {}
+  Model(v1::ModelConfig::Loss loss, int64_t max_batch, ComputeBackend* backend, const DeviceOptions& options)
+      : loss_(loss),
+        max_batch_(max_batch),
+        backend_(backend),
+        rounds_gradients_(options.rounds_gradients && !backend->unified()),
+        keeps_weights_ahead_(options.weights_ahead && !backend->unified()),
+        replays_(options.replays && backend->replays()) {}
   absl::Status BuildStages(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,
                            int64_t outputs);
   absl::Status TakeMemory();
@@ -126,16 +156,31 @@ class Model {
   // Where layers find their weights, and add to their gradients.
   const float* device_weights() const { return backend_->unified() ? host_weights_ : weights_.get(); }
   float* device_gradients() const { return backend_->unified() ? host_gradients_ : gradients_.get(); }
+  // The stage's weights are there for all that is queued from now on. ahead: they were copied so.
+  absl::Status BringWeights(const Stage& stage, const Traffic& traffic, bool ahead);
+  // Makes the calls of the stages [first, end), or replays them.
+  template <typename Calls>
+  void Run(size_t first, size_t end, const Pass& pass, RepeatedCalls* repeated, const RepeatedCalls::Key& key,
+           const Calls& calls);
   // Runs the layers and queues the losses, in training their gradients too.
   absl::Status Forward(const Batch& batch, const Pass& pass, float gradient_scale, const Traffic& traffic);
+  // Copies the weights of the next pass to the device, if they are there. False: they are not.
+  bool CopyWeightsAhead(const Traffic& traffic);
+  // Waits for the mark, and meanwhile for the next weights.
+  absl::Status Wait(uint64_t mark, const Traffic& traffic);
+  // Queues the copy of the stage's gradients, rounded if they are to be, to the host.
+  void CopyGradientsToHost(const Stage& stage);
   // Queues the gradients' way from the last layer down to the first that has parameters; then tells of each
   // that is there.
   absl::Status Backward(const Pass& pass, const Traffic& traffic);
+  // Of the pass that is queued; waits for it.
   absl::StatusOr<double> SumLosses(int64_t n);
 
   const v1::ModelConfig::Loss loss_;
   const int64_t max_batch_;
   ComputeBackend* const backend_;
+  const bool rounds_gradients_, keeps_weights_ahead_;
+  bool replays_;  // until a capture fails
   ModelSpec spec_;
   size_t elements_ = 0;
   float *host_weights_ = nullptr, *host_gradients_ = nullptr;
@@ -143,17 +188,20 @@ class Model {
   size_t first_trained_ = 0;  // the first stage with parameters; nothing before it needs gradients
   int64_t input_elements_ = 0, outputs_ = 0;
 
-  // From `staged_weights_` on they are made only where the device's memory is not the host's. The weights and
-  // gradients of the host are these until Bind().
+  // From `rounded_gradients_` on they are made only where the device's memory is not the host's. The weights
+  // and gradients of the host are these until Bind().
   Buffer<float> weights_, gradients_, losses_;
   Buffer<int32_t> predictions_;
+  Buffer<uint16_t> rounded_gradients_;  // if rounds_gradients_
+  Buffer<float> weights_ahead_;         // if keeps_weights_ahead_
+  std::shared_ptr<const float> ahead_;  // what is in it or on its way there; null: nothing
   Buffer<float> staged_weights_, staged_gradients_, staged_losses_;
   Buffer<int32_t> staged_predictions_;
   DeviceBatch batches_[2];  // of the pass at hand and of the next one, in turns
   size_t turn_ = 0;
-  const Batch* next_batch_ = nullptr;  // what is in the other one, if anything is
-  uint64_t pass_began_ = 0;            // a mark
-  Buffer<float> upstream_[2];          // gradients between layers, in turns
+  const Batch* next_batch_ = nullptr;          // what is in the other one, if anything is
+  uint64_t pass_began_ = 0, pass_queued_ = 0;  // marks
+  Buffer<float> upstream_[2];                  // gradients between layers, in turns
 };
 
 }  // namespace weir

@@ -102,6 +102,40 @@ void CheckCopies(ComputeBackend* b) {
     REQUIRE(b->Wait(b->Record()).ok());
     for (int i = 0; i < kTrips; ++i) CHECK(AllAre(static_cast<float>(i), back[static_cast<size_t>(i)]));
   }
+  // Copies ahead, two in turns, each begun while what is there from the one before is used, and joined when
+  // it is needed itself.
+  {
+    constexpr int kRounds = 20;
+    Floats values[2] = {Floats(b, kElements), Floats(b, kElements)};
+    std::vector<Buffer<float>> staged;
+    Floats sum(b, kElements);
+    uint64_t used[2] = {}, copied[2] = {};
+    b->Fill(kElements, 0, sum.get());
+    const auto send = [&](int i) {
+      staged.push_back(PinnedFloats(b));
+      std::fill_n(staged.back().get(), kElements, static_cast<float>(i + 1));
+      b->CopyAhead(values[i % 2].get(), staged.back().get(), kElements * sizeof(float), used[i % 2]);
+      copied[i % 2] = b->Record();
+    };
+    send(0);
+    for (int i = 0; i < kRounds; ++i) {
+      if (i + 1 < kRounds) send(i + 1);
+      b->Join(copied[i % 2]);
+      b->Scale(kElements, 2, values[i % 2].get());
+      b->Axpy(kElements, 1, values[i % 2].get(), sum.get());
+      used[i % 2] = b->Record();
+    }
+    CheckClose(sum.Read(), Doubles(kElements, kRounds * (kRounds + 1)));
+    // Their memory on the host is free again behind a mark that has passed.
+    b->CopyAhead(values[0].get(), staged[0].get(), kElements * sizeof(float), b->Record());
+    const uint64_t mark = b->Record();
+    while (!b->Passed(mark)) {
+    }
+    std::fill_n(staged[0].get(), kElements, -1.0f);
+    b->Join(mark);
+    CheckClose(values[0].Read(), Doubles(kElements, 1));
+    CHECK(b->Passed(mark));
+  }
   // Marks far in the past.
   {
     Floats x(b, kElements);

@@ -1,6 +1,6 @@
 #include "tests/worker/compute/queued_backend.h"
 
-#include <algorithm>
+#include <cstring>
 #include <deque>
 #include <functional>
 #include <utility>
@@ -49,12 +49,37 @@ class QueuedBackend final : public ComputeBackend {
       cpu_->CopyToDevice(Real(to), from_host, bytes);
     });
   }
+  void CopyAhead(void* to, const void* from_host, size_t bytes, uint64_t after) override {
+    if (after < queued_) {
+      // As early as it may be: whoever still uses the memory, or does not join the copy, gets to see it.
+      RunUpTo(after);
+      std::memset(Real(to), 0xff, bytes);
+    }
+    aheads_.push_back({++queued_, [=] {
+                         RunDownloads(after);
+                         cpu_->CopyToDevice(Real(to), from_host, bytes);
+                       }});
+  }
+  void Join(uint64_t mark) override {
+    Queue([this, mark] { RunAheads(mark); });
+  }
   uint64_t Record() override { return queued_; }
   absl::Status Wait(uint64_t mark) override {
     // Copies to the host come last, so that who overwrites what they read gets to see it.
-    if (mark > done_) RunUpTo(queued_, mark);
+    if (mark <= done_) return absl::OkStatus();
+    RunUpTo(queued_, mark);
+    RunAheads(mark);
+    done_ = mark;
     return absl::OkStatus();
   }
+  bool Passed(uint64_t mark) override {
+    if (mark <= done_) return true;
+    asked_ = !asked_;
+    return !asked_ && Wait(mark).ok();
+  }
+
+  // By making the calls again: what they depend on must be the same.
+  bool replays() const override { return true; }
 
   void Fill(int64_t n, float value, float* x) override {
     Queue([=] { cpu_->Fill(n, value, Real(x)); });
@@ -144,7 +169,6 @@ class QueuedBackend final : public ComputeBackend {
       operation.work();
     }
     RunDownloads(downloaded);
-    done_ = std::max(done_, std::min(computed, downloaded));
   }
   void RunUpTo(uint64_t number) { RunUpTo(number, number); }
   void RunDownloads(uint64_t up_to) {
@@ -152,12 +176,21 @@ class QueuedBackend final : public ComputeBackend {
       downloads_.front().work();
     }
   }
-  void RunAll() { RunUpTo(queued_); }
+  void RunAheads(uint64_t up_to) {
+    while (!aheads_.empty() && aheads_.front().number <= up_to) {
+      const Operation copy = std::move(aheads_.front());
+      aheads_.pop_front();
+      copy.work();
+    }
+  }
+  void RunAll() { static_cast<void>(Wait(queued_)); }
 
   const std::unique_ptr<ComputeBackend> cpu_ = *MakeComputeBackend("cpu", 1);
-  // Everything else waits for what was queued before it; copies to the host have a queue of their own.
-  std::deque<Operation> compute_, downloads_;
-  uint64_t queued_ = 0, done_ = 0;  // all up to `done_` has run
+  // Everything else waits for what was queued before it; copies to the host, and those ahead, have queues of
+  // their own.
+  std::deque<Operation> compute_, downloads_, aheads_;
+  uint64_t queued_ = 0, done_ = 0;  // all up to `done_` has been waited for
+  bool asked_ = false;              // whether something has passed, in vain
 };
 
 }  // namespace

@@ -26,6 +26,7 @@ struct Machine {
   int driver_version = 13000;  // 0: no driver
   int major = 9, minor = 0;
   bool has_blas = true;
+  bool captures = true;  // streams into graphs
   size_t memory_bytes = size_t{4} << 30;
   uint64_t seed = 1;
 };

@@ -303,6 +303,15 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
   return RunUntil([recorded = event->recorded] { return *recorded; });
 }
 
+cudaError_t cudaEventQuery(cudaEvent_t event) {
+  const std::shared_ptr<bool> recorded = event->recorded;
+  if (*recorded) return cudaSuccess;
+  // Who asks again and again gets there.
+  int steps = 0;
+  const cudaError_t error = RunUntil([&] { return steps++ > 0; });
+  return error == cudaSuccess ? Fail(cudaErrorNotReady) : error;
+}
+
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind,
                             cudaStream_t stream) {
   if (bytes == 0) return cudaSuccess;
@@ -317,6 +326,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpy
 }
 
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode) {
+  if (!state().machine.captures) return Fail(cudaErrorStreamCaptureUnsupported);
   stream->capture = new Graph;
   ++state().others;
   return cudaSuccess;
