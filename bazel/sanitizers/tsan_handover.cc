@@ -18,6 +18,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <utility>
+
+// gRPC's.
+struct grpc_cq_completion;
 
 namespace {
 
@@ -82,15 +86,27 @@ bool absl::CondVar::WaitWithDeadline(Mutex* mutex, absl::Time deadline) {
   return timed_out;
 }
 
-// gRPC's completion queues: whatever starts an operation comes before whoever gets its tag back. The tag is
-// the object that runs the callback. (Every operation begins with this one internal function, in whichever
-// way it is started.)
+// gRPC's completion queues: whatever starts an operation, and whatever made its result, comes before whoever
+// gets its tag back. The tag is the object that runs the callback. (Every operation begins and ends with
+// these two internal functions, in whichever way it is started.)
 
 bool grpc_cq_begin_op(grpc_completion_queue* queue, void* tag) {
   static auto* const real =
       Real<bool(grpc_completion_queue*, void*)>("_Z16grpc_cq_begin_opP21grpc_completion_queuePv");
   __tsan_release(tag);
   return real(queue, tag);
+}
+
+void grpc_cq_end_op(grpc_completion_queue* queue, void* tag, absl::Status error,
+                    void (*done)(void* arg, grpc_cq_completion* storage), void* arg,
+                    grpc_cq_completion* storage, bool internal) {
+  using Function = void(grpc_completion_queue*, void*, absl::Status, void (*)(void*, grpc_cq_completion*),
+                        void*, grpc_cq_completion*, bool);
+  static auto* const real = Real<Function>(
+      "_Z14grpc_cq_end_opP21grpc_completion_queuePvN4absl7debian36StatusEPFvS1_P18grpc_cq_completionES1_S6_"
+      "b");
+  __tsan_release(tag);
+  real(queue, tag, std::move(error), done, arg, storage, internal);
 }
 
 extern "C" grpc_event grpc_completion_queue_next(grpc_completion_queue* queue, gpr_timespec deadline,

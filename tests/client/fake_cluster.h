@@ -21,6 +21,34 @@
 
 namespace weir {
 
+// A function that a test sets while the cluster's threads may call it. In between there is but a socket,
+// which ThreadSanitizer does not follow.
+template <typename Signature>
+class Hook;
+template <typename Result, typename... Args>
+class Hook<Result(Args...)> {
+ public:
+  Hook& operator=(std::function<Result(Args...)> function) {
+    MutexLock lock(mutex_);
+    function_ = std::move(function);
+    return *this;
+  }
+  explicit operator bool() const {
+    MutexLock lock(mutex_);
+    return function_ != nullptr;
+  }
+  Result operator()(Args... args) const {
+    mutex_.Lock();
+    const std::function<Result(Args...)> function = function_;
+    mutex_.Unlock();
+    return function(args...);
+  }
+
+ private:
+  mutable Mutex mutex_;
+  std::function<Result(Args...)> function_ ABSL_GUARDED_BY(mutex_);
+};
+
 // Servers that follow a script, for tests of the client alone. By default they are a small model of the real
 // ones: in sync a step commits when all of its parts have arrived on all shards; else a push is applied on
 // arrival. Weights follow from version and element (Weight()). A test bends them through hooks. Calls that
@@ -116,19 +144,19 @@ class FakeCluster {
 
   // Hooks. A status that is not nullopt ends the exchange, or its stream, with it; where it is OK, the
   // exchange just ends. `nth` counts the calls of this kind on this shard.
-  using Hook = std::function<std::optional<grpc::Status>(uint32_t shard, size_t nth)>;
-  Hook on_pull, on_push;
+  using Ends = Hook<std::optional<grpc::Status>(uint32_t shard, size_t nth)>;
+  Ends on_pull, on_push;
   // The push has taken effect, its answer is about to leave.
-  Hook on_push_reply;
+  Ends on_push_reply;
   // Between the first and the second message of a pull's weights.
-  Hook on_pull_middle;
-  std::function<std::optional<grpc::Status>(size_t nth)> on_join;
-  std::function<void(v1::JoinReply*)> edit_join;
+  Ends on_pull_middle;
+  Hook<std::optional<grpc::Status>(size_t nth)> on_join;
+  Hook<void(v1::JoinReply*)> edit_join;
   // Change an answer.
-  std::function<void(uint32_t shard, v1::PullReply*)> edit_pull;
-  std::function<void(uint32_t shard, v1::PushReply*)> edit_push;
+  Hook<void(uint32_t shard, v1::PullReply*)> edit_pull;
+  Hook<void(uint32_t shard, v1::PushReply*)> edit_push;
   // Changes any message that is about to leave, and what follows it.
-  std::function<void(uint32_t shard, std::vector<v1::ExchangeReply>*)> edit_messages;
+  Hook<void(uint32_t shard, std::vector<v1::ExchangeReply>*)> edit_messages;
   bool commit_steps = true;
 
  private:

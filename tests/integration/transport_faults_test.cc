@@ -42,8 +42,8 @@ constexpr uint32_t kServers = 2;
 constexpr off_t kSegmentBytes = 3 << 20;
 
 v1::JobConfig SharedMemoryJob(const std::string& apply) {
-  return CountingJob({"wire.transport=shared_memory", "wire.chunks_in_flight=3", "server.apply=" + apply,
-                      "cluster.grace_seconds=0.05", "cluster.min_workers=1"});
+  return CountingJob({"wire.transport=shared_memory", "wire.chunk_kib=1024", "wire.chunks_in_flight=3",
+                      "server.apply=" + apply, "cluster.grace_seconds=0.05", "cluster.min_workers=1"});
 }
 
 // Not a test: the program of the client that is killed, which is this one with the name of this case.
