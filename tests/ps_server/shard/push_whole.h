@@ -10,6 +10,14 @@
 
 namespace weir {
 
+// One unit of a gradient.
+inline absl::Status TakeUnit(PushArrival& arrival, const std::vector<float>& gradient, uint64_t unit) {
+  const uint64_t first = unit * kChunkUnit;
+  const absl::string_view bytes(reinterpret_cast<const char*>(&gradient[first]),
+                                std::min<uint64_t>(kChunkUnit, gradient.size() - first) * sizeof(float));
+  return arrival.Take(first, absl::MakeConstSpan(&bytes, 1), bytes.size());
+}
+
 // The chunks of a gradient, in order, as they come off a wire. The first error.
 inline absl::Status TakeAll(PushArrival& arrival, const std::vector<float>& gradient) {
   const uint64_t chunk = kMaxChunkBytes / sizeof(float);

@@ -12,8 +12,6 @@ using Catch::Contains;
 constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
 constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 
-std::vector<float> All(float value) { return std::vector<float>(40, value); }
-
 TEST_CASE("A push is applied on arrival and the next pull holds it") {
   ShardFixture f(kAsync);
   f.Start();

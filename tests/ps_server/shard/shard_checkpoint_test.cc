@@ -15,8 +15,6 @@ using Catch::Contains;
 constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
 constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 
-std::vector<float> All(float value) { return std::vector<float>(40, value); }
-
 // What a checkpoint of one shard holds.
 v1::ShardState Load(ShardFixture& f, const v1::Restore& restore, std::vector<float>* weights) {
   weights->resize(40);

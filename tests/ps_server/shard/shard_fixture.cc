@@ -195,6 +195,31 @@ PushReplyPtr ShardFixture::PushGradient(const v1::PushRequest& header, std::vect
   return answer;
 }
 
+std::unique_ptr<PushArrival> ShardFixture::Begin(const TestPush& push, v1::Dtype dtype) {
+  v1::PushRequest header = Header(push);
+  header.set_dtype(dtype);
+  return ArrivalOf(TryBegin(header));
+}
+
+AnswerPtr<PushBegin> ShardFixture::TryBegin(const v1::PushRequest& header) {
+  auto begin = std::make_shared<Answer<PushBegin>>();
+  shard->Begin(kSession, header, Keep(begin));
+  return begin;
+}
+
+std::unique_ptr<PushArrival> ShardFixture::ArrivalOf(const AnswerPtr<PushBegin>& begin) {
+  REQUIRE(begin->there());
+  REQUIRE(begin->value->ok());
+  REQUIRE(absl::holds_alternative<std::unique_ptr<PushArrival>>(**begin->value));
+  return absl::get<std::unique_ptr<PushArrival>>(**std::move(begin->value));
+}
+
+AnswerPtr<PushAnswer> ShardFixture::Finish(std::unique_ptr<PushArrival> arrival) {
+  auto answer = std::make_shared<Answer<PushAnswer>>();
+  shard->Push(kSession, std::move(arrival), Keep(answer));
+  return answer;
+}
+
 PushReplyPtr ShardFixture::Push(const TestPush& push) { return PushHeader(Header(push), push); }
 
 PullAnswerPtr ShardFixture::PullRequest(const v1::PullRequest& request) {

@@ -42,6 +42,9 @@ struct TestPush {
   std::optional<int64_t> bad_element = std::nullopt;        // is NaN
 };
 
+// What such a shard holds, or is pushed, all of whose elements are equal.
+inline std::vector<float> All(float value) { return std::vector<float>(40, value); }
+
 // A shard of one tensor "w" with 40 zeros (unless told otherwise), with SGD at rate -1 (so that a gradient of
 // ones adds one to every weight), two workers, a clock that stands still, and everything on the test's
 // thread.
@@ -71,6 +74,11 @@ class ShardFixture {
   v1::ShardStats Stats();
 
   PushReplyPtr Push(const TestPush& push);
+  // A push in its two acts. The first fails the test if the push has to wait, or is not to be received.
+  std::unique_ptr<PushArrival> Begin(const TestPush& push, v1::Dtype dtype = v1::F32);
+  AnswerPtr<PushBegin> TryBegin(const v1::PushRequest& header);
+  std::unique_ptr<PushArrival> ArrivalOf(const AnswerPtr<PushBegin>& begin);
+  AnswerPtr<PushAnswer> Finish(std::unique_ptr<PushArrival> arrival);
   // With the header as it is.
   PushReplyPtr PushHeader(const v1::PushRequest& header, const TestPush& push);
   PushReplyPtr PushGradient(const v1::PushRequest& header, std::vector<float> gradient);

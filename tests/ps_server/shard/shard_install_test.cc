@@ -15,24 +15,9 @@ constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
 constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
 constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 
-std::vector<float> All(float value) { return std::vector<float>(40, value); }
-
-std::unique_ptr<PushArrival> Begin(ShardFixture& f, const TestPush& push) {
-  std::unique_ptr<PushArrival> arrival;
-  f.shard->Begin(ShardFixture::kSession, f.Header(push), [&](absl::StatusOr<PushBegin> begin) {
-    REQUIRE(begin.ok());
-    REQUIRE(absl::holds_alternative<std::unique_ptr<PushArrival>>(*begin));
-    arrival = absl::get<std::unique_ptr<PushArrival>>(*std::move(begin));
-  });
-  REQUIRE(arrival != nullptr);
-  return arrival;
-}
-
 AnswerPtr<PushAnswer> Finish(ShardFixture& f, std::unique_ptr<PushArrival> arrival) {
-  REQUIRE(TakeAll(*arrival, std::vector<float>(40, 1.0f)).ok());
-  auto answer = std::make_shared<Answer<PushAnswer>>();
-  f.shard->Push(ShardFixture::kSession, std::move(arrival), Keep(answer));
-  return answer;
+  REQUIRE(TakeAll(*arrival, All(1)).ok());
+  return f.Finish(std::move(arrival));
 }
 
 TEST_CASE("sync: a second Install fences everybody, and what was staged or arriving is not of the new life") {
@@ -46,7 +31,7 @@ TEST_CASE("sync: a second Install fences everybody, and what was staged or arriv
   const auto staged = f.Push({0, 1, 0});
   const auto parked = f.Pull(0, 2);
   const auto ahead = f.Push({1, 2, 0});
-  auto arrival = Begin(f, {1, 1, 1});
+  auto arrival = f.Begin({1, 1, 1});
   CHECK_FALSE(parked->there());
 
   REQUIRE(f.Install() == "");
@@ -95,7 +80,7 @@ TEST_CASE(
   if (!streamed) f.config.mutable_server()->set_apply(v1::ServerConfig::APPLY_STAGED);
   f.Start();
   f.Push({0, 0});
-  auto arrival = Begin(f, {0, 1});
+  auto arrival = f.Begin({0, 1});
   REQUIRE(arrival->streamed() == streamed);
   const auto parked = f.Pull(1, 3);
   REQUIRE(f.Install() == "");
@@ -201,7 +186,7 @@ TEST_CASE(
   CHECK(reports[0].staged().refused_parts(0) == 0);
   // One arrives while the step is committed without it.
   push.part = 2;
-  auto arrival = Begin(f, push);
+  auto arrival = f.Begin(push);
   f.Commit(0, {3});
   CHECK(f.Weights() == All(1));
   CHECK(a->reply().outcome() == v1::OK);

@@ -23,8 +23,6 @@ namespace {
 using Catch::Contains;
 constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 
-std::vector<float> All(float value) { return std::vector<float>(40, value); }
-
 // A life of a shard on a disk that outlives it.
 std::unique_ptr<ShardFixture> Life(std::shared_ptr<FaultyFileSystem> files = nullptr) {
   auto f = std::make_unique<ShardFixture>(kAsync);

@@ -15,8 +15,6 @@ constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
 constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
 constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 
-std::vector<float> All(float value) { return std::vector<float>(40, value); }
-
 // A job on some shards, of two workers in turn, with gradients that only (clock, worker, element) decide.
 class Job {
  public:

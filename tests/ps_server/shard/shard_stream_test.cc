@@ -30,48 +30,21 @@ struct Large : ShardFixture {
 
 std::vector<float> Ones() { return std::vector<float>(kElements, 1.0f); }
 
-std::unique_ptr<PushArrival> Begin(ShardFixture& f, const TestPush& push, v1::Dtype dtype = v1::F32) {
-  v1::PushRequest header = f.Header(push);
-  header.set_dtype(dtype);
-  std::unique_ptr<PushArrival> arrival;
-  f.shard->Begin(ShardFixture::kSession, header, [&](absl::StatusOr<PushBegin> begin) {
-    REQUIRE(begin.ok());
-    REQUIRE(absl::holds_alternative<std::unique_ptr<PushArrival>>(*begin));
-    arrival = absl::get<std::unique_ptr<PushArrival>>(*std::move(begin));
-  });
-  REQUIRE(arrival != nullptr);
-  return arrival;
-}
-
-// One unit of a gradient.
-absl::Status Take(PushArrival& arrival, const std::vector<float>& gradient, uint64_t unit) {
-  const uint64_t first = unit * kChunkUnit;
-  const absl::string_view bytes(reinterpret_cast<const char*>(&gradient[first]),
-                                std::min<uint64_t>(kChunkUnit, gradient.size() - first) * sizeof(float));
-  return arrival.Take(first, absl::MakeConstSpan(&bytes, 1), bytes.size());
-}
-
-AnswerPtr<PushAnswer> Finish(ShardFixture& f, std::unique_ptr<PushArrival> arrival) {
-  auto answer = std::make_shared<Answer<PushAnswer>>();
-  f.shard->Push(ShardFixture::kSession, std::move(arrival), Keep(answer));
-  return answer;
-}
-
 TEST_CASE("A push is seen only once it is whole, and its weights by its own worker as they are made") {
   Large f;
   f.Start();
-  auto arrival = Begin(f, {});
+  auto arrival = f.Begin({});
   REQUIRE(arrival->streamed());
-  REQUIRE(Take(*arrival, Ones(), 1).ok());
+  REQUIRE(TakeUnit(*arrival, Ones(), 1).ok());
   CHECK(arrival->making()->weights.get()[kChunkUnit] == 1);
   CHECK(arrival->making()->count == 1);
   CHECK((f.Weights() == std::vector<float>(kElements, 0.0f)));
-  REQUIRE(Take(*arrival, Ones(), 2).ok());
+  REQUIRE(TakeUnit(*arrival, Ones(), 2).ok());
   CHECK_FALSE(arrival->whole());
-  REQUIRE(Take(*arrival, Ones(), 0).ok());
+  REQUIRE(TakeUnit(*arrival, Ones(), 0).ok());
   REQUIRE(arrival->whole());
   const auto made = arrival->making();
-  const auto answer = Finish(f, std::move(arrival));
+  const auto answer = f.Finish(std::move(arrival));
   CHECK(answer->reply().reply.outcome() == v1::OK);
   REQUIRE(answer->reply().made.has_value());
   CHECK(answer->reply().made->outcome() == v1::OK);
@@ -99,7 +72,7 @@ TEST_CASE("Whatever the pieces, streamed and staged, float32 and bfloat16: the b
       for (uint64_t clock = 0; clock < 3; ++clock) {
         std::vector<float> gradient(kElements);
         for (float& g : gradient) g = static_cast<float>(random.NextBelow(1000)) / 1024 - 0.5f;
-        auto arrival = Begin(f, {0, clock}, dtype);
+        auto arrival = f.Begin({0, clock}, dtype);
         CHECK(arrival->streamed() == (apply == v1::ServerConfig::APPLY_STREAMED));
         for (uint64_t unit = 0; unit < 3; ++unit) {
           const int64_t first = static_cast<int64_t>(unit) * kChunkUnit;
@@ -122,7 +95,7 @@ TEST_CASE("Whatever the pieces, streamed and staged, float32 and bfloat16: the b
           for (const std::string& copy : copies) views.push_back(absl::string_view(copy).substr(1));
           REQUIRE(arrival->Take(static_cast<uint64_t>(first), views, bytes.size()).ok());
         }
-        CHECK(Finish(f, std::move(arrival))->reply().reply.outcome() == v1::OK);
+        CHECK(f.Finish(std::move(arrival))->reply().reply.outcome() == v1::OK);
       }
       results.push_back(f.Weights());
       CHECK((results.back() == results.front()));
@@ -135,7 +108,7 @@ TEST_CASE("What is no chunk is refused and changes nothing") {
   f.config.mutable_server()->set_apply(
       GENERATE(v1::ServerConfig::APPLY_STREAMED, v1::ServerConfig::APPLY_STAGED));
   f.Start();
-  auto arrival = Begin(f, {});
+  auto arrival = f.Begin({});
   const std::string zeros(kMaxSharedChunkBytes + 4, '\0');
   const auto take = [&](uint64_t first, uint64_t bytes) {
     const absl::string_view piece = absl::string_view(zeros).substr(0, bytes);
@@ -157,47 +130,47 @@ TEST_CASE("What is no chunk is refused and changes nothing") {
   CHECK(take(0, kUnitBytes).ok());
   CHECK(take(2 * kChunkUnit, 1000 * sizeof(float)).ok());
   CHECK(arrival->whole());
-  CHECK(Finish(f, std::move(arrival))->reply().reply.outcome() == v1::OK);
+  CHECK(f.Finish(std::move(arrival))->reply().reply.outcome() == v1::OK);
 }
 
 TEST_CASE("A push that is still arriving never delays one that is there: it is sent again, and then staged") {
   Large f;
   f.config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_MOMENTUM);
   f.Start();
-  auto slow = Begin(f, {0, 0});
+  auto slow = f.Begin({0, 0});
   REQUIRE(slow->streamed());
-  REQUIRE(Take(*slow, Ones(), 0).ok());
+  REQUIRE(TakeUnit(*slow, Ones(), 0).ok());
 
-  auto fast = Begin(f, {1, 0});
+  auto fast = f.Begin({1, 0});
   CHECK_FALSE(fast->streamed());
-  for (uint64_t unit = 0; unit < 3; ++unit) REQUIRE(Take(*fast, Ones(), unit).ok());
-  CHECK(Finish(f, std::move(fast))->reply().reply.outcome() == v1::OK);
+  for (uint64_t unit = 0; unit < 3; ++unit) REQUIRE(TakeUnit(*fast, Ones(), unit).ok());
+  CHECK(f.Finish(std::move(fast))->reply().reply.outcome() == v1::OK);
   CHECK((f.Weights() == Ones()));
 
   CHECK(slow->overtaken());
   CHECK(slow->making() == nullptr);
-  REQUIRE(Take(*slow, Ones(), 1).ok());
-  REQUIRE(Take(*slow, Ones(), 2).ok());
-  const auto again = Finish(f, std::move(slow));
+  REQUIRE(TakeUnit(*slow, Ones(), 1).ok());
+  REQUIRE(TakeUnit(*slow, Ones(), 2).ok());
+  const auto again = f.Finish(std::move(slow));
   CHECK(again->reply().reply.outcome() == v1::SEND_AGAIN);
   CHECK((f.Weights() == Ones()));
   CHECK(f.Stats().clocks(0).clock() == 0);
 
-  slow = Begin(f, {0, 0});
+  slow = f.Begin({0, 0});
   CHECK_FALSE(slow->streamed());
-  REQUIRE(Take(*slow, Ones(), 0).ok());
-  fast = Begin(f, {1, 1});
+  REQUIRE(TakeUnit(*slow, Ones(), 0).ok());
+  fast = f.Begin({1, 1});
   CHECK(fast->streamed());  // the other one streams now
-  REQUIRE(Take(*fast, Ones(), 0).ok());
-  REQUIRE(Take(*slow, Ones(), 1).ok());
-  REQUIRE(Take(*slow, Ones(), 2).ok());
-  CHECK(Finish(f, std::move(slow))->reply().reply.outcome() == v1::OK);
+  REQUIRE(TakeUnit(*fast, Ones(), 0).ok());
+  REQUIRE(TakeUnit(*slow, Ones(), 1).ok());
+  REQUIRE(TakeUnit(*slow, Ones(), 2).ok());
+  CHECK(f.Finish(std::move(slow))->reply().reply.outcome() == v1::OK);
   CHECK(fast->overtaken());
   // 1, then 1 + 0.9 more.
   CHECK(f.Weights()[kElements - 1] == 1 + 1.9f);
   // The worker's next push streams again.
   fast = nullptr;
-  CHECK(Begin(f, {0, 1})->streamed());
+  CHECK(f.Begin({0, 1})->streamed());
 }
 
 TEST_CASE("A push that breaks off leaves no trace, slots included, and its buffers are used again") {
@@ -206,9 +179,9 @@ TEST_CASE("A push that breaks off leaves no trace, slots included, and its buffe
   f.Start();
   const float* made = nullptr;
   for (int i = 0; i < 5; ++i) {
-    auto broken = Begin(f, {0, 0});
+    auto broken = f.Begin({0, 0});
     REQUIRE(broken->streamed());
-    REQUIRE(Take(*broken, std::vector<float>(kElements, 1000.0f), 0).ok());
+    REQUIRE(TakeUnit(*broken, std::vector<float>(kElements, 1000.0f), 0).ok());
     const float* const here = broken->making()->weights.get();
     if (made == nullptr) made = here;
     CHECK(here == made);
@@ -227,14 +200,14 @@ TEST_CASE("A value that is not finite is found wherever it lies, and the streame
   f.Start();
   std::vector<float> gradient = Ones();
   gradient[kChunkUnit + 17] = std::numeric_limits<float>::infinity();
-  auto arrival = Begin(f, {});
-  for (uint64_t unit = 0; unit < 3; ++unit) REQUIRE(Take(*arrival, gradient, unit).ok());
-  const auto answer = Finish(f, std::move(arrival));
+  auto arrival = f.Begin({});
+  for (uint64_t unit = 0; unit < 3; ++unit) REQUIRE(TakeUnit(*arrival, gradient, unit).ok());
+  const auto answer = f.Finish(std::move(arrival));
   CHECK(answer->reply().reply.outcome() == v1::REFUSED);
   CHECK_THAT(answer->reply().reply.reason(), Contains("w[65553]"));
   CHECK_FALSE(answer->reply().made.has_value());
   CHECK((f.Weights() == std::vector<float>(kElements, 0.0f)));
-  CHECK(Begin(f, {0, 1})->streamed());
+  CHECK(f.Begin({0, 1})->streamed());
 }
 
 TEST_CASE("The weights that a push makes answer its worker's pull only where the bound lets them") {
@@ -271,7 +244,7 @@ TEST_CASE("A worker that joins meanwhile takes the answer back") {
   });
   REQUIRE(TakeAll(*arrival, Ones()).ok());
   f.Members(3, {{0}, {1}});
-  const auto answer = Finish(f, std::move(arrival));
+  const auto answer = f.Finish(std::move(arrival));
   CHECK(answer->reply().reply.outcome() == v1::OK);
   CHECK_FALSE(answer->reply().made.has_value());
 }
@@ -279,8 +252,8 @@ TEST_CASE("A worker that joins meanwhile takes the answer back") {
 TEST_CASE("A push arrives at most twice at once; a third try waits for a place") {
   Large f;
   f.Start();
-  auto first = Begin(f, {0, 0});
-  auto second = Begin(f, {0, 0});
+  auto first = f.Begin({0, 0});
+  auto second = f.Begin({0, 0});
   int begun = 0, cancelled = 0;
   const auto count = [&](const absl::StatusOr<PushBegin>& begin) {
     ++(begin.ok() ? begun : cancelled);
@@ -296,7 +269,7 @@ TEST_CASE("A push arrives at most twice at once; a third try waits for a place")
   CHECK(begun == 1);
   // Both may become whole; one counts.
   REQUIRE(TakeAll(*second, Ones()).ok());
-  CHECK(Finish(f, std::move(second))->reply().reply.outcome() == v1::OK);
+  CHECK(f.Finish(std::move(second))->reply().reply.outcome() == v1::OK);
   CHECK(f.shard->counters().pushes_applied == 1);
 }
 

@@ -11,8 +11,6 @@ namespace {
 using Catch::Contains;
 constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
 
-std::vector<float> All(float value) { return std::vector<float>(40, value); }
-
 std::vector<v1::ShardReport> Staged(ShardFixture& f) { return f.Reports(v1::ShardReport::kStaged); }
 
 TestPush Part(uint64_t step, uint32_t part, float value = 1) {
