@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "client/wire_options.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 
@@ -29,11 +30,9 @@ Precision Replicas::PrecisionOf(const v1::ComputeConfig& config) {
 }
 
 DeviceOptions Replicas::DeviceOptionsOf(const v1::JobConfig& config, size_t replicas) {
-  const v1::WireConfig& wire = config.wire();
   DeviceOptions options;
-  options.rounds_gradients =
-      (wire.has_push_dtype() ? wire.push_dtype() : wire.dtype()) == v1::WireConfig::TYPE_BF16 &&
-      replicas == 1 && config.train().clip_norm() == 0;
+  options.rounds_gradients = WireOptions::From(config.wire()).push_dtype == v1::BF16 && replicas == 1 &&
+                             config.train().clip_norm() == 0;
   options.weights_ahead = config.consistency().prefetch();
   return options;
 }

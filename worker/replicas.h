@@ -34,8 +34,8 @@ class Replicas {
   ~Replicas();
   static Precision PrecisionOf(const v1::ComputeConfig& config);
   // Of a job computed by so many replicas. The next weights come while backward computes only where they are
-  // prefetched. Gradients are rounded on the device where they travel as bfloat16,
-  // unless the host has yet to add them up or to clip them, in float32.
+  // prefetched. Gradients are rounded on the device where they travel as bfloat16, unless the host has yet to
+  // add them up or to clip them, in float32.
   static DeviceOptions DeviceOptionsOf(const v1::JobConfig& config, size_t replicas);
 
   // The first. Its weights are those that all replicas compute with, its gradients the sum: rounded where
