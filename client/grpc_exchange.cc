@@ -8,6 +8,7 @@
 #include "common/bfloat16.h"
 #include "common/grpc_payload.h"
 #include "common/status_macros.h"
+#include "common/wire_dtype.h"
 
 namespace weir {
 namespace {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/finite.h"
 #include "common/bfloat16.h"
+#include "common/wire_dtype.h"
 
 namespace weir {
 namespace {

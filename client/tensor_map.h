@@ -20,9 +20,6 @@ namespace weir {
 // The next `n` of the wire's little-endian values.
 void TakeValues(ValueCursor* values, v1::Dtype dtype, float* to, int64_t n);
 
-// Bytes of one of the wire's values.
-constexpr int64_t BytesPerValue(v1::Dtype dtype) { return dtype == v1::BF16 ? 2 : 4; }
-
 // A gradient in the caller's memory: where its tensors begin, in the model's order. All are of one type.
 struct GradientTensors {
   v1::Dtype dtype = v1::F32;

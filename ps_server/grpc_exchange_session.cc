@@ -7,14 +7,13 @@
 #include "common/bfloat16.h"
 #include "common/status_macros.h"
 #include "common/wire_codec.h"
+#include "common/wire_dtype.h"
 
 namespace weir {
 namespace {
 
 // Of the pieces of a chunk in shared memory.
 constexpr uint64_t kMaxStride = uint64_t{1} << 40;
-
-uint64_t ValueBytes(v1::Dtype dtype) { return dtype == v1::BF16 ? 2 : sizeof(float); }
 
 // Whether an exchange goes on to its pull after this answer to its push.
 bool PullFollows(v1::Outcome push) {
@@ -283,7 +282,8 @@ void GrpcExchangeSession::TakeChunk(Exchange& exchange, const Chunk& chunk) {
   if (absl::Status status = exchange.arrival->Take(chunk.first, chunk.pieces, chunk.bytes); !status.ok()) {
     return Fail(exchange, std::move(status));
   }
-  const Range range{chunk.first, chunk.bytes / ValueBytes(exchange.arrival->header().dtype())};
+  const Range range{chunk.first,
+                    chunk.bytes / static_cast<uint64_t>(BytesPerValue(exchange.arrival->header().dtype()))};
   exchange.received += range.count;
   if (exchange.arrival->streamed()) {
     const auto making = exchange.arrival->making();

@@ -6,6 +6,7 @@
 #include "common/bfloat16.h"
 #include "common/value_cursor.h"
 #include "common/wire_codec.h"
+#include "common/wire_dtype.h"
 
 namespace weir {
 namespace {
@@ -27,7 +28,7 @@ PushArrival::PushArrival(v1::PushRequest header, const Kernels& kernels,
 
 absl::Status PushArrival::Take(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes) {
   const uint64_t elements = header_.elements();
-  const uint64_t value_bytes = header_.dtype() == v1::BF16 ? 2 : sizeof(float);
+  const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header_.dtype()));
   const uint64_t count = bytes / value_bytes;
   if (bytes == 0 || bytes > kMaxSharedChunkBytes || bytes % value_bytes != 0 || first % kUnit != 0 ||
       first >= elements || count > elements - first || (count % kUnit != 0 && first + count != elements)) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/planted_bug.h"
 #include "common/telemetry/logging.h"
+#include "common/wire_dtype.h"
 #include "ps_server/shard/samples.h"
 
 namespace weir {
@@ -79,7 +80,7 @@ void Shard::Begin(Session session, v1::PushRequest header, BeginDone done) {
 
 void Shard::Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done) {
   const v1::PushRequest& header = arrival->header();
-  counters_.bytes_pushed += header.elements() * (header.dtype() == v1::BF16 ? 2 : sizeof(float));
+  counters_.bytes_pushed += header.elements() * static_cast<uint64_t>(BytesPerValue(header.dtype()));
   // std::function wants what can be copied.
   auto shared = std::make_shared<std::unique_ptr<PushArrival>>(std::move(arrival));
   queue_.Post([this, session, shared, done = std::move(done)]() mutable {

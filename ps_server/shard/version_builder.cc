@@ -6,6 +6,7 @@
 
 #include "common/bfloat16.h"
 #include "common/wire_codec.h"
+#include "common/wire_dtype.h"
 
 namespace weir {
 namespace {
@@ -59,7 +60,7 @@ int64_t VersionBuilder::Apply(int64_t first, int64_t count, absl::Span<const abs
     to = to_;
   }
   const bool bf16 = dtype == v1::BF16;
-  const int64_t value_bytes = bf16 ? 2 : sizeof(float);
+  const int64_t value_bytes = BytesPerValue(dtype);
   const int64_t block_size = store_->partition_.block_size();
   const int64_t begin = first / block_size, end = (first + count + block_size - 1) / block_size;
   const ValueCursor gradient(pieces, static_cast<size_t>(value_bytes));

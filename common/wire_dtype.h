@@ -1,0 +1,12 @@
+#pragma once
+
+#include <cstdint>
+
+#include "proto/parameter_server.pb.h"
+
+namespace weir {
+
+// Of one value on the wire.
+constexpr int64_t BytesPerValue(v1::Dtype dtype) { return dtype == v1::BF16 ? 2 : 4; }
+
+}  // namespace weir
