@@ -213,7 +213,12 @@ absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& re
   return coordinator_.Report(request, limits()).Get().status();
 }
 
-absl::Status ClientImpl::Leave(const std::string& failure) { return LeaveFor(failure, limits()); }
+absl::Status ClientImpl::Leave(const std::string& failure) {
+  CallLimits limits = this->limits();
+  // What failed may be a call that has waited for the coordinator in vain: not as long once more.
+  if (!failure.empty()) limits.unreachable = LastWords().unreachable;
+  return LeaveFor(failure, limits);
+}
 
 CallLimits ClientImpl::LastWords() const {
   return {kLastWords, std::min<Nanoseconds>(server_wait_, kLastWords)};

@@ -431,6 +431,16 @@ TEST_CASE("to leave a job that failed takes no time, even if the servers are gon
   CHECK(steady_clock::now() - begin < std::chrono::seconds(10));
 }
 
+TEST_CASE("who leaves because of a failure does not wait for a coordinator that is away") {
+  ClientFixture f(ClientFixture::Small());
+  f.config.mutable_cluster()->set_server_wait_seconds(60);
+  auto client = f.Join();
+  f.cluster.Kill(0);
+  const auto begin = steady_clock::now();
+  CHECK_FALSE(client->Leave("ps:0 was lost, said a pull").ok());
+  CHECK(steady_clock::now() - begin < std::chrono::seconds(10));
+}
+
 TEST_CASE("a lost coordinator wakes every waiter with its name") {
   FakeCluster::Options options = ClientFixture::Small();
   options.parts = 2;
