@@ -24,6 +24,10 @@ absl::Status WorkUntilDone(ClientOptions options, bool join_again, const JoinJob
     const absl::Status left = client->Leave(std::string(life.status.message()));
     // All was done, but before everybody had left the job went back.
     if (life.status.ok() && absl::IsAborted(left) && join_again) life.status = left;
+    // Servers end because of one another: what this worker saw first need not have been the first.
+    if (absl::IsUnavailable(life.status) && !left.ok() && left != life.status) {
+      return absl::UnavailableError(absl::StrCat(life.status.message(), "; ", left.message()));
+    }
     if (life.status.ok()) {
       if (!left.ok()) LogWarning("could not take leave: ", left.message());
       return absl::OkStatus();

@@ -24,8 +24,8 @@ using JoinJobFunction = std::function<absl::StatusOr<std::unique_ptr<Client>>(co
 // joins again with a fresh client, if `join_again` allows it and while there is progress: kFruitlessLives in
 // a row without any are one too many. `work` runs on the calling thread, and starts from nothing each time.
 //
-// OK also where there is nothing left to do. Errors are those of the join or of `work`; the last fence's
-// after too many fruitless lives.
+// OK also where there is nothing left to do. Errors are those of the join or of `work`, with that of the
+// leave-taking where a server was lost and ps:0 is gone, too; the last fence's after too many fruitless lives.
 inline constexpr int kFruitlessLives = 10;
 absl::Status WorkUntilDone(ClientOptions options, bool join_again, const JoinJobFunction& join,
                            const std::function<Life(Client*)>& work);

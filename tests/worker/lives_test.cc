@@ -142,6 +142,15 @@ TEST_CASE("Who may not join again, or fails for another reason, is told why") {
   CHECK(lost.leaves == std::vector<std::string>{"ps:1 was lost"});
 }
 
+TEST_CASE("Who lost a server, and then ps:0 when it took leave, names both, and each once") {
+  Story both{{{absl::UnavailableError("ps:1 was lost"), true}}};
+  both.answers[0] = absl::UnavailableError("ps:0 was lost");
+  CHECK(both.Run() == absl::UnavailableError("ps:1 was lost; ps:0 was lost"));
+  Story one{{{absl::UnavailableError("ps:0 was lost"), true}}};
+  one.answers[0] = absl::UnavailableError("ps:0 was lost");
+  CHECK(one.Run() == absl::UnavailableError("ps:0 was lost"));
+}
+
 TEST_CASE("A join that is refused ends it, well where nothing is left to do") {
   Story done{{kFenced}};
   done.refusals[1] = absl::OutOfRangeError("all examples are done");
