@@ -2,37 +2,21 @@
 // use.
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
-#include <vector>
 
 #include "catch2/catch.hpp"
 #include "common/exit_codes.h"
-#include "common/subprocess.h"
 #include "tests/cli/checkpointed_job.h"
+#include "tests/cli/weir_process.h"
 
 namespace weir {
 namespace {
 
 namespace fs = std::filesystem;
 using Catch::Contains;
-
-struct Result {
-  int code;
-  std::string output;
-};
-
-Result Weir(std::vector<std::string> args) {
-  Subprocess::Options options;
-  options.args = {"cli/weir"};
-  options.args.insert(options.args.end(), args.begin(), args.end());
-  const auto result = RunCommand(std::move(options), std::chrono::seconds(60));
-  REQUIRE(result.ok());
-  return {result->exit.status(), result->output};
-}
 
 class Folder {
  public:
@@ -66,12 +50,12 @@ void FlipByte(const std::string& path, int from_end) {
 TEST_CASE("what is sound is said to be") {
   const Folder runs;
   for (const std::string& path : {runs.path(), runs.path("step-00000012")}) {
-    const Result verified = Weir({"checkpoint", "verify", path});
+    const WeirResult verified = Weir({"checkpoint", "verify", path});
     INFO(verified.output);
     CHECK(verified.code == 0);
     CHECK_THAT(verified.output, Contains(runs.path("step-00000012") + ": ok (step 12, 2 files, "));
   }
-  const Result list = Weir({"checkpoint", "list", runs.path()});
+  const WeirResult list = Weir({"checkpoint", "list", runs.path()});
   CHECK(list.code == 0);
   CHECK_THAT(list.output, Contains("step-00000012") && Contains("  complete\n"));
 }
@@ -79,11 +63,11 @@ TEST_CASE("what is sound is said to be") {
 TEST_CASE("damage is found, and the file and tensor are named") {
   const Folder runs;
   FlipByte(runs.path(kFirstShard), kInWeights);
-  const Result verified = Weir({"checkpoint", "verify", runs.path()});
+  const WeirResult verified = Weir({"checkpoint", "verify", runs.path()});
   INFO(verified.output);
   CHECK(verified.code == 1);
   CHECK_THAT(verified.output, Contains("error: ") && Contains(kFirstShard) && Contains("tensor"));
-  const Result exported = Weir({"export", runs.path(), runs.path("out.safetensors")});
+  const WeirResult exported = Weir({"export", runs.path(), runs.path("out.safetensors")});
   CHECK(exported.code == 1);
   CHECK_FALSE(fs::exists(runs.path("out.safetensors")));
 }
@@ -91,7 +75,7 @@ TEST_CASE("damage is found, and the file and tensor are named") {
 TEST_CASE("a checkpoint without its manifest is none, one with a damaged manifest neither") {
   const Folder runs;
   FlipByte(runs.path("step-00000012/manifest.json"), 1);
-  const Result damaged = Weir({"checkpoint", "list", runs.path()});
+  const WeirResult damaged = Weir({"checkpoint", "list", runs.path()});
   CHECK(damaged.code == 0);
   CHECK_THAT(damaged.output, Contains("damaged: ") && Contains("manifest.json"));
   CHECK(Weir({"checkpoint", "verify", runs.path()}).code != 0);
@@ -102,7 +86,7 @@ TEST_CASE("a checkpoint without its manifest is none, one with a damaged manifes
 
 TEST_CASE("nothing is there") {
   for (const char* command : {"list", "verify"}) {
-    const Result none = Weir({"checkpoint", command, "/no/such/folder"});
+    const WeirResult none = Weir({"checkpoint", command, "/no/such/folder"});
     CHECK(none.code == kExitConfig);
     CHECK_THAT(none.output, Contains("/no/such/folder"));
   }
@@ -110,13 +94,13 @@ TEST_CASE("nothing is there") {
 
 TEST_CASE("an export holds all tensors in one file") {
   const Folder runs;
-  const Result exported = Weir({"export", runs.path(), runs.path("out.safetensors")});
+  const WeirResult exported = Weir({"export", runs.path(), runs.path("out.safetensors")});
   INFO(exported.output);
   CHECK(exported.code == 0);
   CHECK_THAT(exported.output,
              Contains("out.safetensors: ") && Contains(" tensors of " + runs.path("step-00000012")));
   CHECK(fs::file_size(runs.path("out.safetensors")) > 1000 * sizeof(float));
-  const Result nowhere = Weir({"export", runs.path(), "/no/such/folder/out.safetensors"});
+  const WeirResult nowhere = Weir({"export", runs.path(), "/no/such/folder/out.safetensors"});
   CHECK(nowhere.code == kExitConfig);
   CHECK_THAT(nowhere.output, Contains("/no/such/folder/out.safetensors"));
 }

@@ -1,5 +1,4 @@
 // The command line of `weir` as a process: what is refused, with which code and words.
-#include <chrono>
 #include <cstdlib>
 #include <fstream>
 #include <string>
@@ -7,28 +6,13 @@
 
 #include "catch2/catch.hpp"
 #include "common/exit_codes.h"
-#include "common/subprocess.h"
 #include "tests/cli/fake_coordinator.h"
+#include "tests/cli/weir_process.h"
 
 namespace weir {
 namespace {
 
 using Catch::Contains;
-
-struct Result {
-  int code;
-  std::string output;
-};
-
-Result Weir(std::vector<std::string> args) {
-  Subprocess::Options options;
-  options.args = {"cli/weir"};
-  options.args.insert(options.args.end(), args.begin(), args.end());
-  options.remove_environment = {"TF_CONFIG"};
-  const auto result = RunCommand(std::move(options), std::chrono::seconds(60));
-  REQUIRE(result.ok());
-  return {result->exit.status(), result->output};
-}
 
 TEST_CASE("a bad command line exits with 64 and says what is allowed") {
   struct Case {
@@ -68,7 +52,7 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
       {{"bench", "wire", "--listen=a:1", "--connect=a:1"}, {"--listen", "--connect"}},
   };
   for (const Case& c : cases) {
-    const Result result = Weir(c.args);
+    const WeirResult result = Weir(c.args);
     INFO(result.output);
     CHECK(result.code == kExitUsage);
     for (const auto& text : c.says) CHECK_THAT(result.output, Contains(text));
@@ -77,13 +61,13 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
 
 TEST_CASE("help and version") {
   for (const std::vector<std::string>& args : {std::vector<std::string>{"--help"}, {"help"}}) {
-    const Result result = Weir(args);
+    const WeirResult result = Weir(args);
     CHECK(result.code == 0);
     CHECK_THAT(result.output,
                Contains("weir up --ps=2 --workers=4 configs/digits.json") && Contains("Exit codes"));
   }
   for (const char* command : {"up", "status", "demo", "config", "checkpoint", "export", "bench", "doctor"}) {
-    const Result result = Weir({command, "--help"});
+    const WeirResult result = Weir({command, "--help"});
     CHECK(result.code == 0);
     CHECK_THAT(result.output, Contains("Examples:\n  weir " + std::string(command)));
   }
@@ -91,10 +75,10 @@ TEST_CASE("help and version") {
 }
 
 TEST_CASE("the doctor speaks to people and programs") {
-  const Result text = Weir({"doctor"});
+  const WeirResult text = Weir({"doctor"});
   CHECK(text.code == 0);
   CHECK_THAT(text.output, Contains("cpu kernels") && Contains("congestion control") && Contains("cublas"));
-  const Result json = Weir({"doctor", "--json"});
+  const WeirResult json = Weir({"doctor", "--json"});
   CHECK(json.code == 0);
   CHECK_THAT(json.output, Contains("\"cpu_kernels\": \"") && Contains("\"devices\": ["));
 }
@@ -108,19 +92,19 @@ TEST_CASE("status of a running cluster") {
   const std::string file = std::string(std::getenv("TEST_TMPDIR")) + "/cluster.json";
   std::ofstream(file) << R"({"ps": [")" << coordinator.address() << R"("]})";
   for (const std::string& flag : {"--address=" + coordinator.address(), "--cluster=" + file}) {
-    const Result text = Weir({"status", flag});
+    const WeirResult text = Weir({"status", flag});
     CHECK(text.code == 0);
     CHECK_THAT(text.output, Contains("digits"));
     CHECK_THAT(Weir({"status", flag, "--json"}).output, Contains("\"step\": 12"));
   }
   std::ofstream(file) << R"({"worker": ["a:1"]})";
-  const Result no_server = Weir({"status", "--cluster=" + file});
+  const WeirResult no_server = Weir({"status", "--cluster=" + file});
   CHECK(no_server.code == kExitConfig);
   CHECK_THAT(no_server.output, Contains("cluster.json") && Contains("ps"));
 
   FakeCoordinator other(nullptr);
   REQUIRE(other.port() != 0);
-  const Result wrong = Weir({"status", "--address=" + other.address()});
+  const WeirResult wrong = Weir({"status", "--address=" + other.address()});
   CHECK(wrong.code == kExitConfig);
   CHECK_THAT(wrong.output, Contains("ps:0") && Contains(other.address()));
 }
@@ -130,7 +114,7 @@ TEST_CASE("a checkpoint of a running job") {
   {
     FakeCoordinator coordinator(&status);
     REQUIRE(coordinator.port() != 0);
-    const Result none = Weir({"checkpoint", "take", "--address=" + coordinator.address()});
+    const WeirResult none = Weir({"checkpoint", "take", "--address=" + coordinator.address()});
     CHECK(none.code == kExitConfig);
     CHECK_THAT(none.output, Contains("no checkpoint: checkpoint.directory is not set"));
   }
@@ -138,20 +122,20 @@ TEST_CASE("a checkpoint of a running job") {
   status.set_step(1200);
   FakeCoordinator coordinator(&status);
   REQUIRE(coordinator.port() != 0);
-  const Result taken = Weir({"checkpoint", "take", "--address=" + coordinator.address()});
+  const WeirResult taken = Weir({"checkpoint", "take", "--address=" + coordinator.address()});
   CHECK(taken.code == 0);
   CHECK(taken.output == "/runs/7/step-00001200  (step 1,200)\n");
-  const Result nobody = Weir({"checkpoint", "take", "--address=127.0.0.1:1"});
+  const WeirResult nobody = Weir({"checkpoint", "take", "--address=127.0.0.1:1"});
   CHECK(nobody.code == kExitPeerLost);
   CHECK_THAT(nobody.output, Contains("ps:0 at 127.0.0.1:1 does not answer"));
 }
 
 TEST_CASE("status of a cluster that is not there names ps:0 and its address") {
-  const Result result = Weir({"status", "--address=127.0.0.1:1"});
+  const WeirResult result = Weir({"status", "--address=127.0.0.1:1"});
   CHECK(result.code == kExitPeerLost);
   CHECK_THAT(result.output, Contains("ps:0 at 127.0.0.1:1 does not answer"));
 
-  const Result no_file = Weir({"status", "--cluster=/no/such/file"});
+  const WeirResult no_file = Weir({"status", "--cluster=/no/such/file"});
   CHECK(no_file.code == kExitConfig);
   CHECK_THAT(no_file.output, Contains("/no/such/file"));
 }

@@ -12,31 +12,10 @@ namespace weir {
 namespace {
 
 using Catch::Contains;
-using Seconds = std::chrono::duration<double>;
-
-// From the failure to the exit of every other task (the promise). Sanitized binaries end slower.
-#if defined(WEIR_ASAN) || defined(WEIR_TSAN)
-constexpr std::chrono::seconds kEndLimit{30};
-#else
-constexpr std::chrono::seconds kEndLimit{10};
-#endif
-
-std::vector<std::string> With(std::vector<std::string> set, const std::vector<std::string>& more) {
-  set.insert(set.end(), more.begin(), more.end());
-  return set;
-}
 
 const std::vector<std::string> kSync = {"consistency.mode=sync"};
 const std::vector<std::string> kBounded = {"consistency.mode=bounded", "consistency.staleness=2"};
 const std::vector<std::string> kAsync = {"consistency.mode=async"};
-
-class Stopwatch {
- public:
-  Seconds Elapsed() const { return std::chrono::steady_clock::now() - start_; }
-
- private:
-  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
-};
 
 // Nearly 3 s or more (94 batches an epoch, each held back by 20 ms on average, two workers), so that what a
 // test does to its tasks comes in the middle.

@@ -48,6 +48,11 @@ std::string TestFolder::Write(const std::string& name, const std::string& bytes)
   return path(name);
 }
 
+std::vector<std::string> With(std::vector<std::string> set, const std::vector<std::string>& more) {
+  set.insert(set.end(), more.begin(), more.end());
+  return set;
+}
+
 std::string ReadWholeFile(const std::string& path) {
   std::ostringstream bytes;
   bytes << std::ifstream(path, std::ios::binary).rdbuf();

@@ -20,6 +20,27 @@ namespace weir {
 // How long anything may take before it counts as hanging. Generous: sanitized binaries on a busy machine.
 constexpr std::chrono::seconds kHangLimit{60};
 
+// From a failure to the exit of every other task, as docs/guarantees.md has it. Sanitized binaries end
+// slower.
+#if defined(WEIR_ASAN) || defined(WEIR_TSAN)
+constexpr std::chrono::seconds kEndLimit{30};
+#else
+constexpr std::chrono::seconds kEndLimit{10};
+#endif
+
+using Seconds = std::chrono::duration<double>;
+
+class Stopwatch {
+ public:
+  Seconds Elapsed() const { return std::chrono::steady_clock::now() - start_; }
+
+ private:
+  const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
+};
+
+// Settings of a job (--set), and more of them.
+std::vector<std::string> With(std::vector<std::string> set, const std::vector<std::string>& more);
+
 // A folder below TEST_TMPDIR, gone with this object.
 class TestFolder {
  public:

@@ -7,7 +7,6 @@
 #include "catch2/catch.hpp"
 #include "common/exit_codes.h"
 #include "tests/integration/recovery_run.h"
-#include "tests/integration/serial_reference.h"
 #include "tests/integration/sync_run.h"
 
 namespace weir {
@@ -17,15 +16,6 @@ using Catch::Contains;
 
 // sync: 61 steps of 4 parts.
 constexpr char kExamples[] = "train.examples=1952";
-
-const SerialRun& Expected() {
-  static const SerialRun* const expected = [] {
-    const auto run = TrainSerially(DigitsJob({kExamples}), Digits().train);
-    REQUIRE(run.ok());
-    return new SerialRun(*run);
-  }();
-  return *expected;
-}
 
 // Held back, so that the job is still young when the kills come.
 RecoveryRun::Options Sync(const TestFolder& folder) {
@@ -59,8 +49,8 @@ TEST_CASE("sync: ps:1 comes back elsewhere, twice, and ps:0 in between, to the s
   run.Kill("ps:1");
   run.RestartElsewhere("ps:1");
   const nlohmann::json summary = run.WaitForEnd();
-  CHECK(summary["steps"] == Expected().steps);
-  CHECK(summary["weights_sha256"] == Expected().weights_sha256);
+  CHECK(summary["steps"] == SerialDigits({kExamples}).steps);
+  CHECK(summary["weights_sha256"] == SerialDigits({kExamples}).weights_sha256);
   for (const char* task : {"worker:0", "worker:1"})
     CHECK_THAT(run.job()[task].log(), Contains("joined again"));
 }
@@ -105,7 +95,7 @@ TEST_CASE("ps:0 and ps:1 are killed together, ps:1 comes back elsewhere") {
   }
   const nlohmann::json summary = run.WaitForEnd();
   if (sync) {
-    CHECK(summary["weights_sha256"] == Expected().weights_sha256);
+    CHECK(summary["weights_sha256"] == SerialDigits({kExamples}).weights_sha256);
   } else {
     CHECK(summary["examples"] == 3 * 1500);
     CHECK(summary["lost_pushes"] == 0);
@@ -121,7 +111,7 @@ TEST_CASE("a second ps:1 is refused, and changes nothing") {
   CHECK_THAT(second.log(), Contains("ps:1 at " + run.job().address("ps:1") + " is alive") &&
                                Contains(run.AddressNow("ps:1")));
   const nlohmann::json summary = run.WaitForEnd();
-  CHECK(summary["weights_sha256"] == Expected().weights_sha256);
+  CHECK(summary["weights_sha256"] == SerialDigits({kExamples}).weights_sha256);
   CHECK(summary["recoveries"] == 0);
 }
 

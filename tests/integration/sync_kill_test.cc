@@ -10,7 +10,6 @@
 #include "catch2/catch.hpp"
 #include "common/exit_codes.h"
 #include "tests/integration/processes.h"
-#include "tests/integration/serial_reference.h"
 #include "tests/integration/sync_run.h"
 
 namespace weir {
@@ -83,14 +82,10 @@ class Job {
           std::any_of(except.begin(), except.end(), [&](uint32_t rank) { return task == Name(rank); });
       if (!gone) job_->ExpectExit(task, kExitOk);
     }
-    static const SerialRun* const expected = [] {
-      const auto run = TrainSerially(DigitsJob({}), Digits().train);
-      REQUIRE(run.ok());
-      return new SerialRun(*run);
-    }();
+    const SerialRun& expected = SerialDigits({});
     const nlohmann::json summary = job_->Summary();
-    CHECK(summary["steps"] == expected->steps);
-    CHECK(summary["weights_sha256"] == expected->weights_sha256);
+    CHECK(summary["steps"] == expected.steps);
+    CHECK(summary["weights_sha256"] == expected.weights_sha256);
   }
 
  private:

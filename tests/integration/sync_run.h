@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "proto/job_config.pb.h"
+#include "tests/integration/serial_reference.h"
 #include "worker/data/load_data.h"
 
 namespace weir {
@@ -20,6 +21,8 @@ const DatasetPair& Digits();
 v1::JobConfig DigitsJob(const std::vector<std::string>& overrides);
 // Its text, for processes.
 std::string DigitsJobText();
+// What DigitsJob(overrides) must give. Trained once in a process; for the main thread only.
+const SerialRun& SerialDigits(const std::vector<std::string>& overrides);
 
 // A part of some worker's time in a job: from its join to its end.
 struct WorkerLife {

@@ -1,0 +1,29 @@
+#pragma once
+
+#include <chrono>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "catch2/catch.hpp"
+#include "common/subprocess.h"
+
+namespace weir {
+
+struct WeirResult {
+  int code;  // as a shell says it
+  std::string output;
+};
+
+// Runs `weir` with these arguments to its end, without TF_CONFIG.
+inline WeirResult Weir(std::vector<std::string> args) {
+  Subprocess::Options options;
+  options.args = {"cli/weir"};
+  options.args.insert(options.args.end(), args.begin(), args.end());
+  options.remove_environment = {"TF_CONFIG"};
+  const auto result = RunCommand(std::move(options), std::chrono::seconds(60));
+  REQUIRE(result.ok());
+  return {result->exit.status(), result->output};
+}
+
+}  // namespace weir
