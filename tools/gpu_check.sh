@@ -31,8 +31,8 @@ program() {
   echo "gpu-check: there is no program $1 in $root/bin or $root/bazel-bin/$2" >&2
   return 1
 }
-weir=$(program weir cli) && worker=$(program worker worker) && step_bench=$(program step_bench worker) &&
-  exchange_bench=$(program exchange_bench worker/exchange_bench) &&
+weir=$(program weir cli) && worker=$(program worker worker) && step_bench=$(program step_bench worker/bench) &&
+  exchange_bench=$(program exchange_bench worker/bench) &&
   conformance=$(program compute_backend_test tests/worker/compute) || exit 1
 
 work=$(mktemp -d)

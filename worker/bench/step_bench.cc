@@ -20,6 +20,7 @@
 #include "common/exit_codes.h"
 #include "common/random.h"
 #include "common/status_macros.h"
+#include "worker/bench/mlp_flags.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/model/layer.h"
 #include "worker/model/model.h"
@@ -30,10 +31,8 @@ namespace {
 constexpr int64_t kClasses = 10;
 constexpr float kLearningRate = 1e-3f;
 
-struct Flags {
-  std::string device = "cuda:0", precisions = "float32,tf32,bf16";
-  int64_t inputs = 784, width = 4096, batch = 1024;
-  double seconds = 2;  // of each measurement
+struct Flags : MlpFlags {
+  std::string precisions = "float32,tf32,bf16";
 };
 
 v1::ModelConfig Mlp(int64_t width) {
@@ -222,11 +221,7 @@ absl::Status RunOne(const Flags& flags, const std::string& precision) {
 
 int Main(const Flags& flags) {
   for (const std::string& precision : CLI::detail::split(flags.precisions, ',')) {
-    if (const absl::Status status = RunOne(flags, precision); !status.ok()) {
-      std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
-      const bool permanent = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
-      return permanent ? kExitConfig : kExitInternal;
-    }
+    if (const absl::Status status = RunOne(flags, precision); !status.ok()) return ReportEnd(status);
   }
   return kExitOk;
 }
@@ -237,18 +232,8 @@ int Main(const Flags& flags) {
 int main(int argc, char** argv) {
   weir::Flags flags;
   CLI::App app("Measures a training step of an MLP on one device, without servers.");
-  app.add_option("--device", flags.device, "cpu or cuda:N")->capture_default_str();
+  flags.AddTo(&app);
   app.add_option("--precisions", flags.precisions, "Some of float32,tf32,bf16")->capture_default_str();
-  app.add_option("--inputs", flags.inputs, "Of an example")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  app.add_option("--width", flags.width, "Of the hidden layers")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  app.add_option("--batch", flags.batch, "Examples")->check(CLI::Range(1, 65536))->capture_default_str();
-  app.add_option("--seconds", flags.seconds, "Of each measurement")
-      ->check(CLI::Range(0.0, 600.0))
-      ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {

@@ -30,6 +30,7 @@
 #include "common/random.h"
 #include "common/status_macros.h"
 #include "local/in_process_cluster.h"
+#include "worker/bench/mlp_flags.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
 
@@ -39,10 +40,8 @@ namespace {
 constexpr int32_t kClasses = 10;
 constexpr uint64_t kFewSteps = 5;
 
-struct Flags {
-  std::string device = "cuda:0", precision = "float32", wire_dtype = "f32";
-  int64_t inputs = 784, width = 4096, batch = 1024;
-  double seconds = 2;  // of each measurement, roughly
+struct Flags : MlpFlags {
+  std::string precision = "float32", wire_dtype = "f32";
 };
 
 absl::StatusOr<v1::JobConfig> Config(const Flags& flags, const char* consistency, uint64_t steps) {
@@ -231,18 +230,12 @@ class Bench {
   double push_ = 0, pull_ = 0, exchange_ = 0;
 };
 
-int Main(const Flags& flags) {
-  const absl::Status status = [&]() -> absl::Status {
-    const Dataset train = RandomExamples(flags);
-    // Its second set of weights on the device is of no use in sync, and no hindrance.
-    WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, Config(flags, kBounded, 1));
-    WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, train, {flags.device}));
-    return Bench(flags, train, replicas.get()).Run();
-  }();
-  if (status.ok()) return kExitOk;
-  std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
-  const bool permanent = absl::IsFailedPrecondition(status) || absl::IsInvalidArgument(status);
-  return permanent ? kExitConfig : kExitInternal;
+absl::Status Run(const Flags& flags) {
+  const Dataset train = RandomExamples(flags);
+  // Its second set of weights on the device is of no use in sync, and no hindrance.
+  WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, Config(flags, kBounded, 1));
+  WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, train, {flags.device}));
+  return Bench(flags, train, replicas.get()).Run();
 }
 
 }  // namespace
@@ -252,25 +245,15 @@ int main(int argc, char** argv) {
   weir::KeepFreedMemory();
   weir::Flags flags;
   CLI::App app("Measures how much of a step's exchange with a server hides behind compute, for an MLP.");
-  app.add_option("--device", flags.device, "cpu or cuda:N")->capture_default_str();
+  flags.AddTo(&app);
   app.add_option("--precision", flags.precision, "float32, tf32 or bf16")->capture_default_str();
   app.add_option("--wire_dtype", flags.wire_dtype, "Of gradients and weights between worker and server")
       ->check(CLI::IsMember({"f32", "bf16"}))
-      ->capture_default_str();
-  app.add_option("--inputs", flags.inputs, "Of an example")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  app.add_option("--width", flags.width, "Of the hidden layers")
-      ->check(CLI::Range(1, 65536))
-      ->capture_default_str();
-  app.add_option("--batch", flags.batch, "Examples")->check(CLI::Range(1, 65536))->capture_default_str();
-  app.add_option("--seconds", flags.seconds, "Of each measurement, roughly")
-      ->check(CLI::Range(0.0, 600.0))
       ->capture_default_str();
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
     return app.exit(error) == 0 ? weir::kExitOk : weir::kExitUsage;
   }
-  return weir::Main(flags);
+  return weir::ReportEnd(weir::Run(flags));
 }

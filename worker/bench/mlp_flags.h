@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+
+namespace CLI {
+class App;
+}
+
+namespace weir {
+
+// What the benchmarks of a worker's step have in common: an MLP with two hidden layers, on one device.
+struct MlpFlags {
+  std::string device = "cuda:0";
+  int64_t inputs = 784, width = 4096, batch = 1024;
+  double seconds = 2;  // of each measurement, roughly
+
+  void AddTo(CLI::App* app);
+};
+
+// The exit code for this error, which is printed; 0 for OK.
+int ReportEnd(const absl::Status& status);
+
+}  // namespace weir
