@@ -24,7 +24,8 @@ namespace weir {
 //
 // A shard's last chunk may leave only when the whole gradient, all shards' chunks, is found finite: none can
 // apply any of a bad one. Whoever is about to send such a chunk checks what is left itself. So nobody ever
-// waits for what another sends; only for tensors that are not ready.
+// waits for what another sends; only for tensors that are not ready. A job's only shard checks what it reads
+// in place by itself.
 //
 // Once it is found not to be finite nothing of it leaves any more. Then either the shards are told so in its
 // stead (refusal()), or the push fails (failure()).

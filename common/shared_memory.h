@@ -19,8 +19,8 @@ namespace weir {
 // has to check, or reads it once.
 class SharedSegment {
  public:
-  // Zeros, at least so many bytes (whole pages), in huge pages where the system allows them. Its pages are
-  // there when it returns. ResourceExhausted: no memory. Unimplemented: this system knows no such seals.
+  // Zeros, at least so many bytes (whole pages), in huge pages where the system has them. Its pages are there
+  // when it returns. ResourceExhausted: no memory. Unimplemented: this system knows no such seals.
   static absl::StatusOr<std::unique_ptr<SharedSegment>> Create(uint64_t bytes);
   // Maps another process's segment. FailedPrecondition: not a memfd with all the seals, or not of exactly
   // `bytes`.

@@ -19,7 +19,7 @@ constexpr uint32_t kPayloadField = 15;
 constexpr int64_t kChunkUnit = 65536;
 // What a chunk holds at most, in a message and in shared memory.
 constexpr int64_t kMaxChunkBytes = 1 << 20;
-constexpr int64_t kMaxSharedChunkBytes = 2 << 20;
+constexpr int64_t kMaxSharedChunkBytes = 8 << 20;
 // What each piece of a chunk that lies in several in shared memory holds at least, but for the last.
 constexpr int64_t kMinPieceBytes = 4096;
 

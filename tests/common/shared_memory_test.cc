@@ -39,6 +39,9 @@ TEST_CASE("what one mapping writes the other reads") {
   auto opened = SharedSegment::OpenReadOnly(Duplicate(segment.fd()), kBytes);
   REQUIRE(opened.ok());
   CHECK(segment.data() != (*opened)->data());
+  // Else neither could have huge pages.
+  CHECK(reinterpret_cast<uintptr_t>(segment.data()) % (2 << 20) == 0);
+  CHECK(reinterpret_cast<uintptr_t>((*opened)->data()) % (2 << 20) == 0);
   CHECK((*opened)->data()[kBytes - 1] == 0);
   memset(segment.data(), 0x5a, kBytes);
   CHECK((*opened)->data()[0] == 0x5a);

@@ -37,6 +37,8 @@ class CountingClient {
   absl::StatusOr<bool> StepInPlace();
   absl::Status PullInPlace();
   const WeightsView& view() const { return view_; }
+  // What StepInPlace() pushes, all tensors': ones, unless somebody writes something else.
+  float* gradient_in_place() { return ones_in_place_.get(); }
 
   // As below, of the view.
   int64_t TornElementsOfView() const { return TornElementsOf(view_); }
