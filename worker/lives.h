@@ -25,7 +25,8 @@ using JoinJobFunction = std::function<absl::StatusOr<std::unique_ptr<Client>>(co
 // a row without any are one too many. `work` runs on the calling thread, and starts from nothing each time.
 //
 // OK also where there is nothing left to do. Errors are those of the join or of `work`, with that of the
-// leave-taking where a server was lost and ps:0 is gone, too; the last fence's after too many fruitless lives.
+// leave-taking where a server was lost and ps:0 is gone, too; the last fence's after too many fruitless
+// lives.
 inline constexpr int kFruitlessLives = 10;
 absl::Status WorkUntilDone(ClientOptions options, bool join_again, const JoinJobFunction& join,
                            const std::function<Life(Client*)>& work);

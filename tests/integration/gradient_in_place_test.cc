@@ -1,5 +1,5 @@
-// Gradients that servers may read where the worker made them (Client::NewGradient): what is not finite in them
-// is found, by whichever side it is, before any of them takes effect on any shard.
+// Gradients that servers may read where the worker made them (Client::NewGradient): what is not finite in
+// them is found, by whichever side it is, before any of them takes effect on any shard.
 #include <limits>
 #include <memory>
 #include <string>
