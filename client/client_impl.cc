@@ -266,9 +266,12 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(const Work& work, const Pull
   WEIR_ASSIGN_OR_RETURN(GradientTensors tensors, tensors_.Match(gradient));
   std::shared_ptr<const SharedSegment> memory;
   if (tensors.dtype == v1::F32) memory = gradients_.Find(tensors.begin);
+  // With backup workers an answer would not tell that from a part that came late.
+  const bool shard_checks = shards_.size() == 1 && !backup_workers_;
   WEIR_ASSIGN_OR_RETURN(
-      push.gradient, OutgoingGradient::Create({caller_.worker(), options_.task, work.clock, rejects_},
-                                              tensors_, std::move(tensors), wire_, gate, std::move(memory)));
+      push.gradient,
+      OutgoingGradient::Create({caller_.worker(), options_.task, work.clock, rejects_, shard_checks},
+                               tensors_, std::move(tensors), wire_, gate, std::move(memory)));
   return push;
 }
 

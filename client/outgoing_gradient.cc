@@ -79,9 +79,8 @@ void OutgoingGradient::ForEachChunk(uint32_t shard, size_t tensor, const Run& ru
 }
 
 absl::Status OutgoingGradient::Check(uint32_t shard, size_t chunk) const {
-  // A server finds it in the pass that applies what it reads in place, before it publishes anything, and no
-  // other one would have to be told. Here it would be a second pass over memory.
-  if (memory_ != nullptr && map_.partition().shards() == 1) return absl::OkStatus();
+  // In the pass that applies it, before anything is published; here it would be a second one over memory.
+  if (options_.shard_checks && memory_ != nullptr) return absl::OkStatus();
   const int64_t first = static_cast<int64_t>(chunk) * wire_.chunk_elements;
   const int64_t count = std::min(wire_.chunk_elements, map_.partition().shard_elements(shard) - first);
   const absl::Status found = map_.CheckFinite(shard, first, count, tensors_, wire_.push_dtype);

@@ -24,8 +24,7 @@ namespace weir {
 //
 // A shard's last chunk may leave only when the whole gradient, all shards' chunks, is found finite: none can
 // apply any of a bad one. Whoever is about to send such a chunk checks what is left itself. So nobody ever
-// waits for what another sends; only for tensors that are not ready. A job's only shard checks what it reads
-// in place by itself.
+// waits for what another sends; only for tensors that are not ready.
 //
 // Once it is found not to be finite nothing of it leaves any more. Then either the shards are told so in its
 // stead (refusal()), or the push fails (failure()).
@@ -41,6 +40,8 @@ class OutgoingGradient final : public GradientGate::Watcher {
     uint64_t clock = 0;
     // A gradient that is not finite is refused; else the push fails with it.
     bool reject = false;
+    // What a shard reads in place it alone checks. For a job's only one: no other would have to be told.
+    bool shard_checks = false;
   };
   // gate: null if all tensors are ready. memory: that they are all of, and which servers may read; null:
   // there is none. A small gradient without a gate is checked here. InvalidArgument: the gate had a push
