@@ -62,6 +62,8 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       wire_(WireOptions::From(config.wire())),
       backup_workers_(config.consistency().backup_workers() > 0),
       rejects_(config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_REJECT),
+      shard_checks_(reply.num_shards() == 1 && !backup_workers_ &&
+                    config.consistency().on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER),
       tensors_(model, reply.num_shards()),
       gradients_(model, wire_.shared_memory && wire_.push_dtype == v1::F32),
       epoch_(reply.membership().epoch()),
@@ -266,11 +268,9 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(const Work& work, const Pull
   WEIR_ASSIGN_OR_RETURN(GradientTensors tensors, tensors_.Match(gradient));
   std::shared_ptr<const SharedSegment> memory;
   if (tensors.dtype == v1::F32) memory = gradients_.Find(tensors.begin);
-  // With backup workers an answer would not tell that from a part that came late.
-  const bool shard_checks = shards_.size() == 1 && !backup_workers_;
   WEIR_ASSIGN_OR_RETURN(
       push.gradient,
-      OutgoingGradient::Create({caller_.worker(), options_.task, work.clock, rejects_, shard_checks},
+      OutgoingGradient::Create({caller_.worker(), options_.task, work.clock, rejects_, shard_checks_},
                                tensors_, std::move(tensors), wire_, gate, std::move(memory)));
   return push;
 }

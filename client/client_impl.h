@@ -139,6 +139,9 @@ class ClientImpl final : public Client {
   const bool backup_workers_;
   // consistency.on_nonfinite
   const bool rejects_;
+  // OutgoingGradient::Options. Not where its answer may be that of a part that came late, nor where what is
+  // refused is to be done again by others: the shard holds it to be done.
+  const bool shard_checks_;
   const TensorMap tensors_;
   // Of views, by shard.
   std::vector<std::shared_ptr<FloatBuffers>> buffers_;

@@ -1,6 +1,8 @@
 // What a gradient that is not finite does to a job of real processes: consistency.on_nonfinite.
+#include <algorithm>
 #include <chrono>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -124,8 +126,12 @@ TEST_CASE("training that diverges ends every task with 70 and the reason: async,
 void CheckSkip(const std::string& mode) {
   const Files files;
   const std::vector<std::string> set = Settings(mode, "skip_worker");
-  TestJob job({.config = files.config, .set = set});
-  for (const char* task : {"ps:0", "ps:1", "worker:0"}) job.Start(task);
+  // One server reads the gradient in place, two get it from the client.
+  const uint32_t servers = GENERATE(1, 2);
+  TestJob job({.ps = servers, .config = files.config, .set = set});
+  std::vector<std::string> others = job.tasks();
+  others.pop_back();
+  for (const std::string& task : others) job.Start(task);
 
   const v1::JobConfig config = *LoadJobConfig(files.config, set);
   ClientOptions options;
@@ -136,17 +142,19 @@ void CheckSkip(const std::string& mode) {
   options.train_examples = kExamples;
   const auto backend = MakeComputeBackend("cpu", 1);
   const ModelSpec model = (*Model::Create(config.model(), {3}, 2, kBatch, backend->get()))->spec();
-  std::vector<float> weights(model.elements()), gradient(model.elements());
+  const auto client = Client::Join(options, model);
+  INFO(client.status());
+  REQUIRE(client.ok());
+  std::vector<float> weights(model.elements());
+  const std::shared_ptr<float> gradient = (*client)->NewGradient();
+  std::fill_n(gradient.get(), model.elements(), 0.0f);
   std::vector<MutableTensor> into;
   std::vector<ConstTensor> from;
   for (size_t i = 0; i < model.tensors.size(); ++i) {
     const size_t n = model.tensors[i].elements(), at = model.offset(i);
     into.push_back({model.tensors[i].name, absl::MakeSpan(weights).subspan(at, n)});
-    from.push_back({model.tensors[i].name, absl::MakeConstSpan(gradient).subspan(at, n)});
+    from.push_back({model.tensors[i].name, absl::MakeConstSpan(gradient.get() + at, n)});
   }
-  const auto client = Client::Join(options, model);
-  INFO(client.status());
-  REQUIRE(client.ok());
   for (int step = 0; step < 2; ++step) {
     const auto work = (*client)->NextWork();
     INFO(work.status());
@@ -155,7 +163,7 @@ void CheckSkip(const std::string& mode) {
     const auto base = (*client)->Pull((*work)->clock, into).Get();
     INFO(base.status());
     REQUIRE(base.ok());
-    if (step == 1) gradient[5] = std::numeric_limits<float>::infinity();
+    if (step == 1) gradient.get()[5] = std::numeric_limits<float>::infinity();
     const auto push = (*client)->Push(**work, *base, from).Get();
     if (step == 0) {
       INFO(push.status());
@@ -172,7 +180,7 @@ void CheckSkip(const std::string& mode) {
   CHECK((*client)->Leave("as the error says").ok());
 
   // The other one does all that is left.
-  for (const char* task : {"ps:0", "ps:1", "worker:0"}) job.ExpectExit(task, 0);
+  for (const std::string& task : others) job.ExpectExit(task, 0);
   CHECK_THAT(job["ps:0"].log(), Contains("is taken out: training diverged: worker 1 (worker:1): "));
   const auto summary = job.Summary();
   CHECK(summary["examples"] == kExamples * kEpochs);
