@@ -7,6 +7,7 @@
 #include <chrono>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -41,7 +42,7 @@ class FaultyJob {
  private:
   static TestJob::Options Options(const HistoryRun& run, const std::vector<std::string>& more) {
     TestJob::Options options{.ps = kHistoryServers, .workers = kHistoryWorkers, .set = run.Set()};
-    options.set.insert(options.set.end(), more.begin(), more.end());
+    options.set = With(std::move(options.set), more);
     return options;
   }
 

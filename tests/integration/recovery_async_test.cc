@@ -2,6 +2,7 @@
 // examples done, and what a restored server does not know is declared.
 #include <csignal>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -20,7 +21,7 @@ RecoveryRun::Options Options(const std::string& mode, std::vector<std::string> m
   options.set = {"consistency.mode=" + mode, "train.epochs=3", "debug.worker_delay=0.04",
                  "checkpoint.every_steps=100000"};
   if (mode == "bounded") options.set.push_back("consistency.staleness=2");
-  options.set.insert(options.set.end(), more.begin(), more.end());
+  options.set = With(std::move(options.set), more);
   return options;
 }
 

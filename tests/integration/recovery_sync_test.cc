@@ -2,6 +2,7 @@
 // of servers goes on with it.
 #include <csignal>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -27,7 +28,7 @@ RecoveryRun::Options Options(const TestFolder& folder, std::vector<std::string> 
   RecoveryRun::Options options;
   options.config = folder.Write("job.json", DigitsJobText());
   options.set = {kExamples, "debug.worker_delay=0.03", "checkpoint.every_steps=5", "checkpoint.keep=2"};
-  options.set.insert(options.set.end(), more.begin(), more.end());
+  options.set = With(std::move(options.set), more);
   return options;
 }
 

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -34,7 +35,7 @@ class Job {
     options.workers = workers;
     options.config = folder_.Write("job.json", DigitsJobText());
     options.set = kSlow;
-    options.set.insert(options.set.end(), more.begin(), more.end());
+    options.set = With(std::move(options.set), more);
     job_ = std::make_unique<TestJob>(options);
     job_->StartAll();
   }

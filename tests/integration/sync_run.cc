@@ -250,7 +250,10 @@ const SerialRun& SerialDigits(const std::vector<std::string>& overrides) {
   const auto [run, first] = runs->try_emplace(overrides);
   if (first) {
     auto trained = TrainSerially(DigitsJob(overrides), Digits().train);
-    if (!trained.ok()) std::abort();  // as above
+    if (!trained.ok()) {
+      fprintf(stderr, "%s\n", std::string(trained.status().message()).c_str());
+      std::abort();
+    }
     run->second = *std::move(trained);
   }
   return run->second;
