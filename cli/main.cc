@@ -39,7 +39,8 @@ constexpr const char* kUpExamples = R"(Examples:
 
 constexpr const char* kStatusExamples = R"(Examples:
   weir status --cluster=configs/cluster_2ps_2workers.json
-  weir status --address=127.0.0.1:2222 --json)";
+  weir status --address=127.0.0.1:2222 --json
+  weir status --address=127.0.0.1:2222 --why)";
 
 constexpr const char* kCheckpointExamples = R"(Examples:
   weir checkpoint take --address=127.0.0.1:2222
@@ -188,6 +189,8 @@ int Main(int argc, char** argv) {
   status_command->footer(kStatusExamples);
   AddCluster(status_command, &status.cluster);
   status_command->add_flag("--json", status.json, "Prints JSON");
+  status_command->add_flag("--why", status.why, "Tells what waits for what, from server to server")
+      ->excludes("--json");
 
   DemoOptions demo;
   CLI::App* demo_command =

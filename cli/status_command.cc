@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "cli/grpc_status_client.h"
 #include "cli/status_text.h"
+#include "cli/wait_chain.h"
 #include "common/exit_codes.h"
 
 namespace weir {
@@ -32,7 +33,10 @@ int RunStatus(const StatusOptions& options) {
     const Refusal refusal = ExplainNoAnswer(*address, status.status());
     return Refuse(refusal.exit_code, refusal.message);
   }
-  std::fputs((options.json ? StatusJson(*status) : StatusReport(*status)).c_str(), stdout);
+  const std::string text = options.json  ? StatusJson(*status)
+                           : options.why ? WaitChain(*status)
+                                         : StatusReport(*status);
+  std::fputs(text.c_str(), stdout);
   std::fflush(stdout);
   return kExitOk;
 }

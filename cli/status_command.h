@@ -8,6 +8,8 @@ namespace weir {
 struct StatusOptions {
   ClusterFlags cluster;
   bool json = false;
+  // What waits for what (cli/wait_chain.h).
+  bool why = false;
 };
 
 // Returns the exit code: 0; 64, 78: no or no good address; 138: nothing answers.

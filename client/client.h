@@ -131,12 +131,12 @@ struct PullResult {
 // client, which it uses again. What was promised of a pull holds for a view for as long as it lives: no value
 // changes and nothing is unmapped, whatever becomes of the client, its connection or the server.
 //
-// For that a server keeps each version that a view is in until the view goes, or its process does; nothing
-// takes it back. Servers keep two old versions. Where a third is held, pushes wait, those of all workers,
-// until one is let go; a push that waits so for longer than cluster.wait_seconds fails with DeadlineExceeded.
-// So hold one view: let it go when the next is there, or once the gradient is computed. That this holds
-// nobody up, a view is in place only in sync without backup_workers, or while the job has one worker; else it
-// is a copy, in the client's buffers.
+// For that a server keeps each version that a view is in until the view goes, or its process does. Servers
+// keep two old versions. Where a third is held, the pushes of all workers wait until one is let go, at most 5
+// seconds; then the server takes other memory, and while it lacks memory in that way views are copies. So
+// hold one view: let the view go when the next one is there, or once the gradient is computed. So that
+// workers do not hold each other up, a view is in place only in sync without backup_workers, or while the job
+// has one worker; else the view is a copy, in the client's buffers.
 //
 // Movable; lets the weights go when it is destroyed or assigned to, on any thread, also when the client is no
 // more. Thread-safe to read.

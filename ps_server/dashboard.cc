@@ -41,7 +41,9 @@ async function refresh() {
       row(["checkpoint", s.checkpoint || "none"]),
       row(["recoveries / lost pushes", `${s.recoveries || 0} / ${s.lost_pushes || 0}`]),
       row(["pushes refused", `${s.pushes_refused || 0}`]),
-      row(["waiting for", (s.waiting_for || []).join(", ") || "nobody"]));
+      row(["waiting for", (s.waiting_for || []).join(", ") || "nobody"]),
+      ...(s.waits || []).filter(w => w.seconds >= 1).map(w =>
+        row([`waits on ${w.server}`, `${w.calls}, ${w.seconds.toFixed(1)} s, for ${w.reason}`])));
     document.getElementById("tasks").replaceChildren(row(["task", "state", "clock", "heard", "address"], "th"),
       ...(s.tasks || []).map(t => row([t.task, t.state, t.clock, `${t.seconds_since_heard.toFixed(1)} s ago`, t.address])));
     document.getElementById("problem").textContent = s.failure || "";

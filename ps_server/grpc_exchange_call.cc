@@ -49,6 +49,7 @@ void GrpcExchangeCall::OnRead(bool ok) {
 }
 
 void GrpcExchangeCall::OnWritten(bool ok) {
+  session_->Sent();
   if (!ok) closed_ = true;  // OnOver comes
   host_->loop->SettleLater(this);
 }
@@ -63,6 +64,11 @@ void GrpcExchangeCall::OnOver(bool) {
 
 void GrpcExchangeCall::EndJob() {
   session_->EndJob(*host_->over);
+  host_->loop->SettleLater(this);
+}
+
+void GrpcExchangeCall::DropRevoked() {
+  if (session_->DropRevoked()) context_.TryCancel();
   host_->loop->SettleLater(this);
 }
 

@@ -45,6 +45,8 @@ class GrpcExchangeCall final : GrpcEventLoop::Settler {
   static void Accept(Host* host);
   // host->over has been set.
   void EndJob();
+  // The shard has revoked readers.
+  void DropRevoked();
 
  private:
   using Operation = GrpcOperation<GrpcExchangeCall>;

@@ -253,7 +253,7 @@ void GrpcExchangeSession::StartPush(Exchange& exchange, v1::PushRequest header) 
         self->Deliver(id, [eager, answer = std::move(answer)](auto& self, Exchange& exchange) mutable {
           if (!answer.ok()) return self.Fail(exchange, answer.status());
           if (auto* reply = absl::get_if<v1::PushReply>(&*answer)) {
-            return self.OnPushed(exchange, PushAnswer{std::move(*reply), absl::nullopt, nullptr});
+            return self.OnPushed(exchange, PushAnswer{std::move(*reply), absl::nullopt});
           }
           self.OnArrival(exchange, absl::get<std::unique_ptr<PushArrival>>(*std::move(answer)), eager);
         });
@@ -325,7 +325,6 @@ void GrpcExchangeSession::OnPushed(Exchange& exchange, absl::StatusOr<PushAnswer
     exchange.made = exchange.push_reply->version();
     if (exchange.last.has_value()) exchange.weights.push_back(*exchange.last);
     if (answer->made.has_value()) {
-      exchange.revoked = std::move(answer->revoked);
       exchange.pull_reply = *std::move(answer->made);
       return Close(exchange);
     }
@@ -354,7 +353,6 @@ void GrpcExchangeSession::OnPulled(Exchange& exchange, absl::StatusOr<PullAnswer
   if (!sent) {
     Drop(exchange);
     exchange.version = std::move(answer->version);
-    exchange.revoked = std::move(answer->revoked);
     if (exchange.version != nullptr && header.elements() > 0) {
       exchange.weights.push_back({0, header.elements()});
     }
@@ -397,7 +395,28 @@ void GrpcExchangeSession::Drop(Exchange& exchange) {
   exchange.last.reset();
   exchange.weights.clear();
   exchange.version = nullptr;
-  exchange.revoked = nullptr;
+}
+
+void GrpcExchangeSession::CutOff(Exchange& exchange) {
+  if (exchange.arrival != nullptr) {
+    // What is being made of it is dead.
+    return AnswerPush(exchange, v1::SEND_AGAIN, "another push was applied while this one was arriving");
+  }
+  Drop(exchange);
+  exchange.error =
+      absl::UnavailableError("the weights were not taken for so long that others needed their memory");
+  if (exchange.closing) {
+    Queue(exchange);
+  } else {
+    Close(exchange);
+  }
+}
+
+bool GrpcExchangeSession::DropRevoked() {
+  for (auto& [id, exchange] : exchanges_) {
+    if (exchange.version != nullptr && exchange.version->revoked) CutOff(exchange);
+  }
+  return sending_ != nullptr && sending_->revoked;
 }
 
 void GrpcExchangeSession::Close(Exchange& exchange) {
@@ -433,11 +452,7 @@ bool GrpcExchangeSession::Send(grpc::ByteBuffer* message) {
     queue.pop_front();
     exchange.queued = false;
     if (!exchange.has_output()) continue;
-    if (exchange.revoked != nullptr && *exchange.revoked) {
-      Drop(exchange);
-      exchange.error =
-          absl::UnavailableError("the weights were not taken for so long that others needed their memory");
-    }
+    if (exchange.version != nullptr && exchange.version->revoked) CutOff(exchange);
     *message = NextReply(exchange);
     if (!exchange.weights.empty()) {
       Queue(exchange);
@@ -475,7 +490,9 @@ std::optional<grpc::Slice> GrpcExchangeSession::NextWeights(Exchange& exchange, 
   const float* const values = exchange.version->weights.get() + range.first;
   const bool bf16 = exchange.pull->dtype() == v1::BF16;
   std::optional<SharedMemoryServer::Place> place;
-  if (segments_ != nullptr && !bf16) place = options_.shared_memory->Find(values);
+  if (segments_ != nullptr && !bf16 && exchange.version->may_refer) {
+    place = options_.shared_memory->Find(values);
+  }
   // In shared memory what answers a chunk is as large as it.
   const bool whole = place.has_value() && exchange.eager;
   const uint64_t count = whole ? range.count : std::min(range.count, options_.chunk_elements);
@@ -488,7 +505,11 @@ std::optional<grpc::Slice> GrpcExchangeSession::NextWeights(Exchange& exchange, 
     ToBfloat16(values, const_cast<uint8_t*>(converted.begin()), count);
     return converted;
   }
-  if (!place.has_value()) return BorrowedSlice(values, count * sizeof(float), exchange.version);
+  if (!exchange.version->may_refer) return grpc::Slice(values, count * sizeof(float));
+  if (!place.has_value()) {
+    sending_ = exchange.version;
+    return BorrowedSlice(values, count * sizeof(float), exchange.version);
+  }
   reply->mutable_shared()->set_segment(place->segment);
   reply->mutable_shared()->set_offset(place->offset);
   reply->mutable_shared()->set_bytes(count * sizeof(float));

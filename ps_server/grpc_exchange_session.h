@@ -2,7 +2,6 @@
 
 #include <grpcpp/support/byte_buffer.h>
 
-#include <atomic>
 #include <cstdint>
 #include <deque>
 #include <map>
@@ -64,6 +63,11 @@ class GrpcExchangeSession : public std::enable_shared_from_this<GrpcExchangeSess
 
   // The next message to the client. False: there is none for now.
   bool Send(grpc::ByteBuffer* message);
+  // That message has left this process.
+  void Sent() { sending_ = nullptr; }
+  // Readers have been revoked: lets go what is not to be read any more. True: the message that is being sent
+  // holds such weights, so the client does not take them, and the stream must end.
+  bool DropRevoked();
   // No exchange is open.
   bool idle() const { return exchanges_.empty(); }
   // The client makes exchanges without reading the replies: it is not to be read from until it has.
@@ -106,8 +110,7 @@ class GrpcExchangeSession : public std::enable_shared_from_this<GrpcExchangeSess
     absl::Status error;
     uint32_t credit = 0;
     std::deque<Range> weights;
-    std::shared_ptr<const ShardVersion> version;       // of the weights
-    std::shared_ptr<const std::atomic<bool>> revoked;  // PullAnswer::revoked, of `version`
+    std::shared_ptr<const LentVersion> version;  // of the weights
     bool queued = false;
     // Nothing comes after what is to be sent.
     bool closing = false;
@@ -148,6 +151,8 @@ class GrpcExchangeSession : public std::enable_shared_from_this<GrpcExchangeSess
   void Close(Exchange& exchange);
   // Forgets what the exchange would have received, and its weights.
   void Drop(Exchange& exchange);
+  // Ends an exchange whose weights were revoked.
+  void CutOff(Exchange& exchange);
   void Queue(Exchange& exchange);
   grpc::ByteBuffer NextReply(Exchange& exchange);
   // In a message of its own memory, or of the version's; nothing: the reply says where they lie in shared
@@ -169,8 +174,10 @@ class GrpcExchangeSession : public std::enable_shared_from_this<GrpcExchangeSess
   std::shared_ptr<const ClientSegments> segments_;
   std::string token_;
   // Versions that the client reads in shared memory, by the number of each chunk: from 1, as they were sent.
-  std::map<uint64_t, std::shared_ptr<const ShardVersion>> shared_;
+  std::map<uint64_t, std::shared_ptr<const LentVersion>> shared_;
   uint64_t chunks_shared_ = 0;
+  // What the message that is being sent refers to; may be null.
+  std::shared_ptr<const LentVersion> sending_;
 };
 
 }  // namespace weir

@@ -41,6 +41,14 @@ void ParameterServerService::End(const std::string& failure) {
   }
 }
 
+void ParameterServerService::DropRevoked() {
+  for (GrpcExchangeCall::Host& host : hosts_) {
+    host.loop->Post([&host] {
+      for (GrpcExchangeCall* call : host.calls) call->DropRevoked();
+    });
+  }
+}
+
 uint64_t ParameterServerService::open_streams() const {
   uint64_t sum = 0;
   for (const GrpcExchangeCall::Host& host : hosts_) sum += host.open;

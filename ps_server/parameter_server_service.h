@@ -35,6 +35,8 @@ class ParameterServerService {
   void Start(SharedMemoryServer* shared_memory);
   // The job is over, as the shard has been told: streams end when their open exchanges have been answered.
   void End(const std::string& failure);
+  // The shard has revoked readers (Shard::Options::on_revoke). Any thread.
+  void DropRevoked();
 
   // For metrics; any thread.
   uint64_t open_streams() const;

@@ -76,7 +76,7 @@ absl::StatusOr<ReplayResult> ReplayFrom(FileSystem& files, const std::string& di
                           ReplayLog(files, directory, options.shard, options.num_shards, position, *store));
     result.records += replayed.records.size();
     result.versions.push_back(store->count());
-    const std::shared_ptr<const ShardVersion> last = store->Current();
+    const std::shared_ptr<const LentVersion> last = store->Lend();
     const float* local = last->weights.get();
     for (int64_t block = 0; block < partition.shard_blocks(options.shard); ++block) {
       const int64_t length = partition.block_length(options.shard, block);

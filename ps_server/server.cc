@@ -176,6 +176,7 @@ absl::Status ServerImpl::Start() {
     if (in > absl::ZeroDuration()) return ticker_.CheckIn(absl::ToChronoNanoseconds(in));
     control_loop()->Post([this] { shard_->Tick(); });
   };
+  shard.on_revoke = [this] { parameter_server_->DropRevoked(); };
   shard.make_policy = options_.make_policy;
   shard_ = std::make_unique<Shard>(std::move(shard));
 

@@ -41,6 +41,12 @@ void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerS
   };
   gauge("weir_version", "Updates since version 0.", counters.version);
   gauge("weir_parked_pulls", "Pulls that wait for other workers.", counters.parked_pulls);
+  counter("weir_versions_written_off_total",
+          "Old versions that readers held for so long that nobody waits for them any more.",
+          counters.versions_written_off);
+  metrics->AddCallbackGauge(
+      "weir_longest_wait_seconds", "How long the call that waits longest has waited.", labels,
+      [&counters] { return static_cast<double>(counters.longest_wait_ms.load()) / 1000; });
   metrics->AddCallbackGauge("weir_shard_bytes", "Weights of this shard.", labels,
                             [&shard] { return static_cast<double>(shard.elements()) * sizeof(float); });
 }

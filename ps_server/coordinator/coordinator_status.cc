@@ -97,6 +97,15 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     status.set_step(!sync() && finished ? total_steps_ : steps_done());
   }
   for (const std::string& name : WaitingFor()) status.add_waiting_for(name);
+  for (uint32_t i = 0; i < shards_.size() && !over(); ++i) {
+    const v1::ShardStats& stats = shards_[i].stats;
+    for (const v1::Wait& wait : stats.waits()) {
+      *status.add_waits() = wait;
+      status.mutable_waits(status.waits_size() - 1)->set_server(absl::StrCat("ps:", i));
+    }
+    const double quiet = stats.seconds_since_update();
+    status.set_seconds_since_update(i == 0 ? quiet : std::min(quiet, status.seconds_since_update()));
+  }
   status.set_failure(failure_);
   if (checkpoints_ != nullptr) status.set_checkpoint(checkpoints_->newest_folder());
   status.set_recoveries(recoveries_);
@@ -153,8 +162,8 @@ std::vector<std::string> Coordinator::WaitingFor() const {
                                              : absl::StrCat(ShardName(i), " (", shard.lost_why, ")"));
     } else if (state_ == v1::RECOVERING && shard.installing) {
       names.push_back(absl::StrCat(ShardName(i), " to load its part of the model"));
-    } else if (state_ == v1::RUNNING && !shard.stats.waiting_for().empty()) {
-      names.push_back(absl::StrCat(shard.stats.waiting_for(), " (on ps:", i, ")"));
+    } else if (state_ == v1::RUNNING && shard.stats.waits_size() > 0) {
+      names.push_back(absl::StrCat(shard.stats.waits(0).reason(), " (on ps:", i, ")"));
     }
   }
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <utility>
 
 #include "absl/memory/memory.h"
@@ -40,21 +41,17 @@ BlockStore::BlockStore(Options options, Partition partition, Optimizer optimizer
       schedule_(schedule),
       settings_(std::move(settings)),
       pool_(static_cast<size_t>(partition_.shard_elements(options_.shard))),
-      weights_pool_(pool_.elements(), options_.weights_source) {}
+      weights_pool_(pool_.elements(), options_.weights_source),
+      readers_(std::make_shared<VersionReaders>(options_.clock, options_.on_release)) {}
 
 BlockStore::~BlockStore() { Retire(); }
 
 void BlockStore::Retire() {
   if (const auto builder = builder_.lock(); builder != nullptr) builder->Overtake();
-  MutexLock lock(readers_->mutex);
-  readers_->on_release = nullptr;
+  readers_->Retire();
 }
 
 absl::Status BlockStore::Initialize(const Restore& restore) {
-  {
-    MutexLock lock(readers_->mutex);
-    readers_->on_release = options_.on_release;
-  }
   std::vector<int64_t> ends;  // of the tensors, in the address space
   int64_t end = 0;
   for (const TensorSpec& tensor : options_.model.tensors) ends.push_back(end += tensor.elements());
@@ -86,47 +83,23 @@ absl::Status BlockStore::Initialize(const Restore& restore) {
   return absl::OkStatus();
 }
 
-std::shared_ptr<const ShardVersion> BlockStore::Lend(const ShardVersion& version) {
-  {
-    MutexLock lock(readers_->mutex);
-    readers_->weights.insert(version.weights.get());
-  }
-  return std::shared_ptr<const ShardVersion>(
-      new ShardVersion{version.count, version.weights, {}}, [readers = readers_](const ShardVersion* done) {
-        MutexLock lock(readers->mutex);
-        readers->weights.erase(readers->weights.find(done->weights.get()));
-        delete done;
-        if (readers->on_release) readers->on_release();
-      });
+std::shared_ptr<const LentVersion> BlockStore::Lend(const Holder& holder) {
+  return readers_->Lend(current_->count, current_->weights, holder);
 }
 
-std::shared_ptr<const ShardVersion> BlockStore::Current() {
-  std::shared_ptr<const ShardVersion> lent = current_lent_.lock();
-  if (lent == nullptr) current_lent_ = lent = Lend(*current_);
-  return lent;
-}
-
-bool BlockStore::CanPublish() const {
-  MutexLock lock(readers_->mutex);
-  std::set<const float*> old(readers_->weights.begin(), readers_->weights.end());
-  old.erase(readers_->builders_to);
-  for (const float* frozen : readers_->frozen) old.erase(frozen);
-  return old.size() <= kMaxOldVersions;
+std::shared_ptr<const LentVersion> BlockStore::LendAgain(const LentVersion& lent, const Holder& holder) {
+  return readers_->Lend(lent.count, lent.weights, holder);
 }
 
 std::shared_ptr<const ShardVersion> BlockStore::Freeze() {
-  {
-    MutexLock lock(readers_->mutex);
-    if (!readers_->frozen.empty()) return nullptr;
-    readers_->frozen.insert(current_->weights.get());
-    for (const Slab& slot : current_->slots) readers_->frozen.insert(slot.get());
-  }
+  if (!readers_->frozen().empty()) return nullptr;
+  std::set<const float*> memory = {current_->weights.get()};
+  for (const Slab& slot : current_->slots) memory.insert(slot.get());
+  readers_->Freeze(std::move(memory));
   return std::shared_ptr<const ShardVersion>(new ShardVersion(*current_),
                                              [readers = readers_](const ShardVersion* done) {
-                                               MutexLock lock(readers->mutex);
-                                               readers->frozen.clear();
                                                delete done;
-                                               if (readers->on_release) readers->on_release();
+                                               readers->Thaw();
                                              });
 }
 
@@ -135,7 +108,7 @@ double BlockStore::RateOf(const ShardVersion& from) const {
 }
 
 void BlockStore::MakeCurrent(std::shared_ptr<const ShardVersion> version) {
-  current_lent_.reset();
+  if (current_->weights != version->weights) readers_->Supersede(current_->weights.get());
   current_ = std::move(version);
 }
 
@@ -146,14 +119,13 @@ void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
   auto to = std::make_shared<ShardVersion>(*from);
   ++to->count;
   if (!gradients.empty()) {
-    bool lent, building;
-    std::set<const float*> frozen;
+    bool building;
     {
-      MutexLock lock(readers_->mutex);
-      lent = readers_->weights.count(from->weights.get()) > 0;
-      building = readers_->builders_from == from.get();
-      frozen = readers_->frozen;
+      MutexLock lock(building_.mutex);
+      building = building_.from == from.get();
     }
+    const bool lent = readers_->AreRead(from->weights.get());
+    const std::set<const float*> frozen = readers_->frozen();
     if (lent || building || frozen.count(from->weights.get()) > 0) to->weights = weights_pool_.Take();
     for (Slab& slot : to->slots) {
       if (building || frozen.count(slot.get()) > 0) slot = pool_.Take();
@@ -233,22 +205,24 @@ bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const Shard
   return optimizer_.Apply(args);
 }
 
-std::shared_ptr<VersionBuilder> BlockStore::Build() {
+std::shared_ptr<VersionBuilder> BlockStore::Build(const Holder& holder) {
+  if (!readers_->MayBuild()) return nullptr;
   {
-    MutexLock lock(readers_->mutex);
-    if (readers_->builders_from != nullptr) return nullptr;
+    MutexLock lock(building_.mutex);
+    if (building_.from != nullptr) return nullptr;
   }
   auto to = std::make_shared<ShardVersion>();
   to->count = current_->count + 1;
   to->weights = weights_pool_.Take();
   for (size_t i = 0; i < current_->slots.size(); ++i) to->slots.push_back(pool_.Take());
   {
-    MutexLock lock(readers_->mutex);
-    readers_->builders_from = current_.get();
-    readers_->builders_to = to->weights.get();
+    MutexLock lock(building_.mutex);
+    building_.from = current_.get();
+    building_.to = to->weights.get();
   }
   std::shared_ptr<VersionBuilder> builder(
-      new VersionBuilder(shared_from_this(), RateOf(*current_), current_, to, Lend(*to)));
+      new VersionBuilder(shared_from_this(), RateOf(*current_), current_, to,
+                         readers_->LendMaking(to->count, to->weights, holder)));
   builder_ = builder;
   return builder;
 }
@@ -259,17 +233,21 @@ std::optional<uint64_t> BlockStore::chunks_built() const {
   return builder->chunks();
 }
 
-void BlockStore::EndBuild() {
-  MutexLock lock(readers_->mutex);
-  readers_->builders_from = nullptr;
-  readers_->builders_to = nullptr;
+void BlockStore::EndBuild(bool published) {
+  MutexLock lock(building_.mutex);
+  if (published) {
+    readers_->Publish(building_.to);
+  } else {
+    readers_->Kill(building_.to);
+  }
+  building_.from = nullptr;
+  building_.to = nullptr;
 }
 
 bool BlockStore::Publish(VersionBuilder& builder) {
-  std::shared_ptr<const ShardVersion> lent, version = builder.Finish(&lent);
+  std::shared_ptr<const ShardVersion> version = builder.Finish();
   if (version == nullptr) return false;
   MakeCurrent(std::move(version));
-  current_lent_ = lent;
   return true;
 }
 

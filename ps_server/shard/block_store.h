@@ -1,16 +1,15 @@
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/clock.h"
 #include "common/model_spec.h"
 #include "common/mutex.h"
 #include "common/partition.h"
@@ -20,6 +19,7 @@
 #include "ps_server/optimizer/optimizer.h"
 #include "ps_server/optimizer/schedule.h"
 #include "ps_server/shard/slab_pool.h"
+#include "ps_server/shard/version_readers.h"
 
 namespace weir {
 
@@ -28,12 +28,8 @@ namespace weir {
 struct ShardVersion {
   uint64_t count = 0;  // updates since version 0
   Slab weights;
-  // Readers get versions without them.
   std::vector<Slab> slots;
 };
-
-// How many versions that are not the current one any more readers may hold at once; they share them.
-constexpr int kMaxOldVersions = 2;
 
 // A gradient of the whole shard and its weight in the mean.
 struct WeightedGradient {
@@ -44,11 +40,12 @@ struct WeightedGradient {
 class VersionBuilder;
 
 // A shard's blocks, and how the next version of them is made: by Update() from whole gradients, or by a
-// VersionBuilder from one that is still arriving. Copy on write: who holds a version can read it for as long
-// as it likes. Memory that nobody reads any more is written again, slots and unread weights in place.
+// VersionBuilder from one that is still arriving. Copy on write: a version that a reader holds does not
+// change. Memory that nobody reads any more is written again, slots and unread weights in place. How long the
+// next version waits for readers is for VersionReaders to say.
 //
-// One thread at a time, the shard's order; what Current() and Freeze() give may be let go on any thread, and
-// a builder works on its own, which may keep the store alive for longer than its owner does.
+// One thread at a time, the shard's order; what Lend() and Freeze() give may be let go on any thread, and a
+// builder works on a thread of its own, and may keep the store alive for longer than the shard does.
 class BlockStore : public std::enable_shared_from_this<BlockStore> {
  public:
   struct Options {
@@ -66,8 +63,10 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
     ThreadPool* threads = nullptr;
     // Of the weights.
     SlabSource weights_source = AllocateSlab;
-    // Is called when a reader has let a version go, on its thread, while the store is there. Must not call
-    // the store. May be null.
+    // Outlives the store and all that it has lent.
+    const Clock* clock = &Clock::Real();
+    // Is called when a reader has let a version go, on its thread, until Retire(). Must not call the store.
+    // May be null.
     std::function<void()> on_release;
   };
 
@@ -81,13 +80,15 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
 
   uint64_t count() const { return current_->count; }
   // The newest weights, to read.
-  std::shared_ptr<const ShardVersion> Current();
-  // False: readers hold so many old versions that the next one has to wait until one is let go.
-  bool CanPublish() const;
+  std::shared_ptr<const LentVersion> Lend(const Holder& holder = {});
+  // Those of a version that is lent, to one more reader.
+  std::shared_ptr<const LentVersion> LendAgain(const LentVersion& lent, const Holder& holder);
+  VersionReaders& readers() const { return *readers_; }
   // The newest version with its slots, which nobody waits for and which may be held for long: it counts in no
   // limit. One at a time: nullptr, the one before is still held.
   std::shared_ptr<const ShardVersion> Freeze();
-  // The store is not used any more: what is being built is overtaken, and nobody is told of releases.
+  // The store is not used any more: what is being built is overtaken, readers are revoked, and nobody is told
+  // of releases.
   void Retire();
 
   // Makes and publishes the next version: one optimizer step on the mean of `gradients`, weighted by their
@@ -96,8 +97,9 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   // finite.
   void Update(absl::Span<const WeightedGradient> gradients);
 
-  // Starts the next version for a gradient that is yet to come. nullptr: one is being made already.
-  std::shared_ptr<VersionBuilder> Build();
+  // Starts the next version for a gradient of `holder` that is yet to come. nullptr: one is being made
+  // already, or too much memory is held that earlier builds were for.
+  std::shared_ptr<VersionBuilder> Build(const Holder& holder = {});
   // How many chunks of it have been applied to the version that is being made. None: there is no such
   // version.
   std::optional<uint64_t> chunks_built() const;
@@ -122,28 +124,20 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
     int64_t length;
     size_t tensor;
   };
-  // Who reads what on other threads. Its lock orders a reader's last look before the store's next write
-  // there.
-  struct Readers {
+  // What the builder that is at work uses, on its thread.
+  struct Building {
     Mutex mutex;
-    // Null once the store is gone.
-    std::function<void()> on_release ABSL_GUARDED_BY(mutex);
-    // Weights that were lent, once for each lending.
-    std::multiset<const float*> weights ABSL_GUARDED_BY(mutex);
-    // Weights and slots of the frozen version; empty: there is none.
-    std::set<const float*> frozen ABSL_GUARDED_BY(mutex);
-    // The version that a builder starts from, and the weights that it makes.
-    const ShardVersion* builders_from ABSL_GUARDED_BY(mutex) = nullptr;
-    const float* builders_to ABSL_GUARDED_BY(mutex) = nullptr;
+    // The version that it starts from, and the weights that it makes; null: none is at work.
+    const ShardVersion* from ABSL_GUARDED_BY(mutex) = nullptr;
+    const float* to ABSL_GUARDED_BY(mutex) = nullptr;
   };
 
   BlockStore(Options options, Partition partition, Optimizer optimizer, LearningRateSchedule schedule,
              std::vector<TensorSettings> settings);
   absl::Status Initialize(const Restore& restore);
   double RateOf(const ShardVersion& from) const;
-  std::shared_ptr<const ShardVersion> Lend(const ShardVersion& version);
-  // For VersionBuilder, on any thread: it is through with its buffers.
-  void EndBuild();
+  // For VersionBuilder, on any thread: it is through with its buffers. Not published: what it made is dead.
+  void EndBuild(bool published);
   // Applies gradient values at any address to [run.local, run.local + run.length), from one version to
   // another, which may be the same. read_soon: the new weights of the run are, on this core. False: some
   // value is not finite.
@@ -159,9 +153,9 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   std::vector<std::vector<Run>> runs_;          // by block
   SlabPool pool_, weights_pool_;
   std::shared_ptr<const ShardVersion> current_;
-  std::weak_ptr<const ShardVersion> current_lent_;
   std::weak_ptr<VersionBuilder> builder_;
-  const std::shared_ptr<Readers> readers_ = std::make_shared<Readers>();
+  Building building_;
+  const std::shared_ptr<VersionReaders> readers_;
 };
 
 }  // namespace weir

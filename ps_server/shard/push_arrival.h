@@ -36,7 +36,7 @@ class PushArrival {
   bool streamed() const { return builder_ != nullptr; }
   // Streamed: the version that is being made. Its weights are there wherever a chunk was taken. nullptr:
   // another push was applied meanwhile, and this one is in vain; or it is staged.
-  std::shared_ptr<const ShardVersion> making() const {
+  std::shared_ptr<const LentVersion> making() const {
     return builder_ == nullptr ? nullptr : builder_->version();
   }
   bool overtaken() const { return streamed() && builder_->version() == nullptr; }

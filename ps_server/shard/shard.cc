@@ -185,15 +185,16 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
     const uint64_t examples = Planted("unweighted mean") ? 1 : staged->second.examples;
     gradients.push_back({staged->second.gradient.get(), examples});
   }
-  if (!store_->CanPublish()) {
+  if (!MakeRoom()) {
     late_commit_ = commit;
+    late_since_ = options_.clock->Now();
     short_of_memory_ = true;
-    short_since_ = options_.clock->Now();
     return;
   }
   store_->Update(gradients);
   policy_->Commit();
   counters_.version = commit.step() + 1;
+  MarkProgress();
   commits_[commit.step()].assign(commit.parts().begin(), commit.parts().end());
   if (commits_.size() > kRecorded) commits_.erase(commits_.begin());
 
@@ -208,7 +209,7 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
     }
     for (const StagedPart::Waiter& waiter : entry.waiters) {
       const std::string why = entry.refusal.empty() ? CommittedWithout(commit.step(), part) : entry.refusal;
-      waiter.done(PushAnswer{applied ? NewReply(v1::OK) : NewReply(v1::REFUSED, why), {}, nullptr});
+      waiter.done(PushAnswer{applied ? NewReply(v1::OK) : NewReply(v1::REFUSED, why), {}});
     }
   }
   for (const v1::PinVersion& pin : std::exchange(late_pins_, {})) HandlePin(pin);
@@ -227,7 +228,7 @@ void Shard::HandlePin(const v1::PinVersion& pin) {
     return;
   }
   Pin& entry = pins_[pin.pin()];
-  if (entry.version == nullptr) entry.version = store_->Current();
+  if (entry.version == nullptr) entry.version = store_->Lend({0, absl::nullopt, pin.pin()});
   entry.deadline = options_.clock->Now() + absl::Seconds(pin.lease_seconds());
   v1::ShardReport report;
   report.mutable_pinned()->set_pin(pin.pin());
@@ -257,7 +258,8 @@ void Shard::HandlePing(const v1::Ping& ping) {
       clock->set_clock(value.clock);
     }
   }
-  if (!parked_.empty()) stats.set_waiting_for(WhoIsAwaited(parked_.front().request));
+  for (v1::Wait& wait : Waits()) *stats.add_waits() = std::move(wait);
+  stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - last_progress_));
   Report(std::move(report));
 }
 

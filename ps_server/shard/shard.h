@@ -42,17 +42,13 @@ struct PushAnswer {
   // If the push was streamed, and the pull of its worker at the next clock is answered by the very version
   // that it made: that answer.
   absl::optional<v1::PullReply> made;
-  // With `made`: as PullAnswer::revoked.
-  std::shared_ptr<const std::atomic<bool>> revoked;
 };
 
 struct PullAnswer {
   v1::PullReply header;
-  // What is to be sent, without slots; null if no weights follow.
-  std::shared_ptr<const ShardVersion> version;
-  // With `version`: set when it has been held for so long that others wait for its memory. The rest must not
-  // be sent, and the pull ends with Unavailable.
-  std::shared_ptr<const std::atomic<bool>> revoked;
+  // What is to be sent; null if no weights follow. Once it is revoked the rest is not sent, and the pull ends
+  // with Unavailable.
+  std::shared_ptr<const LentVersion> version;
 };
 
 // The answer to a call, given once; on the thread of whoever made it possible, which it must not block.
@@ -100,6 +96,9 @@ class Shard {
     // Is called, on any thread, when Tick() should come after so long; zero: memory has come free that calls
     // wait for. May be null.
     std::function<void(absl::Duration)> nudge;
+    // Is called in the shard's order when readers have been revoked (LentVersion::revoked): whoever holds
+    // what was lent looks whether it is theirs. Must not block. May be null.
+    std::function<void()> on_revoke;
     // Tests put a broken policy here.
     PolicyFactory make_policy = PolicyFromConfig;
   };
@@ -149,6 +148,10 @@ class Shard {
     std::atomic<uint64_t> pushes_repeated{0};
     std::atomic<uint64_t> bytes_pushed{0}, bytes_pulled{0};
     std::atomic<uint64_t> parked_pulls{0};
+    // Versions that were written off because readers held them for too long (VersionReaders).
+    std::atomic<uint64_t> versions_written_off{0};
+    // The longest wait of a call, in milliseconds, when Tick() looked last.
+    std::atomic<uint64_t> longest_wait_ms{0};
     std::atomic<uint64_t> checkpoints_written{0};
   };
   const Counters& counters() const { return counters_; }
@@ -181,6 +184,7 @@ class Shard {
     Session session;
     std::unique_ptr<PushArrival> arrival;
     PushDone done;
+    absl::Time since;
   };
   // What is to become of a push: OK, it is applied; REFUSED, DUPLICATE_BATCH, STALE_VERSION: its clock is
   // complete all the same.
@@ -196,8 +200,9 @@ class Shard {
     // OK: one of these. A streamed one is never logged.
     Slab gradient;
     std::shared_ptr<VersionBuilder> builder;
-    // Null: its connection has ended.
+    // Null: its connection has ended, or it has waited too long.
     PushDone done;
+    absl::Time since;
     // Its record is on the disk.
     bool durable = false;
   };
@@ -224,6 +229,11 @@ class Shard {
 
   // Steps and clocks whose answers are kept for repeats. A client has at most kHoldWindow pushes in the air.
   static constexpr size_t kRecorded = 2 * kHoldWindow;
+  // Calls of one worker that may wait at a time: more than a stream has exchanges, for those of a stream that
+  // is broken and of the next.
+  static constexpr size_t kMaxWaiting = 2048;
+  // When nothing has taken effect for so long though calls wait, the log says why.
+  static constexpr absl::Duration kTellAfter = absl::Seconds(5);
 
   // All below run in the queue.
   void Handle(const v1::ControlMessage& message);
@@ -264,6 +274,7 @@ class Shard {
   // The caller has had answers of all its pushes below this clock; those that this shard does not know are
   // lost. True if there are any.
   bool DeclareLost(uint32_t worker, uint64_t answered_clock);
+  static PushKey KeyOf(const v1::PushRequest& header);
   // Does the header fit this shard, whoever sends it?
   absl::Status CheckHeader(const v1::PushRequest& header) const;
   // Before a gradient is taken, and again before it is used. InvalidArgument: no such push can be.
@@ -275,11 +286,12 @@ class Shard {
   // no other that stands still.
   bool WaitsForStream();
   // nullptr: it is arriving twice already.
-  std::unique_ptr<PushArrival> Arrive(v1::PushRequest header);
-  // The flag that revokes the reading of this version.
-  std::shared_ptr<const std::atomic<bool>> Lease(const std::shared_ptr<const ShardVersion>& version);
+  std::unique_ptr<PushArrival> Arrive(Session session, v1::PushRequest header);
+  // False: the next version has to wait for readers, whose time is not over yet.
+  bool MakeRoom();
+  void RevokeLate();
   // Nothing stands between the push and a decision that takes effect.
-  bool CanDecide(const v1::PushRequest& header) const;
+  bool CanDecide(const v1::PushRequest& header);
   void Decide(Decision decision);
   void TakeEffect(const Decision& decision);
   // The books of a push with its outcome, but for the weights.
@@ -306,8 +318,28 @@ class Shard {
   // OK: the caller is live. Else what to answer.
   enum class CallerCheck { kLive, kFenced, kUnknownYet };
   CallerCheck Check(const v1::Caller& caller) const;
-  std::string WhoIsAwaited(const v1::PullRequest& request) const;
+  // The tasks of the workers whose pushes such a pull lacks, and the same in words.
+  std::vector<std::string> TasksAwaited(uint32_t worker, uint64_t clock) const;
+  std::string WhoIsAwaited(uint32_t worker, uint64_t clock) const;
+  // sync: those of the open step.
   std::string MissingParts() const;
+  std::string TaskOf(uint32_t worker) const;
+  // What a push in ready_ waits for, and one in logging_.
+  std::string ReasonOfReady() const;
+  std::string ReasonOfLogged(const Decision& decision) const;
+  // Who holds the memory that the next version waits for, in words and as tasks.
+  std::string MemoryHolders() const;
+  std::vector<std::string> TasksHoldingMemory() const;
+  std::string Describe(const VersionReaders::Held& held) const;
+  // All that waits, the longest wait first.
+  std::vector<v1::Wait> Waits() const;
+  // Something has taken effect.
+  void MarkProgress();
+  // Says once, when nothing has taken effect for a while, what waits for what.
+  void WatchProgress(absl::Time now);
+  // Of a worker that is to wait: it may have so many calls that do.
+  absl::Status CheckRoomToWait(uint32_t worker) const;
+  void Hold(HeldPush push);
   std::string Fenced(const v1::Caller& caller) const;
   std::string NonFinite(const PushArrival& arrival) const;
   static std::string CommittedWithout(uint64_t step, uint32_t part);
@@ -364,8 +396,8 @@ class Shard {
   // And the pins and the checkpoint of the version that it makes.
   std::vector<v1::PinVersion> late_pins_;
   absl::optional<v1::TakeCheckpoint> late_checkpoint_;
-  // Since when either waits, and whether one does.
-  absl::Time short_since_;
+  absl::Time late_since_;
+  // Something waits for memory.
   std::atomic<bool> short_of_memory_{false};
   std::list<ParkedPull> parked_;
   // Gradients that are arriving, by push.
@@ -375,22 +407,20 @@ class Shard {
   // How far it had come when last seen, and since when.
   uint64_t stream_chunks_ = 0;
   absl::Time stream_moved_;
-  // What was lent for pulls, oldest first.
-  struct Reading {
-    std::weak_ptr<const ShardVersion> version;
-    std::shared_ptr<std::atomic<bool>> revoked;
-  };
-  std::list<Reading> readings_;
   std::map<uint32_t, StagedPart> staged_;
   // sync: the parts of the last committed steps, for repeated answers.
   std::map<uint64_t, std::vector<uint32_t>> commits_;
   // Those that are done here; with the log, those whose gradient was of an earlier life.
   IntervalSet batches_, stale_batches_;
   struct Pin {
-    std::shared_ptr<const ShardVersion> version;
+    std::shared_ptr<const LentVersion> version;
     absl::Time deadline;
   };
   std::map<uint64_t, Pin> pins_;
+  // When something took effect last; how long a standstill has to last to be told.
+  absl::Time last_progress_;
+  absl::Duration standstill_limit_ = kTellAfter;
+  bool standstill_told_ = false;
   IntHistogram staleness_, lead_;
 
   // Last, so that its destructor runs first: nothing is in a turn when the state goes.

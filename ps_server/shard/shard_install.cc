@@ -96,6 +96,7 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
   options.kernels = options_.kernels;
   options.threads = options_.threads;
   options.weights_source = options_.weights_source;
+  options.clock = options_.clock;
   options.on_release = [this] {
     if (short_of_memory_ && options_.nudge) options_.nudge(absl::ZeroDuration());
   };
@@ -113,8 +114,6 @@ void Shard::Drop(const std::string& reason) {
   short_of_memory_ = false;
   arriving_.clear();
   streamed_.reset();
-  for (const Reading& reading : readings_) *reading.revoked = true;
-  readings_.clear();
   pins_.clear();
   late_pins_.clear();
   commits_.clear();
@@ -141,6 +140,7 @@ void Shard::FinishInstall(const v1::Install& install, Loaded loaded) {
   model_hash_ = store_->model().Hash();
   elements_ = store_->elements();
   counters_.version = store_->count();
+  MarkProgress();
   RestoreState(loaded.state);
   for (const v1::LoggedPush& record : loaded.records) Replay(record);
   if (!loaded.records.empty()) LogInfo("replayed ", loaded.records.size(), " records of the log");

@@ -17,8 +17,8 @@ bool Shard::OnItsWay(uint32_t worker) const {
   });
 }
 
-bool Shard::CanDecide(const v1::PushRequest& header) const {
-  if (log_ == nullptr) return store_->CanPublish();
+bool Shard::CanDecide(const v1::PushRequest& header) {
+  if (log_ == nullptr) return MakeRoom();
   // What waits in deferred_ comes first: no decision is made before it that takes effect after it.
   return deferred_.empty() && std::none_of(logging_.begin(), logging_.end(), [&](const Decision& other) {
            return other.header.caller().worker() == header.caller().worker() ||
@@ -41,10 +41,8 @@ void Shard::Decide(Decision decision) {
   logging_.push_back(std::move(decision));
   Decision& logged = logging_.back();
   // The entry stays until it is durable, and a list's entries do not move.
-  log_->Append(std::move(record), logged.gradient, logged.header.elements(), WhenLogged([this, &logged] {
-                 if (!ShortOfMemory()) short_since_ = options_.clock->Now();
-                 logged.durable = true;
-               }));
+  log_->Append(std::move(record), logged.gradient, logged.header.elements(),
+               WhenLogged([&logged] { logged.durable = true; }));
 }
 
 PushLog::Done Shard::WhenLogged(std::function<void()> then) {
@@ -64,10 +62,9 @@ PushLog::Done Shard::WhenLogged(std::function<void()> then) {
 
 void Shard::Settle() {
   while (!logging_.empty() && logging_.front().durable &&
-         (logging_.front().verdict.outcome != v1::OK || store_->CanPublish())) {
+         (logging_.front().verdict.outcome != v1::OK || MakeRoom())) {
     const Decision decision = std::move(logging_.front());
     logging_.pop_front();
-    short_since_ = options_.clock->Now();
     TakeEffect(decision);
   }
   while (writes_ == 0 && logging_.empty() && !deferred_.empty()) {

@@ -17,10 +17,6 @@ constexpr size_t kMaxReason = 1000;
 constexpr double kSlowBytesPerSecond = 2e9;
 constexpr absl::Duration kStandstill = absl::Milliseconds(25);
 
-PushKey KeyOf(const v1::PushRequest& header) {
-  return {header.caller().worker(), header.clock(), header.part()};
-}
-
 // For an answer that needs no gradient.
 PushDone AsPush(BeginDone done) {
   return [done = std::move(done)](absl::StatusOr<PushAnswer> answer) {
@@ -29,6 +25,10 @@ PushDone AsPush(BeginDone done) {
 }
 
 }  // namespace
+
+PushKey Shard::KeyOf(const v1::PushRequest& header) {
+  return {header.caller().worker(), header.clock(), header.part()};
+}
 
 absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
   if (store_ == nullptr) return absl::UnavailableError("this shard has no model yet");
@@ -108,10 +108,7 @@ void Shard::HandleBegin(HeldPush push) {
   }
   if (!sync()) {
     // Its clock is about to change, and the answer to come is also that of a repeat.
-    if (OnItsWay(header.caller().worker())) {
-      held_.push_back(std::move(push));
-      return;
-    }
+    if (OnItsWay(header.caller().worker())) return Hold(std::move(push));
     if (header.answered_clock() > header.clock()) {
       return push.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", header.answered_clock(), " is above the push's clock ", header.clock())));
@@ -130,11 +127,12 @@ void Shard::HandleBegin(HeldPush push) {
       }
       if (verdict->outcome != v1::OK) {
         if (log_ != nullptr && !CanDecide(header)) break;
-        Decide({push.session, header, *std::move(verdict), nullptr, nullptr, AsPush(std::move(push.done))});
+        Decide({push.session, header, *std::move(verdict), nullptr, nullptr, AsPush(std::move(push.done)),
+                push.since});
         return Wake();
       }
       if (WaitsForStream()) break;
-      std::unique_ptr<PushArrival> arrival = Arrive(header);
+      std::unique_ptr<PushArrival> arrival = Arrive(push.session, header);
       if (arrival == nullptr) break;
       return push.done(std::move(arrival));
     }
@@ -147,6 +145,12 @@ void Shard::HandleBegin(HeldPush push) {
           "no push of worker ", header.caller().worker(), " can come with clock ", header.clock(),
           " and part ", header.part(), " while this shard is at version ", store_->count())));
   }
+  Hold(std::move(push));
+}
+
+void Shard::Hold(HeldPush push) {
+  const absl::Status full = CheckRoomToWait(push.header.caller().worker());
+  if (!full.ok()) return push.done(full);
   held_.push_back(std::move(push));
 }
 
@@ -168,7 +172,7 @@ bool Shard::WaitsForStream() {
   return true;
 }
 
-std::unique_ptr<PushArrival> Shard::Arrive(v1::PushRequest header) {
+std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest header) {
   const PushKey key = KeyOf(header);
   // Twice: a connection may have broken, and its other end not yet know.
   constexpr size_t kAtOnce = 2;
@@ -183,7 +187,7 @@ std::unique_ptr<PushArrival> Shard::Arrive(v1::PushRequest header) {
   std::shared_ptr<VersionBuilder> builder;
   if (!sync() && log_ == nullptr && options_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED &&
       member.overtaken != key.clock) {
-    builder = store_->Build();
+    builder = store_->Build({session, key.worker, 0});
   }
   Slab gradient;
   if (builder == nullptr) {
@@ -207,13 +211,13 @@ bool Shard::AnswersAfter(const v1::PushRequest& push) const {
 void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited) {
   const v1::PushRequest& header = arrival->header();
   const auto forget = [&] { arriving_.erase({header.caller().worker(), header.clock(), header.part()}); };
-  if (over_) return done(PushAnswer{NewReply(v1::JOB_OVER, failure_), {}, nullptr});
+  if (over_) return done(PushAnswer{NewReply(v1::JOB_OVER, failure_), {}});
   // Again: much may have happened while it arrived.
   switch (Check(header.caller())) {
     case CallerCheck::kUnknownYet:
       return done(absl::UnavailableError("the shard was restarted while the push arrived"));
     case CallerCheck::kFenced:
-      return done(PushAnswer{NewReply(v1::FENCED, Fenced(header.caller())), {}, nullptr});
+      return done(PushAnswer{NewReply(v1::FENCED, Fenced(header.caller())), {}});
     case CallerCheck::kLive:
       break;
   }
@@ -235,24 +239,24 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
     return StagePush(header, arrival->TakeGradient(), std::move(refusal), session, std::move(done));
   }
   if (verdict->outcome == v1::OK && arrival->overtaken()) {
-    return done(PushAnswer{NewReply(v1::SEND_AGAIN), {}, nullptr});
+    return done(PushAnswer{NewReply(v1::SEND_AGAIN), {}});
   }
   // Without the log, what makes no version needs no turn.
   const bool takes_turn = log_ != nullptr || verdict->outcome == v1::OK;
   if (takes_turn && !waited && (!ready_.empty() || !CanDecide(header))) {
-    if (!ShortOfMemory()) short_since_ = options_.clock->Now();
-    ready_.push_back({session, std::move(arrival), std::move(done)});
+    if (absl::Status full = CheckRoomToWait(header.caller().worker()); !full.ok()) return done(full);
+    ready_.push_back({session, std::move(arrival), std::move(done), options_.clock->Now()});
     short_of_memory_ = ShortOfMemory();
     return;
   }
   forget();
   if (verdict->outcome == v1::OK && arrival->non_finite() >= 0) {
-    if (Planted("refused clock not completed")) return done(PushAnswer{NewReply(v1::REFUSED), {}, nullptr});
+    if (Planted("refused clock not completed")) return done(PushAnswer{NewReply(v1::REFUSED), {}});
     verdict = Verdict{v1::REFUSED, NonFinite(*arrival)};
   }
   const bool applies = verdict->outcome == v1::OK;
   Decide({session, header, *std::move(verdict), applies ? arrival->TakeGradient() : nullptr,
-          applies ? arrival->builder() : nullptr, std::move(done)});
+          applies ? arrival->builder() : nullptr, std::move(done), options_.clock->Now()});
   arrival = nullptr;
   Wake();
 }
@@ -272,12 +276,11 @@ void Shard::TakeEffect(const Decision& decision) {
     }
     store_->Update(absl::MakeConstSpan(&weighted, 1));
   }
-  PushAnswer answer{NewReply(decision.verdict.outcome, decision.verdict.reason), {}, nullptr};
+  PushAnswer answer{NewReply(decision.verdict.outcome, decision.verdict.reason), {}};
   Account(header, &answer.reply);
   if (decision.builder != nullptr &&
       policy_->OnPull(header.caller().worker(), header.clock() + 1) == PullDecision::kReady) {
     answer.made = NewPullReply(v1::OK);
-    answer.revoked = Lease(store_->Current());
     counters_.bytes_pulled += static_cast<uint64_t>(store_->elements()) * sizeof(float);
   }
   if (decision.done) decision.done(std::move(answer));
@@ -295,6 +298,7 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   if (stale && logs() && header.batch_plus_one() > 0) stale_batches_.Insert(header.batch_plus_one() - 1);
   if (applied) {
     counters_.version = reply->version().count();
+    MarkProgress();
     reply->set_staleness(reply->version().count() - 1 - header.base().count());
     staleness_.Add(reply->staleness());
   }
@@ -340,26 +344,30 @@ void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone 
   if (sync()) {
     const auto staged = staged_.find(header.part());
     if (policy_->JoinClock() == header.clock() && staged != staged_.end()) {
+      if (staged->second.waiters.size() >= kMaxWaiting) {
+        return done(absl::ResourceExhaustedError(
+            absl::StrCat("part ", header.part(), " of step ", header.clock(), " is waited for by ",
+                         kMaxWaiting, " repeats of its push, as many as may")));
+      }
       staged->second.waiters.push_back({session, std::move(done), options_.clock->Now()});
       return;
     }
     const auto commit = commits_.find(header.clock());
     if (commit == commits_.end()) {
-      return done(PushAnswer{
-          NewReply(v1::STEP_PAST, absl::StrCat("step ", header.clock(), " is long past")), {}, nullptr});
+      return done(
+          PushAnswer{NewReply(v1::STEP_PAST, absl::StrCat("step ", header.clock(), " is long past")), {}});
     }
     const auto& parts = commit->second;
     if (std::find(parts.begin(), parts.end(), header.part()) == parts.end()) {
-      return done(
-          PushAnswer{NewReply(v1::REFUSED, CommittedWithout(header.clock(), header.part())), {}, nullptr});
+      return done(PushAnswer{NewReply(v1::REFUSED, CommittedWithout(header.clock(), header.part())), {}});
     }
     v1::PushReply reply = NewReply(v1::OK);
     reply.mutable_version()->set_count(header.clock() + 1);
-    return done(PushAnswer{std::move(reply), {}, nullptr});
+    return done(PushAnswer{std::move(reply), {}});
   }
   const auto& answers = members_.at(header.caller().worker()).answers;
   const auto answer = answers.find(header.clock());
-  if (answer != answers.end()) return done(PushAnswer{answer->second, {}, nullptr});
+  if (answer != answers.end()) return done(PushAnswer{answer->second, {}});
   // Beyond what is recorded, or before this life's first clock.
   done(absl::InvalidArgumentError(absl::StrCat("clock ", header.clock(), " of worker ",
                                                header.caller().worker(),

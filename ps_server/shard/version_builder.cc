@@ -18,35 +18,34 @@ constexpr int64_t kStretch = 2048;
 
 VersionBuilder::~VersionBuilder() {
   MutexLock lock(mutex_);
-  Drop();
+  Drop(/*published=*/false);
 }
 
-std::shared_ptr<const ShardVersion> VersionBuilder::version() const {
+std::shared_ptr<const LentVersion> VersionBuilder::version() const {
   MutexLock lock(mutex_);
   return overtaken_ ? nullptr : lent_;
 }
 
-std::shared_ptr<const ShardVersion> VersionBuilder::Finish(std::shared_ptr<const ShardVersion>* lent) {
+std::shared_ptr<const ShardVersion> VersionBuilder::Finish() {
   MutexLock lock(mutex_);
   if (overtaken_) return nullptr;
   std::shared_ptr<const ShardVersion> made = to_;
-  *lent = lent_;
-  Drop();
+  Drop(/*published=*/true);
   return made;
 }
 
 void VersionBuilder::Overtake() {
   MutexLock lock(mutex_);
   overtaken_ = true;
-  if (!applying_) Drop();
+  if (!applying_) Drop(/*published=*/false);
 }
 
-void VersionBuilder::Drop() {
+void VersionBuilder::Drop(bool published) {
   if (from_ == nullptr) return;
+  store_->EndBuild(published);
   from_ = nullptr;
   to_ = nullptr;
   lent_ = nullptr;
-  store_->EndBuild();
 }
 
 int64_t VersionBuilder::Apply(int64_t first, int64_t count, absl::Span<const absl::string_view> pieces,
@@ -84,7 +83,7 @@ int64_t VersionBuilder::Apply(int64_t first, int64_t count, absl::Span<const abs
   chunks_.fetch_add(1, std::memory_order_relaxed);
   MutexLock lock(mutex_);
   applying_ = false;
-  if (overtaken_) Drop();
+  if (overtaken_) Drop(/*published=*/false);
   return bad;
 }
 

@@ -32,14 +32,14 @@ class VersionBuilder {
   int64_t Apply(int64_t first, int64_t count, absl::Span<const absl::string_view> pieces, v1::Dtype dtype);
 
   // What has been made so far; its weights are there wherever a chunk was applied. nullptr: overtaken.
-  std::shared_ptr<const ShardVersion> version() const;
+  std::shared_ptr<const LentVersion> version() const;
   // Chunks that were applied. Any thread.
   uint64_t chunks() const { return chunks_.load(std::memory_order_relaxed); }
 
  private:
   friend class BlockStore;
   VersionBuilder(std::shared_ptr<BlockStore> store, double rate, std::shared_ptr<const ShardVersion> from,
-                 std::shared_ptr<const ShardVersion> to, std::shared_ptr<const ShardVersion> lent)
+                 std::shared_ptr<const ShardVersion> to, std::shared_ptr<const LentVersion> lent)
       : store_(std::move(store)),
         rate_(rate),
         from_(std::move(from)),
@@ -48,10 +48,10 @@ class VersionBuilder {
   // The blocks [begin, end) of what is being made. As Apply().
   int64_t ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient, bool bf16, const ShardVersion& from,
                       const ShardVersion& to, bool read_soon) const;
-  // Gives up what was made, whole with its slots and as it is lent to readers. nullptr: overtaken.
-  std::shared_ptr<const ShardVersion> Finish(std::shared_ptr<const ShardVersion>* lent);
+  // Gives up what was made, whole with its slots. nullptr: overtaken.
+  std::shared_ptr<const ShardVersion> Finish();
   void Overtake();
-  void Drop() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Drop(bool published) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const std::shared_ptr<BlockStore> store_;
   const double rate_;
@@ -61,8 +61,8 @@ class VersionBuilder {
   bool overtaken_ ABSL_GUARDED_BY(mutex_) = false;
   // Null once dropped.
   std::shared_ptr<const ShardVersion> from_ ABSL_GUARDED_BY(mutex_), to_ ABSL_GUARDED_BY(mutex_);
-  // `to_` without slots, as readers get it.
-  std::shared_ptr<const ShardVersion> lent_ ABSL_GUARDED_BY(mutex_);
+  // `to_`, as readers get it.
+  std::shared_ptr<const LentVersion> lent_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace weir

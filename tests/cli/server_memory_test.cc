@@ -8,7 +8,8 @@ namespace weir {
 namespace {
 
 constexpr char kHead[] = "memory of a server, W = bytes of its weights: ";
-constexpr char kOld[] = " + at most 2 W (old versions that slow readers hold)";
+constexpr char kOld[] = " + at most 2 W (old versions that readers hold)";
+constexpr char kDead[] = " + at most 2 W (what was made of overtaken pushes)";
 
 TEST_CASE("Server memory: slots are those of the optimizer itself") {
   using Config = v1::OptimizerConfig;
@@ -55,7 +56,7 @@ TEST_CASE("Server memory: applied on arrival") {
         kHead +
             std::string("4 W (weights and 1 slot, twice: streamed) + at most W for each further worker "
                         "(gradients that are arriving)") +
-            kOld + " + 1 MiB for each worker (chunks on their way)");
+            kOld + kDead + " + 1 MiB for each worker (chunks on their way)");
   config.mutable_cluster()->set_workers(1);
   CHECK(DescribeServerMemory(config) == kHead + std::string("4 W (weights and 1 slot, twice: streamed)") +
                                             kOld + " + 1 MiB (chunks on their way)");
@@ -64,7 +65,7 @@ TEST_CASE("Server memory: applied on arrival") {
         kHead +
             std::string(
                 "4 W (weights and 1 slot, twice: streamed) + at most 2 W (gradients that are arriving)") +
-            kOld + " + 3 MiB (chunks on their way)");
+            kOld + kDead + " + 3 MiB (chunks on their way)");
   config.mutable_server()->set_apply(v1::ServerConfig::APPLY_STAGED);
   CHECK(DescribeServerMemory(config) ==
         kHead + std::string("2 W (weights and 1 slot) + at most 3 W (gradients that are arriving)") + kOld +

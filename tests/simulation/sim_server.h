@@ -60,8 +60,7 @@ class SimSession : public std::enable_shared_from_this<SimSession> {
     Weights gradient;
     std::unique_ptr<PushArrival> arrival;
     bool eager = false;
-    std::shared_ptr<const ShardVersion> version;
-    std::shared_ptr<const std::atomic<bool>> revoked;
+    std::shared_ptr<const LentVersion> version;
   };
   // Runs later, as work that is posted to the session's loop, if the exchange is still there.
   template <typename Handler>

@@ -50,7 +50,7 @@ void SimSession::Begin(ExchangeBegin begin) {
         self->Deliver(id, [self, id, eager, answer = std::move(answer)](Exchange& exchange) mutable {
           if (!answer.ok()) return self->Fail(id, answer.status());
           if (auto* reply = absl::get_if<v1::PushReply>(&*answer)) {
-            return self->OnPushed(id, exchange, PushAnswer{std::move(*reply), absl::nullopt, nullptr});
+            return self->OnPushed(id, exchange, PushAnswer{std::move(*reply), absl::nullopt});
           }
           exchange.arrival = absl::get<std::unique_ptr<PushArrival>>(*std::move(answer));
           exchange.eager = eager;
@@ -102,7 +102,6 @@ void SimSession::OnPushed(uint64_t id, Exchange& exchange, absl::StatusOr<PushAn
     return Send(std::move(out));
   }
   if (outcome == v1::OK && exchange.eager && answer->made.has_value()) {
-    exchange.revoked = std::move(answer->revoked);
     out.pull = *std::move(answer->made);
     Send(std::move(out));
     return SendWeights(id, 0);
@@ -118,7 +117,6 @@ void SimSession::StartPull(uint64_t id, Exchange& exchange) {
                           self->Deliver(id, [self, id, answer = std::move(answer)](Exchange& e) mutable {
                             if (!answer.ok()) return self->Fail(id, answer.status());
                             e.version = std::move(answer->version);
-                            e.revoked = std::move(answer->revoked);
                             ExchangeAnswer out;
                             out.id = id;
                             out.pull = std::move(answer->header);
@@ -136,7 +134,7 @@ void SimSession::SendWeights(uint64_t id, uint64_t first) {
   const auto it = exchanges_.find(id);
   if (ended_ || it == exchanges_.end()) return;
   Exchange& exchange = it->second;
-  if (exchange.revoked != nullptr && *exchange.revoked) {
+  if (exchange.version->revoked) {
     return Fail(
         id, absl::UnavailableError("the weights were not taken for so long that others needed their memory"));
   }

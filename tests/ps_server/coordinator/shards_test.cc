@@ -172,7 +172,7 @@ TEST_CASE("Status tells people what is going on, in every state") {
   f.shards[0]->stats.mutable_version_staleness()->add_counts(5);
   f.shards[1]->stats.mutable_version_staleness()->add_counts(0);
   f.shards[1]->stats.mutable_version_staleness()->add_counts(5);
-  f.shards[1]->stats.set_waiting_for("worker:1 (at clock 3)");
+  f.shards[1]->stats.add_waits()->set_reason("worker:1 (at clock 3)");
   f.Run(absl::Seconds(1));
   status = f.Status();
   CHECK(status.state() == v1::RUNNING);

@@ -45,7 +45,7 @@ std::vector<float> Join(const std::vector<std::shared_ptr<BlockStore>>& stores, 
   const Partition partition(model.elements(), stores.size());
   std::vector<float> out(model.elements(), -99);
   for (uint32_t s = 0; s < stores.size(); ++s) {
-    const auto version = stores[s]->Current();
+    const auto version = stores[s]->Lend();
     REQUIRE(stores[s]->elements() == partition.shard_elements(s));
     for (int64_t b = 0; b < partition.shard_blocks(s); ++b) {
       std::copy_n(version->weights.get() + b * partition.block_size(), partition.block_length(s, b),
@@ -84,7 +84,7 @@ TEST_CASE("Version 0 and updates do not depend on the number of shards") {
         }
         const WeightedGradient both[] = {{g.get(), 8}, {h.get(), 3}};
         stores[s]->Update(both);
-        CHECK(stores[s]->Current()->count == static_cast<uint64_t>(round) + 1);
+        CHECK(stores[s]->Lend()->count == static_cast<uint64_t>(round) + 1);
       }
     }
     updated.push_back(Join(stores, model));
@@ -102,7 +102,7 @@ TEST_CASE("A step is on the mean, weighted by examples; buffers are assigned it"
   const std::vector<float> one(40, 1), five(40, 5);
   const WeightedGradient parts[] = {{one.data(), 3}, {five.data(), 1}};
   store->Update(parts);
-  const auto version = store->Current();
+  const auto version = store->Lend();
   for (int i = 0; i < 20; ++i) {
     CHECK(version->weights.get()[i] == 12);      // 10 + (3 * 1 + 1 * 5) / 4
     CHECK(version->weights.get()[20 + i] == 2);  // assigned
@@ -114,10 +114,10 @@ TEST_CASE("Without gradients the next version equals this one") {
   BlockStore::Options options = Basics(threads);
   options.optimizer.set_type(v1::OptimizerConfig::KIND_ADAM);
   auto store = Make(options);
-  const auto before = store->Current();
+  const auto before = store->Lend();
   store->Update({});
   CHECK(store->count() == 1);
-  const auto after = store->Current();
+  const auto after = store->Lend();
   CHECK(after->count == 1);
   CHECK(std::equal(before->weights.get(), before->weights.get() + store->elements(), after->weights.get()));
 }
@@ -127,12 +127,12 @@ TEST_CASE("A held version does not change, and its memory comes back when it is 
   auto store = Make(Basics(threads));
   const std::vector<float> ones(store->elements(), 1);
   const WeightedGradient gradient{ones.data(), 1};
-  const auto held = store->Current();
+  const auto held = store->Lend();
   const std::vector<float> copy(held->weights.get(), held->weights.get() + store->elements());
   std::set<const float*> seen;
   for (int i = 0; i < 500; ++i) {
     store->Update(absl::MakeConstSpan(&gradient, 1));
-    seen.insert(store->Current()->weights.get());
+    seen.insert(store->Lend()->weights.get());
   }
   CHECK(std::equal(copy.begin(), copy.end(), held->weights.get()));
   CHECK(seen.size() <= 2);
@@ -183,7 +183,7 @@ TEST_CASE("What is made beside a frozen version leaves its weights and slots as 
         weights.insert(frozen->weights.get());
         for (const Slab& slot : frozen->slots) slots.insert(slot.get());
         frozen = nullptr;
-        weights.insert(store->Current()->weights.get());
+        weights.insert(store->Lend()->weights.get());
       }
       // And nobody else was kept from going on: the same updates without it give the same.
       auto plain = Make(options);
@@ -191,7 +191,7 @@ TEST_CASE("What is made beside a frozen version leaves its weights and slots as 
         const uint64_t at = plain->count() % 6;
         plain->Update(at == 1 ? absl::Span<const WeightedGradient>() : absl::MakeConstSpan(&gradient, 1));
       }
-      CHECK(Copy(plain->Current()->weights, *plain) == Copy(store->Current()->weights, *store));
+      CHECK(Copy(plain->Lend()->weights, *plain) == Copy(store->Lend()->weights, *store));
       // Its memory is used again.
       CHECK(weights.size() <= (streamed ? 3 : 2));
       CHECK(slots.size() <= store->slots().size() * (streamed ? 3 : 2));
@@ -223,16 +223,16 @@ TEST_CASE("A frozen version takes nothing from what readers may hold") {
   const std::vector<float> ones(store->elements(), 1);
   const WeightedGradient gradient{ones.data(), 1};
   const auto frozen = store->Freeze();
-  std::vector<std::shared_ptr<const ShardVersion>> held = {store->Current()};
-  for (int i = 0; i < kMaxOldVersions; ++i) {
-    REQUIRE(store->CanPublish());
+  std::vector<std::shared_ptr<const LentVersion>> held = {store->Lend()};
+  for (int i = 0; i < static_cast<int>(VersionReaders::kMaxOld); ++i) {
+    REQUIRE(store->readers().MayPublish());
     store->Update(absl::MakeConstSpan(&gradient, 1));
-    held.push_back(store->Current());
+    held.push_back(store->Lend());
   }
-  CHECK(store->CanPublish());  // the first of them is the frozen one
+  CHECK(store->readers().MayPublish());  // the first of them is the frozen one
   store->Update(absl::MakeConstSpan(&gradient, 1));
-  held.push_back(store->Current());
-  CHECK_FALSE(store->CanPublish());
+  held.push_back(store->Lend());
+  CHECK_FALSE(store->readers().MayPublish());
 }
 
 TEST_CASE("A store that is retired tells nobody of releases, and what is being built from it is in vain") {
@@ -241,7 +241,7 @@ TEST_CASE("A store that is retired tells nobody of releases, and what is being b
   int releases = 0;
   options.on_release = [&releases] { ++releases; };
   auto store = Make(options);
-  auto held = store->Current();
+  auto held = store->Lend();
   auto frozen = store->Freeze();
   auto builder = store->Build();
   store->Retire();
@@ -269,7 +269,7 @@ TEST_CASE("A store goes on from what a restore fills in; its error is the result
   });
   REQUIRE(store.ok());
   CHECK((*store)->count() == 9);
-  CHECK((*store)->Current()->weights.get()[0] == 5);
+  CHECK((*store)->Lend()->weights.get()[0] == 5);
   const auto broken = BlockStore::Create(
       options, [](const BlockStore&, ShardVersion&) { return absl::DataLossError("it is damaged"); });
   CHECK(broken.status() == absl::DataLossError("it is damaged"));

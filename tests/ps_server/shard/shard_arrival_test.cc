@@ -385,7 +385,7 @@ TEST_CASE("The bound holds at its edge on the shard") {
   CHECK(f.Pull(0, s)->there());
   const auto over = f.Pull(0, s + 1);
   CHECK_FALSE(over->there());
-  CHECK(f.Stats().waiting_for() == "worker:1 (at clock 0)");
+  CHECK(f.Stats().waits(0).reason() == "worker:1 (at clock 0)");
   f.Push({1, 0});
   REQUIRE(over->there());
   CHECK(over->reply().header.version().count() == s + 2);

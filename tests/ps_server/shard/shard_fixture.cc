@@ -44,6 +44,9 @@ Shard& ShardFixture::Create() {
   options.threads = &threads;
   options.kernels = &BestKernels();
   options.nudge = [this](absl::Duration in) { nudges.push_back(in); };
+  options.on_revoke = [this] {
+    if (on_revoke) on_revoke();
+  };
   shard = std::make_unique<Shard>(std::move(options));
   shard->SetReporter([this](v1::ShardReport report) { reports_.push_back(std::move(report)); });
   return *shard;
@@ -235,7 +238,7 @@ PullAnswerPtr ShardFixture::Pull(uint32_t worker, uint64_t clock, uint64_t epoch
   return PullRequest(request);
 }
 
-std::shared_ptr<const ShardVersion> ShardFixture::Newest() {
+std::shared_ptr<const LentVersion> ShardFixture::Newest() {
   Pin(++last_pin_, 1);
   v1::PullRequest request;
   *request.mutable_caller() = CallerOf(0);

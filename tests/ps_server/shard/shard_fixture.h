@@ -87,7 +87,7 @@ class ShardFixture {
   PullAnswerPtr PullRequest(const v1::PullRequest& request);
   v1::Caller CallerOf(uint32_t worker, uint64_t epoch = 1) const;
   // The newest version, from behind the scenes: through a pin.
-  std::shared_ptr<const ShardVersion> Newest();
+  std::shared_ptr<const LentVersion> Newest();
   std::vector<float> Weights();
 
   // Reports since the last call, of one kind.
@@ -109,6 +109,8 @@ class ShardFixture {
   // The shard's work in the background waits here while `hold_background`, else it is done at once.
   bool hold_background = false;
   std::deque<std::function<void()>> background;
+  // Shard::Options::on_revoke.
+  std::function<void()> on_revoke;
   // When the shard has asked for a tick.
   std::vector<absl::Duration> nudges;
 

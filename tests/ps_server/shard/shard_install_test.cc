@@ -42,7 +42,7 @@ TEST_CASE("sync: a second Install fences everybody, and what was staged or arriv
   CHECK(parked->times == 1);
   // Who reads a version may go on, but is asked to stop.
   CHECK(held->reply().version->weights.get()[0] == 1);
-  CHECK(*held->reply().revoked);
+  CHECK(held->reply().version->revoked);
   v1::PullRequest pinned;
   *pinned.mutable_caller() = f.CallerOf(0);
   pinned.set_pin(3);

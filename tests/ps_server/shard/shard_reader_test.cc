@@ -50,7 +50,7 @@ TEST_CASE("No pull is torn: each is of one version, whole, while updates go on")
   std::atomic<int> torn{0}, pulls{0};
   for (int r = 0; r < 2; ++r) {
     readers.emplace_back([&] {
-      std::vector<std::pair<uint64_t, std::shared_ptr<const ShardVersion>>> kept;
+      std::vector<std::pair<uint64_t, std::shared_ptr<const LentVersion>>> kept;
       bool last = false;
       while (!last) {
         last = done;

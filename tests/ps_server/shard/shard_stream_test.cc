@@ -291,10 +291,12 @@ TEST_CASE("The end of a connection ends what waits on it, and nothing else") {
   CHECK(here->times == 1);
 }
 
-TEST_CASE("Slow readers hold two old versions at most; then pushes wait, and the slowest is cut off") {
+TEST_CASE("Slow readers hold two old versions at most; the next push waits for the slowest, for its time") {
   ShardFixture f(kAsync);
   f.config.mutable_server()->set_apply(
       GENERATE(v1::ServerConfig::APPLY_STREAMED, v1::ServerConfig::APPLY_STAGED));
+  int told = 0;
+  f.on_revoke = [&told] { ++told; };
   f.Start();
   std::vector<PullAnswerPtr> readers;
   for (uint64_t clock = 0; clock < 2; ++clock) {
@@ -308,23 +310,154 @@ TEST_CASE("Slow readers hold two old versions at most; then pushes wait, and the
   CHECK(f.Pull(1, 0)->reply().version->weights == readers.back()->reply().version->weights);
   const auto behind = f.Push({1, 0});
   CHECK_FALSE(behind->there());
-
   f.clock.Advance(absl::Seconds(4));
   f.shard->Tick();
-  CHECK_FALSE(*readers[0]->reply().revoked);
-  f.clock.Advance(absl::Seconds(2));
+  CHECK_FALSE(readers[0]->reply().version->revoked);
+  const v1::ShardStats stats = f.Stats();
+  REQUIRE(stats.waits_size() == 1);
+  CHECK(stats.waits(0).calls() == "2 pushes, the first of worker:0 at clock 2");
+  CHECK_THAT(stats.waits(0).reason(), Contains("memory of weights") &&
+                                          Contains("version 0 (old for 4.0 s): worker:1 on stream 9") &&
+                                          Contains("version 2 (the newest): worker:1"));
+  CHECK(stats.waits(0).seconds() == 4);
+  CHECK(stats.waits(0).awaited(0) == "worker:1");
+  CHECK(stats.seconds_since_update() == 4);
+
+  // Nobody lets anything go.
+  f.clock.Advance(absl::Seconds(1));
   f.shard->Tick();
-  CHECK(*readers[0]->reply().revoked);
-  CHECK_FALSE(*readers[1]->reply().revoked);
-  CHECK_FALSE(waiting->there());
-  readers[0].reset();
-  readers[1].reset();
-  f.shard->Tick();
+  CHECK(told == 1);
+  CHECK(readers[0]->reply().version->revoked);
+  CHECK_FALSE(readers[2]->reply().version->revoked);
   REQUIRE((waiting->there() && behind->there()));
   CHECK(waiting->reply().version().count() == 3);
   CHECK(behind->reply().version().count() == 4);  // in the order in which they arrived
-  CHECK(readers[2]->reply().version->weights.get()[0] == 2);
+  // What was taken from the count is not written to while it is held.
+  for (uint64_t count = 0; count < 3; ++count) {
+    CHECK(readers[count]->reply().version->weights.get()[0] == static_cast<float>(count));
+  }
   CHECK(f.Weights()[0] == 4);
+  CHECK(f.Stats().waits_size() == 0);
+  CHECK(f.shard->counters().versions_written_off == 1);
+}
+
+TEST_CASE("Who reads on and on without letting go costs each push nothing, once its first time is over") {
+  ShardFixture f(kAsync);
+  f.Start();
+  std::vector<PullAnswerPtr> readers;
+  uint64_t clock = 0;
+  absl::Duration waited;
+  for (int i = 0; i < 20; ++i) {
+    const auto read = f.Pull(1, 0);
+    if (read->reply().version->may_refer) readers.push_back(read);  // else it has a copy
+    const auto push = f.Push({0, clock++});
+    while (!push->there()) {
+      f.clock.Advance(absl::Seconds(1));
+      waited += absl::Seconds(1);
+      f.shard->Tick();
+      REQUIRE(waited < absl::Minutes(1));
+    }
+  }
+  CHECK(readers.size() <= VersionReaders::kMaxWrittenOff + VersionReaders::kMaxOld + 1);
+  CHECK(waited <= VersionReaders::kPatience * static_cast<int64_t>(readers.size()));
+  // And from then on nothing.
+  const absl::Duration until_now = waited;
+  for (int i = 0; i < 20; ++i) CHECK(f.Push({0, clock++})->there());
+  CHECK(waited == until_now);
+}
+
+TEST_CASE("A pin that is held for too long is taken back") {
+  ShardFixture f(kAsync);
+  f.Start();
+  for (uint64_t i = 0; i < 3; ++i) {
+    f.Pin(i + 1, 600);
+    const auto push = f.Push({0, i});
+    CHECK(push->there() == (i < 2));
+    if (i < 2) continue;
+    f.clock.Advance(VersionReaders::kPatience);
+    f.shard->Tick();
+    CHECK(push->there());
+  }
+  v1::PullRequest request;
+  *request.mutable_caller() = f.CallerOf(1);
+  request.set_pin(1);
+  CHECK(f.PullRequest(request)->status().code() == absl::StatusCode::kFailedPrecondition);
+  request.set_pin(2);
+  CHECK(f.PullRequest(request)->reply().version->weights.get()[0] == 1);
+}
+
+TEST_CASE("Pushes that are overtaken while they wait are answered at once, though their weights are held") {
+  ShardFixture f(kAsync);
+  f.Start();
+  std::vector<TestMember> members;
+  for (uint32_t worker = 0; worker < 8; ++worker) members.push_back({worker});
+  f.Members(2, members);
+  std::vector<PullAnswerPtr> readers;
+  for (uint64_t clock = 0; clock < 2; ++clock) {
+    readers.push_back(f.Pull(1, 0, 2));
+    f.Push({0, clock, 0, 0, 2});
+  }
+  readers.push_back(f.Pull(1, 0, 2));
+
+  // One streams in, and a staged one is whole before it. A client keeps what it was sent of the first.
+  auto streamed = f.Begin({2, 0, 0, 0, 2});
+  REQUIRE(streamed->streamed());
+  REQUIRE(TakeAll(*streamed, All(1)).ok());
+  const auto dead = streamed->making();
+  auto staged = f.Begin({3, 0, 0, 0, 2});
+  REQUIRE_FALSE(staged->streamed());
+  REQUIRE(TakeAll(*staged, All(1)).ok());
+  const auto first = f.Finish(std::move(staged));
+  const auto second = f.Finish(std::move(streamed));
+  CHECK_FALSE((first->there() || second->there()));
+  readers.erase(readers.begin());
+  f.shard->Tick();
+  REQUIRE(first->there());
+  CHECK(first->reply().reply.outcome() == v1::OK);
+  REQUIRE(second->there());
+  CHECK(second->reply().reply.outcome() == v1::SEND_AGAIN);
+  CHECK(dead->count == 3);
+  // Nor does what the client keeps hold up anybody.
+  readers.clear();
+  readers.push_back(f.Pull(1, 0, 2));
+  for (uint32_t worker = 4; worker < 8; ++worker) {
+    CHECK(f.Push({worker, 0, 0, 0, 2})->there());
+  }
+}
+
+TEST_CASE("A worker may have so many calls that wait, and no more") {
+  ShardFixture f(kBounded, 0);
+  f.Start();
+  f.Push({0, 0});
+  std::vector<PullAnswerPtr> pulls;
+  for (int i = 0; i < 2049; ++i) pulls.push_back(f.Pull(0, 1));
+  CHECK_FALSE(pulls[2047]->there());
+  CHECK(pulls.back()->status().code() == absl::StatusCode::kResourceExhausted);
+  CHECK_THAT(std::string(pulls.back()->status().message()), Contains("worker:0 has 2048 calls that wait"));
+  // Others are not concerned, and who waits is answered.
+  f.Push({1, 0});
+  CHECK(pulls.front()->reply().header.outcome() == v1::OK);
+}
+
+TEST_CASE("A push that waits for memory for too long is told so") {
+  ShardFixture f(kAsync);
+  f.config.mutable_cluster()->set_wait_seconds(3);
+  f.Start();
+  std::vector<PullAnswerPtr> readers;
+  for (uint64_t clock = 0; clock < 2; ++clock) {
+    readers.push_back(f.Pull(1, 0));
+    f.Push({0, clock});
+  }
+  readers.push_back(f.Pull(1, 0));
+  const auto waiting = f.Push({0, 2});
+  f.clock.Advance(absl::Seconds(3));
+  f.shard->Tick();
+  CHECK(waiting->status().code() == absl::StatusCode::kDeadlineExceeded);
+  CHECK_THAT(std::string(waiting->status().message()),
+             Contains("clock 2 waited 3s for memory of weights") && Contains("worker:1"));
+  // It was not applied, and may come again.
+  readers.clear();
+  CHECK(f.Push({0, 2})->reply().version().count() == 3);
 }
 
 TEST_CASE("A commit waits for memory, too") {

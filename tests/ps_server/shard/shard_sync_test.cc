@@ -274,7 +274,7 @@ TEST_CASE("Commits come once, and only for a complete step") {
 TEST_CASE("A pin that comes after a commit is of its step, though that waits for memory") {
   ShardFixture f(kSync);
   f.Start();
-  std::vector<std::shared_ptr<const ShardVersion>> held;
+  std::vector<std::shared_ptr<const LentVersion>> held;
   uint64_t step = 0;
   do {
     held.push_back(f.Newest());
@@ -338,7 +338,7 @@ TEST_CASE("A sync pull is of its step: a later one waits, a past one is told whi
   CHECK(past->reply().version == nullptr);
   const auto later = f.Pull(0, 2);
   CHECK_FALSE(later->there());
-  CHECK(f.Stats().waiting_for() == "worker:0 (at clock 1), worker:1 (at clock 1)");
+  CHECK(f.Stats().waits(0).reason() == "worker:0 (at clock 1), worker:1 (at clock 1)");
 }
 
 TEST_CASE("A sync push that waits too long says for whom, stays staged, and may be asked for again") {

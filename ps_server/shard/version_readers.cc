@@ -1,0 +1,186 @@
+#include "ps_server/shard/version_readers.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace weir {
+
+VersionReaders::VersionReaders(const Clock* clock, std::function<void()> on_release)
+    : clock_(clock), on_release_(std::move(on_release)) {}
+
+std::shared_ptr<const LentVersion> VersionReaders::Lend(uint64_t count, const Slab& weights,
+                                                        const Holder& holder) {
+  return Lend(count, weights, holder, State::kPublished);
+}
+
+std::shared_ptr<const LentVersion> VersionReaders::LendMaking(uint64_t count, const Slab& weights,
+                                                              const Holder& holder) {
+  return Lend(count, weights, holder, State::kMaking);
+}
+
+std::shared_ptr<const LentVersion> VersionReaders::Lend(uint64_t count, const Slab& weights,
+                                                        const Holder& holder, State state) {
+  auto lent = std::make_unique<LentVersion>();
+  lent->count = count;
+  lent->weights = weights;
+  {
+    MutexLock lock(mutex_);
+    lent->may_refer = written_off_.size() < kMaxWrittenOff;
+    const auto [version, added] = read_.try_emplace(weights.get());
+    if (added) {
+      version->second.count = count;
+      version->second.state = state;
+    }
+    version->second.readers.emplace_back(lent.get(), holder);
+  }
+  return std::shared_ptr<const LentVersion>(
+      lent.release(), [readers = shared_from_this()](LentVersion* done) { readers->Release(done); });
+}
+
+void VersionReaders::Release(LentVersion* done) {
+  // The reader's last look comes before the store's next write there.
+  MutexLock lock(mutex_);
+  for (Versions* versions : {&read_, &written_off_}) {
+    const auto version = versions->find(done->weights.get());
+    if (version == versions->end()) continue;
+    auto& readers = version->second.readers;
+    const auto reader =
+        std::find_if(readers.begin(), readers.end(), [&](const auto& r) { return r.first == done; });
+    if (reader == readers.end()) continue;
+    readers.erase(reader);
+    if (readers.empty()) versions->erase(version);
+    break;
+  }
+  delete done;
+  if (on_release_) on_release_();
+}
+
+void VersionReaders::Publish(const float* weights) {
+  MutexLock lock(mutex_);
+  const auto version = read_.find(weights);
+  if (version != read_.end()) version->second.state = State::kPublished;
+}
+
+void VersionReaders::Kill(const float* weights) {
+  MutexLock lock(mutex_);
+  const auto version = read_.find(weights);
+  if (version == read_.end()) return;
+  version->second.state = State::kDead;
+  version->second.superseded = clock_->Now();
+}
+
+void VersionReaders::Supersede(const float* weights) {
+  MutexLock lock(mutex_);
+  const auto version = read_.find(weights);
+  if (version != read_.end()) version->second.superseded = clock_->Now();
+}
+
+void VersionReaders::Freeze(std::set<const float*> memory) {
+  MutexLock lock(mutex_);
+  frozen_ = std::move(memory);
+}
+
+void VersionReaders::Thaw() {
+  MutexLock lock(mutex_);
+  frozen_.clear();
+  if (on_release_) on_release_();
+}
+
+std::set<const float*> VersionReaders::frozen() const {
+  MutexLock lock(mutex_);
+  return frozen_;
+}
+
+bool VersionReaders::AreRead(const float* weights) const {
+  MutexLock lock(mutex_);
+  return read_.count(weights) > 0;
+}
+
+size_t VersionReaders::Count(State state) const {
+  return static_cast<size_t>(std::count_if(read_.begin(), read_.end(), [&](const auto& version) {
+    return version.second.state == state && frozen_.count(version.first) == 0;
+  }));
+}
+
+bool VersionReaders::MayPublish() const {
+  MutexLock lock(mutex_);
+  return Count(State::kPublished) <= kMaxOld;
+}
+
+bool VersionReaders::MayBuild() const {
+  MutexLock lock(mutex_);
+  return Count(State::kDead) < kMaxDead;
+}
+
+VersionReaders::Versions::iterator VersionReaders::Late(State state, absl::Time now) {
+  auto late = read_.end();
+  for (auto version = read_.begin(); version != read_.end(); ++version) {
+    const Version& v = version->second;
+    if (v.state != state || !v.superseded.has_value() || now - *v.superseded < kPatience) continue;
+    if (frozen_.count(version->first) > 0) continue;
+    if (late == read_.end() || *v.superseded < *late->second.superseded ||
+        (*v.superseded == *late->second.superseded && v.count < late->second.count)) {
+      late = version;
+    }
+  }
+  return late;
+}
+
+void VersionReaders::WriteOff(Versions::iterator version) {
+  for (const auto& [lent, holder] : version->second.readers) lent->revoked = true;
+  written_off_.insert(read_.extract(version));
+}
+
+std::vector<VersionReaders::Held> VersionReaders::RevokeLate() {
+  const absl::Time now = clock_->Now();
+  MutexLock lock(mutex_);
+  std::vector<Held> written_off;
+  const auto revoke = [&](State state, size_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    while (Count(state) > most) {
+      const auto late = Late(state, now);
+      if (late == read_.end()) return;
+      written_off.push_back(late->second.Describe());
+      WriteOff(late);
+    }
+  };
+  revoke(State::kPublished, kMaxOld);
+  revoke(State::kDead, kMaxDead - 1);
+  return written_off;
+}
+
+void VersionReaders::Retire() {
+  MutexLock lock(mutex_);
+  on_release_ = nullptr;
+  for (const Versions* versions : {&read_, &written_off_}) {
+    for (const auto& [weights, version] : *versions) {
+      for (const auto& [lent, holder] : version.readers) lent->revoked = true;
+    }
+  }
+}
+
+VersionReaders::Held VersionReaders::Version::Describe() const {
+  Held held;
+  held.count = count;
+  held.dead = state == State::kDead;
+  held.superseded = superseded;
+  for (const auto& [lent, holder] : readers) held.holders.push_back(holder);
+  return held;
+}
+
+std::vector<VersionReaders::Held> VersionReaders::held() const {
+  std::vector<Held> all;
+  MutexLock lock(mutex_);
+  for (const auto& [weights, version] : read_) {
+    if (version.state == State::kMaking || frozen_.count(weights) > 0) continue;
+    all.push_back(version.Describe());
+  }
+  std::sort(all.begin(), all.end(), [](const Held& a, const Held& b) { return a.count < b.count; });
+  return all;
+}
+
+size_t VersionReaders::written_off() const {
+  MutexLock lock(mutex_);
+  return written_off_.size();
+}
+
+}  // namespace weir

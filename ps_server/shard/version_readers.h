@@ -1,0 +1,130 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <map>
+#include <memory>
+#include <set>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "absl/types/optional.h"
+#include "common/clock.h"
+#include "common/mutex.h"
+#include "ps_server/shard/slab_pool.h"
+
+namespace weir {
+
+// A version of a shard as a reader has it: the weights alone, which stay as they are for as long as this is
+// held.
+struct LentVersion {
+  uint64_t count = 0;  // as ShardVersion
+  Slab weights;
+  // Whoever sends these weights may hand out references to their memory. False: others hold so much memory
+  // beyond their time that this reader gets copies.
+  bool may_refer = true;
+  // Set when the reader has held an old version for too long. Nobody waits for the reader any more; the
+  // reader sends no more of the version, and lets it go.
+  std::atomic<bool> revoked{false};
+};
+
+// Who holds a lent version, for messages.
+struct Holder {
+  uint64_t session = 0;             // 0: none
+  absl::optional<uint32_t> worker;  // none: a reader that is no worker
+  uint64_t pin = 0;                 // 0: none
+};
+
+// Who reads which version of a shard, and how long the next version has to wait for them.
+//
+// Memory of weights is in one of these states: the newest version's; *old*, if a later version was published;
+// *making*, if a push is being applied to it; *dead*, if that push was overtaken or broken off. The next
+// version waits while readers hold more than kMaxOld versions, the newest one included, and for nothing else:
+// a dead version holds nobody up, it only keeps pushes from being applied while they arrive (MayBuild).
+// A reader has kPatience from the moment when its version became old or dead. After that RevokeLate() writes
+// the version off: it counts no more, and its memory is used again only when its readers have let it go.
+// So no wait for memory is longer than kPatience, whatever readers do. While kMaxWrittenOff versions are
+// written off, readers get copies (LentVersion::may_refer), which need no memory of a version; so at most
+// kMaxWrittenOff + kMaxOld + kMaxDead + 1 are.
+//
+// Thread-safe. A lent version may outlive this.
+class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
+ public:
+  static constexpr size_t kMaxOld = 2;
+  static constexpr size_t kMaxDead = 2;
+  static constexpr size_t kMaxWrittenOff = 2;
+  static constexpr absl::Duration kPatience = absl::Seconds(5);
+
+  // `on_release` is called when a reader has let a version go, on its thread and under this lock, until
+  // Retire(). May be null.
+  VersionReaders(const Clock* clock, std::function<void()> on_release);
+
+  std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder);
+  // The same for the version that is being made, whose weights these are.
+  std::shared_ptr<const LentVersion> LendMaking(uint64_t count, const Slab& weights, const Holder& holder);
+  // These weights are those of a version that was being made: it is the newest one, or dead.
+  void Publish(const float* weights);
+  void Kill(const float* weights);
+  // A version is not the newest one any more.
+  void Supersede(const float* weights);
+
+  // A checkpoint is written from this memory, which is not counted among what readers hold.
+  void Freeze(std::set<const float*> memory);
+  void Thaw();
+  std::set<const float*> frozen() const;
+
+  bool AreRead(const float* weights) const;
+  // The next version has memory to go to.
+  bool MayPublish() const;
+  // The next push may be applied while it arrives.
+  bool MayBuild() const;
+  // A version that is read.
+  struct Held {
+    uint64_t count = 0;
+    bool dead = false;
+    absl::optional<absl::Time> superseded;  // none: it is the newest version
+    std::vector<Holder> holders;
+  };
+  // Revokes readers whose time is over, those first whose version is the oldest, as many as stand in the way
+  // of the next version and of the next build. Returns what was written off.
+  std::vector<Held> RevokeLate();
+  // Revokes all, and is silent from now on.
+  void Retire();
+
+  // What MayPublish() counts and what is dead, by rising version.
+  std::vector<Held> held() const;
+  size_t written_off() const;
+
+ private:
+  enum class State { kPublished, kMaking, kDead };
+  struct Version {
+    Held Describe() const;
+
+    uint64_t count = 0;
+    State state = State::kPublished;
+    absl::optional<absl::Time> superseded;
+    std::list<std::pair<LentVersion*, Holder>> readers;
+  };
+  using Versions = std::map<const float*, Version>;
+
+  std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder,
+                                          State state);
+  void Release(LentVersion* done);
+  size_t Count(State state) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // The version of that state which became old first, if its readers' time is over; end(): there is none.
+  Versions::iterator Late(State state, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void WriteOff(Versions::iterator version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock* const clock_;
+  mutable Mutex mutex_;
+  // Null once retired.
+  std::function<void()> on_release_ ABSL_GUARDED_BY(mutex_);
+  // By their weights: those that somebody reads.
+  Versions read_ ABSL_GUARDED_BY(mutex_), written_off_ ABSL_GUARDED_BY(mutex_);
+  std::set<const float*> frozen_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weir

@@ -1,0 +1,152 @@
+#include "ps_server/shard/version_readers.h"
+
+#include <memory>
+#include <vector>
+
+#include "catch2/catch.hpp"
+
+namespace weir {
+namespace {
+
+// Versions 0, 1, ... of memory of their own, of which each but the newest is old.
+class Versions {
+ public:
+  explicit Versions(const Clock* clock)
+      : readers(std::make_shared<VersionReaders>(clock, [this] { ++releases; })) {
+    slabs.push_back(AllocateSlab(1));
+  }
+  std::shared_ptr<const LentVersion> Lend(uint64_t count) {
+    return readers->Lend(count, slabs[count], {1 + count, absl::nullopt, 0});
+  }
+  void Publish() {
+    readers->Supersede(slabs.back().get());
+    slabs.push_back(AllocateSlab(1));
+  }
+  std::shared_ptr<const LentVersion> LendDead() {
+    slabs.push_back(AllocateSlab(1));
+    auto lent = readers->LendMaking(slabs.size(), slabs.back(), {});
+    readers->Kill(slabs.back().get());
+    return lent;
+  }
+
+  int releases = 0;
+  std::vector<Slab> slabs;
+  const std::shared_ptr<VersionReaders> readers;
+};
+
+TEST_CASE("The next version waits while readers hold three, and no longer than their time") {
+  ManualClock clock;
+  Versions v(&clock);
+  std::vector<std::shared_ptr<const LentVersion>> held;
+  for (uint64_t count = 0; count < 3; ++count) {
+    CHECK(v.readers->MayPublish());
+    held.push_back(v.Lend(count));
+    held.push_back(v.Lend(count));  // shares the version
+    if (count < 2) v.Publish();
+    clock.Advance(absl::Seconds(1));
+  }
+  CHECK_FALSE(v.readers->MayPublish());
+  // Version 0 was old from second 0 on.
+  clock.Advance(VersionReaders::kPatience - absl::Seconds(3) - absl::Milliseconds(1));
+  CHECK(v.readers->RevokeLate().empty());
+  CHECK_FALSE(v.readers->MayPublish());
+  clock.Advance(absl::Milliseconds(1));
+  const auto written_off = v.readers->RevokeLate();
+  REQUIRE(written_off.size() == 1);
+  CHECK(written_off[0].count == 0);
+  CHECK(written_off[0].holders.size() == 2);
+  CHECK(v.readers->MayPublish());
+  CHECK((held[0]->revoked && held[1]->revoked));
+  CHECK_FALSE(held[2]->revoked);
+  // As many as stand in the way, and no more.
+  clock.Advance(absl::Hours(1));
+  CHECK(v.readers->RevokeLate().empty());
+  CHECK_FALSE(held[2]->revoked);
+}
+
+TEST_CASE("The time of a reader begins when its version becomes old") {
+  ManualClock clock;
+  Versions v(&clock);
+  std::vector<std::shared_ptr<const LentVersion>> held = {v.Lend(0)};
+  clock.Advance(absl::Hours(1));
+  v.Publish();
+  held.push_back(v.Lend(1));
+  v.Publish();
+  held.push_back(v.Lend(2));
+  CHECK(v.readers->RevokeLate().empty());
+  clock.Advance(VersionReaders::kPatience);
+  // The newest version is nobody's to take, whoever has held it for however long.
+  CHECK(v.readers->RevokeLate().size() == 1);
+  CHECK(held[0]->revoked);
+  clock.Advance(absl::Hours(1));
+  CHECK(v.readers->MayPublish());
+}
+
+TEST_CASE(
+    "What was made of an overtaken push holds up no version, only the next build, and that for a time") {
+  ManualClock clock;
+  Versions v(&clock);
+  std::vector<std::shared_ptr<const LentVersion>> dead;
+  for (size_t i = 0; i < VersionReaders::kMaxDead; ++i) {
+    CHECK(v.readers->MayBuild());
+    dead.push_back(v.LendDead());
+    CHECK(v.readers->MayPublish());
+  }
+  CHECK_FALSE(v.readers->MayBuild());
+  clock.Advance(VersionReaders::kPatience);
+  CHECK(v.readers->RevokeLate().size() == 1);
+  CHECK(v.readers->MayBuild());
+  CHECK(v.readers->written_off() == 1);
+  dead.push_back(v.LendDead());
+  CHECK_FALSE(v.readers->MayBuild());
+  CHECK(v.readers->RevokeLate().size() == 1);
+}
+
+TEST_CASE("While versions are written off, readers get copies; when they are let go, references again") {
+  ManualClock clock;
+  Versions v(&clock);
+  std::vector<std::shared_ptr<const LentVersion>> held;
+  for (uint64_t count = 0; v.readers->written_off() < VersionReaders::kMaxWrittenOff; ++count) {
+    held.push_back(v.Lend(count));
+    CHECK(held.back()->may_refer);
+    clock.Advance(VersionReaders::kPatience);
+    v.readers->RevokeLate();
+    v.Publish();
+    REQUIRE(count < 10);
+  }
+  CHECK_FALSE(v.Lend(v.slabs.size() - 1)->may_refer);
+  held.erase(held.begin());  // the oldest is one of them
+  CHECK(v.readers->written_off() == VersionReaders::kMaxWrittenOff - 1);
+  CHECK(v.Lend(v.slabs.size() - 1)->may_refer);
+}
+
+TEST_CASE("A version that a checkpoint is written from is not counted, nor taken") {
+  ManualClock clock;
+  Versions v(&clock);
+  std::vector<std::shared_ptr<const LentVersion>> held;
+  for (uint64_t count = 0; count < 3; ++count) {
+    held.push_back(v.Lend(count));
+    if (count == 0) v.readers->Freeze({v.slabs[0].get()});
+    if (count < 2) v.Publish();
+  }
+  CHECK(v.readers->MayPublish());
+  clock.Advance(absl::Hours(1));
+  v.readers->Thaw();
+  CHECK(v.releases == 1);
+  CHECK_FALSE(v.readers->MayPublish());
+  CHECK(v.readers->RevokeLate().size() == 1);
+}
+
+TEST_CASE("Retired readers are all revoked, and nobody hears of what they let go") {
+  ManualClock clock;
+  Versions v(&clock);
+  auto held = v.Lend(0);
+  v.readers->Retire();
+  CHECK(held->revoked);
+  held = nullptr;
+  CHECK(v.releases == 0);
+  CHECK_FALSE(v.readers->AreRead(v.slabs[0].get()));
+}
+
+}  // namespace
+}  // namespace weir
