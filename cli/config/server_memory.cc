@@ -53,7 +53,7 @@ std::string DescribeServerMemory(const v1::JobConfig& config) {
     absl::StrAppend(&text, " + at most ", Times(workers - (streamed ? 1 : 0), "W"),
                     " (gradients that are arriving)");
   }
-  absl::StrAppend(&text, " + at most 2 W (old versions that readers hold)");
+  absl::StrAppend(&text, " + at most 4 W (old versions that workers and readers hold)");
   if (streamed && workers != 1) absl::StrAppend(&text, " + at most 2 W (what was made of overtaken pushes)");
   if (config.checkpoint().has_directory()) {
     absl::StrAppend(&text, " + at most ", Times(1 + slots, "W"), " (a version while it is saved)");

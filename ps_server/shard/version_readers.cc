@@ -25,7 +25,10 @@ std::shared_ptr<const LentVersion> VersionReaders::Lend(uint64_t count, const Sl
   lent->weights = weights;
   {
     MutexLock lock(mutex_);
-    lent->may_refer = written_off_.size() < kMaxWrittenOff;
+    lent->may_refer =
+        static_cast<size_t>(std::count_if(written_off_.begin(), written_off_.end(), [&](const auto& version) {
+          return version.second.trains() == holder.trains();
+        })) < kMaxWrittenOff;
     const auto [version, added] = read_.try_emplace(weights.get());
     if (added) {
       version->second.count = count;
@@ -96,56 +99,60 @@ bool VersionReaders::AreRead(const float* weights) const {
   return read_.count(weights) > 0;
 }
 
-size_t VersionReaders::Count(State state) const {
-  return static_cast<size_t>(std::count_if(read_.begin(), read_.end(), [&](const auto& version) {
-    return version.second.state == state && frozen_.count(version.first) == 0;
-  }));
+bool VersionReaders::Version::trains() const {
+  return std::any_of(readers.begin(), readers.end(),
+                     [](const auto& reader) { return reader.second.trains(); });
+}
+
+bool VersionReaders::Is(Kind kind, const Versions::value_type& entry) const {
+  const Version& version = entry.second;
+  if (version.state == State::kMaking || frozen_.count(entry.first) > 0) return false;
+  if (version.state == State::kDead) return kind == Kind::kDead;
+  if (version.trains()) return kind == Kind::kOfWorkers;
+  return kind == Kind::kOfReaders && version.superseded.has_value();
+}
+
+size_t VersionReaders::Count(Kind kind) const {
+  return static_cast<size_t>(
+      std::count_if(read_.begin(), read_.end(), [&](const auto& version) { return Is(kind, version); }));
 }
 
 bool VersionReaders::MayPublish() const {
   MutexLock lock(mutex_);
-  return Count(State::kPublished) <= kMaxOld;
+  return Count(Kind::kOfWorkers) <= kMaxOld;
 }
 
 bool VersionReaders::MayBuild() const {
   MutexLock lock(mutex_);
-  return Count(State::kDead) < kMaxDead;
+  return Count(Kind::kDead) < kMaxDead;
 }
 
-VersionReaders::Versions::iterator VersionReaders::Late(State state, absl::Time now) {
-  auto late = read_.end();
-  for (auto version = read_.begin(); version != read_.end(); ++version) {
-    const Version& v = version->second;
-    if (v.state != state || !v.superseded.has_value() || now - *v.superseded < kPatience) continue;
-    if (frozen_.count(version->first) > 0) continue;
-    if (late == read_.end() || *v.superseded < *late->second.superseded ||
-        (*v.superseded == *late->second.superseded && v.count < late->second.count)) {
-      late = version;
+std::vector<VersionReaders::Held> VersionReaders::WriteOff(Kind kind, size_t most, absl::Time before) {
+  std::vector<Held> written_off;
+  while (Count(kind) > most) {
+    auto oldest = read_.end();
+    for (auto version = read_.begin(); version != read_.end(); ++version) {
+      const Version& v = version->second;
+      if (!Is(kind, *version) || !v.superseded.has_value() || *v.superseded > before) continue;
+      if (oldest == read_.end() || v.count < oldest->second.count) oldest = version;
     }
+    if (oldest == read_.end()) break;
+    for (const auto& [lent, holder] : oldest->second.readers) lent->revoked = true;
+    written_off.push_back(oldest->second.Describe());
+    written_off_.insert(read_.extract(oldest));
   }
-  return late;
-}
-
-void VersionReaders::WriteOff(Versions::iterator version) {
-  for (const auto& [lent, holder] : version->second.readers) lent->revoked = true;
-  written_off_.insert(read_.extract(version));
+  return written_off;
 }
 
 std::vector<VersionReaders::Held> VersionReaders::RevokeLate() {
   const absl::Time now = clock_->Now();
   MutexLock lock(mutex_);
-  std::vector<Held> written_off;
-  const auto revoke = [&](State state, size_t most) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
-    while (Count(state) > most) {
-      const auto late = Late(state, now);
-      if (late == read_.end()) return;
-      written_off.push_back(late->second.Describe());
-      WriteOff(late);
-    }
-  };
-  revoke(State::kPublished, kMaxOld);
-  revoke(State::kDead, kMaxDead - 1);
-  return written_off;
+  std::vector<Held> all = WriteOff(Kind::kOfWorkers, kMaxOld, now - kPatience);
+  for (const auto& more :
+       {WriteOff(Kind::kOfReaders, kMaxOld, now), WriteOff(Kind::kDead, kMaxDead - 1, now - kPatience)}) {
+    all.insert(all.end(), more.begin(), more.end());
+  }
+  return all;
 }
 
 void VersionReaders::Retire() {

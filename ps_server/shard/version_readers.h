@@ -31,31 +31,38 @@ struct LentVersion {
   std::atomic<bool> revoked{false};
 };
 
-// Who holds a lent version, for messages.
+// Who holds a lent version.
 struct Holder {
   uint64_t session = 0;             // 0: none
   absl::optional<uint32_t> worker;  // none: a reader that is no worker
   uint64_t pin = 0;                 // 0: none
+
+  // Trains on the weights; else it only reads them, under a pin.
+  bool trains() const { return worker.has_value() && pin == 0; }
 };
 
 // Who reads which version of a shard, and how long the next version has to wait for them.
 //
 // Memory of weights is in one of these states: the newest version's; *old*, if a later version was published;
-// *making*, if a push is being applied to it; *dead*, if that push was overtaken or broken off. The next
-// version waits while readers hold more than kMaxOld versions, the newest one included, and for nothing else:
-// a dead version holds nobody up, it only keeps pushes from being applied while they arrive (MayBuild).
-// A reader has kPatience from the moment when its version became old or dead. After that RevokeLate() writes
-// the version off: it counts no more, and its memory is used again only when its readers have let it go.
-// So no wait for memory is longer than kPatience, whatever readers do. While kMaxWrittenOff versions are
-// written off, readers get copies (LentVersion::may_refer), which need no memory of a version; so at most
-// kMaxWrittenOff + kMaxOld + kMaxDead + 1 are.
+// *making*, if a push is being applied to it; *dead*, if that push was overtaken or broken off.
+//
+// The next version waits while workers hold more than kMaxOld versions, the newest one included, and for
+// nothing else. A worker has kPatience from the moment when its version became old. After that RevokeLate()
+// writes the version off: it counts no more, and its memory is used again only when all have let it go. So no
+// wait for memory is longer than kPatience, whatever workers do. Who only reads (an evaluator, an export)
+// holds up nobody: when such readers hold more than kMaxOld old versions, the oldest is written off at once.
+// Nor do dead versions: kMaxDead of them keep pushes from being applied while they arrive (MayBuild).
+//
+// While kMaxWrittenOff versions are written off because of workers, workers get copies, which need no memory
+// of a version (LentVersion::may_refer); likewise readers. So what is written off is bounded, too:
+// 2 * kMaxWrittenOff + 2 * kMaxOld + kMaxDead + 1.
 //
 // Thread-safe. A lent version may outlive this.
 class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
  public:
   static constexpr size_t kMaxOld = 2;
   static constexpr size_t kMaxDead = 2;
-  static constexpr size_t kMaxWrittenOff = 2;
+  static constexpr size_t kMaxWrittenOff = 4;
   static constexpr absl::Duration kPatience = absl::Seconds(5);
 
   // `on_release` is called when a reader has let a version go, on its thread and under this lock, until
@@ -88,8 +95,8 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
     absl::optional<absl::Time> superseded;  // none: it is the newest version
     std::vector<Holder> holders;
   };
-  // Revokes readers whose time is over, those first whose version is the oldest, as many as stand in the way
-  // of the next version and of the next build. Returns what was written off.
+  // Revokes those whose time is over, the holders of the oldest version first, as far as they stand in the
+  // way. Returns what was written off.
   std::vector<Held> RevokeLate();
   // Revokes all, and is silent from now on.
   void Retire();
@@ -102,6 +109,8 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
   enum class State { kPublished, kMaking, kDead };
   struct Version {
     Held Describe() const;
+    // Some holder trains.
+    bool trains() const;
 
     uint64_t count = 0;
     State state = State::kPublished;
@@ -113,10 +122,13 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
   std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder,
                                           State state);
   void Release(LentVersion* done);
-  size_t Count(State state) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // The version of that state which became old first, if its readers' time is over; end(): there is none.
-  Versions::iterator Late(State state, absl::Time now) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  void WriteOff(Versions::iterator version) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // What counts against one limit.
+  enum class Kind { kOfWorkers, kOfReaders, kDead };
+  bool Is(Kind kind, const Versions::value_type& version) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  size_t Count(Kind kind) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Writes off versions that have been old since `before`, the oldest first, until `most` are left. Returns
+  // them.
+  std::vector<Held> WriteOff(Kind kind, size_t most, absl::Time before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock* const clock_;
   mutable Mutex mutex_;

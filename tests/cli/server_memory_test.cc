@@ -8,7 +8,7 @@ namespace weir {
 namespace {
 
 constexpr char kHead[] = "memory of a server, W = bytes of its weights: ";
-constexpr char kOld[] = " + at most 2 W (old versions that readers hold)";
+constexpr char kOld[] = " + at most 4 W (old versions that workers and readers hold)";
 constexpr char kDead[] = " + at most 2 W (what was made of overtaken pushes)";
 
 TEST_CASE("Server memory: slots are those of the optimizer itself") {

@@ -13,6 +13,8 @@
 namespace weir {
 namespace {
 
+const Holder kWorker{1, 0, 0};
+
 ModelSpec OddModel() {
   ModelSpec model;
   model.tensors = {
@@ -223,15 +225,15 @@ TEST_CASE("A frozen version takes nothing from what readers may hold") {
   const std::vector<float> ones(store->elements(), 1);
   const WeightedGradient gradient{ones.data(), 1};
   const auto frozen = store->Freeze();
-  std::vector<std::shared_ptr<const LentVersion>> held = {store->Lend()};
+  std::vector<std::shared_ptr<const LentVersion>> held = {store->Lend(kWorker)};
   for (int i = 0; i < static_cast<int>(VersionReaders::kMaxOld); ++i) {
     REQUIRE(store->readers().MayPublish());
     store->Update(absl::MakeConstSpan(&gradient, 1));
-    held.push_back(store->Lend());
+    held.push_back(store->Lend(kWorker));
   }
   CHECK(store->readers().MayPublish());  // the first of them is the frozen one
   store->Update(absl::MakeConstSpan(&gradient, 1));
-  held.push_back(store->Lend());
+  held.push_back(store->Lend(kWorker));
   CHECK_FALSE(store->readers().MayPublish());
 }
 

@@ -274,10 +274,10 @@ TEST_CASE("Commits come once, and only for a complete step") {
 TEST_CASE("A pin that comes after a commit is of its step, though that waits for memory") {
   ShardFixture f(kSync);
   f.Start();
-  std::vector<std::shared_ptr<const LentVersion>> held;
+  std::vector<PullAnswerPtr> held;
   uint64_t step = 0;
   do {
-    held.push_back(f.Newest());
+    held.push_back(f.Pull(0, step));
     f.Push({0, step, 0});
     f.Push({1, step, 1});
     f.Commit(step, {0, 1});

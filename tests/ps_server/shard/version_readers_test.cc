@@ -15,8 +15,13 @@ class Versions {
       : readers(std::make_shared<VersionReaders>(clock, [this] { ++releases; })) {
     slabs.push_back(AllocateSlab(1));
   }
+  // To a worker.
   std::shared_ptr<const LentVersion> Lend(uint64_t count) {
-    return readers->Lend(count, slabs[count], {1 + count, absl::nullopt, 0});
+    return readers->Lend(count, slabs[count], {1 + count, 0, 0});
+  }
+  // To who only reads.
+  std::shared_ptr<const LentVersion> LendToReader(uint64_t count) {
+    return readers->Lend(count, slabs[count], {1 + count, absl::nullopt, 7});
   }
   void Publish() {
     readers->Supersede(slabs.back().get());
@@ -102,22 +107,45 @@ TEST_CASE(
   CHECK(v.readers->RevokeLate().size() == 1);
 }
 
-TEST_CASE("While versions are written off, readers get copies; when they are let go, references again") {
+TEST_CASE("Who only reads holds up no version: beyond two old ones, the oldest is written off at once") {
   ManualClock clock;
   Versions v(&clock);
   std::vector<std::shared_ptr<const LentVersion>> held;
+  for (uint64_t count = 0; count < 4; ++count) {
+    held.push_back(v.LendToReader(count));
+    v.Publish();
+    CHECK(v.readers->MayPublish());
+    CHECK(v.readers->RevokeLate().size() == (count < 2 ? 0 : 1));
+  }
+  CHECK((held[0]->revoked && held[1]->revoked));
+  CHECK_FALSE((held[2]->revoked || held[3]->revoked));
+  // A worker that holds the same version counts for it.
+  const auto shared = v.Lend(2);
+  const auto newest = v.LendToReader(4);
+  v.Publish();
+  CHECK(v.readers->RevokeLate().empty());
+}
+
+TEST_CASE("While versions are written off because of workers, workers get copies; likewise readers") {
+  ManualClock clock;
+  Versions v(&clock);
+  const bool reads = GENERATE(false, true);
+  const auto lend = [&](uint64_t count) { return reads ? v.LendToReader(count) : v.Lend(count); };
+  std::vector<std::shared_ptr<const LentVersion>> held;
   for (uint64_t count = 0; v.readers->written_off() < VersionReaders::kMaxWrittenOff; ++count) {
-    held.push_back(v.Lend(count));
+    held.push_back(lend(count));
     CHECK(held.back()->may_refer);
     clock.Advance(VersionReaders::kPatience);
     v.readers->RevokeLate();
     v.Publish();
     REQUIRE(count < 10);
   }
-  CHECK_FALSE(v.Lend(v.slabs.size() - 1)->may_refer);
+  const uint64_t newest = v.slabs.size() - 1;
+  CHECK_FALSE(lend(newest)->may_refer);
+  CHECK((reads ? v.Lend(newest) : v.LendToReader(newest))->may_refer);
   held.erase(held.begin());  // the oldest is one of them
   CHECK(v.readers->written_off() == VersionReaders::kMaxWrittenOff - 1);
-  CHECK(v.Lend(v.slabs.size() - 1)->may_refer);
+  CHECK(lend(newest)->may_refer);
 }
 
 TEST_CASE("A version that a checkpoint is written from is not counted, nor taken") {
