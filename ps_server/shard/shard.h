@@ -385,6 +385,8 @@ class Shard {
   std::shared_ptr<PushLog> log_;
   bool log_failed_ = false;
   int writes_ = 0;
+  // When the first of them began, or another one was answered.
+  absl::Time log_moved_;
   std::list<Decision> logging_;
   std::list<v1::ControlMessage> deferred_;
   std::map<uint64_t, uint64_t> log_segments_;

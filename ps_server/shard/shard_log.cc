@@ -46,10 +46,11 @@ void Shard::Decide(Decision decision) {
 }
 
 PushLog::Done Shard::WhenLogged(std::function<void()> then) {
-  ++writes_;
+  if (writes_++ == 0) log_moved_ = options_.clock->Now();
   return [this, then = std::move(then)](const absl::Status& status) {
     queue_.Post([this, then, status] {
       --writes_;
+      log_moved_ = options_.clock->Now();
       if (!status.ok()) {
         FailLog(status);
       } else if (!log_failed_) {

@@ -7,7 +7,7 @@
 //   a push of a later clock          for those of its worker before it (held_)
 //   a push that has not begun        for one that is streaming in: 25 ms, and one that stands still is passed
 //   sync: a part's answer            for the other parts of its step, and the coordinator's commit (staged_)
-//   a control message                for the log (deferred_)
+//   a control message                for the log (deferred_), which fails the shard when its disk hangs
 //   a push that has arrived whole,   for those before it and, with the log, their records on the disk
 //   (ready_, a commit                         logging_); then for memory of weights (late_commit_) memory of
 //   weights                for readers: at most VersionReaders::kPatience a reader for nobody: what it holds
@@ -193,18 +193,14 @@ void Shard::HandleTick() {
         absl::StrCat("the push at clock ", push.header.clock(),
                      " waited for the pushes of the same worker before it, which did not come")));
   });
-  const auto too_long = [&](const v1::PushRequest& push, absl::Time since, const std::string& reason) {
-    return absl::DeadlineExceededError(
-        absl::StrCat("the push at clock ", push.clock(), " waited ", waited(since), " for ", reason));
-  };
   EndIf(ready_, late, [&](const ReadyPush& push) {
-    push.done(too_long(push.arrival->header(), push.since, ReasonOfReady()));
+    push.done(
+        absl::DeadlineExceededError(absl::StrCat("the push at clock ", push.arrival->header().clock(),
+                                                 " waited ", waited(push.since), " for ", ReasonOfReady())));
   });
-  for (Decision& decision : logging_) {
-    // It is decided on, and takes effect all the same: a repeat gets its answer.
-    if (!decision.done || !late(decision)) continue;
-    decision.done(too_long(decision.header, decision.since, ReasonOfLogged(decision)));
-    decision.done = nullptr;
+  if (writes_ > 0 && log_moved_ <= now - wait_limit()) {
+    FailLog(absl::DeadlineExceededError(
+        absl::StrCat("the disk has answered none of ", writes_, " writes for ", waited(log_moved_))));
   }
   for (auto& [part, staged] : staged_) {
     // The part stays staged: a repeat of the push finds it.
@@ -307,6 +303,9 @@ std::vector<v1::Wait> Shard::Waits() const {
     if (++seen > kMostDescribed) break;
     add_push(decision.header, decision.since, ReasonOfLogged(decision),
              decision.durable ? TasksHoldingMemory() : std::vector<std::string>());
+  }
+  if (!deferred_.empty()) {
+    list.Add("message", " of the coordinator", "", log_moved_, "what is on its way to the log's disk", {});
   }
   if (late_commit_.has_value()) {
     list.Add("commit", absl::StrCat(" of step ", late_commit_->step()), "", late_since_, MemoryHolders(),

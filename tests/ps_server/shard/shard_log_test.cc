@@ -314,6 +314,34 @@ TEST_CASE("A log that cannot be written fails the shard, and nothing of it is ac
   CHECK(f->Reports(v1::ShardReport::kFailed).size() == 1);
 }
 
+TEST_CASE("A disk that hangs is told of while it does, and fails the shard in the end") {
+  const auto f = Life();
+  f->config.mutable_cluster()->set_wait_seconds(30);
+  f->Create();
+  f->Start();
+  f->hold_background = true;
+  const auto push = f->Push({0, 0});
+  f->Members(2, {{0}});  // waits for the log as well
+  f->clock.Advance(absl::Seconds(29));
+  f->shard->Tick();
+  CHECK_FALSE(push->there());
+  const v1::ShardStats stats = f->Stats();
+  REQUIRE(stats.waits_size() == 2);
+  CHECK(stats.waits(0).calls() == "a push of worker:0 at clock 0");
+  CHECK(stats.waits(0).seconds() == 29);
+  CHECK(stats.waits(1).calls() == "a message of the coordinator");
+  for (const v1::Wait& wait : stats.waits()) CHECK_THAT(wait.reason(), Contains("the log's disk"));
+  f->clock.Advance(absl::Seconds(1));
+  f->shard->Tick();
+  CHECK(push->reply().outcome() == v1::JOB_OVER);
+  CHECK_THAT(push->reply().reason(), Contains("the disk has answered none of 1 writes for 30s"));
+  CHECK(f->Reports(v1::ShardReport::kFailed).size() == 1);
+  // What comes late changes nothing.
+  f->hold_background = false;
+  RunBackground(*f);
+  CHECK(f->Push({0, 1})->reply().outcome() == v1::JOB_OVER);
+}
+
 // Lives of a shard, each ended by a disk that fails at some operation and a crash of the machine: two workers
 // push what they had no answer of again, and go on.
 TEST_CASE("After a crash at any operation of the disk no acknowledged push is lost and none applied twice") {
