@@ -59,6 +59,27 @@ TEST_CASE("a worker that hangs is taken out when its lease ends, and is told so 
   CHECK(job.Summary()["examples"] == 4 * 1500);
 }
 
+TEST_CASE("while all wait for a worker that hangs, the status and the log say so by name") {
+  TestJob job(Slow(kBounded, {"cluster.lease_seconds=60"}));
+  job.StartAll();
+  job.WaitForPushes(20);
+  job["worker:1"].Signal(SIGSTOP);
+  const v1::ClusterStatus status = job.WaitForStatus("a wait of a second", [](const v1::ClusterStatus& s) {
+    return s.waits_size() > 0 && s.waits(0).seconds() > 1 && s.waits(0).awaited_size() > 0;
+  });
+  CHECK(status.waits(0).awaited(0) == "worker:1");
+  CHECK(status.waits(0).waiting(0) == "worker:0");
+  CHECK_THAT(status.waits(0).calls(), Contains("of worker:0 at clock "));
+  CHECK(status.seconds_since_update() > 0.5);
+  CHECK_THAT(status.waiting_for(0), Contains("worker:1 (at clock "));
+  job["ps:0"].WaitForLog("of worker:0 at clock ");
+  CHECK_THAT(job["ps:0"].log(),
+             Contains("nothing was applied for ") && Contains(" waits for worker:1 (at clock "));
+  job["worker:1"].Signal(SIGCONT);
+  job.ExpectAllExit(0);
+  CHECK_THAT(job["ps:0"].log(), Contains("goes on after "));
+}
+
 TEST_CASE("a killed worker that is started again joins again") {
   TestJob job(Slow(kBounded, {"cluster.grace_seconds=0.2", "train.epochs=4"}));
   job.StartAll();
