@@ -101,6 +101,7 @@ absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string
       found.manifest = *std::move(manifest);
       return found;
     }
+    if (absl::IsUnimplemented(manifest.status())) return manifest.status();
     found.refused.push_back(std::string(manifest.status().message()));
   }
   return absl::NotFoundError(

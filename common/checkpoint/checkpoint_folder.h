@@ -37,7 +37,8 @@ struct FoundCheckpoint {
   std::vector<std::string> refused;
 };
 // The newest whose manifest is undamaged and whose files are there in their full lengths; their content is
-// checked when it is loaded. NotFound: none is, with what was refused.
+// checked when it is loaded. NotFound: none is, with what was refused. Unimplemented: a newer program has
+// written one that may be the newest; what is older is no substitute for it.
 absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir);
 // The same for a path that people give: a folder of checkpoints, or one checkpoint.
 absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& path);

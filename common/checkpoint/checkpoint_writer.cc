@@ -103,7 +103,8 @@ absl::StatusOr<v1::CheckpointFile> WriteShardFile(FileSystem& fs, const std::str
 absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::CheckpointManifest manifest) {
   std::sort(manifest.mutable_files()->begin(), manifest.mutable_files()->end(),
             [](const auto& a, const auto& b) { return a.shard() < b.shard(); });
-  manifest.set_format(kCheckpointFormat);
+  manifest.set_format(kCheckpointFormat.major);
+  manifest.set_format_minor(kCheckpointFormat.minor);
   manifest.set_num_shards(static_cast<uint32_t>(manifest.files_size()));
   WEIR_ASSIGN_OR_RETURN(const ModelSpec model, FromProto(manifest.model()));
   if (manifest.files_size() > 0) {

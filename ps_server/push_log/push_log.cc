@@ -151,6 +151,8 @@ absl::Status PushLog::BeginSegment(uint64_t number, uint64_t previous_bytes, uin
   WEIR_ASSIGN_OR_RETURN(file_, options_.files->Create(JoinPath(options_.folder, SegmentName(number))));
   file_bytes_ = synced_bytes_ = 0;
   v1::LogSegment description = options_.description;
+  description.set_format(kLogFormat.major);
+  description.set_format_minor(kLogFormat.minor);
   description.set_previous_bytes(previous_bytes);
   description.set_checkpoint(checkpoint);
   WEIR_RETURN_IF_ERROR(WriteRecord(description.SerializeAsString(), nullptr, 0));
@@ -242,6 +244,7 @@ class SegmentReader {
 
 absl::Status CheckDescription(const std::string& path, const v1::LogSegment& found,
                               const v1::LogSegment& of) {
+  WEIR_RETURN_IF_ERROR(CheckMajor(path, "log", {found.format(), found.format_minor()}, kLogFormat));
   if (found.shard() == of.shard() && found.num_shards() == of.num_shards() &&
       (of.model_hash() == 0 || found.model_hash() == of.model_hash())) {
     return absl::OkStatus();
