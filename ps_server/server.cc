@@ -260,7 +260,7 @@ absl::Status ServerImpl::StartCoordinator() {
   if (checkpoint.has_init_from()) {
     WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found,
                           ResolveCheckpoint(FileSystem::Posix(), checkpoint.init_from()));
-    coordinator.init_from = found.folder;
+    coordinator.init_from = found.manifest.step();
   }
   coordinator.open_link = [this](uint32_t index, const std::string& address,
                                  ShardLinkEvents events) -> std::unique_ptr<ShardLink> {

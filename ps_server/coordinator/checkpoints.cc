@@ -86,7 +86,6 @@ void Checkpoints::OnBegun(const absl::Status& status) {
   if (!status.ok()) return Fail(std::string(status.message()));
   current_->phase = Phase::kWriting;
   v1::ControlMessage message;
-  message.mutable_checkpoint()->set_directory(options_.store->directory());
   message.mutable_checkpoint()->set_step(current_->of.step);
   message.mutable_checkpoint()->set_complete(newest_.has_value() ? newest_->step() + 1 : 0);
   options_.broadcast(message);

@@ -76,9 +76,9 @@ class Coordinator {
     std::vector<std::string> worker_names;
     // Of all shards, this process's first. One entry: learn them from the first worker that joins.
     std::vector<std::string> shard_addresses;
-    // What a job without a checkpoint of its own begins with: the folder of one checkpoint, of which all
-    // shards take the weights alone. Empty: version 0.
-    std::string init_from;
+    // What a job without a checkpoint of its own begins with: the step of one in checkpoint.init_from, of
+    // which all shards take the weights alone. None: version 0.
+    std::optional<uint64_t> init_from;
     // Outlives the coordinator.
     const Clock* clock = &Clock::Real();
     ShardLinkFactory open_link;

@@ -43,8 +43,7 @@ class JobStore {
   // for many numbers. FailedPrecondition: another coordinator has the store now.
   virtual absl::Status Reserve(const Numbers& up_to) = 0;
 
-  // As TakeCheckpoint and Restore name it.
-  virtual std::string directory() const = 0;
+  // Of the checkpoint of this step. For people.
   virtual std::string FolderOf(uint64_t step) const = 0;
   // One checkpoint at a time. Begin: shards may write once it is done. Commit: of the manifest step, model,
   // job and files; durable once it is done, and then old ones are removed.

@@ -125,7 +125,6 @@ class DiskStore final : public JobStore {
     return Write(up_to);
   }
 
-  std::string directory() const override { return options_.directory; }
   std::string FolderOf(uint64_t step) const override { return CheckpointFolder(options_.directory, step); }
 
   void Begin(uint64_t step, Done done) override {

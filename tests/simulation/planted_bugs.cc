@@ -383,7 +383,6 @@ class ForgetfulStore final : public JobStore {
   }
   const Opened& opened() const override { return opened_; }
   absl::Status Reserve(const Numbers& up_to) override { return inner_->Reserve(up_to); }
-  std::string directory() const override { return inner_->directory(); }
   std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
   void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
   void Commit(v1::CheckpointManifest manifest, Done done) override {
@@ -409,7 +408,6 @@ class HastyStore final : public JobStore {
   explicit HastyStore(std::unique_ptr<JobStore> inner) : inner_(std::move(inner)) {}
   const Opened& opened() const override { return inner_->opened(); }
   absl::Status Reserve(const Numbers& up_to) override { return inner_->Reserve(up_to); }
-  std::string directory() const override { return inner_->directory(); }
   std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
   void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
   void Commit(v1::CheckpointManifest manifest, Done done) override {
