@@ -56,7 +56,7 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
     std::function<void(std::function<void()>)> executor;
   };
 
-  // Begins the first segment, durably. Errors: the file system's.
+  // Begins the first segment, durably. Errors: the file system's; AlreadyExists: another life has begun it.
   static absl::StatusOr<std::shared_ptr<PushLog>> Begin(Options options);
 
   // `done` runs on the executor once the record is durable, in the order of the calls; what waits together is

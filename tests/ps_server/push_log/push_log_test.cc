@@ -143,6 +143,28 @@ void BeginWith(Fixture& f, const std::string& head) {
   f.files.SetContents(path, frame + head + old.substr(32 + length));
 }
 
+TEST_CASE("PushLog: a life that was replaced cannot take a segment from the one that goes on") {
+  Fixture f;
+  REQUIRE(f.Begin().ok());
+  f.Append(1);
+  f.Run();
+  const std::shared_ptr<PushLog> replaced = f.log;
+  uint64_t last = 0;
+  const absl::StatusOr<LogEnd> end = f.Read(&last);
+  REQUIRE(f.Begin(*end).ok());
+  f.Append(2);
+  f.Run();
+  absl::Status rotated;
+  CHECK(replaced->Rotate(9, [&](absl::Status status) { rotated = std::move(status); }) == 2);
+  f.Run();
+  CHECK(rotated.code() == absl::StatusCode::kAlreadyExists);
+  f.Append(3);
+  f.Run();
+  REQUIRE(f.Read(&last).ok());
+  CHECK(last == 3);
+  CHECK(f.Begin(*end).code() == absl::StatusCode::kAlreadyExists);
+}
+
 TEST_CASE("PushLog: a log of an earlier or a later minor version is read, one of a later major refused") {
   Fixture f;
   REQUIRE(f.Begin().ok());
