@@ -40,7 +40,7 @@ class JobStore {
   virtual const Opened& opened() const = 0;
 
   // Numbers up to these may be used once it has returned OK. Durable, so it blocks for a moment; needed once
-  // for many numbers. FailedPrecondition: another coordinator has the store now.
+  // for many numbers. Aborted: another coordinator has the store now; so say Begin and Commit.
   virtual absl::Status Reserve(const Numbers& up_to) = 0;
 
   // Of the checkpoint of this step. For people.

@@ -202,6 +202,12 @@ bool SimServer::StartCoordinator() {
     options.file_system = site_->files;
     options.directory = site_->plan.config.checkpoint().directory();
     options.keep = static_cast<int>(site_->plan.config.checkpoint().keep());
+    // The same in every run of the seed.
+    options.holder = v1::FolderHolder();
+    options.holder.set_host(world.name(node_));
+    options.holder.set_pid(world.life(node_));
+    options.holder.set_nonce(uint64_t{node_} << 32 | world.life(node_));
+    options.certainly_runs = [](const v1::FolderHolder&) { return false; };
     // In order, each after the one before.
     auto free_at = std::make_shared<absl::Duration>();
     options.run = [this, &world, free_at](std::function<void()> work) {
