@@ -92,7 +92,8 @@ int RunCheckpointList(const std::string& directory) {
     }
     const auto found = ResolveCheckpoint(files, entry.folder);
     if (!found.ok()) {
-      table.AddRow({name, step, "-", "-", absl::StrCat("damaged: ", Printable(found.status().message()))});
+      const char* const state = absl::IsUnimplemented(found.status()) ? "newer: " : "damaged: ";
+      table.AddRow({name, step, "-", "-", absl::StrCat(state, Printable(found.status().message()))});
       continue;
     }
     table.AddRow({name, step, absl::StrCat(found->manifest.num_shards()),

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "common/status_macros.h"
 #include "common/unique_fd.h"
 
@@ -90,16 +92,48 @@ class PosixReadableFile final : public ReadableFile {
 
 class PosixFileSystem final : public FileSystem {
  public:
-  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    UniqueFd fd(Retry([&] { return open(path.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0666); }));
-    if (!fd.valid()) return ErrnoError("cannot create", path);
-    return std::make_unique<PosixWritableFile>(path, std::move(fd));
+  PosixFileSystem() = default;
+  // Follows no link beneath `root`; resolves paths there from `held`, if it is one.
+  explicit PosixFileSystem(std::string root, UniqueFd held = UniqueFd())
+      : root_(WithoutSlash(std::move(root))), held_(std::move(held)) {}
+
+  absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override {
+    WEIR_ASSIGN_OR_RETURN(const Place place, Find(path));
+    UniqueFd fd(openat(place.folder(), place.name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | place.flags));
+    if (!fd.valid()) return Error("cannot open", path, place);
+    return std::make_unique<PosixFileSystem>(path, std::move(fd));
+  }
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
+    WEIR_ASSIGN_OR_RETURN(const Place place, Find(path));
+    // Whoever puts something there again and again cannot keep us for ever.
+    for (int attempt = 0; attempt < 3; ++attempt) {
+      UniqueFd fd(Retry([&] {
+        return openat(place.folder(), place.name.c_str(),
+                      O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0666);
+      }));
+      if (fd.valid()) return std::make_unique<PosixWritableFile>(path, std::move(fd));
+      if (errno != EEXIST || existing == Existing::kKeep) return Error("cannot create", path, place);
+      const mode_t kind = place.Kind();
+      if (kind != 0 && kind != S_IFREG && kind != S_IFLNK) {
+        return absl::FailedPreconditionError(
+            absl::StrCat("cannot create ", path, ": something that is not a file bears the name"));
+      }
+      if (unlinkat(place.folder(), place.name.c_str(), 0) < 0 && errno != ENOENT) {
+        return Error("cannot replace", path, place);
+      }
+    }
+    return absl::AlreadyExistsError(
+        absl::StrCat("cannot create ", path, ": it comes back when it is removed"));
   }
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
+    WEIR_ASSIGN_OR_RETURN(const Place place, Find(path));
     // Without O_NONBLOCK a named pipe would hold us until somebody writes.
-    UniqueFd fd(Retry([&] { return open(path.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC); }));
-    if (!fd.valid()) return ErrnoError("cannot open", path);
+    UniqueFd fd(Retry([&] {
+      return openat(place.folder(), place.name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | place.flags);
+    }));
+    if (!fd.valid()) return Error("cannot open", path, place);
     struct stat stat;
     if (fstat(fd.get(), &stat) < 0) return ErrnoError("cannot open", path);
     if (!S_ISREG(stat.st_mode)) {
@@ -109,43 +143,65 @@ class PosixFileSystem final : public FileSystem {
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
-    if (rename(from.c_str(), to.c_str()) < 0) {
+    WEIR_ASSIGN_OR_RETURN(const Place source, Find(from));
+    WEIR_ASSIGN_OR_RETURN(const Place target, Find(to));
+    if (renameat(source.folder(), source.name.c_str(), target.folder(), target.name.c_str()) < 0) {
       return ErrnoError(absl::StrCat("cannot rename ", from, " to"), to);
     }
     return absl::OkStatus();
   }
 
   absl::Status RenameNew(const std::string& from, const std::string& to) override {
-    if (renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_NOREPLACE) == 0) {
+    WEIR_ASSIGN_OR_RETURN(const Place source, Find(from));
+    WEIR_ASSIGN_OR_RETURN(const Place target, Find(to));
+    if (renameat2(source.folder(), source.name.c_str(), target.folder(), target.name.c_str(),
+                  RENAME_NOREPLACE) == 0) {
       return absl::OkStatus();
     }
-    // Not every file system can (NFS); a second name can be had on most.
-    if ((errno == EINVAL || errno == ENOSYS) && link(from.c_str(), to.c_str()) == 0) return Remove(from);
+    // Not every file system can (NFS); a second name can be had on most. There the answer to a link that was
+    // made may get lost, and it is made again: it is ours if it leads to the same file.
+    if (errno == EINVAL || errno == ENOSYS) {
+      if (linkat(source.folder(), source.name.c_str(), target.folder(), target.name.c_str(), 0) == 0 ||
+          (errno == EEXIST && SameFile(source, target))) {
+        return Remove(from);
+      }
+    }
     return ErrnoError(absl::StrCat("cannot rename ", from, " to"), to);
   }
 
   absl::Status Remove(const std::string& path) override {
-    if (unlink(path.c_str()) < 0) return ErrnoError("cannot remove", path);
+    WEIR_ASSIGN_OR_RETURN(const Place place, Find(path));
+    if (unlinkat(place.folder(), place.name.c_str(), 0) < 0) return ErrnoError("cannot remove", path);
     return absl::OkStatus();
   }
 
   absl::Status MakeFolder(const std::string& path) override {
-    if (mkdir(path.c_str(), 0777) == 0) return absl::OkStatus();
+    WEIR_ASSIGN_OR_RETURN(const Place place, Find(path));
+    if (mkdirat(place.folder(), place.name.c_str(), 0777) == 0) return absl::OkStatus();
     const int error = errno;
     struct stat stat;
-    if (error == EEXIST && ::stat(path.c_str(), &stat) == 0 && S_ISDIR(stat.st_mode)) return absl::OkStatus();
+    const int follow = place.flags == 0 ? 0 : AT_SYMLINK_NOFOLLOW;
+    if (error == EEXIST && fstatat(place.folder(), place.name.c_str(), &stat, follow) == 0 &&
+        S_ISDIR(stat.st_mode)) {
+      return absl::OkStatus();
+    }
     errno = error;
-    return ErrnoError("cannot make folder", path);
+    return Error("cannot make folder", path, place);
   }
 
   absl::Status RemoveFolder(const std::string& path) override {
-    if (rmdir(path.c_str()) < 0) return ErrnoError("cannot remove folder", path);
+    WEIR_ASSIGN_OR_RETURN(const Place place, Find(path));
+    if (unlinkat(place.folder(), place.name.c_str(), AT_REMOVEDIR) < 0) {
+      return ErrnoError("cannot remove folder", path);
+    }
     return absl::OkStatus();
   }
 
   absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
-    const std::unique_ptr<DIR, int (*)(DIR*)> dir(opendir(folder.c_str()), closedir);
+    WEIR_ASSIGN_OR_RETURN(UniqueFd fd, OpenToRead("cannot list", folder));
+    const std::unique_ptr<DIR, int (*)(DIR*)> dir(fdopendir(fd.get()), closedir);
     if (dir == nullptr) return ErrnoError("cannot list", folder);
+    fd.Release();
     std::vector<std::string> names;
     while (true) {
       errno = 0;
@@ -160,12 +216,90 @@ class PosixFileSystem final : public FileSystem {
   }
 
   absl::Status SyncFolder(const std::string& folder) override {
-    const UniqueFd fd(Retry([&] { return open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC); }));
-    if (!fd.valid() || Retry([&] { return fsync(fd.get()); }) < 0) {
-      return ErrnoError("cannot sync folder", folder);
-    }
+    WEIR_ASSIGN_OR_RETURN(const UniqueFd fd, OpenToRead("cannot sync folder", folder));
+    if (Retry([&] { return fsync(fd.get()); }) < 0) return ErrnoError("cannot sync folder", folder);
     return absl::OkStatus();
   }
+
+ private:
+  // Where a path leads, but for its last step.
+  struct Place {
+    int folder() const { return handle.valid() ? handle.get() : AT_FDCWD; }
+    // S_IFREG and so on, of a link itself; 0: nothing bears the name.
+    mode_t Kind() const {
+      struct stat stat;
+      const bool there = fstatat(folder(), name.c_str(), &stat, AT_SYMLINK_NOFOLLOW) == 0;
+      return there ? stat.st_mode & S_IFMT : 0;
+    }
+
+    UniqueFd handle;
+    std::string name;
+    // O_NOFOLLOW where no link is followed.
+    int flags = 0;
+  };
+
+  static std::string WithoutSlash(std::string path) {
+    while (path.size() > 1 && path.back() == '/') path.pop_back();
+    return path;
+  }
+
+  static absl::Status IsLink(absl::string_view what, absl::string_view path) {
+    return absl::PermissionDeniedError(absl::StrCat(
+        what, " ", path, ": there is a symbolic link on the way, and none is followed here; remove it"));
+  }
+
+  static absl::Status Error(absl::string_view what, const std::string& path, const Place& place) {
+    const absl::Status error = ErrnoError(what, path);
+    return place.flags != 0 && place.Kind() == S_IFLNK ? IsLink(what, path) : error;
+  }
+
+  static bool SameFile(const Place& a, const Place& b) {
+    struct stat first, second;
+    return fstatat(a.folder(), a.name.c_str(), &first, AT_SYMLINK_NOFOLLOW) == 0 &&
+           fstatat(b.folder(), b.name.c_str(), &second, AT_SYMLINK_NOFOLLOW) == 0 &&
+           first.st_dev == second.st_dev && first.st_ino == second.st_ino;
+  }
+
+  absl::StatusOr<Place> Find(const std::string& path) const {
+    Place place;
+    place.name = path;
+    absl::string_view rest = path;
+    if (root_.empty() || !absl::ConsumePrefix(&rest, root_)) return place;
+    const std::vector<std::string> steps = absl::StrSplit(rest, '/', absl::SkipEmpty());
+    if (!rest.empty() && rest[0] != '/') return place;  // "/runs/70" is not in "/runs/7"
+    if (held_.valid()) {
+      place.handle = UniqueFd(openat(held_.get(), ".", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    } else if (!steps.empty()) {
+      place.handle = UniqueFd(open(root_.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    } else {
+      return place;
+    }
+    if (!place.handle.valid()) return ErrnoError("cannot open", path);
+    place.flags = O_NOFOLLOW;
+    place.name = ".";
+    for (size_t i = 0; i < steps.size(); ++i) {
+      place.name = steps[i];
+      if (i + 1 == steps.size()) break;
+      UniqueFd next(
+          openat(place.folder(), place.name.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC | O_NOFOLLOW));
+      if (!next.valid()) return Error("cannot open", path, place);
+      place.handle = std::move(next);
+    }
+    return place;
+  }
+
+  absl::StatusOr<UniqueFd> OpenToRead(absl::string_view what, const std::string& folder) const {
+    WEIR_ASSIGN_OR_RETURN(const Place place, Find(folder));
+    UniqueFd fd(Retry([&] {
+      return openat(place.folder(), place.name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC | place.flags);
+    }));
+    if (!fd.valid()) return Error(what, folder, place);
+    return fd;
+  }
+
+  // Empty: links are followed everywhere.
+  const std::string root_;
+  const UniqueFd held_;
 };
 
 }  // namespace
@@ -173,6 +307,10 @@ class PosixFileSystem final : public FileSystem {
 FileSystem& FileSystem::Posix() {
   static PosixFileSystem* const instance = new PosixFileSystem;
   return *instance;
+}
+
+std::unique_ptr<FileSystem> FileSystem::Beneath(std::string folder) {
+  return std::make_unique<PosixFileSystem>(std::move(folder));
 }
 
 absl::Status FileSystem::WriteFile(const std::string& path, absl::string_view data) {

@@ -38,6 +38,8 @@ class ReadableFile {
 // (tests/common/faulty_file_system.h). Thread-safe. Every error names the path and the system's reason;
 // NotFound, AlreadyExists, PermissionDenied and ResourceExhausted (a full disk) mean what they say.
 //
+// No file is ever written through a symbolic link, and no name is taken that is not a file's.
+//
 // A file's content outlives a crash of the machine once the file is synced; its name, a new name, and its
 // being gone, once the folder is synced.
 class FileSystem {
@@ -46,9 +48,22 @@ class FileSystem {
 
   // The machine's. Lives for ever.
   static FileSystem& Posix();
+  // The same, but beneath this folder, where others may put things, no symbolic link is followed: a path with
+  // one in it is refused with PermissionDenied. The folder itself may be reached through links, and need not
+  // be there yet.
+  static std::unique_ptr<FileSystem> Beneath(std::string folder);
 
-  // A new file; one that is there is emptied.
-  virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) = 0;
+  // Holds a folder: through the result, paths that lead into it lead into this very folder, whatever bears
+  // its name meanwhile, and no link beneath it is followed. Once it is removed nothing can be made in it:
+  // NotFound. Other paths are as without it.
+  virtual absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) = 0;
+
+  // What becomes of a file, or a link, that bears a name which is to be given: AlreadyExists, or it goes.
+  // What a link leads to stays.
+  enum class Existing { kKeep, kReplace };
+  // A new file.
+  virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path,
+                                                               Existing existing = Existing::kReplace) = 0;
   virtual absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) = 0;
   // Within one folder. A file that bears the new name is replaced: at no time is there none.
   virtual absl::Status Rename(const std::string& from, const std::string& to) = 0;
@@ -69,7 +84,6 @@ class FileSystem {
   absl::Status WriteFile(const std::string& path, absl::string_view data);
   // Gives a temporary file its name for good, if it was `written` whole and synced; else, or where it cannot
   // have the name, clears it away (a full disk needs the room now) and returns why.
-  enum class Existing { kKeep, kReplace };  // kKeep: AlreadyExists if something bears the name
   absl::Status Publish(absl::Status written, const std::string& temporary, const std::string& path,
                        Existing existing);
 };

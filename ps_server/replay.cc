@@ -21,25 +21,22 @@ namespace {
 // Where a replay may begin.
 struct Beginning {
   std::string name;
-  // Null: version 0, without a checkpoint.
-  absl::optional<v1::Restore> restore;
+  // Of a checkpoint. Empty: version 0, without one.
+  std::string folder;
+  bool weights_only = false;
 };
 
 absl::StatusOr<std::vector<Beginning>> Beginnings(FileSystem& files, const std::string& directory,
                                                   const v1::CheckpointManifest& newest) {
-  std::vector<Beginning> out = {{"version 0", {}}};
+  std::vector<Beginning> out = {{"version 0", "", false}};
   if (const std::string& init_from = newest.job().config().checkpoint().init_from(); !init_from.empty()) {
     WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found, ResolveCheckpoint(files, init_from));
-    out[0].restore.emplace();
-    out[0].restore->set_directory(found.folder);
-    out[0].restore->set_weights_only(true);
-    out[0].name = absl::StrCat("the weights of ", found.folder);
+    out[0] = {absl::StrCat("the weights of ", found.folder), found.folder, /*weights_only=*/true};
   }
   WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(files, directory));
   for (const CheckpointEntry& entry : entries) {
     if (!entry.has_manifest || entry.step > newest.step()) continue;
-    out.push_back({entry.folder, v1::Restore()});
-    out.back().restore->set_directory(entry.folder);
+    out.push_back({entry.folder, entry.folder, /*weights_only=*/false});
   }
   return out;
 }
@@ -66,12 +63,13 @@ absl::StatusOr<ReplayResult> ReplayFrom(FileSystem& files, const std::string& di
     LogPosition position;
     v1::ShardState state;
     const auto restore = [&](const BlockStore& store, ShardVersion& version) {
-      return LoadCheckpoint(files, *beginning.restore, options.shard, options.num_shards, store, version,
+      WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(files, beginning.folder));
+      return LoadCheckpoint(reader, beginning.weights_only, options.shard, options.num_shards, store, version,
                             &state, &position);
     };
     WEIR_ASSIGN_OR_RETURN(
         const std::shared_ptr<BlockStore> store,
-        BlockStore::Create(options, beginning.restore.has_value() ? BlockStore::Restore(restore) : nullptr));
+        BlockStore::Create(options, beginning.folder.empty() ? nullptr : BlockStore::Restore(restore)));
     WEIR_ASSIGN_OR_RETURN(const Replayed replayed,
                           ReplayLog(files, directory, options.shard, options.num_shards, position, *store));
     result.records += replayed.records.size();

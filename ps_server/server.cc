@@ -120,6 +120,8 @@ class ServerImpl final : public Server {
 
   const Options options_;
   std::unique_ptr<ThreadPool> threads_;
+  // Where checkpoints and logs lie. Others may be able to write there.
+  std::unique_ptr<FileSystem> files_;
   BackgroundThreads background_;
   // Outlives the sessions, which name places in it.
   std::unique_ptr<SharedMemoryServer> shared_memory_;
@@ -163,11 +165,13 @@ absl::Status ServerImpl::Start() {
   const uint32_t wanted = options_.config.server().apply_threads();
   threads_ = std::make_unique<ThreadPool>(wanted > 0 ? static_cast<int>(wanted)
                                                      : static_cast<int>(std::thread::hardware_concurrency()));
+  files_ = FileSystem::Beneath(options_.config.checkpoint().directory());
   Shard::Options shard;
   shard.config = options_.config;
   shard.new_incarnation = RandomNumber;
   shard.background = [this](const std::function<void()>& work) { background_.Run(work); };
   shard.threads = threads_.get();
+  shard.files = files_.get();
   shard.kernels = kernels;
   shard.weights_source = [this](size_t elements) {
     return shared_memory_ == nullptr ? AllocateSlab(elements) : shared_memory_->Allocate(elements);
@@ -260,7 +264,7 @@ absl::Status ServerImpl::StartCoordinator() {
   if (checkpoint.has_init_from()) {
     WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found,
                           ResolveCheckpoint(FileSystem::Posix(), checkpoint.init_from()));
-    coordinator.init_from = found.folder;
+    coordinator.init_from = found.manifest.step();
   }
   coordinator.open_link = [this](uint32_t index, const std::string& address,
                                  ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
@@ -277,6 +281,7 @@ absl::Status ServerImpl::StartCoordinator() {
   std::unique_ptr<JobStore> store;
   if (recoverable()) {
     JobStoreOnDisk::Options options;
+    options.file_system = files_.get();
     options.directory = checkpoint.directory();
     options.keep = static_cast<int>(checkpoint.keep());
     WEIR_ASSIGN_OR_RETURN(store, JobStoreOnDisk::Open(std::move(options)));
@@ -420,7 +425,7 @@ void ServerImpl::TickControl(absl::Time now) {
 
 bool ServerImpl::IsDone() const {
   if (!recoverable()) return false;
-  const auto latest = LatestComplete(FileSystem::Posix(), options_.config.checkpoint().directory());
+  const auto latest = LatestComplete(*files_, options_.config.checkpoint().directory());
   if (!latest.ok() || !IsEndOf(options_.config, latest->manifest)) return false;
   LogInfo("the job was done before; the result is ", latest->folder);
   return true;
@@ -468,7 +473,10 @@ absl::Status ServerImpl::Wait() {
   }
   if (!options_.summary_path.empty()) WEIR_RETURN_IF_ERROR(WriteSummary(status, options_.summary_path));
   if (failure.empty()) return absl::OkStatus();
-  return absl::StartsWith(failure, kDrained) ? absl::CancelledError(failure) : JobFailure(failure);
+  if (absl::StartsWith(failure, kDrained)) return absl::CancelledError(failure);
+  // Started again it would take the job back, and so on.
+  if (absl::StartsWith(failure, kReplaced)) return absl::FailedPreconditionError(failure);
+  return JobFailure(failure);
 }
 
 absl::Status ServerImpl::StartHttp() {

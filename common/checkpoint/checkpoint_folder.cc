@@ -25,10 +25,17 @@ bool IsOurs(absl::string_view name) {
          (absl::StartsWith(name, "shard-") && absl::EndsWith(name, ".safetensors"));
 }
 
+// Until none is left: what is moved meanwhile has got another name. That it is gone already is as well.
 absl::Status RemoveFiles(FileSystem& fs, const std::string& folder, bool (*which)(absl::string_view)) {
-  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(folder));
-  for (const std::string& name : names) {
-    if (which(name)) WEIR_RETURN_IF_ERROR(fs.Remove(JoinPath(folder, name)));
+  for (bool found = true; found;) {
+    found = false;
+    WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(folder));
+    for (const std::string& name : names) {
+      if (!which(name)) continue;
+      const absl::Status removed = fs.Remove(JoinPath(folder, name));
+      if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+      found = true;
+    }
   }
   return absl::OkStatus();
 }
@@ -101,6 +108,7 @@ absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string
       found.manifest = *std::move(manifest);
       return found;
     }
+    if (absl::IsUnimplemented(manifest.status())) return manifest.status();
     found.refused.push_back(std::string(manifest.status().message()));
   }
   return absl::NotFoundError(
@@ -117,28 +125,33 @@ absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::str
   return found;
 }
 
-absl::Status BeginCheckpoint(FileSystem& fs, const std::string& dir, uint64_t step) {
+absl::Status BeginCheckpoint(FileSystem& fs, const std::string& dir, uint64_t step, const Confirm& confirm) {
   const std::string folder = CheckpointFolder(dir, step);
   WEIR_RETURN_IF_ERROR(MakeFolderForGood(fs, dir));
   WEIR_RETURN_IF_ERROR(fs.MakeFolder(folder));
   WEIR_RETURN_IF_ERROR(fs.SyncFolder(dir));
-  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(folder));
+  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<FileSystem> held, fs.OpenFolder(folder));
+  if (confirm) WEIR_RETURN_IF_ERROR(confirm());
+  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, held->List(folder));
   if (std::count(names.begin(), names.end(), kManifestName) > 0) {
     return absl::AlreadyExistsError(absl::StrCat(folder, " is a checkpoint already"));
   }
-  return RemoveFiles(fs, folder, IsOurs);
+  return RemoveFiles(*held, folder, IsOurs);
 }
 
-absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder) {
-  if (absl::Status removed = fs.Remove(JoinPath(folder, kManifestName)); !removed.ok()) {
+absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder, const Confirm& confirm) {
+  const absl::StatusOr<std::unique_ptr<FileSystem>> held = fs.OpenFolder(folder);
+  if (absl::IsNotFound(held.status())) return absl::OkStatus();
+  WEIR_RETURN_IF_ERROR(held.status());
+  if (confirm) WEIR_RETURN_IF_ERROR(confirm());
+  if (absl::Status removed = (*held)->Remove(JoinPath(folder, kManifestName)); !removed.ok()) {
     if (!absl::IsNotFound(removed)) return removed;
   }
-  if (absl::Status synced = fs.SyncFolder(folder); !synced.ok()) {
-    return absl::IsNotFound(synced) ? absl::OkStatus() : synced;
-  }
-  WEIR_RETURN_IF_ERROR(RemoveFiles(fs, folder, IsOurs));
+  WEIR_RETURN_IF_ERROR((*held)->SyncFolder(folder));
+  WEIR_RETURN_IF_ERROR(RemoveFiles(**held, folder, IsOurs));
   // With a user's own files in it the folder stays.
-  if (absl::Status removed = fs.RemoveFolder(folder); !removed.ok() && !absl::IsFailedPrecondition(removed)) {
+  if (absl::Status removed = fs.RemoveFolder(folder);
+      !removed.ok() && !absl::IsFailedPrecondition(removed) && !absl::IsNotFound(removed)) {
     return removed;
   }
   return fs.SyncFolder(ParentFolder(folder));

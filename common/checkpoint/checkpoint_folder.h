@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -13,7 +14,16 @@
 // shard and manifest.json, which is written last (docs/checkpoint_format.md). All servers see one folder. One
 // coordinator at a time; what a shard or coordinator that was taken for dead still writes there never harms a
 // checkpoint.
+//
+// A coordinator that hangs at any place, and is replaced meanwhile, does no harm when it goes on, either.
+// What takes something away, or makes a checkpoint of what is there, does so in a folder that it holds
+// (FileSystem::OpenFolder) since before it was last told that the job is its own (Confirm). Its successor
+// does not go on in the folder that it was at work in, but removes it (job_store_on_disk.cc); so it is left
+// with a folder that nobody sees any more.
 namespace weir {
+
+// OK: the job is still the caller's. May be empty, where nobody else can be there.
+using Confirm = std::function<absl::Status()>;
 
 std::string CheckpointFolder(const std::string& dir, uint64_t step);
 std::string ShardFileName(uint32_t shard, uint32_t num_shards);
@@ -37,18 +47,20 @@ struct FoundCheckpoint {
   std::vector<std::string> refused;
 };
 // The newest whose manifest is undamaged and whose files are there in their full lengths; their content is
-// checked when it is loaded. NotFound: none is, with what was refused.
+// checked when it is loaded. NotFound: none is, with what was refused. Unimplemented: a newer program has
+// written one that may be the newest; what is older is no substitute for it.
 absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir);
 // The same for a path that people give: a folder of checkpoints, or one checkpoint.
 absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& path);
 
 // Makes the folder of a new checkpoint, and clears away what an attempt that came to nothing has left in it.
 // Before any shard writes. AlreadyExists: there is a manifest; a checkpoint is never written anew.
-absl::Status BeginCheckpoint(FileSystem& fs, const std::string& dir, uint64_t step);
+absl::Status BeginCheckpoint(FileSystem& fs, const std::string& dir, uint64_t step,
+                             const Confirm& confirm = nullptr);
 
 // The manifest first, so that what is left after a crash is not taken for a checkpoint. OK if it is not
 // there.
-absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder);
+absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder, const Confirm& confirm = nullptr);
 
 // Keeps the newest `keep` >= 1 that LatestComplete would accept and all that is newer than the last of these,
 // and removes the rest; also what came to nothing before the newest, and temporary files in those that stay.

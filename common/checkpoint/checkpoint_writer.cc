@@ -100,10 +100,12 @@ absl::StatusOr<v1::CheckpointFile> WriteShardFile(FileSystem& fs, const std::str
   return file;
 }
 
-absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::CheckpointManifest manifest) {
+absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::CheckpointManifest manifest,
+                              const Confirm& confirm) {
   std::sort(manifest.mutable_files()->begin(), manifest.mutable_files()->end(),
             [](const auto& a, const auto& b) { return a.shard() < b.shard(); });
-  manifest.set_format(kCheckpointFormat);
+  manifest.set_format(kCheckpointFormat.major);
+  manifest.set_format_minor(kCheckpointFormat.minor);
   manifest.set_num_shards(static_cast<uint32_t>(manifest.files_size()));
   WEIR_ASSIGN_OR_RETURN(const ModelSpec model, FromProto(manifest.model()));
   if (manifest.files_size() > 0) {
@@ -115,8 +117,9 @@ absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::Checkp
     return absl::InvalidArgumentError(
         absl::StrCat(folder, ": what the shards have written is no checkpoint: ", status.message()));
   }
+  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<FileSystem> held, fs.OpenFolder(folder));
   for (const v1::CheckpointFile& file : manifest.files()) {
-    const absl::Status found = OpenRecorded(fs, folder, file).status();
+    const absl::Status found = OpenRecorded(*held, folder, file).status();
     if (absl::IsNotFound(found)) {
       return absl::NotFoundError(absl::StrCat(found.message(), "; shard ", file.shard(),
                                               " has written it: all servers must see the same folder"));
@@ -126,8 +129,9 @@ absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::Checkp
 
   const std::string path = JoinPath(folder, kManifestName);
   const std::string temporary = JoinPath(folder, TemporaryName(kManifestName, manifest.incarnation()));
-  return fs.Publish(fs.WriteFile(temporary, EncodeManifest(manifest)), temporary, path,
-                    FileSystem::Existing::kKeep);
+  absl::Status written = held->WriteFile(temporary, EncodeManifest(manifest));
+  if (written.ok() && confirm) written = confirm();
+  return held->Publish(std::move(written), temporary, path, FileSystem::Existing::kKeep);
 }
 
 }  // namespace weir

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/checkpoint/checkpoint_folder.h"
 #include "common/file_system.h"
 #include "common/model_spec.h"
 #include "proto/checkpoint.pb.h"
@@ -43,7 +44,8 @@ absl::StatusOr<v1::CheckpointFile> WriteShardFile(FileSystem& fs, const std::str
 // Makes the files that all shards have written a checkpoint: checks that they fit together and are there,
 // then writes the manifest. Of `manifest`: step, incarnation, model, job and files, in any order; the rest is
 // filled in. When it has returned OK the checkpoint is durable; after an error that came from syncing the
-// folder it may be there all the same.
-absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::CheckpointManifest manifest);
+// folder it may be there all the same. `confirm` is asked right before (checkpoint_folder.h).
+absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::CheckpointManifest manifest,
+                              const Confirm& confirm = nullptr);
 
 }  // namespace weir

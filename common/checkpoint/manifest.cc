@@ -9,6 +9,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/safetensors.h"
 #include "common/checkpoint/shard_layout.h"
 #include "common/config/config_problems.h"
 #include "common/config/json_document.h"
@@ -46,6 +47,13 @@ absl::Status CheckFile(const v1::CheckpointManifest& manifest, const ModelSpec& 
   }
   const std::vector<ShardTensor> tensors = TensorsOfShard(model, partition, shard, slots);
   WEIR_RETURN_IF_ERROR(Expect("number of tensors", static_cast<size_t>(file.tensors_size()), tensors.size()));
+  // Memory is taken for it before anything is read.
+  constexpr uint64_t kLength = 8;
+  if (file.header_bytes() < kLength || file.header_bytes() - kLength > kMaxSafetensorsHeader) {
+    return absl::InvalidArgumentError(absl::StrCat("header_bytes: must be in [", kLength, ", ",
+                                                   kLength + kMaxSafetensorsHeader, "], got ",
+                                                   file.header_bytes()));
+  }
   uint64_t bytes = file.header_bytes();
   uint32_t crc32c = file.header_crc32c();
   for (size_t i = 0; i < tensors.size(); ++i) {
@@ -61,25 +69,34 @@ absl::Status CheckFile(const v1::CheckpointManifest& manifest, const ModelSpec& 
 }
 
 absl::Status Parse(absl::string_view text, const std::string& path, v1::CheckpointManifest* manifest) {
-  WEIR_ASSIGN_OR_RETURN(const JsonValue json, ParseJson(text, path));
-  const JsonMember* const member = json.Find("manifest");
-  if (member == nullptr) return absl::InvalidArgumentError(absl::StrCat(path, ": has no manifest"));
-  // First: of another format, all else may be different.
-  const JsonMember* const format = member->value.Find("format");
-  if (format != nullptr && format->value.natural != kCheckpointFormat) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": the checkpoint has format ",
-                                                      format->value.Describe(), "; this program reads ",
-                                                      kCheckpointFormat, " only"));
-  }
+  const absl::StatusOr<JsonValue> json = ParseJson(text, path);
+  if (!json.ok()) return absl::DataLossError(json.status().message());
+  const JsonMember* const member = json->Find("manifest");
+  if (member == nullptr) return absl::DataLossError(absl::StrCat(path, ": has no manifest"));
+  // First: of another major version, all else may be different.
+  const auto number = [&](absl::string_view key) {
+    const JsonMember* const found = member->value.Find(key);
+    return found != nullptr && found->value.kind == JsonValue::Kind::kUnsigned ? found->value.natural : 0;
+  };
+  const DiskFormat format = {number("format"), number("format_minor")};
+  WEIR_RETURN_IF_ERROR(CheckMajor(path, "checkpoint", format, kCheckpointFormat));
   ConfigProblems problems;
-  ReadProto(member->value, "", manifest, &problems);
-  return problems.ToStatus();
+  ReadProto(member->value, "", manifest, &problems, UnknownFields::kIgnore);
+  absl::Status status = problems.ToStatus();
+  if (status.ok()) status = CheckManifest(*manifest);
+  if (!status.ok() && IsLater(format, kCheckpointFormat)) {
+    return absl::UnimplementedError(absl::StrCat(
+        path, ": this checkpoint has format ", format.major, ".", format.minor,
+        ", and this Weir, which knows ", kCheckpointFormat.major, ".", kCheckpointFormat.minor,
+        ", cannot read it. Use the version of Weir that wrote it, or a later one: ", status.message()));
+  }
+  return status.ok() ? status : absl::DataLossError(absl::StrCat(path, ": ", status.message()));
 }
 
 }  // namespace
 
 absl::Status CheckManifest(const v1::CheckpointManifest& manifest) {
-  WEIR_RETURN_IF_ERROR(Expect("format", manifest.format(), kCheckpointFormat));
+  WEIR_RETURN_IF_ERROR(Expect("format", manifest.format(), kCheckpointFormat.major));
   WEIR_ASSIGN_OR_RETURN(const ModelSpec model, FromProto(manifest.model()));
   if (manifest.num_shards() == 0) return absl::InvalidArgumentError("num_shards: must be at least 1, got 0");
   WEIR_RETURN_IF_ERROR(
@@ -112,12 +129,7 @@ absl::StatusOr<v1::CheckpointManifest> ReadManifest(FileSystem& fs, const std::s
                                             text.size(), " bytes"));
   }
   v1::CheckpointManifest manifest;
-  if (absl::Status status = Parse(text, path, &manifest); !status.ok()) {
-    return absl::IsFailedPrecondition(status) ? status : absl::DataLossError(status.message());
-  }
-  if (const absl::Status status = CheckManifest(manifest); !status.ok()) {
-    return absl::DataLossError(absl::StrCat(path, ": ", status.message()));
-  }
+  WEIR_RETURN_IF_ERROR(Parse(text, path, &manifest));
   return manifest;
 }
 

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/disk_format.h"
 #include "common/file_system.h"
 #include "common/model_spec.h"
 #include "common/partition.h"
@@ -14,7 +15,7 @@
 // manifest.json: a JSON object with the CheckpointManifest and, last, the checksum of every byte before it.
 namespace weir {
 
-constexpr uint32_t kCheckpointFormat = 1;
+constexpr DiskFormat kCheckpointFormat = {1, 0};
 
 // InvalidArgument: a CheckpointManifest that no undamaged checkpoint has, with the field. In particular:
 // every shard has one file, of this step and model, whose tensors are those of its part; in sync, of one
@@ -23,7 +24,7 @@ absl::Status CheckManifest(const v1::CheckpointManifest& manifest);
 
 std::string EncodeManifest(const v1::CheckpointManifest& manifest);
 
-// NotFound; DataLoss: damaged; FailedPrecondition: of a format that this program does not know.
+// NotFound; DataLoss: damaged; Unimplemented: of a format that only a newer program reads.
 absl::StatusOr<v1::CheckpointManifest> ReadManifest(FileSystem& fs, const std::string& folder);
 
 // Of a manifest that was checked.

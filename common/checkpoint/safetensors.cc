@@ -17,7 +17,6 @@ static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written as
 namespace weir {
 namespace {
 
-constexpr uint64_t kMaxHeader = 100'000'000;  // as the library has it
 constexpr const char kMetadata[] = "__metadata__";
 
 struct TypeName {
@@ -170,9 +169,9 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const ReadableFile& file
   WEIR_RETURN_IF_ERROR(file.Read(0, absl::MakeSpan(reinterpret_cast<char*>(length), sizeof length)));
   uint64_t header_bytes = 0;
   for (int i = 7; i >= 0; --i) header_bytes = header_bytes << 8 | length[i];
-  if (header_bytes > kMaxHeader || header_bytes > file.size() - sizeof length) {
+  if (header_bytes > kMaxSafetensorsHeader || header_bytes > file.size() - sizeof length) {
     return bad(absl::StrCat("its header should have ", header_bytes, " bytes; allowed are ",
-                            std::min(kMaxHeader, file.size() - sizeof length)));
+                            std::min(kMaxSafetensorsHeader, file.size() - sizeof length)));
   }
   std::string bytes(sizeof length + header_bytes, '\0');
   WEIR_RETURN_IF_ERROR(file.Read(0, absl::MakeSpan(&bytes[0], bytes.size())));
@@ -201,9 +200,9 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     offset += tensor.bytes;
   }
   const std::string header = EncodeHeader(tensors, metadata);
-  if (header.size() > kMaxHeader) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": the header has ", header.size(),
-                                                   " bytes; at most ", kMaxHeader, " are allowed"));
+  if (header.size() > kMaxSafetensorsHeader) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": the header has ", header.size(), " bytes; at most ", kMaxSafetensorsHeader, " are allowed"));
   }
   WEIR_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(path));
   auto writer = absl::WrapUnique(new SafetensorsWriter(std::move(file), std::move(tensors)));

@@ -18,6 +18,9 @@ namespace weir {
 // header, a JSON object with each tensor's type, shape and place, padded with spaces to a multiple of eight;
 // the tensors' bytes, one after another without a gap, little-endian and row-major.
 
+// Of a header without the eight bytes in front of it, as the library has it.
+constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
+
 enum class TensorType { kF32, kI64, kU64 };
 
 struct StoredTensor {

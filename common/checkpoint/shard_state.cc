@@ -87,7 +87,7 @@ absl::StatusOr<v1::ShardState> ParseShardState(const std::string& text, const st
   WEIR_ASSIGN_OR_RETURN(const JsonValue json, ParseJson(text, source));
   v1::ShardState state;
   ConfigProblems problems;
-  ReadProto(json, "", &state, &problems);
+  ReadProto(json, "", &state, &problems, UnknownFields::kIgnore);
   WEIR_RETURN_IF_ERROR(problems.ToStatus());
   if (const absl::Status status = CheckShardState(state); !status.ok()) {
     return absl::InvalidArgumentError(absl::StrCat(source, ": ", status.message()));

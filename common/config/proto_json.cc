@@ -105,8 +105,13 @@ bool CountHolds(const v1::FieldLimits& limits, size_t count) {
 class FieldReader {
  public:
   FieldReader(const JsonValue& value, const std::string& path, const FieldDescriptor& field, Message* message,
-              ConfigProblems* problems)
-      : value_(value), path_(path), field_(field), message_(message), problems_(problems) {}
+              ConfigProblems* problems, UnknownFields unknown)
+      : value_(value),
+        path_(path),
+        field_(field),
+        message_(message),
+        problems_(problems),
+        unknown_(unknown) {}
 
   void Read() {
     switch (field_.cpp_type()) {
@@ -133,7 +138,7 @@ class FieldReader {
         return ReadProto(value_, path_,
                          field_.is_repeated() ? reflection->AddMessage(message_, &field_)
                                               : reflection->MutableMessage(message_, &field_),
-                         problems_);
+                         problems_, unknown_);
       }
     }
   }
@@ -210,6 +215,7 @@ class FieldReader {
   const FieldDescriptor& field_;
   Message* message_;
   ConfigProblems* problems_;
+  const UnknownFields unknown_;
 };
 
 std::vector<std::string> FieldNames(const Descriptor& type) {
@@ -219,9 +225,9 @@ std::vector<std::string> FieldNames(const Descriptor& type) {
 }
 
 void ReadField(const JsonMember& member, const std::string& path, const FieldDescriptor& field,
-               Message* message, ConfigProblems* problems) {
+               Message* message, ConfigProblems* problems, UnknownFields unknown) {
   problems->NotePlace(path, member.value.place);
-  if (!field.is_repeated()) return FieldReader(member.value, path, field, message, problems).Read();
+  if (!field.is_repeated()) return FieldReader(member.value, path, field, message, problems, unknown).Read();
   if (member.value.kind != JsonValue::Kind::kArray) {
     return problems->AddAt(member.value.place, path,
                            absl::StrCat("must be a list, got ", member.value.Describe()));
@@ -229,7 +235,7 @@ void ReadField(const JsonMember& member, const std::string& path, const FieldDes
   for (size_t i = 0; i < member.value.elements.size(); ++i) {
     const std::string element_path = ElementPath(path, static_cast<int>(i));
     problems->NotePlace(element_path, member.value.elements[i].place);
-    FieldReader(member.value.elements[i], element_path, field, message, problems).Read();
+    FieldReader(member.value.elements[i], element_path, field, message, problems, unknown).Read();
   }
 }
 
@@ -320,7 +326,8 @@ class Writer {
 // ---- the interface
 // ---------------------------------------------------------------------------------------------------
 
-void ReadProto(const JsonValue& value, const std::string& path, Message* message, ConfigProblems* problems) {
+void ReadProto(const JsonValue& value, const std::string& path, Message* message, ConfigProblems* problems,
+               UnknownFields unknown) {
   problems->NotePlace(path, value.place);
   const Descriptor& type = *message->GetDescriptor();
   const std::vector<std::string> names = FieldNames(type);
@@ -332,8 +339,8 @@ void ReadProto(const JsonValue& value, const std::string& path, Message* message
   for (const JsonMember& member : value.members) {
     const std::string member_path = FieldPath(path, member.key);
     if (const FieldDescriptor* field = type.FindFieldByName(member.key)) {
-      ReadField(member, member_path, *field, message, problems);
-    } else {
+      ReadField(member, member_path, *field, message, problems, unknown);
+    } else if (unknown == UnknownFields::kRefuse) {
       problems->AddAt(member.place, member_path,
                       absl::StrCat("unknown field", DidYouMean(member.key, names),
                                    "; allowed here: ", absl::StrJoin(names, ", ")));

@@ -12,10 +12,15 @@
 // without their prefix.
 namespace weir {
 
-// Fills `message`, which is empty. Unknown fields, wrong types and values out of their limits become
-// problems; what could be read is set all the same. A field is present in `message` only if it is in `value`.
+// What people write is refused where it has a field that nobody knows; what a program of another version has
+// written may have more.
+enum class UnknownFields { kRefuse, kIgnore };
+
+// Fills `message`, which is empty. Unknown fields (unless ignored), wrong types and values out of their
+// limits become problems; what could be read is set all the same. A field is present in `message` only if it
+// is in `value`.
 void ReadProto(const JsonValue& value, const std::string& path, google::protobuf::Message* message,
-               ConfigProblems* problems);
+               ConfigProblems* problems, UnknownFields unknown = UnknownFields::kRefuse);
 
 // Whether to show a field that is not set but has a default.
 using ShowDefault =

@@ -81,12 +81,12 @@ void Checkpoints::Begin() {
 }
 
 void Checkpoints::OnBegun(const absl::Status& status) {
+  if (absl::IsAborted(status)) return options_.replaced(std::string(status.message()));
   if (!current_.has_value()) return;
   if (!current_->abandoned.empty()) return Fail(current_->abandoned);
   if (!status.ok()) return Fail(std::string(status.message()));
   current_->phase = Phase::kWriting;
   v1::ControlMessage message;
-  message.mutable_checkpoint()->set_directory(options_.store->directory());
   message.mutable_checkpoint()->set_step(current_->of.step);
   message.mutable_checkpoint()->set_complete(newest_.has_value() ? newest_->step() + 1 : 0);
   options_.broadcast(message);
@@ -112,6 +112,7 @@ void Checkpoints::OnWritten(uint32_t shard, const v1::CheckpointWritten& written
 }
 
 void Checkpoints::OnCommitted(const v1::CheckpointManifest& manifest, const absl::Status& status) {
+  if (absl::IsAborted(status)) return options_.replaced(std::string(status.message()));
   if (!current_.has_value()) return;
   if (!status.ok()) return Fail(std::string(status.message()));
   const absl::Duration took = options_.clock->Now() - current_->since;

@@ -46,6 +46,8 @@ class Checkpoints {
     std::function<absl::StatusOr<Snapshot>()> snapshot;
     // Tells every shard. Between snapshot() and this, in sync, no step is committed (starting()).
     std::function<void(const v1::ControlMessage&)> broadcast;
+    // The store belongs to another coordinator now, as the message says.
+    std::function<void(const std::string& why)> replaced;
     // Something that others may wait for has changed: starting(), busy(), newest().
     std::function<void()> changed;
   };

@@ -314,6 +314,7 @@ void Coordinator::HandleTick() {
     if (time >= next_reserve_) {
       // Well ahead, so that a disk that is full for a while stops nothing.
       if (absl::Status status = ReserveNumbers(kReserveAhead); !status.ok()) {
+        if (absl::IsAborted(status)) return CannotReserve(status);
         next_reserve_ = time + kComplaintInterval;
         LogWarning(std::string(status.message()));
       }

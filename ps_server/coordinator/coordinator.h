@@ -29,6 +29,9 @@ namespace weir {
 // What a failure begins with when all that was done is saved, and the job goes on where it is when it is
 // started again (Coordinator::Drain).
 inline constexpr char kDrained[] = "drained";
+// And when another coordinator has the job now: this one leaves without a word to shards and workers, which
+// may be the other one's.
+inline constexpr char kReplaced[] = "replaced";
 
 // Whether a job of this config can go on from that checkpoint: where it is in its data must mean the same.
 // FailedPrecondition: the first difference.
@@ -76,9 +79,9 @@ class Coordinator {
     std::vector<std::string> worker_names;
     // Of all shards, this process's first. One entry: learn them from the first worker that joins.
     std::vector<std::string> shard_addresses;
-    // What a job without a checkpoint of its own begins with: the folder of one checkpoint, of which all
-    // shards take the weights alone. Empty: version 0.
-    std::string init_from;
+    // What a job without a checkpoint of its own begins with: the step of one in checkpoint.init_from, of
+    // which all shards take the weights alone. None: version 0.
+    std::optional<uint64_t> init_from;
     // Outlives the coordinator.
     const Clock* clock = &Clock::Real();
     ShardLinkFactory open_link;
@@ -291,6 +294,9 @@ class Coordinator {
   void HandleDrain(const std::string& reason);
   void MaybeFinish();
   void FailJob(const std::string& reason);
+  void StepAside(const std::string& why);
+  // The job cannot go on without numbers that are its own.
+  void CannotReserve(const absl::Status& status);
   // What who asks to join a failed job is told.
   absl::Status RefuseJoin() const;
   void End();

@@ -54,6 +54,7 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   options.post = [this](std::function<void()> function) { queue_.Post(std::move(function)); };
   options.snapshot = [this] { return TakeSnapshot(); };
   options.broadcast = [this](const v1::ControlMessage& message) { Broadcast(message); };
+  options.replaced = [this](const std::string& why) { StepAside(why); };
   options.changed = [this] {
     MaybeCommit();
     MaybeInstall();
@@ -100,6 +101,11 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   return snapshot;
 }
 
+void Coordinator::CannotReserve(const absl::Status& status) {
+  const std::string why(status.message());
+  return absl::IsAborted(status) ? StepAside(why) : FailJob(why);
+}
+
 absl::Status Coordinator::ReserveNumbers(uint64_t count) {
   if (checkpoints_ == nullptr ||
       (epoch_ + count <= reserved_.epoch && last_incarnation_ + count <= reserved_.incarnation)) {
@@ -108,6 +114,7 @@ absl::Status Coordinator::ReserveNumbers(uint64_t count) {
   const JobStore::Numbers wanted = {std::max(reserved_.epoch, epoch_ + count + kBlock),
                                     std::max(reserved_.incarnation, last_incarnation_ + count + kBlock)};
   if (absl::Status status = checkpoints_->Reserve(wanted); !status.ok()) {
+    if (absl::IsAborted(status)) return status;
     return absl::Status(status.code(),
                         absl::StrCat("cannot set membership epochs aside, which must never be used again: ",
                                      status.message()));

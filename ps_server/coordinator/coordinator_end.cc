@@ -119,6 +119,17 @@ void Coordinator::FailJob(const std::string& reason) {
   options_.on_end(MakeStatus(), reason);
 }
 
+void Coordinator::StepAside(const std::string& why) {
+  if (over()) return;
+  state_ = v1::FAILED;
+  failure_ = absl::StrCat(kReplaced, ": ", why);
+  if (ended_ == absl::Time()) ended_ = now();
+  LogError(failure_);
+  // Calls that wait may find the other one where they called this one.
+  AnswerParked(absl::UnavailableError(failure_), absl::UnavailableError(failure_));
+  options_.on_end(MakeStatus(), failure_);
+}
+
 absl::Status Coordinator::RefuseJoin() const {
   // Not Unavailable, which asks for another try, which would find nobody and hide the reason.
   return IsDivergence(failure_) ? JobFailure(failure_) : absl::AbortedError(failure_);

@@ -25,7 +25,7 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 void Coordinator::MaybeAdmit() {
   if (over() || !AllInstalled() || !drain_.empty()) return;
   if (absl::Status status = ReserveNumbers(waiting_.size() + 1); !status.ok()) {
-    return FailJob(std::string(status.message()));
+    return CannotReserve(status);
   }
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
     for (auto it = waiting_.begin(); it != waiting_.end();) {
@@ -80,7 +80,7 @@ void Coordinator::MaybeAdmit() {
 
 void Coordinator::BroadcastMembership() {
   if (over()) return;
-  if (absl::Status status = ReserveNumbers(1); !status.ok()) return FailJob(std::string(status.message()));
+  if (absl::Status status = ReserveNumbers(1); !status.ok()) return CannotReserve(status);
   ++epoch_;
   untouched_ &= members_.empty();
   v1::ControlMessage message;

@@ -122,9 +122,10 @@ void Coordinator::SendInstall(uint32_t index) {
   install.set_total_examples(total_examples_);
   install.set_coordinator_address(addresses_[0]);
   if (recoverable() && checkpoints_->newest().has_value()) {
-    install.mutable_restore()->set_directory(checkpoints_->newest_folder());
-  } else if (!options_.init_from.empty()) {
-    install.mutable_restore()->set_directory(options_.init_from);
+    install.mutable_restore()->set_step(checkpoints_->newest()->step());
+  } else if (options_.init_from.has_value()) {
+    install.mutable_restore()->set_step(*options_.init_from);
+    install.mutable_restore()->set_init_from(true);
     install.mutable_restore()->set_weights_only(true);
   }
   shard.installing = true;

@@ -40,11 +40,10 @@ class JobStore {
   virtual const Opened& opened() const = 0;
 
   // Numbers up to these may be used once it has returned OK. Durable, so it blocks for a moment; needed once
-  // for many numbers. FailedPrecondition: another coordinator has the store now.
+  // for many numbers. Aborted: another coordinator has the store now; so say Begin and Commit.
   virtual absl::Status Reserve(const Numbers& up_to) = 0;
 
-  // As TakeCheckpoint and Restore name it.
-  virtual std::string directory() const = 0;
+  // Of the checkpoint of this step. For people.
   virtual std::string FolderOf(uint64_t step) const = 0;
   // One checkpoint at a time. Begin: shards may write once it is done. Commit: of the manifest step, model,
   // job and files; durable once it is done, and then old ones are removed.

@@ -2,26 +2,21 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 #include <thread>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_writer.h"
-#include "common/config/json_document.h"
-#include "common/config/proto_json.h"
-#include "common/crc32c.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
 #include "common/telemetry/logging.h"
+#include "ps_server/coordinator/folder_claim.h"
 
 namespace weir {
 namespace {
 
-constexpr char kMemoryName[] = "coordinator.json";
-constexpr uint64_t kMaxMemory = 64 << 10;
 // Numbers that are reserved at once.
 constexpr uint64_t kBlock = 1000;
 
@@ -61,43 +56,6 @@ class WorkThread {
   std::thread thread_;
 };
 
-std::string Encode(const v1::CoordinatorMemory& memory) {
-  const auto no_defaults = [](const google::protobuf::Message&, const google::protobuf::FieldDescriptor&) {
-    return false;
-  };
-  const std::string text = absl::StrCat("{\n\"memory\": ", WriteProto(memory, no_defaults));
-  return absl::StrCat(text, absl::StrFormat(",\n\"crc32c\": \"%08x\"\n}\n", Crc32c(text)));
-}
-
-// nullopt: there is none yet.
-absl::StatusOr<std::optional<v1::CoordinatorMemory>> ReadMemory(FileSystem& fs, const std::string& dir) {
-  const std::string path = JoinPath(dir, kMemoryName);
-  absl::StatusOr<std::string> text = fs.ReadFile(path, kMaxMemory);
-  if (absl::IsNotFound(text.status())) return std::nullopt;
-  WEIR_RETURN_IF_ERROR(text.status());
-  const absl::StatusOr<JsonValue> json = ParseJson(*text, path);
-  v1::CoordinatorMemory memory;
-  ConfigProblems problems;
-  if (json.ok()) {
-    const JsonMember* const member = json->Find("memory");
-    if (member != nullptr) ReadProto(member->value, "", &memory, &problems);
-  }
-  // It is what was written if it is written so again.
-  if (!json.ok() || !problems.ToStatus().ok() || Encode(memory) != *text) {
-    return absl::DataLossError(
-        absl::StrCat(path,
-                     " is damaged. It holds the epochs that must not be used again; remove it only when "
-                     "no server and no worker of the job is running any more"));
-  }
-  return memory;
-}
-
-absl::Status WriteMemory(FileSystem& fs, const std::string& dir, const v1::CoordinatorMemory& memory) {
-  const std::string temporary = JoinPath(dir, TemporaryName(kMemoryName, memory.coordinator_incarnation()));
-  return fs.Publish(fs.WriteFile(temporary, Encode(memory)), temporary, JoinPath(dir, kMemoryName),
-                    FileSystem::Existing::kReplace);
-}
-
 class DiskStore final : public JobStore {
  public:
   explicit DiskStore(JobStoreOnDisk::Options options)
@@ -107,25 +65,44 @@ class DiskStore final : public JobStore {
 
   absl::Status Open() {
     WEIR_RETURN_IF_ERROR(MakeFolders(options_.directory));
-    WEIR_ASSIGN_OR_RETURN(const std::optional<v1::CoordinatorMemory> memory,
-                          ReadMemory(fs_, options_.directory));
-    if (memory.has_value()) {
-      opened_.coordinator_incarnation = memory->coordinator_incarnation() + 1;
-      opened_.used = {memory->epoch_limit(), memory->incarnation_limit()};
+    WEIR_ASSIGN_OR_RETURN(
+        claim_, FolderClaim::Take({&fs_, options_.directory, options_.holder, options_.certainly_runs},
+                                  [](const v1::CoordinatorMemory& before) {
+                                    v1::CoordinatorMemory memory = before;
+                                    memory.set_coordinator_incarnation(before.coordinator_incarnation() + 1);
+                                    memory.set_epoch_limit(before.epoch_limit() + kBlock);
+                                    memory.set_incarnation_limit(before.incarnation_limit() + kBlock);
+                                    return memory;
+                                  }));
+    const v1::CoordinatorMemory& before = claim_->before();
+    opened_.coordinator_incarnation = before.coordinator_incarnation() + 1;
+    opened_.used = {before.epoch_limit(), before.incarnation_limit()};
+    if (before.begun_plus_one() > 0) {
+      const std::string folder = FolderOf(before.begun_plus_one() - 1);
+      WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs_, folder, [this] { return StillOurs(); }));
+      WEIR_RETURN_IF_ERROR(SetBegun(std::nullopt));
     }
+    const JobStore::Numbers used = opened_.used;
+    const uint64_t incarnation = opened_.coordinator_incarnation;
     WEIR_RETURN_IF_ERROR(FindNewest());
     opened_.reserved = {opened_.used.epoch + kBlock, opened_.used.incarnation + kBlock};
-    return Write(opened_.reserved);
+    if (used.epoch == opened_.used.epoch && used.incarnation == opened_.used.incarnation &&
+        incarnation == opened_.coordinator_incarnation) {
+      return absl::OkStatus();
+    }
+    return Reserve(opened_.reserved);
   }
 
   const Opened& opened() const override { return opened_; }
 
   absl::Status Reserve(const Numbers& up_to) override {
-    WEIR_RETURN_IF_ERROR(StillOurs());
-    return Write(up_to);
+    return claim_->Write([&](v1::CoordinatorMemory& memory) {
+      memory.set_coordinator_incarnation(opened_.coordinator_incarnation);
+      memory.set_epoch_limit(std::max(memory.epoch_limit(), up_to.epoch));
+      memory.set_incarnation_limit(std::max(memory.incarnation_limit(), up_to.incarnation));
+    });
   }
 
-  std::string directory() const override { return options_.directory; }
   std::string FolderOf(uint64_t step) const override { return CheckpointFolder(options_.directory, step); }
 
   void Begin(uint64_t step, Done done) override {
@@ -135,8 +112,10 @@ class DiskStore final : public JobStore {
   void Commit(v1::CheckpointManifest manifest, Done done) override {
     manifest.set_incarnation(opened_.coordinator_incarnation);
     Run([this, manifest = std::move(manifest), done = std::move(done)] {
-      absl::Status status = StillOurs();
-      if (status.ok()) status = CommitCheckpoint(fs_, options_.directory, manifest);
+      absl::Status status =
+          CommitCheckpoint(fs_, options_.directory, manifest, [this] { return StillOurs(); });
+      // From now on it counts, for whoever comes next, too.
+      if (status.ok()) status = SetBegun(std::nullopt);
       const bool committed = status.ok();
       done(std::move(status));
       if (!committed) return;
@@ -157,13 +136,13 @@ class DiskStore final : public JobStore {
   }
 
   absl::Status MakeRoom(uint64_t step) {
-    WEIR_RETURN_IF_ERROR(StillOurs());
-    const absl::Status begun = BeginCheckpoint(fs_, options_.directory, step);
+    const Confirm confirm = [this, step] { return SetBegun(step); };
+    const absl::Status begun = BeginCheckpoint(fs_, options_.directory, step, confirm);
     if (!absl::IsAlreadyExists(begun)) return begun;
     // A damaged one that was passed over, or one whose commit failed at its last breath: the job does not
     // count on it, and comes by again.
-    WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs_, FolderOf(step)));
-    return BeginCheckpoint(fs_, options_.directory, step);
+    WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs_, FolderOf(step), confirm));
+    return BeginCheckpoint(fs_, options_.directory, step, confirm);
   }
 
   absl::Status MakeFolders(const std::string& path) {
@@ -190,7 +169,7 @@ class DiskStore final : public JobStore {
     WEIR_RETURN_IF_ERROR(found.status());
     for (const std::string& refused : found->refused)
       LogWarning("passed over a damaged checkpoint: ", refused);
-    // Checkpoints that were copied come without coordinator.json.
+    // Checkpoints that were copied come without records.
     const v1::CoordinatorState& job = found->manifest.job();
     opened_.used.epoch = std::max(opened_.used.epoch, job.epoch());
     opened_.used.incarnation = std::max(opened_.used.incarnation, job.last_incarnation());
@@ -200,29 +179,19 @@ class DiskStore final : public JobStore {
     return absl::OkStatus();
   }
 
-  absl::Status Write(const Numbers& limits) {
-    v1::CoordinatorMemory memory;
-    memory.set_coordinator_incarnation(opened_.coordinator_incarnation);
-    memory.set_epoch_limit(limits.epoch);
-    memory.set_incarnation_limit(limits.incarnation);
-    return WriteMemory(fs_, options_.directory, memory);
+  // Of which checkpoint the folder counts for nothing. Aborted: the job is another coordinator's now.
+  absl::Status SetBegun(std::optional<uint64_t> step) {
+    return claim_->Write(
+        [&](v1::CoordinatorMemory& memory) { memory.set_begun_plus_one(step.has_value() ? *step + 1 : 0); });
   }
-
   // Whoever was stopped for long may have been replaced meanwhile.
   absl::Status StillOurs() {
-    WEIR_ASSIGN_OR_RETURN(const std::optional<v1::CoordinatorMemory> memory,
-                          ReadMemory(fs_, options_.directory));
-    if (memory.has_value() && memory->coordinator_incarnation() == opened_.coordinator_incarnation) {
-      return absl::OkStatus();
-    }
-    return absl::FailedPreconditionError(
-        absl::StrCat(options_.directory, " belongs to another coordinator now, of incarnation ",
-                     memory.has_value() ? memory->coordinator_incarnation() : 0,
-                     "; this one is of incarnation ", opened_.coordinator_incarnation));
+    return claim_->Write([](v1::CoordinatorMemory&) {});
   }
 
   const JobStoreOnDisk::Options options_;
   FileSystem& fs_;
+  std::unique_ptr<FolderClaim> claim_;
   Opened opened_;
   // Last, so that it ends first.
   std::unique_ptr<WorkThread> thread_;

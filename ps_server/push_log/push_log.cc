@@ -61,6 +61,9 @@ absl::StatusOr<std::vector<uint64_t>> Segments(FileSystem& files, const std::str
   return numbers;
 }
 
+// Whether the segment has its first record.
+absl::StatusOr<bool> HasDescription(FileSystem& files, const std::string& path);
+
 }  // namespace
 
 // ---- writing
@@ -69,9 +72,18 @@ absl::StatusOr<std::shared_ptr<PushLog>> PushLog::Begin(Options options) {
   WEIR_RETURN_IF_ERROR(options.files->MakeFolder(options.folder));
   WEIR_RETURN_IF_ERROR(options.files->SyncFolder(ParentFolder(options.folder)));
   std::shared_ptr<PushLog> log(new PushLog(std::move(options)));
+  const uint64_t number = log->options_.segment;
   const v1::LogSegment& description = log->options_.description;
-  WEIR_RETURN_IF_ERROR(
-      log->BeginSegment(log->options_.segment, description.previous_bytes(), description.checkpoint()));
+  absl::Status begun = log->BeginSegment(number, description.previous_bytes(), description.checkpoint());
+  if (absl::IsAlreadyExists(begun)) {
+    // That a crash left half begun counts for nothing.
+    const std::string path = JoinPath(log->options_.folder, SegmentName(number));
+    WEIR_ASSIGN_OR_RETURN(const bool whole, HasDescription(*log->options_.files, path));
+    if (whole) return begun;
+    WEIR_RETURN_IF_ERROR(log->options_.files->Remove(path));
+    begun = log->BeginSegment(number, description.previous_bytes(), description.checkpoint());
+  }
+  WEIR_RETURN_IF_ERROR(begun);
   return log;
 }
 
@@ -148,9 +160,13 @@ absl::Status PushLog::BeginSegment(uint64_t number, uint64_t previous_bytes, uin
     WEIR_RETURN_IF_ERROR(file_->Sync());
     WEIR_RETURN_IF_ERROR(file_->Close());
   }
-  WEIR_ASSIGN_OR_RETURN(file_, options_.files->Create(JoinPath(options_.folder, SegmentName(number))));
+  // A shard's life that was replaced must not take the segment of the one that goes on.
+  WEIR_ASSIGN_OR_RETURN(file_, options_.files->Create(JoinPath(options_.folder, SegmentName(number)),
+                                                      FileSystem::Existing::kKeep));
   file_bytes_ = synced_bytes_ = 0;
   v1::LogSegment description = options_.description;
+  description.set_format(kLogFormat.major);
+  description.set_format_minor(kLogFormat.minor);
   description.set_previous_bytes(previous_bytes);
   description.set_checkpoint(checkpoint);
   WEIR_RETURN_IF_ERROR(WriteRecord(description.SerializeAsString(), nullptr, 0));
@@ -240,8 +256,14 @@ class SegmentReader {
   std::vector<float> gradient_;
 };
 
+absl::StatusOr<bool> HasDescription(FileSystem& files, const std::string& path) {
+  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, files.Open(path));
+  return SegmentReader(*file, file->size()).Next();
+}
+
 absl::Status CheckDescription(const std::string& path, const v1::LogSegment& found,
                               const v1::LogSegment& of) {
+  WEIR_RETURN_IF_ERROR(CheckMajor(path, "log", {found.format(), found.format_minor()}, kLogFormat));
   if (found.shard() == of.shard() && found.num_shards() == of.num_shards() &&
       (of.model_hash() == 0 || found.model_hash() == of.model_hash())) {
     return absl::OkStatus();

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/disk_format.h"
 #include "common/file_system.h"
 #include "common/mutex.h"
 #include "proto/push_log.pb.h"
@@ -31,9 +32,13 @@ namespace weir {
 //   the head, a protobuf message
 //   the gradient, float32
 //
+// LogSegment says of which version of the format the segment is (kLogFormat).
+//
 // Each life of a shard begins a segment, and so does each checkpoint, after which the ones before can go.
 // What a crash left half written at a segment's end is no record: the next segment says where its predecessor
 // ends. A broken record in front of one that knew it to be on the disk is no such end but damage.
+
+constexpr DiskFormat kLogFormat = {1, 0};
 
 // Writes one. Thread-safe. Let go, it lives on until the executor is through with it.
 class PushLog : public std::enable_shared_from_this<PushLog> {
@@ -51,7 +56,7 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
     std::function<void(std::function<void()>)> executor;
   };
 
-  // Begins the first segment, durably. Errors: the file system's.
+  // Begins the first segment, durably. Errors: the file system's; AlreadyExists: another life has begun it.
   static absl::StatusOr<std::shared_ptr<PushLog>> Begin(Options options);
 
   // `done` runs on the executor once the record is durable, in the order of the calls; what waits together is
@@ -110,8 +115,8 @@ struct LogEnd {
 // of.checkpoint; if none does, nothing is read.
 //
 // DataLoss: a record in the middle is damaged, or a segment is missing; names file and place.
-// FailedPrecondition: the log of another model, shard or number of shards than `of` says (its incarnation and
-// previous_bytes do not matter; a model of 0 fits any).
+// Unimplemented: a newer program has written it. FailedPrecondition: the log of another model, shard or
+// number of shards than `of` says (its incarnation and previous_bytes do not matter; a model of 0 fits any).
 absl::StatusOr<LogEnd> ReadPushLog(
     FileSystem& files, const std::string& folder, const v1::LogSegment& of, uint64_t from_segment,
     const std::function<absl::Status(const v1::LoggedPush& push, absl::Span<const float> gradient)>& record);

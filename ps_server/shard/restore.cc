@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
-#include "common/checkpoint/checkpoint_reader.h"
+#include "common/checkpoint/checkpoint_folder.h"
 #include "common/status_macros.h"
 
 namespace weir {
@@ -64,14 +64,32 @@ std::string LogFolder(const std::string& directory, uint32_t shard, uint32_t num
   return JoinPath(JoinPath(directory, kLogs), FolderName(shard, num_shards));
 }
 
-absl::Status LoadCheckpoint(FileSystem& files, const v1::Restore& restore, uint32_t shard,
+absl::StatusOr<CheckpointReader> OpenRestored(FileSystem& files, const v1::CheckpointConfig& config,
+                                              const v1::Restore& restore) {
+  const char* const field = restore.init_from() ? "checkpoint.init_from" : "checkpoint.directory";
+  const std::string& path = restore.init_from() ? config.init_from() : config.directory();
+  if (path.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat("this server's config has no ", field));
+  }
+  // init_from may be one checkpoint.
+  const bool single = restore.init_from() && files.Open(JoinPath(path, kManifestName)).ok();
+  WEIR_ASSIGN_OR_RETURN(CheckpointReader reader,
+                        CheckpointReader::Open(files, single ? path : CheckpointFolder(path, restore.step())));
+  if (reader.manifest().step() != restore.step()) {
+    return absl::FailedPreconditionError(absl::StrCat(field, " is a checkpoint of step ",
+                                                      reader.manifest().step(), " here, and of step ",
+                                                      restore.step(), " at ps:0"));
+  }
+  return reader;
+}
+
+absl::Status LoadCheckpoint(const CheckpointReader& reader, bool weights_only, uint32_t shard,
                             uint32_t num_shards, const BlockStore& store, ShardVersion& version,
                             v1::ShardState* state, LogPosition* position) {
-  WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader, CheckpointReader::Open(files, restore.directory()));
   const size_t elements = static_cast<size_t>(store.elements());
   CheckpointReader::Target target;
   target.weights = absl::MakeSpan(version.weights.get(), elements);
-  if (restore.weights_only()) return reader.LoadWeights(store.model(), shard, num_shards, target.weights);
+  if (weights_only) return reader.LoadWeights(store.model(), shard, num_shards, target.weights);
   for (size_t i = 0; i < version.slots.size(); ++i) {
     target.slots.push_back({store.slots()[i].name, absl::MakeSpan(version.slots[i].get(), elements)});
   }

@@ -6,8 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/checkpoint/checkpoint_reader.h"
 #include "common/file_system.h"
 #include "proto/checkpoint.pb.h"
+#include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/push_log/push_log.h"
 #include "ps_server/shard/block_store.h"
@@ -28,8 +30,13 @@ struct LogPosition {
   uint32_t num_shards = 0;
 };
 
+// Opens the checkpoint that `restore` means, in the folders of this server's config. FailedPrecondition: the
+// config names no such folder, or that holds one of another step.
+absl::StatusOr<CheckpointReader> OpenRestored(FileSystem& files, const v1::CheckpointConfig& config,
+                                              const v1::Restore& restore);
+
 // Reads a checkpoint into a version of `store`, and what goes with it into `state` and `position`.
-absl::Status LoadCheckpoint(FileSystem& files, const v1::Restore& restore, uint32_t shard,
+absl::Status LoadCheckpoint(const CheckpointReader& reader, bool weights_only, uint32_t shard,
                             uint32_t num_shards, const BlockStore& store, ShardVersion& version,
                             v1::ShardState* state, LogPosition* position);
 

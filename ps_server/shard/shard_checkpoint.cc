@@ -26,6 +26,9 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
     ReportCheckpoint(take.step(), absl::FailedPreconditionError(why));
   };
   if (store_ == nullptr) return failed("this shard has no model yet");
+  if (!options_.config.checkpoint().has_directory()) {
+    return failed("this server's config has no checkpoint.directory");
+  }
   if (sync() && store_->count() != take.step()) {
     return failed(absl::StrCat("this shard is at step ", store_->count(), ", not ", take.step()));
   }
@@ -51,7 +54,8 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
 
 void Shard::WriteCheckpoint(const v1::TakeCheckpoint& take, const std::shared_ptr<CheckpointWork>& work) {
   options_.background([this, take, era = era_, work] {
-    auto file = WriteShardFile(*options_.files, take.directory(), take.step(), work->snapshot);
+    const std::string& directory = options_.config.checkpoint().directory();
+    auto file = WriteShardFile(*options_.files, directory, take.step(), work->snapshot);
     work->frozen = nullptr;
     queue_.Post([this, era, step = take.step(), file = std::move(file)] {
       writing_ = false;

@@ -60,8 +60,10 @@ absl::StatusOr<Shard::Loaded> Shard::Load(const v1::Install& install,
   Loaded loaded;
   LogPosition position;
   const auto restore = [&](const BlockStore& store, ShardVersion& version) {
-    return LoadCheckpoint(*options_.files, install.restore(), install.shard(), install.num_shards(), store,
-                          version, &loaded.state, &position);
+    WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader,
+                          OpenRestored(*options_.files, options_.config.checkpoint(), install.restore()));
+    return LoadCheckpoint(reader, install.restore().weights_only(), install.shard(), install.num_shards(),
+                          store, version, &loaded.state, &position);
   };
   WEIR_ASSIGN_OR_RETURN(
       loaded.store,
@@ -81,8 +83,12 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
   if (!theirs.ParseFromString(install.job_config())) {
     return absl::InvalidArgumentError("job_config does not parse");
   }
-  if (std::string difference = FirstDifference(theirs, options_.config); !difference.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("its config differs from that of ps:0: ", difference));
+  if (const std::string difference = FirstDifference(theirs, options_.config); !difference.empty()) {
+    // Whoever asks may be a stranger, to whom the field is enough.
+    LogError("refused to take part: this server's config differs from that of ps:0: ", difference);
+    return absl::InvalidArgumentError(absl::StrCat("its config differs from that of ps:0 in ",
+                                                   difference.substr(0, difference.find(':')),
+                                                   "; its log says how"));
   }
   if (install.num_shards() == 0 || install.shard() >= install.num_shards()) {
     return absl::InvalidArgumentError("bad shard number");
@@ -146,8 +152,9 @@ void Shard::FinishInstall(const v1::Install& install, Loaded loaded) {
   if (!loaded.records.empty()) LogInfo("replayed ", loaded.records.size(), " records of the log");
   for (auto& [worker, member] : members_) member.unheard = !sync();
   if (install.has_restore()) {
-    LogInfo("incarnation ", incarnation_, " of the shard starts at version ", store_->count(), ", from ",
-            install.restore().directory());
+    LogInfo("incarnation ", incarnation_, " of the shard starts at version ", store_->count(), ", from step ",
+            install.restore().step(), " in checkpoint.",
+            install.restore().init_from() ? "init_from" : "directory");
   }
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "absl/strings/strip.h"
 #include "absl/types/optional.h"
 #include "common/status_macros.h"
 
@@ -29,6 +30,7 @@ class FaultyFileSystem::OpenForWriting final : public WritableFile {
       : disk_(disk), path_(std::move(path)), node_(std::move(node)), life_(life) {}
 
   absl::Status Append(absl::string_view data) override {
+    disk_.Pause();
     MutexLock lock(disk_.mutex_);
     if (life_ != disk_.lives_) return Crashed(path_);
     absl::Status status = disk_.Count(Kind::kAppend, path_);
@@ -46,6 +48,7 @@ class FaultyFileSystem::OpenForWriting final : public WritableFile {
   }
 
   absl::Status Sync() override {
+    disk_.Pause();
     MutexLock lock(disk_.mutex_);
     if (life_ != disk_.lives_) return Crashed(path_);
     const absl::Status status = disk_.Count(Kind::kSync, path_);
@@ -58,6 +61,7 @@ class FaultyFileSystem::OpenForWriting final : public WritableFile {
   }
 
   absl::Status Close() override {
+    disk_.Pause();
     MutexLock lock(disk_.mutex_);
     if (life_ != disk_.lives_) return Crashed(path_);
     return disk_.Count(Kind::kClose, path_);
@@ -79,6 +83,7 @@ class FaultyFileSystem::OpenForReading final : public ReadableFile {
   uint64_t size() const override { return size_; }
 
   absl::Status Read(uint64_t offset, absl::Span<char> out) const override {
+    disk_.Pause();
     MutexLock lock(disk_.mutex_);
     if (life_ != disk_.lives_) return Crashed(path_);
     WEIR_RETURN_IF_ERROR(disk_.Count(Kind::kRead, path_));
@@ -98,8 +103,161 @@ class FaultyFileSystem::OpenForReading final : public ReadableFile {
   const uint64_t life_;
 };
 
+class FaultyFileSystem::View final : public FileSystem {
+ public:
+  explicit View(FaultyFileSystem& disk) : disk_(disk), node_(nullptr), life_(0) {}
+  View(FaultyFileSystem& disk, std::string folder, std::shared_ptr<Node> node, uint64_t life)
+      : disk_(disk), folder_(std::move(folder)), node_(std::move(node)), life_(life) {}
+
+  absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override {
+    disk_.Pause();
+    MutexLock lock(disk_.mutex_);
+    WEIR_RETURN_IF_ERROR(Begin(Kind::kOpenFolder, path));
+    WEIR_ASSIGN_OR_RETURN(std::shared_ptr<Node> node, FolderAt(path));
+    return std::make_unique<View>(disk_, path, std::move(node), disk_.lives_);
+  }
+
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
+    disk_.Pause();
+    MutexLock lock(disk_.mutex_);
+    WEIR_RETURN_IF_ERROR(Begin(Kind::kCreate, path));
+    WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(path));
+    if (existing == Existing::kKeep && parent->entries.count(NameOf(path)) > 0) {
+      return absl::AlreadyExistsError(absl::StrCat("cannot create ", path, ": File exists"));
+    }
+    auto node = std::make_shared<Node>();
+    disk_.Apply(*parent, {"", NameOf(path), node});
+    return std::make_unique<OpenForWriting>(disk_, path, std::move(node), disk_.lives_);
+  }
+
+  absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
+    disk_.Pause();
+    MutexLock lock(disk_.mutex_);
+    WEIR_RETURN_IF_ERROR(Begin(Kind::kOpen, path));
+    WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(path));
+    const auto found = parent->entries.find(NameOf(path));
+    if (found == parent->entries.end()) return NoSuch(path);
+    if (found->second->is_folder) {
+      return absl::FailedPreconditionError(absl::StrCat(path, ": it is not a file"));
+    }
+    return std::make_unique<OpenForReading>(disk_, path, found->second, found->second->content.size(),
+                                            disk_.lives_);
+  }
+
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return DoRename(from, to, /*replace=*/true);
+  }
+  absl::Status RenameNew(const std::string& from, const std::string& to) override {
+    return DoRename(from, to, /*replace=*/false);
+  }
+  absl::Status Remove(const std::string& path) override { return DoRemove(Kind::kRemove, path); }
+  absl::Status RemoveFolder(const std::string& path) override { return DoRemove(Kind::kRemoveFolder, path); }
+
+  absl::Status MakeFolder(const std::string& path) override {
+    disk_.Pause();
+    MutexLock lock(disk_.mutex_);
+    WEIR_RETURN_IF_ERROR(Begin(Kind::kMakeFolder, path));
+    if (const auto node = Find(path); node != nullptr) {
+      return node->is_folder ? absl::OkStatus()
+                             : absl::AlreadyExistsError(absl::StrCat(path, ": File exists"));
+    }
+    WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(path));
+    auto node = std::make_shared<Node>();
+    node->is_folder = true;
+    disk_.Apply(*parent, {"", NameOf(path), std::move(node)});
+    return absl::OkStatus();
+  }
+
+  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
+    disk_.Pause();
+    MutexLock lock(disk_.mutex_);
+    WEIR_RETURN_IF_ERROR(Begin(Kind::kList, folder));
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<Node> node, FolderAt(folder));
+    std::vector<std::string> names;
+    for (const auto& [name, child] : node->entries) names.push_back(name);
+    return names;
+  }
+
+  absl::Status SyncFolder(const std::string& folder) override {
+    disk_.Pause();
+    MutexLock lock(disk_.mutex_);
+    WEIR_RETURN_IF_ERROR(Begin(Kind::kSyncFolder, folder));
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<Node> node, FolderAt(folder));
+    node->synced_entries = node->entries;
+    node->changes.clear();
+    return absl::OkStatus();
+  }
+
+ private:
+  absl::Status Begin(Kind kind, const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_.mutex_) {
+    if (node_ != nullptr && life_ != disk_.lives_) return Crashed(folder_);
+    return disk_.Count(kind, path);
+  }
+
+  // nullptr: there is none.
+  std::shared_ptr<Node> Find(absl::string_view path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_.mutex_) {
+    absl::string_view rest = path;
+    if (node_ != nullptr && absl::ConsumePrefix(&rest, folder_) && (rest.empty() || rest[0] == '/')) {
+      return FindFrom(node_, rest);
+    }
+    return FindFrom(disk_.root_, path);
+  }
+
+  absl::StatusOr<std::shared_ptr<Node>> FolderAt(const std::string& path) const
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_.mutex_) {
+    std::shared_ptr<Node> node = Find(path);
+    if (node == nullptr || !node->is_folder) return NoSuch(path);
+    return node;
+  }
+
+  absl::StatusOr<Node*> ParentOf(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_.mutex_) {
+    const std::shared_ptr<Node> parent = Find(ParentFolder(path));
+    if (parent == nullptr || !parent->is_folder || parent->gone) return NoSuch(path);
+    return parent.get();
+  }
+
+  absl::Status DoRename(const std::string& from, const std::string& to, bool replace) {
+    disk_.Pause();
+    MutexLock lock(disk_.mutex_);
+    WEIR_RETURN_IF_ERROR(Begin(Kind::kRename, to));
+    if (ParentFolder(from) != ParentFolder(to)) {
+      return absl::InvalidArgumentError(absl::StrCat("cannot rename ", from, " to ", to, ", another folder"));
+    }
+    WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(from));
+    const auto found = parent->entries.find(NameOf(from));
+    if (found == parent->entries.end()) return NoSuch(from);
+    if (!replace && parent->entries.count(NameOf(to)) > 0) {
+      return absl::AlreadyExistsError(absl::StrCat("cannot rename ", from, " to ", to, ": File exists"));
+    }
+    disk_.Apply(*parent, {NameOf(from), NameOf(to), found->second});
+    return absl::OkStatus();
+  }
+
+  absl::Status DoRemove(Kind kind, const std::string& path) {
+    disk_.Pause();
+    MutexLock lock(disk_.mutex_);
+    WEIR_RETURN_IF_ERROR(Begin(kind, path));
+    WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(path));
+    const auto found = parent->entries.find(NameOf(path));
+    if (found == parent->entries.end()) return NoSuch(path);
+    if (found->second->is_folder != (kind == Kind::kRemoveFolder) || !found->second->entries.empty()) {
+      return absl::FailedPreconditionError(absl::StrCat("cannot remove ", path));
+    }
+    found->second->gone = true;
+    disk_.Apply(*parent, {NameOf(path), "", nullptr});
+    return absl::OkStatus();
+  }
+
+  FaultyFileSystem& disk_;
+  const std::string folder_;
+  const std::shared_ptr<Node> node_;
+  const uint64_t life_;
+};
+
 FaultyFileSystem::FaultyFileSystem(uint64_t seed)
-    : random_(RandomKey(seed, "faulty file system"), 0), root_(std::make_unique<Node>()) {
+    : random_(RandomKey(seed, "faulty file system"), 0),
+      root_(std::make_shared<Node>()),
+      view_(std::make_unique<View>(*this)) {
   root_->is_folder = true;
 }
 
@@ -108,6 +266,20 @@ FaultyFileSystem::~FaultyFileSystem() = default;
 void FaultyFileSystem::SetFault(std::function<absl::Status(const Operation&)> fault) {
   MutexLock lock(mutex_);
   fault_ = std::move(fault);
+}
+
+void FaultyFileSystem::SetPause(std::function<void()> pause) {
+  MutexLock lock(mutex_);
+  pause_ = std::move(pause);
+}
+
+void FaultyFileSystem::Pause() {
+  std::function<void()> pause;
+  {
+    MutexLock lock(mutex_);
+    pause = pause_;
+  }
+  if (pause) pause();
 }
 
 void FaultyFileSystem::SetCapacity(uint64_t bytes) {
@@ -127,13 +299,13 @@ uint64_t FaultyFileSystem::bytes_used() const {
 
 std::string FaultyFileSystem::Contents(const std::string& path) const {
   MutexLock lock(mutex_);
-  const Node* node = Find(path);
+  const std::shared_ptr<Node> node = FindFrom(root_, path);
   return node == nullptr ? "" : node->content;
 }
 
 void FaultyFileSystem::SetContents(const std::string& path, std::string contents) {
   MutexLock lock(mutex_);
-  Node* node = Find(path);
+  const std::shared_ptr<Node> node = FindFrom(root_, path);
   node->content = node->synced = std::move(contents);
   used_ = BytesOf(*root_);
 }
@@ -146,6 +318,7 @@ void FaultyFileSystem::Crash() {
 }
 
 void FaultyFileSystem::Forget(Node& node) {
+  node.gone = false;  // its removal, too, may be forgotten
   const size_t unsynced = node.content.size() - node.synced.size();
   if (unsynced > 0) {
     // The file may have grown before its data were written.
@@ -175,20 +348,14 @@ absl::Status FaultyFileSystem::Count(Kind kind, const std::string& path) {
   return fault_ == nullptr ? absl::OkStatus() : fault_(operation);
 }
 
-FaultyFileSystem::Node* FaultyFileSystem::Find(const std::string& path) const {
-  Node* node = root_.get();
+std::shared_ptr<FaultyFileSystem::Node> FaultyFileSystem::FindFrom(std::shared_ptr<Node> node,
+                                                                   absl::string_view path) {
   for (const absl::string_view name : absl::StrSplit(path, '/', absl::SkipEmpty())) {
     const auto found = node->entries.find(std::string(name));
     if (found == node->entries.end()) return nullptr;
-    node = found->second.get();
+    node = found->second;
   }
   return node;
-}
-
-absl::StatusOr<FaultyFileSystem::Node*> FaultyFileSystem::ParentOf(const std::string& path) const {
-  Node* parent = Find(ParentFolder(path));
-  if (parent == nullptr || !parent->is_folder) return NoSuch(path);
-  return parent;
 }
 
 void FaultyFileSystem::Apply(Node& folder, Change change) {
@@ -198,101 +365,28 @@ void FaultyFileSystem::Apply(Node& folder, Change change) {
   used_ = BytesOf(*root_);
 }
 
-absl::StatusOr<std::unique_ptr<WritableFile>> FaultyFileSystem::Create(const std::string& path) {
-  MutexLock lock(mutex_);
-  WEIR_RETURN_IF_ERROR(Count(Kind::kCreate, path));
-  WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(path));
-  auto node = std::make_shared<Node>();
-  Apply(*parent, {"", NameOf(path), node});
-  return std::make_unique<OpenForWriting>(*this, path, std::move(node), lives_);
+absl::StatusOr<std::unique_ptr<FileSystem>> FaultyFileSystem::OpenFolder(const std::string& path) {
+  return view_->OpenFolder(path);
 }
-
+absl::StatusOr<std::unique_ptr<WritableFile>> FaultyFileSystem::Create(const std::string& path,
+                                                                       Existing existing) {
+  return view_->Create(path, existing);
+}
 absl::StatusOr<std::unique_ptr<ReadableFile>> FaultyFileSystem::Open(const std::string& path) {
-  MutexLock lock(mutex_);
-  WEIR_RETURN_IF_ERROR(Count(Kind::kOpen, path));
-  WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(path));
-  const auto found = parent->entries.find(NameOf(path));
-  if (found == parent->entries.end()) return NoSuch(path);
-  if (found->second->is_folder) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": it is not a file"));
-  }
-  return std::make_unique<OpenForReading>(*this, path, found->second, found->second->content.size(), lives_);
+  return view_->Open(path);
 }
-
 absl::Status FaultyFileSystem::Rename(const std::string& from, const std::string& to) {
-  return DoRename(from, to, /*replace=*/true);
+  return view_->Rename(from, to);
 }
-
 absl::Status FaultyFileSystem::RenameNew(const std::string& from, const std::string& to) {
-  return DoRename(from, to, /*replace=*/false);
+  return view_->RenameNew(from, to);
 }
-
-absl::Status FaultyFileSystem::DoRename(const std::string& from, const std::string& to, bool replace) {
-  MutexLock lock(mutex_);
-  WEIR_RETURN_IF_ERROR(Count(Kind::kRename, to));
-  if (ParentFolder(from) != ParentFolder(to)) {
-    return absl::InvalidArgumentError(absl::StrCat("cannot rename ", from, " to ", to, ", another folder"));
-  }
-  WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(from));
-  const auto found = parent->entries.find(NameOf(from));
-  if (found == parent->entries.end()) return NoSuch(from);
-  if (!replace && parent->entries.count(NameOf(to)) > 0) {
-    return absl::AlreadyExistsError(absl::StrCat("cannot rename ", from, " to ", to, ": File exists"));
-  }
-  Apply(*parent, {NameOf(from), NameOf(to), found->second});
-  return absl::OkStatus();
-}
-
-absl::Status FaultyFileSystem::Remove(const std::string& path) { return DoRemove(Kind::kRemove, path); }
-
-absl::Status FaultyFileSystem::RemoveFolder(const std::string& path) {
-  return DoRemove(Kind::kRemoveFolder, path);
-}
-
-absl::Status FaultyFileSystem::DoRemove(Kind kind, const std::string& path) {
-  MutexLock lock(mutex_);
-  WEIR_RETURN_IF_ERROR(Count(kind, path));
-  WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(path));
-  const auto found = parent->entries.find(NameOf(path));
-  if (found == parent->entries.end()) return NoSuch(path);
-  if (found->second->is_folder != (kind == Kind::kRemoveFolder) || !found->second->entries.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat("cannot remove ", path));
-  }
-  Apply(*parent, {NameOf(path), "", nullptr});
-  return absl::OkStatus();
-}
-
-absl::Status FaultyFileSystem::MakeFolder(const std::string& path) {
-  MutexLock lock(mutex_);
-  WEIR_RETURN_IF_ERROR(Count(Kind::kMakeFolder, path));
-  if (const Node* node = Find(path); node != nullptr) {
-    return node->is_folder ? absl::OkStatus() : absl::AlreadyExistsError(absl::StrCat(path, ": File exists"));
-  }
-  WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(path));
-  auto node = std::make_shared<Node>();
-  node->is_folder = true;
-  Apply(*parent, {"", NameOf(path), std::move(node)});
-  return absl::OkStatus();
-}
-
+absl::Status FaultyFileSystem::Remove(const std::string& path) { return view_->Remove(path); }
+absl::Status FaultyFileSystem::MakeFolder(const std::string& path) { return view_->MakeFolder(path); }
+absl::Status FaultyFileSystem::RemoveFolder(const std::string& path) { return view_->RemoveFolder(path); }
 absl::StatusOr<std::vector<std::string>> FaultyFileSystem::List(const std::string& folder) {
-  MutexLock lock(mutex_);
-  WEIR_RETURN_IF_ERROR(Count(Kind::kList, folder));
-  const Node* node = Find(folder);
-  if (node == nullptr || !node->is_folder) return NoSuch(folder);
-  std::vector<std::string> names;
-  for (const auto& [name, child] : node->entries) names.push_back(name);
-  return names;
+  return view_->List(folder);
 }
-
-absl::Status FaultyFileSystem::SyncFolder(const std::string& folder) {
-  MutexLock lock(mutex_);
-  WEIR_RETURN_IF_ERROR(Count(Kind::kSyncFolder, folder));
-  Node* node = Find(folder);
-  if (node == nullptr || !node->is_folder) return NoSuch(folder);
-  node->synced_entries = node->entries;
-  node->changes.clear();
-  return absl::OkStatus();
-}
+absl::Status FaultyFileSystem::SyncFolder(const std::string& folder) { return view_->SyncFolder(folder); }
 
 }  // namespace weir

@@ -29,7 +29,8 @@ class FaultyFileSystem final : public FileSystem {
     kMakeFolder,
     kRemoveFolder,
     kList,
-    kSyncFolder
+    kSyncFolder,
+    kOpenFolder
   };
   struct Operation {
     uint64_t number;  // from 0, of this disk's life
@@ -44,6 +45,9 @@ class FaultyFileSystem final : public FileSystem {
   // sync loses on the disk what was not synced before (as Linux does, which syncs it never again), and all
   // else does nothing. Must not call the file system. May be null.
   void SetFault(std::function<absl::Status(const Operation&)> fault);
+  // Is called before each operation, which is on its way then: it may use this file system, as others would
+  // that are faster. May be null.
+  void SetPause(std::function<void()> pause);
   // Bytes of all files together. An append that goes beyond writes what fits, then fails with
   // ResourceExhausted.
   void SetCapacity(uint64_t bytes);
@@ -59,7 +63,9 @@ class FaultyFileSystem final : public FileSystem {
   // Of a file that is there; on the disk too.
   void SetContents(const std::string& path, std::string contents);
 
-  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override;
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path,
+                                                       Existing existing = Existing::kReplace) override;
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override;
   absl::Status Rename(const std::string& from, const std::string& to) override;
   absl::Status RenameNew(const std::string& from, const std::string& to) override;
@@ -72,6 +78,8 @@ class FaultyFileSystem final : public FileSystem {
  private:
   class OpenForWriting;
   class OpenForReading;
+  // The operations, by way of a folder that is held, or of none.
+  class View;
   struct Node;
   using Entries = std::map<std::string, std::shared_ptr<Node>>;
   // A folder's entry comes, goes, or gets another name; on the disk all of it happens or none.
@@ -83,6 +91,8 @@ class FaultyFileSystem final : public FileSystem {
   // A file or a folder.
   struct Node {
     bool is_folder = false;
+    // A folder that was removed: nothing can be made in it.
+    bool gone = false;
     // A file's content, and the beginning of it that was synced, as the disk has it.
     std::string content, synced;
     // A folder's entries, those that were synced, and what has changed since.
@@ -90,24 +100,24 @@ class FaultyFileSystem final : public FileSystem {
     std::vector<Change> changes;
   };
 
+  void Pause() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Count(Kind kind, const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // nullptr: there is none.
-  Node* Find(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::StatusOr<Node*> ParentOf(const std::string& path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  absl::Status DoRename(const std::string& from, const std::string& to, bool replace);
-  absl::Status DoRemove(Kind kind, const std::string& path);
+  // From `node` on. nullptr: there is none.
+  static std::shared_ptr<Node> FindFrom(std::shared_ptr<Node> node, absl::string_view path);
   void Apply(Node& folder, Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(Node& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   static uint64_t BytesOf(const Node& node);
 
   mutable Mutex mutex_;
   std::function<absl::Status(const Operation&)> fault_ ABSL_GUARDED_BY(mutex_);
+  std::function<void()> pause_ ABSL_GUARDED_BY(mutex_);
   uint64_t capacity_ ABSL_GUARDED_BY(mutex_) = UINT64_MAX;
   uint64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t operations_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t lives_ ABSL_GUARDED_BY(mutex_) = 0;
   RandomStream random_ ABSL_GUARDED_BY(mutex_);
-  const std::unique_ptr<Node> root_ ABSL_PT_GUARDED_BY(mutex_);
+  const std::shared_ptr<Node> root_ ABSL_PT_GUARDED_BY(mutex_);
+  const std::unique_ptr<View> view_;  // without a folder that is held
 };
 
 }  // namespace weir

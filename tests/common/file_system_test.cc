@@ -1,9 +1,14 @@
 #include "common/file_system.h"
 
+#include <sched.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 
 #include "catch2/catch.hpp"
@@ -58,7 +63,7 @@ void CheckContract(FileSystem& fs, const std::string& root) {
   REQUIRE(fs.RenameNew(b, a).ok());
   CHECK(*fs.List(root) == std::vector<std::string>{"a"});
 
-  REQUIRE(Write(fs, a, "").ok());  // emptied
+  REQUIRE(Write(fs, a, "").ok());  // another one
   CHECK(fs.ReadFile(a, 99)->empty());
 
   REQUIRE(fs.MakeFolder(folder).ok());
@@ -90,13 +95,94 @@ TEST_CASE("The faulty disk, while it works") {
   CheckContract(disk, "/root");
 }
 
-TEST_CASE("A full device is said to be full, with the path") {
-  if (access("/dev/full", W_OK) != 0) return;
-  const auto file = FileSystem::Posix().Create("/dev/full");
-  REQUIRE(file.ok());
-  const absl::Status status = (*file)->Append("x");
+TEST_CASE("A full disk is said to be full, with the path") {
+  // One of its own, which goes with this process.
+  const std::string folder = NewFolder();
+  if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+      mount("none", folder.c_str(), "tmpfs", 0, "size=4096") != 0) {
+    std::printf("SKIPPED: this process may not mount a small disk: %s\n", strerror(errno));
+    return;
+  }
+  const std::string path = JoinPath(folder, "file");
+  const absl::Status status = FileSystem::Posix().WriteFile(path, std::string(10'000, 'x'));
   CHECK(status.code() == absl::StatusCode::kResourceExhausted);
-  CHECK(std::string(status.message()).find("/dev/full: No space left") != std::string::npos);
+  CHECK(std::string(status.message()).find(path + ": No space left") != std::string::npos);
+  REQUIRE(umount2(folder.c_str(), MNT_DETACH) == 0);
+}
+
+TEST_CASE("A device or a named pipe is not replaced by a file") {
+  const std::string pipe = JoinPath(NewFolder(), "pipe");
+  REQUIRE(mkfifo(pipe.c_str(), 0600) == 0);
+  for (const std::string& path : {pipe, std::string("/dev/null")}) {
+    const absl::Status status = FileSystem::Posix().Create(path).status();
+    CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
+    CHECK(access(path.c_str(), F_OK) == 0);
+  }
+}
+
+// What both file systems promise of a folder that is held.
+void CheckHolding(FileSystem& fs, const std::string& root) {
+  const std::string folder = JoinPath(root, "held"), file = JoinPath(folder, "file");
+  REQUIRE(fs.MakeFolder(folder).ok());
+  auto held = fs.OpenFolder(folder);
+  REQUIRE(held.ok());
+  REQUIRE(Write(**held, file, "old").ok());
+  CHECK(*fs.ReadFile(file, 9) == "old");
+  REQUIRE((*held)->Rename(file, file + "2").ok());
+  CHECK(*(*held)->List(folder) == std::vector<std::string>{"file2"});
+  CHECK((*held)->SyncFolder(folder).ok());
+  // Other paths are as they are.
+  CHECK((*held)->MakeFolder(folder + "er").ok());
+  CHECK((*held)->RemoveFolder(folder + "er").ok());
+
+  // Another one in its place.
+  REQUIRE(fs.Remove(file + "2").ok());
+  REQUIRE(fs.RemoveFolder(folder).ok());
+  REQUIRE(fs.MakeFolder(folder).ok());
+  REQUIRE(Write(fs, file, "new").ok());
+  CHECK((*held)->List(folder)->empty());
+  CHECK((*held)->Create(file).status().code() == absl::StatusCode::kNotFound);
+  CHECK((*held)->MakeFolder(file).code() == absl::StatusCode::kNotFound);
+  CHECK((*held)->Open(file).status().code() == absl::StatusCode::kNotFound);
+  CHECK((*held)->Remove(file).code() == absl::StatusCode::kNotFound);
+  CHECK((*held)->RenameNew(file, file + "2").code() == absl::StatusCode::kNotFound);
+  CHECK(*fs.ReadFile(file, 9) == "new");
+  CHECK(fs.OpenFolder(JoinPath(root, "none")).status().code() == absl::StatusCode::kNotFound);
+}
+
+TEST_CASE("A folder that is held stays the same one") {
+  const std::string root = NewFolder();
+  CheckHolding(FileSystem::Posix(), root);
+  const std::string other = NewFolder();
+  CheckHolding(*FileSystem::Beneath(other), other);
+  FaultyFileSystem disk(1);
+  REQUIRE(disk.MakeFolder("/root").ok());
+  CheckHolding(disk, "/root");
+}
+
+TEST_CASE("Beneath a folder no link is followed, though one may lead to the folder itself") {
+  const std::string root = NewFolder(), outside = NewFolder(), way = JoinPath(NewFolder(), "way");
+  REQUIRE(symlink(root.c_str(), way.c_str()) == 0);
+  const auto fs = FileSystem::Beneath(way);
+  CheckContract(*fs, way);
+  REQUIRE(Write(*fs, JoinPath(outside, "file"), "x").ok());
+  REQUIRE(symlink(outside.c_str(), JoinPath(root, "link").c_str()) == 0);
+  REQUIRE(symlink(JoinPath(outside, "file").c_str(), JoinPath(root, "to_file").c_str()) == 0);
+  const std::string link = JoinPath(way, "link"), there = JoinPath(link, "file");
+  for (const absl::Status& status :
+       {fs->Open(there).status(), fs->Create(there).status(), fs->Remove(there),
+        fs->Rename(there, there + "2"), fs->MakeFolder(link), fs->List(link).status(), fs->SyncFolder(link),
+        fs->OpenFolder(link).status(), fs->Open(JoinPath(way, "to_file")).status()}) {
+    INFO(status);
+    CHECK(status.code() == absl::StatusCode::kPermissionDenied);
+    CHECK(std::string(status.message()).find("symbolic link") != std::string::npos);
+  }
+  CHECK(*FileSystem::Posix().ReadFile(JoinPath(outside, "file"), 9) == "x");
+  // Elsewhere it is as everywhere; and a name that begins alike is elsewhere.
+  CHECK(FileSystem::Posix().Open(there).ok());
+  REQUIRE(mkdir((way + "2").c_str(), 0700) == 0);
+  CHECK(Write(*fs, way + "2/x", "").ok());
+  CHECK(FileSystem::Posix().Open(way + "2/x").ok());
 }
 
 TEST_CASE("A named pipe is no file, and is not waited for") {

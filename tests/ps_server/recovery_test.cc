@@ -7,6 +7,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/checkpoint/checkpoint_folder.h"
+#include "common/wire_model.h"
 #include "tests/ps_server/server_fixture.h"
 
 namespace weir {
@@ -84,6 +85,63 @@ struct Stream {
   std::unique_ptr<grpc::ClientReaderWriter<v1::ControlMessage, v1::ShardReport>> call;
   bool finished = false;
 };
+
+// A path where a message of an earlier version had one.
+void AddPath(google::protobuf::Message* message, const std::string& path) {
+  message->GetReflection()->MutableUnknownFields(message)->AddLengthDelimited(1, path);
+}
+
+TEST_CASE("A server writes and reads in the folders of its own config, whatever a coordinator asks for") {
+  const std::string own = NewFolder("own"), others = NewFolder("others");
+  FileSystem& files = FileSystem::Posix();
+  v1::JobConfig config = WithCheckpoints(ServerFixture().config, own);
+  LoneServer server(config, 20, 60);
+  config = WithCheckpoints(ServerFixture().config, own);
+  config.mutable_cluster()->set_server_wait_seconds(20);
+  config.mutable_cluster()->set_lease_seconds(60);
+  Stream stream(server, 1);
+  REQUIRE(stream.Attached());
+  const auto report = [&](v1::ShardReport::ReportCase kind) {
+    v1::ShardReport report;
+    while (report.report_case() != kind) REQUIRE(stream.call->Read(&report));
+    return report;
+  };
+  v1::ControlMessage message;
+  v1::Install& install = *message.mutable_install();
+  install.set_num_shards(1);
+  *install.mutable_model() = ToProto(ServerFixture().model);
+  install.set_job_config(config.SerializeAsString());
+  install.set_workers(1);
+  install.set_parts(1);
+  stream.call->Write(message);
+  REQUIRE(report(v1::ShardReport::kInstalled).installed().error() == "");
+
+  for (const std::string& folder : {own, others}) REQUIRE(BeginCheckpoint(files, folder, 0).ok());
+  v1::ControlMessage take;
+  take.mutable_checkpoint()->set_step(0);
+  AddPath(take.mutable_checkpoint(), others);
+  stream.call->Write(take);
+  CHECK(report(v1::ShardReport::kCheckpoint).checkpoint().error() == "");
+  CHECK(files.List(CheckpointFolder(others, 0))->empty());
+  CHECK(files.List(CheckpointFolder(own, 0))->size() == 1);
+
+  // Nor does it read what others name.
+  AddPath(install.mutable_restore(), CheckpointFolder(others, 0));
+  stream.call->Write(message);
+  const std::string refused = report(v1::ShardReport::kInstalled).installed().error();
+  CHECK_THAT(refused, Contains(own) && !Contains(others));
+  install.mutable_restore()->set_init_from(true);
+  stream.call->Write(message);
+  CHECK_THAT(report(v1::ShardReport::kInstalled).installed().error(),
+             Contains("this server's config has no checkpoint.init_from"));
+
+  // Which field of the config differs is all that a stranger learns.
+  config.mutable_optimizer()->set_learning_rate(0.25f);
+  install.set_job_config(config.SerializeAsString());
+  stream.call->Write(message);
+  CHECK(report(v1::ShardReport::kInstalled).installed().error() ==
+        "its config differs from that of ps:0 in optimizer.learning_rate; its log says how");
+}
 
 TEST_CASE("A coordinator may attach again, in a later life too; an earlier one is refused") {
   LoneServer server(20);

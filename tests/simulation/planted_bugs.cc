@@ -315,8 +315,9 @@ void TornPull(Site* site) {
 class WrappedFiles : public FileSystem {
  public:
   explicit WrappedFiles(FileSystem* inner) : inner_(inner) {}
-  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    return inner_->Create(path);
+  explicit WrappedFiles(std::unique_ptr<FileSystem> inner) : owned_(std::move(inner)), inner_(owned_.get()) {}
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
+    return inner_->Create(path, existing);
   }
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
     return inner_->Open(path);
@@ -336,14 +337,29 @@ class WrappedFiles : public FileSystem {
   absl::Status SyncFolder(const std::string& folder) override { return inner_->SyncFolder(folder); }
 
  protected:
+  // A folder that is held has the same thing wrong.
+  template <typename Files>
+  absl::StatusOr<std::unique_ptr<FileSystem>> HoldAs(const std::string& path) {
+    auto held = inner_->OpenFolder(path);
+    if (!held.ok()) return held;
+    return std::unique_ptr<FileSystem>(std::make_unique<Files>(*std::move(held)));
+  }
+
+ private:
+  const std::unique_ptr<FileSystem> owned_;
+
+ protected:
   FileSystem* const inner_;
 };
 
 class NoSync final : public WrappedFiles {
  public:
   using WrappedFiles::WrappedFiles;
-  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path) override {
-    auto file = inner_->Create(path);
+  absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override {
+    return HoldAs<NoSync>(path);
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
+    auto file = inner_->Create(path, existing);
     if (!file.ok()) return file;
     return std::unique_ptr<WritableFile>(std::make_unique<Unsynced>(*std::move(file)));
   }
@@ -364,6 +380,9 @@ class NoSync final : public WrappedFiles {
 class NoFolderSync final : public WrappedFiles {
  public:
   using WrappedFiles::WrappedFiles;
+  absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override {
+    return HoldAs<NoFolderSync>(path);
+  }
   absl::Status SyncFolder(const std::string&) override { return absl::OkStatus(); }
 };
 
@@ -383,7 +402,6 @@ class ForgetfulStore final : public JobStore {
   }
   const Opened& opened() const override { return opened_; }
   absl::Status Reserve(const Numbers& up_to) override { return inner_->Reserve(up_to); }
-  std::string directory() const override { return inner_->directory(); }
   std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
   void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
   void Commit(v1::CheckpointManifest manifest, Done done) override {
@@ -409,7 +427,6 @@ class HastyStore final : public JobStore {
   explicit HastyStore(std::unique_ptr<JobStore> inner) : inner_(std::move(inner)) {}
   const Opened& opened() const override { return inner_->opened(); }
   absl::Status Reserve(const Numbers& up_to) override { return inner_->Reserve(up_to); }
-  std::string directory() const override { return inner_->directory(); }
   std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
   void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
   void Commit(v1::CheckpointManifest manifest, Done done) override {

@@ -25,7 +25,6 @@ class WatchedStore final : public JobStore {
   WatchedStore(Site* site, std::unique_ptr<JobStore> inner) : site_(site), inner_(std::move(inner)) {}
   const Opened& opened() const override { return inner_->opened(); }
   absl::Status Reserve(const Numbers& up_to) override { return inner_->Reserve(up_to); }
-  std::string directory() const override { return inner_->directory(); }
   std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
   void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
   void Commit(v1::CheckpointManifest manifest, Done done) override {
@@ -203,6 +202,12 @@ bool SimServer::StartCoordinator() {
     options.file_system = site_->files;
     options.directory = site_->plan.config.checkpoint().directory();
     options.keep = static_cast<int>(site_->plan.config.checkpoint().keep());
+    // The same in every run of the seed.
+    options.holder = v1::FolderHolder();
+    options.holder.set_host(world.name(node_));
+    options.holder.set_pid(world.life(node_));
+    options.holder.set_nonce(uint64_t{node_} << 32 | world.life(node_));
+    options.certainly_runs = [](const v1::FolderHolder&) { return false; };
     // In order, each after the one before.
     auto free_at = std::make_shared<absl::Duration>();
     options.run = [this, &world, free_at](std::function<void()> work) {

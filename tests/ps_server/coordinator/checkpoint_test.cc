@@ -45,7 +45,6 @@ TEST_CASE("A checkpoint is of one step on all shards, and complete once the stor
   for (const auto& shard : f.shards) {
     REQUIRE(shard->Sent(v1::ControlMessage::kCheckpoint).size() == 1);
     CHECK(shard->Sent(v1::ControlMessage::kCheckpoint)[0].checkpoint().step() == 3);
-    CHECK(shard->Sent(v1::ControlMessage::kCheckpoint)[0].checkpoint().directory() == "/runs/7");
     constexpr int kCommit = v1::ControlMessage::kCommit;
     std::vector<int> order;
     for (const auto& message : shard->sent) {
@@ -200,7 +199,7 @@ TEST_CASE("A shard that is lost while one is taken: nothing comes of it, and nob
     CHECK(f.shards[1]->Sent(v1::ControlMessage::kInstall).size() == 1);  // until it is known
     f.disk->Answer();
     CHECK(answer->status().ok());
-    CHECK(f.shards[1]->LastInstall().restore().directory() == "/runs/7/step-0");
+    CHECK(f.shards[1]->LastInstall().restore().step() == 0);
   }
   const auto away = f.Status().state() == v1::RUNNING && f.Status().recoveries() > 0;
   if (!away) CHECK(f.Checkpoint()->status().code() == absl::StatusCode::kUnavailable);
@@ -271,6 +270,30 @@ TEST_CASE("A job that is drained is saved with all that was acknowledged, and th
     CHECK(f.failure.rfind("SIGTERM", 0) == 0);
     CHECK_THAT(f.failure, Contains("no space left on device"));
   }
+}
+
+TEST_CASE("A coordinator that was replaced ends, without a word to shards, which may be the other one's") {
+  const bool at_begin = GENERATE(true, false);
+  Saved f(kSync);
+  f.StartJob();
+  f.Steps(2);
+  const absl::Status replaced =
+      absl::AbortedError("/runs/7 belongs to another ps:0 now, process 12 on gpu-4");
+  (at_begin ? f.disk->begin_status : f.disk->commit_status) = replaced;
+  const auto answer = f.Checkpoint();
+  CHECK(f.ends == 1);
+  CHECK(f.failure == "replaced: /runs/7 belongs to another ps:0 now, process 12 on gpu-4");
+  for (const auto& shard : f.shards) CHECK(shard->Sent(v1::ControlMessage::kShutdown).empty());
+  CHECK(f.Join(0, 7000)->status().code() != absl::StatusCode::kOk);
+}
+
+TEST_CASE("A coordinator that was replaced finds out when it needs numbers") {
+  Saved f(kSync);
+  f.StartJob();
+  f.disk->reserve_status = absl::AbortedError("/runs/7 belongs to another ps:0 now, process 12 on gpu-4");
+  for (uint64_t life = 1; life < 300 && f.ends == 0; ++life) f.Join(0, 5000 + life);
+  CHECK(f.failure.rfind(kReplaced, 0) == 0);
+  for (const auto& shard : f.shards) CHECK(shard->Sent(v1::ControlMessage::kShutdown).empty());
 }
 
 TEST_CASE("Drained without a store, before the start, or while it recovers") {

@@ -80,7 +80,7 @@ class CoordinatorFixture {
 
   // Set: the job has this store. Its memory outlives the coordinator.
   std::shared_ptr<FakeDisk> disk;
-  std::string init_from;
+  std::optional<uint64_t> init_from;
 
   void Start();
   // Kills the coordinator, and starts it again. Shards hold what they held, but for the first: it goes, too.

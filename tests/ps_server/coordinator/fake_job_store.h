@@ -52,7 +52,6 @@ struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
         disk_->limits = up_to;
         return absl::OkStatus();
       }
-      std::string directory() const override { return "/runs/7"; }
       std::string FolderOf(uint64_t step) const override { return absl::StrCat("/runs/7/step-", step); }
       void Begin(uint64_t, Done done) override {
         Do([disk = disk_, done = std::move(done)] { done(disk->begin_status); });

@@ -1,14 +1,19 @@
 // The coordinator's memory on a disk that fills, fails and forgets what was not synced.
 #include "ps_server/coordinator/job_store_on_disk.h"
 
+#include <algorithm>
 #include <future>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "catch2/catch.hpp"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/checkpoint_reader.h"
 #include "common/checkpoint/checkpoint_writer.h"
+#include "common/crc32c.h"
 #include "common/wire_model.h"
 #include "tests/common/faulty_file_system.h"
 
@@ -33,28 +38,79 @@ absl::StatusOr<std::unique_ptr<JobStore>> Open(FileSystem& fs, int keep = 3) {
   return JobStoreOnDisk::Open(std::move(options));
 }
 
-absl::Status Save(JobStore& store, FileSystem& fs, uint64_t step) {
+absl::Status Begin(JobStore& store, uint64_t step) {
   absl::Status result = absl::UnknownError("no answer");
   store.Begin(step, [&](absl::Status status) { result = std::move(status); });
-  if (!result.ok()) return result;
+  return result;
+}
+
+// What a shard of this incarnation writes, with this value everywhere.
+absl::StatusOr<v1::CheckpointFile> WriteShard(FileSystem& fs, uint64_t step, float value,
+                                              uint64_t incarnation) {
+  const std::vector<float> weights(40, value);
+  ShardSnapshot snapshot;
+  snapshot.model = Model();
+  snapshot.state.set_num_shards(1);
+  snapshot.state.mutable_version()->set_incarnation(incarnation);
+  snapshot.state.mutable_version()->set_count(step);
+  snapshot.weights = weights;
+  return WriteShardFile(fs, "/runs/7", step, snapshot);
+}
+
+// The same is committed.
+absl::Status Commit(JobStore& store, FileSystem& fs, uint64_t step, float value, uint64_t incarnation) {
   v1::CheckpointManifest manifest;
   manifest.set_step(step);
   *manifest.mutable_model() = ToProto(Model());
   manifest.mutable_job()->set_committed_steps(step);
   manifest.mutable_job()->set_epoch(5);
-  const std::vector<float> weights(40, 1.5f);
-  ShardSnapshot snapshot;
-  snapshot.model = Model();
-  snapshot.state.set_num_shards(1);
-  snapshot.state.mutable_version()->set_incarnation(7);
-  snapshot.state.mutable_version()->set_count(step);
-  snapshot.weights = weights;
-  auto file = WriteShardFile(fs, store.directory(), step, snapshot);
+  auto file = WriteShard(fs, step, value, incarnation);
   if (!file.ok()) return file.status();
   *manifest.add_files() = *file;
+  absl::Status result = absl::UnknownError("no answer");
   store.Commit(manifest, [&](absl::Status status) { result = std::move(status); });
   return result;
 }
+
+absl::Status Save(JobStore& store, FileSystem& fs, uint64_t step, float value = 1.5f,
+                  uint64_t incarnation = 7) {
+  const absl::Status begun = Begin(store, step);
+  return begun.ok() ? Commit(store, fs, step, value, incarnation) : begun;
+}
+
+// The newest record of who has the folder.
+std::string NewestRecord(FileSystem& fs) {
+  return JoinPath("/runs/7/coordinator", fs.List("/runs/7/coordinator")->back());
+}
+
+// The value everywhere in the checkpoint of this step.
+float ValueOf(FileSystem& fs, uint64_t step) {
+  const auto reader = CheckpointReader::Open(fs, CheckpointFolder("/runs/7", step));
+  REQUIRE(reader.status() == absl::OkStatus());
+  std::vector<float> weights(40);
+  REQUIRE(reader->LoadWeights(Model(), 0, 1, absl::MakeSpan(weights)) == absl::OkStatus());
+  for (const float weight : weights) REQUIRE(weight == weights[0]);
+  return weights[0];
+}
+
+// Whoever uses the disk hangs before the `at`-th operation, until `meanwhile` is over.
+class Hang {
+ public:
+  Hang(FaultyFileSystem& fs, int at, std::function<void()> meanwhile) : fs_(fs) {
+    fs.SetPause([this, at, meanwhile = std::move(meanwhile)] {
+      if (over_ || count_++ != at) return;
+      over_ = true;  // nor does anybody hang meanwhile
+      meanwhile();
+    });
+  }
+  ~Hang() { fs_.SetPause(nullptr); }
+  bool hung() const { return over_; }
+
+ private:
+  FaultyFileSystem& fs_;
+  int count_ = 0;
+  bool over_ = false;
+};
 
 TEST_CASE("Each life of the coordinator is a later one, and begins where no number was used") {
   FaultyFileSystem fs(1);
@@ -104,15 +160,203 @@ TEST_CASE("Whatever the disk does, and whenever it loses its power, no number co
   }
 }
 
+void CheckReplaced(JobStore& old, FileSystem& fs) {
+  for (const absl::Status& status : {old.Reserve({90000, 90000}), Begin(old, 50), Save(old, fs, 60)}) {
+    CHECK(status.code() == absl::StatusCode::kAborted);
+    CHECK_THAT(std::string(status.message()), Contains("/runs/7 belongs to another ps:0 now, process "));
+  }
+}
+
 TEST_CASE("A coordinator that has been replaced can neither reserve, begin nor commit") {
   FaultyFileSystem fs(1);
   auto old = Open(fs);
+  CHECK(Begin(**old, 1).ok());
   auto now = Open(fs);
-  CHECK((*old)->Reserve({9000, 9000}).code() == absl::StatusCode::kFailedPrecondition);
-  CHECK_THAT(std::string((*old)->Reserve({9000, 9000}).message()), Contains("incarnation 2"));
-  CHECK(Save(**old, fs, 1).code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(Commit(**old, fs, 1, 1, 7).code() != absl::StatusCode::kOk);
+  CheckReplaced(**old, fs);
+  CHECK_THAT(std::string((*old)->Reserve({9000, 9000}).message()), Contains("(incarnation 2)"));
   CHECK(Save(**now, fs, 1).ok());
   CHECK(Open(fs).value()->opened().used.epoch < 9000);
+}
+
+TEST_CASE(
+    "Wherever a coordinator hangs while it is replaced, it changes nothing that its successor counts on") {
+  enum class Successor { kOpens, kSavesTheSame, kSavesLater, kBegins, kWrites };
+  const Successor successor = GENERATE(Successor::kOpens, Successor::kSavesTheSame, Successor::kSavesLater,
+                                       Successor::kBegins, Successor::kWrites);
+  const bool again = GENERATE(false, true);  // what it begins is there already, and does not count
+  CAPTURE(successor, again);
+  int before = 0, after = 0;
+  for (int at = 0;; ++at) {
+    CAPTURE(at);
+    FaultyFileSystem fs(static_cast<uint64_t>(at));
+    for (uint64_t step : {3, 8}) {
+      if (step == 3 || again) REQUIRE(Save(**Open(fs, 2), fs, step) == absl::OkStatus());
+    }
+    if (again) fs.SetContents("/runs/7/step-00000008/manifest.json", "{}");
+    auto old = Open(fs, 2);
+    REQUIRE(old.ok());
+    std::unique_ptr<JobStore> now;
+    uint64_t newest = 0;
+    const Hang hang(fs, at, [&] {
+      now = *Open(fs, 2);
+      newest = now->opened().newest->step();
+      const uint64_t next = newest + (successor == Successor::kSavesLater ? 9 : newest == 3 ? 5 : 1);
+      if (successor == Successor::kSavesTheSame || successor == Successor::kSavesLater) {
+        REQUIRE(Save(*now, fs, next, 2.5f, 9) == absl::OkStatus());
+        newest = next;
+      }
+      if (successor == Successor::kBegins) REQUIRE(Begin(*now, next) == absl::OkStatus());
+      if (successor == Successor::kWrites) {
+        REQUIRE(Begin(*now, next) == absl::OkStatus());
+        REQUIRE(WriteShard(fs, next, 2.5f, 9).ok());
+      }
+    });
+    const absl::Status saved = Save(**old, fs, 8);
+    if (!hang.hung()) break;
+    // It was there before the successor looked, or never.
+    const bool found = now->opened().newest->step() == 8;
+    ++(found ? after : before);
+    CHECK((!saved.ok() || found));
+    CHECK((found || newest == 3 || ValueOf(fs, newest) == 2.5f));
+    if (found) CHECK(ValueOf(fs, 8) == 1.5f);
+    CheckReplaced(**old, fs);
+    // The successor goes on.
+    const uint64_t next = std::max<uint64_t>(newest, 8) + 1;
+    if (Save(*now, fs, next, 3.5f, 11) != absl::OkStatus())
+      REQUIRE(Save(*now, fs, next, 3.5f, 11) == absl::OkStatus());
+    CHECK(Open(fs, 2).value()->opened().newest->step() == next);
+    CHECK(ValueOf(fs, next) == 3.5f);
+  }
+  CHECK(before > 30);
+  CHECK(after > 0);
+}
+
+TEST_CASE("A successor that hangs while it is replaced, too, takes nothing from its own successor") {
+  for (int first = 0;; first += 3) {
+    bool any = false;
+    for (int second = 0;; ++second) {
+      CAPTURE(first, second);
+      FaultyFileSystem fs(static_cast<uint64_t>(second));
+      REQUIRE(Save(**Open(fs), fs, 3) == absl::OkStatus());
+      auto old = Open(fs);
+      absl::StatusOr<std::unique_ptr<JobStore>> middle = absl::UnknownError("");
+      std::unique_ptr<JobStore> last;
+      bool deep = false;
+      const Hang hang(fs, first, [&] {
+        any = true;
+        {
+          const Hang inner(fs, second, [&] {
+            last = *Open(fs);
+            REQUIRE(Save(*last, fs, 8, 2.5f, 9) == absl::OkStatus());
+          });
+          middle = Open(fs);
+          deep = inner.hung();
+        }
+      });
+      (void)Save(**old, fs, 8);
+      if (!any || !deep) break;
+      CHECK(ValueOf(fs, 8) == 2.5f);
+      CheckReplaced(**old, fs);
+      // It was replaced, or has replaced the last one: one of the two has the job.
+      const bool newer =
+          middle.ok() && (*middle)->opened().coordinator_incarnation > last->opened().coordinator_incarnation;
+      CHECK(last->Reserve({50000, 50000}).ok() != newer);
+      if (middle.ok()) CHECK((*middle)->Reserve({50000, 50000}).ok() == newer);
+    }
+    if (!any) break;
+  }
+}
+
+TEST_CASE(
+    "Two that open a store at once get different numbers, and one of them has it, wherever either hangs") {
+  for (int at = 0;; ++at) {
+    CAPTURE(at);
+    FaultyFileSystem fs(static_cast<uint64_t>(at));
+    if (at % 2 == 0) REQUIRE(Save(**Open(fs), fs, 3) == absl::OkStatus());
+    absl::StatusOr<std::unique_ptr<JobStore>> b = absl::UnknownError("");
+    absl::Status reserved;
+    const Hang hang(fs, at, [&] {
+      b = Open(fs);
+      REQUIRE(b.ok());
+      reserved = (*b)->Reserve({7000, 7000});
+    });
+    auto a = Open(fs);
+    if (!hang.hung()) break;
+    REQUIRE(reserved.ok());
+    const bool a_has_it = a.ok() && (*a)->Reserve({20000, 20000}).ok();
+    CHECK((*b)->Reserve({20000, 20000}).ok() != a_has_it);
+    if (!a.ok()) {
+      CHECK(a.status().code() == absl::StatusCode::kAborted);
+      continue;
+    }
+    const JobStore::Opened& one = (*a)->opened();
+    const JobStore::Opened& other = (*b)->opened();
+    CHECK(one.coordinator_incarnation != other.coordinator_incarnation);
+    CHECK((one.coordinator_incarnation > other.coordinator_incarnation) == a_has_it);
+    // Nobody's numbers are anybody else's.
+    CHECK((a_has_it ? one.used.epoch >= 7000 : other.used.epoch >= one.reserved.epoch));
+  }
+}
+
+TEST_CASE(
+    "A store that somebody has who certainly runs is refused, with whom; one of a dead process is taken") {
+  FaultyFileSystem fs(1);
+  bool runs = true;
+  const auto open = [&](const std::string& host, uint64_t pid) {
+    JobStoreOnDisk::Options options;
+    options.file_system = &fs;
+    options.directory = "/runs/7";
+    options.holder.set_host(host);
+    options.holder.set_pid(pid);
+    options.holder.set_since(1790000000);
+    options.certainly_runs = [&runs](const v1::FolderHolder& holder) { return runs && holder.pid() != 0; };
+    options.run = [](const std::function<void()>& work) { work(); };
+    return JobStoreOnDisk::Open(std::move(options));
+  };
+  auto first = open("gpu-3", 4711);
+  REQUIRE(first.ok());
+  const auto second = open("gpu-3", 4712);
+  CHECK(second.status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK_THAT(std::string(second.status().message()),
+             Contains("checkpoint.directory: /runs/7 is in use by another ps:0, process 4711 on gpu-3, since "
+                      "2026-09-21T14:13:20Z"));
+  CHECK(Save(**first, fs, 3).ok());
+  runs = false;
+  auto third = open("gpu-4", 12);
+  REQUIRE(third.ok());
+  CHECK((*third)->opened().newest->step() == 3);
+  CHECK_THAT(std::string((*first)->Reserve({9000, 9000}).message()), Contains("process 12 on gpu-4, since"));
+}
+
+TEST_CASE("A folder of an earlier version of Weir is gone on with") {
+  FaultyFileSystem fs(1);
+  REQUIRE(fs.MakeFolder("/runs").ok());
+  REQUIRE(fs.MakeFolder("/runs/7").ok());
+  REQUIRE(fs.SyncFolder("/").ok());
+  // As version 0.1 has written it.
+  const std::string content =
+      "{\n\"memory\": {\n  \"coordinator_incarnation\": 4,\n  \"epoch_limit\": 5000,\n  "
+      "\"incarnation_limit\": 6000\n}\n";
+  REQUIRE(fs.WriteFile("/runs/7/coordinator.json",
+                       absl::StrFormat("%s,\n\"crc32c\": \"%08x\"\n}\n", content, Crc32c(content)))
+              .ok());
+  for (uint64_t life : {5, 6}) {
+    const auto store = Open(fs);
+    REQUIRE(store.status() == absl::OkStatus());
+    CHECK((*store)->opened().coordinator_incarnation == life);
+    CHECK((*store)->opened().used.epoch >= 5000);
+    CHECK((*store)->opened().used.incarnation >= 6000);
+    CHECK(*fs.List("/runs/7") == std::vector<std::string>{"coordinator"});
+    fs.Crash();
+  }
+}
+
+TEST_CASE("Records do not pile up") {
+  FaultyFileSystem fs(1);
+  auto store = Open(fs);
+  for (uint64_t step = 1; step <= 30; ++step) REQUIRE(Save(**store, fs, step) == absl::OkStatus());
+  CHECK(fs.List("/runs/7/coordinator")->size() == 8);
 }
 
 TEST_CASE("The newest complete checkpoint is found, the old ones go") {
@@ -126,7 +370,7 @@ TEST_CASE("The newest complete checkpoint is found, the old ones go") {
     CHECK((*store)->FolderOf(8) == "/runs/7/step-00000008");
   }
   CHECK(fs.List("/runs/7").value() ==
-        std::vector<std::string>{"coordinator.json", "step-00000005", "step-00000008", "step-00000009"});
+        std::vector<std::string>{"coordinator", "step-00000005", "step-00000008", "step-00000009"});
   auto store = Open(fs, 2);
   REQUIRE((*store)->opened().newest.has_value());
   CHECK((*store)->opened().newest->step() == 8);
@@ -139,10 +383,11 @@ TEST_CASE("The newest complete checkpoint is found, the old ones go") {
   CHECK(Open(fs)->get()->opened().newest->step() == 8);
 }
 
-TEST_CASE("Checkpoints that were copied without coordinator.json say which epochs were used") {
+TEST_CASE("Checkpoints that were copied without the records say which epochs were used") {
   FaultyFileSystem fs(1);
   CHECK(Save(**Open(fs), fs, 3).ok());
-  CHECK(fs.Remove("/runs/7/coordinator.json").ok());
+  const std::vector<std::string> records = *fs.List("/runs/7/coordinator");
+  for (const std::string& name : records) CHECK(fs.Remove(JoinPath("/runs/7/coordinator", name)).ok());
   auto store = Open(fs);
   CHECK((*store)->opened().coordinator_incarnation == 2);
   CHECK((*store)->opened().used.epoch == 5);
@@ -151,7 +396,7 @@ TEST_CASE("Checkpoints that were copied without coordinator.json say which epoch
 TEST_CASE("Damage is refused, never read as something else") {
   FaultyFileSystem fs(1);
   CHECK(Save(**Open(fs), fs, 3).ok());
-  const std::string path = "/runs/7/coordinator.json";
+  const std::string path = NewestRecord(fs);
   const std::string good = fs.Contents(path);
   for (size_t i = 0; i < good.size(); ++i) {
     std::string bad = good;

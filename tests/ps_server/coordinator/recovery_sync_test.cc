@@ -56,7 +56,7 @@ TEST_CASE(
   const auto joins = f.JoinAgain();
   for (const auto& shard : f.shards) {
     REQUIRE(shard->Sent(v1::ControlMessage::kInstall).size() == 2);
-    CHECK(shard->LastInstall().restore().directory() == "/runs/7/step-3");
+    CHECK(shard->LastInstall().restore().step() == 3);
     CHECK_FALSE(shard->LastInstall().restore().weights_only());
     CHECK(shard->Membership().members_size() == 2);
   }
@@ -89,7 +89,7 @@ TEST_CASE("A checkpoint that becomes complete while the job goes back is where i
   f.disk->holds = false;
   f.disk->Answer();  // its manifest
   for (const auto& shard : f.shards) {
-    CHECK(shard->LastInstall().restore().directory() == "/runs/7/step-4");
+    CHECK(shard->LastInstall().restore().step() == 4);
   }
   CHECK(f.Status().state() == v1::RUNNING);
   CHECK(f.Status().step() == 4);
@@ -100,9 +100,10 @@ TEST_CASE("A checkpoint that becomes complete while the job goes back is where i
 
 TEST_CASE("Without a checkpoint the job goes back to its beginning, with the weights that it began with") {
   Recovery f;
-  f.init_from = "/other/step-7";
+  f.init_from = 7;
   f.StartJob();
-  CHECK(f.shards[0]->LastInstall().restore().directory() == "/other/step-7");
+  CHECK(f.shards[0]->LastInstall().restore().step() == 7);
+  CHECK(f.shards[0]->LastInstall().restore().init_from());
   CHECK(f.shards[0]->LastInstall().restore().weights_only());
   f.Steps(2);
   f.shards[1]->Break();  // the same process: what was sent may be lost all the same
@@ -207,7 +208,7 @@ TEST_CASE("Servers that die again while the job recovers: it starts the same aga
   }
   CHECK(f.Status().state() == v1::RUNNING);
   CHECK(f.Status().step() == 2);
-  for (const auto& shard : f.shards) CHECK(shard->LastInstall().restore().directory() == "/runs/7/step-2");
+  for (const auto& shard : f.shards) CHECK(shard->LastInstall().restore().step() == 2);
   f.open_step = 2;
   f.Steps(1);
   CHECK(f.Status().step() == 3);
@@ -332,7 +333,7 @@ TEST_CASE("The end is saved before anybody may go home; a server that is lost un
     f.shards[1]->writes = true;
     f.shards[1]->Kill();
     f.Run(absl::Seconds(1), {reader->reply()});
-    CHECK(f.shards[0]->LastInstall().restore().directory() == "/runs/7/step-20");
+    CHECK(f.shards[0]->LastInstall().restore().step() == 20);
     CHECK(f.Status().state() == v1::DRAINING);
     CHECK(f.Pin()->there());
     f.Leave(reader->reply());

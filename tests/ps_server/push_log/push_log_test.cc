@@ -1,11 +1,13 @@
 #include "ps_server/push_log/push_log.h"
 
+#include <cstring>
 #include <deque>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
+#include "common/crc32c.h"
 #include "common/random.h"
 #include "tests/common/faulty_file_system.h"
 
@@ -124,6 +126,69 @@ TEST_CASE("PushLog: what was appended is read, over segments and lives") {
   f.log->DropBefore(3);
   f.Run();
   CHECK(absl::IsDataLoss(f.Read(&last, 2, 4).status()));
+}
+
+// The log's only segment begins with this record instead, as docs say that it is framed.
+void BeginWith(Fixture& f, const std::string& head) {
+  const std::string path = JoinPath(kFolder, "00000001.log");
+  const std::string old = f.files.Contents(path);
+  uint32_t length;
+  std::memcpy(&length, &old[8], sizeof(length));
+  std::string frame = old.substr(0, 32);
+  length = static_cast<uint32_t>(head.size());
+  std::memcpy(&frame[8], &length, sizeof(length));
+  const uint32_t checksum = Crc32c(frame.substr(8) + head);
+  std::memcpy(&frame[4], &checksum, sizeof(checksum));
+  std::memcpy(&length, &old[8], sizeof(length));
+  f.files.SetContents(path, frame + head + old.substr(32 + length));
+}
+
+TEST_CASE("PushLog: a life that was replaced cannot take a segment from the one that goes on") {
+  Fixture f;
+  REQUIRE(f.Begin().ok());
+  f.Append(1);
+  f.Run();
+  const std::shared_ptr<PushLog> replaced = f.log;
+  uint64_t last = 0;
+  const absl::StatusOr<LogEnd> end = f.Read(&last);
+  REQUIRE(f.Begin(*end).ok());
+  f.Append(2);
+  f.Run();
+  absl::Status rotated;
+  CHECK(replaced->Rotate(9, [&](absl::Status status) { rotated = std::move(status); }) == 2);
+  f.Run();
+  CHECK(rotated.code() == absl::StatusCode::kAlreadyExists);
+  f.Append(3);
+  f.Run();
+  REQUIRE(f.Read(&last).ok());
+  CHECK(last == 3);
+  CHECK(f.Begin(*end).code() == absl::StatusCode::kAlreadyExists);
+}
+
+TEST_CASE("PushLog: a log of an earlier or a later minor version is read, one of a later major refused") {
+  Fixture f;
+  REQUIRE(f.Begin().ok());
+  f.Append(1);
+  f.Run();
+  v1::LogSegment segment = Description();
+  uint64_t last = 0;
+  BeginWith(f, segment.SerializeAsString());  // from before there were versions
+  REQUIRE(f.Read(&last).ok());
+  CHECK(last == 1);
+  segment.set_format(1);
+  segment.set_format_minor(9);
+  segment.GetReflection()->MutableUnknownFields(&segment)->AddVarint(1000, 5);
+  BeginWith(f, segment.SerializeAsString());
+  REQUIRE(f.Read(&last).ok());
+  CHECK(last == 1);
+  segment.set_format(2);
+  BeginWith(f, segment.SerializeAsString());
+  const absl::Status newer = f.Read(&last).status();
+  CHECK(newer.code() == absl::StatusCode::kUnimplemented);
+  CHECK_THAT(
+      std::string(newer.message()),
+      Catch::Contains("/log/00000001.log: this log has format 2.9; this Weir reads formats up to 1.x"));
+  CHECK(last == 0);
 }
 
 TEST_CASE("PushLog: a machine that stops at any operation keeps every acknowledged record") {

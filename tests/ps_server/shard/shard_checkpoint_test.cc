@@ -18,7 +18,8 @@ constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 // What a checkpoint of one shard holds.
 v1::ShardState Load(ShardFixture& f, const v1::Restore& restore, std::vector<float>* weights) {
   weights->resize(40);
-  const auto reader = CheckpointReader::Open(*f.files, restore.directory());
+  const auto reader =
+      CheckpointReader::Open(*f.files, CheckpointFolder(ShardFixture::kCheckpoints, restore.step()));
   REQUIRE(reader.ok());
   CheckpointReader::Target target;
   target.weights = absl::MakeSpan(*weights);

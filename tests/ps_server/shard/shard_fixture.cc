@@ -18,6 +18,7 @@ ShardFixture::ShardFixture(v1::ConsistencyConfig::Mode mode, uint32_t staleness)
   config.mutable_optimizer()->set_learning_rate(-1);
   config.mutable_cluster()->set_wait_seconds(60);
   config.mutable_data()->set_batch_size(8);
+  config.mutable_checkpoint()->set_directory(kCheckpoints);
   model.tensors = {{"w", {40}, TensorKind::kParameter, Initializer::Zeros()}};
   install.set_shard(0);
   install.set_num_shards(1);
@@ -77,7 +78,6 @@ void ShardFixture::TakeCheckpoint(uint64_t step, bool begin) {
   REQUIRE(files->MakeFolder(kCheckpoints).ok());
   if (begin) REQUIRE(BeginCheckpoint(*files, kCheckpoints, step).ok());
   v1::ControlMessage message;
-  message.mutable_checkpoint()->set_directory(kCheckpoints);
   message.mutable_checkpoint()->set_step(step);
   shard->Control(message);
 }
@@ -103,7 +103,7 @@ v1::Restore ShardFixture::Complete(uint64_t step, const std::vector<ShardFixture
   INFO(status.ToString());
   REQUIRE(status.ok());
   v1::Restore restore;
-  restore.set_directory(CheckpointFolder(kCheckpoints, step));
+  restore.set_step(step);
   return restore;
 }
 

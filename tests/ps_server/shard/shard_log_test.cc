@@ -27,7 +27,6 @@ constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 std::unique_ptr<ShardFixture> Life(std::shared_ptr<FaultyFileSystem> files = nullptr) {
   auto f = std::make_unique<ShardFixture>(kAsync);
   if (files != nullptr) f->files = std::move(files);
-  f->config.mutable_checkpoint()->set_directory(ShardFixture::kCheckpoints);
   f->config.mutable_server()->set_durability(v1::ServerConfig::DURABILITY_LOG);
   REQUIRE(f->files->MakeFolder(ShardFixture::kCheckpoints).ok());
   REQUIRE(f->files->SyncFolder("/").ok());
@@ -209,7 +208,6 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   f->Start();
   const std::string folder = LogFolder(ShardFixture::kCheckpoints, 0, 1);
   v1::ControlMessage take;
-  take.mutable_checkpoint()->set_directory(ShardFixture::kCheckpoints);
   f->Push({0, 0});
   f->TakeCheckpoint(3);
   v1::Restore restore = ShardFixture::Complete(3, {f.get()});
@@ -383,7 +381,6 @@ TEST_CASE("After a crash at any operation of the disk no acknowledged push is lo
         ++step;
         if (!BeginCheckpoint(*files, ShardFixture::kCheckpoints, step).ok()) break;
         v1::ControlMessage take;
-        take.mutable_checkpoint()->set_directory(ShardFixture::kCheckpoints);
         take.mutable_checkpoint()->set_step(step);
         take.mutable_checkpoint()->set_complete(complete);
         f->Control(take);
@@ -401,7 +398,7 @@ TEST_CASE("After a crash at any operation of the disk no acknowledged push is lo
         if (!CommitCheckpoint(*files, ShardFixture::kCheckpoints, manifest).ok()) break;
         complete = step + 1;
         restore = v1::Restore();
-        restore->set_directory(CheckpointFolder(ShardFixture::kCheckpoints, step));
+        restore->set_step(step);
         continue;
       }
       const auto answer = f->Push({worker, answered[worker]});
