@@ -60,8 +60,7 @@ class WeirServer : public StepServer {
  public:
   ~WeirServer() override {
     process_.reset();
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
+    RemoveFolder();
   }
 
   absl::Status Start(const Contestant& contestant, int index, const std::string& host) {
@@ -95,12 +94,19 @@ class WeirServer : public StepServer {
         return absl::UnavailableError(absl::StrCat("ps_server did not start; its log:\n", text.str()));
       }
     }
+    // It is of no more use, and whoever kills this process leaves nothing behind.
+    RemoveFolder();
     return absl::OkStatus();
   }
   std::string address() const override { return address_; }
   pid_t pid() const override { return process_->pid(); }
 
  private:
+  void RemoveFolder() {
+    std::error_code ignored;
+    fs::remove_all(folder_, ignored);
+  }
+
   std::string folder_, address_;
   std::unique_ptr<Subprocess> process_;
 };

@@ -155,9 +155,14 @@ int Main(int argc, char** argv) {
   AddDevice(up_command, &up.device);
   AddOverrides(up_command, &up.overrides);
   up_command->add_option("--summary", up.summary, "Writes the summary there as JSON")->type_name("FILE");
-  up_command
-      ->add_option("--log_dir", up.log_dir, "Logs of all tasks (default: a fresh folder in $TMPDIR or /tmp)")
-      ->type_name("DIR");
+  CLI::Option* log_dir =
+      up_command
+          ->add_option(
+              "--log_dir", up.log_dir,
+              "Logs of all tasks (default: a fresh folder in $TMPDIR or /tmp, which goes if all went well)")
+          ->type_name("DIR");
+  up_command->add_flag("--keep_logs", up.keep_logs, "Keeps that fresh folder, and names it")
+      ->excludes(log_dir);
   up_command->add_flag("--evaluator", up.evaluator, "Adds a task that evaluates the test set every so often");
   const CLI::Option* http =
       up_command->add_option("--http_port", http_port, "Of ps:0's /metrics and /healthz; 0: any free one")

@@ -1,6 +1,7 @@
 // `weir bench` as a process, with the numbers left out of account.
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <set>
@@ -28,6 +29,10 @@ CommandResult Run(std::vector<std::string> args) {
   const auto result = RunCommand(std::move(options), kLimit);
   INFO(result.status());
   REQUIRE(result.ok());
+  // Nothing of it stays.
+  for (const auto& entry : std::filesystem::directory_iterator(std::getenv("TEST_TMPDIR"))) {
+    CHECK_THAT(entry.path().filename().string(), !Catch::StartsWith("weir-"));
+  }
   return *result;
 }
 
