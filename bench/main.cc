@@ -15,6 +15,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "bench/host.h"
+#include "bench/scale.h"
+#include "bench/server_process.h"
 #include "bench/sweep.h"
 #include "bench/targets.h"
 #include "bench/weir_contestant.h"
@@ -150,6 +152,47 @@ int RunTargets(const TargetOptions& options, const std::string& json_file) {
   return report.invalid.empty() && short_of.empty() ? kExitOk : 1;
 }
 
+int RunScale(const ScaleOptions& options, const std::string& json_file, const std::string& plot_file) {
+  const std::vector<ScaleRow> rows = MeasureScales(options);
+  json cells = json::array(), targets = json::array();
+  bool good = true;
+  for (const ScaleRow& row : rows) {
+    json cell = row.cell;
+    if (row.status.ok()) {
+      cell.update(json(row.result));
+    } else {
+      cell["error"] = std::string(row.status.message());
+      good = false;
+    }
+    cells.push_back(std::move(cell));
+  }
+  std::printf("\n");
+  for (const ScaleTarget& target : JudgeScale(rows)) {
+    std::printf("%-66s %8.3f %-3s %s %g%s\n", target.what.c_str(), target.value, target.unit.c_str(),
+                target.at_least ? ">=" : "<=", target.bound, target.met() ? "" : "  MISSED");
+    good = good && target.met();
+    targets.push_back({{"what", target.what},
+                       {"value", target.value},
+                       {"bound", target.bound},
+                       {"at_least", target.at_least},
+                       {"unit", target.unit},
+                       {"met", target.met()}});
+  }
+  absl::Status written =
+      WriteJson(json_file, {{"machine", Machine()}, {"cells", cells}, {"targets", targets}});
+  if (!plot_file.empty()) {
+    std::ofstream plot(plot_file);
+    plot << PlotScale(rows);
+    plot.close();
+    if (!plot)
+      written.Update(absl::InvalidArgumentError(absl::StrCat("--plot=", plot_file, " cannot be written")));
+  }
+  if (!written.ok()) return Fail(written);
+  std::printf("%s\n",
+              good ? "all cells completed, all targets are met" : "a cell failed or a target was missed");
+  return good ? kExitOk : 1;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Measures how fast weights and gradients move.", "weir bench");
   app.footer(kWireExamples);
@@ -208,6 +251,44 @@ int Main(int argc, char** argv) {
   targets->add_option("--json", json_file, "Also writes all numbers there")->type_name("FILE");
   targets->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
       ->type_name("FILE");
+
+  CLI::App* scale =
+      app.add_subcommand("scale", "How costs grow with workers, for developers: ./dev bench scale");
+  ScaleOptions scale_options;
+  std::string plot_file;
+  std::vector<std::string> models;
+  for (const ScaleModel& model : kScaleModels) models.emplace_back(model.name);
+  scale->group("");  // not in the help
+  scale->add_option("--models", scale_options.models, absl::StrJoin(models, ", "))
+      ->delimiter(',')
+      ->check(CLI::IsMember(models))
+      ->capture_default_str();
+  scale->add_option("--modes", scale_options.modes, absl::StrJoin(kScaleModes, ", "))
+      ->delimiter(',')
+      ->check(CLI::IsMember(std::vector<std::string>(std::begin(kScaleModes), std::end(kScaleModes))))
+      ->capture_default_str();
+  scale->add_option("--servers", scale_options.servers, "How many, in turn")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  scale->add_option("--workers", scale_options.workers, "How many, in turn")
+      ->delimiter(',')
+      ->check(CLI::Range(1, 1024))
+      ->capture_default_str();
+  scale->add_option("--transport", scale_options.transport, "The config's wire.transport")
+      ->check(CLI::IsMember({"auto", "shared_memory", "unix", "tcp"}))
+      ->capture_default_str();
+  scale->add_option("--pushes", scale_options.pushes, "Of a cell, of all workers together; at least 4 of each")
+      ->check(CLI::PositiveNumber);
+  scale
+      ->add_option("--limit_seconds", scale_options.limit_seconds,
+                   "How long a job may take to start, to work, and to end")
+      ->check(CLI::Range(1.0, 3600.0))
+      ->capture_default_str();
+  scale->add_option("--json", json_file, "Also writes all numbers there")->type_name("FILE");
+  scale->add_option("--plot", plot_file, "Also draws them there, as an SVG")->type_name("FILE");
+  scale->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
+      ->type_name("FILE");
   try {
     app.parse(argc, argv);
   } catch (const CLI::Success& success) {
@@ -218,7 +299,8 @@ int Main(int argc, char** argv) {
                  error.what());
     return kExitUsage;
   }
-  SetPsServer(ps_server);
+  ServerProcess::SetProgram(ps_server);
+  if (scale->parsed()) return RunScale(scale_options, json_file, plot_file);
   if (targets->parsed()) return RunTargets(target_options, json_file);
   if (!listen.empty()) return Fail(ServeRemotely(listen));
   return RunWireTable(table, sizes, connect, json_file);

@@ -1,5 +1,6 @@
 #include "bench/process.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -7,6 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <fstream>
 #include <sstream>
@@ -29,9 +31,17 @@ absl::Status Control::Send(const nlohmann::json& message) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<nlohmann::json> Control::Receive() {
+absl::StatusOr<nlohmann::json> Control::Receive(std::chrono::steady_clock::time_point deadline) {
+  using std::chrono::steady_clock;
   size_t end;
   while ((end = received_.find('\n')) == std::string::npos) {
+    int wait = -1;
+    if (deadline != steady_clock::time_point::max()) {
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - steady_clock::now());
+      wait = static_cast<int>(std::max<int64_t>(0, left.count()));
+    }
+    pollfd entry = {fd_, POLLIN, 0};
+    if (poll(&entry, 1, wait) == 0) return absl::DeadlineExceededError("the other process takes too long");
     char buffer[65536];
     const ssize_t n = recv(fd_, buffer, sizeof buffer, 0);
     if (n <= 0) return absl::UnavailableError("the other process has gone");

@@ -2,6 +2,7 @@
 
 #include <sys/types.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -23,7 +24,9 @@ class Control {
   Control(const Control&) = delete;
 
   absl::Status Send(const nlohmann::json& message);
-  absl::StatusOr<nlohmann::json> Receive();
+  // DeadlineExceeded if nothing whole has come until `deadline`.
+  absl::StatusOr<nlohmann::json> Receive(
+      std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max());
   absl::StatusOr<nlohmann::json> Call(const nlohmann::json& message);
 
  private:

@@ -1,31 +1,18 @@
 #include "bench/weir_contestant.h"
 
-#include <stdlib.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 #include <optional>
-#include <sstream>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "bench/memory.h"
+#include "bench/server_process.h"
 #include "client/client.h"
 #include "common/config/job_config.h"
 #include "common/status_macros.h"
-#include "common/subprocess.h"
 
 namespace weir::bench {
 namespace {
-
-namespace fs = std::filesystem;
-
-constexpr std::chrono::seconds kStartLimit{60};
-
-std::string ps_server_path;
 
 // The job that both sides are told. It never ends by itself; the model and the data are the client's
 // business, but a config needs some to be whole.
@@ -44,65 +31,14 @@ std::string JobJson(const Contestant& contestant) {
   return job.dump(2);
 }
 
-// In a build tree and in a bundle; all of Weir lies in one of the two.
-absl::StatusOr<std::string> FindPsServer() {
-  if (!ps_server_path.empty()) return ps_server_path;
-  std::error_code error;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
-  for (const fs::path& path : {folder / "ps_server", folder.parent_path() / "ps_server" / "ps_server"}) {
-    if (fs::is_regular_file(path, error)) return path.string();
-  }
-  return absl::NotFoundError(
-      absl::StrCat("ps_server is not beside ", folder.string(), "; say where with --ps_server"));
-}
-
 class WeirServer : public StepServer {
  public:
-  ~WeirServer() override {
-    process_.reset();
-    std::error_code ignored;
-    fs::remove_all(folder_, ignored);
-  }
-
-  absl::Status Start(const Contestant& contestant, int index, const std::string& host) {
-    WEIR_ASSIGN_OR_RETURN(const std::string program, FindPsServer());
-    std::error_code error;
-    std::string folder = (fs::temp_directory_path(error) / "weir-bench-XXXXXX").string();
-    if (mkdtemp(folder.data()) == nullptr) return absl::ErrnoToStatus(errno, "mkdtemp");
-    folder_ = folder;
-    std::ofstream(folder + "/job.json") << JobJson(contestant);
-
-    const std::string port_file = folder + "/port", log = folder + "/log";
-    Subprocess::Options options;
-    options.args = {program, "--config=" + folder + "/job.json", "--port_file=" + port_file,
-                    "--bind=" + host};
-    // The benchmark's user has said where it may listen.
-    if (host != "127.0.0.1") options.args.push_back("--insecure_plaintext");
-    options.environment["TF_CONFIG"] =
-        absl::StrCat(R"({"cluster":{"ps":[")", host, R"(:0"]},"task":{"type":"ps","index":)", index, "}}");
-    options.output_file = log;
-    WEIR_ASSIGN_OR_RETURN(process_, Subprocess::Start(std::move(options)));
-    const auto deadline = std::chrono::steady_clock::now() + kStartLimit;
-    for (std::string port; address_.empty();) {
-      std::ifstream file(port_file);
-      if (std::getline(file, port)) {
-        address_ = absl::StrCat(host, ":", port);
-      } else if (process_->Wait(std::chrono::steady_clock::now() + std::chrono::milliseconds(2))
-                     .has_value() ||
-                 std::chrono::steady_clock::now() > deadline) {
-        std::ostringstream text;
-        text << std::ifstream(log).rdbuf();
-        return absl::UnavailableError(absl::StrCat("ps_server did not start; its log:\n", text.str()));
-      }
-    }
-    return absl::OkStatus();
-  }
-  std::string address() const override { return address_; }
+  explicit WeirServer(std::unique_ptr<ServerProcess> process) : process_(std::move(process)) {}
+  std::string address() const override { return process_->address(); }
   pid_t pid() const override { return process_->pid(); }
 
  private:
-  std::string folder_, address_;
-  std::unique_ptr<Subprocess> process_;
+  const std::unique_ptr<ServerProcess> process_;
 };
 
 class WeirClient : public StepClient {
@@ -196,13 +132,10 @@ Contestant Weir(const std::string& name, const std::string& config) {
   return contestant;
 }
 
-void SetPsServer(const std::string& path) { ps_server_path = path; }
-
 absl::StatusOr<std::unique_ptr<StepServer>> StartWeirServer(const Contestant& contestant, int index,
                                                             const std::string& host) {
-  auto server = std::make_unique<WeirServer>();
-  WEIR_RETURN_IF_ERROR(server->Start(contestant, index, host));
-  return server;
+  WEIR_ASSIGN_OR_RETURN(auto process, ServerProcess::Start(JobJson(contestant), index, host));
+  return std::make_unique<WeirServer>(std::move(process));
 }
 
 absl::StatusOr<std::unique_ptr<StepClient>> ConnectWeirClient(const Contestant& contestant, int index,

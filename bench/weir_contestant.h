@@ -8,9 +8,6 @@ namespace weir::bench {
 Contestant Weir(const std::string& name, const std::string& config);
 
 // Weir as users have it: the program ps_server, and the client library.
-//
-// Where the program is, "" for: beside this one. Before the first server is started.
-void SetPsServer(const std::string& path);
 absl::StatusOr<std::unique_ptr<StepServer>> StartWeirServer(const Contestant& contestant, int index,
                                                             const std::string& host);
 absl::StatusOr<std::unique_ptr<StepClient>> ConnectWeirClient(const Contestant& contestant, int index,

@@ -1,9 +1,7 @@
 #include "cli/demo.h"
 
 #include <cstdio>
-#include <filesystem>
 #include <iterator>
-#include <system_error>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -74,9 +72,6 @@ int RunDemo(const DemoOptions& options) {
     ++runs;
     if (result.summary->test_accuracy.value_or(0) >= kTarget) ++reached;
     table.AddRow(Row(*up.seed, *result.summary));
-    // The logs of a run that went well are of no use to anybody; their folder was made for it.
-    std::error_code ignored;
-    std::filesystem::remove_all(result.log_dir, ignored);
   }
   if (runs > 0) {
     std::printf("%d servers, %d workers, %s\n\n%s", kServers, kWorkers, config->c_str(),

@@ -69,7 +69,8 @@ absl::StatusOr<std::string> FindProgram(const std::string& package, const std::s
     }
   }
   return absl::NotFoundError(
-      absl::StrCat("the program ", name, " is not there; build all of Weir; looked for", looked_at));
+      absl::StrCat("the program ", name, " is not there; `./dev build //", package, ":", name,
+                   "` makes it, or else a bundle has it beside `weir`; looked for", looked_at));
 }
 
 absl::StatusOr<std::string> FindShipped(const std::string& name) {

@@ -53,6 +53,12 @@ constexpr const char* kExportExamples = R"(Examples:
 constexpr const char* kReplayExamples = R"(Examples:
   weir replay runs/digits)";
 
+constexpr const char* kBenchExamples = R"(Examples:
+  weir bench wire
+  weir bench wire --sizes=1KB,64MB,1GB --layouts=1x1,2x4 --optimizers=sgd,momentum,adam --json=wire.json
+All flags: docs/cli.md
+)";
+
 constexpr const char* kDemoExamples = R"(Examples:
   weir demo
   weir demo --seed=1 --seeds=5)";
@@ -155,9 +161,14 @@ int Main(int argc, char** argv) {
   AddDevice(up_command, &up.device);
   AddOverrides(up_command, &up.overrides);
   up_command->add_option("--summary", up.summary, "Writes the summary there as JSON")->type_name("FILE");
-  up_command
-      ->add_option("--log_dir", up.log_dir, "Logs of all tasks (default: a fresh folder in $TMPDIR or /tmp)")
-      ->type_name("DIR");
+  CLI::Option* log_dir =
+      up_command
+          ->add_option(
+              "--log_dir", up.log_dir,
+              "Logs of all tasks (default: a fresh folder in $TMPDIR or /tmp, which goes if all went well)")
+          ->type_name("DIR");
+  up_command->add_flag("--keep_logs", up.keep_logs, "Keeps that fresh folder, and names it")
+      ->excludes(log_dir);
   up_command->add_flag("--evaluator", up.evaluator, "Adds a task that evaluates the test set every so often");
   const CLI::Option* http =
       up_command->add_option("--http_port", http_port, "Of ps:0's /metrics and /healthz; 0: any free one")
@@ -251,6 +262,7 @@ int Main(int argc, char** argv) {
       app.add_subcommand("bench", "Measures how fast weights and gradients move on these machines");
   bench_command->prefix_command();
   bench_command->set_help_flag();
+  bench_command->footer(kBenchExamples);
 
   bool doctor_json = false;
   CLI::App* doctor_command =
@@ -283,8 +295,12 @@ int Main(int argc, char** argv) {
   if (list_command->parsed()) return RunCheckpointList(checkpoint_path);
   if (verify_command->parsed()) return RunCheckpointVerify(checkpoint_path);
   if (export_command->parsed()) return RunExport(checkpoint_path, export_to);
-  if (replay_command->parsed()) return BecomeProgram("ps_server", "ps_server", {"--replay", checkpoint_path});
-  if (bench_command->parsed()) return BecomeProgram("bench", "weir_bench", bench_command->remaining());
+  if (replay_command->parsed()) {
+    return BecomeProgram("ps_server", "ps_server", {"--replay", checkpoint_path}, replay_command->help());
+  }
+  if (bench_command->parsed()) {
+    return BecomeProgram("bench", "weir_bench", bench_command->remaining(), bench_command->help());
+  }
   if (doctor_command->parsed()) return RunDoctor(doctor_json);
   if (version_command->parsed()) std::printf("weir %s\n", kVersion);
   if (help_command->parsed()) std::fputs(app.help().c_str(), stdout);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -12,9 +13,16 @@
 
 namespace weir {
 
-int BecomeProgram(const std::string& package, const std::string& name, const std::vector<std::string>& args) {
+int BecomeProgram(const std::string& package, const std::string& name, const std::vector<std::string>& args,
+                  const std::string& help) {
   const absl::StatusOr<std::string> program = FindProgram(package, name);
   if (!program.ok()) {
+    const auto asks = [](const std::string& arg) { return arg == "--help" || arg == "-h"; };
+    if (std::any_of(args.begin(), args.end(), asks)) {
+      std::printf("%s\n%s says more, but %s\n", help.c_str(), name.c_str(),
+                  std::string(program.status().message()).c_str());
+      return kExitOk;
+    }
     std::fprintf(stderr, "error: %s\n", std::string(program.status().message()).c_str());
     return kExitInternal;
   }

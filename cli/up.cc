@@ -74,6 +74,8 @@ class Job {
  private:
   absl::Status Prepare();
   absl::Status MakeLogDir();
+  int RunToEnd();
+  void TidyLogs();
   void Loop();
   void StartWorkersWhenReady();
   void OnExits(std::vector<TaskExit> exits);
@@ -99,7 +101,8 @@ class Job {
   std::unique_ptr<LocalCluster> cluster_;
   std::unique_ptr<StatusClient> status_;
 
-  bool saves_ = false;  // the job has checkpoints
+  bool temporary_logs_ = false;  // their folder is ours
+  bool saves_ = false;           // the job has checkpoints
   bool skips_workers_ = false;
   bool workers_started_ = false;
   bool some_worker_done_ = false;
@@ -127,6 +130,7 @@ absl::Status Job::MakeLogDir() {
           errno, absl::StrCat("cannot make a folder for logs (", folder, "); name one with --log_dir"));
     }
     result_.log_dir = folder;
+    temporary_logs_ = true;
     return absl::OkStatus();
   }
   std::error_code error;
@@ -184,27 +188,39 @@ int Job::EarlyError(const absl::Status& status) {
   return kExitConfig;
 }
 
-UpResult Job::Run() {
-  if (const absl::Status status = Prepare(); !status.ok()) {
-    result_.exit_code = EarlyError(status);
-    return std::move(result_);
+// A folder that nobody named stays where something is to be found in it.
+void Job::TidyLogs() {
+  if (!temporary_logs_) return;
+  std::error_code ignored;
+  if (result_.exit_code == kExitOk && !options_.keep_logs) {
+    std::filesystem::remove_all(result_.log_dir, ignored);
+  } else {
+    std::filesystem::remove(result_.log_dir, ignored);  // if it is empty
   }
+  if (!std::filesystem::exists(result_.log_dir, ignored)) result_.log_dir.clear();
+}
+
+UpResult Job::Run() {
+  result_.exit_code = RunToEnd();
+  cluster_.reset();
+  TidyLogs();
+  return std::move(result_);
+}
+
+int Job::RunToEnd() {
+  if (const absl::Status status = Prepare(); !status.ok()) return EarlyError(status);
   if (const absl::Status status = cluster_->StartServers(); !status.ok()) {
     Fail({std::string(status.message()), kExitInternal, "", ""});
   }
   Loop();
   console_.SetStatus("");
   status_.reset();
-  if (failure_.has_value()) {
-    result_.exit_code = CauseOfFailure().exit_code;
-  } else if (signal_ != 0) {
-    result_.exit_code = 128 + signal_;
-  } else if (const absl::Status status = Finish(); !status.ok()) {
-    console_.Line("error: ", Console::Color::kRed, status.message());
-    console_.Line(absl::StrCat("logs: ", result_.log_dir));
-    result_.exit_code = kExitInternal;
-  }
-  return std::move(result_);
+  if (failure_.has_value()) return CauseOfFailure().exit_code;
+  absl::Status status;
+  if (signal_ == 0) status = Finish();
+  if (!status.ok()) console_.Line("error: ", Console::Color::kRed, status.message());
+  if (!status.ok() || signal_ != 0) console_.Line(absl::StrCat("logs: ", result_.log_dir));
+  return signal_ != 0 ? 128 + signal_ : status.ok() ? kExitOk : kExitInternal;
 }
 
 void Job::Loop() {
@@ -411,8 +427,8 @@ int RunUp(const UpOptions& options) {
   Console console(Console::StandardError());
   const UpResult result = RunJob(options, console, interrupts);
   if (result.summary.has_value()) {
-    std::printf("%s  %-18s%s\n", SummaryText(result.job_name, *result.summary).c_str(), "logs",
-                result.log_dir.c_str());
+    std::fputs(SummaryText(result.job_name, *result.summary).c_str(), stdout);
+    if (!result.log_dir.empty()) std::printf("  %-18s%s\n", "logs", result.log_dir.c_str());
     std::fflush(stdout);
   }
   return result.exit_code;

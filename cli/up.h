@@ -21,7 +21,8 @@ struct UpOptions {
   bool evaluator = false;
   std::optional<int> http_port;  // of ps:0; 0: any free one
   std::string summary;           // JSON for programs; "": none
-  std::string log_dir;           // "": a fresh folder for temporary files
+  std::string log_dir;           // "": a fresh folder for temporary files, which goes if all went well
+  bool keep_logs = false;        // it does not go
   std::string bin_dir;           // of ps_server and worker; "": beside this program
   bool verbose = false;          // shows all lines of all tasks
   int restart = 0;               // how often each task that died is started again
@@ -34,7 +35,7 @@ struct UpResult {
   // 138 if a signal ended that one.
   int exit_code = 0;
   std::string job_name;
-  std::string log_dir;
+  std::string log_dir;                // "": the logs are gone
   std::optional<JobSummary> summary;  // where exit_code is 0
 };
 

@@ -105,9 +105,12 @@ struct GrpcShard::Impl {
       NoSharedMemory(NameOf(address), "it is on another host");
       return nullptr;
     }
-    absl::StatusOr<std::unique_ptr<SharedMemoryLink>> link =
-        SharedMemoryLink::Connect(*server, wire.chunks_in_flight(), uint64_t{wire.chunk_kib()} << 10,
-                                  std::chrono::steady_clock::now() + kLinkLimit);
+    // No chunk is larger than what the shard has: workers of a small model take little memory.
+    constexpr uint64_t kLine = 64;
+    const uint64_t all = static_cast<uint64_t>(tensors.partition().shard_elements(index)) * sizeof(float);
+    const uint64_t slot_bytes = std::min(uint64_t{wire.chunk_kib()} << 10, (all / kLine + 1) * kLine);
+    absl::StatusOr<std::unique_ptr<SharedMemoryLink>> link = SharedMemoryLink::Connect(
+        *server, wire.chunks_in_flight(), slot_bytes, std::chrono::steady_clock::now() + kLinkLimit);
     if (!link.ok()) {
       NoSharedMemory(NameOf(address), link.status().message());
       return nullptr;

@@ -3,6 +3,9 @@
 #include <google/protobuf/util/json_util.h>
 
 #include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
@@ -52,22 +55,30 @@ void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerS
 }
 
 std::string StatusJson(Coordinator& coordinator) {
+  // Made in the coordinator's order, within microseconds unless a disk holds the coordinator up.
+  constexpr std::chrono::milliseconds kLimit(500);
+  struct Answer {
+    Mutex mutex;
+    CondVar cv;
+    std::optional<absl::StatusOr<v1::ClusterStatus>> status ABSL_GUARDED_BY(mutex);
+  };
+  const auto answer = std::make_shared<Answer>();  // may come when nobody waits any more
+  coordinator.Status([answer](absl::StatusOr<v1::ClusterStatus> status) {
+    MutexLock lock(answer->mutex);
+    answer->status = std::move(status);
+    answer->cv.NotifyAll();
+  });
   std::string json;
   google::protobuf::util::JsonPrintOptions print;
   print.always_print_primitive_fields = true;
   print.preserve_proto_field_names = true;
-  // Runs in the coordinator's order; the answer comes within microseconds.
-  Mutex mutex;
-  CondVar cv;
-  bool done = false;
-  coordinator.Status([&](absl::StatusOr<v1::ClusterStatus> status) {
-    if (status.ok() && !google::protobuf::util::MessageToJsonString(*status, &json, print).ok()) json.clear();
-    MutexLock lock(mutex);
-    done = true;
-    cv.NotifyAll();
-  });
-  MutexLock lock(mutex);
-  while (!done) cv.Wait(mutex);
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  MutexLock lock(answer->mutex);
+  while (!answer->status.has_value()) {
+    if (!answer->cv.WaitUntil(answer->mutex, end)) return "";
+  }
+  const auto& status = *answer->status;
+  if (!status.ok() || !google::protobuf::util::MessageToJsonString(*status, &json, print).ok()) return "";
   return json;
 }
 

@@ -15,7 +15,7 @@ namespace weir {
 void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerService& data_plane,
                       MetricRegistry* metrics);
 
-// The job's ClusterStatus; empty: the coordinator is going.
+// The job's ClusterStatus; empty: the coordinator is going, or did not answer within half a second.
 std::string StatusJson(Coordinator& coordinator);
 
 }  // namespace weir

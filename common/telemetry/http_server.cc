@@ -1,25 +1,41 @@
 #include "common/telemetry/http_server.h"
 
 #include <errno.h>
+#include <netdb.h>
+#include <poll.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <chrono>
+#include <list>
 #include <map>
 #include <thread>
 #include <utility>
+#include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/strip.h"
+#include "absl/strings/str_split.h"
 #include "common/mutex.h"
-#include "httplib.h"
+#include "common/status_macros.h"
+#include "common/unique_fd.h"
 
 namespace weir {
 namespace {
 
-constexpr int kThreads = 4;
-constexpr std::chrono::seconds kRequestTimeout(5);
-constexpr size_t kLargestRequestBody = 1024;
+using SteadyClock = std::chrono::steady_clock;
+
+// What clients may take. Their memory here is at most kMostConnections times (kLargestHead + a page).
+constexpr size_t kMostConnections = 64;
+// Of a request: its first line and its headers, all together.
+constexpr size_t kLargestHead = 8192;
+// Of what a client sends after that.
+constexpr size_t kMostIgnored = 65536;
+// Where the process has no descriptor for another connection.
+constexpr std::chrono::milliseconds kAcceptPause(100);
 constexpr char kText[] = "text/plain; charset=utf-8";
 
 struct Page {
@@ -32,13 +48,113 @@ std::string HostAndPort(const std::string& host, int port) {
                                              : absl::StrCat("[", host, "]:", port);
 }
 
+std::string Response(absl::string_view status, absl::string_view content_type, absl::string_view body) {
+  return absl::StrCat("HTTP/1.1 ", status, "\r\nContent-Type: ", content_type,
+                      "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n", body);
+}
+
+// A client: first it sends, then it is answered; what it sends after that is ignored until it closes, since
+// the kernel takes an answer back whose reader has sent what nobody reads.
+class Connection {
+ public:
+  using Respond = std::function<std::string(absl::string_view head)>;
+
+  Connection(int fd, SteadyClock::time_point deadline) : deadline(deadline), fd_(fd) {}
+
+  const SteadyClock::time_point deadline;
+  int fd() const { return fd_.get(); }
+  short awaited() const { return sent_ < response_.size() ? POLLOUT : POLLIN; }
+
+  // Does what can be done without waiting. False: there is nothing more to do.
+  bool GoOn(const Respond& respond) {
+    if (response_.empty()) return Receive(respond);
+    if (sent_ < response_.size()) return Send();
+    char ignored[4096];
+    const ssize_t n = recv(fd(), ignored, sizeof ignored, 0);
+    if (n < 0) return IsPassing(errno);
+    ignored_ += static_cast<size_t>(n);
+    return n > 0 && ignored_ <= kMostIgnored;
+  }
+
+  // Before it is closed for a reason of the server's: says why where no answer has begun.
+  void Refuse(absl::string_view status, absl::string_view why) {
+    if (!response_.empty()) return;
+    response_ = Response(status, kText, why);
+    Send();
+  }
+
+ private:
+  static bool IsPassing(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+  bool Receive(const Respond& respond) {
+    char buffer[kLargestHead];
+    const ssize_t n = recv(fd(), buffer, sizeof buffer - head_.size(), 0);
+    if (n < 0) return IsPassing(errno);
+    if (n == 0) return false;
+    head_.append(buffer, static_cast<size_t>(n));
+    const size_t end = head_.find("\r\n\r\n");
+    if (end != std::string::npos) {
+      response_ = respond(absl::string_view(head_).substr(0, end));
+    } else if (head_.size() == kLargestHead) {
+      Refuse("431 Request Header Fields Too Large",
+             absl::StrCat("a request may have ", kLargestHead, " bytes\n"));
+    }
+    return true;
+  }
+
+  bool Send() {
+    const ssize_t n = send(fd(), response_.data() + sent_, response_.size() - sent_, MSG_NOSIGNAL);
+    if (n < 0) return IsPassing(errno);
+    sent_ += static_cast<size_t>(n);
+    if (sent_ == response_.size()) shutdown(fd(), SHUT_WR);
+    return true;
+  }
+
+  UniqueFd fd_;
+  std::string head_;
+  std::string response_;
+  size_t sent_ = 0;
+  size_t ignored_ = 0;
+};
+
+// A socket that listens at one of the addresses that `host` stands for.
+absl::StatusOr<UniqueFd> Listen(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* addresses = nullptr;
+  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &addresses);
+  std::string why = error != 0 ? gai_strerror(error) : "";
+  for (const addrinfo* a = addresses; a != nullptr; a = a->ai_next) {
+    UniqueFd fd(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int yes = 1;
+    if (fd.valid() && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+        bind(fd.get(), a->ai_addr, a->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
+      freeaddrinfo(addresses);
+      return fd;
+    }
+    why = strerror(errno);
+  }
+  if (addresses != nullptr) freeaddrinfo(addresses);
+  return absl::UnavailableError(absl::StrCat("cannot serve HTTP on ", HostAndPort(host, port), ": ", why));
+}
+
+int PortOf(const UniqueFd& socket) {
+  sockaddr_storage address{};
+  socklen_t length = sizeof address;
+  char port[NI_MAXSERV] = "0";
+  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
+  getnameinfo(reinterpret_cast<sockaddr*>(&address), length, nullptr, 0, port, sizeof port, NI_NUMERICSERV);
+  return std::atoi(port);
+}
+
 }  // namespace
 
 struct HttpServer::State {
-  std::string host;
+  Options options;
+  UniqueFd listener;
+  UniqueFd stop;  // an eventfd
   int port = 0;
-  std::function<absl::Status()> health;
-  httplib::Server server;
   std::thread thread;
 
   Mutex mutex;
@@ -48,15 +164,67 @@ struct HttpServer::State {
     MutexLock lock(mutex);
     pages[path] = std::move(page);
   }
-  void Answer(const std::string& path, httplib::Response& response);
+  void Run();
+  std::string Respond(absl::string_view head);
+  std::string Get(absl::string_view path);
 };
 
-void HttpServer::State::Answer(const std::string& path, httplib::Response& response) {
+void HttpServer::State::Run() {
+  std::list<Connection> connections;  // in the order of their deadlines
+  const auto respond = [this](absl::string_view head) { return Respond(head); };
+  std::vector<pollfd> polled;
+  bool pause = false;
+  while (true) {
+    const auto now = SteadyClock::now();
+    for (; !connections.empty() && connections.front().deadline <= now; connections.pop_front()) {
+      connections.front().Refuse("408 Request Timeout", "the request did not come in time\n");
+    }
+    auto until = pause ? now + kAcceptPause : SteadyClock::time_point::max();
+    if (!connections.empty()) until = std::min(until, connections.front().deadline);
+    polled = {{stop.get(), POLLIN, 0}, {pause ? -1 : listener.get(), POLLIN, 0}};
+    for (const Connection& c : connections) polled.push_back({c.fd(), c.awaited(), 0});
+    const auto wait = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
+    poll(polled.data(), polled.size(), until == SteadyClock::time_point::max() ? -1 : static_cast<int>(wait));
+    if (polled[0].revents != 0) return;
+    auto entry = polled.begin() + 2;
+    for (auto c = connections.begin(); c != connections.end(); ++entry) {
+      c = entry->revents == 0 || c->GoOn(respond) ? std::next(c) : connections.erase(c);
+    }
+    pause = false;
+    if (polled[1].revents == 0) continue;
+    UniqueFd fd(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd.valid()) {
+      pause = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
+      continue;
+    }
+    // The oldest goes: who is served within milliseconds is hardly ever that.
+    if (connections.size() == kMostConnections) {
+      connections.front().Refuse("503 Service Unavailable", "too many connections\n");
+      connections.pop_front();
+    }
+    connections.emplace_back(fd.Release(), now + options.time_limit);
+  }
+}
+
+// No header changes the answer: there are no ranges, no bodies and no second request.
+std::string HttpServer::State::Respond(absl::string_view head) {
+  const std::vector<absl::string_view> words = absl::StrSplit(head.substr(0, head.find("\r\n")), ' ');
+  if (words.size() != 3 || !absl::StartsWith(words[1], "/") || !absl::StartsWith(words[2], "HTTP/1.")) {
+    return Response("400 Bad Request", kText, "the first line is to be: GET /PATH HTTP/1.1\n");
+  }
+  if (words[0] != "GET" && words[0] != "HEAD") {
+    return Response("405 Method Not Allowed\r\nAllow: GET, HEAD", kText, "GET and HEAD alone\n");
+  }
+  std::string response = Get(words[1].substr(0, words[1].find('?')));
+  if (words[0] == "HEAD") response.resize(response.find("\r\n\r\n") + 4);
+  return response;
+}
+
+std::string HttpServer::State::Get(absl::string_view path) {
   if (path == "/healthz") {
-    const absl::Status status = health ? health() : absl::OkStatus();
-    if (!status.ok()) response.status = 503;
-    response.set_content(status.ok() ? "ok\n" : absl::StrCat(status.message(), "\n"), kText);
-    return;
+    const absl::Status status = options.health ? options.health() : absl::OkStatus();
+    if (status.ok()) return Response("200 OK", kText, "ok\n");
+    return Response("503 Service Unavailable", kText, absl::StrCat(status.message(), "\n"));
   }
   Page page;
   std::vector<std::string> known = {"/healthz"};
@@ -67,63 +235,36 @@ void HttpServer::State::Answer(const std::string& path, httplib::Response& respo
       if (name == path) page = candidate;
     }
   }
-  if (page.body) {
-    response.set_content(page.body(), page.content_type);
-  } else {
-    response.status = 404;
-    response.set_content(absl::StrCat("no such page; there are ", absl::StrJoin(known, ", "), "\n"), kText);
-  }
+  if (page.body) return Response("200 OK", page.content_type, page.body());
+  return Response("404 Not Found", kText,
+                  absl::StrCat("no such page; there are ", absl::StrJoin(known, ", "), "\n"));
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Options& options) {
   auto state = std::make_unique<State>();
-  State* s = state.get();
-  s->host = options.host;
-  s->health = options.health;
+  state->options = options;
   if (options.metrics != nullptr) {
-    s->AddPage("/metrics", {"text/plain; version=0.0.4; charset=utf-8",
-                            [metrics = options.metrics] { return metrics->Exposition(); }});
+    state->AddPage("/metrics", {"text/plain; version=0.0.4; charset=utf-8",
+                                [metrics = options.metrics] { return metrics->Exposition(); }});
   }
-  s->server.new_task_queue = [] { return new httplib::ThreadPool(kThreads); };
-  s->server.set_keep_alive_max_count(1);
-  s->server.set_read_timeout(kRequestTimeout);
-  s->server.set_write_timeout(kRequestTimeout);
-  s->server.set_payload_max_length(kLargestRequestBody);
-  // The library's default sets SO_REUSEPORT, with which two servers share a port and neither is told.
-  s->server.set_socket_options([](int socket) {
-    const int yes = 1;
-    setsockopt(socket, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof(yes));
-  });
-  s->server.Get(".*", [s](const httplib::Request& request, httplib::Response& response) {
-    s->Answer(request.path, response);
-  });
-  errno = 0;
-  if (options.port == 0) {
-    s->port = s->server.bind_to_any_port(options.host);
-  } else {
-    s->port = s->server.bind_to_port(options.host, options.port) ? options.port : -1;
-  }
-  if (s->port < 0) {
-    const std::string why = errno != 0 ? strerror(errno) : "this machine has no such address";
-    return absl::UnavailableError(
-        absl::StrCat("cannot serve HTTP on ", HostAndPort(options.host, options.port), ": ", why));
-  }
-  s->thread = std::thread([s] { s->server.listen_after_bind(); });
-  // stop() before this is true would be lost. The socket listens already; this takes microseconds.
-  while (!s->server.is_running()) std::this_thread::yield();
+  WEIR_ASSIGN_OR_RETURN(state->listener, Listen(options.host, options.port));
+  state->port = PortOf(state->listener);
+  state->stop = UniqueFd(eventfd(0, EFD_CLOEXEC));
+  if (!state->stop.valid()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
+  state->thread = std::thread([s = state.get()] { s->Run(); });
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(state)));
 }
 
 HttpServer::HttpServer(std::unique_ptr<State> state) : state_(std::move(state)) {}
 
 HttpServer::~HttpServer() {
-  state_->server.stop();
+  eventfd_write(state_->stop.get(), 1);
   state_->thread.join();
 }
 
 int HttpServer::port() const { return state_->port; }
 
-std::string HttpServer::address() const { return HostAndPort(state_->host, state_->port); }
+std::string HttpServer::address() const { return HostAndPort(state_->options.host, state_->port); }
 
 void HttpServer::Handle(const std::string& path, const std::string& content_type,
                         std::function<std::string()> body) {

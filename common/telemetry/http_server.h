@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -10,9 +11,12 @@
 
 namespace weir {
 
-// The small HTTP server of a role: /metrics, /healthz, and pages that its owner adds. GET only, one request a
-// connection (an idle connection would hold one of the few threads). Thread-safe. Makes the process ignore
-// SIGPIPE.
+// The small HTTP server of a role: /metrics, /healthz, and pages that its owner adds. GET and HEAD only, one
+// request a connection. Thread-safe.
+//
+// Whoever reaches the port may be hostile: the head of a request, the connections and the time of each have
+// limits, a body is not read, ranges are ignored. Where there are too many connections the oldest goes. So a
+// client costs a bounded amount of memory, and no client keeps another one waiting.
 class HttpServer {
  public:
   struct Options {
@@ -22,11 +26,13 @@ class HttpServer {
     const MetricRegistry* metrics = nullptr;
     // /healthz answers 200 "ok" where this is OK, else 503 and the message. Empty: always 200.
     std::function<absl::Status()> health;
+    // Of a connection, from its first byte to its last.
+    std::chrono::milliseconds time_limit{10000};
   };
 
   // Listens when it returns. Unavailable, naming the address, if the port is taken.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Options& options);
-  // Stops listening, lets the requests in progress end.
+  // Stops listening and closes the connections; waits for a `body` that is being made.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;
   HttpServer& operator=(const HttpServer&) = delete;
@@ -35,8 +41,8 @@ class HttpServer {
   // "127.0.0.1:8080"; with brackets around an IPv6 address.
   std::string address() const;
 
-  // `body` is called for each GET of `path`, by up to 4 threads at once, and what it uses must outlive the
-  // server. A later call for the same path replaces the earlier.
+  // `body` is called for each GET of `path`, on the server's one thread: it must not wait for anything that
+  // may take long. What it uses must outlive the server. A later call for the same path replaces the earlier.
   void Handle(const std::string& path, const std::string& content_type, std::function<std::string()> body);
 
  private:

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/host.h"
 #include "bench/memory.h"
+#include "bench/server_process.h"
 #include "bench/weir_contestant.h"
 #include "catch2/catch.hpp"
 #include "common/status_macros.h"
@@ -131,7 +132,7 @@ TEST_CASE("protobuf over gRPC applies what is pushed and brings it back") {
 }
 
 TEST_CASE("Weir's contestant is a job of real servers") {
-  SetPsServer("ps_server/ps_server");
+  ServerProcess::SetProgram("ps_server/ps_server");
   for (const char* transport : {"tcp", "unix", "shared_memory"}) {
     Contestant weir = Weir(transport, std::string(R"({"wire": {"transport": ")") + transport + R"("}})");
     weir.elements = kElements;
@@ -164,7 +165,7 @@ TEST_CASE("a contest runs its clients in processes of their own and says what th
 }
 
 TEST_CASE("a worker that is stopped in the middle of its push changes nothing; a slow one is waited for") {
-  SetPsServer("ps_server/ps_server");
+  ServerProcess::SetProgram("ps_server/ps_server");
   Contestant weir = Weir("weir", R"({"wire": {"transport": "tcp"}})");
   weir.elements = kElements;
   weir.clients = 3;
@@ -188,7 +189,7 @@ TEST_CASE("what cannot start says why") {
   const auto host = ServerHost::Local();
   REQUIRE(host.ok());
   CHECK((*host)->Start(Make("pigeon", "sgd")).status().message().find("pigeon") != std::string::npos);
-  SetPsServer("/no/such/ps_server");
+  ServerProcess::SetProgram("/no/such/ps_server");
   // The host is a copy of this process as it is now.
   const auto other = ServerHost::Local();
   REQUIRE(other.ok());

@@ -1,9 +1,11 @@
 // `weir bench` as a process, with the numbers left out of account.
 #include <chrono>
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <future>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -28,6 +30,10 @@ CommandResult Run(std::vector<std::string> args) {
   const auto result = RunCommand(std::move(options), kLimit);
   INFO(result.status());
   REQUIRE(result.ok());
+  // Nothing of it stays.
+  for (const auto& entry : std::filesystem::directory_iterator(std::getenv("TEST_TMPDIR"))) {
+    CHECK_THAT(entry.path().filename().string(), !Catch::StartsWith("weir-"));
+  }
   return *result;
 }
 
@@ -113,6 +119,44 @@ TEST_CASE("the targets end with a line that names what fell short, and exit acco
   const CommandResult unknown = Run({"bench/weir_bench", "targets", "--rows=speed"});
   CHECK(unknown.exit.status() == 64);
   CHECK_THAT(unknown.output, Contains("speed") && Contains("protobuf"));
+}
+
+TEST_CASE("the scale table has a line, a cell and a point for each job, and names one that failed") {
+  const std::string file = File("scale.json"), plot = File("scale.svg");
+  const CommandResult result = Run({"bench/weir_bench", "scale", "--models=tiny", "--servers=1,2",
+                                    "--workers=3", "--pushes=30", "--json=" + file, "--plot=" + plot});
+  INFO(result.output);
+  REQUIRE(result.exit.ok());
+  const json report = json::parse(std::ifstream(file));
+  REQUIRE(report["cells"].size() == 3 * 2);
+  for (const json& cell : report["cells"]) {
+    INFO(cell.dump());
+    REQUIRE_FALSE(cell.contains("error"));
+    CHECK(cell["pushes"] == 30);
+    CHECK(cell["workers"] == 3);
+    CHECK(cell["start_seconds"] > 0);
+    CHECK(cell["end_seconds"] > 0);
+    CHECK(cell["pushes_per_second"] > 0);
+    CHECK(cell["fairness"] <= 1);
+    if (cell["mode"] == "sync") CHECK(cell["fairness"] == 1);
+    CHECK(cell["p50_seconds"] > 0);
+    CHECK(cell["p50_seconds"] <= cell["p99_seconds"]);
+    CHECK(cell["idle_bytes_per_worker"] > 0);
+    CHECK(cell["peak_bytes_per_worker"] >= cell["idle_bytes_per_worker"]);
+    CHECK(cell["ps0_cpu_us_per_push"] > 0);
+  }
+  std::ostringstream drawing;
+  drawing << std::ifstream(plot).rdbuf();
+  CHECK_THAT(drawing.str(), Catch::StartsWith("<svg ") && Catch::EndsWith("</svg>\n") &&
+                                Contains("pushes/s, 2 servers") && Contains("bounded, tiny"));
+
+  const CommandResult failed =
+      Run({"bench/weir_bench", "scale", "--models=tiny", "--modes=sync", "--servers=1", "--workers=256",
+           "--ps_server=/no/such/ps_server", "--json=" + file});
+  CHECK(failed.exit.status() == 1);
+  CHECK_THAT(failed.output, Contains("failed: ") && Contains("256 workers: completes") && Contains("MISSED"));
+  CHECK(json::parse(std::ifstream(file))["cells"][0].contains("error"));
+  CHECK(Run({"bench/weir_bench", "scale", "--modes=fast"}).exit.status() == 64);
 }
 
 }  // namespace

@@ -1,5 +1,6 @@
 // The command line of `weir` as a process: what is refused, with which code and words.
 #include <cstdlib>
+#include <filesystem>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -72,6 +73,25 @@ TEST_CASE("help and version") {
     CHECK_THAT(result.output, Contains("Examples:\n  weir " + std::string(command)));
   }
   CHECK(Weir({"version"}).output == Weir({"--version"}).output);
+}
+
+TEST_CASE("a command whose program is not there says how to get it, and gives help all the same") {
+  namespace fs = std::filesystem;
+  const fs::path alone = fs::path(std::getenv("TEST_TMPDIR")) / "alone" / "bin" / "weir";
+  fs::create_directories(alone.parent_path());
+  fs::copy_file("cli/weir", alone, fs::copy_options::overwrite_existing);
+  const WeirResult run = Weir({"bench", "wire"}, alone);
+  CHECK(run.code == kExitInternal);
+  CHECK_THAT(run.output,
+             Contains("./dev build //bench:weir_bench") && Contains(alone.parent_path().string()));
+  CHECK(Weir({"replay", "runs"}, alone).code == kExitInternal);
+  for (const std::vector<std::string>& args :
+       {std::vector<std::string>{"bench", "--help"}, {"bench", "wire", "--help"}, {"bench", "wire", "-h"}}) {
+    const WeirResult help = Weir(args, alone);
+    CHECK(help.code == 0);
+    CHECK_THAT(help.output,
+               Contains("weir bench wire --sizes=") && Contains("./dev build //bench:weir_bench"));
+  }
 }
 
 TEST_CASE("the doctor speaks to people and programs") {

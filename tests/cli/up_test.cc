@@ -60,6 +60,14 @@ class Up {
 
   fs::path dir() const { return dir_; }
   std::string Args(const std::string& task) const { return ReadFile(dir_ / (task + ".args")); }
+  // Those that it made for itself and that are there.
+  std::vector<std::string> LogFolders() const {
+    std::vector<std::string> folders;
+    for (const auto& entry : fs::directory_iterator(dir_)) {
+      if (entry.path().filename().string().rfind("weir-", 0) == 0) folders.push_back(entry.path().string());
+    }
+    return folders;
+  }
   std::string output() {
     MutexLock lock(mutex_);
     return output_;
@@ -191,6 +199,47 @@ TEST_CASE("each task's log is kept; only what matters is shown, or all of it") {
   CHECK_THAT(up.output(), !Contains("joined"));
   CHECK(up.Run({"--log_dir=" + logs, "--verbose", "--seed=2"}) == 0);
   CHECK_THAT(up.output(), Contains("[worker:0] 10:26:55.123 I joined\n"));
+}
+
+TEST_CASE("a job that ends well leaves no folder of logs; one that does not names it") {
+  Up up;
+  up.environment["FAKE_WORKER"] = "echo said";
+  SECTION("well") {
+    CHECK(up.Run({}) == 0);
+    CHECK_THAT(up.output(), !Contains("logs"));
+    CHECK(up.LogFolders().empty());
+  }
+  SECTION("well, and they are wanted") {
+    CHECK(up.Run({"--keep_logs"}) == 0);
+    REQUIRE(up.LogFolders().size() == 1);
+    CHECK_THAT(up.output(), Contains("logs") && Contains(up.LogFolders()[0]));
+    CHECK_THAT(ReadFile(up.LogFolders()[0] + "/worker-0.log"), Contains("said\n"));
+  }
+  SECTION("a task fails") {
+    up.environment["FAKE_WORKER"] = "echo said; exit 70";
+    CHECK(up.Run({}) == kExitInternal);
+    REQUIRE(up.LogFolders().size() == 1);
+    CHECK_THAT(up.output(), Contains("\nlogs: " + up.LogFolders()[0] + "\n"));
+    CHECK_THAT(ReadFile(up.LogFolders()[0] + "/worker-0.log"), Contains("said\n"));
+  }
+  SECTION("ended from outside") {
+    up.environment["FAKE_WORKER"] = "forever";
+    up.Start({});
+    up.Await("worker:0");
+    up.Signal(SIGINT);
+    CHECK(up.Wait() == 128 + SIGINT);
+    REQUIRE(up.LogFolders().size() == 1);
+    CHECK_THAT(up.output(), Contains("\nlogs: " + up.LogFolders()[0] + "\n"));
+  }
+  SECTION("it does not begin") {
+    CHECK(up.Run({"--resume=" + (up.dir() / "none").string()}) == kExitConfig);
+    CHECK(up.LogFolders().empty());
+  }
+  SECTION("a demo") {
+    up.demo = true;
+    CHECK(up.Run({}) == 0);
+    CHECK(up.LogFolders().empty());
+  }
 }
 
 TEST_CASE("the status of the job is shown while it runs") {

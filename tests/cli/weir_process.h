@@ -15,10 +15,10 @@ struct WeirResult {
   std::string output;
 };
 
-// Runs `weir` with these arguments to its end, without TF_CONFIG.
-inline WeirResult Weir(std::vector<std::string> args) {
+// Runs `weir` (or a copy of it) with these arguments to its end, without TF_CONFIG.
+inline WeirResult Weir(std::vector<std::string> args, const std::string& program = "cli/weir") {
   Subprocess::Options options;
-  options.args = {"cli/weir"};
+  options.args = {program};
   options.args.insert(options.args.end(), args.begin(), args.end());
   options.remove_environment = {"TF_CONFIG"};
   const auto result = RunCommand(std::move(options), std::chrono::seconds(60));

@@ -1,6 +1,5 @@
 // The bound, and each push at most once, when workers die, hang and come back, and when connections break
 // with requests and replies on them: the survivors' histories, held against the meanings of the modes.
-#include <httplib.h>
 #include <signal.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
 #include "common/exit_codes.h"
+#include "tests/common/telemetry/http_client.h"
 #include "tests/history/history_checker.h"
 #include "tests/integration/bounded_proxy.h"
 #include "tests/integration/bounded_run.h"
@@ -132,13 +132,12 @@ TEST_CASE("a worker that hung is fenced: its late push changes nothing, the boun
 
 // The counter as ps:1 last showed it: asked for until it is above 0 or the server has ended.
 uint64_t PushesRepeated(TestJob& job, int http_port) {
-  httplib::Client client("127.0.0.1", http_port);
   while (!job["ps:1"].Ended()) {
-    const auto page = client.Get("/metrics");
+    const std::string page = HttpGetPage(http_port, "/metrics").body;
     uint64_t repeated = 0;
     const std::string name = "\nweir_pushes_repeated_total{shard=\"1\"} ";
-    if (page && page->body.find(name) != std::string::npos) {
-      const std::string rest = page->body.substr(page->body.find(name) + name.size());
+    if (page.find(name) != std::string::npos) {
+      const std::string rest = page.substr(page.find(name) + name.size());
       REQUIRE(absl::SimpleAtoi(rest.substr(0, rest.find('\n')), &repeated));
     }
     if (repeated > 0) return repeated;

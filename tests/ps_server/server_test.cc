@@ -1,6 +1,5 @@
 // A whole server from outside: joining, the ports, health, reflection, pages, and its end.
 #include <grpcpp/generic/generic_stub.h>
-#include <httplib.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
@@ -8,6 +7,7 @@
 
 #include "catch2/catch.hpp"
 #include "proto/health.grpc.pb.h"
+#include "tests/common/telemetry/http_client.h"
 #include "tests/ps_server/server_fixture.h"
 
 namespace weir {
@@ -162,33 +162,28 @@ TEST_CASE("Metrics, health and status over HTTP") {
   f.Join();
   f.TrainStep();
   f.TrainStep();
-  httplib::Client client("127.0.0.1", f.cluster->server(0)->http_port());
-  auto page = client.Get("/metrics");
-  REQUIRE(page);
-  CHECK(page->status == 200);
-  CHECK_THAT(page->body, Contains("weir_pushes_applied_total{shard=\"0\"} 2") &&
-                             Contains("weir_version{shard=\"0\"} 2") &&
-                             Contains("weir_push_bytes_total{shard=\"0\"} 320") &&
-                             Contains("# TYPE weir_pushes_applied_total counter"));
-  page = client.Get("/healthz");
-  REQUIRE(page);
-  CHECK(page->status == 200);
-  page = client.Get("/status");
-  REQUIRE(page);
-  const auto status = nlohmann::json::parse(page->body, nullptr, false);
+  const int port = f.cluster->server(0)->http_port();
+  HttpPage page = HttpGetPage(port, "/metrics");
+  CHECK(page.status == 200);
+  CHECK_THAT(page.body, Contains("weir_pushes_applied_total{shard=\"0\"} 2") &&
+                            Contains("weir_version{shard=\"0\"} 2") &&
+                            Contains("weir_push_bytes_total{shard=\"0\"} 320") &&
+                            Contains("# TYPE weir_pushes_applied_total counter"));
+  page = HttpGetPage(port, "/healthz");
+  CHECK(page.status == 200);
+  page = HttpGetPage(port, "/status");
+  const auto status = nlohmann::json::parse(page.body, nullptr, false);
   REQUIRE(status.is_object());
   CHECK(status["state"] == "RUNNING");
   CHECK(status["num_shards"] == 1);
   CHECK(status["step"] == "2");
-  page = client.Get("/");
-  REQUIRE(page);
-  CHECK_THAT(page->body, Contains("<html"));
+  page = HttpGetPage(port, "/");
+  CHECK_THAT(page.body, Contains("<html"));
   f.cluster->server(0)->Stop("a test ends it");
   CHECK(f.cluster->Wait().code() == absl::StatusCode::kUnavailable);
-  page = client.Get("/healthz");
-  REQUIRE(page);
-  CHECK(page->status == 503);
-  CHECK_THAT(page->body, Contains("a test ends it"));
+  page = HttpGetPage(port, "/healthz");
+  CHECK(page.status == 503);
+  CHECK_THAT(page.body, Contains("a test ends it"));
 }
 
 TEST_CASE("A shard has one coordinator; a second one is refused and says so") {

@@ -1,41 +1,17 @@
 #include "common/telemetry/http_server.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
 #include <atomic>
+#include <chrono>
+#include <fstream>
 #include <string>
 #include <thread>
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "tests/common/telemetry/http_client.h"
 
 namespace weir {
 namespace {
-
-// What the server sends for a request on a connection of its own; empty if it cannot be reached. Plain
-// sockets, so that the test does not lean on the library under it.
-std::string Exchange(int port, const std::string& request) {
-  const int fd = socket(AF_INET, SOCK_STREAM, 0);
-  sockaddr_in address = {};
-  address.sin_family = AF_INET;
-  address.sin_port = htons(static_cast<uint16_t>(port));
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  std::string response;
-  if (connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0 &&
-      write(fd, request.data(), request.size()) == static_cast<ssize_t>(request.size())) {
-    char buffer[4096];
-    for (ssize_t got; (got = read(fd, buffer, sizeof(buffer))) > 0;) response.append(buffer, got);
-  }
-  close(fd);
-  return response;
-}
-
-std::string Get(int port, const std::string& path) {
-  return Exchange(port, "GET " + path + " HTTP/1.1\r\nHost: localhost\r\n\r\n");
-}
 
 std::unique_ptr<HttpServer> MustStart(const HttpServer::Options& options) {
   auto server = HttpServer::Start(options);
@@ -55,31 +31,39 @@ TEST_CASE("metrics, health and pages") {
   const auto server = MustStart(options);
   CHECK(server->address() == "127.0.0.1:" + std::to_string(server->port()));
 
-  const std::string metrics = Get(server->port(), "/metrics");
+  const std::string metrics = HttpGet(server->port(), "/metrics");
   CHECK_THAT(metrics, Catch::StartsWith("HTTP/1.1 200") && Catch::EndsWith("\nweir_pushes_total 3\n"));
   CHECK_THAT(metrics, Catch::Contains("Content-Type: text/plain; version=0.0.4"));
 
-  CHECK_THAT(Get(server->port(), "/healthz"),
+  CHECK_THAT(HttpGet(server->port(), "/healthz"),
              Catch::StartsWith("HTTP/1.1 200") && Catch::EndsWith("\r\nok\n"));
   healthy = false;
-  CHECK_THAT(Get(server->port(), "/healthz"),
+  CHECK_THAT(HttpGet(server->port(), "/healthz"),
              Catch::StartsWith("HTTP/1.1 503") && Catch::EndsWith("no coordinator at b:2222\n"));
 
-  CHECK_THAT(Get(server->port(), "/"),
+  CHECK_THAT(HttpGet(server->port(), "/"),
              Catch::StartsWith("HTTP/1.1 404") && Catch::Contains("/healthz, /metrics"));
   server->Handle("/", "text/html", [] { return "<p>hello"; });
-  CHECK_THAT(Get(server->port(), "/"),
+  CHECK_THAT(HttpGet(server->port(), "/"),
              Catch::Contains("Content-Type: text/html") && Catch::EndsWith("<p>hello"));
   server->Handle("/", "text/html", [] { return "<p>again"; });
-  CHECK_THAT(Get(server->port(), "/"), Catch::EndsWith("<p>again"));
+  CHECK_THAT(HttpGet(server->port(), "/"), Catch::EndsWith("<p>again"));
 }
 
-TEST_CASE("anything but GET is refused, and garbage does no harm") {
+TEST_CASE("anything but GET and HEAD is refused, and garbage does no harm") {
   const auto server = MustStart({});
-  CHECK_THAT(Exchange(server->port(), "POST /healthz HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"),
-             !Catch::Contains(" 200 "));
-  CHECK_THAT(Exchange(server->port(), "\x01\x02\x03\r\n\r\n"), !Catch::Contains(" 200 "));
-  CHECK_THAT(Get(server->port(), "/healthz"), Catch::StartsWith("HTTP/1.1 200"));
+  CHECK_THAT(HttpExchange(server->port(), "POST /healthz HTTP/1.1\r\nContent-Length: 2\r\n\r\nhi"),
+             Catch::StartsWith("HTTP/1.1 405 ") && Catch::Contains("\r\nAllow: GET, HEAD\r\n"));
+  for (const char* line :
+       {"\x01\x02\x03", "GET", "GET  HTTP/1.1", "GET /healthz", "GET /healthz SPDY/3", ""}) {
+    CAPTURE(line);
+    CHECK_THAT(HttpExchange(server->port(), std::string(line) + "\r\n\r\n"),
+               Catch::StartsWith("HTTP/1.1 400 "));
+  }
+  CHECK_THAT(HttpExchange(server->port(), "HEAD /healthz?now HTTP/1.0\r\n\r\n"),
+             Catch::StartsWith("HTTP/1.1 200 ") && Catch::Contains("\r\nContent-Length: 3\r\n") &&
+                 Catch::EndsWith("\r\n\r\n"));
+  CHECK_THAT(HttpGet(server->port(), "/healthz"), Catch::StartsWith("HTTP/1.1 200"));
 }
 
 TEST_CASE("a port that is taken is named") {
@@ -100,9 +84,9 @@ TEST_CASE("after the end the port is free") {
   auto server = MustStart({});
   HttpServer::Options options;
   options.port = server->port();
-  CHECK(!Get(options.port, "/healthz").empty());
+  CHECK(!HttpGet(options.port, "/healthz").empty());
   server.reset();
-  CHECK(Get(options.port, "/healthz").empty());
+  CHECK(HttpGet(options.port, "/healthz").empty());
   server = MustStart(options);
   CHECK(server->port() == options.port);
 }
@@ -113,11 +97,114 @@ TEST_CASE("many at once") {
   std::vector<std::thread> threads;
   for (int t = 0; t < 8; ++t) {
     threads.emplace_back([&] {
-      for (int i = 0; i < 20; ++i) good += Get(server->port(), "/healthz").find(" 200 ") != std::string::npos;
+      for (int i = 0; i < 20; ++i)
+        good += HttpGet(server->port(), "/healthz").find(" 200 ") != std::string::npos;
     });
   }
   for (auto& thread : threads) thread.join();
   CHECK(good == 160);
+}
+
+// Of this process.
+int64_t ResidentBytes() {
+  std::ifstream statm("/proc/self/statm");
+  int64_t pages = 0, resident = 0;
+  statm >> pages >> resident;
+  return resident * 4096;
+}
+
+TEST_CASE("a request without end is cut off and costs no memory") {
+  const auto server = MustStart({});
+  constexpr size_t kPiece = 65536, kMost = size_t{256} << 20;
+  for (const char* start : {"", "GET /", "GET /healthz HTTP/1.1\r\nX: ", "GET /healthz HTTP/1.1\r\n"}) {
+    for (const std::string& endless : {std::string("x"), std::string("X: y\r\n")}) {
+      CAPTURE(start, endless);
+      std::string piece;
+      while (piece.size() < kPiece) piece += endless;
+      const int64_t before = ResidentBytes();
+      const UniqueFd fd = HttpConnect(server->port());
+      REQUIRE(HttpSend(fd, start));
+      size_t sent = 0;
+      while (sent < kMost && HttpSend(fd, piece)) sent += piece.size();
+      // What the kernel takes for a socket that nobody reads is its own business.
+      CHECK(sent < size_t{32} << 20);
+      CHECK_THAT(HttpReceive(fd), Catch::StartsWith("HTTP/1.1 431 "));
+      CHECK(ResidentBytes() - before < int64_t{8} << 20);
+    }
+  }
+  CHECK_THAT(HttpGet(server->port(), "/healthz"), Catch::StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_CASE("a request of 8 KiB is the largest") {
+  const auto server = MustStart({});
+  const std::string start = "GET /healthz HTTP/1.1\r\nX: ", end = "\r\n\r\n";
+  const std::string fits = start + std::string(8192 - start.size() - end.size(), 'x') + end;
+  CHECK_THAT(HttpExchange(server->port(), fits), Catch::StartsWith("HTTP/1.1 200 "));
+  CHECK_THAT(HttpExchange(server->port(), "x" + fits), Catch::StartsWith("HTTP/1.1 431 "));
+}
+
+TEST_CASE("ranges are ignored: a page is sent once, whatever is asked for") {
+  const auto server = MustStart({});
+  server->Handle("/page", "text/plain", [] { return std::string(4000, 'p'); });
+  std::string ranges = "0-";
+  while (ranges.size() < 7000) ranges += ",0-";
+  const std::string page =
+      HttpExchange(server->port(), "GET /page HTTP/1.1\r\nRange: bytes=" + ranges + "\r\n\r\n");
+  CHECK_THAT(page, Catch::StartsWith("HTTP/1.1 200 ") && Catch::Contains("Content-Length: 4000\r\n"));
+  CHECK(page.size() < 4400);
+}
+
+TEST_CASE("who sends or reads slowly keeps nobody waiting, and is cut off") {
+  HttpServer::Options options;
+  options.time_limit = std::chrono::milliseconds(500);
+  const auto server = MustStart(options);
+  const size_t large = size_t{32} << 20;
+  server->Handle("/large", "text/plain", [=] { return std::string(large, 'x'); });
+  const UniqueFd slow_reader = HttpConnect(server->port());
+  REQUIRE(HttpSend(slow_reader, "GET /large HTTP/1.1\r\n\r\n"));
+  std::vector<UniqueFd> slow;
+  for (int i = 0; i < 40; ++i) {
+    slow.push_back(HttpConnect(server->port()));
+    REQUIRE(HttpSend(slow.back(), i % 2 == 0 ? "G" : ""));
+  }
+  // Longer than the limit, so that a byte now and then does not help.
+  const auto end = std::chrono::steady_clock::now() + 2 * options.time_limit;
+  while (std::chrono::steady_clock::now() < end) {
+    const auto start = std::chrono::steady_clock::now();
+    REQUIRE_THAT(HttpGet(server->port(), "/healthz"), Catch::StartsWith("HTTP/1.1 200 "));
+    CHECK(std::chrono::steady_clock::now() - start < options.time_limit);
+    for (const UniqueFd& fd : slow) HttpSend(fd, "x");
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  for (const UniqueFd& fd : slow) CHECK_THAT(HttpReceive(fd), Catch::StartsWith("HTTP/1.1 408 "));
+  CHECK(HttpReceive(slow_reader).size() < large);
+
+  const UniqueFd silent = HttpConnect(server->port());
+  CHECK_THAT(HttpReceive(silent), Catch::StartsWith("HTTP/1.1 408 "));
+}
+
+TEST_CASE("connections beyond the limit take the place of the oldest ones") {
+  const auto server = MustStart({});
+  std::vector<UniqueFd> idle;
+  for (int i = 0; i < 300; ++i) {
+    idle.push_back(HttpConnect(server->port()));
+    REQUIRE(idle.back().valid());
+  }
+  CHECK_THAT(HttpGet(server->port(), "/healthz"), Catch::StartsWith("HTTP/1.1 200 "));
+  for (int i = 0; i < 200; ++i) REQUIRE_THAT(HttpReceive(idle[i]), Catch::StartsWith("HTTP/1.1 503 "));
+  REQUIRE(HttpSend(idle.back(), "GET /healthz HTTP/1.1\r\n\r\n"));
+  CHECK_THAT(HttpReceive(idle.back()), Catch::StartsWith("HTTP/1.1 200 "));
+}
+
+TEST_CASE("the server ends while clients hold on") {
+  auto server = MustStart({});
+  const UniqueFd idle = HttpConnect(server->port());
+  REQUIRE(HttpSend(idle, "GET /heal"));
+  CHECK_THAT(HttpGet(server->port(), "/healthz"), Catch::StartsWith("HTTP/1.1 200 "));
+  const auto start = std::chrono::steady_clock::now();
+  server.reset();
+  CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(5));
+  CHECK(HttpReceive(idle).empty());
 }
 
 }  // namespace

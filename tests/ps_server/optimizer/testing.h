@@ -1,8 +1,5 @@
 #pragma once
 
-#include <sys/mman.h>
-#include <unistd.h>
-
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -69,34 +66,6 @@ inline std::vector<float> NonFinites() {
           FloatFromBits(0x7f800001),  // a signalling NaN
           FloatFromBits(0xffc00000)};
 }
-
-// Memory that two addresses show, as two processes share it: what is written at one changes at the other at
-// any moment.
-class SharedFloats {
- public:
-  // At most a page of them.
-  SharedFloats() {
-    const int fd = memfd_create("shared floats", 0);
-    if (fd < 0 || ftruncate(fd, kBytes) != 0) std::abort();
-    for (void*& view : views_) {
-      view = mmap(nullptr, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-      if (view == MAP_FAILED) std::abort();
-    }
-    close(fd);
-  }
-  ~SharedFloats() {
-    for (void* view : views_) munmap(view, kBytes);
-  }
-  SharedFloats(const SharedFloats&) = delete;
-  SharedFloats& operator=(const SharedFloats&) = delete;
-
-  float* mine() { return static_cast<float*>(views_[0]); }
-  volatile float* theirs() { return static_cast<volatile float*>(views_[1]); }
-
- private:
-  static constexpr size_t kBytes = 4096;
-  void* views_[2];
-};
 
 // Uniform in [-scale, scale).
 inline std::vector<float> RandomFloats(uint64_t stream, size_t n, float scale) {

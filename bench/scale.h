@@ -1,0 +1,58 @@
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "bench/scale_cell.h"
+
+namespace weir::bench {
+
+// The pushes of a cell: so many of each worker, within the two limits. The fewer of each, the more often the
+// coordinator is asked for work.
+struct ScaleModel {
+  const char* name;
+  int64_t elements;
+  int64_t pushes_each, least_pushes, most_pushes;
+};
+constexpr ScaleModel kScaleModels[] = {{"tiny", 1024, 250, 4000, 16000}, {"4MB", 1 << 20, 8, 300, 2048}};
+constexpr const char* kScaleModes[] = {"sync", "bounded", "async"};
+
+struct ScaleOptions {
+  std::vector<std::string> models = {"tiny", "4MB"};
+  std::vector<std::string> modes = {"sync", "bounded", "async"};
+  std::vector<int> servers = {1, 2, 4, 8};
+  std::vector<int> workers = {1, 2, 4, 8, 16, 32, 64, 128, 256};
+  std::string transport = "auto";
+  std::optional<int64_t> pushes;  // instead of the model's
+  double limit_seconds = 120;     // of each phase of a cell
+};
+
+struct ScaleRow {
+  ScaleCell cell;
+  absl::Status status;
+  ScaleResult result;  // where status is OK
+};
+
+// How costs may grow; judged where the rows have what it takes.
+struct ScaleTarget {
+  std::string what;
+  double value = 0, bound = 0;
+  bool at_least = true;
+  std::string unit;
+  bool met() const { return at_least ? value >= bound : value <= bound; }
+};
+
+// Measures all cells, and prints each as a line of a table when it is done. A cell that fails is a row, too.
+std::vector<ScaleRow> MeasureScales(const ScaleOptions& options);
+
+// Memory of an idle worker on a server, from 16 workers and of the tiny model, so that it is no share of what
+// a server has anyway; 256 workers in sync; the throughput of 64 asynchronous workers over that of 8.
+std::vector<ScaleTarget> JudgeScale(const std::vector<ScaleRow>& rows);
+
+// The rows as an SVG: a panel for each figure and number of servers, workers from left to right, a line for
+// each mode and model.
+std::string PlotScale(const std::vector<ScaleRow>& rows);
+
+}  // namespace weir::bench

@@ -1,0 +1,44 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "common/subprocess.h"
+#include "common/unique_fd.h"
+
+namespace weir::bench {
+
+// The program ps_server as a process on a free port, which dies with this object. It leaves no file behind,
+// even where this process is killed. One thread.
+class ServerProcess {
+ public:
+  // Where the program is, "" for: beside this one. Before the first server is started.
+  static void SetProgram(const std::string& path);
+
+  // Listens when it returns. `job` is the job's config; `host` the interface.
+  static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(const std::string& job, int index,
+                                                              const std::string& host);
+
+  const std::string& address() const { return address_; }
+  pid_t pid() const { return process_->pid(); }
+  // How it ended; nullopt: it runs still at the deadline.
+  std::optional<ProcessExit> Wait(std::chrono::steady_clock::time_point deadline) {
+    return process_->Wait(deadline);
+  }
+  // What it has printed so far.
+  std::string Log() const;
+
+ private:
+  ServerProcess() = default;
+
+  std::string address_;
+  UniqueFd log_;
+  std::unique_ptr<Subprocess> process_;
+};
+
+}  // namespace weir::bench
