@@ -14,6 +14,8 @@ namespace {
 constexpr uint32_t kFirstReader = 1u << 31;
 // Workers that are gone and still shown in the status.
 constexpr size_t kDepartedShown = 100;
+// Ranges that one NextRange may report.
+constexpr int kMaxCompleted = 1024;
 // A parked heartbeat or range call is answered after so long even if nothing happened, so that reports stay
 // fresh.
 constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
@@ -244,6 +246,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
     member.next_range(std::move(reply));
   }
   if (ranges_.has_value()) ranges_->Release(rank);
+  DropPinsOf(rank);
   if (over()) return;
   BroadcastMembership();
   Changed();
@@ -284,6 +287,7 @@ void Coordinator::FenceAll(const std::string& why) {
       member.next_range(std::move(reply));
     }
     if (ranges_.has_value()) ranges_->Release(rank);
+    DropPinsOf(rank);
   }
   BroadcastMembership();
   Changed();
@@ -324,14 +328,6 @@ void Coordinator::TickMembers(absl::Time time) {
       ++it;
     }
   }
-  for (auto it = waiting_pins_.begin(); it != waiting_pins_.end();) {
-    if (it->second.deadline > time) {
-      ++it;
-      continue;
-    }
-    it->second.done(absl::DeadlineExceededError("not every shard confirmed the pin in time"));
-    it = waiting_pins_.erase(it);
-  }
 }
 
 void Coordinator::RemoveReader(uint32_t id) {
@@ -339,6 +335,7 @@ void Coordinator::RemoveReader(uint32_t id) {
   LogInfo(it->second.task, " (reader) left");
   if (it->second.heartbeat) AnswerHeartbeat(it->second.heartbeat, true);
   readers_.erase(it);
+  DropPinsOf(id);
   MaybeFinish();
 }
 
@@ -357,6 +354,11 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
     v1::NextRangeReply reply;
     reply.set_fenced(true);
     return done(std::move(reply));
+  }
+  if (request.completed_ranges_size() > kMaxCompleted) {
+    return done(absl::InvalidArgumentError(absl::StrCat("completed_ranges: ", request.completed_ranges_size(),
+                                                        " ranges; at most ", kMaxCompleted,
+                                                        " are allowed: a worker has one at a time")));
   }
   MemberInfo& member = it->second;
   member.last_heard = now();
