@@ -203,6 +203,11 @@ absl::Status ServerImpl::Start() {
   data_plane.shard = shard_.get();
   data_plane.loops = &loops_;
   data_plane.wire = options_.config.wire();
+  if (options_.index == 0) {
+    data_plane.on_broken = [this](const v1::Caller& caller) {
+      coordinator_->OnDisconnect(caller.worker(), caller.incarnation());
+    };
+  }
   parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
   parameter_server_->Register(&builder);
   std::set<std::string> services = {v1::ParameterServer::service_full_name()};

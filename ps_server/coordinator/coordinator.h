@@ -109,8 +109,9 @@ class Coordinator {
   void Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done);
   void Status(Done<v1::ClusterStatus> done);
 
-  // The connection of a parked call broke: its member's lease shrinks to the grace, or ends at once if
-  // another process of its index has come.
+  // A connection of a member broke, that of one of its calls or of its stream to this process's shard: its
+  // lease shrinks to the grace unless a heartbeat follows, or ends at once if another process of its index
+  // has come.
   void OnDisconnect(uint32_t worker, uint64_t incarnation);
   // A Join's caller went away before it was answered. Without effect if it has called again since.
   void OnJoinCancelled(uint64_t instance, uint64_t call);

@@ -360,10 +360,9 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
                                                         " ranges; at most ", kMaxCompleted,
                                                         " are allowed: a worker has one at a time")));
   }
+  // It keeps no lease: it may have been on its way when the caller's connections broke.
   MemberInfo& member = it->second;
   member.last_heard = now();
-  member.disconnected = false;
-  member.lease_end = std::max(member.lease_end, now() + lease());
   for (uint64_t id : request.completed_ranges()) ranges_->Complete(id, it->first);
   if (member.next_range) std::exchange(member.next_range, nullptr)(v1::NextRangeReply());
   member.next_range = std::move(done);
