@@ -149,7 +149,8 @@ class Coordinator {
     uint64_t start_clock = 0;
     // The first of these.
     std::optional<uint64_t> first_clock;
-    absl::Time lease_end, last_heard;
+    // live_since: its Join was answered; nobody can hear of it before.
+    absl::Time lease_end, last_heard, live_since = absl::InfiniteFuture();
     // By its heartbeats.
     uint64_t known_revision = 0;
     // Its connection broke, and nothing was heard of it since.

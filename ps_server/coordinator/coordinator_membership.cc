@@ -130,6 +130,7 @@ void Coordinator::OnAllAcked() {
   for (auto& [rank, member] : members_) {
     if (!member.join.has_value()) continue;
     member.lease_end = now() + lease();
+    member.live_since = now();
     LogInfo(member.task, " joined as rank ", rank, ", incarnation ", member.incarnation, ", at clock ",
             member.start_clock);
     std::exchange(member.join, std::nullopt)
@@ -319,8 +320,10 @@ void Coordinator::TickMembers(absl::Time time) {
 
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     const auto holder = it->request.role() == v1::WORKER ? members_.find(it->request.rank()) : members_.end();
-    if (holder != members_.end() && holder->second.phase != Phase::kJoining &&
-        holder->second.last_heard - it->since > 2 * lease()) {
+    // Two processes of one task may wait for the same start, of which one is dead: its admission tells
+    // nothing.
+    if (holder != members_.end() &&
+        holder->second.last_heard - std::max(it->since, holder->second.live_since) > 2 * lease()) {
       it->done(absl::AlreadyExistsError(absl::StrCat("another live process is ", holder->second.task,
                                                      "; is the same task index used twice?")));
       it = waiting_.erase(it);

@@ -217,6 +217,23 @@ TEST_CASE("A second process of a live task is told so") {
   CHECK_THAT(std::string(twin->status().message()), Contains("worker:1"));
 }
 
+TEST_CASE("Of two processes of one task that wait for the start, the one that is alive gets in in the end") {
+  CoordinatorFixture f(kBounded);
+  f.shards[1]->connects = false;
+  f.Start();
+  f.Join(1, 5000);  // is killed, which nobody notices
+  f.Run(absl::Seconds(1));
+  const auto alive = f.Join(1, 6000);
+  const auto other = f.Join(0);
+  f.Run(absl::Seconds(25));
+  f.shards[1]->events.connected();
+  REQUIRE(other->there());
+  f.Run(absl::Seconds(9), {other->reply()});
+  CHECK_FALSE(alive->there());
+  f.Run(absl::Seconds(2), {other->reply()});
+  CHECK(alive->reply().worker() == 1);
+}
+
 TEST_CASE("Who does not fit is refused, with the first difference") {
   CoordinatorFixture f(kBounded);
   f.Start();
