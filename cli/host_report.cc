@@ -12,10 +12,10 @@
 #include <sstream>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "common/cuda/cuda_device.h"
+#include "common/host_memory.h"
 #include "common/unique_fd.h"
 
 namespace weir {
@@ -44,22 +44,6 @@ std::string ValueOf(const std::string& text, absl::string_view key) {
     }
   }
   return "";
-}
-
-// "12345 kB"
-uint64_t Kilobytes(const std::string& text) {
-  uint64_t number = 0;
-  const std::vector<absl::string_view> words = absl::StrSplit(text, ' ');
-  return absl::SimpleAtoi(words[0], &number) ? number * 1024 : 0;
-}
-
-uint64_t MemoryLimit(const std::string& root, uint64_t memory) {
-  for (const char* path : {"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"}) {
-    uint64_t limit = 0;
-    // No limit is "max", or a number beyond all memory.
-    if (absl::SimpleAtoi(Read(absl::StrCat(root, path)), &limit) && limit < memory) return limit;
-  }
-  return 0;
 }
 
 // The levels that Weir's kernels are compiled for.
@@ -109,10 +93,10 @@ HostReport LookAtHost(const std::string& root) {
   report.cpu = ValueOf(Read(root + "/proc/cpuinfo"), "model name");
   report.cpu_kernels = CpuKernels();
   report.cores = Cores();
-  const std::string memory = Read(root + "/proc/meminfo");
-  report.memory_bytes = Kilobytes(ValueOf(memory, "MemTotal"));
-  report.available_bytes = Kilobytes(ValueOf(memory, "MemAvailable"));
-  report.memory_limit_bytes = MemoryLimit(root, report.memory_bytes);
+  const HostMemory memory = LookAtMemory(root);
+  report.memory_bytes = memory.total;
+  report.available_bytes = memory.available;
+  report.memory_limit_bytes = memory.limit;
   report.huge_pages = Chosen(Read(root + "/sys/kernel/mm/transparent_hugepage/enabled"));
   report.shared_huge_pages = Chosen(Read(root + "/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
   const UniqueFd shared(memfd_create("weir", MFD_CLOEXEC | MFD_ALLOW_SEALING));

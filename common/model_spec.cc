@@ -76,28 +76,43 @@ std::string ModelSpec::Describe(int64_t element) const {
 
 absl::Status ModelSpec::Validate() const {
   if (tensors.empty()) return absl::InvalidArgumentError("the model has no tensors");
+  if (tensors.size() > kMaxTensors) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the model has ", tensors.size(), " tensors; at most ", kMaxTensors, " are allowed"));
+  }
   absl::flat_hash_set<std::string> names;
-  double total = 0;
+  int64_t total = 0;
   for (size_t i = 0; i < tensors.size(); ++i) {
     const TensorSpec& t = tensors[i];
     if (t.name.empty()) return absl::InvalidArgumentError(absl::StrCat("tensor ", i, " has an empty name"));
+    if (t.name.size() > kMaxTensorName) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor ", i, " has a name of ", t.name.size(),
+                                                     " bytes; at most ", kMaxTensorName, " are allowed"));
+    }
+    if (t.shape.size() > kMaxRank) {
+      return absl::InvalidArgumentError(absl::StrCat("tensor '", t.name, "' has ", t.shape.size(),
+                                                     " dimensions; at most ", kMaxRank, " are allowed"));
+    }
     if (!names.insert(t.name).second) {
       return absl::InvalidArgumentError(absl::StrCat("two tensors are named '", t.name, "'"));
     }
-    double elements = 1;
+    int64_t elements = 1;
     for (int64_t d : t.shape) {
       if (d < 1) {
         return absl::InvalidArgumentError(absl::StrCat("tensor '", t.name, "' has shape ",
                                                        ShapeString(t.shape),
                                                        "; every dimension must be at least 1"));
       }
-      elements *= static_cast<double>(d);
+      // Neither this product nor the sum below overflows: both factors were held to the limit.
+      elements = d > kMaxElements / elements ? kMaxElements + 1 : elements * d;
+      if (elements > kMaxElements) break;
+    }
+    if (elements > kMaxElements - total) {
+      return absl::InvalidArgumentError(absl::StrCat("with tensor '", t.name, "' of shape ",
+                                                     ShapeString(t.shape), " the model has more than 2^40 ",
+                                                     "elements, which is the limit"));
     }
     total += elements;
-    if (total > std::ldexp(1.0, 40)) {
-      return absl::InvalidArgumentError(absl::StrCat("with tensor '", t.name, "' the model has ", total,
-                                                     " elements; at most 2^40 are allowed"));
-    }
     if (!std::isfinite(t.init.value)) {
       return absl::InvalidArgumentError(
           absl::StrCat("tensor '", t.name, "': its initial value is not finite"));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -36,6 +37,12 @@ struct TensorSpec {
   int64_t elements() const;
 };
 
+// Limits of a model, which hold before memory is taken for what somebody declares.
+inline constexpr size_t kMaxTensors = 65536;
+inline constexpr size_t kMaxTensorName = 1024;  // bytes
+inline constexpr size_t kMaxRank = 32;
+inline constexpr int64_t kMaxElements = int64_t{1} << 40;
+
 // The ordered list of a model's tensors. Laid end to end in this order they are one address space of
 // elements() floats.
 struct ModelSpec {
@@ -50,8 +57,8 @@ struct ModelSpec {
   // "dense_0/weight[12]" for an element of the address space; for messages.
   std::string Describe(int64_t element) const;
 
-  // InvalidArgument: no tensors, an empty or repeated name, a shape with a number < 1, or more than 2^40
-  // elements.
+  // InvalidArgument: no tensors, an empty or repeated name, a shape with a number < 1, or what is beyond the
+  // limits of a model.
   absl::Status Validate() const;
   // Over names, shapes, kinds and initializers; equal on every machine.
   uint64_t Hash() const;

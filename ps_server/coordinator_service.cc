@@ -15,13 +15,18 @@ void CoordinatorService::Start(Coordinator* coordinator) {
                coordinator->Join(std::move(request), std::move(done), number);
                return [coordinator, instance, number] { coordinator->OnJoinCancelled(instance, number); };
              });
-  ServeUnary(loop_, &service_, &Service::RequestHeartbeat,
-             [coordinator](v1::HeartbeatRequest request, auto done) {
-               const uint32_t worker = request.caller().worker();
-               const uint64_t incarnation = request.caller().incarnation();
-               coordinator->Heartbeat(std::move(request), std::move(done));
-               return [coordinator, worker, incarnation] { coordinator->OnDisconnect(worker, incarnation); };
-             });
+  // Those of members.
+  const auto serve_member = [this, coordinator](auto request_call, auto method) {
+    ServeUnary(loop_, &service_, request_call, [coordinator, method](auto request, auto done) {
+      const uint32_t worker = request.caller().worker();
+      const uint64_t incarnation = request.caller().incarnation();
+      (coordinator->*method)(std::move(request), std::move(done));
+      return [coordinator, worker, incarnation] { coordinator->OnDisconnect(worker, incarnation); };
+    });
+  };
+  serve_member(&Service::RequestHeartbeat, &Coordinator::Heartbeat);
+  serve_member(&Service::RequestNextRange, &Coordinator::NextRange);
+  serve_member(&Service::RequestPin, &Coordinator::Pin);
   // Those whose callers may go away unnoticed.
   const auto serve = [this, coordinator](auto request_call, auto method) {
     ServeUnary(loop_, &service_, request_call, [coordinator, method](auto request, auto done) {
@@ -30,8 +35,6 @@ void CoordinatorService::Start(Coordinator* coordinator) {
     });
   };
   serve(&Service::RequestLeave, &Coordinator::Leave);
-  serve(&Service::RequestNextRange, &Coordinator::NextRange);
-  serve(&Service::RequestPin, &Coordinator::Pin);
   serve(&Service::RequestUnpin, &Coordinator::Unpin);
   serve(&Service::RequestReport, &Coordinator::Report);
   serve(&Service::RequestCheckpoint, &Coordinator::Checkpoint);

@@ -58,6 +58,8 @@ void GrpcExchangeCall::OnFinished(bool) { host_->loop->SettleLater(this); }
 
 void GrpcExchangeCall::OnOver(bool) {
   closed_ = true;
+  const std::optional<v1::Caller>& caller = session_->caller();
+  if (context_.IsCancelled() && caller.has_value() && host_->on_broken) host_->on_broken(*caller);
   session_->End();
   host_->loop->SettleLater(this);
 }

@@ -35,6 +35,8 @@ class GrpcExchangeCall final : GrpcEventLoop::Settler {
     std::atomic<uint64_t>* sessions = nullptr;  // ids that were given
     // A call has come: waits for the next one, on some loop.
     std::function<void()> accept_next;
+    // ParameterServerService::Options::on_broken.
+    std::function<void(const v1::Caller&)> on_broken;
     std::set<GrpcExchangeCall*> calls;
     // Set when the job is over: why. Streams end when their open exchanges have been answered.
     std::optional<std::string> over;

@@ -126,6 +126,7 @@ void GrpcExchangeSession::Begin(v1::ExchangeRequest request, Chunk chunk, const 
   absl::Status status = found;
   if (status.ok()) status = CheckFirst(request, chunk);
   if (!status.ok()) return Fail(exchange, std::move(status));
+  caller_ = request.has_push() ? request.push().caller() : request.pull().caller();
   if (request.has_pull()) exchange.pull = std::move(*request.mutable_pull());
   if (!request.has_push()) return StartPull(exchange);
   if (chunk.bytes > 0) {

@@ -72,6 +72,8 @@ class GrpcExchangeSession : public std::enable_shared_from_this<GrpcExchangeSess
   bool idle() const { return exchanges_.empty(); }
   // The client makes exchanges without reading the replies: it is not to be read from until it has.
   bool congested() const { return closing_ >= kMaxOpen; }
+  // Who made the newest exchange; nobody: there was none.
+  const std::optional<v1::Caller>& caller() const { return caller_; }
 
  private:
   static constexpr size_t kMaxOpen = 1024;
@@ -165,6 +167,7 @@ class GrpcExchangeSession : public std::enable_shared_from_this<GrpcExchangeSess
   bool input_ended_ = false;
   std::optional<std::string> job_over_;  // why
   uint64_t highest_id_ = 0;
+  std::optional<v1::Caller> caller_;
   std::map<uint64_t, Exchange> exchanges_;
   size_t waiting_ = 0, closing_ = 0;
   // Ids of those that may have something to send.

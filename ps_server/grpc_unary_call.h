@@ -31,8 +31,8 @@ class GrpcUnaryCall final {
     // Asks gRPC for the next call.
     std::function<void(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Reply>*, void* tag)>
         request_call;
-    // Takes a call. What it returns, if anything, runs when the caller or its connection goes away before the
-    // answer; the answer is still owed. Both on the loop's thread.
+    // Takes a call. What it returns, if anything, runs when the caller or its connection goes away before it
+    // has the answer, which is still owed if it was not given. Both on the loop's thread.
     std::function<OnCancel(Request, Done)> handle;
   };
 
@@ -60,7 +60,6 @@ class GrpcUnaryCall final {
   }
 
   void Answer(absl::StatusOr<Reply> answer) {
-    on_cancel_ = nullptr;
     if (!over_.under_way() || method_->loop->stopping()) return;
     if (answer.ok()) {
       responder_.Finish(*answer, grpc::Status::OK, finish_.Begin());

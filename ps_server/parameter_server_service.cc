@@ -18,6 +18,7 @@ void ParameterServerService::Register(grpc::ServerBuilder* builder) {
     host.session.loop = &loop;
     host.sessions = &sessions_;
     host.accept_next = [this] { AcceptNext(); };
+    host.on_broken = options_.on_broken;
   }
 }
 

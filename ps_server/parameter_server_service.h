@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -26,6 +27,8 @@ class ParameterServerService {
     Shard* shard = nullptr;
     std::deque<GrpcEventLoop>* loops = nullptr;
     v1::WireConfig wire;
+    // A stream of this caller broke, or was cancelled by it. On a loop's thread. May be null.
+    std::function<void(const v1::Caller&)> on_broken;
   };
 
   explicit ParameterServerService(Options options) : options_(std::move(options)) {}

@@ -17,6 +17,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/address.h"
 #include "common/grpc_socket_options.h"
+#include "common/host_memory.h"
 #include "common/job_failure.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
@@ -182,6 +183,7 @@ absl::Status ServerImpl::Start() {
   };
   shard.on_revoke = [this] { parameter_server_->DropRevoked(); };
   shard.make_policy = options_.make_policy;
+  shard.memory_bytes = LookAtMemory().most();
   shard_ = std::make_unique<Shard>(std::move(shard));
 
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
@@ -205,6 +207,11 @@ absl::Status ServerImpl::Start() {
   data_plane.shard = shard_.get();
   data_plane.loops = &loops_;
   data_plane.wire = options_.config.wire();
+  if (options_.index == 0) {
+    data_plane.on_broken = [this](const v1::Caller& caller) {
+      coordinator_->OnDisconnect(caller.worker(), caller.incarnation());
+    };
+  }
   parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
   parameter_server_->Register(&builder);
   std::set<std::string> services = {v1::ParameterServer::service_full_name()};
@@ -261,6 +268,7 @@ absl::Status ServerImpl::StartCoordinator() {
   coordinator.workers = options_.workers;
   coordinator.worker_names = options_.worker_names;
   coordinator.shard_addresses = options_.ps_addresses;
+  coordinator.memory_bytes = LookAtMemory().most();
   if (checkpoint.has_init_from()) {
     WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found,
                           ResolveCheckpoint(FileSystem::Posix(), checkpoint.init_from()));

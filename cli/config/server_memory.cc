@@ -1,6 +1,7 @@
 #include "cli/config/server_memory.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/server_memory.h"
 
 namespace weir {
 namespace {
@@ -11,28 +12,9 @@ std::string Times(double n, const char* unit) { return absl::StrCat(n, " ", unit
 
 }  // namespace
 
-int OptimizerSlots(v1::OptimizerConfig::Kind kind) {
-  using Config = v1::OptimizerConfig;
-  switch (kind) {
-    case Config::KIND_ADAM:
-    case Config::KIND_ADAMW:
-      return 2;
-    case Config::KIND_MOMENTUM:
-    case Config::KIND_NESTEROV:
-    case Config::KIND_ADAGRAD:
-    case Config::KIND_RMSPROP:
-      return 1;
-    case Config::KIND_SGD:
-    case Config::KIND_UNSPECIFIED:
-      break;
-  }
-  return 0;
-}
-
 std::string DescribeServerMemory(const v1::JobConfig& config) {
   const bool sync = config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC;
-  const bool streamed = !sync && config.server().apply() == v1::ServerConfig::APPLY_STREAMED &&
-                        config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
+  const bool streamed = AppliesStreamed(config);
   const int slots = OptimizerSlots(config.optimizer().type());
   // 0: as many as the cluster spec lists.
   const uint32_t workers = config.cluster().workers();

@@ -11,7 +11,4 @@ namespace weir {
 // its end.
 std::string DescribeServerMemory(const v1::JobConfig& config);
 
-// Values that the optimizer keeps per weight.
-int OptimizerSlots(v1::OptimizerConfig::Kind kind);
-
 }  // namespace weir

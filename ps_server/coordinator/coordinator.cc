@@ -17,6 +17,8 @@ namespace {
 constexpr absl::Duration kPingInterval = absl::Milliseconds(500);
 // Epochs and incarnations that are kept in hand.
 constexpr uint64_t kReserveAhead = 300;
+// In hex.
+constexpr size_t kSha256 = 64;
 
 }  // namespace
 
@@ -84,15 +86,20 @@ void Coordinator::Pin(v1::PinRequest request, Done<v1::PinReply> done) {
 
 void Coordinator::Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    v1::ControlMessage message;
-    message.mutable_unpin()->set_pin(request.pin());
-    Broadcast(message);
+    HandleUnpin(request);
     done(v1::UnpinReply());
   });
 }
 
 void Coordinator::Report(v1::ReportRequest request, Done<v1::ReportReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
+    if (TaskOf(request.caller()).empty()) {
+      return done(absl::AbortedError("caller: is not in the job; only who has joined may report"));
+    }
+    if (request.evaluation().weights_sha256().size() > kSha256) {
+      return done(absl::InvalidArgumentError(
+          absl::StrCat("evaluation.weights_sha256: must be ", kSha256, " digits in hex, or empty")));
+    }
     // A late periodic evaluation must not hide the final one.
     if (!evaluation_.final() || request.evaluation().final()) evaluation_ = request.evaluation();
     done(v1::ReportReply());
@@ -143,7 +150,7 @@ void Coordinator::OnJoinCancelled(uint64_t instance, uint64_t call) {
       if (it->request.instance() != instance || it->call != call) continue;
       it->done(absl::CancelledError("the caller went away"));
       waiting_.erase(it);
-      return;
+      return ForgetWhoLeft();
     }
   });
 }
@@ -186,18 +193,8 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       if (!shard.installed) return;
       shard.staged = report.staged();
       return MaybeCommit();
-    case v1::ShardReport::kPinned: {
-      const auto waiting = waiting_pins_.find(report.pinned().pin());
-      if (waiting == waiting_pins_.end()) return;
-      waiting->second.versions[index] = report.pinned().version();
-      if (waiting->second.versions.size() < shards_.size()) return;
-      v1::PinReply reply;
-      reply.set_pin(report.pinned().pin());
-      for (const auto& [s, version] : waiting->second.versions) *reply.add_versions() = version;
-      waiting->second.done(std::move(reply));
-      waiting_pins_.erase(waiting);
-      return;
-    }
+    case v1::ShardReport::kPinned:
+      return HandlePinned(index, report.pinned());
     case v1::ShardReport::kStats:
       shard.stats = report.stats();
       if (final_ping_ > 0 && std::all_of(shards_.begin(), shards_.end(), [&](const ShardInfo& s) {
@@ -258,22 +255,6 @@ void Coordinator::MaybeCommit() {
   if (committed_ == total_steps_) StartDraining();
 }
 
-// ---- readers
-
-void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done) {
-  if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
-    return done(absl::UnavailableError(
-        absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to pin")));
-  }
-  const uint64_t pin = ++last_pin_;
-  waiting_pins_[pin] = {std::move(done), {}, now() + lease()};
-  v1::ControlMessage message;
-  message.mutable_pin()->set_pin(pin);
-  // In this order a NaN ends as the least.
-  message.mutable_pin()->set_lease_seconds(std::min(600.0, std::max(1.0, request.lease_seconds())));
-  Broadcast(message);
-}
-
 // ---- time
 
 void Coordinator::HandleTick() {
@@ -298,6 +279,7 @@ void Coordinator::HandleTick() {
   }
   last_tick_ = time;
   TickMembers(time);
+  TickPins(time);
   TickAddresses(time);
   TickShards(time);
   if (over()) return;

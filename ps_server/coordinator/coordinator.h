@@ -82,6 +82,8 @@ class Coordinator {
     // What a job without a checkpoint of its own begins with: the step of one in checkpoint.init_from, of
     // which all shards take the weights alone. None: version 0.
     std::optional<uint64_t> init_from;
+    // What a server on this machine may take; 0: no limit is known. A model that cannot fit is refused.
+    uint64_t memory_bytes = 0;
     // Outlives the coordinator.
     const Clock* clock = &Clock::Real();
     ShardLinkFactory open_link;
@@ -110,8 +112,9 @@ class Coordinator {
   void Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done);
   void Status(Done<v1::ClusterStatus> done);
 
-  // The connection of a parked call broke: its member's lease shrinks to the grace, or ends at once if
-  // another process of its index has come.
+  // A connection of a member broke, that of one of its calls or of its stream to this process's shard: its
+  // lease shrinks to the grace unless a heartbeat follows, or ends at once if another process of its index
+  // has come.
   void OnDisconnect(uint32_t worker, uint64_t incarnation);
   // A Join's caller went away before it was answered. Without effect if it has called again since.
   void OnJoinCancelled(uint64_t instance, uint64_t call);
@@ -149,7 +152,8 @@ class Coordinator {
     uint64_t start_clock = 0;
     // The first of these.
     std::optional<uint64_t> first_clock;
-    absl::Time lease_end, last_heard;
+    // live_since: its Join was answered; nobody can hear of it before.
+    absl::Time lease_end, last_heard, live_since = absl::InfiniteFuture();
     // By its heartbeats.
     uint64_t known_revision = 0;
     // Its connection broke, and nothing was heard of it since.
@@ -189,8 +193,8 @@ class Coordinator {
     std::vector<WaitingAnnounce> announcing;
     // nullptr: is opened at the next tick.
     std::unique_ptr<ShardLink> link;
-    // Links that were opened; what comes from an earlier one does not count.
-    uint64_t links = 0;
+    // Which link it is; what comes from an earlier one does not count. 0: none.
+    uint64_t link_number = 0;
     bool connected = false;
     // What it held when it was attached to this link.
     std::optional<v1::Attached> attached;
@@ -210,21 +214,60 @@ class Coordinator {
     std::optional<absl::Time> lost_since;
     std::string lost_why;
   };
-  struct WaitingPin {
-    Done<v1::PinReply> done;
-    std::map<uint32_t, v1::Version> versions;  // by shard
+  // A caller's pin, or its wish for one.
+  struct PinHolder {
+    v1::Caller caller;
+    std::string task;
+    double lease_seconds = 0;
+    Done<v1::PinReply> done;  // empty once it is answered
+    // Of the wish.
     absl::Time deadline;
+  };
+  // A version that all shards keep, or are asked to, for those who hold the pin.
+  struct PinnedVersion {
+    std::vector<PinHolder> holders;
+    std::map<uint32_t, v1::Version> versions;  // by shard, of those that confirmed it
+    absl::Time confirm_by, lease_end;
   };
 
   // All below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
+  // Whether who asks may come in. If so, the job is what it says, unless that is known.
   absl::Status CheckJoin(const v1::JoinRequest& request);
+  // Whether too many of its task wait already, or too many readers are there.
+  absl::Status CheckRoom(const v1::JoinRequest& request) const;
+  absl::Status CheckAddresses(const v1::JoinRequest& request) const;
+  // Of the job that a worker with this many examples declares.
+  absl::Status CheckLength(const v1::JoinRequest& request) const;
+  // Who has declared what the job is: "the job's", or whose wish it is as yet. `worker`: the first of them.
+  std::string DeclaredBy(bool worker) const;
+  // What the job is does not change any more.
+  bool settled() const { return begun_ || (recoverable() && checkpoints_->newest().has_value()); }
+  // Unless it is settled: what nobody who waits has declared, the next one may.
+  void ForgetWhoLeft();
+  // Whether the next one who joins says where the servers are: the cluster spec of ps:0 does not, and nobody
+  // waits who has.
+  bool AddressesOpen() const;
+  void LearnAddresses(const v1::JoinRequest& request);
   // Of the job, from the size of its training set.
   void SetLength(uint64_t train_examples);
   void HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done);
   void HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done);
   void HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done);
   void HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done);
+  void HandleUnpin(const v1::UnpinRequest& request);
+  void HandlePinned(uint32_t shard, const v1::Pinned& pinned);
+  // The task of a live caller; empty: it is no member or reader.
+  std::string TaskOf(const v1::Caller& caller) const;
+  // Pins a version for all who wait, if there is room for one.
+  void MaybePin();
+  // Lets go what nobody holds any more.
+  void ReleasePins();
+  // The caller is out.
+  void DropPinsOf(uint32_t id);
+  // Whoever waits to hear of one is told so.
+  void DropAllPins(const absl::Status& why);
+  void TickPins(absl::Time time);
   void HandleTick();
   void TickMembers(absl::Time time);
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
@@ -330,6 +373,7 @@ class Coordinator {
   uint64_t last_incarnation_ = 0;
   uint32_t last_reader_ = 0;
   uint64_t last_pin_ = 0;
+  uint64_t last_link_ = 0;
   uint64_t last_ping_ = 0;
   const absl::Time created_;
   absl::Time started_, ended_;
@@ -343,7 +387,10 @@ class Coordinator {
   // Not empty: the job is being drained, for this reason.
   std::string drain_;
 
-  // Of the first join; every later one must agree.
+  // Some shard was installed, or goes on.
+  bool begun_ = false;
+  // As the checkpoint has it, or the first Join: every later one must agree. Until it is settled it is the
+  // wish of those who wait, and is forgotten with them.
   std::optional<ModelSpec> model_;
   uint64_t train_examples_ = 0;
   uint64_t total_examples_ = 0, total_batches_ = 0, total_steps_ = 0;
@@ -357,7 +404,8 @@ class Coordinator {
   // Ranks that left for a reason and did not come back.
   std::set<uint32_t> gave_up_;
   std::map<uint32_t, ReaderInfo> readers_;
-  std::map<uint64_t, WaitingPin> waiting_pins_;
+  std::map<uint64_t, PinnedVersion> pins_;
+  std::vector<PinHolder> waiting_pins_;
   std::vector<v1::TaskStatus> departed_;
 
   uint64_t committed_ = 0;  // sync steps

@@ -13,6 +13,8 @@ namespace {
 
 // A shard that may be at two addresses is looked for at each so long before it is the other's turn.
 constexpr absl::Duration kLook = absl::Seconds(1);
+// Announcements of one shard that wait at once.
+constexpr size_t kMaxAnnouncing = 16;
 
 }  // namespace
 
@@ -38,6 +40,10 @@ void Coordinator::HandleAnnounce(v1::AnnounceRequest request, Done<v1::AnnounceR
   ShardInfo& shard = shards_[index];
   if (shard.attached.has_value()) {
     if (shard.attached->instance() == request.instance()) return done(v1::AnnounceReply());
+    if (shard.announcing.size() >= kMaxAnnouncing) {
+      return done(
+          absl::UnavailableError(absl::StrCat("others wait already to be ps:", index, "; try again")));
+    }
     // It may be dead for all that is known here.
     shard.announcing.push_back({std::move(request), std::move(done), PingShards()});
     return;

@@ -80,7 +80,10 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   const auto& newest = checkpoints_->newest();
   snapshot.progress = steps_done();
   snapshot.step = sync() ? committed_ : std::max(steps_done(), checkpoints_->next_step());
-  snapshot.saved = newest.has_value() && (sync() ? newest->step() == committed_ : untouched_);
+  // One that was taken before the last range was reported holds all batches and does not say that they are
+  // all: a coordinator that starts from it would wait for workers, who have been told and are gone.
+  const bool says_so = state_ != v1::DRAINING || (newest.has_value() && IsEndOf(options_.config, *newest));
+  snapshot.saved = newest.has_value() && (sync() ? newest->step() == committed_ : untouched_ && says_so);
   snapshot.num_shards = shards_.size();
   snapshot.model = ToProto(*model_);
   v1::CoordinatorState& job = snapshot.job;

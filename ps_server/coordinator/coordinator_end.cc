@@ -147,8 +147,7 @@ void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& ot
       waiting.done(absl::UnavailableError(others.message()));
     }
   }
-  for (auto& [pin, waiting] : waiting_pins_) waiting.done(others);
-  waiting_pins_.clear();
+  DropAllPins(others);
   for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(others);
 }
 

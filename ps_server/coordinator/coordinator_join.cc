@@ -5,19 +5,41 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/address.h"
 #include "common/config/job_config.h"
+#include "common/server_memory.h"
 #include "common/status_macros.h"
 #include "common/telemetry/logging.h"
 #include "common/wire_model.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
+namespace {
+
+// What one who joins may declare. A job has 1024 workers at most.
+constexpr size_t kMaxTaskName = 128;
+constexpr int kMaxServers = 1024;
+constexpr uint64_t kMaxExamples = uint64_t{1} << 40;
+// Joins of one task that wait at once (processes that were started again, and repeats), and readers.
+constexpr int kMaxWaitingOfTask = 64;
+constexpr size_t kMaxReaders = 256;
+
+absl::Status CheckTaskName(const std::string& task) {
+  const bool printable =
+      std::all_of(task.begin(), task.end(), [](unsigned char c) { return c > 0x20 && c != 0x7f; });
+  if (printable && !task.empty() && task.size() <= kMaxTaskName) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("task: must be 1 to ", kMaxTaskName,
+                                                 " bytes without spaces, such as worker:1; got ", task.size(),
+                                                 " bytes"));
+}
+
+}  // namespace
 
 void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
   if (state_ == v1::FAILED) return done(RefuseJoin());
   const bool worker = request.role() == v1::WORKER;
   if (over() || (state_ == v1::DRAINING && saved_last_ && worker)) {
-    if (worker) told_.insert(request.rank());
+    if (worker && request.rank() < options_.workers) told_.insert(request.rank());
     return done(absl::OutOfRangeError("the job's examples are done; there is nothing left to do"));
   }
   // The same Join again?
@@ -34,19 +56,28 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
       return done(MakeJoinReply(rank, member.incarnation, member.start_clock));
     }
     if (member.join.has_value()) member.join->done(absl::CancelledError("the same process called again"));
-    member.join = WaitingJoin{std::move(request), std::move(done), call, now()};
+    // As it was checked, whatever the repeat says.
+    v1::JoinRequest same;
+    same.set_role(v1::WORKER);
+    same.set_task(member.task);
+    same.set_rank(rank);
+    same.set_instance(member.instance);
+    member.join = WaitingJoin{std::move(same), std::move(done), call, now()};
     return;
   }
   for (const auto& [id, reader] : readers_) {
     if (reader.instance == request.instance()) return done(MakeJoinReply(id, reader.incarnation, 0));
   }
   if (absl::Status status = CheckJoin(request); !status.ok()) {
-    LogWarning("refused ", request.task(), ": ", status.message());
+    LogWarning("refused a Join: ", status.message());
     return done(status);
   }
   const uint32_t rank = request.rank();
+  // What it declared is checked and noted.
+  request.clear_model();
+  request.clear_job_config();
+  request.clear_ps_addresses();
   waiting_.push_back({std::move(request), std::move(done), call, now()});
-  OpenLinks();
   if (worker) ReplaceIfGone(rank);
   MaybeInstall();
   MaybeAdmit();
@@ -57,12 +88,14 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
     return absl::InvalidArgumentError(
         absl::StrCat("role: ", request.role(), " is not one of WORKER, READER"));
   }
+  WEIR_RETURN_IF_ERROR(CheckTaskName(request.task()));
   const bool worker = request.role() == v1::WORKER;
   if (worker && request.rank() >= options_.workers) {
     return absl::InvalidArgumentError(absl::StrCat("rank: ", request.task(), " has rank ", request.rank(),
                                                    "; the job has ", options_.workers,
                                                    " workers (cluster.workers, or the cluster spec)"));
   }
+  WEIR_RETURN_IF_ERROR(CheckRoom(request));
   v1::JobConfig config;
   if (!config.ParseFromString(request.job_config()))
     return absl::InvalidArgumentError("job_config does not parse");
@@ -70,33 +103,131 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
     return absl::FailedPreconditionError(
         absl::StrCat("the config of ", request.task(), " differs from that of ps:0: ", difference));
   }
+  WEIR_RETURN_IF_ERROR(CheckAddresses(request));
   WEIR_ASSIGN_OR_RETURN(ModelSpec model, FromProto(request.model()));
   if (model_.has_value()) {
     if (std::string difference = model_->FirstDifference(model); !difference.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("the model of ", request.task(), " differs from the job's: ", difference));
+      return absl::FailedPreconditionError(absl::StrCat("the model of ", request.task(), " differs from ",
+                                                        DeclaredBy(/*worker=*/false), ": ", difference));
     }
   }
-  if (worker && request.train_examples() == 0) {
-    return absl::InvalidArgumentError("train_examples: a worker needs at least one");
-  }
-  if (worker && train_examples_ != 0 && request.train_examples() != train_examples_) {
-    return absl::FailedPreconditionError(absl::StrCat("the training set of ", request.task(), " has ",
-                                                      request.train_examples(),
-                                                      " examples; that of the job has ", train_examples_));
-  }
-  const uint64_t shards = std::max<uint64_t>(addresses_.size(), 1);
-  if (!shards_.empty() && request.ps_addresses_size() != static_cast<int>(shards)) {
-    return absl::FailedPreconditionError(absl::StrCat("the cluster spec of ", request.task(), " lists ",
-                                                      request.ps_addresses_size(), " servers; the job has ",
-                                                      shards));
-  }
-  if (request.ps_addresses_size() == 0) return absl::InvalidArgumentError("ps_addresses: needs at least one");
+  const uint64_t servers = static_cast<uint64_t>(request.ps_addresses_size());
+  WEIR_RETURN_IF_ERROR(
+      CheckServerMemory(options_.config, options_.workers, model.elements(), servers, options_.memory_bytes));
+  if (worker) WEIR_RETURN_IF_ERROR(CheckLength(request));
 
+  if (AddressesOpen()) LearnAddresses(request);
   model_ = std::move(model);
-  if (shards_.empty()) addresses_.assign(request.ps_addresses().begin(), request.ps_addresses().end());
   if (worker && total_batches_ == 0) SetLength(request.train_examples());
   return absl::OkStatus();
+}
+
+absl::Status Coordinator::CheckRoom(const v1::JoinRequest& request) const {
+  const auto waiting = std::count_if(waiting_.begin(), waiting_.end(), [&](const WaitingJoin& join) {
+    return join.request.role() == request.role() &&
+           (request.role() == v1::READER || join.request.rank() == request.rank());
+  });
+  // Unavailable: whoever waits may go, so it may try again.
+  if (request.role() == v1::READER && waiting + readers_.size() >= kMaxReaders) {
+    return absl::UnavailableError(
+        absl::StrCat("the job has ", kMaxReaders, " readers, as many as it may have; try again"));
+  }
+  if (request.role() == v1::WORKER && waiting >= kMaxWaitingOfTask) {
+    return absl::UnavailableError(absl::StrCat(waiting, " processes wait already to be ", request.task(),
+                                               "; is the same task index used again and again?"));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::CheckAddresses(const v1::JoinRequest& request) const {
+  const int count = request.ps_addresses_size();
+  if (count == 0) return absl::InvalidArgumentError("ps_addresses: needs at least one");
+  if (count > kMaxServers) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("ps_addresses: ", count, " servers; at most ", kMaxServers, " are allowed"));
+  }
+  if (!AddressesOpen() && count != static_cast<int>(addresses_.size())) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("the cluster spec of ", request.task(), " lists ", count, " servers; ",
+                     options_.shard_addresses.size() > 1 ? "that of ps:0" : DeclaredBy(/*worker=*/false),
+                     " lists ", addresses_.size()));
+  }
+  std::set<std::string> seen;
+  for (int i = 0; i < count; ++i) {
+    const std::string& address = request.ps_addresses(i);
+    if (const auto parsed = ParseAddress(address); !parsed.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("ps_addresses[", i, "]: ", parsed.status().message()));
+    }
+    if (!seen.insert(address).second) {
+      return absl::InvalidArgumentError(absl::StrCat("ps_addresses[", i, "]: ", address, " is listed twice"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Coordinator::CheckLength(const v1::JoinRequest& request) const {
+  const uint64_t examples = request.train_examples();
+  if (examples == 0) return absl::InvalidArgumentError("train_examples: a worker needs at least one");
+  if (examples > kMaxExamples) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("train_examples: ", examples, "; at most 2^40 are allowed"));
+  }
+  if (const v1::TrainConfig& train = options_.config.train();
+      !train.has_examples() && train.epochs() * static_cast<double>(examples) > std::ldexp(1.0, 53)) {
+    return absl::InvalidArgumentError(absl::StrCat("train_examples: ", examples, " in ", train.epochs(),
+                                                   " epochs are more than 2^53 examples in all"));
+  }
+  if (train_examples_ != 0 && examples != train_examples_) {
+    return absl::FailedPreconditionError(absl::StrCat("the training set of ", request.task(), " has ",
+                                                      examples, " examples; ", DeclaredBy(/*worker=*/true),
+                                                      " has ", train_examples_));
+  }
+  return absl::OkStatus();
+}
+
+bool Coordinator::AddressesOpen() const {
+  return options_.shard_addresses.size() <= 1 && !begun_ && !ends_again_ && waiting_.empty();
+}
+
+std::string Coordinator::DeclaredBy(bool worker) const {
+  if (!settled()) {
+    for (const WaitingJoin& join : waiting_) {
+      if (worker && join.request.role() != v1::WORKER) continue;
+      return absl::StrCat("that of ", join.request.task(), " (which waits for the job to start)");
+    }
+  }
+  return "that of the job";
+}
+
+void Coordinator::ForgetWhoLeft() {
+  if (settled()) return;
+  if (waiting_.empty()) model_.reset();
+  for (const WaitingJoin& join : waiting_) {
+    if (join.request.role() == v1::WORKER) return;
+  }
+  train_examples_ = total_examples_ = total_batches_ = total_steps_ = 0;
+  parts_ = 0;
+  progress_.reset();
+}
+
+void Coordinator::LearnAddresses(const v1::JoinRequest& request) {
+  addresses_.assign(request.ps_addresses().begin(), request.ps_addresses().end());
+  if (shards_.empty()) return OpenLinks();
+  // Links to where one who has gone said that servers are. The first is this process.
+  shards_[0].address = addresses_[0];
+  for (uint32_t index = 1; index < shards_.size(); ++index) {
+    if (index < addresses_.size() && shards_[index].address == addresses_[index]) continue;
+    for (WaitingAnnounce& waiting : shards_[index].announcing) {
+      waiting.done(absl::UnavailableError("the job has other servers now"));
+    }
+    shards_[index] = ShardInfo();
+  }
+  shards_.resize(addresses_.size());
+  for (uint32_t index = 1; index < shards_.size(); ++index) {
+    if (shards_[index].link != nullptr) continue;
+    shards_[index].address = addresses_[index];
+    OpenLink(index);
+  }
 }
 
 JobSize SizeOf(const v1::JobConfig& config, uint64_t train_examples) {
@@ -107,7 +238,7 @@ JobSize SizeOf(const v1::JobConfig& config, uint64_t train_examples) {
                       : static_cast<uint64_t>(
                             std::max(1.0, std::round(train.epochs() * static_cast<double>(train_examples))));
   const uint64_t batch = config.data().batch_size();
-  size.batches = (size.examples + batch - 1) / batch;
+  size.batches = size.examples / batch + (size.examples % batch != 0);
   return size;
 }
 

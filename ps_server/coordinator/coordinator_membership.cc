@@ -14,6 +14,8 @@ namespace {
 constexpr uint32_t kFirstReader = 1u << 31;
 // Workers that are gone and still shown in the status.
 constexpr size_t kDepartedShown = 100;
+// Ranges that one NextRange may report.
+constexpr int kMaxCompleted = 1024;
 // A parked heartbeat or range call is answered after so long even if nothing happened, so that reports stay
 // fresh.
 constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
@@ -128,6 +130,7 @@ void Coordinator::OnAllAcked() {
   for (auto& [rank, member] : members_) {
     if (!member.join.has_value()) continue;
     member.lease_end = now() + lease();
+    member.live_since = now();
     LogInfo(member.task, " joined as rank ", rank, ", incarnation ", member.incarnation, ", at clock ",
             member.start_clock);
     std::exchange(member.join, std::nullopt)
@@ -244,6 +247,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
     member.next_range(std::move(reply));
   }
   if (ranges_.has_value()) ranges_->Release(rank);
+  DropPinsOf(rank);
   if (over()) return;
   BroadcastMembership();
   Changed();
@@ -284,6 +288,7 @@ void Coordinator::FenceAll(const std::string& why) {
       member.next_range(std::move(reply));
     }
     if (ranges_.has_value()) ranges_->Release(rank);
+    DropPinsOf(rank);
   }
   BroadcastMembership();
   Changed();
@@ -315,22 +320,16 @@ void Coordinator::TickMembers(absl::Time time) {
 
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     const auto holder = it->request.role() == v1::WORKER ? members_.find(it->request.rank()) : members_.end();
-    if (holder != members_.end() && holder->second.phase != Phase::kJoining &&
-        holder->second.last_heard - it->since > 2 * lease()) {
+    // Two processes of one task may wait for the same start, of which one is dead: its admission tells
+    // nothing.
+    if (holder != members_.end() &&
+        holder->second.last_heard - std::max(it->since, holder->second.live_since) > 2 * lease()) {
       it->done(absl::AlreadyExistsError(absl::StrCat("another live process is ", holder->second.task,
                                                      "; is the same task index used twice?")));
       it = waiting_.erase(it);
     } else {
       ++it;
     }
-  }
-  for (auto it = waiting_pins_.begin(); it != waiting_pins_.end();) {
-    if (it->second.deadline > time) {
-      ++it;
-      continue;
-    }
-    it->second.done(absl::DeadlineExceededError("not every shard confirmed the pin in time"));
-    it = waiting_pins_.erase(it);
   }
 }
 
@@ -339,6 +338,7 @@ void Coordinator::RemoveReader(uint32_t id) {
   LogInfo(it->second.task, " (reader) left");
   if (it->second.heartbeat) AnswerHeartbeat(it->second.heartbeat, true);
   readers_.erase(it);
+  DropPinsOf(id);
   MaybeFinish();
 }
 
@@ -358,10 +358,14 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
     reply.set_fenced(true);
     return done(std::move(reply));
   }
+  if (request.completed_ranges_size() > kMaxCompleted) {
+    return done(absl::InvalidArgumentError(absl::StrCat("completed_ranges: ", request.completed_ranges_size(),
+                                                        " ranges; at most ", kMaxCompleted,
+                                                        " are allowed: a worker has one at a time")));
+  }
+  // It keeps no lease: it may have been on its way when the caller's connections broke.
   MemberInfo& member = it->second;
   member.last_heard = now();
-  member.disconnected = false;
-  member.lease_end = std::max(member.lease_end, now() + lease());
   for (uint64_t id : request.completed_ranges()) ranges_->Complete(id, it->first);
   if (member.next_range) std::exchange(member.next_range, nullptr)(v1::NextRangeReply());
   member.next_range = std::move(done);

@@ -21,12 +21,12 @@ void Coordinator::OpenLinks() {
 }
 
 void Coordinator::OpenLink(uint32_t shard) {
-  const uint64_t link = ++shards_[shard].links;
+  const uint64_t link = shards_[shard].link_number = ++last_link_;
   shards_[shard].opened = now();
   // In the queue, and only while the link is the newest one.
   const auto post = [this, shard, link](std::function<void()> function) {
     queue_.Post([this, shard, link, function = std::move(function)] {
-      if (shards_[shard].links == link) function();
+      if (shard < shards_.size() && shards_[shard].link_number == link) function();
     });
   };
   ShardLinkEvents events;
@@ -96,6 +96,7 @@ void Coordinator::MaybeInstall() {
     ShardInfo& shard = shards_[index];
     if (shard.installed || shard.installing || !shard.attached.has_value()) continue;
     if (!AllKnowAddress(shard)) continue;
+    begun_ = true;
     if (Keeps(index)) {
       shard.installed = changed = true;
       shard.incarnation = shard.attached->incarnation();
@@ -207,7 +208,7 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   if (ends_again_) return;  // it may have heard of the end from the coordinator before this one
   ShardInfo& shard = shards_[index];
   shard.link.reset();
-  ++shard.links;
+  shard.link_number = 0;
   shard.connected = shard.installing = shard.installed = false;
   shard.attached.reset();
   shard.acked_epoch = 0;
@@ -220,7 +221,7 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
     if (state_ != v1::STARTING) LogWarning(what);
   }
   checkpoints_->Abandon(what);
-  for (auto& [pin, waiting] : std::exchange(waiting_pins_, {})) waiting.done(absl::UnavailableError(what));
+  DropAllPins(absl::UnavailableError(what));
   if (sync() && !over() && state_ != v1::STARTING) RollBack(what);
 }
 

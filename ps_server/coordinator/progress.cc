@@ -6,6 +6,8 @@ namespace weir {
 namespace {
 
 constexpr absl::Duration kSpeedWindow = absl::Seconds(5);
+// Reports that are kept; more make the loss one of a shorter time.
+constexpr size_t kMaxHistory = 100'000;
 
 }  // namespace
 
@@ -17,7 +19,10 @@ void ProgressMeter::OnReport(uint64_t incarnation, const v1::WorkerReport& repor
   last = report;
   if (history_.empty()) history_.push_back({});
   history_.push_back(totals_);
-  while (history_.size() > 2 && totals_.examples - history_[1].examples >= loss_window_) history_.pop_front();
+  while (history_.size() > kMaxHistory ||
+         (history_.size() > 2 && totals_.examples - history_[1].examples >= loss_window_)) {
+    history_.pop_front();
+  }
 }
 
 void ProgressMeter::Sample(absl::Time now, uint64_t examples) {

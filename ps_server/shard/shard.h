@@ -91,6 +91,8 @@ class Shard {
     const Clock* clock = &Clock::Real();
     ThreadPool* threads = nullptr;
     const Kernels* kernels = nullptr;
+    // What a server on this machine may take; 0: no limit is known. A model that cannot fit is refused.
+    uint64_t memory_bytes = 0;
     // Of the memory that weights lie in.
     SlabSource weights_source = AllocateSlab;
     // Is called, on any thread, when Tick() should come after so long; zero: memory has come free that calls
@@ -248,7 +250,9 @@ class Shard {
     std::vector<v1::LoggedPush> records;
     std::shared_ptr<PushLog> log;
   };
+  // ResourceExhausted: there is not enough memory.
   absl::StatusOr<Loaded> Load(const v1::Install& install, const BlockStore::Options& options) const;
+  absl::StatusOr<Loaded> LoadParts(const v1::Install& install, const BlockStore::Options& options) const;
   absl::Status LoadLog(const v1::Install& install, const LogPosition& position, Loaded* loaded) const;
   void FinishInstall(const v1::Install& install, Loaded loaded);
   void RestoreState(const v1::ShardState& state);

@@ -1,10 +1,13 @@
 // The part of Shard that begins its lives: what Install makes, from nothing or from a checkpoint, and what
 // becomes of what was there.
 #include <algorithm>
+#include <new>
+#include <stdexcept>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/config/job_config.h"
+#include "common/server_memory.h"
 #include "common/status_macros.h"
 #include "common/telemetry/logging.h"
 #include "common/wire_model.h"
@@ -57,6 +60,23 @@ void Shard::HandleInstall(const v1::Install& install) {
 
 absl::StatusOr<Shard::Loaded> Shard::Load(const v1::Install& install,
                                           const BlockStore::Options& options) const {
+  // Memory may be short though the model was found to fit: others use it, too.
+  const auto failed = [&](const char* why) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for its part of the model, ",
+                                                     options.model.elements(), " elements on ",
+                                                     options.num_shards, " servers (", why, ")"));
+  };
+  try {
+    return LoadParts(install, options);
+  } catch (const std::bad_alloc& e) {
+    return failed(e.what());
+  } catch (const std::length_error& e) {
+    return failed(e.what());
+  }
+}
+
+absl::StatusOr<Shard::Loaded> Shard::LoadParts(const v1::Install& install,
+                                               const BlockStore::Options& options) const {
   Loaded loaded;
   LogPosition position;
   const auto restore = [&](const BlockStore& store, ShardVersion& version) {
@@ -93,6 +113,8 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
   if (install.num_shards() == 0 || install.shard() >= install.num_shards()) {
     return absl::InvalidArgumentError("bad shard number");
   }
+  WEIR_RETURN_IF_ERROR(CheckServerMemory(options_.config, install.workers(), options.model.elements(),
+                                         install.num_shards(), options_.memory_bytes));
   options.shard = install.shard();
   options.num_shards = install.num_shards();
   options.seed = options_.config.seed();

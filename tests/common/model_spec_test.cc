@@ -54,6 +54,18 @@ TEST_CASE("A bad model spec is refused") {
   CHECK_FALSE(m.Validate().ok());
   m.tensors[0].shape = {1 << 30, 1 << 30};
   CHECK_FALSE(m.Validate().ok());
+  m.tensors[0].shape = {int64_t{1} << 32, int64_t{1} << 32, 1};  // 0 in 64 bits
+  CHECK_FALSE(m.Validate().ok());
+  m.tensors[0].shape = {int64_t{1} << 40};
+  CHECK_FALSE(m.Validate().ok());  // with the other one
+  m.tensors.pop_back();
+  CHECK(m.Validate().ok());
+  m.tensors[0].shape = {int64_t{1} << 20, (int64_t{1} << 20) + 1};
+  CHECK_FALSE(m.Validate().ok());
+  m.tensors[0].shape = std::vector<int64_t>(32, 1);
+  CHECK(m.Validate().ok());
+  m.tensors[0].shape.push_back(1);
+  CHECK_FALSE(m.Validate().ok());
 }
 
 TEST_CASE("Initial values do not depend on how they are cut") {

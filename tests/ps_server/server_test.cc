@@ -234,6 +234,27 @@ TEST_CASE("A server that is stopped answers what waits on it, and stops") {
   CHECK(f.cluster->server(1 - which)->Wait().code() == absl::StatusCode::kUnavailable);
 }
 
+TEST_CASE("A worker whose stream breaks is taken out after the grace, also between two heartbeats") {
+  ServerFixture f(40, 1, 2);
+  f.config.mutable_cluster()->set_grace_seconds(0.05);
+  f.Start();
+  f.Join();
+  // Worker 0 has a stream from Join(), and no heartbeat under way. Its lease would last for a minute.
+  f.raw_stream.reset();
+  v1::HeartbeatRequest request;
+  request.mutable_caller()->set_worker(1);
+  request.mutable_caller()->set_incarnation(f.members[1].incarnation());
+  v1::HeartbeatReply reply;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  do {
+    const auto context = f.Context();
+    REQUIRE(f.coordinator->Heartbeat(context.get(), request, &reply).ok());
+    request.set_known_revision(reply.revision());
+  } while (reply.membership().members_size() == 2 && std::chrono::steady_clock::now() < deadline);
+  REQUIRE(reply.membership().members_size() == 1);
+  CHECK(reply.membership().members(0).worker() == 1);
+}
+
 TEST_CASE("A job runs to its end over plain stubs") {
   ServerFixture f;
   f.config.mutable_train()->set_examples(24);

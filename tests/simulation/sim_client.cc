@@ -459,6 +459,7 @@ void SimReader::Read() {
                 }
                 if (--*missing > 0) return;
                 v1::UnpinRequest unpin;
+                *unpin.mutable_caller() = CallerNow();
                 unpin.set_pin(pin);
                 Call<v1::UnpinRequest, v1::UnpinReply>(
                     &Coordinator::Unpin, unpin, [again](const absl::StatusOr<v1::UnpinReply>&) { again(); });

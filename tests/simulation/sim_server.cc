@@ -180,10 +180,12 @@ void SimServer::Start() {
   SetSink([](const v1::ShardReport&) {});
   world.After(node_, kTick, [this] { Tick(); });
   if (index_ != 0 || StartCoordinator()) return;
-  // It cannot read or write its store, says so and exits; whoever started it tries again.
+  // It cannot read or write its store, says so and exits; whoever started it tries again once it has.
   ++site_->faults["coordinator could not open its store"];
-  world.After(node_, absl::Milliseconds(1), [this] { Kill(/*orderly=*/true); });
-  StartAfter(absl::Milliseconds(300));
+  world.After(node_, absl::Milliseconds(1), [this] {
+    StartAfter(absl::Milliseconds(300));
+    Kill(/*orderly=*/true);
+  });
 }
 
 void SimServer::StartAfter(absl::Duration away) {

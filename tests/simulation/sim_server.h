@@ -77,6 +77,8 @@ class SimSession : public std::enable_shared_from_this<SimSession> {
   const std::function<void(ExchangeAnswer)> receive_;
   const uint64_t id_;
   bool ended_ = false;
+  // Of the newest exchange.
+  std::optional<v1::Caller> caller_;
   std::map<uint64_t, Exchange> exchanges_;
 };
 

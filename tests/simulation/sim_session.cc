@@ -33,6 +33,7 @@ void SimSession::Deliver(uint64_t id, Handler handle) {
 void SimSession::Begin(ExchangeBegin begin) {
   if (ended_) return;
   const uint64_t id = begin.id;
+  caller_ = begin.push.has_value() ? begin.push->caller() : begin.pull->caller();
   Exchange& exchange = exchanges_[id];
   exchange.pull = std::move(begin.pull);
   exchange.gradient = std::move(begin.gradient);
@@ -175,6 +176,8 @@ void SimSession::End() {
   if (std::exchange(ended_, true)) return;
   exchanges_.clear();
   server_->shard_->End(id_);
+  if (server_->coordinator() == nullptr || !caller_.has_value()) return;
+  server_->coordinator()->OnDisconnect(caller_->worker(), caller_->incarnation());
 }
 
 void SimSession::Die() {

@@ -145,12 +145,24 @@ TEST_CASE("A job ends when all have left: last stats, then the servers are told,
   f.Leave(f.members[1]);
   CHECK(f.ends == 0);  // the reader is still at it
   v1::ReportRequest report;
+  *report.mutable_caller() = f.CallerOf(reader->reply());
   report.mutable_evaluation()->set_test_accuracy(0.75);
   report.mutable_evaluation()->set_final(true);
   f.coordinator->Report(report, [](absl::StatusOr<v1::ReportReply>) {});
   report.mutable_evaluation()->set_test_accuracy(0.5);
   report.mutable_evaluation()->set_final(false);
   f.coordinator->Report(report, [](absl::StatusOr<v1::ReportReply>) {});
+  const auto refused = [&](absl::StatusCode code) {
+    auto answer = std::make_shared<Answer<v1::ReportReply>>();
+    f.coordinator->Report(report, Keep(answer));
+    CHECK(answer->status().code() == code);
+  };
+  report.mutable_evaluation()->set_final(true);
+  report.mutable_evaluation()->set_weights_sha256(std::string(65, '0'));
+  refused(absl::StatusCode::kInvalidArgument);
+  report.mutable_evaluation()->clear_weights_sha256();
+  *report.mutable_caller() = f.CallerOf(f.members[0]);  // is gone
+  refused(absl::StatusCode::kAborted);
   for (const auto& shard : f.shards) {
     shard->answers_pings = false;
     shard->stats.set_bytes_pushed(1234);
@@ -175,25 +187,6 @@ TEST_CASE("A job ends when all have left: last stats, then the servers are told,
   f.coordinator->Fail("too late");
   f.coordinator.reset();
   CHECK(f.ends == 1);
-}
-
-TEST_CASE("A pin that the end of the job overtakes is answered") {
-  CoordinatorFixture f(kSync, 1);
-  f.train_examples = 8;
-  f.StartJob();
-  for (const auto& shard : f.shards) {
-    shard->answers_pins = false;
-    shard->answers_pings = false;
-    shard->Staged(0);
-  }
-  f.Leave(f.members[0]);
-  const auto pin = f.Pin();
-  CHECK_FALSE(pin->there());
-  for (const auto& shard : f.shards) {
-    shard->AnswerPing(shard->Sent(v1::ControlMessage::kPing).back().ping().sequence());
-  }
-  CHECK(f.ends == 1);
-  CHECK(pin->times == 1);
 }
 
 TEST_CASE("A worker that gives up does not end the job; the last one does, with its reason") {

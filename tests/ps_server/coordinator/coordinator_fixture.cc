@@ -149,6 +149,7 @@ void CoordinatorFixture::Start() {
   options.workers = workers;
   options.shard_addresses = known_addresses.value_or(addresses);
   options.init_from = init_from;
+  options.memory_bytes = memory_bytes;
   options.clock = &clock;
   options.open_link = [this](uint32_t index, const std::string& address,
                              ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
@@ -300,7 +301,19 @@ AnswerPtr<v1::NextRangeReply> CoordinatorFixture::NextRange(const v1::JoinReply&
 }
 
 AnswerPtr<v1::PinReply> CoordinatorFixture::Pin(double lease_seconds) {
+  return PinOf(members.at(0), lease_seconds);
+}
+
+void CoordinatorFixture::Unpin(const v1::JoinReply& caller, uint64_t pin) {
+  v1::UnpinRequest request;
+  *request.mutable_caller() = CallerOf(caller);
+  request.set_pin(pin);
+  coordinator->Unpin(request, [](const absl::StatusOr<v1::UnpinReply>&) {});
+}
+
+AnswerPtr<v1::PinReply> CoordinatorFixture::PinOf(const v1::JoinReply& caller, double lease_seconds) {
   v1::PinRequest request;
+  *request.mutable_caller() = CallerOf(caller);
   request.set_lease_seconds(lease_seconds);
   auto answer = std::make_shared<Answer<v1::PinReply>>();
   coordinator->Pin(request, Keep(answer));

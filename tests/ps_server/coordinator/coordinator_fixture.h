@@ -71,6 +71,7 @@ class CoordinatorFixture {
   uint32_t workers;
   ModelSpec model;
   uint64_t train_examples = 64;
+  uint64_t memory_bytes = 0;
   std::vector<std::unique_ptr<FakeShard>> shards;
   std::vector<std::string> addresses;
   // Those that came up at another address than `addresses` has.
@@ -107,7 +108,10 @@ class CoordinatorFixture {
   void Leave(const v1::JoinReply& member, bool done = true, const std::string& reason = "");
   AnswerPtr<v1::NextRangeReply> NextRange(const v1::JoinReply& member,
                                           const std::vector<uint64_t>& completed = {});
+  // By the first worker of StartJob(), or by this member or reader.
   AnswerPtr<v1::PinReply> Pin(double lease_seconds = 30);
+  AnswerPtr<v1::PinReply> PinOf(const v1::JoinReply& caller, double lease_seconds = 30);
+  void Unpin(const v1::JoinReply& caller, uint64_t pin);
   v1::ClusterStatus Status();
   v1::TaskStatus Task(const std::string& task);
   // Lets time go by in small steps, while these send heartbeats.

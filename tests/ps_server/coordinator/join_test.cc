@@ -1,4 +1,7 @@
 // Who gets in, when, and at which clock.
+#include <algorithm>
+#include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -214,6 +217,23 @@ TEST_CASE("A second process of a live task is told so") {
   CHECK_THAT(std::string(twin->status().message()), Contains("worker:1"));
 }
 
+TEST_CASE("Of two processes of one task that wait for the start, the one that is alive gets in in the end") {
+  CoordinatorFixture f(kBounded);
+  f.shards[1]->connects = false;
+  f.Start();
+  f.Join(1, 5000);  // is killed, which nobody notices
+  f.Run(absl::Seconds(1));
+  const auto alive = f.Join(1, 6000);
+  const auto other = f.Join(0);
+  f.Run(absl::Seconds(25));
+  f.shards[1]->events.connected();
+  REQUIRE(other->there());
+  f.Run(absl::Seconds(9), {other->reply()});
+  CHECK_FALSE(alive->there());
+  f.Run(absl::Seconds(2), {other->reply()});
+  CHECK(alive->reply().worker() == 1);
+}
+
 TEST_CASE("Who does not fit is refused, with the first difference") {
   CoordinatorFixture f(kBounded);
   f.Start();
@@ -262,6 +282,124 @@ TEST_CASE("Who does not fit is refused, with the first difference") {
   CHECK(f.Status().state() == v1::RUNNING);
 }
 
+TEST_CASE("What the first who joins declares is forgotten when it goes away before the job begins") {
+  CoordinatorFixture f(kBounded);
+  f.Start();
+  v1::JoinRequest wrong = f.JoinRequest(0);
+  SECTION("its model") { wrong.mutable_model()->mutable_tensors(0)->set_shape(0, 41); }
+  SECTION("its training set") { wrong.set_train_examples(65); }
+  const auto first = f.Join(wrong, 1);
+  CHECK_FALSE(first->there());
+  const auto right = f.Join(1);
+  CHECK(right->status().code() == absl::StatusCode::kFailedPrecondition);
+  // Who is wrong cannot be known: both are named.
+  CHECK_THAT(std::string(right->status().message()), Contains("worker:0") && Contains("worker:1"));
+  f.coordinator->OnJoinCancelled(1000, 1);
+  CHECK(f.Status().total_examples() == 0);
+  f.Join(1);
+  f.Join(0);
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.shards[1]->LastInstall().model().tensors(0).shape(0) == 40);
+  CHECK(f.Status().total_examples() == 64);
+}
+
+TEST_CASE("What others who wait have declared too is kept when one of them goes") {
+  CoordinatorFixture f(kBounded, 3);
+  f.Start();
+  f.Join(f.JoinRequest(0), 1);
+  f.Join(f.JoinRequest(1), 2);
+  f.coordinator->OnJoinCancelled(1000, 1);
+  v1::JoinRequest wrong = f.JoinRequest(0);
+  wrong.set_train_examples(65);
+  CHECK_THAT(std::string(f.Join(wrong)->status().message()), Contains("worker:1") && Contains("64"));
+  // A reader that waits has declared a model, and no training set.
+  f.JoinReader();
+  f.coordinator->OnJoinCancelled(1001, 2);
+  f.train_examples = 128;
+  for (uint32_t rank : {0, 1, 2}) f.Join(rank);
+  CHECK(f.Status().total_examples() == 128);
+}
+
+TEST_CASE("A Join declares no more than a job may have, and the message says what it may") {
+  CoordinatorFixture f(kBounded);
+  f.known_addresses = {"localhost:1"};
+  f.memory_bytes = uint64_t{1} << 30;
+  f.Start();
+  const auto refusal = [&](const v1::JoinRequest& request) {
+    const auto answer = f.Join(request);
+    CHECK(answer->status().code() == absl::StatusCode::kInvalidArgument);
+    return std::string(answer->status().message());
+  };
+  v1::JoinRequest request = f.JoinRequest(0);
+  const auto shape = [&](const std::vector<int64_t>& shape) {
+    request.mutable_model()->mutable_tensors(0)->mutable_shape()->Assign(shape.begin(), shape.end());
+  };
+  shape({int64_t{1} << 33});
+  CHECK_THAT(refusal(request), Contains("8589934592 elements") &&
+                                   Contains("W = 16.0 GiB on each of 2 servers") && Contains("32.0 GiB") &&
+                                   Contains("has 1.0 GiB"));
+  shape({int64_t{1} << 62, int64_t{1} << 62});
+  CHECK_THAT(refusal(request), Contains("2^40"));
+  shape(std::vector<int64_t>(33, 1));
+  CHECK_THAT(refusal(request), Contains("33 dimensions") && Contains("32"));
+  request = f.JoinRequest(0);
+  request.mutable_model()->mutable_tensors(0)->set_name(std::string(1025, 'w'));
+  CHECK_THAT(refusal(request), Contains("1025") && Contains("1024"));
+  request = f.JoinRequest(0);
+  for (int i = 0; i < 65536; ++i) request.mutable_model()->add_tensors()->set_name(std::to_string(i));
+  CHECK_THAT(refusal(request), Contains("65537 tensors") && Contains("65536"));
+  request = f.JoinRequest(0);
+  request.set_task(std::string(129, 'w'));
+  CHECK_THAT(refusal(request), Contains("task") && Contains("128"));
+  request.set_task("worker:0\nfaked line");
+  CHECK_THAT(refusal(request), Contains("task"));
+  request = f.JoinRequest(0);
+  request.set_train_examples((uint64_t{1} << 40) + 1);
+  CHECK_THAT(refusal(request), Contains("train_examples") && Contains("2^40"));
+  request = f.JoinRequest(0);
+  request.set_ps_addresses(1, "nonsense");
+  CHECK_THAT(refusal(request), Contains("ps_addresses[1]") && Contains("nonsense"));
+  request.set_ps_addresses(1, request.ps_addresses(0));
+  CHECK_THAT(refusal(request), Contains("ps_addresses[1]") && Contains("twice"));
+  for (int i = 0; i < 1023; ++i) request.add_ps_addresses("10.0.0.0:" + std::to_string(3000 + i));
+  CHECK_THAT(refusal(request), Contains("1025 servers") && Contains("1024"));
+  // None of it has left anything behind.
+  for (uint32_t rank : {0, 1}) f.Join(rank);
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("Joins of one task that wait, and readers, are bounded") {
+  CoordinatorFixture f(kBounded);
+  f.Start();
+  std::vector<AnswerPtr<v1::JoinReply>> same, readers;
+  for (uint64_t i = 0; i < 70; ++i) same.push_back(f.Join(1, 5000 + i));
+  for (uint64_t i = 0; i < 300; ++i) readers.push_back(f.JoinReader(9000 + i));
+  const auto waiting = [](const auto& answers) {
+    return std::count_if(answers.begin(), answers.end(), [](const auto& answer) { return !answer->there(); });
+  };
+  CHECK(waiting(same) == 64);
+  CHECK(waiting(readers) == 256);
+  CHECK(same.back()->status().code() == absl::StatusCode::kUnavailable);
+  CHECK(readers.back()->status().code() == absl::StatusCode::kUnavailable);
+  f.Join(0);
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.JoinReader(9999)->status().code() == absl::StatusCode::kUnavailable);
+}
+
+TEST_CASE("Who asks after the end for ranks that the job does not have is not counted as told") {
+  CoordinatorFixture f(kSync, 2, 1);
+  f.disk = std::make_shared<FakeDisk>();
+  f.train_examples = 16;
+  f.StartJob();
+  f.shards[0]->Staged(0);
+  for (const v1::JoinReply& member : f.members) f.Leave(member);
+  f.Restart();
+  CHECK(f.Status().state() == v1::DRAINING);
+  for (uint32_t rank : {7, 8, 9}) f.Join(rank, 5000 + rank);
+  f.Run(absl::Seconds(1));
+  CHECK(f.ends == 0);
+}
+
 TEST_CASE("A server that knows only itself learns its peers from the first worker") {
   CoordinatorFixture f(kSync);
   f.known_addresses = {"localhost:1"};
@@ -272,6 +410,38 @@ TEST_CASE("A server that knows only itself learns its peers from the first worke
   CHECK(f.shards[1]->address == "10.0.0.1:2222");
   f.Join(1);
   CHECK(f.Status().state() == v1::RUNNING);
+}
+
+TEST_CASE("The addresses that one declared who went away are forgotten, too") {
+  CoordinatorFixture f(kSync);
+  f.known_addresses = {"localhost:1"};
+  FakeShard& nowhere = f.StartElsewhere(1, "10.9.9.1:1", 55);
+  f.Start();
+  v1::JoinRequest wrong = f.JoinRequest(0);
+  wrong.set_ps_addresses(1, "10.9.9.1:1");
+  f.Join(wrong, 1);
+  CHECK(nowhere.open);
+  f.coordinator->OnJoinCancelled(1000, 1);
+  const ShardLinkEvents late = nowhere.events;
+  f.Join(0);
+  CHECK_FALSE(nowhere.open);
+  late.broken(absl::FailedPreconditionError("another job's server"));
+  const auto reply = f.Join(1);
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(reply->reply().ps_addresses(1) == "10.0.0.1:2222");
+  CHECK(nowhere.Sent(v1::ControlMessage::kInstall).empty());
+}
+
+TEST_CASE("Servers that the next one names too stay attached") {
+  CoordinatorFixture f(kSync);
+  f.known_addresses = {"localhost:1"};
+  f.Start();
+  f.Join(f.JoinRequest(0), 1);
+  f.coordinator->OnJoinCancelled(1000, 1);
+  f.Join(0);
+  f.Join(1);
+  CHECK(f.Status().state() == v1::RUNNING);
+  for (const auto& shard : f.shards) CHECK(shard->Sent(v1::ControlMessage::kHello).size() == 1);
 }
 
 TEST_CASE("Who comes when the job is draining, done or failed is told so") {

@@ -68,6 +68,17 @@ TEST_CASE("A broken connection costs the grace only, unless the worker is back")
   CHECK(f.Status().membership().members_size() == 1);
 }
 
+TEST_CASE(
+    "Only a heartbeat brings back a lease: another call may have been on its way when the worker was "
+    "killed") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+  f.NextRange(f.members[1]);
+  f.Run(absl::Seconds(1.25), {f.members[0]});
+  CHECK(f.Status().membership().members_size() == 1);
+}
+
 TEST_CASE("A worker that is out is told so by its heartbeat") {
   CoordinatorFixture f(kBounded);
   f.StartJob();

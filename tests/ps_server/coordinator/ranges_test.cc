@@ -37,6 +37,14 @@ TEST_CASE("Workers get ranges in order until all are done, then the job drains")
   CHECK(f.NextRange(f.members[0])->reply().done());
 }
 
+TEST_CASE("One call reports no more ranges than any worker can have had") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  CHECK(f.NextRange(f.members[0], std::vector<uint64_t>(1025))->status().code() ==
+        absl::StatusCode::kInvalidArgument);
+  CHECK(f.NextRange(f.members[0], std::vector<uint64_t>(1024))->reply().has_range());
+}
+
 TEST_CASE("A lost answer costs nothing: the same range is handed out again") {
   CoordinatorFixture f(kBounded);
   f.StartJob();

@@ -335,7 +335,7 @@ TEST_CASE("The end is saved before anybody may go home; a server that is lost un
     f.Run(absl::Seconds(1), {reader->reply()});
     CHECK(f.shards[0]->LastInstall().restore().step() == 20);
     CHECK(f.Status().state() == v1::DRAINING);
-    CHECK(f.Pin()->there());
+    CHECK(f.PinOf(reader->reply())->there());
     f.Leave(reader->reply());
     f.Run(absl::Seconds(11));
     CHECK(f.ends == 1);

@@ -216,6 +216,29 @@ TEST_CASE("A job that is taken up after its end has nothing to do, and ends when
   CHECK(f.disk->commits == commits);  // it is saved already
 }
 
+TEST_CASE(
+    "async: a checkpoint with all batches that does not say so is followed by one that does, before anybody "
+    "goes") {
+  Restarted f(kAsync);
+  f.train_examples = 8 * 2;
+  f.StartJob();
+  f.Checkpoint()->reply();  // all pushes are applied; no range has been reported
+  REQUIRE_FALSE(IsEndOf(f.config, *f.disk->newest));
+  for (auto& shard : f.shards) {
+    shard->holds.Clear();
+    shard->restored_batches = Batches({{0, 2}});
+  }
+  f.Restart();
+  CHECK(f.Join(0, 7000)->status().code() == absl::StatusCode::kOutOfRange);
+  CHECK(IsEndOf(f.config, *f.disk->newest));
+  for (auto& shard : f.shards) shard->holds.Clear();
+  f.Restart();  // nobody comes any more
+  CHECK(f.Status().state() == v1::DRAINING);
+  f.Run(absl::Seconds(12));
+  CHECK(f.ends == 1);
+  CHECK(f.failure == "");
+}
+
 TEST_CASE("A job that cannot mean the same by its positions does not go on from a checkpoint") {
   Restarted f(kSync);
   f.train_examples = 8 * 2 * 10;

@@ -44,6 +44,8 @@ Shard& ShardFixture::Create() {
   options.clock = &clock;
   options.threads = &threads;
   options.kernels = &BestKernels();
+  options.memory_bytes = memory_bytes;
+  options.weights_source = weights_source;
   options.nudge = [this](absl::Duration in) { nudges.push_back(in); };
   options.on_revoke = [this] {
     if (on_revoke) on_revoke();

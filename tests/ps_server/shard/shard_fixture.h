@@ -59,6 +59,8 @@ class ShardFixture {
   v1::JobConfig config;
   ModelSpec model;
   v1::Install install;
+  uint64_t memory_bytes = 0;
+  SlabSource weights_source = AllocateSlab;
 
   // The shard, without a model.
   Shard& Create();

@@ -1,5 +1,7 @@
 // Installing the model, and what an update does to which tensor at which rate.
+#include <new>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -52,6 +54,34 @@ TEST_CASE("What does not fit is not installed, and the report says why") {
   CHECK(f.shard->elements() == 40);
   // What does not fit leaves what is there.
   CHECK(InstallError(f, install) != "");
+  CHECK(f.shard->elements() == 40);
+}
+
+TEST_CASE("A model for which there is no memory is an error, with the sum, and a smaller one fits after it") {
+  ShardFixture f(kAsync);
+  f.config.mutable_server()->set_apply(v1::ServerConfig::APPLY_STREAMED);
+  SECTION("by what the machine has") {
+    f.memory_bytes = uint64_t{1} << 30;
+    f.Create();
+    v1::Install install = f.install;
+    f.model.tensors[0].shape = {int64_t{1} << 33};
+    *install.mutable_model() = ToProto(f.model);
+    install.set_job_config(f.config.SerializeAsString());
+    CHECK_THAT(InstallError(f, install), Contains("8589934592 elements") && Contains("W = 32.0 GiB") &&
+                                             Contains("at least 64.0 GiB = 2 W") && Contains("has 1.0 GiB"));
+  }
+  SECTION("by what the system gives") {
+    bool none = true;
+    f.weights_source = [&none](size_t elements) {
+      if (std::exchange(none, false)) throw std::bad_alloc();
+      return AllocateSlab(elements);
+    };
+    f.Create();
+    CHECK_THAT(f.Install(), Contains("no memory") && Contains("40 elements on 1 servers"));
+  }
+  CHECK(f.shard->elements() == 0);
+  f.model.tensors[0].shape = {40};
+  CHECK(f.Install() == "");
   CHECK(f.shard->elements() == 40);
 }
 

@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "proto/job_config.pb.h"
+
+namespace weir {
+
+// How much memory a server of a job needs (docs/memory.md), in multiples of W, the bytes of its weights.
+
+// Values that the optimizer keeps per weight.
+int OptimizerSlots(v1::OptimizerConfig::Kind kind);
+
+// Whether a push is applied while it arrives, to weights and slots beside those that are read.
+bool AppliesStreamed(const v1::JobConfig& config);
+
+// Whether a server can do one step at all with this much memory (0: no limit is known), in a job of so many
+// workers: nobody reads, nothing is saved, no push arrives beside another. InvalidArgument: no, and the sum.
+absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, int64_t elements,
+                               uint64_t servers, uint64_t memory_bytes);
+
+}  // namespace weir
