@@ -66,7 +66,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
   const auto deadline = std::chrono::steady_clock::now() + start;
   WEIR_ASSIGN_OR_RETURN(
       const v1::JoinReply reply,
-      JoinJob(request, start, Seconds(config.cluster().server_wait_seconds()), options.again));
+      JoinJob(request, options.token, start, Seconds(config.cluster().server_wait_seconds()), options.again));
   WEIR_RETURN_IF_ERROR(CheckReply(reply, options, model, config));
 
   // What this program was given comes first: it may reach the servers in another way than ps:0 does. Only

@@ -72,8 +72,8 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       ranges_({config.data().batch_size(), reply.total_batches(), reply.total_examples()},
               reply.start_clock()),
       poller_(std::chrono::microseconds(config.wire().busy_poll_us())),
-      coordinator_(servers[0], server_wait_, poller_, calls_),
-      shards_(servers, poller_, tensors_, caller_, epoch_, config.wire(), calls_, limits(),
+      coordinator_(servers[0], options.token, server_wait_, poller_, calls_),
+      shards_(servers, options.token, poller_, tensors_, caller_, epoch_, config.wire(), calls_, limits(),
               std::move(history), [this](const absl::Status& why) { Fail(why); }) {
   for (uint32_t shard = 0; shard < reply.num_shards(); ++shard) {
     buffers_.push_back(std::make_shared<FloatBuffers>(tensors_.partition().shard_elements(shard)));
@@ -85,6 +85,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
   shards_.Move(reply.moved());
   GrpcHeartbeat::Options heartbeat;
   heartbeat.address = servers[0];
+  heartbeat.token = options.token;
   heartbeat.lease = lease_;
   heartbeat.server_wait = server_wait_;
   heartbeat.request = [this] {

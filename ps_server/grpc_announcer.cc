@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/grpc_token.h"
 #include "common/mutex.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -61,6 +62,7 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
     context_ = std::make_unique<grpc::ClientContext>();
     context_->set_deadline(std::chrono::system_clock::now() + kCallLimit);
+    SetToken(options_.token, context_.get());
     const auto stub = v1::Coordinator::NewStub(grpc::CreateCustomChannel(
         options_.coordinator_address, grpc::InsecureChannelCredentials(), arguments));
     call_ = stub->AsyncAnnounce(context_.get(), options_.request, options_.loop->queue());
@@ -81,7 +83,8 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
       wait_ = kFirstWait;
       next_ = started_ + kAgain;
     } else if (absl::IsAlreadyExists(refused) || absl::IsFailedPrecondition(refused) ||
-               absl::IsInvalidArgument(refused)) {
+               absl::IsInvalidArgument(refused) || absl::IsUnauthenticated(refused) ||
+               absl::IsPermissionDenied(refused)) {
       closed_ = true;
       options_.on_refused(refused);
     } else {

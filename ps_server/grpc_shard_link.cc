@@ -6,6 +6,7 @@
 #include <deque>
 #include <utility>
 
+#include "common/grpc_token.h"
 #include "proto/shard_control.grpc.pb.h"
 
 namespace weir {
@@ -33,6 +34,7 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
     // Until it is connected gRPC tries again and again; the coordinator's deadlines end that.
     context_.set_wait_for_ready(true);
+    SetToken(links_->token_, &context_);
     stub_ = v1::ShardControl::NewStub(
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args));
     call_ = stub_->PrepareAsyncAttach(&context_, links_->loop_->queue());

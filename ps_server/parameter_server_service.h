@@ -25,6 +25,7 @@ class ParameterServerService {
   struct Options {
     Shard* shard = nullptr;
     std::deque<GrpcEventLoop>* loops = nullptr;
+    const GrpcAdmission* admission = nullptr;
     v1::WireConfig wire;
   };
 

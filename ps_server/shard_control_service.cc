@@ -41,6 +41,9 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
     if (!ok) return self_.reset();  // the server is shut down
     over_.Begin();
     Accept(service_);
+    if (const grpc::Status refused = service_->options_.admission->AdmitControl(context_); !refused.ok()) {
+      return Close(refused);
+    }
     if (service_->detached_.has_value()) {
       return Close({grpc::StatusCode::UNAVAILABLE, *service_->detached_});
     }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/job_failure.h"
 #include "common/telemetry/logging.h"
 #include "common/wire_model.h"
 #include "ps_server/coordinator/coordinator.h"
@@ -195,6 +196,9 @@ void Coordinator::OnAllInstalled() {
 
 void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) {
   if (over() || WasElsewhere(index, status)) return;
+  if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
+    return FailJob(Misfit(absl::StrCat(ShardName(index), " refuses ps:0: ", status.message())));
+  }
   if (recoverable() && !absl::IsFailedPrecondition(status)) {
     return LoseShard(index, std::string(status.message()));
   }
