@@ -51,7 +51,7 @@ Future<T> Ready(absl::StatusOr<T> result) {
 }  // namespace
 
 ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, const v1::JobConfig& config,
-                       const v1::JoinReply& reply, std::vector<std::string> servers,
+                       uint64_t instance, const v1::JoinReply& reply, std::vector<std::string> servers,
                        std::unique_ptr<History> history)
     : options_(options),
       mode_(config.consistency().mode()),
@@ -59,6 +59,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       server_wait_(Seconds(config.cluster().server_wait_seconds())),
       lease_(Seconds(reply.lease_seconds())),
       caller_(MakeCaller(reply)),
+      instance_(instance),
       wire_(WireOptions::From(config.wire())),
       backup_workers_(config.consistency().backup_workers() > 0),
       rejects_(config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_REJECT),

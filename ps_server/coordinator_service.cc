@@ -39,10 +39,9 @@ void CoordinatorService::Start(Coordinator* coordinator) {
   ServeUnary<v1::HeartbeatRequest, v1::HeartbeatReply>(
       loop_, &service_, &Service::RequestHeartbeat, anybody,
       [coordinator](v1::HeartbeatRequest request, auto done) {
-        const uint32_t worker = request.caller().worker();
-        const uint64_t incarnation = request.caller().incarnation();
+        const v1::Caller caller = request.caller();
         coordinator->Heartbeat(std::move(request), std::move(done));
-        return [coordinator, worker, incarnation] { coordinator->OnDisconnect(worker, incarnation); };
+        return [coordinator, caller] { coordinator->OnDisconnect(caller); };
       });
   ServeUnary<v1::StatusRequest, v1::ClusterStatus>(loop_, &service_, &Service::RequestStatus, anybody,
                                                    [coordinator](const v1::StatusRequest&, auto done) {

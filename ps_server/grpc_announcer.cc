@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/grpc_token.h"
 #include "common/mutex.h"
+#include "common/protocol_version.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace weir {
@@ -74,12 +75,13 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
     call_ = nullptr;  // it lies in memory of the context's
     context_ = nullptr;
     const auto code = static_cast<absl::StatusCode>(status_.error_code());
-    const absl::Status refused(
+    absl::Status refused(
         code, absl::StrCat("ps:0 at ", options_.coordinator_address, ": ", status_.error_message()));
+    if (refused.ok()) refused = CheckProtocol("ps:0", reply_.protocol(), "this server");
     MutexLock lock(mutex_);
     busy_ = false;
     if (closed_) return;
-    if (status_.ok()) {
+    if (refused.ok()) {
       wait_ = kFirstWait;
       next_ = started_ + kAgain;
     } else if (absl::IsAlreadyExists(refused) || absl::IsFailedPrecondition(refused) ||

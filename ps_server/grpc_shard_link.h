@@ -12,7 +12,7 @@
 
 namespace weir {
 
-// In the initial metadata of a stream that the shard accepts.
+// In the initial metadata of a stream that the shard accepts: its protocol version.
 inline constexpr char kAttachedMetadata[] = "weir-attached";
 
 // The coordinator's ends of ShardControl.Attach, to shards of other processes; on an event loop, where their

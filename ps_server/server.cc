@@ -21,6 +21,7 @@
 #include "common/grpc_socket_options.h"
 #include "common/job_failure.h"
 #include "common/mutex.h"
+#include "common/protocol_version.h"
 #include "common/status_macros.h"
 #include "common/telemetry/http_server.h"
 #include "common/telemetry/logging.h"
@@ -307,6 +308,7 @@ absl::Status ServerImpl::StartAnnouncing(uint64_t instance) {
   announcer.request.set_shard(options_.index);
   announcer.request.set_address(own.ToString());
   announcer.request.set_instance(instance);
+  *announcer.request.mutable_protocol() = OwnProtocol();
   announcer.on_refused = [this](const absl::Status& why) {
     {
       MutexLock lock(mutex_);

@@ -107,9 +107,9 @@ class Coordinator {
   void Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done);
   void Status(Done<v1::ClusterStatus> done);
 
-  // The connection of a parked call broke: its member's lease shrinks to the grace, or ends at once if
-  // another process of its index has come.
-  void OnDisconnect(uint32_t worker, uint64_t incarnation);
+  // The connection of this caller's parked call broke: its member's lease shrinks to the grace, or ends at
+  // once if another process of its index has come.
+  void OnDisconnect(v1::Caller caller);
   // A Join's caller went away before it was answered. Without effect if it has called again since.
   void OnJoinCancelled(uint64_t instance, uint64_t call);
 
@@ -142,6 +142,8 @@ class Coordinator {
     Phase phase = Phase::kJoining;
     std::string task;
     uint64_t instance = 0;
+    // Its calls bring the instance; what else they say can be guessed.
+    bool says_instance = false;
     uint64_t incarnation = 0;
     uint64_t start_clock = 0;
     // The first of these.
@@ -162,6 +164,7 @@ class Coordinator {
   struct ReaderInfo {
     std::string task;
     uint64_t instance = 0;
+    bool says_instance = false;
     uint64_t incarnation = 0;
     absl::Time lease_end, last_heard;
     Done<v1::HeartbeatReply> heartbeat;
@@ -222,6 +225,9 @@ class Coordinator {
   void HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done);
   void HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done);
   void HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done);
+  // Aborted: the caller is no member, or not any more. PermissionDenied: it is another process than the
+  // member.
+  absl::Status CheckCaller(const v1::Caller& caller) const;
   void HandleTick();
   void TickMembers(absl::Time time);
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);

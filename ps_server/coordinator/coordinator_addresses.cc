@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/address.h"
+#include "common/protocol_version.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/coordinator.h"
 
@@ -13,6 +14,12 @@ namespace {
 
 // A shard that may be at two addresses is looked for at each so long before it is the other's turn.
 constexpr absl::Duration kLook = absl::Seconds(1);
+
+v1::AnnounceReply MakeAnnounceReply() {
+  v1::AnnounceReply reply;
+  *reply.mutable_protocol() = OwnProtocol();
+  return reply;
+}
 
 }  // namespace
 
@@ -24,6 +31,10 @@ void Coordinator::HandleAnnounce(v1::AnnounceRequest request, Done<v1::AnnounceR
     return done(absl::UnavailableError("ps:0 does not know its servers before the first worker has joined"));
   }
   const uint32_t index = request.shard();
+  if (absl::Status fits = CheckProtocol(absl::StrCat("ps:", index), request.protocol(), "ps:0"); !fits.ok()) {
+    LogWarning("refused: ", fits.message());
+    return done(fits);
+  }
   if (index == 0 || index >= shards_.size()) {
     return done(absl::FailedPreconditionError(absl::StrCat("a server announces itself as ps:", index,
                                                            "; the job has ps:0 to ps:", shards_.size() - 1,
@@ -37,7 +48,7 @@ void Coordinator::HandleAnnounce(v1::AnnounceRequest request, Done<v1::AnnounceR
   }
   ShardInfo& shard = shards_[index];
   if (shard.attached.has_value()) {
-    if (shard.attached->instance() == request.instance()) return done(v1::AnnounceReply());
+    if (shard.attached->instance() == request.instance()) return done(MakeAnnounceReply());
     // It may be dead for all that is known here.
     shard.announcing.push_back({std::move(request), std::move(done), PingShards()});
     return;
@@ -49,7 +60,7 @@ void Coordinator::HandleAnnounce(v1::AnnounceRequest request, Done<v1::AnnounceR
   }
   // One that is connected says presently who it is.
   if (!shard.connected && shard.address != request.address()) LookAt(index, request.address());
-  done(v1::AnnounceReply());
+  done(MakeAnnounceReply());
 }
 
 void Coordinator::TickAddresses(absl::Time time) {

@@ -145,6 +145,7 @@ TEST_CASE("A job ends when all have left: last stats, then the servers are told,
   f.Leave(f.members[1]);
   CHECK(f.ends == 0);  // the reader is still at it
   v1::ReportRequest report;
+  *report.mutable_caller() = f.CallerOf(reader->reply());
   report.mutable_evaluation()->set_test_accuracy(0.75);
   report.mutable_evaluation()->set_final(true);
   f.coordinator->Report(report, [](absl::StatusOr<v1::ReportReply>) {});
@@ -186,8 +187,8 @@ TEST_CASE("A pin that the end of the job overtakes is answered") {
     shard->answers_pings = false;
     shard->Staged(0);
   }
-  f.Leave(f.members[0]);
   const auto pin = f.Pin();
+  f.Leave(f.members[0]);
   CHECK_FALSE(pin->there());
   for (const auto& shard : f.shards) {
     shard->AnswerPing(shard->Sent(v1::ControlMessage::kPing).back().ping().sequence());

@@ -301,6 +301,7 @@ AnswerPtr<v1::NextRangeReply> CoordinatorFixture::NextRange(const v1::JoinReply&
 
 AnswerPtr<v1::PinReply> CoordinatorFixture::Pin(double lease_seconds) {
   v1::PinRequest request;
+  if (!members.empty()) *request.mutable_caller() = CallerOf(members[0]);
   request.set_lease_seconds(lease_seconds);
   auto answer = std::make_shared<Answer<v1::PinReply>>();
   coordinator->Pin(request, Keep(answer));

@@ -107,6 +107,7 @@ class CoordinatorFixture {
   void Leave(const v1::JoinReply& member, bool done = true, const std::string& reason = "");
   AnswerPtr<v1::NextRangeReply> NextRange(const v1::JoinReply& member,
                                           const std::vector<uint64_t>& completed = {});
+  // By worker 0, where it has joined.
   AnswerPtr<v1::PinReply> Pin(double lease_seconds = 30);
   v1::ClusterStatus Status();
   v1::TaskStatus Task(const std::string& task);

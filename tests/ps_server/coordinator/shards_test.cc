@@ -87,7 +87,7 @@ TEST_CASE("A pin is answered when every shard has it, with all versions by shard
   CoordinatorFixture f(kSync, 1, 3);
   f.Start();
   CHECK(f.Pin()->status().code() == absl::StatusCode::kUnavailable);
-  f.Join(0);
+  f.members = {f.Join(0)->reply()};
   for (auto& shard : f.shards) shard->answers_pins = false;
   const auto pin = f.Pin(45);
   const auto other = f.Pin(1e9);
@@ -112,6 +112,7 @@ TEST_CASE("A pin is answered when every shard has it, with all versions by shard
   CHECK(pin->times == 1);
   CHECK_FALSE(other->there());
   v1::UnpinRequest unpin;
+  *unpin.mutable_caller() = f.CallerOf(f.members[0]);
   unpin.set_pin(first.pin());
   f.coordinator->Unpin(unpin, [](absl::StatusOr<v1::UnpinReply>) {});
   CHECK(f.shards[2]->Sent(v1::ControlMessage::kUnpin)[0].unpin().pin() == first.pin());
