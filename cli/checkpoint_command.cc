@@ -12,6 +12,7 @@
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/exit_codes.h"
 #include "common/file_system.h"
+#include "common/job_token.h"
 
 namespace weir {
 namespace {
@@ -60,7 +61,9 @@ int RunCheckpointTake(const ClusterFlags& cluster) {
     return Refuse(absl::IsInvalidArgument(address.status()) ? kExitUsage : kExitConfig,
                   address.status().message());
   }
-  StatusClient client(*address);
+  const absl::StatusOr<JobToken> token = JobToken::ReadIfGiven(cluster.token_file);
+  if (!token.ok()) return Refuse(token.status());
+  StatusClient client(*address, *token);
   // Whether anybody is there shows at once; the checkpoint takes its time.
   const auto status = client.Get(absl::Seconds(5));
   if (!status.ok()) {
@@ -69,7 +72,9 @@ int RunCheckpointTake(const ClusterFlags& cluster) {
   }
   const auto taken = client.TakeCheckpoint(kTakeDeadline);
   if (!taken.ok()) {
-    return Refuse(absl::IsFailedPrecondition(taken.status()) ? kExitConfig : kExitPeerLost,
+    const bool refused =
+        absl::IsFailedPrecondition(taken.status()) || absl::IsPermissionDenied(taken.status());
+    return Refuse(refused ? kExitConfig : kExitPeerLost,
                   absl::StrCat("no checkpoint: ", taken.status().message()));
   }
   Print(absl::StrCat(taken->directory(), "  (step ", FormatCount(taken->step()), ")"));

@@ -47,6 +47,9 @@ Refusal ExplainNoAnswer(const std::string& address, const absl::Status& status) 
     return {kExitConfig, absl::StrCat("what answers at ", address,
                                       " has no coordinator; ps:0 alone has one, is this its address?")};
   }
+  if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
+    return {kExitConfig, absl::StrCat("ps:0 at ", address, ": ", Printable(status.message()))};
+  }
   return {kExitPeerLost, absl::StrCat("ps:0 at ", address, " does not answer (", Printable(status.message()),
                                       "); is the job running, and is this its address?")};
 }

@@ -6,10 +6,12 @@
 
 namespace weir {
 
-// The flags with which commands name a running cluster. At most one is given; with neither it is TF_CONFIG's.
+// The flags with which commands name a running cluster. At most one of the first two is given; with neither
+// it is TF_CONFIG's.
 struct ClusterFlags {
   std::string cluster_file;
-  std::string address;  // of ps:0
+  std::string address;     // of ps:0
+  std::string token_file;  // "": the job has no token
 };
 
 // Of ps:0, "host:port". InvalidArgument: the command line says none or no good one; FailedPrecondition: the

@@ -3,7 +3,9 @@
 #include <grpcpp/grpcpp.h>
 
 #include <chrono>
+#include <utility>
 
+#include "common/grpc_token.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace weir {
@@ -12,12 +14,13 @@ namespace {
 
 // One unary call.
 template <typename Request, typename Reply>
-absl::StatusOr<Reply> Call(v1::Coordinator::Stub& stub,
+absl::StatusOr<Reply> Call(v1::Coordinator::Stub& stub, const JobToken& token,
                            grpc::Status (v1::Coordinator::Stub::*method)(grpc::ClientContext*, const Request&,
                                                                          Reply*),
                            absl::Duration deadline) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + absl::ToChronoMilliseconds(deadline));
+  SetToken(token, &context);
   Reply reply;
   const grpc::Status status = (stub.*method)(&context, Request(), &reply);
   if (status.ok()) return reply;
@@ -27,10 +30,13 @@ absl::StatusOr<Reply> Call(v1::Coordinator::Stub& stub,
 }  // namespace
 
 struct StatusClient::Connection {
+  JobToken token;
   std::unique_ptr<v1::Coordinator::Stub> stub;
 };
 
-StatusClient::StatusClient(const std::string& address) : connection_(std::make_unique<Connection>()) {
+StatusClient::StatusClient(const std::string& address, JobToken token)
+    : connection_(std::make_unique<Connection>()) {
+  connection_->token = std::move(token);
   grpc::ChannelArguments arguments;
   // Servers are peers on the cluster's own network; a proxy from the environment would only be in the way.
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -45,11 +51,11 @@ StatusClient::StatusClient(const std::string& address) : connection_(std::make_u
 StatusClient::~StatusClient() = default;
 
 absl::StatusOr<v1::ClusterStatus> StatusClient::Get(absl::Duration deadline) {
-  return Call(*connection_->stub, &v1::Coordinator::Stub::Status, deadline);
+  return Call(*connection_->stub, connection_->token, &v1::Coordinator::Stub::Status, deadline);
 }
 
 absl::StatusOr<v1::CheckpointReply> StatusClient::TakeCheckpoint(absl::Duration deadline) {
-  return Call(*connection_->stub, &v1::Coordinator::Stub::Checkpoint, deadline);
+  return Call(*connection_->stub, connection_->token, &v1::Coordinator::Stub::Checkpoint, deadline);
 }
 
 }  // namespace weir

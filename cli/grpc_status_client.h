@@ -5,6 +5,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/job_token.h"
 #include "proto/coordinator.pb.h"
 
 namespace weir {
@@ -13,11 +14,11 @@ namespace weir {
 class StatusClient {
  public:
   // `address`: host:port, as a cluster spec writes it. Connects at the first Get.
-  explicit StatusClient(const std::string& address);
+  explicit StatusClient(const std::string& address, JobToken token = {});
   ~StatusClient();
 
-  // Unavailable or DeadlineExceeded: nothing answers at the address. Waits out `deadline` only if something
-  // is there.
+  // Unavailable or DeadlineExceeded: nothing answers at the address. Unauthenticated: the job has another
+  // token. Waits out `deadline` only if something is there.
   absl::StatusOr<v1::ClusterStatus> Get(absl::Duration deadline);
   // Returns when the checkpoint is complete. FailedPrecondition: the job takes none; else it failed, and why.
   absl::StatusOr<v1::CheckpointReply> TakeCheckpoint(absl::Duration deadline);

@@ -48,20 +48,28 @@ UniqueFd ReservePort(const std::string& address) {
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(Options options) {
+  WEIR_ASSIGN_OR_RETURN(JobToken token, JobToken::Random());
   const int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake < 0) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
-  return std::unique_ptr<LocalCluster>(new LocalCluster(std::move(options), wake));
+  std::unique_ptr<LocalCluster> cluster(new LocalCluster(std::move(options), std::move(token), wake));
+  // Of an earlier job, which was killed.
+  UnlinkIfThere(cluster->TokenFile());
+  WEIR_RETURN_IF_ERROR(cluster->token_.Write(cluster->TokenFile()));
+  return cluster;
 }
 
 LocalCluster::~LocalCluster() {
   EndAll(SIGKILL);
   tasks_.clear();  // joins their threads, which write to wake_
+  UnlinkIfThere(TokenFile());
   close(wake_);
 }
 
 std::string LocalCluster::PortFile(int server) const {
   return absl::StrCat(options_.log_dir, "/ps-", server, ".port");
 }
+
+std::string LocalCluster::TokenFile() const { return absl::StrCat(options_.log_dir, "/token"); }
 
 std::string LocalCluster::summary_path() const { return absl::StrCat(options_.log_dir, "/summary.json"); }
 
@@ -87,7 +95,8 @@ absl::Status LocalCluster::Start(const std::string& type, int index, const std::
 
 absl::Status LocalCluster::Launch(TaskProcess& task) {
   Subprocess::Options process;
-  process.args = {task.program, absl::StrCat("--config=", options_.config)};
+  process.args = {task.program, absl::StrCat("--config=", options_.config),
+                  absl::StrCat("--token_file=", TokenFile())};
   for (const auto& override : options_.overrides) {
     process.args.push_back("--set");
     process.args.push_back(override);

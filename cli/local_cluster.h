@@ -18,6 +18,7 @@
 #include "cli/first_cause.h"
 #include "cli/installation.h"
 #include "cli/task_log.h"
+#include "common/job_token.h"
 #include "common/mutex.h"
 #include "common/subprocess.h"
 #include "common/unique_fd.h"
@@ -25,8 +26,8 @@
 namespace weir {
 
 // The tasks of one job as processes on this machine, each with its log. Servers bind free ports themselves
-// and say them through files, so no port is ever guessed. One thread owns it. No process outlives it: not
-// where it is destroyed, nor where this program is killed.
+// and say them through files, so no port is ever guessed; their token is in a file, too, while this exists.
+// One thread owns it. No process outlives it: not where it is destroyed, nor where this program is killed.
 class LocalCluster {
  public:
   struct Options {
@@ -52,6 +53,8 @@ class LocalCluster {
   absl::StatusOr<std::vector<std::string>> MissingServers();
   // Workers and evaluator. MissingServers() is empty.
   absl::Status StartWorkers();
+  // Fresh, of this job alone.
+  const JobToken& token() const { return token_; }
   // Of ps:0, once MissingServers() is empty.
   const std::string& coordinator_address() const { return ps_addresses_[0]; }
 
@@ -96,15 +99,18 @@ class LocalCluster {
     std::unique_ptr<TaskLog> log;
     std::unique_ptr<Subprocess> process;  // its threads use `log`
   };
-  LocalCluster(Options options, int wake) : options_(std::move(options)), wake_(wake) {}
+  LocalCluster(Options options, JobToken token, int wake)
+      : options_(std::move(options)), token_(std::move(token)), wake_(wake) {}
 
   absl::Status Start(const std::string& type, int index, const std::string& program,
                      const std::string& cluster, std::vector<std::string> more_args);
   absl::Status Launch(TaskProcess& task);
   TaskProcess* Find(const std::string& task);
   std::string PortFile(int server) const;
+  std::string TokenFile() const;
 
   const Options options_;
+  const JobToken token_;
   const int wake_;  // eventfd: exits_ has grown
   std::atomic<bool> ending_{false};
   Mutex mutex_;

@@ -88,6 +88,9 @@ void AddCluster(CLI::App* command, ClusterFlags* flags) {
   command->add_option("--address", flags->address, "Address of ps:0")
       ->type_name("HOST:PORT")
       ->excludes(cluster);
+  command->add_option("--token_file", flags->token_file, "The job's token, if its servers have one")
+      ->envname("WEIR_TOKEN_FILE")
+      ->type_name("FILE");
 }
 
 void AddDevice(CLI::App* command, std::string* device) {

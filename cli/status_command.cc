@@ -9,6 +9,7 @@
 #include "cli/status_text.h"
 #include "cli/wait_chain.h"
 #include "common/exit_codes.h"
+#include "common/job_token.h"
 
 namespace weir {
 namespace {
@@ -28,7 +29,9 @@ int RunStatus(const StatusOptions& options) {
     return Refuse(absl::IsInvalidArgument(address.status()) ? kExitUsage : kExitConfig,
                   address.status().message());
   }
-  const auto status = StatusClient(*address).Get(kDeadline);
+  const absl::StatusOr<JobToken> token = JobToken::ReadIfGiven(options.cluster.token_file);
+  if (!token.ok()) return Refuse(kExitConfig, token.status().message());
+  const auto status = StatusClient(*address, *token).Get(kDeadline);
   if (!status.ok()) {
     const Refusal refusal = ExplainNoAnswer(*address, status.status());
     return Refuse(refusal.exit_code, refusal.message);

@@ -256,7 +256,7 @@ void Job::StartWorkersWhenReady() {
     console_.SetStatus(absl::StrCat(result_.job_name, "  starting workers"));
     const absl::Status status = cluster_->StartWorkers();
     if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
-    status_ = std::make_unique<StatusClient>(cluster_->coordinator_address());
+    status_ = std::make_unique<StatusClient>(cluster_->coordinator_address(), cluster_->token());
   } else if (Clock::Real().Now() - start_ > kPortDeadline) {
     Fail({absl::StrCat(Names(*missing), " opened no port within ", absl::FormatDuration(kPortDeadline)),
           kExitPeerLost, (*missing)[0], "this machine may be overloaded; then try again"});

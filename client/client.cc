@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/client_impl.h"
+#include "common/protocol_version.h"
 #include "common/status_macros.h"
 #include "common/wire_model.h"
 
@@ -20,6 +21,7 @@ std::chrono::nanoseconds Seconds(double seconds) {
 // Whether this client can do with what it was told.
 absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options, const ModelSpec& model,
                         const v1::JobConfig& config) {
+  WEIR_RETURN_IF_ERROR(CheckProtocol("ps:0", reply.protocol(), options.task));
   const bool sync = config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC;
   if (reply.num_shards() == 0 || !(reply.lease_seconds() > 0) ||
       (sync && !options.reader && reply.parts() == 0)) {
@@ -61,12 +63,13 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
   *request.mutable_model() = ToProto(model);
   request.set_job_config(options.job_config);
   request.set_train_examples(options.train_examples);
+  *request.mutable_protocol() = OwnProtocol();
   for (const std::string& server : options.servers) request.add_ps_addresses(server);
   const std::chrono::nanoseconds start = Seconds(config.cluster().start_seconds());
   const auto deadline = std::chrono::steady_clock::now() + start;
   WEIR_ASSIGN_OR_RETURN(
       const v1::JoinReply reply,
-      JoinJob(request, start, Seconds(config.cluster().server_wait_seconds()), options.again));
+      JoinJob(request, options.token, start, Seconds(config.cluster().server_wait_seconds()), options.again));
   WEIR_RETURN_IF_ERROR(CheckReply(reply, options, model, config));
 
   // What this program was given comes first: it may reach the servers in another way than ps:0 does. Only
@@ -76,8 +79,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
     otherwise.assign(reply.ps_addresses().begin(), reply.ps_addresses().end());
   }
   if (servers.size() != reply.num_shards()) servers = otherwise;
-  auto client =
-      std::make_unique<ClientImpl>(options, model, config, reply, std::move(servers), std::move(history));
+  auto client = std::make_unique<ClientImpl>(options, model, config, request.instance(), reply,
+                                             std::move(servers), std::move(history));
   if (absl::Status connected = client->Connect(deadline, otherwise); !connected.ok()) {
     client->Leave(std::string(connected.message())).IgnoreError();
     return connected;

@@ -14,6 +14,7 @@
 #include "absl/types/span.h"
 #include "client/gradient_gate.h"
 #include "common/future.h"
+#include "common/job_token.h"
 #include "common/model_spec.h"
 
 namespace weir {
@@ -50,7 +51,8 @@ namespace weir {
 // ("reject"), or this client is at its end, with Internal in every call: Leave() tells the coordinator. Each
 // call ends: with a result, or with an error that names the peer it waited for.
 //
-// Errors: InvalidArgument, FailedPrecondition: the call or the config is wrong. Internal: training diverged,
+// Errors: InvalidArgument, FailedPrecondition: the call or the config is wrong. Unauthenticated: the servers
+// have a token, and this client has another or none. Internal: training diverged,
 // here or, where that ended the job, elsewhere. DataLoss: a pull whose first tensors had been handed over
 // (OnWeights) was interrupted, and its version is gone; pull again. Aborted: this worker was fenced (its
 // lease ended); start again under a new Join. Unavailable: a server was lost; its role, index and address are
@@ -70,6 +72,8 @@ namespace weir {
 struct ClientOptions {
   // Addresses of ps:0, ps:1, ...: "host:port" or "unix:/path".
   std::vector<std::string> servers;
+  // Of the job, if it has one: JobToken::Read() has it from a file.
+  JobToken token;
   // This task as in the cluster spec, "worker:1"; for messages.
   std::string task = "worker:0";
   // In [0, workers). A chief is 0.

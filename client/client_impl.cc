@@ -30,12 +30,13 @@ v1::WorkerReport ToProto(const Progress& progress) {
   return report;
 }
 
-v1::Caller MakeCaller(const v1::JoinReply& reply) {
+v1::Caller MakeCaller(uint64_t instance, const v1::JoinReply& reply) {
   v1::Caller caller;
   caller.set_worker(reply.worker());
   caller.set_incarnation(reply.incarnation());
   caller.set_epoch(reply.membership().epoch());
   caller.set_model_hash(reply.model_hash());
+  caller.set_instance(instance);
   return caller;
 }
 
@@ -51,14 +52,14 @@ Future<T> Ready(absl::StatusOr<T> result) {
 }  // namespace
 
 ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, const v1::JobConfig& config,
-                       const v1::JoinReply& reply, std::vector<std::string> servers,
+                       uint64_t instance, const v1::JoinReply& reply, std::vector<std::string> servers,
                        std::unique_ptr<History> history)
     : options_(options),
       mode_(config.consistency().mode()),
       wait_(Seconds(config.cluster().wait_seconds())),
       server_wait_(Seconds(config.cluster().server_wait_seconds())),
       lease_(Seconds(reply.lease_seconds())),
-      caller_(MakeCaller(reply)),
+      caller_(MakeCaller(instance, reply)),
       wire_(WireOptions::From(config.wire())),
       backup_workers_(config.consistency().backup_workers() > 0),
       rejects_(config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_REJECT),
@@ -72,8 +73,8 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       ranges_({config.data().batch_size(), reply.total_batches(), reply.total_examples()},
               reply.start_clock()),
       poller_(std::chrono::microseconds(config.wire().busy_poll_us())),
-      coordinator_(servers[0], server_wait_, poller_, calls_),
-      shards_(servers, poller_, tensors_, caller_, epoch_, config.wire(), calls_, limits(),
+      coordinator_(servers[0], options.token, server_wait_, poller_, calls_),
+      shards_(servers, options.token, poller_, tensors_, caller_, epoch_, config.wire(), calls_, limits(),
               std::move(history), [this](const absl::Status& why) { Fail(why); }) {
   for (uint32_t shard = 0; shard < reply.num_shards(); ++shard) {
     buffers_.push_back(std::make_shared<FloatBuffers>(tensors_.partition().shard_elements(shard)));
@@ -85,6 +86,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
   shards_.Move(reply.moved());
   GrpcHeartbeat::Options heartbeat;
   heartbeat.address = servers[0];
+  heartbeat.token = options.token;
   heartbeat.lease = lease_;
   heartbeat.server_wait = server_wait_;
   heartbeat.request = [this] {

@@ -37,8 +37,10 @@ namespace weir {
 // cancelled.
 class ClientImpl final : public Client {
  public:
+  // `instance`: that of the Join that `reply` answers.
   ClientImpl(const ClientOptions& options, const ModelSpec& model, const v1::JobConfig& config,
-             const v1::JoinReply& reply, std::vector<std::string> servers, std::unique_ptr<History> history);
+             uint64_t instance, const v1::JoinReply& reply, std::vector<std::string> servers,
+             std::unique_ptr<History> history);
   ~ClientImpl() override;
 
   // Once, before any other call: waits until the shards can be reached, as ShardSet::Connect(). Unavailable:
@@ -85,6 +87,7 @@ class ClientImpl final : public Client {
   bool sync() const { return mode_ == v1::ConsistencyConfig::MODE_SYNC; }
   // A server knows cluster.wait_seconds too, and says more than we could when it is reached.
   CallLimits limits() const { return {wait_ + std::chrono::seconds(2), server_wait_}; }
+  // For the coordinator.
   v1::Caller CallerNow() const {
     v1::Caller caller = caller_;
     caller.set_epoch(epoch_.load());
@@ -135,6 +138,7 @@ class ClientImpl final : public Client {
   const v1::ConsistencyConfig::Mode mode_;
   const std::chrono::nanoseconds wait_, server_wait_, lease_;
   const v1::Caller caller_;
+  // Not for the shards, which do not know it.
   const WireOptions wire_;
   const bool backup_workers_;
   // consistency.on_nonfinite

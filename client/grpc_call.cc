@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/grpc_channel.h"
+#include "common/grpc_token.h"
 
 namespace weir {
 
@@ -44,6 +45,7 @@ void GrpcCall::Try() {
       context_ = std::make_unique<grpc::ClientContext>();
       context_->set_deadline(std::chrono::system_clock::now() +
                              (retry_.deadline() - CallRetry::Clock::now()));
+      SetToken(token_, context_.get());
       self_ = shared_from_this();
       StartTry(context_.get(), poller_.queue(), &status_, static_cast<GrpcPoller::Event*>(this));
     }

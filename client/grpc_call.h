@@ -10,6 +10,7 @@
 #include "client/call_limits.h"
 #include "client/call_retry.h"
 #include "client/grpc_poller.h"
+#include "common/job_token.h"
 #include "common/mutex.h"
 #include "grpcpp/grpcpp.h"
 
@@ -22,9 +23,10 @@ namespace weir {
 // keeps itself alive until it has ended. Thread-safe.
 class GrpcCall : public Call, public std::enable_shared_from_this<GrpcCall>, private GrpcPoller::Event {
  public:
-  // `what` and `peer` are for messages. Poller and group outlive the call, which is started at once.
-  GrpcCall(GrpcPoller& poller, CallGroup& group, std::string what, std::string peer, const CallLimits& limits)
-      : poller_(poller), group_(group), retry_(std::move(what), std::move(peer), limits) {}
+  // `what` and `peer` are for messages. Poller, group and token outlive the call, which is started at once.
+  GrpcCall(GrpcPoller& poller, CallGroup& group, std::string what, std::string peer, const CallLimits& limits,
+           const JobToken& token)
+      : poller_(poller), group_(group), token_(token), retry_(std::move(what), std::move(peer), limits) {}
 
   void Start();
   void Cancel(const absl::Status& why) final;
@@ -47,6 +49,7 @@ class GrpcCall : public Call, public std::enable_shared_from_this<GrpcCall>, pri
 
   GrpcPoller& poller_;
   CallGroup& group_;
+  const JobToken& token_;
 
   Mutex mutex_;
   CallRetry retry_ ABSL_GUARDED_BY(mutex_);

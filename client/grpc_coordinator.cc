@@ -10,6 +10,7 @@
 #include "client/backoff.h"
 #include "client/grpc_call.h"
 #include "client/grpc_channel.h"
+#include "common/grpc_token.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "spdlog/spdlog.h"
 
@@ -32,8 +33,9 @@ class UnaryCall final : public GrpcCall {
                                                                                    grpc::CompletionQueue*);
 
   UnaryCall(GrpcPoller& poller, CallGroup& group, const char* what, const std::string& peer,
-            const CallLimits& limits, Stub& stub, Method method, const Request& request)
-      : GrpcCall(poller, group, what, peer, limits),
+            const CallLimits& limits, const JobToken& token, Stub& stub, Method method,
+            const Request& request)
+      : GrpcCall(poller, group, what, peer, limits, token),
         stub_(stub),
         method_(method),
         request_(request),
@@ -67,11 +69,14 @@ class UnaryCall final : public GrpcCall {
 // A Join in flight, and who holds it up.
 class JoinTry {
  public:
-  JoinTry(const v1::JoinRequest& request, Clock::time_point deadline, std::chrono::nanoseconds server_wait)
-      // A fresh channel: gRPC would ask for a name that does not resolve yet more and more seldom.
-      : channel_(MakeChannel(request.ps_addresses(0), server_wait)),
+  JoinTry(const v1::JoinRequest& request, const JobToken& token, Clock::time_point deadline,
+          std::chrono::nanoseconds server_wait)
+      : token_(token),
+        // A fresh channel: gRPC would ask for a name that does not resolve yet more and more seldom.
+        channel_(MakeChannel(request.ps_addresses(0), server_wait)),
         stub_(v1::Coordinator::NewStub(channel_)) {
     context_.set_deadline(std::chrono::system_clock::now() + (deadline - Clock::now()));
+    SetToken(token_, &context_);
     stub_->async()->Join(&context_, &request, &reply_, [this](const grpc::Status& status) {
       MutexLock lock(mutex_);
       status_ = FromGrpc(status);
@@ -95,12 +100,14 @@ class JoinTry {
     if (!connected()) return "";
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(1));
+    SetToken(token_, &context);
     v1::ClusterStatus status;
     if (!stub_->Status(&context, v1::StatusRequest(), &status).ok()) return "";
     return absl::StrJoin(status.waiting_for(), ", ");
   }
 
  private:
+  const JobToken& token_;
   const std::shared_ptr<grpc::Channel> channel_;
   const std::unique_ptr<Stub> stub_;
   grpc::ClientContext context_;
@@ -112,8 +119,9 @@ class JoinTry {
 
 }  // namespace
 
-absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, std::chrono::nanoseconds start,
-                                      std::chrono::nanoseconds server_wait, bool again) {
+absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const JobToken& token,
+                                      std::chrono::nanoseconds start, std::chrono::nanoseconds server_wait,
+                                      bool again) {
   constexpr auto kReportEvery = std::chrono::seconds(10);
   constexpr auto kLook = std::chrono::milliseconds(200);
   // The coordinator knows the same limit and says more when it is reached.
@@ -126,7 +134,7 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, std::chron
   Backoff backoff(std::chrono::milliseconds(50), std::chrono::milliseconds(again ? 100 : 1000));
   std::string last_error = "it did not answer yet";
   while (true) {
-    JoinTry join(request, deadline + kSlack, server_wait);
+    JoinTry join(request, token, deadline + kSlack, server_wait);
     std::string waiting_for;
     std::optional<absl::Status> status;
     // A try has the deadline of the whole, so that this ends.
@@ -174,6 +182,7 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, std::chron
 
 struct GrpcCoordinator::Impl {
   const std::string name;
+  const JobToken token;
   GrpcPoller& poller;
   CallGroup& group;
   const std::shared_ptr<grpc::Channel> channel;
@@ -182,17 +191,17 @@ struct GrpcCoordinator::Impl {
   template <typename Request, typename Reply>
   Future<Reply> Call(CallGroup& in, const char* what, const CallLimits& limits,
                      typename UnaryCall<Request, Reply>::Method method, const Request& request) {
-    auto call =
-        std::make_shared<UnaryCall<Request, Reply>>(poller, in, what, name, limits, *stub, method, request);
+    auto call = std::make_shared<UnaryCall<Request, Reply>>(poller, in, what, name, limits, token, *stub,
+                                                            method, request);
     Future<Reply> future = call->future();
     call->Start();
     return future;
   }
 };
 
-GrpcCoordinator::GrpcCoordinator(const std::string& address, std::chrono::nanoseconds server_wait,
-                                 GrpcPoller& poller, CallGroup& group)
-    : impl_(new Impl{CoordinatorName(address), poller, group, MakeChannel(address, server_wait)}) {}
+GrpcCoordinator::GrpcCoordinator(const std::string& address, const JobToken& token,
+                                 std::chrono::nanoseconds server_wait, GrpcPoller& poller, CallGroup& group)
+    : impl_(new Impl{CoordinatorName(address), token, poller, group, MakeChannel(address, server_wait)}) {}
 
 GrpcCoordinator::~GrpcCoordinator() = default;
 

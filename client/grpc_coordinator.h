@@ -9,6 +9,7 @@
 #include "client/call_limits.h"
 #include "client/grpc_poller.h"
 #include "common/future.h"
+#include "common/job_token.h"
 #include "proto/coordinator.pb.h"
 
 namespace weir {
@@ -18,8 +19,9 @@ namespace weir {
 // seconds, and every 10 seconds from then on. Errors are the coordinator's; Unavailable or DeadlineExceeded:
 // `start` has passed. `again`: this process was in the job before, so a ps:0 that is not there at all is
 // Unavailable after `server_wait`.
-absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, std::chrono::nanoseconds start,
-                                      std::chrono::nanoseconds server_wait, bool again);
+absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const JobToken& token,
+                                      std::chrono::nanoseconds start, std::chrono::nanoseconds server_wait,
+                                      bool again);
 
 // The coordinator as a client that has joined sees it: single calls, each retried under its own key until its
 // limits are reached. The heartbeat is apart (client/grpc_heartbeat.h). Thread-safe. Outlives its calls, as
@@ -27,8 +29,8 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, std::chron
 class GrpcCoordinator {
  public:
   // server_wait: how long a silent coordinator is waited for.
-  GrpcCoordinator(const std::string& address, std::chrono::nanoseconds server_wait, GrpcPoller& poller,
-                  CallGroup& group);
+  GrpcCoordinator(const std::string& address, const JobToken& token, std::chrono::nanoseconds server_wait,
+                  GrpcPoller& poller, CallGroup& group);
   ~GrpcCoordinator();
 
   Future<v1::NextRangeReply> NextRange(const v1::NextRangeRequest& request, const CallLimits& limits);

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/grpc_channel.h"
 #include "common/grpc_payload.h"
+#include "common/grpc_token.h"
 #include "common/status_macros.h"
 
 namespace weir {
@@ -19,8 +20,8 @@ constexpr std::chrono::seconds kSegmentLimit{5};
 GrpcExchangeStream::GrpcExchangeStream(GrpcPoller& poller, MakeCaller caller, std::function<void()> gone)
     : poller_(poller), caller_(std::move(caller)), gone_(std::move(gone)) {}
 
-void GrpcExchangeStream::Start(grpc::GenericStub& stub, std::unique_ptr<SharedMemoryLink> link,
-                               std::function<void()> refused) {
+void GrpcExchangeStream::Start(grpc::GenericStub& stub, const JobToken& token,
+                               std::unique_ptr<SharedMemoryLink> link, std::function<void()> refused) {
   MutexLock lock(mutex_);
   self_ = shared_from_this();
   link_ = std::move(link);
@@ -35,6 +36,7 @@ void GrpcExchangeStream::Start(grpc::GenericStub& stub, std::unique_ptr<SharedMe
   }
   // The call begins with the first message, on its way together with it.
   context_.set_initial_metadata_corked(true);
+  SetToken(token, &context_);
   rpc_ = stub.PrepareCall(&context_, "/weir.v1.ParameterServer/Exchange", poller_.queue());
   rpc_->StartCall(nullptr);
   Read();

@@ -11,6 +11,7 @@
 #include "client/grpc_poller.h"
 #include "client/shared_memory_link.h"
 #include "client/shared_weights.h"
+#include "common/job_token.h"
 #include "common/mutex.h"
 #include "grpcpp/generic/generic_stub.h"
 #include "grpcpp/grpcpp.h"
@@ -40,7 +41,8 @@ class GrpcExchangeStream : public std::enable_shared_from_this<GrpcExchangeStrea
 
   // Once, before all else. `link` has a slot for each of the chunks that the shard lets be on their way at
   // once; null: none. `refused` runs if the shard does not grant shared memory.
-  void Start(grpc::GenericStub& stub, std::unique_ptr<SharedMemoryLink> link, std::function<void()> refused);
+  void Start(grpc::GenericStub& stub, const JobToken& token, std::unique_ptr<SharedMemoryLink> link,
+             std::function<void()> refused);
 
   // Begins an exchange, which stays on the stream until `ended` has been called, once and without locks, or
   // Abandon() returned. False: this stream is over, and nothing was done.

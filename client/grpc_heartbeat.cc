@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/backoff.h"
 #include "client/grpc_channel.h"
+#include "common/grpc_token.h"
 #include "common/mutex.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -23,32 +24,35 @@ struct GrpcHeartbeat::Impl final : GrpcPoller::Event {
     const auto channel = MakeChannel(options.address, options.server_wait);
     const auto stub = v1::Coordinator::NewStub(channel);
     Backoff backoff(std::chrono::milliseconds(50), std::chrono::milliseconds(500));
-    std::optional<Clock::time_point> unreachable_since;
+    // The last of all times: it is not.
+    Clock::time_point unreachable_since = Clock::time_point::max();
     while (true) {
       const Clock::time_point started = Clock::now();
       v1::HeartbeatReply reply;
       const std::optional<absl::Status> status = Beat(*stub, &reply);
       if (!status.has_value()) return;
       if (status->ok()) {
-        unreachable_since.reset();
+        unreachable_since = Clock::time_point::max();
         backoff.Reset();
         if (!options.on_reply(reply)) return;
         continue;
       }
+      if (absl::IsUnauthenticated(*status) || absl::IsPermissionDenied(*status)) {
+        options.on_lost(absl::Status(status->code(), absl::StrCat("ps:0 (coordinator) at ", options.address,
+                                                                  ": ", status->message())));
+        return;
+      }
       const Clock::time_point now = Clock::now();
       // A coordinator that hangs has been away since its answer was due.
-      if (!unreachable_since.has_value()) {
-        unreachable_since = absl::IsDeadlineExceeded(*status) ? started + options.lease / 3 : now;
-      }
-      if (now - *unreachable_since >= options.server_wait) {
+      unreachable_since = std::min<Clock::time_point>(
+          unreachable_since, absl::IsDeadlineExceeded(*status) ? started + options.lease / 3 : now);
+      const Clock::time_point give_up = unreachable_since + options.server_wait;
+      if (now >= give_up) {
         options.on_lost(absl::UnavailableError(
             absl::StrCat("ps:0 (coordinator) at ", options.address, " was lost: ", status->message())));
         return;
       }
-      if (!Pause(
-              std::min<Clock::time_point>(now + backoff.Next(), *unreachable_since + options.server_wait))) {
-        return;
-      }
+      if (!Pause(std::min<Clock::time_point>(now + backoff.Next(), give_up))) return;
     }
   }
 
@@ -57,6 +61,7 @@ struct GrpcHeartbeat::Impl final : GrpcPoller::Event {
     const v1::HeartbeatRequest request = options.request();
     grpc::ClientContext beat;
     beat.set_deadline(std::chrono::system_clock::now() + options.lease);
+    SetToken(options.token, &beat);
     grpc::Status status;
     MutexLock lock(mutex);
     if (stopped) return std::nullopt;

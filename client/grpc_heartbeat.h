@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "client/grpc_poller.h"
+#include "common/job_token.h"
 #include "proto/coordinator.pb.h"
 
 namespace weir {
@@ -18,6 +19,7 @@ class GrpcHeartbeat {
   struct Options {
     // Of ps:0.
     std::string address;
+    JobToken token;
     // How long a try may take. The coordinator answers within a third of it.
     std::chrono::nanoseconds lease{};
     // How long the coordinator may be away.
@@ -26,7 +28,8 @@ class GrpcHeartbeat {
     std::function<v1::HeartbeatRequest()> request;
     // Returns whether to go on.
     std::function<bool(const v1::HeartbeatReply&)> on_reply;
-    // The coordinator was away for too long: Unavailable, which names it. Nothing follows.
+    // The coordinator was away for too long: Unavailable. Or it refuses this client: Unauthenticated,
+    // PermissionDenied. Names it. Nothing follows.
     std::function<void(const absl::Status&)> on_lost;
   };
 

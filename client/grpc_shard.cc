@@ -28,6 +28,7 @@ constexpr std::chrono::milliseconds kLinkLimit{500};
 
 struct GrpcShard::Impl {
   const uint32_t index;
+  const JobToken token;
   GrpcPoller& poller;
   const TensorMap& tensors;
   const v1::Caller caller;
@@ -91,7 +92,7 @@ struct GrpcShard::Impl {
             // Under the lock: the waiter may destroy this as soon as it sees it.
             stream_gone.NotifyAll();
           });
-      stream->Start(*stub, Link(),
+      stream->Start(*stub, token, Link(),
                     [this, name = NameOf(address)] { NoSharedMemory(name, "the server has none to give"); });
     }
     return stream;
@@ -282,10 +283,10 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
 
 }  // namespace
 
-GrpcShard::GrpcShard(uint32_t index, std::string address, GrpcPoller& poller, const TensorMap& tensors,
-                     const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const v1::WireConfig& wire,
-                     CallGroup& group, const CallLimits& limits)
-    : impl_(new Impl{index, poller, tensors, caller, epoch, wire, group, limits}) {
+GrpcShard::GrpcShard(uint32_t index, std::string address, const JobToken& token, GrpcPoller& poller,
+                     const TensorMap& tensors, const v1::Caller& caller, const std::atomic<uint64_t>& epoch,
+                     const v1::WireConfig& wire, CallGroup& group, const CallLimits& limits)
+    : impl_(new Impl{index, token, poller, tensors, caller, epoch, wire, group, limits}) {
   MutexLock lock(impl_->mutex);
   impl_->home = impl_->address = std::move(address);
 }

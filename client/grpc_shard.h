@@ -14,6 +14,7 @@
 #include "client/grpc_poller.h"
 #include "client/shard_exchange.h"
 #include "client/tensor_map.h"
+#include "common/job_token.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
 
@@ -33,9 +34,9 @@ class GrpcShard {
 
   // `caller.epoch` is taken from `epoch` anew for each try. server_wait: limits.unreachable of every
   // call.
-  GrpcShard(uint32_t index, std::string address, GrpcPoller& poller, const TensorMap& tensors,
-            const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const v1::WireConfig& wire,
-            CallGroup& group, const CallLimits& limits);
+  GrpcShard(uint32_t index, std::string address, const JobToken& token, GrpcPoller& poller,
+            const TensorMap& tensors, const v1::Caller& caller, const std::atomic<uint64_t>& epoch,
+            const v1::WireConfig& wire, CallGroup& group, const CallLimits& limits);
   ~GrpcShard();
 
   // Once, before all calls: waits until the shard can be reached. Where it is also looked for, unless it has

@@ -23,14 +23,14 @@ struct ShardSet::Operation {
   std::vector<std::shared_ptr<Call>> calls ABSL_GUARDED_BY(mutex);
 };
 
-ShardSet::ShardSet(const std::vector<std::string>& addresses, GrpcPoller& poller, const TensorMap& tensors,
-                   const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const v1::WireConfig& wire,
-                   CallGroup& group, const CallLimits& limits, std::unique_ptr<History> history,
-                   std::function<void(const absl::Status&)> on_fatal)
+ShardSet::ShardSet(const std::vector<std::string>& addresses, const JobToken& token, GrpcPoller& poller,
+                   const TensorMap& tensors, const v1::Caller& caller, const std::atomic<uint64_t>& epoch,
+                   const v1::WireConfig& wire, CallGroup& group, const CallLimits& limits,
+                   std::unique_ptr<History> history, std::function<void(const absl::Status&)> on_fatal)
     : tensors_(tensors), caller_(caller), history_(std::move(history)), on_fatal_(std::move(on_fatal)) {
   for (uint32_t i = 0; i < addresses.size(); ++i) {
-    shards_.push_back(
-        std::make_unique<GrpcShard>(i, addresses[i], poller, tensors, caller, epoch, wire, group, limits));
+    shards_.push_back(std::make_unique<GrpcShard>(i, addresses[i], token, poller, tensors, caller, epoch,
+                                                  wire, group, limits));
   }
 }
 

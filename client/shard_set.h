@@ -19,6 +19,7 @@
 #include "client/outgoing_gradient.h"
 #include "client/shard_view.h"
 #include "client/tensor_map.h"
+#include "common/job_token.h"
 #include "google/protobuf/map.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
@@ -55,10 +56,10 @@ class ShardSet {
   // history may be nullptr. on_fatal hears of errors that concern more than their call, before the call is
   // done: Aborted, this client is fenced; Unavailable, a shard was lost; Internal, training diverged. It may
   // run several times, and must not block.
-  ShardSet(const std::vector<std::string>& addresses, GrpcPoller& poller, const TensorMap& tensors,
-           const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const v1::WireConfig& wire,
-           CallGroup& group, const CallLimits& limits, std::unique_ptr<History> history,
-           std::function<void(const absl::Status&)> on_fatal);
+  ShardSet(const std::vector<std::string>& addresses, const JobToken& token, GrpcPoller& poller,
+           const TensorMap& tensors, const v1::Caller& caller, const std::atomic<uint64_t>& epoch,
+           const v1::WireConfig& wire, CallGroup& group, const CallLimits& limits,
+           std::unique_ptr<History> history, std::function<void(const absl::Status&)> on_fatal);
 
   // Waits until every shard can be reached: at its address or, where that fails, at the one in `otherwise`
   // (by shard; may be empty). Unavailable: one could not be before `deadline`; names it.

@@ -7,6 +7,7 @@ namespace weir {
 namespace {
 
 constexpr absl::string_view kDiverged = "training diverged";
+constexpr absl::string_view kMisfit = "the servers do not fit together";
 
 }  // namespace
 
@@ -21,8 +22,12 @@ std::string Divergence(absl::string_view push) {
 
 bool IsDivergence(absl::string_view failure) { return absl::StartsWith(failure, kDiverged); }
 
+std::string Misfit(absl::string_view why) { return absl::StrCat(kMisfit, ": ", why); }
+
 absl::Status JobFailure(absl::string_view failure) {
-  return IsDivergence(failure) ? absl::InternalError(failure) : absl::UnavailableError(failure);
+  if (IsDivergence(failure)) return absl::InternalError(failure);
+  if (absl::StartsWith(failure, kMisfit)) return absl::FailedPreconditionError(failure);
+  return absl::UnavailableError(failure);
 }
 
 }  // namespace weir

@@ -8,7 +8,8 @@
 
 // Why a job failed, as its tasks tell each other: in words, that are shown to people as they are
 // (HeartbeatReply.failure, Shutdown.failure, LeaveRequest.reason, the reason of JOB_OVER). Those that begin
-// with "training diverged" say that starting again would end the same way.
+// with "training diverged" or "the servers do not fit together" say that starting again would end the same
+// way.
 namespace weir {
 
 // "worker 1 (worker:1): FOUND at clock 7"; found: "the gradient of dense_0/weight[12] is NaN".
@@ -17,7 +18,11 @@ std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_
 std::string Divergence(absl::string_view push);
 bool IsDivergence(absl::string_view failure);
 
-// What a task of the failed job ends with. Internal: training diverged. Unavailable: a peer was lost.
+// The failure of a job whose servers were not started to fit together: another token, another version.
+std::string Misfit(absl::string_view why);
+
+// What a task of the failed job ends with. Internal: training diverged. FailedPrecondition: a misfit.
+// Unavailable: a peer was lost.
 absl::Status JobFailure(absl::string_view failure);
 
 }  // namespace weir

@@ -11,6 +11,7 @@ absl::StatusOr<std::unique_ptr<InProcessCluster>> InProcessCluster::Start(Option
   for (uint32_t index = 0; index < options.servers; ++index) {
     Server::Options server;
     server.config = options.config;
+    server.token = options.token;
     server.index = index;
     server.workers = options.workers;
     server.make_policy = options.make_policy;

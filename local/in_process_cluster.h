@@ -18,6 +18,7 @@ class InProcessCluster {
  public:
   struct Options {
     v1::JobConfig config;
+    JobToken token;
     uint32_t servers = 1;
     uint32_t workers = 1;
     std::string summary_path;

@@ -7,7 +7,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/grpc_token.h"
 #include "common/mutex.h"
+#include "common/protocol_version.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace weir {
@@ -61,6 +63,7 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
     arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
     context_ = std::make_unique<grpc::ClientContext>();
     context_->set_deadline(std::chrono::system_clock::now() + kCallLimit);
+    SetToken(options_.token, context_.get());
     const auto stub = v1::Coordinator::NewStub(grpc::CreateCustomChannel(
         options_.coordinator_address, grpc::InsecureChannelCredentials(), arguments));
     call_ = stub->AsyncAnnounce(context_.get(), options_.request, options_.loop->queue());
@@ -72,16 +75,18 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
     call_ = nullptr;  // it lies in memory of the context's
     context_ = nullptr;
     const auto code = static_cast<absl::StatusCode>(status_.error_code());
-    const absl::Status refused(
+    absl::Status refused(
         code, absl::StrCat("ps:0 at ", options_.coordinator_address, ": ", status_.error_message()));
+    if (refused.ok()) refused = CheckProtocol("ps:0", reply_.protocol(), "this server");
     MutexLock lock(mutex_);
     busy_ = false;
     if (closed_) return;
-    if (status_.ok()) {
+    if (refused.ok()) {
       wait_ = kFirstWait;
       next_ = started_ + kAgain;
     } else if (absl::IsAlreadyExists(refused) || absl::IsFailedPrecondition(refused) ||
-               absl::IsInvalidArgument(refused)) {
+               absl::IsInvalidArgument(refused) || absl::IsUnauthenticated(refused) ||
+               absl::IsPermissionDenied(refused)) {
       closed_ = true;
       options_.on_refused(refused);
     } else {

@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/job_token.h"
 #include "proto/coordinator.pb.h"
 #include "ps_server/grpc_event_loop.h"
 
@@ -20,8 +21,10 @@ class GrpcAnnouncer {
     // Outlives this.
     GrpcEventLoop* loop = nullptr;
     std::string coordinator_address;
+    JobToken token;
     v1::AnnounceRequest request;
-    // ps:0 will not have this server: AlreadyExists, FailedPrecondition or InvalidArgument, which name ps:0.
+    // ps:0 will not have this server: AlreadyExists, FailedPrecondition, InvalidArgument, Unauthenticated or
+    // PermissionDenied, which name ps:0.
     // On the loop's thread; nothing is called after it. Must not block.
     std::function<void(const absl::Status&)> on_refused;
   };

@@ -27,6 +27,7 @@ void GrpcExchangeCall::OnAccepted(bool ok) {
   options.owner = this;
   options.id = ++*host_->sessions;
   session_ = std::make_shared<GrpcExchangeSession>(options);
+  if (grpc::Status refused = host_->admission->Admit(context_); !refused.ok()) end_ = std::move(refused);
   if (host_->over.has_value()) EndJob();
   host_->loop->SettleLater(this);
 }

@@ -11,6 +11,7 @@
 #include <string>
 
 #include "proto/parameter_server.grpc.pb.h"
+#include "ps_server/grpc_admission.h"
 #include "ps_server/grpc_event_loop.h"
 #include "ps_server/grpc_exchange_session.h"
 
@@ -32,6 +33,7 @@ class GrpcExchangeCall final : GrpcEventLoop::Settler {
     GrpcEventLoop* loop = nullptr;
     // But for `owner` and `id`.
     GrpcExchangeSession::Options session;
+    const GrpcAdmission* admission = nullptr;
     std::atomic<uint64_t>* sessions = nullptr;  // ids that were given
     // A call has come: waits for the next one, on some loop.
     std::function<void()> accept_next;

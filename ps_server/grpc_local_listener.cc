@@ -56,7 +56,9 @@ void GrpcLocalListener::Run() {
     for (size_t i = 1; i < entries.size(); ++i) {
       if (entries[i].revents == 0) continue;
       absl::StatusOr<UniqueFd> client = AcceptLocal(entries[i].fd);
-      if (client.ok()) {
+      if (client.ok() && !CheckPeer(client->get()).ok()) {
+        client->Close();
+      } else if (client.ok()) {
         SetUnixSocketOptions(client->get());
         grpc::AddInsecureChannelFromFd(server_, client->Release());
       } else if (absl::IsResourceExhausted(client.status())) {

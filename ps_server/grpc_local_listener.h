@@ -13,7 +13,8 @@
 namespace weir {
 
 // Lets the clients on its machine reach a running gRPC server over a Unix socket as well, one that they find
-// by the server's TCP address (LocalGrpcTarget). Anybody who could reach the port can reach it. One thread.
+// by the server's TCP address (LocalGrpcTarget). Only processes of this user and of root are let in, since an
+// abstract name has no file permissions; others reach the port. One thread.
 class GrpcLocalListener {
  public:
   // `server` is bound to `bound` and outlives the listener.

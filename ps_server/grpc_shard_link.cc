@@ -6,6 +6,9 @@
 #include <deque>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+#include "common/grpc_token.h"
+#include "common/protocol_version.h"
 #include "proto/shard_control.grpc.pb.h"
 
 namespace weir {
@@ -22,6 +25,7 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
   Stream(GrpcShardLinks* links, ShardLinkEvents events) : links_(links), events_(std::move(events)) {}
 
   void Start(const std::string& address) {
+    address_ = absl::StrCat("the server at ", address);
     links_->streams_.insert(shared_from_this());
     grpc::ChannelArguments args;
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -33,6 +37,7 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
     // Until it is connected gRPC tries again and again; the coordinator's deadlines end that.
     context_.set_wait_for_ready(true);
+    SetToken(links_->token_, &context_);
     stub_ = v1::ShardControl::NewStub(
         grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args));
     call_ = stub_->PrepareAsyncAttach(&context_, links_->loop_->queue());
@@ -65,10 +70,18 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     SettleLater();
   }
   void OnMetadata(bool ok) {
-    if (ok && !closing_ && context_.GetServerInitialMetadata().count(kAttachedMetadata) > 0)
-      events_.connected();
     ended_ = !ok;
     SettleLater();
+    if (!ok || closing_) return;
+    const auto& metadata = context_.GetServerInitialMetadata();
+    const auto attached = metadata.find(kAttachedMetadata);
+    if (attached == metadata.end()) return;
+    const absl::Status fits =
+        CheckProtocol(address_, ParseProtocol({attached->second.data(), attached->second.size()}), "ps:0");
+    if (fits.ok()) return events_.connected();
+    closing_ = true;
+    context_.TryCancel();
+    events_.broken(absl::UnimplementedError(fits.message()));
   }
   void OnRead(bool ok) {
     if (ok) {
@@ -115,6 +128,7 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
 
   GrpcShardLinks* const links_;
   const ShardLinkEvents events_;
+  std::string address_;  // for messages
   std::unique_ptr<v1::ShardControl::Stub> stub_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::ClientAsyncReaderWriter<v1::ControlMessage, v1::ShardReport>> call_;

@@ -3,14 +3,16 @@
 #include <memory>
 #include <set>
 #include <string>
+#include <utility>
 
+#include "common/job_token.h"
 #include "common/mutex.h"
 #include "ps_server/coordinator/shard_link.h"
 #include "ps_server/grpc_event_loop.h"
 
 namespace weir {
 
-// In the initial metadata of a stream that the shard accepts.
+// In the initial metadata of a stream that the shard accepts: its protocol version.
 inline constexpr char kAttachedMetadata[] = "weir-attached";
 
 // The coordinator's ends of ShardControl.Attach, to shards of other processes; on an event loop, where their
@@ -18,7 +20,7 @@ inline constexpr char kAttachedMetadata[] = "weir-attached";
 class GrpcShardLinks {
  public:
   // The loop outlives the links.
-  explicit GrpcShardLinks(GrpcEventLoop* loop) : loop_(loop) {}
+  GrpcShardLinks(GrpcEventLoop* loop, JobToken token) : loop_(loop), token_(std::move(token)) {}
   // Close() comes first.
   ~GrpcShardLinks() = default;
 
@@ -35,6 +37,7 @@ class GrpcShardLinks {
   class Link;
 
   GrpcEventLoop* const loop_;
+  const JobToken token_;
   // The loop's: those whose calls are not over.
   std::set<std::shared_ptr<Stream>> streams_;
   Mutex mutex_;

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <grpcpp/grpcpp.h>
+#include <grpcpp/support/async_unary_call.h>
 
 #include <functional>
 #include <memory>
@@ -18,8 +19,9 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
   return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
 }
 
-// A call of a unary method. Lives on its loop's thread; owns itself until the call is over and all its
-// operations have come back, and is kept by whoever still owes the answer.
+// A call of a unary method. Its request is bytes until its caller is admitted: what a stranger sends is never
+// parsed. Lives on its loop's thread; owns itself until the call is over and all its operations have come
+// back, and is kept by whoever still owes the answer.
 template <typename Request, typename Reply>
 class GrpcUnaryCall final {
  public:
@@ -29,8 +31,11 @@ class GrpcUnaryCall final {
   struct Method {
     GrpcEventLoop* loop = nullptr;
     // Asks gRPC for the next call.
-    std::function<void(grpc::ServerContext*, Request*, grpc::ServerAsyncResponseWriter<Reply>*, void* tag)>
+    std::function<void(grpc::ServerContext*, grpc::ByteBuffer*,
+                       grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*, void* tag)>
         request_call;
+    // OK, or what a call ends with whose caller is not let in.
+    std::function<grpc::Status(const grpc::ServerContext&)> admit;
     // Takes a call. What it returns, if anything, runs when the caller or its connection goes away before it
     // has the answer, which is still owed if it was not given. Both on the loop's thread.
     std::function<OnCancel(Request, Done)> handle;
@@ -42,7 +47,7 @@ class GrpcUnaryCall final {
     const auto call = std::make_shared<GrpcUnaryCall>(std::move(method));
     call->self_ = call;
     call->context_.AsyncNotifyWhenDone(call->over_.tag());
-    call->method_->request_call(&call->context_, &call->request_, &call->responder_, call->accept_.Begin());
+    call->method_->request_call(&call->context_, &call->received_, &call->responder_, call->accept_.Begin());
   }
 
   explicit GrpcUnaryCall(std::shared_ptr<const Method> method)
@@ -53,18 +58,30 @@ class GrpcUnaryCall final {
     if (!ok) return self_.reset();  // the server is shut down
     over_.Begin();
     Accept(method_);
-    on_cancel_ = method_->handle(std::move(request_), [call = self_](absl::StatusOr<Reply> answer) {
+    Request request;
+    grpc::Status status = method_->admit(context_);
+    if (status.ok()) status = grpc::SerializationTraits<Request>::Deserialize(&received_, &request);
+    received_.Clear();
+    if (!status.ok()) return Finish(status);
+    on_cancel_ = method_->handle(std::move(request), [call = self_](absl::StatusOr<Reply> answer) {
       call->method_->loop->Post(
           [call, answer = std::move(answer)]() mutable { call->Answer(std::move(answer)); });
     });
   }
 
   void Answer(absl::StatusOr<Reply> answer) {
+    if (!answer.ok()) return Finish(ToGrpc(answer.status()));
+    bool own_buffer = false;
+    const grpc::Status status = grpc::SerializationTraits<Reply>::Serialize(*answer, &reply_, &own_buffer);
+    Finish(status);
+  }
+
+  void Finish(const grpc::Status& status) {
     if (!over_.under_way() || method_->loop->stopping()) return;
-    if (answer.ok()) {
-      responder_.Finish(*answer, grpc::Status::OK, finish_.Begin());
+    if (status.ok()) {
+      responder_.Finish(reply_, grpc::Status::OK, finish_.Begin());
     } else {
-      responder_.FinishWithError(ToGrpc(answer.status()), finish_.Begin());
+      responder_.FinishWithError(status, finish_.Begin());
     }
   }
 
@@ -84,8 +101,8 @@ class GrpcUnaryCall final {
   const std::shared_ptr<const Method> method_;
   std::shared_ptr<GrpcUnaryCall> self_;
   grpc::ServerContext context_;
-  Request request_;
-  grpc::ServerAsyncResponseWriter<Reply> responder_;
+  grpc::ByteBuffer received_, reply_;
+  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_;
   OnCancel on_cancel_;
   Operation accept_{this, &GrpcUnaryCall::OnAccepted};
   Operation finish_{this, &GrpcUnaryCall::OnFinished};
@@ -93,21 +110,24 @@ class GrpcUnaryCall final {
   Operation over_{this, &GrpcUnaryCall::OnOver};
 };
 
-// Serves a method of an AsyncService on a loop: ServeUnary(loop, &service, &Service::RequestJoin, handle).
+// Serves a raw method of a service on a loop:
+// ServeUnary<v1::JoinRequest, v1::JoinReply>(loop, &service, &Service::RequestJoin, admit, handle).
 // The service outlives the loop's thread.
-template <typename Service, typename Base, typename Request, typename Reply>
+template <typename Request, typename Reply, typename Service, typename Base>
 void ServeUnary(GrpcEventLoop* loop, Service* service,
-                void (Base::*request_call)(grpc::ServerContext*, Request*,
-                                           grpc::ServerAsyncResponseWriter<Reply>*, grpc::CompletionQueue*,
-                                           grpc::ServerCompletionQueue*, void*),
+                void (Base::*request_call)(grpc::ServerContext*, grpc::ByteBuffer*,
+                                           grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*,
+                                           grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
+                decltype(GrpcUnaryCall<Request, Reply>::Method::admit) admit,
                 decltype(GrpcUnaryCall<Request, Reply>::Method::handle) handle) {
   using Call = GrpcUnaryCall<Request, Reply>;
   auto method = std::make_shared<typename Call::Method>();
   method->loop = loop;
-  method->request_call = [=](grpc::ServerContext* context, Request* request,
-                             grpc::ServerAsyncResponseWriter<Reply>* responder, void* tag) {
+  method->request_call = [=](grpc::ServerContext* context, grpc::ByteBuffer* request,
+                             grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* responder, void* tag) {
     (service->*request_call)(context, request, responder, loop->queue(), loop->queue(), tag);
   };
+  method->admit = std::move(admit);
   method->handle = std::move(handle);
   loop->Post([method] { Call::Accept(method); });
 }

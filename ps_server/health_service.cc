@@ -88,17 +88,19 @@ class HealthService::WatchCall final : GrpcEventLoop::Settler {
 };
 
 void HealthService::Start() {
-  using Service = grpc::health::v1::Health::AsyncService;
-  ServeUnary(loop_, &service_, &Service::RequestCheck, [this](const HealthCheckRequest& request, auto done) {
-    if (Knows(request.service())) {
-      HealthCheckResponse response;
-      response.set_status(serving_ ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING);
-      done(std::move(response));
-    } else {
-      done(absl::NotFoundError(absl::StrCat("this server has no service \"", request.service(), "\"")));
-    }
-    return nullptr;
-  });
+  const auto anybody = [](const grpc::ServerContext&) { return grpc::Status::OK; };
+  ServeUnary<HealthCheckRequest, HealthCheckResponse>(
+      loop_, &service_, &Service::RequestCheck, anybody,
+      [this](const HealthCheckRequest& request, auto done) {
+        if (Knows(request.service())) {
+          HealthCheckResponse response;
+          response.set_status(serving_ ? HealthCheckResponse::SERVING : HealthCheckResponse::NOT_SERVING);
+          done(std::move(response));
+        } else {
+          done(absl::NotFoundError(absl::StrCat("this server has no service \"", request.service(), "\"")));
+        }
+        return nullptr;
+      });
   loop_->Post([this] { WatchCall::Accept(this); });
 }
 

@@ -12,7 +12,8 @@
 namespace weir {
 
 // gRPC's health checking protocol, on an event loop. (gRPC's own service uses its callback API, whose threads
-// would poll the data plane's sockets.) All services serve until End().
+// would poll the data plane's sockets.) Open to all callers: probes have no token. All services serve until
+// End().
 class HealthService {
  public:
   // The loop outlives the service's use of it; the service outlives the loop's thread.
@@ -31,7 +32,9 @@ class HealthService {
 
   GrpcEventLoop* const loop_;
   const std::set<std::string> services_;
-  grpc::health::v1::Health::AsyncService service_;
+  using Service = grpc::health::v1::Health::WithRawMethod_Check<
+      grpc::health::v1::Health::WithAsyncMethod_Watch<grpc::health::v1::Health::Service>>;
+  Service service_;
   // The loop's.
   bool serving_ = true;
   std::set<WatchCall*> watchers_;

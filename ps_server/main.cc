@@ -14,6 +14,7 @@
 #include "common/config/job_config.h"
 #include "common/exit_codes.h"
 #include "common/file_system.h"
+#include "common/job_token.h"
 #include "common/process.h"
 #include "common/telemetry/grpc_log.h"
 #include "common/telemetry/logging.h"
@@ -24,7 +25,8 @@ namespace weir {
 namespace {
 
 struct Flags {
-  std::string config, replay, cluster, task, bind = "127.0.0.1", port_file, summary, log_format = "text";
+  std::string config, replay, cluster, task, token_file, bind = "127.0.0.1", port_file, summary,
+                                                         log_format = "text";
   std::vector<std::string> set;
   bool insecure_plaintext = false;
   int http_port = -1;
@@ -74,6 +76,9 @@ int Run(const Flags& flags) {
   RouteGrpcLog();
 
   Server::Options options;
+  auto token = JobToken::ReadIfGiven(flags.token_file);
+  if (!token.ok()) return Fail(kExitConfig, token.status().message());
+  options.token = *std::move(token);
   options.config = *config;
   options.index = me.task.index;
   options.http_port = flags.http_port;
@@ -82,16 +87,17 @@ int Run(const Flags& flags) {
   options.ps_addresses = me.cluster.ps_addresses();
   // The spec says what others call this server; it listens on the interface of --bind, at that port.
   const auto address = ParseAddress(me.address);
+  // HTTP is served there, too, and with a Unix address alone.
+  if ((!address->is_unix() || flags.http_port >= 0) && !IsLoopback(flags.bind) && !flags.insecure_plaintext) {
+    return Fail(kExitConfig, absl::StrCat("--bind=", flags.bind,
+                                          " is not loopback, and there is no encryption: add "
+                                          "--insecure_plaintext if everybody on that network may read ",
+                                          options.token.empty() ? "and change the weights"
+                                                                : "what travels, the token included"));
+  }
   if (address->is_unix()) {
     options.listen = me.address;
   } else {
-    if (!IsLoopback(flags.bind) && !flags.insecure_plaintext) {
-      return Fail(kExitConfig,
-                  absl::StrCat("--bind=", flags.bind,
-                               " is not loopback, and there is no encryption or check of who "
-                               "calls: add --insecure_plaintext if everybody on that network may read and "
-                               "change the weights"));
-    }
     Address listen = *address;
     listen.host = flags.bind;
     options.listen = listen.ToString();
@@ -117,9 +123,16 @@ int Run(const Flags& flags) {
   }
   options.workers = cluster.has_workers() ? cluster.workers() : spec_workers.value_or(1);
 
+  const bool open_to_all = options.token.empty() && !address->is_unix();
   BlockSignals({SIGINT, SIGTERM});
   auto server = Server::Start(std::move(options));
   if (!server.ok()) return Fail(kExitConfig, server.status().message());
+  if (open_to_all) {
+    LogWarning(
+        "this server has no token: whoever reaches its port (",
+        IsLoopback(flags.bind) ? "every user of this machine" : "everybody on that network",
+        ") may join the job, read its weights and change them; give all tasks the same --token_file=FILE");
+  }
   if (!flags.port_file.empty()) {
     const std::string temporary = flags.port_file + ".tmp";
     std::ofstream file(temporary);
@@ -170,6 +183,9 @@ int main(int argc, char** argv) {
   app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
   app.add_option("--cluster", flags.cluster, "Cluster spec (JSON), instead of TF_CONFIG's");
   app.add_option("--task", flags.task, "This task, ps:INDEX, instead of TF_CONFIG's");
+  app.add_option("--token_file", flags.token_file, "The job's token: who calls this server must have it")
+      ->envname("WEIR_TOKEN_FILE")
+      ->type_name("FILE");
   app.add_option("--bind", flags.bind, "The address to listen on")->capture_default_str();
   app.add_flag("--insecure_plaintext", flags.insecure_plaintext,
                "Allow --bind to something else than loopback");

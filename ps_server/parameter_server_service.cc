@@ -14,6 +14,7 @@ void ParameterServerService::Register(grpc::ServerBuilder* builder) {
     GrpcExchangeCall::Host& host = hosts_.emplace_back();
     host.service = &service_;
     host.loop = &loop;
+    host.admission = options_.admission;
     host.session = session;
     host.session.loop = &loop;
     host.sessions = &sessions_;

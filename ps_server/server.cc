@@ -1,7 +1,9 @@
 #include "ps_server/server.h"
 
+#include <errno.h>
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <chrono>
@@ -20,6 +22,7 @@
 #include "common/host_memory.h"
 #include "common/job_failure.h"
 #include "common/mutex.h"
+#include "common/protocol_version.h"
 #include "common/status_macros.h"
 #include "common/telemetry/http_server.h"
 #include "common/telemetry/logging.h"
@@ -29,6 +32,7 @@
 #include "ps_server/coordinator/job_store_on_disk.h"
 #include "ps_server/coordinator_service.h"
 #include "ps_server/dashboard.h"
+#include "ps_server/grpc_admission.h"
 #include "ps_server/grpc_announcer.h"
 #include "ps_server/grpc_event_loop.h"
 #include "ps_server/grpc_local_listener.h"
@@ -84,7 +88,7 @@ class LocalShardLink final : public ShardLink {
 
 class ServerImpl final : public Server {
  public:
-  explicit ServerImpl(Options options) : options_(std::move(options)) {}
+  explicit ServerImpl(Options options) : options_(std::move(options)), admission_(options_.token) {}
   ~ServerImpl() override;
 
   absl::Status Start();
@@ -120,6 +124,7 @@ class ServerImpl final : public Server {
   GrpcEventLoop* control_loop() { return &loops_.front(); }
 
   const Options options_;
+  GrpcAdmission admission_;
   std::unique_ptr<ThreadPool> threads_;
   // Where checkpoints and logs lie. Others may be able to write there.
   std::unique_ptr<FileSystem> files_;
@@ -206,10 +211,11 @@ absl::Status ServerImpl::Start() {
   ParameterServerService::Options data_plane;
   data_plane.shard = shard_.get();
   data_plane.loops = &loops_;
+  data_plane.admission = &admission_;
   data_plane.wire = options_.config.wire();
   if (options_.index == 0) {
     data_plane.on_broken = [this](const v1::Caller& caller) {
-      coordinator_->OnDisconnect(caller.worker(), caller.incarnation());
+      coordinator_->OnDisconnect(caller);
     };
   }
   parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
@@ -217,13 +223,14 @@ absl::Status ServerImpl::Start() {
   std::set<std::string> services = {v1::ParameterServer::service_full_name()};
   const uint64_t instance = RandomNumber();
   if (options_.index == 0) {
-    coordinator_service_ = std::make_unique<CoordinatorService>(control_loop());
+    coordinator_service_ = std::make_unique<CoordinatorService>(control_loop(), &admission_);
     coordinator_service_->Register(&builder);
     services.insert(v1::Coordinator::service_full_name());
   } else {
     ShardControlService::Options control;
     control.shard = shard_.get();
     control.loop = control_loop();
+    control.admission = &admission_;
     control.may_return = recoverable();
     control.instance = instance;
     control.on_end = [this](const std::string& failure) { End(failure); };
@@ -239,8 +246,13 @@ absl::Status ServerImpl::Start() {
                                                       options_.listen,
                                                       ": the address is taken or not one of this machine"));
   }
+  // Without a token who may connect is who may call: as with the other sockets, this user and root.
+  if (listen.is_unix() && options_.token.empty() && chmod(listen.path.c_str(), S_IRUSR | S_IWUSR) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot close ", listen.path, " to others"));
+  }
   Address bound = listen;
   if (!listen.is_unix()) bound.port = static_cast<uint16_t>(port_);
+  admission_.SetPort(bound.port);
   address_ = bound.ToString();
   ServeThisHost(bound);
   for (GrpcEventLoop& loop : loops_) loop.Start();
@@ -262,7 +274,7 @@ absl::Status ServerImpl::Start() {
 
 absl::Status ServerImpl::StartCoordinator() {
   const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
-  links_ = std::make_unique<GrpcShardLinks>(control_loop());
+  links_ = std::make_unique<GrpcShardLinks>(control_loop(), options_.token);
   Coordinator::Options coordinator;
   coordinator.config = options_.config;
   coordinator.workers = options_.workers;
@@ -305,9 +317,11 @@ absl::Status ServerImpl::StartAnnouncing(uint64_t instance) {
   GrpcAnnouncer::Options announcer;
   announcer.loop = control_loop();
   announcer.coordinator_address = options_.coordinator_address;
+  announcer.token = options_.token;
   announcer.request.set_shard(options_.index);
   announcer.request.set_address(own.ToString());
   announcer.request.set_instance(instance);
+  *announcer.request.mutable_protocol() = OwnProtocol();
   announcer.on_refused = [this](const absl::Status& why) {
     {
       MutexLock lock(mutex_);

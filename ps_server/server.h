@@ -7,6 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/job_token.h"
 #include "proto/job_config.pb.h"
 #include "ps_server/shard/shard.h"
 
@@ -20,6 +21,8 @@ class Server {
     v1::JobConfig config;
     // ps:INDEX.
     uint32_t index = 0;
+    // Of the job; calls without it are refused. None: ps_server/grpc_admission.h says who may call what.
+    JobToken token;
     // "127.0.0.1:2222", "127.0.0.1:0" (any free port) or "unix:/path".
     std::string listen = "127.0.0.1:0";
     // ps:0: the addresses of all servers, this one's first; if it is only one, the others are learnt from the
@@ -55,7 +58,8 @@ class Server {
   virtual int http_port() const = 0;
 
   // Waits until the job is over. OK: it is done. Cancelled: it was ended, with all that was done saved.
-  // AlreadyExists, FailedPrecondition, InvalidArgument: ps:0 refuses this server, without effect on the job.
+  // AlreadyExists, FailedPrecondition, InvalidArgument, Unauthenticated, PermissionDenied: ps:0 refuses this
+  // server, without effect on the job.
   // Internal: training diverged. Unavailable: it ended otherwise. The message says why.
   virtual absl::Status Wait() = 0;
   // Ends the job, from any thread or after a signal.

@@ -6,8 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/job_failure.h"
+#include "common/protocol_version.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/grpc_shard_link.h"
+#include "ps_server/grpc_unary_call.h"
 
 namespace weir {
 
@@ -41,6 +44,9 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
     if (!ok) return self_.reset();  // the server is shut down
     over_.Begin();
     Accept(service_);
+    if (const grpc::Status refused = service_->options_.admission->AdmitControl(context_); !refused.ok()) {
+      return Close(refused);
+    }
     if (service_->detached_.has_value()) {
       return Close({grpc::StatusCode::UNAVAILABLE, *service_->detached_});
     }
@@ -48,7 +54,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
       return Close({grpc::StatusCode::FAILED_PRECONDITION, "another coordinator has this shard"});
     }
     service_->Heard();
-    context_.AddInitialMetadata(kAttachedMetadata, "");
+    context_.AddInitialMetadata(kAttachedMetadata, ToString(OwnProtocol()));
     stream_.SendInitialMetadata(metadata_.Begin());
     SettleLater();
   }
@@ -71,7 +77,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
   void OnRead(bool ok) {
     SettleLater();
     if (!ok) return Lost();
-    if (!end_.has_value() && !adopted_) Adopt(message_.hello().coordinator_incarnation());
+    if (!end_.has_value() && !adopted_) Adopt(message_.hello());
     if (end_.has_value()) return;
     service_->Heard();
     if (message_.has_install()) {
@@ -88,7 +94,14 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
   }
 
   // The first message says of which life of the coordinator the stream is.
-  void Adopt(uint64_t incarnation) {
+  void Adopt(const v1::Hello& hello) {
+    if (const absl::Status fits = CheckProtocol("ps:0", hello.protocol(), "this server"); !fits.ok()) {
+      Close(ToGrpc(fits));
+      // A job of a later version has nothing to do for this server, which asks to be upgraded.
+      if (hello.protocol().major() > OwnProtocol().major()) service_->options_.on_end(Misfit(fits.message()));
+      return;
+    }
+    const uint64_t incarnation = hello.coordinator_incarnation();
     if (incarnation < service_->coordinator_incarnation_) {
       return Close({grpc::StatusCode::FAILED_PRECONDITION, "a later coordinator has this shard"});
     }

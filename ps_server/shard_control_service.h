@@ -13,6 +13,7 @@
 #include "common/clock.h"
 #include "common/mutex.h"
 #include "proto/shard_control.grpc.pb.h"
+#include "ps_server/grpc_admission.h"
 #include "ps_server/grpc_event_loop.h"
 #include "ps_server/shard/shard.h"
 
@@ -27,6 +28,7 @@ class ShardControlService {
     // These outlive the stream; the shard may report when the loop has stopped.
     Shard* shard = nullptr;
     GrpcEventLoop* loop = nullptr;
+    const GrpcAdmission* admission = nullptr;
     const Clock* clock = &Clock::Real();
     // The coordinator may attach again.
     bool may_return = false;

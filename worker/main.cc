@@ -13,6 +13,7 @@
 #include "common/config/job_config.h"
 #include "common/cuda/cuda_device.h"
 #include "common/exit_codes.h"
+#include "common/job_token.h"
 #include "common/process.h"
 #include "common/status_macros.h"
 #include "common/telemetry/grpc_log.h"
@@ -29,7 +30,7 @@ namespace weir {
 namespace {
 
 struct Flags {
-  std::string config, cluster, task, device = "auto", history, summary, log_format = "text";
+  std::string config, cluster, task, token_file, device = "auto", history, summary, log_format = "text";
   std::vector<std::string> set;
 };
 
@@ -48,6 +49,8 @@ int ExitCodeOf(const absl::Status& status) {
     case absl::StatusCode::kNotFound:
     case absl::StatusCode::kDataLoss:
     case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
       return kExitConfig;
     default:
       return kExitInternal;
@@ -78,6 +81,7 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   ClientOptions options;
   options.job_config = config.SerializeAsString();
   options.history_path = flags.history;
+  WEIR_ASSIGN_OR_RETURN(options.token, JobToken::ReadIfGiven(flags.token_file));
   if (environment.has_value()) {
     options.task = environment->task.ToString();
     options.reader = environment->task.type == "evaluator";
@@ -104,6 +108,10 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     }
     InProcessCluster::Options cluster;
     cluster.config = config;
+    if (flags.token_file.empty()) {
+      WEIR_ASSIGN_OR_RETURN(options.token, JobToken::Random());
+    }
+    cluster.token = options.token;
     cluster.summary_path = flags.summary;
     WEIR_ASSIGN_OR_RETURN(local, InProcessCluster::Start(std::move(cluster)));
     options.servers = local->addresses();
@@ -168,6 +176,9 @@ int main(int argc, char** argv) {
   app.add_option("--cluster", flags.cluster, "Cluster spec (JSON), instead of TF_CONFIG's");
   app.add_option("--task", flags.task,
                  "This task, worker:INDEX, chief:0 or evaluator:0, instead of TF_CONFIG's");
+  app.add_option("--token_file", flags.token_file, "The job's token, if its servers have one")
+      ->envname("WEIR_TOKEN_FILE")
+      ->type_name("FILE");
   app.add_option("--device", flags.device,
                  "Where to compute: auto (a GPU if there is one), cpu, cuda:N; cuda:0,cuda:1 for replicas")
       ->check(

@@ -86,6 +86,7 @@ void Coordinator::Pin(v1::PinRequest request, Done<v1::PinReply> done) {
 
 void Coordinator::Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
+    if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
     HandleUnpin(request);
     done(v1::UnpinReply());
   });
@@ -93,9 +94,7 @@ void Coordinator::Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done) {
 
 void Coordinator::Report(v1::ReportRequest request, Done<v1::ReportReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    if (TaskOf(request.caller()).empty()) {
-      return done(absl::AbortedError("caller: is not in the job; only who has joined may report"));
-    }
+    if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
     if (request.evaluation().weights_sha256().size() > kSha256) {
       return done(absl::InvalidArgumentError(
           absl::StrCat("evaluation.weights_sha256: must be ", kSha256, " digits in hex, or empty")));
@@ -126,18 +125,16 @@ void Coordinator::Status(Done<v1::ClusterStatus> done) {
   queue_.Post([this, done = std::move(done)] { done(MakeStatus()); });
 }
 
-void Coordinator::OnDisconnect(uint32_t worker, uint64_t incarnation) {
-  queue_.Post([this, worker, incarnation] {
+void Coordinator::OnDisconnect(v1::Caller caller) {
+  queue_.Post([this, caller = std::move(caller)] {
+    if (!CheckCaller(caller).ok()) return;
     const absl::Time end = now() + absl::Seconds(options_.config.cluster().grace_seconds());
-    const auto member = members_.find(worker);
-    if (member != members_.end() && member->second.incarnation == incarnation) {
+    if (const auto member = members_.find(caller.worker()); member != members_.end()) {
       member->second.lease_end = std::min(member->second.lease_end, end);
       member->second.disconnected = true;
       if (member->second.heartbeat) AnswerHeartbeat(member->second.heartbeat, false);
-      ReplaceIfGone(worker);
-    }
-    const auto reader = readers_.find(worker);
-    if (reader != readers_.end() && reader->second.incarnation == incarnation) {
+      ReplaceIfGone(caller.worker());
+    } else if (const auto reader = readers_.find(caller.worker()); reader != readers_.end()) {
       reader->second.lease_end = std::min(reader->second.lease_end, end);
       if (reader->second.heartbeat) AnswerHeartbeat(reader->second.heartbeat, false);
     }

@@ -115,7 +115,7 @@ class Coordinator {
   // A connection of a member broke, that of one of its calls or of its stream to this process's shard: its
   // lease shrinks to the grace unless a heartbeat follows, or ends at once if another process of its index
   // has come.
-  void OnDisconnect(uint32_t worker, uint64_t incarnation);
+  void OnDisconnect(v1::Caller caller);
   // A Join's caller went away before it was answered. Without effect if it has called again since.
   void OnJoinCancelled(uint64_t instance, uint64_t call);
 
@@ -148,6 +148,8 @@ class Coordinator {
     Phase phase = Phase::kJoining;
     std::string task;
     uint64_t instance = 0;
+    // Its calls bring the instance; what else they say can be guessed.
+    bool says_instance = false;
     uint64_t incarnation = 0;
     uint64_t start_clock = 0;
     // The first of these.
@@ -169,6 +171,7 @@ class Coordinator {
   struct ReaderInfo {
     std::string task;
     uint64_t instance = 0;
+    bool says_instance = false;
     uint64_t incarnation = 0;
     absl::Time lease_end, last_heard;
     Done<v1::HeartbeatReply> heartbeat;
@@ -255,10 +258,11 @@ class Coordinator {
   void HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done);
   void HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done);
   void HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done);
+  // Aborted: the caller is no member, or not any more. PermissionDenied: it is another process than the
+  // member.
+  absl::Status CheckCaller(const v1::Caller& caller) const;
   void HandleUnpin(const v1::UnpinRequest& request);
   void HandlePinned(uint32_t shard, const v1::Pinned& pinned);
-  // The task of a live caller; empty: it is no member or reader.
-  std::string TaskOf(const v1::Caller& caller) const;
   // Pins a version for all who wait, if there is room for one.
   void MaybePin();
   // Lets go what nobody holds any more.

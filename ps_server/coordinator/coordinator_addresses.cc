@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/address.h"
+#include "common/protocol_version.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/coordinator.h"
 
@@ -16,6 +17,12 @@ constexpr absl::Duration kLook = absl::Seconds(1);
 // Announcements of one shard that wait at once.
 constexpr size_t kMaxAnnouncing = 16;
 
+v1::AnnounceReply MakeAnnounceReply() {
+  v1::AnnounceReply reply;
+  *reply.mutable_protocol() = OwnProtocol();
+  return reply;
+}
+
 }  // namespace
 
 // ---- announced
@@ -26,6 +33,10 @@ void Coordinator::HandleAnnounce(v1::AnnounceRequest request, Done<v1::AnnounceR
     return done(absl::UnavailableError("ps:0 does not know its servers before the first worker has joined"));
   }
   const uint32_t index = request.shard();
+  if (absl::Status fits = CheckProtocol(absl::StrCat("ps:", index), request.protocol(), "ps:0"); !fits.ok()) {
+    LogWarning("refused: ", fits.message());
+    return done(fits);
+  }
   if (index == 0 || index >= shards_.size()) {
     return done(absl::FailedPreconditionError(absl::StrCat("a server announces itself as ps:", index,
                                                            "; the job has ps:0 to ps:", shards_.size() - 1,
@@ -39,7 +50,7 @@ void Coordinator::HandleAnnounce(v1::AnnounceRequest request, Done<v1::AnnounceR
   }
   ShardInfo& shard = shards_[index];
   if (shard.attached.has_value()) {
-    if (shard.attached->instance() == request.instance()) return done(v1::AnnounceReply());
+    if (shard.attached->instance() == request.instance()) return done(MakeAnnounceReply());
     if (shard.announcing.size() >= kMaxAnnouncing) {
       return done(
           absl::UnavailableError(absl::StrCat("others wait already to be ps:", index, "; try again")));
@@ -55,7 +66,7 @@ void Coordinator::HandleAnnounce(v1::AnnounceRequest request, Done<v1::AnnounceR
   }
   // One that is connected says presently who it is.
   if (!shard.connected && shard.address != request.address()) LookAt(index, request.address());
-  done(v1::AnnounceReply());
+  done(MakeAnnounceReply());
 }
 
 void Coordinator::TickAddresses(absl::Time time) {

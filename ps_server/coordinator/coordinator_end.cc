@@ -132,7 +132,8 @@ void Coordinator::StepAside(const std::string& why) {
 
 absl::Status Coordinator::RefuseJoin() const {
   // Not Unavailable, which asks for another try, which would find nobody and hide the reason.
-  return IsDivergence(failure_) ? JobFailure(failure_) : absl::AbortedError(failure_);
+  const absl::Status failure = JobFailure(failure_);
+  return absl::IsUnavailable(failure) ? absl::AbortedError(failure_) : failure;
 }
 
 void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& others) {

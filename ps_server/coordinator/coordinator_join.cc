@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/address.h"
 #include "common/config/job_config.h"
+#include "common/protocol_version.h"
 #include "common/server_memory.h"
 #include "common/status_macros.h"
 #include "common/telemetry/logging.h"
@@ -84,6 +85,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
 }
 
 absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
+  WEIR_RETURN_IF_ERROR(CheckProtocol(request.task(), request.protocol(), "ps:0"));
   if (request.role() != v1::WORKER && request.role() != v1::READER) {
     return absl::InvalidArgumentError(
         absl::StrCat("role: ", request.role(), " is not one of WORKER, READER"));
@@ -273,6 +275,7 @@ v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, 
   reply.set_total_steps(total_steps_);
   reply.set_model_hash(model_->Hash());
   reply.set_lease_seconds(options_.config.cluster().lease_seconds());
+  *reply.mutable_protocol() = OwnProtocol();
   return reply;
 }
 

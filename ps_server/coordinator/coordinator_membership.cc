@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/job_failure.h"
+#include "common/protocol_version.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/coordinator.h"
 
@@ -39,6 +40,7 @@ void Coordinator::MaybeAdmit() {
       ReaderInfo& reader = readers_[id];
       reader.task = it->request.task();
       reader.instance = it->request.instance();
+      reader.says_instance = SaysInstance(it->request.protocol());
       reader.incarnation = ++last_incarnation_;
       reader.last_heard = now();
       reader.lease_end = now() + lease();
@@ -63,6 +65,7 @@ void Coordinator::MaybeAdmit() {
     member.phase = Phase::kJoining;
     member.task = it->request.task();
     member.instance = it->request.instance();
+    member.says_instance = SaysInstance(it->request.protocol());
     member.incarnation = ++last_incarnation_;
     member.last_heard = now();
     member.lease_end = now() + lease();
@@ -159,8 +162,28 @@ v1::Membership Coordinator::MembershipNow() const {
 
 // ---- leases
 
+absl::Status Coordinator::CheckCaller(const v1::Caller& caller) const {
+  const auto check = [&](const auto& info) -> absl::Status {
+    if (info.incarnation != caller.incarnation()) {
+      return absl::AbortedError(absl::StrCat(info.task, " is in another life than the caller's, ",
+                                             caller.incarnation(), ", which is over"));
+    }
+    if (!info.says_instance || info.instance == caller.instance()) return absl::OkStatus();
+    return absl::PermissionDeniedError(
+        absl::StrCat("the caller is not the process that joined as ", info.task, " (Caller.instance)"));
+  };
+  if (const auto member = members_.find(caller.worker()); member != members_.end()) {
+    return check(member->second);
+  }
+  if (const auto reader = readers_.find(caller.worker()); reader != readers_.end()) {
+    return check(reader->second);
+  }
+  return absl::AbortedError("the caller is no member of the job, or not any more");
+}
+
 void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done) {
   const v1::Caller& caller = request.caller();
+  if (absl::Status who = CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   Done<v1::HeartbeatReply>* parked = nullptr;
   absl::Time* until = nullptr;
   if (const auto it = members_.find(caller.worker());
@@ -190,6 +213,7 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
 
 void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done) {
   const v1::Caller& caller = request.caller();
+  if (absl::Status who = CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   const auto member = members_.find(caller.worker());
   const auto reader = readers_.find(caller.worker());
   if (member != members_.end() && member->second.incarnation == caller.incarnation()) {
@@ -350,6 +374,7 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
     return done(absl::FailedPreconditionError(
         "NextRange is for bounded and async; in sync the parts follow from the membership"));
   }
+  if (absl::Status who = CheckCaller(request.caller()); absl::IsPermissionDenied(who)) return done(who);
   const auto it = members_.find(request.caller().worker());
   // Without ranges this life of the coordinator has begun nobody's work yet: the caller is of an earlier one.
   if (!ranges_.has_value() || it == members_.end() ||

@@ -25,31 +25,16 @@ bool Same(const v1::Caller& a, const v1::Caller& b) {
 
 }  // namespace
 
-std::string Coordinator::TaskOf(const v1::Caller& caller) const {
-  const auto member = members_.find(caller.worker());
-  if (member != members_.end() && member->second.incarnation == caller.incarnation()) {
-    return member->second.task;
-  }
-  const auto reader = readers_.find(caller.worker());
-  if (reader != readers_.end() && reader->second.incarnation == caller.incarnation()) {
-    return reader->second.task;
-  }
-  return "";
-}
-
 void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done) {
   if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
     return done(absl::UnavailableError(
         absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to pin")));
   }
+  if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
   PinHolder wish;
   wish.caller = request.caller();
-  wish.task = TaskOf(request.caller());
-  if (wish.task.empty()) {
-    return done(absl::AbortedError(
-        absl::StrCat("caller: ", request.caller().worker(), ", incarnation ", request.caller().incarnation(),
-                     ", is not in the job; only who has joined may pin a version")));
-  }
+  const auto reader = readers_.find(wish.caller.worker());
+  wish.task = reader != readers_.end() ? reader->second.task : members_.at(wish.caller.worker()).task;
   // In this order a NaN ends as the least.
   wish.lease_seconds = std::min(kMaxPinSeconds, std::max(kMinPinSeconds, request.lease_seconds()));
   wish.done = std::move(done);

@@ -3,6 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/job_failure.h"
+#include "common/protocol_version.h"
 #include "common/telemetry/logging.h"
 #include "common/wire_model.h"
 #include "ps_server/coordinator/coordinator.h"
@@ -48,6 +50,7 @@ void Coordinator::HandleConnected(uint32_t index) {
   v1::ControlMessage message;
   message.mutable_hello()->set_coordinator_incarnation(
       recoverable() ? checkpoints_->store().opened().coordinator_incarnation : 1);
+  *message.mutable_hello()->mutable_protocol() = OwnProtocol();
   shard.link->Send(message);
 }
 
@@ -197,6 +200,10 @@ void Coordinator::OnAllInstalled() {
 
 void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) {
   if (over() || WasElsewhere(index, status)) return;
+  if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
+    return FailJob(Misfit(absl::StrCat(ShardName(index), " refuses ps:0: ", status.message())));
+  }
+  if (absl::IsUnimplemented(status)) return FailJob(Misfit(status.message()));
   if (recoverable() && !absl::IsFailedPrecondition(status)) {
     return LoseShard(index, std::string(status.message()));
   }

@@ -16,7 +16,9 @@ struct ShardLinkEvents {
   std::function<void()> connected;
   std::function<void(v1::ShardReport)> report;
   // Once, unless a Shutdown was sent. Before `connected`: the shard refuses. Being out of reach is no reason:
-  // a link tries on. FailedPrecondition: it would refuse for ever; after all else another link may be opened.
+  // a link tries on. FailedPrecondition: it would refuse for ever. Unauthenticated, PermissionDenied,
+  // Unimplemented (another version of the protocol): the same, since the two do not fit together. After all
+  // else another link may be opened.
   std::function<void(absl::Status)> broken;
 };
 

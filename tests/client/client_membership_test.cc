@@ -30,6 +30,26 @@ bool Eventually(const Done& done) {
 // ---- join
 // ----------------------------------------------------------------------------------------------------------
 
+TEST_CASE("Join says its protocol version, and refuses a ps:0 of another major one") {
+  ClientFixture f(ClientFixture::Small());
+  f.cluster.edit_join = [](v1::JoinReply* reply) { reply->mutable_protocol()->set_major(2); };
+  f.options.job_config = f.config.SerializeAsString();
+  const absl::Status status = Client::Join(f.options, f.model).status();
+  CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(Message(status) == "ps:0 speaks version 2.0 of the protocol, and " + f.options.task +
+                               " version 1.1: upgrade " + f.options.task);
+  REQUIRE(f.cluster.joins().size() == 1);
+  CHECK(f.cluster.joins()[0].protocol().major() == 1);
+  CHECK(f.cluster.joins()[0].protocol().minor() == 1);
+}
+
+TEST_CASE("A client says its instance to the coordinator") {
+  ClientFixture f(ClientFixture::Small());
+  auto client = f.Join();
+  REQUIRE(Eventually([&] { return !f.cluster.heartbeats().empty(); }));
+  CHECK(f.cluster.heartbeats()[0].caller().instance() == f.cluster.joins()[0].instance());
+}
+
 TEST_CASE("Join is repeated under one instance, and says who joins") {
   ClientFixture f(ClientFixture::Small());
   f.cluster.on_join = [](size_t nth) -> std::optional<grpc::Status> {

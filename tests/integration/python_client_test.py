@@ -32,11 +32,15 @@ def generate(folder):
     sys.path.insert(0, str(folder))
 
 
-def start_server(folder, job):
+def start_server(folder, job, token):
     (folder / "job.json").write_text(json.dumps(job))
     (folder / "cluster.json").write_text('{"cluster": {"ps": ["127.0.0.1:0"], "worker": ["127.0.0.1:1"]}}')
     port_file = folder / "port"
     environment = {name: value for name, value in os.environ.items() if name != "TF_CONFIG"}
+    if token:
+        (folder / "token").write_text(token)
+        (folder / "token").chmod(0o600)
+        environment["WEIR_TOKEN_FILE"] = str(folder / "token")
     server = subprocess.Popen(
         ["ps_server/ps_server", f"--config={folder}/job.json", f"--cluster={folder}/cluster.json", "--task=ps:0",
          f"--port_file={port_file}"], env=environment)
@@ -57,10 +61,10 @@ def floats(data, bf16):
 class Shard:
     """One Exchange stream."""
 
-    def __init__(self, stub, messages):
+    def __init__(self, stub, messages, metadata):
         self._messages = messages
         self._requests = queue.Queue()
-        self._replies = stub.Exchange(iter(self._requests.get, None), timeout=LIMIT_SECONDS)
+        self._replies = stub.Exchange(iter(self._requests.get, None), timeout=LIMIT_SECONDS, metadata=metadata)
         self._id = 0
 
     def close(self):
@@ -105,7 +109,7 @@ class Shard:
         return pushed, pulled, values
 
 
-def train(server, address, mode):
+def train(server, address, mode, token):
     # pylint: disable=import-error,import-outside-toplevel,no-member
     import grpc
     from proto import coordinator_pb2, coordinator_pb2_grpc, job_config_pb2, model_pb2, parameter_server_pb2
@@ -122,6 +126,11 @@ def train(server, address, mode):
     config.optimizer.type = job_config_pb2.OptimizerConfig.KIND_SGD
     config.optimizer.learning_rate = RATE
 
+    # Without one it speaks as the first version of the protocol did.
+    metadata = [("authorization", f"Bearer {token}")] if token else None
+    protocol = model_pb2.ProtocolVersion(major=1, minor=1) if token else None
+    instance = random.getrandbits(64)
+    limits = {"timeout": LIMIT_SECONDS, "metadata": metadata}
     with grpc.insecure_channel(address) as channel:
         coordinator = coordinator_pb2_grpc.CoordinatorStub(channel)
         model = model_pb2.Model(tensors=[
@@ -129,13 +138,15 @@ def train(server, address, mode):
             model_pb2.Tensor(name="b", shape=[ELEMENTS - 100_000], init=model_pb2.Tensor.CONSTANT, init_value=-1)])
         member = coordinator.Join(
             coordinator_pb2.JoinRequest(role=coordinator_pb2.WORKER, task="worker:0", rank=0,
-                                        instance=random.getrandbits(64), model=model,
+                                        instance=instance, model=model,
                                         job_config=config.SerializeToString(), train_examples=100,
-                                        ps_addresses=[address]), timeout=LIMIT_SECONDS)
+                                        ps_addresses=[address], protocol=protocol), **limits)
+        assert member.protocol.major == 1
         caller = model_pb2.Caller(worker=member.worker, incarnation=member.incarnation,
-                                  epoch=member.membership.epoch, model_hash=member.model_hash)
+                                  epoch=member.membership.epoch, model_hash=member.model_hash,
+                                  instance=instance if token else 0)
         messages = parameter_server_pb2
-        shard = Shard(parameter_server_pb2_grpc.ParameterServerStub(channel), messages)
+        shard = Shard(parameter_server_pb2_grpc.ParameterServerStub(channel), messages, metadata)
         _, pull, weights = shard.exchange(pull=messages.PullRequest(caller=caller, clock=0))
         assert pull.version.count == 0 and pull.elements == ELEMENTS
         expected = array.array("f", [2] * 100_000 + [-1] * (ELEMENTS - 100_000))
@@ -144,7 +155,7 @@ def train(server, address, mode):
         for step in range(STEPS):
             if not batches:  # async: the coordinator hands them out
                 work = coordinator.NextRange(
-                    coordinator_pb2.NextRangeRequest(caller=caller, completed_ranges=finished), timeout=LIMIT_SECONDS)
+                    coordinator_pb2.NextRangeRequest(caller=caller, completed_ranges=finished), **limits)
                 batches = list(range(work.range.first_batch, work.range.first_batch + work.range.batches))
                 finished = [work.range.id]
             bf16 = step % 2 == 1
@@ -165,8 +176,8 @@ def train(server, address, mode):
         shard.close()
         if mode == "async":
             assert coordinator.NextRange(
-                coordinator_pb2.NextRangeRequest(caller=caller, completed_ranges=finished), timeout=LIMIT_SECONDS).done
-        coordinator.Leave(coordinator_pb2.LeaveRequest(caller=caller, done=True), timeout=LIMIT_SECONDS)
+                coordinator_pb2.NextRangeRequest(caller=caller, completed_ranges=finished), **limits).done
+        coordinator.Leave(coordinator_pb2.LeaveRequest(caller=caller, done=True), **limits)
     assert server.wait(LIMIT_SECONDS) == 0
 
 
@@ -174,7 +185,7 @@ def main():
     with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as name:
         folder = pathlib.Path(name)
         generate(folder)
-        for mode in ["sync", "async"]:
+        for mode, token in [("sync", ""), ("async", f"{random.getrandbits(256):064x}")]:
             (folder / mode).mkdir()
             server, address = start_server(folder / mode, {
                 "model": {"layers": [{"type": "dense", "name": "out", "units": 2, "init": "zeros"}]},
@@ -182,9 +193,9 @@ def main():
                 "train": {"examples": STEPS * BATCH},
                 "consistency": {"mode": mode},
                 "optimizer": {"type": "sgd", "learning_rate": RATE},
-            })
+            }, token)
             try:
-                train(server, address, mode)
+                train(server, address, mode, token)
             finally:
                 server.kill()
                 server.wait()

@@ -3,8 +3,13 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <grpcpp/health_check_service_interface.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <iostream>
 #include <memory>
 #include <string>
 
@@ -98,6 +103,37 @@ TEST_CASE("clients that leave take their descriptors along") {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   CHECK(OpenDescriptors() <= before + 2);
+}
+
+// Whether the server at this address says anything to who connects to its local socket. For a child of
+// fork(): without gRPC.
+bool IsGreeted(const Address& address) {
+  const auto socket =
+      ConnectLocal(LocalService::kGrpc, address, std::chrono::steady_clock::now() + seconds(20));
+  if (!socket.ok()) return false;
+  pollfd entry{socket->get(), POLLIN, 0};
+  char byte = 0;
+  return poll(&entry, 1, 20'000) == 1 && recv(socket->get(), &byte, 1, 0) == 1;
+}
+
+TEST_CASE("another user's process is not let in") {
+  if (geteuid() != 0) {
+    std::cout << "SKIPPED: only root can become another user\n";
+    return;
+  }
+  TestServer server("127.0.0.1:0");
+  auto listener = GrpcLocalListener::Start(server.server.get(), server.address);
+  REQUIRE(listener.ok());
+  const auto greeted_as = [&](uid_t user) {
+    const pid_t child = fork();
+    if (child == 0) _exit(setuid(user) != 0 ? 2 : IsGreeted(server.address) ? 1 : 0);
+    int status = 0;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    return WEXITSTATUS(status);
+  };
+  CHECK(greeted_as(0) == 1);
+  CHECK(greeted_as(65534) == 0);
+  CHECK(Check(ChannelTo(Target(server.address).value())).ok());
 }
 
 }  // namespace

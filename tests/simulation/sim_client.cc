@@ -110,8 +110,8 @@ void SimMember::Beat() {
         if (server->coordinator() == nullptr) return reply(absl::UnavailableError("there is no coordinator"));
         server->coordinator()->Heartbeat(request, std::move(reply));
       },
-      [server, worker = joined_.worker(), incarnation = joined_.incarnation()] {
-        if (server->coordinator() != nullptr) server->coordinator()->OnDisconnect(worker, incarnation);
+      [server, caller = request.caller()] {
+        if (server->coordinator() != nullptr) server->coordinator()->OnDisconnect(caller);
       },
       Bound([this, started](absl::StatusOr<v1::HeartbeatReply> reply) {
         if (leaving_) return;

@@ -177,7 +177,7 @@ void SimSession::End() {
   exchanges_.clear();
   server_->shard_->End(id_);
   if (server_->coordinator() == nullptr || !caller_.has_value()) return;
-  server_->coordinator()->OnDisconnect(caller_->worker(), caller_->incarnation());
+  server_->coordinator()->OnDisconnect(*caller_);
 }
 
 void SimSession::Die() {

@@ -185,22 +185,22 @@ TEST_CASE("A restarted worker takes the place of its old life at once if that on
   CoordinatorFixture f(kBounded);
   f.StartJob();
   SECTION("before it came") {
-    f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+    f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
     CHECK(f.Join(1, 7777)->there());
   }
   SECTION("after it came") {
     const auto again = f.Join(1, 7777);
     CHECK_FALSE(again->there());
-    f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+    f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
     CHECK(again->there());
   }
   SECTION("but not if the old one was heard of since") {
-    f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+    f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
     f.Heartbeat(f.members[1]);
     CHECK_FALSE(f.Join(1, 7777)->there());
   }
   SECTION("and not by one of another index") {
-    f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+    f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
     f.Join(0, 7777);
     CHECK(f.Status().membership().members_size() == 2);
   }

@@ -55,15 +55,17 @@ TEST_CASE("A broken connection costs the grace only, unless the worker is back")
   f.StartJob();
   const auto revision = f.Heartbeat(f.members[1])->reply().revision();
   const auto parked = f.Heartbeat(f.members[1], revision);
-  f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+  f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
   CHECK(parked->there());  // the call is not left hanging
   f.Run(absl::Milliseconds(750), {f.members[0]});
   CHECK(f.Status().membership().members_size() == 2);
   f.Heartbeat(f.members[1]);
   f.Run(absl::Seconds(5), {f.members[0]});
   CHECK(f.Status().membership().members_size() == 2);
-  f.coordinator->OnDisconnect(1, f.members[1].incarnation() + 50);  // another life
-  f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+  v1::Caller other_life = f.CallerOf(f.members[1]);
+  other_life.set_incarnation(other_life.incarnation() + 50);
+  f.coordinator->OnDisconnect(other_life);
+  f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
   f.Run(absl::Seconds(1.25), {f.members[0]});
   CHECK(f.Status().membership().members_size() == 1);
 }
@@ -73,7 +75,7 @@ TEST_CASE(
     "killed") {
   CoordinatorFixture f(kBounded);
   f.StartJob();
-  f.coordinator->OnDisconnect(1, f.members[1].incarnation());
+  f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
   f.NextRange(f.members[1]);
   f.Run(absl::Seconds(1.25), {f.members[0]});
   CHECK(f.Status().membership().members_size() == 1);

@@ -1,0 +1,58 @@
+#include "common/protocol_version.h"
+
+#include <string>
+
+#include "catch2/catch.hpp"
+
+namespace weir {
+namespace {
+
+v1::ProtocolVersion Version(uint32_t major, uint32_t minor) {
+  v1::ProtocolVersion version;
+  version.set_major(major);
+  version.set_minor(minor);
+  return version;
+}
+
+TEST_CASE("one major version fits together, whatever the minor ones are") {
+  for (const v1::ProtocolVersion& theirs :
+       {v1::ProtocolVersion(), Version(1, 0), Version(1, 1), Version(1, 99)}) {
+    CHECK(CheckProtocol("ps:0", theirs, "worker:1", Version(1, 1)).ok());
+  }
+  CHECK(CheckProtocol("ps:0", OwnProtocol(), "worker:1").ok());
+}
+
+TEST_CASE("of two major versions the older side is to be upgraded") {
+  const auto message = [](const v1::ProtocolVersion& theirs, const v1::ProtocolVersion& own) {
+    const absl::Status status = CheckProtocol("ps:0", theirs, "worker:1", own);
+    CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
+    return std::string(status.message());
+  };
+  CHECK(message(Version(2, 0), Version(1, 1)) ==
+        "ps:0 speaks version 2.0 of the protocol, and worker:1 version 1.1: upgrade worker:1");
+  CHECK(message(Version(1, 7), Version(2, 3)) ==
+        "ps:0 speaks version 1.7 of the protocol, and worker:1 version 2.3: upgrade ps:0");
+  // Who says none is of the first.
+  CHECK(message({}, Version(2, 0)) ==
+        "ps:0 speaks version 1.0 of the protocol, and worker:1 version 2.0: upgrade ps:0");
+}
+
+TEST_CASE("instances are said from 1.1 on") {
+  CHECK_FALSE(SaysInstance({}));
+  CHECK_FALSE(SaysInstance(Version(1, 0)));
+  CHECK(SaysInstance(Version(1, 1)));
+  CHECK(SaysInstance(OwnProtocol()));
+  CHECK(SaysInstance(Version(2, 0)));
+}
+
+TEST_CASE("versions as text") {
+  CHECK(ToString(ParseProtocol("2.17")) == "2.17");
+  for (const char* text : {"", "1", "0.3", "1.x", "1.2.3", "-1.2"}) {
+    INFO(text);
+    CHECK(ToString(ParseProtocol(text)) == "1.0");
+  }
+  CHECK(ToString({}) == "1.0");
+}
+
+}  // namespace
+}  // namespace weir
