@@ -1,7 +1,7 @@
 // The part of Coordinator that pins versions for readers. A pin costs memory on every shard, and beyond two
-// of them pushes would wait: so only those hold pins who are in the job, each for kMaxPinSeconds at most, and
-// who comes when kMaxPins versions are pinned waits until one is let go. All who wait then share the next
-// one, so nobody waits for longer than the oldest pin's lease, however many come.
+// old versions a shard takes the oldest back. So only those hold pins who are in the job, each for
+// kMaxPinSeconds at most, and who comes when kMaxPins versions are pinned waits until one is let go. All who
+// wait then share the next one, so nobody waits for longer than the oldest pin's lease, however many come.
 #include <algorithm>
 #include <cmath>
 #include <utility>
