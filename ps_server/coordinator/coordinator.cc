@@ -28,7 +28,11 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       last_tick_(created_),
       next_complaint_(created_ + kComplaintInterval),
       addresses_(options_.shard_addresses) {
-  if (store != nullptr) MakeCheckpoints(std::move(store));
+  if (store != nullptr) {
+    // Shards may still hold pins of the coordinator before this one.
+    last_pin_ = store->opened().coordinator_incarnation << 32;
+    MakeCheckpoints(std::move(store));
+  }
   queue_.Post([this] {
     if (checkpoints_ != nullptr && checkpoints_->newest().has_value()) {
       const absl::Status status = CanGoOn(options_.config, *checkpoints_->newest());

@@ -22,6 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/planted_bug.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
 
@@ -125,7 +126,10 @@ void Shard::Wake() {
   Settle();
   while (true) {
     EndIf(
-        ready_, [](const ReadyPush& push) { return push.arrival->overtaken(); },
+        ready_,
+        [](const ReadyPush& push) {
+          return push.arrival->overtaken() && !Planted("dead versions are waited for");
+        },
         [&](const ReadyPush& push) {
           push.done(PushAnswer{NewReply(v1::SEND_AGAIN), {}});
         });

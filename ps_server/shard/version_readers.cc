@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "common/planted_bug.h"
+
 namespace weir {
 
 VersionReaders::VersionReaders(const Clock* clock, std::function<void()> on_release)
@@ -119,7 +121,10 @@ size_t VersionReaders::Count(Kind kind) const {
 
 bool VersionReaders::MayPublish() const {
   MutexLock lock(mutex_);
-  return Count(Kind::kOfWorkers) <= kMaxOld;
+  size_t held = Count(Kind::kOfWorkers);
+  if (Planted("dead versions are waited for")) held += Count(Kind::kDead);
+  if (Planted("readers are waited for")) held += Count(Kind::kOfReaders);
+  return held <= kMaxOld;
 }
 
 bool VersionReaders::MayBuild() const {
@@ -145,6 +150,7 @@ std::vector<VersionReaders::Held> VersionReaders::WriteOff(Kind kind, size_t mos
 }
 
 std::vector<VersionReaders::Held> VersionReaders::RevokeLate() {
+  if (Planted("readers are waited for") || Planted("dead versions are waited for")) return {};
   const absl::Time now = clock_->Now();
   MutexLock lock(mutex_);
   std::vector<Held> all = WriteOff(Kind::kOfWorkers, kMaxOld, now - kPatience);

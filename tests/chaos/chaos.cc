@@ -356,14 +356,14 @@ std::string ChaosPlan::ToString() const {
                       breaks ? ", connections break" : "", small_disk ? ", small disk" : "");
 }
 
-ChaosPlan MakeChaosPlan(uint64_t seed, const std::string& mode, bool disk) {
+ChaosPlan MakeChaosPlan(uint64_t seed, const std::string& mode, uint32_t workers, bool disk) {
   RandomStream random(RandomKey(seed, "plan"), 0);
   ChaosPlan plan;
   plan.seed = seed;
   plan.mode = std::vector<std::string>{"sync", "bounded", "async"}[random.NextBelow(3)];
   if (!mode.empty()) plan.mode = mode;
   plan.servers = 1 + random.NextBelow(3);
-  plan.workers = 2 + random.NextBelow(3);
+  plan.workers = kFewestWorkers + random.NextBelow(workers - kFewestWorkers + 1);
   plan.staleness = random.NextBelow(4);
   plan.transport = std::vector<std::string>{"auto", "unix", "tcp"}[random.NextBelow(3)];
   plan.apply = random.NextBelow(2) == 0 ? "streamed" : "staged";

@@ -29,8 +29,10 @@ struct ChaosPlan {
   // As words, for people.
   std::string ToString() const;
 };
-// `mode` empty: drawn as well. `disk`: there may be a small one.
-ChaosPlan MakeChaosPlan(uint64_t seed, const std::string& mode, bool disk);
+// A job has kFewestWorkers up to so many.
+constexpr uint32_t kFewestWorkers = 2, kMostWorkers = 32;
+// `mode` empty: drawn as well. `workers`: at most, within the limits above. `disk`: there may be a small one.
+ChaosPlan MakeChaosPlan(uint64_t seed, const std::string& mode, uint32_t workers, bool disk);
 
 struct ChaosResult {
   std::map<std::string, uint64_t> faults;

@@ -32,7 +32,7 @@ std::string MakeFolder() {
 }
 
 void RunJob(const ChaosPlan& plan, const ChaosPrograms& programs, const std::string& folder,
-            const std::string& sync_sha256, Totals* totals) {
+            const std::string& sync_sha256, uint32_t workers, Totals* totals) {
   std::filesystem::create_directory(folder);
   const ChaosResult result = RunChaosJob(plan, programs, folder, sync_sha256);
   ++totals->jobs;
@@ -53,8 +53,8 @@ void RunJob(const ChaosPlan& plan, const ChaosPrograms& programs, const std::str
   if (result.violations.empty()) {
     std::filesystem::remove_all(folder);
   } else {
-    std::printf("  logs: %s\n  again: ./dev chaos --jobs=1 --mode=%s --seed=%llu\n", folder.c_str(),
-                plan.mode.c_str(), static_cast<unsigned long long>(plan.seed));
+    std::printf("  logs: %s\n  again: ./dev chaos --jobs=1 --mode=%s --workers=%u --seed=%llu\n",
+                folder.c_str(), plan.mode.c_str(), workers, static_cast<unsigned long long>(plan.seed));
   }
   std::fflush(stdout);
 }
@@ -63,6 +63,7 @@ int Main(int argc, char** argv) {
   CLI::App app("Jobs of real processes under faults.");
   double minutes = 5;
   uint64_t seed = 1, jobs = 0, least_kills = 0;
+  uint32_t workers = 8;
   std::string mode;
   std::vector<std::string> wanted;
   ChaosPrograms programs;
@@ -70,6 +71,8 @@ int Main(int argc, char** argv) {
   app.add_option("--jobs", jobs, "So many jobs instead.");
   app.add_option("--seed", seed, "Of the first job; each further one has the next.");
   app.add_option("--mode", mode, "Default: drawn.")->check(CLI::IsMember({"sync", "bounded", "async"}));
+  app.add_option("--workers", workers, "At most so many a job; how many is drawn.")
+      ->check(CLI::Range(kFewestWorkers, kMostWorkers));
   app.add_option("--least_kills", least_kills, "Fewer SIGKILLs in all are a failure.");
   app.add_option("--wanted", wanted, "Kinds of faults (how their names begin) of which none is a failure.");
   app.add_option("--ps_server", programs.ps_server, "The program.");
@@ -100,8 +103,8 @@ int Main(int argc, char** argv) {
 
   Totals totals;
   for (; jobs > 0 ? totals.jobs < jobs : elapsed() < 60 * minutes; ++seed) {
-    RunJob(MakeChaosPlan(seed, mode, disk.ok()), programs, absl::StrCat(folder, "/seed-", seed), *sync_sha256,
-           &totals);
+    RunJob(MakeChaosPlan(seed, mode, workers, disk.ok()), programs, absl::StrCat(folder, "/seed-", seed),
+           *sync_sha256, workers, &totals);
   }
   std::printf("jobs %llu, %.0f s\nfaults injected:\n", static_cast<unsigned long long>(totals.jobs),
               elapsed());

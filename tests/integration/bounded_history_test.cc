@@ -18,28 +18,6 @@ namespace {
 
 constexpr const char* kConfig = "configs/digits.json";
 
-struct Seen {
-  HistoryReport report;
-  nlohmann::json summary;
-  std::vector<HistoryEvent> events;
-};
-
-// A job of server and worker processes, to its end.
-Seen RunJob(const HistoryRun& run) {
-  TestJob job({.ps = kHistoryServers, .workers = kHistoryWorkers, .config = kConfig, .set = run.Set()});
-  std::vector<std::string> logs;
-  for (uint32_t i = 0; i < kHistoryServers; ++i) job.Start(absl::StrCat("ps:", i));
-  for (uint32_t i = 0; i < kHistoryWorkers; ++i) {
-    logs.push_back(job.folder().path(absl::StrCat("worker-", i, ".history")));
-    job.Start(absl::StrCat("worker:", i), run.WorkerArgs(i, logs.back()));
-  }
-  job.ExpectAllExit(0);
-  std::vector<HistoryEvent> events;
-  for (const std::string& log : logs) ReadHistoryFile(log, /*cut=*/false, &events);
-  HistoryReport report = CheckHistory(events, run.Rules());
-  return {std::move(report), job.Summary(), std::move(events)};
-}
-
 TEST_CASE("bounded(s) between processes: 100,000 pulls without a violation, and the lead s + 1 is reached",
           "[transports]") {
   // Over each further transport somewhat fewer.
@@ -50,7 +28,7 @@ TEST_CASE("bounded(s) between processes: 100,000 pulls without a violation, and 
     run.staleness = staleness;
     run.examples = 12600 / share;
     run.slow_delay = 0.002;
-    const Seen seen = RunJob(run);
+    const HistorySeen seen = RunHistoryJob(run);
     INFO("s = " << staleness << ": " << seen.report.ToString());
     CHECK(seen.report.total() == 0);
     CHECK(seen.report.max_lead == staleness + 1);
@@ -69,7 +47,7 @@ TEST_CASE("bounded(s) with prefetch: the bound holds, and pulls do without the w
     run.prefetch = true;
     run.examples = 3000;
     run.slow_delay = 0.002;
-    const Seen seen = RunJob(run);
+    const HistorySeen seen = RunHistoryJob(run);
     INFO("s = " << staleness << ": " << seen.report.ToString());
     CHECK(seen.report.total() == 0);
     CHECK(seen.report.max_lead == staleness + 1);
@@ -146,7 +124,7 @@ TEST_CASE("async between processes: own pushes included, no bound", "[transports
   run.mode = "async";
   run.examples = 3000;
   run.slow_delay = 0.005;
-  const Seen seen = RunJob(run);
+  const HistorySeen seen = RunHistoryJob(run);
   INFO(seen.report.ToString());
   CHECK(seen.report.total() == 0);
   CHECK(seen.report.pushes == kHistoryServers * run.examples);
@@ -159,7 +137,7 @@ TEST_CASE("sync between processes: a pull at clock c is of step c on every shard
   run.mode = "sync";
   // The last step is cut short.
   run.examples = 2001;
-  const Seen seen = RunJob(run);
+  const HistorySeen seen = RunHistoryJob(run);
   INFO(seen.report.ToString());
   CHECK(seen.report.total() == 0);
   CHECK(seen.report.pushes == kHistoryServers * run.examples);

@@ -8,7 +8,7 @@ namespace weir {
 std::vector<std::string> HistoryRun::Set() const {
   std::vector<std::string> set = {R"(model.layers=[{"type": "flatten"}, {"type": "dense", "units": 10}])",
                                   R"(optimizer={"type": "sgd", "learning_rate": 0.001})",
-                                  absl::StrCat("cluster.workers=", kHistoryWorkers),
+                                  absl::StrCat("cluster.workers=", workers),
                                   absl::StrCat("train={\"examples\": ", examples, "}"),
                                   "data.batch_size=1",
                                   absl::StrCat("consistency.mode=", mode)};
@@ -29,8 +29,24 @@ HistoryRules HistoryRun::Rules() const {
                                    : HistoryRules::Mode::kAsync;
   rules.staleness = staleness;
   rules.prefetch = prefetch;
-  rules.parts = kHistoryWorkers;
+  rules.parts = workers;
   return rules;
+}
+
+HistorySeen RunHistoryJob(const HistoryRun& run) {
+  TestJob job({.ps = kHistoryServers, .workers = run.workers, .set = run.Set()});
+  std::vector<std::string> logs;
+  for (uint32_t i = 0; i < kHistoryServers; ++i) job.Start(absl::StrCat("ps:", i));
+  for (uint32_t i = 0; i < run.workers; ++i) {
+    logs.push_back(job.folder().path(absl::StrCat("worker-", i, ".history")));
+    job.Start(absl::StrCat("worker:", i), run.WorkerArgs(i, logs.back()));
+  }
+  job.ExpectAllExit(0);
+  HistorySeen seen;
+  for (const std::string& log : logs) ReadHistoryFile(log, /*cut=*/false, &seen.events);
+  seen.report = CheckHistory(seen.events, run.Rules());
+  seen.summary = job.Summary();
+  return seen;
 }
 
 void ReadHistoryFile(const std::string& path, bool cut, std::vector<HistoryEvent>* events) {

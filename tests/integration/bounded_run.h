@@ -15,6 +15,7 @@ constexpr uint32_t kHistoryWorkers = 4;
 
 struct HistoryRun {
   std::string mode = "bounded";
+  uint32_t workers = kHistoryWorkers;
   uint64_t staleness = 0;
   bool prefetch = false;
   // One example a push (in sync: a part).
@@ -30,6 +31,14 @@ struct HistoryRun {
   std::vector<std::string> WorkerArgs(uint32_t worker, const std::string& history_path) const;
   HistoryRules Rules() const;
 };
+
+struct HistorySeen {
+  HistoryReport report;
+  nlohmann::json summary;
+  std::vector<HistoryEvent> events;
+};
+// A job of server and worker processes, to its end; each task exits with 0.
+HistorySeen RunHistoryJob(const HistoryRun& run);
 
 // Appends what a worker wrote. `cut`: it was killed.
 void ReadHistoryFile(const std::string& path, bool cut, std::vector<HistoryEvent>* events);

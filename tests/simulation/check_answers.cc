@@ -101,6 +101,10 @@ void Checker::CheckPushesAcrossShards() {
 }
 
 void Checker::CheckPulls() {
+  for (const ChangedView& view : log_.changed_views) {
+    Violate(Invariant::kTorn, "worker ", view.worker, " held version ", view.version.count(),
+            " of ps:", view.shard, " in place until ", At(view.at), ", when it was no longer that version");
+  }
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, uint64_t> newest;  // incarnation, shard, its life
   std::map<uint64_t, std::set<uint64_t>> pinned;
   for (const PullAnswered& pull : log_.pulls) {

@@ -1,6 +1,8 @@
 // What a shard holds, publishes and was told.
+#include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <set>
 
 #include "tests/simulation/checker.h"
@@ -124,6 +126,47 @@ void Checker::CheckArrivals(const Published& line, const std::vector<float>& bef
   if (changed != line.to - line.from) {
     Violate(Invariant::kOnce, "ps:", line.shard, " changed ", changed, " batches from version ", line.from,
             " to ", line.to);
+  }
+}
+
+uint64_t Checker::ClockIn(const std::vector<float>& weights, const v1::Member& member) const {
+  uint64_t clock = member.start_clock();
+  const auto sent = sent_.find(member.incarnation());
+  if (sent == sent_.end()) return clock;
+  for (const PushSent* push : sent->second) {
+    if (Has(weights, push->batch) && Who(weights, push->batch) == member.incarnation()) {
+      clock = std::max(clock, push->clock + 1);
+    }
+  }
+  return clock;
+}
+
+void Checker::CheckJoins() {
+  if (sync()) return;
+  for (const Joined& joined : log_.joins) {
+    if (joined.reader) continue;
+    // On each shard the slowest of those who counted there when it was told of the newcomer.
+    std::optional<uint64_t> slowest;
+    for (const auto& [life, memberships] : memberships_) {
+      const auto told = std::find_if(memberships.begin(), memberships.end(), [&](const Installed* installed) {
+        return MemberOf(*installed, joined.incarnation) != nullptr;
+      });
+      if (told == memberships.end() || (*told)->at > joined.at) continue;
+      const std::vector<float>* const weights = Find(life, (*told)->version);
+      if (weights == nullptr) continue;
+      // Who is taken out with the newcomer's coming counted until then.
+      for (const Installed* installed : {told == memberships.begin() ? *told : *std::prev(told), *told}) {
+        for (const v1::Member& other : installed->membership.members()) {
+          if (other.idle() || other.joining() || other.incarnation() == joined.incarnation) continue;
+          const uint64_t clock = ClockIn(*weights, other);
+          slowest = std::min(slowest.value_or(clock), clock);
+        }
+      }
+    }
+    if (slowest.has_value() && joined.start_clock < *slowest) {
+      Violate(Invariant::kJoin, "worker ", joined.worker, " (incarnation ", joined.incarnation,
+              ") joined at clock ", joined.start_clock, ", where the slowest was at ", *slowest);
+    }
   }
 }
 

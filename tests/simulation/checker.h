@@ -26,12 +26,14 @@ class Checker {
 
   std::vector<Violation> Check(uint64_t* operations) {
     for (const std::string& complaint : log_.complaints) Violate(Invariant::kProtocol, complaint);
+    for (const std::string& damage : log_.damage) Violate(Invariant::kRestored, damage);
     for (const PushSent& push : log_.sent) sent_[push.incarnation].push_back(&push);
     for (const PushAnswered& push : log_.pushes)
       answered_[{push.incarnation, push.shard, push.clock}] = &push;
     CheckMemberships();
     CheckRestored();
     CheckPublications();
+    CheckJoins();
     for (const PushAnswered& push : log_.pushes) CheckPush(push);
     CheckPushesAcrossShards();
     CheckPulls();
@@ -97,6 +99,10 @@ class Checker {
   void CheckPublications();
   void CheckStep(const Published& line, const std::vector<float>& before);
   void CheckArrivals(const Published& line, const std::vector<float>& before);
+  // At least: what was refused, and what somebody else had done, leaves no trace in the weights.
+  uint64_t ClockIn(const std::vector<float>& weights, const v1::Member& member) const;
+  // After what was published and answered is known.
+  void CheckJoins();
   void CheckPush(const PushAnswered& push);
   void CheckPushesAcrossShards();
   void CheckPulls();
@@ -121,6 +127,8 @@ class Checker {
              pull.reply.outcome() == v1::OK && pull.reply.version().incarnation() == last;
     });
   }
+  // What the lives of the shard may have lost of what was answered, added up.
+  uint64_t MostLost(uint32_t shard) const;
   void CheckFinalWeights();
 
   const Plan& plan_;

@@ -28,6 +28,27 @@ void Checker::CheckEnd() {
   if (log_.failure.empty()) CheckFinalWeights();
 }
 
+uint64_t Checker::MostLost(uint32_t shard) const {
+  uint64_t most = 0;
+  for (const PushAnswered& push : log_.pushes) {
+    if (push.shard != shard) continue;
+    // A life that refuses it as stale counts it as lost, whoever had it.
+    if (push.reply.outcome() == v1::STALE_VERSION) ++most;
+    for (const Restored& restored : log_.restored) {
+      if (restored.shard != shard || restored.weights == nullptr ||
+          restored.life <= push.reply.version().incarnation()) {
+        continue;
+      }
+      // Somebody else may have done its batch.
+      const bool has = Has(*restored.weights, push.batch);
+      if (!has || Who(*restored.weights, push.batch) != push.incarnation) {
+        ++most;
+      }
+    }
+  }
+  return most;
+}
+
 void Checker::CheckFinalWeights() {
   std::vector<std::string> lost_of_all;
   for (uint32_t shard = 0; shard < plan_.shards(); ++shard) {
@@ -77,6 +98,11 @@ void Checker::CheckFinalWeights() {
       Violate(Invariant::kDeclared, "ps:", shard, " lacks ", lost.size(),
               " pushes that were acknowledged and has declared ",
               declared == log_.lost.end() ? 0 : declared->second, ": ", absl::StrJoin(lost, ", "));
+    }
+    const uint64_t most = MostLost(shard);
+    if (declared != log_.lost.end() && declared->second > most) {
+      Violate(Invariant::kDeclared, "ps:", shard, " has declared ", declared->second,
+              " pushes lost, and at most ", most, " were");
     }
   }
   if (lost_of_all.size() > log_.lost_in_summary.value_or(UINT64_MAX)) {

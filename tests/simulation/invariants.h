@@ -43,11 +43,11 @@ enum class Invariant {
   // An update is taken only if it was computed from a version of the very life of the shard that takes it.
   kStaleLife,
   // A shard starts at nothing or at what a checkpoint had: the bits of a version that was published, never
-  // older than
-  // the newest checkpoint that was complete; in sync the same step on all.
+  // older than the newest checkpoint that was complete, which nobody finds damaged; in sync the same step on
+  // all.
   kRestored,
   // bounded, async: what a restored shard lacks of what was acknowledged is declared, once it hears of the
-  // worker.
+  // worker, and no more than that.
   kDeclared,
   // A worker that joins starts no lower than the slowest that is there.
   kJoin,

@@ -39,6 +39,7 @@ void Connection::SchedulePump(End to, absl::Duration at) {
 void Connection::Pump(End to) {
   Direction& way = directions_[to];
   way.pumping = false;
+  if (stalled_[to]) return;
   const absl::Duration now = network_->world_->elapsed();
   while (!over_[to] && !way.queue.empty() && way.queue.front().ready <= now) {
     if (network_->Blocked(nodes_[Other(to)], nodes_[to])) {

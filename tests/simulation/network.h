@@ -50,6 +50,11 @@ class Connection : public std::enable_shared_from_this<Connection> {
   void OnEnd(End end, std::function<void(const absl::Status&)> told) { told_[end] = std::move(told); }
   // From now on chance does not break it.
   void Spare() { spared_ = true; }
+  // From now on the process at this end does not read: nothing is delivered to it, and the other end cannot
+  // write. Neither is told, since the connection lives.
+  void Stall(End end) { stalled_[end] = true; }
+  // What this end writes does not leave.
+  bool full(End from) const { return stalled_[Other(from)]; }
   bool over(End end) const { return over_[end]; }
 
  private:
@@ -76,7 +81,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
   Network* network_ = nullptr;
   std::array<World::Node, 2> nodes_{};
   std::array<Direction, 2> directions_;
-  std::array<bool, 2> over_{};
+  std::array<bool, 2> over_{}, stalled_{};
   std::array<std::function<void(const absl::Status&)>, 2> told_;
   bool broken_ = false, spared_ = false;
 };

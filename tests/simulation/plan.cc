@@ -24,6 +24,24 @@ class Dice {
   RandomStream random_;
 };
 
+// Mostly 1 to `few`; now and then up to `many`, seldom up to `most`: what a run costs rises with its width.
+uint32_t Width(Dice& dice, uint32_t few, uint32_t many, uint32_t most) {
+  const uint32_t draw = dice.Below(100);
+  if (draw < 80) return dice.From(1, few);
+  return draw < 94 ? dice.From(few + 1, many) : dice.From(many + 1, most);
+}
+
+void PlanReaders(Dice& dice, Plan* plan) {
+  if (!dice.Chance(0.4)) return;
+  plan->readers.resize(dice.Chance(0.7) ? 1 : dice.From(2, 4));
+  for (ReaderPlan& reader : plan->readers) {
+    if (dice.Chance(0.6)) continue;
+    reader.habit = dice.Chance(0.5) ? ReaderPlan::Habit::kHangs : ReaderPlan::Habit::kPins;
+    reader.at = dice.Time(absl::Milliseconds(100), absl::Milliseconds(1300));
+    reader.holds = dice.From(1, 4);
+  }
+}
+
 void PlanConfig(Dice& dice, Plan* plan) {
   v1::JobConfig& config = plan->config;
   config.set_name("ledger");
@@ -44,11 +62,11 @@ void PlanConfig(Dice& dice, Plan* plan) {
   auto& consistency = *config.mutable_consistency();
   // Some batches are poisoned (Ledger::Options::poisoned), and the job is to go on.
   consistency.set_on_nonfinite(v1::ConsistencyConfig::ON_NONFINITE_REJECT);
-  const uint32_t workers = dice.From(1, 5);
+  const uint32_t workers = Width(dice, 5, 10, 24);
   const uint32_t mode = dice.Below(5);
   Ledger::Options& ledger = plan->ledger;
   ledger.sync = mode < 2;
-  ledger.shards = dice.From(1, 4);
+  ledger.shards = Width(dice, 4, 6, 8);
   if (ledger.sync) {
     consistency.set_mode(v1::ConsistencyConfig::MODE_SYNC);
     ledger.parts = dice.Chance(0.5) ? workers : dice.From(1, 5);
@@ -62,7 +80,9 @@ void PlanConfig(Dice& dice, Plan* plan) {
   config.mutable_server()->set_apply(dice.Chance(0.5) ? v1::ServerConfig::APPLY_STREAMED
                                                       : v1::ServerConfig::APPLY_STAGED);
   ledger.batch_size = dice.From(1, 4);
-  const uint64_t batches = dice.From(8, 44);
+  // Each of many workers is to have several.
+  const uint32_t at_once = ledger.sync ? std::min(workers, ledger.parts) : workers;
+  const uint64_t batches = dice.From(8, 44) + (at_once > 5 ? dice.From(2, 6) * at_once : 0);
   ledger.total_examples = ledger.batch_size * batches - dice.Below(static_cast<uint32_t>(ledger.batch_size));
   if (dice.Chance(0.15)) {
     for (uint32_t i = dice.From(1, 3); i > 0; --i) {
@@ -85,9 +105,17 @@ void PlanConfig(Dice& dice, Plan* plan) {
     const absl::Duration usual = dice.Time(absl::Milliseconds(5), absl::Milliseconds(60));
     worker.compute_least = usual / 2;
     worker.compute_most = dice.Chance(0.2) ? usual * 4 : usual;
+    worker.pulls_apart = !ledger.sync && dice.Chance(0.2);
+    worker.holds_view = dice.Chance(0.2);
+    if (dice.Chance(0.03)) {
+      worker.keeps = dice.From(1, 3);
+      worker.keeps_from = dice.Time(absl::Milliseconds(100), absl::Milliseconds(1300));
+      worker.keeps_for = dice.Time(absl::Seconds(1), absl::Seconds(10));
+    }
   }
   if (late > 0) cluster.set_min_workers(workers - late);
-  plan->reader = dice.Chance(0.4);
+  plan->shared_memory = dice.Chance(0.6);
+  PlanReaders(dice, plan);
 
   if (dice.Chance(0.25)) return;
   auto& checkpoint = *config.mutable_checkpoint();
@@ -102,10 +130,10 @@ void PlanConfig(Dice& dice, Plan* plan) {
 
 void PlanServerFaults(Dice& dice, Plan* plan) {
   using Kind = FaultPlan::Kind;
-  static constexpr Kind kKinds[] = {Kind::kServerCrash,   Kind::kServerCrash,    Kind::kServerCrash,
-                                    Kind::kCrashAtDisk,   Kind::kCrashAtDisk,    Kind::kPowerLoss,
-                                    Kind::kDiskFull,      Kind::kDiskErrors,     Kind::kServerPause,
-                                    Kind::kControlBreaks, Kind::kServerPartition};
+  static constexpr Kind kKinds[] = {Kind::kServerCrash, Kind::kServerCrash,   Kind::kServerCrash,
+                                    Kind::kCrashAtDisk, Kind::kCrashAtDisk,   Kind::kPowerLoss,
+                                    Kind::kDiskFull,    Kind::kDiskErrors,    Kind::kDiskHangs,
+                                    Kind::kServerPause, Kind::kControlBreaks, Kind::kServerPartition};
   for (uint32_t i = dice.Below(5); i > 0; --i) {
     FaultPlan fault;
     fault.kind = kKinds[dice.Below(sizeof(kKinds) / sizeof(kKinds[0]))];
@@ -133,10 +161,10 @@ void PlanFaults(Dice& dice, Plan* plan) {
   const uint32_t workers = static_cast<uint32_t>(plan->workers.size());
   for (uint32_t i = dice.Below(7); i > 0; --i) {
     FaultPlan fault;
-    static constexpr Kind kKinds[] = {Kind::kWorkerPause,  Kind::kWorkerPause,  Kind::kWorkerCrash,
-                                      Kind::kWorkerCrash,  Kind::kWorkerGone,   Kind::kPartition,
-                                      Kind::kPartition,    Kind::kOneWay,       Kind::kSlowLink,
-                                      Kind::kStreamsBreak, Kind::kStreamsBreak, Kind::kServerPause};
+    static constexpr Kind kKinds[] = {
+        Kind::kWorkerPause,  Kind::kWorkerPause,  Kind::kWorkerCrash, Kind::kWorkerCrash, Kind::kWorkerGone,
+        Kind::kWorkerHangs,  Kind::kPartition,    Kind::kPartition,   Kind::kOneWay,      Kind::kSlowLink,
+        Kind::kStreamsBreak, Kind::kStreamsBreak, Kind::kServerPause};
     fault.kind = kKinds[dice.Below(sizeof(kKinds) / sizeof(kKinds[0]))];
     fault.at = dice.Time(absl::Milliseconds(50), absl::Milliseconds(1300));
     fault.duration = dice.Time(absl::Milliseconds(20), absl::Milliseconds(2200));
@@ -180,6 +208,8 @@ const char* Name(FaultPlan::Kind kind) {
       return "slow link";
     case FaultPlan::Kind::kStreamsBreak:
       return "streams broken";
+    case FaultPlan::Kind::kWorkerHangs:
+      return "worker hangs";
     case FaultPlan::Kind::kServerPause:
       return "server paused";
     case FaultPlan::Kind::kControlBreaks:
@@ -194,11 +224,29 @@ const char* Name(FaultPlan::Kind kind) {
       return "disk full";
     case FaultPlan::Kind::kDiskErrors:
       return "disk errors";
+    case FaultPlan::Kind::kDiskHangs:
+      return "disk hangs";
     case FaultPlan::Kind::kServerPartition:
       return "partition between servers";
   }
   return "";
 }
+
+namespace {
+
+std::string Words(const std::vector<ReaderPlan>& readers) {
+  using Habit = ReaderPlan::Habit;
+  std::string out;
+  for (const ReaderPlan& reader : readers) {
+    absl::StrAppend(&out, ", a reader");
+    if (reader.habit == Habit::kReads) continue;
+    absl::StrAppend(&out, reader.habit == Habit::kHangs ? " that hangs with " : " that pins ", reader.holds,
+                    " at ", absl::FormatDuration(reader.at));
+  }
+  return out;
+}
+
+}  // namespace
 
 Plan MakePlan(uint64_t seed) {
   Dice dice(seed);
@@ -220,8 +268,8 @@ std::string Plan::ToString() const {
                    config.server().apply() == v1::ServerConfig::APPLY_STREAMED ? ", streamed" : ", staged",
                    ", ", shards(), " shards, ", workers.size(), " workers, ",
                    (ledger.total_examples + ledger.batch_size - 1) / ledger.batch_size, " batches",
-                   reader ? ", a reader" : "", recoverable() ? ", checkpoints" : "",
-                   ledger.poisoned.empty() ? "" : ", poisoned batches");
+                   Words(readers), shared_memory ? ", shared memory" : "",
+                   recoverable() ? ", checkpoints" : "", ledger.poisoned.empty() ? "" : ", poisoned batches");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

@@ -21,6 +21,7 @@ struct FaultPlan {
     kOneWay,         // from the first to the second
     kSlowLink,       // between the two
     kStreamsBreak,   // between the two
+    kWorkerHangs,    // SIGSTOP until the job has ended, if another worker is left
     kServerPause,    // without checkpoints shorter than a lease
     kControlBreaks,  // the coordinator's stream to the shard `first`
     // With checkpoints only. A server comes back after `duration`.
@@ -29,6 +30,7 @@ struct FaultPlan {
     kPowerLoss,        // all servers, and what the disk had not synced
     kDiskFull,         // for `duration`
     kDiskErrors,       // one operation in four fails, for `duration`
+    kDiskHangs,        // of ps:`first`: what goes to it gets there after `duration`
     kServerPartition,  // between ps:0 and ps:`first`, both ways
   };
   Kind kind = Kind::kWorkerPause;
@@ -46,6 +48,27 @@ struct WorkerPlan {
   absl::Duration start;
   // A gradient takes so long to compute.
   absl::Duration compute_least, compute_most;
+  // It asks for the next weights beside its push, not with it. Not in sync.
+  bool pulls_apart = false;
+  // What it reads in place it lets go when the next is there, which may take long; else once the gradient is
+  // computed.
+  bool holds_view = false;
+  // Of the weights that it reads in place from `keeps_from` on it keeps so many versions for so long,
+  // whatever it gets next.
+  uint32_t keeps = 0;
+  absl::Duration keeps_from, keeps_for;
+};
+
+// An evaluator.
+struct ReaderPlan {
+  enum class Habit {
+    kReads,  // lets go what it has read
+    kHangs,  // from `at` on it reads its streams no more, with `holds` reads begun
+    kPins,   // from `at` on it pins `holds` versions for as long as it may, and lets none go
+  };
+  Habit habit = Habit::kReads;
+  absl::Duration at;
+  uint32_t holds = 0;
 };
 
 // All that a seed decides beforehand. Pure.
@@ -54,7 +77,9 @@ struct Plan {
   v1::JobConfig config;
   Ledger::Options ledger;
   std::vector<WorkerPlan> workers;
-  bool reader = false;
+  std::vector<ReaderPlan> readers;
+  // Clients read weights where the shards have them.
+  bool shared_memory = false;
   NetworkFaults network;
   std::vector<FaultPlan> faults;
   // Afterwards nothing strikes any more.

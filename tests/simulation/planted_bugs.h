@@ -3,6 +3,7 @@
 #include <functional>
 #include <vector>
 
+#include "tests/simulation/invariants.h"
 #include "tests/simulation/site.h"
 
 namespace weir {
@@ -13,6 +14,8 @@ struct PlantedBug {
   const char* name;
   // In words.
   const char* what;
+  // Which of them must notice: any of these. What another one notices besides does not count.
+  std::vector<Invariant> caught_by;
   std::function<void(Site*)> plant;
 };
 

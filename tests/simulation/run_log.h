@@ -50,6 +50,14 @@ struct PullAnswered {
   Weights weights;
 };
 
+// A worker let weights go that it had read in place, and they were not what they had been.
+struct ChangedView {
+  absl::Duration at;
+  uint32_t worker = 0;
+  uint32_t shard = 0;
+  v1::Version version;
+};
+
 struct Joined {
   absl::Duration at;
   uint32_t worker = 0;
@@ -99,6 +107,7 @@ struct RunLog {
   std::vector<PushSent> sent;
   std::vector<PushAnswered> pushes;
   std::vector<PullAnswered> pulls;
+  std::vector<ChangedView> changed_views;
   std::vector<Joined> joins;
   std::vector<Published> published;
   std::vector<Installed> installed;
@@ -109,6 +118,8 @@ struct RunLog {
   // The same in the job's summary, of all shards. nullopt: the coordinator came back after the end, and has
   // not seen the job.
   std::optional<uint64_t> lost_in_summary;
+  // What a coordinator that started said of a store that it found damaged.
+  std::vector<std::string> damage;
   // What a protocol error or an own check of an actor had to say.
   std::vector<std::string> complaints;
 

@@ -19,14 +19,30 @@ std::optional<absl::Duration> SimRetry::Judge(const absl::Status& failure) {
   return std::min(backoff_.Next(site_->world), left);
 }
 
+ChunkInPlace::ChunkInPlace(std::shared_ptr<Connection> connection, std::shared_ptr<SimSession> session,
+                           SegmentsSocket segments, const ExchangeAnswer& answer)
+    : connection_(std::move(connection)),
+      session_(std::move(session)),
+      segments_(std::move(segments)),
+      number_(answer.chunk),
+      first_(answer.first),
+      place_(answer.place),
+      values_(answer.place, answer.place + answer.count) {}
+
+ChunkInPlace::~ChunkInPlace() {
+  connection_->Send(Connection::kOpener,
+                    [session = session_, number = number_] { session->Release(number); });
+}
+
 void ShardCalls::Exchange(std::optional<v1::PushRequest> push, Weights gradient,
-                          std::optional<v1::PullRequest> pull, Done done) {
+                          std::optional<v1::PullRequest> pull, bool in_place, Done done) {
   const auto& cluster = site_->plan.config.cluster();
   auto call = std::make_shared<Call>(SimRetry(site_, absl::Seconds(cluster.wait_seconds() + 2),
                                               absl::Seconds(cluster.server_wait_seconds())));
   call->push = std::move(push);
   call->gradient = std::move(gradient);
   call->pull = std::move(pull);
+  call->in_place = in_place;
   call->done = std::move(done);
   calls_.push_back(call);
   Begin(call);
@@ -37,7 +53,12 @@ void ShardCalls::Tell() {
   v1::PullRequest pull;
   pull.set_clock(answered_clock_);
   pull.set_header_only(true);
-  Exchange(std::nullopt, nullptr, std::move(pull), [](const absl::StatusOr<Answer>&) {});
+  Exchange(std::nullopt, nullptr, std::move(pull), /*in_place=*/false, [](const absl::StatusOr<Answer>&) {});
+}
+
+void ShardCalls::Hang() {
+  hangs_ = true;
+  if (stream_ != nullptr) stream_->connection->Stall(Connection::kOpener);
 }
 
 void ShardCalls::Close() {
@@ -48,18 +69,23 @@ void ShardCalls::Close() {
   stream_ = nullptr;
 }
 
-std::shared_ptr<ShardCalls::Stream> ShardCalls::NewStream() {
+std::shared_ptr<ShardCalls::Stream> ShardCalls::NewStream(bool shares) {
   SimServer* const server = site_->servers[shard_].get();
   auto stream = std::make_shared<Stream>();
   stream->connection = site_->network.Connect(node_, server->node());
   if (stream->connection == nullptr) return nullptr;
+  if (shares) stream->segments = std::make_shared<const char>();
+  if (hangs_) stream->connection->Stall(Connection::kOpener);
   const std::weak_ptr<ShardCalls> weak = weak_from_this();
   const std::weak_ptr<Stream> weak_stream = stream;
-  stream->session = server->Accept(stream->connection, [weak, weak_stream](const ExchangeAnswer& answer) {
-    const auto self = weak.lock();
-    const auto stream = weak_stream.lock();
-    if (self != nullptr && stream != nullptr && !self->closed_) self->Receive(stream, answer);
-  });
+  stream->session = server->Accept(
+      stream->connection,
+      [weak, weak_stream](const ExchangeAnswer& answer) {
+        const auto self = weak.lock();
+        const auto stream = weak_stream.lock();
+        if (self != nullptr && stream != nullptr && !self->closed_) self->Receive(stream, answer);
+      },
+      stream->segments);
   stream->connection->OnEnd(Connection::kOpener, [weak, weak_stream](const absl::Status&) {
     const auto self = weak.lock();
     const auto stream = weak_stream.lock();
@@ -99,7 +125,7 @@ void ShardCalls::SendCopy(ExchangeBegin begin) {
   begin.id = 1;
   world.After(node_, world.Between(absl::ZeroDuration(), absl::Milliseconds(400)),
               [self = shared_from_this(), begin = std::move(begin)] {
-                const std::shared_ptr<Stream> stream = self->NewStream();
+                const std::shared_ptr<Stream> stream = self->NewStream(/*shares=*/false);
                 if (stream == nullptr) return;
                 const auto session = stream->session;
                 stream->connection->Send(Connection::kOpener, [session, begin] { session->Begin(begin); });
@@ -112,7 +138,7 @@ void ShardCalls::SendCopy(ExchangeBegin begin) {
 void ShardCalls::Begin(const std::shared_ptr<Call>& call) {
   if (call->over || closed_) return;
   call->retry.TryStarts();
-  if (stream_ == nullptr) stream_ = NewStream();
+  if (stream_ == nullptr) stream_ = NewStream(site_->plan.shared_memory);
   if (stream_ == nullptr) {
     site_->world.After(node_, absl::Milliseconds(1), [self = shared_from_this(), call] {
       self->OnFailed(call, absl::UnavailableError("connection refused"));
@@ -130,6 +156,7 @@ void ShardCalls::Begin(const std::shared_ptr<Call>& call) {
   }
   call->pull_answered = false;
   call->answer.pull.Clear();
+  call->answer.chunks.clear();
   if (call->pull.has_value()) {
     begin.pull = call->pull;
     *begin.pull->mutable_caller() = caller_();
@@ -151,6 +178,10 @@ void ShardCalls::Begin(const std::shared_ptr<Call>& call) {
 }
 
 void ShardCalls::Receive(const std::shared_ptr<Stream>& stream, const ExchangeAnswer& reply) {
+  std::shared_ptr<ChunkInPlace> chunk;
+  if (reply.place != nullptr) {
+    chunk = std::make_shared<ChunkInPlace>(stream->connection, stream->session, stream->segments, reply);
+  }
   const auto it = stream->open.find(reply.id);
   if (it == stream->open.end()) return;
   const std::shared_ptr<Call> call = it->second;
@@ -185,11 +216,19 @@ void ShardCalls::Receive(const std::shared_ptr<Stream>& stream, const ExchangeAn
   if (reply.pull.has_value()) {
     call->answer.pull = *reply.pull;
     call->pull_answered = true;
+    // Weights that came before are of the version that the push made.
+    const v1::Version &made = call->answer.push.version(), &read = reply.pull->version();
+    if (call->answer.push.outcome() != v1::OK || made.count() != read.count() ||
+        made.incarnation() != read.incarnation()) {
+      call->missing = call->weights.size();
+      call->answer.chunks.clear();
+    }
   }
-  if (!reply.weights.empty()) {
-    std::copy(reply.weights.begin(), reply.weights.end(),
-              call->weights.begin() + static_cast<int64_t>(reply.first));
-    call->missing -= reply.weights.size();
+  if (const std::vector<float>& values = chunk != nullptr ? chunk->values() : reply.weights;
+      !values.empty()) {
+    std::copy(values.begin(), values.end(), call->weights.begin() + static_cast<int64_t>(reply.first));
+    call->missing -= values.size();
+    if (call->in_place && chunk != nullptr) call->answer.chunks.push_back(std::move(chunk));
   }
   const v1::Outcome pushed = call->answer.push.outcome();
   if (call->push.has_value() && !call->push_answered) return;

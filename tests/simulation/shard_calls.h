@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "tests/simulation/sim_server.h"
@@ -44,6 +46,31 @@ class SimRetry {
   SimBackoff backoff_{absl::Milliseconds(50), absl::Seconds(1)};
 };
 
+// A chunk of weights that a client reads in place, where the shard has it in shared memory; destroyed, it
+// lets the chunk go.
+class ChunkInPlace {
+ public:
+  ChunkInPlace(std::shared_ptr<Connection> connection, std::shared_ptr<SimSession> session,
+               SegmentsSocket segments, const ExchangeAnswer& answer);
+  ~ChunkInPlace();
+  ChunkInPlace(const ChunkInPlace&) = delete;
+  ChunkInPlace& operator=(const ChunkInPlace&) = delete;
+
+  const std::vector<float>& values() const { return values_; }
+  uint64_t first() const { return first_; }
+  // The memory still holds what it held when the chunk came.
+  bool unchanged() const { return std::equal(values_.begin(), values_.end(), place_); }
+
+ private:
+  const std::shared_ptr<Connection> connection_;
+  const std::shared_ptr<SimSession> session_;
+  // A view holds its client's socket open.
+  const SegmentsSocket segments_;
+  const uint64_t number_, first_;
+  const float* const place_;
+  const std::vector<float> values_;
+};
+
 // One client's calls to one shard, each as many exchanges as it takes under the same key
 // (client/grpc_shard.h). Chance sends some pushes twice, the copy on a stream of its own and late, and some
 // gradients apart from their headers.
@@ -53,14 +80,19 @@ class ShardCalls : public std::enable_shared_from_this<ShardCalls> {
     v1::PushReply push;
     v1::PullReply pull;
     Weights weights;
+    // If they are read in place.
+    std::vector<std::shared_ptr<ChunkInPlace>> chunks;
   };
   using Done = std::function<void(absl::StatusOr<Answer>)>;
 
   ShardCalls(Site* site, World::Node node, uint32_t shard, std::function<v1::Caller()> caller)
       : site_(site), node_(node), shard_(shard), caller_(std::move(caller)) {}
 
+  // `in_place`: the weights are held where the shard has them, if it has them in shared memory.
   void Exchange(std::optional<v1::PushRequest> push, Weights gradient, std::optional<v1::PullRequest> pull,
-                Done done);
+                bool in_place, Done done);
+  // From now on no stream is read.
+  void Hang();
   // ShardSet::Tell.
   void Tell();
   // Ends all calls without a word.
@@ -76,6 +108,7 @@ class ShardCalls : public std::enable_shared_from_this<ShardCalls> {
     std::optional<v1::PullRequest> pull;
     Done done;
     SimRetry retry;
+    bool in_place = false;
     bool push_answered = false, pull_answered = false, over = false;
     Answer answer;
     std::vector<float> weights;
@@ -84,11 +117,13 @@ class ShardCalls : public std::enable_shared_from_this<ShardCalls> {
   struct Stream {
     std::shared_ptr<Connection> connection;
     std::shared_ptr<SimSession> session;
+    // Its own; null: chunks travel in messages.
+    SegmentsSocket segments;
     std::map<uint64_t, std::shared_ptr<Call>> open;
     uint64_t last_id = 0;
   };
   void Begin(const std::shared_ptr<Call>& call);
-  std::shared_ptr<Stream> NewStream();
+  std::shared_ptr<Stream> NewStream(bool shares);
   static void Send(Site* site, World::Node node, const std::shared_ptr<Stream>& stream, ExchangeBegin begin);
   void SendCopy(ExchangeBegin begin);
   void Receive(const std::shared_ptr<Stream>& stream, const ExchangeAnswer& answer);
@@ -103,7 +138,7 @@ class ShardCalls : public std::enable_shared_from_this<ShardCalls> {
   std::vector<std::shared_ptr<Call>> calls_;
   // All pushes with lower clocks were answered, in one life of the shard or another.
   uint64_t answered_clock_ = 0;
-  bool closed_ = false;
+  bool closed_ = false, hangs_ = false;
 };
 
 }  // namespace weir

@@ -228,6 +228,7 @@ void SimWorkerClient::Compute(const Work& work) {
   site_->world.After(node_, site_->world.Between(plan.compute_least, plan.compute_most), Bound([this, work] {
                        doing_ = Doing::kNothing;
                        Push(work);
+                       if (!site_->plan.workers[rank_].holds_view) LetGo(std::exchange(view_, nullptr));
                        Advance();
                      }));
 }
@@ -236,11 +237,14 @@ void SimWorkerClient::Push(const Work& work) {
   auto operation = std::make_shared<Operation>();
   operation->work = work;
   site_->log.sent.push_back({site_->world.elapsed(), joined_.incarnation(), work.clock, work.batch});
+  bool apart = false;
   if (work.last_of_clock && !coming_.has_value()) {
     coming_ = work.clock + 1;
-    operation->pull = work.clock + 1;
+    apart = site_->plan.workers[rank_].pulls_apart;
+    if (!apart) operation->pull = coming_;
   }
   Start(std::move(operation), site_->plan.shards());
+  if (apart) Pull(*coming_, /*probe=*/false);
 }
 
 void SimWorkerClient::Pull(uint64_t clock, bool probe) {
@@ -313,7 +317,7 @@ void SimWorkerClient::Start(std::shared_ptr<Operation> operation, uint32_t shard
       pull->set_clock(*operation->pull);
       pull->set_header_only(operation->probe);
     }
-    shards_[shard]->Exchange(std::move(push), std::move(gradient), std::move(pull),
+    shards_[shard]->Exchange(std::move(push), std::move(gradient), std::move(pull), InPlace(),
                              Bound([this, operation, shard](absl::StatusOr<ShardCalls::Answer> answer) {
                                OnAnswer(operation, shard, std::move(answer));
                              }));
@@ -391,7 +395,8 @@ void SimWorkerClient::OnComplete(const Operation& operation) {
 
 void SimWorkerClient::Land(const Operation& operation) {
   const uint64_t clock = *operation.pull;
-  if (operation.work.has_value()) coming_.reset();
+  const bool came = coming_ == clock;
+  if (came) coming_.reset();
   bool past = false;
   std::vector<Weights> weights;
   std::vector<v1::Version> base;
@@ -405,67 +410,32 @@ void SimWorkerClient::Land(const Operation& operation) {
     have_ = clock;
     weights_ = std::move(weights);
     base_ = std::move(base);
+    LetGo(std::exchange(view_, std::make_shared<const View>(operation.answers)));
   }
   if (!waiting_work_.has_value()) return;
   if (have_ == waiting_work_->clock) return Compute(*std::exchange(waiting_work_, std::nullopt));
-  if (operation.work.has_value()) return Pull(waiting_work_->clock, /*probe=*/false);
+  if (came) return Pull(waiting_work_->clock, /*probe=*/false);
   // Its step has been committed without it.
   waiting_work_.reset();
   doing_ = Doing::kNothing;
 }
 
-// ---- a reader
-
-void SimReader::OnNews() {
-  if (!reading_ && draining()) Leave(true);
-}
-
-void SimReader::Read() {
-  if (over_ || leaving_) return;
-  reading_ = true;
-  v1::PinRequest request;
-  *request.mutable_caller() = CallerNow();
-  request.set_lease_seconds(10);
-  const bool last = draining();
-  Call<v1::PinRequest, v1::PinReply>(
-      &Coordinator::Pin, std::move(request), [this, last](absl::StatusOr<v1::PinReply> reply) {
-        const auto again = [this, last] {
-          reading_ = false;
-          if (last) return Leave(true);
-          site_->world.After(node_, site_->world.Between(absl::Milliseconds(20), absl::Milliseconds(300)),
-                             Bound([this] { Read(); }));
-        };
-        if (!reply.ok()) return again();
-        auto missing = std::make_shared<uint32_t>(site_->plan.shards());
-        const absl::Duration began = site_->world.elapsed();
-        // A later life of the coordinator counts its pins anew.
-        const uint64_t read = site_->next_session++;
-        for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
-          v1::PullRequest pull;
-          pull.set_pin(reply->pin());
-          const v1::Version want = reply->versions(static_cast<int>(shard));
-          shards_[shard]->Exchange(
-              std::nullopt, nullptr, pull,
-              Bound([this, shard, began, missing, again, want, read,
-                     pin = reply->pin()](absl::StatusOr<ShardCalls::Answer> answer) {
-                if (answer.ok() && answer->pull.outcome() == v1::OK) {
-                  if (answer->pull.version().count() != want.count()) {
-                    Complain(absl::StrCat("was given version ", answer->pull.version().count(),
-                                          " of ps:", shard, " for the pinned ", want.count()));
-                  }
-                  site_->log.pulls.push_back({began, site_->world.elapsed(), joined_.worker(),
-                                              joined_.incarnation(), shard, 0, read, answer->pull,
-                                              answer->weights});
-                }
-                if (--*missing > 0) return;
-                v1::UnpinRequest unpin;
-                *unpin.mutable_caller() = CallerNow();
-                unpin.set_pin(pin);
-                Call<v1::UnpinRequest, v1::UnpinReply>(
-                    &Coordinator::Unpin, unpin, [again](const absl::StatusOr<v1::UnpinReply>&) { again(); });
-              }));
-        }
-      });
+void SimWorkerClient::LetGo(std::shared_ptr<const View> view) {
+  if (view == nullptr || view->front().chunks.empty()) return;
+  const WorkerPlan& plan = site_->plan.workers[rank_];
+  const bool keeps = site_->world.elapsed() >= plan.keeps_from && views_kept_ < plan.keeps;
+  if (keeps) ++views_kept_;
+  const absl::Duration wait = keeps ? plan.keeps_for : absl::ZeroDuration();
+  site_->world.After(node_, wait, Bound([this, view = std::move(view)]() mutable {
+                       for (uint32_t shard = 0; shard < view->size(); ++shard) {
+                         for (const auto& chunk : (*view)[shard].chunks) {
+                           if (chunk->unchanged()) continue;
+                           site_->log.changed_views.push_back({site_->world.elapsed(), joined_.worker(),
+                                                               shard, (*view)[shard].pull.version()});
+                         }
+                       }
+                       view = nullptr;
+                     }));
 }
 
 }  // namespace weir

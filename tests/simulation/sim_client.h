@@ -132,6 +132,8 @@ class SimWorkerClient final : public SimMember {
   std::string Waiting() const override;
 
  private:
+  // What was read in place, by shard.
+  using View = std::vector<ShardCalls::Answer>;
   enum class Doing { kNothing, kPulling, kComputing };
   struct Operation {
     std::optional<Work> work;  // a push
@@ -157,6 +159,9 @@ class SimWorkerClient final : public SimMember {
                 absl::StatusOr<ShardCalls::Answer> answer);
   void OnComplete(const Operation& operation);
   void Land(const Operation& operation);
+  // Weights are read where the shards have them, where that holds nobody up (client/client.h, WeightsView).
+  bool InPlace() const { return sync() || site_->plan.workers.size() == 1; }
+  void LetGo(std::shared_ptr<const View> view);
 
   std::optional<SyncWorkSource> parts_;
   std::optional<RangeWorkSource> ranges_;
@@ -168,23 +173,32 @@ class SimWorkerClient final : public SimMember {
   // The weights that it has, and of which clock.
   std::optional<uint64_t> have_;
   std::vector<Weights> weights_;
+  std::shared_ptr<const View> view_;
+  // Of those before.
+  uint32_t views_kept_ = 0;
   std::vector<v1::Version> base_;
   // The exchange whose pull brings the next clock's.
   std::optional<uint64_t> coming_;
   std::optional<Work> waiting_work_;
 };
 
-// An evaluator: reads pinned versions now and then, and once more at the end.
+// An evaluator: reads pinned versions now and then, and once more at the end; or has another habit.
 class SimReader final : public SimMember {
  public:
-  SimReader(Site* site, World::Node node, std::function<void(End)> on_end)
-      : SimMember(site, node, "evaluator:0", v1::READER, 0, std::move(on_end)) {}
+  SimReader(Site* site, World::Node node, uint32_t index, std::function<void(End)> on_end);
 
  private:
   void OnJoined() override { Read(); }
   void OnNews() override;
   void Read();
+  void Pull(const v1::PinReply& pin, const std::function<void()>& done);
+  // Its habit has set in.
+  bool misbehaves() const;
+
+  const ReaderPlan& plan_;
   bool reading_ = false;
+  // Reads or pins that it holds.
+  uint32_t held_ = 0;
 };
 
 }  // namespace weir

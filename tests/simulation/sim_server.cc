@@ -1,5 +1,6 @@
 #include "tests/simulation/sim_server.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -167,15 +168,22 @@ void SimServer::Start() {
   options.config = site_->plan.config;
   options.new_incarnation = [this] { return site_->next_life++; };
   options.background = [this, &world](std::function<void()> work) {
-    world.After(node_, world.Between(absl::Milliseconds(1), absl::Milliseconds(80)), std::move(work));
+    const absl::Duration wait = world.Between(absl::Milliseconds(1), absl::Milliseconds(80));
+    world.After(node_, std::max(wait, disk_hangs_until_ - world.elapsed()), std::move(work));
   };
   options.files = site_->files;
   options.clock = &world;
   options.threads = &site_->threads;
   options.kernels = &kPlainKernels;
   options.nudge = [this, &world](absl::Duration in) { world.After(node_, in, [this] { shard_->Tick(); }); };
+  options.on_revoke = [this, &world] { world.After(node_, absl::ZeroDuration(), [this] { DropRevoked(); }); };
   if (site_->seams.make_policy) options.make_policy = site_->seams.make_policy;
-  if (site_->seams.weights_source) options.weights_source = site_->seams.weights_source(index_);
+  options.weights_source = [site = site_, source = site_->seams.weights_source
+                                                       ? site_->seams.weights_source(index_)
+                                                       : SlabSource(AllocateSlab)](size_t elements) {
+    site->mapped.push_back(source(elements));
+    return std::shared_ptr<float>(site->mapped.back().get(), [](float*) {});
+  };
   shard_ = std::make_unique<Shard>(std::move(options));
   SetSink([](const v1::ShardReport&) {});
   world.After(node_, kTick, [this] { Tick(); });
@@ -213,15 +221,15 @@ bool SimServer::StartCoordinator() {
     // In order, each after the one before.
     auto free_at = std::make_shared<absl::Duration>();
     options.run = [this, &world, free_at](std::function<void()> work) {
-      *free_at =
-          std::max(*free_at, world.elapsed()) + world.Between(absl::Milliseconds(1), absl::Milliseconds(20));
+      *free_at = std::max({*free_at, world.elapsed(), disk_hangs_until_}) +
+                 world.Between(absl::Milliseconds(1), absl::Milliseconds(20));
       world.After(node_, *free_at - world.elapsed(), std::move(work));
     };
     site_->disk_user = this;
     auto opened = JobStoreOnDisk::Open(std::move(options));
     site_->disk_user = nullptr;
     if (!opened.ok()) {
-      if (absl::IsDataLoss(opened.status())) site_->log.complaints.push_back(opened.status().ToString());
+      if (absl::IsDataLoss(opened.status())) site_->log.damage.push_back(opened.status().ToString());
       return false;
     }
     store = *std::move(opened);
@@ -258,6 +266,7 @@ void SimServer::Kill(bool orderly) {
   Observe();
   site_->network.OnKill(node_, orderly);
   for (auto& [id, session] : std::exchange(sessions_, {})) session->Die();
+  kept_.clear();
   site_->world.Kill(node_);
   coordinator_ = nullptr;
   shard_ = nullptr;
@@ -267,6 +276,8 @@ void SimServer::Kill(bool orderly) {
 
 void SimServer::Tick() {
   site_->world.After(node_, kTick, [this] { Tick(); });
+  kept_.erase(std::remove_if(kept_.begin(), kept_.end(), [](const Kept& k) { return k.socket.expired(); }),
+              kept_.end());
   shard_->Tick();
   if (over_) return;
   if (coordinator_ != nullptr) {
@@ -450,8 +461,9 @@ void SimServer::OnMembershipInstalled(const v1::MembershipInstalled& report) {
 // ---- the data plane
 
 std::shared_ptr<SimSession> SimServer::Accept(const std::shared_ptr<Connection>& connection,
-                                              std::function<void(ExchangeAnswer)> receive) {
-  auto session = std::make_shared<SimSession>(this, connection, std::move(receive));
+                                              std::function<void(ExchangeAnswer)> receive,
+                                              const SegmentsSocket& segments) {
+  auto session = std::make_shared<SimSession>(this, connection, std::move(receive), segments);
   const uint64_t id = site_->next_session++;
   sessions_[id] = session;
   connection->OnEnd(Connection::kAcceptor, [this, id](const absl::Status&) {
@@ -461,6 +473,18 @@ std::shared_ptr<SimSession> SimServer::Accept(const std::shared_ptr<Connection>&
     sessions_.erase(it);
   });
   return session;
+}
+
+void SimServer::DropRevoked() {
+  for (auto it = sessions_.begin(); it != sessions_.end();) {
+    const std::shared_ptr<SimSession> session = it->second;
+    if (!session->DropRevoked()) {
+      ++it;
+      continue;
+    }
+    it = sessions_.erase(it);
+    session->Break();
+  }
 }
 
 // ---- from above

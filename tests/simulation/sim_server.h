@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -29,25 +30,44 @@ struct ExchangeAnswer {
   std::optional<v1::PullReply> pull;
   // Not OK: the exchange has failed.
   absl::Status error;
-  // A piece of the weights, from local position `first` on.
+  // A piece of the weights, from local position `first` on: its values, or in shared memory the place where
+  // `count` of them lie. That stays mapped for good (Site::mapped), and unchanged until the chunk of this
+  // number is released.
   uint64_t first = 0;
   std::vector<float> weights;
+  const float* place = nullptr;
+  uint64_t count = 0, chunk = 0;
 };
+
+// A client's end of the socket that its segments of shared memory came over: closed when nobody has it.
+using SegmentsSocket = std::shared_ptr<const void>;
 
 // Whether a pull that came with a push is answered after this.
 bool PullFollows(v1::Outcome push);
 
 class SimServer;
 
-// The server's end of one client's data stream: GrpcExchangeSession without gRPC. Weights leave in pieces,
-// each read when it leaves, so that a version that is not immutable shows.
+// The server's end of one client's data stream: GrpcExchangeSession without gRPC, with the same references to
+// versions for the same time. Weights leave in pieces, each read when it leaves, or by the client where it
+// lies, so that a version that is not immutable shows.
 class SimSession : public std::enable_shared_from_this<SimSession> {
  public:
+  // `segments`: the client's; null: chunks travel in messages.
   SimSession(SimServer* server, std::shared_ptr<Connection> connection,
-             std::function<void(ExchangeAnswer)> receive);
+             std::function<void(ExchangeAnswer)> receive, const SegmentsSocket& segments);
 
   void Begin(ExchangeBegin begin);
   void Gradient(uint64_t id, const Weights& gradient);
+  // The client has read this chunk of weights.
+  void Release(uint64_t chunk) { shared_.erase(chunk); }
+  // Readers have been revoked: lets go what is not to be read any more. True: some of it is being sent and
+  // does not leave, so the stream must end.
+  bool DropRevoked();
+  // Ends the connection.
+  void Break() {
+    connection_->Close(Connection::kAcceptor, absl::CancelledError("its client does not read"));
+    End();
+  }
   // The connection is over.
   void End();
   // The process is gone.
@@ -59,8 +79,16 @@ class SimSession : public std::enable_shared_from_this<SimSession> {
     std::optional<v1::PullRequest> pull;
     Weights gradient;
     std::unique_ptr<PushArrival> arrival;
+    // The push is answered with the weights of the version that it makes.
     bool eager = false;
+    std::optional<v1::Version> made;
+    // To be sent, from the position `next` on.
     std::shared_ptr<const LentVersion> version;
+    uint64_t next = 0;
+    // SendWeights() comes for this sending.
+    uint64_t sending = 0;
+    // Nothing comes after the weights.
+    bool closing = false;
   };
   // Runs later, as work that is posted to the session's loop, if the exchange is still there.
   template <typename Handler>
@@ -68,18 +96,32 @@ class SimSession : public std::enable_shared_from_this<SimSession> {
   void Take(uint64_t id, Exchange& exchange);
   void OnPushed(uint64_t id, Exchange& exchange, absl::StatusOr<PushAnswer> answer);
   void StartPull(uint64_t id, Exchange& exchange);
-  void SendWeights(uint64_t id, uint64_t first);
+  void OnPulled(uint64_t id, Exchange& exchange, absl::StatusOr<PullAnswer> answer);
+  void StartSending(uint64_t id, Exchange& exchange);
+  void SendWeights(uint64_t id, uint64_t sending);
   void Send(ExchangeAnswer answer);
+  void AnswerPush(uint64_t id, v1::Outcome outcome, const std::string& reason);
   void Fail(uint64_t id, const absl::Status& status);
+  // Ends an exchange whose weights were revoked.
+  void CutOff(uint64_t id);
+  // Forgets what the exchange would have received, and its weights.
+  void Drop(Exchange& exchange);
 
   SimServer* const server_;
   const std::shared_ptr<Connection> connection_;
   const std::function<void(ExchangeAnswer)> receive_;
+  const std::weak_ptr<const void> segments_;
+  const bool shares_;
   const uint64_t id_;
   bool ended_ = false;
   // Of the newest exchange.
   std::optional<v1::Caller> caller_;
   std::map<uint64_t, Exchange> exchanges_;
+  // Versions that the client reads in shared memory, by the number of each chunk.
+  std::map<uint64_t, std::shared_ptr<const LentVersion>> shared_;
+  uint64_t chunks_shared_ = 0, sendings_ = 0;
+  // What a message refers to that does not leave, since the client does not read.
+  std::shared_ptr<const LentVersion> stuck_;
 };
 
 // A ps_server process: the shipped Shard, on ps:0 the shipped Coordinator, and what server.cc and the
@@ -99,6 +141,8 @@ class SimServer {
   bool coming() const { return coming_ > 0; }
   // A process that dies in the midst of its n-th operation on the disk from now on.
   void DieAtDisk(uint32_t operation) { disk_operations_left_ = operation; }
+  // What it has to write or read from now on waits until then.
+  void HangDisk(absl::Duration until) { disk_hangs_until_ = std::max(disk_hangs_until_, until); }
   // Is asked before each operation on the disk that this process makes.
   bool DiesHere();
   bool dying() const { return dying_; }
@@ -110,7 +154,8 @@ class SimServer {
 
   // Runs at this server: a client's stream is there. nullptr: it does not run.
   std::shared_ptr<SimSession> Accept(const std::shared_ptr<Connection>& connection,
-                                     std::function<void(ExchangeAnswer)> receive);
+                                     std::function<void(ExchangeAnswer)> receive,
+                                     const SegmentsSocket& segments);
   // After every event: has the shard published?
   void Observe();
 
@@ -126,6 +171,7 @@ class SimServer {
   };
 
   void Tick();
+  void DropRevoked();
   void TickControl();
   bool StartCoordinator();
   // nullptr: refused.
@@ -150,6 +196,12 @@ class SimServer {
   std::unique_ptr<Shard> shard_;
   std::unique_ptr<Coordinator> coordinator_;
   std::map<uint64_t, std::shared_ptr<SimSession>> sessions_;
+  // What clients whose streams have ended may still read in shared memory, until their sockets are closed.
+  struct Kept {
+    std::weak_ptr<const void> socket;
+    std::map<uint64_t, std::shared_ptr<const LentVersion>> versions;
+  };
+  std::vector<Kept> kept_;
   // The coordinator's stream; on ps:0 and while it is away nullptr.
   std::shared_ptr<ControlStream> control_;
   bool attached_ = false;
@@ -159,6 +211,7 @@ class SimServer {
   bool over_ = false, dying_ = false;
   int coming_ = 0;
   uint32_t disk_operations_left_ = 0;
+  absl::Duration disk_hangs_until_;
 
   // Of the shard, as far as the log has it.
   uint64_t life_ = 0, version_ = 0, model_hash_ = 0;

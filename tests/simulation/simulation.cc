@@ -13,11 +13,12 @@ namespace {
 // A worker's or reader's process, and whoever starts it again when it dies.
 class SimProcess {
  public:
-  // `rank`: of a worker; nullopt: the reader.
-  SimProcess(Site* site, std::optional<uint32_t> rank)
+  // `index`: of a worker its rank.
+  SimProcess(Site* site, v1::Role role, uint32_t index)
       : site_(site),
-        rank_(rank),
-        task_(rank.has_value() ? absl::StrCat("worker:", *rank) : "evaluator:0"),
+        role_(role),
+        index_(index),
+        task_(absl::StrCat(role == v1::WORKER ? "worker:" : "evaluator:", index)),
         node_(site->world.AddNode(task_)) {}
   ~SimProcess() {
     if (member_ != nullptr) member_->Abandon();
@@ -28,6 +29,14 @@ class SimProcess {
   bool live() const { return running() && member_ != nullptr && member_->live(); }
   // It has no more to do, or is not to come back.
   bool over() const { return over_; }
+  // SIGSTOP, until the job has ended.
+  void Hang() {
+    hangs_ = true;
+    site_->world.Pause(node_);
+  }
+  void WakeIfHung() {
+    if (std::exchange(hangs_, false) && running()) site_->world.Resume(node_);
+  }
   std::string Waiting() const {
     return member_ == nullptr ? absl::StrCat(task_, " is not started") : member_->Waiting();
   }
@@ -44,6 +53,7 @@ class SimProcess {
     site_->world.Kill(node_);
     if (member_ != nullptr) member_->Abandon();
     member_ = nullptr;
+    hangs_ = false;
   }
   void GoneForGood() {
     Kill();
@@ -53,10 +63,10 @@ class SimProcess {
  private:
   void Join() {
     const auto on_end = [this](SimMember::End how) { OnEnd(how); };
-    if (rank_.has_value()) {
-      member_ = std::make_shared<SimWorkerClient>(site_, node_, *rank_, on_end);
+    if (role_ == v1::WORKER) {
+      member_ = std::make_shared<SimWorkerClient>(site_, node_, index_, on_end);
     } else {
-      member_ = std::make_shared<SimReader>(site_, node_, on_end);
+      member_ = std::make_shared<SimReader>(site_, node_, index_, on_end);
     }
     member_->Start();
   }
@@ -82,11 +92,12 @@ class SimProcess {
   }
 
   Site* const site_;
-  const std::optional<uint32_t> rank_;
+  const v1::Role role_;
+  const uint32_t index_;
   const std::string task_;
   const World::Node node_;
   std::shared_ptr<SimMember> member_;
-  bool over_ = false;
+  bool over_ = false, hangs_ = false;
 };
 
 class Simulation {
@@ -96,9 +107,11 @@ class Simulation {
       site_.servers.push_back(std::make_unique<SimServer>(&site_, shard));
     }
     for (uint32_t rank = 0; rank < plan.workers.size(); ++rank) {
-      processes_.push_back(std::make_unique<SimProcess>(&site_, rank));
+      processes_.push_back(std::make_unique<SimProcess>(&site_, v1::WORKER, rank));
     }
-    if (plan.reader) processes_.push_back(std::make_unique<SimProcess>(&site_, std::nullopt));
+    for (uint32_t reader = 0; reader < plan.readers.size(); ++reader) {
+      processes_.push_back(std::make_unique<SimProcess>(&site_, v1::READER, reader));
+    }
   }
 
   Site* site() { return &site_; }
@@ -148,6 +161,9 @@ class Simulation {
   }
 
   void Observe() {
+    if (site_.log.ended) {
+      for (const auto& process : processes_) process->WakeIfHung();
+    }
     for (const auto& server : site_.servers) {
       server->Observe();
       if (server->running() && server->dying())
@@ -187,11 +203,13 @@ class Simulation {
   }
 
   void Strike(const FaultPlan& fault);
+  // The worker that it strikes may stay away.
+  bool CanDoWithout(const FaultPlan& fault) const;
   void Partition(World::Node from, World::Node to, bool both, absl::Duration duration);
 
   const Plan& plan_;
   Site site_;
-  // By rank; the reader last.
+  // Workers by rank, then readers.
   std::vector<std::unique_ptr<SimProcess>> processes_;
   absl::Duration disk_errors_until_;
 };
@@ -203,6 +221,22 @@ void Simulation::Partition(World::Node from, World::Node to, bool both, absl::Du
   };
   block(true);
   site_.world.After(duration, [block] { block(false); });
+}
+
+bool Simulation::CanDoWithout(const FaultPlan& fault) const {
+  using Kind = FaultPlan::Kind;
+  // A job that begins anew, since nothing was saved yet, needs all of them.
+  if (plan_.recoverable() && site_.log.saved.empty()) return false;
+  if (!processes_[fault.first]->live()) return false;
+  size_t others = 0;
+  for (uint32_t rank = 0; rank < plan_.workers.size(); ++rank)
+    others += rank != fault.first && processes_[rank]->live();
+  // The others must be there to stay.
+  for (const FaultPlan& other : plan_.faults) {
+    const bool leaves = other.kind == Kind::kWorkerGone || other.kind == Kind::kWorkerHangs;
+    others -= leaves && &other != &fault && others > 0;
+  }
+  return others > 0;
 }
 
 void Simulation::Strike(const FaultPlan& fault) {
@@ -225,20 +259,19 @@ void Simulation::Strike(const FaultPlan& fault) {
         if (world.life(victim) == life) world.Resume(victim);
       });
       return;
-    case Kind::kWorkerGone: {
-      size_t others = 0;
-      for (uint32_t rank = 0; rank < plan_.workers.size(); ++rank)
-        others += rank != fault.first && processes_[rank]->live();
-      // A job that begins anew, since nothing was saved yet, needs all of them.
-      const bool goes_on = !plan_.recoverable() || !site_.log.saved.empty();
-      if (goes_on && process->live() && others > 0) {
-        // The others must be there to stay.
-        for (const FaultPlan& other : plan_.faults)
-          others -= other.kind == Kind::kWorkerGone && &other != &fault && others > 0;
-        if (others > 0) return process->GoneForGood();
-      }
+    case Kind::kWorkerHangs:
+      if (world.paused(victim)) return;
+      if (CanDoWithout(fault)) return process->Hang();
+      world.Pause(victim);
+      // Beyond its lease.
+      world.After(2 * absl::Seconds(plan_.config.cluster().lease_seconds()),
+                  [&world, victim, life = world.life(victim)] {
+                    if (world.life(victim) == life) world.Resume(victim);
+                  });
+      return;
+    case Kind::kWorkerGone:
+      if (CanDoWithout(fault)) return process->GoneForGood();
       [[fallthrough]];
-    }
     case Kind::kWorkerCrash:
       process->Kill();
       world.After(fault.duration, [process] { process->Start(); });
@@ -279,6 +312,8 @@ void Simulation::Strike(const FaultPlan& fault) {
     case Kind::kDiskErrors:
       disk_errors_until_ = world.elapsed() + fault.duration;
       return;
+    case Kind::kDiskHangs:
+      return site_.servers[fault.first]->HangDisk(world.elapsed() + fault.duration);
     case Kind::kServerPartition:
       return Partition(site_.servers[0]->node(), server, /*both=*/true, fault.duration);
   }

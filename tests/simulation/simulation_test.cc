@@ -25,6 +25,37 @@ TEST_CASE("No seed breaks an invariant") {
   }
 }
 
+// Asynchronous pushes of as many workers as a host has, streamed in. What was made of those that are
+// overtaken once locked the next version.
+TEST_CASE("Many workers who overtake each other's pushes go on") {
+  for (const uint32_t workers : {7, 12, 24}) {
+    Plan plan = MakePlan(kFirst + workers);
+    plan.config.mutable_consistency()->set_mode(v1::ConsistencyConfig::MODE_ASYNC);
+    plan.config.mutable_server()->set_apply(v1::ServerConfig::APPLY_STREAMED);
+    plan.config.clear_checkpoint();
+    plan.config.mutable_cluster()->clear_min_workers();
+    plan.ledger.sync = plan.may_fail = false;
+    plan.ledger.shards = 2;
+    plan.ledger.poisoned.clear();
+    plan.ledger.total_examples = 10 * workers * plan.ledger.batch_size;
+    plan.config.mutable_train()->set_examples(plan.ledger.total_examples);
+    WorkerPlan worker;
+    worker.compute_least = absl::Milliseconds(5);
+    worker.compute_most = absl::Milliseconds(20);
+    plan.workers.assign(workers, worker);
+    plan.readers.clear();
+    plan.faults.clear();
+    plan.network = NetworkFaults();
+    for (const bool shared_memory : {false, true}) {
+      plan.shared_memory = shared_memory;
+      const SimulationResult result = RunSimulation(plan);
+      INFO(plan.ToString());
+      CHECK(result.violations.empty());
+      CHECK(result.elapsed < absl::Seconds(10));
+    }
+  }
+}
+
 TEST_CASE("One seed is one run: the trace is the same again, and another seed's is another") {
   for (uint64_t seed = kFirst; seed < kFirst + 5; ++seed) {
     const Plan plan = MakePlan(seed);

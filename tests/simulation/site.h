@@ -34,6 +34,8 @@ struct Seams {
   std::function<std::unique_ptr<JobStore>(std::unique_ptr<JobStore>)> store;
   // The push as a client sends it.
   std::function<void(v1::PushRequest*)> push;
+  // A server takes back what a client reads in shared memory when it waits no longer for the client.
+  bool takes_views_back = false;
   // A client takes a push for done when one shard has acknowledged it.
   bool one_shard_is_enough = false;
 };
@@ -54,6 +56,9 @@ struct Site {
   FileSystem* files = &disk;
   // Who uses it outside of its own events.
   SimServer* disk_user = nullptr;
+  // Memory that weights lie in, of all servers and their lives: clients that have mapped it may read it as
+  // long as they like.
+  std::vector<std::shared_ptr<float>> mapped;
   RunLog log;
   Seams seams;
   ThreadPool threads{1};

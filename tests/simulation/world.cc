@@ -57,7 +57,8 @@ bool World::Run(absl::Duration until, const std::function<bool()>& done, const E
     std::pop_heap(queue_.begin(), queue_.end());
     Entry entry = std::move(queue_.back());
     queue_.pop_back();
-    now_ = std::max(now_, entry.time);
+    // No two events are at one time, so that the log's times say what came before what.
+    now_ = std::max(now_ + 1, entry.time);
     if (entry.node != kWorld) {
       NodeState& state = nodes_[entry.node];
       if (!state.running || state.life != entry.life) continue;

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Holds docs/guarantees.md to the tree: every file, test case, invariant and planted bug that it names must exist. First shows that it
-finds planted faults.
+"""Holds docs/guarantees.md to the tree: every file, test case, invariant and planted bug that it names must exist, and it names all
+invariants and planted bugs, each bug under a promise that lists the invariants which must catch it. First shows that it finds
+planted faults.
 """
 import os
 import pathlib
@@ -12,6 +13,8 @@ PAGE = "docs/guarantees.md"
 INVARIANTS = "tests/simulation/invariants.h"
 BUGS = "tests/simulation/planted_bugs.cc"
 TEST_CASE = re.compile(r'TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
+# {"name", "in words", {Invariant::kOne, Invariant::kOther},
+BUG = re.compile(r'\{"([^"]+)",\s*(?:"[^"]*"\s*)+,\s*\{((?:\s*Invariant::\w+,?)+)\s*\}')
 LITERAL = re.compile(r'"((?:[^"\\]|\\.)*)"')
 
 
@@ -38,23 +41,32 @@ def faults(root):
         if not ((root / PAGE).parent / target).exists():
             yield f"a link leads nowhere: {target}"
     invariants = set(re.findall(r"^  (k[A-Z]\w*),$", read(root, INVARIANTS), re.M))
-    bugs = set(re.findall(r'^      \{"([^"]+)",', read(root, BUGS), re.M))
+    bugs = {name: set(re.findall(r"\bk\w+", caught_by)) for name, caught_by in BUG.findall(read(root, BUGS))}
     named = 0
+    page_invariants, page_bugs, of_promise = set(), set(), set()
     for bullet in bullets(page):
         if bullet.startswith("Invariants: "):
-            for name in re.findall(r"`(\w+)`", bullet):
-                if name not in invariants:
-                    yield f"there is no invariant {name} in {INVARIANTS}"
+            of_promise = set(re.findall(r"`(\w+)`", bullet))
+            page_invariants |= of_promise
+            for name in sorted(of_promise - invariants):
+                yield f"there is no invariant {name} in {INVARIANTS}"
         elif bullet.startswith("Planted bugs: "):
             for name in re.findall(r"\*([^*]+)\*", bullet):
+                page_bugs.add(name)
                 if name not in bugs:
                     yield f"there is no planted bug '{name}' in {BUGS}"
+                for invariant in sorted(bugs.get(name, set()) - of_promise):
+                    yield f"the planted bug '{name}' must be caught by {invariant}, which its promise does not list"
         elif test := re.match(r"`(tests/\S+_test\.cc)`: ", bullet):
             cases = test_cases(read(root, test.group(1)))
             for name in LITERAL.findall(bullet):
                 named += 1
                 if name not in cases:
                     yield f"{test.group(1)} has no test case '{name}'"
+    for name in sorted(invariants - page_invariants):
+        yield f"the page does not name the invariant {name}"
+    for name in sorted(set(bugs) - page_bugs):
+        yield f"the page does not name the planted bug '{name}'"
     if named == 0:
         yield "the page names no test case"
 
@@ -64,12 +76,14 @@ def check_that_faults_are_found():
         PAGE: '- `tests/a_test.cc`: "one", "two\n  lines", "three"\n- `tests/b_test.cc`: "one"\n- Invariants: `kOnce`, `kNone`\n'
               '- Planted bugs: *dedup off*, *dedup on*\n\n[a](../tests/a_test.cc#x), [b](b.md)\n',
         "tests/a_test.cc": 'TEST_CASE("one") {\nTEST_CASE(\n    "two "\n    "lines") {\n',
-        INVARIANTS: "enum class Invariant {\n  kOnce,\n};\n",
-        BUGS: '      {"dedup off", "x", y},\n',
+        INVARIANTS: "enum class Invariant {\n  kOnce,\n  kTorn,\n};\n",
+        BUGS: '{"dedup off",\n "x", {Invariant::kOnce,\n Invariant::kTorn}, y},\n{"torn", "x" "y", {Invariant::kTorn}, z},\n',
     }
     expected = ["there is no file tests/b_test.cc", "a link leads nowhere: b.md", "tests/a_test.cc has no test case 'three'",
                 "tests/b_test.cc has no test case 'one'", f"there is no invariant kNone in {INVARIANTS}",
-                f"there is no planted bug 'dedup on' in {BUGS}"]
+                "the planted bug 'dedup off' must be caught by kTorn, which its promise does not list",
+                f"there is no planted bug 'dedup on' in {BUGS}", "the page does not name the invariant kTorn",
+                "the page does not name the planted bug 'torn'"]
     with tempfile.TemporaryDirectory() as folder:
         root = pathlib.Path(folder)
         for name, text in tree.items():
