@@ -60,7 +60,9 @@ void GrpcExchangeCall::OnFinished(bool) { host_->loop->SettleLater(this); }
 void GrpcExchangeCall::OnOver(bool) {
   closed_ = true;
   const std::optional<v1::Caller>& caller = session_->caller();
-  if (context_.IsCancelled() && caller.has_value() && host_->on_broken) host_->on_broken(*caller);
+  if (context_.IsCancelled() && !cut_off_ && caller.has_value() && host_->on_broken) {
+    host_->on_broken(*caller);
+  }
   session_->End();
   host_->loop->SettleLater(this);
 }
@@ -71,7 +73,10 @@ void GrpcExchangeCall::EndJob() {
 }
 
 void GrpcExchangeCall::DropRevoked() {
-  if (session_->DropRevoked()) context_.TryCancel();
+  if (session_->DropRevoked()) {
+    cut_off_ = true;
+    context_.TryCancel();
+  }
   host_->loop->SettleLater(this);
 }
 

@@ -78,6 +78,7 @@ class GrpcExchangeCall final : GrpcEventLoop::Settler {
 
   bool input_ended_ = false;
   bool closed_ = false;  // no more operations begin
+  bool cut_off_ = false;  // this end has cancelled the call
   // The end, once it is decided.
   std::optional<grpc::Status> end_;
 };

@@ -160,8 +160,9 @@ TEST_CASE("a job from start to end") {
 
   for (const char* task : {"ps:0", "ps:1", "worker:0", "worker:1", "evaluator:0"}) {
     const std::string args = up.Args(task);
-    CHECK_THAT(args, Contains("--config=" + (up.dir() / "job.json").string() +
-                              "\n--set\ntrain.epochs=3\n--set\nseed=7\n--set\ncluster.workers=2\n"));
+    CHECK_THAT(args, Contains("--config=" + (up.dir() / "job.json").string() + "\n"));
+    CHECK_THAT(args, Contains("\n--set\ntrain.epochs=3\n--set\nseed=7\n--set\ncluster.workers=2\n"));
+    CHECK_THAT(args, Contains("\n--token_file="));
   }
   for (const char* task : {"worker:0", "worker:1", "evaluator:0"}) {
     CHECK_THAT(up.Args(task), Contains("\n--device=cuda:1\n"));
