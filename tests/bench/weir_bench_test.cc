@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <fstream>
 #include <future>
+#include <map>
 #include <set>
 #include <sstream>
 #include <string>
@@ -157,6 +158,20 @@ TEST_CASE("the scale table has a line, a cell and a point for each job, and name
   CHECK_THAT(failed.output, Contains("failed: ") && Contains("256 workers: completes") && Contains("MISSED"));
   CHECK(json::parse(std::ifstream(file))["cells"][0].contains("error"));
   CHECK(Run({"bench/weir_bench", "scale", "--modes=fast"}).exit.status() == 64);
+}
+
+TEST_CASE("an idle worker of a small model takes hardly more of a server over shared memory than over TCP") {
+  std::map<std::string, double> idle;
+  for (const std::string transport : {"tcp", "shared_memory"}) {
+    const std::string file = File(transport + ".json");
+    const CommandResult result =
+        Run({"bench/weir_bench", "scale", "--models=tiny", "--modes=sync", "--servers=1", "--workers=16",
+             "--pushes=64", "--transport=" + transport, "--json=" + file});
+    INFO(result.output);
+    REQUIRE(result.exit.ok());
+    idle[transport] = json::parse(std::ifstream(file))["cells"][0]["idle_bytes_per_worker"];
+  }
+  CHECK(idle["shared_memory"] - idle["tcp"] < 256 << 10);
 }
 
 }  // namespace
