@@ -151,11 +151,19 @@ void Checker::CheckJoins() {
       const auto told = std::find_if(memberships.begin(), memberships.end(), [&](const Installed* installed) {
         return MemberOf(*installed, joined.incarnation) != nullptr;
       });
-      if (told == memberships.end() || (*told)->at > joined.at) continue;
+      if (told == memberships.end() || told == memberships.begin() || (*told)->at > joined.at) continue;
+      const Installed* const before = *std::prev(told);
+      // Where nobody has stayed there is no slowest.
+      const auto& now = (*told)->membership.members();
+      if (std::none_of(now.begin(), now.end(), [&](const v1::Member& member) {
+            return !member.idle() && !member.joining() && MemberOf(*before, member.incarnation()) != nullptr;
+          })) {
+        continue;
+      }
       const std::vector<float>* const weights = Find(life, (*told)->version);
       if (weights == nullptr) continue;
       // Who is taken out with the newcomer's coming counted until then.
-      for (const Installed* installed : {told == memberships.begin() ? *told : *std::prev(told), *told}) {
+      for (const Installed* installed : {before, *told}) {
         for (const v1::Member& other : installed->membership.members()) {
           if (other.idle() || other.joining() || other.incarnation() == joined.incarnation) continue;
           const uint64_t clock = ClockIn(*weights, other);
