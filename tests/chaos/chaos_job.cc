@@ -44,6 +44,10 @@ absl::StatusOr<std::unique_ptr<ChaosJob>> ChaosJob::Create(Options options) {
   if (!config) {
     return absl::UnavailableError(absl::StrCat(job->options_.folder, "/job.json cannot be written"));
   }
+  if (job->options_.token) {
+    WEIR_ASSIGN_OR_RETURN(job->token_, JobToken::Random());
+    WEIR_RETURN_IF_ERROR(job->token_.Write(job->TokenPath()));
+  }
   for (const std::string& task : job->tasks_) WEIR_RETURN_IF_ERROR(job->Reserve(task));
   job->OpenPaths();
   return job;
@@ -106,9 +110,11 @@ absl::Status ChaosJob::Start(const std::string& task) {
   process.args = {IsServer(task) ? options_.programs.ps_server : options_.programs.worker,
                   "--config=" + options_.folder + "/job.json"};
   if (task == "ps:0") process.args.push_back("--summary=" + options_.folder + "/summary.json");
-  if (!IsServer(task)) {
+  const std::vector<std::string>& more = IsServer(task) ? options_.server_args : options_.worker_args;
+  process.args.insert(process.args.end(), more.begin(), more.end());
+  if (!token_.empty()) process.args.push_back("--token_file=" + TokenPath());
+  if (!IsServer(task) && options_.histories) {
     process.args.push_back("--history=" + HistoryPath(task));
-    process.args.insert(process.args.end(), options_.worker_args.begin(), options_.worker_args.end());
     histories_.push_back({task, HistoryPath(task)});
   }
   process.environment["TF_CONFIG"] = TfConfig(task);
@@ -134,11 +140,11 @@ void ChaosJob::Kill(const std::string& task) {
 
 absl::StatusOr<v1::ClusterStatus> ChaosJob::Status() const {
   // A new connection each time: one that was refused is in no hurry to try again.
-  return StatusClient(addresses_.at("ps:0")).Get(absl::Seconds(2));
+  return StatusClient(addresses_.at("ps:0"), token_).Get(absl::Seconds(2));
 }
 
 absl::Status ChaosJob::TakeCheckpoint() const {
-  return StatusClient(addresses_.at("ps:0")).TakeCheckpoint(absl::Minutes(1)).status();
+  return StatusClient(addresses_.at("ps:0"), token_).TakeCheckpoint(absl::Minutes(1)).status();
 }
 
 std::optional<ProcessExit> ChaosJob::WaitForExit(const std::string& task,

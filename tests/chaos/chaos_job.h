@@ -11,6 +11,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/job_token.h"
 #include "common/subprocess.h"
 #include "common/unique_fd.h"
 #include "nlohmann/json.hpp"
@@ -40,6 +41,12 @@ class ChaosJob {
     uint32_t servers = 1, workers = 1;
     // Of each worker, besides --config and --history.
     std::vector<std::string> worker_args;
+    // Of each server, besides --config and ps:0's --summary.
+    std::vector<std::string> server_args;
+    // Workers write histories.
+    bool histories = true;
+    // The job has a token, which all tasks find in a file.
+    bool token = false;
     // How each worker reaches each server, and ps:0 the others: directly, through BreakingProxy, whose
     // connections break by themselves if `breaks`, or through GrpcRepeater.
     enum class Path { kDirect, kProxies, kRepeaters };
@@ -51,6 +58,8 @@ class ChaosJob {
 
   // "ps:0", "ps:1", ..., "worker:0", ...
   const std::vector<std::string>& tasks() const { return tasks_; }
+  const std::string& address(const std::string& task) const { return addresses_.at(task); }
+  pid_t pid(const std::string& task) const { return processes_.at(task)->pid(); }
   // Starts a task; again if it was killed.
   absl::Status Start(const std::string& task);
   absl::Status StartAll();
@@ -87,10 +96,12 @@ class ChaosJob {
   absl::Status Reserve(const std::string& task);
   void OpenPaths();
   std::string TfConfig(const std::string& task) const;
+  std::string TokenPath() const { return options_.folder + "/token"; }
   // The folder's files of the task's present life, without their ends.
   std::string Life(const std::string& task) const;
 
   const Options options_;
+  JobToken token_;
   std::vector<std::string> tasks_;
   // Ports that nobody else is given, and that servers which set SO_REUSEADDR, as gRPC does, can listen on.
   std::map<std::string, UniqueFd> ports_;

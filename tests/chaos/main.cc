@@ -1,11 +1,8 @@
 // ./dev chaos: jobs of real processes, one after another, under faults; says what was injected, checked and
 // found. One that fails is printed with the command that runs its plan again and the folder of its logs.
-#include <unistd.h>
-
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>
-#include <cstdlib>
 #include <filesystem>
 #include <string>
 #include <vector>
@@ -13,6 +10,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "tests/chaos/chaos.h"
+#include "tests/chaos/scratch_folder.h"
 #include "tests/chaos/small_disk.h"
 
 namespace weir {
@@ -23,13 +21,6 @@ struct Totals {
   double longest_standstill = 0;
   std::map<std::string, uint64_t> faults;
 };
-
-std::string MakeFolder() {
-  const char* parent = std::getenv("TEST_TMPDIR");
-  if (parent == nullptr) parent = std::getenv("TMPDIR");
-  std::string folder = absl::StrCat(parent == nullptr ? "/tmp" : parent, "/weir-chaos-XXXXXX");
-  return mkdtemp(folder.data()) == nullptr ? "" : folder;
-}
 
 void RunJob(const ChaosPlan& plan, const ChaosPrograms& programs, const std::string& folder,
             const std::string& sync_sha256, uint32_t workers, Totals* totals) {
@@ -88,7 +79,7 @@ int Main(int argc, char** argv) {
     std::printf("SKIPPED: full disks: this system gives no namespace to mount a small one in (%s)\n",
                 std::string(disk.message()).c_str());
   }
-  const std::string folder = MakeFolder();
+  const std::string folder = MakeScratchFolder("weir-chaos");
   if (folder.empty()) {
     std::fprintf(stderr, "error: no folder can be made\n");
     return 1;

@@ -1,0 +1,50 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace weir {
+
+// What a stranger on the machine can send to a job's servers: one kind of abuse, again and again, at a modest
+// pace, so that it costs the honest job no more than a process beside it would. Has no token. For one thread.
+class Attacker {
+ public:
+  struct Target {
+    // ps:0 and the others, "127.0.0.1:2222".
+    std::vector<std::string> servers;
+    // Of ps:0's page of metrics.
+    std::string http;
+  };
+
+  explicit Attacker(Target target) : target_(std::move(target)) {}
+
+  // "control", "joins", ...
+  static const std::vector<std::string>& Kinds();
+  // What the kind does, for people.
+  static std::string Describe(const std::string& kind);
+  // Until `stop`.
+  void Run(const std::string& kind, const std::atomic<bool>& stop);
+
+  // Calls that were made; and those that a server took, by what they asked for.
+  uint64_t calls() const { return calls_; }
+  const std::map<std::string, uint64_t>& taken() const { return taken_; }
+
+ private:
+  void AttackControl(const std::atomic<bool>& stop);
+  void AttackJoins(const std::atomic<bool>& stop);
+  void AttackMembers(const std::atomic<bool>& stop);
+  void AttackPins(const std::atomic<bool>& stop);
+  void AttackStreams(const std::atomic<bool>& stop);
+  void AttackConnections(const std::atomic<bool>& stop);
+  void AttackHttp(const std::atomic<bool>& stop);
+  void Count(const char* what, bool taken);
+
+  const Target target_;
+  uint64_t calls_ = 0;
+  std::map<std::string, uint64_t> taken_;
+};
+
+}  // namespace weir
