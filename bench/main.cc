@@ -278,7 +278,8 @@ int Main(int argc, char** argv) {
   scale->add_option("--transport", scale_options.transport, "The config's wire.transport")
       ->check(CLI::IsMember({"auto", "shared_memory", "unix", "tcp"}))
       ->capture_default_str();
-  scale->add_option("--pushes", scale_options.pushes, "Of a cell, of all workers together; at least 4 of each")
+  scale
+      ->add_option("--pushes", scale_options.pushes, "Of a cell, of all workers together; at least 4 of each")
       ->check(CLI::PositiveNumber);
   scale
       ->add_option("--limit_seconds", scale_options.limit_seconds,

@@ -299,7 +299,7 @@ class PosixFileSystem final : public FileSystem {
 
   // Empty: links are followed everywhere.
   const std::string root_;
-  const UniqueFd held_;
+  const UniqueFd held_ = UniqueFd();
 };
 
 }  // namespace

@@ -77,7 +77,7 @@ class GrpcExchangeCall final : GrpcEventLoop::Settler {
   Operation over_{this, &GrpcExchangeCall::OnOver};
 
   bool input_ended_ = false;
-  bool closed_ = false;  // no more operations begin
+  bool closed_ = false;   // no more operations begin
   bool cut_off_ = false;  // this end has cancelled the call
   // The end, once it is decided.
   std::optional<grpc::Status> end_;

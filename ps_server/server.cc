@@ -214,9 +214,7 @@ absl::Status ServerImpl::Start() {
   data_plane.admission = &admission_;
   data_plane.wire = options_.config.wire();
   if (options_.index == 0) {
-    data_plane.on_broken = [this](const v1::Caller& caller) {
-      coordinator_->OnDisconnect(caller);
-    };
+    data_plane.on_broken = [this](const v1::Caller& caller) { coordinator_->OnDisconnect(caller); };
   }
   parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
   parameter_server_->Register(&builder);

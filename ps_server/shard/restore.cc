@@ -73,8 +73,9 @@ absl::StatusOr<CheckpointReader> OpenRestored(FileSystem& files, const v1::Check
   }
   // init_from may be one checkpoint.
   const bool single = restore.init_from() && files.Open(JoinPath(path, kManifestName)).ok();
-  WEIR_ASSIGN_OR_RETURN(CheckpointReader reader,
-                        CheckpointReader::Open(files, single ? path : CheckpointFolder(path, restore.step())));
+  WEIR_ASSIGN_OR_RETURN(
+      CheckpointReader reader,
+      CheckpointReader::Open(files, single ? path : CheckpointFolder(path, restore.step())));
   if (reader.manifest().step() != restore.step()) {
     return absl::FailedPreconditionError(absl::StrCat(field, " is a checkpoint of step ",
                                                       reader.manifest().step(), " here, and of step ",

@@ -115,8 +115,9 @@ bool VersionReaders::Is(Kind kind, const Versions::value_type& entry) const {
 }
 
 size_t VersionReaders::Count(Kind kind) const {
-  return static_cast<size_t>(
-      std::count_if(read_.begin(), read_.end(), [&](const auto& version) { return Is(kind, version); }));
+  size_t count = 0;
+  for (const auto& version : read_) count += Is(kind, version);
+  return count;
 }
 
 bool VersionReaders::MayPublish() const {
