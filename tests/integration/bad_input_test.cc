@@ -57,7 +57,7 @@ void CheckBadJoins(const Program& good) {
   ModelSpec model = good.model;
   model.tensors[0].shape = {3, 8};
   CheckError(Client::Join(bad.options, model).status(), absl::StatusCode::kFailedPrecondition,
-             {"the model of worker:1 differs from the job's", "hidden/weight"});
+             {"the model of worker:1 differs from that of the job", "hidden/weight"});
   bad.options.train_examples = 399;
   CheckError(Client::Join(bad.options, good.model).status(), absl::StatusCode::kFailedPrecondition,
              {"the training set of worker:1 has 399 examples; that of the job has 400"});
@@ -68,7 +68,7 @@ void CheckBadJoins(const Program& good) {
   bad.options.rank = 1;
   bad.options.servers.pop_back();
   CheckError(Client::Join(bad.options, good.model).status(), absl::StatusCode::kFailedPrecondition,
-             {"lists 1 servers; the job has 2"});
+             {"lists 1 servers; that of ps:0 lists 2"});
 }
 
 // Gradients that the client refuses. In the end a good one is applied. Returns
