@@ -16,8 +16,7 @@ namespace weir {
 class CoordinatorService {
  public:
   // The loop and the admission outlive the coordinator, which may answer calls when the loop has stopped.
-  CoordinatorService(GrpcEventLoop* loop, const GrpcAdmission* admission)
-      : loop_(loop), admission_(admission) {}
+  CoordinatorService(GrpcEventLoop* loop, GrpcAdmission* admission) : loop_(loop), admission_(admission) {}
 
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   // The coordinator outlives the loop's thread.
@@ -32,7 +31,7 @@ class CoordinatorService {
               Plain::WithRawMethod_Announce<Plain::WithRawMethod_Status<Plain::Service>>>>>>>>>>;
 
   GrpcEventLoop* const loop_;
-  const GrpcAdmission* const admission_;
+  GrpcAdmission* const admission_;
   Service service_;
   uint64_t joins_ = 0;  // the loop's
 };

@@ -33,7 +33,7 @@ class GrpcExchangeCall final : GrpcEventLoop::Settler {
     GrpcEventLoop* loop = nullptr;
     // But for `owner` and `id`.
     GrpcExchangeSession::Options session;
-    const GrpcAdmission* admission = nullptr;
+    GrpcAdmission* admission = nullptr;
     std::atomic<uint64_t>* sessions = nullptr;  // ids that were given
     // A call has come: waits for the next one, on some loop.
     std::function<void()> accept_next;

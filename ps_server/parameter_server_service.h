@@ -26,7 +26,7 @@ class ParameterServerService {
   struct Options {
     Shard* shard = nullptr;
     std::deque<GrpcEventLoop>* loops = nullptr;
-    const GrpcAdmission* admission = nullptr;
+    GrpcAdmission* admission = nullptr;
     v1::WireConfig wire;
     // A stream of this caller broke, or was cancelled by it. On a loop's thread. May be null.
     std::function<void(const v1::Caller&)> on_broken;

@@ -28,7 +28,7 @@ class ShardControlService {
     // These outlive the stream; the shard may report when the loop has stopped.
     Shard* shard = nullptr;
     GrpcEventLoop* loop = nullptr;
-    const GrpcAdmission* admission = nullptr;
+    GrpcAdmission* admission = nullptr;
     const Clock* clock = &Clock::Real();
     // The coordinator may attach again.
     bool may_return = false;

@@ -131,6 +131,8 @@ class Coordinator {
  private:
   // Between two words of what is still missing.
   static constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
+  // Between two words of Joins that were refused.
+  static constexpr absl::Duration kRefusalInterval = absl::Seconds(1);
 
   struct WaitingJoin {
     v1::JoinRequest request;
@@ -381,7 +383,8 @@ class Coordinator {
   uint64_t last_ping_ = 0;
   const absl::Time created_;
   absl::Time started_, ended_;
-  absl::Time last_tick_, next_ping_, next_complaint_;
+  absl::Time last_tick_, next_ping_, next_complaint_, next_refusal_;
+  uint64_t unsaid_refusals_ = 0;
   // Since when no worker is live while there is work.
   std::optional<absl::Time> deserted_;
   std::string failure_;

@@ -70,7 +70,16 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
     if (reader.instance == request.instance()) return done(MakeJoinReply(id, reader.incarnation, 0));
   }
   if (absl::Status status = CheckJoin(request); !status.ok()) {
-    LogWarning("refused a Join: ", status.message());
+    // Whoever is refused comes again and again.
+    if (now() >= next_refusal_) {
+      LogWarning(
+          "refused a Join: ", status.message(),
+          unsaid_refusals_ > 0 ? absl::StrCat(" (and ", unsaid_refusals_, " since the last line)") : "");
+      next_refusal_ = now() + kRefusalInterval;
+      unsaid_refusals_ = 0;
+    } else {
+      ++unsaid_refusals_;
+    }
     return done(status);
   }
   const uint32_t rank = request.rank();

@@ -10,6 +10,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <utility>
 
@@ -203,10 +204,11 @@ void Attacker::AttackJoins(const std::atomic<bool>& stop) {
 
 void Attacker::AttackMembers(const std::atomic<bool>& stop) {
   const auto coordinator = v1::Coordinator::NewStub(Connect(target_.servers[0]));
-  const auto call = [&](const char* what, auto method, auto request, auto reply) {
+  const auto call = [&](auto method, const auto& request, auto reply) {
     grpc::ClientContext context;
     SetDeadline(context, milliseconds(100));
-    Count(what, ((*coordinator).*method)(&context, request, &reply).ok());
+    const bool answered = ((*coordinator).*method)(&context, request, &reply).ok();
+    return answered ? std::make_optional(reply) : std::nullopt;
   };
   using Stub = v1::Coordinator::Stub;
   for (uint64_t i = 0; !stop; ++i) {
@@ -217,21 +219,24 @@ void Attacker::AttackMembers(const std::atomic<bool>& stop) {
     v1::LeaveRequest leave;
     *leave.mutable_caller() = caller;
     leave.set_reason("training diverged, a stranger says");
-    call("leave", &Stub::Leave, leave, v1::LeaveReply());
+    // Who is no member is told that all is well: he is out.
+    call(&Stub::Leave, leave, v1::LeaveReply());
+    Count("leave", false);
     v1::NextRangeRequest range;
     *range.mutable_caller() = caller;
     for (uint64_t done = 0; done < 1000; ++done) range.add_completed_ranges(done);
-    call("range", &Stub::NextRange, range, v1::NextRangeReply());
+    const auto given = call(&Stub::NextRange, range, v1::NextRangeReply());
+    Count("range", given.has_value() && !given->fenced());
     v1::ReportRequest report;
     *report.mutable_caller() = caller;
     report.mutable_evaluation()->set_final(true);
     report.mutable_evaluation()->set_weights_sha256(std::string(1 << 16, 'f'));
-    call("report", &Stub::Report, report, v1::ReportReply());
+    Count("report", call(&Stub::Report, report, v1::ReportReply()).has_value());
     v1::AnnounceRequest announce;
     announce.set_shard(1);
     announce.set_address("127.0.0.1:1");
     announce.set_instance(kFar);
-    call("announce", &Stub::Announce, announce, v1::AnnounceReply());
+    Count("announce", call(&Stub::Announce, announce, v1::AnnounceReply()).has_value());
     std::this_thread::sleep_for(kPace);
   }
 }
