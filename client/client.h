@@ -291,6 +291,8 @@ class Client {
   virtual absl::Status Leave(const std::string& failure = "") = 0;
 
   virtual uint32_t worker() const = 0;
+  // The clock at which this member began: how far the job had come then, as a worker counts it.
+  virtual uint64_t start_clock() const = 0;
   virtual const ModelSpec& model() const = 0;
 };
 

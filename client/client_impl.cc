@@ -60,6 +60,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       server_wait_(Seconds(config.cluster().server_wait_seconds())),
       lease_(Seconds(reply.lease_seconds())),
       caller_(MakeCaller(instance, reply)),
+      start_clock_(reply.start_clock()),
       wire_(WireOptions::From(config.wire())),
       backup_workers_(config.consistency().backup_workers() > 0),
       rejects_(config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_REJECT),

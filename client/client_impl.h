@@ -70,6 +70,7 @@ class ClientImpl final : public Client {
   absl::Status Report(const PullResult& of, const EvaluationResult& result) override;
   absl::Status Leave(const std::string& failure) override;
   uint32_t worker() const override { return caller_.worker(); }
+  uint64_t start_clock() const override { return start_clock_; }
   const ModelSpec& model() const override { return tensors_.model(); }
 
  private:
@@ -138,6 +139,7 @@ class ClientImpl final : public Client {
   const v1::ConsistencyConfig::Mode mode_;
   const std::chrono::nanoseconds wait_, server_wait_, lease_;
   const v1::Caller caller_;
+  const uint64_t start_clock_;
   // Not for the shards, which do not know it.
   const WireOptions wire_;
   const bool backup_workers_;

@@ -1,5 +1,6 @@
 #include "worker/lives.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -12,6 +13,7 @@ namespace weir {
 absl::Status WorkUntilDone(ClientOptions options, bool join_again, const JoinJobFunction& join,
                            const std::function<Life(Client*)>& work) {
   int fruitless = 0;
+  uint64_t furthest = 0;  // where a life began
   while (true) {
     auto joined = join(options);
     if (absl::IsOutOfRange(joined.status())) {
@@ -33,7 +35,10 @@ absl::Status WorkUntilDone(ClientOptions options, bool join_again, const JoinJob
       return absl::OkStatus();
     }
     if (!absl::IsAborted(life.status) || !join_again) return life.status;
-    fruitless = life.progressed ? 0 : fruitless + 1;
+    // In sync a worker may have no part to compute; then others bring the job on.
+    const bool went_on = client->start_clock() > furthest;
+    furthest = std::max(furthest, client->start_clock());
+    fruitless = life.progressed || went_on ? 0 : fruitless + 1;
     if (fruitless == kFruitlessLives) {
       return absl::Status(life.status.code(),
                           absl::StrCat(life.status.message(), "; that was ", kFruitlessLives,

@@ -37,6 +37,8 @@ struct ShardLog {
   // worker -> life -> its pushes. A life without a push has an empty track.
   std::map<uint32_t, std::map<uint64_t, Track>> tracks;
   std::vector<const HistoryEvent*> pulls;
+  // (worker, life, clock) -> the version that was read there.
+  std::map<std::tuple<uint32_t, uint64_t, uint64_t>, uint64_t> read;
   // The largest that was acknowledged.
   uint64_t last_version = 0;
 };
@@ -122,6 +124,7 @@ void Checker::Sort(absl::Span<const HistoryEvent> events) {
       if (event.pin != 0) continue;  // a reader's view, outside the training
       log.tracks[event.worker][event.life];
       log.pulls.push_back(&event);
+      log.read[{event.worker, event.life, event.clock}] = event.version;
       ++report_.pulls;
       continue;
     }
@@ -364,10 +367,13 @@ Interval Checker::ClockOfLife(const Track& track, uint64_t version) const {
 Interval Checker::ClockAt(const ShardLog& log, uint32_t worker, uint64_t version) const {
   const auto lives = log.tracks.find(worker);
   if (lives == log.tracks.end()) return fixed() ? Interval{0, 0} : Interval{};
-  // Before its first push a restored server may show the clock of an earlier life, from the checkpoint.
-  if (lives->second.size() == 1 &&
-      !(rules_.server_lives && version < lives->second.begin()->second.first_version())) {
-    return ClockOfLife(lives->second.begin()->second, version);
+  // Before its first push a restored server may show the clock of an earlier life, from the checkpoint; after
+  // its last one that of a later life, which was killed before it could write anything down.
+  if (lives->second.size() == 1) {
+    const Track& only = lives->second.begin()->second;
+    const bool known = fixed() || (only.first_version() <= version && version < only.last_version()) ||
+                       (!rules_.server_lives && version < only.last_version());
+    if (known) return ClockOfLife(only, version);
   }
   for (const auto& [life, track] : lives->second) {
     if (track.first_version() <= version && version < track.last_version())
@@ -380,7 +386,15 @@ bool Checker::Counts(const ShardLog& log, uint32_t worker, uint64_t version) con
   const auto lives = log.tracks.find(worker);
   if (lives == log.tracks.end()) return false;
   for (const auto& [life, track] : lives->second) {
-    if (version < track.last_version() && (fixed() || track.first_version() <= version)) return true;
+    if (version >= track.last_version()) continue;
+    if (fixed()) return true;
+    // Between a push and its next pull a worker may have had no work, and then it does not count.
+    const auto next =
+        std::upper_bound(track.applied.begin(), track.applied.end(), version,
+                         [](uint64_t v, const HistoryEvent* push) { return v < push->version; });
+    const auto read = log.read.find({worker, life, (*next)->clock});
+    // At the version that it read it may just have come.
+    if (read != log.read.end() && read->second < version) return true;
   }
   return false;
 }

@@ -21,7 +21,8 @@ namespace weir {
 // with the pushes for each worker that they list, counting or not.
 //
 // With `membership_changes` (workers die, join late, or come back under a new life) logs may lack their
-// end, and a life counts from its first push to its last. What cannot be known from the logs is not judged.
+// end, a life may have left no log at all, and a worker counts from each pull to the push that was computed
+// from it. What cannot be known from the logs is not judged.
 struct HistoryRules {
   enum class Mode { kSync, kBounded, kAsync };
   Mode mode = Mode::kBounded;

@@ -304,6 +304,37 @@ TEST_CASE("a worker that died and came back") {
   CHECK(Violated(log.events, rules) == "batches");
 }
 
+TEST_CASE("what a life that left no log changed, and who had no work, is not judged") {
+  HistoryRules rules = Bounded(1);
+  rules.membership_changes = true;
+  Log log;
+  log.Pull(0, 0, 0, {{0, 0}, {1, 0}});  // 0
+  log.Pull(1, 0, 0, {{0, 0}, {1, 0}});  // 1
+  log.Push(0, 0, 1, 0, 0);              // 2
+  log.Push(1, 0, 2, 1, 1);              // 3
+  // Worker 1 has no work for a while.
+  log.Pull(0, 1, 2, {{0, 1}});          // 4
+  log.Push(0, 1, 3, 0, 2);              // 5
+  log.Pull(1, 1, 3, {{0, 2}, {1, 1}});  // 6
+  log.Push(1, 1, 4, 0, 3);              // 7
+  // It was killed and came back at clock 1, and was killed again before it could write that down.
+  log.Pull(0, 2, 4, {{0, 2}, {1, 1}});  // 8
+  HistoryReport report = CheckHistory(log.events, rules);
+  INFO(report.ToString());
+  CHECK(report.total() == 0);
+  // While it computes it must be listed, with the clock that its pushes say.
+  log.Push(0, 2, 5, 0, 4);              // 9
+  log.Pull(1, 2, 4, {{0, 2}, {1, 2}});  // 10
+  log.Pull(0, 3, 5, {{0, 3}, {1, 2}});  // 11
+  log.Push(1, 2, 6, 1, 5);              // 12
+  log.events[8].clocks = {{0, 2}, {1, 2}};
+  CHECK(CheckHistory(log.events, rules).total() == 0);
+  log.events[11].clocks = {{0, 3}};
+  CHECK(Violated(log.events, rules) == "watermarks");
+  log.events[11].clocks = {{0, 3}, {1, 1}};
+  CHECK(Violated(log.events, rules) == "watermarks");
+}
+
 TEST_CASE("a server that was killed and came back: each of its lives is judged by itself") {
   HistoryRules rules = Bounded(1);
   rules.membership_changes = true;

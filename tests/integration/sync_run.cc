@@ -148,6 +148,7 @@ class MortalClient final : public Client {
   }
   absl::Status Leave(const std::string& failure) override { return real_->Leave(failure); }
   uint32_t worker() const override { return real_->worker(); }
+  uint64_t start_clock() const override { return real_->start_clock(); }
   const ModelSpec& model() const override { return real_->model(); }
 
  private:

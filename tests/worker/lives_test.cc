@@ -17,8 +17,8 @@ using Catch::Contains;
 // Only takes leave.
 class FakeClient final : public Client {
  public:
-  FakeClient(std::vector<std::string>* leaves, absl::Status answer)
-      : leaves_(leaves), answer_(std::move(answer)) {}
+  FakeClient(std::vector<std::string>* leaves, absl::Status answer, uint64_t start_clock)
+      : leaves_(leaves), answer_(std::move(answer)), start_clock_(start_clock) {}
 
   absl::Status Leave(const std::string& failure) override {
     leaves_->push_back(failure);
@@ -50,6 +50,7 @@ class FakeClient final : public Client {
   void SetProgress(const Progress&) override {}
   absl::Status Report(const PullResult&, const EvaluationResult&) override { return absl::OkStatus(); }
   uint32_t worker() const override { return 0; }
+  uint64_t start_clock() const override { return start_clock_; }
   const ModelSpec& model() const override { return model_; }
 
  private:
@@ -62,6 +63,7 @@ class FakeClient final : public Client {
 
   std::vector<std::string>* const leaves_;
   const absl::Status answer_;
+  const uint64_t start_clock_;
   const ModelSpec model_;
 };
 
@@ -73,6 +75,8 @@ struct Story {
   bool join_again = true;
   // What is answered to those who take leave, by the number of their join.
   std::map<size_t, absl::Status> answers = {};
+  // By how much the clock at which it joins rises with each life.
+  uint64_t clocks_a_life = 0;
 
   size_t joins = 0;
   size_t works = 0;
@@ -89,8 +93,8 @@ struct Story {
           again.push_back(with.again);
           if (const auto refusal = refusals.find(joins++); refusal != refusals.end()) return refusal->second;
           const auto answer = answers.find(joins - 1);
-          return std::make_unique<FakeClient>(&leaves,
-                                              answer == answers.end() ? absl::OkStatus() : answer->second);
+          return std::make_unique<FakeClient>(
+              &leaves, answer == answers.end() ? absl::OkStatus() : answer->second, joins * clocks_a_life);
         },
         [this](Client*) { return lives[std::min(works++, lives.size() - 1)]; });
   }
@@ -175,6 +179,15 @@ TEST_CASE("Lives without progress come to an end, and progress in between starts
     for (int life = 1; life < kFruitlessLives; ++life) story.lives.push_back(kFruitless);
     story.lives.push_back(kFenced);
   }
+  story.lives.push_back(kDone);
+  CHECK(story.Run().ok());
+  CHECK(story.works == story.lives.size());
+}
+
+TEST_CASE("A worker without a part to compute stays as long as the job goes on") {
+  Story story;
+  story.clocks_a_life = 3;
+  for (int life = 0; life < 3 * kFruitlessLives; ++life) story.lives.push_back(kFruitless);
   story.lives.push_back(kDone);
   CHECK(story.Run().ok());
   CHECK(story.works == story.lives.size());

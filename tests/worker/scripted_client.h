@@ -105,6 +105,7 @@ class ScriptedClient final : public Client {
   void SetProgress(const Progress& progress) override { progress_ = progress; }
   const Progress& progress() const { return progress_; }
   uint32_t worker() const override { return 0; }
+  uint64_t start_clock() const override { return 0; }
   const ModelSpec& model() const override { return model_; }
 
   // Not for training loops.
