@@ -45,8 +45,7 @@ TEST_CASE("Readers that never read hold up a step for as long as one may, and th
   }
   const auto with_readers = std::chrono::steady_clock::now();
   // Those that hang already cost nothing, as many as they are.
-  f.raw_stream = nullptr;  // which has a deadline, too
-  for (uint64_t i = 3; i < 6; ++i) {
+  for (uint64_t i = 3; i < 5; ++i) {
     readers.push_back(std::make_unique<HungReader>(f, i));
     f.TrainStep();
   }
