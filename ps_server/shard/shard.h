@@ -202,7 +202,7 @@ class Shard {
     // OK: one of these. A streamed one is never logged.
     Slab gradient;
     std::shared_ptr<VersionBuilder> builder;
-    // Null: its connection has ended, or it has waited too long.
+    // Null: it was answered otherwise (its connection ended, its worker was taken out).
     PushDone done;
     absl::Time since;
     // Its record is on the disk.

@@ -203,9 +203,8 @@ absl::Status Trial::PlantLinks() {
   uint64_t newest = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder_ + "/runs")) {
     uint64_t step = 0;
-    absl::string_view name = entry.path().filename().native();
     const std::string text = entry.path().filename().string();
-    name = text;
+    absl::string_view name = text;
     if (absl::ConsumePrefix(&name, "step-") && absl::SimpleAtoi(name, &step)) newest = std::max(newest, step);
   }
   for (uint64_t step = newest + 1; step < newest + 4000; ++step) {
