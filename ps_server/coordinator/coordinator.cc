@@ -198,8 +198,9 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       return HandlePinned(index, report.pinned());
     case v1::ShardReport::kStats:
       shard.stats = report.stats();
+      // A step that was committed may wait for memory on a shard, which publishes it all the same.
       if (final_ping_ > 0 && std::all_of(shards_.begin(), shards_.end(), [&](const ShardInfo& s) {
-            return s.stats.sequence() >= final_ping_;
+            return s.stats.sequence() >= final_ping_ && (!sync() || s.stats.version().count() >= committed_);
           })) {
         End();
       }

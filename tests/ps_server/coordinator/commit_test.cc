@@ -189,6 +189,24 @@ TEST_CASE("A job ends when all have left: last stats, then the servers are told,
   CHECK(f.ends == 1);
 }
 
+TEST_CASE("A job does not end before every shard has published the last step") {
+  CoordinatorFixture f(kSync);
+  f.train_examples = 16;
+  f.StartJob();
+  // Its readers have yet to let memory go.
+  f.shards[1]->publishes = false;
+  for (const auto& shard : f.shards) shard->Staged(0);
+  f.Leave(f.members[0]);
+  f.Leave(f.members[1]);
+  CHECK(f.ends == 0);
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kShutdown).empty());
+  f.shards[1]->stats.mutable_version()->set_count(1);
+  f.clock.Advance(absl::Seconds(1));
+  f.coordinator->Tick();
+  CHECK(f.ends == 1);
+  CHECK(f.failure == "");
+}
+
 TEST_CASE("A worker that gives up does not end the job; the last one does, with its reason") {
   CoordinatorFixture f(kSync);
   f.StartJob();

@@ -36,6 +36,11 @@ void FakeShard::Handle(const v1::ControlMessage& message) {
     holds.set_model_hash(model_hash);
     *holds.mutable_batches() = message.install().has_restore() ? restored_batches : Intervals();
   }
+  if (message.has_install()) {
+    const v1::Restore& restore = message.install().restore();
+    stats.mutable_version()->set_count(restore.weights_only() ? 0 : restore.step());
+  }
+  if (message.has_commit() && publishes) stats.mutable_version()->set_count(message.commit().step() + 1);
   if (message.has_membership()) holds.set_epoch(message.membership().membership().epoch());
   if (message.has_checkpoint() && writes) Written(message.checkpoint().step());
   if (message.has_install() && installs) Installed();

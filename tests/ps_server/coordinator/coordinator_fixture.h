@@ -40,6 +40,8 @@ struct FakeShard {
   // Reported with every acknowledgement.
   uint64_t floor = 0;
   v1::ShardStats stats;
+  // What is committed is published at once.
+  bool publishes = true;
 
   void Handle(const v1::ControlMessage& message);
   void Installed();
