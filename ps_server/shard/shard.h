@@ -236,6 +236,8 @@ class Shard {
   static constexpr size_t kMaxWaiting = 2048;
   // When nothing has taken effect for so long though calls wait, the log says why.
   static constexpr absl::Duration kTellAfter = absl::Seconds(5);
+  // Who stands still again and again, since steps take long, is told of later each time, up to this.
+  static constexpr absl::Duration kTellAtLast = absl::Minutes(10);
 
   // All below run in the queue.
   void Handle(const v1::ControlMessage& message);
@@ -316,8 +318,10 @@ class Shard {
   void Replay(const v1::LoggedPush& record);
   // Something waits for memory that readers hold.
   bool ShortOfMemory() const;
-  // What the last change made possible: held and ready pushes, parked pulls.
+  // Does what the last change made possible: held and ready pushes, parked pulls. What that makes possible in
+  // its turn comes after it, not within: the stack stays as deep however many calls wait.
   void Wake();
+  void LetGoOn();
   bool TryAnswerPull(const ParkedPull& pull);
   // OK: the caller is live. Else what to answer.
   enum class CallerCheck { kLive, kFenced, kUnknownYet };
@@ -427,6 +431,8 @@ class Shard {
   absl::Time last_progress_;
   absl::Duration standstill_limit_ = kTellAfter;
   bool standstill_told_ = false;
+  // Wake() is at work; and goes round once more.
+  bool waking_ = false, wake_again_ = false;
   IntHistogram staleness_, lead_;
 
   // Last, so that its destructor runs first: nothing is in a turn when the state goes.

@@ -123,6 +123,14 @@ void Shard::RevokeLate() {
 // ---- what can go on
 
 void Shard::Wake() {
+  wake_again_ = true;
+  if (waking_) return;
+  waking_ = true;
+  while (std::exchange(wake_again_, false)) LetGoOn();
+  waking_ = false;
+}
+
+void Shard::LetGoOn() {
   Settle();
   while (true) {
     EndIf(
@@ -328,7 +336,7 @@ void Shard::MarkProgress() {
   const absl::Time now = options_.clock->Now();
   if (standstill_told_) {
     LogInfo("goes on after ", absl::FormatDuration(now - last_progress_));
-    standstill_limit_ = std::max(standstill_limit_, 2 * (now - last_progress_));
+    standstill_limit_ = std::clamp(2 * (now - last_progress_), standstill_limit_, kTellAtLast);
     standstill_told_ = false;
   }
   last_progress_ = now;

@@ -1,5 +1,7 @@
 // Pushes that are applied while they arrive, what overtakes them, and what readers hold meanwhile.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <limits>
 #include <string>
@@ -428,6 +430,37 @@ TEST_CASE("Pushes that are overtaken while they wait are answered at once, thoug
   for (uint32_t worker = 4; worker < 8; ++worker) {
     CHECK(f.Push({worker, 0, 0, 0, 2})->there());
   }
+}
+
+TEST_CASE("Calls that go on together do so one after another, on a stack that is no deeper for it") {
+  ShardFixture f(kAsync);
+  f.Start();
+  constexpr uint32_t kWorkers = 200;
+  std::vector<TestMember> members;
+  for (uint32_t worker = 0; worker < kWorkers; ++worker) members.push_back({worker});
+  f.Members(2, members);
+  std::vector<PullAnswerPtr> readers;
+  for (uint64_t clock = 0; clock < 2; ++clock) {
+    readers.push_back(f.Pull(1, 0, 2));
+    f.Push({0, clock, 0, 0, 2});
+  }
+  readers.push_back(f.Pull(1, 0, 2));
+  std::vector<uintptr_t> depths;
+  for (uint32_t worker = 2; worker < kWorkers; ++worker) {
+    auto arrival = f.Begin({worker, 0, 0, 0, 2});
+    REQUIRE(TakeAll(*arrival, All(1)).ok());
+    f.shard->Push(ShardFixture::kSession, std::move(arrival), [&depths](absl::StatusOr<PushAnswer> answer) {
+      CHECK(answer.ok());
+      const char here = 0;
+      depths.push_back(reinterpret_cast<uintptr_t>(&here));
+    });
+  }
+  CHECK(depths.empty());
+  readers.clear();
+  f.shard->Tick();
+  REQUIRE(depths.size() == kWorkers - 2);
+  const auto [least, most] = std::minmax_element(depths.begin(), depths.end());
+  CHECK(*most - *least < 8192);
 }
 
 TEST_CASE("A worker may have so many calls that wait, and no more") {
