@@ -92,7 +92,7 @@ std::shared_ptr<const LentVersion> BlockStore::LendAgain(const LentVersion& lent
 }
 
 std::shared_ptr<const ShardVersion> BlockStore::Freeze() {
-  if (!readers_->frozen().empty()) return nullptr;
+  if (readers_->AnyFrozen()) return nullptr;
   std::set<const float*> memory = {current_->weights.get()};
   for (const Slab& slot : current_->slots) memory.insert(slot.get());
   readers_->Freeze(std::move(memory));
@@ -125,10 +125,9 @@ void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
       building = building_.from == from.get();
     }
     const bool lent = readers_->AreRead(from->weights.get());
-    const std::set<const float*> frozen = readers_->frozen();
-    if (lent || building || frozen.count(from->weights.get()) > 0) to->weights = weights_pool_.Take();
+    if (lent || building || readers_->IsFrozen(from->weights.get())) to->weights = weights_pool_.Take();
     for (Slab& slot : to->slots) {
-      if (building || frozen.count(slot.get()) > 0) slot = pool_.Take();
+      if (building || readers_->IsFrozen(slot.get())) slot = pool_.Take();
     }
     const double rate = RateOf(*from);
     uint64_t total = 0;

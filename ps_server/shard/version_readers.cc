@@ -91,9 +91,14 @@ void VersionReaders::Thaw() {
   if (on_release_) on_release_();
 }
 
-std::set<const float*> VersionReaders::frozen() const {
+bool VersionReaders::AnyFrozen() const {
   MutexLock lock(mutex_);
-  return frozen_;
+  return !frozen_.empty();
+}
+
+bool VersionReaders::IsFrozen(const float* memory) const {
+  MutexLock lock(mutex_);
+  return frozen_.count(memory) > 0;
 }
 
 bool VersionReaders::AreRead(const float* weights) const {

@@ -81,7 +81,8 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
   // A checkpoint is written from this memory, which is not counted among what readers hold.
   void Freeze(std::set<const float*> memory);
   void Thaw();
-  std::set<const float*> frozen() const;
+  bool AnyFrozen() const;
+  bool IsFrozen(const float* memory) const;
 
   bool AreRead(const float* weights) const;
   // The next version has memory to go to.
