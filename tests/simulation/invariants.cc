@@ -1,5 +1,6 @@
 #include "tests/simulation/invariants.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -73,8 +74,11 @@ void Checker::CheckFinalWeights() {
     for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
       const float expected = ledger_.poisoned(batch, shard) ? 0 : 1;
       if (weights[batch] == expected) continue;
-      // An earlier life may have had it; or had what it was computed from.
-      bool had = false, stale = false;
+      // An earlier life may have had it, and have told so; or had what it was computed from.
+      bool had = std::any_of(
+          log_.told_batches.begin(), log_.told_batches.end(),
+          [&](const ToldBatches& told) { return told.shard == shard && told.batches.Contains(batch); });
+      bool stale = false;
       const PushAnswered* heard = nullptr;
       for (const PushAnswered& push : log_.pushes) {
         if (push.batch != batch || push.shard != shard) continue;

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "common/interval_set.h"
 #include "proto/coordinator.pb.h"
 #include "proto/parameter_server.pb.h"
 
@@ -87,6 +88,13 @@ struct Installed {
   v1::Membership membership;
 };
 
+// A shard told its coordinator which batches it held, when either of the two began anew: the coordinator
+// counts on them.
+struct ToldBatches {
+  uint32_t shard = 0;
+  IntervalSet batches;
+};
+
 // A shard has a new model: at its start, or after it was restored.
 struct Restored {
   absl::Duration at;
@@ -111,6 +119,7 @@ struct RunLog {
   std::vector<Joined> joins;
   std::vector<Published> published;
   std::vector<Installed> installed;
+  std::vector<ToldBatches> told_batches;
   std::vector<Restored> restored;
   std::vector<CheckpointSaved> saved;
   // By shard: acknowledged pushes that it has declared lost, as it counts them in the end.

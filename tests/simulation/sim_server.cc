@@ -281,7 +281,10 @@ void SimServer::Tick() {
   shard_->Tick();
   if (over_) return;
   if (coordinator_ != nullptr) {
-    coordinator_->Tick();
+    // In an event of its own: what it tells the shard comes after what the shard has just done.
+    site_->world.After(node_, absl::ZeroDuration(), [this] {
+      if (!over_) coordinator_->Tick();
+    });
   } else if (index_ != 0) {
     TickControl();
   }
@@ -438,6 +441,10 @@ void SimServer::OnReport(const v1::ShardReport& report) {
   if (report.has_installed() && report.installed().error().empty()) {
     life_ = report.installed().incarnation();
     just_installed_ = true;
+  }
+  if (report.has_attached()) {
+    site_->log.told_batches.emplace_back().shard = index_;
+    site_->log.told_batches.back().batches.Insert(report.attached().batches());
   }
   if (report.has_membership()) OnMembershipInstalled(report.membership());
   if (site_->seams.reported) {

@@ -133,8 +133,14 @@ class Simulation {
     site_.disk.SetFault(
         [this](const FaultyFileSystem::Operation& operation) { return DiskFault(operation.kind); });
 
-    world.Run(
-        plan_.heal + plan_.patience, [this] { return Over(); }, [this] { Observe(); });
+    const auto run = [&](absl::Duration until) {
+      world.Run(
+          until, [this] { return Over(); }, [this] { Observe(); });
+    };
+    run(plan_.heal + plan_.patience);
+    // Who was away until the job had ended looks so long for its servers.
+    const auto& cluster = plan_.config.cluster();
+    if (site_.log.ended) run(world.elapsed() + absl::Seconds(2 * cluster.server_wait_seconds()));
     Finish();
 
     SimulationResult result;
