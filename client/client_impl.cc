@@ -95,6 +95,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
     *request.mutable_caller() = CallerNow();
     MutexLock lock(mutex_);
     request.set_known_revision(revision_);
+    request.set_only_news(true);
     *request.mutable_report() = ToProto(progress_);
     return request;
   };
@@ -156,7 +157,7 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     return false;
   }
   // Before the next heartbeat says that this is known.
-  shards_.Move(reply.moved());
+  if (reply.has_membership()) shards_.Move(reply.moved());
   std::vector<uint32_t> restored;
   {
     MutexLock lock(mutex_);
@@ -164,7 +165,9 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     state_ = reply.state();
     // Not only above: an epoch is told before all shards have confirmed it, and who joins with it comes after
     // that.
-    if (reply.membership().epoch() >= membership_.epoch()) restored = SetMembership(reply.membership());
+    if (reply.has_membership() && reply.membership().epoch() >= membership_.epoch()) {
+      restored = SetMembership(reply.membership());
+    }
     news_.NotifyAll();
   }
   // Without waiting for its own next call there: others may wait for pushes of this worker that are lost.

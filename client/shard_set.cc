@@ -83,11 +83,13 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
       header.set_examples(work.examples);
       header.mutable_base()->set_count(operation->push->base.versions[i]);
       header.mutable_base()->set_incarnation(operation->push->base.incarnations[i]);
+      header.set_with_clocks(history_ != nullptr && operation->pull.has_value());
     }
     std::optional<GrpcShard::Pull> shard_pull;
     if (operation->pull.has_value()) {
       const Pull& all = *operation->pull;
       shard_pull = GrpcShard::Pull{all.request, all.tensors, nullptr, std::nullopt, arrivals};
+      shard_pull->request.set_with_clocks(history_ != nullptr);
       if (all.views != nullptr) shard_pull->view = &(*all.views)[i];
       if (!all.want.empty()) shard_pull->want = all.want[i];
     }

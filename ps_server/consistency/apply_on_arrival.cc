@@ -1,13 +1,20 @@
 #include "ps_server/consistency/apply_on_arrival.h"
 
 #include <algorithm>
-#include <optional>
-#include <utility>
 
 namespace weir {
 
 void ApplyOnArrival::Restore(uint64_t /*version*/, absl::Span<const WorkerRecord> records) {
-  for (const WorkerRecord& record : records) entries_[record.worker] = {record.clock, record.counts};
+  for (const WorkerRecord& record : records) Set(entries_[record.worker], record.clock, record.counts);
+}
+
+void ApplyOnArrival::Set(Entry& entry, uint64_t clock, bool counts) {
+  if (entry.counts) {
+    const auto at = clocks_.find(entry.clock);
+    if (--at->second == 0) clocks_.erase(at);
+  }
+  if (counts) ++clocks_[clock];
+  entry = {clock, counts};
 }
 
 std::vector<WorkerRecord> ApplyOnArrival::Records() const {
@@ -18,23 +25,24 @@ std::vector<WorkerRecord> ApplyOnArrival::Records() const {
 
 void ApplyOnArrival::Admit(uint32_t worker, uint64_t clock) {
   Entry& entry = entries_[worker];
-  entry.clock = std::max(entry.clock, clock);
-  entry.counts = true;
+  Set(entry, std::max(entry.clock, clock), true);
 }
 
 void ApplyOnArrival::Remove(uint32_t worker) {
   auto it = entries_.find(worker);
-  if (it != entries_.end()) it->second.counts = false;
+  if (it != entries_.end()) Set(it->second, it->second.clock, false);
+}
+
+void ApplyOnArrival::Forget(uint32_t worker) {
+  Remove(worker);
+  entries_.erase(worker);
 }
 
 uint64_t ApplyOnArrival::JoinClock() const {
-  std::optional<uint64_t> slowest;
+  if (slowest().has_value()) return *slowest();
   uint64_t highest = 0;
-  for (const auto& [worker, entry] : entries_) {
-    highest = std::max(highest, entry.clock);
-    if (entry.counts) slowest = std::min(slowest.value_or(entry.clock), entry.clock);
-  }
-  return slowest.value_or(highest);
+  for (const auto& [worker, entry] : entries_) highest = std::max(highest, entry.clock);
+  return highest;
 }
 
 PushDecision ApplyOnArrival::OnPush(const PushKey& push) const {
@@ -45,11 +53,16 @@ PushDecision ApplyOnArrival::OnPush(const PushKey& push) const {
   return push.clock - next <= kHoldWindow ? PushDecision::kHold : PushDecision::kInvalid;
 }
 
-void ApplyOnArrival::Complete(const PushKey& push) { ++entries_[push.worker].clock; }
+void ApplyOnArrival::Complete(const PushKey& push) {
+  Entry& entry = entries_[push.worker];
+  Set(entry, entry.clock + 1, entry.counts);
+}
 
 uint64_t ApplyOnArrival::Skip(uint32_t worker, uint64_t clock) {
   Entry& entry = entries_[worker];
-  return std::exchange(entry.clock, std::max(entry.clock, clock));
+  const uint64_t before = entry.clock;
+  Set(entry, std::max(before, clock), entry.counts);
+  return before;
 }
 
 std::vector<WorkerClockValue> ApplyOnArrival::Clocks() const {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <map>
+#include <optional>
 #include <vector>
 
 #include "ps_server/consistency/policy.h"
@@ -15,7 +16,7 @@ class ApplyOnArrival : public ConsistencyPolicy {
   std::vector<WorkerRecord> Records() const override;
   void Admit(uint32_t worker, uint64_t clock) override;
   void Remove(uint32_t worker) override;
-  void Forget(uint32_t worker) override { entries_.erase(worker); }
+  void Forget(uint32_t worker) override;
   uint64_t JoinClock() const override;
   PushDecision OnPush(const PushKey& push) const override;
   void Complete(const PushKey& push) override;
@@ -31,9 +32,19 @@ class ApplyOnArrival : public ConsistencyPolicy {
   uint64_t clock(uint32_t worker) const;
   // Of every worker ever admitted. Bounded by the ranks of the job.
   const std::map<uint32_t, Entry>& entries() const { return entries_; }
+  // The lowest clock of those that count; nullopt: none does.
+  std::optional<uint64_t> slowest() const {
+    return clocks_.empty() ? std::nullopt : std::make_optional(clocks_.begin()->first);
+  }
 
  private:
+  // Every change of an entry.
+  void Set(Entry& entry, uint64_t clock, bool counts);
+
   std::map<uint32_t, Entry> entries_;
+  // How many of those that count are at each clock: pushes and pulls, which are many, need not look at all
+  // workers.
+  std::map<uint64_t, uint32_t> clocks_;
 };
 
 }  // namespace weir

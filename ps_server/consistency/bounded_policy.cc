@@ -9,13 +9,16 @@ class BoundedPolicy final : public ApplyOnArrival {
       : staleness_(staleness), own_staleness_(prefetch ? staleness : 0) {}
 
   PullDecision OnPull(uint32_t worker, uint64_t clock) const override {
-    return WaitingFor(worker, clock).empty() ? PullDecision::kReady : PullDecision::kWait;
+    return HasOwn(worker, clock) && HasOthers(clock) ? PullDecision::kReady : PullDecision::kWait;
   }
 
   std::vector<uint32_t> WaitingFor(uint32_t worker, uint64_t clock) const override {
     std::vector<uint32_t> slow;
+    if (HasOthers(clock)) {
+      if (!HasOwn(worker, clock)) slow.push_back(worker);
+      return slow;
+    }
     for (const auto& [other, entry] : entries()) {
-      // Not clock - allowance, which could go below zero. One's own pushes are always waited for.
       const uint64_t allowance = other == worker ? own_staleness_ : staleness_;
       if ((entry.counts || other == worker) && entry.clock + allowance < clock) slow.push_back(other);
     }
@@ -23,6 +26,14 @@ class BoundedPolicy final : public ApplyOnArrival {
   }
 
  private:
+  // Not clock - allowance, which could go below zero. One's own pushes are always waited for.
+  bool HasOwn(uint32_t worker, uint64_t clock) const {
+    const auto own = entries().find(worker);
+    return own == entries().end() || own->second.clock + own_staleness_ >= clock;
+  }
+  // Nobody who counts is too far behind.
+  bool HasOthers(uint64_t clock) const { return !slowest().has_value() || *slowest() + staleness_ >= clock; }
+
   const uint64_t staleness_, own_staleness_;
 };
 

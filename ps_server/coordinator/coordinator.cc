@@ -136,11 +136,11 @@ void Coordinator::OnDisconnect(v1::Caller caller) {
     if (const auto member = members_.find(caller.worker()); member != members_.end()) {
       member->second.lease_end = std::min(member->second.lease_end, end);
       member->second.disconnected = true;
-      if (member->second.heartbeat) AnswerHeartbeat(member->second.heartbeat, false);
+      AnswerHeartbeat(member->second.heartbeat, false);
       ReplaceIfGone(caller.worker());
     } else if (const auto reader = readers_.find(caller.worker()); reader != readers_.end()) {
       reader->second.lease_end = std::min(reader->second.lease_end, end);
-      if (reader->second.heartbeat) AnswerHeartbeat(reader->second.heartbeat, false);
+      AnswerHeartbeat(reader->second.heartbeat, false);
     }
   });
 }
@@ -326,23 +326,22 @@ void Coordinator::HandleTick() {
 
 void Coordinator::Changed() {
   ++revision_;
-  for (auto& [rank, member] : members_) {
-    if (member.heartbeat) AnswerHeartbeat(member.heartbeat, false);
-  }
-  for (auto& [id, reader] : readers_) {
-    if (reader.heartbeat) AnswerHeartbeat(reader.heartbeat, false);
-  }
+  for (auto& [rank, member] : members_) AnswerHeartbeat(member.heartbeat, false);
+  for (auto& [id, reader] : readers_) AnswerHeartbeat(reader.heartbeat, false);
 }
 
-void Coordinator::AnswerHeartbeat(Done<v1::HeartbeatReply>& parked, bool fenced, const std::string& why) {
+void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why) {
+  if (!heartbeat.done) return;
   v1::HeartbeatReply reply;
   reply.set_revision(revision_);
   reply.set_state(state_);
-  *reply.mutable_membership() = MembershipNow();
+  if (heartbeat.known_revision != revision_) {
+    *reply.mutable_membership() = MembershipNow();
+    *reply.mutable_moved() = MovedShards();
+  }
   reply.set_fenced(fenced);
   reply.set_failure(failure_.empty() ? why : failure_);
-  *reply.mutable_moved() = MovedShards();
-  std::exchange(parked, nullptr)(std::move(reply));
+  std::exchange(heartbeat.done, nullptr)(std::move(reply));
 }
 
 uint64_t Coordinator::PingShards() {

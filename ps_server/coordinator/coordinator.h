@@ -146,6 +146,13 @@ class Coordinator {
     kLive,
     kIdle,  // keeps its lease, has no work
   };
+  // A heartbeat that is to be answered; empty: there is none.
+  struct ParkedHeartbeat {
+    Done<v1::HeartbeatReply> done;
+    // The revision that the caller need not be told of; 0: it wants all.
+    uint64_t known_revision = 0;
+    absl::Time until;
+  };
   struct MemberInfo {
     Phase phase = Phase::kJoining;
     std::string task;
@@ -165,8 +172,7 @@ class Coordinator {
     // Waits until the member is live.
     std::optional<WaitingJoin> join;
     // Parked calls; empty functions if there is none.
-    Done<v1::HeartbeatReply> heartbeat;
-    absl::Time heartbeat_until;
+    ParkedHeartbeat heartbeat;
     Done<v1::NextRangeReply> next_range;
     absl::Time next_range_until;
   };
@@ -176,8 +182,7 @@ class Coordinator {
     bool says_instance = false;
     uint64_t incarnation = 0;
     absl::Time lease_end, last_heard;
-    Done<v1::HeartbeatReply> heartbeat;
-    absl::Time heartbeat_until;
+    ParkedHeartbeat heartbeat;
   };
   struct WaitingAnnounce {
     v1::AnnounceRequest request;
@@ -353,7 +358,8 @@ class Coordinator {
   void AnswerParked(const absl::Status& joins, const absl::Status& others);
 
   void Changed();  // revision up, parked heartbeats answered
-  void AnswerHeartbeat(Done<v1::HeartbeatReply>& parked, bool fenced, const std::string& why = "");
+  // If there is one.
+  void AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why = "");
   void Broadcast(const v1::ControlMessage& message);
   // Asks all shards for their stats; returns the ping's number.
   uint64_t PingShards();

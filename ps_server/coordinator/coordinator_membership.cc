@@ -184,8 +184,7 @@ absl::Status Coordinator::CheckCaller(const v1::Caller& caller) const {
 void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done) {
   const v1::Caller& caller = request.caller();
   if (absl::Status who = CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
-  Done<v1::HeartbeatReply>* parked = nullptr;
-  absl::Time* until = nullptr;
+  ParkedHeartbeat* parked = nullptr;
   if (const auto it = members_.find(caller.worker());
       it != members_.end() && it->second.incarnation == caller.incarnation()) {
     it->second.last_heard = now();
@@ -193,22 +192,21 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
     it->second.lease_end = now() + lease();
     it->second.known_revision = std::max(it->second.known_revision, request.known_revision());
     parked = &it->second.heartbeat;
-    until = &it->second.heartbeat_until;
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
   } else if (const auto reader = readers_.find(caller.worker());
              reader != readers_.end() && reader->second.incarnation == caller.incarnation()) {
     reader->second.last_heard = now();
     reader->second.lease_end = now() + lease();
     parked = &reader->second.heartbeat;
-    until = &reader->second.heartbeat_until;
   }
+  ParkedHeartbeat heartbeat{std::move(done), request.only_news() ? request.known_revision() : 0,
+                            now() + std::min(lease() / 3, kLongestPark)};
   if (parked == nullptr) {
-    return AnswerHeartbeat(done, !over(), caller.incarnation() <= fenced_up_to_ ? fenced_why_ : "");
+    return AnswerHeartbeat(heartbeat, !over(), caller.incarnation() <= fenced_up_to_ ? fenced_why_ : "");
   }
-  if (*parked) AnswerHeartbeat(*parked, false);
-  if (request.known_revision() != revision_ || over()) return AnswerHeartbeat(done, false);
-  *parked = std::move(done);
-  *until = now() + std::min(lease() / 3, kLongestPark);
+  AnswerHeartbeat(*parked, false);
+  if (request.known_revision() != revision_ || over()) return AnswerHeartbeat(heartbeat, false);
+  *parked = std::move(heartbeat);
 }
 
 void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done) {
@@ -264,7 +262,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
     LogWarning(member.task, " (rank ", rank, ", incarnation ", member.incarnation, ") is taken out: ", why);
   }
   if (member.join.has_value()) member.join->done(absl::AbortedError("taken out before it was admitted"));
-  if (member.heartbeat) AnswerHeartbeat(member.heartbeat, true);
+  AnswerHeartbeat(member.heartbeat, true);
   if (member.next_range) {
     v1::NextRangeReply reply;
     reply.set_fenced(true);
@@ -305,7 +303,7 @@ void Coordinator::FenceAll(const std::string& why) {
   fenced_up_to_ = last_incarnation_;
   for (auto& [rank, member] : std::exchange(members_, {})) {
     if (member.join.has_value()) waiting_.push_back(std::move(*member.join));
-    if (member.heartbeat) AnswerHeartbeat(member.heartbeat, true, why);
+    AnswerHeartbeat(member.heartbeat, true, why);
     if (member.next_range) {
       v1::NextRangeReply reply;
       reply.set_fenced(true);
@@ -325,7 +323,7 @@ void Coordinator::TickMembers(absl::Time time) {
     if (member.join.has_value() && !AllInstalled())
       member.lease_end = std::max(member.lease_end, time + lease());
     if (member.lease_end <= time) expired.push_back(rank);
-    if (member.heartbeat && member.heartbeat_until <= time) AnswerHeartbeat(member.heartbeat, false);
+    if (member.heartbeat.until <= time) AnswerHeartbeat(member.heartbeat, false);
     if (member.next_range && member.next_range_until <= time) {
       const auto done = std::exchange(member.next_range, nullptr);
       done(v1::NextRangeReply());
@@ -338,7 +336,7 @@ void Coordinator::TickMembers(absl::Time time) {
   std::vector<uint32_t> expired_readers;
   for (auto& [id, reader] : readers_) {
     if (reader.lease_end <= time) expired_readers.push_back(id);
-    if (reader.heartbeat && reader.heartbeat_until <= time) AnswerHeartbeat(reader.heartbeat, false);
+    if (reader.heartbeat.until <= time) AnswerHeartbeat(reader.heartbeat, false);
   }
   for (uint32_t id : expired_readers) RemoveReader(id);
 
@@ -360,7 +358,7 @@ void Coordinator::TickMembers(absl::Time time) {
 void Coordinator::RemoveReader(uint32_t id) {
   const auto it = readers_.find(id);
   LogInfo(it->second.task, " (reader) left");
-  if (it->second.heartbeat) AnswerHeartbeat(it->second.heartbeat, true);
+  AnswerHeartbeat(it->second.heartbeat, true);
   readers_.erase(it);
   DropPinsOf(id);
   MaybeFinish();

@@ -352,7 +352,7 @@ class Shard {
   std::string NonFinite(const PushArrival& arrival) const;
   static std::string CommittedWithout(uint64_t step, uint32_t part);
   v1::PushReply NewReply(v1::Outcome outcome, std::string reason = "") const;
-  v1::PullReply NewPullReply(v1::Outcome outcome, std::string reason = "") const;
+  v1::PullReply NewPullReply(v1::Outcome outcome, std::string reason = "", bool with_clocks = false) const;
   void FailWaiting(const std::function<bool(uint32_t worker)>& which, v1::Outcome outcome,
                    const std::string& reason);
   // The same for all, and for those who wait for the open step's commit.

@@ -51,7 +51,7 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
   const auto answer = [&](v1::Outcome outcome, std::string reason,
                           std::shared_ptr<const LentVersion> version) {
     PullAnswer out;
-    out.header = NewPullReply(outcome, std::move(reason));
+    out.header = NewPullReply(outcome, std::move(reason), request.with_clocks());
     if (version != nullptr) {
       out.header.mutable_version()->set_count(version->count);
       if (!request.header_only()) {
@@ -139,7 +139,7 @@ v1::PushReply Shard::NewReply(v1::Outcome outcome, std::string reason) const {
   return reply;
 }
 
-v1::PullReply Shard::NewPullReply(v1::Outcome outcome, std::string reason) const {
+v1::PullReply Shard::NewPullReply(v1::Outcome outcome, std::string reason, bool with_clocks) const {
   v1::PullReply reply;
   reply.set_outcome(outcome);
   reply.set_reason(std::move(reason));
@@ -148,7 +148,7 @@ v1::PullReply Shard::NewPullReply(v1::Outcome outcome, std::string reason) const
   if (store_ == nullptr) return reply;
   reply.mutable_version()->set_count(store_->count());
   reply.set_elements(store_->elements());
-  if (!sync()) {
+  if (with_clocks && !sync()) {
     for (const WorkerClockValue& value : policy_->Clocks()) {
       v1::WorkerClock* clock = reply.add_clocks();
       clock->set_worker(value.worker);

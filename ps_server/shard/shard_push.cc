@@ -280,7 +280,7 @@ void Shard::TakeEffect(const Decision& decision) {
   Account(header, &answer.reply);
   if (decision.builder != nullptr &&
       policy_->OnPull(header.caller().worker(), header.clock() + 1) == PullDecision::kReady) {
-    answer.made = NewPullReply(v1::OK);
+    answer.made = NewPullReply(v1::OK, "", header.with_clocks());
     counters_.bytes_pulled += static_cast<uint64_t>(store_->elements()) * sizeof(float);
   }
   if (decision.done) decision.done(std::move(answer));

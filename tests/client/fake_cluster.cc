@@ -427,6 +427,10 @@ class FakeCluster::CoordinatorService final : public v1::Coordinator::Service {
                  std::chrono::steady_clock::now() > hold;
         });
     *reply = cluster_.beat_;
+    if (request->only_news() && request->known_revision() == reply->revision()) {
+      reply->clear_membership();
+      reply->clear_moved();
+    }
     return status;
   }
 
@@ -690,6 +694,15 @@ std::vector<v1::HeartbeatRequest> FakeCluster::heartbeats() const {
 std::set<uint64_t> FakeCluster::pins() const {
   MutexLock lock(mutex_);
   return pins_;
+}
+
+void FakeCluster::AwaitHeartbeats(size_t count, uint64_t known_revision) const {
+  MutexLock lock(mutex_);
+  while (std::count_if(heartbeats_.begin(), heartbeats_.end(), [&](const auto& beat) {
+           return beat.known_revision() == known_revision;
+         }) < static_cast<int64_t>(count)) {
+    changed_.Wait(mutex_);
+  }
 }
 
 size_t FakeCluster::streams(uint32_t shard) const {

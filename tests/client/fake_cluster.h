@@ -141,6 +141,7 @@ class FakeCluster {
   void AwaitChunks(uint32_t shard, size_t count) const;
   void AwaitPushes(size_t count) const;
   void AwaitPulls(uint32_t shard, size_t count) const;
+  void AwaitHeartbeats(size_t count, uint64_t known_revision) const;
 
   // Hooks. A status that is not nullopt ends the exchange, or its stream, with it; where it is OK, the
   // exchange just ends. `nth` counts the calls of this kind on this shard.

@@ -65,6 +65,19 @@ TEST_CASE("a push in the air when its server dies is made at its new address, un
   CHECK(client->Leave().ok());
 }
 
+TEST_CASE("a heartbeat that brings no news leaves a server where it has moved to") {
+  FakeCluster::Options options = Async(ClientFixture::Small());
+  options.lease_seconds = 0.15;  // a third of it later there is an answer without news
+  ClientFixture f(options);
+  auto client = f.Join();
+  f.cluster.Kill(1);
+  f.cluster.Move(1);
+  f.cluster.AwaitHeartbeats(3, 1);
+  for (const v1::HeartbeatRequest& beat : f.cluster.heartbeats()) CHECK(beat.only_news());
+  CHECK(client->Pull(0, f.Weights()).Get().ok());
+  CHECK(client->Leave().ok());
+}
+
 TEST_CASE("a revision is known only when the old address is left") {
   ClientFixture f(Async(ClientFixture::Small()));
   Gate gate;

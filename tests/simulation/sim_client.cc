@@ -102,6 +102,7 @@ void SimMember::Beat() {
   v1::HeartbeatRequest request;
   *request.mutable_caller() = CallerNow();
   request.set_known_revision(revision_);
+  request.set_only_news(true);
   SimServer* const server = site_->servers[0].get();
   const absl::Duration started = site_->world.elapsed();
   site_->network.Call<v1::HeartbeatReply>(
@@ -127,7 +128,9 @@ void SimMember::Beat() {
         if (reply->fenced()) return Fail(End::kFenced);
         revision_ = reply->revision();
         state_ = reply->state();
-        if (reply->membership().epoch() >= members_.epoch()) SetMembers(reply->membership());
+        if (reply->has_membership() && reply->membership().epoch() >= members_.epoch()) {
+          SetMembers(reply->membership());
+        }
         if (state_ == v1::FAILED) return Fail(End::kLost);
         if (state_ != v1::DONE) site_->world.After(node_, absl::Milliseconds(1), Bound([this] { Beat(); }));
         OnNews();
@@ -308,6 +311,7 @@ void SimWorkerClient::Start(std::shared_ptr<Operation> operation, uint32_t shard
       push->set_examples(work.examples);
       *push->mutable_base() = base_[shard];
       push->set_elements(static_cast<uint64_t>(site_->ledger.elements()));
+      push->set_with_clocks(operation->pull.has_value());
       gradient = std::make_shared<const std::vector<float>>(
           site_->ledger.Gradient(work.batch, shard, joined_.incarnation(), *weights_[shard]));
     }
@@ -316,6 +320,7 @@ void SimWorkerClient::Start(std::shared_ptr<Operation> operation, uint32_t shard
       pull.emplace();
       pull->set_clock(*operation->pull);
       pull->set_header_only(operation->probe);
+      pull->set_with_clocks(true);
     }
     shards_[shard]->Exchange(std::move(push), std::move(gradient), std::move(pull), InPlace(),
                              Bound([this, operation, shard](absl::StatusOr<ShardCalls::Answer> answer) {

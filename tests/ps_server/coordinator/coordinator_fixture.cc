@@ -238,10 +238,11 @@ v1::Caller CoordinatorFixture::CallerOf(const v1::JoinReply& reply) const {
 }
 
 AnswerPtr<v1::HeartbeatReply> CoordinatorFixture::Heartbeat(const v1::JoinReply& member,
-                                                            uint64_t known_revision) {
+                                                            uint64_t known_revision, bool only_news) {
   v1::HeartbeatRequest request;
   *request.mutable_caller() = CallerOf(member);
   request.set_known_revision(known_revision);
+  request.set_only_news(only_news);
   auto answer = std::make_shared<Answer<v1::HeartbeatReply>>();
   coordinator->Heartbeat(request, Keep(answer));
   return answer;

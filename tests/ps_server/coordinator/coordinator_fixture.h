@@ -98,7 +98,8 @@ class CoordinatorFixture {
   AnswerPtr<v1::JoinReply> Join(const v1::JoinRequest& request, uint64_t call = 0);
   AnswerPtr<v1::JoinReply> JoinReader(uint64_t instance = 9000);
   v1::Caller CallerOf(const v1::JoinReply& reply) const;
-  AnswerPtr<v1::HeartbeatReply> Heartbeat(const v1::JoinReply& member, uint64_t known_revision = 0);
+  AnswerPtr<v1::HeartbeatReply> Heartbeat(const v1::JoinReply& member, uint64_t known_revision = 0,
+                                          bool only_news = false);
   AnswerPtr<v1::LeaveReply> StartLeave(const v1::JoinReply& member, bool done = true,
                                        const std::string& reason = "");
   // A process that connects when it is looked for at this address, and says that it is that shard.

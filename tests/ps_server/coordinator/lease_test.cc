@@ -122,6 +122,26 @@ TEST_CASE("A heartbeat is parked until something changes, a third of the lease, 
   CHECK(last->reply().membership().members_size() == 1);
 }
 
+TEST_CASE("Who asks for news alone hears of the membership only when there is some") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  const auto first = f.Heartbeat(f.members[0], 0, /*only_news=*/true);
+  REQUIRE(first->there());
+  CHECK(first->reply().membership().members_size() == 2);
+  const uint64_t revision = first->reply().revision();
+  const auto parked = f.Heartbeat(f.members[0], revision, /*only_news=*/true);
+  f.Run(absl::Seconds(4));
+  REQUIRE(parked->there());
+  CHECK(parked->reply().revision() == revision);
+  CHECK(parked->reply().state() == v1::RUNNING);
+  CHECK_FALSE(parked->reply().has_membership());
+  const auto all = f.Heartbeat(f.members[0], revision);
+  const auto next = f.Heartbeat(f.members[0], revision, /*only_news=*/true);
+  CHECK(all->reply().membership().members_size() == 2);
+  f.Leave(f.members[1], false, "crashed");
+  CHECK(next->reply().membership().members_size() == 1);
+}
+
 TEST_CASE("Leaving is idempotent, and of one life only") {
   CoordinatorFixture f(kBounded);
   f.StartJob();

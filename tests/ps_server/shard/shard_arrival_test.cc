@@ -33,6 +33,19 @@ TEST_CASE("A push is applied on arrival and the next pull holds it") {
   CHECK(pulled->reply().version->weights.get()[39] == 1);
 }
 
+TEST_CASE("Only who asks is told the clocks of all workers") {
+  ShardFixture f(kAsync);
+  f.Start();
+  v1::PullRequest request;
+  *request.mutable_caller() = f.CallerOf(0);
+  const bool asks = GENERATE(true, false);
+  request.set_with_clocks(asks);
+  const auto pulled = f.PullRequest(request);
+  REQUIRE(pulled->there());
+  CHECK(pulled->reply().header.outcome() == v1::OK);
+  CHECK(pulled->reply().header.clocks_size() == (asks ? 2 : 0));
+}
+
 TEST_CASE("Before its model and its members are there a shard asks for a retry") {
   ShardFixture f(kAsync);
   f.Create();

@@ -237,6 +237,7 @@ PullAnswerPtr ShardFixture::Pull(uint32_t worker, uint64_t clock, uint64_t epoch
   v1::PullRequest request;
   *request.mutable_caller() = CallerOf(worker, epoch);
   request.set_clock(clock);
+  request.set_with_clocks(true);
   return PullRequest(request);
 }
 

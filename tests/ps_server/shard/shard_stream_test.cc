@@ -51,6 +51,7 @@ TEST_CASE("A push is seen only once it is whole, and its weights by its own work
   REQUIRE(answer->reply().made.has_value());
   CHECK(answer->reply().made->outcome() == v1::OK);
   CHECK(answer->reply().made->version().count() == made->count);
+  CHECK(answer->reply().made->clocks_size() == 0);
   CHECK(f.Newest()->weights == made->weights);
   CHECK((f.Weights() == Ones()));
 }
