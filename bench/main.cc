@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "bench/targets.h"
 #include "bench/weir_contestant.h"
 #include "bench/wire_table.h"
+#include "common/command_line.h"
 #include "common/exit_codes.h"
 #include "common/process.h"
 
@@ -290,16 +292,7 @@ int Main(int argc, char** argv) {
   scale->add_option("--plot", plot_file, "Also draws them there, as an SVG")->type_name("FILE");
   scale->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
       ->type_name("FILE");
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& success) {
-    app.exit(success);
-    return kExitOk;
-  } catch (const CLI::ParseError& error) {
-    std::fprintf(stderr, "error: %s\nthere is `weir bench wire`; see `weir bench wire --help`\n",
-                 error.what());
-    return kExitUsage;
-  }
+  if (const std::optional<int> exit = ReadCommandLine(app, argc, argv)) return *exit;
   ServerProcess::SetProgram(ps_server);
   if (scale->parsed()) return RunScale(scale_options, json_file, plot_file);
   if (targets->parsed()) return RunTargets(target_options, json_file);

@@ -1,24 +1,28 @@
 // The command line of `weir`. All of CLI11 is here.
 #include <cstdio>
 #include <limits>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "CLI/CLI.hpp"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/checkpoint_command.h"
+#include "cli/command_reference.h"
 #include "cli/config/config_command.h"
 #include "cli/demo.h"
 #include "cli/doctor.h"
 #include "cli/other_program.h"
 #include "cli/status_command.h"
 #include "cli/up.h"
+#include "common/command_line.h"
 #include "common/compute_devices.h"
 #include "common/exit_codes.h"
+#include "common/version.h"
 
 namespace weir {
 namespace {
-
-constexpr const char* kVersion = "0.1.0";
 
 constexpr const char* kExamples = R"(Examples:
   weir demo
@@ -109,28 +113,16 @@ void AddCheckpoint(CLI::App* command, std::string* path, const char* what) {
   command->add_option("checkpoint", *path, what)->type_name("DIR")->required();
 }
 
-// What the words of the command line are, for the message of a bad one.
-std::string Allowed(const CLI::App* command) {
-  std::string out;
-  const auto add = [&](const std::string& name) { out += (out.empty() ? "" : ", ") + name; };
-  for (const CLI::App* sub : command->get_subcommands({})) add(sub->get_name());
-  for (const CLI::Option* option : command->get_options()) add(option->get_name());
-  return out;
-}
-
-int Usage(const CLI::App& app, std::string message) {
+// The command of these words, `app` itself for none; nullptr: there is no such command.
+const CLI::App* FindCommand(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* command = &app;
-  std::string name = app.get_name();
-  while (!command->get_subcommands().empty()) {
-    command = command->get_subcommands().front();
-    name += " " + command->get_name();
+  for (const std::string& word : words) {
+    const std::vector<const CLI::App*> found =
+        command->get_subcommands([&word](const CLI::App* sub) { return sub->get_name() == word; });
+    if (found.empty()) return nullptr;
+    command = found.front();
   }
-  // What CLI11 says of a misspelt command is that one is missing.
-  const std::vector<std::string> unknown = app.remaining(/*recurse=*/true);
-  if (!unknown.empty()) message = "'" + unknown.front() + "' is not known here";
-  std::fprintf(stderr, "error: %s\nallowed after `%s`: %s\nsee `%s --help`\n", message.c_str(), name.c_str(),
-               Allowed(command).c_str(), name.c_str());
-  return kExitUsage;
+  return command;
 }
 
 // CLI11 reads -1 as 2^64 - 1.
@@ -144,7 +136,6 @@ const CLI::Validator kWholeNumber(
 int Main(int argc, char** argv) {
   CLI::App app("Weir, a parameter server for stochastic gradient descent.", "weir");
   app.footer(kExamples);
-  app.set_version_flag("--version", std::string("weir ") + kVersion);
   app.require_subcommand(1);
 
   UpOptions up;
@@ -274,17 +265,18 @@ int Main(int argc, char** argv) {
   doctor_command->add_flag("--json", doctor_json, "Prints JSON");
 
   CLI::App* version_command = app.add_subcommand("version", "Prints the version");
-  CLI::App* help_command = app.add_subcommand("help", "Prints this help");
-
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& success) {
-    // --help and --version.
-    app.exit(success);
-    return kExitOk;
-  } catch (const CLI::ParseError& error) {
-    return Usage(app, error.what());
+  std::vector<std::string> about;
+  CLI::App* help_command = app.add_subcommand("help", "Prints the help of a command, or this help");
+  CLI::App* man_command =
+      app.add_subcommand("man", "Prints the manual page of a command, or of weir, for man -l -");
+  for (CLI::App* command : {help_command, man_command}) {
+    command->add_option("command", about, "Its words: `checkpoint take`, say");
   }
+  CLI::App* completion_command =
+      app.add_subcommand("completion", "Prints a script that completes these commands in bash");
+  completion_command->footer("Examples:\n  . <(weir completion)");
+
+  if (const std::optional<int> exit = ReadCommandLine(app, argc, argv)) return *exit;
 
   if (workers->count() > 0) up.workers = up_workers;
   if (seed->count() > 0) up.seed = up_seed;
@@ -306,7 +298,17 @@ int Main(int argc, char** argv) {
   }
   if (doctor_command->parsed()) return RunDoctor(doctor_json);
   if (version_command->parsed()) std::printf("weir %s\n", kVersion);
-  if (help_command->parsed()) std::fputs(app.help().c_str(), stdout);
+  if (completion_command->parsed()) std::fputs(BashCompletion(app).c_str(), stdout);
+  if (help_command->parsed() || man_command->parsed()) {
+    const CLI::App* const command = FindCommand(app, about);
+    const std::string words = absl::StrJoin(about, " ");
+    if (command == nullptr) return BadCommandLine(app, absl::StrCat("there is no command '", words, "'"));
+    const std::string name = about.empty() ? "weir" : absl::StrCat("weir ", words);
+    const std::string text = help_command->parsed() ? command->get_formatter()->make_help(
+                                                          command, name, CLI::AppFormatMode::Normal)
+                                                    : ManualPage(*command, name);
+    std::fputs(text.c_str(), stdout);
+  }
   return kExitOk;
 }
 

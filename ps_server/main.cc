@@ -3,12 +3,14 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/command_line.h"
 #include "common/config/address.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
@@ -173,7 +175,8 @@ int Run(const Flags& flags) {
 int main(int argc, char** argv) {
   weir::KeepFreedMemory();
   weir::Flags flags;
-  CLI::App app("One parameter server of a Weir job: holds a shard of the weights. ps:0 also coordinates.");
+  CLI::App app("One parameter server of a Weir job: holds a shard of the weights. ps:0 also coordinates.",
+               "ps_server");
   CLI::Option* const config = app.add_option("--config", flags.config, "The job's config (JSON)");
   app.add_option(
          "--replay", flags.replay,
@@ -195,11 +198,9 @@ int main(int argc, char** argv) {
       ->check(CLI::Range(0, 65535));
   app.add_option("--summary", flags.summary, "ps:0: where to write the job's summary (JSON) at its end");
   app.add_option("--log_format", flags.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
-  try {
-    app.parse(argc, argv);
-    if (flags.replay.empty() && flags.config.empty()) throw CLI::RequiredError("--config");
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? weir::kExitOk : weir::kExitUsage;
+  if (const std::optional<int> exit = weir::ReadCommandLine(app, argc, argv)) return *exit;
+  if (flags.replay.empty() && flags.config.empty()) {
+    return weir::BadCommandLine(app, CLI::RequiredError("--config").what());
   }
   return weir::Run(flags);
 }

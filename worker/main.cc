@@ -2,12 +2,14 @@
 #include <csignal>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/client.h"
+#include "common/command_line.h"
 #include "common/compute_devices.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
@@ -170,7 +172,8 @@ int main(int argc, char** argv) {
   weir::Flags flags;
   CLI::App app(
       "One worker, chief or evaluator of a Weir job. Without a cluster spec the whole job runs in this "
-      "process.");
+      "process.",
+      "worker");
   app.add_option("--config", flags.config, "The job's config (JSON)")->required();
   app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
   app.add_option("--cluster", flags.cluster, "Cluster spec (JSON), instead of TF_CONFIG's");
@@ -187,10 +190,6 @@ int main(int argc, char** argv) {
   app.add_option("--history", flags.history, "Where to log every answer of the servers, as lines of JSON");
   app.add_option("--summary", flags.summary, "Without a cluster: where to write the job's summary (JSON)");
   app.add_option("--log_format", flags.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? weir::kExitOk : weir::kExitUsage;
-  }
+  if (const std::optional<int> exit = weir::ReadCommandLine(app, argc, argv)) return *exit;
   return weir::Main(flags);
 }

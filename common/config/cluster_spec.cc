@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "common/config/address.h"
 #include "common/config/json_document.h"
+#include "common/config/suggestion.h"
 #include "common/config/text_file.h"
 #include "common/status_macros.h"
 
@@ -151,8 +152,11 @@ absl::StatusOr<std::optional<Listing>> FindListing(const JsonValue& root, absl::
     listing = ReadListing(root, "", /*sparse=*/false);
   } else {
     for (const JsonMember& member : root.members) {
-      if (CanonicalJob(member.key).empty()) continue;
-      return Refuse(member.place, member.key, "stands outside of \"cluster\"; write {\"cluster\": {...}}");
+      if (!CanonicalJob(member.key).empty()) {
+        return Refuse(member.place, member.key, "stands outside of \"cluster\"; write {\"cluster\": {...}}");
+      }
+      const std::string meant = DidYouMean(member.key, {"cluster", "sparseCluster"});
+      if (!meant.empty()) return Refuse(member.place, member.key, absl::StrCat("is no key", meant));
     }
     return std::nullopt;
   }
@@ -275,6 +279,20 @@ absl::Status CheckServers(const Listing& listing, const Task& task) {
   return absl::OkStatus();
 }
 
+// A task without a cluster is one process only where TensorFlow takes it for one, too, and says so: an empty
+// cluster, and the task worker:0 or chief:0. Whoever forgot the cluster is not to train alone.
+absl::Status CheckAlone(const JsonValue& root, const PlacedTask& placed) {
+  const bool says_so = root.Find("cluster") != nullptr || root.Find("sparseCluster") != nullptr;
+  const bool trains = placed.task.type == "worker" || placed.task.type == "chief";
+  if (says_so && trains && placed.task.index == 0) return absl::OkStatus();
+  return Refuse(placed.place, "task",
+                absl::StrCat(placed.task.ToString(), " has no cluster: \"cluster\" ",
+                             says_so ? "is empty" : "is missing",
+                             trains && placed.task.index == 0
+                                 ? "; give it, or write \"cluster\": {} for a job in one process"
+                                 : "; a job in one process is worker:0"));
+}
+
 absl::StatusOr<TaskEnvironment> MakeEnvironment(Listing listing, const PlacedTask& placed) {
   const Task& task = placed.task;
   MoveToOwnIndex(task, &listing);
@@ -374,6 +392,7 @@ absl::StatusOr<std::optional<TaskEnvironment>> FromEnvironment(const char* tf_co
     }
     if (!placed.has_value()) {
       WEIR_ASSIGN_OR_RETURN(placed, ReadTask(root));
+      if (!listing.has_value() && placed.has_value()) WEIR_RETURN_IF_ERROR(CheckAlone(root, *placed));
     }
   }
   if (!listing.has_value()) {

@@ -1,12 +1,15 @@
 // The command line of `weir` as a process: what is refused, with which code and words.
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
 #include "common/exit_codes.h"
+#include "common/subprocess.h"
 #include "tests/cli/fake_coordinator.h"
 #include "tests/cli/weir_process.h"
 
@@ -14,6 +17,7 @@ namespace weir {
 namespace {
 
 using Catch::Contains;
+using Catch::StartsWith;
 
 TEST_CASE("a bad command line exits with 64 and says what is allowed") {
   struct Case {
@@ -22,9 +26,12 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
   };
   const std::vector<Case> cases = {
       {{}, {"subcommand", "up, status, demo, config, checkpoint, export, replay, bench"}},
-      {{"upp"}, {"upp", "up, status, demo, config, checkpoint, export, replay, bench", "see `weir --help`"}},
+      {{"upp"},
+       {"'upp' is not known here (did you mean \"up\"?)",
+        "up, status, demo, config, checkpoint, export, replay, bench", "see `weir --help`"}},
       {{"up"}, {"config is required", "allowed after `weir up`", "--workers"}},
-      {{"up", "job.json", "--worker=2"}, {"--worker=2", "--workers", "see `weir up --help`"}},
+      {{"up", "job.json", "--worker=2"},
+       {"'--worker=2' is not known here (did you mean \"--workers\"?)", "see `weir up --help`"}},
       {{"up", "job.json", "--ps=0"}, {"--ps", "0", "1", "64"}},
       {{"up", "job.json", "--ps=two"}, {"--ps", "two"}},
       {{"up", "job.json", "--seed=-1"}, {"--seed", "-1"}},
@@ -58,6 +65,51 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
     CHECK(result.code == kExitUsage);
     for (const auto& text : c.says) CHECK_THAT(result.output, Contains(text));
   }
+}
+
+TEST_CASE("ps_server and worker say the same of theirs, and their version") {
+  for (const std::string program : {"ps_server", "worker"}) {
+    const std::string path = program + "/" + program;
+    const WeirResult wrong = Weir({"--confg=job.json"}, path);
+    CHECK(wrong.code == kExitUsage);
+    CHECK_THAT(wrong.output, Contains("'--confg=job.json' is not known here (did you mean \"--config\"?)") &&
+                                 Contains("see `" + program + " --help`"));
+    const WeirResult without = Weir({}, path);
+    CHECK(without.code == kExitUsage);
+    CHECK_THAT(without.output, Contains("--config is required"));
+    const WeirResult version = Weir({"--version"}, path);
+    CHECK(version.code == 0);
+    CHECK_THAT(version.output, StartsWith(program + " "));
+  }
+}
+
+TEST_CASE("help of a command, manual pages and completion, of the same definitions") {
+  const WeirResult all = Weir({"help"});
+  for (const char* command : {"up", "checkpoint", "completion"}) CHECK_THAT(all.output, Contains(command));
+  CHECK(Weir({"help", "up"}).output == Weir({"up", "--help"}).output);
+  CHECK_THAT(Weir({"help", "checkpoint", "take"}).output, Contains("--address"));
+  const WeirResult none = Weir({"help", "upp"});
+  CHECK(none.code == kExitUsage);
+  CHECK_THAT(none.output, Contains("there is no command 'upp'"));
+  const WeirResult page = Weir({"man", "checkpoint", "take"});
+  CHECK_THAT(page.output, StartsWith(".TH \"WEIR-CHECKPOINT-TAKE\" 1") &&
+                              Contains(".B \\-\\-address=HOST:PORT\nAddress of ps:0\n"));
+
+  // As bash asks: the words so far, the last of them unfinished.
+  const auto complete = [](const std::string& words) {
+    Subprocess::Options options;
+    options.args = {"/bin/bash", "-c",
+                    ". <(cli/weir completion); compopt() { :; }; COMP_WORDS=(" + words +
+                        "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _weir; echo ${COMPREPLY[@]}"};
+    const auto result = RunCommand(std::move(options), std::chrono::seconds(60));
+    REQUIRE(result.ok());
+    return result->output;
+  };
+  CHECK(complete("weir che") == "checkpoint\n");
+  CHECK(complete("weir checkpoint ''") == "take list verify --help\n");
+  CHECK(complete("weir up --work") == "--workers=\n");
+  CHECK(complete("weir up --ps=2 --verb") == "--verbose\n");
+  CHECK(complete("weir up cli/wei") == "cli/weir\n");
 }
 
 TEST_CASE("help and version") {

@@ -132,13 +132,29 @@ TEST_CASE("Kubeflow's sparseCluster of a worker") {
 
 TEST_CASE("No cluster: everything in one process") {
   CHECK(Error(nullptr) == "no cluster");
-  for (const char* tf_config :
-       {"", " \n", "{}", R"({"environment": "local"})", R"({"cluster": {}})",
-        R"({"cluster": {}, "task": {"type": "worker", "index": 0}})",
-        R"({"cluster": {"worker": []}, "task": {}})", R"({"task": {"type": "worker", "index": 0}})"}) {
+  for (const char* tf_config : {"", " \n", "{}", R"({"environment": "local"})", R"({"cluster": {}})",
+                                R"({"cluster": {}, "task": {"type": "worker", "index": 0}})",
+                                R"({"cluster": {}, "task": {"type": "master", "index": "0"}})",
+                                R"({"cluster": {"worker": []}, "task": {}})"}) {
     INFO(tf_config);
     CHECK(Error(tf_config) == "no cluster");
   }
+}
+
+TEST_CASE("Who has a task and no cluster does not train alone unless the cluster is said to be empty") {
+  CHECK(Error(R"({"clutser": {"ps": ["a:1"]}, "task": {"type": "worker", "index": 0}})") ==
+        "TF_CONFIG:1:2: clutser: is no key (did you mean \"cluster\"?)");
+  CHECK(Error(R"({"Cluster": {"ps": ["a:1"]}})") ==
+        "TF_CONFIG:1:2: Cluster: is no key (did you mean \"cluster\"?)");
+  CHECK(Error(R"({"task": {"type": "worker", "index": 0}})") ==
+        "TF_CONFIG:1:10: task: worker:0 has no cluster: \"cluster\" is missing; give it, or write "
+        "\"cluster\": {} "
+        "for a job in one process");
+  CHECK(Error(R"({"cluster": {}, "task": {"type": "worker", "index": 1}})") ==
+        "TF_CONFIG:1:25: task: worker:1 has no cluster: \"cluster\" is empty; a job in one process is "
+        "worker:0");
+  CHECK(Error(R"({"cluster": {}, "task": {"type": "ps", "index": 0}})") ==
+        "TF_CONFIG:1:25: task: ps:0 has no cluster: \"cluster\" is empty; a job in one process is worker:0");
 }
 
 TEST_CASE("Unknown keys are ignored") {
