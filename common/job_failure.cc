@@ -7,7 +7,7 @@ namespace weir {
 namespace {
 
 constexpr absl::string_view kDiverged = "training diverged";
-constexpr absl::string_view kMisfit = "the servers do not fit together";
+constexpr absl::string_view kMisfit = "the job cannot run as it was started";
 
 }  // namespace
 

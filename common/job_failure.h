@@ -8,8 +8,8 @@
 
 // Why a job failed, as its tasks tell each other: in words, that are shown to people as they are
 // (HeartbeatReply.failure, Shutdown.failure, LeaveRequest.reason, the reason of JOB_OVER). Those that begin
-// with "training diverged" or "the servers do not fit together" say that starting again would end the same
-// way.
+// with "training diverged" or "the job cannot run as it was started" say that starting again would end the
+// same way.
 namespace weir {
 
 // "worker 1 (worker:1): FOUND at clock 7"; found: "the gradient of dense_0/weight[12] is NaN".
@@ -18,7 +18,8 @@ std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_
 std::string Divergence(absl::string_view push);
 bool IsDivergence(absl::string_view failure);
 
-// The failure of a job whose servers were not started to fit together: another token, another version.
+// The failure of a job whose parts were not started to fit together: servers with another token or version, a
+// config with another checkpoint.
 std::string Misfit(absl::string_view why);
 
 // What a task of the failed job ends with. Internal: training diverged. FailedPrecondition: a misfit.

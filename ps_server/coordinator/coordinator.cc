@@ -36,7 +36,7 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
   queue_.Post([this] {
     if (checkpoints_ != nullptr && checkpoints_->newest().has_value()) {
       const absl::Status status = CanGoOn(options_.config, *checkpoints_->newest());
-      if (!status.ok()) return FailJob(std::string(status.message()));
+      if (!status.ok()) return FailJob(Misfit(status.message()));
     }
     if (DoneBefore()) return EndAgain();
     if (addresses_.size() > 1) OpenLinks();

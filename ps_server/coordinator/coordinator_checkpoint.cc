@@ -35,8 +35,8 @@ absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& 
   }
   if (difference.empty()) return absl::OkStatus();
   return absl::FailedPreconditionError(absl::StrCat(
-      "the job cannot go on from the checkpoint of step ", from.step(), " in checkpoint.directory: ",
-      difference, ". Its weights alone can be taken with checkpoint.init_from, in another directory"));
+      "it cannot go on from the checkpoint of step ", from.step(), " in checkpoint.directory: ", difference,
+      ". Its weights alone can be taken with checkpoint.init_from, in another directory"));
 }
 
 void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {

@@ -141,7 +141,8 @@ void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed
   ShardInfo& shard = shards_[index];
   if (!shard.installing) return;
   if (!installed.error().empty()) {
-    return FailJob(absl::StrCat(ShardName(index), " cannot take part: ", installed.error()));
+    const std::string why = absl::StrCat(ShardName(index), " cannot take part: ", installed.error());
+    return FailJob(installed.permanent() ? Misfit(why) : why);
   }
   shard.installing = false;
   shard.installed = true;

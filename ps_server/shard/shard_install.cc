@@ -212,6 +212,8 @@ void Shard::RestoreState(const v1::ShardState& state) {
 void Shard::ReportInstalled(const absl::Status& status) {
   v1::ShardReport report;
   report.mutable_installed()->set_error(std::string(status.message()));
+  report.mutable_installed()->set_permanent(absl::IsInvalidArgument(status) ||
+                                            absl::IsFailedPrecondition(status));
   report.mutable_installed()->set_incarnation(incarnation_);
   *report.mutable_installed()->mutable_batches() = batches_.ToProto();
   Report(std::move(report));

@@ -126,8 +126,14 @@ TEST_CASE("stopped with two servers and gone on with on three, and with more wor
     CheckBits(second.WaitForEnd());
   }
   // Nothing is left to do.
-  RecoveryRun third(options);
-  third.job().ExpectAllExit(0);
+  {
+    RecoveryRun third(options);
+    third.job().ExpectAllExit(0);
+  }
+  // It would be another job, however often it is tried.
+  options.set.push_back("data.batch_size=3");
+  RecoveryRun fourth(options);
+  fourth.job().ExpectExit("ps:0", kExitConfig);
 }
 
 TEST_CASE("a worker that stands still loses its lease, joins again when it wakes, and is of use") {

@@ -52,6 +52,7 @@ void FakeShard::Handle(const v1::ControlMessage& message) {
 void FakeShard::Installed() {
   v1::ShardReport report;
   report.mutable_installed()->set_error(install_error);
+  report.mutable_installed()->set_permanent(install_error_permanent);
   report.mutable_installed()->set_incarnation(incarnation);
   *report.mutable_installed()->mutable_batches() = holds.batches();
   events.report(report);

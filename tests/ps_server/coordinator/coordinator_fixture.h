@@ -24,6 +24,7 @@ struct FakeShard {
   bool connects = true, attaches = true, installs = true, acknowledges = true, answers_pings = true,
        answers_pins = true, writes = true;
   std::string install_error, write_error;
+  bool install_error_permanent = false;
   // Of its process, as it attaches and announces itself.
   uint64_t instance = 0;
   // Of its first Install; each further one makes a higher one.

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/job_failure.h"
 #include "tests/ps_server/coordinator/coordinator_fixture.h"
 
 namespace weir {
@@ -260,6 +261,13 @@ TEST_CASE("A job that cannot mean the same by its positions does not go on from 
   CHECK_THAT(refusal([](auto* c) { c->mutable_consistency()->set_parts(3); }),
              Contains("consistency.parts is 3, the checkpoint's is 2"));
   CHECK(refusal([](auto* c) { c->mutable_train()->set_epochs(50); }) == "");
+
+  // Started like that it fails, and would again.
+  f.config.mutable_data()->set_batch_size(16);
+  f.Restart();
+  CHECK_THAT(f.failure, Contains("data.batch_size is 16"));
+  CHECK(JobFailure(f.failure).code() == absl::StatusCode::kFailedPrecondition);
+  f.config.mutable_data()->set_batch_size(8);
 
   // Another number of workers, with the same parts.
   f.workers = 3;

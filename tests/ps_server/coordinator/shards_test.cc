@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/job_failure.h"
 #include "tests/ps_server/coordinator/coordinator_fixture.h"
 
 namespace weir {
@@ -75,12 +76,24 @@ TEST_CASE("A shard that refuses to take part fails the job with its reason") {
   CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("seed: expected 1, got 2"));
   CHECK(join->times == 1);
   CHECK(std::string(join->status().message()) == f.failure);
+  CHECK(JobFailure(f.failure).code() == absl::StatusCode::kUnavailable);
 
   CoordinatorFixture g(kSync);
   g.shards[1]->connects = false;
   g.Start();
   g.shards[1]->events.broken(absl::FailedPreconditionError("another coordinator has this shard"));
   CHECK_THAT(g.failure, Contains("cannot take part") && Contains("another coordinator"));
+}
+
+TEST_CASE("A shard that would refuse each time fails the job for good") {
+  CoordinatorFixture f(kSync);
+  f.shards[1]->install_error = "/runs/7 is of another model than the job's";
+  f.shards[1]->install_error_permanent = true;
+  f.Start();
+  const auto join = f.Join(0);
+  f.Join(1);
+  CHECK(JobFailure(f.failure).code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(join->status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
 TEST_CASE("Status tells people what is going on, in every state") {
