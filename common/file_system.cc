@@ -84,6 +84,11 @@ class PosixReadableFile final : public ReadableFile {
     return absl::OkStatus();
   }
 
+  absl::Status Sync() const override {
+    if (Retry([&] { return fsync(fd_.get()); }) < 0) return ErrnoError("cannot sync", path_);
+    return absl::OkStatus();
+  }
+
  private:
   const std::string path_;
   const UniqueFd fd_;

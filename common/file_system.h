@@ -32,6 +32,9 @@ class ReadableFile {
   virtual uint64_t size() const = 0;
   // Fills all of `out` from this offset on. DataLoss: the file ends before that.
   virtual absl::Status Read(uint64_t offset, absl::Span<char> out) const = 0;
+  // Returns when all that it holds is on the disk, whoever has written it: who has died before he synced it
+  // has left it in the system's memory.
+  virtual absl::Status Sync() const = 0;
 };
 
 // Files and folders, so that tests can put a faulty disk under what must survive one

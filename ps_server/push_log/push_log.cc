@@ -314,6 +314,7 @@ absl::StatusOr<LogEnd> ReadPushLog(
       if (segments.empty() && from_segment == 0 && found.checkpoint() != of.checkpoint()) {
         // If nothing is read, the next segment vouches for all that this one has.
         end.previous_bytes = segment.file->size();
+        WEIR_RETURN_IF_ERROR(segment.file->Sync());
         continue;
       }
     } else if (i + 1 < numbers.size()) {
@@ -352,6 +353,7 @@ absl::StatusOr<LogEnd> ReadPushLog(
         if (last) {
           end.previous_bytes = at;
           end.dropped_bytes += rest;
+          WEIR_RETURN_IF_ERROR(segment.file->Sync());
         }
         break;
       }

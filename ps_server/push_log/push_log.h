@@ -112,7 +112,8 @@ struct LogEnd {
 
 // Reads all segments from `from_segment` on, record by record; `gradient` is valid during the call. An error
 // of `record` ends it. An empty or missing folder is an empty log. 0: from the first one that follows
-// of.checkpoint; if none does, nothing is read.
+// of.checkpoint; if none does, nothing is read. What was read is on the disk for good when it returns, also
+// what a process that died had not synced: who goes on from it counts on it.
 //
 // DataLoss: a record in the middle is damaged, or a segment is missing; names file and place.
 // Unimplemented: a newer program has written it. FailedPrecondition: the log of another model, shard or

@@ -24,13 +24,25 @@ std::string NameOf(const std::string& path) { return path.substr(path.rfind('/')
 
 }  // namespace
 
+// An operation on its way there and back, without the lock. Comes before it.
+class FaultyFileSystem::Passage {
+ public:
+  explicit Passage(FaultyFileSystem& disk) : disk_(disk) { disk_.Pause(Moment::kBefore); }
+  ~Passage() { disk_.Pause(Moment::kAfter); }
+  Passage(const Passage&) = delete;
+  Passage& operator=(const Passage&) = delete;
+
+ private:
+  FaultyFileSystem& disk_;
+};
+
 class FaultyFileSystem::OpenForWriting final : public WritableFile {
  public:
   OpenForWriting(FaultyFileSystem& disk, std::string path, std::shared_ptr<Node> node, uint64_t life)
       : disk_(disk), path_(std::move(path)), node_(std::move(node)), life_(life) {}
 
   absl::Status Append(absl::string_view data) override {
-    disk_.Pause();
+    const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
     if (life_ != disk_.lives_) return Crashed(path_);
     absl::Status status = disk_.Count(Kind::kAppend, path_);
@@ -47,21 +59,10 @@ class FaultyFileSystem::OpenForWriting final : public WritableFile {
     return status;
   }
 
-  absl::Status Sync() override {
-    disk_.Pause();
-    MutexLock lock(disk_.mutex_);
-    if (life_ != disk_.lives_) return Crashed(path_);
-    const absl::Status status = disk_.Count(Kind::kSync, path_);
-    if (status.ok()) {
-      node_->synced.append(node_->content, node_->synced.size(), std::string::npos);
-    } else {
-      node_->synced.resize(node_->content.size(), '\0');
-    }
-    return status;
-  }
+  absl::Status Sync() override { return disk_.SyncFile(path_, *node_, life_); }
 
   absl::Status Close() override {
-    disk_.Pause();
+    const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
     if (life_ != disk_.lives_) return Crashed(path_);
     return disk_.Count(Kind::kClose, path_);
@@ -83,7 +84,7 @@ class FaultyFileSystem::OpenForReading final : public ReadableFile {
   uint64_t size() const override { return size_; }
 
   absl::Status Read(uint64_t offset, absl::Span<char> out) const override {
-    disk_.Pause();
+    const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
     if (life_ != disk_.lives_) return Crashed(path_);
     WEIR_RETURN_IF_ERROR(disk_.Count(Kind::kRead, path_));
@@ -94,6 +95,8 @@ class FaultyFileSystem::OpenForReading final : public ReadableFile {
     std::copy_n(content.data() + offset, out.size(), out.data());
     return absl::OkStatus();
   }
+
+  absl::Status Sync() const override { return disk_.SyncFile(path_, *node_, life_); }
 
  private:
   FaultyFileSystem& disk_;
@@ -110,7 +113,7 @@ class FaultyFileSystem::View final : public FileSystem {
       : disk_(disk), folder_(std::move(folder)), node_(std::move(node)), life_(life) {}
 
   absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override {
-    disk_.Pause();
+    const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
     WEIR_RETURN_IF_ERROR(Begin(Kind::kOpenFolder, path));
     WEIR_ASSIGN_OR_RETURN(std::shared_ptr<Node> node, FolderAt(path));
@@ -118,7 +121,7 @@ class FaultyFileSystem::View final : public FileSystem {
   }
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
-    disk_.Pause();
+    const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
     WEIR_RETURN_IF_ERROR(Begin(Kind::kCreate, path));
     WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(path));
@@ -131,7 +134,7 @@ class FaultyFileSystem::View final : public FileSystem {
   }
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
-    disk_.Pause();
+    const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
     WEIR_RETURN_IF_ERROR(Begin(Kind::kOpen, path));
     WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(path));
@@ -154,7 +157,7 @@ class FaultyFileSystem::View final : public FileSystem {
   absl::Status RemoveFolder(const std::string& path) override { return DoRemove(Kind::kRemoveFolder, path); }
 
   absl::Status MakeFolder(const std::string& path) override {
-    disk_.Pause();
+    const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
     WEIR_RETURN_IF_ERROR(Begin(Kind::kMakeFolder, path));
     if (const auto node = Find(path); node != nullptr) {
@@ -169,7 +172,7 @@ class FaultyFileSystem::View final : public FileSystem {
   }
 
   absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
-    disk_.Pause();
+    const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
     WEIR_RETURN_IF_ERROR(Begin(Kind::kList, folder));
     WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<Node> node, FolderAt(folder));
@@ -179,7 +182,7 @@ class FaultyFileSystem::View final : public FileSystem {
   }
 
   absl::Status SyncFolder(const std::string& folder) override {
-    disk_.Pause();
+    const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
     WEIR_RETURN_IF_ERROR(Begin(Kind::kSyncFolder, folder));
     WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<Node> node, FolderAt(folder));
@@ -217,7 +220,7 @@ class FaultyFileSystem::View final : public FileSystem {
   }
 
   absl::Status DoRename(const std::string& from, const std::string& to, bool replace) {
-    disk_.Pause();
+    const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
     WEIR_RETURN_IF_ERROR(Begin(Kind::kRename, to));
     if (ParentFolder(from) != ParentFolder(to)) {
@@ -234,7 +237,7 @@ class FaultyFileSystem::View final : public FileSystem {
   }
 
   absl::Status DoRemove(Kind kind, const std::string& path) {
-    disk_.Pause();
+    const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
     WEIR_RETURN_IF_ERROR(Begin(kind, path));
     WEIR_ASSIGN_OR_RETURN(Node* const parent, ParentOf(path));
@@ -268,18 +271,31 @@ void FaultyFileSystem::SetFault(std::function<absl::Status(const Operation&)> fa
   fault_ = std::move(fault);
 }
 
-void FaultyFileSystem::SetPause(std::function<void()> pause) {
+void FaultyFileSystem::SetPause(std::function<void(Moment)> pause) {
   MutexLock lock(mutex_);
   pause_ = std::move(pause);
 }
 
-void FaultyFileSystem::Pause() {
-  std::function<void()> pause;
+void FaultyFileSystem::Pause(Moment moment) {
+  std::function<void(Moment)> pause;
   {
     MutexLock lock(mutex_);
     pause = pause_;
   }
-  if (pause) pause();
+  if (pause) pause(moment);
+}
+
+absl::Status FaultyFileSystem::SyncFile(const std::string& path, Node& node, uint64_t life) {
+  const Passage passage(*this);
+  MutexLock lock(mutex_);
+  if (life != lives_) return Crashed(path);
+  const absl::Status status = Count(Kind::kSync, path);
+  if (status.ok()) {
+    node.synced.append(node.content, node.synced.size(), std::string::npos);
+  } else if (!absl::IsCancelled(status)) {
+    node.synced.resize(node.content.size(), '\0');
+  }
+  return status;
 }
 
 void FaultyFileSystem::SetCapacity(uint64_t bytes) {

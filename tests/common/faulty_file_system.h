@@ -43,11 +43,13 @@ class FaultyFileSystem final : public FileSystem {
 
   // Is asked before each operation; what is not OK is its result. Then an append writes a part of its data, a
   // sync loses on the disk what was not synced before (as Linux does, which syncs it never again), and all
-  // else does nothing. Must not call the file system. May be null.
+  // else does nothing. Cancelled: whoever asks is dying; then a sync does nothing, either. Must not call the
+  // file system. May be null.
   void SetFault(std::function<absl::Status(const Operation&)> fault);
-  // Is called before each operation, which is on its way then: it may use this file system, as others would
-  // that are faster. May be null.
-  void SetPause(std::function<void()> pause);
+  // Is called before each operation, which is on its way then, and after it, before it returns: it may use
+  // this file system, as others would that are faster. May be null.
+  enum class Moment { kBefore, kAfter };
+  void SetPause(std::function<void(Moment)> pause);
   // Bytes of all files together. An append that goes beyond writes what fits, then fails with
   // ResourceExhausted.
   void SetCapacity(uint64_t bytes);
@@ -80,6 +82,7 @@ class FaultyFileSystem final : public FileSystem {
   class OpenForReading;
   // The operations, by way of a folder that is held, or of none.
   class View;
+  class Passage;
   struct Node;
   using Entries = std::map<std::string, std::shared_ptr<Node>>;
   // A folder's entry comes, goes, or gets another name; on the disk all of it happens or none.
@@ -100,7 +103,8 @@ class FaultyFileSystem final : public FileSystem {
     std::vector<Change> changes;
   };
 
-  void Pause() ABSL_LOCKS_EXCLUDED(mutex_);
+  void Pause(Moment moment) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status SyncFile(const std::string& path, Node& node, uint64_t life) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Count(Kind kind, const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // From `node` on. nullptr: there is none.
   static std::shared_ptr<Node> FindFrom(std::shared_ptr<Node> node, absl::string_view path);
@@ -110,7 +114,7 @@ class FaultyFileSystem final : public FileSystem {
 
   mutable Mutex mutex_;
   std::function<absl::Status(const Operation&)> fault_ ABSL_GUARDED_BY(mutex_);
-  std::function<void()> pause_ ABSL_GUARDED_BY(mutex_);
+  std::function<void(Moment)> pause_ ABSL_GUARDED_BY(mutex_);
   uint64_t capacity_ ABSL_GUARDED_BY(mutex_) = UINT64_MAX;
   uint64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t operations_ ABSL_GUARDED_BY(mutex_) = 0;

@@ -97,8 +97,8 @@ float ValueOf(FileSystem& fs, uint64_t step) {
 class Hang {
  public:
   Hang(FaultyFileSystem& fs, int at, std::function<void()> meanwhile) : fs_(fs) {
-    fs.SetPause([this, at, meanwhile = std::move(meanwhile)] {
-      if (over_ || count_++ != at) return;
+    fs.SetPause([this, at, meanwhile = std::move(meanwhile)](FaultyFileSystem::Moment moment) {
+      if (over_ || moment == FaultyFileSystem::Moment::kAfter || count_++ != at) return;
       over_ = true;  // nor does anybody hang meanwhile
       meanwhile();
     });

@@ -229,6 +229,38 @@ TEST_CASE("PushLog: a machine that stops at any operation keeps every acknowledg
   CHECK(torn > 10);  // else nothing was tried
 }
 
+TEST_CASE("PushLog: what somebody left unsynced who died is on the disk before anybody goes on from it") {
+  for (const bool counts : {true, false}) {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      Fixture f(seed);
+      REQUIRE(f.Begin().ok());
+      f.Append(1);
+      f.Run();
+      f.files.SetFault([](const FaultyFileSystem::Operation& operation) {
+        return operation.kind == FaultyFileSystem::Kind::kSync ? absl::CancelledError("killed")
+                                                               : absl::OkStatus();
+      });
+      f.Append(2);
+      f.Run();
+      REQUIRE(f.acknowledged == 1);
+      f.files.SetFault(nullptr);
+
+      // The next life sees it in the system's memory, or skips the segment, which a checkpoint has.
+      uint64_t last = 0;
+      v1::LogSegment of = Description();
+      of.set_checkpoint(counts ? 0 : 7);
+      const absl::StatusOr<LogEnd> end =
+          ReadPushLog(f.files, kFolder, of, counts ? 1 : 0,
+                      [](const v1::LoggedPush&, absl::Span<const float>) { return absl::OkStatus(); });
+      REQUIRE(end.ok());
+      REQUIRE(f.Begin(*end).ok());
+      f.files.Crash();
+      REQUIRE(f.Read(&last).status() == absl::OkStatus());
+      CHECK(last == 2);
+    }
+  }
+}
+
 TEST_CASE("PushLog: damage to what was on the disk is found, and named") {
   Fixture f;
   REQUIRE(f.Begin().ok());
