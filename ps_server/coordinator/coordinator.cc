@@ -209,6 +209,8 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       if (checkpoints_ != nullptr && shard.installed) checkpoints_->OnWritten(index, report.checkpoint());
       return;
     case v1::ShardReport::kFailed:
+      // The shard of this very process: so it has been replaced.
+      if (index == 0 && report.failed().replaced()) return StepAside(report.failed().error());
       return FailJob(absl::StrCat(ShardName(index), ": ", report.failed().error()));
     case v1::ShardReport::REPORT_NOT_SET:
       return;

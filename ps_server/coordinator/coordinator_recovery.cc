@@ -205,8 +205,9 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
     return FailJob(Misfit(absl::StrCat(ShardName(index), " refuses ps:0: ", status.message())));
   }
   if (absl::IsUnimplemented(status)) return FailJob(Misfit(status.message()));
-  if (recoverable() && !absl::IsFailedPrecondition(status)) {
-    return LoseShard(index, std::string(status.message()));
+  if (recoverable()) {
+    if (!absl::IsFailedPrecondition(status)) return LoseShard(index, std::string(status.message()));
+    return StepAside(absl::StrCat(ShardName(index), " takes part under another ps:0: ", status.message()));
   }
   FailJob(absl::StrCat(ShardName(index),
                        shards_[index].connected ? " was lost: " : " cannot take part: ", status.message()));

@@ -391,7 +391,7 @@ class Shard {
   // Null: none is kept. What it has not answered yet; decisions that have not taken effect, in their order,
   // at most one a worker; what waits for both; and by step, where the log goes on behind a checkpoint.
   std::shared_ptr<PushLog> log_;
-  bool log_failed_ = false;
+  bool log_failed_ = false, log_taken_ = false;
   int writes_ = 0;
   // When the first of them began, or another one was answered.
   absl::Time log_moved_;

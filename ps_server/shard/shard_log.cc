@@ -78,6 +78,7 @@ void Shard::Settle() {
 void Shard::FailLog(const absl::Status& status) {
   if (log_failed_) return;
   log_failed_ = over_ = true;
+  log_taken_ = absl::IsAlreadyExists(status);
   failure_ =
       absl::StrCat("shard ", install_.shard(), " cannot write its log: ", std::string(status.message()));
   LogError(failure_);
@@ -90,6 +91,7 @@ void Shard::FailLog(const absl::Status& status) {
 void Shard::ReportFailed() {
   v1::ShardReport report;
   report.mutable_failed()->set_error(failure_);
+  report.mutable_failed()->set_replaced(log_taken_);
   Report(std::move(report));
 }
 

@@ -287,6 +287,33 @@ TEST_CASE("A coordinator that was replaced ends, without a word to shards, which
   CHECK(f.Join(0, 7000)->status().code() != absl::StatusCode::kOk);
 }
 
+TEST_CASE(
+    "A coordinator whose server takes part under a later one was replaced, and ends without a word to "
+    "others") {
+  Saved f(kSync, 2, 3);
+  f.StartJob();
+  f.Steps(2);
+  f.shards[1]->events.broken(absl::FailedPreconditionError("a later coordinator has this shard"));
+  CHECK(f.ends == 1);
+  CHECK_THAT(f.failure, Contains("a later coordinator has this shard") && Contains("ps:1"));
+  CHECK(f.failure.rfind(kReplaced, 0) == 0);
+  // These may be the other one's, too, or soon will be.
+  for (const auto& shard : f.shards) CHECK(shard->Sent(v1::ControlMessage::kShutdown).empty());
+}
+
+TEST_CASE("A coordinator whose own shard finds its log taken was replaced; another server's fails the job") {
+  const uint32_t index = GENERATE(0u, 1u);
+  Saved f(kAsync);
+  f.StartJob();
+  v1::ShardReport report;
+  report.mutable_failed()->set_error("cannot write its log: File exists");
+  report.mutable_failed()->set_replaced(true);
+  f.shards[index]->events.report(report);
+  CHECK(f.ends == 1);
+  CHECK((f.failure.rfind(kReplaced, 0) == 0) == (index == 0));
+  CHECK(f.shards[1]->Sent(v1::ControlMessage::kShutdown).empty() == (index == 0));
+}
+
 TEST_CASE("A coordinator that was replaced finds out when it needs numbers") {
   Saved f(kSync);
   f.StartJob();

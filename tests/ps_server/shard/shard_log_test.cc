@@ -312,6 +312,21 @@ TEST_CASE("A log that cannot be written fails the shard, and nothing of it is ac
   CHECK(f->Reports(v1::ShardReport::kFailed).size() == 1);
 }
 
+TEST_CASE("A shard whose next segment another process has begun says that it was replaced") {
+  const auto f = Life();
+  f->Start();
+  CHECK(f->Push({0, 0})->reply().outcome() == v1::OK);
+  const std::string folder = LogFolder(ShardFixture::kCheckpoints, 0, 1);
+  REQUIRE(f->files->WriteFile(JoinPath(folder, "00000002.log"), "another's").ok());
+  v1::ControlMessage take;
+  take.mutable_checkpoint()->set_step(1);
+  f->Control(take);
+  const auto failed = f->Reports(v1::ShardReport::kFailed);
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].failed().replaced());
+  CHECK_THAT(failed[0].failed().error(), Contains("00000002.log"));
+}
+
 TEST_CASE("A disk that hangs is told of while it does, and fails the shard in the end") {
   const auto f = Life();
   f->config.mutable_cluster()->set_wait_seconds(30);
