@@ -50,6 +50,7 @@ void Checker::CheckRestored() {
       known |= line.shard == restored.shard && line.to == restored.version && line.at <= restored.at &&
                same(line.weights);
     }
+    known |= plan_.logs() && Replayed(restored);
     if (!known) {
       Violate(Invariant::kRestored, "ps:", restored.shard, " starts at ", At(restored.at), " with version ",
               restored.version, " in bits that it never had");
@@ -105,10 +106,21 @@ void Checker::CheckStep(const Published& line, const std::vector<float>& before)
   }
 }
 
+bool Checker::WasMember(const Published& line, uint64_t incarnation) const {
+  const auto memberships = memberships_.find({line.shard, line.life});
+  if (memberships == memberships_.end()) return false;
+  // Each counts until the next one, which may have come in the same event as the version.
+  bool was = false;
+  for (const Installed* installed : memberships->second) {
+    if (installed->version <= line.from) was = false;
+    if (installed->version < line.to) was |= MemberOf(*installed, incarnation) != nullptr;
+  }
+  return was;
+}
+
 void Checker::CheckArrivals(const Published& line, const std::vector<float>& before) {
   const std::vector<float>& after = *line.weights;
   uint64_t changed = 0;
-  const Installed* const installed = MembershipAt({line.shard, line.life}, line.at);
   for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
     if (after[batch] == before[batch]) continue;
     ++changed;
@@ -118,9 +130,9 @@ void Checker::CheckArrivals(const Published& line, const std::vector<float>& bef
       continue;
     }
     const uint64_t who = Who(after, batch);
-    if (installed == nullptr || MemberOf(*installed, who) == nullptr) {
+    if (!WasMember(line, who)) {
       Violate(Invariant::kFenced, "ps:", line.shard, " applied batch ", batch, " of incarnation ", who,
-              ", which is no member under epoch ", installed == nullptr ? 0 : installed->membership.epoch());
+              ", which was no member when version ", line.from, " became ", line.to, " at ", At(line.at));
     }
   }
   if (changed != line.to - line.from) {

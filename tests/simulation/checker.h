@@ -18,7 +18,7 @@ namespace weir {
 constexpr size_t kExamplesOfInvariant = 3;
 
 // Holds the log of one run against the invariants: of shards by themselves (check_shards.cc), of what callers
-// were answered (check_answers.cc), and of the end (invariants.cc).
+// were answered (check_answers.cc), what is on the disk (check_disk.cc), and of the end (invariants.cc).
 class Checker {
  public:
   Checker(const Plan& plan, const Ledger& ledger, const RunLog& log)
@@ -37,6 +37,8 @@ class Checker {
     for (const PushAnswered& push : log_.pushes) CheckPush(push);
     CheckPushesAcrossShards();
     CheckPulls();
+    CheckLogs();
+    CheckCoordinators();
     CheckEnd();
     *operations = log_.pushes.size() + log_.pulls.size() + log_.published.size() + log_.installed.size() +
                   log_.joins.size();
@@ -96,8 +98,14 @@ class Checker {
 
   void CheckMemberships();
   void CheckRestored();
+  // With the log: made of what was published, and of pushes that had not taken effect.
+  bool Replayed(const Restored& restored) const;
+  void CheckLogs();
+  void CheckCoordinators();
   void CheckPublications();
   void CheckStep(const Published& line, const std::vector<float>& before);
+  // When one of these versions was made.
+  bool WasMember(const Published& line, uint64_t incarnation) const;
   void CheckArrivals(const Published& line, const std::vector<float>& before);
   // At least: what was refused, and what somebody else had done, leaves no trace in the weights.
   uint64_t ClockIn(const std::vector<float>& weights, const v1::Member& member) const;

@@ -148,6 +148,8 @@ const char* Name(Invariant invariant) {
       return "restored";
     case Invariant::kDeclared:
       return "declared";
+    case Invariant::kReplaced:
+      return "replaced";
     case Invariant::kJoin:
       return "join";
     case Invariant::kComplete:

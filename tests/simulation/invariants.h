@@ -17,7 +17,8 @@ enum class Invariant {
   // the
   // parts of one step).
   kOnce,
-  // A push that was acknowledged as applied is in the version that the answer names, and in all later ones.
+  // A push that was acknowledged as applied is in the version that the answer names, and in all later ones;
+  // with the log of all later lives of the shard, too, which declare nothing lost.
   kAcknowledged,
   // What was refused is in no weights, and only what is to be refused was.
   kRefused,
@@ -44,11 +45,15 @@ enum class Invariant {
   kStaleLife,
   // A shard starts at nothing or at what a checkpoint had: the bits of a version that was published, never
   // older than the newest checkpoint that was complete, which nobody finds damaged; in sync the same step on
-  // all.
+  // all. With the log also what was logged, and never less than was published.
   kRestored,
   // bounded, async: what a restored shard lacks of what was acknowledged is declared, once it hears of the
   // worker, and no more than that.
   kDeclared,
+  // A coordinator that another one has taken the place of saves nothing that this one has not found, and
+  // ends,
+  // but not the job.
+  kReplaced,
   // A worker that joins starts no lower than the slowest that is there.
   kJoin,
   // At the job's end every batch was applied on every shard (but for what is to be refused), in sync to the

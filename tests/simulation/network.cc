@@ -179,6 +179,21 @@ void Network::OnKill(World::Node node, bool orderly) {
   }
 }
 
+void Network::CutOff(World::Node node) {
+  for (const std::weak_ptr<Connection>& weak : connections_) {
+    const std::shared_ptr<Connection> connection = weak.lock();
+    if (connection != nullptr && connection->nodes_[Connection::kAcceptor] == node) connection->Break();
+  }
+  for (OpenCall& call : std::exchange(calls_, {})) {
+    if (call.to != node) {
+      calls_.push_back(std::move(call));
+    } else if (!call.over()) {
+      call.server_died();
+      call.caller_died();
+    }
+  }
+}
+
 void Network::ForgetEndedCalls() {
   calls_.erase(std::remove_if(calls_.begin(), calls_.end(), [](const OpenCall& call) { return call.over(); }),
                calls_.end());

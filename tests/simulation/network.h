@@ -167,6 +167,10 @@ class Network {
   // it ends by itself, and what it has sent arrives.
   void OnKill(World::Node node, bool orderly = false);
 
+  // Nobody reaches the process any more: who calls it, or has opened a stream to it, is told that it is gone.
+  // It goes on, and so do the streams that it has opened.
+  void CutOff(World::Node node);
+
   void Block(World::Node from, World::Node to, bool blocked);
   bool Blocked(World::Node from, World::Node to) const { return blocked_.count({from, to}) > 0; }
   // Messages take so much longer.

@@ -10,7 +10,7 @@ namespace {
 
 class Dice {
  public:
-  explicit Dice(uint64_t seed) : random_(RandomKey(seed, "plan"), 0) {}
+  explicit Dice(uint64_t seed, const char* of = "plan") : random_(RandomKey(seed, of), 0) {}
   uint32_t Below(uint32_t bound) { return random_.NextBelow(bound); }
   // In [least, most].
   uint32_t From(uint32_t least, uint32_t most) { return least + Below(most - least + 1); }
@@ -187,7 +187,32 @@ void PlanFaults(Dice& dice, Plan* plan) {
     plan->faults.push_back(fault);
     plan->may_fail = true;
   }
-  for (const FaultPlan& fault : plan->faults) plan->heal = std::max(plan->heal, fault.at + fault.duration);
+}
+
+// Of its own stream of chance, so that what the others draw stays as it is.
+void PlanDisk(Dice& dice, Plan* plan) {
+  using Kind = FaultPlan::Kind;
+  if (!plan->recoverable()) return;
+  if (!plan->sync() && dice.Chance(0.3)) {
+    v1::ServerConfig& server = *plan->config.mutable_server();
+    server.set_durability(v1::ServerConfig::DURABILITY_LOG);
+    server.set_apply(v1::ServerConfig::APPLY_STAGED);
+    // A log that cannot be written ends the job.
+    for (FaultPlan& fault : plan->faults) {
+      if (fault.kind == Kind::kDiskFull || fault.kind == Kind::kDiskErrors) fault.kind = Kind::kDiskHangs;
+    }
+  }
+  for (const Kind kind : {Kind::kDiskHangsWithin, Kind::kReplaced}) {
+    if (!dice.Chance(0.15)) continue;
+    FaultPlan fault;
+    fault.kind = kind;
+    fault.at = dice.Time(absl::Milliseconds(50), absl::Milliseconds(1500));
+    fault.duration = dice.Time(absl::Milliseconds(50), absl::Milliseconds(3000));
+    fault.first = kind == Kind::kReplaced ? 0 : dice.Below(plan->shards());
+    fault.second = dice.From(1, 80);
+    fault.back = dice.Chance(0.3);
+    plan->faults.push_back(fault);
+  }
 }
 
 }  // namespace
@@ -228,6 +253,10 @@ const char* Name(FaultPlan::Kind kind) {
       return "disk hangs";
     case FaultPlan::Kind::kServerPartition:
       return "partition between servers";
+    case FaultPlan::Kind::kDiskHangsWithin:
+      return "disk hangs within";
+    case FaultPlan::Kind::kReplaced:
+      return "coordinator to be replaced";
   }
   return "";
 }
@@ -255,21 +284,24 @@ Plan MakePlan(uint64_t seed) {
   plan.config.set_seed(seed + 1);
   PlanConfig(dice, &plan);
   PlanFaults(dice, &plan);
+  Dice disk(seed, "plan: disk");
+  PlanDisk(disk, &plan);
+  for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
 
 std::string Plan::ToString() const {
   const auto& consistency = config.consistency();
-  std::string out =
-      absl::StrCat(sync() ? absl::StrCat("sync, ", ledger.parts, " parts")
-                          : (consistency.mode() == v1::ConsistencyConfig::MODE_BOUNDED
-                                 ? absl::StrCat("bounded(", consistency.staleness(), ")")
-                                 : "async"),
-                   config.server().apply() == v1::ServerConfig::APPLY_STREAMED ? ", streamed" : ", staged",
-                   ", ", shards(), " shards, ", workers.size(), " workers, ",
-                   (ledger.total_examples + ledger.batch_size - 1) / ledger.batch_size, " batches",
-                   Words(readers), shared_memory ? ", shared memory" : "",
-                   recoverable() ? ", checkpoints" : "", ledger.poisoned.empty() ? "" : ", poisoned batches");
+  std::string out = absl::StrCat(
+      sync() ? absl::StrCat("sync, ", ledger.parts, " parts")
+             : (consistency.mode() == v1::ConsistencyConfig::MODE_BOUNDED
+                    ? absl::StrCat("bounded(", consistency.staleness(), ")")
+                    : "async"),
+      config.server().apply() == v1::ServerConfig::APPLY_STREAMED ? ", streamed" : ", staged", ", ", shards(),
+      " shards, ", workers.size(), " workers, ",
+      (ledger.total_examples + ledger.batch_size - 1) / ledger.batch_size, " batches", Words(readers),
+      shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "", logs() ? ", log" : "",
+      ledger.poisoned.empty() ? "" : ", poisoned batches");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

@@ -32,13 +32,19 @@ struct FaultPlan {
     kDiskErrors,       // one operation in four fails, for `duration`
     kDiskHangs,        // of ps:`first`: what goes to it gets there after `duration`
     kServerPartition,  // between ps:0 and ps:`first`, both ways
+    // Of ps:`first`, from then on: what it does in the background stands still in the midst of its
+    // `second`-th step on the disk (an operation is two: before its effect, and after), for `duration`.
+    kDiskHangsWithin,
+    // The same of ps:0's store, or, `back`, of all that ps:0 does there; meanwhile another ps:0 takes its
+    // place, for good.
+    kReplaced,
   };
   Kind kind = Kind::kWorkerPause;
   absl::Duration at, duration;
   // Workers by rank, servers by index: of kPartition, kOneWay, kSlowLink and kStreamsBreak `first` is a
   // worker.
   uint32_t first = 0, second = 0;
-  // kOneWay: from the server to the worker.
+  // kOneWay: from the server to the worker. kReplaced: see there.
   bool back = false;
 };
 const char* Name(FaultPlan::Kind kind);
@@ -90,6 +96,7 @@ struct Plan {
   bool may_fail = false;
 
   bool sync() const { return ledger.sync; }
+  bool logs() const { return config.server().durability() == v1::ServerConfig::DURABILITY_LOG; }
   // A lost server comes back.
   bool recoverable() const { return config.checkpoint().has_directory(); }
   uint32_t shards() const { return ledger.shards; }

@@ -20,7 +20,11 @@ struct PlantedBug {
 };
 
 // All of them. Those that no seam of Site can plant ask Planted() (common/planted_bug.h) in product code.
-const std::vector<PlantedBug>& PlantedBugs();
+std::vector<PlantedBug> PlantedBugs();
+// By where they are.
+std::vector<PlantedBug> PlantedInPolicies();
+std::vector<PlantedBug> PlantedInMessages();
+std::vector<PlantedBug> PlantedOnDisk();
 
 // From here on Planted(bug) holds for this one alone; "": for none.
 void SetPlanted(const char* bug);

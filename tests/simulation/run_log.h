@@ -109,6 +109,23 @@ struct CheckpointSaved {
   absl::Duration at;
   uint64_t step = 0;
   std::vector<v1::Version> versions;  // by shard
+  // The incarnation of whoever saved it.
+  uint64_t coordinator = 0;
+};
+
+// A coordinator has taken the store.
+struct StoreTaken {
+  absl::Duration at;
+  uint64_t coordinator = 0;
+  // Of the newest checkpoint that it found.
+  std::optional<uint64_t> step;
+};
+
+// A coordinator that another one has taken the place of has ended.
+struct ReplacedEnd {
+  absl::Duration at;
+  int code = 0;
+  std::string failure;
 };
 
 struct RunLog {
@@ -122,6 +139,8 @@ struct RunLog {
   std::vector<ToldBatches> told_batches;
   std::vector<Restored> restored;
   std::vector<CheckpointSaved> saved;
+  std::vector<StoreTaken> taken;
+  std::vector<ReplacedEnd> replaced;
   // By shard: acknowledged pushes that it has declared lost, as it counts them in the end.
   std::map<uint32_t, uint64_t> lost;
   // The same in the job's summary, of all shards. nullopt: the coordinator came back after the end, and has

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
@@ -23,16 +24,24 @@ constexpr uint64_t kObserversPin = ~uint64_t{0};
 // Tells the log which checkpoints the coordinator takes for complete.
 class WatchedStore final : public JobStore {
  public:
-  WatchedStore(Site* site, std::unique_ptr<JobStore> inner) : site_(site), inner_(std::move(inner)) {}
+  // `server`: whose it is.
+  WatchedStore(Site* site, std::unique_ptr<JobStore> inner, const SimServer* server)
+      : site_(site), inner_(std::move(inner)), server_(server) {}
   const Opened& opened() const override { return inner_->opened(); }
-  absl::Status Reserve(const Numbers& up_to) override { return inner_->Reserve(up_to); }
+  absl::Status Reserve(const Numbers& up_to) override {
+    // It would wait in the midst of an event. One life's numbers are more than a run needs.
+    if (!server_->store_works()) return inner_->Reserve(up_to);
+    site_->log.complaints.push_back("numbers are needed while the store works");
+    return absl::UnavailableError("the store works");
+  }
   std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
   void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
   void Commit(v1::CheckpointManifest manifest, Done done) override {
     CheckpointSaved line;
     line.step = manifest.step();
+    line.coordinator = opened().coordinator_incarnation;
     for (const v1::CheckpointFile& file : manifest.files()) line.versions.push_back(file.version());
-    if (manifest.job().done()) site_->saw_end = true;
+    if (manifest.job().done() && !server_->replaced()) site_->saw_end = true;
     inner_->Commit(std::move(manifest),
                    [this, line = std::move(line), done = std::move(done)](absl::Status status) mutable {
                      if (status.ok()) {
@@ -47,6 +56,7 @@ class WatchedStore final : public JobStore {
  private:
   Site* const site_;
   const std::unique_ptr<JobStore> inner_;
+  const SimServer* const server_;
 };
 
 }  // namespace
@@ -158,6 +168,9 @@ void SimServer::Start() {
   world.Start(node_);
   over_ = installed_ = just_installed_ = dying_ = attached_ = false;
   disk_operations_left_ = 0;
+  disk_hang_.reset();
+  store_works_ = false;
+  store_work_.clear();
   control_ = nullptr;
   coordinator_incarnation_ = 0;
   last_heard_.reset();
@@ -169,7 +182,8 @@ void SimServer::Start() {
   options.new_incarnation = [this] { return site_->next_life++; };
   options.background = [this, &world](std::function<void()> work) {
     const absl::Duration wait = world.Between(absl::Milliseconds(1), absl::Milliseconds(80));
-    world.After(node_, std::max(wait, disk_hangs_until_ - world.elapsed()), std::move(work));
+    world.After(node_, std::max(wait, disk_hangs_until_ - world.elapsed()),
+                [this, work = std::move(work)] { Work(/*of_store=*/false, work, nullptr); });
   };
   options.files = site_->files;
   options.clock = &world;
@@ -223,7 +237,7 @@ bool SimServer::StartCoordinator() {
     options.run = [this, &world, free_at](std::function<void()> work) {
       *free_at = std::max({*free_at, world.elapsed(), disk_hangs_until_}) +
                  world.Between(absl::Milliseconds(1), absl::Milliseconds(20));
-      world.After(node_, *free_at - world.elapsed(), std::move(work));
+      world.After(node_, *free_at - world.elapsed(), [this, work = std::move(work)] { StoreWork(work); });
     };
     site_->disk_user = this;
     auto opened = JobStoreOnDisk::Open(std::move(options));
@@ -233,8 +247,11 @@ bool SimServer::StartCoordinator() {
       return false;
     }
     store = *std::move(opened);
+    StoreTaken line{world.elapsed(), store->opened().coordinator_incarnation, std::nullopt};
+    if (const auto& newest = store->opened().newest; newest.has_value()) line.step = newest->step();
+    site_->log.taken.push_back(line);
     if (site_->seams.store) store = site_->seams.store(std::move(store));
-    store = std::make_unique<WatchedStore>(site_, std::move(store));
+    store = std::make_unique<WatchedStore>(site_, std::move(store), this);
   }
   Coordinator::Options options;
   options.config = site_->plan.config;
@@ -251,6 +268,8 @@ bool SimServer::StartCoordinator() {
   site_->saw_end = false;
   options.on_end = [this](const v1::ClusterStatus& status, const std::string& failure) {
     if (!running() || dying_) return;
+    // That is not the end of the job.
+    if (replaced_ || absl::StartsWith(failure, kReplaced)) return End(failure);
     if (site_->saw_end) site_->log.lost_in_summary = status.lost_pushes();
     site_->log.ended = true;
     site_->log.failure = failure;
@@ -264,6 +283,7 @@ bool SimServer::StartCoordinator() {
 void SimServer::Kill(bool orderly) {
   if (!running()) return;
   Observe();
+  CutWorkShort();
   site_->network.OnKill(node_, orderly);
   for (auto& [id, session] : std::exchange(sessions_, {})) session->Die();
   kept_.clear();
@@ -325,15 +345,89 @@ void SimServer::End(const std::string& failure) {
   shutdown.mutable_shutdown()->set_failure(failure);
   shard_->Control(shutdown);
   for (const auto& [id, session] : sessions_) session->EndJob(failure);
-  world.After(node_, kLinger, [this, failure] {
+  world.After(node_, kLinger, [this, failure] { ExitWhenIdle(failure); });
+}
+
+void SimServer::ExitWhenIdle(const std::string& failure) {
+  if (!hanging_.empty()) {
+    // A process whose thread hangs does not come to its end.
+    return site_->world.After(node_, kTick, [this, failure] { ExitWhenIdle(failure); });
+  }
+  const int code = failure.empty() ? 0 : absl::StartsWith(failure, kReplaced) ? 78 : 138;
+  if (replaced_) {
+    ++site_->faults[absl::StrCat("replaced coordinator ended with ", code)];
+    site_->log.replaced.push_back({site_->world.elapsed(), code, failure});
+  } else if (site_->log.ended || code != 138) {
+    site_->log.exits[absl::StrCat("ps:", index_)] = code;
+  } else {
     // Whoever started it starts it again if it has failed while the job goes on.
-    if (site_->log.ended || failure.empty()) {
-      site_->log.exits[absl::StrCat("ps:", index_)] = failure.empty() ? 0 : 138;
-    } else {
-      StartAfter(absl::Milliseconds(200));
-    }
-    Kill(/*orderly=*/true);
+    StartAfter(absl::Milliseconds(200));
+  }
+  Kill(/*orderly=*/true);
+}
+
+void SimServer::BeReplaced() {
+  replaced_ = true;
+  site_->world.Trace("replaced", {index_, node_});
+  site_->network.CutOff(node_);
+}
+
+// ---- the disk
+
+void SimServer::Work(bool of_store, std::function<void()> work, std::function<void()> over) {
+  if (!disk_hang_.has_value() || (disk_hang_->of_store && !of_store)) {
+    work();
+    if (over) over();
+    return;
+  }
+  GoOn(std::make_shared<HangingWork>(std::move(work)), over);
+}
+
+void SimServer::GoOn(const std::shared_ptr<HangingWork>& work, const std::function<void()>& over) {
+  at_work_ = work;
+  const bool done = work->Go();
+  at_work_ = nullptr;
+  if (done) {
+    if (over) over();
+    return;
+  }
+  hanging_.push_back(work);
+  site_->world.After(node_, hang_, [this, work, over] {
+    hanging_.erase(std::find(hanging_.begin(), hanging_.end(), work));
+    site_->world.Trace("disk goes on", {index_});
+    GoOn(work, over);
   });
+}
+
+void SimServer::OnDiskStep() {
+  if (at_work_ == nullptr || !disk_hang_.has_value() || --disk_hang_->steps > 0) return;
+  const DiskHang hang = *std::exchange(disk_hang_, std::nullopt);
+  ++site_->faults[hang.of_store ? "store hangs within an operation" : "disk hangs within an operation"];
+  site_->world.Trace("disk hangs", {index_});
+  hang_ = hang.duration;
+  if (hang.begun) hang.begun();
+  at_work_->Hang();
+}
+
+void SimServer::StoreWork(std::function<void()> work) {
+  if (std::exchange(store_works_, true)) return store_work_.push_back(std::move(work));
+  Work(/*of_store=*/true, std::move(work), [this] {
+    store_works_ = false;
+    if (store_work_.empty()) return;
+    const std::function<void()> next = std::move(store_work_.front());
+    store_work_.pop_front();
+    StoreWork(next);
+  });
+}
+
+void SimServer::CutWorkShort() {
+  if (hanging_.empty()) return;
+  dying_ = true;
+  site_->world.Silence(node_);
+  disk_hang_.reset();
+  SimServer* const before = std::exchange(site_->disk_user, this);
+  for (const auto& work : std::exchange(hanging_, {})) work->Go();
+  site_->disk_user = before;
 }
 
 bool SimServer::DiesHere() {
@@ -410,16 +504,16 @@ void SimServer::OnControl(const v1::ControlMessage& message) {
   last_heard_ = site_->world.Now();
   if (!message.has_ping())
     site_->world.Trace("control", {index_, static_cast<uint64_t>(message.message_case())});
-  if (message.has_shutdown() && message.shutdown().failure().empty()) {
+  if (message.has_shutdown() && message.shutdown().failure().empty() && !replaced_) {
     site_->log.final_weights.resize(site_->plan.shards());
     Weights& final_weights = site_->log.final_weights[index_];
     if (installed_) {
       Observe();
       final_weights = Snapshot();
-    } else if (final_weights == nullptr) {
-      // It came back to a job that was done; the result is in the last checkpoint.
-      final_weights = SavedWeights();
     }
+    // It came back to a job that was done, or cannot be looked at just now: the result is in the last
+    // checkpoint.
+    if (final_weights == nullptr) final_weights = SavedWeights();
   }
   if (message.has_membership()) membership_ = message.membership().membership();
   if (!site_->seams.control) {
@@ -432,6 +526,7 @@ void SimServer::OnControl(const v1::ControlMessage& message) {
 
 void SimServer::Control(const v1::ControlMessage& message) {
   if (message.has_install()) installed_ = just_installed_ = false;
+  if (message.has_membership()) memberships_[message.membership().membership().epoch()] = membership_;
   shard_->Control(message);
 }
 
@@ -454,13 +549,14 @@ void SimServer::OnReport(const v1::ShardReport& report) {
 }
 
 void SimServer::OnMembershipInstalled(const v1::MembershipInstalled& report) {
+  if (replaced_) return;
   Installed line;
   line.at = site_->world.elapsed();
   line.shard = index_;
   line.life = life_;
   line.version = shard_->counters().version;
   // What the coordinator has said, under the epoch that the shard confirms.
-  line.membership = membership_;
+  line.membership = memberships_[report.epoch()];
   line.membership.set_epoch(report.epoch());
   site_->log.installed.push_back(std::move(line));
 }
@@ -497,7 +593,7 @@ void SimServer::DropRevoked() {
 // ---- from above
 
 void SimServer::Observe() {
-  if (shard_ == nullptr) return;
+  if (shard_ == nullptr || replaced_) return;
   if (std::exchange(just_installed_, false)) {
     installed_ = true;
     version_ = shard_->counters().version;
@@ -512,8 +608,11 @@ void SimServer::Observe() {
   line.shard = index_;
   line.life = life_;
   line.from = version_;
-  line.to = version_ = shard_->counters().version;
+  line.to = shard_->counters().version;
   line.weights = Snapshot();
+  // With the log a look waits for what is on its way to the disk, where a change of the membership does.
+  if (line.weights == nullptr && site_->plan.logs()) return;
+  version_ = line.to;
   site_->world.Trace("published", {index_, line.to});
   site_->log.published.push_back(std::move(line));
 }

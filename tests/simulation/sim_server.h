@@ -2,14 +2,17 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "ps_server/coordinator/coordinator.h"
 #include "ps_server/shard/shard.h"
+#include "tests/simulation/hanging_work.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/site.h"
 
@@ -143,9 +146,27 @@ class SimServer {
   void DieAtDisk(uint32_t operation) { disk_operations_left_ = operation; }
   // What it has to write or read from now on waits until then.
   void HangDisk(absl::Duration until) { disk_hangs_until_ = std::max(disk_hangs_until_, until); }
+  // What it does in the background hangs in its n-th step on the disk from now on: before or after the effect
+  // of an operation. Once it does, `begun` is called.
+  struct DiskHang {
+    uint32_t steps = 0;
+    absl::Duration duration;
+    // Only what its store does counts.
+    bool of_store = false;
+    std::function<void()> begun;
+  };
+  void HangWithinDisk(DiskHang hang) { disk_hang_ = std::move(hang); }
   // Is asked before each operation on the disk that this process makes.
   bool DiesHere();
   bool dying() const { return dying_; }
+  bool replaced() const { return replaced_; }
+  bool store_works() const { return store_works_; }
+  // Is called before each such operation, and after.
+  void OnDiskStep();
+
+  // Another process is ps:0 from now on. This one has not been told: it goes on, with the links to other
+  // servers that it has, but nobody calls it any more.
+  void BeReplaced();
 
   // nullptr: it has none, or is over.
   Coordinator* coordinator() { return over_ ? nullptr : coordinator_.get(); }
@@ -170,6 +191,14 @@ class SimServer {
     bool adopted = false, ended = false;
   };
 
+  // Does what blocks on the disk, and lets it hang if it is to; then calls `over`.
+  void Work(bool of_store, std::function<void()> work, std::function<void()> over);
+  void GoOn(const std::shared_ptr<HangingWork>& work, const std::function<void()>& over);
+  // Of the store: one after another.
+  void StoreWork(std::function<void()> work);
+  // The process is dying: what hangs comes to nothing.
+  void CutWorkShort();
+  void ExitWhenIdle(const std::string& failure);
   void Tick();
   void DropRevoked();
   void TickControl();
@@ -208,15 +237,25 @@ class SimServer {
   uint64_t coordinator_incarnation_ = 0;
   std::optional<absl::Time> last_heard_;
   absl::Time started_, next_look_;
-  bool over_ = false, dying_ = false;
+  bool over_ = false, dying_ = false, replaced_ = false;
   int coming_ = 0;
   uint32_t disk_operations_left_ = 0;
   absl::Duration disk_hangs_until_;
+  std::optional<DiskHang> disk_hang_;
+  // For how long what hangs now does.
+  absl::Duration hang_;
+  // What runs now and may hang; what hangs.
+  std::shared_ptr<HangingWork> at_work_;
+  std::vector<std::shared_ptr<HangingWork>> hanging_;
+  bool store_works_ = false;
+  std::deque<std::function<void()>> store_work_;
 
   // Of the shard, as far as the log has it.
   uint64_t life_ = 0, version_ = 0, model_hash_ = 0;
   bool installed_ = false, just_installed_ = false;
+  // As the coordinator has said it, and by the epoch under which the shard was told it.
   v1::Membership membership_;
+  std::map<uint64_t, v1::Membership> memberships_;
 };
 
 }  // namespace weir

@@ -132,6 +132,9 @@ class Simulation {
     world.After(plan_.heal, [this] { site_.network.EndFaults(); });
     site_.disk.SetFault(
         [this](const FaultyFileSystem::Operation& operation) { return DiskFault(operation.kind); });
+    site_.disk.SetPause([this](FaultyFileSystem::Moment) {
+      if (SimServer* const user = DiskUser(); user != nullptr) user->OnDiskStep();
+    });
 
     const auto run = [&](absl::Duration until) {
       world.Run(
@@ -157,8 +160,10 @@ class Simulation {
  private:
   bool Over() const {
     if (!site_.log.ended) return false;
-    for (const auto& server : site_.servers) {
-      if (server->running() || server->coming()) return false;
+    for (const auto* servers : {&site_.servers, &site_.replaced}) {
+      for (const auto& server : *servers) {
+        if (server->running() || server->coming()) return false;
+      }
     }
     for (const auto& process : processes_) {
       if (process->running()) return false;
@@ -175,6 +180,9 @@ class Simulation {
       if (server->running() && server->dying())
         CrashServer(server.get(), site_.world.Between(absl::Milliseconds(10), absl::Seconds(1)));
     }
+    for (const auto& server : site_.replaced) {
+      if (server->dying()) server->Kill();
+    }
   }
 
   void CrashServer(SimServer* server, absl::Duration away) {
@@ -182,15 +190,36 @@ class Simulation {
     server->StartAfter(away);
   }
 
+  // Another process takes the place of ps:0, as an orchestrator has it who takes that one for dead.
+  void Replace(const SimServer* replaced, uint64_t life) {
+    std::unique_ptr<SimServer>& server = site_.servers[0];
+    if (server.get() != replaced || site_.world.life(server->node()) != life || !server->running() ||
+        site_.log.ended) {
+      return;
+    }
+    ++site_.faults["coordinator replaced"];
+    server->BeReplaced();
+    site_.replaced.push_back(std::exchange(server, std::make_unique<SimServer>(&site_, 0)));
+    server->Start();
+  }
+
+  // nullptr: nobody in the job.
+  SimServer* DiskUser() const {
+    if (site_.disk_user != nullptr) return site_.disk_user;
+    for (const auto* servers : {&site_.servers, &site_.replaced}) {
+      for (const auto& server : *servers) {
+        if (server->node() == site_.world.current()) return server.get();
+      }
+    }
+    return nullptr;
+  }
+
   absl::Status DiskFault(FaultyFileSystem::Kind kind) {
     using Kind = FaultyFileSystem::Kind;
     const bool reads = kind == Kind::kOpen || kind == Kind::kRead || kind == Kind::kList;
-    SimServer* user = site_.disk_user;
-    for (const auto& server : site_.servers) {
-      if (user == nullptr && server->node() == site_.world.current()) user = server.get();
-    }
-    if (user != nullptr && !site_.log.ended && user->DiesHere())
-      return absl::UnavailableError("the process is dying");
+    SimServer* const user = DiskUser();
+    if (user != nullptr && (user->dying() || (!site_.log.ended && user->DiesHere())))
+      return absl::CancelledError("the process is dying");
     if (!reads && site_.world.elapsed() < disk_errors_until_ && site_.world.Chance(0.25)) {
       ++site_.faults["disk operation failed"];
       return absl::UnavailableError("input/output error");
@@ -202,6 +231,9 @@ class Simulation {
     for (const auto& server : site_.servers) {
       if (server->running())
         site_.log.hanging.push_back(absl::StrCat(site_.world.name(server->node()), " still runs"));
+    }
+    for (const auto& server : site_.replaced) {
+      if (server->running()) site_.log.hanging.push_back("a ps:0 that was replaced still runs");
     }
     for (const auto& process : processes_) {
       if (process->running()) site_.log.hanging.push_back(process->Waiting());
@@ -310,6 +342,7 @@ void Simulation::Strike(const FaultPlan& fault) {
           CrashServer(each.get(),
                       world.Between(absl::Milliseconds(10), absl::Milliseconds(10) + fault.duration));
       }
+      for (const auto& each : site_.replaced) each->Kill();
       return site_.disk.Crash();
     case Kind::kDiskFull:
       site_.disk.SetCapacity(site_.disk.bytes_used());
@@ -320,6 +353,17 @@ void Simulation::Strike(const FaultPlan& fault) {
       return;
     case Kind::kDiskHangs:
       return site_.servers[fault.first]->HangDisk(world.elapsed() + fault.duration);
+    case Kind::kDiskHangsWithin:
+      return site_.servers[fault.first]->HangWithinDisk(
+          {fault.second, fault.duration, /*of_store=*/false, nullptr});
+    case Kind::kReplaced: {
+      const SimServer* const old = site_.servers[0].get();
+      return site_.servers[0]->HangWithinDisk(
+          {fault.second, fault.duration, /*of_store=*/!fault.back, [this, &world, &fault, old, server] {
+             world.After(world.Between(absl::ZeroDuration(), fault.duration),
+                         [this, old, life = world.life(server)] { Replace(old, life); });
+           }});
+    }
     case Kind::kServerPartition:
       return Partition(site_.servers[0]->node(), server, /*both=*/true, fault.duration);
   }

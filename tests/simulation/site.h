@@ -54,7 +54,7 @@ struct Site {
   FaultyFileSystem disk;
   // What the servers see of it.
   FileSystem* files = &disk;
-  // Who uses it outside of its own events.
+  // Who uses it, where that is not whose event runs.
   SimServer* disk_user = nullptr;
   // Memory that weights lie in, of all servers and their lives: clients that have mapped it may read it as
   // long as they like.
@@ -64,6 +64,8 @@ struct Site {
   ThreadPool threads{1};
   // By index, ps:0 first.
   std::vector<std::unique_ptr<SimServer>> servers;
+  // Processes that were ps:0 once, and may still be at work (SimServer::BeReplaced).
+  std::vector<std::unique_ptr<SimServer>> replaced;
   // The coordinator of now has saved the end of the job.
   bool saw_end = false;
   // Lives of shards; the next one's number.

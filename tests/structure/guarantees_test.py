@@ -11,7 +11,7 @@ import tempfile
 
 PAGE = "docs/guarantees.md"
 INVARIANTS = "tests/simulation/invariants.h"
-BUGS = "tests/simulation/planted_bugs.cc"
+BUGS = "tests/simulation/planted_*.cc"
 TEST_CASE = re.compile(r'TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
 # {"name", "in words", {Invariant::kOne, Invariant::kOther},
 BUG = re.compile(r'\{"([^"]+)",\s*(?:"[^"]*"\s*)+,\s*\{((?:\s*Invariant::\w+,?)+)\s*\}')
@@ -41,7 +41,8 @@ def faults(root):
         if not ((root / PAGE).parent / target).exists():
             yield f"a link leads nowhere: {target}"
     invariants = set(re.findall(r"^  (k[A-Z]\w*),$", read(root, INVARIANTS), re.M))
-    bugs = {name: set(re.findall(r"\bk\w+", caught_by)) for name, caught_by in BUG.findall(read(root, BUGS))}
+    bugs = {name: set(re.findall(r"\bk\w+", caught_by))
+            for path in sorted(root.glob(BUGS)) for name, caught_by in BUG.findall(path.read_text(encoding="utf-8"))}
     named = 0
     page_invariants, page_bugs, of_promise = set(), set(), set()
     for bullet in bullets(page):
@@ -77,7 +78,8 @@ def check_that_faults_are_found():
               '- Planted bugs: *dedup off*, *dedup on*\n\n[a](../tests/a_test.cc#x), [b](b.md)\n',
         "tests/a_test.cc": 'TEST_CASE("one") {\nTEST_CASE(\n    "two "\n    "lines") {\n',
         INVARIANTS: "enum class Invariant {\n  kOnce,\n  kTorn,\n};\n",
-        BUGS: '{"dedup off",\n "x", {Invariant::kOnce,\n Invariant::kTorn}, y},\n{"torn", "x" "y", {Invariant::kTorn}, z},\n',
+        "tests/simulation/planted_bugs.cc": '{"dedup off",\n "x", {Invariant::kOnce,\n Invariant::kTorn}, y},\n',
+        "tests/simulation/planted_files.cc": '{"torn", "x" "y", {Invariant::kTorn}, z},\n',
     }
     expected = ["there is no file tests/b_test.cc", "a link leads nowhere: b.md", "tests/a_test.cc has no test case 'three'",
                 "tests/b_test.cc has no test case 'one'", f"there is no invariant kNone in {INVARIANTS}",

@@ -1,0 +1,212 @@
+// Bugs of what outlives a server: files, and the store of the coordinator.
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "tests/simulation/planted_bugs.h"
+
+namespace weir {
+namespace {
+
+// A disk with one thing wrong: overrides what is wrong.
+class WrappedFiles : public FileSystem {
+ public:
+  explicit WrappedFiles(FileSystem* inner) : inner_(inner) {}
+  explicit WrappedFiles(std::unique_ptr<FileSystem> inner) : owned_(std::move(inner)), inner_(owned_.get()) {}
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
+    return inner_->Create(path, existing);
+  }
+  absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
+    return inner_->Open(path);
+  }
+  absl::Status Rename(const std::string& from, const std::string& to) override {
+    return inner_->Rename(from, to);
+  }
+  absl::Status RenameNew(const std::string& from, const std::string& to) override {
+    return inner_->RenameNew(from, to);
+  }
+  absl::Status Remove(const std::string& path) override { return inner_->Remove(path); }
+  absl::Status MakeFolder(const std::string& path) override { return inner_->MakeFolder(path); }
+  absl::Status RemoveFolder(const std::string& path) override { return inner_->RemoveFolder(path); }
+  absl::StatusOr<std::vector<std::string>> List(const std::string& folder) override {
+    return inner_->List(folder);
+  }
+  absl::Status SyncFolder(const std::string& folder) override { return inner_->SyncFolder(folder); }
+
+ protected:
+  // A folder that is held has the same thing wrong.
+  template <typename Files>
+  absl::StatusOr<std::unique_ptr<FileSystem>> HoldAs(const std::string& path) {
+    auto held = inner_->OpenFolder(path);
+    if (!held.ok()) return held;
+    return std::unique_ptr<FileSystem>(std::make_unique<Files>(*std::move(held)));
+  }
+
+ private:
+  const std::unique_ptr<FileSystem> owned_;
+
+ protected:
+  FileSystem* const inner_;
+};
+
+// A file that says that it is synced.
+class Unsynced final : public WritableFile {
+ public:
+  explicit Unsynced(std::unique_ptr<WritableFile> inner) : inner_(std::move(inner)) {}
+  absl::Status Append(absl::string_view data) override { return inner_->Append(data); }
+  absl::Status Sync() override { return absl::OkStatus(); }
+  absl::Status Close() override { return inner_->Close(); }
+
+ private:
+  const std::unique_ptr<WritableFile> inner_;
+};
+
+class NoSync : public WrappedFiles {
+ public:
+  using WrappedFiles::WrappedFiles;
+  absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override {
+    return HoldAs<NoSync>(path);
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
+    auto file = inner_->Create(path, existing);
+    if (!file.ok()) return file;
+    return std::unique_ptr<WritableFile>(std::make_unique<Unsynced>(*std::move(file)));
+  }
+};
+
+// Logs are written by their paths alone.
+class NoLogSync final : public NoSync {
+ public:
+  using NoSync::NoSync;
+  absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override {
+    return inner_->OpenFolder(path);
+  }
+  absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
+    return absl::EndsWith(path, ".log") ? NoSync::Create(path, existing) : inner_->Create(path, existing);
+  }
+};
+
+class NoFolderSync final : public WrappedFiles {
+ public:
+  using WrappedFiles::WrappedFiles;
+  absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override {
+    return HoldAs<NoFolderSync>(path);
+  }
+  absl::Status SyncFolder(const std::string&) override { return absl::OkStatus(); }
+};
+
+template <typename Files>
+void WrapFiles(Site* site) {
+  site->seams.files = std::make_shared<Files>(&site->disk);
+  site->files = site->seams.files.get();
+}
+
+// What a coordinator that starts again reads is not what it was.
+class ForgetfulStore final : public JobStore {
+ public:
+  ForgetfulStore(std::unique_ptr<JobStore> inner, bool numbers, bool checkpoint)
+      : inner_(std::move(inner)), opened_(inner_->opened()) {
+    if (numbers) opened_.used = {};
+    if (checkpoint) opened_.newest.reset();
+  }
+  const Opened& opened() const override { return opened_; }
+  absl::Status Reserve(const Numbers& up_to) override { return inner_->Reserve(up_to); }
+  std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
+  void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
+  void Commit(v1::CheckpointManifest manifest, Done done) override {
+    inner_->Commit(std::move(manifest), std::move(done));
+  }
+
+ private:
+  const std::unique_ptr<JobStore> inner_;
+  Opened opened_;
+};
+
+std::function<void(Site*)> Forget(bool numbers, bool checkpoint) {
+  return [numbers, checkpoint](Site* site) {
+    site->seams.store = [numbers, checkpoint](std::unique_ptr<JobStore> inner) {
+      return std::make_unique<ForgetfulStore>(std::move(inner), numbers, checkpoint);
+    };
+  };
+}
+
+// Says that a checkpoint is complete before it is.
+class HastyStore final : public JobStore {
+ public:
+  explicit HastyStore(std::unique_ptr<JobStore> inner) : inner_(std::move(inner)) {}
+  const Opened& opened() const override { return inner_->opened(); }
+  absl::Status Reserve(const Numbers& up_to) override { return inner_->Reserve(up_to); }
+  std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
+  void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
+  void Commit(v1::CheckpointManifest manifest, Done done) override {
+    done(absl::OkStatus());
+    inner_->Commit(std::move(manifest), [](const absl::Status&) {});
+  }
+
+ private:
+  const std::unique_ptr<JobStore> inner_;
+};
+
+// A store that another coordinator has taken says that all is well.
+class NeverReplaced final : public JobStore {
+ public:
+  explicit NeverReplaced(std::unique_ptr<JobStore> inner) : inner_(std::move(inner)) {}
+  const Opened& opened() const override { return inner_->opened(); }
+  absl::Status Reserve(const Numbers& up_to) override { return Deny(inner_->Reserve(up_to)); }
+  std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
+  void Begin(uint64_t step, Done done) override {
+    inner_->Begin(step, [done = std::move(done)](absl::Status status) { done(Deny(std::move(status))); });
+  }
+  void Commit(v1::CheckpointManifest manifest, Done done) override {
+    inner_->Commit(std::move(manifest),
+                   [done = std::move(done)](absl::Status status) { done(Deny(std::move(status))); });
+  }
+
+ private:
+  static absl::Status Deny(absl::Status status) {
+    return absl::IsAborted(status) ? absl::OkStatus() : status;
+  }
+  const std::unique_ptr<JobStore> inner_;
+};
+
+template <typename Store>
+void WrapStore(Site* site) {
+  site->seams.store = [](std::unique_ptr<JobStore> inner) {
+    return std::make_unique<Store>(std::move(inner));
+  };
+}
+
+}  // namespace
+
+std::vector<PlantedBug> PlantedOnDisk() {
+  return {
+      {"epochs start again",
+       "a coordinator that starts again counts epochs from 1",
+       {Invariant::kEpochs},
+       Forget(true, false)},
+      {"checkpoint forgotten",
+       "a coordinator that starts again begins anew",
+       {Invariant::kRestored},
+       Forget(false, true)},
+      {"no fsync", "files are closed, not synced", {Invariant::kRestored}, WrapFiles<NoSync>},
+      {"no fsync of folders",
+       "a name may be lost after it was counted on",
+       {Invariant::kRestored},
+       WrapFiles<NoFolderSync>},
+      {"acknowledged before durable",
+       "a checkpoint counts before its manifest is written",
+       {Invariant::kRestored},
+       WrapStore<HastyStore>},
+      {"two coordinators both commit",
+       "a store that another coordinator has taken says that all is well",
+       {Invariant::kReplaced},
+       WrapStore<NeverReplaced>},
+      {"logged before durable",
+       "the log counts a push as on the disk when it is written, not when it is synced",
+       {Invariant::kAcknowledged},
+       WrapFiles<NoLogSync>},
+  };
+}
+
+}  // namespace weir
