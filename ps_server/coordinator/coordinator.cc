@@ -267,8 +267,8 @@ void Coordinator::HandleTick() {
   if (state_ == v1::STARTING) {
     const double limit = options_.config.cluster().start_seconds();
     if (time - created_ > absl::Seconds(limit)) {
-      return FailJob(absl::StrCat("the job did not start within cluster.start_seconds = ", limit,
-                                  "; missing: ", absl::StrJoin(WaitingFor(), ", ")));
+      return FailDeserted(absl::StrCat("the job did not start within cluster.start_seconds = ", limit,
+                                       "; missing: ", absl::StrJoin(WaitingFor(), ", ")));
     }
   }
   if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && time >= next_complaint_) {
@@ -318,7 +318,7 @@ void Coordinator::HandleTick() {
   if (!deserted_.has_value()) deserted_ = time;
   const double limit = options_.config.cluster().start_seconds();
   if (time - *deserted_ > absl::Seconds(limit)) {
-    return FailJob(absl::StrCat("no worker was live for cluster.start_seconds = ", limit));
+    return FailDeserted(absl::StrCat("no worker was live for cluster.start_seconds = ", limit));
   }
   if (time >= next_complaint_) {
     next_complaint_ = time + kComplaintInterval;

@@ -349,6 +349,8 @@ class Coordinator {
   void MaybeFinish();
   void FailJob(const std::string& reason);
   void StepAside(const std::string& why);
+  // Nobody comes. If another coordinator has the job, that is why.
+  void FailDeserted(const std::string& reason);
   // The job cannot go on without numbers that are its own.
   void CannotReserve(const absl::Status& status);
   // What who asks to join a failed job is told.

@@ -130,6 +130,15 @@ void Coordinator::StepAside(const std::string& why) {
   options_.on_end(MakeStatus(), failure_);
 }
 
+void Coordinator::FailDeserted(const std::string& reason) {
+  // Whoever fails is started again, and would take the job back.
+  if (checkpoints_ != nullptr) {
+    const absl::Status ours = checkpoints_->Reserve(reserved_);
+    if (absl::IsAborted(ours)) return CannotReserve(ours);
+  }
+  FailJob(reason);
+}
+
 absl::Status Coordinator::RefuseJoin() const {
   // Not Unavailable, which asks for another try, which would find nobody and hide the reason.
   const absl::Status failure = JobFailure(failure_);

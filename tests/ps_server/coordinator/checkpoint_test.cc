@@ -314,6 +314,23 @@ TEST_CASE("A coordinator whose own shard finds its log taken was replaced; anoth
   CHECK(f.shards[1]->Sent(v1::ControlMessage::kShutdown).empty() == (index == 0));
 }
 
+TEST_CASE("A coordinator to whom nobody comes finds out whether it was replaced before it fails") {
+  const bool starts = GENERATE(true, false);
+  const bool replaced = GENERATE(true, false);
+  Saved f(kSync);
+  if (starts) {
+    f.StartJob();
+  } else {
+    f.Start();
+  }
+  f.Run(absl::Seconds(1));
+  if (replaced) f.disk->reserve_status = absl::AbortedError("/runs/7 belongs to another ps:0 now");
+  // Past the leases, and the time for which workers are waited for.
+  f.Run(absl::Seconds(400));
+  REQUIRE(f.ends == 1);
+  CHECK((f.failure.rfind(kReplaced, 0) == 0) == replaced);
+}
+
 TEST_CASE("A coordinator that was replaced finds out when it needs numbers") {
   Saved f(kSync);
   f.StartJob();
