@@ -60,7 +60,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
   request.set_rank(options.rank);
   std::random_device random;
   request.set_instance(uint64_t{random()} << 32 | random());
-  *request.mutable_model() = ToProto(model);
+  request.set_model(ToProto(model).SerializeAsString());
   request.set_job_config(options.job_config);
   request.set_train_examples(options.train_examples);
   *request.mutable_protocol() = OwnProtocol();

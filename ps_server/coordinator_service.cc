@@ -1,6 +1,7 @@
 #include "ps_server/coordinator_service.h"
 
 #include <functional>
+#include <limits>
 #include <utility>
 
 #include "ps_server/grpc_unary_call.h"
@@ -40,15 +41,16 @@ void CoordinatorService::Start(Coordinator* coordinator) {
   const auto control = [this](const grpc::ServerContext& context) {
     return admission_->AdmitControl(context);
   };
-  ServeUnary<v1::JoinRequest, v1::JoinReply>(loop_, &service_, &Service::RequestJoin, anybody,
-                                             [this, coordinator](v1::JoinRequest request, auto done) {
-                                               const uint64_t instance = request.instance();
-                                               const uint64_t number = ++joins_;
-                                               coordinator->Join(std::move(request), std::move(done), number);
-                                               return [coordinator, instance, number] {
-                                                 coordinator->OnJoinCancelled(instance, number);
-                                               };
-                                             });
+  // A model is as large as the server's messages may be.
+  ServeUnary<v1::JoinRequest, v1::JoinReply>(
+      loop_, &service_, &Service::RequestJoin, anybody,
+      [this, coordinator](v1::JoinRequest request, auto done) {
+        const uint64_t instance = request.instance();
+        const uint64_t number = ++joins_;
+        coordinator->Join(std::move(request), std::move(done), number);
+        return [coordinator, instance, number] { coordinator->OnJoinCancelled(instance, number); };
+      },
+      std::numeric_limits<size_t>::max());
   ServeUnary<v1::StatusRequest, v1::ClusterStatus>(loop_, &service_, &Service::RequestStatus, anybody,
                                                    [coordinator](const v1::StatusRequest&, auto done) {
                                                      coordinator->Status(std::move(done));

@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
 #include "ps_server/grpc_event_loop.h"
 
 namespace weir {
@@ -20,8 +21,8 @@ inline grpc::Status ToGrpc(const absl::Status& status) {
 }
 
 // A call of a unary method. Its request is bytes until its caller is admitted: what a stranger sends is never
-// parsed. Lives on its loop's thread; owns itself until the call is over and all its operations have come
-// back, and is kept by whoever still owes the answer.
+// parsed, nor what is larger than such a request ever is. Lives on its loop's thread; owns itself until the
+// call is over and all its operations have come back, and is kept by whoever still owes the answer.
 template <typename Request, typename Reply>
 class GrpcUnaryCall final {
  public:
@@ -34,6 +35,8 @@ class GrpcUnaryCall final {
     std::function<void(grpc::ServerContext*, grpc::ByteBuffer*,
                        grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*, void* tag)>
         request_call;
+    // Of a request, in bytes.
+    size_t most_bytes = 0;
     // OK, or what a call ends with whose caller is not let in.
     std::function<grpc::Status(const grpc::ServerContext&)> admit;
     // Takes a call. What it returns, if anything, runs when the caller or its connection goes away before it
@@ -60,6 +63,11 @@ class GrpcUnaryCall final {
     Accept(method_);
     Request request;
     grpc::Status status = method_->admit(context_);
+    if (status.ok() && received_.Length() > method_->most_bytes) {
+      status = {grpc::StatusCode::RESOURCE_EXHAUSTED,
+                absl::StrCat("the request has ", received_.Length(), " bytes; at most ", method_->most_bytes,
+                             " are allowed")};
+    }
     if (status.ok()) status = grpc::SerializationTraits<Request>::Deserialize(&received_, &request);
     received_.Clear();
     if (!status.ok()) return Finish(status);
@@ -110,6 +118,9 @@ class GrpcUnaryCall final {
   Operation over_{this, &GrpcUnaryCall::OnOver};
 };
 
+// What any request but a Join fits in: the longest are 1024 ranges that a worker has completed.
+constexpr size_t kMaxUnaryBytes = 64 << 10;
+
 // Serves a raw method of a service on a loop:
 // ServeUnary<v1::JoinRequest, v1::JoinReply>(loop, &service, &Service::RequestJoin, admit, handle).
 // The service outlives the loop's thread.
@@ -119,10 +130,12 @@ void ServeUnary(GrpcEventLoop* loop, Service* service,
                                            grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*,
                                            grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
                 decltype(GrpcUnaryCall<Request, Reply>::Method::admit) admit,
-                decltype(GrpcUnaryCall<Request, Reply>::Method::handle) handle) {
+                decltype(GrpcUnaryCall<Request, Reply>::Method::handle) handle,
+                size_t most_bytes = kMaxUnaryBytes) {
   using Call = GrpcUnaryCall<Request, Reply>;
   auto method = std::make_shared<typename Call::Method>();
   method->loop = loop;
+  method->most_bytes = most_bytes;
   method->request_call = [=](grpc::ServerContext* context, grpc::ByteBuffer* request,
                              grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* responder, void* tag) {
     (service->*request_call)(context, request, responder, loop->queue(), loop->queue(), tag);

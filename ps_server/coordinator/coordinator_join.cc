@@ -115,7 +115,9 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
         absl::StrCat("the config of ", request.task(), " differs from that of ps:0: ", difference));
   }
   WEIR_RETURN_IF_ERROR(CheckAddresses(request));
-  WEIR_ASSIGN_OR_RETURN(ModelSpec model, FromProto(request.model()));
+  v1::Model declared;
+  if (!declared.ParseFromString(request.model())) return absl::InvalidArgumentError("model does not parse");
+  WEIR_ASSIGN_OR_RETURN(ModelSpec model, FromProto(declared));
   if (model_.has_value()) {
     if (std::string difference = model_->FirstDifference(model); !difference.empty()) {
       return absl::FailedPreconditionError(absl::StrCat("the model of ", request.task(), " differs from ",

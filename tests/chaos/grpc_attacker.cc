@@ -63,6 +63,14 @@ bool SendAll(const UniqueFd& fd, const std::string& bytes) {
   return send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
 }
 
+v1::Model HugeModel() {
+  v1::Model model;
+  v1::Tensor& tensor = *model.add_tensors();
+  tensor.set_name("w");
+  tensor.add_shape(int64_t{1} << 33);
+  return model;
+}
+
 v1::JoinRequest Join(v1::Role role, uint32_t rank, uint64_t instance) {
   v1::JoinRequest request;
   request.set_role(role);
@@ -71,9 +79,7 @@ v1::JoinRequest Join(v1::Role role, uint32_t rank, uint64_t instance) {
   request.set_instance(instance);
   request.set_train_examples(kFar);
   request.add_ps_addresses("127.0.0.1:1");
-  v1::Tensor& tensor = *request.mutable_model()->add_tensors();
-  tensor.set_name("w");
-  tensor.add_shape(int64_t{1} << 33);
+  request.set_model(HugeModel().SerializeAsString());
   return request;
 }
 
@@ -155,7 +161,7 @@ void Attacker::AttackControl(const std::atomic<bool>& stop) {
         case 0: {
           v1::Install& install = *message.mutable_install();
           install.set_num_shards(1);
-          *install.mutable_model() = Join(v1::WORKER, 0, 1).model();
+          *install.mutable_model() = HugeModel();
           break;
         }
         case 1:
@@ -189,11 +195,13 @@ void Attacker::AttackJoins(const std::atomic<bool>& stop) {
     v1::JoinRequest request =
         Join(i % 3 == 0 ? v1::READER : v1::WORKER, static_cast<uint32_t>(i % 7), kFar + i);
     if (i % 4 == 1) {
+      v1::Model model = HugeModel();
       for (int t = 0; t < 20'000; ++t) {
-        v1::Tensor& tensor = *request.mutable_model()->add_tensors();
+        v1::Tensor& tensor = *model.add_tensors();
         tensor.set_name(absl::StrCat("tensor ", t));
         for (int d = 0; d < 8; ++d) tensor.add_shape(int64_t{1} << 40);
       }
+      request.set_model(model.SerializeAsString());
     }
     if (i % 4 == 2) request.set_task(std::string(1 << 20, 'w'));
     v1::JoinReply reply;

@@ -65,7 +65,9 @@ TEST_CASE("Join is repeated under one instance, and says who joins") {
   CHECK(joins[0].role() == v1::WORKER);
   CHECK(joins[0].task() == "worker:0");
   CHECK(joins[0].train_examples() == 1000);
-  CHECK(joins[0].model().tensors_size() == 2);
+  v1::Model model;
+  REQUIRE(model.ParseFromString(joins[0].model()));
+  CHECK(model.tensors_size() == 2);
   CHECK(joins[0].job_config() == f.options.job_config);
   CHECK(joins[0].ps_addresses(1) == f.cluster.addresses()[1]);
   // Another client is another instance.

@@ -108,7 +108,7 @@ void CheckRawMessages(const Program& program, const PullResult& base) {
   join.set_task("worker:1");
   join.set_rank(1);
   join.set_instance(1234);
-  *join.mutable_model() = ToProto(program.model);
+  join.set_model(ToProto(program.model).SerializeAsString());
   join.set_job_config(program.options.job_config);
   join.set_train_examples(kBadInputExamples);
   for (const std::string& server : program.options.servers) join.add_ps_addresses(server);
@@ -121,7 +121,9 @@ void CheckRawMessages(const Program& program, const PullResult& base) {
   CheckError(RawJoin(coordinator, bad).status(), absl::StatusCode::kInvalidArgument,
              {"job_config does not parse"});
   bad = join;
-  bad.mutable_model()->mutable_tensors(0)->set_shape(0, -1);
+  v1::Model model = ToProto(program.model);
+  model.mutable_tensors(0)->set_shape(0, -1);
+  bad.set_model(model.SerializeAsString());
   CheckError(RawJoin(coordinator, bad).status(), absl::StatusCode::kInvalidArgument, {"hidden/weight"});
 
   const auto joined = RawJoin(coordinator, join);

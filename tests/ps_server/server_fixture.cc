@@ -48,7 +48,7 @@ v1::JoinRequest ServerFixture::JoinRequest(uint32_t rank) const {
   request.set_task("worker:" + std::to_string(rank));
   request.set_rank(rank);
   request.set_instance(1000 + rank);
-  *request.mutable_model() = ToProto(model);
+  request.set_model(ToProto(model).SerializeAsString());
   request.set_job_config(config.SerializeAsString());
   request.set_train_examples(800);
   for (const std::string& address : cluster->addresses()) request.add_ps_addresses(address);

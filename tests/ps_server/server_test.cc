@@ -48,9 +48,28 @@ TEST_CASE("Bad Joins are refused over the wire, and good ones still work") {
   request.set_job_config(config.SerializeAsString());
   CHECK_THAT(refusal(request, grpc::StatusCode::FAILED_PRECONDITION), Contains("seed"));
   request = f.JoinRequest();
-  request.mutable_model()->mutable_tensors(0)->set_kind(static_cast<v1::Tensor::Kind>(9));
+  v1::Model model;
+  REQUIRE(model.ParseFromString(request.model()));
+  model.mutable_tensors(0)->set_kind(static_cast<v1::Tensor::Kind>(9));
+  request.set_model(model.SerializeAsString());
   CHECK(refusal(request, grpc::StatusCode::INVALID_ARGUMENT) != "");
   f.Join();
+  f.TrainStep();
+}
+
+TEST_CASE("A request larger than any that is needed is not read") {
+  ServerFixture f;
+  f.Start();
+  f.Join();
+  v1::NextRangeRequest request;
+  *request.mutable_caller() = f.caller;
+  for (uint64_t id = 0; id < 8000; ++id) request.add_completed_ranges(~id);
+  REQUIRE(request.ByteSizeLong() > 64 << 10);
+  grpc::ClientContext context;
+  v1::NextRangeReply reply;
+  const grpc::Status status = f.coordinator->NextRange(&context, request, &reply);
+  CHECK(status.error_code() == grpc::StatusCode::RESOURCE_EXHAUSTED);
+  CHECK_THAT(status.error_message(), Contains(std::to_string(request.ByteSizeLong())) && Contains("65536"));
   f.TrainStep();
 }
 

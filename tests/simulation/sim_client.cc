@@ -46,7 +46,7 @@ void SimMember::Join() {
   request.set_task(task_);
   request.set_rank(rank_);
   request.set_instance(instance_);
-  *request.mutable_model() = ToProto(site_->ledger.model());
+  request.set_model(ToProto(site_->ledger.model()).SerializeAsString());
   request.set_job_config(site_->plan.config.SerializeAsString());
   request.set_train_examples(1000);
   for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {

@@ -208,7 +208,7 @@ v1::JoinRequest CoordinatorFixture::JoinRequest(uint32_t rank, uint64_t instance
   request.set_task(absl::StrCat("worker:", rank));
   request.set_rank(rank);
   request.set_instance(instance == 0 ? 1000 + rank : instance);
-  *request.mutable_model() = ToProto(model);
+  request.set_model(ToProto(model).SerializeAsString());
   request.set_job_config(config.SerializeAsString());
   request.set_train_examples(train_examples);
   for (const std::string& address : addresses) request.add_ps_addresses(address);

@@ -1,5 +1,6 @@
 // Who gets in, when, and at which clock.
 #include <algorithm>
+#include <functional>
 #include <memory>
 #include <set>
 #include <string>
@@ -14,6 +15,13 @@ namespace {
 using Catch::Contains;
 constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
 constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
+
+void SetModel(v1::JoinRequest* request, const std::function<void(v1::Model&)>& change) {
+  v1::Model model;
+  REQUIRE(model.ParseFromString(request->model()));
+  change(model);
+  request->set_model(model.SerializeAsString());
+}
 
 TEST_CASE("A job starts when all its workers and shards are there, in two rounds") {
   CoordinatorFixture f(kBounded);
@@ -261,11 +269,13 @@ TEST_CASE("Who does not fit is refused, with the first difference") {
   request.set_job_config("\xff");
   CHECK_THAT(refusal(request), Contains("job_config"));
   request = f.JoinRequest(1);
-  request.mutable_model()->mutable_tensors(0)->set_shape(0, 41);
+  SetModel(&request, [](v1::Model& model) { model.mutable_tensors(0)->set_shape(0, 41); });
   CHECK_THAT(refusal(request), Contains("model") && Contains("w"));
   request = f.JoinRequest(1);
   request.clear_model();
   refusal(request);
+  request.set_model("\xff");
+  CHECK_THAT(refusal(request), Contains("model does not parse"));
   request = f.JoinRequest(1);
   request.set_train_examples(65);
   CHECK_THAT(refusal(request), Contains("65") && Contains("64"));
@@ -282,11 +292,22 @@ TEST_CASE("Who does not fit is refused, with the first difference") {
   CHECK(f.Status().state() == v1::RUNNING);
 }
 
+TEST_CASE("The model of who is refused for something else is not read") {
+  CoordinatorFixture f(kBounded);
+  f.Start();
+  v1::JoinRequest request = f.JoinRequest(1);
+  request.set_model("\xff");
+  request.set_job_config("\xff");
+  CHECK_THAT(std::string(f.Join(request)->status().message()), Contains("job_config"));
+}
+
 TEST_CASE("What the first who joins declares is forgotten when it goes away before the job begins") {
   CoordinatorFixture f(kBounded);
   f.Start();
   v1::JoinRequest wrong = f.JoinRequest(0);
-  SECTION("its model") { wrong.mutable_model()->mutable_tensors(0)->set_shape(0, 41); }
+  SECTION("its model") {
+    SetModel(&wrong, [](v1::Model& model) { model.mutable_tensors(0)->set_shape(0, 41); });
+  }
   SECTION("its training set") { wrong.set_train_examples(65); }
   const auto first = f.Join(wrong, 1);
   CHECK_FALSE(first->there());
@@ -332,7 +353,9 @@ TEST_CASE("A Join declares no more than a job may have, and the message says wha
   };
   v1::JoinRequest request = f.JoinRequest(0);
   const auto shape = [&](const std::vector<int64_t>& shape) {
-    request.mutable_model()->mutable_tensors(0)->mutable_shape()->Assign(shape.begin(), shape.end());
+    SetModel(&request, [&](v1::Model& model) {
+      model.mutable_tensors(0)->mutable_shape()->Assign(shape.begin(), shape.end());
+    });
   };
   shape({int64_t{1} << 33});
   CHECK_THAT(refusal(request), Contains("8589934592 elements") &&
@@ -343,10 +366,12 @@ TEST_CASE("A Join declares no more than a job may have, and the message says wha
   shape(std::vector<int64_t>(33, 1));
   CHECK_THAT(refusal(request), Contains("33 dimensions") && Contains("32"));
   request = f.JoinRequest(0);
-  request.mutable_model()->mutable_tensors(0)->set_name(std::string(1025, 'w'));
+  SetModel(&request, [](v1::Model& model) { model.mutable_tensors(0)->set_name(std::string(1025, 'w')); });
   CHECK_THAT(refusal(request), Contains("1025") && Contains("1024"));
   request = f.JoinRequest(0);
-  for (int i = 0; i < 65536; ++i) request.mutable_model()->add_tensors()->set_name(std::to_string(i));
+  SetModel(&request, [](v1::Model& model) {
+    for (int i = 0; i < 65536; ++i) model.add_tensors()->set_name(std::to_string(i));
+  });
   CHECK_THAT(refusal(request), Contains("65537 tensors") && Contains("65536"));
   request = f.JoinRequest(0);
   request.set_task(std::string(129, 'w'));
