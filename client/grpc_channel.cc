@@ -20,19 +20,27 @@ constexpr int kResolveAgainMs = 500;
 // For finding the Unix socket of a server of this host.
 constexpr std::chrono::milliseconds kLocalLimit{500};
 
-grpc::ChannelArguments Arguments(std::chrono::nanoseconds server_wait) {
-  const int wait_ms =
-      static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(server_wait).count());
+// Of one attempt to connect, if nobody says otherwise.
+constexpr std::chrono::nanoseconds kMostOfAttempt = std::chrono::seconds(5);
+
+int Milliseconds(std::chrono::nanoseconds time) {
+  return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(time).count());
+}
+
+grpc::ChannelArguments Arguments(std::chrono::nanoseconds server_wait,
+                                 std::optional<std::chrono::nanoseconds> attempt) {
+  const int wait_ms = Milliseconds(server_wait);
+  const int attempt_ms = Milliseconds(attempt.value_or(std::min(server_wait / 2, kMostOfAttempt)));
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   // Our own retries know the keys; gRPC's would keep copies of what was sent.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  // Several tries fit into the time after which a server is given up. The minimum is also how long one
-  // attempt to connect may take; gRPC itself allows nothing below 100 ms.
+  // Several tries fit into the time after which a server is given up. The minimum is how long one attempt to
+  // connect may take, and no pause; gRPC itself allows nothing below 100 ms.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, std::clamp(wait_ms / 2, 100, 1000));
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, std::max(attempt_ms, 100));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, std::clamp(wait_ms / 2, 100, 1000));
   // A name that stands for another machine now is to be found as soon; by default gRPC asks for it twice a
   // minute.
@@ -45,15 +53,17 @@ grpc::ChannelArguments Arguments(std::chrono::nanoseconds server_wait) {
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait) {
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), Arguments(server_wait));
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait,
+                                           std::optional<std::chrono::nanoseconds> attempt) {
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                   Arguments(server_wait, attempt));
 }
 
-absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(const std::string& address,
-                                                               std::chrono::nanoseconds server_wait,
-                                                               const v1::WireConfig& wire) {
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
+    const std::string& address, std::chrono::nanoseconds server_wait,
+    std::optional<std::chrono::nanoseconds> attempt, const v1::WireConfig& wire) {
   WEIR_ASSIGN_OR_RETURN(const Address server, ParseAddress(address));
-  grpc::ChannelArguments arguments = Arguments(server_wait);
+  grpc::ChannelArguments arguments = Arguments(server_wait, attempt);
   WEIR_RETURN_IF_ERROR(SetSocketOptions(wire.congestion_control(), server, &arguments));
   std::string target = address;
   if (wire.transport() != v1::WireConfig::TRANSPORT_TCP && IsThisHost(server)) {

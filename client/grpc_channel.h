@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -13,13 +14,23 @@ namespace weir {
 
 // A connection of its own to a server ("host:port", "unix:/path"), made with the first call, that notices
 // within about `server_wait` that its server went silent and comes back quickly when the server does.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait);
+//
+// `attempt`: how long it may take to connect before that is tried anew. Not too short: a server that has
+// hundreds of clients to greet would do so in vain, again and again. Not too long: a machine that has
+// vanished, and whose name stands for another one now, costs as much. By default half of `server_wait`, up to
+// 5 s.
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait,
+                                           std::optional<std::chrono::nanoseconds> attempt = std::nullopt);
 
 // The same, for weights and gradients, as the job's WireConfig says. InvalidArgument, FailedPrecondition:
 // that cannot be done.
-absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(const std::string& address,
-                                                               std::chrono::nanoseconds server_wait,
-                                                               const v1::WireConfig& wire);
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
+    const std::string& address, std::chrono::nanoseconds server_wait,
+    std::optional<std::chrono::nanoseconds> attempt, const v1::WireConfig& wire);
+
+// For who makes a channel for each try: the first attempt, each further one twice as long as the one before,
+// and the longest.
+constexpr std::chrono::seconds kFirstAttempt{1}, kLongestAttempt{16};
 
 // The same code and message.
 absl::Status FromGrpc(const grpc::Status& status);

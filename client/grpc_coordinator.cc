@@ -70,10 +70,10 @@ class UnaryCall final : public GrpcCall {
 class JoinTry {
  public:
   JoinTry(const v1::JoinRequest& request, const JobToken& token, Clock::time_point deadline,
-          std::chrono::nanoseconds server_wait)
+          std::chrono::nanoseconds server_wait, std::chrono::nanoseconds attempt)
       : token_(token),
         // A fresh channel: gRPC would ask for a name that does not resolve yet more and more seldom.
-        channel_(MakeChannel(request.ps_addresses(0), server_wait)),
+        channel_(MakeChannel(request.ps_addresses(0), server_wait, attempt)),
         stub_(v1::Coordinator::NewStub(channel_)) {
     context_.set_deadline(std::chrono::system_clock::now() + (deadline - Clock::now()));
     SetToken(token_, &context_);
@@ -133,8 +133,10 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const JobT
   Clock::time_point heard = Clock::now();
   Backoff backoff(std::chrono::milliseconds(50), std::chrono::milliseconds(again ? 100 : 1000));
   std::string last_error = "it did not answer yet";
+  std::chrono::nanoseconds attempt = kFirstAttempt;
   while (true) {
-    JoinTry join(request, token, deadline + kSlack, server_wait);
+    JoinTry join(request, token, deadline + kSlack, server_wait, attempt);
+    attempt = std::min<std::chrono::nanoseconds>(2 * attempt, kLongestAttempt);
     std::string waiting_for;
     std::optional<absl::Status> status;
     // A try has the deadline of the whole, so that this ends.

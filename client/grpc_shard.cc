@@ -76,7 +76,7 @@ struct GrpcShard::Impl {
     while (stream == nullptr || !stream->Add(exchange, ended)) {
       // A name may stand for another machine by now, and only for this one's servers there are Unix sockets.
       if (channel == nullptr || channel->GetState(false) != GRPC_CHANNEL_READY) {
-        const auto made = MakeDataChannel(address, limits.unreachable, wire);
+        const auto made = MakeDataChannel(address, limits.unreachable, std::nullopt, wire);
         // That another one could be made before speaks against an error.
         if (!made.ok()) LogWarning(NameOf(address), ": ", made.status().message());
         SetChannel(made.ok() ? *made : MakeChannel(address, limits.unreachable));
@@ -302,7 +302,9 @@ std::string GrpcShard::name() const { return impl_->Name(); }
 absl::Status GrpcShard::Connect(std::chrono::steady_clock::time_point deadline,
                                 const std::string& otherwise) {
   const std::string missing = name();
-  for (bool own = true;; own = !own) {
+  std::chrono::nanoseconds attempt = kFirstAttempt;
+  for (bool own = true;;
+       own = !own, attempt = std::min<std::chrono::nanoseconds>(2 * attempt, kLongestAttempt)) {
     std::string at;
     {
       MutexLock lock(impl_->mutex);
@@ -310,11 +312,10 @@ absl::Status GrpcShard::Connect(std::chrono::steady_clock::time_point deadline,
       at = own || moved || otherwise.empty() ? impl_->address : otherwise;
     }
     WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                          MakeDataChannel(at, impl_->limits.unreachable, impl_->wire));
-    // A second at a time, each on a fresh channel: gRPC would ask for a name that does not resolve yet more
-    // and more seldom.
+                          MakeDataChannel(at, impl_->limits.unreachable, attempt, impl_->wire));
+    // Each on a fresh channel: gRPC would ask for a name that does not resolve yet more and more seldom.
     const auto left = deadline - std::chrono::steady_clock::now();
-    const auto slice = std::min<std::chrono::nanoseconds>(left, std::chrono::seconds(1));
+    const auto slice = std::min<std::chrono::nanoseconds>(left, attempt);
     if (channel->WaitForConnected(std::chrono::system_clock::now() + slice)) {
       MutexLock lock(impl_->mutex);
       if (impl_->address == impl_->home) impl_->home = impl_->address = at;

@@ -30,7 +30,9 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     grpc::ChannelArguments args;
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
+    // How long one attempt may take. A server may have hundreds of clients to greet; one that is away refuses
+    // at once.
+    args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
     // A server that was lost is missed by everybody: it is to be found as soon as it is back.
     args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 250);
     // Under its name, too, if that stands for another machine now.
