@@ -73,9 +73,9 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
              reply.total_steps(), reply.worker(), reply.incarnation(), reply.start_clock()),
       ranges_({config.data().batch_size(), reply.total_batches(), reply.total_examples()},
               reply.start_clock()),
-      poller_(std::chrono::microseconds(config.wire().busy_poll_us())),
-      coordinator_(servers[0], options.token, server_wait_, poller_, calls_),
-      shards_(servers, options.token, poller_, tensors_, caller_, epoch_, config.wire(), calls_, limits(),
+      poller_(GrpcPoller::Shared(std::chrono::microseconds(config.wire().busy_poll_us()))),
+      coordinator_(servers[0], options.token, server_wait_, *poller_, calls_),
+      shards_(servers, options.token, *poller_, tensors_, caller_, epoch_, config.wire(), calls_, limits(),
               std::move(history), [this](const absl::Status& why) { Fail(why); }) {
   for (uint32_t shard = 0; shard < reply.num_shards(); ++shard) {
     buffers_.push_back(std::make_shared<FloatBuffers>(tensors_.partition().shard_elements(shard)));
@@ -107,7 +107,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
     }
     Fail(why);
   };
-  heartbeat_ = std::make_unique<GrpcHeartbeat>(poller_, std::move(heartbeat));
+  heartbeat_ = std::make_unique<GrpcHeartbeat>(*poller_, std::move(heartbeat));
 }
 
 ClientImpl::~ClientImpl() {
@@ -383,7 +383,7 @@ Future<PullResult> ClientImpl::Pull(uint64_t clock, std::vector<MutableTensor> t
                                     OnWeights on_weights) {
   absl::StatusOr<ShardSet::Pull> order = MakePull(clock, tensors, std::move(on_weights));
   if (!order.ok()) return Ready<PullResult>(order.status());
-  Promise<PullResult> promise(poller_.driver());
+  Promise<PullResult> promise(poller_->driver());
   Start(shards_.size(), std::nullopt, *std::move(order), [promise](absl::StatusOr<Answers> answers) mutable {
     promise.Set(answers.ok() ? absl::StatusOr<PullResult>(MergePull(*answers)) : answers.status());
   });
@@ -395,7 +395,7 @@ Future<PushResult> ClientImpl::Push(const Work& work, const PullResult& base,
   if (options_.reader) return Ready<PushResult>(ReadersDoNotPush());
   absl::StatusOr<ShardSet::Push> order = MakePush(work, base, gradient, gate.get());
   if (!order.ok()) return Ready<PushResult>(FailPush(work, order.status()));
-  Promise<PushResult> promise(poller_.driver());
+  Promise<PushResult> promise(poller_->driver());
   Start(shards_.size(), *std::move(order), std::nullopt, [promise](absl::StatusOr<Answers> answers) mutable {
     promise.Set(answers.ok() ? absl::StatusOr<PushResult>(MergePush(*answers)) : answers.status());
   });
@@ -411,7 +411,7 @@ Future<PushPullResult> ClientImpl::PushPull(const Work& work, const PullResult& 
   if (!pull.ok()) return Ready<PushPullResult>(FailPush(work, pull.status()));
   absl::StatusOr<ShardSet::Push> push = MakePush(work, base, gradient, gate.get());
   if (!push.ok()) return Ready<PushPullResult>(FailPush(work, push.status()));
-  Promise<PushPullResult> promise(poller_.driver());
+  Promise<PushPullResult> promise(poller_->driver());
   Start(shards_.size(), *std::move(push), *std::move(pull),
         [promise](absl::StatusOr<Answers> answers) mutable {
           if (!answers.ok()) {
@@ -425,7 +425,7 @@ Future<PushPullResult> ClientImpl::PushPull(const Work& work, const PullResult& 
 
 Future<WeightsView> ClientImpl::PullInPlace(uint64_t clock) {
   const ShardSet::Pull order = MakePull(clock);
-  Promise<WeightsView> promise(poller_.driver());
+  Promise<WeightsView> promise(poller_->driver());
   Start(shards_.size(), std::nullopt, order, [this, promise, order](absl::StatusOr<Answers> answers) mutable {
     promise.Set(MakeView(order, answers));
   });
@@ -439,7 +439,7 @@ Future<PushPullView> ClientImpl::PushPullInPlace(const Work& work, const PullRes
   absl::StatusOr<ShardSet::Push> push = MakePush(work, base, gradient, gate.get());
   if (!push.ok()) return Ready<PushPullView>(FailPush(work, push.status()));
   const ShardSet::Pull pull = MakePull(work.clock + 1);
-  Promise<PushPullView> promise(poller_.driver());
+  Promise<PushPullView> promise(poller_->driver());
   Start(shards_.size(), *std::move(push), pull,
         [this, promise, pull](absl::StatusOr<Answers> answers) mutable {
           absl::StatusOr<WeightsView> view = MakeView(pull, answers);
@@ -467,7 +467,7 @@ Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors) 
   *pin.mutable_caller() = CallerNow();
   // Only until the pulls have begun, retries included.
   pin.set_lease_seconds(std::chrono::duration<double>(lease_ + server_wait_).count());
-  Promise<PullResult> promise(poller_.driver());
+  Promise<PullResult> promise(poller_->driver());
   coordinator_.Pin(pin, limits())
       .OnReady([this, promise, order = *std::move(order)](const absl::StatusOr<v1::PinReply>& reply) mutable {
         if (!reply.ok()) {

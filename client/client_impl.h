@@ -179,7 +179,7 @@ class ClientImpl final : public Client {
   bool ranges_done_ ABSL_GUARDED_BY(mutex_) = false;
 
   // The calls below use everything above.
-  GrpcPoller poller_;
+  const std::shared_ptr<GrpcPoller> poller_;
   CallGroup calls_;
   GrpcCoordinator coordinator_;
   ShardSet shards_;

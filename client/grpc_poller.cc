@@ -95,6 +95,16 @@ GrpcPoller::~GrpcPoller() {
   impl_->thread.join();
 }
 
+std::shared_ptr<GrpcPoller> GrpcPoller::Shared(std::chrono::microseconds busy_poll) {
+  static Mutex mutex;
+  static auto& pollers = *new std::map<std::chrono::microseconds, std::weak_ptr<GrpcPoller>>;
+  MutexLock lock(mutex);
+  std::weak_ptr<GrpcPoller>& known = pollers[busy_poll];
+  std::shared_ptr<GrpcPoller> poller = known.lock();
+  if (poller == nullptr) known = poller = std::make_shared<GrpcPoller>(busy_poll);
+  return poller;
+}
+
 grpc::CompletionQueue* GrpcPoller::queue() { return &impl_->queue; }
 
 std::shared_ptr<ResultDriver> GrpcPoller::driver() { return impl_; }
@@ -182,7 +192,8 @@ void GrpcPoller::Impl::Run() {
 void GrpcPoller::Impl::WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) {
   MutexLock lock(mutex);
   ++claims;
-  while (turn == Turn::kOwnThread && !stopping && !ready()) {
+  // Where several wait, it would change hands with every result: they leave it to the own thread.
+  while (turn == Turn::kOwnThread && sleepers == 0 && !stopping && !ready()) {
     Rouse();
     given.Wait(mutex);
   }

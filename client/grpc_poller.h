@@ -14,8 +14,11 @@ class CompletionQueue;
 
 namespace weir {
 
-// A client's completion queue, the thread that serves it, and that thread's timers. All that a client's
-// streams bring is handled there, one event after another, so that what only handlers touch needs no lock.
+// A completion queue, the thread that serves it, and that thread's timers. All that the streams of clients
+// bring is handled there, one event after another, so that what only handlers touch needs no lock.
+//
+// The clients of a process share one: with a queue each, gRPC would have the thread of one take the events of
+// all from the kernel and hand them over, which costs several switches of threads for each message.
 //
 // Thread-safe. Outlives whatever uses it: no operation is under way when it is destroyed.
 class GrpcPoller {
@@ -34,6 +37,8 @@ class GrpcPoller {
 
   // Before a polling thread sleeps, it looks for events for `busy_poll`.
   explicit GrpcPoller(std::chrono::microseconds busy_poll);
+  // That of this process with this `busy_poll`; it goes with the last one who holds it. Not from a handler.
+  static std::shared_ptr<GrpcPoller> Shared(std::chrono::microseconds busy_poll);
   ~GrpcPoller();
 
   grpc::CompletionQueue* queue();
