@@ -25,6 +25,7 @@
 #include "common/command_line.h"
 #include "common/exit_codes.h"
 #include "common/process.h"
+#include "common/telemetry/grpc_process.h"
 
 namespace weir::bench {
 namespace {
@@ -305,5 +306,6 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   weir::KeepFreedMemory();
+  weir::PrepareGrpc();
   return weir::bench::Main(argc, argv);
 }

@@ -18,7 +18,7 @@
 #include "common/file_system.h"
 #include "common/job_token.h"
 #include "common/process.h"
-#include "common/telemetry/grpc_log.h"
+#include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/replay.h"
 #include "ps_server/server.h"
@@ -75,7 +75,7 @@ int Run(const Flags& flags) {
   }
   const auto log_format = ParseLogFormat(flags.log_format);
   InitLogging({*log_format, LogLevel::kInfo, me.task.ToString()});
-  RouteGrpcLog();
+  PrepareGrpc();
 
   Server::Options options;
   auto token = JobToken::ReadIfGiven(flags.token_file);

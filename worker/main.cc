@@ -18,7 +18,7 @@
 #include "common/job_token.h"
 #include "common/process.h"
 #include "common/status_macros.h"
-#include "common/telemetry/grpc_log.h"
+#include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
 #include "local/in_process_cluster.h"
 #include "worker/choose_devices.h"
@@ -141,7 +141,7 @@ int Main(const Flags& flags) {
   }
   const std::string task = environment->has_value() ? (*environment)->task.ToString() : "";
   InitLogging({*ParseLogFormat(flags.log_format), LogLevel::kInfo, task});
-  RouteGrpcLog();
+  PrepareGrpc();
   if (environment->has_value()) {
     if ((*environment)->task.type == "ps") {
       LogError("this is worker, but the task is ", task, "; start `ps_server` for it");

@@ -20,7 +20,7 @@
 #include "common/config/job_config.h"
 #include "common/process.h"
 #include "common/status_macros.h"
-#include "common/telemetry/grpc_log.h"
+#include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
 #include "common/unique_fd.h"
 #include "worker/lives.h"
@@ -123,7 +123,7 @@ int Main(const Flags& flags) {
   }
   const Task& task = (*environment)->task;
   InitLogging({LogFormat::kText, LogLevel::kInfo, task.ToString()});
-  RouteGrpcLog();
+  PrepareGrpc();
   const UniqueFd history(open(flags.history.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644));
   ClientOptions options;
   options.job_config = config->SerializeAsString();

@@ -1,12 +1,14 @@
-#include "common/telemetry/grpc_log.h"
+#include "common/telemetry/grpc_process.h"
 
 #include <grpc/support/log.h>
 
+#include "absl/synchronization/mutex.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
 
-void RouteGrpcLog() {
+void PrepareGrpc() {
+  absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
   gpr_set_log_function([](gpr_log_func_args* args) {
     // What gRPC calls an error (a connection that was reset, say) is one of ours only if a call fails by it,
