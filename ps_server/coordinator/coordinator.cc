@@ -306,6 +306,7 @@ void Coordinator::HandleTick() {
       }
     }
   }
+  if (left_untold_) TellMembership();
   MaybeFinish();
 
   // While shards are away, workers cannot come.

@@ -321,6 +321,8 @@ class Coordinator {
   // Membership.
   void MaybeAdmit();
   void BroadcastMembership();
+  // To the shards, and to the members.
+  void TellMembership();
   void OnAllAcked();
   void RemoveMember(uint32_t worker, const std::string& why);
   // A member whose connection broke makes room for a new process of its rank.
@@ -429,6 +431,8 @@ class Coordinator {
   uint64_t recoveries_ = 0;
   // bounded, async: all shards hold just what the newest checkpoint does.
   bool untouched_ = false;
+  // Members have left, and the next tick tells of it.
+  bool left_untold_ = false;
   // The end of the job is saved, if there is where to; until then workers wait that want to hear of it. When
   // to try again, and how often it came to nothing.
   bool saved_last_ = false;

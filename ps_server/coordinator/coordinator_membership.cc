@@ -271,11 +271,22 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   if (ranges_.has_value()) ranges_->Release(rank);
   DropPinsOf(rank);
   if (over()) return;
-  BroadcastMembership();
-  Changed();
+  if (why.empty() && state_ == v1::DRAINING && saved_last_) {
+    // Nobody has anything left to do that depends on it, and all go at once: told one by one, it would be
+    // work that grows with the cube of the workers.
+    left_untold_ = true;
+  } else {
+    TellMembership();
+  }
   ServeRanges();
   MaybeAdmit();
   MaybeFinish();
+}
+
+void Coordinator::TellMembership() {
+  left_untold_ = false;
+  BroadcastMembership();
+  Changed();
 }
 
 void Coordinator::ReplaceIfGone(uint32_t rank) {

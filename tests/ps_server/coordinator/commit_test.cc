@@ -135,6 +135,26 @@ TEST_CASE("R is the config's, the last step has the parts that are left, and the
   CHECK(Commits(*f.shards[0]).size() == 2);
 }
 
+TEST_CASE("Workers who leave when all is done are told of together, by the next tick") {
+  CoordinatorFixture f(kSync, 4, 1);
+  f.train_examples = 32;  // one step
+  f.StartJob();
+  f.shards[0]->Staged(0);
+  REQUIRE(f.Status().state() == v1::DRAINING);
+  const auto revision = f.Heartbeat(f.members[3])->reply().revision();
+  const auto parked = f.Heartbeat(f.members[3], revision);
+  const size_t told = f.shards[0]->Sent(v1::ControlMessage::kMembership).size();
+  for (int leaver = 0; leaver < 3; ++leaver) f.Leave(f.members[leaver]);
+  CHECK(f.Status().membership().members_size() == 1);
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kMembership).size() == told);
+  CHECK_FALSE(parked->there());
+  f.coordinator->Tick();
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kMembership).size() == told + 1);
+  CHECK(f.shards[0]->Membership().members_size() == 1);
+  REQUIRE(parked->there());
+  CHECK(parked->reply().membership().members_size() == 1);
+}
+
 TEST_CASE("A job ends when all have left: last stats, then the servers are told, once") {
   CoordinatorFixture f(kSync);
   f.train_examples = 16;
