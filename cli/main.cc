@@ -27,7 +27,7 @@ namespace {
 constexpr const char* kExamples = R"(Examples:
   weir demo
   weir up --ps=2 --workers=4 configs/digits.json
-  weir up --ps=2 --workers=4 configs/digits.json --set consistency.mode=async --summary=out.json
+  weir up --ps=2 --workers=4 configs/digits.json --set 'consistency={"mode":"async"}' --summary=out.json
   weir status --address=127.0.0.1:2222
   weir config show configs/digits.json --set optimizer.learning_rate=0.05
   weir checkpoint verify runs/digits

@@ -41,6 +41,7 @@ const std::vector<FieldUse>& FieldUses() {
       {v1::DataConfig::descriptor(), "format", "test", {"idx", "csv"}, Need::kRequired},
       {v1::DataConfig::descriptor(), "format", "label_column", {"csv"}},
       {v1::DataConfig::descriptor(), "format", "header", {"csv"}},
+      {v1::DataConfig::descriptor(), "format", "classes", {"idx", "csv"}},
       {v1::ConsistencyConfig::descriptor(), "mode", "staleness", {"bounded"}, Need::kRequired},
       {v1::ConsistencyConfig::descriptor(), "mode", "prefetch", {"bounded"}},
       {v1::ConsistencyConfig::descriptor(), "mode", "parts", {"sync"}},
@@ -76,10 +77,11 @@ void CheckUses(const Message& message, const std::string& path, ConfigProblems* 
     const std::string word = SelectorWord(message, use.selector);
     const bool used = Contains(use.used_by, word);
     if (set && !used) {
-      problems->Add(FieldPath(path, use.field),
-                    absl::StrCat("is not used with ", use.selector, " \"", word, "\", only with ",
-                                 absl::StrJoin(use.used_by, ", "), "; take it out or change ",
-                                 FieldPath(path, use.selector)));
+      problems->Add(
+          FieldPath(path, use.field),
+          absl::StrCat("is not used with ", use.selector, " \"", word, "\", only with ",
+                       absl::StrJoin(use.used_by, ", "), "; take it out (--set ", FieldPath(path, use.field),
+                       "=null) or change ", FieldPath(path, use.selector)));
     }
     if (!set && used && use.need == Need::kRequired) {
       problems->Add(FieldPath(path, use.field),
@@ -120,8 +122,12 @@ void CheckModel(const v1::ModelConfig& model, ConfigProblems* problems) {
   }
 }
 
-void CheckData(const v1::DataConfig& data, ConfigProblems* problems) {
+void CheckData(const v1::JobConfig& config, ConfigProblems* problems) {
+  const v1::DataConfig& data = config.data();
   CheckUses(data, "data", problems);
+  if (data.has_classes() && config.model().loss() == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
+    problems->Add("data.classes", "is not used with model.loss \"mean_squared_error\"; take it out");
+  }
   if (data.format() != v1::DataConfig::FORMAT_DIGITS) {
     if (data.has_train()) CheckFiles(data.format(), data.train(), "data.train", problems);
     if (data.has_test()) CheckFiles(data.format(), data.test(), "data.test", problems);
@@ -238,7 +244,7 @@ void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {
 
 void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) {
   CheckModel(config.model(), problems);
-  CheckData(config.data(), problems);
+  CheckData(config, problems);
   CheckTrain(config, problems);
   CheckConsistency(config, problems);
   CheckUses(config.optimizer(), "optimizer", problems);

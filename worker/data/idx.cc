@@ -133,9 +133,11 @@ absl::StatusOr<IdxArray> Parse(InflateReader* reader) {
 absl::StatusOr<IdxArray> ParseIdx(absl::string_view file, absl::string_view bytes) {
   InflateReader reader(bytes);
   absl::StatusOr<IdxArray> array = Parse(&reader);
-  if (!array.ok())
-    return absl::Status(array.status().code(), absl::StrCat(file, ": ", array.status().message()));
-  return array;
+  if (array.ok()) return array;
+  // What is wrong with the content may be the damage of what holds it.
+  const absl::Status damage = reader.Check();
+  const absl::Status& cause = damage.ok() ? array.status() : damage;
+  return absl::Status(cause.code(), absl::StrCat(file, ": ", cause.message()));
 }
 
 }  // namespace weir

@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <limits>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -62,6 +63,13 @@ absl::StatusOr<size_t> InflateReader::Read(absl::Span<uint8_t> out) {
     }
   }
   return done;
+}
+
+absl::Status InflateReader::Check() {
+  std::vector<uint8_t> piece(size_t{1} << 20);
+  absl::StatusOr<size_t> got = compressed_ ? piece.size() : 0;
+  while (got.ok() && *got > 0) got = Read(absl::MakeSpan(piece));
+  return got.status();
 }
 
 }  // namespace weir

@@ -25,6 +25,9 @@ class InflateReader {
   // Fills `out` as far as there is content; less than its size means the end. DataLoss: damaged or truncated
   // gzip data.
   absl::StatusOr<size_t> Read(absl::Span<uint8_t> out);
+  // Reads to the end, and keeps nothing: OK, what was read so far was whole and is what was compressed. A
+  // byte that has changed makes other content as a rule, and only the checksum at the end tells.
+  absl::Status Check();
 
  private:
   absl::string_view rest_;

@@ -12,16 +12,19 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/types/span.h"
 #include "common/status_macros.h"
 #include "worker/data/csv.h"
 #include "worker/data/digits.h"
 #include "worker/data/idx.h"
+#include "worker/data/inflate.h"
 
 namespace weir {
 namespace {
 
 constexpr int32_t kMostClasses = 1 << 20;
 constexpr uint64_t kMostFileBytes = uint64_t{1} << 34;
+constexpr size_t kPiece = size_t{16} << 20;
 
 std::string Resolve(const std::string& path, const std::string& base_dir) {
   if (path[0] == '/' || base_dir.empty()) return path;
@@ -52,15 +55,41 @@ absl::StatusOr<std::string> ReadFile(const std::string& field, const std::string
   return bytes;
 }
 
+// The text of a file, compressed with gzip or not.
+absl::StatusOr<std::string> ReadText(const std::string& field, const std::string& path) {
+  WEIR_ASSIGN_OR_RETURN(std::string bytes, ReadFile(field, path));
+  InflateReader reader(bytes);
+  if (!reader.compressed()) return bytes;
+  std::string text;
+  while (true) {
+    const size_t before = text.size();
+    text.resize(before + kPiece);
+    const absl::StatusOr<size_t> got =
+        reader.Read(absl::MakeSpan(reinterpret_cast<uint8_t*>(&text[before]), kPiece));
+    if (!got.ok()) return absl::Status(got.status().code(), absl::StrCat(path, ": ", got.status().message()));
+    text.resize(before + *got);
+    if (*got < kPiece) return text;
+    if (text.size() > kMostFileBytes) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": it unpacks to more than ", kMostFileBytes, " bytes, as many as are allowed"));
+    }
+  }
+}
+
 absl::StatusOr<IdxArray> ReadIdx(const std::string& field, const std::string& path) {
   WEIR_ASSIGN_OR_RETURN(const std::string bytes, ReadFile(field, path));
   return ParseIdx(path, bytes);
 }
 
-// The labels as classes. where(i) names the place of label i in messages. `classes` is 0 (any), or what the
-// training set has.
+// How many classes there are; 0: as the labels say. Then who says so, for messages.
+struct Classes {
+  int count = 0;
+  absl::string_view said_by;
+};
+
+// The labels as classes. where(i) names the place of label i in messages.
 template <typename T, typename Where>
-absl::StatusOr<std::vector<int32_t>> ToClasses(const std::vector<T>& labels, int classes,
+absl::StatusOr<std::vector<int32_t>> ToClasses(const std::vector<T>& labels, const Classes& classes,
                                                const Where& where) {
   std::vector<int32_t> result(labels.size());
   for (size_t i = 0; i < labels.size(); ++i) {
@@ -70,9 +99,10 @@ absl::StatusOr<std::vector<int32_t>> ToClasses(const std::vector<T>& labels, int
                                                      "; expected a whole number from 0 to ", kMostClasses - 1,
                                                      " (the loss mean_squared_error takes any number)"));
     }
-    if (classes > 0 && label >= classes) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          where(i), ": the label is ", label, "; the training set has the classes 0 to ", classes - 1));
+    if (classes.count > 0 && label >= classes.count) {
+      return absl::InvalidArgumentError(absl::StrCat(where(i), ": the label is ", label, "; ",
+                                                     classes.said_by, " has the classes 0 to ",
+                                                     classes.count - 1));
     }
     result[i] = static_cast<int32_t>(label);
   }
@@ -83,9 +113,9 @@ int CountClasses(const std::vector<int32_t>& labels) {
   return *std::max_element(labels.begin(), labels.end()) + 1;
 }
 
-// `classes` 0: as the labels say.
 absl::StatusOr<Dataset> LoadIdx(const v1::DataFiles& files, const std::string& prefix,
-                                const v1::DataConfig& config, const std::string& base_dir, int classes) {
+                                const v1::DataConfig& config, const std::string& base_dir,
+                                const Classes& classes) {
   const std::string images_path = Resolve(files.images(), base_dir),
                     labels_path = Resolve(files.labels(), base_dir);
   WEIR_ASSIGN_OR_RETURN(IdxArray images, ReadIdx(prefix + ".images", images_path));
@@ -114,15 +144,15 @@ absl::StatusOr<Dataset> LoadIdx(const v1::DataFiles& files, const std::string& p
   if (shape.size() == 2) shape.insert(shape.begin(), 1);  // one channel
   const bool bytes = std::holds_alternative<std::vector<uint8_t>>(images.values);
   const float scale = config.has_scale() ? config.scale() : bytes ? 1.0f / 255 : 1.0f;
-  if (classes == 0) classes = CountClasses(chosen);
-  return Dataset(std::move(shape), std::move(images.values), scale, std::move(chosen), classes);
+  const int count = classes.count == 0 ? CountClasses(chosen) : classes.count;
+  return Dataset(std::move(shape), std::move(images.values), scale, std::move(chosen), count);
 }
 
 absl::StatusOr<Dataset> LoadCsv(const v1::DataFiles& files, const std::string& prefix,
                                 const v1::DataConfig& config, const std::string& base_dir,
-                                v1::ModelConfig::Loss loss, int classes) {
+                                v1::ModelConfig::Loss loss, const Classes& classes) {
   const std::string path = Resolve(files.path(), base_dir);
-  WEIR_ASSIGN_OR_RETURN(const std::string text, ReadFile(prefix + ".path", path));
+  WEIR_ASSIGN_OR_RETURN(const std::string text, ReadText(prefix + ".path", path));
   WEIR_ASSIGN_OR_RETURN(CsvTable table, ParseCsv(path, text, {config.label_column(), config.header()}));
   if (table.labels.empty()) return absl::InvalidArgumentError(path + ": there are no examples in it");
   const float scale = config.has_scale() ? config.scale() : 1.0f;
@@ -132,13 +162,13 @@ absl::StatusOr<Dataset> LoadCsv(const v1::DataFiles& files, const std::string& p
   }
   const auto where = [&](size_t i) { return absl::StrCat(path, ":", table.lines[i]); };
   WEIR_ASSIGN_OR_RETURN(std::vector<int32_t> labels, ToClasses(table.labels, classes, where));
-  if (classes == 0) classes = CountClasses(labels);
-  return Dataset({table.columns}, std::move(table.values), scale, std::move(labels), classes);
+  const int count = classes.count == 0 ? CountClasses(labels) : classes.count;
+  return Dataset({table.columns}, std::move(table.values), scale, std::move(labels), count);
 }
 
 absl::StatusOr<Dataset> LoadSet(const v1::DataFiles& files, const std::string& prefix,
                                 const v1::DataConfig& config, const std::string& base_dir,
-                                v1::ModelConfig::Loss loss, int classes) {
+                                v1::ModelConfig::Loss loss, const Classes& classes) {
   if (config.format() == v1::DataConfig::FORMAT_IDX) return LoadIdx(files, prefix, config, base_dir, classes);
   return LoadCsv(files, prefix, config, base_dir, loss, classes);
 }
@@ -155,10 +185,13 @@ absl::StatusOr<DatasetPair> LoadData(const v1::DataConfig& config, const std::st
   if (config.format() == v1::DataConfig::FORMAT_DIGITS) {
     return LoadDigits(config.has_scale() ? config.scale() : kDigitsScale);
   }
-  WEIR_ASSIGN_OR_RETURN(Dataset train, LoadSet(config.train(), "data.train", config, base_dir, loss, 0));
+  const Classes classes{static_cast<int>(config.classes()), "data.classes"};
+  WEIR_ASSIGN_OR_RETURN(Dataset train,
+                        LoadSet(config.train(), "data.train", config, base_dir, loss, classes));
   if (!config.has_test()) return DatasetPair{std::move(train), std::nullopt};
-  WEIR_ASSIGN_OR_RETURN(Dataset test,
-                        LoadSet(config.test(), "data.test", config, base_dir, loss, train.classes()));
+  WEIR_ASSIGN_OR_RETURN(
+      Dataset test, LoadSet(config.test(), "data.test", config, base_dir, loss,
+                            config.has_classes() ? classes : Classes{train.classes(), "the training set"}));
   if (test.shape() != train.shape()) {
     return absl::InvalidArgumentError(
         absl::StrCat("data.test has examples of shape [", absl::StrJoin(test.shape(), ", "),

@@ -18,9 +18,9 @@ struct DatasetPair {
 // loss says whether labels are classes (softmax_cross_entropy) or the label column is a target
 // (mean_squared_error; csv only).
 //
-// Both sets have the same shape and number of classes, which is the largest label of the training set plus
-// one. `scale` acts on features, not on targets. Errors name the field or the file, what was seen and what is
-// allowed: InvalidArgument, NotFound, DataLoss (a damaged file).
+// Both sets have the same shape and number of classes, which is data.classes, or the largest label of the
+// training set plus one. `scale` acts on features, not on targets. Errors name the field or the file, what
+// was seen and what is allowed: InvalidArgument, NotFound, DataLoss (a damaged file).
 absl::StatusOr<DatasetPair> LoadData(const v1::DataConfig& config, const std::string& base_dir,
                                      v1::ModelConfig::Loss loss);
 

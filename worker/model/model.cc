@@ -44,12 +44,17 @@ absl::Status Model::BuildStages(const v1::ModelConfig& config, const std::vector
   }
   const int last = config.layers_size() - 1;
   if (shape != std::vector<int64_t>{outputs}) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "model.layers[", last, "] is the last and gives the shape ", ShapeString(shape),
-        ", but the data needs [", outputs, "]",
-        config.loss() == v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY ? " (one logit for each class)"
-                                                                     : " (the prediction)",
-        "; end with a dense layer of ", outputs, " units"));
+    return absl::InvalidArgumentError(
+        absl::StrCat("model.layers[", last, "] is the last and gives the shape ", ShapeString(shape),
+                     ", but the data needs [", outputs, "]",
+                     config.loss() == v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY
+                         ? absl::StrCat(" (one logit for each class: the largest label is ", outputs - 1,
+                                        ", or data.classes is ", outputs, ")")
+                         : " (the prediction)",
+                     "; end with a dense layer of ", outputs, " units",
+                     config.loss() == v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY
+                         ? ", or set data.classes, which finds labels that are too large"
+                         : ""));
   }
   const absl::Status status = spec_.Validate();
   if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat("model.layers: ", status.message()));

@@ -225,9 +225,8 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {With(R"("consistency": {"mode": "bounded"})"),
        "f:5:16: consistency.staleness: is missing and must be given with mode \"bounded\""},
       {With(R"("consistency": {"mode": "async", "staleness": 2})"),
-       "f:5:47: consistency.staleness: is not used with mode \"async\", only with bounded; take it out or "
-       "change "
-       "consistency.mode"},
+       "f:5:47: consistency.staleness: is not used with mode \"async\", only with bounded; take it out "
+       "(--set consistency.staleness=null) or change consistency.mode"},
       {With(R"("consistency": {"staleness": 2})"),
        "f:5:30: consistency.staleness: is not used with mode \"sync\", only with bounded"},
       {With(R"("consistency": {"prefetch": true, "mode": "async"})"),
@@ -322,6 +321,8 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {WithData(R"({"format": "idx", "header": true, "train": {"images": "x", "labels": "y"},
                     "test": {"images": "a", "labels": "b"}})"),
        "f:2:37: data.header: is not used with format \"idx\", only with csv"},
+      {WithData(R"({"format": "digits", "classes": 10})"),
+       "f:2:41: data.classes: is not used with format \"digits\", only with idx, csv"},
   };
   for (const Case& c : cases) {
     INFO(c.text);

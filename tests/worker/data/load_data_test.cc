@@ -147,6 +147,9 @@ TEST_CASE("A damaged or wrong IDX file is refused with what was seen and expecte
   const std::string floats_with_nan = Idx(0x0D, {1, 1}, Bytes({0x7f, 0xc0, 0, 0}));
   std::string flipped = Gzip(kImages);
   flipped[flipped.size() - 6] ^= 1;  // in the checksum
+  // What is in it is longer than its header says, and was not when it was compressed.
+  std::string flipped_content = Gzip(kImages + "x");
+  flipped_content[flipped_content.size() - 6] ^= 1;
   const struct {
     std::string bytes, message;
   } cases[] = {
@@ -180,6 +183,7 @@ TEST_CASE("A damaged or wrong IDX file is refused with what was seen and expecte
       {floats_with_nan, "f: value 0 is nan; values must be finite"},
       {Gzip(kImages).substr(0, 25), "f: the gzip data is cut short"},
       {flipped, "f: the gzip data is damaged: incorrect data check"},
+      {flipped_content, "f: the gzip data is damaged: incorrect data check"},
       {Gzip(kImages) + "rest", "f: 4 bytes after the end of the gzip data"},
       {Gzip(kImages + "x"),
        "f: more bytes than expected follow the header; expected 8 for [2, 2, 2] values of type unsigned "
@@ -233,6 +237,31 @@ TEST_CASE("Images and labels must belong together") {
   CHECK(message(config) == "data.test has examples of shape [1, 1, 2], but data.train of [1, 2, 2]");
   CHECK(absl::StartsWith(message(IdxConfig("images", "labels"), kSquaredError),
                          "model.loss mean_squared_error needs numbers"));
+
+  // Said, the number of classes is what labels are held against, and may be more than they show.
+  config.set_classes(10);
+  config.mutable_test()->set_labels("labels07");
+  config.mutable_test()->set_images("images");
+  const auto ten = LoadData(config, f, kCrossEntropy);
+  REQUIRE(ten.ok());
+  CHECK(ten->train.classes() == 10);
+  CHECK(ten->test->classes() == 10);
+  config.set_classes(7);
+  CHECK(message(config) == f + "/labels07: label 1: the label is 7; data.classes has the classes 0 to 6");
+}
+
+TEST_CASE("A CSV file may be compressed") {
+  const std::string text = "1,2.5,0\n-3,4e-1,2\n";
+  Write("table.csv", text);
+  Write("table.csv.gz", Gzip(text));
+  const auto plain = LoadData(CsvConfig("table.csv"), Folder(), kCrossEntropy);
+  const auto packed = LoadData(CsvConfig("table.csv.gz"), Folder(), kCrossEntropy);
+  REQUIRE((plain.ok() && packed.ok()));
+  CHECK(All(packed->train).features == All(plain->train).features);
+  CHECK(All(packed->train).labels == std::vector<int32_t>{0, 2});
+  Write("cut.csv.gz", Gzip(text).substr(0, 15));
+  CHECK(LoadData(CsvConfig("cut.csv.gz"), Folder(), kCrossEntropy).status().message() ==
+        Folder() + "/cut.csv.gz: the gzip data is cut short");
 }
 
 TEST_CASE("CSV files are read as classes or as targets") {

@@ -363,12 +363,12 @@ TEST_CASE("A model that does not fit together is refused with the place and the 
        "padded image"},
       {"layers { type: LAYER_DENSE units: 3 }", row,
        "model.layers[0] is the last and gives the shape [3], but the data needs [2] (one logit for each "
-       "class); end with a dense layer of 2 "
-       "units"},
+       "class: the largest label is 1, or data.classes is 2); end with a dense layer of 2 units, or set "
+       "data.classes, which finds labels that are too large"},
       {"layers { type: LAYER_CONV2D filters: 2 kernel: 8 }", image,
        "model.layers[0] is the last and gives the shape [2, 1, 1], but the data needs [2] (one logit for "
-       "each class); end with a dense layer "
-       "of 2 units"},
+       "each class: the largest label is 1, or data.classes is 2); end with a dense layer of 2 units, or set "
+       "data.classes, which finds labels that are too large"},
       {kFlatten, {1, 2, 1}, "model.layers: the model has no tensors"},
       {"layers { type: LAYER_DENSE units: 2 } layers { type: LAYER_DENSE units: 2 name: 'dense_0' }", row,
        "model.layers: two tensors are named 'dense_0/weight'"},
