@@ -46,20 +46,26 @@ bool EndedFromOutside(const ProcessExit& exit) {
   return exit.signal == SIGKILL || exit.signal == SIGTERM || exit.code == kExitDrained;
 }
 
+// A worker that was cut off, or stopped for long, loses the others who go on without it. Whether it was they
+// who were lost, servers say by their own ends.
+bool MayDoWithout(const TaskExit& exit) {
+  return !IsServer(exit) && (EndedFromOutside(exit.exit) || exit.exit.code == kExitPeerLost);
+}
+
 // What it would mean if no other life had followed.
 ExitMeaning MeaningOfLast(const TaskExit& exit) {
   if (exit.exit.ok() || exit.was_ended) return ExitMeaning::kExpected;
-  if (exit.skipped) return ExitMeaning::kSurvivable;
-  return EndedFromOutside(exit.exit) && !IsServer(exit) ? ExitMeaning::kSurvivable : ExitMeaning::kFatal;
+  return exit.skipped || exit.job_done || MayDoWithout(exit) ? ExitMeaning::kSurvivable : ExitMeaning::kFatal;
 }
 
-enum Rank { kOwnFault, kRestarted, kConsequence, kOnlyLost, kNone };
+enum Rank { kOwnFault, kRestarted, kConsequence, kLostOthers, kOnlyLost, kNone };
 
 Rank RankOf(const TaskExit& exit) {
   const ExitMeaning meaning = MeaningOfLast(exit);
   const bool consequence = exit.exit.code == kExitPeerLost;
   if (meaning == ExitMeaning::kExpected) return kNone;
-  if (meaning == ExitMeaning::kSurvivable) return kOnlyLost;
+  if (meaning == ExitMeaning::kSurvivable)
+    return consequence && !exit.job_done && !exit.restarted ? kLostOthers : kOnlyLost;
   if (exit.restarted) return consequence ? kOnlyLost : kRestarted;
   return consequence ? kConsequence : kOwnFault;
 }

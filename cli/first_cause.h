@@ -18,14 +18,15 @@ struct TaskExit {
   std::vector<std::string> last_lines;
   int lives = 0;           // that the task had before this one
   bool restarted = false;  // another one has followed
-  bool skipped = false;  // a worker whose gradient was not finite, which consistency.on_nonfinite says to go
-                         // on without
+  bool skipped = false;   // a worker whose gradient was not finite, which consistency.on_nonfinite says to go
+                          // on without
+  bool job_done = false;  // ps:0 had ended well, so the job's result was there
 };
 
 enum class ExitMeaning {
   kExpected,    // done, or ended by us
-  kSurvivable,  // the job goes on: the task was started again, or skipped, or it is a worker or evaluator
-                // that somebody ended from outside
+  kSurvivable,  // the job goes on, or was done: the task was started again, or skipped, or it is a worker or
+                // evaluator that somebody ended from outside, or that lost the others
   kFatal,       // ends the job
 };
 ExitMeaning MeaningOf(const TaskExit& exit);

@@ -44,8 +44,11 @@ constexpr absl::Duration kSettle = absl::Milliseconds(300);
 constexpr absl::Duration kEndDeadline = absl::Seconds(10);
 // And where a checkpoint is taken before.
 constexpr absl::Duration kSaveDeadline = absl::Seconds(60);
-// All of one side are done: how long the other side may still take.
+// All of one side are done: how long the other side may still take. Servers also wait for a lease, for a
+// worker that fell silent.
 constexpr absl::Duration kLinger = absl::Seconds(30);
+// The job is done: how long a task may still take that has not noticed.
+constexpr absl::Duration kStragglers = absl::Seconds(5);
 
 struct Failure {
   std::string text;
@@ -82,6 +85,7 @@ class Job {
   bool MayRestart(const TaskExit& exit) const;
   void Restart(TaskExit* exit);
   void OnSignal(int signal);
+  void CheckWorkers();
   void CheckLinger();
   void ReportFailureWhenSettled();
   void PollStatus();
@@ -103,6 +107,7 @@ class Job {
 
   bool temporary_logs_ = false;  // their folder is ours
   bool saves_ = false;           // the job has checkpoints
+  absl::Duration lease_;
   bool skips_workers_ = false;
   bool workers_started_ = false;
   bool some_worker_done_ = false;
@@ -163,6 +168,7 @@ absl::Status Job::Prepare() {
     cluster.overrides.push_back(absl::StrCat("cluster.workers=", cluster.workers));
   }
   saves_ = config.checkpoint().has_directory();
+  lease_ = absl::Seconds(config.cluster().lease_seconds());
   skips_workers_ = config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER;
   WEIR_ASSIGN_OR_RETURN(const std::string from, FindStart(config.checkpoint(), !options_.resume.empty()));
   if (!from.empty()) console_.Line(from);
@@ -229,6 +235,7 @@ void Job::Loop() {
     OnExits(cluster_->WaitForExits(interrupts_.fd(), tick));
     while (const auto signal = interrupts_.Next()) OnSignal(*signal);
     StartWorkersWhenReady();
+    CheckWorkers();
     CheckLinger();
     ReportFailureWhenSettled();
     if (saving_ && !cluster_->IsRunning("ps:0")) End();
@@ -268,7 +275,8 @@ bool Job::MayRestart(const TaskExit& exit) const {
   if (!IsWorthRestart(exit) || exit.lives >= options_.restart) return false;
   // A server finds its weights again in a checkpoint or not at all. Who comes to a job that is done only
   // waits for it.
-  return absl::StartsWith(exit.task, "ps:") ? saves_ && !coordinator_done_ : !some_worker_done_;
+  if (coordinator_done_) return false;
+  return absl::StartsWith(exit.task, "ps:") ? saves_ : !some_worker_done_;
 }
 
 void Job::Restart(TaskExit* exit) {
@@ -290,6 +298,7 @@ void Job::OnExits(std::vector<TaskExit> exits) {
   for (TaskExit& exit : exits) {
     exit.skipped =
         skips_workers_ && absl::StartsWith(exit.task, "worker:") && exit.exit.code == kExitInternal;
+    exit.job_done = coordinator_done_;
     if (MayRestart(exit)) Restart(&exit);
     exits_.push_back(exit);
     last_exit_ = Clock::Real().Now();
@@ -299,27 +308,42 @@ void Job::OnExits(std::vector<TaskExit> exits) {
       Fail({absl::StrCat(exit.task, " ended before any worker had started"), kExitInternal, exit.task, ""});
     }
   }
-  // Judged when all exits at hand are known.
-  if (workers_started_ && !cluster_->Runs("worker") && !some_worker_done_) Fail({});
   if (failure_.has_value()) return;
   for (const TaskExit& exit : exits) {
     if (exit.restarted || MeaningOf(exit) != ExitMeaning::kSurvivable) continue;
     console_.Line("warning: ", Console::Color::kYellow,
-                  absl::StrCat(DescribeExit(exit), "; the job goes on without it"));
+                  absl::StrCat(DescribeExit(exit), exit.job_done ? "; the job is done all the same"
+                                                                 : "; the job goes on without it"));
   }
+}
+
+// ps:0 would wait for a worker to come.
+void Job::CheckWorkers() {
+  if (!workers_started_ || cluster_->Runs("worker") || some_worker_done_ || coordinator_done_) return;
+  // It may be about to end.
+  if (Clock::Real().Now() - last_exit_ >= kSettle) Fail({});
 }
 
 void Job::CheckLinger() {
   if (!workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
-  const bool servers_run = cluster_->Runs("ps");
-  const bool others_run = cluster_->Runs("worker") || cluster_->Runs("evaluator");
-  if (servers_run == others_run || Clock::Real().Now() - last_exit_ < kLinger) return;
   const auto running = cluster_->running();
   if (running.empty()) return;
-  Fail({absl::StrCat(Names(running), " still ", running.size() == 1 ? "runs " : "run ",
-                     absl::FormatDuration(kLinger), " after all ", servers_run ? "workers" : "servers",
-                     " have ended"),
-        kExitInternal, running[0], ""});
+  const auto still_run = [&](absl::Duration limit, absl::string_view after) {
+    return absl::StrCat(Names(running), " still ", running.size() == 1 ? "runs " : "run ",
+                        absl::FormatDuration(limit), " after ", after);
+  };
+  const absl::Duration quiet = Clock::Real().Now() - last_exit_;
+  if (coordinator_done_ && quiet >= kStragglers) {
+    // A worker that was away when the others were told, say.
+    console_.Line("warning: ", Console::Color::kYellow, still_run(kStragglers, "the job's end; ended"));
+    return End();
+  }
+  const bool servers_run = cluster_->Runs("ps");
+  const bool others_run = cluster_->Runs("worker") || cluster_->Runs("evaluator");
+  const absl::Duration limit = servers_run ? kLinger + lease_ : kLinger;
+  if (servers_run == others_run || quiet < limit) return;
+  Fail({still_run(limit, servers_run ? "all workers have ended" : "all servers have ended"), kExitInternal,
+        running[0], ""});
 }
 
 void Job::OnSignal(int signal) {

@@ -15,17 +15,19 @@ CallRetry::Verdict CallRetry::Judge(const absl::Status& failure) {
   if (!absl::IsUnavailable(failure) && !absl::IsCancelled(failure)) {
     return {absl::Status(failure.code(), absl::StrCat(peer_, ": ", failure.message())), {}};
   }
-  const Clock::time_point now = Clock::now();
+  const absl::Time now = awake_.Now();
+  const absl::Duration unreachable = absl::FromChrono(limits_.unreachable);
   // A try that lasted longer than a peer may be away had reached it: the count starts anew.
-  if (!unreachable_since_.has_value() || now - try_started_ > limits_.unreachable) {
+  if (!unreachable_since_.has_value() || try_->length() > unreachable) {
     unreachable_since_ = now;
     backoff_.Reset();
   }
-  const auto left = *unreachable_since_ + limits_.unreachable - now;
-  if (left <= left.zero() || now >= deadline_) {
+  const absl::Duration left = *unreachable_since_ + unreachable - now;
+  if (!try_->interrupted() && (left <= absl::ZeroDuration() || now >= deadline_)) {
     return {absl::UnavailableError(absl::StrCat(peer_, " was lost: ", failure.message())), {}};
   }
-  return {absl::OkStatus(), std::min<std::chrono::nanoseconds>(backoff_.Next(), left)};
+  const absl::Duration wait = std::min(absl::FromChrono(backoff_.Next()), left);
+  return {absl::OkStatus(), absl::ToChronoNanoseconds(std::max(wait, absl::ZeroDuration()))};
 }
 
 }  // namespace weir

@@ -3,34 +3,42 @@
 #include <chrono>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "client/backoff.h"
 #include "client/call_limits.h"
+#include "common/awake_clock.h"
+#include "common/clock.h"
 
 namespace weir {
 
 // Decides what becomes of a call when a try of it fails: UNAVAILABLE and CANCELLED (by the peer) ask for
-// another try after a jittered wait, until the call's limits are reached; any other error ends the call. Not
+// another try after a jittered wait, until the call's limits are reached; any other error ends the call. Time
+// in which this process was stopped does not count, and a try in which it was decides nothing. Not
 // thread-safe.
 class CallRetry {
  public:
-  using Clock = std::chrono::steady_clock;
-
   // `what` and `peer` are for messages: "the pull at clock 7", "ps:1 at 10.0.0.1:2222". The call starts now.
-  CallRetry(std::string what, std::string peer, const CallLimits& limits)
+  // Clocks as in common/clock.h, which outlive this.
+  CallRetry(std::string what, std::string peer, const CallLimits& limits, const Clock& awake = Clock::Awake(),
+            const Clock& real = Clock::Real())
       : what_(std::move(what)),
         peer_(std::move(peer)),
         limits_(limits),
-        deadline_(Clock::now() + limits.total) {}
+        awake_(awake),
+        real_(real),
+        deadline_(awake.Now() + absl::FromChrono(limits.total)) {}
 
   const std::string& what() const { return what_; }
   const std::string& peer() const { return peer_; }
-  Clock::time_point deadline() const { return deadline_; }
+  // Until the call's deadline, as far as can be seen now: later this may be found to have been too early.
+  std::chrono::nanoseconds left() const { return absl::ToChronoNanoseconds(deadline_ - awake_.Now()); }
   // How long it may take in all.
   double seconds() const { return std::chrono::duration<double>(limits_.total).count(); }
 
-  void TryStarts() { try_started_ = Clock::now(); }
+  void TryStarts() { try_.emplace(awake_, real_); }
 
   struct Verdict {
     // What the call ends with. OK: another try is to start after `wait`.
@@ -45,10 +53,13 @@ class CallRetry {
  private:
   const std::string what_, peer_;
   const CallLimits limits_;
-  const Clock::time_point deadline_;
-  Clock::time_point try_started_;
-  // Since when the peer could not be reached.
-  std::optional<Clock::time_point> unreachable_since_;
+  const Clock& awake_;
+  const Clock& real_;
+  // Awake times, both. The second: since when the peer could not be reached.
+  const absl::Time deadline_;
+  std::optional<absl::Time> unreachable_since_;
+  // The newest.
+  std::optional<Stretch> try_;
   Backoff backoff_{std::chrono::milliseconds(50), std::chrono::milliseconds(1000)};
 };
 

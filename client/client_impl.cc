@@ -12,7 +12,6 @@
 namespace weir {
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Nanoseconds = std::chrono::nanoseconds;
 
 // How long a client that failed, or is destroyed without Leave(), tries to tell the coordinator.
@@ -188,12 +187,12 @@ bool ClientImpl::draining() const {
   return ExamplesDone();
 }
 
-absl::StatusOr<bool> ClientImpl::WaitDraining(Clock::time_point deadline) {
+absl::StatusOr<bool> ClientImpl::WaitDraining(Steady::time_point deadline) {
   MutexLock lock(mutex_);
   while (true) {
     WEIR_RETURN_IF_ERROR(Alive());
     if (ExamplesDone()) return true;
-    if (!news_.WaitUntil(mutex_, deadline) && Clock::now() >= deadline) return false;
+    if (!news_.WaitUntil(mutex_, deadline) && Steady::now() >= deadline) return false;
   }
 }
 

@@ -74,7 +74,7 @@ class ClientImpl final : public Client {
   const ModelSpec& model() const override { return tensors_.model(); }
 
  private:
-  using Clock = std::chrono::steady_clock;
+  using Steady = std::chrono::steady_clock;
   using Answers = ShardSet::Answers;
   // Clock and part.
   using PushKey = std::pair<uint64_t, uint32_t>;

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "client/backoff.h"
 #include "client/client_impl.h"
+#include "common/clock.h"
 #include "common/status_macros.h"
 
 namespace weir {
@@ -92,7 +93,10 @@ void ClientImpl::Probe(uint64_t step) {
 }
 
 absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
-  const Clock::time_point deadline = Clock::now() + wait_;
+  // Awake.
+  const Clock& awake = Clock::Awake();
+  const absl::Time deadline = awake.Now() + absl::FromChrono(wait_);
+  const auto left = [&] { return absl::ToChronoNanoseconds(deadline - awake.Now()); };
   Backoff backoff(std::chrono::milliseconds(20), std::chrono::milliseconds(500));
   while (true) {
     std::vector<uint64_t> completed;
@@ -107,7 +111,8 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
         if (ranges_.outstanding().empty() && !taking_range_) break;
         if (pushes_out_ > 0 || taking_range_) {
           news_.Wait(mutex_);
-        } else if (!news_.WaitUntil(mutex_, deadline) && Clock::now() >= deadline && pushes_out_ == 0) {
+        } else if (!news_.WaitUntil(mutex_, Steady::now() + left()) &&
+                   left() <= std::chrono::nanoseconds::zero() && pushes_out_ == 0) {
           return absl::DeadlineExceededError(absl::StrCat("NextWork() gave out the work at clock ",
                                                           ranges_.outstanding().begin()->first,
                                                           ", which was never pushed"));
@@ -122,7 +127,7 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
     news_.NotifyAll();
     if (!taken.ok()) return taken.status();
     if (*taken) continue;
-    if (Clock::now() >= deadline) {
+    if (left() <= std::chrono::nanoseconds::zero()) {
       std::vector<std::string> others;
       for (const v1::Member& member : membership_.members()) {
         if (member.worker() != caller_.worker()) others.push_back(member.task());
@@ -132,7 +137,7 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
                                                       " s; they are out to: ", absl::StrJoin(others, ", ")));
     }
     // The coordinator holds such a call for a while; this is in case that it does not.
-    news_.WaitUntil(mutex_, std::min(deadline, Clock::now() + backoff.Next()));
+    news_.WaitUntil(mutex_, Steady::now() + std::min<std::chrono::nanoseconds>(left(), backoff.Next()));
   }
 }
 

@@ -7,6 +7,12 @@
 #include "common/grpc_token.h"
 
 namespace weir {
+namespace {
+
+// gRPC's clock is rounded to milliseconds.
+constexpr std::chrono::milliseconds kRounding{10};
+
+}  // namespace
 
 void GrpcCall::Start() {
   if (absl::Status closed = group_.Add(this); !closed.ok()) {
@@ -43,8 +49,9 @@ void GrpcCall::Try() {
     if (cancelled.ok()) {
       retry_.TryStarts();
       context_ = std::make_unique<grpc::ClientContext>();
-      context_->set_deadline(std::chrono::system_clock::now() +
-                             (retry_.deadline() - CallRetry::Clock::now()));
+      const std::chrono::nanoseconds left = retry_.left();
+      try_deadline_ = GrpcPoller::Clock::now() + left;
+      context_->set_deadline(std::chrono::system_clock::now() + left);
       SetToken(token_, context_.get());
       self_ = shared_from_this();
       StartTry(context_.get(), poller_.queue(), &status_, static_cast<GrpcPoller::Event*>(this));
@@ -69,15 +76,18 @@ void GrpcCall::OnEvent(bool /*ok*/) {
 std::optional<absl::Status> GrpcCall::Judge(const absl::Status& status) {
   if (status.ok()) return status;
   if (!cancelled_.ok()) return cancelled_;
-  // Our own deadline, not the peer's, which would say whom it waited for. gRPC's clock is rounded to
-  // milliseconds.
-  const CallRetry::Clock::time_point now = CallRetry::Clock::now();
-  if (absl::IsDeadlineExceeded(status) && now + std::chrono::milliseconds(10) >= retry_.deadline()) {
-    return retry_.Late();
+  const GrpcPoller::Clock::time_point now = GrpcPoller::Clock::now();
+  std::chrono::nanoseconds wait{};
+  // Our own deadline, not the peer's, which would say whom it waited for.
+  if (absl::IsDeadlineExceeded(status) && now + kRounding >= try_deadline_) {
+    if (retry_.left() <= kRounding) return retry_.Late();
+    // This process was stopped meanwhile: it asks anew.
+  } else {
+    const CallRetry::Verdict verdict = retry_.Judge(status);
+    if (!verdict.error.ok()) return verdict.error;
+    wait = verdict.wait;
   }
-  const CallRetry::Verdict verdict = retry_.Judge(status);
-  if (!verdict.error.ok()) return verdict.error;
-  poller_.RunAt(now + verdict.wait, [self = shared_from_this()] { self->Try(); });
+  poller_.RunAt(now + wait, [self = shared_from_this()] { self->Try(); });
   return std::nullopt;
 }
 

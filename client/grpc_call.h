@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,8 +56,9 @@ class GrpcCall : public Call, public std::enable_shared_from_this<GrpcCall>, pri
   CallRetry retry_ ABSL_GUARDED_BY(mutex_);
   absl::Status cancelled_ ABSL_GUARDED_BY(mutex_);
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  // Of the try in flight.
+  // Of the try in flight, and its deadline, which runs on while this process is stopped.
   std::unique_ptr<grpc::ClientContext> context_ ABSL_GUARDED_BY(mutex_);
+  std::chrono::steady_clock::time_point try_deadline_ ABSL_GUARDED_BY(mutex_);
   grpc::Status status_ ABSL_GUARDED_BY(mutex_);
   std::shared_ptr<GrpcCall> self_ ABSL_GUARDED_BY(mutex_);
 };

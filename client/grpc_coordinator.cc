@@ -10,6 +10,7 @@
 #include "client/backoff.h"
 #include "client/grpc_call.h"
 #include "client/grpc_channel.h"
+#include "common/clock.h"
 #include "common/grpc_token.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "spdlog/spdlog.h"
@@ -17,7 +18,7 @@
 namespace weir {
 namespace {
 
-using Clock = std::chrono::steady_clock;
+using Steady = std::chrono::steady_clock;
 using Stub = v1::Coordinator::Stub;
 
 std::string CoordinatorName(const std::string& address) {
@@ -69,13 +70,13 @@ class UnaryCall final : public GrpcCall {
 // A Join in flight, and who holds it up.
 class JoinTry {
  public:
-  JoinTry(const v1::JoinRequest& request, const JobToken& token, Clock::time_point deadline,
+  JoinTry(const v1::JoinRequest& request, const JobToken& token, std::chrono::nanoseconds limit,
           std::chrono::nanoseconds server_wait, std::chrono::nanoseconds attempt)
       : token_(token),
         // A fresh channel: gRPC would ask for a name that does not resolve yet more and more seldom.
         channel_(MakeChannel(request.ps_addresses(0), server_wait, attempt)),
         stub_(v1::Coordinator::NewStub(channel_)) {
-    context_.set_deadline(std::chrono::system_clock::now() + (deadline - Clock::now()));
+    context_.set_deadline(std::chrono::system_clock::now() + limit);
     SetToken(token_, &context_);
     stub_->async()->Join(&context_, &request, &reply_, [this](const grpc::Status& status) {
       MutexLock lock(mutex_);
@@ -85,7 +86,7 @@ class JoinTry {
   }
 
   // nullopt: no answer by `deadline`.
-  std::optional<absl::Status> Wait(Clock::time_point deadline) {
+  std::optional<absl::Status> Wait(Steady::time_point deadline) {
     MutexLock lock(mutex_);
     while (!status_.has_value()) {
       if (!done_.WaitUntil(mutex_, deadline)) break;
@@ -127,23 +128,26 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const JobT
   // The coordinator knows the same limit and says more when it is reached.
   constexpr auto kSlack = std::chrono::seconds(1);
   const std::string name = CoordinatorName(request.ps_addresses(0));
-  const Clock::time_point deadline = Clock::now() + start;
-  Clock::time_point next_report = Clock::now() + kReportEvery;
-  // When the coordinator was last connected.
-  Clock::time_point heard = Clock::now();
+  // Awake, both: when to give up, and when the coordinator was last connected.
+  const Clock& awake = Clock::Awake();
+  const absl::Time deadline = awake.Now() + absl::FromChrono(start);
+  absl::Time heard = awake.Now();
+  Steady::time_point next_report = Steady::now() + kReportEvery;
   Backoff backoff(std::chrono::milliseconds(50), std::chrono::milliseconds(again ? 100 : 1000));
   std::string last_error = "it did not answer yet";
   std::chrono::nanoseconds attempt = kFirstAttempt;
   while (true) {
-    JoinTry join(request, token, deadline + kSlack, server_wait, attempt);
+    const std::chrono::nanoseconds try_limit = absl::ToChronoNanoseconds(deadline - awake.Now()) + kSlack;
+    const Steady::time_point try_ends = Steady::now() + try_limit;
+    JoinTry join(request, token, try_limit, server_wait, attempt);
     attempt = std::min<std::chrono::nanoseconds>(2 * attempt, kLongestAttempt);
     std::string waiting_for;
     std::optional<absl::Status> status;
     // A try has the deadline of the whole, so that this ends.
     while (
-        !(status = join.Wait(std::min<Clock::time_point>(next_report, Clock::now() + kLook))).has_value()) {
-      if (join.connected()) heard = Clock::now();
-      if (Clock::now() < next_report) continue;
+        !(status = join.Wait(std::min<Steady::time_point>(next_report, Steady::now() + kLook))).has_value()) {
+      if (join.connected()) heard = awake.Now();
+      if (Steady::now() < next_report) continue;
       waiting_for = join.WaitingFor();
       if (!waiting_for.empty()) {
         spdlog::warn("{} waits for the job to start; missing: {}", request.task(), waiting_for);
@@ -153,10 +157,13 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const JobT
       next_report += kReportEvery;
     }
     if (status->ok()) return std::move(join.reply());
-    const Clock::time_point now = Clock::now();
+    const absl::Time now = awake.Now();
     if (join.connected()) heard = now;
     const std::string limit =
         absl::StrCat(" within cluster.start_seconds = ", std::chrono::duration<double>(start).count(), " s");
+    if (absl::IsDeadlineExceeded(*status) && now < deadline && Steady::now() >= try_ends) {
+      continue;  // this process was stopped meanwhile
+    }
     if (absl::IsDeadlineExceeded(*status) && now >= deadline) {
       return absl::DeadlineExceededError(absl::StrCat(
           name, " did not start the job", limit, ": ",
@@ -169,13 +176,14 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const JobT
     if (now >= deadline) {
       return absl::UnavailableError(absl::StrCat(name, " could not be reached", limit, ": ", last_error));
     }
-    if (again && now - heard >= server_wait) {
+    if (again && now - heard >= absl::FromChrono(server_wait)) {
       return absl::UnavailableError(absl::StrCat(
           name, " could not be reached within cluster.server_wait_seconds = ",
           std::chrono::duration<double>(server_wait).count(), " s, to join the job again: ", last_error));
     }
-    std::this_thread::sleep_until(std::min<Clock::time_point>(now + backoff.Next(), deadline));
-    if (Clock::now() >= next_report) {
+    const std::chrono::nanoseconds left = absl::ToChronoNanoseconds(deadline - now);
+    std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(backoff.Next(), left));
+    if (Steady::now() >= next_report) {
       spdlog::warn("{} waits for {}: {}", request.task(), name, last_error);
       next_report += kReportEvery;
     }

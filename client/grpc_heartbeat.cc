@@ -1,22 +1,29 @@
 #include "client/grpc_heartbeat.h"
 
+#include <algorithm>
+#include <chrono>
 #include <optional>
 #include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "client/backoff.h"
 #include "client/grpc_channel.h"
+#include "common/awake_clock.h"
 #include "common/grpc_token.h"
 #include "common/mutex.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace weir {
 
+// All times are awake ones: what was not heard while this process was stopped tells nothing of ps:0.
 struct GrpcHeartbeat::Impl final : GrpcPoller::Event {
-  using Clock = std::chrono::steady_clock;
-
-  Impl(GrpcPoller& p, Options o) : poller(p), options(std::move(o)) {
+  Impl(GrpcPoller& p, Options o)
+      : poller(p),
+        options(std::move(o)),
+        lease(absl::FromChrono(options.lease)),
+        server_wait(absl::FromChrono(options.server_wait)) {
     thread = std::thread([this] { Run(); });
   }
 
@@ -25,14 +32,15 @@ struct GrpcHeartbeat::Impl final : GrpcPoller::Event {
     const auto stub = v1::Coordinator::NewStub(channel);
     Backoff backoff(std::chrono::milliseconds(50), std::chrono::milliseconds(500));
     // The last of all times: it is not.
-    Clock::time_point unreachable_since = Clock::time_point::max();
+    absl::Time unreachable_since = absl::InfiniteFuture();
     while (true) {
-      const Clock::time_point started = Clock::now();
+      const absl::Time started = clock.Now();
+      const Stretch beat;
       v1::HeartbeatReply reply;
       const std::optional<absl::Status> status = Beat(*stub, &reply);
       if (!status.has_value()) return;
       if (status->ok()) {
-        unreachable_since = Clock::time_point::max();
+        unreachable_since = absl::InfiniteFuture();
         backoff.Reset();
         if (!options.on_reply(reply)) return;
         continue;
@@ -42,17 +50,18 @@ struct GrpcHeartbeat::Impl final : GrpcPoller::Event {
                                                                   ": ", status->message())));
         return;
       }
-      const Clock::time_point now = Clock::now();
+      const absl::Time now = clock.Now();
       // A coordinator that hangs has been away since its answer was due.
-      unreachable_since = std::min<Clock::time_point>(
-          unreachable_since, absl::IsDeadlineExceeded(*status) ? started + options.lease / 3 : now);
-      const Clock::time_point give_up = unreachable_since + options.server_wait;
-      if (now >= give_up) {
+      unreachable_since =
+          std::min(unreachable_since, absl::IsDeadlineExceeded(*status) ? started + lease / 3 : now);
+      const absl::Time give_up = unreachable_since + server_wait;
+      if (now >= give_up && !beat.interrupted()) {
         options.on_lost(absl::UnavailableError(
             absl::StrCat("ps:0 (coordinator) at ", options.address, " was lost: ", status->message())));
         return;
       }
-      if (!Pause(std::min<Clock::time_point>(now + backoff.Next(), give_up))) return;
+      const absl::Time next = now + absl::FromChrono(backoff.Next());
+      if (!Pause(now < give_up ? std::min(next, give_up) : next)) return;
     }
   }
 
@@ -60,7 +69,6 @@ struct GrpcHeartbeat::Impl final : GrpcPoller::Event {
   std::optional<absl::Status> Beat(v1::Coordinator::Stub& stub, v1::HeartbeatReply* reply) {
     const v1::HeartbeatRequest request = options.request();
     grpc::ClientContext beat;
-    beat.set_deadline(std::chrono::system_clock::now() + options.lease);
     SetToken(options.token, &beat);
     grpc::Status status;
     MutexLock lock(mutex);
@@ -69,8 +77,16 @@ struct GrpcHeartbeat::Impl final : GrpcPoller::Event {
     // Not a blocking call: that would poll gRPC's sockets on this thread, and take the data's events, too.
     const auto rpc = stub.AsyncHeartbeat(&beat, request, poller.queue());
     rpc->Finish(reply, &status, static_cast<GrpcPoller::Event*>(this));
+    const absl::Time due = clock.Now() + lease;
+    while (context != nullptr && clock.Now() < due) WaitUntil(due);
+    const bool late = context != nullptr;
+    if (late) context->TryCancel();
     while (context != nullptr) wake.Wait(mutex);
     if (stopped) return std::nullopt;
+    if (late && !status.ok()) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("a heartbeat was not answered within ", absl::FormatDuration(lease)));
+    }
     return FromGrpc(status);
   }
 
@@ -82,10 +98,15 @@ struct GrpcHeartbeat::Impl final : GrpcPoller::Event {
   }
 
   // False: stopped.
-  bool Pause(Clock::time_point until) {
+  bool Pause(absl::Time until) {
     MutexLock lock(mutex);
-    while (!stopped && Clock::now() < until) wake.WaitUntil(mutex, until);
+    while (!stopped && clock.Now() < until) WaitUntil(until);
     return !stopped;
+  }
+
+  // Or shorter.
+  void WaitUntil(absl::Time until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    wake.WaitUntil(mutex, std::chrono::steady_clock::now() + absl::ToChronoNanoseconds(until - clock.Now()));
   }
 
   void Stop() {
@@ -100,6 +121,8 @@ struct GrpcHeartbeat::Impl final : GrpcPoller::Event {
 
   GrpcPoller& poller;
   const Options options;
+  const absl::Duration lease, server_wait;
+  const Clock& clock = Clock::Awake();
   Mutex mutex;
   CondVar wake;
   bool stopped ABSL_GUARDED_BY(mutex) = false;

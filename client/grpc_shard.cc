@@ -161,10 +161,7 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
     MutexLock lock(mutex_);
     // The group may have been closed since, and the call have ended.
     if (over_) return;
-    deadline_ = shard_.poller.RunAt(retry_.deadline(), [self = shared_from_this()] {
-      // Runs under the lock.
-      self->Interrupt([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return self->Late(); });
-    });
+    AwaitDeadline();
     if (gradient_ != nullptr) {
       gradient_->SetListener(shard_.index, [call = weak_from_this(), &poller = shard_.poller] {
         poller.RunSoon([call] {
@@ -183,6 +180,22 @@ class ShardCall final : public Call, public std::enable_shared_from_this<ShardCa
   void Begin() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
     retry_.TryStarts();
     stream_ = shard_.Begin(exchange_, [self = shared_from_this()](const auto& how) { self->OnEnded(how); });
+  }
+
+  void AwaitDeadline() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    deadline_ = shard_.poller.RunAt(GrpcPoller::Clock::now() + retry_.left(),
+                                    [self = shared_from_this()] { self->OnDeadline(); });
+  }
+
+  void OnDeadline() {
+    {
+      MutexLock lock(mutex_);
+      if (over_) return;
+      // This process was stopped meanwhile.
+      if (retry_.left() > std::chrono::nanoseconds::zero()) return AwaitDeadline();
+    }
+    // Runs under the lock.
+    Interrupt([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Late(); });
   }
 
   // There is news of the gradient.

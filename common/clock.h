@@ -14,6 +14,9 @@ class Clock {
 
   // The machine's monotonic clock.
   static const Clock& Real();
+  // The same without the time for which this process was stopped (common/awake_clock.h): by it a wait is
+  // judged after which a peer is given up. Its first use starts a thread.
+  static const Clock& Awake();
 };
 
 // Stands still until it is told to move. Not thread-safe.

@@ -124,6 +124,8 @@ class ServerImpl final : public Server {
   GrpcEventLoop* control_loop() { return &loops_.front(); }
 
   const Options options_;
+  // Nobody is given up for silence while this process was stopped.
+  const Clock& clock_ = Clock::Awake();
   GrpcAdmission admission_;
   std::unique_ptr<ThreadPool> threads_;
   // Where checkpoints and logs lie. Others may be able to write there.
@@ -167,13 +169,14 @@ absl::Status ServerImpl::Start() {
   WEIR_ASSIGN_OR_RETURN(const Kernels* kernels, KernelsFromConfig(options_.config.server()));
   WEIR_ASSIGN_OR_RETURN(const Address listen, ParseAddress(options_.listen));
   if (!options_.summary_path.empty()) WEIR_RETURN_IF_ERROR(CheckSummaryPath(options_.summary_path));
-  started_ = Clock::Real().Now();
+  started_ = clock_.Now();
   const uint32_t wanted = options_.config.server().apply_threads();
   threads_ = std::make_unique<ThreadPool>(wanted > 0 ? static_cast<int>(wanted)
                                                      : static_cast<int>(std::thread::hardware_concurrency()));
   files_ = FileSystem::Beneath(options_.config.checkpoint().directory());
   Shard::Options shard;
   shard.config = options_.config;
+  shard.clock = &clock_;
   shard.new_incarnation = RandomNumber;
   shard.background = [this](const std::function<void()>& work) { background_.Run(work); };
   shard.threads = threads_.get();
@@ -229,6 +232,7 @@ absl::Status ServerImpl::Start() {
     control.shard = shard_.get();
     control.loop = control_loop();
     control.admission = &admission_;
+    control.clock = &clock_;
     control.may_return = recoverable();
     control.instance = instance;
     control.on_end = [this](const std::string& failure) { End(failure); };
@@ -275,6 +279,7 @@ absl::Status ServerImpl::StartCoordinator() {
   links_ = std::make_unique<GrpcShardLinks>(control_loop(), options_.token);
   Coordinator::Options coordinator;
   coordinator.config = options_.config;
+  coordinator.clock = &clock_;
   coordinator.workers = options_.workers;
   coordinator.worker_names = options_.worker_names;
   coordinator.shard_addresses = options_.ps_addresses;
@@ -390,7 +395,7 @@ ServerImpl::~ServerImpl() {
 }
 
 void ServerImpl::Tick() {
-  const absl::Time now = Clock::Real().Now();
+  const absl::Time now = clock_.Now();
   shard_->Tick();
   if (coordinator_ != nullptr) {
     coordinator_->Tick();
@@ -474,8 +479,8 @@ void ServerImpl::Drain(const std::string& reason) {
   {
     MutexLock lock(mutex_);
     if (drain_until_.has_value()) return;
-    drain_until_ = Clock::Real().Now() +
-                   (coordinator_ != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace));
+    drain_until_ =
+        clock_.Now() + (coordinator_ != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace));
     drain_reason_ = reason;
   }
   if (coordinator_ != nullptr) coordinator_->Drain(reason);

@@ -10,7 +10,7 @@
 
 namespace weir {
 
-absl::Status WorkUntilDone(ClientOptions options, bool join_again, const JoinJobFunction& join,
+absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
                            const std::function<Life(Client*)>& work) {
   int fruitless = 0;
   uint64_t furthest = 0;  // where a life began
@@ -25,7 +25,7 @@ absl::Status WorkUntilDone(ClientOptions options, bool join_again, const JoinJob
     Life life = work(client.get());
     const absl::Status left = client->Leave(std::string(life.status.message()));
     // All was done, but before everybody had left the job went back.
-    if (life.status.ok() && absl::IsAborted(left) && join_again) life.status = left;
+    if (life.status.ok() && absl::IsAborted(left)) life.status = left;
     // Servers end because of one another: what this worker saw first need not have been the first.
     if (absl::IsUnavailable(life.status) && !left.ok() && left != life.status) {
       return absl::UnavailableError(absl::StrCat(life.status.message(), "; ", left.message()));
@@ -34,7 +34,7 @@ absl::Status WorkUntilDone(ClientOptions options, bool join_again, const JoinJob
       if (!left.ok()) LogWarning("could not take leave: ", left.message());
       return absl::OkStatus();
     }
-    if (!absl::IsAborted(life.status) || !join_again) return life.status;
+    if (!absl::IsAborted(life.status)) return life.status;
     // In sync a worker may have no part to compute; then others bring the job on.
     const bool went_on = client->start_clock() > furthest;
     furthest = std::max(furthest, client->start_clock());

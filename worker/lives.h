@@ -21,15 +21,15 @@ using JoinJobFunction = std::function<absl::StatusOr<std::unique_ptr<Client>>(co
 
 // Joins the job and works in it until `work` is done. Where it was fenced meanwhile (Aborted: the job went
 // back to a checkpoint since a server was lost, ps:0 is another process than before, or its lease ended), it
-// joins again with a fresh client, if `join_again` allows it and while there is progress, its own or, as the
-// clock at which it joins tells, the job's: kFruitlessLives in a row without any are one too many. `work`
-// runs on the calling thread, and starts from nothing each time.
+// joins again with a fresh client, while there is progress, its own or, as the clock at which it joins tells,
+// the job's: kFruitlessLives in a row without any are one too many. `work` runs on the calling thread, and
+// starts from nothing each time.
 //
 // OK also where there is nothing left to do. Errors are those of the join or of `work`, with that of the
 // leave-taking where a server was lost and ps:0 is gone, too; the last fence's after too many fruitless
 // lives.
 inline constexpr int kFruitlessLives = 10;
-absl::Status WorkUntilDone(ClientOptions options, bool join_again, const JoinJobFunction& join,
+absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
                            const std::function<Life(Client*)>& work);
 
 }  // namespace weir

@@ -119,10 +119,8 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     options.servers = local->addresses();
   }
   const bool reader = options.reader;
-  // Without checkpoints nobody is fenced but who was away for a whole lease; whoever started it decides about
-  // that.
   WEIR_RETURN_IF_ERROR(WorkUntilDone(
-      std::move(options), config.checkpoint().has_directory(),
+      std::move(options),
       [&replicas](const ClientOptions& with) { return Client::Join(with, replicas->model().spec()); },
       [&](Client* client) { return Work(config, reader, data, replicas.get(), client); }));
   return local == nullptr ? absl::OkStatus() : local->Wait();

@@ -349,6 +349,8 @@ class Coordinator {
   void OnSaved();
   void HandleDrain(const std::string& reason);
   void MaybeFinish();
+  // The lost ones who may come for the job's end yet; all others are told, or will not come.
+  std::vector<std::string> MayComeBack() const;
   void FailJob(const std::string& reason);
   void StepAside(const std::string& why);
   // Nobody comes. If another coordinator has the job, that is why.
@@ -445,6 +447,16 @@ class Coordinator {
   // The job was done when this coordinator began.
   bool ends_again_ = false;
   absl::Time linger_until_;
+  // Members that were lost, by rank, until they come again or are told that the job is done. Their processes
+  // may live: who fell silent may have been stopped or cut off, and wake.
+  struct Away {
+    std::string task;
+    absl::Time since;
+    bool disconnected = false;
+  };
+  std::map<uint32_t, Away> away_;
+  absl::Time saved_at_;  // when saved_last_ became true
+  bool said_lingering_ = false;
   v1::Evaluation evaluation_;
   // The ping whose stats are the last that the summary needs.
   uint64_t final_ping_ = 0;

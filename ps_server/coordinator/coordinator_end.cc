@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/job_failure.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/coordinator.h"
@@ -13,6 +14,8 @@ namespace {
 constexpr absl::Duration kSaveAgain = absl::Seconds(1);
 // What a job's last checkpoint may fail before the job does.
 constexpr int kLastSaves = 5;
+// Whose connection broke, and who lives, is back by then, if the grace was not enough.
+constexpr absl::Duration kReconnects = absl::Seconds(1);
 
 absl::Status NothingLeft() {
   return absl::OutOfRangeError("the job's examples are done; there is nothing left to do");
@@ -53,6 +56,7 @@ void Coordinator::SaveLast() {
 
 void Coordinator::OnSaved() {
   saved_last_ = true;
+  saved_at_ = now();
   for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(v1::LeaveReply());
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (it->request.role() != v1::WORKER) {
@@ -60,6 +64,7 @@ void Coordinator::OnSaved() {
       continue;
     }
     told_.insert(it->request.rank());
+    away_.erase(it->request.rank());
     it->done(NothingLeft());
     it = waiting_.erase(it);
   }
@@ -90,8 +95,25 @@ void Coordinator::MaybeFinish() {
   if (state_ != v1::DRAINING || final_ping_ > 0 || !members_.empty() || !readers_.empty()) return;
   if (!saved_last_ || !drain_.empty()) return;
   if (told_.size() < options_.workers && now() < linger_until_) return;
+  if (const std::vector<std::string> lost = MayComeBack(); !lost.empty()) {
+    if (!std::exchange(said_lingering_, true)) {
+      LogInfo("the job is done; waiting for ", absl::StrJoin(lost, ", "),
+              ", lost before, to come back and be told so, for a lease at most");
+    }
+    return;
+  }
   if (ends_again_) return End();
   final_ping_ = PingShards();
+}
+
+std::vector<std::string> Coordinator::MayComeBack() const {
+  std::vector<std::string> names;
+  for (const auto& [rank, away] : away_) {
+    const absl::Time until =
+        away.disconnected ? away.since + kReconnects : std::max(away.since, saved_at_) + lease();
+    if (now() < until) names.push_back(away.task);
+  }
+  return names;
 }
 
 void Coordinator::End() {

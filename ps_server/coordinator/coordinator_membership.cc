@@ -62,6 +62,7 @@ void Coordinator::MaybeAdmit() {
     }
     MemberInfo& member = members_[rank];
     gave_up_.erase(rank);
+    away_.erase(rank);
     member.phase = Phase::kJoining;
     member.task = it->request.task();
     member.instance = it->request.instance();
@@ -313,6 +314,7 @@ void Coordinator::FenceAll(const std::string& why) {
   fenced_why_ = why;
   fenced_up_to_ = last_incarnation_;
   for (auto& [rank, member] : std::exchange(members_, {})) {
+    away_[rank] = {member.task, now(), member.disconnected};
     if (member.join.has_value()) waiting_.push_back(std::move(*member.join));
     AnswerHeartbeat(member.heartbeat, true, why);
     if (member.next_range) {
@@ -341,8 +343,10 @@ void Coordinator::TickMembers(absl::Time time) {
     }
   }
   for (uint32_t rank : expired) {
-    RemoveMember(rank, absl::StrCat("nothing was heard of it for ",
-                                    absl::FormatDuration(time - members_.at(rank).last_heard)));
+    const MemberInfo& member = members_.at(rank);
+    away_[rank] = {member.task, time, member.disconnected};
+    RemoveMember(
+        rank, absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - member.last_heard)));
   }
   std::vector<uint32_t> expired_readers;
   for (auto& [id, reader] : readers_) {

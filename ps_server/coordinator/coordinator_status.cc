@@ -182,6 +182,11 @@ std::vector<std::string> Coordinator::WaitingFor() const {
       }
     }
   }
+  if (state_ == v1::DRAINING && saved_last_ && members_.empty()) {
+    for (const std::string& task : MayComeBack()) {
+      names.push_back(absl::StrCat(task, ", which was lost, to be told that the job is done"));
+    }
+  }
   if (checkpoints_ != nullptr && !over()) {
     if (std::string waiting = checkpoints_->WaitingFor(); !waiting.empty())
       names.push_back(std::move(waiting));

@@ -51,8 +51,12 @@ TEST_CASE("what an exit means") {
     CHECK(MeaningOf(Code(task, kExitDrained)) == ExitMeaning::kSurvivable);
     CHECK(MeaningOf(Signal(task, SIGSEGV)) == ExitMeaning::kFatal);
     CHECK(MeaningOf(Code(task, kExitInternal)) == ExitMeaning::kFatal);
-    CHECK(MeaningOf(Code(task, kExitPeerLost)) == ExitMeaning::kFatal);
+    CHECK(MeaningOf(Code(task, kExitPeerLost)) == ExitMeaning::kSurvivable);
   }
+  CHECK(MeaningOf(Code("ps:1", kExitPeerLost)) == ExitMeaning::kFatal);
+  TaskExit late = Code("worker:1", kExitInternal);
+  late.job_done = true;
+  CHECK(MeaningOf(late) == ExitMeaning::kSurvivable);
   CHECK(MeaningOf(Signal("ps:1", SIGKILL)) == ExitMeaning::kFatal);
   CHECK(MeaningOf(Restarted(Signal("ps:1", SIGKILL))) == ExitMeaning::kSurvivable);
   CHECK(MeaningOf(Restarted(Code("worker:1", kExitPeerLost))) == ExitMeaning::kSurvivable);
@@ -92,6 +96,7 @@ TEST_CASE("the first cause") {
     CHECK(Cause({Restarted(Signal("worker:1", SIGKILL)), Code("worker:0", 138)}) == "worker:0");
   }
   SECTION("what the job survived explains a failure last") {
+    CHECK(Cause({Code("worker:0", 138), Code("ps:1", 138)}) == "ps:1");
     CHECK(Cause({Signal("worker:0", SIGKILL), Code("worker:1", 138)}) == "worker:1");
     CHECK(Cause({Signal("worker:0", SIGKILL), Signal("worker:1", SIGKILL)}) == "worker:0");
   }

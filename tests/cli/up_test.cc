@@ -307,6 +307,52 @@ TEST_CASE("a killed worker is a warning, as long as another one finishes") {
   CHECK_THAT(ReadFile(summary), Contains(R"("worker:0": 137)") && Contains(R"("worker:1": 0)"));
 }
 
+TEST_CASE("a worker that lost the others is a warning, as long as another one finishes") {
+  Up up;
+  up.environment["FAKE_WORKER"] =
+      "[ $TASK = worker:0 ] && { await worker:1; exit 138; }; until [ -e $STATE/go ]; do sleep 0.02; done";
+  up.Start({"--workers=2"});
+  up.AwaitOutput("warning: worker:0 exited with 138 (a peer was lost) after ");
+  CHECK_THAT(up.output(), Contains("; the job goes on without it"));
+  std::ofstream(up.dir() / "go");
+  CHECK(up.Wait() == 0);
+}
+
+TEST_CASE("workers that lost the servers end the job when none is left") {
+  Up up;
+  up.environment["FAKE_PS"] = "forever";
+  up.environment["FAKE_WORKER"] = "await worker:0 worker:1; exit 138";
+  CHECK(up.Run({"--workers=2"}) == kExitPeerLost);
+  CHECK_THAT(up.output(),
+             Contains("error: worker:") && Contains(" exited with 138 (a peer was lost) after "));
+}
+
+TEST_CASE("a finished job stays finished, whatever becomes of who missed its end") {
+  Up up;
+  const std::string summary = up.dir() / "out.json";
+  // ps:0 has gone when worker:1 looks for it.
+  const std::string gone =
+      "await ps:0; while kill -0 $(cat $STATE/ps:0.pid); do sleep 0.02; done 2>/dev/null; ";
+  SECTION("it loses them") {
+    const std::string code = GENERATE("138", "70");
+    up.environment["FAKE_WORKER"] =
+        "[ $TASK = worker:0 ] && await worker:1; [ $TASK = worker:0 ] || { " + gone + "exit " + code + "; }";
+    CHECK(up.Run({"--workers=2", "--restart", "--set", "checkpoint.directory=runs",
+                  "--summary=" + summary}) == 0);
+    CHECK_THAT(up.output(), Contains("warning: worker:1 exited with " + code) &&
+                                Contains("; the job is done all the same"));
+    CHECK_THAT(ReadFile(summary), Contains("\"worker:1\": " + code));
+    CHECK(!fs::exists(up.dir() / "worker:1.1.pid"));
+  }
+  SECTION("it does not notice") {
+    up.environment["FAKE_WORKER"] = "[ $TASK = worker:0 ] && await worker:1; [ $TASK = worker:0 ] || forever";
+    CHECK(up.Run({"--workers=2", "--summary=" + summary}) == 0);
+    CHECK_THAT(up.output(), Contains("warning: worker:1 still runs 5s after the job's end; ended"));
+    CHECK_THAT(ReadFile(summary), Contains("\"worker:0\": 0"));
+  }
+  CHECK_THAT(up.output(), Contains("98.32%"));
+}
+
 TEST_CASE("a worker is killed while the other one finishes") {
   Up up;
   // Both ends are seen at the same time, more or less.

@@ -3,6 +3,7 @@
 
 #include <chrono>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -43,8 +44,9 @@ TEST_CASE("a killed worker is taken out and the job goes on: sync") { KillWorker
 TEST_CASE("a killed worker is taken out and the job goes on: bounded") { KillWorker(kBounded); }
 TEST_CASE("a killed worker is taken out and the job goes on: async") { KillWorker(kAsync); }
 
-TEST_CASE("a worker that hangs is taken out when its lease ends, and is told so when it wakes") {
-  TestJob job(Slow(kBounded, {"cluster.lease_seconds=2", "train.epochs=4"}));
+// A worker that is stopped for longer than it would wait for ps:0: that has been there all the time.
+void StopWorker(const std::vector<std::string>& mode) {
+  TestJob job(Slow(mode, {"cluster.lease_seconds=2", "cluster.server_wait_seconds=1", "train.epochs=4"}));
   job.StartAll();
   job.WaitForPushes(20);
   job["worker:1"].Signal(SIGSTOP);
@@ -53,10 +55,58 @@ TEST_CASE("a worker that hangs is taken out when its lease ends, and is told so 
   CHECK(watch.Elapsed() > Seconds(1));
   CHECK(watch.Elapsed() < Seconds(8));
   job["worker:1"].Signal(SIGCONT);
-  job.ExpectExit("worker:1", 138, kEndLimit);
-  CHECK_THAT(job["worker:1"].log(), Contains("fenced"));
-  for (const char* task : {"worker:0", "ps:0", "ps:1"}) job.ExpectExit(task, 0);
+  job.ExpectAllExit(0);
+  CHECK_THAT(job["worker:1"].log(), Contains("fenced") && Contains("joined again"));
+  CHECK_THAT(job["ps:0"].log(), Contains("worker:1 joined as rank 1, incarnation 3, at clock "));
   CHECK(job.Summary()["examples"] == 4 * 1500);
+}
+
+TEST_CASE("a worker that was stopped is taken out when its lease ends, and joins again when it wakes: sync") {
+  StopWorker(kSync);
+}
+TEST_CASE(
+    "a worker that was stopped is taken out when its lease ends, and joins again when it wakes: bounded") {
+  StopWorker(kBounded);
+}
+TEST_CASE(
+    "a worker that was stopped is taken out when its lease ends, and joins again when it wakes: async") {
+  StopWorker(kAsync);
+}
+
+// It wakes when the others have done all the work and left.
+void SleepThroughTheEnd(const std::vector<std::string>& mode) {
+  TestJob job(Slow(mode, {"cluster.lease_seconds=3", "cluster.server_wait_seconds=1", "train.epochs=1"}));
+  job.StartAll();
+  job.WaitForPushes(20);
+  job["worker:1"].Signal(SIGSTOP);
+  job.ExpectExit("worker:0", 0);
+  job["worker:1"].Signal(SIGCONT);
+  job.ExpectAllExit(0);
+  CHECK_THAT(job["worker:1"].log(), Contains("nothing left to do"));
+  CHECK_THAT(job["ps:0"].log(), Contains("waiting for worker:1, lost before, to come back and be told so"));
+  CHECK(job.Summary()["examples"] == 1500);
+}
+
+TEST_CASE("a worker that sleeps through the job's end is told of it when it wakes: sync") {
+  SleepThroughTheEnd(kSync);
+}
+TEST_CASE("a worker that sleeps through the job's end is told of it when it wakes: bounded") {
+  SleepThroughTheEnd(kBounded);
+}
+TEST_CASE("a worker that sleeps through the job's end is told of it when it wakes: async") {
+  SleepThroughTheEnd(kAsync);
+}
+
+TEST_CASE("a job whose every task is stopped for longer than all its limits goes on") {
+  TestJob job(Slow(kBounded, {"cluster.lease_seconds=1.5", "cluster.server_wait_seconds=1"}));
+  job.StartAll();
+  job.WaitForPushes(20);
+  for (const std::string& task : job.tasks()) job[task].Signal(SIGSTOP);
+  // There is nobody to see who could say that this is enough.
+  std::this_thread::sleep_for(std::chrono::seconds(4));
+  for (const std::string& task : job.tasks()) job[task].Signal(SIGCONT);
+  job.ExpectAllExit(0);
+  CHECK(job.Summary()["examples"] == kSlowExamples);
 }
 
 TEST_CASE("while all wait for a worker that hangs, the status and the log say so by name") {

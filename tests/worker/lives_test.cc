@@ -72,7 +72,6 @@ struct Story {
   std::vector<Life> lives;
   // Of joins that fail, by their number.
   std::map<size_t, absl::Status> refusals = {};
-  bool join_again = true;
   // What is answered to those who take leave, by the number of their join.
   std::map<size_t, absl::Status> answers = {};
   // By how much the clock at which it joins rises with each life.
@@ -87,7 +86,7 @@ struct Story {
     ClientOptions options;
     options.task = "worker:1";
     return WorkUntilDone(
-        options, join_again,
+        options,
         [this](const ClientOptions& with) -> absl::StatusOr<std::unique_ptr<Client>> {
           CHECK(with.task == "worker:1");
           again.push_back(with.again);
@@ -123,23 +122,14 @@ TEST_CASE("Who had left when the job went back joins again") {
   story.answers[0] = absl::AbortedError("the job goes back to step 10");
   CHECK(story.Run().ok());
   CHECK(story.joins == 2);
-  // Anything else that is wrong with leaving is of no consequence, nor is this where nobody may join again.
+  // Anything else that is wrong with leaving is of no consequence.
   Story lost{{kDone}};
   lost.answers[0] = absl::UnavailableError("ps:0 is gone");
   CHECK(lost.Run().ok());
   CHECK(lost.joins == 1);
-  Story once{{kDone}};
-  once.answers[0] = absl::AbortedError("fenced");
-  once.join_again = false;
-  CHECK(once.Run().ok());
-  CHECK(once.joins == 1);
 }
 
-TEST_CASE("Who may not join again, or fails for another reason, is told why") {
-  Story fenced{{kFenced}};
-  fenced.join_again = false;
-  CHECK(absl::IsAborted(fenced.Run()));
-  CHECK(fenced.joins == 1);
+TEST_CASE("Who fails for another reason does not join again") {
   Story lost{{{absl::UnavailableError("ps:1 was lost"), true}}};
   CHECK(absl::IsUnavailable(lost.Run()));
   CHECK(lost.joins == 1);

@@ -227,6 +227,49 @@ TEST_CASE("A job does not end before every shard has published the last step") {
   CHECK(f.failure == "");
 }
 
+TEST_CASE("A job that is done waits for who fell silent, for a lease, to tell it so") {
+  CoordinatorFixture f(kSync, 3);
+  f.train_examples = 24;
+  f.StartJob();
+  f.Run(absl::Seconds(11), {f.members[0], f.members[1]});  // worker:2 has been stopped
+  REQUIRE(f.Status().membership().members_size() == 2);
+  for (const auto& shard : f.shards) shard->StagedParts(0, {0, 1, 2});
+  REQUIRE(f.Status().state() == v1::DRAINING);
+  f.Leave(f.members[0]);
+  f.Leave(f.members[1]);
+  f.Run(absl::Seconds(9.5));
+  CHECK(f.ends == 0);
+  CHECK(f.Status().waiting_for(0) == "worker:2, which was lost, to be told that the job is done");
+  SECTION("it wakes") {
+    CHECK(f.Heartbeat(f.members[2])->reply().fenced());
+    CHECK(absl::IsOutOfRange(f.Join(2, 7777)->status()));
+    f.Run(absl::Milliseconds(250));
+    CHECK(f.ends == 1);
+  }
+  SECTION("it does not") {
+    f.Run(absl::Seconds(1));
+    CHECK(f.ends == 1);
+  }
+  CHECK(f.failure == "");
+}
+
+TEST_CASE("A job that is done does not wait for who has given up, is dead for long, or came again and left") {
+  CoordinatorFixture f(kSync, 4);
+  f.train_examples = 32;
+  f.StartJob();
+  f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
+  f.Run(absl::Seconds(3), {f.members[0], f.members[2], f.members[3]});
+  f.Leave(f.members[2], false, "its disk is full");
+  f.Run(absl::Seconds(11), {f.members[0]});
+  REQUIRE(f.Status().membership().members_size() == 1);
+  const auto again = f.Join(3, 7777);
+  for (const auto& shard : f.shards) shard->StagedParts(0, {0, 1, 2, 3});
+  f.Leave(f.members[0]);
+  CHECK(f.ends == 0);
+  f.Leave(again->reply());
+  CHECK(f.ends == 1);
+}
+
 TEST_CASE("A worker that gives up does not end the job; the last one does, with its reason") {
   CoordinatorFixture f(kSync);
   f.StartJob();
