@@ -36,17 +36,13 @@ std::string Spread(const v1::Distribution& d) { return absl::StrCat("p50 ", d.p5
 
 int LiveWorkers(const v1::ClusterStatus& status) { return status.membership().members_size(); }
 
-// Workers report loss and speed with their heartbeats; before the first report both are 0, which is neither.
-bool Reported(const v1::ClusterStatus& status) {
-  return status.train_loss() != 0 || status.examples_per_second() != 0;
-}
-
+// Workers report their loss with their heartbeats.
 std::string Loss(const v1::ClusterStatus& status) {
-  return Reported(status) ? FormatLoss(status.train_loss()) : "-";
+  return status.has_train_loss() ? FormatLoss(status.train_loss()) : "-";
 }
 
 std::string Rate(const v1::ClusterStatus& status) {
-  return Reported(status) ? FormatRate(status.examples_per_second()) : "-";
+  return status.examples_per_second() > 0 ? FormatRate(status.examples_per_second()) : "-";
 }
 
 bool Evaluated(const v1::ClusterStatus& status) { return status.evaluation().examples() > 0; }

@@ -38,11 +38,6 @@ class Reader {
       fits = value != nullptr && value->is_number_unsigned() &&
              value->get<uint64_t>() <= std::numeric_limits<T>::max();
     } else {
-      // JSON has no NaN: a loss that is not finite is null.
-      if (value != nullptr && value->is_null()) {
-        *out = std::numeric_limits<double>::quiet_NaN();
-        return;
-      }
       fits = value != nullptr && value->is_number();
     }
     if (fits) {
@@ -53,9 +48,12 @@ class Reader {
     }
   }
 
-  void ReadOptional(const char* path, std::optional<double>* out) {
-    const Json* value = Find(path);
-    if (value != nullptr && !value->is_null()) Read(path, &out->emplace());
+  // null: it is not known.
+  void ReadIfKnown(const char* path, std::optional<double>* out) {
+    if (const Json* value = Find(path); value != nullptr && !value->is_null()) Read(path, &out->emplace());
+  }
+  void ReadIfKnown(const char* path, std::string* out) {
+    if (const Json* value = Find(path); value == nullptr || !value->is_null()) Read(path, out);
   }
 
   const absl::Status& status() const { return status_; }
@@ -102,9 +100,9 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   reader.Read("/examples", &s.examples);
   reader.Read("/wall_seconds", &s.wall_seconds);
   reader.Read("/examples_per_second", &s.examples_per_second);
-  reader.Read("/train_loss", &s.train_loss);
-  reader.ReadOptional("/test_accuracy", &s.test_accuracy);
-  reader.ReadOptional("/test_loss", &s.test_loss);
+  reader.ReadIfKnown("/train_loss", &s.train_loss);
+  reader.ReadIfKnown("/test_accuracy", &s.test_accuracy);
+  reader.ReadIfKnown("/test_loss", &s.test_loss);
   reader.Read("/version_staleness/p50", &s.version_staleness_p50);
   reader.Read("/version_staleness/p99", &s.version_staleness_p99);
   reader.Read("/version_staleness/max", &s.version_staleness_max);
@@ -112,13 +110,12 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   reader.Read("/lead/max", &s.lead_max);
   reader.Read("/bytes_pushed", &s.bytes_pushed);
   reader.Read("/bytes_pulled", &s.bytes_pulled);
-  reader.Read("/weights_sha256", &s.weights_sha256);
+  reader.ReadIfKnown("/weights_sha256", &s.weights_sha256);
   reader.Read("/checkpoint", &s.checkpoint);
   reader.Read("/recoveries", &s.recoveries);
   reader.Read("/lost_pushes", &s.lost_pushes);
   reader.Read("/pushes_refused", &s.pushes_refused);
   if (!reader.status().ok()) return reader.status();
-  if (s.test_accuracy.value_or(0) < 0) s.test_accuracy.reset();  // the loss has none
   s.server_json = server_json;
   return s;
 }
@@ -147,7 +144,8 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
   }
   if (s.test_accuracy.has_value()) line("test accuracy", FormatPercent(*s.test_accuracy));
   if (s.test_loss.has_value()) line("test loss", FormatLoss(*s.test_loss));
-  line("train loss", FormatLoss(s.train_loss));
+  if (s.weights_sha256.empty()) line("test", "not evaluated");
+  line("train loss", s.train_loss.has_value() ? FormatLoss(*s.train_loss) : "not known");
   line("steps",
        absl::StrCat(FormatCount(s.steps), " (", FormatCount(s.pushes), " pushes, ",
                     s.pushes_refused > 0 ? absl::StrCat(FormatCount(s.pushes_refused), " refused, ") : "",
@@ -162,7 +160,8 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
        absl::StrCat(FormatBytes(s.bytes_pushed), " pushed, ", FormatBytes(s.bytes_pulled), " pulled"));
   if (const std::string faults = Faults(s); !faults.empty()) line("faults", faults);
   if (!s.checkpoint.empty()) line("checkpoint", Printable(s.checkpoint));
-  line("weights", absl::StrCat("sha256 ", Printable(s.weights_sha256)));
+  line("weights",
+       s.weights_sha256.empty() ? "not evaluated" : absl::StrCat("sha256 ", Printable(s.weights_sha256)));
   return out;
 }
 

@@ -21,16 +21,18 @@ struct JobSummary {
   uint64_t examples = 0;
   double wall_seconds = 0;  // of training, from step 0 on
   double examples_per_second = 0;
-  double train_loss = 0;
-  std::optional<double> test_accuracy;  // none: the loss has no accuracy
+  // What is not there is not known: no worker has reported a loss, nothing was evaluated. A loss may have no
+  // accuracy.
+  std::optional<double> train_loss;
+  std::optional<double> test_accuracy;
   std::optional<double> test_loss;
   uint64_t version_staleness_p50 = 0, version_staleness_p99 = 0, version_staleness_max = 0;
   uint64_t lead_p50 = 0, lead_max = 0;  // in clocks
   uint64_t bytes_pushed = 0;
   uint64_t bytes_pulled = 0;
-  std::string weights_sha256;
-  std::string checkpoint;   // the last one's folder; "": the job takes none
-  uint64_t recoveries = 0;  // a server was lost and came back
+  std::string weights_sha256;  // "": not known, the weights were not read at the end
+  std::string checkpoint;      // the last one's folder; "": the job takes none
+  uint64_t recoveries = 0;     // a server was lost and came back
   uint64_t lost_pushes = 0;
   uint64_t pushes_refused = 0;
 

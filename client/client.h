@@ -34,6 +34,7 @@ namespace weir {
 //     ... gradient = mean over work's examples of d loss / d weights ...
 //     client->Push(*work, base, gradient);                                // returns at once
 //   }
+//   if (client->AwaitsEvaluation()) ... client->Report(...);               // one worker does, if at all
 //   client->Leave();
 //
 // The loop is the same in every mode; the mode only decides how long Pull() waits and which work there is:
@@ -281,8 +282,12 @@ class Client {
   // Waits for that, at most until `deadline`; returns draining(). An error if the job failed or this client
   // was fenced.
   virtual absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) = 0;
-  // Whether this worker is the live one of lowest rank, which evaluates at the end.
+  // Whether this worker is the live one of lowest rank.
   virtual bool leading() const = 0;
+  // After NextWork() has told that there is no more: whether this worker is to evaluate the weights, and to
+  // Report() what came out as final. That is the leading one's. The others wait here, since it may die
+  // before: one that leaves earlier tells by that that its program evaluates nothing. False: it is done.
+  virtual absl::StatusOr<bool> AwaitsEvaluation() = 0;
 
   virtual void SetProgress(const Progress& progress) = 0;
   virtual absl::Status Report(const PullResult& of, const EvaluationResult& result) = 0;

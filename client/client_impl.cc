@@ -162,6 +162,7 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     MutexLock lock(mutex_);
     revision_ = reply.revision();
     state_ = reply.state();
+    evaluated_ = reply.evaluated();
     // Not only above: an epoch is told before all shards have confirmed it, and who joins with it comes after
     // that.
     if (reply.has_membership() && reply.membership().epoch() >= membership_.epoch()) {
@@ -198,6 +199,21 @@ absl::StatusOr<bool> ClientImpl::WaitDraining(Steady::time_point deadline) {
 
 bool ClientImpl::leading() const {
   MutexLock lock(mutex_);
+  return Leads();
+}
+
+absl::StatusOr<bool> ClientImpl::AwaitsEvaluation() {
+  MutexLock lock(mutex_);
+  // Whoever leads keeps its lease meanwhile, or another one does.
+  while (true) {
+    WEIR_RETURN_IF_ERROR(Alive());
+    if (evaluated_ || state_ == v1::DONE) return false;
+    if (ExamplesDone() && Leads()) return true;
+    news_.Wait(mutex_);
+  }
+}
+
+bool ClientImpl::Leads() const {
   return membership_.members_size() > 0 && membership_.members(0).worker() == caller_.worker() &&
          membership_.members(0).incarnation() == caller_.incarnation();
 }

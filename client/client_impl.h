@@ -66,6 +66,7 @@ class ClientImpl final : public Client {
   bool draining() const override;
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) override;
   bool leading() const override;
+  absl::StatusOr<bool> AwaitsEvaluation() override;
   void SetProgress(const Progress& progress) override;
   absl::Status Report(const PullResult& of, const EvaluationResult& result) override;
   absl::Status Leave(const std::string& failure) override;
@@ -98,6 +99,7 @@ class ClientImpl final : public Client {
   // The error that every call gets from now on; OK: none.
   absl::Status Alive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ExamplesDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool Leads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends all calls with `why`, now and later.
   void Fail(const absl::Status& why);
   bool OnHeartbeat(const v1::HeartbeatReply& reply);
@@ -161,6 +163,8 @@ class ClientImpl final : public Client {
   bool coordinator_lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   v1::JobState state_ ABSL_GUARDED_BY(mutex_) = v1::RUNNING;
+  // A final evaluation was reported.
+  bool evaluated_ ABSL_GUARDED_BY(mutex_) = false;
   v1::Membership membership_ ABSL_GUARDED_BY(mutex_);
   uint64_t revision_ ABSL_GUARDED_BY(mutex_) = 0;
   Progress progress_ ABSL_GUARDED_BY(mutex_);

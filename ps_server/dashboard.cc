@@ -30,7 +30,7 @@ async function refresh() {
     const s = await (await fetch("status")).json();
     document.getElementById("title").textContent = `${s.name}: ${s.state.toLowerCase()}, ${s.mode}`;
     document.getElementById("bar").value = s.total_examples > 0 ? s.examples / s.total_examples : 0;
-    const loss = Number(s.train_loss).toPrecision(4), speed = Math.round(s.examples_per_second).toLocaleString();
+    const loss = s.train_loss === undefined ? "-" : Number(s.train_loss).toPrecision(4), speed = Math.round(s.examples_per_second).toLocaleString();
     const e = s.evaluation || {}, v = s.version_staleness || {}, l = s.lead || {};
     document.getElementById("facts").replaceChildren(
       row(["step", `${s.step} of ${s.total_steps}`]), row(["examples", `${s.examples} of ${s.total_examples}`]),

@@ -9,6 +9,15 @@
 #include "absl/strings/str_cat.h"
 
 namespace weir {
+namespace {
+
+// What is not known is null.
+template <typename T>
+nlohmann::ordered_json IfKnown(bool known, const T& value) {
+  return known ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+}
+
+}  // namespace
 
 std::string SummaryJson(const v1::ClusterStatus& status) {
   nlohmann::ordered_json out;
@@ -21,15 +30,17 @@ std::string SummaryJson(const v1::ClusterStatus& status) {
   out["examples"] = status.examples();
   out["wall_seconds"] = status.seconds();
   out["examples_per_second"] = status.examples_per_second();
-  out["train_loss"] = status.train_loss();
-  out["test_accuracy"] = status.evaluation().test_accuracy();
-  out["test_loss"] = status.evaluation().test_loss();
+  out["train_loss"] = IfKnown(status.has_train_loss(), status.train_loss());
+  const v1::Evaluation& evaluation = status.evaluation();
+  const bool evaluated = evaluation.final() && evaluation.examples() > 0;
+  out["test_accuracy"] = IfKnown(evaluated && evaluation.test_accuracy() >= 0, evaluation.test_accuracy());
+  out["test_loss"] = IfKnown(evaluated, evaluation.test_loss());
   const v1::Distribution& staleness = status.version_staleness();
   out["version_staleness"] = {{"p50", staleness.p50()}, {"p99", staleness.p99()}, {"max", staleness.max()}};
   out["lead"] = {{"p50", status.lead().p50()}, {"max", status.lead().max()}};
   out["bytes_pushed"] = status.bytes_pushed();
   out["bytes_pulled"] = status.bytes_pulled();
-  out["weights_sha256"] = status.evaluation().weights_sha256();
+  out["weights_sha256"] = IfKnown(!evaluation.weights_sha256().empty(), evaluation.weights_sha256());
   out["checkpoint"] = status.checkpoint();
   out["recoveries"] = status.recoveries();
   out["lost_pushes"] = status.lost_pushes();

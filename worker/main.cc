@@ -72,9 +72,10 @@ Life Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data, 
   Trainer trainer(config, data.train, replicas, client);
   life.status = trainer.Run();
   life.progressed = trainer.progressed();
-  if (life.status.ok() && client->leading()) {
-    life.status = EvaluateAndReport(/*final=*/true, test, model, client);
-  }
+  if (!life.status.ok()) return life;
+  const absl::StatusOr<bool> evaluate = client->AwaitsEvaluation();
+  life.status = evaluate.status();
+  if (evaluate.ok() && *evaluate) life.status = EvaluateAndReport(/*final=*/true, test, model, client);
   return life;
 }
 

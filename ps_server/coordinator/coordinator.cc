@@ -106,6 +106,9 @@ void Coordinator::Report(v1::ReportRequest request, Done<v1::ReportReply> done) 
     // A late periodic evaluation must not hide the final one.
     if (!evaluation_.final() || request.evaluation().final()) evaluation_ = request.evaluation();
     done(v1::ReportReply());
+    if (!evaluation_.final()) return;
+    TellNothingLeft();
+    Changed();
   });
 }
 
@@ -311,7 +314,7 @@ void Coordinator::HandleTick() {
 
   // While shards are away, workers cannot come.
   const bool ready =
-      state_ == v1::RUNNING ||
+      state_ == v1::RUNNING || (AwaitsEvaluation() && saved_last_) ||
       (state_ == v1::RECOVERING && std::all_of(shards_.begin(), shards_.end(), [](const ShardInfo& shard) {
          return shard.attached.has_value();
        }));
@@ -319,7 +322,11 @@ void Coordinator::HandleTick() {
   if (!deserted_.has_value()) deserted_ = time;
   const double limit = options_.config.cluster().start_seconds();
   if (time - *deserted_ > absl::Seconds(limit)) {
-    return FailDeserted(absl::StrCat("no worker was live for cluster.start_seconds = ", limit));
+    const std::string what = absl::StrCat("no worker was live for cluster.start_seconds = ", limit);
+    if (state_ != v1::DRAINING) return FailDeserted(what);
+    return FailDeserted(absl::StrCat("all ", total_examples_,
+                                     " examples are done, but nobody has evaluated the weights: ", what,
+                                     recoverable() ? "; they are in " + checkpoints_->newest_folder() : ""));
   }
   if (time >= next_complaint_) {
     next_complaint_ = time + kComplaintInterval;
@@ -343,6 +350,7 @@ void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const
     *reply.mutable_moved() = MovedShards();
   }
   reply.set_fenced(fenced);
+  reply.set_evaluated(evaluation_.final());
   reply.set_failure(failure_.empty() ? why : failure_);
   std::exchange(heartbeat.done, nullptr)(std::move(reply));
 }

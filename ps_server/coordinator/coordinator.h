@@ -347,8 +347,15 @@ class Coordinator {
   void SaveLast();
   // The work is done and saved: answers those who wait to hear it.
   void OnSaved();
+  // Workers that wait to come in, if there is nothing to do for them.
+  void TellNothingLeft();
   void HandleDrain(const std::string& reason);
   void MaybeFinish();
+  // All examples are done, and somebody has yet to evaluate the weights. Not where a worker has left without
+  // that: then it is a program that does no such thing.
+  bool AwaitsEvaluation() const {
+    return state_ == v1::DRAINING && !evaluation_.final() && !nobody_evaluates_ && !ends_again_;
+  }
   // The lost ones who may come for the job's end yet; all others are told, or will not come.
   std::vector<std::string> MayComeBack() const;
   void FailJob(const std::string& reason);
@@ -458,6 +465,7 @@ class Coordinator {
   absl::Time saved_at_;  // when saved_last_ became true
   bool said_lingering_ = false;
   v1::Evaluation evaluation_;
+  bool nobody_evaluates_ = false;
   // The ping whose stats are the last that the summary needs.
   uint64_t final_ping_ = 0;
 

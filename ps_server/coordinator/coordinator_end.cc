@@ -58,6 +58,11 @@ void Coordinator::OnSaved() {
   saved_last_ = true;
   saved_at_ = now();
   for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(v1::LeaveReply());
+  TellNothingLeft();
+}
+
+void Coordinator::TellNothingLeft() {
+  if (state_ != v1::DRAINING || !saved_last_ || AwaitsEvaluation()) return;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (it->request.role() != v1::WORKER) {
       ++it;
@@ -93,7 +98,7 @@ void Coordinator::EndAgain() {
 
 void Coordinator::MaybeFinish() {
   if (state_ != v1::DRAINING || final_ping_ > 0 || !members_.empty() || !readers_.empty()) return;
-  if (!saved_last_ || !drain_.empty()) return;
+  if (!saved_last_ || !drain_.empty() || AwaitsEvaluation()) return;
   if (told_.size() < options_.workers && now() < linger_until_) return;
   if (const std::vector<std::string> lost = MayComeBack(); !lost.empty()) {
     if (!std::exchange(said_lingering_, true)) {

@@ -39,7 +39,7 @@ absl::Status CheckTaskName(const std::string& task) {
 void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
   if (state_ == v1::FAILED) return done(RefuseJoin());
   const bool worker = request.role() == v1::WORKER;
-  if (over() || (state_ == v1::DRAINING && saved_last_ && worker)) {
+  if (over() || (state_ == v1::DRAINING && saved_last_ && worker && !AwaitsEvaluation())) {
     if (worker && request.rank() < options_.workers) {
       told_.insert(request.rank());
       away_.erase(request.rank());

@@ -56,7 +56,8 @@ void Coordinator::MaybeAdmit() {
   bool changed = false;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     const uint32_t rank = it->request.rank();
-    if (it->request.role() != v1::WORKER || members_.count(rank) > 0 || state_ == v1::DRAINING) {
+    const bool no_work = state_ == v1::DRAINING && !AwaitsEvaluation();
+    if (it->request.role() != v1::WORKER || members_.count(rank) > 0 || no_work) {
       ++it;
       continue;
     }
@@ -219,6 +220,11 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
     const std::string task = member->second.task;
     if (!request.done()) gave_up_.insert(member->first);
+    if (request.done()) told_.insert(member->first);
+    if (request.done() && AwaitsEvaluation()) {
+      nobody_evaluates_ = true;
+      TellNothingLeft();
+    }
     if (!request.done() && IsDivergence(request.reason()) &&
         on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_REJECT) {
       HandleDivergence(member->first, request.reason());

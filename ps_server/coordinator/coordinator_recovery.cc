@@ -191,7 +191,8 @@ void Coordinator::OnAllInstalled() {
     // Those who come to work are to find somebody who tells them.
     linger_until_ = now() + lease();
     state_ = v1::RUNNING;
-    return StartDraining();
+    StartDraining();
+    return MaybeAdmit();
   }
   if (!members_.empty()) return BroadcastMembership();
   MaybeAdmit();
@@ -252,7 +253,11 @@ void Coordinator::RollBack(const std::string& why) {
   checkpoints_->Rewound(committed_);
   ended_ = absl::Time();
   final_ping_ = 0;
+  // What was read of the end is of the very weights that are restored, if those are the end's.
+  if (!saved_last_) nobody_evaluates_ = false;
+  if (!saved_last_ && evaluation_.final()) evaluation_.Clear();
   saved_last_ = false;
+  told_.clear();
   FenceAll(back);
   // Who left when all seemed done has more to do.
   for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(absl::AbortedError(back));

@@ -70,7 +70,9 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   } else if (status.seconds() > 0) {
     status.set_examples_per_second(static_cast<double>(status.examples()) / status.seconds());
   }
-  if (progress_.has_value()) status.set_train_loss(progress_->train_loss());
+  if (progress_.has_value() && progress_->train_loss().has_value()) {
+    status.set_train_loss(*progress_->train_loss());
+  }
   *status.mutable_evaluation() = evaluation_;
 
   IntHistogram staleness, lead;

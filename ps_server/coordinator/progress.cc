@@ -32,8 +32,8 @@ void ProgressMeter::Sample(absl::Time now, uint64_t examples) {
   while (samples_.size() > 2 && now - samples_[1].first >= kSpeedWindow) samples_.pop_front();
 }
 
-double ProgressMeter::train_loss() const {
-  if (history_.empty()) return 0;
+std::optional<double> ProgressMeter::train_loss() const {
+  if (history_.empty()) return std::nullopt;
   const Totals& first = history_.front();
   return (totals_.loss_sum - first.loss_sum) / static_cast<double>(totals_.examples - first.examples);
 }

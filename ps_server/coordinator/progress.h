@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "absl/time/time.h"
 #include "proto/coordinator.pb.h"
@@ -21,7 +23,8 @@ class ProgressMeter {
   // The job's count of examples at this time.
   void Sample(absl::Time now, uint64_t examples);
 
-  double train_loss() const;
+  // nullopt: nothing was reported yet.
+  std::optional<double> train_loss() const;
   // Over the last few seconds.
   double examples_per_second() const;
 

@@ -57,7 +57,7 @@ TEST_CASE("the line of a running job") {
   SECTION("no worker has reported yet") {
     s.set_examples(32);
     s.set_examples_per_second(0);
-    s.set_train_loss(0);
+    s.clear_train_loss();
     CHECK_THAT(StatusLine(s), Contains("(0%)") && Contains("loss -  - examples/s") && Contains("ETA -"));
   }
   SECTION("the last examples") {

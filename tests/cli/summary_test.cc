@@ -2,7 +2,6 @@
 
 #include <sys/stat.h>
 
-#include <cmath>
 #include <cstdlib>
 #include <fstream>
 #include <sstream>
@@ -69,17 +68,26 @@ TEST_CASE("what a job went through, and where it saved itself") {
         "  checkpoint        /runs/7/step-00000470\n");
 }
 
-TEST_CASE("a loss that is not finite, a test that was not made") {
-  const auto summary = ParseSummary(absl::StrReplaceAll(
-      kJson, {{"0.0123", "null"}, {"\"test_accuracy\": 0.9832, \"test_loss\": 0.0712, ", ""}}));
+TEST_CASE("what is not known is absent: no number, no hash") {
+  std::string json = absl::StrReplaceAll(kJson, {{"0.0123", "null"}, {"0.9832", "null"}, {"0.0712", "null"}});
+  auto summary = ParseSummary(json);
   REQUIRE(summary.ok());
-  CHECK(std::isnan(summary->train_loss));
+  CHECK(!summary->train_loss.has_value());
   CHECK(!summary->test_accuracy.has_value());
-  CHECK_THAT(SummaryText("x", *summary), Contains("train loss        nan") && !Contains("test"));
+  CHECK(!summary->test_loss.has_value());
+  // There are no test data.
+  CHECK_THAT(SummaryText("x", *summary), Contains("train loss        not known\n") && !Contains("test"));
+  const size_t hash = json.find("\"weights_sha256\": \"") + sizeof("\"weights_sha256\": ") - 1;
+  json.replace(hash, json.find('"', hash + 1) + 1 - hash, "null");
+  summary = ParseSummary(json);
+  REQUIRE(summary.ok());
+  CHECK_THAT(SummaryText("x", *summary), Contains("  test              not evaluated\n") &&
+                                             Contains("  weights           not evaluated\n"));
+  CHECK_THAT(SummaryJson(*summary), Contains("\"weights_sha256\": null") && Contains("\"test_loss\": null"));
 }
 
 TEST_CASE("a loss without an accuracy") {
-  const auto summary = ParseSummary(absl::StrReplaceAll(kJson, {{"0.9832", "-1.0"}}));
+  const auto summary = ParseSummary(absl::StrReplaceAll(kJson, {{"0.9832", "null"}}));
   REQUIRE(summary.ok());
   CHECK(!summary->test_accuracy.has_value());
   CHECK_THAT(SummaryText("x", *summary), Contains("test loss") && !Contains("accuracy"));

@@ -142,6 +142,7 @@ class MortalClient final : public Client {
     return real_->WaitDraining(deadline);
   }
   bool leading() const override { return real_->leading(); }
+  absl::StatusOr<bool> AwaitsEvaluation() override { return real_->AwaitsEvaluation(); }
   void SetProgress(const Progress& progress) override { real_->SetProgress(progress); }
   absl::Status Report(const PullResult& of, const EvaluationResult& result) override {
     return real_->Report(of, result);

@@ -47,6 +47,7 @@ class FakeClient final : public Client {
   bool draining() const override { return false; }
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override { return false; }
   bool leading() const override { return false; }
+  absl::StatusOr<bool> AwaitsEvaluation() override { return false; }
   void SetProgress(const Progress&) override {}
   absl::Status Report(const PullResult&, const EvaluationResult&) override { return absl::OkStatus(); }
   uint32_t worker() const override { return 0; }

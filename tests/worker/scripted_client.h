@@ -121,6 +121,7 @@ class ScriptedClient final : public Client {
   bool draining() const override { return false; }
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override { return false; }
   bool leading() const override { return false; }
+  absl::StatusOr<bool> AwaitsEvaluation() override { return false; }
   absl::Status Report(const PullResult&, const EvaluationResult&) override { return absl::OkStatus(); }
   absl::Status Leave(const std::string&) override { return absl::OkStatus(); }
 

@@ -227,6 +227,62 @@ TEST_CASE("A job does not end before every shard has published the last step") {
   CHECK(f.failure == "");
 }
 
+TEST_CASE(
+    "Who is to evaluate the weights and dies is followed by the next one, or by one that comes for it") {
+  CoordinatorFixture f(kSync);
+  f.train_examples = 16;
+  f.StartJob();
+  for (const auto& shard : f.shards) shard->Staged(0);
+  REQUIRE(f.Status().state() == v1::DRAINING);
+  CHECK_FALSE(f.Heartbeat(f.members[1])->reply().evaluated());
+  f.coordinator->OnDisconnect(f.CallerOf(f.members[0]));
+  f.Run(absl::Seconds(1.25), {f.members[1]});
+  REQUIRE(f.Heartbeat(f.members[1])->reply().membership().members_size() == 1);
+  v1::JoinReply evaluator = f.members[1];
+  SECTION("the next one") {}
+  SECTION("one that comes") {
+    f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
+    f.Run(absl::Seconds(5));
+    CHECK(f.ends == 0);
+    const auto again = f.Join(0, 7777);
+    REQUIRE(again->there());
+    evaluator = again->reply();
+  }
+  SECTION("nobody") {
+    f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
+    f.Run(absl::Seconds(58));
+    CHECK(f.ends == 0);
+    f.Run(absl::Seconds(5));
+    CHECK(f.ends == 1);
+    CHECK_THAT(f.failure, Catch::StartsWith(
+                              "all 16 examples are done, but nobody has evaluated the weights: no worker"));
+    return;
+  }
+  v1::ReportRequest report;
+  *report.mutable_caller() = f.CallerOf(evaluator);
+  report.mutable_evaluation()->set_final(true);
+  f.coordinator->Report(report, [](absl::StatusOr<v1::ReportReply>) {});
+  CHECK(f.Heartbeat(evaluator)->reply().evaluated());
+  CHECK(absl::IsOutOfRange(f.Join(f.members.size() - 1 - evaluator.worker(), 8888)->status()));
+  f.Leave(evaluator);
+  f.Run(absl::Seconds(1.25));
+  CHECK(f.ends == 1);
+  CHECK(f.failure == "");
+}
+
+TEST_CASE("A job whose workers evaluate nothing does not wait for it") {
+  CoordinatorFixture f(kSync);
+  f.train_examples = 16;
+  f.StartJob();
+  for (const auto& shard : f.shards) shard->Staged(0);
+  f.Leave(f.members[0]);
+  CHECK(absl::IsOutOfRange(f.Join(0, 7777)->status()));
+  f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
+  f.Run(absl::Seconds(3));
+  CHECK(f.ends == 1);
+  CHECK(f.failure == "");
+}
+
 TEST_CASE("A job that is done waits for who fell silent, for a lease, to tell it so") {
   CoordinatorFixture f(kSync, 3);
   f.train_examples = 24;

@@ -477,6 +477,10 @@ TEST_CASE("Who comes when the job is draining, done or failed is told so") {
   CHECK(reader->reply().worker() >= 1u << 31);
   for (auto& shard : f.shards) shard->Staged(0);
   CHECK(f.Status().state() == v1::DRAINING);
+  const auto early = f.Join(1, 7777);
+  CHECK_FALSE(early->there());  // the weights may be left to evaluate for it
+  f.Leave(f.members[0]);
+  CHECK(early->status().code() == absl::StatusCode::kOutOfRange);
   CHECK(f.Join(1, 7777)->status().code() == absl::StatusCode::kOutOfRange);
   CHECK(f.JoinReader(9001)->status().ok());
   f.coordinator->Fail("ps:0 got signal 15");
