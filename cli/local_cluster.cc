@@ -254,8 +254,9 @@ bool LocalCluster::IsRunning(absl::string_view task) const {
   return std::any_of(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.name == task && !t.ended; });
 }
 
-bool LocalCluster::Runs(absl::string_view type) const {
-  return std::any_of(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.type == type && !t.ended; });
+size_t LocalCluster::CountRunning(absl::string_view type) const {
+  return static_cast<size_t>(
+      std::count_if(tasks_.begin(), tasks_.end(), [&](const auto& t) { return t.type == type && !t.ended; }));
 }
 
 std::vector<std::string> LocalCluster::LastLines(const std::string& task) const {

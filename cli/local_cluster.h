@@ -78,7 +78,8 @@ class LocalCluster {
   // Whether this task is among them.
   bool IsRunning(absl::string_view task) const;
   // Whether a task of this type ("ps", "worker", "evaluator") is among them.
-  bool Runs(absl::string_view type) const;
+  bool Runs(absl::string_view type) const { return CountRunning(type) > 0; }
+  size_t CountRunning(absl::string_view type) const;
 
   std::vector<std::string> LastLines(const std::string& task) const;
   // Where ps:0 writes the job's summary.

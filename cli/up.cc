@@ -47,6 +47,8 @@ constexpr absl::Duration kSaveDeadline = absl::Seconds(60);
 // All of one side are done: how long the other side may still take. Servers also wait for a lease, for a
 // worker that fell silent.
 constexpr absl::Duration kLinger = absl::Seconds(30);
+// ps:0 says by then that it waits for somebody, if so.
+constexpr absl::Duration kTellsStart = absl::Seconds(2);
 // The job is done: how long a task may still take that has not noticed.
 constexpr absl::Duration kStragglers = absl::Seconds(5);
 
@@ -85,6 +87,8 @@ class Job {
   bool MayRestart(const TaskExit& exit) const;
   void Restart(TaskExit* exit);
   void OnSignal(int signal);
+  void Warn();
+  void CheckStart();
   void CheckWorkers();
   void CheckLinger();
   void ReportFailureWhenSettled();
@@ -108,8 +112,12 @@ class Job {
   bool temporary_logs_ = false;  // their folder is ours
   bool saves_ = false;           // the job has checkpoints
   absl::Duration lease_;
+  size_t needed_workers_ = 0;  // for the job to begin
   bool skips_workers_ = false;
   bool workers_started_ = false;
+  absl::Time waits_ = start_;          // ps:0 has last said that it waits for workers or servers
+  absl::Time begun_by_ = start_;       // since then it has begun, as far as is known
+  std::vector<std::string> warnings_;  // of tasks without which the job goes on, if it has begun
   bool some_worker_done_ = false;
   bool coordinator_done_ = false;
   std::vector<TaskExit> exits_;
@@ -169,6 +177,10 @@ absl::Status Job::Prepare() {
   }
   saves_ = config.checkpoint().has_directory();
   lease_ = absl::Seconds(config.cluster().lease_seconds());
+  // A job that goes on is begun.
+  needed_workers_ = !options_.resume.empty()             ? 1
+                    : config.cluster().has_min_workers() ? config.cluster().min_workers()
+                                                         : static_cast<size_t>(cluster.workers);
   skips_workers_ = config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER;
   WEIR_ASSIGN_OR_RETURN(const std::string from, FindStart(config.checkpoint(), !options_.resume.empty()));
   if (!from.empty()) console_.Line(from);
@@ -235,6 +247,7 @@ void Job::Loop() {
     OnExits(cluster_->WaitForExits(interrupts_.fd(), tick));
     while (const auto signal = interrupts_.Next()) OnSignal(*signal);
     StartWorkersWhenReady();
+    CheckStart();
     CheckWorkers();
     CheckLinger();
     ReportFailureWhenSettled();
@@ -252,6 +265,7 @@ void Job::Loop() {
     PollStatus();
   }
   cluster_->ShowHeld(absl::InfiniteFuture());
+  if (!failure_.has_value()) Warn();
 }
 
 void Job::StartWorkersWhenReady() {
@@ -260,6 +274,7 @@ void Job::StartWorkersWhenReady() {
   if (!missing.ok()) return Fail({std::string(missing.status().message()), kExitInternal, "", ""});
   if (missing->empty()) {
     workers_started_ = true;
+    begun_by_ = Clock::Real().Now() + kTellsStart;
     console_.SetStatus(absl::StrCat(result_.job_name, "  starting workers"));
     const absl::Status status = cluster_->StartWorkers();
     if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
@@ -311,10 +326,29 @@ void Job::OnExits(std::vector<TaskExit> exits) {
   if (failure_.has_value()) return;
   for (const TaskExit& exit : exits) {
     if (exit.restarted || MeaningOf(exit) != ExitMeaning::kSurvivable) continue;
-    console_.Line("warning: ", Console::Color::kYellow,
-                  absl::StrCat(DescribeExit(exit), exit.job_done ? "; the job is done all the same"
-                                                                 : "; the job goes on without it"));
+    warnings_.push_back(absl::StrCat(DescribeExit(exit), exit.job_done ? "; the job is done all the same"
+                                                                       : "; the job goes on without it"));
   }
+}
+
+void Job::Warn() {
+  for (const std::string& warning : std::exchange(warnings_, {})) {
+    console_.Line("warning: ", Console::Color::kYellow, warning);
+  }
+}
+
+// ps:0 would wait for cluster.start_seconds for those who will not come.
+void Job::CheckStart() {
+  const absl::Time now = Clock::Real().Now();
+  if (now >= begun_by_ || some_worker_done_ || cluster_->CountRunning("worker") >= needed_workers_)
+    return Warn();
+  if (failure_.has_value() || waits_ - last_exit_ < kSettle) return;
+  const auto cause = FirstCause(exits_);
+  if (!cause.has_value()) return;
+  const TaskExit& exit = exits_[*cause];
+  Fail({absl::StrCat(DescribeExit(exit), "; the job had not begun, and cannot with fewer than ",
+                     needed_workers_, needed_workers_ == 1 ? " worker" : " workers"),
+        ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines});
 }
 
 // ps:0 would wait for a worker to come.
@@ -416,7 +450,14 @@ void Job::PollStatus() {
   const auto status = status_->Get(kStatusDeadline);
   next_poll_ = Clock::Real().Now() + kStatusPoll;
   // It may be busy for a moment, or gone at the end; the last word stands.
-  if (status.ok()) console_.SetStatus(StatusLine(*status));
+  if (!status.ok()) return;
+  console_.SetStatus(StatusLine(*status));
+  if (status->state() != v1::STARTING) {
+    begun_by_ = start_;
+  } else if (begun_by_ != start_) {
+    waits_ = Clock::Real().Now();
+    begun_by_ = waits_ + kTellsStart;
+  }
 }
 
 absl::Status Job::Finish() {

@@ -135,14 +135,11 @@ void Coordinator::Status(Done<v1::ClusterStatus> done) {
 void Coordinator::OnDisconnect(v1::Caller caller) {
   queue_.Post([this, caller = std::move(caller)] {
     if (!CheckCaller(caller).ok()) return;
-    const absl::Time end = now() + absl::Seconds(options_.config.cluster().grace_seconds());
     if (const auto member = members_.find(caller.worker()); member != members_.end()) {
-      member->second.lease_end = std::min(member->second.lease_end, end);
-      member->second.disconnected = true;
-      AnswerHeartbeat(member->second.heartbeat, false);
+      Disconnected(member->second);
       ReplaceIfGone(caller.worker());
     } else if (const auto reader = readers_.find(caller.worker()); reader != readers_.end()) {
-      reader->second.lease_end = std::min(reader->second.lease_end, end);
+      reader->second.lease_end = std::min(reader->second.lease_end, now() + grace());
       AnswerHeartbeat(reader->second.heartbeat, false);
     }
   });
@@ -155,6 +152,12 @@ void Coordinator::OnJoinCancelled(uint64_t instance, uint64_t call) {
       it->done(absl::CancelledError("the caller went away"));
       waiting_.erase(it);
       return ForgetWhoLeft();
+    }
+    // It was admitted meanwhile, and may never know.
+    for (auto& [rank, member] : members_) {
+      if (member.instance != instance || (member.join.has_value() && member.join->call != call)) continue;
+      Disconnected(member);
+      return ReplaceIfGone(rank);
     }
   });
 }

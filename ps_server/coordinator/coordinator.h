@@ -116,7 +116,7 @@ class Coordinator {
   // lease shrinks to the grace unless a heartbeat follows, or ends at once if another process of its index
   // has come.
   void OnDisconnect(v1::Caller caller);
-  // A Join's caller went away before it was answered. Without effect if it has called again since.
+  // A Join's caller went away before it had the answer. Without effect if it has called again since.
   void OnJoinCancelled(uint64_t instance, uint64_t call);
 
   // Leases, deadlines, pings. To be called every so often.
@@ -133,6 +133,8 @@ class Coordinator {
   static constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
   // Between two words of Joins that were refused.
   static constexpr absl::Duration kRefusalInterval = absl::Seconds(1);
+  // Who lives and was answered, or has lost its connection, is heard of by then, if the grace is shorter.
+  static constexpr absl::Duration kComesBack = absl::Seconds(1);
 
   struct WaitingJoin {
     v1::JoinRequest request;
@@ -167,8 +169,10 @@ class Coordinator {
     absl::Time lease_end, last_heard, live_since = absl::InfiniteFuture();
     // By its heartbeats.
     uint64_t known_revision = 0;
-    // Its connection broke, and nothing was heard of it since.
+    // Its connection broke, and nothing was heard of it since that it cannot have said before.
     bool disconnected = false;
+    // It has sent a heartbeat since, and was answered.
+    bool answered_since = false;
     // Waits until the member is live.
     std::optional<WaitingJoin> join;
     // Parked calls; empty functions if there is none.
@@ -325,6 +329,7 @@ class Coordinator {
   void TellMembership();
   void OnAllAcked();
   void RemoveMember(uint32_t worker, const std::string& why);
+  void Disconnected(MemberInfo& member);
   // A member whose connection broke makes room for a new process of its rank.
   void ReplaceIfGone(uint32_t rank);
   // A worker gave up for a gradient that is not finite, and consistency.on_nonfinite is not "reject".
@@ -388,6 +393,7 @@ class Coordinator {
   }
   bool sync() const { return options_.config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC; }
   absl::Duration lease() const { return absl::Seconds(options_.config.cluster().lease_seconds()); }
+  absl::Duration grace() const { return absl::Seconds(options_.config.cluster().grace_seconds()); }
   absl::Time now() const { return options_.clock->Now(); }
   bool over() const { return state_ == v1::DONE || state_ == v1::FAILED; }
 

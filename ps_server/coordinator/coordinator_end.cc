@@ -14,8 +14,6 @@ namespace {
 constexpr absl::Duration kSaveAgain = absl::Seconds(1);
 // What a job's last checkpoint may fail before the job does.
 constexpr int kLastSaves = 5;
-// Whose connection broke, and who lives, is back by then, if the grace was not enough.
-constexpr absl::Duration kReconnects = absl::Seconds(1);
 
 absl::Status NothingLeft() {
   return absl::OutOfRangeError("the job's examples are done; there is nothing left to do");
@@ -115,7 +113,7 @@ std::vector<std::string> Coordinator::MayComeBack() const {
   std::vector<std::string> names;
   for (const auto& [rank, away] : away_) {
     const absl::Time until =
-        away.disconnected ? away.since + kReconnects : std::max(away.since, saved_at_) + lease();
+        away.disconnected ? away.since + kComesBack : std::max(away.since, saved_at_) + lease();
     if (now() < until) names.push_back(away.task);
   }
   return names;

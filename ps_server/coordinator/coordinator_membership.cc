@@ -134,7 +134,7 @@ void Coordinator::OnAllAcked() {
   if (!live) return MaybeAdmit();
   for (auto& [rank, member] : members_) {
     if (!member.join.has_value()) continue;
-    member.lease_end = now() + lease();
+    if (!member.disconnected) member.lease_end = now() + lease();
     member.live_since = now();
     LogInfo(member.task, " joined as rank ", rank, ", incarnation ", member.incarnation, ", at clock ",
             member.start_clock);
@@ -187,13 +187,19 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
   const v1::Caller& caller = request.caller();
   if (absl::Status who = CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   ParkedHeartbeat* parked = nullptr;
+  bool at_once = false;
   if (const auto it = members_.find(caller.worker());
       it != members_.end() && it->second.incarnation == caller.incarnation()) {
-    it->second.last_heard = now();
-    it->second.disconnected = false;
-    it->second.lease_end = now() + lease();
-    it->second.known_revision = std::max(it->second.known_revision, request.known_revision());
-    parked = &it->second.heartbeat;
+    MemberInfo& member = it->second;
+    member.last_heard = now();
+    // It may have been on its way when the process was killed. The next one, which answers our answer, was
+    // not.
+    at_once = member.disconnected && !member.answered_since;
+    member.answered_since = at_once;
+    member.disconnected = at_once;
+    member.lease_end = now() + (at_once ? std::min(lease(), std::max(grace(), kComesBack)) : lease());
+    member.known_revision = std::max(member.known_revision, request.known_revision());
+    parked = &member.heartbeat;
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
   } else if (const auto reader = readers_.find(caller.worker());
              reader != readers_.end() && reader->second.incarnation == caller.incarnation()) {
@@ -207,7 +213,7 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
     return AnswerHeartbeat(heartbeat, !over(), caller.incarnation() <= fenced_up_to_ ? fenced_why_ : "");
   }
   AnswerHeartbeat(*parked, false);
-  if (request.known_revision() != revision_ || over()) return AnswerHeartbeat(heartbeat, false);
+  if (request.known_revision() != revision_ || over() || at_once) return AnswerHeartbeat(heartbeat, false);
   *parked = std::move(heartbeat);
 }
 
@@ -294,6 +300,13 @@ void Coordinator::TellMembership() {
   left_untold_ = false;
   BroadcastMembership();
   Changed();
+}
+
+void Coordinator::Disconnected(MemberInfo& member) {
+  member.lease_end = std::min(member.lease_end, now() + grace());
+  member.disconnected = true;
+  member.answered_since = false;
+  AnswerHeartbeat(member.heartbeat, false);
 }
 
 void Coordinator::ReplaceIfGone(uint32_t rank) {

@@ -261,6 +261,46 @@ TEST_CASE("the status of the job is shown while it runs") {
   CHECK(up.Wait() == 0);
 }
 
+TEST_CASE("a job that cannot begin without a worker that was killed ends at once and names it") {
+  v1::ClusterStatus status;
+  status.set_state(v1::STARTING);
+  status.set_name("small");
+  FakeCoordinator coordinator(&status);
+  REQUIRE(coordinator.port() != 0);
+  Up up;
+  up.environment["FAKE_PORT"] = std::to_string(coordinator.port());
+  up.environment["FAKE_PS"] = "forever";
+  up.environment["FAKE_WORKER"] = "[ $TASK = worker:1 ] && { await worker:0 worker:2; kill -9 $$; }; forever";
+  SECTION("all are needed") {
+    CHECK(up.Run({"--workers=3"}) == kExitPeerLost);
+    CHECK_THAT(up.output(), Catch::StartsWith("error: worker:1 was killed by signal 9 (Killed) after ") &&
+                                Contains("; the job had not begun, and cannot with fewer than 3 workers"));
+    CHECK_THAT(up.output(), !Contains("goes on without it"));
+  }
+  SECTION("the others are enough") {
+    up.Start({"--workers=3", "--set", "cluster.min_workers=2"});
+    up.AwaitOutput("warning: worker:1 was killed by signal 9 (Killed) after ");
+    CHECK_THAT(up.output(), Contains("the job goes on without it"));
+    up.Signal(SIGTERM);
+    CHECK(up.Wait() == 143);
+  }
+  SECTION("it is started again") {
+    up.environment["FAKE_WORKER"] =
+        "[ $TASK = worker:1 ] && { await worker:0 worker:2; [ $LIFE -lt 2 ] && kill -9 $$; }; forever";
+    SECTION("often enough") {
+      up.Start({"--workers=3", "--restart"});
+      up.AwaitFile("worker:1.2.pid");
+      up.Signal(SIGTERM);
+      CHECK(up.Wait() == 143);
+    }
+    SECTION("and no more") {
+      CHECK(up.Run({"--workers=3", "--restart=1"}) == kExitPeerLost);
+      CHECK_THAT(up.output(), Contains("error: worker:1 was killed by signal 9 (Killed) after ") &&
+                                  Contains("; the job had not begun"));
+    }
+  }
+}
+
 TEST_CASE("a task fails: it is named first, with its last lines and a hint, and the others are ended") {
   Up up;
   up.environment["FAKE_PS"] = "trap 'touch $STATE/$TASK.term; exit 143' TERM; forever";

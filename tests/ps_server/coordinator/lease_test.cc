@@ -60,6 +60,7 @@ TEST_CASE("A broken connection costs the grace only, unless the worker is back")
   f.Run(absl::Milliseconds(750), {f.members[0]});
   CHECK(f.Status().membership().members_size() == 2);
   f.Heartbeat(f.members[1]);
+  f.Heartbeat(f.members[1]);
   f.Run(absl::Seconds(5), {f.members[0]});
   CHECK(f.Status().membership().members_size() == 2);
   v1::Caller other_life = f.CallerOf(f.members[1]);
@@ -78,6 +79,49 @@ TEST_CASE(
   f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
   f.NextRange(f.members[1]);
   f.Run(absl::Seconds(1.25), {f.members[0]});
+  CHECK(f.Status().membership().members_size() == 1);
+}
+
+TEST_CASE(
+    "A heartbeat that was on its way when its worker was killed brings back no lease, one that follows an "
+    "answer does") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  const auto revision = f.Heartbeat(f.members[1])->reply().revision();
+  f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
+  CHECK(f.Heartbeat(f.members[1], revision)->there());  // so that the next one comes soon
+  SECTION("it is dead") {
+    f.Run(absl::Seconds(1.25), {f.members[0]});
+    CHECK(f.Status().membership().members_size() == 1);
+  }
+  SECTION("it lives") {
+    f.Run(absl::Milliseconds(500), {f.members[0]});
+    CHECK_FALSE(f.Heartbeat(f.members[1], revision)->there());
+    f.Run(absl::Seconds(9), {f.members[0]});
+    CHECK(f.Status().membership().members_size() == 2);
+  }
+}
+
+TEST_CASE("A worker that is killed while it is admitted costs the grace, and the job starts without it") {
+  CoordinatorFixture f(kBounded);
+  f.Start();
+  f.shards[0]->acknowledges = false;
+  const auto first = f.Join(f.JoinRequest(0), /*call=*/7);
+  const auto second = f.Join(f.JoinRequest(1), /*call=*/8);
+  REQUIRE_FALSE(second->there());
+  SECTION("before the servers know it") {
+    f.coordinator->OnJoinCancelled(1001, 8);
+    f.shards[0]->acknowledges = true;
+    f.shards[0]->Acknowledge(f.shards[0]->Membership().epoch());
+  }
+  SECTION("and the answer does not reach it") {
+    f.shards[0]->acknowledges = true;
+    f.shards[0]->Acknowledge(f.shards[0]->Membership().epoch());
+    REQUIRE(second->there());
+    f.coordinator->OnJoinCancelled(1001, 8);
+  }
+  f.Run(absl::Seconds(1.25), {first->reply()});
+  CHECK(f.Status().state() == v1::RUNNING);
   CHECK(f.Status().membership().members_size() == 1);
 }
 
