@@ -24,6 +24,7 @@
 #include "common/mutex.h"
 #include "common/protocol_version.h"
 #include "common/status_macros.h"
+#include "common/tcp_listener.h"
 #include "common/telemetry/http_server.h"
 #include "common/telemetry/logging.h"
 #include "common/telemetry/metrics.h"
@@ -194,6 +195,15 @@ absl::Status ServerImpl::Start() {
   shard.memory_bytes = LookAtMemory().most();
   shard_ = std::make_unique<Shard>(std::move(shard));
 
+  // gRPC says no more than that it could not, after lines of its own.
+  const auto cannot_listen = [this](absl::string_view why) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("ps:", options_.index, " cannot listen on ", options_.listen, ": ", why));
+  };
+  if (!listen.is_unix()) {
+    const absl::StatusOr<UniqueFd> trial = ListenTcp(listen.host, listen.port);
+    if (!trial.ok()) return cannot_listen(trial.status().message());
+  }
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
   // Otherwise a second server on the same port would take half of the first one's calls.
@@ -244,9 +254,7 @@ absl::Status ServerImpl::Start() {
   health_->Register(&builder);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || (!listen.is_unix() && port_ == 0)) {
-    return absl::FailedPreconditionError(absl::StrCat("ps:", options_.index, " cannot listen on ",
-                                                      options_.listen,
-                                                      ": the address is taken or not one of this machine"));
+    return cannot_listen("the address is taken or not one of this machine");
   }
   // Without a token who may connect is who may call: as with the other sockets, this user and root.
   if (listen.is_unix() && options_.token.empty() && chmod(listen.path.c_str(), S_IRUSR | S_IWUSR) != 0) {

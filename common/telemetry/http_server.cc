@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "common/mutex.h"
 #include "common/status_macros.h"
+#include "common/tcp_listener.h"
 #include "common/unique_fd.h"
 
 namespace weir {
@@ -116,28 +117,6 @@ class Connection {
   size_t sent_ = 0;
   size_t ignored_ = 0;
 };
-
-// A socket that listens at one of the addresses that `host` stands for.
-absl::StatusOr<UniqueFd> Listen(const std::string& host, int port) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* addresses = nullptr;
-  const int error = getaddrinfo(host.c_str(), std::to_string(port).c_str(), &hints, &addresses);
-  std::string why = error != 0 ? gai_strerror(error) : "";
-  for (const addrinfo* a = addresses; a != nullptr; a = a->ai_next) {
-    UniqueFd fd(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const int yes = 1;
-    if (fd.valid() && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
-        bind(fd.get(), a->ai_addr, a->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
-      freeaddrinfo(addresses);
-      return fd;
-    }
-    why = strerror(errno);
-  }
-  if (addresses != nullptr) freeaddrinfo(addresses);
-  return absl::UnavailableError(absl::StrCat("cannot serve HTTP on ", HostAndPort(host, port), ": ", why));
-}
 
 int PortOf(const UniqueFd& socket) {
   sockaddr_storage address{};
@@ -247,7 +226,13 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Options& opt
     state->AddPage("/metrics", {"text/plain; version=0.0.4; charset=utf-8",
                                 [metrics = options.metrics] { return metrics->Exposition(); }});
   }
-  WEIR_ASSIGN_OR_RETURN(state->listener, Listen(options.host, options.port));
+  absl::StatusOr<UniqueFd> listener = ListenTcp(options.host, options.port);
+  if (!listener.ok()) {
+    return absl::Status(listener.status().code(),
+                        absl::StrCat("cannot serve HTTP on ", HostAndPort(options.host, options.port), ": ",
+                                     listener.status().message()));
+  }
+  state->listener = *std::move(listener);
   state->port = PortOf(state->listener);
   state->stop = UniqueFd(eventfd(0, EFD_CLOEXEC));
   if (!state->stop.valid()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");

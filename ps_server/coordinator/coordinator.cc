@@ -47,7 +47,7 @@ Coordinator::~Coordinator() {
   std::vector<std::unique_ptr<ShardLink>> links;
   std::unique_ptr<JobStore> store;
   queue_.Run([&] {
-    FailJob("the coordinator stops");
+    FailJob("the coordinator stops", /*asked=*/true);
     for (ShardInfo& shard : shards_) links.push_back(std::move(shard.link));
     if (checkpoints_ != nullptr) store = checkpoints_->Close(absl::UnavailableError("the coordinator stops"));
   });
@@ -167,7 +167,7 @@ void Coordinator::Tick() {
 }
 
 void Coordinator::Fail(std::string reason) {
-  queue_.Post([this, reason = std::move(reason)] { FailJob(reason); });
+  queue_.Post([this, reason = std::move(reason)] { FailJob(reason, /*asked=*/true); });
 }
 
 void Coordinator::Drain(std::string reason) {

@@ -363,7 +363,8 @@ class Coordinator {
   }
   // The lost ones who may come for the job's end yet; all others are told, or will not come.
   std::vector<std::string> MayComeBack() const;
-  void FailJob(const std::string& reason);
+  // asked: somebody wants it to end; it is nobody's fault.
+  void FailJob(const std::string& reason, bool asked = false);
   void StepAside(const std::string& why);
   // Nobody comes. If another coordinator has the job, that is why.
   void FailDeserted(const std::string& reason);

@@ -130,12 +130,16 @@ void Coordinator::End() {
   options_.on_end(MakeStatus(), "");
 }
 
-void Coordinator::FailJob(const std::string& reason) {
+void Coordinator::FailJob(const std::string& reason, bool asked) {
   if (over()) return;
   state_ = v1::FAILED;
   failure_ = reason;
   if (ended_ == absl::Time()) ended_ = now();
-  LogError(reason);
+  if (asked) {
+    LogInfo("the job ends: ", reason);
+  } else {
+    LogError(reason);
+  }
   v1::ControlMessage message;
   message.mutable_shutdown()->set_failure(reason);
   Broadcast(message);

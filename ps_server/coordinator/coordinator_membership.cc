@@ -121,8 +121,9 @@ void Coordinator::OnAllAcked() {
 
   if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && !members_.empty()) {
     LogInfo("training ", state_ == v1::STARTING ? "starts" : "goes on", " with ", members_.size(),
-            " workers on ", shards_.size(), " shards: step ", steps_done(), " of ", total_steps_, ", ",
-            total_examples_, " examples");
+            members_.size() == 1 ? " worker on " : " workers on ", shards_.size(),
+            shards_.size() == 1 ? " shard: step " : " shards: step ", steps_done(), " of ", total_steps_,
+            ", ", total_examples_, " examples");
     state_ = v1::RUNNING;
     if (started_ == absl::Time()) started_ = now();
   }

@@ -172,7 +172,7 @@ std::vector<BadProcess> BadProcesses() {
        {job},
        "ps:1",
        kExitConfig,
-       {"ps:1 cannot listen on 127.0.0.1:", "the address is taken"}},
+       {"ps:1 cannot listen on 127.0.0.1:", "another process listens there"}},
       {"an address of another machine",
        server,
        {job, "--bind=192.0.2.1", "--insecure_plaintext"},
