@@ -72,7 +72,7 @@ TEST_CASE("a heartbeat that brings no news leaves a server where it has moved to
   auto client = f.Join();
   f.cluster.Kill(1);
   f.cluster.Move(1);
-  f.cluster.AwaitHeartbeats(3, 1);
+  f.cluster.AwaitHeartbeats(3, 2);
   for (const v1::HeartbeatRequest& beat : f.cluster.heartbeats()) CHECK(beat.only_news());
   CHECK(client->Pull(0, f.Weights()).Get().ok());
   CHECK(client->Leave().ok());
