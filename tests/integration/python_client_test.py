@@ -138,7 +138,7 @@ def train(server, address, mode, token):
             model_pb2.Tensor(name="b", shape=[ELEMENTS - 100_000], init=model_pb2.Tensor.CONSTANT, init_value=-1)])
         member = coordinator.Join(
             coordinator_pb2.JoinRequest(role=coordinator_pb2.WORKER, task="worker:0", rank=0,
-                                        instance=instance, model=model,
+                                        instance=instance, model=model.SerializeToString(),
                                         job_config=config.SerializeToString(), train_examples=100,
                                         ps_addresses=[address], protocol=protocol), **limits)
         assert member.protocol.major == 1
