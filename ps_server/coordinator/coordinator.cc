@@ -215,8 +215,10 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       if (checkpoints_ != nullptr && shard.installed) checkpoints_->OnWritten(index, report.checkpoint());
       return;
     case v1::ShardReport::kFailed:
-      // The shard of this very process: so it has been replaced.
-      if (index == 0 && report.failed().replaced()) return StepAside(report.failed().error());
+      // The shard of this very process: one that has taken its log has the job, too.
+      if (index == 0 && report.failed().replaced()) {
+        return FailUnlessReplaced(absl::StrCat(ShardName(index), ": ", report.failed().error()));
+      }
       return FailJob(absl::StrCat(ShardName(index), ": ", report.failed().error()));
     case v1::ShardReport::REPORT_NOT_SET:
       return;
@@ -273,8 +275,8 @@ void Coordinator::HandleTick() {
   if (state_ == v1::STARTING) {
     const double limit = options_.config.cluster().start_seconds();
     if (time - created_ > absl::Seconds(limit)) {
-      return FailDeserted(absl::StrCat("the job did not start within cluster.start_seconds = ", limit,
-                                       "; missing: ", absl::StrJoin(WaitingFor(), ", ")));
+      return FailUnlessReplaced(absl::StrCat("the job did not start within cluster.start_seconds = ", limit,
+                                             "; missing: ", absl::StrJoin(WaitingFor(), ", ")));
     }
   }
   if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && time >= next_complaint_) {
@@ -326,10 +328,10 @@ void Coordinator::HandleTick() {
   const double limit = options_.config.cluster().start_seconds();
   if (time - *deserted_ > absl::Seconds(limit)) {
     const std::string what = absl::StrCat("no worker was live for cluster.start_seconds = ", limit);
-    if (state_ != v1::DRAINING) return FailDeserted(what);
-    return FailDeserted(absl::StrCat("all ", total_examples_,
-                                     " examples are done, but nobody has evaluated the weights: ", what,
-                                     recoverable() ? "; they are in " + checkpoints_->newest_folder() : ""));
+    if (state_ != v1::DRAINING) return FailUnlessReplaced(what);
+    return FailUnlessReplaced(absl::StrCat(
+        "all ", total_examples_, " examples are done, but nobody has evaluated the weights: ", what,
+        recoverable() ? "; they are in " + checkpoints_->newest_folder() : ""));
   }
   if (time >= next_complaint_) {
     next_complaint_ = time + kComplaintInterval;

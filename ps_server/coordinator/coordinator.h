@@ -366,8 +366,8 @@ class Coordinator {
   // asked: somebody wants it to end; it is nobody's fault.
   void FailJob(const std::string& reason, bool asked = false);
   void StepAside(const std::string& why);
-  // Nobody comes. If another coordinator has the job, that is why.
-  void FailDeserted(const std::string& reason);
+  // If another coordinator has the job, that may be why.
+  void FailUnlessReplaced(const std::string& reason);
   // The job cannot go on without numbers that are its own.
   void CannotReserve(const absl::Status& status);
   // What who asks to join a failed job is told.
@@ -396,6 +396,9 @@ class Coordinator {
   absl::Duration lease() const { return absl::Seconds(options_.config.cluster().lease_seconds()); }
   absl::Duration grace() const { return absl::Seconds(options_.config.cluster().grace_seconds()); }
   absl::Time now() const { return options_.clock->Now(); }
+  uint64_t incarnation() const {
+    return recoverable() ? checkpoints_->store().opened().coordinator_incarnation : 1;
+  }
   bool over() const { return state_ == v1::DONE || state_ == v1::FAILED; }
 
   const Options options_;
@@ -445,6 +448,8 @@ class Coordinator {
   std::optional<RangeTable> ranges_;
   std::optional<ProgressMeter> progress_;
   uint64_t recoveries_ = 0;
+  // That were sent.
+  uint64_t installs_ = 0;
   // bounded, async: all shards hold just what the newest checkpoint does.
   bool untouched_ = false;
   // Members have left, and the next tick tells of it.

@@ -159,7 +159,7 @@ void Coordinator::StepAside(const std::string& why) {
   options_.on_end(MakeStatus(), failure_);
 }
 
-void Coordinator::FailDeserted(const std::string& reason) {
+void Coordinator::FailUnlessReplaced(const std::string& reason) {
   // Whoever fails is started again, and would take the job back.
   if (checkpoints_ != nullptr) {
     const absl::Status ours = checkpoints_->Reserve(reserved_);

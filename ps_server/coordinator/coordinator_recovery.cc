@@ -48,8 +48,7 @@ void Coordinator::HandleConnected(uint32_t index) {
   shard.last_heard = now();
   if (shard.link == nullptr || over()) return;
   v1::ControlMessage message;
-  message.mutable_hello()->set_coordinator_incarnation(
-      recoverable() ? checkpoints_->store().opened().coordinator_incarnation : 1);
+  message.mutable_hello()->set_coordinator_incarnation(incarnation());
   *message.mutable_hello()->mutable_protocol() = OwnProtocol();
   shard.link->Send(message);
 }
@@ -125,6 +124,8 @@ void Coordinator::SendInstall(uint32_t index) {
   install.set_total_batches(total_batches_);
   install.set_total_examples(total_examples_);
   install.set_coordinator_address(addresses_[0]);
+  install.set_coordinator(incarnation());
+  install.set_number(++installs_);
   if (recoverable() && checkpoints_->newest().has_value()) {
     install.mutable_restore()->set_step(checkpoints_->newest()->step());
   } else if (options_.init_from.has_value()) {

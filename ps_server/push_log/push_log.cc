@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -61,8 +62,14 @@ absl::StatusOr<std::vector<uint64_t>> Segments(FileSystem& files, const std::str
   return numbers;
 }
 
-// Whether the segment has its first record.
-absl::StatusOr<bool> HasDescription(FileSystem& files, const std::string& path);
+// What the segment's first record says; nullopt: that is not there.
+absl::StatusOr<std::optional<v1::LogSegment>> ReadDescription(FileSystem& files, const std::string& path);
+
+// Of another Install than `later`, and one that came before it.
+bool IsReplaced(const v1::LogSegment& earlier, const v1::LogSegment& later) {
+  return earlier.coordinator() != 0 && std::make_pair(earlier.coordinator(), earlier.install()) <
+                                           std::make_pair(later.coordinator(), later.install());
+}
 
 }  // namespace
 
@@ -78,8 +85,8 @@ absl::StatusOr<std::shared_ptr<PushLog>> PushLog::Begin(Options options) {
   if (absl::IsAlreadyExists(begun)) {
     // That a crash left half begun counts for nothing.
     const std::string path = JoinPath(log->options_.folder, SegmentName(number));
-    WEIR_ASSIGN_OR_RETURN(const bool whole, HasDescription(*log->options_.files, path));
-    if (whole) return begun;
+    WEIR_ASSIGN_OR_RETURN(const auto found, ReadDescription(*log->options_.files, path));
+    if (found.has_value()) return begun;
     WEIR_RETURN_IF_ERROR(log->options_.files->Remove(path));
     begun = log->BeginSegment(number, description.previous_bytes(), description.checkpoint());
   }
@@ -161,8 +168,18 @@ absl::Status PushLog::BeginSegment(uint64_t number, uint64_t previous_bytes, uin
     WEIR_RETURN_IF_ERROR(file_->Close());
   }
   // A shard's life that was replaced must not take the segment of the one that goes on.
-  WEIR_ASSIGN_OR_RETURN(file_, options_.files->Create(JoinPath(options_.folder, SegmentName(number)),
-                                                      FileSystem::Existing::kKeep));
+  const std::string path = JoinPath(options_.folder, SegmentName(number));
+  absl::StatusOr<std::unique_ptr<WritableFile>> file =
+      options_.files->Create(path, FileSystem::Existing::kKeep);
+  if (absl::IsAlreadyExists(file.status()) && number != options_.segment) {
+    // It may have done so before it knew.
+    WEIR_ASSIGN_OR_RETURN(const auto found, ReadDescription(*options_.files, path));
+    if (!found.has_value() || !IsReplaced(*found, options_.description)) return file.status();
+    WEIR_RETURN_IF_ERROR(options_.files->Remove(path));
+    file = options_.files->Create(path, FileSystem::Existing::kKeep);
+  }
+  WEIR_RETURN_IF_ERROR(file.status());
+  file_ = *std::move(file);
   file_bytes_ = synced_bytes_ = 0;
   v1::LogSegment description = options_.description;
   description.set_format(kLogFormat.major);
@@ -256,9 +273,13 @@ class SegmentReader {
   std::vector<float> gradient_;
 };
 
-absl::StatusOr<bool> HasDescription(FileSystem& files, const std::string& path) {
+absl::StatusOr<std::optional<v1::LogSegment>> ReadDescription(FileSystem& files, const std::string& path) {
   WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<ReadableFile> file, files.Open(path));
-  return SegmentReader(*file, file->size()).Next();
+  SegmentReader reader(*file, file->size());
+  WEIR_ASSIGN_OR_RETURN(const bool whole, reader.Next());
+  v1::LogSegment found;
+  if (!whole || !found.ParseFromString(reader.head())) return std::nullopt;
+  return found;
 }
 
 absl::Status CheckDescription(const std::string& path, const v1::LogSegment& found,
@@ -296,6 +317,7 @@ absl::StatusOr<LogEnd> ReadPushLog(
     std::optional<uint64_t> end;
   };
   std::vector<Segment> segments;
+  v1::LogSegment newest;
   for (size_t i = 0; i < numbers.size(); ++i) {
     Segment segment;
     segment.path = JoinPath(folder, SegmentName(numbers[i]));
@@ -309,6 +331,8 @@ absl::StatusOr<LogEnd> ReadPushLog(
     v1::LogSegment found;
     if (whole && found.ParseFromString(reader.head())) {
       WEIR_RETURN_IF_ERROR(CheckDescription(segment.path, found, of));
+      if (IsReplaced(found, newest)) continue;
+      newest = found;
       segment.begin = reader.at();
       if (!segments.empty()) segments.back().end = found.previous_bytes();
       if (segments.empty() && from_segment == 0 && found.checkpoint() != of.checkpoint()) {

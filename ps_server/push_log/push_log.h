@@ -34,11 +34,13 @@ namespace weir {
 //
 // LogSegment says of which version of the format the segment is (kLogFormat).
 //
-// Each life of a shard begins a segment, and so does each checkpoint, after which the ones before can go.
-// What a crash left half written at a segment's end is no record: the next segment says where its predecessor
-// ends. A broken record in front of one that knew it to be on the disk is no such end but damage.
+// Each life of a shard begins a segment, and so does each checkpoint, after which the ones before can go. A
+// life that was replaced and does not know it may begin one behind those of the life that goes on, which
+// takes the number for itself if it needs it; readers pass over it (LogSegment.install). What a crash left
+// half written at a segment's end is no record: the next segment says where its predecessor ends. A broken
+// record in front of one that knew it to be on the disk is no such end but damage.
 
-constexpr DiskFormat kLogFormat = {1, 0};
+constexpr DiskFormat kLogFormat = {1, 1};
 
 // Writes one. Thread-safe. Let go, it lives on until the executor is through with it.
 class PushLog : public std::enable_shared_from_this<PushLog> {

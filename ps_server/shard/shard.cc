@@ -266,6 +266,7 @@ void Shard::HandlePing(const v1::Ping& ping) {
 void Shard::HandleShutdown(const v1::Shutdown& shutdown) {
   if (over_) return;
   over_ = true;
+  ++era_;
   failure_ = shutdown.failure();
   FailAll(v1::JOB_OVER, failure_);
 }

@@ -253,9 +253,12 @@ class Shard {
     std::shared_ptr<PushLog> log;
   };
   // ResourceExhausted: there is not enough memory.
-  absl::StatusOr<Loaded> Load(const v1::Install& install, const BlockStore::Options& options) const;
-  absl::StatusOr<Loaded> LoadParts(const v1::Install& install, const BlockStore::Options& options) const;
-  absl::Status LoadLog(const v1::Install& install, const LogPosition& position, Loaded* loaded) const;
+  absl::StatusOr<Loaded> Load(const v1::Install& install, const BlockStore::Options& options,
+                              uint64_t era) const;
+  absl::StatusOr<Loaded> LoadParts(const v1::Install& install, const BlockStore::Options& options,
+                                   uint64_t era) const;
+  absl::Status LoadLog(const v1::Install& install, const LogPosition& position, uint64_t era,
+                       Loaded* loaded) const;
   void FinishInstall(const v1::Install& install, Loaded loaded);
   void RestoreState(const v1::ShardState& state);
   void ReportInstalled(const absl::Status& status);
@@ -369,8 +372,9 @@ class Shard {
   std::atomic<int64_t> elements_{0};
 
   // Touched in the queue only.
-  // What Hello and Install end: work in the background that began in an earlier one comes to nothing.
-  uint64_t era_ = 0;
+  // What Hello, Install and the end of the job end: work in the background that began in an earlier one comes
+  // to nothing. Work may look at it on its thread.
+  std::atomic<uint64_t> era_{0};
   // A checkpoint's file.
   bool writing_ = false;
   // With the log: an Install is under way, and the one to come after it. Two would begin the same segment.

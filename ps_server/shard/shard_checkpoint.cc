@@ -53,7 +53,7 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
 }
 
 void Shard::WriteCheckpoint(const v1::TakeCheckpoint& take, const std::shared_ptr<CheckpointWork>& work) {
-  options_.background([this, take, era = era_, work] {
+  options_.background([this, take, era = era_.load(), work] {
     const std::string& directory = options_.config.checkpoint().directory();
     auto file = WriteShardFile(*options_.files, directory, take.step(), work->snapshot);
     work->frozen = nullptr;

@@ -45,9 +45,9 @@ void Shard::HandleInstall(const v1::Install& install) {
     }
     loading_ = true;
   }
-  options_.background([this, install, era = era_, options = *std::move(store)] {
+  options_.background([this, install, era = era_.load(), options = *std::move(store)] {
     // std::function wants what can be copied.
-    auto loaded = std::make_shared<absl::StatusOr<Loaded>>(Load(install, options));
+    auto loaded = std::make_shared<absl::StatusOr<Loaded>>(Load(install, options, era));
     queue_.Post([this, install, era, loaded] {
       loading_ = false;
       if (next_install_.has_value()) return HandleInstall(*std::exchange(next_install_, absl::nullopt));
@@ -58,8 +58,8 @@ void Shard::HandleInstall(const v1::Install& install) {
   });
 }
 
-absl::StatusOr<Shard::Loaded> Shard::Load(const v1::Install& install,
-                                          const BlockStore::Options& options) const {
+absl::StatusOr<Shard::Loaded> Shard::Load(const v1::Install& install, const BlockStore::Options& options,
+                                          uint64_t era) const {
   // Memory may be short though the model was found to fit: others use it, too.
   const auto failed = [&](const char* why) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for its part of the model, ",
@@ -67,7 +67,7 @@ absl::StatusOr<Shard::Loaded> Shard::Load(const v1::Install& install,
                                                      options.num_shards, " servers (", why, ")"));
   };
   try {
-    return LoadParts(install, options);
+    return LoadParts(install, options, era);
   } catch (const std::bad_alloc& e) {
     return failed(e.what());
   } catch (const std::length_error& e) {
@@ -75,8 +75,8 @@ absl::StatusOr<Shard::Loaded> Shard::Load(const v1::Install& install,
   }
 }
 
-absl::StatusOr<Shard::Loaded> Shard::LoadParts(const v1::Install& install,
-                                               const BlockStore::Options& options) const {
+absl::StatusOr<Shard::Loaded> Shard::LoadParts(const v1::Install& install, const BlockStore::Options& options,
+                                               uint64_t era) const {
   Loaded loaded;
   LogPosition position;
   const auto restore = [&](const BlockStore& store, ShardVersion& version) {
@@ -91,7 +91,7 @@ absl::StatusOr<Shard::Loaded> Shard::LoadParts(const v1::Install& install,
   // A log that an earlier life has kept counts, whether this one keeps one or not.
   const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
   if (!sync() && checkpoint.has_directory()) {
-    WEIR_RETURN_IF_ERROR(LoadLog(install, position, &loaded));
+    WEIR_RETURN_IF_ERROR(LoadLog(install, position, era, &loaded));
   }
   return loaded;
 }

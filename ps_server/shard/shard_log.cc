@@ -108,7 +108,8 @@ void Shard::DropLogBefore(uint64_t step) {
   log_segments_.erase(log_segments_.begin(), std::next(found));
 }
 
-absl::Status Shard::LoadLog(const v1::Install& install, const LogPosition& position, Loaded* loaded) const {
+absl::Status Shard::LoadLog(const v1::Install& install, const LogPosition& position, uint64_t era,
+                            Loaded* loaded) const {
   const std::string& directory = options_.config.checkpoint().directory();
   WEIR_ASSIGN_OR_RETURN(Replayed replayed, ReplayLog(*options_.files, directory, install.shard(),
                                                      install.num_shards(), position, *loaded->store));
@@ -123,9 +124,13 @@ absl::Status Shard::LoadLog(const v1::Install& install, const LogPosition& posit
   options.description.set_model_hash(loaded->store->model().Hash());
   options.description.set_previous_bytes(replayed.end.previous_bytes);
   options.description.set_checkpoint(position.checkpoint);
+  options.description.set_coordinator(install.coordinator());
+  options.description.set_install(install.number());
   options.executor = options_.background;
   WEIR_RETURN_IF_ERROR(options_.files->MakeFolder(ParentFolder(options.folder)));
   WEIR_RETURN_IF_ERROR(options_.files->SyncFolder(directory));
+  // It may have hung until now, and the log be another process's.
+  if (era != era_) return absl::AbortedError("this life of the shard has ended before it began");
   WEIR_ASSIGN_OR_RETURN(loaded->log, PushLog::Begin(std::move(options)));
   return absl::OkStatus();
 }

@@ -126,6 +126,8 @@ struct ReplacedEnd {
   absl::Duration at;
   int code = 0;
   std::string failure;
+  // The job had ended before.
+  bool job_over = false;
 };
 
 struct RunLog {

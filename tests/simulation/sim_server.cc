@@ -352,7 +352,7 @@ void SimServer::ExitWhenIdle(const std::string& failure) {
   const int code = failure.empty() ? 0 : absl::StartsWith(failure, kReplaced) ? 78 : 138;
   if (replaced_) {
     ++site_->faults[absl::StrCat("replaced coordinator ended with ", code)];
-    site_->log.replaced.push_back({site_->world.elapsed(), code, failure});
+    site_->log.replaced.push_back({site_->world.elapsed(), code, failure, site_->log.ended});
   } else if (site_->log.ended || code != 138) {
     site_->log.exits[absl::StrCat("ps:", index_)] = code;
   } else {

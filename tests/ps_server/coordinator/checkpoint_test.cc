@@ -305,6 +305,8 @@ TEST_CASE("A coordinator whose own shard finds its log taken was replaced; anoth
   const uint32_t index = GENERATE(0u, 1u);
   Saved f(kAsync);
   f.StartJob();
+  f.Run(absl::Seconds(1), f.members);
+  f.disk->reserve_status = absl::AbortedError("/runs/7 belongs to another ps:0 now");
   v1::ShardReport report;
   report.mutable_failed()->set_error("cannot write its log: File exists");
   report.mutable_failed()->set_replaced(true);

@@ -35,13 +35,16 @@ class Fixture {
  public:
   explicit Fixture(uint64_t seed = 1) : files(seed) {}
 
-  absl::Status Begin(const LogEnd& end = {}) {
+  // install 0: as before there were any.
+  absl::Status Begin(const LogEnd& end = {}, uint64_t install = 0) {
     PushLog::Options options;
     options.files = &files;
     options.folder = kFolder;
     options.segment = end.next_segment;
     options.description = Description();
     options.description.set_previous_bytes(end.previous_bytes);
+    options.description.set_coordinator(install == 0 ? 0 : 7);
+    options.description.set_install(install);
     options.executor = [this](std::function<void()> work) { work_.push_back(std::move(work)); };
     auto begun = PushLog::Begin(std::move(options));
     if (begun.ok()) log = *std::move(begun);
@@ -163,6 +166,37 @@ TEST_CASE("PushLog: a life that was replaced cannot take a segment from the one 
   REQUIRE(f.Read(&last).ok());
   CHECK(last == 3);
   CHECK(f.Begin(*end).code() == absl::StatusCode::kAlreadyExists);
+}
+
+TEST_CASE("PushLog: a segment that a replaced life begins behind those of its successor counts for nothing") {
+  Fixture f;
+  REQUIRE(f.Begin({}, 2).ok());
+  f.Append(1);
+  f.Run();
+  const std::shared_ptr<PushLog> successor = f.log;
+  // The one before it had hung, and looks for a free number now.
+  uint64_t last = 0;
+  absl::StatusOr<LogEnd> end = f.Read(&last);
+  REQUIRE(end.ok());
+  REQUIRE(f.Begin(*end, 1).ok());
+  f.Append(2);
+  f.Run();
+  SECTION("to readers, who go on from where the other one ends") {
+    end = f.Read(&last);
+    REQUIRE(end.ok());
+    CHECK(last == 1);
+    REQUIRE(f.Begin(*end, 3).ok());
+  }
+  SECTION("to the other one, which takes its number") {
+    f.log = successor;
+    f.log->Rotate(1, [](absl::Status status) { CHECK(status.ok()); });
+  }
+  f.Append(2);
+  f.Append(3);
+  f.Run();
+  CHECK(f.failure.ok());
+  REQUIRE(f.Read(&last).ok());
+  CHECK(last == 3);
 }
 
 TEST_CASE("PushLog: a log of an earlier or a later minor version is read, one of a later major refused") {

@@ -327,6 +327,26 @@ TEST_CASE("A shard whose next segment another process has begun says that it was
   CHECK_THAT(failed[0].failed().error(), Contains("00000002.log"));
 }
 
+TEST_CASE(
+    "A shard that is over while it reads its log begins no segment, which may be another process's to "
+    "begin") {
+  const bool over = GENERATE(true, false);
+  const auto f = Life();
+  f->hold_background = true;
+  v1::ControlMessage message;
+  *message.mutable_install() = f->install;
+  *message.mutable_install()->mutable_model() = ToProto(f->model);
+  message.mutable_install()->set_job_config(f->config.SerializeAsString());
+  f->Control(message);
+  if (over) {
+    message.mutable_shutdown()->set_failure("replaced");
+    f->Control(message);
+  }
+  RunBackground(*f);
+  const auto segments = f->files->List(LogFolder(ShardFixture::kCheckpoints, 0, 1));
+  CHECK((segments.ok() && !segments->empty()) != over);
+}
+
 TEST_CASE("A disk that hangs is told of while it does, and fails the shard in the end") {
   const auto f = Life();
   f->config.mutable_cluster()->set_wait_seconds(30);
