@@ -47,8 +47,8 @@ constexpr absl::Duration kSaveDeadline = absl::Seconds(60);
 // All of one side are done: how long the other side may still take. Servers also wait for a lease, for a
 // worker that fell silent.
 constexpr absl::Duration kLinger = absl::Seconds(30);
-// ps:0 says by then that it waits for somebody, if so.
-constexpr absl::Duration kTellsStart = absl::Seconds(2);
+// ps:0 says by then that it waits for somebody, if so, also on a busy machine.
+constexpr absl::Duration kTellsStart = absl::Seconds(10);
 // The job is done: how long a task may still take that has not noticed.
 constexpr absl::Duration kStragglers = absl::Seconds(5);
 

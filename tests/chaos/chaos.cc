@@ -302,6 +302,12 @@ void CheckNothingLost(const nlohmann::json& summary, uint64_t batches,
   }
 }
 
+// Of a job's summary; "none": nobody has evaluated its weights.
+std::string WeightsOf(const nlohmann::json& summary) {
+  const auto found = summary.find("weights_sha256");
+  return found != summary.end() && found->is_string() ? found->get<std::string>() : "none";
+}
+
 void CheckEnd(const ChaosPlan& plan, const ChaosJob& job, const std::string& runs_folder,
               const std::string& sync_sha256, ChaosResult* result) {
   const auto violation = [result](const std::string& what) { result->violations.push_back(what); };
@@ -312,7 +318,7 @@ void CheckEnd(const ChaosPlan& plan, const ChaosJob& job, const std::string& run
     violation(absl::StrCat("the job ended with ", summary->value("examples", uint64_t{0}), " of ",
                            batches * kBatch, " examples"));
   }
-  const std::string sha256 = summary->value("weights_sha256", "none");
+  const std::string sha256 = WeightsOf(*summary);
   if (plan.mode == "sync" && sha256 != sync_sha256) {
     violation(absl::StrCat("weights_sha256 is ", sha256, ", without faults ", sync_sha256));
   }
@@ -385,7 +391,7 @@ absl::StatusOr<std::string> FaultFreeSha256(const ChaosPrograms& programs, const
   WEIR_RETURN_IF_ERROR(job->StartAll());
   WEIR_RETURN_IF_ERROR(Run(plan, job.get(), "", &ignored).AwaitEnd());
   WEIR_ASSIGN_OR_RETURN(const nlohmann::json summary, job->Summary());
-  return summary.value("weights_sha256", "");
+  return WeightsOf(summary);
 }
 
 ChaosResult RunChaosJob(const ChaosPlan& plan, const ChaosPrograms& programs, const std::string& folder,

@@ -348,7 +348,12 @@ TEST_CASE("a killed worker is a warning, as long as another one finishes") {
 }
 
 TEST_CASE("a worker that lost the others is a warning, as long as another one finishes") {
+  v1::ClusterStatus status;
+  status.set_state(v1::RUNNING);
+  FakeCoordinator coordinator(&status);
+  REQUIRE(coordinator.port() != 0);
   Up up;
+  up.environment["FAKE_PORT"] = std::to_string(coordinator.port());
   up.environment["FAKE_WORKER"] =
       "[ $TASK = worker:0 ] && { await worker:1; exit 138; }; until [ -e $STATE/go ]; do sleep 0.02; done";
   up.Start({"--workers=2"});
