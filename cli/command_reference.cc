@@ -1,5 +1,6 @@
 #include "cli/command_reference.h"
 
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -57,11 +58,11 @@ _%() {
   local current=${COMP_WORDS[COMP_CWORD]} command=% words= word
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
     case "$command $word" in
-      DEEPER) command+=" $word" ;;
+      <commands>) command+=" $word" ;;
     esac
   done
   case $command in
-WORDS  esac
+<words>  esac
   # After "=" comes a value; bash cuts the word there.
   if [[ $current == = || ${COMP_WORDS[COMP_CWORD-1]} == = ]]; then
     mapfile -t COMPREPLY < <(compgen -f -- "${current#=}")
@@ -73,7 +74,7 @@ WORDS  esac
 }
 complete -o filenames -F _% %
 )",
-      {{"DEEPER", absl::StrJoin(deeper, "|")}, {"WORDS", words}, {"%", app.get_name()}});
+      {{"<commands>", absl::StrJoin(deeper, "|")}, {"<words>", words}, {"%", app.get_name()}});
 }
 
 std::string ManualPage(const CLI::App& command, const std::string& name) {

@@ -154,8 +154,8 @@ TEST_CASE("a worker that stands still loses its lease, and what it pushes when i
   job.worker(1).Signal(SIGSTOP);
   job.WaitUntilTakenOut(1);
   job.worker(1).Signal(SIGCONT);
-  CHECK(job.worker(1).Wait() == kExitPeerLost);
-  job.CheckBits({1});
+  // It joins again, or hears that the job is done.
+  job.CheckBits();
 }
 
 }  // namespace

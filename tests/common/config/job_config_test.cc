@@ -293,9 +293,8 @@ TEST_CASE("Impossible combinations are refused with their paths") {
       {WithLayers(R"({"type": "max_pool"})"), "f:3:14: model.layers[0].kernel: is missing"},
       {WithLayers(R"({"type": "dropout"})"), "f:3:14: model.layers[0].rate: is missing"},
       {WithLayers(R"({"type": "relu", "units": 3})"),
-       "f:3:40: model.layers[0].units: is not used with type \"relu\", only with dense; take it out or "
-       "change "
-       "model.layers[0].type"},
+       "f:3:40: model.layers[0].units: is not used with type \"relu\", only with dense; take it out "
+       "(--set model.layers[0].units=null) or change model.layers[0].type"},
       {WithLayers(R"({"type": "max_pool", "kernel": 2, "padding": 1})"),
        "f:3:59: model.layers[0].padding: is not used"},
       {WithLayers(R"({"type": "flatten", "init": "zeros"})"), "f:3:42: model.layers[0].init: is not used"},
