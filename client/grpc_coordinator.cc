@@ -12,8 +12,8 @@
 #include "client/grpc_channel.h"
 #include "common/clock.h"
 #include "common/grpc_token.h"
+#include "common/telemetry/logging.h"
 #include "proto/coordinator.grpc.pb.h"
-#include "spdlog/spdlog.h"
 
 namespace weir {
 namespace {
@@ -150,9 +150,9 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const JobT
       if (Steady::now() < next_report) continue;
       waiting_for = join.WaitingFor();
       if (!waiting_for.empty()) {
-        spdlog::warn("{} waits for the job to start; missing: {}", request.task(), waiting_for);
+        LogWarning("waits for the job to start; missing: ", waiting_for);
       } else {
-        spdlog::warn("{} waits for {}: {}", request.task(), name, last_error);
+        LogWarning("waits for ", name, ": ", last_error);
       }
       next_report += kReportEvery;
     }
@@ -184,7 +184,7 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const JobT
     const std::chrono::nanoseconds left = absl::ToChronoNanoseconds(deadline - now);
     std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(backoff.Next(), left));
     if (Steady::now() >= next_report) {
-      spdlog::warn("{} waits for {}: {}", request.task(), name, last_error);
+      LogWarning("waits for ", name, ": ", last_error);
       next_report += kReportEvery;
     }
   }

@@ -30,6 +30,9 @@ GRPC_HEADER = re.compile(r"^(grpcpp|grpc|grpc\+\+)/|\.grpc\.pb\.h$")
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|curand|cusparse|nvml|nvrtc|nccl)[A-Za-z0-9_]*(\.h|\.hpp|\.cuh|/)")
 GRPC_FILE = re.compile(r"^(.*_service(_.*)?|grpc_.*|server(_.*)?|main(_.*)?)$")
 CUDA_FILE = re.compile(r"^cuda_.*$")
+# What logs past common/telemetry/logging.h is in another format, whatever --log_format says.
+SPDLOG_HEADER = re.compile(r"^spdlog/")
+SPDLOG_FILE = re.compile(r"^logging$")
 
 
 def sources(root, suffixes):
@@ -69,7 +72,7 @@ def reaching(found, pattern):
 def faults_of_includes(root):
     found = includes(root)
     rules = [("gRPC", GRPC_HEADER, GRPC_FILE, "*_service, grpc_*, server and main"),
-             ("CUDA", CUDA_HEADER, CUDA_FILE, "cuda_*")]
+             ("CUDA", CUDA_HEADER, CUDA_FILE, "cuda_*"), ("spdlog", SPDLOG_HEADER, SPDLOG_FILE, "logging")]
     reach = {name: reaching(found, pattern) for name, pattern, _, _ in rules}
     for path, lines in found.items():
         folder = path.parts[0]
@@ -134,6 +137,7 @@ def check_that_faults_are_found():
         "client/g.cc": ('#include "client/middle.h"\n', "client/g.cc:1: client/middle.h brings in gRPC (grpcpp/channel.h)"),
         "worker/h.cc": ("#include <cublas_v2.h>\n", "worker/h.cc:1: only files named cuda_*"),
         "worker/cuda_backend.cc": ("#include <cuda_runtime.h>\n#include <cublas_v2.h>\n", None),
+        "client/m.cc": ('#include "spdlog/spdlog.h"\n', "client/m.cc:1: only files named logging include spdlog"),
         "ps_server/push_service.cc": ("#include <grpcpp/server.h>\n", None),
         "ps_server/server.cc": ("#include <grpcpp/server.h>\n", None),
         "worker/main.cc": ('#include "local/in_process_cluster.h"\n', None),
