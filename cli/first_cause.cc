@@ -20,7 +20,7 @@ struct CodeText {
 constexpr CodeText kCodes[] = {
     {kExitUsage, "bad command line",
      "the task refused its flags: are `weir`, `ps_server` and `worker` of the same build?"},
-    {kExitInternal, "internal fault",
+    {kExitInternal, "a fault of its own, or training that cannot go on",
      "if the lines above speak of a loss or gradient that is not finite, lower optimizer.learning_rate or "
      "set "
      "train.clip_norm; else it is a fault of the program, and its whole log helps to find it"},

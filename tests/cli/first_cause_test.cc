@@ -103,7 +103,8 @@ TEST_CASE("the first cause") {
 }
 
 TEST_CASE("in words") {
-  CHECK(DescribeExit(Code("worker:1", 70, 3.2)) == "worker:1 exited with 70 (internal fault) after 3.20 s");
+  CHECK(DescribeExit(Code("worker:1", 70, 3.2)) ==
+        "worker:1 exited with 70 (a fault of its own, or training that cannot go on) after 3.20 s");
   CHECK(DescribeExit(Code("worker:1", 3, 3.2)) == "worker:1 exited with 3 after 3.20 s");
   CHECK(DescribeExit(Signal("ps:0", SIGKILL, 12)) == "ps:0 was killed by signal 9 (Killed) after 12.0 s");
 

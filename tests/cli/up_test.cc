@@ -312,7 +312,10 @@ TEST_CASE("a task fails: it is named first, with its last lines and a hint, and 
   CHECK(up.Run({"--ps=2", "--workers=2", "--summary=" + summary}) == kExitInternal);
   const std::string output = up.output();
   INFO(output);
-  CHECK_THAT(output, Catch::StartsWith("error: worker:1 exited with 70 (internal fault) after "));
+  CHECK_THAT(
+      output,
+      Catch::StartsWith(
+          "error: worker:1 exited with 70 (a fault of its own, or training that cannot go on) after "));
   CHECK_THAT(output, Contains("    line 3\n") && Contains("    line 12\n") && !Contains("    line 2\n"));
   CHECK_THAT(output, Contains("hint: ") && Contains("logs: " + up.dir().string()));
   CHECK(fs::exists(up.dir() / "ps:0.term"));
