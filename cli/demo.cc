@@ -29,7 +29,7 @@ constexpr const char* kModes[] = {
 };
 
 std::vector<std::string> Row(uint64_t seed, const JobSummary& s) {
-  return {ModeName(s.mode, s.staleness_bound),
+  return {ModeName(s.mode, s.staleness_bound.value_or(0)),
           absl::StrCat(seed),
           s.test_accuracy.has_value() ? FormatPercent(*s.test_accuracy) : "-",
           FormatSeconds(s.total_seconds),

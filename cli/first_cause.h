@@ -40,8 +40,8 @@ bool IsWorthRestart(const TaskExit& exit);
 // survivable one explains a failure only where no fatal one is. None: nothing failed.
 std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits);
 
-// "worker:1 exited with 70 (a fault of its own, or training that cannot go on) after 3.20 s"; "ps:0 was killed by signal 9 (Killed) after 12.0
-// s", and then perhaps ", started again 2 times before".
+// "worker:1 exited with 70 (a fault of its own, or training that cannot go on) after 3.20 s"; "ps:0 was
+// killed by signal 9 (Killed) after 12.0 s", and then perhaps ", started again 2 times before".
 std::string DescribeExit(const TaskExit& exit);
 // What to do about it; "" if nothing can be said.
 std::string HintFor(const TaskExit& exit);

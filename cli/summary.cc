@@ -49,7 +49,8 @@ class Reader {
   }
 
   // null: it is not known.
-  void ReadIfKnown(const char* path, std::optional<double>* out) {
+  template <typename T>
+  void ReadIfKnown(const char* path, std::optional<T>* out) {
     if (const Json* value = Find(path); value != nullptr && !value->is_null()) Read(path, &out->emplace());
   }
   void ReadIfKnown(const char* path, std::string* out) {
@@ -92,7 +93,7 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   JobSummary s;
   Reader reader(root);
   reader.Read("/mode", &s.mode);
-  reader.Read("/staleness_bound", &s.staleness_bound);
+  reader.ReadIfKnown("/staleness_bound", &s.staleness_bound);
   reader.Read("/ps", &s.ps);
   reader.Read("/workers", &s.workers);
   reader.Read("/steps", &s.steps);
@@ -132,7 +133,7 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
   const auto plural = [](uint64_t n, const char* what) {
     return absl::StrCat(n, " ", what, n == 1 ? "" : "s");
   };
-  std::string out = absl::StrCat(Printable(name), ": ", ModeName(s.mode, s.staleness_bound), ", ",
+  std::string out = absl::StrCat(Printable(name), ": ", ModeName(s.mode, s.staleness_bound.value_or(0)), ", ",
                                  plural(s.ps, "server"), ", ", plural(s.workers, "worker"), "\n");
   const auto line = [&](absl::string_view title, absl::string_view value) {
     absl::StrAppend(&out, absl::StrFormat("  %-18s", title), value, "\n");

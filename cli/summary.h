@@ -13,7 +13,7 @@ namespace weir {
 // What came out of a job: the JSON that ps:0 writes at its end, and what only `weir up` knows.
 struct JobSummary {
   std::string mode;
-  uint32_t staleness_bound = 0;
+  std::optional<uint32_t> staleness_bound;  // of bounded
   uint32_t ps = 0;
   uint32_t workers = 0;
   uint64_t steps = 0;

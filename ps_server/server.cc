@@ -58,6 +58,8 @@ constexpr std::chrono::seconds kLinger{2};
 constexpr absl::Duration kDrainGrace = absl::Seconds(5);
 // A server that waits for ps:0 looks so often whether the job is done.
 constexpr absl::Duration kLook = absl::Seconds(1);
+// A server without a coordinator says so as often.
+constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
 // A client that is silent for so long is pinged, and given up after as long again.
 constexpr std::chrono::milliseconds kPing{10'000};
 // Chunks hold at most 1 MiB and a model's description must fit too; nothing that a job needs is larger.
@@ -153,6 +155,8 @@ class ServerImpl final : public Server {
   absl::Time started_;
   // The ticker's: when a server without a coordinator looks for the end of the job.
   absl::Time next_look_;
+  // And when it says next whom it waits for.
+  absl::Time next_complaint_;
 
   Mutex mutex_;
   CondVar changed_;
@@ -171,6 +175,7 @@ absl::Status ServerImpl::Start() {
   WEIR_ASSIGN_OR_RETURN(const Address listen, ParseAddress(options_.listen));
   if (!options_.summary_path.empty()) WEIR_RETURN_IF_ERROR(CheckSummaryPath(options_.summary_path));
   started_ = clock_.Now();
+  next_complaint_ = started_ + kComplaintInterval;
   const uint32_t wanted = options_.config.server().apply_threads();
   threads_ = std::make_unique<ThreadPool>(wanted > 0 ? static_cast<int>(wanted)
                                                      : static_cast<int>(std::thread::hardware_concurrency()));
@@ -425,6 +430,15 @@ void ServerImpl::TickControl(absl::Time now) {
   if (announcer_ != nullptr && !control_->attached()) announcer_->Tick(now);
   const std::optional<absl::Time> heard = control_->last_heard();
   const absl::Duration silent = now - heard.value_or(started_);
+  if (control_->attached()) {
+    next_complaint_ = now + kComplaintInterval;
+  } else if (now >= next_complaint_) {
+    next_complaint_ = now + kComplaintInterval;
+    const std::string& at = options_.coordinator_address;
+    LogWarning("waits for ps:0 (coordinator)", at.empty() ? "" : " at ", at,
+               ", of which nothing was heard for ",
+               absl::FormatDuration(absl::Trunc(silent, absl::Seconds(1))));
+  }
   // ps:0 would be back by now, unless it has gone because the job is done: its last word may have been lost,
   // or come before this server did. Not earlier, since it may still need this server to finish.
   if (!control_->attached() && silent > server_wait() && now >= next_look_) {
@@ -504,7 +518,9 @@ absl::Status ServerImpl::Wait() {
     failure = failure_;
     status = final_status_;
   }
-  if (!options_.summary_path.empty()) WEIR_RETURN_IF_ERROR(WriteSummary(status, options_.summary_path));
+  if (!options_.summary_path.empty()) {
+    WEIR_RETURN_IF_ERROR(WriteSummary(status, options_.config, options_.summary_path));
+  }
   if (failure.empty()) return absl::OkStatus();
   if (absl::StartsWith(failure, kDrained)) return absl::CancelledError(failure);
   // Started again it would take the job back, and so on.

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/job_config.h"
+#include "common/version.h"
 
 namespace weir {
 namespace {
@@ -19,10 +21,14 @@ nlohmann::ordered_json IfKnown(bool known, const T& value) {
 
 }  // namespace
 
-std::string SummaryJson(const v1::ClusterStatus& status) {
+std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& config) {
   nlohmann::ordered_json out;
+  out["name"] = status.name();
+  out["version"] = kVersion;
+  out["seed"] = config.seed();
   out["mode"] = status.mode();
-  out["staleness_bound"] = status.staleness_bound();
+  const bool bounded = config.consistency().mode() == v1::ConsistencyConfig::MODE_BOUNDED;
+  out["staleness_bound"] = IfKnown(bounded, status.staleness_bound());
   out["ps"] = status.num_shards();
   out["workers"] = status.configured_workers();
   out["steps"] = status.step();
@@ -46,6 +52,7 @@ std::string SummaryJson(const v1::ClusterStatus& status) {
   out["lost_pushes"] = status.lost_pushes();
   out["pushes_refused"] = status.pushes_refused();
   if (!status.failure().empty()) out["failure"] = status.failure();
+  out["config"] = nlohmann::ordered_json::parse(ToJson(config, /*with_defaults=*/true));
   return out.dump(2) + "\n";
 }
 
@@ -59,10 +66,11 @@ absl::Status CheckSummaryPath(const std::string& path) {
   return absl::OkStatus();
 }
 
-absl::Status WriteSummary(const v1::ClusterStatus& status, const std::string& path) {
+absl::Status WriteSummary(const v1::ClusterStatus& status, const v1::JobConfig& config,
+                          const std::string& path) {
   const std::string temporary = path + ".tmp";
   std::ofstream file(temporary, std::ios::trunc);
-  file << SummaryJson(status);
+  file << SummaryJson(status, config);
   file.close();
   if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
     return absl::UnavailableError(absl::StrCat("the summary could not be written to ", path));

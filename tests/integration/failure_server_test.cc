@@ -4,9 +4,11 @@
 
 #include <algorithm>
 #include <chrono>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_split.h"
 #include "catch2/catch.hpp"
 #include "tests/integration/processes.h"
 
@@ -87,6 +89,21 @@ TEST_CASE("a missing ps:1: everybody ends with 138 and names it") {
   job.ExpectAllExit(138);
   for (const char* task : {"ps:0", "worker:0", "worker:1"}) {
     CHECK_THAT(job[task].log(), Contains("missing: ps:1 at " + job.address("ps:1")));
+  }
+}
+
+TEST_CASE("who waits for ps:0 says so every ten seconds, in the log's own format") {
+  TestJob job({});
+  for (const char* task : {"ps:1", "worker:0"}) job.Start(task, {"--log_format=json"});
+  const std::string at = " at " + job.address("ps:0");
+  job["ps:1"].WaitForLog("waits for ps:0 (coordinator)" + at);
+  job["worker:0"].WaitForLog("waits for ps:0 (coordinator)" + at);
+  for (const char* task : {"ps:1", "worker:0"}) {
+    const std::vector<std::string> lines = absl::StrSplit(job[task].log(), '\n', absl::SkipEmpty());
+    for (const std::string& line : lines) {
+      INFO(line);
+      CHECK(nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false)["task"] == task);
+    }
   }
 }
 

@@ -224,13 +224,34 @@ nlohmann::json TestJob::Summary() const {
 void CheckSummary(const nlohmann::json& summary, const std::string& mode, uint32_t ps, uint32_t workers,
                   uint64_t examples) {
   INFO(summary.dump(2));
-  for (const char* field : {"mode", "staleness_bound", "ps", "workers", "steps", "pushes", "examples",
-                            "wall_seconds", "examples_per_second", "train_loss", "test_accuracy", "test_loss",
-                            "version_staleness", "lead", "bytes_pushed", "bytes_pulled", "weights_sha256"}) {
+  for (const char* field : {"name",
+                            "version",
+                            "seed",
+                            "config",
+                            "mode",
+                            "staleness_bound",
+                            "ps",
+                            "workers",
+                            "steps",
+                            "pushes",
+                            "examples",
+                            "wall_seconds",
+                            "examples_per_second",
+                            "train_loss",
+                            "test_accuracy",
+                            "test_loss",
+                            "version_staleness",
+                            "lead",
+                            "bytes_pushed",
+                            "bytes_pulled",
+                            "weights_sha256"}) {
     INFO(field);
     REQUIRE(summary.contains(field));
   }
   CHECK(summary["mode"] == mode);
+  CHECK(summary["staleness_bound"].is_null() == (mode != "bounded"));
+  CHECK(summary["config"]["seed"] == summary["seed"]);
+  CHECK(summary["config"]["consistency"]["mode"] == mode);
   CHECK(summary["ps"] == ps);
   CHECK(summary["workers"] == workers);
   CHECK(summary["examples"] == examples);
