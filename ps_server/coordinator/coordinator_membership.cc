@@ -244,11 +244,11 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     }
   } else if (reader != readers_.end() && reader->second.incarnation == caller.incarnation()) {
     RemoveReader(caller.worker());
-  } else if (request.done() && recoverable() && !over() &&
+  } else if (request.done() && (recoverable() || AwaitsEvaluation()) && !over() &&
              std::none_of(departed_.begin(), departed_.end(), [&](const v1::TaskStatus& task) {
                return task.incarnation() == caller.incarnation() && task.state() == "left";
              })) {
-    // It takes for done what a lost server has undone.
+    // It takes for done what a lost server has undone; or is the last one who could evaluate the weights.
     return done(absl::AbortedError(
         absl::StrCat("this worker is out of the job", fenced_why_.empty() ? "" : ": ", fenced_why_)));
   }

@@ -143,7 +143,7 @@ void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed
   if (!shard.installing) return;
   if (!installed.error().empty()) {
     const std::string why = absl::StrCat(ShardName(index), " cannot take part: ", installed.error());
-    return FailJob(installed.permanent() ? Misfit(why) : why);
+    return FailUnlessReplaced(installed.permanent() ? Misfit(why) : why);
   }
   shard.installing = false;
   shard.installed = true;
@@ -217,6 +217,12 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
 
 void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   if (ends_again_) return;  // it may have heard of the end from the coordinator before this one
+  // All is saved, and all have gone: nothing needs it any more, and it finds the end in the last checkpoint.
+  // Elsewhere than in sync it is awaited, since it has yet to say what it had lost.
+  if (sync() && state_ == v1::DRAINING && saved_last_ && drain_.empty() && members_.empty() &&
+      readers_.empty() && !AwaitsEvaluation()) {
+    return End();
+  }
   ShardInfo& shard = shards_[index];
   shard.link.reset();
   shard.link_number = 0;
@@ -255,8 +261,8 @@ void Coordinator::RollBack(const std::string& why) {
   ended_ = absl::Time();
   final_ping_ = 0;
   // What was read of the end is of the very weights that are restored, if those are the end's.
-  if (!saved_last_) nobody_evaluates_ = false;
-  if (!saved_last_ && evaluation_.final()) evaluation_.Clear();
+  if (!DoneBefore()) nobody_evaluates_ = false;
+  if (!DoneBefore() && evaluation_.final()) evaluation_.Clear();
   saved_last_ = false;
   told_.clear();
   FenceAll(back);

@@ -153,10 +153,11 @@ uint64_t Checker::ClockOf(uint64_t incarnation, uint64_t start, const Life& life
   const auto it = sent_.find(incarnation);
   if (it == sent_.end()) return clock;
   for (const PushSent* push : it->second) {
-    // Refused ones count as completed: those that are not finite, and those whose batch somebody else has
-    // done.
-    if (push->at <= at && (Has(weights, push->batch) || ledger_.poisoned(push->batch, life.first) ||
-                           Delivered(*push, life, at))) {
+    // Refused ones count as completed: those that are not finite, those whose batch somebody else has done,
+    // and those of another life's version, whatever became of the answer.
+    if (push->at <= at &&
+        (Has(weights, push->batch) || ledger_.poisoned(push->batch, life.first) ||
+         push->base[life.first].incarnation() != life.second || Delivered(*push, life, at))) {
       clock = std::max(clock, push->clock + 1);
     }
   }

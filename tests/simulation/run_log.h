@@ -26,6 +26,8 @@ struct PushSent {
   absl::Duration at;
   uint64_t incarnation = 0;
   uint64_t clock = 0, batch = 0;
+  // What it was computed from, by shard.
+  std::vector<v1::Version> base;
 };
 
 struct PushAnswered {

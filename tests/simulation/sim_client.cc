@@ -239,7 +239,7 @@ void SimWorkerClient::Compute(const Work& work) {
 void SimWorkerClient::Push(const Work& work) {
   auto operation = std::make_shared<Operation>();
   operation->work = work;
-  site_->log.sent.push_back({site_->world.elapsed(), joined_.incarnation(), work.clock, work.batch});
+  site_->log.sent.push_back({site_->world.elapsed(), joined_.incarnation(), work.clock, work.batch, base_});
   bool apart = false;
   if (work.last_of_clock && !coming_.has_value()) {
     coming_ = work.clock + 1;

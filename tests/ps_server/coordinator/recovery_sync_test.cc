@@ -309,6 +309,15 @@ TEST_CASE("The end is saved before anybody may go home; a server that is lost un
     CHECK(f.failure == "");
     CHECK(f.final_status.checkpoint() == "/runs/7/step-20");
   }
+  SECTION("saved, and all have gone but one who was lost and may come back") {
+    f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
+    f.Run(absl::Seconds(3.5), {f.members[0]});
+    f.shards[1]->Written(20);
+    CHECK(leave->status().ok());
+    f.shards[1]->Kill();
+    CHECK(f.ends == 1);
+    CHECK(f.failure == "");
+  }
   SECTION("lost") {
     f.shards[1]->Kill();
     CHECK(leave->status().code() == absl::StatusCode::kAborted);
