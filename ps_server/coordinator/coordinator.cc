@@ -214,12 +214,11 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
     case v1::ShardReport::kCheckpoint:
       if (checkpoints_ != nullptr && shard.installed) checkpoints_->OnWritten(index, report.checkpoint());
       return;
-    case v1::ShardReport::kFailed:
+    case v1::ShardReport::kFailed: {
+      const std::string why = absl::StrCat(ShardName(index), ": ", report.failed().error());
       // The shard of this very process: one that has taken its log has the job, too.
-      if (index == 0 && report.failed().replaced()) {
-        return FailUnlessReplaced(absl::StrCat(ShardName(index), ": ", report.failed().error()));
-      }
-      return FailJob(absl::StrCat(ShardName(index), ": ", report.failed().error()));
+      return index == 0 && report.failed().replaced() ? FailUnlessReplaced(why) : FailJob(why);
+    }
     case v1::ShardReport::REPORT_NOT_SET:
       return;
   }

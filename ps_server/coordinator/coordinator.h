@@ -352,6 +352,8 @@ class Coordinator {
   void SaveLast();
   // The work is done and saved: answers those who wait to hear it.
   void OnSaved();
+  // What who asks to join hears when there is nothing to do: from now on it has been told.
+  absl::Status NothingLeftFor(const v1::JoinRequest& request);
   // Workers that wait to come in, if there is nothing to do for them.
   void TellNothingLeft();
   void HandleDrain(const std::string& reason);

@@ -59,6 +59,14 @@ void Coordinator::OnSaved() {
   TellNothingLeft();
 }
 
+absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
+  if (request.role() == v1::WORKER && request.rank() < options_.workers) {
+    told_.insert(request.rank());
+    away_.erase(request.rank());
+  }
+  return NothingLeft();
+}
+
 void Coordinator::TellNothingLeft() {
   if (state_ != v1::DRAINING || !saved_last_ || AwaitsEvaluation()) return;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
@@ -66,9 +74,7 @@ void Coordinator::TellNothingLeft() {
       ++it;
       continue;
     }
-    told_.insert(it->request.rank());
-    away_.erase(it->request.rank());
-    it->done(NothingLeft());
+    it->done(NothingLeftFor(it->request));
     it = waiting_.erase(it);
   }
 }

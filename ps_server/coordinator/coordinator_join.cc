@@ -40,11 +40,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   if (state_ == v1::FAILED) return done(RefuseJoin());
   const bool worker = request.role() == v1::WORKER;
   if (over() || (state_ == v1::DRAINING && saved_last_ && worker && !AwaitsEvaluation())) {
-    if (worker && request.rank() < options_.workers) {
-      told_.insert(request.rank());
-      away_.erase(request.rank());
-    }
-    return done(absl::OutOfRangeError("the job's examples are done; there is nothing left to do"));
+    return done(NothingLeftFor(request));
   }
   // The same Join again?
   for (WaitingJoin& join : waiting_) {

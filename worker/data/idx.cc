@@ -16,7 +16,6 @@ namespace {
 
 constexpr uint64_t kMostBytes = uint64_t{1} << 33;  // of the values
 constexpr uint64_t kMostExamples = 0x7fffffff;      // positions are int32
-constexpr size_t kChunk = size_t{16} << 20;         // memory is taken in such steps
 constexpr int kMostDimensions = 4;                  // [n], [n, k], [n, h, w], [n, c, h, w]
 
 struct Type {
@@ -56,21 +55,8 @@ float Decode(const Type& type, const uint8_t* bytes) {
   }
 }
 
-// Reads n bytes of content, or fewer where it ends.
-absl::StatusOr<std::vector<uint8_t>> ReadUpTo(InflateReader* reader, uint64_t n) {
-  std::vector<uint8_t> bytes;
-  while (bytes.size() < n) {
-    const size_t before = bytes.size(), piece = std::min<uint64_t>(kChunk, n - before);
-    bytes.resize(before + piece);
-    WEIR_ASSIGN_OR_RETURN(const size_t got, reader->Read(absl::MakeSpan(bytes).subspan(before)));
-    bytes.resize(before + got);
-    if (got < piece) break;
-  }
-  return bytes;
-}
-
 absl::StatusOr<IdxArray> Parse(InflateReader* reader) {
-  WEIR_ASSIGN_OR_RETURN(const std::vector<uint8_t> magic, ReadUpTo(reader, 4));
+  WEIR_ASSIGN_OR_RETURN(const std::vector<uint8_t> magic, reader->ReadUpTo(4));
   if (magic.size() < 4) {
     return absl::DataLossError(
         absl::StrCat("the file is cut short: it ends after ", magic.size(), " bytes, before the header"));
@@ -84,7 +70,7 @@ absl::StatusOr<IdxArray> Parse(InflateReader* reader) {
                         "bytes), and 1 to %d dimensions",
                         magic[0], magic[1], magic[2], magic[3], kMostDimensions));
   }
-  WEIR_ASSIGN_OR_RETURN(const std::vector<uint8_t> header, ReadUpTo(reader, 4u * magic[3]));
+  WEIR_ASSIGN_OR_RETURN(const std::vector<uint8_t> header, reader->ReadUpTo(4u * magic[3]));
   if (header.size() < 4u * magic[3]) {
     return absl::DataLossError(absl::StrCat("the file is cut short: it ends within the sizes of its ",
                                             int{magic[3]}, " dimensions"));
@@ -103,7 +89,7 @@ absl::StatusOr<IdxArray> Parse(InflateReader* reader) {
         "; at most ", kMostExamples, " examples and ", kMostBytes, " bytes are allowed"));
   }
   // One byte more than announced, to see whether there is one.
-  WEIR_ASSIGN_OR_RETURN(std::vector<uint8_t> values, ReadUpTo(reader, bytes + 1));
+  WEIR_ASSIGN_OR_RETURN(std::vector<uint8_t> values, reader->ReadUpTo(bytes + 1));
   if (values.size() != bytes) {
     const std::string seen = values.size() < bytes
                                  ? absl::StrCat("the file is cut short: ", values.size(), " bytes")

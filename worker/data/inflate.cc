@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
 
 namespace weir {
 namespace {
@@ -63,6 +64,19 @@ absl::StatusOr<size_t> InflateReader::Read(absl::Span<uint8_t> out) {
     }
   }
   return done;
+}
+
+absl::StatusOr<std::vector<uint8_t>> InflateReader::ReadUpTo(uint64_t most) {
+  constexpr size_t kStep = size_t{16} << 20;
+  std::vector<uint8_t> bytes;
+  while (bytes.size() < most) {
+    const size_t before = bytes.size(), piece = std::min<uint64_t>(kStep, most - before);
+    bytes.resize(before + piece);
+    WEIR_ASSIGN_OR_RETURN(const size_t got, Read(absl::MakeSpan(bytes).subspan(before)));
+    bytes.resize(before + got);
+    if (got < piece) break;
+  }
+  return bytes;
 }
 
 absl::Status InflateReader::Check() {

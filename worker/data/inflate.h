@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
@@ -25,6 +26,8 @@ class InflateReader {
   // Fills `out` as far as there is content; less than its size means the end. DataLoss: damaged or truncated
   // gzip data.
   absl::StatusOr<size_t> Read(absl::Span<uint8_t> out);
+  // The next `most` bytes, or fewer where the content ends. Memory is taken as they come.
+  absl::StatusOr<std::vector<uint8_t>> ReadUpTo(uint64_t most);
   // Reads to the end, and keeps nothing: OK, what was read so far was whole and is what was compressed. A
   // byte that has changed makes other content as a rule, and only the checksum at the end tells.
   absl::Status Check();

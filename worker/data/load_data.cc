@@ -12,7 +12,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/types/span.h"
 #include "common/status_macros.h"
 #include "worker/data/csv.h"
 #include "worker/data/digits.h"
@@ -24,7 +23,6 @@ namespace {
 
 constexpr int32_t kMostClasses = 1 << 20;
 constexpr uint64_t kMostFileBytes = uint64_t{1} << 34;
-constexpr size_t kPiece = size_t{16} << 20;
 
 std::string Resolve(const std::string& path, const std::string& base_dir) {
   if (path[0] == '/' || base_dir.empty()) return path;
@@ -60,20 +58,15 @@ absl::StatusOr<std::string> ReadText(const std::string& field, const std::string
   WEIR_ASSIGN_OR_RETURN(std::string bytes, ReadFile(field, path));
   InflateReader reader(bytes);
   if (!reader.compressed()) return bytes;
-  std::string text;
-  while (true) {
-    const size_t before = text.size();
-    text.resize(before + kPiece);
-    const absl::StatusOr<size_t> got =
-        reader.Read(absl::MakeSpan(reinterpret_cast<uint8_t*>(&text[before]), kPiece));
-    if (!got.ok()) return absl::Status(got.status().code(), absl::StrCat(path, ": ", got.status().message()));
-    text.resize(before + *got);
-    if (*got < kPiece) return text;
-    if (text.size() > kMostFileBytes) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": it unpacks to more than ", kMostFileBytes, " bytes, as many as are allowed"));
-    }
+  // One byte more than is allowed shows that there are more.
+  const absl::StatusOr<std::vector<uint8_t>> text = reader.ReadUpTo(kMostFileBytes + 1);
+  if (!text.ok())
+    return absl::Status(text.status().code(), absl::StrCat(path, ": ", text.status().message()));
+  if (text->size() > kMostFileBytes) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": it unpacks to more than ", kMostFileBytes, " bytes, as many as are allowed"));
   }
+  return std::string(text->begin(), text->end());
 }
 
 absl::StatusOr<IdxArray> ReadIdx(const std::string& field, const std::string& path) {

@@ -30,6 +30,17 @@ struct Large : ShardFixture {
   }
 };
 
+// worker:1 reads versions 0, 1 and 2, which worker:0 makes, so that the next push waits for memory.
+std::vector<PullAnswerPtr> ReadThree(ShardFixture& f, uint64_t epoch = 1) {
+  std::vector<PullAnswerPtr> readers;
+  for (uint64_t clock = 0; clock < 2; ++clock) {
+    readers.push_back(f.Pull(1, 0, epoch));
+    f.Push({0, clock, 0, 0, epoch});
+  }
+  readers.push_back(f.Pull(1, 0, epoch));
+  return readers;
+}
+
 std::vector<float> Ones() { return std::vector<float>(kElements, 1.0f); }
 
 TEST_CASE("A push is seen only once it is whole, and its weights by its own worker as they are made") {
@@ -301,12 +312,7 @@ TEST_CASE("Slow readers hold two old versions at most; the next push waits for t
   int told = 0;
   f.on_revoke = [&told] { ++told; };
   f.Start();
-  std::vector<PullAnswerPtr> readers;
-  for (uint64_t clock = 0; clock < 2; ++clock) {
-    readers.push_back(f.Pull(1, 0));
-    f.Push({0, clock});
-  }
-  readers.push_back(f.Pull(1, 0));
+  std::vector<PullAnswerPtr> readers = ReadThree(f);
   const auto waiting = f.Push({0, 2});
   CHECK_FALSE(waiting->there());
   // Readers of the current version share it, and nobody waits for them.
@@ -400,12 +406,7 @@ TEST_CASE("Pushes that are overtaken while they wait are answered at once, thoug
   std::vector<TestMember> members;
   for (uint32_t worker = 0; worker < 8; ++worker) members.push_back({worker});
   f.Members(2, members);
-  std::vector<PullAnswerPtr> readers;
-  for (uint64_t clock = 0; clock < 2; ++clock) {
-    readers.push_back(f.Pull(1, 0, 2));
-    f.Push({0, clock, 0, 0, 2});
-  }
-  readers.push_back(f.Pull(1, 0, 2));
+  std::vector<PullAnswerPtr> readers = ReadThree(f, 2);
 
   // One streams in, and a staged one is whole before it. A client keeps what it was sent of the first.
   auto streamed = f.Begin({2, 0, 0, 0, 2});
@@ -440,12 +441,7 @@ TEST_CASE("Calls that go on together do so one after another, on a stack that is
   std::vector<TestMember> members;
   for (uint32_t worker = 0; worker < kWorkers; ++worker) members.push_back({worker});
   f.Members(2, members);
-  std::vector<PullAnswerPtr> readers;
-  for (uint64_t clock = 0; clock < 2; ++clock) {
-    readers.push_back(f.Pull(1, 0, 2));
-    f.Push({0, clock, 0, 0, 2});
-  }
-  readers.push_back(f.Pull(1, 0, 2));
+  std::vector<PullAnswerPtr> readers = ReadThree(f, 2);
   std::vector<uintptr_t> depths;
   for (uint32_t worker = 2; worker < kWorkers; ++worker) {
     auto arrival = f.Begin({worker, 0, 0, 0, 2});
@@ -482,12 +478,7 @@ TEST_CASE("A push that waits for memory for too long is told so") {
   ShardFixture f(kAsync);
   f.config.mutable_cluster()->set_wait_seconds(3);
   f.Start();
-  std::vector<PullAnswerPtr> readers;
-  for (uint64_t clock = 0; clock < 2; ++clock) {
-    readers.push_back(f.Pull(1, 0));
-    f.Push({0, clock});
-  }
-  readers.push_back(f.Pull(1, 0));
+  std::vector<PullAnswerPtr> readers = ReadThree(f);
   const auto waiting = f.Push({0, 2});
   f.clock.Advance(absl::Seconds(3));
   f.shard->Tick();
