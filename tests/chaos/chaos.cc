@@ -27,6 +27,9 @@ using std::chrono::milliseconds;
 
 // Nothing may stand still for longer once faults are healed; generous, for a machine that is busy.
 constexpr std::chrono::seconds kHangLimit{60};
+// Less: a worker whose Leave ps:0 has heard from a copy of it alone, and which therefore nobody answers, asks
+// for so long for a ps:0 that may have ended well.
+constexpr double kServerWaitSeconds = 30;
 constexpr milliseconds kPoll{20};
 constexpr uint64_t kSteps = 200;
 constexpr uint32_t kParts = 4, kBatch = 8;
@@ -63,7 +66,7 @@ nlohmann::json JobConfig(const ChaosPlan& plan, const std::string& folder) {
   config["cluster"]["workers"] = plan.workers;
   config["cluster"]["lease_seconds"] = kLeaseSeconds;
   config["cluster"]["grace_seconds"] = 0.2;
-  config["cluster"]["server_wait_seconds"] = 60;
+  config["cluster"]["server_wait_seconds"] = kServerWaitSeconds;
   config["checkpoint"] = {{"directory", RunsFolder(folder)}, {"every_steps", 7}, {"keep", 2}};
   config["wire"]["transport"] = plan.transport;
   config["server"]["apply"] = plan.apply;
