@@ -94,6 +94,7 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   Reader reader(root);
   reader.Read("/mode", &s.mode);
   reader.ReadIfKnown("/staleness_bound", &s.staleness_bound);
+  reader.ReadIfKnown("/parts", &s.parts);
   reader.Read("/ps", &s.ps);
   reader.Read("/workers", &s.workers);
   reader.Read("/steps", &s.steps);
@@ -134,6 +135,7 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
     return absl::StrCat(n, " ", what, n == 1 ? "" : "s");
   };
   std::string out = absl::StrCat(Printable(name), ": ", ModeName(s.mode, s.staleness_bound.value_or(0)), ", ",
+                                 s.parts.has_value() ? plural(*s.parts, "part") + " a step, " : "",
                                  plural(s.ps, "server"), ", ", plural(s.workers, "worker"), "\n");
   const auto line = [&](absl::string_view title, absl::string_view value) {
     absl::StrAppend(&out, absl::StrFormat("  %-18s", title), value, "\n");

@@ -14,6 +14,7 @@ namespace weir {
 struct JobSummary {
   std::string mode;
   std::optional<uint32_t> staleness_bound;  // of bounded
+  std::optional<uint32_t> parts;            // of sync
   uint32_t ps = 0;
   uint32_t workers = 0;
   uint64_t steps = 0;

@@ -29,6 +29,9 @@ std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& co
   out["mode"] = status.mode();
   const bool bounded = config.consistency().mode() == v1::ConsistencyConfig::MODE_BOUNDED;
   out["staleness_bound"] = IfKnown(bounded, status.staleness_bound());
+  const v1::ConsistencyConfig& consistency = config.consistency();
+  out["parts"] = IfKnown(consistency.mode() == v1::ConsistencyConfig::MODE_SYNC,
+                         consistency.has_parts() ? consistency.parts() : status.configured_workers());
   out["ps"] = status.num_shards();
   out["workers"] = status.configured_workers();
   out["steps"] = status.step();

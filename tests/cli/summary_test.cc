@@ -14,7 +14,7 @@ namespace {
 
 using Catch::Contains;
 
-const char* const kJson = R"({"mode": "sync", "staleness_bound": 0, "ps": 1, "workers": 4, "steps": 470,
+const char* const kJson = R"({"mode": "sync", "staleness_bound": null, "parts": 4, "ps": 1, "workers": 4, "steps": 470,
   "pushes": 1880, "examples": 60160, "wall_seconds": 4.21, "examples_per_second": 14289.8, "train_loss": 0.0123,
   "test_accuracy": 0.9832, "test_loss": 0.0712, "version_staleness": {"p50": 1, "p99": 7, "max": 9},
   "lead": {"p50": 1, "max": 2}, "bytes_pushed": 33100000, "bytes_pulled": 40200000, "weights_sha256": "ab12",
@@ -26,7 +26,7 @@ TEST_CASE("the server's summary is read, and given on with what only the command
   summary->total_seconds = 5.5;
   summary->exit_codes = {{"ps:0", 0}, {"worker:1", 137}};
   CHECK(SummaryText("digits", *summary) ==
-        "digits: sync, 1 server, 4 workers\n"
+        "digits: sync, 4 parts a step, 1 server, 4 workers\n"
         "  test accuracy     98.32%\n"
         "  test loss         0.0712\n"
         "  train loss        0.0123\n"
@@ -63,7 +63,7 @@ TEST_CASE("what a job went through, and where it saved itself") {
              Contains("  faults            started again: ps:1, worker:0 (2 times)\n"));
   summary->bytes_pushed = summary->bytes_pulled = 0;
   CHECK(SummaryText("x", *summary) ==
-        "x: sync, 1 server, 4 workers\n"
+        "x: sync, 4 parts a step, 1 server, 4 workers\n"
         "  steps             470, all done before: nothing was left to do\n"
         "  checkpoint        /runs/7/step-00000470\n");
 }

@@ -16,7 +16,7 @@
 namespace weir {
 namespace {
 
-constexpr const char* kConfig = "configs/digits.json";
+constexpr const char* kConfig = "tests/integration/digits.json";
 
 TEST_CASE("bounded(s) between processes: 100,000 pulls without a violation, and the lead s + 1 is reached",
           "[transports]") {

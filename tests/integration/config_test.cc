@@ -7,9 +7,8 @@
 namespace weir {
 namespace {
 
-void TrainDigits(const std::string& mode, std::vector<std::string> set) {
-  set.push_back("consistency.mode=" + mode);
-  TestJob job({.set = set});
+void TrainDigits(const std::string& mode, const std::vector<std::string>& set) {
+  TestJob job({.config = "configs/digits.json", .set = set});
   const auto started = std::chrono::steady_clock::now();
   job.StartAll();
   job.ExpectAllExit(0);
@@ -23,8 +22,12 @@ void TrainDigits(const std::string& mode, std::vector<std::string> set) {
 }
 
 TEST_CASE("configs/digits.json trains in sync") { TrainDigits("sync", {}); }
-TEST_CASE("configs/digits.json trains in bounded") { TrainDigits("bounded", {"consistency.staleness=3"}); }
-TEST_CASE("configs/digits.json trains in async") { TrainDigits("async", {}); }
+TEST_CASE("configs/digits.json trains in bounded") {
+  TrainDigits("bounded", {R"(consistency={"mode": "bounded", "staleness": 3})"});
+}
+TEST_CASE("configs/digits.json trains in async") {
+  TrainDigits("async", {R"(consistency={"mode": "async"})"});
+}
 
 TEST_CASE("configs/cluster_2ps_2workers.json is a cluster of two servers and two workers") {
   // Its ports are fixed, so it is not started here; each task finds itself in it.

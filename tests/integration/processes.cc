@@ -230,6 +230,7 @@ void CheckSummary(const nlohmann::json& summary, const std::string& mode, uint32
                             "config",
                             "mode",
                             "staleness_bound",
+                            "parts",
                             "ps",
                             "workers",
                             "steps",
@@ -250,6 +251,7 @@ void CheckSummary(const nlohmann::json& summary, const std::string& mode, uint32
   }
   CHECK(summary["mode"] == mode);
   CHECK(summary["staleness_bound"].is_null() == (mode != "bounded"));
+  CHECK(summary["parts"].is_null() == (mode != "sync"));
   CHECK(summary["config"]["seed"] == summary["seed"]);
   CHECK(summary["config"]["consistency"]["mode"] == mode);
   CHECK(summary["ps"] == ps);

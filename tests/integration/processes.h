@@ -108,7 +108,7 @@ class TestJob {
   struct Options {
     uint32_t ps = 2, workers = 2;
     bool chief = false, evaluator = false;
-    std::string config = "configs/digits.json";
+    std::string config = "tests/integration/digits.json";
     // For every task's --set, after the transport under test.
     std::vector<std::string> set;
   };
