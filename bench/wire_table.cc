@@ -11,6 +11,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "bench/race.h"
 #include "bench/sweep.h"
 #include "bench/weir_contestant.h"
@@ -99,6 +101,14 @@ json Cell(const Track& track, const Track& limit) {
   return cell;
 }
 
+// Beside the table. Races take about as long as one another.
+void ShowProgress(size_t done, size_t races, absl::Duration took) {
+  if (done == races) return;
+  const absl::Duration left = took / static_cast<int64_t>(done) * static_cast<int64_t>(races - done);
+  std::fprintf(stderr, "%zu of %zu races are done; about %s left\n", done, races,
+               absl::FormatDuration(absl::Ceil(left, absl::Seconds(1))).c_str());
+}
+
 void PrintCell(const json& cell) {
   const std::string layout = absl::StrCat(cell["servers"].get<int>(), "x", cell["workers"].get<int>());
   std::printf("%8s %6s %-9s %-25s ", FormatSize(cell["bytes"]).c_str(), layout.c_str(),
@@ -178,6 +188,9 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
   std::printf("%8s %6s %-9s %-25s %8s %9s %9s %11s %11s %8s\n", "size", "layout", "optimizer", "", "GB/s",
               "p50 ms", "p99 ms", "client s/GB", "server s/GB", "of limit");
   json& cells = result["cells"] = json::array();
+  const size_t races = options.sizes.size() * options.layouts.size() * options.optimizers.size();
+  size_t done = 0;
+  const absl::Time started = absl::Now();
   for (int64_t bytes : options.sizes) {
     for (const std::string& layout : options.layouts) {
       WEIR_ASSIGN_OR_RETURN(const auto shape, ParseLayout(layout));
@@ -200,6 +213,7 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
           if (track.contestant.name == kLimit) limit = track;
         }
         for (const Track& track : tracks) PrintCell(cells.emplace_back(Cell(track, limit)));
+        ShowProgress(++done, races, absl::Now() - started);
       }
     }
   }

@@ -1,6 +1,6 @@
 #!/bin/bash
 # Packs what `./dev bundle` built: the programs and every library they need but glibc's own, found through RPATH
-# ($ORIGIN/../lib). Then starts each program where there is nothing but the bundle and glibc.
+# ($ORIGIN/../lib). Then starts each program, and trains, where there is nothing but the bundle and glibc.
 #
 #   tools/bundle.sh [--gpu]
 #
@@ -56,20 +56,27 @@ if [[ ${#cublas[@]} -gt 0 ]]; then
   [[ ! -d $fashion ]] || install -D -m 644 -t "$stage/datasets/fashion-mnist" "$fashion"/*.gz
 fi
 
-# A root with glibc's parts alone. The loader is called by name: there is no /proc, where it would find $ORIGIN.
+# A root with glibc's parts alone.
 root=$work/root
-mkdir -p "$root/lib64" "$root/lib/x86_64-linux-gnu" "$root/weir"
+mkdir -p "$root/lib64" "$root/lib/x86_64-linux-gnu" "$root/weir" "$root/proc" "$root/dev" "$root/tmp"
 cp -r "$stage/." "$root/weir/"
 cp -L /lib64/ld-linux-x86-64.so.2 "$root/lib64/"
 for name in libc libm libmvec libpthread libdl librt libresolv; do
   cp -L /lib/x86_64-linux-gnu/$name.so.* "$root/lib/x86_64-linux-gnu/" 2>/dev/null || true
 done
-for program in "${programs[@]}"; do
-  env -i LD_BIND_NOW=1 /usr/sbin/chroot "$root" /lib64/ld-linux-x86-64.so.2 "/weir/bin/${program##*/}" --help >/dev/null || {
-    echo "bundle: '${program##*/} --help' fails where there is nothing but the bundle and glibc" >&2
+# Runs a program there, with /proc, where the loader finds $ORIGIN, and /dev; both go with the mount namespace.
+run_alone() {
+  # shellcheck disable=SC2016
+  unshare --mount sh -c 'mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && exec env -i LD_BIND_NOW=1 chroot "$0" "$@"' \
+    "$root" "$@" >"$work/output" 2>&1 || {
+    echo "bundle: '$*' fails where there is nothing but the bundle and glibc:" >&2
+    cat "$work/output" >&2
     exit 1
   }
-done
+}
+for program in "${programs[@]}"; do run_alone "/weir/bin/${program##*/}" --help; done
+run_alone /weir/bin/weir up --ps=2 --workers=4 /weir/configs/digits.json
+grep 'test accuracy' "$work/output"
 
 mkdir -p dist
 tar -C "$work" --owner=0 --group=0 --sort=name -czf "dist/$bundle.tar.gz" "$bundle"

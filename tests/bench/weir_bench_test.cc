@@ -63,6 +63,7 @@ TEST_CASE("weir bench wire measures every form and writes its table") {
   INFO(result.output);
   REQUIRE(result.exit.ok());
   CHECK_THAT(result.output, Contains("256KB    2x2 adam      weir shared memory"));
+  CHECK_THAT(result.output, Contains("3 of 4 races are done; about ") && !Contains("4 of 4"));
   const json table = json::parse(std::ifstream(file));
   CHECK(table["cells"].size() == 2 * 2 * 5);
   CHECK(CheckCells(table) ==
