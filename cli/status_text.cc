@@ -129,6 +129,9 @@ std::string StatusLine(const v1::ClusterStatus& status) {
   } else {
     pieces.push_back(StateName(status.state()));
   }
+  if (status.state() == v1::DRAINING && status.waiting_for_size() > 0) {
+    pieces.push_back(absl::StrCat("waiting for ", Waiting(status)));
+  }
   if (Evaluated(status) && status.evaluation().test_accuracy() >= 0) {
     pieces.push_back(absl::StrCat("test accuracy ", FormatPercent(status.evaluation().test_accuracy())));
   }

@@ -57,6 +57,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       mode_(config.consistency().mode()),
       wait_(Seconds(config.cluster().wait_seconds())),
       server_wait_(Seconds(config.cluster().server_wait_seconds())),
+      save_wait_(Seconds(config.checkpoint().save_wait_seconds())),
       lease_(Seconds(reply.lease_seconds())),
       caller_(MakeCaller(instance, reply)),
       start_clock_(reply.start_clock()),
@@ -240,6 +241,8 @@ absl::Status ClientImpl::Leave(const std::string& failure) {
   CallLimits limits = this->limits();
   // What failed may be a call that has waited for the coordinator in vain: not as long once more.
   if (!failure.empty()) limits.unreachable = LastWords().unreachable;
+  // Who has done all waits until it is saved.
+  if (failure.empty()) limits.total += save_wait_;
   return LeaveFor(failure, limits);
 }
 

@@ -519,7 +519,13 @@ absl::Status ServerImpl::Wait() {
     status = final_status_;
   }
   if (!options_.summary_path.empty()) {
-    WEIR_RETURN_IF_ERROR(WriteSummary(status, options_.config, options_.summary_path));
+    const absl::Status written = WriteSummary(status, options_.config, options_.summary_path);
+    if (!written.ok() && failure.empty()) {
+      return JobFailure(StorageFailure(absl::StrCat("the job is done, but ", written.message(),
+                                                    ". It is: ", SummaryLine(status, options_.config))));
+    }
+    // What has ended the job is told last.
+    if (!written.ok()) LogError(written.message());
   }
   if (failure.empty()) return absl::OkStatus();
   if (absl::StartsWith(failure, kDrained)) return absl::CancelledError(failure);

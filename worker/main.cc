@@ -15,6 +15,7 @@
 #include "common/config/job_config.h"
 #include "common/cuda/cuda_device.h"
 #include "common/exit_codes.h"
+#include "common/job_failure.h"
 #include "common/job_token.h"
 #include "common/process.h"
 #include "common/status_macros.h"
@@ -38,6 +39,7 @@ struct Flags {
 
 // What a failed run means for whoever started this process.
 int ExitCodeOf(const absl::Status& status) {
+  if (IsStorageFailure(status)) return kExitStorage;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return kExitOk;

@@ -350,6 +350,8 @@ class Coordinator {
   // The end.
   void StartDraining();
   void SaveLast();
+  // It came to nothing: says so now and then, or has waited for long enough.
+  void CannotSaveLast(const std::string& why);
   // The work is done and saved: answers those who wait to hear it.
   void OnSaved();
   // What who asks to join hears when there is nothing to do: from now on it has been told.
@@ -457,10 +459,11 @@ class Coordinator {
   // Members have left, and the next tick tells of it.
   bool left_untold_ = false;
   // The end of the job is saved, if there is where to; until then workers wait that want to hear of it. When
-  // to try again, and how often it came to nothing.
+  // to try again; since when it came to nothing each time, and why it did last.
   bool saved_last_ = false;
   absl::Time next_save_;
-  int failed_saves_ = 0;
+  std::optional<absl::Time> unsaved_since_;
+  std::string unsaved_why_;
   std::vector<Done<v1::LeaveReply>> leaves_;
   // If the work was done before anybody came: the ranks that were told, and how long the others are waited
   // for.

@@ -184,6 +184,9 @@ std::vector<std::string> Coordinator::WaitingFor() const {
       }
     }
   }
+  if (state_ == v1::DRAINING && unsaved_since_.has_value()) {
+    names.push_back(absl::StrCat("its last checkpoint to be written (", unsaved_why_, ")"));
+  }
   if (state_ == v1::DRAINING && saved_last_ && members_.empty()) {
     for (const std::string& task : MayComeBack()) {
       names.push_back(absl::StrCat(task, ", which was lost, to be told that the job is done"));
