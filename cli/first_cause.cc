@@ -29,8 +29,9 @@ constexpr CodeText kCodes[] = {
      "its "
      "last complete checkpoint"},
     {kExitConfig, "bad config, data or address",
-     "trying again will not help: correct what the lines above name; `weir config check` looks at the config "
-     "alone"},
+     "trying again will not help: correct what the lines above name; `weir config check` looks at the "
+     "config, "
+     "at the data's files and at whether the model fits them"},
     {kExitPeerLost, "a peer was lost",
      "the lines above name the peer; look at its log, and at whether this machine was overloaded; then start "
      "again"},

@@ -13,6 +13,7 @@
 #include "cli/config/config_command.h"
 #include "cli/demo.h"
 #include "cli/doctor.h"
+#include "cli/installation.h"
 #include "cli/other_program.h"
 #include "cli/status_command.h"
 #include "cli/up.h"
@@ -284,7 +285,9 @@ int Main(int argc, char** argv) {
   if (up_command->parsed()) return RunUp(up);
   if (status_command->parsed()) return RunStatus(status);
   if (demo_command->parsed()) return RunDemo(demo);
-  if (check_command->parsed()) return RunConfigCheck(config_file, config_overrides);
+  if (check_command->parsed()) {
+    return RunConfigCheck(config_file, config_overrides, FindProgram("worker", "worker"));
+  }
   if (show_command->parsed()) return RunConfigShow(config_file, config_overrides);
   if (take_command->parsed()) return RunCheckpointTake(take_cluster);
   if (list_command->parsed()) return RunCheckpointList(checkpoint_path);

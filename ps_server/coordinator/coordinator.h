@@ -129,6 +129,7 @@ class Coordinator {
   void Drain(std::string reason);
 
  private:
+  static constexpr int kMaxServers = 1024;
   // Between two words of what is still missing.
   static constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
   // Between two words of Joins that were refused.
@@ -470,6 +471,8 @@ class Coordinator {
   std::set<uint32_t> told_;
   // The job was done when this coordinator began.
   bool ends_again_ = false;
+  // By those who were told so: servers of this start, which nobody else needs to know. For people.
+  int named_servers_ = 0;
   absl::Time linger_until_;
   // Members that were lost, by rank, until they come again or are told that the job is done. Their processes
   // may live: who fell silent may have been stopped or cut off, and wake.

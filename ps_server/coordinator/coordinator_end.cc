@@ -80,6 +80,7 @@ void Coordinator::OnSaved() {
 }
 
 absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
+  named_servers_ = std::max(named_servers_, std::min(request.ps_addresses_size(), kMaxServers));
   if (request.role() == v1::WORKER && request.rank() < options_.workers) {
     told_.insert(request.rank());
     away_.erase(request.rank());

@@ -53,7 +53,8 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_name(options_.config.name());
   status.set_mode(ModeName(options_.config.consistency().mode()));
   status.set_staleness_bound(options_.config.consistency().staleness());
-  status.set_num_shards(std::max<uint64_t>(shards_.size(), addresses_.size()));
+  status.set_num_shards(std::max<uint64_t>({shards_.size(), addresses_.size(),
+                                            ends_again_ ? static_cast<uint64_t>(named_servers_) : 0}));
   status.set_configured_workers(options_.workers);
   *status.mutable_membership() = MembershipNow();
   status.set_total_steps(total_steps_);

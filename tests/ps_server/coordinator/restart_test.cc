@@ -290,5 +290,21 @@ TEST_CASE("A job that cannot mean the same by its positions does not go on from 
   CHECK_THAT(f.failure, Contains("seed is 9"));
 }
 
+TEST_CASE("A job that was done says of how many servers those are who come for it now") {
+  Restarted f(kSync, 1);
+  f.train_examples = 8;
+  f.StartJob();
+  f.Steps(1);
+  f.Leave(f.members[0]);
+  REQUIRE(f.disk->newest.has_value());
+  // Each sees but its own address, as those that `weir up` starts.
+  f.known_addresses = std::vector<std::string>{f.addresses[0]};
+  f.Restart();
+  v1::JoinRequest join = f.JoinRequest(0, 7000);
+  join.add_ps_addresses("127.0.0.1:7003");
+  CHECK(f.Join(join)->status().code() == absl::StatusCode::kOutOfRange);
+  CHECK(f.Status().num_shards() == 3);
+}
+
 }  // namespace
 }  // namespace weir
