@@ -26,6 +26,8 @@ v1::WorkerReport ToProto(const Progress& progress) {
   report.set_examples(progress.examples);
   report.set_batches(progress.batches);
   report.set_loss_sum(progress.loss_sum);
+  report.set_last_examples(progress.last_examples);
+  report.set_last_loss_sum(progress.last_loss_sum);
   return report;
 }
 

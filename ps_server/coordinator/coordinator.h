@@ -322,6 +322,8 @@ class Coordinator {
   // It only remains to tell those who still ask.
   void EndAgain();
   bool AllInstalled() const;
+  // For the first time in this life.
+  void TrainingStarts();
   bool recoverable() const { return checkpoints_ != nullptr; }
   // Membership.
   void MaybeAdmit();
@@ -391,7 +393,11 @@ class Coordinator {
   std::vector<std::string> WaitingFor() const;
   std::string ShardName(uint32_t shard) const;
   uint32_t needed_workers() const;
+  // bounded, async: as far as shard 0 has said, the newest checkpoint knows.
+  uint64_t batches_done() const;
   uint64_t examples_done() const;
+  // Applied on shard 0; in sync those of all steps that are committed.
+  uint64_t pushes_done() const;
   uint64_t steps_done() const;
   bool AllDone() const;
   v1::ConsistencyConfig::OnNonfinite on_nonfinite() const {
@@ -416,7 +422,9 @@ class Coordinator {
   uint64_t last_link_ = 0;
   uint64_t last_ping_ = 0;
   const absl::Time created_;
+  // Of this life's training; how many examples were done when it began.
   absl::Time started_, ended_;
+  uint64_t examples_before_ = 0;
   absl::Time last_tick_, next_ping_, next_complaint_, next_refusal_;
   uint64_t unsaid_refusals_ = 0;
   // Since when no worker is live while there is work.
@@ -450,6 +458,8 @@ class Coordinator {
   std::vector<v1::TaskStatus> departed_;
 
   uint64_t committed_ = 0;  // sync steps
+  // How many parts were committed with each step that shard 0's stats do not have yet.
+  std::map<uint64_t, uint32_t> commits_;
   std::optional<RangeTable> ranges_;
   std::optional<ProgressMeter> progress_;
   uint64_t recoveries_ = 0;

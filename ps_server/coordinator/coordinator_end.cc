@@ -115,7 +115,8 @@ void Coordinator::EndAgain() {
           checkpoints_->newest_folder());
   ends_again_ = saved_last_ = true;
   state_ = v1::DRAINING;
-  started_ = ended_ = now();
+  TrainingStarts();
+  ended_ = started_;
   // Servers and workers that still wait for a coordinator.
   linger_until_ = now() + lease();
   OpenLinks();

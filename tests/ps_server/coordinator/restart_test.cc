@@ -306,5 +306,41 @@ TEST_CASE("A job that was done says of how many servers those are who come for i
   CHECK(f.Status().num_shards() == 3);
 }
 
+TEST_CASE("After a restart the status knows at once how far the job is, and rates are of what came since") {
+  const auto mode = GENERATE(kSync, kAsync);
+  Restarted f(mode);
+  f.train_examples = 8 * 2 * 1000;
+  f.StartJob();
+  if (mode == kSync) {
+    f.Steps(10);
+  } else {
+    f.shards[0]->stats.set_pushes_applied(20);
+  }
+  f.Run(absl::Seconds(10), f.members);
+  CHECK(f.Status().step() == 10);
+  CHECK(f.Status().examples() == 160);
+  REQUIRE(f.Checkpoint()->reply().step() >= 10);
+  f.shards[0]->stats.Clear();  // it says nothing before it is asked
+  f.shards[0]->answers_pings = false;
+  if (mode == kAsync) f.shards[0]->restored_batches = Batches({{0, 20}});
+  f.Restart();
+  CHECK(f.Status().step() == 10);
+  CHECK(f.Status().examples() == 160);
+  f.Join(0, 7000);
+  f.Join(1, 7001);
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.Status().step() == 10);
+  CHECK(f.Status().examples() == 160);
+  CHECK(f.Status().examples_per_second() == 0);
+  CHECK(f.Status().seconds() == 0);
+  f.clock.Advance(absl::Seconds(2));
+  if (mode == kSync) {
+    f.open_step = 10;
+    f.Steps(1);
+    CHECK(f.Status().examples() == 176);
+    CHECK(f.Status().examples_per_second() == Approx(8));
+  }
+}
+
 }  // namespace
 }  // namespace weir
