@@ -27,7 +27,10 @@ int Refuse(int exit_code, absl::string_view message) {
 }
 
 int Refuse(const absl::Status& status) {
-  return Refuse(absl::IsDataLoss(status) ? kExitDamaged : kExitConfig, status.message());
+  return Refuse(absl::IsDataLoss(status)            ? kExitDamaged
+                : absl::IsResourceExhausted(status) ? kExitStorage
+                                                    : kExitConfig,
+                status.message());
 }
 
 void Print(absl::string_view line) {

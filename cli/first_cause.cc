@@ -24,9 +24,14 @@ constexpr CodeText kCodes[] = {
      "if the lines above speak of a loss or gradient that is not finite, lower optimizer.learning_rate or "
      "set "
      "train.clip_norm; else it is a fault of the program, and its whole log helps to find it"},
+    {kExitStorage, "what the job has to leave could not be written",
+     "make room on the disk that the lines above name, then start again: with --resume a job goes on from "
+     "its "
+     "last complete checkpoint"},
     {kExitConfig, "bad config, data or address",
-     "trying again will not help: correct what the lines above name; `weir config check` looks at the config "
-     "alone"},
+     "trying again will not help: correct what the lines above name; `weir config check` looks at the "
+     "config, "
+     "at the data's files and at whether the model fits them"},
     {kExitPeerLost, "a peer was lost",
      "the lines above name the peer; look at its log, and at whether this machine was overloaded; then start "
      "again"},
@@ -62,7 +67,9 @@ enum Rank { kOwnFault, kRestarted, kConsequence, kLostOthers, kOnlyLost, kNone }
 
 Rank RankOf(const TaskExit& exit) {
   const ExitMeaning meaning = MeaningOfLast(exit);
-  const bool consequence = exit.exit.code == kExitPeerLost;
+  // What cannot be stored is ps:0's to tell; the others hear it.
+  const bool consequence =
+      exit.exit.code == kExitPeerLost || (exit.exit.code == kExitStorage && exit.task != "ps:0");
   if (meaning == ExitMeaning::kExpected) return kNone;
   if (meaning == ExitMeaning::kSurvivable)
     return consequence && !exit.job_done && !exit.restarted ? kLostOthers : kOnlyLost;

@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -52,6 +53,8 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(Options optio
   const int wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   if (wake < 0) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(std::move(options), std::move(token), wake));
+  cluster->summary_ = UniqueFd(memfd_create("weir-summary", MFD_CLOEXEC));
+  if (!cluster->summary_.valid()) return absl::ErrnoToStatus(errno, "cannot make a file in memory");
   // Of an earlier job, which was killed.
   UnlinkIfThere(cluster->TokenFile());
   WEIR_RETURN_IF_ERROR(cluster->token_.Write(cluster->TokenFile()));
@@ -71,7 +74,10 @@ std::string LocalCluster::PortFile(int server) const {
 
 std::string LocalCluster::TokenFile() const { return absl::StrCat(options_.log_dir, "/token"); }
 
-std::string LocalCluster::summary_path() const { return absl::StrCat(options_.log_dir, "/summary.json"); }
+// As other processes see it, too.
+std::string LocalCluster::summary_path() const {
+  return absl::StrCat("/proc/", getpid(), "/fd/", summary_.get());
+}
 
 absl::Status LocalCluster::Start(const std::string& type, int index, const std::string& program,
                                  const std::string& cluster, std::vector<std::string> more_args) {
@@ -149,7 +155,6 @@ absl::Status LocalCluster::Restart(const std::string& task) {
 }
 
 absl::Status LocalCluster::StartServers() {
-  UnlinkIfThere(summary_path());
   for (int i = 0; i < options_.ps; ++i) UnlinkIfThere(PortFile(i));
   ps_addresses_.assign(options_.ps, "");
   for (int i = 0; i < options_.ps; ++i) {

@@ -82,7 +82,8 @@ class LocalCluster {
   size_t CountRunning(absl::string_view type) const;
 
   std::vector<std::string> LastLines(const std::string& task) const;
-  // Where ps:0 writes the job's summary.
+  // Where ps:0 writes the job's summary: in memory, so that no full disk keeps it from being shown. Gone with
+  // this object.
   std::string summary_path() const;
 
  private:
@@ -113,6 +114,7 @@ class LocalCluster {
   const Options options_;
   const JobToken token_;
   const int wake_;  // eventfd: exits_ has grown
+  UniqueFd summary_;
   std::atomic<bool> ending_{false};
   Mutex mutex_;
   std::vector<TaskExit> exits_ ABSL_GUARDED_BY(mutex_);

@@ -13,6 +13,7 @@
 #include "cli/config/config_command.h"
 #include "cli/demo.h"
 #include "cli/doctor.h"
+#include "cli/installation.h"
 #include "cli/other_program.h"
 #include "cli/status_command.h"
 #include "cli/up.h"
@@ -33,7 +34,7 @@ constexpr const char* kExamples = R"(Examples:
   weir checkpoint verify runs/digits
   weir bench wire
 
-Exit codes: 0 done; 64 bad command line; 70 internal fault, or training that cannot go on; 78 bad config; 130 Ctrl-C; 138 a task was lost, try again; 143 SIGTERM.
+Exit codes: 0 done; 64 bad command line; 70 internal fault, or training that cannot go on; 74 a disk is full; 78 bad config; 130 Ctrl-C; 138 a task was lost, try again; 143 SIGTERM.
 `weir COMMAND --help` says more.)";
 
 constexpr const char* kUpExamples = R"(Examples:
@@ -284,7 +285,9 @@ int Main(int argc, char** argv) {
   if (up_command->parsed()) return RunUp(up);
   if (status_command->parsed()) return RunStatus(status);
   if (demo_command->parsed()) return RunDemo(demo);
-  if (check_command->parsed()) return RunConfigCheck(config_file, config_overrides);
+  if (check_command->parsed()) {
+    return RunConfigCheck(config_file, config_overrides, FindProgram("worker", "worker"));
+  }
   if (show_command->parsed()) return RunConfigShow(config_file, config_overrides);
   if (take_command->parsed()) return RunCheckpointTake(take_cluster);
   if (list_command->parsed()) return RunCheckpointList(checkpoint_path);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -129,6 +130,9 @@ std::string StatusLine(const v1::ClusterStatus& status) {
   } else {
     pieces.push_back(StateName(status.state()));
   }
+  if (status.state() == v1::DRAINING && status.waiting_for_size() > 0) {
+    pieces.push_back(absl::StrCat("waiting for ", Waiting(status)));
+  }
   if (Evaluated(status) && status.evaluation().test_accuracy() >= 0) {
     pieces.push_back(absl::StrCat("test accuracy ", FormatPercent(status.evaluation().test_accuracy())));
   }
@@ -151,7 +155,7 @@ std::string StatusReport(const v1::ClusterStatus& status) {
   line("step", absl::StrCat(FormatCount(status.step()), " of ", FormatCount(status.total_steps())));
   line("examples", absl::StrCat(FormatCount(status.examples()), " of ", FormatCount(status.total_examples()),
                                 ", ", Rate(status), " a second"));
-  line("time", absl::StrCat(FormatSeconds(status.seconds()), " since step 0, ",
+  line("time", absl::StrCat(FormatSeconds(status.seconds()), " of training in this run, ",
                             FormatSeconds(SecondsLeft(status)), " to go"));
   line("train loss", Loss(status));
   if (Evaluated(status)) {
@@ -178,12 +182,15 @@ std::string StatusReport(const v1::ClusterStatus& status) {
                                     FormatCount(status.lost_pushes()), " pushes lost"));
   }
   if (status.tasks_size() == 0) return out;
-  Table table({"task", "state", "clock", "last heard", "address"});
+  Table table({"task", "state", "clock", "version", "last heard", "address"});
   table.AlignLeft(1);
-  table.AlignLeft(4);
+  table.AlignLeft(5);
   for (const auto& task : status.tasks()) {
     const bool heard = task.state() != "expected";
-    table.AddRow({Printable(task.task()), Printable(task.state()), heard ? FormatCount(task.clock()) : "-",
+    const bool server = absl::StartsWith(task.task(), "ps:");
+    table.AddRow({Printable(task.task()), Printable(task.state()),
+                  heard && !server ? FormatCount(task.clock()) : "-",
+                  heard && server ? FormatCount(task.version()) : "-",
                   heard ? absl::StrCat(FormatSeconds(task.seconds_since_heard()), " ago") : "-",
                   Printable(task.address())});
   }

@@ -117,6 +117,7 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   reader.Read("/recoveries", &s.recoveries);
   reader.Read("/lost_pushes", &s.lost_pushes);
   reader.Read("/pushes_refused", &s.pushes_refused);
+  if (root.contains("failure")) reader.Read("/failure", &s.failure);
   if (!reader.status().ok()) return reader.status();
   s.server_json = server_json;
   return s;
@@ -140,6 +141,7 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
   const auto line = [&](absl::string_view title, absl::string_view value) {
     absl::StrAppend(&out, absl::StrFormat("  %-18s", title), value, "\n");
   };
+  if (!s.failure.empty()) line("failed", Printable(s.failure));
   if (s.bytes_pushed == 0 && s.bytes_pulled == 0) {
     line("steps", absl::StrCat(FormatCount(s.steps), ", all done before: nothing was left to do"));
     if (!s.checkpoint.empty()) line("checkpoint", Printable(s.checkpoint));

@@ -36,6 +36,7 @@ struct JobSummary {
   uint64_t recoveries = 0;     // a server was lost and came back
   uint64_t lost_pushes = 0;
   uint64_t pushes_refused = 0;
+  std::string failure;  // "": the job is done
 
   double total_seconds = 0;               // of the whole command
   std::map<std::string, int> exit_codes;  // by task, as a shell says them; of its last life

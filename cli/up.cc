@@ -29,6 +29,7 @@
 #include "common/config/json_document.h"
 #include "common/config/text_file.h"
 #include "common/exit_codes.h"
+#include "common/job_failure.h"
 #include "common/status_macros.h"
 
 namespace weir {
@@ -96,6 +97,8 @@ class Job {
   void Fail(Failure failure);
   void End();
   Failure CauseOfFailure() const;
+  // Into the result.
+  absl::Status ReadSummary();
   absl::Status Finish();
   int EarlyError(const absl::Status& status);
 
@@ -233,12 +236,18 @@ int Job::RunToEnd() {
   Loop();
   console_.SetStatus("");
   status_.reset();
-  if (failure_.has_value()) return CauseOfFailure().exit_code;
+  if (failure_.has_value()) {
+    const int exit_code = CauseOfFailure().exit_code;
+    // All was computed, and is nowhere else to be read.
+    if (exit_code == kExitStorage) ReadSummary().IgnoreError();
+    return exit_code;
+  }
   absl::Status status;
   if (signal_ == 0) status = Finish();
   if (!status.ok()) console_.Line("error: ", Console::Color::kRed, status.message());
   if (!status.ok() || signal_ != 0) console_.Line(absl::StrCat("logs: ", result_.log_dir));
-  return signal_ != 0 ? 128 + signal_ : status.ok() ? kExitOk : kExitInternal;
+  if (signal_ != 0) return 128 + signal_;
+  return status.ok() ? kExitOk : IsStorageFailure(status) ? kExitStorage : kExitInternal;
 }
 
 void Job::Loop() {
@@ -460,25 +469,28 @@ void Job::PollStatus() {
   }
 }
 
-absl::Status Job::Finish() {
-  const auto text = ReadTextFile(cluster_->summary_path());
-  if (!text.ok()) {
-    return absl::InternalError(
-        absl::StrCat("all tasks ended well, but ps:0 left no summary: ", text.status().message()));
-  }
-  auto summary = ParseSummary(*text);
+absl::Status Job::ReadSummary() {
+  WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(cluster_->summary_path()));
+  if (text.empty()) return absl::InternalError("ps:0 left no summary");
+  auto summary = ParseSummary(text);
   if (!summary.ok()) {
-    return absl::InternalError(
-        absl::StrCat("the summary of ps:0, ", cluster_->summary_path(), ": ", summary.status().message()));
+    return absl::InternalError(absl::StrCat("the summary of ps:0: ", summary.status().message()));
   }
   summary->total_seconds = absl::ToDoubleSeconds(Clock::Real().Now() - start_);
   for (const TaskExit& exit : exits_) summary->exit_codes[exit.task] = exit.exit.status();
   summary->restarts = restarts_;
-  if (!options_.summary.empty()) {
-    WEIR_RETURN_IF_ERROR(WriteFileWhole(options_.summary, SummaryJson(*summary)));
-  }
-  result_.summary = std::move(*summary);
+  result_.summary = *std::move(summary);
   return absl::OkStatus();
+}
+
+absl::Status Job::Finish() {
+  if (const absl::Status status = ReadSummary(); !status.ok()) {
+    return absl::InternalError(absl::StrCat("all tasks ended well, but ", status.message()));
+  }
+  if (options_.summary.empty()) return absl::OkStatus();
+  const absl::Status written = WriteFileWhole(options_.summary, SummaryJson(*result_.summary));
+  if (written.ok()) return written;
+  return JobFailure(StorageFailure(absl::StrCat("the job is done, but --summary: ", written.message())));
 }
 
 }  // namespace

@@ -19,7 +19,10 @@ absl::Status CheckOther(v1::Outcome outcome, const std::string& reason, const st
       return absl::AbortedError(
           WithReason(absl::StrCat("fenced: ", name, " says that this worker's lease has ended"), reason));
     case v1::JOB_OVER:
-      if (IsDivergence(reason)) return JobFailure(reason);
+      if (const absl::Status failure = JobFailure(reason);
+          IsDivergence(reason) || IsStorageFailure(failure)) {
+        return failure;
+      }
       // With a reason it has failed: that of a lost peer, most likely, which the coordinator is about to
       // tell, too.
       if (!reason.empty())

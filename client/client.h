@@ -105,6 +105,8 @@ struct Work {
   // No further work at this clock is this worker's, as far as is known now: its push may be joined with the
   // next pull. False only in sync.
   bool last_of_clock = true;
+  // Examples that the job has from this work's first one on.
+  uint64_t examples_left = 0;
 };
 
 // A tensor in the caller's memory, row-major.
@@ -210,6 +212,9 @@ struct Progress {
   uint64_t batches = 0;
   // Sum over batches of mean loss * examples.
   double loss_sum = 0;
+  // Of those of the job's last epoch, the same with each batch's term rounded to float.
+  uint64_t last_examples = 0;
+  double last_loss_sum = 0;
 };
 
 struct EvaluationResult {

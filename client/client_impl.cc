@@ -26,6 +26,8 @@ v1::WorkerReport ToProto(const Progress& progress) {
   report.set_examples(progress.examples);
   report.set_batches(progress.batches);
   report.set_loss_sum(progress.loss_sum);
+  report.set_last_examples(progress.last_examples);
+  report.set_last_loss_sum(progress.last_loss_sum);
   return report;
 }
 
@@ -57,6 +59,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       mode_(config.consistency().mode()),
       wait_(Seconds(config.cluster().wait_seconds())),
       server_wait_(Seconds(config.cluster().server_wait_seconds())),
+      save_wait_(Seconds(config.checkpoint().save_wait_seconds())),
       lease_(Seconds(reply.lease_seconds())),
       caller_(MakeCaller(instance, reply)),
       start_clock_(reply.start_clock()),
@@ -240,6 +243,8 @@ absl::Status ClientImpl::Leave(const std::string& failure) {
   CallLimits limits = this->limits();
   // What failed may be a call that has waited for the coordinator in vain: not as long once more.
   if (!failure.empty()) limits.unreachable = LastWords().unreachable;
+  // Who has done all waits until it is saved.
+  if (failure.empty()) limits.total += save_wait_;
   return LeaveFor(failure, limits);
 }
 

@@ -139,7 +139,7 @@ class ClientImpl final : public Client {
 
   const ClientOptions options_;
   const v1::ConsistencyConfig::Mode mode_;
-  const std::chrono::nanoseconds wait_, server_wait_, lease_;
+  const std::chrono::nanoseconds wait_, server_wait_, save_wait_, lease_;
   const v1::Caller caller_;
   const uint64_t start_clock_;
   // Not for the shards, which do not know it.

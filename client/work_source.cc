@@ -11,7 +11,8 @@ Work JobLength::Batch(uint64_t batch) const {
   Work work;
   work.batch = batch;
   work.first_example = batch * batch_size;
-  work.examples = std::min(batch_size, total_examples - work.first_example);
+  work.examples_left = total_examples - work.first_example;
+  work.examples = std::min(batch_size, work.examples_left);
   return work;
 }
 

@@ -8,6 +8,7 @@ namespace {
 
 constexpr absl::string_view kDiverged = "training diverged";
 constexpr absl::string_view kMisfit = "the job cannot run as it was started";
+constexpr absl::string_view kStorage = "storage failed: ";
 
 }  // namespace
 
@@ -24,9 +25,17 @@ bool IsDivergence(absl::string_view failure) { return absl::StartsWith(failure, 
 
 std::string Misfit(absl::string_view why) { return absl::StrCat(kMisfit, ": ", why); }
 
+std::string StorageFailure(absl::string_view why) { return absl::StrCat(kStorage, why); }
+
+// ResourceExhausted alone may be want of memory.
+bool IsStorageFailure(const absl::Status& status) {
+  return absl::IsResourceExhausted(status) && absl::StrContains(status.message(), kStorage);
+}
+
 absl::Status JobFailure(absl::string_view failure) {
   if (IsDivergence(failure)) return absl::InternalError(failure);
   if (absl::StartsWith(failure, kMisfit)) return absl::FailedPreconditionError(failure);
+  if (absl::StartsWith(failure, kStorage)) return absl::ResourceExhaustedError(failure);
   return absl::UnavailableError(failure);
 }
 

@@ -8,8 +8,8 @@
 
 // Why a job failed, as its tasks tell each other: in words, that are shown to people as they are
 // (HeartbeatReply.failure, Shutdown.failure, LeaveRequest.reason, the reason of JOB_OVER). Those that begin
-// with "training diverged" or "the job cannot run as it was started" say that starting again would end the
-// same way.
+// with "training diverged", "the job cannot run as it was started" or "storage failed" say that starting
+// again would end the same way.
 namespace weir {
 
 // "worker 1 (worker:1): FOUND at clock 7"; found: "the gradient of dense_0/weight[12] is NaN".
@@ -22,8 +22,14 @@ bool IsDivergence(absl::string_view failure);
 // config with another checkpoint.
 std::string Misfit(absl::string_view why);
 
+// The failure of a job, or of a task, that cannot write what it has to leave: its last checkpoint, its log.
+std::string StorageFailure(absl::string_view why);
+// Whether a task ends with such a failure. Calls that were answered with it put the name of the peer before
+// it.
+bool IsStorageFailure(const absl::Status& status);
+
 // What a task of the failed job ends with. Internal: training diverged. FailedPrecondition: a misfit.
-// Unavailable: a peer was lost.
+// ResourceExhausted: storage failed. Unavailable: a peer was lost.
 absl::Status JobFailure(absl::string_view failure);
 
 }  // namespace weir

@@ -44,8 +44,8 @@ async function refresh() {
       row(["waiting for", (s.waiting_for || []).join(", ") || "nobody"]),
       ...(s.waits || []).filter(w => w.seconds >= 1).map(w =>
         row([`waits on ${w.server}`, `${w.calls}, ${w.seconds.toFixed(1)} s, for ${w.reason}`])));
-    document.getElementById("tasks").replaceChildren(row(["task", "state", "clock", "heard", "address"], "th"),
-      ...(s.tasks || []).map(t => row([t.task, t.state, t.clock, `${t.seconds_since_heard.toFixed(1)} s ago`, t.address])));
+    document.getElementById("tasks").replaceChildren(row(["task", "state", "clock", "version", "heard", "address"], "th"),
+      ...(s.tasks || []).map(t => row([t.task, t.state, ...(t.task.startsWith("ps:") ? ["-", t.version || 0] : [t.clock || 0, "-"]), `${t.seconds_since_heard.toFixed(1)} s ago`, t.address])));
     document.getElementById("problem").textContent = s.failure || "";
   } catch (error) {
     document.getElementById("problem").textContent = `ps:0 does not answer: ${error}`;

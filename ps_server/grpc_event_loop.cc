@@ -42,6 +42,24 @@ void GrpcEventLoop::Post(absl::AnyInvocable<void()> function) {
   alarm_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), &alarm_);
 }
 
+void GrpcEventLoop::CallBegins() {
+  MutexLock lock(mutex_);
+  ++open_calls_;
+}
+
+void GrpcEventLoop::CallEnds() {
+  MutexLock lock(mutex_);
+  if (--open_calls_ == 0) calls_ended_.NotifyAll();
+}
+
+bool GrpcEventLoop::WaitUntilNoCalls(std::chrono::steady_clock::time_point deadline) {
+  MutexLock lock(mutex_);
+  while (open_calls_ > 0) {
+    if (!calls_ended_.WaitUntil(mutex_, deadline) && std::chrono::steady_clock::now() >= deadline) break;
+  }
+  return open_calls_ == 0;
+}
+
 void GrpcEventLoop::SettleLater(Settler* settler) {
   if (settler->due_) return;
   settler->due_ = true;

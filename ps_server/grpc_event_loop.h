@@ -55,6 +55,12 @@ class GrpcEventLoop {
   // Runs `function` on the loop's thread, after what was posted before. Any thread. Once stopped: never.
   void Post(absl::AnyInvocable<void()> function);
 
+  // Calls that were accepted on this loop and are not over. Begins and ends on the loop's thread; whoever
+  // waits is another one. False: some were still open at the deadline.
+  void CallBegins();
+  void CallEnds();
+  bool WaitUntilNoCalls(std::chrono::steady_clock::time_point deadline);
+
   // For the loop's thread.
   grpc::ServerCompletionQueue* queue() { return queue_.get(); }
   bool stopping() const { return stopping_; }
@@ -76,6 +82,8 @@ class GrpcEventLoop {
   std::vector<Settler*> settlers_;
 
   Mutex mutex_;
+  CondVar calls_ended_;
+  int open_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<absl::AnyInvocable<void()>> posted_ ABSL_GUARDED_BY(mutex_);
   // The thread will look at `posted_` before it waits, or has been woken.
   bool awake_ ABSL_GUARDED_BY(mutex_) = true;

@@ -20,6 +20,7 @@ void GrpcExchangeCall::OnAccepted(bool ok) {
     return;
   }
   over_.Begin();
+  host_->loop->CallBegins();
   host_->calls.insert(this);
   ++host_->open;
   host_->accept_next();
@@ -58,6 +59,7 @@ void GrpcExchangeCall::OnWritten(bool ok) {
 void GrpcExchangeCall::OnFinished(bool) { host_->loop->SettleLater(this); }
 
 void GrpcExchangeCall::OnOver(bool) {
+  host_->loop->CallEnds();
   closed_ = true;
   const std::optional<v1::Caller>& caller = session_->caller();
   if (context_.IsCancelled() && !cut_off_ && caller.has_value() && host_->on_broken) {

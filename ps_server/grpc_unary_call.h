@@ -60,6 +60,7 @@ class GrpcUnaryCall final {
   void OnAccepted(bool ok) {
     if (!ok) return self_.reset();  // the server is shut down
     over_.Begin();
+    method_->loop->CallBegins();
     Accept(method_);
     Request request;
     grpc::Status status = method_->admit(context_);
@@ -96,6 +97,7 @@ class GrpcUnaryCall final {
   void OnFinished(bool) { ReleaseIfEnded(); }
 
   void OnOver(bool) {
+    method_->loop->CallEnds();
     if (on_cancel_ != nullptr && context_.IsCancelled()) std::exchange(on_cancel_, nullptr)();
     ReleaseIfEnded();
   }

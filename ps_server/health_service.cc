@@ -36,6 +36,7 @@ class HealthService::WatchCall final : GrpcEventLoop::Settler {
       return;
     }
     over_.Begin();
+    service_->loop_->CallBegins();
     service_->watchers_.insert(this);
     Accept(service_);
     Changed();
@@ -46,6 +47,7 @@ class HealthService::WatchCall final : GrpcEventLoop::Settler {
   }
   void OnFinished(bool) { Changed(); }
   void OnOver(bool) {
+    service_->loop_->CallEnds();
     closed_ = true;
     Changed();
   }

@@ -16,6 +16,7 @@
 #include "common/config/job_config.h"
 #include "common/exit_codes.h"
 #include "common/file_system.h"
+#include "common/job_failure.h"
 #include "common/job_token.h"
 #include "common/process.h"
 #include "common/telemetry/grpc_process.h"
@@ -165,6 +166,7 @@ int Run(const Flags& flags) {
     LogInfo(status.message());
     return kExitDrained;
   }
+  if (IsStorageFailure(status)) return Fail(kExitStorage, status.message());
   if (absl::IsInternal(status)) return Fail(kExitInternal, status.message());
   return Fail(absl::IsUnavailable(status) ? kExitPeerLost : kExitConfig, status.message());
 }

@@ -51,7 +51,8 @@ namespace weir {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{25};
-// After the end of the job, calls that are still being answered get this long.
+// After the end of the job, calls that are still being answered get this long: their callers are to hear of
+// it, and one that is slow or stopped keeps nobody for longer.
 constexpr std::chrono::seconds kLinger{2};
 // So long a server that is to stop waits for ps:0, which may have been told the same and want a last
 // checkpoint of it.
@@ -393,7 +394,11 @@ ServerImpl::~ServerImpl() {
     }
     shard_->Control(shutdown);
     parameter_server_->End(shutdown.shutdown().failure());
-    grpc_->Shutdown(std::chrono::system_clock::now() + kLinger);
+    // gRPC would wait for connections, too, and who has no call open may not notice for long that it is to
+    // close its own.
+    const auto deadline = std::chrono::steady_clock::now() + kLinger;
+    for (GrpcEventLoop& loop : loops_) loop.WaitUntilNoCalls(deadline);
+    grpc_->Shutdown(std::chrono::system_clock::now());
   }
   if (links_ != nullptr) links_->Close();
   // The loops' last work may call the shard and the coordinator.
@@ -519,7 +524,13 @@ absl::Status ServerImpl::Wait() {
     status = final_status_;
   }
   if (!options_.summary_path.empty()) {
-    WEIR_RETURN_IF_ERROR(WriteSummary(status, options_.config, options_.summary_path));
+    const absl::Status written = WriteSummary(status, options_.config, options_.summary_path);
+    if (!written.ok() && failure.empty()) {
+      return JobFailure(StorageFailure(absl::StrCat("the job is done, but ", written.message(),
+                                                    ". It is: ", SummaryLine(status, options_.config))));
+    }
+    // What has ended the job is told last.
+    if (!written.ok()) LogError(written.message());
   }
   if (failure.empty()) return absl::OkStatus();
   if (absl::StartsWith(failure, kDrained)) return absl::CancelledError(failure);

@@ -43,6 +43,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
   void OnAccepted(bool ok) {
     if (!ok) return self_.reset();  // the server is shut down
     over_.Begin();
+    service_->options_.loop->CallBegins();
     Accept(service_);
     if (const grpc::Status refused = service_->options_.admission->AdmitControl(context_); !refused.ok()) {
       return Close(refused);
@@ -122,6 +123,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
   void OnFinished(bool) { SettleLater(); }
 
   void OnOver(bool) {
+    service_->options_.loop->CallEnds();
     Lost();
     closed_ = true;
     SettleLater();

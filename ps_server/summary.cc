@@ -1,5 +1,8 @@
 #include "ps_server/summary.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -17,6 +20,13 @@ namespace {
 template <typename T>
 nlohmann::ordered_json IfKnown(bool known, const T& value) {
   return known ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+}
+
+// What is written first. /dev/stdout, a pipe and the like are written to, not replaced.
+std::string TargetOf(const std::string& path) {
+  struct stat there;
+  const bool special = lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode);
+  return special ? path : path + ".tmp";
 }
 
 }  // namespace
@@ -59,26 +69,36 @@ std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& co
   return out.dump(2) + "\n";
 }
 
+std::string SummaryLine(const v1::ClusterStatus& status, const v1::JobConfig& config) {
+  nlohmann::ordered_json line = nlohmann::ordered_json::parse(SummaryJson(status, config));
+  line.erase("config");
+  return line.dump();
+}
+
 absl::Status CheckSummaryPath(const std::string& path) {
-  const std::string temporary = path + ".tmp";
-  if (!std::ofstream(temporary, std::ios::trunc)) {
+  const std::string target = TargetOf(path);
+  // What is no file is not opened for a trial: somebody may be reading there.
+  const bool works =
+      target == path ? access(path.c_str(), W_OK) == 0 : std::ofstream(target, std::ios::trunc).is_open();
+  if (!works) {
     return absl::FailedPreconditionError(
         absl::StrCat("--summary=", path, " could not be written: ", std::strerror(errno)));
   }
-  std::remove(temporary.c_str());
+  if (target != path) std::remove(target.c_str());
   return absl::OkStatus();
 }
 
 absl::Status WriteSummary(const v1::ClusterStatus& status, const v1::JobConfig& config,
                           const std::string& path) {
-  const std::string temporary = path + ".tmp";
-  std::ofstream file(temporary, std::ios::trunc);
+  const std::string target = TargetOf(path);
+  std::ofstream file(target, std::ios::trunc);
   file << SummaryJson(status, config);
   file.close();
-  if (!file || std::rename(temporary.c_str(), path.c_str()) != 0) {
-    return absl::UnavailableError(absl::StrCat("the summary could not be written to ", path));
-  }
-  return absl::OkStatus();
+  if (file && (target == path || std::rename(target.c_str(), path.c_str()) == 0)) return absl::OkStatus();
+  const int error = errno;
+  if (target != path) std::remove(target.c_str());
+  return absl::UnavailableError(
+      absl::StrCat("the summary could not be written to ", path, ": ", std::strerror(error)));
 }
 
 }  // namespace weir

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/job_failure.h"
 #include "common/status_macros.h"
 #include "common/telemetry/logging.h"
 
@@ -24,8 +25,8 @@ absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
     if (options.again) LogInfo("joined again");
     Life life = work(client.get());
     const absl::Status left = client->Leave(std::string(life.status.message()));
-    // All was done, but before everybody had left the job went back.
-    if (life.status.ok() && absl::IsAborted(left)) life.status = left;
+    // All was done, but before everybody had left the job went back; or it cannot be saved.
+    if (life.status.ok() && (absl::IsAborted(left) || IsStorageFailure(left))) life.status = left;
     // Servers end because of one another: what this worker saw first need not have been the first.
     if (absl::IsUnavailable(life.status) && !left.ok() && left != life.status) {
       return absl::UnavailableError(absl::StrCat(life.status.message(), "; ", left.message()));

@@ -1,5 +1,6 @@
 #include <CLI/CLI.hpp>
 #include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -15,12 +16,14 @@
 #include "common/config/job_config.h"
 #include "common/cuda/cuda_device.h"
 #include "common/exit_codes.h"
+#include "common/job_failure.h"
 #include "common/job_token.h"
 #include "common/process.h"
 #include "common/status_macros.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
 #include "local/in_process_cluster.h"
+#include "worker/check_job.h"
 #include "worker/choose_devices.h"
 #include "worker/data/load_data.h"
 #include "worker/evaluation.h"
@@ -34,10 +37,12 @@ namespace {
 struct Flags {
   std::string config, cluster, task, token_file, device = "auto", history, summary, log_format = "text";
   std::vector<std::string> set;
+  bool check = false;
 };
 
 // What a failed run means for whoever started this process.
 int ExitCodeOf(const absl::Status& status) {
+  if (IsStorageFailure(status)) return kExitStorage;
   switch (status.code()) {
     case absl::StatusCode::kOk:
       return kExitOk;
@@ -127,12 +132,26 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   return local == nullptr ? absl::OkStatus() : local->Wait();
 }
 
+// For `weir config check`: what would be found wrong as the job starts.
+int Check(const v1::JobConfig& config, const std::string& file) {
+  const absl::StatusOr<JobCheck> check = CheckJob(config);
+  if (!check.ok()) {
+    std::fprintf(stderr, "%s: %s\n", file.c_str(), std::string(check.status().message()).c_str());
+    return kExitConfig;
+  }
+  std::printf("%s: ok (job \"%s\")\n  data: %s\n  model: %s\n", file.c_str(), config.name().c_str(),
+              check->data.c_str(), check->model.c_str());
+  for (const std::string& what : check->unchecked) std::printf("  not checked: %s\n", what.c_str());
+  return kExitOk;
+}
+
 int Main(const Flags& flags) {
   const auto config = LoadJobConfig(flags.config, flags.set);
   if (!config.ok()) {
     LogError(config.status().message());
     return kExitConfig;
   }
+  if (flags.check) return Check(*config, flags.config);
   const auto environment = FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task);
   if (!environment.ok()) {
     LogError(environment.status().message());
@@ -188,6 +207,8 @@ int main(int argc, char** argv) {
       ->capture_default_str();
   app.add_option("--history", flags.history, "Where to log every answer of the servers, as lines of JSON");
   app.add_option("--summary", flags.summary, "Without a cluster: where to write the job's summary (JSON)");
+  app.add_flag("--check", flags.check,
+               "Instead of working: says whether the data's files are there and the model fits them");
   app.add_option("--log_format", flags.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
   if (const std::optional<int> exit = weir::ReadCommandLine(app, argc, argv)) return *exit;
   return weir::Main(flags);

@@ -181,6 +181,12 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
     progress_.examples += work.examples;
     progress_.batches += 1;
     progress_.loss_sum += *loss;
+    if (work.examples_left <= static_cast<uint64_t>(train_.size())) {
+      progress_.last_examples += work.examples;
+      // 24 bits each: double holds the sum of a million of them exactly, unless they differ by more than a
+      // factor of 500.
+      progress_.last_loss_sum += static_cast<float>(*loss);
+    }
   }
   client_->SetProgress(progress_);
   if (leaves_early_) return absl::OkStatus();

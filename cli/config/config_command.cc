@@ -4,6 +4,7 @@
 
 #include "cli/config/checkpoints.h"
 #include "cli/config/server_memory.h"
+#include "cli/other_program.h"
 #include "common/config/job_config.h"
 #include "common/exit_codes.h"
 
@@ -25,11 +26,20 @@ int WithConfig(const std::string& path, const std::vector<std::string>& override
 
 }  // namespace
 
-int RunConfigCheck(const std::string& path, const std::vector<std::string>& overrides) {
-  return WithConfig(path, overrides, [&path](const v1::JobConfig& config) {
-    std::printf("%s: ok (job \"%s\", %d layers)\n", path.c_str(), config.name().c_str(),
-                config.model().layers_size());
+int RunConfigCheck(const std::string& path, const std::vector<std::string>& overrides,
+                   const absl::StatusOr<std::string>& worker) {
+  const int checked = WithConfig(path, overrides, [&](const v1::JobConfig& config) {
+    if (worker.ok()) return;
+    std::printf(
+        "%s: ok (job \"%s\", %d layers)\n  not checked: the data, and whether the model fits it (%s)\n",
+        path.c_str(), config.name().c_str(), config.model().layers_size(),
+        std::string(worker.status().message()).c_str());
   });
+  if (checked != kExitOk || !worker.ok()) return checked;
+  // Whoever will read the data knows what is wrong with it.
+  std::vector<std::string> args = {"--check", "--config=" + path};
+  for (const std::string& override : overrides) args.insert(args.end(), {"--set", override});
+  return BecomeProgram("worker", "worker", args, "");
 }
 
 int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides) {

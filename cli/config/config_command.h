@@ -3,11 +3,16 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
+
 namespace weir {
 
-// `weir config check FILE --set ...`: one line on stdout for a valid config. Both commands return the
-// process's exit code: 0, or 78 (kExitConfig) with every problem on stderr, one a line.
-int RunConfigCheck(const std::string& path, const std::vector<std::string>& overrides);
+// `weir config check FILE --set ...`: for a valid config a line on stdout, and what was found of data and
+// model. Both commands return the process's exit code: 0, or 78 (kExitConfig) with every problem on stderr,
+// one a line. What the config alone does not show, the program `worker` looks at, which takes this process's
+// place; an error: it is not there, and that is said.
+int RunConfigCheck(const std::string& path, const std::vector<std::string>& overrides,
+                   const absl::StatusOr<std::string>& worker);
 
 // `weir config show FILE --set ...`: the effective config with its defaults, as JSON that can be used as a
 // config itself; and on stderr a line about the memory that a server needs, and one about checkpoints.

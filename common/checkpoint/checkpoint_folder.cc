@@ -40,6 +40,17 @@ absl::Status RemoveFiles(FileSystem& fs, const std::string& folder, bool (*which
   return absl::OkStatus();
 }
 
+// Of a checkpoint that counts for nothing any more.
+absl::Status RemoveRest(FileSystem& fs, FileSystem& held, const std::string& folder) {
+  WEIR_RETURN_IF_ERROR(RemoveFiles(held, folder, IsOurs));
+  // With a user's own files in it the folder stays.
+  if (absl::Status removed = fs.RemoveFolder(folder);
+      !removed.ok() && !absl::IsFailedPrecondition(removed) && !absl::IsNotFound(removed)) {
+    return removed;
+  }
+  return fs.SyncFolder(ParentFolder(folder));
+}
+
 // OK, and durable, whether or not it is there already: then a crash may have come before its parent's sync.
 absl::Status MakeFolderForGood(FileSystem& fs, const std::string& path) {
   absl::Status made = fs.MakeFolder(path);
@@ -148,13 +159,17 @@ absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder, const C
     if (!absl::IsNotFound(removed)) return removed;
   }
   WEIR_RETURN_IF_ERROR((*held)->SyncFolder(folder));
-  WEIR_RETURN_IF_ERROR(RemoveFiles(**held, folder, IsOurs));
-  // With a user's own files in it the folder stays.
-  if (absl::Status removed = fs.RemoveFolder(folder);
-      !removed.ok() && !absl::IsFailedPrecondition(removed) && !absl::IsNotFound(removed)) {
-    return removed;
-  }
-  return fs.SyncFolder(ParentFolder(folder));
+  return RemoveRest(fs, **held, folder);
+}
+
+absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const Confirm& confirm) {
+  const absl::StatusOr<std::unique_ptr<FileSystem>> held = fs.OpenFolder(folder);
+  if (absl::IsNotFound(held.status())) return absl::OkStatus();
+  WEIR_RETURN_IF_ERROR(held.status());
+  if (confirm) WEIR_RETURN_IF_ERROR(confirm());
+  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, (*held)->List(folder));
+  if (std::count(names.begin(), names.end(), kManifestName) > 0) return absl::OkStatus();
+  return RemoveRest(fs, **held, folder);
 }
 
 absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, int keep) {

@@ -62,6 +62,9 @@ absl::Status BeginCheckpoint(FileSystem& fs, const std::string& dir, uint64_t st
 // there.
 absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder, const Confirm& confirm = nullptr);
 
+// Clears away what was written of a checkpoint that came to nothing. One with a manifest stays as it is.
+absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const Confirm& confirm = nullptr);
+
 // Keeps the newest `keep` >= 1 that LatestComplete would accept and all that is newer than the last of these,
 // and removes the rest; also what came to nothing before the newest, and temporary files in those that stay.
 // After a commit that has returned OK: only then is it sure that the newest outlives a crash.

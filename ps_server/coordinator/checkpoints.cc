@@ -44,6 +44,7 @@ void Checkpoints::Request(bool of_now, Done done) {
     return;
   }
   next_.push_back(std::move(done));
+  next_urgent_ |= of_now;
   Begin();
 }
 
@@ -62,8 +63,10 @@ void Checkpoints::Begin() {
   if (current_.has_value() || options_.store == nullptr) return;
   absl::StatusOr<Snapshot> snapshot = options_.snapshot();
   if (!snapshot.ok()) {
+    next_urgent_ = false;
     return AnswerAll(std::exchange(next_, {}), snapshot.status());
   }
+  const bool urgent = std::exchange(next_urgent_, false);
   const absl::Time now = options_.clock->Now();
   schedule_.Begun(now, snapshot->progress);
   if (snapshot->saved) {
@@ -77,6 +80,7 @@ void Checkpoints::Begin() {
   next_step_ = std::max(next_step_, snapshot->step + 1);
   current_->of = *std::move(snapshot);
   current_->requests = std::exchange(next_, {});
+  current_->urgent = urgent;
   options_.store->Begin(current_->of.step, InOrder([this](const absl::Status& status) { OnBegun(status); }));
 }
 
@@ -94,8 +98,12 @@ void Checkpoints::OnBegun(const absl::Status& status) {
 }
 
 void Checkpoints::OnWritten(uint32_t shard, const v1::CheckpointWritten& written) {
-  if (!current_.has_value() || current_->phase != Phase::kWriting || written.step() != current_->of.step)
+  if (!current_.has_value() || written.step() != current_->of.step) {
+    // Of one that came to nothing meanwhile.
+    if (!newest_.has_value() || written.step() != newest_->step()) options_.store->Discard(written.step());
     return;
+  }
+  if (current_->phase != Phase::kWriting) return;
   if (!written.error().empty()) return Fail(absl::StrCat("ps:", shard, ": ", written.error()));
   current_->files[shard] = written.record();
   if (current_->files.size() < current_->of.num_shards) return;
@@ -145,8 +153,9 @@ void Checkpoints::Fail(const std::string& why) {
   const std::string reason = absl::StrCat(
       "checkpoint ", current_->of.step, " came to nothing: ", why,
       newest_.has_value() ? absl::StrCat("; the last one is ", newest_->step()) : "; there is none yet");
-  LogWarning(reason);
+  if (!current_->urgent) LogWarning(reason);
   schedule_.Failed(options_.clock->Now());
+  options_.store->Discard(current_->of.step);
   std::vector<Done> requests = std::move(current_->requests);
   current_.reset();
   AnswerAll(std::move(requests), absl::UnavailableError(reason));

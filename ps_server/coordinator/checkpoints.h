@@ -56,7 +56,8 @@ class Checkpoints {
   explicit Checkpoints(Options options);
 
   // Answers once the state of this moment is saved; if not `of_now`, one that is being taken will do.
-  // Unavailable: it came to nothing, or none can be taken at present.
+  // Unavailable: it came to nothing, or none can be taken at present. Who wants it `of_now` tells people so
+  // himself.
   void Request(bool of_now, Done done);
   // Begins one that is due. `progress`: steps of the job so far.
   void Tick(uint64_t progress);
@@ -96,6 +97,8 @@ class Checkpoints {
     Snapshot of;
     std::map<uint32_t, v1::CheckpointFile> files;  // by shard
     std::vector<Done> requests;
+    // Somebody wants it of_now.
+    bool urgent = false;
     // Not empty: nothing is to come of it.
     std::string abandoned;
   };
@@ -113,6 +116,7 @@ class Checkpoints {
   std::optional<Current> current_;
   // For the one after the current one.
   std::vector<Done> next_;
+  bool next_urgent_ = false;
   std::optional<v1::CheckpointManifest> newest_;
   uint64_t next_step_;
 };

@@ -204,6 +204,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       return HandlePinned(index, report.pinned());
     case v1::ShardReport::kStats:
       shard.stats = report.stats();
+      if (index == 0) commits_.erase(commits_.begin(), commits_.lower_bound(shard.stats.version().count()));
       // A step that was committed may wait for memory on a shard, which publishes it all the same.
       if (final_ping_ > 0 && std::all_of(shards_.begin(), shards_.end(), [&](const ShardInfo& s) {
             return s.stats.sequence() >= final_ping_ && (!sync() || s.stats.version().count() >= committed_);
@@ -216,8 +217,9 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       return;
     case v1::ShardReport::kFailed: {
       const std::string why = absl::StrCat(ShardName(index), ": ", report.failed().error());
+      if (!report.failed().replaced()) return FailJob(StorageFailure(why));
       // The shard of this very process: one that has taken its log has the job, too.
-      return index == 0 && report.failed().replaced() ? FailUnlessReplaced(why) : FailJob(why);
+      return index == 0 ? FailUnlessReplaced(why) : FailJob(why);
     }
     case v1::ShardReport::REPORT_NOT_SET:
       return;
@@ -261,6 +263,7 @@ void Coordinator::MaybeCommit() {
                reason);
   }
   for (ShardInfo& shard : shards_) shard.staged.reset();
+  commits_[committed_] = commit.parts_size();
   ++committed_;
   Broadcast(message);
   if (committed_ == total_steps_) StartDraining();

@@ -129,6 +129,7 @@ class Coordinator {
   void Drain(std::string reason);
 
  private:
+  static constexpr int kMaxServers = 1024;
   // Between two words of what is still missing.
   static constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
   // Between two words of Joins that were refused.
@@ -321,6 +322,8 @@ class Coordinator {
   // It only remains to tell those who still ask.
   void EndAgain();
   bool AllInstalled() const;
+  // For the first time in this life.
+  void TrainingStarts();
   bool recoverable() const { return checkpoints_ != nullptr; }
   // Membership.
   void MaybeAdmit();
@@ -350,6 +353,8 @@ class Coordinator {
   // The end.
   void StartDraining();
   void SaveLast();
+  // It came to nothing: says so now and then, or has waited for long enough.
+  void CannotSaveLast(const std::string& why);
   // The work is done and saved: answers those who wait to hear it.
   void OnSaved();
   // What who asks to join hears when there is nothing to do: from now on it has been told.
@@ -388,7 +393,11 @@ class Coordinator {
   std::vector<std::string> WaitingFor() const;
   std::string ShardName(uint32_t shard) const;
   uint32_t needed_workers() const;
+  // bounded, async: as far as shard 0 has said, the newest checkpoint knows.
+  uint64_t batches_done() const;
   uint64_t examples_done() const;
+  // Applied on shard 0; in sync those of all steps that are committed.
+  uint64_t pushes_done() const;
   uint64_t steps_done() const;
   bool AllDone() const;
   v1::ConsistencyConfig::OnNonfinite on_nonfinite() const {
@@ -413,7 +422,9 @@ class Coordinator {
   uint64_t last_link_ = 0;
   uint64_t last_ping_ = 0;
   const absl::Time created_;
+  // Of this life's training; how many examples were done when it began.
   absl::Time started_, ended_;
+  uint64_t examples_before_ = 0;
   absl::Time last_tick_, next_ping_, next_complaint_, next_refusal_;
   uint64_t unsaid_refusals_ = 0;
   // Since when no worker is live while there is work.
@@ -447,6 +458,8 @@ class Coordinator {
   std::vector<v1::TaskStatus> departed_;
 
   uint64_t committed_ = 0;  // sync steps
+  // How many parts were committed with each step that shard 0's stats do not have yet.
+  std::map<uint64_t, uint32_t> commits_;
   std::optional<RangeTable> ranges_;
   std::optional<ProgressMeter> progress_;
   uint64_t recoveries_ = 0;
@@ -457,16 +470,19 @@ class Coordinator {
   // Members have left, and the next tick tells of it.
   bool left_untold_ = false;
   // The end of the job is saved, if there is where to; until then workers wait that want to hear of it. When
-  // to try again, and how often it came to nothing.
+  // to try again; since when it came to nothing each time, and why it did last.
   bool saved_last_ = false;
   absl::Time next_save_;
-  int failed_saves_ = 0;
+  std::optional<absl::Time> unsaved_since_;
+  std::string unsaved_why_;
   std::vector<Done<v1::LeaveReply>> leaves_;
   // If the work was done before anybody came: the ranks that were told, and how long the others are waited
   // for.
   std::set<uint32_t> told_;
   // The job was done when this coordinator began.
   bool ends_again_ = false;
+  // By those who were told so: servers of this start, which nobody else needs to know. For people.
+  int named_servers_ = 0;
   absl::Time linger_until_;
   // Members that were lost, by rank, until they come again or are told that the job is done. Their processes
   // may live: who fell silent may have been stopped or cut off, and wake.

@@ -96,6 +96,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   job.set_total_steps(total_steps_);
   job.set_committed_steps(committed_);
   job.set_done(state_ == v1::DRAINING);
+  job.set_examples(examples_done());
   job.set_epoch(epoch_);
   job.set_last_incarnation(last_incarnation_);
   const v1::Membership membership = MembershipNow();

@@ -12,8 +12,6 @@ namespace weir {
 namespace {
 
 constexpr absl::Duration kSaveAgain = absl::Seconds(1);
-// What a job's last checkpoint may fail before the job does.
-constexpr int kLastSaves = 5;
 
 absl::Status NothingLeft() {
   return absl::OutOfRangeError("the job's examples are done; there is nothing left to do");
@@ -26,7 +24,7 @@ void Coordinator::StartDraining() {
   state_ = v1::DRAINING;
   ended_ = now();
   LogInfo("all ", total_examples_, " examples are done");
-  failed_saves_ = 0;
+  unsaved_since_.reset();
   if (checkpoints_ != nullptr) {
     SaveLast();
   } else {
@@ -46,13 +44,35 @@ void Coordinator::SaveLast() {
       return MaybeFinish();
     }
     // A shard that is away is waited for elsewhere.
-    if (AllInstalled() && ++failed_saves_ >= kLastSaves) {
-      FailJob(absl::StrCat("all examples are done, but they cannot be saved: ", reply.status().message()));
-    }
+    if (!AllInstalled()) return unsaved_since_.reset();
+    CannotSaveLast(std::string(reply.status().message()));
   });
 }
 
+void Coordinator::CannotSaveLast(const std::string& why) {
+  const bool first = !unsaved_since_.has_value();
+  if (first) unsaved_since_ = now();
+  unsaved_why_ = why;
+  const double limit = options_.config.checkpoint().save_wait_seconds();
+  const absl::Duration left = *unsaved_since_ + absl::Seconds(limit) - now();
+  const std::string done = absl::StrCat("all ", total_examples_, " examples are done, but ");
+  if (left <= absl::ZeroDuration()) {
+    return FailJob(StorageFailure(absl::StrCat(
+        done, "they could not be saved within checkpoint.save_wait_seconds = ", limit, ": ", why,
+        checkpoints_->newest().has_value()
+            ? absl::StrCat("; once there is room, the job goes on from ", checkpoints_->newest_folder())
+            : "")));
+  }
+  if (!first && now() < next_complaint_) return;
+  next_complaint_ = now() + kComplaintInterval;
+  LogWarning(done, "the job cannot be saved yet: ", why, "; it is tried again for another ",
+             absl::FormatDuration(absl::Ceil(left, absl::Seconds(1))),
+             " (checkpoint.save_wait_seconds = ", limit, "), make room meanwhile");
+}
+
 void Coordinator::OnSaved() {
+  if (unsaved_since_.has_value()) LogInfo("the job is saved: there is room again");
+  unsaved_since_.reset();
   saved_last_ = true;
   saved_at_ = now();
   for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(v1::LeaveReply());
@@ -60,6 +80,7 @@ void Coordinator::OnSaved() {
 }
 
 absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
+  named_servers_ = std::max(named_servers_, std::min(request.ps_addresses_size(), kMaxServers));
   if (request.role() == v1::WORKER && request.rank() < options_.workers) {
     told_.insert(request.rank());
     away_.erase(request.rank());
@@ -94,7 +115,8 @@ void Coordinator::EndAgain() {
           checkpoints_->newest_folder());
   ends_again_ = saved_last_ = true;
   state_ = v1::DRAINING;
-  started_ = ended_ = now();
+  TrainingStarts();
+  ended_ = started_;
   // Servers and workers that still wait for a coordinator.
   linger_until_ = now() + lease();
   OpenLinks();

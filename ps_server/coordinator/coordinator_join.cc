@@ -19,7 +19,6 @@ namespace {
 
 // What one who joins may declare. A job has 1024 workers at most.
 constexpr size_t kMaxTaskName = 128;
-constexpr int kMaxServers = 1024;
 constexpr uint64_t kMaxExamples = uint64_t{1} << 40;
 // Joins of one task that wait at once (processes that were started again, and repeats), and readers.
 constexpr int kMaxWaitingOfTask = 64;

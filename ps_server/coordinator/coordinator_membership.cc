@@ -125,7 +125,7 @@ void Coordinator::OnAllAcked() {
             shards_.size() == 1 ? " shard: step " : " shards: step ", steps_done(), " of ", total_steps_,
             ", ", total_examples_, " examples");
     state_ = v1::RUNNING;
-    if (started_ == absl::Time()) started_ = now();
+    TrainingStarts();
   }
   for (auto& [rank, member] : members_) {
     if (member.phase != Phase::kActivating) continue;

@@ -172,6 +172,7 @@ void Coordinator::OnAllInstalled() {
     return Changed();
   }
   if (restored) LogInfo("the job goes on from ", checkpoints_->newest_folder());
+  next_ping_ = now();  // what shards have applied shows at once
   if (sync() && recoverable()) {
     // A checkpoint may have become complete after the job went back.
     committed_ = restored ? checkpoints_->newest()->job().committed_steps() : 0;
@@ -188,7 +189,7 @@ void Coordinator::OnAllInstalled() {
     ranges_.emplace(total_batches_, options_.workers, HeldByAll(holders));
   }
   if (AllDone()) {
-    if (started_ == absl::Time()) started_ = now();
+    TrainingStarts();
     // Those who come to work are to find somebody who tells them.
     linger_until_ = now() + lease();
     state_ = v1::RUNNING;
@@ -257,6 +258,8 @@ void Coordinator::RollBack(const std::string& why) {
     shard.staged.reset();
   }
   committed_ = checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0;
+  commits_.clear();
+  for (ShardInfo& shard : shards_) shard.stats.Clear();
   checkpoints_->Rewound(committed_);
   ended_ = absl::Time();
   final_ping_ = 0;

@@ -32,15 +32,43 @@ const char* ModeName(v1::ConsistencyConfig::Mode mode) {
 
 }  // namespace
 
+uint64_t Coordinator::batches_done() const {
+  if (sync()) return committed_ * parts_;
+  const uint64_t batch = options_.config.data().batch_size();
+  uint64_t batches = 0;
+  // What was done before this life began, until the shard itself says how much it has applied.
+  if (recoverable() && checkpoints_->newest().has_value()) {
+    batches = (checkpoints_->newest()->job().examples() + batch - 1) / batch;
+  }
+  if (shards_.empty()) return batches;
+  uint64_t held_at_start = 0;
+  for (const v1::Interval& held : shards_[0].batches) held_at_start += held.end() - held.begin();
+  return std::max({batches, held_at_start, shards_[0].stats.pushes_applied()});
+}
+
 uint64_t Coordinator::examples_done() const {
-  if (shards_.empty()) return 0;
-  const uint64_t batches = sync() ? committed_ * parts_ : shards_[0].stats.pushes_applied();
-  return std::min(total_examples_, batches * options_.config.data().batch_size());
+  return std::min(total_examples_, batches_done() * options_.config.data().batch_size());
 }
 
 uint64_t Coordinator::steps_done() const {
-  if (sync() || shards_.empty()) return committed_;
-  return std::min(total_steps_, shards_[0].stats.pushes_applied() / std::max<uint32_t>(1, options_.workers));
+  if (sync()) return committed_;
+  return std::min(total_steps_, batches_done() / std::max<uint32_t>(1, options_.workers));
+}
+
+uint64_t Coordinator::pushes_done() const {
+  if (shards_.empty()) return 0;
+  uint64_t pushes = shards_[0].stats.pushes_applied();
+  // Its stats are of some moment ago, and the step is that of now.
+  for (auto step = commits_.lower_bound(shards_[0].stats.version().count()); step != commits_.end(); ++step) {
+    pushes += step->second;
+  }
+  return pushes;
+}
+
+void Coordinator::TrainingStarts() {
+  if (started_ != absl::Time()) return;
+  started_ = now();
+  examples_before_ = examples_done();
 }
 
 bool Coordinator::AllDone() const {
@@ -53,7 +81,8 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_name(options_.config.name());
   status.set_mode(ModeName(options_.config.consistency().mode()));
   status.set_staleness_bound(options_.config.consistency().staleness());
-  status.set_num_shards(std::max<uint64_t>(shards_.size(), addresses_.size()));
+  status.set_num_shards(std::max<uint64_t>(
+      {shards_.size(), addresses_.size(), ends_again_ ? static_cast<uint64_t>(named_servers_) : 0}));
   status.set_configured_workers(options_.workers);
   *status.mutable_membership() = MembershipNow();
   status.set_total_steps(total_steps_);
@@ -68,10 +97,16 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   if (!finished && recent > 0) {
     status.set_examples_per_second(recent);
   } else if (status.seconds() > 0) {
-    status.set_examples_per_second(static_cast<double>(status.examples()) / status.seconds());
+    // Those of this life: time, too, counts from its own beginning.
+    const uint64_t trained = status.examples() - std::min(status.examples(), examples_before_);
+    status.set_examples_per_second(static_cast<double>(trained) / status.seconds());
   }
-  if (progress_.has_value() && progress_->train_loss().has_value()) {
-    status.set_train_loss(*progress_->train_loss());
+  if (progress_.has_value()) {
+    // Once all is done the loss is of the last epoch alone, whenever workers have reported.
+    std::optional<double> loss;
+    if (sync() && AllDone()) loss = progress_->last_epoch_loss();
+    if (!loss.has_value()) loss = progress_->train_loss();
+    if (loss.has_value()) status.set_train_loss(*loss);
   }
   *status.mutable_evaluation() = evaluation_;
 
@@ -94,10 +129,8 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   Describe(lead, status.mutable_lead());
   status.set_bytes_pushed(pushed);
   status.set_bytes_pulled(pulled);
-  if (!shards_.empty()) {
-    status.set_pushes(shards_[0].stats.pushes_applied());
-    status.set_step(!sync() && finished ? total_steps_ : steps_done());
-  }
+  status.set_pushes(pushes_done());
+  status.set_step(!sync() && finished ? total_steps_ : steps_done());
   for (const std::string& name : WaitingFor()) status.add_waiting_for(name);
   for (uint32_t i = 0; i < shards_.size() && !over(); ++i) {
     const v1::ShardStats& stats = shards_[i].stats;
@@ -120,7 +153,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     task->set_address(shards_[i].address);
     task->set_state(shards_[i].connected ? "live" : shards_[i].lost_since.has_value() ? "lost" : "expected");
     task->set_incarnation(shards_[i].incarnation);
-    task->set_clock(shards_[i].stats.version().count());
+    task->set_version(shards_[i].stats.version().count());
     if (shards_[i].connected)
       task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - shards_[i].last_heard));
   }
@@ -183,6 +216,9 @@ std::vector<std::string> Coordinator::WaitingFor() const {
                                                             : absl::StrCat("the worker of rank ", rank));
       }
     }
+  }
+  if (state_ == v1::DRAINING && unsaved_since_.has_value()) {
+    names.push_back(absl::StrCat("its last checkpoint to be written (", unsaved_why_, ")"));
   }
   if (state_ == v1::DRAINING && saved_last_ && members_.empty()) {
     for (const std::string& task : MayComeBack()) {

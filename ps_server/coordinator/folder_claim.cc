@@ -180,6 +180,12 @@ absl::StatusOr<std::unique_ptr<FolderClaim>> FolderClaim::Take(Options options, 
   return absl::UnavailableError(absl::StrCat(claim->folder_, ": others claim it all the time"));
 }
 
+absl::Status FolderClaim::Look() const {
+  WEIR_ASSIGN_OR_RETURN(const Record newest, Newest());
+  return newest.memory.holder().nonce() == options_.holder.nonce() ? absl::OkStatus()
+                                                                   : Replaced(newest.memory);
+}
+
 absl::Status FolderClaim::Write(const std::function<void(v1::CoordinatorMemory&)>& change) {
   MutexLock lock(mutex_);
   for (int attempt = 0; attempt < kAttempts; ++attempt) {

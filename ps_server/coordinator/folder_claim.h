@@ -52,6 +52,9 @@ class FolderClaim {
   // Makes a record of what `change` makes of the last one, durably. Once it has returned OK, nobody had
   // claimed the folder when it did. Aborted: somebody has; the message says who.
   absl::Status Write(const std::function<void(v1::CoordinatorMemory&)>& change);
+  // Aborted: somebody else is seen to have claimed the folder. OK proves less than that of Write(): a network
+  // file system may show what was there some seconds ago.
+  absl::Status Look() const;
 
  private:
   struct Record {

@@ -49,6 +49,9 @@ class JobStore {
   // job and files; durable once it is done, and then old ones are removed.
   virtual void Begin(uint64_t step, Done done) = 0;
   virtual void Commit(v1::CheckpointManifest manifest, Done done) = 0;
+  // One that was begun came to nothing: clears away what is there of it, as far as that can be done; a later
+  // Begin of the same step comes after that. One that is complete stays.
+  virtual void Discard(uint64_t step) = 0;
 };
 
 }  // namespace weir

@@ -126,6 +126,17 @@ class DiskStore final : public JobStore {
     });
   }
 
+  void Discard(uint64_t step) override {
+    Run([this, step] {
+      const absl::Status discarded = DiscardCheckpoint(fs_, FolderOf(step), [this] { return SeemsOurs(); });
+      // Not a warning of its own for each try: whatever keeps it from being removed has kept it from being
+      // written, which is told, and who comes next tries again.
+      if (!discarded.ok()) {
+        LogInfo("what was written of checkpoint ", step, " is still there: ", discarded.message());
+      }
+    });
+  }
+
  private:
   void Run(std::function<void()> work) {
     if (options_.run) {
@@ -187,6 +198,12 @@ class DiskStore final : public JobStore {
   // Whoever was stopped for long may have been replaced meanwhile.
   absl::Status StillOurs() {
     return claim_->Write([](v1::CoordinatorMemory&) {});
+  }
+
+  // The same where the disk may be full. What is done on its word must not harm a complete checkpoint.
+  absl::Status SeemsOurs() {
+    const absl::Status ours = StillOurs();
+    return absl::IsResourceExhausted(ours) ? claim_->Look() : ours;
   }
 
   const JobStoreOnDisk::Options options_;

@@ -38,6 +38,17 @@ std::optional<double> ProgressMeter::train_loss() const {
   return (totals_.loss_sum - first.loss_sum) / static_cast<double>(totals_.examples - first.examples);
 }
 
+std::optional<double> ProgressMeter::last_epoch_loss() const {
+  Totals last;
+  // Exact, and so the same in any order (WorkerReport.last_loss_sum).
+  for (const auto& [incarnation, report] : newest_) {
+    last.examples += report.last_examples();
+    last.loss_sum += report.last_loss_sum();
+  }
+  if (last.examples == 0) return std::nullopt;
+  return last.loss_sum / static_cast<double>(last.examples);
+}
+
 double ProgressMeter::examples_per_second() const {
   if (samples_.size() < 2) return 0;
   const double seconds = absl::ToDoubleSeconds(samples_.back().first - samples_.front().first);

@@ -25,6 +25,8 @@ class ProgressMeter {
 
   // nullopt: nothing was reported yet.
   std::optional<double> train_loss() const;
+  // Over the job's last epoch, as far as it was reported; the same to the last bit whoever has computed what.
+  std::optional<double> last_epoch_loss() const;
   // Over the last few seconds.
   double examples_per_second() const;
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/job_failure.h"
 #include "common/status_macros.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
@@ -79,8 +80,9 @@ void Shard::FailLog(const absl::Status& status) {
   if (log_failed_) return;
   log_failed_ = over_ = true;
   log_taken_ = absl::IsAlreadyExists(status);
-  failure_ =
+  const std::string why =
       absl::StrCat("shard ", install_.shard(), " cannot write its log: ", std::string(status.message()));
+  failure_ = log_taken_ ? why : StorageFailure(why);
   LogError(failure_);
   // Whether their records are on the disk is open; nobody is told that they are.
   FailAll(v1::JOB_OVER, failure_);

@@ -50,12 +50,15 @@ absl::Status SmallDisk::Mount(const std::string& folder) {
 
 void SmallDisk::Unmount(const std::string& folder) { umount2(folder.c_str(), MNT_DETACH); }
 
-absl::Status SmallDisk::Fill(const std::string& folder) {
+absl::Status SmallDisk::Fill(const std::string& folder, uint64_t spare) {
   const UniqueFd file(open(Ballast(folder).c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600));
   const std::vector<char> block(4096);
   while (file.get() >= 0 && write(file.get(), block.data(), block.size()) > 0) {
   }
-  return errno == ENOSPC ? absl::OkStatus() : absl::ErrnoToStatus(errno, Ballast(folder));
+  if (errno != ENOSPC) return absl::ErrnoToStatus(errno, Ballast(folder));
+  const off_t size = lseek(file.get(), 0, SEEK_END);
+  if (ftruncate(file.get(), size - static_cast<off_t>(spare)) == 0) return absl::OkStatus();
+  return absl::ErrnoToStatus(errno, Ballast(folder));
 }
 
 void SmallDisk::Free(const std::string& folder) { unlink(Ballast(folder).c_str()); }

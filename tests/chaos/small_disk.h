@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -17,8 +18,8 @@ class SmallDisk {
   // On `folder`, which exists. After EnterNamespace().
   static absl::Status Mount(const std::string& folder);
   static void Unmount(const std::string& folder);
-  // Until nothing more fits.
-  static absl::Status Fill(const std::string& folder);
+  // Until nothing more fits, but for so many bytes (a multiple of 4096).
+  static absl::Status Fill(const std::string& folder, uint64_t spare = 0);
   static void Free(const std::string& folder);
 };
 

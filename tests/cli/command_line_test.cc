@@ -212,5 +212,66 @@ TEST_CASE("status of a cluster that is not there names ps:0 and its address") {
   CHECK_THAT(no_file.output, Contains("/no/such/file"));
 }
 
+TEST_CASE("config check looks at the data and at whether the model fits it") {
+  const std::filesystem::path folder = std::filesystem::path(std::getenv("TEST_TMPDIR")) / "config_check";
+  std::filesystem::create_directories(folder);
+  const std::string job = folder / "job.json";
+  const auto write = [&](const std::string& units, const std::string& data) {
+    std::ofstream(job)
+        << R"({"name": "small", "model": {"layers": [{"type": "flatten"}, {"type": "dense", "units": )"
+        << units << R"(}]}, "data": )" << data << "}";
+  };
+  const auto check = [&] { return Weir({"config", "check", job}); };
+  const std::string digits = R"({"format": "digits"})";
+  write("10", digits);
+  WeirResult result = check();
+  CHECK(result.code == 0);
+  CHECK(result.output ==
+        job +
+            ": ok (job \"small\")\n"
+            "  data: digits, 1500 training and 297 test examples of shape [1, 8, 8], 10 classes\n"
+            "  model: 2 layers, 650 parameters\n");
+  write("5", digits);
+  result = check();
+  CHECK(result.code == kExitConfig);
+  CHECK_THAT(result.output,
+             StartsWith(job + ": model.layers[1] is the last and gives the shape [5], but the data "
+                              "needs [10]"));
+  CHECK(Weir({"config", "check", job, "--set", "model.layers[1].units=10"}).code == 0);
+
+  const std::string idx =
+      R"({"format": "idx", "classes": 10, "train": {"images": "images", "labels": "labels"},)"
+      R"( "test": {"images": "images", "labels": "labels"}})";
+  write("10", idx);
+  result = check();
+  CHECK(result.code == kExitConfig);
+  CHECK_THAT(result.output, Contains("data.train.images: cannot read " + (folder / "images").string() +
+                                     ": No such file or directory"));
+  // Of 3 images of 2 x 2; what follows the headers is not looked at.
+  const auto number = [](char n) { return std::string(3, '\0') + n; };
+  std::ofstream(folder / "images") << std::string("\0\0\x08\x03", 4) + number(3) + number(2) + number(2);
+  std::ofstream(folder / "labels") << std::string("\0\0\x08\x01", 4) + number(4);
+  result = check();
+  CHECK(result.code == kExitConfig);
+  CHECK_THAT(result.output, Contains("has 3 images, but") && Contains("has 4 labels"));
+  std::ofstream(folder / "labels") << std::string("\0\0\x08\x01", 4) + number(3);
+  result = check();
+  CHECK(result.code == 0);
+  CHECK_THAT(result.output, Contains("  data: training set: 3 examples of shape [1, 2, 2]; test set: 3 ") &&
+                                Contains("  not checked: the values in the data files"));
+  CHECK_THAT(result.output, !Contains("logit"));
+  std::ofstream(folder / "images") << "no images";
+  CHECK_THAT(check().output, Contains("images: not an IDX file"));
+
+  write("3", R"({"format": "csv", "train": {"path": "table.csv"}, "test": {"path": "table.csv"}})");
+  std::ofstream(folder / "table.csv") << "1,2,0\n3,4,1\n";
+  result = check();
+  CHECK(result.code == 0);
+  CHECK_THAT(result.output, Contains("  data: training set: lines of 2 numbers and a label; test set: ") &&
+                                Contains("  not checked: whether the last layer has a logit for each class"));
+  std::ofstream(folder / "table.csv") << "1,2,0\n3,four,1\n";
+  CHECK_THAT(check().output, Contains("table.csv:2:3"));
+}
+
 }  // namespace
 }  // namespace weir

@@ -66,7 +66,8 @@ TEST_CASE("what an exit means") {
 TEST_CASE("who is worth another life") {
   for (const int signal : {SIGKILL, SIGTERM, SIGSEGV}) CHECK(IsWorthRestart(Signal("ps:1", signal)));
   for (const int code : {kExitPeerLost, kExitDrained}) CHECK(IsWorthRestart(Code("ps:1", code)));
-  for (const int code : std::vector<int>{kExitOk, kExitUsage, kExitInternal, kExitConfig, 1, 127}) {
+  for (const int code :
+       std::vector<int>{kExitOk, kExitUsage, kExitInternal, kExitStorage, kExitConfig, 1, 127}) {
     CHECK_FALSE(IsWorthRestart(Code("ps:1", code)));
   }
   CHECK_FALSE(IsWorthRestart(Ended(Signal("ps:1", SIGKILL))));
@@ -79,6 +80,10 @@ TEST_CASE("the first cause") {
   SECTION("138 is a consequence, whichever was seen first") {
     CHECK(Cause({Code("worker:0", 138), Code("worker:1", 138), Signal("ps:1", SIGKILL)}) == "ps:1");
     CHECK(Cause({Signal("ps:1", SIGKILL), Code("worker:0", 138), Code("ps:0", 138)}) == "ps:1");
+  }
+  SECTION("what cannot be stored is ps:0's, whichever was seen first") {
+    CHECK(Cause({Code("worker:0", 74), Code("ps:1", 74), Code("ps:0", 74), Code("worker:1", 138)}) == "ps:0");
+    CHECK(Cause({Code("worker:0", 74)}) == "worker:0");
   }
   SECTION("unless nothing else failed") {
     CHECK(Cause({Code("worker:0", 0), Code("worker:1", 138), Code("worker:2", 138)}) == "worker:1");
@@ -114,7 +119,7 @@ TEST_CASE("in words") {
   third.lives = 2;
   CHECK_THAT(DescribeExit(third), Catch::EndsWith(" after 12.0 s, started again 2 times before"));
 
-  for (const int code : {64, 70, 78, 138, 143}) CHECK(!HintFor(Code("worker:1", code)).empty());
+  for (const int code : {64, 70, 74, 78, 138, 143}) CHECK(!HintFor(Code("worker:1", code)).empty());
   CHECK(HintFor(Code("worker:1", 3)).empty());
   CHECK_THAT(HintFor(Signal("worker:1", SIGKILL)), Contains("memory") && Contains("dmesg"));
   CHECK_THAT(HintFor(Signal("worker:1", SIGSEGV)), Contains("crashed"));

@@ -121,6 +121,12 @@ TEST_CASE("the report") {
   live->set_clock(1234);
   live->set_seconds_since_heard(0.25);
   live->set_address("127.0.0.1:40000");
+  auto* server = s.add_tasks();
+  server->set_task("ps:0");
+  server->set_state("live");
+  server->set_version(4936);
+  server->set_seconds_since_heard(0.25);
+  server->set_address("127.0.0.1:40001");
   auto* expected = s.add_tasks();
   expected->set_task("worker:2");
   expected->set_state("expected");
@@ -129,17 +135,18 @@ TEST_CASE("the report") {
         "waiting for       worker:2\n"
         "step              1,234 of 2,350\n"
         "examples          30,000 of 60,000, 10.0k a second\n"
-        "time              3.00 s since step 0, 3.00 s to go\n"
+        "time              3.00 s of training in this run, 3.00 s to go\n"
         "train loss        0.1234\n"
         "version staleness p50 3 max 11\n"
         "lead              p50 1 max 4 clocks\n"
         "traffic           33.1 MB pushed, 40.2 MB pulled, 4,936 pushes\n"
         "workers           3 of 4, epoch 5\n"
         "\n"
-        "task      state     clock  last heard  address\n"
-        "--------  --------  -----  ----------  ---------------\n"
-        "worker:0  live      1,234  250 ms ago  127.0.0.1:40000\n"
-        "worker:2  expected      -           -\n");
+        "task      state     clock  version  last heard  address\n"
+        "--------  --------  -----  -------  ----------  ---------------\n"
+        "worker:0  live      1,234        -  250 ms ago  127.0.0.1:40000\n"
+        "ps:0      live          -    4,936  250 ms ago  127.0.0.1:40001\n"
+        "worker:2  expected      -        -           -\n");
 }
 
 TEST_CASE("as JSON, fields that are zero too") {

@@ -324,6 +324,40 @@ TEST_CASE("a task fails: it is named first, with its last lines and a hint, and 
   for (const char* task : {"ps:0", "ps:1", "worker:0", "worker:1"}) CHECK(IsGone(up.Await(task)));
 }
 
+TEST_CASE("a summary that cannot be written is an error of storage, and is shown all the same") {
+  Up up;
+  CHECK(up.Run({"--ps=2", "--workers=2", "--summary=/dev/full"}) == kExitStorage);
+  CHECK_THAT(up.output(), Contains("error: ") && Contains("/dev/full: No space left on device"));
+  CHECK_THAT(up.output(), Contains("98.32%") && Contains("sha256 ab12"));
+}
+
+TEST_CASE(
+    "a job that cannot be saved says why, is not started again, and its summary is shown, not written") {
+  Up up;
+  up.environment["FAKE_PS"] =
+      "[ $TASK = ps:1 ] && forever; until [ -e $DONE ]; do sleep 0.02; done; "
+      "echo \"$FAKE_SUMMARY\" > $SUMMARY; echo storage failed: no room; exit 74";
+  up.environment["FAKE_SUMMARY"] =
+      R"({"mode": "async", "ps": 2, "workers": 1, "steps": 470, "pushes": 940, "examples": 30080,)"
+      R"("wall_seconds": 2.5, "examples_per_second": 12032, "train_loss": 0.0123, "test_accuracy": 0.9811,)"
+      R"("test_loss": null, "version_staleness": {"p50": 1, "p99": 3, "max": 4}, "lead": {"p50": 1, "max": 4},)"
+      R"("bytes_pushed": 1000000, "bytes_pulled": 2000000, "weights_sha256": "cd34",)"
+      R"("checkpoint": "/runs/7/step-00000400", "recoveries": 0, "lost_pushes": 0, "pushes_refused": 0,)"
+      R"("failure": "storage failed: no room"})";
+  up.environment["FAKE_WORKER"] =
+      "await ps:0 ps:1; touch $DONE; while kill -0 $(cat $STATE/ps:0.pid); do :; done 2>/dev/null; exit 74";
+  const std::string summary = up.dir() / "out.json";
+  CHECK(up.Run({"--ps=2", "--summary=" + summary, "--restart", "--set", "checkpoint.directory=runs"}) ==
+        kExitStorage);
+  CHECK_THAT(up.output(),
+             Contains("error: ps:0 exited with 74 (what the job has to leave could not be written)") &&
+                 Contains("    storage failed: no room\n") && Contains("hint: make room"));
+  CHECK_THAT(up.output(), Contains("98.11%") && Contains("/runs/7/step-00000400") &&
+                              Contains("failed            storage failed: no room\n"));
+  CHECK_THAT(up.output(), !Contains("started again"));
+  CHECK(!fs::exists(summary));
+}
+
 TEST_CASE("a killed server is the first cause, not those that lost it") {
   Up up;
   up.environment["FAKE_PS"] = "[ $TASK = ps:1 ] || forever; await worker:0 worker:1; kill -9 $$";

@@ -30,6 +30,19 @@ TEST_CASE("two servers and two workers, started by hand with a TF_CONFIG each, t
   for (const char* server : {"ps:0", "ps:1"}) CHECK_THAT(job[server].log(), Contains("the job is done"));
 }
 
+TEST_CASE("the training loss of a sync job repeats to the last bit, whoever computes what") {
+  std::vector<nlohmann::json> losses;
+  for (const uint32_t workers : {2, 2, 3}) {
+    TestJob job({.workers = workers, .set = {"train.epochs=3", "consistency.parts=4"}});
+    job.StartAll();
+    job.ExpectAllExit(0);
+    losses.push_back(job.Summary()["train_loss"]);
+    CHECK(losses.back() > 0);
+  }
+  CHECK(losses[0] == losses[1]);
+  CHECK(losses[0] == losses[2]);
+}
+
 TEST_CASE("workers may start before the servers, and the servers in any order", "[transports]") {
   TestJob job({.set = kShort});
   std::vector<std::string> order = job.tasks();

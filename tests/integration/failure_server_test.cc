@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_split.h"
 #include "catch2/catch.hpp"
+#include "cli/grpc_status_client.h"
 #include "tests/integration/processes.h"
 
 namespace weir {
@@ -69,6 +70,20 @@ TEST_CASE("SIGTERM of ps:0: it exits 143, the others 138") {
 }
 
 // ---- the start
+
+TEST_CASE("a server that is ended waits for nobody who has a connection to it and no call") {
+  TestJob job(Endless({}));
+  job.Start("ps:0");
+  // Between two calls nothing looks after its connection.
+  StatusClient idle(job.address("ps:0"));
+  job.WaitForStatus("the server answers", [](const v1::ClusterStatus&) { return true; });
+  REQUIRE(idle.Get(absl::Seconds(20)).ok());
+  const Stopwatch watch;
+  job["ps:0"].Signal(SIGTERM);
+  job.ExpectExit("ps:0", 143);
+  // Who is told something and does not take it gets two seconds.
+  CHECK(watch.Elapsed() < Seconds(1.5));
+}
 
 TEST_CASE("a missing worker: the job does not start, everybody ends with 138 and says who is missing") {
   TestJob job({.set = {"cluster.start_seconds=2"}});

@@ -117,6 +117,7 @@ class ForgetfulStore final : public JobStore {
   void Commit(v1::CheckpointManifest manifest, Done done) override {
     inner_->Commit(std::move(manifest), std::move(done));
   }
+  void Discard(uint64_t step) override { inner_->Discard(step); }
 
  private:
   const std::unique_ptr<JobStore> inner_;
@@ -143,6 +144,7 @@ class HastyStore final : public JobStore {
     done(absl::OkStatus());
     inner_->Commit(std::move(manifest), [](const absl::Status&) {});
   }
+  void Discard(uint64_t step) override { inner_->Discard(step); }
 
  private:
   const std::unique_ptr<JobStore> inner_;
@@ -162,6 +164,7 @@ class NeverReplaced final : public JobStore {
     inner_->Commit(std::move(manifest),
                    [done = std::move(done)](absl::Status status) { done(Deny(std::move(status))); });
   }
+  void Discard(uint64_t step) override { inner_->Discard(step); }
 
  private:
   static absl::Status Deny(absl::Status status) {

@@ -48,6 +48,7 @@ class WatchedStore final : public JobStore {
                      done(std::move(status));
                    });
   }
+  void Discard(uint64_t step) override { inner_->Discard(step); }
 
  private:
   Site* const site_;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/job_failure.h"
 
 namespace weir {
 namespace {
@@ -128,6 +129,13 @@ TEST_CASE("Who had left when the job went back joins again") {
   lost.answers[0] = absl::UnavailableError("ps:0 is gone");
   CHECK(lost.Run().ok());
   CHECK(lost.joins == 1);
+}
+
+TEST_CASE("Who has done all, which then cannot be saved, does not end well") {
+  Story story{{kDone}};
+  story.answers[0] = absl::ResourceExhaustedError("ps:0 (coordinator): " + StorageFailure("no room"));
+  CHECK(story.Run() == story.answers[0]);
+  CHECK(story.joins == 1);
 }
 
 TEST_CASE("Who fails for another reason does not join again") {

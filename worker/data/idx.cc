@@ -55,7 +55,14 @@ float Decode(const Type& type, const uint8_t* bytes) {
   }
 }
 
-absl::StatusOr<IdxArray> Parse(InflateReader* reader) {
+// What stands before the values.
+struct Header {
+  const Type* type = nullptr;
+  std::vector<int64_t> shape;
+  uint64_t bytes = 0;  // of the values
+};
+
+absl::StatusOr<Header> ParseHeader(InflateReader* reader) {
   WEIR_ASSIGN_OR_RETURN(const std::vector<uint8_t> magic, reader->ReadUpTo(4));
   if (magic.size() < 4) {
     return absl::DataLossError(
@@ -70,24 +77,35 @@ absl::StatusOr<IdxArray> Parse(InflateReader* reader) {
                         "bytes), and 1 to %d dimensions",
                         magic[0], magic[1], magic[2], magic[3], kMostDimensions));
   }
-  WEIR_ASSIGN_OR_RETURN(const std::vector<uint8_t> header, reader->ReadUpTo(4u * magic[3]));
-  if (header.size() < 4u * magic[3]) {
+  WEIR_ASSIGN_OR_RETURN(const std::vector<uint8_t> sizes, reader->ReadUpTo(4u * magic[3]));
+  if (sizes.size() < 4u * magic[3]) {
     return absl::DataLossError(absl::StrCat("the file is cut short: it ends within the sizes of its ",
                                             int{magic[3]}, " dimensions"));
   }
-  IdxArray array;
+  Header header;
+  header.type = type;
   uint64_t bytes = type->size;
   for (size_t i = 0; i < magic[3]; ++i) {
-    const uint64_t size = BigEndian(&header[4 * i], 4);
-    array.shape.push_back(static_cast<int64_t>(size));
+    const uint64_t size = BigEndian(&sizes[4 * i], 4);
+    header.shape.push_back(static_cast<int64_t>(size));
     // Neither factor passes 2^33, so the product of a legal prefix with a size does not overflow.
     bytes = bytes > kMostBytes ? bytes : bytes * size;
   }
-  if (static_cast<uint64_t>(array.shape[0]) > kMostExamples || bytes > kMostBytes) {
+  if (static_cast<uint64_t>(header.shape[0]) > kMostExamples || bytes > kMostBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "its header announces [", absl::StrJoin(array.shape, ", "), "] values of type ", type->name,
+        "its header announces [", absl::StrJoin(header.shape, ", "), "] values of type ", type->name,
         "; at most ", kMostExamples, " examples and ", kMostBytes, " bytes are allowed"));
   }
+  header.bytes = bytes;
+  return header;
+}
+
+absl::StatusOr<IdxArray> Parse(InflateReader* reader) {
+  WEIR_ASSIGN_OR_RETURN(Header header, ParseHeader(reader));
+  const Type* const type = header.type;
+  const uint64_t bytes = header.bytes;
+  IdxArray array;
+  array.shape = std::move(header.shape);
   // One byte more than announced, to see whether there is one.
   WEIR_ASSIGN_OR_RETURN(std::vector<uint8_t> values, reader->ReadUpTo(bytes + 1));
   if (values.size() != bytes) {
@@ -124,6 +142,13 @@ absl::StatusOr<IdxArray> ParseIdx(absl::string_view file, absl::string_view byte
   const absl::Status damage = reader.Check();
   const absl::Status& cause = damage.ok() ? array.status() : damage;
   return absl::Status(cause.code(), absl::StrCat(file, ": ", cause.message()));
+}
+
+absl::StatusOr<std::vector<int64_t>> ParseIdxShape(absl::string_view file, absl::string_view beginning) {
+  InflateReader reader(beginning);
+  absl::StatusOr<Header> header = ParseHeader(&reader);
+  if (header.ok()) return std::move(header->shape);
+  return absl::Status(header.status().code(), absl::StrCat(file, ": ", header.status().message()));
 }
 
 }  // namespace weir

@@ -21,4 +21,7 @@ struct IdxArray {
 // never because a header claims it. InvalidArgument or DataLoss: what was seen, what was expected.
 absl::StatusOr<IdxArray> ParseIdx(absl::string_view file, absl::string_view bytes);
 
+// The shape alone, of which the file's first bytes are enough.
+absl::StatusOr<std::vector<int64_t>> ParseIdxShape(absl::string_view file, absl::string_view beginning);
+
 }  // namespace weir

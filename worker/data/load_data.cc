@@ -113,32 +113,16 @@ absl::StatusOr<Dataset> LoadIdx(const v1::DataFiles& files, const std::string& p
                     labels_path = Resolve(files.labels(), base_dir);
   WEIR_ASSIGN_OR_RETURN(IdxArray images, ReadIdx(prefix + ".images", images_path));
   WEIR_ASSIGN_OR_RETURN(const IdxArray labels, ReadIdx(prefix + ".labels", labels_path));
-  const auto bad_shape = [](const std::string& path, const IdxArray& array, absl::string_view expected) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": its shape is [", absl::StrJoin(array.shape, ", "), "]; expected ", expected));
-  };
-  if (labels.shape.size() != 1) return bad_shape(labels_path, labels, "labels, [n]");
-  if (images.shape.size() < 2 || *std::min_element(images.shape.begin() + 1, images.shape.end()) < 1) {
-    return bad_shape(images_path, images,
-                     "images, [n, height, width], [n, channels, height, width] or [n, k]");
-  }
-  if (images.shape[0] != labels.shape[0]) {
-    return absl::InvalidArgumentError(absl::StrCat(images_path, " has ", images.shape[0], " images, but ",
-                                                   labels_path, " has ", labels.shape[0],
-                                                   " labels; the two must belong together"));
-  }
-  if (labels.shape[0] == 0) return absl::InvalidArgumentError(images_path + ": there are no examples in it");
+  WEIR_RETURN_IF_ERROR(CheckIdxShapes(images_path, images.shape, labels_path, labels.shape));
 
   const auto where = [&](size_t i) { return absl::StrCat(labels_path, ": label ", i); };
   WEIR_ASSIGN_OR_RETURN(
       std::vector<int32_t> chosen,
       std::visit([&](const auto& values) { return ToClasses(values, classes, where); }, labels.values));
-  std::vector<int64_t> shape(images.shape.begin() + 1, images.shape.end());
-  if (shape.size() == 2) shape.insert(shape.begin(), 1);  // one channel
   const bool bytes = std::holds_alternative<std::vector<uint8_t>>(images.values);
   const float scale = config.has_scale() ? config.scale() : bytes ? 1.0f / 255 : 1.0f;
   const int count = classes.count == 0 ? CountClasses(chosen) : classes.count;
-  return Dataset(std::move(shape), std::move(images.values), scale, std::move(chosen), count);
+  return Dataset(IdxExampleShape(images.shape), std::move(images.values), scale, std::move(chosen), count);
 }
 
 absl::StatusOr<Dataset> LoadCsv(const v1::DataFiles& files, const std::string& prefix,
@@ -168,13 +152,52 @@ absl::StatusOr<Dataset> LoadSet(const v1::DataFiles& files, const std::string& p
 
 }  // namespace
 
+absl::Status CheckLoss(const v1::DataConfig& config, v1::ModelConfig::Loss loss) {
+  if (config.format() == v1::DataConfig::FORMAT_CSV || loss == v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY) {
+    return absl::OkStatus();
+  }
+  return absl::InvalidArgumentError(
+      "model.loss mean_squared_error needs numbers as targets, which only data.format csv has; this data has "
+      "classes, for softmax_cross_entropy");
+}
+
+absl::Status CheckIdxShapes(const std::string& images_path, const std::vector<int64_t>& images,
+                            const std::string& labels_path, const std::vector<int64_t>& labels) {
+  const auto bad_shape = [](const std::string& path, const std::vector<int64_t>& shape,
+                            absl::string_view expected) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": its shape is [", absl::StrJoin(shape, ", "), "]; expected ", expected));
+  };
+  if (labels.size() != 1) return bad_shape(labels_path, labels, "labels, [n]");
+  if (images.size() < 2 || *std::min_element(images.begin() + 1, images.end()) < 1) {
+    return bad_shape(images_path, images,
+                     "images, [n, height, width], [n, channels, height, width] or [n, k]");
+  }
+  if (images[0] != labels[0]) {
+    return absl::InvalidArgumentError(absl::StrCat(images_path, " has ", images[0], " images, but ",
+                                                   labels_path, " has ", labels[0],
+                                                   " labels; the two must belong together"));
+  }
+  if (labels[0] == 0) return absl::InvalidArgumentError(images_path + ": there are no examples in it");
+  return absl::OkStatus();
+}
+
+std::vector<int64_t> IdxExampleShape(const std::vector<int64_t>& images) {
+  std::vector<int64_t> shape(images.begin() + 1, images.end());
+  if (shape.size() == 2) shape.insert(shape.begin(), 1);  // one channel
+  return shape;
+}
+
+absl::Status CheckSameShape(const std::vector<int64_t>& train, const std::vector<int64_t>& test) {
+  if (test == train) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("data.test has examples of shape [",
+                                                 absl::StrJoin(test, ", "), "], but data.train of [",
+                                                 absl::StrJoin(train, ", "), "]"));
+}
+
 absl::StatusOr<DatasetPair> LoadData(const v1::DataConfig& config, const std::string& base_dir,
                                      v1::ModelConfig::Loss loss) {
-  if (config.format() != v1::DataConfig::FORMAT_CSV && loss != v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY) {
-    return absl::InvalidArgumentError(
-        "model.loss mean_squared_error needs numbers as targets, which only data.format csv has; this data "
-        "has classes, for softmax_cross_entropy");
-  }
+  WEIR_RETURN_IF_ERROR(CheckLoss(config, loss));
   if (config.format() == v1::DataConfig::FORMAT_DIGITS) {
     return LoadDigits(config.has_scale() ? config.scale() : kDigitsScale);
   }
@@ -185,11 +208,7 @@ absl::StatusOr<DatasetPair> LoadData(const v1::DataConfig& config, const std::st
   WEIR_ASSIGN_OR_RETURN(
       Dataset test, LoadSet(config.test(), "data.test", config, base_dir, loss,
                             config.has_classes() ? classes : Classes{train.classes(), "the training set"}));
-  if (test.shape() != train.shape()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("data.test has examples of shape [", absl::StrJoin(test.shape(), ", "),
-                     "], but data.train of [", absl::StrJoin(train.shape(), ", "), "]"));
-  }
+  WEIR_RETURN_IF_ERROR(CheckSameShape(train.shape(), test.shape()));
   return DatasetPair{std::move(train), std::move(test)};
 }
 

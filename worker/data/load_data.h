@@ -2,6 +2,7 @@
 
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "proto/job_config.pb.h"
@@ -23,5 +24,13 @@ struct DatasetPair {
 // was seen and what is allowed: InvalidArgument, NotFound, DataLoss (a damaged file).
 absl::StatusOr<DatasetPair> LoadData(const v1::DataConfig& config, const std::string& base_dir,
                                      v1::ModelConfig::Loss loss);
+
+// What LoadData() asks of the loss, and of the shapes of files before their values matter.
+absl::Status CheckLoss(const v1::DataConfig& config, v1::ModelConfig::Loss loss);
+absl::Status CheckIdxShapes(const std::string& images_path, const std::vector<int64_t>& images,
+                            const std::string& labels_path, const std::vector<int64_t>& labels);
+absl::Status CheckSameShape(const std::vector<int64_t>& train, const std::vector<int64_t>& test);
+// Of one example.
+std::vector<int64_t> IdxExampleShape(const std::vector<int64_t>& images);
 
 }  // namespace weir

@@ -27,8 +27,15 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::ModelConfig& conf
   return model;
 }
 
+absl::StatusOr<ModelSpec> Model::Check(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,
+                                       std::optional<int64_t> outputs) {
+  Model model(config.loss(), 1, nullptr, DeviceOptions());
+  WEIR_RETURN_IF_ERROR(model.BuildStages(config, input_shape, outputs));
+  return model.spec_;
+}
+
 absl::Status Model::BuildStages(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,
-                                int64_t outputs) {
+                                std::optional<int64_t> wanted) {
   std::vector<int64_t> shape = input_shape;
   for (int i = 0; i < config.layers_size(); ++i) {
     Stage stage;
@@ -43,6 +50,7 @@ absl::Status Model::BuildStages(const v1::ModelConfig& config, const std::vector
     stages_.push_back(std::move(stage));
   }
   const int last = config.layers_size() - 1;
+  const int64_t outputs = wanted.value_or(shape.size() == 1 ? shape[0] : 1);
   if (shape != std::vector<int64_t>{outputs}) {
     return absl::InvalidArgumentError(
         absl::StrCat("model.layers[", last, "] is the last and gives the shape ", ShapeString(shape),

@@ -54,6 +54,11 @@ class Model {
                                                        ComputeBackend* backend,
                                                        const DeviceOptions& options = DeviceOptions());
 
+  // Whether such a model can be made, and its tensors; takes no memory. outputs: nullopt, if it is not known.
+  static absl::StatusOr<ModelSpec> Check(const v1::ModelConfig& config,
+                                         const std::vector<int64_t>& input_shape,
+                                         std::optional<int64_t> outputs);
+
   const ModelSpec& spec() const { return spec_; }
   int64_t max_batch() const { return max_batch_; }
 
@@ -129,15 +134,16 @@ class Model {
     RepeatedCalls forward, backward;
   };
 
+  // backend: nullptr for one that computes nothing.
   Model(v1::ModelConfig::Loss loss, int64_t max_batch, ComputeBackend* backend, const DeviceOptions& options)
       : loss_(loss),
         max_batch_(max_batch),
         backend_(backend),
-        rounds_gradients_(options.rounds_gradients && !backend->unified()),
-        keeps_weights_ahead_(options.weights_ahead && !backend->unified()),
-        replays_(options.replays && backend->replays()) {}
+        rounds_gradients_(backend != nullptr && options.rounds_gradients && !backend->unified()),
+        keeps_weights_ahead_(backend != nullptr && options.weights_ahead && !backend->unified()),
+        replays_(backend != nullptr && options.replays && backend->replays()) {}
   absl::Status BuildStages(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,
-                           int64_t outputs);
+                           std::optional<int64_t> wanted);
   absl::Status TakeMemory();
 
   template <typename T>

@@ -110,8 +110,10 @@ TEST_CASE("A file that cannot be read is named") {
 
 TEST_CASE("weir config check and show") {
   int code = -1;
-  CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigCheck("configs/digits.json", {}); }) ==
-        "configs/digits.json: ok (job \"digits\", 4 layers)\n");
+  const absl::Status no_worker = absl::NotFoundError("no worker here");
+  CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigCheck("configs/digits.json", {}, no_worker); }) ==
+        "configs/digits.json: ok (job \"digits\", 4 layers)\n"
+        "  not checked: the data, and whether the model fits it (no worker here)\n");
   CHECK(code == 0);
   const std::string shown =
       Capture(STDOUT_FILENO, [&] { code = RunConfigShow("configs/digits.json", {"train.epochs=3"}); });
@@ -123,7 +125,7 @@ TEST_CASE("weir config check and show") {
   CHECK(absl::EndsWith(
       memory, "\ncheckpoints: none (checkpoint.directory is not set); a lost server ends the job\n"));
   const std::string error =
-      Capture(STDERR_FILENO, [&] { code = RunConfigCheck("configs/digits.json", {"seed=x"}); });
+      Capture(STDERR_FILENO, [&] { code = RunConfigCheck("configs/digits.json", {"seed=x"}, no_worker); });
   CHECK(error == "--set seed=x: seed: must be a whole number at least 0, got \"x\"\n");
   CHECK(code == 78);
   CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigShow("/nowhere.json", {}); }) == "");

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/job_failure.h"
 #include "tests/ps_server/coordinator/coordinator_fixture.h"
 
 namespace weir {
@@ -219,24 +220,88 @@ TEST_CASE("A shard that never writes its part is named, and given up on") {
 
 TEST_CASE("A job's last checkpoint that fails again and again ends it: nobody is told that all is well") {
   Saved f(kSync, 1);
-  f.train_examples = 8;
+  f.train_examples = 16;
+  f.config.mutable_checkpoint()->set_save_wait_seconds(20);
   f.StartJob();
-  f.shards[1]->write_error = "no space left on device";
+  f.Steps(1);
+  f.Checkpoint()->reply();
+  const std::string seen = GENERATE("shard", "begin");
+  if (seen == "shard") f.shards[1]->write_error = "no space left on device";
+  if (seen == "begin") f.disk->begin_status = absl::ResourceExhaustedError("no space left on device");
   f.Steps(1);
   const auto leave = f.StartLeave(f.members[0]);
+  // What was written of each try makes room at once.
+  CHECK(f.disk->discarded == std::vector<uint64_t>{2});
+  CHECK_THAT(f.Status().waiting_for(0),
+             Contains("its last checkpoint to be written") && Contains("no space left on device"));
+  f.Run(absl::Seconds(18));
+  CHECK_FALSE(leave->there());
+  CHECK(f.ends == 0);
+  CHECK(f.disk->discarded.size() > 10);
   SECTION("there is room again") {
-    f.Run(absl::Seconds(2));
     f.shards[1]->write_error = "";
+    f.disk->begin_status = absl::OkStatus();
     f.Run(absl::Seconds(2));
     CHECK(leave->status().ok());
     CHECK(f.failure == "");
+    CHECK(f.disk->newest->step() == 2);
   }
-  SECTION("there is not") {
-    f.Run(absl::Seconds(10));
-    CHECK_FALSE(leave->status().ok());
-    CHECK_THAT(f.failure, Contains("cannot be saved") && Contains("no space left on device"));
+  SECTION("there is not, for as long as the config says") {
+    f.Run(absl::Seconds(4));
+    CHECK(IsStorageFailure(leave->status()));
+    CHECK(IsStorageFailure(JobFailure(f.failure)));
+    CHECK_THAT(f.failure, Contains("no space left on device") &&
+                              Contains("checkpoint.save_wait_seconds = 20") && Contains("/runs/7/step-1"));
+    CHECK(IsStorageFailure(f.Join(0, 7000)->status()));
+    CHECK(f.disk->newest->step() == 1);
+    CHECK(f.Status().waiting_for_size() == 0);
   }
+  SECTION("a shard that is away meanwhile is no full disk") {
+    f.shards[1]->connects = false;
+    f.shards[1]->Kill();
+    f.Run(absl::Seconds(3));
+    CHECK(f.ends == 0);
+  }
+  if (f.ends > 0) CHECK(f.ends == 1);
+}
+
+TEST_CASE("With no time to wait, the first failure of the last checkpoint ends the job") {
+  Saved f(kSync, 1);
+  f.train_examples = 8;
+  f.config.mutable_checkpoint()->set_save_wait_seconds(0);
+  f.StartJob();
+  f.shards[0]->write_error = "no space left on device";
+  f.Steps(1);
   CHECK(f.ends == 1);
+  CHECK(IsStorageFailure(JobFailure(f.failure)));
+}
+
+TEST_CASE("What a shard writes late of a checkpoint that came to nothing goes, too; what is complete stays") {
+  Saved f(kSync);
+  f.StartJob();
+  f.Steps(3);
+  f.shards[0]->write_error = "no space left on device";
+  f.shards[1]->writes = false;
+  CHECK_FALSE(f.Checkpoint()->status().ok());
+  CHECK(f.disk->discarded == std::vector<uint64_t>{3});
+  f.shards[1]->Written(3);
+  CHECK(f.disk->discarded == std::vector<uint64_t>{3, 3});
+  f.shards[0]->write_error = "";
+  f.shards[1]->writes = true;
+  CHECK(f.Checkpoint()->reply().step() == 3);
+  f.shards[1]->Written(3);
+  CHECK(f.disk->discarded.size() == 2);
+}
+
+TEST_CASE("A log that cannot be written ends the job as a failure of storage") {
+  Saved f(kAsync);
+  f.StartJob();
+  v1::ShardReport report;
+  report.mutable_failed()->set_error("shard 1 cannot write its log: no space left on device");
+  f.shards[1]->events.report(report);
+  CHECK(f.ends == 1);
+  CHECK(IsStorageFailure(JobFailure(f.failure)));
+  CHECK_THAT(f.failure, Contains("ps:1") && Contains("no space left on device"));
 }
 
 TEST_CASE("A job that is drained is saved with all that was acknowledged, and then ends") {

@@ -398,5 +398,22 @@ TEST_CASE("NextRange is not for sync") {
   CHECK(f.NextRange(f.members[0])->status().code() == absl::StatusCode::kFailedPrecondition);
 }
 
+TEST_CASE(
+    "Step and pushes in the status are of one moment, whenever the shard has said how much it has applied") {
+  CoordinatorFixture f(v1::ConsistencyConfig::MODE_SYNC);
+  f.train_examples = 8 * 2 * 1000;
+  f.StartJob();
+  f.Steps(3);
+  CHECK(f.Status().step() == 3);
+  CHECK(f.Status().pushes() == 6);
+  f.shards[0]->stats.set_pushes_applied(6);
+  f.shards[0]->stats.mutable_version()->set_count(3);
+  f.Run(absl::Seconds(1), f.members);
+  CHECK(f.Status().pushes() == 6);
+  f.Steps(2);
+  CHECK(f.Status().step() == 5);
+  CHECK(f.Status().pushes() == 10);
+}
+
 }  // namespace
 }  // namespace weir

@@ -28,6 +28,7 @@ struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
   bool holds = false;
   std::vector<std::function<void()>> held;
   int commits = 0, reservations = 0;
+  std::vector<uint64_t> discarded;
 
   void Answer() {
     for (const auto& answer : std::exchange(held, {})) answer();
@@ -65,6 +66,7 @@ struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
           done(disk->commit_status);
         });
       }
+      void Discard(uint64_t step) override { disk_->discarded.push_back(step); }
 
      private:
       void Do(std::function<void()> what) {

@@ -426,6 +426,53 @@ TEST_CASE("A full disk leaves the last checkpoint, and the store goes on when th
   CHECK(Save(**store, fs, 4).ok());
 }
 
+TEST_CASE("What came to nothing is cleared away at once, on a disk that is full to the last byte, too") {
+  FaultyFileSystem fs(1);
+  auto store = Open(fs);
+  REQUIRE(Save(**store, fs, 3).ok());
+  REQUIRE(Begin(**store, 4).ok());
+  const uint64_t before = fs.bytes_used();
+  SECTION("what a shard has written") {
+    REQUIRE(WriteShard(fs, 4, 2.5f, 7).ok());
+    REQUIRE(fs.WriteFile("/runs/7/step-00000004/.shard-00001-of-00002.safetensors.tmp-8", "half").ok());
+    fs.SetCapacity(fs.bytes_used());
+    (*store)->Discard(4);
+    CHECK_FALSE(fs.List("/runs/7/step-00000004").ok());
+    CHECK(fs.bytes_used() == before);
+  }
+  SECTION("nothing, or no folder") {
+    fs.SetCapacity(fs.bytes_used());
+    (*store)->Discard(4);
+    (*store)->Discard(4);
+    CHECK_FALSE(fs.List("/runs/7/step-00000004").ok());
+  }
+  SECTION("but not what somebody else has put there") {
+    REQUIRE(fs.WriteFile("/runs/7/step-00000004/notes.txt", "mine").ok());
+    (*store)->Discard(4);
+    CHECK(fs.Contents("/runs/7/step-00000004/notes.txt") == "mine");
+  }
+  // One that is complete stays.
+  (*store)->Discard(3);
+  CHECK(LatestComplete(fs, "/runs/7")->manifest.step() == 3);
+  fs.SetCapacity(1 << 20);
+  CHECK(Save(**store, fs, 4).ok());
+  CHECK(LatestComplete(fs, "/runs/7")->manifest.step() == 4);
+}
+
+TEST_CASE("A store that was replaced clears nothing away, on a full disk, too") {
+  FaultyFileSystem fs(1);
+  auto old = Open(fs);
+  REQUIRE(Begin(**old, 4).ok());
+  auto now = Open(fs);
+  REQUIRE(Begin(**now, 4).ok());
+  const auto file = WriteShard(fs, 4, 2.5f, 7);
+  REQUIRE(file.ok());
+  if (GENERATE(true, false)) fs.SetCapacity(fs.bytes_used());
+  (*old)->Discard(4);
+  fs.SetCapacity(1 << 20);
+  CHECK(fs.List("/runs/7/step-00000004")->size() == 1);
+}
+
 TEST_CASE("By itself a store works on a thread of its own, and ends when all is done") {
   FaultyFileSystem fs(1);
   JobStoreOnDisk::Options options;

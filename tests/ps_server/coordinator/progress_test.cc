@@ -1,5 +1,7 @@
 #include "ps_server/coordinator/progress.h"
 
+#include <vector>
+
 #include "catch2/catch.hpp"
 
 namespace weir {
@@ -41,6 +43,32 @@ TEST_CASE("A repeated or late report counts nothing twice; a new life counts fro
   CHECK(meter.train_loss().value() == Approx(2));
   meter.OnReport(2, Of(50, 200));
   CHECK(meter.train_loss().value() == Approx(3));
+}
+
+TEST_CASE("The loss of the last epoch is the same in whatever order, and by however many, it was computed") {
+  // As workers round them.
+  std::vector<float> losses;
+  for (int i = 0; i < 1000; ++i) losses.push_back(0.1f + 1.0f / static_cast<float>(3 + i % 97));
+  const auto loss = [&](size_t workers, bool backwards) {
+    ProgressMeter meter(100);
+    CHECK_FALSE(meter.last_epoch_loss().has_value());
+    std::vector<v1::WorkerReport> reports(workers);
+    for (size_t i = 0; i < losses.size(); ++i) {
+      v1::WorkerReport& report = reports[i % workers];
+      report.set_examples(report.examples() + 4);
+      report.set_last_examples(report.last_examples() + 4);
+      report.set_last_loss_sum(report.last_loss_sum() + losses[backwards ? losses.size() - 1 - i : i]);
+    }
+    for (size_t worker = 0; worker < workers; ++worker) meter.OnReport(worker + 1, reports[worker]);
+    return meter.last_epoch_loss();
+  };
+  const std::optional<double> one = loss(1, false);
+  REQUIRE(one.has_value());
+  CHECK(*one == Approx(0.03).epsilon(0.2));
+  for (const size_t workers : {1, 2, 3, 7}) {
+    CHECK(loss(workers, false) == one);
+    CHECK(loss(workers, true) == one);
+  }
 }
 
 TEST_CASE("The speed is over the last seconds") {

@@ -290,5 +290,57 @@ TEST_CASE("A job that cannot mean the same by its positions does not go on from 
   CHECK_THAT(f.failure, Contains("seed is 9"));
 }
 
+TEST_CASE("A job that was done says of how many servers those are who come for it now") {
+  Restarted f(kSync, 1);
+  f.train_examples = 8;
+  f.StartJob();
+  f.Steps(1);
+  f.Leave(f.members[0]);
+  REQUIRE(f.disk->newest.has_value());
+  // Each sees but its own address, as those that `weir up` starts.
+  f.known_addresses = std::vector<std::string>{f.addresses[0]};
+  f.Restart();
+  v1::JoinRequest join = f.JoinRequest(0, 7000);
+  join.add_ps_addresses("127.0.0.1:7003");
+  CHECK(f.Join(join)->status().code() == absl::StatusCode::kOutOfRange);
+  CHECK(f.Status().num_shards() == 3);
+}
+
+TEST_CASE("After a restart the status knows at once how far the job is, and rates are of what came since") {
+  const auto mode = GENERATE(kSync, kAsync);
+  Restarted f(mode);
+  f.train_examples = 8 * 2 * 1000;
+  f.StartJob();
+  if (mode == kSync) {
+    f.Steps(10);
+  } else {
+    f.shards[0]->stats.set_pushes_applied(20);
+  }
+  f.Run(absl::Seconds(10), f.members);
+  CHECK(f.Status().step() == 10);
+  CHECK(f.Status().examples() == 160);
+  REQUIRE(f.Checkpoint()->reply().step() >= 10);
+  f.shards[0]->stats.Clear();  // it says nothing before it is asked
+  f.shards[0]->answers_pings = false;
+  if (mode == kAsync) f.shards[0]->restored_batches = Batches({{0, 20}});
+  f.Restart();
+  CHECK(f.Status().step() == 10);
+  CHECK(f.Status().examples() == 160);
+  f.Join(0, 7000);
+  f.Join(1, 7001);
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.Status().step() == 10);
+  CHECK(f.Status().examples() == 160);
+  CHECK(f.Status().examples_per_second() == 0);
+  CHECK(f.Status().seconds() == 0);
+  f.clock.Advance(absl::Seconds(2));
+  if (mode == kSync) {
+    f.open_step = 10;
+    f.Steps(1);
+    CHECK(f.Status().examples() == 176);
+    CHECK(f.Status().examples_per_second() == Approx(8));
+  }
+}
+
 }  // namespace
 }  // namespace weir

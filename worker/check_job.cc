@@ -1,0 +1,152 @@
+#include "worker/check_job.h"
+
+#include <cerrno>
+#include <cstdint>
+#include <cstring>
+#include <fstream>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "common/status_macros.h"
+#include "worker/data/csv.h"
+#include "worker/data/idx.h"
+#include "worker/data/inflate.h"
+#include "worker/data/load_data.h"
+#include "worker/model/model.h"
+
+namespace weir {
+namespace {
+
+// Of each file, which is enough for its header or some lines.
+constexpr size_t kBeginning = 1 << 20;
+
+// What is known of one of the two sets.
+struct SetShape {
+  std::vector<int64_t> shape;  // of an example; empty: its beginning does not say
+  std::string text;
+};
+
+std::string ShapeText(const std::vector<int64_t>& shape) {
+  return absl::StrCat("[", absl::StrJoin(shape, ", "), "]");
+}
+
+absl::StatusOr<std::string> ReadBeginning(const std::string& field, const std::string& path) {
+  std::string bytes(kBeginning, '\0');
+  errno = 0;
+  std::ifstream file(path, std::ios::binary);
+  if (file) file.read(bytes.data(), static_cast<std::streamsize>(bytes.size()));
+  if (!file.is_open() || file.bad()) {
+    const std::string what = absl::StrCat(field, ": cannot read ", path, ": ", std::strerror(errno));
+    return errno == ENOENT ? absl::NotFoundError(what) : absl::InvalidArgumentError(what);
+  }
+  bytes.resize(static_cast<size_t>(file.gcount()));
+  return bytes;
+}
+
+absl::StatusOr<std::vector<int64_t>> IdxShape(const std::string& field, const std::string& path) {
+  WEIR_ASSIGN_OR_RETURN(const std::string bytes, ReadBeginning(field, path));
+  return ParseIdxShape(path, bytes);
+}
+
+absl::StatusOr<SetShape> CheckIdx(const std::string& prefix, const v1::DataFiles& files) {
+  WEIR_ASSIGN_OR_RETURN(std::vector<int64_t> images, IdxShape(prefix + ".images", files.images()));
+  WEIR_ASSIGN_OR_RETURN(const std::vector<int64_t> labels, IdxShape(prefix + ".labels", files.labels()));
+  WEIR_RETURN_IF_ERROR(CheckIdxShapes(files.images(), images, files.labels(), labels));
+  SetShape set;
+  set.shape = IdxExampleShape(images);
+  set.text = absl::StrCat(images[0], " examples of shape ", ShapeText(set.shape));
+  return set;
+}
+
+absl::StatusOr<SetShape> CheckCsv(const std::string& prefix, const v1::DataFiles& files,
+                                  const v1::DataConfig& config) {
+  WEIR_ASSIGN_OR_RETURN(const std::string bytes, ReadBeginning(prefix + ".path", files.path()));
+  InflateReader reader(bytes);
+  std::string text = bytes;
+  if (reader.compressed()) {
+    // The end of what was read is no damage.
+    std::vector<uint8_t> content(kBeginning);
+    size_t size = 0;
+    while (size < content.size()) {
+      const absl::StatusOr<size_t> got = reader.Read(absl::MakeSpan(content).subspan(size, 1));
+      if (!got.ok() && size == 0) {
+        return absl::Status(got.status().code(), absl::StrCat(files.path(), ": ", got.status().message()));
+      }
+      if (!got.ok() || *got == 0) break;
+      size += *got;
+    }
+    text.assign(content.begin(), content.begin() + static_cast<std::ptrdiff_t>(size));
+  }
+  if (bytes.size() == kBeginning || text.size() == kBeginning) {
+    // The last line may be cut off.
+    const size_t end = text.rfind('\n');
+    if (end == std::string::npos) return SetShape{{}, "lines of more than 1 MiB"};
+    text.resize(end + 1);
+  }
+  WEIR_ASSIGN_OR_RETURN(const CsvTable table,
+                        ParseCsv(files.path(), text, {config.label_column(), config.header()}));
+  if (table.labels.empty()) return absl::InvalidArgumentError(files.path() + ": there are no examples in it");
+  SetShape set;
+  set.shape = {table.columns};
+  set.text = absl::StrCat("lines of ", table.columns, " numbers and a label");
+  return set;
+}
+
+absl::StatusOr<SetShape> CheckSet(const std::string& prefix, const v1::DataFiles& files,
+                                  const v1::DataConfig& config) {
+  return config.format() == v1::DataConfig::FORMAT_IDX ? CheckIdx(prefix, files)
+                                                       : CheckCsv(prefix, files, config);
+}
+
+}  // namespace
+
+absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
+  const v1::DataConfig& data = config.data();
+  JobCheck check;
+  SetShape train;
+  std::optional<int64_t> outputs;
+  WEIR_RETURN_IF_ERROR(CheckLoss(data, config.model().loss()));
+  if (config.model().loss() == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
+    outputs = 1;
+  } else if (data.has_classes()) {
+    outputs = data.classes();
+  }
+  if (data.format() == v1::DataConfig::FORMAT_DIGITS) {
+    // Compiled in.
+    WEIR_ASSIGN_OR_RETURN(const DatasetPair digits, LoadData(data, "", config.model().loss()));
+    train.shape = digits.train.shape();
+    outputs = digits.train.outputs();
+    check.data = absl::StrCat("digits, ", digits.train.size(), " training and ", digits.test->size(),
+                              " test examples of shape ", ShapeText(train.shape), ", ", *outputs, " classes");
+  } else {
+    WEIR_ASSIGN_OR_RETURN(train, CheckSet("data.train", data.train(), data));
+    check.data = absl::StrCat("training set: ", train.text);
+    if (data.has_test()) {
+      WEIR_ASSIGN_OR_RETURN(const SetShape test, CheckSet("data.test", data.test(), data));
+      if (!train.shape.empty() && !test.shape.empty()) {
+        WEIR_RETURN_IF_ERROR(CheckSameShape(train.shape, test.shape));
+      }
+      absl::StrAppend(&check.data, "; test set: ", test.text);
+    }
+    check.unchecked.push_back("the values in the data files, and whether the files are whole");
+  }
+  if (train.shape.empty()) {
+    check.model = absl::StrCat(config.model().layers_size(), " layers");
+    check.unchecked.push_back("whether the model fits the data");
+    return check;
+  }
+  if (!outputs.has_value()) {
+    check.unchecked.push_back(
+        "whether the last layer has a logit for each class: the largest label says how many there are, "
+        "unless "
+        "data.classes does");
+  }
+  WEIR_ASSIGN_OR_RETURN(const ModelSpec spec, Model::Check(config.model(), train.shape, outputs));
+  check.model = absl::StrCat(config.model().layers_size(), " layers, ", spec.elements(), " parameters");
+  return check;
+}
+
+}  // namespace weir
