@@ -71,6 +71,8 @@ class Checkpoints {
   // One is under way.
   bool busy() const { return current_.has_value(); }
   const std::optional<v1::CheckpointManifest>& newest() const { return newest_; }
+  // When it was complete; if it was found, when it was.
+  absl::Time newest_since() const { return newest_since_; }
   // Above the names of all that were begun or are there.
   uint64_t next_step() const { return next_step_; }
   // Of the newest. Empty: there is none.
@@ -114,6 +116,7 @@ class Checkpoints {
   // For the one after the current one.
   std::vector<Done> next_;
   std::optional<v1::CheckpointManifest> newest_;
+  absl::Time newest_since_;
   uint64_t next_step_;
 };
 
