@@ -180,12 +180,20 @@ absl::StatusOr<std::vector<std::string>> LocalCluster::MissingServers() {
       missing.push_back(absl::StrCat("ps:", i));
       continue;
     }
-    uint32_t port;
-    if (!absl::SimpleAtoi(text, &port) || port == 0 || port > 65535) {
+    const auto local_address = [&]() -> absl::StatusOr<std::string> {
+      uint32_t port;
+      if (absl::SimpleAtoi(text, &port) && port > 0 && port <= 65535) return absl::StrCat("127.0.0.1:", port);
       return absl::InternalError(
           absl::StrCat("ps:", i, " wrote '", text, "' to ", PortFile(i), " instead of its port"));
+    };
+    WEIR_ASSIGN_OR_RETURN(const std::string address, local_address());
+    if (i == 0 && options_.http_port.has_value()) {
+      text.clear();
+      std::getline(file, text);
+      WEIR_ASSIGN_OR_RETURN(const std::string http, local_address());
+      dashboard_ = absl::StrCat("http://", http, "/");
     }
-    ps_addresses_[i] = absl::StrCat("127.0.0.1:", port);
+    ps_addresses_[i] = address;
   }
   return missing;
 }

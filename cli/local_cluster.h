@@ -57,6 +57,8 @@ class LocalCluster {
   const JobToken& token() const { return token_; }
   // Of ps:0, once MissingServers() is empty.
   const std::string& coordinator_address() const { return ps_addresses_[0]; }
+  // Of ps:0 then. "": it has none, since no http_port was asked for.
+  const std::string& dashboard() const { return dashboard_; }
 
   // Starts a task that has ended again: with the same flags and log and, a server that had one, on the same
   // port.
@@ -119,7 +121,8 @@ class LocalCluster {
   Mutex mutex_;
   std::vector<TaskExit> exits_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::string> ps_addresses_;  // by index; "" until it is known
-  std::deque<TaskProcess> tasks_;          // last: its threads use what is above
+  std::string dashboard_;
+  std::deque<TaskProcess> tasks_;  // last: its threads use what is above
 };
 
 }  // namespace weir

@@ -165,9 +165,10 @@ int Main(int argc, char** argv) {
   up_command->add_flag("--keep_logs", up.keep_logs, "Keeps that fresh folder, and names it")
       ->excludes(log_dir);
   up_command->add_flag("--evaluator", up.evaluator, "Adds a task that evaluates the test set every so often");
-  const CLI::Option* http =
-      up_command->add_option("--http_port", http_port, "Of ps:0's /metrics and /healthz; 0: any free one")
-          ->check(CLI::Range(0, 65535));
+  const CLI::Option* http = up_command
+                                ->add_option("--http_port", http_port,
+                                             "Of ps:0's dashboard, /metrics and /healthz; 0: any free one")
+                                ->check(CLI::Range(0, 65535));
   up_command
       ->add_option("--bin_dir", up.bin_dir, "Where ps_server and worker are (default: beside this program)")
       ->type_name("DIR");

@@ -283,6 +283,7 @@ void Job::StartWorkersWhenReady() {
   if (!missing.ok()) return Fail({std::string(missing.status().message()), kExitInternal, "", ""});
   if (missing->empty()) {
     workers_started_ = true;
+    if (!cluster_->dashboard().empty()) console_.Line(absl::StrCat("dashboard: ", cluster_->dashboard()));
     begun_by_ = Clock::Real().Now() + kTellsStart;
     console_.SetStatus(absl::StrCat(result_.job_name, "  starting workers"));
     const absl::Status status = cluster_->StartWorkers();

@@ -51,11 +51,12 @@ void CoordinatorService::Start(Coordinator* coordinator) {
         return [coordinator, instance, number] { coordinator->OnJoinCancelled(instance, number); };
       },
       std::numeric_limits<size_t>::max());
-  ServeUnary<v1::StatusRequest, v1::ClusterStatus>(loop_, &service_, &Service::RequestStatus, anybody,
-                                                   [coordinator](const v1::StatusRequest&, auto done) {
-                                                     coordinator->Status(std::move(done));
-                                                     return nullptr;
-                                                   });
+  ServeUnary<v1::StatusRequest, v1::ClusterStatus>(
+      loop_, &service_, &Service::RequestStatus, anybody,
+      [coordinator](const v1::StatusRequest& request, auto done) {
+        coordinator->Status(std::move(done), request.with_loss_curve());
+        return nullptr;
+      });
   // Those whose broken connections tell of a member.
   const auto serve_member = [&](auto request_call, auto method) {
     ServeMember(loop_, &service_, request_call, anybody, coordinator, method);

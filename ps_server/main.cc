@@ -140,6 +140,7 @@ int Run(const Flags& flags) {
     const std::string temporary = flags.port_file + ".tmp";
     std::ofstream file(temporary);
     file << (*server)->port() << "\n";
+    if (flags.http_port >= 0) file << (*server)->http_port() << "\n";
     file.close();
     if (!file || std::rename(temporary.c_str(), flags.port_file.c_str()) != 0) {
       return Fail(kExitConfig, absl::StrCat("--port_file=", flags.port_file, " could not be written"));
@@ -194,7 +195,8 @@ int main(int argc, char** argv) {
   app.add_option("--bind", flags.bind, "The address to listen on")->capture_default_str();
   app.add_flag("--insecure_plaintext", flags.insecure_plaintext,
                "Allow --bind to something else than loopback");
-  app.add_option("--port_file", flags.port_file, "Where to write the port that was bound");
+  app.add_option("--port_file", flags.port_file,
+                 "Where to write the port that was bound, and that of --http_port");
   app.add_option("--http_port", flags.http_port,
                  "Port of /metrics, /healthz and the dashboard; 0: any free one")
       ->check(CLI::Range(0, 65535));

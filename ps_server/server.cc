@@ -150,6 +150,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<GrpcLocalListener> local_listener_;
   MetricRegistry metrics_;
+  std::unique_ptr<JobMetrics> job_metrics_;  // on ps:0
   std::unique_ptr<HttpServer> http_;
   int port_ = 0;
   std::string address_;
@@ -546,6 +547,10 @@ absl::Status ServerImpl::StartHttp() {
   options.host = options_.http_host;
   options.port = options_.http_port;
   options.metrics = &metrics_;
+  if (coordinator_ != nullptr) {
+    job_metrics_ = std::make_unique<JobMetrics>(coordinator_.get(), &metrics_);
+    options.refresh_metrics = [this] { job_metrics_->Refresh(); };
+  }
   options.health = [this]() -> absl::Status {
     MutexLock lock(mutex_);
     return failure_.empty() ? absl::OkStatus() : absl::UnavailableError(failure_);
@@ -555,7 +560,11 @@ absl::Status ServerImpl::StartHttp() {
     http_->Handle("/status", "application/json", [this] { return StatusJson(*coordinator_); });
     http_->Handle("/", "text/html; charset=utf-8", [] { return std::string(DashboardPage()); });
   }
-  LogInfo("metrics at http://", http_->address(), "/metrics");
+  if (coordinator_ != nullptr) {
+    LogInfo("dashboard at http://", http_->address(), "/, metrics at http://", http_->address(), "/metrics");
+  } else {
+    LogInfo("metrics at http://", http_->address(), "/metrics");
+  }
   return absl::OkStatus();
 }
 

@@ -4,13 +4,44 @@
 
 #include <atomic>
 #include <chrono>
+#include <limits>
 #include <memory>
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/mutex.h"
 
 namespace weir {
+namespace {
+
+// nullopt: it is going, or did not answer in time.
+std::optional<v1::ClusterStatus> StatusOf(Coordinator& coordinator, bool with_loss_curve) {
+  // Made in the coordinator's order, within microseconds unless a disk holds the coordinator up.
+  constexpr std::chrono::milliseconds kLimit(500);
+  struct Answer {
+    Mutex mutex;
+    CondVar cv;
+    std::optional<absl::StatusOr<v1::ClusterStatus>> status ABSL_GUARDED_BY(mutex);
+  };
+  const auto answer = std::make_shared<Answer>();  // may come when nobody waits any more
+  coordinator.Status(
+      [answer](absl::StatusOr<v1::ClusterStatus> status) {
+        MutexLock lock(answer->mutex);
+        answer->status = std::move(status);
+        answer->cv.NotifyAll();
+      },
+      with_loss_curve);
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  MutexLock lock(answer->mutex);
+  while (!answer->status.has_value()) {
+    if (!answer->cv.WaitUntil(answer->mutex, end)) return std::nullopt;
+  }
+  if (!(*answer->status).ok()) return std::nullopt;
+  return **std::move(answer->status);
+}
+
+}  // namespace
 
 void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerService& data_plane,
                       MetricRegistry* metrics) {
@@ -54,31 +85,55 @@ void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerS
                             [&shard] { return static_cast<double>(shard.elements()) * sizeof(float); });
 }
 
-std::string StatusJson(Coordinator& coordinator) {
-  // Made in the coordinator's order, within microseconds unless a disk holds the coordinator up.
-  constexpr std::chrono::milliseconds kLimit(500);
-  struct Answer {
-    Mutex mutex;
-    CondVar cv;
-    std::optional<absl::StatusOr<v1::ClusterStatus>> status ABSL_GUARDED_BY(mutex);
+JobMetrics::JobMetrics(Coordinator* coordinator, MetricRegistry* metrics)
+    : coordinator_(coordinator),
+      train_loss_(metrics->AddGauge("weir_job_train_loss", "Mean training loss over about the last epoch.")),
+      test_loss_(metrics->AddGauge("weir_job_test_loss", "Test loss of the newest evaluation.")),
+      test_accuracy_(metrics->AddGauge("weir_job_test_accuracy_ratio",
+                                       "Test accuracy of the newest evaluation, from 0 to 1.")),
+      step_(metrics->AddGauge("weir_job_step", "Steps done. Goes back with the job.")),
+      target_steps_(metrics->AddGauge("weir_job_target_steps", "Steps of the whole job.")),
+      examples_(metrics->AddGauge("weir_job_examples", "Examples done. Goes back with the job.")),
+      target_examples_(metrics->AddGauge("weir_job_target_examples", "Examples of the whole job.")),
+      examples_per_second_(metrics->AddGauge("weir_job_examples_per_second",
+                                             "Examples done a second, over the last seconds.")),
+      workers_live_(metrics->AddGauge("weir_job_workers_live", "Workers that are in the job.")),
+      workers_expected_(metrics->AddGauge("weir_job_workers_expected", "Workers that the job should have.")),
+      checkpoint_age_(metrics->AddGauge(
+          "weir_job_checkpoint_age_seconds",
+          "Since the newest checkpoint was complete; if it is from before ps:0 was started, since that.")) {}
+
+void JobMetrics::Refresh() {
+  const std::optional<v1::ClusterStatus> status = StatusOf(*coordinator_, /*with_loss_curve=*/false);
+  const bool answered = status.has_value();
+  const auto set = [](Gauge& gauge, bool known, double value) {
+    gauge.Set(known ? value : std::numeric_limits<double>::quiet_NaN());
   };
-  const auto answer = std::make_shared<Answer>();  // may come when nobody waits any more
-  coordinator.Status([answer](absl::StatusOr<v1::ClusterStatus> status) {
-    MutexLock lock(answer->mutex);
-    answer->status = std::move(status);
-    answer->cv.NotifyAll();
-  });
+  const v1::ClusterStatus s = status.value_or(v1::ClusterStatus());
+  const v1::Evaluation& evaluation = s.evaluation();
+  const bool evaluated = evaluation.examples() > 0;
+  set(train_loss_, s.has_train_loss(), s.train_loss());
+  set(test_loss_, evaluated, evaluation.test_loss());
+  set(test_accuracy_, evaluated && evaluation.test_accuracy() >= 0, evaluation.test_accuracy());
+  set(step_, answered, static_cast<double>(s.step()));
+  set(target_steps_, s.total_steps() > 0, static_cast<double>(s.total_steps()));
+  set(examples_, answered, static_cast<double>(s.examples()));
+  set(target_examples_, s.total_examples() > 0, static_cast<double>(s.total_examples()));
+  set(examples_per_second_, answered, s.examples_per_second());
+  set(workers_live_, answered, s.membership().members_size());
+  set(workers_expected_, answered, s.configured_workers());
+  set(checkpoint_age_, s.has_checkpoint_age_seconds(), s.checkpoint_age_seconds());
+}
+
+std::string StatusJson(Coordinator& coordinator) {
+  const std::optional<v1::ClusterStatus> status = StatusOf(coordinator, /*with_loss_curve=*/true);
   std::string json;
   google::protobuf::util::JsonPrintOptions print;
   print.always_print_primitive_fields = true;
   print.preserve_proto_field_names = true;
-  const auto end = std::chrono::steady_clock::now() + kLimit;
-  MutexLock lock(answer->mutex);
-  while (!answer->status.has_value()) {
-    if (!answer->cv.WaitUntil(answer->mutex, end)) return "";
+  if (!status.has_value() || !google::protobuf::util::MessageToJsonString(*status, &json, print).ok()) {
+    return "";
   }
-  const auto& status = *answer->status;
-  if (!status.ok() || !google::protobuf::util::MessageToJsonString(*status, &json, print).ok()) return "";
   return json;
 }
 

@@ -224,7 +224,10 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Options& opt
   state->options = options;
   if (options.metrics != nullptr) {
     state->AddPage("/metrics", {"text/plain; version=0.0.4; charset=utf-8",
-                                [metrics = options.metrics] { return metrics->Exposition(); }});
+                                [metrics = options.metrics, refresh = options.refresh_metrics] {
+                                  if (refresh) refresh();
+                                  return metrics->Exposition();
+                                }});
   }
   absl::StatusOr<UniqueFd> listener = ListenTcp(options.host, options.port);
   if (!listener.ok()) {

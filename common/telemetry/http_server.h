@@ -24,6 +24,9 @@ class HttpServer {
     int port = 0;                    // 0: any free one
     // What /metrics shows; must outlive the server. Null: no such page.
     const MetricRegistry* metrics = nullptr;
+    // Called before /metrics is made, on the server's one thread, where a metric has to be brought up to
+    // date. As a `body`, below. May be empty.
+    std::function<void()> refresh_metrics;
     // /healthz answers 200 "ok" where this is OK, else 503 and the message. Empty: always 200.
     std::function<absl::Status()> health;
     // Of a connection, from its first byte to its last.

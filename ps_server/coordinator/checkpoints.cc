@@ -20,6 +20,7 @@ Checkpoints::Checkpoints(Options options)
     : options_(std::move(options)),
       schedule_(options_.config, options_.clock->Now()),
       newest_(options_.store->opened().newest),
+      newest_since_(options_.clock->Now()),
       next_step_(newest_.has_value() ? newest_->step() + 1 : 0) {}
 
 std::string Checkpoints::newest_folder() const {
@@ -126,6 +127,7 @@ void Checkpoints::OnCommitted(const v1::CheckpointManifest& manifest, const absl
   const absl::Duration took = options_.clock->Now() - current_->since;
   schedule_.Completed(options_.clock->Now());
   newest_ = manifest;
+  newest_since_ = options_.clock->Now();
   uint64_t bytes = 0;
   for (const v1::CheckpointFile& file : manifest.files()) bytes += file.bytes();
   LogInfo("saved ", newest_folder(), ": ", bytes, " bytes in ",

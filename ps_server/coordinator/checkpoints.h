@@ -72,6 +72,8 @@ class Checkpoints {
   // One is under way.
   bool busy() const { return current_.has_value(); }
   const std::optional<v1::CheckpointManifest>& newest() const { return newest_; }
+  // When it was complete; if it was found, when it was.
+  absl::Time newest_since() const { return newest_since_; }
   // Above the names of all that were begun or are there.
   uint64_t next_step() const { return next_step_; }
   // Of the newest. Empty: there is none.
@@ -118,6 +120,7 @@ class Checkpoints {
   std::vector<Done> next_;
   bool next_urgent_ = false;
   std::optional<v1::CheckpointManifest> newest_;
+  absl::Time newest_since_;
   uint64_t next_step_;
 };
 

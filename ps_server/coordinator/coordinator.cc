@@ -128,8 +128,14 @@ void Coordinator::Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> 
   });
 }
 
-void Coordinator::Status(Done<v1::ClusterStatus> done) {
-  queue_.Post([this, done = std::move(done)] { done(MakeStatus()); });
+void Coordinator::Status(Done<v1::ClusterStatus> done, bool with_loss_curve) {
+  queue_.Post([this, done = std::move(done), with_loss_curve] {
+    v1::ClusterStatus status = MakeStatus();
+    if (with_loss_curve) {
+      for (v1::LossPoint& point : loss_curve_.Points()) *status.add_loss_curve() = std::move(point);
+    }
+    done(std::move(status));
+  });
 }
 
 void Coordinator::OnDisconnect(v1::Caller caller) {
@@ -303,6 +309,9 @@ void Coordinator::HandleTick() {
     next_ping_ = time + std::min(kPingInterval, lease() / 3);
     PingShards();
     if (state_ == v1::RUNNING && progress_.has_value()) progress_->Sample(time, examples_done());
+    if (progress_.has_value()) {
+      loss_curve_.Sample(examples_done(), progress_->reported_examples(), progress_->reported_loss_sum());
+    }
   }
   if (checkpoints_ != nullptr) {
     if (state_ == v1::RUNNING && drain_.empty()) checkpoints_->Tick(steps_done());

@@ -20,6 +20,7 @@
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints.h"
 #include "ps_server/coordinator/job_store.h"
+#include "ps_server/coordinator/loss_curve.h"
 #include "ps_server/coordinator/progress.h"
 #include "ps_server/coordinator/range_table.h"
 #include "ps_server/coordinator/shard_link.h"
@@ -110,7 +111,7 @@ class Coordinator {
   void Report(v1::ReportRequest request, Done<v1::ReportReply> done);
   void Checkpoint(v1::CheckpointRequest request, Done<v1::CheckpointReply> done);
   void Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done);
-  void Status(Done<v1::ClusterStatus> done);
+  void Status(Done<v1::ClusterStatus> done, bool with_loss_curve = false);
 
   // A connection of a member broke, that of one of its calls or of its stream to this process's shard: its
   // lease shrinks to the grace unless a heartbeat follows, or ends at once if another process of its index
@@ -462,6 +463,7 @@ class Coordinator {
   std::map<uint64_t, uint32_t> commits_;
   std::optional<RangeTable> ranges_;
   std::optional<ProgressMeter> progress_;
+  LossCurve loss_curve_;
   uint64_t recoveries_ = 0;
   // That were sent.
   uint64_t installs_ = 0;

@@ -142,7 +142,12 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     status.set_seconds_since_update(i == 0 ? quiet : std::min(quiet, status.seconds_since_update()));
   }
   status.set_failure(failure_);
-  if (checkpoints_ != nullptr) status.set_checkpoint(checkpoints_->newest_folder());
+  if (checkpoints_ != nullptr) {
+    status.set_checkpoint(checkpoints_->newest_folder());
+    if (checkpoints_->newest().has_value()) {
+      status.set_checkpoint_age_seconds(absl::ToDoubleSeconds(now() - checkpoints_->newest_since()));
+    }
+  }
   status.set_recoveries(recoveries_);
   status.set_lost_pushes(lost);
   status.set_pushes_refused(refused);

@@ -30,6 +30,10 @@ class ProgressMeter {
   // Over the last few seconds.
   double examples_per_second() const;
 
+  // All that was reported so far, of all lives.
+  uint64_t reported_examples() const { return totals_.examples; }
+  double reported_loss_sum() const { return totals_.loss_sum; }
+
  private:
   struct Totals {
     uint64_t examples = 0;

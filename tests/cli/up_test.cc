@@ -151,6 +151,7 @@ TEST_CASE("a job from start to end") {
 
   CHECK_THAT(up.output(), Contains("small: bounded(3), 2 servers, 2 workers"));
   CHECK_THAT(up.output(), Contains("98.32%"));
+  CHECK_THAT(up.output(), Contains("dashboard: http://127.0.0.1:4243/\n"));
   const std::string json = ReadFile(summary);
   for (const char* part :
        {R"("mode": "bounded")", R"("weights_sha256": "ab12")", R"("test_loss": null)", R"("total_seconds": )",

@@ -197,7 +197,9 @@ TEST_CASE("Metrics, health and status over HTTP") {
   CHECK(status["num_shards"] == 1);
   CHECK(status["step"] == "2");
   page = HttpGetPage(port, "/");
-  CHECK_THAT(page.body, Contains("<html"));
+  CHECK_THAT(page.body, Contains("<html") && Contains("<svg"));
+  // No outside resources.
+  CHECK_THAT(page.body, !Contains("://") && !Contains("src=") && !Contains("<link"));
   f.cluster->server(0)->Stop("a test ends it");
   CHECK(f.cluster->Wait().code() == absl::StatusCode::kUnavailable);
   page = HttpGetPage(port, "/healthz");

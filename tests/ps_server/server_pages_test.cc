@@ -1,0 +1,100 @@
+// What ps:0 shows of the job over HTTP.
+#include <cmath>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "catch2/catch.hpp"
+#include "tests/common/telemetry/http_client.h"
+#include "tests/ps_server/server_fixture.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+
+// The value of a metric without labels; the test fails where there is none.
+double MetricOf(const std::string& page, const std::string& name) {
+  const size_t line = page.find("\n" + name + " ");
+  INFO(name);
+  REQUIRE(line != std::string::npos);
+  return std::stod(page.substr(line + name.size() + 2));
+}
+
+TEST_CASE("Metrics of the job on ps:0: loss, accuracy, step, examples, workers, age of the checkpoint") {
+  ServerFixture f(40, 1, 2);
+  f.http_port = 0;
+  const char* const root = std::getenv("TEST_TMPDIR");
+  f.config.mutable_checkpoint()->set_directory(std::string(root == nullptr ? "/tmp" : root) + "/pages");
+  // What a saved config must have.
+  f.config.mutable_model()->add_layers()->set_type(v1::LayerConfig::LAYER_RELU);
+  f.config.mutable_data()->set_format(v1::DataConfig::FORMAT_DIGITS);
+  f.Start();
+  const int port = f.cluster->server(0)->http_port();
+  std::string page = HttpGetPage(port, "/metrics").body;
+  for (const char* name : {"weir_job_train_loss", "weir_job_test_loss", "weir_job_test_accuracy_ratio",
+                           "weir_job_target_steps", "weir_job_checkpoint_age_seconds"}) {
+    CHECK(std::isnan(MetricOf(page, name)));
+  }
+  CHECK(MetricOf(page, "weir_job_workers_live") == 0);
+  CHECK(MetricOf(page, "weir_job_workers_expected") == 2);
+  CHECK_THAT(page, Contains("# TYPE weir_job_train_loss gauge"));
+
+  f.Join();
+  v1::HeartbeatRequest heartbeat;
+  *heartbeat.mutable_caller() = f.caller;
+  heartbeat.mutable_report()->set_examples(8);
+  heartbeat.mutable_report()->set_loss_sum(20);
+  v1::HeartbeatReply heard;
+  REQUIRE(f.coordinator->Heartbeat(f.Context().get(), heartbeat, &heard).ok());
+  v1::ReportRequest report;
+  *report.mutable_caller() = f.caller;
+  report.mutable_evaluation()->set_examples(10);
+  report.mutable_evaluation()->set_test_loss(0.5);
+  report.mutable_evaluation()->set_test_accuracy(0.75);
+  v1::ReportReply reported;
+  REQUIRE(f.coordinator->Report(f.Context().get(), report, &reported).ok());
+  v1::CheckpointReply saved;
+  REQUIRE(f.coordinator->Checkpoint(f.Context().get(), {}, &saved).ok());
+
+  page = HttpGetPage(port, "/metrics").body;
+  CHECK(MetricOf(page, "weir_job_train_loss") == 2.5);
+  CHECK(MetricOf(page, "weir_job_test_loss") == 0.5);
+  CHECK(MetricOf(page, "weir_job_test_accuracy_ratio") == 0.75);
+  CHECK(MetricOf(page, "weir_job_step") == 0);
+  CHECK(MetricOf(page, "weir_job_target_steps") == 500);
+  CHECK(MetricOf(page, "weir_job_examples") == 0);
+  CHECK(MetricOf(page, "weir_job_target_examples") == 8000);
+  CHECK(MetricOf(page, "weir_job_workers_live") == 2);
+  const double age = MetricOf(page, "weir_job_checkpoint_age_seconds");
+  CHECK((age >= 0 && age < 20));
+}
+
+TEST_CASE("The status over HTTP has a curve of the loss") {
+  ServerFixture f;
+  f.http_port = 0;
+  f.Start();
+  f.Join();
+  f.TrainStep();
+  v1::HeartbeatRequest heartbeat;
+  *heartbeat.mutable_caller() = f.caller;
+  heartbeat.mutable_report()->set_examples(8);
+  heartbeat.mutable_report()->set_loss_sum(20);
+  v1::HeartbeatReply heard;
+  REQUIRE(f.coordinator->Heartbeat(f.Context().get(), heartbeat, &heard).ok());
+  nlohmann::json curve;
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  do {
+    const std::string page = HttpGetPage(f.cluster->server(0)->http_port(), "/status").body;
+    curve = nlohmann::json::parse(page).at("loss_curve");
+  } while (curve.empty() && std::chrono::steady_clock::now() < deadline);
+  REQUIRE(curve.size() == 1);
+  CHECK(curve[0]["train_loss"] == 2.5);
+  // Not for who asks without it, as `weir up` does four times a second.
+  v1::ClusterStatus status;
+  REQUIRE(f.coordinator->Status(f.Context().get(), {}, &status).ok());
+  CHECK(status.loss_curve_size() == 0);
+}
+
+}  // namespace
+}  // namespace weir
