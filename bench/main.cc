@@ -161,6 +161,7 @@ int RunScale(const ScaleOptions& options, const std::string& json_file, const st
   bool good = true;
   for (const ScaleRow& row : rows) {
     json cell = row.cell;
+    cell["again"] = row.again;
     if (row.status.ok()) {
       cell.update(json(row.result));
     } else {
@@ -176,6 +177,7 @@ int RunScale(const ScaleOptions& options, const std::string& json_file, const st
     good = good && target.met();
     targets.push_back({{"what", target.what},
                        {"value", target.value},
+                       {"samples", target.samples},
                        {"bound", target.bound},
                        {"at_least", target.at_least},
                        {"unit", target.unit},
@@ -288,6 +290,12 @@ int Main(int argc, char** argv) {
       ->add_option("--limit_seconds", scale_options.limit_seconds,
                    "How long a job may take to start, to work, and to end")
       ->check(CLI::Range(1.0, 3600.0))
+      ->capture_default_str();
+  scale
+      ->add_option("--pairs", scale_options.pairs,
+                   absl::StrCat("How often ", kFewWorkers, " and ", kManyWorkers,
+                                " workers take turns in async, to be compared"))
+      ->check(CLI::Range(1, 1000))
       ->capture_default_str();
   scale->add_option("--json", json_file, "Also writes all numbers there")->type_name("FILE");
   scale->add_option("--plot", plot_file, "Also draws them there, as an SVG")->type_name("FILE");

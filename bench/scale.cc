@@ -5,11 +5,31 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "bench/race.h"
 
 namespace weir::bench {
 namespace {
 
 constexpr double kMiB = 1 << 20;
+
+template <typename T, typename U>
+bool Has(const std::vector<T>& values, const U& value) {
+  return std::count(values.begin(), values.end(), value) > 0;
+}
+
+// The throughputs of the row's cell with so many workers, in the order in which they were measured; 0:
+// failed.
+std::vector<double> Rates(const std::vector<ScaleRow>& rows, const ScaleRow& of, int workers) {
+  std::vector<double> rates;
+  for (const ScaleRow& row : rows) {
+    if (row.cell.model != of.cell.model || row.cell.mode != of.cell.mode ||
+        row.cell.servers != of.cell.servers || row.cell.workers != workers) {
+      continue;
+    }
+    rates.push_back(row.status.ok() ? row.result.pushes_per_second : 0);
+  }
+  return rates;
+}
 
 void Print(const ScaleRow& row) {
   const ScaleCell& cell = row.cell;
@@ -35,26 +55,35 @@ std::vector<ScaleRow> MeasureScales(const ScaleOptions& options) {
               "workers", "start s", "end s", "pushes/s", "fairness", "p50 ms", "p99 ms", "idle MiB",
               "peak MiB", "ps:0 us", "coordinator");
   std::vector<ScaleRow> rows;
+  const auto measure = [&](const ScaleModel& model, const std::string& mode, int servers, int workers,
+                           bool again) {
+    ScaleRow& row = rows.emplace_back();
+    const int64_t pushes = options.pushes.value_or(
+        std::clamp(model.pushes_each * workers, model.least_pushes, model.most_pushes));
+    row.cell = {model.name,
+                model.elements,
+                mode,
+                servers,
+                workers,
+                std::max<int64_t>(pushes, 4 * workers),
+                options.transport,
+                options.limit_seconds};
+    row.again = again;
+    auto result = MeasureScale(row.cell);
+    row.status = result.status();
+    if (result.ok()) row.result = *result;
+    Print(row);
+  };
   for (const ScaleModel& model : kScaleModels) {
-    if (std::count(options.models.begin(), options.models.end(), model.name) == 0) continue;
+    if (!Has(options.models, model.name)) continue;
     for (const std::string& mode : options.modes) {
       for (int servers : options.servers) {
-        for (int workers : options.workers) {
-          ScaleRow& row = rows.emplace_back();
-          const int64_t pushes = options.pushes.value_or(
-              std::clamp(model.pushes_each * workers, model.least_pushes, model.most_pushes));
-          row.cell = {model.name,
-                      model.elements,
-                      mode,
-                      servers,
-                      workers,
-                      std::max<int64_t>(pushes, 4 * workers),
-                      options.transport,
-                      options.limit_seconds};
-          auto result = MeasureScale(row.cell);
-          row.status = result.status();
-          if (result.ok()) row.result = *result;
-          Print(row);
+        for (int workers : options.workers) measure(model, mode, servers, workers, false);
+        if (mode != "async" || !Has(options.workers, kFewWorkers) || !Has(options.workers, kManyWorkers)) {
+          continue;
+        }
+        for (int pair = 1; pair < options.pairs; ++pair) {
+          for (int workers : {kFewWorkers, kManyWorkers}) measure(model, mode, servers, workers, true);
         }
       }
     }
@@ -73,22 +102,30 @@ std::vector<ScaleTarget> JudgeScale(const std::vector<ScaleRow>& rows) {
     if (cell.mode == "sync" && cell.workers == 256) {
       targets.push_back(
           {absl::StrCat("sync, ", cell.model, ", ", cell.servers, " servers, 256 workers: completes"),
-           row.status.ok() ? 1.0 : 0.0, 1, true, ""});
+           row.status.ok() ? 1.0 : 0.0,
+           1,
+           {},
+           true,
+           ""});
     }
-    if (cell.mode != "async" || cell.workers != 64) continue;
-    for (const ScaleRow& other : rows) {
-      if (!other.status.ok() || other.cell.model != cell.model || other.cell.mode != cell.mode ||
-          other.cell.servers != cell.servers || other.cell.workers != 8) {
-        continue;
-      }
-      targets.push_back(
-          {absl::StrCat("async, ", cell.model, ", ", cell.servers, " servers: pushes/s of 64 workers / of 8"),
-           row.status.ok() ? row.result.pushes_per_second / other.result.pushes_per_second : 0, 0.8, true,
-           "x"});
+    if (row.again || cell.mode != "async" || cell.workers != kManyWorkers) continue;
+    const std::vector<double> few = Rates(rows, row, kFewWorkers), many = Rates(rows, row, kManyWorkers);
+    ScaleTarget target = {absl::StrCat("async, ", cell.model, ", ", cell.servers, " servers: pushes/s of ",
+                                       kManyWorkers, " workers / of ", kFewWorkers),
+                          0,
+                          0.8,
+                          {},
+                          true,
+                          "x"};
+    for (size_t pair = 0; pair < std::min(few.size(), many.size()); ++pair) {
+      if (few[pair] > 0) target.samples.push_back(many[pair] / few[pair]);
     }
+    if (target.samples.empty()) continue;
+    target.value = Median(target.samples);
+    targets.push_back(std::move(target));
   }
   if (idle >= 0)
-    targets.push_back({"an idle worker's memory on a server, the worst cell", idle, 1, false, "MiB"});
+    targets.push_back({"an idle worker's memory on a server, the worst cell", idle, 1, {}, false, "MiB"});
   return targets;
 }
 

@@ -27,32 +27,41 @@ struct ScaleOptions {
   std::string transport = "auto";
   std::optional<int64_t> pushes;  // instead of the model's
   double limit_seconds = 120;     // of each phase of a cell
+  // How often kFewWorkers and kManyWorkers in async take turns; the first is that of the table.
+  int pairs = 5;
 };
+
+// What the throughput in async is compared between.
+constexpr int kFewWorkers = 8, kManyWorkers = 64;
 
 struct ScaleRow {
   ScaleCell cell;
   absl::Status status;
   ScaleResult result;  // where status is OK
+  bool again = false;  // a cell that was measured before
 };
 
 // How costs may grow; judged where the rows have what it takes.
 struct ScaleTarget {
   std::string what;
-  double value = 0, bound = 0;
+  double value = 0, bound = 0;  // the median of the samples, if there are any
+  std::vector<double> samples;
   bool at_least = true;
   std::string unit;
   bool met() const { return at_least ? value >= bound : value <= bound; }
 };
 
 // Measures all cells, and prints each as a line of a table when it is done. A cell that fails is a row, too.
+// Then what is compared once more, `pairs` times in all.
 std::vector<ScaleRow> MeasureScales(const ScaleOptions& options);
 
 // Memory of an idle worker on a server, from 16 workers and of the tiny model, so that it is no share of what
-// a server has anyway; 256 workers in sync; the throughput of 64 asynchronous workers over that of 8.
+// a server has anyway; 256 workers in sync; the throughput of 64 asynchronous workers over that of 8, pair by
+// pair.
 std::vector<ScaleTarget> JudgeScale(const std::vector<ScaleRow>& rows);
 
-// The rows as an SVG: a panel for each figure and number of servers, workers from left to right, a line for
-// each mode and model.
+// The rows, but for those that came again, as an SVG: a panel for each figure and number of servers, workers
+// from left to right, a line for each mode and model.
 std::string PlotScale(const std::vector<ScaleRow>& rows);
 
 }  // namespace weir::bench

@@ -127,7 +127,7 @@ std::string PlotScale(const std::vector<ScaleRow>& rows) {
     for (int count : servers) {
       std::vector<const ScaleRow*> some;
       for (const ScaleRow& row : rows) {
-        if (row.status.ok() && row.cell.servers == count) some.push_back(&row);
+        if (row.status.ok() && !row.again && row.cell.servers == count) some.push_back(&row);
       }
       const Panel panel(x, kLegend + static_cast<double>(f) * kHeight, some, figures[f]);
       out += panel.Draw(absl::StrCat(figures[f].title, ", ", count, count == 1 ? " server" : " servers"));

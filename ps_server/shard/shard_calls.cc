@@ -36,8 +36,8 @@ bool Shard::DeclareLost(uint32_t worker, uint64_t answered_clock) {
     any = true;
     member.lost.Insert(begin, end);
     counters_.pushes_lost += end - begin;
-    LogWarning("lost ", end - begin, " acknowledged push(es) of ", member.task, ", clocks ", begin, " to ",
-               end - 1, ": this shard was restored from before them");
+    LogWarning("lost the acknowledged pushes of ", member.task, " at clocks ", begin, " to ", end - 1, ", ",
+               end - begin, " at most: this shard was restored from before them");
   };
   member.unheard = false;
   const IntervalSet passed = member.passed.TakeBelow(answered_clock);

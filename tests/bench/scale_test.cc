@@ -52,6 +52,20 @@ TEST_CASE("Scale: targets are judged where the cells have what it takes") {
   CHECK_FALSE(JudgeScale({Row("async", 8, 100, 5), stands})[0].met());
 }
 
+TEST_CASE("Scale: throughput is compared pair by pair") {
+  std::vector<ScaleRow> rows = {Row("async", 8, 100, 5), Row("async", 64, 50, 0.5),
+                                Row("async", 8, 60, 5),  Row("async", 64, 66, 0.5),
+                                Row("async", 8, 100, 5), Row("async", 64, 81, 0.5)};
+  for (size_t i = 2; i < rows.size(); ++i) rows[i].again = true;
+  const std::vector<ScaleTarget> targets = JudgeScale(rows);
+  REQUIRE(targets.size() == 2);
+  CHECK(targets[0].samples == std::vector<double>{50.0 / 100, 66.0 / 60, 81.0 / 100});
+  CHECK(targets[0].value == Approx(0.81));
+  CHECK(targets[0].met());
+  // What came again is not drawn.
+  CHECK(PlotScale(rows) == PlotScale({rows[0], rows[1]}));
+}
+
 TEST_CASE("Scale: what failed is not drawn") {
   ScaleRow failed = Row("sync", 8, 1, 1);
   failed.status = absl::InternalError("failed");

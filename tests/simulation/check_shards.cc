@@ -46,9 +46,11 @@ void Checker::CheckRestored() {
       return std::memcmp(other->data(), restored.weights->data(), other->size() * sizeof(float)) == 0;
     };
     bool known = restored.version == 0 && same(nothing);
-    for (const Published& line : log_.published) {
-      known |= line.shard == restored.shard && line.to == restored.version && line.at <= restored.at &&
-               same(line.weights);
+    for (const auto* lines : {&log_.published, &log_.published_when_replaced}) {
+      known |= std::any_of(lines->begin(), lines->end(), [&](const Published& line) {
+        return line.shard == restored.shard && line.to == restored.version && line.at <= restored.at &&
+               line.weights != nullptr && same(line.weights);
+      });
     }
     known |= plan_.logs() && Replayed(restored);
     if (!known) {

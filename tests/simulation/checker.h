@@ -135,6 +135,8 @@ class Checker {
              pull.reply.outcome() == v1::OK && pull.reply.version().incarnation() == last;
     });
   }
+  // Clocks at which workers pushed nothing, between those at which they did.
+  uint64_t PassedOver() const;
   // What the lives of the shard may have lost of what was answered, added up.
   uint64_t MostLost(uint32_t shard) const;
   void CheckFinalWeights();

@@ -139,6 +139,8 @@ struct RunLog {
   std::vector<ChangedView> changed_views;
   std::vector<Joined> joins;
   std::vector<Published> published;
+  // By a ps:0 whose successor's process runs already: until that one takes the store, its checkpoints count.
+  std::vector<Published> published_when_replaced;
   std::vector<Installed> installed;
   std::vector<ToldBatches> told_batches;
   std::vector<Restored> restored;

@@ -524,15 +524,15 @@ void SimServer::DropRevoked() {
 // ---- from above
 
 void SimServer::Observe() {
-  if (shard_ == nullptr || replaced_) return;
-  if (std::exchange(just_installed_, false)) {
+  if (shard_ == nullptr) return;
+  if (!replaced_ && std::exchange(just_installed_, false)) {
     installed_ = true;
     version_ = shard_->counters().version;
     site_->world.Trace("installed", {index_, life_, version_});
     site_->log.restored.push_back({site_->world.elapsed(), index_, life_, version_, Snapshot()});
   }
   if (!installed_) return;
-  site_->log.lost[index_] = shard_->counters().pushes_lost;
+  if (!replaced_) site_->log.lost[index_] = shard_->counters().pushes_lost;
   if (shard_->counters().version == version_) return;
   Published line;
   line.at = site_->world.elapsed();
@@ -545,7 +545,7 @@ void SimServer::Observe() {
   if (line.weights == nullptr && site_->plan.logs()) return;
   version_ = line.to;
   site_->world.Trace("published", {index_, line.to});
-  site_->log.published.push_back(std::move(line));
+  (replaced_ ? site_->log.published_when_replaced : site_->log.published).push_back(std::move(line));
 }
 
 Weights SimServer::Snapshot() {

@@ -181,6 +181,7 @@ class Simulation {
         CrashServer(server.get(), site_.world.Between(absl::Milliseconds(10), absl::Seconds(1)));
     }
     for (const auto& server : site_.replaced) {
+      server->Observe();
       if (server->dying()) server->Kill();
     }
   }
