@@ -87,9 +87,10 @@ std::string Json(const google::protobuf::Message& message, const std::string& in
       value = absl::StrCat("[", absl::StrJoin(elements, ", "), "]");
     } else if (is_message) {
       value = r.HasField(message, &field) ? Json(r.GetMessage(message, &field), inner) : "null";
-    } else if (field.cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_DOUBLE &&
-               !std::isfinite(r.GetDouble(message, &field))) {
-      value = "null";  // JSON has no NaN
+    } else if ((field.has_presence() && !r.HasField(message, &field)) ||
+               (field.cpp_type() == google::protobuf::FieldDescriptor::CPPTYPE_DOUBLE &&
+                !std::isfinite(r.GetDouble(message, &field)))) {
+      value = "null";  // not known; and JSON has no NaN
     } else {
       value = WriteScalar(message, field);
     }

@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -27,6 +28,13 @@ struct JobSummary {
   std::optional<double> train_loss;
   std::optional<double> test_accuracy;
   std::optional<double> test_loss;
+  // Of epochs' ends, by rising epoch. Without a step: nobody could make it.
+  struct Evaluation {
+    uint64_t epoch = 0;
+    std::optional<uint64_t> step;
+    std::optional<double> test_loss, test_accuracy;
+  };
+  std::vector<Evaluation> evaluations;
   uint64_t version_staleness_p50 = 0, version_staleness_p99 = 0, version_staleness_max = 0;
   uint64_t lead_p50 = 0, lead_max = 0;  // in clocks
   uint64_t bytes_pushed = 0;

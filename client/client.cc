@@ -63,6 +63,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
   request.set_model(ToProto(model).SerializeAsString());
   request.set_job_config(options.job_config);
   request.set_train_examples(options.train_examples);
+  request.set_evaluates(options.evaluates);
   *request.mutable_protocol() = OwnProtocol();
   for (const std::string& server : options.servers) request.add_ps_addresses(server);
   const std::chrono::nanoseconds start = Seconds(config.cluster().start_seconds());

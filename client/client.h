@@ -81,6 +81,8 @@ struct ClientOptions {
   uint32_t rank = 0;
   // Reads only: takes no part in training, NextWork() and Push() are errors.
   bool reader = false;
+  // Does what WaitEvaluation() asks for.
+  bool evaluates = false;
   // The job's config, serialized; must agree with the servers'. The mode, times and batch size are taken from
   // it.
   std::string job_config;
@@ -225,6 +227,14 @@ struct EvaluationResult {
   // Hex; empty: not computed.
   std::string weights_sha256;
   bool final = false;
+  // EvaluationOrder::id that it answers; with no `examples`: it could not be done. 0: none was given.
+  uint64_t order = 0;
+};
+
+// To evaluate what PullSnapshot() reads, for the end of an epoch (counted from 1), and to Report() it.
+struct EvaluationOrder {
+  uint64_t id = 0;
+  uint64_t epoch = 0;
 };
 
 class Client {
@@ -293,6 +303,13 @@ class Client {
   // Report() what came out as final. That is the leading one's. The others wait here, since it may die
   // before: one that leaves earlier tells by that that its program evaluates nothing. False: it is done.
   virtual absl::StatusOr<bool> AwaitsEvaluation() = 0;
+
+  // Waits until this member is asked to evaluate the weights at an epoch's end, at most until `deadline`;
+  // nullopt: it is not, or not any more since draining(). Each order comes once, and only where
+  // ClientOptions::evaluates was set. In sync the others' next step waits until the weights are read. An
+  // error if the job failed or this client was fenced, or has left.
+  virtual absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
+      std::chrono::steady_clock::time_point deadline) = 0;
 
   virtual void SetProgress(const Progress& progress) = 0;
   virtual absl::Status Report(const PullResult& of, const EvaluationResult& result) = 0;

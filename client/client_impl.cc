@@ -166,6 +166,7 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     revision_ = reply.revision();
     state_ = reply.state();
     evaluated_ = reply.evaluated();
+    order_ = {reply.evaluate().id(), reply.evaluate().epoch()};
     // Not only above: an epoch is told before all shards have confirmed it, and who joins with it comes after
     // that.
     if (reply.has_membership() && reply.membership().epoch() >= membership_.epoch()) {
@@ -216,6 +217,19 @@ absl::StatusOr<bool> ClientImpl::AwaitsEvaluation() {
   }
 }
 
+absl::StatusOr<std::optional<EvaluationOrder>> ClientImpl::WaitEvaluation(Steady::time_point deadline) {
+  MutexLock lock(mutex_);
+  while (true) {
+    WEIR_RETURN_IF_ERROR(Alive());
+    if (order_.id > given_order_) {
+      given_order_ = order_.id;
+      return order_;
+    }
+    if (ExamplesDone()) return std::nullopt;
+    if (!news_.WaitUntil(mutex_, deadline) && Steady::now() >= deadline) return std::nullopt;
+  }
+}
+
 bool ClientImpl::Leads() const {
   return membership_.members_size() > 0 && membership_.members(0).worker() == caller_.worker() &&
          membership_.members(0).incarnation() == caller_.incarnation();
@@ -236,6 +250,7 @@ absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& re
   evaluation.set_examples(result.examples);
   evaluation.set_weights_sha256(result.weights_sha256);
   evaluation.set_final(result.final);
+  evaluation.set_order(result.order);
   return coordinator_.Report(request, limits()).Get().status();
 }
 

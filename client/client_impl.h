@@ -67,6 +67,8 @@ class ClientImpl final : public Client {
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) override;
   bool leading() const override;
   absl::StatusOr<bool> AwaitsEvaluation() override;
+  absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
+      std::chrono::steady_clock::time_point deadline) override;
   void SetProgress(const Progress& progress) override;
   absl::Status Report(const PullResult& of, const EvaluationResult& result) override;
   absl::Status Leave(const std::string& failure) override;
@@ -165,6 +167,9 @@ class ClientImpl final : public Client {
   v1::JobState state_ ABSL_GUARDED_BY(mutex_) = v1::RUNNING;
   // A final evaluation was reported.
   bool evaluated_ ABSL_GUARDED_BY(mutex_) = false;
+  // The newest one, and the newest that WaitEvaluation() gave.
+  EvaluationOrder order_ ABSL_GUARDED_BY(mutex_);
+  uint64_t given_order_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::Membership membership_ ABSL_GUARDED_BY(mutex_);
   uint64_t revision_ ABSL_GUARDED_BY(mutex_) = 0;
   Progress progress_ ABSL_GUARDED_BY(mutex_);

@@ -13,11 +13,13 @@ absl::string_view DashboardPage() {
   h1 { font-size: 1.3rem; } h1 span { font-weight: normal; color: #667; }
   table { border-collapse: collapse; width: 100%; margin: 1rem 0; }
   th, td { text-align: left; vertical-align: top; padding: .3rem .8rem .3rem 0; border-bottom: 1px solid #e3e7ec; font-variant-numeric: tabular-nums; }
+  th, td:not(:last-child) { overflow-wrap: normal; }
   progress { width: 100%; height: 1rem; } .bad { color: #b00020; }
   #now { display: flex; flex-wrap: wrap; gap: .2rem 2rem; margin: .5rem 0; } #now b { font-size: 1.2rem; font-variant-numeric: tabular-nums; }
   figure { margin: 1rem 0; } figcaption { color: #667; font-size: .85rem; display: flex; flex-wrap: wrap; gap: 0 1rem; justify-content: space-between; }
   svg { display: block; width: 100%; height: 12rem; border: solid #e3e7ec; border-width: 0 0 1px 1px; box-sizing: border-box; }
   svg path { fill: none; stroke: #2563a8; stroke-width: 2px; vector-effect: non-scaling-stroke; stroke-linecap: round; }
+  svg #tests { stroke: #c2410c; stroke-width: 6px; }
 </style>
 <h1>Weir <span id="title"></span></h1>
 <progress id="bar" max="1" value="0"></progress>
@@ -25,7 +27,7 @@ absl::string_view DashboardPage() {
   <span><b id="loss">-</b> train loss</span><span><b id="speed">-</b> examples/s</span><span><b id="eta">-</b> to go</span>
 </div>
 <figure>
-  <svg viewBox="0 0 1000 200" preserveAspectRatio="none" role="img" aria-label="training loss by examples"><path id="curve" d=""/></svg>
+  <svg viewBox="0 0 1000 200" preserveAspectRatio="none" role="img" aria-label="training loss and test loss by examples"><path id="curve" d=""/><path id="tests" d=""/></svg>
   <figcaption><span id="range"></span><span id="extent"></span></figcaption>
 </figure>
 <table id="facts"></table>
@@ -51,14 +53,14 @@ function timeToGo(s) {
 }
 // From 0 to the whole job's examples, and from the least to the greatest loss.
 function drawCurve(s) {
-  const points = (s.loss_curve || []).filter(p => Number.isFinite(p.train_loss));
-  if (points.length === 0) return;
-  const losses = points.map(p => p.train_loss), least = Math.min(...losses), greatest = Math.max(...losses);
-  const x = p => 1000 * p.examples / Math.max(s.total_examples, 1);
-  const y = p => greatest > least ? 195 - 190 * (p.train_loss - least) / (greatest - least) : 100;
-  at("curve").setAttribute("d", points.map((p, i) => `${i ? "L" : "M"}${x(p).toFixed(1)} ${y(p).toFixed(1)}`).join("") +
-    (points.length > 1 ? "" : "h0"));
-  at("range").textContent = `train loss from ${number(least)} to ${number(greatest)}`;
+  const points = (s.loss_curve || []).filter(p => Number.isFinite(p.train_loss)).map(p => [p.examples / s.total_examples, p.train_loss]);
+  const tests = (s.evaluations || []).filter(e => Number.isFinite(e.test_loss)).map(e => [e.step / s.total_steps, e.test_loss]);
+  const losses = [...points, ...tests].map(p => p[1]), least = Math.min(...losses), greatest = Math.max(...losses);
+  if (losses.length === 0) return;
+  const place = ([x, loss]) => `${(1000 * x).toFixed(1)} ${(greatest > least ? 195 - 190 * (loss - least) / (greatest - least) : 100).toFixed(1)}`;
+  at("curve").setAttribute("d", points.map((p, i) => (i ? "L" : "M") + place(p)).join("") + (points.length === 1 ? "h0" : ""));
+  at("tests").setAttribute("d", tests.map(p => `M${place(p)}h0`).join(""));
+  at("range").textContent = `train loss${tests.length > 0 ? " (line) and test loss (dots)" : ""} from ${number(least)} to ${number(greatest)}`;
   at("extent").textContent = `by examples, 0 to ${Number(s.total_examples).toLocaleString()}`;
 }
 async function refresh() {

@@ -54,6 +54,13 @@ std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& co
   const bool evaluated = evaluation.final() && evaluation.examples() > 0;
   out["test_accuracy"] = IfKnown(evaluated && evaluation.test_accuracy() >= 0, evaluation.test_accuracy());
   out["test_loss"] = IfKnown(evaluated, evaluation.test_loss());
+  auto& evaluations = out["evaluations"] = nlohmann::ordered_json::array();
+  for (const v1::EpochEvaluation& entry : status.evaluations()) {
+    evaluations.push_back({{"epoch", entry.epoch()},
+                           {"step", IfKnown(entry.has_step(), entry.step())},
+                           {"test_loss", IfKnown(entry.has_test_loss(), entry.test_loss())},
+                           {"test_accuracy", IfKnown(entry.has_test_accuracy(), entry.test_accuracy())}});
+  }
   const v1::Distribution& staleness = status.version_staleness();
   out["version_staleness"] = {{"p50", staleness.p50()}, {"p99", staleness.p99()}, {"max", staleness.max()}};
   out["lead"] = {{"p50", status.lead().p50()}, {"max", status.lead().max()}};

@@ -1,6 +1,8 @@
 #include "worker/evaluation.h"
 
 #include <chrono>
+#include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "client/flat_tensors.h"
@@ -9,6 +11,14 @@
 #include "common/telemetry/logging.h"
 
 namespace weir {
+namespace {
+
+// So often the thread of an EpochEvaluator looks whether it is to end.
+constexpr std::chrono::milliseconds kLook{100};
+// Of reads, where a server is away or others hold the pins. Each has waited for a while itself.
+constexpr int kReads = 5;
+
+}  // namespace
 
 absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Client* client) {
   const auto pull = client->PullSnapshot(TensorsOf(model->spec(), model->weights()));
@@ -42,6 +52,54 @@ absl::Status RunEvaluator(const v1::JobConfig& config, const Dataset* test, Mode
     *reported = true;
     if (draining) return absl::OkStatus();
   }
+}
+
+EpochEvaluator::EpochEvaluator(const Dataset* test, MakeReplicas make, Client* client)
+    : test_(test), make_(std::move(make)), client_(client), thread_([this] { Run(); }) {}
+
+EpochEvaluator::~EpochEvaluator() {
+  stop_ = true;
+  thread_.join();
+}
+
+void EpochEvaluator::Run() {
+  while (!stop_) {
+    const auto order = client_->WaitEvaluation(std::chrono::steady_clock::now() + kLook);
+    if (!order.ok()) return;
+    if (!order->has_value()) {
+      if (client_->draining()) return;
+      continue;
+    }
+    PullResult of;
+    absl::StatusOr<EvaluationResult> result = Evaluate(**order, &of);
+    if (!result.ok()) {
+      LogWarning("cannot evaluate epoch ", (*order)->epoch, ": ", result.status().message());
+      result.emplace();
+    }
+    result->order = (*order)->id;
+    if (absl::Status told = client_->Report(of, *result); !told.ok()) {
+      LogWarning("cannot report the evaluation of epoch ", (*order)->epoch, ": ", told.message());
+    }
+  }
+}
+
+absl::StatusOr<EvaluationResult> EpochEvaluator::Evaluate(const EvaluationOrder& order, PullResult* of) {
+  if (replicas_ == nullptr) {
+    WEIR_ASSIGN_OR_RETURN(replicas_, make_());
+  }
+  Model& model = replicas_->model();
+  absl::StatusOr<PullResult> pulled;
+  for (int read = 0; read < kReads && !stop_; ++read) {
+    pulled = client_->PullSnapshot(TensorsOf(model.spec(), model.weights())).Take();
+    if (!absl::IsUnavailable(pulled.status())) break;
+  }
+  WEIR_ASSIGN_OR_RETURN(*of, std::move(pulled));
+  WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation, model.Evaluate(*test_));
+  EvaluationResult result;
+  result.test_loss = evaluation.loss;
+  result.test_accuracy = evaluation.accuracy.value_or(-1);
+  result.examples = static_cast<uint64_t>(evaluation.examples);
+  return result;
 }
 
 }  // namespace weir

@@ -64,12 +64,22 @@ int ExitCodeOf(const absl::Status& status) {
   }
 }
 
+bool EvaluatesEpochs(const v1::JobConfig& config, const DatasetPair& data) {
+  return data.test.has_value() && config.evaluation().every_epochs() > 0;
+}
+
 // Everything between joining and leaving.
-Life Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data, Replicas* replicas,
-          Client* client) {
+Life Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data,
+          const std::vector<std::string>& devices, Replicas* replicas, Client* client) {
   const Dataset* test = data.test.has_value() ? &*data.test : nullptr;
   Model* const model = &replicas->model();
   Life life;
+  // Through with it before it leaves.
+  std::optional<EpochEvaluator> epochs;
+  if (EvaluatesEpochs(config, data)) {
+    epochs.emplace(
+        test, [&] { return Replicas::Create(config, data.train, {devices[0]}); }, client);
+  }
   if (evaluator) {
     life.status = RunEvaluator(config, test, model, client, &life.progressed);
     return life;
@@ -103,6 +113,7 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, data.train, devices.names));
   LogInfo("computing on ", absl::StrJoin(devices.names, ", "),
           devices.reason.empty() ? "" : absl::StrCat(" (", devices.reason, ")"));
+  options.evaluates = EvaluatesEpochs(config, data);
   options.train_examples = options.reader ? 0 : static_cast<uint64_t>(data.train.size());
 
   std::unique_ptr<InProcessCluster> local;
@@ -128,7 +139,7 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   WEIR_RETURN_IF_ERROR(WorkUntilDone(
       std::move(options),
       [&replicas](const ClientOptions& with) { return Client::Join(with, replicas->model().spec()); },
-      [&](Client* client) { return Work(config, reader, data, replicas.get(), client); }));
+      [&](Client* client) { return Work(config, reader, data, devices.names, replicas.get(), client); }));
   return local == nullptr ? absl::OkStatus() : local->Wait();
 }
 

@@ -103,12 +103,8 @@ void Coordinator::Report(v1::ReportRequest request, Done<v1::ReportReply> done) 
       return done(absl::InvalidArgumentError(
           absl::StrCat("evaluation.weights_sha256: must be ", kSha256, " digits in hex, or empty")));
     }
-    // A late periodic evaluation must not hide the final one.
-    if (!evaluation_.final() || request.evaluation().final()) evaluation_ = request.evaluation();
     done(v1::ReportReply());
-    if (!evaluation_.final()) return;
-    TellNothingLeft();
-    Changed();
+    HandleReport(request);
   });
 }
 
@@ -235,6 +231,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
 void Coordinator::MaybeCommit() {
   if (state_ != v1::RUNNING || !drain_.empty()) return;
   if (checkpoints_ != nullptr && checkpoints_->starting()) return;  // it is of the steps until here
+  if (evaluations_.has_value() && evaluations_->Holds()) return;    // so is what is read now
   // Parts that are on every shard, and those of them that any refused.
   std::map<uint32_t, size_t> arrived;
   std::set<uint32_t> refused;
@@ -272,7 +269,8 @@ void Coordinator::MaybeCommit() {
   commits_[committed_] = commit.parts_size();
   ++committed_;
   Broadcast(message);
-  if (committed_ == total_steps_) StartDraining();
+  if (committed_ == total_steps_) return StartDraining();
+  MaybeEvaluate();
 }
 
 // ---- time
@@ -299,6 +297,12 @@ void Coordinator::HandleTick() {
   }
   last_tick_ = time;
   TickMembers(time);
+  if (evaluations_.has_value() && evaluations_->OnTick(time)) {
+    LogWarning("the evaluation of an epoch took longer than cluster.wait_seconds = ",
+               options_.config.cluster().wait_seconds(), ", and is left out");
+    MaybeCommit();
+  }
+  MaybeEvaluate();
   TickPins(time);
   TickAddresses(time);
   TickShards(time);
@@ -367,6 +371,9 @@ void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const
   }
   reply.set_fenced(fenced);
   reply.set_evaluated(evaluation_.final());
+  if (evaluations_.has_value()) {
+    if (auto order = evaluations_->OrderFor(heartbeat.incarnation)) *reply.mutable_evaluate() = *order;
+  }
   reply.set_failure(failure_.empty() ? why : failure_);
   std::exchange(heartbeat.done, nullptr)(std::move(reply));
 }

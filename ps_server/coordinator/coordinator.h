@@ -19,6 +19,7 @@
 #include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints.h"
+#include "ps_server/coordinator/epoch_evaluations.h"
 #include "ps_server/coordinator/job_store.h"
 #include "ps_server/coordinator/loss_curve.h"
 #include "ps_server/coordinator/progress.h"
@@ -153,6 +154,7 @@ class Coordinator {
   // A heartbeat that is to be answered; empty: there is none.
   struct ParkedHeartbeat {
     Done<v1::HeartbeatReply> done;
+    uint64_t incarnation = 0;  // of the caller
     // The revision that the caller need not be told of; 0: it wants all.
     uint64_t known_revision = 0;
     absl::Time until;
@@ -163,6 +165,7 @@ class Coordinator {
     uint64_t instance = 0;
     // Its calls bring the instance; what else they say can be guessed.
     bool says_instance = false;
+    bool evaluates = false;  // when it is asked to
     uint64_t incarnation = 0;
     uint64_t start_clock = 0;
     // The first of these.
@@ -186,6 +189,7 @@ class Coordinator {
     std::string task;
     uint64_t instance = 0;
     bool says_instance = false;
+    bool evaluates = false;
     uint64_t incarnation = 0;
     absl::Time lease_end, last_heard;
     ParkedHeartbeat heartbeat;
@@ -343,6 +347,20 @@ class Coordinator {
   void FenceAll(const std::string& why);
   v1::Membership MembershipNow() const;
   v1::JoinReply MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const;
+  // Epochs' evaluations.
+  void MakeEvaluations();
+  void HandleReport(const v1::ReportRequest& request);
+  // Tells them how far the job is, and has somebody evaluate an epoch that has ended.
+  void MaybeEvaluate();
+  // Who is there to evaluate, by preference: evaluators, then workers from the last on, since the first has
+  // the final evaluation to make. Their incarnations.
+  std::vector<uint64_t> Evaluators() const;
+  // As an entry has it, of weights of this version.
+  uint64_t StepOf(uint64_t version) const;
+  // sync: steps; else batches that are complete.
+  uint64_t progress() const {
+    return sync() ? committed_ : ranges_.has_value() ? ranges_->completed_batches() : 0;
+  }
   // Data.
   void ServeRanges();
   void MaybeCommit();
@@ -464,6 +482,8 @@ class Coordinator {
   std::optional<RangeTable> ranges_;
   std::optional<ProgressMeter> progress_;
   LossCurve loss_curve_;
+  // Once the job's length is known.
+  std::optional<EpochEvaluations> evaluations_;
   uint64_t recoveries_ = 0;
   // That were sent.
   uint64_t installs_ = 0;

@@ -66,6 +66,7 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   if (absl::StatusOr<ModelSpec> model = FromProto(newest.model()); model.ok()) model_ = *std::move(model);
   SetLength(newest.job().train_examples());
   committed_ = newest.job().committed_steps();
+  evaluations_->Restore(newest.job().evaluations());
 }
 
 absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
@@ -102,6 +103,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   const v1::Membership membership = MembershipNow();
   *job.mutable_members() = membership.members();
   for (uint32_t rank : gave_up_) job.add_gave_up(rank);
+  for (const v1::EpochEvaluation& entry : evaluations_->entries()) *job.add_evaluations() = entry;
   return snapshot;
 }
 

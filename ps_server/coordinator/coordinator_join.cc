@@ -61,6 +61,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
     same.set_task(member.task);
     same.set_rank(rank);
     same.set_instance(member.instance);
+    same.set_evaluates(member.evaluates);
     member.join = WaitingJoin{std::move(same), std::move(done), call, now()};
     return;
   }
@@ -219,6 +220,7 @@ void Coordinator::ForgetWhoLeft() {
   train_examples_ = total_examples_ = total_batches_ = total_steps_ = 0;
   parts_ = 0;
   progress_.reset();
+  evaluations_.reset();
 }
 
 void Coordinator::LearnAddresses(const v1::JoinRequest& request) {
@@ -267,6 +269,7 @@ void Coordinator::SetLength(uint64_t train_examples) {
   const uint64_t per_step = sync() ? parts_ : options_.workers;
   total_steps_ = (total_batches_ + per_step - 1) / per_step;
   progress_.emplace(train_examples_);
+  MakeEvaluations();
 }
 
 v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const {

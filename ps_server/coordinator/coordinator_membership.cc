@@ -41,6 +41,7 @@ void Coordinator::MaybeAdmit() {
       reader.task = it->request.task();
       reader.instance = it->request.instance();
       reader.says_instance = SaysInstance(it->request.protocol());
+      reader.evaluates = it->request.evaluates();
       reader.incarnation = ++last_incarnation_;
       reader.last_heard = now();
       reader.lease_end = now() + lease();
@@ -68,6 +69,7 @@ void Coordinator::MaybeAdmit() {
     member.task = it->request.task();
     member.instance = it->request.instance();
     member.says_instance = SaysInstance(it->request.protocol());
+    member.evaluates = it->request.evaluates();
     member.incarnation = ++last_incarnation_;
     member.last_heard = now();
     member.lease_end = now() + lease();
@@ -133,6 +135,7 @@ void Coordinator::OnAllAcked() {
     live = true;
   }
   if (!live) return MaybeAdmit();
+  if (!Evaluators().empty()) evaluations_->SetKnown();
   for (auto& [rank, member] : members_) {
     if (!member.join.has_value()) continue;
     if (!member.disconnected) member.lease_end = now() + lease();
@@ -208,7 +211,8 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
     reader->second.lease_end = now() + lease();
     parked = &reader->second.heartbeat;
   }
-  ParkedHeartbeat heartbeat{std::move(done), request.only_news() ? request.known_revision() : 0,
+  ParkedHeartbeat heartbeat{std::move(done), caller.incarnation(),
+                            request.only_news() ? request.known_revision() : 0,
                             now() + std::min(lease() / 3, kLongestPark)};
   if (parked == nullptr) {
     return AnswerHeartbeat(heartbeat, !over(), caller.incarnation() <= fenced_up_to_ ? fenced_why_ : "");
@@ -284,6 +288,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   }
   if (ranges_.has_value()) ranges_->Release(rank);
   DropPinsOf(rank);
+  if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
   if (over()) return;
   if (why.empty() && state_ == v1::DRAINING && saved_last_) {
     // Nobody has anything left to do that depends on it, and all go at once: told one by one, it would be
@@ -293,6 +298,8 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
     TellMembership();
   }
   ServeRanges();
+  MaybeEvaluate();
+  MaybeCommit();  // that may have waited for it to read
   MaybeAdmit();
   MaybeFinish();
 }
@@ -343,6 +350,7 @@ void Coordinator::FenceAll(const std::string& why) {
       member.next_range(std::move(reply));
     }
     if (ranges_.has_value()) ranges_->Release(rank);
+    if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
     DropPinsOf(rank);
   }
   BroadcastMembership();
@@ -394,8 +402,11 @@ void Coordinator::RemoveReader(uint32_t id) {
   const auto it = readers_.find(id);
   LogInfo(it->second.task, " (reader) left");
   AnswerHeartbeat(it->second.heartbeat, true);
+  if (evaluations_.has_value()) evaluations_->OnGone(it->second.incarnation);
   readers_.erase(it);
   DropPinsOf(id);
+  MaybeEvaluate();
+  MaybeCommit();  // that may have waited for it to read
   MaybeFinish();
 }
 
@@ -425,6 +436,7 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   MemberInfo& member = it->second;
   member.last_heard = now();
   for (uint64_t id : request.completed_ranges()) ranges_->Complete(id, it->first);
+  if (!ranges_->done()) MaybeEvaluate();
   if (member.next_range) std::exchange(member.next_range, nullptr)(v1::NextRangeReply());
   member.next_range = std::move(done);
   member.next_range_until = now() + std::min(lease() / 3, kLongestPark);

@@ -87,7 +87,13 @@ void Coordinator::HandleUnpin(const v1::UnpinRequest& request) {
   });
   if (own == holders.end()) return;
   holders.erase(own);
+  if (evaluations_.has_value()) {
+    std::vector<uint64_t> read;
+    for (const auto& [shard, version] : it->second.versions) read.push_back(version.count());
+    evaluations_->OnRead(request.caller().incarnation(), read);
+  }
   ReleasePins();
+  MaybeCommit();
 }
 
 void Coordinator::ReleasePins() {

@@ -177,6 +177,7 @@ void Coordinator::OnAllInstalled() {
     // A checkpoint may have become complete after the job went back.
     committed_ = restored ? checkpoints_->newest()->job().committed_steps() : 0;
     checkpoints_->Rewound(committed_);
+    evaluations_->GoTo(committed_);
   }
   if (!sync() && !ranges_.has_value()) {
     std::vector<Intervals> holders;
@@ -187,6 +188,7 @@ void Coordinator::OnAllInstalled() {
       if (Keeps(index)) untouched_ = false;
     }
     ranges_.emplace(total_batches_, options_.workers, HeldByAll(holders));
+    evaluations_->GoTo(progress());
   }
   if (AllDone()) {
     TrainingStarts();

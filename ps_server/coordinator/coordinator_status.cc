@@ -109,6 +109,9 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     if (loss.has_value()) status.set_train_loss(*loss);
   }
   *status.mutable_evaluation() = evaluation_;
+  if (evaluations_.has_value()) {
+    for (const v1::EpochEvaluation& entry : evaluations_->entries()) *status.add_evaluations() = entry;
+  }
 
   IntHistogram staleness, lead;
   uint64_t pushed = 0, pulled = 0, lost = 0, refused = 0;

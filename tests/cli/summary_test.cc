@@ -6,6 +6,7 @@
 #include <fstream>
 #include <sstream>
 
+#include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 #include "catch2/catch.hpp"
 
@@ -84,6 +85,34 @@ TEST_CASE("what is not known is absent: no number, no hash") {
   CHECK_THAT(SummaryText("x", *summary), Contains("  test              not evaluated\n") &&
                                              Contains("  weights           not evaluated\n"));
   CHECK_THAT(SummaryJson(*summary), Contains("\"weights_sha256\": null") && Contains("\"test_loss\": null"));
+}
+
+TEST_CASE("epochs, of which the newest are shown") {
+  const auto with = [](const std::string& evaluations) {
+    return ParseSummary(absl::StrReplaceAll(
+        kJson,
+        {{"\"bytes_pushed\"", absl::StrCat("\"evaluations\": [", evaluations, "], \"bytes_pushed\"")}}));
+  };
+  auto summary = with(R"({"epoch": 1, "step": 47, "test_loss": 0.5, "test_accuracy": 0.75},)"
+                      R"({"epoch": 2, "step": null, "test_loss": null, "test_accuracy": null},)"
+                      R"({"epoch": 3, "step": 141, "test_loss": null, "test_accuracy": null})");
+  REQUIRE(summary.ok());
+  CHECK_THAT(SummaryText("x", *summary), Contains("  test loss         0.0712\n"
+                                                  "  epochs            1: test loss 0.5000, accuracy 75.00%\n"
+                                                  "                    2: not evaluated\n"
+                                                  "                    3: test loss not finite\n"
+                                                  "  train loss"));
+  std::string many;
+  for (int epoch = 1; epoch <= 12; ++epoch) {
+    absl::StrAppend(&many, epoch > 1 ? "," : "", R"({"epoch": )", epoch,
+                    R"(, "step": 47, "test_loss": 0.5, "test_accuracy": 0.75})");
+  }
+  summary = with(many);
+  REQUIRE(summary.ok());
+  CHECK_THAT(SummaryText("x", *summary), Contains("  epochs            2 earlier ones: see --summary=FILE\n"
+                                                  "                    3: test loss") &&
+                                             Contains("\n                    12: test loss"));
+  CHECK_THAT(std::string(with(R"({"step": 1})").status().message()), Contains("/evaluations/0/epoch"));
 }
 
 TEST_CASE("a loss without an accuracy") {

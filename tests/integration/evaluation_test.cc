@@ -1,4 +1,5 @@
-// What becomes of a job's result when the worker dies that evaluates the weights at the end.
+// The evaluations of epochs and of the job's end, and what becomes of them when the worker dies that makes
+// one.
 #include <signal.h>
 
 #include <string>
@@ -94,6 +95,85 @@ TEST_CASE("the only worker is killed while it evaluates: without a result nothin
     INFO(field);
     CHECK(summary.at(field).is_null());
   }
+}
+
+// ---- epochs
+
+// A small job of 4 steps an epoch in sync.
+nlohmann::json RunEpochs(const std::string& consistency, uint32_t ps, uint32_t workers, int epochs,
+                         bool evaluator = false) {
+  TestFolder folder;
+  folder.Write("train.csv", Csv(64));
+  folder.Write("test.csv", Csv(50));
+  TestJob::Options options;
+  options.ps = ps;
+  options.workers = workers;
+  options.evaluator = evaluator;
+  options.config = folder.Write("job.json", R"({
+      "model": {"layers": [{"type": "dense", "units": 16}, {"type": "relu"}, {"type": "dense", "units": 2}]},
+      "data": {"format": "csv", "train": {"path": "train.csv"}, "test": {"path": "test.csv"}, "batch_size": 8},
+      "optimizer": {"learning_rate": 0.5}
+    })");
+  options.set = {"consistency=" + consistency, "train.epochs=" + std::to_string(epochs)};
+  TestJob job(options);
+  job.StartAll();
+  job.ExpectAllExit(0);
+  const nlohmann::json summary = job.Summary();
+  INFO(summary.dump(2));
+  const nlohmann::json& entries = summary.at("evaluations");
+  REQUIRE(entries.size() == static_cast<size_t>(epochs));
+  for (int epoch = 1; epoch <= epochs; ++epoch) {
+    CHECK(entries[epoch - 1].at("epoch") == epoch);
+    CHECK(entries[epoch - 1].at("test_loss").is_number());
+    CHECK(entries[epoch - 1].at("test_accuracy") >= 0);
+  }
+  CHECK(entries.back().at("step") == summary.at("steps"));
+  for (const char* field : {"test_loss", "test_accuracy"})
+    CHECK(entries.back().at(field) == summary.at(field));
+  return summary;
+}
+
+TEST_CASE("each epoch is evaluated: sync, the very weights of its end, whoever does it") {
+  const std::string sync = R"({"mode": "sync", "parts": 2})";
+  const nlohmann::json entries = RunEpochs(sync, 2, 2, 3).at("evaluations");
+  for (int epoch = 1; epoch <= 3; ++epoch) CHECK(entries[epoch - 1].at("step") == 4 * epoch);
+  CHECK(RunEpochs(sync, 1, 3, 3).at("evaluations") == entries);
+  CHECK(RunEpochs(sync, 1, 1, 3, /*evaluator=*/true).at("evaluations") == entries);
+  // Jobs that end where epochs of the long one do.
+  for (int epochs = 1; epochs <= 2; ++epochs) {
+    const nlohmann::json shorter = RunEpochs(sync, 1, 1, epochs);
+    CHECK(shorter.at("test_loss") == entries[epochs - 1].at("test_loss"));
+  }
+}
+
+TEST_CASE("each epoch is evaluated: bounded, async") {
+  const nlohmann::json entries =
+      RunEpochs(GENERATE(R"({"mode": "bounded", "staleness": 2})", R"({"mode": "async"})"), 2, 2, 4)
+          .at("evaluations");
+  for (int epoch = 1; epoch < 4; ++epoch) {
+    // Two workers may have pushed a part of the step already that their sum does not reach.
+    CHECK(entries[epoch - 1].at("step").get<int>() + 1 >= 4 * epoch);
+    CHECK(entries[epoch].at("step") >= entries[epoch - 1].at("step"));
+  }
+}
+
+TEST_CASE("the worker is killed that evaluates an epoch: that one has no result, and the job goes on") {
+  const Files files;
+  TestJob job({.config = files.config, .set = {R"(consistency={"mode": "sync", "parts": 2})"}});
+  job.StartAll();
+  // The weights of step 4 were read, and their evaluation takes seconds.
+  job.WaitForStatus("step 5", [](const v1::ClusterStatus& status) { return status.step() >= 5; });
+  job["worker:1"].Signal(SIGKILL);
+  job.ExpectExit("worker:1", 128 + SIGKILL);
+  for (const char* task : {"worker:0", "ps:0", "ps:1"}) job.ExpectExit(task, 0);
+  const nlohmann::json summary = job.Summary();
+  CheckEvaluated(summary);
+  const nlohmann::json& entries = summary.at("evaluations");
+  REQUIRE(entries.size() == 2);
+  CHECK(entries[0] ==
+        nlohmann::json::parse(R"({"epoch": 1, "step": null, "test_loss": null, "test_accuracy": null})"));
+  CHECK(entries[1].at("step") == 8);
+  CHECK(entries[1].at("test_loss") == summary.at("test_loss"));
 }
 
 }  // namespace

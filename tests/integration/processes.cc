@@ -241,6 +241,7 @@ void CheckSummary(const nlohmann::json& summary, const std::string& mode, uint32
                             "train_loss",
                             "test_accuracy",
                             "test_loss",
+                            "evaluations",
                             "version_staleness",
                             "lead",
                             "bytes_pushed",

@@ -143,6 +143,10 @@ class MortalClient final : public Client {
   }
   bool leading() const override { return real_->leading(); }
   absl::StatusOr<bool> AwaitsEvaluation() override { return real_->AwaitsEvaluation(); }
+  absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
+      std::chrono::steady_clock::time_point deadline) override {
+    return real_->WaitEvaluation(deadline);
+  }
   void SetProgress(const Progress& progress) override { real_->SetProgress(progress); }
   absl::Status Report(const PullResult& of, const EvaluationResult& result) override {
     return real_->Report(of, result);

@@ -49,6 +49,10 @@ class FakeClient final : public Client {
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override { return false; }
   bool leading() const override { return false; }
   absl::StatusOr<bool> AwaitsEvaluation() override { return false; }
+  absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
+      std::chrono::steady_clock::time_point) override {
+    return std::nullopt;
+  }
   void SetProgress(const Progress&) override {}
   absl::Status Report(const PullResult&, const EvaluationResult&) override { return absl::OkStatus(); }
   uint32_t worker() const override { return 0; }

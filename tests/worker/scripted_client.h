@@ -122,6 +122,10 @@ class ScriptedClient final : public Client {
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override { return false; }
   bool leading() const override { return false; }
   absl::StatusOr<bool> AwaitsEvaluation() override { return false; }
+  absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
+      std::chrono::steady_clock::time_point) override {
+    return std::nullopt;
+  }
   absl::Status Report(const PullResult&, const EvaluationResult&) override { return absl::OkStatus(); }
   absl::Status Leave(const std::string&) override { return absl::OkStatus(); }
 

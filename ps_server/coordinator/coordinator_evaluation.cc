@@ -1,0 +1,89 @@
+// The part of Coordinator that has the weights evaluated: those at the ends of epochs, and takes reports.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/telemetry/logging.h"
+#include "ps_server/coordinator/coordinator.h"
+
+namespace weir {
+namespace {
+
+std::string Describe(const v1::EpochEvaluation& entry) {
+  const std::string loss = entry.has_test_loss() ? absl::StrCat(entry.test_loss()) : "not finite";
+  return absl::StrCat("epoch ", entry.epoch(), " (weights of step ", entry.step(), "): test loss ", loss,
+                      entry.has_test_accuracy() ? absl::StrCat(", accuracy ", entry.test_accuracy()) : "");
+}
+
+}  // namespace
+
+void Coordinator::MakeEvaluations() {
+  EpochEvaluations::Options options;
+  options.sync = sync();
+  options.every_epochs = options_.config.evaluation().every_epochs();
+  options.train_examples = train_examples_;
+  options.batch_size = options_.config.data().batch_size();
+  options.batches_a_unit = sync() ? parts_ : 1;
+  options.total_examples = total_examples_;
+  options.total = sync() ? total_steps_ : total_batches_;
+  options.limit = absl::Seconds(options_.config.cluster().wait_seconds());
+  evaluations_.emplace(options);
+}
+
+void Coordinator::HandleReport(const v1::ReportRequest& request) {
+  const v1::Evaluation& evaluation = request.evaluation();
+  if (evaluation.order() == 0) {
+    // A late periodic evaluation must not hide the final one.
+    if (evaluation_.final() && !evaluation.final()) return;
+    evaluation_ = evaluation;
+    if (!evaluation.final()) return;
+    if (evaluations_.has_value()) evaluations_->Final(evaluation, total_steps_);
+    TellNothingLeft();
+    return Changed();
+  }
+  if (!evaluations_.has_value()) return;
+  const std::optional<v1::EpochEvaluation> made =
+      evaluations_->OnReport(request.caller().incarnation(), evaluation, StepOf(evaluation.version()));
+  if (made.has_value()) {
+    LogInfo(Describe(*made));
+    if (!evaluation_.final()) evaluation_ = evaluation;
+  }
+  MaybeEvaluate();
+  MaybeCommit();
+}
+
+uint64_t Coordinator::StepOf(uint64_t version) const {
+  return sync() ? version : std::min(total_steps_, version / std::max<uint32_t>(1, options_.workers));
+}
+
+std::vector<uint64_t> Coordinator::Evaluators() const {
+  std::vector<uint64_t> found;
+  for (const auto& [id, reader] : readers_) {
+    if (reader.evaluates) found.push_back(reader.incarnation);
+  }
+  for (auto it = members_.rbegin(); it != members_.rend(); ++it) {
+    const MemberInfo& member = it->second;
+    const bool there = member.phase == Phase::kLive || member.phase == Phase::kIdle;
+    if (there && member.evaluates) found.push_back(member.incarnation);
+  }
+  return found;
+}
+
+void Coordinator::MaybeEvaluate() {
+  if (!evaluations_.has_value() || state_ != v1::RUNNING || !drain_.empty()) return;
+  evaluations_->Advance(progress());
+  if (evaluations_->due()) {
+    const std::vector<uint64_t> all = Evaluators();
+    if (!all.empty()) evaluations_->SetKnown();
+    const auto chosen = std::find_if(all.begin(), all.end(),
+                                     [&](uint64_t incarnation) { return evaluations_->MayAsk(incarnation); });
+    if (chosen != all.end() && evaluations_->due()) {
+      evaluations_->Ask(*chosen, now());
+      Changed();
+    } else if (!all.empty()) {
+      evaluations_->GiveUp();
+    }
+  }
+}
+
+}  // namespace weir
