@@ -206,7 +206,10 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       return HandlePinned(index, report.pinned());
     case v1::ShardReport::kStats:
       shard.stats = report.stats();
-      if (index == 0) commits_.erase(commits_.begin(), commits_.lower_bound(shard.stats.version().count()));
+      if (index == 0) {
+        commits_.erase(commits_.begin(), commits_.lower_bound(shard.stats.version().count()));
+        SampleProgress();
+      }
       // A step that was committed may wait for memory on a shard, which publishes it all the same.
       if (final_ping_ > 0 && std::all_of(shards_.begin(), shards_.end(), [&](const ShardInfo& s) {
             return s.stats.sequence() >= final_ping_ && (!sync() || s.stats.version().count() >= committed_);
@@ -312,10 +315,6 @@ void Coordinator::HandleTick() {
   if (time >= next_ping_) {
     next_ping_ = time + std::min(kPingInterval, lease() / 3);
     PingShards();
-    if (state_ == v1::RUNNING && progress_.has_value()) progress_->Sample(time, examples_done());
-    if (progress_.has_value()) {
-      loss_curve_.Sample(examples_done(), progress_->reported_examples(), progress_->reported_loss_sum());
-    }
   }
   if (checkpoints_ != nullptr) {
     if (state_ == v1::RUNNING && drain_.empty()) checkpoints_->Tick(steps_done());

@@ -329,6 +329,8 @@ class Coordinator {
   bool AllInstalled() const;
   // For the first time in this life.
   void TrainingStarts();
+  // Shard 0 has just said how far it is: what is known of it at other times is of some moment ago.
+  void SampleProgress();
   bool recoverable() const { return checkpoints_ != nullptr; }
   // Membership.
   void MaybeAdmit();
@@ -352,6 +354,8 @@ class Coordinator {
   void HandleReport(const v1::ReportRequest& request);
   // Tells them how far the job is, and has somebody evaluate an epoch that has ended.
   void MaybeEvaluate();
+  // Whom the next step has waited for since a second or more, and for what; "": nobody.
+  std::string EvaluatorThatHolds() const;
   // Who is there to evaluate, by preference: evaluators, then workers from the last on, since the first has
   // the final evaluation to make. Their incarnations.
   std::vector<uint64_t> Evaluators() const;

@@ -69,6 +69,23 @@ std::vector<uint64_t> Coordinator::Evaluators() const {
   return found;
 }
 
+std::string Coordinator::EvaluatorThatHolds() const {
+  // Reading takes some milliseconds, once an epoch.
+  constexpr absl::Duration kWorthSaying = absl::Seconds(1);
+  if (!evaluations_.has_value() || state_ != v1::RUNNING) return "";
+  const std::optional<EpochEvaluations::Holder> holder = evaluations_->holder();
+  if (!holder.has_value() || now() - holder->since < kWorthSaying) return "";
+  std::string task;
+  for (const auto& [rank, member] : members_) {
+    if (member.incarnation == holder->incarnation) task = member.task;
+  }
+  for (const auto& [id, reader] : readers_) {
+    if (reader.incarnation == holder->incarnation) task = reader.task;
+  }
+  return absl::StrCat(task, holder->read ? " to evaluate epoch " : " to read the weights of epoch ",
+                      holder->epoch, holder->read ? ", since the next one has ended" : ", to evaluate them");
+}
+
 void Coordinator::MaybeEvaluate() {
   if (!evaluations_.has_value() || state_ != v1::RUNNING || !drain_.empty()) return;
   evaluations_->Advance(progress());

@@ -71,6 +71,12 @@ void Coordinator::TrainingStarts() {
   examples_before_ = examples_done();
 }
 
+void Coordinator::SampleProgress() {
+  if (!progress_.has_value()) return;
+  if (state_ == v1::RUNNING) progress_->Sample(now(), examples_done());
+  loss_curve_.Sample(examples_done(), progress_->reported_examples(), progress_->reported_loss_sum());
+}
+
 bool Coordinator::AllDone() const {
   return sync() ? total_steps_ > 0 && committed_ >= total_steps_ : ranges_.has_value() && ranges_->done();
 }
@@ -208,6 +214,9 @@ std::vector<std::string> Coordinator::WaitingFor() const {
     } else if (state_ == v1::RUNNING && shard.stats.waits_size() > 0) {
       names.push_back(absl::StrCat(shard.stats.waits(0).reason(), " (on ps:", i, ")"));
     }
+  }
+  if (std::string evaluator = EvaluatorThatHolds(); !evaluator.empty()) {
+    names.push_back(std::move(evaluator));
   }
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
     std::set<uint32_t> here;

@@ -57,6 +57,16 @@ class EpochEvaluations {
   // What this member is asked to do.
   std::optional<v1::EvaluationOrder> OrderFor(uint64_t incarnation) const;
   // sync: no step may be committed now.
+  // The member of this incarnation is waited for then, since that time.
+  struct Holder {
+    uint64_t incarnation = 0, epoch = 0;
+    bool read = false;
+    absl::Time since;
+  };
+  std::optional<Holder> holder() const {
+    if (!Holds()) return std::nullopt;
+    return Holder{asked_->incarnation, asked_->of.last, asked_->read, asked_->since};
+  }
   bool Holds() const { return options_.sync && asked_.has_value() && (!asked_->read || due_.has_value()); }
 
   // A member has read these versions (by shard).

@@ -15,7 +15,8 @@ namespace {
 
 using Catch::Contains;
 
-const char* const kJson = R"({"mode": "sync", "staleness_bound": null, "parts": 4, "ps": 1, "workers": 4, "steps": 470,
+const char* const kJson =
+    R"({"mode": "sync", "staleness_bound": null, "parts": 4, "ps": 1, "workers": 4, "steps": 470,
   "pushes": 1880, "examples": 60160, "wall_seconds": 4.21, "examples_per_second": 14289.8, "train_loss": 0.0123,
   "test_accuracy": 0.9832, "test_loss": 0.0712, "version_staleness": {"p50": 1, "p99": 7, "max": 9},
   "lead": {"p50": 1, "max": 2}, "bytes_pushed": 33100000, "bytes_pulled": 40200000, "weights_sha256": "ab12",

@@ -60,6 +60,10 @@ TEST_CASE(
   CHECK(f.OrderFor(f.members[1]).epoch() == 1);
   f.Read(f.members[0], 4);
   CHECK(f.Commits() == 4);
+  CHECK(f.Status().waiting_for_size() == 0);
+  f.clock.Advance(absl::Seconds(1));
+  REQUIRE(f.Status().waiting_for_size() == 1);
+  CHECK(f.Status().waiting_for(0) == "worker:1 to read the weights of epoch 1, to evaluate them");
   f.Read(f.members[1], 4);
   CHECK(f.Commits() == 5);
   f.Report(f.members[1], 4);

@@ -342,5 +342,17 @@ TEST_CASE("After a restart the status knows at once how far the job is, and rate
   }
 }
 
+TEST_CASE("The speed is of what a shard has done, at the time at which it says so") {
+  CoordinatorFixture f(v1::ConsistencyConfig::MODE_ASYNC);
+  f.train_examples = 8 * 2 * 1000;
+  f.StartJob();
+  f.shards[0]->stats.set_pushes_applied(1);
+  f.Run(absl::Milliseconds(500), f.members);
+  f.shards[0]->stats.set_pushes_applied(11);
+  f.Run(absl::Milliseconds(500), f.members);
+  // What was known at the last ping alone would be 8.
+  CHECK(f.Status().examples_per_second() > 60);
+}
+
 }  // namespace
 }  // namespace weir
