@@ -63,7 +63,7 @@ TEST_CASE("Each shipped job config is valid in every mode, and so is what it sho
       CHECK(FirstDifference(*config, *again) == "");
     }
     // Modes can be chosen with flags alone.
-    CHECK(LoadJobConfig(path, {"consistency.mode=bounded", "consistency.staleness=0"}).ok());
+    CHECK(LoadJobConfig(path, {R"(consistency={"mode": "bounded", "staleness": 0})"}).ok());
   }
   CHECK(configs >= 3);
 }
