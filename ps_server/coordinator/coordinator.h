@@ -138,6 +138,10 @@ class Coordinator {
   static constexpr absl::Duration kRefusalInterval = absl::Seconds(1);
   // Who lives and was answered, or has lost its connection, is heard of by then, if the grace is shorter.
   static constexpr absl::Duration kComesBack = absl::Seconds(1);
+  // From the answer to its Join until a worker's first heartbeat, beside the grace; and for each worker that
+  // may have been answered together with it.
+  static constexpr absl::Duration kFirstHeartbeat = absl::Milliseconds(1500);
+  static constexpr absl::Duration kFirstHeartbeatOfMany = absl::Milliseconds(20);
 
   struct WaitingJoin {
     v1::JoinRequest request;
@@ -172,8 +176,9 @@ class Coordinator {
     std::optional<uint64_t> first_clock;
     // live_since: its Join was answered; nobody can hear of it before.
     absl::Time lease_end, last_heard, live_since = absl::InfiniteFuture();
-    // By its heartbeats.
+    // By its heartbeats; `heard`: there was one.
     uint64_t known_revision = 0;
+    bool heard = false;
     // Its connection broke, and nothing was heard of it since that it cannot have said before.
     bool disconnected = false;
     // It has sent a heartbeat since, and was answered.

@@ -138,7 +138,11 @@ void Coordinator::OnAllAcked() {
   if (!Evaluators().empty()) evaluations_->SetKnown();
   for (auto& [rank, member] : members_) {
     if (!member.join.has_value()) continue;
-    if (!member.disconnected) member.lease_end = now() + lease();
+    if (!member.disconnected) {
+      // Until its first heartbeat it has no call here whose end would tell that its process is gone.
+      member.lease_end =
+          now() + std::min(lease(), grace() + kFirstHeartbeat + kFirstHeartbeatOfMany * options_.workers);
+    }
     member.live_since = now();
     LogInfo(member.task, " joined as rank ", rank, ", incarnation ", member.incarnation, ", at clock ",
             member.start_clock);
@@ -196,6 +200,7 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
       it != members_.end() && it->second.incarnation == caller.incarnation()) {
     MemberInfo& member = it->second;
     member.last_heard = now();
+    member.heard = true;
     // It may have been on its way when the process was killed. The next one, which answers our answer, was
     // not.
     at_once = member.disconnected && !member.answered_since;
@@ -372,7 +377,7 @@ void Coordinator::TickMembers(absl::Time time) {
   }
   for (uint32_t rank : expired) {
     const MemberInfo& member = members_.at(rank);
-    away_[rank] = {member.task, time, member.disconnected};
+    away_[rank] = {member.task, time, member.disconnected || !member.heard};
     RemoveMember(
         rank, absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - member.last_heard)));
   }

@@ -200,6 +200,7 @@ void CoordinatorFixture::StartJob() {
   std::vector<AnswerPtr<v1::JoinReply>> joins;
   for (uint32_t rank = 0; rank < workers; ++rank) joins.push_back(Join(rank));
   for (const auto& join : joins) members.push_back(join->reply());
+  for (const auto& member : members) Heartbeat(member);
 }
 
 v1::JoinRequest CoordinatorFixture::JoinRequest(uint32_t rank, uint64_t instance) const {

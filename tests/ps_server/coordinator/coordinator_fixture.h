@@ -89,7 +89,7 @@ class CoordinatorFixture {
   void Start();
   // Kills the coordinator, and starts it again. Shards hold what they held, but for the first: it goes, too.
   void Restart();
-  // Start, and all workers join.
+  // Start, and all workers join and send a heartbeat.
   void StartJob();
 
   v1::JoinRequest JoinRequest(uint32_t rank, uint64_t instance = 0) const;  // 0: 1000 + rank

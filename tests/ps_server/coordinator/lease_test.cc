@@ -30,6 +30,20 @@ TEST_CASE("A silent worker is taken out after its lease, with a new epoch on eve
   CHECK(f.Status().state() == v1::RUNNING);
 }
 
+TEST_CASE("A worker that was admitted and has never sent a heartbeat is taken out soon after the grace") {
+  // Its process was killed when its Join was answered: no connection of its tells that.
+  CoordinatorFixture f(kBounded);
+  f.Start();
+  const auto first = f.Join(0);
+  const auto second = f.Join(1);
+  f.Heartbeat(first->reply());
+  REQUIRE(second->there());
+  f.Run(absl::Seconds(2), {first->reply()});
+  CHECK(f.Status().membership().members_size() == 2);
+  f.Run(absl::Seconds(1), {first->reply()});
+  CHECK(f.Status().membership().members_size() == 1);
+}
+
 TEST_CASE("Heartbeats keep a lease, for as long as it may be") {
   CoordinatorFixture f(kBounded);
   f.StartJob();
