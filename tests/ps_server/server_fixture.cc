@@ -8,6 +8,18 @@
 #include "common/wire_model.h"
 
 namespace weir {
+namespace {
+
+v1::Caller CallerOf(const v1::JoinReply& member) {
+  v1::Caller caller;
+  caller.set_worker(member.worker());
+  caller.set_incarnation(member.incarnation());
+  caller.set_epoch(member.membership().epoch());
+  caller.set_model_hash(member.model_hash());
+  return caller;
+}
+
+}  // namespace
 
 ServerFixture::ServerFixture(int64_t elements, uint32_t servers, uint32_t workers)
     : servers(servers), workers(workers) {
@@ -70,10 +82,13 @@ void ServerFixture::Join() {
     INFO(status.error_message());
     REQUIRE(status.ok());
   }
-  caller.set_worker(0);
-  caller.set_incarnation(members[0].incarnation());
-  caller.set_epoch(members[0].membership().epoch());
-  caller.set_model_hash(members[0].model_hash());
+  for (const v1::JoinReply& member : members) {
+    v1::HeartbeatRequest beat;
+    *beat.mutable_caller() = CallerOf(member);
+    v1::HeartbeatReply heard;
+    REQUIRE(coordinator->Heartbeat(Context().get(), beat, &heard).ok());
+  }
+  caller = CallerOf(members[0]);
   base = Pull(nullptr);
 }
 

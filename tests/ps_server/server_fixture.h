@@ -26,7 +26,7 @@ class ServerFixture {
   void Start();
   std::unique_ptr<grpc::ClientContext> Context() const;
   v1::JoinRequest JoinRequest(uint32_t rank = 0) const;
-  // Starts the job: all workers join at once.
+  // Starts the job: all workers join at once, and send a heartbeat each.
   void Join();
   // Worker 0's push at its next clock: its header; and the messages of an exchange on stream(), each with a
   // chunk.

@@ -89,7 +89,11 @@ class Checker {
   // an earlier life.
   bool Delivered(const PushSent& push, const Life& life, absl::Duration at) const {
     const auto it = answered_.find({push.incarnation, life.first, push.clock});
-    if (it == answered_.end()) return false;
+    if (it == answered_.end()) {
+      // A gradient of an earlier life's weights is refused, and that answer may be lost.
+      return push.base.size() > life.first && push.base[life.first].incarnation() != life.second &&
+             push.at <= at;
+    }
     const v1::PushReply& reply = it->second->reply;
     // When the shard decided is between the sending and the answer.
     if (reply.outcome() != v1::OK) return push.at <= at;
