@@ -67,7 +67,7 @@ done
 # Runs a program there, with /proc, where the loader finds $ORIGIN, and /dev; both go with the mount namespace.
 run_alone() {
   # shellcheck disable=SC2016
-  unshare --mount sh -c 'mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && exec env -i LD_BIND_NOW=1 chroot "$0" "$@"' \
+  unshare --mount sh -c 'mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && exec env -i LD_BIND_NOW=1 /usr/sbin/chroot "$0" "$@"' \
     "$root" "$@" >"$work/output" 2>&1 || {
     echo "bundle: '$*' fails where there is nothing but the bundle and glibc:" >&2
     cat "$work/output" >&2
