@@ -374,6 +374,14 @@ TEST_CASE("a server that was killed and came back: each of its lives is judged b
     log.events[7].incarnation = 5;
     CHECK(CheckHistory(log.events, rules).count(HistoryRule::kVersions) >= 1);
   }
+  SECTION("an evaluation reads the later life before the earlier one's last answer comes") {
+    HistoryEvent read = log.events[6];
+    read.pin = 3;
+    log.events.insert(log.events.begin() + 4, read);
+    CHECK(CheckHistory(log.events, rules).total() == 0);
+    log.events[4].pin = 0;
+    CHECK(CheckHistory(log.events, rules).count(HistoryRule::kVersions) >= 1);
+  }
   SECTION("a batch is applied twice in one life") {
     log.Pull(0, 4, 2, {{0, 4}}).incarnation = 6;
     log.Push(0, 4, 3, 0, 3).incarnation = 6;
