@@ -26,12 +26,10 @@ constexpr CodeText kCodes[] = {
      "train.clip_norm; else it is a fault of the program, and its whole log helps to find it"},
     {kExitStorage, "what the job has to leave could not be written",
      "make room on the disk that the lines above name, then start again: with --resume a job goes on from "
-     "its "
-     "last complete checkpoint"},
+     "its last complete checkpoint"},
     {kExitConfig, "bad config, data or address",
      "trying again will not help: correct what the lines above name; `weir config check` looks at the "
-     "config, "
-     "at the data's files and at whether the model fits them"},
+     "config, at the data's files and at whether the model fits them"},
     {kExitPeerLost, "a peer was lost",
      "the lines above name the peer; look at its log, and at whether this machine was overloaded; then start "
      "again"},

@@ -141,8 +141,7 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
   if (!outputs.has_value()) {
     check.unchecked.push_back(
         "whether the last layer has a logit for each class: the largest label says how many there are, "
-        "unless "
-        "data.classes does");
+        "unless data.classes does");
   }
   WEIR_ASSIGN_OR_RETURN(const ModelSpec spec, Model::Check(config.model(), train.shape, outputs));
   check.model = absl::StrCat(config.model().layers_size(), " layers, ", spec.elements(), " parameters");
