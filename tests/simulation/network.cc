@@ -108,6 +108,15 @@ void Connection::TellSoon(End end, absl::Duration after, absl::Status why) {
 
 // ---- the network
 
+Network::~Network() {
+  for (const std::weak_ptr<Connection>& weak : made_) {
+    const std::shared_ptr<Connection> connection = weak.lock();
+    if (connection == nullptr) continue;
+    connection->told_ = {};
+    connection->directions_ = {};
+  }
+}
+
 std::shared_ptr<Connection> Network::Connect(World::Node from, World::Node to, bool spared) {
   if (!world_->running(to)) return nullptr;
   auto connection = std::make_shared<Connection>();
@@ -115,6 +124,7 @@ std::shared_ptr<Connection> Network::Connect(World::Node from, World::Node to, b
   connection->nodes_ = {from, to};
   connection->spared_ = spared;
   connections_.push_back(connection);
+  made_.push_back(connection);
   return connection;
 }
 

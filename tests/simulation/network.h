@@ -91,6 +91,8 @@ class Network {
  public:
   Network(World* world, NetworkFaults faults, FaultCounts* counts)
       : world_(world), faults_(faults), counts_(counts) {}
+  // What is still on its way holds the streams that it goes over, which hold it.
+  ~Network();
 
   // Chance strikes no more; partitions and slow links stay until they are mended.
   void EndFaults() { on_ = false; }
@@ -199,7 +201,8 @@ class Network {
   uint64_t messages_ = 0;
   std::set<std::pair<World::Node, World::Node>> blocked_;
   std::map<std::pair<World::Node, World::Node>, absl::Duration> slow_;
-  std::vector<std::weak_ptr<Connection>> connections_;
+  // Those between living processes, and all that ever were.
+  std::vector<std::weak_ptr<Connection>> connections_, made_;
   struct OpenCall {
     World::Node from, to;
     std::function<bool()> over;

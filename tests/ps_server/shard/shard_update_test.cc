@@ -1,4 +1,5 @@
 // Installing the model, and what an update does to which tensor at which rate.
+#include <memory>
 #include <new>
 #include <string>
 #include <utility>
@@ -71,9 +72,8 @@ TEST_CASE("A model for which there is no memory is an error, with the sum, and a
                                              Contains("at least 64.0 GiB = 2 W") && Contains("has 1.0 GiB"));
   }
   SECTION("by what the system gives") {
-    bool none = true;
-    f.weights_source = [&none](size_t elements) {
-      if (std::exchange(none, false)) throw std::bad_alloc();
+    f.weights_source = [none = std::make_shared<bool>(true)](size_t elements) {
+      if (std::exchange(*none, false)) throw std::bad_alloc();
       return AllocateSlab(elements);
     };
     f.Create();

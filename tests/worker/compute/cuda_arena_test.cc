@@ -2,6 +2,7 @@
 
 #include "worker/compute/cuda_arena.h"
 
+#include <cstddef>
 #include <cstring>
 #include <map>
 
@@ -17,13 +18,13 @@ using cuda_emulation::LiveObjects;
 TEST_CASE("Pieces come from one chunk and join again") {
   cuda_emulation::SetMachine({});
   cuda::Arena arena(1 << 20);
-  char* const a = static_cast<char*>(*arena.Allocate(1));
-  char* const b = static_cast<char*>(*arena.Allocate(257));
-  char* const c = static_cast<char*>(*arena.Allocate(0));
+  std::byte* const a = static_cast<std::byte*>(*arena.Allocate(1));
+  std::byte* const b = static_cast<std::byte*>(*arena.Allocate(257));
+  std::byte* const c = static_cast<std::byte*>(*arena.Allocate(0));
   CHECK(b == a + 256);
   CHECK(c == b + 512);
   CHECK(arena.allocations() == 1);
-  char* const rest = static_cast<char*>(*arena.Allocate((1 << 20) - 4 * 256));
+  std::byte* const rest = static_cast<std::byte*>(*arena.Allocate((1 << 20) - 4 * 256));
   CHECK(rest == c + 256);
   arena.Free(a);
   CHECK(*arena.Allocate(256) == a);
