@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <cstdio>
+#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -89,6 +90,11 @@ int RunCheckpointList(const std::string& directory) {
   const auto entries = FindCheckpoints(files, directory);
   if (!entries.ok()) return Refuse(entries.status());
   if (entries->empty()) return Refuse(kExitConfig, absl::StrCat(directory, ": no checkpoints are there"));
+  // What the newest says; damaged ones say nothing.
+  std::optional<v1::BestEpoch> best;
+  if (const auto newest = LatestComplete(files, directory); newest.ok() && newest->manifest.job().has_best()) {
+    best = newest->manifest.job().best();
+  }
   Table table({"checkpoint", "step", "servers", "size", "state"});
   table.AlignLeft(4);
   for (const CheckpointEntry& entry : *entries) {
@@ -105,7 +111,10 @@ int RunCheckpointList(const std::string& directory) {
       continue;
     }
     table.AddRow({name, step, absl::StrCat(found->manifest.num_shards()),
-                  FormatBytes(BytesOf(found->manifest)), "complete"});
+                  FormatBytes(BytesOf(found->manifest)),
+                  best.has_value() && best->checkpoint() == entry.step
+                      ? absl::StrCat("complete, best (epoch ", best->evaluation().epoch(), ")")
+                      : "complete"});
   }
   std::fputs(table.ToString().c_str(), stdout);
   std::fflush(stdout);

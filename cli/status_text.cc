@@ -167,6 +167,11 @@ std::string StatusReport(const v1::ClusterStatus& status) {
                           : absl::StrCat("accuracy ", FormatPercent(evaluation.test_accuracy()), ", "),
                       "loss ", FormatLoss(evaluation.test_loss()), " at version ", evaluation.version()));
   }
+  if (!status.stopped_early().empty()) line("stopped early", Printable(status.stopped_early()));
+  if (status.has_best()) {
+    line("best epoch", absl::StrCat(status.best().evaluation().epoch(), ", in ",
+                                    Printable(status.best_checkpoint())));
+  }
   line("version staleness", Spread(status.version_staleness()));
   line("lead", absl::StrCat(Spread(status.lead()), " clocks"));
   line("traffic",

@@ -91,24 +91,33 @@ std::string Faults(const JobSummary& s) {
   return absl::StrJoin(faults, "; ");
 }
 
-// "3: test loss 0.1234, accuracy 97.50%", of at most kEpochs, the newest, and a line for the others.
+// "3: test loss 0.1234, accuracy 97.50%".
+std::string Epoch(const JobSummary::Evaluation& e) {
+  if (!e.step.has_value()) return absl::StrCat(e.epoch, ": not evaluated");
+  return absl::StrCat(
+      e.epoch, ": test loss ", e.test_loss.has_value() ? FormatLoss(*e.test_loss) : "not finite",
+      e.test_accuracy.has_value() ? absl::StrCat(", accuracy ", FormatPercent(*e.test_accuracy)) : "");
+}
+
+// Of at most kEpochs, the newest, and a line for the others.
 std::vector<std::string> Epochs(const JobSummary& s) {
   constexpr size_t kEpochs = 10;
   std::vector<std::string> rows;
   const size_t skipped = s.evaluations.size() > kEpochs ? s.evaluations.size() - kEpochs : 0;
   if (skipped > 0) rows.push_back(absl::StrCat(FormatCount(skipped), " earlier ones: see --summary=FILE"));
   for (size_t i = skipped; i < s.evaluations.size(); ++i) {
-    const JobSummary::Evaluation& e = s.evaluations[i];
-    std::string row = absl::StrCat(e.epoch, ": ");
-    if (!e.step.has_value()) {
-      row += "not evaluated";
-    } else {
-      absl::StrAppend(&row, "test loss ", e.test_loss.has_value() ? FormatLoss(*e.test_loss) : "not finite");
-      if (e.test_accuracy.has_value()) absl::StrAppend(&row, ", accuracy ", FormatPercent(*e.test_accuracy));
-    }
-    rows.push_back(std::move(row));
+    rows.push_back(Epoch(s.evaluations[i]));
   }
   return rows;
+}
+
+JobSummary::Evaluation ReadEvaluation(const std::string& path, Reader* reader) {
+  JobSummary::Evaluation evaluation;
+  reader->Read((path + "/epoch").c_str(), &evaluation.epoch);
+  reader->ReadIfKnown((path + "/step").c_str(), &evaluation.step);
+  reader->ReadIfKnown((path + "/test_loss").c_str(), &evaluation.test_loss);
+  reader->ReadIfKnown((path + "/test_accuracy").c_str(), &evaluation.test_accuracy);
+  return evaluation;
 }
 
 }  // namespace
@@ -132,13 +141,13 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   reader.ReadIfKnown("/test_accuracy", &s.test_accuracy);
   reader.ReadIfKnown("/test_loss", &s.test_loss);
   for (size_t i = 0; i < reader.Count("/evaluations"); ++i) {
-    const auto field = [i](absl::string_view name) { return absl::StrCat("/evaluations/", i, "/", name); };
-    JobSummary::Evaluation& evaluation = s.evaluations.emplace_back();
-    reader.Read(field("epoch").c_str(), &evaluation.epoch);
-    reader.ReadIfKnown(field("step").c_str(), &evaluation.step);
-    reader.ReadIfKnown(field("test_loss").c_str(), &evaluation.test_loss);
-    reader.ReadIfKnown(field("test_accuracy").c_str(), &evaluation.test_accuracy);
+    s.evaluations.push_back(ReadEvaluation(absl::StrCat("/evaluations/", i), &reader));
   }
+  if (root.contains("best") && !root["best"].is_null()) {
+    s.best = ReadEvaluation("/best", &reader);
+    reader.Read("/best/checkpoint", &s.best_checkpoint);
+  }
+  if (root.contains("stopped_early")) reader.ReadIfKnown("/stopped_early", &s.stopped_early);
   reader.Read("/version_staleness/p50", &s.version_staleness_p50);
   reader.Read("/version_staleness/p99", &s.version_staleness_p99);
   reader.Read("/version_staleness/max", &s.version_staleness_max);
@@ -175,9 +184,16 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
   const auto line = [&](absl::string_view title, absl::string_view value) {
     absl::StrAppend(&out, absl::StrFormat("  %-18s", title), value, "\n");
   };
+  const auto kept = [&] {
+    if (!s.stopped_early.empty()) line("stopped early", Printable(s.stopped_early));
+    if (!s.best.has_value()) return;
+    line("best epoch", Epoch(*s.best));
+    line("", Printable(s.best_checkpoint));
+  };
   if (!s.failure.empty()) line("failed", Printable(s.failure));
   if (s.bytes_pushed == 0 && s.bytes_pulled == 0) {
     line("steps", absl::StrCat(FormatCount(s.steps), ", all done before: nothing was left to do"));
+    kept();
     if (!s.checkpoint.empty()) line("checkpoint", Printable(s.checkpoint));
     return out;
   }
@@ -186,6 +202,7 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
   if (s.weights_sha256.empty()) line("test", "not evaluated");
   const std::vector<std::string> epochs = Epochs(s);
   for (size_t i = 0; i < epochs.size(); ++i) line(i == 0 ? "epochs" : "", epochs[i]);
+  kept();
   line("train loss", s.train_loss.has_value() ? FormatLoss(*s.train_loss) : "not known");
   line("steps",
        absl::StrCat(FormatCount(s.steps), " (", FormatCount(s.pushes), " pushes, ",

@@ -35,6 +35,10 @@ struct JobSummary {
     std::optional<double> test_loss, test_accuracy;
   };
   std::vector<Evaluation> evaluations;
+  // The best of them, if the job keeps its weights, and the folder of the checkpoint that holds them.
+  std::optional<Evaluation> best;
+  std::string best_checkpoint;
+  std::string stopped_early;  // why; "": all examples were done
   uint64_t version_staleness_p50 = 0, version_staleness_p99 = 0, version_staleness_max = 0;
   uint64_t lead_p50 = 0, lead_max = 0;  // in clocks
   uint64_t bytes_pushed = 0;

@@ -85,6 +85,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
   {
     MutexLock lock(mutex_);
     SetMembership(reply.membership());
+    if (reply.has_work_end()) work_end_ = reply.work_end();
   }
   shards_.Move(reply.moved());
   GrpcHeartbeat::Options heartbeat;
@@ -166,6 +167,8 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     revision_ = reply.revision();
     state_ = reply.state();
     evaluated_ = reply.evaluated();
+    work_end_ = reply.has_work_end() ? std::optional(reply.work_end()) : std::nullopt;
+    work_waits_ = reply.awaits_evaluation();
     order_ = {reply.evaluate().id(), reply.evaluate().epoch()};
     // Not only above: an epoch is told before all shards have confirmed it, and who joins with it comes after
     // that.

@@ -165,6 +165,9 @@ class ClientImpl final : public Client {
   bool coordinator_lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;
   v1::JobState state_ ABSL_GUARDED_BY(mutex_) = v1::RUNNING;
+  // HeartbeatReply.work_end, awaits_evaluation.
+  std::optional<uint64_t> work_end_ ABSL_GUARDED_BY(mutex_);
+  bool work_waits_ ABSL_GUARDED_BY(mutex_) = false;
   // A final evaluation was reported.
   bool evaluated_ ABSL_GUARDED_BY(mutex_) = false;
   // The newest one, and the newest that WaitEvaluation() gave.

@@ -45,19 +45,21 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextWork() {
 
 absl::StatusOr<std::optional<Work>> ClientImpl::NextPart() {
   mutex_.Lock();
-  // Every wait below is for a call, which has its own deadline.
+  // Every wait below is for a call, which has its own deadline, or for an evaluation, which the coordinator
+  // waits for with one.
   absl::StatusOr<std::optional<Work>> result;
   while (true) {
     if (absl::Status alive = Alive(); !alive.ok()) {
       result = alive;
       break;
     }
-    const bool done = parts_.done() || ExamplesDone();
+    const bool held = work_end_.has_value() && parts_.open_step() >= *work_end_;
+    const bool done = ExamplesDone() || (parts_.done() && !work_end_.has_value());
     if (done && pushes_out_ == 0) {
       result = std::optional<Work>();
       break;
     }
-    if (std::optional<Work> work; !done && (work = parts_.Next()).has_value()) {
+    if (std::optional<Work> work; !done && !held && (work = parts_.Next()).has_value()) {
       result = work;
       break;
     }
@@ -72,7 +74,7 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextPart() {
       break;
     }
     const uint64_t next = parts_.open_step() + 1;
-    if (done || pulls_out_.lower_bound(next) != pulls_out_.end()) {
+    if (done || held || pulls_out_.lower_bound(next) != pulls_out_.end()) {
       news_.Wait(mutex_);
       continue;
     }
@@ -95,7 +97,7 @@ void ClientImpl::Probe(uint64_t step) {
 absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
   // Awake.
   const Clock& awake = Clock::Awake();
-  const absl::Time deadline = awake.Now() + absl::FromChrono(wait_);
+  absl::Time deadline = awake.Now() + absl::FromChrono(wait_);
   const auto left = [&] { return absl::ToChronoNanoseconds(deadline - awake.Now()); };
   Backoff backoff(std::chrono::milliseconds(20), std::chrono::milliseconds(500));
   while (true) {
@@ -127,6 +129,7 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
     news_.NotifyAll();
     if (!taken.ok()) return taken.status();
     if (*taken) continue;
+    if (work_waits_) deadline = awake.Now() + absl::FromChrono(wait_);
     if (left() <= std::chrono::nanoseconds::zero()) {
       std::vector<std::string> others;
       for (const v1::Member& member : membership_.members()) {

@@ -10,7 +10,7 @@
 namespace weir {
 namespace {
 
-constexpr uint32_t kMajor = 1, kMinor = 2;
+constexpr uint32_t kMajor = 1, kMinor = 3;
 
 v1::ProtocolVersion Make(uint32_t major, uint32_t minor) {
   v1::ProtocolVersion version;
@@ -36,6 +36,10 @@ absl::Status CheckProtocol(absl::string_view peer, const v1::ProtocolVersion& th
 
 bool SaysInstance(const v1::ProtocolVersion& version) {
   return std::pair(MajorOf(version), version.minor()) >= std::pair(1u, 1u);
+}
+
+bool WaitsAtWorkEnd(const v1::ProtocolVersion& version) {
+  return std::pair(MajorOf(version), version.minor()) >= std::pair(1u, 3u);
 }
 
 std::string ToString(const v1::ProtocolVersion& version) {

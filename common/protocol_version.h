@@ -20,6 +20,8 @@ absl::Status CheckProtocol(absl::string_view peer, const v1::ProtocolVersion& th
 
 // Whether a process of this version says its instance in each call (v1.Caller).
 bool SaysInstance(const v1::ProtocolVersion& version);
+// And whether it does no work beyond HeartbeatReply.work_end.
+bool WaitsAtWorkEnd(const v1::ProtocolVersion& version);
 
 // "1.1", and back; what is no version counts as 1.0, which said none.
 std::string ToString(const v1::ProtocolVersion& version);

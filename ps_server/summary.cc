@@ -22,6 +22,13 @@ nlohmann::ordered_json IfKnown(bool known, const T& value) {
   return known ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
 }
 
+nlohmann::ordered_json JsonOf(const v1::EpochEvaluation& entry) {
+  return {{"epoch", entry.epoch()},
+          {"step", IfKnown(entry.has_step(), entry.step())},
+          {"test_loss", IfKnown(entry.has_test_loss(), entry.test_loss())},
+          {"test_accuracy", IfKnown(entry.has_test_accuracy(), entry.test_accuracy())}};
+}
+
 // What is written first. /dev/stdout, a pipe and the like are written to, not replaced.
 std::string TargetOf(const std::string& path) {
   struct stat there;
@@ -55,12 +62,13 @@ std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& co
   out["test_accuracy"] = IfKnown(evaluated && evaluation.test_accuracy() >= 0, evaluation.test_accuracy());
   out["test_loss"] = IfKnown(evaluated, evaluation.test_loss());
   auto& evaluations = out["evaluations"] = nlohmann::ordered_json::array();
-  for (const v1::EpochEvaluation& entry : status.evaluations()) {
-    evaluations.push_back({{"epoch", entry.epoch()},
-                           {"step", IfKnown(entry.has_step(), entry.step())},
-                           {"test_loss", IfKnown(entry.has_test_loss(), entry.test_loss())},
-                           {"test_accuracy", IfKnown(entry.has_test_accuracy(), entry.test_accuracy())}});
+  for (const v1::EpochEvaluation& entry : status.evaluations()) evaluations.push_back(JsonOf(entry));
+  out["best"] = nullptr;
+  if (status.has_best()) {
+    out["best"] = JsonOf(status.best().evaluation());
+    out["best"]["checkpoint"] = status.best_checkpoint();
   }
+  out["stopped_early"] = IfKnown(!status.stopped_early().empty(), status.stopped_early());
   const v1::Distribution& staleness = status.version_staleness();
   out["version_staleness"] = {{"p50", staleness.p50()}, {"p99", staleness.p99()}, {"max", staleness.max()}};
   out["lead"] = {{"p50", status.lead().p50()}, {"max", status.lead().max()}};

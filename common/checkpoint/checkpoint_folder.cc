@@ -15,6 +15,9 @@
 namespace weir {
 namespace {
 
+// Of DIR/best, where people give a path.
+constexpr char kBest[] = "best";
+
 bool IsTemporary(absl::string_view name) {
   return absl::StartsWith(name, ".") && absl::StrContains(name, ".tmp-");
 }
@@ -127,13 +130,42 @@ absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string
                    found.refused.empty() ? "" : "; refused: ", absl::StrJoin(found.refused, "; ")));
 }
 
+namespace {
+
+// Whether a path that is no checkpoint is DIR/best, and no folder of checkpoints itself.
+bool MeansBest(FileSystem& fs, const std::string& path) {
+  if (JoinPath(ParentFolder(path), kBest) != path) return false;
+  const absl::StatusOr<std::vector<CheckpointEntry>> there = FindCheckpoints(fs, path);
+  return !there.ok() || there->empty();
+}
+
+absl::StatusOr<FoundCheckpoint> BestOf(FileSystem& fs, const std::string& dir) {
+  WEIR_ASSIGN_OR_RETURN(FoundCheckpoint newest, LatestComplete(fs, dir));
+  if (!newest.manifest.job().has_best()) {
+    return absl::NotFoundError(absl::StrCat("the job of ", newest.folder,
+                                            " keeps no best weights (evaluation.keep_best), or has none yet"));
+  }
+  FoundCheckpoint found{CheckpointFolder(dir, newest.manifest.job().best().checkpoint()), {}, newest.refused};
+  WEIR_ASSIGN_OR_RETURN(found.manifest, ReadComplete(fs, found.folder));
+  return found;
+}
+
+}  // namespace
+
 absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& path) {
   const absl::Status manifest = fs.Open(JoinPath(path, kManifestName)).status();
-  if (absl::IsNotFound(manifest)) return LatestComplete(fs, path);
+  if (absl::IsNotFound(manifest)) {
+    return MeansBest(fs, path) ? BestOf(fs, ParentFolder(path)) : LatestComplete(fs, path);
+  }
   WEIR_RETURN_IF_ERROR(manifest);
   FoundCheckpoint found{path, {}, {}};
   WEIR_ASSIGN_OR_RETURN(found.manifest, ReadComplete(fs, path));
   return found;
+}
+
+std::string FolderOfStep(FileSystem& fs, const std::string& path, uint64_t step) {
+  if (fs.Open(JoinPath(path, kManifestName)).ok()) return path;
+  return CheckpointFolder(MeansBest(fs, path) ? ParentFolder(path) : path, step);
 }
 
 absl::Status BeginCheckpoint(FileSystem& fs, const std::string& dir, uint64_t step, const Confirm& confirm) {
@@ -172,14 +204,15 @@ absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const 
   return RemoveRest(fs, **held, folder);
 }
 
-absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, int keep) {
+absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, int keep,
+                                  std::optional<uint64_t> best) {
   WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
   int whole = 0;
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
     if (whole < keep && entry->has_manifest) {
       if (ReadComplete(fs, entry->folder).ok()) ++whole;
       WEIR_RETURN_IF_ERROR(RemoveFiles(fs, entry->folder, IsTemporary));
-    } else if (whole > 0) {
+    } else if (whole > 0 && entry->step != best) {
       WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs, entry->folder));
     }
   }

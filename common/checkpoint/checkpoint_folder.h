@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -50,8 +51,11 @@ struct FoundCheckpoint {
 // checked when it is loaded. NotFound: none is, with what was refused. Unimplemented: a newer program has
 // written one that may be the newest; what is older is no substitute for it.
 absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir);
-// The same for a path that people give: a folder of checkpoints, or one checkpoint.
+// The same for a path that people give: a folder of checkpoints, one checkpoint, or DIR/best, which is the
+// one in the folder DIR that the newest names as the best (CoordinatorState.best). NotFound: it names none.
 absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& path);
+// The folder that it found, if the checkpoint was of this step; whatever is the newest or the best by now.
+std::string FolderOfStep(FileSystem& fs, const std::string& path, uint64_t step);
 
 // Makes the folder of a new checkpoint, and clears away what an attempt that came to nothing has left in it.
 // Before any shard writes. AlreadyExists: there is a manifest; a checkpoint is never written anew.
@@ -66,8 +70,10 @@ absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder, const C
 absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const Confirm& confirm = nullptr);
 
 // Keeps the newest `keep` >= 1 that LatestComplete would accept and all that is newer than the last of these,
-// and removes the rest; also what came to nothing before the newest, and temporary files in those that stay.
-// After a commit that has returned OK: only then is it sure that the newest outlives a crash.
-absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, int keep);
+// and that of step `best`, and removes the rest; also what came to nothing before the newest, and temporary
+// files in those that stay. After a commit that has returned OK: only then is it sure that the newest outlives
+// a crash.
+absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, int keep,
+                                  std::optional<uint64_t> best = std::nullopt);
 
 }  // namespace weir

@@ -15,7 +15,7 @@
 // manifest.json: a JSON object with the CheckpointManifest and, last, the checksum of every byte before it.
 namespace weir {
 
-constexpr DiskFormat kCheckpointFormat = {1, 1};
+constexpr DiskFormat kCheckpointFormat = {1, 2};
 
 // InvalidArgument: a CheckpointManifest that no undamaged checkpoint has, with the field. In particular:
 // every shard has one file, of this step and model, whose tensors are those of its part; in sync, of one

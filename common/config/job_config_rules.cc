@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/ascii.h"
@@ -205,6 +206,33 @@ void CheckCheckpoint(const v1::CheckpointConfig& checkpoint, ConfigProblems* pro
   }
 }
 
+void CheckEvaluation(const v1::JobConfig& config, ConfigProblems* problems) {
+  const v1::EvaluationConfig& evaluation = config.evaluation();
+  for (const auto& [name, set] : {std::pair("keep_best", evaluation.keep_best()),
+                                  std::pair("patience", evaluation.patience() > 0)}) {
+    if (set && evaluation.every_epochs() == 0) {
+      problems->Add(FieldPath("evaluation", name),
+                    "needs evaluations of epochs, and evaluation.every_epochs is 0");
+    }
+  }
+  if (evaluation.keep_best() && !config.checkpoint().has_directory()) {
+    problems->Add("evaluation.keep_best", "needs checkpoint.directory, the folder where checkpoints go");
+  }
+  if (evaluation.has_metric() && !evaluation.keep_best() && evaluation.patience() == 0) {
+    problems->Add("evaluation.metric",
+                  "is for evaluation.keep_best and evaluation.patience, of which neither is given");
+  }
+  if (evaluation.has_min_delta() && evaluation.patience() == 0) {
+    problems->Add("evaluation.min_delta", "is for evaluation.patience, which is not given");
+  }
+  if (evaluation.metric() == v1::EvaluationConfig::METRIC_TEST_ACCURACY &&
+      config.model().loss() == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
+    problems->Add("evaluation.metric",
+                  "is \"test_accuracy\", which model.loss \"mean_squared_error\" does not have; use "
+                  "\"test_loss\"");
+  }
+}
+
 void CheckServer(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::ServerConfig& server = config.server();
   if (server.durability() != v1::ServerConfig::DURABILITY_LOG) return;
@@ -252,6 +280,7 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) 
   CheckWorkers(config, problems);
   CheckWire(config.wire(), problems);
   CheckCheckpoint(config.checkpoint(), problems);
+  CheckEvaluation(config, problems);
   CheckServer(config, problems);
 }
 
@@ -261,6 +290,11 @@ bool FieldApplies(const Message& message, const FieldDescriptor& field) {
   }
   if (field.containing_type() == v1::CheckpointConfig::descriptor() && NeedsDirectory(field)) {
     return static_cast<const v1::CheckpointConfig&>(message).has_directory();
+  }
+  if (field.containing_type() == v1::EvaluationConfig::descriptor()) {
+    const auto& evaluation = static_cast<const v1::EvaluationConfig&>(message);
+    if (field.name() == "metric") return evaluation.keep_best() || evaluation.patience() > 0;
+    if (field.name() == "min_delta") return evaluation.patience() > 0;
   }
   if (field.containing_type() == v1::ServerConfig::descriptor() && field.name() == "apply") {
     return static_cast<const v1::ServerConfig&>(message).durability() != v1::ServerConfig::DURABILITY_LOG;

@@ -76,6 +76,7 @@ class Checkpoints {
   absl::Time newest_since() const { return newest_since_; }
   // Above the names of all that were begun or are there.
   uint64_t next_step() const { return next_step_; }
+  std::string FolderOf(uint64_t step) const;
   // Of the newest. Empty: there is none.
   std::string newest_folder() const;
   // What is awaited, for people. Empty: nothing worth a word.

@@ -272,7 +272,7 @@ void Coordinator::MaybeCommit() {
   commits_[committed_] = commit.parts_size();
   ++committed_;
   Broadcast(message);
-  if (committed_ == total_steps_) return StartDraining();
+  if (AllDone() && !evaluations_->waits()) return StartDraining();
   MaybeEvaluate();
 }
 
@@ -372,7 +372,9 @@ void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const
   reply.set_evaluated(evaluation_.final());
   if (evaluations_.has_value()) {
     if (auto order = evaluations_->OrderFor(heartbeat.incarnation)) *reply.mutable_evaluate() = *order;
+    reply.set_awaits_evaluation(evaluations_->waits() && (evaluations_->open() || saving_best_.has_value()));
   }
+  if (work_end_.has_value()) reply.set_work_end(*work_end_);
   reply.set_failure(failure_.empty() ? why : failure_);
   std::exchange(heartbeat.done, nullptr)(std::move(reply));
 }

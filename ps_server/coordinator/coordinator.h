@@ -39,7 +39,7 @@ inline constexpr char kReplaced[] = "replaced";
 // FailedPrecondition: the first difference.
 absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from);
 
-// What a job of this config has to do over a training set of this size.
+// What a job of this config has to do over a training set of this size, if it is not stopped early.
 struct JobSize {
   uint64_t examples = 0, batches = 0;
 };
@@ -276,6 +276,8 @@ class Coordinator {
   void LearnAddresses(const v1::JoinRequest& request);
   // Of the job, from the size of its training set.
   void SetLength(uint64_t train_examples);
+  // As it is, or as it became when the job was stopped early.
+  void SetSize(const JobSize& size);
   void HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done);
   void HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done);
   void HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done);
@@ -359,6 +361,15 @@ class Coordinator {
   void HandleReport(const v1::ReportRequest& request);
   // Tells them how far the job is, and has somebody evaluate an epoch that has ended.
   void MaybeEvaluate();
+  // Where the job waits for evaluations: once the last one is known, and its weights are saved if they are the
+  // best, the job goes on or ends.
+  void GoOnAfterEvaluation();
+  // Whether that changes anything.
+  bool SetWorkEnd();
+  // Empty: it goes on.
+  std::string WhyItStopsHere() const;
+  void StopEarly(const std::string& why);
+  void SaveBest(const v1::EpochEvaluation& epoch);
   // Whom the next step has waited for since a second or more, and for what; "": nobody.
   std::string EvaluatorThatHolds() const;
   // Who is there to evaluate, by preference: evaluators, then workers from the last on, since the first has
@@ -493,6 +504,12 @@ class Coordinator {
   LossCurve loss_curve_;
   // Once the job's length is known.
   std::optional<EpochEvaluations> evaluations_;
+  // HeartbeatReply.work_end
+  std::optional<uint64_t> work_end_;
+  // Whose weights a checkpoint holds; and for which one is being taken.
+  std::optional<v1::BestEpoch> best_;
+  std::optional<v1::EpochEvaluation> saving_best_;
+  std::string stopped_early_;  // why; empty: it was not
   uint64_t recoveries_ = 0;
   // That were sent.
   uint64_t installs_ = 0;

@@ -67,6 +67,7 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   SetLength(newest.job().train_examples());
   committed_ = newest.job().committed_steps();
   evaluations_->Restore(newest.job().evaluations());
+  if (newest.job().has_best()) best_ = newest.job().best();
 }
 
 absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
@@ -96,7 +97,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   job.set_total_batches(total_batches_);
   job.set_total_steps(total_steps_);
   job.set_committed_steps(committed_);
-  job.set_done(state_ == v1::DRAINING);
+  job.set_done(state_ == v1::DRAINING || AllDone());
   job.set_examples(examples_done());
   job.set_epoch(epoch_);
   job.set_last_incarnation(last_incarnation_);
@@ -104,6 +105,12 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   *job.mutable_members() = membership.members();
   for (uint32_t rank : gave_up_) job.add_gave_up(rank);
   for (const v1::EpochEvaluation& entry : evaluations_->entries()) *job.add_evaluations() = entry;
+  if (saving_best_.has_value()) {
+    *job.mutable_best()->mutable_evaluation() = *saving_best_;
+    job.mutable_best()->set_checkpoint(snapshot.step);
+  } else if (best_.has_value()) {
+    *job.mutable_best() = *best_;
+  }
   return snapshot;
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_join.h"
 #include "common/job_failure.h"
 #include "common/telemetry/logging.h"
+#include "ps_server/coordinator/best_epoch.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
@@ -102,7 +103,9 @@ void Coordinator::TellNothingLeft() {
 
 bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint) {
   const v1::CoordinatorState& job = checkpoint.job();
-  return job.done() && job.total_batches() == SizeOf(config, job.train_examples()).batches;
+  if (!job.done()) return false;
+  return job.total_batches() == SizeOf(config, job.train_examples()).batches ||
+         !WhyStopped(config.evaluation(), {job.evaluations().begin(), job.evaluations().end()}).empty();
 }
 
 bool Coordinator::DoneBefore() const {
@@ -111,6 +114,11 @@ bool Coordinator::DoneBefore() const {
 }
 
 void Coordinator::EndAgain() {
+  const v1::CoordinatorState& job = checkpoints_->newest()->job();
+  if (job.total_batches() < total_batches_) {
+    stopped_early_ = WhyStopped(options_.config.evaluation(), evaluations_->entries());
+    SetSize({job.total_examples(), job.total_batches()});
+  }
   LogInfo("all ", total_examples_, " examples were done before; the result is ",
           checkpoints_->newest_folder());
   ends_again_ = saved_last_ = true;

@@ -1,9 +1,11 @@
 // The part of Coordinator that has the weights evaluated: those at the ends of epochs, and takes reports.
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/telemetry/logging.h"
+#include "ps_server/coordinator/best_epoch.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
@@ -26,6 +28,7 @@ void Coordinator::MakeEvaluations() {
   options.batches_a_unit = sync() ? parts_ : 1;
   options.total_examples = total_examples_;
   options.total = sync() ? total_steps_ : total_batches_;
+  options.waits = WaitsForEvaluations(options_.config.evaluation());
   options.limit = absl::Seconds(options_.config.cluster().wait_seconds());
   evaluations_.emplace(options);
 }
@@ -47,6 +50,9 @@ void Coordinator::HandleReport(const v1::ReportRequest& request) {
   if (made.has_value()) {
     LogInfo(Describe(*made));
     if (!evaluation_.final()) evaluation_ = evaluation;
+    const v1::EvaluationConfig& config = options_.config.evaluation();
+    const v1::EpochEvaluation best = best_.has_value() ? best_->evaluation() : v1::EpochEvaluation();
+    if (config.keep_best() && recoverable() && IsBetter(config.metric(), *made, best)) SaveBest(*made);
   }
   MaybeEvaluate();
   MaybeCommit();
@@ -82,6 +88,9 @@ std::string Coordinator::EvaluatorThatHolds() const {
   for (const auto& [id, reader] : readers_) {
     if (reader.incarnation == holder->incarnation) task = reader.task;
   }
+  if (evaluations_->waits()) {
+    return absl::StrCat(task, " to evaluate epoch ", holder->epoch, ", which decides how the job goes on");
+  }
   return absl::StrCat(task, holder->read ? " to evaluate epoch " : " to read the weights of epoch ",
                       holder->epoch, holder->read ? ", since the next one has ended" : ", to evaluate them");
 }
@@ -97,10 +106,62 @@ void Coordinator::MaybeEvaluate() {
     if (chosen != all.end() && evaluations_->due()) {
       evaluations_->Ask(*chosen, now());
       Changed();
-    } else if (!all.empty()) {
+    } else if (!all.empty() || (evaluations_->waits() && !members_.empty())) {
       evaluations_->GiveUp();
     }
   }
+  if (evaluations_->waits()) GoOnAfterEvaluation();
+}
+
+void Coordinator::GoOnAfterEvaluation() {
+  if (!evaluations_->open() && !saving_best_.has_value()) {
+    if (const std::string why = WhyItStopsHere(); !why.empty()) return StopEarly(why);
+    if (AllDone()) return StartDraining();
+  }
+  if (!SetWorkEnd()) return;
+  Changed();
+  ServeRanges();
+  MaybeAdmit();  // idle ones may have something to do again
+}
+
+bool Coordinator::SetWorkEnd() {
+  std::optional<uint64_t> end;
+  if (evaluations_->waits()) end = saving_best_.has_value() ? progress() : evaluations_->work_end();
+  if (ranges_.has_value()) ranges_->SetWorkEnd(end.value_or(std::numeric_limits<uint64_t>::max()));
+  return std::exchange(work_end_, end) != end;
+}
+
+std::string Coordinator::WhyItStopsHere() const {
+  if (!evaluations_->waits() || evaluations_->open() || !evaluations_->AtNewestEnd()) return "";
+  return WhyStopped(options_.config.evaluation(), evaluations_->entries());
+}
+
+void Coordinator::StopEarly(const std::string& why) {
+  stopped_early_ = why;
+  LogInfo("training stops ", why);
+  const uint64_t batches =
+      sync() ? std::min(total_batches_, committed_ * parts_) : ranges_->completed_batches();
+  SetSize({std::min(total_examples_, batches * options_.config.data().batch_size()), batches});
+  if (ranges_.has_value()) ranges_->EndHere();
+  StartDraining();
+}
+
+void Coordinator::SaveBest(const v1::EpochEvaluation& epoch) {
+  saving_best_ = epoch;
+  checkpoints_->Request(/*of_now=*/true, [this](const absl::StatusOr<v1::CheckpointReply>& reply) {
+    const v1::EpochEvaluation epoch = *std::exchange(saving_best_, std::nullopt);
+    if (over()) return;
+    if (reply.ok()) {
+      best_.emplace();
+      *best_->mutable_evaluation() = epoch;
+      best_->set_checkpoint(reply->step());
+    } else {
+      LogWarning("the weights of epoch ", epoch.epoch(), ", the best so far, are not kept: ",
+                 reply.status().message());
+    }
+    MaybeEvaluate();
+    MaybeCommit();
+  });
 }
 
 }  // namespace weir

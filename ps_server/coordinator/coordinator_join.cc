@@ -12,6 +12,7 @@
 #include "common/status_macros.h"
 #include "common/telemetry/logging.h"
 #include "common/wire_model.h"
+#include "ps_server/coordinator/best_epoch.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
@@ -99,6 +100,11 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
         absl::StrCat("role: ", request.role(), " is not one of WORKER, READER"));
   }
   WEIR_RETURN_IF_ERROR(CheckTaskName(request.task()));
+  if (WaitsForEvaluations(options_.config.evaluation()) && !WaitsAtWorkEnd(request.protocol())) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        request.task(), " speaks version ", ToString(request.protocol()),
+        " of the protocol, and evaluation.keep_best and evaluation.patience need 1.3: upgrade ", request.task()));
+  }
   const bool worker = request.role() == v1::WORKER;
   if (worker && request.rank() >= options_.workers) {
     return absl::InvalidArgumentError(absl::StrCat("rank: ", request.task(), " has rank ", request.rank(),
@@ -258,18 +264,22 @@ JobSize SizeOf(const v1::JobConfig& config, uint64_t train_examples) {
 void Coordinator::SetLength(uint64_t train_examples) {
   const JobSize size = SizeOf(options_.config, train_examples);
   train_examples_ = train_examples;
-  total_examples_ = size.examples;
-  total_batches_ = size.batches;
   const auto& consistency = options_.config.consistency();
   parts_ = consistency.has_parts() ? consistency.parts() : options_.workers;
   if (recoverable() && checkpoints_->newest().has_value()) {
     // With as many workers as then or not, a step has the same parts.
     parts_ = std::max(1u, checkpoints_->newest()->job().parts());
   }
-  const uint64_t per_step = sync() ? parts_ : options_.workers;
-  total_steps_ = (total_batches_ + per_step - 1) / per_step;
+  SetSize(size);
   progress_.emplace(train_examples_);
   MakeEvaluations();
+}
+
+void Coordinator::SetSize(const JobSize& size) {
+  total_examples_ = size.examples;
+  total_batches_ = size.batches;
+  const uint64_t per_step = sync() ? parts_ : options_.workers;
+  total_steps_ = (total_batches_ + per_step - 1) / per_step;
 }
 
 v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const {
@@ -288,6 +298,7 @@ v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, 
   reply.set_model_hash(model_->Hash());
   reply.set_lease_seconds(options_.config.cluster().lease_seconds());
   *reply.mutable_protocol() = OwnProtocol();
+  if (work_end_.has_value()) reply.set_work_end(*work_end_);
   return reply;
 }
 

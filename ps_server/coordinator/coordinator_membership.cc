@@ -441,11 +441,11 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   MemberInfo& member = it->second;
   member.last_heard = now();
   for (uint64_t id : request.completed_ranges()) ranges_->Complete(id, it->first);
-  if (!ranges_->done()) MaybeEvaluate();
   if (member.next_range) std::exchange(member.next_range, nullptr)(v1::NextRangeReply());
   member.next_range = std::move(done);
   member.next_range_until = now() + std::min(lease() / 3, kLongestPark);
-  if (ranges_->done()) StartDraining();
+  if (!ranges_->done() || evaluations_->waits()) MaybeEvaluate();
+  if (ranges_->done() && !evaluations_->waits()) StartDraining();
   ServeRanges();
   MaybeAdmit();  // an idle one may have something to do again
 }
@@ -456,7 +456,7 @@ void Coordinator::ServeRanges() {
   for (auto& [rank, member] : members_) {
     if (!member.next_range) continue;
     v1::NextRangeReply reply;
-    if (ranges_->done()) {
+    if (ranges_->done() && state_ == v1::DRAINING) {
       reply.set_done(true);
     } else if (member.phase != Phase::kLive) {
       continue;

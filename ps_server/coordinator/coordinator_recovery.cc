@@ -190,12 +190,14 @@ void Coordinator::OnAllInstalled() {
     ranges_.emplace(total_batches_, options_.workers, HeldByAll(holders));
     evaluations_->GoTo(progress());
   }
-  if (AllDone()) {
+  SetWorkEnd();
+  const std::string stopped = WhyItStopsHere();
+  if (!stopped.empty() || (AllDone() && !evaluations_->open())) {
     TrainingStarts();
     // Those who come to work are to find somebody who tells them.
     linger_until_ = now() + lease();
     state_ = v1::RUNNING;
-    StartDraining();
+    stopped.empty() ? StartDraining() : StopEarly(stopped);
     return MaybeAdmit();
   }
   if (!members_.empty()) return BroadcastMembership();
@@ -269,6 +271,7 @@ void Coordinator::RollBack(const std::string& why) {
   if (!DoneBefore()) nobody_evaluates_ = false;
   if (!DoneBefore() && evaluation_.final()) evaluation_.Clear();
   saved_last_ = false;
+  if (!std::exchange(stopped_early_, "").empty()) SetSize(SizeOf(options_.config, train_examples_));
   told_.clear();
   FenceAll(back);
   // Who left when all seemed done has more to do.

@@ -151,6 +151,11 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     status.set_seconds_since_update(i == 0 ? quiet : std::min(quiet, status.seconds_since_update()));
   }
   status.set_failure(failure_);
+  status.set_stopped_early(stopped_early_);
+  if (best_.has_value() && checkpoints_ != nullptr) {
+    *status.mutable_best() = *best_;
+    status.set_best_checkpoint(checkpoints_->FolderOf(best_->checkpoint()));
+  }
   if (checkpoints_ != nullptr) {
     status.set_checkpoint(checkpoints_->newest_folder());
     if (checkpoints_->newest().has_value()) {

@@ -24,6 +24,11 @@ uint64_t EpochEvaluations::EndOf(uint64_t epoch) const {
   return batches / options_.batches_a_unit + (batches % options_.batches_a_unit != 0);
 }
 
+std::optional<uint64_t> EpochEvaluations::work_end() const {
+  if (open()) return progress_;
+  return options_.every_epochs > 0 && Evaluated(next_) ? std::optional(EndOf(next_)) : std::nullopt;
+}
+
 void EpochEvaluations::Restore(const google::protobuf::RepeatedPtrField<v1::EpochEvaluation>& entries) {
   entries_.assign(entries.begin(), entries.end());
   known_ = !entries_.empty();
@@ -38,8 +43,8 @@ void EpochEvaluations::GoTo(uint64_t progress) {
   while (!entries_.empty()) {
     const v1::EpochEvaluation& last = entries_.back();
     const uint64_t end = EndOf(last.epoch());
-    // In sync the weights of this very step are there once more.
-    const bool again = options_.sync && end == progress && !last.has_step();
+    // The weights of this very moment are there once more.
+    const bool again = exact() && end == progress && !last.has_step();
     if (end <= progress && !again) break;
     entries_.pop_back();
   }
@@ -52,8 +57,8 @@ void EpochEvaluations::GoTo(uint64_t progress) {
   const uint64_t ended = progress * options_.batches_a_unit * options_.batch_size / options_.train_examples /
                          options_.every_epochs;
   if (ended > kMostEntries) next_ = std::max(next_, (ended - kMostEntries) * options_.every_epochs);
-  const auto passed = [&](uint64_t end) { return options_.sync ? end < progress : end <= progress; };
-  while (InJob(next_) && passed(EndOf(next_)) && EndOf(next_) < options_.total) {
+  const auto passed = [&](uint64_t end) { return exact() ? end < progress : end <= progress; };
+  while (Evaluated(next_) && passed(EndOf(next_))) {
     Miss({next_, next_, progress});
     next_ += options_.every_epochs;
   }
@@ -62,7 +67,7 @@ void EpochEvaluations::GoTo(uint64_t progress) {
 
 void EpochEvaluations::SetKnown() {
   // Epochs that ended before anybody was there who could have read their weights.
-  if (!known_ && !options_.sync) due_.reset();
+  if (!known_ && !exact()) due_.reset();
   known_ = true;
 }
 
@@ -70,7 +75,7 @@ void EpochEvaluations::Advance(uint64_t progress) {
   progress_ = progress;
   if (options_.every_epochs == 0) return;
   if (options_.sync && due_.has_value() && due_->progress < progress) GiveUp();
-  while (InJob(next_) && EndOf(next_) <= progress && EndOf(next_) < options_.total) {
+  while (Evaluated(next_) && EndOf(next_) <= progress) {
     if (!due_.has_value()) due_ = {next_, next_, progress};
     due_->last = next_;
     next_ += options_.every_epochs;
@@ -139,7 +144,8 @@ void EpochEvaluations::Final(const v1::Evaluation& evaluation, uint64_t step) {
   ended_ = true;
   const v1::EpochEvaluation result = ResultOf(evaluation, step);
   if (due_.has_value()) Add(*std::exchange(due_, std::nullopt), result);
-  for (; InJob(next_); next_ += options_.every_epochs) {
+  // Where the job waits, that of its end was made; and it may have been stopped long before.
+  for (; !options_.waits && InJob(next_); next_ += options_.every_epochs) {
     Add({next_, next_, options_.total}, result);
   }
 }

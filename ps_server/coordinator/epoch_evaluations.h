@@ -21,6 +21,9 @@ namespace weir {
 //                  under way share the next one.
 // One that nobody could make is an entry without a result. The end of the job is not among them: its
 // evaluation is the final one, whose result counts for the epoch that ends there (Final()).
+//
+// Where the job waits for its evaluations (Options::waits) each is of exactly the weights of the epoch's end,
+// in every mode, that of the job's end as well: nothing beyond work_end() is done until its result is known.
 class EpochEvaluations {
  public:
   // Entries that are kept, the newest.
@@ -35,6 +38,7 @@ class EpochEvaluations {
     uint32_t batches_a_unit = 1;
     // The job's length, and the same in steps (sync) or batches.
     uint64_t total_examples = 0, total = 0;
+    bool waits = false;
     // What one evaluation may take.
     absl::Duration limit;
   };
@@ -49,6 +53,13 @@ class EpochEvaluations {
   void SetKnown();
   // An epoch has ended for which nobody is asked.
   bool due() const { return due_.has_value() && !asked_.has_value(); }
+  // One is due or under way.
+  bool open() const { return due_.has_value() || asked_.has_value(); }
+  bool waits() const { return options_.waits; }
+  // Where the job waits: the progress beyond which nothing is to be done now. nullopt: no epoch ends any more.
+  std::optional<uint64_t> work_end() const;
+  // Whether it is an epoch's end where the job is now, the newest of the entries.
+  bool AtNewestEnd() const { return !entries_.empty() && EndOf(entries_.back().epoch()) == progress_; }
   // Whoever was asked already, and could not.
   bool MayAsk(uint64_t incarnation) const { return failed_.count(incarnation) == 0; }
   void Ask(uint64_t incarnation, absl::Time now);
@@ -64,10 +75,13 @@ class EpochEvaluations {
     absl::Time since;
   };
   std::optional<Holder> holder() const {
-    if (!Holds()) return std::nullopt;
+    if (!asked_.has_value() || !(Holds() || options_.waits)) return std::nullopt;
     return Holder{asked_->incarnation, asked_->of.last, asked_->read, asked_->since};
   }
-  bool Holds() const { return options_.sync && asked_.has_value() && (!asked_->read || due_.has_value()); }
+  bool Holds() const {
+    if (options_.waits) return options_.sync && open();
+    return options_.sync && asked_.has_value() && (!asked_->read || due_.has_value());
+  }
 
   // A member has read these versions (by shard).
   void OnRead(uint64_t incarnation, const std::vector<uint64_t>& versions);
@@ -98,6 +112,12 @@ class EpochEvaluations {
   uint64_t EndOf(uint64_t epoch) const;
   // It ends within the job, or with it.
   bool InJob(uint64_t epoch) const { return epoch <= options_.total_examples / options_.train_examples; }
+  // Its end is evaluated by itself.
+  bool Evaluated(uint64_t epoch) const {
+    return InJob(epoch) && (options_.waits || EndOf(epoch) < options_.total);
+  }
+  // What is evaluated is of the very weights of the epoch's end.
+  bool exact() const { return options_.sync || options_.waits; }
   void Add(const Epochs& epochs, const v1::EpochEvaluation& entry);
   void Miss(const Epochs& epochs) { Add(epochs, {}); }
   // What was asked is due again, or, in sync where the job has gone on, missed.

@@ -119,7 +119,9 @@ class DiskStore final : public JobStore {
       const bool committed = status.ok();
       done(std::move(status));
       if (!committed) return;
-      if (const absl::Status removed = RemoveOldCheckpoints(fs_, options_.directory, options_.keep);
+      std::optional<uint64_t> best;
+      if (manifest.job().has_best()) best = manifest.job().best().checkpoint();
+      if (const absl::Status removed = RemoveOldCheckpoints(fs_, options_.directory, options_.keep, best);
           !removed.ok()) {
         LogWarning("cannot remove old checkpoints: ", std::string(removed.message()));
       }

@@ -49,11 +49,11 @@ std::optional<v1::Range> RangeTable::Take(uint32_t worker) {
   if (!returned_.empty()) {
     range = returned_.begin()->second;
     returned_.erase(returned_.begin());
-  } else if (!fresh_.empty()) {
+  } else if (Available()) {
     auto& [begin, end] = fresh_.front();
     range.set_id(begin);
     range.set_first_batch(begin);
-    range.set_batches(std::min(range_batches_, end - begin));
+    range.set_batches(std::min(range_batches_, std::min(end, work_end_) - begin));
     begin += range.batches();
     if (begin == end) fresh_.pop_front();
   } else {
@@ -61,6 +61,12 @@ std::optional<v1::Range> RangeTable::Take(uint32_t worker) {
   }
   held_[worker] = range;
   return range;
+}
+
+void RangeTable::EndHere() {
+  fresh_.clear();
+  returned_.clear();
+  total_batches_ = completed_batches_;
 }
 
 void RangeTable::Complete(uint64_t id, uint32_t worker) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -23,19 +24,29 @@ class RangeTable {
   // nothing left to do for; rising, disjoint.
   RangeTable(uint64_t total_batches, uint32_t workers, const Intervals& done = {});
 
-  // The range that this worker has and did not complete, else a new one. nullopt: all are out or done.
+  // Batches from here on are not handed out. At first there is no such end.
+  void SetWorkEnd(uint64_t batch) { work_end_ = batch; }
+  // The job ends with what is complete.
+  void EndHere();
+
+  // The range that this worker has and did not complete, else a new one. nullopt: all before the work's end
+  // are out or done.
   std::optional<v1::Range> Take(uint32_t worker);
   // Ignored if the worker does not have the range.
   void Complete(uint64_t id, uint32_t worker);
   // The worker is gone: what it has goes back.
   void Release(uint32_t worker);
 
-  bool Available() const { return !returned_.empty() || !fresh_.empty(); }
+  bool Available() const {
+    return !returned_.empty() || (!fresh_.empty() && fresh_.front().first < work_end_);
+  }
   bool done() const { return completed_batches_ == total_batches_; }
   uint64_t completed_batches() const { return completed_batches_; }
 
  private:
-  const uint64_t total_batches_, range_batches_;
+  uint64_t total_batches_;
+  const uint64_t range_batches_;
+  uint64_t work_end_ = std::numeric_limits<uint64_t>::max();
   uint64_t completed_batches_ = 0;
   // [begin, end) that were never handed out, rising.
   std::deque<std::pair<uint64_t, uint64_t>> fresh_;

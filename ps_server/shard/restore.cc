@@ -71,11 +71,9 @@ absl::StatusOr<CheckpointReader> OpenRestored(FileSystem& files, const v1::Check
   if (path.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("this server's config has no ", field));
   }
-  // init_from may be one checkpoint.
-  const bool single = restore.init_from() && files.Open(JoinPath(path, kManifestName)).ok();
-  WEIR_ASSIGN_OR_RETURN(
-      CheckpointReader reader,
-      CheckpointReader::Open(files, single ? path : CheckpointFolder(path, restore.step())));
+  const std::string folder = restore.init_from() ? FolderOfStep(files, path, restore.step())
+                                                 : CheckpointFolder(path, restore.step());
+  WEIR_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(files, folder));
   if (reader.manifest().step() != restore.step()) {
     return absl::FailedPreconditionError(absl::StrCat(field, " is a checkpoint of step ",
                                                       reader.manifest().step(), " here, and of step ",

@@ -116,6 +116,24 @@ TEST_CASE("epochs, of which the newest are shown") {
   CHECK_THAT(std::string(with(R"({"step": 1})").status().message()), Contains("/evaluations/0/epoch"));
 }
 
+TEST_CASE("the best epoch, and why a job was stopped") {
+  const auto with = [](const std::string& more) {
+    return ParseSummary(absl::StrReplaceAll(kJson, {{"\"bytes_pushed\"", more + ", \"bytes_pushed\""}}));
+  };
+  auto summary = with(
+      R"("best": {"epoch": 2, "step": 94, "test_loss": 0.25, "test_accuracy": 0.75, "checkpoint": "/r/step-94"},
+         "stopped_early": "after epoch 5, since so and so")");
+  REQUIRE(summary.ok());
+  CHECK_THAT(SummaryText("x", *summary),
+             Contains("  stopped early     after epoch 5, since so and so\n"
+                      "  best epoch        2: test loss 0.2500, accuracy 75.00%\n"
+                      "                    /r/step-94\n"));
+  summary = with(R"("best": null, "stopped_early": null)");
+  REQUIRE(summary.ok());
+  CHECK_THAT(SummaryText("x", *summary), !Contains("best") && !Contains("stopped"));
+  CHECK_THAT(std::string(with(R"("best": {"epoch": 2})").status().message()), Contains("/best/checkpoint"));
+}
+
 TEST_CASE("a loss without an accuracy") {
   const auto summary = ParseSummary(absl::StrReplaceAll(kJson, {{"0.9832", "null"}}));
   REQUIRE(summary.ok());

@@ -238,6 +238,35 @@ TEST_CASE("Old ones go, whole ones stay: damaged ones do not count") {
   CHECK(!LatestComplete(fs, "/c").ok());
 }
 
+TEST_CASE("The best one stays as long as it is the best, and DIR/best is its path") {
+  FaultyFileSystem fs(1);
+  const StoredJob job{TestModel(100), {}, 1};
+  const auto write = [&](uint64_t step, std::optional<uint64_t> best) {
+    v1::CheckpointManifest manifest = job.Manifest(step);
+    REQUIRE(BeginCheckpoint(fs, "/c", step).ok());
+    *manifest.add_files() = *job.WriteShard(fs, "/c", step, 0, 1);
+    manifest.set_num_shards(1);
+    if (best.has_value()) manifest.mutable_job()->mutable_best()->set_checkpoint(*best);
+    REQUIRE(CommitCheckpoint(fs, "/c", manifest) == absl::OkStatus());
+    REQUIRE(RemoveOldCheckpoints(fs, "/c", 2, best) == absl::OkStatus());
+  };
+  write(10, std::nullopt);
+  CHECK(absl::IsNotFound(ResolveCheckpoint(fs, "/c/best").status()));
+  write(20, 20);
+  for (uint64_t step : {30, 40, 50}) write(step, 20);
+  CHECK(*fs.List("/c") == std::vector<std::string>{"step-00000020", "step-00000040", "step-00000050"});
+  REQUIRE(ResolveCheckpoint(fs, "/c/best").ok());
+  CHECK(ResolveCheckpoint(fs, "/c/best")->folder == "/c/step-00000020");
+  CHECK(ResolveCheckpoint(fs, "/c/best")->manifest.step() == 20);
+  CHECK(ResolveCheckpoint(fs, "/c")->manifest.step() == 50);
+  CHECK(FolderOfStep(fs, "/c/best", 20) == "/c/step-00000020");
+  CHECK(FolderOfStep(fs, "/c", 40) == "/c/step-00000040");
+  CHECK(FolderOfStep(fs, "/c/step-00000040", 40) == "/c/step-00000040");
+  write(60, 60);
+  CHECK(*fs.List("/c") == std::vector<std::string>{"step-00000050", "step-00000060"});
+  CHECK(ResolveCheckpoint(fs, "/c/best")->manifest.step() == 60);
+}
+
 // With the checksum that its content asks for.
 std::string Resealed(std::string manifest, const std::string& from, const std::string& to) {
   manifest = absl::StrReplaceAll(manifest, {{from, to}});
@@ -298,7 +327,7 @@ TEST_CASE("A header that no file can have is refused before memory is taken for 
 
 // As format 1.0 has it.
 std::string WithoutMinor(const std::string& manifest) {
-  const std::string minor = ",\n  \"format_minor\": 1";
+  const std::string minor = ",\n  \"format_minor\": 2";
   REQUIRE(absl::StrContains(manifest, minor));
   return absl::StrReplaceAll(manifest, {{minor, ""}});
 }
@@ -350,7 +379,7 @@ TEST_CASE("A checkpoint that only a newer program can read is never passed over 
   CHECK(Says(refused("\"format\": 1,", "\"format\": 3, \"all\": \"else\","), "has format 3.0"));
   // A later minor version that says something which this program does not know.
   CHECK(
-      Says(refused("\"block_size\": 16", "\"format_minor\": 2, \"block_size\": \"auto\""), "has format 1.2"));
+      Says(refused("\"block_size\": 16", "\"format_minor\": 3, \"block_size\": \"auto\""), "has format 1.3"));
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol_version.h"
 #include "common/wire_model.h"
 
 namespace weir {
@@ -208,7 +209,8 @@ v1::JoinRequest CoordinatorFixture::JoinRequest(uint32_t rank, uint64_t instance
   request.set_role(v1::WORKER);
   request.set_task(absl::StrCat("worker:", rank));
   request.set_rank(rank);
-  request.set_instance(instance == 0 ? 1000 + rank : instance);
+  request.set_instance(instance == 0 ? own_protocol_from.value_or(1000) + rank : instance);
+  if (own_protocol_from.has_value()) *request.mutable_protocol() = OwnProtocol();
   request.set_model(ToProto(model).SerializeAsString());
   request.set_job_config(config.SerializeAsString());
   request.set_train_examples(train_examples);
@@ -236,6 +238,7 @@ v1::Caller CoordinatorFixture::CallerOf(const v1::JoinReply& reply) const {
   caller.set_incarnation(reply.incarnation());
   caller.set_epoch(reply.membership().epoch());
   caller.set_model_hash(reply.model_hash());
+  if (own_protocol_from.has_value()) caller.set_instance(*own_protocol_from + reply.worker());
   return caller;
 }
 

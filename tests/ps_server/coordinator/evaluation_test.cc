@@ -22,14 +22,14 @@ struct Job : CoordinatorFixture {
   }
   // What this member is asked for. 0: nothing.
   v1::EvaluationOrder OrderFor(const v1::JoinReply& member) { return Heartbeat(member)->reply().evaluate(); }
-  void Report(const v1::JoinReply& member, uint64_t version, uint64_t examples = 10) {
+  void Report(const v1::JoinReply& member, uint64_t version, uint64_t examples = 10, double loss = 0.5) {
     v1::ReportRequest request;
     *request.mutable_caller() = CallerOf(member);
     v1::Evaluation& evaluation = *request.mutable_evaluation();
     evaluation.set_order(OrderFor(member).id());
     evaluation.set_version(version);
     evaluation.set_examples(examples);
-    evaluation.set_test_loss(0.5);
+    evaluation.set_test_loss(loss);
     evaluation.set_test_accuracy(0.75);
     auto answer = std::make_shared<Answer<v1::ReportReply>>();
     coordinator->Report(request, Keep(answer));
@@ -176,6 +176,230 @@ TEST_CASE("What was evaluated is in the checkpoint, and there after a restart of
   REQUIRE(f.Status().evaluations_size() == 1);
   CHECK(f.Status().evaluations(0).step() == 4);
   CHECK(f.Status().evaluations(0).test_accuracy() == 0.75);
+}
+
+// ---- evaluations that decide how the job goes on
+
+// As Job, but five epochs, and workers that wait at their ends.
+struct WaitingJob : Job {
+  explicit WaitingJob(v1::ConsistencyConfig::Mode mode) : Job(mode) {
+    config.mutable_train()->set_epochs(5);
+    disk = std::make_shared<FakeDisk>();
+    config.mutable_checkpoint()->set_directory("/runs/7");
+    config.mutable_checkpoint()->set_every_steps(1000);
+  }
+  void Begin() {
+    Start();
+    JoinAll(1000);
+  }
+  void JoinAll(uint64_t instances_from) {
+    own_protocol_from = instances_from;
+    std::vector<AnswerPtr<v1::JoinReply>> joins;
+    for (uint32_t rank = 0; rank < workers; ++rank) joins.push_back(Join(Evaluates(JoinRequest(rank))));
+    members.clear();
+    for (const auto& join : joins) members.push_back(join->reply());
+  }
+  // The steps of an epoch, as far as they are committed, and its evaluation by whoever is asked.
+  void Epoch(uint64_t epoch, double loss) {
+    while (open_step < 4 * epoch) Steps(1);
+    REQUIRE(OrderFor(members[1]).epoch() == epoch);
+    Report(members[1], 4 * epoch, 10, loss);
+  }
+  std::optional<uint64_t> WorkEnd() {
+    const v1::HeartbeatReply reply = Heartbeat(members[0])->reply();
+    return reply.has_work_end() ? std::optional(reply.work_end()) : std::nullopt;
+  }
+};
+
+TEST_CASE("sync, patience: each epoch's end waits for its result, and the last one's for the end") {
+  WaitingJob f(v1::ConsistencyConfig::MODE_SYNC);
+  f.config.mutable_evaluation()->set_patience(2);
+  f.Begin();
+  CHECK(f.members[0].work_end() == 4);
+  f.Steps(5);  // of a worker that does not wait
+  CHECK(f.Commits() == 4);
+  CHECK(f.WorkEnd() == 4);
+  f.Read(f.members[1], 4);
+  CHECK(f.Commits() == 4);
+  CHECK(f.Heartbeat(f.members[0])->reply().awaits_evaluation());
+  f.clock.Advance(absl::Seconds(2));
+  REQUIRE(f.Status().waiting_for_size() == 1);
+  CHECK(f.Status().waiting_for(0) == "worker:1 to evaluate epoch 1, which decides how the job goes on");
+  f.Report(f.members[1], 4);
+  CHECK(f.Commits() == 5);
+  CHECK(f.WorkEnd() == 8);
+  CHECK_FALSE(f.Heartbeat(f.members[0])->reply().awaits_evaluation());
+  SECTION("the job is stopped, and is done for who starts it again") {
+    f.Epoch(2, 0.5);
+    CHECK(f.Status().state() == v1::RUNNING);
+    f.Epoch(3, 0.75);
+    const auto check = [](const v1::ClusterStatus& status) {
+      CHECK(status.state() == v1::DRAINING);
+      CHECK(status.step() == 12);
+      CHECK(status.total_steps() == 12);
+      CHECK(status.total_examples() == 3 * 64);
+      CHECK(status.stopped_early() ==
+            "after epoch 3, since 2 evaluations were no better than that of epoch 1, whose test loss was 0.5 "
+            "(evaluation.patience = 2)");
+    };
+    check(f.Status());
+    CHECK(f.disk->newest->job().done());
+    f.Restart();
+    check(f.Status());
+    SECTION("unless it has more patience then") {
+      f.config.mutable_evaluation()->set_patience(3);
+      f.Restart();
+      f.JoinAll(2000);
+      CHECK(f.Status().state() == v1::RUNNING);
+      CHECK(f.Status().total_steps() == 20);
+      f.open_step = 12;
+      f.Epoch(4, 0.25);
+      CHECK(f.Status().stopped_early() == "");
+    }
+  }
+  SECTION("a lost server undoes the stop") {
+    f.Steps(1);
+    f.Checkpoint()->reply();
+    f.Epoch(2, 0.5);
+    f.disk->holds = true;
+    f.Epoch(3, 0.5);
+    CHECK(f.Status().total_steps() == 12);
+    f.shards[1]->Kill();
+    f.disk->holds = false;
+    f.disk->Answer();
+    f.Run(absl::Seconds(1));
+    f.JoinAll(2000);
+    CHECK(f.Status().stopped_early() == "");
+    CHECK(f.Status().total_steps() == 20);
+    CHECK(f.Status().step() == 6);
+    f.open_step = 6;
+    f.Epoch(2, 0.25);
+    f.Epoch(3, 0.25);
+    CHECK(f.Status().state() == v1::RUNNING);
+  }
+  SECTION("it ends by itself") {
+    for (uint64_t epoch = 2; epoch <= 4; ++epoch) f.Epoch(epoch, 0.5 / static_cast<double>(epoch));
+    while (f.open_step < 20) f.Steps(1);
+    CHECK(f.Commits() == 20);
+    // Its end, too, is known before the workers hear of it.
+    CHECK(f.Status().state() == v1::RUNNING);
+    f.Epoch(5, 0.01);
+    CHECK(f.Status().state() == v1::DRAINING);
+    CHECK(f.Status().stopped_early() == "");
+    REQUIRE(f.Status().evaluations_size() == 5);
+    CHECK(f.Status().evaluations(4).step() == 20);
+  }
+}
+
+TEST_CASE("bounded, async, patience: no batch of the next epoch is handed out before the result is known") {
+  WaitingJob f(GENERATE(v1::ConsistencyConfig::MODE_BOUNDED, v1::ConsistencyConfig::MODE_ASYNC));
+  f.config.mutable_evaluation()->set_patience(1);
+  f.Begin();
+  std::vector<uint64_t> completed;
+  // The next range, and that of the other worker, who has nothing to do yet.
+  const auto next = [&] {
+    const auto answer = f.NextRange(f.members[0], completed);
+    completed.clear();
+    if (answer->there() && answer->reply().has_range()) completed = {answer->reply().range().id()};
+    return answer;
+  };
+  uint64_t batches = 0;
+  AnswerPtr<v1::NextRangeReply> waits = next();
+  while (waits->there()) {
+    batches += waits->reply().range().batches();
+    waits = next();
+  }
+  CHECK(batches == 8);
+  REQUIRE(f.OrderFor(f.members[1]).epoch() == 1);
+  f.Report(f.members[1], 8);
+  REQUIRE(waits->there());
+  CHECK(waits->reply().range().first_batch() == 8);
+  batches = waits->reply().range().batches();
+  completed = {waits->reply().range().id()};
+  while ((waits = next())->there()) batches += waits->reply().range().batches();
+  CHECK(batches == 8);
+  f.Report(f.members[1], 16);
+  REQUIRE(waits->there());
+  CHECK(waits->reply().done());
+  CHECK(f.Status().state() == v1::DRAINING);
+  CHECK(f.Status().total_examples() == 128);
+  CHECK(f.disk->newest->job().done());
+  f.Restart();
+  CHECK(f.Status().state() == v1::DRAINING);
+  CHECK_FALSE(f.Status().stopped_early().empty());
+}
+
+TEST_CASE("keep_best: what is better than before is saved before anybody goes on") {
+  WaitingJob f(v1::ConsistencyConfig::MODE_SYNC);
+  f.config.mutable_evaluation()->set_keep_best(true);
+  f.Begin();
+  f.Epoch(1, 0.5);
+  REQUIRE(f.disk->newest.has_value());
+  CHECK(f.disk->newest->step() == 4);
+  CHECK(f.disk->newest->job().best().checkpoint() == 4);
+  CHECK(f.Status().best().evaluation().epoch() == 1);
+  CHECK(f.Status().best_checkpoint() == "/runs/7/step-4");
+  f.Epoch(2, 0.75);
+  CHECK(f.disk->newest->step() == 4);
+  f.disk->holds = true;
+  f.Epoch(3, 0.25);
+  CHECK(f.WorkEnd() == 12);
+  CHECK(f.Heartbeat(f.members[0])->reply().awaits_evaluation());
+  SECTION("it is saved") {
+    f.disk->holds = false;
+    f.disk->Answer();
+    CHECK(f.WorkEnd() == 16);
+    CHECK(f.Status().best().checkpoint() == 12);
+    f.Epoch(4, 0.5);
+    f.Steps(1);
+    f.Checkpoint()->reply();
+    CHECK(f.disk->newest->step() == 17);
+    CHECK(f.disk->newest->job().best().checkpoint() == 12);
+    f.Restart();
+    f.JoinAll(2000);
+    CHECK(f.Status().best().evaluation().epoch() == 3);
+    // The end is better still: it is the best and the last one.
+    f.open_step = 17;
+    f.Epoch(5, 0.125);
+    CHECK(f.Status().state() == v1::DRAINING);
+    CHECK(f.disk->newest->job().done());
+    CHECK(f.disk->newest->job().best().checkpoint() == 20);
+    CHECK(f.disk->newest->job().evaluations_size() == 5);
+  }
+  SECTION("it cannot be saved: the one before stays, and the next better one is tried") {
+    f.disk->commit_status = absl::ResourceExhaustedError("no space left");
+    f.disk->holds = false;
+    f.disk->Answer();
+    CHECK(f.WorkEnd() == 16);
+    CHECK(f.Status().best().checkpoint() == 4);
+    f.disk->commit_status = absl::OkStatus();
+    f.Epoch(4, 0.375);
+    CHECK(f.Status().best().checkpoint() == 16);
+  }
+}
+
+TEST_CASE("A worker that would not wait for an evaluation is refused where it decides") {
+  WaitingJob f(v1::ConsistencyConfig::MODE_SYNC);
+  f.config.mutable_evaluation()->set_patience(1);
+  f.Start();
+  f.own_protocol_from = 1000;
+  v1::JoinRequest request = Job::Evaluates(f.JoinRequest(0));
+  request.mutable_protocol()->set_minor(2);
+  const auto join = f.Join(request);
+  CHECK(join->status().code() == absl::StatusCode::kFailedPrecondition);
+  CHECK_THAT(std::string(join->status().message()), Catch::Contains("speaks version 1.2") &&
+                                                        Catch::Contains("upgrade worker:0"));
+}
+
+TEST_CASE("Nobody there can evaluate: nothing waits") {
+  WaitingJob f(v1::ConsistencyConfig::MODE_SYNC);
+  f.config.mutable_evaluation()->set_patience(1);
+  f.Start();
+  f.own_protocol_from = 1000;
+  for (uint32_t rank = 0; rank < f.workers; ++rank) f.Join(rank);
+  f.Steps(20);
+  CHECK(f.Commits() == 20);
+  CHECK(f.Status().state() == v1::DRAINING);
 }
 
 }  // namespace

@@ -85,6 +85,35 @@ TEST_CASE("What is done already is not handed out") {
   CHECK(RangeTable(100, 1, Batches({{200, 400}})).completed_batches() == 0);
 }
 
+TEST_CASE("Nothing beyond the work's end is handed out, and the job may end there") {
+  RangeTable table(100, 1);
+  table.SetWorkEnd(8);
+  const auto take_all = [&](uint32_t worker) {
+    uint64_t end = 0;
+    while (const auto range = table.Take(worker)) {
+      end = range->first_batch() + range->batches();
+      table.Complete(range->id(), worker);
+    }
+    return end;
+  };
+  CHECK(take_all(0) == 8);
+  CHECK_FALSE(table.Available());
+  CHECK_FALSE(table.done());
+  table.SetWorkEnd(20);
+  CHECK(table.Available());
+  REQUIRE(table.Take(1).has_value());
+  CHECK(take_all(0) == 20);
+  CHECK_FALSE(table.Available());
+  // What a worker leaves behind is before the end.
+  table.Release(1);
+  CHECK(table.Available());
+  take_all(0);
+  CHECK(table.completed_batches() == 20);
+  table.EndHere();
+  CHECK(table.done());
+  CHECK_FALSE(table.Available());
+}
+
 TEST_CASE("Held by all is what every one holds") {
   const auto held = [](const std::vector<Intervals>& holders) {
     std::vector<std::pair<uint64_t, uint64_t>> out;
