@@ -92,7 +92,8 @@ int RunCheckpointList(const std::string& directory) {
   if (entries->empty()) return Refuse(kExitConfig, absl::StrCat(directory, ": no checkpoints are there"));
   // What the newest says; damaged ones say nothing.
   std::optional<v1::BestEpoch> best;
-  if (const auto newest = LatestComplete(files, directory); newest.ok() && newest->manifest.job().has_best()) {
+  if (const auto newest = LatestComplete(files, directory);
+      newest.ok() && newest->manifest.job().has_best()) {
     best = newest->manifest.job().best();
   }
   Table table({"checkpoint", "step", "servers", "size", "state"});

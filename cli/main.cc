@@ -108,7 +108,8 @@ void AddDevice(CLI::App* command, std::string* device) {
       ->capture_default_str();
 }
 
-constexpr const char* kOneCheckpoint = "A checkpoint, or a folder of them, whose newest it is";
+constexpr const char* kOneCheckpoint =
+    "A checkpoint, or a folder of them, whose newest it is (DIR/best: the best)";
 
 void AddCheckpoint(CLI::App* command, std::string* path, const char* what) {
   command->add_option("checkpoint", *path, what)->type_name("DIR")->required();
@@ -185,7 +186,8 @@ int Main(int argc, char** argv) {
                             ->type_name("DIR");
   up_command
       ->add_option("--init_from", up.init_from,
-                   "Starts a new job with the weights of a checkpoint, or of the newest of a folder")
+                   "Starts a new job with the weights of a checkpoint, or of the newest of a folder "
+                   "(DIR/best: the best)")
       ->type_name("DIR")
       ->excludes(resume);
   up_command->add_flag("--verbose", up.verbose,

@@ -169,8 +169,8 @@ std::string StatusReport(const v1::ClusterStatus& status) {
   }
   if (!status.stopped_early().empty()) line("stopped early", Printable(status.stopped_early()));
   if (status.has_best()) {
-    line("best epoch", absl::StrCat(status.best().evaluation().epoch(), ", in ",
-                                    Printable(status.best_checkpoint())));
+    line("best epoch",
+         absl::StrCat(status.best().evaluation().epoch(), ", in ", Printable(status.best_checkpoint())));
   }
   line("version staleness", Spread(status.version_staleness()));
   line("lead", absl::StrCat(Spread(status.lead()), " clocks"));

@@ -142,8 +142,8 @@ bool MeansBest(FileSystem& fs, const std::string& path) {
 absl::StatusOr<FoundCheckpoint> BestOf(FileSystem& fs, const std::string& dir) {
   WEIR_ASSIGN_OR_RETURN(FoundCheckpoint newest, LatestComplete(fs, dir));
   if (!newest.manifest.job().has_best()) {
-    return absl::NotFoundError(absl::StrCat("the job of ", newest.folder,
-                                            " keeps no best weights (evaluation.keep_best), or has none yet"));
+    return absl::NotFoundError(absl::StrCat(
+        "the job of ", newest.folder, " keeps no best weights (evaluation.keep_best), or has none yet"));
   }
   FoundCheckpoint found{CheckpointFolder(dir, newest.manifest.job().best().checkpoint()), {}, newest.refused};
   WEIR_ASSIGN_OR_RETURN(found.manifest, ReadComplete(fs, found.folder));

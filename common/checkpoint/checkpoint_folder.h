@@ -71,8 +71,8 @@ absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const 
 
 // Keeps the newest `keep` >= 1 that LatestComplete would accept and all that is newer than the last of these,
 // and that of step `best`, and removes the rest; also what came to nothing before the newest, and temporary
-// files in those that stay. After a commit that has returned OK: only then is it sure that the newest outlives
-// a crash.
+// files in those that stay. After a commit that has returned OK: only then is it sure that the newest
+// outlives a crash.
 absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, int keep,
                                   std::optional<uint64_t> best = std::nullopt);
 

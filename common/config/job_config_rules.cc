@@ -208,8 +208,8 @@ void CheckCheckpoint(const v1::CheckpointConfig& checkpoint, ConfigProblems* pro
 
 void CheckEvaluation(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::EvaluationConfig& evaluation = config.evaluation();
-  for (const auto& [name, set] : {std::pair("keep_best", evaluation.keep_best()),
-                                  std::pair("patience", evaluation.patience() > 0)}) {
+  for (const auto& [name, set] :
+       {std::pair("keep_best", evaluation.keep_best()), std::pair("patience", evaluation.patience() > 0)}) {
     if (set && evaluation.every_epochs() == 0) {
       problems->Add(FieldPath("evaluation", name),
                     "needs evaluations of epochs, and evaluation.every_epochs is 0");

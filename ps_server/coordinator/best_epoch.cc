@@ -41,14 +41,15 @@ std::string WhyStopped(const v1::EvaluationConfig& config, const std::vector<v1:
   if (no_better < config.patience() || !epochs.back().has_step()) return "";
   const bool accuracy = config.metric() == v1::EvaluationConfig::METRIC_TEST_ACCURACY;
   const std::optional<double> cost = CostOf(config.metric(), *best);
-  return absl::StrCat(
-      "after epoch ", epochs.back().epoch(), ", since ", no_better,
-      no_better == 1 ? " evaluation was" : " evaluations were", " no better than that of epoch ", best->epoch(),
-      cost.has_value() ? absl::StrCat(accuracy ? ", whose test accuracy was " : ", whose test loss was ",
-                                      accuracy ? -*cost : *cost)
-                       : "",
-      " (evaluation.patience = ", config.patience(),
-      config.min_delta() > 0 ? absl::StrCat(", min_delta = ", config.min_delta()) : "", ")");
+  return absl::StrCat("after epoch ", epochs.back().epoch(), ", since ", no_better,
+                      no_better == 1 ? " evaluation was" : " evaluations were",
+                      " no better than that of epoch ", best->epoch(),
+                      cost.has_value()
+                          ? absl::StrCat(accuracy ? ", whose test accuracy was " : ", whose test loss was ",
+                                         accuracy ? -*cost : *cost)
+                          : "",
+                      " (evaluation.patience = ", config.patience(),
+                      config.min_delta() > 0 ? absl::StrCat(", min_delta = ", config.min_delta()) : "", ")");
 }
 
 }  // namespace weir

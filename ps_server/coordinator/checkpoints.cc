@@ -27,7 +27,9 @@ std::string Checkpoints::FolderOf(uint64_t step) const {
   return options_.store != nullptr ? options_.store->FolderOf(step) : "";
 }
 
-std::string Checkpoints::newest_folder() const { return newest_.has_value() ? FolderOf(newest_->step()) : ""; }
+std::string Checkpoints::newest_folder() const {
+  return newest_.has_value() ? FolderOf(newest_->step()) : "";
+}
 
 std::string Checkpoints::WaitingFor() const {
   if (!current_.has_value() || options_.clock->Now() - current_->since < kWorthAWord) return "";

@@ -361,8 +361,8 @@ class Coordinator {
   void HandleReport(const v1::ReportRequest& request);
   // Tells them how far the job is, and has somebody evaluate an epoch that has ended.
   void MaybeEvaluate();
-  // Where the job waits for evaluations: once the last one is known, and its weights are saved if they are the
-  // best, the job goes on or ends.
+  // Where the job waits for evaluations: once the last one is known, and its weights are saved if they are
+  // the best, the job goes on or ends.
   void GoOnAfterEvaluation();
   // Whether that changes anything.
   bool SetWorkEnd();

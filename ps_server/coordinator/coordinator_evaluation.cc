@@ -156,8 +156,8 @@ void Coordinator::SaveBest(const v1::EpochEvaluation& epoch) {
       *best_->mutable_evaluation() = epoch;
       best_->set_checkpoint(reply->step());
     } else {
-      LogWarning("the weights of epoch ", epoch.epoch(), ", the best so far, are not kept: ",
-                 reply.status().message());
+      LogWarning("the weights of epoch ", epoch.epoch(),
+                 ", the best so far, are not kept: ", reply.status().message());
     }
     MaybeEvaluate();
     MaybeCommit();

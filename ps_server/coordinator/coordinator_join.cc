@@ -101,9 +101,10 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
   }
   WEIR_RETURN_IF_ERROR(CheckTaskName(request.task()));
   if (WaitsForEvaluations(options_.config.evaluation()) && !WaitsAtWorkEnd(request.protocol())) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        request.task(), " speaks version ", ToString(request.protocol()),
-        " of the protocol, and evaluation.keep_best and evaluation.patience need 1.3: upgrade ", request.task()));
+    return absl::FailedPreconditionError(
+        absl::StrCat(request.task(), " speaks version ", ToString(request.protocol()),
+                     " of the protocol, and evaluation.keep_best and evaluation.patience need 1.3: upgrade ",
+                     request.task()));
   }
   const bool worker = request.role() == v1::WORKER;
   if (worker && request.rank() >= options_.workers) {

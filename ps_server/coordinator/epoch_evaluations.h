@@ -56,7 +56,8 @@ class EpochEvaluations {
   // One is due or under way.
   bool open() const { return due_.has_value() || asked_.has_value(); }
   bool waits() const { return options_.waits; }
-  // Where the job waits: the progress beyond which nothing is to be done now. nullopt: no epoch ends any more.
+  // Where the job waits: the progress beyond which nothing is to be done now. nullopt: no epoch ends any
+  // more.
   std::optional<uint64_t> work_end() const;
   // Whether it is an epoch's end where the job is now, the newest of the entries.
   bool AtNewestEnd() const { return !entries_.empty() && EndOf(entries_.back().epoch()) == progress_; }

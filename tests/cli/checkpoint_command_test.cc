@@ -60,6 +60,20 @@ TEST_CASE("what is sound is said to be") {
   CHECK_THAT(list.output, Contains("step-00000012") && Contains("  complete\n"));
 }
 
+TEST_CASE("the best one is marked, and DIR/best means it") {
+  const Folder runs;
+  const WeirResult none = Weir({"checkpoint", "verify", runs.path("best")});
+  CHECK(none.code == kExitConfig);
+  CHECK_THAT(none.output, Contains("keeps no best weights (evaluation.keep_best), or has none yet"));
+  REQUIRE(CheckpointedJob().Write(runs.path(), 24, /*best=*/12).ok());
+  const WeirResult list = Weir({"checkpoint", "list", runs.path()});
+  CHECK(list.code == 0);
+  CHECK_THAT(list.output, Contains("  complete, best (epoch 0)\n") && Contains("  complete\n"));
+  const WeirResult verified = Weir({"checkpoint", "verify", runs.path("best")});
+  CHECK(verified.code == 0);
+  CHECK_THAT(verified.output, Contains(runs.path("step-00000012") + ": ok (step 12, "));
+}
+
 TEST_CASE("damage is found, and the file and tensor are named") {
   const Folder runs;
   FlipByte(runs.path(kFirstShard), kInWeights);

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -9,15 +11,16 @@
 
 namespace weir {
 
-// A small job's checkpoint of step 12, as two servers wrote it.
+// A small job's checkpoints, as two servers wrote them.
 struct CheckpointedJob {
-  absl::Status Write(const std::string& directory) const {
+  absl::Status Write(const std::string& directory, uint64_t step = 12,
+                     std::optional<uint64_t> best = std::nullopt) const {
     std::error_code ignored;
     std::filesystem::create_directories(directory, ignored);
     StoredJob job;
     job.model = TestModel(1000);
     job.slots = {"momentum"};
-    return job.Write(FileSystem::Posix(), directory, 12, 2);
+    return job.Write(FileSystem::Posix(), directory, step, 2, best);
   }
 };
 

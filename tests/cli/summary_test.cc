@@ -124,10 +124,9 @@ TEST_CASE("the best epoch, and why a job was stopped") {
       R"("best": {"epoch": 2, "step": 94, "test_loss": 0.25, "test_accuracy": 0.75, "checkpoint": "/r/step-94"},
          "stopped_early": "after epoch 5, since so and so")");
   REQUIRE(summary.ok());
-  CHECK_THAT(SummaryText("x", *summary),
-             Contains("  stopped early     after epoch 5, since so and so\n"
-                      "  best epoch        2: test loss 0.2500, accuracy 75.00%\n"
-                      "                    /r/step-94\n"));
+  CHECK_THAT(SummaryText("x", *summary), Contains("  stopped early     after epoch 5, since so and so\n"
+                                                  "  best epoch        2: test loss 0.2500, accuracy 75.00%\n"
+                                                  "                    /r/step-94\n"));
   summary = with(R"("best": null, "stopped_early": null)");
   REQUIRE(summary.ok());
   CHECK_THAT(SummaryText("x", *summary), !Contains("best") && !Contains("stopped"));

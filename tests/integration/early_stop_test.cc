@@ -156,7 +156,8 @@ TEST_CASE("keep_best: its checkpoint stays beside the last one, and holds the we
   CHECK(next.at("train_loss") < summary.at("evaluations")[0].at("test_loss"));
 }
 
-TEST_CASE("early stop: a job that was stopped is done when it is started again; with more patience it goes on") {
+TEST_CASE(
+    "early stop: a job that was stopped is done when it is started again; with more patience it goes on") {
   const Files files;
   const std::string runs = files.folder.path("runs");
   const std::string mode = GENERATE(std::string(kSync), std::string(R"({"mode": "async"})"));

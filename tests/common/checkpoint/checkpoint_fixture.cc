@@ -120,10 +120,11 @@ absl::StatusOr<v1::CheckpointFile> StoredJob::WriteShard(FileSystem& fs, const s
   return WriteShardFile(fs, dir, step, snapshot);
 }
 
-absl::Status StoredJob::Write(FileSystem& fs, const std::string& dir, uint64_t step,
-                              uint32_t num_shards) const {
+absl::Status StoredJob::Write(FileSystem& fs, const std::string& dir, uint64_t step, uint32_t num_shards,
+                              std::optional<uint64_t> best) const {
   WEIR_RETURN_IF_ERROR(BeginCheckpoint(fs, dir, step));
   v1::CheckpointManifest manifest = Manifest(step);
+  if (best.has_value()) manifest.mutable_job()->mutable_best()->set_checkpoint(*best);
   // In the order in which they might answer.
   for (uint32_t shard = num_shards; shard-- > 0;) {
     WEIR_ASSIGN_OR_RETURN(*manifest.add_files(), WriteShard(fs, dir, step, shard, num_shards));

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -31,8 +32,9 @@ struct StoredJob {
   absl::StatusOr<v1::CheckpointFile> WriteShard(FileSystem& fs, const std::string& dir, uint64_t step,
                                                 uint32_t shard, uint32_t num_shards,
                                                 uint64_t incarnation = 7) const;
-  // All three acts.
-  absl::Status Write(FileSystem& fs, const std::string& dir, uint64_t step, uint32_t num_shards) const;
+  // All three acts. `best`: what the manifest says of the best one.
+  absl::Status Write(FileSystem& fs, const std::string& dir, uint64_t step, uint32_t num_shards,
+                     std::optional<uint64_t> best = std::nullopt) const;
 
   // Loads every shard of a cluster of this size. OK: all bits are those of this job; Internal: some are not.
   absl::Status LoadAll(FileSystem& fs, const std::string& folder, uint32_t num_shards) const;

@@ -242,12 +242,7 @@ TEST_CASE("The best one stays as long as it is the best, and DIR/best is its pat
   FaultyFileSystem fs(1);
   const StoredJob job{TestModel(100), {}, 1};
   const auto write = [&](uint64_t step, std::optional<uint64_t> best) {
-    v1::CheckpointManifest manifest = job.Manifest(step);
-    REQUIRE(BeginCheckpoint(fs, "/c", step).ok());
-    *manifest.add_files() = *job.WriteShard(fs, "/c", step, 0, 1);
-    manifest.set_num_shards(1);
-    if (best.has_value()) manifest.mutable_job()->mutable_best()->set_checkpoint(*best);
-    REQUIRE(CommitCheckpoint(fs, "/c", manifest) == absl::OkStatus());
+    REQUIRE(job.Write(fs, "/c", step, 1, best) == absl::OkStatus());
     REQUIRE(RemoveOldCheckpoints(fs, "/c", 2, best) == absl::OkStatus());
   };
   write(10, std::nullopt);

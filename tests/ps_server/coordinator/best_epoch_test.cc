@@ -60,8 +60,8 @@ TEST_CASE("Patience: so many results in a row that are no better than the best b
   CHECK_THAT(WhyStopped(config, Losses({3, -1, -1})), Contains("after epoch 3"));
   CHECK_THAT(WhyStopped(config, Losses({-1, -1, -1})), Contains("no better than that of epoch 1 "));
   config.set_min_delta(1);
-  CHECK_THAT(WhyStopped(config, Losses({3, 2.5, 2})), Contains("of epoch 1, whose test loss was 3") &&
-                                                          Contains("min_delta = 1"));
+  CHECK_THAT(WhyStopped(config, Losses({3, 2.5, 2})),
+             Contains("of epoch 1, whose test loss was 3") && Contains("min_delta = 1"));
   CHECK(WhyStopped(config, Losses({3, 2.5, 1.5})) == "");
   config.set_metric(kAccuracy);
   config.clear_min_delta();

@@ -85,7 +85,8 @@ class CoordinatorFixture {
   // Set: the job has this store. Its memory outlives the coordinator.
   std::shared_ptr<FakeDisk> disk;
   std::optional<uint64_t> init_from;
-  // Set: workers are of this version of the protocol, and say their instance, this + their rank, in each call.
+  // Set: workers are of this version of the protocol, and say their instance, this + their rank, in each
+  // call.
   std::optional<uint64_t> own_protocol_from;
 
   void Start();

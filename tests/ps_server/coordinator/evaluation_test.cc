@@ -387,8 +387,8 @@ TEST_CASE("A worker that would not wait for an evaluation is refused where it de
   request.mutable_protocol()->set_minor(2);
   const auto join = f.Join(request);
   CHECK(join->status().code() == absl::StatusCode::kFailedPrecondition);
-  CHECK_THAT(std::string(join->status().message()), Catch::Contains("speaks version 1.2") &&
-                                                        Catch::Contains("upgrade worker:0"));
+  CHECK_THAT(std::string(join->status().message()),
+             Catch::Contains("speaks version 1.2") && Catch::Contains("upgrade worker:0"));
 }
 
 TEST_CASE("Nobody there can evaluate: nothing waits") {
