@@ -81,7 +81,9 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   Checkpoints::Snapshot snapshot;
   const auto& newest = checkpoints_->newest();
   snapshot.progress = steps_done();
-  snapshot.step = sync() ? committed_ : std::max(steps_done(), checkpoints_->next_step());
+  // What shard 0 has applied is known as of its last report; what is complete, at once.
+  const uint64_t complete = progress() / std::max<uint32_t>(1, options_.workers);
+  snapshot.step = sync() ? committed_ : std::max({steps_done(), complete, checkpoints_->next_step()});
   // One that was taken before the last range was reported holds all batches and does not say that they are
   // all: a coordinator that starts from it would wait for workers, who have been told and are gone.
   const bool says_so = state_ != v1::DRAINING || (newest.has_value() && IsEndOf(options_.config, *newest));

@@ -132,7 +132,7 @@ bool Coordinator::SetWorkEnd() {
 }
 
 std::string Coordinator::WhyItStopsHere() const {
-  if (!evaluations_->waits() || evaluations_->open() || !evaluations_->AtNewestEnd()) return "";
+  if (AllDone() || !evaluations_->waits() || evaluations_->open() || !evaluations_->AtNewestEnd()) return "";
   return WhyStopped(options_.config.evaluation(), evaluations_->entries());
 }
 
