@@ -9,7 +9,9 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "common/crc32c.h"
 #include "common/status_macros.h"
 #include "common/telemetry/logging.h"
@@ -62,13 +64,34 @@ absl::StatusOr<std::vector<uint64_t>> Segments(FileSystem& files, const std::str
   return numbers;
 }
 
+// An Install's rank in time: of a later coordinator, or a later one of the same.
+using Rank = std::pair<uint64_t, uint64_t>;
+Rank RankOf(const v1::LogSegment& of) { return {of.coordinator(), of.install()}; }
+
+constexpr absl::string_view kClaim = "claim-";
+
+// Of an empty file: the name says all, so that no crash leaves half of it.
+std::string ClaimName(const Rank& rank) {
+  return absl::StrFormat("%s%08d-%08d", kClaim, rank.first, rank.second);
+}
+
+std::optional<Rank> ClaimRank(absl::string_view name) {
+  Rank rank;
+  if (!absl::ConsumePrefix(&name, kClaim)) return std::nullopt;
+  const std::pair<absl::string_view, absl::string_view> numbers =
+      absl::StrSplit(name, absl::MaxSplits('-', 1));
+  if (!absl::SimpleAtoi(numbers.first, &rank.first) || !absl::SimpleAtoi(numbers.second, &rank.second)) {
+    return std::nullopt;
+  }
+  return rank;
+}
+
 // What the segment's first record says; nullopt: that is not there.
 absl::StatusOr<std::optional<v1::LogSegment>> ReadDescription(FileSystem& files, const std::string& path);
 
 // Of another Install than `later`, and one that came before it.
 bool IsReplaced(const v1::LogSegment& earlier, const v1::LogSegment& later) {
-  return earlier.coordinator() != 0 && std::make_pair(earlier.coordinator(), earlier.install()) <
-                                           std::make_pair(later.coordinator(), later.install());
+  return earlier.coordinator() != 0 && RankOf(earlier) < RankOf(later);
 }
 
 }  // namespace
@@ -155,11 +178,24 @@ void PushLog::Write() {
                                      : WriteRecord(pending.head, pending.gradient.get(), pending.bytes);
     }
     if (broken_.ok()) broken_ = file_->Sync();
+    if (broken_.ok()) broken_ = CheckOurs();
     synced_bytes_ = file_bytes_;
     for (const Pending& pending : batch) {
       if (pending.done) pending.done(broken_);
     }
   }
+}
+
+absl::Status PushLog::CheckOurs() const {
+  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, options_.files->List(options_.folder));
+  for (const std::string& name : names) {
+    const std::optional<Rank> claim = ClaimRank(name);
+    if (claim.has_value() && *claim > RankOf(options_.description)) {
+      return absl::AlreadyExistsError(absl::StrCat("a later life of the shard has taken the log over (",
+                                                   JoinPath(options_.folder, name), ")"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 absl::Status PushLog::BeginSegment(uint64_t number, uint64_t previous_bytes, uint64_t checkpoint) {
@@ -204,6 +240,26 @@ absl::Status PushLog::WriteRecord(const std::string& head, const float* gradient
     WEIR_RETURN_IF_ERROR(file_->Append({reinterpret_cast<const char*>(gradient), bytes}));
   }
   file_bytes_ += sizeof(frame) + head.size() + bytes;
+  return absl::OkStatus();
+}
+
+absl::Status ClaimPushLog(FileSystem& files, const std::string& folder, const v1::LogSegment& of) {
+  WEIR_RETURN_IF_ERROR(files.MakeFolder(folder));
+  WEIR_RETURN_IF_ERROR(files.SyncFolder(ParentFolder(folder)));
+  const Rank rank = RankOf(of);
+  const absl::Status made =
+      files.Create(JoinPath(folder, ClaimName(rank)), FileSystem::Existing::kKeep).status();
+  // AlreadyExists: an attempt of this very Install failed after it.
+  if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
+  WEIR_RETURN_IF_ERROR(files.SyncFolder(folder));
+  // The highest one says all that the lower ones did.
+  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
+  for (const std::string& name : names) {
+    const std::optional<Rank> claim = ClaimRank(name);
+    if (!claim.has_value() || *claim >= rank) continue;
+    const absl::Status removed = files.Remove(JoinPath(folder, name));
+    if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
+  }
   return absl::OkStatus();
 }
 

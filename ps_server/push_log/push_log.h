@@ -40,6 +40,12 @@ namespace weir {
 // half written at a segment's end is no record: the next segment says where its predecessor ends. A broken
 // record in front of one that knew it to be on the disk is no such end but damage.
 
+// Two lives at once. A life of a shard whose successor is up already may still run, and workers may reach it:
+// it was cut off from its coordinator, or stopped, and woke. What it appends after its successor has read the
+// log is lost, so it must not be acknowledged. Therefore a life claims the log before it reads it
+// (ClaimPushLog), and after each sync, before anything is acknowledged, the writer looks whether a later life
+// has claimed the log. If none has, whoever claims it later reads what was synced.
+
 constexpr DiskFormat kLogFormat = {1, 1};
 
 // Writes one. Thread-safe. Let go, it lives on until the executor is through with it.
@@ -59,6 +65,7 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
   };
 
   // Begins the first segment, durably. Errors: the file system's; AlreadyExists: another life has begun it.
+  // So says Append() once a later life has claimed the log.
   static absl::StatusOr<std::shared_ptr<PushLog>> Begin(Options options);
 
   // `done` runs on the executor once the record is durable, in the order of the calls; what waits together is
@@ -90,6 +97,8 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
   void Write();
   absl::Status BeginSegment(uint64_t number, uint64_t previous_bytes, uint64_t checkpoint);
   absl::Status WriteRecord(const std::string& head, const float* gradient, uint64_t bytes);
+  // AlreadyExists: a later life has claimed the log.
+  absl::Status CheckOurs() const;
 
   const Options options_;
 
@@ -103,6 +112,11 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
   uint64_t file_bytes_ = 0, synced_bytes_ = 0;
   absl::Status broken_;
 };
+
+// For the life of this Install (of.coordinator, of.install), before it reads the log in the folder, which is
+// made if need be: when it returns, no life of an earlier Install acknowledges anything that is not on the
+// disk yet. An earlier Install's claim does not harm a later one.
+absl::Status ClaimPushLog(FileSystem& files, const std::string& folder, const v1::LogSegment& of);
 
 struct LogEnd {
   // For the next life: the number of its first segment, and LogSegment::previous_bytes.

@@ -113,26 +113,37 @@ void Shard::DropLogBefore(uint64_t step) {
 absl::Status Shard::LoadLog(const v1::Install& install, const LogPosition& position, uint64_t era,
                             Loaded* loaded) const {
   const std::string& directory = options_.config.checkpoint().directory();
-  WEIR_ASSIGN_OR_RETURN(Replayed replayed, ReplayLog(*options_.files, directory, install.shard(),
-                                                     install.num_shards(), position, *loaded->store));
-  loaded->records = std::move(replayed.records);
-  if (!logs()) return absl::OkStatus();
   PushLog::Options options;
   options.files = options_.files;
   options.folder = LogFolder(directory, install.shard(), install.num_shards());
-  options.segment = replayed.end.next_segment;
   options.description.set_shard(install.shard());
   options.description.set_num_shards(install.num_shards());
   options.description.set_model_hash(loaded->store->model().Hash());
-  options.description.set_previous_bytes(replayed.end.previous_bytes);
   options.description.set_checkpoint(position.checkpoint);
   options.description.set_coordinator(install.coordinator());
   options.description.set_install(install.number());
   options.executor = options_.background;
-  WEIR_RETURN_IF_ERROR(options_.files->MakeFolder(ParentFolder(options.folder)));
-  WEIR_RETURN_IF_ERROR(options_.files->SyncFolder(directory));
   // It may have hung until now, and the log be another process's.
-  if (era != era_) return absl::AbortedError("this life of the shard has ended before it began");
+  const auto still_wanted = [&] {
+    return era == era_ ? absl::OkStatus()
+                       : absl::AbortedError("this life of the shard has ended before it began");
+  };
+  WEIR_RETURN_IF_ERROR(still_wanted());
+  if (logs()) {
+    WEIR_RETURN_IF_ERROR(options_.files->MakeFolder(ParentFolder(options.folder)));
+    WEIR_RETURN_IF_ERROR(options_.files->SyncFolder(directory));
+  }
+  // A life before this one may have kept a log where this one keeps none, and may still run.
+  if (logs() || options_.files->List(options.folder).ok()) {
+    WEIR_RETURN_IF_ERROR(ClaimPushLog(*options_.files, options.folder, options.description));
+  }
+  WEIR_ASSIGN_OR_RETURN(Replayed replayed, ReplayLog(*options_.files, directory, install.shard(),
+                                                     install.num_shards(), position, *loaded->store));
+  loaded->records = std::move(replayed.records);
+  if (!logs()) return absl::OkStatus();
+  options.segment = replayed.end.next_segment;
+  options.description.set_previous_bytes(replayed.end.previous_bytes);
+  WEIR_RETURN_IF_ERROR(still_wanted());
   WEIR_ASSIGN_OR_RETURN(loaded->log, PushLog::Begin(std::move(options)));
   return absl::OkStatus();
 }

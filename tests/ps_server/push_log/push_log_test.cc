@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
 #include "common/crc32c.h"
@@ -49,6 +50,12 @@ class Fixture {
     auto begun = PushLog::Begin(std::move(options));
     if (begun.ok()) log = *std::move(begun);
     return begun.status();
+  }
+  absl::Status Claim(uint64_t install) {
+    v1::LogSegment description = Description();
+    description.set_coordinator(7);
+    description.set_install(install);
+    return ClaimPushLog(files, kFolder, description);
   }
   void Append(uint64_t version) {
     v1::LoggedPush push;
@@ -197,6 +204,59 @@ TEST_CASE("PushLog: a segment that a replaced life begins behind those of its su
   CHECK(f.failure.ok());
   REQUIRE(f.Read(&last).ok());
   CHECK(last == 3);
+}
+
+TEST_CASE("PushLog: what a life appends whose log was taken over is not acknowledged") {
+  Fixture f;
+  REQUIRE(f.Claim(1).ok());
+  REQUIRE(f.Begin({}, 1).ok());
+  f.Append(1);
+  f.Run();
+  CHECK(f.acknowledged == 1);
+  // It has not begun to write this when its successor claims the log, or has written it and not told anybody:
+  // the successor reads it or it is not acknowledged.
+  f.Append(2);
+  REQUIRE(f.Claim(2).ok());
+  SECTION("before the successor reads") { f.Run(); }
+  uint64_t last = 0;
+  const absl::StatusOr<LogEnd> end = f.Read(&last);
+  REQUIRE(end.ok());
+  f.Run();
+  CHECK(f.acknowledged == 1);
+  CHECK(absl::IsAlreadyExists(f.failure));
+  CHECK(absl::StrContains(f.failure.message(), "taken the log over (/log/claim-00000007-00000002)"));
+  f.Append(3);
+  f.Run();
+  CHECK(f.acknowledged == 1);
+  // Whatever was read, the successor goes on behind it.
+  REQUIRE(f.Begin(*end, 2).ok());
+  f.failure = absl::OkStatus();
+  f.Append(last + 1);
+  f.Run();
+  CHECK(f.failure == absl::OkStatus());
+  CHECK(f.acknowledged == last + 1);
+  uint64_t now = 0;
+  REQUIRE(f.Read(&now).ok());
+  CHECK(now == last + 1);
+}
+
+TEST_CASE("PushLog: the claim of a life that was replaced harms nobody, and the highest stays alone") {
+  Fixture f;
+  REQUIRE(f.Claim(5).ok());
+  REQUIRE(f.Begin({}, 5).ok());
+  // It had hung.
+  REQUIRE(f.Claim(4).ok());
+  f.Append(1);
+  f.Run();
+  CHECK(f.acknowledged == 1);
+  REQUIRE(f.Claim(6).ok());
+  REQUIRE(f.Claim(6).ok());
+  std::vector<std::string> names = *f.files.List(kFolder);
+  CHECK(names == std::vector<std::string>{"00000001.log", "claim-00000007-00000006"});
+  f.Append(2);
+  f.Run();
+  CHECK(f.acknowledged == 1);
+  CHECK(absl::IsAlreadyExists(f.failure));
 }
 
 TEST_CASE("PushLog: a log of an earlier or a later minor version is read, one of a later major refused") {

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
 #include "common/checkpoint/checkpoint_folder.h"
@@ -203,21 +204,29 @@ TEST_CASE("A restored shard knows every outcome, clock and batch, of members who
   CHECK(g->Push(again)->reply().outcome() == v1::DUPLICATE_BATCH);
 }
 
+// Of the only shard's log.
+std::vector<std::string> Segments(ShardFixture& f) {
+  std::vector<std::string> segments = *f.files->List(LogFolder(ShardFixture::kCheckpoints, 0, 1));
+  segments.erase(std::remove_if(segments.begin(), segments.end(),
+                                [](const std::string& name) { return !absl::EndsWith(name, ".log"); }),
+                 segments.end());
+  return segments;
+}
+
 TEST_CASE("A log follows its checkpoints, and what is older goes when the next one is taken") {
   auto f = Life();
   f->Start();
-  const std::string folder = LogFolder(ShardFixture::kCheckpoints, 0, 1);
   v1::ControlMessage take;
   f->Push({0, 0});
   f->TakeCheckpoint(3);
   v1::Restore restore = ShardFixture::Complete(3, {f.get()});
   f->Push({0, 1});
-  CHECK(f->files->List(folder)->size() == 2);
+  CHECK(Segments(*f).size() == 2);
   f->files->Crash();
   auto g = NextLife(*f, &restore);
   CHECK(g->Weights() == All(2));
   g->Push({1, 0});
-  CHECK(g->files->List(folder)->size() == 3);
+  CHECK(Segments(*g).size() == 3);
 
   // A checkpoint that comes to nothing is not followed.
   REQUIRE(BeginCheckpoint(*g->files, ShardFixture::kCheckpoints, 5).ok());
@@ -235,12 +244,12 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   h->Control(take);
   restore = ShardFixture::Complete(6, {h.get()});
   h->Push({0, 2});
-  const size_t segments = h->files->List(folder)->size();
+  const size_t segments = Segments(*h).size();
   REQUIRE(BeginCheckpoint(*h->files, ShardFixture::kCheckpoints, 7).ok());
   take.mutable_checkpoint()->set_step(7);
   take.mutable_checkpoint()->set_complete(7);
   h->Control(take);
-  CHECK(h->files->List(folder)->size() < segments);
+  CHECK(Segments(*h).size() < segments);
   auto i = NextLife(*h, &restore);
   CHECK(i->Weights() == All(5));
 
@@ -256,8 +265,7 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   restore = ShardFixture::Complete(8, {i.get()});
   CHECK(two->Install(&restore) == "");
   // A segment that is missing is noticed.
-  const auto names = i->files->List(folder);
-  REQUIRE(i->files->Remove(JoinPath(folder, names->back())).ok());
+  REQUIRE(i->files->Remove(JoinPath(LogFolder(ShardFixture::kCheckpoints, 0, 1), Segments(*i).back())).ok());
   CHECK_THAT(Life(i->files)->Install(&restore), Contains("is missing"));
 }
 
@@ -312,6 +320,30 @@ TEST_CASE("A log that cannot be written fails the shard, and nothing of it is ac
   CHECK(f->Reports(v1::ShardReport::kFailed).size() == 1);
 }
 
+TEST_CASE(
+    "A shard whose successor has taken its log over acknowledges nothing more, and says that it was "
+    "replaced") {
+  const auto f = Life();
+  f->install.set_coordinator(7);
+  f->install.set_number(1);
+  f->Start();
+  CHECK(f->Push({0, 0})->reply().outcome() == v1::OK);
+  // Another process of the same index, while this one can still be reached.
+  const auto successor = Life(f->files);
+  successor->install = f->install;
+  successor->install.set_number(2);
+  REQUIRE(successor->Install() == "");
+  CHECK(successor->Weights() == All(1));
+  const auto late = f->Push({1, 0});
+  CHECK(late->reply().outcome() == v1::JOB_OVER);
+  const auto failed = f->Reports(v1::ShardReport::kFailed);
+  REQUIRE(failed.size() == 1);
+  CHECK(failed[0].failed().replaced());
+  CHECK_THAT(failed[0].failed().error(), Contains("a later life of the shard has taken the log over"));
+  successor->Members(1, {{0}, {1}});
+  CHECK(successor->Push({1, 0})->reply().outcome() == v1::OK);
+}
+
 TEST_CASE("A shard whose next segment another process has begun says that it was replaced") {
   const auto f = Life();
   f->Start();
@@ -343,8 +375,8 @@ TEST_CASE(
     f->Control(message);
   }
   RunBackground(*f);
-  const auto segments = f->files->List(LogFolder(ShardFixture::kCheckpoints, 0, 1));
-  CHECK((segments.ok() && !segments->empty()) != over);
+  const auto names = f->files->List(LogFolder(ShardFixture::kCheckpoints, 0, 1));
+  CHECK((names.ok() && !names->empty()) != over);
 }
 
 TEST_CASE("A disk that hangs is told of while it does, and fails the shard in the end") {
