@@ -56,9 +56,8 @@ struct Worker {
   std::vector<double> seconds;   // of each push
   double last_answer = 0;
 
-  absl::Status Join(const json& plan, uint32_t rank, const std::vector<float>& shared_gradient) {
-    WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config,
-                          ParseJobConfig(plan["job"].get<std::string>(), "the benchmark's job"));
+  absl::Status Join(const json& plan, const std::string& job_config, uint32_t rank,
+                    const std::vector<float>& shared_gradient) {
     const int64_t elements = plan["elements"];
     weights.resize(static_cast<size_t>(elements));
     weight_tensors = {{"w", absl::MakeSpan(weights)}};
@@ -68,7 +67,7 @@ struct Worker {
     options.servers = plan["servers"].get<std::vector<std::string>>();
     options.task = absl::StrCat("worker:", rank);
     options.rank = rank;
-    options.job_config = config.SerializeAsString();
+    options.job_config = job_config;
     options.train_examples = 1000;
     WEIR_ASSIGN_OR_RETURN(client, Client::Join(options, model));
     WEIR_ASSIGN_OR_RETURN(base, client->Pull(0, weight_tensors).Get());
@@ -129,12 +128,15 @@ absl::Status ForAll(std::vector<Worker>& workers, const std::function<absl::Stat
 
 absl::Status Drive(Control& control) {
   WEIR_ASSIGN_OR_RETURN(const json plan, control.Receive());
+  WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config,
+                        ParseJobConfig(plan["job"].get<std::string>(), "the benchmark's job"));
+  const std::string job_config = config.SerializeAsString();
   const std::vector<float> gradient(plan["elements"].get<size_t>(), 1e-3f);
   const uint32_t first = plan["first"];
   // Not destroyed where one of them has failed: others may be at work.
   auto& workers = *new std::vector<Worker>(plan["workers"].get<size_t>());
   WEIR_RETURN_IF_ERROR(ForAll(workers, [&](Worker& worker, size_t i) {
-    return worker.Join(plan, first + static_cast<uint32_t>(i), gradient);
+    return worker.Join(plan, job_config, first + static_cast<uint32_t>(i), gradient);
   }));
   WEIR_RETURN_IF_ERROR(control.Call({{"ready", Now()}}).status());
   const double begin = Now();
