@@ -223,8 +223,9 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
     case v1::ShardReport::kFailed: {
       const std::string why = absl::StrCat(ShardName(index), ": ", report.failed().error());
       if (!report.failed().replaced()) return FailJob(StorageFailure(why));
-      // The shard of this very process: one that has taken its log has the job, too.
-      return index == 0 ? FailUnlessReplaced(why) : FailJob(why);
+      // The shard of this very process, which no other coordinator installs: one that has taken its log has
+      // the job, too.
+      return index == 0 ? StepAside(why) : FailJob(why);
     }
     case v1::ShardReport::REPORT_NOT_SET:
       return;
