@@ -28,11 +28,12 @@ int Milliseconds(std::chrono::nanoseconds time) {
 }
 
 grpc::ChannelArguments Arguments(std::chrono::nanoseconds server_wait,
-                                 std::optional<std::chrono::nanoseconds> attempt) {
+                                 std::optional<std::chrono::nanoseconds> attempt, bool shared) {
   const int wait_ms = Milliseconds(server_wait);
   const int attempt_ms = Milliseconds(attempt.value_or(std::min(server_wait / 2, kMostOfAttempt)));
   grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
+  // Channels with the same arguments to the same address share a connection of gRPC's common pool.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, shared ? 0 : 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
   // Our own retries know the keys; gRPC's would keep copies of what was sent.
@@ -56,14 +57,14 @@ grpc::ChannelArguments Arguments(std::chrono::nanoseconds server_wait,
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait,
                                            std::optional<std::chrono::nanoseconds> attempt) {
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
-                                   Arguments(server_wait, attempt));
+                                   Arguments(server_wait, attempt, /*shared=*/false));
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
     const std::string& address, std::chrono::nanoseconds server_wait,
-    std::optional<std::chrono::nanoseconds> attempt, const v1::WireConfig& wire) {
+    std::optional<std::chrono::nanoseconds> attempt, const v1::WireConfig& wire, int64_t bytes) {
   WEIR_ASSIGN_OR_RETURN(const Address server, ParseAddress(address));
-  grpc::ChannelArguments arguments = Arguments(server_wait, attempt);
+  grpc::ChannelArguments arguments = Arguments(server_wait, attempt, bytes <= kSharedBytes);
   WEIR_RETURN_IF_ERROR(SetSocketOptions(wire.congestion_control(), server, &arguments));
   std::string target = address;
   if (wire.transport() != v1::WireConfig::TRANSPORT_TCP && IsThisHost(server)) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
@@ -22,11 +23,17 @@ namespace weir {
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait,
                                            std::optional<std::chrono::nanoseconds> attempt = std::nullopt);
 
-// The same, for weights and gradients, as the job's WireConfig says. InvalidArgument, FailedPrecondition:
-// that cannot be done.
+// The same, for weights and gradients, as the job's WireConfig says. `bytes`: of the weights that the server
+// holds. Where they are few (kSharedBytes), the clients of one process share a connection. InvalidArgument,
+// FailedPrecondition: that cannot be done.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
     const std::string& address, std::chrono::nanoseconds server_wait,
-    std::optional<std::chrono::nanoseconds> attempt, const v1::WireConfig& wire);
+    std::optional<std::chrono::nanoseconds> attempt, const v1::WireConfig& wire, int64_t bytes);
+
+// A message of this size is soon sent, so that no client waits long behind another one's message. A server
+// with fewer connections keeps their state in its caches: 64 clients in 8 processes make half as many pushes
+// again on 8 servers (docs/benchmarks/README.md). Clients with larger messages would hold each other up.
+constexpr int64_t kSharedBytes = 512 << 10;
 
 // For who makes a channel for each try: the first attempt, each further one twice as long as the one before,
 // and the longest.

@@ -64,6 +64,11 @@ struct GrpcShard::Impl {
     return NameOf(address);
   }
 
+  // Of the shard's weights.
+  int64_t Bytes() const {
+    return tensors.partition().shard_elements(index) * static_cast<int64_t>(sizeof(float));
+  }
+
   void SetChannel(std::shared_ptr<grpc::Channel> made) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     channel = std::move(made);
     stub = std::make_unique<grpc::GenericStub>(channel);
@@ -76,7 +81,7 @@ struct GrpcShard::Impl {
     while (stream == nullptr || !stream->Add(exchange, ended)) {
       // A name may stand for another machine by now, and only for this one's servers there are Unix sockets.
       if (channel == nullptr || channel->GetState(false) != GRPC_CHANNEL_READY) {
-        const auto made = MakeDataChannel(address, limits.unreachable, std::nullopt, wire);
+        const auto made = MakeDataChannel(address, limits.unreachable, std::nullopt, wire, Bytes());
         // That another one could be made before speaks against an error.
         if (!made.ok()) LogWarning(NameOf(address), ": ", made.status().message());
         SetChannel(made.ok() ? *made : MakeChannel(address, limits.unreachable));
@@ -108,8 +113,8 @@ struct GrpcShard::Impl {
     }
     // No chunk is larger than what the shard has: workers of a small model take little memory.
     constexpr uint64_t kLine = 64;
-    const uint64_t all = static_cast<uint64_t>(tensors.partition().shard_elements(index)) * sizeof(float);
-    const uint64_t slot_bytes = std::min(uint64_t{wire.chunk_kib()} << 10, (all / kLine + 1) * kLine);
+    const uint64_t slot_bytes =
+        std::min(uint64_t{wire.chunk_kib()} << 10, (static_cast<uint64_t>(Bytes()) / kLine + 1) * kLine);
     absl::StatusOr<std::unique_ptr<SharedMemoryLink>> link = SharedMemoryLink::Connect(
         *server, wire.chunks_in_flight(), slot_bytes, std::chrono::steady_clock::now() + kLinkLimit);
     if (!link.ok()) {
@@ -324,8 +329,9 @@ absl::Status GrpcShard::Connect(std::chrono::steady_clock::time_point deadline,
       const bool moved = impl_->address != impl_->home;
       at = own || moved || otherwise.empty() ? impl_->address : otherwise;
     }
-    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                          MakeDataChannel(at, impl_->limits.unreachable, attempt, impl_->wire));
+    WEIR_ASSIGN_OR_RETURN(
+        const std::shared_ptr<grpc::Channel> channel,
+        MakeDataChannel(at, impl_->limits.unreachable, attempt, impl_->wire, impl_->Bytes()));
     // Each on a fresh channel: gRPC would ask for a name that does not resolve yet more and more seldom.
     const auto left = deadline - std::chrono::steady_clock::now();
     const auto slice = std::min<std::chrono::nanoseconds>(left, attempt);

@@ -67,6 +67,18 @@ TEST_CASE("all exchanges with a shard share one stream, under rising ids") {
   }
 }
 
+TEST_CASE("clients of one process share a connection to a small shard, and none to a large one") {
+  const bool small = GENERATE(true, false);
+  ClientFixture f(Async(small ? ClientFixture::Small() : ClientFixture::Large()));
+  std::vector<std::unique_ptr<Client>> clients;
+  for (int i = 0; i < 3; ++i) {
+    clients.push_back(f.Join());
+    f.Pull(*clients.back(), 0);
+  }
+  CHECK(f.cluster.streams(0) == 3);
+  CHECK(f.cluster.stream_connections() == (small ? 2 : 6));
+}
+
 TEST_CASE("a push and the next pull ask for both in their first message") {
   ClientFixture f(ClientFixture::Small());
   auto client = f.Join();

@@ -20,9 +20,10 @@ constexpr uint64_t kShardIncarnation = 40;
 class FakeCluster::Stream final : public grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeReply>,
                                   public std::enable_shared_from_this<Stream> {
  public:
-  Stream(FakeCluster& cluster, uint32_t shard) : cluster_(cluster), shard_(shard) {
+  Stream(FakeCluster& cluster, uint32_t shard, const std::string& peer) : cluster_(cluster), shard_(shard) {
     MutexLock lock(cluster_.mutex_);
     nth_ = ++cluster_.streams_[shard];
+    cluster_.stream_peers_.insert(peer);
   }
   void Start(const std::shared_ptr<Stream>& self) {
     self_ = self;
@@ -370,8 +371,8 @@ class FakeCluster::Shard final : public v1::ParameterServer::CallbackService {
   Shard(FakeCluster& cluster, uint32_t index) : cluster_(cluster), index_(index) {}
 
   grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeReply>* Exchange(
-      grpc::CallbackServerContext*) override {
-    const auto stream = std::make_shared<Stream>(cluster_, index_);
+      grpc::CallbackServerContext* context) override {
+    const auto stream = std::make_shared<Stream>(cluster_, index_, context->peer());
     stream->Start(stream);
     return stream.get();
   }
@@ -708,6 +709,11 @@ void FakeCluster::AwaitHeartbeats(size_t count, uint64_t known_revision) const {
 size_t FakeCluster::streams(uint32_t shard) const {
   MutexLock lock(mutex_);
   return streams_[shard];
+}
+
+size_t FakeCluster::stream_connections() const {
+  MutexLock lock(mutex_);
+  return stream_peers_.size();
 }
 
 void FakeCluster::AwaitPushes(size_t count) const {

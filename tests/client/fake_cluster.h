@@ -135,6 +135,8 @@ class FakeCluster {
   std::set<uint64_t> pins() const;
   // Streams that were begun with the shard.
   size_t streams(uint32_t shard) const;
+  // TCP connections that these streams, of all shards, came on.
+  size_t stream_connections() const;
   // Where the chunks of gradients began that the shard was sent, whatever became of their pushes.
   std::vector<uint64_t> chunks(uint32_t shard) const;
   // Wait until so many have been seen.
@@ -196,6 +198,7 @@ class FakeCluster {
   std::vector<std::map<Key, v1::PushReply>> taken_ ABSL_GUARDED_BY(mutex_);
   std::vector<Push> pushes_ ABSL_GUARDED_BY(mutex_);
   std::vector<size_t> push_calls_ ABSL_GUARDED_BY(mutex_), streams_ ABSL_GUARDED_BY(mutex_);
+  std::set<std::string> stream_peers_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<uint64_t>> chunks_ ABSL_GUARDED_BY(mutex_);
   // Of exchanges. Joined at the end.
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
