@@ -6,14 +6,14 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/bfloat16.h"
-#include "common/grpc_payload.h"
+#include "common/protocol/outcomes.h"
 #include "common/status_macros.h"
 #include "common/wire_dtype.h"
 
 namespace weir {
 namespace {
 
-// A slice of the caller's memory costs gRPC about as much as copying so many bytes.
+// A piece of the caller's memory costs gRPC about as much as copying so many bytes.
 constexpr size_t kWorthBorrowing = 4096;
 
 bool IsKnown(v1::Outcome outcome) {
@@ -26,11 +26,6 @@ bool IsSame(const v1::Version& a, const v1::Version& b) {
 
 std::string Name(const v1::Version& version) {
   return absl::StrCat(version.count(), " of incarnation ", version.incarnation());
-}
-
-// Whether a pull that came with the push is answered after this.
-bool PullFollows(v1::Outcome push) {
-  return push == v1::OK || push == v1::REFUSED || push == v1::DUPLICATE_BATCH || push == v1::STALE_VERSION;
 }
 
 void Raise(std::atomic<uint64_t>& value, uint64_t to) {
@@ -147,7 +142,7 @@ std::shared_ptr<const SharedSegment> GrpcExchange::FindMemory() const {
   return push_->gradient->memory();
 }
 
-grpc::ByteBuffer GrpcExchange::MakeChunkInPlace(v1::ExchangeRequest head, uint32_t segment) {
+OutgoingMessage GrpcExchange::MakeChunkInPlace(v1::ExchangeRequest head, uint32_t segment) {
   OutgoingGradient& gradient = *push_->gradient;
   const size_t most = static_cast<size_t>(
       std::max<int64_t>(1, kMaxSharedChunkBytes / (gradient.chunk_elements() * BytesPerValue(v1::F32))));
@@ -165,7 +160,7 @@ grpc::ByteBuffer GrpcExchange::MakeChunkInPlace(v1::ExchangeRequest head, uint32
     range.set_piece_bytes(chunk.runs[0].size());
     range.set_stride(static_cast<uint64_t>(chunk.runs[1].data() - first));
   }
-  return MakeMessage(head.SerializeAsString());
+  return {head.SerializeAsString(), {}};
 }
 
 void GrpcExchange::Gather(const Chunk& chunk, char* to) const {
@@ -182,29 +177,29 @@ void GrpcExchange::Gather(const Chunk& chunk, char* to) const {
   }
 }
 
-grpc::ByteBuffer GrpcExchange::MakeChunk(v1::ExchangeRequest head) {
+OutgoingMessage GrpcExchange::MakeChunk(v1::ExchangeRequest head) {
   const Chunk chunk = TakeChunk(&head);
-  std::vector<grpc::Slice> payload;
+  OutgoingMessage message{head.SerializeAsString() + PayloadPrefix(chunk.bytes), {}};
   if (!converts() && chunk.bytes >= kWorthBorrowing * chunk.runs.size()) {
     for (absl::Span<const char> run : chunk.runs) {
       loans_->Lend();
       std::shared_ptr<const void> loan(run.data(), [loans = loans_](const void*) { loans->Return(); });
-      payload.push_back(BorrowedSlice(run.data(), run.size(), std::move(loan)));
+      message.payload.push_back({{run.data(), run.size()}, std::move(loan)});
     }
   } else {
     const std::shared_ptr<char> gathered(new char[chunk.bytes], std::default_delete<char[]>());
     Gather(chunk, gathered.get());
-    payload.push_back(BorrowedSlice(gathered.get(), chunk.bytes, gathered));
+    message.payload.push_back({{gathered.get(), chunk.bytes}, gathered});
   }
-  return MakeMessage(head.SerializeAsString() + PayloadPrefix(chunk.bytes), std::move(payload));
+  return message;
 }
 
-grpc::ByteBuffer GrpcExchange::MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot) {
+OutgoingMessage GrpcExchange::MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot) {
   const Chunk chunk = TakeChunk(&head);
   Gather(chunk, slot);
   head.mutable_shared()->set_offset(offset);
   head.mutable_shared()->set_bytes(chunk.bytes);
-  return MakeMessage(head.SerializeAsString());
+  return {head.SerializeAsString(), {}};
 }
 
 // ---- replies

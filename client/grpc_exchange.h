@@ -14,8 +14,8 @@
 #include "client/shared_weights.h"
 #include "client/tensor_map.h"
 #include "client/wire_options.h"
+#include "common/protocol/message.h"
 #include "common/wire_codec.h"
-#include "grpcpp/support/byte_buffer.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {
@@ -53,16 +53,16 @@ class GrpcExchange {
   bool sends() const { return pushes_ && unsent_ > 0; }
   // Finds and checks the next chunk. False: none may leave now.
   bool FindChunk();
-  // The message with the chunk that was found, as slices of the gradient.
-  grpc::ByteBuffer MakeChunk(v1::ExchangeRequest head);
+  // The message with the chunk that was found, as pieces of the gradient.
+  OutgoingMessage MakeChunk(v1::ExchangeRequest head);
   // The segment that the gradient lies in, if its chunks can be named there; null: no.
   const std::shared_ptr<const SharedSegment>& memory() const { return memory_; }
   // Names the chunk there, and those that follow and may leave too, as far as they fit in one.
-  grpc::ByteBuffer MakeChunkInPlace(v1::ExchangeRequest head, uint32_t segment);
+  OutgoingMessage MakeChunkInPlace(v1::ExchangeRequest head, uint32_t segment);
   // The same; the chunk's bytes are written to shared memory: `range.offset`, which is
   // `slot`.
-  grpc::ByteBuffer MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot);
-  // Slices of the caller's gradient that gRPC holds.
+  OutgoingMessage MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot);
+  // Pieces of the caller's gradient that the channel holds.
   Loans& loans() const { return *loans_; }
 
   // ---- its replies

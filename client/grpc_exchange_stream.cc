@@ -95,18 +95,18 @@ void GrpcExchangeStream::Read() {
 
 void GrpcExchangeStream::Write() {
   if (writing_ || over_) return;
-  grpc::ByteBuffer message;
+  OutgoingMessage message;
   if (!NextMessage(&message)) return;
   writing_ = true;
   ++operations_;
-  rpc_->Write(message, static_cast<GrpcPoller::Event*>(&written_));
+  rpc_->Write(ToByteBuffer(std::move(message)), static_cast<GrpcPoller::Event*>(&written_));
 }
 
-bool GrpcExchangeStream::NextMessage(grpc::ByteBuffer* message) {
+bool GrpcExchangeStream::NextMessage(OutgoingMessage* message) {
   v1::ExchangeRequest head;
   if (std::exchange(greet_, false)) {
     head.mutable_shared_memory()->set_token(link_->token());
-    *message = MakeMessage(head.SerializeAsString());
+    *message = {head.SerializeAsString(), {}};
     return true;
   }
   const SharedWeights::Released released =
@@ -114,7 +114,7 @@ bool GrpcExchangeStream::NextMessage(grpc::ByteBuffer* message) {
   head.set_released(released.count);
   if (released.first > 0) {
     head.set_first(released.first);
-    *message = MakeMessage(head.SerializeAsString());
+    *message = {head.SerializeAsString(), {}};
     return true;
   }
   auto next = std::find_if(open_.begin(), open_.end(),
@@ -136,7 +136,7 @@ bool GrpcExchangeStream::NextMessage(grpc::ByteBuffer* message) {
   if (next == open_.end() && released.count == 0) return false;
   if (next != open_.end()) head.set_id(next->id);
   if (next == open_.end() || !chunk) {
-    *message = MakeMessage(head.SerializeAsString());
+    *message = {head.SerializeAsString(), {}};
   } else {
     *message = NextChunk(*next, std::move(head));
   }
@@ -144,7 +144,7 @@ bool GrpcExchangeStream::NextMessage(grpc::ByteBuffer* message) {
   return true;
 }
 
-grpc::ByteBuffer GrpcExchangeStream::NextChunk(Open& open, v1::ExchangeRequest head) {
+OutgoingMessage GrpcExchangeStream::NextChunk(Open& open, v1::ExchangeRequest head) {
   if (shares_ && open.exchange->memory() != nullptr) {
     if (const std::optional<uint32_t> segment = link_->NumberOf(open.exchange->memory())) {
       open.in_place = true;
@@ -201,8 +201,8 @@ void GrpcExchangeStream::OnRead(bool ok) {
 }
 
 absl::Status GrpcExchangeStream::TakeReply() {
-  WEIR_ASSIGN_OR_RETURN(const ReceivedBytes bytes, ReceivedBytes::Take(reply_));
-  absl::StatusOr<SplitMessage> message = SplitPayload(bytes.pieces());
+  WEIR_ASSIGN_OR_RETURN(const IncomingMessage bytes, ToIncoming(reply_));
+  absl::StatusOr<SplitMessage> message = SplitPayload(bytes.pieces);
   v1::ExchangeReply reply;
   if (!message.ok() || !reply.ParseFromString(message->head)) {
     return absl::InternalError("it sent what is not an ExchangeReply");

@@ -96,8 +96,8 @@ class GrpcExchangeStream : public std::enable_shared_from_this<GrpcExchangeStrea
   // Writes what is next, unless a write is under way.
   void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // What is next. False: nothing.
-  bool NextMessage(grpc::ByteBuffer* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  grpc::ByteBuffer NextChunk(Open& open, v1::ExchangeRequest head) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  bool NextMessage(OutgoingMessage* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  OutgoingMessage NextChunk(Open& open, v1::ExchangeRequest head) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Finds the chunk of a reply where it lies in shared memory.
   absl::Status FindShared(const v1::SharedRange& range, SplitMessage* message);
 

@@ -1,33 +1,35 @@
 #include "common/grpc_payload.h"
 
+#include <memory>
 #include <utility>
+#include <vector>
 
 namespace weir {
 
-absl::StatusOr<ReceivedBytes> ReceivedBytes::Take(const grpc::ByteBuffer& buffer) {
-  ReceivedBytes out;
-  out.slices_ = std::make_shared<std::vector<grpc::Slice>>();
-  if (const grpc::Status status = buffer.Dump(out.slices_.get()); !status.ok()) {
+absl::StatusOr<IncomingMessage> ToIncoming(const grpc::ByteBuffer& buffer) {
+  // On the heap, since a small slice holds its bytes in itself: they must not move.
+  const auto slices = std::make_shared<std::vector<grpc::Slice>>();
+  if (const grpc::Status status = buffer.Dump(slices.get()); !status.ok()) {
     return absl::InternalError("gRPC gave a message without its bytes: " + status.error_message());
   }
-  for (const grpc::Slice& slice : *out.slices_) {
-    out.pieces_.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
+  IncomingMessage message;
+  for (const grpc::Slice& slice : *slices) {
+    message.pieces.emplace_back(reinterpret_cast<const char*>(slice.begin()), slice.size());
   }
-  return out;
+  message.owner = slices;
+  return message;
 }
 
-grpc::Slice BorrowedSlice(const void* data, size_t bytes, std::shared_ptr<const void> owner) {
-  auto* const held = new std::shared_ptr<const void>(std::move(owner));
-  return grpc::Slice(
-      const_cast<void*>(data), bytes,
-      [](void* user_data) { delete static_cast<std::shared_ptr<const void>*>(user_data); }, held);
-}
-
-grpc::ByteBuffer MakeMessage(const std::string& head, std::vector<grpc::Slice> payload) {
+grpc::ByteBuffer ToByteBuffer(OutgoingMessage message) {
+  using Owner = std::shared_ptr<const void>;
   std::vector<grpc::Slice> slices;
-  slices.reserve(payload.size() + 1);
-  if (!head.empty()) slices.emplace_back(head);
-  for (grpc::Slice& slice : payload) slices.push_back(std::move(slice));
+  slices.reserve(message.payload.size() + 1);
+  if (!message.head.empty()) slices.emplace_back(message.head);
+  for (OutgoingMessage::Piece& piece : message.payload) {
+    slices.emplace_back(
+        const_cast<char*>(piece.bytes.data()), piece.bytes.size(),
+        [](void* owner) { delete static_cast<Owner*>(owner); }, new Owner(std::move(piece.owner)));
+  }
   return grpc::ByteBuffer(slices.data(), slices.size());
 }
 

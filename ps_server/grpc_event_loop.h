@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "common/executor.h"
 #include "common/mutex.h"
 
 namespace weir {
@@ -18,7 +19,7 @@ namespace weir {
 // get to settle: so that answers which came one after another, inline, can leave together.
 //
 // Operations on the queue are started on its thread only, and not once stopping() is true.
-class GrpcEventLoop {
+class GrpcEventLoop final : public Executor {
  public:
   // The tag of operations on the queue; one that is under way must be kept.
   class Event {
@@ -52,8 +53,8 @@ class GrpcEventLoop {
   // the loop.
   void Stop();
 
-  // Runs `function` on the loop's thread, after what was posted before. Any thread. Once stopped: never.
-  void Post(absl::AnyInvocable<void()> function);
+  // Runs tasks on the loop's thread.
+  void Post(absl::AnyInvocable<void()> task) override;
 
   // Calls that were accepted on this loop and are not over. Begins and ends on the loop's thread; whoever
   // waits is another one. False: some were still open at the deadline.

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "common/grpc_payload.h"
 #include "ps_server/grpc_unary_call.h"
 
 namespace weir {
@@ -24,10 +25,9 @@ void GrpcExchangeCall::OnAccepted(bool ok) {
   host_->calls.insert(this);
   ++host_->open;
   host_->accept_next();
-  GrpcExchangeSession::Options options = host_->session;
-  options.owner = this;
+  ExchangeSession::Options options = host_->session;
   options.id = ++*host_->sessions;
-  session_ = std::make_shared<GrpcExchangeSession>(options);
+  session_ = std::make_shared<ExchangeSession>(options, [this] { host_->loop->SettleLater(this); });
   if (grpc::Status refused = host_->admission->Admit(context_); !refused.ok()) end_ = std::move(refused);
   if (host_->over.has_value()) EndJob();
   host_->loop->SettleLater(this);
@@ -43,7 +43,13 @@ void GrpcExchangeCall::OnRead(bool ok) {
     return;
   }
   ++host_->messages_received;
-  if (const absl::Status status = session_->Receive(received_); !status.ok()) {
+  absl::Status status;
+  if (const absl::StatusOr<IncomingMessage> message = ToIncoming(received_); message.ok()) {
+    status = session_->Receive(*message);
+  } else {
+    status = message.status();
+  }
+  if (!status.ok()) {
     session_->End();
     end_ = ToGrpc(status);
   }
@@ -91,9 +97,9 @@ void GrpcExchangeCall::Settle() {
     delete this;
     return;
   }
-  if (grpc::ByteBuffer message; !write_.under_way() && !end_.has_value() && session_->Send(&message)) {
+  if (OutgoingMessage message; !write_.under_way() && !end_.has_value() && session_->Send(&message)) {
     ++host_->messages_sent;
-    stream_.Write(message, write_.Begin());
+    stream_.Write(ToByteBuffer(std::move(message)), write_.Begin());
   }
   if (!end_.has_value() && session_->idle()) {
     if (host_->over.has_value()) {

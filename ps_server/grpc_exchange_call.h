@@ -11,9 +11,9 @@
 #include <string>
 
 #include "proto/parameter_server.grpc.pb.h"
+#include "ps_server/exchange/exchange_session.h"
 #include "ps_server/grpc_admission.h"
 #include "ps_server/grpc_event_loop.h"
-#include "ps_server/grpc_exchange_session.h"
 
 namespace weir {
 
@@ -31,8 +31,8 @@ class GrpcExchangeCall final : GrpcEventLoop::Settler {
   struct Host {
     Service* service = nullptr;
     GrpcEventLoop* loop = nullptr;
-    // But for `owner` and `id`.
-    GrpcExchangeSession::Options session;
+    // But for `id`.
+    ExchangeSession::Options session;
     GrpcAdmission* admission = nullptr;
     std::atomic<uint64_t>* sessions = nullptr;  // ids that were given
     // A call has come: waits for the next one, on some loop.
@@ -66,7 +66,7 @@ class GrpcExchangeCall final : GrpcEventLoop::Settler {
   Host* const host_;
   grpc::ServerContext context_;
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_;
-  std::shared_ptr<GrpcExchangeSession> session_;
+  std::shared_ptr<ExchangeSession> session_;
   grpc::ByteBuffer received_;
 
   Operation accept_{this, &GrpcExchangeCall::OnAccepted};

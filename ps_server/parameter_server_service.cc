@@ -6,7 +6,7 @@ namespace weir {
 
 void ParameterServerService::Register(grpc::ServerBuilder* builder) {
   builder->RegisterService(&service_);
-  GrpcExchangeSession::Options session;
+  ExchangeSession::Options session;
   session.shard = options_.shard;
   session.chunk_elements = options_.wire.chunk_kib() * uint64_t{1024} / sizeof(float);
   session.chunks_in_flight = options_.wire.chunks_in_flight();
@@ -16,14 +16,14 @@ void ParameterServerService::Register(grpc::ServerBuilder* builder) {
     host.loop = &loop;
     host.admission = options_.admission;
     host.session = session;
-    host.session.loop = &loop;
+    host.session.executor = &loop;
     host.sessions = &sessions_;
     host.accept_next = [this] { AcceptNext(); };
     host.on_broken = options_.on_broken;
   }
 }
 
-void ParameterServerService::Start(SharedMemoryServer* shared_memory) {
+void ParameterServerService::Start(SharedMemory* shared_memory) {
   for (GrpcExchangeCall::Host& host : hosts_) host.session.shared_memory = shared_memory;
   AcceptNext();
 }

@@ -36,7 +36,7 @@ class ParameterServerService {
 
   void Register(grpc::ServerBuilder* builder);
   // `shared_memory` may be null; it outlives the streams.
-  void Start(SharedMemoryServer* shared_memory);
+  void Start(SharedMemory* shared_memory);
   // The job is over, as the shard has been told: streams end when their open exchanges have been answered.
   void End(const std::string& failure);
   // The shard has revoked readers (Shard::Options::on_revoke). Any thread.

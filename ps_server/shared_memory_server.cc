@@ -48,7 +48,7 @@ std::optional<SegmentToken> ToToken(absl::string_view bytes) {
 
 }  // namespace
 
-absl::StatusOr<const char*> ClientSegments::At(uint32_t segment, uint64_t offset, uint64_t bytes) const {
+absl::StatusOr<const char*> ReceivedSegments::At(uint32_t segment, uint64_t offset, uint64_t bytes) const {
   MutexLock lock(mutex_);
   if (segment >= segments_.size()) {
     return absl::NotFoundError(
@@ -57,7 +57,7 @@ absl::StatusOr<const char*> ClientSegments::At(uint32_t segment, uint64_t offset
   return segments_[segment]->At(offset, bytes);
 }
 
-absl::Status ClientSegments::Add(uint32_t segment, std::unique_ptr<const SharedSegment> memory) {
+absl::Status ReceivedSegments::Add(uint32_t segment, std::unique_ptr<const SharedSegment> memory) {
   MutexLock lock(mutex_);
   if (segment != segments_.size() || segment >= kMaxClientSegments) {
     return absl::FailedPreconditionError(absl::StrCat("segment ", segment, " where ", segments_.size(),
@@ -259,11 +259,11 @@ bool SharedMemoryServer::TakeSegment(Client& client) {
       SharedSegment::OpenReadOnly(*std::move(descriptor), given.bytes);
   if (!segment.ok()) return refuse(segment.status().message());
   const bool first = !client.token.has_value();
-  std::shared_ptr<ClientSegments> segments;
+  std::shared_ptr<ReceivedSegments> segments;
   {
     MutexLock lock(mutex_);
     if (first) {
-      segments = std::make_shared<ClientSegments>();
+      segments = std::make_shared<ReceivedSegments>();
       if (!by_token_.emplace(given.token, Known{segments, {}}).second) {
         return refuse("another client has chosen the same token");
       }

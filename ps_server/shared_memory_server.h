@@ -16,14 +16,14 @@
 #include "common/segment_messages.h"
 #include "common/shared_memory.h"
 #include "common/unique_fd.h"
+#include "ps_server/exchange/shared_memory.h"
 
 namespace weir {
 
-// The segments that a client has given for its gradients. Thread-safe.
-class ClientSegments {
+// The segments that a client has sent over its socket. Thread-safe.
+class ReceivedSegments final : public ClientSegments {
  public:
-  // What lies there. NotFound: no such segment. OutOfRange: not within it. It stays mapped as long as this.
-  absl::StatusOr<const char*> At(uint32_t segment, uint64_t offset, uint64_t bytes) const;
+  absl::StatusOr<const char*> At(uint32_t segment, uint64_t offset, uint64_t bytes) const override;
   // OK: it has the next number now.
   absl::Status Add(uint32_t segment, std::unique_ptr<const SharedSegment> memory);
 
@@ -39,40 +39,31 @@ class ClientSegments {
 // A client is known from its first segment until its socket closes, which the end of its process does too.
 // Then its segments are dropped, with what was kept for it; a session that holds them still may read them.
 // Thread-safe.
-class SharedMemoryServer {
+class SharedMemoryServer final : public SharedMemory {
  public:
   struct Options {
     uint32_t max_clients = 1024;
     // A client that has not given a segment by then is turned away.
     std::chrono::milliseconds hello_limit{5000};
   };
-  // Where memory lies, for v1.SharedRange.
-  struct Place {
-    uint32_t segment;
-    uint64_t offset;
-  };
-
   // For a server that listens on `bound`.
   static absl::StatusOr<std::unique_ptr<SharedMemoryServer>> Start(const Address& bound, Options options);
   // Drops the clients. Memory that Allocate() gave stays as long as it is held.
-  ~SharedMemoryServer();
+  ~SharedMemoryServer() override;
 
   // A SlabSource: memory of a segment of its own, which all clients get to read. nullptr: it cannot be had.
   std::shared_ptr<float> Allocate(size_t elements);
   // Nothing: not in memory that Allocate() gave.
-  std::optional<Place> Find(const void* data) const;
-
-  // Those of the client that chose this token; nullptr: there is none.
-  std::shared_ptr<const ClientSegments> Claim(absl::string_view token) const;
-  // Holds `memory`, which the client with this token may be reading, for as long as the client is known.
-  void KeepFor(absl::string_view token, std::vector<std::shared_ptr<const void>> memory);
+  std::optional<Place> Find(const void* data) const override;
+  std::shared_ptr<const ClientSegments> Claim(absl::string_view token) const override;
+  void KeepFor(absl::string_view token, std::vector<std::shared_ptr<const void>> memory) override;
 
  private:
   struct Client;
   struct Weights;
   // What others may ask for of a client.
   struct Known {
-    std::shared_ptr<ClientSegments> segments;
+    std::shared_ptr<ReceivedSegments> segments;
     std::vector<std::shared_ptr<const void>> kept;
   };
 

@@ -1,9 +1,12 @@
 #include "tests/simulation/shard_calls.h"
 
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/outcomes.h"
+#include "common/wire_codec.h"
 
 namespace weir {
 
@@ -19,19 +22,24 @@ std::optional<absl::Duration> SimRetry::Judge(const absl::Status& failure) {
   return std::min(backoff_.Next(site_->world), left);
 }
 
-ChunkInPlace::ChunkInPlace(std::shared_ptr<Connection> connection, std::shared_ptr<SimSession> session,
-                           SegmentsSocket segments, const ExchangeAnswer& answer)
+ChunkInPlace::ChunkInPlace(std::shared_ptr<Connection> connection, std::shared_ptr<SimStream> server_end,
+                           SegmentsSocket segments, uint64_t number, uint64_t first,
+                           absl::Span<const float> place)
     : connection_(std::move(connection)),
-      session_(std::move(session)),
+      server_end_(std::move(server_end)),
       segments_(std::move(segments)),
-      number_(answer.chunk),
-      first_(answer.first),
-      place_(answer.place),
-      values_(answer.place, answer.place + answer.count) {}
+      number_(number),
+      first_(first),
+      place_(place),
+      values_(place.begin(), place.end()) {}
 
 ChunkInPlace::~ChunkInPlace() {
-  connection_->Send(Connection::kOpener,
-                    [session = session_, number = number_] { session->Release(number); });
+  v1::ExchangeRequest release;
+  release.set_released(1);
+  release.set_first(number_);
+  connection_->Send(Connection::kOpener, [server_end = server_end_, bytes = release.SerializeAsString()] {
+    server_end->Receive(bytes);
+  });
 }
 
 void ShardCalls::Exchange(std::optional<v1::PushRequest> push, Weights gradient,
@@ -78,14 +86,17 @@ std::shared_ptr<ShardCalls::Stream> ShardCalls::NewStream(bool shares) {
   if (hangs_) stream->connection->Stall(Connection::kOpener);
   const std::weak_ptr<ShardCalls> weak = weak_from_this();
   const std::weak_ptr<Stream> weak_stream = stream;
-  stream->session = server->Accept(
-      stream->connection,
-      [weak, weak_stream](const ExchangeAnswer& answer) {
-        const auto self = weak.lock();
-        const auto stream = weak_stream.lock();
-        if (self != nullptr && stream != nullptr && !self->closed_) self->Receive(stream, answer);
-      },
-      stream->segments);
+  stream->server_end = server->Accept(stream->connection, [weak, weak_stream](const std::string& bytes) {
+    const auto self = weak.lock();
+    const auto stream = weak_stream.lock();
+    if (self != nullptr && stream != nullptr && !self->closed_) self->Receive(stream, bytes);
+  });
+  if (shares) {
+    v1::ExchangeRequest greeting;
+    greeting.mutable_shared_memory()->set_token(absl::StrCat("segments ", site_->next_session++));
+    server->shared_memory().Meet(greeting.shared_memory().token(), stream->segments);
+    Send(*stream, greeting, nullptr);
+  }
   stream->connection->OnEnd(Connection::kOpener, [weak, weak_stream](const absl::Status&) {
     const auto self = weak.lock();
     const auto stream = weak_stream.lock();
@@ -98,37 +109,27 @@ std::shared_ptr<ShardCalls::Stream> ShardCalls::NewStream(bool shares) {
   return stream;
 }
 
-void ShardCalls::Send(Site* site, World::Node node, const std::shared_ptr<Stream>& stream,
-                      ExchangeBegin begin) {
-  const auto session = stream->session;
-  if (begin.push.has_value() && site->world.Chance(0.15)) {
-    // Its header first.
-    const Weights gradient = std::exchange(begin.gradient, nullptr);
-    const uint64_t id = begin.id;
-    stream->connection->Send(Connection::kOpener,
-                             [session, begin = std::move(begin)] { session->Begin(begin); });
-    site->world.After(node, site->world.Between(absl::ZeroDuration(), absl::Milliseconds(30)),
-                      [stream, session, id, gradient] {
-                        stream->connection->Send(Connection::kOpener, [session, id, gradient] {
-                          session->Gradient(id, gradient);
-                        });
-                      });
-    return;
+void ShardCalls::Send(const Stream& stream, const v1::ExchangeRequest& head, const Weights& gradient) {
+  std::string bytes = head.SerializeAsString();
+  if (gradient != nullptr) {
+    const size_t size = gradient->size() * sizeof(float);
+    bytes += PayloadPrefix(size);
+    bytes.append(reinterpret_cast<const char*>(gradient->data()), size);
   }
-  stream->connection->Send(Connection::kOpener,
-                           [session, begin = std::move(begin)] { session->Begin(begin); });
+  stream.connection->Send(Connection::kOpener, [server_end = stream.server_end, bytes = std::move(bytes)] {
+    server_end->Receive(bytes);
+  });
 }
 
-void ShardCalls::SendCopy(ExchangeBegin begin) {
+void ShardCalls::SendCopy(v1::ExchangeRequest head, const Weights& gradient) {
   ++site_->faults["push duplicated"];
   World& world = site_->world;
-  begin.id = 1;
+  head.set_id(1);
   world.After(node_, world.Between(absl::ZeroDuration(), absl::Milliseconds(400)),
-              [self = shared_from_this(), begin = std::move(begin)] {
+              [self = shared_from_this(), head = std::move(head), gradient] {
                 const std::shared_ptr<Stream> stream = self->NewStream(/*shares=*/false);
                 if (stream == nullptr) return;
-                const auto session = stream->session;
-                stream->connection->Send(Connection::kOpener, [session, begin] { session->Begin(begin); });
+                Send(*stream, head, gradient);
                 // Whoever made the copy goes away some time.
                 self->site_->world.After(self->node_, absl::Seconds(1),
                                          [stream] { stream->connection->Close(Connection::kOpener); });
@@ -145,88 +146,107 @@ void ShardCalls::Begin(const std::shared_ptr<Call>& call) {
     });
     return;
   }
-  ExchangeBegin begin;
-  begin.id = ++stream_->last_id;
-  if (call->push.has_value() && !call->push_answered) {
-    begin.push = call->push;
-    *begin.push->mutable_caller() = caller_();
-    begin.push->set_answered_clock(std::min(answered_clock_, begin.push->clock()));
-    begin.gradient = call->gradient;
-    if (site_->seams.push) site_->seams.push(&*begin.push);
+  v1::ExchangeRequest head;
+  head.set_id(++stream_->last_id);
+  const bool pushes = call->push.has_value() && !call->push_answered;
+  if (pushes) {
+    v1::PushRequest& push = *head.mutable_push() = *call->push;
+    *push.mutable_caller() = caller_();
+    push.set_answered_clock(std::min(answered_clock_, push.clock()));
+    if (site_->seams.push) site_->seams.push(&push);
   }
   call->pull_answered = false;
   call->answer.pull.Clear();
   call->answer.chunks.clear();
   if (call->pull.has_value()) {
-    begin.pull = call->pull;
-    *begin.pull->mutable_caller() = caller_();
-    begin.pull->set_answered_clock(std::min(answered_clock_, begin.pull->clock()));
+    v1::PullRequest& pull = *head.mutable_pull() = *call->pull;
+    *pull.mutable_caller() = caller_();
+    pull.set_answered_clock(std::min(answered_clock_, pull.clock()));
   }
-  call->missing = begin.pull.has_value() && !begin.pull->header_only()
-                      ? static_cast<uint64_t>(site_->ledger.elements())
-                      : 0;
+  call->missing =
+      head.has_pull() && !head.pull().header_only() ? static_cast<uint64_t>(site_->ledger.elements()) : 0;
   call->weights.assign(call->missing, 0);
-  stream_->open[begin.id] = call;
-  site_->world.Trace(begin.push.has_value() ? "push" : "pull",
-                     {node_, shard_, begin.push.has_value() ? begin.push->clock() : begin.pull->clock(),
-                      begin.push.has_value() ? begin.push->part() : 0});
-  if (begin.push.has_value() && site_->network.faults_on() &&
-      site_->world.Chance(site_->plan.network.duplicate)) {
-    SendCopy(begin);
+  stream_->open[head.id()] = call;
+  site_->world.Trace(
+      pushes ? "push" : "pull",
+      {node_, shard_, pushes ? head.push().clock() : head.pull().clock(), pushes ? head.push().part() : 0});
+  if (pushes && site_->network.faults_on() && site_->world.Chance(site_->plan.network.duplicate)) {
+    SendCopy(head, call->gradient);
   }
-  Send(site_, node_, stream_, std::move(begin));
+  call->gradient_follows = pushes && site_->world.Chance(0.15);
+  Send(*stream_, head, pushes && !call->gradient_follows ? call->gradient : nullptr);
 }
 
-void ShardCalls::Receive(const std::shared_ptr<Stream>& stream, const ExchangeAnswer& reply) {
-  std::shared_ptr<ChunkInPlace> chunk;
-  if (reply.place != nullptr) {
-    chunk = std::make_shared<ChunkInPlace>(stream->connection, stream->session, stream->segments, reply);
+void ShardCalls::Receive(const std::shared_ptr<Stream>& stream, const std::string& bytes) {
+  const absl::string_view piece = bytes;
+  const auto message = SplitPayload(absl::MakeConstSpan(&piece, 1));
+  v1::ExchangeReply reply;
+  if (!message.ok() || !reply.ParseFromString(message->head)) {
+    site_->log.complaints.push_back("a shard sent what is no ExchangeReply");
+    return;
   }
-  const auto it = stream->open.find(reply.id);
+  if (reply.has_shared_memory()) return;
+  std::vector<float> weights(message->payload_bytes / sizeof(float));
+  if (!weights.empty()) std::memcpy(weights.data(), message->payload[0].data(), message->payload_bytes);
+  std::shared_ptr<ChunkInPlace> chunk;
+  if (reply.has_shared()) {
+    const v1::SharedRange& range = reply.shared();
+    const float* const place = site_->mapped.At(range.segment(), range.offset(), range.bytes());
+    chunk = std::make_shared<ChunkInPlace>(stream->connection, stream->server_end, stream->segments,
+                                           ++stream->chunks_received, reply.first(),
+                                           absl::MakeConstSpan(place, range.bytes() / sizeof(float)));
+  }
+  const auto it = stream->open.find(reply.id());
   if (it == stream->open.end()) return;
   const std::shared_ptr<Call> call = it->second;
   if (call->over) return;
-  const auto close = [&] { stream->open.erase(reply.id); };
-  if (reply.push.has_value()) {
-    site_->world.Trace("push answered", {node_, shard_, static_cast<uint64_t>(reply.push->outcome()),
-                                         reply.push->version().count()});
+  const auto close = [&] { stream->open.erase(it); };
+  if (reply.has_push()) {
+    site_->world.Trace("push answered", {node_, shard_, static_cast<uint64_t>(reply.push().outcome()),
+                                         reply.push().version().count()});
   }
-  if (reply.pull.has_value()) {
-    site_->world.Trace("pull answered", {node_, shard_, static_cast<uint64_t>(reply.pull->outcome()),
-                                         reply.pull->version().count()});
+  if (reply.has_pull()) {
+    site_->world.Trace("pull answered", {node_, shard_, static_cast<uint64_t>(reply.pull().outcome()),
+                                         reply.pull().version().count()});
   }
-  if (!reply.error.ok()) {
+  if (reply.has_error()) {
     close();
-    return OnFailed(call, reply.error);
+    return OnFailed(
+        call, absl::Status(static_cast<absl::StatusCode>(reply.error().code()), reply.error().message()));
   }
-  if (reply.push.has_value()) {
-    if (reply.push->outcome() == v1::SEND_AGAIN) {
+  if (reply.credit() > 0 && std::exchange(call->gradient_follows, false)) {
+    v1::ExchangeRequest head;
+    head.set_id(reply.id());
+    site_->world.After(node_, site_->world.Between(absl::ZeroDuration(), absl::Milliseconds(30)),
+                       [stream, head, gradient = call->gradient] { Send(*stream, head, gradient); });
+  }
+  if (reply.has_push()) {
+    if (reply.push().outcome() == v1::SEND_AGAIN) {
       close();
       return Begin(call);
     }
-    call->answer.push = *reply.push;
+    call->answer.push = reply.push();
     call->push_answered = true;
     const v1::Caller caller = caller_();
     site_->log.pushes.push_back({site_->world.elapsed(), caller.worker(), caller.incarnation(), shard_,
                                  call->push->clock(), call->push->batch_plus_one() - 1, call->push->base(),
-                                 *reply.push});
-    if (PullFollows(reply.push->outcome()))
+                                 reply.push()});
+    if (PullFollows(reply.push().outcome()))
       answered_clock_ = std::max(answered_clock_, call->push->clock() + 1);
   }
-  if (reply.pull.has_value()) {
-    call->answer.pull = *reply.pull;
+  if (reply.has_pull()) {
+    call->answer.pull = reply.pull();
     call->pull_answered = true;
     // Weights that came before are of the version that the push made.
-    const v1::Version &made = call->answer.push.version(), &read = reply.pull->version();
+    const v1::Version &made = call->answer.push.version(), &read = reply.pull().version();
     if (call->answer.push.outcome() != v1::OK || made.count() != read.count() ||
         made.incarnation() != read.incarnation()) {
       call->missing = call->weights.size();
       call->answer.chunks.clear();
     }
   }
-  if (const std::vector<float>& values = chunk != nullptr ? chunk->values() : reply.weights;
-      !values.empty()) {
-    std::copy(values.begin(), values.end(), call->weights.begin() + static_cast<int64_t>(reply.first));
+  if (const std::vector<float>& values = chunk != nullptr ? chunk->values() : weights; !values.empty()) {
+    std::copy(values.begin(), values.end(), call->weights.begin() + static_cast<int64_t>(reply.first()));
     call->missing -= values.size();
     if (call->in_place && chunk != nullptr) call->answer.chunks.push_back(std::move(chunk));
   }

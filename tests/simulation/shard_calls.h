@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "tests/simulation/sim_server.h"
 #include "tests/simulation/site.h"
 
@@ -50,8 +51,9 @@ class SimRetry {
 // lets the chunk go.
 class ChunkInPlace {
  public:
-  ChunkInPlace(std::shared_ptr<Connection> connection, std::shared_ptr<SimSession> session,
-               SegmentsSocket segments, const ExchangeAnswer& answer);
+  // `number`: of those of the stream, from 1. `first`: its local position.
+  ChunkInPlace(std::shared_ptr<Connection> connection, std::shared_ptr<SimStream> server_end,
+               SegmentsSocket segments, uint64_t number, uint64_t first, absl::Span<const float> place);
   ~ChunkInPlace();
   ChunkInPlace(const ChunkInPlace&) = delete;
   ChunkInPlace& operator=(const ChunkInPlace&) = delete;
@@ -59,15 +61,15 @@ class ChunkInPlace {
   const std::vector<float>& values() const { return values_; }
   uint64_t first() const { return first_; }
   // The memory still holds what it held when the chunk came.
-  bool unchanged() const { return std::equal(values_.begin(), values_.end(), place_); }
+  bool unchanged() const { return std::equal(values_.begin(), values_.end(), place_.begin()); }
 
  private:
   const std::shared_ptr<Connection> connection_;
-  const std::shared_ptr<SimSession> session_;
+  const std::shared_ptr<SimStream> server_end_;
   // A view holds its client's socket open.
   const SegmentsSocket segments_;
   const uint64_t number_, first_;
-  const float* const place_;
+  const absl::Span<const float> place_;
   const std::vector<float> values_;
 };
 
@@ -110,23 +112,26 @@ class ShardCalls : public std::enable_shared_from_this<ShardCalls> {
     SimRetry retry;
     bool in_place = false;
     bool push_answered = false, pull_answered = false, over = false;
+    // Its gradient follows once the shard is ready for it.
+    bool gradient_follows = false;
     Answer answer;
     std::vector<float> weights;
     uint64_t missing = 0;
   };
   struct Stream {
     std::shared_ptr<Connection> connection;
-    std::shared_ptr<SimSession> session;
+    std::shared_ptr<SimStream> server_end;
     // Its own; null: chunks travel in messages.
     SegmentsSocket segments;
     std::map<uint64_t, std::shared_ptr<Call>> open;
-    uint64_t last_id = 0;
+    uint64_t last_id = 0, chunks_received = 0;
   };
   void Begin(const std::shared_ptr<Call>& call);
   std::shared_ptr<Stream> NewStream(bool shares);
-  static void Send(Site* site, World::Node node, const std::shared_ptr<Stream>& stream, ExchangeBegin begin);
-  void SendCopy(ExchangeBegin begin);
-  void Receive(const std::shared_ptr<Stream>& stream, const ExchangeAnswer& answer);
+  // `gradient` may be null.
+  static void Send(const Stream& stream, const v1::ExchangeRequest& head, const Weights& gradient);
+  void SendCopy(v1::ExchangeRequest head, const Weights& gradient);
+  void Receive(const std::shared_ptr<Stream>& stream, const std::string& bytes);
   void OnFailed(const std::shared_ptr<Call>& call, const absl::Status& status);
   void Finish(const std::shared_ptr<Call>& call, absl::StatusOr<Answer> answer);
 

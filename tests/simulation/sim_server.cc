@@ -12,6 +12,7 @@ namespace weir {
 namespace {
 
 constexpr absl::Duration kTick = absl::Milliseconds(25);
+constexpr int kLoops = 2;
 // Calls that are being answered when the job ends get this long.
 constexpr absl::Duration kLinger = absl::Milliseconds(100);
 // Of the look from above.
@@ -61,6 +62,16 @@ class WatchedStore final : public JobStore {
 Site::Site(const Plan& p, bool verbose)
     : plan(p), world(p.seed, verbose), network(&world, p.network, &faults), ledger(p.ledger), disk(p.seed) {}
 Site::~Site() = default;
+
+std::optional<SharedMemory::Place> MappedMemory::Find(const void* data) const {
+  const float* const at = static_cast<const float*>(data);
+  const auto after = numbers_.upper_bound(at);
+  if (after == numbers_.begin()) return std::nullopt;
+  const auto& [begin, number] = *std::prev(after);
+  const auto offset = static_cast<uint64_t>(at - begin) * sizeof(float);
+  if (offset >= segments_[number].bytes) return std::nullopt;
+  return SharedMemory::Place{number, offset};
+}
 
 // The coordinator's link to the shard of its own process, as in server.cc.
 class SimServer::LocalLink final : public ShardLink {
@@ -192,10 +203,15 @@ void SimServer::Start() {
   options.weights_source = [site = site_, source = site_->seams.weights_source
                                                        ? site_->seams.weights_source(index_)
                                                        : SlabSource(AllocateSlab)](size_t elements) {
-    site->mapped.push_back(source(elements));
-    return std::shared_ptr<float>(site->mapped.back().get(), [](float*) {});
+    std::shared_ptr<float> memory = source(elements);
+    float* const begin = memory.get();
+    site->mapped.Add(std::move(memory), elements);
+    return std::shared_ptr<float>(begin, [](float*) {});
   };
   shard_ = std::make_unique<Shard>(std::move(options));
+  loops_.clear();
+  for (int i = 0; i < kLoops; ++i) loops_.emplace_back(&world, node_);
+  shared_memory_ = std::make_unique<SimSharedMemory>(site_);
   SetSink([](const v1::ShardReport&) {});
   world.After(node_, kTick, [this] { Tick(); });
   if (index_ != 0 || StartCoordinator()) return;
@@ -282,8 +298,9 @@ void SimServer::Kill(bool orderly) {
   Observe();
   CutWorkShort();
   site_->network.OnKill(node_, orderly);
-  for (auto& [id, session] : std::exchange(sessions_, {})) session->Die();
-  kept_.clear();
+  for (auto& [id, stream] : std::exchange(streams_, {})) stream->Die();
+  for (SimLoop& loop : loops_) loop.Clear();
+  shared_memory_ = nullptr;
   site_->world.Kill(node_);
   coordinator_ = nullptr;
   shard_ = nullptr;
@@ -293,8 +310,7 @@ void SimServer::Kill(bool orderly) {
 
 void SimServer::Tick() {
   site_->world.After(node_, kTick, [this] { Tick(); });
-  kept_.erase(std::remove_if(kept_.begin(), kept_.end(), [](const Kept& k) { return k.socket.expired(); }),
-              kept_.end());
+  shared_memory_->DropClosed();
   shard_->Tick();
   if (over_) return;
   if (coordinator_ != nullptr) {
@@ -341,7 +357,7 @@ void SimServer::End(const std::string& failure) {
   v1::ControlMessage shutdown;
   shutdown.mutable_shutdown()->set_failure(failure);
   shard_->Control(shutdown);
-  for (const auto& [id, session] : sessions_) session->EndJob(failure);
+  for (const auto& [id, stream] : streams_) stream->EndJob(failure);
   world.After(node_, kLinger, [this, failure] { ExitWhenIdle(failure); });
 }
 
@@ -494,30 +510,37 @@ void SimServer::OnMembershipInstalled(const v1::MembershipInstalled& report) {
 
 // ---- the data plane
 
-std::shared_ptr<SimSession> SimServer::Accept(const std::shared_ptr<Connection>& connection,
-                                              std::function<void(ExchangeAnswer)> receive,
-                                              const SegmentsSocket& segments) {
-  auto session = std::make_shared<SimSession>(this, connection, std::move(receive), segments);
-  const uint64_t id = site_->next_session++;
-  sessions_[id] = session;
-  connection->OnEnd(Connection::kAcceptor, [this, id](const absl::Status&) {
-    const auto it = sessions_.find(id);
-    if (it == sessions_.end()) return;
-    it->second->End();
-    sessions_.erase(it);
+std::shared_ptr<SimStream> SimServer::Accept(const std::shared_ptr<Connection>& connection,
+                                             std::function<void(std::string)> receive) {
+  World& world = site_->world;
+  ExchangeSession::Options options;
+  options.shard = shard_.get();
+  options.id = site_->next_session++;
+  options.executor = &loops_[options.id % loops_.size()];
+  options.chunk_elements = static_cast<uint64_t>(site_->ledger.elements()) / (1 + world.Below(3));
+  options.chunk_elements = std::max<uint64_t>(1, options.chunk_elements);
+  options.chunks_in_flight = 1 + world.Below(4);
+  options.shared_memory = shared_memory_.get();
+  auto stream = std::make_shared<SimStream>(site_, node_, options, connection, std::move(receive),
+                                            [this](const v1::Caller& caller) {
+                                              if (coordinator() != nullptr)
+                                                coordinator()->OnDisconnect(caller);
+                                            });
+  streams_[options.id] = stream;
+  connection->OnEnd(Connection::kAcceptor, [this, id = options.id](const absl::Status&) {
+    const auto it = streams_.find(id);
+    if (it == streams_.end()) return;
+    const std::shared_ptr<SimStream> stream = it->second;
+    streams_.erase(it);
+    stream->OnBroken();
   });
-  return session;
+  return stream;
 }
 
 void SimServer::DropRevoked() {
-  for (auto it = sessions_.begin(); it != sessions_.end();) {
-    const std::shared_ptr<SimSession> session = it->second;
-    if (!session->DropRevoked()) {
-      ++it;
-      continue;
-    }
-    it = sessions_.erase(it);
-    session->Break();
+  for (auto it = streams_.begin(); it != streams_.end();) {
+    const std::shared_ptr<SimStream> stream = it->second;
+    it = stream->DropRevoked() ? streams_.erase(it) : std::next(it);
   }
 }
 

@@ -14,118 +14,10 @@
 #include "ps_server/shard/shard.h"
 #include "tests/simulation/hanging_work.h"
 #include "tests/simulation/network.h"
+#include "tests/simulation/sim_stream.h"
 #include "tests/simulation/site.h"
 
 namespace weir {
-
-// The first message of an exchange (proto/parameter_server.proto).
-struct ExchangeBegin {
-  uint64_t id = 0;
-  std::optional<v1::PushRequest> push;
-  std::optional<v1::PullRequest> pull;
-  // nullptr: it follows (SimSession::Gradient).
-  Weights gradient;
-};
-
-struct ExchangeAnswer {
-  uint64_t id = 0;
-  std::optional<v1::PushReply> push;
-  std::optional<v1::PullReply> pull;
-  // Not OK: the exchange has failed.
-  absl::Status error;
-  // A piece of the weights, from local position `first` on: its values, or in shared memory the place where
-  // `count` of them lie. That stays mapped for good (Site::mapped), and unchanged until the chunk of this
-  // number is released.
-  uint64_t first = 0;
-  std::vector<float> weights;
-  const float* place = nullptr;
-  uint64_t count = 0, chunk = 0;
-};
-
-// A client's end of the socket that its segments of shared memory came over: closed when nobody has it.
-using SegmentsSocket = std::shared_ptr<const void>;
-
-// Whether a pull that came with a push is answered after this.
-bool PullFollows(v1::Outcome push);
-
-class SimServer;
-
-// The server's end of one client's data stream: GrpcExchangeSession without gRPC, with the same references to
-// versions for the same time. Weights leave in pieces, each read when it leaves, or by the client where it
-// lies, so that a version that is not immutable shows.
-class SimSession : public std::enable_shared_from_this<SimSession> {
- public:
-  // `segments`: the client's; null: chunks travel in messages.
-  SimSession(SimServer* server, std::shared_ptr<Connection> connection,
-             std::function<void(ExchangeAnswer)> receive, const SegmentsSocket& segments);
-
-  void Begin(ExchangeBegin begin);
-  void Gradient(uint64_t id, const Weights& gradient);
-  // The client has read this chunk of weights.
-  void Release(uint64_t chunk) { shared_.erase(chunk); }
-  // Readers have been revoked: lets go what is not to be read any more. True: some of it is being sent and
-  // does not leave, so the stream must end.
-  bool DropRevoked();
-  // Ends the connection.
-  void Break() {
-    connection_->Close(Connection::kAcceptor, absl::CancelledError("its client does not read"));
-    End();
-  }
-  // The connection is over.
-  void End();
-  // The process is gone.
-  void Die();
-  void EndJob(const std::string& failure);
-
- private:
-  struct Exchange {
-    std::optional<v1::PullRequest> pull;
-    Weights gradient;
-    std::unique_ptr<PushArrival> arrival;
-    // The push is answered with the weights of the version that it makes.
-    bool eager = false;
-    std::optional<v1::Version> made;
-    // To be sent, from the position `next` on.
-    std::shared_ptr<const LentVersion> version;
-    uint64_t next = 0;
-    // SendWeights() comes for this sending.
-    uint64_t sending = 0;
-    // Nothing comes after the weights.
-    bool closing = false;
-  };
-  // Runs later, as work that is posted to the session's loop, if the exchange is still there.
-  template <typename Handler>
-  void Deliver(uint64_t id, Handler handle);
-  void Take(uint64_t id, Exchange& exchange);
-  void OnPushed(uint64_t id, Exchange& exchange, absl::StatusOr<PushAnswer> answer);
-  void StartPull(uint64_t id, Exchange& exchange);
-  void OnPulled(uint64_t id, Exchange& exchange, absl::StatusOr<PullAnswer> answer);
-  void StartSending(uint64_t id, Exchange& exchange);
-  void SendWeights(uint64_t id, uint64_t sending);
-  void Send(ExchangeAnswer answer);
-  void AnswerPush(uint64_t id, v1::Outcome outcome, const std::string& reason);
-  void Fail(uint64_t id, const absl::Status& status);
-  // Ends an exchange whose weights were revoked.
-  void CutOff(uint64_t id);
-  // Forgets what the exchange would have received, and its weights.
-  void Drop(Exchange& exchange);
-
-  SimServer* const server_;
-  const std::shared_ptr<Connection> connection_;
-  const std::function<void(ExchangeAnswer)> receive_;
-  const std::weak_ptr<const void> segments_;
-  const bool shares_;
-  const uint64_t id_;
-  bool ended_ = false;
-  // Of the newest exchange.
-  std::optional<v1::Caller> caller_;
-  std::map<uint64_t, Exchange> exchanges_;
-  // Versions that the client reads in shared memory, by the number of each chunk.
-  std::map<uint64_t, std::shared_ptr<const LentVersion>> shared_;
-  uint64_t chunks_shared_ = 0, sendings_ = 0;
-  // What a message refers to that does not leave, since the client does not read.
-  std::shared_ptr<const LentVersion> stuck_;
-};
 
 // A ps_server process: the shipped Shard, on ps:0 the shipped Coordinator, and what server.cc and the
 // services do around them. Looks at the shard from above after every event, for the run's log.
@@ -173,15 +65,14 @@ class SimServer {
   Shard* shard() { return shard_.get(); }
   Site* site() { return site_; }
 
-  // Runs at this server: a client's stream is there. nullptr: it does not run.
-  std::shared_ptr<SimSession> Accept(const std::shared_ptr<Connection>& connection,
-                                     std::function<void(ExchangeAnswer)> receive,
-                                     const SegmentsSocket& segments);
+  // Runs at this server: a client's stream is there, and takes what is sent to the client.
+  std::shared_ptr<SimStream> Accept(const std::shared_ptr<Connection>& connection,
+                                    std::function<void(std::string)> receive);
+  SimSharedMemory& shared_memory() { return *shared_memory_; }
   // After every event: has the shard published?
   void Observe();
 
  private:
-  friend class SimSession;
   class LocalLink;
   class RemoteLink;
   // The shard's end of a stream from a coordinator, as shard_control_service.cc has it.
@@ -224,13 +115,10 @@ class SimServer {
   const World::Node node_;
   std::unique_ptr<Shard> shard_;
   std::unique_ptr<Coordinator> coordinator_;
-  std::map<uint64_t, std::shared_ptr<SimSession>> sessions_;
-  // What clients whose streams have ended may still read in shared memory, until their sockets are closed.
-  struct Kept {
-    std::weak_ptr<const void> socket;
-    std::map<uint64_t, std::shared_ptr<const LentVersion>> versions;
-  };
-  std::vector<Kept> kept_;
+  // Of the data plane.
+  std::deque<SimLoop> loops_;
+  std::unique_ptr<SimSharedMemory> shared_memory_;
+  std::map<uint64_t, std::shared_ptr<SimStream>> streams_;
   // The coordinator's stream; on ps:0 and while it is away nullptr.
   std::shared_ptr<ControlStream> control_;
   bool attached_ = false;

@@ -1,12 +1,16 @@
 #pragma once
 
 #include <functional>
+#include <map>
 #include <memory>
+#include <optional>
+#include <utility>
 #include <vector>
 
 #include "common/thread_pool.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/job_store.h"
+#include "ps_server/exchange/shared_memory.h"
 #include "ps_server/shard/shard.h"
 #include "tests/common/faulty_file_system.h"
 #include "tests/simulation/ledger.h"
@@ -40,6 +44,32 @@ struct Seams {
   bool one_shard_is_enough = false;
 };
 
+// Memory that lies in segments which clients have mapped. It stays for as long as the run.
+class MappedMemory {
+ public:
+  void Add(std::shared_ptr<float> memory, size_t elements) {
+    numbers_[memory.get()] = static_cast<uint32_t>(segments_.size());
+    segments_.push_back({std::move(memory), elements * sizeof(float)});
+  }
+  // Where it lies; nothing: in none of them.
+  std::optional<SharedMemory::Place> Find(const void* data) const;
+  // nullptr: not all of it lies there.
+  const float* At(uint32_t segment, uint64_t offset, uint64_t bytes) const {
+    if (segment >= segments_.size()) return nullptr;
+    const Segment& found = segments_[segment];
+    return offset + bytes > found.bytes ? nullptr : found.memory.get() + offset / sizeof(float);
+  }
+
+ private:
+  struct Segment {
+    std::shared_ptr<float> memory;
+    uint64_t bytes;
+  };
+  std::vector<Segment> segments_;
+  // The newest one at each address.
+  std::map<const float*, uint32_t> numbers_;
+};
+
 // What all actors of one run share.
 struct Site {
   Site(const Plan& p, bool verbose);
@@ -58,7 +88,7 @@ struct Site {
   SimServer* disk_user = nullptr;
   // Memory that weights lie in, of all servers and their lives: clients that have mapped it may read it as
   // long as they like.
-  std::vector<std::shared_ptr<float>> mapped;
+  MappedMemory mapped;
   RunLog log;
   Seams seams;
   ThreadPool threads{1};

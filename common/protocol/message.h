@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace weir {
+
+// Messages of the data plane (proto/parameter_server.proto) as an exchange makes and takes them. How their
+// bytes travel is the channel's business: gRPC's, or the simulated network's.
+
+// A message on its way out: the bytes of `head`, then those of `payload`. The payload lies where it lies, and
+// stays unchanged until its owner is let go, which the channel does once it has sent or copied the bytes.
+struct OutgoingMessage {
+  struct Piece {
+    absl::string_view bytes;
+    std::shared_ptr<const void> owner;
+  };
+  std::string head;
+  std::vector<Piece> payload;
+};
+
+// A message that has come, in pieces of any length. They live as long as `owner`.
+struct IncomingMessage {
+  std::vector<absl::string_view> pieces;
+  std::shared_ptr<const void> owner;
+};
+
+}  // namespace weir

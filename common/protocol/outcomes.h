@@ -1,0 +1,12 @@
+#pragma once
+
+#include "proto/parameter_server.pb.h"
+
+namespace weir {
+
+// Whether an exchange goes on to its pull after this answer to its push. After any other answer it is over.
+inline bool PullFollows(v1::Outcome push) {
+  return push == v1::OK || push == v1::REFUSED || push == v1::DUPLICATE_BATCH || push == v1::STALE_VERSION;
+}
+
+}  // namespace weir

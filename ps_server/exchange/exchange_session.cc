@@ -1,0 +1,525 @@
+#include "ps_server/exchange/exchange_session.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/bfloat16.h"
+#include "common/protocol/outcomes.h"
+#include "common/status_macros.h"
+#include "common/wire_codec.h"
+#include "common/wire_dtype.h"
+
+namespace weir {
+namespace {
+
+// Of the pieces of a chunk in shared memory.
+constexpr uint64_t kMaxStride = uint64_t{1} << 40;
+
+absl::Status CheckDtype(v1::Dtype dtype) {
+  if (v1::Dtype_IsValid(dtype)) return absl::OkStatus();
+  return absl::InvalidArgumentError(absl::StrCat("dtype: ", dtype, " is not one of F32 (0) and BF16 (1)"));
+}
+
+absl::Status CheckPullOfPush(const v1::PushRequest& push, const v1::PullRequest& pull) {
+  if (pull.pin() != 0) return absl::InvalidArgumentError("pull.pin: not with a push");
+  if (pull.clock() != push.clock() + 1) {
+    return absl::InvalidArgumentError(absl::StrCat("pull.clock: ", pull.clock(), " with a push at clock ",
+                                                   push.clock(), "; must be the push's + 1"));
+  }
+  if (pull.caller().worker() != push.caller().worker() ||
+      pull.caller().incarnation() != push.caller().incarnation()) {
+    return absl::InvalidArgumentError("pull.caller: must be the push's");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+// ---- what the client says
+
+absl::Status ExchangeSession::Receive(const IncomingMessage& message) {
+  WEIR_ASSIGN_OR_RETURN(SplitMessage split, SplitPayload(message.pieces));
+  v1::ExchangeRequest request;
+  if (!request.ParseFromString(split.head)) return absl::InvalidArgumentError("not an ExchangeRequest");
+  Chunk chunk{request.first(), split.payload_bytes, std::move(split.payload), message.owner};
+  if (chunk.bytes == 0 && !request.gradient().empty()) {
+    // From a serializer that does not put the gradient last.
+    const auto flat = std::make_shared<const std::string>(std::move(*request.mutable_gradient()));
+    chunk.bytes = flat->size();
+    chunk.pieces = {*flat};
+    chunk.owner = flat;
+  }
+  request.clear_gradient();
+
+  const bool first_message = std::exchange(first_message_, false);
+  if (request.has_shared_memory()) {
+    if (!first_message) {
+      return absl::InvalidArgumentError("shared_memory: only in the first message of a stream");
+    }
+    if (options_.shared_memory != nullptr) {
+      token_ = request.shared_memory().token();
+      segments_ = options_.shared_memory->Claim(token_);
+    }
+    greeting_.emplace().set_id(request.id());
+    greeting_->mutable_shared_memory()->set_granted(segments_ != nullptr);
+    on_output_();
+    return absl::OkStatus();
+  }
+  WEIR_RETURN_IF_ERROR(Release(request));
+  const uint64_t id = request.id();
+  if (id == 0 && request.released() > 0) return absl::OkStatus();
+  if (id == 0) return absl::InvalidArgumentError("id: must be at least 1");
+  const absl::Status found = FindChunk(request, &chunk);
+  if (id > highest_id_) {
+    highest_id_ = id;
+    Begin(std::move(request), std::move(chunk), found);
+    return absl::OkStatus();
+  }
+  if (request.has_push() || request.has_pull()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("id: ", id, " begins an exchange after ", highest_id_, "; ids must rise"));
+  }
+  if (Exchange* exchange = Find(id)) {
+    if (found.ok()) {
+      Continue(*exchange, chunk);
+    } else {
+      Fail(*exchange, found);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExchangeSession::Release(const v1::ExchangeRequest& request) {
+  const uint64_t count = request.released();
+  if (count == 0) return absl::OkStatus();
+  if (count > shared_.size()) {
+    return absl::InvalidArgumentError(absl::StrCat("released: ", count, " chunks of ", shared_.size(),
+                                                   " that the client holds in shared memory"));
+  }
+  const bool oldest = request.id() != 0 || request.first() == 0;
+  const auto begin = oldest ? shared_.begin() : shared_.find(request.first());
+  auto end = begin;
+  for (uint64_t i = 0; i < count; ++i, ++end) {
+    if (end == shared_.end() || (!oldest && end->first != request.first() + i)) {
+      return absl::InvalidArgumentError(absl::StrCat("released: chunk ", request.first() + i,
+                                                     ", which the client does not hold in shared memory"));
+    }
+  }
+  shared_.erase(begin, end);
+  return absl::OkStatus();
+}
+
+void ExchangeSession::Begin(v1::ExchangeRequest request, Chunk chunk, const absl::Status& found) {
+  const bool too_many = exchanges_.size() - closing_ >= kMaxOpen;
+  Exchange& exchange = exchanges_.try_emplace(request.id(), request.id()).first->second;
+  if (too_many) {
+    return Fail(exchange, absl::ResourceExhaustedError(absl::StrCat(
+                              "the stream has ", kMaxOpen, " exchanges open, as many as it may have")));
+  }
+  absl::Status status = found;
+  if (status.ok()) status = CheckFirst(request, chunk);
+  if (!status.ok()) return Fail(exchange, std::move(status));
+  caller_ = request.has_push() ? request.push().caller() : request.pull().caller();
+  if (request.has_pull()) exchange.pull = std::move(*request.mutable_pull());
+  if (!request.has_push()) return StartPull(exchange);
+  if (chunk.bytes > 0) {
+    if (waiting_ >= kMaxWaiting) {
+      return Fail(exchange, absl::UnavailableError(absl::StrCat(
+                                kMaxWaiting, " pushes of this stream wait for their turn; send it again")));
+    }
+    exchange.waiting = std::move(chunk);
+    ++waiting_;
+  }
+  StartPush(exchange, std::move(*request.mutable_push()));
+}
+
+absl::Status ExchangeSession::CheckFirst(const v1::ExchangeRequest& request, const Chunk& chunk) const {
+  if (!request.has_push() && !request.has_pull()) {
+    return absl::InvalidArgumentError("the first message of an exchange must hold a push or a pull");
+  }
+  if (request.has_push()) {
+    WEIR_RETURN_IF_ERROR(CheckDtype(request.push().dtype()));
+    if (!request.push().refused().empty() && chunk.bytes > 0) {
+      return absl::InvalidArgumentError("gradient: with push.refused, which says that none comes");
+    }
+  } else if (chunk.bytes > 0) {
+    return absl::InvalidArgumentError("gradient: without a push");
+  }
+  if (request.has_pull()) {
+    WEIR_RETURN_IF_ERROR(CheckDtype(request.pull().dtype()));
+    if (request.has_push()) WEIR_RETURN_IF_ERROR(CheckPullOfPush(request.push(), request.pull()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExchangeSession::FindChunk(const v1::ExchangeRequest& request, Chunk* chunk) const {
+  const auto too_large = [](const char* field, uint64_t bytes, int64_t limit) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(field, ": ", bytes, " bytes; there a chunk holds at most ", limit));
+  };
+  if (!request.has_shared()) {
+    return chunk->bytes <= kMaxChunkBytes ? absl::OkStatus()
+                                          : too_large("gradient", chunk->bytes, kMaxChunkBytes);
+  }
+  if (segments_ == nullptr) {
+    return absl::InvalidArgumentError("shared: this stream was granted no shared memory");
+  }
+  if (chunk->bytes > 0) return absl::InvalidArgumentError("shared: together with a gradient in the message");
+  const v1::SharedRange& range = request.shared();
+  if (range.bytes() > kMaxSharedChunkBytes) return too_large("shared", range.bytes(), kMaxSharedChunkBytes);
+  const bool together = range.piece_bytes() == 0;
+  if (!together && (range.piece_bytes() < kMinPieceBytes || range.stride() < range.piece_bytes() ||
+                    range.stride() > kMaxStride)) {
+    return absl::InvalidArgumentError(absl::StrCat("shared: pieces of ", range.piece_bytes(), " bytes, ",
+                                                   range.stride(), " apart; must be at least ",
+                                                   kMinPieceBytes, ", and apart by that to ", kMaxStride));
+  }
+  *chunk = {request.first(), range.bytes(), {}, segments_};
+  uint64_t left = range.bytes();
+  for (uint64_t at = range.offset(); left > 0; at += range.stride()) {
+    const uint64_t bytes = together ? left : std::min(left, range.piece_bytes());
+    WEIR_ASSIGN_OR_RETURN(const char* const data, segments_->At(range.segment(), at, bytes));
+    chunk->pieces.emplace_back(data, bytes);
+    left -= bytes;
+  }
+  return absl::OkStatus();
+}
+
+void ExchangeSession::Continue(Exchange& exchange, const Chunk& chunk) {
+  if (chunk.bytes == 0) {
+    return Fail(exchange, absl::InvalidArgumentError("gradient: a further message must hold a chunk"));
+  }
+  if (exchange.may_send == 0) {
+    return Fail(exchange, absl::InvalidArgumentError("gradient: a chunk for which the client has no credit"));
+  }
+  --exchange.may_send;
+  TakeChunk(exchange, chunk);
+}
+
+void ExchangeSession::EndInput() {
+  input_ended_ = true;
+  for (auto& [id, exchange] : exchanges_) {
+    if (exchange.arrival != nullptr) FailCutShort(exchange);
+  }
+}
+
+void ExchangeSession::EndJob(const std::string& failure) {
+  job_over_ = failure;
+  for (auto& [id, exchange] : exchanges_) {
+    if (exchange.arrival != nullptr) AnswerPush(exchange, v1::JOB_OVER, failure);
+  }
+}
+
+void ExchangeSession::End() {
+  if (ended_) return;
+  ended_ = true;
+  exchanges_.clear();
+  if (!shared_.empty()) {
+    // The client may not know yet that the stream is over.
+    std::vector<std::shared_ptr<const void>> read;
+    for (auto& [number, version] : shared_) read.push_back(std::move(version));
+    shared_.clear();
+    options_.shared_memory->KeepFor(token_, std::move(read));
+  }
+  options_.shard->End(options_.id);
+}
+
+// ---- pushes
+
+template <typename Handler>
+void ExchangeSession::Deliver(uint64_t id, Handler handle) {
+  options_.executor->Post([self = shared_from_this(), id, handle = std::move(handle)]() mutable {
+    if (Exchange* exchange = self->Find(id)) handle(*self, *exchange);
+  });
+}
+
+void ExchangeSession::StartPush(Exchange& exchange, v1::PushRequest header) {
+  const bool wants_weights = exchange.pull.has_value() && !exchange.pull->header_only();
+  options_.shard->Begin(
+      options_.id, std::move(header),
+      [self = shared_from_this(), id = exchange.id, wants_weights](auto answer) {
+        bool eager = false;
+        if (answer.ok() && wants_weights) {
+          if (const auto* arrival = absl::get_if<std::unique_ptr<PushArrival>>(&*answer)) {
+            eager = (*arrival)->streamed() && self->options_.shard->AnswersAfter((*arrival)->header());
+          }
+        }
+        self->Deliver(id, [eager, answer = std::move(answer)](auto& self, Exchange& exchange) mutable {
+          if (!answer.ok()) return self.Fail(exchange, answer.status());
+          if (auto* reply = absl::get_if<v1::PushReply>(&*answer)) {
+            return self.OnPushed(exchange, PushAnswer{std::move(*reply), absl::nullopt});
+          }
+          self.OnArrival(exchange, absl::get<std::unique_ptr<PushArrival>>(*std::move(answer)), eager);
+        });
+      });
+}
+
+void ExchangeSession::OnArrival(Exchange& exchange, std::unique_ptr<PushArrival> arrival, bool eager) {
+  if (job_over_.has_value()) return AnswerPush(exchange, v1::JOB_OVER, *job_over_);
+  exchange.arrival = std::move(arrival);
+  exchange.eager = eager;
+  uint32_t credit = options_.chunks_in_flight;
+  if (exchange.waiting.has_value()) {
+    --waiting_;
+    --credit;
+    const Chunk chunk = *std::exchange(exchange.waiting, std::nullopt);
+    TakeChunk(exchange, chunk);
+  } else if (exchange.arrival->whole()) {
+    FinishPush(exchange);  // of a shard without elements
+  }
+  if (exchange.arrival == nullptr) return;
+  if (input_ended_) return FailCutShort(exchange);
+  Grant(exchange, credit);
+}
+
+void ExchangeSession::TakeChunk(Exchange& exchange, const Chunk& chunk) {
+  if (absl::Status status = exchange.arrival->Take(chunk.first, chunk.pieces, chunk.bytes); !status.ok()) {
+    return Fail(exchange, std::move(status));
+  }
+  const Range range{chunk.first,
+                    chunk.bytes / static_cast<uint64_t>(BytesPerValue(exchange.arrival->header().dtype()))};
+  exchange.received += range.count;
+  if (exchange.arrival->streamed()) {
+    const auto making = exchange.arrival->making();
+    if (making == nullptr) {
+      return AnswerPush(exchange, v1::SEND_AGAIN, "another push was applied while this one was arriving");
+    }
+    if (exchange.eager) exchange.version = making;
+  }
+  const bool whole = exchange.arrival->whole();
+  if (exchange.eager) {
+    if (whole) {
+      exchange.last = range;
+    } else {
+      exchange.weights.push_back(range);
+    }
+  }
+  if (whole) return FinishPush(exchange);
+  Grant(exchange, 1);
+}
+
+void ExchangeSession::FinishPush(Exchange& exchange) {
+  exchange.may_send = 0;
+  options_.shard->Push(options_.id, std::move(exchange.arrival),
+                       [self = shared_from_this(), id = exchange.id](absl::StatusOr<PushAnswer> answer) {
+                         self->Deliver(id,
+                                       [answer = std::move(answer)](auto& self, Exchange& exchange) mutable {
+                                         self.OnPushed(exchange, std::move(answer));
+                                       });
+                       });
+}
+
+void ExchangeSession::OnPushed(Exchange& exchange, absl::StatusOr<PushAnswer> answer) {
+  if (!answer.ok()) return Fail(exchange, answer.status());
+  exchange.push_reply = std::move(answer->reply);
+  const v1::Outcome outcome = exchange.push_reply->outcome();
+  if (!exchange.eager || outcome != v1::OK) Drop(exchange);
+  if (!exchange.pull.has_value() || !PullFollows(outcome)) return Close(exchange);
+  if (exchange.eager) {
+    exchange.made = exchange.push_reply->version();
+    if (exchange.last.has_value()) exchange.weights.push_back(*exchange.last);
+    if (answer->made.has_value()) {
+      exchange.pull_reply = *std::move(answer->made);
+      return Close(exchange);
+    }
+  }
+  Queue(exchange);
+  StartPull(exchange);
+}
+
+// ---- pulls
+
+void ExchangeSession::StartPull(Exchange& exchange) {
+  options_.shard->Pull(
+      options_.id, *exchange.pull, [self = shared_from_this(), id = exchange.id](auto answer) {
+        self->Deliver(id, [answer = std::move(answer)](auto& self, Exchange& exchange) mutable {
+          self.OnPulled(exchange, std::move(answer));
+        });
+      });
+}
+
+void ExchangeSession::OnPulled(Exchange& exchange, absl::StatusOr<PullAnswer> answer) {
+  if (!answer.ok()) return Fail(exchange, answer.status());
+  const v1::PullReply& header = exchange.pull_reply.emplace(std::move(answer->header));
+  const bool sent = exchange.made.has_value() && header.outcome() == v1::OK &&
+                    header.version().count() == exchange.made->count() &&
+                    header.version().incarnation() == exchange.made->incarnation();
+  if (!sent) {
+    Drop(exchange);
+    exchange.version = std::move(answer->version);
+    if (exchange.version != nullptr && header.elements() > 0) {
+      exchange.weights.push_back({0, header.elements()});
+    }
+  }
+  Close(exchange);
+}
+
+// ---- what the client gets
+
+ExchangeSession::Exchange* ExchangeSession::Find(uint64_t id) {
+  const auto it = exchanges_.find(id);
+  return it == exchanges_.end() || it->second.closing ? nullptr : &it->second;
+}
+
+void ExchangeSession::AnswerPush(Exchange& exchange, v1::Outcome outcome, const std::string& reason) {
+  Drop(exchange);
+  exchange.push_reply.emplace().set_outcome(outcome);
+  exchange.push_reply->set_reason(reason);
+  Close(exchange);
+}
+
+void ExchangeSession::Fail(Exchange& exchange, absl::Status status) {
+  Drop(exchange);
+  exchange.error = std::move(status);
+  Close(exchange);
+}
+
+void ExchangeSession::FailCutShort(Exchange& exchange) {
+  Fail(exchange, absl::InvalidArgumentError(absl::StrCat("the stream ended after ", exchange.received, " of ",
+                                                         exchange.arrival->header().elements(),
+                                                         " elements of the push's gradient")));
+}
+
+void ExchangeSession::Drop(Exchange& exchange) {
+  if (exchange.waiting.has_value()) --waiting_;
+  exchange.waiting.reset();
+  exchange.arrival = nullptr;
+  exchange.may_send = exchange.credit = 0;
+  exchange.eager = false;
+  exchange.last.reset();
+  exchange.weights.clear();
+  exchange.version = nullptr;
+}
+
+void ExchangeSession::CutOff(Exchange& exchange) {
+  if (exchange.arrival != nullptr) {
+    // What is being made of it is dead.
+    return AnswerPush(exchange, v1::SEND_AGAIN, "another push was applied while this one was arriving");
+  }
+  Drop(exchange);
+  exchange.error =
+      absl::UnavailableError("the weights were not taken for so long that others needed their memory");
+  if (exchange.closing) {
+    Queue(exchange);
+  } else {
+    Close(exchange);
+  }
+}
+
+bool ExchangeSession::DropRevoked() {
+  for (auto& [id, exchange] : exchanges_) {
+    if (exchange.version != nullptr && exchange.version->revoked) CutOff(exchange);
+  }
+  return sending_ != nullptr && sending_->revoked;
+}
+
+void ExchangeSession::Close(Exchange& exchange) {
+  exchange.closing = true;
+  ++closing_;
+  Queue(exchange);
+}
+
+void ExchangeSession::Grant(Exchange& exchange, uint32_t chunks) {
+  exchange.may_send += chunks;
+  exchange.credit += chunks;
+  if (chunks > 0) Queue(exchange);
+}
+
+void ExchangeSession::Queue(Exchange& exchange) {
+  on_output_();
+  if (exchange.queued) return;
+  exchange.queued = true;
+  const bool bulk = !exchange.weights.empty() && !exchange.eager && !exchange.push_reply.has_value();
+  (bulk ? bulk_ : urgent_).push_back(exchange.id);
+}
+
+bool ExchangeSession::Send(OutgoingMessage* message) {
+  if (greeting_.has_value()) {
+    *message = {greeting_->SerializeAsString(), {}};
+    greeting_.reset();
+    return true;
+  }
+  while (true) {
+    std::deque<uint64_t>& queue = urgent_.empty() ? bulk_ : urgent_;
+    if (queue.empty()) return false;
+    Exchange& exchange = exchanges_.at(queue.front());
+    // First, while it is in the queue: CutOff() would put it there again, to be found gone.
+    if (exchange.version != nullptr && exchange.version->revoked) CutOff(exchange);
+    queue.pop_front();
+    exchange.queued = false;
+    if (!exchange.has_output()) continue;
+    *message = NextReply(exchange);
+    if (!exchange.weights.empty()) {
+      Queue(exchange);
+    } else if (exchange.closing) {
+      --closing_;
+      exchanges_.erase(exchange.id);
+    }
+    return true;
+  }
+}
+
+OutgoingMessage ExchangeSession::NextReply(Exchange& exchange) {
+  v1::ExchangeReply reply;
+  reply.set_id(exchange.id);
+  if (exchange.push_reply.has_value()) *reply.mutable_push() = *std::move(exchange.push_reply);
+  if (exchange.pull_reply.has_value()) *reply.mutable_pull() = *std::move(exchange.pull_reply);
+  exchange.push_reply.reset();
+  exchange.pull_reply.reset();
+  if (!exchange.error.ok()) {
+    reply.mutable_error()->set_code(static_cast<int>(exchange.error.code()));
+    reply.mutable_error()->set_message(std::string(exchange.error.message()));
+  }
+  reply.set_credit(std::exchange(exchange.credit, 0));
+  OutgoingMessage message;
+  uint64_t payload_bytes = 0;
+  if (!exchange.weights.empty()) {
+    if (std::optional<OutgoingMessage::Piece> weights = NextWeights(exchange, &reply)) {
+      payload_bytes = weights->bytes.size();
+      message.payload.push_back(*std::move(weights));
+    }
+  }
+  message.head = reply.SerializeAsString() + PayloadPrefix(payload_bytes);
+  return message;
+}
+
+std::optional<OutgoingMessage::Piece> ExchangeSession::NextWeights(Exchange& exchange,
+                                                                   v1::ExchangeReply* reply) {
+  Range& range = exchange.weights.front();
+  const float* const values = exchange.version->weights.get() + range.first;
+  const bool bf16 = exchange.pull->dtype() == v1::BF16;
+  std::optional<SharedMemory::Place> place;
+  if (segments_ != nullptr && !bf16 && exchange.version->may_refer) {
+    place = options_.shared_memory->Find(values);
+  }
+  // In shared memory what answers a chunk is as large as it.
+  const bool whole = place.has_value() && exchange.eager;
+  const uint64_t count = whole ? range.count : std::min(range.count, options_.chunk_elements);
+  reply->set_first(range.first);
+  range.first += count;
+  range.count -= count;
+  if (range.count == 0) exchange.weights.pop_front();
+  const uint64_t bytes = count * (bf16 ? sizeof(uint16_t) : sizeof(float));
+  if (bf16 || !exchange.version->may_refer) {
+    const std::shared_ptr<char> copy(new char[bytes], std::default_delete<char[]>());
+    if (bf16) {
+      ToBfloat16(values, copy.get(), count);
+    } else {
+      std::memcpy(copy.get(), values, bytes);
+    }
+    return OutgoingMessage::Piece{{copy.get(), bytes}, copy};
+  }
+  if (!place.has_value()) {
+    sending_ = exchange.version;
+    return OutgoingMessage::Piece{{reinterpret_cast<const char*>(values), bytes}, exchange.version};
+  }
+  reply->mutable_shared()->set_segment(place->segment);
+  reply->mutable_shared()->set_offset(place->offset);
+  reply->mutable_shared()->set_bytes(bytes);
+  shared_.emplace(++chunks_shared_, exchange.version);
+  return std::nullopt;
+}
+
+}  // namespace weir

@@ -1,0 +1,108 @@
+// A session with a real shard and no channel. What needs one is in tests/ps_server.
+#include "ps_server/exchange/exchange_session.h"
+
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "catch2/catch.hpp"
+#include "tests/ps_server/shard/shard_fixture.h"
+
+namespace weir {
+namespace {
+
+// Runs its tasks when the test says so.
+class Tasks final : public Executor {
+ public:
+  void Post(absl::AnyInvocable<void()> task) override { tasks_.push_back(std::move(task)); }
+  void Run() {
+    while (!tasks_.empty()) {
+      absl::AnyInvocable<void()> task = std::move(tasks_.front());
+      tasks_.pop_front();
+      task();
+    }
+  }
+
+ private:
+  std::deque<absl::AnyInvocable<void()>> tasks_;
+};
+
+struct SessionFixture {
+  explicit SessionFixture(uint64_t chunk_elements) : shard(v1::ConsistencyConfig::MODE_ASYNC) {
+    shard.Start();
+    ExchangeSession::Options options;
+    options.shard = shard.shard.get();
+    options.executor = &tasks;
+    options.id = ShardFixture::kSession;
+    options.chunk_elements = chunk_elements;
+    session = std::make_shared<ExchangeSession>(options, [this] { ++news; });
+  }
+  ~SessionFixture() { session->End(); }
+
+  void Receive(const v1::ExchangeRequest& request) {
+    const auto bytes = std::make_shared<const std::string>(request.SerializeAsString());
+    REQUIRE(session->Receive({{*bytes}, bytes}).ok());
+    tasks.Run();
+  }
+  void Pull(uint64_t id) {
+    v1::ExchangeRequest request;
+    request.set_id(id);
+    *request.mutable_pull()->mutable_caller() = shard.CallerOf(0);
+    Receive(request);
+  }
+  // Nothing: there is none.
+  std::optional<v1::ExchangeReply> Send() {
+    OutgoingMessage message;
+    if (!session->Send(&message)) return std::nullopt;
+    std::string bytes = message.head;
+    for (const auto& piece : message.payload) bytes.append(piece.bytes.data(), piece.bytes.size());
+    session->Sent();
+    v1::ExchangeReply reply;
+    REQUIRE(reply.ParseFromString(bytes));
+    return reply;
+  }
+
+  ShardFixture shard;
+  Tasks tasks;
+  int news = 0;
+  std::shared_ptr<ExchangeSession> session;
+};
+
+TEST_CASE("The weights of a pull leave chunk by chunk, the first one with the answer") {
+  SessionFixture f(16);
+  CHECK_FALSE(f.Send().has_value());
+  f.Pull(1);
+  CHECK(f.news > 0);
+  for (const uint64_t first : {0, 16, 32}) {
+    const auto reply = f.Send();
+    REQUIRE(reply.has_value());
+    CHECK((reply->id() == 1 && reply->has_pull() == (first == 0) && reply->first() == first));
+    CHECK(reply->weights().size() == (first == 32 ? 8 : 16) * sizeof(float));
+  }
+  CHECK_FALSE(f.Send().has_value());
+  CHECK(f.session->idle());
+}
+
+TEST_CASE("Weights that are revoked between two of their messages end their pull, once, and no other") {
+  SessionFixture f(16);
+  f.Pull(1);
+  REQUIRE(f.Send().has_value());
+  // The shard is made anew, which revokes all readers. The session has not been told yet.
+  REQUIRE(f.shard.Install() == "");
+  f.shard.Members(1, {{0}, {1}});
+  f.Pull(2);
+  int ended = 0, answered = 0;
+  while (const auto reply = f.Send()) {
+    ended += reply->id() == 1;
+    answered += reply->id() == 2 && reply->has_pull();
+    CHECK(reply->has_error() == (reply->id() == 1));
+  }
+  CHECK((ended == 1 && answered == 1));
+  CHECK_FALSE(f.session->DropRevoked());
+  CHECK(f.session->idle());
+}
+
+}  // namespace
+}  // namespace weir
