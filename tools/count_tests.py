@@ -27,7 +27,8 @@ def read_events(path):
                         uri = urllib.parse.urlparse(output["uri"])
                         reports.setdefault(key["label"], {})[part] = urllib.parse.unquote(uri.path)
             elif "testSummary" in kind:
-                targets[kind["testSummary"]["label"]] = event["testSummary"]["overallStatus"]
+                # Without a summary: the run was interrupted.
+                targets[kind["testSummary"]["label"]] = event.get("testSummary", {}).get("overallStatus", "NO_STATUS")
             elif "targetCompleted" in kind and not event.get("completed", {}).get("success", False):
                 targets.setdefault(kind["targetCompleted"]["label"], "FAILED_TO_BUILD")
     return targets, reports
