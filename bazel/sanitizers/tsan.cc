@@ -10,6 +10,8 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_opt
 //
 // AcceptLocal() hands its connections to gRPC, and ThreadSanitizer does not see that gRPC closes them
 // (above). So it takes whoever uses the number of such a file descriptor again for a race with the accept.
+//
+// LazyString makes the default of a string field when a message is first parsed: an atomic of libprotobuf's.
 extern "C" __attribute__((visibility("default"))) const char* __tsan_default_suppressions() {
   return "called_from_lib:libgrpc.so\n"
          "called_from_lib:libgrpc++.so\n"
@@ -24,5 +26,6 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_sup
          "called_from_lib:libabsl_cord_internal.so\n"
          "called_from_lib:libabsl_status.so\n"
          "called_from_lib:libabsl_strings.so\n"
-         "race:weir::AcceptLocal\n";
+         "race:weir::AcceptLocal\n"
+         "race:google::protobuf::internal::LazyString::Init\n";
 }
