@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "client/finite.h"
 #include "common/bfloat16.h"
+#include "common/job_failure.h"
 #include "common/wire_dtype.h"
 
 namespace weir {
@@ -148,12 +149,12 @@ absl::Status TensorMap::Refusal(size_t tensor, int64_t at, const GradientTensors
   }
   const std::string what = absl::StrCat(
       model_.tensors[tensor].kind == TensorKind::kParameter ? "the gradient of " : "the new value of ",
-      model_.tensors[tensor].name, "[", at, "] is ");
+      model_.tensors[tensor].name, "[", at, "]");
   if (std::isfinite(value)) {
-    return absl::InvalidArgumentError(absl::StrCat(what, value, ", which bfloat16 rounds to infinity"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(what, " is ", value, ", which bfloat16 rounds to infinity"));
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, std::isnan(value) ? "NaN" : (value > 0 ? "Inf" : "-Inf")));
+  return absl::InvalidArgumentError(NonFiniteValue(what, value));
 }
 
 size_t TensorMap::TensorAt(int64_t element) const {

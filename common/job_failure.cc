@@ -1,5 +1,7 @@
 #include "common/job_failure.h"
 
+#include <cmath>
+
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
@@ -11,6 +13,11 @@ constexpr absl::string_view kMisfit = "the job cannot run as it was started";
 constexpr absl::string_view kStorage = "storage failed: ";
 
 }  // namespace
+
+std::string NonFiniteValue(absl::string_view what, float value) {
+  if (std::isfinite(value)) return absl::StrCat(what, " is not finite");
+  return absl::StrCat(what, " is ", std::isnan(value) ? "NaN" : value > 0 ? "Inf" : "-Inf");
+}
 
 std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_view found, uint64_t clock) {
   return absl::StrCat("worker ", worker, " (", task, "): ", found, " at clock ", clock);

@@ -12,6 +12,8 @@
 // again would end the same way.
 namespace weir {
 
+// "WHAT is NaN", "Inf" or "-Inf"; "WHAT is not finite" if `value` is: it has changed since it was found.
+std::string NonFiniteValue(absl::string_view what, float value);
 // "worker 1 (worker:1): FOUND at clock 7"; found: "the gradient of dense_0/weight[12] is NaN".
 std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_view found, uint64_t clock);
 // The failure of a job, or of a worker, that ends with such a push.

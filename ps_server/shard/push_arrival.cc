@@ -45,7 +45,7 @@ absl::Status PushArrival::Take(uint64_t first, absl::Span<const absl::string_vie
   for (uint64_t unit = first / kUnit; unit * kUnit < first + count; ++unit) taken_[unit] = true;
   missing_ -= count;
 
-  int64_t bad = -1;
+  std::optional<NonFinite> bad;
   if (builder_ != nullptr) {
     bad = builder_->Apply(static_cast<int64_t>(first), static_cast<int64_t>(count), pieces, header_.dtype());
   } else {
@@ -61,9 +61,9 @@ absl::Status PushArrival::Take(uint64_t first, absl::Span<const absl::string_vie
       }
     }
     const size_t at = kernels_.first_non_finite(to, count);
-    if (at < count) bad = static_cast<int64_t>(first + at);
+    if (at < count) bad = NonFinite{static_cast<int64_t>(first + at), to[at]};
   }
-  if (non_finite_ < 0) non_finite_ = bad;
+  if (!non_finite_.has_value()) non_finite_ = bad;
   return absl::OkStatus();
 }
 

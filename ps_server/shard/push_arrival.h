@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -42,8 +43,8 @@ class PushArrival {
   bool overtaken() const { return streamed() && builder_->version() == nullptr; }
 
   // For the shard.
-  // The local position of a NaN or an infinity in what has arrived; -1: all are finite.
-  int64_t non_finite() const { return non_finite_; }
+  // A NaN or an infinity in what has arrived; nothing: all are finite.
+  const std::optional<NonFinite>& non_finite() const { return non_finite_; }
   // Null: staged.
   const std::shared_ptr<VersionBuilder>& builder() { return builder_; }
   Slab TakeGradient() { return std::move(gradient_); }
@@ -56,7 +57,7 @@ class PushArrival {
   const std::shared_ptr<const void> presence_;
   std::vector<bool> taken_;  // by kChunkUnit of elements
   uint64_t missing_;         // elements
-  int64_t non_finite_ = -1;
+  std::optional<NonFinite> non_finite_;
 };
 
 }  // namespace weir

@@ -118,10 +118,10 @@ std::string Shard::Fenced(const v1::Caller& caller) const {
 
 std::string Shard::NonFinite(const PushArrival& arrival) const {
   const v1::PushRequest& push = arrival.header();
-  return NonFinitePush(
-      push.caller().worker(), members_.at(push.caller().worker()).task,
-      absl::StrCat("the gradient of ", store_->Describe(arrival.non_finite()), " is not finite"),
-      push.clock());
+  const auto& [at, value] = *arrival.non_finite();
+  return NonFinitePush(push.caller().worker(), members_.at(push.caller().worker()).task,
+                       NonFiniteValue(absl::StrCat("the gradient of ", store_->Describe(at)), value),
+                       push.clock());
 }
 
 std::string Shard::CommittedWithout(uint64_t step, uint32_t part) {

@@ -235,7 +235,7 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
   }
   if (decision == PushDecision::kStage) {
     forget();
-    std::string refusal = arrival->non_finite() >= 0 ? NonFinite(*arrival) : "";
+    std::string refusal = arrival->non_finite().has_value() ? NonFinite(*arrival) : "";
     return StagePush(header, arrival->TakeGradient(), std::move(refusal), session, std::move(done));
   }
   if (verdict->outcome == v1::OK && arrival->overtaken()) {
@@ -250,7 +250,7 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
     return;
   }
   forget();
-  if (verdict->outcome == v1::OK && arrival->non_finite() >= 0) {
+  if (verdict->outcome == v1::OK && arrival->non_finite().has_value()) {
     if (Planted("refused clock not completed")) return done(PushAnswer{NewReply(v1::REFUSED), {}});
     verdict = Verdict{v1::REFUSED, NonFinite(*arrival)};
   }

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 #include <vector>
 
 #include "common/bfloat16.h"
@@ -48,12 +49,12 @@ void VersionBuilder::Drop(bool published) {
   lent_ = nullptr;
 }
 
-int64_t VersionBuilder::Apply(int64_t first, int64_t count, absl::Span<const absl::string_view> pieces,
-                              v1::Dtype dtype) {
+std::optional<NonFinite> VersionBuilder::Apply(int64_t first, int64_t count,
+                                               absl::Span<const absl::string_view> pieces, v1::Dtype dtype) {
   std::shared_ptr<const ShardVersion> from, to;
   {
     MutexLock lock(mutex_);
-    if (overtaken_) return -1;
+    if (overtaken_) return std::nullopt;
     applying_ = true;
     from = from_;
     to = to_;
@@ -63,13 +64,13 @@ int64_t VersionBuilder::Apply(int64_t first, int64_t count, absl::Span<const abs
   const int64_t block_size = store_->partition_.block_size();
   const int64_t begin = first / block_size, end = (first + count + block_size - 1) / block_size;
   const ValueCursor gradient(pieces, static_cast<size_t>(value_bytes));
-  int64_t bad = -1;
+  std::optional<NonFinite> bad;
   if (count * value_bytes <= kMaxChunkBytes) {
     bad = ApplyBlocks(begin, end, gradient, bf16, *from, *to, /*read_soon=*/true);
   } else {
     // A task's blocks are those of one of the wire's units; the lowest bad position, whoever finds it.
     const int64_t blocks = kChunkUnit / block_size, tasks = (end - begin + blocks - 1) / blocks;
-    std::vector<int64_t> found(static_cast<size_t>(tasks), -1);
+    std::vector<std::optional<NonFinite>> found(static_cast<size_t>(tasks));
     store_->options_.threads->ParallelFor(tasks, [&](int64_t task) {
       const int64_t at = begin + task * blocks;
       ValueCursor rest = gradient;
@@ -77,7 +78,7 @@ int64_t VersionBuilder::Apply(int64_t first, int64_t count, absl::Span<const abs
       found[static_cast<size_t>(task)] =
           ApplyBlocks(at, std::min(at + blocks, end), rest, bf16, *from, *to, /*read_soon=*/false);
     });
-    for (size_t i = 0; i < found.size() && bad < 0; ++i) bad = found[i];
+    for (size_t i = 0; i < found.size() && !bad.has_value(); ++i) bad = found[i];
   }
   from = nullptr;
   chunks_.fetch_add(1, std::memory_order_relaxed);
@@ -87,16 +88,19 @@ int64_t VersionBuilder::Apply(int64_t first, int64_t count, absl::Span<const abs
   return bad;
 }
 
-int64_t VersionBuilder::ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient, bool bf16,
-                                    const ShardVersion& from, const ShardVersion& to, bool read_soon) const {
-  int64_t bad = -1;
+std::optional<NonFinite> VersionBuilder::ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient,
+                                                     bool bf16, const ShardVersion& from,
+                                                     const ShardVersion& to, bool read_soon) const {
+  std::optional<NonFinite> bad;
   std::array<float, kStretch> expanded;
   const auto update = [&](const BlockStore::Run& run, const void* values) {
-    if (store_->UpdateRun(run, from, to, values, rate_, read_soon) || bad >= 0) return;
+    if (store_->UpdateRun(run, from, to, values, rate_, read_soon) || bad.has_value()) return;
     // For the message only: a peer that shares its memory may have changed it since.
     const size_t n = static_cast<size_t>(run.length);
     const size_t at = store_->kernels().first_non_finite(values, n);
-    bad = run.local + static_cast<int64_t>(at < n ? at : 0);
+    bad = NonFinite{run.local + static_cast<int64_t>(at < n ? at : 0), 0};
+    if (at < n)
+      std::memcpy(&bad->value, static_cast<const char*>(values) + at * sizeof(float), sizeof(float));
   };
   for (int64_t block = begin; block < end; ++block) {
     for (BlockStore::Run run : store_->runs_[static_cast<size_t>(block)]) {

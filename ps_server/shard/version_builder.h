@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -12,6 +13,13 @@
 #include "ps_server/shard/block_store.h"
 
 namespace weir {
+
+// A gradient value that is NaN or infinite, as far as it could be read again where it was found: in memory
+// that a peer shares it may have changed, and be finite.
+struct NonFinite {
+  int64_t at;  // local position
+  float value;
+};
 
 // Makes the next version of a shard out of a gradient that is still arriving, chunk by chunk, in buffers that
 // nobody else sees. BlockStore::Build() gives it, BlockStore::Publish() makes its version the current one;
@@ -24,12 +32,13 @@ class VersionBuilder {
   ~VersionBuilder();
 
   // Applies `count` gradient values to the elements from local position `first` on, which start and end with
-  // blocks. They lie in pieces of any length and alignment, and each is read once. Returns the local position
-  // of a value that is NaN or infinite; -1: all are finite, or the builder was overtaken.
+  // blocks. They lie in pieces of any length and alignment, and each is read once. Returns the first value
+  // that is NaN or infinite; nothing: all are finite, or the builder was overtaken.
   //
   // What fits in a message is in the caller's cache and applied by it alone; more, which no core has in its
   // cache, by all of the store's threads.
-  int64_t Apply(int64_t first, int64_t count, absl::Span<const absl::string_view> pieces, v1::Dtype dtype);
+  std::optional<NonFinite> Apply(int64_t first, int64_t count, absl::Span<const absl::string_view> pieces,
+                                 v1::Dtype dtype);
 
   // What has been made so far; its weights are there wherever a chunk was applied. nullptr: overtaken.
   std::shared_ptr<const LentVersion> version() const;
@@ -46,8 +55,9 @@ class VersionBuilder {
         to_(std::move(to)),
         lent_(std::move(lent)) {}
   // The blocks [begin, end) of what is being made. As Apply().
-  int64_t ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient, bool bf16, const ShardVersion& from,
-                      const ShardVersion& to, bool read_soon) const;
+  std::optional<NonFinite> ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient, bool bf16,
+                                       const ShardVersion& from, const ShardVersion& to,
+                                       bool read_soon) const;
   // Gives up what was made, whole with its slots. nullptr: overtaken.
   std::shared_ptr<const ShardVersion> Finish();
   void Overtake();

@@ -162,7 +162,8 @@ TEST_CASE("What is made beside a frozen version leaves its weights and slots as 
         if (!streamed) return store->Update(absl::MakeConstSpan(&gradient, 1));
         const auto builder = store->Build();
         REQUIRE(builder != nullptr);
-        REQUIRE(builder->Apply(0, store->elements(), absl::MakeConstSpan(&bytes, 1), v1::F32) == -1);
+        REQUIRE_FALSE(
+            builder->Apply(0, store->elements(), absl::MakeConstSpan(&bytes, 1), v1::F32).has_value());
         REQUIRE(store->Publish(*builder));
       };
       std::set<const float*> weights, slots;
@@ -211,7 +212,7 @@ TEST_CASE("A version that is being built when another is frozen is none of it") 
   auto builder = store->Build();
   const auto frozen = store->Freeze();
   const std::vector<float> slot = Copy(frozen->slots[0], *store);
-  REQUIRE(builder->Apply(0, store->elements(), absl::MakeConstSpan(&bytes, 1), v1::F32) == -1);
+  REQUIRE_FALSE(builder->Apply(0, store->elements(), absl::MakeConstSpan(&bytes, 1), v1::F32).has_value());
   REQUIRE(store->Publish(*builder));
   const WeightedGradient gradient{ones.data(), 1};
   store->Update(absl::MakeConstSpan(&gradient, 1));
@@ -252,7 +253,7 @@ TEST_CASE("A store that is retired tells nobody of releases, and what is being b
   CHECK(builder->version() == nullptr);
   const float one = 1;
   const absl::string_view bytes(reinterpret_cast<const char*>(&one), sizeof(one));
-  CHECK(builder->Apply(0, 1, absl::MakeConstSpan(&bytes, 1), v1::F32) == -1);
+  CHECK_FALSE(builder->Apply(0, 1, absl::MakeConstSpan(&bytes, 1), v1::F32).has_value());
   builder = nullptr;
   held = nullptr;
   frozen = nullptr;

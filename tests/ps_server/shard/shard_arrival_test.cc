@@ -279,8 +279,7 @@ TEST_CASE("A gradient that is not finite is refused by name, leaves no trace, an
   bad.bad_element = 25;
   const auto refused = f.Push(bad);
   CHECK(refused->reply().outcome() == v1::REFUSED);
-  CHECK(refused->reply().reason() ==
-        "worker 0 (worker:0): the gradient of second[5] is not finite at clock 1");
+  CHECK(refused->reply().reason() == "worker 0 (worker:0): the gradient of second[5] is NaN at clock 1");
   CHECK(refused->reply().version().count() == 3);
   CHECK(f.Weights() == before);
   CHECK(waiting->there());  // it was completed, so nobody waits for it

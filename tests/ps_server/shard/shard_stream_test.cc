@@ -213,12 +213,12 @@ TEST_CASE("A value that is not finite is found wherever it lies, and the streame
   Large f;
   f.Start();
   std::vector<float> gradient = Ones();
-  gradient[kChunkUnit + 17] = std::numeric_limits<float>::infinity();
+  gradient[kChunkUnit + 17] = -std::numeric_limits<float>::infinity();
   auto arrival = f.Begin({});
   for (uint64_t unit = 0; unit < 3; ++unit) REQUIRE(TakeUnit(*arrival, gradient, unit).ok());
   const auto answer = f.Finish(std::move(arrival));
   CHECK(answer->reply().reply.outcome() == v1::REFUSED);
-  CHECK_THAT(answer->reply().reply.reason(), Contains("w[65553]"));
+  CHECK_THAT(answer->reply().reply.reason(), Contains("w[65553] is -Inf at clock 0"));
   CHECK_FALSE(answer->reply().made.has_value());
   CHECK((f.Weights() == std::vector<float>(kElements, 0.0f)));
   CHECK(f.Begin({0, 1})->streamed());
