@@ -299,7 +299,7 @@ void SimServer::Kill(bool orderly) {
   CutWorkShort();
   site_->network.OnKill(node_, orderly);
   for (auto& [id, stream] : std::exchange(streams_, {})) stream->Die();
-  for (SimLoop& loop : loops_) loop.Clear();
+  for (SimLoop& loop : loops_) loop.Stop();
   shared_memory_ = nullptr;
   site_->world.Kill(node_);
   coordinator_ = nullptr;

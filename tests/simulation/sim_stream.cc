@@ -19,6 +19,7 @@ class NoSegments final : public ClientSegments {
 }  // namespace
 
 void SimLoop::Post(absl::AnyInvocable<void()> task) {
+  if (stopped_) return;
   tasks_.push_back(std::move(task));
   world_->After(node_, world_->Between(absl::ZeroDuration(), absl::Microseconds(200)), [this] {
     absl::AnyInvocable<void()> first = std::move(tasks_.front());
@@ -27,8 +28,9 @@ void SimLoop::Post(absl::AnyInvocable<void()> task) {
   });
 }
 
-void SimLoop::Clear() {
-  while (!tasks_.empty()) std::exchange(tasks_, {}).clear();
+void SimLoop::Stop() {
+  stopped_ = true;
+  tasks_.clear();
 }
 
 void SimSharedMemory::DropClosed() {
@@ -124,7 +126,7 @@ void SimStream::Write() {
   if (bulk && connection_->full(Connection::kAcceptor)) return later(kFull, &SimStream::Write);
   absl::Duration wait = world.Between(absl::ZeroDuration(), absl::Microseconds(bulk ? 3000 : 50));
   // A congested stream takes its time.
-  if (bulk && world.Chance(0.02)) wait = world.Between(absl::ZeroDuration(), absl::Seconds(2));
+  if (bulk && world.Chance(0.004)) wait = world.Between(absl::ZeroDuration(), absl::Seconds(2));
   world.After(node_, wait, [self = shared_from_this()] {
     if (self->session_ == nullptr) return;
     std::string bytes = std::move(self->message_.head);

@@ -25,13 +25,14 @@ class SimLoop final : public Executor {
  public:
   SimLoop(World* world, World::Node node) : world_(world), node_(node) {}
   void Post(absl::AnyInvocable<void()> task) override;
-  // Drops what was posted, and what is posted meanwhile.
-  void Clear();
+  // Drops what was posted, and what is posted from now on.
+  void Stop();
 
  private:
   World* const world_;
   const World::Node node_;
   std::deque<absl::AnyInvocable<void()>> tasks_;
+  bool stopped_ = false;
 };
 
 // What a server shares with the clients of its host: its weights (Site::mapped), and which clients there are.
@@ -76,7 +77,9 @@ class SimStream : public std::enable_shared_from_this<SimStream> {
   // The connection is over.
   void OnBroken();
   // The process is gone.
-  void Die() { Drop(); }
+  void Die() {
+    if (session_ != nullptr) Drop()->End();
+  }
 
  private:
   void Settle();
