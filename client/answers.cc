@@ -59,7 +59,7 @@ absl::Status CheckPull(const v1::PullReply& reply, const std::string& name, cons
   return absl::OkStatus();
 }
 
-PushResult MergePush(const std::vector<GrpcShard::Answer>& answers) {
+PushResult MergePush(const std::vector<ShardAnswer>& answers) {
   PushResult result;
   result.applied = true;
   for (size_t shard = 0; shard < answers.size(); ++shard) {
@@ -75,9 +75,9 @@ PushResult MergePush(const std::vector<GrpcShard::Answer>& answers) {
   return result;
 }
 
-PullResult MergePull(const std::vector<GrpcShard::Answer>& answers) {
+PullResult MergePull(const std::vector<ShardAnswer>& answers) {
   PullResult result;
-  for (const GrpcShard::Answer& answer : answers) {
+  for (const ShardAnswer& answer : answers) {
     result.versions.push_back(answer.pull.version().count());
     result.incarnations.push_back(answer.pull.version().incarnation());
     result.past |= answer.pull.outcome() == v1::STEP_PAST;

@@ -6,7 +6,7 @@
 
 #include "absl/status/status.h"
 #include "client/client.h"
-#include "client/grpc_shard.h"
+#include "client/exchange/shard_exchange.h"
 
 namespace weir {
 
@@ -20,7 +20,7 @@ absl::Status CheckPush(const v1::PushReply& reply, const std::string& name);
 absl::Status CheckPull(const v1::PullReply& reply, const std::string& name, const uint64_t* want_count);
 
 // By shard, each answer checked.
-PushResult MergePush(const std::vector<GrpcShard::Answer>& answers);
-PullResult MergePull(const std::vector<GrpcShard::Answer>& answers);
+PushResult MergePush(const std::vector<ShardAnswer>& answers);
+PullResult MergePull(const std::vector<ShardAnswer>& answers);
 
 }  // namespace weir

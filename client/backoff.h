@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
+#include <functional>
 #include <random>
+#include <utility>
 
 namespace weir {
 
@@ -10,19 +13,28 @@ namespace weir {
 // that peers which failed together do not come back together. Not thread-safe.
 class Backoff {
  public:
-  Backoff(std::chrono::milliseconds first, std::chrono::milliseconds most)
-      : first_(first), most_(most), next_(first) {}
+  // Uniform in 32 bits.
+  using Random = std::function<uint32_t()>;
+
+  Backoff(std::chrono::milliseconds first, std::chrono::milliseconds most, Random random = AnyRandom)
+      : first_(first), most_(most), random_(std::move(random)), next_(first) {}
 
   std::chrono::milliseconds Next() {
-    thread_local std::minstd_rand random{std::random_device{}()};
-    std::uniform_int_distribution<std::chrono::milliseconds::rep> wait(next_.count() / 2, next_.count());
+    const std::chrono::milliseconds least = next_ / 2, span = next_ - least;
     next_ = std::min(next_ * 2, most_);
-    return std::chrono::milliseconds(wait(random));
+    return least + std::chrono::milliseconds(random_() % (span.count() + 1));
   }
   void Reset() { next_ = first_; }
 
+  // Of this process.
+  static uint32_t AnyRandom() {
+    thread_local std::mt19937 random{std::random_device{}()};
+    return static_cast<uint32_t>(random());
+  }
+
  private:
   const std::chrono::milliseconds first_, most_;
+  const Random random_;
   std::chrono::milliseconds next_;
 };
 

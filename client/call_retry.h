@@ -23,13 +23,14 @@ class CallRetry {
   // `what` and `peer` are for messages: "the pull at clock 7", "ps:1 at 10.0.0.1:2222". The call starts now.
   // Clocks as in common/clock.h, which outlive this.
   CallRetry(std::string what, std::string peer, const CallLimits& limits, const Clock& awake = Clock::Awake(),
-            const Clock& real = Clock::Real())
+            const Clock& real = Clock::Real(), Backoff::Random random = Backoff::AnyRandom)
       : what_(std::move(what)),
         peer_(std::move(peer)),
         limits_(limits),
         awake_(awake),
         real_(real),
-        deadline_(awake.Now() + absl::FromChrono(limits.total)) {}
+        deadline_(awake.Now() + absl::FromChrono(limits.total)),
+        backoff_(std::chrono::milliseconds(50), std::chrono::milliseconds(1000), std::move(random)) {}
 
   const std::string& what() const { return what_; }
   const std::string& peer() const { return peer_; }
@@ -60,7 +61,7 @@ class CallRetry {
   std::optional<absl::Time> unreachable_since_;
   // The newest.
   std::optional<Stretch> try_;
-  Backoff backoff_{std::chrono::milliseconds(50), std::chrono::milliseconds(1000)};
+  Backoff backoff_;
 };
 
 }  // namespace weir

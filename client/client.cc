@@ -80,8 +80,8 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
     otherwise.assign(reply.ps_addresses().begin(), reply.ps_addresses().end());
   }
   if (servers.size() != reply.num_shards()) servers = otherwise;
-  auto client = std::make_unique<ClientImpl>(options, model, config, request.instance(), reply,
-                                             std::move(servers), std::move(history));
+  auto client = std::make_unique<ClientImpl>(options, model, config, request.instance(), reply, servers,
+                                             std::move(history));
   if (absl::Status connected = client->Connect(deadline, otherwise); !connected.ok()) {
     client->Leave(std::string(connected.message())).IgnoreError();
     return connected;

@@ -53,7 +53,7 @@ Future<T> Ready(absl::StatusOr<T> result) {
 }  // namespace
 
 ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, const v1::JobConfig& config,
-                       uint64_t instance, const v1::JoinReply& reply, std::vector<std::string> servers,
+                       uint64_t instance, const v1::JoinReply& reply, const std::vector<std::string>& servers,
                        std::unique_ptr<History> history)
     : options_(options),
       mode_(config.consistency().mode()),
@@ -77,8 +77,9 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
               reply.start_clock()),
       poller_(GrpcPoller::Shared(std::chrono::microseconds(config.wire().busy_poll_us()))),
       coordinator_(servers[0], options.token, server_wait_, *poller_, calls_),
-      shards_(servers, options.token, *poller_, tensors_, caller_, epoch_, config.wire(), calls_, limits(),
-              std::move(history), [this](const absl::Status& why) { Fail(why); }) {
+      history_(history == nullptr ? nullptr : std::make_unique<HistoryObserver>(caller_, std::move(history))),
+      shards_(MakeChannels(config, servers), *poller_, tensors_, caller_, epoch_, wire_, calls_, limits(),
+              history_.get(), [this](const absl::Status& why) { Fail(why); }) {
   for (uint32_t shard = 0; shard < reply.num_shards(); ++shard) {
     buffers_.push_back(std::make_shared<FloatBuffers>(tensors_.partition().shard_elements(shard)));
   }
@@ -111,6 +112,32 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
     Fail(why);
   };
   heartbeat_ = std::make_unique<GrpcHeartbeat>(*poller_, std::move(heartbeat));
+}
+
+std::vector<std::unique_ptr<ShardChannel>> ClientImpl::MakeChannels(const v1::JobConfig& config,
+                                                                    const std::vector<std::string>& servers) {
+  std::vector<std::unique_ptr<ShardChannel>> channels;
+  for (uint32_t shard = 0; shard < servers.size(); ++shard) {
+    GrpcShardChannel::Options options;
+    options.index = shard;
+    options.address = servers[shard];
+    options.token = options_.token;
+    options.wire = config.wire();
+    options.bytes = tensors_.partition().shard_elements(shard) * static_cast<int64_t>(sizeof(float));
+    options.server_wait = server_wait_;
+    auto channel = std::make_unique<GrpcShardChannel>(std::move(options), *poller_);
+    channels_.push_back(channel.get());
+    channels.push_back(std::move(channel));
+  }
+  return channels;
+}
+
+absl::Status ClientImpl::Connect(std::chrono::steady_clock::time_point deadline,
+                                 const std::vector<std::string>& otherwise) {
+  for (size_t i = 0; i < channels_.size(); ++i) {
+    WEIR_RETURN_IF_ERROR(channels_[i]->Connect(deadline, otherwise.empty() ? "" : otherwise[i]));
+  }
+  return absl::OkStatus();
 }
 
 ClientImpl::~ClientImpl() {
@@ -294,7 +321,8 @@ absl::Status ClientImpl::LeaveFor(const std::string& failure, CallLimits limits)
     status = coordinator_.Leave(request, limits);
   }
   calls_.WaitUntilEmpty();
-  const absl::Status closed = shards_.Close();
+  shards_.Close();
+  const absl::Status closed = history_ == nullptr ? absl::OkStatus() : history_->Close();
   return status.ok() ? closed : status;
 }
 
@@ -353,7 +381,8 @@ ShardSet::Pull ClientImpl::MakePull(uint64_t clock) const {
   const bool in_place = MayHoldWeights();
   pull.views = std::make_shared<std::vector<ShardView>>();
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    pull.views->emplace_back(tensors_.partition().shard_elements(shard), buffers_[shard], in_place);
+    pull.views->emplace_back(tensors_.partition().shard_elements(shard), wire_.chunk_unit, buffers_[shard],
+                             in_place);
   }
   return pull;
 }

@@ -17,10 +17,12 @@
 #include "client/client.h"
 #include "client/float_buffers.h"
 #include "client/gradient_memory.h"
+#include "client/grpc/grpc_shard_channel.h"
 #include "client/grpc_coordinator.h"
 #include "client/grpc_heartbeat.h"
 #include "client/grpc_poller.h"
 #include "client/history.h"
+#include "client/history_observer.h"
 #include "client/outgoing_gradient.h"
 #include "client/shard_set.h"
 #include "client/tensor_map.h"
@@ -39,16 +41,15 @@ class ClientImpl final : public Client {
  public:
   // `instance`: that of the Join that `reply` answers.
   ClientImpl(const ClientOptions& options, const ModelSpec& model, const v1::JobConfig& config,
-             uint64_t instance, const v1::JoinReply& reply, std::vector<std::string> servers,
+             uint64_t instance, const v1::JoinReply& reply, const std::vector<std::string>& servers,
              std::unique_ptr<History> history);
   ~ClientImpl() override;
 
-  // Once, before any other call: waits until the shards can be reached, as ShardSet::Connect(). Unavailable:
-  // names the first that cannot.
+  // Once, before any other call: waits until every shard can be reached: at its address or, where that fails,
+  // at the one in `otherwise` (by shard; may be empty). Unavailable: one could not be before `deadline`;
+  // names it.
   absl::Status Connect(std::chrono::steady_clock::time_point deadline,
-                       const std::vector<std::string>& otherwise) {
-    return shards_.Connect(deadline, otherwise);
-  }
+                       const std::vector<std::string>& otherwise);
 
   absl::StatusOr<std::optional<Work>> NextWork() override;
   Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights) override;
@@ -91,6 +92,8 @@ class ClientImpl final : public Client {
   bool sync() const { return mode_ == v1::ConsistencyConfig::MODE_SYNC; }
   // A server knows cluster.wait_seconds too, and says more than we could when it is reached.
   CallLimits limits() const { return {wait_ + std::chrono::seconds(2), server_wait_}; }
+  std::vector<std::unique_ptr<ShardChannel>> MakeChannels(const v1::JobConfig& config,
+                                                          const std::vector<std::string>& servers);
   // For the coordinator.
   v1::Caller CallerNow() const {
     v1::Caller caller = caller_;
@@ -194,6 +197,10 @@ class ClientImpl final : public Client {
   const std::shared_ptr<GrpcPoller> poller_;
   CallGroup calls_;
   GrpcCoordinator coordinator_;
+  // Null: no history is kept.
+  const std::unique_ptr<HistoryObserver> history_;
+  // By shard; they belong to shards_.
+  std::vector<GrpcShardChannel*> channels_;
   ShardSet shards_;
   std::unique_ptr<GrpcHeartbeat> heartbeat_;
 };

@@ -27,7 +27,7 @@ void ClientImpl::Learn(const InFlight& call, const absl::StatusOr<Answers>& answ
     if (call.probe) probe_error_ = answers.status();
   }
   if (sync() && answers.ok()) {
-    for (const GrpcShard::Answer& answer : *answers) {
+    for (const ShardAnswer& answer : *answers) {
       // The version that holds a step, or the step whose weights these are: it is open.
       if (answer.push.outcome() == v1::OK) parts_.OpenStep(answer.push.version().count());
       if (answer.pull.outcome() == v1::OK || answer.pull.outcome() == v1::STEP_PAST) {

@@ -34,7 +34,7 @@ void GrpcCall::Cancel(const absl::Status& why) {
   if (context_ != nullptr) {
     context_->TryCancel();
   } else {
-    poller_.RunSoon([self = shared_from_this()] { self->Try(); });
+    poller_.Post([self = shared_from_this()] { self->Try(); });
   }
 }
 
@@ -50,7 +50,7 @@ void GrpcCall::Try() {
       retry_.TryStarts();
       context_ = std::make_unique<grpc::ClientContext>();
       const std::chrono::nanoseconds left = retry_.left();
-      try_deadline_ = GrpcPoller::Clock::now() + left;
+      try_deadline_ = GrpcPoller::Steady::now() + left;
       context_->set_deadline(std::chrono::system_clock::now() + left);
       SetToken(token_, context_.get());
       self_ = shared_from_this();
@@ -76,7 +76,7 @@ void GrpcCall::OnEvent(bool /*ok*/) {
 std::optional<absl::Status> GrpcCall::Judge(const absl::Status& status) {
   if (status.ok()) return status;
   if (!cancelled_.ok()) return cancelled_;
-  const GrpcPoller::Clock::time_point now = GrpcPoller::Clock::now();
+  const GrpcPoller::Steady::time_point now = GrpcPoller::Steady::now();
   std::chrono::nanoseconds wait{};
   // Our own deadline, not the peer's, which would say whom it waited for.
   if (absl::IsDeadlineExceeded(status) && now + kRounding >= try_deadline_) {

@@ -4,6 +4,7 @@
 #include <map>
 #include <thread>
 
+#include "client/backoff.h"
 #include "common/mutex.h"
 #include "grpc/support/time.h"
 #include "grpcpp/alarm.h"
@@ -40,7 +41,7 @@ struct GrpcPoller::Impl final : GrpcPoller::Event, ResultDriver {
   bool RunTimers() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Makes the polling thread look at what has changed.
   void Rouse() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    if (roused || looks_at == Clock::time_point::min()) return;
+    if (roused || looks_at == Steady::time_point::min()) return;
     roused = true;
     alarm.Set(&queue, After(std::chrono::nanoseconds(0)), static_cast<Event*>(this));
   }
@@ -54,13 +55,13 @@ struct GrpcPoller::Impl final : GrpcPoller::Event, ResultDriver {
   std::thread thread;
 
   Mutex mutex;
-  std::map<Timer, std::function<void()>> timers ABSL_GUARDED_BY(mutex);
+  std::map<Timer, absl::AnyInvocable<void()>> timers ABSL_GUARDED_BY(mutex);
   uint64_t next_timer ABSL_GUARDED_BY(mutex) = 0;
   // When the polling thread, which may be asleep, looks at the timers by itself. min(): it is awake, or there
   // is none.
-  Clock::time_point looks_at ABSL_GUARDED_BY(mutex) = Clock::time_point::min();
+  Steady::time_point looks_at ABSL_GUARDED_BY(mutex) = Steady::time_point::min();
   // Until then it does not sleep.
-  Clock::time_point busy_until ABSL_GUARDED_BY(mutex) = Clock::time_point::min();
+  Steady::time_point busy_until ABSL_GUARDED_BY(mutex) = Steady::time_point::min();
   // Rouses it; `roused`: it is set, and its event not taken yet.
   grpc::Alarm alarm ABSL_GUARDED_BY(mutex);
   bool roused ABSL_GUARDED_BY(mutex) = false;
@@ -69,7 +70,7 @@ struct GrpcPoller::Impl final : GrpcPoller::Event, ResultDriver {
   // Whose the polling is.
   Turn turn ABSL_GUARDED_BY(mutex) = Turn::kNobody;
   // When a waiter gave it back.
-  Clock::time_point waiter_left ABSL_GUARDED_BY(mutex) = Clock::time_point::min();
+  Steady::time_point waiter_left ABSL_GUARDED_BY(mutex) = Steady::time_point::min();
   // Waiters that would have it from the own thread, and those that leave it to another.
   int claims ABSL_GUARDED_BY(mutex) = 0;
   int sleepers ABSL_GUARDED_BY(mutex) = 0;
@@ -109,7 +110,7 @@ grpc::CompletionQueue* GrpcPoller::queue() { return &impl_->queue; }
 
 std::shared_ptr<ResultDriver> GrpcPoller::driver() { return impl_; }
 
-GrpcPoller::Timer GrpcPoller::RunAt(Clock::time_point when, std::function<void()> then) {
+GrpcPoller::Timer GrpcPoller::RunAt(Steady::time_point when, absl::AnyInvocable<void()> then) {
   MutexLock lock(impl_->mutex);
   const Timer timer(when, impl_->next_timer++);
   impl_->timers.emplace(timer, std::move(then));
@@ -119,7 +120,7 @@ GrpcPoller::Timer GrpcPoller::RunAt(Clock::time_point when, std::function<void()
 
 void GrpcPoller::Cancel(const Timer& timer) {
   // Destroyed without the lock.
-  std::function<void()> then;
+  absl::AnyInvocable<void()> then;
   MutexLock lock(impl_->mutex);
   const auto found = impl_->timers.find(timer);
   if (found == impl_->timers.end()) return;
@@ -127,11 +128,13 @@ void GrpcPoller::Cancel(const Timer& timer) {
   impl_->timers.erase(found);
 }
 
+uint32_t GrpcPoller::Random() { return Backoff::AnyRandom(); }
+
 bool GrpcPoller::Impl::RunTimers() {
   bool ran = false;
-  while (!timers.empty() && timers.begin()->first.first <= Clock::now()) {
+  while (!timers.empty() && timers.begin()->first.first <= Steady::now()) {
     ran = true;
-    std::function<void()> then = std::move(timers.begin()->second);
+    absl::AnyInvocable<void()> then = std::move(timers.begin()->second);
     timers.erase(timers.begin());
     mutex.Unlock();
     then();
@@ -143,7 +146,7 @@ bool GrpcPoller::Impl::RunTimers() {
 
 bool GrpcPoller::Impl::Poll() {
   if (RunTimers()) return true;
-  const Clock::time_point now = Clock::now();
+  const Steady::time_point now = Steady::now();
   looks_at = now + kLongestSleep;
   if (!timers.empty()) looks_at = std::min(looks_at, timers.begin()->first.first);
   // gRPC sleeps for a millisecond on what is not past by one.
@@ -153,12 +156,12 @@ bool GrpcPoller::Impl::Poll() {
   bool ok = false;
   const grpc::CompletionQueue::NextStatus next = queue.AsyncNext(&tag, &ok, until);
   mutex.Lock();
-  looks_at = Clock::time_point::min();
+  looks_at = Steady::time_point::min();
   if (next == grpc::CompletionQueue::GOT_EVENT) {
     mutex.Unlock();
     static_cast<Event*>(tag)->OnEvent(ok);
     mutex.Lock();
-    if (busy_poll.count() > 0) busy_until = Clock::now() + busy_poll;
+    if (busy_poll.count() > 0) busy_until = Steady::now() + busy_poll;
   }
   return next != grpc::CompletionQueue::SHUTDOWN;
 }
@@ -166,20 +169,20 @@ bool GrpcPoller::Impl::Poll() {
 void GrpcPoller::Impl::Run() {
   MutexLock lock(mutex);
   while (true) {
-    const Clock::time_point from = waiter_left + kLeaveToWaiters;
+    const Steady::time_point from = waiter_left + kLeaveToWaiters;
     if (turn == Turn::kWaiter) {
       asleep = true;
       look.Wait(mutex);
       asleep = false;
     } else if (stopping) {
       break;
-    } else if (Clock::now() < from && (claims > 0 || sleepers == 0)) {
+    } else if (Steady::now() < from && (claims > 0 || sleepers == 0)) {
       look.WaitUntil(mutex, from);
     } else {
       turn = Turn::kOwnThread;
       while (!stopping && claims == 0) Poll();
       turn = Turn::kNobody;
-      if (claims > 0) waiter_left = Clock::now();
+      if (claims > 0) waiter_left = Steady::now();
       given.NotifyAll();
     }
   }
@@ -202,7 +205,7 @@ void GrpcPoller::Impl::WaitUntil(absl::FunctionRef<bool()> ready, absl::Function
     turn = Turn::kWaiter;
     while (!stopping && !ready()) Poll();
     turn = Turn::kNobody;
-    waiter_left = Clock::now();
+    waiter_left = Steady::now();
     // Else it looks by itself soon enough.
     if (asleep || sleepers > 0) look.NotifyAll();
   } else if (!ready()) {

@@ -2,10 +2,11 @@
 
 #include <chrono>
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <utility>
 
+#include "absl/functional/any_invocable.h"
+#include "client/exchange/event_loop.h"
 #include "common/future.h"
 
 namespace grpc {
@@ -21,9 +22,9 @@ namespace weir {
 // all from the kernel and hand them over, which costs several switches of threads for each message.
 //
 // Thread-safe. Outlives whatever uses it: no operation is under way when it is destroyed.
-class GrpcPoller {
+class GrpcPoller final : public EventLoop {
  public:
-  using Clock = std::chrono::steady_clock;
+  using Steady = std::chrono::steady_clock;
 
   // The tag of an operation on queue(). It must stay until OnEvent(), which runs on the polling thread and
   // must not block.
@@ -45,12 +46,14 @@ class GrpcPoller {
   // For the results that come about here.
   std::shared_ptr<ResultDriver> driver();
 
-  using Timer = std::pair<Clock::time_point, uint64_t>;
   // Runs `then` on the polling thread, when it is `when` or soon after.
-  Timer RunAt(Clock::time_point when, std::function<void()> then);
-  void RunSoon(std::function<void()> then) { RunAt(Clock::time_point::min(), std::move(then)); }
-  // It will not run, unless it has begun to, or has run.
-  void Cancel(const Timer& timer);
+  Timer RunAt(Steady::time_point when, absl::AnyInvocable<void()> then);
+  Timer RunAfter(std::chrono::nanoseconds wait, absl::AnyInvocable<void()> then) override {
+    return RunAt(Steady::now() + wait, std::move(then));
+  }
+  void Post(absl::AnyInvocable<void()> task) override { RunAt(Steady::time_point::min(), std::move(task)); }
+  void Cancel(const Timer& timer) override;
+  uint32_t Random() override;
 
  private:
   struct Impl;

@@ -23,23 +23,15 @@ struct ShardSet::Operation {
   std::vector<std::shared_ptr<Call>> calls ABSL_GUARDED_BY(mutex);
 };
 
-ShardSet::ShardSet(const std::vector<std::string>& addresses, const JobToken& token, GrpcPoller& poller,
+ShardSet::ShardSet(std::vector<std::unique_ptr<ShardChannel>> channels, EventLoop& loop,
                    const TensorMap& tensors, const v1::Caller& caller, const std::atomic<uint64_t>& epoch,
-                   const v1::WireConfig& wire, CallGroup& group, const CallLimits& limits,
-                   std::unique_ptr<History> history, std::function<void(const absl::Status&)> on_fatal)
-    : tensors_(tensors), caller_(caller), history_(std::move(history)), on_fatal_(std::move(on_fatal)) {
-  for (uint32_t i = 0; i < addresses.size(); ++i) {
-    shards_.push_back(std::make_unique<GrpcShard>(i, addresses[i], token, poller, tensors, caller, epoch,
-                                                  wire, group, limits));
+                   const WireOptions& wire, CallGroup& group, const CallLimits& limits, Observer* observer,
+                   std::function<void(const absl::Status&)> on_fatal)
+    : tensors_(tensors), caller_(caller), observer_(observer), on_fatal_(std::move(on_fatal)) {
+  for (uint32_t i = 0; i < channels.size(); ++i) {
+    shards_.push_back(std::make_unique<ShardClient>(i, std::move(channels[i]), loop, tensors, caller, epoch,
+                                                    wire, group, limits));
   }
-}
-
-absl::Status ShardSet::Connect(std::chrono::steady_clock::time_point deadline,
-                               const std::vector<std::string>& otherwise) {
-  for (size_t i = 0; i < shards_.size(); ++i) {
-    WEIR_RETURN_IF_ERROR(shards_[i]->Connect(deadline, otherwise.empty() ? "" : otherwise[i]));
-  }
-  return absl::OkStatus();
 }
 
 void ShardSet::Move(const google::protobuf::Map<uint32_t, std::string>& moved) {
@@ -49,9 +41,8 @@ void ShardSet::Move(const google::protobuf::Map<uint32_t, std::string>& moved) {
   }
 }
 
-absl::Status ShardSet::Close() {
+void ShardSet::Close() {
   for (const auto& shard : shards_) shard->Close();
-  return history_ == nullptr ? absl::OkStatus() : history_->Close();
 }
 
 void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull, Done done) {
@@ -71,7 +62,7 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
   for (uint32_t n = 0; n < shards; ++n) {
     // Workers begin with different shards, each of which takes one large push after another.
     const uint32_t i = (caller_.worker() + n) % shards;
-    std::optional<GrpcShard::Push> shard_push;
+    std::optional<ShardPush> shard_push;
     if (operation->push.has_value()) {
       const Work& work = operation->push->work;
       shard_push.emplace();
@@ -83,19 +74,19 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
       header.set_examples(work.examples);
       header.mutable_base()->set_count(operation->push->base.versions[i]);
       header.mutable_base()->set_incarnation(operation->push->base.incarnations[i]);
-      header.set_with_clocks(history_ != nullptr && operation->pull.has_value());
+      header.set_with_clocks(observer_ != nullptr && operation->pull.has_value());
     }
-    std::optional<GrpcShard::Pull> shard_pull;
+    std::optional<ShardPull> shard_pull;
     if (operation->pull.has_value()) {
       const Pull& all = *operation->pull;
-      shard_pull = GrpcShard::Pull{all.request, all.tensors, nullptr, std::nullopt, arrivals};
-      shard_pull->request.set_with_clocks(history_ != nullptr);
+      shard_pull = ShardPull{all.request, all.tensors, nullptr, std::nullopt, arrivals};
+      shard_pull->request.set_with_clocks(observer_ != nullptr);
       if (all.views != nullptr) shard_pull->view = &(*all.views)[i];
       if (!all.want.empty()) shard_pull->want = all.want[i];
     }
     std::shared_ptr<Call> call =
         shards_[i]->Exchange(std::move(shard_push), std::move(shard_pull),
-                             [this, operation, i](absl::StatusOr<GrpcShard::Answer> answer) {
+                             [this, operation, i](absl::StatusOr<ShardAnswer> answer) {
                                OnAnswer(operation, i, std::move(answer));
                              });
     absl::Status error;
@@ -111,14 +102,13 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
 void ShardSet::Tell(uint32_t shard) {
   const uint64_t answered = shards_[shard]->answered_clock();
   if (answered == 0) return;
-  GrpcShard::Pull pull;
+  ShardPull pull;
   pull.request.set_clock(answered);
   pull.request.set_header_only(true);
-  shards_[shard]->Exchange(std::nullopt, std::move(pull), [](const absl::StatusOr<GrpcShard::Answer>&) {});
+  shards_[shard]->Exchange(std::nullopt, std::move(pull), [](const absl::StatusOr<ShardAnswer>&) {});
 }
 
-absl::Status ShardSet::Check(const Operation& operation, uint32_t shard,
-                             const GrpcShard::Answer& answer) const {
+absl::Status ShardSet::Check(const Operation& operation, uint32_t shard, const ShardAnswer& answer) const {
   const std::string name = shards_[shard]->name();
   if (operation.push.has_value()) WEIR_RETURN_IF_ERROR(CheckPush(answer.push, name));
   if (operation.pull.has_value()) {
@@ -128,46 +118,18 @@ absl::Status ShardSet::Check(const Operation& operation, uint32_t shard,
   return absl::OkStatus();
 }
 
-void ShardSet::Record(const Operation& operation, uint32_t shard, const GrpcShard::Answer& answer) {
-  if (operation.push.has_value()) {
-    const v1::PushReply& reply = answer.push;
-    History::Push line;
-    line.worker = caller_.worker();
-    line.life = caller_.incarnation();
-    line.shard = shard;
-    line.clock = operation.push->work.clock;
-    line.part = operation.push->work.part;
-    line.batch = operation.push->work.batch;
-    line.outcome = v1::Outcome_Name(reply.outcome());
-    line.version = reply.version().count();
-    line.incarnation = reply.version().incarnation();
-    line.staleness = reply.staleness();
-    history_->Add(line);
-  }
-  // After some answers to a push, no pull follows.
-  if (operation.pull.has_value() && answer.pull.outcome() != v1::OUTCOME_UNSPECIFIED &&
-      !operation.pull->request.header_only()) {
-    const v1::PullReply& reply = answer.pull;
-    History::Pull line;
-    line.worker = caller_.worker();
-    line.life = caller_.incarnation();
-    line.shard = shard;
-    line.clock = operation.pull->request.clock();
-    line.pin = operation.pull->request.pin();
-    line.outcome = v1::Outcome_Name(reply.outcome());
-    line.version = reply.version().count();
-    line.incarnation = reply.version().incarnation();
-    for (const v1::WorkerClock& clock : reply.clocks())
-      line.clocks.emplace_back(clock.worker(), clock.clock());
-    history_->Add(line);
-  }
-}
-
 void ShardSet::OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t shard,
-                        absl::StatusOr<GrpcShard::Answer> answer) {
+                        absl::StatusOr<ShardAnswer> answer) {
   absl::Status status = answer.status();
   if (status.ok()) {
-    if (history_ != nullptr) Record(*operation, shard, *answer);
+    if (observer_ != nullptr && operation->push.has_value()) {
+      observer_->OnPush(*operation->push, shard, answer->push);
+    }
+    // After some answers to a push, no pull follows.
+    if (observer_ != nullptr && operation->pull.has_value() &&
+        answer->pull.outcome() != v1::OUTCOME_UNSPECIFIED && !operation->pull->request.header_only()) {
+      observer_->OnPull(*operation->pull, shard, answer->pull);
+    }
     status = Check(*operation, shard, *answer);
   }
   // Neither concerns this call alone, unless it is what its gradient was given up for.

@@ -13,15 +13,14 @@
 #include "client/call_group.h"
 #include "client/call_limits.h"
 #include "client/client.h"
-#include "client/grpc_poller.h"
-#include "client/grpc_shard.h"
-#include "client/history.h"
+#include "client/exchange/event_loop.h"
+#include "client/exchange/shard_channel.h"
+#include "client/exchange/shard_client.h"
 #include "client/outgoing_gradient.h"
 #include "client/shard_view.h"
 #include "client/tensor_map.h"
-#include "common/job_token.h"
+#include "client/wire_options.h"
 #include "google/protobuf/map.h"
-#include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {
@@ -32,7 +31,7 @@ namespace weir {
 // Thread-safe. Outlives its calls, as does what it is made with.
 class ShardSet {
  public:
-  using Answers = std::vector<GrpcShard::Answer>;  // by shard
+  using Answers = std::vector<ShardAnswer>;  // by shard
   // Tensors live until the call is done.
   struct Push {
     Work work;
@@ -48,23 +47,27 @@ class ShardSet {
     std::shared_ptr<std::vector<ShardView>> views;
     // By shard, the only version count that its weights may have; empty: any.
     std::vector<uint64_t> want;
-    // Hears on the polling thread which tensors are whole; may be empty.
+    // Hears on the event loop which tensors are whole; may be empty.
     std::function<void(size_t tensor)> on_tensor;
   };
   using Done = std::function<void(absl::StatusOr<Answers>)>;
 
-  // history may be nullptr. on_fatal hears of errors that concern more than their call, before the call is
-  // done: Aborted, this client is fenced; Unavailable, a shard was lost; Internal, training diverged. It may
-  // run several times, and must not block.
-  ShardSet(const std::vector<std::string>& addresses, const JobToken& token, GrpcPoller& poller,
-           const TensorMap& tensors, const v1::Caller& caller, const std::atomic<uint64_t>& epoch,
-           const v1::WireConfig& wire, CallGroup& group, const CallLimits& limits,
-           std::unique_ptr<History> history, std::function<void(const absl::Status&)> on_fatal);
+  // Is told what each shard answered before that is checked, on the event loop.
+  class Observer {
+   public:
+    virtual ~Observer() = default;
+    virtual void OnPush(const Push& push, uint32_t shard, const v1::PushReply& reply) = 0;
+    // Tensors or views hold what came. Not of pulls for the header alone, nor where none followed the push.
+    virtual void OnPull(const Pull& pull, uint32_t shard, const v1::PullReply& reply) = 0;
+  };
 
-  // Waits until every shard can be reached: at its address or, where that fails, at the one in `otherwise`
-  // (by shard; may be empty). Unavailable: one could not be before `deadline`; names it.
-  absl::Status Connect(std::chrono::steady_clock::time_point deadline,
-                       const std::vector<std::string>& otherwise);
+  // observer may be nullptr; where it is there, shards tell it the clocks of all workers. on_fatal hears of
+  // errors that concern more than their call, before the call is done: Aborted, this client is fenced;
+  // Unavailable, a shard was lost; Internal, training diverged. It may run several times, and must not block.
+  ShardSet(std::vector<std::unique_ptr<ShardChannel>> channels, EventLoop& loop, const TensorMap& tensors,
+           const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const WireOptions& wire,
+           CallGroup& group, const CallLimits& limits, Observer* observer,
+           std::function<void(const absl::Status&)> on_fatal);
 
   // These shards are elsewhere, the others where they were at first (v1.HeartbeatReply.moved). Once it has
   // returned, no call takes an answer from where a shard was before.
@@ -80,23 +83,22 @@ class ShardSet {
   // does not know. Should that not reach it, the next call does.
   void Tell(uint32_t shard);
 
-  // Ends the streams and completes the history, after the last call.
-  absl::Status Close();
+  // Ends the streams, after the last call. Not on the event loop.
+  void Close();
 
  private:
   // One call to some shards.
   struct Operation;
 
   void OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t shard,
-                absl::StatusOr<GrpcShard::Answer> answer);
-  absl::Status Check(const Operation& operation, uint32_t shard, const GrpcShard::Answer& answer) const;
-  void Record(const Operation& operation, uint32_t shard, const GrpcShard::Answer& answer);
+                absl::StatusOr<ShardAnswer> answer);
+  absl::Status Check(const Operation& operation, uint32_t shard, const ShardAnswer& answer) const;
 
   const TensorMap& tensors_;
   const v1::Caller caller_;
-  const std::unique_ptr<History> history_;
+  Observer* const observer_;
   const std::function<void(const absl::Status&)> on_fatal_;
-  std::vector<std::unique_ptr<GrpcShard>> shards_;
+  std::vector<std::unique_ptr<ShardClient>> shards_;
 };
 
 }  // namespace weir

@@ -3,14 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/wire_codec.h"
-
 namespace weir {
 
-ShardView::ShardView(int64_t elements, std::shared_ptr<FloatBuffers> buffers, bool in_place)
-    : buffers_(std::move(buffers)),
+ShardView::ShardView(int64_t elements, int64_t unit, std::shared_ptr<FloatBuffers> buffers, bool in_place)
+    : unit_(unit),
+      buffers_(std::move(buffers)),
       may_refer_(in_place),
-      units_(static_cast<size_t>((elements + kChunkUnit - 1) / kChunkUnit)) {}
+      units_(static_cast<size_t>((elements + unit - 1) / unit)) {}
 
 bool ShardView::MayRefer(const char* values) const {
   // What the shard says is not to be trusted to be aligned.
@@ -18,13 +17,13 @@ bool ShardView::MayRefer(const char* values) const {
 }
 
 void ShardView::Refer(int64_t first, const char* values) {
-  units_[static_cast<size_t>(first / kChunkUnit)] = reinterpret_cast<const float*>(values);
+  units_[static_cast<size_t>(first / unit_)] = reinterpret_cast<const float*>(values);
 }
 
 float* ShardView::Copy(int64_t first) {
   if (buffer_ == nullptr) buffer_ = buffers_->Take();
   float* const to = buffer_.get() + first;
-  units_[static_cast<size_t>(first / kChunkUnit)] = to;
+  units_[static_cast<size_t>(first / unit_)] = to;
   return to;
 }
 
@@ -35,7 +34,7 @@ void ShardView::Clear() {
 }
 
 const float* ShardView::At(int64_t element) const {
-  return units_[static_cast<size_t>(element / kChunkUnit)] + element % kChunkUnit;
+  return units_[static_cast<size_t>(element / unit_)] + element % unit_;
 }
 
 std::vector<std::vector<absl::Span<const float>>> PiecesOf(const TensorMap& tensors,

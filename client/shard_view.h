@@ -11,12 +11,13 @@
 
 namespace weir {
 
-// Where the weights of one shard lie for a WeightsView, by units of kChunkUnit local elements: in shared
+// Where the weights of one shard lie for a WeightsView, by chunk units of local elements: in shared
 // memory of the shard, in chunks that are kept for this, or in a buffer of the client. Not thread-safe.
 class ShardView {
  public:
-  // `elements` of the shard, which the buffers hold. in_place: whether shared memory may be referred to.
-  ShardView(int64_t elements, std::shared_ptr<FloatBuffers> buffers, bool in_place);
+  // `elements` of the shard, which the buffers hold. unit: WireOptions::chunk_unit. in_place: whether shared
+  // memory may be referred to.
+  ShardView(int64_t elements, int64_t unit, std::shared_ptr<FloatBuffers> buffers, bool in_place);
 
   // Whether weights that lie there, in shared memory, are to be read there.
   bool MayRefer(const char* values) const;
@@ -34,6 +35,7 @@ class ShardView {
   bool in_place() const { return buffer_ == nullptr; }
 
  private:
+  int64_t unit_;
   std::shared_ptr<FloatBuffers> buffers_;
   bool may_refer_;
   std::vector<const float*> units_;

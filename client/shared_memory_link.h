@@ -10,6 +10,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "client/exchange/shard_channel.h"
 #include "common/config/address.h"
 #include "common/mutex.h"
 #include "common/segment_messages.h"
@@ -24,7 +25,7 @@ namespace weir {
 //
 // Belongs to one connection of the data plane: made after the server answered there, named to it by token(),
 // and replaced with it. Thread-safe, but for the contents of the slots.
-class SharedMemoryLink {
+class SharedMemoryLink final : public ShardMemory {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
@@ -32,28 +33,27 @@ class SharedMemoryLink {
   static absl::StatusOr<std::unique_ptr<SharedMemoryLink>> Connect(const Address& address, uint32_t slots,
                                                                    uint64_t slot_bytes, Deadline deadline);
 
-  // For v1.SharedMemoryRequest.
-  std::string token() const { return std::string(token_.data(), token_.size()); }
+  std::string token() const override { return std::string(token_.data(), token_.size()); }
 
-  // Which of them the server still reads is for the user to know.
-  uint32_t slots() const { return slots_; }
-  char* SlotData(uint32_t slot) { return gradients_->data() + SlotOffset(slot); }
-  // For v1.SharedRange.
-  uint64_t SlotOffset(uint32_t slot) const { return slot * slot_bytes_; }
+  uint32_t slots() const override { return slots_; }
+  char* SlotData(uint32_t slot) override { return gradients_->data() + SlotOffset(slot); }
+  uint64_t SlotOffset(uint32_t slot) const override { return slot * slot_bytes_; }
 
-  // The number of this segment, which the server may be told from now on to read there. Nothing: not yet, or
-  // it takes no more; asks it to, once. Never waits.
-  std::optional<uint32_t> NumberOf(const std::shared_ptr<const SharedSegment>& gradients);
+  std::optional<uint32_t> NumberOf(const std::shared_ptr<const SharedSegment>& gradients) override;
 
-  // Where weights lie that the server named. Waits until `deadline` at most for a segment that is not known
-  // yet. OutOfRange: not within the segment. Unavailable: no such segment came, or the server is gone. What
-  // it points to stays mapped as long as this object.
+  // Waits for a segment that is not known yet: as long as it may take that was sent before.
+  absl::StatusOr<const char*> Map(uint32_t segment, uint64_t offset, uint64_t bytes) override {
+    return Map(segment, offset, bytes, std::chrono::steady_clock::now() + kSegmentLimit);
+  }
+  // The same, until `deadline` at most.
   absl::StatusOr<const char*> Map(uint32_t segment, uint64_t offset, uint64_t bytes, Deadline deadline);
 
   // OK, or why the server has closed its end.
   absl::Status Alive();
 
  private:
+  static constexpr std::chrono::seconds kSegmentLimit{5};
+
   SharedMemoryLink(UniqueFd socket, SegmentToken token, std::shared_ptr<SharedSegment> gradients,
                    uint32_t slots, uint64_t slot_bytes);
   // Hands a segment over as the next one.

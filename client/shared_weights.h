@@ -6,7 +6,7 @@
 #include <memory>
 #include <utility>
 
-#include "client/shared_memory_link.h"
+#include "client/exchange/shard_channel.h"
 #include "common/mutex.h"
 
 namespace weir {
@@ -14,8 +14,8 @@ namespace weir {
 // The chunks of weights that a shard has sent over one stream in its shared memory, where it keeps them
 // unchanged until it is told that they were read: counts them, and says what it is to be told next.
 //
-// Held by the stream and by each chunk, and holds the link: so memory that is being read stays mapped when
-// the stream is over, and the shard, which sees the link, keeps it unchanged. Thread-safe.
+// Held by the stream and by each chunk, and holds the memory: so what is being read stays mapped when
+// the stream is over, and the shard, which sees that, keeps it unchanged. Thread-safe.
 class SharedWeights : public std::enable_shared_from_this<SharedWeights> {
  public:
   // A chunk that is being read, until this is destroyed, on any thread.
@@ -45,8 +45,8 @@ class SharedWeights : public std::enable_shared_from_this<SharedWeights> {
 
   // `news` runs, on any thread and under a lock, so that it must not call back or block, when there is
   // something to tell the shard; once until that was asked for. Not after End().
-  SharedWeights(std::shared_ptr<const SharedMemoryLink> link, std::function<void()> news)
-      : link_(std::move(link)), news_(std::move(news)) {}
+  SharedWeights(std::shared_ptr<const ShardMemory> memory, std::function<void()> news)
+      : memory_(std::move(memory)), news_(std::move(news)) {}
 
   // The next one has come.
   Chunk Receive() {
@@ -97,7 +97,7 @@ class SharedWeights : public std::enable_shared_from_this<SharedWeights> {
     if (tell && std::exchange(told_, false) && news_) news_();
   }
 
-  const std::shared_ptr<const SharedMemoryLink> link_;
+  const std::shared_ptr<const ShardMemory> memory_;
   Mutex mutex_;
   std::function<void()> news_ ABSL_GUARDED_BY(mutex_);
   // All that were released by the last TakeReleased() are told; there is no news since.

@@ -11,7 +11,7 @@
 namespace weir {
 namespace {
 
-using Clock = GrpcPoller::Clock;
+using Clock = GrpcPoller::Steady;
 using std::chrono::milliseconds;
 
 TEST_CASE("timers run in order, on one thread, and not before their time") {
@@ -31,10 +31,10 @@ TEST_CASE("timers run in order, on one thread, and not before their time") {
   });
   const GrpcPoller::Timer never = poller.RunAt(start + milliseconds(20), [&] { note("never"); });
   poller.RunAt(start + milliseconds(30), [&] { note("early"); });
-  poller.RunSoon([&] {
+  poller.Post([&] {
     note("soon");
     poller.Cancel(never);
-    poller.RunSoon([&] { note("then"); });
+    poller.Post([&] { note("then"); });
   });
   REQUIRE(last.future().Get().ok());
   CHECK(order == std::vector<std::string>{"soon", "then", "early", "late"});
@@ -84,7 +84,7 @@ TEST_CASE("a result outlives the poller that brought it") {
   {
     GrpcPoller poller(std::chrono::microseconds(0));
     promise = Promise<int>(poller.driver());
-    poller.RunSoon([promise]() mutable { promise.Set(7); });
+    poller.Post([promise]() mutable { promise.Set(7); });
     CHECK(promise.future().Get().value() == 7);
   }
   CHECK(promise.future().Get().value() == 7);

@@ -1,8 +1,8 @@
 #include "tests/simulation/ledger.h"
 
 #include <algorithm>
-#include <limits>
 
+#include "common/partition.h"
 #include "common/random.h"
 
 namespace weir {
@@ -21,6 +21,10 @@ Ledger::Ledger(Options options)
   // Two tensors, so that their border lies inside of some block.
   model_.tensors = {{"first", {all / 2 - 5}, TensorKind::kParameter, Initializer::Zeros()},
                     {"second", {all - all / 2 + 5}, TensorKind::kParameter, Initializer::Zeros()}};
+}
+
+int64_t Ledger::chunk_unit() const {
+  return Partition(elements_ * options_.shards, options_.shards).block_size();
 }
 
 uint64_t Ledger::examples(uint64_t batch) const {
@@ -50,9 +54,6 @@ std::vector<float> Ledger::Gradient(uint64_t batch, uint32_t shard, uint64_t inc
     const auto at = static_cast<size_t>(2 * static_cast<int64_t>(batches_) + i);
     const float noise = UniformFloat(random.Next()) - 0.5f;
     gradient[at] = noise * (i % 2 == 0 ? 1.0f : 1e4f) - 0.25f * weights[at];
-  }
-  if (poisoned(batch, shard)) {
-    gradient[(batch * 7) % gradient.size()] = std::numeric_limits<float>::quiet_NaN();
   }
   return gradient;
 }

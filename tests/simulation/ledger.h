@@ -39,6 +39,8 @@ class Ledger {
   uint64_t steps() const { return (batches_ + options_.parts - 1) / options_.parts; }
   // Of each shard.
   int64_t elements() const { return elements_; }
+  // What its weights are sent by: a block.
+  int64_t chunk_unit() const;
   uint64_t examples(uint64_t batch) const;
   // Some shard refuses it.
   bool poisoned(uint64_t batch) const;

@@ -1,11 +1,20 @@
 #include "tests/simulation/sim_client.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/job_failure.h"
 #include "common/wire_model.h"
 
 namespace weir {
+namespace {
+
+std::chrono::nanoseconds Nanoseconds(double seconds) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+}  // namespace
 
 SimMember::SimMember(Site* site, World::Node node, std::string task, v1::Role role, uint32_t rank,
                      std::function<void(End)> on_end)
@@ -16,14 +25,46 @@ SimMember::SimMember(Site* site, World::Node node, std::string task, v1::Role ro
       rank_(rank),
       on_end_(std::move(on_end)),
       instance_(uint64_t{site->world.Below(1u << 31)} << 32 | site->world.Below(1u << 31)),
-      join_retry_(site, absl::Seconds(site->plan.config.cluster().start_seconds()),
-                  absl::Seconds(site->plan.config.cluster().start_seconds())) {}
+      loop_(&site->world, node),
+      tensors_(site->ledger.model(), site->plan.shards()),
+      join_retry_(NewRetry("the join", {Nanoseconds(site->plan.config.cluster().start_seconds()),
+                                        Nanoseconds(site->plan.config.cluster().start_seconds())})),
+      beat_backoff_(std::chrono::milliseconds(50), std::chrono::milliseconds(500), Jitter()) {
+  wire_.shared_memory = site->plan.shared_memory;
+  wire_.chunk_unit = site->ledger.chunk_unit();
+}
+
+SimMember::~SimMember() { CleanUp(); }
+
+CallLimits SimMember::limits() const {
+  const auto& cluster = site_->plan.config.cluster();
+  return {Nanoseconds(cluster.wait_seconds() + 2), Nanoseconds(cluster.server_wait_seconds())};
+}
+
+CallRetry SimMember::NewRetry(std::string what, const CallLimits& limits) {
+  return CallRetry(std::move(what), "ps:0", limits, loop_.awake(), loop_.real(), Jitter());
+}
 
 void SimMember::Start() { Join(); }
 
 void SimMember::Abandon() {
-  over_ = true;
-  for (const auto& shard : shards_) shard->Close();
+  if (std::exchange(over_, true)) return;
+  const std::shared_ptr<SimMember> self = shared_from_this();
+  site_->ended_members.push_back(self);
+  CleanUpSoon();
+}
+
+void SimMember::CleanUpSoon() {
+  site_->world.After(absl::ZeroDuration(), [weak = weak_from_this()] {
+    if (const auto self = weak.lock()) self->CleanUp();
+  });
+}
+
+void SimMember::CleanUp() {
+  if (over_) LetViewsGo();
+  for (SimShardChannel* channel : channels_) channel->Abort();
+  calls_.Close(absl::CancelledError("the client is gone"));
+  loop_.Drain();
 }
 
 void SimMember::Complain(const std::string& what) {
@@ -32,12 +73,7 @@ void SimMember::Complain(const std::string& what) {
 
 std::string SimMember::Waiting() const {
   if (!live_) return absl::StrCat(task_, " waits to join");
-  std::string out;
-  for (const auto& shard : shards_) {
-    if (const std::string open = shard->Open(); !open.empty())
-      absl::StrAppend(&out, out.empty() ? "" : ", ", open);
-  }
-  return absl::StrCat(task_, " waits", leaving_ ? " to leave" : "", out.empty() ? "" : " for ", out);
+  return absl::StrCat(task_, " waits", leaving_ ? " to leave" : "");
 }
 
 void SimMember::Join() {
@@ -69,8 +105,10 @@ void SimMember::Join() {
           if (absl::IsOutOfRange(reply.status())) return Fail(End::kDone);
           // One that comes when all have gone would wait until the start deadline.
           if (absl::IsAborted(reply.status()) || site_->log.ended) return Fail(End::kLost);
-          const auto wait = join_retry_.Judge(reply.status());
-          if (wait.has_value()) return site_->world.After(node_, *wait, Bound([this] { Join(); }));
+          const CallRetry::Verdict verdict = join_retry_.Judge(reply.status());
+          if (verdict.error.ok()) {
+            return site_->world.After(node_, absl::FromChrono(verdict.wait), Bound([this] { Join(); }));
+          }
           Complain(absl::StrCat("could not join: ", reply.status().ToString()));
           return Fail(End::kRefused);
         }
@@ -80,13 +118,25 @@ void SimMember::Join() {
         site_->world.Trace("joined", {joined_.worker(), joined_.incarnation(), joined_.start_clock()});
         site_->log.joins.push_back({site_->world.elapsed(), joined_.worker(), joined_.incarnation(),
                                     joined_.start_clock(), role_ == v1::READER});
-        for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
-          shards_.push_back(
-              std::make_shared<ShardCalls>(site_, node_, shard, [this] { return CallerNow(); }));
-        }
+        Connect();
         Beat();
         OnJoined();
       }));
+}
+
+void SimMember::Connect() {
+  epoch_ = members_.epoch();
+  std::vector<std::unique_ptr<ShardChannel>> channels;
+  for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
+    auto channel = std::make_unique<SimShardChannel>(site_, node_, shard, &loop_);
+    channels_.push_back(channel.get());
+    channels.push_back(std::move(channel));
+    buffers_.push_back(std::make_shared<FloatBuffers>(static_cast<size_t>(site_->ledger.elements())));
+  }
+  shards_ = std::make_unique<ShardSet>(std::move(channels), loop_, tensors_, CallerNow(), epoch_, wire_,
+                                       calls_, limits(), this, [this](const absl::Status& why) {
+                                         if (!over_ && !leaving_) OnFatal(why);
+                                       });
 }
 
 v1::Caller SimMember::CallerNow() const {
@@ -104,7 +154,7 @@ void SimMember::Beat() {
   request.set_known_revision(revision_);
   request.set_only_news(true);
   SimServer* const server = site_->servers[0].get();
-  const absl::Duration started = site_->world.elapsed();
+  const absl::Time started = loop_.awake().Now();
   site_->network.Call<v1::HeartbeatReply>(
       node_, server->node(),
       [server, request](std::function<void(absl::StatusOr<v1::HeartbeatReply>)> reply) {
@@ -120,8 +170,8 @@ void SimMember::Beat() {
         if (!reply.ok()) {
           const absl::Duration wait = absl::Seconds(site_->plan.config.cluster().server_wait_seconds());
           if (!unreachable_since_.has_value()) unreachable_since_ = started;
-          if (site_->world.elapsed() - *unreachable_since_ >= wait) return Fail(End::kLost);
-          return site_->world.After(node_, beat_backoff_.Next(site_->world), Bound([this] { Beat(); }));
+          if (loop_.awake().Now() - *unreachable_since_ >= wait) return Fail(End::kLost);
+          return site_->world.After(node_, absl::FromChrono(beat_backoff_.Next()), Bound([this] { Beat(); }));
         }
         unreachable_since_.reset();
         beat_backoff_.Reset();
@@ -138,12 +188,15 @@ void SimMember::Beat() {
 }
 
 void SimMember::SetMembers(const v1::Membership& members) {
-  for (uint32_t shard = 0; shard < shards_.size() && !sync(); ++shard) {
+  const v1::Membership before = std::exchange(members_, members);
+  epoch_ = members.epoch();
+  for (uint32_t shard = 0; shard < shards_->size() && !sync(); ++shard) {
     const int i = static_cast<int>(shard);
-    if (members.shard_incarnations(i) != members_.shard_incarnations(i)) shards_[shard]->Tell();
+    if (members.shard_incarnations(i) != before.shard_incarnations(i)) shards_->Tell(shard);
   }
-  members_ = members;
 }
+
+void SimMember::OnFatal(const absl::Status& why) { Fail(absl::IsAborted(why) ? End::kFenced : End::kLost); }
 
 void SimMember::Fail(End how) {
   if (over_) return;
@@ -154,7 +207,7 @@ void SimMember::Fail(End how) {
 
 void SimMember::Leave(bool done) {
   if (std::exchange(leaving_, true)) return;
-  for (const auto& shard : shards_) shard->Close();
+  CleanUpSoon();
   v1::LeaveRequest request;
   *request.mutable_caller() = CallerNow();
   request.set_done(done);
@@ -165,6 +218,62 @@ void SimMember::Leave(bool done) {
                                            // The job has gone back meanwhile.
                                            Fail(absl::IsAborted(reply.status()) ? End::kFenced : End::kDone);
                                          });
+}
+
+// ---- calls to the shards
+
+std::shared_ptr<SimMember::Pulling> SimMember::NewPull(uint64_t clock, bool view, bool in_place) {
+  auto pulling = std::make_shared<Pulling>();
+  ShardSet::Pull& pull = pulling->pull;
+  pull.request.set_clock(clock);
+  pulling->began = site_->world.elapsed();
+  if (view) {
+    pull.views = std::make_shared<std::vector<ShardView>>();
+    for (const auto& buffers : buffers_) {
+      pull.views->emplace_back(site_->ledger.elements(), wire_.chunk_unit, buffers, in_place);
+    }
+  } else {
+    pulling->weights.resize(static_cast<size_t>(tensors_.model().elements()));
+    pull.tensors = TensorsIn(&pulling->weights);
+  }
+  pulling_[KeyOf(pull)] = pulling;
+  return pulling;
+}
+
+std::vector<float*> SimMember::TensorsIn(std::vector<float>* all) const {
+  std::vector<float*> tensors;
+  int64_t offset = 0;
+  for (const TensorSpec& tensor : tensors_.model().tensors) {
+    tensors.push_back(all->data() + offset);
+    offset += tensor.elements();
+  }
+  return tensors;
+}
+
+Weights SimMember::WeightsOf(const ShardSet::Pull& pull, uint32_t shard) const {
+  const int64_t elements = site_->ledger.elements();
+  std::vector<float> weights;
+  if (pull.views != nullptr) {
+    for (int64_t i = 0; i < elements; ++i) weights.push_back(*(*pull.views)[shard].At(i));
+  } else {
+    tensors_.Walk(shard, 0, elements, [&](size_t tensor, int64_t at, int64_t n) {
+      weights.insert(weights.end(), pull.tensors[tensor] + at, pull.tensors[tensor] + at + n);
+    });
+  }
+  return std::make_shared<const std::vector<float>>(std::move(weights));
+}
+
+const void* SimMember::KeyOf(const ShardSet::Pull& pull) {
+  return pull.views != nullptr ? static_cast<const void*>(pull.views.get()) : pull.tensors.front();
+}
+
+void SimMember::OnPull(const ShardSet::Pull& pull, uint32_t shard, const v1::PullReply& reply) {
+  const auto found = pulling_.find(KeyOf(pull));
+  const auto pulling = found == pulling_.end() ? nullptr : found->second.lock();
+  if (over_ || pulling == nullptr) return;
+  site_->log.pulls.push_back({pulling->began, site_->world.elapsed(), joined_.worker(), joined_.incarnation(),
+                              shard, pull.request.clock(), pulling->read, reply,
+                              reply.outcome() == v1::OK ? WeightsOf(pull, shard) : nullptr});
 }
 
 // ---- a worker
@@ -237,25 +346,19 @@ void SimWorkerClient::Compute(const Work& work) {
 }
 
 void SimWorkerClient::Push(const Work& work) {
-  auto operation = std::make_shared<Operation>();
-  operation->work = work;
   site_->log.sent.push_back({site_->world.elapsed(), joined_.incarnation(), work.clock, work.batch, base_});
   bool apart = false;
+  std::optional<uint64_t> pull;
   if (work.last_of_clock && !coming_.has_value()) {
     coming_ = work.clock + 1;
     apart = site_->plan.workers[rank_].pulls_apart;
-    if (!apart) operation->pull = coming_;
+    if (!apart) pull = coming_;
   }
-  Start(std::move(operation), site_->plan.shards());
+  Begin(work, pull, /*probe=*/false);
   if (apart) Pull(*coming_, /*probe=*/false);
 }
 
-void SimWorkerClient::Pull(uint64_t clock, bool probe) {
-  auto operation = std::make_shared<Operation>();
-  operation->pull = clock;
-  operation->probe = probe;
-  Start(std::move(operation), probe ? 1 : site_->plan.shards());
-}
+void SimWorkerClient::Pull(uint64_t clock, bool probe) { Begin(std::nullopt, clock, probe); }
 
 void SimWorkerClient::TakeRange() {
   taking_range_ = true;
@@ -284,138 +387,151 @@ void SimWorkerClient::TakeRange() {
         ranges_done_ = reply->done();
         if (reply->has_range() || reply->done()) return Advance();
         taking_range_ = true;
-        site_->world.After(node_, range_backoff_.Next(site_->world), Bound([this] {
+        site_->world.After(node_, absl::FromChrono(range_backoff_.Next()), Bound([this] {
                              taking_range_ = false;
                              Advance();
                            }));
       });
 }
 
-// ---- calls to the shards (client/shard_set.cc)
+// ---- a worker's calls to the shards (client/client_impl.cc)
 
-void SimWorkerClient::Start(std::shared_ptr<Operation> operation, uint32_t shards) {
-  operation->answers.resize(shards);
-  operation->missing = shards;
-  operation->began = site_->world.elapsed();
-  if (operation->work.has_value()) ++pushes_out_;
-  if (operation->pull.has_value()) pulls_out_.insert(*operation->pull);
-  for (uint32_t shard = 0; shard < shards; ++shard) {
-    std::optional<v1::PushRequest> push;
-    Weights gradient;
-    if (operation->work.has_value()) {
-      const Work& work = *operation->work;
-      push.emplace();
-      push->set_clock(work.clock);
-      push->set_part(work.part);
-      push->set_batch_plus_one(work.batch + 1);
-      push->set_examples(work.examples);
-      *push->mutable_base() = base_[shard];
-      push->set_elements(static_cast<uint64_t>(site_->ledger.elements()));
-      push->set_with_clocks(operation->pull.has_value());
-      gradient = std::make_shared<const std::vector<float>>(
-          site_->ledger.Gradient(work.batch, shard, joined_.incarnation(), *weights_[shard]));
-    }
-    std::optional<v1::PullRequest> pull;
-    if (operation->pull.has_value()) {
-      pull.emplace();
-      pull->set_clock(*operation->pull);
-      pull->set_header_only(operation->probe);
-      pull->set_with_clocks(true);
-    }
-    shards_[shard]->Exchange(std::move(push), std::move(gradient), std::move(pull), InPlace(),
-                             Bound([this, operation, shard](absl::StatusOr<ShardCalls::Answer> answer) {
-                               OnAnswer(operation, shard, std::move(answer));
-                             }));
+ShardSet::Push SimWorkerClient::MakePush(const Work& work, std::vector<float>* gradient) {
+  gradient->resize(static_cast<size_t>(tensors_.model().elements()));
+  const std::vector<float*> tensors = TensorsIn(gradient);
+  ShardSet::Push push{work, {}, nullptr};
+  for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
+    const std::vector<float> part =
+        site_->ledger.Gradient(work.batch, shard, joined_.incarnation(), *weights_[shard]);
+    auto from = part.begin();
+    tensors_.Walk(shard, 0, site_->ledger.elements(), [&](size_t tensor, int64_t at, int64_t n) {
+      std::copy(from, from + n, tensors[tensor] + at);
+      from += n;
+    });
+    push.base.versions.push_back(base_[shard].count());
+    push.base.incarnations.push_back(base_[shard].incarnation());
   }
+  // Now and then tensors are ready one after the other, and the push has begun before.
+  std::shared_ptr<GradientGate> gate;
+  if (site_->world.Chance(0.15)) {
+    gate = std::make_shared<GradientGate>();
+    for (size_t tensor = 0; tensor < tensors.size(); ++tensor) {
+      site_->world.After(node_, site_->world.Between(absl::ZeroDuration(), absl::Milliseconds(30)),
+                         [gate, tensor] { gate->Ready(tensor); });
+    }
+  }
+  auto made =
+      OutgoingGradient::Create({joined_.worker(), task_, work.clock, /*reject=*/true, /*shard_checks=*/false},
+                               tensors_, {v1::F32, {tensors.begin(), tensors.end()}}, wire_, gate.get());
+  if (made.ok()) {
+    push.gradient = *std::move(made);
+  } else {
+    Complain(absl::StrCat("could not push: ", made.status().ToString()));
+  }
+  return push;
 }
 
-void SimWorkerClient::OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t shard,
-                               absl::StatusOr<ShardCalls::Answer> answer) {
-  if (!answer.ok()) {
-    if (!absl::IsUnavailable(answer.status()) && !absl::IsCancelled(answer.status())) {
-      Complain(absl::StrCat("ps:", shard, " answered ", answer.status().ToString()));
-      return Fail(End::kRefused);
-    }
+void SimWorkerClient::Begin(const std::optional<Work>& work, std::optional<uint64_t> clock, bool probe) {
+  std::shared_ptr<Pulling> pulling;
+  if (clock.has_value()) {
+    const bool whole = !probe && !work.has_value() && !InPlace() && site_->plan.workers[rank_].pulls_apart;
+    pulling = NewPull(*clock, /*view=*/!whole, InPlace());
+    pulling->pull.request.set_header_only(probe);
+    if (sync()) pulling->pull.want.assign(probe ? 1 : site_->plan.shards(), *clock);
+    if (whole) Hear(pulling);
+    pulls_out_.insert(*clock);
+  }
+  const auto gradient = std::make_shared<std::vector<float>>();
+  std::optional<ShardSet::Push> push;
+  if (work.has_value()) {
+    push = MakePush(*work, gradient.get());
+    ++pushes_out_;
+  }
+  shards_->Start(
+      probe ? 1 : shards_->size(), std::move(push),
+      pulling == nullptr ? std::nullopt : std::optional(pulling->pull),
+      Bound([this, work, pulling, probe, gradient](const absl::StatusOr<ShardSet::Answers>& answers) {
+        if (leaving_) return;
+        if (answers.ok()) return OnComplete(work, pulling, probe, *answers);
+        OnFailed(work, pulling, answers.status());
+      }));
+}
+
+// Tensors are told as they come, and are to stay as they are then.
+void SimWorkerClient::Hear(const std::shared_ptr<Pulling>& pulling) {
+  pulling->pull.on_tensor = [this, weak = std::weak_ptr<Pulling>(pulling)](size_t tensor) {
+    const auto pulling = weak.lock();
+    if (over_ || pulling == nullptr) return;
+    const float* const from = pulling->pull.tensors[tensor];
+    pulling->told[tensor].assign(from, from + tensors_.model().tensors[tensor].elements());
+  };
+}
+
+void SimWorkerClient::OnFailed(const std::optional<Work>& work, const std::shared_ptr<Pulling>& pulling,
+                               const absl::Status& why) {
+  if (absl::IsDataLoss(why) && !work.has_value()) {
+    // Cut short after its first tensors: pulled again, as the trainer does.
+    const uint64_t clock = pulling->pull.request.clock();
+    pulls_out_.erase(pulls_out_.find(clock));
+    ++site_->faults["pull again"];
+    return Pull(clock, /*probe=*/false);
+  }
+  if (absl::IsAborted(why)) return Fail(End::kFenced);
+  if (absl::IsFailedPrecondition(why)) return Fail(End::kDone);
+  if (absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) || IsStorageFailure(why)) {
     return Fail(End::kLost);
   }
-  RunLog& log = site_->log;
-  if (operation->work.has_value()) {
-    switch (answer->push.outcome()) {
-      case v1::OK:
-      case v1::REFUSED:
-      case v1::DUPLICATE_BATCH:
-      case v1::STALE_VERSION:
-      case v1::STEP_PAST:
-        break;
-      case v1::FENCED:
-        return Fail(End::kFenced);
-      case v1::JOB_OVER:
-        return Fail(answer->push.reason().empty() ? End::kDone : End::kLost);
-      default:
-        Complain(absl::StrCat("a push was answered ", answer->push.DebugString()));
-        return Fail(End::kRefused);
-    }
-  }
-  if (operation->pull.has_value()) {
-    log.pulls.push_back({operation->began, site_->world.elapsed(), joined_.worker(), joined_.incarnation(),
-                         shard, *operation->pull, 0, answer->pull, answer->weights});
-    switch (answer->pull.outcome()) {
-      case v1::OK:
-      case v1::STEP_PAST:
-        break;
-      case v1::FENCED:
-        return Fail(End::kFenced);
-      case v1::JOB_OVER:
-        return Fail(answer->pull.reason().empty() ? End::kDone : End::kLost);
-      default:
-        Complain(absl::StrCat("a pull was answered ", answer->pull.DebugString()));
-        return Fail(End::kRefused);
-    }
-  }
-  operation->answers[shard] = *std::move(answer);
-  --operation->missing;
-  if (site_->seams.one_shard_is_enough && operation->work.has_value() && ranges_.has_value()) {
-    ranges_->Acknowledge(operation->work->clock);
-  }
-  if (operation->missing == 0) OnComplete(*operation);
+  Complain(absl::StrCat("a call ended with ", why.ToString()));
+  Fail(End::kRefused);
 }
 
-void SimWorkerClient::OnComplete(const Operation& operation) {
-  if (operation.work.has_value()) {
-    --pushes_out_;
-    if (ranges_.has_value()) ranges_->Acknowledge(operation.work->clock);
+void SimWorkerClient::OnPush(const ShardSet::Push& push, uint32_t, const v1::PushReply&) {
+  if (!over_ && site_->seams.one_shard_is_enough && ranges_.has_value()) {
+    ranges_->Acknowledge(push.work.clock);
   }
-  if (operation.pull.has_value()) pulls_out_.erase(pulls_out_.find(*operation.pull));
+}
+
+void SimWorkerClient::OnComplete(const std::optional<Work>& work, const std::shared_ptr<Pulling>& pulling,
+                                 bool probe, const ShardSet::Answers& answers) {
+  if (work.has_value()) {
+    --pushes_out_;
+    if (ranges_.has_value()) ranges_->Acknowledge(work->clock);
+  }
+  if (pulling != nullptr) pulls_out_.erase(pulls_out_.find(pulling->pull.request.clock()));
   if (parts_.has_value()) {
-    for (const ShardCalls::Answer& answer : operation.answers) {
+    for (const ShardAnswer& answer : answers) {
       if (answer.push.outcome() == v1::OK) parts_->OpenStep(answer.push.version().count());
       if (answer.pull.outcome() == v1::OK || answer.pull.outcome() == v1::STEP_PAST) {
         parts_->OpenStep(answer.pull.version().count());
       }
     }
   }
-  if (operation.pull.has_value() && !operation.probe) Land(operation);
+  if (pulling != nullptr && !probe) Land(*pulling, answers);
   Advance();
 }
 
-void SimWorkerClient::Land(const Operation& operation) {
-  const uint64_t clock = *operation.pull;
+void SimWorkerClient::Land(const Pulling& pulling, const ShardSet::Answers& answers) {
+  const uint64_t clock = pulling.pull.request.clock();
   const bool came = coming_ == clock;
   if (came) coming_.reset();
-  bool past = false;
-  std::vector<Weights> weights;
-  std::vector<v1::Version> base;
-  for (const ShardCalls::Answer& answer : operation.answers) {
-    past |= answer.pull.outcome() != v1::OK;
-    weights.push_back(answer.weights);
-    base.push_back(answer.pull.version());
+  const bool past = std::any_of(answers.begin(), answers.end(),
+                                [](const ShardAnswer& answer) { return answer.pull.outcome() != v1::OK; });
+  for (const auto& [tensor, values] : pulling.told) {
+    if (std::equal(values.begin(), values.end(), pulling.pull.tensors[tensor])) continue;
+    Complain(absl::StrCat("tensor ", tensor, " of clock ", clock, " has changed after it was told"));
   }
   const bool wanted = !waiting_work_.has_value() || waiting_work_->clock == clock;
   if (!past && wanted) {
     have_ = clock;
-    weights_ = std::move(weights);
-    base_ = std::move(base);
-    LetGo(std::exchange(view_, std::make_shared<const View>(operation.answers)));
+    weights_.clear();
+    base_.clear();
+    for (uint32_t shard = 0; shard < answers.size(); ++shard) {
+      weights_.push_back(WeightsOf(pulling.pull, shard));
+      base_.push_back(answers[shard].pull.version());
+    }
+    LetGo(std::exchange(view_, InPlace()
+                                   ? std::make_shared<const View>(View{pulling.pull.views, weights_, base_})
+                                   : nullptr));
   }
   if (!waiting_work_.has_value()) return;
   if (have_ == waiting_work_->clock) return Compute(*std::exchange(waiting_work_, std::nullopt));
@@ -426,18 +542,21 @@ void SimWorkerClient::Land(const Operation& operation) {
 }
 
 void SimWorkerClient::LetGo(std::shared_ptr<const View> view) {
-  if (view == nullptr || view->front().chunks.empty()) return;
+  if (view == nullptr) return;
   const WorkerPlan& plan = site_->plan.workers[rank_];
   const bool keeps = site_->world.elapsed() >= plan.keeps_from && views_kept_ < plan.keeps;
   if (keeps) ++views_kept_;
   const absl::Duration wait = keeps ? plan.keeps_for : absl::ZeroDuration();
   site_->world.After(node_, wait, Bound([this, view = std::move(view)]() mutable {
-                       for (uint32_t shard = 0; shard < view->size(); ++shard) {
-                         for (const auto& chunk : (*view)[shard].chunks) {
-                           if (chunk->unchanged()) continue;
-                           site_->log.changed_views.push_back({site_->world.elapsed(), joined_.worker(),
-                                                               shard, (*view)[shard].pull.version()});
+                       for (uint32_t shard = 0; shard < view->shards->size(); ++shard) {
+                         const std::vector<float>& then = *view->weights[shard];
+                         bool same = true;
+                         for (size_t i = 0; i < then.size(); ++i) {
+                           same &= *(*view->shards)[shard].At(static_cast<int64_t>(i)) == then[i];
                          }
+                         if (same) continue;
+                         site_->log.changed_views.push_back(
+                             {site_->world.elapsed(), joined_.worker(), shard, view->versions[shard]});
                        }
                        view = nullptr;
                      }));

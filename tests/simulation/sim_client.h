@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -10,15 +12,21 @@
 #include <utility>
 #include <vector>
 
+#include "client/call_group.h"
+#include "client/call_retry.h"
+#include "client/gradient_gate.h"
+#include "client/shard_set.h"
+#include "client/tensor_map.h"
 #include "client/work_source.h"
-#include "tests/simulation/shard_calls.h"
+#include "tests/simulation/sim_channel.h"
 #include "tests/simulation/site.h"
 
 namespace weir {
 
 // What workers and readers share: joining the job, the heartbeat, unary calls to the coordinator with the
-// client's retries. One membership, one object; all runs as events of `node`.
-class SimMember : public std::enable_shared_from_this<SimMember> {
+// client's retries; and the shards, by the shipped ShardSet. One membership, one object; all runs as events
+// of `node`.
+class SimMember : public std::enable_shared_from_this<SimMember>, public ShardSet::Observer {
  public:
   enum class End {
     kDone,     // nothing is left to do
@@ -28,10 +36,11 @@ class SimMember : public std::enable_shared_from_this<SimMember> {
   };
   SimMember(Site* site, World::Node node, std::string task, v1::Role role, uint32_t rank,
             std::function<void(End)> on_end);
-  virtual ~SimMember() = default;
+  ~SimMember() override;
 
   void Start();
-  // The process is gone.
+  // The process is gone, or the membership has ended. The object stays until the run ends, since it may be in
+  // the midst of an event.
   void Abandon();
   bool live() const { return live_; }
   virtual std::string Waiting() const;
@@ -40,12 +49,43 @@ class SimMember : public std::enable_shared_from_this<SimMember> {
   virtual void OnJoined() = 0;
   // The membership or the job's state has changed.
   virtual void OnNews() {}
+  // A shard has answered a pull of weights.
+  void OnPull(const ShardSet::Pull& pull, uint32_t shard, const v1::PullReply& reply) override;
+  void OnPush(const ShardSet::Push&, uint32_t, const v1::PushReply&) override {}
+
+  // A pull, which goes to the log.
+  struct Pulling {
+    ShardSet::Pull pull;
+    // Of the whole model, for a pull that is not into a view.
+    std::vector<float> weights;
+    absl::Duration began;
+    // A reader's: PullAnswered::pin.
+    uint64_t read = 0;
+    // Tensors as they were when they were told, by their position.
+    std::map<size_t, std::vector<float>> told;
+  };
+  // in_place: of a view.
+  std::shared_ptr<Pulling> NewPull(uint64_t clock, bool view, bool in_place);
+  // Where the model's tensors begin that lie there one after another.
+  std::vector<float*> TensorsIn(std::vector<float>* all) const;
+  // What a shard has answered to a pull.
+  Weights WeightsOf(const ShardSet::Pull& pull, uint32_t shard) const;
+  // The process, or the client in it, is gone.
+  virtual void LetViewsGo() {}
+  // ShardSet's on_fatal.
+  virtual void OnFatal(const absl::Status& why);
 
   // A unary call to the coordinator, until it is answered or given up. `gone`: what the service does when the
   // caller goes away.
   template <typename Request, typename Reply>
   void Call(void (Coordinator::*method)(Request, Coordinator::Done<Reply>), Request request,
             std::function<void(absl::StatusOr<Reply>)> done);
+  // ClientImpl::limits.
+  CallLimits limits() const;
+  CallRetry NewRetry(std::string what, const CallLimits& limits);
+  Backoff::Random Jitter() {
+    return [this] { return loop_.Random(); };
+  }
   v1::Caller CallerNow() const;
   void Fail(End how);
   void Leave(bool done);
@@ -73,31 +113,46 @@ class SimMember : public std::enable_shared_from_this<SimMember> {
   v1::JoinReply joined_;
   v1::JobState state_ = v1::RUNNING;
   v1::Membership members_;
-  std::vector<std::shared_ptr<ShardCalls>> shards_;
+  SimEventLoop loop_;
+  std::atomic<uint64_t> epoch_{0};
+  CallGroup calls_;
+  const TensorMap tensors_;
+  WireOptions wire_;
+  // By shard; they belong to shards_.
+  std::vector<SimShardChannel*> channels_;
+  std::unique_ptr<ShardSet> shards_;
 
  private:
   void Join();
   void Beat();
   // ClientImpl::SetMembership.
   void SetMembers(const v1::Membership& members);
+  void Connect();
+  // Ends what is under way without a word; soon: once nothing of it is in the midst of an event.
+  void CleanUp();
+  void CleanUpSoon();
+  static const void* KeyOf(const ShardSet::Pull& pull);
 
-  SimRetry join_retry_;
+  // By where their weights go.
+  std::map<const void*, std::weak_ptr<const Pulling>> pulling_;
+  // Of views, by shard.
+  std::vector<std::shared_ptr<FloatBuffers>> buffers_;
+
+  CallRetry join_retry_;
   uint64_t revision_ = 0;
-  std::optional<absl::Duration> unreachable_since_;
-  SimBackoff beat_backoff_{absl::Milliseconds(50), absl::Milliseconds(500)};
+  std::optional<absl::Time> unreachable_since_;
+  Backoff beat_backoff_;
 };
 
 template <typename Request, typename Reply>
 void SimMember::Call(void (Coordinator::*method)(Request, Coordinator::Done<Reply>), Request request,
                      std::function<void(absl::StatusOr<Reply>)> done) {
-  const auto& cluster = site_->plan.config.cluster();
   struct Try {
-    SimRetry retry;
+    explicit Try(CallRetry r) : retry(std::move(r)) {}
+    CallRetry retry;
     std::function<void()> start;
   };
-  auto attempt = std::make_shared<Try>(Try{SimRetry(site_, absl::Seconds(cluster.wait_seconds() + 2),
-                                                    absl::Seconds(cluster.server_wait_seconds())),
-                                           nullptr});
+  auto attempt = std::make_shared<Try>(NewRetry("a call", limits()));
   // Weak: the function is a part of what it would hold.
   attempt->start = [this, method, request, done = Bound(std::move(done)),
                     weak = std::weak_ptr<Try>(attempt)]() {
@@ -114,8 +169,10 @@ void SimMember::Call(void (Coordinator::*method)(Request, Coordinator::Done<Repl
         },
         nullptr, Bound([this, attempt, done](absl::StatusOr<Reply> reply) mutable {
           if (!reply.ok()) {
-            if (const auto wait = attempt->retry.Judge(reply.status()); wait.has_value()) {
-              return site_->world.After(node_, *wait, Bound([attempt] { attempt->start(); }));
+            const CallRetry::Verdict verdict = attempt->retry.Judge(reply.status());
+            if (verdict.error.ok()) {
+              return site_->world.After(node_, absl::FromChrono(verdict.wait),
+                                        Bound([attempt] { attempt->start(); }));
             }
           }
           done(std::move(reply));
@@ -132,18 +189,13 @@ class SimWorkerClient final : public SimMember {
   std::string Waiting() const override;
 
  private:
-  // What was read in place, by shard.
-  using View = std::vector<ShardCalls::Answer>;
-  enum class Doing { kNothing, kPulling, kComputing };
-  struct Operation {
-    std::optional<Work> work;  // a push
-    std::optional<uint64_t> pull;
-    bool probe = false;
-    std::vector<ShardCalls::Answer> answers;
-    size_t missing = 0;
-    bool failed = false;
-    absl::Duration began;
+  // What was read in place, and what it was then, by shard.
+  struct View {
+    std::shared_ptr<std::vector<ShardView>> shards;
+    std::vector<Weights> weights;
+    std::vector<v1::Version> versions;
   };
+  enum class Doing { kNothing, kPulling, kComputing };
 
   void OnJoined() override;
   void OnNews() override;
@@ -154,14 +206,21 @@ class SimWorkerClient final : public SimMember {
   void Push(const Work& work);
   void TakeRange();
   void Pull(uint64_t clock, bool probe);
-  void Start(std::shared_ptr<Operation> operation, uint32_t shards);
-  void OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t shard,
-                absl::StatusOr<ShardCalls::Answer> answer);
-  void OnComplete(const Operation& operation);
-  void Land(const Operation& operation);
+  // One call to the shards, as ClientImpl makes it: the push of this work, the pull of this clock, or both.
+  void Begin(const std::optional<Work>& work, std::optional<uint64_t> clock, bool probe);
+  // Of a gradient that it writes there.
+  ShardSet::Push MakePush(const Work& work, std::vector<float>* gradient);
+  void Hear(const std::shared_ptr<Pulling>& pulling);
+  void OnFailed(const std::optional<Work>& work, const std::shared_ptr<Pulling>& pulling,
+                const absl::Status& why);
+  void OnComplete(const std::optional<Work>& work, const std::shared_ptr<Pulling>& pulling, bool probe,
+                  const ShardSet::Answers& answers);
+  void Land(const Pulling& pulling, const ShardSet::Answers& answers);
+  void OnPush(const ShardSet::Push& push, uint32_t shard, const v1::PushReply& reply) override;
   // Weights are read where the shards have them, where that holds nobody up (client/client.h, WeightsView).
   bool InPlace() const { return sync() || site_->plan.workers.size() == 1; }
   void LetGo(std::shared_ptr<const View> view);
+  void LetViewsGo() override { view_ = nullptr; }
 
   std::optional<SyncWorkSource> parts_;
   std::optional<RangeWorkSource> ranges_;
@@ -169,7 +228,7 @@ class SimWorkerClient final : public SimMember {
   size_t pushes_out_ = 0;
   std::multiset<uint64_t> pulls_out_;
   bool taking_range_ = false, ranges_done_ = false;
-  SimBackoff range_backoff_{absl::Milliseconds(20), absl::Milliseconds(500)};
+  Backoff range_backoff_{std::chrono::milliseconds(20), std::chrono::milliseconds(500), Jitter()};
   // The weights that it has, and of which clock.
   std::optional<uint64_t> have_;
   std::vector<Weights> weights_;
@@ -192,6 +251,8 @@ class SimReader final : public SimMember {
   void OnNews() override;
   void Read();
   void Pull(const v1::PinReply& pin, const std::function<void()>& done);
+  // It tries again, or is told so by its heartbeat.
+  void OnFatal(const absl::Status&) override {}
   // Its habit has set in.
   bool misbehaves() const;
 

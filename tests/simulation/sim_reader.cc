@@ -36,7 +36,7 @@ void SimReader::Read() {
         if (!reply.ok()) return again();
         if (keeps) {
           if (plan_.habit == ReaderPlan::Habit::kHangs) {
-            for (const auto& shard : shards_) shard->Hang();
+            for (SimShardChannel* channel : channels_) channel->Hang();
             Pull(*reply, nullptr);
           }
           if (++held_ < plan_.holds) again();
@@ -53,29 +53,16 @@ void SimReader::Read() {
 }
 
 void SimReader::Pull(const v1::PinReply& pin, const std::function<void()>& done) {
-  auto missing = std::make_shared<uint32_t>(site_->plan.shards());
-  const absl::Duration began = site_->world.elapsed();
+  const std::shared_ptr<Pulling> pulling = NewPull(0, /*view=*/false, /*in_place=*/false);
+  pulling->pull.request.set_pin(pin.pin());
+  for (const v1::Version& version : pin.versions()) pulling->pull.want.push_back(version.count());
   // A later life of the coordinator counts its pins anew.
-  const uint64_t read = site_->next_session++;
-  for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
-    v1::PullRequest pull;
-    pull.set_pin(pin.pin());
-    const v1::Version want = pin.versions(static_cast<int>(shard));
-    shards_[shard]->Exchange(
-        std::nullopt, nullptr, pull, /*in_place=*/false,
-        Bound([this, shard, began, missing, done, want, read](absl::StatusOr<ShardCalls::Answer> answer) {
-          if (answer.ok() && answer->pull.outcome() == v1::OK) {
-            if (answer->pull.version().count() != want.count()) {
-              Complain(absl::StrCat("was given version ", answer->pull.version().count(), " of ps:", shard,
-                                    " for the pinned ", want.count()));
-            }
-            site_->log.pulls.push_back({began, site_->world.elapsed(), joined_.worker(),
-                                        joined_.incarnation(), shard, 0, read, answer->pull,
-                                        answer->weights});
-          }
-          if (--*missing == 0 && done) done();
-        }));
-  }
+  pulling->read = site_->next_session++;
+  shards_->Start(shards_->size(), std::nullopt, pulling->pull,
+                 Bound([this, pulling, done](const absl::StatusOr<ShardSet::Answers>& answers) {
+                   if (absl::IsInternal(answers.status())) Complain(answers.status().ToString());
+                   if (done) done();
+                 }));
 }
 
 }  // namespace weir

@@ -517,8 +517,8 @@ std::shared_ptr<SimStream> SimServer::Accept(const std::shared_ptr<Connection>& 
   options.shard = shard_.get();
   options.id = site_->next_session++;
   options.executor = &loops_[options.id % loops_.size()];
-  options.chunk_elements = static_cast<uint64_t>(site_->ledger.elements()) / (1 + world.Below(3));
-  options.chunk_elements = std::max<uint64_t>(1, options.chunk_elements);
+  const int64_t unit = site_->ledger.chunk_unit(), units = site_->ledger.elements() / unit;
+  options.chunk_elements = static_cast<uint64_t>(unit * std::max<int64_t>(1, units / (1 + world.Below(3))));
   options.chunks_in_flight = 1 + world.Below(4);
   options.shared_memory = shared_memory_.get();
   auto stream = std::make_shared<SimStream>(site_, node_, options, connection, std::move(receive),

@@ -9,23 +9,26 @@ namespace {
 // How often a stream that takes no more is looked at again.
 constexpr absl::Duration kFull = absl::Milliseconds(20);
 
-class NoSegments final : public ClientSegments {
- public:
-  absl::StatusOr<const char*> At(uint32_t segment, uint64_t, uint64_t) const override {
-    return absl::NotFoundError(absl::StrCat("segment ", segment, " of a client that has given none"));
-  }
-};
-
 }  // namespace
 
 void SimLoop::Post(absl::AnyInvocable<void()> task) {
   if (stopped_) return;
   tasks_.push_back(std::move(task));
   world_->After(node_, world_->Between(absl::ZeroDuration(), absl::Microseconds(200)), [this] {
+    // Somebody has drained it.
+    if (tasks_.empty()) return;
     absl::AnyInvocable<void()> first = std::move(tasks_.front());
     tasks_.pop_front();
     first();
   });
+}
+
+void SimLoop::Drain() {
+  while (!tasks_.empty()) {
+    absl::AnyInvocable<void()> first = std::move(tasks_.front());
+    tasks_.pop_front();
+    first();
+  }
 }
 
 void SimLoop::Stop() {
@@ -42,7 +45,7 @@ void SimSharedMemory::DropClosed() {
 std::shared_ptr<const ClientSegments> SimSharedMemory::Claim(absl::string_view token) const {
   const auto it = clients_.find(token);
   if (it == clients_.end() || it->second.socket.expired()) return nullptr;
-  return std::make_shared<NoSegments>();
+  return it->second.segments;
 }
 
 void SimSharedMemory::KeepFor(absl::string_view token, std::vector<std::shared_ptr<const void>> memory) {
@@ -71,8 +74,9 @@ SimStream::SimStream(Site* site, World::Node node, const ExchangeSession::Option
 
 void SimStream::Receive(const std::string& bytes) {
   if (session_ == nullptr) return;
-  if (site_->seams.takes_views_back && IsTakenBack(bytes)) return;
-  const auto owner = std::make_shared<const std::string>(bytes);
+  const auto owner =
+      std::make_shared<const std::string>(site_->seams.takes_views_back ? WithoutTakenBack(bytes) : bytes);
+  if (owner->empty()) return;
   const absl::Status status = session_->Receive({{*owner}, owner});
   if (status.ok()) return;
   site_->log.complaints.push_back(absl::StrCat("a client broke the protocol: ", status.ToString()));
@@ -137,7 +141,7 @@ void SimStream::Write() {
     self->writing_ = false;
     if (self->site_->seams.takes_views_back) {
       v1::ExchangeReply reply;
-      if (reply.ParseFromString(bytes) && reply.has_shared()) ++self->chunks_shared_, ++self->chunks_held_;
+      if (reply.ParseFromString(bytes) && reply.has_shared()) self->held_.insert(++self->chunks_shared_);
     }
     self->connection_->Send(Connection::kAcceptor,
                             [receive = self->receive_, bytes = std::move(bytes)] { receive(bytes); });
@@ -147,21 +151,36 @@ void SimStream::Write() {
 }
 
 void SimStream::TakeViewsBack() {
-  if (chunks_held_ == 0) return;
+  const auto kept = std::distance(held_.upper_bound(taken_back_), held_.end());
+  if (kept == 0) return;
   v1::ExchangeRequest request;
-  request.set_released(static_cast<uint32_t>(std::exchange(chunks_held_, 0)));
+  request.set_released(static_cast<uint32_t>(kept));
   taken_back_ = chunks_shared_;
   const auto owner = std::make_shared<const std::string>(request.SerializeAsString());
   session_->Receive({{*owner}, owner}).IgnoreError();
 }
 
-bool SimStream::IsTakenBack(const std::string& bytes) {
+std::string SimStream::WithoutTakenBack(const std::string& bytes) {
+  const absl::string_view piece = bytes;
+  const auto message = SplitPayload(absl::MakeConstSpan(&piece, 1));
   v1::ExchangeRequest request;
-  // Each chunk by its number (ChunkInPlace).
-  if (!request.ParseFromString(bytes) || request.released() == 0) return false;
-  if (request.first() <= taken_back_) return true;
-  --chunks_held_;
-  return false;
+  if (!message.ok() || !request.ParseFromString(message->head) || request.released() == 0) return bytes;
+  // The oldest ones, or those from a number on (proto/parameter_server.proto).
+  const bool alone = request.id() == 0, counted = alone && request.first() > 0;
+  auto from = counted ? held_.find(request.first()) : held_.begin();
+  uint32_t left = 0;
+  for (uint32_t i = 0; i < request.released() && from != held_.end(); ++i) {
+    if (*from > taken_back_) ++left;
+    from = held_.erase(from);
+  }
+  if (left == request.released()) return bytes;
+  request.set_released(left);
+  std::string changed;
+  if (left == 0 && alone) return changed;
+  changed = request.SerializeAsString();
+  absl::StrAppend(&changed, PayloadPrefix(message->payload_bytes));
+  for (absl::string_view part : message->payload) absl::StrAppend(&changed, part);
+  return changed;
 }
 
 }  // namespace weir

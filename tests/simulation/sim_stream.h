@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -25,6 +26,8 @@ class SimLoop final : public Executor {
  public:
   SimLoop(World* world, World::Node node) : world_(world), node_(node) {}
   void Post(absl::AnyInvocable<void()> task) override;
+  // Runs what was posted, at once, until nothing is left.
+  void Drain();
   // Drops what was posted, and what is posted from now on.
   void Stop();
 
@@ -35,14 +38,16 @@ class SimLoop final : public Executor {
   bool stopped_ = false;
 };
 
-// What a server shares with the clients of its host: its weights (Site::mapped), and which clients there are.
-// Clients send their gradients in messages.
+// What a server shares with the clients of its host: its weights (Site::mapped), and the clients' gradients.
 class SimSharedMemory final : public SharedMemory {
  public:
   explicit SimSharedMemory(const Site* site) : site_(site) {}
 
-  // The client with this token is known for as long as its socket is there.
-  void Meet(const std::string& token, const SegmentsSocket& socket) { clients_[token].socket = socket; }
+  // The client with this token is known for as long as its socket is there. Its segments stay mapped.
+  void Meet(const std::string& token, const SegmentsSocket& socket,
+            std::shared_ptr<const ClientSegments> segments) {
+    clients_[token] = {socket, std::move(segments), {}};
+  }
   // Forgets those whose sockets are closed, and what was kept for them.
   void DropClosed();
 
@@ -53,6 +58,7 @@ class SimSharedMemory final : public SharedMemory {
  private:
   struct Client {
     std::weak_ptr<const void> socket;
+    std::shared_ptr<const ClientSegments> segments;
     std::vector<std::shared_ptr<const void>> kept;
   };
   const Site* const site_;
@@ -92,8 +98,8 @@ class SimStream : public std::enable_shared_from_this<SimStream> {
 
   // Tells the session that the client has read all chunks that it holds in shared memory.
   void TakeViewsBack();
-  // The message lets such a chunk go, of which the session has been told.
-  bool IsTakenBack(const std::string& bytes);
+  // The client's message without the chunks that were taken back of those that it lets go.
+  std::string WithoutTakenBack(const std::string& bytes);
 
   Site* const site_;
   const World::Node node_;
@@ -104,9 +110,10 @@ class SimStream : public std::enable_shared_from_this<SimStream> {
   std::shared_ptr<ExchangeSession> session_;
   bool settling_ = false, writing_ = false;
   OutgoingMessage message_;
-  // Chunks that were sent in shared memory; those that the client holds, as the session knows; the last one
-  // that was taken back.
-  uint64_t chunks_shared_ = 0, chunks_held_ = 0, taken_back_ = 0;
+  // Chunks that were sent in shared memory, and the last one that was taken back.
+  uint64_t chunks_shared_ = 0, taken_back_ = 0;
+  // Those that the client holds.
+  std::set<uint64_t> held_;
 };
 
 }  // namespace weir

@@ -102,6 +102,8 @@ struct Site {
   uint64_t next_life = 1;
   // Data streams, of all servers.
   uint64_t next_session = 1;
+  // Members of the job that are no more, until the run ends; gone before all of the above.
+  std::vector<std::shared_ptr<void>> ended_members;
 };
 
 }  // namespace weir

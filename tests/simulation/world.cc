@@ -26,21 +26,24 @@ void World::Kill(Node node) {
   NodeState& state = nodes_[node];
   state.running = state.paused = state.silent = false;
   ++state.life;
-  state.backlog.clear();
+  // Destroyed last: what they hold may leave word of its end.
+  std::vector<Event> dropped;
+  for (Event& event : std::exchange(state.backlog, {})) dropped.push_back(std::move(event));
   for (Entry& entry : queue_) {
-    if (entry.node == node) std::exchange(entry.event, nullptr) = nullptr;
+    if (entry.node == node) dropped.push_back(std::exchange(entry.event, nullptr));
   }
   Trace("kill", {node});
+  dropped.clear();
 }
 
 void World::Pause(Node node) {
-  nodes_[node].paused = true;
+  if (!std::exchange(nodes_[node].paused, true)) nodes_[node].paused_at = elapsed();
   Trace("pause", {node});
 }
 
 void World::Resume(Node node) {
   NodeState& state = nodes_[node];
-  state.paused = false;
+  if (std::exchange(state.paused, false)) state.paused_for += elapsed() - state.paused_at;
   Trace("resume", {node});
   for (Event& event : std::exchange(state.backlog, {})) Push(now_, node, state.life, std::move(event));
 }

@@ -56,6 +56,8 @@ class World final : public Clock {
   void Silence(Node node) { nodes_[node].silent = true; }
   bool silent(Node node) const { return nodes_[node].silent; }
   bool paused(Node node) const { return nodes_[node].paused; }
+  // For so long it has been, in all.
+  absl::Duration paused_for(Node node) const { return nodes_[node].paused_for; }
 
   // ---- events
 
@@ -88,6 +90,7 @@ class World final : public Clock {
     std::string name;
     bool running = false, paused = false, silent = false;
     uint64_t life = 0;
+    absl::Duration paused_at, paused_for;
     // What came while it was paused.
     std::deque<Event> backlog;
   };

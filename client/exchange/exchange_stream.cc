@@ -1,48 +1,31 @@
-#include "client/grpc_exchange_stream.h"
+#include "client/exchange/exchange_stream.h"
 
 #include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/grpc_channel.h"
-#include "common/grpc_payload.h"
-#include "common/grpc_token.h"
 #include "common/status_macros.h"
 
 namespace weir {
-namespace {
 
-// How long a segment that the shard has named may take to come; it was sent before.
-constexpr std::chrono::seconds kSegmentLimit{5};
-
-}  // namespace
-
-GrpcExchangeStream::GrpcExchangeStream(GrpcPoller& poller, MakeCaller caller, std::function<void()> gone)
-    : poller_(poller), caller_(std::move(caller)), gone_(std::move(gone)) {}
-
-void GrpcExchangeStream::Start(grpc::GenericStub& stub, const JobToken& token,
-                               std::unique_ptr<SharedMemoryLink> link, std::function<void()> refused) {
+void ExchangeStream::Start(ShardChannel& channel, std::function<void()> gone) {
   MutexLock lock(mutex_);
-  self_ = shared_from_this();
-  link_ = std::move(link);
-  refused_ = std::move(refused);
-  greet_ = link_ != nullptr;
-  if (link_ != nullptr) {
-    weights_ = std::make_shared<SharedWeights>(link_, [self = weak_from_this(), &poller = poller_] {
-      poller.RunSoon([self] {
+  ShardChannel::Opened opened = channel.Open(shared_from_this(), std::move(gone));
+  stream_ = std::move(opened.stream);
+  memory_ = std::move(opened.memory);
+  refused_ = std::move(opened.refused);
+  greet_ = memory_ != nullptr;
+  if (memory_ != nullptr) {
+    weights_ = std::make_shared<SharedWeights>(memory_, [self = weak_from_this(), &loop = loop_] {
+      loop.Post([self] {
         if (const auto stream = self.lock()) stream->Continue();
       });
     });
   }
-  // The call begins with the first message, on its way together with it.
-  context_.set_initial_metadata_corked(true);
-  SetToken(token, &context_);
-  rpc_ = stub.PrepareCall(&context_, "/weir.v1.ParameterServer/Exchange", poller_.queue());
-  rpc_->StartCall(nullptr);
-  Read();
+  stream_->Read(/*relaxed=*/false);
 }
 
-bool GrpcExchangeStream::Add(std::shared_ptr<GrpcExchange> exchange, Ended ended) {
+bool ExchangeStream::Add(std::shared_ptr<ShardExchange> exchange, Ended ended) {
   MutexLock lock(mutex_);
   if (over_) return false;
   exchange->Begin();
@@ -51,7 +34,7 @@ bool GrpcExchangeStream::Add(std::shared_ptr<GrpcExchange> exchange, Ended ended
   return true;
 }
 
-void GrpcExchangeStream::Abandon(const GrpcExchange& exchange) {
+void ExchangeStream::Abandon(const ShardExchange& exchange) {
   Open open;
   MutexLock lock(mutex_);
   const auto found =
@@ -64,48 +47,39 @@ void GrpcExchangeStream::Abandon(const GrpcExchange& exchange) {
   if (open.sending || open.exchange->loans().out() || read) Restart();
 }
 
-void GrpcExchangeStream::Continue() {
+void ExchangeStream::Continue() {
   MutexLock lock(mutex_);
   Write();
 }
 
-void GrpcExchangeStream::Reopen() {
+void ExchangeStream::Reopen() {
   MutexLock lock(mutex_);
   Restart();
 }
 
-void GrpcExchangeStream::Cancel() {
+void ExchangeStream::Cancel() {
   MutexLock lock(mutex_);
   over_ = true;
-  context_.TryCancel();
+  stream_->Cancel();
 }
 
-void GrpcExchangeStream::Restart() {
+void ExchangeStream::Restart() {
   restarting_ = over_ = true;
-  context_.TryCancel();
+  stream_->Cancel();
 }
 
-void GrpcExchangeStream::Read() {
-  ++operations_;
-  const auto read = [this] { rpc_->Read(&reply_, static_cast<GrpcPoller::Event*>(&read_)); };
-  if (!open_.empty() || over_) return read();
-  // It sends a window update, which need not hold up who has waited for this reply and has the next request.
-  poller_.RunSoon([self = shared_from_this(), read] { read(); });
-}
-
-void GrpcExchangeStream::Write() {
+void ExchangeStream::Write() {
   if (writing_ || over_) return;
   OutgoingMessage message;
   if (!NextMessage(&message)) return;
   writing_ = true;
-  ++operations_;
-  rpc_->Write(ToByteBuffer(std::move(message)), static_cast<GrpcPoller::Event*>(&written_));
+  stream_->Write(std::move(message));
 }
 
-bool GrpcExchangeStream::NextMessage(OutgoingMessage* message) {
+bool ExchangeStream::NextMessage(OutgoingMessage* message) {
   v1::ExchangeRequest head;
   if (std::exchange(greet_, false)) {
-    head.mutable_shared_memory()->set_token(link_->token());
+    head.mutable_shared_memory()->set_token(memory_->token());
     *message = {head.SerializeAsString(), {}};
     return true;
   }
@@ -144,9 +118,9 @@ bool GrpcExchangeStream::NextMessage(OutgoingMessage* message) {
   return true;
 }
 
-OutgoingMessage GrpcExchangeStream::NextChunk(Open& open, v1::ExchangeRequest head) {
+OutgoingMessage ExchangeStream::NextChunk(Open& open, v1::ExchangeRequest head) {
   if (shares_ && open.exchange->memory() != nullptr) {
-    if (const std::optional<uint32_t> segment = link_->NumberOf(open.exchange->memory())) {
+    if (const std::optional<uint32_t> segment = memory_->NumberOf(open.exchange->memory())) {
       open.in_place = true;
       return open.exchange->MakeChunkInPlace(std::move(head), *segment);
     }
@@ -156,59 +130,37 @@ OutgoingMessage GrpcExchangeStream::NextChunk(Open& open, v1::ExchangeRequest he
   if (!shares_ || slots_owner_ != open.id) return open.exchange->MakeChunk(std::move(head));
   // The shard takes chunks in order and has no more of them before it than there are slots: whatever was in
   // this one is done with.
-  const uint32_t slot = static_cast<uint32_t>(number % link_->slots());
-  return open.exchange->MakeSharedChunk(std::move(head), link_->SlotOffset(slot), link_->SlotData(slot));
+  const uint32_t slot = static_cast<uint32_t>(number % memory_->slots());
+  return open.exchange->MakeSharedChunk(std::move(head), memory_->SlotOffset(slot), memory_->SlotData(slot));
 }
 
-void GrpcExchangeStream::Handle(Event::Handler handler, bool ok) {
-  (this->*handler)(ok);
-  std::shared_ptr<GrpcExchangeStream> last;
-  std::function<void()> gone;
-  {
-    MutexLock lock(mutex_);
-    if (--operations_ > 0) return;
-    last = std::move(self_);
-    gone = gone_;
-  }
-  // Whoever waits for `gone` may destroy the channel, which this may be the last to hold.
-  last = nullptr;
-  gone();
-}
-
-void GrpcExchangeStream::OnWritten(bool ok) {
+void ExchangeStream::OnWritten() {
   MutexLock lock(mutex_);
   writing_ = false;
-  // Not ok: the stream has ended; OnRead() tells.
-  if (ok) Write();
+  Write();
 }
 
-void GrpcExchangeStream::OnRead(bool ok) {
-  const absl::Status broken = ok ? TakeReply() : absl::OkStatus();
-  reply_.Clear();
+void ExchangeStream::OnMessage(IncomingMessage message) {
+  const absl::Status broken = TakeReply(message);
+  message = {};
   MutexLock lock(mutex_);
   if (!broken.ok()) {
     broken_ = broken;
     over_ = true;
-    context_.TryCancel();
+    stream_->Cancel();
   }
-  if (ok) {
-    Read();
-  } else {
-    over_ = true;
-    ++operations_;
-    rpc_->Finish(&status_, static_cast<GrpcPoller::Event*>(&finished_));
-  }
+  // Who has waited for this reply and has the next request goes first.
+  stream_->Read(/*relaxed=*/open_.empty() && !over_);
 }
 
-absl::Status GrpcExchangeStream::TakeReply() {
-  WEIR_ASSIGN_OR_RETURN(const IncomingMessage bytes, ToIncoming(reply_));
+absl::Status ExchangeStream::TakeReply(const IncomingMessage& bytes) {
   absl::StatusOr<SplitMessage> message = SplitPayload(bytes.pieces);
   v1::ExchangeReply reply;
   if (!message.ok() || !reply.ParseFromString(message->head)) {
     return absl::InternalError("it sent what is not an ExchangeReply");
   }
   if (reply.has_shared_memory()) {
-    if (link_ == nullptr) return absl::InternalError("it granted shared memory that was not asked for");
+    if (memory_ == nullptr) return absl::InternalError("it granted shared memory that was not asked for");
     if (!reply.shared_memory().granted()) {
       refused_();
       return absl::OkStatus();
@@ -229,7 +181,7 @@ absl::Status GrpcExchangeStream::TakeReply() {
     return std::find_if(open_.begin(), open_.end(),
                         [id](const Open& open) { return open.id == id && id != 0; });
   };
-  std::shared_ptr<GrpcExchange> exchange;
+  std::shared_ptr<ShardExchange> exchange;
   {
     MutexLock lock(mutex_);
     if (id == 0 || id > last_id_) {
@@ -246,7 +198,7 @@ absl::Status GrpcExchangeStream::TakeReply() {
     exchange = found->exchange;
   }
   // Without the lock: exchanges may be added and sent while weights are written.
-  const absl::StatusOr<GrpcExchange::Progress> taken =
+  const absl::StatusOr<ShardExchange::Progress> taken =
       exchange->Take(std::move(reply), *message, shared ? &chunk : nullptr);
   Ended ended;
   {
@@ -255,7 +207,7 @@ absl::Status GrpcExchangeStream::TakeReply() {
     open->credit += credit;
     chunk.Done();
     if (exchange->push_answered()) open->sending = false;
-    const bool over = !taken.ok() || *taken != GrpcExchange::Progress::kOpen;
+    const bool over = !taken.ok() || *taken != ShardExchange::Progress::kOpen;
     // By what it has broken, the shard may wait for more of it, and read what is in the slots.
     const bool unclear =
         !taken.ok() && !shard_ended_it &&
@@ -272,27 +224,27 @@ absl::Status GrpcExchangeStream::TakeReply() {
   return absl::OkStatus();
 }
 
-absl::Status GrpcExchangeStream::FindShared(const v1::SharedRange& range, SplitMessage* message) {
-  if (link_ == nullptr) return absl::InternalError("it spoke of shared memory, which was not asked for");
-  const auto soon = std::chrono::steady_clock::now() + kSegmentLimit;
-  absl::StatusOr<const char*> data = link_->Map(range.segment(), range.offset(), range.bytes(), soon);
+absl::Status ExchangeStream::FindShared(const v1::SharedRange& range, SplitMessage* message) {
+  if (memory_ == nullptr) return absl::InternalError("it spoke of shared memory, which was not asked for");
+  absl::StatusOr<const char*> data = memory_->Map(range.segment(), range.offset(), range.bytes());
   if (!data.ok()) return absl::InternalError(absl::StrCat("of shared memory: ", data.status().message()));
   message->payload = {absl::string_view(*data, range.bytes())};
   message->payload_bytes = range.bytes();
   return absl::OkStatus();
 }
 
-void GrpcExchangeStream::OnFinished(bool /*ok*/) {
-  absl::StatusOr<GrpcExchange::Progress> how = GrpcExchange::Progress::kAgain;
+void ExchangeStream::OnEnd(const absl::Status& status) {
+  absl::StatusOr<ShardExchange::Progress> how = ShardExchange::Progress::kAgain;
   std::list<Open> open;
   if (weights_ != nullptr) weights_->End();
   {
     MutexLock lock(mutex_);
+    over_ = true;
     open.swap(open_);
     if (!broken_.ok()) {
       how = broken_;
     } else if (!restarting_) {
-      how = status_.ok() ? absl::UnavailableError("it ended the stream") : FromGrpc(status_);
+      how = status.ok() ? absl::UnavailableError("it ended the stream") : status;
     }
   }
   for (Open& exchange : open) exchange.ended(how);

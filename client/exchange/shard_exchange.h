@@ -10,8 +10,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "client/loans.h"
-#include "client/shard_exchange.h"
+#include "client/outgoing_gradient.h"
+#include "client/shard_view.h"
 #include "client/shared_weights.h"
+#include "client/tensor_arrivals.h"
 #include "client/tensor_map.h"
 #include "client/wire_options.h"
 #include "common/protocol/message.h"
@@ -20,18 +22,42 @@
 
 namespace weir {
 
+// What a shard is to be sent.
+struct ShardPush {
+  // All but caller, elements and dtype.
+  v1::PushRequest header;
+  std::shared_ptr<OutgoingGradient> gradient;
+};
+struct ShardPull {
+  // All but caller and dtype.
+  v1::PullRequest request;
+  // Where the weights go: the caller's tensors, in the model's order,
+  std::vector<float*> tensors;
+  // or this, which outlives the call.
+  ShardView* view = nullptr;
+  // The only version count that the weights may have; nullopt: any.
+  std::optional<uint64_t> want;
+  // Null: nobody wants to know.
+  std::shared_ptr<TensorArrivals> arrivals;
+};
+// What it answered; the fields that were asked for. Outcomes are known ones.
+struct ShardAnswer {
+  v1::PushReply push;
+  v1::PullReply pull;
+};
+
 // An exchange with one shard: makes its messages, and takes the replies into the caller's tensors. Where the
 // protocol asks for it, one exchange is followed by another until all is answered: each starts with Begin().
 //
 // Not thread-safe, with one exception: while one thread makes messages (under its stream's lock), another may
 // take replies. Outlived by the tensor map and by the tensors; those of a push until loans() are returned.
-class GrpcExchange {
+class ShardExchange {
  public:
   // answered_clock: of the shard's exchanges, as PushRequest has it; raised when a push is answered. Outlives
   // this.
-  GrpcExchange(const TensorMap& tensors, uint32_t shard, const WireOptions& wire, std::string what,
-               std::optional<ShardPush> push, std::optional<ShardPull> pull,
-               std::atomic<uint64_t>& answered_clock);
+  ShardExchange(const TensorMap& tensors, uint32_t shard, const WireOptions& wire, std::string what,
+                std::optional<ShardPush> push, std::optional<ShardPull> pull,
+                std::atomic<uint64_t>& answered_clock);
 
   // What was sent and received in an exchange that is not complete is void, but for a push's answer and
   // weights of a version that is still the one to be read.
@@ -127,11 +153,11 @@ class GrpcExchange {
   ShardAnswer answer_;
   bool push_answered_ = false;
   bool pull_answered_ = false;
-  std::vector<bool> taken_;  // weights, by kChunkUnit of elements
+  std::vector<bool> taken_;  // weights, by chunk unit
   int64_t missing_ = 0;      // elements of them
   // What lies in the caller's tensors, or is seen by the view, from the exchanges before, too, and of which
   // version; nullopt: of the one that the push is making. It is not written again.
-  std::vector<bool> landed_;  // by kChunkUnit of elements
+  std::vector<bool> landed_;  // by chunk unit
   std::optional<v1::Version> landed_of_;
 };
 

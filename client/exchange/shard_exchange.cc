@@ -1,4 +1,4 @@
-#include "client/grpc_exchange.h"
+#include "client/exchange/shard_exchange.h"
 
 #include <algorithm>
 #include <cstring>
@@ -36,9 +36,9 @@ void Raise(std::atomic<uint64_t>& value, uint64_t to) {
 
 }  // namespace
 
-GrpcExchange::GrpcExchange(const TensorMap& tensors, uint32_t shard, const WireOptions& wire,
-                           std::string what, std::optional<ShardPush> push, std::optional<ShardPull> pull,
-                           std::atomic<uint64_t>& answered_clock)
+ShardExchange::ShardExchange(const TensorMap& tensors, uint32_t shard, const WireOptions& wire,
+                             std::string what, std::optional<ShardPush> push, std::optional<ShardPull> pull,
+                             std::atomic<uint64_t>& answered_clock)
     : tensors_(tensors),
       shard_(shard),
       wire_(wire),
@@ -49,11 +49,11 @@ GrpcExchange::GrpcExchange(const TensorMap& tensors, uint32_t shard, const WireO
       answered_clock_(answered_clock),
       memory_(FindMemory()) {}
 
-absl::Status GrpcExchange::Broken(const std::string& problem) const {
+absl::Status ShardExchange::Broken(const std::string& problem) const {
   return absl::InternalError(absl::StrCat("in answer to ", what_, " it ", problem));
 }
 
-void GrpcExchange::Begin() {
+void ShardExchange::Begin() {
   pushes_ = push_.has_value() && !push_answered_;
   says_refused_ = false;
   unsent_ = pushes_ ? push_->gradient->chunks(shard_) : 0;
@@ -68,27 +68,27 @@ void GrpcExchange::Begin() {
   if (pull_.has_value() && pull_->arrivals != nullptr) pull_->arrivals->Withdraw(shard_);
 }
 
-void GrpcExchange::ExpectWeights() {
+void ShardExchange::ExpectWeights() {
   missing_ = pull_.has_value() && !pull_->request.header_only() ? elements_ : 0;
-  taken_.assign(static_cast<size_t>((missing_ + kChunkUnit - 1) / kChunkUnit), false);
+  taken_.assign(static_cast<size_t>((missing_ + wire_.chunk_unit - 1) / wire_.chunk_unit), false);
   landed_.resize(taken_.size(), false);
 }
 
-void GrpcExchange::ForgetLanded() {
+void ShardExchange::ForgetLanded() {
   if (pull_.has_value() && pull_->view != nullptr) pull_->view->Clear();
   for (size_t unit = 0; unit < landed_.size(); ++unit) {
     if (!landed_[unit]) continue;
     landed_[unit] = false;
-    const int64_t first = static_cast<int64_t>(unit) * kChunkUnit;
+    const int64_t first = static_cast<int64_t>(unit) * wire_.chunk_unit;
     if (pull_->arrivals != nullptr) {
-      pull_->arrivals->Lost(shard_, first, std::min(kChunkUnit, elements_ - first));
+      pull_->arrivals->Lost(shard_, first, std::min(wire_.chunk_unit, elements_ - first));
     }
   }
 }
 
 // ---- messages
 
-void GrpcExchange::AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* head) {
+void ShardExchange::AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* head) {
   if (pushes_) {
     v1::PushRequest& push = *head->mutable_push();
     push = push_->header;
@@ -111,7 +111,7 @@ void GrpcExchange::AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* h
   }
 }
 
-bool GrpcExchange::FindChunk() {
+bool ShardExchange::FindChunk() {
   if (!sends()) return false;
   OutgoingGradient& gradient = *push_->gradient;
   while (sent_[lowest_]) ++lowest_;
@@ -121,7 +121,7 @@ bool GrpcExchange::FindChunk() {
   return false;
 }
 
-GrpcExchange::Chunk GrpcExchange::TakeChunk(v1::ExchangeRequest* head, size_t more) {
+ShardExchange::Chunk ShardExchange::TakeChunk(v1::ExchangeRequest* head, size_t more) {
   const int64_t size = push_->gradient->chunk_elements();
   Chunk chunk;
   chunk.first = static_cast<int64_t>(next_) * size;
@@ -134,7 +134,7 @@ GrpcExchange::Chunk GrpcExchange::TakeChunk(v1::ExchangeRequest* head, size_t mo
   return chunk;
 }
 
-std::shared_ptr<const SharedSegment> GrpcExchange::FindMemory() const {
+std::shared_ptr<const SharedSegment> ShardExchange::FindMemory() const {
   if (!push_.has_value() || wire_.push_dtype != v1::F32) return nullptr;
   const Partition& partition = tensors_.partition();
   const int64_t piece = partition.block_size() * static_cast<int64_t>(sizeof(float));
@@ -142,7 +142,7 @@ std::shared_ptr<const SharedSegment> GrpcExchange::FindMemory() const {
   return push_->gradient->memory();
 }
 
-OutgoingMessage GrpcExchange::MakeChunkInPlace(v1::ExchangeRequest head, uint32_t segment) {
+OutgoingMessage ShardExchange::MakeChunkInPlace(v1::ExchangeRequest head, uint32_t segment) {
   OutgoingGradient& gradient = *push_->gradient;
   const size_t most = static_cast<size_t>(
       std::max<int64_t>(1, kMaxSharedChunkBytes / (gradient.chunk_elements() * BytesPerValue(v1::F32))));
@@ -163,7 +163,7 @@ OutgoingMessage GrpcExchange::MakeChunkInPlace(v1::ExchangeRequest head, uint32_
   return {head.SerializeAsString(), {}};
 }
 
-void GrpcExchange::Gather(const Chunk& chunk, char* to) const {
+void ShardExchange::Gather(const Chunk& chunk, char* to) const {
   for (absl::Span<const char> run : chunk.runs) {
     if (converts()) {
       // To bfloat16: OutgoingGradient refuses the other way.
@@ -177,7 +177,7 @@ void GrpcExchange::Gather(const Chunk& chunk, char* to) const {
   }
 }
 
-OutgoingMessage GrpcExchange::MakeChunk(v1::ExchangeRequest head) {
+OutgoingMessage ShardExchange::MakeChunk(v1::ExchangeRequest head) {
   const Chunk chunk = TakeChunk(&head);
   OutgoingMessage message{head.SerializeAsString() + PayloadPrefix(chunk.bytes), {}};
   if (!converts() && chunk.bytes >= kWorthBorrowing * chunk.runs.size()) {
@@ -194,7 +194,7 @@ OutgoingMessage GrpcExchange::MakeChunk(v1::ExchangeRequest head) {
   return message;
 }
 
-OutgoingMessage GrpcExchange::MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot) {
+OutgoingMessage ShardExchange::MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot) {
   const Chunk chunk = TakeChunk(&head);
   Gather(chunk, slot);
   head.mutable_shared()->set_offset(offset);
@@ -204,9 +204,9 @@ OutgoingMessage GrpcExchange::MakeSharedChunk(v1::ExchangeRequest head, uint64_t
 
 // ---- replies
 
-absl::StatusOr<GrpcExchange::Progress> GrpcExchange::Take(v1::ExchangeReply reply,
-                                                          const SplitMessage& message,
-                                                          SharedWeights::Chunk* chunk) {
+absl::StatusOr<ShardExchange::Progress> ShardExchange::Take(v1::ExchangeReply reply,
+                                                            const SplitMessage& message,
+                                                            SharedWeights::Chunk* chunk) {
   if (reply.has_error()) {
     const int code = reply.error().code();
     if (code <= 0 || code > static_cast<int>(absl::StatusCode::kUnauthenticated)) {
@@ -226,7 +226,7 @@ absl::StatusOr<GrpcExchange::Progress> GrpcExchange::Take(v1::ExchangeReply repl
   return Judge();
 }
 
-absl::Status GrpcExchange::TakePush(v1::PushReply reply) {
+absl::Status ShardExchange::TakePush(v1::PushReply reply) {
   if (!pushes_) return Broken("answered a push that was not sent");
   if (push_answered_) return Broken("answered the push twice");
   if (!IsKnown(reply.outcome())) {
@@ -241,7 +241,7 @@ absl::Status GrpcExchange::TakePush(v1::PushReply reply) {
   return absl::OkStatus();
 }
 
-absl::Status GrpcExchange::TakePull(v1::PullReply reply) {
+absl::Status ShardExchange::TakePull(v1::PullReply reply) {
   if (!pull_.has_value()) return Broken("answered a pull that was not sent");
   if (pull_answered_) return Broken("answered the pull twice");
   if (push_.has_value() && !push_answered_) return Broken("answered the pull before the push");
@@ -279,8 +279,8 @@ absl::Status GrpcExchange::TakePull(v1::PullReply reply) {
   return absl::OkStatus();
 }
 
-absl::Status GrpcExchange::TakeWeights(uint64_t first, absl::Span<const absl::string_view> pieces,
-                                       uint64_t bytes, SharedWeights::Chunk* chunk) {
+absl::Status ShardExchange::TakeWeights(uint64_t first, absl::Span<const absl::string_view> pieces,
+                                        uint64_t bytes, SharedWeights::Chunk* chunk) {
   if (!pull_.has_value() || pull_->request.header_only())
     return Broken("sent weights that were not asked for");
   if (!pull_answered_ && !pushes_) {
@@ -295,14 +295,15 @@ absl::Status GrpcExchange::TakeWeights(uint64_t first, absl::Span<const absl::st
     return Broken(absl::StrCat("sent ", bytes, " bytes of weights for position ", first, " of ", elements_,
                                ", ", problem));
   };
+  const uint64_t chunk_unit = static_cast<uint64_t>(wire_.chunk_unit);
   if (bytes % size != 0 ||
       bytes > static_cast<uint64_t>(chunk == nullptr ? kMaxChunkBytes : kMaxSharedChunkBytes) ||
-      first % kChunkUnit != 0 || first > elements || count > elements - first ||
-      ((first + count) % kChunkUnit != 0 && first + count != elements)) {
+      first % chunk_unit != 0 || first > elements || count > elements - first ||
+      ((first + count) % chunk_unit != 0 && first + count != elements)) {
     return wrong("which is not a chunk");
   }
-  const auto begin = taken_.begin() + static_cast<int64_t>(first / kChunkUnit);
-  const auto end = begin + static_cast<int64_t>((count + kChunkUnit - 1) / kChunkUnit);
+  const auto begin = taken_.begin() + static_cast<int64_t>(first / chunk_unit);
+  const auto end = begin + static_cast<int64_t>((count + chunk_unit - 1) / chunk_unit);
   if (std::find(begin, end, true) != end) return wrong("some of which it had sent before");
   std::fill(begin, end, true);
   missing_ -= static_cast<int64_t>(count);
@@ -313,8 +314,8 @@ absl::Status GrpcExchange::TakeWeights(uint64_t first, absl::Span<const absl::st
                         view->MayRefer(pieces.front().data());
   bool kept = false;
   for (int64_t at = static_cast<int64_t>(first), left = static_cast<int64_t>(count); left > 0;) {
-    const int64_t n = std::min(kChunkUnit, left);
-    const auto unit = static_cast<size_t>(at / kChunkUnit);
+    const int64_t n = std::min(wire_.chunk_unit, left);
+    const auto unit = static_cast<size_t>(at / wire_.chunk_unit);
     if (landed_[unit]) {
       values.Skip(n);
     } else {
@@ -338,7 +339,7 @@ absl::Status GrpcExchange::TakeWeights(uint64_t first, absl::Span<const absl::st
   return absl::OkStatus();
 }
 
-GrpcExchange::Progress GrpcExchange::Judge() const {
+ShardExchange::Progress ShardExchange::Judge() const {
   if (pushes_ && !push_answered_) {
     return answer_.push.outcome() == v1::SEND_AGAIN ? Progress::kAgain : Progress::kOpen;
   }

@@ -1,0 +1,218 @@
+#include "client/grpc/grpc_shard_channel.h"
+
+#include <algorithm>
+#include <atomic>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/grpc_channel.h"
+#include "client/shared_memory_link.h"
+#include "client/wire_options.h"
+#include "common/config/address.h"
+#include "common/grpc_payload.h"
+#include "common/grpc_token.h"
+#include "common/local_host.h"
+#include "common/status_macros.h"
+#include "common/telemetry/logging.h"
+#include "grpcpp/generic/generic_stub.h"
+#include "grpcpp/grpcpp.h"
+
+namespace weir {
+namespace {
+
+// For setting up shared memory with a server of this host; it holds up a new stream.
+constexpr std::chrono::milliseconds kLinkLimit{500};
+
+// Held by its user, and by itself while an operation is under way.
+class GrpcDataStream final : public DataStream, public std::enable_shared_from_this<GrpcDataStream> {
+ public:
+  GrpcDataStream(GrpcPoller& poller, std::shared_ptr<User> user, std::function<void()> gone)
+      : poller_(poller), user_(std::move(user)), gone_(std::move(gone)) {}
+
+  void Start(grpc::GenericStub& stub, const JobToken& token) {
+    // The call begins with the first message, on its way together with it.
+    context_.set_initial_metadata_corked(true);
+    SetToken(token, &context_);
+    rpc_ = stub.PrepareCall(&context_, "/weir.v1.ParameterServer/Exchange", poller_.queue());
+    rpc_->StartCall(nullptr);
+    self_ = shared_from_this();
+  }
+
+  void Write(OutgoingMessage message) override {
+    ++operations_;
+    rpc_->Write(ToByteBuffer(std::move(message)), static_cast<GrpcPoller::Event*>(&written_));
+  }
+
+  void Read(bool relaxed) override {
+    ++operations_;
+    const auto read = [this] { rpc_->Read(&message_, static_cast<GrpcPoller::Event*>(&read_)); };
+    if (!relaxed) return read();
+    // It sends a window update, which need not hold up others.
+    poller_.Post(read);
+  }
+
+  void Cancel() override { context_.TryCancel(); }
+
+ private:
+  struct Event final : GrpcPoller::Event {
+    using Handler = void (GrpcDataStream::*)(bool ok);
+    Event(GrpcDataStream& stream, Handler handler) : stream(stream), handler(handler) {}
+    void OnEvent(bool ok) override { stream.Handle(handler, ok); }
+    GrpcDataStream& stream;
+    const Handler handler;
+  };
+
+  void Handle(Event::Handler handler, bool ok) {
+    (this->*handler)(ok);
+    if (--operations_ > 0) return;
+    // Whoever waits for `gone` may destroy the channel, which this may be the last to hold.
+    const std::function<void()> gone = std::move(gone_);
+    user_ = nullptr;
+    self_ = nullptr;
+    gone();
+  }
+
+  void OnWritten(bool ok) {
+    // Not ok: the stream has ended; OnRead() tells.
+    if (ok) user_->OnWritten();
+  }
+
+  void OnRead(bool ok) {
+    absl::StatusOr<IncomingMessage> message;
+    if (ok) message = ToIncoming(message_);
+    message_.Clear();
+    if (ok && message.ok()) return user_->OnMessage(*std::move(message));
+    if (ok) {
+      failure_ = message.status();
+      context_.TryCancel();
+    }
+    ++operations_;
+    rpc_->Finish(&status_, static_cast<GrpcPoller::Event*>(&finished_));
+  }
+
+  void OnFinished(bool /*ok*/) { user_->OnEnd(failure_.ok() ? FromGrpc(status_) : failure_); }
+
+  GrpcPoller& poller_;
+  grpc::ClientContext context_;
+  std::unique_ptr<grpc::GenericClientAsyncReaderWriter> rpc_;
+  Event written_{*this, &GrpcDataStream::OnWritten};
+  Event read_{*this, &GrpcDataStream::OnRead};
+  Event finished_{*this, &GrpcDataStream::OnFinished};
+  std::atomic<int> operations_ = 0;
+
+  // On the polling thread.
+  std::shared_ptr<User> user_;
+  std::function<void()> gone_;
+  std::shared_ptr<GrpcDataStream> self_;
+  grpc::ByteBuffer message_;
+  absl::Status failure_;
+  grpc::Status status_;
+};
+
+}  // namespace
+
+struct GrpcShardChannel::Connection {
+  explicit Connection(std::shared_ptr<grpc::Channel> c) : channel(std::move(c)), stub(channel) {}
+
+  const std::shared_ptr<grpc::Channel> channel;
+  // Of bytes, not of messages: tensors travel in slices of their own memory.
+  grpc::GenericStub stub;
+};
+
+GrpcShardChannel::GrpcShardChannel(Options options, GrpcPoller& poller)
+    : options_(std::move(options)), poller_(poller), home_(options_.address), address_(home_) {}
+GrpcShardChannel::~GrpcShardChannel() = default;
+
+std::string GrpcShardChannel::NameOf(const std::string& address) const {
+  return absl::StrCat("ps:", options_.index, " at ", address);
+}
+
+std::string GrpcShardChannel::name() const {
+  MutexLock lock(mutex_);
+  return NameOf(address_);
+}
+
+absl::Status GrpcShardChannel::Connect(std::chrono::steady_clock::time_point deadline,
+                                       const std::string& otherwise) {
+  const std::string missing = name();
+  std::chrono::nanoseconds attempt = kFirstAttempt;
+  for (bool own = true;;
+       own = !own, attempt = std::min<std::chrono::nanoseconds>(2 * attempt, kLongestAttempt)) {
+    std::string at;
+    {
+      MutexLock lock(mutex_);
+      const bool moved = address_ != home_;
+      at = own || moved || otherwise.empty() ? address_ : otherwise;
+    }
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
+                          MakeDataChannel(at, options_.server_wait, attempt, options_.wire, options_.bytes));
+    // Each on a fresh channel: gRPC would ask for a name that does not resolve yet more and more seldom.
+    const auto left = deadline - std::chrono::steady_clock::now();
+    const auto slice = std::min<std::chrono::nanoseconds>(left, attempt);
+    if (channel->WaitForConnected(std::chrono::system_clock::now() + slice)) {
+      MutexLock lock(mutex_);
+      if (address_ == home_) home_ = address_ = at;
+      if (address_ == at) connection_ = std::make_unique<Connection>(channel);
+      return absl::OkStatus();
+    }
+    if (std::chrono::steady_clock::now() >= deadline) {
+      return absl::UnavailableError(absl::StrCat(missing, " could not be reached"));
+    }
+  }
+}
+
+bool GrpcShardChannel::MoveTo(const std::string& address) {
+  MutexLock lock(mutex_);
+  const std::string& to = address.empty() ? home_ : address;
+  if (to == address_) return false;
+  LogInfo("ps:", options_.index, " is at ", to, " now, and not at ", address_);
+  address_ = to;
+  connection_ = nullptr;
+  return true;
+}
+
+ShardChannel::Opened GrpcShardChannel::Open(std::shared_ptr<DataStream::User> user,
+                                            std::function<void()> gone) {
+  MutexLock lock(mutex_);
+  // A name may stand for another machine by now, and only for this one's servers there are Unix sockets.
+  if (connection_ == nullptr || connection_->channel->GetState(false) != GRPC_CHANNEL_READY) {
+    auto made = MakeDataChannel(address_, options_.server_wait, std::nullopt, options_.wire, options_.bytes);
+    // That another one could be made before speaks against an error.
+    if (!made.ok()) LogWarning(NameOf(address_), ": ", made.status().message());
+    connection_ = std::make_unique<Connection>(made.ok() ? *std::move(made)
+                                                         : MakeChannel(address_, options_.server_wait));
+  }
+  const auto stream = std::make_shared<GrpcDataStream>(poller_, std::move(user), std::move(gone));
+  stream->Start(connection_->stub, options_.token);
+  return {stream, ShareMemory(),
+          [this, name = NameOf(address_)] { NoSharedMemory(name, "the server has none to give"); }};
+}
+
+std::unique_ptr<ShardMemory> GrpcShardChannel::ShareMemory() const {
+  if (!WireOptions::From(options_.wire).shared_memory) return nullptr;
+  const absl::StatusOr<Address> server = ParseAddress(address_);
+  if (!server.ok() || !IsThisHost(*server)) {
+    NoSharedMemory(NameOf(address_), "it is on another host");
+    return nullptr;
+  }
+  // No chunk is larger than what the shard has: workers of a small model take little memory.
+  constexpr uint64_t kLine = 64;
+  const uint64_t slot_bytes = std::min(uint64_t{options_.wire.chunk_kib()} << 10,
+                                       (static_cast<uint64_t>(options_.bytes) / kLine + 1) * kLine);
+  absl::StatusOr<std::unique_ptr<SharedMemoryLink>> link = SharedMemoryLink::Connect(
+      *server, options_.wire.chunks_in_flight(), slot_bytes, std::chrono::steady_clock::now() + kLinkLimit);
+  if (!link.ok()) {
+    NoSharedMemory(NameOf(address_), link.status().message());
+    return nullptr;
+  }
+  return *std::move(link);
+}
+
+void GrpcShardChannel::NoSharedMemory(const std::string& name, absl::string_view why) const {
+  if (options_.wire.transport() == v1::WireConfig::TRANSPORT_SHARED_MEMORY) {
+    LogWarning("no shared memory with ", name, ", chunks travel over its socket: ", std::string(why));
+  }
+}
+
+}  // namespace weir

@@ -1,0 +1,64 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "client/exchange/shard_channel.h"
+#include "client/grpc_poller.h"
+#include "common/job_token.h"
+#include "common/mutex.h"
+#include "proto/job_config.pb.h"
+
+namespace weir {
+
+// The way to a shard over gRPC, and through shared memory with a server of this host. The connection is made
+// anew, and with it the choice of a transport, where the shard is at another address or has been out of
+// reach: what it was then need not hold any more.
+class GrpcShardChannel final : public ShardChannel {
+ public:
+  struct Options {
+    uint32_t index = 0;
+    std::string address;
+    JobToken token;
+    v1::WireConfig wire;
+    // Of the shard's weights.
+    int64_t bytes = 0;
+    // How long the shard may be away.
+    std::chrono::nanoseconds server_wait{};
+  };
+  // The poller outlives the streams.
+  GrpcShardChannel(Options options, GrpcPoller& poller);
+  ~GrpcShardChannel() override;
+
+  // Once, before all streams: waits until the shard can be reached. Where it is also looked for, unless it
+  // has moved: at `otherwise`, if not empty; there it stays then. Unavailable: not before `deadline`.
+  // FailedPrecondition: not in the way that the job's config asks for.
+  absl::Status Connect(std::chrono::steady_clock::time_point deadline, const std::string& otherwise);
+
+  std::string name() const override;
+  bool MoveTo(const std::string& address) override;
+  Opened Open(std::shared_ptr<DataStream::User> user, std::function<void()> gone) override;
+
+ private:
+  struct Connection;
+
+  std::string NameOf(const std::string& address) const;
+  // For a new stream; null where it is not wanted or cannot be had.
+  std::unique_ptr<ShardMemory> ShareMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void NoSharedMemory(const std::string& name, absl::string_view why) const;
+
+  const Options options_;
+  GrpcPoller& poller_;
+
+  mutable Mutex mutex_;
+  // Where the shard is while it has not moved, and where it is now.
+  std::string home_ ABSL_GUARDED_BY(mutex_), address_ ABSL_GUARDED_BY(mutex_);
+  // To the address; null: is to be made.
+  std::unique_ptr<Connection> connection_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weir

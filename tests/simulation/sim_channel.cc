@@ -1,0 +1,365 @@
+#include "tests/simulation/sim_channel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <limits>
+
+#include "absl/strings/str_cat.h"
+#include "common/wire_codec.h"
+
+namespace weir {
+namespace {
+
+// Of a segment of gradients. More than a shard lets be on their way at once.
+constexpr uint32_t kSlots = 4;
+
+// A client's slots, which the shard maps, too.
+class SimSlots final : public ClientSegments {
+ public:
+  explicit SimSlots(size_t slot_elements)
+      : slot_bytes_(slot_elements * sizeof(float)), values_(kSlots * slot_elements) {}
+
+  char* Data(uint64_t offset) { return reinterpret_cast<char*>(values_.data()) + offset; }
+  uint64_t slot_bytes() const { return slot_bytes_; }
+
+  absl::StatusOr<const char*> At(uint32_t segment, uint64_t offset, uint64_t bytes) const override {
+    if (segment != 0)
+      return absl::NotFoundError(absl::StrCat("segment ", segment, " of a client that gave one"));
+    if (offset + bytes > values_.size() * sizeof(float)) return absl::OutOfRangeError("beyond the slots");
+    return reinterpret_cast<const char*>(values_.data()) + offset;
+  }
+
+ private:
+  const uint64_t slot_bytes_;
+  std::vector<float> values_;
+};
+
+class SimShardMemory final : public ShardMemory {
+ public:
+  SimShardMemory(const Site* site, std::string token)
+      : site_(site),
+        token_(std::move(token)),
+        slots_(std::make_shared<SimSlots>(static_cast<size_t>(site->ledger.elements()))) {}
+
+  std::string token() const override { return token_; }
+  uint32_t slots() const override { return kSlots; }
+  char* SlotData(uint32_t slot) override { return slots_->Data(SlotOffset(slot)); }
+  uint64_t SlotOffset(uint32_t slot) const override { return slot * slots_->slot_bytes(); }
+  std::optional<uint32_t> NumberOf(const std::shared_ptr<const SharedSegment>&) override {
+    return std::nullopt;
+  }
+  absl::StatusOr<const char*> Map(uint32_t segment, uint64_t offset, uint64_t bytes) override {
+    const float* const at = site_->mapped.At(segment, offset, bytes);
+    if (at == nullptr) return absl::OutOfRangeError("no such memory");
+    return reinterpret_cast<const char*>(at);
+  }
+
+  const std::shared_ptr<SimSlots>& memory() const { return slots_; }
+  const SegmentsSocket& socket() const { return socket_; }
+
+ private:
+  const Site* const site_;
+  const std::string token_;
+  const std::shared_ptr<SimSlots> slots_;
+  const SegmentsSocket socket_ = std::make_shared<const char>();
+};
+
+template <typename Message>
+std::string Join(const Message& head, absl::string_view payload) {
+  std::string bytes = head.SerializeAsString();
+  absl::StrAppend(&bytes, PayloadPrefix(payload.size()), payload);
+  return bytes;
+}
+
+}  // namespace
+
+// ---- the event loop
+
+EventLoop::Timer SimEventLoop::RunAfter(std::chrono::nanoseconds wait, absl::AnyInvocable<void()> then) {
+  const uint64_t number = next_timer_++;
+  timers_.emplace(number, std::move(then));
+  world_->After(awake_.node(), std::max(absl::ZeroDuration(), absl::FromChrono(wait)), [this, number] {
+    const auto timer = timers_.find(number);
+    if (timer == timers_.end()) return;
+    absl::AnyInvocable<void()> run = std::move(timer->second);
+    timers_.erase(timer);
+    run();
+  });
+  return {std::chrono::steady_clock::time_point(), number};
+}
+
+void SimEventLoop::Drain() {
+  timers_.clear();
+  tasks_.Drain();
+  timers_.clear();
+}
+
+// ---- a stream
+
+class SimDataStream final : public DataStream, public std::enable_shared_from_this<SimDataStream> {
+ public:
+  SimDataStream(SimShardChannel* channel, std::shared_ptr<User> user, std::function<void()> gone)
+      : channel_(channel), site_(channel->site_), user_(std::move(user)), gone_(std::move(gone)) {}
+
+  void Start(const std::shared_ptr<SimShardMemory>& memory);
+  void Write(OutgoingMessage message) override;
+  void Read(bool relaxed) override;
+  void Cancel() override { End(absl::CancelledError("the client has ended the stream")); }
+
+  void Stall() {
+    if (connection_ != nullptr) connection_->Stall(Connection::kOpener);
+  }
+  void Abort();
+
+ private:
+  World::Node node() const { return channel_->node_; }
+  // What leaves in place of the message: with what is planted in it.
+  std::string Outgoing(const OutgoingMessage& message);
+  void SendCopy(const v1::ExchangeRequest& first, absl::string_view gradient);
+  void Arrive(const std::string& bytes);
+  void Log(const std::string& bytes);
+  void Deliver();
+  void End(const absl::Status& why);
+
+  SimShardChannel* const channel_;
+  Site* const site_;
+  // Null: the user has been let go.
+  std::shared_ptr<User> user_;
+  std::function<void()> gone_;
+  // Null: nobody was there.
+  std::shared_ptr<Connection> connection_;
+  std::shared_ptr<SimStream> server_end_;
+  std::shared_ptr<SimShardMemory> memory_;
+  // Being written.
+  OutgoingMessage message_;
+  // What has come, and is to be asked for.
+  std::deque<std::string> arrived_;
+  bool reads_ = false;
+  // How it ended.
+  std::optional<absl::Status> end_;
+  // The pushes that are open, by the number of their exchange: as the client made them, and the first message
+  // as it left.
+  struct OpenPush {
+    v1::PushRequest asked;
+    v1::ExchangeRequest first;
+  };
+  std::map<uint64_t, OpenPush> pushes_;
+};
+
+void SimDataStream::Start(const std::shared_ptr<SimShardMemory>& memory) {
+  SimServer* const server = site_->servers[channel_->shard_].get();
+  connection_ = site_->network.Connect(node(), server->node());
+  if (connection_ == nullptr) {
+    site_->world.After(node(), absl::Milliseconds(1), [self = shared_from_this()] {
+      self->End(absl::UnavailableError("connection refused"));
+    });
+    return;
+  }
+  const std::weak_ptr<SimDataStream> weak = weak_from_this();
+  server_end_ = server->Accept(connection_, [weak](const std::string& bytes) {
+    if (const auto self = weak.lock()) self->Arrive(bytes);
+  });
+  memory_ = memory;
+  if (memory != nullptr) server->shared_memory().Meet(memory->token(), memory->socket(), memory->memory());
+  connection_->OnEnd(Connection::kOpener, [weak](const absl::Status& why) {
+    if (const auto self = weak.lock()) self->End(why);
+  });
+}
+
+void SimDataStream::Write(OutgoingMessage message) {
+  World& world = site_->world;
+  const bool bulk = !message.payload.empty();
+  message_ = std::move(message);
+  // The bytes are read when they leave: a gradient that changes before that shows.
+  world.After(node(), world.Between(absl::ZeroDuration(), absl::Microseconds(bulk ? 2000 : 50)),
+              [self = shared_from_this()] {
+                if (self->user_ == nullptr || self->end_.has_value()) return;
+                std::string bytes = self->Outgoing(self->message_);
+                self->message_ = {};
+                if (self->connection_ != nullptr) {
+                  self->connection_->Send(
+                      Connection::kOpener,
+                      [end = self->server_end_, bytes = std::move(bytes)] { end->Receive(bytes); });
+                }
+                const std::shared_ptr<User> user = self->user_;
+                user->OnWritten();
+              });
+}
+
+std::string SimDataStream::Outgoing(const OutgoingMessage& message) {
+  std::string all = message.head;
+  for (const OutgoingMessage::Piece& piece : message.payload) absl::StrAppend(&all, piece.bytes);
+  const absl::string_view piece = all;
+  const auto split = SplitPayload(absl::MakeConstSpan(&piece, 1));
+  v1::ExchangeRequest head;
+  if (!split.ok() || !head.ParseFromString(split->head)) {
+    site_->log.complaints.push_back("a client sent what is no ExchangeRequest");
+    return all;
+  }
+  std::string payload;
+  for (absl::string_view part : split->payload) absl::StrAppend(&payload, part);
+  if (head.has_push()) {
+    OpenPush& open = pushes_[head.id()];
+    open.asked = head.push();
+    if (site_->seams.push) site_->seams.push(head.mutable_push());
+    open.first = head;
+    site_->world.Trace("push", {node(), channel_->shard_, head.push().clock(), head.push().part()});
+  } else if (head.has_pull()) {
+    site_->world.Trace("pull", {node(), channel_->shard_, head.pull().clock()});
+  }
+  const auto push = pushes_.find(head.id());
+  if (push != pushes_.end() && (head.has_shared() || !payload.empty())) {
+    char* const data = head.has_shared() ? memory_->memory()->Data(head.shared().offset()) : payload.data();
+    const size_t bytes = head.has_shared() ? head.shared().bytes() : payload.size();
+    const uint64_t batch = push->second.asked.batch_plus_one() - 1;
+    // As if it had changed after the client had looked: so the shard is who finds it.
+    if (site_->ledger.poisoned(batch, channel_->shard_)) {
+      const size_t at = (batch * 7) % static_cast<uint64_t>(site_->ledger.elements());
+      const float value = std::numeric_limits<float>::quiet_NaN();
+      std::memcpy(data + at * sizeof(float), &value, sizeof(float));
+    }
+    if (site_->network.faults_on() && site_->world.Chance(site_->plan.network.duplicate)) {
+      SendCopy(push->second.first, absl::string_view(data, bytes));
+    }
+  }
+  return Join(head, payload);
+}
+
+void SimDataStream::SendCopy(const v1::ExchangeRequest& first, absl::string_view gradient) {
+  // Whoever makes the copy has a stream of its own, and goes away some time.
+  class Nobody final : public User {
+   public:
+    void OnWritten() override {}
+    void OnMessage(IncomingMessage) override {}
+    void OnEnd(const absl::Status&) override {}
+  };
+  ++site_->faults["push duplicated"];
+  v1::ExchangeRequest head = first;
+  head.set_id(1);
+  head.clear_shared();
+  head.clear_released();
+  World& world = site_->world;
+  world.After(node(), world.Between(absl::ZeroDuration(), absl::Milliseconds(400)),
+              [channel = channel_, bytes = Join(head, gradient)] {
+                auto copy = std::make_shared<SimDataStream>(channel, std::make_shared<Nobody>(), [] {});
+                copy->Start(nullptr);
+                if (copy->connection_ == nullptr) return;
+                copy->connection_->Send(Connection::kOpener,
+                                        [end = copy->server_end_, bytes] { end->Receive(bytes); });
+                channel->site_->world.After(channel->node_, absl::Seconds(1),
+                                            [copy] { copy->connection_->Close(Connection::kOpener); });
+              });
+}
+
+void SimDataStream::Read(bool relaxed) {
+  reads_ = true;
+  if (arrived_.empty() && !end_.has_value()) return;
+  // Not within this call.
+  const auto deliver = [self = shared_from_this()] { self->Deliver(); };
+  if (relaxed) {
+    channel_->loop_->Post(deliver);
+  } else {
+    site_->world.After(node(), absl::ZeroDuration(), deliver);
+  }
+}
+
+void SimDataStream::Arrive(const std::string& bytes) {
+  if (user_ == nullptr || end_.has_value()) return;
+  Log(bytes);
+  arrived_.push_back(bytes);
+  Deliver();
+}
+
+void SimDataStream::Log(const std::string& bytes) {
+  const absl::string_view piece = bytes;
+  const auto message = SplitPayload(absl::MakeConstSpan(&piece, 1));
+  v1::ExchangeReply reply;
+  if (!message.ok() || !reply.ParseFromString(message->head)) {
+    site_->log.complaints.push_back("a shard sent what is no ExchangeReply");
+    return;
+  }
+  if (reply.has_pull()) {
+    site_->world.Trace("pull answered",
+                       {node(), channel_->shard_, static_cast<uint64_t>(reply.pull().outcome()),
+                        reply.pull().version().count()});
+  }
+  if (!reply.has_push()) return;
+  site_->world.Trace("push answered",
+                     {node(), channel_->shard_, static_cast<uint64_t>(reply.push().outcome()),
+                      reply.push().version().count()});
+  const auto push = pushes_.find(reply.id());
+  if (push == pushes_.end()) return;
+  const v1::PushRequest& asked = push->second.asked;
+  if (reply.push().outcome() != v1::SEND_AGAIN) {
+    site_->log.pushes.push_back({site_->world.elapsed(), asked.caller().worker(),
+                                 asked.caller().incarnation(), channel_->shard_, asked.clock(),
+                                 asked.batch_plus_one() - 1, asked.base(), reply.push()});
+  }
+  pushes_.erase(push);
+}
+
+void SimDataStream::Deliver() {
+  if (!reads_) return;
+  const std::shared_ptr<User> user = user_;
+  if (user == nullptr) return;
+  if (!arrived_.empty()) {
+    reads_ = false;
+    const auto bytes = std::make_shared<const std::string>(std::move(arrived_.front()));
+    arrived_.pop_front();
+    user->OnMessage({{*bytes}, bytes});
+  } else if (end_.has_value()) {
+    const std::shared_ptr<SimDataStream> self = shared_from_this();
+    auto& streams = channel_->streams_;
+    streams.erase(std::remove(streams.begin(), streams.end(), self), streams.end());
+    user->OnEnd(*end_);
+    user_ = nullptr;
+    if (gone_) std::exchange(gone_, nullptr)();
+  }
+}
+
+void SimDataStream::End(const absl::Status& why) {
+  if (end_.has_value() || user_ == nullptr) return;
+  end_ = why;
+  message_ = {};
+  if (absl::IsCancelled(why)) arrived_.clear();
+  if (connection_ != nullptr) connection_->Close(Connection::kOpener);
+  site_->world.After(node(), absl::ZeroDuration(), [self = shared_from_this()] { self->Deliver(); });
+}
+
+void SimDataStream::Abort() {
+  message_ = {};
+  arrived_.clear();
+  if (connection_ != nullptr) connection_->Close(Connection::kOpener);
+  // A view that is held keeps it.
+  memory_ = nullptr;
+  user_ = nullptr;
+  if (gone_) std::exchange(gone_, nullptr)();
+}
+
+// ---- the channel
+
+std::string SimShardChannel::name() const { return absl::StrCat("ps:", shard_); }
+
+ShardChannel::Opened SimShardChannel::Open(std::shared_ptr<DataStream::User> user,
+                                           std::function<void()> gone) {
+  const auto stream = std::make_shared<SimDataStream>(this, std::move(user), std::move(gone));
+  streams_.push_back(stream);
+  std::shared_ptr<SimShardMemory> memory;
+  if (site_->plan.shared_memory) {
+    memory = std::make_shared<SimShardMemory>(site_, absl::StrCat("segments ", site_->next_session++));
+  }
+  stream->Start(memory);
+  if (hangs_) stream->Stall();
+  return {stream, memory, [] {}};
+}
+
+void SimShardChannel::Hang() {
+  hangs_ = true;
+  for (const auto& stream : streams_) stream->Stall();
+}
+
+void SimShardChannel::Abort() {
+  for (const auto& stream : std::exchange(streams_, {})) stream->Abort();
+}
+
+}  // namespace weir
