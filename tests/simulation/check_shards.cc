@@ -161,6 +161,7 @@ void Checker::CheckJoins() {
     if (joined.reader) continue;
     // On each shard the slowest of those who counted there when it was told of the newcomer.
     std::optional<uint64_t> slowest;
+    bool known = true;
     for (const auto& [life, memberships] : memberships_) {
       const auto told = std::find_if(memberships.begin(), memberships.end(), [&](const Installed* installed) {
         return MemberOf(*installed, joined.incarnation) != nullptr;
@@ -174,18 +175,22 @@ void Checker::CheckJoins() {
           })) {
         continue;
       }
+      // Of several versions that were published at once only the last was seen.
       const std::vector<float>* const weights = Find(life, (*told)->version);
-      if (weights == nullptr) continue;
+      if (weights == nullptr) known = false;
       // Who is taken out with the newcomer's coming counted until then.
       for (const Installed* installed : {before, *told}) {
         for (const v1::Member& other : installed->membership.members()) {
-          if (other.idle() || other.joining() || other.incarnation() == joined.incarnation) continue;
+          if (other.idle() || other.incarnation() == joined.incarnation) continue;
+          // From what clock is for each shard to say, until all have.
+          if (other.joining()) known = false;
+          if (other.joining() || weights == nullptr) continue;
           const uint64_t clock = ClockIn(*weights, other);
           slowest = std::min(slowest.value_or(clock), clock);
         }
       }
     }
-    if (slowest.has_value() && joined.start_clock < *slowest) {
+    if (known && slowest.has_value() && joined.start_clock < *slowest) {
       Violate(Invariant::kJoin, "worker ", joined.worker, " (incarnation ", joined.incarnation,
               ") joined at clock ", joined.start_clock, ", where the slowest was at ", *slowest);
     }

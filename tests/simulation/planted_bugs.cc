@@ -25,16 +25,9 @@ std::function<void(Site*)> InProduct(const char* name) {
   return [name](Site*) { SetPlanted(name); };
 }
 
-// Of memory, clients, and code that no seam reaches.
+// Of memory and code that no seam reaches.
 std::vector<PlantedBug> PlantedElsewhere() {
   return {
-      {"batch not named",
-       "a batch that is handed out again cannot be told from a new one",
-       {Invariant::kOnce},
-       [](Site* site) {
-         if (!site->plan.sync())
-           site->seams.push = [](v1::PushRequest* push) { push->clear_batch_plus_one(); };
-       }},
       {"unweighted mean",
        "a short part counts like a whole one",
        {Invariant::kComplete},
@@ -85,7 +78,7 @@ void SetPlanted(const char* bug) { planted = bug; }
 std::vector<PlantedBug> PlantedBugs() {
   std::vector<PlantedBug> all;
   for (const std::vector<PlantedBug>& some :
-       {PlantedInPolicies(), PlantedInMessages(), PlantedOnDisk(), PlantedElsewhere()}) {
+       {PlantedInPolicies(), PlantedInMessages(), PlantedInClients(), PlantedOnDisk(), PlantedElsewhere()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;

@@ -24,6 +24,7 @@ std::vector<PlantedBug> PlantedBugs();
 // By where they are.
 std::vector<PlantedBug> PlantedInPolicies();
 std::vector<PlantedBug> PlantedInMessages();
+std::vector<PlantedBug> PlantedInClients();
 std::vector<PlantedBug> PlantedOnDisk();
 
 // From here on Planted(bug) holds for this one alone; "": for none.

@@ -117,12 +117,17 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
   std::string Outgoing(const OutgoingMessage& message);
   void SendCopy(const v1::ExchangeRequest& first, absl::string_view gradient);
   void Arrive(const std::string& bytes);
+  // For Seams::releases_early.
+  void ReleaseEarly(const std::string& bytes);
+  // What the client gets in place of it: with what is planted in it.
+  std::string Incoming(const std::string& bytes);
   void Log(const std::string& bytes);
   void Deliver();
   void End(const absl::Status& why);
 
   SimShardChannel* const channel_;
   Site* const site_;
+  const uint64_t number_ = site_->next_session++;
   // Null: the user has been let go.
   std::shared_ptr<User> user_;
   std::function<void()> gone_;
@@ -176,7 +181,7 @@ void SimDataStream::Write(OutgoingMessage message) {
                 if (self->user_ == nullptr || self->end_.has_value()) return;
                 std::string bytes = self->Outgoing(self->message_);
                 self->message_ = {};
-                if (self->connection_ != nullptr) {
+                if (self->connection_ != nullptr && !bytes.empty()) {
                   self->connection_->Send(
                       Connection::kOpener,
                       [end = self->server_end_, bytes = std::move(bytes)] { end->Receive(bytes); });
@@ -199,15 +204,19 @@ std::string SimDataStream::Outgoing(const OutgoingMessage& message) {
   std::string payload;
   for (absl::string_view part : split->payload) absl::StrAppend(&payload, part);
   if (head.has_push()) {
-    OpenPush& open = pushes_[head.id()];
-    open.asked = head.push();
-    if (site_->seams.push) site_->seams.push(head.mutable_push());
-    open.first = head;
+    pushes_[head.id()].asked = head.push();
     site_->world.Trace("push", {node(), channel_->shard_, head.push().clock(), head.push().part()});
   } else if (head.has_pull()) {
     site_->world.Trace("pull", {node(), channel_->shard_, head.pull().clock()});
   }
+  if (site_->seams.releases_early) {
+    head.clear_released();
+    // It said nothing else.
+    if (head.id() == 0 && !head.has_shared_memory()) return "";
+  }
+  if (site_->seams.request) site_->seams.request(number_, channel_->shard_, &head);
   const auto push = pushes_.find(head.id());
+  if (push != pushes_.end() && head.has_push()) push->second.first = head;
   if (push != pushes_.end() && (head.has_shared() || !payload.empty())) {
     char* const data = head.has_shared() ? memory_->memory()->Data(head.shared().offset()) : payload.data();
     const size_t bytes = head.has_shared() ? head.shared().bytes() : payload.size();
@@ -266,8 +275,29 @@ void SimDataStream::Read(bool relaxed) {
 void SimDataStream::Arrive(const std::string& bytes) {
   if (user_ == nullptr || end_.has_value()) return;
   Log(bytes);
-  arrived_.push_back(bytes);
+  if (site_->seams.releases_early) ReleaseEarly(bytes);
+  arrived_.push_back(site_->seams.reply ? Incoming(bytes) : bytes);
   Deliver();
+}
+
+void SimDataStream::ReleaseEarly(const std::string& bytes) {
+  v1::ExchangeReply reply;
+  if (!reply.ParseFromString(bytes) || !reply.has_shared()) return;
+  v1::ExchangeRequest release;
+  release.set_released(1);
+  connection_->Send(Connection::kOpener,
+                    [end = server_end_, bytes = release.SerializeAsString()] { end->Receive(bytes); });
+}
+
+std::string SimDataStream::Incoming(const std::string& bytes) {
+  const absl::string_view piece = bytes;
+  const auto message = SplitPayload(absl::MakeConstSpan(&piece, 1));
+  v1::ExchangeReply reply;
+  if (!message.ok() || !reply.ParseFromString(message->head)) return bytes;
+  site_->seams.reply(number_, channel_->shard_, &reply);
+  std::string payload;
+  for (absl::string_view part : message->payload) absl::StrAppend(&payload, part);
+  return Join(reply, payload);
 }
 
 void SimDataStream::Log(const std::string& bytes) {

@@ -434,7 +434,8 @@ ShardSet::Push SimWorkerClient::MakePush(const Work& work, std::vector<float>* g
 void SimWorkerClient::Begin(const std::optional<Work>& work, std::optional<uint64_t> clock, bool probe) {
   std::shared_ptr<Pulling> pulling;
   if (clock.has_value()) {
-    const bool whole = !probe && !work.has_value() && !InPlace() && site_->plan.workers[rank_].pulls_apart;
+    // Some read into tensors of their own, and hear of each.
+    const bool whole = !probe && !InPlace() && rank_ % 2 == 1;
     pulling = NewPull(*clock, /*view=*/!whole, InPlace());
     pulling->pull.request.set_header_only(probe);
     if (sync()) pulling->pull.want.assign(probe ? 1 : site_->plan.shards(), *clock);
@@ -469,10 +470,12 @@ void SimWorkerClient::Hear(const std::shared_ptr<Pulling>& pulling) {
 
 void SimWorkerClient::OnFailed(const std::optional<Work>& work, const std::shared_ptr<Pulling>& pulling,
                                const absl::Status& why) {
-  if (absl::IsDataLoss(why) && !work.has_value()) {
-    // Cut short after its first tensors: pulled again, as the trainer does.
+  if (absl::IsDataLoss(why)) {
+    // Cut short after its first tensors, and so after its push was answered: pulled again, as the trainer
+    // does.
     const uint64_t clock = pulling->pull.request.clock();
     pulls_out_.erase(pulls_out_.find(clock));
+    if (work.has_value()) --pushes_out_, ranges_->Acknowledge(work->clock);
     ++site_->faults["pull again"];
     return Pull(clock, /*probe=*/false);
   }

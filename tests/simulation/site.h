@@ -36,10 +36,13 @@ struct Seams {
   std::shared_ptr<FileSystem> files;
   // What the coordinator remembers by.
   std::function<std::unique_ptr<JobStore>(std::unique_ptr<JobStore>)> store;
-  // The push as a client sends it.
-  std::function<void(v1::PushRequest*)> push;
+  // A client's message as it leaves, and the shard's as it arrives; by data stream and shard.
+  std::function<void(uint64_t stream, uint32_t shard, v1::ExchangeRequest*)> request;
+  std::function<void(uint64_t stream, uint32_t shard, v1::ExchangeReply*)> reply;
   // A server takes back what a client reads in shared memory when it waits no longer for the client.
   bool takes_views_back = false;
+  // A client lets go of what it reads in shared memory when it comes.
+  bool releases_early = false;
   // A client takes a push for done when one shard has acknowledged it.
   bool one_shard_is_enough = false;
 };
