@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """Holds docs/guarantees.md to the tree: every file, test case, invariant and planted bug that it names must exist, and it names all
-invariants and planted bugs, each bug under a promise that lists the invariants which must catch it. First shows that it finds
-planted faults.
+invariants and planted bugs, each bug under a promise that lists the invariants which must catch it. The files and links of
+docs/architecture.md must exist, too. First shows that it finds planted faults.
 """
 import os
 import pathlib
@@ -10,6 +10,7 @@ import sys
 import tempfile
 
 PAGE = "docs/guarantees.md"
+TOUR = "docs/architecture.md"  # beside it
 INVARIANTS = "tests/simulation/invariants.h"
 BUGS = "tests/simulation/planted_*.cc"
 TEST_CASE = re.compile(r'TEST_CASE\(\s*((?:"(?:[^"\\]|\\.)*"\s*)+)')
@@ -34,10 +35,11 @@ def bullets(text):
 
 def faults(root):
     page = read(root, PAGE)
-    for path in sorted(set(re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.[a-z]+)`", page))):
+    both = page + read(root, TOUR)
+    for path in sorted(set(re.findall(r"`((?:[a-z_]+/)+[a-z_0-9]+\.[a-z]+)`", both))):
         if not (root / path).is_file():
             yield f"there is no file {path}"
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page):
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", both):
         if not ((root / PAGE).parent / target).exists():
             yield f"a link leads nowhere: {target}"
     invariants = set(re.findall(r"^  (k[A-Z]\w*),$", read(root, INVARIANTS), re.M))
@@ -76,12 +78,13 @@ def check_that_faults_are_found():
     tree = {
         PAGE: '- `tests/a_test.cc`: "one", "two\n  lines", "three"\n- `tests/b_test.cc`: "one"\n- Invariants: `kOnce`, `kNone`\n'
               '- Planted bugs: *dedup off*, *dedup on*\n\n[a](../tests/a_test.cc#x), [b](b.md)\n',
+        TOUR: "`ps_server/none.cc`, `tests/a_test.cc`\n",
         "tests/a_test.cc": 'TEST_CASE("one") {\nTEST_CASE(\n    "two "\n    "lines") {\n',
         INVARIANTS: "enum class Invariant {\n  kOnce,\n  kTorn,\n};\n",
         "tests/simulation/planted_bugs.cc": '{"dedup off",\n "x", {Invariant::kOnce,\n Invariant::kTorn}, y},\n',
         "tests/simulation/planted_files.cc": '{"torn", "x" "y", {Invariant::kTorn}, z},\n',
     }
-    expected = ["there is no file tests/b_test.cc", "a link leads nowhere: b.md", "tests/a_test.cc has no test case 'three'",
+    expected = ["there is no file ps_server/none.cc", "there is no file tests/b_test.cc", "a link leads nowhere: b.md", "tests/a_test.cc has no test case 'three'",
                 "tests/b_test.cc has no test case 'one'", f"there is no invariant kNone in {INVARIANTS}",
                 "the planted bug 'dedup off' must be caught by kTorn, which its promise does not list",
                 f"there is no planted bug 'dedup on' in {BUGS}", "the page does not name the invariant kTorn",
