@@ -181,7 +181,8 @@ void HttpServer::State::Run() {
       connections.front().Refuse("503 Service Unavailable", "too many connections\n");
       connections.pop_front();
     }
-    connections.emplace_back(fd.Release(), now + options.time_limit);
+    // From now on, and not from when the wait began.
+    connections.emplace_back(fd.Release(), SteadyClock::now() + options.time_limit);
   }
 }
 

@@ -187,6 +187,17 @@ TEST_CASE("who sends or reads slowly keeps nobody waiting, and is cut off") {
   CHECK_THAT(HttpReceive(silent), Catch::StartsWith("HTTP/1.1 408 "));
 }
 
+TEST_CASE("the first request after a quiet time is answered") {
+  HttpServer::Options options;
+  options.time_limit = std::chrono::milliseconds(200);
+  const auto server = MustStart(options);
+  // A scrape every so often finds the server asleep since the one before.
+  for (int i = 0; i < 3; ++i) {
+    std::this_thread::sleep_for(3 * options.time_limit / 2);
+    CHECK_THAT(HttpGet(server->port(), "/healthz"), Catch::StartsWith("HTTP/1.1 200"));
+  }
+}
+
 TEST_CASE("connections beyond the limit take the place of the oldest ones") {
   const auto server = MustStart({});
   std::vector<UniqueFd> idle;
