@@ -20,6 +20,7 @@ absl::string_view DashboardPage() {
   svg { display: block; width: 100%; height: 12rem; border: solid #e3e7ec; border-width: 0 0 1px 1px; box-sizing: border-box; }
   svg path { fill: none; stroke: #2563a8; stroke-width: 2px; vector-effect: non-scaling-stroke; stroke-linecap: round; }
   svg #tests { stroke: #c2410c; stroke-width: 6px; }
+  @media (max-width: 30rem) { body { padding: 0 .6rem; font-size: 14px; } th, td { padding-right: .4rem; } }
 </style>
 <h1>Weir <span id="title"></span></h1>
 <progress id="bar" max="1" value="0"></progress>
