@@ -89,7 +89,7 @@ async function refresh() {
       ...(s.waits || []).filter(w => w.seconds >= 1).map(w =>
         row([`waits on ${w.server}`, `${w.calls}, ${w.seconds.toFixed(1)} s, for ${w.reason}`])));
     at("tasks").replaceChildren(row(["task", "state", "clock", "version", "heard", "address"], "th"),
-      ...(s.tasks || []).map(t => row([t.task, t.state, ...(t.task.startsWith("ps:") ? ["-", t.version || 0] : [t.clock || 0, "-"]), `${t.seconds_since_heard.toFixed(1)} s ago`, t.address])));
+      ...(s.tasks || []).map(t => row([t.task, t.state, ...(t.task.startsWith("ps:") ? ["-", t.version || 0] : [t.clock || 0, "-"]), ["expected", "waiting"].includes(t.state) ? "-" : `${t.seconds_since_heard.toFixed(1)} s ago`, t.address])));
     at("problem").textContent = s.failure || "";
   } catch (error) {
     at("problem").textContent = `ps:0 does not answer: ${error}`;

@@ -48,6 +48,8 @@ Coordinator::~Coordinator() {
   std::unique_ptr<JobStore> store;
   queue_.Run([&] {
     FailJob("the coordinator stops", /*asked=*/true);
+    untold_.clear();
+    EndOnceTold();
     for (ShardInfo& shard : shards_) links.push_back(std::move(shard.link));
     if (checkpoints_ != nullptr) store = checkpoints_->Close(absl::UnavailableError("the coordinator stops"));
   });
@@ -280,7 +282,7 @@ void Coordinator::MaybeCommit() {
 // ---- time
 
 void Coordinator::HandleTick() {
-  if (over()) return;
+  if (over()) return EndOnceTold();
   const absl::Time time = now();
   if (state_ == v1::STARTING) {
     const double limit = options_.config.cluster().start_seconds();
@@ -395,6 +397,11 @@ void Coordinator::Broadcast(const v1::ControlMessage& message) {
 
 std::string Coordinator::ShardName(uint32_t shard) const {
   return absl::StrCat("ps:", shard, " at ", shards_[shard].address);
+}
+
+std::string Coordinator::WorkerName(uint32_t rank) const {
+  return rank < options_.worker_names.size() ? options_.worker_names[rank]
+                                             : absl::StrCat("the worker of rank ", rank);
 }
 
 uint32_t Coordinator::needed_workers() const {

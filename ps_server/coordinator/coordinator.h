@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -258,6 +259,9 @@ class Coordinator {
   // All below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
   // Whether who asks may come in. If so, the job is what it says, unless that is known.
+  // The process has had the answer to its Join, and joins as another instance if it does again: what still
+  // comes of this one is a late repeat, and would make a member that nobody is.
+  void RefuseFromNowOn(uint64_t instance);
   absl::Status CheckJoin(const v1::JoinRequest& request);
   // Whether too many of its task wait already, or too many readers are there.
   absl::Status CheckRoom(const v1::JoinRequest& request) const;
@@ -407,10 +411,15 @@ class Coordinator {
   bool AwaitsEvaluation() const {
     return state_ == v1::DRAINING && !evaluation_.final() && !nobody_evaluates_ && !ends_again_;
   }
-  // The lost ones who may come for the job's end yet; all others are told, or will not come.
-  std::vector<std::string> MayComeBack() const;
+  // Workers who may come for the job's end yet: those who were lost, and, for a lease from the start of the
+  // training, those who were not seen at all. All others were told, or will not come.
+  std::vector<std::string> MayCome() const;
   // asked: somebody wants it to end; it is nobody's fault.
   void FailJob(const std::string& reason, bool asked = false);
+  // The member with this incarnation has heard of the failure, or is gone.
+  void Told(uint64_t incarnation);
+  // Calls on_end for a job that has failed, once every member was told or has had the time to ask.
+  void EndOnceTold();
   void StepAside(const std::string& why);
   // If another coordinator has the job, that may be why.
   void FailUnlessReplaced(const std::string& reason);
@@ -431,6 +440,7 @@ class Coordinator {
   v1::ClusterStatus MakeStatus() const;
   std::vector<std::string> WaitingFor() const;
   std::string ShardName(uint32_t shard) const;
+  std::string WorkerName(uint32_t rank) const;
   uint32_t needed_workers() const;
   // bounded, async: as far as shard 0 has said, the newest checkpoint knows.
   uint64_t batches_done() const;
@@ -469,6 +479,10 @@ class Coordinator {
   // Since when no worker is live while there is work.
   std::optional<absl::Time> deserted_;
   std::string failure_;
+  // Of a job that has failed: incarnations of members and readers that were not told yet, and how long the
+  // coordinator stays for them. nullopt: the job goes on, or on_end was called.
+  std::set<uint64_t> untold_;
+  std::optional<absl::Time> tell_until_;
   // Why members with incarnations up to this one are out, if not by their own leases.
   std::string fenced_why_;
   uint64_t fenced_up_to_ = 0;
@@ -492,6 +506,8 @@ class Coordinator {
   // Ranks that left for a reason and did not come back.
   std::set<uint32_t> gave_up_;
   std::map<uint32_t, ReaderInfo> readers_;
+  // Instances that RefuseFromNowOn() was told, the newest last.
+  std::deque<uint64_t> refused_;
   std::map<uint64_t, PinnedVersion> pins_;
   std::vector<PinHolder> waiting_pins_;
   std::vector<v1::TaskStatus> departed_;
@@ -524,13 +540,14 @@ class Coordinator {
   std::optional<absl::Time> unsaved_since_;
   std::string unsaved_why_;
   std::vector<Done<v1::LeaveReply>> leaves_;
-  // If the work was done before anybody came: the ranks that were told, and how long the others are waited
-  // for.
+  // The ranks that were told that the job is done.
   std::set<uint32_t> told_;
   // The job was done when this coordinator began.
   bool ends_again_ = false;
   // By those who were told so: servers of this start, which nobody else needs to know. For people.
   int named_servers_ = 0;
+  // Until then a job that is done waits for workers that have not come yet: it may be shorter than the start
+  // of a process.
   absl::Time linger_until_;
   // Members that were lost, by rank, until they come again or are told that the job is done. Their processes
   // may live: who fell silent may have been stopped or cut off, and wake.

@@ -13,6 +13,8 @@ namespace weir {
 namespace {
 
 constexpr absl::Duration kSaveAgain = absl::Seconds(1);
+// How long a job that has failed stays for members that have not asked since.
+constexpr absl::Duration kTellFailure = absl::Seconds(2);
 
 absl::Status NothingLeft() {
   return absl::OutOfRangeError("the job's examples are done; there is nothing left to do");
@@ -125,19 +127,16 @@ void Coordinator::EndAgain() {
   state_ = v1::DRAINING;
   TrainingStarts();
   ended_ = started_;
-  // Servers and workers that still wait for a coordinator.
-  linger_until_ = now() + lease();
   OpenLinks();
 }
 
 void Coordinator::MaybeFinish() {
   if (state_ != v1::DRAINING || final_ping_ > 0 || !members_.empty() || !readers_.empty()) return;
   if (!saved_last_ || !drain_.empty() || AwaitsEvaluation()) return;
-  if (told_.size() < options_.workers && now() < linger_until_) return;
-  if (const std::vector<std::string> lost = MayComeBack(); !lost.empty()) {
+  if (const std::vector<std::string> others = MayCome(); !others.empty()) {
     if (!std::exchange(said_lingering_, true)) {
-      LogInfo("the job is done; waiting for ", absl::StrJoin(lost, ", "),
-              ", lost before, to come back and be told so, for a lease at most");
+      LogInfo("the job is done; waiting for ", absl::StrJoin(others, ", "),
+              " to be told so, for a lease at most");
     }
     return;
   }
@@ -145,12 +144,17 @@ void Coordinator::MaybeFinish() {
   final_ping_ = PingShards();
 }
 
-std::vector<std::string> Coordinator::MayComeBack() const {
+std::vector<std::string> Coordinator::MayCome() const {
   std::vector<std::string> names;
   for (const auto& [rank, away] : away_) {
     const absl::Time until =
         away.disconnected ? away.since + kComesBack : std::max(away.since, saved_at_) + lease();
-    if (now() < until) names.push_back(away.task);
+    if (now() < until) names.push_back(absl::StrCat(away.task, " (lost before)"));
+  }
+  if (now() >= linger_until_) return names;
+  for (uint32_t rank = 0; rank < options_.workers; ++rank) {
+    if (told_.count(rank) + gave_up_.count(rank) + away_.count(rank) > 0) continue;
+    names.push_back(absl::StrCat(WorkerName(rank), " (not there yet)"));
   }
   return names;
 }
@@ -179,9 +183,29 @@ void Coordinator::FailJob(const std::string& reason, bool asked) {
   v1::ControlMessage message;
   message.mutable_shutdown()->set_failure(reason);
   Broadcast(message);
+  // A parked heartbeat is answered with the failure. A member without one, such as a worker that was admitted
+  // a moment ago, asks soon, and would find nobody.
+  for (const auto& [rank, member] : members_) {
+    const bool live = member.phase == Phase::kLive || member.phase == Phase::kIdle;
+    if (live && !member.disconnected && !member.heartbeat.done) untold_.insert(member.incarnation);
+  }
+  for (const auto& [id, reader] : readers_) {
+    if (!reader.heartbeat.done) untold_.insert(reader.incarnation);
+  }
   Changed();
   AnswerParked(RefuseJoin(), JobFailure(reason));
-  options_.on_end(MakeStatus(), reason);
+  tell_until_ = now() + kTellFailure;
+  EndOnceTold();
+}
+
+void Coordinator::Told(uint64_t incarnation) {
+  if (untold_.erase(incarnation) > 0) EndOnceTold();
+}
+
+void Coordinator::EndOnceTold() {
+  if (!tell_until_.has_value() || (!untold_.empty() && now() < *tell_until_)) return;
+  tell_until_.reset();
+  options_.on_end(MakeStatus(), failure_);
 }
 
 void Coordinator::StepAside(const std::string& why) {

@@ -24,6 +24,8 @@ constexpr uint64_t kMaxExamples = uint64_t{1} << 40;
 // Joins of one task that wait at once (processes that were started again, and repeats), and readers.
 constexpr int kMaxWaitingOfTask = 64;
 constexpr size_t kMaxReaders = 256;
+// Processes whose membership has ended that are remembered.
+constexpr size_t kRefusedKept = 4096;
 
 absl::Status CheckTaskName(const std::string& task) {
   const bool printable =
@@ -69,6 +71,9 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   for (const auto& [id, reader] : readers_) {
     if (reader.instance == request.instance()) return done(MakeJoinReply(id, reader.incarnation, 0));
   }
+  if (std::find(refused_.begin(), refused_.end(), request.instance()) != refused_.end()) {
+    return done(absl::AbortedError("the membership that this Join began has ended"));
+  }
   if (absl::Status status = CheckJoin(request); !status.ok()) {
     // Whoever is refused comes again and again.
     if (now() >= next_refusal_) {
@@ -91,6 +96,11 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   if (worker) ReplaceIfGone(rank);
   MaybeInstall();
   MaybeAdmit();
+}
+
+void Coordinator::RefuseFromNowOn(uint64_t instance) {
+  refused_.push_back(instance);
+  if (refused_.size() > kRefusedKept) refused_.pop_front();
 }
 
 absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {

@@ -223,7 +223,10 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
     return AnswerHeartbeat(heartbeat, !over(), caller.incarnation() <= fenced_up_to_ ? fenced_why_ : "");
   }
   AnswerHeartbeat(*parked, false);
-  if (request.known_revision() != revision_ || over() || at_once) return AnswerHeartbeat(heartbeat, false);
+  if (request.known_revision() != revision_ || over() || at_once) {
+    AnswerHeartbeat(heartbeat, false);
+    return Told(caller.incarnation());
+  }
   *parked = std::move(heartbeat);
 }
 
@@ -235,6 +238,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
   if (member != members_.end() && member->second.incarnation == caller.incarnation()) {
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
     const std::string task = member->second.task;
+    member->second.heard = true;  // it has had the answer to its Join
     if (!request.done()) gave_up_.insert(member->first);
     if (request.done()) told_.insert(member->first);
     if (request.done() && AwaitsEvaluation()) {
@@ -252,6 +256,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
       FailJob(absl::StrCat("every worker gave up, ", task, " as the last one: ", request.reason()));
     }
   } else if (reader != readers_.end() && reader->second.incarnation == caller.incarnation()) {
+    RefuseFromNowOn(reader->second.instance);
     RemoveReader(caller.worker());
   } else if (request.done() && (recoverable() || AwaitsEvaluation()) && !over() &&
              std::none_of(departed_.begin(), departed_.end(), [&](const v1::TaskStatus& task) {
@@ -278,6 +283,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   departed.set_state(why.empty() ? "left" : "lost");
   departed.set_incarnation(member.incarnation);
   departed_.push_back(departed);
+  if (member.heard) RefuseFromNowOn(member.instance);
   if (departed_.size() > kDepartedShown) departed_.erase(departed_.begin());
   if (why.empty()) {
     LogInfo(member.task, " left");
@@ -294,7 +300,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   if (ranges_.has_value()) ranges_->Release(rank);
   DropPinsOf(rank);
   if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
-  if (over()) return;
+  if (over()) return Told(member.incarnation);
   if (why.empty() && state_ == v1::DRAINING && saved_last_) {
     // Nobody has anything left to do that depends on it, and all go at once: told one by one, it would be
     // work that grows with the cube of the workers.
@@ -320,6 +326,7 @@ void Coordinator::Disconnected(MemberInfo& member) {
   member.disconnected = true;
   member.answered_since = false;
   AnswerHeartbeat(member.heartbeat, false);
+  Told(member.incarnation);
 }
 
 void Coordinator::ReplaceIfGone(uint32_t rank) {
@@ -347,6 +354,7 @@ void Coordinator::FenceAll(const std::string& why) {
   fenced_up_to_ = last_incarnation_;
   for (auto& [rank, member] : std::exchange(members_, {})) {
     away_[rank] = {member.task, now(), member.disconnected};
+    if (member.heard) RefuseFromNowOn(member.instance);
     if (member.join.has_value()) waiting_.push_back(std::move(*member.join));
     AnswerHeartbeat(member.heartbeat, true, why);
     if (member.next_range) {
@@ -407,9 +415,11 @@ void Coordinator::RemoveReader(uint32_t id) {
   const auto it = readers_.find(id);
   LogInfo(it->second.task, " (reader) left");
   AnswerHeartbeat(it->second.heartbeat, true);
-  if (evaluations_.has_value()) evaluations_->OnGone(it->second.incarnation);
+  const uint64_t incarnation = it->second.incarnation;
+  if (evaluations_.has_value()) evaluations_->OnGone(incarnation);
   readers_.erase(it);
   DropPinsOf(id);
+  Told(incarnation);
   MaybeEvaluate();
   MaybeCommit();  // that may have waited for it to read
   MaybeFinish();

@@ -194,8 +194,6 @@ void Coordinator::OnAllInstalled() {
   const std::string stopped = WhyItStopsHere();
   if (!stopped.empty() || (AllDone() && !evaluations_->open())) {
     TrainingStarts();
-    // Those who come to work are to find somebody who tells them.
-    linger_until_ = now() + lease();
     state_ = v1::RUNNING;
     stopped.empty() ? StartDraining() : StopEarly(stopped);
     return MaybeAdmit();

@@ -7,6 +7,9 @@
 namespace weir {
 namespace {
 
+// Processes that wait to join, in the status.
+constexpr size_t kWaitingShown = 100;
+
 void Merge(const v1::Samples& samples, IntHistogram& into) {
   for (int value = 0; value < samples.counts_size(); ++value) into.Add(value, samples.counts(value));
   if (samples.overflow() > 0) into.Add(samples.max(), samples.overflow());
@@ -66,6 +69,7 @@ uint64_t Coordinator::pushes_done() const {
 }
 
 void Coordinator::TrainingStarts() {
+  linger_until_ = now() + lease();
   if (started_ != absl::Time()) return;
   started_ = now();
   examples_before_ = examples_done();
@@ -196,6 +200,13 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     task->set_incarnation(reader.incarnation);
     task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - reader.last_heard));
   }
+  size_t waiting = 0;
+  for (const WaitingJoin& join : waiting_) {
+    if (++waiting > kWaitingShown) break;
+    v1::TaskStatus* task = status.add_tasks();
+    task->set_task(join.request.task());
+    task->set_state("waiting");
+  }
   for (const v1::TaskStatus& departed : departed_) *status.add_tasks() = departed;
   return status;
 }
@@ -234,8 +245,7 @@ std::vector<std::string> Coordinator::WaitingFor() const {
     } else if (state_ == v1::STARTING && here.size() < needed_workers()) {
       for (uint32_t rank = 0; rank < options_.workers; ++rank) {
         if (here.count(rank) > 0) continue;
-        names.push_back(rank < options_.worker_names.size() ? options_.worker_names[rank]
-                                                            : absl::StrCat("the worker of rank ", rank));
+        names.push_back(WorkerName(rank));
       }
     }
   }
@@ -243,8 +253,8 @@ std::vector<std::string> Coordinator::WaitingFor() const {
     names.push_back(absl::StrCat("its last checkpoint to be written (", unsaved_why_, ")"));
   }
   if (state_ == v1::DRAINING && saved_last_ && members_.empty()) {
-    for (const std::string& task : MayComeBack()) {
-      names.push_back(absl::StrCat(task, ", which was lost, to be told that the job is done"));
+    for (const std::string& task : MayCome()) {
+      names.push_back(absl::StrCat(task, " to be told that the job is done"));
     }
   }
   if (checkpoints_ != nullptr && !over()) {

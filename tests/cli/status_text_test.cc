@@ -130,6 +130,9 @@ TEST_CASE("the report") {
   auto* expected = s.add_tasks();
   expected->set_task("worker:2");
   expected->set_state("expected");
+  auto* waiting = s.add_tasks();
+  waiting->set_task("worker:3");
+  waiting->set_state("waiting");
   CHECK(StatusReport(s) ==
         "job               digits bounded(3), running\n"
         "waiting for       worker:2\n"
@@ -146,7 +149,8 @@ TEST_CASE("the report") {
         "--------  --------  -----  -------  ----------  ---------------\n"
         "worker:0  live      1,234        -  250 ms ago  127.0.0.1:40000\n"
         "ps:0      live          -    4,936  250 ms ago  127.0.0.1:40001\n"
-        "worker:2  expected      -        -           -\n");
+        "worker:2  expected      -        -           -\n"
+        "worker:3  waiting       -        -           -\n");
 }
 
 TEST_CASE("as JSON, fields that are zero too") {

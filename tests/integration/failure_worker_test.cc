@@ -83,7 +83,7 @@ void SleepThroughTheEnd(const std::vector<std::string>& mode) {
   job["worker:1"].Signal(SIGCONT);
   job.ExpectAllExit(0);
   CHECK_THAT(job["worker:1"].log(), Contains("nothing left to do"));
-  CHECK_THAT(job["ps:0"].log(), Contains("waiting for worker:1, lost before, to come back and be told so"));
+  CHECK_THAT(job["ps:0"].log(), Contains("waiting for worker:1 (lost before) to be told so"));
   CHECK(job.Summary()["examples"] == 1500);
 }
 

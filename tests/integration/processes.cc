@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -198,6 +199,14 @@ v1::ClusterStatus TestJob::WaitForStatus(const std::string& what,
     REQUIRE(Clock::now() < deadline);
     std::this_thread::sleep_for(kPoll);
   }
+}
+
+void TestJob::WaitForTask(const std::string& task, const std::string& state) {
+  WaitForStatus(task + " is " + state, [&](const v1::ClusterStatus& status) {
+    return std::any_of(status.tasks().begin(), status.tasks().end(), [&](const v1::TaskStatus& shown) {
+      return shown.task() == task && shown.state() == state;
+    });
+  });
 }
 
 void TestJob::WaitForPushes(uint64_t pushes) {

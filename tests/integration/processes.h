@@ -136,6 +136,8 @@ class TestJob {
   TestProcess& operator[](const std::string& task) { return *processes_.at(task); }
 
   // Waits until the coordinator's status is as wanted.
+  // Until ps:0 shows the task in this state.
+  void WaitForTask(const std::string& task, const std::string& state);
   v1::ClusterStatus WaitForStatus(const std::string& what,
                                   const std::function<bool(const v1::ClusterStatus&)>& wanted);
   // Until so many pushes were applied.

@@ -272,6 +272,7 @@ TEST_CASE("With no time to wait, the first failure of the last checkpoint ends t
   f.StartJob();
   f.shards[0]->write_error = "no space left on device";
   f.Steps(1);
+  f.HeartbeatAll();
   CHECK(f.ends == 1);
   CHECK(IsStorageFailure(JobFailure(f.failure)));
 }
@@ -299,6 +300,7 @@ TEST_CASE("A log that cannot be written ends the job as a failure of storage") {
   v1::ShardReport report;
   report.mutable_failed()->set_error("shard 1 cannot write its log: no space left on device");
   f.shards[1]->events.report(report);
+  f.HeartbeatAll();
   CHECK(f.ends == 1);
   CHECK(IsStorageFailure(JobFailure(f.failure)));
   CHECK_THAT(f.failure, Contains("ps:1") && Contains("no space left on device"));
@@ -376,6 +378,7 @@ TEST_CASE("A coordinator whose own shard finds its log taken was replaced; anoth
   report.mutable_failed()->set_error("cannot write its log: File exists");
   report.mutable_failed()->set_replaced(true);
   f.shards[index]->events.report(report);
+  f.HeartbeatAll();
   CHECK(f.ends == 1);
   CHECK((f.failure.rfind(kReplaced, 0) == 0) == (index == 0));
   CHECK(f.shards[1]->Sent(v1::ControlMessage::kShutdown).empty() == (index == 0));
@@ -414,6 +417,7 @@ TEST_CASE("Drained without a store, before the start, or while it recovers") {
   CoordinatorFixture plain(kSync);
   plain.StartJob();
   plain.coordinator->Drain("SIGTERM");
+  plain.HeartbeatAll();
   CHECK(plain.failure == "SIGTERM");
 
   Saved early(kSync);

@@ -295,7 +295,7 @@ TEST_CASE("A job that is done waits for who fell silent, for a lease, to tell it
   f.Leave(f.members[1]);
   f.Run(absl::Seconds(9.5));
   CHECK(f.ends == 0);
-  CHECK(f.Status().waiting_for(0) == "worker:2, which was lost, to be told that the job is done");
+  CHECK(f.Status().waiting_for(0) == "worker:2 (lost before) to be told that the job is done");
   SECTION("it wakes") {
     CHECK(f.Heartbeat(f.members[2])->reply().fenced());
     CHECK(absl::IsOutOfRange(f.Join(2, 7777)->status()));
@@ -303,6 +303,31 @@ TEST_CASE("A job that is done waits for who fell silent, for a lease, to tell it
     CHECK(f.ends == 1);
   }
   SECTION("it does not") {
+    f.Run(absl::Seconds(1));
+    CHECK(f.ends == 1);
+  }
+  CHECK(f.failure == "");
+}
+
+TEST_CASE("A job that is done within a lease waits that long for workers that have not come yet") {
+  CoordinatorFixture f(kSync, 3);
+  f.config.mutable_cluster()->set_min_workers(1);
+  f.train_examples = 24;
+  f.Start();
+  const v1::JoinReply first = f.Join(0)->reply();
+  for (const auto& shard : f.shards) shard->StagedParts(0, {0, 1, 2});
+  REQUIRE(f.Status().state() == v1::DRAINING);
+  f.Leave(first);
+  f.Run(absl::Seconds(9.5));
+  CHECK(f.ends == 0);
+  CHECK(f.Status().waiting_for(0) == "the worker of rank 1 (not there yet) to be told that the job is done");
+  SECTION("they come") {
+    CHECK(absl::IsOutOfRange(f.Join(1)->status()));
+    CHECK(absl::IsOutOfRange(f.Join(2)->status()));
+    f.Run(absl::Milliseconds(250));
+    CHECK(f.ends == 1);
+  }
+  SECTION("they do not") {
     f.Run(absl::Seconds(1));
     CHECK(f.ends == 1);
   }
@@ -344,6 +369,7 @@ TEST_CASE("on_nonfinite stop: a part that a shard refused ends the job") {
   f.StartJob();
   f.shards[0]->Staged(0);
   f.shards[1]->Staged(0, {1}, "worker 1 (worker:1): the gradient of w[3] is not finite at clock 0");
+  f.HeartbeatAll();
   CHECK(f.ends == 1);
   CHECK(Commits(*f.shards[0]).empty());
   CHECK_THAT(f.failure, Catch::StartsWith("training diverged: worker 1 (worker:1): ") &&

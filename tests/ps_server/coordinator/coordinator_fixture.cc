@@ -290,6 +290,10 @@ void CoordinatorFixture::Steps(int count) {
   }
 }
 
+void CoordinatorFixture::HeartbeatAll() {
+  for (const v1::JoinReply& member : members) Heartbeat(member);
+}
+
 AnswerPtr<v1::LeaveReply> CoordinatorFixture::StartLeave(const v1::JoinReply& member, bool done,
                                                          const std::string& reason) {
   v1::LeaveRequest request;

@@ -104,6 +104,8 @@ class CoordinatorFixture {
   v1::Caller CallerOf(const v1::JoinReply& reply) const;
   AnswerPtr<v1::HeartbeatReply> Heartbeat(const v1::JoinReply& member, uint64_t known_revision = 0,
                                           bool only_news = false);
+  // Of StartJob(): those who are still members hear of all that has happened.
+  void HeartbeatAll();
   AnswerPtr<v1::LeaveReply> StartLeave(const v1::JoinReply& member, bool done = true,
                                        const std::string& reason = "");
   // A process that connects when it is looked for at this address, and says that it is that shard.

@@ -470,6 +470,37 @@ TEST_CASE("Servers that the next one names too stay attached") {
   for (const auto& shard : f.shards) CHECK(shard->Sent(v1::ControlMessage::kHello).size() == 1);
 }
 
+TEST_CASE("A late repeat of a Join makes no member once its membership has ended") {
+  CoordinatorFixture f(kSync, 3);
+  f.StartJob();
+  const auto reader = f.JoinReader();
+  SECTION("it left") {
+    f.Leave(f.members[2], false, "it was stopped");
+    f.Leave(reader->reply());
+    CHECK(f.JoinReader()->status().code() == absl::StatusCode::kAborted);
+  }
+  SECTION("it fell silent") { f.Run(absl::Seconds(10.5), {f.members[0], f.members[1]}); }
+  REQUIRE(f.Status().membership().members_size() == 2);
+  const auto repeat = f.Join(2);
+  CHECK(repeat->status().code() == absl::StatusCode::kAborted);
+  CHECK(f.Status().membership().members_size() == 2);
+  const auto again = f.Join(2, 7777);
+  CHECK(again->status().ok());
+  CHECK(f.Status().membership().members_size() == 3);
+}
+
+TEST_CASE("A Join whose answer was lost is answered again, even when its member was taken out meanwhile") {
+  CoordinatorFixture f(kSync, 2);
+  f.Start();
+  const auto first = f.Join(0), second = f.Join(1);
+  REQUIRE(second->there());  // the answer does not reach it
+  f.Heartbeat(first->reply());
+  f.Run(absl::Seconds(4), {first->reply()});
+  REQUIRE(f.Status().membership().members_size() == 1);
+  CHECK(f.Join(1)->status().ok());
+  CHECK(f.Status().membership().members_size() == 2);
+}
+
 TEST_CASE("Who comes when the job is draining, done or failed is told so") {
   CoordinatorFixture f(kSync);
   f.train_examples = 16;  // one step

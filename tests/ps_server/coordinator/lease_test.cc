@@ -44,6 +44,29 @@ TEST_CASE("A worker that was admitted and has never sent a heartbeat is taken ou
   CHECK(f.Status().membership().members_size() == 1);
 }
 
+TEST_CASE("A job that has failed stays until each member was told, two seconds at most") {
+  CoordinatorFixture f(kBounded, 3);
+  f.StartJob();
+  const auto reader = f.JoinReader();
+  const uint64_t revision = f.Heartbeat(f.members[0])->reply().revision();
+  const auto parked = f.Heartbeat(f.members[0], revision);
+  REQUIRE_FALSE(parked->there());
+  f.coordinator->Fail("the disk is full");
+  CHECK(parked->reply().failure() == "the disk is full");
+  CHECK(f.ends == 0);
+  CHECK(f.Heartbeat(f.members[1])->reply().failure() == "the disk is full");
+  f.Leave(f.members[2], false, "it was stopped");
+  CHECK(f.ends == 0);
+  SECTION("the last one asks") {
+    CHECK(f.Heartbeat(reader->reply())->reply().failure() == "the disk is full");
+  }
+  SECTION("the last one's process is gone") { f.Run(absl::Seconds(2.25)); }
+  CHECK(f.ends == 1);
+  CHECK(f.failure == "the disk is full");
+  f.Run(absl::Seconds(5));
+  CHECK(f.ends == 1);
+}
+
 TEST_CASE("Heartbeats keep a lease, for as long as it may be") {
   CoordinatorFixture f(kBounded);
   f.StartJob();

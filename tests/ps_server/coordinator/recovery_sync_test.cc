@@ -331,6 +331,9 @@ TEST_CASE("The end is saved before anybody may go home; a server that is lost un
     f.open_step = 10;
     f.Steps(10);
     f.Leave(late->reply());
+    CHECK(f.ends == 0);  // worker:0 was told to come again
+    CHECK(f.Join(0, 7777)->status().code() == absl::StatusCode::kOutOfRange);
+    f.Run(absl::Milliseconds(250));
     CHECK(f.ends == 1);
     CHECK(f.failure == "");
   }

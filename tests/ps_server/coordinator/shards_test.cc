@@ -18,6 +18,8 @@ TEST_CASE("A shard whose link breaks fails the job, by name and address, and eve
   f.StartJob();
   const auto parked = f.Heartbeat(f.members[0], f.Heartbeat(f.members[0])->reply().revision());
   f.shards[1]->events.broken(absl::UnavailableError("it ended its control stream"));
+  CHECK(f.ends == 0);  // worker:1 has not asked yet
+  f.HeartbeatAll();
   CHECK(f.ends == 1);
   CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("lost") && Contains("control stream"));
   CHECK(parked->reply().state() == v1::FAILED);
