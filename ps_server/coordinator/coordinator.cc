@@ -48,8 +48,6 @@ Coordinator::~Coordinator() {
   std::unique_ptr<JobStore> store;
   queue_.Run([&] {
     FailJob("the coordinator stops", /*asked=*/true);
-    untold_.clear();
-    EndOnceTold();
     for (ShardInfo& shard : shards_) links.push_back(std::move(shard.link));
     if (checkpoints_ != nullptr) store = checkpoints_->Close(absl::UnavailableError("the coordinator stops"));
   });

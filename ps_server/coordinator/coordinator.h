@@ -416,6 +416,9 @@ class Coordinator {
   std::vector<std::string> MayCome() const;
   // asked: somebody wants it to end; it is nobody's fault.
   void FailJob(const std::string& reason, bool asked = false);
+  // Members without a parked heartbeat, which would be answered with the failure: a worker that was admitted
+  // a moment ago asks soon, and would find nobody.
+  void NoteUntold();
   // The member with this incarnation has heard of the failure, or is gone.
   void Told(uint64_t incarnation);
   // Calls on_end for a job that has failed, once every member was told or has had the time to ask.

@@ -171,7 +171,10 @@ void Coordinator::End() {
 }
 
 void Coordinator::FailJob(const std::string& reason, bool asked) {
-  if (over()) return;
+  if (over()) {
+    if (asked) untold_.clear();
+    return EndOnceTold();
+  }
   state_ = v1::FAILED;
   failure_ = reason;
   if (ended_ == absl::Time()) ended_ = now();
@@ -183,8 +186,15 @@ void Coordinator::FailJob(const std::string& reason, bool asked) {
   v1::ControlMessage message;
   message.mutable_shutdown()->set_failure(reason);
   Broadcast(message);
-  // A parked heartbeat is answered with the failure. A member without one, such as a worker that was admitted
-  // a moment ago, asks soon, and would find nobody.
+  // Who wants the job to end does not wait for others.
+  if (!asked) NoteUntold();
+  Changed();
+  AnswerParked(RefuseJoin(), JobFailure(reason));
+  tell_until_ = now() + kTellFailure;
+  EndOnceTold();
+}
+
+void Coordinator::NoteUntold() {
   for (const auto& [rank, member] : members_) {
     const bool live = member.phase == Phase::kLive || member.phase == Phase::kIdle;
     if (live && !member.disconnected && !member.heartbeat.done) untold_.insert(member.incarnation);
@@ -192,10 +202,6 @@ void Coordinator::FailJob(const std::string& reason, bool asked) {
   for (const auto& [id, reader] : readers_) {
     if (!reader.heartbeat.done) untold_.insert(reader.incarnation);
   }
-  Changed();
-  AnswerParked(RefuseJoin(), JobFailure(reason));
-  tell_until_ = now() + kTellFailure;
-  EndOnceTold();
 }
 
 void Coordinator::Told(uint64_t incarnation) {

@@ -59,7 +59,7 @@ v1::JoinRequest ServerFixture::JoinRequest(uint32_t rank) const {
   request.set_role(v1::WORKER);
   request.set_task("worker:" + std::to_string(rank));
   request.set_rank(rank);
-  request.set_instance(1000 + rank);
+  request.set_instance(1000 + 100 * joins + rank);
   request.set_model(ToProto(model).SerializeAsString());
   request.set_job_config(config.SerializeAsString());
   request.set_train_examples(800);
@@ -68,6 +68,7 @@ v1::JoinRequest ServerFixture::JoinRequest(uint32_t rank) const {
 }
 
 void ServerFixture::Join() {
+  ++joins;
   members.resize(workers);
   std::vector<grpc::Status> statuses(workers);
   std::vector<std::thread> threads;

@@ -52,6 +52,8 @@ class ServerFixture {
   std::vector<std::unique_ptr<v1::ParameterServer::Stub>> shards;
   std::vector<std::unique_ptr<v1::ShardControl::Stub>> controls;
   std::unique_ptr<v1::Coordinator::Stub> coordinator;
+  // Calls of Join(): each one is of another life of the workers.
+  int joins = 0;
   std::vector<v1::JoinReply> members;
   v1::Caller caller;  // worker 0
   v1::Version base;   // of shard 0
