@@ -177,7 +177,7 @@ class Coordinator {
     std::optional<uint64_t> first_clock;
     // live_since: its Join was answered; nobody can hear of it before.
     absl::Time lease_end, last_heard, live_since = absl::InfiniteFuture();
-    // By its heartbeats; `heard`: there was one.
+    // By its heartbeats; `heard`: there was one, or a Leave, so that it has had the answer to its Join.
     uint64_t known_revision = 0;
     bool heard = false;
     // Its connection broke, and nothing was heard of it since that it cannot have said before.
@@ -258,10 +258,10 @@ class Coordinator {
 
   // All below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
-  // Whether who asks may come in. If so, the job is what it says, unless that is known.
   // The process has had the answer to its Join, and joins as another instance if it does again: what still
   // comes of this one is a late repeat, and would make a member that nobody is.
   void RefuseFromNowOn(uint64_t instance);
+  // Whether who asks may come in. If so, the job is what it says, unless that is known.
   absl::Status CheckJoin(const v1::JoinRequest& request);
   // Whether too many of its task wait already, or too many readers are there.
   absl::Status CheckRoom(const v1::JoinRequest& request) const;
@@ -411,8 +411,8 @@ class Coordinator {
   bool AwaitsEvaluation() const {
     return state_ == v1::DRAINING && !evaluation_.final() && !nobody_evaluates_ && !ends_again_;
   }
-  // Workers who may come for the job's end yet: those who were lost, and, for a lease from the start of the
-  // training, those who were not seen at all. All others were told, or will not come.
+  // Workers who may come for the job's end yet: those who were lost, and, for a lease from when training
+  // started or went on, those who did not come. All others were told, or will not come.
   std::vector<std::string> MayCome() const;
   // asked: somebody wants it to end; it is nobody's fault.
   void FailJob(const std::string& reason, bool asked = false);

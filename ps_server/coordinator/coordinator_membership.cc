@@ -238,7 +238,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
   if (member != members_.end() && member->second.incarnation == caller.incarnation()) {
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
     const std::string task = member->second.task;
-    member->second.heard = true;  // it has had the answer to its Join
+    member->second.heard = true;
     if (!request.done()) gave_up_.insert(member->first);
     if (request.done()) told_.insert(member->first);
     if (request.done() && AwaitsEvaluation()) {

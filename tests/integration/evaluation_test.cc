@@ -116,15 +116,7 @@ nlohmann::json RunEpochs(const std::string& consistency, uint32_t ps, uint32_t w
     })");
   options.set = {"consistency=" + consistency, "train.epochs=" + std::to_string(epochs)};
   TestJob job(options);
-  if (evaluator) {
-    // First: the job takes less time than its start.
-    job.Start("ps:0");
-    job.Start("evaluator:0");
-    job.WaitForTask("evaluator:0", "waiting");
-  }
-  for (const std::string& task : job.tasks()) {
-    if (!evaluator || (task != "ps:0" && task != "evaluator:0")) job.Start(task);
-  }
+  job.StartAll();
   job.ExpectAllExit(0);
   const nlohmann::json summary = job.Summary();
   INFO(summary.dump(2));

@@ -82,13 +82,7 @@ void CheckStop(const std::vector<std::string>& set) {
   TestJob job(
       {.evaluator = true,
        .set = With({"optimizer.type=sgd", "optimizer.learning_rate=1e6", "optimizer.weight_decay=1"}, set)});
-  // The evaluator first: the job takes less time than its start.
-  job.Start("ps:0");
-  job.Start("ps:1");
-  job.Start("evaluator:0");
-  job.WaitForTask("evaluator:0", "waiting");
-  job.Start("worker:0");
-  job.Start("worker:1");
+  job.StartAll();
   for (const std::string& task : job.tasks()) {
     INFO(task);
     job.ExpectExit(task, kExitInternal, kEndLimit);

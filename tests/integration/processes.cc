@@ -181,7 +181,18 @@ TestProcess& TestJob::StartWith(const std::string& task, const std::vector<std::
 }
 
 void TestJob::StartAll() {
-  for (const std::string& task : tasks_) Start(task);
+  const auto start = [this](const std::string& job) {
+    for (const std::string& task : tasks_) {
+      if (JobOf(task) == job) Start(task);
+    }
+  };
+  start("ps");
+  if (options_.evaluator) {
+    start("evaluator");
+    WaitForTask("evaluator:0", "waiting");
+  }
+  start("chief");
+  start("worker");
 }
 
 v1::ClusterStatus TestJob::WaitForStatus(const std::string& what,

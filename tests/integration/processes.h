@@ -132,14 +132,15 @@ class TestJob {
   // Without TF_CONFIG: `args` hold what the task needs.
   TestProcess& StartWith(const std::string& task, const std::vector<std::string>& args,
                          const std::map<std::string, std::string>& environment);
+  // Workers last: an evaluator waits to join by then, since a job may take less time than its start.
   void StartAll();
   TestProcess& operator[](const std::string& task) { return *processes_.at(task); }
 
   // Waits until the coordinator's status is as wanted.
-  // Until ps:0 shows the task in this state.
-  void WaitForTask(const std::string& task, const std::string& state);
   v1::ClusterStatus WaitForStatus(const std::string& what,
                                   const std::function<bool(const v1::ClusterStatus&)>& wanted);
+  // Until the status shows the task in this state.
+  void WaitForTask(const std::string& task, const std::string& state);
   // Until so many pushes were applied.
   void WaitForPushes(uint64_t pushes);
   // Each task that was started exits with `status` by itself.
