@@ -14,7 +14,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "bench/detour.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace weir::bench {
 namespace {

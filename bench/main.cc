@@ -22,9 +22,9 @@
 #include "bench/targets.h"
 #include "bench/weir_contestant.h"
 #include "bench/wire_table.h"
-#include "common/command_line.h"
-#include "common/exit_codes.h"
-#include "common/process.h"
+#include "common/program/command_line.h"
+#include "common/program/exit_codes.h"
+#include "common/system/process.h"
 #include "common/telemetry/grpc_process.h"
 
 namespace weir::bench {

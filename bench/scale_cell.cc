@@ -14,9 +14,9 @@
 #include "bench/process.h"
 #include "bench/server_process.h"
 #include "client/client.h"
+#include "common/base/status_macros.h"
 #include "common/config/job_config.h"
-#include "common/mutex.h"
-#include "common/status_macros.h"
+#include "common/sync/mutex.h"
 
 namespace weir::bench {
 namespace {

@@ -8,8 +8,8 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/subprocess.h"
-#include "common/unique_fd.h"
+#include "common/system/subprocess.h"
+#include "common/system/unique_fd.h"
 
 namespace weir::bench {
 

@@ -13,7 +13,7 @@
 
 #include "bench/memory.h"
 #include "bench/race.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace weir::bench {
 

@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "bench/race.h"
 #include "bench/weir_contestant.h"
-#include "common/subprocess.h"
+#include "common/system/subprocess.h"
 
 namespace weir::bench {
 namespace {

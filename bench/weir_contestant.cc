@@ -8,8 +8,8 @@
 #include "bench/memory.h"
 #include "bench/server_process.h"
 #include "client/client.h"
+#include "common/base/status_macros.h"
 #include "common/config/job_config.h"
-#include "common/status_macros.h"
 
 namespace weir::bench {
 namespace {

@@ -16,7 +16,7 @@
 #include "bench/race.h"
 #include "bench/sweep.h"
 #include "bench/weir_contestant.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace weir::bench {
 namespace {

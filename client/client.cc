@@ -7,9 +7,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/client_impl.h"
-#include "common/protocol_version.h"
-#include "common/status_macros.h"
-#include "common/wire_model.h"
+#include "common/base/status_macros.h"
+#include "common/model/wire_model.h"
+#include "common/protocol/protocol_version.h"
 
 namespace weir {
 namespace {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/answers.h"
-#include "common/job_failure.h"
-#include "common/status_macros.h"
+#include "client/exchange/answers.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

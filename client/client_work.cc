@@ -4,10 +4,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/backoff.h"
+#include "client/call/backoff.h"
 #include "client/client_impl.h"
-#include "common/clock.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/system/clock.h"
 
 namespace weir {
 

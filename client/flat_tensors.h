@@ -4,8 +4,8 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "client/client.h"
-#include "common/model_spec.h"
+#include "client/types.h"
+#include "common/model/model_spec.h"
 
 namespace weir {
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "ps_server/server.h"
+#include "ps_server/process/server.h"
 
 namespace weir {
 

@@ -10,19 +10,19 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/command_line.h"
 #include "common/config/address.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
-#include "common/exit_codes.h"
-#include "common/file_system.h"
-#include "common/job_failure.h"
-#include "common/job_token.h"
-#include "common/process.h"
+#include "common/program/command_line.h"
+#include "common/program/exit_codes.h"
+#include "common/protocol/job_failure.h"
+#include "common/rpc/job_token.h"
+#include "common/system/file_system.h"
+#include "common/system/process.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/replay.h"
-#include "ps_server/server.h"
+#include "ps_server/process/replay.h"
+#include "ps_server/process/server.h"
 
 namespace weir {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/types/span.h"
-#include "common/mutex.h"
+#include "common/sync/mutex.h"
 #include "worker/data/dataset.h"
 
 namespace weir {

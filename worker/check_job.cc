@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/string_view.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "worker/data/csv.h"
 #include "worker/data/idx.h"
 #include "worker/data/inflate.h"

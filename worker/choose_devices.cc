@@ -1,9 +1,9 @@
 #include "worker/choose_devices.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/compute_devices.h"
+#include "common/base/status_macros.h"
 #include "common/config/address.h"
-#include "common/status_macros.h"
+#include "common/config/compute_devices.h"
 
 namespace weir {
 namespace {

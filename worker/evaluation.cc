@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/flat_tensors.h"
-#include "common/sha256.h"
-#include "common/status_macros.h"
+#include "common/base/sha256.h"
+#include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/job_failure.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "common/mutex.h"
+#include "common/sync/mutex.h"
 #include "worker/compute/compute_backend.h"
 
 namespace weir {

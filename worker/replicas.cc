@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/wire_options.h"
-#include "common/mutex.h"
-#include "common/status_macros.h"
+#include "client/tensors/wire_options.h"
+#include "common/base/status_macros.h"
+#include "common/sync/mutex.h"
 
 namespace weir {
 namespace {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/thread_pool.h"
+#include "common/sync/thread_pool.h"
 #include "proto/job_config.pb.h"
 #include "worker/batch_ahead.h"
 #include "worker/compute/compute_backend.h"

@@ -7,8 +7,8 @@
 #include <utility>
 
 #include "client/flat_tensors.h"
-#include "common/random.h"
-#include "common/status_macros.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
 #include "worker/model/gradient_norm.h"
 

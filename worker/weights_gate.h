@@ -5,7 +5,7 @@
 
 #include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
-#include "common/mutex.h"
+#include "common/sync/mutex.h"
 
 namespace weir {
 

@@ -4,9 +4,9 @@
 
 #include "cli/config/checkpoints.h"
 #include "cli/config/server_memory.h"
-#include "cli/other_program.h"
+#include "cli/local_cluster/other_program.h"
 #include "common/config/job_config.h"
-#include "common/exit_codes.h"
+#include "common/program/exit_codes.h"
 
 namespace weir {
 namespace {

@@ -1,7 +1,7 @@
 #include "cli/config/server_memory.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/server_memory.h"
+#include "common/config/server_memory.h"
 
 namespace weir {
 namespace {

@@ -5,8 +5,8 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
-#include "common/clock.h"
-#include "common/executor.h"
+#include "common/sync/executor.h"
+#include "common/system/clock.h"
 
 namespace weir {
 
@@ -24,7 +24,7 @@ class EventLoop : public Executor {
   // It will not run, unless it has begun to, or has run.
   virtual void Cancel(const Timer& timer) = 0;
 
-  // As in common/clock.h.
+  // As in common/system/clock.h.
   virtual const Clock& awake() const { return Clock::Awake(); }
   virtual const Clock& real() const { return Clock::Real(); }
   // Uniform.

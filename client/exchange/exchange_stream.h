@@ -10,9 +10,9 @@
 #include "client/exchange/event_loop.h"
 #include "client/exchange/shard_channel.h"
 #include "client/exchange/shard_exchange.h"
-#include "client/shared_weights.h"
-#include "common/mutex.h"
-#include "common/wire_codec.h"
+#include "client/exchange/shared_weights.h"
+#include "common/codec/wire_codec.h"
+#include "common/sync/mutex.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {

@@ -9,7 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/protocol/message.h"
-#include "common/shared_memory.h"
+#include "common/system/shared_memory.h"
 
 namespace weir {
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "client/call_retry.h"
+#include "client/call/call_retry.h"
 
 namespace weir {
 

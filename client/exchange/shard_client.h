@@ -8,15 +8,15 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "client/call_group.h"
-#include "client/call_limits.h"
+#include "client/call/call_group.h"
+#include "client/call/call_limits.h"
 #include "client/exchange/event_loop.h"
 #include "client/exchange/exchange_stream.h"
 #include "client/exchange/shard_channel.h"
 #include "client/exchange/shard_exchange.h"
-#include "client/tensor_map.h"
-#include "client/wire_options.h"
-#include "common/mutex.h"
+#include "client/tensors/tensor_map.h"
+#include "client/tensors/wire_options.h"
+#include "common/sync/mutex.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {

@@ -9,15 +9,15 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "client/loans.h"
-#include "client/outgoing_gradient.h"
-#include "client/shard_view.h"
-#include "client/shared_weights.h"
-#include "client/tensor_arrivals.h"
-#include "client/tensor_map.h"
-#include "client/wire_options.h"
+#include "client/exchange/loans.h"
+#include "client/exchange/shard_view.h"
+#include "client/exchange/shared_weights.h"
+#include "client/tensors/outgoing_gradient.h"
+#include "client/tensors/tensor_arrivals.h"
+#include "client/tensors/tensor_map.h"
+#include "client/tensors/wire_options.h"
+#include "common/codec/wire_codec.h"
 #include "common/protocol/message.h"
-#include "common/wire_codec.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {

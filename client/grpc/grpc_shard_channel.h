@@ -8,9 +8,9 @@
 
 #include "absl/status/status.h"
 #include "client/exchange/shard_channel.h"
-#include "client/grpc_poller.h"
-#include "common/job_token.h"
-#include "common/mutex.h"
+#include "client/grpc/grpc_poller.h"
+#include "common/rpc/job_token.h"
+#include "common/sync/mutex.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {

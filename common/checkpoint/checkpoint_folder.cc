@@ -9,8 +9,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/manifest.h"
-#include "common/status_macros.h"
 
 namespace weir {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/file_system.h"
+#include "common/system/file_system.h"
 #include "proto/checkpoint.pb.h"
 
 // The folder of a job's checkpoints, as its coordinator keeps it: DIR/step-00001200/ with a file of each

@@ -8,12 +8,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/crc32c.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/checkpoint/shard_layout.h"
 #include "common/checkpoint/shard_state.h"
-#include "common/crc32c.h"
-#include "common/status_macros.h"
 
 namespace weir {
 namespace {

@@ -8,9 +8,9 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/file_system.h"
-#include "common/model_spec.h"
-#include "common/partition.h"
+#include "common/model/model_spec.h"
+#include "common/model/partition.h"
+#include "common/system/file_system.h"
 #include "proto/checkpoint.pb.h"
 
 namespace weir {

@@ -7,15 +7,15 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/manifest.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/checkpoint/shard_layout.h"
 #include "common/checkpoint/shard_state.h"
 #include "common/config/json_document.h"
-#include "common/partition.h"
-#include "common/status_macros.h"
-#include "common/wire_model.h"
+#include "common/model/partition.h"
+#include "common/model/wire_model.h"
 
 namespace weir {
 namespace {

@@ -8,8 +8,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/checkpoint/checkpoint_folder.h"
-#include "common/file_system.h"
-#include "common/model_spec.h"
+#include "common/model/model_spec.h"
+#include "common/system/file_system.h"
 #include "proto/checkpoint.pb.h"
 
 // A checkpoint is written in three acts (docs/checkpoint_format.md):

@@ -8,15 +8,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "common/base/crc32c.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/checkpoint/shard_layout.h"
 #include "common/config/config_problems.h"
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"
-#include "common/crc32c.h"
-#include "common/status_macros.h"
-#include "common/wire_model.h"
+#include "common/model/wire_model.h"
 
 namespace weir {
 namespace {

@@ -6,10 +6,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/disk_format.h"
-#include "common/file_system.h"
-#include "common/model_spec.h"
-#include "common/partition.h"
+#include "common/model/model_spec.h"
+#include "common/model/partition.h"
+#include "common/system/disk_format.h"
+#include "common/system/file_system.h"
 #include "proto/checkpoint.pb.h"
 
 // manifest.json: a JSON object with the CheckpointManifest and, last, the checksum of every byte before it.

@@ -8,9 +8,9 @@
 #include "absl/memory/memory.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/crc32c.h"
+#include "common/base/status_macros.h"
 #include "common/config/json_document.h"
-#include "common/crc32c.h"
-#include "common/status_macros.h"
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "tensors are written as they lie in memory");
 

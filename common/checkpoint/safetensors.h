@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/file_system.h"
+#include "common/system/file_system.h"
 
 namespace weir {
 

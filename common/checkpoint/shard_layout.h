@@ -6,12 +6,12 @@
 #include <vector>
 
 #include "common/checkpoint/safetensors.h"
-#include "common/model_spec.h"
-#include "common/partition.h"
+#include "common/model/model_spec.h"
+#include "common/model/partition.h"
 
-// Where things lie in a shard's file. A shard's local space (common/partition.h) holds its elements by rising
-// address, so what it has of one tensor is one stretch of it, and the stretches follow one another in the
-// model's order. Pure functions.
+// Where things lie in a shard's file. A shard's local space (common/model/partition.h) holds its elements by
+// rising address, so what it has of one tensor is one stretch of it, and the stretches follow one another in
+// the model's order. Pure functions.
 namespace weir {
 
 // A stretch of a shard's local space.

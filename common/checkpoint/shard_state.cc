@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/config/config_problems.h"
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"
-#include "common/interval_set.h"
-#include "common/status_macros.h"
+#include "common/protocol/interval_set.h"
 
 namespace weir {
 namespace {

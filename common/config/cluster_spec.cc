@@ -8,11 +8,11 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/base/status_macros.h"
 #include "common/config/address.h"
 #include "common/config/json_document.h"
 #include "common/config/suggestion.h"
 #include "common/config/text_file.h"
-#include "common/status_macros.h"
 
 namespace weir {
 namespace {

@@ -5,12 +5,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/config/job_config_rules.h"
 #include "common/config/json_document.h"
 #include "common/config/override.h"
 #include "common/config/proto_json.h"
 #include "common/config/text_file.h"
-#include "common/status_macros.h"
 #include "google/protobuf/descriptor.h"
 
 namespace weir {

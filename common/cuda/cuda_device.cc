@@ -5,9 +5,9 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/cuda/cuda_blas_library.h"
 #include "common/cuda/cuda_status.h"
-#include "common/status_macros.h"
 
 namespace weir::cuda {
 namespace {

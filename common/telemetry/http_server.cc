@@ -19,10 +19,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "common/mutex.h"
-#include "common/status_macros.h"
-#include "common/tcp_listener.h"
-#include "common/unique_fd.h"
+#include "common/base/status_macros.h"
+#include "common/net/tcp_listener.h"
+#include "common/sync/mutex.h"
+#include "common/system/unique_fd.h"
 
 namespace weir {
 namespace {

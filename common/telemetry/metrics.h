@@ -10,7 +10,7 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/mutex.h"
+#include "common/sync/mutex.h"
 
 // Metrics in Prometheus' text format (version 0.0.4). Names carry their base unit (_seconds, _bytes),
 // counters end in _total. All thread-safe; to update one is an atomic operation or two, without a lock.

@@ -1,7 +1,7 @@
 #include <algorithm>
 #include <set>
 
-#include "common/part_assignment.h"
+#include "common/protocol/part_assignment.h"
 #include "ps_server/consistency/policy.h"
 
 namespace weir {

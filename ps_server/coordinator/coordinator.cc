@@ -6,8 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/job_failure.h"
-#include "common/part_assignment.h"
+#include "common/protocol/job_failure.h"
+#include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

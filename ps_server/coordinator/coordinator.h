@@ -12,9 +12,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/clock.h"
-#include "common/model_spec.h"
-#include "common/serial_queue.h"
+#include "common/model/model_spec.h"
+#include "common/sync/serial_queue.h"
+#include "common/system/clock.h"
 #include "common/telemetry/int_histogram.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"

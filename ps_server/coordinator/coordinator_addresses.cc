@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/address.h"
-#include "common/protocol_version.h"
+#include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/coordinator.h"
 

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/wire_model.h"
+#include "common/model/wire_model.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/job_failure.h"
+#include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/best_epoch.h"
 #include "ps_server/coordinator/coordinator.h"

@@ -5,13 +5,13 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/config/address.h"
 #include "common/config/job_config.h"
-#include "common/protocol_version.h"
-#include "common/server_memory.h"
-#include "common/status_macros.h"
+#include "common/config/server_memory.h"
+#include "common/model/wire_model.h"
+#include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
-#include "common/wire_model.h"
 #include "ps_server/coordinator/best_epoch.h"
 #include "ps_server/coordinator/coordinator.h"
 

@@ -3,10 +3,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/job_failure.h"
-#include "common/protocol_version.h"
+#include "common/model/wire_model.h"
+#include "common/protocol/job_failure.h"
+#include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
-#include "common/wire_model.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {

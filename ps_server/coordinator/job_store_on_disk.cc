@@ -7,10 +7,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_writer.h"
-#include "common/mutex.h"
-#include "common/status_macros.h"
+#include "common/sync/mutex.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/folder_claim.h"
 

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
-#include "common/file_system.h"
+#include "common/system/file_system.h"
 #include "ps_server/coordinator/folder_holder.h"
 #include "ps_server/coordinator/job_store.h"
 

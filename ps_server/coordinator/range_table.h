@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/interval_set.h"
+#include "common/protocol/interval_set.h"
 #include "proto/coordinator.pb.h"
 
 namespace weir {

@@ -5,11 +5,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/bfloat16.h"
+#include "common/base/status_macros.h"
+#include "common/codec/bfloat16.h"
+#include "common/codec/wire_codec.h"
+#include "common/codec/wire_dtype.h"
 #include "common/protocol/outcomes.h"
-#include "common/status_macros.h"
-#include "common/wire_codec.h"
-#include "common/wire_dtype.h"
 
 namespace weir {
 namespace {

@@ -4,7 +4,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
-#include "common/model_spec.h"
+#include "common/model/model_spec.h"
 
 namespace weir {
 

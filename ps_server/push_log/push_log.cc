@@ -12,8 +12,8 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "common/crc32c.h"
-#include "common/status_macros.h"
+#include "common/base/crc32c.h"
+#include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {

@@ -9,9 +9,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/disk_format.h"
-#include "common/file_system.h"
-#include "common/mutex.h"
+#include "common/sync/mutex.h"
+#include "common/system/disk_format.h"
+#include "common/system/file_system.h"
 #include "proto/push_log.pb.h"
 
 namespace weir {

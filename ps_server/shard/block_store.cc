@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "absl/memory/memory.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "ps_server/shard/version_builder.h"
 
 namespace weir {

@@ -9,11 +9,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/clock.h"
-#include "common/model_spec.h"
-#include "common/mutex.h"
-#include "common/partition.h"
-#include "common/thread_pool.h"
+#include "common/model/model_spec.h"
+#include "common/model/partition.h"
+#include "common/sync/mutex.h"
+#include "common/sync/thread_pool.h"
+#include "common/system/clock.h"
 #include "proto/job_config.pb.h"
 #include "ps_server/optimizer/groups.h"
 #include "ps_server/optimizer/optimizer.h"
@@ -24,7 +24,7 @@
 namespace weir {
 
 // One version of a shard: weights and optimizer slots, immutable once published. Positions are the shard's
-// local ones (common/partition.h).
+// local ones (common/model/partition.h).
 struct ShardVersion {
   uint64_t count = 0;  // updates since version 0
   Slab weights;

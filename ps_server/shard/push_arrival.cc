@@ -3,10 +3,10 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
-#include "common/bfloat16.h"
-#include "common/value_cursor.h"
-#include "common/wire_codec.h"
-#include "common/wire_dtype.h"
+#include "common/codec/bfloat16.h"
+#include "common/codec/wire_codec.h"
+#include "common/codec/wire_dtype.h"
+#include "common/model/value_cursor.h"
 
 namespace weir {
 namespace {

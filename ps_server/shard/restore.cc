@@ -8,8 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
-#include "common/status_macros.h"
 
 namespace weir {
 namespace {

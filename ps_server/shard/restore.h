@@ -7,7 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/checkpoint/checkpoint_reader.h"
-#include "common/file_system.h"
+#include "common/system/file_system.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"

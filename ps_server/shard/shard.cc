@@ -4,9 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/planted_bug.h"
+#include "common/base/planted_bug.h"
+#include "common/codec/wire_dtype.h"
 #include "common/telemetry/logging.h"
-#include "common/wire_dtype.h"
 #include "ps_server/shard/samples.h"
 
 namespace weir {

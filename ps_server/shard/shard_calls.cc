@@ -2,8 +2,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/job_failure.h"
-#include "common/planted_bug.h"
+#include "common/base/planted_bug.h"
+#include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
 

@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/config/job_config.h"
-#include "common/server_memory.h"
-#include "common/status_macros.h"
+#include "common/config/server_memory.h"
+#include "common/model/wire_model.h"
 #include "common/telemetry/logging.h"
-#include "common/wire_model.h"
 #include "ps_server/shard/samples.h"
 #include "ps_server/shard/shard.h"
 

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/planted_bug.h"
-#include "common/wire_codec.h"
+#include "common/base/planted_bug.h"
+#include "common/codec/wire_codec.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {

@@ -22,7 +22,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/planted_bug.h"
+#include "common/base/planted_bug.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
 

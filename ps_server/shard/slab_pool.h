@@ -5,7 +5,7 @@
 #include <memory>
 #include <vector>
 
-#include "common/mutex.h"
+#include "common/sync/mutex.h"
 
 namespace weir {
 

@@ -5,9 +5,9 @@
 #include <cstring>
 #include <vector>
 
-#include "common/bfloat16.h"
-#include "common/wire_codec.h"
-#include "common/wire_dtype.h"
+#include "common/codec/bfloat16.h"
+#include "common/codec/wire_codec.h"
+#include "common/codec/wire_dtype.h"
 
 namespace weir {
 namespace {

@@ -7,8 +7,8 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "common/mutex.h"
-#include "common/value_cursor.h"
+#include "common/model/value_cursor.h"
+#include "common/sync/mutex.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/shard/block_store.h"
 

@@ -12,8 +12,8 @@
 
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "common/clock.h"
-#include "common/mutex.h"
+#include "common/sync/mutex.h"
+#include "common/system/clock.h"
 #include "ps_server/shard/slab_pool.h"
 
 namespace weir {

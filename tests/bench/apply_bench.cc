@@ -26,9 +26,9 @@
 #include <vector>
 
 #include "CLI/CLI.hpp"
-#include "common/bfloat16.h"
-#include "common/random.h"
-#include "common/thread_pool.h"
+#include "common/base/random.h"
+#include "common/codec/bfloat16.h"
+#include "common/sync/thread_pool.h"
 #include "nlohmann/json.hpp"
 #include "proto/job_config.pb.h"
 #include "ps_server/optimizer/kernels.h"

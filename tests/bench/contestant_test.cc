@@ -12,7 +12,7 @@
 #include "bench/server_process.h"
 #include "bench/weir_contestant.h"
 #include "catch2/catch.hpp"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace weir::bench {
 namespace {

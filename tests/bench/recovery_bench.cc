@@ -20,8 +20,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "common/file_system.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
+#include "common/system/file_system.h"
 #include "tests/chaos/chaos_job.h"
 
 namespace weir {

@@ -16,13 +16,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
+#include "common/base/status_macros.h"
 #include "common/config/cluster_spec.h"
 #include "common/config/job_config.h"
-#include "common/process.h"
-#include "common/status_macros.h"
+#include "common/system/process.h"
+#include "common/system/unique_fd.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
-#include "common/unique_fd.h"
 #include "worker/lives.h"
 
 namespace weir {

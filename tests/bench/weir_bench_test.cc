@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/subprocess.h"
+#include "common/system/subprocess.h"
 #include "nlohmann/json.hpp"
 
 namespace weir {

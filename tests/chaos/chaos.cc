@@ -11,10 +11,10 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/file_system.h"
-#include "common/random.h"
-#include "common/status_macros.h"
-#include "ps_server/replay.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
+#include "common/system/file_system.h"
+#include "ps_server/process/replay.h"
 #include "tests/chaos/small_disk.h"
 #include "tests/history/history_checker.h"
 

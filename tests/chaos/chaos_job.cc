@@ -12,8 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
-#include "cli/grpc_status_client.h"
-#include "common/status_macros.h"
+#include "cli/commands/grpc_status_client.h"
+#include "common/base/status_macros.h"
 
 namespace weir {
 namespace {

@@ -11,9 +11,9 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "common/job_token.h"
-#include "common/subprocess.h"
-#include "common/unique_fd.h"
+#include "common/rpc/job_token.h"
+#include "common/system/subprocess.h"
+#include "common/system/unique_fd.h"
 #include "nlohmann/json.hpp"
 #include "proto/coordinator.pb.h"
 #include "tests/chaos/grpc_repeater.h"

@@ -13,8 +13,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "common/mutex.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/sync/mutex.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "tests/ps_server/grpc_raw_stream.h"
 

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/unique_fd.h"
+#include "common/system/unique_fd.h"
 
 namespace weir {
 namespace {

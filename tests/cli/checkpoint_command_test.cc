@@ -8,7 +8,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "common/exit_codes.h"
+#include "common/program/exit_codes.h"
 #include "tests/cli/checkpointed_job.h"
 #include "tests/cli/weir_process.h"
 

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "common/file_system.h"
+#include "common/system/file_system.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 
 namespace weir {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/exit_codes.h"
-#include "common/subprocess.h"
+#include "common/program/exit_codes.h"
+#include "common/system/subprocess.h"
 #include "tests/cli/fake_coordinator.h"
 #include "tests/cli/weir_process.h"
 

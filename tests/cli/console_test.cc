@@ -1,4 +1,4 @@
-#include "cli/console.h"
+#include "cli/report/console.h"
 
 #include <string>
 

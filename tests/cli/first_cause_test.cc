@@ -1,9 +1,9 @@
-#include "cli/first_cause.h"
+#include "cli/local_cluster/first_cause.h"
 
 #include <signal.h>
 
 #include "catch2/catch.hpp"
-#include "common/exit_codes.h"
+#include "common/program/exit_codes.h"
 
 namespace weir {
 namespace {

@@ -1,4 +1,4 @@
-#include "cli/format.h"
+#include "cli/report/format.h"
 
 #include <limits>
 

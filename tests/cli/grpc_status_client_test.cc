@@ -1,4 +1,4 @@
-#include "cli/grpc_status_client.h"
+#include "cli/commands/grpc_status_client.h"
 
 #include <string>
 

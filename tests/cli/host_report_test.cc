@@ -1,4 +1,4 @@
-#include "cli/host_report.h"
+#include "cli/report/host_report.h"
 
 #include <cstdlib>
 #include <filesystem>

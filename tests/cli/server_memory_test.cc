@@ -1,7 +1,7 @@
 #include "cli/config/server_memory.h"
 
 #include "catch2/catch.hpp"
-#include "common/server_memory.h"
+#include "common/config/server_memory.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/optimizer/optimizer.h"
 

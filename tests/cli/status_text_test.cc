@@ -1,4 +1,4 @@
-#include "cli/status_text.h"
+#include "cli/report/status_text.h"
 
 #include <limits>
 

@@ -1,4 +1,4 @@
-#include "cli/task_log.h"
+#include "cli/local_cluster/task_log.h"
 
 #include <cstdlib>
 #include <fstream>

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/exit_codes.h"
-#include "common/mutex.h"
-#include "common/subprocess.h"
+#include "common/program/exit_codes.h"
+#include "common/sync/mutex.h"
+#include "common/system/subprocess.h"
 #include "tests/cli/checkpointed_job.h"
 #include "tests/cli/fake_coordinator.h"
 

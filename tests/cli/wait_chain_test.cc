@@ -1,4 +1,4 @@
-#include "cli/wait_chain.h"
+#include "cli/report/wait_chain.h"
 
 #include "catch2/catch.hpp"
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/subprocess.h"
+#include "common/system/subprocess.h"
 
 namespace weir {
 

@@ -1,4 +1,4 @@
-#include "client/call_retry.h"
+#include "client/call/call_retry.h"
 
 #include <string>
 

@@ -8,7 +8,7 @@
 
 #include "catch2/catch.hpp"
 #include "client/client.h"
-#include "common/bfloat16.h"
+#include "common/codec/bfloat16.h"
 #include "proto/job_config.pb.h"
 #include "tests/client/fake_cluster.h"
 

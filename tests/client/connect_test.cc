@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client/client.h"
-#include "common/unique_fd.h"
+#include "common/system/unique_fd.h"
 #include "tests/client/client_fixture.h"
 
 namespace weir {

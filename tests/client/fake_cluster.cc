@@ -6,7 +6,7 @@
 #include <cstring>
 #include <utility>
 
-#include "common/bfloat16.h"
+#include "common/codec/bfloat16.h"
 
 namespace weir {
 namespace {

@@ -11,9 +11,9 @@
 #include <tuple>
 #include <vector>
 
-#include "common/model_spec.h"
-#include "common/mutex.h"
-#include "common/partition.h"
+#include "common/model/model_spec.h"
+#include "common/model/partition.h"
+#include "common/sync/mutex.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/coordinator.grpc.pb.h"
 #include "proto/parameter_server.grpc.pb.h"

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "common/mutex.h"
+#include "common/sync/mutex.h"
 
 namespace weir {
 

@@ -1,4 +1,4 @@
-#include "client/gradient_memory.h"
+#include "client/tensors/gradient_memory.h"
 
 #include "catch2/catch.hpp"
 

@@ -1,4 +1,4 @@
-#include "client/grpc_poller.h"
+#include "client/grpc/grpc_poller.h"
 
 #include <atomic>
 #include <string>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/mutex.h"
+#include "common/sync/mutex.h"
 
 namespace weir {
 namespace {

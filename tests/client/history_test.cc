@@ -1,4 +1,4 @@
-#include "client/history.h"
+#include "client/job/history.h"
 
 #include <cstdlib>
 #include <fstream>

@@ -1,4 +1,4 @@
-#include "client/shared_memory_link.h"
+#include "client/shared_memory/shared_memory_link.h"
 
 #include <signal.h>
 #include <string.h>
@@ -12,8 +12,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/local_socket.h"
-#include "ps_server/shared_memory_server.h"
+#include "common/net/local_socket.h"
+#include "ps_server/shared_memory/shared_memory_server.h"
 #include "tests/common/open_descriptors.h"
 #include "tests/common/reserved_address.h"
 

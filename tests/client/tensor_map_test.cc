@@ -1,4 +1,4 @@
-#include "client/tensor_map.h"
+#include "client/tensors/tensor_map.h"
 
 #include <cstring>
 #include <limits>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/bfloat16.h"
+#include "common/codec/bfloat16.h"
 
 namespace weir {
 namespace {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "client/client.h"
-#include "client/shared_weights.h"
+#include "client/exchange/shared_weights.h"
 #include "tests/client/client_fixture.h"
 
 namespace weir {

@@ -1,4 +1,4 @@
-#include "client/work_source.h"
+#include "client/job/work_source.h"
 
 #include <map>
 #include <set>

@@ -1,4 +1,4 @@
-#include "common/bfloat16.h"
+#include "common/codec/bfloat16.h"
 
 #include <cmath>
 #include <cstdint>
@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/random.h"
+#include "common/base/random.h"
 
 namespace weir {
 namespace {

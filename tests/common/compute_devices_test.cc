@@ -1,4 +1,4 @@
-#include "common/compute_devices.h"
+#include "common/config/compute_devices.h"
 
 #include "catch2/catch.hpp"
 

@@ -1,9 +1,9 @@
-#include "common/crc32c.h"
+#include "common/base/crc32c.h"
 
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "common/random.h"
+#include "common/base/random.h"
 
 namespace weir {
 namespace {

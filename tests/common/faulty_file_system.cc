@@ -7,7 +7,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 #include "absl/types/optional.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 
 namespace weir {
 namespace {

@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "common/file_system.h"
-#include "common/mutex.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/sync/mutex.h"
+#include "common/system/file_system.h"
 
 namespace weir {
 

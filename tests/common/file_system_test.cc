@@ -1,4 +1,4 @@
-#include "common/file_system.h"
+#include "common/system/file_system.h"
 
 #include <sched.h>
 #include <sys/mount.h>

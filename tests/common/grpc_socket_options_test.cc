@@ -1,4 +1,4 @@
-#include "common/grpc_socket_options.h"
+#include "common/rpc/grpc_socket_options.h"
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>

@@ -1,9 +1,9 @@
-#include "common/interval_set.h"
+#include "common/protocol/interval_set.h"
 
 #include <set>
 
 #include "catch2/catch.hpp"
-#include "common/random.h"
+#include "common/base/random.h"
 
 namespace weir {
 namespace {

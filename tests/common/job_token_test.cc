@@ -1,4 +1,4 @@
-#include "common/job_token.h"
+#include "common/rpc/job_token.h"
 
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -1,4 +1,4 @@
-#include "common/local_host.h"
+#include "common/net/local_host.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -10,7 +10,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "common/local_socket.h"
+#include "common/net/local_socket.h"
 #include "tests/common/socket_folder.h"
 
 namespace weir {

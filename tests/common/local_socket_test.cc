@@ -1,4 +1,4 @@
-#include "common/local_socket.h"
+#include "common/net/local_socket.h"
 
 #include <fcntl.h>
 #include <string.h>

@@ -1,10 +1,10 @@
-#include "common/model_spec.h"
+#include "common/model/model_spec.h"
 
 #include <cmath>
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/random.h"
+#include "common/base/random.h"
 
 namespace weir {
 namespace {

@@ -1,4 +1,4 @@
-#include "common/partition.h"
+#include "common/model/partition.h"
 
 #include <algorithm>
 #include <cstdint>

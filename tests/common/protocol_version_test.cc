@@ -1,4 +1,4 @@
-#include "common/protocol_version.h"
+#include "common/protocol/protocol_version.h"
 
 #include <string>
 

@@ -5,7 +5,7 @@
 #include <sys/socket.h>
 
 #include "common/config/address.h"
-#include "common/unique_fd.h"
+#include "common/system/unique_fd.h"
 
 namespace weir {
 

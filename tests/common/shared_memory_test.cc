@@ -1,4 +1,4 @@
-#include "common/shared_memory.h"
+#include "common/system/shared_memory.h"
 
 #include <errno.h>
 #include <fcntl.h>

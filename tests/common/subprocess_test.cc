@@ -1,4 +1,4 @@
-#include "common/subprocess.h"
+#include "common/system/subprocess.h"
 
 #include <fcntl.h>
 #include <signal.h>

@@ -1,11 +1,11 @@
-#include "common/wire_codec.h"
+#include "common/codec/wire_codec.h"
 
 #include <algorithm>
 #include <string>
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/random.h"
+#include "common/base/random.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {

@@ -10,7 +10,7 @@
 namespace weir {
 
 // One answer of a shard, as the worker that got it wrote it down (`worker --history=FILE`; the format is
-// described in client/history.h). Read from the text alone: nothing of the program that wrote it is used.
+// described in client/job/history.h). Read from the text alone: nothing of the program that wrote it is used.
 struct HistoryEvent {
   bool is_push = false;
   // "worker-1.jsonl:17".

@@ -1,6 +1,6 @@
 #include "tests/integration/bad_input_processes.h"
 
-#include "common/exit_codes.h"
+#include "common/program/exit_codes.h"
 
 namespace weir {
 namespace {

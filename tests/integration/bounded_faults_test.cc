@@ -12,7 +12,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "common/exit_codes.h"
+#include "common/program/exit_codes.h"
 #include "tests/common/telemetry/http_client.h"
 #include "tests/history/history_checker.h"
 #include "tests/integration/bounded_proxy.h"

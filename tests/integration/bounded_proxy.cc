@@ -13,7 +13,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "common/random.h"
+#include "common/base/random.h"
 
 namespace weir {
 namespace {

@@ -8,9 +8,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/flat_tensors.h"
+#include "common/base/status_macros.h"
 #include "common/config/job_config.h"
-#include "common/partition.h"
-#include "common/status_macros.h"
+#include "common/model/partition.h"
 
 namespace weir {
 

@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_split.h"
 #include "catch2/catch.hpp"
-#include "cli/grpc_status_client.h"
+#include "cli/commands/grpc_status_client.h"
 #include "tests/integration/processes.h"
 
 namespace weir {

@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "cli/grpc_status_client.h"
+#include "cli/commands/grpc_status_client.h"
 #include "common/checkpoint/checkpoint_folder.h"
-#include "common/exit_codes.h"
-#include "common/file_system.h"
+#include "common/program/exit_codes.h"
+#include "common/system/file_system.h"
 #include "tests/chaos/small_disk.h"
 #include "tests/integration/processes.h"
 

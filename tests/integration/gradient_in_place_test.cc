@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/job_failure.h"
+#include "common/protocol/job_failure.h"
 #include "local/in_process_cluster.h"
 #include "tests/integration/counting_job.h"
 

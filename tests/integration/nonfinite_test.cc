@@ -8,7 +8,7 @@
 #include "catch2/catch.hpp"
 #include "client/client.h"
 #include "common/config/job_config.h"
-#include "common/exit_codes.h"
+#include "common/program/exit_codes.h"
 #include "tests/integration/processes.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/model/model.h"

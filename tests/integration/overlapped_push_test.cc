@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
 #include "client/flat_tensors.h"
-#include "common/partition.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/model/partition.h"
 #include "local/in_process_cluster.h"
 #include "tests/integration/counting_job.h"
 

@@ -14,7 +14,7 @@
 #include <utility>
 
 #include "catch2/catch.hpp"
-#include "cli/grpc_status_client.h"
+#include "cli/commands/grpc_status_client.h"
 #include "tests/integration/transport.h"
 
 namespace weir {

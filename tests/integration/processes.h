@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "common/subprocess.h"
+#include "common/system/subprocess.h"
 #include "nlohmann/json.hpp"
 #include "proto/coordinator.pb.h"
 

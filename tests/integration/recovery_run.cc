@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "cli/grpc_status_client.h"
+#include "cli/commands/grpc_status_client.h"
 
 namespace weir {
 namespace {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/exit_codes.h"
+#include "common/program/exit_codes.h"
 #include "tests/integration/recovery_run.h"
 #include "tests/integration/sync_run.h"
 

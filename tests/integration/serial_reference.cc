@@ -5,8 +5,8 @@
 #include <memory>
 #include <utility>
 
-#include "common/sha256.h"
-#include "common/status_macros.h"
+#include "common/base/sha256.h"
+#include "common/base/status_macros.h"
 #include "ps_server/optimizer/kernels.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/data/example_order.h"

@@ -6,7 +6,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/model_spec.h"
+#include "common/model/model_spec.h"
 #include "proto/job_config.pb.h"
 #include "ps_server/optimizer/groups.h"
 #include "ps_server/optimizer/optimizer.h"

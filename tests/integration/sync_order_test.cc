@@ -10,10 +10,10 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/partition.h"
-#include "common/random.h"
-#include "common/thread_pool.h"
-#include "common/wire_model.h"
+#include "common/base/random.h"
+#include "common/model/partition.h"
+#include "common/model/wire_model.h"
+#include "common/sync/thread_pool.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/shard.h"
 #include "tests/integration/serial_reference.h"

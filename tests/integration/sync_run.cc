@@ -13,10 +13,10 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/client.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
 #include "common/config/job_config.h"
-#include "common/mutex.h"
-#include "common/random.h"
-#include "common/status_macros.h"
+#include "common/sync/mutex.h"
 #include "local/in_process_cluster.h"
 #include "tests/integration/transport.h"
 #include "worker/compute/compute_backend.h"

@@ -13,9 +13,9 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "cli/grpc_status_client.h"
-#include "common/exit_codes.h"
-#include "common/job_token.h"
+#include "cli/commands/grpc_status_client.h"
+#include "common/program/exit_codes.h"
+#include "common/rpc/job_token.h"
 #include "tests/common/socket_folder.h"
 #include "tests/integration/processes.h"
 

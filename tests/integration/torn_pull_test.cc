@@ -9,7 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "local/in_process_cluster.h"
 #include "tests/integration/counting_job.h"
 #include "tests/integration/transport.h"

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "common/config/address.h"
-#include "common/local_host.h"
+#include "common/net/local_host.h"
 
 namespace weir {
 

@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "common/exit_codes.h"
+#include "common/program/exit_codes.h"
 #include "tests/integration/processes.h"
 
 namespace weir {

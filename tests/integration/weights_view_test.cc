@@ -15,7 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "catch2/catch.hpp"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "local/in_process_cluster.h"
 #include "tests/integration/counting_job.h"
 #include "tests/integration/processes.h"

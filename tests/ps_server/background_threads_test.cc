@@ -1,4 +1,4 @@
-#include "ps_server/background_threads.h"
+#include "ps_server/process/background_threads.h"
 
 #include <vector>
 

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "client/shared_memory_link.h"
+#include "client/shared_memory/shared_memory_link.h"
+#include "common/codec/wire_codec.h"
 #include "common/config/address.h"
-#include "common/wire_codec.h"
 #include "tests/ps_server/server_fixture.h"
 
 namespace weir {

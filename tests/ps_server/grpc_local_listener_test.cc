@@ -1,4 +1,4 @@
-#include "ps_server/grpc_local_listener.h"
+#include "ps_server/grpc/grpc_local_listener.h"
 
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
@@ -14,7 +14,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "common/local_socket.h"
+#include "common/net/local_socket.h"
 #include "tests/common/open_descriptors.h"
 
 namespace weir {

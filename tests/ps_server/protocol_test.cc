@@ -5,7 +5,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "ps_server/server.h"
+#include "ps_server/process/server.h"
 #include "tests/ps_server/server_fixture.h"
 
 namespace weir {

@@ -7,7 +7,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/checkpoint/checkpoint_folder.h"
-#include "common/wire_model.h"
+#include "common/model/wire_model.h"
 #include "tests/ps_server/server_fixture.h"
 
 namespace weir {

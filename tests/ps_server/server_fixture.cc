@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "catch2/catch.hpp"
-#include "common/wire_model.h"
+#include "common/model/wire_model.h"
 
 namespace weir {
 namespace {

@@ -1,4 +1,4 @@
-#include "ps_server/shared_memory_server.h"
+#include "ps_server/shared_memory/shared_memory_server.h"
 
 #include <fcntl.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #include <utility>
 
 #include "catch2/catch.hpp"
-#include "common/local_socket.h"
+#include "common/net/local_socket.h"
 #include "tests/common/open_descriptors.h"
 #include "tests/common/reserved_address.h"
 

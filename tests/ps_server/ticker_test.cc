@@ -1,4 +1,4 @@
-#include "ps_server/ticker.h"
+#include "ps_server/process/ticker.h"
 
 #include "catch2/catch.hpp"
 

@@ -1,7 +1,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
-#include "common/subprocess.h"
+#include "common/system/subprocess.h"
 
 // What //bazel/sanitizers tells ThreadSanitizer about gRPC must not hide what runs in gRPC's callbacks.
 namespace weir {

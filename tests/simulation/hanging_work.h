@@ -3,7 +3,7 @@
 #include <functional>
 #include <thread>
 
-#include "common/mutex.h"
+#include "common/sync/mutex.h"
 
 namespace weir {
 

@@ -2,8 +2,8 @@
 
 #include <algorithm>
 
-#include "common/partition.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/model/partition.h"
 
 namespace weir {
 namespace {

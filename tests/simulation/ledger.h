@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/model_spec.h"
+#include "common/model/model_spec.h"
 
 namespace weir {
 

@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-#include "common/planted_bug.h"
+#include "common/base/planted_bug.h"
 
 namespace weir {
 namespace {

@@ -19,7 +19,8 @@ struct PlantedBug {
   std::function<void(Site*)> plant;
 };
 
-// All of them. Those that no seam of Site can plant ask Planted() (common/planted_bug.h) in product code.
+// All of them. Those that no seam of Site can plant ask Planted() (common/base/planted_bug.h) in product
+// code.
 std::vector<PlantedBug> PlantedBugs();
 // By where they are.
 std::vector<PlantedBug> PlantedInPolicies();

@@ -7,7 +7,7 @@
 #include <optional>
 
 #include "catch2/catch.hpp"
-#include "common/planted_bug.h"
+#include "common/base/planted_bug.h"
 #include "tests/simulation/simulation.h"
 
 namespace weir {

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
-#include "common/interval_set.h"
+#include "common/protocol/interval_set.h"
 #include "proto/coordinator.pb.h"
 #include "proto/parameter_server.pb.h"
 

@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
-#include "common/wire_codec.h"
+#include "common/codec/wire_codec.h"
 
 namespace weir {
 namespace {

@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/job_failure.h"
-#include "common/wire_model.h"
+#include "common/model/wire_model.h"
+#include "common/protocol/job_failure.h"
 
 namespace weir {
 namespace {

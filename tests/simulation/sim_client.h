@@ -12,12 +12,12 @@
 #include <utility>
 #include <vector>
 
-#include "client/call_group.h"
-#include "client/call_retry.h"
-#include "client/gradient_gate.h"
-#include "client/shard_set.h"
-#include "client/tensor_map.h"
-#include "client/work_source.h"
+#include "client/call/call_group.h"
+#include "client/call/call_retry.h"
+#include "client/exchange/shard_set.h"
+#include "client/job/work_source.h"
+#include "client/tensors/gradient_gate.h"
+#include "client/tensors/tensor_map.h"
 #include "tests/simulation/sim_channel.h"
 #include "tests/simulation/site.h"
 

@@ -4,8 +4,8 @@
 
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
-#include "common/partition.h"
-#include "common/wire_model.h"
+#include "common/model/partition.h"
+#include "common/model/wire_model.h"
 #include "tests/simulation/sim_server.h"
 
 namespace weir {

@@ -1,7 +1,7 @@
 #include "tests/simulation/sim_stream.h"
 
 #include "absl/strings/str_cat.h"
-#include "common/wire_codec.h"
+#include "common/codec/wire_codec.h"
 
 namespace weir {
 namespace {

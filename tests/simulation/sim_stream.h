@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/executor.h"
+#include "common/sync/executor.h"
 #include "ps_server/exchange/exchange_session.h"
 #include "tests/simulation/network.h"
 #include "tests/simulation/site.h"
@@ -66,8 +66,8 @@ class SimSharedMemory final : public SharedMemory {
 };
 
 // The server's end of one client's data stream: the shipped ExchangeSession on a simulated connection, with
-// one write under way at most, as ps_server/grpc_exchange_call.h has it. What a message refers to is read
-// when it leaves, or by the client where it lies, so that a version that is not immutable shows.
+// one write under way at most, as ps_server/grpc/grpc_exchange_call.h has it. What a message refers to is
+// read when it leaves, or by the client where it lies, so that a version that is not immutable shows.
 class SimStream : public std::enable_shared_from_this<SimStream> {
  public:
   // `on_broken`: the client has ended the stream, or the network has.

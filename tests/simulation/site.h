@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/thread_pool.h"
+#include "common/sync/thread_pool.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/job_store.h"
 #include "ps_server/exchange/shared_memory.h"

@@ -10,8 +10,8 @@
 
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
-#include "common/clock.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/system/clock.h"
 
 namespace weir {
 

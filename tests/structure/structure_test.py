@@ -1,6 +1,7 @@
 #!/usr/bin/python3
-"""Holds the sources and BUILD files to the arrows of the design: who may include whom, and where gRPC, CUDA and Catch2 may
-appear. Reads the whole source tree, so a new file or folder is held to them too. First shows that it finds planted faults.
+"""Holds the sources and BUILD files to the arrows of the design: who may include whom, no cycle between folders, and where gRPC,
+CUDA and Catch2 may appear. Reads the whole source tree, so a new file or folder is held to them too. First shows that it finds
+planted faults.
 """
 import os
 import pathlib
@@ -101,6 +102,45 @@ def faults_of_includes(root):
                     yield where + f"{header} brings in {name} ({reach[name][header]}), which only files named {names} may"
 
 
+def room_of(path):
+    """The folder. A file in a top-level folder is a room of its own, with its header: client/types.h is below client/exchange,
+    client/client.cc above it."""
+    return str(path.parent) if len(path.parts) > 2 else str(path.with_suffix(""))
+
+
+def faults_of_rooms(root):
+    """Cycles between rooms of one top-level folder: an include that leads to a room from which the including one is reached."""
+    edges = {}
+    for path, lines in includes(root).items():
+        if path.parts[0] == "tests":
+            continue
+        for number, quote, header in lines:
+            other = room_of(pathlib.PurePath(header))
+            if quote == '"' and header.split("/")[0] == path.parts[0] and other != room_of(path):
+                edges.setdefault(room_of(path), {}).setdefault(other, f"{path}:{number}: ")
+
+    def way(start, goal):
+        """The rooms from `start` to `goal`, both included; None: there is no way."""
+        ways, seen = [[start]], {start}
+        for rooms in ways:
+            if rooms[-1] == goal:
+                return rooms
+            for room in edges.get(rooms[-1], {}):
+                if room not in seen:
+                    seen.add(room)
+                    ways.append([*rooms, room])
+        return None
+
+    reported = set()
+    for room, others in edges.items():
+        for other, where in others.items():
+            back = way(other, room)
+            # Files of one folder may need each other.
+            if back and any((root / r).is_dir() for r in back) and frozenset(back) not in reported:
+                reported.add(frozenset(back))
+                yield where + f"a cycle between folders: {' -> '.join([room, *back])}"
+
+
 def faults_of_builds(root):
     for path in sources(root, {".bazel"}):
         folder = path.parts[0]
@@ -120,7 +160,7 @@ def faults_of_headers(root):
 
 
 def faults(root):
-    return [*faults_of_includes(root), *faults_of_builds(root), *faults_of_headers(root)]
+    return [*faults_of_includes(root), *faults_of_rooms(root), *faults_of_builds(root), *faults_of_headers(root)]
 
 
 def check_that_faults_are_found():
@@ -139,13 +179,22 @@ def check_that_faults_are_found():
         "worker/cuda_backend.cc": ("#include <cuda_runtime.h>\n#include <cublas_v2.h>\n", None),
         "client/m.cc": ('#include "spdlog/spdlog.h"\n', "client/m.cc:1: only files named logging include spdlog"),
         "ps_server/push_service.cc": ("#include <grpcpp/server.h>\n", None),
-        "ps_server/server.cc": ("#include <grpcpp/server.h>\n", None),
+        "ps_server/process/server.cc": ("#include <grpcpp/server.h>\n", None),
         "worker/main.cc": ('#include "local/in_process_cluster.h"\n', None),
         "worker/loop.cc": ('#include "local/in_process_cluster.h"\n', "worker/loop.cc:1: only main.cc includes local"),
         "bench/a.cc": ('#include "ps_server/optimizer/kernels.h"\n', None),
         "bench/b.cc": ('#include "ps_server/shard/shard.h"\n', "bench/b.cc:1: bench includes nothing of ps_server but"),
         "worker/i.cc": ('#include "catch2/catch.hpp"\n', "worker/i.cc:1: only tests include"),
-        "worker/j.cc": ('#include "../common/random.h"\n', "worker/j.cc:1: \"../common/random.h\": write the path"),
+        "worker/j.cc": ('#include "../common/base/random.h"\n', "worker/j.cc:1: \"../common/base/random.h\": write the path"),
+        "client/types.h": ("#pragma once\n", None),
+        "client/api.h": ('#pragma once\n#include "client/types.h"\n', None),
+        "client/api.cc": ('#include "client/api.h"\n#include "client/low/n.h"\n', None),
+        "client/low/n.h": ('#pragma once\n#include "client/types.h"\n', None),
+        "bench/o.h": ('#pragma once\n#include "bench/p.h"\n', None),
+        "bench/p.cc": ('#include "bench/o.h"\n', None),
+        "worker/low/q.h": ("#pragma once\n", None),
+        "worker/low/r.cc": ('\n#include "worker/high/s.h"\n', "worker/high/s.h:2: a cycle between folders: worker/high -> worker/low -> worker/high"),
+        "worker/high/s.h": ('#pragma once\n#include "worker/low/q.h"\n', None),
         "common/k.h": ("int x;\n", "common/k.h:1: a header needs #pragma once"),
         "worker/BUILD.bazel": ('deps = [\n"//ps_server:shard", "//client"]\n', "worker/BUILD.bazel:2: worker must not depend"),
         "common/BUILD.bazel": ('visibility = ["//worker:__subpackages__", "//cli:__pkg__"]\ndeps = ["//worker"]\n',

@@ -6,9 +6,9 @@
 
 #include "catch2/catch.hpp"
 #include "common/cuda/cuda_device.h"
-#include "common/exit_codes.h"
-#include "common/mutex.h"
-#include "common/subprocess.h"
+#include "common/program/exit_codes.h"
+#include "common/sync/mutex.h"
+#include "common/system/subprocess.h"
 
 namespace weir {
 namespace {

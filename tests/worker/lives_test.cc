@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/job_failure.h"
+#include "common/protocol/job_failure.h"
 
 namespace weir {
 namespace {

@@ -4,8 +4,8 @@
 #include <numeric>
 
 #include "catch2/catch.hpp"
+#include "common/base/random.h"
 #include "common/config/job_config.h"
-#include "common/random.h"
 #include "worker/data/load_data.h"
 
 namespace weir {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "client/client.h"
-#include "common/mutex.h"
+#include "common/sync/mutex.h"
 
 namespace weir {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/bfloat16.h"
+#include "common/codec/bfloat16.h"
 #include "common/config/job_config.h"
 #include "tests/worker/scripted_client.h"
 #include "worker/compute/compute_backend.h"

@@ -3,7 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <cstdio>
 
-#include "common/exit_codes.h"
+#include "common/program/exit_codes.h"
 
 namespace weir {
 

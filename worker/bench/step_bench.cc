@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/exit_codes.h"
-#include "common/random.h"
-#include "common/status_macros.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
+#include "common/program/exit_codes.h"
 #include "worker/bench/mlp_flags.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/model/layer.h"

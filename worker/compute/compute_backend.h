@@ -110,7 +110,7 @@ class ComputeBackend {
   // *found = min(*found, first + i), i the position of the first NaN or infinity of x, if there is one: over
   // several calls the smallest stays. `found` is device memory.
   virtual void FindNonFinite(int64_t n, const float* x, int64_t first, int64_t* found) = 0;
-  // y = x rounded to bfloat16, the bits of ToBfloat16 in common/bfloat16.h.
+  // y = x rounded to bfloat16, the bits of ToBfloat16 in common/codec/bfloat16.h.
   virtual void RoundToBfloat16(int64_t n, const float* x, uint16_t* y) = 0;
 
   // ---- dense layers ----

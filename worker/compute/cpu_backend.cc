@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "common/bfloat16.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/codec/bfloat16.h"
 #include "worker/compute/im2col.h"
 
 namespace weir {

@@ -7,8 +7,8 @@
 #include <limits>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/cuda/cuda_status.h"
-#include "common/status_macros.h"
 
 namespace weir::cuda {
 namespace {

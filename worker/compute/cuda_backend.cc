@@ -9,9 +9,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/cuda/cuda_device.h"
 #include "common/cuda/cuda_status.h"
-#include "common/status_macros.h"
 #include "worker/compute/cuda_arena.h"
 #include "worker/compute/cuda_blas.h"
 #include "worker/compute/cuda_kernels.h"

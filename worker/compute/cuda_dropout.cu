@@ -4,7 +4,7 @@
 namespace weir::cuda {
 namespace {
 
-// Philox and UniformFloat of common/random.h, bit for bit.
+// Philox and UniformFloat of common/base/random.h, bit for bit.
 struct Words {
   uint32_t word[4];
 };

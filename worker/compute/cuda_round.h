@@ -7,7 +7,7 @@
 namespace weir::cuda {
 
 // The bits of `value` as a T: float itself, or uint16_t for bfloat16, rounded to nearest even, NaN kept and
-// made quiet, as in common/bfloat16.h. For .cu files.
+// made quiet, as in common/codec/bfloat16.h. For .cu files.
 template <typename T>
 __device__ T RoundTo(float value);
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
-#include "common/random.h"
+#include "common/base/random.h"
 #include "worker/data/example_order.h"
 #include "worker/data/idx.h"
 

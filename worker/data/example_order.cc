@@ -4,7 +4,7 @@
 #include <numeric>
 #include <utility>
 
-#include "common/random.h"
+#include "common/base/random.h"
 
 namespace weir {
 

@@ -12,7 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "common/status_macros.h"
+#include "common/base/status_macros.h"
 #include "worker/data/csv.h"
 #include "worker/data/digits.h"
 #include "worker/data/idx.h"

@@ -8,7 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "common/model_spec.h"
+#include "common/model/model_spec.h"
 #include "proto/job_config.pb.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/data/dataset.h"

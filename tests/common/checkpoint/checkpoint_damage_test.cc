@@ -4,9 +4,9 @@
 
 #include "absl/strings/match.h"
 #include "catch2/catch.hpp"
+#include "common/base/random.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
-#include "common/random.h"
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 #include "tests/common/faulty_file_system.h"
 

@@ -4,11 +4,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/random.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/shard_state.h"
-#include "common/random.h"
-#include "common/status_macros.h"
-#include "common/wire_model.h"
+#include "common/model/wire_model.h"
 #include "google/protobuf/util/message_differencer.h"
 
 namespace weir {

@@ -6,9 +6,9 @@
 
 #include "common/checkpoint/checkpoint_reader.h"
 #include "common/checkpoint/checkpoint_writer.h"
-#include "common/file_system.h"
-#include "common/model_spec.h"
-#include "common/partition.h"
+#include "common/model/model_spec.h"
+#include "common/model/partition.h"
+#include "common/system/file_system.h"
 
 namespace weir {
 

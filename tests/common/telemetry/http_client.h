@@ -8,7 +8,7 @@
 #include <cstdlib>
 #include <string>
 
-#include "common/unique_fd.h"
+#include "common/system/unique_fd.h"
 
 // HTTP by plain sockets: what a test sends is what the server gets.
 namespace weir {

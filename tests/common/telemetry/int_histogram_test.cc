@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/random.h"
+#include "common/base/random.h"
 
 namespace weir {
 namespace {

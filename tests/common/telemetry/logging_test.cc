@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/random.h"
+#include "common/base/random.h"
 #include "common/telemetry/escape.h"
 #include "nlohmann/json.hpp"
 

@@ -10,8 +10,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/part_assignment.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/protocol/part_assignment.h"
 #include "ps_server/consistency/policy.h"
 
 namespace weir {

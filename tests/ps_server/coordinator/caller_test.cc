@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/protocol_version.h"
+#include "common/protocol/protocol_version.h"
 #include "tests/ps_server/coordinator/coordinator_fixture.h"
 
 namespace weir {

@@ -3,8 +3,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/protocol_version.h"
-#include "common/wire_model.h"
+#include "common/model/wire_model.h"
+#include "common/protocol/protocol_version.h"
 
 namespace weir {
 namespace {

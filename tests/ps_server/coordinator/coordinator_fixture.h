@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
-#include "common/clock.h"
-#include "common/model_spec.h"
+#include "common/model/model_spec.h"
+#include "common/system/clock.h"
 #include "ps_server/coordinator/coordinator.h"
 #include "tests/ps_server/answer.h"
 #include "tests/ps_server/coordinator/fake_job_store.h"

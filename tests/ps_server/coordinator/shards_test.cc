@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/job_failure.h"
+#include "common/protocol/job_failure.h"
 #include "tests/ps_server/coordinator/coordinator_fixture.h"
 
 namespace weir {

@@ -7,7 +7,7 @@
 #include <cstring>
 #include <vector>
 
-#include "common/random.h"
+#include "common/base/random.h"
 
 namespace weir {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/partition.h"
+#include "common/model/partition.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/version_builder.h"
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "common/wire_codec.h"
+#include "common/codec/wire_codec.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {

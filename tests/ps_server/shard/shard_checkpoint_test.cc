@@ -5,7 +5,7 @@
 #include "catch2/catch.hpp"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
-#include "common/wire_model.h"
+#include "common/model/wire_model.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 
 namespace weir {

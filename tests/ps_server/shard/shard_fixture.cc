@@ -5,7 +5,7 @@
 
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_writer.h"
-#include "common/wire_model.h"
+#include "common/model/wire_model.h"
 #include "ps_server/optimizer/kernels.h"
 #include "tests/ps_server/shard/push_whole.h"
 

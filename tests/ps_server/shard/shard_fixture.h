@@ -7,9 +7,9 @@
 #include <string>
 #include <vector>
 
-#include "common/clock.h"
-#include "common/model_spec.h"
-#include "common/thread_pool.h"
+#include "common/model/model_spec.h"
+#include "common/sync/thread_pool.h"
+#include "common/system/clock.h"
 #include "ps_server/shard/shard.h"
 #include "tests/common/faulty_file_system.h"
 #include "tests/ps_server/answer.h"

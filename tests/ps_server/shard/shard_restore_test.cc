@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/partition.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/model/partition.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 
 namespace weir {

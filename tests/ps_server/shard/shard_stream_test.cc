@@ -8,9 +8,9 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/bfloat16.h"
-#include "common/random.h"
-#include "common/wire_codec.h"
+#include "common/base/random.h"
+#include "common/codec/bfloat16.h"
+#include "common/codec/wire_codec.h"
 #include "tests/ps_server/shard/push_whole.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 

@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/wire_codec.h"
+#include "common/codec/wire_codec.h"
 #include "tests/ps_server/shard/push_whole.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 

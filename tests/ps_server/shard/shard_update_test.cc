@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/wire_model.h"
+#include "common/model/wire_model.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 
 namespace weir {

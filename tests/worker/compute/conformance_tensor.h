@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/random.h"
+#include "common/base/random.h"
 #include "worker/compute/compute_backend.h"
 
 // What the parts of the conformance suite share.

@@ -7,7 +7,7 @@
 #include <map>
 
 #include "catch2/catch.hpp"
-#include "common/random.h"
+#include "common/base/random.h"
 #include "tests/worker/compute/cuda_emulation/emulation.h"
 
 namespace weir {

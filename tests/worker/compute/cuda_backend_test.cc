@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/bfloat16.h"
+#include "common/codec/bfloat16.h"
 #include "tests/worker/compute/compute_conformance.h"
 #include "tests/worker/compute/cuda_emulation/emulation.h"
 

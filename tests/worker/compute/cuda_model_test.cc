@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/model_spec.h"
-#include "common/random.h"
+#include "common/base/random.h"
+#include "common/model/model_spec.h"
 #include "google/protobuf/text_format.h"
 #include "tests/worker/compute/cuda_emulation/emulation.h"
 #include "worker/compute/compute_backend.h"

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
-#include "common/random.h"
+#include "common/base/random.h"
 #include "google/protobuf/text_format.h"
 #include "tests/worker/compute/cuda_emulation/emulation.h"
 #include "tests/worker/compute/queued_backend.h"

@@ -7,7 +7,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
-#include "common/random.h"
+#include "common/base/random.h"
 #include "google/protobuf/text_format.h"
 #include "tests/worker/compute/queued_backend.h"
 #include "tests/worker/model/reference_model.h"

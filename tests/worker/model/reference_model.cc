@@ -5,7 +5,7 @@
 #include <limits>
 #include <string>
 
-#include "common/random.h"
+#include "common/base/random.h"
 
 namespace weir {
 namespace {

@@ -1,0 +1,146 @@
+#include "cli/commands/checkpoint_command.h"
+
+#include <cstdint>
+#include <cstdio>
+#include <optional>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "cli/commands/grpc_status_client.h"
+#include "cli/report/format.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/checkpoint/checkpoint_reader.h"
+#include "common/program/exit_codes.h"
+#include "common/rpc/job_token.h"
+#include "common/system/file_system.h"
+
+namespace weir {
+namespace {
+
+constexpr int kExitDamaged = 1;
+// Writing may take as long as the disk does; the coordinator says when it has failed.
+constexpr absl::Duration kTakeDeadline = absl::Minutes(30);
+
+int Refuse(int exit_code, absl::string_view message) {
+  std::fprintf(stderr, "error: %s\n", Printable(message).c_str());
+  return exit_code;
+}
+
+int Refuse(const absl::Status& status) {
+  return Refuse(absl::IsDataLoss(status)            ? kExitDamaged
+                : absl::IsResourceExhausted(status) ? kExitStorage
+                                                    : kExitConfig,
+                status.message());
+}
+
+void Print(absl::string_view line) {
+  std::printf("%s\n", Printable(line).c_str());
+  std::fflush(stdout);
+}
+
+uint64_t BytesOf(const v1::CheckpointManifest& manifest) {
+  uint64_t bytes = 0;
+  for (const v1::CheckpointFile& file : manifest.files()) bytes += file.bytes();
+  return bytes;
+}
+
+// The checkpoint that a path of the command line means, its manifest read. What was passed over is said.
+absl::StatusOr<CheckpointReader> OpenCheckpoint(const std::string& path, std::string* folder) {
+  FileSystem& files = FileSystem::Posix();
+  absl::StatusOr<FoundCheckpoint> found = ResolveCheckpoint(files, path);
+  if (!found.ok()) return found.status();
+  for (const std::string& refused : found->refused) {
+    std::fprintf(stderr, "warning: passed over: %s\n", Printable(refused).c_str());
+  }
+  *folder = found->folder;
+  return CheckpointReader::Open(files, found->folder);
+}
+
+}  // namespace
+
+int RunCheckpointTake(const ClusterFlags& cluster) {
+  const absl::StatusOr<std::string> address = CoordinatorAddress(cluster);
+  if (!address.ok()) {
+    return Refuse(absl::IsInvalidArgument(address.status()) ? kExitUsage : kExitConfig,
+                  address.status().message());
+  }
+  const absl::StatusOr<JobToken> token = JobToken::ReadIfGiven(cluster.token_file);
+  if (!token.ok()) return Refuse(token.status());
+  StatusClient client(*address, *token);
+  // Whether anybody is there shows at once; the checkpoint takes its time.
+  const auto status = client.Get(absl::Seconds(5));
+  if (!status.ok()) {
+    const Refusal refusal = ExplainNoAnswer(*address, status.status());
+    return Refuse(refusal.exit_code, refusal.message);
+  }
+  const auto taken = client.TakeCheckpoint(kTakeDeadline);
+  if (!taken.ok()) {
+    const bool refused =
+        absl::IsFailedPrecondition(taken.status()) || absl::IsPermissionDenied(taken.status());
+    return Refuse(refused ? kExitConfig : kExitPeerLost,
+                  absl::StrCat("no checkpoint: ", taken.status().message()));
+  }
+  Print(absl::StrCat(taken->directory(), "  (step ", FormatCount(taken->step()), ")"));
+  return kExitOk;
+}
+
+int RunCheckpointList(const std::string& directory) {
+  FileSystem& files = FileSystem::Posix();
+  const auto entries = FindCheckpoints(files, directory);
+  if (!entries.ok()) return Refuse(entries.status());
+  if (entries->empty()) return Refuse(kExitConfig, absl::StrCat(directory, ": no checkpoints are there"));
+  // What the newest says; damaged ones say nothing.
+  std::optional<v1::BestEpoch> best;
+  if (const auto newest = LatestComplete(files, directory);
+      newest.ok() && newest->manifest.job().has_best()) {
+    best = newest->manifest.job().best();
+  }
+  Table table({"checkpoint", "step", "servers", "size", "state"});
+  table.AlignLeft(4);
+  for (const CheckpointEntry& entry : *entries) {
+    const std::string name = Printable(entry.folder.substr(entry.folder.rfind('/') + 1));
+    const std::string step = FormatCount(entry.step);
+    if (!entry.has_manifest) {
+      table.AddRow({name, step, "-", "-", "incomplete"});
+      continue;
+    }
+    const auto found = ResolveCheckpoint(files, entry.folder);
+    if (!found.ok()) {
+      const char* const state = absl::IsUnimplemented(found.status()) ? "newer: " : "damaged: ";
+      table.AddRow({name, step, "-", "-", absl::StrCat(state, Printable(found.status().message()))});
+      continue;
+    }
+    table.AddRow({name, step, absl::StrCat(found->manifest.num_shards()),
+                  FormatBytes(BytesOf(found->manifest)),
+                  best.has_value() && best->checkpoint() == entry.step
+                      ? absl::StrCat("complete, best (epoch ", best->evaluation().epoch(), ")")
+                      : "complete"});
+  }
+  std::fputs(table.ToString().c_str(), stdout);
+  std::fflush(stdout);
+  return kExitOk;
+}
+
+int RunCheckpointVerify(const std::string& path) {
+  std::string folder;
+  const auto reader = OpenCheckpoint(path, &folder);
+  if (!reader.ok()) return Refuse(reader.status());
+  if (const absl::Status status = reader->Verify(); !status.ok()) return Refuse(status);
+  const v1::CheckpointManifest& manifest = reader->manifest();
+  Print(absl::StrCat(folder, ": ok (step ", FormatCount(manifest.step()), ", ", manifest.files_size(),
+                     manifest.files_size() == 1 ? " file, " : " files, ", FormatBytes(BytesOf(manifest)),
+                     ")"));
+  return kExitOk;
+}
+
+int RunExport(const std::string& path, const std::string& out) {
+  std::string folder;
+  const auto reader = OpenCheckpoint(path, &folder);
+  if (!reader.ok()) return Refuse(reader.status());
+  if (const absl::Status status = reader->Export(out); !status.ok()) return Refuse(status);
+  Print(absl::StrCat(out, ": ", reader->manifest().model().tensors_size(), " tensors of ", folder));
+  return kExitOk;
+}
+
+}  // namespace weir

@@ -1,0 +1,118 @@
+#include "cli/commands/command_reference.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "common/program/version.h"
+
+namespace weir {
+namespace {
+
+bool TakesValue(const CLI::Option& option) { return option.get_items_expected_max() > 0; }
+
+// Each command with its full name, `app` first.
+void Collect(const CLI::App& app, const std::string& name,
+             std::vector<std::pair<std::string, const CLI::App*>>* out) {
+  out->emplace_back(name, &app);
+  for (const CLI::App* sub : app.get_subcommands({})) {
+    Collect(*sub, absl::StrCat(name, " ", sub->get_name()), out);
+  }
+}
+
+// roff takes some characters for its own.
+std::string Roff(absl::string_view text) {
+  const std::string escaped = absl::StrReplaceAll(text, {{"\\", "\\e"}, {"-", "\\-"}, {"`", "\\`"}});
+  const bool control = !escaped.empty() && (escaped.front() == '.' || escaped.front() == '\'');
+  return control ? absl::StrCat("\\&", escaped) : escaped;
+}
+
+std::string TypeOf(const CLI::Option& option) { return TakesValue(option) ? option.get_type_name() : ""; }
+
+}  // namespace
+
+std::string BashCompletion(const CLI::App& app) {
+  std::vector<std::pair<std::string, const CLI::App*>> commands;
+  Collect(app, app.get_name(), &commands);
+  std::vector<std::string> deeper;
+  std::string words;
+  for (const auto& [name, command] : commands) {
+    if (command != &app) deeper.push_back(absl::StrCat("'", name, "'"));
+    std::vector<std::string> list;
+    for (const CLI::App* sub : command->get_subcommands({})) list.push_back(sub->get_name());
+    for (const CLI::Option* option : command->get_options()) {
+      for (const std::string& flag : option->get_lnames()) {
+        list.push_back(absl::StrCat("--", flag, TakesValue(*option) ? "=" : ""));
+      }
+    }
+    absl::StrAppend(&words, "    '", name, "') words='", absl::StrJoin(list, " "), "' ;;\n");
+  }
+  return absl::StrReplaceAll(
+      R"(# Completes the command line of % in bash: . <(% completion)
+_%() {
+  local current=${COMP_WORDS[COMP_CWORD]} command=% words= word
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    case "$command $word" in
+      <commands>) command+=" $word" ;;
+    esac
+  done
+  case $command in
+<words>  esac
+  # After "=" comes a value; bash cuts the word there.
+  if [[ $current == = || ${COMP_WORDS[COMP_CWORD-1]} == = ]]; then
+    mapfile -t COMPREPLY < <(compgen -f -- "${current#=}")
+    return
+  fi
+  mapfile -t COMPREPLY < <(compgen -W "$words" -- "$current")
+  [[ ${#COMPREPLY[@]} -gt 0 ]] || mapfile -t COMPREPLY < <(compgen -f -- "$current")
+  [[ ${#COMPREPLY[@]} -ne 1 || ${COMPREPLY[0]} != *= ]] || compopt -o nospace
+}
+complete -o filenames -F _% %
+)",
+      {{"<commands>", absl::StrJoin(deeper, "|")}, {"<words>", words}, {"%", app.get_name()}});
+}
+
+std::string ManualPage(const CLI::App& command, const std::string& name) {
+  const std::string title = absl::StrReplaceAll(name, {{" ", "-"}});
+  std::string page = absl::StrCat(".TH \"", absl::AsciiStrToUpper(title), "\" 1 \"\" \"Weir ", kVersion,
+                                  "\"\n.SH NAME\n", Roff(title), " \\- ", Roff(command.get_description()),
+                                  "\n.SH SYNOPSIS\n.B ", Roff(name), "\n");
+  std::string options;
+  for (const CLI::Option* option : command.get_options()) {
+    const std::string type = TypeOf(*option);
+    std::string flag = option->get_name(/*positional=*/option->get_positional());
+    if (option->get_positional()) {
+      absl::StrAppend(&page, ".I ", Roff(flag), "\n");
+    } else if (option->get_required()) {
+      absl::StrAppend(&page, ".B ", Roff(flag), "\n");
+    }
+    if (!type.empty()) absl::StrAppend(&flag, option->get_positional() ? " " : "=", type);
+    absl::StrAppend(&options, ".TP\n.B ", Roff(flag), "\n", Roff(option->get_description()));
+    if (!option->get_default_str().empty() && TakesValue(*option)) {
+      absl::StrAppend(&options, " (default: ", Roff(option->get_default_str()), ")");
+    }
+    absl::StrAppend(&options, "\n");
+  }
+  if (!command.get_subcommands({}).empty()) absl::StrAppend(&page, ".I COMMAND\n");
+  absl::StrAppend(&page, "[flags]\n.SH OPTIONS\n", options);
+  std::string also;
+  for (const CLI::App* sub : command.get_subcommands({})) {
+    if (also.empty()) also = ".SH COMMANDS\n";
+    absl::StrAppend(&also, ".TP\n.B ", Roff(sub->get_name()), "\n", Roff(sub->get_description()), "\n");
+  }
+  absl::StrAppend(&page, also);
+  if (const std::string footer = command.get_footer(); !footer.empty()) {
+    absl::StrAppend(&page, ".SH NOTES\n.nf\n");
+    for (const absl::string_view line : absl::StrSplit(footer, '\n'))
+      absl::StrAppend(&page, Roff(line), "\n");
+    absl::StrAppend(&page, ".fi\n");
+  }
+  return page;
+}
+
+}  // namespace weir

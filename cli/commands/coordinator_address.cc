@@ -1,0 +1,57 @@
+#include "cli/commands/coordinator_address.h"
+
+#include <cstdlib>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "cli/report/format.h"
+#include "common/config/address.h"
+#include "common/config/cluster_spec.h"
+#include "common/config/text_file.h"
+#include "common/program/exit_codes.h"
+
+namespace weir {
+namespace {
+
+absl::StatusOr<std::string> AddressIn(const std::string& text, const std::string& source) {
+  const absl::StatusOr<ClusterSpec> spec = ParseClusterSpec(text, source);
+  if (!spec.ok()) return absl::FailedPreconditionError(spec.status().message());
+  const auto addresses = spec->ps_addresses();
+  if (addresses.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(source, ": cluster.ps: lists no server; ps:0 is the one to ask"));
+  }
+  return addresses[0];
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> CoordinatorAddress(const ClusterFlags& flags) {
+  if (!flags.address.empty()) {
+    const auto parsed = ParseAddress(flags.address);
+    if (parsed.ok()) return flags.address;
+    return absl::InvalidArgumentError(absl::StrCat("--address: ", parsed.status().message()));
+  }
+  if (!flags.cluster_file.empty()) {
+    const auto text = ReadTextFile(flags.cluster_file);
+    if (!text.ok()) return absl::FailedPreconditionError(text.status().message());
+    return AddressIn(*text, flags.cluster_file);
+  }
+  if (const char* tf_config = std::getenv("TF_CONFIG")) return AddressIn(tf_config, "TF_CONFIG");
+  return absl::InvalidArgumentError(
+      "which cluster? Name it with --cluster=FILE, --address=HOST:PORT (of ps:0) or TF_CONFIG");
+}
+
+Refusal ExplainNoAnswer(const std::string& address, const absl::Status& status) {
+  if (absl::IsUnimplemented(status)) {
+    return {kExitConfig, absl::StrCat("what answers at ", address,
+                                      " has no coordinator; ps:0 alone has one, is this its address?")};
+  }
+  if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
+    return {kExitConfig, absl::StrCat("ps:0 at ", address, ": ", Printable(status.message()))};
+  }
+  return {kExitPeerLost, absl::StrCat("ps:0 at ", address, " does not answer (", Printable(status.message()),
+                                      "); is the job running, and is this its address?")};
+}
+
+}  // namespace weir

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/rpc/job_token.h"
+#include "proto/coordinator.pb.h"
+
+namespace weir {
+
+// Asks a coordinator what tools want of it. Thread-safe.
+class StatusClient {
+ public:
+  // `address`: host:port, as a cluster spec writes it. Connects at the first Get.
+  explicit StatusClient(const std::string& address, JobToken token = {});
+  ~StatusClient();
+
+  // Unavailable or DeadlineExceeded: nothing answers at the address. Unauthenticated: the job has another
+  // token. Waits out `deadline` only if something is there.
+  absl::StatusOr<v1::ClusterStatus> Get(absl::Duration deadline);
+  // Returns when the checkpoint is complete. FailedPrecondition: the job takes none; else it failed, and why.
+  absl::StatusOr<v1::CheckpointReply> TakeCheckpoint(absl::Duration deadline);
+
+ private:
+  struct Connection;
+  std::unique_ptr<Connection> connection_;
+};
+
+}  // namespace weir

@@ -1,0 +1,54 @@
+#include "cli/commands/start.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "cli/report/format.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/system/file_system.h"
+
+namespace weir {
+namespace {
+
+absl::Status Refuse(absl::string_view field, const std::string& path, absl::string_view what) {
+  return absl::InvalidArgumentError(absl::StrCat("checkpoint.", field, ": ", path, what));
+}
+
+absl::StatusOr<std::string> FindResumed(const std::string& directory) {
+  const auto found = LatestComplete(FileSystem::Posix(), directory);
+  if (found.ok()) return absl::StrCat("going on from ", Printable(found->folder));
+  if (ResolveCheckpoint(FileSystem::Posix(), directory).ok()) {
+    return Refuse("directory", directory,
+                  " is one checkpoint; --resume takes the folder that it is in, where the next ones go");
+  }
+  return Refuse("directory", directory, absl::StrCat(" has nothing to resume: ", found.status().message()));
+}
+
+absl::Status CheckNew(const std::string& directory) {
+  const auto there = FindCheckpoints(FileSystem::Posix(), directory);
+  if (!there.ok()) return Refuse("directory", directory, absl::StrCat(": ", there.status().message()));
+  const auto newest =
+      std::find_if(there->rbegin(), there->rend(), [](const auto& c) { return c.has_manifest; });
+  if (newest == there->rend()) return absl::OkStatus();
+  return Refuse(
+      "directory", directory,
+      absl::StrCat(" holds checkpoints of a job already, the newest of step ", FormatCount(newest->step),
+                   "; go on with that job (--resume=", directory, ") or name another folder"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::string> FindStart(const v1::CheckpointConfig& checkpoint, bool resume) {
+  if (resume) return FindResumed(checkpoint.directory());
+  if (checkpoint.has_directory()) {
+    if (absl::Status status = CheckNew(checkpoint.directory()); !status.ok()) return status;
+  }
+  if (!checkpoint.has_init_from()) return "";
+  const auto found = ResolveCheckpoint(FileSystem::Posix(), checkpoint.init_from());
+  if (!found.ok()) {
+    return Refuse("init_from", checkpoint.init_from(), absl::StrCat(": ", found.status().message()));
+  }
+  return absl::StrCat("starting with the weights of ", Printable(found->folder));
+}
+
+}  // namespace weir

@@ -1,0 +1,515 @@
+#include "cli/commands/up.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <system_error>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/commands/grpc_status_client.h"
+#include "cli/commands/start.h"
+#include "cli/local_cluster/first_cause.h"
+#include "cli/local_cluster/installation.h"
+#include "cli/local_cluster/local_cluster.h"
+#include "cli/report/format.h"
+#include "cli/report/status_text.h"
+#include "common/base/status_macros.h"
+#include "common/config/job_config.h"
+#include "common/config/json_document.h"
+#include "common/config/text_file.h"
+#include "common/program/exit_codes.h"
+#include "common/protocol/job_failure.h"
+#include "common/system/clock.h"
+
+namespace weir {
+namespace {
+
+constexpr absl::Duration kPortDeadline = absl::Seconds(30);
+constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
+constexpr absl::Duration kStatusPoll = absl::Milliseconds(250);
+constexpr absl::Duration kStatusDeadline = absl::Milliseconds(250);
+// A task may notice the loss of another before the end of that other is seen here.
+constexpr absl::Duration kSettle = absl::Milliseconds(300);
+// From SIGTERM to SIGKILL.
+constexpr absl::Duration kEndDeadline = absl::Seconds(10);
+// And where a checkpoint is taken before.
+constexpr absl::Duration kSaveDeadline = absl::Seconds(60);
+// All of one side are done: how long the other side may still take. Servers also wait for a lease, for a
+// worker that fell silent.
+constexpr absl::Duration kLinger = absl::Seconds(30);
+// ps:0 says by then that it waits for somebody, if so, also on a busy machine.
+constexpr absl::Duration kTellsStart = absl::Seconds(10);
+// The job is done: how long a task may still take that has not noticed.
+constexpr absl::Duration kStragglers = absl::Seconds(5);
+
+struct Failure {
+  std::string text;
+  int exit_code = kExitInternal;
+  std::string task;  // whose last lines tell more; "": none
+  std::string hint;
+  std::vector<std::string> last_lines = {};  // of the task; empty: its newest
+};
+
+std::string Names(const std::vector<std::string>& names) { return absl::StrJoin(names, ", "); }
+
+// A path of the command line, which starts at the working folder, as an override of a field, for which it
+// would start at the config's.
+std::string PathOverride(absl::string_view field, const std::string& path) {
+  return absl::StrCat(field, "=", JsonQuote(std::filesystem::absolute(path).lexically_normal().string()));
+}
+
+// One job. Decides what each event means; the processes are LocalCluster's.
+class Job {
+ public:
+  Job(const UpOptions& options, Console& console, Interrupts& interrupts)
+      : options_(options), console_(console), interrupts_(interrupts) {}
+
+  UpResult Run();
+
+ private:
+  absl::Status Prepare();
+  absl::Status MakeLogDir();
+  int RunToEnd();
+  void TidyLogs();
+  void Loop();
+  void StartWorkersWhenReady();
+  void OnExits(std::vector<TaskExit> exits);
+  bool MayRestart(const TaskExit& exit) const;
+  void Restart(TaskExit* exit);
+  void OnSignal(int signal);
+  void Warn();
+  void CheckStart();
+  void CheckWorkers();
+  void CheckLinger();
+  void ReportFailureWhenSettled();
+  void PollStatus();
+  void Fail(Failure failure);
+  void End();
+  Failure CauseOfFailure() const;
+  // Into the result.
+  absl::Status ReadSummary();
+  absl::Status Finish();
+  int EarlyError(const absl::Status& status);
+
+  const UpOptions& options_;
+  Console& console_;
+  Interrupts& interrupts_;
+  const absl::Time start_ = Clock::Real().Now();
+
+  UpResult result_;
+  LocalCluster::Options cluster_options_;
+  std::unique_ptr<LocalCluster> cluster_;
+  std::unique_ptr<StatusClient> status_;
+
+  bool temporary_logs_ = false;  // their folder is ours
+  bool saves_ = false;           // the job has checkpoints
+  absl::Duration lease_;
+  size_t needed_workers_ = 0;  // for the job to begin
+  bool skips_workers_ = false;
+  bool workers_started_ = false;
+  absl::Time waits_ = start_;          // ps:0 has last said that it waits for workers or servers
+  absl::Time begun_by_ = start_;       // since then it has begun, as far as is known
+  std::vector<std::string> warnings_;  // of tasks without which the job goes on, if it has begun
+  bool some_worker_done_ = false;
+  bool coordinator_done_ = false;
+  std::vector<TaskExit> exits_;
+  std::map<std::string, int> restarts_;  // by task
+  absl::Time last_exit_ = start_;
+  absl::Time next_poll_ = start_;
+  std::optional<Failure>
+      failure_;  // the first one; an exit that explains it better may follow within kSettle
+  absl::Time failed_at_;
+  bool reported_ = false;
+  std::optional<absl::Time> ending_since_;
+  bool saving_ = false;  // while ending: ps:0 takes a checkpoint and tells the others
+  bool killed_ = false;
+  int signal_ = 0;  // that ended the job from outside
+};
+
+absl::Status Job::MakeLogDir() {
+  if (options_.log_dir.empty()) {
+    const char* tmp = getenv("TMPDIR");
+    std::string folder = absl::StrCat(tmp != nullptr && *tmp != '\0' ? tmp : "/tmp", "/weir-XXXXXX");
+    if (mkdtemp(folder.data()) == nullptr) {
+      return absl::ErrnoToStatus(
+          errno, absl::StrCat("cannot make a folder for logs (", folder, "); name one with --log_dir"));
+    }
+    result_.log_dir = folder;
+    temporary_logs_ = true;
+    return absl::OkStatus();
+  }
+  std::error_code error;
+  std::filesystem::create_directories(options_.log_dir, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot make the folder --log_dir=", options_.log_dir, ": ", error.message()));
+  }
+  result_.log_dir = options_.log_dir;
+  return absl::OkStatus();
+}
+
+absl::Status Job::Prepare() {
+  LocalCluster::Options& cluster = cluster_options_;
+  cluster.overrides = options_.overrides;
+  if (!options_.resume.empty()) {
+    cluster.overrides.push_back(PathOverride("checkpoint.directory", options_.resume));
+  }
+  if (!options_.init_from.empty()) {
+    cluster.overrides.push_back(PathOverride("checkpoint.init_from", options_.init_from));
+  }
+  if (options_.seed.has_value()) cluster.overrides.push_back(absl::StrCat("seed=", *options_.seed));
+  if (options_.workers.has_value()) {
+    cluster.overrides.push_back(absl::StrCat("cluster.workers=", *options_.workers));
+  }
+  WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, LoadJobConfig(options_.config, cluster.overrides));
+  result_.job_name = config.name();
+  cluster.workers = static_cast<int>(config.cluster().has_workers() ? config.cluster().workers() : 1);
+  if (!options_.workers.has_value()) {
+    cluster.overrides.push_back(absl::StrCat("cluster.workers=", cluster.workers));
+  }
+  saves_ = config.checkpoint().has_directory();
+  lease_ = absl::Seconds(config.cluster().lease_seconds());
+  // A job that goes on is begun.
+  needed_workers_ = !options_.resume.empty()             ? 1
+                    : config.cluster().has_min_workers() ? config.cluster().min_workers()
+                                                         : static_cast<size_t>(cluster.workers);
+  skips_workers_ = config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER;
+  WEIR_ASSIGN_OR_RETURN(const std::string from, FindStart(config.checkpoint(), !options_.resume.empty()));
+  if (!from.empty()) console_.Line(from);
+  WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options_.bin_dir));
+  // Not after hours of training.
+  if (!options_.summary.empty()) WEIR_RETURN_IF_ERROR(PrepareFile(options_.summary));
+  WEIR_RETURN_IF_ERROR(MakeLogDir());
+  cluster.config = options_.config;
+  cluster.ps = options_.ps;
+  cluster.device = options_.device;
+  cluster.evaluator = options_.evaluator;
+  cluster.http_port = options_.http_port;
+  cluster.log_dir = result_.log_dir;
+  cluster.show = options_.verbose ? ShowLines::kAll : ShowLines::kNotable;
+  cluster.console = &console_;
+  WEIR_ASSIGN_OR_RETURN(cluster_, LocalCluster::Create(cluster));
+  return absl::OkStatus();
+}
+
+int Job::EarlyError(const absl::Status& status) {
+  console_.Line("error: ", Console::Color::kRed, status.message());
+  // All that Prepare finds is for a person to correct.
+  return kExitConfig;
+}
+
+// A folder that nobody named stays where something is to be found in it.
+void Job::TidyLogs() {
+  if (!temporary_logs_) return;
+  std::error_code ignored;
+  if (result_.exit_code == kExitOk && !options_.keep_logs) {
+    std::filesystem::remove_all(result_.log_dir, ignored);
+  } else {
+    std::filesystem::remove(result_.log_dir, ignored);  // if it is empty
+  }
+  if (!std::filesystem::exists(result_.log_dir, ignored)) result_.log_dir.clear();
+}
+
+UpResult Job::Run() {
+  result_.exit_code = RunToEnd();
+  cluster_.reset();
+  TidyLogs();
+  return std::move(result_);
+}
+
+int Job::RunToEnd() {
+  if (const absl::Status status = Prepare(); !status.ok()) return EarlyError(status);
+  if (const absl::Status status = cluster_->StartServers(); !status.ok()) {
+    Fail({std::string(status.message()), kExitInternal, "", ""});
+  }
+  Loop();
+  console_.SetStatus("");
+  status_.reset();
+  if (failure_.has_value()) {
+    const int exit_code = CauseOfFailure().exit_code;
+    // All was computed, and is nowhere else to be read.
+    if (exit_code == kExitStorage) ReadSummary().IgnoreError();
+    return exit_code;
+  }
+  absl::Status status;
+  if (signal_ == 0) status = Finish();
+  if (!status.ok()) console_.Line("error: ", Console::Color::kRed, status.message());
+  if (!status.ok() || signal_ != 0) console_.Line(absl::StrCat("logs: ", result_.log_dir));
+  if (signal_ != 0) return 128 + signal_;
+  return status.ok() ? kExitOk : IsStorageFailure(status) ? kExitStorage : kExitInternal;
+}
+
+void Job::Loop() {
+  while (true) {
+    const absl::Duration tick = workers_started_ ? kStatusPoll : kPortPoll;
+    OnExits(cluster_->WaitForExits(interrupts_.fd(), tick));
+    while (const auto signal = interrupts_.Next()) OnSignal(*signal);
+    StartWorkersWhenReady();
+    CheckStart();
+    CheckWorkers();
+    CheckLinger();
+    ReportFailureWhenSettled();
+    if (saving_ && !cluster_->IsRunning("ps:0")) End();
+    const absl::Duration limit = saving_ ? kSaveDeadline : kEndDeadline;
+    if (ending_since_.has_value() && !killed_ && Clock::Real().Now() - *ending_since_ >= limit) {
+      console_.Line("warning: ", Console::Color::kYellow,
+                    absl::StrCat(Names(cluster_->running()), " did not end within ",
+                                 absl::FormatDuration(limit), "; killed"));
+      killed_ = true;
+      cluster_->EndAll(SIGKILL);
+    }
+    if (cluster_->running().empty() && (workers_started_ || ending_since_.has_value())) break;
+    cluster_->ShowHeld(Clock::Real().Now() - kSettle);
+    PollStatus();
+  }
+  cluster_->ShowHeld(absl::InfiniteFuture());
+  if (!failure_.has_value()) Warn();
+}
+
+void Job::StartWorkersWhenReady() {
+  if (workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
+  const auto missing = cluster_->MissingServers();
+  if (!missing.ok()) return Fail({std::string(missing.status().message()), kExitInternal, "", ""});
+  if (missing->empty()) {
+    workers_started_ = true;
+    if (!cluster_->dashboard().empty()) console_.Line(absl::StrCat("dashboard: ", cluster_->dashboard()));
+    begun_by_ = Clock::Real().Now() + kTellsStart;
+    console_.SetStatus(absl::StrCat(result_.job_name, "  starting workers"));
+    const absl::Status status = cluster_->StartWorkers();
+    if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
+    status_ = std::make_unique<StatusClient>(cluster_->coordinator_address(), cluster_->token());
+  } else if (Clock::Real().Now() - start_ > kPortDeadline) {
+    Fail({absl::StrCat(Names(*missing), " opened no port within ", absl::FormatDuration(kPortDeadline)),
+          kExitPeerLost, (*missing)[0], "this machine may be overloaded; then try again"});
+  }
+}
+
+bool Job::MayRestart(const TaskExit& exit) const {
+  if (failure_.has_value() || ending_since_.has_value()) return false;
+  if (!IsWorthRestart(exit) || exit.lives >= options_.restart) return false;
+  // A server finds its weights again in a checkpoint or not at all. Who comes to a job that is done only
+  // waits for it.
+  if (coordinator_done_) return false;
+  return absl::StartsWith(exit.task, "ps:") ? saves_ : !some_worker_done_;
+}
+
+void Job::Restart(TaskExit* exit) {
+  const absl::Status status = cluster_->Restart(exit->task);
+  if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
+  exit->restarted = true;
+  ++restarts_[exit->task];
+  console_.Line("warning: ", Console::Color::kYellow,
+                absl::StrCat(exit->task, exit->exit.signal != 0 ? " was killed by " : " ended with ",
+                             exit->exit.ToString(), " after ", FormatSeconds(exit->seconds),
+                             "; started again (", exit->lives + 1, " of ", options_.restart, ")"));
+}
+
+void Job::OnExits(std::vector<TaskExit> exits) {
+  for (TaskExit& exit : exits) {
+    if (exit.exit.ok() && absl::StartsWith(exit.task, "worker:")) some_worker_done_ = true;
+    if (exit.exit.ok() && exit.task == "ps:0") coordinator_done_ = true;
+  }
+  for (TaskExit& exit : exits) {
+    exit.skipped =
+        skips_workers_ && absl::StartsWith(exit.task, "worker:") && exit.exit.code == kExitInternal;
+    exit.job_done = coordinator_done_;
+    if (MayRestart(exit)) Restart(&exit);
+    exits_.push_back(exit);
+    last_exit_ = Clock::Real().Now();
+    if (MeaningOf(exit) == ExitMeaning::kFatal) Fail({});
+    if (!exit.exit.ok()) continue;
+    if (!workers_started_) {
+      Fail({absl::StrCat(exit.task, " ended before any worker had started"), kExitInternal, exit.task, ""});
+    }
+  }
+  if (failure_.has_value()) return;
+  for (const TaskExit& exit : exits) {
+    if (exit.restarted || MeaningOf(exit) != ExitMeaning::kSurvivable) continue;
+    warnings_.push_back(absl::StrCat(DescribeExit(exit), exit.job_done ? "; the job is done all the same"
+                                                                       : "; the job goes on without it"));
+  }
+}
+
+void Job::Warn() {
+  for (const std::string& warning : std::exchange(warnings_, {})) {
+    console_.Line("warning: ", Console::Color::kYellow, warning);
+  }
+}
+
+// ps:0 would wait for cluster.start_seconds for those who will not come.
+void Job::CheckStart() {
+  const absl::Time now = Clock::Real().Now();
+  if (now >= begun_by_ || some_worker_done_ || cluster_->CountRunning("worker") >= needed_workers_)
+    return Warn();
+  if (failure_.has_value() || waits_ - last_exit_ < kSettle) return;
+  const auto cause = FirstCause(exits_);
+  if (!cause.has_value()) return;
+  const TaskExit& exit = exits_[*cause];
+  Fail({absl::StrCat(DescribeExit(exit), "; the job had not begun, and cannot with fewer than ",
+                     needed_workers_, needed_workers_ == 1 ? " worker" : " workers"),
+        ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines});
+}
+
+// ps:0 would wait for a worker to come.
+void Job::CheckWorkers() {
+  if (!workers_started_ || cluster_->Runs("worker") || some_worker_done_ || coordinator_done_) return;
+  // It may be about to end.
+  if (Clock::Real().Now() - last_exit_ >= kSettle) Fail({});
+}
+
+void Job::CheckLinger() {
+  if (!workers_started_ || failure_.has_value() || ending_since_.has_value()) return;
+  const auto running = cluster_->running();
+  if (running.empty()) return;
+  const auto still_run = [&](absl::Duration limit, absl::string_view after) {
+    return absl::StrCat(Names(running), " still ", running.size() == 1 ? "runs " : "run ",
+                        absl::FormatDuration(limit), " after ", after);
+  };
+  const absl::Duration quiet = Clock::Real().Now() - last_exit_;
+  if (coordinator_done_ && quiet >= kStragglers) {
+    // A worker that was away when the others were told, say.
+    console_.Line("warning: ", Console::Color::kYellow, still_run(kStragglers, "the job's end; ended"));
+    return End();
+  }
+  const bool servers_run = cluster_->Runs("ps");
+  const bool others_run = cluster_->Runs("worker") || cluster_->Runs("evaluator");
+  const absl::Duration limit = servers_run ? kLinger + lease_ : kLinger;
+  if (servers_run == others_run || quiet < limit) return;
+  Fail({still_run(limit, servers_run ? "all workers have ended" : "all servers have ended"), kExitInternal,
+        running[0], ""});
+}
+
+void Job::OnSignal(int signal) {
+  if (signal_ != 0) {
+    killed_ = true;
+    cluster_->EndAll(SIGKILL);
+    return;
+  }
+  signal_ = signal;
+  if (ending_since_.has_value()) return;
+  saving_ = saves_ && workers_started_ && cluster_->IsRunning("ps:0");
+  console_.Line(absl::StrCat("SIG", sigabbrev_np(signal), ": ", saving_ ? "saving a checkpoint and " : "",
+                             "ending ", cluster_->running().size(), " tasks; a second one kills them"));
+  if (!saving_) return End();
+  ending_since_ = Clock::Real().Now();
+  if (!options_.verbose) cluster_->Mute();
+  cluster_->EndFrom("ps:0", SIGTERM);
+}
+
+void Job::Fail(Failure failure) {
+  if (failure_.has_value() || ending_since_.has_value()) return;
+  failure_ = std::move(failure);
+  failed_at_ = Clock::Real().Now();
+  // What the others say about it is in their logs; the cause is shown first.
+  if (!options_.verbose) cluster_->Mute();
+}
+
+Failure Job::CauseOfFailure() const {
+  const auto cause = FirstCause(exits_);
+  // A failure that was found here explains itself, unless a task that had ended does it better.
+  if (!cause.has_value() || (!failure_->text.empty() && MeaningOf(exits_[*cause]) != ExitMeaning::kFatal)) {
+    return *failure_;
+  }
+  const TaskExit& exit = exits_[*cause];
+  return {
+      absl::StrCat(DescribeExit(exit), exit.restarted ? "; started again, but the job did not recover" : ""),
+      ExitCodeFor(exit), exit.task, HintFor(exit), exit.last_lines};
+}
+
+void Job::ReportFailureWhenSettled() {
+  if (!failure_.has_value() || reported_) return;
+  if (Clock::Real().Now() - failed_at_ < kSettle && !cluster_->running().empty()) return;
+  reported_ = true;
+  const Failure cause = CauseOfFailure();
+  std::vector<std::string> lines = cause.last_lines;
+  if (lines.empty() && !cause.task.empty()) lines = cluster_->LastLines(cause.task);
+  console_.Line(
+      "error: ", Console::Color::kRed,
+      absl::StrCat(cause.text, lines.empty() ? "" : absl::StrCat("; the last lines of ", cause.task, ":")));
+  for (const auto& line : lines) console_.Line(absl::StrCat("    ", line));
+  if (!cause.hint.empty()) console_.Line(absl::StrCat("hint: ", cause.hint));
+  console_.Line(absl::StrCat("logs: ", result_.log_dir));
+  End();
+}
+
+void Job::End() {
+  saving_ = false;
+  ending_since_ = Clock::Real().Now();
+  if (!options_.verbose) cluster_->Mute();
+  cluster_->EndAll(SIGTERM);
+}
+
+void Job::PollStatus() {
+  if (ending_since_.has_value()) {
+    return console_.SetStatus(
+        absl::StrCat(saving_ ? "saving a checkpoint: " : "ending: ", Names(cluster_->running())));
+  }
+  if (!workers_started_) return console_.SetStatus(absl::StrCat(result_.job_name, "  starting servers"));
+  if (status_ == nullptr || failure_.has_value() || Clock::Real().Now() < next_poll_) return;
+  const auto status = status_->Get(kStatusDeadline);
+  next_poll_ = Clock::Real().Now() + kStatusPoll;
+  // It may be busy for a moment, or gone at the end; the last word stands.
+  if (!status.ok()) return;
+  console_.SetStatus(StatusLine(*status));
+  if (status->state() != v1::STARTING) {
+    begun_by_ = start_;
+  } else if (begun_by_ != start_) {
+    waits_ = Clock::Real().Now();
+    begun_by_ = waits_ + kTellsStart;
+  }
+}
+
+absl::Status Job::ReadSummary() {
+  WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(cluster_->summary_path()));
+  if (text.empty()) return absl::InternalError("ps:0 left no summary");
+  auto summary = ParseSummary(text);
+  if (!summary.ok()) {
+    return absl::InternalError(absl::StrCat("the summary of ps:0: ", summary.status().message()));
+  }
+  summary->total_seconds = absl::ToDoubleSeconds(Clock::Real().Now() - start_);
+  for (const TaskExit& exit : exits_) summary->exit_codes[exit.task] = exit.exit.status();
+  summary->restarts = restarts_;
+  result_.summary = *std::move(summary);
+  return absl::OkStatus();
+}
+
+absl::Status Job::Finish() {
+  if (const absl::Status status = ReadSummary(); !status.ok()) {
+    return absl::InternalError(absl::StrCat("all tasks ended well, but ", status.message()));
+  }
+  if (options_.summary.empty()) return absl::OkStatus();
+  const absl::Status written = WriteFileWhole(options_.summary, SummaryJson(*result_.summary));
+  if (written.ok()) return written;
+  return JobFailure(StorageFailure(absl::StrCat("the job is done, but --summary: ", written.message())));
+}
+
+}  // namespace
+
+UpResult RunJob(const UpOptions& options, Console& console, Interrupts& interrupts) {
+  return Job(options, console, interrupts).Run();
+}
+
+int RunUp(const UpOptions& options) {
+  Interrupts interrupts;
+  Console console(Console::StandardError());
+  const UpResult result = RunJob(options, console, interrupts);
+  if (result.summary.has_value()) {
+    std::fputs(SummaryText(result.job_name, *result.summary).c_str(), stdout);
+    if (!result.log_dir.empty()) std::printf("  %-18s%s\n", "logs", result.log_dir.c_str());
+    std::fflush(stdout);
+  }
+  return result.exit_code;
+}
+
+}  // namespace weir

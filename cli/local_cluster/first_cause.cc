@@ -1,0 +1,134 @@
+#include "cli/local_cluster/first_cause.h"
+
+#include <signal.h>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "cli/report/format.h"
+#include "common/program/exit_codes.h"
+
+namespace weir {
+namespace {
+
+// What a code means and what to do about it.
+struct CodeText {
+  int code;
+  const char* meaning;
+  const char* hint;
+};
+
+constexpr CodeText kCodes[] = {
+    {kExitUsage, "bad command line",
+     "the task refused its flags: are `weir`, `ps_server` and `worker` of the same build?"},
+    {kExitInternal, "a fault of its own, or training that cannot go on",
+     "if the lines above speak of a loss or gradient that is not finite, lower optimizer.learning_rate or "
+     "set "
+     "train.clip_norm; else it is a fault of the program, and its whole log helps to find it"},
+    {kExitStorage, "what the job has to leave could not be written",
+     "make room on the disk that the lines above name, then start again: with --resume a job goes on from "
+     "its last complete checkpoint"},
+    {kExitConfig, "bad config, data or address",
+     "trying again will not help: correct what the lines above name; `weir config check` looks at the "
+     "config, at the data's files and at whether the model fits them"},
+    {kExitPeerLost, "a peer was lost",
+     "the lines above name the peer; look at its log, and at whether this machine was overloaded; then start "
+     "again"},
+    {kExitDrained, "ended by SIGTERM", "something outside of `weir` ended it"},
+};
+
+const CodeText* Find(int code) {
+  for (const auto& text : kCodes) {
+    if (text.code == code) return &text;
+  }
+  return nullptr;
+}
+
+bool IsServer(const TaskExit& exit) { return absl::StartsWith(exit.task, "ps:"); }
+
+bool EndedFromOutside(const ProcessExit& exit) {
+  return exit.signal == SIGKILL || exit.signal == SIGTERM || exit.code == kExitDrained;
+}
+
+// A worker that was cut off, or stopped for long, loses the others who go on without it. Whether it was they
+// who were lost, servers say by their own ends.
+bool MayDoWithout(const TaskExit& exit) {
+  return !IsServer(exit) && (EndedFromOutside(exit.exit) || exit.exit.code == kExitPeerLost);
+}
+
+// What it would mean if no other life had followed.
+ExitMeaning MeaningOfLast(const TaskExit& exit) {
+  if (exit.exit.ok() || exit.was_ended) return ExitMeaning::kExpected;
+  return exit.skipped || exit.job_done || MayDoWithout(exit) ? ExitMeaning::kSurvivable : ExitMeaning::kFatal;
+}
+
+enum Rank { kOwnFault, kRestarted, kConsequence, kLostOthers, kOnlyLost, kNone };
+
+Rank RankOf(const TaskExit& exit) {
+  const ExitMeaning meaning = MeaningOfLast(exit);
+  // What cannot be stored is ps:0's to tell; the others hear it.
+  const bool consequence =
+      exit.exit.code == kExitPeerLost || (exit.exit.code == kExitStorage && exit.task != "ps:0");
+  if (meaning == ExitMeaning::kExpected) return kNone;
+  if (meaning == ExitMeaning::kSurvivable)
+    return consequence && !exit.job_done && !exit.restarted ? kLostOthers : kOnlyLost;
+  if (exit.restarted) return consequence ? kOnlyLost : kRestarted;
+  return consequence ? kConsequence : kOwnFault;
+}
+
+}  // namespace
+
+ExitMeaning MeaningOf(const TaskExit& exit) {
+  return exit.restarted ? ExitMeaning::kSurvivable : MeaningOfLast(exit);
+}
+
+bool IsWorthRestart(const TaskExit& exit) {
+  return !exit.was_ended && (exit.exit.signal != 0 || exit.exit.code > 127);
+}
+
+std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits) {
+  std::optional<size_t> best;
+  for (size_t i = 0; i < exits.size(); ++i) {
+    const Rank rank = RankOf(exits[i]);
+    if (rank == kNone) continue;
+    const Rank so_far = best.has_value() ? RankOf(exits[*best]) : kNone;
+    if (rank < so_far || (rank == kRestarted && rank == so_far)) best = i;
+  }
+  return best;
+}
+
+std::string DescribeExit(const TaskExit& exit) {
+  std::string after = absl::StrCat(" after ", FormatSeconds(exit.seconds));
+  if (exit.lives > 0) {
+    absl::StrAppend(&after, ", started again ", exit.lives == 1 ? "once" : absl::StrCat(exit.lives, " times"),
+                    " before");
+  }
+  if (exit.exit.signal != 0) return absl::StrCat(exit.task, " was killed by ", exit.exit.ToString(), after);
+  const CodeText* text = Find(exit.exit.code);
+  return absl::StrCat(exit.task, " exited with ", exit.exit.code,
+                      text == nullptr ? "" : absl::StrCat(" (", text->meaning, ")"), after);
+}
+
+std::string HintFor(const TaskExit& exit) {
+  switch (exit.exit.signal) {
+    case 0: {
+      const CodeText* text = Find(exit.exit.code);
+      return text == nullptr ? "" : text->hint;
+    }
+    case SIGKILL:
+      return "killed from outside; if by the kernel for want of memory, `dmesg` says so";
+    case SIGTERM:
+      return "something outside of `weir` ended it";
+    case SIGSEGV:
+    case SIGABRT:
+    case SIGBUS:
+    case SIGFPE:
+    case SIGILL:
+      return "it crashed, which is a fault of the program; its whole log helps to find it";
+    default:
+      return "";
+  }
+}
+
+int ExitCodeFor(const TaskExit& cause) { return cause.exit.signal != 0 ? kExitPeerLost : cause.exit.code; }
+
+}  // namespace weir

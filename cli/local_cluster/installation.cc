@@ -1,0 +1,89 @@
+#include "cli/local_cluster/installation.h"
+
+#include <unistd.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The folder of this program: as it was called (a link into the build tree stands in the repository), then as
+// it is.
+std::vector<fs::path> ProgramFolders() {
+  std::vector<fs::path> folders;
+  std::error_code error;
+  std::ifstream command_line("/proc/self/cmdline", std::ios::binary);
+  std::string called;
+  if (std::getline(command_line, called, '\0') && called.find('/') != std::string::npos) {
+    folders.push_back(fs::absolute(called, error).lexically_normal().parent_path());
+  }
+  const fs::path real = fs::read_symlink("/proc/self/exe", error);
+  if (!error) folders.push_back(real.parent_path());
+  return folders;
+}
+
+bool IsProgram(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error) && access(path.c_str(), X_OK) == 0;
+}
+
+}  // namespace
+
+absl::StatusOr<Binaries> FindBinaries(const std::string& bin_dir) {
+  std::vector<Binaries> places;
+  if (!bin_dir.empty()) {
+    places.push_back({fs::path(bin_dir) / "ps_server", fs::path(bin_dir) / "worker"});
+  } else {
+    for (const fs::path& folder : ProgramFolders()) {
+      places.push_back({folder / "ps_server", folder / "worker"});
+      const fs::path build = folder.parent_path();
+      places.push_back({build / "ps_server" / "ps_server", build / "worker" / "worker"});
+    }
+  }
+  std::string looked_at;
+  for (const Binaries& place : places) {
+    if (IsProgram(place.ps_server) && IsProgram(place.worker)) return place;
+    absl::StrAppend(&looked_at, "\n  ", place.ps_server, " and ", place.worker);
+  }
+  return absl::NotFoundError(absl::StrCat(
+      "the programs ps_server and worker are not there; build all of Weir, or say where they are with "
+      "--bin_dir; looked for",
+      looked_at));
+}
+
+absl::StatusOr<std::string> FindProgram(const std::string& package, const std::string& name) {
+  std::string looked_at;
+  for (const fs::path& folder : ProgramFolders()) {
+    for (const fs::path& place : {folder / name, folder.parent_path() / package / name}) {
+      if (IsProgram(place)) return place.string();
+      absl::StrAppend(&looked_at, "\n  ", place.string());
+    }
+  }
+  return absl::NotFoundError(
+      absl::StrCat("the program ", name, " is not there; `./dev build //", package, ":", name,
+                   "` makes it, or else a bundle has it beside `weir`; looked for", looked_at));
+}
+
+absl::StatusOr<std::string> FindShipped(const std::string& name) {
+  std::vector<fs::path> starts = ProgramFolders();
+  std::error_code error;
+  starts.push_back(fs::current_path(error));
+  for (const fs::path& start : starts) {
+    for (fs::path folder = start; folder.has_relative_path(); folder = folder.parent_path()) {
+      if (fs::is_regular_file(folder / name, error)) return (folder / name).string();
+    }
+  }
+  return absl::NotFoundError(absl::StrCat(
+      name, " is in no folder above this program or the working folder; name one with --config"));
+}
+
+}  // namespace weir

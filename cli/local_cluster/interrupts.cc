@@ -1,0 +1,27 @@
+#include "cli/local_cluster/interrupts.h"
+
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+namespace weir {
+
+Interrupts::Interrupts() {
+  sigset_t mine;
+  sigemptyset(&mine);
+  for (const int s : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&mine, s);
+  pthread_sigmask(SIG_BLOCK, &mine, &before_);
+  fd_ = signalfd(-1, &mine, SFD_NONBLOCK | SFD_CLOEXEC);
+}
+
+Interrupts::~Interrupts() {
+  close(fd_);
+  pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+}
+
+std::optional<int> Interrupts::Next() {
+  signalfd_siginfo info;
+  if (read(fd_, &info, sizeof(info)) != sizeof(info)) return std::nullopt;
+  return static_cast<int>(info.ssi_signo);
+}
+
+}  // namespace weir

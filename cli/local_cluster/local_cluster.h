@@ -1,0 +1,128 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cli/local_cluster/first_cause.h"
+#include "cli/local_cluster/installation.h"
+#include "cli/local_cluster/task_log.h"
+#include "cli/report/console.h"
+#include "common/rpc/job_token.h"
+#include "common/sync/mutex.h"
+#include "common/system/subprocess.h"
+#include "common/system/unique_fd.h"
+
+namespace weir {
+
+// The tasks of one job as processes on this machine, each with its log. Servers bind free ports themselves
+// and say them through files, so no port is ever guessed; their token is in a file, too, while this exists.
+// One thread owns it. No process outlives it: not where it is destroyed, nor where this program is killed.
+class LocalCluster {
+ public:
+  struct Options {
+    Binaries binaries;
+    std::string config;
+    std::vector<std::string> overrides;  // of every task
+    int ps = 1;
+    int workers = 1;
+    std::string device;  // --device of workers and evaluator
+    bool evaluator = false;
+    std::optional<int> http_port;  // of ps:0
+    std::string log_dir;           // exists
+    ShowLines show = ShowLines::kNotable;
+    Console* console = nullptr;  // outlives this
+  };
+  static absl::StatusOr<std::unique_ptr<LocalCluster>> Create(Options options);
+  ~LocalCluster();
+  LocalCluster(const LocalCluster&) = delete;
+  LocalCluster& operator=(const LocalCluster&) = delete;
+
+  absl::Status StartServers();
+  // The servers that have not said their port yet: "ps:1".
+  absl::StatusOr<std::vector<std::string>> MissingServers();
+  // Workers and evaluator. MissingServers() is empty.
+  absl::Status StartWorkers();
+  // Fresh, of this job alone.
+  const JobToken& token() const { return token_; }
+  // Of ps:0, once MissingServers() is empty.
+  const std::string& coordinator_address() const { return ps_addresses_[0]; }
+  // Of ps:0 then. "": it has none, since no http_port was asked for.
+  const std::string& dashboard() const { return dashboard_; }
+
+  // Starts a task that has ended again: with the same flags and log and, a server that had one, on the same
+  // port.
+  absl::Status Restart(const std::string& task);
+
+  // The tasks that ended since the last call, in the order in which they did. Waits until there is one,
+  // `also` (a file descriptor) is readable, or `limit` is over.
+  std::vector<TaskExit> WaitForExits(int also, absl::Duration limit);
+  // To all tasks; from now on their ends count as our wish.
+  void EndAll(int signal);
+  // The same to one task alone; the others' ends count as our wish, too.
+  void EndFrom(const std::string& task, int signal);
+  // Of all tasks' logs (TaskLog).
+  void ShowHeld(absl::Time until);
+  void Mute();
+
+  // Tasks whose end WaitForExits has not returned.
+  std::vector<std::string> running() const;
+  // Whether this task is among them.
+  bool IsRunning(absl::string_view task) const;
+  // Whether a task of this type ("ps", "worker", "evaluator") is among them.
+  bool Runs(absl::string_view type) const { return CountRunning(type) > 0; }
+  size_t CountRunning(absl::string_view type) const;
+
+  std::vector<std::string> LastLines(const std::string& task) const;
+  // Where ps:0 writes the job's summary: in memory, so that no full disk keeps it from being shown. Gone with
+  // this object.
+  std::string summary_path() const;
+
+ private:
+  struct TaskProcess {
+    std::string type;
+    int index = 0;
+    std::string name;  // "worker:1"
+    std::string program;
+    std::string cluster;  // in its TF_CONFIG
+    std::vector<std::string> more_args;
+    int lives = 0;       // before this one
+    bool ended = false;  // WaitForExits has returned it
+    // Between two lives nobody else shall get the server's port: a socket that is bound and does not listen.
+    UniqueFd reserved_port;
+    std::unique_ptr<TaskLog> log;
+    std::unique_ptr<Subprocess> process;  // its threads use `log`
+  };
+  LocalCluster(Options options, JobToken token, int wake)
+      : options_(std::move(options)), token_(std::move(token)), wake_(wake) {}
+
+  absl::Status Start(const std::string& type, int index, const std::string& program,
+                     const std::string& cluster, std::vector<std::string> more_args);
+  absl::Status Launch(TaskProcess& task);
+  TaskProcess* Find(const std::string& task);
+  std::string PortFile(int server) const;
+  std::string TokenFile() const;
+
+  const Options options_;
+  const JobToken token_;
+  const int wake_;  // eventfd: exits_ has grown
+  UniqueFd summary_;
+  std::atomic<bool> ending_{false};
+  Mutex mutex_;
+  std::vector<TaskExit> exits_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::string> ps_addresses_;  // by index; "" until it is known
+  std::string dashboard_;
+  std::deque<TaskProcess> tasks_;  // last: its threads use what is above
+};
+
+}  // namespace weir

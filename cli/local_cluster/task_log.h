@@ -1,0 +1,76 @@
+#pragma once
+
+#include <deque>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "cli/report/console.h"
+#include "common/sync/mutex.h"
+#include "common/system/clock.h"
+
+namespace weir {
+
+// Which lines of a task go to the console, besides to its file.
+enum class ShowLines {
+  // Warnings, errors, and what the task's logger did not write (a crash's last words). They are held until
+  // ShowHeld: what tasks
+  // say when they lose another one must not come before what became of that one.
+  kNotable,
+  // All, at once.
+  kAll,
+};
+
+// A line of a task's text log without what the console's prefix says already, or the line itself.
+struct LogLine {
+  enum class Level { kInfo, kWarning, kError, kUnknown };
+  Level level = Level::kUnknown;
+  std::string text;
+};
+LogLine ParseLogLine(absl::string_view line, absl::string_view task);
+
+// The output of one task: kept in a file, shown on the console behind "[worker:1] ". Thread-safe.
+class TaskLog {
+ public:
+  struct Options {
+    std::string task;
+    std::string path;
+    ShowLines show = ShowLines::kNotable;
+    Console* console = nullptr;  // outlives this
+    Console::Color color = Console::Color::kNone;
+    const Clock* clock = &Clock::Real();
+  };
+  // Fails where the file cannot be made.
+  static absl::StatusOr<std::unique_ptr<TaskLog>> Open(Options options);
+  ~TaskLog();
+  TaskLog(const TaskLog&) = delete;
+  TaskLog& operator=(const TaskLog&) = delete;
+
+  void Add(absl::string_view line);
+  // Shows the lines that were held since `until` or earlier.
+  void ShowHeld(absl::Time until);
+  // From now on, and of those that are held, lines go to the file alone.
+  void Mute();
+  std::vector<std::string> LastLines() const;
+  const std::string& path() const { return options_.path; }
+
+ private:
+  void Show(absl::string_view text);
+  TaskLog(Options options, int fd) : options_(std::move(options)), fd_(fd) {}
+
+  const Options options_;
+  const int fd_;
+  mutable Mutex mutex_;
+  std::deque<std::string> last_ ABSL_GUARDED_BY(mutex_);
+  bool writable_ ABSL_GUARDED_BY(mutex_) = true;
+  std::deque<std::pair<absl::Time, std::string>> held_ ABSL_GUARDED_BY(mutex_);
+  bool muted_ ABSL_GUARDED_BY(mutex_) = false;
+  bool showed_last_ ABSL_GUARDED_BY(mutex_) = true;
+};
+
+}  // namespace weir

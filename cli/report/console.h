@@ -1,0 +1,48 @@
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "common/sync/mutex.h"
+#include "common/system/clock.h"
+
+namespace weir {
+
+// Lines that stay and, below them, one status line that is rewritten in place; where the output is no
+// terminal the status is a plain line every few seconds, the first one after as many. Thread-safe; lines of
+// several threads do not mix.
+class Console {
+ public:
+  struct Options {
+    std::function<void(absl::string_view)> write;
+    bool terminal = false;
+    bool color = false;          // only on a terminal
+    std::function<int()> width;  // of the terminal, asked each time; 0 or absent: unlimited
+    absl::Duration plain_interval = absl::Seconds(3);
+    const Clock* clock = &Clock::Real();
+  };
+  explicit Console(Options options) : options_(std::move(options)) {}
+  // On standard error: what a command shows on its way is not its result.
+  static Options StandardError();
+
+  enum class Color { kNone, kRed, kYellow, kTask0 };  // kTask0 + n: the color of the n-th task
+  // `text` without its line feed. `prefix` alone is coloured.
+  void Line(absl::string_view text) { Line("", Color::kNone, text); }
+  void Line(absl::string_view prefix, Color color, absl::string_view text);
+  // Cut to the terminal's width. "" takes it away.
+  void SetStatus(absl::string_view text);
+
+ private:
+  void Erase() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Draw() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Options options_;
+  Mutex mutex_;
+  std::string status_ ABSL_GUARDED_BY(mutex_);  // as shown; "": none
+  absl::Time next_plain_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+};
+
+}  // namespace weir

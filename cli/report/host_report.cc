@@ -1,0 +1,116 @@
+#include "cli/report/host_report.h"
+
+#include <errno.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <fstream>
+#include <sstream>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "common/cuda/cuda_device.h"
+#include "common/system/host_memory.h"
+#include "common/system/unique_fd.h"
+
+namespace weir {
+namespace {
+
+// "" where it is not there: files of /proc and /sys come and go with the kernel's configuration.
+std::string Read(const std::string& path) {
+  std::ostringstream text;
+  text << std::ifstream(path).rdbuf();
+  return std::string(absl::StripAsciiWhitespace(text.str()));
+}
+
+// The word in brackets of "always [madvise] never".
+std::string Chosen(const std::string& text) {
+  const size_t begin = text.find('['), end = text.find(']');
+  return begin < end && end != std::string::npos ? text.substr(begin + 1, end - begin - 1) : text;
+}
+
+// Of "key: value" or "key   : value" lines, the first one's value.
+std::string ValueOf(const std::string& text, absl::string_view key) {
+  for (const absl::string_view line : absl::StrSplit(text, '\n')) {
+    const std::pair<absl::string_view, absl::string_view> parts =
+        absl::StrSplit(line, absl::MaxSplits(':', 1));
+    if (absl::StripAsciiWhitespace(parts.first) == key) {
+      return std::string(absl::StripAsciiWhitespace(parts.second));
+    }
+  }
+  return "";
+}
+
+// The levels that Weir's kernels are compiled for.
+std::string CpuKernels() {
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+      __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
+    return "avx512";
+  }
+  return __builtin_cpu_supports("avx2") ? "avx2" : "plain";
+}
+
+int Cores() {
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+  return static_cast<int>(sysconf(_SC_NPROCESSORS_ONLN));
+}
+
+void LookAtGpus(HostReport* report) {
+  if (const int version = cuda::DriverVersion()) report->cuda_driver = cuda::VersionString(version);
+  if (const int version = cuda::RuntimeVersion()) report->cuda_runtime = cuda::VersionString(version);
+  const auto blas = cuda::FindBlas();
+  (blas.ok() ? report->cublas : report->no_cublas) = blas.ok() ? *blas : std::string(blas.status().message());
+  const auto found = cuda::Probe();
+  if (!found.ok()) {
+    report->no_devices = std::string(found.status().message());
+    return;
+  }
+  for (const cuda::Device& device : found->devices) {
+    HostReport::Device out;
+    out.name = absl::StrCat("cuda:", device.index);
+    out.model = device.name;
+    out.capability = absl::StrCat(device.major, ".", device.minor);
+    out.memory_bytes = device.memory_bytes;
+    out.multiprocessors = device.multiprocessors;
+    out.unused = device.usable.ok() ? report->no_cublas : std::string(device.usable.message());
+    report->devices.push_back(std::move(out));
+  }
+}
+
+}  // namespace
+
+HostReport LookAtHost(const std::string& root) {
+  HostReport report;
+  utsname name;
+  if (uname(&name) == 0) report.kernel = absl::StrCat(name.sysname, " ", name.release);
+  report.cpu = ValueOf(Read(root + "/proc/cpuinfo"), "model name");
+  report.cpu_kernels = CpuKernels();
+  report.cores = Cores();
+  const HostMemory memory = LookAtMemory(root);
+  report.memory_bytes = memory.total;
+  report.available_bytes = memory.available;
+  report.memory_limit_bytes = memory.limit;
+  report.huge_pages = Chosen(Read(root + "/sys/kernel/mm/transparent_hugepage/enabled"));
+  report.shared_huge_pages = Chosen(Read(root + "/sys/kernel/mm/transparent_hugepage/shmem_enabled"));
+  const UniqueFd shared(memfd_create("weir", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (shared.get() < 0) report.no_shared_memory = absl::StrCat("memfd_create: ", strerror(errno));
+  rlimit files;
+  if (getrlimit(RLIMIT_NOFILE, &files) == 0 && files.rlim_cur != RLIM_INFINITY)
+    report.open_files = files.rlim_cur;
+  report.congestion_control = Read(root + "/proc/sys/net/ipv4/tcp_congestion_control");
+  report.congestion_choices =
+      absl::StrSplit(Read(root + (geteuid() == 0 ? "/proc/sys/net/ipv4/tcp_available_congestion_control"
+                                                 : "/proc/sys/net/ipv4/tcp_allowed_congestion_control")),
+                     ' ', absl::SkipEmpty());
+  LookAtGpus(&report);
+  return report;
+}
+
+}  // namespace weir

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "client/call/backoff.h"
+#include "client/call/call_limits.h"
+#include "common/system/awake_clock.h"
+#include "common/system/clock.h"
+
+namespace weir {
+
+// Decides what becomes of a call when a try of it fails: UNAVAILABLE and CANCELLED (by the peer) ask for
+// another try after a jittered wait, until the call's limits are reached; any other error ends the call. Time
+// in which this process was stopped does not count, and a try in which it was decides nothing. Not
+// thread-safe.
+class CallRetry {
+ public:
+  // `what` and `peer` are for messages: "the pull at clock 7", "ps:1 at 10.0.0.1:2222". The call starts now.
+  // Clocks as in common/system/clock.h, which outlive this.
+  CallRetry(std::string what, std::string peer, const CallLimits& limits, const Clock& awake = Clock::Awake(),
+            const Clock& real = Clock::Real(), Backoff::Random random = Backoff::AnyRandom)
+      : what_(std::move(what)),
+        peer_(std::move(peer)),
+        limits_(limits),
+        awake_(awake),
+        real_(real),
+        deadline_(awake.Now() + absl::FromChrono(limits.total)),
+        backoff_(std::chrono::milliseconds(50), std::chrono::milliseconds(1000), std::move(random)) {}
+
+  const std::string& what() const { return what_; }
+  const std::string& peer() const { return peer_; }
+  // Until the call's deadline, as far as can be seen now: later this may be found to have been too early.
+  std::chrono::nanoseconds left() const { return absl::ToChronoNanoseconds(deadline_ - awake_.Now()); }
+  // How long it may take in all.
+  double seconds() const { return std::chrono::duration<double>(limits_.total).count(); }
+
+  void TryStarts() { try_.emplace(awake_, real_); }
+
+  struct Verdict {
+    // What the call ends with. OK: another try is to start after `wait`.
+    absl::Status error;
+    std::chrono::nanoseconds wait{};
+  };
+  // A try has failed.
+  Verdict Judge(const absl::Status& failure);
+  // What a call ends with that its deadline ends.
+  absl::Status Late() const;
+
+ private:
+  const std::string what_, peer_;
+  const CallLimits limits_;
+  const Clock& awake_;
+  const Clock& real_;
+  // Awake times, both. The second: since when the peer could not be reached.
+  const absl::Time deadline_;
+  std::optional<absl::Time> unreachable_since_;
+  // The newest.
+  std::optional<Stretch> try_;
+  Backoff backoff_;
+};
+
+}  // namespace weir

@@ -1,0 +1,167 @@
+#include "client/exchange/shard_set.h"
+
+#include <utility>
+
+#include "client/exchange/answers.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/job_failure.h"
+#include "common/sync/mutex.h"
+
+namespace weir {
+
+struct ShardSet::Operation {
+  std::optional<Push> push;
+  std::optional<Pull> pull;
+  Done done;
+
+  Mutex mutex;
+  Answers answers ABSL_GUARDED_BY(mutex);
+  size_t missing ABSL_GUARDED_BY(mutex) = 0;
+  // The first.
+  absl::Status error ABSL_GUARDED_BY(mutex);
+  // To be ended by an error of another one. Emptied at the end: they hold the operation, too.
+  std::vector<std::shared_ptr<Call>> calls ABSL_GUARDED_BY(mutex);
+};
+
+ShardSet::ShardSet(std::vector<std::unique_ptr<ShardChannel>> channels, EventLoop& loop,
+                   const TensorMap& tensors, const v1::Caller& caller, const std::atomic<uint64_t>& epoch,
+                   const WireOptions& wire, CallGroup& group, const CallLimits& limits, Observer* observer,
+                   std::function<void(const absl::Status&)> on_fatal)
+    : tensors_(tensors), caller_(caller), observer_(observer), on_fatal_(std::move(on_fatal)) {
+  for (uint32_t i = 0; i < channels.size(); ++i) {
+    shards_.push_back(std::make_unique<ShardClient>(i, std::move(channels[i]), loop, tensors, caller, epoch,
+                                                    wire, group, limits));
+  }
+}
+
+void ShardSet::Move(const google::protobuf::Map<uint32_t, std::string>& moved) {
+  for (uint32_t i = 0; i < shards_.size(); ++i) {
+    const auto to = moved.find(i);
+    shards_[i]->MoveTo(to == moved.end() ? "" : to->second);
+  }
+}
+
+void ShardSet::Close() {
+  for (const auto& shard : shards_) shard->Close();
+}
+
+void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull, Done done) {
+  const auto operation = std::make_shared<Operation>();
+  operation->push = std::move(push);
+  operation->pull = std::move(pull);
+  operation->done = std::move(done);
+  {
+    MutexLock lock(operation->mutex);
+    operation->answers.resize(shards);
+    operation->missing = shards;
+  }
+  std::shared_ptr<TensorArrivals> arrivals;
+  if (operation->pull.has_value() && operation->pull->on_tensor) {
+    arrivals = std::make_shared<TensorArrivals>(tensors_, operation->pull->on_tensor);
+  }
+  for (uint32_t n = 0; n < shards; ++n) {
+    // Workers begin with different shards, each of which takes one large push after another.
+    const uint32_t i = (caller_.worker() + n) % shards;
+    std::optional<ShardPush> shard_push;
+    if (operation->push.has_value()) {
+      const Work& work = operation->push->work;
+      shard_push.emplace();
+      shard_push->gradient = operation->push->gradient;
+      v1::PushRequest& header = shard_push->header;
+      header.set_clock(work.clock);
+      header.set_part(work.part);
+      header.set_batch_plus_one(work.batch + 1);
+      header.set_examples(work.examples);
+      header.mutable_base()->set_count(operation->push->base.versions[i]);
+      header.mutable_base()->set_incarnation(operation->push->base.incarnations[i]);
+      header.set_with_clocks(observer_ != nullptr && operation->pull.has_value());
+    }
+    std::optional<ShardPull> shard_pull;
+    if (operation->pull.has_value()) {
+      const Pull& all = *operation->pull;
+      shard_pull = ShardPull{all.request, all.tensors, nullptr, std::nullopt, arrivals};
+      shard_pull->request.set_with_clocks(observer_ != nullptr);
+      if (all.views != nullptr) shard_pull->view = &(*all.views)[i];
+      if (!all.want.empty()) shard_pull->want = all.want[i];
+    }
+    std::shared_ptr<Call> call =
+        shards_[i]->Exchange(std::move(shard_push), std::move(shard_pull),
+                             [this, operation, i](absl::StatusOr<ShardAnswer> answer) {
+                               OnAnswer(operation, i, std::move(answer));
+                             });
+    absl::Status error;
+    {
+      MutexLock lock(operation->mutex);
+      error = operation->error;
+      if (operation->missing > 0) operation->calls.push_back(call);
+    }
+    if (!error.ok()) call->Cancel(error);
+  }
+}
+
+void ShardSet::Tell(uint32_t shard) {
+  const uint64_t answered = shards_[shard]->answered_clock();
+  if (answered == 0) return;
+  ShardPull pull;
+  pull.request.set_clock(answered);
+  pull.request.set_header_only(true);
+  shards_[shard]->Exchange(std::nullopt, std::move(pull), [](const absl::StatusOr<ShardAnswer>&) {});
+}
+
+absl::Status ShardSet::Check(const Operation& operation, uint32_t shard, const ShardAnswer& answer) const {
+  const std::string name = shards_[shard]->name();
+  if (operation.push.has_value()) WEIR_RETURN_IF_ERROR(CheckPush(answer.push, name));
+  if (operation.pull.has_value()) {
+    const std::vector<uint64_t>& want = operation.pull->want;
+    WEIR_RETURN_IF_ERROR(CheckPull(answer.pull, name, want.empty() ? nullptr : &want[shard]));
+  }
+  return absl::OkStatus();
+}
+
+void ShardSet::OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t shard,
+                        absl::StatusOr<ShardAnswer> answer) {
+  absl::Status status = answer.status();
+  if (status.ok()) {
+    if (observer_ != nullptr && operation->push.has_value()) {
+      observer_->OnPush(*operation->push, shard, answer->push);
+    }
+    // After some answers to a push, no pull follows.
+    if (observer_ != nullptr && operation->pull.has_value() &&
+        answer->pull.outcome() != v1::OUTCOME_UNSPECIFIED && !operation->pull->request.header_only()) {
+      observer_->OnPull(*operation->pull, shard, answer->pull);
+    }
+    status = Check(*operation, shard, *answer);
+  }
+  // Neither concerns this call alone, unless it is what its gradient was given up for.
+  const bool given_up = operation->push.has_value() && operation->push->gradient->failure() == status;
+  if (!given_up && (absl::IsAborted(status) || absl::IsUnavailable(status))) on_fatal_(status);
+  if (IsDivergence(status.message())) on_fatal_(status);
+
+  bool last = false;
+  absl::StatusOr<Answers> result;
+  std::vector<std::shared_ptr<Call>> others;
+  {
+    MutexLock lock(operation->mutex);
+    last = --operation->missing == 0;
+    if (status.ok()) {
+      operation->answers[shard] = *std::move(answer);
+    } else if (operation->error.ok()) {
+      operation->error = status;
+      others.swap(operation->calls);
+    }
+    if (last) {
+      // Calls hold the operation, too.
+      operation->calls.clear();
+      if (operation->error.ok()) {
+        result = std::move(operation->answers);
+      } else {
+        result = operation->error;
+      }
+    }
+  }
+  for (const auto& call : others) call->Cancel(status);
+  if (!last) return;
+  operation->done(std::move(result));
+}
+
+}  // namespace weir

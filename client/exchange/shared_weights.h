@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "client/exchange/shard_channel.h"
+#include "common/sync/mutex.h"
+
+namespace weir {
+
+// The chunks of weights that a shard has sent over one stream in its shared memory, where it keeps them
+// unchanged until it is told that they were read: counts them, and says what it is to be told next.
+//
+// Held by the stream and by each chunk, and holds the memory: so what is being read stays mapped when
+// the stream is over, and the shard, which sees that, keeps it unchanged. Thread-safe.
+class SharedWeights : public std::enable_shared_from_this<SharedWeights> {
+ public:
+  // A chunk that is being read, until this is destroyed, on any thread.
+  class Chunk {
+   public:
+    Chunk() = default;
+    Chunk(Chunk&& other) noexcept : of_(std::move(other.of_)), number_(other.number_) {}
+    Chunk& operator=(Chunk&& other) noexcept {
+      std::swap(of_, other.of_);
+      std::swap(number_, other.number_);
+      return *this;
+    }
+    ~Chunk() {
+      if (of_ != nullptr) of_->Release(number_, /*tell=*/true);
+    }
+    // Lets it go where TakeReleased() is about to be called, so that it is no news.
+    void Done() {
+      if (of_ != nullptr) std::exchange(of_, nullptr)->Release(number_, /*tell=*/false);
+    }
+
+   private:
+    friend class SharedWeights;
+    Chunk(std::shared_ptr<SharedWeights> of, uint64_t number) : of_(std::move(of)), number_(number) {}
+    std::shared_ptr<SharedWeights> of_;
+    uint64_t number_ = 0;
+  };
+
+  // `news` runs, on any thread and under a lock, so that it must not call back or block, when there is
+  // something to tell the shard; once until that was asked for. Not after End().
+  SharedWeights(std::shared_ptr<const ShardMemory> memory, std::function<void()> news)
+      : memory_(std::move(memory)), news_(std::move(news)) {}
+
+  // The next one has come.
+  Chunk Receive() {
+    MutexLock lock(mutex_);
+    states_.push_back(State::kRead);
+    return Chunk(shared_from_this(), first_ + states_.size() - 1);
+  }
+
+  // v1.ExchangeRequest: `released`, and `first` with those that must be told alone.
+  struct Released {
+    uint64_t first = 0;
+    uint32_t count = 0;
+  };
+  // What is to be told next, once.
+  Released TakeReleased() {
+    MutexLock lock(mutex_);
+    told_ = true;
+    Released next;
+    // The oldest that the shard keeps.
+    while (!states_.empty() && states_.front() != State::kRead) {
+      if (states_.front() == State::kDone) ++next.count, --done_;
+      states_.pop_front();
+      ++first_;
+    }
+    if (next.count > 0 || done_ == 0) return next;
+    size_t at = 0;
+    while (states_[at] != State::kDone) ++at;
+    next.first = first_ + at;
+    for (; at < states_.size() && states_[at] == State::kDone; ++at, ++next.count, --done_) {
+      states_[at] = State::kTold;
+    }
+    return next;
+  }
+
+  // Nobody is to be told any more.
+  void End() {
+    MutexLock lock(mutex_);
+    news_ = nullptr;
+  }
+
+ private:
+  enum class State : char { kRead, kDone, kTold };
+
+  void Release(uint64_t number, bool tell) {
+    MutexLock lock(mutex_);
+    states_[number - first_] = State::kDone;
+    ++done_;
+    if (tell && std::exchange(told_, false) && news_) news_();
+  }
+
+  const std::shared_ptr<const ShardMemory> memory_;
+  Mutex mutex_;
+  std::function<void()> news_ ABSL_GUARDED_BY(mutex_);
+  // All that were released by the last TakeReleased() are told; there is no news since.
+  bool told_ ABSL_GUARDED_BY(mutex_) = true;
+  // Of the chunks from number first_ on.
+  std::deque<State> states_ ABSL_GUARDED_BY(mutex_);
+  uint64_t first_ ABSL_GUARDED_BY(mutex_) = 1;
+  // Chunks in kDone.
+  size_t done_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace weir

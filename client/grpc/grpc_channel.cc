@@ -1,0 +1,86 @@
+#include "client/grpc/grpc_channel.h"
+
+#include <algorithm>
+
+#include "common/base/status_macros.h"
+#include "common/config/address.h"
+#include "common/net/local_host.h"
+#include "common/net/local_socket.h"
+#include "common/rpc/grpc_socket_options.h"
+#include "common/telemetry/logging.h"
+
+namespace weir {
+namespace {
+
+// The wire's limit is 4 MiB a message (proto/parameter_server.proto); some room for its frame.
+constexpr int kMaxMessageBytes = (4 << 20) + (64 << 10);
+
+constexpr int kResolveAgainMs = 500;
+
+// For finding the Unix socket of a server of this host.
+constexpr std::chrono::milliseconds kLocalLimit{500};
+
+// Of one attempt to connect, if nobody says otherwise.
+constexpr std::chrono::nanoseconds kMostOfAttempt = std::chrono::seconds(5);
+
+int Milliseconds(std::chrono::nanoseconds time) {
+  return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(time).count());
+}
+
+grpc::ChannelArguments Arguments(std::chrono::nanoseconds server_wait,
+                                 std::optional<std::chrono::nanoseconds> attempt, bool shared) {
+  const int wait_ms = Milliseconds(server_wait);
+  const int attempt_ms = Milliseconds(attempt.value_or(std::min(server_wait / 2, kMostOfAttempt)));
+  grpc::ChannelArguments arguments;
+  // Channels with the same arguments to the same address share a connection of gRPC's common pool.
+  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, shared ? 0 : 1);
+  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  // Our own retries know the keys; gRPC's would keep copies of what was sent.
+  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
+  // Several tries fit into the time after which a server is given up. The minimum is how long one attempt to
+  // connect may take, and no pause; gRPC itself allows nothing below 100 ms.
+  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
+  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, std::max(attempt_ms, 100));
+  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, std::clamp(wait_ms / 2, 100, 1000));
+  // A name that stands for another machine now is to be found as soon; by default gRPC asks for it twice a
+  // minute.
+  arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kResolveAgainMs);
+  // A machine that vanished sends no reset. More often than this, a server would call it abuse.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, std::max(wait_ms, 1000));
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, std::max(wait_ms, 1000));
+  return arguments;
+}
+
+}  // namespace
+
+std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait,
+                                           std::optional<std::chrono::nanoseconds> attempt) {
+  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+                                   Arguments(server_wait, attempt, /*shared=*/false));
+}
+
+absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
+    const std::string& address, std::chrono::nanoseconds server_wait,
+    std::optional<std::chrono::nanoseconds> attempt, const v1::WireConfig& wire, int64_t bytes) {
+  WEIR_ASSIGN_OR_RETURN(const Address server, ParseAddress(address));
+  grpc::ChannelArguments arguments = Arguments(server_wait, attempt, bytes <= kSharedBytes);
+  WEIR_RETURN_IF_ERROR(SetSocketOptions(wire.congestion_control(), server, &arguments));
+  std::string target = address;
+  if (wire.transport() != v1::WireConfig::TRANSPORT_TCP && IsThisHost(server)) {
+    const absl::StatusOr<std::string> local =
+        LocalGrpcTarget(server, std::chrono::steady_clock::now() + kLocalLimit);
+    if (local.ok()) {
+      target = *local;
+    } else if (wire.transport() == v1::WireConfig::TRANSPORT_UNIX) {
+      LogWarning("no Unix socket of ", address, ", TCP instead: ", std::string(local.status().message()));
+    }
+  }
+  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+}
+
+absl::Status FromGrpc(const grpc::Status& status) {
+  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+}
+
+}  // namespace weir

@@ -1,0 +1,220 @@
+#include "client/grpc/grpc_poller.h"
+
+#include <algorithm>
+#include <map>
+#include <thread>
+
+#include "client/call/backoff.h"
+#include "common/sync/mutex.h"
+#include "grpc/support/time.h"
+#include "grpcpp/alarm.h"
+#include "grpcpp/completion_queue.h"
+
+namespace weir {
+namespace {
+
+// A polling thread looks at the timers so often by itself, so that a call's deadline, which is later, does
+// not rouse it.
+constexpr std::chrono::seconds kLongestSleep(1);
+// After a thread that waited for its result, the own thread leaves the polling to the next one for so long:
+// it need not be moved out of the way where results are waited for one right after another.
+constexpr std::chrono::milliseconds kLeaveToWaiters(1);
+
+gpr_timespec After(std::chrono::nanoseconds time) {
+  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(time.count(), GPR_TIMESPAN));
+}
+
+}  // namespace
+
+struct GrpcPoller::Impl final : GrpcPoller::Event, ResultDriver {
+  explicit Impl(std::chrono::microseconds busy_poll) : busy_poll(busy_poll) {}
+
+  // The own thread.
+  void Run() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // A thread that waits.
+  void WaitUntil(absl::FunctionRef<bool()> ready,
+                 absl::FunctionRef<void()> sleep) override ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // For the polling thread: runs the timers that are due; if there were none, handles the next event if one
+  // comes before the next timer. False: the queue is shut down and empty. The lock is released meanwhile.
+  bool Poll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Whether some was due.
+  bool RunTimers() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // Makes the polling thread look at what has changed.
+  void Rouse() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (roused || looks_at == Steady::time_point::min()) return;
+    roused = true;
+    alarm.Set(&queue, After(std::chrono::nanoseconds(0)), static_cast<Event*>(this));
+  }
+  void OnEvent(bool /*ok*/) override {
+    MutexLock lock(mutex);
+    roused = false;
+  }
+
+  const std::chrono::microseconds busy_poll;
+  grpc::CompletionQueue queue;
+  std::thread thread;
+
+  Mutex mutex;
+  std::map<Timer, absl::AnyInvocable<void()>> timers ABSL_GUARDED_BY(mutex);
+  uint64_t next_timer ABSL_GUARDED_BY(mutex) = 0;
+  // When the polling thread, which may be asleep, looks at the timers by itself. min(): it is awake, or there
+  // is none.
+  Steady::time_point looks_at ABSL_GUARDED_BY(mutex) = Steady::time_point::min();
+  // Until then it does not sleep.
+  Steady::time_point busy_until ABSL_GUARDED_BY(mutex) = Steady::time_point::min();
+  // Rouses it; `roused`: it is set, and its event not taken yet.
+  grpc::Alarm alarm ABSL_GUARDED_BY(mutex);
+  bool roused ABSL_GUARDED_BY(mutex) = false;
+
+  enum class Turn { kNobody, kOwnThread, kWaiter };
+  // Whose the polling is.
+  Turn turn ABSL_GUARDED_BY(mutex) = Turn::kNobody;
+  // When a waiter gave it back.
+  Steady::time_point waiter_left ABSL_GUARDED_BY(mutex) = Steady::time_point::min();
+  // Waiters that would have it from the own thread, and those that leave it to another.
+  int claims ABSL_GUARDED_BY(mutex) = 0;
+  int sleepers ABSL_GUARDED_BY(mutex) = 0;
+  bool stopping ABSL_GUARDED_BY(mutex) = false;
+  // The own thread has given the polling up.
+  CondVar given;
+  // The own thread, which may be asleep, is to look at the above; `asleep`: it does so only then.
+  CondVar look;
+  bool asleep ABSL_GUARDED_BY(mutex) = false;
+};
+
+GrpcPoller::GrpcPoller(std::chrono::microseconds busy_poll) : impl_(std::make_shared<Impl>(busy_poll)) {
+  impl_->thread = std::thread([this] { impl_->Run(); });
+}
+
+GrpcPoller::~GrpcPoller() {
+  {
+    MutexLock lock(impl_->mutex);
+    impl_->stopping = true;
+    impl_->look.NotifyAll();
+    impl_->Rouse();
+  }
+  impl_->thread.join();
+}
+
+std::shared_ptr<GrpcPoller> GrpcPoller::Shared(std::chrono::microseconds busy_poll) {
+  static Mutex mutex;
+  static auto& pollers = *new std::map<std::chrono::microseconds, std::weak_ptr<GrpcPoller>>;
+  MutexLock lock(mutex);
+  std::weak_ptr<GrpcPoller>& known = pollers[busy_poll];
+  std::shared_ptr<GrpcPoller> poller = known.lock();
+  if (poller == nullptr) known = poller = std::make_shared<GrpcPoller>(busy_poll);
+  return poller;
+}
+
+grpc::CompletionQueue* GrpcPoller::queue() { return &impl_->queue; }
+
+std::shared_ptr<ResultDriver> GrpcPoller::driver() { return impl_; }
+
+GrpcPoller::Timer GrpcPoller::RunAt(Steady::time_point when, absl::AnyInvocable<void()> then) {
+  MutexLock lock(impl_->mutex);
+  const Timer timer(when, impl_->next_timer++);
+  impl_->timers.emplace(timer, std::move(then));
+  if (when < impl_->looks_at) impl_->Rouse();
+  return timer;
+}
+
+void GrpcPoller::Cancel(const Timer& timer) {
+  // Destroyed without the lock.
+  absl::AnyInvocable<void()> then;
+  MutexLock lock(impl_->mutex);
+  const auto found = impl_->timers.find(timer);
+  if (found == impl_->timers.end()) return;
+  then = std::move(found->second);
+  impl_->timers.erase(found);
+}
+
+uint32_t GrpcPoller::Random() { return Backoff::AnyRandom(); }
+
+bool GrpcPoller::Impl::RunTimers() {
+  bool ran = false;
+  while (!timers.empty() && timers.begin()->first.first <= Steady::now()) {
+    ran = true;
+    absl::AnyInvocable<void()> then = std::move(timers.begin()->second);
+    timers.erase(timers.begin());
+    mutex.Unlock();
+    then();
+    then = nullptr;
+    mutex.Lock();
+  }
+  return ran;
+}
+
+bool GrpcPoller::Impl::Poll() {
+  if (RunTimers()) return true;
+  const Steady::time_point now = Steady::now();
+  looks_at = now + kLongestSleep;
+  if (!timers.empty()) looks_at = std::min(looks_at, timers.begin()->first.first);
+  // gRPC sleeps for a millisecond on what is not past by one.
+  const gpr_timespec until = now < busy_until ? gpr_time_0(GPR_CLOCK_MONOTONIC) : After(looks_at - now);
+  mutex.Unlock();
+  void* tag = nullptr;
+  bool ok = false;
+  const grpc::CompletionQueue::NextStatus next = queue.AsyncNext(&tag, &ok, until);
+  mutex.Lock();
+  looks_at = Steady::time_point::min();
+  if (next == grpc::CompletionQueue::GOT_EVENT) {
+    mutex.Unlock();
+    static_cast<Event*>(tag)->OnEvent(ok);
+    mutex.Lock();
+    if (busy_poll.count() > 0) busy_until = Steady::now() + busy_poll;
+  }
+  return next != grpc::CompletionQueue::SHUTDOWN;
+}
+
+void GrpcPoller::Impl::Run() {
+  MutexLock lock(mutex);
+  while (true) {
+    const Steady::time_point from = waiter_left + kLeaveToWaiters;
+    if (turn == Turn::kWaiter) {
+      asleep = true;
+      look.Wait(mutex);
+      asleep = false;
+    } else if (stopping) {
+      break;
+    } else if (Steady::now() < from && (claims > 0 || sleepers == 0)) {
+      look.WaitUntil(mutex, from);
+    } else {
+      turn = Turn::kOwnThread;
+      while (!stopping && claims == 0) Poll();
+      turn = Turn::kNobody;
+      if (claims > 0) waiter_left = Steady::now();
+      given.NotifyAll();
+    }
+  }
+  turn = Turn::kOwnThread;
+  queue.Shutdown();
+  while (Poll()) {
+  }
+}
+
+void GrpcPoller::Impl::WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) {
+  MutexLock lock(mutex);
+  ++claims;
+  // Where several wait, it would change hands with every result: they leave it to the own thread.
+  while (turn == Turn::kOwnThread && sleepers == 0 && !stopping && !ready()) {
+    Rouse();
+    given.Wait(mutex);
+  }
+  --claims;
+  if (turn == Turn::kNobody) {
+    turn = Turn::kWaiter;
+    while (!stopping && !ready()) Poll();
+    turn = Turn::kNobody;
+    waiter_left = Steady::now();
+    // Else it looks by itself soon enough.
+    if (asleep || sleepers > 0) look.NotifyAll();
+  } else if (!ready()) {
+    ++sleepers;
+    mutex.Unlock();
+    sleep();
+    mutex.Lock();
+    --sleepers;
+  }
+}
+
+}  // namespace weir

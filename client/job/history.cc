@@ -1,0 +1,74 @@
+#include "client/job/history.h"
+
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <memory>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace weir {
+namespace {
+
+int64_t NowNs() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<History>> History::Open(const std::string& path, bool append) {
+  std::FILE* file = std::fopen(path.c_str(), append ? "a" : "w");
+  if (file == nullptr) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("cannot write the history to ", path, ": ", std::strerror(errno)));
+  }
+  return absl::WrapUnique(new History(path, file));
+}
+
+History::~History() { Close().IgnoreError(); }
+
+void History::Add(const Pull& pull) {
+  std::string line = absl::StrCat("{\"op\":\"pull\",\"worker\":", pull.worker, ",\"life\":", pull.life,
+                                  ",\"shard\":", pull.shard, ",\"clock\":", pull.clock);
+  if (pull.pin != 0) absl::StrAppend(&line, ",\"pin\":", pull.pin);
+  if (pull.outcome != "OK") absl::StrAppend(&line, ",\"outcome\":\"", pull.outcome, "\"");
+  absl::StrAppend(&line, ",\"version\":", pull.version, ",\"incarnation\":", pull.incarnation,
+                  ",\"clocks\":[",
+                  absl::StrJoin(pull.clocks, ",",
+                                [](std::string* out, const std::pair<uint32_t, uint64_t>& clock) {
+                                  absl::StrAppend(out, "[", clock.first, ",", clock.second, "]");
+                                }),
+                  "],\"t_ns\":", NowNs(), "}\n");
+  Write(line);
+}
+
+void History::Add(const Push& push) {
+  Write(absl::StrCat("{\"op\":\"push\",\"worker\":", push.worker, ",\"life\":", push.life,
+                     ",\"shard\":", push.shard, ",\"clock\":", push.clock, ",\"part\":", push.part,
+                     ",\"batch\":", push.batch, ",\"outcome\":\"", push.outcome,
+                     "\",\"version\":", push.version, ",\"incarnation\":", push.incarnation,
+                     ",\"staleness\":", push.staleness, ",\"t_ns\":", NowNs(), "}\n"));
+}
+
+void History::Write(const std::string& line) {
+  MutexLock lock(mutex_);
+  if (file_ == nullptr || error_ != 0) return;
+  if (std::fwrite(line.data(), 1, line.size(), file_) != line.size()) error_ = errno;
+}
+
+absl::Status History::Close() {
+  MutexLock lock(mutex_);
+  if (file_ != nullptr) {
+    if (std::fclose(file_) != 0 && error_ == 0) error_ = errno;
+    file_ = nullptr;
+  }
+  if (error_ == 0) return absl::OkStatus();
+  return absl::DataLossError(
+      absl::StrCat("the history in ", path_, " is not whole: ", std::strerror(error_)));
+}
+
+}  // namespace weir

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <cstdint>
+#include <cstdio>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/sync/mutex.h"
+
+namespace weir {
+
+// The operations of one client as it saw them answered, one line of JSON per shard and answer, for checkers
+// that run after the job:
+//
+//   {"op":"pull","worker":1,"life":7,"shard":0,"clock":4,"version":9,"incarnation":3,"clocks":[[0,3],[1,4]],"t_ns":..}
+//   {"op":"push","worker":1,"life":7,"shard":0,"clock":4,"part":0,"batch":17,"outcome":"OK","version":10,
+//    "incarnation":3,"staleness":1,"t_ns":..}
+//
+// A pull that was answered without weights has its "outcome" too, one under a pin its "pin". life: the
+// worker's incarnation. version, incarnation: the shard's. t_ns: when the answer was whole, on the machine's
+// steady clock (comparable between processes of one machine). Lines are buffered. Thread-safe.
+class History {
+ public:
+  struct Pull {
+    uint32_t worker = 0;
+    uint64_t life = 0;
+    uint32_t shard = 0;
+    uint64_t clock = 0;
+    uint64_t pin = 0;
+    // A literal: the name of the Outcome.
+    absl::string_view outcome = "OK";
+    uint64_t version = 0;
+    uint64_t incarnation = 0;
+    std::vector<std::pair<uint32_t, uint64_t>> clocks;
+  };
+  struct Push {
+    uint32_t worker = 0;
+    uint64_t life = 0;
+    uint32_t shard = 0;
+    uint64_t clock = 0;
+    uint32_t part = 0;
+    uint64_t batch = 0;
+    absl::string_view outcome = "OK";
+    uint64_t version = 0;
+    uint64_t incarnation = 0;
+    uint64_t staleness = 0;
+  };
+
+  // Replaces a file at `path`.
+  static absl::StatusOr<std::unique_ptr<History>> Open(const std::string& path, bool append = false);
+  ~History();
+  History(const History&) = delete;
+  History& operator=(const History&) = delete;
+
+  void Add(const Pull& pull);
+  void Add(const Push& push);
+
+  // Flushes and closes; later lines are dropped. An error if some line could not be written. Idempotent.
+  absl::Status Close();
+
+ private:
+  History(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+  void Write(const std::string& line);
+
+  const std::string path_;
+  Mutex mutex_;
+  // nullptr: closed.
+  std::FILE* file_ ABSL_GUARDED_BY(mutex_);
+  // Of the first write that failed; 0: none.
+  int error_ ABSL_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace weir

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/exchange/shard_channel.h"
+#include "common/config/address.h"
+#include "common/protocol/segment_messages.h"
+#include "common/sync/mutex.h"
+#include "common/system/shared_memory.h"
+#include "common/system/unique_fd.h"
+
+namespace weir {
+
+// A client's shared memory with one server on its machine: a segment of its own for gradients, in slots of a
+// chunk each, others that it hands over later, and the server's segments of weights, to read. An error says
+// why there is none, and chunks travel in messages then.
+//
+// Belongs to one connection of the data plane: made after the server answered there, named to it by token(),
+// and replaced with it. Thread-safe, but for the contents of the slots.
+class SharedMemoryLink final : public ShardMemory {
+ public:
+  using Deadline = std::chrono::steady_clock::time_point;
+
+  // Of the server under `address`. `slots` of `slot_bytes` each.
+  static absl::StatusOr<std::unique_ptr<SharedMemoryLink>> Connect(const Address& address, uint32_t slots,
+                                                                   uint64_t slot_bytes, Deadline deadline);
+
+  std::string token() const override { return std::string(token_.data(), token_.size()); }
+
+  uint32_t slots() const override { return slots_; }
+  char* SlotData(uint32_t slot) override { return gradients_->data() + SlotOffset(slot); }
+  uint64_t SlotOffset(uint32_t slot) const override { return slot * slot_bytes_; }
+
+  std::optional<uint32_t> NumberOf(const std::shared_ptr<const SharedSegment>& gradients) override;
+
+  // Waits for a segment that is not known yet: as long as it may take that was sent before.
+  absl::StatusOr<const char*> Map(uint32_t segment, uint64_t offset, uint64_t bytes) override {
+    return Map(segment, offset, bytes, std::chrono::steady_clock::now() + kSegmentLimit);
+  }
+  // The same, until `deadline` at most.
+  absl::StatusOr<const char*> Map(uint32_t segment, uint64_t offset, uint64_t bytes, Deadline deadline);
+
+  // OK, or why the server has closed its end.
+  absl::Status Alive();
+
+ private:
+  static constexpr std::chrono::seconds kSegmentLimit{5};
+
+  SharedMemoryLink(UniqueFd socket, SegmentToken token, std::shared_ptr<SharedSegment> gradients,
+                   uint32_t slots, uint64_t slot_bytes);
+  // Hands a segment over as the next one.
+  absl::Status Give(std::shared_ptr<const SharedSegment> segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Takes one message of the server. FailedPrecondition: it refuses.
+  absl::Status Receive(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const UniqueFd socket_;
+  const SegmentToken token_;
+  const std::shared_ptr<SharedSegment> gradients_;
+  const uint64_t slot_bytes_;
+  const uint32_t slots_;
+
+  Mutex mutex_;
+  // By number; the server has taken the first ones.
+  std::vector<std::shared_ptr<const SharedSegment>> given_ ABSL_GUARDED_BY(mutex_);
+  uint32_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
+  std::map<uint32_t, std::unique_ptr<const SharedSegment>> weights_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weir

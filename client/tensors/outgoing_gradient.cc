@@ -1,0 +1,182 @@
+#include "client/tensors/outgoing_gradient.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/job_failure.h"
+
+namespace weir {
+namespace {
+
+// Elements. Up to here the check takes no time, and errors come sooner.
+constexpr int64_t kSmall = 1 << 18;
+// Bytes that PushRequest.refused may have.
+constexpr size_t kMaxRefusal = 1000;
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<OutgoingGradient>> OutgoingGradient::Create(
+    Options options, const TensorMap& map, GradientTensors tensors, const WireOptions& wire,
+    GradientGate* gate, std::shared_ptr<const SharedSegment> memory) {
+  if (tensors.dtype == v1::BF16 && wire.push_dtype != v1::BF16) {
+    return absl::InvalidArgumentError(
+        "the gradient is given as bfloat16, but pushes of this job travel as float32; give its values as "
+        "float32, or set wire.push_dtype or wire.dtype to bf16");
+  }
+  const std::shared_ptr<OutgoingGradient> gradient(new OutgoingGradient(
+      std::move(options), map, std::move(tensors), wire, gate != nullptr, std::move(memory)));
+  if (gate != nullptr) {
+    if (!gate->Attach(gradient)) {
+      return absl::InvalidArgumentError("the gate is another push's; each push needs its own");
+    }
+  } else if (map.partition().elements() <= kSmall) {
+    gradient->MayFinish();
+  }
+  WEIR_RETURN_IF_ERROR(gradient->failure());
+  return gradient;
+}
+
+OutgoingGradient::OutgoingGradient(Options options, const TensorMap& map, GradientTensors tensors,
+                                   const WireOptions& wire, bool gated,
+                                   std::shared_ptr<const SharedSegment> memory)
+    : options_(std::move(options)),
+      map_(map),
+      tensors_(std::move(tensors)),
+      wire_(wire),
+      gated_(gated),
+      memory_(std::move(memory)) {
+  const uint32_t shards = map_.partition().shards();
+  first_chunk_.push_back(0);
+  for (uint32_t shard = 0; shard < shards; ++shard) {
+    const int64_t elements = map_.partition().shard_elements(shard);
+    const int64_t chunks = (elements + wire_.chunk_elements - 1) / wire_.chunk_elements;
+    first_chunk_.push_back(first_chunk_.back() + static_cast<size_t>(chunks));
+  }
+  finite_ = std::vector<std::atomic<bool>>(first_chunk_.back());
+  unchecked_ = first_chunk_.back();
+  MutexLock lock(mutex_);
+  listeners_.resize(shards);
+  ready_.assign(tensors_.begin.size(), !gated_);
+  if (!gated_) return;
+  awaited_ = tensors_.begin.size();
+  awaits_ = std::vector<std::atomic<uint32_t>>(first_chunk_.back());
+  for (uint32_t shard = 0; shard < shards; ++shard) {
+    for (size_t tensor = 0; tensor < tensors_.begin.size(); ++tensor) {
+      ForEachChunk(shard, tensor, [&](size_t chunk) { ++awaits_[chunk]; });
+    }
+  }
+}
+
+template <typename Run>
+void OutgoingGradient::ForEachChunk(uint32_t shard, size_t tensor, const Run& run) const {
+  const auto [first, end] = map_.LocalRange(shard, tensor);
+  if (first == end) return;
+  for (int64_t chunk = first / wire_.chunk_elements; chunk <= (end - 1) / wire_.chunk_elements; ++chunk) {
+    run(first_chunk_[shard] + static_cast<size_t>(chunk));
+  }
+}
+
+absl::Status OutgoingGradient::Check(uint32_t shard, size_t chunk) const {
+  // In the pass that applies it, before anything is published; here it would be a second one over memory.
+  if (options_.shard_checks && memory_ != nullptr) return absl::OkStatus();
+  const int64_t first = static_cast<int64_t>(chunk) * wire_.chunk_elements;
+  const int64_t count = std::min(wire_.chunk_elements, map_.partition().shard_elements(shard) - first);
+  const absl::Status found = map_.CheckFinite(shard, first, count, tensors_, wire_.push_dtype);
+  if (found.ok() || gated_) return found;
+  // Not the first perhaps, in the model's order.
+  return map_.CheckFinite(tensors_, wire_.push_dtype);
+}
+
+bool OutgoingGradient::MaySend(uint32_t shard, size_t chunk) {
+  const size_t index = first_chunk_[shard] + chunk;
+  if (ended_.load(std::memory_order_acquire)) return false;
+  if (finite_[index].load(std::memory_order_acquire)) return true;
+  // What was written to its tensors before OnReady() is seen from here on.
+  if (gated_ && awaits_[index].load(std::memory_order_acquire) > 0) return false;
+  if (const absl::Status found = Check(shard, chunk); !found.ok()) {
+    MutexLock lock(mutex_);
+    Refuse(found);
+    return false;
+  }
+  if (!finite_[index].exchange(true, std::memory_order_acq_rel)) --unchecked_;
+  return true;
+}
+
+bool OutgoingGradient::MayFinish() {
+  for (uint32_t shard = 0; unchecked_ > 0 && shard < map_.partition().shards(); ++shard) {
+    for (size_t chunk = 0; chunk < chunks(shard); ++chunk) {
+      if (!MaySend(shard, chunk)) return false;
+    }
+  }
+  return !ended_.load(std::memory_order_acquire);
+}
+
+absl::Status OutgoingGradient::failure() const {
+  MutexLock lock(mutex_);
+  return failure_;
+}
+
+std::string OutgoingGradient::refusal() const {
+  MutexLock lock(mutex_);
+  return refusal_;
+}
+
+size_t OutgoingGradient::awaited() const {
+  MutexLock lock(mutex_);
+  return awaited_;
+}
+
+void OutgoingGradient::SetListener(uint32_t shard, std::function<void()> changed) {
+  MutexLock lock(mutex_);
+  listeners_[shard] = std::move(changed);
+  if (ended_.load()) listeners_[shard]();
+}
+
+void OutgoingGradient::OnReady(size_t tensor) {
+  MutexLock lock(mutex_);
+  if (tensor >= ready_.size()) {
+    return Fail(absl::InvalidArgumentError(absl::StrCat("GradientGate::Ready(", tensor, "): the model has ",
+                                                        tensors_.begin.size(), " tensors")));
+  }
+  if (ready_[tensor]) return;
+  ready_[tensor] = true;
+  --awaited_;
+  for (uint32_t shard = 0; shard < map_.partition().shards(); ++shard) {
+    // The last ones of all shards wait for every tensor.
+    bool news = awaited_ == 0;
+    ForEachChunk(shard, tensor,
+                 [&](size_t chunk) { news |= awaits_[chunk].fetch_sub(1, std::memory_order_acq_rel) == 1; });
+    if (news && listeners_[shard]) listeners_[shard]();
+  }
+}
+
+void OutgoingGradient::OnFailed(const absl::Status& why) {
+  MutexLock lock(mutex_);
+  if (awaited_ > 0) Fail(why.ok() ? absl::CancelledError("the gradient was given up") : why);
+}
+
+void OutgoingGradient::Refuse(const absl::Status& found) {
+  const std::string push = NonFinitePush(options_.worker, options_.task, found.message(), options_.clock);
+  if (!options_.reject) return Fail(absl::InternalError(Divergence(push)));
+  if (ended_.load()) return;
+  refusal_ = push.substr(0, kMaxRefusal);
+  refused_.store(true, std::memory_order_release);
+  End();
+}
+
+void OutgoingGradient::Fail(const absl::Status& why) {
+  if (ended_.load()) return;
+  failure_ = why;
+  End();
+}
+
+void OutgoingGradient::End() {
+  ended_.store(true, std::memory_order_release);
+  for (const auto& listener : listeners_) {
+    if (listener) listener();
+  }
+}
+
+}  // namespace weir

@@ -1,0 +1,117 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/tensors/gradient_gate.h"
+#include "client/tensors/tensor_map.h"
+#include "client/tensors/wire_options.h"
+#include "common/sync/mutex.h"
+#include "common/system/shared_memory.h"
+
+namespace weir {
+
+// The gradient of one push, as the exchanges with all shards send it: cut into chunks, each of which may
+// leave once its tensors are ready and its values are found finite. Values are checked when they are about to
+// be sent, so that they are read from memory once.
+//
+// A shard's last chunk may leave only when the whole gradient, all shards' chunks, is found finite: none can
+// apply any of a bad one. Whoever is about to send such a chunk checks what is left itself. So nobody ever
+// waits for what another sends; only for tensors that are not ready.
+//
+// Once it is found not to be finite nothing of it leaves any more. Then either the shards are told so in its
+// stead (refusal()), or the push fails (failure()).
+//
+// Thread-safe: a chunk may be checked twice at once, which is harmless. Outlived by the tensor map and by the
+// tensors.
+class OutgoingGradient final : public GradientGate::Watcher {
+ public:
+  struct Options {
+    // Of the push, for messages.
+    uint32_t worker = 0;
+    std::string task;
+    uint64_t clock = 0;
+    // A gradient that is not finite is refused; else the push fails with it.
+    bool reject = false;
+    // What a shard reads in place it alone checks. For a job's only one: no other would have to be told.
+    bool shard_checks = false;
+  };
+  // gate: null if all tensors are ready. memory: that they are all of, and which servers may read; null:
+  // there is none. A small gradient without a gate is checked here. InvalidArgument: the gate had a push
+  // before; the tensors are bfloat16, and the wire's values are not. Internal: a Divergence().
+  static absl::StatusOr<std::shared_ptr<OutgoingGradient>> Create(
+      Options options, const TensorMap& map, GradientTensors tensors, const WireOptions& wire,
+      GradientGate* gate, std::shared_ptr<const SharedSegment> memory = nullptr);
+  ~OutgoingGradient() override = default;
+
+  const GradientTensors& tensors() const { return tensors_; }
+  const std::shared_ptr<const SharedSegment>& memory() const { return memory_; }
+  size_t chunks(uint32_t shard) const { return first_chunk_[shard + 1] - first_chunk_[shard]; }
+  int64_t chunk_elements() const { return wire_.chunk_elements; }
+
+  // Whether the chunk may leave, if it is not the shard's last; checks it.
+  bool MaySend(uint32_t shard, size_t chunk);
+  // Whether the shards' last ones may; checks what has not been checked.
+  bool MayFinish();
+
+  // What the push ends with: its gradient was given up, or is not finite and not to be refused. OK: nothing.
+  absl::Status failure() const;
+  // Why the shards are to refuse the push: it is not finite. Empty: they are not.
+  bool refused() const { return refused_.load(std::memory_order_acquire); }
+  std::string refusal() const;
+  // Tensors that are not ready.
+  size_t awaited() const;
+
+  // `changed` runs, on any thread, when a chunk of the shard that could not leave may now be able to, and
+  // when the gradient has failed or is refused; at once if so. It must not block.
+  void SetListener(uint32_t shard, std::function<void()> changed);
+
+  void OnReady(size_t tensor) override;
+  void OnFailed(const absl::Status& why) override;
+
+ private:
+  OutgoingGradient(Options options, const TensorMap& map, GradientTensors tensors, const WireOptions& wire,
+                   bool gated, std::shared_ptr<const SharedSegment> memory);
+  absl::Status Check(uint32_t shard, size_t chunk) const;
+  void Refuse(const absl::Status& found) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Fail(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Calls run(index of the chunk among all shards') for each chunk of the shard that holds some of the
+  // tensor.
+  template <typename Run>
+  void ForEachChunk(uint32_t shard, size_t tensor, const Run& run) const;
+
+  const Options options_;
+  const TensorMap& map_;
+  const GradientTensors tensors_;
+  const WireOptions wire_;
+  const bool gated_;
+  const std::shared_ptr<const SharedSegment> memory_;
+  // By shard: how many chunks the shards before it have; one more at the end.
+  std::vector<size_t> first_chunk_;
+  // By chunk, of all shards: it was found finite; tensors in it that are not ready.
+  std::vector<std::atomic<bool>> finite_;
+  std::vector<std::atomic<uint32_t>> awaits_;
+  // Chunks that were not found finite.
+  std::atomic<size_t> unchecked_;
+  // Nothing may leave any more, for either reason.
+  std::atomic<bool> ended_{false};
+  std::atomic<bool> refused_{false};
+
+  mutable Mutex mutex_;
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  std::string refusal_ ABSL_GUARDED_BY(mutex_);
+  std::vector<bool> ready_ ABSL_GUARDED_BY(mutex_);
+  size_t awaited_ ABSL_GUARDED_BY(mutex_) = 0;
+  // By shard.
+  std::vector<std::function<void()>> listeners_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weir

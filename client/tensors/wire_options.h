@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+#include "common/codec/wire_codec.h"
+#include "proto/job_config.pb.h"
+#include "proto/parameter_server.pb.h"
+
+namespace weir {
+
+// How values travel, from the job's WireConfig.
+struct WireOptions {
+  v1::Dtype push_dtype = v1::F32;
+  v1::Dtype pull_dtype = v1::F32;
+  // Chunks may lie in memory that both sides share.
+  bool shared_memory = false;
+  // Chunks start and end at multiples of it (or at the shard's end). The protocol's; a simulation may take
+  // less, so that models of a few values have chunks, too: a multiple of their block size.
+  int64_t chunk_unit = kChunkUnit;
+  // Of the gradient, in one message: a multiple of chunk_unit, at most kMaxChunkBytes of float32.
+  int64_t chunk_elements = kMaxChunkBytes / static_cast<int64_t>(sizeof(float));
+
+  static WireOptions From(const v1::WireConfig& config) {
+    const auto dtype = [](v1::WireConfig::Type type) {
+      return type == v1::WireConfig::TYPE_BF16 ? v1::BF16 : v1::F32;
+    };
+    WireOptions options;
+    options.push_dtype = dtype(config.has_push_dtype() ? config.push_dtype() : config.dtype());
+    options.pull_dtype = dtype(config.has_pull_dtype() ? config.pull_dtype() : config.dtype());
+    options.shared_memory = config.transport() == v1::WireConfig::TRANSPORT_AUTO ||
+                            config.transport() == v1::WireConfig::TRANSPORT_SHARED_MEMORY;
+    options.chunk_elements = int64_t{config.chunk_kib()} * 1024 / static_cast<int64_t>(sizeof(float));
+    return options;
+  }
+};
+
+}  // namespace weir

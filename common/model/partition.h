@@ -1,0 +1,40 @@
+#pragma once
+
+#include <cstdint>
+
+namespace weir {
+
+// How the address space of a model (common/model/model_spec.h) is cut over shards: into blocks of equal size,
+// block b on shard b mod S. Shards are level to one block, and every layer's traffic uses every shard. Pure,
+// immutable, cheap to copy.
+//
+// A shard's blocks, in their order, form its local space: block b starts at local position (b div S) *
+// block_size(). Only the model's last block may be short, and it is the last of its shard.
+class Partition {
+ public:
+  static constexpr int64_t kMaxBlockSize = 65536;
+  static constexpr int64_t kMinBlockSize = 16;
+
+  // elements >= 1, shards >= 1. The block size is the largest power of two within the two limits that still
+  // gives each shard 8 blocks. In a tiny model a shard may have none.
+  Partition(int64_t elements, uint32_t shards);
+
+  int64_t elements() const { return elements_; }
+  uint32_t shards() const { return shards_; }
+  int64_t block_size() const { return block_size_; }
+  int64_t blocks() const { return (elements_ + block_size_ - 1) / block_size_; }
+
+  int64_t shard_blocks(uint32_t shard) const;
+  int64_t shard_elements(uint32_t shard) const;
+
+  // The position in the address space of the first element of a shard's i-th block, and the block's length.
+  int64_t block_start(uint32_t shard, int64_t i) const { return (i * shards_ + shard) * block_size_; }
+  int64_t block_length(uint32_t shard, int64_t i) const;
+
+ private:
+  int64_t elements_;
+  uint32_t shards_;
+  int64_t block_size_;
+};
+
+}  // namespace weir

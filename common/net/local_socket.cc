@@ -1,0 +1,227 @@
+#include "common/net/local_socket.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+
+namespace weir {
+namespace {
+
+using std::chrono::steady_clock;
+
+// A client that finds the server's queue of connections full looks again after this.
+constexpr std::chrono::milliseconds kQueueWait{5};
+constexpr int kBacklog = 128;
+
+struct AbstractAddress {
+  sockaddr_un address{};
+  socklen_t length = 0;
+};
+
+absl::StatusOr<AbstractAddress> Abstract(const std::string& name) {
+  AbstractAddress out;
+  out.address.sun_family = AF_UNIX;
+  if (name.empty() || name.size() >= sizeof(out.address.sun_path)) {
+    return absl::InvalidArgumentError(absl::StrCat("the socket name has ", name.size(), " characters; 1 to ",
+                                                   sizeof(out.address.sun_path) - 1, " can be"));
+  }
+  memcpy(out.address.sun_path + 1, name.data(), name.size());
+  out.length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return out;
+}
+
+int TypeOf(LocalService service) { return service == LocalService::kGrpc ? SOCK_STREAM : SOCK_SEQPACKET; }
+
+absl::StatusOr<UniqueFd> NewSocket(int type) {
+  UniqueFd fd(socket(AF_UNIX, type | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, "cannot make a Unix socket");
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> ConnectTo(const std::string& name, int type, steady_clock::time_point deadline) {
+  WEIR_ASSIGN_OR_RETURN(const AbstractAddress to, Abstract(name));
+  WEIR_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(type));
+  while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.address), to.length) != 0) {
+    const int error = errno;
+    if (error == ECONNREFUSED)
+      return absl::NotFoundError(absl::StrCat("nobody listens on @", name,
+                                              "; the server is not up, or in another network namespace"));
+    if ((error != EAGAIN && error != EINTR) || steady_clock::now() >= deadline) {
+      return absl::ErrnoToStatus(error, absl::StrCat("cannot connect to @", name));
+    }
+    std::this_thread::sleep_for(kQueueWait);
+  }
+  const absl::Status peer = CheckPeer(fd.get());
+  if (!peer.ok()) return absl::Status(peer.code(), absl::StrCat("@", name, ": ", peer.message()));
+  return fd;
+}
+
+struct Connection {
+  std::string name;
+  UniqueFd fd;
+};
+
+absl::StatusOr<Connection> ConnectFirst(LocalService service, const Address& server,
+                                        steady_clock::time_point deadline) {
+  const std::vector<std::string> names = NamesToTry(service, server);
+  if (names.empty()) return absl::NotFoundError(absl::StrCat(server.ToString(), " is not on this machine"));
+  absl::Status failure;
+  for (const std::string& name : names) {
+    absl::StatusOr<UniqueFd> fd = ConnectTo(name, TypeOf(service), deadline);
+    if (fd.ok()) return Connection{name, *std::move(fd)};
+    // What else went wrong says more than that a further name has nobody.
+    if (failure.ok() || absl::IsNotFound(failure)) failure = fd.status();
+  }
+  return absl::Status(failure.code(), absl::StrCat(server.ToString(), ": ", failure.message()));
+}
+
+// Waits until something can be read.
+bool WaitReadable(int socket, steady_clock::time_point deadline) {
+  while (true) {
+    const auto left =
+        std::chrono::ceil<std::chrono::milliseconds>(deadline - std::min(deadline, steady_clock::now()));
+    pollfd entry{socket, POLLIN, 0};
+    const int ready = poll(&entry, 1, static_cast<int>(std::min<int64_t>(left.count(), 60000)));
+    if (ready > 0) return true;
+    if (ready < 0 && errno != EINTR) return false;
+    if (left.count() == 0) return false;
+  }
+}
+
+// Of what recvmsg() took, all descriptors.
+std::vector<UniqueFd> Descriptors(msghdr& header) {
+  std::vector<UniqueFd> out;
+  for (cmsghdr* each = CMSG_FIRSTHDR(&header); each != nullptr; each = CMSG_NXTHDR(&header, each)) {
+    if (each->cmsg_level != SOL_SOCKET || each->cmsg_type != SCM_RIGHTS) continue;
+    const size_t count = (each->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (size_t i = 0; i < count; ++i) {
+      int fd;
+      memcpy(&fd, CMSG_DATA(each) + i * sizeof(int), sizeof(int));
+      out.emplace_back(fd);
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> ListenLocal(const std::string& name, int type) {
+  WEIR_ASSIGN_OR_RETURN(const AbstractAddress at, Abstract(name));
+  WEIR_ASSIGN_OR_RETURN(UniqueFd fd, NewSocket(type));
+  if (bind(fd.get(), reinterpret_cast<const sockaddr*>(&at.address), at.length) != 0 ||
+      listen(fd.get(), kBacklog) != 0) {
+    const int error = errno;
+    if (error == EADDRINUSE) return absl::AlreadyExistsError(absl::StrCat("@", name, " is taken"));
+    return absl::ErrnoToStatus(error, absl::StrCat("cannot listen on @", name));
+  }
+  return fd;
+}
+
+absl::StatusOr<UniqueFd> AcceptLocal(int listener) {
+  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (fd.valid()) return fd;
+  const int error = errno;
+  if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS) {
+    return absl::ResourceExhaustedError(absl::StrCat("cannot accept a client: ", strerror(error)));
+  }
+  return absl::UnavailableError(strerror(error));
+}
+
+absl::Status CheckPeer(int socket) {
+  ucred peer{};
+  socklen_t length = sizeof(peer);
+  if (getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &length) != 0) {
+    return absl::ErrnoToStatus(errno, "cannot tell who the peer is");
+  }
+  if (peer.uid == geteuid() || peer.uid == 0) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("the peer runs as user ", peer.uid, "; only user ", geteuid(), " and root are let in"));
+}
+
+absl::StatusOr<UniqueFd> ConnectLocal(LocalService service, const Address& server,
+                                      steady_clock::time_point deadline) {
+  WEIR_ASSIGN_OR_RETURN(Connection connection, ConnectFirst(service, server, deadline));
+  return std::move(connection.fd);
+}
+
+absl::StatusOr<std::string> LocalGrpcTarget(const Address& server, steady_clock::time_point deadline) {
+  if (server.is_unix()) return server.ToString();
+  WEIR_ASSIGN_OR_RETURN(const Connection connection, ConnectFirst(LocalService::kGrpc, server, deadline));
+  return absl::StrCat("unix-abstract:", connection.name);
+}
+
+absl::Status SendMessage(int socket, const void* message, size_t bytes, int descriptor) {
+  iovec piece{const_cast<void*>(message), bytes};
+  msghdr header{};
+  header.msg_iov = &piece;
+  header.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (descriptor >= 0) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    cmsghdr* rights = CMSG_FIRSTHDR(&header);
+    rights->cmsg_level = SOL_SOCKET;
+    rights->cmsg_type = SCM_RIGHTS;
+    rights->cmsg_len = CMSG_LEN(sizeof(int));
+    memcpy(CMSG_DATA(rights), &descriptor, sizeof(int));
+  }
+  ssize_t sent;
+  do {
+    sent = sendmsg(socket, &header, MSG_NOSIGNAL | MSG_DONTWAIT);
+  } while (sent < 0 && errno == EINTR);
+  if (sent >= 0) return absl::OkStatus();
+  const int error = errno;
+  if (error == EAGAIN) return absl::UnavailableError("the peer has not read what was sent before");
+  if (error == EPIPE || error == ECONNRESET) return absl::AbortedError("the peer has closed its end");
+  return absl::ErrnoToStatus(error, "cannot send to the peer");
+}
+
+absl::StatusOr<UniqueFd> ReceiveMessage(int socket, void* message, size_t bytes,
+                                        steady_clock::time_point deadline) {
+  // A descriptor too many shows, and so does a byte.
+  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
+  iovec piece{message, bytes};
+  bool reset = false;
+  while (true) {
+    msghdr header{};
+    header.msg_iov = &piece;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof(control);
+    const ssize_t received = recvmsg(socket, &header, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    if (received < 0) {
+      const int error = errno;
+      if (error == EINTR) continue;
+      if (error == EAGAIN) {
+        if (WaitReadable(socket, deadline)) continue;
+        return absl::UnavailableError("nothing came from the peer in time");
+      }
+      // A peer that closed without reading all that we sent: what it said before is still there.
+      if (error == ECONNRESET && !std::exchange(reset, true)) continue;
+      if (error == ECONNRESET) return absl::AbortedError("the peer has closed its end");
+      return absl::ErrnoToStatus(error, "cannot receive from the peer");
+    }
+    std::vector<UniqueFd> descriptors = Descriptors(header);
+    if (received == 0 && descriptors.empty()) return absl::AbortedError("the peer has closed its end");
+    if (static_cast<size_t>(received) != bytes || (header.msg_flags & MSG_TRUNC) != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("a message that is not of ", bytes, " bytes"));
+    }
+    if (descriptors.size() > 1 || (header.msg_flags & MSG_CTRUNC) != 0) {
+      return absl::InvalidArgumentError("a message with more than one descriptor");
+    }
+    return descriptors.empty() ? UniqueFd() : std::move(descriptors.front());
+  }
+}
+
+}  // namespace weir

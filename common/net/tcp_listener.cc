@@ -1,0 +1,53 @@
+#include "common/net/tcp_listener.h"
+
+#include <netdb.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "absl/strings/str_cat.h"
+
+namespace weir {
+namespace {
+
+absl::Status Why(int error) {
+  switch (error) {
+    case EADDRINUSE:
+      return absl::FailedPreconditionError("another process listens there; take another port, or end it");
+    case EADDRNOTAVAIL:
+      return absl::FailedPreconditionError("the address is none of this machine's");
+    case EACCES:
+      return absl::FailedPreconditionError(
+          "this user may not have that port: those below 1024 are for root and CAP_NET_BIND_SERVICE; take "
+          "another");
+    default:
+      return absl::UnavailableError(std::strerror(error));
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<UniqueFd> ListenTcp(const std::string& host, int port) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* addresses = nullptr;
+  const int error = getaddrinfo(host.c_str(), absl::StrCat(port).c_str(), &hints, &addresses);
+  if (error != 0) return absl::UnavailableError(gai_strerror(error));
+  absl::Status why = absl::UnavailableError("the name stands for no address");
+  for (const addrinfo* a = addresses; a != nullptr; a = a->ai_next) {
+    UniqueFd fd(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int yes = 1;
+    if (fd.valid() && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
+        bind(fd.get(), a->ai_addr, a->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
+      freeaddrinfo(addresses);
+      return fd;
+    }
+    why = Why(errno);
+  }
+  freeaddrinfo(addresses);
+  return why;
+}
+
+}  // namespace weir

@@ -1,0 +1,60 @@
+#include "common/program/command_line.h"
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "common/config/suggestion.h"
+#include "common/program/exit_codes.h"
+#include "common/program/version.h"
+
+namespace weir {
+namespace {
+
+// What may stand on the command line of `command`.
+std::vector<std::string> Allowed(const CLI::App& command) {
+  std::vector<std::string> words;
+  for (const CLI::App* sub : command.get_subcommands({})) words.push_back(sub->get_name());
+  for (const CLI::Option* option : command.get_options()) words.push_back(option->get_name());
+  return words;
+}
+
+}  // namespace
+
+int BadCommandLine(const CLI::App& app, const std::string& message) {
+  const CLI::App* command = &app;
+  std::string name = app.get_name();
+  while (!command->get_subcommands().empty()) {
+    command = command->get_subcommands().front();
+    absl::StrAppend(&name, " ", command->get_name());
+  }
+  const std::vector<std::string> allowed = Allowed(*command);
+  std::string what = message;
+  // What CLI11 says of a misspelt command is that one is missing.
+  if (const std::vector<std::string> unknown = app.remaining(/*recurse=*/true); !unknown.empty()) {
+    const std::string& word = unknown.front();
+    what =
+        absl::StrCat("'", word, "' is not known here", DidYouMean(word.substr(0, word.find('=')), allowed));
+  }
+  std::fprintf(stderr, "error: %s\nallowed after `%s`: %s\nsee `%s --help`\n", what.c_str(), name.c_str(),
+               absl::StrJoin(allowed, ", ").c_str(), name.c_str());
+  return kExitUsage;
+}
+
+std::optional<int> ReadCommandLine(CLI::App& app, int argc, char** argv) {
+  app.set_version_flag("--version", absl::StrCat(app.get_name(), " ", kVersion));
+  try {
+    app.parse(argc, argv);
+    return std::nullopt;
+  } catch (const CLI::Success& success) {
+    app.exit(success);
+    return kExitOk;
+  } catch (const CLI::ParseError& error) {
+    return BadCommandLine(app, error.what());
+  }
+}
+
+}  // namespace weir

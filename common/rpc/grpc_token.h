@@ -1,0 +1,13 @@
+#pragma once
+
+#include "common/rpc/job_token.h"
+#include "grpcpp/grpcpp.h"
+
+namespace weir {
+
+// Has a call carry the job's token, if the job has one. Before the call is started.
+void SetToken(const JobToken& token, grpc::ClientContext* context);
+// Whether a call carries this token.
+bool CarriesToken(const JobToken& token, const grpc::ServerContext& context);
+
+}  // namespace weir

@@ -1,0 +1,112 @@
+#include "common/rpc/job_token.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <utility>
+
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/system/unique_fd.h"
+
+namespace weir {
+namespace {
+
+constexpr size_t kRandomBytes = 32;
+// 128 bits; and what fits well into a call's metadata.
+constexpr size_t kMinDigits = 32, kMaxDigits = 512;
+constexpr char kScheme[] = "Bearer ";
+
+absl::Status Refuse(const std::string& path, absl::string_view why) {
+  return absl::FailedPreconditionError(absl::StrCat("the token file ", path, ": ", why));
+}
+
+// Who may read the file.
+absl::Status CheckAccess(const std::string& path, int fd) {
+  struct stat file;
+  if (fstat(fd, &file) != 0) return Refuse(path, strerror(errno));
+  if (!S_ISREG(file.st_mode)) return Refuse(path, "it is no regular file");
+  if (file.st_uid != geteuid() && file.st_uid != 0) {
+    return Refuse(path, absl::StrCat("it is user ", file.st_uid, "'s; it must be root's, or that of user ",
+                                     geteuid(), ", who runs this program"));
+  }
+  const mode_t forbidden = file.st_uid == 0 ? S_IWGRP | S_IXGRP | S_IRWXO : S_IRWXG | S_IRWXO;
+  if ((file.st_mode & forbidden) != 0) {
+    return Refuse(path, absl::StrFormat("its mode is %04o, so that others may use it; make that 0600 (a "
+                                        "Kubernetes Secret: defaultMode 0440 with fsGroup)",
+                                        file.st_mode & 07777));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<JobToken> JobToken::Random() {
+  std::string bytes(kRandomBytes, '\0');
+  if (getrandom(bytes.data(), bytes.size(), 0) != static_cast<ssize_t>(bytes.size())) {
+    return absl::ErrnoToStatus(errno, "no random bytes for a token");
+  }
+  return JobToken(absl::BytesToHexString(bytes));
+}
+
+absl::StatusOr<JobToken> JobToken::Read(const std::string& path) {
+  // Not blocking: a pipe is to be refused, not waited for.
+  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
+  if (!fd.valid()) return Refuse(path, absl::StrCat("it cannot be opened: ", strerror(errno)));
+  if (absl::Status access = CheckAccess(path, fd.get()); !access.ok()) return access;
+  // Room for one digit too many and the end of the line.
+  std::array<char, kMaxDigits + 3> buffer;
+  size_t size = 0;
+  while (size < buffer.size()) {
+    const ssize_t got = read(fd.get(), buffer.data() + size, buffer.size() - size);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return Refuse(path, absl::StrCat("it cannot be read: ", strerror(errno)));
+    if (got == 0) break;
+    size += static_cast<size_t>(got);
+  }
+  const absl::string_view digits = absl::StripTrailingAsciiWhitespace({buffer.data(), size});
+  if (digits.size() < kMinDigits || digits.size() > kMaxDigits ||
+      !std::all_of(digits.begin(), digits.end(), absl::ascii_isxdigit)) {
+    return Refuse(path,
+                  absl::StrCat("it must hold ", kMinDigits, " to ", kMaxDigits,
+                               " hexadecimal digits and nothing else; `openssl rand -hex 32` makes some"));
+  }
+  return JobToken(std::string(digits));
+}
+
+absl::StatusOr<JobToken> JobToken::ReadIfGiven(const std::string& path) {
+  return path.empty() ? JobToken() : Read(path);
+}
+
+absl::Status JobToken::Write(const std::string& path) const {
+  UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make the token file ", path));
+  const std::string line = digits_ + "\n";
+  if (write(fd.get(), line.data(), line.size()) == static_cast<ssize_t>(line.size())) return absl::OkStatus();
+  const absl::Status status = absl::ErrnoToStatus(errno, absl::StrCat("cannot write the token file ", path));
+  unlink(path.c_str());
+  return status;
+}
+
+std::string JobToken::Authorization() const { return absl::StrCat(kScheme, digits_); }
+
+bool JobToken::Authorizes(absl::string_view authorization) const {
+  const std::string expected = Authorization();
+  if (empty() || authorization.size() != expected.size()) return false;
+  // Volatile, so that no compiler stops at the first difference.
+  volatile unsigned char difference = 0;
+  for (size_t i = 0; i < expected.size(); ++i) {
+    difference = difference | static_cast<unsigned char>(expected[i] ^ authorization[i]);
+  }
+  return difference == 0;
+}
+
+}  // namespace weir

@@ -1,0 +1,55 @@
+#pragma once
+
+#include "absl/time/time.h"
+#include "common/sync/mutex.h"
+#include "common/system/clock.h"
+
+namespace weir {
+
+// A clock that runs while its process does: it leaves out the time for which the process was stopped
+// (SIGSTOP, a frozen container, a debugger). A peer that was silent for so long on this clock had the time to
+// speak, and this process the time to hear it. Clock::Awake() is that of this process.
+//
+// Somebody ticks as long as the process runs. Between two ticks no more than kMost counts, so a stop counts
+// at most that. Thread-safe.
+class AwakeClock final : public Clock {
+ public:
+  static constexpr absl::Duration kTick = absl::Milliseconds(100), kMost = absl::Milliseconds(500);
+
+  // `real` runs on while the process does not, and outlives this.
+  explicit AwakeClock(const Clock& real);
+
+  // Every kTick, more or less.
+  void Tick();
+  absl::Time Now() const override;
+
+ private:
+  absl::Time At(absl::Time real) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const Clock& real_;
+  mutable Mutex mutex_;
+  // The newest tick, by either clock.
+  absl::Time real_tick_ ABSL_GUARDED_BY(mutex_), tick_ ABSL_GUARDED_BY(mutex_);
+};
+
+// A stretch of time that begins where this is made. Not thread-safe.
+class Stretch {
+ public:
+  // The clocks outlive this.
+  explicit Stretch(const Clock& awake = Clock::Awake(), const Clock& real = Clock::Real())
+      : awake_(&awake), real_(&real), from_(awake.Now()), real_from_(real.Now()) {}
+
+  // So long it is, awake.
+  absl::Duration length() const { return awake_->Now() - from_; }
+  // The process was stopped meanwhile, for longer than one may stand still on a busy machine.
+  bool interrupted() const { return real_->Now() - real_from_ - length() > kHiccup; }
+
+ private:
+  static constexpr absl::Duration kHiccup = absl::Seconds(1);
+
+  const Clock* awake_;
+  const Clock* real_;
+  absl::Time from_, real_from_;
+};
+
+}  // namespace weir

@@ -1,0 +1,86 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "proto/parameter_server.grpc.pb.h"
+#include "ps_server/exchange/exchange_session.h"
+#include "ps_server/grpc/grpc_admission.h"
+#include "ps_server/grpc/grpc_event_loop.h"
+
+namespace weir {
+
+// One Exchange call: carries messages between a client and its session. One read and one write are under way
+// at most; the next message is read when the one before has been handled, so that gRPC's flow control slows a
+// client that sends more than the shard takes.
+//
+// Lives on its loop's thread and owns itself: it goes when the call is over and all its operations have come
+// back.
+class GrpcExchangeCall final : GrpcEventLoop::Settler {
+ public:
+  using Service = v1::ParameterServer::WithRawMethod_Exchange<v1::ParameterServer::Service>;
+
+  // The streams of one loop, and what they share. Used on the loop's thread, but for the counters.
+  struct Host {
+    Service* service = nullptr;
+    GrpcEventLoop* loop = nullptr;
+    // But for `id`.
+    ExchangeSession::Options session;
+    GrpcAdmission* admission = nullptr;
+    std::atomic<uint64_t>* sessions = nullptr;  // ids that were given
+    // A call has come: waits for the next one, on some loop.
+    std::function<void()> accept_next;
+    // ParameterServerService::Options::on_broken.
+    std::function<void(const v1::Caller&)> on_broken;
+    std::set<GrpcExchangeCall*> calls;
+    // Set when the job is over: why. Streams end when their open exchanges have been answered.
+    std::optional<std::string> over;
+    std::atomic<uint64_t> open{0}, messages_received{0}, messages_sent{0};
+  };
+
+  // Waits for a client's call.
+  static void Accept(Host* host);
+  // host->over has been set.
+  void EndJob();
+  // The shard has revoked readers.
+  void DropRevoked();
+
+ private:
+  using Operation = GrpcOperation<GrpcExchangeCall>;
+
+  explicit GrpcExchangeCall(Host* host) : host_(host), stream_(&context_) {}
+  void OnAccepted(bool ok);
+  void OnRead(bool ok);
+  void OnWritten(bool ok);
+  void OnFinished(bool ok);
+  void OnOver(bool ok);
+  void Settle() override;
+
+  Host* const host_;
+  grpc::ServerContext context_;
+  grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_;
+  std::shared_ptr<ExchangeSession> session_;
+  grpc::ByteBuffer received_;
+
+  Operation accept_{this, &GrpcExchangeCall::OnAccepted};
+  Operation read_{this, &GrpcExchangeCall::OnRead};
+  Operation write_{this, &GrpcExchangeCall::OnWritten};
+  Operation finish_{this, &GrpcExchangeCall::OnFinished};
+  // Until the call is over, whoever ended it.
+  Operation over_{this, &GrpcExchangeCall::OnOver};
+
+  bool input_ended_ = false;
+  bool closed_ = false;   // no more operations begin
+  bool cut_off_ = false;  // this end has cancelled the call
+  // The end, once it is decided.
+  std::optional<grpc::Status> end_;
+};
+
+}  // namespace weir

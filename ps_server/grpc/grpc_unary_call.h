@@ -1,0 +1,150 @@
+#pragma once
+
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/support/async_unary_call.h>
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "ps_server/grpc/grpc_event_loop.h"
+
+namespace weir {
+
+// Codes of absl::Status and gRPC are the same numbers.
+inline grpc::Status ToGrpc(const absl::Status& status) {
+  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
+}
+
+// A call of a unary method. Its request is bytes until its caller is admitted: what a stranger sends is never
+// parsed, nor what is larger than such a request ever is. Lives on its loop's thread; owns itself until the
+// call is over and all its operations have come back, and is kept by whoever still owes the answer.
+template <typename Request, typename Reply>
+class GrpcUnaryCall final {
+ public:
+  // Gives the answer: once, from any thread.
+  using Done = std::function<void(absl::StatusOr<Reply>)>;
+  using OnCancel = std::function<void()>;
+  struct Method {
+    GrpcEventLoop* loop = nullptr;
+    // Asks gRPC for the next call.
+    std::function<void(grpc::ServerContext*, grpc::ByteBuffer*,
+                       grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*, void* tag)>
+        request_call;
+    // Of a request, in bytes.
+    size_t most_bytes = 0;
+    // OK, or what a call ends with whose caller is not let in.
+    std::function<grpc::Status(const grpc::ServerContext&)> admit;
+    // Takes a call. What it returns, if anything, runs when the caller or its connection goes away before it
+    // has the answer, which is still owed if it was not given. Both on the loop's thread.
+    std::function<OnCancel(Request, Done)> handle;
+  };
+
+  // Waits for a client's call, and then for the next one.
+  static void Accept(std::shared_ptr<const Method> method) {
+    if (method->loop->stopping()) return;
+    const auto call = std::make_shared<GrpcUnaryCall>(std::move(method));
+    call->self_ = call;
+    call->context_.AsyncNotifyWhenDone(call->over_.tag());
+    call->method_->request_call(&call->context_, &call->received_, &call->responder_, call->accept_.Begin());
+  }
+
+  explicit GrpcUnaryCall(std::shared_ptr<const Method> method)
+      : method_(std::move(method)), responder_(&context_) {}
+
+ private:
+  void OnAccepted(bool ok) {
+    if (!ok) return self_.reset();  // the server is shut down
+    over_.Begin();
+    method_->loop->CallBegins();
+    Accept(method_);
+    Request request;
+    grpc::Status status = method_->admit(context_);
+    if (status.ok() && received_.Length() > method_->most_bytes) {
+      status = {grpc::StatusCode::RESOURCE_EXHAUSTED,
+                absl::StrCat("the request has ", received_.Length(), " bytes; at most ", method_->most_bytes,
+                             " are allowed")};
+    }
+    if (status.ok()) status = grpc::SerializationTraits<Request>::Deserialize(&received_, &request);
+    received_.Clear();
+    if (!status.ok()) return Finish(status);
+    on_cancel_ = method_->handle(std::move(request), [call = self_](absl::StatusOr<Reply> answer) {
+      call->method_->loop->Post(
+          [call, answer = std::move(answer)]() mutable { call->Answer(std::move(answer)); });
+    });
+  }
+
+  void Answer(absl::StatusOr<Reply> answer) {
+    if (!answer.ok()) return Finish(ToGrpc(answer.status()));
+    bool own_buffer = false;
+    const grpc::Status status = grpc::SerializationTraits<Reply>::Serialize(*answer, &reply_, &own_buffer);
+    Finish(status);
+  }
+
+  void Finish(const grpc::Status& status) {
+    if (!over_.under_way() || method_->loop->stopping()) return;
+    if (status.ok()) {
+      responder_.Finish(reply_, grpc::Status::OK, finish_.Begin());
+    } else {
+      responder_.FinishWithError(status, finish_.Begin());
+    }
+  }
+
+  void OnFinished(bool) { ReleaseIfEnded(); }
+
+  void OnOver(bool) {
+    method_->loop->CallEnds();
+    if (on_cancel_ != nullptr && context_.IsCancelled()) std::exchange(on_cancel_, nullptr)();
+    ReleaseIfEnded();
+  }
+
+  void ReleaseIfEnded() {
+    if (!over_.under_way() && !finish_.under_way()) self_.reset();
+  }
+
+  using Operation = GrpcOperation<GrpcUnaryCall>;
+
+  const std::shared_ptr<const Method> method_;
+  std::shared_ptr<GrpcUnaryCall> self_;
+  grpc::ServerContext context_;
+  grpc::ByteBuffer received_, reply_;
+  grpc::ServerAsyncResponseWriter<grpc::ByteBuffer> responder_;
+  OnCancel on_cancel_;
+  Operation accept_{this, &GrpcUnaryCall::OnAccepted};
+  Operation finish_{this, &GrpcUnaryCall::OnFinished};
+  // Until the call is over, whoever ended it.
+  Operation over_{this, &GrpcUnaryCall::OnOver};
+};
+
+// What any request but a Join fits in: the longest are 1024 ranges that a worker has completed.
+constexpr size_t kMaxUnaryBytes = 64 << 10;
+
+// Serves a raw method of a service on a loop:
+// ServeUnary<v1::JoinRequest, v1::JoinReply>(loop, &service, &Service::RequestJoin, admit, handle).
+// The service outlives the loop's thread.
+template <typename Request, typename Reply, typename Service, typename Base>
+void ServeUnary(GrpcEventLoop* loop, Service* service,
+                void (Base::*request_call)(grpc::ServerContext*, grpc::ByteBuffer*,
+                                           grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*,
+                                           grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
+                decltype(GrpcUnaryCall<Request, Reply>::Method::admit) admit,
+                decltype(GrpcUnaryCall<Request, Reply>::Method::handle) handle,
+                size_t most_bytes = kMaxUnaryBytes) {
+  using Call = GrpcUnaryCall<Request, Reply>;
+  auto method = std::make_shared<typename Call::Method>();
+  method->loop = loop;
+  method->most_bytes = most_bytes;
+  method->request_call = [=](grpc::ServerContext* context, grpc::ByteBuffer* request,
+                             grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* responder, void* tag) {
+    (service->*request_call)(context, request, responder, loop->queue(), loop->queue(), tag);
+  };
+  method->admit = std::move(admit);
+  method->handle = std::move(handle);
+  loop->Post([method] { Call::Accept(method); });
+}
+
+}  // namespace weir

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <grpcpp/server_builder.h>
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "proto/health.grpc.pb.h"
+#include "ps_server/grpc/grpc_event_loop.h"
+
+namespace weir {
+
+// gRPC's health checking protocol, on an event loop. (gRPC's own service uses its callback API, whose threads
+// would poll the data plane's sockets.) Open to all callers: probes have no token. All services serve until
+// End().
+class HealthService {
+ public:
+  // The loop outlives the service's use of it; the service outlives the loop's thread.
+  HealthService(GrpcEventLoop* loop, std::set<std::string> services)
+      : loop_(loop), services_(std::move(services)) {}
+
+  // Before the server is built.
+  void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
+  void Start();
+  // Nothing is served any more: watchers hear it, and their calls end. Any thread.
+  void End();
+
+ private:
+  class WatchCall;
+  bool Knows(const std::string& service) const { return service.empty() || services_.count(service) > 0; }
+
+  GrpcEventLoop* const loop_;
+  const std::set<std::string> services_;
+  using Service = grpc::health::v1::Health::WithRawMethod_Check<
+      grpc::health::v1::Health::WithAsyncMethod_Watch<grpc::health::v1::Health::Service>>;
+  Service service_;
+  // The loop's.
+  bool serving_ = true;
+  std::set<WatchCall*> watchers_;
+};
+
+}  // namespace weir

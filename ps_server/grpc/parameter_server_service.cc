@@ -1,0 +1,72 @@
+#include "ps_server/grpc/parameter_server_service.h"
+
+#include <algorithm>
+
+namespace weir {
+
+void ParameterServerService::Register(grpc::ServerBuilder* builder) {
+  builder->RegisterService(&service_);
+  ExchangeSession::Options session;
+  session.shard = options_.shard;
+  session.chunk_elements = options_.wire.chunk_kib() * uint64_t{1024} / sizeof(float);
+  session.chunks_in_flight = options_.wire.chunks_in_flight();
+  for (GrpcEventLoop& loop : *options_.loops) {
+    GrpcExchangeCall::Host& host = hosts_.emplace_back();
+    host.service = &service_;
+    host.loop = &loop;
+    host.admission = options_.admission;
+    host.session = session;
+    host.session.executor = &loop;
+    host.sessions = &sessions_;
+    host.accept_next = [this] { AcceptNext(); };
+    host.on_broken = options_.on_broken;
+  }
+}
+
+void ParameterServerService::Start(SharedMemory* shared_memory) {
+  for (GrpcExchangeCall::Host& host : hosts_) host.session.shared_memory = shared_memory;
+  AcceptNext();
+}
+
+void ParameterServerService::AcceptNext() {
+  GrpcExchangeCall::Host& host = *std::min_element(
+      hosts_.begin(), hosts_.end(), [](const auto& a, const auto& b) { return a.open < b.open; });
+  host.loop->Post([&host] { GrpcExchangeCall::Accept(&host); });
+}
+
+void ParameterServerService::End(const std::string& failure) {
+  for (GrpcExchangeCall::Host& host : hosts_) {
+    host.loop->Post([&host, failure] {
+      host.over = failure;
+      for (GrpcExchangeCall* call : host.calls) call->EndJob();
+    });
+  }
+}
+
+void ParameterServerService::DropRevoked() {
+  for (GrpcExchangeCall::Host& host : hosts_) {
+    host.loop->Post([&host] {
+      for (GrpcExchangeCall* call : host.calls) call->DropRevoked();
+    });
+  }
+}
+
+uint64_t ParameterServerService::open_streams() const {
+  uint64_t sum = 0;
+  for (const GrpcExchangeCall::Host& host : hosts_) sum += host.open;
+  return sum;
+}
+
+uint64_t ParameterServerService::messages_received() const {
+  uint64_t sum = 0;
+  for (const GrpcExchangeCall::Host& host : hosts_) sum += host.messages_received;
+  return sum;
+}
+
+uint64_t ParameterServerService::messages_sent() const {
+  uint64_t sum = 0;
+  for (const GrpcExchangeCall::Host& host : hosts_) sum += host.messages_sent;
+  return sum;
+}
+
+}  // namespace weir

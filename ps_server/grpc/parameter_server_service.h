@@ -1,0 +1,60 @@
+#pragma once
+
+#include <grpcpp/server_builder.h>
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "proto/job_config.pb.h"
+#include "ps_server/grpc/grpc_exchange_call.h"
+#include "ps_server/shard/shard.h"
+
+namespace weir {
+
+// The data plane of a shard: Exchange streams, served by event loops, each of which handles its streams'
+// messages and applies what they bring.
+//
+// Construct, Register(), build the server, Start(); at the end End(), shut the server down, stop the loops.
+// The shard outlives the loops' threads; but the service must be there until the shard has answered all its
+// calls.
+class ParameterServerService {
+ public:
+  struct Options {
+    Shard* shard = nullptr;
+    std::deque<GrpcEventLoop>* loops = nullptr;
+    GrpcAdmission* admission = nullptr;
+    v1::WireConfig wire;
+    // A stream of this caller broke, or was cancelled by it. On a loop's thread. May be null.
+    std::function<void(const v1::Caller&)> on_broken;
+  };
+
+  explicit ParameterServerService(Options options) : options_(std::move(options)) {}
+
+  void Register(grpc::ServerBuilder* builder);
+  // `shared_memory` may be null; it outlives the streams.
+  void Start(SharedMemory* shared_memory);
+  // The job is over, as the shard has been told: streams end when their open exchanges have been answered.
+  void End(const std::string& failure);
+  // The shard has revoked readers (Shard::Options::on_revoke). Any thread.
+  void DropRevoked();
+
+  // For metrics; any thread.
+  uint64_t open_streams() const;
+  uint64_t messages_received() const;
+  uint64_t messages_sent() const;
+
+ private:
+  // One call at a time is waited for, on the loop that has the fewest.
+  void AcceptNext();
+
+  const Options options_;
+  GrpcExchangeCall::Service service_;
+  std::atomic<uint64_t> sessions_{0};
+  std::deque<GrpcExchangeCall::Host> hosts_;  // by loop
+};
+
+}  // namespace weir

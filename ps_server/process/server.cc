@@ -1,0 +1,579 @@
+#include "ps_server/process/server.h"
+
+#include <errno.h>
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <chrono>
+#include <deque>
+#include <optional>
+#include <random>
+#include <set>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_folder.h"
+#include "common/config/address.h"
+#include "common/net/tcp_listener.h"
+#include "common/protocol/job_failure.h"
+#include "common/protocol/protocol_version.h"
+#include "common/rpc/grpc_socket_options.h"
+#include "common/sync/mutex.h"
+#include "common/system/host_memory.h"
+#include "common/telemetry/http_server.h"
+#include "common/telemetry/logging.h"
+#include "common/telemetry/metrics.h"
+#include "ps_server/coordinator/coordinator.h"
+#include "ps_server/coordinator/job_store_on_disk.h"
+#include "ps_server/grpc/coordinator_service.h"
+#include "ps_server/grpc/grpc_admission.h"
+#include "ps_server/grpc/grpc_announcer.h"
+#include "ps_server/grpc/grpc_event_loop.h"
+#include "ps_server/grpc/grpc_local_listener.h"
+#include "ps_server/grpc/grpc_shard_link.h"
+#include "ps_server/grpc/health_service.h"
+#include "ps_server/grpc/parameter_server_service.h"
+#include "ps_server/grpc/shard_control_service.h"
+#include "ps_server/optimizer/kernels.h"
+#include "ps_server/process/background_threads.h"
+#include "ps_server/process/dashboard.h"
+#include "ps_server/process/server_pages.h"
+#include "ps_server/process/summary.h"
+#include "ps_server/process/ticker.h"
+#include "ps_server/shared_memory/shared_memory_server.h"
+
+namespace weir {
+namespace {
+
+constexpr std::chrono::milliseconds kTick{25};
+// After the end of the job, calls that are still being answered get this long: their callers are to hear of
+// it, and one that is slow or stopped keeps nobody for longer.
+constexpr std::chrono::seconds kLinger{2};
+// So long a server that is to stop waits for ps:0, which may have been told the same and want a last
+// checkpoint of it.
+constexpr absl::Duration kDrainGrace = absl::Seconds(5);
+// A server that waits for ps:0 looks so often whether the job is done.
+constexpr absl::Duration kLook = absl::Seconds(1);
+// A server without a coordinator says so as often.
+constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
+// A client that is silent for so long is pinged, and given up after as long again.
+constexpr std::chrono::milliseconds kPing{10'000};
+// Chunks hold at most 1 MiB and a model's description must fit too; nothing that a job needs is larger.
+constexpr int kMaxMessageBytes = 4 << 20;
+
+// Not 0.
+uint64_t RandomNumber() {
+  std::random_device random;
+  return (uint64_t{random()} << 32 | random()) | 1;
+}
+
+uint32_t IoThreads(const v1::ServerConfig& config) {
+  if (config.io_threads() > 0) return config.io_threads();
+  return std::clamp(std::thread::hardware_concurrency() / 4, 1u, 8u);
+}
+
+// The coordinator's link to the shard of its own process.
+class LocalShardLink final : public ShardLink {
+ public:
+  LocalShardLink(Shard* shard, ShardLinkEvents events) : shard_(shard) {
+    shard_->SetReporter(std::move(events.report));
+    events.connected();
+  }
+  void Send(const v1::ControlMessage& message) override { shard_->Control(message); }
+
+ private:
+  Shard* const shard_;
+};
+
+class ServerImpl final : public Server {
+ public:
+  explicit ServerImpl(Options options) : options_(std::move(options)), admission_(options_.token) {}
+  ~ServerImpl() override;
+
+  absl::Status Start();
+  int port() const override { return port_; }
+  std::string address() const override { return address_; }
+  int http_port() const override { return http_ == nullptr ? -1 : http_->port(); }
+  absl::Status Wait() override;
+  void Stop(const std::string& reason) override;
+  void Drain(const std::string& reason) override;
+
+ private:
+  void End(const std::string& failure);
+  void Tick();
+  void TickControl(absl::Time now);
+  // The newest checkpoint is the end of the job.
+  bool IsDone() const;
+  absl::Status StartCoordinator();
+  absl::Status StartHttp();
+  // To a ps:0 that is known, so that it finds this server.
+  absl::Status StartAnnouncing(uint64_t instance);
+  // Besides the address that it is bound to: what makes it faster for workers on this host.
+  void ServeThisHost(const Address& bound);
+
+  // A server that is lost may come back.
+  bool recoverable() const { return options_.config.checkpoint().has_directory(); }
+  absl::Duration server_wait() const {
+    return absl::Seconds(options_.config.cluster().server_wait_seconds());
+  }
+
+  // All that speaks gRPC is on the event loops, the control plane on the first of them. Nothing in the
+  // process may use gRPC's callback API: its threads poll the same sockets, and take events from the loops'
+  // threads, which costs a third more CPU.
+  GrpcEventLoop* control_loop() { return &loops_.front(); }
+
+  const Options options_;
+  // Nobody is given up for silence while this process was stopped.
+  const Clock& clock_ = Clock::Awake();
+  GrpcAdmission admission_;
+  std::unique_ptr<ThreadPool> threads_;
+  // Where checkpoints and logs lie. Others may be able to write there.
+  std::unique_ptr<FileSystem> files_;
+  BackgroundThreads background_;
+  // Outlives the sessions, which name places in it.
+  std::unique_ptr<SharedMemoryServer> shared_memory_;
+  Ticker ticker_;  // the shard's to nudge
+  std::unique_ptr<Shard> shard_;
+  std::unique_ptr<Coordinator> coordinator_;  // on ps:0
+  std::unique_ptr<ParameterServerService> parameter_server_;
+  std::unique_ptr<CoordinatorService> coordinator_service_;
+  std::unique_ptr<GrpcShardLinks> links_;         // on ps:0
+  std::unique_ptr<ShardControlService> control_;  // on the others
+  std::unique_ptr<GrpcAnnouncer> announcer_;      // where ps:0 is known
+  std::unique_ptr<HealthService> health_;
+  std::deque<GrpcEventLoop> loops_;
+  std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<GrpcLocalListener> local_listener_;
+  MetricRegistry metrics_;
+  std::unique_ptr<JobMetrics> job_metrics_;  // on ps:0
+  std::unique_ptr<HttpServer> http_;
+  int port_ = 0;
+  std::string address_;
+  absl::Time started_;
+  // The ticker's: when a server without a coordinator looks for the end of the job.
+  absl::Time next_look_;
+  // And when it says next whom it waits for.
+  absl::Time next_complaint_;
+
+  Mutex mutex_;
+  CondVar changed_;
+  bool over_ ABSL_GUARDED_BY(mutex_) = false;
+  std::string failure_ ABSL_GUARDED_BY(mutex_);
+  // By ps:0.
+  absl::Status refused_ ABSL_GUARDED_BY(mutex_);
+  // When Drain() ends in Stop(), and why.
+  std::optional<absl::Time> drain_until_ ABSL_GUARDED_BY(mutex_);
+  std::string drain_reason_ ABSL_GUARDED_BY(mutex_);
+  v1::ClusterStatus final_status_ ABSL_GUARDED_BY(mutex_);
+};
+
+absl::Status ServerImpl::Start() {
+  WEIR_ASSIGN_OR_RETURN(const Kernels* kernels, KernelsFromConfig(options_.config.server()));
+  WEIR_ASSIGN_OR_RETURN(const Address listen, ParseAddress(options_.listen));
+  if (!options_.summary_path.empty()) WEIR_RETURN_IF_ERROR(CheckSummaryPath(options_.summary_path));
+  started_ = clock_.Now();
+  next_complaint_ = started_ + kComplaintInterval;
+  const uint32_t wanted = options_.config.server().apply_threads();
+  threads_ = std::make_unique<ThreadPool>(wanted > 0 ? static_cast<int>(wanted)
+                                                     : static_cast<int>(std::thread::hardware_concurrency()));
+  files_ = FileSystem::Beneath(options_.config.checkpoint().directory());
+  Shard::Options shard;
+  shard.config = options_.config;
+  shard.clock = &clock_;
+  shard.new_incarnation = RandomNumber;
+  shard.background = [this](const std::function<void()>& work) { background_.Run(work); };
+  shard.threads = threads_.get();
+  shard.files = files_.get();
+  shard.kernels = kernels;
+  shard.weights_source = [this](size_t elements) {
+    return shared_memory_ == nullptr ? AllocateSlab(elements) : shared_memory_->Allocate(elements);
+  };
+  shard.nudge = [this](absl::Duration in) {
+    if (in > absl::ZeroDuration()) return ticker_.CheckIn(absl::ToChronoNanoseconds(in));
+    control_loop()->Post([this] { shard_->Tick(); });
+  };
+  shard.on_revoke = [this] { parameter_server_->DropRevoked(); };
+  shard.make_policy = options_.make_policy;
+  shard.memory_bytes = LookAtMemory().most();
+  shard_ = std::make_unique<Shard>(std::move(shard));
+
+  // gRPC says no more than that it could not, after lines of its own.
+  const auto cannot_listen = [this](absl::string_view why) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("ps:", options_.index, " cannot listen on ", options_.listen, ": ", why));
+  };
+  if (!listen.is_unix()) {
+    const absl::StatusOr<UniqueFd> trial = ListenTcp(listen.host, listen.port);
+    if (!trial.ok()) return cannot_listen(trial.status().message());
+  }
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  // Otherwise a second server on the same port would take half of the first one's calls.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  // Clients ping while a call is parked, to notice a dead server; by default gRPC takes that for abuse.
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
+  // And the server pings clients: the streams of one that is gone or stopped end, and free what they hold.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPing.count());
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPing.count());
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
+  WEIR_RETURN_IF_ERROR(SetSocketOptions(options_.config.wire().congestion_control(), &builder));
+  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
+  for (uint32_t i = 0; i < IoThreads(options_.config.server()); ++i) {
+    loops_.emplace_back(builder.AddCompletionQueue(),
+                        std::chrono::microseconds(options_.config.wire().busy_poll_us()));
+  }
+  ParameterServerService::Options data_plane;
+  data_plane.shard = shard_.get();
+  data_plane.loops = &loops_;
+  data_plane.admission = &admission_;
+  data_plane.wire = options_.config.wire();
+  if (options_.index == 0) {
+    data_plane.on_broken = [this](const v1::Caller& caller) { coordinator_->OnDisconnect(caller); };
+  }
+  parameter_server_ = std::make_unique<ParameterServerService>(std::move(data_plane));
+  parameter_server_->Register(&builder);
+  std::set<std::string> services = {v1::ParameterServer::service_full_name()};
+  const uint64_t instance = RandomNumber();
+  if (options_.index == 0) {
+    coordinator_service_ = std::make_unique<CoordinatorService>(control_loop(), &admission_);
+    coordinator_service_->Register(&builder);
+    services.insert(v1::Coordinator::service_full_name());
+  } else {
+    ShardControlService::Options control;
+    control.shard = shard_.get();
+    control.loop = control_loop();
+    control.admission = &admission_;
+    control.clock = &clock_;
+    control.may_return = recoverable();
+    control.instance = instance;
+    control.on_end = [this](const std::string& failure) { End(failure); };
+    control_ = std::make_unique<ShardControlService>(std::move(control));
+    control_->Register(&builder);
+    services.insert(v1::ShardControl::service_full_name());
+  }
+  health_ = std::make_unique<HealthService>(control_loop(), std::move(services));
+  health_->Register(&builder);
+  grpc_ = builder.BuildAndStart();
+  if (grpc_ == nullptr || (!listen.is_unix() && port_ == 0)) {
+    return cannot_listen("the address is taken or not one of this machine");
+  }
+  // Without a token who may connect is who may call: as with the other sockets, this user and root.
+  if (listen.is_unix() && options_.token.empty() && chmod(listen.path.c_str(), S_IRUSR | S_IWUSR) != 0) {
+    return absl::ErrnoToStatus(errno, absl::StrCat("cannot close ", listen.path, " to others"));
+  }
+  Address bound = listen;
+  if (!listen.is_unix()) bound.port = static_cast<uint16_t>(port_);
+  admission_.SetPort(bound.port);
+  address_ = bound.ToString();
+  ServeThisHost(bound);
+  for (GrpcEventLoop& loop : loops_) loop.Start();
+  if (options_.index == 0) {
+    WEIR_RETURN_IF_ERROR(StartCoordinator());
+  } else {
+    control_->Start();
+    if (!options_.coordinator_address.empty()) WEIR_RETURN_IF_ERROR(StartAnnouncing(instance));
+  }
+  health_->Start();
+  parameter_server_->Start(shared_memory_.get());
+  if (options_.http_port >= 0) WEIR_RETURN_IF_ERROR(StartHttp());
+  ticker_.Start(
+      kTick, [this] { Tick(); }, [this] { shard_->Tick(); });
+  LogInfo("shard ", options_.index, " listens on ", address_, ", kernels ", kernels->name, ", ",
+          loops_.size(), " I/O threads, ", threads_->threads(), " apply threads");
+  return absl::OkStatus();
+}
+
+absl::Status ServerImpl::StartCoordinator() {
+  const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
+  links_ = std::make_unique<GrpcShardLinks>(control_loop(), options_.token);
+  Coordinator::Options coordinator;
+  coordinator.config = options_.config;
+  coordinator.clock = &clock_;
+  coordinator.workers = options_.workers;
+  coordinator.worker_names = options_.worker_names;
+  coordinator.shard_addresses = options_.ps_addresses;
+  coordinator.memory_bytes = LookAtMemory().most();
+  if (checkpoint.has_init_from()) {
+    WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found,
+                          ResolveCheckpoint(FileSystem::Posix(), checkpoint.init_from()));
+    coordinator.init_from = found.manifest.step();
+  }
+  coordinator.open_link = [this](uint32_t index, const std::string& address,
+                                 ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
+    if (index == 0) return std::make_unique<LocalShardLink>(shard_.get(), std::move(events));
+    return links_->Open(address, std::move(events));
+  };
+  coordinator.on_end = [this](const v1::ClusterStatus& status, const std::string& failure) {
+    {
+      MutexLock lock(mutex_);
+      final_status_ = status;
+    }
+    End(failure);
+  };
+  std::unique_ptr<JobStore> store;
+  if (recoverable()) {
+    JobStoreOnDisk::Options options;
+    options.file_system = files_.get();
+    options.directory = checkpoint.directory();
+    options.keep = static_cast<int>(checkpoint.keep());
+    WEIR_ASSIGN_OR_RETURN(store, JobStoreOnDisk::Open(std::move(options)));
+  }
+  coordinator_ = std::make_unique<Coordinator>(std::move(coordinator), std::move(store));
+  coordinator_service_->Start(coordinator_.get());
+  return absl::OkStatus();
+}
+
+absl::Status ServerImpl::StartAnnouncing(uint64_t instance) {
+  WEIR_ASSIGN_OR_RETURN(Address own, ParseAddress(options_.own_address));
+  if (!own.is_unix() && own.port == 0) own.port = static_cast<uint16_t>(port_);
+  GrpcAnnouncer::Options announcer;
+  announcer.loop = control_loop();
+  announcer.coordinator_address = options_.coordinator_address;
+  announcer.token = options_.token;
+  announcer.request.set_shard(options_.index);
+  announcer.request.set_address(own.ToString());
+  announcer.request.set_instance(instance);
+  *announcer.request.mutable_protocol() = OwnProtocol();
+  announcer.on_refused = [this](const absl::Status& why) {
+    {
+      MutexLock lock(mutex_);
+      refused_ = why;
+    }
+    End(std::string(why.message()));
+  };
+  announcer_ = std::make_unique<GrpcAnnouncer>(std::move(announcer));
+  return absl::OkStatus();
+}
+
+void ServerImpl::ServeThisHost(const Address& bound) {
+  const v1::WireConfig::Transport transport = options_.config.wire().transport();
+  if (transport == v1::WireConfig::TRANSPORT_TCP) return;
+  const auto warn = [&](const char* what, const absl::Status& status) {
+    LogWarning("workers on this host have no ", what, " with shard ", options_.index, ": ",
+               std::string(status.message()));
+  };
+  if (!bound.is_unix()) {
+    auto listener = GrpcLocalListener::Start(grpc_.get(), bound);
+    if (listener.ok()) {
+      local_listener_ = *std::move(listener);
+    } else {
+      warn("Unix socket", listener.status());
+    }
+  }
+  if (transport == v1::WireConfig::TRANSPORT_UNIX) return;
+  auto shared_memory = SharedMemoryServer::Start(bound, {});
+  if (shared_memory.ok()) {
+    shared_memory_ = *std::move(shared_memory);
+  } else {
+    warn("shared memory", shared_memory.status());
+  }
+}
+
+ServerImpl::~ServerImpl() {
+  if (grpc_ != nullptr) Stop("the server stops");
+  ticker_.Stop();
+  if (announcer_ != nullptr) announcer_->Close();
+  http_.reset();
+  if (control_ != nullptr) {
+    MutexLock lock(mutex_);
+    control_->Detach(failure_);
+  }
+  local_listener_ = nullptr;
+  // Whatever is parked is answered first, since gRPC waits for its calls; the coordinator's links have told
+  // the other shards.
+  if (grpc_ != nullptr) {
+    v1::ControlMessage shutdown;
+    {
+      MutexLock lock(mutex_);
+      shutdown.mutable_shutdown()->set_failure(failure_);
+    }
+    shard_->Control(shutdown);
+    parameter_server_->End(shutdown.shutdown().failure());
+    // gRPC would wait for connections, too, and who has no call open may not notice for long that it is to
+    // close its own.
+    const auto deadline = std::chrono::steady_clock::now() + kLinger;
+    for (GrpcEventLoop& loop : loops_) loop.WaitUntilNoCalls(deadline);
+    grpc_->Shutdown(std::chrono::system_clock::now());
+  }
+  if (links_ != nullptr) links_->Close();
+  // The loops' last work may call the shard and the coordinator.
+  for (GrpcEventLoop& loop : loops_) loop.Stop();
+  // Another thread may still be in a turn of the shard, which reports to the coordinator.
+  if (shard_ != nullptr) {
+    background_.Finish();
+    shard_->Quiesce();
+  }
+  coordinator_.reset();
+  shard_.reset();
+}
+
+void ServerImpl::Tick() {
+  const absl::Time now = clock_.Now();
+  shard_->Tick();
+  if (coordinator_ != nullptr) {
+    coordinator_->Tick();
+  } else {
+    TickControl(now);
+  }
+  std::optional<std::string> late;
+  {
+    MutexLock lock(mutex_);
+    if (drain_until_.has_value() && now > *drain_until_) {
+      drain_until_.reset();
+      late = drain_reason_;
+    }
+  }
+  if (late.has_value()) Stop(*late);
+}
+
+void ServerImpl::TickControl(absl::Time now) {
+  if (announcer_ != nullptr && !control_->attached()) announcer_->Tick(now);
+  const std::optional<absl::Time> heard = control_->last_heard();
+  const absl::Duration silent = now - heard.value_or(started_);
+  if (control_->attached()) {
+    next_complaint_ = now + kComplaintInterval;
+  } else if (now >= next_complaint_) {
+    next_complaint_ = now + kComplaintInterval;
+    const std::string& at = options_.coordinator_address;
+    LogWarning("waits for ps:0 (coordinator)", at.empty() ? "" : " at ", at,
+               ", of which nothing was heard for ",
+               absl::FormatDuration(absl::Trunc(silent, absl::Seconds(1))));
+  }
+  // ps:0 would be back by now, unless it has gone because the job is done: its last word may have been lost,
+  // or come before this server did. Not earlier, since it may still need this server to finish.
+  if (!control_->attached() && silent > server_wait() && now >= next_look_) {
+    next_look_ = now + kLook;
+    if (IsDone()) return End("");
+  }
+  if (!heard.has_value()) {
+    const absl::Duration limit = absl::Seconds(options_.config.cluster().start_seconds());
+    if (silent > limit) {
+      End(absl::StrCat("ps:0 (coordinator) did not attach within ", absl::FormatDuration(limit)));
+    }
+    return;
+  }
+  if (!control_->attached()) {
+    if (silent > server_wait()) {
+      End(absl::StrCat(control_->CoordinatorName(),
+                       " was lost, and did not come back within cluster.server_wait_seconds = ",
+                       options_.config.cluster().server_wait_seconds()));
+    }
+    return;
+  }
+  const absl::Duration lease = absl::Seconds(options_.config.cluster().lease_seconds());
+  if (silent <= lease) return;
+  if (recoverable()) {
+    control_->DropSilent(lease);
+  } else {
+    End(absl::StrCat(control_->CoordinatorName(), " was lost: nothing was heard of it for ",
+                     absl::FormatDuration(silent)));
+  }
+}
+
+bool ServerImpl::IsDone() const {
+  if (!recoverable()) return false;
+  const auto latest = LatestComplete(*files_, options_.config.checkpoint().directory());
+  if (!latest.ok() || !IsEndOf(options_.config, latest->manifest)) return false;
+  LogInfo("the job was done before; the result is ", latest->folder);
+  return true;
+}
+
+void ServerImpl::End(const std::string& failure) {
+  MutexLock lock(mutex_);
+  if (over_) return;
+  over_ = true;
+  failure_ = failure;
+  health_->End();
+  changed_.NotifyAll();
+}
+
+void ServerImpl::Stop(const std::string& reason) {
+  // On ps:0 the coordinator tells everybody, and then calls End().
+  if (coordinator_ != nullptr) {
+    coordinator_->Fail(reason);
+  } else {
+    End(reason);
+  }
+}
+
+void ServerImpl::Drain(const std::string& reason) {
+  if (!recoverable() || (control_ != nullptr && !control_->attached())) return Stop(reason);
+  {
+    MutexLock lock(mutex_);
+    if (drain_until_.has_value()) return;
+    drain_until_ =
+        clock_.Now() + (coordinator_ != nullptr ? server_wait() : std::min(server_wait(), kDrainGrace));
+    drain_reason_ = reason;
+  }
+  if (coordinator_ != nullptr) coordinator_->Drain(reason);
+}
+
+absl::Status ServerImpl::Wait() {
+  std::string failure;
+  v1::ClusterStatus status;
+  {
+    MutexLock lock(mutex_);
+    while (!over_) changed_.Wait(mutex_);
+    if (!refused_.ok()) return refused_;
+    failure = failure_;
+    status = final_status_;
+  }
+  if (!options_.summary_path.empty()) {
+    const absl::Status written = WriteSummary(status, options_.config, options_.summary_path);
+    if (!written.ok() && failure.empty()) {
+      return JobFailure(StorageFailure(absl::StrCat("the job is done, but ", written.message(),
+                                                    ". It is: ", SummaryLine(status, options_.config))));
+    }
+    // What has ended the job is told last.
+    if (!written.ok()) LogError(written.message());
+  }
+  if (failure.empty()) return absl::OkStatus();
+  if (absl::StartsWith(failure, kDrained)) return absl::CancelledError(failure);
+  // Started again it would take the job back, and so on.
+  if (absl::StartsWith(failure, kReplaced)) return absl::FailedPreconditionError(failure);
+  return JobFailure(failure);
+}
+
+absl::Status ServerImpl::StartHttp() {
+  metrics_.AddProcessMetrics();
+  AddServerMetrics(options_.index, *shard_, *parameter_server_, &metrics_);
+  HttpServer::Options options;
+  options.host = options_.http_host;
+  options.port = options_.http_port;
+  options.metrics = &metrics_;
+  if (coordinator_ != nullptr) {
+    job_metrics_ = std::make_unique<JobMetrics>(coordinator_.get(), &metrics_);
+    options.refresh_metrics = [this] { job_metrics_->Refresh(); };
+  }
+  options.health = [this]() -> absl::Status {
+    MutexLock lock(mutex_);
+    return failure_.empty() ? absl::OkStatus() : absl::UnavailableError(failure_);
+  };
+  WEIR_ASSIGN_OR_RETURN(http_, HttpServer::Start(options));
+  if (coordinator_ != nullptr) {
+    http_->Handle("/status", "application/json", [this] { return StatusJson(*coordinator_); });
+    http_->Handle("/", "text/html; charset=utf-8", [] { return std::string(DashboardPage()); });
+  }
+  if (coordinator_ != nullptr) {
+    LogInfo("dashboard at http://", http_->address(), "/, metrics at http://", http_->address(), "/metrics");
+  } else {
+    LogInfo("metrics at http://", http_->address(), "/metrics");
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Server>> Server::Start(Options options) {
+  auto server = std::make_unique<ServerImpl>(std::move(options));
+  WEIR_RETURN_IF_ERROR(server->Start());
+  return server;
+}
+
+}  // namespace weir

@@ -1,0 +1,140 @@
+#include "ps_server/process/server_pages.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <atomic>
+#include <chrono>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/sync/mutex.h"
+
+namespace weir {
+namespace {
+
+// nullopt: it is going, or did not answer in time.
+std::optional<v1::ClusterStatus> StatusOf(Coordinator& coordinator, bool with_loss_curve) {
+  // Made in the coordinator's order, within microseconds unless a disk holds the coordinator up.
+  constexpr std::chrono::milliseconds kLimit(500);
+  struct Answer {
+    Mutex mutex;
+    CondVar cv;
+    std::optional<absl::StatusOr<v1::ClusterStatus>> status ABSL_GUARDED_BY(mutex);
+  };
+  const auto answer = std::make_shared<Answer>();  // may come when nobody waits any more
+  coordinator.Status(
+      [answer](absl::StatusOr<v1::ClusterStatus> status) {
+        MutexLock lock(answer->mutex);
+        answer->status = std::move(status);
+        answer->cv.NotifyAll();
+      },
+      with_loss_curve);
+  const auto end = std::chrono::steady_clock::now() + kLimit;
+  MutexLock lock(answer->mutex);
+  while (!answer->status.has_value()) {
+    if (!answer->cv.WaitUntil(answer->mutex, end)) return std::nullopt;
+  }
+  if (!(*answer->status).ok()) return std::nullopt;
+  return **std::move(answer->status);
+}
+
+}  // namespace
+
+void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerService& data_plane,
+                      MetricRegistry* metrics) {
+  const Labels labels = {{"shard", absl::StrCat(index)}};
+  const Shard::Counters& counters = shard.counters();
+  const auto counter = [&](const char* name, const char* help, const std::atomic<uint64_t>& value) {
+    metrics->AddCallbackCounter(name, help, labels, [&value] { return static_cast<double>(value.load()); });
+  };
+  counter("weir_pushes_applied_total", "Pushes that became part of a version.", counters.pushes_applied);
+  counter("weir_pushes_refused_total", "Pushes that were completed without an update.",
+          counters.pushes_refused);
+  counter("weir_pushes_lost_total",
+          "Acknowledged pushes that this shard did not know any more when it was restored.",
+          counters.pushes_lost);
+  counter("weir_checkpoint_files_total", "Files that this shard wrote for checkpoints.",
+          counters.checkpoints_written);
+  counter("weir_pushes_repeated_total", "Repeats of pushes that had been completed.",
+          counters.pushes_repeated);
+  counter("weir_push_bytes_total", "Gradient bytes that arrived.", counters.bytes_pushed);
+  counter("weir_pull_bytes_total", "Weight bytes that were handed out.", counters.bytes_pulled);
+  metrics->AddCallbackCounter("weir_exchange_messages_received_total",
+                              "Messages from clients on the data plane.", labels,
+                              [&data_plane] { return static_cast<double>(data_plane.messages_received()); });
+  metrics->AddCallbackCounter("weir_exchange_messages_sent_total", "Messages to clients on the data plane.",
+                              labels,
+                              [&data_plane] { return static_cast<double>(data_plane.messages_sent()); });
+  metrics->AddCallbackGauge("weir_exchange_streams", "Clients' streams on the data plane.", labels,
+                            [&data_plane] { return static_cast<double>(data_plane.open_streams()); });
+  const auto gauge = [&](const char* name, const char* help, const std::atomic<uint64_t>& value) {
+    metrics->AddCallbackGauge(name, help, labels, [&value] { return static_cast<double>(value.load()); });
+  };
+  gauge("weir_version", "Updates since version 0.", counters.version);
+  gauge("weir_parked_pulls", "Pulls that wait for other workers.", counters.parked_pulls);
+  counter("weir_versions_written_off_total",
+          "Old versions that readers held for so long that nobody waits for them any more.",
+          counters.versions_written_off);
+  metrics->AddCallbackGauge(
+      "weir_longest_wait_seconds", "How long the call that waits longest has waited.", labels,
+      [&counters] { return static_cast<double>(counters.longest_wait_ms.load()) / 1000; });
+  metrics->AddCallbackGauge("weir_shard_bytes", "Weights of this shard.", labels,
+                            [&shard] { return static_cast<double>(shard.elements()) * sizeof(float); });
+}
+
+JobMetrics::JobMetrics(Coordinator* coordinator, MetricRegistry* metrics)
+    : coordinator_(coordinator),
+      train_loss_(metrics->AddGauge("weir_job_train_loss", "Mean training loss over about the last epoch.")),
+      test_loss_(metrics->AddGauge("weir_job_test_loss", "Test loss of the newest evaluation.")),
+      test_accuracy_(metrics->AddGauge("weir_job_test_accuracy_ratio",
+                                       "Test accuracy of the newest evaluation, from 0 to 1.")),
+      step_(metrics->AddGauge("weir_job_step", "Steps done. Goes back with the job.")),
+      target_steps_(metrics->AddGauge("weir_job_target_steps", "Steps of the whole job.")),
+      examples_(metrics->AddGauge("weir_job_examples", "Examples done. Goes back with the job.")),
+      target_examples_(metrics->AddGauge("weir_job_target_examples", "Examples of the whole job.")),
+      examples_per_second_(metrics->AddGauge("weir_job_examples_per_second",
+                                             "Examples done a second, over the last seconds.")),
+      workers_live_(metrics->AddGauge("weir_job_workers_live", "Workers that are in the job.")),
+      workers_expected_(metrics->AddGauge("weir_job_workers_expected", "Workers that the job should have.")),
+      checkpoint_age_(metrics->AddGauge(
+          "weir_job_checkpoint_age_seconds",
+          "Since the newest checkpoint was complete; if it is from before ps:0 was started, since that.")) {}
+
+void JobMetrics::Refresh() {
+  const std::optional<v1::ClusterStatus> status = StatusOf(*coordinator_, /*with_loss_curve=*/false);
+  const bool answered = status.has_value();
+  const auto set = [](Gauge& gauge, bool known, double value) {
+    gauge.Set(known ? value : std::numeric_limits<double>::quiet_NaN());
+  };
+  const v1::ClusterStatus s = status.value_or(v1::ClusterStatus());
+  const v1::Evaluation& evaluation = s.evaluation();
+  const bool evaluated = evaluation.examples() > 0;
+  set(train_loss_, s.has_train_loss(), s.train_loss());
+  set(test_loss_, evaluated, evaluation.test_loss());
+  set(test_accuracy_, evaluated && evaluation.test_accuracy() >= 0, evaluation.test_accuracy());
+  set(step_, answered, static_cast<double>(s.step()));
+  set(target_steps_, s.total_steps() > 0, static_cast<double>(s.total_steps()));
+  set(examples_, answered, static_cast<double>(s.examples()));
+  set(target_examples_, s.total_examples() > 0, static_cast<double>(s.total_examples()));
+  set(examples_per_second_, answered, s.examples_per_second());
+  set(workers_live_, answered, s.membership().members_size());
+  set(workers_expected_, answered, s.configured_workers());
+  set(checkpoint_age_, s.has_checkpoint_age_seconds(), s.checkpoint_age_seconds());
+}
+
+std::string StatusJson(Coordinator& coordinator) {
+  const std::optional<v1::ClusterStatus> status = StatusOf(coordinator, /*with_loss_curve=*/true);
+  std::string json;
+  google::protobuf::util::JsonPrintOptions print;
+  print.always_print_primitive_fields = true;
+  print.preserve_proto_field_names = true;
+  if (!status.has_value() || !google::protobuf::util::MessageToJsonString(*status, &json, print).ok()) {
+    return "";
+  }
+  return json;
+}
+
+}  // namespace weir

@@ -1,0 +1,119 @@
+#include "ps_server/process/summary.h"
+
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/job_config.h"
+#include "common/program/version.h"
+
+namespace weir {
+namespace {
+
+// What is not known is null.
+template <typename T>
+nlohmann::ordered_json IfKnown(bool known, const T& value) {
+  return known ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
+}
+
+nlohmann::ordered_json JsonOf(const v1::EpochEvaluation& entry) {
+  return {{"epoch", entry.epoch()},
+          {"step", IfKnown(entry.has_step(), entry.step())},
+          {"test_loss", IfKnown(entry.has_test_loss(), entry.test_loss())},
+          {"test_accuracy", IfKnown(entry.has_test_accuracy(), entry.test_accuracy())}};
+}
+
+// What is written first. /dev/stdout, a pipe and the like are written to, not replaced.
+std::string TargetOf(const std::string& path) {
+  struct stat there;
+  const bool special = lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode);
+  return special ? path : path + ".tmp";
+}
+
+}  // namespace
+
+std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& config) {
+  nlohmann::ordered_json out;
+  out["name"] = status.name();
+  out["version"] = kVersion;
+  out["seed"] = config.seed();
+  out["mode"] = status.mode();
+  const bool bounded = config.consistency().mode() == v1::ConsistencyConfig::MODE_BOUNDED;
+  out["staleness_bound"] = IfKnown(bounded, status.staleness_bound());
+  const v1::ConsistencyConfig& consistency = config.consistency();
+  out["parts"] = IfKnown(consistency.mode() == v1::ConsistencyConfig::MODE_SYNC,
+                         consistency.has_parts() ? consistency.parts() : status.configured_workers());
+  out["ps"] = status.num_shards();
+  out["workers"] = status.configured_workers();
+  out["steps"] = status.step();
+  out["pushes"] = status.pushes();
+  out["examples"] = status.examples();
+  out["wall_seconds"] = status.seconds();
+  out["examples_per_second"] = status.examples_per_second();
+  out["train_loss"] = IfKnown(status.has_train_loss(), status.train_loss());
+  const v1::Evaluation& evaluation = status.evaluation();
+  const bool evaluated = evaluation.final() && evaluation.examples() > 0;
+  out["test_accuracy"] = IfKnown(evaluated && evaluation.test_accuracy() >= 0, evaluation.test_accuracy());
+  out["test_loss"] = IfKnown(evaluated, evaluation.test_loss());
+  auto& evaluations = out["evaluations"] = nlohmann::ordered_json::array();
+  for (const v1::EpochEvaluation& entry : status.evaluations()) evaluations.push_back(JsonOf(entry));
+  out["best"] = nullptr;
+  if (status.has_best()) {
+    out["best"] = JsonOf(status.best().evaluation());
+    out["best"]["checkpoint"] = status.best_checkpoint();
+  }
+  out["stopped_early"] = IfKnown(!status.stopped_early().empty(), status.stopped_early());
+  const v1::Distribution& staleness = status.version_staleness();
+  out["version_staleness"] = {{"p50", staleness.p50()}, {"p99", staleness.p99()}, {"max", staleness.max()}};
+  out["lead"] = {{"p50", status.lead().p50()}, {"max", status.lead().max()}};
+  out["bytes_pushed"] = status.bytes_pushed();
+  out["bytes_pulled"] = status.bytes_pulled();
+  out["weights_sha256"] = IfKnown(!evaluation.weights_sha256().empty(), evaluation.weights_sha256());
+  out["checkpoint"] = status.checkpoint();
+  out["recoveries"] = status.recoveries();
+  out["lost_pushes"] = status.lost_pushes();
+  out["pushes_refused"] = status.pushes_refused();
+  if (!status.failure().empty()) out["failure"] = status.failure();
+  out["config"] = nlohmann::ordered_json::parse(ToJson(config, /*with_defaults=*/true));
+  return out.dump(2) + "\n";
+}
+
+std::string SummaryLine(const v1::ClusterStatus& status, const v1::JobConfig& config) {
+  nlohmann::ordered_json line = nlohmann::ordered_json::parse(SummaryJson(status, config));
+  line.erase("config");
+  return line.dump();
+}
+
+absl::Status CheckSummaryPath(const std::string& path) {
+  const std::string target = TargetOf(path);
+  // What is no file is not opened for a trial: somebody may be reading there.
+  const bool works =
+      target == path ? access(path.c_str(), W_OK) == 0 : std::ofstream(target, std::ios::trunc).is_open();
+  if (!works) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("--summary=", path, " could not be written: ", std::strerror(errno)));
+  }
+  if (target != path) std::remove(target.c_str());
+  return absl::OkStatus();
+}
+
+absl::Status WriteSummary(const v1::ClusterStatus& status, const v1::JobConfig& config,
+                          const std::string& path) {
+  const std::string target = TargetOf(path);
+  std::ofstream file(target, std::ios::trunc);
+  file << SummaryJson(status, config);
+  file.close();
+  if (file && (target == path || std::rename(target.c_str(), path.c_str()) == 0)) return absl::OkStatus();
+  const int error = errno;
+  if (target != path) std::remove(target.c_str());
+  return absl::UnavailableError(
+      absl::StrCat("the summary could not be written to ", path, ": ", std::strerror(error)));
+}
+
+}  // namespace weir
