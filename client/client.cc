@@ -83,7 +83,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
   auto client = std::make_unique<ClientImpl>(options, model, config, request.instance(), reply, servers,
                                              std::move(history));
   if (absl::Status connected = client->Connect(deadline, otherwise); !connected.ok()) {
-    client->Leave(std::string(connected.message())).IgnoreError();
+    client->Leave(connected).IgnoreError();
     return connected;
   }
   return client;

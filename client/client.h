@@ -144,8 +144,9 @@ class Client {
   virtual void SetProgress(const Progress& progress) = 0;
   virtual absl::Status Report(const PullResult& of, const EvaluationResult& result) = 0;
 
-  // Ends the membership; `failure` is empty when the work is done. Later calls are errors.
-  virtual absl::Status Leave(const std::string& failure = "") = 0;
+  // Ends the membership; `failure` is OK when the work is done, else why this member gives up. Later calls
+  // are errors.
+  virtual absl::Status Leave(const absl::Status& failure = absl::OkStatus()) = 0;
 
   virtual uint32_t worker() const = 0;
   // The clock at which this member began: how far the job had come then, as a worker counts it.

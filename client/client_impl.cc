@@ -141,7 +141,7 @@ absl::Status ClientImpl::Connect(std::chrono::steady_clock::time_point deadline,
 }
 
 ClientImpl::~ClientImpl() {
-  LeaveFor("client destroyed", LastWords()).IgnoreError();
+  LeaveFor(absl::CancelledError("client destroyed"), LastWords()).IgnoreError();
   calls_.WaitUntilEmpty();
 }
 
@@ -209,7 +209,7 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     for (uint32_t shard : restored) shards_.Tell(shard);
   }
   if (reply.state() == v1::FAILED) {
-    Fail(JobFailure(reply.failure().empty() ? "the job has failed" : reply.failure()));
+    Fail(JobFailure(reply.failure_kind(), reply.failure().empty() ? "the job has failed" : reply.failure()));
     return false;
   }
   return reply.state() != v1::DONE;
@@ -284,12 +284,12 @@ absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& re
   return coordinator_.Report(request, limits()).Get().status();
 }
 
-absl::Status ClientImpl::Leave(const std::string& failure) {
+absl::Status ClientImpl::Leave(const absl::Status& failure) {
   CallLimits limits = this->limits();
   // What failed may be a call that has waited for the coordinator in vain: not as long once more.
-  if (!failure.empty()) limits.unreachable = LastWords().unreachable;
+  if (!failure.ok()) limits.unreachable = LastWords().unreachable;
   // Who has done all waits until it is saved.
-  if (failure.empty()) limits.total += save_wait_;
+  if (failure.ok()) limits.total += save_wait_;
   return LeaveFor(failure, limits);
 }
 
@@ -297,7 +297,7 @@ CallLimits ClientImpl::LastWords() const {
   return {kLastWords, std::min<Nanoseconds>(server_wait_, kLastWords)};
 }
 
-absl::Status ClientImpl::LeaveFor(const std::string& failure, CallLimits limits) {
+absl::Status ClientImpl::LeaveFor(const absl::Status& failure, CallLimits limits) {
   v1::LeaveRequest request;
   absl::Status status;
   {
@@ -307,9 +307,10 @@ absl::Status ClientImpl::LeaveFor(const std::string& failure, CallLimits limits)
     if (coordinator_lost_ || absl::IsAborted(failure_) || state_ == v1::FAILED) status = failure_;
     // The servers may be about to end, too.
     if (!failure_.ok()) limits = LastWords();
-    const bool diverged = IsDivergence(failure_.message());
-    request.set_reason(diverged ? std::string(failure_.message()) : failure);
-    request.set_done(request.reason().empty());
+    const absl::Status& why = KindOf(failure_) == v1::FAILURE_DIVERGED ? failure_ : failure;
+    request.set_done(why.ok());
+    request.set_reason(std::string(why.message()));
+    request.set_failure_kind(KindOf(why));
     *request.mutable_report() = ToProto(progress_);
     news_.NotifyAll();
   }
@@ -441,7 +442,7 @@ absl::StatusOr<ClientImpl::Answers> ClientImpl::JudgeFinite(const OutgoingGradie
     LogWarning("a push is refused, and done without an update: ", refusal);
     return answers;
   }
-  const absl::Status diverged = absl::InternalError(Divergence(refusal));
+  const absl::Status diverged = Divergence(refusal);
   Fail(diverged);
   return diverged;
 }
@@ -520,7 +521,7 @@ Future<PushPullView> ClientImpl::PushPullInPlace(const Work& work, const PullRes
 }
 
 absl::Status ClientImpl::FailPush(const Work& work, const absl::Status& why) {
-  if (IsDivergence(why.message())) Fail(why);
+  if (KindOf(why) == v1::FAILURE_DIVERGED) Fail(why);
   MutexLock lock(mutex_);
   failed_pushes_.emplace(PushKey(work.clock, work.part), why);
   news_.NotifyAll();

@@ -72,7 +72,7 @@ class ClientImpl final : public Client {
       std::chrono::steady_clock::time_point deadline) override;
   void SetProgress(const Progress& progress) override;
   absl::Status Report(const PullResult& of, const EvaluationResult& result) override;
-  absl::Status Leave(const std::string& failure) override;
+  absl::Status Leave(const absl::Status& failure) override;
   uint32_t worker() const override { return caller_.worker(); }
   uint64_t start_clock() const override { return start_clock_; }
   const ModelSpec& model() const override { return tensors_.model(); }
@@ -140,7 +140,7 @@ class ClientImpl final : public Client {
   // Asks for a range and enters it; false: there is none yet.
   absl::StatusOr<bool> TakeRange(const std::vector<uint64_t>& completed);
   CallLimits LastWords() const;
-  absl::Status LeaveFor(const std::string& failure, CallLimits limits);
+  absl::Status LeaveFor(const absl::Status& failure, CallLimits limits);
 
   const ClientOptions options_;
   const v1::ConsistencyConfig::Mode mode_;

@@ -163,13 +163,13 @@ int Run(const Flags& flags) {
     LogInfo("the job is done");
     return kExitOk;
   }
-  if (drained || absl::IsCancelled(status)) {
+  const v1::FailureKind kind = KindOf(status);
+  if (drained || kind == v1::FAILURE_DRAINED) {
     LogInfo(status.message());
     return kExitDrained;
   }
-  if (IsStorageFailure(status)) return Fail(kExitStorage, status.message());
-  if (absl::IsInternal(status)) return Fail(kExitInternal, status.message());
-  return Fail(absl::IsUnavailable(status) ? kExitPeerLost : kExitConfig, status.message());
+  // Started again, a server that was replaced would take the job back.
+  return Fail(kind == v1::FAILURE_FENCED ? kExitConfig : ExitCodeOf(status), status.message());
 }
 
 }  // namespace

@@ -24,9 +24,10 @@ absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
     WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client, std::move(joined));
     if (options.again) LogInfo("joined again");
     Life life = work(client.get());
-    const absl::Status left = client->Leave(std::string(life.status.message()));
+    const absl::Status left = client->Leave(life.status);
     // All was done, but before everybody had left the job went back; or it cannot be saved.
-    if (life.status.ok() && (absl::IsAborted(left) || IsStorageFailure(left))) life.status = left;
+    if (life.status.ok() && (absl::IsAborted(left) || KindOf(left) == v1::FAILURE_RESOURCE))
+      life.status = left;
     // Servers end because of one another: what this worker saw first need not have been the first.
     if (absl::IsUnavailable(life.status) && !left.ok() && left != life.status) {
       return absl::UnavailableError(absl::StrCat(life.status.message(), "; ", left.message()));
@@ -41,9 +42,8 @@ absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
     furthest = std::max(furthest, client->start_clock());
     fruitless = life.progressed || went_on ? 0 : fruitless + 1;
     if (fruitless == kFruitlessLives) {
-      return absl::Status(life.status.code(),
-                          absl::StrCat(life.status.message(), "; that was ", kFruitlessLives,
-                                       " times in a row without any progress, and is the last"));
+      return Reworded(life.status, absl::StrCat(life.status.message(), "; that was ", kFruitlessLives,
+                                                " times in a row without any progress, and is the last"));
     }
     LogWarning(life.status.message(), "; joining again");
     options.again = true;

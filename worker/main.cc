@@ -40,30 +40,6 @@ struct Flags {
   bool check = false;
 };
 
-// What a failed run means for whoever started this process.
-int ExitCodeOf(const absl::Status& status) {
-  if (IsStorageFailure(status)) return kExitStorage;
-  switch (status.code()) {
-    case absl::StatusCode::kOk:
-      return kExitOk;
-    case absl::StatusCode::kUnavailable:
-    case absl::StatusCode::kAborted:
-    case absl::StatusCode::kDeadlineExceeded:
-    case absl::StatusCode::kCancelled:
-      return kExitPeerLost;
-    case absl::StatusCode::kInvalidArgument:
-    case absl::StatusCode::kFailedPrecondition:
-    case absl::StatusCode::kNotFound:
-    case absl::StatusCode::kDataLoss:
-    case absl::StatusCode::kAlreadyExists:
-    case absl::StatusCode::kUnauthenticated:
-    case absl::StatusCode::kPermissionDenied:
-      return kExitConfig;
-    default:
-      return kExitInternal;
-  }
-}
-
 bool EvaluatesEpochs(const v1::JobConfig& config, const DatasetPair& data) {
   return data.test.has_value() && config.evaluation().every_epochs() > 0;
 }

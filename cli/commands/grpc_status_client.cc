@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 #include "proto/coordinator.grpc.pb.h"
 
@@ -24,7 +25,7 @@ absl::StatusOr<Reply> Call(v1::Coordinator::Stub& stub, const JobToken& token,
   Reply reply;
   const grpc::Status status = (stub.*method)(&context, Request(), &reply);
   if (status.ok()) return reply;
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
+  return FromGrpc(status);
 }
 
 }  // namespace

@@ -247,7 +247,7 @@ int Job::RunToEnd() {
   if (!status.ok()) console_.Line("error: ", Console::Color::kRed, status.message());
   if (!status.ok() || signal_ != 0) console_.Line(absl::StrCat("logs: ", result_.log_dir));
   if (signal_ != 0) return 128 + signal_;
-  return status.ok() ? kExitOk : IsStorageFailure(status) ? kExitStorage : kExitInternal;
+  return status.ok() ? kExitOk : KindOf(status) == v1::FAILURE_RESOURCE ? kExitStorage : kExitInternal;
 }
 
 void Job::Loop() {
@@ -491,7 +491,7 @@ absl::Status Job::Finish() {
   if (options_.summary.empty()) return absl::OkStatus();
   const absl::Status written = WriteFileWhole(options_.summary, SummaryJson(*result_.summary));
   if (written.ok()) return written;
-  return JobFailure(StorageFailure(absl::StrCat("the job is done, but --summary: ", written.message())));
+  return StorageFailure(absl::StrCat("the job is done, but --summary: ", written.message()));
 }
 
 }  // namespace

@@ -192,7 +192,7 @@ std::string StatusReport(const v1::ClusterStatus& status) {
   table.AlignLeft(1);
   table.AlignLeft(5);
   for (const auto& task : status.tasks()) {
-    const bool heard = task.state() != "expected" && task.state() != "waiting";
+    const bool heard = task.phase() != v1::TASK_EXPECTED && task.phase() != v1::TASK_WAITING;
     const bool server = absl::StartsWith(task.task(), "ps:");
     table.AddRow({Printable(task.task()), Printable(task.state()),
                   heard && !server ? FormatCount(task.clock()) : "-",

@@ -21,7 +21,7 @@ std::string EndOfChain(const v1::ClusterStatus& status, const std::string& task)
   const std::string name = Printable(task);
   for (const v1::TaskStatus& known : status.tasks()) {
     if (known.task() != task) continue;
-    if (known.state() != "live") return absl::StrCat(name, " is ", Printable(known.state()));
+    if (known.phase() != v1::TASK_LIVE) return absl::StrCat(name, " is ", Printable(known.state()));
     return absl::StrCat(name, " has no call that waits: it computes, or has stopped. It was heard ",
                         FormatSeconds(known.seconds_since_heard()), " ago");
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/job_failure.h"
 
 namespace weir {
 
@@ -13,7 +14,7 @@ absl::Status CallRetry::Late() const {
 
 CallRetry::Verdict CallRetry::Judge(const absl::Status& failure) {
   if (!absl::IsUnavailable(failure) && !absl::IsCancelled(failure)) {
-    return {absl::Status(failure.code(), absl::StrCat(peer_, ": ", failure.message())), {}};
+    return {Reworded(failure, absl::StrCat(peer_, ": ", failure.message())), {}};
   }
   const absl::Time now = awake_.Now();
   const absl::Duration unreachable = absl::FromChrono(limits_.unreachable);

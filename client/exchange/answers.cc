@@ -13,23 +13,22 @@ std::string WithReason(absl::string_view text, const std::string& reason) {
 }
 
 // Of the outcomes that end a push and a pull alike, and of the ones that do not belong.
-absl::Status CheckOther(v1::Outcome outcome, const std::string& reason, const std::string& name) {
-  switch (outcome) {
+template <typename Reply>
+absl::Status CheckOther(const Reply& reply, const std::string& name) {
+  const std::string& reason = reply.reason();
+  switch (reply.outcome()) {
     case v1::FENCED:
       return absl::AbortedError(
           WithReason(absl::StrCat("fenced: ", name, " says that this worker's lease has ended"), reason));
     case v1::JOB_OVER:
-      if (const absl::Status failure = JobFailure(reason);
-          IsDivergence(reason) || IsStorageFailure(failure)) {
-        return failure;
+      if (reason.empty()) return absl::FailedPreconditionError("the job is over");
+      if (reply.failure_kind() == v1::FAILURE_DIVERGED || reply.failure_kind() == v1::FAILURE_RESOURCE) {
+        return JobFailure(reply.failure_kind(), reason);
       }
-      // With a reason it has failed: that of a lost peer, most likely, which the coordinator is about to
-      // tell, too.
-      if (!reason.empty())
-        return absl::UnavailableError(absl::StrCat(name, " says that the job is over: ", reason));
-      return absl::FailedPreconditionError("the job is over");
+      // The coordinator is about to tell, too.
+      return LostPeer(absl::StrCat(name, " says that the job is over: ", reason));
     default:
-      return absl::InternalError(absl::StrCat(name, " answered with ", v1::Outcome_Name(outcome),
+      return absl::InternalError(absl::StrCat(name, " answered with ", v1::Outcome_Name(reply.outcome()),
                                               ", which is no answer to this call"));
   }
 }
@@ -45,13 +44,13 @@ absl::Status CheckPush(const v1::PushReply& reply, const std::string& name) {
     case v1::STEP_PAST:
       return absl::OkStatus();
     default:
-      return CheckOther(reply.outcome(), reply.reason(), name);
+      return CheckOther(reply, name);
   }
 }
 
 absl::Status CheckPull(const v1::PullReply& reply, const std::string& name, const uint64_t* want_count) {
   if (reply.outcome() == v1::STEP_PAST) return absl::OkStatus();
-  if (reply.outcome() != v1::OK) return CheckOther(reply.outcome(), reply.reason(), name);
+  if (reply.outcome() != v1::OK) return CheckOther(reply, name);
   if (want_count != nullptr && reply.version().count() != *want_count) {
     return absl::InternalError(absl::StrCat(name, " sent the weights of version ", reply.version().count(),
                                             " where version ", *want_count, " was asked for"));

@@ -135,7 +135,7 @@ void ShardSet::OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t sh
   // Neither concerns this call alone, unless it is what its gradient was given up for.
   const bool given_up = operation->push.has_value() && operation->push->gradient->failure() == status;
   if (!given_up && (absl::IsAborted(status) || absl::IsUnavailable(status))) on_fatal_(status);
-  if (IsDivergence(status.message())) on_fatal_(status);
+  if (KindOf(status) == v1::FAILURE_DIVERGED) on_fatal_(status);
 
   bool last = false;
   absl::StatusOr<Answers> result;

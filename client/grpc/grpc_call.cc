@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "client/grpc/grpc_channel.h"
+#include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 
 namespace weir {

@@ -79,8 +79,4 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
   return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
 }
 
-absl::Status FromGrpc(const grpc::Status& status) {
-  return absl::Status(static_cast<absl::StatusCode>(status.error_code()), status.error_message());
-}
-
 }  // namespace weir

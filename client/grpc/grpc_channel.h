@@ -39,7 +39,4 @@ constexpr int64_t kSharedBytes = 512 << 10;
 // and the longest.
 constexpr std::chrono::seconds kFirstAttempt{1}, kLongestAttempt{16};
 
-// The same code and message.
-absl::Status FromGrpc(const grpc::Status& status);
-
 }  // namespace weir

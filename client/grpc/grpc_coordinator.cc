@@ -10,6 +10,8 @@
 #include "client/call/backoff.h"
 #include "client/grpc/grpc_call.h"
 #include "client/grpc/grpc_channel.h"
+#include "common/protocol/job_failure.h"
+#include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 #include "common/system/clock.h"
 #include "common/telemetry/logging.h"
@@ -170,7 +172,7 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const JobT
           waiting_for.empty() ? std::string(status->message()) : absl::StrCat("missing: ", waiting_for)));
     }
     if (!absl::IsUnavailable(*status) && !absl::IsCancelled(*status)) {
-      return absl::Status(status->code(), absl::StrCat(name, ": ", status->message()));
+      return Reworded(*status, absl::StrCat(name, ": ", status->message()));
     }
     last_error = std::string(status->message());
     if (now >= deadline) {

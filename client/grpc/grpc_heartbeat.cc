@@ -10,6 +10,8 @@
 #include "absl/time/time.h"
 #include "client/call/backoff.h"
 #include "client/grpc/grpc_channel.h"
+#include "common/protocol/job_failure.h"
+#include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 #include "common/sync/mutex.h"
 #include "common/system/awake_clock.h"
@@ -46,8 +48,8 @@ struct GrpcHeartbeat::Impl final : GrpcPoller::Event {
         continue;
       }
       if (absl::IsUnauthenticated(*status) || absl::IsPermissionDenied(*status)) {
-        options.on_lost(absl::Status(status->code(), absl::StrCat("ps:0 (coordinator) at ", options.address,
-                                                                  ": ", status->message())));
+        options.on_lost(Reworded(
+            *status, absl::StrCat("ps:0 (coordinator) at ", options.address, ": ", status->message())));
         return;
       }
       const absl::Time now = clock.Now();

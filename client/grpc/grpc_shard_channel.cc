@@ -13,6 +13,7 @@
 #include "common/config/address.h"
 #include "common/net/local_host.h"
 #include "common/rpc/grpc_payload.h"
+#include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 #include "common/telemetry/logging.h"
 #include "grpcpp/generic/generic_stub.h"

@@ -159,7 +159,7 @@ void OutgoingGradient::OnFailed(const absl::Status& why) {
 
 void OutgoingGradient::Refuse(const absl::Status& found) {
   const std::string push = NonFinitePush(options_.worker, options_.task, found.message(), options_.clock);
-  if (!options_.reject) return Fail(absl::InternalError(Divergence(push)));
+  if (!options_.reject) return Fail(Divergence(push));
   if (ended_.load()) return;
   refusal_ = push.substr(0, kMaxRefusal);
   refused_.store(true, std::memory_order_release);

@@ -1,5 +1,7 @@
 #pragma once
 
+#include "absl/status/status.h"
+
 namespace weir {
 
 // What a process of Weir exits with. Codes up to 127 are permanent for an orchestrator (Kubeflow's ExitCode
@@ -13,5 +15,9 @@ enum ExitCode {
   kExitPeerLost = 138,  // a peer was lost: try again
   kExitDrained = 143,   // ended by SIGTERM
 };
+
+// What a task exits with that a failure of the job, or of its own, has ended. A worker that was fenced, or
+// whose job was drained, may find its place in the job again: kExitPeerLost.
+ExitCode ExitCodeOf(const absl::Status& status);
 
 }  // namespace weir

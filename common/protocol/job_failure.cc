@@ -2,17 +2,101 @@
 
 #include <cmath>
 
-#include "absl/strings/match.h"
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 
 namespace weir {
 namespace {
 
-constexpr absl::string_view kDiverged = "training diverged";
-constexpr absl::string_view kMisfit = "the job cannot run as it was started";
-constexpr absl::string_view kStorage = "storage failed: ";
+constexpr char kPayload[] = "type.googleapis.com/weir.v1.Failure";
+
+absl::StatusCode CodeOf(v1::FailureKind kind) {
+  switch (kind) {
+    case v1::FAILURE_DIVERGED:
+    case v1::FAILURE_INTERNAL:
+      return absl::StatusCode::kInternal;
+    case v1::FAILURE_CONFIG:
+      return absl::StatusCode::kFailedPrecondition;
+    case v1::FAILURE_RESOURCE:
+      return absl::StatusCode::kResourceExhausted;
+    case v1::FAILURE_FENCED:
+      return absl::StatusCode::kAborted;
+    default:
+      return absl::StatusCode::kUnavailable;
+  }
+}
 
 }  // namespace
+
+absl::Status JobFailure(v1::FailureKind kind, absl::string_view text) {
+  if (text.empty()) return absl::OkStatus();
+  absl::Status status(CodeOf(kind), text);
+  v1::Failure failure;
+  failure.set_kind(kind);
+  status.SetPayload(kPayload, absl::Cord(failure.SerializeAsString()));
+  return status;
+}
+
+v1::FailureKind KindOf(const absl::Status& status) {
+  v1::Failure failure;
+  if (const auto payload = status.GetPayload(kPayload); payload.has_value() &&
+                                                        failure.ParseFromString(std::string(*payload)) &&
+                                                        failure.kind() != v1::FAILURE_UNSPECIFIED) {
+    return failure.kind();
+  }
+  switch (status.code()) {
+    case absl::StatusCode::kOk:
+      return v1::FAILURE_UNSPECIFIED;
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kCancelled:
+      return v1::FAILURE_LOST_PEER;
+    case absl::StatusCode::kAborted:
+      return v1::FAILURE_FENCED;
+    case absl::StatusCode::kInvalidArgument:
+    case absl::StatusCode::kFailedPrecondition:
+    case absl::StatusCode::kNotFound:
+    case absl::StatusCode::kDataLoss:
+    case absl::StatusCode::kAlreadyExists:
+    case absl::StatusCode::kUnauthenticated:
+    case absl::StatusCode::kPermissionDenied:
+      return v1::FAILURE_CONFIG;
+    // ResourceExhausted is want of memory.
+    default:
+      return v1::FAILURE_INTERNAL;
+  }
+}
+
+absl::Status Reworded(const absl::Status& status, absl::string_view text) {
+  absl::Status reworded(status.code(), text);
+  if (const auto payload = status.GetPayload(kPayload); payload.has_value()) {
+    reworded.SetPayload(kPayload, *payload);
+  }
+  return reworded;
+}
+
+std::string DetailsOf(const absl::Status& status) {
+  const auto payload = status.GetPayload(kPayload);
+  if (!payload.has_value()) return "";
+  v1::StatusDetails details;
+  details.set_code(static_cast<int>(status.code()));
+  details.set_message(std::string(status.message()));
+  google::protobuf::Any& detail = *details.add_details();
+  detail.set_type_url(kPayload);
+  detail.set_value(std::string(*payload));
+  return details.SerializeAsString();
+}
+
+absl::Status FromDetails(absl::StatusCode code, absl::string_view text, absl::string_view details) {
+  absl::Status status(code, text);
+  v1::StatusDetails parsed;
+  if (details.empty() || !parsed.ParseFromArray(details.data(), static_cast<int>(details.size())))
+    return status;
+  for (const google::protobuf::Any& detail : parsed.details()) {
+    if (detail.type_url() == kPayload) status.SetPayload(kPayload, absl::Cord(detail.value()));
+  }
+  return status;
+}
 
 std::string NonFiniteValue(absl::string_view what, float value) {
   if (std::isfinite(value)) return absl::StrCat(what, " is not finite");
@@ -23,27 +107,28 @@ std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_
   return absl::StrCat("worker ", worker, " (", task, "): ", found, " at clock ", clock);
 }
 
-std::string Divergence(absl::string_view push) {
-  return absl::StrCat(kDiverged, ": ", push,
-                      "; try a lower optimizer.learning_rate, train.clip_norm or a warm-up");
+absl::Status Divergence(absl::string_view push) {
+  return JobFailure(v1::FAILURE_DIVERGED,
+                    absl::StrCat("training diverged: ", push,
+                                 "; try a lower optimizer.learning_rate, train.clip_norm or a warm-up"));
 }
 
-bool IsDivergence(absl::string_view failure) { return absl::StartsWith(failure, kDiverged); }
-
-std::string Misfit(absl::string_view why) { return absl::StrCat(kMisfit, ": ", why); }
-
-std::string StorageFailure(absl::string_view why) { return absl::StrCat(kStorage, why); }
-
-// ResourceExhausted alone may be want of memory.
-bool IsStorageFailure(const absl::Status& status) {
-  return absl::IsResourceExhausted(status) && absl::StrContains(status.message(), kStorage);
+absl::Status Misfit(absl::string_view why) {
+  return JobFailure(v1::FAILURE_CONFIG, absl::StrCat("the job cannot run as it was started: ", why));
 }
 
-absl::Status JobFailure(absl::string_view failure) {
-  if (IsDivergence(failure)) return absl::InternalError(failure);
-  if (absl::StartsWith(failure, kMisfit)) return absl::FailedPreconditionError(failure);
-  if (absl::StartsWith(failure, kStorage)) return absl::ResourceExhaustedError(failure);
-  return absl::UnavailableError(failure);
+absl::Status StorageFailure(absl::string_view why) {
+  return JobFailure(v1::FAILURE_RESOURCE, absl::StrCat("storage failed: ", why));
+}
+
+absl::Status LostPeer(absl::string_view why) { return JobFailure(v1::FAILURE_LOST_PEER, why); }
+
+absl::Status Drained(absl::string_view why) {
+  return JobFailure(v1::FAILURE_DRAINED, absl::StrCat("drained: ", why));
+}
+
+absl::Status Replaced(absl::string_view why) {
+  return JobFailure(v1::FAILURE_FENCED, absl::StrCat("replaced: ", why));
 }
 
 }  // namespace weir

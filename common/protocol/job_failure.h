@@ -5,33 +5,69 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
+#include "proto/failure.pb.h"
 
-// Why a job failed, as its tasks tell each other: in words, that are shown to people as they are
-// (HeartbeatReply.failure, Shutdown.failure, LeaveRequest.reason, the reason of JOB_OVER). Those that begin
-// with "training diverged", "the job cannot run as it was started" or "storage failed" say that starting
-// again would end the same way.
+// Why a job, or a task of it, failed: a text for people, and a kind that programs decide by. In a process the
+// two are an absl::Status with the kind as its payload; between processes they are two fields that stand
+// beside each other (HeartbeatReply, LeaveRequest, Shutdown, answers with JOB_OVER) or, where a call fails,
+// the call's status.
 namespace weir {
+
+// OK if `text` is empty. Else a status of this kind, whose code is
+//   Internal            FAILURE_DIVERGED, FAILURE_INTERNAL
+//   FailedPrecondition  FAILURE_CONFIG
+//   ResourceExhausted   FAILURE_RESOURCE
+//   Aborted             FAILURE_FENCED
+//   Unavailable         FAILURE_LOST_PEER, FAILURE_DRAINED, and any other
+absl::Status JobFailure(v1::FailureKind kind, absl::string_view text);
+
+// For messages with the fields `failure` and `failure_kind`.
+template <typename Message>
+void SetFailure(const absl::Status& failure, Message* message);
+template <typename Message>
+absl::Status FailureIn(const Message& message) {
+  return JobFailure(message.failure_kind(), message.failure());
+}
+
+// The kind that `status` was made of; of any other status the one that its code speaks of.
+// FAILURE_UNSPECIFIED: OK.
+v1::FailureKind KindOf(const absl::Status& status);
+
+// `status` under another text; its code and its kind stay.
+absl::Status Reworded(const absl::Status& status, absl::string_view text);
+
+// What a call that failed with `status` says of it beside code and text: v1.StatusDetails, serialized. Empty:
+// nothing.
+std::string DetailsOf(const absl::Status& status);
+// The status of a call that failed. `details` that cannot be read are left out.
+absl::Status FromDetails(absl::StatusCode code, absl::string_view text, absl::string_view details);
 
 // "WHAT is NaN", "Inf" or "-Inf"; "WHAT is not finite" if `value` is: it has changed since it was found.
 std::string NonFiniteValue(absl::string_view what, float value);
 // "worker 1 (worker:1): FOUND at clock 7"; found: "the gradient of dense_0/weight[12] is NaN".
 std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_view found, uint64_t clock);
-// The failure of a job, or of a worker, that ends with such a push.
-std::string Divergence(absl::string_view push);
-bool IsDivergence(absl::string_view failure);
+// FAILURE_DIVERGED: the failure of a job, or of a worker, that ends with such a push.
+absl::Status Divergence(absl::string_view push);
 
-// The failure of a job whose parts were not started to fit together: servers with another token or version, a
-// config with another checkpoint.
-std::string Misfit(absl::string_view why);
+// FAILURE_CONFIG: servers with another token or version, a config with another checkpoint.
+absl::Status Misfit(absl::string_view why);
 
-// The failure of a job, or of a task, that cannot write what it has to leave: its last checkpoint, its log.
-std::string StorageFailure(absl::string_view why);
-// Whether a task ends with such a failure. Calls that were answered with it put the name of the peer before
-// it.
-bool IsStorageFailure(const absl::Status& status);
+// FAILURE_RESOURCE: the last checkpoint, the log.
+absl::Status StorageFailure(absl::string_view why);
 
-// What a task of the failed job ends with. Internal: training diverged. FailedPrecondition: a misfit.
-// ResourceExhausted: storage failed. Unavailable: a peer was lost.
-absl::Status JobFailure(absl::string_view failure);
+// FAILURE_LOST_PEER.
+absl::Status LostPeer(absl::string_view why);
+
+// FAILURE_DRAINED: all that was done is saved, and the job goes on where it is when it is started again.
+absl::Status Drained(absl::string_view why);
+
+// FAILURE_FENCED: another ps:0 has the job.
+absl::Status Replaced(absl::string_view why);
+
+template <typename Message>
+void SetFailure(const absl::Status& failure, Message* message) {
+  message->set_failure(std::string(failure.message()));
+  message->set_failure_kind(KindOf(failure));
+}
 
 }  // namespace weir

@@ -47,7 +47,7 @@ Coordinator::~Coordinator() {
   std::vector<std::unique_ptr<ShardLink>> links;
   std::unique_ptr<JobStore> store;
   queue_.Run([&] {
-    FailJob("the coordinator stops", /*asked=*/true);
+    FailJob(LostPeer("the coordinator stops"), /*asked=*/true);
     for (ShardInfo& shard : shards_) links.push_back(std::move(shard.link));
     if (checkpoints_ != nullptr) store = checkpoints_->Close(absl::UnavailableError("the coordinator stops"));
   });
@@ -113,7 +113,7 @@ void Coordinator::Checkpoint(v1::CheckpointRequest, Done<v1::CheckpointReply> do
     if (checkpoints_ == nullptr) {
       return done(absl::FailedPreconditionError("the job's config has no checkpoint.directory"));
     }
-    if (over()) return done(absl::UnavailableError(failure_.empty() ? "the job is done" : failure_));
+    if (over()) return done(absl::UnavailableError(failure_.ok() ? "the job is done" : failure_.message()));
     checkpoints_->Request(/*of_now=*/false, std::move(done));
   });
 }
@@ -169,7 +169,7 @@ void Coordinator::Tick() {
 }
 
 void Coordinator::Fail(std::string reason) {
-  queue_.Post([this, reason = std::move(reason)] { FailJob(reason, /*asked=*/true); });
+  queue_.Post([this, reason = std::move(reason)] { FailJob(LostPeer(reason), /*asked=*/true); });
 }
 
 void Coordinator::Drain(std::string reason) {
@@ -225,7 +225,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       if (!report.failed().replaced()) return FailJob(StorageFailure(why));
       // The shard of this very process, which no other coordinator installs: one that has taken its log has
       // the job, too.
-      return index == 0 ? StepAside(why) : FailJob(why);
+      return index == 0 ? StepAside(why) : FailJob(LostPeer(why));
     }
     case v1::ShardReport::REPORT_NOT_SET:
       return;
@@ -285,8 +285,9 @@ void Coordinator::HandleTick() {
   if (state_ == v1::STARTING) {
     const double limit = options_.config.cluster().start_seconds();
     if (time - created_ > absl::Seconds(limit)) {
-      return FailUnlessReplaced(absl::StrCat("the job did not start within cluster.start_seconds = ", limit,
-                                             "; missing: ", absl::StrJoin(WaitingFor(), ", ")));
+      return FailUnlessReplaced(
+          LostPeer(absl::StrCat("the job did not start within cluster.start_seconds = ", limit,
+                                "; missing: ", absl::StrJoin(WaitingFor(), ", "))));
     }
   }
   if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && time >= next_complaint_) {
@@ -343,10 +344,10 @@ void Coordinator::HandleTick() {
   const double limit = options_.config.cluster().start_seconds();
   if (time - *deserted_ > absl::Seconds(limit)) {
     const std::string what = absl::StrCat("no worker was live for cluster.start_seconds = ", limit);
-    if (state_ != v1::DRAINING) return FailUnlessReplaced(what);
-    return FailUnlessReplaced(absl::StrCat(
+    if (state_ != v1::DRAINING) return FailUnlessReplaced(LostPeer(what));
+    return FailUnlessReplaced(LostPeer(absl::StrCat(
         "all ", total_examples_, " examples are done, but nobody has evaluated the weights: ", what,
-        recoverable() ? "; they are in " + checkpoints_->newest_folder() : ""));
+        recoverable() ? "; they are in " + checkpoints_->newest_folder() : "")));
   }
   if (time >= next_complaint_) {
     next_complaint_ = time + kComplaintInterval;
@@ -376,7 +377,8 @@ void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const
     reply.set_awaits_evaluation(evaluations_->waits() && (evaluations_->open() || saving_best_.has_value()));
   }
   if (work_end_.has_value()) reply.set_work_end(*work_end_);
-  reply.set_failure(failure_.empty() ? why : failure_);
+  reply.set_failure(failure_.ok() ? why : std::string(failure_.message()));
+  reply.set_failure_kind(KindOf(failure_));
   std::exchange(heartbeat.done, nullptr)(std::move(reply));
 }
 

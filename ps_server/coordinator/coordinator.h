@@ -29,13 +29,6 @@
 
 namespace weir {
 
-// What a failure begins with when all that was done is saved, and the job goes on where it is when it is
-// started again (Coordinator::Drain).
-inline constexpr char kDrained[] = "drained";
-// And when another coordinator has the job now: this one leaves without a word to shards and workers, which
-// may be the other one's.
-inline constexpr char kReplaced[] = "replaced";
-
 // Whether a job of this config can go on from that checkpoint: where it is in its data must mean the same.
 // FailedPrecondition: the first difference.
 absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from);
@@ -90,8 +83,8 @@ class Coordinator {
     // Outlives the coordinator.
     const Clock* clock = &Clock::Real();
     ShardLinkFactory open_link;
-    // Once, when the job is over; `failure` is empty if it is done. Must not block.
-    std::function<void(const v1::ClusterStatus& status, const std::string& failure)> on_end;
+    // Once, when the job is over; `failure` is OK if it is done. Must not block.
+    std::function<void(const v1::ClusterStatus& status, const absl::Status& failure)> on_end;
   };
 
   // Without a store nothing is saved, and a lost server ends the job. If !CanGoOn() from what the store
@@ -128,7 +121,7 @@ class Coordinator {
   // Ends the job as failed, for a reason from outside (SIGTERM).
   void Fail(std::string reason);
   // The same, but saves first: nobody trains any more, and once a checkpoint is complete the job fails with
-  // what begins with kDrained. If there is no store, or it cannot be saved, the failure is `reason`.
+  // FAILURE_DRAINED. If there is no store, or it cannot be saved, the failure is `reason`.
   void Drain(std::string reason);
 
  private:
@@ -354,7 +347,7 @@ class Coordinator {
   // A member whose connection broke makes room for a new process of its rank.
   void ReplaceIfGone(uint32_t rank);
   // A worker gave up for a gradient that is not finite, and consistency.on_nonfinite is not "reject".
-  void HandleDivergence(uint32_t worker, const std::string& why);
+  void HandleDivergence(uint32_t worker, const absl::Status& why);
   void RemoveReader(uint32_t id);
   // All at once; those that were being admitted wait again.
   void FenceAll(const std::string& why);
@@ -415,7 +408,7 @@ class Coordinator {
   // started or went on, those who did not come. All others were told, or will not come.
   std::vector<std::string> MayCome() const;
   // asked: somebody wants it to end; it is nobody's fault.
-  void FailJob(const std::string& reason, bool asked = false);
+  void FailJob(const absl::Status& failure, bool asked = false);
   // Members without a parked heartbeat, which would be answered with the failure: a worker that was admitted
   // a moment ago asks soon, and would find nobody.
   void NoteUntold();
@@ -425,7 +418,7 @@ class Coordinator {
   void EndOnceTold();
   void StepAside(const std::string& why);
   // If another coordinator has the job, that may be why.
-  void FailUnlessReplaced(const std::string& reason);
+  void FailUnlessReplaced(const absl::Status& failure);
   // The job cannot go on without numbers that are its own.
   void CannotReserve(const absl::Status& status);
   // What who asks to join a failed job is told.
@@ -481,7 +474,7 @@ class Coordinator {
   uint64_t unsaid_refusals_ = 0;
   // Since when no worker is live while there is work.
   std::optional<absl::Time> deserted_;
-  std::string failure_;
+  absl::Status failure_;
   // Of a job that has failed: incarnations of members and readers that were not told yet, and how long the
   // coordinator stays for them. nullopt: the job goes on, or on_end was called.
   std::set<uint64_t> untold_;

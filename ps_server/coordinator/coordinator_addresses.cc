@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/address.h"
+#include "common/protocol/job_failure.h"
 #include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/coordinator.h"
@@ -28,7 +29,7 @@ v1::AnnounceReply MakeAnnounceReply() {
 // ---- announced
 
 void Coordinator::HandleAnnounce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done) {
-  if (over()) return done(absl::UnavailableError(failure_.empty() ? "the job is done" : failure_));
+  if (over()) return done(absl::UnavailableError(failure_.ok() ? "the job is done" : failure_.message()));
   if (shards_.empty()) {
     return done(absl::UnavailableError("ps:0 does not know its servers before the first worker has joined"));
   }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/model/wire_model.h"
+#include "common/protocol/job_failure.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
@@ -118,7 +119,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
 
 void Coordinator::CannotReserve(const absl::Status& status) {
   const std::string why(status.message());
-  return absl::IsAborted(status) ? StepAside(why) : FailJob(why);
+  return absl::IsAborted(status) ? StepAside(why) : FailJob(LostPeer(why));
 }
 
 absl::Status Coordinator::ReserveNumbers(uint64_t count) {

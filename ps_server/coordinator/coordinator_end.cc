@@ -167,29 +167,29 @@ void Coordinator::End() {
   Broadcast(message);
   Changed();
   AnswerParked(NothingLeft(), absl::FailedPreconditionError("the job is done"));
-  options_.on_end(MakeStatus(), "");
+  options_.on_end(MakeStatus(), absl::OkStatus());
 }
 
-void Coordinator::FailJob(const std::string& reason, bool asked) {
+void Coordinator::FailJob(const absl::Status& failure, bool asked) {
   if (over()) {
     if (asked) untold_.clear();
     return EndOnceTold();
   }
   state_ = v1::FAILED;
-  failure_ = reason;
+  failure_ = failure;
   if (ended_ == absl::Time()) ended_ = now();
   if (asked) {
-    LogInfo("the job ends: ", reason);
+    LogInfo("the job ends: ", failure.message());
   } else {
-    LogError(reason);
+    LogError(failure.message());
   }
   v1::ControlMessage message;
-  message.mutable_shutdown()->set_failure(reason);
+  SetFailure(failure, message.mutable_shutdown());
   Broadcast(message);
   // Who wants the job to end does not wait for others.
   if (!asked) NoteUntold();
   Changed();
-  AnswerParked(RefuseJoin(), JobFailure(reason));
+  AnswerParked(RefuseJoin(), failure);
   tell_until_ = now() + kTellFailure;
   EndOnceTold();
 }
@@ -217,27 +217,27 @@ void Coordinator::EndOnceTold() {
 void Coordinator::StepAside(const std::string& why) {
   if (over()) return;
   state_ = v1::FAILED;
-  failure_ = absl::StrCat(kReplaced, ": ", why);
+  failure_ = Replaced(why);
   if (ended_ == absl::Time()) ended_ = now();
-  LogError(failure_);
+  LogError(failure_.message());
   // Calls that wait may find the other one where they called this one.
-  AnswerParked(absl::UnavailableError(failure_), absl::UnavailableError(failure_));
+  const absl::Status away = absl::UnavailableError(failure_.message());
+  AnswerParked(away, away);
   options_.on_end(MakeStatus(), failure_);
 }
 
-void Coordinator::FailUnlessReplaced(const std::string& reason) {
+void Coordinator::FailUnlessReplaced(const absl::Status& failure) {
   // Whoever fails is started again, and would take the job back.
   if (checkpoints_ != nullptr) {
     const absl::Status ours = checkpoints_->Reserve(reserved_);
     if (absl::IsAborted(ours)) return CannotReserve(ours);
   }
-  FailJob(reason);
+  FailJob(failure);
 }
 
 absl::Status Coordinator::RefuseJoin() const {
   // Not Unavailable, which asks for another try, which would find nobody and hide the reason.
-  const absl::Status failure = JobFailure(failure_);
-  return absl::IsUnavailable(failure) ? absl::AbortedError(failure_) : failure;
+  return absl::IsUnavailable(failure_) ? absl::AbortedError(failure_.message()) : failure_;
 }
 
 void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& others) {
@@ -260,15 +260,15 @@ void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& ot
 
 void Coordinator::HandleDrain(const std::string& reason) {
   if (over() || !drain_.empty()) return;
-  if (checkpoints_ == nullptr) return FailJob(reason);
+  if (checkpoints_ == nullptr) return FailJob(LostPeer(reason));
   drain_ = reason;
   const auto end = [this] {
-    FailJob(absl::StrCat(kDrained, ": ", drain_, "; started again, the job goes on from ",
-                         checkpoints_->newest_folder()));
+    FailJob(Drained(
+        absl::StrCat(drain_, "; started again, the job goes on from ", checkpoints_->newest_folder())));
   };
   if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
     // What is not in the newest checkpoint is lost already, or was never there.
-    return checkpoints_->newest().has_value() ? end() : FailJob(reason);
+    return checkpoints_->newest().has_value() ? end() : FailJob(LostPeer(reason));
   }
   // Nothing is acknowledged from here on that would not be saved.
   LogInfo("saving the job, since ", reason);
@@ -276,7 +276,7 @@ void Coordinator::HandleDrain(const std::string& reason) {
   checkpoints_->Request(/*of_now=*/true, [this, end](const absl::StatusOr<v1::CheckpointReply>& reply) {
     if (over()) return;
     if (reply.ok()) return end();
-    FailJob(absl::StrCat(drain_, "; it could not be saved: ", reply.status().message()));
+    FailJob(LostPeer(absl::StrCat(drain_, "; it could not be saved: ", reply.status().message())));
   });
 }
 

@@ -245,22 +245,22 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
       nobody_evaluates_ = true;
       TellNothingLeft();
     }
-    if (!request.done() && IsDivergence(request.reason()) &&
+    if (!request.done() && request.failure_kind() == v1::FAILURE_DIVERGED &&
         on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_REJECT) {
-      HandleDivergence(member->first, request.reason());
+      HandleDivergence(member->first, JobFailure(v1::FAILURE_DIVERGED, request.reason()));
       return done(v1::LeaveReply());
     }
     RemoveMember(caller.worker(), request.done() ? "" : absl::StrCat("it gave up: ", request.reason()));
     // One that was lost may be started again; when all have given up, they would do so again.
     if (!request.done() && state_ == v1::RUNNING && gave_up_.size() == options_.workers) {
-      FailJob(absl::StrCat("every worker gave up, ", task, " as the last one: ", request.reason()));
+      FailJob(LostPeer(absl::StrCat("every worker gave up, ", task, " as the last one: ", request.reason())));
     }
   } else if (reader != readers_.end() && reader->second.incarnation == caller.incarnation()) {
     RefuseFromNowOn(reader->second.instance);
     RemoveReader(caller.worker());
   } else if (request.done() && (recoverable() || AwaitsEvaluation()) && !over() &&
              std::none_of(departed_.begin(), departed_.end(), [&](const v1::TaskStatus& task) {
-               return task.incarnation() == caller.incarnation() && task.state() == "left";
+               return task.incarnation() == caller.incarnation() && task.phase() == v1::TASK_LEFT;
              })) {
     // It takes for done what a lost server has undone; or is the last one who could evaluate the weights.
     return done(absl::AbortedError(
@@ -280,7 +280,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   members_.erase(it);
   v1::TaskStatus departed;
   departed.set_task(member.task);
-  departed.set_state(why.empty() ? "left" : "lost");
+  departed.set_phase(why.empty() ? v1::TASK_LEFT : v1::TASK_LOST);
   departed.set_incarnation(member.incarnation);
   departed_.push_back(departed);
   if (member.heard) RefuseFromNowOn(member.instance);
@@ -338,14 +338,14 @@ void Coordinator::ReplaceIfGone(uint32_t rank) {
   if (replaced) RemoveMember(rank, "its connection broke, and its process was started again");
 }
 
-void Coordinator::HandleDivergence(uint32_t rank, const std::string& why) {
+void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
   if (on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP) FailJob(why);
-  RemoveMember(rank, why);
+  RemoveMember(rank, std::string(why.message()));
   const bool somebody_waits = std::any_of(waiting_.begin(), waiting_.end(), [](const WaitingJoin& join) {
     return join.request.role() == v1::WORKER;
   });
   if (state_ == v1::RUNNING && members_.empty() && !somebody_waits) {
-    FailJob(absl::StrCat(why, "; that was the last worker"));
+    FailJob(Reworded(why, absl::StrCat(why.message(), "; that was the last worker")));
   }
 }
 
@@ -428,7 +428,7 @@ void Coordinator::RemoveReader(uint32_t id) {
 // ---- ranges
 
 void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done) {
-  if (over()) return done(absl::UnavailableError(failure_.empty() ? "the job is done" : failure_));
+  if (over()) return done(absl::UnavailableError(failure_.ok() ? "the job is done" : failure_.message()));
   if (sync()) {
     return done(absl::FailedPreconditionError(
         "NextRange is for bounded and async; in sync the parts follow from the membership"));

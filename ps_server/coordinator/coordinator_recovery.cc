@@ -143,7 +143,7 @@ void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed
   if (!shard.installing) return;
   if (!installed.error().empty()) {
     const std::string why = absl::StrCat(ShardName(index), " cannot take part: ", installed.error());
-    return FailUnlessReplaced(installed.permanent() ? Misfit(why) : why);
+    return FailUnlessReplaced(installed.permanent() ? Misfit(why) : LostPeer(why));
   }
   shard.installing = false;
   shard.installed = true;
@@ -214,8 +214,8 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
     if (!absl::IsFailedPrecondition(status)) return LoseShard(index, std::string(status.message()));
     return StepAside(absl::StrCat(ShardName(index), " takes part under another ps:0: ", status.message()));
   }
-  FailJob(absl::StrCat(ShardName(index),
-                       shards_[index].connected ? " was lost: " : " cannot take part: ", status.message()));
+  FailJob(LostPeer(absl::StrCat(
+      ShardName(index), shards_[index].connected ? " was lost: " : " cannot take part: ", status.message())));
 }
 
 void Coordinator::LoseShard(uint32_t index, const std::string& why) {
@@ -275,7 +275,7 @@ void Coordinator::RollBack(const std::string& why) {
   // Who left when all seemed done has more to do.
   for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(absl::AbortedError(back));
   departed_.erase(std::remove_if(departed_.begin(), departed_.end(),
-                                 [](const v1::TaskStatus& task) { return task.state() == "left"; }),
+                                 [](const v1::TaskStatus& task) { return task.phase() == v1::TASK_LEFT; }),
                   departed_.end());
   MaybeInstall();
 }
@@ -288,21 +288,22 @@ void Coordinator::TickShards(absl::Time time) {
     if (shard.installing) {
       // Making version 0 of a large model, or loading it, may take longer than a lease.
       if (time - shard.install_sent > absl::Seconds(cluster.start_seconds())) {
-        FailJob(absl::StrCat(ShardName(index), " did not make its part of the model ready within ",
-                             "cluster.start_seconds = ", cluster.start_seconds()));
+        FailJob(LostPeer(absl::StrCat(ShardName(index), " did not make its part of the model ready within ",
+                                      "cluster.start_seconds = ", cluster.start_seconds())));
       }
       continue;
     }
     if (shard.connected && time - shard.last_heard > lease()) {
       const std::string why =
           absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - shard.last_heard));
-      if (!recoverable()) return FailJob(absl::StrCat(ShardName(index), " was lost: ", why));
+      if (!recoverable()) return FailJob(LostPeer(absl::StrCat(ShardName(index), " was lost: ", why)));
       LoseShard(index, why);
     }
     if (shard.lost_since.has_value() && !shard.attached.has_value() &&
         time - *shard.lost_since > absl::Seconds(cluster.server_wait_seconds())) {
-      FailJob(absl::StrCat(ShardName(index), " was lost: ", shard.lost_why, "; it did not come back within ",
-                           "cluster.server_wait_seconds = ", cluster.server_wait_seconds()));
+      FailJob(LostPeer(absl::StrCat(ShardName(index), " was lost: ", shard.lost_why,
+                                    "; it did not come back within ",
+                                    "cluster.server_wait_seconds = ", cluster.server_wait_seconds())));
     }
   }
 }

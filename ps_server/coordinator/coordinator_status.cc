@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/job_failure.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
@@ -30,6 +31,23 @@ const char* ModeName(v1::ConsistencyConfig::Mode mode) {
       return "async";
     default:
       return "sync";
+  }
+}
+
+const char* PhaseName(v1::TaskPhase phase) {
+  switch (phase) {
+    case v1::TASK_EXPECTED:
+      return "expected";
+    case v1::TASK_WAITING:
+      return "waiting";
+    case v1::TASK_LIVE:
+      return "live";
+    case v1::TASK_LOST:
+      return "lost";
+    case v1::TASK_LEFT:
+      return "left";
+    default:
+      return "";
   }
 }
 
@@ -154,7 +172,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     const double quiet = stats.seconds_since_update();
     status.set_seconds_since_update(i == 0 ? quiet : std::min(quiet, status.seconds_since_update()));
   }
-  status.set_failure(failure_);
+  SetFailure(failure_, &status);
   status.set_stopped_early(stopped_early_);
   if (best_.has_value() && checkpoints_ != nullptr) {
     *status.mutable_best() = *best_;
@@ -174,7 +192,9 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     v1::TaskStatus* task = status.add_tasks();
     task->set_task(absl::StrCat("ps:", i));
     task->set_address(shards_[i].address);
-    task->set_state(shards_[i].connected ? "live" : shards_[i].lost_since.has_value() ? "lost" : "expected");
+    task->set_phase(shards_[i].connected                ? v1::TASK_LIVE
+                    : shards_[i].lost_since.has_value() ? v1::TASK_LOST
+                                                        : v1::TASK_EXPECTED);
     task->set_incarnation(shards_[i].incarnation);
     task->set_version(shards_[i].stats.version().count());
     if (shards_[i].connected)
@@ -183,7 +203,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   for (const auto& [rank, member] : members_) {
     v1::TaskStatus* task = status.add_tasks();
     task->set_task(member.task);
-    task->set_state("live");
+    task->set_phase(v1::TASK_LIVE);
     task->set_incarnation(member.incarnation);
     task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - member.last_heard));
     task->set_clock(committed_);
@@ -196,7 +216,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   for (const auto& [id, reader] : readers_) {
     v1::TaskStatus* task = status.add_tasks();
     task->set_task(reader.task);
-    task->set_state("live");
+    task->set_phase(v1::TASK_LIVE);
     task->set_incarnation(reader.incarnation);
     task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - reader.last_heard));
   }
@@ -205,9 +225,10 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     if (++waiting > kWaitingShown) break;
     v1::TaskStatus* task = status.add_tasks();
     task->set_task(join.request.task());
-    task->set_state("waiting");
+    task->set_phase(v1::TASK_WAITING);
   }
   for (const v1::TaskStatus& departed : departed_) *status.add_tasks() = departed;
+  for (v1::TaskStatus& task : *status.mutable_tasks()) task.set_state(PhaseName(task.phase()));
   return status;
 }
 

@@ -9,6 +9,7 @@
 #include "common/codec/bfloat16.h"
 #include "common/codec/wire_codec.h"
 #include "common/codec/wire_dtype.h"
+#include "common/protocol/job_failure.h"
 #include "common/protocol/outcomes.h"
 
 namespace weir {
@@ -205,10 +206,10 @@ void ExchangeSession::EndInput() {
   }
 }
 
-void ExchangeSession::EndJob(const std::string& failure) {
+void ExchangeSession::EndJob(const absl::Status& failure) {
   job_over_ = failure;
   for (auto& [id, exchange] : exchanges_) {
-    if (exchange.arrival != nullptr) AnswerPush(exchange, v1::JOB_OVER, failure);
+    if (exchange.arrival != nullptr) AnswerJobOver(exchange);
   }
 }
 
@@ -257,7 +258,7 @@ void ExchangeSession::StartPush(Exchange& exchange, v1::PushRequest header) {
 }
 
 void ExchangeSession::OnArrival(Exchange& exchange, std::unique_ptr<PushArrival> arrival, bool eager) {
-  if (job_over_.has_value()) return AnswerPush(exchange, v1::JOB_OVER, *job_over_);
+  if (job_over_.has_value()) return AnswerJobOver(exchange);
   exchange.arrival = std::move(arrival);
   exchange.eager = eager;
   uint32_t credit = options_.chunks_in_flight;
@@ -361,6 +362,11 @@ void ExchangeSession::OnPulled(Exchange& exchange, absl::StatusOr<PullAnswer> an
 ExchangeSession::Exchange* ExchangeSession::Find(uint64_t id) {
   const auto it = exchanges_.find(id);
   return it == exchanges_.end() || it->second.closing ? nullptr : &it->second;
+}
+
+void ExchangeSession::AnswerJobOver(Exchange& exchange) {
+  AnswerPush(exchange, v1::JOB_OVER, std::string(job_over_->message()));
+  exchange.push_reply->set_failure_kind(KindOf(*job_over_));
 }
 
 void ExchangeSession::AnswerPush(Exchange& exchange, v1::Outcome outcome, const std::string& reason) {

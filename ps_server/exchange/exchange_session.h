@@ -59,7 +59,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   // The client sends no more: pushes that are still arriving fail.
   void EndInput();
   // The job is over: pushes that are still arriving are answered so. The shard answers the rest.
-  void EndJob(const std::string& failure);
+  void EndJob(const absl::Status& failure);
   // The stream has ended: drops everything.
   void End();
 
@@ -148,6 +148,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   void StartPull(Exchange& exchange);
   void OnPulled(Exchange& exchange, absl::StatusOr<PullAnswer> answer);
 
+  void AnswerJobOver(Exchange& exchange);
   void AnswerPush(Exchange& exchange, v1::Outcome outcome, const std::string& reason);
   void Fail(Exchange& exchange, absl::Status status);
   void FailCutShort(Exchange& exchange);
@@ -168,7 +169,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   bool ended_ = false;
   bool first_message_ = true;
   bool input_ended_ = false;
-  std::optional<std::string> job_over_;  // why
+  std::optional<absl::Status> job_over_;  // why; OK: it is done
   uint64_t highest_id_ = 0;
   std::optional<v1::Caller> caller_;
   std::map<uint64_t, Exchange> exchanges_;

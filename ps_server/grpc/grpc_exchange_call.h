@@ -40,8 +40,9 @@ class GrpcExchangeCall final : GrpcEventLoop::Settler {
     // ParameterServerService::Options::on_broken.
     std::function<void(const v1::Caller&)> on_broken;
     std::set<GrpcExchangeCall*> calls;
-    // Set when the job is over: why. Streams end when their open exchanges have been answered.
-    std::optional<std::string> over;
+    // Set when the job is over: why, OK if it is done. Streams end when their open exchanges have been
+    // answered.
+    std::optional<absl::Status> over;
     std::atomic<uint64_t> open{0}, messages_received{0}, messages_sent{0};
   };
 

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/protocol_version.h"
+#include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 #include "proto/shard_control.grpc.pb.h"
 
@@ -102,8 +103,7 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
   void OnFinished(bool) {
     if (!shutdown_sent_ && !closing_) {
       events_.broken(status_.ok() ? absl::UnavailableError("it ended its control stream")
-                                  : absl::Status(static_cast<absl::StatusCode>(status_.error_code()),
-                                                 status_.error_message()));
+                                  : FromGrpc(status_));
     }
     over_ = true;
     SettleLater();

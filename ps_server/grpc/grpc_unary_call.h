@@ -11,14 +11,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/rpc/grpc_status.h"
 #include "ps_server/grpc/grpc_event_loop.h"
 
 namespace weir {
-
-// Codes of absl::Status and gRPC are the same numbers.
-inline grpc::Status ToGrpc(const absl::Status& status) {
-  return grpc::Status(static_cast<grpc::StatusCode>(status.code()), std::string(status.message()));
-}
 
 // A call of a unary method. Its request is bytes until its caller is admitted: what a stranger sends is never
 // parsed, nor what is larger than such a request ever is. Lives on its loop's thread; owns itself until the

@@ -34,7 +34,7 @@ void ParameterServerService::AcceptNext() {
   host.loop->Post([&host] { GrpcExchangeCall::Accept(&host); });
 }
 
-void ParameterServerService::End(const std::string& failure) {
+void ParameterServerService::End(const absl::Status& failure) {
   for (GrpcExchangeCall::Host& host : hosts_) {
     host.loop->Post([&host, failure] {
       host.over = failure;

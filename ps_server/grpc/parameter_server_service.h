@@ -38,7 +38,7 @@ class ParameterServerService {
   // `shared_memory` may be null; it outlives the streams.
   void Start(SharedMemory* shared_memory);
   // The job is over, as the shard has been told: streams end when their open exchanges have been answered.
-  void End(const std::string& failure);
+  void End(const absl::Status& failure);
   // The shard has revoked readers (Shard::Options::on_revoke). Any thread.
   void DropRevoked();
 

@@ -86,7 +86,8 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
       service_->coordinator_address_ = message_.install().coordinator_address();
     }
     const bool shutdown = message_.has_shutdown();
-    const std::string failure = message_.shutdown().failure();
+    const absl::Status failure =
+        JobFailure(message_.shutdown().failure_kind(), message_.shutdown().failure());
     service_->busy_ = true;
     service_->options_.shard->Control(std::exchange(message_, {}));
     service_->Heard();
@@ -132,14 +133,14 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
   // Unless one of the two has ended the stream.
   void Lost() {
     if (!service_->options_.may_return) {
-      return End(absl::StrCat(service_->CoordinatorName(), " was lost: its stream ended"));
+      return End(LostPeer(absl::StrCat(service_->CoordinatorName(), " was lost: its stream ended")));
     }
     if (end_.has_value()) return;
     end_ = grpc::Status::OK;
     if (service_->stream_ == this) service_->AwaitNext("its stream ended");
   }
 
-  void End(const std::string& failure) {
+  void End(const absl::Status& failure) {
     if (end_.has_value()) return;
     end_ = grpc::Status::OK;
     service_->options_.on_end(failure);

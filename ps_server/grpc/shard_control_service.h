@@ -34,8 +34,8 @@ class ShardControlService {
     bool may_return = false;
     // Of this process (v1.Attached); 0: it has none to give.
     uint64_t instance = 0;
-    // Once, when the job is over for this shard: `failure` is empty if it is done. Must not block.
-    std::function<void(const std::string& failure)> on_end;
+    // Once, when the job is over for this shard: `failure` is OK if it is done. Must not block.
+    std::function<void(const absl::Status& failure)> on_end;
   };
   explicit ShardControlService(Options options);
 

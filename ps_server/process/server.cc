@@ -14,7 +14,6 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
@@ -104,7 +103,7 @@ class ServerImpl final : public Server {
   void Drain(const std::string& reason) override;
 
  private:
-  void End(const std::string& failure);
+  void End(const absl::Status& failure);
   void Tick();
   void TickControl(absl::Time now);
   // The newest checkpoint is the end of the job.
@@ -163,9 +162,8 @@ class ServerImpl final : public Server {
   Mutex mutex_;
   CondVar changed_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
-  std::string failure_ ABSL_GUARDED_BY(mutex_);
+  absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   // By ps:0.
-  absl::Status refused_ ABSL_GUARDED_BY(mutex_);
   // When Drain() ends in Stop(), and why.
   std::optional<absl::Time> drain_until_ ABSL_GUARDED_BY(mutex_);
   std::string drain_reason_ ABSL_GUARDED_BY(mutex_);
@@ -252,7 +250,7 @@ absl::Status ServerImpl::Start() {
     control.clock = &clock_;
     control.may_return = recoverable();
     control.instance = instance;
-    control.on_end = [this](const std::string& failure) { End(failure); };
+    control.on_end = [this](const absl::Status& failure) { End(failure); };
     control_ = std::make_unique<ShardControlService>(std::move(control));
     control_->Register(&builder);
     services.insert(v1::ShardControl::service_full_name());
@@ -309,7 +307,7 @@ absl::Status ServerImpl::StartCoordinator() {
     if (index == 0) return std::make_unique<LocalShardLink>(shard_.get(), std::move(events));
     return links_->Open(address, std::move(events));
   };
-  coordinator.on_end = [this](const v1::ClusterStatus& status, const std::string& failure) {
+  coordinator.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
     {
       MutexLock lock(mutex_);
       final_status_ = status;
@@ -340,13 +338,7 @@ absl::Status ServerImpl::StartAnnouncing(uint64_t instance) {
   announcer.request.set_address(own.ToString());
   announcer.request.set_instance(instance);
   *announcer.request.mutable_protocol() = OwnProtocol();
-  announcer.on_refused = [this](const absl::Status& why) {
-    {
-      MutexLock lock(mutex_);
-      refused_ = why;
-    }
-    End(std::string(why.message()));
-  };
+  announcer.on_refused = [this](const absl::Status& why) { End(why); };
   announcer_ = std::make_unique<GrpcAnnouncer>(std::move(announcer));
   return absl::OkStatus();
 }
@@ -382,19 +374,21 @@ ServerImpl::~ServerImpl() {
   http_.reset();
   if (control_ != nullptr) {
     MutexLock lock(mutex_);
-    control_->Detach(failure_);
+    control_->Detach(std::string(failure_.message()));
   }
   local_listener_ = nullptr;
   // Whatever is parked is answered first, since gRPC waits for its calls; the coordinator's links have told
   // the other shards.
   if (grpc_ != nullptr) {
-    v1::ControlMessage shutdown;
+    absl::Status failure;
     {
       MutexLock lock(mutex_);
-      shutdown.mutable_shutdown()->set_failure(failure_);
+      failure = failure_;
     }
-    shard_->Control(shutdown);
-    parameter_server_->End(shutdown.shutdown().failure());
+    v1::ControlMessage message;
+    SetFailure(failure, message.mutable_shutdown());
+    shard_->Control(message);
+    parameter_server_->End(failure);
     // gRPC would wait for connections, too, and who has no call open may not notice for long that it is to
     // close its own.
     const auto deadline = std::chrono::steady_clock::now() + kLinger;
@@ -449,20 +443,20 @@ void ServerImpl::TickControl(absl::Time now) {
   // or come before this server did. Not earlier, since it may still need this server to finish.
   if (!control_->attached() && silent > server_wait() && now >= next_look_) {
     next_look_ = now + kLook;
-    if (IsDone()) return End("");
+    if (IsDone()) return End(absl::OkStatus());
   }
   if (!heard.has_value()) {
     const absl::Duration limit = absl::Seconds(options_.config.cluster().start_seconds());
     if (silent > limit) {
-      End(absl::StrCat("ps:0 (coordinator) did not attach within ", absl::FormatDuration(limit)));
+      End(LostPeer(absl::StrCat("ps:0 (coordinator) did not attach within ", absl::FormatDuration(limit))));
     }
     return;
   }
   if (!control_->attached()) {
     if (silent > server_wait()) {
-      End(absl::StrCat(control_->CoordinatorName(),
-                       " was lost, and did not come back within cluster.server_wait_seconds = ",
-                       options_.config.cluster().server_wait_seconds()));
+      End(LostPeer(absl::StrCat(control_->CoordinatorName(),
+                                " was lost, and did not come back within cluster.server_wait_seconds = ",
+                                options_.config.cluster().server_wait_seconds())));
     }
     return;
   }
@@ -471,8 +465,8 @@ void ServerImpl::TickControl(absl::Time now) {
   if (recoverable()) {
     control_->DropSilent(lease);
   } else {
-    End(absl::StrCat(control_->CoordinatorName(), " was lost: nothing was heard of it for ",
-                     absl::FormatDuration(silent)));
+    End(LostPeer(absl::StrCat(control_->CoordinatorName(), " was lost: nothing was heard of it for ",
+                              absl::FormatDuration(silent))));
   }
 }
 
@@ -484,7 +478,7 @@ bool ServerImpl::IsDone() const {
   return true;
 }
 
-void ServerImpl::End(const std::string& failure) {
+void ServerImpl::End(const absl::Status& failure) {
   MutexLock lock(mutex_);
   if (over_) return;
   over_ = true;
@@ -498,7 +492,7 @@ void ServerImpl::Stop(const std::string& reason) {
   if (coordinator_ != nullptr) {
     coordinator_->Fail(reason);
   } else {
-    End(reason);
+    End(LostPeer(reason));
   }
 }
 
@@ -515,29 +509,24 @@ void ServerImpl::Drain(const std::string& reason) {
 }
 
 absl::Status ServerImpl::Wait() {
-  std::string failure;
+  absl::Status failure;
   v1::ClusterStatus status;
   {
     MutexLock lock(mutex_);
     while (!over_) changed_.Wait(mutex_);
-    if (!refused_.ok()) return refused_;
     failure = failure_;
     status = final_status_;
   }
   if (!options_.summary_path.empty()) {
     const absl::Status written = WriteSummary(status, options_.config, options_.summary_path);
-    if (!written.ok() && failure.empty()) {
-      return JobFailure(StorageFailure(absl::StrCat("the job is done, but ", written.message(),
-                                                    ". It is: ", SummaryLine(status, options_.config))));
+    if (!written.ok() && failure.ok()) {
+      return StorageFailure(absl::StrCat("the job is done, but ", written.message(),
+                                         ". It is: ", SummaryLine(status, options_.config)));
     }
     // What has ended the job is told last.
     if (!written.ok()) LogError(written.message());
   }
-  if (failure.empty()) return absl::OkStatus();
-  if (absl::StartsWith(failure, kDrained)) return absl::CancelledError(failure);
-  // Started again it would take the job back, and so on.
-  if (absl::StartsWith(failure, kReplaced)) return absl::FailedPreconditionError(failure);
-  return JobFailure(failure);
+  return failure;
 }
 
 absl::Status ServerImpl::StartHttp() {
@@ -553,7 +542,7 @@ absl::Status ServerImpl::StartHttp() {
   }
   options.health = [this]() -> absl::Status {
     MutexLock lock(mutex_);
-    return failure_.empty() ? absl::OkStatus() : absl::UnavailableError(failure_);
+    return failure_.ok() ? absl::OkStatus() : absl::UnavailableError(failure_.message());
   };
   WEIR_ASSIGN_OR_RETURN(http_, HttpServer::Start(options));
   if (coordinator_ != nullptr) {

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/planted_bug.h"
 #include "common/codec/wire_dtype.h"
+#include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/samples.h"
 
@@ -267,8 +268,8 @@ void Shard::HandleShutdown(const v1::Shutdown& shutdown) {
   if (over_) return;
   over_ = true;
   ++era_;
-  failure_ = shutdown.failure();
-  FailAll(v1::JOB_OVER, failure_);
+  failure_ = JobFailure(shutdown.failure_kind(), shutdown.failure());
+  FailAll(v1::JOB_OVER, std::string(failure_.message()));
 }
 
 }  // namespace weir

@@ -15,6 +15,7 @@
 #include "absl/types/optional.h"
 #include "absl/types/variant.h"
 #include "common/protocol/interval_set.h"
+#include "common/protocol/job_failure.h"
 #include "common/sync/serial_queue.h"
 #include "common/sync/thread_pool.h"
 #include "common/system/clock.h"
@@ -391,7 +392,7 @@ class Shard {
   uint64_t epoch_ = 0;
   std::map<uint32_t, MemberState> members_;
   bool over_ = false;
-  std::string failure_;
+  absl::Status failure_;
   // Null: none is kept. What it has not answered yet; decisions that have not taken effect, in their order,
   // at most one a worker; what waits for both; and by step, where the log goes on behind a checkpoint.
   std::shared_ptr<PushLog> log_;

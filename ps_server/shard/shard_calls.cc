@@ -63,7 +63,7 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
     return true;
   };
   const auto holder = [&] { return Holder{pull.session, request.caller().worker(), request.pin()}; };
-  if (over_) return answer(v1::JOB_OVER, failure_, nullptr);
+  if (over_) return answer(v1::JOB_OVER, std::string(failure_.message()), nullptr);
   if (store_ == nullptr) {
     pull.done(absl::UnavailableError("this shard has no model yet"));
     return true;
@@ -133,6 +133,7 @@ v1::PushReply Shard::NewReply(v1::Outcome outcome, std::string reason) const {
   v1::PushReply reply;
   reply.set_outcome(outcome);
   reply.set_reason(std::move(reason));
+  if (outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(failure_));
   reply.set_epoch(epoch_);
   reply.mutable_version()->set_incarnation(incarnation_);
   if (store_ != nullptr) reply.mutable_version()->set_count(store_->count());
@@ -143,6 +144,7 @@ v1::PullReply Shard::NewPullReply(v1::Outcome outcome, std::string reason, bool 
   v1::PullReply reply;
   reply.set_outcome(outcome);
   reply.set_reason(std::move(reason));
+  if (outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(failure_));
   reply.set_epoch(epoch_);
   reply.mutable_version()->set_incarnation(incarnation_);
   if (store_ == nullptr) return reply;

@@ -82,17 +82,17 @@ void Shard::FailLog(const absl::Status& status) {
   log_taken_ = absl::IsAlreadyExists(status);
   const std::string why =
       absl::StrCat("shard ", install_.shard(), " cannot write its log: ", std::string(status.message()));
-  failure_ = log_taken_ ? why : StorageFailure(why);
-  LogError(failure_);
+  failure_ = log_taken_ ? LostPeer(why) : StorageFailure(why);
+  LogError(failure_.message());
   // Whether their records are on the disk is open; nobody is told that they are.
-  FailAll(v1::JOB_OVER, failure_);
+  FailAll(v1::JOB_OVER, std::string(failure_.message()));
   logging_.clear();
   ReportFailed();
 }
 
 void Shard::ReportFailed() {
   v1::ShardReport report;
-  report.mutable_failed()->set_error(failure_);
+  report.mutable_failed()->set_error(std::string(failure_.message()));
   report.mutable_failed()->set_replaced(log_taken_);
   Report(std::move(report));
 }

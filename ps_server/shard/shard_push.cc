@@ -96,7 +96,7 @@ Shard::Verdict Shard::AsClaimed(const v1::PushRequest& header) {
 
 void Shard::HandleBegin(HeldPush push) {
   const v1::PushRequest& header = push.header;
-  if (over_) return push.done(NewReply(v1::JOB_OVER, failure_));
+  if (over_) return push.done(NewReply(v1::JOB_OVER, std::string(failure_.message())));
   if (absl::Status status = CheckHeader(header); !status.ok()) return push.done(status);
   switch (Check(header.caller())) {
     case CallerCheck::kUnknownYet:
@@ -211,7 +211,7 @@ bool Shard::AnswersAfter(const v1::PushRequest& push) const {
 void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited) {
   const v1::PushRequest& header = arrival->header();
   const auto forget = [&] { arriving_.erase({header.caller().worker(), header.clock(), header.part()}); };
-  if (over_) return done(PushAnswer{NewReply(v1::JOB_OVER, failure_), {}});
+  if (over_) return done(PushAnswer{NewReply(v1::JOB_OVER, std::string(failure_.message())), {}});
   // Again: much may have happened while it arrived.
   switch (Check(header.caller())) {
     case CallerCheck::kUnknownYet:

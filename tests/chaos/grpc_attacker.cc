@@ -227,6 +227,7 @@ void Attacker::AttackMembers(const std::atomic<bool>& stop) {
     v1::LeaveRequest leave;
     *leave.mutable_caller() = caller;
     leave.set_reason("training diverged, a stranger says");
+    leave.set_failure_kind(v1::FAILURE_DIVERGED);
     // Who is no member is told that all is well: he is out.
     call(&Stub::Leave, leave, v1::LeaveReply());
     Count("leave", false);

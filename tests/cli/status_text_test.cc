@@ -118,21 +118,25 @@ TEST_CASE("the report") {
   auto* live = s.add_tasks();
   live->set_task("worker:0");
   live->set_state("live");
+  live->set_phase(v1::TASK_LIVE);
   live->set_clock(1234);
   live->set_seconds_since_heard(0.25);
   live->set_address("127.0.0.1:40000");
   auto* server = s.add_tasks();
   server->set_task("ps:0");
   server->set_state("live");
+  server->set_phase(v1::TASK_LIVE);
   server->set_version(4936);
   server->set_seconds_since_heard(0.25);
   server->set_address("127.0.0.1:40001");
   auto* expected = s.add_tasks();
   expected->set_task("worker:2");
   expected->set_state("expected");
+  expected->set_phase(v1::TASK_EXPECTED);
   auto* waiting = s.add_tasks();
   waiting->set_task("worker:3");
   waiting->set_state("waiting");
+  waiting->set_phase(v1::TASK_WAITING);
   CHECK(StatusReport(s) ==
         "job               digits bounded(3), running\n"
         "waiting for       worker:2\n"

@@ -27,6 +27,7 @@ TEST_CASE("the chain goes from the longest wait over the servers to who waits fo
   v1::TaskStatus& task = *status.add_tasks();
   task.set_task("worker:3");
   task.set_state("live");
+  task.set_phase(v1::TASK_LIVE);
   task.set_seconds_since_heard(9);
   const std::string text = WaitChain(status);
   CHECK_THAT(text, Contains("last update       7.50 s ago\n"));

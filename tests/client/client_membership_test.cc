@@ -37,10 +37,10 @@ TEST_CASE("Join says its protocol version, and refuses a ps:0 of another major o
   const absl::Status status = Client::Join(f.options, f.model).status();
   CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
   CHECK(Message(status) == "ps:0 speaks version 2.0 of the protocol, and " + f.options.task +
-                               " version 1.3: upgrade " + f.options.task);
+                               " version 1.4: upgrade " + f.options.task);
   REQUIRE(f.cluster.joins().size() == 1);
   CHECK(f.cluster.joins()[0].protocol().major() == 1);
-  CHECK(f.cluster.joins()[0].protocol().minor() == 3);
+  CHECK(f.cluster.joins()[0].protocol().minor() == 4);
 }
 
 TEST_CASE("A client says its instance to the coordinator") {
@@ -449,7 +449,7 @@ TEST_CASE("to leave a job that failed takes no time, even if the servers are gon
   CHECK_FALSE(client->WaitDraining(Soon()).ok());
   f.cluster.Kill(0);
   const auto begin = steady_clock::now();
-  CHECK_FALSE(client->Leave("ps:1 was lost").ok());
+  CHECK_FALSE(client->Leave(absl::UnavailableError("ps:1 was lost")).ok());
   CHECK(steady_clock::now() - begin < std::chrono::seconds(10));
 }
 
@@ -459,7 +459,7 @@ TEST_CASE("who leaves because of a failure does not wait for a coordinator that 
   auto client = f.Join();
   f.cluster.Kill(0);
   const auto begin = steady_clock::now();
-  CHECK_FALSE(client->Leave("ps:0 was lost, said a pull").ok());
+  CHECK_FALSE(client->Leave(absl::UnavailableError("ps:0 was lost, said a pull")).ok());
   CHECK(steady_clock::now() - begin < std::chrono::seconds(10));
 }
 
@@ -490,7 +490,7 @@ TEST_CASE("heartbeats go on, and carry progress") {
            beats.back().report().batches() == 10 && beats.back().report().loss_sum() == 12.5 &&
            beats.back().known_revision() > 0;
   }));
-  CHECK(client->Leave("enough").ok());
+  CHECK(client->Leave(absl::CancelledError("enough")).ok());
   CHECK(f.cluster.leaves().at(0).report().examples() == 320);
   CHECK(f.cluster.leaves().at(0).reason() == "enough");
   CHECK_FALSE(f.cluster.leaves().at(0).done());

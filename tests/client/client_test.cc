@@ -353,7 +353,7 @@ TEST_CASE("a lost server ends every call with its name and address") {
   CHECK_THAT(Message(client->Pull(0, f.Weights()).Get().status()), StartsWith(lost));
   CHECK_THAT(Message(client->WaitDraining(std::chrono::steady_clock::now()).status()), StartsWith(lost));
   // The coordinator is still there to be told.
-  CHECK(client->Leave(Message(push.status())).ok());
+  CHECK(client->Leave(push.status()).ok());
   REQUIRE(f.cluster.leaves().size() == 1);
   CHECK_FALSE(f.cluster.leaves()[0].done());
   CHECK_THAT(f.cluster.leaves()[0].reason(), StartsWith(lost));

@@ -133,7 +133,7 @@ TEST_CASE("a gradient that turns out bad while it is sent is refused by all shar
     CHECK(f.cluster.pushes().empty());
     CHECK(Message(j.client->NextWork().status()) == Diverged(expected));
     CHECK(Message(j.client->Pull(0, f.Weights()).Get().status()) == Diverged(expected));
-    CHECK(j.client->Leave("some other reason").ok());
+    CHECK(j.client->Leave(absl::CancelledError("some other reason")).ok());
     REQUIRE(f.cluster.leaves().size() == 1);
     CHECK_FALSE(f.cluster.leaves()[0].done());
     CHECK(f.cluster.leaves()[0].reason() == Diverged(expected));

@@ -157,7 +157,7 @@ void CheckSkip(const std::string& mode) {
     }
   }
   CHECK_FALSE((*client)->NextWork().ok());
-  CHECK((*client)->Leave("as the error says").ok());
+  CHECK((*client)->Leave(absl::InternalError("as the error says")).ok());
 
   // The other one does all that is left.
   for (const std::string& task : others) job.ExpectExit(task, 0);

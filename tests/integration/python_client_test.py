@@ -24,7 +24,7 @@ RATE = 0.5
 
 def generate(folder):
     """The stubs, as any Python project makes them."""
-    protos = ["options", "job_config", "model", "coordinator", "parameter_server"]
+    protos = ["failure", "options", "job_config", "model", "coordinator", "parameter_server"]
     subprocess.run(
         ["protoc", "-I.", f"--python_out={folder}", f"--grpc_out={folder}",
          "--plugin=protoc-gen-grpc=/usr/bin/grpc_python_plugin", *(f"proto/{name}.proto" for name in protos)],

@@ -151,7 +151,7 @@ class MortalClient final : public Client {
   absl::Status Report(const PullResult& of, const EvaluationResult& result) override {
     return real_->Report(of, result);
   }
-  absl::Status Leave(const std::string& failure) override { return real_->Leave(failure); }
+  absl::Status Leave(const absl::Status& failure) override { return real_->Leave(failure); }
   uint32_t worker() const override { return real_->worker(); }
   uint64_t start_clock() const override { return real_->start_clock(); }
   const ModelSpec& model() const override { return real_->model(); }
@@ -198,13 +198,13 @@ absl::StatusOr<uint64_t> Live(const v1::JobConfig& config, const std::vector<std
   Trainer trainer(config, train, replicas.get(), &client);
   if (const absl::Status status = trainer.Run(); !status.ok()) {
     if (!client.gone()) return status;
-    client.Leave("killed by the test").IgnoreError();
+    client.Leave(absl::CancelledError("killed by the test")).IgnoreError();
     return client.given();
   }
   if (client.leading()) {
     WEIR_RETURN_IF_ERROR(EvaluateAndReport(/*final=*/true, nullptr, model, &client));
   }
-  WEIR_RETURN_IF_ERROR(client.Leave(""));
+  WEIR_RETURN_IF_ERROR(client.Leave(absl::OkStatus()));
   return client.given();
 }
 

@@ -8,6 +8,7 @@
 #include "catch2/catch.hpp"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/model/wire_model.h"
+#include "common/protocol/job_failure.h"
 #include "tests/ps_server/server_fixture.h"
 
 namespace weir {
@@ -169,9 +170,9 @@ TEST_CASE("A coordinator may attach again, in a later life too; an earlier one i
   Stream last(server, 3);
   REQUIRE(last.Attached());
   v1::ControlMessage shutdown;
-  shutdown.mutable_shutdown()->set_failure("drained: all is saved");
+  SetFailure(Drained("all is saved"), shutdown.mutable_shutdown());
   last.call->Write(shutdown);
-  CHECK(server.server->Wait().code() == absl::StatusCode::kCancelled);
+  CHECK(KindOf(server.server->Wait()) == v1::FAILURE_DRAINED);
 }
 
 TEST_CASE("A coordinator that does not come back in time is lost") {
@@ -240,8 +241,8 @@ TEST_CASE("A job that was drained goes on where it was") {
     CHECK(f.coordinator->Checkpoint(f.Context().get(), {}, &reply).ok());
     CHECK_THAT(reply.directory(), Contains(folder));
     f.cluster->server(0)->Drain("a test stops it");
-    CHECK(f.cluster->server(0)->Wait().code() == absl::StatusCode::kCancelled);
-    CHECK(f.cluster->server(1)->Wait().code() == absl::StatusCode::kCancelled);
+    CHECK(KindOf(f.cluster->server(0)->Wait()) == v1::FAILURE_DRAINED);
+    CHECK(KindOf(f.cluster->server(1)->Wait()) == v1::FAILURE_DRAINED);
   }
   const auto found = LatestComplete(FileSystem::Posix(), folder);
   REQUIRE(found.ok());
@@ -260,7 +261,7 @@ TEST_CASE("One server's steps survive its end") {
     for (int step = 0; step < 2; ++step) f.TrainStep();
     clock = f.clock;
     f.cluster->server(0)->Drain("a test stops it");
-    CHECK(f.cluster->Wait().code() == absl::StatusCode::kCancelled);
+    CHECK(KindOf(f.cluster->Wait()) == v1::FAILURE_DRAINED);
   }
   CHECK(clock == 6);
 }
@@ -294,8 +295,8 @@ TEST_CASE("A server that comes back at its address is restored, and in sync the 
   CHECK(status.recoveries() == 1);
   CHECK(status.state() == v1::RUNNING);
   f.cluster->server(0)->Drain("a test stops it");
-  CHECK(f.cluster->server(0)->Wait().code() == absl::StatusCode::kCancelled);
-  CHECK((*back)->Wait().code() == absl::StatusCode::kCancelled);
+  CHECK(KindOf(f.cluster->server(0)->Wait()) == v1::FAILURE_DRAINED);
+  CHECK(KindOf((*back)->Wait()) == v1::FAILURE_DRAINED);
 }
 
 TEST_CASE("A server that is to stop without checkpoints stops at once") {

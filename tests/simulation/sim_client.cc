@@ -481,7 +481,7 @@ void SimWorkerClient::OnFailed(const std::optional<Work>& work, const std::share
   }
   if (absl::IsAborted(why)) return Fail(End::kFenced);
   if (absl::IsFailedPrecondition(why)) return Fail(End::kDone);
-  if (absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) || IsStorageFailure(why)) {
+  if (absl::IsUnavailable(why) || absl::IsDeadlineExceeded(why) || KindOf(why) == v1::FAILURE_RESOURCE) {
     return Fail(End::kLost);
   }
   Complain(absl::StrCat("a call ended with ", why.ToString()));

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "common/protocol/job_failure.h"
 #include "ps_server/coordinator/job_store_on_disk.h"
 #include "ps_server/optimizer/kernels.h"
 
@@ -279,13 +279,13 @@ bool SimServer::StartCoordinator() {
     return std::make_unique<RemoteLink>(site_, node_, shard, std::move(events));
   };
   site_->saw_end = false;
-  options.on_end = [this](const v1::ClusterStatus& status, const std::string& failure) {
+  options.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
     if (!running() || dying_) return;
     // That is not the end of the job.
-    if (replaced_ || absl::StartsWith(failure, kReplaced)) return End(failure);
+    if (replaced_ || KindOf(failure) == v1::FAILURE_FENCED) return End(failure);
     if (site_->saw_end) site_->log.lost_in_summary = status.lost_pushes();
     site_->log.ended = true;
-    site_->log.failure = failure;
+    site_->log.failure = std::string(failure.message());
     site_->network.EndFaults();
     End(failure);
   };
@@ -332,44 +332,46 @@ void SimServer::TickControl() {
     if (Weights saved = SavedWeights(); saved != nullptr) {
       site_->log.final_weights.resize(site_->plan.shards());
       site_->log.final_weights[index_] = std::move(saved);
-      return End("");
+      return End(absl::OkStatus());
     }
   }
   if (!last_heard_.has_value()) {
-    if (silent > absl::Seconds(cluster.start_seconds())) End("ps:0 (coordinator) did not attach");
+    if (silent > absl::Seconds(cluster.start_seconds())) End(LostPeer("ps:0 (coordinator) did not attach"));
     return;
   }
   if (control_ == nullptr && site_->plan.recoverable()) {
     if (silent > absl::Seconds(cluster.server_wait_seconds()))
-      End("ps:0 (coordinator) was lost, and did not come back");
+      End(LostPeer("ps:0 (coordinator) was lost, and did not come back"));
   } else if (silent > absl::Seconds(cluster.lease_seconds())) {
-    if (!site_->plan.recoverable()) return End("ps:0 (coordinator) was lost: nothing was heard of it");
+    if (!site_->plan.recoverable())
+      return End(LostPeer("ps:0 (coordinator) was lost: nothing was heard of it"));
     control_->ended = true;
     control_->connection->Close(Connection::kAcceptor);
     AwaitNext();
   }
 }
 
-void SimServer::End(const std::string& failure) {
+void SimServer::End(const absl::Status& failure) {
   if (std::exchange(over_, true)) return;
   World& world = site_->world;
-  world.Trace("server ends", {index_, failure.empty() ? 0u : 1u});
+  world.Trace("server ends", {index_, failure.ok() ? 0u : 1u});
   v1::ControlMessage shutdown;
-  shutdown.mutable_shutdown()->set_failure(failure);
+  SetFailure(failure, shutdown.mutable_shutdown());
   shard_->Control(shutdown);
   for (const auto& [id, stream] : streams_) stream->EndJob(failure);
   world.After(node_, kLinger, [this, failure] { ExitWhenIdle(failure); });
 }
 
-void SimServer::ExitWhenIdle(const std::string& failure) {
+void SimServer::ExitWhenIdle(const absl::Status& failure) {
   if (!hanging_.empty()) {
     // A process whose thread hangs does not come to its end.
     return site_->world.After(node_, kTick, [this, failure] { ExitWhenIdle(failure); });
   }
-  const int code = failure.empty() ? 0 : absl::StartsWith(failure, kReplaced) ? 78 : 138;
+  const int code = failure.ok() ? 0 : KindOf(failure) == v1::FAILURE_FENCED ? 78 : 138;
   if (replaced_) {
     ++site_->faults[absl::StrCat("replaced coordinator ended with ", code)];
-    site_->log.replaced.push_back({site_->world.elapsed(), code, failure, site_->log.ended});
+    site_->log.replaced.push_back(
+        {site_->world.elapsed(), code, std::string(failure.message()), site_->log.ended});
   } else if (site_->log.ended || code != 138) {
     site_->log.exits[absl::StrCat("ps:", index_)] = code;
   } else {
@@ -437,7 +439,7 @@ void SimServer::OnStreamMessage(const std::shared_ptr<ControlStream>& stream,
 
 void SimServer::OnStreamLost(const std::shared_ptr<ControlStream>& stream) {
   if (std::exchange(stream->ended, true) || over_) return;
-  if (!site_->plan.recoverable()) return End("ps:0 (coordinator) was lost: its stream ended");
+  if (!site_->plan.recoverable()) return End(LostPeer("ps:0 (coordinator) was lost: its stream ended"));
   if (control_ == stream) AwaitNext();
 }
 
@@ -468,7 +470,7 @@ void SimServer::OnControl(const v1::ControlMessage& message) {
   } else {
     for (const v1::ControlMessage& each : site_->seams.control(index_, message)) Control(each);
   }
-  if (message.has_shutdown() && coordinator_ == nullptr) End(message.shutdown().failure());
+  if (message.has_shutdown() && coordinator_ == nullptr) End(FailureIn(message.shutdown()));
 }
 
 void SimServer::Control(const v1::ControlMessage& message) {

@@ -89,7 +89,7 @@ class SimServer {
   void StoreWork(std::function<void()> work);
   // The process is dying: what hangs comes to nothing.
   void CutWorkShort();
-  void ExitWhenIdle(const std::string& failure);
+  void ExitWhenIdle(const absl::Status& failure);
   void Tick();
   void DropRevoked();
   void TickControl();
@@ -105,7 +105,7 @@ class SimServer {
   void Control(const v1::ControlMessage& message);
   void OnReport(const v1::ShardReport& report);
   void OnMembershipInstalled(const v1::MembershipInstalled& report);
-  void End(const std::string& failure);
+  void End(const absl::Status& failure);
   Weights Snapshot();
   // Of its part of the last checkpoint, if that is the end of the job.
   Weights SavedWeights() const;

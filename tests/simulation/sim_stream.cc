@@ -91,7 +91,7 @@ bool SimStream::DropRevoked() {
   return true;
 }
 
-void SimStream::EndJob(const std::string& failure) {
+void SimStream::EndJob(const absl::Status& failure) {
   if (session_ != nullptr) session_->EndJob(failure);
 }
 

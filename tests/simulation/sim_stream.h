@@ -79,7 +79,7 @@ class SimStream : public std::enable_shared_from_this<SimStream> {
   void Receive(const std::string& bytes);
   // Readers have been revoked. True: the stream has ended, since some of it is being sent and does not leave.
   bool DropRevoked();
-  void EndJob(const std::string& failure);
+  void EndJob(const absl::Status& failure);
   // The connection is over.
   void OnBroken();
   // The process is gone.

@@ -21,8 +21,8 @@ class FakeClient final : public Client {
   FakeClient(std::vector<std::string>* leaves, absl::Status answer, uint64_t start_clock)
       : leaves_(leaves), answer_(std::move(answer)), start_clock_(start_clock) {}
 
-  absl::Status Leave(const std::string& failure) override {
-    leaves_->push_back(failure);
+  absl::Status Leave(const absl::Status& failure) override {
+    leaves_->push_back(std::string(failure.message()));
     return answer_;
   }
   absl::StatusOr<std::optional<Work>> NextWork() override { return std::nullopt; }
@@ -137,7 +137,7 @@ TEST_CASE("Who had left when the job went back joins again") {
 
 TEST_CASE("Who has done all, which then cannot be saved, does not end well") {
   Story story{{kDone}};
-  story.answers[0] = absl::ResourceExhaustedError("ps:0 (coordinator): " + StorageFailure("no room"));
+  story.answers[0] = StorageFailure("no room");
   CHECK(story.Run() == story.answers[0]);
   CHECK(story.joins == 1);
 }

@@ -127,7 +127,7 @@ class ScriptedClient final : public Client {
     return std::nullopt;
   }
   absl::Status Report(const PullResult&, const EvaluationResult&) override { return absl::OkStatus(); }
-  absl::Status Leave(const std::string&) override { return absl::OkStatus(); }
+  absl::Status Leave(const absl::Status&) override { return absl::OkStatus(); }
 
  private:
   struct Outgoing final : GradientGate::Watcher {

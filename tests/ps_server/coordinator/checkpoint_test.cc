@@ -248,11 +248,11 @@ TEST_CASE("A job's last checkpoint that fails again and again ends it: nobody is
   }
   SECTION("there is not, for as long as the config says") {
     f.Run(absl::Seconds(4));
-    CHECK(IsStorageFailure(leave->status()));
-    CHECK(IsStorageFailure(JobFailure(f.failure)));
+    CHECK(KindOf(leave->status()) == v1::FAILURE_RESOURCE);
+    CHECK(f.failure_kind == v1::FAILURE_RESOURCE);
     CHECK_THAT(f.failure, Contains("no space left on device") &&
                               Contains("checkpoint.save_wait_seconds = 20") && Contains("/runs/7/step-1"));
-    CHECK(IsStorageFailure(f.Join(0, 7000)->status()));
+    CHECK(KindOf(f.Join(0, 7000)->status()) == v1::FAILURE_RESOURCE);
     CHECK(f.disk->newest->step() == 1);
     CHECK(f.Status().waiting_for_size() == 0);
   }
@@ -274,7 +274,7 @@ TEST_CASE("With no time to wait, the first failure of the last checkpoint ends t
   f.Steps(1);
   f.HeartbeatAll();
   CHECK(f.ends == 1);
-  CHECK(IsStorageFailure(JobFailure(f.failure)));
+  CHECK(f.failure_kind == v1::FAILURE_RESOURCE);
 }
 
 TEST_CASE("What a shard writes late of a checkpoint that came to nothing goes, too; what is complete stays") {
@@ -302,7 +302,7 @@ TEST_CASE("A log that cannot be written ends the job as a failure of storage") {
   f.shards[1]->events.report(report);
   f.HeartbeatAll();
   CHECK(f.ends == 1);
-  CHECK(IsStorageFailure(JobFailure(f.failure)));
+  CHECK(f.failure_kind == v1::FAILURE_RESOURCE);
   CHECK_THAT(f.failure, Contains("ps:1") && Contains("no space left on device"));
 }
 
@@ -325,7 +325,7 @@ TEST_CASE("A job that is drained is saved with all that was acknowledged, and th
   SECTION("saved") {
     f.shards[1]->Written(f.shards[0]->sent.back().checkpoint().step());
     CHECK(f.ends == 1);
-    CHECK(f.failure.rfind(kDrained, 0) == 0);
+    CHECK(f.failure_kind == v1::FAILURE_DRAINED);
     CHECK_THAT(f.failure, Contains("SIGTERM") && Contains("/runs/7/step-"));
     CHECK(f.shards[1]->Sent(v1::ControlMessage::kShutdown)[0].shutdown().failure() == f.failure);
     CHECK(join->status().code() == absl::StatusCode::kAborted);
@@ -363,7 +363,7 @@ TEST_CASE(
   f.shards[1]->events.broken(absl::FailedPreconditionError("a later coordinator has this shard"));
   CHECK(f.ends == 1);
   CHECK_THAT(f.failure, Contains("a later coordinator has this shard") && Contains("ps:1"));
-  CHECK(f.failure.rfind(kReplaced, 0) == 0);
+  CHECK(f.failure_kind == v1::FAILURE_FENCED);
   // These may be the other one's, too, or soon will be.
   for (const auto& shard : f.shards) CHECK(shard->Sent(v1::ControlMessage::kShutdown).empty());
 }
@@ -380,7 +380,7 @@ TEST_CASE("A coordinator whose own shard finds its log taken was replaced; anoth
   f.shards[index]->events.report(report);
   f.HeartbeatAll();
   CHECK(f.ends == 1);
-  CHECK((f.failure.rfind(kReplaced, 0) == 0) == (index == 0));
+  CHECK((f.failure_kind == v1::FAILURE_FENCED) == (index == 0));
   CHECK(f.shards[1]->Sent(v1::ControlMessage::kShutdown).empty() == (index == 0));
 }
 
@@ -398,7 +398,7 @@ TEST_CASE("A coordinator to whom nobody comes finds out whether it was replaced 
   // Past the leases, and the time for which workers are waited for.
   f.Run(absl::Seconds(400));
   REQUIRE(f.ends == 1);
-  CHECK((f.failure.rfind(kReplaced, 0) == 0) == replaced);
+  CHECK((f.failure_kind == v1::FAILURE_FENCED) == replaced);
 }
 
 TEST_CASE("A coordinator that was replaced finds out when it needs numbers") {
@@ -409,7 +409,7 @@ TEST_CASE("A coordinator that was replaced finds out when it needs numbers") {
     const auto joined = f.JoinReader(9000 + reader);
     if (joined->status().ok()) f.Leave(joined->reply());
   }
-  CHECK(f.failure.rfind(kReplaced, 0) == 0);
+  CHECK(f.failure_kind == v1::FAILURE_FENCED);
   for (const auto& shard : f.shards) CHECK(shard->Sent(v1::ControlMessage::kShutdown).empty());
 }
 
@@ -431,7 +431,7 @@ TEST_CASE("Drained without a store, before the start, or while it recovers") {
   recovering.Checkpoint()->reply();
   recovering.shards[1]->Kill();
   recovering.coordinator->Drain("SIGTERM");
-  CHECK(recovering.failure.rfind(kDrained, 0) == 0);
+  CHECK(recovering.failure_kind == v1::FAILURE_DRAINED);
 
   Saved lost(kSync);
   lost.StartJob();

@@ -3,6 +3,7 @@
 #include <vector>
 
 #include "catch2/catch.hpp"
+#include "common/protocol/job_failure.h"
 #include "tests/ps_server/coordinator/coordinator_fixture.h"
 
 namespace weir {
@@ -380,13 +381,14 @@ TEST_CASE("on_nonfinite stop: a worker that leaves for it ends the job, and ever
   CoordinatorFixture f(GENERATE(kSync, kAsync));
   f.StartJob();
   const auto beat = f.Heartbeat(f.members[0], f.Heartbeat(f.members[0])->reply().revision());
-  f.Leave(f.members[1], false, kDiverged);
+  f.Leave(f.members[1], false, kDiverged, v1::FAILURE_DIVERGED);
   CHECK(f.ends == 1);
   CHECK(f.failure == kDiverged);
-  CHECK(f.Join(1, 77)->status() == absl::InternalError(kDiverged));
+  CHECK(f.Join(1, 77)->status() == JobFailure(v1::FAILURE_DIVERGED, kDiverged));
   REQUIRE(beat->there());
   CHECK(beat->reply().state() == v1::FAILED);
   CHECK(beat->reply().failure() == kDiverged);
+  CHECK(beat->reply().failure_kind() == v1::FAILURE_DIVERGED);
   for (const auto& shard : f.shards) {
     CHECK(shard->Sent(v1::ControlMessage::kShutdown).back().shutdown().failure() == kDiverged);
   }
@@ -396,7 +398,7 @@ TEST_CASE("on_nonfinite skip_worker: a worker that leaves for it is gone, and th
   CoordinatorFixture f(GENERATE(kSync, kAsync), 3);
   f.config.mutable_consistency()->set_on_nonfinite(v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER);
   f.StartJob();
-  f.Leave(f.members[1], false, kDiverged);
+  f.Leave(f.members[1], false, kDiverged, v1::FAILURE_DIVERGED);
   CHECK(f.ends == 0);
   CHECK(f.Status().state() == v1::RUNNING);
   CHECK(f.Task("worker:1").state() == "lost");
@@ -404,7 +406,7 @@ TEST_CASE("on_nonfinite skip_worker: a worker that leaves for it is gone, and th
   // One that died and may be back is not waited for by a job that nobody else is in.
   f.Leave(f.members[0], false, "its disk is full");
   CHECK(f.ends == 0);
-  f.Leave(f.members[2], false, kDiverged);
+  f.Leave(f.members[2], false, kDiverged, v1::FAILURE_DIVERGED);
   CHECK(f.ends == 1);
   CHECK(f.failure == std::string(kDiverged) + "; that was the last worker");
 }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/model/wire_model.h"
+#include "common/protocol/job_failure.h"
 #include "common/protocol/protocol_version.h"
 
 namespace weir {
@@ -167,9 +168,10 @@ void CoordinatorFixture::Start() {
     if (shard->connects) shard->events.connected();
     return std::make_unique<FakeLink>(shard);
   };
-  options.on_end = [this](const v1::ClusterStatus& status, const std::string& why) {
+  options.on_end = [this](const v1::ClusterStatus& status, const absl::Status& why) {
     ++ends;
-    failure = why;
+    failure = std::string(why.message());
+    failure_kind = KindOf(why);
     final_status = status;
   };
   const auto& consistency = config.consistency();
@@ -253,8 +255,9 @@ AnswerPtr<v1::HeartbeatReply> CoordinatorFixture::Heartbeat(const v1::JoinReply&
   return answer;
 }
 
-void CoordinatorFixture::Leave(const v1::JoinReply& member, bool done, const std::string& reason) {
-  StartLeave(member, done, reason)->reply();
+void CoordinatorFixture::Leave(const v1::JoinReply& member, bool done, const std::string& reason,
+                               v1::FailureKind kind) {
+  StartLeave(member, done, reason, kind)->reply();
 }
 
 FakeShard& CoordinatorFixture::StartElsewhere(uint32_t index, const std::string& address, uint64_t instance) {
@@ -295,11 +298,12 @@ void CoordinatorFixture::HeartbeatAll() {
 }
 
 AnswerPtr<v1::LeaveReply> CoordinatorFixture::StartLeave(const v1::JoinReply& member, bool done,
-                                                         const std::string& reason) {
+                                                         const std::string& reason, v1::FailureKind kind) {
   v1::LeaveRequest request;
   *request.mutable_caller() = CallerOf(member);
   request.set_done(done);
   request.set_reason(reason);
+  request.set_failure_kind(kind);
   auto answer = std::make_shared<Answer<v1::LeaveReply>>();
   coordinator->Leave(request, Keep(answer));
   return answer;

@@ -107,14 +107,16 @@ class CoordinatorFixture {
   // Of StartJob(): those who are still members hear of all that has happened.
   void HeartbeatAll();
   AnswerPtr<v1::LeaveReply> StartLeave(const v1::JoinReply& member, bool done = true,
-                                       const std::string& reason = "");
+                                       const std::string& reason = "",
+                                       v1::FailureKind kind = v1::FAILURE_UNSPECIFIED);
   // A process that connects when it is looked for at this address, and says that it is that shard.
   FakeShard& StartElsewhere(uint32_t index, const std::string& address, uint64_t instance);
   AnswerPtr<v1::AnnounceReply> Announce(uint32_t shard, const std::string& address, uint64_t instance);
   AnswerPtr<v1::CheckpointReply> Checkpoint();
   // Commits so many steps.
   void Steps(int count);
-  void Leave(const v1::JoinReply& member, bool done = true, const std::string& reason = "");
+  void Leave(const v1::JoinReply& member, bool done = true, const std::string& reason = "",
+             v1::FailureKind kind = v1::FAILURE_UNSPECIFIED);
   AnswerPtr<v1::NextRangeReply> NextRange(const v1::JoinReply& member,
                                           const std::vector<uint64_t>& completed = {});
   // By the first worker of StartJob(), or by this member or reader.
@@ -134,6 +136,7 @@ class CoordinatorFixture {
   // Of on_end.
   int ends = 0;
   std::string failure;
+  v1::FailureKind failure_kind = v1::FAILURE_UNSPECIFIED;
   v1::ClusterStatus final_status;
 
   // Last: it calls on_end when it goes.

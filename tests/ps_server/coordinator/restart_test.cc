@@ -269,7 +269,7 @@ TEST_CASE("A job that cannot mean the same by its positions does not go on from 
   f.config.mutable_data()->set_batch_size(16);
   f.Restart();
   CHECK_THAT(f.failure, Contains("data.batch_size is 16"));
-  CHECK(JobFailure(f.failure).code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(f.failure_kind == v1::FAILURE_CONFIG);
   f.config.mutable_data()->set_batch_size(8);
 
   // Another number of workers, with the same parts.

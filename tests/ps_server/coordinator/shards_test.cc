@@ -78,7 +78,7 @@ TEST_CASE("A shard that refuses to take part fails the job with its reason") {
   CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("seed: expected 1, got 2"));
   CHECK(join->times == 1);
   CHECK(std::string(join->status().message()) == f.failure);
-  CHECK(JobFailure(f.failure).code() == absl::StatusCode::kUnavailable);
+  CHECK(f.failure_kind == v1::FAILURE_LOST_PEER);
 
   CoordinatorFixture g(kSync);
   g.shards[1]->connects = false;
@@ -94,7 +94,7 @@ TEST_CASE("A shard that would refuse each time fails the job for good") {
   f.Start();
   const auto join = f.Join(0);
   f.Join(1);
-  CHECK(JobFailure(f.failure).code() == absl::StatusCode::kFailedPrecondition);
+  CHECK(f.failure_kind == v1::FAILURE_CONFIG);
   CHECK(join->status().code() == absl::StatusCode::kFailedPrecondition);
 }
 

@@ -203,7 +203,7 @@ class Bench {
     } else {
       exchange_ = Median(std::move(exchanges));
     }
-    return job.client->Leave("");
+    return job.client->Leave();
   }
 
   // Of the training loop: what more steps take longer, so that beginning and end do not count.
@@ -218,7 +218,7 @@ class Bench {
     const auto start = Clock::now();
     WEIR_RETURN_IF_ERROR(Trainer(config, train_, replicas_, job.client.get()).Run());
     const double seconds = Since(start);
-    WEIR_RETURN_IF_ERROR(job.client->Leave(""));
+    WEIR_RETURN_IF_ERROR(job.client->Leave());
     return seconds;
   }
 

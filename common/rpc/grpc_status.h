@@ -1,0 +1,14 @@
+#pragma once
+
+#include <grpcpp/support/status.h>
+
+#include "absl/status/status.h"
+
+namespace weir {
+
+// Codes of absl::Status and gRPC are the same numbers. The kind of a failure (common/protocol/job_failure.h)
+// travels along.
+grpc::Status ToGrpc(const absl::Status& status);
+absl::Status FromGrpc(const grpc::Status& status);
+
+}  // namespace weir
