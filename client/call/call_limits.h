@@ -11,4 +11,8 @@ struct CallLimits {
   std::chrono::nanoseconds unreachable{};
 };
 
+// Attempts to connect, for who makes a connection for each try: the first, each further one twice as long as
+// the one before, and the longest.
+constexpr std::chrono::seconds kFirstAttempt{1}, kLongestAttempt{16};
+
 }  // namespace weir

@@ -2,10 +2,12 @@
 
 #include <chrono>
 #include <cstdint>
+#include <memory>
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
 #include "common/sync/executor.h"
+#include "common/sync/future.h"
 #include "common/system/clock.h"
 
 namespace weir {
@@ -23,6 +25,9 @@ class EventLoop : public Executor {
   virtual Timer RunAfter(std::chrono::nanoseconds wait, absl::AnyInvocable<void()> then) = 0;
   // It will not run, unless it has begun to, or has run.
   virtual void Cancel(const Timer& timer) = 0;
+
+  // Lets a thread that waits for a result of the loop work on the loop meanwhile. nullptr: it sleeps.
+  virtual std::shared_ptr<ResultDriver> driver() { return nullptr; }
 
   // As in common/system/clock.h.
   virtual const Clock& awake() const { return Clock::Awake(); }

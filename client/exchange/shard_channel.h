@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -72,6 +73,12 @@ class ShardChannel {
 
   // "ps:1 at 10.0.0.1:2222".
   virtual std::string name() const = 0;
+
+  // Once, before all streams: waits until the shard can be reached. Where it is also looked for, unless it
+  // has moved: at `otherwise`, if not empty; there it stays then. Unavailable: not before `deadline`.
+  // FailedPrecondition: not in the way that the job's config asks for.
+  virtual absl::Status Connect(std::chrono::steady_clock::time_point deadline,
+                               const std::string& otherwise) = 0;
 
   // The shard is at this address from now on; empty: where it was first. False: it is there already.
   virtual bool MoveTo(const std::string& address) = 0;

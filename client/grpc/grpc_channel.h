@@ -35,8 +35,4 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
 // again on 8 servers (docs/benchmarks/README.md). Clients with larger messages would hold each other up.
 constexpr int64_t kSharedBytes = 512 << 10;
 
-// For who makes a channel for each try: the first attempt, each further one twice as long as the one before,
-// and the longest.
-constexpr std::chrono::seconds kFirstAttempt{1}, kLongestAttempt{16};
-
 }  // namespace weir

@@ -43,8 +43,7 @@ class GrpcPoller final : public EventLoop {
   ~GrpcPoller();
 
   grpc::CompletionQueue* queue();
-  // For the results that come about here.
-  std::shared_ptr<ResultDriver> driver();
+  std::shared_ptr<ResultDriver> driver() override;
 
   // Runs `then` on the polling thread, when it is `when` or soon after.
   Timer RunAt(Steady::time_point when, absl::AnyInvocable<void()> then);

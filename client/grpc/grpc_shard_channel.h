@@ -34,11 +34,7 @@ class GrpcShardChannel final : public ShardChannel {
   GrpcShardChannel(Options options, GrpcPoller& poller);
   ~GrpcShardChannel() override;
 
-  // Once, before all streams: waits until the shard can be reached. Where it is also looked for, unless it
-  // has moved: at `otherwise`, if not empty; there it stays then. Unavailable: not before `deadline`.
-  // FailedPrecondition: not in the way that the job's config asks for.
-  absl::Status Connect(std::chrono::steady_clock::time_point deadline, const std::string& otherwise);
-
+  absl::Status Connect(std::chrono::steady_clock::time_point deadline, const std::string& otherwise) override;
   std::string name() const override;
   bool MoveTo(const std::string& address) override;
   Opened Open(std::shared_ptr<DataStream::User> user, std::function<void()> gone) override;

@@ -51,6 +51,11 @@ class CondVar {
     lock.release();
     return in_time;
   }
+  // False when so long has passed.
+  bool WaitFor(Mutex& mutex, std::chrono::nanoseconds limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    constexpr std::chrono::hours kLongest(24);
+    return WaitUntil(mutex, std::chrono::steady_clock::now() + (limit < kLongest ? limit : kLongest));
+  }
   void NotifyOne() { cv_.notify_one(); }
   void NotifyAll() { cv_.notify_all(); }
 

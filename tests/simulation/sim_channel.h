@@ -66,6 +66,9 @@ class SimShardChannel final : public ShardChannel {
       : site_(site), node_(node), shard_(shard), loop_(loop) {}
 
   std::string name() const override;
+  absl::Status Connect(std::chrono::steady_clock::time_point, const std::string&) override {
+    return absl::OkStatus();
+  }
   bool MoveTo(const std::string&) override { return false; }
   Opened Open(std::shared_ptr<DataStream::User> user, std::function<void()> gone) override;
 

@@ -394,7 +394,7 @@ void SimWorkerClient::TakeRange() {
       });
 }
 
-// ---- a worker's calls to the shards (client/client_impl.cc)
+// ---- a worker's calls to the shards (client/job/client_impl.cc)
 
 ShardSet::Push SimWorkerClient::MakePush(const Work& work, std::vector<float>* gradient) {
   gradient->resize(static_cast<size_t>(tensors_.model().elements()));

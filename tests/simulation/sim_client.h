@@ -182,7 +182,7 @@ void SimMember::Call(void (Coordinator::*method)(Request, Coordinator::Done<Repl
 }
 
 // A worker: takes the work that the shipped SyncWorkSource or RangeWorkSource gives, pulls, computes, pushes,
-// as worker/trainer.cc does with client/client_impl.cc.
+// as worker/trainer.cc does with client/job/client_impl.cc.
 class SimWorkerClient final : public SimMember {
  public:
   SimWorkerClient(Site* site, World::Node node, uint32_t rank, std::function<void(End)> on_end);

@@ -104,7 +104,7 @@ def faults_of_includes(root):
 
 def room_of(path):
     """The folder. A file in a top-level folder is a room of its own, with its header: client/types.h is below client/exchange,
-    client/client.cc above it."""
+    client/join.cc above it."""
     return str(path.parent) if len(path.parts) > 2 else str(path.with_suffix(""))
 
 

@@ -1,13 +1,13 @@
-#include "client/client.h"
-
+// How a process becomes a member of the job.
 #include <chrono>
-#include <random>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/client_impl.h"
+#include "client/job/client_impl.h"
+#include "client/job/join_job.h"
 #include "common/base/status_macros.h"
+#include "common/model/partition.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/protocol_version.h"
 
@@ -42,13 +42,10 @@ absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& options, const ModelSpec& model) {
+absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& options, const ModelSpec& model,
+                                                         const v1::JobConfig& config, Transport& transport) {
   if (options.servers.empty()) return absl::InvalidArgumentError("no server is given");
   WEIR_RETURN_IF_ERROR(model.Validate());
-  v1::JobConfig config;
-  if (!config.ParseFromString(options.job_config)) {
-    return absl::InvalidArgumentError("the job's config is not a serialized weir.v1.JobConfig");
-  }
   std::unique_ptr<History> history;
   if (!options.history_path.empty()) {
     WEIR_ASSIGN_OR_RETURN(history, History::Open(options.history_path, options.again));
@@ -58,19 +55,24 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
   request.set_role(options.reader ? v1::READER : v1::WORKER);
   request.set_task(options.task);
   request.set_rank(options.rank);
-  std::random_device random;
-  request.set_instance(uint64_t{random()} << 32 | random());
+  request.set_instance(transport.NewInstance());
   request.set_model(ToProto(model).SerializeAsString());
   request.set_job_config(options.job_config);
   request.set_train_examples(options.train_examples);
   request.set_evaluates(options.evaluates);
   *request.mutable_protocol() = OwnProtocol();
   for (const std::string& server : options.servers) request.add_ps_addresses(server);
-  const std::chrono::nanoseconds start = Seconds(config.cluster().start_seconds());
-  const auto deadline = std::chrono::steady_clock::now() + start;
-  WEIR_ASSIGN_OR_RETURN(
-      const v1::JoinReply reply,
-      JoinJob(request, options.token, start, Seconds(config.cluster().server_wait_seconds()), options.again));
+
+  const std::shared_ptr<EventLoop> loop = transport.loop();
+  JoinOptions join;
+  join.start = Seconds(config.cluster().start_seconds());
+  join.server_wait = Seconds(config.cluster().server_wait_seconds());
+  join.again = options.again;
+  join.open = [&](std::chrono::nanoseconds attempt) {
+    return transport.OpenCoordinator(options.servers[0], attempt);
+  };
+  const auto deadline = std::chrono::steady_clock::now() + join.start;
+  WEIR_ASSIGN_OR_RETURN(const v1::JoinReply reply, JoinJob(request, join, *loop));
   WEIR_RETURN_IF_ERROR(CheckReply(reply, options, model, config));
 
   // What this program was given comes first: it may reach the servers in another way than ps:0 does. Only
@@ -80,8 +82,15 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
     otherwise.assign(reply.ps_addresses().begin(), reply.ps_addresses().end());
   }
   if (servers.size() != reply.num_shards()) servers = otherwise;
-  auto client = std::make_unique<ClientImpl>(options, model, config, request.instance(), reply, servers,
-                                             std::move(history));
+  JobChannels channels;
+  channels.loop = loop;
+  channels.coordinator = transport.OpenCoordinator(servers[0], std::nullopt);
+  const Partition partition(model.elements(), reply.num_shards());
+  for (uint32_t shard = 0; shard < servers.size(); ++shard) {
+    channels.shards.push_back(transport.OpenShard(shard, servers[shard], partition.shard_elements(shard)));
+  }
+  auto client = std::make_unique<ClientImpl>(options, model, config, request.instance(), reply,
+                                             std::move(channels), std::move(history));
   if (absl::Status connected = client->Connect(deadline, otherwise); !connected.ok()) {
     client->Leave(connected).IgnoreError();
     return connected;

@@ -1,4 +1,4 @@
-#include "client/client_impl.h"
+#include "client/job/client_impl.h"
 
 #include <algorithm>
 #include <utility>
@@ -53,7 +53,7 @@ Future<T> Ready(absl::StatusOr<T> result) {
 }  // namespace
 
 ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, const v1::JobConfig& config,
-                       uint64_t instance, const v1::JoinReply& reply, const std::vector<std::string>& servers,
+                       uint64_t instance, const v1::JoinReply& reply, JobChannels channels,
                        std::unique_ptr<History> history)
     : options_(options),
       mode_(config.consistency().mode()),
@@ -75,11 +75,12 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
              reply.total_steps(), reply.worker(), reply.incarnation(), reply.start_clock()),
       ranges_({config.data().batch_size(), reply.total_batches(), reply.total_examples()},
               reply.start_clock()),
-      poller_(GrpcPoller::Shared(std::chrono::microseconds(config.wire().busy_poll_us()))),
-      coordinator_(servers[0], options.token, server_wait_, *poller_, calls_),
+      loop_(std::move(channels.loop)),
+      coordinator_channel_(std::move(channels.coordinator)),
+      coordinator_(*coordinator_channel_, *loop_, calls_),
       history_(history == nullptr ? nullptr : std::make_unique<HistoryObserver>(caller_, std::move(history))),
-      shards_(MakeChannels(config, servers), *poller_, tensors_, caller_, epoch_, wire_, calls_, limits(),
-              history_.get(), [this](const absl::Status& why) { Fail(why); }) {
+      shards_(NoteShards(std::move(channels.shards)), *loop_, tensors_, caller_, epoch_, wire_, calls_,
+              limits(), history_.get(), [this](const absl::Status& why) { Fail(why); }) {
   for (uint32_t shard = 0; shard < reply.num_shards(); ++shard) {
     buffers_.push_back(std::make_shared<FloatBuffers>(tensors_.partition().shard_elements(shard)));
   }
@@ -89,9 +90,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
     if (reply.has_work_end()) work_end_ = reply.work_end();
   }
   shards_.Move(reply.moved());
-  GrpcHeartbeat::Options heartbeat;
-  heartbeat.address = servers[0];
-  heartbeat.token = options.token;
+  Heartbeat::Options heartbeat;
   heartbeat.lease = lease_;
   heartbeat.server_wait = server_wait_;
   heartbeat.request = [this] {
@@ -111,25 +110,13 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
     }
     Fail(why);
   };
-  heartbeat_ = std::make_unique<GrpcHeartbeat>(*poller_, std::move(heartbeat));
+  heartbeat_ = std::make_unique<Heartbeat>(*coordinator_channel_, *loop_, std::move(heartbeat));
 }
 
-std::vector<std::unique_ptr<ShardChannel>> ClientImpl::MakeChannels(const v1::JobConfig& config,
-                                                                    const std::vector<std::string>& servers) {
-  std::vector<std::unique_ptr<ShardChannel>> channels;
-  for (uint32_t shard = 0; shard < servers.size(); ++shard) {
-    GrpcShardChannel::Options options;
-    options.index = shard;
-    options.address = servers[shard];
-    options.token = options_.token;
-    options.wire = config.wire();
-    options.bytes = tensors_.partition().shard_elements(shard) * static_cast<int64_t>(sizeof(float));
-    options.server_wait = server_wait_;
-    auto channel = std::make_unique<GrpcShardChannel>(std::move(options), *poller_);
-    channels_.push_back(channel.get());
-    channels.push_back(std::move(channel));
-  }
-  return channels;
+std::vector<std::unique_ptr<ShardChannel>> ClientImpl::NoteShards(
+    std::vector<std::unique_ptr<ShardChannel>> shards) {
+  for (const auto& shard : shards) channels_.push_back(shard.get());
+  return shards;
 }
 
 absl::Status ClientImpl::Connect(std::chrono::steady_clock::time_point deadline,
@@ -451,7 +438,7 @@ Future<PullResult> ClientImpl::Pull(uint64_t clock, std::vector<MutableTensor> t
                                     OnWeights on_weights) {
   absl::StatusOr<ShardSet::Pull> order = MakePull(clock, tensors, std::move(on_weights));
   if (!order.ok()) return Ready<PullResult>(order.status());
-  Promise<PullResult> promise(poller_->driver());
+  Promise<PullResult> promise(loop_->driver());
   Start(shards_.size(), std::nullopt, *std::move(order), [promise](absl::StatusOr<Answers> answers) mutable {
     promise.Set(answers.ok() ? absl::StatusOr<PullResult>(MergePull(*answers)) : answers.status());
   });
@@ -463,7 +450,7 @@ Future<PushResult> ClientImpl::Push(const Work& work, const PullResult& base,
   if (options_.reader) return Ready<PushResult>(ReadersDoNotPush());
   absl::StatusOr<ShardSet::Push> order = MakePush(work, base, gradient, gate.get());
   if (!order.ok()) return Ready<PushResult>(FailPush(work, order.status()));
-  Promise<PushResult> promise(poller_->driver());
+  Promise<PushResult> promise(loop_->driver());
   Start(shards_.size(), *std::move(order), std::nullopt, [promise](absl::StatusOr<Answers> answers) mutable {
     promise.Set(answers.ok() ? absl::StatusOr<PushResult>(MergePush(*answers)) : answers.status());
   });
@@ -479,7 +466,7 @@ Future<PushPullResult> ClientImpl::PushPull(const Work& work, const PullResult& 
   if (!pull.ok()) return Ready<PushPullResult>(FailPush(work, pull.status()));
   absl::StatusOr<ShardSet::Push> push = MakePush(work, base, gradient, gate.get());
   if (!push.ok()) return Ready<PushPullResult>(FailPush(work, push.status()));
-  Promise<PushPullResult> promise(poller_->driver());
+  Promise<PushPullResult> promise(loop_->driver());
   Start(shards_.size(), *std::move(push), *std::move(pull),
         [promise](absl::StatusOr<Answers> answers) mutable {
           if (!answers.ok()) {
@@ -493,7 +480,7 @@ Future<PushPullResult> ClientImpl::PushPull(const Work& work, const PullResult& 
 
 Future<WeightsView> ClientImpl::PullInPlace(uint64_t clock) {
   const ShardSet::Pull order = MakePull(clock);
-  Promise<WeightsView> promise(poller_->driver());
+  Promise<WeightsView> promise(loop_->driver());
   Start(shards_.size(), std::nullopt, order, [this, promise, order](absl::StatusOr<Answers> answers) mutable {
     promise.Set(MakeView(order, answers));
   });
@@ -507,7 +494,7 @@ Future<PushPullView> ClientImpl::PushPullInPlace(const Work& work, const PullRes
   absl::StatusOr<ShardSet::Push> push = MakePush(work, base, gradient, gate.get());
   if (!push.ok()) return Ready<PushPullView>(FailPush(work, push.status()));
   const ShardSet::Pull pull = MakePull(work.clock + 1);
-  Promise<PushPullView> promise(poller_->driver());
+  Promise<PushPullView> promise(loop_->driver());
   Start(shards_.size(), *std::move(push), pull,
         [this, promise, pull](absl::StatusOr<Answers> answers) mutable {
           absl::StatusOr<WeightsView> view = MakeView(pull, answers);
@@ -535,7 +522,7 @@ Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors) 
   *pin.mutable_caller() = CallerNow();
   // Only until the pulls have begun, retries included.
   pin.set_lease_seconds(std::chrono::duration<double>(lease_ + server_wait_).count());
-  Promise<PullResult> promise(poller_->driver());
+  Promise<PullResult> promise(loop_->driver());
   coordinator_.Pin(pin, limits())
       .OnReady([this, promise, order = *std::move(order)](const absl::StatusOr<v1::PinReply>& reply) mutable {
         if (!reply.ok()) {

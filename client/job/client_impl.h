@@ -15,13 +15,15 @@
 #include "client/call/call_group.h"
 #include "client/call/call_limits.h"
 #include "client/client.h"
+#include "client/exchange/event_loop.h"
+#include "client/exchange/shard_channel.h"
 #include "client/exchange/shard_set.h"
-#include "client/grpc/grpc_coordinator.h"
-#include "client/grpc/grpc_heartbeat.h"
-#include "client/grpc/grpc_poller.h"
-#include "client/grpc/grpc_shard_channel.h"
+#include "client/job/coordinator_calls.h"
+#include "client/job/coordinator_channel.h"
+#include "client/job/heartbeat.h"
 #include "client/job/history.h"
 #include "client/job/history_observer.h"
+#include "client/job/transport.h"
 #include "client/job/work_source.h"
 #include "client/tensors/float_buffers.h"
 #include "client/tensors/gradient_memory.h"
@@ -34,14 +36,26 @@
 
 namespace weir {
 
-// Calls end on the polling thread; what they and the heartbeat tell is kept under one mutex, and whoever
+// How a client reaches the job.
+struct JobChannels {
+  std::shared_ptr<EventLoop> loop;
+  std::unique_ptr<CoordinatorChannel> coordinator;
+  // By shard.
+  std::vector<std::unique_ptr<ShardChannel>> shards;
+};
+
+// Calls end on the event loop; what they and the heartbeat tell is kept under one mutex, and whoever
 // waits for news waits on one condition variable. The mutex is never held while a call starts, ends or is
 // cancelled.
 class ClientImpl final : public Client {
  public:
+  // Client::Join() over this transport. `config`: as options.job_config.
+  static absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options, const ModelSpec& model,
+                                                      const v1::JobConfig& config, Transport& transport);
+
   // `instance`: that of the Join that `reply` answers.
   ClientImpl(const ClientOptions& options, const ModelSpec& model, const v1::JobConfig& config,
-             uint64_t instance, const v1::JoinReply& reply, const std::vector<std::string>& servers,
+             uint64_t instance, const v1::JoinReply& reply, JobChannels channels,
              std::unique_ptr<History> history);
   ~ClientImpl() override;
 
@@ -92,8 +106,7 @@ class ClientImpl final : public Client {
   bool sync() const { return mode_ == v1::ConsistencyConfig::MODE_SYNC; }
   // A server knows cluster.wait_seconds too, and says more than we could when it is reached.
   CallLimits limits() const { return {wait_ + std::chrono::seconds(2), server_wait_}; }
-  std::vector<std::unique_ptr<ShardChannel>> MakeChannels(const v1::JobConfig& config,
-                                                          const std::vector<std::string>& servers);
+  std::vector<std::unique_ptr<ShardChannel>> NoteShards(std::vector<std::unique_ptr<ShardChannel>> shards);
   // For the coordinator.
   v1::Caller CallerNow() const {
     v1::Caller caller = caller_;
@@ -194,15 +207,16 @@ class ClientImpl final : public Client {
   bool ranges_done_ ABSL_GUARDED_BY(mutex_) = false;
 
   // The calls below use everything above.
-  const std::shared_ptr<GrpcPoller> poller_;
+  const std::shared_ptr<EventLoop> loop_;
   CallGroup calls_;
-  GrpcCoordinator coordinator_;
+  const std::unique_ptr<CoordinatorChannel> coordinator_channel_;
+  CoordinatorCalls coordinator_;
   // Null: no history is kept.
   const std::unique_ptr<HistoryObserver> history_;
   // By shard; they belong to shards_.
-  std::vector<GrpcShardChannel*> channels_;
+  std::vector<ShardChannel*> channels_;
   ShardSet shards_;
-  std::unique_ptr<GrpcHeartbeat> heartbeat_;
+  std::unique_ptr<Heartbeat> heartbeat_;
 };
 
 }  // namespace weir

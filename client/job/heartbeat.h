@@ -3,23 +3,18 @@
 #include <chrono>
 #include <functional>
 #include <memory>
-#include <string>
 
 #include "absl/status/status.h"
-#include "client/grpc/grpc_poller.h"
-#include "common/rpc/job_token.h"
+#include "client/exchange/event_loop.h"
+#include "client/job/coordinator_channel.h"
 #include "proto/coordinator.pb.h"
 
 namespace weir {
 
-// Keeps a client's lease: one Heartbeat at a time, the next one as soon as it is answered, on a thread of its
-// own.
-class GrpcHeartbeat {
+// Keeps a client's lease: one Heartbeat at a time, the next one as soon as it is answered, on the event loop.
+class Heartbeat {
  public:
   struct Options {
-    // Of ps:0.
-    std::string address;
-    JobToken token;
     // How long a try may take. The coordinator answers within a third of it.
     std::chrono::nanoseconds lease{};
     // How long the coordinator may be away.
@@ -33,17 +28,18 @@ class GrpcHeartbeat {
     std::function<void(const absl::Status&)> on_lost;
   };
 
-  // Starts at once. The functions are called from the heartbeat's thread and may take locks, but not Stop()
-  // it. The poller outlives it.
-  GrpcHeartbeat(GrpcPoller& poller, Options options);
-  ~GrpcHeartbeat();
+  // Starts at once. The functions run on the event loop: they must not block, nor Stop() the heartbeat.
+  // Channel and loop outlive it.
+  Heartbeat(CoordinatorChannel& channel, EventLoop& loop, Options options);
+  ~Heartbeat();
 
-  // Ends the heartbeat in flight and the thread. Idempotent; not thread-safe.
+  // Ends the heartbeat in flight, and waits for its end. Idempotent; not thread-safe, and not on the event
+  // loop.
   void Stop();
 
  private:
-  struct Impl;
-  const std::unique_ptr<Impl> impl_;
+  class Beats;
+  const std::shared_ptr<Beats> beats_;
 };
 
 }  // namespace weir

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "client/call/backoff.h"
-#include "client/client_impl.h"
+#include "client/job/client_impl.h"
 #include "common/base/status_macros.h"
 #include "common/system/clock.h"
 
@@ -96,10 +96,11 @@ void ClientImpl::Probe(uint64_t step) {
 
 absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
   // Awake.
-  const Clock& awake = Clock::Awake();
+  const Clock& awake = loop_->awake();
   absl::Time deadline = awake.Now() + absl::FromChrono(wait_);
   const auto left = [&] { return absl::ToChronoNanoseconds(deadline - awake.Now()); };
-  Backoff backoff(std::chrono::milliseconds(20), std::chrono::milliseconds(500));
+  Backoff backoff(std::chrono::milliseconds(20), std::chrono::milliseconds(500),
+                  [this] { return loop_->Random(); });
   while (true) {
     std::vector<uint64_t> completed;
     {
@@ -113,8 +114,8 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
         if (ranges_.outstanding().empty() && !taking_range_) break;
         if (pushes_out_ > 0 || taking_range_) {
           news_.Wait(mutex_);
-        } else if (!news_.WaitUntil(mutex_, Steady::now() + left()) &&
-                   left() <= std::chrono::nanoseconds::zero() && pushes_out_ == 0) {
+        } else if (!news_.WaitFor(mutex_, left()) && left() <= std::chrono::nanoseconds::zero() &&
+                   pushes_out_ == 0) {
           return absl::DeadlineExceededError(absl::StrCat("NextWork() gave out the work at clock ",
                                                           ranges_.outstanding().begin()->first,
                                                           ", which was never pushed"));
@@ -140,7 +141,7 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
                                                       " s; they are out to: ", absl::StrJoin(others, ", ")));
     }
     // The coordinator holds such a call for a while; this is in case that it does not.
-    news_.WaitUntil(mutex_, Steady::now() + std::min<std::chrono::nanoseconds>(left(), backoff.Next()));
+    news_.WaitFor(mutex_, std::min<std::chrono::nanoseconds>(left(), backoff.Next()));
   }
 }
 

@@ -1,0 +1,130 @@
+#include "client/grpc/grpc_coordinator_channel.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "client/grpc/grpc_channel.h"
+#include "common/rpc/grpc_status.h"
+#include "common/rpc/grpc_token.h"
+#include "proto/coordinator.grpc.pb.h"
+
+namespace weir {
+namespace {
+
+using Stub = v1::Coordinator::Stub;
+
+template <typename Request, typename Reply>
+class UnaryTry final : public CoordinatorChannel::Try,
+                       public std::enable_shared_from_this<UnaryTry<Request, Reply>>,
+                       private GrpcPoller::Event {
+ public:
+  using Method = std::unique_ptr<grpc::ClientAsyncResponseReader<Reply>> (Stub::*)(grpc::ClientContext*,
+                                                                                   const Request&,
+                                                                                   grpc::CompletionQueue*);
+
+  UnaryTry(const JobToken& token, CoordinatorChannel::Limit limit, CoordinatorChannel::Done<Reply> done)
+      : done_(std::move(done)) {
+    if (limit != CoordinatorChannel::Limit::max()) {
+      context_.set_deadline(std::chrono::system_clock::now() + limit);
+    }
+    SetToken(token, &context_);
+  }
+
+  void Start(Stub& stub, Method method, const Request& request, grpc::CompletionQueue* queue) {
+    self_ = this->shared_from_this();
+    rpc_ = (stub.*method)(&context_, request, queue);
+    rpc_->Finish(&reply_, &status_, static_cast<GrpcPoller::Event*>(this));
+  }
+  void Cancel() override { context_.TryCancel(); }
+
+ private:
+  void OnEvent(bool /*ok*/) override {
+    const auto self = std::move(self_);
+    done_(status_.ok() ? absl::StatusOr<Reply>(std::move(reply_)) : FromGrpc(status_));
+  }
+
+  grpc::ClientContext context_;
+  CoordinatorChannel::Done<Reply> done_;
+  std::unique_ptr<grpc::ClientAsyncResponseReader<Reply>> rpc_;
+  Reply reply_;
+  grpc::Status status_;
+  // Until OnEvent().
+  std::shared_ptr<UnaryTry> self_;
+};
+
+}  // namespace
+
+struct GrpcCoordinatorChannel::Impl {
+  const std::string name;
+  const JobToken token;
+  GrpcPoller& poller;
+  const std::shared_ptr<grpc::Channel> channel;
+  const std::unique_ptr<Stub> stub = v1::Coordinator::NewStub(channel);
+
+  template <typename Request, typename Reply>
+  TryPtr Start(typename UnaryTry<Request, Reply>::Method method, const Request& request, Limit limit,
+               Done<Reply> done) {
+    auto started = std::make_shared<UnaryTry<Request, Reply>>(token, limit, std::move(done));
+    started->Start(*stub, method, request, poller.queue());
+    return started;
+  }
+};
+
+GrpcCoordinatorChannel::GrpcCoordinatorChannel(const std::string& address, const JobToken& token,
+                                               std::chrono::nanoseconds server_wait,
+                                               std::optional<std::chrono::nanoseconds> attempt,
+                                               GrpcPoller& poller)
+    : impl_(new Impl{absl::StrCat("ps:0 (coordinator) at ", address), token, poller,
+                     MakeChannel(address, server_wait, attempt)}) {}
+GrpcCoordinatorChannel::~GrpcCoordinatorChannel() = default;
+
+std::string GrpcCoordinatorChannel::name() const { return impl_->name; }
+bool GrpcCoordinatorChannel::connected() const {
+  return impl_->channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
+}
+
+CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Join(const v1::JoinRequest& request, Limit limit,
+                                                        Done<v1::JoinReply> done) {
+  return impl_->Start<v1::JoinRequest, v1::JoinReply>(&Stub::AsyncJoin, request, limit, std::move(done));
+}
+
+CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Status(const v1::StatusRequest& request, Limit limit,
+                                                          Done<v1::ClusterStatus> done) {
+  return impl_->Start<v1::StatusRequest, v1::ClusterStatus>(&Stub::AsyncStatus, request, limit,
+                                                            std::move(done));
+}
+
+CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Heartbeat(const v1::HeartbeatRequest& request, Limit limit,
+                                                             Done<v1::HeartbeatReply> done) {
+  return impl_->Start<v1::HeartbeatRequest, v1::HeartbeatReply>(&Stub::AsyncHeartbeat, request, limit,
+                                                                std::move(done));
+}
+
+CoordinatorChannel::TryPtr GrpcCoordinatorChannel::NextRange(const v1::NextRangeRequest& request, Limit limit,
+                                                             Done<v1::NextRangeReply> done) {
+  return impl_->Start<v1::NextRangeRequest, v1::NextRangeReply>(&Stub::AsyncNextRange, request, limit,
+                                                                std::move(done));
+}
+
+CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Pin(const v1::PinRequest& request, Limit limit,
+                                                       Done<v1::PinReply> done) {
+  return impl_->Start<v1::PinRequest, v1::PinReply>(&Stub::AsyncPin, request, limit, std::move(done));
+}
+
+CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Unpin(const v1::UnpinRequest& request, Limit limit,
+                                                         Done<v1::UnpinReply> done) {
+  return impl_->Start<v1::UnpinRequest, v1::UnpinReply>(&Stub::AsyncUnpin, request, limit, std::move(done));
+}
+
+CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Report(const v1::ReportRequest& request, Limit limit,
+                                                          Done<v1::ReportReply> done) {
+  return impl_->Start<v1::ReportRequest, v1::ReportReply>(&Stub::AsyncReport, request, limit,
+                                                          std::move(done));
+}
+
+CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Leave(const v1::LeaveRequest& request, Limit limit,
+                                                         Done<v1::LeaveReply> done) {
+  return impl_->Start<v1::LeaveRequest, v1::LeaveReply>(&Stub::AsyncLeave, request, limit, std::move(done));
+}
+
+}  // namespace weir

@@ -1,0 +1,46 @@
+#include "client/grpc/grpc_transport.h"
+
+#include <random>
+#include <utility>
+
+#include "client/grpc/grpc_coordinator_channel.h"
+#include "client/grpc/grpc_shard_channel.h"
+
+namespace weir {
+namespace {
+
+std::chrono::nanoseconds ServerWait(const v1::JobConfig& config) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+      std::chrono::duration<double>(config.cluster().server_wait_seconds()));
+}
+
+}  // namespace
+
+GrpcTransport::GrpcTransport(const v1::JobConfig& config, JobToken token)
+    : config_(config),
+      token_(std::move(token)),
+      poller_(GrpcPoller::Shared(std::chrono::microseconds(config.wire().busy_poll_us()))) {}
+
+uint64_t GrpcTransport::NewInstance() {
+  std::random_device random;
+  return uint64_t{random()} << 32 | random();
+}
+
+std::unique_ptr<CoordinatorChannel> GrpcTransport::OpenCoordinator(
+    const std::string& address, std::optional<std::chrono::nanoseconds> attempt) {
+  return std::make_unique<GrpcCoordinatorChannel>(address, token_, ServerWait(config_), attempt, *poller_);
+}
+
+std::unique_ptr<ShardChannel> GrpcTransport::OpenShard(uint32_t shard, const std::string& address,
+                                                       int64_t elements) {
+  GrpcShardChannel::Options options;
+  options.index = shard;
+  options.address = address;
+  options.token = token_;
+  options.wire = config_.wire();
+  options.bytes = elements * static_cast<int64_t>(sizeof(float));
+  options.server_wait = ServerWait(config_);
+  return std::make_unique<GrpcShardChannel>(std::move(options), *poller_);
+}
+
+}  // namespace weir

@@ -1,0 +1,141 @@
+#include "client/job/join_job.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "client/call/backoff.h"
+#include "client/call/call_limits.h"
+#include "common/protocol/job_failure.h"
+#include "common/sync/mutex.h"
+#include "common/telemetry/logging.h"
+
+namespace weir {
+namespace {
+
+using Nanoseconds = std::chrono::nanoseconds;
+
+constexpr absl::Duration kReportEvery = absl::Seconds(10);
+// How often it is looked whether there is a connection.
+constexpr absl::Duration kLook = absl::Milliseconds(200);
+// The coordinator knows the same limit, and says more when it is reached.
+constexpr absl::Duration kSlack = absl::Seconds(1);
+
+// A result that another thread waits for. Shared with the call, which may end later.
+template <typename Reply>
+class Answer {
+ public:
+  void Set(absl::StatusOr<Reply> reply) {
+    MutexLock lock(mutex_);
+    reply_ = std::move(reply);
+    set_.NotifyAll();
+  }
+  // nullopt: there is none within `limit`.
+  std::optional<absl::StatusOr<Reply>> WaitFor(absl::Duration limit, const Clock& clock) {
+    const absl::Time until = clock.Now() + limit;
+    MutexLock lock(mutex_);
+    while (!reply_.has_value()) {
+      const absl::Duration left = until - clock.Now();
+      if (left <= absl::ZeroDuration()) return std::nullopt;
+      set_.WaitFor(mutex_, absl::ToChronoNanoseconds(left));
+    }
+    return std::move(reply_);
+  }
+
+ private:
+  Mutex mutex_;
+  CondVar set_;
+  std::optional<absl::StatusOr<Reply>> reply_ ABSL_GUARDED_BY(mutex_);
+};
+
+// What the coordinator waits for, by its own account; "": it does not answer.
+std::string WaitingFor(CoordinatorChannel& channel, const Clock& clock) {
+  if (!channel.connected()) return "";
+  const auto answer = std::make_shared<Answer<v1::ClusterStatus>>();
+  const auto asked =
+      channel.Status(v1::StatusRequest(), std::chrono::seconds(1),
+                     [answer](absl::StatusOr<v1::ClusterStatus> status) { answer->Set(std::move(status)); });
+  std::optional<absl::StatusOr<v1::ClusterStatus>> status;
+  // It has a deadline of its own.
+  while (!(status = answer->WaitFor(absl::Seconds(2), clock)).has_value()) asked->Cancel();
+  return status->ok() ? absl::StrJoin((*status)->waiting_for(), ", ") : "";
+}
+
+}  // namespace
+
+absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const JoinOptions& options,
+                                      EventLoop& loop) {
+  // Awake: when to give up, and when the coordinator was last connected.
+  const Clock& awake = loop.awake();
+  const Clock& real = loop.real();
+  const absl::Time deadline = awake.Now() + absl::FromChrono(options.start);
+  absl::Time heard = awake.Now();
+  absl::Time next_report = real.Now() + kReportEvery;
+  Backoff backoff(std::chrono::milliseconds(50), std::chrono::milliseconds(options.again ? 100 : 1000),
+                  [&loop] { return loop.Random(); });
+  std::string last_error = "it did not answer yet";
+  Nanoseconds attempt = kFirstAttempt;
+  while (true) {
+    const absl::Duration try_limit = deadline - awake.Now() + kSlack;
+    const absl::Time try_ends = real.Now() + try_limit;
+    const std::unique_ptr<CoordinatorChannel> channel = options.open(attempt);
+    const std::string name = channel->name();
+    attempt = std::min<Nanoseconds>(2 * attempt, kLongestAttempt);
+    const auto answer = std::make_shared<Answer<v1::JoinReply>>();
+    channel->Join(request, absl::ToChronoNanoseconds(try_limit),
+                  [answer](absl::StatusOr<v1::JoinReply> reply) { answer->Set(std::move(reply)); });
+    std::string waiting_for;
+    std::optional<absl::StatusOr<v1::JoinReply>> reply;
+    // A try has the deadline of the whole, so that this ends.
+    while (!(reply = answer->WaitFor(std::min(next_report - real.Now(), kLook), real)).has_value()) {
+      if (channel->connected()) heard = awake.Now();
+      if (real.Now() < next_report) continue;
+      waiting_for = WaitingFor(*channel, real);
+      if (!waiting_for.empty()) {
+        LogWarning("waits for the job to start; missing: ", waiting_for);
+      } else {
+        LogWarning("waits for ", name, ": ", last_error);
+      }
+      next_report += kReportEvery;
+    }
+    if (reply->ok()) return **std::move(reply);
+    const absl::Status& status = reply->status();
+    const absl::Time now = awake.Now();
+    if (channel->connected()) heard = now;
+    const std::string limit = absl::StrCat(
+        " within cluster.start_seconds = ", std::chrono::duration<double>(options.start).count(), " s");
+    if (absl::IsDeadlineExceeded(status) && now < deadline && real.Now() >= try_ends) {
+      continue;  // this process was stopped meanwhile
+    }
+    if (absl::IsDeadlineExceeded(status) && now >= deadline) {
+      return absl::DeadlineExceededError(absl::StrCat(
+          name, " did not start the job", limit, ": ",
+          waiting_for.empty() ? std::string(status.message()) : absl::StrCat("missing: ", waiting_for)));
+    }
+    if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) {
+      return Reworded(status, absl::StrCat(name, ": ", status.message()));
+    }
+    last_error = std::string(status.message());
+    if (now >= deadline) {
+      return absl::UnavailableError(absl::StrCat(name, " could not be reached", limit, ": ", last_error));
+    }
+    if (options.again && now - heard >= absl::FromChrono(options.server_wait)) {
+      return absl::UnavailableError(
+          absl::StrCat(name, " could not be reached within cluster.server_wait_seconds = ",
+                       std::chrono::duration<double>(options.server_wait).count(),
+                       " s, to join the job again: ", last_error));
+    }
+    // Nothing comes.
+    Answer<v1::JoinReply>().WaitFor(std::min(absl::FromChrono(backoff.Next()), deadline - now), real);
+    if (real.Now() >= next_report) {
+      LogWarning("waits for ", name, ": ", last_error);
+      next_report += kReportEvery;
+    }
+  }
+}
+
+}  // namespace weir

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "client/exchange/event_loop.h"
+#include "client/exchange/shard_channel.h"
+#include "client/job/coordinator_channel.h"
+
+namespace weir {
+
+// How a client reaches a job. gRPC's is client/grpc/grpc_transport.h; the simulation has its own.
+// Thread-safe.
+class Transport {
+ public:
+  virtual ~Transport() = default;
+
+  // Stays as long as somebody holds it.
+  virtual std::shared_ptr<EventLoop> loop() = 0;
+  // A number that nobody can guess, for v1.Caller.instance.
+  virtual uint64_t NewInstance() = 0;
+  // A way to the coordinator at this address, which need not be there yet. `attempt`: how long an attempt to
+  // connect may take; by default as long as suits cluster.server_wait_seconds.
+  virtual std::unique_ptr<CoordinatorChannel> OpenCoordinator(
+      const std::string& address, std::optional<std::chrono::nanoseconds> attempt) = 0;
+  // A way to the shard that has so many elements.
+  virtual std::unique_ptr<ShardChannel> OpenShard(uint32_t shard, const std::string& address,
+                                                  int64_t elements) = 0;
+};
+
+}  // namespace weir

@@ -1,0 +1,17 @@
+// Client::Join(): a member of the job over gRPC.
+#include "client/client.h"
+#include "client/grpc/grpc_transport.h"
+#include "client/job/client_impl.h"
+
+namespace weir {
+
+absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& options, const ModelSpec& model) {
+  v1::JobConfig config;
+  if (!config.ParseFromString(options.job_config)) {
+    return absl::InvalidArgumentError("the job's config is not a serialized weir.v1.JobConfig");
+  }
+  GrpcTransport transport(config, options.token);
+  return ClientImpl::Join(options, model, config, transport);
+}
+
+}  // namespace weir
