@@ -9,6 +9,7 @@
 #include "client/flat_tensors.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
+#include "common/protocol/mode_traits.h"
 #include "common/telemetry/logging.h"
 #include "worker/model/gradient_norm.h"
 
@@ -36,8 +37,7 @@ Trainer::Trainer(const v1::JobConfig& config, const Dataset& train, Replicas* re
 bool Trainer::LeavesEarly(const v1::JobConfig& config) {
   if (config.train().clip_norm() > 0) return false;
   // Shards receive pushes whole, or there is nobody to overtake them.
-  return config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC ||
-         config.server().apply() == v1::ServerConfig::APPLY_STAGED ||
+  return !TraitsOf(config).applies_alone || config.server().apply() == v1::ServerConfig::APPLY_STAGED ||
          config.server().durability() == v1::ServerConfig::DURABILITY_LOG || config.cluster().workers() == 1;
 }
 

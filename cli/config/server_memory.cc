@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/config/server_memory.h"
+#include "common/protocol/mode_traits.h"
 
 namespace weir {
 namespace {
@@ -13,7 +14,7 @@ std::string Times(double n, const char* unit) { return absl::StrCat(n, " ", unit
 }  // namespace
 
 std::string DescribeServerMemory(const v1::JobConfig& config) {
-  const bool sync = config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC;
+  const bool sync = TraitsOf(config).commits_steps;
   const bool streamed = AppliesStreamed(config);
   const int slots = OptimizerSlots(config.optimizer().type());
   // 0: as many as the cluster spec lists.

@@ -56,7 +56,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
                        uint64_t instance, const v1::JoinReply& reply, JobChannels channels,
                        std::unique_ptr<History> history)
     : options_(options),
-      mode_(config.consistency().mode()),
+      mode_(TraitsOf(config)),
       wait_(Seconds(config.cluster().wait_seconds())),
       server_wait_(Seconds(config.cluster().server_wait_seconds())),
       save_wait_(Seconds(config.checkpoint().save_wait_seconds())),
@@ -192,7 +192,7 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     news_.NotifyAll();
   }
   // Without waiting for its own next call there: others may wait for pushes of this worker that are lost.
-  if (!sync()) {
+  if (mode_.keeps_clocks) {
     for (uint32_t shard : restored) shards_.Tell(shard);
   }
   if (reply.state() == v1::FAILED) {
@@ -339,10 +339,10 @@ absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(uint64_t clock, const std::v
                                                     OnWeights on_weights) {
   ShardSet::Pull pull;
   pull.request.set_clock(clock);
-  if (sync()) pull.want.assign(shards_.size(), clock);
+  if (mode_.commits_steps) pull.want.assign(shards_.size(), clock);
   WEIR_ASSIGN_OR_RETURN(pull.tensors, tensors_.Match(tensors));
   pull.on_tensor = std::move(on_weights);
-  if (sync() && pull.on_tensor) {
+  if (mode_.commits_steps && pull.on_tensor) {
     // All shards have published the step: NextWork() need not wait for the last of its weights.
     pull.on_tensor = [this, clock, told = false, tell = std::move(pull.on_tensor)](size_t tensor) mutable {
       tell(tensor);
@@ -356,7 +356,7 @@ absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(uint64_t clock, const std::v
 }
 
 bool ClientImpl::MayHoldWeights() const {
-  if (sync() && !backup_workers_) return true;
+  if (mode_.commits_steps && !backup_workers_) return true;
   // Else pushes, which make versions while others hold theirs, would wait for memory that those have.
   MutexLock lock(mutex_);
   return membership_.members_size() <= 1;
@@ -365,7 +365,7 @@ bool ClientImpl::MayHoldWeights() const {
 ShardSet::Pull ClientImpl::MakePull(uint64_t clock) const {
   ShardSet::Pull pull;
   pull.request.set_clock(clock);
-  if (sync()) pull.want.assign(shards_.size(), clock);
+  if (mode_.commits_steps) pull.want.assign(shards_.size(), clock);
   const bool in_place = MayHoldWeights();
   pull.views = std::make_shared<std::vector<ShardView>>();
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {

@@ -30,6 +30,7 @@
 #include "client/tensors/outgoing_gradient.h"
 #include "client/tensors/tensor_map.h"
 #include "client/tensors/wire_options.h"
+#include "common/protocol/mode_traits.h"
 #include "common/sync/mutex.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
@@ -103,7 +104,6 @@ class ClientImpl final : public Client {
     bool probe = false;
   };
 
-  bool sync() const { return mode_ == v1::ConsistencyConfig::MODE_SYNC; }
   // A server knows cluster.wait_seconds too, and says more than we could when it is reached.
   CallLimits limits() const { return {wait_ + std::chrono::seconds(2), server_wait_}; }
   std::vector<std::unique_ptr<ShardChannel>> NoteShards(std::vector<std::unique_ptr<ShardChannel>> shards);
@@ -156,7 +156,7 @@ class ClientImpl final : public Client {
   absl::Status LeaveFor(const absl::Status& failure, CallLimits limits);
 
   const ClientOptions options_;
-  const v1::ConsistencyConfig::Mode mode_;
+  const ModeTraits& mode_;
   const std::chrono::nanoseconds wait_, server_wait_, save_wait_, lease_;
   const v1::Caller caller_;
   const uint64_t start_clock_;

@@ -22,9 +22,8 @@ std::chrono::nanoseconds Seconds(double seconds) {
 absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options, const ModelSpec& model,
                         const v1::JobConfig& config) {
   WEIR_RETURN_IF_ERROR(CheckProtocol("ps:0", reply.protocol(), options.task));
-  const bool sync = config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC;
   if (reply.num_shards() == 0 || !(reply.lease_seconds() > 0) ||
-      (sync && !options.reader && reply.parts() == 0)) {
+      (TraitsOf(config).works_on_parts && !options.reader && reply.parts() == 0)) {
     return absl::InternalError(
         absl::StrCat("the coordinator's reply to Join lacks something: ", reply.ShortDebugString()));
   }

@@ -26,7 +26,7 @@ void ClientImpl::Learn(const InFlight& call, const absl::StatusOr<Answers>& answ
     pulls_out_.erase(pulls_out_.find(*call.pull));
     if (call.probe) probe_error_ = answers.status();
   }
-  if (sync() && answers.ok()) {
+  if (mode_.commits_steps && answers.ok()) {
     for (const ShardAnswer& answer : *answers) {
       // The version that holds a step, or the step whose weights these are: it is open.
       if (answer.push.outcome() == v1::OK) parts_.OpenStep(answer.push.version().count());
@@ -40,7 +40,7 @@ void ClientImpl::Learn(const InFlight& call, const absl::StatusOr<Answers>& answ
 
 absl::StatusOr<std::optional<Work>> ClientImpl::NextWork() {
   if (options_.reader) return absl::FailedPreconditionError("a reader has no work");
-  return sync() ? NextPart() : NextOfRanges();
+  return mode_.works_on_parts ? NextPart() : NextOfRanges();
 }
 
 absl::StatusOr<std::optional<Work>> ClientImpl::NextPart() {

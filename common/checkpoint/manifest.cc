@@ -17,6 +17,7 @@
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"
 #include "common/model/wire_model.h"
+#include "common/protocol/mode_traits.h"
 
 namespace weir {
 namespace {
@@ -42,7 +43,7 @@ absl::Status CheckFile(const v1::CheckpointManifest& manifest, const ModelSpec& 
   WEIR_RETURN_IF_ERROR(Expect("step", file.step(), manifest.step()));
   WEIR_RETURN_IF_ERROR(Expect("model_hash", file.model_hash(), model.Hash()));
   WEIR_RETURN_IF_ERROR(Expect("slots", absl::StrJoin(file.slots(), ", "), absl::StrJoin(slots, ", ")));
-  if (manifest.job().config().consistency().mode() == v1::ConsistencyConfig::MODE_SYNC) {
+  if (TraitsOf(manifest.job().config()).commits_steps) {
     WEIR_RETURN_IF_ERROR(Expect("version.count", file.version().count(), manifest.job().committed_steps()));
   }
   const std::vector<ShardTensor> tensors = TensorsOfShard(model, partition, shard, slots);

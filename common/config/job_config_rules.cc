@@ -9,6 +9,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/protocol/mode_traits.h"
 #include "google/protobuf/descriptor.h"
 
 namespace weir {
@@ -175,7 +176,7 @@ void CheckConsistency(const v1::JobConfig& config, ConfigProblems* problems) {
   }
   // With neither the number of parts is not known yet.
   const bool has_parts = consistency.has_parts();
-  if (consistency.mode() != v1::ConsistencyConfig::MODE_SYNC) return;
+  if (!TraitsOf(consistency.mode()).works_on_parts) return;
   if (!has_parts && !config.cluster().has_workers()) return;
   const uint32_t parts = has_parts ? consistency.parts() : config.cluster().workers();
   if (consistency.backup_workers() >= parts) {
@@ -236,7 +237,7 @@ void CheckEvaluation(const v1::JobConfig& config, ConfigProblems* problems) {
 void CheckServer(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::ServerConfig& server = config.server();
   if (server.durability() != v1::ServerConfig::DURABILITY_LOG) return;
-  if (config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC) {
+  if (!TraitsOf(config).applies_alone) {
     problems->Add(
         "server.durability",
         "is \"log\", which is for consistency.mode \"bounded\" and \"async\": in sync no acknowledged "

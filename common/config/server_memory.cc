@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/protocol/mode_traits.h"
 
 namespace weir {
 namespace {
@@ -29,15 +30,14 @@ int OptimizerSlots(v1::OptimizerConfig::Kind kind) {
 }
 
 bool AppliesStreamed(const v1::JobConfig& config) {
-  return config.consistency().mode() != v1::ConsistencyConfig::MODE_SYNC &&
-         config.server().apply() == v1::ServerConfig::APPLY_STREAMED &&
+  return TraitsOf(config).applies_alone && config.server().apply() == v1::ServerConfig::APPLY_STREAMED &&
          config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
 }
 
 absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, int64_t elements,
                                uint64_t servers, uint64_t memory_bytes) {
   if (memory_bytes == 0) return absl::OkStatus();
-  const bool sync = config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC;
+  const bool sync = TraitsOf(config).commits_steps;
   const bool streamed = AppliesStreamed(config);
   const int slots = OptimizerSlots(config.optimizer().type());
   const uint32_t parts = config.consistency().has_parts() ? config.consistency().parts() : workers;

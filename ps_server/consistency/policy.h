@@ -45,7 +45,8 @@ struct WorkerRecord {
 };
 
 // How a shard couples its workers: what the three modes differ in. A pure state machine, without threads,
-// time, I/O or messages; the shard calls it from one thread at a time.
+// time, I/O or messages; the shard calls it from one thread at a time. What the rest of Weir needs to know of
+// a mode is common/protocol/mode_traits.h.
 class ConsistencyPolicy {
  public:
   virtual ~ConsistencyPolicy() = default;

@@ -24,6 +24,7 @@ constexpr size_t kSha256 = 64;
 
 Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
     : options_(std::move(options)),
+      mode_(TraitsOf(options_.config)),
       created_(options_.clock->Now()),
       last_tick_(created_),
       next_complaint_(created_ + kComplaintInterval),
@@ -212,7 +213,8 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       }
       // A step that was committed may wait for memory on a shard, which publishes it all the same.
       if (final_ping_ > 0 && std::all_of(shards_.begin(), shards_.end(), [&](const ShardInfo& s) {
-            return s.stats.sequence() >= final_ping_ && (!sync() || s.stats.version().count() >= committed_);
+            return s.stats.sequence() >= final_ping_ &&
+                   (!mode_.commits_steps || s.stats.version().count() >= committed_);
           })) {
         End();
       }

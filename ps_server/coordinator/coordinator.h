@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/model/model_spec.h"
+#include "common/protocol/mode_traits.h"
 #include "common/sync/serial_queue.h"
 #include "common/system/clock.h"
 #include "common/telemetry/int_histogram.h"
@@ -376,7 +377,7 @@ class Coordinator {
   uint64_t StepOf(uint64_t version) const;
   // sync: steps; else batches that are complete.
   uint64_t progress() const {
-    return sync() ? committed_ : ranges_.has_value() ? ranges_->completed_batches() : 0;
+    return mode_.commits_steps ? committed_ : ranges_.has_value() ? ranges_->completed_batches() : 0;
   }
   // Data.
   void ServeRanges();
@@ -448,7 +449,6 @@ class Coordinator {
   v1::ConsistencyConfig::OnNonfinite on_nonfinite() const {
     return options_.config.consistency().on_nonfinite();
   }
-  bool sync() const { return options_.config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC; }
   absl::Duration lease() const { return absl::Seconds(options_.config.cluster().lease_seconds()); }
   absl::Duration grace() const { return absl::Seconds(options_.config.cluster().grace_seconds()); }
   absl::Time now() const { return options_.clock->Now(); }
@@ -458,6 +458,7 @@ class Coordinator {
   bool over() const { return state_ == v1::DONE || state_ == v1::FAILED; }
 
   const Options options_;
+  const ModeTraits& mode_;
   v1::JobState state_ = v1::STARTING;
   uint64_t revision_ = 1;
   uint64_t epoch_ = 0;

@@ -17,9 +17,7 @@ constexpr uint64_t kBlock = 1000;
 
 absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from) {
   const v1::JobConfig& saved = from.job().config();
-  const auto is_sync = [](const v1::JobConfig& c) {
-    return c.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC;
-  };
+  const auto is_sync = [](const v1::JobConfig& c) { return TraitsOf(c).commits_steps; };
   std::string difference;
   if (is_sync(config) != is_sync(saved)) {
     difference = absl::StrCat("consistency.mode is ", is_sync(config) ? "sync" : "not sync",
@@ -84,11 +82,13 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   snapshot.progress = steps_done();
   // What shard 0 has applied is known as of its last report; what is complete, at once.
   const uint64_t complete = progress() / std::max<uint32_t>(1, options_.workers);
-  snapshot.step = sync() ? committed_ : std::max({steps_done(), complete, checkpoints_->next_step()});
+  snapshot.step =
+      mode_.commits_steps ? committed_ : std::max({steps_done(), complete, checkpoints_->next_step()});
   // One that was taken before the last range was reported holds all batches and does not say that they are
   // all: a coordinator that starts from it would wait for workers, who have been told and are gone.
   const bool says_so = state_ != v1::DRAINING || (newest.has_value() && IsEndOf(options_.config, *newest));
-  snapshot.saved = newest.has_value() && (sync() ? newest->step() == committed_ : untouched_ && says_so);
+  snapshot.saved =
+      newest.has_value() && (mode_.commits_steps ? newest->step() == committed_ : untouched_ && says_so);
   snapshot.num_shards = shards_.size();
   snapshot.model = ToProto(*model_);
   v1::CoordinatorState& job = snapshot.job;

@@ -21,13 +21,13 @@ std::string Describe(const v1::EpochEvaluation& entry) {
 
 void Coordinator::MakeEvaluations() {
   EpochEvaluations::Options options;
-  options.sync = sync();
+  options.sync = mode_.commits_steps;
   options.every_epochs = options_.config.evaluation().every_epochs();
   options.train_examples = train_examples_;
   options.batch_size = options_.config.data().batch_size();
-  options.batches_a_unit = sync() ? parts_ : 1;
+  options.batches_a_unit = mode_.commits_steps ? parts_ : 1;
   options.total_examples = total_examples_;
-  options.total = sync() ? total_steps_ : total_batches_;
+  options.total = mode_.commits_steps ? total_steps_ : total_batches_;
   options.waits = WaitsForEvaluations(options_.config.evaluation());
   options.limit = absl::Seconds(options_.config.cluster().wait_seconds());
   evaluations_.emplace(options);
@@ -59,7 +59,8 @@ void Coordinator::HandleReport(const v1::ReportRequest& request) {
 }
 
 uint64_t Coordinator::StepOf(uint64_t version) const {
-  return sync() ? version : std::min(total_steps_, version / std::max<uint32_t>(1, options_.workers));
+  return mode_.commits_steps ? version
+                             : std::min(total_steps_, version / std::max<uint32_t>(1, options_.workers));
 }
 
 std::vector<uint64_t> Coordinator::Evaluators() const {
@@ -140,7 +141,7 @@ void Coordinator::StopEarly(const std::string& why) {
   stopped_early_ = why;
   LogInfo("training stops ", why);
   const uint64_t batches =
-      sync() ? std::min(total_batches_, committed_ * parts_) : ranges_->completed_batches();
+      mode_.commits_steps ? std::min(total_batches_, committed_ * parts_) : ranges_->completed_batches();
   SetSize({std::min(total_examples_, batches * options_.config.data().batch_size()), batches});
   if (ranges_.has_value()) ranges_->EndHere();
   StartDraining();

@@ -289,7 +289,7 @@ void Coordinator::SetLength(uint64_t train_examples) {
 void Coordinator::SetSize(const JobSize& size) {
   total_examples_ = size.examples;
   total_batches_ = size.batches;
-  const uint64_t per_step = sync() ? parts_ : options_.workers;
+  const uint64_t per_step = mode_.commits_steps ? parts_ : options_.workers;
   total_steps_ = (total_batches_ + per_step - 1) / per_step;
 }
 

@@ -429,7 +429,7 @@ void Coordinator::RemoveReader(uint32_t id) {
 
 void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done) {
   if (over()) return done(absl::UnavailableError(failure_.ok() ? "the job is done" : failure_.message()));
-  if (sync()) {
+  if (mode_.works_on_parts) {
     return done(absl::FailedPreconditionError(
         "NextRange is for bounded and async; in sync the parts follow from the membership"));
   }

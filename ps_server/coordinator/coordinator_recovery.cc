@@ -63,7 +63,7 @@ bool Coordinator::AllInstalled() const {
 bool Coordinator::Keeps(uint32_t index) const {
   const ShardInfo& shard = shards_[index];
   // In sync, whoever was away may have missed a step.
-  if (sync() || !recoverable() || shard.attached->incarnation() == 0) return false;
+  if (mode_.commits_steps || !recoverable() || shard.attached->incarnation() == 0) return false;
   if (shard.attached->model_hash() != model_->Hash()) return false;
   if (shard.incarnation != 0) return shard.attached->incarnation() == shard.incarnation;
   // This coordinator has never seen it: one before it has, on the same store.
@@ -72,7 +72,7 @@ bool Coordinator::Keeps(uint32_t index) const {
 
 bool Coordinator::EnoughWorkers() const {
   if (total_batches_ == 0) return false;
-  if (sync() && AllDone()) return true;
+  if (mode_.commits_steps && AllDone()) return true;
   // A job that goes on has no step 0 for which to wait for everybody.
   bool goes_on = state_ == v1::RECOVERING || (recoverable() && checkpoints_->newest().has_value());
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) goes_on |= Keeps(shard);
@@ -173,13 +173,13 @@ void Coordinator::OnAllInstalled() {
   }
   if (restored) LogInfo("the job goes on from ", checkpoints_->newest_folder());
   next_ping_ = now();  // what shards have applied shows at once
-  if (sync() && recoverable()) {
+  if (mode_.commits_steps && recoverable()) {
     // A checkpoint may have become complete after the job went back.
     committed_ = restored ? checkpoints_->newest()->job().committed_steps() : 0;
     checkpoints_->Rewound(committed_);
     evaluations_->GoTo(committed_);
   }
-  if (!sync() && !ranges_.has_value()) {
+  if (!mode_.works_on_parts && !ranges_.has_value()) {
     std::vector<Intervals> holders;
     // With a log they may hold more than the checkpoint.
     untouched_ = restored && options_.config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
@@ -222,7 +222,7 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   if (ends_again_) return;  // it may have heard of the end from the coordinator before this one
   // All is saved, and all have gone: nothing needs it any more, and it finds the end in the last checkpoint.
   // Elsewhere than in sync it is awaited, since it has yet to say what it had lost.
-  if (sync() && state_ == v1::DRAINING && saved_last_ && drain_.empty() && members_.empty() &&
+  if (mode_.commits_steps && state_ == v1::DRAINING && saved_last_ && drain_.empty() && members_.empty() &&
       readers_.empty() && !AwaitsEvaluation()) {
     return End();
   }
@@ -242,7 +242,7 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   }
   checkpoints_->Abandon(what);
   DropAllPins(absl::UnavailableError(what));
-  if (sync() && !over() && state_ != v1::STARTING) RollBack(what);
+  if (mode_.commits_steps && !over() && state_ != v1::STARTING) RollBack(what);
 }
 
 void Coordinator::RollBack(const std::string& why) {

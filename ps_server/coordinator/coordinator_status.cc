@@ -54,7 +54,7 @@ const char* PhaseName(v1::TaskPhase phase) {
 }  // namespace
 
 uint64_t Coordinator::batches_done() const {
-  if (sync()) return committed_ * parts_;
+  if (mode_.commits_steps) return committed_ * parts_;
   const uint64_t batch = options_.config.data().batch_size();
   uint64_t batches = 0;
   // What was done before this life began, until the shard itself says how much it has applied.
@@ -72,7 +72,7 @@ uint64_t Coordinator::examples_done() const {
 }
 
 uint64_t Coordinator::steps_done() const {
-  if (sync()) return committed_;
+  if (mode_.commits_steps) return committed_;
   return std::min(total_steps_, batches_done() / std::max<uint32_t>(1, options_.workers));
 }
 
@@ -100,7 +100,8 @@ void Coordinator::SampleProgress() {
 }
 
 bool Coordinator::AllDone() const {
-  return sync() ? total_steps_ > 0 && committed_ >= total_steps_ : ranges_.has_value() && ranges_->done();
+  return mode_.commits_steps ? total_steps_ > 0 && committed_ >= total_steps_
+                             : ranges_.has_value() && ranges_->done();
 }
 
 v1::ClusterStatus Coordinator::MakeStatus() const {
@@ -132,7 +133,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   if (progress_.has_value()) {
     // Once all is done the loss is of the last epoch alone, whenever workers have reported.
     std::optional<double> loss;
-    if (sync() && AllDone()) loss = progress_->last_epoch_loss();
+    if (mode_.commits_steps && AllDone()) loss = progress_->last_epoch_loss();
     if (!loss.has_value()) loss = progress_->train_loss();
     if (loss.has_value()) status.set_train_loss(*loss);
   }
@@ -150,7 +151,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     pulled += shard.stats.bytes_pulled();
     uint64_t lacks = shard.stats.pushes_lost();
     // In the end nothing is under way, and it shows what nobody was left to tell of.
-    if (!sync() && final_ping_ > 0 && shard.stats.sequence() >= final_ping_) {
+    if (!mode_.commits_steps && final_ping_ > 0 && shard.stats.sequence() >= final_ping_) {
       lacks = std::max(lacks, total_batches_ - std::min(total_batches_, shard.stats.batches_settled()));
     }
     lost += lacks;
@@ -161,7 +162,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_bytes_pushed(pushed);
   status.set_bytes_pulled(pulled);
   status.set_pushes(pushes_done());
-  status.set_step(!sync() && finished ? total_steps_ : steps_done());
+  status.set_step(!mode_.commits_steps && finished ? total_steps_ : steps_done());
   for (const std::string& name : WaitingFor()) status.add_waiting_for(name);
   for (uint32_t i = 0; i < shards_.size() && !over(); ++i) {
     const v1::ShardStats& stats = shards_[i].stats;
@@ -207,7 +208,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     task->set_incarnation(member.incarnation);
     task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - member.last_heard));
     task->set_clock(committed_);
-    if (!sync() && !shards_.empty()) {
+    if (mode_.keeps_clocks && !shards_.empty()) {
       for (const v1::WorkerClock& clock : shards_[0].stats.clocks()) {
         if (clock.worker() == rank) task->set_clock(clock.clock());
       }

@@ -11,6 +11,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/model/partition.h"
 #include "common/model/wire_model.h"
+#include "common/protocol/mode_traits.h"
 #include "common/sync/thread_pool.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/restore.h"
@@ -93,7 +94,7 @@ absl::StatusOr<ReplayResult> ReplayFrom(FileSystem& files, const std::string& di
 absl::StatusOr<ReplayResult> ReplayJob(FileSystem& files, const std::string& directory,
                                        const std::function<void(const std::string&)>& passed_over) {
   WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint newest, LatestComplete(files, directory));
-  if (newest.manifest.job().config().consistency().mode() == v1::ConsistencyConfig::MODE_SYNC) {
+  if (!TraitsOf(newest.manifest.job().config()).applies_alone) {
     return absl::FailedPreconditionError(
         absl::StrCat(directory, " is of a job in sync, which keeps no log; run it again for the same bits"));
   }

@@ -23,7 +23,8 @@ std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& 
   }
 }
 
-Shard::Shard(Options options) : options_(std::move(options)), reporter_([](v1::ShardReport) {}) {}
+Shard::Shard(Options options)
+    : options_(std::move(options)), mode_(TraitsOf(options_.config)), reporter_([](v1::ShardReport) {}) {}
 
 Shard::~Shard() {
   queue_.Post([this] {
@@ -150,7 +151,7 @@ uint64_t Shard::InstallMembers(const v1::Membership& membership) {
     if (state.incarnation != member.incarnation()) {
       state.incarnation = member.incarnation();
       policy_->Forget(member.worker());
-      if (!sync() && member.first_clock_plus_one() > 0) {
+      if (mode_.keeps_clocks && member.first_clock_plus_one() > 0) {
         state.unheard = true;
         policy_->Skip(member.worker(), member.first_clock_plus_one() - 1);
       }

@@ -16,6 +16,7 @@
 #include "absl/types/variant.h"
 #include "common/protocol/interval_set.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/mode_traits.h"
 #include "common/sync/serial_queue.h"
 #include "common/sync/thread_pool.h"
 #include "common/system/clock.h"
@@ -363,10 +364,10 @@ class Shard {
   void FailAll(v1::Outcome outcome, const std::string& reason);
   void Report(v1::ShardReport report) { reporter_(std::move(report)); }
   bool logs() const { return options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG; }
-  bool sync() const { return options_.config.consistency().mode() == v1::ConsistencyConfig::MODE_SYNC; }
   absl::Duration wait_limit() const { return absl::Seconds(options_.config.cluster().wait_seconds()); }
 
   const Options options_;
+  const ModeTraits& mode_;
   Counters counters_;
   std::function<void(v1::ShardReport)> reporter_;
   // Set by Install, for readers on any thread.

@@ -11,7 +11,8 @@ namespace weir {
 void Shard::HandlePull(ParkedPull pull) {
   const v1::PullRequest& request = pull.request;
   bool lost = false;
-  if (!sync() && store_ != nullptr && request.pin() == 0 && Check(request.caller()) == CallerCheck::kLive) {
+  if (mode_.keeps_clocks && store_ != nullptr && request.pin() == 0 &&
+      Check(request.caller()) == CallerCheck::kLive) {
     if (request.answered_clock() > request.clock()) {
       return pull.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", request.answered_clock(), " is above the pull's clock ", request.clock())));
@@ -150,7 +151,7 @@ v1::PullReply Shard::NewPullReply(v1::Outcome outcome, std::string reason, bool 
   if (store_ == nullptr) return reply;
   reply.mutable_version()->set_count(store_->count());
   reply.set_elements(store_->elements());
-  if (with_clocks && !sync()) {
+  if (with_clocks && mode_.keeps_clocks) {
     for (const WorkerClockValue& value : policy_->Clocks()) {
       v1::WorkerClock* clock = reply.add_clocks();
       clock->set_worker(value.worker);

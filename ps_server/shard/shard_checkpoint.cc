@@ -29,7 +29,7 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
   if (!options_.config.checkpoint().has_directory()) {
     return failed("this server's config has no checkpoint.directory");
   }
-  if (sync() && store_->count() != take.step()) {
+  if (mode_.commits_steps && store_->count() != take.step()) {
     return failed(absl::StrCat("this shard is at step ", store_->count(), ", not ", take.step()));
   }
   // Nobody else freezes a version, and its memory is let go before writing_ is.

@@ -90,7 +90,7 @@ absl::StatusOr<Shard::Loaded> Shard::LoadParts(const v1::Install& install, const
       BlockStore::Create(options, install.has_restore() ? BlockStore::Restore(restore) : nullptr));
   // A log that an earlier life has kept counts, whether this one keeps one or not.
   const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
-  if (!sync() && checkpoint.has_directory()) {
+  if (mode_.applies_alone && checkpoint.has_directory()) {
     WEIR_RETURN_IF_ERROR(LoadLog(install, position, era, &loaded));
   }
   return loaded;
@@ -120,7 +120,7 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
   options.seed = options_.config.seed();
   options.optimizer = options_.config.optimizer();
   options.total_steps = install.total_steps();
-  options.pushes_per_step = sync() ? 1 : std::max<uint32_t>(1, install.workers());
+  options.pushes_per_step = mode_.commits_steps ? 1 : std::max<uint32_t>(1, install.workers());
   options.kernels = options_.kernels;
   options.threads = options_.threads;
   options.weights_source = options_.weights_source;
@@ -172,7 +172,7 @@ void Shard::FinishInstall(const v1::Install& install, Loaded loaded) {
   RestoreState(loaded.state);
   for (const v1::LoggedPush& record : loaded.records) Replay(record);
   if (!loaded.records.empty()) LogInfo("replayed ", loaded.records.size(), " records of the log");
-  for (auto& [worker, member] : members_) member.unheard = !sync();
+  for (auto& [worker, member] : members_) member.unheard = mode_.keeps_clocks;
   if (install.has_restore()) {
     LogInfo("incarnation ", incarnation_, " of the shard starts at version ", store_->count(), ", from step ",
             install.restore().step(), " in checkpoint.",

@@ -52,7 +52,7 @@ absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
 }
 
 absl::StatusOr<Shard::Verdict> Shard::Judge(const v1::PushRequest& header) const {
-  if (sync()) {
+  if (mode_.commits_steps) {
     const uint64_t batch = header.clock() * install_.parts() + header.part();
     const uint64_t first = batch * options_.config.data().batch_size();
     const uint64_t examples =
@@ -106,7 +106,7 @@ void Shard::HandleBegin(HeldPush push) {
     case CallerCheck::kLive:
       break;
   }
-  if (!sync()) {
+  if (mode_.keeps_clocks) {
     // Its clock is about to change, and the answer to come is also that of a repeat.
     if (OnItsWay(header.caller().worker())) return Hold(std::move(push));
     if (header.answered_clock() > header.clock()) {
@@ -185,8 +185,8 @@ std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest head
 
   const MemberState& member = members_.at(key.worker);
   std::shared_ptr<VersionBuilder> builder;
-  if (!sync() && log_ == nullptr && options_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED &&
-      member.overtaken != key.clock) {
+  if (mode_.applies_alone && log_ == nullptr &&
+      options_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED && member.overtaken != key.clock) {
     builder = store_->Build({session, key.worker, 0});
   }
   Slab gradient;
@@ -202,7 +202,7 @@ std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest head
 }
 
 bool Shard::AnswersAfter(const v1::PushRequest& push) const {
-  if (sync()) return false;
+  if (mode_.commits_steps) return false;
   const uint32_t worker = push.caller().worker();
   const std::vector<uint32_t> awaited = policy_->WaitingFor(worker, push.clock() + 1);
   return std::all_of(awaited.begin(), awaited.end(), [worker](uint32_t other) { return other == worker; });
@@ -341,7 +341,7 @@ void Shard::StagePush(const v1::PushRequest& header, Slab gradient, std::string 
 
 void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone done) {
   ++counters_.pushes_repeated;
-  if (sync()) {
+  if (mode_.commits_steps) {
     const auto staged = staged_.find(header.part());
     if (policy_->JoinClock() == header.clock() && staged != staged_.end()) {
       if (staged->second.waiters.size() >= kMaxWaiting) {

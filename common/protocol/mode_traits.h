@@ -1,0 +1,33 @@
+#pragma once
+
+#include "proto/job_config.pb.h"
+
+namespace weir {
+
+// What the parts of Weir need to know of a mode (docs/concepts.md). How a mode couples workers on a shard is
+// ps_server/consistency/policy.h.
+struct ModeTraits {
+  // What takes effect at once is a step: the coordinator commits it on all shards, so that all have the same
+  // version, which counts steps. A lost server takes the whole job back to the last checkpoint. Else a push
+  // takes effect by itself on each shard, versions count pushes, and only the lost server goes back.
+  bool commits_steps = false;
+  // A worker's work is its parts of the open step, which follow from the membership. Else it is ranges of
+  // batches, which the coordinator hands out.
+  bool works_on_parts = false;
+  // Shards keep a clock for each worker, whose pushes they apply in order; a restored shard declares which of
+  // them it lost.
+  bool keeps_clocks = true;
+  // A push may be applied while it arrives, and logged, since it waits for no other worker's.
+  bool applies_alone = true;
+};
+
+inline const ModeTraits& TraitsOf(v1::ConsistencyConfig::Mode mode) {
+  static constexpr ModeTraits kSync{true, true, false, false};
+  static constexpr ModeTraits kOthers{false, false, true, true};
+  return mode == v1::ConsistencyConfig::MODE_SYNC ? kSync : kOthers;
+}
+inline const ModeTraits& TraitsOf(const v1::JobConfig& config) {
+  return TraitsOf(config.consistency().mode());
+}
+
+}  // namespace weir
