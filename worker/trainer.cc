@@ -6,9 +6,11 @@
 #include <thread>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "client/flat_tensors.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
+#include "common/protocol/job_failure.h"
 #include "common/protocol/mode_traits.h"
 #include "common/telemetry/logging.h"
 #include "worker/model/gradient_norm.h"
@@ -32,7 +34,8 @@ Trainer::Trainer(const v1::JobConfig& config, const Dataset& train, Replicas* re
       client_(client),
       leaves_early_(LeavesEarly(config)),
       prefetch_(config.consistency().prefetch()),
-      order_(static_cast<int32_t>(train.size()), config.seed()) {}
+      order_(static_cast<int32_t>(train.size()), config.seed()),
+      losses_(config.train().divergence()) {}
 
 bool Trainer::LeavesEarly(const v1::JobConfig& config) {
   if (config.train().clip_norm() > 0) return false;
@@ -176,24 +179,30 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
     return loss.status();
   }
   fresh_ = false;
-  // A NaN would stay in the sum for ever, also where the job goes on (consistency.on_nonfinite).
-  if (std::isfinite(*loss)) {
-    progress_.examples += work.examples;
-    progress_.batches += 1;
-    progress_.loss_sum += *loss;
-    if (work.examples_left <= static_cast<uint64_t>(train_.size())) {
-      progress_.last_examples += work.examples;
-      // 24 bits each: double holds the sum of a million of them exactly, unless they differ by more than a
-      // factor of 500.
-      progress_.last_loss_sum += static_cast<float>(*loss);
-    }
-  }
-  client_->SetProgress(progress_);
+  WEIR_RETURN_IF_ERROR(CountLoss(work, *loss));
   if (leaves_early_) return absl::OkStatus();
   if (config_.train().clip_norm() > 0) {
     ClipToNorm(config_.train().clip_norm(), replicas_->model().gradients());
   }
   return BeginPush(work, gradient, nullptr);
+}
+
+absl::Status Trainer::CountLoss(const Work& work, double loss) {
+  // A NaN would stay in the sum for ever, also where the job goes on (consistency.on_nonfinite).
+  if (!std::isfinite(loss)) return absl::OkStatus();
+  progress_.examples += work.examples;
+  progress_.batches += 1;
+  progress_.loss_sum += loss;
+  if (work.examples_left <= static_cast<uint64_t>(train_.size())) {
+    progress_.last_examples += work.examples;
+    // 24 bits each: double holds the sum of a million of them exactly, unless they differ by more than a
+    // factor of 500.
+    progress_.last_loss_sum += static_cast<float>(loss);
+  }
+  client_->SetProgress(progress_);
+  const std::optional<std::string> diverges = losses_.OnBatch(loss, work.examples);
+  if (!diverges.has_value()) return absl::OkStatus();
+  return Divergence(absl::StrCat("worker ", client_->worker(), ": ", *diverges, " at clock ", work.clock));
 }
 
 absl::Status Trainer::BeginPush(const Work& work, const Parameters& gradient,

@@ -11,6 +11,7 @@
 #include "proto/job_config.pb.h"
 #include "worker/data/dataset.h"
 #include "worker/data/example_order.h"
+#include "worker/loss_watch.h"
 #include "worker/model/model.h"
 #include "worker/replicas.h"
 #include "worker/weights_gate.h"
@@ -68,6 +69,8 @@ class Trainer {
   absl::StatusOr<std::shared_ptr<Incoming>> BeginPull(uint64_t clock);
   // Waits for arriving_, if any, whose weights are the current ones from then on. An error leaves it.
   absl::Status Settle();
+  // Counts a batch, whose losses add up to this. FAILURE_DIVERGED: train.divergence.
+  absl::Status CountLoss(const Work& work, double loss);
   // The mean gradient over the work's examples, and its push.
   absl::Status ComputeAndPush(const Work& work);
   // Begins to push it, with the next pull if that is not in the air.
@@ -90,6 +93,7 @@ class Trainer {
   std::vector<int32_t> indexes_, next_indexes_;
   std::optional<uint64_t> last_first_;  // first_example of the work before
   Progress progress_;
+  LossWatch losses_;
   bool progressed_ = false;
 
   // The weights at hand: their clock (none at first), which they are, and whether nothing was computed with

@@ -147,6 +147,10 @@ void CheckTrain(const v1::JobConfig& config, ConfigProblems* problems) {
                   absl::StrCat("must be at most data.batch_size, which is ", config.data().batch_size(),
                                ", got ", train.micro_batches()));
   }
+  if (train.divergence() > 0 && train.divergence() <= 1) {
+    problems->Add("train.divergence", absl::StrCat("must be above 1, or 0 for off, got ", train.divergence(),
+                                                   ": it is how many times its lowest the loss may be"));
+  }
 }
 
 void CheckWorkers(const v1::JobConfig& config, ConfigProblems* problems) {

@@ -347,7 +347,7 @@ class Coordinator {
   void Disconnected(MemberInfo& member);
   // A member whose connection broke makes room for a new process of its rank.
   void ReplaceIfGone(uint32_t rank);
-  // A worker gave up for a gradient that is not finite, and consistency.on_nonfinite is not "reject".
+  // A worker gave up: its gradient is not finite, or its loss has diverged.
   void HandleDivergence(uint32_t worker, const absl::Status& why);
   void RemoveReader(uint32_t id);
   // All at once; those that were being admitted wait again.

@@ -245,8 +245,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
       nobody_evaluates_ = true;
       TellNothingLeft();
     }
-    if (!request.done() && request.failure_kind() == v1::FAILURE_DIVERGED &&
-        on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_REJECT) {
+    if (!request.done() && request.failure_kind() == v1::FAILURE_DIVERGED) {
       HandleDivergence(member->first, JobFailure(v1::FAILURE_DIVERGED, request.reason()));
       return done(v1::LeaveReply());
     }
@@ -339,7 +338,8 @@ void Coordinator::ReplaceIfGone(uint32_t rank) {
 }
 
 void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
-  if (on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP) FailJob(why);
+  // With "reject" no worker leaves for a gradient: its loss has diverged, and so would the others'.
+  if (on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER) FailJob(why);
   RemoveMember(rank, std::string(why.message()));
   const bool somebody_waits = std::any_of(waiting_.begin(), waiting_.end(), [](const WaitingJoin& join) {
     return join.request.role() == v1::WORKER;

@@ -102,6 +102,36 @@ TEST_CASE("training that diverges ends every task with 70 and the reason: async,
   CheckStop({"consistency.mode=async", "checkpoint.directory=\"" + folder.path("runs") + "\""});
 }
 
+// Weights grow by a tenth with each update, and stay finite for a thousand of them.
+void CheckDivergence(const std::string& mode, const std::string& on_nonfinite) {
+  const Files files;
+  const std::vector<std::string> staleness(mode == "bounded" ? 1 : 0, "consistency.staleness=2");
+  TestJob job({.config = files.config,
+               .set = With({"optimizer.type=sgd", "optimizer.learning_rate=2.1", "optimizer.weight_decay=1",
+                            "train.divergence=10"},
+                           With(Settings(mode, on_nonfinite), staleness))});
+  job.StartAll();
+  for (const std::string& task : job.tasks()) {
+    INFO(task);
+    job.ExpectExit(task, kExitInternal, kEndLimit);
+    CHECK_THAT(job[task].log(), Contains("training diverged: worker ") &&
+                                    Contains(": the mean loss of the last 50 batches is ") &&
+                                    Contains(" (train.divergence = 10) at clock ") &&
+                                    Contains("; try a lower optimizer.learning_rate"));
+  }
+}
+
+TEST_CASE("a loss that grows while all is finite ends every task with 70 and the reason: sync") {
+  CheckDivergence("sync", "stop");
+}
+TEST_CASE("a loss that grows while all is finite ends every task with 70 and the reason: async, reject") {
+  CheckDivergence("async", "reject");
+}
+TEST_CASE(
+    "a loss that grows while all is finite ends every task with 70 and the reason: bounded, skip_worker") {
+  CheckDivergence("bounded", "skip_worker");
+}
+
 // worker:1 is this program, whose second gradient has an infinity; worker:0 a process.
 void CheckSkip(const std::string& mode) {
   const Files files;

@@ -102,9 +102,12 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
        "f:5:24: train.clip_norm: must be a number at least 0, got 1e39"},
       {With(R"("train": {"clip_norm": 1e999})"), "f:5:24: number overflow"},
       {With(R"("train": {"clip_norm": NaN})"), "f:5:24: invalid literal; near NaN"},
+      {With(R"("train": {"divergence": 1})"),
+       "f:5:25: train.divergence: must be above 1, or 0 for off, got 1: it is how many times its lowest the "
+       "loss may be"},
       {With(R"("train": [])"),
-       "f:5:10: train: must be an object with epochs, examples, clip_norm, micro_batches; "
-       "got a list"},
+       "f:5:10: train: must be an object with epochs, examples, clip_norm, micro_batches, "
+       "divergence; got a list"},
       {With(R"("optimizer": {"type": "momentum", "momentum": 1})"),
        "f:5:47: optimizer.momentum: must be a number in [0, 1), got 1"},
       // 1 - 1e-12 is 1 as a float.

@@ -1,0 +1,31 @@
+#include "worker/loss_watch.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace weir {
+
+std::optional<std::string> LossWatch::OnBatch(double loss_sum, uint64_t examples) {
+  ++batches_;
+  examples_ += examples;
+  loss_sum_ += loss_sum;
+  if (factor_ == 0 || batches_ < (first_.has_value() ? kBatches : kFirstBatches)) return std::nullopt;
+  const double loss = loss_sum_ / static_cast<double>(examples_);
+  const uint64_t batches = std::exchange(batches_, 0);
+  examples_ = 0;
+  loss_sum_ = 0;
+  if (!first_.has_value()) {
+    first_ = lowest_ = loss;
+    return std::nullopt;
+  }
+  if (loss > factor_ * lowest_ && loss > *first_) {
+    return absl::StrCat("the mean loss of the last ", batches, " batches is ", loss,
+                        ", the lowest before was ", lowest_, " (train.divergence = ", factor_, ")");
+  }
+  lowest_ = std::min(lowest_, loss);
+  return std::nullopt;
+}
+
+}  // namespace weir

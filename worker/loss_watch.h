@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace weir {
+
+// Finds training that diverges though all values are finite (train.divergence), by the mean loss of windows
+// of batches: a window diverges when its loss is above `factor` times the lowest window before it, and above
+// the first. The second, since a loss that has come close to 0 may rise by any factor and be small still. Not
+// thread-safe.
+class LossWatch {
+ public:
+  // The first window is short: training that diverges often does so from the start.
+  static constexpr uint64_t kFirstBatches = 5, kBatches = 50;
+
+  // factor 0: finds nothing.
+  explicit LossWatch(double factor) : factor_(factor) {}
+
+  // loss_sum: over the batch's examples; finite. Returns what was found, in words, once a window diverges.
+  std::optional<std::string> OnBatch(double loss_sum, uint64_t examples);
+
+ private:
+  const double factor_;
+  // Of the window that is open.
+  uint64_t batches_ = 0, examples_ = 0;
+  double loss_sum_ = 0;
+  // Mean losses.
+  std::optional<double> first_;
+  double lowest_ = 0;
+};
+
+}  // namespace weir
