@@ -41,10 +41,11 @@ def main():
         sys.exit(f"lint: no source of the build: {' '.join(sorted(unknown))}")
     bad = []
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
-        for source, (ok, output) in zip(commands, pool.map(run, commands.values())):
+        for done, (source, (ok, output)) in enumerate(zip(commands, pool.map(run, commands.values())), 1):
+            print(f"[{done} / {len(commands)}] {source}", file=sys.stderr)  # for progress.py
             if not ok:
                 bad.append(source)
-                print(output, end="")
+                print(output, end="", flush=True)
     print(f"lint: {mode}: {len(commands)} files, {len(bad)} with findings {' '.join(bad)}".rstrip())
     sys.exit(1 if bad else 0)
 
