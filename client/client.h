@@ -49,13 +49,13 @@ namespace weir {
 // ("reject"), or this client is at its end, with Internal in every call: Leave() tells the coordinator. Each
 // call ends: with a result, or with an error that names the peer it waited for.
 //
-// Errors: InvalidArgument, FailedPrecondition: the call or the config is wrong. Unauthenticated: the servers
-// have a token, and this client has another or none. Internal: training diverged,
-// here or, where that ended the job, elsewhere. DataLoss: a pull whose first tensors had been handed over
-// (OnWeights) was interrupted, and its version is gone; pull again. Aborted: this worker was fenced (its
-// lease ended); start again under a new Join. Unavailable: a server was lost; its role, index and address are
-// in the message. DeadlineExceeded: a wait took longer than cluster.wait_seconds; the message says whom it
-// was for.
+// Errors: OutOfRange: the job is done, without what this member had yet to do. InvalidArgument,
+// FailedPrecondition: the call or the config is wrong. Unauthenticated: the servers have a token, and this
+// client has another or none. Internal: training diverged, here or, where that ended the job, elsewhere.
+// DataLoss: a pull whose first tensors had been handed over (OnWeights) was interrupted, and its version is
+// gone; pull again. Aborted: this worker was fenced (its lease ended); start again under a new Join.
+// Unavailable: a server was lost; its role, index and address are in the message. DeadlineExceeded: a wait
+// took longer than cluster.wait_seconds; the message says whom it was for.
 //
 // To compute while others travel: a GradientGate lets a push begin with the first tensors of its gradient,
 // OnWeights tells which tensors of a pull are there.

@@ -24,6 +24,11 @@ absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
     WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client, std::move(joined));
     if (options.again) LogInfo("joined again");
     Life life = work(client.get());
+    // A worker that stood still while others did its work hears it from a shard.
+    if (absl::IsOutOfRange(life.status)) {
+      LogInfo(life.status.message());
+      life.status = absl::OkStatus();
+    }
     const absl::Status left = client->Leave(life.status);
     // All was done, but before everybody had left the job went back; or it cannot be saved.
     if (life.status.ok() && (absl::IsAborted(left) || KindOf(left) == v1::FAILURE_RESOURCE))

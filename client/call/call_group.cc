@@ -1,16 +1,18 @@
 #include "client/call/call_group.h"
 
+#include <algorithm>
+
 namespace weir {
 
 absl::Status CallGroup::Add(Call* call) {
   MutexLock lock(mutex_);
-  if (closed_.ok()) calls_.insert(call);
+  if (closed_.ok()) calls_.push_back(call);
   return closed_;
 }
 
 void CallGroup::Remove(Call* call) {
   MutexLock lock(mutex_);
-  calls_.erase(call);
+  calls_.erase(std::remove(calls_.begin(), calls_.end(), call), calls_.end());
   // Under the lock: the waiter may destroy the group as soon as it sees it empty.
   if (calls_.empty()) empty_.NotifyAll();
 }

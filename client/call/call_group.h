@@ -1,6 +1,6 @@
 #pragma once
 
-#include <set>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "common/sync/mutex.h"
@@ -31,7 +31,8 @@ class CallGroup {
  private:
   Mutex mutex_;
   CondVar empty_;
-  std::set<Call*> calls_ ABSL_GUARDED_BY(mutex_);
+  // In the order in which they were added.
+  std::vector<Call*> calls_ ABSL_GUARDED_BY(mutex_);
   absl::Status closed_ ABSL_GUARDED_BY(mutex_);
 };
 

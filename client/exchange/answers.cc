@@ -21,7 +21,7 @@ absl::Status CheckOther(const Reply& reply, const std::string& name) {
       return absl::AbortedError(
           WithReason(absl::StrCat("fenced: ", name, " says that this worker's lease has ended"), reason));
     case v1::JOB_OVER:
-      if (reason.empty()) return absl::FailedPreconditionError("the job is over");
+      if (reason.empty()) return absl::OutOfRangeError(absl::StrCat(name, " says that the job is done"));
       if (reply.failure_kind() == v1::FAILURE_DIVERGED || reply.failure_kind() == v1::FAILURE_RESOURCE) {
         return JobFailure(reply.failure_kind(), reason);
       }

@@ -43,6 +43,12 @@ v1::Caller MakeCaller(uint64_t instance, const v1::JoinReply& reply) {
 
 absl::Status ReadersDoNotPush() { return absl::FailedPreconditionError("a reader does not push"); }
 
+WireOptions Wire(const v1::WireConfig& config, int64_t chunk_unit) {
+  WireOptions options = WireOptions::From(config);
+  options.chunk_unit = chunk_unit;
+  return options;
+}
+
 template <typename T>
 Future<T> Ready(absl::StatusOr<T> result) {
   Promise<T> promise;
@@ -63,7 +69,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       lease_(Seconds(reply.lease_seconds())),
       caller_(MakeCaller(instance, reply)),
       start_clock_(reply.start_clock()),
-      wire_(WireOptions::From(config.wire())),
+      wire_(Wire(config.wire(), channels.chunk_unit)),
       backup_workers_(config.consistency().backup_workers() > 0),
       rejects_(config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_REJECT),
       shard_checks_(reply.num_shards() == 1 && !backup_workers_ &&
@@ -80,7 +86,8 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       coordinator_(*coordinator_channel_, *loop_, calls_),
       history_(history == nullptr ? nullptr : std::make_unique<HistoryObserver>(caller_, std::move(history))),
       shards_(NoteShards(std::move(channels.shards)), *loop_, tensors_, caller_, epoch_, wire_, calls_,
-              limits(), history_.get(), [this](const absl::Status& why) { Fail(why); }) {
+              limits(), history_ == nullptr ? channels.observer : history_.get(),
+              [this](const absl::Status& why) { Fail(why); }) {
   for (uint32_t shard = 0; shard < reply.num_shards(); ++shard) {
     buffers_.push_back(std::make_shared<FloatBuffers>(tensors_.partition().shard_elements(shard)));
   }

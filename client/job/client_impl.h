@@ -30,6 +30,7 @@
 #include "client/tensors/outgoing_gradient.h"
 #include "client/tensors/tensor_map.h"
 #include "client/tensors/wire_options.h"
+#include "common/codec/wire_codec.h"
 #include "common/protocol/mode_traits.h"
 #include "common/sync/mutex.h"
 #include "proto/coordinator.pb.h"
@@ -43,6 +44,10 @@ struct JobChannels {
   std::unique_ptr<CoordinatorChannel> coordinator;
   // By shard.
   std::vector<std::unique_ptr<ShardChannel>> shards;
+  // WireOptions::chunk_unit.
+  int64_t chunk_unit = kChunkUnit;
+  // Hears what shards answer; outlives the client. nullptr: nobody. With a history that is who hears.
+  ShardSet::Observer* observer = nullptr;
 };
 
 // Calls end on the event loop; what they and the heartbeat tell is kept under one mutex, and whoever

@@ -88,6 +88,8 @@ absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& op
   for (uint32_t shard = 0; shard < servers.size(); ++shard) {
     channels.shards.push_back(transport.OpenShard(shard, servers[shard], partition.shard_elements(shard)));
   }
+  channels.chunk_unit = transport.chunk_unit();
+  channels.observer = transport.observer();
   auto client = std::make_unique<ClientImpl>(options, model, config, request.instance(), reply,
                                              std::move(channels), std::move(history));
   if (absl::Status connected = client->Connect(deadline, otherwise); !connected.ok()) {

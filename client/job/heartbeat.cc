@@ -100,7 +100,8 @@ class Heartbeat::Beats final : public Call, public std::enable_shared_from_this<
       return End();
     }
     absl::Duration wait = absl::FromChrono(backoff_.Next());
-    if (now < give_up) wait = std::min(wait, give_up - now);
+    // A timer counts whole nanoseconds.
+    if (now < give_up) wait = std::min(wait, absl::Ceil(give_up - now, absl::Nanoseconds(1)));
     timer_ = loop_.RunAfter(absl::ToChronoNanoseconds(wait), [self = shared_from_this()] { self->Beat(); });
   }
 

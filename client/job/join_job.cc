@@ -41,7 +41,7 @@ class Answer {
     while (!reply_.has_value()) {
       const absl::Duration left = until - clock.Now();
       if (left <= absl::ZeroDuration()) return std::nullopt;
-      set_.WaitFor(mutex_, absl::ToChronoNanoseconds(left));
+      set_.WaitFor(mutex_, absl::ToChronoNanoseconds(absl::Ceil(left, absl::Nanoseconds(1))));
     }
     return std::move(reply_);
   }

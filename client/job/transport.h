@@ -8,7 +8,9 @@
 
 #include "client/exchange/event_loop.h"
 #include "client/exchange/shard_channel.h"
+#include "client/exchange/shard_set.h"
 #include "client/job/coordinator_channel.h"
+#include "common/codec/wire_codec.h"
 
 namespace weir {
 
@@ -29,6 +31,11 @@ class Transport {
   // A way to the shard that has so many elements.
   virtual std::unique_ptr<ShardChannel> OpenShard(uint32_t shard, const std::string& address,
                                                   int64_t elements) = 0;
+
+  // WireOptions::chunk_unit.
+  virtual int64_t chunk_unit() const { return kChunkUnit; }
+  // Hears what shards answer to the client, unless the client keeps a history; outlives it. nullptr: nobody.
+  virtual ShardSet::Observer* observer() { return nullptr; }
 };
 
 }  // namespace weir

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <optional>
 
 #include "absl/base/thread_annotations.h"
 
@@ -31,10 +32,33 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
   Mutex& mutex_;
 };
 
+class CondVar;
+
+// How threads wait, in the place of the system: a simulation runs programs as fibers of one thread, which
+// give way to each other. Holds for the thread that sets it.
+class Waiting {
+ public:
+  // Whether the caller is one of the fibers. Else it sleeps.
+  virtual bool GivesWay() const = 0;
+  // Returns when `on` was notified or, false, when so long has passed.
+  virtual bool Wait(const CondVar& on, std::chrono::nanoseconds limit) = 0;
+  virtual void Notified(const CondVar& of) = 0;
+
+  // nullptr: threads sleep.
+  static Waiting*& current() {
+    static thread_local Waiting* waiting = nullptr;
+    return waiting;
+  }
+
+ protected:
+  ~Waiting() = default;
+};
+
 // Wait with the mutex held; as with any condition variable, in a loop over the condition.
 class CondVar {
  public:
   void Wait(Mutex& mutex) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    if (GaveWay(mutex, std::chrono::nanoseconds::max()).has_value()) return;
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     cv_.wait(lock);
     lock.release();
@@ -42,6 +66,8 @@ class CondVar {
   // False when the deadline has passed.
   bool WaitUntil(Mutex& mutex, std::chrono::steady_clock::time_point deadline)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    const auto gave_way = GaveWay(mutex, deadline - std::chrono::steady_clock::now());
+    if (gave_way.has_value()) return *gave_way;
     std::unique_lock<std::mutex> lock(mutex.mutex_, std::adopt_lock);
     // Not wait_until on the steady clock directly: ThreadSanitizer of GCC 12 does not know
     // pthread_cond_clockwait.
@@ -53,13 +79,31 @@ class CondVar {
   }
   // False when so long has passed.
   bool WaitFor(Mutex& mutex, std::chrono::nanoseconds limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
+    const auto gave_way = GaveWay(mutex, limit);
+    if (gave_way.has_value()) return *gave_way;
     constexpr std::chrono::hours kLongest(24);
     return WaitUntil(mutex, std::chrono::steady_clock::now() + (limit < kLongest ? limit : kLongest));
   }
-  void NotifyOne() { cv_.notify_one(); }
-  void NotifyAll() { cv_.notify_all(); }
+  void NotifyOne() {
+    cv_.notify_one();
+    if (Waiting::current() != nullptr) Waiting::current()->Notified(*this);
+  }
+  void NotifyAll() {
+    cv_.notify_all();
+    if (Waiting::current() != nullptr) Waiting::current()->Notified(*this);
+  }
 
  private:
+  // nullopt: the caller sleeps.
+  std::optional<bool> GaveWay(Mutex& mutex, std::chrono::nanoseconds limit) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    Waiting* const waiting = Waiting::current();
+    if (waiting == nullptr || !waiting->GivesWay()) return std::nullopt;
+    mutex.Unlock();
+    const bool in_time = waiting->Wait(*this, limit);
+    mutex.Lock();
+    return in_time;
+  }
+
   std::condition_variable cv_;
 };
 

@@ -115,6 +115,9 @@ void PlanConfig(Dice& dice, Plan* plan) {
   }
   if (late > 0) cluster.set_min_workers(workers - late);
   plan->shared_memory = dice.Chance(0.6);
+  v1::WireConfig& wire = *config.mutable_wire();
+  wire.set_transport(plan->shared_memory ? v1::WireConfig::TRANSPORT_AUTO : v1::WireConfig::TRANSPORT_TCP);
+  wire.set_chunk_kib(1024);
   PlanReaders(dice, plan);
 
   if (dice.Chance(0.25)) return;

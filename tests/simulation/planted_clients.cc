@@ -133,7 +133,7 @@ std::vector<PlantedBug> PlantedInClients() {
        [](Site* site) { AnsweredClock(site, /*early=*/true); }},
       {"answered clock never told",
        "a restored shard is not told what was answered",
-       {Invariant::kDeclared},
+       {Invariant::kDeclared, Invariant::kProgress},
        [](Site* site) { AnsweredClock(site, /*early=*/false); }},
       {"view released early",
        "a client lets weights go while it reads them",

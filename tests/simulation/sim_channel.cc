@@ -73,33 +73,13 @@ std::string Join(const Message& head, absl::string_view payload) {
 
 }  // namespace
 
-// ---- the event loop
-
-EventLoop::Timer SimEventLoop::RunAfter(std::chrono::nanoseconds wait, absl::AnyInvocable<void()> then) {
-  const uint64_t number = next_timer_++;
-  timers_.emplace(number, std::move(then));
-  world_->After(awake_.node(), std::max(absl::ZeroDuration(), absl::FromChrono(wait)), [this, number] {
-    const auto timer = timers_.find(number);
-    if (timer == timers_.end()) return;
-    absl::AnyInvocable<void()> run = std::move(timer->second);
-    timers_.erase(timer);
-    run();
-  });
-  return {std::chrono::steady_clock::time_point(), number};
-}
-
-void SimEventLoop::Drain() {
-  timers_.clear();
-  tasks_.Drain();
-  timers_.clear();
-}
-
 // ---- a stream
 
 class SimDataStream final : public DataStream, public std::enable_shared_from_this<SimDataStream> {
  public:
-  SimDataStream(SimShardChannel* channel, std::shared_ptr<User> user, std::function<void()> gone)
-      : channel_(channel), site_(channel->site_), user_(std::move(user)), gone_(std::move(gone)) {}
+  SimDataStream(std::shared_ptr<SimShardStreams> streams, std::shared_ptr<User> user,
+                std::function<void()> gone)
+      : streams_(std::move(streams)), site_(streams_->site), user_(std::move(user)), gone_(std::move(gone)) {}
 
   void Start(const std::shared_ptr<SimShardMemory>& memory);
   void Write(OutgoingMessage message) override;
@@ -109,10 +89,11 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
   void Stall() {
     if (connection_ != nullptr) connection_->Stall(Connection::kOpener);
   }
-  void Abort();
+  // The process has died.
+  void Die() { End(absl::UnavailableError("the process has died")); }
 
  private:
-  World::Node node() const { return channel_->node_; }
+  World::Node node() const { return streams_->node; }
   // What leaves in place of the message: with what is planted in it.
   std::string Outgoing(const OutgoingMessage& message);
   void SendCopy(const v1::ExchangeRequest& first, absl::string_view gradient);
@@ -125,7 +106,7 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
   void Deliver();
   void End(const absl::Status& why);
 
-  SimShardChannel* const channel_;
+  const std::shared_ptr<SimShardStreams> streams_;
   Site* const site_;
   const uint64_t number_ = site_->next_session++;
   // Null: the user has been let go.
@@ -152,10 +133,10 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
 };
 
 void SimDataStream::Start(const std::shared_ptr<SimShardMemory>& memory) {
-  SimServer* const server = site_->servers[channel_->shard_].get();
-  connection_ = site_->network.Connect(node(), server->node());
+  SimServer* const server = site_->servers[streams_->shard].get();
+  if (!streams_->loop->dead()) connection_ = site_->network.Connect(node(), server->node());
   if (connection_ == nullptr) {
-    site_->world.After(node(), absl::Milliseconds(1), [self = shared_from_this()] {
+    streams_->loop->After(absl::Milliseconds(1), [self = shared_from_this()] {
       self->End(absl::UnavailableError("connection refused"));
     });
     return;
@@ -176,19 +157,19 @@ void SimDataStream::Write(OutgoingMessage message) {
   const bool bulk = !message.payload.empty();
   message_ = std::move(message);
   // The bytes are read when they leave: a gradient that changes before that shows.
-  world.After(node(), world.Between(absl::ZeroDuration(), absl::Microseconds(bulk ? 2000 : 50)),
-              [self = shared_from_this()] {
-                if (self->user_ == nullptr || self->end_.has_value()) return;
-                std::string bytes = self->Outgoing(self->message_);
-                self->message_ = {};
-                if (self->connection_ != nullptr && !bytes.empty()) {
-                  self->connection_->Send(
-                      Connection::kOpener,
-                      [end = self->server_end_, bytes = std::move(bytes)] { end->Receive(bytes); });
-                }
-                const std::shared_ptr<User> user = self->user_;
-                user->OnWritten();
-              });
+  streams_->loop->After(
+      world.Between(absl::ZeroDuration(), absl::Microseconds(bulk ? 2000 : 50)), [self = shared_from_this()] {
+        if (self->user_ == nullptr || self->end_.has_value()) return;
+        std::string bytes = self->Outgoing(self->message_);
+        self->message_ = {};
+        if (self->connection_ != nullptr && !bytes.empty()) {
+          self->connection_->Send(Connection::kOpener, [end = self->server_end_, bytes = std::move(bytes)] {
+            end->Receive(bytes);
+          });
+        }
+        const std::shared_ptr<User> user = self->user_;
+        user->OnWritten();
+      });
 }
 
 std::string SimDataStream::Outgoing(const OutgoingMessage& message) {
@@ -205,16 +186,16 @@ std::string SimDataStream::Outgoing(const OutgoingMessage& message) {
   for (absl::string_view part : split->payload) absl::StrAppend(&payload, part);
   if (head.has_push()) {
     pushes_[head.id()].asked = head.push();
-    site_->world.Trace("push", {node(), channel_->shard_, head.push().clock(), head.push().part()});
+    site_->world.Trace("push", {node(), streams_->shard, head.push().clock(), head.push().part()});
   } else if (head.has_pull()) {
-    site_->world.Trace("pull", {node(), channel_->shard_, head.pull().clock()});
+    site_->world.Trace("pull", {node(), streams_->shard, head.pull().clock()});
   }
   if (site_->seams.releases_early) {
     head.clear_released();
     // It said nothing else.
     if (head.id() == 0 && !head.has_shared_memory()) return "";
   }
-  if (site_->seams.request) site_->seams.request(number_, channel_->shard_, &head);
+  if (site_->seams.request) site_->seams.request(number_, streams_->shard, &head);
   const auto push = pushes_.find(head.id());
   if (push != pushes_.end() && head.has_push()) push->second.first = head;
   if (push != pushes_.end() && (head.has_shared() || !payload.empty())) {
@@ -222,7 +203,7 @@ std::string SimDataStream::Outgoing(const OutgoingMessage& message) {
     const size_t bytes = head.has_shared() ? head.shared().bytes() : payload.size();
     const uint64_t batch = push->second.asked.batch_plus_one() - 1;
     // As if it had changed after the client had looked: so the shard is who finds it.
-    if (site_->ledger.poisoned(batch, channel_->shard_)) {
+    if (site_->ledger.poisoned(batch, streams_->shard)) {
       const size_t at = (batch * 7) % static_cast<uint64_t>(site_->ledger.elements());
       const float value = std::numeric_limits<float>::quiet_NaN();
       std::memcpy(data + at * sizeof(float), &value, sizeof(float));
@@ -249,14 +230,14 @@ void SimDataStream::SendCopy(const v1::ExchangeRequest& first, absl::string_view
   head.clear_released();
   World& world = site_->world;
   world.After(node(), world.Between(absl::ZeroDuration(), absl::Milliseconds(400)),
-              [channel = channel_, bytes = Join(head, gradient)] {
-                auto copy = std::make_shared<SimDataStream>(channel, std::make_shared<Nobody>(), [] {});
+              [from = streams_, bytes = Join(head, gradient)] {
+                auto copy = std::make_shared<SimDataStream>(from, std::make_shared<Nobody>(), [] {});
                 copy->Start(nullptr);
                 if (copy->connection_ == nullptr) return;
                 copy->connection_->Send(Connection::kOpener,
                                         [end = copy->server_end_, bytes] { end->Receive(bytes); });
-                channel->site_->world.After(channel->node_, absl::Seconds(1),
-                                            [copy] { copy->connection_->Close(Connection::kOpener); });
+                from->site->world.After(from->node, absl::Seconds(1),
+                                        [copy] { copy->connection_->Close(Connection::kOpener); });
               });
 }
 
@@ -266,9 +247,9 @@ void SimDataStream::Read(bool relaxed) {
   // Not within this call.
   const auto deliver = [self = shared_from_this()] { self->Deliver(); };
   if (relaxed) {
-    channel_->loop_->Post(deliver);
+    streams_->loop->Post(deliver);
   } else {
-    site_->world.After(node(), absl::ZeroDuration(), deliver);
+    streams_->loop->After(absl::ZeroDuration(), deliver);
   }
 }
 
@@ -294,7 +275,7 @@ std::string SimDataStream::Incoming(const std::string& bytes) {
   const auto message = SplitPayload(absl::MakeConstSpan(&piece, 1));
   v1::ExchangeReply reply;
   if (!message.ok() || !reply.ParseFromString(message->head)) return bytes;
-  site_->seams.reply(number_, channel_->shard_, &reply);
+  site_->seams.reply(number_, streams_->shard, &reply);
   std::string payload;
   for (absl::string_view part : message->payload) absl::StrAppend(&payload, part);
   return Join(reply, payload);
@@ -310,19 +291,18 @@ void SimDataStream::Log(const std::string& bytes) {
   }
   if (reply.has_pull()) {
     site_->world.Trace("pull answered",
-                       {node(), channel_->shard_, static_cast<uint64_t>(reply.pull().outcome()),
+                       {node(), streams_->shard, static_cast<uint64_t>(reply.pull().outcome()),
                         reply.pull().version().count()});
   }
   if (!reply.has_push()) return;
-  site_->world.Trace("push answered",
-                     {node(), channel_->shard_, static_cast<uint64_t>(reply.push().outcome()),
-                      reply.push().version().count()});
+  site_->world.Trace("push answered", {node(), streams_->shard, static_cast<uint64_t>(reply.push().outcome()),
+                                       reply.push().version().count()});
   const auto push = pushes_.find(reply.id());
   if (push == pushes_.end()) return;
   const v1::PushRequest& asked = push->second.asked;
   if (reply.push().outcome() != v1::SEND_AGAIN) {
     site_->log.pushes.push_back({site_->world.elapsed(), asked.caller().worker(),
-                                 asked.caller().incarnation(), channel_->shard_, asked.clock(),
+                                 asked.caller().incarnation(), streams_->shard, asked.clock(),
                                  asked.batch_plus_one() - 1, asked.base(), reply.push()});
   }
   pushes_.erase(push);
@@ -339,7 +319,7 @@ void SimDataStream::Deliver() {
     user->OnMessage({{*bytes}, bytes});
   } else if (end_.has_value()) {
     const std::shared_ptr<SimDataStream> self = shared_from_this();
-    auto& streams = channel_->streams_;
+    auto& streams = streams_->open;
     streams.erase(std::remove(streams.begin(), streams.end(), self), streams.end());
     user->OnEnd(*end_);
     user_ = nullptr;
@@ -353,43 +333,34 @@ void SimDataStream::End(const absl::Status& why) {
   message_ = {};
   if (absl::IsCancelled(why)) arrived_.clear();
   if (connection_ != nullptr) connection_->Close(Connection::kOpener);
-  site_->world.After(node(), absl::ZeroDuration(), [self = shared_from_this()] { self->Deliver(); });
-}
-
-void SimDataStream::Abort() {
-  message_ = {};
-  arrived_.clear();
-  if (connection_ != nullptr) connection_->Close(Connection::kOpener);
-  // A view that is held keeps it.
-  memory_ = nullptr;
-  user_ = nullptr;
-  if (gone_) std::exchange(gone_, nullptr)();
+  streams_->loop->After(absl::ZeroDuration(), [self = shared_from_this()] { self->Deliver(); });
 }
 
 // ---- the channel
 
-std::string SimShardChannel::name() const { return absl::StrCat("ps:", shard_); }
+std::string SimShardChannel::name() const { return absl::StrCat("ps:", streams_->shard); }
 
 ShardChannel::Opened SimShardChannel::Open(std::shared_ptr<DataStream::User> user,
                                            std::function<void()> gone) {
-  const auto stream = std::make_shared<SimDataStream>(this, std::move(user), std::move(gone));
-  streams_.push_back(stream);
+  Site* const site = streams_->site;
+  const auto stream = std::make_shared<SimDataStream>(streams_, std::move(user), std::move(gone));
+  streams_->open.push_back(stream);
   std::shared_ptr<SimShardMemory> memory;
-  if (site_->plan.shared_memory) {
-    memory = std::make_shared<SimShardMemory>(site_, absl::StrCat("segments ", site_->next_session++));
+  if (site->plan.shared_memory) {
+    memory = std::make_shared<SimShardMemory>(site, absl::StrCat("segments ", site->next_session++));
   }
   stream->Start(memory);
-  if (hangs_) stream->Stall();
+  if (streams_->hangs) stream->Stall();
   return {stream, memory, [] {}};
 }
 
-void SimShardChannel::Hang() {
-  hangs_ = true;
-  for (const auto& stream : streams_) stream->Stall();
+void SimShardStreams::Hang() {
+  hangs = true;
+  for (const auto& stream : open) stream->Stall();
 }
 
-void SimShardChannel::Abort() {
-  for (const auto& stream : std::exchange(streams_, {})) stream->Abort();
+void SimShardStreams::Die() {
+  for (const auto& stream : open) stream->Die();
 }
 
 }  // namespace weir

@@ -1,68 +1,74 @@
-// The evaluators of sim_client.h.
+// An evaluator of the simulation: reads snapshots now and then, and once more at the end; or has another
+// habit.
+#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "tests/simulation/sim_client.h"
+#include "tests/simulation/sim_coordinator_channel.h"
+#include "tests/simulation/sim_program.h"
 
 namespace weir {
+namespace {
 
-SimReader::SimReader(Site* site, World::Node node, uint32_t index, std::function<void(End)> on_end)
-    : SimMember(site, node, absl::StrCat("evaluator:", index), v1::READER, index, std::move(on_end)),
-      plan_(site->plan.readers[index]) {}
+class SimReader final : public SimProgram {
+ public:
+  SimReader(Site* site, World::Node node, uint32_t index, std::function<void(const absl::Status&)> on_end)
+      : SimProgram(site, node, v1::READER, index, std::move(on_end)), plan_(site->plan.readers[index]) {}
+  ~SimReader() override { Die(); }
 
-bool SimReader::misbehaves() const {
-  return plan_.habit != ReaderPlan::Habit::kReads && site_->world.elapsed() >= plan_.at;
-}
+ private:
+  // Its habit has set in.
+  bool misbehaves() const {
+    return plan_.habit != ReaderPlan::Habit::kReads && site_->world.elapsed() >= plan_.at;
+  }
 
-void SimReader::OnNews() {
-  if ((!reading_ || misbehaves()) && draining()) Leave(true);
-}
+  absl::Status Work(Client* client) override {
+    uint32_t held = 0;
+    weights_.assign(static_cast<size_t>(tensors_.model().elements()), 0);
+    while (true) {
+      const bool last = client->draining();
+      if (const absl::Status alive = client->WaitDraining(std::chrono::steady_clock::now()).status();
+          !alive.ok()) {
+        return alive;
+      }
+      if (misbehaves()) {
+        if (last) return absl::OkStatus();
+        if (held < plan_.holds) ++held, Misbehave(client);
+      } else {
+        AskSnapshot();
+        const auto read = client->PullSnapshot(TensorsIn<MutableTensor>(weights_.data())).Get();
+        if (absl::IsInternal(read.status())) Complain(read.status().ToString());
+        if (last) return absl::OkStatus();
+      }
+      Sleep(site_->world.Between(absl::Milliseconds(20), absl::Milliseconds(300)));
+    }
+  }
 
-void SimReader::Read() {
-  if (over_ || leaving_) return;
-  reading_ = true;
-  const bool last = draining(), keeps = misbehaves() && !last;
-  v1::PinRequest request;
-  *request.mutable_caller() = CallerNow();
-  request.set_lease_seconds(keeps && plan_.habit == ReaderPlan::Habit::kPins ? 1e9 : 10);
-  const auto again = [this, last] {
-    reading_ = false;
-    if (last) return Leave(true);
-    site_->world.After(node_, site_->world.Between(absl::Milliseconds(20), absl::Milliseconds(300)),
-                       Bound([this] { Read(); }));
-  };
-  Call<v1::PinRequest, v1::PinReply>(
-      &Coordinator::Pin, std::move(request), [this, keeps, again](absl::StatusOr<v1::PinReply> reply) {
-        if (!reply.ok()) return again();
-        if (keeps) {
-          if (plan_.habit == ReaderPlan::Habit::kHangs) {
-            for (SimShardChannel* channel : channels_) channel->Hang();
-            Pull(*reply, nullptr);
-          }
-          if (++held_ < plan_.holds) again();
-          return;
-        }
-        Pull(*reply, [this, again, pin = reply->pin()] {
-          v1::UnpinRequest unpin;
-          *unpin.mutable_caller() = CallerNow();
-          unpin.set_pin(pin);
-          Call<v1::UnpinRequest, v1::UnpinReply>(&Coordinator::Unpin, unpin,
-                                                 [again](const absl::StatusOr<v1::UnpinReply>&) { again(); });
-        });
-      });
-}
+  void Misbehave(Client* client) {
+    if (plan_.habit == ReaderPlan::Habit::kHangs) {
+      for (const auto& streams : streams_) streams->Hang();
+      client->PullSnapshot(TensorsIn<MutableTensor>(weights_.data()));
+      return;
+    }
+    v1::PinRequest pin;
+    pin.mutable_caller()->set_worker(joined_.worker());
+    pin.mutable_caller()->set_incarnation(joined_.incarnation());
+    pin.mutable_caller()->set_epoch(joined_.membership().epoch());
+    pin.mutable_caller()->set_model_hash(joined_.model_hash());
+    pin.mutable_caller()->set_instance(instance_);
+    pin.set_lease_seconds(1e9);
+    SimCoordinatorChannel(site_, node_, loop_, nullptr)
+        .Pin(pin, std::chrono::seconds(10), [](const absl::StatusOr<v1::PinReply>&) {});
+  }
 
-void SimReader::Pull(const v1::PinReply& pin, const std::function<void()>& done) {
-  const std::shared_ptr<Pulling> pulling = NewPull(0, /*view=*/false, /*in_place=*/false);
-  pulling->pull.request.set_pin(pin.pin());
-  for (const v1::Version& version : pin.versions()) pulling->pull.want.push_back(version.count());
-  // A later life of the coordinator counts its pins anew.
-  pulling->read = site_->next_session++;
-  shards_->Start(shards_->size(), std::nullopt, pulling->pull,
-                 Bound([this, pulling, done](const absl::StatusOr<ShardSet::Answers>& answers) {
-                   if (absl::IsInternal(answers.status())) Complain(answers.status().ToString());
-                   if (done) done();
-                 }));
+  const ReaderPlan& plan_;
+  std::vector<float> weights_;
+};
+
+}  // namespace
+
+std::unique_ptr<SimProgram> MakeSimReader(Site* site, World::Node node, uint32_t index,
+                                          std::function<void(const absl::Status&)> on_end) {
+  return std::make_unique<SimReader>(site, node, index, std::move(on_end));
 }
 
 }  // namespace weir

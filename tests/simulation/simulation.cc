@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "tests/simulation/sim_client.h"
+#include "common/program/exit_codes.h"
+#include "tests/simulation/sim_program.h"
 #include "tests/simulation/sim_server.h"
 
 namespace weir {
@@ -20,13 +21,9 @@ class SimProcess {
         index_(index),
         task_(absl::StrCat(role == v1::WORKER ? "worker:" : "evaluator:", index)),
         node_(site->world.AddNode(task_)) {}
-  ~SimProcess() {
-    if (member_ != nullptr) member_->Abandon();
-  }
-
   World::Node node() const { return node_; }
   bool running() const { return site_->world.running(node_); }
-  bool live() const { return running() && member_ != nullptr && member_->live(); }
+  bool live() const { return running() && program_ != nullptr && program_->live(); }
   // It has no more to do, or is not to come back.
   bool over() const { return over_; }
   // SIGSTOP, until the job has ended.
@@ -38,22 +35,31 @@ class SimProcess {
     if (std::exchange(hangs_, false) && running()) site_->world.Resume(node_);
   }
   std::string Waiting() const {
-    return member_ == nullptr ? absl::StrCat(task_, " is not started") : member_->Waiting();
+    return program_ == nullptr ? absl::StrCat(task_, " is not started") : program_->Waiting();
   }
 
   void Start() {
     if (running() || over_) return;
     site_->world.Start(node_);
-    Join();
+    const auto on_end = [this](const absl::Status& status) { OnEnd(status); };
+    program_ = role_ == v1::WORKER ? MakeSimWorker(site_, node_, index_, on_end)
+                                   : MakeSimReader(site_, node_, index_, on_end);
+    program_->Start();
   }
   // SIGKILL.
   void Kill() {
     if (!running()) return;
     site_->network.OnKill(node_);
     site_->world.Kill(node_);
-    if (member_ != nullptr) member_->Abandon();
-    member_ = nullptr;
+    program_ = nullptr;
     hangs_ = false;
+  }
+  // It waits for servers that have gone since the job has ended, and would as long as a job may take to
+  // start.
+  void EndIfLate() {
+    if (running() && !over_ && !live() && !site_->servers[0]->running() && !site_->servers[0]->coming()) {
+      OnEnd(absl::UnavailableError("the job has ended"));
+    }
   }
   void GoneForGood() {
     Kill();
@@ -61,30 +67,19 @@ class SimProcess {
   }
 
  private:
-  void Join() {
-    const auto on_end = [this](SimMember::End how) { OnEnd(how); };
-    if (role_ == v1::WORKER) {
-      member_ = std::make_shared<SimWorkerClient>(site_, node_, index_, on_end);
-    } else {
-      member_ = std::make_shared<SimReader>(site_, node_, index_, on_end);
-    }
-    member_->Start();
-  }
-
-  void OnEnd(SimMember::End how) {
+  void OnEnd(const absl::Status& status) {
     World& world = site_->world;
-    if (how == SimMember::End::kFenced) {
-      return world.After(node_, world.Between(absl::Milliseconds(1), absl::Milliseconds(100)),
-                         [this] { Join(); });
-    }
-    const bool done = how == SimMember::End::kDone;
+    const int code = ExitCodeOf(status);
     // A supervisor starts again whatever ends with 138, while the job goes on.
-    const bool again = how == SimMember::End::kLost && !site_->log.ended;
+    const bool again = code == kExitPeerLost && !site_->log.ended;
     if (!again) {
       over_ = true;
       // The end of a job may outrun its last answers.
-      const bool outrun = how == SimMember::End::kLost && site_->log.failure.empty();
-      site_->log.exits[task_] = done || outrun ? 0 : how == SimMember::End::kLost ? 138 : 70;
+      const bool outrun = code == kExitPeerLost && site_->log.failure.empty();
+      site_->log.exits[task_] = outrun ? 0 : code;
+    }
+    if (code != kExitOk && code != kExitPeerLost) {
+      site_->log.complaints.push_back(absl::StrCat(task_, " ended with ", status.ToString()));
     }
     world.After(node_, absl::ZeroDuration(), [this] { Kill(); });
     if (again)
@@ -96,7 +91,7 @@ class SimProcess {
   const uint32_t index_;
   const std::string task_;
   const World::Node node_;
-  std::shared_ptr<SimMember> member_;
+  std::unique_ptr<SimProgram> program_;
   bool over_ = false, hangs_ = false;
 };
 
@@ -174,6 +169,7 @@ class Simulation {
   void Observe() {
     if (site_.log.ended) {
       for (const auto& process : processes_) process->WakeIfHung();
+      for (const auto& process : processes_) process->EndIfLate();
     }
     for (const auto& server : site_.servers) {
       server->Observe();
@@ -247,6 +243,7 @@ class Simulation {
   void Partition(World::Node from, World::Node to, bool both, absl::Duration duration);
 
   const Plan& plan_;
+  SimThreads threads_;
   Site site_;
   // Workers by rank, then readers.
   std::vector<std::unique_ptr<SimProcess>> processes_;

@@ -43,8 +43,6 @@ struct Seams {
   bool takes_views_back = false;
   // A client lets go of what it reads in shared memory when it comes.
   bool releases_early = false;
-  // A client takes a push for done when one shard has acknowledged it.
-  bool one_shard_is_enough = false;
 };
 
 // Memory that lies in segments which clients have mapped. It stays for as long as the run.
@@ -105,8 +103,6 @@ struct Site {
   uint64_t next_life = 1;
   // Data streams, of all servers.
   uint64_t next_session = 1;
-  // Members of the job that are no more, until the run ends; gone before all of the above.
-  std::vector<std::shared_ptr<void>> ended_members;
 };
 
 }  // namespace weir

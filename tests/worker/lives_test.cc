@@ -123,6 +123,14 @@ TEST_CASE("Who is fenced joins again with a fresh client, as somebody who was th
   CHECK(story.leaves == std::vector<std::string>{"fenced: ps:1 was lost", "fenced: ps:1 was lost", ""});
 }
 
+TEST_CASE(
+    "Who hears from a shard that the job is done has nothing left to do, and takes leave like the others") {
+  Story story{{{absl::OutOfRangeError("ps:1 says that the job is done"), false}}};
+  CHECK(story.Run().ok());
+  CHECK(story.joins == 1);
+  CHECK(story.leaves == std::vector<std::string>{""});
+}
+
 TEST_CASE("Who had left when the job went back joins again") {
   Story story{{kDone, kDone}};
   story.answers[0] = absl::AbortedError("the job goes back to step 10");

@@ -1,0 +1,144 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "client/client.h"
+#include "client/job/transport.h"
+#include "client/tensors/tensor_map.h"
+#include "common/sync/mutex.h"
+#include "tests/simulation/fiber.h"
+#include "tests/simulation/sim_channel.h"
+#include "tests/simulation/sim_event_loop.h"
+#include "tests/simulation/site.h"
+
+namespace weir {
+
+class SimProgram;
+
+// Lets programs give way to each other where shipped code waits on a condition variable. While there is one,
+// this thread is under its rule.
+class SimThreads final : public Waiting {
+ public:
+  SimThreads() { current() = this; }
+  ~SimThreads() { current() = nullptr; }
+  bool GivesWay() const override;
+  bool Wait(const CondVar& on, std::chrono::nanoseconds limit) override;
+  void Notified(const CondVar& of) override;
+
+ private:
+  std::map<const CondVar*, std::vector<SimProgram*>> waiting_;
+};
+
+// A worker's or evaluator's program in one life of its process: shipped code (WorkUntilDone, Client) on a
+// fiber, which takes turns with the events of its loop.
+class SimProgram : private Transport, private ShardSet::Observer {
+ public:
+  // `on_end`: with what WorkUntilDone() returned. `index`: of a worker its rank.
+  SimProgram(Site* site, World::Node node, v1::Role role, uint32_t index,
+             std::function<void(const absl::Status&)> on_end);
+  ~SimProgram() override;
+
+  void Start();
+  // The process has died: nothing of it reaches the world any more.
+  void Die();
+  // It is a member of the job.
+  bool live() const { return live_; }
+  // For reports.
+  std::string Waiting() const;
+
+ protected:
+  // What one membership does, between joining and leaving.
+  virtual absl::Status Work(Client* client) = 0;
+  // A membership, or the process, is over.
+  virtual void LetGo() {}
+
+  bool dead() const { return loop_->dead(); }
+  // Gives way for so long.
+  void Sleep(absl::Duration length);
+  void Complain(const std::string& what);
+  bool sync() const { return site_->plan.sync(); }
+  // The model's tensors in memory that holds them end to end.
+  template <typename Tensor, typename Value>
+  std::vector<Tensor> TensorsIn(Value* all) const;
+  // A shard's part of it.
+  std::vector<float> PartOf(uint32_t shard, const float* all) const;
+  // A pull of this clock is about to be asked for; or a snapshot is.
+  void Ask(uint64_t clock) { asked_[clock] = site_->world.elapsed(); }
+  void AskSnapshot();
+
+  Site* const site_;
+  const World::Node node_;
+  const uint32_t index_;
+  const std::shared_ptr<SimEventLoop> loop_;
+  const TensorMap tensors_;
+  // Of the membership of now.
+  v1::JoinReply joined_;
+  uint64_t instance_ = 0;
+  // By shard; of the client of now.
+  std::vector<std::shared_ptr<SimShardStreams>> streams_;
+  // What it does, for reports.
+  const char* doing_ = "waits to join";
+
+ private:
+  friend class SimThreads;
+
+  void Run();
+  absl::Status RunToEnd();
+  void OnJoined(const v1::JoinReply& reply);
+
+  // Transport:
+  std::shared_ptr<EventLoop> loop() override { return loop_; }
+  uint64_t NewInstance() override;
+  std::unique_ptr<CoordinatorChannel> OpenCoordinator(const std::string&,
+                                                      std::optional<std::chrono::nanoseconds>) override;
+  std::unique_ptr<ShardChannel> OpenShard(uint32_t shard, const std::string&, int64_t) override;
+  int64_t chunk_unit() const override { return site_->ledger.chunk_unit(); }
+  ShardSet::Observer* observer() override { return this; }
+
+  // ShardSet::Observer:
+  void OnPush(const ShardSet::Push&, uint32_t, const v1::PushReply&) override {}
+  void OnPull(const ShardSet::Pull& pull, uint32_t shard, const v1::PullReply& reply) override;
+
+  // Of SimThreads.
+  bool Wait(std::chrono::nanoseconds limit);
+  void Wake(bool notified);
+
+  const v1::Role role_;
+  const std::string task_;
+  const std::function<void(const absl::Status&)> on_end_;
+  std::unique_ptr<Fiber> fiber_;
+  absl::Status result_;
+  bool live_ = false;
+  // When pulls were asked for, by clock; of the newest snapshot, and its number.
+  std::map<uint64_t, absl::Duration> asked_;
+  absl::Duration snapshot_asked_;
+  uint64_t snapshot_ = 0;
+  // Of the wait that it is in: its number, and whether it was woken.
+  uint64_t wait_ = 0;
+  bool waits_ = false, woken_ = false, notified_ = false;
+};
+
+std::unique_ptr<SimProgram> MakeSimWorker(Site* site, World::Node node, uint32_t rank,
+                                          std::function<void(const absl::Status&)> on_end);
+std::unique_ptr<SimProgram> MakeSimReader(Site* site, World::Node node, uint32_t index,
+                                          std::function<void(const absl::Status&)> on_end);
+
+template <typename Tensor, typename Value>
+std::vector<Tensor> SimProgram::TensorsIn(Value* all) const {
+  std::vector<Tensor> tensors;
+  for (const TensorSpec& tensor : tensors_.model().tensors) {
+    Tensor& one = tensors.emplace_back();
+    one.name = tensor.name;
+    one.values = absl::MakeSpan(all, static_cast<size_t>(tensor.elements()));
+    all += tensor.elements();
+  }
+  return tensors;
+}
+
+}  // namespace weir
