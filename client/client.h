@@ -16,23 +16,32 @@
 
 namespace weir {
 
-// A worker's view of Weir. A training program is a loop over five calls:
+// A worker's view of Weir. This program trains:
 //
-//   WEIR_ASSIGN_OR_RETURN(auto client, Client::Join(options, model));
-//   PullResult base;                                                        // which weights these are
-//   while (true) {
-//     WEIR_ASSIGN_OR_RETURN(std::optional<Work> work, client->NextWork());  // which examples, at which clock
-//     if (!work) break;                                                       // the job is done
-//     if (work->clock != have) {                                              // the weights of that clock
-//       WEIR_ASSIGN_OR_RETURN(base, client->Pull(work->clock, weights).Get());
-//       if (base.past) continue;                                              // the others were faster
-//       have = work->clock;
+//   absl::Status Train(const ClientOptions& options, const ModelSpec& model) {
+//     WEIR_ASSIGN_OR_RETURN(const auto client, Client::Join(options, model));
+//     std::vector<float> weights(model.elements()), gradient(model.elements());
+//     std::optional<uint64_t> have;  // the clock of the weights at hand
+//     PullResult base;               // which weights these are
+//     while (true) {
+//       WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, client->NextWork());
+//       if (!work.has_value()) break;  // the job is done
+//       if (have != work->clock) {
+//         const auto tensors = TensorsOf(model, absl::MakeSpan(weights));
+//         WEIR_ASSIGN_OR_RETURN(base, client->Pull(work->clock, tensors).Get());
+//         if (base.past) continue;  // the others were faster
+//         have = work->clock;
+//       }
+//       ComputeGradient(*work, weights, &gradient);  // the mean over the work's examples
+//       const auto tensors = TensorsOf(model, absl::MakeConstSpan(gradient));
+//       WEIR_RETURN_IF_ERROR(client->Push(*work, base, tensors).Get().status());
 //     }
-//     ... gradient = mean over work's examples of d loss / d weights ...
-//     client->Push(*work, base, gradient);                                // returns at once
+//     return client->Leave();
 //   }
-//   if (client->AwaitsEvaluation()) ... client->Report(...);               // one worker does, if at all
-//   client->Leave();
+//
+// It waits for each push. A faster one lets pushes travel while it computes: PushPull() takes the next
+// weights along, and a gradient that is on its way has memory of its own. Of all workers one evaluates the
+// weights in the end, if AwaitsEvaluation() tells it to.
 //
 // The loop is the same in every mode; the mode only decides how long Pull() waits and which work there is:
 //   sync     NextWork() gives this worker's parts of the open step, also those of a worker that died
