@@ -120,8 +120,8 @@ class Client {
                                           std::shared_ptr<GradientGate> gate = nullptr,
                                           OnWeights on_weights = nullptr) = 0;
 
-  // Pull() and PushPull() that give the weights to be read where they lie (WeightsView). To be asked for by
-  // Future::Take(): a result that is left in the Future keeps its view.
+  // Pull() and PushPull() that give the weights to be read where they lie (WeightsView). Get the result with
+  // Future::Take(): a result that stays in the Future keeps its view.
   virtual Future<WeightsView> PullInPlace(uint64_t clock) = 0;
   virtual Future<PushPullView> PushPullInPlace(const Work& work, const PullResult& base,
                                                std::vector<ConstTensor> gradient,

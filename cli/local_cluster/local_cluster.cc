@@ -28,7 +28,7 @@ std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\
 
 void UnlinkIfThere(const std::string& path) { unlink(path.c_str()); }
 
-// A server sets SO_REUSEADDR, too, and so may listen meanwhile. Invalid: the port is not to be had, as the
+// A server sets SO_REUSEADDR, too, and so may listen meanwhile. Invalid: the port cannot be bound, as the
 // server will find.
 UniqueFd ReservePort(const std::string& address) {
   sockaddr_in name{};

@@ -85,7 +85,7 @@ class ShardChannel {
 
   struct Opened {
     std::shared_ptr<DataStream> stream;
-    // To be asked for on the stream. Null: there is none.
+    // The client asks the shard to use it, on the stream. Null: there is none.
     std::shared_ptr<ShardMemory> memory;
     // To be called where the shard does not grant it.
     std::function<void()> refused;

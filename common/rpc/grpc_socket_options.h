@@ -13,7 +13,7 @@ namespace weir {
 // What gRPC's sockets are set to so that they send fast. Each end sets its own.
 //
 // TCP: the congestion control (wire.congestion_control). It is "auto" or one that this user may choose, else
-// FailedPrecondition says which ones are to be had. "auto": a connection that stays on this machine gets
+// FailedPrecondition names those that the system has. "auto": a connection that stays on this machine gets
 // cubic, or else reno, since others (bbr) pace what needs no pacing and halve it; the rest keep the system's.
 //
 // Unix: as much memory for what is sent as the system lets this user have (net.core.wmem_max), up to 4 MiB.

@@ -11,7 +11,7 @@ ThreadPool::ThreadPool(int threads) {
     try {
       helpers_.emplace_back([this] { Help(); });
     } catch (const std::system_error&) {
-      break;  // no more threads to be had: the ones that run, the callers at least, do the work
+      break;  // the system has no more threads: those that run, the callers at least, do the work
     }
   }
 }

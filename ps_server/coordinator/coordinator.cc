@@ -297,7 +297,7 @@ void Coordinator::HandleTick() {
     LogWarning("still waiting for ", absl::StrJoin(WaitingFor(), ", "));
   }
   if (time - last_tick_ > lease() / 2) {
-    // This process stood still. Nobody is silent before he has had the time to speak.
+    // This process stood still, and members may have spoken meanwhile: their leases begin anew.
     for (auto& [rank, member] : members_) member.lease_end = std::max(member.lease_end, time + lease());
     for (auto& [id, reader] : readers_) reader.lease_end = std::max(reader.lease_end, time + lease());
     for (ShardInfo& shard : shards_) shard.last_heard = time;

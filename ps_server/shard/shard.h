@@ -173,7 +173,7 @@ class Shard {
     // Clocks that a start clock passed over meanwhile: what it had answers of in there is lost, too, as its
     // calls will tell.
     IntervalSet passed;
-    // The clock of a push of its that was overtaken: it is staged when it comes again.
+    // The clock of the worker's push that was overtaken. That push is staged when it comes again.
     absl::optional<uint64_t> overtaken;
   };
   // A push that waits for its turn to begin.

@@ -56,7 +56,8 @@ class ComputeBackend {
     kDevice,
     kHost,  // host memory that the device copies to and from at full speed
   };
-  // Aligned to 64 bytes, contents unspecified. ResourceExhausted names the size that was not to be had.
+  // Aligned to 64 bytes, contents unspecified. ResourceExhausted: there is not so much memory; names the
+  // size.
   virtual absl::StatusOr<void*> Allocate(Memory memory, size_t bytes) = 0;
   // Waits for the work that was queued before.
   virtual void Free(Memory memory, void* pointer) = 0;
