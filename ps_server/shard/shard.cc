@@ -4,11 +4,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/planted_bug.h"
 #include "common/codec/wire_dtype.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/shard/samples.h"
 
 namespace weir {
 std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& config,
@@ -24,7 +22,16 @@ std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& 
 }
 
 Shard::Shard(Options options)
-    : options_(std::move(options)), mode_(TraitsOf(options_.config)), reporter_([](v1::ShardReport) {}) {}
+    : options_(std::move(options)),
+      mode_(TraitsOf(options_.config)),
+      reporter_([](v1::ShardReport) {}),
+      members_(mode_.keeps_clocks),
+      log_(
+          options_.clock, [this](std::function<void()> function) { queue_.Post(std::move(function)); },
+          [this](const absl::Status& status) {
+            if (!status.ok()) FailLog(status);
+            Wake();
+          }) {}
 
 Shard::~Shard() {
   queue_.Post([this] {
@@ -41,10 +48,9 @@ void Shard::SetReporter(std::function<void(v1::ShardReport)> reporter) {
 void Shard::Control(v1::ControlMessage message) {
   queue_.Post([this, message = std::move(message)]() mutable {
     // These change nothing, and a ping's answer keeps a lease.
-    const bool settled = writes_ == 0 && logging_.empty();
     const bool reads = message.has_pin() || message.has_unpin();
-    if (message.has_ping() || (deferred_.empty() && (settled || reads))) return Handle(message);
-    deferred_.push_back(std::move(message));
+    if (message.has_ping() || (!log_.defers() && (log_.settled() || reads))) return Handle(message);
+    log_.Defer(std::move(message));
   });
 }
 
@@ -111,122 +117,58 @@ void Shard::Quiesce() {
 // ---- control
 
 void Shard::HandleMembership(const v1::Membership& membership) {
-  if (store_ == nullptr || over_ || membership.epoch() <= epoch_) return;
-  epoch_ = membership.epoch();
-  if (log_ != nullptr) {
-    // So that a restored shard knows whose clocks the pushes behind it complete. Nothing is acknowledged with
-    // it: it takes effect at once.
-    v1::LoggedPush record;
-    *record.mutable_membership() = membership;
-    log_->Append(std::move(record), nullptr, 0, WhenLogged([] {}));
+  if (store_ == nullptr || over_ || membership.epoch() <= members_.epoch()) return;
+  // So that a restored shard knows whose clocks the pushes behind the membership complete.
+  if (log_.kept()) log_.Append(membership);
+  const ShardMembers::Change change = members_.Follow(membership, *policy_);
+  for (const ShardMembers::Gone& gone : change.gone) {
+    arrivals_.RemoveWorker(gone.worker);
+    FailWaiting(
+        [&](uint32_t worker) { return worker == gone.worker; }, v1::FENCED,
+        absl::StrCat(gone.task, " was taken out of the job by membership epoch ", membership.epoch()));
   }
   v1::ShardReport report;
-  report.mutable_membership()->set_epoch(epoch_);
-  report.mutable_membership()->set_floor(InstallMembers(membership));
+  report.mutable_membership()->set_epoch(members_.epoch());
+  report.mutable_membership()->set_floor(change.floor);
   Report(std::move(report));
   Wake();
-}
-
-uint64_t Shard::InstallMembers(const v1::Membership& membership) {
-  const uint64_t floor = policy_->JoinClock();
-  std::map<uint32_t, const v1::Member*> now;
-  for (const v1::Member& member : membership.members()) now[member.worker()] = &member;
-  for (auto it = members_.begin(); it != members_.end();) {
-    const auto found = now.find(it->first);
-    if (found != now.end() && found->second->incarnation() == it->second.incarnation) {
-      ++it;
-      continue;
-    }
-    const uint32_t gone = it->first;
-    policy_->Remove(gone);
-    FailWaiting(
-        [gone](uint32_t worker) { return worker == gone; }, v1::FENCED,
-        absl::StrCat(it->second.task, " was taken out of the job by membership epoch ", membership.epoch()));
-    arriving_.erase(arriving_.lower_bound({gone, 0, 0}), arriving_.lower_bound({gone + 1, 0, 0}));
-    it = members_.erase(it);
-  }
-  for (const v1::Member& member : membership.members()) {
-    MemberState& state = members_[member.worker()];
-    state.task = member.task();
-    if (state.incarnation != member.incarnation()) {
-      state.incarnation = member.incarnation();
-      policy_->Forget(member.worker());
-      if (mode_.keeps_clocks && member.first_clock_plus_one() > 0) {
-        state.unheard = true;
-        policy_->Skip(member.worker(), member.first_clock_plus_one() - 1);
-      }
-    }
-    if (member.idle()) {
-      policy_->Remove(member.worker());
-      continue;
-    }
-    const uint64_t start = member.joining() ? floor : member.start_clock();
-    if (state.unheard) {
-      const uint64_t known = policy_->Skip(member.worker(), start);
-      if (known < start) state.passed.Insert(known, start);
-    }
-    policy_->Admit(member.worker(), start);
-  }
-  return floor;
 }
 
 void Shard::HandleCommit(const v1::CommitStep& commit) {
   const std::optional<uint64_t> open = policy_ == nullptr ? std::nullopt : policy_->CompleteStep();
   if (over_ || open != commit.step()) return;  // a repeat
-  std::vector<WeightedGradient> gradients;
-  for (uint32_t part : commit.parts()) {
-    const auto staged = staged_.find(part);
-    if (staged == staged_.end()) {
-      LogError("ignored a commit of step ", commit.step(), " with part ", part, ", which is not staged here");
-      return;
-    }
-    if (!staged->second.refusal.empty()) {
-      LogError("ignored a commit of step ", commit.step(), " with part ", part, ", which is refused here");
-      return;
-    }
-    const uint64_t examples = Planted("unweighted mean") ? 1 : staged->second.examples;
-    gradients.push_back({staged->second.gradient.get(), examples});
+  const absl::StatusOr<std::vector<WeightedGradient>> gradients = staged_.GradientsOf(commit);
+  if (!gradients.ok()) {
+    LogError("ignored a commit of step ", commit.step(), ": ", gradients.status().message());
+    return;
   }
   if (!MakeRoom()) {
-    late_commit_ = commit;
-    late_since_ = options_.clock->Now();
+    late_commit_ = LateCommit{commit, options_.clock->Now(), {}, {}};
     short_of_memory_ = true;
     return;
   }
-  store_->Update(gradients);
+  store_->Update(*gradients);
   policy_->Commit();
   counters_.version = commit.step() + 1;
-  MarkProgress();
-  commits_[commit.step()].assign(commit.parts().begin(), commit.parts().end());
-  if (commits_.size() > kRecorded) commits_.erase(commits_.begin());
-
-  std::map<uint32_t, StagedPart> staged;
-  staged.swap(staged_);
-  for (auto& [part, entry] : staged) {
-    const bool applied = std::count(commit.parts().begin(), commit.parts().end(), part) > 0;
+  progress_.Mark(options_.clock->Now());
+  staged_.Commit(commit, [this](const Verdict& verdict, std::vector<StagedParts::Waiter>& waiters) {
+    const bool applied = verdict.outcome == v1::OK;
     ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
     if (applied) {
-      staleness_.Add(0);
-      lead_.Add(0);
+      tally_.staleness.Add(0);
+      tally_.lead.Add(0);
     }
-    for (const StagedPart::Waiter& waiter : entry.waiters) {
-      const std::string why = entry.refusal.empty() ? CommittedWithout(commit.step(), part) : entry.refusal;
-      waiter.done(PushAnswer{applied ? NewReply(v1::OK) : NewReply(v1::REFUSED, why), {}});
+    for (const StagedParts::Waiter& waiter : waiters) {
+      waiter.done(PushAnswer{NewReply(verdict.outcome, verdict.reason), {}});
     }
-  }
-  for (const v1::PinVersion& pin : std::exchange(late_pins_, {})) HandlePin(pin);
-  if (late_checkpoint_.has_value()) {
-    const v1::TakeCheckpoint take = *std::move(late_checkpoint_);
-    late_checkpoint_.reset();
-    HandleCheckpoint(take);
-  }
+  });
   Wake();
 }
 
 void Shard::HandlePin(const v1::PinVersion& pin) {
   if (store_ == nullptr) return;
   if (late_commit_.has_value()) {
-    late_pins_.push_back(pin);
+    late_commit_->pins.push_back(pin);
     return;
   }
   Pin& entry = pins_[pin.pin()];
@@ -248,11 +190,11 @@ void Shard::HandlePing(const v1::Ping& ping) {
   stats.set_pushes_applied(counters_.pushes_applied);
   stats.set_pushes_refused(counters_.pushes_refused);
   stats.set_pushes_lost(counters_.pushes_lost);
-  stats.set_batches_settled(batches_.size() + stale_batches_.SizeWithout(batches_));
+  stats.set_batches_settled(tally_.batches_settled());
   stats.set_bytes_pushed(counters_.bytes_pushed);
   stats.set_bytes_pulled(counters_.bytes_pulled);
-  *stats.mutable_version_staleness() = ToSamples(staleness_);
-  *stats.mutable_lead() = ToSamples(lead_);
+  *stats.mutable_version_staleness() = ToSamples(tally_.staleness);
+  *stats.mutable_lead() = ToSamples(tally_.lead);
   if (policy_ != nullptr) {
     for (const WorkerClockValue& value : policy_->Clocks()) {
       v1::WorkerClock* clock = stats.add_clocks();
@@ -261,7 +203,7 @@ void Shard::HandlePing(const v1::Ping& ping) {
     }
   }
   for (v1::Wait& wait : Waits()) *stats.add_waits() = std::move(wait);
-  stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - last_progress_));
+  stats.set_seconds_since_update(absl::ToDoubleSeconds(options_.clock->Now() - progress_.last()));
   Report(std::move(report));
 }
 

@@ -3,25 +3,20 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
-#include <list>
 #include <map>
 #include <memory>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/time/time.h"
 #include "absl/types/optional.h"
-#include "absl/types/variant.h"
-#include "common/protocol/interval_set.h"
-#include "common/protocol/job_failure.h"
 #include "common/protocol/mode_traits.h"
 #include "common/sync/serial_queue.h"
 #include "common/sync/thread_pool.h"
 #include "common/system/clock.h"
 #include "common/system/file_system.h"
-#include "common/telemetry/int_histogram.h"
 #include "proto/checkpoint.pb.h"
 #include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
@@ -29,34 +24,20 @@
 #include "ps_server/consistency/policy.h"
 #include "ps_server/push_log/push_log.h"
 #include "ps_server/shard/block_store.h"
+#include "ps_server/shard/calls.h"
+#include "ps_server/shard/decision_log.h"
+#include "ps_server/shard/progress_watch.h"
 #include "ps_server/shard/push_arrival.h"
+#include "ps_server/shard/push_arrivals.h"
+#include "ps_server/shard/push_tally.h"
 #include "ps_server/shard/restore.h"
+#include "ps_server/shard/shard_members.h"
+#include "ps_server/shard/staged_parts.h"
+#include "ps_server/shard/waiting_calls.h"
 
 namespace weir {
 
 struct CheckpointWork;
-
-// How a push is to be received; or its answer, where that needs no gradient (a repeat, a fenced caller).
-using PushBegin = absl::variant<std::unique_ptr<PushArrival>, v1::PushReply>;
-
-struct PushAnswer {
-  v1::PushReply reply;
-  // If the push was streamed, and the pull of its worker at the next clock is answered by the very version
-  // that it made: that answer.
-  absl::optional<v1::PullReply> made;
-};
-
-struct PullAnswer {
-  v1::PullReply header;
-  // What is to be sent; null if no weights follow. Once it is revoked the rest is not sent, and the pull ends
-  // with Unavailable.
-  std::shared_ptr<const LentVersion> version;
-};
-
-// The answer to a call, given once; on the thread of whoever made it possible, which it must not block.
-using BeginDone = std::function<void(absl::StatusOr<PushBegin>)>;
-using PushDone = std::function<void(absl::StatusOr<PushAnswer>)>;
-using PullDone = std::function<void(absl::StatusOr<PullAnswer>)>;
 
 // One shard of the model: takes pushes and pulls, keeps each push exactly once, asks the mode
 // (ConsistencyPolicy) when what may happen, and updates the blocks. Knows nothing of gRPC.
@@ -116,8 +97,7 @@ class Shard {
   void SetReporter(std::function<void(v1::ShardReport)> reporter);
   void Control(v1::ControlMessage message);
 
-  // The calls of one client's connection; its end ends those that wait. Not 0.
-  using Session = uint64_t;
+  using Session = SessionId;
 
   // A push in two acts. Begin: its header has come; `done` gets what takes its gradient, at once or when the
   // push's turn comes: pushes of the same worker before it are missing, it is arriving twice already, or
@@ -161,86 +141,6 @@ class Shard {
   const Counters& counters() const { return counters_; }
 
  private:
-  struct MemberState {
-    std::string task;
-    uint64_t incarnation = 0;
-    // Answers to its last pushes, by clock (apply on arrival).
-    std::map<uint64_t, v1::PushReply> answers;
-    // Clocks that were completed without this shard's having the push: it was restored from before them.
-    IntervalSet lost;
-    // Since this shard was restored it has not called, so its clock may be higher than what is known of it.
-    bool unheard = false;
-    // Clocks that a start clock passed over meanwhile: what it had answers of in there is lost, too, as its
-    // calls will tell.
-    IntervalSet passed;
-    // The clock of the worker's push that was overtaken. That push is staged when it comes again.
-    absl::optional<uint64_t> overtaken;
-  };
-  // A push that waits for its turn to begin.
-  struct HeldPush {
-    Session session;
-    v1::PushRequest header;
-    BeginDone done;
-    absl::Time since;
-  };
-  // A push that has arrived and waits for memory; with the log, for others whose records are on their way.
-  struct ReadyPush {
-    Session session;
-    std::unique_ptr<PushArrival> arrival;
-    PushDone done;
-    absl::Time since;
-  };
-  // What is to become of a push: OK, it is applied; REFUSED, DUPLICATE_BATCH, STALE_VERSION: its clock is
-  // complete all the same.
-  struct Verdict {
-    v1::Outcome outcome = v1::OK;
-    std::string reason;
-  };
-  // A push that was decided on.
-  struct Decision {
-    Session session;
-    v1::PushRequest header;
-    Verdict verdict;
-    // OK: one of these. A streamed one is never logged.
-    Slab gradient;
-    std::shared_ptr<VersionBuilder> builder;
-    // Null: it was answered otherwise (its connection ended, its worker was taken out).
-    PushDone done;
-    absl::Time since;
-    // Its record is on the disk.
-    bool durable = false;
-  };
-  struct ParkedPull {
-    Session session;
-    v1::PullRequest request;
-    PullDone done;
-    absl::Time since;
-  };
-  // sync: a part of the open step.
-  struct StagedPart {
-    // May be null if it is refused.
-    Slab gradient;
-    uint64_t examples = 0;
-    std::string refusal;  // empty: not refused
-    // The push, and its repeats.
-    struct Waiter {
-      Session session;
-      PushDone done;
-      absl::Time since;
-    };
-    std::vector<Waiter> waiters;
-  };
-
-  // Steps and clocks whose answers are kept for repeats. A client has at most kHoldWindow pushes in the air.
-  static constexpr size_t kRecorded = 2 * kHoldWindow;
-  // Calls of one worker that may wait at a time: more than a stream has exchanges, for those of a stream that
-  // is broken and of the next.
-  static constexpr size_t kMaxWaiting = 2048;
-  // When nothing has taken effect for so long though calls wait, the log says why.
-  static constexpr absl::Duration kTellAfter = absl::Seconds(5);
-  // Who stands still again and again, since steps take long, is told of later each time, up to this.
-  static constexpr absl::Duration kTellAtLast = absl::Minutes(10);
-
   // All below run in the queue.
   void Handle(const v1::ControlMessage& message);
   void HandleHello();
@@ -265,8 +165,6 @@ class Shard {
   void RestoreState(const v1::ShardState& state);
   void ReportInstalled(const absl::Status& status);
   void HandleMembership(const v1::Membership& membership);
-  // Returns the clock that joining members get.
-  uint64_t InstallMembers(const v1::Membership& membership);
   void HandleCommit(const v1::CommitStep& commit);
   void HandlePin(const v1::PinVersion& pin);
   void HandlePing(const v1::Ping& ping);
@@ -282,8 +180,7 @@ class Shard {
   void HandleEnd(Session session);
   void HandleTick();
 
-  // The caller has had answers of all its pushes below this clock; those that this shard does not know are
-  // lost. True if there are any.
+  // As ShardMembers::DeclareLost. True if any are lost.
   bool DeclareLost(uint32_t worker, uint64_t answered_clock);
   static PushKey KeyOf(const v1::PushRequest& header);
   // Does the header fit this shard, whoever sends it?
@@ -292,9 +189,7 @@ class Shard {
   absl::StatusOr<Verdict> Judge(const v1::PushRequest& header) const;
   // Of a push that is to be taken, unless it says itself that it is to be refused.
   static Verdict AsClaimed(const v1::PushRequest& header);
-  // A large push begins after one that is streamed, instead of arriving beside it: together they would take
-  // as long, and the one that is ahead would be overtaken by the one that is only staged. But it waits for
-  // no other that stands still.
+  // As PushArrivals::WaitForStream.
   bool WaitsForStream();
   // nullptr: it is arriving twice already.
   std::unique_ptr<PushArrival> Arrive(Session session, v1::PushRequest header);
@@ -311,13 +206,8 @@ class Shard {
   void StagePush(const v1::PushRequest& header, Slab gradient, std::string refusal, Session session,
                  PushDone done);
   void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
-  // Runs `then` in the queue once what is appended with it is durable; if it never is, fails the shard.
-  PushLog::Done WhenLogged(std::function<void()> then);
   void FailLog(const absl::Status& status);
   void ReportFailed();
-  uint64_t Rotate(uint64_t step, std::function<void()> then);
-  void DropLogBefore(uint64_t step);
-  bool OnItsWay(uint32_t worker) const;
   // Lets take effect what is durable, then handles what waited for that.
   void Settle();
   void Replay(const v1::LoggedPush& record);
@@ -328,16 +218,12 @@ class Shard {
   void Wake();
   void LetGoOn();
   bool TryAnswerPull(const ParkedPull& pull);
-  // OK: the caller is live. Else what to answer.
-  enum class CallerCheck { kLive, kFenced, kUnknownYet };
-  CallerCheck Check(const v1::Caller& caller) const;
   // The tasks of the workers whose pushes such a pull lacks, and the same in words.
   std::vector<std::string> TasksAwaited(uint32_t worker, uint64_t clock) const;
   std::string WhoIsAwaited(uint32_t worker, uint64_t clock) const;
   // sync: those of the open step.
   std::string MissingParts() const;
-  std::string TaskOf(uint32_t worker) const;
-  // What a push in ready_ waits for, and one in logging_.
+  // What a push that is ready waits for, and one that is decided on.
   std::string ReasonOfReady() const;
   std::string ReasonOfLogged(const Decision& decision) const;
   // Who holds the memory that the next version waits for, in words and as tasks.
@@ -346,16 +232,13 @@ class Shard {
   std::string Describe(const VersionReaders::Held& held) const;
   // All that waits, the longest wait first.
   std::vector<v1::Wait> Waits() const;
-  // Something has taken effect.
-  void MarkProgress();
   // Says once, when nothing has taken effect for a while, what waits for what.
   void WatchProgress(absl::Time now);
-  // Of a worker that is to wait: it may have so many calls that do.
+  // As WaitingCalls::CheckRoom.
   absl::Status CheckRoomToWait(uint32_t worker) const;
   void Hold(HeldPush push);
   std::string Fenced(const v1::Caller& caller) const;
   std::string NonFinite(const PushArrival& arrival) const;
-  static std::string CommittedWithout(uint64_t step, uint32_t part);
   v1::PushReply NewReply(v1::Outcome outcome, std::string reason = "") const;
   v1::PullReply NewPullReply(v1::Outcome outcome, std::string reason = "", bool with_clocks = false) const;
   void FailWaiting(const std::function<bool(uint32_t worker)>& which, v1::Outcome outcome,
@@ -389,57 +272,33 @@ class Shard {
   std::shared_ptr<BlockStore> store_;
   std::unique_ptr<ConsistencyPolicy> policy_;
   uint64_t model_hash_ = 0;
-  // 0: none since the Install, and nobody is let in.
-  uint64_t epoch_ = 0;
-  std::map<uint32_t, MemberState> members_;
-  bool over_ = false;
-  absl::Status failure_;
-  // Null: none is kept. What it has not answered yet; decisions that have not taken effect, in their order,
-  // at most one a worker; what waits for both; and by step, where the log goes on behind a checkpoint.
-  std::shared_ptr<PushLog> log_;
-  bool log_failed_ = false, log_taken_ = false;
-  int writes_ = 0;
-  // When the first of them began, or another one was answered.
-  absl::Time log_moved_;
-  std::list<Decision> logging_;
-  std::list<v1::ControlMessage> deferred_;
-  std::map<uint64_t, uint64_t> log_segments_;
-  std::list<HeldPush> held_;
-  // In the order in which they arrived whole.
-  std::list<ReadyPush> ready_;
-  // sync: the commit of the open step, which waits for memory.
-  absl::optional<v1::CommitStep> late_commit_;
-  // And the pins and the checkpoint of the version that it makes.
-  std::vector<v1::PinVersion> late_pins_;
-  absl::optional<v1::TakeCheckpoint> late_checkpoint_;
-  absl::Time late_since_;
-  // Something waits for memory.
-  std::atomic<bool> short_of_memory_{false};
-  std::list<ParkedPull> parked_;
-  // Gradients that are arriving, by push.
-  std::map<std::tuple<uint32_t, uint64_t, uint32_t>, std::vector<std::weak_ptr<const void>>> arriving_;
-  // The push that is streamed.
-  absl::optional<PushKey> streamed_;
-  // How far it had come when last seen, and since when.
-  uint64_t stream_chunks_ = 0;
-  absl::Time stream_moved_;
-  std::map<uint32_t, StagedPart> staged_;
-  // sync: the parts of the last committed steps, for repeated answers.
-  std::map<uint64_t, std::vector<uint32_t>> commits_;
-  // Those that are done here; with the log, those whose gradient was of an earlier life.
-  IntervalSet batches_, stale_batches_;
+  ShardMembers members_;
+  PushArrivals arrivals_;
+  WaitingCalls calls_;
+  DecisionLog log_;
+  StagedParts staged_;
+  PushTally tally_;
   struct Pin {
     std::shared_ptr<const LentVersion> version;
     absl::Time deadline;
   };
   std::map<uint64_t, Pin> pins_;
-  // When something took effect last; how long a standstill has to last to be told.
-  absl::Time last_progress_;
-  absl::Duration standstill_limit_ = kTellAfter;
-  bool standstill_told_ = false;
+  // sync: the commit of the open step, which waits for memory; and the pins and the checkpoint of the version
+  // that it makes.
+  struct LateCommit {
+    v1::CommitStep commit;
+    absl::Time since;
+    std::vector<v1::PinVersion> pins;
+    absl::optional<v1::TakeCheckpoint> checkpoint;
+  };
+  absl::optional<LateCommit> late_commit_;
+  // Something waits for memory.
+  std::atomic<bool> short_of_memory_{false};
+  ProgressWatch progress_;
+  bool over_ = false;
+  absl::Status failure_;
   // Wake() is at work; and goes round once more.
   bool waking_ = false, wake_again_ = false;
-  IntHistogram staleness_, lead_;
 
   // Last, so that its destructor runs first: nothing is in a turn when the state goes.
   SerialQueue queue_;

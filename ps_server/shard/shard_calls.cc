@@ -2,7 +2,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/planted_bug.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
@@ -12,39 +11,27 @@ void Shard::HandlePull(ParkedPull pull) {
   const v1::PullRequest& request = pull.request;
   bool lost = false;
   if (mode_.keeps_clocks && store_ != nullptr && request.pin() == 0 &&
-      Check(request.caller()) == CallerCheck::kLive) {
+      members_.Check(request.caller()) == ShardMembers::Standing::kLive) {
     if (request.answered_clock() > request.clock()) {
       return pull.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", request.answered_clock(), " is above the pull's clock ", request.clock())));
     }
     // With one on its way the pull waits for that, and the clock must not change under it.
     const uint32_t worker = request.caller().worker();
-    lost = !OnItsWay(worker) && DeclareLost(worker, request.answered_clock());
+    lost = !log_.OnItsWay(worker) && DeclareLost(worker, request.answered_clock());
   }
   if (!TryAnswerPull(pull)) {
-    if (absl::Status full = CheckRoomToWait(request.caller().worker()); !full.ok()) return pull.done(full);
-    parked_.push_back(std::move(pull));
-    counters_.parked_pulls = parked_.size();
+    if (absl::Status full = CheckRoomToWait(pull.worker()); !full.ok()) return pull.done(full);
+    calls_.parked.push_back(std::move(pull));
+    counters_.parked_pulls = calls_.parked.size();
   }
   if (lost) Wake();
 }
 
 bool Shard::DeclareLost(uint32_t worker, uint64_t answered_clock) {
-  MemberState& member = members_.at(worker);
-  bool any = false;
-  const auto lose = [&](uint64_t begin, uint64_t end) {
-    if (begin >= end || Planted("lost clocks not declared")) return;
-    any = true;
-    member.lost.Insert(begin, end);
-    counters_.pushes_lost += end - begin;
-    LogWarning("lost the acknowledged pushes of ", member.task, " at clocks ", begin, " to ", end - 1, ", ",
-               end - begin, " at most: this shard was restored from before them");
-  };
-  member.unheard = false;
-  const IntervalSet passed = member.passed.TakeBelow(answered_clock);
-  for (const auto& [begin, end] : passed.intervals()) lose(begin, end);
-  lose(policy_->Skip(worker, answered_clock), answered_clock);
-  return any;
+  const uint64_t lost = members_.DeclareLost(worker, answered_clock, *policy_);
+  counters_.pushes_lost += lost;
+  return lost > 0;
 }
 
 bool Shard::TryAnswerPull(const ParkedPull& pull) {
@@ -83,13 +70,13 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
     }
     return answer(v1::OK, "", store_->LendAgain(*pin->second.version, holder()));
   }
-  switch (Check(request.caller())) {
-    case CallerCheck::kUnknownYet:
+  switch (members_.Check(request.caller())) {
+    case ShardMembers::Standing::kUnknownYet:
       pull.done(absl::UnavailableError("this shard does not know the caller's membership epoch yet"));
       return true;
-    case CallerCheck::kFenced:
+    case ShardMembers::Standing::kFenced:
       return answer(v1::FENCED, Fenced(request.caller()), nullptr);
-    case CallerCheck::kLive:
+    case ShardMembers::Standing::kLive:
       break;
   }
   switch (policy_->OnPull(request.caller().worker(), request.clock())) {
@@ -105,29 +92,17 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
 
 // ---- words
 
-Shard::CallerCheck Shard::Check(const v1::Caller& caller) const {
-  if (epoch_ == 0) return CallerCheck::kUnknownYet;
-  const auto it = members_.find(caller.worker());
-  if (it != members_.end() && it->second.incarnation == caller.incarnation()) return CallerCheck::kLive;
-  return caller.epoch() > epoch_ ? CallerCheck::kUnknownYet : CallerCheck::kFenced;
-}
-
 std::string Shard::Fenced(const v1::Caller& caller) const {
   return absl::StrCat("worker ", caller.worker(), " with incarnation ", caller.incarnation(),
-                      " is not in membership epoch ", epoch_);
+                      " is not in membership epoch ", members_.epoch());
 }
 
 std::string Shard::NonFinite(const PushArrival& arrival) const {
   const v1::PushRequest& push = arrival.header();
   const auto& [at, value] = *arrival.non_finite();
-  return NonFinitePush(push.caller().worker(), members_.at(push.caller().worker()).task,
+  return NonFinitePush(push.caller().worker(), members_.TaskOf(push.caller().worker()),
                        NonFiniteValue(absl::StrCat("the gradient of ", store_->Describe(at)), value),
                        push.clock());
-}
-
-std::string Shard::CommittedWithout(uint64_t step, uint32_t part) {
-  return absl::StrCat("step ", step, " was committed without part ", part,
-                      ", which a shard refused or which came late");
 }
 
 v1::PushReply Shard::NewReply(v1::Outcome outcome, std::string reason) const {
@@ -135,7 +110,7 @@ v1::PushReply Shard::NewReply(v1::Outcome outcome, std::string reason) const {
   reply.set_outcome(outcome);
   reply.set_reason(std::move(reason));
   if (outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(failure_));
-  reply.set_epoch(epoch_);
+  reply.set_epoch(members_.epoch());
   reply.mutable_version()->set_incarnation(incarnation_);
   if (store_ != nullptr) reply.mutable_version()->set_count(store_->count());
   return reply;
@@ -146,7 +121,7 @@ v1::PullReply Shard::NewPullReply(v1::Outcome outcome, std::string reason, bool 
   reply.set_outcome(outcome);
   reply.set_reason(std::move(reason));
   if (outcome == v1::JOB_OVER) reply.set_failure_kind(KindOf(failure_));
-  reply.set_epoch(epoch_);
+  reply.set_epoch(members_.epoch());
   reply.mutable_version()->set_incarnation(incarnation_);
   if (store_ == nullptr) return reply;
   reply.mutable_version()->set_count(store_->count());

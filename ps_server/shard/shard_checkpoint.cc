@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/shard/samples.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
@@ -16,10 +15,10 @@ struct CheckpointWork {
 };
 
 void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
-  if (take.complete() > 0) DropLogBefore(take.complete() - 1);
+  if (take.complete() > 0) log_.DropBefore(take.complete() - 1);
   if (late_commit_.has_value()) {
     // Its commit was sent before it.
-    late_checkpoint_ = take;
+    late_commit_->checkpoint = take;
     return;
   }
   const auto failed = [&](std::string why) {
@@ -46,9 +45,9 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
   for (size_t i = 0; i < work->frozen->slots.size(); ++i) {
     work->snapshot.slots.push_back({store_->slots()[i].name, values(work->frozen->slots[i])});
   }
-  if (log_ == nullptr) return WriteCheckpoint(take, work);
+  if (!log_.kept()) return WriteCheckpoint(take, work);
   // The log's next segment begins right behind this version; the file that names it comes after it.
-  const uint64_t segment = Rotate(take.step(), [this, take, work] { WriteCheckpoint(take, work); });
+  const uint64_t segment = log_.Rotate(take.step(), [this, take, work] { WriteCheckpoint(take, work); });
   work->snapshot.state.set_log_segment(segment);
 }
 
@@ -82,37 +81,22 @@ v1::ShardState Shard::StateNow() const {
   state.set_num_shards(install_.num_shards());
   state.mutable_version()->set_incarnation(incarnation_);
   state.mutable_version()->set_count(store_->count());
-  state.set_epoch(epoch_);
+  state.set_epoch(members_.epoch());
   for (const WorkerRecord& record : policy_->Records()) {
     v1::WorkerState& worker = *state.add_workers();
     worker.set_worker(record.worker);
     worker.set_next_clock(record.clock);
     worker.set_counts(record.counts);
-    const auto found = members_.find(record.worker);
-    if (found == members_.end()) continue;
-    const MemberState& member = found->second;
-    worker.set_incarnation(member.incarnation);
-    worker.set_task(member.task);
-    *worker.mutable_lost() = member.lost.ToProto();
-    *worker.mutable_passed() = member.passed.ToProto();
-    for (const auto& [clock, reply] : member.answers) {
-      v1::RecordedAnswer* answer = worker.add_answers();
-      answer->set_clock(clock);
-      *answer->mutable_reply() = reply;
-    }
+    members_.Save(worker);
   }
-  *state.mutable_batches() = batches_.ToProto();
-  *state.mutable_stale_batches() = stale_batches_.ToProto();
-  for (const auto& [step, parts] : commits_) {
-    v1::CommitStep* commit = state.add_commits();
-    commit->set_step(step);
-    commit->mutable_parts()->Add(parts.begin(), parts.end());
-  }
+  *state.mutable_batches() = tally_.batches.ToProto();
+  *state.mutable_stale_batches() = tally_.stale_batches.ToProto();
+  staged_.Save(state);
   state.set_pushes_applied(counters_.pushes_applied);
   state.set_pushes_refused(counters_.pushes_refused);
   state.set_pushes_lost(counters_.pushes_lost);
-  *state.mutable_version_staleness() = ToSamples(staleness_);
-  *state.mutable_lead() = ToSamples(lead_);
+  *state.mutable_version_staleness() = ToSamples(tally_.staleness);
+  *state.mutable_lead() = ToSamples(tally_.lead);
   return state;
 }
 

@@ -11,25 +11,24 @@
 #include "common/config/server_memory.h"
 #include "common/model/wire_model.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/shard/samples.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
 
 void Shard::HandleHello() {
   ++era_;
-  late_checkpoint_.reset();
+  if (late_commit_.has_value()) late_commit_->checkpoint.reset();
   next_install_.reset();
-  if (log_failed_) ReportFailed();
+  if (log_.failed()) ReportFailed();
   v1::ShardReport report;
   v1::Attached& attached = *report.mutable_attached();
   if (store_ != nullptr) {
     attached.set_incarnation(incarnation_);
     attached.mutable_version()->set_incarnation(incarnation_);
     attached.mutable_version()->set_count(store_->count());
-    attached.set_epoch(epoch_);
+    attached.set_epoch(members_.epoch());
     attached.set_model_hash(model_hash_);
-    *attached.mutable_batches() = batches_.ToProto();
+    *attached.mutable_batches() = tally_.batches.ToProto();
   }
   Report(std::move(report));
 }
@@ -133,28 +132,22 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
 
 void Shard::Drop(const std::string& reason) {
   ++era_;
-  late_checkpoint_.reset();
+  if (late_commit_.has_value()) late_commit_->checkpoint.reset();
   if (store_ == nullptr) return;
   LogInfo("incarnation ", incarnation_, " of the shard ends at version ", store_->count(), ": ", reason);
   FailAll(v1::FENCED, reason);
-  staged_.clear();
+  staged_ = StagedParts();
   late_commit_.reset();
   short_of_memory_ = false;
-  arriving_.clear();
-  streamed_.reset();
+  arrivals_ = PushArrivals();
   pins_.clear();
-  late_pins_.clear();
-  commits_.clear();
-  batches_ = stale_batches_ = IntervalSet();
-  staleness_ = lead_ = IntHistogram();
-  members_.clear();
-  epoch_ = 0;
+  tally_ = PushTally();
+  members_ = ShardMembers(mode_.keeps_clocks);
   model_hash_ = 0;
   incarnation_ = 0;
   elements_ = 0;
   policy_ = nullptr;
-  log_ = nullptr;
-  log_segments_.clear();
+  log_.End();
   store_->Retire();
   store_ = nullptr;
 }
@@ -163,16 +156,16 @@ void Shard::FinishInstall(const v1::Install& install, Loaded loaded) {
   install_ = install;
   incarnation_ = options_.new_incarnation();
   store_ = std::move(loaded.store);
-  log_ = std::move(loaded.log);
+  log_.Begin(std::move(loaded.log));
   policy_ = options_.make_policy(options_.config, install);
   model_hash_ = store_->model().Hash();
   elements_ = store_->elements();
   counters_.version = store_->count();
-  MarkProgress();
+  progress_.Mark(options_.clock->Now());
   RestoreState(loaded.state);
   for (const v1::LoggedPush& record : loaded.records) Replay(record);
   if (!loaded.records.empty()) LogInfo("replayed ", loaded.records.size(), " records of the log");
-  for (auto& [worker, member] : members_) member.unheard = mode_.keeps_clocks;
+  members_.EndRestore();
   if (install.has_restore()) {
     LogInfo("incarnation ", incarnation_, " of the shard starts at version ", store_->count(), ", from step ",
             install.restore().step(), " in checkpoint.",
@@ -183,26 +176,16 @@ void Shard::FinishInstall(const v1::Install& install, Loaded loaded) {
 void Shard::RestoreState(const v1::ShardState& state) {
   counters_.pushes_applied = state.pushes_applied();
   counters_.pushes_refused = state.pushes_refused();
-  AddSamples(state.version_staleness(), staleness_);
-  AddSamples(state.lead(), lead_);
-  batches_.Insert(state.batches());
-  stale_batches_.Insert(state.stale_batches());
-  for (const v1::CommitStep& commit : state.commits()) {
-    commits_[commit.step()].assign(commit.parts().begin(), commit.parts().end());
-  }
+  AddSamples(state.version_staleness(), tally_.staleness);
+  AddSamples(state.lead(), tally_.lead);
+  tally_.batches.Insert(state.batches());
+  tally_.stale_batches.Insert(state.stale_batches());
+  staged_.Restore(state);
   uint64_t lost = 0;
   std::vector<WorkerRecord> records;
   for (const v1::WorkerState& worker : state.workers()) {
     records.push_back({worker.worker(), worker.next_clock(), worker.counts()});
-    MemberState member;
-    member.task = worker.task();
-    member.incarnation = worker.incarnation();
-    member.passed.Insert(worker.passed());
-    for (const v1::RecordedAnswer& answer : worker.answers()) member.answers[answer.clock()] = answer.reply();
-    member.lost.Insert(worker.lost());
-    lost += member.lost.size();
-    // Until the first membership says who of them is still there.
-    if (member.incarnation != 0) members_[worker.worker()] = std::move(member);
+    lost += members_.Restore(worker);
   }
   // One that was put together from other shards' has only these.
   counters_.pushes_lost = std::max(lost, state.pushes_lost());
@@ -215,7 +198,7 @@ void Shard::ReportInstalled(const absl::Status& status) {
   report.mutable_installed()->set_permanent(absl::IsInvalidArgument(status) ||
                                             absl::IsFailedPrecondition(status));
   report.mutable_installed()->set_incarnation(incarnation_);
-  *report.mutable_installed()->mutable_batches() = batches_.ToProto();
+  *report.mutable_installed()->mutable_batches() = tally_.batches.ToProto();
   Report(std::move(report));
 }
 

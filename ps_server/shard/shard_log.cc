@@ -1,7 +1,6 @@
 // The part of Shard that keeps its log: what is decided on takes effect once it is there, and a restored
 // shard does it again.
-#include <algorithm>
-#include <iterator>
+#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,102 +11,41 @@
 
 namespace weir {
 
-bool Shard::OnItsWay(uint32_t worker) const {
-  return std::any_of(logging_.begin(), logging_.end(), [worker](const Decision& decision) {
-    return decision.header.caller().worker() == worker;
-  });
-}
-
 bool Shard::CanDecide(const v1::PushRequest& header) {
-  if (log_ == nullptr) return MakeRoom();
-  // What waits in deferred_ comes first: no decision is made before it that takes effect after it.
-  return deferred_.empty() && std::none_of(logging_.begin(), logging_.end(), [&](const Decision& other) {
-           return other.header.caller().worker() == header.caller().worker() ||
-                  (header.batch_plus_one() != 0 && other.header.batch_plus_one() == header.batch_plus_one());
-         });
+  return log_.kept() ? log_.HasTurn(header) : MakeRoom();
 }
 
 void Shard::Decide(Decision decision) {
-  if (log_ == nullptr) return TakeEffect(decision);
-  v1::LoggedPush record;
-  *record.mutable_push() = decision.header;
-  record.set_outcome(decision.verdict.outcome);
-  record.set_reason(decision.verdict.reason);
-  if (decision.verdict.outcome == v1::OK) {
-    const auto before = std::count_if(logging_.begin(), logging_.end(), [](const Decision& earlier) {
-      return earlier.verdict.outcome == v1::OK;
-    });
-    record.set_version(store_->count() + static_cast<uint64_t>(before) + 1);
-  }
-  logging_.push_back(std::move(decision));
-  Decision& logged = logging_.back();
-  // The entry stays until it is durable, and a list's entries do not move.
-  log_->Append(std::move(record), logged.gradient, logged.header.elements(),
-               WhenLogged([&logged] { logged.durable = true; }));
-}
-
-PushLog::Done Shard::WhenLogged(std::function<void()> then) {
-  if (writes_++ == 0) log_moved_ = options_.clock->Now();
-  return [this, then = std::move(then)](const absl::Status& status) {
-    queue_.Post([this, then, status] {
-      --writes_;
-      log_moved_ = options_.clock->Now();
-      if (!status.ok()) {
-        FailLog(status);
-      } else if (!log_failed_) {
-        then();
-      }
-      Wake();
-    });
-  };
+  if (!log_.kept()) return TakeEffect(decision);
+  log_.Append(std::move(decision), store_->count());
 }
 
 void Shard::Settle() {
-  while (!logging_.empty() && logging_.front().durable &&
-         (logging_.front().verdict.outcome != v1::OK || MakeRoom())) {
-    const Decision decision = std::move(logging_.front());
-    logging_.pop_front();
-    TakeEffect(decision);
+  for (const Decision* next = log_.NextDurable();
+       next != nullptr && (next->verdict.outcome != v1::OK || MakeRoom()); next = log_.NextDurable()) {
+    TakeEffect(log_.Take());
   }
-  while (writes_ == 0 && logging_.empty() && !deferred_.empty()) {
-    const v1::ControlMessage message = std::move(deferred_.front());
-    deferred_.pop_front();
-    Handle(message);
-  }
+  while (const std::optional<v1::ControlMessage> message = log_.NextDeferred()) Handle(*message);
 }
 
 void Shard::FailLog(const absl::Status& status) {
-  if (log_failed_) return;
-  log_failed_ = over_ = true;
-  log_taken_ = absl::IsAlreadyExists(status);
+  if (!log_.Fail(status)) return;
+  over_ = true;
   const std::string why =
       absl::StrCat("shard ", install_.shard(), " cannot write its log: ", std::string(status.message()));
-  failure_ = log_taken_ ? LostPeer(why) : StorageFailure(why);
+  failure_ = log_.taken() ? LostPeer(why) : StorageFailure(why);
   LogError(failure_.message());
-  // Whether their records are on the disk is open; nobody is told that they are.
+  // Nobody is told that what is on its way is on the disk.
   FailAll(v1::JOB_OVER, std::string(failure_.message()));
-  logging_.clear();
+  log_.Abandon();
   ReportFailed();
 }
 
 void Shard::ReportFailed() {
   v1::ShardReport report;
   report.mutable_failed()->set_error(std::string(failure_.message()));
-  report.mutable_failed()->set_replaced(log_taken_);
+  report.mutable_failed()->set_replaced(log_.taken());
   Report(std::move(report));
-}
-
-uint64_t Shard::Rotate(uint64_t step, std::function<void()> then) {
-  const uint64_t segment = log_->Rotate(step + 1, WhenLogged(std::move(then)));
-  log_segments_[step] = segment;
-  return segment;
-}
-
-void Shard::DropLogBefore(uint64_t step) {
-  const auto found = log_segments_.find(step);
-  if (log_ == nullptr || found == log_segments_.end()) return;
-  log_->DropBefore(found->second);
-  log_segments_.erase(log_segments_.begin(), std::next(found));
 }
 
 absl::Status Shard::LoadLog(const v1::Install& install, const LogPosition& position, uint64_t era,
@@ -150,16 +88,11 @@ absl::Status Shard::LoadLog(const v1::Install& install, const LogPosition& posit
 
 void Shard::Replay(const v1::LoggedPush& record) {
   if (record.has_membership()) {
-    InstallMembers(record.membership());
+    members_.Follow(record.membership(), *policy_);
     return;
   }
   const v1::PushRequest& push = record.push();
-  MemberState& member = members_[push.caller().worker()];
-  if (member.incarnation != push.caller().incarnation()) {
-    policy_->Forget(push.caller().worker());
-    member = MemberState();
-    member.incarnation = push.caller().incarnation();
-  }
+  members_.FollowRecord(push.caller(), *policy_);
   // What the life that wrote this did not know of the worker's clocks it had declared lost.
   DeclareLost(push.caller().worker(), push.clock());
   v1::PushReply reply;

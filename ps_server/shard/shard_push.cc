@@ -12,11 +12,6 @@ namespace {
 
 // Bytes of PushRequest.refused, which is kept with the answer.
 constexpr size_t kMaxReason = 1000;
-// A push that is streamed stands still if no chunk has come for as long as all of it takes at this speed, or
-// for this long: longer than a busy machine leaves a process without a core.
-constexpr double kSlowBytesPerSecond = 2e9;
-constexpr absl::Duration kStandstill = absl::Milliseconds(25);
-
 // For an answer that needs no gradient.
 PushDone AsPush(BeginDone done) {
   return [done = std::move(done)](absl::StatusOr<PushAnswer> answer) {
@@ -51,7 +46,7 @@ absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Shard::Verdict> Shard::Judge(const v1::PushRequest& header) const {
+absl::StatusOr<Verdict> Shard::Judge(const v1::PushRequest& header) const {
   if (mode_.commits_steps) {
     const uint64_t batch = header.clock() * install_.parts() + header.part();
     const uint64_t first = batch * options_.config.data().batch_size();
@@ -82,7 +77,7 @@ absl::StatusOr<Shard::Verdict> Shard::Judge(const v1::PushRequest& header) const
                                                    " is yet to come; the shard is at version ",
                                                    store_->count()));
   }
-  if (header.batch_plus_one() > 0 && batches_.Contains(header.batch_plus_one() - 1) &&
+  if (header.batch_plus_one() > 0 && tally_.batches.Contains(header.batch_plus_one() - 1) &&
       !Planted("batch applied twice")) {
     return Verdict{v1::DUPLICATE_BATCH,
                    absl::StrCat("batch ", header.batch_plus_one() - 1, " was done before")};
@@ -90,7 +85,7 @@ absl::StatusOr<Shard::Verdict> Shard::Judge(const v1::PushRequest& header) const
   return AsClaimed(header);
 }
 
-Shard::Verdict Shard::AsClaimed(const v1::PushRequest& header) {
+Verdict Shard::AsClaimed(const v1::PushRequest& header) {
   return header.refused().empty() ? Verdict{} : Verdict{v1::REFUSED, header.refused()};
 }
 
@@ -98,17 +93,17 @@ void Shard::HandleBegin(HeldPush push) {
   const v1::PushRequest& header = push.header;
   if (over_) return push.done(NewReply(v1::JOB_OVER, std::string(failure_.message())));
   if (absl::Status status = CheckHeader(header); !status.ok()) return push.done(status);
-  switch (Check(header.caller())) {
-    case CallerCheck::kUnknownYet:
+  switch (members_.Check(header.caller())) {
+    case ShardMembers::Standing::kUnknownYet:
       return push.done(absl::UnavailableError("this shard does not know the caller's membership epoch yet"));
-    case CallerCheck::kFenced:
+    case ShardMembers::Standing::kFenced:
       return push.done(NewReply(v1::FENCED, Fenced(header.caller())));
-    case CallerCheck::kLive:
+    case ShardMembers::Standing::kLive:
       break;
   }
   if (mode_.keeps_clocks) {
     // Its clock is about to change, and the answer to come is also that of a repeat.
-    if (OnItsWay(header.caller().worker())) return Hold(std::move(push));
+    if (log_.OnItsWay(push.worker())) return Hold(std::move(push));
     if (header.answered_clock() > header.clock()) {
       return push.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", header.answered_clock(), " is above the push's clock ", header.clock())));
@@ -126,7 +121,7 @@ void Shard::HandleBegin(HeldPush push) {
                          AsPush(std::move(push.done)));
       }
       if (verdict->outcome != v1::OK) {
-        if (log_ != nullptr && !CanDecide(header)) break;
+        if (log_.kept() && !CanDecide(header)) break;
         Decide({push.session, header, *std::move(verdict), nullptr, nullptr, AsPush(std::move(push.done)),
                 push.since});
         return Wake();
@@ -149,9 +144,9 @@ void Shard::HandleBegin(HeldPush push) {
 }
 
 void Shard::Hold(HeldPush push) {
-  const absl::Status full = CheckRoomToWait(push.header.caller().worker());
+  const absl::Status full = CheckRoomToWait(push.worker());
   if (!full.ok()) return push.done(full);
-  held_.push_back(std::move(push));
+  calls_.held.push_back(std::move(push));
 }
 
 bool Shard::WaitsForStream() {
@@ -160,42 +155,26 @@ bool Shard::WaitsForStream() {
   if (bytes <= kMaxChunkBytes) return false;
   const std::optional<uint64_t> chunks = store_->chunks_built();
   if (!chunks.has_value()) return false;
-  const absl::Time now = options_.clock->Now();
-  if (*chunks != stream_chunks_) {
-    stream_chunks_ = *chunks;
-    stream_moved_ = now;
-  }
-  const absl::Duration patience =
-      std::min(kStandstill, absl::Seconds(static_cast<double>(bytes) / kSlowBytesPerSecond));
-  if (now - stream_moved_ >= patience) return false;
-  if (options_.nudge) options_.nudge(patience);
+  const absl::Duration wait = arrivals_.WaitForStream(bytes, *chunks, options_.clock->Now());
+  if (wait == absl::ZeroDuration()) return false;
+  if (options_.nudge) options_.nudge(wait);
   return true;
 }
 
 std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest header) {
   const PushKey key = KeyOf(header);
-  // Twice: a connection may have broken, and its other end not yet know.
-  constexpr size_t kAtOnce = 2;
-  auto& same = arriving_[{key.worker, key.clock, key.part}];
-  same.erase(std::remove_if(same.begin(), same.end(), [](const auto& arrival) { return arrival.expired(); }),
-             same.end());
-  if (same.size() >= kAtOnce) return nullptr;
-  auto presence = std::make_shared<const char>();
-  same.push_back(presence);
-
-  const MemberState& member = members_.at(key.worker);
+  std::shared_ptr<const void> presence = arrivals_.Add(key);
+  if (presence == nullptr) return nullptr;
   std::shared_ptr<VersionBuilder> builder;
-  if (mode_.applies_alone && log_ == nullptr &&
-      options_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED && member.overtaken != key.clock) {
+  if (mode_.applies_alone && !log_.kept() &&
+      options_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED && !arrivals_.WasOvertaken(key)) {
     builder = store_->Build({session, key.worker, 0});
   }
   Slab gradient;
   if (builder == nullptr) {
     gradient = store_->TakeSlab();
   } else {
-    streamed_ = key;
-    stream_chunks_ = 0;
-    stream_moved_ = options_.clock->Now();
+    arrivals_.BeginStream(key, options_.clock->Now());
   }
   return std::make_unique<PushArrival>(std::move(header), kernels(), std::move(builder), std::move(gradient),
                                        std::move(presence));
@@ -210,15 +189,14 @@ bool Shard::AnswersAfter(const v1::PushRequest& push) const {
 
 void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited) {
   const v1::PushRequest& header = arrival->header();
-  const auto forget = [&] { arriving_.erase({header.caller().worker(), header.clock(), header.part()}); };
   if (over_) return done(PushAnswer{NewReply(v1::JOB_OVER, std::string(failure_.message())), {}});
   // Again: much may have happened while it arrived.
-  switch (Check(header.caller())) {
-    case CallerCheck::kUnknownYet:
+  switch (members_.Check(header.caller())) {
+    case ShardMembers::Standing::kUnknownYet:
       return done(absl::UnavailableError("the shard was restarted while the push arrived"));
-    case CallerCheck::kFenced:
+    case ShardMembers::Standing::kFenced:
       return done(PushAnswer{NewReply(v1::FENCED, Fenced(header.caller())), {}});
-    case CallerCheck::kLive:
+    case ShardMembers::Standing::kLive:
       break;
   }
   const PushDecision decision = policy_->OnPush(KeyOf(header));
@@ -229,12 +207,12 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
   }
   absl::StatusOr<Verdict> verdict = Judge(header);
   if (!verdict.ok()) {
-    forget();
+    arrivals_.Remove(KeyOf(header));
     done(verdict.status());
     return Wake();
   }
   if (decision == PushDecision::kStage) {
-    forget();
+    arrivals_.Remove(KeyOf(header));
     std::string refusal = arrival->non_finite().has_value() ? NonFinite(*arrival) : "";
     return StagePush(header, arrival->TakeGradient(), std::move(refusal), session, std::move(done));
   }
@@ -242,14 +220,14 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
     return done(PushAnswer{NewReply(v1::SEND_AGAIN), {}});
   }
   // Without the log, what makes no version needs no turn.
-  const bool takes_turn = log_ != nullptr || verdict->outcome == v1::OK;
-  if (takes_turn && !waited && (!ready_.empty() || !CanDecide(header))) {
+  const bool takes_turn = log_.kept() || verdict->outcome == v1::OK;
+  if (takes_turn && !waited && (!calls_.ready.empty() || !CanDecide(header))) {
     if (absl::Status full = CheckRoomToWait(header.caller().worker()); !full.ok()) return done(full);
-    ready_.push_back({session, std::move(arrival), std::move(done), options_.clock->Now()});
+    calls_.ready.push_back({session, std::move(arrival), std::move(done), options_.clock->Now()});
     short_of_memory_ = ShortOfMemory();
     return;
   }
-  forget();
+  arrivals_.Remove(KeyOf(header));
   if (verdict->outcome == v1::OK && arrival->non_finite().has_value()) {
     if (Planted("refused clock not completed")) return done(PushAnswer{NewReply(v1::REFUSED), {}});
     verdict = Verdict{v1::REFUSED, NonFinite(*arrival)};
@@ -266,14 +244,10 @@ void Shard::TakeEffect(const Decision& decision) {
   if (decision.builder != nullptr) {
     // It was not overtaken, and nobody can have done so since.
     store_->Publish(*decision.builder);
-    streamed_.reset();
+    arrivals_.EndStream();
   } else if (decision.verdict.outcome == v1::OK) {
     const WeightedGradient weighted{decision.gradient.get(), header.examples()};
-    if (streamed_.has_value()) {
-      const auto member = members_.find(streamed_->worker);
-      if (member != members_.end()) member->second.overtaken = streamed_->clock;
-      streamed_.reset();
-    }
+    arrivals_.Overtake();
     store_->Update(absl::MakeConstSpan(&weighted, 1));
   }
   PushAnswer answer{NewReply(decision.verdict.outcome, decision.verdict.reason), {}};
@@ -291,83 +265,62 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
   // What was refused would be refused again.
   const bool batch_done = applied || reply->outcome() == v1::REFUSED;
-  if (batch_done && header.batch_plus_one() > 0) batches_.Insert(header.batch_plus_one() - 1);
+  if (batch_done && header.batch_plus_one() > 0) tally_.batches.Insert(header.batch_plus_one() - 1);
   // With the log nobody has an answer of a push that this life does not know. Without it this may be a copy
   // of one that an earlier life has acknowledged.
   const bool stale = reply->outcome() == v1::STALE_VERSION;
-  if (stale && logs() && header.batch_plus_one() > 0) stale_batches_.Insert(header.batch_plus_one() - 1);
+  if (stale && logs() && header.batch_plus_one() > 0) {
+    tally_.stale_batches.Insert(header.batch_plus_one() - 1);
+  }
   if (applied) {
     counters_.version = reply->version().count();
-    MarkProgress();
+    progress_.Mark(options_.clock->Now());
     reply->set_staleness(reply->version().count() - 1 - header.base().count());
-    staleness_.Add(reply->staleness());
+    tally_.staleness.Add(reply->staleness());
   }
   policy_->Complete(KeyOf(header));
-  MemberState& member = members_.at(header.caller().worker());
-  member.answers[header.clock()] = *reply;
-  if (member.answers.size() > kRecorded) member.answers.erase(member.answers.begin());
-  member.overtaken.reset();
+  const uint32_t worker = header.caller().worker();
+  members_.Record(worker, header.clock(), *reply);
+  arrivals_.ForgetOvertaken(worker);
   if (stale && !logs()) {
-    member.lost.Insert(header.clock());
+    members_.AddLost(worker, header.clock());
     ++counters_.pushes_lost;
   }
   if (!applied) return;
   // Where nobody counts it is the highest clock on record, which is not below this one.
   const uint64_t completed = header.clock() + 1;
-  lead_.Add(completed - std::min(completed, policy_->JoinClock()));
+  tally_.lead.Add(completed - std::min(completed, policy_->JoinClock()));
 }
 
 void Shard::StagePush(const v1::PushRequest& header, Slab gradient, std::string refusal, Session session,
                       PushDone done) {
-  StagedPart& staged = staged_[header.part()];
-  staged.gradient = std::move(gradient);
-  staged.examples = header.examples();
-  staged.refusal = std::move(refusal);
-  staged.waiters.push_back({session, std::move(done), options_.clock->Now()});
+  staged_.Stage(header, std::move(gradient), std::move(refusal),
+                {session, std::move(done), options_.clock->Now()});
   policy_->Complete(KeyOf(header));
 
   const std::optional<uint64_t> complete = policy_->CompleteStep();
   if (!complete.has_value()) return;
   v1::ShardReport report;
-  report.mutable_staged()->set_step(*complete);
-  for (const auto& [part, entry] : staged_) {
-    report.mutable_staged()->add_parts(part);
-    if (entry.refusal.empty()) continue;
-    report.mutable_staged()->add_refused_parts(part);
-    if (report.staged().reason().empty()) report.mutable_staged()->set_reason(entry.refusal);
-  }
+  *report.mutable_staged() = staged_.Report(*complete);
   Report(std::move(report));
 }
 
 void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone done) {
   ++counters_.pushes_repeated;
   if (mode_.commits_steps) {
-    const auto staged = staged_.find(header.part());
-    if (policy_->JoinClock() == header.clock() && staged != staged_.end()) {
-      if (staged->second.waiters.size() >= kMaxWaiting) {
-        return done(absl::ResourceExhaustedError(
-            absl::StrCat("part ", header.part(), " of step ", header.clock(), " is waited for by ",
-                         kMaxWaiting, " repeats of its push, as many as may")));
-      }
-      staged->second.waiters.push_back({session, std::move(done), options_.clock->Now()});
+    if (policy_->JoinClock() == header.clock() && staged_.Has(header.part())) {
+      const absl::Status full =
+          staged_.AddWaiter(header.clock(), header.part(), {session, done, options_.clock->Now()});
+      if (!full.ok()) done(full);
       return;
     }
-    const auto commit = commits_.find(header.clock());
-    if (commit == commits_.end()) {
-      return done(
-          PushAnswer{NewReply(v1::STEP_PAST, absl::StrCat("step ", header.clock(), " is long past")), {}});
-    }
-    const auto& parts = commit->second;
-    if (std::find(parts.begin(), parts.end(), header.part()) == parts.end()) {
-      return done(PushAnswer{NewReply(v1::REFUSED, CommittedWithout(header.clock(), header.part())), {}});
-    }
-    v1::PushReply reply = NewReply(v1::OK);
-    reply.mutable_version()->set_count(header.clock() + 1);
+    const Verdict verdict = staged_.VerdictAt(header.clock(), header.part());
+    v1::PushReply reply = NewReply(verdict.outcome, verdict.reason);
+    if (verdict.outcome == v1::OK) reply.mutable_version()->set_count(header.clock() + 1);
     return done(PushAnswer{std::move(reply), {}});
   }
-  const auto& answers = members_.at(header.caller().worker()).answers;
-  const auto answer = answers.find(header.clock());
-  if (answer != answers.end()) return done(PushAnswer{answer->second, {}});
+  const v1::PushReply* answer = members_.AnswerAt(header.caller().worker(), header.clock());
+  if (answer != nullptr) return done(PushAnswer{*answer, {}});
   // Beyond what is recorded, or before this life's first clock.
   done(absl::InvalidArgumentError(absl::StrCat("clock ", header.clock(), " of worker ",
                                                header.caller().worker(),

@@ -3,15 +3,15 @@
 //
 // What may wait for what; each only for what stands below it, so the order has no cycle:
 //
-//   a pull                           for pushes of other workers (parked_)
-//   a push of a later clock          for those of its worker before it (held_)
+//   a pull                           for pushes of other workers (calls_.parked)
+//   a push of a later clock          for those of its worker before it (calls_.held)
 //   a push that has not begun        for one that is streaming in: 25 ms, and one that stands still is passed
 //   sync: a part's answer            for the other parts of its step, and the coordinator's commit (staged_)
-//   a control message                for the log (deferred_), which fails the shard when its disk hangs
+//   a control message                for the log (log_), which fails the shard when its disk hangs
 //   a push that has arrived whole,   for those before it and, with the log, their records on the disk
-//   (ready_, a commit                         logging_); then for memory of weights (late_commit_) memory of
-//   weights                for readers: at most VersionReaders::kPatience a reader for nobody: what it holds
-//   is taken from the count when its time is over
+//   (calls_.ready), a commit         (log_); then for memory of weights (late_commit_)
+//   memory of weights                for readers: at most VersionReaders::kPatience
+//   a reader                         for nobody: what it holds is taken from the count when its time is over
 //
 // A push that is still arriving stands outside of this order: nobody waits for it but calls of its own worker
 // and of who needs that worker's clock, which its lease ends. A push that was overtaken waits for nothing: it
@@ -31,19 +31,6 @@ namespace {
 
 // So many calls of a kind are looked at when it is to be told what waits.
 constexpr size_t kMostDescribed = 16;
-
-// Answers and drops those calls of a list for which `which` holds.
-template <typename Calls, typename Which, typename Answer>
-void EndIf(Calls& calls, const Which& which, const Answer& answer) {
-  for (auto it = calls.begin(); it != calls.end();) {
-    if (!which(*it)) {
-      ++it;
-      continue;
-    }
-    answer(*it);
-    it = calls.erase(it);
-  }
-}
 
 // Calls that wait, together with those of the same kind that wait for the same thing.
 class WaitList {
@@ -98,7 +85,7 @@ class WaitList {
 
 bool Shard::ShortOfMemory() const {
   if (late_commit_.has_value()) return true;
-  return log_ == nullptr ? !ready_.empty() : !logging_.empty() && logging_.front().durable;
+  return log_.kept() ? log_.NextDurable() != nullptr : !calls_.ready.empty();
 }
 
 bool Shard::MakeRoom() {
@@ -134,95 +121,81 @@ void Shard::LetGoOn() {
   Settle();
   while (true) {
     EndIf(
-        ready_,
+        calls_.ready,
         [](const ReadyPush& push) {
           return push.arrival->overtaken() && !Planted("dead versions are waited for");
         },
         [&](const ReadyPush& push) {
           push.done(PushAnswer{NewReply(v1::SEND_AGAIN), {}});
         });
-    if (ready_.empty() || !CanDecide(ready_.front().arrival->header())) break;
-    ReadyPush ready = std::move(ready_.front());
-    ready_.pop_front();
+    if (calls_.ready.empty() || !CanDecide(calls_.ready.front().arrival->header())) break;
+    ReadyPush ready = std::move(calls_.ready.front());
+    calls_.ready.pop_front();
     HandlePush(ready.session, std::move(ready.arrival), std::move(ready.done), /*waited=*/true);
   }
   if (late_commit_.has_value() && MakeRoom()) {
-    const v1::CommitStep commit = *std::move(late_commit_);
+    const LateCommit late = *std::move(late_commit_);
     late_commit_.reset();
-    HandleCommit(commit);
+    HandleCommit(late.commit);
+    for (const v1::PinVersion& pin : late.pins) HandlePin(pin);
+    if (late.checkpoint.has_value()) HandleCheckpoint(*late.checkpoint);
   }
   short_of_memory_ = ShortOfMemory();
   std::list<HeldPush> held;
-  held.swap(held_);
+  held.swap(calls_.held);
   for (HeldPush& push : held) HandleBegin(std::move(push));
-  for (auto it = parked_.begin(); it != parked_.end();) {
-    it = TryAnswerPull(*it) ? parked_.erase(it) : std::next(it);
+  for (auto it = calls_.parked.begin(); it != calls_.parked.end();) {
+    it = TryAnswerPull(*it) ? calls_.parked.erase(it) : std::next(it);
   }
-  counters_.parked_pulls = parked_.size();
+  counters_.parked_pulls = calls_.parked.size();
 }
 
 absl::Status Shard::CheckRoomToWait(uint32_t worker) const {
-  // As a rule few wait at all; workers need not be told apart.
-  if (held_.size() + ready_.size() + parked_.size() < kMaxWaiting) return absl::OkStatus();
-  const auto of_worker = [worker](const v1::Caller& caller) { return caller.worker() == worker; };
-  size_t waiting = 0;
-  for (const HeldPush& push : held_) waiting += of_worker(push.header.caller());
-  for (const ReadyPush& push : ready_) waiting += of_worker(push.arrival->header().caller());
-  for (const ParkedPull& pull : parked_) waiting += of_worker(pull.request.caller());
-  if (waiting < kMaxWaiting) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat(
-      TaskOf(worker), " has ", waiting, " calls that wait on this shard; at most ", kMaxWaiting, " may"));
+  return calls_.CheckRoom(worker, members_.TaskOf(worker));
 }
 
 // ---- what ends
 
 void Shard::HandleEnd(Session session) {
-  const auto ended = [session](const auto& call) { return call.session == session; };
   const auto cancel = [](const auto& call) { call.done(absl::CancelledError("the connection has ended")); };
-  EndIf(held_, ended, cancel);
-  EndIf(ready_, ended, cancel);
-  EndIf(parked_, ended, cancel);
-  for (auto& [part, staged] : staged_) EndIf(staged.waiters, ended, cancel);
-  for (Decision& decision : logging_) {
-    // It is decided on all the same.
-    if (!decision.done || !ended(decision)) continue;
-    cancel(decision);
-    decision.done = nullptr;
-  }
-  counters_.parked_pulls = parked_.size();
+  const auto ended = [session](const auto& call) { return call.session == session; };
+  calls_.EndSession(session, {cancel, cancel, cancel});
+  staged_.EndWaiters(ended, [&](uint32_t, const StagedParts::Waiter& waiter) { cancel(waiter); });
+  log_.AnswerIf(ended, cancel);
+  counters_.parked_pulls = calls_.parked.size();
 }
 
 void Shard::HandleTick() {
   const absl::Time now = options_.clock->Now();
-  const auto late = [&](const auto& call) { return call.since <= now - wait_limit(); };
+  const absl::Time limit = now - wait_limit();
   const auto waited = [now](absl::Time since) { return absl::FormatDuration(now - since); };
-  EndIf(parked_, late, [&](const ParkedPull& pull) {
+  const auto late = [](const auto& call, const auto&... why) {
+    call.done(absl::DeadlineExceededError(absl::StrCat(why...)));
+  };
+  WaitingCalls::Answers answers;
+  answers.parked = [&](const ParkedPull& pull) {
     const uint64_t clock = pull.request.clock();
-    pull.done(absl::DeadlineExceededError(absl::StrCat("a pull at clock ", clock, " waited ",
-                                                       waited(pull.since), " for ",
-                                                       WhoIsAwaited(pull.request.caller().worker(), clock))));
-  });
-  EndIf(held_, late, [](const HeldPush& push) {
-    push.done(absl::DeadlineExceededError(
-        absl::StrCat("the push at clock ", push.header.clock(),
-                     " waited for the pushes of the same worker before it, which did not come")));
-  });
-  EndIf(ready_, late, [&](const ReadyPush& push) {
-    push.done(
-        absl::DeadlineExceededError(absl::StrCat("the push at clock ", push.arrival->header().clock(),
-                                                 " waited ", waited(push.since), " for ", ReasonOfReady())));
-  });
-  if (writes_ > 0 && log_moved_ <= now - wait_limit()) {
+    late(pull, "a pull at clock ", clock, " waited ", waited(pull.since), " for ",
+         WhoIsAwaited(pull.worker(), clock));
+  };
+  answers.held = [&](const HeldPush& push) {
+    late(push, "the push at clock ", push.header.clock(),
+         " waited for the pushes of the same worker before it, which did not come");
+  };
+  answers.ready = [&](const ReadyPush& push) {
+    late(push, "the push at clock ", push.arrival->header().clock(), " waited ", waited(push.since), " for ",
+         ReasonOfReady());
+  };
+  calls_.EndFromBefore(limit, answers);
+  if (log_.writes() > 0 && log_.moved() <= limit) {
     FailLog(absl::DeadlineExceededError(
-        absl::StrCat("the disk has answered none of ", writes_, " writes for ", waited(log_moved_))));
+        absl::StrCat("the disk has answered none of ", log_.writes(), " writes for ", waited(log_.moved()))));
   }
-  for (auto& [part, staged] : staged_) {
-    // The part stays staged: a repeat of the push finds it.
-    EndIf(staged.waiters, late, [&, part = part](const StagedPart::Waiter& waiter) {
-      waiter.done(absl::DeadlineExceededError(
-          absl::StrCat("part ", part, " waited ", waited(waiter.since), " for ", MissingParts())));
-    });
-  }
+  // The part stays staged: a repeat of the push finds it.
+  staged_.EndWaiters([&](const StagedParts::Waiter& waiter) { return waiter.since <= limit; },
+                     [&](uint32_t part, const StagedParts::Waiter& waiter) {
+                       late(waiter, "part ", part, " waited ", waited(waiter.since), " for ", MissingParts());
+                     });
   for (auto it = pins_.begin(); it != pins_.end();) {
     it = it->second.deadline <= now ? pins_.erase(it) : std::next(it);
   }
@@ -236,35 +209,25 @@ void Shard::HandleTick() {
 
 void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, v1::Outcome outcome,
                         const std::string& reason) {
-  const auto push_answer = [&] { return PushAnswer{NewReply(outcome, reason), {}}; };
-  EndIf(
-      held_, [&](const HeldPush& push) { return which(push.header.caller().worker()); },
-      [&](const HeldPush& push) { push.done(PushBegin(NewReply(outcome, reason))); });
-  EndIf(
-      ready_, [&](const ReadyPush& push) { return which(push.arrival->header().caller().worker()); },
-      [&](const ReadyPush& push) { push.done(push_answer()); });
-  for (Decision& decision : logging_) {
-    if (!decision.done || !which(decision.header.caller().worker())) continue;
-    decision.done(push_answer());
-    decision.done = nullptr;
-  }
-  EndIf(
-      parked_, [&](const ParkedPull& pull) { return which(pull.request.caller().worker()); },
-      [&](const ParkedPull& pull) {
-        pull.done(PullAnswer{NewPullReply(outcome, reason), nullptr});
-      });
-  counters_.parked_pulls = parked_.size();
+  const auto answer = [&](const auto& push) { push.done(PushAnswer{NewReply(outcome, reason), {}}); };
+  WaitingCalls::Answers answers;
+  answers.held = [&](const HeldPush& push) { push.done(PushBegin(NewReply(outcome, reason))); };
+  answers.ready = answer;
+  answers.parked = [&](const ParkedPull& pull) {
+    pull.done(PullAnswer{NewPullReply(outcome, reason), nullptr});
+  };
+  calls_.EndWorkers(which, answers);
+  log_.AnswerIf([&](const Decision& decision) { return which(decision.worker()); }, answer);
+  counters_.parked_pulls = calls_.parked.size();
 }
 
 void Shard::FailAll(v1::Outcome outcome, const std::string& reason) {
   FailWaiting([](uint32_t) { return true; }, outcome, reason);
-  // Staged parts have no owner: whoever computed them, they are the step's. Only its end ends their wait.
-  for (auto& [part, staged] : staged_) {
-    for (const StagedPart::Waiter& waiter : staged.waiters) {
-      waiter.done(PushAnswer{NewReply(outcome, reason), {}});
-    }
-    staged.waiters.clear();
-  }
+  // Only the step's end ends the wait for its commit.
+  staged_.EndWaiters([](const StagedParts::Waiter&) { return true; },
+                     [&](uint32_t, const StagedParts::Waiter& waiter) {
+                       waiter.done(PushAnswer{NewReply(outcome, reason), {}});
+                     });
 }
 
 // ---- what is said of it
@@ -273,108 +236,85 @@ std::vector<v1::Wait> Shard::Waits() const {
   if (store_ == nullptr) return {};
   WaitList list(options_.clock->Now());
   const auto of = [&](uint32_t worker, uint64_t clock) {
-    return absl::StrCat(" of ", TaskOf(worker), " at clock ", clock);
+    return absl::StrCat(" of ", members_.TaskOf(worker), " at clock ", clock);
   };
   const auto add_push = [&](const v1::PushRequest& push, absl::Time since, const std::string& reason,
                             const std::vector<std::string>& awaited) {
     const uint32_t worker = push.caller().worker();
-    list.Add("push", of(worker, push.clock()), TaskOf(worker), since, reason, awaited);
+    list.Add("push", of(worker, push.clock()), members_.TaskOf(worker), since, reason, awaited);
   };
   size_t seen = 0;
-  for (const ParkedPull& pull : parked_) {
+  for (const ParkedPull& pull : calls_.parked) {
     if (++seen > kMostDescribed) break;
-    const uint32_t worker = pull.request.caller().worker();
+    const uint32_t worker = pull.worker();
     const uint64_t clock = pull.request.clock();
-    list.Add("pull", of(worker, clock), TaskOf(worker), pull.since, WhoIsAwaited(worker, clock),
+    list.Add("pull", of(worker, clock), members_.TaskOf(worker), pull.since, WhoIsAwaited(worker, clock),
              TasksAwaited(worker, clock));
   }
   seen = 0;
-  for (const HeldPush& push : held_) {
+  for (const HeldPush& push : calls_.held) {
     if (++seen > kMostDescribed) break;
-    const uint32_t worker = push.header.caller().worker();
-    if (OnItsWay(worker)) {
+    const uint32_t worker = push.worker();
+    if (log_.OnItsWay(worker)) {
       add_push(push.header, push.since, "the push before it, whose record is on its way to the log's disk",
                {});
     } else if (policy_->OnPush(KeyOf(push.header)) == PushDecision::kHold) {
-      add_push(push.header, push.since, "pushes of the same worker before it", {TaskOf(worker)});
-    } else if (streamed_.has_value()) {
-      add_push(push.header, push.since,
-               absl::StrCat("the push of ", TaskOf(streamed_->worker), " that is arriving"),
-               {TaskOf(streamed_->worker)});
+      add_push(push.header, push.since, "pushes of the same worker before it", {members_.TaskOf(worker)});
+    } else if (arrivals_.streamed().has_value()) {
+      add_push(
+          push.header, push.since,
+          absl::StrCat("the push of ", members_.TaskOf(arrivals_.streamed()->worker), " that is arriving"),
+          {members_.TaskOf(arrivals_.streamed()->worker)});
     } else {
-      add_push(push.header, push.since, "the same push, which is arriving twice already", {TaskOf(worker)});
+      add_push(push.header, push.since, "the same push, which is arriving twice already",
+               {members_.TaskOf(worker)});
     }
   }
-  const std::vector<std::string> holders =
-      log_ == nullptr ? TasksHoldingMemory() : std::vector<std::string>();
+  const std::vector<std::string> holders = log_.kept() ? std::vector<std::string>() : TasksHoldingMemory();
   seen = 0;
-  for (const ReadyPush& push : ready_) {
+  for (const ReadyPush& push : calls_.ready) {
     if (++seen > kMostDescribed) break;
     add_push(push.arrival->header(), push.since, ReasonOfReady(), holders);
   }
   seen = 0;
-  for (const Decision& decision : logging_) {
+  for (const Decision& decision : log_.decisions()) {
     if (++seen > kMostDescribed) break;
     add_push(decision.header, decision.since, ReasonOfLogged(decision),
              decision.durable ? TasksHoldingMemory() : std::vector<std::string>());
   }
-  if (!deferred_.empty()) {
-    list.Add("message", " of the coordinator", "", log_moved_, "what is on its way to the log's disk", {});
+  if (log_.defers()) {
+    list.Add("message", " of the coordinator", "", log_.moved(), "what is on its way to the log's disk", {});
   }
   if (late_commit_.has_value()) {
-    list.Add("commit", absl::StrCat(" of step ", late_commit_->step()), "", late_since_, MemoryHolders(),
-             TasksHoldingMemory());
+    list.Add("commit", absl::StrCat(" of step ", late_commit_->commit.step()), "", late_commit_->since,
+             MemoryHolders(), TasksHoldingMemory());
   }
-  for (const auto& [part, staged] : staged_) {
-    for (const StagedPart::Waiter& waiter : staged.waiters) {
-      list.Add("push", absl::StrCat(" of part ", part, " of step ", policy_->JoinClock()), "", waiter.since,
-               MissingParts(), TasksAwaited(0, policy_->JoinClock() + 1));
-    }
-  }
+  staged_.ForEachWaiter([&](uint32_t part, const StagedParts::Waiter& waiter) {
+    list.Add("push", absl::StrCat(" of part ", part, " of step ", policy_->JoinClock()), "", waiter.since,
+             MissingParts(), TasksAwaited(0, policy_->JoinClock() + 1));
+  });
   return list.Take();
 }
 
-void Shard::MarkProgress() {
-  const absl::Time now = options_.clock->Now();
-  if (standstill_told_) {
-    LogInfo("goes on after ", absl::FormatDuration(now - last_progress_));
-    standstill_limit_ = std::clamp(2 * (now - last_progress_), standstill_limit_, kTellAtLast);
-    standstill_told_ = false;
-  }
-  last_progress_ = now;
-}
-
 void Shard::WatchProgress(absl::Time now) {
-  absl::Time oldest = absl::InfiniteFuture();
-  const auto see = [&](const auto& calls) {
-    if (!calls.empty()) oldest = std::min(oldest, calls.front().since);
-  };
-  see(parked_);
-  see(held_);
-  see(ready_);
-  see(logging_);
-  for (const auto& [part, staged] : staged_) see(staged.waiters);
-  if (late_commit_.has_value()) oldest = std::min(oldest, late_since_);
+  absl::Time oldest = calls_.oldest();
+  if (!log_.decisions().empty()) oldest = std::min(oldest, log_.decisions().front().since);
+  staged_.ForEachWaiter(
+      [&](uint32_t, const StagedParts::Waiter& waiter) { oldest = std::min(oldest, waiter.since); });
+  if (late_commit_.has_value()) oldest = std::min(oldest, late_commit_->since);
   const absl::Duration wait = std::max(now - oldest, absl::ZeroDuration());
   counters_.longest_wait_ms = static_cast<uint64_t>(absl::ToInt64Milliseconds(wait));
-  if (standstill_told_ || over_ || now - std::max(oldest, last_progress_) < standstill_limit_) return;
-  standstill_told_ = true;
-  for (const v1::Wait& wait : Waits()) {
+  if (over_ || !progress_.StandsStill(oldest, now)) return;
+  for (const v1::Wait& waiting : Waits()) {
     LogWarning("nothing was applied for ",
-               absl::FormatDuration(absl::Floor(now - last_progress_, absl::Seconds(1))), ": ", wait.calls(),
-               " waits for ", wait.reason());
+               absl::FormatDuration(absl::Floor(now - progress_.last(), absl::Seconds(1))), ": ",
+               waiting.calls(), " waits for ", waiting.reason());
   }
-}
-
-std::string Shard::TaskOf(uint32_t worker) const {
-  const auto member = members_.find(worker);
-  return member == members_.end() || member->second.task.empty() ? absl::StrCat("worker ", worker)
-                                                                 : member->second.task;
 }
 
 std::vector<std::string> Shard::TasksAwaited(uint32_t worker, uint64_t clock) const {
   std::vector<std::string> tasks;
-  for (uint32_t other : policy_->WaitingFor(worker, clock)) tasks.push_back(TaskOf(other));
+  for (uint32_t other : policy_->WaitingFor(worker, clock)) tasks.push_back(members_.TaskOf(other));
   return tasks;
 }
 
@@ -383,7 +323,7 @@ std::string Shard::WhoIsAwaited(uint32_t worker, uint64_t clock) const {
   std::vector<std::string> names;
   const std::vector<WorkerClockValue> clocks = policy_->Clocks();
   for (uint32_t other : policy_->WaitingFor(worker, clock)) {
-    std::string name = TaskOf(other);
+    std::string name = members_.TaskOf(other);
     for (const WorkerClockValue& value : clocks) {
       if (value.worker == other) absl::StrAppend(&name, " (at clock ", value.clock, ")");
     }
@@ -395,7 +335,7 @@ std::string Shard::WhoIsAwaited(uint32_t worker, uint64_t clock) const {
 std::string Shard::MissingParts() const { return WhoIsAwaited(0, policy_->JoinClock() + 1); }
 
 std::string Shard::ReasonOfReady() const {
-  if (log_ == nullptr) return MemoryHolders();
+  if (!log_.kept()) return MemoryHolders();
   return "pushes before it, whose records are on their way to the log's disk";
 }
 
@@ -410,7 +350,7 @@ std::string Shard::Describe(const VersionReaders::Held& held) const {
     if (holder.pin != 0) {
       name = absl::StrCat("pin ", holder.pin);
     } else if (holder.worker.has_value()) {
-      name = TaskOf(*holder.worker);
+      name = members_.TaskOf(*holder.worker);
     }
     if (holder.session != 0) absl::StrAppend(&name, name.empty() ? "" : " ", "on stream ", holder.session);
   }
@@ -437,7 +377,7 @@ std::vector<std::string> Shard::TasksHoldingMemory() const {
   for (const VersionReaders::Held& held : store_->readers().held()) {
     for (const Holder& holder : held.holders) {
       if (held.dead || !holder.worker.has_value() || holder.pin != 0) continue;
-      std::string task = TaskOf(*holder.worker);
+      std::string task = members_.TaskOf(*holder.worker);
       if (std::find(tasks.begin(), tasks.end(), task) == tasks.end()) tasks.push_back(std::move(task));
     }
   }

@@ -2,12 +2,23 @@
 
 #include <cstdint>
 
+#include "common/protocol/interval_set.h"
 #include "common/telemetry/int_histogram.h"
 #include "proto/shard_control.pb.h"
 
-// How a histogram travels, and how a checkpoint keeps it.
 namespace weir {
 
+// What became of the pushes of a shard, but for the counters; for the coordinator, and for checkpoints.
+struct PushTally {
+  // Those that are done here; with the log, those whose gradient was of an earlier incarnation.
+  IntervalSet batches, stale_batches;
+  // Of the pushes that were applied, in versions and in clocks.
+  IntHistogram staleness, lead;
+
+  uint64_t batches_settled() const { return batches.size() + stale_batches.SizeWithout(batches); }
+};
+
+// How a histogram travels, and how a checkpoint keeps it.
 inline v1::Samples ToSamples(const IntHistogram& histogram) {
   v1::Samples out;
   out.mutable_counts()->Add(histogram.counts().begin(), histogram.counts().end());

@@ -1,0 +1,60 @@
+#include "ps_server/shard/push_arrivals.h"
+
+#include <algorithm>
+
+namespace weir {
+namespace {
+
+// A stream stands still if no chunk has come for as long as all of it takes at this speed, or for this long:
+// longer than a busy machine leaves a process without a core.
+constexpr double kSlowBytesPerSecond = 2e9;
+constexpr absl::Duration kStandstill = absl::Milliseconds(25);
+
+}  // namespace
+
+std::shared_ptr<const void> PushArrivals::Add(const PushKey& key) {
+  constexpr size_t kCopies = 2;
+  auto& same = arriving_[KeyOf(key)];
+  same.erase(std::remove_if(same.begin(), same.end(), [](const auto& arrival) { return arrival.expired(); }),
+             same.end());
+  if (same.size() >= kCopies) return nullptr;
+  auto presence = std::make_shared<const char>();
+  same.push_back(presence);
+  return presence;
+}
+
+void PushArrivals::Remove(const PushKey& key) { arriving_.erase(KeyOf(key)); }
+
+void PushArrivals::RemoveWorker(uint32_t worker) {
+  arriving_.erase(arriving_.lower_bound({worker, 0, 0}), arriving_.lower_bound({worker + 1, 0, 0}));
+  overtaken_.erase(worker);
+}
+
+void PushArrivals::BeginStream(const PushKey& key, absl::Time now) {
+  streamed_ = key;
+  chunks_ = 0;
+  moved_ = now;
+}
+
+void PushArrivals::Overtake() {
+  if (!streamed_.has_value()) return;
+  overtaken_[streamed_->worker] = streamed_->clock;
+  streamed_.reset();
+}
+
+bool PushArrivals::WasOvertaken(const PushKey& key) const {
+  const auto found = overtaken_.find(key.worker);
+  return found != overtaken_.end() && found->second == key.clock;
+}
+
+absl::Duration PushArrivals::WaitForStream(int64_t bytes, uint64_t chunks, absl::Time now) {
+  if (chunks != chunks_) {
+    chunks_ = chunks;
+    moved_ = now;
+  }
+  const absl::Duration patience =
+      std::min(kStandstill, absl::Seconds(static_cast<double>(bytes) / kSlowBytesPerSecond));
+  return now - moved_ < patience ? patience : absl::ZeroDuration();
+}
+
+}  // namespace weir

@@ -1,0 +1,120 @@
+#include "ps_server/shard/staged_parts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/planted_bug.h"
+
+namespace weir {
+namespace {
+
+bool Holds(const std::vector<uint32_t>& parts, uint32_t part) {
+  return std::find(parts.begin(), parts.end(), part) != parts.end();
+}
+
+std::string CommittedWithout(uint64_t step, uint32_t part) {
+  return absl::StrCat("step ", step, " was committed without part ", part,
+                      ", which a shard refused or which came late");
+}
+
+}  // namespace
+
+void StagedParts::Stage(const v1::PushRequest& header, Slab gradient, std::string refusal, Waiter waiter) {
+  Part& part = parts_[header.part()];
+  part.gradient = std::move(gradient);
+  part.examples = header.examples();
+  part.refusal = std::move(refusal);
+  part.waiters.push_back(std::move(waiter));
+}
+
+absl::Status StagedParts::AddWaiter(uint64_t step, uint32_t part, Waiter waiter) {
+  std::vector<Waiter>& waiters = parts_.at(part).waiters;
+  if (waiters.size() >= kMaxWaiters) {
+    return absl::ResourceExhaustedError(absl::StrCat("part ", part, " of step ", step, " is waited for by ",
+                                                     kMaxWaiters, " repeats of its push, as many as may"));
+  }
+  waiters.push_back(std::move(waiter));
+  return absl::OkStatus();
+}
+
+v1::StepStaged StagedParts::Report(uint64_t step) const {
+  v1::StepStaged report;
+  report.set_step(step);
+  for (const auto& [number, part] : parts_) {
+    report.add_parts(number);
+    if (part.refusal.empty()) continue;
+    report.add_refused_parts(number);
+    if (report.reason().empty()) report.set_reason(part.refusal);
+  }
+  return report;
+}
+
+absl::StatusOr<std::vector<WeightedGradient>> StagedParts::GradientsOf(const v1::CommitStep& commit) const {
+  std::vector<WeightedGradient> gradients;
+  for (uint32_t number : commit.parts()) {
+    const auto part = parts_.find(number);
+    if (part == parts_.end() || !part->second.refusal.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat("part ", number, part == parts_.end() ? " is not staged here" : " is refused here"));
+    }
+    const uint64_t examples = Planted("unweighted mean") ? 1 : part->second.examples;
+    gradients.push_back({part->second.gradient.get(), examples});
+  }
+  return gradients;
+}
+
+void StagedParts::Commit(
+    const v1::CommitStep& commit,
+    const std::function<void(const Verdict& verdict, std::vector<Waiter>& waiters)>& answer) {
+  std::vector<uint32_t>& committed = commits_[commit.step()];
+  committed.assign(commit.parts().begin(), commit.parts().end());
+  const std::vector<uint32_t> applied = committed;
+  if (commits_.size() > kRecorded) commits_.erase(commits_.begin());
+  std::map<uint32_t, Part> parts;
+  parts.swap(parts_);
+  for (auto& [number, part] : parts) {
+    Verdict verdict;
+    if (!Holds(applied, number)) {
+      verdict.outcome = v1::REFUSED;
+      verdict.reason = part.refusal.empty() ? CommittedWithout(commit.step(), number) : part.refusal;
+    }
+    answer(verdict, part.waiters);
+  }
+}
+
+Verdict StagedParts::VerdictAt(uint64_t step, uint32_t part) const {
+  const auto commit = commits_.find(step);
+  if (commit == commits_.end()) return {v1::STEP_PAST, absl::StrCat("step ", step, " is long past")};
+  if (!Holds(commit->second, part)) return {v1::REFUSED, CommittedWithout(step, part)};
+  return {};
+}
+
+void StagedParts::EndWaiters(const std::function<bool(const Waiter&)>& which,
+                             const std::function<void(uint32_t part, const Waiter&)>& answer) {
+  for (auto& [number, part] : parts_) {
+    EndIf(part.waiters, which, [&, number = number](const Waiter& waiter) { answer(number, waiter); });
+  }
+}
+
+void StagedParts::ForEachWaiter(const std::function<void(uint32_t part, const Waiter&)>& visit) const {
+  for (const auto& [number, part] : parts_) {
+    for (const Waiter& waiter : part.waiters) visit(number, waiter);
+  }
+}
+
+void StagedParts::Save(v1::ShardState& state) const {
+  for (const auto& [step, parts] : commits_) {
+    v1::CommitStep* commit = state.add_commits();
+    commit->set_step(step);
+    commit->mutable_parts()->Add(parts.begin(), parts.end());
+  }
+}
+
+void StagedParts::Restore(const v1::ShardState& state) {
+  for (const v1::CommitStep& commit : state.commits()) {
+    commits_[commit.step()].assign(commit.parts().begin(), commit.parts().end());
+  }
+}
+
+}  // namespace weir

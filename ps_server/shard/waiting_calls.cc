@@ -1,0 +1,45 @@
+#include "ps_server/shard/waiting_calls.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+
+namespace weir {
+
+absl::Status WaitingCalls::CheckRoom(uint32_t worker, const std::string& task) const {
+  // As a rule few wait at all; workers need not be told apart.
+  if (held.size() + ready.size() + parked.size() < kMaxOfWorker) return absl::OkStatus();
+  const auto count = [worker](const auto& calls) {
+    return std::count_if(calls.begin(), calls.end(),
+                         [worker](const auto& call) { return call.worker() == worker; });
+  };
+  const auto waiting = static_cast<size_t>(count(held) + count(ready) + count(parked));
+  if (waiting < kMaxOfWorker) return absl::OkStatus();
+  return absl::ResourceExhaustedError(
+      absl::StrCat(task, " has ", waiting, " calls that wait on this shard; at most ", kMaxOfWorker, " may"));
+}
+
+void WaitingCalls::EndSession(SessionId session, const Answers& answers) {
+  End([session](const auto& call) { return call.session == session; }, answers);
+}
+
+void WaitingCalls::EndWorkers(const std::function<bool(uint32_t)>& which, const Answers& answers) {
+  End([&which](const auto& call) { return which(call.worker()); }, answers);
+}
+
+void WaitingCalls::EndFromBefore(absl::Time time, const Answers& answers) {
+  End([time](const auto& call) { return call.since <= time; }, answers);
+}
+
+absl::Time WaitingCalls::oldest() const {
+  absl::Time oldest = absl::InfiniteFuture();
+  const auto see = [&](const auto& calls) {
+    if (!calls.empty()) oldest = std::min(oldest, calls.front().since);
+  };
+  see(held);
+  see(ready);
+  see(parked);
+  return oldest;
+}
+
+}  // namespace weir

@@ -1,0 +1,87 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "proto/parameter_server.pb.h"
+#include "ps_server/shard/calls.h"
+#include "ps_server/shard/push_arrival.h"
+
+namespace weir {
+
+// A push that waits for its turn to begin.
+struct HeldPush {
+  SessionId session;
+  v1::PushRequest header;
+  BeginDone done;
+  absl::Time since;
+
+  uint32_t worker() const { return header.caller().worker(); }
+};
+
+// A push that has arrived whole and waits for memory; with the log, for others whose records are on their
+// way.
+struct ReadyPush {
+  SessionId session;
+  std::unique_ptr<PushArrival> arrival;
+  PushDone done;
+  absl::Time since;
+
+  uint32_t worker() const { return arrival->header().caller().worker(); }
+};
+
+// A pull that waits for pushes.
+struct ParkedPull {
+  SessionId session;
+  v1::PullRequest request;
+  PullDone done;
+  absl::Time since;
+
+  uint32_t worker() const { return request.caller().worker(); }
+};
+
+// The calls that wait on a shard, without a thread, each kind in the order in which it came.
+//
+// Belongs to the shard's queue.
+class WaitingCalls {
+ public:
+  // Calls of one worker that may wait at a time: more than a stream has exchanges, for those of a stream that
+  // is broken and of the next.
+  static constexpr size_t kMaxOfWorker = 2048;
+
+  // ResourceExhausted: `worker`, which is called `task`, has as many calls here as it may.
+  absl::Status CheckRoom(uint32_t worker, const std::string& task) const;
+
+  // How the calls that are ended are answered.
+  struct Answers {
+    std::function<void(const HeldPush&)> held;
+    std::function<void(const ReadyPush&)> ready;
+    std::function<void(const ParkedPull&)> parked;
+  };
+  // Answers and drops the calls of one connection, of the workers that `which` names, or from before a time.
+  void EndSession(SessionId session, const Answers& answers);
+  void EndWorkers(const std::function<bool(uint32_t worker)>& which, const Answers& answers);
+  void EndFromBefore(absl::Time time, const Answers& answers);
+
+  // When the one that waits longest began; InfiniteFuture: none waits.
+  absl::Time oldest() const;
+
+  std::list<HeldPush> held;
+  std::list<ReadyPush> ready;
+  std::list<ParkedPull> parked;
+
+ private:
+  template <typename Which>
+  void End(const Which& which, const Answers& answers) {
+    EndIf(parked, which, answers.parked);
+    EndIf(held, which, answers.held);
+    EndIf(ready, which, answers.ready);
+  }
+};
+
+}  // namespace weir
