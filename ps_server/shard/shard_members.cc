@@ -39,22 +39,23 @@ ShardMembers::Change ShardMembers::Follow(const v1::Membership& membership, Cons
   }
   for (const v1::Member& named : membership.members()) {
     const uint32_t worker = named.worker();
+    // False: its start clock is yet to be decided for the first time.
+    const bool has_begun = named.first_clock_plus_one() > 0;
     Member& member = members_[worker];
     member.task = named.task();
     if (member.incarnation != named.incarnation()) {
       member.incarnation = named.incarnation();
       policy.Forget(worker);
-      if (keeps_clocks_ && named.first_clock_plus_one() > 0) {
-        member.unheard = true;
-        policy.Skip(worker, named.first_clock_plus_one() - 1);
-      }
+      member.unheard = keeps_clocks_ && has_begun;
     }
+    // Below its first clock it has pushed nothing, here or elsewhere.
+    if (member.unheard && has_begun) policy.Skip(worker, named.first_clock_plus_one() - 1);
     if (named.idle()) {
       policy.Remove(worker);
       continue;
     }
     const uint64_t start = named.joining() ? change.floor : named.start_clock();
-    if (member.unheard) {
+    if (member.unheard && (has_begun || !named.joining())) {
       const uint64_t known = policy.Skip(worker, start);
       if (known < start) member.passed.Insert(known, start);
     }

@@ -204,6 +204,31 @@ TEST_CASE("A restored shard knows every outcome, clock and batch, of members who
   CHECK(g->Push(again)->reply().outcome() == v1::DUPLICATE_BATCH);
 }
 
+TEST_CASE("A worker that was joining when its shard was restored has lost nothing below its first clock") {
+  auto f = Life();
+  f->Start();
+  f->Push({0, 0});
+  f->Push({1, 0});
+  // Worker 2 gets its place on this shard, and the shard goes before the start clock is decided.
+  f->Members(2, {{0}, {1}, {2, 500, 0, true}});
+  f->files->Crash();
+
+  auto g = Life(f->files);
+  REQUIRE(g->Install() == "");
+  g->Members(3, {{0}, {1}, {2, 500, 0, true}});
+  // The other shards were further.
+  TestMember joined{2, 500, 12};
+  joined.first_clock = 12;
+  g->Members(4, {{0}, {1}, joined});
+  v1::PullRequest pull;
+  *pull.mutable_caller() = g->CallerOf(2, 4);
+  pull.mutable_caller()->set_incarnation(500);
+  pull.set_clock(12);
+  pull.set_answered_clock(12);
+  CHECK(g->PullRequest(pull)->reply().header.outcome() == v1::OK);
+  CHECK(g->Stats().pushes_lost() == 0);
+}
+
 // Of the only shard's log.
 std::vector<std::string> Segments(ShardFixture& f) {
   std::vector<std::string> segments = *f.files->List(LogFolder(ShardFixture::kCheckpoints, 0, 1));
