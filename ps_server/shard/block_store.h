@@ -63,6 +63,7 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
     ThreadPool* threads = nullptr;
     // Of the weights.
     SlabSource weights_source = AllocateSlab;
+    ReaderLimits reader_limits;
     // Outlives the store and all that it has lent.
     const Clock* clock = &Clock::Real();
     // Is called when a reader has let a version go, on its thread, until Retire(). Must not call the store.

@@ -78,6 +78,7 @@ class Shard {
     uint64_t memory_bytes = 0;
     // Of the memory that weights lie in.
     SlabSource weights_source = AllocateSlab;
+    ReaderLimits reader_limits;
     // Is called, on any thread, when Tick() should come after so long; zero: memory has come free that calls
     // wait for. May be null.
     std::function<void(absl::Duration)> nudge;

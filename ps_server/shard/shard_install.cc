@@ -123,6 +123,7 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
   options.kernels = options_.kernels;
   options.threads = options_.threads;
   options.weights_source = options_.weights_source;
+  options.reader_limits = options_.reader_limits;
   options.clock = options_.clock;
   options.on_release = [this] {
     if (short_of_memory_ && options_.nudge) options_.nudge(absl::ZeroDuration());

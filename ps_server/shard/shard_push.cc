@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/planted_bug.h"
 #include "common/codec/wire_codec.h"
 #include "ps_server/shard/shard.h"
 
@@ -66,7 +65,7 @@ absl::StatusOr<Verdict> Shard::Judge(const v1::PushRequest& header) const {
                      header.clock(), " of incarnation ", incarnation_, "; got version ",
                      header.base().count(), " of incarnation ", header.base().incarnation()));
   }
-  if (header.base().incarnation() != incarnation_ && !Planted("old life's version accepted")) {
+  if (header.base().incarnation() != incarnation_) {
     return Verdict{
         v1::STALE_VERSION,
         absl::StrCat("the gradient was computed from a version of incarnation ", header.base().incarnation(),
@@ -77,8 +76,7 @@ absl::StatusOr<Verdict> Shard::Judge(const v1::PushRequest& header) const {
                                                    " is yet to come; the shard is at version ",
                                                    store_->count()));
   }
-  if (header.batch_plus_one() > 0 && tally_.batches.Contains(header.batch_plus_one() - 1) &&
-      !Planted("batch applied twice")) {
+  if (header.batch_plus_one() > 0 && tally_.batches.Contains(header.batch_plus_one() - 1)) {
     return Verdict{v1::DUPLICATE_BATCH,
                    absl::StrCat("batch ", header.batch_plus_one() - 1, " was done before")};
   }
@@ -229,7 +227,6 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
   }
   arrivals_.Remove(KeyOf(header));
   if (verdict->outcome == v1::OK && arrival->non_finite().has_value()) {
-    if (Planted("refused clock not completed")) return done(PushAnswer{NewReply(v1::REFUSED), {}});
     verdict = Verdict{v1::REFUSED, NonFinite(*arrival)};
   }
   const bool applies = verdict->outcome == v1::OK;

@@ -10,7 +10,7 @@
 //   a control message                for the log (log_), which fails the shard when its disk hangs
 //   a push that has arrived whole,   for those before it and, with the log, their records on the disk
 //   (calls_.ready), a commit         (log_); then for memory of weights (late_commit_)
-//   memory of weights                for readers: at most VersionReaders::kPatience
+//   memory of weights                for readers: at most ReaderLimits::patience
 //   a reader                         for nobody: what it holds is taken from the count when its time is over
 //
 // A push that is still arriving stands outside of this order: nobody waits for it but calls of its own worker
@@ -22,7 +22,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
-#include "common/base/planted_bug.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
 
@@ -121,10 +120,7 @@ void Shard::LetGoOn() {
   Settle();
   while (true) {
     EndIf(
-        calls_.ready,
-        [](const ReadyPush& push) {
-          return push.arrival->overtaken() && !Planted("dead versions are waited for");
-        },
+        calls_.ready, [](const ReadyPush& push) { return push.arrival->overtaken(); },
         [&](const ReadyPush& push) {
           push.done(PushAnswer{NewReply(v1::SEND_AGAIN), {}});
         });

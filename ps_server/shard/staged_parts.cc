@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/planted_bug.h"
 
 namespace weir {
 namespace {
@@ -58,8 +57,7 @@ absl::StatusOr<std::vector<WeightedGradient>> StagedParts::GradientsOf(const v1:
       return absl::FailedPreconditionError(
           absl::StrCat("part ", number, part == parts_.end() ? " is not staged here" : " is refused here"));
     }
-    const uint64_t examples = Planted("unweighted mean") ? 1 : part->second.examples;
-    gradients.push_back({part->second.gradient.get(), examples});
+    gradients.push_back({part->second.gradient.get(), part->second.examples});
   }
   return gradients;
 }

@@ -3,12 +3,11 @@
 #include <algorithm>
 #include <utility>
 
-#include "common/base/planted_bug.h"
-
 namespace weir {
 
-VersionReaders::VersionReaders(const Clock* clock, std::function<void()> on_release)
-    : clock_(clock), on_release_(std::move(on_release)) {}
+VersionReaders::VersionReaders(const Clock* clock, const ReaderLimits& limits,
+                               std::function<void()> on_release)
+    : clock_(clock), limits_(limits), on_release_(std::move(on_release)) {}
 
 std::shared_ptr<const LentVersion> VersionReaders::Lend(uint64_t count, const Slab& weights,
                                                         const Holder& holder) {
@@ -30,7 +29,7 @@ std::shared_ptr<const LentVersion> VersionReaders::Lend(uint64_t count, const Sl
     lent->may_refer =
         static_cast<size_t>(std::count_if(written_off_.begin(), written_off_.end(), [&](const auto& version) {
           return version.second.trains() == holder.trains();
-        })) < kMaxWrittenOff;
+        })) < limits_.max_written_off;
     const auto [version, added] = read_.try_emplace(weights.get());
     if (added) {
       version->second.count = count;
@@ -127,15 +126,12 @@ size_t VersionReaders::Count(Kind kind) const {
 
 bool VersionReaders::MayPublish() const {
   MutexLock lock(mutex_);
-  size_t held = Count(Kind::kOfWorkers);
-  if (Planted("dead versions are waited for")) held += Count(Kind::kDead);
-  if (Planted("readers are waited for")) held += Count(Kind::kOfReaders);
-  return held <= kMaxOld;
+  return Count(Kind::kOfWorkers) <= limits_.max_old;
 }
 
 bool VersionReaders::MayBuild() const {
   MutexLock lock(mutex_);
-  return Count(Kind::kDead) < kMaxDead;
+  return Count(Kind::kDead) < limits_.max_dead;
 }
 
 std::vector<VersionReaders::Held> VersionReaders::WriteOff(Kind kind, size_t most, absl::Time before) {
@@ -156,12 +152,11 @@ std::vector<VersionReaders::Held> VersionReaders::WriteOff(Kind kind, size_t mos
 }
 
 std::vector<VersionReaders::Held> VersionReaders::RevokeLate() {
-  if (Planted("readers are waited for") || Planted("dead versions are waited for")) return {};
   const absl::Time now = clock_->Now();
   MutexLock lock(mutex_);
-  std::vector<Held> all = WriteOff(Kind::kOfWorkers, kMaxOld, now - kPatience);
-  for (const auto& more :
-       {WriteOff(Kind::kOfReaders, kMaxOld, now), WriteOff(Kind::kDead, kMaxDead - 1, now - kPatience)}) {
+  std::vector<Held> all = WriteOff(Kind::kOfWorkers, limits_.max_old, now - limits_.patience);
+  for (const auto& more : {WriteOff(Kind::kOfReaders, limits_.max_old, now),
+                           WriteOff(Kind::kDead, limits_.max_dead - 1, now - limits_.patience)}) {
     all.insert(all.end(), more.begin(), more.end());
   }
   return all;

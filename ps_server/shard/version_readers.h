@@ -41,33 +41,37 @@ struct Holder {
   bool trains() const { return worker.has_value() && pin == 0; }
 };
 
+// How much of a shard's memory readers may hold, and for how long: VersionReaders says what each is of. Tests
+// put broken ones here.
+struct ReaderLimits {
+  size_t max_old = 2;
+  size_t max_dead = 2;  // at least 1
+  size_t max_written_off = 4;
+  absl::Duration patience = absl::Seconds(5);
+};
+
 // Who reads which version of a shard, and how long the next version has to wait for them.
 //
 // Memory of weights is in one of these states: the newest version's; *old*, if a later version was published;
 // *making*, if a push is being applied to it; *dead*, if that push was overtaken or broken off.
 //
-// The next version waits while workers hold more than kMaxOld versions, the newest one included, and for
-// nothing else. A worker has kPatience from the moment when its version became old. After that RevokeLate()
+// The next version waits while workers hold more than `max_old` versions, the newest one included, and for
+// nothing else. A worker has `patience` from the moment when its version became old. After that RevokeLate()
 // writes the version off: it counts no more, and its memory is used again only when all have let it go. So no
-// wait for memory is longer than kPatience, whatever workers do. Who only reads (an evaluator, an export)
-// holds up nobody: when such readers hold more than kMaxOld old versions, the oldest is written off at once.
-// Nor do dead versions: kMaxDead of them keep pushes from being applied while they arrive (MayBuild).
+// wait for memory is longer than `patience`, whatever workers do. Who only reads (an evaluator, an export)
+// holds up nobody: when such readers hold more than `max_old` old versions, the oldest is written off at
+// once. Nor do dead versions: `max_dead` of them keep pushes from being applied while they arrive (MayBuild).
 //
-// While kMaxWrittenOff versions are written off because of workers, workers get copies, which need no memory
-// of a version (LentVersion::may_refer); likewise readers. So what is written off is bounded, too:
-// 2 * kMaxWrittenOff + 2 * kMaxOld + kMaxDead + 1.
+// While `max_written_off` versions are written off because of workers, workers get copies, which need no
+// memory of a version (LentVersion::may_refer); likewise readers. So what is written off is bounded, too:
+// 2 * max_written_off + 2 * max_old + max_dead + 1.
 //
 // Thread-safe. A lent version may outlive this.
 class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
  public:
-  static constexpr size_t kMaxOld = 2;
-  static constexpr size_t kMaxDead = 2;
-  static constexpr size_t kMaxWrittenOff = 4;
-  static constexpr absl::Duration kPatience = absl::Seconds(5);
-
   // `on_release` is called when a reader has let a version go, on its thread and under this lock, until
   // Retire(). May be null.
-  VersionReaders(const Clock* clock, std::function<void()> on_release);
+  VersionReaders(const Clock* clock, const ReaderLimits& limits, std::function<void()> on_release);
 
   std::shared_ptr<const LentVersion> Lend(uint64_t count, const Slab& weights, const Holder& holder);
   // The same for the version that is being made, whose weights these are.
@@ -132,6 +136,7 @@ class VersionReaders : public std::enable_shared_from_this<VersionReaders> {
   std::vector<Held> WriteOff(Kind kind, size_t most, absl::Time before) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const Clock* const clock_;
+  const ReaderLimits limits_;
   mutable Mutex mutex_;
   // Null once retired.
   std::function<void()> on_release_ ABSL_GUARDED_BY(mutex_);

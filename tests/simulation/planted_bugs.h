@@ -19,16 +19,13 @@ struct PlantedBug {
   std::function<void(Site*)> plant;
 };
 
-// All of them. Those that no seam of Site can plant ask Planted() (common/base/planted_bug.h) in product
-// code.
+// All of them.
 std::vector<PlantedBug> PlantedBugs();
 // By where they are.
 std::vector<PlantedBug> PlantedInPolicies();
 std::vector<PlantedBug> PlantedInMessages();
 std::vector<PlantedBug> PlantedInClients();
 std::vector<PlantedBug> PlantedOnDisk();
-
-// From here on Planted(bug) holds for this one alone; "": for none.
-void SetPlanted(const char* bug);
+std::vector<PlantedBug> PlantedInMemory();
 
 }  // namespace weir

@@ -7,7 +7,6 @@
 #include <optional>
 
 #include "catch2/catch.hpp"
-#include "common/base/planted_bug.h"
 #include "tests/simulation/simulation.h"
 
 namespace weir {
@@ -23,7 +22,6 @@ bool Named(const PlantedBug& bug, Invariant invariant) {
 std::optional<Invariant> Caught(const PlantedBug& bug, uint64_t seed) {
   const Plan plan = MakePlan(seed);
   const SimulationResult result = RunSimulation(plan, bug.plant);
-  SetPlanted("");
   for (const Violation& violation : result.violations) {
     if (!Named(bug, violation.invariant)) continue;
     return RunSimulation(plan).violations.empty() ? std::optional<Invariant>(violation.invariant)
@@ -44,14 +42,6 @@ TEST_CASE("Each planted bug is caught by an invariant named for it within the se
     INFO(bug.name << ": " << bug.what);
     CHECK(caught_by.has_value());
   }
-}
-
-TEST_CASE("Nothing is planted unless a test says so") {
-  CHECK_FALSE(Planted("batch applied twice"));
-  SetPlanted("batch applied twice");
-  CHECK(Planted("batch applied twice"));
-  CHECK_FALSE(Planted("unweighted mean"));
-  SetPlanted("");
 }
 
 }  // namespace

@@ -1,6 +1,8 @@
 // Bugs of a shard's policy: which pushes it takes, and which pulls it answers.
 #include <algorithm>
 #include <memory>
+#include <set>
+#include <tuple>
 #include <utility>
 
 #include "tests/simulation/planted_bugs.h"
@@ -65,6 +67,40 @@ class TakesLateParts final : public WrappedPolicy {
   }
 };
 
+// Of pushes that a shard is to refuse: shard, worker, clock.
+using RefusedPushes = std::set<std::tuple<uint32_t, uint32_t, uint64_t>>;
+
+class LeavesRefusedOpen final : public WrappedPolicy {
+ public:
+  LeavesRefusedOpen(std::unique_ptr<ConsistencyPolicy> inner, std::shared_ptr<const RefusedPushes> refused,
+                    uint32_t shard)
+      : WrappedPolicy(std::move(inner)), refused_(std::move(refused)), shard_(shard) {}
+  void Complete(const PushKey& push) override {
+    if (refused_->count({shard_, push.worker, push.clock}) == 0) inner_->Complete(push);
+  }
+
+ private:
+  const std::shared_ptr<const RefusedPushes> refused_;
+  const uint32_t shard_;
+};
+
+void RefusedNotCompleted(Site* site) {
+  if (site->plan.sync()) return;
+  const auto refused = std::make_shared<RefusedPushes>();
+  site->seams.request = [site, refused](uint64_t, uint32_t shard, v1::ExchangeRequest* request) {
+    if (!request->has_push()) return;
+    const v1::PushRequest& push = request->push();
+    const std::tuple key(shard, push.caller().worker(), push.clock());
+    // The worker may have been at this clock before, in another life and with another batch.
+    refused->erase(key);
+    if (site->ledger.poisoned(push.batch_plus_one() - 1, shard)) refused->insert(key);
+  };
+  site->seams.make_policy = [refused](const v1::JobConfig& config, const v1::Install& install) {
+    return std::make_unique<LeavesRefusedOpen>(Shard::PolicyFromConfig(config, install), refused,
+                                               install.shard());
+  };
+}
+
 // ---- pulls
 
 class IgnoresBound final : public WrappedPolicy {
@@ -117,6 +153,15 @@ class NoWatermarks final : public WrappedPolicy {
   std::vector<WorkerRecord> Records() const override { return {}; }
 };
 
+class KeepsLossesQuiet final : public WrappedPolicy {
+ public:
+  using WrappedPolicy::WrappedPolicy;
+  uint64_t Skip(uint32_t worker, uint64_t clock) override {
+    inner_->Skip(worker, clock);
+    return clock;
+  }
+};
+
 class WaitsForTheLost final : public WrappedPolicy {
  public:
   using WrappedPolicy::WrappedPolicy;
@@ -128,6 +173,10 @@ class WaitsForTheLost final : public WrappedPolicy {
 std::vector<PlantedBug> PlantedInPolicies() {
   return {
       {"dedup off", "a repeated push is taken for a new one", {Invariant::kOnce}, WrapPolicy<NoDedup>},
+      {"refused clock not completed",
+       "others wait for a push that was refused",
+       {Invariant::kProgress},
+       RefusedNotCompleted},
       {"late part taken",
        "a part of a step that is past counts for the open one",
        {Invariant::kParts},
@@ -165,6 +214,10 @@ std::vector<PlantedBug> PlantedInPolicies() {
        "a checkpoint lacks the workers' clocks",
        {Invariant::kDeclared},
        WrapPolicy<NoWatermarks>},
+      {"lost clocks not declared",
+       "a restored shard says nothing of what it lost",
+       {Invariant::kDeclared},
+       WrapPolicy<KeepsLossesQuiet>},
       {"lost clocks waited for",
        "others wait for pushes that were lost",
        {Invariant::kProgress},

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/protocol/job_failure.h"
 #include "ps_server/coordinator/job_store_on_disk.h"
-#include "ps_server/optimizer/kernels.h"
 
 namespace weir {
 namespace {
@@ -196,7 +195,8 @@ void SimServer::Start() {
   options.files = site_->files;
   options.clock = &world;
   options.threads = &site_->threads;
-  options.kernels = &kPlainKernels;
+  options.kernels = site_->seams.kernels;
+  options.reader_limits = site_->seams.reader_limits;
   options.nudge = [this, &world](absl::Duration in) { world.After(node_, in, [this] { shard_->Tick(); }); };
   options.on_revoke = [this, &world] { world.After(node_, absl::ZeroDuration(), [this] { DropRevoked(); }); };
   if (site_->seams.make_policy) options.make_policy = site_->seams.make_policy;

@@ -11,6 +11,7 @@
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/job_store.h"
 #include "ps_server/exchange/shared_memory.h"
+#include "ps_server/optimizer/kernels.h"
 #include "ps_server/shard/shard.h"
 #include "tests/common/faulty_file_system.h"
 #include "tests/simulation/ledger.h"
@@ -23,9 +24,12 @@ namespace weir {
 
 class SimServer;
 
-// Where a planted bug gets in without a line of product code (planted_bugs.h). Null: nothing is changed.
+// Where a planted bug gets in, without a line of shipped code (planted_bugs.h). As they are here nothing is
+// changed.
 struct Seams {
   Shard::PolicyFactory make_policy;
+  const Kernels* kernels = &kPlainKernels;
+  ReaderLimits reader_limits;
   // By shard.
   std::function<SlabSource(uint32_t shard)> weights_source;
   // What a shard gets instead of a message of the coordinator.

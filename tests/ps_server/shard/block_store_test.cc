@@ -227,7 +227,7 @@ TEST_CASE("A frozen version takes nothing from what readers may hold") {
   const WeightedGradient gradient{ones.data(), 1};
   const auto frozen = store->Freeze();
   std::vector<std::shared_ptr<const LentVersion>> held = {store->Lend(kWorker)};
-  for (int i = 0; i < static_cast<int>(VersionReaders::kMaxOld); ++i) {
+  for (int i = 0; i < static_cast<int>(ReaderLimits().max_old); ++i) {
     REQUIRE(store->readers().MayPublish());
     store->Update(absl::MakeConstSpan(&gradient, 1));
     held.push_back(store->Lend(kWorker));

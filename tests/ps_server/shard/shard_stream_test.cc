@@ -367,9 +367,9 @@ TEST_CASE("Who reads on and on without letting go costs each push nothing, once 
       REQUIRE(waited < absl::Minutes(1));
     }
   }
-  CHECK(readers.size() <= VersionReaders::kMaxWrittenOff + VersionReaders::kMaxOld + 1);
+  CHECK(readers.size() <= ReaderLimits().max_written_off + ReaderLimits().max_old + 1);
   CHECK(readers.size() < 20);
-  CHECK(waited <= VersionReaders::kPatience * static_cast<int64_t>(readers.size()));
+  CHECK(waited <= ReaderLimits().patience * static_cast<int64_t>(readers.size()));
   // And from then on nothing.
   const absl::Duration until_now = waited;
   for (int i = 0; i < 20; ++i) CHECK(f.Push({0, clock++})->there());

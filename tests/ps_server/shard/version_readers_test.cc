@@ -12,7 +12,7 @@ namespace {
 class Versions {
  public:
   explicit Versions(const Clock* clock)
-      : readers(std::make_shared<VersionReaders>(clock, [this] { ++releases; })) {
+      : readers(std::make_shared<VersionReaders>(clock, ReaderLimits(), [this] { ++releases; })) {
     slabs.push_back(AllocateSlab(1));
   }
   // To a worker.
@@ -52,7 +52,7 @@ TEST_CASE("The next version waits while readers hold three, and no longer than t
   }
   CHECK_FALSE(v.readers->MayPublish());
   // Version 0 was old from second 0 on.
-  clock.Advance(VersionReaders::kPatience - absl::Seconds(3) - absl::Milliseconds(1));
+  clock.Advance(ReaderLimits().patience - absl::Seconds(3) - absl::Milliseconds(1));
   CHECK(v.readers->RevokeLate().empty());
   CHECK_FALSE(v.readers->MayPublish());
   clock.Advance(absl::Milliseconds(1));
@@ -79,7 +79,7 @@ TEST_CASE("The time of a reader begins when its version becomes old") {
   v.Publish();
   held.push_back(v.Lend(2));
   CHECK(v.readers->RevokeLate().empty());
-  clock.Advance(VersionReaders::kPatience);
+  clock.Advance(ReaderLimits().patience);
   // The newest version is nobody's to take, whoever has held it for however long.
   CHECK(v.readers->RevokeLate().size() == 1);
   CHECK(held[0]->revoked);
@@ -92,13 +92,13 @@ TEST_CASE(
   ManualClock clock;
   Versions v(&clock);
   std::vector<std::shared_ptr<const LentVersion>> dead;
-  for (size_t i = 0; i < VersionReaders::kMaxDead; ++i) {
+  for (size_t i = 0; i < ReaderLimits().max_dead; ++i) {
     CHECK(v.readers->MayBuild());
     dead.push_back(v.LendDead());
     CHECK(v.readers->MayPublish());
   }
   CHECK_FALSE(v.readers->MayBuild());
-  clock.Advance(VersionReaders::kPatience);
+  clock.Advance(ReaderLimits().patience);
   CHECK(v.readers->RevokeLate().size() == 1);
   CHECK(v.readers->MayBuild());
   CHECK(v.readers->written_off() == 1);
@@ -132,10 +132,10 @@ TEST_CASE("While versions are written off because of workers, workers get copies
   const bool reads = GENERATE(false, true);
   const auto lend = [&](uint64_t count) { return reads ? v.LendToReader(count) : v.Lend(count); };
   std::vector<std::shared_ptr<const LentVersion>> held;
-  for (uint64_t count = 0; v.readers->written_off() < VersionReaders::kMaxWrittenOff; ++count) {
+  for (uint64_t count = 0; v.readers->written_off() < ReaderLimits().max_written_off; ++count) {
     held.push_back(lend(count));
     CHECK(held.back()->may_refer);
-    clock.Advance(VersionReaders::kPatience);
+    clock.Advance(ReaderLimits().patience);
     v.readers->RevokeLate();
     v.Publish();
     REQUIRE(count < 10);
@@ -144,7 +144,7 @@ TEST_CASE("While versions are written off because of workers, workers get copies
   CHECK_FALSE(lend(newest)->may_refer);
   CHECK((reads ? v.Lend(newest) : v.LendToReader(newest))->may_refer);
   held.erase(held.begin());  // the oldest is one of them
-  CHECK(v.readers->written_off() == VersionReaders::kMaxWrittenOff - 1);
+  CHECK(v.readers->written_off() == ReaderLimits().max_written_off - 1);
   CHECK(lend(newest)->may_refer);
 }
 
