@@ -2,18 +2,23 @@
 
 #include <deque>
 #include <functional>
+#include <system_error>
+#include <thread>
 #include <utility>
 
 #include "common/sync/mutex.h"
 
 namespace weir {
 
-// Runs functions one at a time, in the order in which they were posted, without a thread of its own: whoever
-// posts to an idle queue runs what is there until it is empty again. State that only posted functions touch
-// needs no lock.
+// Runs functions one at a time, in the order in which they were posted. State that only posted functions
+// touch needs no lock.
 //
-// A function may post to this queue (it runs later, after those before it) and to others; so two queues may
-// call each other freely. It must not block.
+// By default the queue has no thread: whoever posts to an idle queue runs what is there until the queue is
+// empty again. So a function must not block, and must not take longer than a caller of Post() can wait: a few
+// milliseconds. A queue whose functions take longer gets a thread of its own (StartThread()).
+//
+// A function may post to this queue (what it posts runs later, after the functions before it) and to others;
+// so two queues may call each other freely.
 class SerialQueue {
  public:
   SerialQueue() = default;
@@ -22,31 +27,45 @@ class SerialQueue {
   // Waits until what was posted has run. Nobody may post any more, and it must not be called from a posted
   // function.
   ~SerialQueue() {
-    MutexLock lock(mutex_);
-    while (running_) idle_.Wait(mutex_);
+    {
+      MutexLock lock(mutex_);
+      while (running_ || !queue_.empty()) idle_.Wait(mutex_);
+      stopping_ = true;
+      work_.NotifyAll();
+    }
+    if (thread_.joinable()) thread_.join();
   }
 
   void Post(std::function<void()> function) {
     {
       MutexLock lock(mutex_);
       queue_.push_back(std::move(function));
-      if (running_) return;
+      if (has_thread_) work_.NotifyOne();
+      if (running_ || has_thread_) return;
       running_ = true;
     }
-    while (true) {
-      std::function<void()> next;
-      {
-        MutexLock lock(mutex_);
-        if (queue_.empty()) {
-          running_ = false;
-          idle_.NotifyAll();
-          return;
-        }
-        next = std::move(queue_.front());
-        queue_.pop_front();
-      }
-      next();
+    while (RunNext()) {
     }
+  }
+
+  // From now on functions run on a thread of the queue, not on those of its callers. Only from a posted
+  // function, which is the last one to run where it was posted. False: the system gives no thread, and all
+  // stays as it was.
+  bool StartThread() {
+    MutexLock lock(mutex_);
+    if (has_thread_) return true;
+    try {
+      thread_ = std::thread([this] {
+        while (WaitForWork()) {
+          while (RunNext()) {
+          }
+        }
+      });
+    } catch (const std::system_error&) {
+      return false;
+    }
+    has_thread_ = handed_over_ = true;
+    return true;
   }
 
   // Post, and wait until it has run. Not from a posted function of any queue.
@@ -65,10 +84,43 @@ class SerialQueue {
   }
 
  private:
+  // Runs one function, unless there is none, or the queue's thread is to run it. False: it ran none.
+  bool RunNext() {
+    std::function<void()> next;
+    {
+      MutexLock lock(mutex_);
+      if (queue_.empty() || handed_over_) {
+        running_ = handed_over_ = false;
+        idle_.NotifyAll();
+        if (has_thread_) work_.NotifyOne();
+        return false;
+      }
+      next = std::move(queue_.front());
+      queue_.pop_front();
+    }
+    next();
+    return true;
+  }
+
+  // On the queue's thread. False: the queue goes.
+  bool WaitForWork() {
+    MutexLock lock(mutex_);
+    while (!stopping_ && (running_ || queue_.empty())) work_.Wait(mutex_);
+    if (stopping_) return false;
+    running_ = true;
+    return true;
+  }
+
   Mutex mutex_;
-  CondVar idle_;
+  CondVar idle_, work_;
   std::deque<std::function<void()>> queue_ ABSL_GUARDED_BY(mutex_);
+  // Some thread is in RunNext(), or about to be.
   bool running_ ABSL_GUARDED_BY(mutex_) = false;
+  bool has_thread_ ABSL_GUARDED_BY(mutex_) = false;
+  // The caller that still runs functions leaves the rest to the thread.
+  bool handed_over_ ABSL_GUARDED_BY(mutex_) = false;
+  bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
 };
 
 }  // namespace weir

@@ -43,7 +43,9 @@ struct CheckpointWork;
 // (ConsistencyPolicy) when what may happen, and updates the blocks. Knows nothing of gRPC.
 //
 // Everything happens in one order, that of a SerialQueue: pushes, pulls, commits, membership. A call that has
-// to wait is parked with a deadline, without a thread. Thread-safe.
+// to wait is parked with a deadline, without a thread. Nothing in the queue blocks. A whole update takes as
+// long as the shard is large, so a shard above kMaxElementsOfCallers runs its queue on a thread of its own; a
+// smaller one runs it on the threads of its callers, which saves each call a change of threads. Thread-safe.
 //
 // With server.durability "log" a push that is decided on is first appended to the shard's log (PushLog), and
 // takes effect, in the order of these decisions, once its record is durable: nobody ever sees a version, a
@@ -142,6 +144,9 @@ class Shard {
   const Counters& counters() const { return counters_; }
 
  private:
+  // Updating so many elements takes one core a millisecond or two.
+  static constexpr int64_t kMaxElementsOfCallers = 1 << 20;
+
   // All below run in the queue.
   void Handle(const v1::ControlMessage& message);
   void HandleHello();

@@ -157,6 +157,7 @@ void Shard::FinishInstall(const v1::Install& install, Loaded loaded) {
   install_ = install;
   incarnation_ = options_.new_incarnation();
   store_ = std::move(loaded.store);
+  if (store_->elements() > kMaxElementsOfCallers) queue_.StartThread();
   log_.Begin(std::move(loaded.log));
   policy_ = options_.make_policy(options_.config, install);
   model_hash_ = store_->model().Hash();
