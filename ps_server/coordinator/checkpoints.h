@@ -82,7 +82,10 @@ class Checkpoints {
   // What is awaited, for people. Empty: nothing worth a word.
   std::string WaitingFor() const;
   const JobStore& store() const { return *options_.store; }
-  absl::Status Reserve(const JobStore::Numbers& up_to) { return options_.store->Reserve(up_to); }
+  // As JobStore has it; `done` comes in the coordinator's order.
+  void Reserve(const JobStore::Numbers& up_to, std::function<void(const absl::Status&)> done) {
+    options_.store->Reserve(up_to, InOrder(std::move(done)));
+  }
 
   // The end: answers what waits. The store's last answers come while the result is being destroyed, outside
   // of the coordinator's order. Nothing may be asked of this object afterwards.

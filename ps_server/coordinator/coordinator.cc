@@ -195,8 +195,8 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       shard.acked_epoch = report.membership().epoch();
       shard.floor = report.membership().floor();
       const bool all = std::all_of(shards_.begin(), shards_.end(),
-                                   [&](const ShardInfo& s) { return s.acked_epoch == epoch_; });
-      if (all) OnAllAcked();
+                                   [this](const ShardInfo& s) { return s.acked_epoch == numbers_.epoch(); });
+      if (all && !broadcast_due_) OnAllAcked();
       return;
     }
     case v1::ShardReport::kStaged:
@@ -284,6 +284,7 @@ void Coordinator::MaybeCommit() {
 void Coordinator::HandleTick() {
   if (over()) return EndOnceTold();
   const absl::Time time = now();
+  if (failing_.has_value() && time >= failing_->until) return FailJob(failing_->failure);
   if (state_ == v1::STARTING) {
     const double limit = options_.config.cluster().start_seconds();
     if (time - created_ > absl::Seconds(limit)) {
@@ -323,14 +324,8 @@ void Coordinator::HandleTick() {
   if (checkpoints_ != nullptr) {
     if (state_ == v1::RUNNING && drain_.empty()) checkpoints_->Tick(steps_done());
     if (state_ == v1::DRAINING && !saved_last_ && time >= next_save_ && !checkpoints_->busy()) SaveLast();
-    if (time >= next_reserve_) {
-      // Well ahead, so that a disk that is full for a while stops nothing.
-      if (absl::Status status = ReserveNumbers(kReserveAhead); !status.ok()) {
-        if (absl::IsAborted(status)) return CannotReserve(status);
-        next_reserve_ = time + kComplaintInterval;
-        LogWarning(std::string(status.message()));
-      }
-    }
+    // Well ahead, so that a disk that is full or slow for a while stops nothing.
+    if (time >= next_reserve_ && !numbers_.Has(kReserveAhead)) AskForNumbers(kReserveAhead);
   }
   if (left_untold_) TellMembership();
   MaybeFinish();

@@ -22,6 +22,7 @@
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints.h"
 #include "ps_server/coordinator/epoch_evaluations.h"
+#include "ps_server/coordinator/job_numbers.h"
 #include "ps_server/coordinator/job_store.h"
 #include "ps_server/coordinator/loss_curve.h"
 #include "ps_server/coordinator/progress.h"
@@ -129,6 +130,8 @@ class Coordinator {
   static constexpr int kMaxServers = 1024;
   // Between two words of what is still missing.
   static constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
+  // How long the store gets to say whose the job is.
+  static constexpr absl::Duration kConfirmed = absl::Seconds(5);
   // Between two words of Joins that were refused.
   static constexpr absl::Duration kRefusalInterval = absl::Seconds(1);
   // Who lives and was answered, or has lost its connection, is heard of by then, if the grace is shorter.
@@ -385,8 +388,9 @@ class Coordinator {
   // Checkpoints and numbers.
   void MakeCheckpoints(std::unique_ptr<JobStore> store);
   absl::StatusOr<Checkpoints::Snapshot> TakeSnapshot() const;
-  // Makes sure that so many more epochs and incarnations may be used.
-  absl::Status ReserveNumbers(uint64_t count);
+  // Whether so many more epochs and incarnations may be used. If not, what needs them goes on once they may.
+  bool HasNumbers(uint64_t count);
+  void AskForNumbers(uint64_t count);
   // The end.
   void StartDraining();
   void SaveLast();
@@ -420,8 +424,6 @@ class Coordinator {
   void StepAside(const std::string& why);
   // If another coordinator has the job, that may be why.
   void FailUnlessReplaced(const absl::Status& failure);
-  // The job cannot go on without numbers that are its own.
-  void CannotReserve(const absl::Status& status);
   // What who asks to join a failed job is told.
   absl::Status RefuseJoin() const;
   void End();
@@ -461,8 +463,6 @@ class Coordinator {
   const ModeTraits& mode_;
   v1::JobState state_ = v1::STARTING;
   uint64_t revision_ = 1;
-  uint64_t epoch_ = 0;
-  uint64_t last_incarnation_ = 0;
   uint32_t last_reader_ = 0;
   uint64_t last_pin_ = 0;
   uint64_t last_link_ = 0;
@@ -563,8 +563,16 @@ class Coordinator {
 
   // nullptr: the job has no store.
   std::unique_ptr<Checkpoints> checkpoints_;
-  JobStore::Numbers reserved_;
+  JobNumbers numbers_;
   absl::Time next_reserve_;
+  // Somebody waits for numbers; the change of the membership does.
+  bool needs_numbers_ = false, broadcast_due_ = false;
+  // The job fails with this once the store says that no other coordinator has the job, or says nothing.
+  struct Failing {
+    absl::Status failure;
+    absl::Time until;
+  };
+  std::optional<Failing> failing_;
 
   // Last, so that its destructor runs first.
   SerialQueue queue_;

@@ -5,13 +5,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/job_failure.h"
+#include "common/telemetry/logging.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
 namespace {
 
 // Numbers that are reserved at once, beyond those that are needed.
-constexpr uint64_t kBlock = 1000;
 
 }  // namespace
 
@@ -40,10 +40,10 @@ absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& 
 
 void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   const JobStore::Opened& opened = store->opened();
-  epoch_ = opened.used.epoch;
-  last_incarnation_ = opened.used.incarnation;
-  reserved_ = opened.reserved;
-  fenced_up_to_ = last_incarnation_;
+  numbers_ = JobNumbers(opened, [this](const JobStore::Numbers& up_to, JobNumbers::Done done) {
+    checkpoints_->Reserve(up_to, std::move(done));
+  });
+  fenced_up_to_ = numbers_.incarnation();
   fenced_why_ = "ps:0 was started again";
 
   Checkpoints::Options options;
@@ -102,8 +102,8 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   job.set_committed_steps(committed_);
   job.set_done(state_ == v1::DRAINING || AllDone());
   job.set_examples(examples_done());
-  job.set_epoch(epoch_);
-  job.set_last_incarnation(last_incarnation_);
+  job.set_epoch(numbers_.epoch());
+  job.set_last_incarnation(numbers_.incarnation());
   const v1::Membership membership = MembershipNow();
   *job.mutable_members() = membership.members();
   for (uint32_t rank : gave_up_) job.add_gave_up(rank);
@@ -117,26 +117,29 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   return snapshot;
 }
 
-void Coordinator::CannotReserve(const absl::Status& status) {
-  const std::string why(status.message());
-  return absl::IsAborted(status) ? StepAside(why) : FailJob(LostPeer(why));
+bool Coordinator::HasNumbers(uint64_t count) {
+  if (numbers_.Has(count)) return true;
+  needs_numbers_ = true;
+  AskForNumbers(count);
+  return false;
 }
 
-absl::Status Coordinator::ReserveNumbers(uint64_t count) {
-  if (checkpoints_ == nullptr ||
-      (epoch_ + count <= reserved_.epoch && last_incarnation_ + count <= reserved_.incarnation)) {
-    return absl::OkStatus();
-  }
-  const JobStore::Numbers wanted = {std::max(reserved_.epoch, epoch_ + count + kBlock),
-                                    std::max(reserved_.incarnation, last_incarnation_ + count + kBlock)};
-  if (absl::Status status = checkpoints_->Reserve(wanted); !status.ok()) {
-    if (absl::IsAborted(status)) return status;
-    return absl::Status(status.code(),
-                        absl::StrCat("cannot set membership epochs aside, which must never be used again: ",
-                                     status.message()));
-  }
-  reserved_ = wanted;
-  return absl::OkStatus();
+void Coordinator::AskForNumbers(uint64_t count) {
+  numbers_.Ask(count, [this](const absl::Status& status) {
+    if (over()) return;
+    const bool needed = std::exchange(needs_numbers_, false);
+    if (absl::IsAborted(status)) return StepAside(std::string(status.message()));
+    if (!status.ok()) {
+      const std::string why =
+          absl::StrCat("cannot set membership epochs aside, which must never be used again: ",
+                       std::string(status.message()));
+      if (needed) return FailJob(LostPeer(why));
+      next_reserve_ = now() + kComplaintInterval;
+      return LogWarning(why);
+    }
+    if (std::exchange(broadcast_due_, false)) BroadcastMembership();
+    if (needed) MaybeAdmit();
+  });
 }
 
 }  // namespace weir

@@ -227,12 +227,14 @@ void Coordinator::StepAside(const std::string& why) {
 }
 
 void Coordinator::FailUnlessReplaced(const absl::Status& failure) {
+  if (failing_.has_value()) return;
+  if (checkpoints_ == nullptr) return FailJob(failure);
   // Whoever fails is started again, and would take the job back.
-  if (checkpoints_ != nullptr) {
-    const absl::Status ours = checkpoints_->Reserve(reserved_);
-    if (absl::IsAborted(ours)) return CannotReserve(ours);
-  }
-  FailJob(failure);
+  failing_ = Failing{failure, now() + kConfirmed};
+  checkpoints_->Reserve(numbers_.reserved(), [this](const absl::Status& ours) {
+    if (over()) return;
+    return absl::IsAborted(ours) ? StepAside(std::string(ours.message())) : FailJob(failing_->failure);
+  });
 }
 
 absl::Status Coordinator::RefuseJoin() const {

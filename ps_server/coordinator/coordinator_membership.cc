@@ -27,9 +27,8 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 
 void Coordinator::MaybeAdmit() {
   if (over() || !AllInstalled() || !drain_.empty()) return;
-  if (absl::Status status = ReserveNumbers(waiting_.size() + 1); !status.ok()) {
-    return CannotReserve(status);
-  }
+  // And no change of the membership is left over.
+  if (broadcast_due_ || !HasNumbers(waiting_.size() + 1)) return;
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
     for (auto it = waiting_.begin(); it != waiting_.end();) {
       if (it->request.role() != v1::READER) {
@@ -42,7 +41,7 @@ void Coordinator::MaybeAdmit() {
       reader.instance = it->request.instance();
       reader.says_instance = SaysInstance(it->request.protocol());
       reader.evaluates = it->request.evaluates();
-      reader.incarnation = ++last_incarnation_;
+      reader.incarnation = numbers_.NextIncarnation();
       reader.last_heard = now();
       reader.lease_end = now() + lease();
       LogInfo(reader.task, " joined as a reader");
@@ -70,7 +69,7 @@ void Coordinator::MaybeAdmit() {
     member.instance = it->request.instance();
     member.says_instance = SaysInstance(it->request.protocol());
     member.evaluates = it->request.evaluates();
-    member.incarnation = ++last_incarnation_;
+    member.incarnation = numbers_.NextIncarnation();
     member.last_heard = now();
     member.lease_end = now() + lease();
     member.join = std::move(*it);
@@ -89,12 +88,13 @@ void Coordinator::MaybeAdmit() {
 
 void Coordinator::BroadcastMembership() {
   if (over()) return;
-  if (absl::Status status = ReserveNumbers(1); !status.ok()) return CannotReserve(status);
-  ++epoch_;
+  broadcast_due_ = !HasNumbers(1);
+  if (broadcast_due_) return;
+  numbers_.NextEpoch();
   untouched_ &= members_.empty();
   v1::ControlMessage message;
   v1::Membership& membership = *message.mutable_membership()->mutable_membership();
-  membership.set_epoch(epoch_);
+  membership.set_epoch(numbers_.epoch());
   for (const auto& [rank, info] : members_) {
     v1::Member* member = membership.add_members();
     member->set_worker(rank);
@@ -156,7 +156,7 @@ void Coordinator::OnAllAcked() {
 
 v1::Membership Coordinator::MembershipNow() const {
   v1::Membership membership;
-  membership.set_epoch(epoch_);
+  membership.set_epoch(numbers_.epoch());
   for (const auto& [rank, info] : members_) {
     if (info.phase != Phase::kLive && info.phase != Phase::kIdle) continue;
     v1::Member* member = membership.add_members();
@@ -351,7 +351,7 @@ void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
 
 void Coordinator::FenceAll(const std::string& why) {
   fenced_why_ = why;
-  fenced_up_to_ = last_incarnation_;
+  fenced_up_to_ = numbers_.incarnation();
   for (auto& [rank, member] : std::exchange(members_, {})) {
     away_[rank] = {member.task, now(), member.disconnected};
     if (member.heard) RefuseFromNowOn(member.instance);

@@ -39,9 +39,9 @@ class JobStore {
   // As it was when this life began.
   virtual const Opened& opened() const = 0;
 
-  // Numbers up to these may be used once it has returned OK. Durable, so it blocks for a moment; needed once
-  // for many numbers. Aborted: another coordinator has the store now; so say Begin and Commit.
-  virtual absl::Status Reserve(const Numbers& up_to) = 0;
+  // Numbers up to these may be used once it is done: durable, so needed once for many numbers. Aborted:
+  // another coordinator has the store now; so say Begin and Commit.
+  virtual void Reserve(const Numbers& up_to, Done done) = 0;
 
   // Of the checkpoint of this step. For people.
   virtual std::string FolderOf(uint64_t step) const = 0;

@@ -90,17 +90,13 @@ class DiskStore final : public JobStore {
         incarnation == opened_.coordinator_incarnation) {
       return absl::OkStatus();
     }
-    return Reserve(opened_.reserved);
+    return SetAside(opened_.reserved);
   }
 
   const Opened& opened() const override { return opened_; }
 
-  absl::Status Reserve(const Numbers& up_to) override {
-    return claim_->Write([&](v1::CoordinatorMemory& memory) {
-      memory.set_coordinator_incarnation(opened_.coordinator_incarnation);
-      memory.set_epoch_limit(std::max(memory.epoch_limit(), up_to.epoch));
-      memory.set_incarnation_limit(std::max(memory.incarnation_limit(), up_to.incarnation));
-    });
+  void Reserve(const Numbers& up_to, Done done) override {
+    Run([this, up_to, done = std::move(done)] { done(SetAside(up_to)); });
   }
 
   std::string FolderOf(uint64_t step) const override { return CheckpointFolder(options_.directory, step); }
@@ -146,6 +142,14 @@ class DiskStore final : public JobStore {
     } else {
       thread_->Post(std::move(work));
     }
+  }
+
+  absl::Status SetAside(const Numbers& up_to) {
+    return claim_->Write([&](v1::CoordinatorMemory& memory) {
+      memory.set_coordinator_incarnation(opened_.coordinator_incarnation);
+      memory.set_epoch_limit(std::max(memory.epoch_limit(), up_to.epoch));
+      memory.set_incarnation_limit(std::max(memory.incarnation_limit(), up_to.incarnation));
+    });
   }
 
   absl::Status MakeRoom(uint64_t step) {

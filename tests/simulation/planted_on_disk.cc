@@ -111,7 +111,7 @@ class ForgetfulStore final : public JobStore {
     if (checkpoint) opened_.newest.reset();
   }
   const Opened& opened() const override { return opened_; }
-  absl::Status Reserve(const Numbers& up_to) override { return inner_->Reserve(up_to); }
+  void Reserve(const Numbers& up_to, Done done) override { inner_->Reserve(up_to, std::move(done)); }
   std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
   void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
   void Commit(v1::CheckpointManifest manifest, Done done) override {
@@ -137,7 +137,7 @@ class HastyStore final : public JobStore {
  public:
   explicit HastyStore(std::unique_ptr<JobStore> inner) : inner_(std::move(inner)) {}
   const Opened& opened() const override { return inner_->opened(); }
-  absl::Status Reserve(const Numbers& up_to) override { return inner_->Reserve(up_to); }
+  void Reserve(const Numbers& up_to, Done done) override { inner_->Reserve(up_to, std::move(done)); }
   std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
   void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
   void Commit(v1::CheckpointManifest manifest, Done done) override {
@@ -155,7 +155,9 @@ class NeverReplaced final : public JobStore {
  public:
   explicit NeverReplaced(std::unique_ptr<JobStore> inner) : inner_(std::move(inner)) {}
   const Opened& opened() const override { return inner_->opened(); }
-  absl::Status Reserve(const Numbers& up_to) override { return Deny(inner_->Reserve(up_to)); }
+  void Reserve(const Numbers& up_to, Done done) override {
+    inner_->Reserve(up_to, [done = std::move(done)](absl::Status status) { done(Deny(std::move(status))); });
+  }
   std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
   void Begin(uint64_t step, Done done) override {
     inner_->Begin(step, [done = std::move(done)](absl::Status status) { done(Deny(std::move(status))); });

@@ -24,12 +24,7 @@ class WatchedStore final : public JobStore {
   WatchedStore(Site* site, std::unique_ptr<JobStore> inner, const SimServer* server)
       : site_(site), inner_(std::move(inner)), server_(server) {}
   const Opened& opened() const override { return inner_->opened(); }
-  absl::Status Reserve(const Numbers& up_to) override {
-    // It would wait in the midst of an event. One life's numbers are more than a run needs.
-    if (!server_->store_works()) return inner_->Reserve(up_to);
-    site_->log.complaints.push_back("numbers are needed while the store works");
-    return absl::UnavailableError("the store works");
-  }
+  void Reserve(const Numbers& up_to, Done done) override { inner_->Reserve(up_to, std::move(done)); }
   std::string FolderOf(uint64_t step) const override { return inner_->FolderOf(step); }
   void Begin(uint64_t step, Done done) override { inner_->Begin(step, std::move(done)); }
   void Commit(v1::CheckpointManifest manifest, Done done) override {

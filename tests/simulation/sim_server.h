@@ -52,7 +52,6 @@ class SimServer {
   bool DiesHere();
   bool dying() const { return dying_; }
   bool replaced() const { return replaced_; }
-  bool store_works() const { return store_works_; }
   // Is called before each such operation, and after.
   void OnDiskStep();
 

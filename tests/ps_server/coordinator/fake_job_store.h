@@ -47,11 +47,14 @@ struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
       }
       ~Store() override { disk_->Answer(); }
       const Opened& opened() const override { return opened_; }
-      absl::Status Reserve(const Numbers& up_to) override {
-        if (!disk_->reserve_status.ok()) return disk_->reserve_status;
-        ++disk_->reservations;
-        disk_->limits = up_to;
-        return absl::OkStatus();
+      void Reserve(const Numbers& up_to, Done done) override {
+        Do([disk = disk_, up_to, done = std::move(done)] {
+          if (disk->reserve_status.ok()) {
+            ++disk->reservations;
+            disk->limits = up_to;
+          }
+          done(disk->reserve_status);
+        });
       }
       std::string FolderOf(uint64_t step) const override { return absl::StrCat("/runs/7/step-", step); }
       void Begin(uint64_t, Done done) override {

@@ -38,6 +38,12 @@ absl::StatusOr<std::unique_ptr<JobStore>> Open(FileSystem& fs, int keep = 3) {
   return JobStoreOnDisk::Open(std::move(options));
 }
 
+absl::Status Reserve(JobStore& store, const JobStore::Numbers& up_to) {
+  absl::Status result = absl::UnknownError("no answer");
+  store.Reserve(up_to, [&](absl::Status status) { result = std::move(status); });
+  return result;
+}
+
 absl::Status Begin(JobStore& store, uint64_t step) {
   absl::Status result = absl::UnknownError("no answer");
   store.Begin(step, [&](absl::Status status) { result = std::move(status); });
@@ -127,7 +133,7 @@ TEST_CASE("Each life of the coordinator is a later one, and begins where no numb
     used = opened.reserved;
     if (life == 2) {
       used = {used.epoch + 5000, used.incarnation + 10};
-      CHECK((*store)->Reserve(used).ok());
+      CHECK(Reserve(**store, used).ok());
     }
     if (life == 3) fs.Crash();
   }
@@ -151,7 +157,7 @@ TEST_CASE("Whatever the disk does, and whenever it loses its power, no number co
         incarnation = opened.coordinator_incarnation;
         used = opened.reserved;
         const JobStore::Numbers more = {used.epoch + 700, used.incarnation + 900};
-        if ((*store)->Reserve(more).ok()) used = more;
+        if (Reserve(**store, more).ok()) used = more;
       }
       fs.Crash();
     }
@@ -161,7 +167,7 @@ TEST_CASE("Whatever the disk does, and whenever it loses its power, no number co
 }
 
 void CheckReplaced(JobStore& old, FileSystem& fs) {
-  for (const absl::Status& status : {old.Reserve({90000, 90000}), Begin(old, 50), Save(old, fs, 60)}) {
+  for (const absl::Status& status : {Reserve(old, {90000, 90000}), Begin(old, 50), Save(old, fs, 60)}) {
     CHECK(status.code() == absl::StatusCode::kAborted);
     CHECK_THAT(std::string(status.message()), Contains("/runs/7 belongs to another ps:0 now, process "));
   }
@@ -174,7 +180,7 @@ TEST_CASE("A coordinator that has been replaced can neither reserve, begin nor c
   auto now = Open(fs);
   CHECK(Commit(**old, fs, 1, 1, 7).code() != absl::StatusCode::kOk);
   CheckReplaced(**old, fs);
-  CHECK_THAT(std::string((*old)->Reserve({9000, 9000}).message()), Contains("(incarnation 2)"));
+  CHECK_THAT(std::string(Reserve(**old, {9000, 9000}).message()), Contains("(incarnation 2)"));
   CHECK(Save(**now, fs, 1).ok());
   CHECK(Open(fs).value()->opened().used.epoch < 9000);
 }
@@ -261,8 +267,8 @@ TEST_CASE("A successor that hangs while it is replaced, too, takes nothing from 
       // It was replaced, or has replaced the last one: one of the two has the job.
       const bool newer =
           middle.ok() && (*middle)->opened().coordinator_incarnation > last->opened().coordinator_incarnation;
-      CHECK(last->Reserve({50000, 50000}).ok() != newer);
-      if (middle.ok()) CHECK((*middle)->Reserve({50000, 50000}).ok() == newer);
+      CHECK(Reserve(*last, {50000, 50000}).ok() != newer);
+      if (middle.ok()) CHECK(Reserve(**middle, {50000, 50000}).ok() == newer);
     }
     if (!any) break;
   }
@@ -279,13 +285,13 @@ TEST_CASE(
     const Hang hang(fs, at, [&] {
       b = Open(fs);
       REQUIRE(b.ok());
-      reserved = (*b)->Reserve({7000, 7000});
+      reserved = Reserve(**b, {7000, 7000});
     });
     auto a = Open(fs);
     if (!hang.hung()) break;
     REQUIRE(reserved.ok());
-    const bool a_has_it = a.ok() && (*a)->Reserve({20000, 20000}).ok();
-    CHECK((*b)->Reserve({20000, 20000}).ok() != a_has_it);
+    const bool a_has_it = a.ok() && Reserve(**a, {20000, 20000}).ok();
+    CHECK(Reserve(**b, {20000, 20000}).ok() != a_has_it);
     if (!a.ok()) {
       CHECK(a.status().code() == absl::StatusCode::kAborted);
       continue;
@@ -326,7 +332,7 @@ TEST_CASE(
   auto third = open("gpu-4", 12);
   REQUIRE(third.ok());
   CHECK((*third)->opened().newest->step() == 3);
-  CHECK_THAT(std::string((*first)->Reserve({9000, 9000}).message()), Contains("process 12 on gpu-4, since"));
+  CHECK_THAT(std::string(Reserve(**first, {9000, 9000}).message()), Contains("process 12 on gpu-4, since"));
 }
 
 TEST_CASE("A folder of an earlier version of Weir is gone on with") {
@@ -420,9 +426,9 @@ TEST_CASE("A full disk leaves the last checkpoint, and the store goes on when th
   CHECK(Save(**store, fs, 3).ok());
   fs.SetCapacity(fs.bytes_used() + 50);
   CHECK(Save(**store, fs, 4).code() == absl::StatusCode::kResourceExhausted);
-  CHECK((*store)->Reserve({50000, 50000}).code() == absl::StatusCode::kResourceExhausted);
+  CHECK(Reserve(**store, {50000, 50000}).code() == absl::StatusCode::kResourceExhausted);
   fs.SetCapacity(1 << 20);
-  CHECK((*store)->Reserve({50000, 50000}).ok());
+  CHECK(Reserve(**store, {50000, 50000}).ok());
   CHECK(Save(**store, fs, 4).ok());
 }
 

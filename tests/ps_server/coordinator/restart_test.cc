@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_join.h"
 #include "catch2/catch.hpp"
 #include "common/protocol/job_failure.h"
 #include "tests/ps_server/coordinator/coordinator_fixture.h"
@@ -87,6 +88,27 @@ TEST_CASE("Numbers are reserved in blocks, ahead; a disk that is full for a whil
   // Not one more than is durable.
   CHECK_THAT(f.failure, Contains("epochs") && Contains("no space left"));
   CHECK(f.Status().membership().epoch() == f.disk->limits.epoch);
+}
+
+TEST_CASE("A disk that hangs while numbers are set aside holds up who needs them, and nobody else") {
+  Restarted f(kSync);
+  f.StartJob();
+  f.disk->holds = true;
+  for (uint64_t reader = 0; reader < 2000; ++reader) {
+    const auto joined = f.JoinReader(9000 + reader);
+    if (joined->there()) {
+      f.Leave(joined->reply());
+      continue;
+    }
+    f.HeartbeatAll();
+    CHECK_THAT(absl::StrJoin(f.Status().waiting_for(), ", "), Contains("epochs to be set aside"));
+    f.disk->holds = false;
+    f.disk->Answer();
+    CHECK(joined->there());
+    CHECK_THAT(absl::StrJoin(f.Status().waiting_for(), ", "), !Contains("epochs to be set aside"));
+    return;
+  }
+  FAIL("all numbers were set aside on a disk that hangs");
 }
 
 TEST_CASE("sync: a coordinator that comes back brings everybody back to the newest checkpoint") {
