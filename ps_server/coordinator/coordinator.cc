@@ -28,12 +28,10 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       created_(options_.clock->Now()),
       last_tick_(created_),
       next_complaint_(created_ + kComplaintInterval),
-      addresses_(options_.shard_addresses) {
-  if (store != nullptr) {
-    // Shards may still hold pins of the coordinator before this one.
-    last_pin_ = store->opened().coordinator_incarnation << 32;
-    MakeCheckpoints(std::move(store));
-  }
+      addresses_(options_.shard_addresses),
+      pins_({lease(), store == nullptr ? 1 : (store->opened().coordinator_incarnation << 32) + 1,
+             [this](const v1::ControlMessage& message) { Broadcast(message); }}) {
+  if (store != nullptr) MakeCheckpoints(std::move(store));
   queue_.Post([this] {
     if (checkpoints_ != nullptr && checkpoints_->newest().has_value()) {
       const absl::Status status = CanGoOn(options_.config, *checkpoints_->newest());
@@ -204,7 +202,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       shard.staged = report.staged();
       return MaybeCommit();
     case v1::ShardReport::kPinned:
-      return HandlePinned(index, report.pinned());
+      return pins_.OnPinned(index, report.pinned(), shards_.size());
     case v1::ShardReport::kStats:
       shard.stats = report.stats();
       if (index == 0) {
@@ -311,7 +309,7 @@ void Coordinator::HandleTick() {
     MaybeCommit();
   }
   MaybeEvaluate();
-  TickPins(time);
+  pins_.Tick(time);
   TickAddresses(time);
   TickShards(time);
   if (over()) return;

@@ -28,6 +28,7 @@
 #include "ps_server/coordinator/progress.h"
 #include "ps_server/coordinator/range_table.h"
 #include "ps_server/coordinator/shard_link.h"
+#include "ps_server/coordinator/version_pins.h"
 
 namespace weir {
 
@@ -237,22 +238,6 @@ class Coordinator {
     std::optional<absl::Time> lost_since;
     std::string lost_why;
   };
-  // A caller's pin, or its wish for one.
-  struct PinHolder {
-    v1::Caller caller;
-    std::string task;
-    double lease_seconds = 0;
-    Done<v1::PinReply> done;  // empty once it is answered
-    // Of the wish.
-    absl::Time deadline;
-  };
-  // A version that all shards keep, or are asked to, for those who hold the pin.
-  struct PinnedVersion {
-    std::vector<PinHolder> holders;
-    std::map<uint32_t, v1::Version> versions;  // by shard, of those that confirmed it
-    absl::Time confirm_by, lease_end;
-  };
-
   // All below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
   // The process has had the answer to its Join, and joins as another instance if it does again: what still
@@ -287,16 +272,6 @@ class Coordinator {
   // member.
   absl::Status CheckCaller(const v1::Caller& caller) const;
   void HandleUnpin(const v1::UnpinRequest& request);
-  void HandlePinned(uint32_t shard, const v1::Pinned& pinned);
-  // Pins a version for all who wait, if there is room for one.
-  void MaybePin();
-  // Lets go what nobody holds any more.
-  void ReleasePins();
-  // The caller is out.
-  void DropPinsOf(uint32_t id);
-  // Whoever waits to hear of one is told so.
-  void DropAllPins(const absl::Status& why);
-  void TickPins(absl::Time time);
   void HandleTick();
   void TickMembers(absl::Time time);
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
@@ -464,7 +439,6 @@ class Coordinator {
   v1::JobState state_ = v1::STARTING;
   uint64_t revision_ = 1;
   uint32_t last_reader_ = 0;
-  uint64_t last_pin_ = 0;
   uint64_t last_link_ = 0;
   uint64_t last_ping_ = 0;
   const absl::Time created_;
@@ -505,8 +479,7 @@ class Coordinator {
   std::map<uint32_t, ReaderInfo> readers_;
   // Instances that RefuseFromNowOn() was told, the newest last.
   std::deque<uint64_t> refused_;
-  std::map<uint64_t, PinnedVersion> pins_;
-  std::vector<PinHolder> waiting_pins_;
+  VersionPins pins_;
   std::vector<v1::TaskStatus> departed_;
 
   uint64_t committed_ = 0;  // sync steps

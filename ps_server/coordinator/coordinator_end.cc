@@ -254,7 +254,7 @@ void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& ot
       waiting.done(absl::UnavailableError(others.message()));
     }
   }
-  DropAllPins(others);
+  pins_.DropAll(others, now());
   for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(others);
 }
 

@@ -297,7 +297,7 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
     member.next_range(std::move(reply));
   }
   if (ranges_.has_value()) ranges_->Release(rank);
-  DropPinsOf(rank);
+  pins_.DropOf(rank, now());
   if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
   if (over()) return Told(member.incarnation);
   if (why.empty() && state_ == v1::DRAINING && saved_last_) {
@@ -364,7 +364,7 @@ void Coordinator::FenceAll(const std::string& why) {
     }
     if (ranges_.has_value()) ranges_->Release(rank);
     if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
-    DropPinsOf(rank);
+    pins_.DropOf(rank, now());
   }
   BroadcastMembership();
   Changed();
@@ -418,7 +418,7 @@ void Coordinator::RemoveReader(uint32_t id) {
   const uint64_t incarnation = it->second.incarnation;
   if (evaluations_.has_value()) evaluations_->OnGone(incarnation);
   readers_.erase(it);
-  DropPinsOf(id);
+  pins_.DropOf(id, now());
   Told(incarnation);
   MaybeEvaluate();
   MaybeCommit();  // that may have waited for it to read
@@ -482,6 +482,27 @@ void Coordinator::ServeRanges() {
     std::exchange(member.next_range, nullptr)(std::move(reply));
   }
   if (idle) BroadcastMembership();
+}
+
+// ---- pins
+
+void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done) {
+  if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
+    return done(absl::UnavailableError(
+        absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to pin")));
+  }
+  if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
+  const uint32_t id = request.caller().worker();
+  const auto reader = readers_.find(id);
+  pins_.Ask(request, reader != readers_.end() ? reader->second.task : members_.at(id).task, now(),
+            std::move(done));
+}
+
+void Coordinator::HandleUnpin(const v1::UnpinRequest& request) {
+  const std::optional<std::vector<uint64_t>> read = pins_.Release(request, now());
+  if (!read.has_value()) return;
+  if (evaluations_.has_value()) evaluations_->OnRead(request.caller().incarnation(), *read);
+  MaybeCommit();
 }
 
 }  // namespace weir

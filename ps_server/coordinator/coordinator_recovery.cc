@@ -241,7 +241,7 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
     if (state_ != v1::STARTING) LogWarning(what);
   }
   checkpoints_->Abandon(what);
-  DropAllPins(absl::UnavailableError(what));
+  pins_.DropAll(absl::UnavailableError(what), now());
   if (mode_.commits_steps && !over() && state_ != v1::STARTING) RollBack(what);
 }
 
