@@ -1,5 +1,6 @@
 // Large pushes of different workers: which arrives when.
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -89,6 +90,26 @@ TEST_CASE("A stream that is given up lets the next push begin at the next tick")
   first = nullptr;
   f.shard->Tick();
   CHECK(f.ArrivalOf(second)->streamed());
+}
+
+TEST_CASE("A shard whose updates take long makes them on a thread of its own, not on its callers'") {
+  ShardFixture f(v1::ConsistencyConfig::MODE_ASYNC);
+  const bool large = GENERATE(false, true);
+  f.model.tensors[0].shape = {(1 << 20) + (large ? 1 : 0)};
+  f.Create();
+  REQUIRE(f.Install() == "");
+  f.Members(1, {{0}, {1}});
+  v1::PullRequest pull;
+  *pull.mutable_caller() = f.CallerOf(0);
+  std::thread::id answered;
+  bool ok = false;
+  f.shard->Pull(ShardFixture::kSession, pull, [&](const absl::StatusOr<PullAnswer>& answer) {
+    answered = std::this_thread::get_id();
+    ok = answer.ok() && answer->header.outcome() == v1::OK;
+  });
+  f.shard->Quiesce();
+  CHECK(ok);
+  CHECK((answered != std::this_thread::get_id()) == large);
 }
 
 }  // namespace
