@@ -303,7 +303,7 @@ class Coordinator {
   void SendInstall(uint32_t shard);
   void OnAllInstalled();
   void TickShards(absl::Time time);
-  bool Keeps(uint32_t shard) const;
+  bool KeepsState(uint32_t shard) const;
   bool EnoughWorkers() const;
   // The checkpoint to go on from is one of a job that was done.
   bool DoneBefore() const;

@@ -60,7 +60,7 @@ bool Coordinator::AllInstalled() const {
          std::all_of(shards_.begin(), shards_.end(), [](const ShardInfo& shard) { return shard.installed; });
 }
 
-bool Coordinator::Keeps(uint32_t index) const {
+bool Coordinator::KeepsState(uint32_t index) const {
   const ShardInfo& shard = shards_[index];
   // In sync, whoever was away may have missed a step.
   if (mode_.commits_steps || !recoverable() || shard.attached->incarnation() == 0) return false;
@@ -75,7 +75,7 @@ bool Coordinator::EnoughWorkers() const {
   if (mode_.commits_steps && AllDone()) return true;
   // A job that goes on has no step 0 for which to wait for everybody.
   bool goes_on = state_ == v1::RECOVERING || (recoverable() && checkpoints_->newest().has_value());
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) goes_on |= Keeps(shard);
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) goes_on |= KeepsState(shard);
   std::set<uint32_t> ranks;
   for (const WaitingJoin& join : waiting_) {
     if (join.request.role() == v1::WORKER) ranks.insert(join.request.rank());
@@ -99,7 +99,7 @@ void Coordinator::MaybeInstall() {
     if (shard.installed || shard.installing || !shard.attached.has_value()) continue;
     if (!AllKnowAddress(shard)) continue;
     begun_ = true;
-    if (Keeps(index)) {
+    if (KeepsState(index)) {
       shard.installed = changed = true;
       shard.incarnation = shard.attached->incarnation();
       shard.batches = shard.attached->batches();
@@ -161,9 +161,9 @@ void Coordinator::OnAllInstalled() {
     ++recoveries_;
     LogInfo(ShardName(index), " is back after ",
             absl::FormatDuration(absl::Trunc(now() - *shard.lost_since, absl::Milliseconds(1))), ", ",
-            Keeps(index) ? "with what it held"
-            : restored   ? absl::StrCat("with ", checkpoints_->newest_folder())
-                         : "from the beginning");
+            KeepsState(index) ? "with what it held"
+            : restored        ? absl::StrCat("with ", checkpoints_->newest_folder())
+                              : "from the beginning");
     shard.lost_since.reset();
   }
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
@@ -185,7 +185,7 @@ void Coordinator::OnAllInstalled() {
     untouched_ = restored && options_.config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
     for (uint32_t index = 0; index < shards_.size(); ++index) {
       holders.push_back(shards_[index].batches);
-      if (Keeps(index)) untouched_ = false;
+      if (KeepsState(index)) untouched_ = false;
     }
     ranges_.emplace(total_batches_, options_.workers, HeldByAll(holders));
     evaluations_->GoTo(progress());

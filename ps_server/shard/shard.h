@@ -180,7 +180,7 @@ class Shard {
   v1::ShardState StateNow() const;
   void HandleShutdown(const v1::Shutdown& shutdown);
   void HandleBegin(HeldPush push);
-  // `waited`: it has waited in ready_, and its turn has come.
+  // `waited`: it has waited in calls_.ready, and its turn has come.
   void HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited);
   void HandlePull(ParkedPull pull);
   void HandleEnd(Session session);
@@ -192,8 +192,9 @@ class Shard {
   // Does the header fit this shard, whoever sends it?
   absl::Status CheckHeader(const v1::PushRequest& header) const;
   // Before a gradient is taken, and again before it is used. InvalidArgument: no such push can be.
-  absl::StatusOr<Verdict> Judge(const v1::PushRequest& header) const;
-  // Of a push that is to be taken, unless it says itself that it is to be refused.
+  absl::StatusOr<Verdict> VerdictOn(const v1::PushRequest& header) const;
+  // The verdict on a push that the shard would take: OK, unless the push says itself that it is to be
+  // refused.
   static Verdict AsClaimed(const v1::PushRequest& header);
   // As PushArrivals::WaitForStream.
   bool WaitsForStream();
@@ -215,7 +216,7 @@ class Shard {
   void FailLog(const absl::Status& status);
   void ReportFailed();
   // Lets take effect what is durable, then handles what waited for that.
-  void Settle();
+  void ApplyDurable();
   void Replay(const v1::LoggedPush& record);
   // Something waits for memory that readers hold.
   bool ShortOfMemory() const;

@@ -20,7 +20,7 @@ void Shard::Decide(Decision decision) {
   log_.Append(std::move(decision), store_->count());
 }
 
-void Shard::Settle() {
+void Shard::ApplyDurable() {
   for (const Decision* next = log_.NextDurable();
        next != nullptr && (next->verdict.outcome != v1::OK || MakeRoom()); next = log_.NextDurable()) {
     TakeEffect(log_.Take());

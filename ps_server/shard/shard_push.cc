@@ -45,7 +45,7 @@ absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
   return absl::OkStatus();
 }
 
-absl::StatusOr<Verdict> Shard::Judge(const v1::PushRequest& header) const {
+absl::StatusOr<Verdict> Shard::VerdictOn(const v1::PushRequest& header) const {
   if (mode_.commits_steps) {
     const uint64_t batch = header.clock() * install_.parts() + header.part();
     const uint64_t first = batch * options_.config.data().batch_size();
@@ -112,7 +112,7 @@ void Shard::HandleBegin(HeldPush push) {
   switch (decision) {
     case PushDecision::kApply:
     case PushDecision::kStage: {
-      absl::StatusOr<Verdict> verdict = Judge(header);
+      absl::StatusOr<Verdict> verdict = VerdictOn(header);
       if (!verdict.ok()) return push.done(verdict.status());
       if (verdict->outcome != v1::OK && decision == PushDecision::kStage) {
         return StagePush(header, nullptr, std::move(verdict->reason), push.session,
@@ -203,7 +203,7 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
     return done(absl::UnavailableError(absl::StrCat("the push at clock ", header.clock(),
                                                     " has lost its turn while it arrived; send it again")));
   }
-  absl::StatusOr<Verdict> verdict = Judge(header);
+  absl::StatusOr<Verdict> verdict = VerdictOn(header);
   if (!verdict.ok()) {
     arrivals_.Remove(KeyOf(header));
     done(verdict.status());

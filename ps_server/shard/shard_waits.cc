@@ -117,7 +117,7 @@ void Shard::Wake() {
 }
 
 void Shard::LetGoOn() {
-  Settle();
+  ApplyDurable();
   while (true) {
     EndIf(
         calls_.ready, [](const ReadyPush& push) { return push.arrival->overtaken(); },
