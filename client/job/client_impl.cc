@@ -293,12 +293,13 @@ CallLimits ClientImpl::LastWords() const {
 
 absl::Status ClientImpl::LeaveFor(const absl::Status& failure, CallLimits limits) {
   v1::LeaveRequest request;
-  absl::Status status;
+  absl::Status status, job_failure;
   {
     MutexLock lock(mutex_);
     if (left_) return absl::OkStatus();
     left_ = true;
-    if (coordinator_lost_ || absl::IsAborted(failure_) || state_ == v1::FAILED) status = failure_;
+    if (coordinator_lost_ || absl::IsAborted(failure_)) status = failure_;
+    if (state_ == v1::FAILED) job_failure = failure_;
     // The servers may be about to end, too.
     if (!failure_.ok()) limits = LastWords();
     const absl::Status& why = KindOf(failure_) == v1::FAILURE_DIVERGED ? failure_ : failure;
@@ -310,11 +311,13 @@ absl::Status ClientImpl::LeaveFor(const absl::Status& failure, CallLimits limits
   }
   heartbeat_->Stop();
   calls_.Close(absl::FailedPreconditionError("this client has left the job"));
-  // Else nobody is there to hear it, or it makes no difference any more.
+  // Else nobody is there to hear it.
   if (status.ok()) {
     *request.mutable_caller() = CallerNow();
     status = coordinator_.Leave(request, limits);
   }
+  // To a job that has failed, Leave says that this client knows. Its answer makes no difference.
+  if (!job_failure.ok()) status = job_failure;
   calls_.WaitUntilEmpty();
   shards_.Close();
   const absl::Status closed = history_ == nullptr ? absl::OkStatus() : history_->Close();

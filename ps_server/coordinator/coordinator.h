@@ -389,12 +389,13 @@ class Coordinator {
   std::vector<std::string> MayCome() const;
   // asked: somebody wants it to end; it is nobody's fault.
   void FailJob(const absl::Status& failure, bool asked = false);
-  // Members without a parked heartbeat, which would be answered with the failure: a worker that was admitted
-  // a moment ago asks soon, and would find nobody.
+  // Notes the members and readers that have to hear of the failure. An answer to a heartbeat shows nothing: a
+  // process that ends while the kernel holds unread bytes of a connection resets the connection, and the
+  // kernel at the other end then drops what its process has not read yet.
   void NoteUntold();
-  // The member with this incarnation has heard of the failure, or is gone.
+  // The member with this incarnation knows of the failure, since it left the job, or its process is gone.
   void Told(uint64_t incarnation);
-  // Calls on_end for a job that has failed, once every member was told or has had the time to ask.
+  // Calls on_end for a job that has failed, once every member was told or has had the time to leave.
   void EndOnceTold();
   void StepAside(const std::string& why);
   // If another coordinator has the job, that may be why.

@@ -13,7 +13,7 @@ namespace weir {
 namespace {
 
 constexpr absl::Duration kSaveAgain = absl::Seconds(1);
-// How long a job that has failed stays for members that have not asked since.
+// How long a job that has failed stays for members that have not left since.
 constexpr absl::Duration kTellFailure = absl::Seconds(2);
 
 absl::Status NothingLeft() {
@@ -197,11 +197,9 @@ void Coordinator::FailJob(const absl::Status& failure, bool asked) {
 void Coordinator::NoteUntold() {
   for (const auto& [rank, member] : members_) {
     const bool live = member.phase == Phase::kLive || member.phase == Phase::kIdle;
-    if (live && !member.disconnected && !member.heartbeat.done) untold_.insert(member.incarnation);
+    if (live && !member.disconnected) untold_.insert(member.incarnation);
   }
-  for (const auto& [id, reader] : readers_) {
-    if (!reader.heartbeat.done) untold_.insert(reader.incarnation);
-  }
+  for (const auto& [id, reader] : readers_) untold_.insert(reader.incarnation);
 }
 
 void Coordinator::Told(uint64_t incarnation) {

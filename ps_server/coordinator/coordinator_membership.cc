@@ -224,8 +224,7 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
   }
   AnswerHeartbeat(*parked, false);
   if (request.known_revision() != revision_ || over() || at_once) {
-    AnswerHeartbeat(heartbeat, false);
-    return Told(caller.incarnation());
+    return AnswerHeartbeat(heartbeat, false);
   }
   *parked = std::move(heartbeat);
 }
@@ -233,6 +232,10 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
 void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done) {
   const v1::Caller& caller = request.caller();
   if (absl::Status who = CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
+  if (state_ == v1::FAILED) {
+    done(v1::LeaveReply());
+    return Told(caller.incarnation());
+  }
   const auto member = members_.find(caller.worker());
   const auto reader = readers_.find(caller.worker());
   if (member != members_.end() && member->second.incarnation == caller.incarnation()) {
@@ -247,7 +250,8 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     }
     if (!request.done() && request.failure_kind() == v1::FAILURE_DIVERGED) {
       HandleDivergence(member->first, JobFailure(v1::FAILURE_DIVERGED, request.reason()));
-      return done(v1::LeaveReply());
+      done(v1::LeaveReply());
+      return Told(caller.incarnation());
     }
     RemoveMember(caller.worker(), request.done() ? "" : absl::StrCat("it gave up: ", request.reason()));
     // One that was lost may be started again; when all have given up, they would do so again.

@@ -382,6 +382,8 @@ TEST_CASE("on_nonfinite stop: a worker that leaves for it ends the job, and ever
   f.StartJob();
   const auto beat = f.Heartbeat(f.members[0], f.Heartbeat(f.members[0])->reply().revision());
   f.Leave(f.members[1], false, kDiverged, v1::FAILURE_DIVERGED);
+  CHECK(f.ends == 0);
+  f.Leave(f.members[0], false, kDiverged, v1::FAILURE_DIVERGED);
   CHECK(f.ends == 1);
   CHECK(f.failure == kDiverged);
   CHECK(f.Join(1, 77)->status() == JobFailure(v1::FAILURE_DIVERGED, kDiverged));
