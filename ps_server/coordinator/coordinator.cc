@@ -29,6 +29,8 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       last_tick_(created_),
       next_complaint_(created_ + kComplaintInterval),
       addresses_(options_.shard_addresses),
+      steps_(options_.config.consistency().backup_workers()),
+      farewell_(options_.workers, lease()),
       pins_({lease(), store == nullptr ? 1 : (store->opened().coordinator_incarnation << 32) + 1,
              [this](const v1::ControlMessage& message) { Broadcast(message); }}) {
   if (store != nullptr) MakeCheckpoints(std::move(store));
@@ -199,20 +201,20 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
     }
     case v1::ShardReport::kStaged:
       if (!shard.installed) return;
-      shard.staged = report.staged();
+      steps_.OnStaged(index, report.staged());
       return MaybeCommit();
     case v1::ShardReport::kPinned:
       return pins_.OnPinned(index, report.pinned(), shards_.size());
     case v1::ShardReport::kStats:
       shard.stats = report.stats();
       if (index == 0) {
-        commits_.erase(commits_.begin(), commits_.lower_bound(shard.stats.version().count()));
+        steps_.OnApplied(shard.stats.version().count());
         SampleProgress();
       }
       // A step that was committed may wait for memory on a shard, which publishes it all the same.
       if (final_ping_ > 0 && std::all_of(shards_.begin(), shards_.end(), [&](const ShardInfo& s) {
             return s.stats.sequence() >= final_ping_ &&
-                   (!mode_.commits_steps || s.stats.version().count() >= committed_);
+                   (!mode_.commits_steps || s.stats.version().count() >= steps_.committed());
           })) {
         End();
       }
@@ -236,42 +238,19 @@ void Coordinator::MaybeCommit() {
   if (state_ != v1::RUNNING || !drain_.empty()) return;
   if (checkpoints_ != nullptr && checkpoints_->starting()) return;  // it is of the steps until here
   if (evaluations_.has_value() && evaluations_->Holds()) return;    // so is what is read now
-  // Parts that are on every shard, and those of them that any refused.
-  std::map<uint32_t, size_t> arrived;
-  std::set<uint32_t> refused;
-  for (const ShardInfo& shard : shards_) {
-    if (!shard.staged.has_value() || shard.staged->step() != committed_) return;
-    for (uint32_t part : shard.staged->parts()) ++arrived[part];
-    refused.insert(shard.staged->refused_parts().begin(), shard.staged->refused_parts().end());
+  const uint64_t left = size_.batches - steps_.committed() * size_.parts;
+  const auto parts = static_cast<uint32_t>(std::min<uint64_t>(size_.parts, left));
+  const std::optional<StepCommitter::Commit> commit = steps_.Ready(parts, shards_.size());
+  if (!commit.has_value()) return;
+  if (!commit->refused.empty()) {
+    if (on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP)
+      return FailJob(Divergence(commit->reason));
+    LogWarning("step ", steps_.committed(), " is committed without part(s) ",
+               absl::StrJoin(commit->refused, ", "), ": ", commit->reason);
   }
-  std::vector<uint32_t> complete;
-  for (const auto& [part, shards] : arrived) {
-    if (shards == shards_.size()) complete.push_back(part);
-  }
-  const auto parts = static_cast<uint32_t>(std::min<uint64_t>(parts_, total_batches_ - committed_ * parts_));
-  const uint32_t needed = PartsToCommit(parts, options_.config.consistency().backup_workers());
-  if (complete.size() < needed) return;
-
-  std::string reason;
-  for (const ShardInfo& shard : shards_) {
-    if (reason.empty()) reason = shard.staged->reason();
-  }
-  if (!refused.empty() && on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_STOP) {
-    return FailJob(Divergence(reason));
-  }
+  steps_.Committed(*commit);
   v1::ControlMessage message;
-  v1::CommitStep& commit = *message.mutable_commit();
-  commit.set_step(committed_);
-  for (uint32_t part : complete) {
-    if (refused.count(part) == 0 && commit.parts_size() < static_cast<int>(needed)) commit.add_parts(part);
-  }
-  if (!refused.empty()) {
-    LogWarning("step ", committed_, " is committed without part(s) ", absl::StrJoin(refused, ", "), ": ",
-               reason);
-  }
-  for (ShardInfo& shard : shards_) shard.staged.reset();
-  commits_[committed_] = commit.parts_size();
-  ++committed_;
+  *message.mutable_commit() = commit->step;
   Broadcast(message);
   if (AllDone() && !evaluations_->waits()) return StartDraining();
   MaybeEvaluate();
@@ -280,7 +259,7 @@ void Coordinator::MaybeCommit() {
 // ---- time
 
 void Coordinator::HandleTick() {
-  if (over()) return EndOnceTold();
+  if (over()) return EndOnceAllKnow();
   const absl::Time time = now();
   if (failing_.has_value() && time >= failing_->until) return FailJob(failing_->failure);
   if (state_ == v1::STARTING) {
@@ -321,7 +300,7 @@ void Coordinator::HandleTick() {
   }
   if (checkpoints_ != nullptr) {
     if (state_ == v1::RUNNING && drain_.empty()) checkpoints_->Tick(steps_done());
-    if (state_ == v1::DRAINING && !saved_last_ && time >= next_save_ && !checkpoints_->busy()) SaveLast();
+    if (state_ == v1::DRAINING && last_save_.Due(time) && !checkpoints_->busy()) SaveLast();
     // Well ahead, so that a disk that is full or slow for a while stops nothing.
     if (time >= next_reserve_ && !numbers_.Has(kReserveAhead)) AskForNumbers(kReserveAhead);
   }
@@ -330,7 +309,7 @@ void Coordinator::HandleTick() {
 
   // While shards are away, workers cannot come.
   const bool ready =
-      state_ == v1::RUNNING || (AwaitsEvaluation() && saved_last_) ||
+      state_ == v1::RUNNING || (AwaitsEvaluation() && last_save_.saved()) ||
       (state_ == v1::RECOVERING && std::all_of(shards_.begin(), shards_.end(), [](const ShardInfo& shard) {
          return shard.attached.has_value();
        }));
@@ -341,7 +320,7 @@ void Coordinator::HandleTick() {
     const std::string what = absl::StrCat("no worker was live for cluster.start_seconds = ", limit);
     if (state_ != v1::DRAINING) return FailUnlessReplaced(LostPeer(what));
     return FailUnlessReplaced(LostPeer(absl::StrCat(
-        "all ", total_examples_, " examples are done, but nobody has evaluated the weights: ", what,
+        "all ", size_.examples, " examples are done, but nobody has evaluated the weights: ", what,
         recoverable() ? "; they are in " + checkpoints_->newest_folder() : "")));
   }
   if (time >= next_complaint_) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -21,30 +20,21 @@
 #include "proto/job_config.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints.h"
+#include "ps_server/coordinator/departures.h"
 #include "ps_server/coordinator/epoch_evaluations.h"
+#include "ps_server/coordinator/farewell.h"
 #include "ps_server/coordinator/job_numbers.h"
+#include "ps_server/coordinator/job_size.h"
 #include "ps_server/coordinator/job_store.h"
+#include "ps_server/coordinator/last_save.h"
 #include "ps_server/coordinator/loss_curve.h"
 #include "ps_server/coordinator/progress.h"
 #include "ps_server/coordinator/range_table.h"
 #include "ps_server/coordinator/shard_link.h"
+#include "ps_server/coordinator/step_committer.h"
 #include "ps_server/coordinator/version_pins.h"
 
 namespace weir {
-
-// Whether a job of this config can go on from that checkpoint: where it is in its data must mean the same.
-// FailedPrecondition: the first difference.
-absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from);
-
-// What a job of this config has to do over a training set of this size, if it is not stopped early.
-struct JobSize {
-  uint64_t examples = 0, batches = 0;
-};
-JobSize SizeOf(const v1::JobConfig& config, uint64_t train_examples);
-
-// Whether that checkpoint is the end of a job of this config: nothing is left to do. It is durable before any
-// worker may leave, so whoever missed the end finds it there.
-bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint);
 
 // Decides what must be decided once: who is a member under which epoch, when a sync step commits, which
 // batches go to whom, when the job is done or lost. Off the data path. Knows nothing of gRPC.
@@ -135,8 +125,6 @@ class Coordinator {
   static constexpr absl::Duration kConfirmed = absl::Seconds(5);
   // Between two words of Joins that were refused.
   static constexpr absl::Duration kRefusalInterval = absl::Seconds(1);
-  // Who lives and was answered, or has lost its connection, is heard of by then, if the grace is shorter.
-  static constexpr absl::Duration kComesBack = absl::Seconds(1);
   // From the answer to its Join until a worker's first heartbeat, beside the grace; and for each worker that
   // may have been answered together with it.
   static constexpr absl::Duration kFirstHeartbeat = absl::Milliseconds(1500);
@@ -231,7 +219,6 @@ class Coordinator {
     Intervals batches;
     uint64_t acked_epoch = 0;
     uint64_t floor = 0;
-    std::optional<v1::StepStaged> staged;
     v1::ShardStats stats;
     absl::Time last_heard;
     // Since when it is lost, until it is installed again; and why.
@@ -240,9 +227,6 @@ class Coordinator {
   };
   // All below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
-  // The process has had the answer to its Join, and joins as another instance if it does again: what still
-  // comes of this one is a late repeat, and would make a member that nobody is.
-  void RefuseFromNowOn(uint64_t instance);
   // Whether who asks may come in. If so, the job is what it says, unless that is known.
   absl::Status CheckJoin(const v1::JoinRequest& request);
   // Whether too many of its task wait already, or too many readers are there.
@@ -262,8 +246,8 @@ class Coordinator {
   void LearnAddresses(const v1::JoinRequest& request);
   // Of the job, from the size of its training set.
   void SetLength(uint64_t train_examples);
-  // As it is, or as it became when the job was stopped early.
-  void SetSize(const JobSize& size);
+  // The job is stopped early.
+  void Shorten(uint64_t examples, uint64_t batches);
   void HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done);
   void HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done);
   void HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done);
@@ -355,7 +339,7 @@ class Coordinator {
   uint64_t StepOf(uint64_t version) const;
   // sync: steps; else batches that are complete.
   uint64_t progress() const {
-    return mode_.commits_steps ? committed_ : ranges_.has_value() ? ranges_->completed_batches() : 0;
+    return mode_.commits_steps ? steps_.committed() : ranges_.has_value() ? ranges_->completed_batches() : 0;
   }
   // Data.
   void ServeRanges();
@@ -384,19 +368,18 @@ class Coordinator {
   bool AwaitsEvaluation() const {
     return state_ == v1::DRAINING && !evaluation_.final() && !nobody_evaluates_ && !ends_again_;
   }
-  // Workers who may come for the job's end yet: those who were lost, and, for a lease from when training
-  // started or went on, those who did not come. All others were told, or will not come.
+  // Workers that may yet come to hear that the job is done.
   std::vector<std::string> MayCome() const;
   // asked: somebody wants it to end; it is nobody's fault.
   void FailJob(const absl::Status& failure, bool asked = false);
-  // Notes the members and readers that have to hear of the failure. An answer to a heartbeat shows nothing: a
-  // process that ends while the kernel holds unread bytes of a connection resets the connection, and the
-  // kernel at the other end then drops what its process has not read yet.
-  void NoteUntold();
-  // The member with this incarnation knows of the failure, since it left the job, or its process is gone.
-  void Told(uint64_t incarnation);
-  // Calls on_end for a job that has failed, once every member was told or has had the time to leave.
-  void EndOnceTold();
+  // The incarnations of members and readers that have to hear of a failure.
+  std::set<uint64_t> ConnectedMembers() const;
+  // The member with this incarnation has left the job, or its process is gone.
+  void KnowsOfFailure(uint64_t incarnation);
+  // Ends a job that has failed once its members know of it, or have had the time to.
+  void EndOnceAllKnow();
+  // Calls on_end, once.
+  void SayEnd();
   void StepAside(const std::string& why);
   // If another coordinator has the job, that may be why.
   void FailUnlessReplaced(const absl::Status& failure);
@@ -451,10 +434,7 @@ class Coordinator {
   // Since when no worker is live while there is work.
   std::optional<absl::Time> deserted_;
   absl::Status failure_;
-  // Of a job that has failed: incarnations of members and readers that were not told yet, and how long the
-  // coordinator stays for them. nullopt: the job goes on, or on_end was called.
-  std::set<uint64_t> untold_;
-  std::optional<absl::Time> tell_until_;
+  bool said_end_ = false;
   // Why members with incarnations up to this one are out, if not by their own leases.
   std::string fenced_why_;
   uint64_t fenced_up_to_ = 0;
@@ -466,26 +446,17 @@ class Coordinator {
   // As the checkpoint has it, or the first Join: every later one must agree. Until it is settled it is the
   // wish of those who wait, and is forgotten with them.
   std::optional<ModelSpec> model_;
-  uint64_t train_examples_ = 0;
-  uint64_t total_examples_ = 0, total_batches_ = 0, total_steps_ = 0;
-  uint32_t parts_ = 0;
+  JobSize size_;
 
   // Of shards, as the cluster spec has them.
   std::vector<std::string> addresses_;
   std::vector<ShardInfo> shards_;
   std::vector<WaitingJoin> waiting_;
   std::map<uint32_t, MemberInfo> members_;
-  // Ranks that left for a reason and did not come back.
-  std::set<uint32_t> gave_up_;
   std::map<uint32_t, ReaderInfo> readers_;
-  // Instances that RefuseFromNowOn() was told, the newest last.
-  std::deque<uint64_t> refused_;
-  VersionPins pins_;
-  std::vector<v1::TaskStatus> departed_;
+  Departures departures_;
 
-  uint64_t committed_ = 0;  // sync steps
-  // How many parts were committed with each step that shard 0's stats do not have yet.
-  std::map<uint64_t, uint32_t> commits_;
+  StepCommitter steps_;
   std::optional<RangeTable> ranges_;
   std::optional<ProgressMeter> progress_;
   LossCurve loss_curve_;
@@ -502,33 +473,15 @@ class Coordinator {
   uint64_t installs_ = 0;
   // bounded, async: all shards hold just what the newest checkpoint does.
   bool untouched_ = false;
+  Farewell farewell_;
+  VersionPins pins_;
   // Members have left, and the next tick tells of it.
   bool left_untold_ = false;
-  // The end of the job is saved, if there is where to; until then workers wait that want to hear of it. When
-  // to try again; since when it came to nothing each time, and why it did last.
-  bool saved_last_ = false;
-  absl::Time next_save_;
-  std::optional<absl::Time> unsaved_since_;
-  std::string unsaved_why_;
-  std::vector<Done<v1::LeaveReply>> leaves_;
-  // The ranks that were told that the job is done.
-  std::set<uint32_t> told_;
+  LastSave last_save_;
   // The job was done when this coordinator began.
   bool ends_again_ = false;
   // By those who were told so: servers of this start, which nobody else needs to know. For people.
   int named_servers_ = 0;
-  // Until then a job that is done waits for workers that have not come yet: it may be shorter than the start
-  // of a process.
-  absl::Time linger_until_;
-  // Members that were lost, by rank, until they come again or are told that the job is done. Their processes
-  // may live: who fell silent may have been stopped or cut off, and wake.
-  struct Away {
-    std::string task;
-    absl::Time since;
-    bool disconnected = false;
-  };
-  std::map<uint32_t, Away> away_;
-  absl::Time saved_at_;  // when saved_last_ became true
   bool said_lingering_ = false;
   v1::Evaluation evaluation_;
   bool nobody_evaluates_ = false;

@@ -9,35 +9,6 @@
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
-namespace {
-
-// Numbers that are reserved at once, beyond those that are needed.
-
-}  // namespace
-
-absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from) {
-  const v1::JobConfig& saved = from.job().config();
-  const auto is_sync = [](const v1::JobConfig& c) { return TraitsOf(c).commits_steps; };
-  std::string difference;
-  if (is_sync(config) != is_sync(saved)) {
-    difference = absl::StrCat("consistency.mode is ", is_sync(config) ? "sync" : "not sync",
-                              ", the checkpoint's ", is_sync(saved) ? "is" : "is not");
-  } else if (config.seed() != saved.seed()) {
-    difference = absl::StrCat("seed is ", config.seed(), ", the checkpoint's is ", saved.seed());
-  } else if (config.data().batch_size() != saved.data().batch_size()) {
-    difference = absl::StrCat("data.batch_size is ", config.data().batch_size(), ", the checkpoint's is ",
-                              saved.data().batch_size());
-  } else if (is_sync(config) && config.consistency().has_parts() &&
-             config.consistency().parts() != from.job().parts()) {
-    difference = absl::StrCat("consistency.parts is ", config.consistency().parts(), ", the checkpoint's is ",
-                              from.job().parts());
-  }
-  if (difference.empty()) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      "it cannot go on from the checkpoint of step ", from.step(), " in checkpoint.directory: ", difference,
-      ". Its weights alone can be taken with checkpoint.init_from, in another directory"));
-}
-
 void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   const JobStore::Opened& opened = store->opened();
   numbers_ = JobNumbers(opened, [this](const JobStore::Numbers& up_to, JobNumbers::Done done) {
@@ -64,7 +35,7 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   // What the first Join must agree with.
   if (absl::StatusOr<ModelSpec> model = FromProto(newest.model()); model.ok()) model_ = *std::move(model);
   SetLength(newest.job().train_examples());
-  committed_ = newest.job().committed_steps();
+  steps_.GoTo(newest.job().committed_steps());
   evaluations_->Restore(newest.job().evaluations());
   if (newest.job().has_best()) best_ = newest.job().best();
 }
@@ -82,31 +53,31 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   snapshot.progress = steps_done();
   // What shard 0 has applied is known as of its last report; what is complete, at once.
   const uint64_t complete = progress() / std::max<uint32_t>(1, options_.workers);
-  snapshot.step =
-      mode_.commits_steps ? committed_ : std::max({steps_done(), complete, checkpoints_->next_step()});
+  snapshot.step = mode_.commits_steps ? steps_.committed()
+                                      : std::max({steps_done(), complete, checkpoints_->next_step()});
   // One that was taken before the last range was reported holds all batches and does not say that they are
   // all: a coordinator that starts from it would wait for workers, who have been told and are gone.
   const bool says_so = state_ != v1::DRAINING || (newest.has_value() && IsEndOf(options_.config, *newest));
-  snapshot.saved =
-      newest.has_value() && (mode_.commits_steps ? newest->step() == committed_ : untouched_ && says_so);
+  snapshot.saved = newest.has_value() &&
+                   (mode_.commits_steps ? newest->step() == steps_.committed() : untouched_ && says_so);
   snapshot.num_shards = shards_.size();
   snapshot.model = ToProto(*model_);
   v1::CoordinatorState& job = snapshot.job;
   *job.mutable_config() = options_.config;
   job.set_workers(options_.workers);
-  job.set_parts(parts_);
-  job.set_train_examples(train_examples_);
-  job.set_total_examples(total_examples_);
-  job.set_total_batches(total_batches_);
-  job.set_total_steps(total_steps_);
-  job.set_committed_steps(committed_);
+  job.set_parts(size_.parts);
+  job.set_train_examples(size_.train_examples);
+  job.set_total_examples(size_.examples);
+  job.set_total_batches(size_.batches);
+  job.set_total_steps(size_.steps);
+  job.set_committed_steps(steps_.committed());
   job.set_done(state_ == v1::DRAINING || AllDone());
   job.set_examples(examples_done());
   job.set_epoch(numbers_.epoch());
   job.set_last_incarnation(numbers_.incarnation());
   const v1::Membership membership = MembershipNow();
   *job.mutable_members() = membership.members();
-  for (uint32_t rank : gave_up_) job.add_gave_up(rank);
+  for (uint32_t rank : farewell_.gave_up()) job.add_gave_up(rank);
   for (const v1::EpochEvaluation& entry : evaluations_->entries()) *job.add_evaluations() = entry;
   if (saving_best_.has_value()) {
     *job.mutable_best()->mutable_evaluation() = *saving_best_;

@@ -12,10 +12,6 @@
 namespace weir {
 namespace {
 
-constexpr absl::Duration kSaveAgain = absl::Seconds(1);
-// How long a job that has failed stays for members that have not left since.
-constexpr absl::Duration kTellFailure = absl::Seconds(2);
-
 absl::Status NothingLeft() {
   return absl::OutOfRangeError("the job's examples are done; there is nothing left to do");
 }
@@ -26,8 +22,8 @@ void Coordinator::StartDraining() {
   if (state_ != v1::RUNNING) return;
   state_ = v1::DRAINING;
   ended_ = now();
-  LogInfo("all ", total_examples_, " examples are done");
-  unsaved_since_.reset();
+  LogInfo("all ", size_.examples, " examples are done");
+  last_save_.ForgetTrouble();
   if (checkpoints_ != nullptr) {
     SaveLast();
   } else {
@@ -39,26 +35,25 @@ void Coordinator::StartDraining() {
 }
 
 void Coordinator::SaveLast() {
-  next_save_ = now() + kSaveAgain;
+  last_save_.OnTry(now());
   checkpoints_->Request(/*of_now=*/true, [this](const absl::StatusOr<v1::CheckpointReply>& reply) {
-    if (state_ != v1::DRAINING || saved_last_) return;
+    if (state_ != v1::DRAINING || last_save_.saved()) return;
     if (reply.ok()) {
       OnSaved();
       return MaybeFinish();
     }
     // A shard that is away is waited for elsewhere.
-    if (!AllInstalled()) return unsaved_since_.reset();
+    if (!AllInstalled()) return last_save_.ForgetTrouble();
     CannotSaveLast(std::string(reply.status().message()));
   });
 }
 
 void Coordinator::CannotSaveLast(const std::string& why) {
-  const bool first = !unsaved_since_.has_value();
-  if (first) unsaved_since_ = now();
-  unsaved_why_ = why;
+  const bool first = !last_save_.trouble().has_value();
+  last_save_.OnFailed(now(), why);
   const double limit = options_.config.checkpoint().save_wait_seconds();
-  const absl::Duration left = *unsaved_since_ + absl::Seconds(limit) - now();
-  const std::string done = absl::StrCat("all ", total_examples_, " examples are done, but ");
+  const absl::Duration left = last_save_.trouble()->since + absl::Seconds(limit) - now();
+  const std::string done = absl::StrCat("all ", size_.examples, " examples are done, but ");
   if (left <= absl::ZeroDuration()) {
     return FailJob(StorageFailure(absl::StrCat(
         done, "they could not be saved within checkpoint.save_wait_seconds = ", limit, ": ", why,
@@ -74,25 +69,19 @@ void Coordinator::CannotSaveLast(const std::string& why) {
 }
 
 void Coordinator::OnSaved() {
-  if (unsaved_since_.has_value()) LogInfo("the job is saved: there is room again");
-  unsaved_since_.reset();
-  saved_last_ = true;
-  saved_at_ = now();
-  for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(v1::LeaveReply());
+  if (last_save_.trouble().has_value()) LogInfo("the job is saved: there is room again");
+  last_save_.OnSaved(now());
   TellNothingLeft();
 }
 
 absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
   named_servers_ = std::max(named_servers_, std::min(request.ps_addresses_size(), kMaxServers));
-  if (request.role() == v1::WORKER && request.rank() < options_.workers) {
-    told_.insert(request.rank());
-    away_.erase(request.rank());
-  }
+  if (request.role() == v1::WORKER && request.rank() < options_.workers) farewell_.OnTold(request.rank());
   return NothingLeft();
 }
 
 void Coordinator::TellNothingLeft() {
-  if (state_ != v1::DRAINING || !saved_last_ || AwaitsEvaluation()) return;
+  if (state_ != v1::DRAINING || !last_save_.saved() || AwaitsEvaluation()) return;
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (it->request.role() != v1::WORKER) {
       ++it;
@@ -103,13 +92,6 @@ void Coordinator::TellNothingLeft() {
   }
 }
 
-bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint) {
-  const v1::CoordinatorState& job = checkpoint.job();
-  if (!job.done()) return false;
-  return job.total_batches() == SizeOf(config, job.train_examples()).batches ||
-         !WhyStopped(config.evaluation(), {job.evaluations().begin(), job.evaluations().end()}).empty();
-}
-
 bool Coordinator::DoneBefore() const {
   return recoverable() && checkpoints_->newest().has_value() &&
          IsEndOf(options_.config, *checkpoints_->newest());
@@ -117,13 +99,14 @@ bool Coordinator::DoneBefore() const {
 
 void Coordinator::EndAgain() {
   const v1::CoordinatorState& job = checkpoints_->newest()->job();
-  if (job.total_batches() < total_batches_) {
+  if (job.total_batches() < size_.batches) {
     stopped_early_ = WhyStopped(options_.config.evaluation(), evaluations_->entries());
-    SetSize({job.total_examples(), job.total_batches()});
+    Shorten(job.total_examples(), job.total_batches());
   }
-  LogInfo("all ", total_examples_, " examples were done before; the result is ",
+  LogInfo("all ", size_.examples, " examples were done before; the result is ",
           checkpoints_->newest_folder());
-  ends_again_ = saved_last_ = true;
+  ends_again_ = true;
+  last_save_.SavedBefore();
   state_ = v1::DRAINING;
   TrainingStarts();
   ended_ = started_;
@@ -132,7 +115,7 @@ void Coordinator::EndAgain() {
 
 void Coordinator::MaybeFinish() {
   if (state_ != v1::DRAINING || final_ping_ > 0 || !members_.empty() || !readers_.empty()) return;
-  if (!saved_last_ || !drain_.empty() || AwaitsEvaluation()) return;
+  if (!last_save_.saved() || !drain_.empty() || AwaitsEvaluation()) return;
   if (const std::vector<std::string> others = MayCome(); !others.empty()) {
     if (!std::exchange(said_lingering_, true)) {
       LogInfo("the job is done; waiting for ", absl::StrJoin(others, ", "),
@@ -145,18 +128,7 @@ void Coordinator::MaybeFinish() {
 }
 
 std::vector<std::string> Coordinator::MayCome() const {
-  std::vector<std::string> names;
-  for (const auto& [rank, away] : away_) {
-    const absl::Time until =
-        away.disconnected ? away.since + kComesBack : std::max(away.since, saved_at_) + lease();
-    if (now() < until) names.push_back(absl::StrCat(away.task, " (lost before)"));
-  }
-  if (now() >= linger_until_) return names;
-  for (uint32_t rank = 0; rank < options_.workers; ++rank) {
-    if (told_.count(rank) + gave_up_.count(rank) + away_.count(rank) > 0) continue;
-    names.push_back(absl::StrCat(WorkerName(rank), " (not there yet)"));
-  }
-  return names;
+  return farewell_.MayCome(now(), last_save_.saved_at(), [this](uint32_t rank) { return WorkerName(rank); });
 }
 
 void Coordinator::End() {
@@ -167,13 +139,13 @@ void Coordinator::End() {
   Broadcast(message);
   Changed();
   AnswerParked(NothingLeft(), absl::FailedPreconditionError("the job is done"));
-  options_.on_end(MakeStatus(), absl::OkStatus());
+  SayEnd();
 }
 
 void Coordinator::FailJob(const absl::Status& failure, bool asked) {
   if (over()) {
-    if (asked) untold_.clear();
-    return EndOnceTold();
+    if (asked) farewell_.WaitNoLonger();
+    return EndOnceAllKnow();
   }
   state_ = v1::FAILED;
   failure_ = failure;
@@ -186,30 +158,34 @@ void Coordinator::FailJob(const absl::Status& failure, bool asked) {
   v1::ControlMessage message;
   SetFailure(failure, message.mutable_shutdown());
   Broadcast(message);
-  // Who wants the job to end does not wait for others.
-  if (!asked) NoteUntold();
   Changed();
   AnswerParked(RefuseJoin(), failure);
-  tell_until_ = now() + kTellFailure;
-  EndOnceTold();
+  // Who wants the job to end does not wait for others.
+  if (!asked) farewell_.OnFailure(ConnectedMembers(), now());
+  EndOnceAllKnow();
 }
 
-void Coordinator::NoteUntold() {
+std::set<uint64_t> Coordinator::ConnectedMembers() const {
+  std::set<uint64_t> incarnations;
   for (const auto& [rank, member] : members_) {
     const bool live = member.phase == Phase::kLive || member.phase == Phase::kIdle;
-    if (live && !member.disconnected) untold_.insert(member.incarnation);
+    if (live && !member.disconnected) incarnations.insert(member.incarnation);
   }
-  for (const auto& [id, reader] : readers_) untold_.insert(reader.incarnation);
+  for (const auto& [id, reader] : readers_) incarnations.insert(reader.incarnation);
+  return incarnations;
 }
 
-void Coordinator::Told(uint64_t incarnation) {
-  if (untold_.erase(incarnation) > 0) EndOnceTold();
+void Coordinator::KnowsOfFailure(uint64_t incarnation) {
+  farewell_.OnLeft(incarnation);
+  EndOnceAllKnow();
 }
 
-void Coordinator::EndOnceTold() {
-  if (!tell_until_.has_value() || (!untold_.empty() && now() < *tell_until_)) return;
-  tell_until_.reset();
-  options_.on_end(MakeStatus(), failure_);
+void Coordinator::EndOnceAllKnow() {
+  if (state_ == v1::FAILED && farewell_.AllKnow(now())) SayEnd();
+}
+
+void Coordinator::SayEnd() {
+  if (!std::exchange(said_end_, true)) options_.on_end(MakeStatus(), failure_);
 }
 
 void Coordinator::StepAside(const std::string& why) {
@@ -221,7 +197,7 @@ void Coordinator::StepAside(const std::string& why) {
   // Calls that wait may find the other one where they called this one.
   const absl::Status away = absl::UnavailableError(failure_.message());
   AnswerParked(away, away);
-  options_.on_end(MakeStatus(), failure_);
+  SayEnd();
 }
 
 void Coordinator::FailUnlessReplaced(const absl::Status& failure) {
@@ -253,7 +229,7 @@ void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& ot
     }
   }
   pins_.DropAll(others, now());
-  for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(others);
+  last_save_.Refuse(others);
 }
 
 // ---- drained

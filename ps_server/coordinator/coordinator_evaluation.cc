@@ -23,11 +23,11 @@ void Coordinator::MakeEvaluations() {
   EpochEvaluations::Options options;
   options.sync = mode_.commits_steps;
   options.every_epochs = options_.config.evaluation().every_epochs();
-  options.train_examples = train_examples_;
+  options.train_examples = size_.train_examples;
   options.batch_size = options_.config.data().batch_size();
-  options.batches_a_unit = mode_.commits_steps ? parts_ : 1;
-  options.total_examples = total_examples_;
-  options.total = mode_.commits_steps ? total_steps_ : total_batches_;
+  options.batches_a_unit = mode_.commits_steps ? size_.parts : 1;
+  options.total_examples = size_.examples;
+  options.total = mode_.commits_steps ? size_.steps : size_.batches;
   options.waits = WaitsForEvaluations(options_.config.evaluation());
   options.limit = absl::Seconds(options_.config.cluster().wait_seconds());
   evaluations_.emplace(options);
@@ -40,7 +40,7 @@ void Coordinator::HandleReport(const v1::ReportRequest& request) {
     if (evaluation_.final() && !evaluation.final()) return;
     evaluation_ = evaluation;
     if (!evaluation.final()) return;
-    if (evaluations_.has_value()) evaluations_->Final(evaluation, total_steps_);
+    if (evaluations_.has_value()) evaluations_->Final(evaluation, size_.steps);
     TellNothingLeft();
     return Changed();
   }
@@ -60,7 +60,7 @@ void Coordinator::HandleReport(const v1::ReportRequest& request) {
 
 uint64_t Coordinator::StepOf(uint64_t version) const {
   return mode_.commits_steps ? version
-                             : std::min(total_steps_, version / std::max<uint32_t>(1, options_.workers));
+                             : std::min(size_.steps, version / std::max<uint32_t>(1, options_.workers));
 }
 
 std::vector<uint64_t> Coordinator::Evaluators() const {
@@ -140,9 +140,9 @@ std::string Coordinator::WhyItStopsHere() const {
 void Coordinator::StopEarly(const std::string& why) {
   stopped_early_ = why;
   LogInfo("training stops ", why);
-  const uint64_t batches =
-      mode_.commits_steps ? std::min(total_batches_, committed_ * parts_) : ranges_->completed_batches();
-  SetSize({std::min(total_examples_, batches * options_.config.data().batch_size()), batches});
+  const uint64_t batches = mode_.commits_steps ? std::min(size_.batches, steps_.committed() * size_.parts)
+                                               : ranges_->completed_batches();
+  Shorten(std::min(size_.examples, batches * options_.config.data().batch_size()), batches);
   if (ranges_.has_value()) ranges_->EndHere();
   StartDraining();
 }

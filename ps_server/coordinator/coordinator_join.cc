@@ -24,8 +24,6 @@ constexpr uint64_t kMaxExamples = uint64_t{1} << 40;
 // Joins of one task that wait at once (processes that were started again, and repeats), and readers.
 constexpr int kMaxWaitingOfTask = 64;
 constexpr size_t kMaxReaders = 256;
-// Processes whose membership has ended that are remembered.
-constexpr size_t kRefusedKept = 4096;
 
 absl::Status CheckTaskName(const std::string& task) {
   const bool printable =
@@ -41,7 +39,7 @@ absl::Status CheckTaskName(const std::string& task) {
 void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
   if (state_ == v1::FAILED) return done(RefuseJoin());
   const bool worker = request.role() == v1::WORKER;
-  if (over() || (state_ == v1::DRAINING && saved_last_ && worker && !AwaitsEvaluation())) {
+  if (over() || (state_ == v1::DRAINING && last_save_.saved() && worker && !AwaitsEvaluation())) {
     return done(NothingLeftFor(request));
   }
   // The same Join again?
@@ -71,7 +69,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   for (const auto& [id, reader] : readers_) {
     if (reader.instance == request.instance()) return done(MakeJoinReply(id, reader.incarnation, 0));
   }
-  if (std::find(refused_.begin(), refused_.end(), request.instance()) != refused_.end()) {
+  if (departures_.Refuses(request.instance())) {
     return done(absl::AbortedError("the membership that this Join began has ended"));
   }
   if (absl::Status status = CheckJoin(request); !status.ok()) {
@@ -96,11 +94,6 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   if (worker) ReplaceIfGone(rank);
   MaybeInstall();
   MaybeAdmit();
-}
-
-void Coordinator::RefuseFromNowOn(uint64_t instance) {
-  refused_.push_back(instance);
-  if (refused_.size() > kRefusedKept) refused_.pop_front();
 }
 
 absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
@@ -147,7 +140,7 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
 
   if (AddressesOpen()) LearnAddresses(request);
   model_ = std::move(model);
-  if (worker && total_batches_ == 0) SetLength(request.train_examples());
+  if (worker && size_.batches == 0) SetLength(request.train_examples());
   return absl::OkStatus();
 }
 
@@ -206,10 +199,10 @@ absl::Status Coordinator::CheckLength(const v1::JoinRequest& request) const {
     return absl::InvalidArgumentError(absl::StrCat("train_examples: ", examples, " in ", train.epochs(),
                                                    " epochs are more than 2^53 examples in all"));
   }
-  if (train_examples_ != 0 && examples != train_examples_) {
+  if (size_.train_examples != 0 && examples != size_.train_examples) {
     return absl::FailedPreconditionError(absl::StrCat("the training set of ", request.task(), " has ",
                                                       examples, " examples; ", DeclaredBy(/*worker=*/true),
-                                                      " has ", train_examples_));
+                                                      " has ", size_.train_examples));
   }
   return absl::OkStatus();
 }
@@ -234,8 +227,7 @@ void Coordinator::ForgetWhoLeft() {
   for (const WaitingJoin& join : waiting_) {
     if (join.request.role() == v1::WORKER) return;
   }
-  train_examples_ = total_examples_ = total_batches_ = total_steps_ = 0;
-  parts_ = 0;
+  size_ = JobSize();
   progress_.reset();
   evaluations_.reset();
 }
@@ -260,37 +252,17 @@ void Coordinator::LearnAddresses(const v1::JoinRequest& request) {
   }
 }
 
-JobSize SizeOf(const v1::JobConfig& config, uint64_t train_examples) {
-  const v1::TrainConfig& train = config.train();
-  JobSize size;
-  size.examples = train.has_examples()
-                      ? train.examples()
-                      : static_cast<uint64_t>(
-                            std::max(1.0, std::round(train.epochs() * static_cast<double>(train_examples))));
-  const uint64_t batch = config.data().batch_size();
-  size.batches = size.examples / batch + (size.examples % batch != 0);
-  return size;
-}
-
 void Coordinator::SetLength(uint64_t train_examples) {
-  const JobSize size = SizeOf(options_.config, train_examples);
-  train_examples_ = train_examples;
-  const auto& consistency = options_.config.consistency();
-  parts_ = consistency.has_parts() ? consistency.parts() : options_.workers;
-  if (recoverable() && checkpoints_->newest().has_value()) {
-    // With as many workers as then or not, a step has the same parts.
-    parts_ = std::max(1u, checkpoints_->newest()->job().parts());
-  }
-  SetSize(size);
-  progress_.emplace(train_examples_);
+  // With as many workers as then or not, a step has the same parts.
+  const bool goes_on = recoverable() && checkpoints_->newest().has_value();
+  const uint32_t parts = goes_on ? std::max(1u, checkpoints_->newest()->job().parts()) : 0;
+  size_ = SizeOf(options_.config, options_.workers, train_examples, parts);
+  progress_.emplace(train_examples);
   MakeEvaluations();
 }
 
-void Coordinator::SetSize(const JobSize& size) {
-  total_examples_ = size.examples;
-  total_batches_ = size.batches;
-  const uint64_t per_step = mode_.commits_steps ? parts_ : options_.workers;
-  total_steps_ = (total_batches_ + per_step - 1) / per_step;
+void Coordinator::Shorten(uint64_t examples, uint64_t batches) {
+  size_ = Shortened(options_.config, options_.workers, size_, examples, batches);
 }
 
 v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const {
@@ -302,10 +274,10 @@ v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, 
   reply.set_num_shards(shards_.size());
   for (const ShardInfo& shard : shards_) reply.add_ps_addresses(shard.address);
   *reply.mutable_moved() = MovedShards();
-  reply.set_total_batches(total_batches_);
-  reply.set_total_examples(total_examples_);
-  reply.set_parts(parts_);
-  reply.set_total_steps(total_steps_);
+  reply.set_total_batches(size_.batches);
+  reply.set_total_examples(size_.examples);
+  reply.set_parts(size_.parts);
+  reply.set_total_steps(size_.steps);
   reply.set_model_hash(model_->Hash());
   reply.set_lease_seconds(options_.config.cluster().lease_seconds());
   *reply.mutable_protocol() = OwnProtocol();

@@ -13,8 +13,6 @@ namespace weir {
 namespace {
 
 constexpr uint32_t kFirstReader = 1u << 31;
-// Workers that are gone and still shown in the status.
-constexpr size_t kDepartedShown = 100;
 // Ranges that one NextRange may report.
 constexpr int kMaxCompleted = 1024;
 // A parked heartbeat or range call is answered after so long even if nothing happened, so that reports stay
@@ -62,8 +60,7 @@ void Coordinator::MaybeAdmit() {
       continue;
     }
     MemberInfo& member = members_[rank];
-    gave_up_.erase(rank);
-    away_.erase(rank);
+    farewell_.OnMember(rank);
     member.phase = Phase::kJoining;
     member.task = it->request.task();
     member.instance = it->request.instance();
@@ -124,8 +121,8 @@ void Coordinator::OnAllAcked() {
   if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && !members_.empty()) {
     LogInfo("training ", state_ == v1::STARTING ? "starts" : "goes on", " with ", members_.size(),
             members_.size() == 1 ? " worker on " : " workers on ", shards_.size(),
-            shards_.size() == 1 ? " shard: step " : " shards: step ", steps_done(), " of ", total_steps_,
-            ", ", total_examples_, " examples");
+            shards_.size() == 1 ? " shard: step " : " shards: step ", steps_done(), " of ", size_.steps, ", ",
+            size_.examples, " examples");
     state_ = v1::RUNNING;
     TrainingStarts();
   }
@@ -206,7 +203,8 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
     at_once = member.disconnected && !member.answered_since;
     member.answered_since = at_once;
     member.disconnected = at_once;
-    member.lease_end = now() + (at_once ? std::min(lease(), std::max(grace(), kComesBack)) : lease());
+    member.lease_end =
+        now() + (at_once ? std::min(lease(), std::max(grace(), Farewell::kComesBack)) : lease());
     member.known_revision = std::max(member.known_revision, request.known_revision());
     parked = &member.heartbeat;
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
@@ -234,7 +232,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
   if (absl::Status who = CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   if (state_ == v1::FAILED) {
     done(v1::LeaveReply());
-    return Told(caller.incarnation());
+    return KnowsOfFailure(caller.incarnation());
   }
   const auto member = members_.find(caller.worker());
   const auto reader = readers_.find(caller.worker());
@@ -242,8 +240,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
     const std::string task = member->second.task;
     member->second.heard = true;
-    if (!request.done()) gave_up_.insert(member->first);
-    if (request.done()) told_.insert(member->first);
+    request.done() ? farewell_.OnTold(member->first) : farewell_.OnGaveUp(member->first);
     if (request.done() && AwaitsEvaluation()) {
       nobody_evaluates_ = true;
       TellNothingLeft();
@@ -251,27 +248,25 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     if (!request.done() && request.failure_kind() == v1::FAILURE_DIVERGED) {
       HandleDivergence(member->first, JobFailure(v1::FAILURE_DIVERGED, request.reason()));
       done(v1::LeaveReply());
-      return Told(caller.incarnation());
+      return KnowsOfFailure(caller.incarnation());
     }
     RemoveMember(caller.worker(), request.done() ? "" : absl::StrCat("it gave up: ", request.reason()));
     // One that was lost may be started again; when all have given up, they would do so again.
-    if (!request.done() && state_ == v1::RUNNING && gave_up_.size() == options_.workers) {
+    if (!request.done() && state_ == v1::RUNNING && farewell_.gave_up().size() == options_.workers) {
       FailJob(LostPeer(absl::StrCat("every worker gave up, ", task, " as the last one: ", request.reason())));
     }
   } else if (reader != readers_.end() && reader->second.incarnation == caller.incarnation()) {
-    RefuseFromNowOn(reader->second.instance);
+    departures_.Refuse(reader->second.instance);
     RemoveReader(caller.worker());
   } else if (request.done() && (recoverable() || AwaitsEvaluation()) && !over() &&
-             std::none_of(departed_.begin(), departed_.end(), [&](const v1::TaskStatus& task) {
-               return task.incarnation() == caller.incarnation() && task.phase() == v1::TASK_LEFT;
-             })) {
+             !departures_.Left(caller.incarnation())) {
     // It takes for done what a lost server has undone; or is the last one who could evaluate the weights.
     return done(absl::AbortedError(
         absl::StrCat("this worker is out of the job", fenced_why_.empty() ? "" : ": ", fenced_why_)));
   }
   // Nobody goes home before the work is safe: it might have to be done again.
-  if (request.done() && state_ == v1::DRAINING && !saved_last_) {
-    leaves_.push_back(std::move(done));
+  if (request.done() && state_ == v1::DRAINING && !last_save_.saved()) {
+    last_save_.Wait(std::move(done));
   } else {
     done(v1::LeaveReply());
   }
@@ -281,13 +276,8 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   const auto it = members_.find(rank);
   MemberInfo member = std::move(it->second);
   members_.erase(it);
-  v1::TaskStatus departed;
-  departed.set_task(member.task);
-  departed.set_phase(why.empty() ? v1::TASK_LEFT : v1::TASK_LOST);
-  departed.set_incarnation(member.incarnation);
-  departed_.push_back(departed);
-  if (member.heard) RefuseFromNowOn(member.instance);
-  if (departed_.size() > kDepartedShown) departed_.erase(departed_.begin());
+  departures_.Add(member.task, member.incarnation, /*left=*/why.empty());
+  if (member.heard) departures_.Refuse(member.instance);
   if (why.empty()) {
     LogInfo(member.task, " left");
   } else {
@@ -303,8 +293,8 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   if (ranges_.has_value()) ranges_->Release(rank);
   pins_.DropOf(rank, now());
   if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
-  if (over()) return Told(member.incarnation);
-  if (why.empty() && state_ == v1::DRAINING && saved_last_) {
+  if (over()) return KnowsOfFailure(member.incarnation);
+  if (why.empty() && state_ == v1::DRAINING && last_save_.saved()) {
     // Nobody has anything left to do that depends on it, and all go at once: told one by one, it would be
     // work that grows with the cube of the workers.
     left_untold_ = true;
@@ -329,7 +319,7 @@ void Coordinator::Disconnected(MemberInfo& member) {
   member.disconnected = true;
   member.answered_since = false;
   AnswerHeartbeat(member.heartbeat, false);
-  Told(member.incarnation);
+  KnowsOfFailure(member.incarnation);
 }
 
 void Coordinator::ReplaceIfGone(uint32_t rank) {
@@ -357,8 +347,8 @@ void Coordinator::FenceAll(const std::string& why) {
   fenced_why_ = why;
   fenced_up_to_ = numbers_.incarnation();
   for (auto& [rank, member] : std::exchange(members_, {})) {
-    away_[rank] = {member.task, now(), member.disconnected};
-    if (member.heard) RefuseFromNowOn(member.instance);
+    farewell_.OnLost(rank, member.task, now(), member.disconnected);
+    if (member.heard) departures_.Refuse(member.instance);
     if (member.join.has_value()) waiting_.push_back(std::move(*member.join));
     AnswerHeartbeat(member.heartbeat, true, why);
     if (member.next_range) {
@@ -389,7 +379,7 @@ void Coordinator::TickMembers(absl::Time time) {
   }
   for (uint32_t rank : expired) {
     const MemberInfo& member = members_.at(rank);
-    away_[rank] = {member.task, time, member.disconnected || !member.heard};
+    farewell_.OnLost(rank, member.task, time, member.disconnected || !member.heard);
     RemoveMember(
         rank, absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - member.last_heard)));
   }
@@ -423,7 +413,7 @@ void Coordinator::RemoveReader(uint32_t id) {
   if (evaluations_.has_value()) evaluations_->OnGone(incarnation);
   readers_.erase(it);
   pins_.DropOf(id, now());
-  Told(incarnation);
+  KnowsOfFailure(incarnation);
   MaybeEvaluate();
   MaybeCommit();  // that may have waited for it to read
   MaybeFinish();

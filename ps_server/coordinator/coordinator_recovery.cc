@@ -71,7 +71,7 @@ bool Coordinator::KeepsState(uint32_t index) const {
 }
 
 bool Coordinator::EnoughWorkers() const {
-  if (total_batches_ == 0) return false;
+  if (size_.batches == 0) return false;
   if (mode_.commits_steps && AllDone()) return true;
   // A job that goes on has no step 0 for which to wait for everybody.
   bool goes_on = state_ == v1::RECOVERING || (recoverable() && checkpoints_->newest().has_value());
@@ -119,10 +119,10 @@ void Coordinator::SendInstall(uint32_t index) {
   *install.mutable_model() = ToProto(*model_);
   install.set_job_config(options_.config.SerializeAsString());
   install.set_workers(options_.workers);
-  install.set_parts(parts_);
-  install.set_total_steps(total_steps_);
-  install.set_total_batches(total_batches_);
-  install.set_total_examples(total_examples_);
+  install.set_parts(size_.parts);
+  install.set_total_steps(size_.steps);
+  install.set_total_batches(size_.batches);
+  install.set_total_examples(size_.examples);
   install.set_coordinator_address(addresses_[0]);
   install.set_coordinator(incarnation());
   install.set_number(++installs_);
@@ -175,9 +175,9 @@ void Coordinator::OnAllInstalled() {
   next_ping_ = now();  // what shards have applied shows at once
   if (mode_.commits_steps && recoverable()) {
     // A checkpoint may have become complete after the job went back.
-    committed_ = restored ? checkpoints_->newest()->job().committed_steps() : 0;
-    checkpoints_->Rewound(committed_);
-    evaluations_->GoTo(committed_);
+    steps_.GoTo(restored ? checkpoints_->newest()->job().committed_steps() : 0);
+    checkpoints_->Rewound(steps_.committed());
+    evaluations_->GoTo(steps_.committed());
   }
   if (!mode_.works_on_parts && !ranges_.has_value()) {
     std::vector<Intervals> holders;
@@ -187,7 +187,7 @@ void Coordinator::OnAllInstalled() {
       holders.push_back(shards_[index].batches);
       if (KeepsState(index)) untouched_ = false;
     }
-    ranges_.emplace(total_batches_, options_.workers, HeldByAll(holders));
+    ranges_.emplace(size_.batches, options_.workers, HeldByAll(holders));
     evaluations_->GoTo(progress());
   }
   SetWorkEnd();
@@ -222,8 +222,8 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   if (ends_again_) return;  // it may have heard of the end from the coordinator before this one
   // All is saved, and all have gone: nothing needs it any more, and it finds the end in the last checkpoint.
   // Elsewhere than in sync it is awaited, since it has yet to say what it had lost.
-  if (mode_.commits_steps && state_ == v1::DRAINING && saved_last_ && drain_.empty() && members_.empty() &&
-      readers_.empty() && !AwaitsEvaluation()) {
+  if (mode_.commits_steps && state_ == v1::DRAINING && last_save_.saved() && drain_.empty() &&
+      members_.empty() && readers_.empty() && !AwaitsEvaluation()) {
     return End();
   }
   ShardInfo& shard = shards_[index];
@@ -232,7 +232,7 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   shard.connected = shard.installing = shard.installed = false;
   shard.attached.reset();
   shard.acked_epoch = 0;
-  shard.staged.reset();
+  steps_.OnLost(index);
   const std::string what = absl::StrCat(ShardName(index), " was lost: ", why);
   if (!shard.lost_since.has_value()) {
     shard.lost_why = why;
@@ -257,26 +257,23 @@ void Coordinator::RollBack(const std::string& why) {
   for (ShardInfo& shard : shards_) {
     // One that is installing does so from the same checkpoint.
     shard.installed = false;
-    shard.staged.reset();
   }
-  committed_ = checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0;
-  commits_.clear();
+  steps_.GoBackTo(checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0);
   for (ShardInfo& shard : shards_) shard.stats.Clear();
-  checkpoints_->Rewound(committed_);
+  checkpoints_->Rewound(steps_.committed());
   ended_ = absl::Time();
   final_ping_ = 0;
   // What was read of the end is of the very weights that are restored, if those are the end's.
   if (!DoneBefore()) nobody_evaluates_ = false;
   if (!DoneBefore() && evaluation_.final()) evaluation_.Clear();
-  saved_last_ = false;
-  if (!std::exchange(stopped_early_, "").empty()) SetSize(SizeOf(options_.config, train_examples_));
-  told_.clear();
+  if (!std::exchange(stopped_early_, "").empty()) {
+    size_ = SizeOf(options_.config, options_.workers, size_.train_examples, size_.parts);
+  }
   FenceAll(back);
   // Who left when all seemed done has more to do.
-  for (Done<v1::LeaveReply>& leave : std::exchange(leaves_, {})) leave(absl::AbortedError(back));
-  departed_.erase(std::remove_if(departed_.begin(), departed_.end(),
-                                 [](const v1::TaskStatus& task) { return task.phase() == v1::TASK_LEFT; }),
-                  departed_.end());
+  last_save_.OnMore(absl::AbortedError(back));
+  farewell_.OnMore();
+  departures_.ForgetWhoLeft();
   MaybeInstall();
 }
 

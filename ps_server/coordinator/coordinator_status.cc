@@ -54,7 +54,7 @@ const char* PhaseName(v1::TaskPhase phase) {
 }  // namespace
 
 uint64_t Coordinator::batches_done() const {
-  if (mode_.commits_steps) return committed_ * parts_;
+  if (mode_.commits_steps) return steps_.committed() * size_.parts;
   const uint64_t batch = options_.config.data().batch_size();
   uint64_t batches = 0;
   // What was done before this life began, until the shard itself says how much it has applied.
@@ -68,26 +68,23 @@ uint64_t Coordinator::batches_done() const {
 }
 
 uint64_t Coordinator::examples_done() const {
-  return std::min(total_examples_, batches_done() * options_.config.data().batch_size());
+  return std::min(size_.examples, batches_done() * options_.config.data().batch_size());
 }
 
 uint64_t Coordinator::steps_done() const {
-  if (mode_.commits_steps) return committed_;
-  return std::min(total_steps_, batches_done() / std::max<uint32_t>(1, options_.workers));
+  if (mode_.commits_steps) return steps_.committed();
+  return std::min(size_.steps, batches_done() / std::max<uint32_t>(1, options_.workers));
 }
 
 uint64_t Coordinator::pushes_done() const {
   if (shards_.empty()) return 0;
-  uint64_t pushes = shards_[0].stats.pushes_applied();
+  const uint64_t pushes = shards_[0].stats.pushes_applied();
   // Its stats are of some moment ago, and the step is that of now.
-  for (auto step = commits_.lower_bound(shards_[0].stats.version().count()); step != commits_.end(); ++step) {
-    pushes += step->second;
-  }
-  return pushes;
+  return pushes + steps_.PushesSince(shards_[0].stats.version().count());
 }
 
 void Coordinator::TrainingStarts() {
-  linger_until_ = now() + lease();
+  farewell_.OnStart(now());
   if (started_ != absl::Time()) return;
   started_ = now();
   examples_before_ = examples_done();
@@ -100,7 +97,7 @@ void Coordinator::SampleProgress() {
 }
 
 bool Coordinator::AllDone() const {
-  return mode_.commits_steps ? total_steps_ > 0 && committed_ >= total_steps_
+  return mode_.commits_steps ? size_.steps > 0 && steps_.committed() >= size_.steps
                              : ranges_.has_value() && ranges_->done();
 }
 
@@ -114,8 +111,8 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
       {shards_.size(), addresses_.size(), ends_again_ ? static_cast<uint64_t>(named_servers_) : 0}));
   status.set_configured_workers(options_.workers);
   *status.mutable_membership() = MembershipNow();
-  status.set_total_steps(total_steps_);
-  status.set_total_examples(total_examples_);
+  status.set_total_steps(size_.steps);
+  status.set_total_examples(size_.examples);
   status.set_examples(examples_done());
   if (state_ != v1::STARTING && started_ != absl::Time()) {
     const absl::Time end = ended_ == absl::Time() ? now() : ended_;
@@ -152,7 +149,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     uint64_t lacks = shard.stats.pushes_lost();
     // In the end nothing is under way, and it shows what nobody was left to tell of.
     if (!mode_.commits_steps && final_ping_ > 0 && shard.stats.sequence() >= final_ping_) {
-      lacks = std::max(lacks, total_batches_ - std::min(total_batches_, shard.stats.batches_settled()));
+      lacks = std::max(lacks, size_.batches - std::min(size_.batches, shard.stats.batches_settled()));
     }
     lost += lacks;
     refused = std::max(refused, shard.stats.pushes_refused());
@@ -162,7 +159,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_bytes_pushed(pushed);
   status.set_bytes_pulled(pulled);
   status.set_pushes(pushes_done());
-  status.set_step(!mode_.commits_steps && finished ? total_steps_ : steps_done());
+  status.set_step(!mode_.commits_steps && finished ? size_.steps : steps_done());
   for (const std::string& name : WaitingFor()) status.add_waiting_for(name);
   for (uint32_t i = 0; i < shards_.size() && !over(); ++i) {
     const v1::ShardStats& stats = shards_[i].stats;
@@ -207,7 +204,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     task->set_phase(v1::TASK_LIVE);
     task->set_incarnation(member.incarnation);
     task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - member.last_heard));
-    task->set_clock(committed_);
+    task->set_clock(steps_.committed());
     if (mode_.keeps_clocks && !shards_.empty()) {
       for (const v1::WorkerClock& clock : shards_[0].stats.clocks()) {
         if (clock.worker() == rank) task->set_clock(clock.clock());
@@ -228,7 +225,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     task->set_task(join.request.task());
     task->set_phase(v1::TASK_WAITING);
   }
-  for (const v1::TaskStatus& departed : departed_) *status.add_tasks() = departed;
+  for (const v1::TaskStatus& departed : departures_.shown()) *status.add_tasks() = departed;
   for (v1::TaskStatus& task : *status.mutable_tasks()) task.set_state(PhaseName(task.phase()));
   return status;
 }
@@ -271,10 +268,10 @@ std::vector<std::string> Coordinator::WaitingFor() const {
       }
     }
   }
-  if (state_ == v1::DRAINING && unsaved_since_.has_value()) {
-    names.push_back(absl::StrCat("its last checkpoint to be written (", unsaved_why_, ")"));
+  if (state_ == v1::DRAINING && last_save_.trouble().has_value()) {
+    names.push_back(absl::StrCat("its last checkpoint to be written (", last_save_.trouble()->why, ")"));
   }
-  if (state_ == v1::DRAINING && saved_last_ && members_.empty()) {
+  if (state_ == v1::DRAINING && last_save_.saved() && members_.empty()) {
     for (const std::string& task : MayCome()) {
       names.push_back(absl::StrCat(task, " to be told that the job is done"));
     }

@@ -293,8 +293,14 @@ void CoordinatorFixture::Steps(int count) {
   }
 }
 
+void CoordinatorFixture::Beat(const v1::JoinReply& member) {
+  const auto answer = Heartbeat(member);
+  if (!answer->there() || !answer->status().ok() || answer->reply().state() != v1::FAILED) return;
+  Leave(member, false, answer->reply().failure());
+}
+
 void CoordinatorFixture::HeartbeatAll() {
-  for (const v1::JoinReply& member : members) Heartbeat(member);
+  for (const v1::JoinReply& member : members) Beat(member);
 }
 
 AnswerPtr<v1::LeaveReply> CoordinatorFixture::StartLeave(const v1::JoinReply& member, bool done,
@@ -357,7 +363,7 @@ void CoordinatorFixture::Run(absl::Duration time, const std::vector<v1::JoinRepl
   constexpr absl::Duration kStep = absl::Milliseconds(250);
   for (absl::Duration gone; gone < time; gone += kStep) {
     clock.Advance(kStep);
-    for (const v1::JoinReply& member : alive) Heartbeat(member);
+    for (const v1::JoinReply& member : alive) Beat(member);
     coordinator->Tick();
   }
 }

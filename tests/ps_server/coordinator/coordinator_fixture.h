@@ -104,7 +104,9 @@ class CoordinatorFixture {
   v1::Caller CallerOf(const v1::JoinReply& reply) const;
   AnswerPtr<v1::HeartbeatReply> Heartbeat(const v1::JoinReply& member, uint64_t known_revision = 0,
                                           bool only_news = false);
-  // Of StartJob(): those who are still members hear of all that has happened.
+  // A heartbeat of the member, which leaves if it hears that the job has failed.
+  void Beat(const v1::JoinReply& member);
+  // Beat() of each member of StartJob().
   void HeartbeatAll();
   AnswerPtr<v1::LeaveReply> StartLeave(const v1::JoinReply& member, bool done = true,
                                        const std::string& reason = "",

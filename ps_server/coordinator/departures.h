@@ -1,0 +1,59 @@
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <string>
+
+#include "proto/coordinator.pb.h"
+
+namespace weir {
+
+// Memberships that have ended.
+//
+// Belongs to the coordinator's queue.
+class Departures {
+ public:
+  // A worker is out. `left`: it left of itself, its work done; else it is lost.
+  void Add(const std::string& task, uint64_t incarnation, bool left) {
+    v1::TaskStatus status;
+    status.set_task(task);
+    status.set_phase(left ? v1::TASK_LEFT : v1::TASK_LOST);
+    status.set_incarnation(incarnation);
+    shown_.push_back(std::move(status));
+    if (shown_.size() > kShown) shown_.pop_front();
+  }
+  // This one has left of itself.
+  bool Left(uint64_t incarnation) const {
+    return std::any_of(shown_.begin(), shown_.end(), [&](const v1::TaskStatus& task) {
+      return task.incarnation() == incarnation && task.phase() == v1::TASK_LEFT;
+    });
+  }
+  // The job goes back: those who left have more to do.
+  void ForgetWhoLeft() {
+    shown_.erase(std::remove_if(shown_.begin(), shown_.end(),
+                                [](const v1::TaskStatus& task) { return task.phase() == v1::TASK_LEFT; }),
+                 shown_.end());
+  }
+  // The newest ones, for the job's status.
+  const std::deque<v1::TaskStatus>& shown() const { return shown_; }
+
+  // The process that joined as this instance has had the answer to its Join, and joins as another instance if
+  // it does again: what still comes of this one is a late repeat, and would make a member that no process is.
+  void Refuse(uint64_t instance) {
+    refused_.push_back(instance);
+    if (refused_.size() > kRefused) refused_.pop_front();
+  }
+  bool Refuses(uint64_t instance) const {
+    return std::find(refused_.begin(), refused_.end(), instance) != refused_.end();
+  }
+
+ private:
+  static constexpr size_t kShown = 100;
+  static constexpr size_t kRefused = 4096;
+
+  std::deque<v1::TaskStatus> shown_;
+  std::deque<uint64_t> refused_;
+};
+
+}  // namespace weir

@@ -1,0 +1,77 @@
+#include "ps_server/coordinator/job_size.h"
+
+#include <algorithm>
+#include <cmath>
+#include <string>
+
+#include "absl/strings/str_cat.h"
+#include "common/protocol/mode_traits.h"
+#include "ps_server/coordinator/best_epoch.h"
+
+namespace weir {
+namespace {
+
+uint64_t ExamplesOf(const v1::JobConfig& config, uint64_t train_examples) {
+  const v1::TrainConfig& train = config.train();
+  if (train.has_examples()) return train.examples();
+  return static_cast<uint64_t>(
+      std::max(1.0, std::round(train.epochs() * static_cast<double>(train_examples))));
+}
+
+uint64_t BatchesOf(const v1::JobConfig& config, uint64_t examples) {
+  const uint64_t batch = config.data().batch_size();
+  return examples / batch + (examples % batch != 0);
+}
+
+}  // namespace
+
+JobSize SizeOf(const v1::JobConfig& config, uint32_t workers, uint64_t train_examples, uint32_t parts) {
+  JobSize size;
+  size.train_examples = train_examples;
+  const auto& consistency = config.consistency();
+  size.parts = parts > 0 ? parts : consistency.has_parts() ? consistency.parts() : workers;
+  const uint64_t examples = ExamplesOf(config, train_examples);
+  return Shortened(config, workers, size, examples, BatchesOf(config, examples));
+}
+
+JobSize Shortened(const v1::JobConfig& config, uint32_t workers, const JobSize& size, uint64_t examples,
+                  uint64_t batches) {
+  JobSize shorter = size;
+  shorter.examples = examples;
+  shorter.batches = batches;
+  const uint64_t per_step = TraitsOf(config).commits_steps ? size.parts : workers;
+  shorter.steps = (batches + per_step - 1) / per_step;
+  return shorter;
+}
+
+absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from) {
+  const v1::JobConfig& saved = from.job().config();
+  const auto is_sync = [](const v1::JobConfig& c) { return TraitsOf(c).commits_steps; };
+  std::string difference;
+  if (is_sync(config) != is_sync(saved)) {
+    difference = absl::StrCat("consistency.mode is ", is_sync(config) ? "sync" : "not sync",
+                              ", the checkpoint's ", is_sync(saved) ? "is" : "is not");
+  } else if (config.seed() != saved.seed()) {
+    difference = absl::StrCat("seed is ", config.seed(), ", the checkpoint's is ", saved.seed());
+  } else if (config.data().batch_size() != saved.data().batch_size()) {
+    difference = absl::StrCat("data.batch_size is ", config.data().batch_size(), ", the checkpoint's is ",
+                              saved.data().batch_size());
+  } else if (is_sync(config) && config.consistency().has_parts() &&
+             config.consistency().parts() != from.job().parts()) {
+    difference = absl::StrCat("consistency.parts is ", config.consistency().parts(), ", the checkpoint's is ",
+                              from.job().parts());
+  }
+  if (difference.empty()) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "it cannot go on from the checkpoint of step ", from.step(), " in checkpoint.directory: ", difference,
+      ". Its weights alone can be taken with checkpoint.init_from, in another directory"));
+}
+
+bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint) {
+  const v1::CoordinatorState& job = checkpoint.job();
+  if (!job.done()) return false;
+  return job.total_batches() == BatchesOf(config, ExamplesOf(config, job.train_examples())) ||
+         !WhyStopped(config.evaluation(), {job.evaluations().begin(), job.evaluations().end()}).empty();
+}
+
+}  // namespace weir

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/job_config.pb.h"
+
+namespace weir {
+
+// What a job has to do. All 0: not known yet.
+struct JobSize {
+  uint64_t train_examples = 0;  // in the training set
+  uint32_t parts = 0;           // of a step, in sync
+  uint64_t examples = 0;        // in all epochs
+  uint64_t batches = 0;
+  // In bounded and async: batches a worker.
+  uint64_t steps = 0;
+};
+
+// The size of a job of so many workers over a training set of so many examples, if it is not stopped early.
+// `parts`: what a checkpoint has; 0: what the config says.
+JobSize SizeOf(const v1::JobConfig& config, uint32_t workers, uint64_t train_examples, uint32_t parts = 0);
+
+// `size`, ended after so many examples in so many batches.
+JobSize Shortened(const v1::JobConfig& config, uint32_t workers, const JobSize& size, uint64_t examples,
+                  uint64_t batches);
+
+// Whether a job of this config can go on from that checkpoint: where it is in its data must mean the same.
+// FailedPrecondition: the first difference.
+absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from);
+
+// Whether that checkpoint is the end of a job of this config: nothing is left to do. It is durable before any
+// worker may leave, so a process that missed the end finds it there.
+bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint);
+
+}  // namespace weir
