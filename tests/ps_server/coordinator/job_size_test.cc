@@ -1,0 +1,56 @@
+#include "ps_server/coordinator/job_size.h"
+
+#include <catch2/catch.hpp>
+
+namespace weir {
+namespace {
+
+v1::JobConfig Config(v1::ConsistencyConfig::Mode mode, uint32_t batch, double epochs) {
+  v1::JobConfig config;
+  config.mutable_consistency()->set_mode(mode);
+  config.mutable_data()->set_batch_size(batch);
+  config.mutable_train()->set_epochs(epochs);
+  return config;
+}
+
+TEST_CASE("A job's size follows from its config and its training set") {
+  v1::JobConfig config = Config(v1::ConsistencyConfig::MODE_SYNC, 8, 1.5);
+  const JobSize size = SizeOf(config, 3, 100);
+  CHECK(size.train_examples == 100);
+  CHECK(size.parts == 3);
+  CHECK(size.examples == 150);
+  CHECK(size.batches == 19);
+  CHECK(size.steps == 7);
+  CHECK(SizeOf(config, 3, 100, 4).steps == 5);
+  config.mutable_consistency()->set_parts(19);
+  CHECK(SizeOf(config, 3, 100).steps == 1);
+  config.mutable_train()->set_examples(16);
+  CHECK(SizeOf(config, 3, 100).batches == 2);
+  config.mutable_train()->set_examples(17);
+  CHECK(SizeOf(config, 3, 100).batches == 3);
+}
+
+TEST_CASE("Where no step commits, a step is a batch a worker") {
+  const v1::JobConfig config = Config(v1::ConsistencyConfig::MODE_ASYNC, 10, 1);
+  CHECK(SizeOf(config, 4, 100).steps == 3);
+  CHECK(SizeOf(config, 4, 1).examples == 1);
+  const JobSize shorter = Shortened(config, 4, SizeOf(config, 4, 100), 40, 4);
+  CHECK(shorter.examples == 40);
+  CHECK(shorter.batches == 4);
+  CHECK(shorter.steps == 1);
+  CHECK(shorter.train_examples == 100);
+}
+
+TEST_CASE("A checkpoint is the end of a job whose batches are all in it") {
+  const v1::JobConfig config = Config(v1::ConsistencyConfig::MODE_SYNC, 10, 2);
+  v1::CheckpointManifest checkpoint;
+  checkpoint.mutable_job()->set_train_examples(100);
+  checkpoint.mutable_job()->set_total_batches(20);
+  CHECK_FALSE(IsEndOf(config, checkpoint));
+  checkpoint.mutable_job()->set_done(true);
+  CHECK(IsEndOf(config, checkpoint));
+  CHECK_FALSE(IsEndOf(Config(v1::ConsistencyConfig::MODE_SYNC, 10, 3), checkpoint));
+}
+
+}  // namespace
+}  // namespace weir
