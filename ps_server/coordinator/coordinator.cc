@@ -28,11 +28,11 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       created_(options_.clock->Now()),
       last_tick_(created_),
       next_complaint_(created_ + kComplaintInterval),
-      addresses_(options_.shard_addresses),
+      shards_(options_.shard_addresses, FleetOptions(store.get())),
       steps_(options_.config.consistency().backup_workers()),
       farewell_(options_.workers, lease()),
       pins_({lease(), store == nullptr ? 1 : (store->opened().coordinator_incarnation << 32) + 1,
-             [this](const v1::ControlMessage& message) { Broadcast(message); }}) {
+             [this](const v1::ControlMessage& message) { shards_.Broadcast(message); }}) {
   if (store != nullptr) MakeCheckpoints(std::move(store));
   queue_.Post([this] {
     if (checkpoints_ != nullptr && checkpoints_->newest().has_value()) {
@@ -40,7 +40,7 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       if (!status.ok()) return FailJob(Misfit(status.message()));
     }
     if (DoneBefore()) return EndAgain();
-    if (addresses_.size() > 1) OpenLinks();
+    if (shards_.addresses().size() > 1) shards_.Open();
   });
 }
 
@@ -49,7 +49,7 @@ Coordinator::~Coordinator() {
   std::unique_ptr<JobStore> store;
   queue_.Run([&] {
     FailJob(LostPeer("the coordinator stops"), /*asked=*/true);
-    for (ShardInfo& shard : shards_) links.push_back(std::move(shard.link));
+    links = shards_.Close();
     if (checkpoints_ != nullptr) store = checkpoints_->Close(absl::UnavailableError("the coordinator stops"));
   });
   // Outside of the queue: they wait for events under way, which may post to it.
@@ -121,7 +121,8 @@ void Coordinator::Checkpoint(v1::CheckpointRequest, Done<v1::CheckpointReply> do
 
 void Coordinator::Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)]() mutable {
-    HandleAnnounce(std::move(request), std::move(done));
+    if (over()) return done(absl::UnavailableError(failure_.ok() ? "the job is done" : failure_.message()));
+    shards_.Announce(std::move(request), std::move(done));
   });
 }
 
@@ -180,23 +181,19 @@ void Coordinator::Drain(std::string reason) {
 // ---- shards
 
 void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& report) {
-  ShardInfo& shard = shards_[index];
+  ShardFleet::Shard& shard = shards_[index];
   shard.last_heard = now();
   if (over()) return;
   switch (report.report_case()) {
     case v1::ShardReport::kAttached:
-      if (!AttachedHere(index, report.attached())) return;
-      shard.attached = report.attached();
-      return MaybeInstall();
+      return HandleAttached(index, report.attached());
     case v1::ShardReport::kInstalled:
       return HandleInstalled(index, report.installed());
     case v1::ShardReport::kMembership: {
       if (!shard.installed) return;  // of what it held before
       shard.acked_epoch = report.membership().epoch();
       shard.floor = report.membership().floor();
-      const bool all = std::all_of(shards_.begin(), shards_.end(),
-                                   [this](const ShardInfo& s) { return s.acked_epoch == numbers_.epoch(); });
-      if (all && !broadcast_due_) OnAllAcked();
+      if (shards_.AllAcknowledged(numbers_.epoch()) && !broadcast_due_) OnAllAcked();
       return;
     }
     case v1::ShardReport::kStaged:
@@ -212,7 +209,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
         SampleProgress();
       }
       // A step that was committed may wait for memory on a shard, which publishes it all the same.
-      if (final_ping_ > 0 && std::all_of(shards_.begin(), shards_.end(), [&](const ShardInfo& s) {
+      if (final_ping_ > 0 && std::all_of(shards_.begin(), shards_.end(), [&](const ShardFleet::Shard& s) {
             return s.stats.sequence() >= final_ping_ &&
                    (!mode_.commits_steps || s.stats.version().count() >= steps_.committed());
           })) {
@@ -223,7 +220,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
       if (checkpoints_ != nullptr && shard.installed) checkpoints_->OnWritten(index, report.checkpoint());
       return;
     case v1::ShardReport::kFailed: {
-      const std::string why = absl::StrCat(ShardName(index), ": ", report.failed().error());
+      const std::string why = absl::StrCat(shards_.name(index), ": ", report.failed().error());
       if (!report.failed().replaced()) return FailJob(StorageFailure(why));
       // The shard of this very process, which no other coordinator installs: one that has taken its log has
       // the job, too.
@@ -251,7 +248,7 @@ void Coordinator::MaybeCommit() {
   steps_.Committed(*commit);
   v1::ControlMessage message;
   *message.mutable_commit() = commit->step;
-  Broadcast(message);
+  shards_.Broadcast(message);
   if (AllDone() && !evaluations_->waits()) return StartDraining();
   MaybeEvaluate();
 }
@@ -278,7 +275,7 @@ void Coordinator::HandleTick() {
     // This process stood still, and members may have spoken meanwhile: their leases begin anew.
     for (auto& [rank, member] : members_) member.lease_end = std::max(member.lease_end, time + lease());
     for (auto& [id, reader] : readers_) reader.lease_end = std::max(reader.lease_end, time + lease());
-    for (ShardInfo& shard : shards_) shard.last_heard = time;
+    for (ShardFleet::Shard& shard : shards_) shard.last_heard = time;
   }
   last_tick_ = time;
   TickMembers(time);
@@ -289,14 +286,13 @@ void Coordinator::HandleTick() {
   }
   MaybeEvaluate();
   pins_.Tick(time);
-  TickAddresses(time);
   TickShards(time);
   if (over()) return;
 
   // From the first moment: a shard, too, takes silence for loss, and workers may be long in coming.
   if (time >= next_ping_) {
     next_ping_ = time + std::min(kPingInterval, lease() / 3);
-    PingShards();
+    shards_.Ping();
   }
   if (checkpoints_ != nullptr) {
     if (state_ == v1::RUNNING && drain_.empty()) checkpoints_->Tick(steps_done());
@@ -308,11 +304,8 @@ void Coordinator::HandleTick() {
   MaybeFinish();
 
   // While shards are away, workers cannot come.
-  const bool ready =
-      state_ == v1::RUNNING || (AwaitsEvaluation() && last_save_.saved()) ||
-      (state_ == v1::RECOVERING && std::all_of(shards_.begin(), shards_.end(), [](const ShardInfo& shard) {
-         return shard.attached.has_value();
-       }));
+  const bool ready = state_ == v1::RUNNING || (AwaitsEvaluation() && last_save_.saved()) ||
+                     (state_ == v1::RECOVERING && shards_.AllAttached());
   if (!ready || !members_.empty()) return deserted_.reset();
   if (!deserted_.has_value()) deserted_ = time;
   const double limit = options_.config.cluster().start_seconds();
@@ -342,7 +335,7 @@ void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const
   reply.set_state(state_);
   if (heartbeat.known_revision != revision_) {
     *reply.mutable_membership() = MembershipNow();
-    *reply.mutable_moved() = MovedShards();
+    *reply.mutable_moved() = shards_.Moved();
   }
   reply.set_fenced(fenced);
   reply.set_evaluated(evaluation_.final());
@@ -354,23 +347,6 @@ void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const
   reply.set_failure(failure_.ok() ? why : std::string(failure_.message()));
   reply.set_failure_kind(KindOf(failure_));
   std::exchange(heartbeat.done, nullptr)(std::move(reply));
-}
-
-uint64_t Coordinator::PingShards() {
-  v1::ControlMessage message;
-  message.mutable_ping()->set_sequence(++last_ping_);
-  Broadcast(message);
-  return last_ping_;
-}
-
-void Coordinator::Broadcast(const v1::ControlMessage& message) {
-  for (ShardInfo& shard : shards_) {
-    if (shard.link != nullptr && shard.connected) shard.link->Send(message);
-  }
-}
-
-std::string Coordinator::ShardName(uint32_t shard) const {
-  return absl::StrCat("ps:", shard, " at ", shards_[shard].address);
 }
 
 std::string Coordinator::WorkerName(uint32_t rank) const {

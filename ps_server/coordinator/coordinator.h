@@ -30,6 +30,7 @@
 #include "ps_server/coordinator/loss_curve.h"
 #include "ps_server/coordinator/progress.h"
 #include "ps_server/coordinator/range_table.h"
+#include "ps_server/coordinator/shard_fleet.h"
 #include "ps_server/coordinator/shard_link.h"
 #include "ps_server/coordinator/step_committer.h"
 #include "ps_server/coordinator/version_pins.h"
@@ -55,9 +56,8 @@ namespace weir {
 // newest checkpoint only; the rest it learns from Join and Attached, and nobody's lease can end early, since
 // nobody is a member of it yet.
 //
-// A shard may come back at another address, which its process announces. It is looked for at both, and the
-// process that is attached stays. Members are told where it is before it is installed: until then they may
-// still be answered at the old address, by a process that only seemed to be gone.
+// Members are told where a shard is that came back at another address (ShardFleet) before it is installed:
+// until then they may still be answered at the old address, by a process that only seemed to be gone.
 class Coordinator {
  public:
   struct Options {
@@ -186,45 +186,6 @@ class Coordinator {
     absl::Time lease_end, last_heard;
     ParkedHeartbeat heartbeat;
   };
-  struct WaitingAnnounce {
-    v1::AnnounceRequest request;
-    Done<v1::AnnounceReply> done;
-    // Its answer tells that the process which is attached is alive.
-    uint64_t ping = 0;
-  };
-  struct ShardInfo {
-    // Where the link goes, or the next one will; since when this one does.
-    std::string address;
-    absl::Time opened;
-    // The newest address that differs from that of the cluster spec, and whose it is.
-    std::optional<v1::AnnounceRequest> announced;
-    // Not empty: it was last attached here, and not where the cluster spec says. The revision that says so.
-    std::string moved_to;
-    uint64_t moved_revision = 0;
-    // While another process is attached, or seems to be.
-    std::vector<WaitingAnnounce> announcing;
-    // nullptr: is opened at the next tick.
-    std::unique_ptr<ShardLink> link;
-    // Which link it is; what comes from an earlier one does not count. 0: none.
-    uint64_t link_number = 0;
-    bool connected = false;
-    // What it held when it was attached to this link.
-    std::optional<v1::Attached> attached;
-    // Install was sent on this link, when, and answered.
-    bool installing = false;
-    absl::Time install_sent;
-    bool installed = false;
-    uint64_t incarnation = 0;
-    // Of what it was installed with, or kept.
-    Intervals batches;
-    uint64_t acked_epoch = 0;
-    uint64_t floor = 0;
-    v1::ShardStats stats;
-    absl::Time last_heard;
-    // Since when it is lost, until it is installed again; and why.
-    std::optional<absl::Time> lost_since;
-    std::string lost_why;
-  };
   // All below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
   // Whether who asks may come in. If so, the job is what it says, unless that is known.
@@ -243,7 +204,6 @@ class Coordinator {
   // Whether the next one who joins says where the servers are: the cluster spec of ps:0 does not, and nobody
   // waits who has.
   bool AddressesOpen() const;
-  void LearnAddresses(const v1::JoinRequest& request);
   // Of the job, from the size of its training set.
   void SetLength(uint64_t train_examples);
   // The job is stopped early.
@@ -260,24 +220,11 @@ class Coordinator {
   void TickMembers(absl::Time time);
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
 
-  // Where shards are.
-  void HandleAnnounce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done);
-  // Makes `address` the one that the shard is looked for at.
-  void LookAt(uint32_t shard, const std::string& address);
-  // The other one that it may have; empty: there is none.
-  std::string OtherAddress(uint32_t shard) const;
-  // A report came of what the shard holds. False: it is another process than was expected there.
-  bool AttachedHere(uint32_t shard, const v1::Attached& attached);
-  // The link broke at an announced address, before a shard was attached: nothing is lost by that.
-  bool WasElsewhere(uint32_t shard, const absl::Status& status);
-  // No member is answered by the shard's old address any more.
-  bool AllKnowAddress(const ShardInfo& shard) const;
-  void TickAddresses(absl::Time time);
-  google::protobuf::Map<uint32_t, std::string> MovedShards() const;
   // Shards: attached, installed, lost, back.
-  void OpenLinks();
-  void OpenLink(uint32_t shard);
-  void HandleConnected(uint32_t shard);
+  ShardFleet::Options FleetOptions(const JobStore* store);
+  void HandleAttached(uint32_t shard, const v1::Attached& attached);
+  // No member is answered by the shard's old address any more.
+  bool AllKnowAddress(const ShardFleet::Shard& shard) const;
   void HandleShardBroken(uint32_t shard, const absl::Status& status);
   void HandleInstalled(uint32_t shard, const v1::Installed& installed);
   void LoseShard(uint32_t shard, const std::string& why);
@@ -293,7 +240,6 @@ class Coordinator {
   bool DoneBefore() const;
   // It only remains to tell those who still ask.
   void EndAgain();
-  bool AllInstalled() const;
   // For the first time in this life.
   void TrainingStarts();
   // Shard 0 has just said how far it is: what is known of it at other times is of some moment ago.
@@ -392,12 +338,8 @@ class Coordinator {
   void Changed();  // revision up, parked heartbeats answered
   // If there is one.
   void AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why = "");
-  void Broadcast(const v1::ControlMessage& message);
-  // Asks all shards for their stats; returns the ping's number.
-  uint64_t PingShards();
   v1::ClusterStatus MakeStatus() const;
   std::vector<std::string> WaitingFor() const;
-  std::string ShardName(uint32_t shard) const;
   std::string WorkerName(uint32_t rank) const;
   uint32_t needed_workers() const;
   // bounded, async: as far as shard 0 has said, the newest checkpoint knows.
@@ -423,8 +365,6 @@ class Coordinator {
   v1::JobState state_ = v1::STARTING;
   uint64_t revision_ = 1;
   uint32_t last_reader_ = 0;
-  uint64_t last_link_ = 0;
-  uint64_t last_ping_ = 0;
   const absl::Time created_;
   // Of this life's training; how many examples were done when it began.
   absl::Time started_, ended_;
@@ -448,9 +388,7 @@ class Coordinator {
   std::optional<ModelSpec> model_;
   JobSize size_;
 
-  // Of shards, as the cluster spec has them.
-  std::vector<std::string> addresses_;
-  std::vector<ShardInfo> shards_;
+  ShardFleet shards_;
   std::vector<WaitingJoin> waiting_;
   std::map<uint32_t, MemberInfo> members_;
   std::map<uint32_t, ReaderInfo> readers_;

@@ -23,7 +23,7 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   options.clock = options_.clock;
   options.post = [this](std::function<void()> function) { queue_.Post(std::move(function)); };
   options.snapshot = [this] { return TakeSnapshot(); };
-  options.broadcast = [this](const v1::ControlMessage& message) { Broadcast(message); };
+  options.broadcast = [this](const v1::ControlMessage& message) { shards_.Broadcast(message); };
   options.replaced = [this](const std::string& why) { StepAside(why); };
   options.changed = [this] {
     MaybeCommit();
@@ -46,7 +46,8 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
         absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to save"));
   }
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    if (!shards_[shard].installed) return absl::UnavailableError(absl::StrCat(ShardName(shard), " is away"));
+    if (!shards_[shard].installed)
+      return absl::UnavailableError(absl::StrCat(shards_.name(shard), " is away"));
   }
   Checkpoints::Snapshot snapshot;
   const auto& newest = checkpoints_->newest();

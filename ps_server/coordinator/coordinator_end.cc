@@ -43,7 +43,7 @@ void Coordinator::SaveLast() {
       return MaybeFinish();
     }
     // A shard that is away is waited for elsewhere.
-    if (!AllInstalled()) return last_save_.ForgetTrouble();
+    if (!shards_.AllInstalled()) return last_save_.ForgetTrouble();
     CannotSaveLast(std::string(reply.status().message()));
   });
 }
@@ -110,7 +110,7 @@ void Coordinator::EndAgain() {
   state_ = v1::DRAINING;
   TrainingStarts();
   ended_ = started_;
-  OpenLinks();
+  shards_.Open();
 }
 
 void Coordinator::MaybeFinish() {
@@ -124,7 +124,7 @@ void Coordinator::MaybeFinish() {
     return;
   }
   if (ends_again_) return End();
-  final_ping_ = PingShards();
+  final_ping_ = shards_.Ping();
 }
 
 std::vector<std::string> Coordinator::MayCome() const {
@@ -136,7 +136,7 @@ void Coordinator::End() {
   state_ = v1::DONE;
   v1::ControlMessage message;
   message.mutable_shutdown();
-  Broadcast(message);
+  shards_.Broadcast(message);
   Changed();
   AnswerParked(NothingLeft(), absl::FailedPreconditionError("the job is done"));
   SayEnd();
@@ -157,7 +157,7 @@ void Coordinator::FailJob(const absl::Status& failure, bool asked) {
   }
   v1::ControlMessage message;
   SetFailure(failure, message.mutable_shutdown());
-  Broadcast(message);
+  shards_.Broadcast(message);
   Changed();
   AnswerParked(RefuseJoin(), failure);
   // Who wants the job to end does not wait for others.
@@ -223,11 +223,7 @@ void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& ot
     if (member.join.has_value()) std::exchange(member.join, std::nullopt)->done(joins);
     if (member.next_range) std::exchange(member.next_range, nullptr)(others);
   }
-  for (ShardInfo& shard : shards_) {
-    for (WaitingAnnounce& waiting : std::exchange(shard.announcing, {})) {
-      waiting.done(absl::UnavailableError(others.message()));
-    }
-  }
+  shards_.RefuseAnnounces(absl::UnavailableError(others.message()));
   pins_.DropAll(others, now());
   last_save_.Refuse(others);
 }

@@ -138,7 +138,7 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
       CheckServerMemory(options_.config, options_.workers, model.elements(), servers, options_.memory_bytes));
   if (worker) WEIR_RETURN_IF_ERROR(CheckLength(request));
 
-  if (AddressesOpen()) LearnAddresses(request);
+  if (AddressesOpen()) shards_.Readdress({request.ps_addresses().begin(), request.ps_addresses().end()});
   model_ = std::move(model);
   if (worker && size_.batches == 0) SetLength(request.train_examples());
   return absl::OkStatus();
@@ -168,11 +168,11 @@ absl::Status Coordinator::CheckAddresses(const v1::JoinRequest& request) const {
     return absl::InvalidArgumentError(
         absl::StrCat("ps_addresses: ", count, " servers; at most ", kMaxServers, " are allowed"));
   }
-  if (!AddressesOpen() && count != static_cast<int>(addresses_.size())) {
+  if (!AddressesOpen() && count != static_cast<int>(shards_.addresses().size())) {
     return absl::FailedPreconditionError(
         absl::StrCat("the cluster spec of ", request.task(), " lists ", count, " servers; ",
                      options_.shard_addresses.size() > 1 ? "that of ps:0" : DeclaredBy(/*worker=*/false),
-                     " lists ", addresses_.size()));
+                     " lists ", shards_.addresses().size()));
   }
   std::set<std::string> seen;
   for (int i = 0; i < count; ++i) {
@@ -232,26 +232,6 @@ void Coordinator::ForgetWhoLeft() {
   evaluations_.reset();
 }
 
-void Coordinator::LearnAddresses(const v1::JoinRequest& request) {
-  addresses_.assign(request.ps_addresses().begin(), request.ps_addresses().end());
-  if (shards_.empty()) return OpenLinks();
-  // Links to where one who has gone said that servers are. The first is this process.
-  shards_[0].address = addresses_[0];
-  for (uint32_t index = 1; index < shards_.size(); ++index) {
-    if (index < addresses_.size() && shards_[index].address == addresses_[index]) continue;
-    for (WaitingAnnounce& waiting : shards_[index].announcing) {
-      waiting.done(absl::UnavailableError("the job has other servers now"));
-    }
-    shards_[index] = ShardInfo();
-  }
-  shards_.resize(addresses_.size());
-  for (uint32_t index = 1; index < shards_.size(); ++index) {
-    if (shards_[index].link != nullptr) continue;
-    shards_[index].address = addresses_[index];
-    OpenLink(index);
-  }
-}
-
 void Coordinator::SetLength(uint64_t train_examples) {
   // With as many workers as then or not, a step has the same parts.
   const bool goes_on = recoverable() && checkpoints_->newest().has_value();
@@ -272,8 +252,8 @@ v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, 
   *reply.mutable_membership() = MembershipNow();
   reply.set_start_clock(start_clock);
   reply.set_num_shards(shards_.size());
-  for (const ShardInfo& shard : shards_) reply.add_ps_addresses(shard.address);
-  *reply.mutable_moved() = MovedShards();
+  for (const ShardFleet::Shard& shard : shards_) reply.add_ps_addresses(shard.address);
+  *reply.mutable_moved() = shards_.Moved();
   reply.set_total_batches(size_.batches);
   reply.set_total_examples(size_.examples);
   reply.set_parts(size_.parts);

@@ -24,7 +24,7 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 // ---- admitting
 
 void Coordinator::MaybeAdmit() {
-  if (over() || !AllInstalled() || !drain_.empty()) return;
+  if (over() || !shards_.AllInstalled() || !drain_.empty()) return;
   // And no change of the membership is left over.
   if (broadcast_due_ || !HasNumbers(waiting_.size() + 1)) return;
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
@@ -102,12 +102,12 @@ void Coordinator::BroadcastMembership() {
     member->set_joining(info.phase == Phase::kJoining);
     member->set_idle(info.phase == Phase::kIdle);
   }
-  Broadcast(message);
+  shards_.Broadcast(message);
 }
 
 void Coordinator::OnAllAcked() {
   uint64_t start_clock = 0;
-  for (const ShardInfo& shard : shards_) start_clock = std::max(start_clock, shard.floor);
+  for (const ShardFleet::Shard& shard : shards_) start_clock = std::max(start_clock, shard.floor);
   bool joining = false, live = false;
   for (auto& [rank, member] : members_) {
     if (member.phase != Phase::kJoining) continue;
@@ -163,7 +163,7 @@ v1::Membership Coordinator::MembershipNow() const {
     member->set_start_clock(info.start_clock);
     member->set_idle(info.phase == Phase::kIdle);
   }
-  for (const ShardInfo& shard : shards_) membership.add_shard_incarnations(shard.incarnation);
+  for (const ShardFleet::Shard& shard : shards_) membership.add_shard_incarnations(shard.incarnation);
   return membership;
 }
 
@@ -368,7 +368,7 @@ void Coordinator::TickMembers(absl::Time time) {
   std::vector<uint32_t> expired;
   for (auto& [rank, member] : members_) {
     // Who is being admitted cannot report, and a shard that is away keeps it waiting.
-    if (member.join.has_value() && !AllInstalled())
+    if (member.join.has_value() && !shards_.AllInstalled())
       member.lease_end = std::max(member.lease_end, time + lease());
     if (member.lease_end <= time) expired.push_back(rank);
     if (member.heartbeat.until <= time) AnswerHeartbeat(member.heartbeat, false);

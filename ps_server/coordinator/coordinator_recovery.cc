@@ -11,57 +11,44 @@
 
 namespace weir {
 
-// ---- links
+// ---- attached
 
-void Coordinator::OpenLinks() {
-  if (!shards_.empty()) return;
-  shards_.resize(addresses_.size());
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    shards_[shard].address = addresses_[shard];
-    OpenLink(shard);
+ShardFleet::Options Coordinator::FleetOptions(const JobStore* store) {
+  ShardFleet::Options fleet;
+  fleet.clock = options_.clock;
+  if (store != nullptr) fleet.incarnation = store->opened().coordinator_incarnation;
+  fleet.open_link = options_.open_link;
+  fleet.post = [this](std::function<void()> function) { queue_.Post(std::move(function)); };
+  fleet.on_report = [this](uint32_t shard, const v1::ShardReport& report) {
+    HandleShardReport(shard, report);
+  };
+  fleet.on_broken = [this](uint32_t shard, const absl::Status& status) { HandleShardBroken(shard, status); };
+  fleet.over = [this] { return over(); };
+  return fleet;
+}
+
+void Coordinator::HandleAttached(uint32_t index, const v1::Attached& attached) {
+  const ShardFleet::Place place = shards_.Attach(index, attached);
+  if (place == ShardFleet::Place::kOther) return;
+  if (place == ShardFleet::Place::kMoved) {
+    Changed();
+    shards_[index].moved_revision = revision_;
   }
+  MaybeInstall();
 }
 
-void Coordinator::OpenLink(uint32_t shard) {
-  const uint64_t link = shards_[shard].link_number = ++last_link_;
-  shards_[shard].opened = now();
-  // In the queue, and only while the link is the newest one.
-  const auto post = [this, shard, link](std::function<void()> function) {
-    queue_.Post([this, shard, link, function = std::move(function)] {
-      if (shard < shards_.size() && shards_[shard].link_number == link) function();
-    });
-  };
-  ShardLinkEvents events;
-  events.connected = [this, shard, post] { post([this, shard] { HandleConnected(shard); }); };
-  events.report = [this, shard, post](v1::ShardReport report) {
-    post([this, shard, report = std::move(report)] { HandleShardReport(shard, report); });
-  };
-  events.broken = [this, shard, post](absl::Status status) {
-    post([this, shard, status = std::move(status)] { HandleShardBroken(shard, status); });
-  };
-  shards_[shard].link = options_.open_link(shard, shards_[shard].address, std::move(events));
-}
-
-void Coordinator::HandleConnected(uint32_t index) {
-  ShardInfo& shard = shards_[index];
-  shard.connected = true;
-  shard.last_heard = now();
-  if (shard.link == nullptr || over()) return;
-  v1::ControlMessage message;
-  message.mutable_hello()->set_coordinator_incarnation(incarnation());
-  *message.mutable_hello()->mutable_protocol() = OwnProtocol();
-  shard.link->Send(message);
+bool Coordinator::AllKnowAddress(const ShardFleet::Shard& shard) const {
+  return std::all_of(members_.begin(), members_.end(), [&](const auto& entry) {
+    const MemberInfo& member = entry.second;
+    // A member that is still joining has not called any shard yet.
+    return member.join.has_value() || member.known_revision >= shard.moved_revision;
+  });
 }
 
 // ---- installing
 
-bool Coordinator::AllInstalled() const {
-  return !shards_.empty() &&
-         std::all_of(shards_.begin(), shards_.end(), [](const ShardInfo& shard) { return shard.installed; });
-}
-
 bool Coordinator::KeepsState(uint32_t index) const {
-  const ShardInfo& shard = shards_[index];
+  const ShardFleet::Shard& shard = shards_[index];
   // In sync, whoever was away may have missed a step.
   if (mode_.commits_steps || !recoverable() || shard.attached->incarnation() == 0) return false;
   if (shard.attached->model_hash() != model_->Hash()) return false;
@@ -88,14 +75,11 @@ void Coordinator::MaybeInstall() {
   if (over() || ends_again_ || shards_.empty() || !drain_.empty()) return;
   if (recoverable() && checkpoints_->busy()) return;  // what is the newest will show
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
-    for (const ShardInfo& shard : shards_) {
-      if (!shard.attached.has_value()) return;
-    }
-    if (!EnoughWorkers()) return;
+    if (!shards_.AllAttached() || !EnoughWorkers()) return;
   }
   bool changed = false;
   for (uint32_t index = 0; index < shards_.size(); ++index) {
-    ShardInfo& shard = shards_[index];
+    ShardFleet::Shard& shard = shards_[index];
     if (shard.installed || shard.installing || !shard.attached.has_value()) continue;
     if (!AllKnowAddress(shard)) continue;
     begun_ = true;
@@ -107,11 +91,11 @@ void Coordinator::MaybeInstall() {
       SendInstall(index);
     }
   }
-  if (changed && AllInstalled()) OnAllInstalled();
+  if (changed && shards_.AllInstalled()) OnAllInstalled();
 }
 
 void Coordinator::SendInstall(uint32_t index) {
-  ShardInfo& shard = shards_[index];
+  ShardFleet::Shard& shard = shards_[index];
   v1::ControlMessage message;
   v1::Install& install = *message.mutable_install();
   install.set_shard(index);
@@ -123,7 +107,7 @@ void Coordinator::SendInstall(uint32_t index) {
   install.set_total_steps(size_.steps);
   install.set_total_batches(size_.batches);
   install.set_total_examples(size_.examples);
-  install.set_coordinator_address(addresses_[0]);
+  install.set_coordinator_address(shards_.addresses()[0]);
   install.set_coordinator(incarnation());
   install.set_number(++installs_);
   if (recoverable() && checkpoints_->newest().has_value()) {
@@ -139,27 +123,27 @@ void Coordinator::SendInstall(uint32_t index) {
 }
 
 void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed) {
-  ShardInfo& shard = shards_[index];
+  ShardFleet::Shard& shard = shards_[index];
   if (!shard.installing) return;
   if (!installed.error().empty()) {
-    const std::string why = absl::StrCat(ShardName(index), " cannot take part: ", installed.error());
+    const std::string why = absl::StrCat(shards_.name(index), " cannot take part: ", installed.error());
     return FailUnlessReplaced(installed.permanent() ? Misfit(why) : LostPeer(why));
   }
   shard.installing = false;
   shard.installed = true;
   shard.incarnation = installed.incarnation();
   shard.batches = installed.batches();
-  if (AllInstalled()) OnAllInstalled();
+  if (shards_.AllInstalled()) OnAllInstalled();
 }
 
 void Coordinator::OnAllInstalled() {
   const bool restored = recoverable() && checkpoints_->newest().has_value();
   for (uint32_t index = 0; index < shards_.size(); ++index) {
-    ShardInfo& shard = shards_[index];
+    ShardFleet::Shard& shard = shards_[index];
     shard.lost_why.clear();
     if (!shard.lost_since.has_value()) continue;
     ++recoveries_;
-    LogInfo(ShardName(index), " is back after ",
+    LogInfo(shards_.name(index), " is back after ",
             absl::FormatDuration(absl::Trunc(now() - *shard.lost_since, absl::Milliseconds(1))), ", ",
             KeepsState(index) ? "with what it held"
             : restored        ? absl::StrCat("with ", checkpoints_->newest_folder())
@@ -205,17 +189,18 @@ void Coordinator::OnAllInstalled() {
 // ---- lost
 
 void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) {
-  if (over() || WasElsewhere(index, status)) return;
+  if (over() || shards_.WasElsewhere(index, status)) return;
   if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
-    return FailJob(Misfit(absl::StrCat(ShardName(index), " refuses ps:0: ", status.message())));
+    return FailJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
   }
   if (absl::IsUnimplemented(status)) return FailJob(Misfit(status.message()));
   if (recoverable()) {
     if (!absl::IsFailedPrecondition(status)) return LoseShard(index, std::string(status.message()));
-    return StepAside(absl::StrCat(ShardName(index), " takes part under another ps:0: ", status.message()));
+    return StepAside(absl::StrCat(shards_.name(index), " takes part under another ps:0: ", status.message()));
   }
-  FailJob(LostPeer(absl::StrCat(
-      ShardName(index), shards_[index].connected ? " was lost: " : " cannot take part: ", status.message())));
+  FailJob(LostPeer(
+      absl::StrCat(shards_.name(index),
+                   shards_[index].connected ? " was lost: " : " cannot take part: ", status.message())));
 }
 
 void Coordinator::LoseShard(uint32_t index, const std::string& why) {
@@ -226,14 +211,10 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
       members_.empty() && readers_.empty() && !AwaitsEvaluation()) {
     return End();
   }
-  ShardInfo& shard = shards_[index];
-  shard.link.reset();
-  shard.link_number = 0;
-  shard.connected = shard.installing = shard.installed = false;
-  shard.attached.reset();
-  shard.acked_epoch = 0;
+  ShardFleet::Shard& shard = shards_[index];
+  shards_.Drop(index);
   steps_.OnLost(index);
-  const std::string what = absl::StrCat(ShardName(index), " was lost: ", why);
+  const std::string what = absl::StrCat(shards_.name(index), " was lost: ", why);
   if (!shard.lost_since.has_value()) {
     shard.lost_why = why;
     // Before the start nothing is lost yet, and there is another deadline.
@@ -254,12 +235,12 @@ void Coordinator::RollBack(const std::string& why) {
     next_complaint_ = now() + kComplaintInterval;
   }
   state_ = v1::RECOVERING;
-  for (ShardInfo& shard : shards_) {
+  for (ShardFleet::Shard& shard : shards_) {
     // One that is installing does so from the same checkpoint.
     shard.installed = false;
   }
   steps_.GoBackTo(checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0);
-  for (ShardInfo& shard : shards_) shard.stats.Clear();
+  for (ShardFleet::Shard& shard : shards_) shard.stats.Clear();
   checkpoints_->Rewound(steps_.committed());
   ended_ = absl::Time();
   final_ping_ = 0;
@@ -279,26 +260,33 @@ void Coordinator::RollBack(const std::string& why) {
 
 void Coordinator::TickShards(absl::Time time) {
   const auto& cluster = options_.config.cluster();
+  shards_.Tick(time);
+  // Members may have heard meanwhile where a shard is.
+  const bool moved = std::any_of(shards_.begin(), shards_.end(), [](const ShardFleet::Shard& shard) {
+    return shard.attached.has_value() && !shard.installed && shard.moved_revision > 0;
+  });
+  if (moved && state_ == v1::RUNNING) MaybeInstall();
   for (uint32_t index = 0; index < shards_.size() && !over(); ++index) {
-    ShardInfo& shard = shards_[index];
-    if (shard.link == nullptr) OpenLink(index);
+    ShardFleet::Shard& shard = shards_[index];
+    shards_.Reopen(index);
     if (shard.installing) {
       // Making version 0 of a large model, or loading it, may take longer than a lease.
       if (time - shard.install_sent > absl::Seconds(cluster.start_seconds())) {
-        FailJob(LostPeer(absl::StrCat(ShardName(index), " did not make its part of the model ready within ",
-                                      "cluster.start_seconds = ", cluster.start_seconds())));
+        FailJob(
+            LostPeer(absl::StrCat(shards_.name(index), " did not make its part of the model ready within ",
+                                  "cluster.start_seconds = ", cluster.start_seconds())));
       }
       continue;
     }
     if (shard.connected && time - shard.last_heard > lease()) {
       const std::string why =
           absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - shard.last_heard));
-      if (!recoverable()) return FailJob(LostPeer(absl::StrCat(ShardName(index), " was lost: ", why)));
+      if (!recoverable()) return FailJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", why)));
       LoseShard(index, why);
     }
     if (shard.lost_since.has_value() && !shard.attached.has_value() &&
         time - *shard.lost_since > absl::Seconds(cluster.server_wait_seconds())) {
-      FailJob(LostPeer(absl::StrCat(ShardName(index), " was lost: ", shard.lost_why,
+      FailJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", shard.lost_why,
                                     "; it did not come back within ",
                                     "cluster.server_wait_seconds = ", cluster.server_wait_seconds())));
     }

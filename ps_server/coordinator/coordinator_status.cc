@@ -108,7 +108,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_mode(ModeName(options_.config.consistency().mode()));
   status.set_staleness_bound(options_.config.consistency().staleness());
   status.set_num_shards(std::max<uint64_t>(
-      {shards_.size(), addresses_.size(), ends_again_ ? static_cast<uint64_t>(named_servers_) : 0}));
+      {shards_.size(), shards_.addresses().size(), ends_again_ ? static_cast<uint64_t>(named_servers_) : 0}));
   status.set_configured_workers(options_.workers);
   *status.mutable_membership() = MembershipNow();
   status.set_total_steps(size_.steps);
@@ -141,7 +141,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
 
   IntHistogram staleness, lead;
   uint64_t pushed = 0, pulled = 0, lost = 0, refused = 0;
-  for (const ShardInfo& shard : shards_) {
+  for (const ShardFleet::Shard& shard : shards_) {
     Merge(shard.stats.version_staleness(), staleness);
     Merge(shard.stats.lead(), lead);
     pushed += shard.stats.bytes_pushed();
@@ -233,19 +233,19 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
 std::vector<std::string> Coordinator::WaitingFor() const {
   std::vector<std::string> names;
   for (uint32_t i = 0; i < shards_.size(); ++i) {
-    const ShardInfo& shard = shards_[i];
+    const ShardFleet::Shard& shard = shards_[i];
     if (over()) break;
     if (shard.lost_since.has_value()) {
-      names.push_back(absl::StrCat(ShardName(i),
+      names.push_back(absl::StrCat(shards_.name(i),
                                    shard.installing             ? " to load its part of the model"
                                    : shard.attached.has_value() ? " to go on"
                                                                 : " to come back",
                                    " (it was lost: ", shard.lost_why, ")"));
     } else if (state_ == v1::STARTING && (!shard.attached.has_value() || shard.installing)) {
-      names.push_back(shard.lost_why.empty() ? ShardName(i)
-                                             : absl::StrCat(ShardName(i), " (", shard.lost_why, ")"));
+      names.push_back(shard.lost_why.empty() ? shards_.name(i)
+                                             : absl::StrCat(shards_.name(i), " (", shard.lost_why, ")"));
     } else if (state_ == v1::RECOVERING && shard.installing) {
-      names.push_back(absl::StrCat(ShardName(i), " to load its part of the model"));
+      names.push_back(absl::StrCat(shards_.name(i), " to load its part of the model"));
     } else if (state_ == v1::RUNNING && shard.stats.waits_size() > 0) {
       names.push_back(absl::StrCat(shard.stats.waits(0).reason(), " (on ps:", i, ")"));
     }

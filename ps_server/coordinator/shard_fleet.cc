@@ -1,0 +1,262 @@
+#include "ps_server/coordinator/shard_fleet.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/config/address.h"
+#include "common/protocol/protocol_version.h"
+#include "common/telemetry/logging.h"
+
+namespace weir {
+namespace {
+
+// A shard that may be at two addresses is looked for at each so long before it is the other's turn.
+constexpr absl::Duration kLook = absl::Seconds(1);
+// Announcements of one shard that wait at once.
+constexpr size_t kMaxAnnouncing = 16;
+
+v1::AnnounceReply MakeAnnounceReply() {
+  v1::AnnounceReply reply;
+  *reply.mutable_protocol() = OwnProtocol();
+  return reply;
+}
+
+}  // namespace
+
+std::string ShardFleet::name(uint32_t shard) const {
+  return absl::StrCat("ps:", shard, " at ", shards_[shard].address);
+}
+
+bool ShardFleet::AllAttached() const {
+  return std::all_of(shards_.begin(), shards_.end(),
+                     [](const Shard& shard) { return shard.attached.has_value(); });
+}
+
+bool ShardFleet::AllInstalled() const {
+  return !shards_.empty() &&
+         std::all_of(shards_.begin(), shards_.end(), [](const Shard& shard) { return shard.installed; });
+}
+
+bool ShardFleet::AllAcknowledged(uint64_t epoch) const {
+  return std::all_of(shards_.begin(), shards_.end(),
+                     [epoch](const Shard& shard) { return shard.acked_epoch == epoch; });
+}
+
+// ---- links
+
+void ShardFleet::Open() {
+  if (!shards_.empty()) return;
+  shards_.resize(addresses_.size());
+  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    shards_[shard].address = addresses_[shard];
+    OpenLink(shard);
+  }
+}
+
+void ShardFleet::Reopen(uint32_t shard) {
+  if (shards_[shard].link == nullptr) OpenLink(shard);
+}
+
+void ShardFleet::OpenLink(uint32_t shard) {
+  const uint64_t link = shards_[shard].link_number = ++last_link_;
+  shards_[shard].opened = options_.clock->Now();
+  // In the queue, and only while the link is the newest one.
+  const auto post = [this, shard, link](std::function<void()> function) {
+    options_.post([this, shard, link, function = std::move(function)] {
+      if (shard < shards_.size() && shards_[shard].link_number == link) function();
+    });
+  };
+  ShardLinkEvents events;
+  events.connected = [this, shard, post] { post([this, shard] { OnConnected(shard); }); };
+  events.report = [this, shard, post](v1::ShardReport report) {
+    post([this, shard, report = std::move(report)] { options_.on_report(shard, report); });
+  };
+  events.broken = [this, shard, post](absl::Status status) {
+    post([this, shard, status = std::move(status)] { options_.on_broken(shard, status); });
+  };
+  shards_[shard].link = options_.open_link(shard, shards_[shard].address, std::move(events));
+}
+
+void ShardFleet::OnConnected(uint32_t index) {
+  Shard& shard = shards_[index];
+  shard.connected = true;
+  shard.last_heard = options_.clock->Now();
+  if (shard.link == nullptr || options_.over()) return;
+  v1::ControlMessage message;
+  message.mutable_hello()->set_coordinator_incarnation(options_.incarnation);
+  *message.mutable_hello()->mutable_protocol() = OwnProtocol();
+  shard.link->Send(message);
+}
+
+void ShardFleet::Drop(uint32_t index) {
+  Shard& shard = shards_[index];
+  shard.link.reset();
+  shard.link_number = 0;
+  shard.connected = shard.installing = shard.installed = false;
+  shard.attached.reset();
+  shard.acked_epoch = 0;
+}
+
+void ShardFleet::Readdress(std::vector<std::string> addresses) {
+  addresses_ = std::move(addresses);
+  if (shards_.empty()) return Open();
+  // The first is this process.
+  shards_[0].address = addresses_[0];
+  for (uint32_t index = 1; index < shards_.size(); ++index) {
+    if (index < addresses_.size() && shards_[index].address == addresses_[index]) continue;
+    for (WaitingAnnounce& waiting : shards_[index].announcing) {
+      waiting.done(absl::UnavailableError("the job has other servers now"));
+    }
+    shards_[index] = Shard();
+  }
+  shards_.resize(addresses_.size());
+  for (uint32_t index = 1; index < shards_.size(); ++index) {
+    if (shards_[index].link != nullptr) continue;
+    shards_[index].address = addresses_[index];
+    OpenLink(index);
+  }
+}
+
+void ShardFleet::Broadcast(const v1::ControlMessage& message) {
+  for (Shard& shard : shards_) {
+    if (shard.link != nullptr && shard.connected) shard.link->Send(message);
+  }
+}
+
+uint64_t ShardFleet::Ping() {
+  v1::ControlMessage message;
+  message.mutable_ping()->set_sequence(++last_ping_);
+  Broadcast(message);
+  return last_ping_;
+}
+
+std::vector<std::unique_ptr<ShardLink>> ShardFleet::Close() {
+  std::vector<std::unique_ptr<ShardLink>> links;
+  for (Shard& shard : shards_) links.push_back(std::move(shard.link));
+  return links;
+}
+
+// ---- announced
+
+void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
+  if (shards_.empty()) {
+    return done(absl::UnavailableError("ps:0 does not know its servers before the first worker has joined"));
+  }
+  const uint32_t index = request.shard();
+  if (absl::Status fits = CheckProtocol(absl::StrCat("ps:", index), request.protocol(), "ps:0"); !fits.ok()) {
+    LogWarning("refused: ", fits.message());
+    return done(fits);
+  }
+  if (index == 0 || index >= shards_.size()) {
+    return done(absl::FailedPreconditionError(absl::StrCat("a server announces itself as ps:", index,
+                                                           "; the job has ps:0 to ps:", shards_.size() - 1,
+                                                           " (the cluster spec of ps:0)")));
+  }
+  const auto address = ParseAddress(request.address());
+  if (!address.ok() || (!address->is_unix() && address->port == 0)) {
+    return done(absl::InvalidArgumentError(
+        absl::StrCat("address: ps:", index, " cannot be reached at '", request.address(), "'",
+                     address.ok() ? "" : absl::StrCat(": ", address.status().message()))));
+  }
+  Shard& shard = shards_[index];
+  if (shard.attached.has_value()) {
+    if (shard.attached->instance() == request.instance()) return done(MakeAnnounceReply());
+    if (shard.announcing.size() >= kMaxAnnouncing) {
+      return done(
+          absl::UnavailableError(absl::StrCat("others wait already to be ps:", index, "; try again")));
+    }
+    // It may be dead for all that is known here.
+    shard.announcing.push_back({std::move(request), std::move(done), Ping()});
+    return;
+  }
+  if (request.address() == addresses_[index]) {
+    shard.announced.reset();
+  } else {
+    shard.announced = request;
+  }
+  // One that is connected says presently who it is.
+  if (!shard.connected && shard.address != request.address()) LookAt(index, request.address());
+  done(MakeAnnounceReply());
+}
+
+void ShardFleet::RefuseAnnounces(const absl::Status& why) {
+  for (Shard& shard : shards_) {
+    for (WaitingAnnounce& waiting : std::exchange(shard.announcing, {})) waiting.done(why);
+  }
+}
+
+void ShardFleet::Tick(absl::Time time) {
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    Shard& shard = shards_[index];
+    for (WaitingAnnounce& waiting : std::exchange(shard.announcing, {})) {
+      const bool other =
+          shard.attached.has_value() && shard.attached->instance() != waiting.request.instance();
+      if (!other) {
+        Announce(std::move(waiting.request), std::move(waiting.done));
+      } else if (shard.stats.sequence() < waiting.ping) {
+        shard.announcing.push_back(std::move(waiting));
+      } else {
+        const std::string why = absl::StrCat(
+            name(index), " is alive; the process that listens at ", waiting.request.address(),
+            " cannot be ps:", index, ", too: end the other one first, or is the same task index used twice?");
+        LogWarning("refused: ", why);
+        waiting.done(absl::AlreadyExistsError(why));
+      }
+    }
+    if (shard.link != nullptr && !shard.connected && time - shard.opened > kLook) {
+      if (const std::string other = OtherAddress(index); !other.empty()) LookAt(index, other);
+    }
+  }
+}
+
+// ---- looked for
+
+std::string ShardFleet::OtherAddress(uint32_t index) const {
+  const Shard& shard = shards_[index];
+  if (shard.address != addresses_[index]) return addresses_[index];
+  return shard.announced.has_value() ? shard.announced->address() : "";
+}
+
+void ShardFleet::LookAt(uint32_t index, const std::string& address) {
+  shards_[index].address = address;
+  shards_[index].connected = false;
+  OpenLink(index);
+}
+
+bool ShardFleet::WasElsewhere(uint32_t index, const absl::Status& status) {
+  Shard& shard = shards_[index];
+  if (shard.attached.has_value() || shard.address == addresses_[index]) return false;
+  LogWarning(name(index), ", where it announced itself, cannot take part: ", status.message());
+  LookAt(index, addresses_[index]);
+  return true;
+}
+
+ShardFleet::Place ShardFleet::Attach(uint32_t index, const v1::Attached& attached) {
+  Shard& shard = shards_[index];
+  const bool elsewhere = shard.address != addresses_[index];
+  if (elsewhere && (!shard.announced.has_value() || shard.announced->instance() != attached.instance())) {
+    // Whoever listens there now, it is not who said that it does.
+    LookAt(index, addresses_[index]);
+    return Place::kOther;
+  }
+  shard.attached = attached;
+  if (const std::string& here = elsewhere ? shard.address : std::string(); here != shard.moved_to) {
+    LogInfo("ps:", index, " is at ", shard.address, " now");
+    shard.moved_to = here;
+    return Place::kMoved;
+  }
+  return Place::kSame;
+}
+
+// ---- where they are
+
+google::protobuf::Map<uint32_t, std::string> ShardFleet::Moved() const {
+  google::protobuf::Map<uint32_t, std::string> moved;
+  for (uint32_t index = 0; index < shards_.size(); ++index) {
+    if (!shards_[index].moved_to.empty()) moved[index] = shards_[index].moved_to;
+  }
+  return moved;
+}
+
+}  // namespace weir
