@@ -91,7 +91,7 @@ void Coordinator::Pin(v1::PinRequest request, Done<v1::PinReply> done) {
 
 void Coordinator::Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
+    if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
     HandleUnpin(request);
     done(v1::UnpinReply());
   });
@@ -99,7 +99,7 @@ void Coordinator::Unpin(v1::UnpinRequest request, Done<v1::UnpinReply> done) {
 
 void Coordinator::Report(v1::ReportRequest request, Done<v1::ReportReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)] {
-    if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
+    if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
     if (request.evaluation().weights_sha256().size() > kSha256) {
       return done(absl::InvalidArgumentError(
           absl::StrCat("evaluation.weights_sha256: must be ", kSha256, " digits in hex, or empty")));
@@ -138,11 +138,12 @@ void Coordinator::Status(Done<v1::ClusterStatus> done, bool with_loss_curve) {
 
 void Coordinator::OnDisconnect(v1::Caller caller) {
   queue_.Post([this, caller = std::move(caller)] {
-    if (!CheckCaller(caller).ok()) return;
-    if (const auto member = members_.find(caller.worker()); member != members_.end()) {
+    if (!members_.CheckCaller(caller).ok()) return;
+    if (const auto member = members_.workers().find(caller.worker()); member != members_.workers().end()) {
       Disconnected(member->second);
       ReplaceIfGone(caller.worker());
-    } else if (const auto reader = readers_.find(caller.worker()); reader != readers_.end()) {
+    } else if (const auto reader = members_.readers().find(caller.worker());
+               reader != members_.readers().end()) {
       reader->second.lease_end = std::min(reader->second.lease_end, now() + grace());
       AnswerHeartbeat(reader->second.heartbeat, false);
     }
@@ -151,14 +152,14 @@ void Coordinator::OnDisconnect(v1::Caller caller) {
 
 void Coordinator::OnJoinCancelled(uint64_t instance, uint64_t call) {
   queue_.Post([this, instance, call] {
-    for (auto it = waiting_.begin(); it != waiting_.end(); ++it) {
+    for (auto it = members_.waiting().begin(); it != members_.waiting().end(); ++it) {
       if (it->request.instance() != instance || it->call != call) continue;
       it->done(absl::CancelledError("the caller went away"));
-      waiting_.erase(it);
+      members_.waiting().erase(it);
       return ForgetWhoLeft();
     }
     // It was admitted meanwhile, and may never know.
-    for (auto& [rank, member] : members_) {
+    for (auto& [rank, member] : members_.workers()) {
       if (member.instance != instance || (member.join.has_value() && member.join->call != call)) continue;
       Disconnected(member);
       return ReplaceIfGone(rank);
@@ -273,8 +274,10 @@ void Coordinator::HandleTick() {
   }
   if (time - last_tick_ > lease() / 2) {
     // This process stood still, and members may have spoken meanwhile: their leases begin anew.
-    for (auto& [rank, member] : members_) member.lease_end = std::max(member.lease_end, time + lease());
-    for (auto& [id, reader] : readers_) reader.lease_end = std::max(reader.lease_end, time + lease());
+    for (auto& [rank, member] : members_.workers())
+      member.lease_end = std::max(member.lease_end, time + lease());
+    for (auto& [id, reader] : members_.readers())
+      reader.lease_end = std::max(reader.lease_end, time + lease());
     for (ShardFleet::Shard& shard : shards_) shard.last_heard = time;
   }
   last_tick_ = time;
@@ -306,7 +309,7 @@ void Coordinator::HandleTick() {
   // While shards are away, workers cannot come.
   const bool ready = state_ == v1::RUNNING || (AwaitsEvaluation() && last_save_.saved()) ||
                      (state_ == v1::RECOVERING && shards_.AllAttached());
-  if (!ready || !members_.empty()) return deserted_.reset();
+  if (!ready || !members_.workers().empty()) return deserted_.reset();
   if (!deserted_.has_value()) deserted_ = time;
   const double limit = options_.config.cluster().start_seconds();
   if (time - *deserted_ > absl::Seconds(limit)) {
@@ -324,8 +327,8 @@ void Coordinator::HandleTick() {
 
 void Coordinator::Changed() {
   ++revision_;
-  for (auto& [rank, member] : members_) AnswerHeartbeat(member.heartbeat, false);
-  for (auto& [id, reader] : readers_) AnswerHeartbeat(reader.heartbeat, false);
+  for (auto& [rank, member] : members_.workers()) AnswerHeartbeat(member.heartbeat, false);
+  for (auto& [id, reader] : members_.readers()) AnswerHeartbeat(reader.heartbeat, false);
 }
 
 void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why) {

@@ -2,10 +2,8 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -28,6 +26,7 @@
 #include "ps_server/coordinator/job_store.h"
 #include "ps_server/coordinator/last_save.h"
 #include "ps_server/coordinator/loss_curve.h"
+#include "ps_server/coordinator/member_table.h"
 #include "ps_server/coordinator/progress.h"
 #include "ps_server/coordinator/range_table.h"
 #include "ps_server/coordinator/shard_fleet.h"
@@ -130,68 +129,16 @@ class Coordinator {
   static constexpr absl::Duration kFirstHeartbeat = absl::Milliseconds(1500);
   static constexpr absl::Duration kFirstHeartbeatOfMany = absl::Milliseconds(20);
 
-  struct WaitingJoin {
-    v1::JoinRequest request;
-    Done<v1::JoinReply> done;
-    uint64_t call = 0;
-    absl::Time since;
-  };
-  enum class Phase {
-    kJoining,     // sent to the shards, to get a floor from each
-    kActivating,  // sent with its start clock
-    kLive,
-    kIdle,  // keeps its lease, has no work
-  };
-  // A heartbeat that is to be answered; empty: there is none.
-  struct ParkedHeartbeat {
-    Done<v1::HeartbeatReply> done;
-    uint64_t incarnation = 0;  // of the caller
-    // The revision that the caller need not be told of; 0: it wants all.
-    uint64_t known_revision = 0;
-    absl::Time until;
-  };
-  struct MemberInfo {
-    Phase phase = Phase::kJoining;
-    std::string task;
-    uint64_t instance = 0;
-    // Its calls bring the instance; what else they say can be guessed.
-    bool says_instance = false;
-    bool evaluates = false;  // when it is asked to
-    uint64_t incarnation = 0;
-    uint64_t start_clock = 0;
-    // The first of these.
-    std::optional<uint64_t> first_clock;
-    // live_since: its Join was answered; nobody can hear of it before.
-    absl::Time lease_end, last_heard, live_since = absl::InfiniteFuture();
-    // By its heartbeats; `heard`: there was one, or a Leave, so that it has had the answer to its Join.
-    uint64_t known_revision = 0;
-    bool heard = false;
-    // Its connection broke, and nothing was heard of it since that it cannot have said before.
-    bool disconnected = false;
-    // It has sent a heartbeat since, and was answered.
-    bool answered_since = false;
-    // Waits until the member is live.
-    std::optional<WaitingJoin> join;
-    // Parked calls; empty functions if there is none.
-    ParkedHeartbeat heartbeat;
-    Done<v1::NextRangeReply> next_range;
-    absl::Time next_range_until;
-  };
-  struct ReaderInfo {
-    std::string task;
-    uint64_t instance = 0;
-    bool says_instance = false;
-    bool evaluates = false;
-    uint64_t incarnation = 0;
-    absl::Time lease_end, last_heard;
-    ParkedHeartbeat heartbeat;
-  };
+  using WaitingJoin = MemberTable::WaitingJoin;
+  using ParkedHeartbeat = MemberTable::ParkedHeartbeat;
+  using Phase = MemberTable::Phase;
+  using Worker = MemberTable::Worker;
+  using Reader = MemberTable::Reader;
+
   // All below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
   // Whether who asks may come in. If so, the job is what it says, unless that is known.
   absl::Status CheckJoin(const v1::JoinRequest& request);
-  // Whether too many of its task wait already, or too many readers are there.
-  absl::Status CheckRoom(const v1::JoinRequest& request) const;
   absl::Status CheckAddresses(const v1::JoinRequest& request) const;
   // Of the job that a worker with this many examples declares.
   absl::Status CheckLength(const v1::JoinRequest& request) const;
@@ -212,9 +159,6 @@ class Coordinator {
   void HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done);
   void HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done);
   void HandlePin(const v1::PinRequest& request, Done<v1::PinReply> done);
-  // Aborted: the caller is no member, or not any more. PermissionDenied: it is another process than the
-  // member.
-  absl::Status CheckCaller(const v1::Caller& caller) const;
   void HandleUnpin(const v1::UnpinRequest& request);
   void HandleTick();
   void TickMembers(absl::Time time);
@@ -252,7 +196,7 @@ class Coordinator {
   void TellMembership();
   void OnAllAcked();
   void RemoveMember(uint32_t worker, const std::string& why);
-  void Disconnected(MemberInfo& member);
+  void Disconnected(Worker& member);
   // A member whose connection broke makes room for a new process of its rank.
   void ReplaceIfGone(uint32_t rank);
   // A worker gave up: its gradient is not finite, or its loss has diverged.
@@ -278,9 +222,6 @@ class Coordinator {
   void SaveBest(const v1::EpochEvaluation& epoch);
   // Whom the next step has waited for since a second or more, and for what; "": nobody.
   std::string EvaluatorThatHolds() const;
-  // Who is there to evaluate, by preference: evaluators, then workers from the last on, since the first has
-  // the final evaluation to make. Their incarnations.
-  std::vector<uint64_t> Evaluators() const;
   // As an entry has it, of weights of this version.
   uint64_t StepOf(uint64_t version) const;
   // sync: steps; else batches that are complete.
@@ -318,8 +259,6 @@ class Coordinator {
   std::vector<std::string> MayCome() const;
   // asked: somebody wants it to end; it is nobody's fault.
   void FailJob(const absl::Status& failure, bool asked = false);
-  // The incarnations of members and readers that have to hear of a failure.
-  std::set<uint64_t> ConnectedMembers() const;
   // The member with this incarnation has left the job, or its process is gone.
   void KnowsOfFailure(uint64_t incarnation);
   // Ends a job that has failed once its members know of it, or have had the time to.
@@ -364,7 +303,6 @@ class Coordinator {
   const ModeTraits& mode_;
   v1::JobState state_ = v1::STARTING;
   uint64_t revision_ = 1;
-  uint32_t last_reader_ = 0;
   const absl::Time created_;
   // Of this life's training; how many examples were done when it began.
   absl::Time started_, ended_;
@@ -389,9 +327,7 @@ class Coordinator {
   JobSize size_;
 
   ShardFleet shards_;
-  std::vector<WaitingJoin> waiting_;
-  std::map<uint32_t, MemberInfo> members_;
-  std::map<uint32_t, ReaderInfo> readers_;
+  MemberTable members_;
   Departures departures_;
 
   StepCommitter steps_;

@@ -82,13 +82,13 @@ absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
 
 void Coordinator::TellNothingLeft() {
   if (state_ != v1::DRAINING || !last_save_.saved() || AwaitsEvaluation()) return;
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
-    if (it->request.role() != v1::WORKER) {
+  for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
+    if (!it->worker()) {
       ++it;
       continue;
     }
     it->done(NothingLeftFor(it->request));
-    it = waiting_.erase(it);
+    it = members_.waiting().erase(it);
   }
 }
 
@@ -114,7 +114,8 @@ void Coordinator::EndAgain() {
 }
 
 void Coordinator::MaybeFinish() {
-  if (state_ != v1::DRAINING || final_ping_ > 0 || !members_.empty() || !readers_.empty()) return;
+  if (state_ != v1::DRAINING || final_ping_ > 0 || !members_.workers().empty() || !members_.readers().empty())
+    return;
   if (!last_save_.saved() || !drain_.empty() || AwaitsEvaluation()) return;
   if (const std::vector<std::string> others = MayCome(); !others.empty()) {
     if (!std::exchange(said_lingering_, true)) {
@@ -161,18 +162,8 @@ void Coordinator::FailJob(const absl::Status& failure, bool asked) {
   Changed();
   AnswerParked(RefuseJoin(), failure);
   // Who wants the job to end does not wait for others.
-  if (!asked) farewell_.OnFailure(ConnectedMembers(), now());
+  if (!asked) farewell_.OnFailure(members_.Connected(), now());
   EndOnceAllKnow();
-}
-
-std::set<uint64_t> Coordinator::ConnectedMembers() const {
-  std::set<uint64_t> incarnations;
-  for (const auto& [rank, member] : members_) {
-    const bool live = member.phase == Phase::kLive || member.phase == Phase::kIdle;
-    if (live && !member.disconnected) incarnations.insert(member.incarnation);
-  }
-  for (const auto& [id, reader] : readers_) incarnations.insert(reader.incarnation);
-  return incarnations;
 }
 
 void Coordinator::KnowsOfFailure(uint64_t incarnation) {
@@ -217,9 +208,9 @@ absl::Status Coordinator::RefuseJoin() const {
 }
 
 void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& others) {
-  for (WaitingJoin& join : waiting_) join.done(joins);
-  waiting_.clear();
-  for (auto& [rank, member] : members_) {
+  for (WaitingJoin& join : members_.waiting()) join.done(joins);
+  members_.waiting().clear();
+  for (auto& [rank, member] : members_.workers()) {
     if (member.join.has_value()) std::exchange(member.join, std::nullopt)->done(joins);
     if (member.next_range) std::exchange(member.next_range, nullptr)(others);
   }

@@ -63,32 +63,13 @@ uint64_t Coordinator::StepOf(uint64_t version) const {
                              : std::min(size_.steps, version / std::max<uint32_t>(1, options_.workers));
 }
 
-std::vector<uint64_t> Coordinator::Evaluators() const {
-  std::vector<uint64_t> found;
-  for (const auto& [id, reader] : readers_) {
-    if (reader.evaluates) found.push_back(reader.incarnation);
-  }
-  for (auto it = members_.rbegin(); it != members_.rend(); ++it) {
-    const MemberInfo& member = it->second;
-    const bool there = member.phase == Phase::kLive || member.phase == Phase::kIdle;
-    if (there && member.evaluates) found.push_back(member.incarnation);
-  }
-  return found;
-}
-
 std::string Coordinator::EvaluatorThatHolds() const {
   // Reading takes some milliseconds, once an epoch.
   constexpr absl::Duration kWorthSaying = absl::Seconds(1);
   if (!evaluations_.has_value() || state_ != v1::RUNNING) return "";
   const std::optional<EpochEvaluations::Holder> holder = evaluations_->holder();
   if (!holder.has_value() || now() - holder->since < kWorthSaying) return "";
-  std::string task;
-  for (const auto& [rank, member] : members_) {
-    if (member.incarnation == holder->incarnation) task = member.task;
-  }
-  for (const auto& [id, reader] : readers_) {
-    if (reader.incarnation == holder->incarnation) task = reader.task;
-  }
+  const std::string task = members_.TaskOf(holder->incarnation);
   if (evaluations_->waits()) {
     return absl::StrCat(task, " to evaluate epoch ", holder->epoch, ", which decides how the job goes on");
   }
@@ -100,14 +81,14 @@ void Coordinator::MaybeEvaluate() {
   if (!evaluations_.has_value() || state_ != v1::RUNNING || !drain_.empty()) return;
   evaluations_->Advance(progress());
   if (evaluations_->due()) {
-    const std::vector<uint64_t> all = Evaluators();
+    const std::vector<uint64_t> all = members_.Evaluators();
     if (!all.empty()) evaluations_->SetKnown();
     const auto chosen = std::find_if(all.begin(), all.end(),
                                      [&](uint64_t incarnation) { return evaluations_->MayAsk(incarnation); });
     if (chosen != all.end() && evaluations_->due()) {
       evaluations_->Ask(*chosen, now());
       Changed();
-    } else if (!all.empty() || (evaluations_->waits() && !members_.empty())) {
+    } else if (!all.empty() || (evaluations_->waits() && !members_.workers().empty())) {
       evaluations_->GiveUp();
     }
   }

@@ -21,9 +21,6 @@ namespace {
 // What one who joins may declare. A job has 1024 workers at most.
 constexpr size_t kMaxTaskName = 128;
 constexpr uint64_t kMaxExamples = uint64_t{1} << 40;
-// Joins of one task that wait at once (processes that were started again, and repeats), and readers.
-constexpr int kMaxWaitingOfTask = 64;
-constexpr size_t kMaxReaders = 256;
 
 absl::Status CheckTaskName(const std::string& task) {
   const bool printable =
@@ -43,16 +40,16 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
     return done(NothingLeftFor(request));
   }
   // The same Join again?
-  for (WaitingJoin& join : waiting_) {
+  for (WaitingJoin& join : members_.waiting()) {
     if (join.request.instance() != request.instance()) continue;
     join.done(absl::CancelledError("the same process called again"));
     join.done = std::move(done);
     join.call = call;
     return;
   }
-  for (auto& [rank, member] : members_) {
+  for (auto& [rank, member] : members_.workers()) {
     if (member.instance != request.instance()) continue;
-    if (member.phase == Phase::kLive || member.phase == Phase::kIdle) {
+    if (member.admitted()) {
       return done(MakeJoinReply(rank, member.incarnation, member.start_clock));
     }
     if (member.join.has_value()) member.join->done(absl::CancelledError("the same process called again"));
@@ -66,7 +63,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
     member.join = WaitingJoin{std::move(same), std::move(done), call, now()};
     return;
   }
-  for (const auto& [id, reader] : readers_) {
+  for (const auto& [id, reader] : members_.readers()) {
     if (reader.instance == request.instance()) return done(MakeJoinReply(id, reader.incarnation, 0));
   }
   if (departures_.Refuses(request.instance())) {
@@ -90,7 +87,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   request.clear_model();
   request.clear_job_config();
   request.clear_ps_addresses();
-  waiting_.push_back({std::move(request), std::move(done), call, now()});
+  members_.waiting().push_back({std::move(request), std::move(done), call, now()});
   if (worker) ReplaceIfGone(rank);
   MaybeInstall();
   MaybeAdmit();
@@ -115,7 +112,7 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
                                                    "; the job has ", options_.workers,
                                                    " workers (cluster.workers, or the cluster spec)"));
   }
-  WEIR_RETURN_IF_ERROR(CheckRoom(request));
+  WEIR_RETURN_IF_ERROR(members_.CheckRoom(request));
   v1::JobConfig config;
   if (!config.ParseFromString(request.job_config()))
     return absl::InvalidArgumentError("job_config does not parse");
@@ -141,23 +138,6 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
   if (AddressesOpen()) shards_.Readdress({request.ps_addresses().begin(), request.ps_addresses().end()});
   model_ = std::move(model);
   if (worker && size_.batches == 0) SetLength(request.train_examples());
-  return absl::OkStatus();
-}
-
-absl::Status Coordinator::CheckRoom(const v1::JoinRequest& request) const {
-  const auto waiting = std::count_if(waiting_.begin(), waiting_.end(), [&](const WaitingJoin& join) {
-    return join.request.role() == request.role() &&
-           (request.role() == v1::READER || join.request.rank() == request.rank());
-  });
-  // Unavailable: whoever waits may go, so it may try again.
-  if (request.role() == v1::READER && waiting + readers_.size() >= kMaxReaders) {
-    return absl::UnavailableError(
-        absl::StrCat("the job has ", kMaxReaders, " readers, as many as it may have; try again"));
-  }
-  if (request.role() == v1::WORKER && waiting >= kMaxWaitingOfTask) {
-    return absl::UnavailableError(absl::StrCat(waiting, " processes wait already to be ", request.task(),
-                                               "; is the same task index used again and again?"));
-  }
   return absl::OkStatus();
 }
 
@@ -208,13 +188,13 @@ absl::Status Coordinator::CheckLength(const v1::JoinRequest& request) const {
 }
 
 bool Coordinator::AddressesOpen() const {
-  return options_.shard_addresses.size() <= 1 && !begun_ && !ends_again_ && waiting_.empty();
+  return options_.shard_addresses.size() <= 1 && !begun_ && !ends_again_ && members_.waiting().empty();
 }
 
 std::string Coordinator::DeclaredBy(bool worker) const {
   if (!settled()) {
-    for (const WaitingJoin& join : waiting_) {
-      if (worker && join.request.role() != v1::WORKER) continue;
+    for (const WaitingJoin& join : members_.waiting()) {
+      if (worker && !join.worker()) continue;
       return absl::StrCat("that of ", join.request.task(), " (which waits for the job to start)");
     }
   }
@@ -223,10 +203,8 @@ std::string Coordinator::DeclaredBy(bool worker) const {
 
 void Coordinator::ForgetWhoLeft() {
   if (settled()) return;
-  if (waiting_.empty()) model_.reset();
-  for (const WaitingJoin& join : waiting_) {
-    if (join.request.role() == v1::WORKER) return;
-  }
+  if (members_.waiting().empty()) model_.reset();
+  if (members_.AnyWorkerWaits()) return;
   size_ = JobSize();
   progress_.reset();
   evaluations_.reset();

@@ -12,7 +12,6 @@
 namespace weir {
 namespace {
 
-constexpr uint32_t kFirstReader = 1u << 31;
 // Ranges that one NextRange may report.
 constexpr int kMaxCompleted = 1024;
 // A parked heartbeat or range call is answered after so long even if nothing happened, so that reports stay
@@ -26,55 +25,37 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 void Coordinator::MaybeAdmit() {
   if (over() || !shards_.AllInstalled() || !drain_.empty()) return;
   // And no change of the membership is left over.
-  if (broadcast_due_ || !HasNumbers(waiting_.size() + 1)) return;
+  if (broadcast_due_ || !HasNumbers(members_.waiting().size() + 1)) return;
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
-    for (auto it = waiting_.begin(); it != waiting_.end();) {
-      if (it->request.role() != v1::READER) {
+    for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
+      if (it->worker()) {
         ++it;
         continue;
       }
-      const uint32_t id = kFirstReader + last_reader_++;
-      ReaderInfo& reader = readers_[id];
-      reader.task = it->request.task();
-      reader.instance = it->request.instance();
-      reader.says_instance = SaysInstance(it->request.protocol());
-      reader.evaluates = it->request.evaluates();
-      reader.incarnation = numbers_.NextIncarnation();
-      reader.last_heard = now();
-      reader.lease_end = now() + lease();
-      LogInfo(reader.task, " joined as a reader");
-      it->done(MakeJoinReply(id, reader.incarnation, 0));
-      it = waiting_.erase(it);
+      const auto [id, reader] =
+          members_.AdmitReader(it->request, numbers_.NextIncarnation(), now(), now() + lease());
+      LogInfo(reader->task, " joined as a reader");
+      it->done(MakeJoinReply(id, reader->incarnation, 0));
+      it = members_.waiting().erase(it);
     }
   }
   // One change of the membership at a time.
-  for (const auto& [rank, member] : members_) {
-    if (member.phase == Phase::kJoining || member.phase == Phase::kActivating) return;
-  }
+  if (members_.Admitting()) return;
   bool changed = false;
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
+  for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
     const uint32_t rank = it->request.rank();
     const bool no_work = state_ == v1::DRAINING && !AwaitsEvaluation();
-    if (it->request.role() != v1::WORKER || members_.count(rank) > 0 || no_work) {
+    if (!it->worker() || members_.workers().count(rank) > 0 || no_work) {
       ++it;
       continue;
     }
-    MemberInfo& member = members_[rank];
     farewell_.OnMember(rank);
-    member.phase = Phase::kJoining;
-    member.task = it->request.task();
-    member.instance = it->request.instance();
-    member.says_instance = SaysInstance(it->request.protocol());
-    member.evaluates = it->request.evaluates();
-    member.incarnation = numbers_.NextIncarnation();
-    member.last_heard = now();
-    member.lease_end = now() + lease();
-    member.join = std::move(*it);
-    it = waiting_.erase(it);
+    members_.Admit(std::move(*it), numbers_.NextIncarnation(), now(), now() + lease());
+    it = members_.waiting().erase(it);
     changed = true;
   }
   if (ranges_.has_value() && ranges_->Available()) {
-    for (auto& [rank, member] : members_) {
+    for (auto& [rank, member] : members_.workers()) {
       if (member.phase != Phase::kIdle || !member.next_range) continue;
       member.phase = Phase::kJoining;
       changed = true;
@@ -88,20 +69,9 @@ void Coordinator::BroadcastMembership() {
   broadcast_due_ = !HasNumbers(1);
   if (broadcast_due_) return;
   numbers_.NextEpoch();
-  untouched_ &= members_.empty();
+  untouched_ &= members_.workers().empty();
   v1::ControlMessage message;
-  v1::Membership& membership = *message.mutable_membership()->mutable_membership();
-  membership.set_epoch(numbers_.epoch());
-  for (const auto& [rank, info] : members_) {
-    v1::Member* member = membership.add_members();
-    member->set_worker(rank);
-    member->set_incarnation(info.incarnation);
-    member->set_task(info.task);
-    member->set_start_clock(info.start_clock);
-    if (info.first_clock.has_value()) member->set_first_clock_plus_one(*info.first_clock + 1);
-    member->set_joining(info.phase == Phase::kJoining);
-    member->set_idle(info.phase == Phase::kIdle);
-  }
+  *message.mutable_membership()->mutable_membership() = members_.ForShards(numbers_.epoch());
   shards_.Broadcast(message);
 }
 
@@ -109,7 +79,7 @@ void Coordinator::OnAllAcked() {
   uint64_t start_clock = 0;
   for (const ShardFleet::Shard& shard : shards_) start_clock = std::max(start_clock, shard.floor);
   bool joining = false, live = false;
-  for (auto& [rank, member] : members_) {
+  for (auto& [rank, member] : members_.workers()) {
     if (member.phase != Phase::kJoining) continue;
     member.phase = Phase::kActivating;
     member.start_clock = std::max(member.start_clock, start_clock);
@@ -118,22 +88,22 @@ void Coordinator::OnAllAcked() {
   }
   if (joining) return BroadcastMembership();
 
-  if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && !members_.empty()) {
-    LogInfo("training ", state_ == v1::STARTING ? "starts" : "goes on", " with ", members_.size(),
-            members_.size() == 1 ? " worker on " : " workers on ", shards_.size(),
+  if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && !members_.workers().empty()) {
+    LogInfo("training ", state_ == v1::STARTING ? "starts" : "goes on", " with ", members_.workers().size(),
+            members_.workers().size() == 1 ? " worker on " : " workers on ", shards_.size(),
             shards_.size() == 1 ? " shard: step " : " shards: step ", steps_done(), " of ", size_.steps, ", ",
             size_.examples, " examples");
     state_ = v1::RUNNING;
     TrainingStarts();
   }
-  for (auto& [rank, member] : members_) {
+  for (auto& [rank, member] : members_.workers()) {
     if (member.phase != Phase::kActivating) continue;
     member.phase = Phase::kLive;
     live = true;
   }
   if (!live) return MaybeAdmit();
-  if (!Evaluators().empty()) evaluations_->SetKnown();
-  for (auto& [rank, member] : members_) {
+  if (!members_.Evaluators().empty()) evaluations_->SetKnown();
+  for (auto& [rank, member] : members_.workers()) {
     if (!member.join.has_value()) continue;
     if (!member.disconnected) {
       // Until its first heartbeat it has no call here whose end would tell that its process is gone.
@@ -152,67 +122,35 @@ void Coordinator::OnAllAcked() {
 }
 
 v1::Membership Coordinator::MembershipNow() const {
-  v1::Membership membership;
-  membership.set_epoch(numbers_.epoch());
-  for (const auto& [rank, info] : members_) {
-    if (info.phase != Phase::kLive && info.phase != Phase::kIdle) continue;
-    v1::Member* member = membership.add_members();
-    member->set_worker(rank);
-    member->set_incarnation(info.incarnation);
-    member->set_task(info.task);
-    member->set_start_clock(info.start_clock);
-    member->set_idle(info.phase == Phase::kIdle);
-  }
+  v1::Membership membership = members_.ForMembers(numbers_.epoch());
   for (const ShardFleet::Shard& shard : shards_) membership.add_shard_incarnations(shard.incarnation);
   return membership;
 }
 
 // ---- leases
 
-absl::Status Coordinator::CheckCaller(const v1::Caller& caller) const {
-  const auto check = [&](const auto& info) -> absl::Status {
-    if (info.incarnation != caller.incarnation()) {
-      return absl::AbortedError(absl::StrCat(info.task, " is in another life than the caller's, ",
-                                             caller.incarnation(), ", which is over"));
-    }
-    if (!info.says_instance || info.instance == caller.instance()) return absl::OkStatus();
-    return absl::PermissionDeniedError(
-        absl::StrCat("the caller is not the process that joined as ", info.task, " (Caller.instance)"));
-  };
-  if (const auto member = members_.find(caller.worker()); member != members_.end()) {
-    return check(member->second);
-  }
-  if (const auto reader = readers_.find(caller.worker()); reader != readers_.end()) {
-    return check(reader->second);
-  }
-  return absl::AbortedError("the caller is no member of the job, or not any more");
-}
-
 void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done) {
   const v1::Caller& caller = request.caller();
-  if (absl::Status who = CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
+  if (absl::Status who = members_.CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   ParkedHeartbeat* parked = nullptr;
   bool at_once = false;
-  if (const auto it = members_.find(caller.worker());
-      it != members_.end() && it->second.incarnation == caller.incarnation()) {
-    MemberInfo& member = it->second;
-    member.last_heard = now();
-    member.heard = true;
+  if (Worker* const member = members_.FindWorker(caller); member != nullptr) {
+    member->last_heard = now();
+    member->heard = true;
     // It may have been on its way when the process was killed. The next one, which answers our answer, was
     // not.
-    at_once = member.disconnected && !member.answered_since;
-    member.answered_since = at_once;
-    member.disconnected = at_once;
-    member.lease_end =
+    at_once = member->disconnected && !member->answered_since;
+    member->answered_since = at_once;
+    member->disconnected = at_once;
+    member->lease_end =
         now() + (at_once ? std::min(lease(), std::max(grace(), Farewell::kComesBack)) : lease());
-    member.known_revision = std::max(member.known_revision, request.known_revision());
-    parked = &member.heartbeat;
+    member->known_revision = std::max(member->known_revision, request.known_revision());
+    parked = &member->heartbeat;
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
-  } else if (const auto reader = readers_.find(caller.worker());
-             reader != readers_.end() && reader->second.incarnation == caller.incarnation()) {
-    reader->second.last_heard = now();
-    reader->second.lease_end = now() + lease();
-    parked = &reader->second.heartbeat;
+  } else if (Reader* const reader = members_.FindReader(caller); reader != nullptr) {
+    reader->last_heard = now();
+    reader->lease_end = now() + lease();
+    parked = &reader->heartbeat;
   }
   ParkedHeartbeat heartbeat{std::move(done), caller.incarnation(),
                             request.only_news() ? request.known_revision() : 0,
@@ -229,24 +167,22 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
 
 void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done) {
   const v1::Caller& caller = request.caller();
-  if (absl::Status who = CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
+  if (absl::Status who = members_.CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   if (state_ == v1::FAILED) {
     done(v1::LeaveReply());
     return KnowsOfFailure(caller.incarnation());
   }
-  const auto member = members_.find(caller.worker());
-  const auto reader = readers_.find(caller.worker());
-  if (member != members_.end() && member->second.incarnation == caller.incarnation()) {
+  if (Worker* const member = members_.FindWorker(caller); member != nullptr) {
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
-    const std::string task = member->second.task;
-    member->second.heard = true;
-    request.done() ? farewell_.OnTold(member->first) : farewell_.OnGaveUp(member->first);
+    const std::string task = member->task;
+    member->heard = true;
+    request.done() ? farewell_.OnTold(caller.worker()) : farewell_.OnGaveUp(caller.worker());
     if (request.done() && AwaitsEvaluation()) {
       nobody_evaluates_ = true;
       TellNothingLeft();
     }
     if (!request.done() && request.failure_kind() == v1::FAILURE_DIVERGED) {
-      HandleDivergence(member->first, JobFailure(v1::FAILURE_DIVERGED, request.reason()));
+      HandleDivergence(caller.worker(), JobFailure(v1::FAILURE_DIVERGED, request.reason()));
       done(v1::LeaveReply());
       return KnowsOfFailure(caller.incarnation());
     }
@@ -255,8 +191,8 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     if (!request.done() && state_ == v1::RUNNING && farewell_.gave_up().size() == options_.workers) {
       FailJob(LostPeer(absl::StrCat("every worker gave up, ", task, " as the last one: ", request.reason())));
     }
-  } else if (reader != readers_.end() && reader->second.incarnation == caller.incarnation()) {
-    departures_.Refuse(reader->second.instance);
+  } else if (const Reader* const reader = members_.FindReader(caller); reader != nullptr) {
+    departures_.Refuse(reader->instance);
     RemoveReader(caller.worker());
   } else if (request.done() && (recoverable() || AwaitsEvaluation()) && !over() &&
              !departures_.Left(caller.incarnation())) {
@@ -273,9 +209,9 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
 }
 
 void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
-  const auto it = members_.find(rank);
-  MemberInfo member = std::move(it->second);
-  members_.erase(it);
+  const auto it = members_.workers().find(rank);
+  Worker member = std::move(it->second);
+  members_.workers().erase(it);
   departures_.Add(member.task, member.incarnation, /*left=*/why.empty());
   if (member.heard) departures_.Refuse(member.instance);
   if (why.empty()) {
@@ -314,7 +250,7 @@ void Coordinator::TellMembership() {
   Changed();
 }
 
-void Coordinator::Disconnected(MemberInfo& member) {
+void Coordinator::Disconnected(Worker& member) {
   member.lease_end = std::min(member.lease_end, now() + grace());
   member.disconnected = true;
   member.answered_since = false;
@@ -323,22 +259,16 @@ void Coordinator::Disconnected(MemberInfo& member) {
 }
 
 void Coordinator::ReplaceIfGone(uint32_t rank) {
-  const auto member = members_.find(rank);
-  if (member == members_.end() || !member->second.disconnected) return;
-  const bool replaced = std::any_of(waiting_.begin(), waiting_.end(), [rank](const WaitingJoin& join) {
-    return join.request.role() == v1::WORKER && join.request.rank() == rank;
-  });
-  if (replaced) RemoveMember(rank, "its connection broke, and its process was started again");
+  const auto member = members_.workers().find(rank);
+  if (member == members_.workers().end() || !member->second.disconnected) return;
+  if (members_.Waits(rank)) RemoveMember(rank, "its connection broke, and its process was started again");
 }
 
 void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
   // With "reject" no worker leaves for a gradient: its loss has diverged, and so would the others'.
   if (on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER) FailJob(why);
   RemoveMember(rank, std::string(why.message()));
-  const bool somebody_waits = std::any_of(waiting_.begin(), waiting_.end(), [](const WaitingJoin& join) {
-    return join.request.role() == v1::WORKER;
-  });
-  if (state_ == v1::RUNNING && members_.empty() && !somebody_waits) {
+  if (state_ == v1::RUNNING && members_.workers().empty() && !members_.AnyWorkerWaits()) {
     FailJob(Reworded(why, absl::StrCat(why.message(), "; that was the last worker")));
   }
 }
@@ -346,10 +276,10 @@ void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
 void Coordinator::FenceAll(const std::string& why) {
   fenced_why_ = why;
   fenced_up_to_ = numbers_.incarnation();
-  for (auto& [rank, member] : std::exchange(members_, {})) {
+  for (auto& [rank, member] : std::exchange(members_.workers(), {})) {
     farewell_.OnLost(rank, member.task, now(), member.disconnected);
     if (member.heard) departures_.Refuse(member.instance);
-    if (member.join.has_value()) waiting_.push_back(std::move(*member.join));
+    if (member.join.has_value()) members_.waiting().push_back(std::move(*member.join));
     AnswerHeartbeat(member.heartbeat, true, why);
     if (member.next_range) {
       v1::NextRangeReply reply;
@@ -366,7 +296,7 @@ void Coordinator::FenceAll(const std::string& why) {
 
 void Coordinator::TickMembers(absl::Time time) {
   std::vector<uint32_t> expired;
-  for (auto& [rank, member] : members_) {
+  for (auto& [rank, member] : members_.workers()) {
     // Who is being admitted cannot report, and a shard that is away keeps it waiting.
     if (member.join.has_value() && !shards_.AllInstalled())
       member.lease_end = std::max(member.lease_end, time + lease());
@@ -378,27 +308,27 @@ void Coordinator::TickMembers(absl::Time time) {
     }
   }
   for (uint32_t rank : expired) {
-    const MemberInfo& member = members_.at(rank);
+    const Worker& member = members_.workers().at(rank);
     farewell_.OnLost(rank, member.task, time, member.disconnected || !member.heard);
     RemoveMember(
         rank, absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - member.last_heard)));
   }
   std::vector<uint32_t> expired_readers;
-  for (auto& [id, reader] : readers_) {
+  for (auto& [id, reader] : members_.readers()) {
     if (reader.lease_end <= time) expired_readers.push_back(id);
     if (reader.heartbeat.until <= time) AnswerHeartbeat(reader.heartbeat, false);
   }
   for (uint32_t id : expired_readers) RemoveReader(id);
 
-  for (auto it = waiting_.begin(); it != waiting_.end();) {
-    const auto holder = it->request.role() == v1::WORKER ? members_.find(it->request.rank()) : members_.end();
+  for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
+    const auto holder = it->worker() ? members_.workers().find(it->request.rank()) : members_.workers().end();
     // Two processes of one task may wait for the same start, of which one is dead: its admission tells
     // nothing.
-    if (holder != members_.end() &&
+    if (holder != members_.workers().end() &&
         holder->second.last_heard - std::max(it->since, holder->second.live_since) > 2 * lease()) {
       it->done(absl::AlreadyExistsError(absl::StrCat("another live process is ", holder->second.task,
                                                      "; is the same task index used twice?")));
-      it = waiting_.erase(it);
+      it = members_.waiting().erase(it);
     } else {
       ++it;
     }
@@ -406,12 +336,12 @@ void Coordinator::TickMembers(absl::Time time) {
 }
 
 void Coordinator::RemoveReader(uint32_t id) {
-  const auto it = readers_.find(id);
+  const auto it = members_.readers().find(id);
   LogInfo(it->second.task, " (reader) left");
   AnswerHeartbeat(it->second.heartbeat, true);
   const uint64_t incarnation = it->second.incarnation;
   if (evaluations_.has_value()) evaluations_->OnGone(incarnation);
-  readers_.erase(it);
+  members_.readers().erase(it);
   pins_.DropOf(id, now());
   KnowsOfFailure(incarnation);
   MaybeEvaluate();
@@ -427,11 +357,12 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
     return done(absl::FailedPreconditionError(
         "NextRange is for bounded and async; in sync the parts follow from the membership"));
   }
-  if (absl::Status who = CheckCaller(request.caller()); absl::IsPermissionDenied(who)) return done(who);
-  const auto it = members_.find(request.caller().worker());
-  // Without ranges this life of the coordinator has begun nobody's work yet: the caller is of an earlier one.
-  if (!ranges_.has_value() || it == members_.end() ||
-      it->second.incarnation != request.caller().incarnation()) {
+  if (absl::Status who = members_.CheckCaller(request.caller()); absl::IsPermissionDenied(who))
+    return done(who);
+  Worker* const member = members_.FindWorker(request.caller());
+  // Without ranges this incarnation of the coordinator has begun no worker's work yet: the caller is of an
+  // earlier one.
+  if (!ranges_.has_value() || member == nullptr) {
     v1::NextRangeReply reply;
     reply.set_fenced(true);
     return done(std::move(reply));
@@ -442,12 +373,11 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
                                                         " are allowed: a worker has one at a time")));
   }
   // It keeps no lease: it may have been on its way when the caller's connections broke.
-  MemberInfo& member = it->second;
-  member.last_heard = now();
-  for (uint64_t id : request.completed_ranges()) ranges_->Complete(id, it->first);
-  if (member.next_range) std::exchange(member.next_range, nullptr)(v1::NextRangeReply());
-  member.next_range = std::move(done);
-  member.next_range_until = now() + std::min(lease() / 3, kLongestPark);
+  member->last_heard = now();
+  for (uint64_t id : request.completed_ranges()) ranges_->Complete(id, request.caller().worker());
+  if (member->next_range) std::exchange(member->next_range, nullptr)(v1::NextRangeReply());
+  member->next_range = std::move(done);
+  member->next_range_until = now() + std::min(lease() / 3, kLongestPark);
   if (!ranges_->done() || evaluations_->waits()) MaybeEvaluate();
   if (ranges_->done() && !evaluations_->waits()) StartDraining();
   ServeRanges();
@@ -457,7 +387,7 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
 void Coordinator::ServeRanges() {
   if (!ranges_.has_value()) return;
   bool idle = false;
-  for (auto& [rank, member] : members_) {
+  for (auto& [rank, member] : members_.workers()) {
     if (!member.next_range) continue;
     v1::NextRangeReply reply;
     if (ranges_->done() && state_ == v1::DRAINING) {
@@ -485,11 +415,8 @@ void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> do
     return done(absl::UnavailableError(
         absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to pin")));
   }
-  if (absl::Status caller = CheckCaller(request.caller()); !caller.ok()) return done(caller);
-  const uint32_t id = request.caller().worker();
-  const auto reader = readers_.find(id);
-  pins_.Ask(request, reader != readers_.end() ? reader->second.task : members_.at(id).task, now(),
-            std::move(done));
+  if (absl::Status caller = members_.CheckCaller(request.caller()); !caller.ok()) return done(caller);
+  pins_.Ask(request, members_.TaskOf(request.caller().incarnation()), now(), std::move(done));
 }
 
 void Coordinator::HandleUnpin(const v1::UnpinRequest& request) {

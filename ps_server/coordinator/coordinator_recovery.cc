@@ -38,8 +38,8 @@ void Coordinator::HandleAttached(uint32_t index, const v1::Attached& attached) {
 }
 
 bool Coordinator::AllKnowAddress(const ShardFleet::Shard& shard) const {
-  return std::all_of(members_.begin(), members_.end(), [&](const auto& entry) {
-    const MemberInfo& member = entry.second;
+  return std::all_of(members_.workers().begin(), members_.workers().end(), [&](const auto& entry) {
+    const Worker& member = entry.second;
     // A member that is still joining has not called any shard yet.
     return member.join.has_value() || member.known_revision >= shard.moved_revision;
   });
@@ -63,12 +63,7 @@ bool Coordinator::EnoughWorkers() const {
   // A job that goes on has no step 0 for which to wait for everybody.
   bool goes_on = state_ == v1::RECOVERING || (recoverable() && checkpoints_->newest().has_value());
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) goes_on |= KeepsState(shard);
-  std::set<uint32_t> ranks;
-  for (const WaitingJoin& join : waiting_) {
-    if (join.request.role() == v1::WORKER) ranks.insert(join.request.rank());
-  }
-  for (const auto& [rank, member] : members_) ranks.insert(rank);
-  return ranks.size() >= (goes_on ? 1 : needed_workers());
+  return members_.Ranks().size() >= (goes_on ? 1 : needed_workers());
 }
 
 void Coordinator::MaybeInstall() {
@@ -182,7 +177,7 @@ void Coordinator::OnAllInstalled() {
     stopped.empty() ? StartDraining() : StopEarly(stopped);
     return MaybeAdmit();
   }
-  if (!members_.empty()) return BroadcastMembership();
+  if (!members_.workers().empty()) return BroadcastMembership();
   MaybeAdmit();
 }
 
@@ -208,7 +203,7 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   // All is saved, and all have gone: nothing needs it any more, and it finds the end in the last checkpoint.
   // Elsewhere than in sync it is awaited, since it has yet to say what it had lost.
   if (mode_.commits_steps && state_ == v1::DRAINING && last_save_.saved() && drain_.empty() &&
-      members_.empty() && readers_.empty() && !AwaitsEvaluation()) {
+      members_.workers().empty() && members_.readers().empty() && !AwaitsEvaluation()) {
     return End();
   }
   ShardFleet::Shard& shard = shards_[index];
@@ -230,7 +225,7 @@ void Coordinator::RollBack(const std::string& why) {
   const std::string back =
       absl::StrCat("the job goes back to step ",
                    checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0, ", since ", why);
-  if (state_ != v1::RECOVERING || !members_.empty()) {
+  if (state_ != v1::RECOVERING || !members_.workers().empty()) {
     LogWarning(back);
     next_complaint_ = now() + kComplaintInterval;
   }

@@ -198,7 +198,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     if (shards_[i].connected)
       task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - shards_[i].last_heard));
   }
-  for (const auto& [rank, member] : members_) {
+  for (const auto& [rank, member] : members_.workers()) {
     v1::TaskStatus* task = status.add_tasks();
     task->set_task(member.task);
     task->set_phase(v1::TASK_LIVE);
@@ -211,7 +211,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
       }
     }
   }
-  for (const auto& [id, reader] : readers_) {
+  for (const auto& [id, reader] : members_.readers()) {
     v1::TaskStatus* task = status.add_tasks();
     task->set_task(reader.task);
     task->set_phase(v1::TASK_LIVE);
@@ -219,7 +219,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - reader.last_heard));
   }
   size_t waiting = 0;
-  for (const WaitingJoin& join : waiting_) {
+  for (const WaitingJoin& join : members_.waiting()) {
     if (++waiting > kWaitingShown) break;
     v1::TaskStatus* task = status.add_tasks();
     task->set_task(join.request.task());
@@ -254,11 +254,7 @@ std::vector<std::string> Coordinator::WaitingFor() const {
     names.push_back(std::move(evaluator));
   }
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
-    std::set<uint32_t> here;
-    for (const WaitingJoin& join : waiting_) {
-      if (join.request.role() == v1::WORKER) here.insert(join.request.rank());
-    }
-    for (const auto& [rank, member] : members_) here.insert(rank);
+    const std::set<uint32_t> here = members_.Ranks();
     if (here.empty() && state_ == v1::RECOVERING) {
       names.push_back("a worker to join again");
     } else if (state_ == v1::STARTING && here.size() < needed_workers()) {
@@ -271,7 +267,7 @@ std::vector<std::string> Coordinator::WaitingFor() const {
   if (state_ == v1::DRAINING && last_save_.trouble().has_value()) {
     names.push_back(absl::StrCat("its last checkpoint to be written (", last_save_.trouble()->why, ")"));
   }
-  if (state_ == v1::DRAINING && last_save_.saved() && members_.empty()) {
+  if (state_ == v1::DRAINING && last_save_.saved() && members_.workers().empty()) {
     for (const std::string& task : MayCome()) {
       names.push_back(absl::StrCat(task, " to be told that the job is done"));
     }

@@ -1,0 +1,175 @@
+#include "ps_server/coordinator/member_table.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/protocol/protocol_version.h"
+
+namespace weir {
+namespace {
+
+constexpr uint32_t kFirstReader = 1u << 31;
+// Joins of one task that wait at once (processes that were started again, and repeats), and readers.
+constexpr int kMaxWaitingOfTask = 64;
+constexpr size_t kMaxReaders = 256;
+
+void Fill(const v1::JoinRequest& request, uint64_t incarnation, absl::Time now, absl::Time lease_end,
+          MemberTable::Process* process) {
+  process->task = request.task();
+  process->instance = request.instance();
+  process->says_instance = SaysInstance(request.protocol());
+  process->evaluates = request.evaluates();
+  process->incarnation = incarnation;
+  process->last_heard = now;
+  process->lease_end = lease_end;
+}
+
+template <typename Map>
+auto* Find(Map& map, const v1::Caller& caller) {
+  const auto it = map.find(caller.worker());
+  return it != map.end() && it->second.incarnation == caller.incarnation() ? &it->second : nullptr;
+}
+
+}  // namespace
+
+MemberTable::Worker& MemberTable::Admit(WaitingJoin join, uint64_t incarnation, absl::Time now,
+                                        absl::Time lease_end) {
+  Worker& worker = workers_[join.request.rank()];
+  Fill(join.request, incarnation, now, lease_end, &worker);
+  worker.join = std::move(join);
+  return worker;
+}
+
+std::pair<uint32_t, MemberTable::Reader*> MemberTable::AdmitReader(const v1::JoinRequest& request,
+                                                                   uint64_t incarnation, absl::Time now,
+                                                                   absl::Time lease_end) {
+  const uint32_t id = kFirstReader + readers_so_far_++;
+  Reader& reader = readers_[id];
+  Fill(request, incarnation, now, lease_end, &reader);
+  return {id, &reader};
+}
+
+MemberTable::Worker* MemberTable::FindWorker(const v1::Caller& caller) { return Find(workers_, caller); }
+MemberTable::Reader* MemberTable::FindReader(const v1::Caller& caller) { return Find(readers_, caller); }
+
+absl::Status MemberTable::CheckCaller(const v1::Caller& caller) const {
+  const Process* process = nullptr;
+  if (const auto worker = workers_.find(caller.worker()); worker != workers_.end()) {
+    process = &worker->second;
+  } else if (const auto reader = readers_.find(caller.worker()); reader != readers_.end()) {
+    process = &reader->second;
+  }
+  if (process == nullptr) return absl::AbortedError("the caller is no member of the job, or not any more");
+  if (process->incarnation != caller.incarnation()) {
+    return absl::AbortedError(absl::StrCat(process->task, " is another incarnation than the caller, ",
+                                           caller.incarnation(), ", which is out of the job"));
+  }
+  if (!process->says_instance || process->instance == caller.instance()) return absl::OkStatus();
+  return absl::PermissionDeniedError(
+      absl::StrCat("the caller is not the process that joined as ", process->task, " (Caller.instance)"));
+}
+
+absl::Status MemberTable::CheckRoom(const v1::JoinRequest& request) const {
+  const auto waiting = std::count_if(waiting_.begin(), waiting_.end(), [&](const WaitingJoin& join) {
+    return join.request.role() == request.role() &&
+           (request.role() == v1::READER || join.request.rank() == request.rank());
+  });
+  // Unavailable: a process that waits may go, so the caller may try again.
+  if (request.role() == v1::READER && waiting + readers_.size() >= kMaxReaders) {
+    return absl::UnavailableError(
+        absl::StrCat("the job has ", kMaxReaders, " readers, as many as it may have; try again"));
+  }
+  if (request.role() == v1::WORKER && waiting >= kMaxWaitingOfTask) {
+    return absl::UnavailableError(absl::StrCat(waiting, " processes wait already to be ", request.task(),
+                                               "; is the same task index used again and again?"));
+  }
+  return absl::OkStatus();
+}
+
+bool MemberTable::Admitting() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const auto& entry) { return !entry.second.admitted(); });
+}
+
+bool MemberTable::Waits(uint32_t rank) const {
+  return std::any_of(waiting_.begin(), waiting_.end(), [rank](const WaitingJoin& join) {
+    return join.worker() && join.request.rank() == rank;
+  });
+}
+
+bool MemberTable::AnyWorkerWaits() const {
+  return std::any_of(waiting_.begin(), waiting_.end(), [](const WaitingJoin& join) { return join.worker(); });
+}
+
+std::set<uint32_t> MemberTable::Ranks() const {
+  std::set<uint32_t> ranks;
+  for (const WaitingJoin& join : waiting_) {
+    if (join.worker()) ranks.insert(join.request.rank());
+  }
+  for (const auto& [rank, worker] : workers_) ranks.insert(rank);
+  return ranks;
+}
+
+std::string MemberTable::TaskOf(uint64_t incarnation) const {
+  for (const auto& [rank, worker] : workers_) {
+    if (worker.incarnation == incarnation) return worker.task;
+  }
+  for (const auto& [id, reader] : readers_) {
+    if (reader.incarnation == incarnation) return reader.task;
+  }
+  return "";
+}
+
+std::vector<uint64_t> MemberTable::Evaluators() const {
+  std::vector<uint64_t> found;
+  for (const auto& [id, reader] : readers_) {
+    if (reader.evaluates) found.push_back(reader.incarnation);
+  }
+  for (auto it = workers_.rbegin(); it != workers_.rend(); ++it) {
+    if (it->second.admitted() && it->second.evaluates) found.push_back(it->second.incarnation);
+  }
+  return found;
+}
+
+std::set<uint64_t> MemberTable::Connected() const {
+  std::set<uint64_t> incarnations;
+  for (const auto& [rank, worker] : workers_) {
+    if (worker.admitted() && !worker.disconnected) incarnations.insert(worker.incarnation);
+  }
+  for (const auto& [id, reader] : readers_) incarnations.insert(reader.incarnation);
+  return incarnations;
+}
+
+v1::Membership MemberTable::ForShards(uint64_t epoch) const {
+  v1::Membership membership;
+  membership.set_epoch(epoch);
+  for (const auto& [rank, worker] : workers_) {
+    v1::Member* member = membership.add_members();
+    member->set_worker(rank);
+    member->set_incarnation(worker.incarnation);
+    member->set_task(worker.task);
+    member->set_start_clock(worker.start_clock);
+    if (worker.first_clock.has_value()) member->set_first_clock_plus_one(*worker.first_clock + 1);
+    member->set_joining(worker.phase == Phase::kJoining);
+    member->set_idle(worker.phase == Phase::kIdle);
+  }
+  return membership;
+}
+
+v1::Membership MemberTable::ForMembers(uint64_t epoch) const {
+  v1::Membership membership;
+  membership.set_epoch(epoch);
+  for (const auto& [rank, worker] : workers_) {
+    if (!worker.admitted()) continue;
+    v1::Member* member = membership.add_members();
+    member->set_worker(rank);
+    member->set_incarnation(worker.incarnation);
+    member->set_task(worker.task);
+    member->set_start_clock(worker.start_clock);
+    member->set_idle(worker.phase == Phase::kIdle);
+  }
+  return membership;
+}
+
+}  // namespace weir
