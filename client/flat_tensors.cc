@@ -3,7 +3,7 @@
 namespace weir {
 namespace {
 
-// make(name, values): a Tensor.
+// make(name, values) returns a Tensor.
 template <typename Tensor, typename Value, typename Make>
 std::vector<Tensor> Cut(const ModelSpec& spec, absl::Span<Value> flat, const Make& make) {
   std::vector<Tensor> tensors;

@@ -9,8 +9,8 @@
 
 namespace weir {
 
-// Waits between tries: doubling from `first` up to `most`, each drawn from the upper half of its length so
-// that peers which failed together do not come back together. Not thread-safe.
+// Waits between tries. They double from `first` up to `most`, and each is drawn from the upper half of its
+// length, so that peers that failed together do not come back together. Not thread-safe.
 class Backoff {
  public:
   // Uniform in 32 bits.
@@ -26,7 +26,7 @@ class Backoff {
   }
   void Reset() { next_ = first_; }
 
-  // Of this process.
+  // Thread-safe: each thread has a generator of its own.
   static uint32_t AnyRandom() {
     thread_local std::mt19937 random{std::random_device{}()};
     return static_cast<uint32_t>(random());

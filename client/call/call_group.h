@@ -7,11 +7,11 @@
 
 namespace weir {
 
-// A call in flight, as whoever wants to end it sees it.
+// A call in flight, as seen by code that may cancel it.
 class Call {
  public:
   virtual ~Call() = default;
-  // Makes the call end soon, with `why` unless it is ending already. Does not wait for that and completes
+  // Makes the call end soon, with `why` unless the call is ending already. Returns before that, and completes
   // nothing on this thread. Thread-safe.
   virtual void Cancel(const absl::Status& why) = 0;
 };
@@ -19,11 +19,11 @@ class Call {
 // The calls in flight of one client, so that they can be ended together and waited for. Thread-safe.
 class CallGroup {
  public:
-  // Registers a call, before it starts. An error: the group is closed, the call must not start, and why.
+  // Registers a call before it starts. Returns an error if the group is closed; then the call must not start.
   absl::Status Add(Call* call);
-  // The last that a call does with anything outside itself.
+  // A call's last action: from then on it uses nothing outside itself.
   void Remove(Call* call);
-  // Cancels all calls, and refuses new ones with `why`. The first Close() holds.
+  // Cancels all calls and refuses new ones with `why`. Only the first Close() has an effect.
   void Close(const absl::Status& why);
   // Waits until every call has been removed.
   void WaitUntilEmpty();

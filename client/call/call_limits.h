@@ -5,14 +5,14 @@
 namespace weir {
 
 struct CallLimits {
-  // A call ends after so long at the latest, retries included.
+  // The longest time that a call may take, retries included.
   std::chrono::nanoseconds total{};
-  // A call gives its peer up when so long has passed since the first failure to reach it.
+  // How long after the first failure to reach its peer a call gives the peer up.
   std::chrono::nanoseconds unreachable{};
 };
 
-// Attempts to connect, for who makes a connection for each try: the first, each further one twice as long as
-// the one before, and the longest.
+// Limits of an attempt to connect, where each try makes a connection of its own: the limit of the first
+// attempt, which doubles with each further one, and the longest.
 constexpr std::chrono::seconds kFirstAttempt{1}, kLongestAttempt{16};
 
 }  // namespace weir

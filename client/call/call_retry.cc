@@ -18,7 +18,7 @@ CallRetry::Verdict CallRetry::Judge(const absl::Status& failure) {
   }
   const absl::Time now = awake_.Now();
   const absl::Duration unreachable = absl::FromChrono(limits_.unreachable);
-  // A try that lasted longer than a peer may be away had reached it: the count starts anew.
+  // A try that lasted longer than `unreachable` had reached the peer, so the time starts anew.
   if (!unreachable_since_.has_value() || try_->length() > unreachable) {
     unreachable_since_ = now;
     backoff_.Reset();

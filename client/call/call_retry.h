@@ -14,14 +14,14 @@
 
 namespace weir {
 
-// Decides what becomes of a call when a try of it fails: UNAVAILABLE and CANCELLED (by the peer) ask for
-// another try after a jittered wait, until the call's limits are reached; any other error ends the call. Time
-// in which this process was stopped does not count, and a try in which it was decides nothing. Not
-// thread-safe.
+// Decides how a call goes on when one of its tries has failed. UNAVAILABLE and CANCELLED (by the peer) lead
+// to another try after a jittered wait, until the call's limits are reached; any other error ends the call.
+// Time for which this process was stopped does not count, and a try during which the process was stopped does
+// not end the call for being late. Not thread-safe.
 class CallRetry {
  public:
   // `what` and `peer` are for messages: "the pull at clock 7", "ps:1 at 10.0.0.1:2222". The call starts now.
-  // Clocks as in common/system/clock.h, which outlive this.
+  // The clocks (common/system/clock.h) outlive this object.
   CallRetry(std::string what, std::string peer, const CallLimits& limits, const Clock& awake = Clock::Awake(),
             const Clock& real = Clock::Real(), Backoff::Random random = Backoff::AnyRandom)
       : what_(std::move(what)),
@@ -34,21 +34,22 @@ class CallRetry {
 
   const std::string& what() const { return what_; }
   const std::string& peer() const { return peer_; }
-  // Until the call's deadline, as far as can be seen now: later this may be found to have been too early.
+  // The time until the call's deadline. An estimate: a stop of this process that shows later moves the
+  // deadline.
   std::chrono::nanoseconds left() const { return absl::ToChronoNanoseconds(deadline_ - awake_.Now()); }
-  // How long it may take in all.
+  // How long the call may take in all.
   double seconds() const { return std::chrono::duration<double>(limits_.total).count(); }
 
   void TryStarts() { try_.emplace(awake_, real_); }
 
   struct Verdict {
-    // What the call ends with. OK: another try is to start after `wait`.
+    // The error that ends the call. OK: another try starts after `wait`.
     absl::Status error;
     std::chrono::nanoseconds wait{};
   };
-  // A try has failed.
+  // Called when a try has failed.
   Verdict Judge(const absl::Status& failure);
-  // What a call ends with that its deadline ends.
+  // The error of a call that its deadline ends.
   absl::Status Late() const;
 
  private:
@@ -56,10 +57,10 @@ class CallRetry {
   const CallLimits limits_;
   const Clock& awake_;
   const Clock& real_;
-  // Awake times, both. The second: since when the peer could not be reached.
+  // Awake times: the call's deadline, and since when the peer could not be reached.
   const absl::Time deadline_;
   std::optional<absl::Time> unreachable_since_;
-  // The newest.
+  // The newest try.
   std::optional<Stretch> try_;
   Backoff backoff_;
 };

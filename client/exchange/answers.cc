@@ -12,7 +12,7 @@ std::string WithReason(absl::string_view text, const std::string& reason) {
   return reason.empty() ? std::string(text) : absl::StrCat(text, ": ", reason);
 }
 
-// Of the outcomes that end a push and a pull alike, and of the ones that do not belong.
+// Handles the outcomes that end a push and a pull alike, and those that are no answer to the call.
 template <typename Reply>
 absl::Status CheckOther(const Reply& reply, const std::string& name) {
   const std::string& reason = reply.reason();
@@ -25,7 +25,7 @@ absl::Status CheckOther(const Reply& reply, const std::string& name) {
       if (reply.failure_kind() == v1::FAILURE_DIVERGED || reply.failure_kind() == v1::FAILURE_RESOURCE) {
         return JobFailure(reply.failure_kind(), reason);
       }
-      // The coordinator is about to tell, too.
+      // The coordinator will report the failure, too.
       return LostPeer(absl::StrCat(name, " says that the job is over: ", reason));
     default:
       return absl::InternalError(absl::StrCat(name, " answered with ", v1::Outcome_Name(reply.outcome()),

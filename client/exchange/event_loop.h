@@ -12,27 +12,27 @@
 
 namespace weir {
 
-// The thread that a client's exchanges happen on: its tasks and timers, the time, and chance. A simulation
+// The thread that runs a client's exchanges, with its tasks, timers, clocks and random numbers. A simulation
 // has its own.
 //
-// Thread-safe. Outlives whatever uses it.
+// Thread-safe. Outlives everything that uses it.
 class EventLoop : public Executor {
  public:
-  // Of steady_clock, and a number.
+  // When the timer is due, by steady_clock, and a number that makes it unique.
   using Timer = std::pair<std::chrono::steady_clock::time_point, uint64_t>;
 
-  // Runs `then` on the loop, after `wait` or soon after.
+  // Runs `then` on the loop when `wait` has passed, or soon after.
   virtual Timer RunAfter(std::chrono::nanoseconds wait, absl::AnyInvocable<void()> then) = 0;
-  // It will not run, unless it has begun to, or has run.
+  // The timer's task will not run, unless it has begun or has run already.
   virtual void Cancel(const Timer& timer) = 0;
 
-  // Lets a thread that waits for a result of the loop work on the loop meanwhile. nullptr: it sleeps.
+  // Lets a thread that waits for a result of the loop serve the loop meanwhile. nullptr: the thread sleeps.
   virtual std::shared_ptr<ResultDriver> driver() { return nullptr; }
 
   // As in common/system/clock.h.
   virtual const Clock& awake() const { return Clock::Awake(); }
   virtual const Clock& real() const { return Clock::Real(); }
-  // Uniform.
+  // Uniform in 32 bits.
   virtual uint32_t Random() = 0;
 
  protected:

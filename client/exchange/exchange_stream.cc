@@ -42,7 +42,7 @@ void ExchangeStream::Abandon(const ShardExchange& exchange) {
   if (found == open_.end()) return;
   open = std::move(*found);
   open_.erase(found);
-  // What the shard may read must stay as it is for as long as it may.
+  // Memory must not change for as long as the shard may read it.
   const bool read = slots_owner_ == open.id || (open.in_place && !open.exchange->push_answered());
   if (open.sending || open.exchange->loans().out() || read) Restart();
 }
@@ -128,8 +128,8 @@ OutgoingMessage ExchangeStream::NextChunk(Open& open, v1::ExchangeRequest head) 
   const uint64_t number = open.chunks++;
   if (shares_ && slots_owner_ == 0) slots_owner_ = open.id;
   if (!shares_ || slots_owner_ != open.id) return open.exchange->MakeChunk(std::move(head));
-  // The shard takes chunks in order and has no more of them before it than there are slots: whatever was in
-  // this one is done with.
+  // The shard takes chunks in order, and no more chunks wait for it than there are slots. So it has taken the
+  // chunk that was in this slot.
   const uint32_t slot = static_cast<uint32_t>(number % memory_->slots());
   return open.exchange->MakeSharedChunk(std::move(head), memory_->SlotOffset(slot), memory_->SlotData(slot));
 }
@@ -149,7 +149,7 @@ void ExchangeStream::OnMessage(IncomingMessage message) {
     over_ = true;
     stream_->Cancel();
   }
-  // Who has waited for this reply and has the next request goes first.
+  // While no exchange is open, the thread that waited for this reply, and makes the next request, goes first.
   stream_->Read(/*relaxed=*/open_.empty() && !over_);
 }
 
@@ -190,7 +190,7 @@ absl::Status ExchangeStream::TakeReply(const IncomingMessage& bytes) {
     }
     const auto found = find();
     if (found == open_.end() || restarting_) {
-      // Abandoned meanwhile, or to begin again.
+      // The exchange was abandoned meanwhile, or will begin again.
       chunk.Done();
       Write();
       return absl::OkStatus();
@@ -208,7 +208,7 @@ absl::Status ExchangeStream::TakeReply(const IncomingMessage& bytes) {
     chunk.Done();
     if (exchange->push_answered()) open->sending = false;
     const bool over = !taken.ok() || *taken != ShardExchange::Progress::kOpen;
-    // By what it has broken, the shard may wait for more of it, and read what is in the slots.
+    // A shard that broke the protocol may wait for more of the exchange, and read what is in the slots.
     const bool unclear =
         !taken.ok() && !shard_ended_it &&
         (open->sending || ((slots_owner_ == id || open->in_place) && !exchange->push_answered()));

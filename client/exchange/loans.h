@@ -7,7 +7,7 @@
 
 namespace weir {
 
-// Counts what is lent out, and tells when all of it is back. Thread-safe.
+// Counts what is lent out, and reports when all of it is back. Thread-safe.
 class Loans {
  public:
   void Lend() {
@@ -29,7 +29,8 @@ class Loans {
     return out_ > 0;
   }
 
-  // Runs `then` once nothing is out: at once, or on the thread that returns the last. One at a time.
+  // Runs `then` once nothing is lent out: at once, or on the thread that returns the last loan. At most one
+  // `then` may wait.
   void WhenReturned(std::function<void()> then) {
     {
       MutexLock lock(mutex_);

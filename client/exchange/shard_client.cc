@@ -9,7 +9,7 @@ namespace weir {
 
 // A call to a shard: as many exchanges as it takes, one after another, under the same key.
 //
-// Begins on the caller's thread; all that follows happens on the event loop.
+// The call begins on the caller's thread; everything else happens on the event loop.
 class ShardClient::ShardCall final : public Call, public std::enable_shared_from_this<ShardCall> {
  public:
   ShardCall(ShardClient& shard, std::string what, std::optional<ShardPush> push,
@@ -26,13 +26,13 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
     if (absl::Status closed = shard_.group_.Add(this); !closed.ok()) {
       {
         MutexLock lock(mutex_);
-        over_ = true;  // whoever is told so may cancel it
+        over_ = true;  // done_() may cancel this call
       }
       done_(closed);
       return;
     }
     MutexLock lock(mutex_);
-    // The group may have been closed since, and the call have ended.
+    // The group may have been closed since then, which ended the call.
     if (over_) return;
     AwaitDeadline();
     if (gradient_ != nullptr) {
@@ -70,12 +70,12 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
     Interrupt([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return Late(); });
   }
 
-  // There is news of the gradient.
+  // Called when a chunk may be able to leave, and when the gradient has failed or is refused.
   void OnGradient() {
     const absl::Status failure = gradient_->failure();
     if (!failure.ok()) return Interrupt([&] { return failure; });
     MutexLock lock(mutex_);
-    // Null: it is over, or its next try will say what there is to say.
+    // Null: the call is over, or its next try will see what has changed.
     if (stream_ == nullptr) return;
     if (!exchange_->outdated()) return stream_->Continue();
     stream_->Abandon(*exchange_);
@@ -131,8 +131,8 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
     End(error);
   }
 
-  // The caller may free its tensors when the call has ended: not before the channel has let go of them, which
-  // it nearly always has, unless the call was interrupted.
+  // The caller may free its tensors when the call has ended, so the call ends only after the channel has let
+  // go of them. The channel nearly always has, unless the call was interrupted.
   void End(const absl::Status& status) {
     if (!exchange_->loans().out()) return Finish(status);
     exchange_->loans().WhenReturned([self = shared_from_this(), status] {
@@ -152,15 +152,15 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
   }
 
   ShardClient& shard_;
-  // Null: it is no push.
+  // Null: the call has no push.
   const std::shared_ptr<OutgoingGradient> gradient_;
   const std::shared_ptr<ShardExchange> exchange_;
   const Done done_;
 
-  // For the first exchange, which may end before its Begin() has returned.
+  // Needed for the first exchange, which may end before its Begin() has returned.
   Mutex mutex_;
   CallRetry retry_ ABSL_GUARDED_BY(mutex_);
-  // Of the exchange that is open; null: the call waits for its next try.
+  // The stream of the open exchange; null: the call waits for its next try.
   std::shared_ptr<ExchangeStream> stream_ ABSL_GUARDED_BY(mutex_);
   EventLoop::Timer deadline_, pause_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
@@ -195,9 +195,9 @@ std::shared_ptr<ExchangeStream> ShardClient::Begin(const std::shared_ptr<ShardEx
     stream_->Start(*channel_, [this] {
       MutexLock lock(mutex_);
       if (--streams_ > 0) return;
-      // The channel may have kept bytes of its messages for as long as it is there.
+      // The stream may keep bytes of its messages for as long as it exists.
       stream_ = nullptr;
-      // Under the lock: the waiter may destroy this as soon as it sees it.
+      // Under the lock: the waiter may destroy this object as soon as it sees that no stream is left.
       stream_gone_.NotifyAll();
     });
   }

@@ -21,36 +21,37 @@
 
 namespace weir {
 
-// One shard as a client sees it: one stream at a time, and the calls that travel on it. Does no I/O: its
-// channel does.
+// One shard as a client sees it: one stream at a time, and the calls that travel on it. Does no I/O itself:
+// its channel does.
 //
 // Thread-safe. Outlives its calls, as do the loop, the tensor map, the group and the epoch.
 class ShardClient {
  public:
   using Done = std::function<void(absl::StatusOr<ShardAnswer>)>;
 
-  // `caller.epoch` is taken from `epoch` anew for each try. `limits` of every call.
+  // Each try reads `caller.epoch` from `epoch` anew. `limits` hold for each call.
   ShardClient(uint32_t index, std::unique_ptr<ShardChannel> channel, EventLoop& loop,
               const TensorMap& tensors, const v1::Caller& caller, const std::atomic<uint64_t>& epoch,
               const WireOptions& wire, CallGroup& group, const CallLimits& limits);
   ~ShardClient() { Close(); }
 
-  // As ShardChannel::MoveTo(). Once this has returned, no call takes an answer from another address: those
+  // As ShardChannel::MoveTo(). Once this has returned, no call takes an answer from another address: calls
   // under way begin again.
   void MoveTo(const std::string& address);
 
-  // Pushes, pulls, or both as one exchange (in this order, as far as the answer to the push lets the pull
-  // follow; else the pull is sent apart). Bytes are sent and written as they come: the tensors must live
-  // until `done`, and after an error a pull's may be written in part. `done` runs once, on the event loop or
-  // within this call, and must not block.
+  // Pushes, pulls, or does both as one exchange. Then the pull follows the push if the answer to the push
+  // lets it; else the pull is sent separately. Bytes are sent and written as they come: the tensors must live
+  // until `done`, and after an error a pull's tensors may be written in part. `done` runs once, on the event
+  // loop or within this call, and must not block.
   //
-  // Retried until limits are reached; an answer that breaks the protocol is an Internal error.
+  // Calls are retried until their limits are reached. An answer that breaks the protocol is an Internal
+  // error.
   std::shared_ptr<Call> Exchange(std::optional<ShardPush> push, std::optional<ShardPull> pull, Done done);
 
-  // All pushes with lower clocks were answered, in one life of the shard or another.
+  // All pushes with lower clocks were answered, in one incarnation of the shard or another.
   uint64_t answered_clock() const { return answered_clock_; }
 
-  // Ends the stream, after the last call. Not on the event loop.
+  // Ends the stream. Called after the last call, and not on the event loop.
   void Close();
 
   // "ps:1 at 10.0.0.1:2222".
@@ -59,7 +60,7 @@ class ShardClient {
  private:
   class ShardCall;
 
-  // Begins the exchange on the current stream, or on a new one where that is over. Returns which.
+  // Begins the exchange on the current stream, or on a new one if that is over. Returns the stream.
   std::shared_ptr<ExchangeStream> Begin(const std::shared_ptr<ShardExchange>& exchange,
                                         const ExchangeStream::Ended& ended);
   v1::Caller CallerNow() const;
@@ -77,9 +78,9 @@ class ShardClient {
 
   Mutex mutex_;
   CondVar stream_gone_;
-  // The newest; null if all are gone.
+  // The newest stream; null if all are gone.
   std::shared_ptr<ExchangeStream> stream_ ABSL_GUARDED_BY(mutex_);
-  // Those that their channel still holds.
+  // The streams that their channel still holds.
   int streams_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

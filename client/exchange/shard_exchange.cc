@@ -13,7 +13,7 @@
 namespace weir {
 namespace {
 
-// A piece of the caller's memory costs gRPC about as much as copying so many bytes.
+// To send a piece of the caller's memory costs gRPC about as much as copying this many bytes.
 constexpr size_t kWorthBorrowing = 4096;
 
 bool IsKnown(v1::Outcome outcome) {
@@ -63,7 +63,8 @@ void ShardExchange::Begin() {
   if (!push_answered_) answer_.push.Clear();
   answer_.pull.Clear();
   ExpectWeights();
-  // What a view refers to would hold up the shard, and perhaps the very pushes that it waits for.
+  // Weights that a view refers to would hold up the shard, and perhaps the very pushes that the shard waits
+  // for.
   if (!landed_of_.has_value() || (pull_.has_value() && pull_->view != nullptr)) ForgetLanded();
   if (pull_.has_value() && pull_->arrivals != nullptr) pull_->arrivals->Withdraw(shard_);
 }
@@ -219,7 +220,7 @@ absl::StatusOr<ShardExchange::Progress> ShardExchange::Take(v1::ExchangeReply re
   if (message.payload_bytes > 0) {
     WEIR_RETURN_IF_ERROR(TakeWeights(reply.first(), message.payload, message.payload_bytes, chunk));
   } else if (!reply.weights().empty()) {
-    // A serializer that does not put the weights last.
+    // The shard's serializer does not put the weights last.
     const absl::string_view piece(reply.weights());
     WEIR_RETURN_IF_ERROR(TakeWeights(reply.first(), absl::MakeConstSpan(&piece, 1), piece.size(), nullptr));
   }
@@ -234,9 +235,9 @@ absl::Status ShardExchange::TakePush(v1::PushReply reply) {
                                ", which this client does not know"));
   }
   answer_.push = std::move(reply);
-  // Else it is as if it had never been sent.
+  // After SEND_AGAIN the push counts as never sent.
   push_answered_ = answer_.push.outcome() != v1::SEND_AGAIN;
-  // A shard takes a worker's clocks in their order. One that refuses the worker itself has disposed of none.
+  // A shard takes a worker's clocks in order. A shard that refuses the worker itself has disposed of no push.
   if (PullFollows(answer_.push.outcome())) Raise(answered_clock_, push_->header.clock() + 1);
   return absl::OkStatus();
 }
@@ -256,7 +257,7 @@ absl::Status ShardExchange::TakePull(v1::PullReply reply) {
   answer_.pull = std::move(reply);
   pull_answered_ = true;
   if (answer_.pull.outcome() != v1::OK) return absl::OkStatus();
-  // Weights that came while the push was being applied are of the version that it made, if it made one.
+  // Weights that came while the push was being applied are of the version that the push made, if it made one.
   const v1::Version& read = answer_.pull.version();
   const bool made = pushes_ && answer_.push.outcome() == v1::OK && IsSame(answer_.push.version(), read);
   if (!made) {

@@ -22,71 +22,72 @@
 
 namespace weir {
 
-// What a shard is to be sent.
+// What a call sends to a shard: a push, a pull, or both.
 struct ShardPush {
-  // All but caller, elements and dtype.
+  // All fields but caller, elements and dtype.
   v1::PushRequest header;
   std::shared_ptr<OutgoingGradient> gradient;
 };
 struct ShardPull {
-  // All but caller and dtype.
+  // All fields but caller and dtype.
   v1::PullRequest request;
-  // Where the weights go: the caller's tensors, in the model's order,
+  // The weights go to the caller's tensors, in the model's order,
   std::vector<float*> tensors;
-  // or this, which outlives the call.
+  // or to this view, which outlives the call.
   ShardView* view = nullptr;
   // The only version count that the weights may have; nullopt: any.
   std::optional<uint64_t> want;
-  // Null: nobody wants to know.
+  // Null: arrivals are not reported.
   std::shared_ptr<TensorArrivals> arrivals;
 };
-// What it answered; the fields that were asked for. Outcomes are known ones.
+// The shard's answer: the fields that were asked for. Outcomes are known ones.
 struct ShardAnswer {
   v1::PushReply push;
   v1::PullReply pull;
 };
 
 // An exchange with one shard: makes its messages, and takes the replies into the caller's tensors. Where the
-// protocol asks for it, one exchange is followed by another until all is answered: each starts with Begin().
+// protocol asks for it, another exchange follows until all is answered. Each starts with Begin().
 //
 // Not thread-safe, with one exception: while one thread makes messages (under its stream's lock), another may
-// take replies. Outlived by the tensor map and by the tensors; those of a push until loans() are returned.
+// take replies. The tensor map and the tensors outlive this; a push's tensors live until loans() are
+// returned.
 class ShardExchange {
  public:
-  // answered_clock: of the shard's exchanges, as PushRequest has it; raised when a push is answered. Outlives
-  // this.
+  // answered_clock: the PushRequest.answered_clock of the shard's exchanges. An answer to a push raises it.
+  // It outlives this.
   ShardExchange(const TensorMap& tensors, uint32_t shard, const WireOptions& wire, std::string what,
                 std::optional<ShardPush> push, std::optional<ShardPull> pull,
                 std::atomic<uint64_t>& answered_clock);
 
-  // What was sent and received in an exchange that is not complete is void, but for a push's answer and
-  // weights of a version that is still the one to be read.
+  // Starts an exchange. What an earlier, incomplete exchange sent and received is void, except a push's
+  // answer and the weights of a version that is still the one to be read.
   void Begin();
 
   // ---- its messages
 
-  // The first one: what the exchange is; that its push is refused, if it is known by now. `head` holds what
-  // else is to be said.
+  // Fills in the first message: what the exchange is, and that its push is refused, if that is known by now.
+  // `head` may hold other fields already.
   void AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* head);
-  // Whether it may be sent. Where the shard has no elements it is all that the shard waits for.
+  // Returns whether the first message may be sent. A shard without elements waits for no further message.
   bool MayBegin() {
     return !pushes_ || elements_ > 0 || push_->gradient->MayFinish() || push_->gradient->refused();
   }
-  // The gradient was found not to be finite, and the exchange has begun without saying so: it is to be given
-  // up for another one.
+  // The exchange has begun, and its first message did not say that the gradient is not finite: another
+  // exchange must replace it.
   bool outdated() const { return pushes_ && !push_answered_ && !says_refused_ && push_->gradient->refused(); }
   // There is more of the gradient to send.
   bool sends() const { return pushes_ && unsent_ > 0; }
   // Finds and checks the next chunk. False: none may leave now.
   bool FindChunk();
-  // The message with the chunk that was found, as pieces of the gradient.
+  // The message with the chunk that FindChunk() found, as pieces of the gradient.
   OutgoingMessage MakeChunk(v1::ExchangeRequest head);
-  // The segment that the gradient lies in, if its chunks can be named there; null: no.
+  // The segment that the gradient lies in, if its chunks can be named there; null: they cannot.
   const std::shared_ptr<const SharedSegment>& memory() const { return memory_; }
-  // Names the chunk there, and those that follow and may leave too, as far as they fit in one.
+  // The message that names that chunk in memory(), with the next ones that may leave, as far as one message
+  // can.
   OutgoingMessage MakeChunkInPlace(v1::ExchangeRequest head, uint32_t segment);
-  // The same; the chunk's bytes are written to shared memory: `range.offset`, which is
-  // `slot`.
+  // The message with that chunk, whose bytes are copied to `slot`: shared memory at this offset.
   OutgoingMessage MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot);
   // Pieces of the caller's gradient that the channel holds.
   Loans& loans() const { return *loans_; }
@@ -96,12 +97,12 @@ class ShardExchange {
   enum class Progress {
     kOpen,
     kComplete,
-    // Over, without all that was asked for. Another exchange is to follow at once.
+    // The exchange is over, but not all was answered. Another exchange follows at once.
     kAgain,
   };
-  // `reply` is the parsed `message.head`. Weights that lie in shared memory are `chunk`, which is taken if
-  // they are still to be read there when this returns; nullptr: they came in the message. The shard's error,
-  // or Internal: it breaks the protocol. Either ends the exchange.
+  // `reply` is the parsed `message.head`. `chunk`: the shared memory that the weights lie in; taken over if
+  // they will be read there after the return. nullptr: the weights came in the message. An error ends the
+  // exchange: it is the shard's, or Internal if the reply breaks the protocol.
   absl::StatusOr<Progress> Take(v1::ExchangeReply reply, const SplitMessage& message,
                                 SharedWeights::Chunk* chunk);
   bool push_answered() const { return push_answered_; }
@@ -115,7 +116,7 @@ class ShardExchange {
     std::vector<absl::Span<const char>> runs;
   };
   std::shared_ptr<const SharedSegment> FindMemory() const;
-  // That chunk, and `more` that follow it.
+  // Takes the chunk that FindChunk() found, and `more` chunks after it.
   Chunk TakeChunk(v1::ExchangeRequest* head, size_t more = 0);
   // The gradient is of another type than the wire's values.
   bool converts() const { return push_->gradient->tensors().dtype != wire_.push_dtype; }
@@ -140,23 +141,23 @@ class ShardExchange {
 
   const std::shared_ptr<const SharedSegment> memory_;
 
-  // Of the messages.
-  bool pushes_ = false;                    // this exchange brings the push
-  std::atomic<bool> says_refused_{false};  // without its gradient
+  // State of the messages.
+  bool pushes_ = false;                    // this exchange sends the push
+  std::atomic<bool> says_refused_{false};  // its first message refused the push
   std::vector<bool> sent_;                 // by chunk of the gradient
   size_t unsent_ = 0;                      // chunks
   size_t lowest_ = 0;                      // all chunks below it were sent
   size_t next_ = 0;                        // the chunk that FindChunk() found
   const std::shared_ptr<Loans> loans_ = std::make_shared<Loans>();
 
-  // Of the replies.
+  // State of the replies.
   ShardAnswer answer_;
   bool push_answered_ = false;
   bool pull_answered_ = false;
-  std::vector<bool> taken_;  // weights, by chunk unit
-  int64_t missing_ = 0;      // elements of them
-  // What lies in the caller's tensors, or is seen by the view, from the exchanges before, too, and of which
-  // version; nullopt: of the one that the push is making. It is not written again.
+  std::vector<bool> taken_;  // weights that came, by chunk unit
+  int64_t missing_ = 0;      // elements whose weights have not come
+  // The weights that lie in the caller's tensors, or that the view sees, from earlier exchanges, too. They
+  // are not written again. landed_of_: their version; nullopt: the version that the push is making.
   std::vector<bool> landed_;  // by chunk unit
   std::optional<v1::Version> landed_of_;
 };

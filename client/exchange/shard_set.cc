@@ -17,9 +17,9 @@ struct ShardSet::Operation {
   Mutex mutex;
   Answers answers ABSL_GUARDED_BY(mutex);
   size_t missing ABSL_GUARDED_BY(mutex) = 0;
-  // The first.
+  // The first error.
   absl::Status error ABSL_GUARDED_BY(mutex);
-  // To be ended by an error of another one. Emptied at the end: they hold the operation, too.
+  // An error of one call cancels the others. Emptied at the end, because calls hold the operation, too.
   std::vector<std::shared_ptr<Call>> calls ABSL_GUARDED_BY(mutex);
 };
 
@@ -60,7 +60,7 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
     arrivals = std::make_shared<TensorArrivals>(tensors_, operation->pull->on_tensor);
   }
   for (uint32_t n = 0; n < shards; ++n) {
-    // Workers begin with different shards, each of which takes one large push after another.
+    // Workers begin with different shards, because a shard takes large pushes one after another.
     const uint32_t i = (caller_.worker() + n) % shards;
     std::optional<ShardPush> shard_push;
     if (operation->push.has_value()) {
@@ -132,7 +132,7 @@ void ShardSet::OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t sh
     }
     status = Check(*operation, shard, *answer);
   }
-  // Neither concerns this call alone, unless it is what its gradient was given up for.
+  // Both errors concern more than this call, unless the gradient was given up with such an error.
   const bool given_up = operation->push.has_value() && operation->push->gradient->failure() == status;
   if (!given_up && (absl::IsAborted(status) || absl::IsUnavailable(status))) on_fatal_(status);
   if (KindOf(status) == v1::FAILURE_DIVERGED) on_fatal_(status);

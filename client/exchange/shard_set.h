@@ -25,10 +25,10 @@
 
 namespace weir {
 
-// All shards of a job as one: sends a push, a pull or both to each, checks and records what each answers, and
-// hands over what all have said. An error of one ends the call on the others.
+// All shards of a job as one: sends a push, a pull or both to each, checks and records each answer, and hands
+// over all answers. An error of one shard ends the call on the others.
 //
-// Thread-safe. Outlives its calls, as does what it is made with.
+// Thread-safe. Outlives its calls, as do the objects that it is made with.
 class ShardSet {
  public:
   using Answers = std::vector<ShardAnswer>;  // by shard
@@ -39,51 +39,53 @@ class ShardSet {
     std::shared_ptr<OutgoingGradient> gradient;
   };
   struct Pull {
-    // All but caller.
+    // All fields but caller.
     v1::PullRequest request;
-    // Where the weights go: tensors in the model's order,
+    // The weights go to these tensors, in the model's order,
     std::vector<float*> tensors;
-    // or these, by shard.
+    // or to these views, by shard.
     std::shared_ptr<std::vector<ShardView>> views;
     // By shard, the only version count that its weights may have; empty: any.
     std::vector<uint64_t> want;
-    // Hears on the event loop which tensors are whole; may be empty.
+    // Called on the event loop for each tensor that is whole; may be empty.
     std::function<void(size_t tensor)> on_tensor;
   };
   using Done = std::function<void(absl::StatusOr<Answers>)>;
 
-  // Is told what each shard answered before that is checked, on the event loop.
+  // Gets each shard's answer before it is checked, on the event loop.
   class Observer {
    public:
     virtual ~Observer() = default;
     virtual void OnPush(const Push& push, uint32_t shard, const v1::PushReply& reply) = 0;
-    // Tensors or views hold what came. Not of pulls for the header alone, nor where none followed the push.
+    // The tensors or views hold what came. Not called for pulls of the header alone, nor if no pull followed
+    // the push.
     virtual void OnPull(const Pull& pull, uint32_t shard, const v1::PullReply& reply) = 0;
   };
 
-  // observer may be nullptr; where it is there, shards tell it the clocks of all workers. on_fatal hears of
-  // errors that concern more than their call, before the call is done: Aborted, this client is fenced;
-  // Unavailable, a shard was lost; Internal, training diverged. It may run several times, and must not block.
+  // observer may be nullptr. If it is not, the shards send the clocks of all workers, too. on_fatal gets the
+  // errors that concern more than their call, before the call is done. Aborted: this client is fenced.
+  // Unavailable: a shard was lost. Internal: training diverged. on_fatal may run several times, and must not
+  // block.
   ShardSet(std::vector<std::unique_ptr<ShardChannel>> channels, EventLoop& loop, const TensorMap& tensors,
            const v1::Caller& caller, const std::atomic<uint64_t>& epoch, const WireOptions& wire,
            CallGroup& group, const CallLimits& limits, Observer* observer,
            std::function<void(const absl::Status&)> on_fatal);
 
-  // These shards are elsewhere, the others where they were at first (v1.HeartbeatReply.moved). Once it has
-  // returned, no call takes an answer from where a shard was before.
+  // The shards in `moved` are at these addresses, the others at their first ones (v1.HeartbeatReply.moved).
+  // Once Move() has returned, no call takes an answer from a shard's earlier address.
   void Move(const google::protobuf::Map<uint32_t, std::string>& moved);
 
   uint32_t size() const { return static_cast<uint32_t>(shards_.size()); }
 
-  // Starts push and pull on the first `shards` shards. `done` runs once, when all of them are through with
-  // the tensors.
+  // Starts push and pull on the first `shards` shards. `done` runs once, when no shard uses the tensors any
+  // more.
   void Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull, Done done);
 
-  // Tells a shard that was restored of which pushes this client has answers, so that it declares lost what it
-  // does not know. Should that not reach it, the next call does.
+  // Tells a restored shard which pushes of this client were answered, so that the shard declares lost those
+  // that it does not know. If this call does not arrive, the next one tells it.
   void Tell(uint32_t shard);
 
-  // Ends the streams, after the last call. Not on the event loop.
+  // Ends the streams. Called after the last call, and not on the event loop.
   void Close();
 
  private:

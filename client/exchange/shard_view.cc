@@ -12,7 +12,7 @@ ShardView::ShardView(int64_t elements, int64_t unit, std::shared_ptr<FloatBuffer
       units_(static_cast<size_t>((elements + unit - 1) / unit)) {}
 
 bool ShardView::MayRefer(const char* values) const {
-  // What the shard says is not to be trusted to be aligned.
+  // A shard's offset is not trusted to be aligned.
   return may_refer_ && reinterpret_cast<uintptr_t>(values) % alignof(float) == 0;
 }
 

@@ -11,27 +11,27 @@
 
 namespace weir {
 
-// Where the weights of one shard lie for a WeightsView, by chunk units of local elements: in shared
-// memory of the shard, in chunks that are kept for this, or in a buffer of the client. Not thread-safe.
+// Where the weights of one shard lie for a WeightsView, by chunk unit of local elements: in the shard's
+// shared memory, in chunks that this object keeps, or in a buffer of the client. Not thread-safe.
 class ShardView {
  public:
-  // `elements` of the shard, which the buffers hold. unit: WireOptions::chunk_unit. in_place: whether shared
-  // memory may be referred to.
+  // `elements`: the shard's elements, for which the buffers have room. unit: WireOptions::chunk_unit.
+  // in_place: whether this may refer to shared memory.
   ShardView(int64_t elements, int64_t unit, std::shared_ptr<FloatBuffers> buffers, bool in_place);
 
-  // Whether weights that lie there, in shared memory, are to be read there.
+  // Returns whether weights at this address in shared memory are read there.
   bool MayRefer(const char* values) const;
-  // The unit at local position `first` lies there, in memory that Keep() is given next.
+  // The unit at local position `first` lies at `values`, in the chunk that Keep() gets next.
   void Refer(int64_t first, const char* values);
   void Keep(SharedWeights::Chunk chunk) { chunks_.push_back(std::move(chunk)); }
-  // Where the unit at `first` is to be written to.
+  // Where the caller writes the unit at `first`.
   float* Copy(int64_t first);
-  // Lets everything go.
+  // Forgets all units and releases their memory.
   void Clear();
 
-  // Of a local element whose unit is there.
+  // The value of a local element whose unit is there.
   const float* At(int64_t element) const;
-  // All lies in shared memory.
+  // Returns whether all weights lie in shared memory.
   bool in_place() const { return buffer_ == nullptr; }
 
  private:
@@ -43,7 +43,8 @@ class ShardView {
   std::shared_ptr<float> buffer_;
 };
 
-// By tensor of the model, in order: its pieces, as long as they can be. Each shard's weights are all there.
+// The pieces of each tensor, in the model's order; each piece is as long as it can be. All weights must be
+// there.
 std::vector<std::vector<absl::Span<const float>>> PiecesOf(const TensorMap& tensors,
                                                            const std::vector<ShardView>& shards);
 

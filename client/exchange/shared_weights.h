@@ -11,14 +11,14 @@
 
 namespace weir {
 
-// The chunks of weights that a shard has sent over one stream in its shared memory, where it keeps them
-// unchanged until it is told that they were read: counts them, and says what it is to be told next.
+// Counts the chunks of weights that a shard has sent over one stream in its shared memory, and says what the
+// shard must be told next. The shard keeps a chunk unchanged until it is told that the chunk was read.
 //
-// Held by the stream and by each chunk, and holds the memory: so what is being read stays mapped when
-// the stream is over, and the shard, which sees that, keeps it unchanged. Thread-safe.
+// The stream and each chunk hold this object, which holds the memory. So when the stream is over, what is
+// being read stays mapped, and the shard, which sees that, keeps it unchanged. Thread-safe.
 class SharedWeights : public std::enable_shared_from_this<SharedWeights> {
  public:
-  // A chunk that is being read, until this is destroyed, on any thread.
+  // A chunk that is being read until this object is destroyed, on any thread.
   class Chunk {
    public:
     Chunk() = default;
@@ -31,7 +31,7 @@ class SharedWeights : public std::enable_shared_from_this<SharedWeights> {
     ~Chunk() {
       if (of_ != nullptr) of_->Release(number_, /*tell=*/true);
     }
-    // Lets it go where TakeReleased() is about to be called, so that it is no news.
+    // Releases the chunk without news, because the caller is about to call TakeReleased().
     void Done() {
       if (of_ != nullptr) std::exchange(of_, nullptr)->Release(number_, /*tell=*/false);
     }
@@ -43,29 +43,29 @@ class SharedWeights : public std::enable_shared_from_this<SharedWeights> {
     uint64_t number_ = 0;
   };
 
-  // `news` runs, on any thread and under a lock, so that it must not call back or block, when there is
-  // something to tell the shard; once until that was asked for. Not after End().
+  // `news` runs when there is something to tell the shard, then not before the next TakeReleased(), and never
+  // after End(). It runs on any thread and under a lock, so it must not call back or block.
   SharedWeights(std::shared_ptr<const ShardMemory> memory, std::function<void()> news)
       : memory_(std::move(memory)), news_(std::move(news)) {}
 
-  // The next one has come.
+  // Called when the next chunk has come.
   Chunk Receive() {
     MutexLock lock(mutex_);
     states_.push_back(State::kRead);
     return Chunk(shared_from_this(), first_ + states_.size() - 1);
   }
 
-  // v1.ExchangeRequest: `released`, and `first` with those that must be told alone.
+  // v1.ExchangeRequest: `released`, with `first` for chunks that need a message of their own.
   struct Released {
     uint64_t first = 0;
     uint32_t count = 0;
   };
-  // What is to be told next, once.
+  // What the shard must be told next. Returns each chunk once.
   Released TakeReleased() {
     MutexLock lock(mutex_);
     told_ = true;
     Released next;
-    // The oldest that the shard keeps.
+    // The oldest chunks that the shard keeps.
     while (!states_.empty() && states_.front() != State::kRead) {
       if (states_.front() == State::kDone) ++next.count, --done_;
       states_.pop_front();
@@ -81,7 +81,7 @@ class SharedWeights : public std::enable_shared_from_this<SharedWeights> {
     return next;
   }
 
-  // Nobody is to be told any more.
+  // Runs no `news` any more.
   void End() {
     MutexLock lock(mutex_);
     news_ = nullptr;
@@ -100,9 +100,9 @@ class SharedWeights : public std::enable_shared_from_this<SharedWeights> {
   const std::shared_ptr<const ShardMemory> memory_;
   Mutex mutex_;
   std::function<void()> news_ ABSL_GUARDED_BY(mutex_);
-  // All that were released by the last TakeReleased() are told; there is no news since.
+  // `news` has not run since the last TakeReleased().
   bool told_ ABSL_GUARDED_BY(mutex_) = true;
-  // Of the chunks from number first_ on.
+  // The states of the chunks from number first_ on.
   std::deque<State> states_ ABSL_GUARDED_BY(mutex_);
   uint64_t first_ ABSL_GUARDED_BY(mutex_) = 1;
   // Chunks in kDone.

@@ -12,15 +12,15 @@
 namespace weir {
 namespace {
 
-// The wire's limit is 4 MiB a message (proto/parameter_server.proto); some room for its frame.
+// The wire's limit is 4 MiB per message (proto/parameter_server.proto); the rest is room for the frame.
 constexpr int kMaxMessageBytes = (4 << 20) + (64 << 10);
 
 constexpr int kResolveAgainMs = 500;
 
-// For finding the Unix socket of a server of this host.
+// How long finding the Unix socket of a server on this host may take.
 constexpr std::chrono::milliseconds kLocalLimit{500};
 
-// Of one attempt to connect, if nobody says otherwise.
+// The most that one attempt to connect may take by default.
 constexpr std::chrono::nanoseconds kMostOfAttempt = std::chrono::seconds(5);
 
 int Milliseconds(std::chrono::nanoseconds time) {
@@ -36,17 +36,17 @@ grpc::ChannelArguments Arguments(std::chrono::nanoseconds server_wait,
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, shared ? 0 : 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  // Our own retries know the keys; gRPC's would keep copies of what was sent.
+  // Our own retries know the keys; gRPC's retries would keep copies of what was sent.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  // Several tries fit into the time after which a server is given up. The minimum is how long one attempt to
-  // connect may take, and no pause; gRPC itself allows nothing below 100 ms.
+  // Several tries fit into the time after which a server is given up. The minimum limits how long one attempt
+  // to connect takes; it is no pause. gRPC itself allows nothing below 100 ms.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, std::max(attempt_ms, 100));
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, std::clamp(wait_ms / 2, 100, 1000));
-  // A name that stands for another machine now is to be found as soon; by default gRPC asks for it twice a
-  // minute.
+  // A name that stands for another machine now must be resolved again as quickly; by default gRPC resolves a
+  // name twice a minute.
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kResolveAgainMs);
-  // A machine that vanished sends no reset. More often than this, a server would call it abuse.
+  // A machine that vanished sends no reset. A server would take more frequent pings for abuse.
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, std::max(wait_ms, 1000));
   arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, std::max(wait_ms, 1000));
   return arguments;

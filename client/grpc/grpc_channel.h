@@ -13,26 +13,27 @@
 
 namespace weir {
 
-// A connection of its own to a server ("host:port", "unix:/path"), made with the first call, that notices
-// within about `server_wait` that its server went silent and comes back quickly when the server does.
+// A channel with a connection of its own to a server ("host:port", "unix:/path"), made with the first call.
+// The channel notices within about `server_wait` that its server went silent, and reconnects quickly when the
+// server is back.
 //
-// `attempt`: how long it may take to connect before that is tried anew. Not too short: a server that has
-// hundreds of clients to greet would do so in vain, again and again. Not too long: a machine that has
-// vanished, and whose name stands for another one now, costs as much. By default half of `server_wait`, up to
-// 5 s.
+// `attempt`: how long connecting may take before it is tried anew. Not too short: a server that has hundreds
+// of clients to greet would greet them in vain, again and again. Not too long: a machine that has vanished,
+// and whose name stands for another machine now, costs as much. By default half of `server_wait`, at most 5
+// s.
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait,
                                            std::optional<std::chrono::nanoseconds> attempt = std::nullopt);
 
-// The same, for weights and gradients, as the job's WireConfig says. `bytes`: of the weights that the server
-// holds. Where they are few (kSharedBytes), the clients of one process share a connection. InvalidArgument,
-// FailedPrecondition: that cannot be done.
+// The same, for weights and gradients, as the job's WireConfig says. `bytes`: the size of the weights that
+// the server holds. Up to kSharedBytes, the clients of one process share a connection. InvalidArgument,
+// FailedPrecondition: such a channel cannot be made.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
     const std::string& address, std::chrono::nanoseconds server_wait,
     std::optional<std::chrono::nanoseconds> attempt, const v1::WireConfig& wire, int64_t bytes);
 
-// A message of this size is soon sent, so that no client waits long behind another one's message. A server
-// with fewer connections keeps their state in its caches: 64 clients in 8 processes make half as many pushes
-// again on 8 servers (docs/benchmarks/README.md). Clients with larger messages would hold each other up.
+// A message of this size is sent quickly, so no client waits long for another client's message. A server with
+// fewer connections keeps their state in its caches: with 8 servers, 64 clients in 8 processes make half as
+// many pushes again (docs/benchmarks/README.md). Clients with larger messages would hold each other up.
 constexpr int64_t kSharedBytes = 512 << 10;
 
 }  // namespace weir

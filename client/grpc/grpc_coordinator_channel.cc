@@ -48,7 +48,7 @@ class UnaryTry final : public CoordinatorChannel::Try,
   std::unique_ptr<grpc::ClientAsyncResponseReader<Reply>> rpc_;
   Reply reply_;
   grpc::Status status_;
-  // Until OnEvent().
+  // Set until OnEvent().
   std::shared_ptr<UnaryTry> self_;
 };
 

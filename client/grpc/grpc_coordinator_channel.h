@@ -11,11 +11,10 @@
 
 namespace weir {
 
-// The way to the coordinator over gRPC. The poller outlives it and its tries.
+// The channel to the coordinator over gRPC. The poller outlives the channel and its tries.
 class GrpcCoordinatorChannel final : public CoordinatorChannel {
  public:
-  // server_wait: how long a silent coordinator is waited for. attempt: how long an attempt to connect may
-  // take.
+  // server_wait: how long to wait for a silent coordinator. attempt: how long an attempt to connect may take.
   GrpcCoordinatorChannel(const std::string& address, const JobToken& token,
                          std::chrono::nanoseconds server_wait,
                          std::optional<std::chrono::nanoseconds> attempt, GrpcPoller& poller);

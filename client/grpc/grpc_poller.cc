@@ -13,11 +13,11 @@
 namespace weir {
 namespace {
 
-// A polling thread looks at the timers so often by itself, so that a call's deadline, which is later, does
-// not rouse it.
+// A polling thread looks at the timers at least this often, so that setting a later timer, such as a call's
+// deadline, need not wake the thread.
 constexpr std::chrono::seconds kLongestSleep(1);
-// After a thread that waited for its result, the own thread leaves the polling to the next one for so long:
-// it need not be moved out of the way where results are waited for one right after another.
+// For this long after a waiting thread has polled, the poller's own thread leaves the polling to the next
+// waiter. So it need not be moved out of the way when results are waited for one right after another.
 constexpr std::chrono::milliseconds kLeaveToWaiters(1);
 
 gpr_timespec After(std::chrono::nanoseconds time) {
@@ -29,17 +29,17 @@ gpr_timespec After(std::chrono::nanoseconds time) {
 struct GrpcPoller::Impl final : GrpcPoller::Event, ResultDriver {
   explicit Impl(std::chrono::microseconds busy_poll) : busy_poll(busy_poll) {}
 
-  // The own thread.
+  // Runs the poller's own thread.
   void Run() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // A thread that waits.
+  // Called by a thread that waits for a result.
   void WaitUntil(absl::FunctionRef<bool()> ready,
                  absl::FunctionRef<void()> sleep) override ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // For the polling thread: runs the timers that are due; if there were none, handles the next event if one
-  // comes before the next timer. False: the queue is shut down and empty. The lock is released meanwhile.
+  // Called by the polling thread: runs the timers that are due; if there were none, handles the next event if
+  // one comes before the next timer. False: the queue is shut down and empty. Releases the lock meanwhile.
   bool Poll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Whether some was due.
+  // Returns whether a timer was due.
   bool RunTimers() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Makes the polling thread look at what has changed.
+  // Wakes the polling thread, which then looks at what has changed.
   void Rouse() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     if (roused || looks_at == Steady::time_point::min()) return;
     roused = true;
@@ -57,27 +57,27 @@ struct GrpcPoller::Impl final : GrpcPoller::Event, ResultDriver {
   Mutex mutex;
   std::map<Timer, absl::AnyInvocable<void()>> timers ABSL_GUARDED_BY(mutex);
   uint64_t next_timer ABSL_GUARDED_BY(mutex) = 0;
-  // When the polling thread, which may be asleep, looks at the timers by itself. min(): it is awake, or there
-  // is none.
+  // When the polling thread, which may be asleep, looks at the timers by itself. min(): it is awake, or no
+  // thread polls.
   Steady::time_point looks_at ABSL_GUARDED_BY(mutex) = Steady::time_point::min();
-  // Until then it does not sleep.
+  // Until then the polling thread does not sleep.
   Steady::time_point busy_until ABSL_GUARDED_BY(mutex) = Steady::time_point::min();
-  // Rouses it; `roused`: it is set, and its event not taken yet.
+  // Wakes the polling thread. `roused`: the alarm is set, and its event was not taken yet.
   grpc::Alarm alarm ABSL_GUARDED_BY(mutex);
   bool roused ABSL_GUARDED_BY(mutex) = false;
 
   enum class Turn { kNobody, kOwnThread, kWaiter };
-  // Whose the polling is.
+  // Which thread polls.
   Turn turn ABSL_GUARDED_BY(mutex) = Turn::kNobody;
-  // When a waiter gave it back.
+  // When a waiter last stopped polling, or was given the polling.
   Steady::time_point waiter_left ABSL_GUARDED_BY(mutex) = Steady::time_point::min();
-  // Waiters that would have it from the own thread, and those that leave it to another.
+  // Waiters that want to take the polling from the own thread, and waiters that leave it to another thread.
   int claims ABSL_GUARDED_BY(mutex) = 0;
   int sleepers ABSL_GUARDED_BY(mutex) = 0;
   bool stopping ABSL_GUARDED_BY(mutex) = false;
   // The own thread has given the polling up.
   CondVar given;
-  // The own thread, which may be asleep, is to look at the above; `asleep`: it does so only then.
+  // Wakes the own thread to look at the state above. `asleep`: the own thread does so only when woken.
   CondVar look;
   bool asleep ABSL_GUARDED_BY(mutex) = false;
 };
@@ -149,7 +149,7 @@ bool GrpcPoller::Impl::Poll() {
   const Steady::time_point now = Steady::now();
   looks_at = now + kLongestSleep;
   if (!timers.empty()) looks_at = std::min(looks_at, timers.begin()->first.first);
-  // gRPC sleeps for a millisecond on what is not past by one.
+  // gRPC sleeps for a millisecond unless the deadline has been past for one.
   const gpr_timespec until = now < busy_until ? gpr_time_0(GPR_CLOCK_MONOTONIC) : After(looks_at - now);
   mutex.Unlock();
   void* tag = nullptr;
@@ -195,7 +195,8 @@ void GrpcPoller::Impl::Run() {
 void GrpcPoller::Impl::WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) {
   MutexLock lock(mutex);
   ++claims;
-  // Where several wait, it would change hands with every result: they leave it to the own thread.
+  // If several threads wait, the polling would change hands with every result, so they leave it to the own
+  // thread.
   while (turn == Turn::kOwnThread && sleepers == 0 && !stopping && !ready()) {
     Rouse();
     given.Wait(mutex);
@@ -206,7 +207,7 @@ void GrpcPoller::Impl::WaitUntil(absl::FunctionRef<bool()> ready, absl::Function
     while (!stopping && !ready()) Poll();
     turn = Turn::kNobody;
     waiter_left = Steady::now();
-    // Else it looks by itself soon enough.
+    // Otherwise the own thread looks by itself soon enough.
     if (asleep || sleepers > 0) look.NotifyAll();
   } else if (!ready()) {
     ++sleepers;

@@ -15,19 +15,19 @@ class CompletionQueue;
 
 namespace weir {
 
-// A completion queue, the thread that serves it, and that thread's timers. All that the streams of clients
-// bring is handled there, one event after another, so that what only handlers touch needs no lock.
+// A completion queue, the thread that serves it, and that thread's timers. All events of the clients' streams
+// are handled there, one after another, so that state that only handlers touch needs no lock.
 //
-// The clients of a process share one: with a queue each, gRPC would have the thread of one take the events of
-// all from the kernel and hand them over, which costs several switches of threads for each message.
+// The clients of a process share one poller: with a queue each, gRPC would have the thread of one client take
+// the events of all from the kernel and hand them over, which costs several thread switches per message.
 //
-// Thread-safe. Outlives whatever uses it: no operation is under way when it is destroyed.
+// Thread-safe. Outlives everything that uses it: no operation is under way when it is destroyed.
 class GrpcPoller final : public EventLoop {
  public:
   using Steady = std::chrono::steady_clock;
 
-  // The tag of an operation on queue(). It must stay until OnEvent(), which runs on the polling thread and
-  // must not block.
+  // The tag of an operation on queue(). The event must live until OnEvent(), which runs on the polling thread
+  // and must not block.
   class Event {
    public:
     virtual void OnEvent(bool ok) = 0;
@@ -36,16 +36,16 @@ class GrpcPoller final : public EventLoop {
     ~Event() = default;
   };
 
-  // Before a polling thread sleeps, it looks for events for `busy_poll`.
+  // Before a polling thread sleeps, it looks for events for this long.
   explicit GrpcPoller(std::chrono::microseconds busy_poll);
-  // That of this process with this `busy_poll`; it goes with the last one who holds it. Not from a handler.
+  // The process's poller with this `busy_poll`; its last holder destroys it. Not from a handler.
   static std::shared_ptr<GrpcPoller> Shared(std::chrono::microseconds busy_poll);
   ~GrpcPoller();
 
   grpc::CompletionQueue* queue();
   std::shared_ptr<ResultDriver> driver() override;
 
-  // Runs `then` on the polling thread, when it is `when` or soon after.
+  // Runs `then` on the polling thread, at `when` or soon after.
   Timer RunAt(Steady::time_point when, absl::AnyInvocable<void()> then);
   Timer RunAfter(std::chrono::nanoseconds wait, absl::AnyInvocable<void()> then) override {
     return RunAt(Steady::now() + wait, std::move(then));

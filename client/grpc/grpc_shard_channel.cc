@@ -23,17 +23,17 @@
 namespace weir {
 namespace {
 
-// For setting up shared memory with a server of this host; it holds up a new stream.
+// How long setting up shared memory with a server on this host may take; a new stream waits for it.
 constexpr std::chrono::milliseconds kLinkLimit{500};
 
-// Held by its user, and by itself while an operation is under way.
+// The stream's user holds it, and it holds itself while an operation is under way.
 class GrpcDataStream final : public DataStream, public std::enable_shared_from_this<GrpcDataStream> {
  public:
   GrpcDataStream(GrpcPoller& poller, std::shared_ptr<User> user, std::function<void()> gone)
       : poller_(poller), user_(std::move(user)), gone_(std::move(gone)) {}
 
   void Start(grpc::GenericStub& stub, const JobToken& token) {
-    // The call begins with the first message, on its way together with it.
+    // The call begins with the first message, and travels together with it.
     context_.set_initial_metadata_corked(true);
     SetToken(token, &context_);
     rpc_ = stub.PrepareCall(&context_, "/weir.v1.ParameterServer/Exchange", poller_.queue());
@@ -50,7 +50,7 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
     ++operations_;
     const auto read = [this] { rpc_->Read(&message_, static_cast<GrpcPoller::Event*>(&read_)); };
     if (!relaxed) return read();
-    // It sends a window update, which need not hold up others.
+    // The read sends a window update, which need not hold up other work.
     poller_.Post(read);
   }
 
@@ -68,7 +68,8 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
   void Handle(Event::Handler handler, bool ok) {
     (this->*handler)(ok);
     if (--operations_ > 0) return;
-    // Whoever waits for `gone` may destroy the channel, which this may be the last to hold.
+    // The stream is released first: a thread that waits for `gone` may destroy the channel, which the stream
+    // may be the last to hold.
     const std::function<void()> gone = std::move(gone_);
     user_ = nullptr;
     self_ = nullptr;
@@ -76,7 +77,7 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
   }
 
   void OnWritten(bool ok) {
-    // Not ok: the stream has ended; OnRead() tells.
+    // Not ok: the stream has ended, which OnRead() reports.
     if (ok) user_->OnWritten();
   }
 
@@ -103,7 +104,7 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
   Event finished_{*this, &GrpcDataStream::OnFinished};
   std::atomic<int> operations_ = 0;
 
-  // On the polling thread.
+  // Used on the polling thread.
   std::shared_ptr<User> user_;
   std::function<void()> gone_;
   std::shared_ptr<GrpcDataStream> self_;
@@ -118,7 +119,7 @@ struct GrpcShardChannel::Connection {
   explicit Connection(std::shared_ptr<grpc::Channel> c) : channel(std::move(c)), stub(channel) {}
 
   const std::shared_ptr<grpc::Channel> channel;
-  // Of bytes, not of messages: tensors travel in slices of their own memory.
+  // Sends bytes, not messages, so that tensors travel in slices of their own memory.
   grpc::GenericStub stub;
 };
 
@@ -149,7 +150,8 @@ absl::Status GrpcShardChannel::Connect(std::chrono::steady_clock::time_point dea
     }
     WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
                           MakeDataChannel(at, options_.server_wait, attempt, options_.wire, options_.bytes));
-    // Each on a fresh channel: gRPC would ask for a name that does not resolve yet more and more seldom.
+    // Each attempt has a fresh channel: on one channel, gRPC would look up a name that does not resolve yet
+    // less and less often.
     const auto left = deadline - std::chrono::steady_clock::now();
     const auto slice = std::min<std::chrono::nanoseconds>(left, attempt);
     if (channel->WaitForConnected(std::chrono::system_clock::now() + slice)) {
@@ -177,10 +179,11 @@ bool GrpcShardChannel::MoveTo(const std::string& address) {
 ShardChannel::Opened GrpcShardChannel::Open(std::shared_ptr<DataStream::User> user,
                                             std::function<void()> gone) {
   MutexLock lock(mutex_);
-  // A name may stand for another machine by now, and only for this one's servers there are Unix sockets.
+  // A name may stand for another machine by now, and only servers on this machine have Unix sockets to
+  // connect to.
   if (connection_ == nullptr || connection_->channel->GetState(false) != GRPC_CHANNEL_READY) {
     auto made = MakeDataChannel(address_, options_.server_wait, std::nullopt, options_.wire, options_.bytes);
-    // That another one could be made before speaks against an error.
+    // An error is unlikely, because such a channel could be made before.
     if (!made.ok()) LogWarning(NameOf(address_), ": ", made.status().message());
     connection_ = std::make_unique<Connection>(made.ok() ? *std::move(made)
                                                          : MakeChannel(address_, options_.server_wait));
@@ -198,7 +201,7 @@ std::unique_ptr<ShardMemory> GrpcShardChannel::ShareMemory() const {
     NoSharedMemory(NameOf(address_), "it is on another host");
     return nullptr;
   }
-  // No chunk is larger than what the shard has: workers of a small model take little memory.
+  // No chunk is larger than the shard's weights, so workers of a small model take little memory.
   constexpr uint64_t kLine = 64;
   const uint64_t slot_bytes = std::min(uint64_t{options_.wire.chunk_kib()} << 10,
                                        (static_cast<uint64_t>(options_.bytes) / kLine + 1) * kLine);

@@ -15,9 +15,9 @@
 
 namespace weir {
 
-// The way to a shard over gRPC, and through shared memory with a server of this host. The connection is made
-// anew, and with it the choice of a transport, where the shard is at another address or has been out of
-// reach: what it was then need not hold any more.
+// The channel to a shard over gRPC, and through shared memory if the server is on this host. After the shard
+// has moved or has been out of reach, the connection is made anew and the transport is chosen anew, because
+// what held before need not hold any more.
 class GrpcShardChannel final : public ShardChannel {
  public:
   struct Options {
@@ -25,7 +25,7 @@ class GrpcShardChannel final : public ShardChannel {
     std::string address;
     JobToken token;
     v1::WireConfig wire;
-    // Of the shard's weights.
+    // The size of the shard's weights.
     int64_t bytes = 0;
     // How long the shard may be away.
     std::chrono::nanoseconds server_wait{};
@@ -43,7 +43,7 @@ class GrpcShardChannel final : public ShardChannel {
   struct Connection;
 
   std::string NameOf(const std::string& address) const;
-  // For a new stream; null where it is not wanted or cannot be had.
+  // Shared memory for a new stream; null if it is not wanted or not available.
   std::unique_ptr<ShardMemory> ShareMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoSharedMemory(const std::string& name, absl::string_view why) const;
 
@@ -53,7 +53,7 @@ class GrpcShardChannel final : public ShardChannel {
   mutable Mutex mutex_;
   // Where the shard is while it has not moved, and where it is now.
   std::string home_ ABSL_GUARDED_BY(mutex_), address_ ABSL_GUARDED_BY(mutex_);
-  // To the address; null: is to be made.
+  // The connection to address_; null: still to be made.
   std::unique_ptr<Connection> connection_ ABSL_GUARDED_BY(mutex_);
 };
 

@@ -13,10 +13,10 @@
 
 namespace weir {
 
-// Over gRPC, and over shared memory where the job's config and the host allow it.
+// A transport over gRPC, and over shared memory where the job's config and the host allow it.
 class GrpcTransport final : public Transport {
  public:
-  // The config outlives it.
+  // The config outlives this object.
   GrpcTransport(const v1::JobConfig& config, JobToken token);
 
   std::shared_ptr<EventLoop> loop() override { return poller_; }

@@ -180,7 +180,7 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
         ") out of the job", reply.failure().empty() ? "; its lease had ended" : ": ", reply.failure())));
     return false;
   }
-  // Before the next heartbeat says that this is known.
+  // The shards move before the next heartbeat says that this client knows the membership.
   if (reply.has_membership()) shards_.Move(reply.moved());
   std::vector<uint32_t> restored;
   {
@@ -191,14 +191,15 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     work_end_ = reply.has_work_end() ? std::optional(reply.work_end()) : std::nullopt;
     work_waits_ = reply.awaits_evaluation();
     order_ = {reply.evaluate().id(), reply.evaluate().epoch()};
-    // Not only above: an epoch is told before all shards have confirmed it, and who joins with it comes after
-    // that.
+    // Not only above: an epoch is announced before all shards have confirmed it, and members that join with
+    // it come after that.
     if (reply.has_membership() && reply.membership().epoch() >= membership_.epoch()) {
       restored = SetMembership(reply.membership());
     }
     news_.NotifyAll();
   }
-  // Without waiting for its own next call there: others may wait for pushes of this worker that are lost.
+  // Does not wait for this client's own next call there: other workers may wait for pushes of this worker
+  // that are lost.
   if (mode_.keeps_clocks) {
     for (uint32_t shard : restored) shards_.Tell(shard);
   }
@@ -232,7 +233,7 @@ bool ClientImpl::leading() const {
 
 absl::StatusOr<bool> ClientImpl::AwaitsEvaluation() {
   MutexLock lock(mutex_);
-  // Whoever leads keeps its lease meanwhile, or another one does.
+  // The leading worker keeps its lease meanwhile, or another worker leads.
   while (true) {
     WEIR_RETURN_IF_ERROR(Alive());
     if (evaluated_ || state_ == v1::DONE) return false;
@@ -280,9 +281,9 @@ absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& re
 
 absl::Status ClientImpl::Leave(const absl::Status& failure) {
   CallLimits limits = this->limits();
-  // What failed may be a call that has waited for the coordinator in vain: not as long once more.
+  // The failure may be a call that has waited for the coordinator in vain. Do not wait as long once more.
   if (!failure.ok()) limits.unreachable = LastWords().unreachable;
-  // Who has done all waits until it is saved.
+  // A client that is done waits until the job is saved.
   if (failure.ok()) limits.total += save_wait_;
   return LeaveFor(failure, limits);
 }
@@ -311,12 +312,13 @@ absl::Status ClientImpl::LeaveFor(const absl::Status& failure, CallLimits limits
   }
   heartbeat_->Stop();
   calls_.Close(absl::FailedPreconditionError("this client has left the job"));
-  // Else nobody is there to hear it.
+  // Otherwise the coordinator is lost, or has fenced this client.
   if (status.ok()) {
     *request.mutable_caller() = CallerNow();
     status = coordinator_.Leave(request, limits);
   }
-  // To a job that has failed, Leave says that this client knows. Its answer makes no difference.
+  // If the job has failed, Leave tells the coordinator that this client knows. The answer makes no
+  // difference.
   if (!job_failure.ok()) status = job_failure;
   calls_.WaitUntilEmpty();
   shards_.Close();
@@ -367,7 +369,8 @@ absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(uint64_t clock, const std::v
 
 bool ClientImpl::MayHoldWeights() const {
   if (mode_.commits_steps && !backup_workers_) return true;
-  // Else pushes, which make versions while others hold theirs, would wait for memory that those have.
+  // Otherwise pushes, which make versions while other workers hold theirs, would wait for the memory of those
+  // versions.
   MutexLock lock(mutex_);
   return membership_.members_size() <= 1;
 }
@@ -429,7 +432,7 @@ absl::StatusOr<ClientImpl::Answers> ClientImpl::JudgeFinite(const OutgoingGradie
                                                             absl::StatusOr<Answers> answers) {
   if (!answers.ok()) return answers;
   std::string refusal = gradient.refusal();
-  // With backup workers it may only have come late.
+  // With backup workers a refused push may only have come late.
   for (size_t shard = 0; shard < answers->size() && refusal.empty() && !backup_workers_; ++shard) {
     const v1::PushReply& reply = (*answers)[shard].push;
     if (reply.outcome() == v1::REFUSED) refusal = absl::StrCat(reply.reason(), " (ps:", shard, ")");
@@ -530,7 +533,7 @@ Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors) 
   if (!order.ok()) return Ready<PullResult>(order.status());
   v1::PinRequest pin;
   *pin.mutable_caller() = CallerNow();
-  // Only until the pulls have begun, retries included.
+  // The pin is needed only until the pulls have begun, retries included.
   pin.set_lease_seconds(std::chrono::duration<double>(lease_ + server_wait_).count());
   Promise<PullResult> promise(loop_->driver());
   coordinator_.Pin(pin, limits())

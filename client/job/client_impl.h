@@ -46,28 +46,27 @@ struct JobChannels {
   std::vector<std::unique_ptr<ShardChannel>> shards;
   // WireOptions::chunk_unit.
   int64_t chunk_unit = kChunkUnit;
-  // Hears what shards answer; outlives the client. nullptr: nobody. With a history that is who hears.
+  // Gets what shards answer; outlives the client. nullptr: none. Not used if the client keeps a history.
   ShardSet::Observer* observer = nullptr;
 };
 
-// Calls end on the event loop; what they and the heartbeat tell is kept under one mutex, and whoever
-// waits for news waits on one condition variable. The mutex is never held while a call starts, ends or is
-// cancelled.
+// Calls end on the event loop. One mutex guards what calls and the heartbeat report, and threads that wait
+// for news wait on one condition variable. The mutex is never held while a call starts, ends or is cancelled.
 class ClientImpl final : public Client {
  public:
-  // Client::Join() over this transport. `config`: as options.job_config.
+  // Client::Join() over this transport. `config`: options.job_config, parsed.
   static absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options, const ModelSpec& model,
                                                       const v1::JobConfig& config, Transport& transport);
 
-  // `instance`: that of the Join that `reply` answers.
+  // `instance`: the one in the JoinRequest that `reply` answers.
   ClientImpl(const ClientOptions& options, const ModelSpec& model, const v1::JobConfig& config,
              uint64_t instance, const v1::JoinReply& reply, JobChannels channels,
              std::unique_ptr<History> history);
   ~ClientImpl() override;
 
-  // Once, before any other call: waits until every shard can be reached: at its address or, where that fails,
-  // at the one in `otherwise` (by shard; may be empty). Unavailable: one could not be before `deadline`;
-  // names it.
+  // Waits until every shard can be reached, at its address or else at the one in `otherwise` (by shard; may
+  // be empty). Called once, before any other call. Unavailable: a shard could not be reached before
+  // `deadline`; names it.
   absl::Status Connect(std::chrono::steady_clock::time_point deadline,
                        const std::vector<std::string>& otherwise);
 
@@ -102,17 +101,17 @@ class ClientImpl final : public Client {
   using Answers = ShardSet::Answers;
   // Clock and part.
   using PushKey = std::pair<uint64_t, uint32_t>;
-  // One call to the shards, as far as NextWork() waits for it.
+  // One call to the shards, as far as it concerns NextWork().
   struct InFlight {
     std::optional<PushKey> push;
     std::optional<uint64_t> pull;
     bool probe = false;
   };
 
-  // A server knows cluster.wait_seconds too, and says more than we could when it is reached.
+  // A server applies cluster.wait_seconds, too, and its error says more than ours would.
   CallLimits limits() const { return {wait_ + std::chrono::seconds(2), server_wait_}; }
   std::vector<std::unique_ptr<ShardChannel>> NoteShards(std::vector<std::unique_ptr<ShardChannel>> shards);
-  // For the coordinator.
+  // With the current epoch, for the coordinator.
   v1::Caller CallerNow() const {
     v1::Caller caller = caller_;
     caller.set_epoch(epoch_.load());
@@ -126,33 +125,33 @@ class ClientImpl final : public Client {
   // Ends all calls with `why`, now and later.
   void Fail(const absl::Status& why);
   bool OnHeartbeat(const v1::HeartbeatReply& reply);
-  // Returns the shards that are of another life than before.
+  // Returns the shards whose incarnation has changed.
   std::vector<uint32_t> SetMembership(const v1::Membership& membership) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   absl::StatusOr<ShardSet::Push> MakePush(const Work& work, const PullResult& base,
                                           const std::vector<ConstTensor>& gradient, GradientGate* gate);
   absl::StatusOr<ShardSet::Pull> MakePull(uint64_t clock, const std::vector<MutableTensor>& tensors,
                                           OnWeights on_weights);
-  // Into a view.
+  // A pull into a view.
   ShardSet::Pull MakePull(uint64_t clock) const;
-  // Of such a pull, whose views it empties.
+  // The view of such a pull, whose own views are emptied.
   absl::StatusOr<WeightsView> MakeView(const ShardSet::Pull& pull,
                                        const absl::StatusOr<Answers>& answers) const;
-  // Whether servers may be made to keep what this worker reads (WeightsView).
+  // Returns whether this worker may make servers keep what it reads (WeightsView).
   bool MayHoldWeights() const;
-  // What becomes of a push whose values are not finite, as it or a shard has found: its answers, with a
-  // warning; or the end of this client.
+  // Handles a push whose values are not finite, as the gradient or a shard has found: returns its answers,
+  // with a warning, or ends this client.
   absl::StatusOr<Answers> JudgeFinite(const OutgoingGradient& gradient, absl::StatusOr<Answers> answers);
-  // NextWork() is to tell of a push that was not begun. Returns `why`.
+  // Makes NextWork() report a push that was not begun. Returns `why`.
   absl::Status FailPush(const Work& work, const absl::Status& why);
-  // Starts them on the first `shards` shards.
+  // Starts push and pull on the first `shards` shards.
   void Start(uint32_t shards, std::optional<ShardSet::Push> push, std::optional<ShardSet::Pull> pull,
              ShardSet::Done done);
-  // Takes from a call what NextWork() waits for.
+  // Takes from a call's answers what NextWork() waits for.
   void Learn(const InFlight& call, const absl::StatusOr<Answers>& answers);
 
   absl::StatusOr<std::optional<Work>> NextPart();
-  // Asks shard 0 to tell when the step after the open one opens. NextPart() waits meanwhile.
+  // Asks shard 0 to answer when `step`, the one after the open step, opens. NextPart() waits meanwhile.
   void Probe(uint64_t step);
   absl::StatusOr<std::optional<Work>> NextOfRanges();
   // Asks for a range and enters it; false: there is none yet.
@@ -165,16 +164,15 @@ class ClientImpl final : public Client {
   const std::chrono::nanoseconds wait_, server_wait_, save_wait_, lease_;
   const v1::Caller caller_;
   const uint64_t start_clock_;
-  // Not for the shards, which do not know it.
   const WireOptions wire_;
   const bool backup_workers_;
-  // consistency.on_nonfinite
+  // consistency.on_nonfinite is "reject".
   const bool rejects_;
-  // OutgoingGradient::Options. Not where its answer may be that of a part that came late, nor where what is
-  // refused is to be done again by others: the shard holds it to be done.
+  // OutgoingGradient::Options::shard_checks. False if the answer may be that of a part that came late, or if
+  // other workers must do a refused push again, because the shard counts the push as done.
   const bool shard_checks_;
   const TensorMap tensors_;
-  // Of views, by shard.
+  // The buffers of views, by shard.
   std::vector<std::shared_ptr<FloatBuffers>> buffers_;
   GradientMemory gradients_;
   std::atomic<uint64_t> epoch_;
@@ -191,7 +189,7 @@ class ClientImpl final : public Client {
   bool work_waits_ ABSL_GUARDED_BY(mutex_) = false;
   // A final evaluation was reported.
   bool evaluated_ ABSL_GUARDED_BY(mutex_) = false;
-  // The newest one, and the newest that WaitEvaluation() gave.
+  // The newest order, and the newest that WaitEvaluation() returned.
   EvaluationOrder order_ ABSL_GUARDED_BY(mutex_);
   uint64_t given_order_ ABSL_GUARDED_BY(mutex_) = 0;
   v1::Membership membership_ ABSL_GUARDED_BY(mutex_);
@@ -204,7 +202,7 @@ class ClientImpl final : public Client {
   size_t pushes_out_ ABSL_GUARDED_BY(mutex_) = 0;
   // sync: the clocks of the pulls in flight, probes included.
   std::multiset<uint64_t> pulls_out_ ABSL_GUARDED_BY(mutex_);
-  // sync: of the last probe.
+  // sync: the error of the last probe.
   absl::Status probe_error_ ABSL_GUARDED_BY(mutex_);
   // Pushes that failed and were not made again: no range and no step can be completed without them.
   std::map<PushKey, absl::Status> failed_pushes_ ABSL_GUARDED_BY(mutex_);
@@ -218,7 +216,7 @@ class ClientImpl final : public Client {
   CoordinatorCalls coordinator_;
   // Null: no history is kept.
   const std::unique_ptr<HistoryObserver> history_;
-  // By shard; they belong to shards_.
+  // By shard; shards_ owns them.
   std::vector<ShardChannel*> channels_;
   ShardSet shards_;
   std::unique_ptr<Heartbeat> heartbeat_;

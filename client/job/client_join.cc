@@ -18,7 +18,7 @@ std::chrono::nanoseconds Seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
 }
 
-// Whether this client can do with what it was told.
+// Checks that this client can work with the reply.
 absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options, const ModelSpec& model,
                         const v1::JobConfig& config) {
   WEIR_RETURN_IF_ERROR(CheckProtocol("ps:0", reply.protocol(), options.task));
@@ -74,8 +74,8 @@ absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& op
   WEIR_ASSIGN_OR_RETURN(const v1::JoinReply reply, JoinJob(request, join, *loop));
   WEIR_RETURN_IF_ERROR(CheckReply(reply, options, model, config));
 
-  // What this program was given comes first: it may reach the servers in another way than ps:0 does. Only
-  // where they moved since, or that is out of date, ps:0 knows better.
+  // The addresses that this program was given come first: it may reach the servers in another way than ps:0
+  // does. ps:0 knows better only if servers have moved since, or if those addresses are out of date.
   std::vector<std::string> servers = options.servers, otherwise;
   if (reply.ps_addresses_size() == static_cast<int>(reply.num_shards())) {
     otherwise.assign(reply.ps_addresses().begin(), reply.ps_addresses().end());

@@ -15,7 +15,7 @@ void ClientImpl::Learn(const InFlight& call, const absl::StatusOr<Answers>& answ
   MutexLock lock(mutex_);
   if (call.push.has_value()) {
     --pushes_out_;
-    // A pull that lost its weights had them handed over in part, after its push had taken effect.
+    // DataLoss: the pull lost weights that had been handed over in part, after its push had taken effect.
     if (answers.ok() || absl::IsDataLoss(answers.status())) {
       ranges_.Acknowledge(call.push->first);
     } else {
@@ -28,7 +28,7 @@ void ClientImpl::Learn(const InFlight& call, const absl::StatusOr<Answers>& answ
   }
   if (mode_.commits_steps && answers.ok()) {
     for (const ShardAnswer& answer : *answers) {
-      // The version that holds a step, or the step whose weights these are: it is open.
+      // The version of either answer is the number of a step that is open.
       if (answer.push.outcome() == v1::OK) parts_.OpenStep(answer.push.version().count());
       if (answer.pull.outcome() == v1::OK || answer.pull.outcome() == v1::STEP_PAST) {
         parts_.OpenStep(answer.pull.version().count());
@@ -45,8 +45,8 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextWork() {
 
 absl::StatusOr<std::optional<Work>> ClientImpl::NextPart() {
   mutex_.Lock();
-  // Every wait below is for a call, which has its own deadline, or for an evaluation, which the coordinator
-  // waits for with one.
+  // Every wait below is for a call, which has its own deadline, or for an evaluation, for which the
+  // coordinator has a deadline.
   absl::StatusOr<std::optional<Work>> result;
   while (true) {
     if (absl::Status alive = Alive(); !alive.ok()) {
@@ -67,7 +67,7 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextPart() {
       result = std::exchange(probe_error_, absl::OkStatus());
       break;
     }
-    // Steps that are past did without.
+    // Past steps were made without the failed pushes.
     const auto failed = failed_pushes_.lower_bound({parts_.open_step(), 0});
     if (failed != failed_pushes_.end()) {
       result = failed->second;
@@ -95,7 +95,7 @@ void ClientImpl::Probe(uint64_t step) {
 }
 
 absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
-  // Awake.
+  // The deadline is an awake time.
   const Clock& awake = loop_->awake();
   absl::Time deadline = awake.Now() + absl::FromChrono(wait_);
   const auto left = [&] { return absl::ToChronoNanoseconds(deadline - awake.Now()); };
@@ -140,7 +140,7 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
                                                       std::chrono::duration<double>(wait_).count(),
                                                       " s; they are out to: ", absl::StrJoin(others, ", ")));
     }
-    // The coordinator holds such a call for a while; this is in case that it does not.
+    // The coordinator holds such a call for a while; this wait is in case it does not.
     news_.WaitFor(mutex_, std::min<std::chrono::nanoseconds>(left(), backoff.Next()));
   }
 }

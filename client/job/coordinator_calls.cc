@@ -63,7 +63,7 @@ class RetriedCall final : public Call, public std::enable_shared_from_this<Retri
     if (over_) return;
     retry_.TryStarts();
     const std::chrono::nanoseconds left = retry_.left();
-    // Runs on while this process is stopped.
+    // In real time, which runs on while this process is stopped.
     try_deadline_ = loop_.real().Now() + absl::FromChrono(left);
     try_ = (channel_.*method_)(
         request_, left,
@@ -75,11 +75,11 @@ class RetriedCall final : public Call, public std::enable_shared_from_this<Retri
     if (reply.ok()) return End(std::move(reply));
     if (!cancelled_.ok()) return End(cancelled_);
     std::chrono::nanoseconds wait{};
-    // The try's own deadline, not the coordinator's, which would say whom it waited for.
+    // The try's own deadline has passed. The coordinator's error would say whom it waited for.
     if (absl::IsDeadlineExceeded(reply.status()) &&
         loop_.real().Now() + absl::FromChrono(kRounding) >= try_deadline_) {
       if (retry_.left() <= kRounding) return End(retry_.Late());
-      // This process was stopped meanwhile: it asks anew.
+      // This process was stopped meanwhile, so the call asks anew.
     } else {
       const CallRetry::Verdict verdict = retry_.Judge(reply.status());
       if (!verdict.error.ok()) return End(verdict.error);
@@ -103,7 +103,7 @@ class RetriedCall final : public Call, public std::enable_shared_from_this<Retri
   Promise<Reply> promise_;
   bool over_ = false;
   absl::Status cancelled_;
-  // One of the two while the call is under way, or it is posted.
+  // One of the two is set while the call is under way, unless the first try is posted.
   CoordinatorChannel::TryPtr try_;
   std::optional<EventLoop::Timer> timer_;
   absl::Time try_deadline_;

@@ -11,7 +11,7 @@
 namespace weir {
 
 // The calls that a member of the job makes to the coordinator, each retried under its own key until its
-// limits are reached (client/call/call_retry.h). The heartbeat is apart (client/job/heartbeat.h).
+// limits are reached (client/call/call_retry.h). The heartbeat is separate (client/job/heartbeat.h).
 // Thread-safe. Outlives its calls, as do channel, loop and group.
 class CoordinatorCalls {
  public:
@@ -22,7 +22,8 @@ class CoordinatorCalls {
   Future<v1::PinReply> Pin(const v1::PinRequest& request, const CallLimits& limits);
   Future<v1::UnpinReply> Unpin(const v1::UnpinRequest& request, const CallLimits& limits);
   Future<v1::ReportReply> Report(const v1::ReportRequest& request, const CallLimits& limits);
-  // Waits for the answer. Does not belong to the group: it is sent when all other calls have been ended.
+  // Waits for the answer. The call is not in the group, because it is sent when all other calls have been
+  // ended.
   absl::Status Leave(const v1::LeaveRequest& request, const CallLimits& limits);
 
  private:

@@ -10,8 +10,8 @@
 
 namespace weir {
 
-// What a client needs of the way to the coordinator: single tries of unary calls. gRPC's is
-// client/grpc/grpc_coordinator_channel.h. Retries stand in client/job/coordinator_calls.h.
+// What a client needs of its channel to the coordinator: single tries of unary calls. The gRPC channel is
+// client/grpc/grpc_coordinator_channel.h. Retries are in client/job/coordinator_calls.h.
 //
 // Thread-safe. Outlives its tries.
 class CoordinatorChannel {
@@ -20,7 +20,7 @@ class CoordinatorChannel {
   class Try {
    public:
     virtual ~Try() = default;
-    // The try ends soon, Cancelled unless it is ending already. Does not wait for that.
+    // Makes the try end soon, Cancelled unless it is ending already. Returns before that.
     virtual void Cancel() = 0;
   };
   using TryPtr = std::shared_ptr<Try>;
@@ -32,10 +32,10 @@ class CoordinatorChannel {
 
   // "ps:0 (coordinator) at 10.0.0.1:2222".
   virtual std::string name() const = 0;
-  // Whether there is a connection right now.
+  // Returns whether there is a connection right now.
   virtual bool connected() const = 0;
 
-  // A try that takes longer than `limit` ends with DeadlineExceeded; nanoseconds::max(): none does.
+  // A try that takes longer than `limit` ends with DeadlineExceeded; nanoseconds::max(): no limit.
   using Limit = std::chrono::nanoseconds;
   virtual TryPtr Join(const v1::JoinRequest& request, Limit limit, Done<v1::JoinReply> done) = 0;
   virtual TryPtr Status(const v1::StatusRequest& request, Limit limit, Done<v1::ClusterStatus> done) = 0;

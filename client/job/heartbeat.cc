@@ -13,8 +13,8 @@
 
 namespace weir {
 
-// All times are awake ones: what was not heard while this process was stopped tells nothing of ps:0. All but
-// Start() and Cancel() runs on the event loop.
+// All times are awake times: silence while this process was stopped says nothing about ps:0. All but Start(),
+// Stop() and Cancel() runs on the event loop.
 class Heartbeat::Beats final : public Call, public std::enable_shared_from_this<Beats> {
  public:
   Beats(CoordinatorChannel& channel, EventLoop& loop, Options options)
@@ -57,7 +57,7 @@ class Heartbeat::Beats final : public Call, public std::enable_shared_from_this<
     Watch();
   }
 
-  // The try ends when it has had its time. The channel's own limit runs on while this process is stopped.
+  // Ends the try when its time is over. The channel's own limit would run on while this process is stopped.
   void Watch() {
     const absl::Duration left = started_ + lease_ - loop_.awake().Now();
     timer_ = loop_.RunAfter(absl::ToChronoNanoseconds(std::max(left, absl::ZeroDuration())),
@@ -117,13 +117,13 @@ class Heartbeat::Beats final : public Call, public std::enable_shared_from_this<
   EventLoop& loop_;
   const Options options_;
   const absl::Duration lease_, server_wait_;
-  // Of this alone.
+  // Holds this call alone.
   CallGroup group_;
   Backoff backoff_;
   bool stopped_ = false, over_ = false;
-  // The last of all times: it is not.
+  // InfiniteFuture(): the coordinator is not unreachable.
   absl::Time unreachable_since_ = absl::InfiniteFuture();
-  // Of the try in flight, or the newest.
+  // The try in flight, or else the newest.
   CoordinatorChannel::TryPtr try_;
   absl::Time started_;
   std::optional<Stretch> stretch_;

@@ -11,7 +11,8 @@
 
 namespace weir {
 
-// Keeps a client's lease: one Heartbeat at a time, the next one as soon as it is answered, on the event loop.
+// Keeps a client's lease: sends one Heartbeat at a time, the next as soon as one is answered, on the event
+// loop.
 class Heartbeat {
  public:
   struct Options {
@@ -23,18 +24,18 @@ class Heartbeat {
     std::function<v1::HeartbeatRequest()> request;
     // Returns whether to go on.
     std::function<bool(const v1::HeartbeatReply&)> on_reply;
-    // The coordinator was away for too long: Unavailable. Or it refuses this client: Unauthenticated,
-    // PermissionDenied. Names it. Nothing follows.
+    // Unavailable: the coordinator was away for too long. Unauthenticated, PermissionDenied: the coordinator
+    // refuses this client. The message names the coordinator. No other function is called after that.
     std::function<void(const absl::Status&)> on_lost;
   };
 
   // Starts at once. The functions run on the event loop: they must not block, nor Stop() the heartbeat.
-  // Channel and loop outlive it.
+  // Channel and loop outlive the heartbeat.
   Heartbeat(CoordinatorChannel& channel, EventLoop& loop, Options options);
   ~Heartbeat();
 
-  // Ends the heartbeat in flight, and waits for its end. Idempotent; not thread-safe, and not on the event
-  // loop.
+  // Cancels the Heartbeat in flight, and waits for its end. Idempotent. Not thread-safe, and not for the
+  // event loop.
   void Stop();
 
  private:

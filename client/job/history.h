@@ -20,7 +20,7 @@ namespace weir {
 //   {"op":"push","worker":1,"life":7,"shard":0,"clock":4,"part":0,"batch":17,"outcome":"OK","version":10,
 //    "incarnation":3,"staleness":1,"t_ns":..}
 //
-// A pull that was answered without weights has its "outcome" too, one under a pin its "pin". life: the
+// A pull that was answered without weights has an "outcome", too; a pull under a pin has a "pin". life: the
 // worker's incarnation. version, incarnation: the shard's. t_ns: when the answer was whole, on the machine's
 // steady clock (comparable between processes of one machine). Lines are buffered. Thread-safe.
 class History {
@@ -50,7 +50,7 @@ class History {
     uint64_t staleness = 0;
   };
 
-  // Replaces a file at `path`.
+  // Replaces a file at `path`, unless `append`.
   static absl::StatusOr<std::unique_ptr<History>> Open(const std::string& path, bool append = false);
   ~History();
   History(const History&) = delete;
@@ -70,7 +70,7 @@ class History {
   Mutex mutex_;
   // nullptr: closed.
   std::FILE* file_ ABSL_GUARDED_BY(mutex_);
-  // Of the first write that failed; 0: none.
+  // The errno of the first write that failed; 0: none.
   int error_ ABSL_GUARDED_BY(mutex_) = 0;
 };
 

@@ -11,7 +11,7 @@
 
 namespace weir {
 
-// Writes what the shards answer one worker into its history.
+// Writes the shards' answers to one worker into its history.
 class HistoryObserver final : public ShardSet::Observer {
  public:
   HistoryObserver(const v1::Caller& caller, std::unique_ptr<History> history)

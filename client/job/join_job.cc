@@ -20,9 +20,9 @@ namespace {
 using Nanoseconds = std::chrono::nanoseconds;
 
 constexpr absl::Duration kReportEvery = absl::Seconds(10);
-// How often it is looked whether there is a connection.
+// How often to look whether there is a connection.
 constexpr absl::Duration kLook = absl::Milliseconds(200);
-// The coordinator knows the same limit, and says more when it is reached.
+// The coordinator applies the same limit, and its error says more than ours would.
 constexpr absl::Duration kSlack = absl::Seconds(1);
 
 // A result that another thread waits for. Shared with the call, which may end later.
@@ -34,7 +34,7 @@ class Answer {
     reply_ = std::move(reply);
     set_.NotifyAll();
   }
-  // nullopt: there is none within `limit`.
+  // nullopt: there was no result within `limit`.
   std::optional<absl::StatusOr<Reply>> WaitFor(absl::Duration limit, const Clock& clock) {
     const absl::Time until = clock.Now() + limit;
     MutexLock lock(mutex_);
@@ -52,7 +52,7 @@ class Answer {
   std::optional<absl::StatusOr<Reply>> reply_ ABSL_GUARDED_BY(mutex_);
 };
 
-// What the coordinator waits for, by its own account; "": it does not answer.
+// What the coordinator says that it waits for; "": it does not answer.
 std::string WaitingFor(CoordinatorChannel& channel, const Clock& clock) {
   if (!channel.connected()) return "";
   const auto answer = std::make_shared<Answer<v1::ClusterStatus>>();
@@ -60,7 +60,7 @@ std::string WaitingFor(CoordinatorChannel& channel, const Clock& clock) {
       channel.Status(v1::StatusRequest(), std::chrono::seconds(1),
                      [answer](absl::StatusOr<v1::ClusterStatus> status) { answer->Set(std::move(status)); });
   std::optional<absl::StatusOr<v1::ClusterStatus>> status;
-  // It has a deadline of its own.
+  // The call has a deadline of its own.
   while (!(status = answer->WaitFor(absl::Seconds(2), clock)).has_value()) asked->Cancel();
   return status->ok() ? absl::StrJoin((*status)->waiting_for(), ", ") : "";
 }
@@ -69,7 +69,7 @@ std::string WaitingFor(CoordinatorChannel& channel, const Clock& clock) {
 
 absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const JoinOptions& options,
                                       EventLoop& loop) {
-  // Awake: when to give up, and when the coordinator was last connected.
+  // Awake times: when to give up, and when the coordinator was last connected.
   const Clock& awake = loop.awake();
   const Clock& real = loop.real();
   const absl::Time deadline = awake.Now() + absl::FromChrono(options.start);
@@ -90,7 +90,7 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const Join
                   [answer](absl::StatusOr<v1::JoinReply> reply) { answer->Set(std::move(reply)); });
     std::string waiting_for;
     std::optional<absl::StatusOr<v1::JoinReply>> reply;
-    // A try has the deadline of the whole, so that this ends.
+    // A try has the deadline of the whole join, so this loop ends.
     while (!(reply = answer->WaitFor(std::min(next_report - real.Now(), kLook), real)).has_value()) {
       if (channel->connected()) heard = awake.Now();
       if (real.Now() < next_report) continue;
@@ -129,7 +129,7 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const Join
                        std::chrono::duration<double>(options.server_wait).count(),
                        " s, to join the job again: ", last_error));
     }
-    // Nothing comes.
+    // Sleeps: nothing sets this answer.
     Answer<v1::JoinReply>().WaitFor(std::min(absl::FromChrono(backoff.Next()), deadline - now), real);
     if (real.Now() >= next_report) {
       LogWarning("waits for ", name, ": ", last_error);

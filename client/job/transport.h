@@ -14,27 +14,28 @@
 
 namespace weir {
 
-// How a client reaches a job. gRPC's is client/grpc/grpc_transport.h; the simulation has its own.
+// How a client reaches a job. The gRPC transport is client/grpc/grpc_transport.h; the simulation has its own.
 // Thread-safe.
 class Transport {
  public:
   virtual ~Transport() = default;
 
-  // Stays as long as somebody holds it.
+  // Lives as long as it is held.
   virtual std::shared_ptr<EventLoop> loop() = 0;
-  // A number that nobody can guess, for v1.Caller.instance.
+  // An unguessable number, for v1.Caller.instance.
   virtual uint64_t NewInstance() = 0;
-  // A way to the coordinator at this address, which need not be there yet. `attempt`: how long an attempt to
-  // connect may take; by default as long as suits cluster.server_wait_seconds.
+  // A channel to the coordinator at this address, which need not be there yet. `attempt`: how long an attempt
+  // to connect may take; by default as long as suits cluster.server_wait_seconds.
   virtual std::unique_ptr<CoordinatorChannel> OpenCoordinator(
       const std::string& address, std::optional<std::chrono::nanoseconds> attempt) = 0;
-  // A way to the shard that has so many elements.
+  // A channel to the shard, which has this many elements.
   virtual std::unique_ptr<ShardChannel> OpenShard(uint32_t shard, const std::string& address,
                                                   int64_t elements) = 0;
 
   // WireOptions::chunk_unit.
   virtual int64_t chunk_unit() const { return kChunkUnit; }
-  // Hears what shards answer to the client, unless the client keeps a history; outlives it. nullptr: nobody.
+  // Gets what shards answer to the client, unless the client keeps a history; outlives the client. nullptr:
+  // none.
   virtual ShardSet::Observer* observer() { return nullptr; }
 };
 

@@ -20,7 +20,7 @@ struct JobLength {
   uint64_t total_batches = 0;
   uint64_t total_examples = 0;
 
-  // The examples of batch < total_batches. Clock and part are left to the caller.
+  // The examples of `batch`, which is below total_batches. The caller sets clock and part.
   Work Batch(uint64_t batch) const;
 };
 
@@ -31,14 +31,14 @@ class SyncWorkSource {
   struct Member {
     uint32_t worker = 0;
     uint64_t incarnation = 0;
-    // Has no parts in steps before this.
+    // The member has no parts in steps before this one.
     uint64_t start_clock = 0;
   };
 
   SyncWorkSource(const JobLength& length, uint32_t parts, uint64_t total_steps, uint32_t worker,
                  uint64_t incarnation, uint64_t open_step);
 
-  // By rising rank. The owners of the open step's parts follow at once.
+  // By rising rank. The owners of the open step's parts change at once.
   void SetMembers(std::vector<Member> members);
   // Step `step` is open, so every step before it is past. A number below the open step changes nothing.
   void OpenStep(uint64_t step);
@@ -60,7 +60,7 @@ class SyncWorkSource {
   const uint64_t incarnation_;
   uint64_t open_step_;
   std::vector<Member> members_;
-  // Of the open step.
+  // The parts of the open step that were given out.
   std::set<uint32_t> given_;
 };
 
@@ -70,7 +70,8 @@ class RangeWorkSource {
  public:
   RangeWorkSource(const JobLength& length, uint64_t start_clock);
 
-  // A range that was handed out. False, and no change: it reaches beyond the job, or it is known already.
+  // Adds a range that was handed out. False, and no change: it reaches beyond the job, or it is known
+  // already.
   bool AddRange(uint64_t id, uint64_t first_batch, uint64_t batches);
   // The next work is at least at this clock.
   void RaiseClock(uint64_t clock);
@@ -79,7 +80,7 @@ class RangeWorkSource {
   // The push of the work at this clock was acknowledged by every shard.
   void Acknowledge(uint64_t clock);
 
-  // Work that was given out and is not acknowledged; by clock.
+  // Work that was given out and is not acknowledged: clock to range id.
   const std::map<uint64_t, uint64_t>& outstanding() const { return outstanding_; }
   // Ranges whose every batch is acknowledged, until they are Reported().
   std::vector<uint64_t> CompletedRanges() const;

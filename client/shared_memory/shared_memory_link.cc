@@ -27,7 +27,7 @@ absl::StatusOr<std::unique_ptr<SharedMemoryLink>> SharedMemoryLink::Connect(cons
       new SharedMemoryLink(std::move(socket), token, std::move(gradients), slots, slot_bytes));
   MutexLock lock(link->mutex_);
   const absl::Status given = link->Give(link->gradients_);
-  // A server that has turned us away already has said why.
+  // A server that has refused us already has said why.
   if (!given.ok() && !absl::IsAborted(given)) return given;
   while (link->taken_ == 0) {
     const absl::Status taken = link->Receive(deadline);
@@ -62,7 +62,7 @@ std::optional<uint32_t> SharedMemoryLink::NumberOf(const std::shared_ptr<const S
   MutexLock lock(mutex_);
   const auto found = std::find(given_.begin(), given_.end(), gradients);
   if (found == given_.end()) {
-    // One that is full, or gone, is asked again, or replaced with its connection.
+    // If the socket is full, the next call tries again. If the server is gone, so is this link's connection.
     if (given_.size() < kMaxClientSegments) Give(gradients).IgnoreError();
     return std::nullopt;
   }

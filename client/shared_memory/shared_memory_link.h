@@ -19,17 +19,18 @@
 
 namespace weir {
 
-// A client's shared memory with one server on its machine: a segment of its own for gradients, in slots of a
-// chunk each, others that it hands over later, and the server's segments of weights, to read. An error says
-// why there is none, and chunks travel in messages then.
+// A client's shared memory with one server on its machine: the client's segment for gradients, in slots of
+// one chunk each; segments that the client hands over later; and the server's segments of weights, which the
+// client reads. An error of Connect() says why there is no such memory; chunks then travel in messages.
 //
-// Belongs to one connection of the data plane: made after the server answered there, named to it by token(),
-// and replaced with it. Thread-safe, but for the contents of the slots.
+// Belongs to one connection of the data plane: it is made after the server has answered there, is named to
+// the server by token(), and is replaced with the connection. Thread-safe, except for the contents of the
+// slots.
 class SharedMemoryLink final : public ShardMemory {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
-  // Of the server under `address`. `slots` of `slot_bytes` each.
+  // Shares memory with the server at `address`: `slots` of `slot_bytes` each.
   static absl::StatusOr<std::unique_ptr<SharedMemoryLink>> Connect(const Address& address, uint32_t slots,
                                                                    uint64_t slot_bytes, Deadline deadline);
 
@@ -41,7 +42,7 @@ class SharedMemoryLink final : public ShardMemory {
 
   std::optional<uint32_t> NumberOf(const std::shared_ptr<const SharedSegment>& gradients) override;
 
-  // Waits for a segment that is not known yet: as long as it may take that was sent before.
+  // Waits for a segment that is not known yet, for as long as a segment that was sent before may take.
   absl::StatusOr<const char*> Map(uint32_t segment, uint64_t offset, uint64_t bytes) override {
     return Map(segment, offset, bytes, std::chrono::steady_clock::now() + kSegmentLimit);
   }
@@ -56,9 +57,9 @@ class SharedMemoryLink final : public ShardMemory {
 
   SharedMemoryLink(UniqueFd socket, SegmentToken token, std::shared_ptr<SharedSegment> gradients,
                    uint32_t slots, uint64_t slot_bytes);
-  // Hands a segment over as the next one.
+  // Hands the server the next segment.
   absl::Status Give(std::shared_ptr<const SharedSegment> segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Takes one message of the server. FailedPrecondition: it refuses.
+  // Takes one message from the server. FailedPrecondition: the server refuses.
   absl::Status Receive(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
   const UniqueFd socket_;
@@ -68,7 +69,7 @@ class SharedMemoryLink final : public ShardMemory {
   const uint32_t slots_;
 
   Mutex mutex_;
-  // By number; the server has taken the first ones.
+  // By number. The server has taken the first taken_ of them.
   std::vector<std::shared_ptr<const SharedSegment>> given_ ABSL_GUARDED_BY(mutex_);
   uint32_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint32_t, std::unique_ptr<const SharedSegment>> weights_ ABSL_GUARDED_BY(mutex_);

@@ -5,11 +5,11 @@
 namespace weir {
 namespace {
 
-// 64 KiB of float32: far below a cache, and far above what a call costs.
+// 64 KiB of float32: far below a cache's size, and far above the cost of a call.
 constexpr int64_t kBlock = 16384;
 
-// Of a type: its bits, those without the sign, and infinity's; a NaN's are above these, once its sign is
-// gone.
+// A type's bits: all of them, those without the sign, and infinity's. Without its sign, a NaN is above
+// infinity.
 struct Float32 {
   typedef uint32_t Bits __attribute__((may_alias));
   static constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
@@ -18,11 +18,11 @@ struct Bfloat16 {
   typedef uint16_t Bits __attribute__((may_alias));
   static constexpr uint32_t kMagnitude = 0x7fff, kInfinity = 0x7f80;
 };
-// Of float32, half way between bfloat16's largest and infinity: ties go to even, which infinity is.
+// The float32 half way between bfloat16's largest value and infinity: ties go to even, which infinity is.
 constexpr uint32_t kRoundsToInfinity = 0x7f7f8000;
 
-// The bits of the largest magnitude. Inlined into one function a level, which the compiler vectorises at that
-// level's width.
+// Returns the bits of the largest magnitude. Inlined into one function per CPU level, which the compiler
+// vectorises at that level's width.
 template <typename Type>
 __attribute__((always_inline)) inline uint32_t Largest(const void* values, int64_t n) {
   using Bits = typename Type::Bits;

@@ -7,9 +7,9 @@ namespace weir {
 // The position of the first NaN or infinity among n values; n if all are finite. As fast as memory can be
 // read. Thread-safe.
 int64_t FirstNonFinite(const float* values, int64_t n);
-// The same of values that are bfloat16.
+// The same for bfloat16 values.
 int64_t FirstNonFinite(const uint16_t* bfloat16, int64_t n);
-// Of float32, where values that bfloat16 rounds to infinity count as such.
+// The same for float32 values, where those that bfloat16 rounds to infinity count as infinite.
 int64_t FirstNonFiniteBfloat16(const float* values, int64_t n);
 
 }  // namespace weir

@@ -8,13 +8,13 @@
 
 namespace weir {
 
-// Buffers of one size that come back for the next who asks, so that they are made, and their pages faulted
-// in, once. A buffer may outlive this. Thread-safe.
+// A pool of buffers of one size. Each is made, and its pages are faulted in, once. A buffer may outlive the
+// pool. Thread-safe.
 class FloatBuffers {
  public:
   explicit FloatBuffers(size_t elements) : elements_(elements), free_(std::make_shared<Free>()) {}
 
-  // Holds anything.
+  // A buffer with any contents.
   std::shared_ptr<float> Take() {
     std::unique_ptr<float[]> buffer;
     {

@@ -11,23 +11,23 @@
 
 namespace weir {
 
-// Memory that a training program makes its gradients in, each a whole model's, tensors end to end; where
-// servers on this host are to read it in place, in segments that can be handed to them. It comes back for the
-// next who asks, and may outlive this. Thread-safe.
+// Memory in which a training program makes its gradients, each of a whole model, tensors end to end. If
+// servers on this host can read it in place, it lies in segments that can be handed to them. Memory that was
+// let go is used again, and may outlive this object. Thread-safe.
 class GradientMemory {
  public:
-  // shared: in segments, where they can be had.
+  // shared: in segments, where available.
   GradientMemory(const ModelSpec& model, bool shared);
 
-  // Holds anything.
+  // Memory with any contents.
   std::shared_ptr<float> Take();
 
-  // The segment that these tensors of float32, in the model's order, are all of; null: they are elsewhere, or
-  // in memory that was given up.
+  // The segment that consists of exactly these float32 tensors, in the model's order; null: they lie
+  // elsewhere, or in memory that was given up.
   std::shared_ptr<const SharedSegment> Find(const std::vector<const void*>& tensors) const;
 
-  // A server may still be reading there for a push that has failed: the memory is used no more for others,
-  // and what its holder goes on to push from it is copied.
+  // A server may still be reading the segment for a push that has failed. So its memory is not used again,
+  // and what its holder still pushes from it is copied.
   void GiveUp(const SharedSegment& segment);
 
  private:

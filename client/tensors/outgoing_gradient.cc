@@ -10,7 +10,7 @@
 namespace weir {
 namespace {
 
-// Elements. Up to here the check takes no time, and errors come sooner.
+// In elements. Up to this size the check takes hardly any time, and errors come sooner.
 constexpr int64_t kSmall = 1 << 18;
 // Bytes that PushRequest.refused may have.
 constexpr size_t kMaxRefusal = 1000;
@@ -79,13 +79,14 @@ void OutgoingGradient::ForEachChunk(uint32_t shard, size_t tensor, const Run& ru
 }
 
 absl::Status OutgoingGradient::Check(uint32_t shard, size_t chunk) const {
-  // In the pass that applies it, before anything is published; here it would be a second one over memory.
+  // The shard checks the chunk in the pass that applies it, before it publishes anything. A check here would
+  // be a second pass over memory.
   if (options_.shard_checks && memory_ != nullptr) return absl::OkStatus();
   const int64_t first = static_cast<int64_t>(chunk) * wire_.chunk_elements;
   const int64_t count = std::min(wire_.chunk_elements, map_.partition().shard_elements(shard) - first);
   const absl::Status found = map_.CheckFinite(shard, first, count, tensors_, wire_.push_dtype);
   if (found.ok() || gated_) return found;
-  // Not the first perhaps, in the model's order.
+  // This value may not be the first in the model's order.
   return map_.CheckFinite(tensors_, wire_.push_dtype);
 }
 
@@ -144,7 +145,7 @@ void OutgoingGradient::OnReady(size_t tensor) {
   ready_[tensor] = true;
   --awaited_;
   for (uint32_t shard = 0; shard < map_.partition().shards(); ++shard) {
-    // The last ones of all shards wait for every tensor.
+    // The last chunk of each shard waits for every tensor.
     bool news = awaited_ == 0;
     ForEachChunk(shard, tensor,
                  [&](size_t chunk) { news |= awaits_[chunk].fetch_sub(1, std::memory_order_acq_rel) == 1; });

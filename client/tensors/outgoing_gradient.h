@@ -22,30 +22,31 @@ namespace weir {
 // leave once its tensors are ready and its values are found finite. Values are checked when they are about to
 // be sent, so that they are read from memory once.
 //
-// A shard's last chunk may leave only when the whole gradient, all shards' chunks, is found finite: none can
-// apply any of a bad one. Whoever is about to send such a chunk checks what is left itself. So nobody ever
-// waits for what another sends; only for tensors that are not ready.
+// A shard's last chunk may leave only when the whole gradient, with all shards' chunks, was found finite:
+// then no shard can apply any part of a bad one. The thread that is about to send such a chunk checks what is
+// left itself. So no thread waits for what another thread sends, only for tensors that are not ready.
 //
-// Once it is found not to be finite nothing of it leaves any more. Then either the shards are told so in its
-// stead (refusal()), or the push fails (failure()).
+// Once the gradient is found not to be finite, no chunk leaves any more. Then either the shards get the
+// reason instead (refusal()), or the push fails (failure()).
 //
-// Thread-safe: a chunk may be checked twice at once, which is harmless. Outlived by the tensor map and by the
-// tensors.
+// Thread-safe: a chunk may be checked twice at once, which is harmless. The tensor map and the tensors
+// outlive this.
 class OutgoingGradient final : public GradientGate::Watcher {
  public:
   struct Options {
-    // Of the push, for messages.
+    // The push, for messages.
     uint32_t worker = 0;
     std::string task;
     uint64_t clock = 0;
-    // A gradient that is not finite is refused; else the push fails with it.
+    // A gradient that is not finite is refused. False: the push fails.
     bool reject = false;
-    // What a shard reads in place it alone checks. For a job's only one: no other would have to be told.
+    // The shard alone checks what it reads in place. Only for a job's only shard: no other shard would have
+    // to be told.
     bool shard_checks = false;
   };
-  // gate: null if all tensors are ready. memory: that they are all of, and which servers may read; null:
-  // there is none. A small gradient without a gate is checked here. InvalidArgument: the gate had a push
-  // before; the tensors are bfloat16, and the wire's values are not. Internal: a Divergence().
+  // gate: null if all tensors are ready. memory: the segment that the tensors fill, and that servers may
+  // read; null: there is none. A small gradient without a gate is checked here. InvalidArgument: the gate had
+  // a push before, or the tensors are bfloat16 and the wire's values are not. Internal: a Divergence().
   static absl::StatusOr<std::shared_ptr<OutgoingGradient>> Create(
       Options options, const TensorMap& map, GradientTensors tensors, const WireOptions& wire,
       GradientGate* gate, std::shared_ptr<const SharedSegment> memory = nullptr);
@@ -56,21 +57,22 @@ class OutgoingGradient final : public GradientGate::Watcher {
   size_t chunks(uint32_t shard) const { return first_chunk_[shard + 1] - first_chunk_[shard]; }
   int64_t chunk_elements() const { return wire_.chunk_elements; }
 
-  // Whether the chunk may leave, if it is not the shard's last; checks it.
+  // Checks the chunk, and returns whether it may leave if it is not the shard's last.
   bool MaySend(uint32_t shard, size_t chunk);
-  // Whether the shards' last ones may; checks what has not been checked.
+  // Checks what has not been checked, and returns whether the shards' last chunks may leave.
   bool MayFinish();
 
-  // What the push ends with: its gradient was given up, or is not finite and not to be refused. OK: nothing.
+  // The error that the push ends with: the gradient was given up, or is not finite and not to be refused. OK:
+  // none.
   absl::Status failure() const;
-  // Why the shards are to refuse the push: it is not finite. Empty: they are not.
+  // Why the shards must refuse the push: its gradient is not finite. Empty: they need not refuse it.
   bool refused() const { return refused_.load(std::memory_order_acquire); }
   std::string refusal() const;
-  // Tensors that are not ready.
+  // The number of tensors that are not ready.
   size_t awaited() const;
 
   // `changed` runs, on any thread, when a chunk of the shard that could not leave may now be able to, and
-  // when the gradient has failed or is refused; at once if so. It must not block.
+  // when the gradient has failed or is refused (at once if it already has). `changed` must not block.
   void SetListener(uint32_t shard, std::function<void()> changed);
 
   void OnReady(size_t tensor) override;
@@ -96,12 +98,12 @@ class OutgoingGradient final : public GradientGate::Watcher {
   const std::shared_ptr<const SharedSegment> memory_;
   // By shard: how many chunks the shards before it have; one more at the end.
   std::vector<size_t> first_chunk_;
-  // By chunk, of all shards: it was found finite; tensors in it that are not ready.
+  // By chunk, over all shards: whether it was found finite, and how many tensors in it are not ready.
   std::vector<std::atomic<bool>> finite_;
   std::vector<std::atomic<uint32_t>> awaits_;
-  // Chunks that were not found finite.
+  // The number of chunks that were not found finite.
   std::atomic<size_t> unchecked_;
-  // Nothing may leave any more, for either reason.
+  // No chunk may leave any more: the gradient has failed or is refused.
   std::atomic<bool> ended_{false};
   std::atomic<bool> refused_{false};
 

@@ -10,11 +10,11 @@
 
 namespace weir {
 
-// Tells a caller which tensors of its pull are whole, while others are still on their way: each once, when
-// all of its values have landed and all shards have said that the weights are those of a published version.
-// From the first one on the versions are settled, and what has landed stays.
+// Tells a caller which tensors of its pull are whole, while others are still on their way. Reports each
+// tensor once, when all of its values have landed and all shards have said that the weights are those of a
+// published version. From the first report on the versions are settled, and what has landed stays.
 //
-// Thread-safe. Outlived by the tensor map.
+// Thread-safe. The tensor map outlives this.
 class TensorArrivals {
  public:
   // `report` runs without locks, on the threads that call the functions below.
@@ -22,11 +22,11 @@ class TensorArrivals {
 
   // The shard has confirmed the version of the weights that have landed, and of those that will.
   void Confirm(uint32_t shard);
-  // It is asked anew. What it has confirmed is void, unless the versions are settled.
+  // The shard is asked anew. Its confirmation is void, unless the versions are settled.
   void Withdraw(uint32_t shard);
   bool settled() const;
 
-  // Values of a shard's local elements [first, first + count) are where they belong, or are no longer.
+  // The values of a shard's local elements [first, first + count) have landed, or are lost again.
   void Landed(uint32_t shard, int64_t first, int64_t count);
   void Lost(uint32_t shard, int64_t first, int64_t count);
 

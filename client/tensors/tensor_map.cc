@@ -24,7 +24,7 @@ const uint16_t* Bfloat16s(const GradientTensors& tensors, size_t tensor) {
   return static_cast<const uint16_t*>(tensors.begin[tensor]);
 }
 
-// Of n values of the tensor from the one at `at` on: the first that is not finite, or would not be in
+// Among the n values of the tensor from position `at` on: the first that is not finite, or would not be in
 // `dtype`.
 int64_t FirstRefused(const GradientTensors& tensors, size_t tensor, int64_t at, int64_t n, v1::Dtype dtype) {
   if (tensors.dtype == v1::BF16) return FirstNonFinite(Bfloat16s(tensors, tensor) + at, n);
@@ -199,7 +199,7 @@ std::vector<absl::Span<const char>> TensorMap::Locate(uint32_t shard, int64_t fi
     const char* const run = static_cast<const char*>(tensors.begin[tensor]) + at * size;
     const auto bytes = static_cast<size_t>(n * size);
     if (!runs.empty() && runs.back().end() == run) {
-      // Tensors that lie end to end.
+      // The tensors lie end to end.
       runs.back() = {runs.back().data(), runs.back().size() + bytes};
     } else {
       runs.push_back({run, bytes});

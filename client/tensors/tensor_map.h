@@ -17,7 +17,7 @@
 
 namespace weir {
 
-// The next `n` of the wire's little-endian values.
+// Writes the next `n` of the wire's little-endian values.
 void TakeValues(ValueCursor* values, v1::Dtype dtype, float* to, int64_t n);
 
 // A gradient in the caller's memory: where its tensors begin, in the model's order. All are of one type.
@@ -26,7 +26,7 @@ struct GradientTensors {
   std::vector<const void*> begin;
 };
 
-// Where in a caller's tensors the elements of each shard lie: checks the tensors against the model, and walks
+// Where the elements of each shard lie in a caller's tensors: checks the tensors against the model, and walks
 // a shard's local space (common/model/partition.h) over them. Immutable; thread-safe.
 class TensorMap {
  public:
@@ -36,39 +36,39 @@ class TensorMap {
   const ModelSpec& model() const { return model_; }
   const Partition& partition() const { return partition_; }
 
-  // The tensors' memory, in the model's order. InvalidArgument: a tensor that the model does not have, one
-  // that is missing or given twice, another length; a gradient of two types.
+  // The tensors' memory, in the model's order. InvalidArgument: a tensor is unknown to the model, missing,
+  // given twice, or of another length, or a gradient has two types.
   absl::StatusOr<GradientTensors> Match(const std::vector<ConstTensor>& tensors) const;
   absl::StatusOr<std::vector<float*>> Match(const std::vector<MutableTensor>& tensors) const;
 
   // InvalidArgument: some value is NaN or infinite, or would be in `dtype`; names the first.
   absl::Status CheckFinite(const GradientTensors& tensors, v1::Dtype dtype) const;
-  // The same of the local elements [first, first + count) of a shard.
+  // The same for the local elements [first, first + count) of a shard.
   absl::Status CheckFinite(uint32_t shard, int64_t first, int64_t count, const GradientTensors& tensors,
                            v1::Dtype dtype) const;
 
-  // Which local elements of a shard are a tensor's: [first, end).
+  // The local elements of a shard that belong to a tensor: [first, end).
   std::pair<int64_t, int64_t> LocalRange(uint32_t shard, size_t tensor) const;
-  // The other way round, for local elements [first, first + count): calls run(tensor, first element in it,
-  // count) for each contiguous piece, in order.
+  // The inverse, for local elements [first, first + count): calls run(tensor, first element in it, count) for
+  // each contiguous piece, in order.
   void Walk(uint32_t shard, int64_t first, int64_t count,
             absl::FunctionRef<void(size_t tensor, int64_t at, int64_t n)> run) const;
 
   // The bytes of the local elements [first, first + count) of a shard.
   std::vector<absl::Span<const char>> Locate(uint32_t shard, int64_t first, int64_t count,
                                              const GradientTensors& tensors) const;
-  // Writes those elements from the wire's little-endian values, the next `count` ones of `values`.
+  // Writes those elements from the next `count` of the wire's little-endian values.
   void Scatter(uint32_t shard, int64_t first, int64_t count, ValueCursor* values, v1::Dtype dtype,
                const std::vector<float*>& tensors) const;
 
  private:
-  // values(tensor): its memory, as a span.
+  // values(tensor) returns the tensor's memory as a span.
   template <typename Pointer, typename Tensor, typename Values>
   absl::StatusOr<std::vector<Pointer>> MatchImpl(const std::vector<Tensor>& tensors,
                                                  const Values& values) const;
-  // The one that holds an element of the model.
+  // The tensor that holds an element of the model.
   size_t TensorAt(int64_t element) const;
-  // Of the value at `at` in the tensor.
+  // The error for the value at `at` in the tensor.
   absl::Status Refusal(size_t tensor, int64_t at, const GradientTensors& tensors) const;
 
   const ModelSpec model_;

@@ -14,10 +14,11 @@ struct WireOptions {
   v1::Dtype pull_dtype = v1::F32;
   // Chunks may lie in memory that both sides share.
   bool shared_memory = false;
-  // Chunks start and end at multiples of it (or at the shard's end). The protocol's; a simulation may take
-  // less, so that models of a few values have chunks, too: a multiple of their block size.
+  // Chunks start and end at multiples of this (or at the shard's end). The protocol sets the value. A
+  // simulation may take a smaller multiple of its models' block size, so that models of a few values have
+  // chunks, too.
   int64_t chunk_unit = kChunkUnit;
-  // Of the gradient, in one message: a multiple of chunk_unit, at most kMaxChunkBytes of float32.
+  // Elements of the gradient in one message: a multiple of chunk_unit, at most kMaxChunkBytes of float32.
   int64_t chunk_elements = kMaxChunkBytes / static_cast<int64_t>(sizeof(float));
 
   static WireOptions From(const v1::WireConfig& config) {
