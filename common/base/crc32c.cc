@@ -34,7 +34,7 @@ constexpr uint32_t Multiply(uint32_t a, uint32_t b) {
   return product;
 }
 
-// x^(8 bytes): what so many zero bytes multiply a remainder with.
+// x^(8 * bytes): the factor by which this many zero bytes multiply a remainder.
 constexpr uint32_t PowerOfBytes(uint64_t bytes) {
   uint32_t power = uint32_t{1} << 31, square = uint32_t{1} << 23;
   for (; bytes != 0; bytes >>= 1) {
@@ -54,7 +54,7 @@ __attribute__((target("sse4.2"))) uint32_t ExtendWithInstruction(uint32_t crc, c
     return w;
   };
   uint64_t r = ~crc;
-  // The instruction takes three cycles but one can begin in each: three stretches side by side.
+  // The instruction takes three cycles, but one can begin in each cycle, so three stretches run side by side.
   constexpr size_t kStretch = 4096;
   constexpr uint32_t kPower = PowerOfBytes(kStretch);
   for (; bytes >= 3 * kStretch; at += 3 * kStretch, bytes -= 3 * kStretch) {

@@ -15,10 +15,10 @@ std::array<uint32_t, 4> Philox(uint64_t key, uint64_t counter_high, uint64_t cou
 // machines.
 uint64_t RandomKey(uint64_t seed, const std::string& purpose);
 
-// From 32 random bits: uniform in [0, 1), of 24 bits.
+// A float that is uniform in [0, 1), with 24 bits, from 32 random bits.
 inline float UniformFloat(uint32_t bits) { return static_cast<float>(bits >> 8) * (1.0f / 16777216.0f); }
 
-// A stream of numbers for what is naturally sequential (a shuffle). Copyable; not thread-safe.
+// A stream of numbers for sequential uses, such as a shuffle. Copyable; not thread-safe.
 class RandomStream {
  public:
   RandomStream(uint64_t key, uint64_t stream) : key_(key), stream_(stream) {}

@@ -15,7 +15,7 @@ struct Sha256::State {
 
 namespace {
 
-// OpenSSL's calls on a plain SHA-256 fail only where memory or the default provider is missing.
+// OpenSSL's calls on a plain SHA-256 fail only if memory or the default provider is missing.
 void Check(bool ok) {
   if (!ok) abort();
 }

@@ -30,7 +30,7 @@ class Sha256 {
   std::unique_ptr<State> state_;
 };
 
-// Of one piece, in hex.
+// The digest of one piece, in hex.
 std::string Sha256Hex(absl::string_view data);
 
 }  // namespace weir

@@ -15,20 +15,21 @@
 namespace weir {
 namespace {
 
-// Of DIR/best, where people give a path.
+// The last part of DIR/best, a path that people may give.
 constexpr char kBest[] = "best";
 
 bool IsTemporary(absl::string_view name) {
   return absl::StartsWith(name, ".") && absl::StrContains(name, ".tmp-");
 }
 
-// What Weir has put there; a user's own files stay.
+// True for files that Weir writes; a user's own files stay.
 bool IsOurs(absl::string_view name) {
   return IsTemporary(name) || name == kManifestName ||
          (absl::StartsWith(name, "shard-") && absl::EndsWith(name, ".safetensors"));
 }
 
-// Until none is left: what is moved meanwhile has got another name. That it is gone already is as well.
+// Goes on until no such file is left, because a file that is renamed meanwhile has another name. A file that
+// is gone already is no error.
 absl::Status RemoveFiles(FileSystem& fs, const std::string& folder, bool (*which)(absl::string_view)) {
   for (bool found = true; found;) {
     found = false;
@@ -43,10 +44,10 @@ absl::Status RemoveFiles(FileSystem& fs, const std::string& folder, bool (*which
   return absl::OkStatus();
 }
 
-// Of a checkpoint that counts for nothing any more.
+// Removes what is left of a checkpoint that does not count any more.
 absl::Status RemoveRest(FileSystem& fs, FileSystem& held, const std::string& folder) {
   WEIR_RETURN_IF_ERROR(RemoveFiles(held, folder, IsOurs));
-  // With a user's own files in it the folder stays.
+  // The folder stays if a user's own files are in it.
   if (absl::Status removed = fs.RemoveFolder(folder);
       !removed.ok() && !absl::IsFailedPrecondition(removed) && !absl::IsNotFound(removed)) {
     return removed;
@@ -54,7 +55,8 @@ absl::Status RemoveRest(FileSystem& fs, FileSystem& held, const std::string& fol
   return fs.SyncFolder(ParentFolder(folder));
 }
 
-// OK, and durable, whether or not it is there already: then a crash may have come before its parent's sync.
+// Makes a folder, durably. Syncs the parent also if the folder is there already: a crash may have come before
+// the sync.
 absl::Status MakeFolderForGood(FileSystem& fs, const std::string& path) {
   absl::Status made = fs.MakeFolder(path);
   const std::string parent = ParentFolder(path);
@@ -66,7 +68,7 @@ absl::Status MakeFolderForGood(FileSystem& fs, const std::string& path) {
   return fs.SyncFolder(parent);
 }
 
-// One that can be loaded, so far as that shows without reading all of it.
+// Reads the manifest of a checkpoint that can be loaded, as far as can be seen without reading all its files.
 absl::StatusOr<v1::CheckpointManifest> ReadComplete(FileSystem& fs, const std::string& folder) {
   WEIR_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ReadManifest(fs, folder));
   for (const v1::CheckpointFile& file : manifest.files()) {
@@ -132,7 +134,7 @@ absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string
 
 namespace {
 
-// Whether a path that is no checkpoint is DIR/best, and no folder of checkpoints itself.
+// Returns whether a path that is no checkpoint means DIR/best, and is no folder of checkpoints itself.
 bool MeansBest(FileSystem& fs, const std::string& path) {
   if (JoinPath(ParentFolder(path), kBest) != path) return false;
   const absl::StatusOr<std::vector<CheckpointEntry>> there = FindCheckpoints(fs, path);

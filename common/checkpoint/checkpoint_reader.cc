@@ -18,7 +18,7 @@
 namespace weir {
 namespace {
 
-// Elements that are read at once; they stay in the cache until they are copied.
+// Elements to read at once; they stay in the cache until they are copied.
 constexpr size_t kChunk = 65536;
 
 absl::Status Damaged(const std::string& path, absl::string_view where, uint32_t seen, uint32_t recorded) {
@@ -53,8 +53,8 @@ class CheckpointReader::ShardFile {
   const std::vector<ShardTensor>& tensors() const { return tensors_; }
   const v1::ShardState& state() const { return state_; }
 
-  // Hands out a tensor's values in pieces, with the local position of the first. Only when it has returned OK
-  // are they known to be right.
+  // Hands out a tensor's values in pieces, each with the local position of its first value. The values are
+  // known to be right only when this has returned OK.
   absl::Status Read(size_t tensor,
                     const std::function<void(int64_t local, absl::Span<const float>)>& take) const {
     const ShardTensor& t = tensors_[tensor];
@@ -237,10 +237,10 @@ absl::Status CheckpointReader::WriteExport(const std::string& path) const {
       const std::unique_ptr<SafetensorsWriter> writer,
       SafetensorsWriter::Create(*fs_, path, std::move(stored),
                                 {{"format", "pt"}, {"weir.step", absl::StrCat(manifest_.step())}}));
-  // Of one shard, whose local space is the address space.
+  // A partition of one shard, whose local space is the address space.
   const Partition whole(partition_.elements(), 1);
   std::vector<float> values;
-  std::vector<size_t> next(files.size(), 0);  // of each file, the tensor that comes next
+  std::vector<size_t> next(files.size(), 0);  // by file: the next tensor
   int64_t address = 0;
   for (const TensorSpec& tensor : model_.tensors) {
     values.resize(static_cast<size_t>(tensor.elements()));

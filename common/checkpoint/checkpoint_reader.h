@@ -15,9 +15,9 @@
 
 namespace weir {
 
-// A checkpoint that is complete, to be loaded by any number of shards. Every byte that goes into a result has
-// been held against its checksum; if one does not agree, or anything else is amiss, there is no result.
-// DataLoss: the file, and the tensor where the damage lies in one. Immutable; thread-safe.
+// A complete checkpoint, which any number of shards can load. Every byte that goes into a result was checked
+// against its checksum; if a checksum differs, or anything else is wrong, there is no result. DataLoss names
+// the file, and the tensor if the damage lies in one. Immutable; thread-safe.
 class CheckpointReader {
  public:
   // Reads the manifest. `folder` is that of one checkpoint (checkpoint_folder.h finds it).
@@ -26,10 +26,10 @@ class CheckpointReader {
   const v1::CheckpointManifest& manifest() const { return manifest_; }
   const ModelSpec& model() const { return model_; }
 
-  // Reads all of it.
+  // Reads and checks the whole checkpoint.
   absl::Status Verify() const;
 
-  // Where a shard's arrays go, by local position. Their content is open after an error.
+  // Where a shard's arrays go, by local position. Their content is unspecified after an error.
   struct Target {
     struct Slot {
       std::string name;
@@ -38,18 +38,18 @@ class CheckpointReader {
     absl::Span<float> weights;
     std::vector<Slot> slots;  // in the optimizer's order
   };
-  // What shard `shard` of `num_shards` needs to go on. With the same number of shards as when it was written,
-  // its state is that of its own file, and no other is read; else it is MergeShardStates() of all
-  // (shard_state.h). FailedPrecondition: another model or other slots, with the first difference.
+  // Loads what shard `shard` of `num_shards` needs to go on. If the checkpoint has the same number of shards,
+  // the state is that of the shard's own file, and no other file is read; else it is MergeShardStates() of
+  // all files (shard_state.h). FailedPrecondition: the model or the slots differ; names the first difference.
   absl::StatusOr<v1::ShardState> LoadShard(const ModelSpec& model, uint32_t shard, uint32_t num_shards,
                                            const Target& target) const;
 
-  // The weights alone, for a job that starts anew from them. Initial values and optimizers may differ.
+  // Loads the weights alone, for a job that starts anew from them. Initial values and optimizers may differ.
   absl::Status LoadWeights(const ModelSpec& model, uint32_t shard, uint32_t num_shards,
                            absl::Span<float> weights) const;
 
   // Writes one safetensors file with all tensors in their shapes, which PyTorch and others open. Needs memory
-  // for the largest tensor. A file that is there is replaced once the new one is whole.
+  // for the largest tensor. An existing file is replaced once the new one is whole.
   absl::Status Export(const std::string& path) const;
 
  private:
@@ -57,7 +57,7 @@ class CheckpointReader {
 
   CheckpointReader(FileSystem& fs, std::string folder, v1::CheckpointManifest manifest);
   absl::StatusOr<ShardFile> OpenShard(uint32_t shard) const;
-  // Fills what `file` has of the arrays (the weights, then slots) of another shard.
+  // Fills the part of another shard's arrays (the weights, then slots) that `file` holds.
   absl::Status LoadFrom(const ShardFile& file, const Partition& partition, uint32_t shard,
                         const std::vector<absl::Span<float>>& arrays) const;
   absl::Status WriteExport(const std::string& path) const;

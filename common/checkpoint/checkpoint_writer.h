@@ -12,15 +12,15 @@
 #include "common/system/file_system.h"
 #include "proto/checkpoint.pb.h"
 
-// A checkpoint is written in three acts (docs/checkpoint_format.md):
+// A checkpoint is written in three stages (docs/checkpoint_format.md):
 //   the coordinator   BeginCheckpoint(), checkpoint_folder.h
 //   each shard        WriteShardFile(), of a frozen version; its answer goes to the coordinator
-//   the coordinator   CommitCheckpoint(); only from then on it is one
-// An error of any leaves no checkpoint, and the older ones as they are.
+//   the coordinator   CommitCheckpoint(); only from then on is there a checkpoint
+// An error in any stage leaves no checkpoint, and the older ones as they are.
 namespace weir {
 
-// OK if a file can bear these names beside those of slots: UTF-8, not "__metadata__", not beginning with
-// "weir.". Else InvalidArgument; to be asked before a job starts.
+// OK if a file can hold these names beside those of slots: UTF-8, not "__metadata__", not beginning with
+// "weir.". Else InvalidArgument. Called before a job starts.
 absl::Status CheckTensorNames(const ModelSpec& model);
 
 // A version of a shard, frozen while it is written.
@@ -37,14 +37,15 @@ struct ShardSnapshot {
 };
 
 // Writes the file of one shard, durably, without a copy of the arrays. Blocks while the disk works.
-// AlreadyExists: its name is taken, by another life of the shard.
+// AlreadyExists: the name is taken, by another incarnation of the shard.
 absl::StatusOr<v1::CheckpointFile> WriteShardFile(FileSystem& fs, const std::string& dir, uint64_t step,
                                                   const ShardSnapshot& snapshot);
 
-// Makes the files that all shards have written a checkpoint: checks that they fit together and are there,
-// then writes the manifest. Of `manifest`: step, incarnation, model, job and files, in any order; the rest is
-// filled in. When it has returned OK the checkpoint is durable; after an error that came from syncing the
-// folder it may be there all the same. `confirm` is asked right before (checkpoint_folder.h).
+// Makes a checkpoint of the files that all shards have written: checks that they fit together and are there,
+// then writes the manifest. The caller sets the manifest's step, incarnation, model, job and files (in any
+// order); the rest is filled in. After OK the checkpoint is durable. After an error from syncing the folder
+// the checkpoint may be there all the same. Calls `confirm` right before it writes the manifest's name
+// (checkpoint_folder.h).
 absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::CheckpointManifest manifest,
                               const Confirm& confirm = nullptr);
 

@@ -22,7 +22,7 @@
 namespace weir {
 namespace {
 
-// Of thousands of tensors on hundreds of shards.
+// Enough for thousands of tensors on hundreds of shards.
 constexpr uint64_t kMaxManifest = 256 << 20;
 
 std::string Trailer(uint32_t crc32c) { return absl::StrFormat(",\n\"crc32c\": \"%08x\"\n}\n", crc32c); }
@@ -48,7 +48,7 @@ absl::Status CheckFile(const v1::CheckpointManifest& manifest, const ModelSpec& 
   }
   const std::vector<ShardTensor> tensors = TensorsOfShard(model, partition, shard, slots);
   WEIR_RETURN_IF_ERROR(Expect("number of tensors", static_cast<size_t>(file.tensors_size()), tensors.size()));
-  // Memory is taken for it before anything is read.
+  // The reader takes this much memory before it reads anything.
   constexpr uint64_t kLength = 8;
   if (file.header_bytes() < kLength || file.header_bytes() - kLength > kMaxSafetensorsHeader) {
     return absl::InvalidArgumentError(absl::StrCat("header_bytes: must be in [", kLength, ", ",
@@ -74,7 +74,7 @@ absl::Status Parse(absl::string_view text, const std::string& path, v1::Checkpoi
   if (!json.ok()) return absl::DataLossError(json.status().message());
   const JsonMember* const member = json->Find("manifest");
   if (member == nullptr) return absl::DataLossError(absl::StrCat(path, ": has no manifest"));
-  // First: of another major version, all else may be different.
+  // The version comes first: in another major version, everything else may be different.
   const auto number = [&](absl::string_view key) {
     const JsonMember* const found = member->value.Find(key);
     return found != nullptr && found->value.kind == JsonValue::Kind::kUnsigned ? found->value.natural : 0;

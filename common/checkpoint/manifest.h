@@ -17,22 +17,23 @@ namespace weir {
 
 constexpr DiskFormat kCheckpointFormat = {1, 2};
 
-// InvalidArgument: a CheckpointManifest that no undamaged checkpoint has, with the field. In particular:
-// every shard has one file, of this step and model, whose tensors are those of its part; in sync, of one
+// InvalidArgument: no undamaged checkpoint has this manifest; names the field. In particular, every shard has
+// one file, of this step and model, whose tensors are those of its part; in sync all files are of one
 // version.
 absl::Status CheckManifest(const v1::CheckpointManifest& manifest);
 
 std::string EncodeManifest(const v1::CheckpointManifest& manifest);
 
-// NotFound; DataLoss: damaged; Unimplemented: of a format that only a newer program reads.
+// NotFound; DataLoss: damaged; Unimplemented: only a newer program reads the format.
 absl::StatusOr<v1::CheckpointManifest> ReadManifest(FileSystem& fs, const std::string& folder);
 
-// Of a manifest that was checked.
+// These take a manifest that was checked.
 ModelSpec ModelOf(const v1::CheckpointManifest& manifest);
 Partition PartitionOf(const v1::CheckpointManifest& manifest);
 std::vector<std::string> SlotsOf(const v1::CheckpointManifest& manifest);
 
-// Opens a file that is recorded. DataLoss: its length is another; if it was cut within a tensor, which one.
+// Opens a file that the manifest records. DataLoss: its length differs; if it was cut within a tensor, names
+// the tensor.
 absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRecorded(FileSystem& fs, const std::string& folder,
                                                            const v1::CheckpointFile& file);
 

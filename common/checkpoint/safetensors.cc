@@ -32,7 +32,7 @@ const TypeName& Describe(TensorType type) {
                        [&](const TypeName& t) { return t.type == type; });
 }
 
-// False: they do not fit 64 bits.
+// False: the bytes do not fit into 64 bits.
 bool BytesOf(TensorType type, const std::vector<uint64_t>& shape, uint64_t* bytes) {
   *bytes = Describe(type).bytes;
   bool empty = false;
@@ -44,7 +44,7 @@ bool BytesOf(TensorType type, const std::vector<uint64_t>& shape, uint64_t* byte
   return true;
 }
 
-// Reads one header; its errors say what, and the caller says where.
+// Reads one header. Its errors say what is wrong; the caller says where.
 class HeaderReader {
  public:
   explicit HeaderReader(uint64_t data_bytes) : data_bytes_(data_bytes) {}
@@ -60,7 +60,7 @@ class HeaderReader {
       }
     }
     std::vector<StoredTensor>& tensors = header->tensors;
-    // One without bytes goes before the one that begins where it lies.
+    // A tensor without bytes goes before the tensor that begins at the same offset.
     std::sort(tensors.begin(), tensors.end(), [](const StoredTensor& a, const StoredTensor& b) {
       return std::make_pair(a.offset, a.bytes) < std::make_pair(b.offset, b.bytes);
     });

@@ -18,7 +18,7 @@ namespace weir {
 // header, a JSON object with each tensor's type, shape and place, padded with spaces to a multiple of eight;
 // the tensors' bytes, one after another without a gap, little-endian and row-major.
 
-// Of a header without the eight bytes in front of it, as the library has it.
+// The library's limit for a header, without the eight bytes in front of it.
 constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 
 enum class TensorType { kF32, kI64, kU64 };
@@ -31,17 +31,17 @@ struct StoredTensor {
   uint64_t bytes = 0;
 };
 
-// What a header says. Invariant of one that was read: the tensors are in the order of their bytes, have
-// distinct names, and follow one another without a gap from 0 to the end of the file; each has the bytes that
-// its type and shape ask for.
+// The content of a header. Invariant of a header that was read: the tensors are in the order of their bytes,
+// have distinct names, and follow one another without a gap from 0 to the end of the file; each has the bytes
+// that its type and shape ask for.
 struct SafetensorsHeader {
   std::vector<StoredTensor> tensors;
   std::map<std::string, std::string> metadata;
   uint64_t bytes = 0;  // length in front of the tensors
 };
 
-// Reads and checks the header of a file. DataLoss: whatever is wrong, with `path`. Takes no memory for a
-// length before it has seen that the file has it; at most 100 MB.
+// Reads and checks the header of a file. DataLoss says what is wrong, with `path`. Takes no memory for a
+// length before it has seen that the file has that length; at most 100 MB.
 absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const ReadableFile& file, const std::string& path);
 
 // Writes a file, front to back, without a copy of the tensors. Not thread-safe.
@@ -55,33 +55,33 @@ class SafetensorsWriter {
     std::vector<uint32_t> tensors;  // in their order
   };
 
-  // Creates the file and writes its header. Of each tensor name, type and shape are taken; names are
-  // distinct, UTF-8, and not "__metadata__".
+  // Creates the file and writes its header. Uses each tensor's name, type and shape; names are distinct,
+  // UTF-8, and not "__metadata__".
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
       FileSystem& fs, const std::string& path, std::vector<StoredTensor> tensors,
       const std::map<std::string, std::string>& metadata);
 
-  // The next bytes of the tensors, in any pieces; never more than they have.
+  // Writes the next bytes of the tensors, in any pieces; never more than the tensors have.
   absl::Status Append(absl::string_view bytes);
   absl::Status Append(absl::Span<const float> values) {
     return Append(
         absl::string_view(reinterpret_cast<const char*>(values.data()), values.size() * sizeof(float)));
   }
 
-  // When all have been written: syncs and closes.
+  // Syncs and closes the file. Called when all bytes have been written.
   absl::StatusOr<Checksums> Finish();
 
  private:
   SafetensorsWriter(std::unique_ptr<WritableFile> file, std::vector<StoredTensor> tensors)
       : file_(std::move(file)), tensors_(std::move(tensors)) {}
   void Note(absl::string_view bytes);
-  // Of tensors that are complete.
+  // Notes the checksums of tensors that are complete.
   void NoteEnds();
 
   const std::unique_ptr<WritableFile> file_;
   const std::vector<StoredTensor> tensors_;
   Checksums sums_;
-  // Of the tensor that is being written: what it lacks, and the checksum of what is there.
+  // The tensor that is being written: the bytes that it lacks, and the checksum of those that are there.
   uint64_t missing_ = 0;
   uint32_t crc_ = 0;
 };

@@ -7,7 +7,7 @@
 namespace weir {
 namespace {
 
-// The elements of a shard that lie below an address: its local position, if the shard has it.
+// The number of a shard's elements below an address: the address's local position, if the shard has it.
 int64_t LocalPosition(const Partition& partition, uint32_t shard, int64_t address) {
   const int64_t block = address / partition.block_size();
   const int64_t rounds = block / partition.shards();

@@ -9,9 +9,9 @@
 #include "common/model/model_spec.h"
 #include "common/model/partition.h"
 
-// Where things lie in a shard's file. A shard's local space (common/model/partition.h) holds its elements by
-// rising address, so what it has of one tensor is one stretch of it, and the stretches follow one another in
-// the model's order. Pure functions.
+// The layout of a shard's file. A shard's local space (common/model/partition.h) holds its elements by rising
+// address, so the shard's elements of one tensor are one stretch of that space, and the stretches follow one
+// another in the model's order. Pure functions.
 namespace weir {
 
 // A stretch of a shard's local space.
@@ -22,7 +22,7 @@ struct LocalRange {
 };
 
 // The tensors of a shard's file, in their order: for the weights and then each slot, each tensor of the model
-// of which the shard has elements, as one dimension.
+// of which the shard has elements, with one dimension.
 struct ShardTensor {
   // 0: the weights; i: slot i - 1.
   size_t array = 0;
@@ -32,8 +32,8 @@ struct ShardTensor {
 std::vector<ShardTensor> TensorsOfShard(const ModelSpec& model, const Partition& partition, uint32_t shard,
                                         const std::vector<std::string>& slots);
 
-// Goes through the stretches of `range` of shard `shard` that shard `other_shard` of another partition of the
-// same elements has too, by rising position: `visit(local, other_local, length)`.
+// Calls visit(local, other_local, length), by rising position, for each stretch of `range` of shard `shard`
+// that shard `other_shard` of another partition of the same elements has, too.
 void ForEachShared(const Partition& partition, uint32_t shard, LocalRange range, const Partition& other,
                    uint32_t other_shard,
                    const std::function<void(int64_t local, int64_t other_local, int64_t length)>& visit);

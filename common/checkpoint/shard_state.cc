@@ -27,7 +27,7 @@ absl::Status CheckIntervals(absl::string_view field, const Intervals& intervals)
 }
 
 v1::WorkerState MergeWorker(const std::vector<v1::ShardState>& old, uint32_t worker) {
-  std::vector<const v1::WorkerState*> known;  // nullptr: by that shard it is not
+  std::vector<const v1::WorkerState*> known;  // by shard; nullptr: the shard does not know it
   for (const v1::ShardState& state : old) {
     const auto found = std::find_if(state.workers().begin(), state.workers().end(),
                                     [&](const v1::WorkerState& w) { return w.worker() == worker; });

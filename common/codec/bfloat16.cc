@@ -8,12 +8,12 @@ namespace {
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__,
               "values are copied to and from the wire as they are");
 
-// Any address, and written as bytes elsewhere.
+// May lie at any address, and may alias what other code writes as bytes.
 typedef uint16_t AnyHalf __attribute__((aligned(1), may_alias));
 typedef uint32_t Bits __attribute__((may_alias));
 
-// The loops are inlined into one function a level, which the compiler vectorises at that level's width.
-// Nothing but arithmetic on integers: the same bits everywhere.
+// The loops are inlined into one function per CPU level, which the compiler vectorises at that level's width.
+// They use only integer arithmetic, so the bits are the same everywhere.
 __attribute__((always_inline)) inline void To(const float* in, void* out, size_t n) {
   const Bits* from = reinterpret_cast<const Bits*>(in);
   AnyHalf* to = static_cast<AnyHalf*>(out);
@@ -50,7 +50,7 @@ WEIR_AVX512 void ToAvx512(const float* in, void* out, size_t n) { To(in, out, n)
 WEIR_AVX512 void FromAvx512(const void* in, float* out, size_t n) { From(in, out, n); }
 
 const Bfloat16Level& Best() {
-  // A table of our own and not the linker's (target_clones): its resolvers run before a sanitizer is ready.
+  // Our own table, not the linker's (target_clones), whose resolvers run before a sanitizer is ready.
   static const Bfloat16Level best = AvailableBfloat16Levels().back();
   return best;
 }

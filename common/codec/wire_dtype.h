@@ -6,7 +6,7 @@
 
 namespace weir {
 
-// Of one value on the wire.
+// The size of one value on the wire.
 constexpr int64_t BytesPerValue(v1::Dtype dtype) { return dtype == v1::BF16 ? 2 : 4; }
 
 }  // namespace weir

@@ -12,14 +12,14 @@ namespace weir {
 struct Address {
   std::string host;   // without brackets; empty for unix
   uint16_t port = 0;  // 0: any free one
-  std::string path;   // unix: of the socket; else empty
+  std::string path;   // unix: the socket's; else empty
 
   bool is_unix() const { return !path.empty(); }
-  // In the form that it was parsed from, the host in lower case.
+  // The address as it was parsed, with the host in lower case.
   std::string ToString() const;
 };
 
-// InvalidArgument says what is wrong, without a place.
+// InvalidArgument says what is wrong; the caller adds the place.
 absl::StatusOr<Address> ParseAddress(absl::string_view text);
 
 }  // namespace weir

@@ -19,7 +19,7 @@ namespace {
 
 constexpr absl::string_view kTaskTypes = "ps, worker, chief (or master), evaluator";
 
-// The name that Weir uses for a job, or "" for one that it does not know.
+// The name that Weir uses for a job, or "" for an unknown job.
 std::string CanonicalJob(absl::string_view job) {
   if (job == "master") return "chief";
   for (const char* known : {"ps", "worker", "chief", "evaluator"}) {
@@ -44,7 +44,7 @@ struct ListedAddress {
   std::string path;  // "cluster.worker[1]"
 };
 
-// A cluster as written, before it is known which task of it is ours.
+// A cluster as written, before our own task in it is known.
 struct Listing {
   std::map<std::string, std::map<uint32_t, ListedAddress>> jobs;
   bool has_map = false;  // some job maps indexes to addresses
@@ -54,7 +54,8 @@ struct Listing {
   std::string path;
 
   bool Lists(const std::string& job) const { return jobs.count(job) != 0; }
-  // Part of a cluster: a worker's, where its own job is a map, or a server's, which knows of no worker.
+  // True for a part of a cluster: a worker's, where its own job is a map, or a server's, which lists no
+  // worker.
   bool IsDynamic() const { return sparse || has_map || !(Lists("worker") || Lists("chief")); }
 };
 
@@ -134,8 +135,8 @@ absl::StatusOr<Listing> ReadListing(const JsonValue& cluster, const std::string&
   return listing;
 }
 
-// The cluster of a document: the object under "cluster" or "sparseCluster", or where `bare` allows it the
-// document itself. nullopt if it has none.
+// The cluster of a document: the object under "cluster" or "sparseCluster" or, if `bare` allows it, the
+// document itself. nullopt: the document has none.
 absl::StatusOr<std::optional<Listing>> FindListing(const JsonValue& root, absl::string_view source,
                                                    bool bare) {
   if (root.kind != JsonValue::Kind::kObject) {
@@ -169,7 +170,7 @@ absl::StatusOr<std::optional<Listing>> FindListing(const JsonValue& root, absl::
   return std::nullopt;  // TensorFlow's way of saying "local"
 }
 
-// Own task, whose port may be 0, or nullptr.
+// `own`: this process's task, whose port may be 0, or nullptr.
 absl::StatusOr<ClusterSpec> MakeSpec(const Listing& listing, const Task* own) {
   ClusterSpec::Jobs jobs;
   std::map<std::string, const ListedAddress*> seen;
@@ -251,7 +252,7 @@ absl::StatusOr<std::optional<PlacedTask>> ReadTask(const JsonValue& root) {
   return placed;
 }
 
-// In a part of a cluster, the one address of the own job means "me" whatever the index: it moves to the
+// In a part of a cluster, the one address of the own job means "me" whatever the index, so it moves to the
 // task's index.
 void MoveToOwnIndex(const Task& task, Listing* listing) {
   const auto job = listing->jobs.find(task.type);
@@ -279,8 +280,8 @@ absl::Status CheckServers(const Listing& listing, const Task& task) {
   return absl::OkStatus();
 }
 
-// A task without a cluster is one process only where TensorFlow takes it for one, too, and says so: an empty
-// cluster, and the task worker:0 or chief:0. Whoever forgot the cluster is not to train alone.
+// A task without a cluster runs in one process only if it says so with an empty cluster, as TensorFlow does,
+// and is worker:0 or chief:0. A task whose cluster was forgotten must not train alone.
 absl::Status CheckAlone(const JsonValue& root, const PlacedTask& placed) {
   const bool says_so = root.Find("cluster") != nullptr || root.Find("sparseCluster") != nullptr;
   const bool trains = placed.task.type == "worker" || placed.task.type == "chief";

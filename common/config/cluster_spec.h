@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 
-// Who is in the cluster and who am I: TF_CONFIG as TensorFlow and Kubeflow's operators write it,
+// The cluster, and this process's task in it: TF_CONFIG as TensorFlow and Kubeflow's operators write it,
 //
 //   {"cluster": {"ps": ["a:2222", "b:2222"], "worker": ["c:2222"], "chief": ["d:2222"]},
 //    "task": {"type": "ps", "index": 1}}
@@ -18,11 +18,12 @@
 // or, for dynamic workers, a part of it in which a task sees itself and what it needs ("cluster" may be
 // "sparseCluster"):
 //
-//   worker 1: {"cluster": {"worker": {"1": "c:2222"}, "ps": ["a:2222", "b:2222"]}, "task": {"type": "worker",
-//   "index": 1}} ps 1:     {"cluster": {"worker": {}, "ps": ["b:2222"]}, "task": {"type": "ps", "index": 1}}
+//   worker 1: {"cluster": {"worker": {"1": "c:2222"}, "ps": ["a:2222", "b:2222"]},
+//              "task": {"type": "worker", "index": 1}}
+//   ps 1:     {"cluster": {"worker": {}, "ps": ["b:2222"]}, "task": {"type": "ps", "index": 1}}
 //
-// In such a part the one address of the own job means "me", whatever the index; a server's does not say where
-// ps:0 is.
+// In such a part the one address of a task's own job means the task itself, whatever the index. A server's
+// part does not say where ps:0 is.
 //
 // "master" is another word for "chief". Keys and jobs that are not known are ignored. An address is
 // HOST:PORT, [IPv6]:PORT or unix:PATH; nothing is resolved here.
@@ -40,8 +41,8 @@ inline bool operator==(const Task& a, const Task& b) { return a.type == b.type &
 // "ps:0" and so on; "chief" alone is "chief:0". InvalidArgument names `source`, such as "--task".
 absl::StatusOr<Task> ParseTask(absl::string_view text, absl::string_view source);
 
-// A value. Invariants: job names are those of Task::type, no job is empty, no two tasks have one address (but
-// for those with port 0).
+// A value. Invariants: job names are those of Task::type, no job is empty, no two tasks have one address
+// (except with port 0).
 class ClusterSpec {
  public:
   // By job, then index.
@@ -56,9 +57,10 @@ class ClusterSpec {
   // In the order of the indexes.
   std::vector<std::string> ps_addresses() const;
 
-  // Whether only a part of the cluster is listed: what a task of a cluster with dynamic workers gets.
+  // Returns whether only a part of the cluster is listed, as for a task of a cluster with dynamic workers.
   bool IsDynamic() const { return dynamic_; }
-  // Workers that train, the chief included. nullopt if the spec is dynamic: nobody wrote their number here.
+  // The number of workers that train, the chief included. nullopt if the spec is dynamic, which does not say
+  // it.
   std::optional<uint32_t> num_workers() const;
   // Rank among the workers that train: the chief's is 0, and the workers follow. nullopt for ps and
   // evaluator.
@@ -72,7 +74,8 @@ class ClusterSpec {
 struct TaskEnvironment {
   ClusterSpec cluster;
   Task task;
-  // The task's own; its port may be 0, "any free one". Empty for an evaluator that the cluster does not list.
+  // The task's own address; its port may be 0, "any free one". Empty for an evaluator that the cluster does
+  // not list.
   std::string address;
 };
 

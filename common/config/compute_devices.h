@@ -9,7 +9,7 @@
 namespace weir {
 
 // What --device says, as a list: {"auto"} alone, or one name for each replica of the model: "cpu" or
-// "cuda:N", all of one kind. A name may come again: two replicas on one device. InvalidArgument: what was
+// "cuda:N", all of one kind. A name may come twice: two replicas on one device. InvalidArgument says what was
 // seen and what is allowed.
 absl::StatusOr<std::vector<std::string>> ParseDevices(absl::string_view text);
 

@@ -10,13 +10,12 @@
 
 namespace weir {
 
-// What is wrong with a config, one line a finding: "job.json:3:17: optimizer.momentum: must be in [0, 1),
-// got 1.5".
+// The problems of a config, one line each: "job.json:3:17: optimizer.momentum: must be in [0, 1), got 1.5".
 class ConfigProblems {
  public:
   // Remembers where the value of a field stands.
   void NotePlace(const std::string& path, const JsonPlace& place) { places_[path] = place; }
-  // `path` is placed where it was noted, or else where the nearest field around it was.
+  // Adds a problem at the place that was noted for `path`, or else for the nearest field around it.
   void Add(const std::string& path, absl::string_view what);
   void AddAt(const JsonPlace& place, const std::string& path, absl::string_view what);
 

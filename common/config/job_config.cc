@@ -26,7 +26,7 @@ bool IsPath(const FieldDescriptor& field) {
           (field.name() == "directory" || field.name() == "init_from"));
 }
 
-// All paths in the message become absolute, from this folder on.
+// Makes all paths in the message absolute; relative ones start from this folder.
 void MakePathsAbsolute(const std::filesystem::path& folder, Message* message) {
   const Reflection& r = *message->GetReflection();
   std::vector<const FieldDescriptor*> fields;

@@ -25,14 +25,14 @@ absl::StatusOr<v1::JobConfig> ParseJobConfig(absl::string_view text, absl::strin
 absl::StatusOr<v1::JobConfig> LoadJobConfig(const std::string& path,
                                             const std::vector<std::string>& overrides = {});
 
-// JSON that parses back to an equal config. With defaults also the schema's for whatever applies: momentum
-// does not under adam. Fields whose default depends on what is found at run time (cluster.workers,
-// data.scale) show only if they are set.
+// JSON that parses back to an equal config. With defaults, also shows the schema's defaults of fields that
+// apply: momentum does not under adam. Fields whose default depends on what is found at run time
+// (cluster.workers, data.scale) show only if they are set.
 std::string ToJson(const v1::JobConfig& config, bool with_defaults);
 
 // "" if workers with these configs may train together, else the first field that differs in words:
-// "optimizer.learning_rate: expected 0.1, got 0.01", `expected` first. `debug` may differ, and where files
-// are: the paths of data and checkpoints, but not whether there are any.
+// "optimizer.learning_rate: expected 0.1, got 0.01", `expected` first. `debug` may differ, and so may the
+// paths of data and checkpoints, but not whether there are any.
 std::string FirstDifference(const v1::JobConfig& expected, const v1::JobConfig& got);
 
 }  // namespace weir

@@ -70,7 +70,7 @@ bool Contains(const std::vector<std::string>& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
-// Holds one message against FieldUses().
+// Checks one message against FieldUses().
 void CheckUses(const Message& message, const std::string& path, ConfigProblems* problems) {
   for (const FieldUse& use : FieldUses()) {
     if (use.message != message.GetDescriptor()) continue;
@@ -178,7 +178,7 @@ void CheckConsistency(const v1::JobConfig& config, ConfigProblems* problems) {
         "needs a consistency.staleness of at least 1: with 0 a worker's next pull must hold its last "
         "push, and cannot be answered before it");
   }
-  // With neither the number of parts is not known yet.
+  // With neither parts nor workers given, the number of parts is not known yet.
   const bool has_parts = consistency.has_parts();
   if (!TraitsOf(consistency.mode()).works_on_parts) return;
   if (!has_parts && !config.cluster().has_workers()) return;
@@ -190,7 +190,7 @@ void CheckConsistency(const v1::JobConfig& config, ConfigProblems* problems) {
   }
 }
 
-// What only has a meaning where checkpoints are taken.
+// True for fields that have a meaning only if checkpoints are taken.
 bool NeedsDirectory(const FieldDescriptor& field) {
   return field.name() != "directory" && field.name() != "init_from";
 }

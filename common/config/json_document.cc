@@ -19,8 +19,7 @@ constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxShown = 60;  // bytes of a string in a message
 
 // Follows the parser through the text. nlohmann reports tokens, not where they start, so for each event this
-// goes over what may lie between two tokens and then over the token. It relies on the parser for what is
-// legal.
+// cursor skips what may lie between two tokens and then the token. The parser decides what is legal.
 class Cursor {
  public:
   explicit Cursor(absl::string_view text) : text_(text) {
@@ -41,7 +40,7 @@ class Cursor {
       if (c == ' ' || c == '\t' || c == '\n' || c == '\r' || c == ',' || c == ':') {
         Advance(1);
       } else if (absl::StartsWith(rest(), "//")) {
-        // The parser ends it at any of these.
+        // The parser ends a comment at any of these.
         const size_t end = rest().find_first_of(absl::string_view("\n\r\0", 3));
         Advance(end == absl::string_view::npos ? rest().size() : end + 1);
       } else if (absl::StartsWith(rest(), "/*")) {
@@ -54,14 +53,14 @@ class Cursor {
     }
   }
 
-  // Goes over a token that the parser has accepted.
+  // Skips a token that the parser has accepted.
   absl::string_view SkipToken() {
     const size_t start = at_;
     Advance(TokenLength());
     return text_.substr(start, at_ - start);
   }
 
-  // What stands here, for a message about it: a string, or all up to a delimiter.
+  // The text at the cursor, for a message about it: a string, or everything up to a delimiter.
   absl::string_view Excerpt() const {
     const size_t length = absl::StartsWith(rest(), "\"")
                               ? TokenLength()
@@ -97,7 +96,7 @@ class Cursor {
       default:
         break;
     }
-    // A number. "01" is two of them: none goes on after a leading 0.
+    // A number. "01" is two numbers, because no number goes on after a leading 0.
     if (token[end] == '-') ++end;
     if (absl::StartsWith(token.substr(end), "0")) {
       ++end;
@@ -135,7 +134,7 @@ class Cursor {
   bool passed_comma_ = false;
 };
 
-// nlohmann's SAX events, which fix the signatures.
+// Takes nlohmann's SAX events, which fix the signatures.
 class TreeBuilder {
  public:
   TreeBuilder(absl::string_view text, std::shared_ptr<const std::string> source)

@@ -22,9 +22,9 @@ struct JsonPlace {
 
 struct JsonMember;
 
-// A JSON value that knows where it stands. A plain value: copies are deep and independent, and a tree that
-// nobody writes to may be read from any thread. Numbers keep what JSON says exactly; one that fits no 64-bit
-// integer is a kDouble.
+// A JSON value that knows where it stands. A plain value: copies are deep and independent, and a tree that no
+// thread writes to may be read from any thread. Numbers keep what JSON says exactly; a number that fits no
+// 64-bit integer is a kDouble.
 struct JsonValue {
   enum class Kind { kNull, kBool, kNegative, kUnsigned, kDouble, kString, kArray, kObject };
 

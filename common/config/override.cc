@@ -50,7 +50,7 @@ JsonValue ParseOverrideValue(absl::string_view text, const JsonPlace& place) {
   return value;
 }
 
-// One step down from `parent` for writing. A missing member is made.
+// Goes one step down from `parent`, for writing. Makes a missing member.
 absl::StatusOr<JsonValue*> Descend(const std::string& step, const JsonPlace& place, JsonValue* parent) {
   if (parent->kind == JsonValue::Kind::kArray) {
     uint32_t index;

@@ -48,7 +48,7 @@ struct Bounds {
   bool Hold(double v) const {
     return (exclusive_min ? v > min : v >= min) && (exclusive_max ? v < max : v <= max);
   }
-  // "in [0, 1)", "at least 1"; "" where there are none.
+  // "in [0, 1)", "at least 1"; "" if there are no bounds.
   std::string ToString() const {
     const bool has_min = std::isfinite(min);
     const bool has_max = std::isfinite(max);
@@ -62,8 +62,8 @@ struct Bounds {
   }
 };
 
-// The field's limits, or else what its type can hold. 64-bit integers are unlimited here: that they fit is
-// seen exactly.
+// The field's limits, or else what its type can hold. 64-bit integers are unlimited here, because their
+// reader checks exactly that they fit.
 Bounds BoundsOf(const FieldDescriptor& field) {
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   Bounds bounds{-kInfinity, kInfinity, false, false};
@@ -239,7 +239,7 @@ void ReadField(const JsonMember& member, const std::string& path, const FieldDes
   }
 }
 
-// What can only be seen once all members are read: presence, and the length of lists.
+// Checks what can be seen only once all members are read: presence, and the length of lists.
 void CheckPresence(const JsonValue& object, const std::string& path, const Descriptor& type,
                    ConfigProblems* problems) {
   for (int i = 0; i < type.field_count(); ++i) {
@@ -292,7 +292,7 @@ class Writer {
     return absl::StrCat(open, inner, absl::StrJoin(items, absl::StrCat(",", inner)), outer, close);
   }
 
-  // "" if the field is not to be shown.
+  // "" if the field is not shown.
   std::string Value(const Message& message, const FieldDescriptor& field, size_t indent, bool compact) const {
     const Reflection& reflection = *message.GetReflection();
     if (field.is_repeated()) {

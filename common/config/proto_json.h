@@ -12,8 +12,8 @@
 // without their prefix.
 namespace weir {
 
-// What people write is refused where it has a field that nobody knows; what a program of another version has
-// written may have more.
+// Unknown fields are refused in what people write, and ignored in what a program of another version may have
+// written.
 enum class UnknownFields { kRefuse, kIgnore };
 
 // Fills `message`, which is empty. Unknown fields (unless ignored), wrong types and values out of their
@@ -22,18 +22,19 @@ enum class UnknownFields { kRefuse, kIgnore };
 void ReadProto(const JsonValue& value, const std::string& path, google::protobuf::Message* message,
                ConfigProblems* problems, UnknownFields unknown = UnknownFields::kRefuse);
 
-// Whether to show a field that is not set but has a default.
+// Returns whether to show a field that is not set but has a default.
 using ShowDefault =
     std::function<bool(const google::protobuf::Message&, const google::protobuf::FieldDescriptor&)>;
 
-// Pretty-printed, fields in the order of the schema, set ones always; a message without content is left out.
+// Pretty-printed, with fields in the schema's order. Set fields are always shown; a message without content
+// is left out.
 std::string WriteProto(const google::protobuf::Message& message, const ShowDefault& show_default);
 
-// One scalar field, set or its default, as JSON. index: of a repeated field, else -1.
+// One scalar field, set or its default, as JSON. index: the element of a repeated field, else -1.
 std::string WriteScalar(const google::protobuf::Message& message,
                         const google::protobuf::FieldDescriptor& field, int index = -1);
 
-// "sync" for MODE_SYNC: lower case, without what all values of the enum begin with.
+// "sync" for MODE_SYNC: lower case, without the prefix that all values of the enum share.
 std::string EnumWord(const google::protobuf::EnumValueDescriptor& value);
 
 }  // namespace weir

@@ -41,7 +41,7 @@ absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, in
   const bool streamed = AppliesStreamed(config);
   const int slots = OptimizerSlots(config.optimizer().type());
   const uint32_t parts = config.consistency().has_parts() ? config.consistency().parts() : workers;
-  // In double: what is declared may be more than 64 bits of bytes.
+  // In double, because the declared bytes may need more than 64 bits.
   const double weights = 4.0 * static_cast<double>(elements) / static_cast<double>(servers);
   const double held = (streamed ? 2 : 1) * (1 + slots);
   const double gradients = sync ? parts : streamed ? 0 : 1;

@@ -12,11 +12,12 @@ namespace weir {
 // Values that the optimizer keeps per weight.
 int OptimizerSlots(v1::OptimizerConfig::Kind kind);
 
-// Whether a push is applied while it arrives, to weights and slots beside those that are read.
+// Returns whether a push is applied while it arrives, to weights and slots beside those that are read.
 bool AppliesStreamed(const v1::JobConfig& config);
 
-// Whether a server can do one step at all with this much memory (0: no limit is known), in a job of so many
-// workers: nobody reads, nothing is saved, no push arrives beside another. InvalidArgument: no, and the sum.
+// Checks that a server can do one step at all with this much memory (0: no limit is known), in a job of
+// `workers` workers, if no client reads, nothing is saved, and no two pushes arrive at once. InvalidArgument:
+// it cannot; says the sum.
 absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, int64_t elements,
                                uint64_t servers, uint64_t memory_bytes);
 

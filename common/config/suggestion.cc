@@ -11,7 +11,7 @@ namespace {
 
 constexpr size_t kMaxWord = 64;  // longer ones are no slips of the pen
 
-// Levenshtein's, where two neighbours that have changed places count as one slip.
+// Levenshtein's distance, where two neighbours that have changed places count as one slip.
 size_t EditDistance(absl::string_view a, absl::string_view b) {
   std::vector<std::vector<size_t>> rows(a.size() + 1, std::vector<size_t>(b.size() + 1));
   std::iota(rows[0].begin(), rows[0].end(), 0);
@@ -35,7 +35,7 @@ std::string DidYouMean(absl::string_view word, const std::vector<std::string>& c
   const std::string* best = nullptr;
   size_t best_distance = std::max<size_t>(1, word.size() / 3) + 1;
   for (const std::string& candidate : candidates) {
-    // "workers" is meant by "num_workers" and the other way round.
+    // "num_workers" may mean "workers", and the other way round.
     const bool contained = word.size() > 3 && (absl::StrContains(candidate, word) ||
                                                (candidate.size() > 3 && absl::StrContains(word, candidate)));
     const size_t distance = contained ? 1 : EditDistance(word, candidate);

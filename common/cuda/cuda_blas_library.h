@@ -8,7 +8,7 @@
 
 namespace weir::cuda {
 
-// The functions of cuBLAS that are used. The library is loaded when a CUDA device is asked for, not linked:
+// The functions of cuBLAS that Weir uses. The library is loaded when a CUDA device is asked for, not linked:
 // its 600 MB are missing on hosts without GPUs, where the same programs must start.
 struct BlasLibrary {
   std::string version;  // "13.1.0"
@@ -21,8 +21,8 @@ struct BlasLibrary {
   decltype(&cublasGetStatusString) status_string;
 };
 
-// Loads it once; later calls give the first one's result. It stays loaded. Thread-safe. FailedPrecondition:
-// where it was looked for.
+// Loads the library once; later calls return the result of the first. The library stays loaded. Thread-safe.
+// FailedPrecondition names the places that were tried.
 absl::StatusOr<const BlasLibrary*> LoadBlasLibrary();
 
 }  // namespace weir::cuda

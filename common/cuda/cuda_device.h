@@ -29,16 +29,16 @@ struct Installation {
   std::vector<Device> devices;
 };
 
-// Of Installation, also where Probe fails; 0: none.
+// The versions in Installation, also if Probe() fails; 0: none.
 int DriverVersion();
 int RuntimeVersion();
 
-// FailedPrecondition: no driver, one that is too old, no device, or a build without CUDA; the message says
-// which and what to do.
+// FailedPrecondition: there is no driver, the driver is too old, there is no device, or the build has no
+// CUDA; the message says which and what to do.
 absl::StatusOr<Installation> Probe();
 
-// Loads cuBLAS, which is looked for only when it is needed, and gives its version ("13.1.0"). The error names
-// the places that were tried.
+// Loads cuBLAS, which is looked for only when it is needed, and returns its version ("13.1.0"). The error
+// names the places that were tried.
 absl::StatusOr<std::string> FindBlas();
 
 // The indexes of the devices that this build computes on; at least one. FailedPrecondition: why there is

@@ -103,7 +103,7 @@ absl::Status ModelSpec::Validate() const {
                                                        ShapeString(t.shape),
                                                        "; every dimension must be at least 1"));
       }
-      // Neither this product nor the sum below overflows: both factors were held to the limit.
+      // Neither this product nor the sum below overflows: both factors are within the limit.
       elements = d > kMaxElements / elements ? kMaxElements + 1 : elements * d;
       if (elements > kMaxElements) break;
     }

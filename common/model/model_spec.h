@@ -16,7 +16,7 @@ enum class TensorKind {
 };
 
 // How version 0 of a tensor is made: a pure function of (seed, tensor name, element), so that any shard can
-// make its own elements and nobody sends them.
+// make its own elements and need not receive them.
 struct Initializer {
   enum class Kind { kConstant, kNormal, kUniform };
   Kind kind = Kind::kConstant;
@@ -37,7 +37,7 @@ struct TensorSpec {
   int64_t elements() const;
 };
 
-// Limits of a model, which hold before memory is taken for what somebody declares.
+// Limits of a model, which are checked before memory is taken for a declared model.
 inline constexpr size_t kMaxTensors = 65536;
 inline constexpr size_t kMaxTensorName = 1024;  // bytes
 inline constexpr size_t kMaxRank = 32;
@@ -57,8 +57,8 @@ struct ModelSpec {
   // "dense_0/weight[12]" for an element of the address space; for messages.
   std::string Describe(int64_t element) const;
 
-  // InvalidArgument: no tensors, an empty or repeated name, a shape with a number < 1, or what is beyond the
-  // limits of a model.
+  // InvalidArgument: no tensors, an empty or repeated name, a shape with a number < 1, or a model beyond the
+  // limits.
   absl::Status Validate() const;
   // Over names, shapes, kinds and initializers; equal on every machine.
   uint64_t Hash() const;

@@ -5,8 +5,8 @@
 namespace weir {
 
 // How the address space of a model (common/model/model_spec.h) is cut over shards: into blocks of equal size,
-// block b on shard b mod S. Shards are level to one block, and every layer's traffic uses every shard. Pure,
-// immutable, cheap to copy.
+// block b on shard b mod S. The sizes of shards differ by one block at most, and every layer's traffic uses
+// every shard. Pure, immutable, cheap to copy.
 //
 // A shard's blocks, in their order, form its local space: block b starts at local position (b div S) *
 // block_size(). Only the model's last block may be short, and it is the last of its shard.
@@ -16,7 +16,7 @@ class Partition {
   static constexpr int64_t kMinBlockSize = 16;
 
   // elements >= 1, shards >= 1. The block size is the largest power of two within the two limits that still
-  // gives each shard 8 blocks. In a tiny model a shard may have none.
+  // gives each shard 8 blocks. In a tiny model a shard may have no block.
   Partition(int64_t elements, uint32_t shards);
 
   int64_t elements() const { return elements_; }

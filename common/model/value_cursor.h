@@ -17,7 +17,8 @@ class ValueCursor {
   ValueCursor(absl::Span<const absl::string_view> pieces, size_t value_bytes)
       : pieces_(pieces), value_bytes_(value_bytes) {}
 
-  // The next values that lie together, at most `wanted`, which must be there. They stay until the next call.
+  // The next values that lie together, at most `wanted`, which must be left. They are valid until the next
+  // call.
   const char* Take(int64_t wanted, int64_t* got) {
     while (pieces_.front().size() == at_) NextPiece();
     const size_t left = pieces_.front().size() - at_;
@@ -35,7 +36,7 @@ class ValueCursor {
     return straddling_.data();
   }
 
-  // Passes over so many values, which must be there.
+  // Skips `count` values, which must be left.
   void Skip(int64_t count) {
     for (int64_t got = 0; count > 0; count -= got) Take(count, &got);
   }

@@ -14,7 +14,8 @@
 namespace weir {
 namespace {
 
-// An IP without its port; the one of IPv4 that IPv6 maps ("::ffff:127.0.0.1") is that of IPv4.
+// An IP address without a port. An IPv4 address that is mapped into IPv6 ("::ffff:127.0.0.1") is taken as
+// IPv4.
 struct Ip {
   int family = AF_UNSPEC;
   in6_addr bytes{};  // IPv4: the first 4
@@ -50,7 +51,7 @@ Ip IpOf(const sockaddr* end) {
   return ip;
 }
 
-// In the resolver's order, each once. Empty: the name does not resolve.
+// The addresses in the resolver's order, each once. Empty: the name does not resolve.
 std::vector<Ip> Resolve(const std::string& host) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -67,7 +68,7 @@ std::vector<Ip> Resolve(const std::string& host) {
 
 bool IsThisHost(const Ip& ip) {
   if (ip.family == AF_UNSPEC) return false;
-  // Who connects to "any" gets to the loopback.
+  // A connection to "any" goes to the loopback.
   if (ip.Loopback() || ip.Any()) return true;
   ifaddrs* interfaces = nullptr;
   if (getifaddrs(&interfaces) != 0) return false;
@@ -121,7 +122,7 @@ std::vector<std::string> NamesToTry(LocalService service, const Address& address
   if (address.is_unix()) return UnixNames(service, address);
   std::vector<std::string> names;
   for (const Ip& ip : Resolve(address.host)) {
-    // Somebody here may well have the port that the server has elsewhere.
+    // Another program here may have the port that the server has elsewhere.
     if (!IsThisHost(ip)) continue;
     names.push_back(TcpName(service, address.port, ip.Any() ? "127.0.0.1" : ip.ToString()));
   }

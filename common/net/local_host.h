@@ -9,11 +9,11 @@
 
 namespace weir {
 
-// Whether `address` can be reached without leaving this machine: a Unix socket, a loopback address, or one of
-// an interface of this network namespace. A name counts by what it resolves to, so the call may wait for DNS;
-// one that does not resolve is elsewhere.
+// Returns whether `address` can be reached without leaving this machine: a Unix socket, a loopback address,
+// or an address of an interface of this network namespace. A name counts by what it resolves to, so the call
+// may wait for DNS; a name that does not resolve is elsewhere.
 bool IsThisHost(const Address& address);
-// The same of a socket's end.
+// The same for a socket's end.
 bool IsThisHost(const sockaddr_storage& end);
 
 // What a server on this machine offers beside the socket that it is bound to, each on an abstract Unix
@@ -23,11 +23,11 @@ enum class LocalService {
   kSegments,  // SOCK_SEQPACKET: shared memory (common/protocol/segment_messages.h)
 };
 
-// The names of these sockets, without the leading zero byte, derived from the address: of a TCP address from
-// port and IP ("weir-grpc-2222-127.0.0.1"; a server on all interfaces has "weir-grpc-2222-any"), of a Unix
-// socket from the device and inode of its file. Abstract names belong to a network namespace, as ports do: a
-// server behind a forwarded port is not found, and two servers with the same port on different interfaces are
-// told apart.
+// The names of these sockets, without the leading zero byte, are derived from the address: for a TCP address
+// from port and IP ("weir-grpc-2222-127.0.0.1"; a server on all interfaces has "weir-grpc-2222-any"), for a
+// Unix socket from the device and inode of its file. Abstract names belong to a network namespace, as ports
+// do: a server behind a forwarded port is not found, and two servers with the same port on different
+// interfaces have different names.
 //
 // For a server that is bound to `bound` (its port known, its file there): the names to listen on.
 std::vector<std::string> NamesToListenOn(LocalService service, const Address& bound);

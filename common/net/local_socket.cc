@@ -80,7 +80,7 @@ absl::StatusOr<Connection> ConnectFirst(LocalService service, const Address& ser
   for (const std::string& name : names) {
     absl::StatusOr<UniqueFd> fd = ConnectTo(name, TypeOf(service), deadline);
     if (fd.ok()) return Connection{name, *std::move(fd)};
-    // What else went wrong says more than that a further name has nobody.
+    // Any other error says more than NotFound for a further name.
     if (failure.ok() || absl::IsNotFound(failure)) failure = fd.status();
   }
   return absl::Status(failure.code(), absl::StrCat(server.ToString(), ": ", failure.message()));
@@ -99,7 +99,7 @@ bool WaitReadable(int socket, steady_clock::time_point deadline) {
   }
 }
 
-// Of what recvmsg() took, all descriptors.
+// All descriptors that recvmsg() took.
 std::vector<UniqueFd> Descriptors(msghdr& header) {
   std::vector<UniqueFd> out;
   for (cmsghdr* each = CMSG_FIRSTHDR(&header); each != nullptr; each = CMSG_NXTHDR(&header, each)) {
@@ -189,7 +189,7 @@ absl::Status SendMessage(int socket, const void* message, size_t bytes, int desc
 
 absl::StatusOr<UniqueFd> ReceiveMessage(int socket, void* message, size_t bytes,
                                         steady_clock::time_point deadline) {
-  // A descriptor too many shows, and so does a byte.
+  // Has room for a second descriptor, so that one too many shows, as a byte too many does.
   alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))];
   iovec piece{message, bytes};
   bool reset = false;
@@ -207,7 +207,7 @@ absl::StatusOr<UniqueFd> ReceiveMessage(int socket, void* message, size_t bytes,
         if (WaitReadable(socket, deadline)) continue;
         return absl::UnavailableError("nothing came from the peer in time");
       }
-      // A peer that closed without reading all that we sent: what it said before is still there.
+      // The peer closed without reading all that we sent. What it sent before is still there.
       if (error == ECONNRESET && !std::exchange(reset, true)) continue;
       if (error == ECONNRESET) return absl::AbortedError("the peer has closed its end");
       return absl::ErrnoToStatus(error, "cannot receive from the peer");

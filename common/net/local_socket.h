@@ -13,33 +13,35 @@
 namespace weir {
 
 // Abstract Unix sockets (common/net/local_host.h names them), and messages over them. All sockets are
-// close-on-exec and none blocks.
+// close-on-exec and non-blocking.
 
-// Listens there. `type`: SOCK_STREAM or SOCK_SEQPACKET. AlreadyExists: somebody else does.
+// Listens under this name. `type`: SOCK_STREAM or SOCK_SEQPACKET. AlreadyExists: another process does.
 absl::StatusOr<UniqueFd> ListenLocal(const std::string& name, int type);
-// A waiting client. Unavailable: there is none. ResourceExhausted: no descriptor is left for it.
+// Accepts a waiting client. Unavailable: no client waits. ResourceExhausted: no descriptor is left for it.
 absl::StatusOr<UniqueFd> AcceptLocal(int listener);
-// PermissionDenied: at the other end is neither a process of this user nor one of root.
+// PermissionDenied: the process at the other end belongs neither to this user nor to root.
 absl::Status CheckPeer(int socket);
 
-// Connects to the first of NamesToTry() that answers. An abstract name has no file permissions, and anybody
-// may listen on it while its server is away, so PermissionDenied: CheckPeer() failed. NotFound: nobody
-// listens.
+// Connects to the first of NamesToTry() that answers. An abstract name has no file permissions, and any user
+// may listen on it while its server is away, so this checks the peer. PermissionDenied: CheckPeer() failed.
+// NotFound: no process listens.
 absl::StatusOr<UniqueFd> ConnectLocal(LocalService service, const Address& server,
                                       std::chrono::steady_clock::time_point deadline);
 
-// Where gRPC reaches the server of this address over a Unix socket: "unix:/path" itself, or
-// "unix-abstract:NAME" if somebody who may be trusted listens there now. NotFound: nobody does, as when the
-// server is on another machine, in another network namespace, or not up yet.
+// Where gRPC reaches the server at this address over a Unix socket: "unix:/path" itself, or
+// "unix-abstract:NAME" if a process that may be trusted listens there now. NotFound: no process does, because
+// the server is on another machine, in another network namespace, or not up yet.
 absl::StatusOr<std::string> LocalGrpcTarget(const Address& server,
                                             std::chrono::steady_clock::time_point deadline);
 
 // Messages of a fixed length, each with at most one descriptor, over SOCK_SEQPACKET.
 //
-// Never waits. Unavailable: the peer has not read what was sent before. Aborted: it is gone.
+// SendMessage() never waits. Unavailable: the peer has not read what was sent before. Aborted: the peer is
+// gone.
 absl::Status SendMessage(int socket, const void* message, size_t bytes, int descriptor = -1);
-// The descriptor, if one came. Waits until `deadline` at most, and then it is Unavailable. Aborted: the peer
-// is gone. InvalidArgument: a message of another length, or several descriptors, which have been closed.
+// Returns the descriptor, if one came. Waits until `deadline` at most. Unavailable: nothing came. Aborted:
+// the peer is gone. InvalidArgument: a message of another length, or several descriptors, which have been
+// closed.
 absl::StatusOr<UniqueFd> ReceiveMessage(int socket, void* message, size_t bytes,
                                         std::chrono::steady_clock::time_point deadline = {});
 

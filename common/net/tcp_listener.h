@@ -7,10 +7,9 @@
 
 namespace weir {
 
-// A TCP socket that listens at the first of the addresses that `host` stands for which can be had, without
-// blocking. Port 0: any free one.
-// Errors say why the address cannot be had. FailedPrecondition: it is taken, is none of this machine's, or
-// its port is reserved for others. Unavailable: anything else, such as a name that does not resolve.
+// A non-blocking TCP socket that listens at the first available address of `host`. Port 0: any free port.
+// Errors say why no address is available. FailedPrecondition: it is taken, is none of this machine's, or its
+// port is reserved for others. Unavailable: anything else, such as a name that does not resolve.
 absl::StatusOr<UniqueFd> ListenTcp(const std::string& host, int port);
 
 }  // namespace weir

@@ -14,7 +14,7 @@
 namespace weir {
 namespace {
 
-// What may stand on the command line of `command`.
+// The words that may stand on the command line of `command`.
 std::vector<std::string> Allowed(const CLI::App& command) {
   std::vector<std::string> words;
   for (const CLI::App* sub : command.get_subcommands({})) words.push_back(sub->get_name());
@@ -33,7 +33,7 @@ int BadCommandLine(const CLI::App& app, const std::string& message) {
   }
   const std::vector<std::string> allowed = Allowed(*command);
   std::string what = message;
-  // What CLI11 says of a misspelt command is that one is missing.
+  // For a misspelt command, CLI11 says that a command is missing.
   if (const std::vector<std::string> unknown = app.remaining(/*recurse=*/true); !unknown.empty()) {
     const std::string& word = unknown.front();
     what =

@@ -9,11 +9,11 @@
 
 namespace weir {
 
-// As they travel and are kept: not empty, disjoint, not adjacent, rising.
+// Intervals as they are sent and stored: not empty, disjoint, not adjacent, rising.
 using Intervals = google::protobuf::RepeatedPtrField<v1::Interval>;
 
-// A set of numbers (batches, clocks), kept as intervals: batches are done roughly in order, so it stays small
-// however long the job. Not thread-safe.
+// A set of numbers (batches, clocks), kept as intervals: batches are done roughly in order, so the set stays
+// small however long the job runs. Not thread-safe.
 class IntervalSet {
  public:
   bool Contains(uint64_t batch) const {
@@ -51,7 +51,7 @@ class IntervalSet {
     return out;
   }
 
-  // Of what `other` does not hold.
+  // The size of what `other` does not hold.
   uint64_t SizeWithout(const IntervalSet& other) const {
     uint64_t size = 0;
     for (const auto& [begin, end] : intervals_) {

@@ -61,7 +61,7 @@ v1::FailureKind KindOf(const absl::Status& status) {
     case absl::StatusCode::kUnauthenticated:
     case absl::StatusCode::kPermissionDenied:
       return v1::FAILURE_CONFIG;
-    // ResourceExhausted is want of memory.
+    // ResourceExhausted: memory ran out.
     default:
       return v1::FAILURE_INTERNAL;
   }

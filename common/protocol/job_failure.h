@@ -7,10 +7,9 @@
 #include "absl/strings/string_view.h"
 #include "proto/failure.pb.h"
 
-// Why a job, or a task of it, failed: a text for people, and a kind that programs decide by. In a process the
-// two are an absl::Status with the kind as its payload; between processes they are two fields that stand
-// beside each other (HeartbeatReply, LeaveRequest, Shutdown, answers with JOB_OVER) or, where a call fails,
-// the call's status.
+// Why a job, or a task of it, failed: a text for people, and a kind by which programs decide. In a process
+// both are an absl::Status with the kind as its payload. Between processes they are two adjacent fields
+// (HeartbeatReply, LeaveRequest, Shutdown, answers with JOB_OVER) or, if a call fails, the call's status.
 namespace weir {
 
 // OK if `text` is empty. Else a status of this kind, whose code is
@@ -29,20 +28,21 @@ absl::Status FailureIn(const Message& message) {
   return JobFailure(message.failure_kind(), message.failure());
 }
 
-// The kind that `status` was made of; of any other status the one that its code speaks of.
+// The kind that `status` was made with; for any other status, the kind that its code stands for.
 // FAILURE_UNSPECIFIED: OK.
 v1::FailureKind KindOf(const absl::Status& status);
 
-// `status` under another text; its code and its kind stay.
+// `status` with another text; its code and its kind stay.
 absl::Status Reworded(const absl::Status& status, absl::string_view text);
 
-// What a call that failed with `status` says of it beside code and text: v1.StatusDetails, serialized. Empty:
+// What a call that failed with `status` sends beside code and text: v1.StatusDetails, serialized. Empty:
 // nothing.
 std::string DetailsOf(const absl::Status& status);
-// The status of a call that failed. `details` that cannot be read are left out.
+// The status of a call that failed. `details` that cannot be read are ignored.
 absl::Status FromDetails(absl::StatusCode code, absl::string_view text, absl::string_view details);
 
-// "WHAT is NaN", "Inf" or "-Inf"; "WHAT is not finite" if `value` is: it has changed since it was found.
+// "WHAT is NaN", "Inf" or "-Inf"; "WHAT is not finite" if `value` is finite, and so has changed since it was
+// found.
 std::string NonFiniteValue(absl::string_view what, float value);
 // "worker 1 (worker:1): FOUND at clock 7"; found: "the gradient of dense_0/weight[12] is NaN".
 std::string NonFinitePush(uint32_t worker, absl::string_view task, absl::string_view found, uint64_t clock);
@@ -52,13 +52,13 @@ absl::Status Divergence(absl::string_view push);
 // FAILURE_CONFIG: servers with another token or version, a config with another checkpoint.
 absl::Status Misfit(absl::string_view why);
 
-// FAILURE_RESOURCE: the last checkpoint, the log.
+// FAILURE_RESOURCE: the last checkpoint, or the log, could not be written.
 absl::Status StorageFailure(absl::string_view why);
 
 // FAILURE_LOST_PEER.
 absl::Status LostPeer(absl::string_view why);
 
-// FAILURE_DRAINED: all that was done is saved, and the job goes on where it is when it is started again.
+// FAILURE_DRAINED: all that was done is saved, and the job goes on from there when it is started again.
 absl::Status Drained(absl::string_view why);
 
 // FAILURE_FENCED: another ps:0 has the job.

@@ -8,11 +8,11 @@
 
 namespace weir {
 
-// Messages of the data plane (proto/parameter_server.proto) as an exchange makes and takes them. How their
-// bytes travel is the channel's business: gRPC's, or the simulated network's.
+// Messages of the data plane (proto/parameter_server.proto) as an exchange makes and takes them. A channel,
+// gRPC's or the simulated network's, carries their bytes.
 
-// A message on its way out: the bytes of `head`, then those of `payload`. The payload lies where it lies, and
-// stays unchanged until its owner is let go, which the channel does once it has sent or copied the bytes.
+// A message on its way out: the bytes of `head`, then those of `payload`. The payload stays where it lies,
+// unchanged, until its owner is released, which the channel does once it has sent or copied the bytes.
 struct OutgoingMessage {
   struct Piece {
     absl::string_view bytes;

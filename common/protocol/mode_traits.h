@@ -4,20 +4,21 @@
 
 namespace weir {
 
-// What the parts of Weir need to know of a mode (docs/concepts.md). How a mode couples workers on a shard is
-// ps_server/consistency/policy.h.
+// What the parts of Weir need to know about a mode (docs/concepts.md). ps_server/consistency/policy.h says
+// how a mode couples workers on a shard.
 struct ModeTraits {
-  // What takes effect at once is a step: the coordinator commits it on all shards, so that all have the same
-  // version, which counts steps. A lost server takes the whole job back to the last checkpoint. Else a push
-  // takes effect by itself on each shard, versions count pushes, and only the lost server goes back.
+  // A whole step takes effect at once: the coordinator commits it on all shards, so that all have the same
+  // version, which counts steps. A lost server takes the whole job back to the last checkpoint. Otherwise
+  // each push takes effect by itself on each shard, versions count pushes, and only the lost server goes
+  // back.
   bool commits_steps = false;
-  // A worker's work is its parts of the open step, which follow from the membership. Else it is ranges of
-  // batches, which the coordinator hands out.
+  // A worker's work is its parts of the open step, which follow from the membership. Otherwise it is ranges
+  // of batches, which the coordinator hands out.
   bool works_on_parts = false;
-  // Shards keep a clock for each worker, whose pushes they apply in order; a restored shard declares which of
-  // them it lost.
+  // Shards keep a clock for each worker, and apply its pushes in order; a restored shard declares which
+  // pushes it lost.
   bool keeps_clocks = true;
-  // A push may be applied while it arrives, and logged, since it waits for no other worker's.
+  // A push may be applied while it arrives, and logged, because it waits for no other worker's push.
   bool applies_alone = true;
 };
 

@@ -10,7 +10,7 @@ namespace weir {
 // from the membership alone, so that every worker and every server agree on it without a message.
 inline size_t OwnerOfPart(uint32_t part, size_t live_workers) { return part % live_workers; }
 
-// sync: how many of a step's parts must be there for it to commit, with so many backup workers.
+// sync: how many of a step's parts must be there for the step to commit.
 inline uint32_t PartsToCommit(uint32_t parts, uint32_t backup_workers) {
   return parts > backup_workers ? parts - backup_workers : std::min(parts, 1u);
 }

@@ -19,7 +19,7 @@ v1::ProtocolVersion Make(uint32_t major, uint32_t minor) {
   return version;
 }
 
-// The first version had no field to say so.
+// The first version of the protocol had no version field.
 uint32_t MajorOf(const v1::ProtocolVersion& version) { return version.major() == 0 ? 1 : version.major(); }
 
 }  // namespace

@@ -6,27 +6,27 @@
 
 namespace weir {
 
-// What a client and a server on one machine say to hand each other shared memory, over the server's
-// SOCK_SEQPACKET socket (LocalService::kSegments). Both are of this machine, so the structs travel as they
-// lie in memory.
+// The messages with which a client and a server on one machine hand each other shared memory, over the
+// server's SOCK_SEQPACKET socket (LocalService::kSegments). Both are on the same machine, so the structs
+// travel as they lie in memory.
 //
-// The client speaks first, and may go on: a ClientMessage with the descriptor of each segment that it has for
-// gradients; none of them may be named on the wire before the server has said kAccepted to it. kRefused is
-// the end of the connection. After the first kAccepted the server sends its segments of weights, each once:
-// those that are there, and each new one when it is made, perhaps only after the first message on the wire
-// that names it. Whoever closes the socket takes back what it gave; what is mapped stays readable.
+// The client speaks first, and may send more later: a ClientMessage with the descriptor of each segment that
+// it has for gradients. No segment may be named on the wire before the server has sent kAccepted for it.
+// kRefused ends the connection. After the first kAccepted the server sends its segments of weights, each
+// once: those that are there, and each new one when it is made, perhaps only after the first message on the
+// wire that names it. A side that closes the socket takes back what it gave; what is mapped stays readable.
 
 constexpr uint64_t kSegmentMagic = 0x32304d4853524557;  // "WERSHM02"
 
-// Random, the client's: names its segments on the gRPC stream (v1.SharedMemoryRequest).
+// Random, made by the client: names its segments on the gRPC stream (v1.SharedMemoryRequest).
 using SegmentToken = std::array<char, 16>;
 
-// What a client may give over one connection.
+// The most segments that a client may give over one connection.
 constexpr uint32_t kMaxClientSegments = 16;
 
 struct ClientMessage {
   uint64_t magic;
-  SegmentToken token;  // in each the same
+  SegmentToken token;  // the same in each message
   uint64_t bytes;      // of the segment
   uint32_t segment;    // its number, as in v1.SharedRange: 0, 1, ...
   uint32_t unused;
@@ -37,9 +37,10 @@ enum class ServerMessageKind : uint32_t { kAccepted = 1, kRefused = 2, kSegment 
 struct ServerMessage {
   uint64_t magic;
   ServerMessageKind kind;
-  // kSegment: its number, as in v1.SharedRange, never used again. kAccepted: the client's.
+  // kSegment: the segment's number, as in v1.SharedRange, never used again. kAccepted: that of the client's
+  // segment.
   uint32_t segment;
-  uint64_t bytes;    // kSegment: of it; its descriptor comes with the message
+  uint64_t bytes;    // kSegment: its size; its descriptor comes with the message
   char reason[232];  // kRefused: ends with a zero
 };
 

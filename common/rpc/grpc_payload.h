@@ -7,12 +7,12 @@
 
 namespace weir {
 
-// gRPC's bytes and the exchange's messages. Neither way copies a payload.
+// Converts between gRPC's bytes and an exchange's messages. Neither way copies a payload.
 
 // Takes the buffer's slices over. Internal: gRPC could not give them.
 absl::StatusOr<IncomingMessage> ToIncoming(const grpc::ByteBuffer& buffer);
 
-// The payload's owners are let go when gRPC has no use for the bytes any more, on any thread.
+// The payload's owners are released, on any thread, when gRPC needs the bytes no more.
 grpc::ByteBuffer ToByteBuffer(OutgoingMessage message);
 
 }  // namespace weir

@@ -24,7 +24,7 @@
 // gRPC lets a channel's owner set options of its sockets through an object of these types. The library
 // exports the functions, but its packages have no header with the types; these are those of gRPC 1.36 to 1.51
 // (src/core/lib/iomgr/socket_mutator.h). Names and layout must stay as they are: they are the library's ABI.
-// A test sees that what is set here arrives at the sockets.
+// A test checks that the options arrive at the sockets.
 enum grpc_fd_usage {
   GRPC_FD_CLIENT_CONNECTION_USAGE,
   GRPC_FD_SERVER_LISTENER_USAGE,
@@ -38,7 +38,7 @@ struct grpc_socket_mutator_vtable {
   bool (*mutate_fd)(int fd, grpc_socket_mutator* mutator);
   int (*compare)(grpc_socket_mutator* a, grpc_socket_mutator* b);
   void (*destroy)(grpc_socket_mutator* mutator);
-  // Instead of mutate_fd where it is set. A client's socket is not connected yet when it comes here.
+  // Called instead of mutate_fd if it is set. A client's socket is not connected yet at this time.
   bool (*mutate_fd_2)(const grpc_mutate_socket_info* info, grpc_socket_mutator* mutator);
 };
 struct grpc_socket_mutator {
@@ -76,7 +76,7 @@ std::string ReadLine(const char* path) {
   return line;
 }
 
-// Whether this user may choose it.
+// Checks that this user may choose this congestion control.
 absl::Status Check(const std::string& name) {
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (!fd.valid()) fd = UniqueFd(socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -90,7 +90,7 @@ absl::Status Check(const std::string& name) {
       "; root: ", ReadLine("/proc/sys/net/ipv4/tcp_available_congestion_control")));
 }
 
-// What "auto" means for a connection that stays on this machine. Empty: the system's.
+// What "auto" means for a connection that stays on this machine. Empty: keep the system's.
 std::string LocalChoice() {
   for (const char* name : kLocalChoices) {
     if (Check(name).ok()) return name;
@@ -106,7 +106,7 @@ struct SocketOptions {
 
   static bool Mutate(const grpc_mutate_socket_info* info, grpc_socket_mutator* mutator) {
     const auto* self = reinterpret_cast<const SocketOptions*>(mutator);
-    // What a listening socket has would be inherited wherever the client is.
+    // Connections would inherit a listening socket's options, wherever the client is.
     if (info->usage == GRPC_FD_SERVER_LISTENER_USAGE) return true;
     int domain = 0;
     socklen_t length = sizeof(domain);
@@ -131,7 +131,7 @@ struct SocketOptions {
   }
   static void Destroy(grpc_socket_mutator* mutator) { delete reinterpret_cast<SocketOptions*>(mutator); }
 
-  // Its one reference is the caller's.
+  // The caller owns the only reference.
   static grpc_socket_mutator* New(const std::string& congestion_control, bool only_local) {
     static const grpc_socket_mutator_vtable kVtable = {MutateWithoutUsage, Compare, Destroy, Mutate};
     auto* self = new SocketOptions{{}, congestion_control, only_local};
@@ -174,7 +174,7 @@ absl::Status SetSocketOptions(const std::string& congestion_control, grpc::Serve
 }
 
 void SetUnixSocketOptions(int fd) {
-  // The system gives what it may.
+  // The system gives as much as it allows.
   setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &kUnixSendBytes, sizeof(kUnixSendBytes));
 }
 

@@ -5,9 +5,9 @@
 
 namespace weir {
 
-// Has a call carry the job's token, if the job has one. Before the call is started.
+// Makes a call carry the job's token, if the job has one. Called before the call is started.
 void SetToken(const JobToken& token, grpc::ClientContext* context);
-// Whether a call carries this token.
+// Returns whether a call carries this token.
 bool CarriesToken(const JobToken& token, const grpc::ServerContext& context);
 
 }  // namespace weir

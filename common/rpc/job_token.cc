@@ -21,7 +21,7 @@ namespace weir {
 namespace {
 
 constexpr size_t kRandomBytes = 32;
-// 128 bits; and what fits well into a call's metadata.
+// 128 bits, and what fits well into a call's metadata.
 constexpr size_t kMinDigits = 32, kMaxDigits = 512;
 constexpr char kScheme[] = "Bearer ";
 
@@ -29,7 +29,7 @@ absl::Status Refuse(const std::string& path, absl::string_view why) {
   return absl::FailedPreconditionError(absl::StrCat("the token file ", path, ": ", why));
 }
 
-// Who may read the file.
+// Checks who may read the file.
 absl::Status CheckAccess(const std::string& path, int fd) {
   struct stat file;
   if (fstat(fd, &file) != 0) return Refuse(path, strerror(errno));
@@ -58,7 +58,7 @@ absl::StatusOr<JobToken> JobToken::Random() {
 }
 
 absl::StatusOr<JobToken> JobToken::Read(const std::string& path) {
-  // Not blocking: a pipe is to be refused, not waited for.
+  // Non-blocking: a pipe must be refused, not waited for.
   const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
   if (!fd.valid()) return Refuse(path, absl::StrCat("it cannot be opened: ", strerror(errno)));
   if (absl::Status access = CheckAccess(path, fd.get()); !access.ok()) return access;

@@ -9,33 +9,34 @@
 
 namespace weir {
 
-// The secret of a job: who has it may call the job's servers. It travels with every call, in the entry
-// "authorization" of the call's metadata, in plain text: it keeps the other users of a machine out, and
-// nobody who can listen on the network.
+// The secret of a job: a process that has it may call the job's servers. It travels with every call, in the
+// entry "authorization" of the call's metadata, in plain text. So it keeps the other users of a machine out,
+// but not those who can listen on the network.
 //
 // At least 128 bits, as hexadecimal digits. Never part of a command line, an environment variable, a log or
 // an error. Thread-safe to read.
 class JobToken {
  public:
-  // None: the job has no secret.
+  // No token: the job has no secret.
   JobToken() = default;
 
-  // A fresh one.
+  // A fresh token.
   static absl::StatusOr<JobToken> Random();
-  // The one in this file, a line of hexadecimal digits. FailedPrecondition: there is no such file, it holds
-  // something else, or others may read it. It must be a regular file of this user's or of root's (perhaps
-  // behind symbolic links, as Kubernetes mounts a Secret), without access for others, and without access for
-  // the group, but that the group may read what is root's.
+  // Reads the token in this file, a line of hexadecimal digits. FailedPrecondition: there is no such file, it
+  // holds something else, or others may read it. It must be a regular file of this user's or of root's
+  // (perhaps behind symbolic links, as Kubernetes mounts a Secret), without access for others, and without
+  // access for the group, except that the group may read a file of root's.
   static absl::StatusOr<JobToken> Read(const std::string& path);
-  // The same, but none where the path is empty.
+  // The same, but no token if the path is empty.
   static absl::StatusOr<JobToken> ReadIfGiven(const std::string& path);
-  // Makes the file, for this user alone. AlreadyExists: something bears the name.
+  // Makes the file, for this user alone. AlreadyExists: the name is taken.
   absl::Status Write(const std::string& path) const;
 
   bool empty() const { return digits_.empty(); }
   // "Bearer 0123..."
   std::string Authorization() const;
-  // Whether that is this token's Authorization(). Takes as long for any of the same length. Not for none.
+  // Returns whether that is this token's Authorization(); false for no token. Any text of one length takes
+  // equally long.
   bool Authorizes(absl::string_view authorization) const;
 
  private:
@@ -44,7 +45,7 @@ class JobToken {
   std::string digits_;
 };
 
-// What whoever calls without the token is told.
+// The error for a call without the token.
 inline constexpr char kTokenMissing[] =
     "this job has a token; give --token_file=FILE with the file that its servers have";
 

@@ -7,7 +7,7 @@ namespace weir {
 // Runs tasks one at a time, in the order in which they were posted.
 class Executor {
  public:
-  // Any thread. `task` does not run within this call; never, once the executor has stopped.
+  // On any thread. `task` does not run within this call, and never runs once the executor has stopped.
   virtual void Post(absl::AnyInvocable<void()> task) = 0;
 
  protected:

@@ -15,12 +15,13 @@ namespace weir {
 template <typename T>
 class Promise;
 
-// Lets a thread that waits for a result work on it meanwhile, instead of being woken by the one that does.
+// Lets a thread that waits for a result do the work for it meanwhile, instead of being woken by another
+// thread.
 class ResultDriver {
  public:
   virtual ~ResultDriver() = default;
-  // Returns when ready(). May be called by several threads at once, and after whoever sets results is gone,
-  // then without any that would not be ready. `sleep` returns when ready(), whoever sees to that.
+  // Returns when ready(). Several threads may call this at once. When the thread that sets results is gone,
+  // this may be called only if ready(). `sleep` returns when ready(), whichever thread sets the result.
   virtual void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) = 0;
 };
 
@@ -36,7 +37,7 @@ class Future {
     return state_->result.has_value();
   }
 
-  // Waits for the result. What others wait for may be worked on meanwhile, on this thread: their OnReady().
+  // Waits for the result. Meanwhile this thread may work on other results, and run their OnReady().
   const absl::StatusOr<T>& Get() const ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const auto sleep = [this] {
       MutexLock lock(state_->mutex);
@@ -47,21 +48,22 @@ class Future {
     return *state_->result;
   }
 
-  // For who waits for something that the call brings before its result: returns as sleep() does, which is to
-  // return when ready(). As in Get(), the call may be worked on meanwhile.
+  // Waits for something that the call brings before its result: returns when sleep() does, which must return
+  // when ready(). As in Get(), this thread may work on the call meanwhile.
   void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) const {
     if (state_->driver != nullptr && !ready()) state_->driver->WaitUntil(ready, sleep);
     sleep();
   }
 
-  // Get(), and takes the result with it, which nobody may ask for again. For what cannot be copied.
+  // Get() that also takes the result, so that no other caller may ask for it. For results that cannot be
+  // copied.
   absl::StatusOr<T> Take() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Get();
     return *std::move(state_->result);
   }
 
-  // Runs `then` once: at once if the result is there, else on the thread that sets it, where it must not
-  // block, nor take a lock that some thread holds while it waits in Get().
+  // Runs `then` once: at once if the result is there, else on the thread that sets it, where `then` must not
+  // block, nor take a lock that another thread holds while it waits in Get().
   void OnReady(std::function<void(const absl::StatusOr<T>&)> then) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
     {
       MutexLock lock(state_->mutex);
@@ -78,7 +80,7 @@ class Future {
   struct State {
     mutable Mutex mutex;
     CondVar cv;
-    // Set once and then constant, so that it may be read without the mutex by whoever has seen it set.
+    // Set once and then constant, so that a thread that has seen it set may read it without the mutex.
     std::optional<absl::StatusOr<T>> result ABSL_GUARDED_BY(mutex);
     std::vector<std::function<void(const absl::StatusOr<T>&)>> then ABSL_GUARDED_BY(mutex);
     std::shared_ptr<ResultDriver> driver;
@@ -87,11 +89,11 @@ class Future {
   std::shared_ptr<State> state_;
 };
 
-// The other end. Set() is called once.
+// The side that sets the result. Set() is called once.
 template <typename T>
 class Promise {
  public:
-  // `driver`: of the thread that waits; nullptr: it sleeps.
+  // `driver`: works for a thread that waits; nullptr: the thread sleeps.
   explicit Promise(std::shared_ptr<ResultDriver> driver = nullptr)
       : state_(std::make_shared<typename Future<T>::State>()) {
     state_->driver = std::move(driver);

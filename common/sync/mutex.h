@@ -34,13 +34,13 @@ class ABSL_SCOPED_LOCKABLE MutexLock {
 
 class CondVar;
 
-// How threads wait, in the place of the system: a simulation runs programs as fibers of one thread, which
-// give way to each other. Holds for the thread that sets it.
+// Replaces how threads wait: a simulation runs programs as fibers of one thread, which give way to each
+// other. Holds for the thread that sets it.
 class Waiting {
  public:
-  // Whether the caller is one of the fibers. Else it sleeps.
+  // Returns whether the caller is one of the fibers. Otherwise the caller sleeps.
   virtual bool GivesWay() const = 0;
-  // Returns when `on` was notified or, false, when so long has passed.
+  // Returns when `on` was notified or, false, when `limit` has passed.
   virtual bool Wait(const CondVar& on, std::chrono::nanoseconds limit) = 0;
   virtual void Notified(const CondVar& of) = 0;
 
@@ -77,7 +77,7 @@ class CondVar {
     lock.release();
     return in_time;
   }
-  // False when so long has passed.
+  // False when `limit` has passed.
   bool WaitFor(Mutex& mutex, std::chrono::nanoseconds limit) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
     const auto gave_way = GaveWay(mutex, limit);
     if (gave_way.has_value()) return *gave_way;

@@ -13,9 +13,9 @@ namespace weir {
 // Runs functions one at a time, in the order in which they were posted. State that only posted functions
 // touch needs no lock.
 //
-// By default the queue has no thread: whoever posts to an idle queue runs what is there until the queue is
-// empty again. So a function must not block, and must not take longer than a caller of Post() can wait: a few
-// milliseconds. A queue whose functions take longer gets a thread of its own (StartThread()).
+// By default the queue has no thread: the thread that posts to an idle queue runs functions until the queue
+// is empty again. So a function must not block, and must not take longer than a caller of Post() can wait: a
+// few milliseconds. A queue whose functions take longer gets a thread of its own (StartThread()).
 //
 // A function may post to this queue (what it posts runs later, after the functions before it) and to others;
 // so two queues may call each other freely.
@@ -24,7 +24,7 @@ class SerialQueue {
   SerialQueue() = default;
   SerialQueue(const SerialQueue&) = delete;
   SerialQueue& operator=(const SerialQueue&) = delete;
-  // Waits until what was posted has run. Nobody may post any more, and it must not be called from a posted
+  // Waits until all posted functions have run. No thread may post any more. Must not be called from a posted
   // function.
   ~SerialQueue() {
     {
@@ -48,9 +48,9 @@ class SerialQueue {
     }
   }
 
-  // From now on functions run on a thread of the queue, not on those of its callers. Only from a posted
-  // function, which is the last one to run where it was posted. False: the system gives no thread, and all
-  // stays as it was.
+  // From now on functions run on a thread of the queue, not on its callers' threads. Called only from a
+  // posted function, which is the last one to run where it was posted. False: the system gives no thread, and
+  // nothing has changed.
   bool StartThread() {
     MutexLock lock(mutex_);
     if (has_thread_) return true;
@@ -68,7 +68,7 @@ class SerialQueue {
     return true;
   }
 
-  // Post, and wait until it has run. Not from a posted function of any queue.
+  // Posts a function, and waits until it has run. Not from a posted function of any queue.
   void Run(const std::function<void()>& function) {
     Mutex mutex;
     CondVar cv;
@@ -102,7 +102,7 @@ class SerialQueue {
     return true;
   }
 
-  // On the queue's thread. False: the queue goes.
+  // On the queue's thread. False: the queue is being destroyed.
   bool WaitForWork() {
     MutexLock lock(mutex_);
     while (!stopping_ && (running_ || queue_.empty())) work_.Wait(mutex_);

@@ -35,14 +35,14 @@ class ThreadPool {
 
  private:
   // One call of ParallelFor; lives on its caller's stack. It may leave that stack only when it is off the
-  // list (so nobody joins) and `helping` is 0 (so nobody is left).
+  // list (so no thread joins) and `helping` is 0 (so no thread is left).
   struct Loop {
     Loop(int64_t n, absl::FunctionRef<void(int64_t)> body) : n(n), body(body) {}
     void Run();
 
     const int64_t n;
     const absl::FunctionRef<void(int64_t)> body;
-    std::atomic<int64_t> next{0};  // the first index that nobody has taken; n or more when none is left
+    std::atomic<int64_t> next{0};  // the first index that no thread has taken; n or more: none is left
     // Guarded by the pool's mutex:
     int helping = 0;
     bool listed = true;

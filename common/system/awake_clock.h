@@ -7,11 +7,11 @@
 namespace weir {
 
 // A clock that runs while its process does: it leaves out the time for which the process was stopped
-// (SIGSTOP, a frozen container, a debugger). A peer that was silent for so long on this clock had the time to
-// speak, and this process the time to hear it. Clock::Awake() is that of this process.
+// (SIGSTOP, a frozen container, a debugger). While this clock runs, a peer could speak and this process could
+// hear it. Clock::Awake() is this process's clock.
 //
-// Somebody ticks as long as the process runs. Between two ticks no more than kMost counts, so a stop counts
-// at most that. Thread-safe.
+// A thread ticks as long as the process runs. Between two ticks at most kMost counts, so a stop counts at
+// most that. Thread-safe.
 class AwakeClock final : public Clock {
  public:
   static constexpr absl::Duration kTick = absl::Milliseconds(100), kMost = absl::Milliseconds(500);
@@ -19,7 +19,7 @@ class AwakeClock final : public Clock {
   // `real` runs on while the process does not, and outlives this.
   explicit AwakeClock(const Clock& real);
 
-  // Every kTick, more or less.
+  // Called about every kTick.
   void Tick();
   absl::Time Now() const override;
 
@@ -28,20 +28,20 @@ class AwakeClock final : public Clock {
 
   const Clock& real_;
   mutable Mutex mutex_;
-  // The newest tick, by either clock.
+  // The newest tick, on either clock.
   absl::Time real_tick_ ABSL_GUARDED_BY(mutex_), tick_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A stretch of time that begins where this is made. Not thread-safe.
+// A stretch of time that begins when this object is made. Not thread-safe.
 class Stretch {
  public:
   // The clocks outlive this.
   explicit Stretch(const Clock& awake = Clock::Awake(), const Clock& real = Clock::Real())
       : awake_(&awake), real_(&real), from_(awake.Now()), real_from_(real.Now()) {}
 
-  // So long it is, awake.
+  // How long the stretch is, in awake time.
   absl::Duration length() const { return awake_->Now() - from_; }
-  // The process was stopped meanwhile, for longer than one may stand still on a busy machine.
+  // The process was stopped meanwhile, for longer than a busy machine may hold a process up.
   bool interrupted() const { return real_->Now() - real_from_ - length() > kHiccup; }
 
  private:

@@ -4,7 +4,7 @@
 
 namespace weir {
 
-// Where the servers' logic takes the time from, so that tests and simulations can turn it themselves.
+// The source of the time for the servers' logic, so that tests and simulations can set it themselves.
 // Thread-safe.
 class Clock {
  public:
@@ -14,8 +14,8 @@ class Clock {
 
   // The machine's monotonic clock.
   static const Clock& Real();
-  // The same without the time for which this process was stopped (common/system/awake_clock.h): by it a wait
-  // is judged after which a peer is given up. Its first use starts a thread.
+  // The same without the time for which this process was stopped (common/system/awake_clock.h). Waits after
+  // which a peer is given up are measured by it. Its first use starts a thread.
   static const Clock& Awake();
 };
 

@@ -9,16 +9,17 @@
 
 namespace weir {
 
-// What is written to disk for later versions of Weir says of which format it is, major.minor. A minor version
-// adds fields, which an earlier reader ignores. Of another major version nothing can be told, so it is
-// refused, and never passed over in favour of something older, which would lose progress in silence.
+// Whatever is written to disk for later versions of Weir says which format it has, major.minor. A minor
+// version adds fields, which an earlier reader ignores. A reader can tell nothing of a later major version,
+// so it refuses the file. It never passes the file over for something older, which would lose progress
+// silently.
 struct DiskFormat {
   // 0 in files from before there were versions, which are 1.0.
   uint64_t major = 0;
   uint64_t minor = 0;
 };
 
-// Unimplemented: it takes a newer Weir to read `path`, a `what`, since it has a later major version than
+// Unimplemented: only a newer Weir can read `path`, a `what`, because its major version is later than
 // `known`.
 inline absl::Status CheckMajor(absl::string_view path, absl::string_view what, DiskFormat found,
                                DiskFormat known) {
@@ -28,8 +29,8 @@ inline absl::Status CheckMajor(absl::string_view path, absl::string_view what, D
                                                ".x. Use the version of Weir that wrote it, or a later one"));
 }
 
-// The same of a file that cannot be read though its checksum fits: with a later minor version it is not
-// damaged, but says something that this program does not know.
+// For a file that cannot be read though its checksum fits: if its minor version is later, the file is not
+// damaged, but holds something that this program does not know.
 inline bool IsLater(DiskFormat found, DiskFormat known) {
   return found.major == known.major && found.minor > known.minor;
 }

@@ -23,7 +23,7 @@ absl::Status ErrnoError(absl::string_view what, absl::string_view path) {
   return absl::ErrnoToStatus(errno, absl::StrCat(what, " ", path));
 }
 
-// Again while a signal comes between.
+// Repeats the call while signals interrupt it.
 template <typename Call>
 auto Retry(const Call& call) {
   decltype(call()) result;
@@ -52,7 +52,7 @@ class PosixWritableFile final : public WritableFile {
   }
 
   absl::Status Close() override {
-    // On Linux the descriptor is gone even then.
+    // On Linux the descriptor is gone even after EINTR.
     if (close(fd_.Release()) < 0 && errno != EINTR) return ErrnoError("cannot close", path_);
     return absl::OkStatus();
   }
@@ -98,7 +98,7 @@ class PosixReadableFile final : public ReadableFile {
 class PosixFileSystem final : public FileSystem {
  public:
   PosixFileSystem() = default;
-  // Follows no link beneath `root`; resolves paths there from `held`, if it is one.
+  // Follows no link beneath `root`; resolves paths there from `held`, if that is valid.
   explicit PosixFileSystem(std::string root, UniqueFd held = UniqueFd())
       : root_(WithoutSlash(std::move(root))), held_(std::move(held)) {}
 
@@ -111,7 +111,7 @@ class PosixFileSystem final : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
     WEIR_ASSIGN_OR_RETURN(const Place place, Find(path));
-    // Whoever puts something there again and again cannot keep us for ever.
+    // Limited, because another process may put something there again and again.
     for (int attempt = 0; attempt < 3; ++attempt) {
       UniqueFd fd(Retry([&] {
         return openat(place.folder(), place.name.c_str(),
@@ -134,7 +134,7 @@ class PosixFileSystem final : public FileSystem {
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
     WEIR_ASSIGN_OR_RETURN(const Place place, Find(path));
-    // Without O_NONBLOCK a named pipe would hold us until somebody writes.
+    // Without O_NONBLOCK a named pipe would hold us until a process writes to it.
     UniqueFd fd(Retry([&] {
       return openat(place.folder(), place.name.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | place.flags);
     }));
@@ -163,8 +163,8 @@ class PosixFileSystem final : public FileSystem {
                   RENAME_NOREPLACE) == 0) {
       return absl::OkStatus();
     }
-    // Not every file system can (NFS); a second name can be had on most. There the answer to a link that was
-    // made may get lost, and it is made again: it is ours if it leads to the same file.
+    // Not every file system can do this (NFS), but most can make a second name. There the answer to a link
+    // that was made may get lost, and the link is made again: it is ours if it leads to the same file.
     if (errno == EINVAL || errno == ENOSYS) {
       if (linkat(source.folder(), source.name.c_str(), target.folder(), target.name.c_str(), 0) == 0 ||
           (errno == EEXIST && SameFile(source, target))) {
@@ -227,10 +227,10 @@ class PosixFileSystem final : public FileSystem {
   }
 
  private:
-  // Where a path leads, but for its last step.
+  // Where a path leads, without its last step.
   struct Place {
     int folder() const { return handle.valid() ? handle.get() : AT_FDCWD; }
-    // S_IFREG and so on, of a link itself; 0: nothing bears the name.
+    // S_IFREG and so on, of a link itself; 0: the name is free.
     mode_t Kind() const {
       struct stat stat;
       const bool there = fstatat(folder(), name.c_str(), &stat, AT_SYMLINK_NOFOLLOW) == 0;

@@ -10,7 +10,7 @@ struct HostMemory {
   uint64_t total = 0, available = 0;
   uint64_t limit = 0;  // of the container (cgroup v2, v1); 0: none
 
-  // What processes may take at most.
+  // The most that processes may take.
   uint64_t most() const { return limit > 0 ? limit : total; }
 };
 

@@ -23,11 +23,11 @@ sigset_t SetOf(std::initializer_list<int> signals) {
 }  // namespace
 
 void KeepFreedMemory() {
-  // Larger blocks are mapped apart, each time anew; 32 MiB is the most that glibc takes. Our own large
-  // buffers are pooled.
+  // Larger blocks are mapped separately, each time anew; 32 MiB is the largest limit that glibc takes. Our
+  // own large buffers are pooled.
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
-  // What the heap grows by, so that it grows seldom.
+  // The heap grows by this much, so that it grows seldom.
   mallopt(M_TOP_PAD, 16 << 20);
 }
 

@@ -6,12 +6,12 @@
 
 namespace weir {
 
-// Makes malloc keep what was freed instead of giving it back to the system and faulting it in again (2 us a
-// page): messages come and go all the time, in the same sizes. First thing in main.
+// Makes malloc keep what was freed instead of giving it back to the system and faulting it in again (2 us per
+// page): messages come and go all the time, in the same sizes. Called first in main.
 void KeepFreedMemory();
 
-// Blocks signals in this thread and those it starts, for a SignalWaiter to take. Before the first other
-// thread.
+// Blocks signals in this thread and the threads that it starts, so that a SignalWaiter takes them. Called
+// before the first other thread starts.
 void BlockSignals(std::initializer_list<int> signals);
 
 // Runs `handler` on a thread of its own, not in a signal handler, each time one of the (blocked) signals
@@ -20,7 +20,7 @@ class SignalWaiter {
  public:
   SignalWaiter(std::initializer_list<int> signals, std::function<void(int signal)> handler);
   ~SignalWaiter() { Stop(); }
-  // No handler runs after it returns.
+  // No handler runs after this returns.
   void Stop();
 
  private:

@@ -15,7 +15,7 @@ namespace weir {
 namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW;
-// After the maker's own mapping, which goes on being written.
+// Added after the maker's own mapping, which stays writable.
 constexpr int kWriteSeals = F_SEAL_FUTURE_WRITE | F_SEAL_SEAL;
 constexpr uint64_t kStatBlock = 512;  // the unit of st_blocks
 
@@ -27,7 +27,7 @@ constexpr uint64_t kHugePage = 2 << 20;
 uint64_t PageSize() { return static_cast<uint64_t>(sysconf(_SC_PAGESIZE)); }
 uint64_t RoundUp(uint64_t bytes, uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
 
-// Begins at a border of huge pages, which is not where the system would have to put it. MAP_FAILED: errno.
+// Maps the file at a huge-page boundary, where the system need not put it by itself. MAP_FAILED: see errno.
 void* MapWhole(int fd, uint64_t bytes, int protection) {
   const uint64_t pages = RoundUp(bytes, PageSize()), room = pages + kHugePage;
   void* const reserved = mmap(nullptr, room, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -49,8 +49,8 @@ void* MapWhole(int fd, uint64_t bytes, int protection) {
 // 0, or an errno.
 int Advise(char* data, uint64_t bytes, int advice) { return madvise(data, bytes, advice) == 0 ? 0 : errno; }
 
-// Huge pages: Linux gives files in memory none by default (shmem_enabled), but collapses a stretch that has
-// a page into one where it is asked to. What it does not collapse stays as it is.
+// Asks for huge pages. By default Linux gives files in memory none (shmem_enabled), but on request it
+// collapses a stretch that has a page into one huge page. What it does not collapse stays as it is.
 void Collapse(char* data, uint64_t bytes) {
   Advise(data, bytes, MADV_HUGEPAGE);
   for (uint64_t at = 0; at + kHugePage <= bytes; at += kHugePage) {
@@ -106,14 +106,14 @@ absl::StatusOr<std::unique_ptr<const SharedSegment>> SharedSegment::OpenReadOnly
     return absl::FailedPreconditionError(
         absl::StrCat("a segment with seals ", absl::Hex(seals), " instead of ", absl::Hex(kAll)));
   }
-  // The seals hold from here on, so what is seen now stays.
+  // The seals hold from here on, so what is seen now does not change.
   struct stat file;
   if (fstat(fd.get(), &file) != 0) return absl::ErrnoToStatus(errno, "cannot look at a segment");
   if (bytes == 0 || static_cast<uint64_t>(file.st_size) != bytes) {
     return absl::FailedPreconditionError(
         absl::StrCat("a segment of ", file.st_size, " bytes instead of ", bytes));
   }
-  // Otherwise reading it would take memory, and from this process.
+  // Otherwise reading the segment would take memory, from this process.
   if (static_cast<uint64_t>(file.st_blocks) * kStatBlock < bytes) {
     return absl::FailedPreconditionError(
         absl::StrCat("a segment of ", bytes, " bytes with memory for only ", file.st_blocks * kStatBlock));
@@ -122,7 +122,7 @@ absl::StatusOr<std::unique_ptr<const SharedSegment>> SharedSegment::OpenReadOnly
   if (data == MAP_FAILED) return absl::ErrnoToStatus(errno, "cannot map a segment");
   std::unique_ptr<const SharedSegment> segment(
       new SharedSegment(UniqueFd(), static_cast<char*>(data), bytes));
-  // All at once; where the system cannot, they come one by one.
+  // Maps all pages at once; if the system cannot, they are mapped one by one.
   Advise(static_cast<char*>(data), bytes, MADV_HUGEPAGE);
   Advise(static_cast<char*>(data), bytes, MADV_POPULATE_READ);
   return segment;

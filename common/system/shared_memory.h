@@ -15,12 +15,13 @@ namespace weir {
 // process that made it can be written. Unmapped with the object; the memory goes with the last mapping and
 // descriptor.
 //
-// Thread-safe. What the maker writes may change under a reader's eyes at any time: a reader copies what it
-// has to check, or reads it once.
+// Thread-safe. The maker may change what a reader sees at any time: a reader copies what it has to check, or
+// reads it once.
 class SharedSegment {
  public:
-  // Zeros, at least so many bytes (whole pages), in huge pages where the system has them. Its pages are there
-  // when it returns. ResourceExhausted: no memory. Unimplemented: this system knows no such seals.
+  // Makes a segment of zeros, at least this many bytes (whole pages), in huge pages if the system has them.
+  // Its pages are there when this returns. ResourceExhausted: no memory. Unimplemented: this system knows no
+  // such seals.
   static absl::StatusOr<std::unique_ptr<SharedSegment>> Create(uint64_t bytes);
   // Maps another process's segment. FailedPrecondition: not a memfd with all the seals, or not of exactly
   // `bytes`.
@@ -30,10 +31,10 @@ class SharedSegment {
   SharedSegment& operator=(const SharedSegment&) = delete;
 
   uint64_t size() const { return size_; }
-  // Of the maker: may be written.
+  // Only the maker may write.
   char* data() { return data_; }
   const char* data() const { return data_; }
-  // To hand over; only the maker keeps it.
+  // For handing over; only the maker keeps it.
   int fd() const { return fd_.get(); }
 
   // [offset, offset + bytes). OutOfRange: not within the segment.

@@ -91,7 +91,7 @@ struct ChildPlan {
     _exit(127);
   };
   if (prctl(PR_SET_PDEATHSIG, SIGKILL) != 0) fail();
-  if (getppid() != plan.parent) _exit(127);  // it died before the line above
+  if (getppid() != plan.parent) _exit(127);  // the parent died before the line above
   setpgid(0, 0);
   sigset_t none;
   sigemptyset(&none);
@@ -103,15 +103,15 @@ struct ChildPlan {
   if (plan.output >= 0 && (dup2(plan.output, STDOUT_FILENO) < 0 || dup2(plan.output, STDERR_FILENO) < 0))
     fail();
   if (plan.directory != nullptr && chdir(plan.directory) != 0) fail();
-  // Files that some library opened without O_CLOEXEC. Kernels before 5.11 cannot do it; then they stay open.
+  // Closes files that a library opened without O_CLOEXEC. Kernels before 5.11 cannot; there they stay open.
   close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
   execvpe(plan.args[0], plan.args, plan.environment);
   fail();
   _exit(127);
 }
 
-// Calls on_line for each line that arrives on `from`, until its end; once `stop` is readable, until it is
-// empty, since a grandchild may hold it open for ever.
+// Calls on_line for each line that arrives on `from`, until its end. Once `stop` is readable, only until
+// `from` is empty, because a grandchild may hold it open for ever.
 void ReadLines(int from, int stop, const std::function<void(absl::string_view)>& on_line) {
   std::string line;
   std::array<char, 16384> buffer;
@@ -145,8 +145,8 @@ std::string ProcessExit::ToString() const {
   return absl::StrCat("exit code ", code);
 }
 
-// The owner thread forks (the parent-death signal comes when the forking *thread* ends, so that must be one
-// that outlives the child), waits for the end and reaps. A second one reads the output.
+// The owner thread forks, waits for the end and reaps. The parent-death signal comes when the forking
+// *thread* ends, so that thread must outlive the child. A second thread reads the output.
 struct Subprocess::State {
   Options options;
   Fd output_read, output_write;  // read end: with on_line only
@@ -235,7 +235,7 @@ void Subprocess::State::Own() {
     reader = std::thread([&, fd = stop.get()] { ReadLines(output_read.get(), fd, options.on_line); });
   }
   siginfo_t info = {};
-  // Not reaped yet: while it is a zombie its id is not given to another process.
+  // Not reaped yet: while the child is a zombie, its id is not given to another process.
   while (waitid(P_PID, *child, &info, WEXITED | WNOWAIT) < 0 && errno == EINTR) {
   }
   if (reader.joinable()) {
@@ -314,7 +314,7 @@ absl::StatusOr<CommandResult> RunCommand(Subprocess::Options options, std::chron
   if (!process.ok()) return process.status();
   const auto exit = (*process)->Wait(std::chrono::steady_clock::now() + limit);
   if (!exit.has_value()) {
-    process->reset();  // from here on nobody writes to the output
+    process->reset();  // from here on no thread writes to the output
     return absl::DeadlineExceededError(absl::StrCat(program, " still ran after ", limit.count(),
                                                     " ms and was killed; its output:\n", result.output));
   }

@@ -27,10 +27,10 @@ struct ProcessExit {
   std::string ToString() const;
 };
 
-// A child process. It dies with this process (PR_SET_PDEATHSIG, SIGKILL), with this object, and is reaped as
-// soon as it ends. It has its own process group, so that a terminal's Ctrl-C reaches the parent alone, no
-// open file of the parent but its own output, standard input from /dev/null, and default signal handling.
-// Thread-safe.
+// A child process. It is killed (SIGKILL) when this process ends (PR_SET_PDEATHSIG) or this object is
+// destroyed, and is reaped as soon as it ends. It has its own process group, so that a terminal's Ctrl-C
+// reaches the parent alone, no open file of the parent but its own output, standard input from /dev/null, and
+// default signal handling. Thread-safe.
 class Subprocess {
  public:
   struct Options {
@@ -39,18 +39,18 @@ class Subprocess {
     std::vector<std::string> remove_environment;     // variables that it must not see (TF_CONFIG, say)
     std::string working_directory;                   // empty: this process's
 
-    // Where standard output and standard error go together: at most one of the two; with neither they are
+    // Standard output and standard error go together to at most one of these two; with neither they are
     // inherited.
     std::string output_file;  // appended to, made if it is not there
     // Each line without its line feed (a line over 64 KiB comes in pieces), from a thread of this object.
     std::function<void(absl::string_view line)> on_line;
 
-    // Once, after the last on_line, before Wait returns, from a thread of this object. Must not destroy the
-    // object.
+    // Called once, after the last on_line and before Wait returns, from a thread of this object. Must not
+    // destroy the object.
     std::function<void(const ProcessExit&)> on_exit;
   };
 
-  // Fails where the program cannot be run (NotFound, PermissionDenied) or its output file cannot be opened.
+  // Fails if the program cannot be run (NotFound, PermissionDenied) or its output file cannot be opened.
   static absl::StatusOr<std::unique_ptr<Subprocess>> Start(Options options);
   // Kills the process (SIGKILL) if it is still there, and waits for it.
   ~Subprocess();
@@ -60,7 +60,7 @@ class Subprocess {
   pid_t pid() const;
   // No effect once the process has ended, so another process that got its id is never hit.
   void Signal(int signal);
-  // Waits for the end, all output included. Without a value: it still runs at the deadline.
+  // Waits for the end, all output included. nullopt: the process still runs at the deadline.
   std::optional<ProcessExit> Wait(std::chrono::steady_clock::time_point deadline);
   ProcessExit Wait();
 
@@ -76,8 +76,8 @@ struct CommandResult {
   std::string output;  // standard output and standard error
 };
 
-// Runs a program to its end; it must leave on_line and output_file unset. DeadlineExceeded (with the output
-// so far) if it takes longer than `limit`; it is killed then.
+// Runs a program to its end; the options must leave on_line and output_file unset. DeadlineExceeded (with the
+// output so far): the program took longer than `limit` and was killed.
 absl::StatusOr<CommandResult> RunCommand(Subprocess::Options options, std::chrono::milliseconds limit);
 
 }  // namespace weir

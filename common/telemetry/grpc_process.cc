@@ -11,8 +11,8 @@ void PrepareGrpc() {
   absl::SetMutexDeadlockDetectionMode(absl::OnDeadlockCycle::kIgnore);
   gpr_set_log_verbosity(GPR_LOG_SEVERITY_ERROR);
   gpr_set_log_function([](gpr_log_func_args* args) {
-    // What gRPC calls an error (a connection that was reset, say) is one of ours only if a call fails by it,
-    // and is told then.
+    // What gRPC calls an error (a connection that was reset, say) is our error only if a call fails because
+    // of it, and then that call reports it.
     Log(args->severity == GPR_LOG_SEVERITY_ERROR ? LogLevel::kWarning : LogLevel::kDebug,
         absl::StrCat("gRPC: ", args->message));
   });

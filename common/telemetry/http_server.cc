@@ -29,13 +29,14 @@ namespace {
 
 using SteadyClock = std::chrono::steady_clock;
 
-// What clients may take. Their memory here is at most kMostConnections times (kLargestHead + a page).
+// Limits of what clients may take. Their memory here is at most kMostConnections times (kLargestHead + a
+// page).
 constexpr size_t kMostConnections = 64;
-// Of a request: its first line and its headers, all together.
+// The largest request: its first line and its headers, all together.
 constexpr size_t kLargestHead = 8192;
-// Of what a client sends after that.
+// The most that a client may send after that.
 constexpr size_t kMostIgnored = 65536;
-// Where the process has no descriptor for another connection.
+// How long to wait when the process has no descriptor for another connection.
 constexpr std::chrono::milliseconds kAcceptPause(100);
 constexpr char kText[] = "text/plain; charset=utf-8";
 
@@ -54,8 +55,8 @@ std::string Response(absl::string_view status, absl::string_view content_type, a
                       "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n", body);
 }
 
-// A client: first it sends, then it is answered; what it sends after that is ignored until it closes, since
-// the kernel takes an answer back whose reader has sent what nobody reads.
+// A client: it sends, then gets an answer. What it sends after that is read and ignored until the client
+// closes, because the kernel takes an answer back if data of its reader is left unread.
 class Connection {
  public:
   using Respond = std::function<std::string(absl::string_view head)>;
@@ -77,7 +78,7 @@ class Connection {
     return n > 0 && ignored_ <= kMostIgnored;
   }
 
-  // Before it is closed for a reason of the server's: says why where no answer has begun.
+  // Called before the server closes the connection: says why, unless an answer has begun.
   void Refuse(absl::string_view status, absl::string_view why) {
     if (!response_.empty()) return;
     response_ = Response(status, kText, why);
@@ -176,12 +177,12 @@ void HttpServer::State::Run() {
       pause = errno == EMFILE || errno == ENFILE || errno == ENOBUFS || errno == ENOMEM;
       continue;
     }
-    // The oldest goes: who is served within milliseconds is hardly ever that.
+    // The oldest connection goes: a client that is served within milliseconds is hardly ever the oldest.
     if (connections.size() == kMostConnections) {
       connections.front().Refuse("503 Service Unavailable", "too many connections\n");
       connections.pop_front();
     }
-    // From now on, and not from when the wait began.
+    // The deadline counts from now, not from when the wait began.
     connections.emplace_back(fd.Release(), SteadyClock::now() + options.time_limit);
   }
 }

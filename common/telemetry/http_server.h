@@ -12,11 +12,11 @@
 namespace weir {
 
 // The small HTTP server of a role: /metrics, /healthz, and pages that its owner adds. GET and HEAD only, one
-// request a connection. Thread-safe.
+// request per connection. Thread-safe.
 //
-// Whoever reaches the port may be hostile: the head of a request, the connections and the time of each have
-// limits, a body is not read, ranges are ignored. Where there are too many connections the oldest goes. So a
-// client costs a bounded amount of memory, and no client keeps another one waiting.
+// A client may be hostile: the head of a request, the connections and the time of each have limits, a body is
+// not read, ranges are ignored. If there are too many connections, the oldest goes. So a client costs a
+// bounded amount of memory, and no client keeps another one waiting.
 class HttpServer {
  public:
   struct Options {
@@ -24,16 +24,16 @@ class HttpServer {
     int port = 0;                    // 0: any free one
     // What /metrics shows; must outlive the server. Null: no such page.
     const MetricRegistry* metrics = nullptr;
-    // Called before /metrics is made, on the server's one thread, where a metric has to be brought up to
-    // date. As a `body`, below. May be empty.
+    // Called before /metrics is made, on the server's one thread, to bring metrics up to date. The rules for
+    // a `body`, below, apply. May be empty.
     std::function<void()> refresh_metrics;
-    // /healthz answers 200 "ok" where this is OK, else 503 and the message. Empty: always 200.
+    // /healthz answers 200 "ok" if this is OK, else 503 and the message. Empty: always 200.
     std::function<absl::Status()> health;
-    // Of a connection, from its first byte to its last.
+    // The limit of a connection, from its first byte to its last.
     std::chrono::milliseconds time_limit{10000};
   };
 
-  // Listens when it returns. Unavailable, naming the address, if the port is taken.
+  // The server listens when this returns. Unavailable, naming the address, if the port is taken.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Options& options);
   // Stops listening and closes the connections; waits for a `body` that is being made.
   ~HttpServer();

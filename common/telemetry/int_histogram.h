@@ -22,7 +22,7 @@ class IntHistogram {
   uint64_t Quantile(double q) const;
 
   // counts()[v] samples had value v; values past its end and below kLimit were not seen. overflow(): the
-  // rest. To send one over the wire: Add(v, counts()[v]) for each v, then Add(max(), overflow()).
+  // rest. To send a histogram over the wire: Add(v, counts()[v]) for each v, then Add(max(), overflow()).
   const std::vector<uint64_t>& counts() const { return counts_; }
   uint64_t overflow() const { return overflow_; }
 

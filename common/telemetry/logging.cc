@@ -43,7 +43,7 @@ void AppendTextMessage(absl::string_view message, std::string& out) {
   }
 }
 
-// Not spdlog's pattern formatter: that one does not escape the message.
+// Not spdlog's pattern formatter, which does not escape the message.
 class Formatter : public spdlog::formatter {
  public:
   explicit Formatter(LoggingOptions options) : options_(std::move(options)) {}

@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 
-// The process's log: one line an event on standard error, whole lines only whichever threads write.
+// The process's log: one line per event on standard error, whole lines only, whichever threads write.
 // Thread-safe. Without InitLogging: text, from kInfo on, no task. spdlog stays in the .cc file.
 namespace weir {
 
@@ -25,18 +25,17 @@ struct LoggingOptions {
   std::string task;  // "worker:1"; empty: not shown
 };
 
-// Once, at the start of main; other threads may be logging.
+// Called once, at the start of main; other threads may be logging.
 void InitLogging(const LoggingOptions& options);
 
-// Of "text", "json" and of "debug", "info", "warning", "error".
+// Parse "text", "json" and "debug", "info", "warning", "error".
 absl::StatusOr<LogFormat> ParseLogFormat(absl::string_view name);
 absl::StatusOr<LogLevel> ParseLogLevel(absl::string_view name);
 
 bool LogEnabled(LogLevel level);
 void Log(LogLevel level, absl::string_view message);
 
-// LogInfo("shard ", k, " has ", n, " blocks"): pieces as for absl::StrCat, put together only if they are
-// shown.
+// LogInfo("shard ", k, " has ", n, " blocks"): pieces as for absl::StrCat, joined only if they are shown.
 template <typename... Pieces>
 void LogDebug(const Pieces&... pieces) {
   if (LogEnabled(LogLevel::kDebug)) Log(LogLevel::kDebug, absl::StrCat(pieces...));

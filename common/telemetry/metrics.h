@@ -13,11 +13,12 @@
 #include "common/sync/mutex.h"
 
 // Metrics in Prometheus' text format (version 0.0.4). Names carry their base unit (_seconds, _bytes),
-// counters end in _total. All thread-safe; to update one is an atomic operation or two, without a lock.
+// counters end in _total. All classes are thread-safe; an update is an atomic operation or two, without a
+// lock.
 namespace weir {
 
-// Label values must come from a bounded set (a mode, an RPC, a worker's index), since a series is never taken
-// away.
+// Label values must come from a bounded set (a mode, an RPC, a worker's index), because a series is never
+// removed.
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
 class Counter {
@@ -59,8 +60,8 @@ class Histogram {
 std::vector<double> LatencyBounds();
 
 // The metrics of one process or server. Asking again for the same name and labels gives the same object;
-// objects live as long as the registry. A name that is not a legal one, or that is asked for with another
-// type, is the program's own error: it aborts.
+// objects live as long as the registry. An illegal name, or a name that is asked for with another type, is
+// the program's own error, and aborts it.
 class MetricRegistry {
  public:
   MetricRegistry();
