@@ -63,7 +63,7 @@ void BatchAhead::Run() {
       news_.Wait(mutex_);
       continue;
     }
-    // begun_ is this thread's.
+    // begun_ belongs to this thread while the state is kUnderWay.
     mutex_.Unlock();
     Gather(&begun_);
     mutex_.Lock();

@@ -11,9 +11,9 @@
 
 namespace weir {
 
-// Gathers the examples of a gradient while another one is computed, on a thread of its own.
+// Gathers the examples of one gradient while another gradient is computed, on a thread of its own.
 //
-// One thread calls Take() and Begin(); Peek() may be called by any in between.
+// One thread calls Take() and Begin(). Any thread may call Peek() in between.
 class BatchAhead {
  public:
   // Cuts examples into batches of these sizes, in their order.
@@ -22,16 +22,17 @@ class BatchAhead {
   BatchAhead();
   ~BatchAhead();
 
-  // Starts to gather what is likely to be taken next. `train` stays until then.
+  // Starts to gather the batches that are likely to be taken next. `train` must live until then.
   void Begin(const Dataset& train, absl::Span<const int32_t> examples, const Sizes& sizes);
-  // The batches, begun before or not; good until the next Take(). Those that were begun stay where they were.
+  // The batches, whether begun before or not; valid until the next Take(). Begun batches stay where they
+  // were.
   const std::vector<Batch>& Take(const Dataset& train, absl::Span<const int32_t> examples,
                                  const Sizes& sizes);
-  // What was begun, if it is there.
+  // The batches that were begun, if they are ready; else nullptr.
   const std::vector<Batch>* Peek();
 
  private:
-  // What is gathered, and where to.
+  // What to gather, and where to.
   struct Order {
     const Dataset* train = nullptr;
     std::vector<int32_t> examples;
@@ -41,7 +42,7 @@ class BatchAhead {
   static void Gather(Order* order);
   void Run();
 
-  // The one that was taken last, and the one that was begun, which is the thread's while it is under way.
+  // The order that was taken last, and the one that was begun, which the thread owns while it is under way.
   Order taken_, begun_;
   Mutex mutex_;
   CondVar news_;

@@ -20,12 +20,12 @@
 namespace weir {
 namespace {
 
-// Of each file, which is enough for its header or some lines.
+// How much of each file to read: enough for its header or some lines.
 constexpr size_t kBeginning = 1 << 20;
 
-// What is known of one of the two sets.
+// What is known about one of the two sets.
 struct SetShape {
-  std::vector<int64_t> shape;  // of an example; empty: its beginning does not say
+  std::vector<int64_t> shape;  // of an example; empty: the beginning of the file does not say
   std::string text;
 };
 
@@ -67,7 +67,7 @@ absl::StatusOr<SetShape> CheckCsv(const std::string& prefix, const v1::DataFiles
   InflateReader reader(bytes);
   std::string text = bytes;
   if (reader.compressed()) {
-    // The end of what was read is no damage.
+    // The data that was read may end anywhere; that is no damage.
     std::vector<uint8_t> content(kBeginning);
     size_t size = 0;
     while (size < content.size()) {
@@ -115,7 +115,7 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
     outputs = data.classes();
   }
   if (data.format() == v1::DataConfig::FORMAT_DIGITS) {
-    // Compiled in.
+    // The digits are compiled in.
     WEIR_ASSIGN_OR_RETURN(const DatasetPair digits, LoadData(data, "", config.model().loss()));
     train.shape = digits.train.shape();
     outputs = digits.train.outputs();

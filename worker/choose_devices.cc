@@ -8,7 +8,7 @@
 namespace weir {
 namespace {
 
-// A Unix socket's is this host, whatever its path.
+// A Unix socket is on this host, whatever its path.
 std::string HostOf(const std::string& address) {
   const auto parsed = ParseAddress(address);
   return parsed.ok() ? parsed->host : "";

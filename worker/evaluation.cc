@@ -13,9 +13,10 @@
 namespace weir {
 namespace {
 
-// So often the thread of an EpochEvaluator looks whether it is to end.
+// How often the thread of an EpochEvaluator looks whether it must end.
 constexpr std::chrono::milliseconds kLook{100};
-// Of reads, where a server is away or others hold the pins. Each has waited for a while itself.
+// How often to try a read while a server is away or others hold the pins. Each read has waited for a while
+// itself.
 constexpr int kReads = 5;
 
 }  // namespace

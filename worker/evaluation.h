@@ -15,25 +15,25 @@
 
 namespace weir {
 
-// Reads the newest consistent weights, evaluates the test set (if the data has one) and reports the result;
-// as the final one with the weights' SHA-256 (little-endian float32 in tensor order).
+// Reads the newest consistent weights, evaluates the test set (if the data has one) and reports the result. A
+// final result has the weights' SHA-256 (little-endian float32 in tensor order).
 absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Client* client);
 
-// What an evaluator task does: evaluates every so often until the job's examples are done, and once more
-// then. Sets *reported when a result was.
+// The work of an evaluator task: evaluates at intervals until the job's examples are done, and then once
+// more. Sets *reported when a result was reported.
 absl::Status RunEvaluator(const v1::JobConfig& config, const Dataset* test, Model* model, Client* client,
                           bool* reported);
 
-// Evaluates the weights at epochs' ends when this member is asked to (Client::WaitEvaluation), on a thread of
-// its own with a copy of the model of its own, which is made when it is first needed: training goes on
-// meanwhile.
+// Evaluates the weights at epochs' ends when this member is asked to (Client::WaitEvaluation). Does so on a
+// thread of its own with its own copy of the model, which is made when it is first needed, so training goes
+// on meanwhile.
 class EpochEvaluator {
  public:
   using MakeReplicas = std::function<absl::StatusOr<std::unique_ptr<Replicas>>()>;
 
-  // All of them outlive it; `make` is called on its thread.
+  // The arguments outlive this; `make` is called on its thread.
   EpochEvaluator(const Dataset* test, MakeReplicas make, Client* client);
-  // An evaluation under way is finished, unless the client is at its end.
+  // Finishes an evaluation that is under way, unless the client is at its end.
   ~EpochEvaluator();
 
  private:

@@ -14,7 +14,7 @@ namespace weir {
 absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
                            const std::function<Life(Client*)>& work) {
   int fruitless = 0;
-  uint64_t furthest = 0;  // where a life began
+  uint64_t furthest = 0;  // where a membership began
   while (true) {
     auto joined = join(options);
     if (absl::IsOutOfRange(joined.status())) {
@@ -24,16 +24,17 @@ absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
     WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client, std::move(joined));
     if (options.again) LogInfo("joined again");
     Life life = work(client.get());
-    // A worker that stood still while others did its work hears it from a shard.
+    // A shard tells this to a worker that stood still while others did its work.
     if (absl::IsOutOfRange(life.status)) {
       LogInfo(life.status.message());
       life.status = absl::OkStatus();
     }
     const absl::Status left = client->Leave(life.status);
-    // All was done, but before everybody had left the job went back; or it cannot be saved.
+    // All was done, but the job went back before all members had left; or the job cannot be saved.
     if (life.status.ok() && (absl::IsAborted(left) || KindOf(left) == v1::FAILURE_RESOURCE))
       life.status = left;
-    // Servers end because of one another: what this worker saw first need not have been the first.
+    // Servers end because of one another, so the failure that this worker saw first need not have been the
+    // first.
     if (absl::IsUnavailable(life.status) && !left.ok() && left != life.status) {
       return absl::UnavailableError(absl::StrCat(life.status.message(), "; ", left.message()));
     }
@@ -42,7 +43,7 @@ absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
       return absl::OkStatus();
     }
     if (!absl::IsAborted(life.status)) return life.status;
-    // In sync a worker may have no part to compute; then others bring the job on.
+    // In sync a worker may have no part to compute while others bring the job on.
     const bool went_on = client->start_clock() > furthest;
     furthest = std::max(furthest, client->start_clock());
     fruitless = life.progressed || went_on ? 0 : fruitless + 1;

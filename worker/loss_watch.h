@@ -8,8 +8,8 @@ namespace weir {
 
 // Finds training that diverges though all values are finite (train.divergence), by the mean loss of windows
 // of batches: a window diverges when its loss is above `factor` times the lowest window before it, and above
-// the first. The second, since a loss that has come close to 0 may rise by any factor and be small still. Not
-// thread-safe.
+// the first window. The second condition is there because a loss that has come close to 0 may rise by any
+// factor and still be small. Not thread-safe.
 class LossWatch {
  public:
   // The first window is short: training that diverges often does so from the start.
@@ -23,7 +23,7 @@ class LossWatch {
 
  private:
   const double factor_;
-  // Of the window that is open.
+  // The open window.
   uint64_t batches_ = 0, examples_ = 0;
   double loss_sum_ = 0;
   // Mean losses.

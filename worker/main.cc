@@ -44,13 +44,13 @@ bool EvaluatesEpochs(const v1::JobConfig& config, const DatasetPair& data) {
   return data.test.has_value() && config.evaluation().every_epochs() > 0;
 }
 
-// Everything between joining and leaving.
+// Does everything between joining and leaving.
 Life Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data,
           const std::vector<std::string>& devices, Replicas* replicas, Client* client) {
   const Dataset* test = data.test.has_value() ? &*data.test : nullptr;
   Model* const model = &replicas->model();
   Life life;
-  // Through with it before it leaves.
+  // Destroyed, and so done, before this member leaves.
   std::optional<EpochEvaluator> epochs;
   if (EvaluatesEpochs(config, data)) {
     epochs.emplace(
@@ -119,7 +119,7 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   return local == nullptr ? absl::OkStatus() : local->Wait();
 }
 
-// For `weir config check`: what would be found wrong as the job starts.
+// For `weir config check`: reports what would be found wrong when the job starts.
 int Check(const v1::JobConfig& config, const std::string& file) {
   const absl::StatusOr<JobCheck> check = CheckJob(config);
   if (!check.ok()) {

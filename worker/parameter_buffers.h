@@ -10,20 +10,21 @@
 
 namespace weir {
 
-// Host memory for as many floats as a model has, which a device copies to and from at full speed: where pulls
-// land and pushes are sent from. It is used again and again; so once as many are there as are in use at a
-// time, none is allocated.
+// A pool of host memory for pulls and pushes. Each buffer holds as many floats as the model has, and a device
+// copies to and from it at full speed. Buffers are reused, so once there are as many as are in use at a time,
+// none is allocated.
 //
-// The pool outlives what it gave, as the backend outlives the pool. Take() runs on the backend's thread;
-// buffers may go back on any.
+// The pool outlives the buffers that it gave, and the backend outlives the pool. Take() runs on the backend's
+// thread; buffers may be returned on any thread.
 class ParameterBuffers {
  public:
   ParameterBuffers(ComputeBackend* backend, int64_t elements) : backend_(backend), elements_(elements) {}
 
-  // Also gives out this memory, which is the caller's and outlives the pool.
+  // Adds memory to give out, which is the caller's and outlives the pool.
   void Add(float* memory);
 
-  // Contents unspecified. Goes back when the last copy does. ResourceExhausted.
+  // A buffer with unspecified contents. It returns to the pool with its last copy. ResourceExhausted: no
+  // memory.
   absl::StatusOr<std::shared_ptr<float>> Take();
 
  private:

@@ -75,7 +75,7 @@ Replicas::Replicas(std::vector<Replica> replicas)
 }
 
 Replicas::~Replicas() {
-  // They may hold buffers.
+  // Models may hold buffers.
   for (Replica& replica : replicas_) replica.model = nullptr;
 }
 
@@ -118,7 +118,7 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
     next_cut = CutUp(static_cast<int64_t>(next.size()), micro_batches);
     ahead_.Begin(train, next, next_cut.sizes);
   }
-  // Of each tensor: the replicas that are not through with it. The last to be adds them all up.
+  // For each tensor, the replicas that are not done with it. The last of them adds up all gradients.
   Mutex mutex;
   std::vector<size_t> awaits(model().spec().tensors.size(), used);
   const auto compute = [&](size_t index) -> absl::StatusOr<double> {
@@ -129,7 +129,8 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
     own.new_weights = traffic.new_weights;
     own.await_weights = traffic.await_weights;
     own.next_weights = traffic.next_weights;
-    // The others' forward may not be done then; their gradients come after it all the same.
+    // The forward passes of other replicas may not be done then, but their gradients come after it all the
+    // same.
     if (index == 0) own.forward_done = traffic.forward_done;
     own.gradient_ready = [&](size_t tensor) {
       MutexLock lock(mutex);

@@ -17,44 +17,44 @@
 
 namespace weir {
 
-// The copies of a job's model that one worker computes with, each on a device: a batch is cut into equal
-// shares, one a replica, and their gradients are summed in the order of the replicas. So the result depends
-// on the number of replicas, but not on which one is faster. One replica is the plain model.
+// The copies of a job's model that one worker computes with, each on a device. A batch is cut into equal
+// shares, one per replica, and the gradients are summed in the order of the replicas. So the result depends
+// on the number of replicas, but not on their speed. One replica is the plain model.
 //
-// Not thread-safe; runs a thread a replica inside a call.
+// Not thread-safe; runs one thread per replica inside a call.
 class Replicas {
  public:
-  // One a name of `devices`, "cpu" or "cuda:N"; the same one twice is two replicas on it. The errors are
-  // those of MakeComputeBackend and Model::Create.
+  // One replica per name of `devices`, "cpu" or "cuda:N"; a name that comes twice makes two replicas on that
+  // device. The errors are those of MakeComputeBackend and Model::Create.
   static absl::StatusOr<std::unique_ptr<Replicas>> Create(const v1::JobConfig& config, const Dataset& train,
                                                           const std::vector<std::string>& devices);
-  // One a backend.
+  // One replica per backend.
   static absl::StatusOr<std::unique_ptr<Replicas>> On(const v1::JobConfig& config, const Dataset& train,
                                                       std::vector<std::unique_ptr<ComputeBackend>> backends);
   ~Replicas();
   static Precision PrecisionOf(const v1::ComputeConfig& config);
-  // Of a job computed by so many replicas. The next weights come while backward computes only where they are
-  // prefetched. Gradients are rounded on the device where they travel as bfloat16, unless the host has yet to
-  // add them up or to clip them, in float32.
+  // The options of a job that this many replicas compute. The next weights come while backward computes only
+  // if they are prefetched. Gradients are rounded on the device if they travel as bfloat16, unless the host
+  // must still add them up or clip them, in float32.
   static DeviceOptions DeviceOptionsOf(const v1::JobConfig& config, size_t replicas);
 
-  // The first. Its weights are those that all replicas compute with, its gradients the sum: rounded where
-  // DeviceOptionsOf() says so.
+  // The first replica's model. All replicas compute with its weights, and its gradients are the sum, rounded
+  // if DeviceOptionsOf() says so.
   Model& model() { return *replicas_[0].model; }
 
-  // They compute where the host's memory is.
+  // The replicas compute where the host's memory is.
   bool on_host() const { return replicas_[0].backend->unified(); }
 
-  // Host memory for Model::Bind(); for model() it is the best there is.
+  // Host memory for Model::Bind(); the best kind for model().
   ParameterBuffers& buffers() { return *buffers_; }
 
-  // The gradient of the mean loss over `examples` of `train` into model().gradients(), each share in
+  // Computes the gradient of the mean loss over `examples` of `train` into model().gradients(), each share in
   // micro_batches parts one after another. Returns the sum of the losses. `traffic` is as in
-  // Model::ForwardBackward(), of the whole gradient (`last` does not matter): a tensor's gradient is ready
-  // when it is summed over all parts and replicas. await_weights and next_weights may be called by several
-  // threads at once; all others one at a time, forward_done before any gradient_ready. `next`: the examples
-  // of the next call, most likely, which are prepared meanwhile; may be empty. The error is a device's or the
-  // traffic's.
+  // Model::ForwardBackward(), for the whole gradient (`last` does not matter): a tensor's gradient is ready
+  // when it is summed over all parts and replicas. Several threads may call await_weights and next_weights at
+  // once; the other functions are called one at a time, forward_done before any gradient_ready. `next`: the
+  // likely examples of the next call, which are prepared meanwhile; may be empty. An error is a device's or
+  // the traffic's.
   absl::StatusOr<double> ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
                                          uint32_t micro_batches, uint64_t seed, uint64_t batch,
                                          const Model::Traffic& traffic, absl::Span<const int32_t> next = {});
@@ -69,17 +69,17 @@ class Replicas {
     std::unique_ptr<Model> model;
     absl::StatusOr<double> loss = 0.0;
   };
-  // How n examples are cut: into equal shares, as many as there are replicas that get some, and these into
+  // How n examples are cut: into equal shares, one for each replica that gets some, and the shares into
   // micro-batches.
   struct Cut {
     BatchAhead::Sizes sizes;             // of all micro-batches, in the examples' order
-    std::vector<size_t> first_of;        // by replica: which of them is its first; one more at the end
-    std::vector<int64_t> first_example;  // by micro-batch: its position in its share's batch
+    std::vector<size_t> first_of;        // by replica: its first micro-batch; one more at the end
+    std::vector<int64_t> first_example;  // by micro-batch: the position of its first example in the batch
   };
   Cut CutUp(int64_t n, uint32_t micro_batches) const;
 
   explicit Replicas(std::vector<Replica> replicas);
-  // Adds all replicas' gradients of the tensor, in their order, to the first's.
+  // Adds the gradients of the tensor of all replicas, in their order, to the first replica's.
   void Sum(size_t tensor, size_t replicas);
 
   std::vector<Replica> replicas_;

@@ -9,11 +9,11 @@
 
 namespace weir {
 
-// Lets a forward pass begin before all of its weights are there: a pull tells of each tensor as it arrives
-// (OnWeights in client/client.h) and of its end, and whoever computes waits for those that the next layer
-// reads. One gate for one pull.
+// Lets a forward pass begin before all of its weights are there. A pull reports each tensor as it arrives
+// (OnWeights in client/client.h) and its own end; the computing thread waits for the tensors that the next
+// layer reads. A gate serves one pull.
 //
-// Thread-safe. What was written before Arrived() and Ended() is seen behind Await().
+// Thread-safe. What was written before Arrived() and Ended() is visible after Await().
 class WeightsGate {
  public:
   explicit WeightsGate(size_t tensors) : arrived_(tensors, false) {}
@@ -22,9 +22,9 @@ class WeightsGate {
   // The pull is over; OK: all tensors are there. Only the first call counts.
   void Ended(const absl::Status& status);
 
-  // Returns when the tensors [first, end) are there, or the pull's error once it has one; so it waits for no
-  // longer than the pull does. `wait` is how to wait: it calls `sleep` at the end, and may do
-  // some work before, until `ready`.
+  // Returns when the tensors [first, end) are there, or with the pull's error once it has one; so this waits
+  // no longer than the pull does. `wait` says how to wait: it calls `sleep` at the end, and may do some work
+  // before, until `ready`.
   using Wait = absl::FunctionRef<void(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep)>;
   absl::Status Await(size_t first, size_t end, Wait wait);
 

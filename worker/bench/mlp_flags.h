@@ -11,7 +11,7 @@ class App;
 
 namespace weir {
 
-// What the benchmarks of a worker's step have in common: an MLP with two hidden layers, on one device.
+// What the benchmarks of a worker's step share: an MLP with two hidden layers, on one device.
 struct MlpFlags {
   std::string device = "cuda:0";
   int64_t inputs = 784, width = 4096, batch = 1024;
@@ -20,7 +20,7 @@ struct MlpFlags {
   void AddTo(CLI::App* app);
 };
 
-// The exit code for this error, which is printed; 0 for OK.
+// Prints the error, and returns its exit code; 0 for OK.
 int ReportEnd(const absl::Status& status);
 
 }  // namespace weir

@@ -1,5 +1,5 @@
-// How long a training step takes on one device without any server: the MLP inputs-width-width-10 with
-// softmax cross-entropy and plain SGD on one batch of random numbers. Prints a line of JSON for each way and
+// How long a training step takes on one device without any server: the MLP inputs-width-width-10 with softmax
+// cross-entropy and plain SGD on one batch of random numbers. Prints a line of JSON for each way and
 // precision:
 //   eager   forward, backward and update, all on the device, queued call by call
 //   graph   the same, captured once and replayed
@@ -146,7 +146,7 @@ class DeviceStep {
   Buffer<float> slopes_[2];  // gradients between layers, in turns
 };
 
-// The median over rounds, each of so many steps that queueing hides behind the device's work.
+// The median over rounds. Each round has enough steps for queueing to hide behind the device's work.
 absl::StatusOr<double> MedianSeconds(const Flags& flags, ComputeBackend* backend,
                                      const std::function<absl::Status()>& step) {
   constexpr int kStepsARound = 10;

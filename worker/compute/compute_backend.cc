@@ -5,7 +5,7 @@
 namespace weir {
 namespace {
 
-// For backends on which calls cost nothing beside their work.
+// For backends whose calls cost nothing besides their work.
 struct CapturedCalls final : ComputeBackend::Captured {
   explicit CapturedCalls(std::function<void()> c) : calls(std::move(c)) {}
   const std::function<void()> calls;

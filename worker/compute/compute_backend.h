@@ -14,8 +14,8 @@
 
 namespace weir {
 
-// What matrix products, those of convolutions included, take their operands in. Tensors, sums and all else
-// are float32 in any case.
+// The type of the operands of matrix products, those of convolutions included. Tensors, sums and everything
+// else are float32 in any case.
 enum class Precision {
   kFloat32,
   kTf32,      // operands rounded to 10 bits of fraction
@@ -25,17 +25,17 @@ enum class Precision {
 // The tensor operations behind a model, on one device.
 //
 // Tensors are dense row-major float32 in device memory, described by pointer and sizes; images are [n,
-// channels, height, width]. Pointers called `host` are host memory, all others device memory; where unified()
-// holds the two are the same. Inputs and outputs of one call do not overlap unless the call says so. Outputs
-// are overwritten, whatever they held, except where "accumulates" is written.
+// channels, height, width]. Pointers called `host` are host memory, all others device memory; if unified()
+// the two are the same. Inputs and outputs of one call do not overlap unless the call says so. Outputs are
+// overwritten, whatever they held, except where "accumulates" is written.
 //
 // Operations are queued and run in the order of the calls; a call may return before its work is done. Copies
 // run beside them, each direction in its own order:
-//   - CopyToHost reads what the calls before it have written, but no later call waits for it: whoever writes
-//     `from` again first waits for a mark behind the copy.
-//   - CopyToDevice is seen by all later calls. It begins behind a mark of the caller's choice, without which
-//     it waits for everything before it.
-//   - CopyAhead is such a copy that no later call waits for, until Join: whoever uses `to` joins it first.
+//   - CopyToHost reads what the calls before it have written, but no later call waits for it: a caller that
+//     writes `from` again first waits for a mark behind the copy.
+//   - All later calls see a CopyToDevice. It begins behind a mark of the caller's choice; without a mark it
+//     waits for everything before it.
+//   - CopyAhead is the same, but no later call waits for it until Join: a caller that uses `to` joins first.
 // Host memory handed to a copy must stay as it is until Wait of a mark behind it has returned. A device's
 // failure is sticky and comes back from Wait.
 //
@@ -56,44 +56,45 @@ class ComputeBackend {
     kDevice,
     kHost,  // host memory that the device copies to and from at full speed
   };
-  // Aligned to 64 bytes, contents unspecified. ResourceExhausted: there is not so much memory; names the
-  // size.
+  // Aligned to 64 bytes, contents unspecified. ResourceExhausted: there is not enough memory; names the size.
   virtual absl::StatusOr<void*> Allocate(Memory memory, size_t bytes) = 0;
   // Waits for the work that was queued before.
   virtual void Free(Memory memory, void* pointer) = 0;
-  // How often memory was asked of the system or the device so far. It stands still from the second pass over
-  // the same shapes on; the first may grow scratch memory.
+  // How often memory was asked of the system or the device so far. The number stands still from the second
+  // pass over the same shapes on; the first may grow scratch memory.
   virtual int64_t allocations() const = 0;
 
   virtual void CopyToHost(void* to_host, const void* from, size_t bytes) = 0;
-  // Begins once all before the mark `after` is done: no call behind that mark uses `to`. 0 is before
+  // Begins once everything before the mark `after` is done: no call behind that mark uses `to`. 0 is before
   // everything.
   virtual void CopyToDevice(void* to, const void* from_host, size_t bytes, uint64_t after) = 0;
   void CopyToDevice(void* to, const void* from_host, size_t bytes) {
     CopyToDevice(to, from_host, bytes, Record());
   }
   virtual void CopyAhead(void* to, const void* from_host, size_t bytes, uint64_t after) = 0;
-  // Later calls come after the copies to the device that are before the mark.
+  // Later calls come after the copies to the device that were made before the mark.
   virtual void Join(uint64_t mark) = 0;
-  // A mark behind everything queued so far, copies included; Wait returns once all before the mark is done.
+  // A mark behind everything queued so far, copies included. Wait returns once everything before the mark is
+  // done.
   virtual uint64_t Record() = 0;
   virtual absl::Status Wait(uint64_t mark) = 0;
-  // Whether Wait would return at once. Asked again and again it becomes so.
+  // Returns whether Wait would return at once. Becomes true when asked again and again.
   virtual bool Passed(uint64_t mark) = 0;
 
-  // Calls that can be made again as one, which on some devices is cheaper than making them.
+  // Calls that can be made again as one, which some devices do faster than the single calls.
   class Captured {
    public:
     virtual ~Captured() = default;
   };
-  // Keeps the operations that `calls` makes on this backend, instead of running them. It makes no copies and
-  // marks, takes and frees no memory, and has been made once before with the same sizes. When it is called,
-  // how often, and whether again by Replay is up to the backend: it must do nothing else, and what it refers
-  // to must outlive the result, as must the backend. Arguments are kept as they are, dropout masks included.
+  // Keeps the operations that `calls` makes on this backend, instead of running them. `calls` makes no copies
+  // and marks, takes and frees no memory, and has been called once before with the same sizes. The backend
+  // decides when `calls` is called, how often, and whether Replay calls it again: so it must do nothing else,
+  // and what it refers to must outlive the result, as must the backend. Arguments are kept as they are,
+  // dropout masks included.
   virtual absl::StatusOr<std::unique_ptr<Captured>> Capture(std::function<void()> calls);
   // Queues the captured operations.
   virtual void Replay(Captured* captured);
-  // Whether that takes less than the calls.
+  // Returns whether a replay takes less time than the calls.
   virtual bool replays() const { return false; }
 
   // ---- vectors of n elements ----
@@ -108,8 +109,8 @@ class ComputeBackend {
   static constexpr int64_t kAllFinite = std::numeric_limits<int64_t>::max();
   // *found = kAllFinite
   virtual void ResetNonFinite(int64_t* found) = 0;
-  // *found = min(*found, first + i), i the position of the first NaN or infinity of x, if there is one: over
-  // several calls the smallest stays. `found` is device memory.
+  // *found = min(*found, first + i), where i is the position of the first NaN or infinity of x, if there is
+  // one: over several calls the smallest stays. `found` is device memory.
   virtual void FindNonFinite(int64_t n, const float* x, int64_t first, int64_t* found) = 0;
   // y = x rounded to bfloat16, the bits of ToBfloat16 in common/codec/bfloat16.h.
   virtual void RoundToBfloat16(int64_t n, const float* x, uint16_t* y) = 0;
@@ -131,7 +132,7 @@ class ComputeBackend {
   // weight [filters, channels, kernel, kernel], plus bias [filters].
   virtual void Conv2dForward(const Window& window, int64_t filters, int64_t n, const float* x,
                              const float* weight, const float* bias, float* y) = 0;
-  // Accumulates into dweight and dbias; overwrites dx, which may be null where nobody needs it.
+  // Accumulates into dweight and dbias; overwrites dx, which may be null if it is not needed.
   virtual void Conv2dBackward(const Window& window, int64_t filters, int64_t n, const float* x,
                               const float* weight, const float* dy, float* dx, float* dweight,
                               float* dbias) = 0;
@@ -191,7 +192,7 @@ class Buffer {
 
 struct ComputeOptions {
   std::string device = "cpu";  // "cpu" or "cuda:N"
-  // Of matrix products on the CPU. The number holds for the whole process, since it is OpenBLAS's.
+  // Threads for matrix products on the CPU. The number holds for the whole process, because it is OpenBLAS's.
   int threads = 1;
   Precision precision = Precision::kFloat32;  // the CPU has no other
 };

@@ -37,7 +37,7 @@ inline float FastTanh(float value) {
   return x * p / q;
 }
 
-// The bits of |x|: ordered like the numbers, NaN behind infinity.
+// The bits of |x|, ordered like the numbers, with NaN behind infinity.
 inline uint32_t Magnitude(float x) {
   uint32_t bits;
   std::memcpy(&bits, &x, sizeof bits);
@@ -50,7 +50,7 @@ constexpr float kGeluCubic = 0.044715f;
 
 inline float GeluTanh(float x) { return FastTanh(kGeluScale * (x + kGeluCubic * x * x * x)); }
 
-// y[i] = max(y[i], x[first + i * stride]), and where it was found.
+// y[i] = max(y[i], x[first + i * stride]), with the position where it was found.
 inline void TakeLarger(int32_t n, int32_t stride, const float* __restrict x, int32_t first,
                        float* __restrict y, int32_t* __restrict argmax) {
   x += first;
@@ -106,7 +106,7 @@ class CpuBackend final : public ComputeBackend {
 
   void ResetNonFinite(int64_t* found) override { *found = kAllFinite; }
   void FindNonFinite(int64_t n, const float* x, int64_t first, int64_t* found) override {
-    constexpr int64_t kBlock = 4096;  // searched only where the largest magnitude shows that there is one
+    constexpr int64_t kBlock = 4096;  // searched only if the largest magnitude shows that there is one
     for (int64_t i = 0; i < n && first + i < *found; i += kBlock) {
       const int64_t end = std::min(n, i + kBlock);
       uint32_t largest = 0;
@@ -179,7 +179,7 @@ class CpuBackend final : public ComputeBackend {
         }
         for (int64_t k = 1; k < w.kernel * w.kernel; ++k) {
           const int32_t first = corner + static_cast<int32_t>(k / w.kernel * w.width + k % w.kernel);
-          // The usual stride as a constant, for the sake of speed.
+          // The usual stride as a constant, for speed.
           if (stride == 2) {
             TakeLarger(out_width, 2, x, first, y, argmax);
           } else {
@@ -284,7 +284,7 @@ class CpuBackend final : public ComputeBackend {
   }
 
  private:
-  // In a fixed order of eight running sums, which vectorises.
+  // Sums in a fixed order of eight running sums, which vectorises.
   static float Sum(int64_t n, const float* x) {
     float sums[8] = {};
     int64_t i = 0;

@@ -18,7 +18,7 @@ __global__ void AddBiasKernel(int64_t rows, int64_t columns, const float* __rest
 }  // namespace
 
 cudaError_t AddBias(cudaStream_t stream, int64_t rows, int64_t columns, const float* bias, float* x) {
-  // Two rows a thread.
+  // Two rows per thread.
   const dim3 block(64, kThreads / 64);
   const dim3 grid(static_cast<unsigned>((columns + block.x - 1) / block.x),
                   GridRows((rows + 2 * block.y - 1) / (2 * block.y)));

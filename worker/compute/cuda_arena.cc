@@ -52,7 +52,7 @@ absl::StatusOr<Arena::Pieces::iterator> Arena::TakeChunk(size_t bytes) {
   size_t taken = std::max(bytes, chunk_bytes_);
   cudaError_t error = cudaMalloc(&memory, taken);
   if (error == cudaErrorMemoryAllocation && taken > bytes) {
-    // A chunk is too much, the piece itself may not be.
+    // A whole chunk is too much; the piece alone may fit.
     taken = bytes;
     error = cudaMalloc(&memory, taken);
   }

@@ -20,7 +20,7 @@ __global__ void ArgmaxKernel(int64_t n, int64_t classes, const float* logits, in
   const int64_t example = RowIndex();
   const int64_t columns = example < n ? classes : 0;
   const float* row = logits + example * classes;
-  // Threads without a class come last in the row, so that one of them never stands before a class.
+  // Threads without a class come last in the row, so that none of them comes before a class.
   Candidate best = {-INFINITY, INT32_MAX};
   if (threadIdx.x < columns) best = {row[threadIdx.x], static_cast<int32_t>(threadIdx.x)};
   for (int64_t c = int64_t{threadIdx.x} + blockDim.x; c < columns; c += blockDim.x) {

@@ -33,7 +33,7 @@ class CudaBackend final : public ComputeBackend {
   CudaBackend& operator=(const CudaBackend&) = delete;
   ~CudaBackend() override { cudaSetDevice(device_); }
 
-  // Sets up all that a backend has; it is of no use where this fails.
+  // Sets up everything that a backend has. After a failure the backend is useless.
   absl::Status Start() {
     WEIR_RETURN_IF_ERROR(ToStatus(cudaSetDevice(device_), "cudaSetDevice"));
     WEIR_RETURN_IF_ERROR(streams_.Start());
@@ -100,7 +100,7 @@ class CudaBackend final : public ComputeBackend {
     if (!status_.ok()) static_cast<void>(streams_.WaitForAll());
     return status_;
   }
-  // After a failure, too, of which Wait tells.
+  // After a failure, too, which Wait reports.
   bool Passed(uint64_t mark) override { return !ReadyOutsideCapture("Passed") || streams_.Passed(mark); }
 
   absl::StatusOr<std::unique_ptr<Captured>> Capture(std::function<void()> calls) override {
@@ -130,7 +130,7 @@ class CudaBackend final : public ComputeBackend {
     });
   }
 
-  // With bfloat16 a graph has to round its operands anew, which calls find rounded by those before them.
+  // With bfloat16 a graph must round its operands anew, while calls find them rounded by earlier calls.
   bool replays() const override { return precision_ != Precision::kBfloat16; }
 
   // ---- vectors ----
@@ -246,7 +246,7 @@ class CudaBackend final : public ComputeBackend {
     cudaGraphExec_t executable = nullptr;
   };
 
-  // n elements of device memory that a call writes; none where x is null.
+  // n elements of device memory that a call writes; none if x is null.
   struct Range {
     template <typename T>
     Range(int64_t n, const T* x) : begin(x), bytes(x == nullptr ? 0 : static_cast<size_t>(n) * sizeof(T)) {}
@@ -254,10 +254,10 @@ class CudaBackend final : public ComputeBackend {
     size_t bytes;
   };
 
-  // The first failure stays; what fails while calls are captured fails the capture alone.
+  // The first failure stays. A failure while calls are captured fails the capture alone.
   absl::Status& state() { return capturing_ ? capture_status_ : status_; }
   void Note(const absl::Status& status) { state().Update(status); }
-  // Makes the device this thread's. False: an earlier call has failed, so that nothing makes sense any more.
+  // Makes the device this thread's. False: an earlier call has failed, so nothing makes sense any more.
   bool Ready(const char* what) {
     if (state().ok()) Note(ToStatus(cudaSetDevice(device_), what));
     return state().ok();
@@ -273,7 +273,7 @@ class CudaBackend final : public ComputeBackend {
     Note(ToStatus(launcher(streams_.compute()), what));
   }
 
-  // Memory that stays where it is, for work in the queue and captured graphs use it. Null after a failure.
+  // Memory that stays where it is, because queued work and captured graphs use it. Null after a failure.
   template <typename T>
   T* TakeForGood(int64_t n) {
     if (!Ready("scratch memory")) return nullptr;
@@ -286,13 +286,13 @@ class CudaBackend final : public ComputeBackend {
     return memory.ok() ? static_cast<T*>(*memory) : nullptr;
   }
 
-  // What scratch memory is for.
+  // The uses of scratch memory.
   enum Use { kColumn, kPlanes, kPartials, kUses };
   struct Scratch {
     float* memory = nullptr;
     int64_t elements = 0;
   };
-  // Memory that is the caller's until the next call for the same use. Null after a failure.
+  // Memory that the caller owns until the next call for the same use. Null after a failure.
   float* Take(Use use, int64_t n) {
     Scratch& scratch = scratch_[use];
     if (scratch.elements < n) {
@@ -337,8 +337,8 @@ class CudaBackend final : public ComputeBackend {
         [&](cudaStream_t s) { return cuda::BiasGradient(s, n, channels, positions, dy, partials, dbias); });
   }
 
-  // A convolution as products over as many images at a time as its scratch memory holds: how many depends on
-  // the shapes alone, and with it the order of sums.
+  // A convolution as products over as many images at a time as the scratch memory holds. This number, and so
+  // the order of sums, depends on the shapes alone.
   struct Convolution {
     int64_t patch, positions;
     int64_t images;  // at a time
@@ -399,13 +399,13 @@ class CudaBackend final : public ComputeBackend {
   const int device_;
   const Precision precision_;
   const std::string name_;
-  const int64_t convolution_bytes_;  // of a convolution's scratch memory, where one image needs no more
+  const int64_t convolution_bytes_;  // of a convolution's scratch memory, if one image needs no more
 
   absl::Status status_;  // the first failure
   bool capturing_ = false;
   absl::Status capture_status_;
 
-  // In the order in which they may go: work on the streams uses the arena's memory.
+  // In the order in which they may be destroyed: work on the streams uses the arena's memory.
   Arena arena_;
   Streams streams_;
   std::unique_ptr<Blas> blas_;

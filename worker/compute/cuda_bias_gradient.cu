@@ -11,7 +11,7 @@ struct Split {
   int64_t splits;
 };
 Split SplitOf(int64_t n, int64_t positions) {
-  constexpr int64_t kElements = 256;  // of one channel in a run, at least; more are for long runs
+  constexpr int64_t kElements = 256;  // the least of one channel in a run; long runs have more
   constexpr int64_t kMostSplits = 64;
   const int64_t fewest = (n + kMostSplits - 1) / kMostSplits;
   const int64_t wanted = (kElements + positions - 1) / positions;

@@ -12,7 +12,7 @@ absl::StatusOr<std::unique_ptr<Blas>> Blas::Create(cudaStream_t stream, void* wo
   WEIR_RETURN_IF_ERROR(blas->Check(library->create(&blas->handle_), "cublasCreate"));
   const cublasHandle_t handle = blas->handle_;
   WEIR_RETURN_IF_ERROR(blas->Check(library->set_stream(handle, stream), "cublasSetStream"));
-  // After the stream, whose setting puts the library's own workspace back.
+  // Set after the stream, because setting the stream puts the library's own workspace back.
   WEIR_RETURN_IF_ERROR(
       blas->Check(library->set_workspace(handle, workspace, kWorkspaceBytes), "cublasSetWorkspace"));
   WEIR_RETURN_IF_ERROR(blas->Check(library->set_math_mode(handle, CUBLAS_DEFAULT_MATH), "cublasSetMathMode"));
@@ -28,7 +28,7 @@ absl::Status Blas::Gemm(bool transpose_a, bool transpose_b, int64_t m, int64_t n
   const cudaDataType_t operands = precision_ == Precision::kBfloat16 ? CUDA_R_16BF : CUDA_R_32F;
   const cublasComputeType_t compute =
       precision_ == Precision::kTf32 ? CUBLAS_COMPUTE_32F_FAST_TF32 : CUBLAS_COMPUTE_32F;
-  // cuBLAS is column-major, where our matrices are their transposes: c^T = op(b)^T op(a)^T.
+  // cuBLAS is column-major and sees our matrices as their transposes: c^T = op(b)^T op(a)^T.
   return Check(library_.gemm_ex(handle_, transpose_b ? CUBLAS_OP_T : CUBLAS_OP_N,
                                 transpose_a ? CUBLAS_OP_T : CUBLAS_OP_N, n, m, k, &alpha, b, operands,
                                 transpose_b ? k : n, a, operands, transpose_a ? m : k, &beta, c, CUDA_R_32F,

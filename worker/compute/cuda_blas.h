@@ -18,11 +18,11 @@ namespace weir::cuda {
 // the same bits every time and may be captured in a graph. Not thread-safe.
 class Blas {
  public:
-  // What cuBLAS wants at most on the devices at hand.
+  // The most that cuBLAS wants on current devices.
   static constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
-  // `workspace` is kWorkspaceBytes of device memory, the caller's, and outlives this as `stream` does. The
-  // device is the current one.
+  // `workspace` is kWorkspaceBytes of device memory of the caller's; it and `stream` outlive this. Uses the
+  // current device.
   static absl::StatusOr<std::unique_ptr<Blas>> Create(cudaStream_t stream, void* workspace,
                                                       Precision precision);
   ~Blas();

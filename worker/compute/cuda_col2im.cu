@@ -17,7 +17,7 @@ __global__ void Col2ImKernel(Shape w, int n, const float* __restrict__ column, f
     const int y = rest % w.height + w.padding;
     rest /= w.height;
     const int channel = rest % w.channels, image = rest / w.channels;
-    // The outputs whose windows hold the element: out * stride <= it < out * stride + kernel.
+    // The outputs whose windows hold the element: out * stride <= position < out * stride + kernel.
     const int first_y = y < w.kernel ? 0 : (y - w.kernel) / w.stride + 1;
     const int first_x = x < w.kernel ? 0 : (x - w.kernel) / w.stride + 1;
     const int last_y = min(y / w.stride, w.out_height - 1), last_x = min(x / w.stride, w.out_width - 1);

@@ -6,7 +6,7 @@
 namespace weir::cuda {
 namespace {
 
-// A row of blocks takes one tap of the kernel, so that it is divided by the window's sizes once.
+// A row of blocks takes one tap of the kernel, so that the tap is divided by the window's sizes once.
 template <typename T>
 __global__ void Im2ColKernel(Shape w, int n, const float* __restrict__ x, T* __restrict__ column) {
   const int positions = w.out_height * w.out_width, columns = n * positions;

@@ -8,8 +8,8 @@
 
 namespace weir::cuda {
 
-// The kernels' launchers, one .cu file an operation. Each queues its work on `stream` and returns the
-// launch's error. Shapes and meanings are those of ComputeBackend where not said otherwise; everything is
+// The kernels' launchers, one .cu file per operation. Each queues its work on `stream` and returns the
+// launch's error. Shapes and meanings are those of ComputeBackend unless said otherwise; everything is in
 // device memory.
 
 // cuda_vectors.cu
@@ -41,13 +41,13 @@ cudaError_t BiasGradient(cudaStream_t stream, int64_t n, int64_t channels, int64
 // cuda_im2col.cu: column [channels * kernel * kernel, n * positions], what each tap of the kernel sees.
 template <typename T>
 cudaError_t Im2Col(cudaStream_t stream, const Window& window, int64_t n, const float* x, T* column);
-// cuda_col2im.cu: dx = for each position the sum of all that was taken from it.
+// cuda_col2im.cu: dx, at each position the sum of everything that was taken from it.
 cudaError_t Col2Im(cudaStream_t stream, const Window& window, int64_t n, const float* column, float* dx);
 // cuda_images.cu: out [channels, n * positions] from x [n, channels, positions].
 template <typename T>
 cudaError_t SideBySide(cudaStream_t stream, int64_t n, int64_t channels, int64_t positions, const float* x,
                        T* out);
-// The way back: y [n, channels, positions] = x [channels, n * positions] + bias [channels].
+// The inverse: y [n, channels, positions] = x [channels, n * positions] + bias [channels].
 cudaError_t ToImages(cudaStream_t stream, int64_t n, int64_t channels, int64_t positions, const float* x,
                      const float* bias, float* y);
 

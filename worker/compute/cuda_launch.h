@@ -11,7 +11,7 @@ namespace weir::cuda {
 
 constexpr int kThreads = 256;  // of a block
 
-// The only way in which kernels are launched. A grid without blocks is no work.
+// All kernels are launched through this function. A grid without blocks is no work.
 template <typename... Parameters, typename... Arguments>
 cudaError_t Launch(cudaStream_t stream, dim3 grid, dim3 block, void (*kernel)(Parameters...),
                    Arguments... arguments) {

@@ -20,7 +20,7 @@ __global__ void MaxPoolForwardKernel(Shape w, int planes, const float* __restric
       for (int kx = 0; kx < w.kernel; ++kx) {
         const int at = (top + ky) * w.width + left + kx;
         const float value = plane[at];
-        // The first NaN is larger than what came before it, and nothing is larger than it.
+        // The first NaN counts as larger than the values before it, and nothing is larger than that NaN.
         if (value > largest || (isnan(value) && !isnan(largest))) {
           largest = value;
           where = at;
@@ -56,7 +56,7 @@ __global__ void MaxPoolBackwardKernel(Shape w, int planes, const float* __restri
   }
 }
 
-// Calls launch(first image, planes) until all n images are through.
+// Calls launch(first image, planes) until all n images are done.
 template <typename LaunchSome>
 cudaError_t ForImages(const Window& w, int64_t n, const LaunchSome& launch) {
   const int64_t most = ImagesOfLaunch(w);

@@ -12,14 +12,14 @@ __global__ void FindNonFiniteKernel(int64_t n, const float* x, int64_t first, in
   __shared__ int64_t scratch[kThreads];
   int64_t smallest = kNone;
   for (int64_t i = FirstElement(); i < n; i += ElementStep()) {
-    // An exponent of all ones is NaN's and infinity's.
+    // NaN and infinity have an exponent of all ones.
     if ((__float_as_uint(x[i]) & 0x7f800000) == 0x7f800000) {
       smallest = first + i;
       break;
     }
   }
   smallest = ReduceRow(smallest, scratch, Smaller());
-  // The smallest of integers is the same in any order.
+  // The smallest of integers does not depend on the order.
   if (threadIdx.x == 0 && smallest != kNone) {
     static_assert(sizeof(long long) == sizeof(int64_t));
     atomicMin(reinterpret_cast<long long*>(found), static_cast<long long>(smallest));

@@ -6,22 +6,23 @@
 
 namespace weir::cuda {
 
-// Which tensors have been rounded to bfloat16 for a product, and not written since: a weight serves forward
-// and backward, an activation its layer and the weight's gradient, so that half of the roundings are saved;
-// it costs half as much memory again for each of them. Knows the memory, does not own it. Not thread-safe.
+// Which tensors have been rounded to bfloat16 for a product, and not written since. A weight serves forward
+// and backward, an activation its layer and the weight's gradient, so half of the roundings are saved; each
+// such tensor costs half as much memory again. This class knows the memory but does not own it. Not
+// thread-safe.
 class RoundedOperands {
  public:
   struct Entry {
-    uint16_t* memory = nullptr;  // the caller's to set
+    uint16_t* memory = nullptr;  // set by the caller
     int64_t capacity = 0;        // in elements
-    int64_t elements = 0;        // that are as the tensor's first ones are now; 0: none
+    int64_t elements = 0;        // elements that are still rounded from the tensor's first ones; 0: none
   };
 
   // The entry of the tensor that begins at x; it stays where it is until Forget.
   Entry* Get(const float* x) { return &entries_[reinterpret_cast<uintptr_t>(x)]; }
 
-  // To be called for whatever writes device memory, in the order of the queue: [begin, begin + bytes) is no
-  // longer what was rounded.
+  // Called for every write to device memory, in the order of the queue: [begin, begin + bytes) does not hold
+  // any more what was rounded.
   void Wrote(const void* begin, size_t bytes) {
     const uintptr_t first = reinterpret_cast<uintptr_t>(begin);
     for (auto& [address, entry] : entries_) {

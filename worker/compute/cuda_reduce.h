@@ -20,12 +20,12 @@ struct Smaller {
 };
 
 // Combines the values of the threads that share a threadIdx.y, in a tree over threadIdx.x, and gives each of
-// them the result. blockDim.x is a power of two; `scratch` is shared memory of one T a thread. All threads of
-// the block make the call.
+// them the result. blockDim.x is a power of two; `scratch` is shared memory of one T per thread. All threads
+// of the block must make the call.
 template <typename T, typename Combine>
 __device__ T ReduceRow(T value, T* scratch, Combine combine) {
   T* row = scratch + threadIdx.y * blockDim.x;
-  __syncthreads();  // all have read the result of the reduction before
+  __syncthreads();  // all threads have read the result of the reduction before
   row[threadIdx.x] = value;
   __syncthreads();
   for (unsigned half = blockDim.x / 2; half > 0; half /= 2) {
@@ -44,7 +44,7 @@ inline dim3 RowBlock(int64_t columns) {
 inline dim3 RowGrid(int64_t rows, dim3 block) {
   return dim3(static_cast<unsigned>((rows + block.y - 1) / block.y));
 }
-// Of the thread. Rows beyond the last take part in reductions only.
+// The thread's row. Rows beyond the last take part in reductions only.
 __device__ inline int64_t RowIndex() { return int64_t{blockIdx.x} * blockDim.y + threadIdx.y; }
 
 }  // namespace weir::cuda

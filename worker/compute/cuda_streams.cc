@@ -13,7 +13,7 @@ absl::Status MakeEvent(cudaEvent_t* event) {
 }  // namespace
 
 Streams::~Streams() {
-  // Failures have been seen before, or nobody is left to see them.
+  // Failures have been seen before, or no caller is left to see them.
   static_cast<void>(WaitForAll());
   for (const Mark& mark : marks_) {
     for (const cudaEvent_t event : {mark.computed, mark.uploaded, mark.downloaded}) {
@@ -69,7 +69,7 @@ absl::Status Streams::Join(uint64_t mark) {
 }
 
 absl::Status Streams::Record(uint64_t* mark) {
-  // The events of the mark that takes the place of another are the other's until it has passed.
+  // A mark reuses the events of an older mark, which must have passed.
   if (next_mark_ > kMarks) WEIR_RETURN_IF_ERROR(Wait(next_mark_ - kMarks));
   const Mark& events = marks_[next_mark_ % kMarks];
   WEIR_RETURN_IF_ERROR(ToStatus(cudaEventRecord(events.computed, compute_), "Record"));
@@ -92,7 +92,7 @@ bool Streams::Passed(uint64_t mark) const {
   if (events == nullptr) return true;
   for (const cudaEvent_t event : {events->computed, events->uploaded, events->downloaded}) {
     if (cudaEventQuery(event) == cudaErrorNotReady) {
-      cudaGetLastError();  // which it would be
+      cudaGetLastError();  // clears that result, which would count as an error
       return false;
     }
   }

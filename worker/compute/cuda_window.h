@@ -7,8 +7,8 @@
 
 namespace weir::cuda {
 
-// A Window in 32 bits, in which a GPU divides much faster than in 64; and how many images keep all indexes
-// within them. For .cu files.
+// A Window in 32 bits, in which a GPU divides much faster than in 64, and the number of images for which all
+// indexes fit into 32 bits. For .cu files.
 struct Shape {
   explicit Shape(const Window& w)
       : channels(static_cast<int>(w.channels)),
@@ -23,7 +23,7 @@ struct Shape {
   int channels, height, width, kernel, stride, padding, out_height, out_width;
 };
 
-// Images of a launch; one image is below 2^30 elements.
+// The images of one launch; one image has fewer than 2^30 elements.
 inline int64_t ImagesOfLaunch(const Window& w) {
   const int64_t elements = w.channels * std::max(w.height * w.width, w.out_height() * w.out_width());
   return std::max<int64_t>(1, (int64_t{1} << 30) / elements);

@@ -20,7 +20,7 @@ Range Inside(const Window& w, int64_t tap, int64_t inputs, int64_t outputs) {
 }
 
 // Calls act(position in the image, position in the column matrix, n) for each row of n > 0 outputs that reads
-// the image; the outputs lie side by side, what they read lies `stride` apart.
+// the image. The outputs lie side by side; the values that they read lie `stride` apart.
 template <typename Act>
 void ForEachRow(const Window w, const Act& act) {
   const int64_t out_height = w.out_height(), out_width = w.out_width();
@@ -42,7 +42,7 @@ void ForEachRow(const Window w, const Act& act) {
   }
 }
 
-// Rows of images are short: pieces of a known size, which need no call, do better than one memcpy.
+// Rows of images are short: copies of a known size, which need no call, do better than one memcpy.
 inline void CopyRow(int64_t n, const float* from, float* to) {
   int64_t i = 0;
   for (; i + 8 <= n; i += 8) std::memcpy(to + i, from + i, 8 * sizeof(float));

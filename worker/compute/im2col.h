@@ -9,7 +9,7 @@ namespace weir {
 // position.
 void Im2Col(const Window& window, const float* image, float* column);
 
-// The transpose: image = for each position the sum of all that was taken from it.
+// The transpose: image, at each position the sum of everything that was taken from it.
 void Col2Im(const Window& window, const float* column, float* image);
 
 }  // namespace weir

@@ -22,9 +22,8 @@ enum class Activation {
   kTanh,
 };
 
-// Which elements a dropout drops: element e where UniformFloat(Philox(key, counter, e / 4)[e % 4]) < rate.
-// The first element of the tensor at hand has the number first_element, so that a tensor may be cut in any
-// way.
+// Which elements a dropout drops: element e if UniformFloat(Philox(key, counter, e / 4)[e % 4]) < rate. The
+// tensor's first element has the number first_element, so that a tensor may be cut in any way.
 struct DropoutMask {
   float rate = 0;  // in [0, 1)
   uint64_t key = 0;

@@ -15,7 +15,7 @@ struct CsvOptions {
   bool header = false;
 };
 
-// A table of numbers, one example a line, with the label column taken out.
+// A table of numbers, one example per line, without the label column.
 struct CsvTable {
   int64_t columns = 0;         // without the label's
   std::vector<float> values;   // [rows, columns]
@@ -23,8 +23,9 @@ struct CsvTable {
   std::vector<int64_t> lines;  // [rows], where each row stood in the file, for messages
 };
 
-// Comma-separated finite numbers, blanks around them allowed, empty lines skipped. `file` is its name, for
-// messages. InvalidArgument with file:line:column (both counted from 1, the column in characters).
+// Parses comma-separated finite numbers. Blanks around them are allowed, and empty lines are skipped. `file`
+// is the file's name, for messages. InvalidArgument with file:line:column (both counted from 1, the column in
+// characters).
 absl::StatusOr<CsvTable> ParseCsv(absl::string_view file, absl::string_view text, const CsvOptions& options);
 
 }  // namespace weir

@@ -17,11 +17,12 @@ struct Batch {
   std::vector<float> targets;   // [n]
 };
 
-// Examples of one shape with their labels or targets, whole in memory. Immutable, so that threads may share
-// it.
+// Examples of one shape with their labels or targets, all in memory. Immutable, so that threads may share
+// them.
 class Dataset {
  public:
-  // Bytes stay bytes and are scaled when they are gathered: a quarter of the memory, the same floats.
+  // Bytes stay bytes and are scaled when they are gathered: this takes a quarter of the memory and gives the
+  // same floats.
   using Values = std::variant<std::vector<uint8_t>, std::vector<float>>;
 
   // For classification. values: n examples of `shape`, end to end, each worth value * scale. labels: n, in
@@ -31,14 +32,14 @@ class Dataset {
   Dataset(std::vector<int64_t> shape, Values values, float scale, std::vector<float> targets);
 
   int64_t size() const { return static_cast<int64_t>(labels_.empty() ? targets_.size() : labels_.size()); }
-  // Of one example: [channels, height, width], or [k] for rows of numbers.
+  // The shape of one example: [channels, height, width], or [k] for rows of numbers.
   const std::vector<int64_t>& shape() const { return shape_; }
   // 0 for regression.
   int classes() const { return classes_; }
-  // What the last layer of a model for this data must give: a logit a class, or one prediction.
+  // The size of the last layer of a model for this data: a logit per class, or one prediction.
   int64_t outputs() const { return classes_ == 0 ? 1 : classes_; }
 
-  // Copies the examples at `indexes` into `batch`, whose memory is used again. Indexes are in [0, size()).
+  // Copies the examples at `indexes` into `batch`, whose memory is reused. Indexes are in [0, size()).
   void Gather(absl::Span<const int32_t> indexes, Batch* batch) const;
 
  private:

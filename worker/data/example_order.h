@@ -16,7 +16,7 @@ std::vector<int32_t> RandomPermutation(int32_t n, uint64_t key, uint64_t stream)
 // permutation of its own. Batch b of the job is the positions [b * B, (b + 1) * B), so a batch may cross the
 // border of two epochs.
 //
-// Not thread-safe: it keeps the permutations it made last.
+// Not thread-safe: this keeps the permutations that it made last.
 class ExampleOrder {
  public:
   // examples > 0.

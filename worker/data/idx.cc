@@ -55,7 +55,7 @@ float Decode(const Type& type, const uint8_t* bytes) {
   }
 }
 
-// What stands before the values.
+// What comes before the values.
 struct Header {
   const Type* type = nullptr;
   std::vector<int64_t> shape;
@@ -106,7 +106,7 @@ absl::StatusOr<IdxArray> Parse(InflateReader* reader) {
   const uint64_t bytes = header.bytes;
   IdxArray array;
   array.shape = std::move(header.shape);
-  // One byte more than announced, to see whether there is one.
+  // Reads one byte more than announced, to see whether there is one.
   WEIR_ASSIGN_OR_RETURN(std::vector<uint8_t> values, reader->ReadUpTo(bytes + 1));
   if (values.size() != bytes) {
     const std::string seen = values.size() < bytes
@@ -138,7 +138,7 @@ absl::StatusOr<IdxArray> ParseIdx(absl::string_view file, absl::string_view byte
   InflateReader reader(bytes);
   absl::StatusOr<IdxArray> array = Parse(&reader);
   if (array.ok()) return array;
-  // What is wrong with the content may be the damage of what holds it.
+  // The content may be wrong because the gzip data that holds it is damaged.
   const absl::Status damage = reader.Check();
   const absl::Status& cause = damage.ok() ? array.status() : damage;
   return absl::Status(cause.code(), absl::StrCat(file, ": ", cause.message()));

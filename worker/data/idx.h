@@ -17,11 +17,12 @@ struct IdxArray {
   std::variant<std::vector<uint8_t>, std::vector<float>> values;
 };
 
-// Parses the bytes of a file, gzip or not. `file` is its name, for messages. Memory is taken as data arrives,
-// never because a header claims it. InvalidArgument or DataLoss: what was seen, what was expected.
+// Parses the bytes of a file, gzip or not. `file` is the file's name, for messages. Memory is taken as data
+// arrives, never because a header claims it. InvalidArgument or DataLoss says what was seen and what was
+// expected.
 absl::StatusOr<IdxArray> ParseIdx(absl::string_view file, absl::string_view bytes);
 
-// The shape alone, of which the file's first bytes are enough.
+// The shape alone, for which the file's first bytes are enough.
 absl::StatusOr<std::vector<int64_t>> ParseIdxShape(absl::string_view file, absl::string_view beginning);
 
 }  // namespace weir

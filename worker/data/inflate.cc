@@ -39,7 +39,7 @@ absl::StatusOr<size_t> InflateReader::Read(absl::Span<uint8_t> out) {
   while (done < out.size()) {
     if (ended_) {
       if (rest_.empty()) break;
-      // A gzip file may be several, one behind the other.
+      // A gzip file may consist of several, one behind the other.
       if (!HasGzipMagic(rest_)) {
         return absl::DataLossError(absl::StrCat(rest_.size(), " bytes after the end of the gzip data"));
       }

@@ -13,8 +13,8 @@
 
 namespace weir {
 
-// Reads bytes that may be compressed with gzip (told by their first two bytes) piece by piece, so that the
-// reader decides how much memory the content gets. Not thread-safe; the bytes must outlive it.
+// Reads bytes that may be compressed with gzip (recognised by their first two bytes) piece by piece, so that
+// the reader decides how much memory the content gets. Not thread-safe. The bytes must outlive this.
 class InflateReader {
  public:
   explicit InflateReader(absl::string_view bytes);
@@ -26,10 +26,10 @@ class InflateReader {
   // Fills `out` as far as there is content; less than its size means the end. DataLoss: damaged or truncated
   // gzip data.
   absl::StatusOr<size_t> Read(absl::Span<uint8_t> out);
-  // The next `most` bytes, or fewer where the content ends. Memory is taken as they come.
+  // The next `most` bytes, or fewer if the content ends. Memory is taken as they come.
   absl::StatusOr<std::vector<uint8_t>> ReadUpTo(uint64_t most);
-  // Reads to the end, and keeps nothing: OK, what was read so far was whole and is what was compressed. A
-  // byte that has changed makes other content as a rule, and only the checksum at the end tells.
+  // Reads to the end, and keeps nothing. OK: what was read so far is complete and is what was compressed. A
+  // byte that has changed usually makes other content, and only the checksum at the end shows it.
   absl::Status Check();
 
  private:

@@ -58,7 +58,7 @@ absl::StatusOr<std::string> ReadText(const std::string& field, const std::string
   WEIR_ASSIGN_OR_RETURN(std::string bytes, ReadFile(field, path));
   InflateReader reader(bytes);
   if (!reader.compressed()) return bytes;
-  // One byte more than is allowed shows that there are more.
+  // Reading one byte more than is allowed shows that there are more.
   const absl::StatusOr<std::vector<uint8_t>> text = reader.ReadUpTo(kMostFileBytes + 1);
   if (!text.ok())
     return absl::Status(text.status().code(), absl::StrCat(path, ": ", text.status().message()));
@@ -74,7 +74,7 @@ absl::StatusOr<IdxArray> ReadIdx(const std::string& field, const std::string& pa
   return ParseIdx(path, bytes);
 }
 
-// How many classes there are; 0: as the labels say. Then who says so, for messages.
+// The number of classes (0: as many as the labels show), and the source of that number, for messages.
 struct Classes {
   int count = 0;
   absl::string_view said_by;

@@ -12,11 +12,11 @@ namespace weir {
 
 struct DatasetPair {
   Dataset train;
-  std::optional<Dataset> test;  // where the config names one
+  std::optional<Dataset> test;  // if the config names one
 };
 
-// Reads what `config` names; it has passed the job config's checks. Relative paths start at base_dir. The
-// loss says whether labels are classes (softmax_cross_entropy) or the label column is a target
+// Reads the data that `config` names; `config` has passed the job config's checks. Relative paths start at
+// base_dir. The loss says whether labels are classes (softmax_cross_entropy) or the label column is a target
 // (mean_squared_error; csv only).
 //
 // Both sets have the same shape and number of classes, which is data.classes, or the largest label of the
@@ -25,12 +25,12 @@ struct DatasetPair {
 absl::StatusOr<DatasetPair> LoadData(const v1::DataConfig& config, const std::string& base_dir,
                                      v1::ModelConfig::Loss loss);
 
-// What LoadData() asks of the loss, and of the shapes of files before their values matter.
+// The checks that LoadData() makes of the loss, and of the shapes of files before their values matter.
 absl::Status CheckLoss(const v1::DataConfig& config, v1::ModelConfig::Loss loss);
 absl::Status CheckIdxShapes(const std::string& images_path, const std::vector<int64_t>& images,
                             const std::string& labels_path, const std::vector<int64_t>& labels);
 absl::Status CheckSameShape(const std::vector<int64_t>& train, const std::vector<int64_t>& test);
-// Of one example.
+// The shape of one example.
 std::vector<int64_t> IdxExampleShape(const std::vector<int64_t>& images);
 
 }  // namespace weir

@@ -8,8 +8,8 @@ namespace weir {
 // is computed.
 double GlobalNorm(absl::Span<const float> values);
 
-// Scales `values` down to the norm max_norm if theirs is larger; a norm that is not finite leaves them as
-// they are, for whoever checks gradients to find. max_norm 0 is off. Returns the norm before.
+// Scales `values` down to the norm max_norm if their norm is larger. A norm that is not finite leaves them as
+// they are, so that the check of gradients finds it. max_norm 0 is off. Returns the norm before scaling.
 double ClipToNorm(double max_norm, absl::Span<float> values);
 
 }  // namespace weir

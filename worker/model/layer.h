@@ -13,12 +13,12 @@
 
 namespace weir {
 
-// What all random choices of a forward pass depend on, beside the layer's name.
+// What all random choices of a forward pass depend on, besides the layer's name.
 struct RandomContext {
   uint64_t seed = 0;
   uint64_t batch = 0;
-  // The position in the batch of the first example at hand: masks do not depend on how a batch is cut into
-  // micro-batches.
+  // The position of the first example of this pass in the batch: masks do not depend on how a batch is cut
+  // into micro-batches.
   int64_t first_example = 0;
 };
 
@@ -28,27 +28,27 @@ struct Pass {
   RandomContext random;
 };
 
-// One layer of a model: its shapes, the tensors that it asks for, forward and backward. It knows nothing of
-// where its parameters come from: `weights` and `gradients` are its tensors end to end in device memory. x, y
-// [n, shape...] and their gradients dx, dy are the model's. Backward follows the Forward of the same pass.
-// Not thread-safe.
+// One layer of a model: its shapes, its tensors, forward and backward. A layer knows nothing about where its
+// parameters come from: `weights` and `gradients` are its tensors end to end in device memory. x, y [n,
+// shape...] and their gradients dx, dy are the model's. Backward follows the Forward of the same pass. Not
+// thread-safe.
 class Layer {
  public:
   virtual ~Layer() = default;
 
-  // Of one example.
+  // The shape of one example.
   virtual const std::vector<int64_t>& output_shape() const = 0;
   virtual std::vector<TensorSpec> Tensors() const { return {}; }
-  // Whether y is x under another shape; then Forward and Backward are not called.
+  // Returns whether y is x with another shape; then Forward and Backward are not called.
   virtual bool is_view() const { return false; }
-  // Whether passes over the same memory differ in more than the values there: in what is drawn at random.
+  // Returns whether passes over the same memory differ in more than the values there: in random draws.
   virtual bool is_random() const { return false; }
-  // Takes what scratch memory a pass of up to max_batch examples needs.
+  // Takes the scratch memory that a pass of up to max_batch examples needs.
   virtual absl::Status Reserve(ComputeBackend* backend, int64_t max_batch) { return absl::OkStatus(); }
 
   virtual void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x,
                        float* y) = 0;
-  // Adds to `gradients`; overwrites dx, which may be null where nobody needs it.
+  // Adds to `gradients`; overwrites dx, which may be null if it is not needed.
   virtual void Backward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x,
                         const float* y, const float* dy, float* dx, float* gradients) = 0;
 };

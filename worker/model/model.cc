@@ -141,7 +141,7 @@ void Model::CopyToDevice(const Batch& batch, const DeviceBatch& to, uint64_t aft
 
 void Model::Prepare(const Batch& batch) {
   if (backend_->unified()) return;
-  // The pass that used this memory was over when the one at hand began.
+  // The pass that used this memory was over when the current pass began.
   CopyToDevice(batch, batches_[1 - turn_], pass_began_);
   next_batch_ = &batch;
 }
@@ -151,7 +151,7 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
   const float *features = batch.features.data(), *targets = batch.targets.data();
   const int32_t* labels = batch.labels.data();
   if (!backend_->unified()) {
-    // Behind it the device's memory is not used any more by passes before, nor the staged copies.
+    // Earlier passes use neither the device's memory nor the staged copies after this mark.
     pass_began_ = backend_->Record();
     if (next_batch_ == &batch) {
       turn_ = 1 - turn_;
@@ -248,10 +248,10 @@ absl::Status Model::Backward(const Pass& pass, const Traffic& traffic) {
     if (!traffic.last || !traffic.gradient_ready) return;
     for (size_t i = stage.tensors; i > 0; --i) traffic.gradient_ready(stage.first_tensor + i - 1);
   };
-  // Gradients on their way to the host, and the marks behind them. They are waited for when all work is
-  // queued, so that the device never waits for this thread.
+  // Gradients on their way to the host, and the marks behind them. This thread waits for them when all work
+  // is queued, so that the device never waits for this thread.
   std::vector<std::pair<const Stage*, uint64_t>> copied;
-  // Where the next layer's dx goes; its dy is in the other one.
+  // Where the next layer's dx goes; its dy is in the other buffer.
   size_t turn = 1;
   for (size_t end = stages_.size(), first; end > first_trained_; end = first) {
     first = end - 1;
@@ -295,7 +295,7 @@ bool Model::CopyWeightsAhead(const Traffic& traffic) {
   if (next == nullptr) return false;
   for (Stage& stage : stages_) {
     if (stage.tensors == 0) continue;
-    // Passes before the one at hand have used that memory.
+    // Passes before the current one have used that memory.
     backend_->CopyAhead(weights_ahead_.get() + stage.offset, next.get() + stage.offset,
                         static_cast<size_t>(stage.elements) * sizeof(float), pass_began_);
     stage.copied_ahead = backend_->Record();
@@ -307,7 +307,7 @@ bool Model::CopyWeightsAhead(const Traffic& traffic) {
 absl::Status Model::Wait(uint64_t mark, const Traffic& traffic) {
   if (keeps_weights_ahead_ && traffic.last && traffic.next_weights) {
     while (ahead_ == nullptr && !backend_->Passed(mark)) {
-      // Drivers wait in no other way.
+      // Drivers wait for a mark in the same way.
       if (!CopyWeightsAhead(traffic)) std::this_thread::yield();
     }
   }
@@ -327,7 +327,7 @@ absl::StatusOr<double> Model::ForwardBackward(const Batch& batch, int64_t diviso
   if (status.ok() && traffic.last && traffic.forward_done) status = traffic.forward_done();
   if (status.ok()) status = Backward(pass, traffic);
   if (!status.ok()) {
-    // What is queued uses memory of the caller's. Its own failure is the next call's, too.
+    // Queued work uses the caller's memory. If the wait fails, so does the next call.
     static_cast<void>(backend_->Wait(backend_->Record()));
     return status;
   }

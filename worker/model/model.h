@@ -23,38 +23,39 @@ struct Evaluation {
   int64_t examples = 0;
 };
 
-// What a model does on a device with memory of its own; of no meaning elsewhere.
+// Options for a device with memory of its own; without meaning elsewhere.
 struct DeviceOptions {
-  // Gradients are rounded to bfloat16 before they are copied to the host, which takes half the bytes then.
+  // Gradients are rounded to bfloat16 before they are copied to the host, which halves the bytes.
   bool rounds_gradients = false;
-  // Parts of a training pass are replayed where that takes less than their calls (ComputeBackend::replays).
+  // Parts of a training pass are replayed if that takes less time than their calls (ComputeBackend::replays).
   bool replays = true;
-  // There is memory for a second set of weights (Model::Traffic::next_weights).
+  // The device has memory for a second set of weights (Model::Traffic::next_weights).
   bool weights_ahead = false;
 };
 
-// A model from the config: a list of layers and a loss. It computes losses and gradients; who provides its
-// weights and what becomes of its gradients is not its concern.
+// A model from the config: a list of layers and a loss. The model computes losses and gradients; its caller
+// brings the weights and uses the gradients.
 //
 // weights() and gradients() are host memory: all tensors of spec() end to end, in its order. On a device with
-// memory of its own ForwardBackward and Evaluate copy the weights there, layer by layer as forward gets to
+// memory of its own, ForwardBackward and Evaluate copy the weights there, layer by layer as forward reaches
 // them, and ForwardBackward copies the gradients back in the same way. Both are unspecified until they are
 // written.
 //
-// Not thread-safe. All memory is taken by Create, but for what a device keeps of captured calls.
+// Not thread-safe. Create takes all memory, except what a device keeps of captured calls.
 class Model {
  public:
-  // config has passed the job config's checks. input_shape: of one example. outputs: what the last layer must
-  // give (Dataset::outputs). max_batch: examples of the largest batch. The backend must outlive the model.
-  // InvalidArgument: the layer, the shapes that do not fit and what to do; ResourceExhausted: too large for
-  // the device.
+  // `config` has passed the job config's checks. input_shape: of one example. outputs: the size of the last
+  // layer (Dataset::outputs). max_batch: examples of the largest batch. The backend must outlive the model.
+  // InvalidArgument: names the layer, the shapes that do not fit and what to do. ResourceExhausted: too large
+  // for the device.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const v1::ModelConfig& config,
                                                        const std::vector<int64_t>& input_shape,
                                                        int64_t outputs, int64_t max_batch,
                                                        ComputeBackend* backend,
                                                        const DeviceOptions& options = DeviceOptions());
 
-  // Whether such a model can be made, and its tensors; takes no memory. outputs: nullopt, if it is not known.
+  // Checks that such a model can be made, and returns its tensors; takes no memory. outputs: nullopt if it is
+  // unknown.
   static absl::StatusOr<ModelSpec> Check(const v1::ModelConfig& config,
                                          const std::vector<int64_t>& input_shape,
                                          std::optional<int64_t> outputs);
@@ -64,53 +65,55 @@ class Model {
 
   absl::Span<float> weights() { return {host_weights_, elements_}; }
   absl::Span<float> gradients() { return {host_gradients_, elements_}; }
-  // Gradients reach the host as bfloat16: its bits, in the first half of the memory of gradients().
+  // Gradients reach the host as the bits of bfloat16, in the first half of the memory of gradients().
   bool rounds_gradients() const { return rounds_gradients_; }
   absl::Span<const uint16_t> rounded_gradients() const {
     return {reinterpret_cast<const uint16_t*>(host_gradients_), elements_};
   }
-  // From now on they lie there instead of in memory of the model's own: spec().elements() floats each, which
-  // devices copy best where they are ComputeBackend::Memory::kHost. Other models may read the same weights.
+  // From now on weights and gradients lie there instead of in the model's own memory: spec().elements()
+  // floats each. Devices copy best if the memory is ComputeBackend::Memory::kHost. Other models may read the
+  // same weights.
   void Bind(float* weights, float* gradients);
-  // The next gradient begins. What gradients() holds is unspecified until it is there.
+  // Begins the next gradient. gradients() is unspecified until that gradient is complete.
   void ZeroGradients();
 
-  // How weights and gradients come and go while a pass computes. By default all weights are there, have
-  // changed, and the pass makes the gradient complete.
+  // How weights and gradients come and go while a pass computes. By default all weights are there and have
+  // changed, and the pass completes the gradient.
   struct Traffic {
-    // weights() are other ones than in the pass before.
+    // weights() differ from those of the pass before.
     bool new_weights = true;
-    // If set, called for each layer with new weights, in forward's order, before those of the tensors [first,
-    // end) are read: returns once they are there. An error ends the pass with it.
+    // If set, called for each layer with new weights, in forward's order, before the weights of the tensors
+    // [first, end) are read. Returns once they are there. An error ends the pass with that error.
     std::function<absl::Status(size_t first, size_t end)> await_weights;
-    // No other pass will add to the gradient. Else it may stay on the device, and what is below is not
-    // called.
+    // No other pass will add to the gradient. Otherwise the gradient may stay on the device, and the
+    // functions below are not called.
     bool last = true;
     // If set, called between forward, which has asked for all weights, and backward. An error ends the pass.
     std::function<absl::Status()> forward_done;
-    // If set, called when all of the pass is queued on a device that computes meanwhile: for Prepare().
+    // If set, called when the whole pass is queued on a device that computes meanwhile: for Prepare().
     std::function<void()> queued;
-    // If set, asked again and again while the device computes the last backward, until it gives the weights()
-    // of the next pass with new ones, which may not be there yet: they are copied to the device meanwhile
-    // (DeviceOptions::weights_ahead), and kept until a pass has begun with these or other new weights.
+    // If set, called again and again while the device computes the last backward, until it returns the
+    // weights() of the next pass with new weights; they may not be there yet. They are copied to the device
+    // meanwhile (DeviceOptions::weights_ahead), and kept until a pass has begun with these or other new
+    // weights.
     std::function<std::shared_ptr<const float>()> next_weights;
     // If set, called with the index (in spec()) of each tensor whose gradient is complete in gradients(),
     // from the last to the first, as the backward pass goes on.
     std::function<void(size_t tensor)> gradient_ready;
   };
 
-  // Adds the gradient of (sum of the examples' losses) / divisor to gradients(); with the size of the whole
-  // batch as divisor, its micro-batches add up to the gradient of the batch's mean loss. Returns the sum of
-  // the losses. The error is the device's, or one of the traffic's; weights() and gradients() are not in use
-  // any more, but the gradient is of no use. batch.n <= max_batch().
+  // Adds the gradient of (sum of the examples' losses) / divisor to gradients(). With the size of the whole
+  // batch as divisor, the gradients of its micro-batches add up to the gradient of the batch's mean loss.
+  // Returns the sum of the losses. An error is the device's, or one of the traffic's; then weights() and
+  // gradients() are not in use any more, but the gradient is useless. batch.n <= max_batch().
   absl::StatusOr<double> ForwardBackward(const Batch& batch, int64_t divisor, const RandomContext& random,
                                          const Traffic& traffic);
   absl::StatusOr<double> ForwardBackward(const Batch& batch, int64_t divisor, const RandomContext& random) {
     return ForwardBackward(batch, divisor, random, Traffic());
   }
 
-  // Begins to copy the batch of the next pass to the device, from within Traffic::queued of this one. It
-  // stays as it is until that next pass; if that is of another batch this was in vain.
+  // Begins to copy the batch of the next pass to the device; called from within Traffic::queued of this pass.
+  // The batch stays as it is until the next pass. If that pass has another batch, the copy was in vain.
   void Prepare(const Batch& batch);
 
   // The mean loss and the accuracy over a whole dataset, without dropout.
@@ -126,15 +129,15 @@ class Model {
     size_t tensors = 0;
     int64_t output_elements = 0;  // of one example
     Buffer<float> output;         // [max_batch, output shape...]; none for a view
-    uint64_t copied_ahead = 0;    // a mark behind its weights in weights_ahead_
-    const float* x = nullptr;     // of the pass at hand
+    uint64_t copied_ahead = 0;    // a mark behind the copy of its weights to weights_ahead_
+    const float* x = nullptr;     // of the current pass
     const float* y = nullptr;
-    // Of this stage and those behind it that have no tensors: of all that may be queued before the next
-    // weights are awaited, or the next gradients leave.
+    // The repeated calls of this stage and of the stages behind it that have no tensors: all that may be
+    // queued before the next weights are awaited, or the next gradients leave.
     RepeatedCalls forward, backward;
   };
 
-  // backend: nullptr for one that computes nothing.
+  // backend: nullptr for a model that computes nothing.
   Model(v1::ModelConfig::Loss loss, int64_t max_batch, ComputeBackend* backend, const DeviceOptions& options)
       : loss_(loss),
         max_batch_(max_batch),
@@ -148,38 +151,38 @@ class Model {
 
   template <typename T>
   T* OnHost(const Buffer<T>& device, const Buffer<T>& staged) const;
-  // A batch on the device, whose memory is not the host's.
+  // A batch on a device whose memory is not the host's.
   struct DeviceBatch {
     Buffer<float> features, targets;
     Buffer<int32_t> labels;
-    // Page-locked copies, from which copies to the device leave while this thread goes on.
+    // Page-locked copies, from which copies to the device run while this thread goes on.
     Buffer<float> staged_features, staged_targets;
     Buffer<int32_t> staged_labels;
   };
-  // Queues the copy of the batch behind the mark.
+  // Queues the copy of the batch behind the mark `after`.
   void CopyToDevice(const Batch& batch, const DeviceBatch& to, uint64_t after);
 
   // Where layers find their weights, and add to their gradients.
   const float* device_weights() const { return backend_->unified() ? host_weights_ : weights_.get(); }
   float* device_gradients() const { return backend_->unified() ? host_gradients_ : gradients_.get(); }
-  // The stage's weights are there for all that is queued from now on. ahead: they were copied so.
+  // The stage's weights are there for everything that is queued from now on. ahead: they were copied ahead.
   absl::Status BringWeights(const Stage& stage, const Traffic& traffic, bool ahead);
   // Makes the calls of the stages [first, end), or replays them.
   template <typename Calls>
   void Run(size_t first, size_t end, const Pass& pass, RepeatedCalls* repeated, const RepeatedCalls::Key& key,
            const Calls& calls);
-  // Runs the layers and queues the losses, in training their gradients too.
+  // Runs the layers and queues the losses and, in training, their gradients.
   absl::Status Forward(const Batch& batch, const Pass& pass, float gradient_scale, const Traffic& traffic);
-  // Copies the weights of the next pass to the device, if they are there. False: they are not.
+  // Copies the weights of the next pass to the device, if they are there. False: they are not there.
   bool CopyWeightsAhead(const Traffic& traffic);
-  // Waits for the mark, and meanwhile for the next weights.
+  // Waits for the mark, and meanwhile looks for the next weights.
   absl::Status Wait(uint64_t mark, const Traffic& traffic);
-  // Queues the copy of the stage's gradients, rounded if they are to be, to the host.
+  // Queues the copy of the stage's gradients to the host, rounded if rounds_gradients_.
   void CopyGradientsToHost(const Stage& stage);
-  // Queues the gradients' way from the last layer down to the first that has parameters; then tells of each
-  // that is there.
+  // Queues the gradients from the last layer down to the first that has parameters, then reports each
+  // gradient that is there.
   absl::Status Backward(const Pass& pass, const Traffic& traffic);
-  // Of the pass that is queued; waits for it.
+  // The sum of the losses of the queued pass, for which this waits.
   absl::StatusOr<double> SumLosses(int64_t n);
 
   const v1::ModelConfig::Loss loss_;
@@ -194,18 +197,18 @@ class Model {
   size_t first_trained_ = 0;  // the first stage with parameters; nothing before it needs gradients
   int64_t input_elements_ = 0, outputs_ = 0;
 
-  // From `rounded_gradients_` on they are made only where the device's memory is not the host's. The weights
-  // and gradients of the host are these until Bind().
+  // The buffers from `rounded_gradients_` on are made only if the device's memory is not the host's. Until
+  // Bind() the host's weights and gradients are these.
   Buffer<float> weights_, gradients_, losses_;
   Buffer<int32_t> predictions_;
   Buffer<uint16_t> rounded_gradients_;  // if rounds_gradients_
   Buffer<float> weights_ahead_;         // if keeps_weights_ahead_
-  std::shared_ptr<const float> ahead_;  // what is in it or on its way there; null: nothing
+  std::shared_ptr<const float> ahead_;  // what is in weights_ahead_ or on its way there; null: nothing
   Buffer<float> staged_weights_, staged_gradients_, staged_losses_;
   Buffer<int32_t> staged_predictions_;
-  DeviceBatch batches_[2];  // of the pass at hand and of the next one, in turns
+  DeviceBatch batches_[2];  // of the current pass and the next, in turns
   size_t turn_ = 0;
-  const Batch* next_batch_ = nullptr;          // what is in the other one, if anything is
+  const Batch* next_batch_ = nullptr;          // what is in the other batch, if anything is
   uint64_t pass_began_ = 0, pass_queued_ = 0;  // marks
   Buffer<float> upstream_[2];                  // gradients between layers, in turns
 };

@@ -1,13 +1,14 @@
-// What of the exchange with a server a worker hides behind compute: trains the MLP inputs-width-width-10 on
-// random numbers with one server in this process, and compares a step's time with what its parts take alone.
-// Prints a line of JSON for each:
+// How much of the exchange with a server a worker hides behind compute: trains the MLP inputs-width-width-10
+// on random numbers with one server in this process, and compares a step's time with the times of its parts
+// alone. Prints a line of JSON for each:
 //   forward, backward, compute   of one gradient, with the copies to and from the device; no server
 //   push, pull                   of a sync step, one after the other; nothing is computed
 //   exchange                     push and pull of a bounded step as one; nothing is computed
 //   sync                         a step of the training loop
 //   bounded                      the same, in bounded(1) with prefetch
-// The last two with "hidden_ms", what they would take if all that can be hidden were: max(backward, push) +
-// max(forward, pull), and max(compute, exchange); and with the "ratio" to it.
+// The last two have "hidden_ms", the time that they would take if everything that can be hidden were hidden:
+// max(backward, push) + max(forward, pull), and max(compute, exchange); and "ratio", their time divided by
+// it.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
@@ -83,7 +84,7 @@ double Median(std::vector<double> values) {
   return *middle;
 }
 
-// A job with one server and one worker, whose config says digits: the data is the worker's affair.
+// A job with one server and one worker. Its config says digits, but the worker brings its own data.
 struct Job {
   std::unique_ptr<InProcessCluster> cluster;
   std::unique_ptr<Client> client;
@@ -150,7 +151,7 @@ class Bench {
     Model::Traffic traffic;
     if (!whole) traffic.forward_done = [] { return absl::CancelledError("forward is all"); };
     std::vector<double> times;
-    // The first takes memory and loads kernels.
+    // The first pass takes memory and loads kernels.
     for (const auto begin = Clock::now(); times.size() <= kFewSteps || Since(begin) < flags_.seconds;) {
       const auto start = Clock::now();
       const auto loss = replicas_->ComputeGradient(train_, examples, 1, 1, 1, traffic, examples);
@@ -206,7 +207,8 @@ class Bench {
     return job.client->Leave();
   }
 
-  // Of the training loop: what more steps take longer, so that beginning and end do not count.
+  // The time of a step in the training loop: the time that more steps add, so that beginning and end do not
+  // count.
   absl::StatusOr<double> Step(const char* consistency) {
     WEIR_ASSIGN_OR_RETURN(const double few, Train(consistency, kFewSteps));
     WEIR_ASSIGN_OR_RETURN(const double many, Train(consistency, kFewSteps + steps_));
@@ -232,7 +234,7 @@ class Bench {
 
 absl::Status Run(const Flags& flags) {
   const Dataset train = RandomExamples(flags);
-  // Its second set of weights on the device is of no use in sync, and no hindrance.
+  // The second set of weights on the device is of no use in sync, and does no harm.
   WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, Config(flags, kBounded, 1));
   WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, train, {flags.device}));
   return Bench(flags, train, replicas.get()).Run();
