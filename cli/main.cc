@@ -115,7 +115,7 @@ void AddCheckpoint(CLI::App* command, std::string* path, const char* what) {
   command->add_option("checkpoint", *path, what)->type_name("DIR")->required();
 }
 
-// The command of these words, `app` itself for none; nullptr: there is no such command.
+// The command of these words, `app` itself if there are none; nullptr: there is no such command.
 const CLI::App* FindCommand(const CLI::App& app, const std::vector<std::string>& words) {
   const CLI::App* command = &app;
   for (const std::string& word : words) {
@@ -255,7 +255,7 @@ int Main(int argc, char** argv) {
   replay_command->footer(kReplayExamples);
   AddCheckpoint(replay_command, &checkpoint_path, "The job's folder of checkpoints (checkpoint.directory)");
 
-  // Its words are weir_bench's, --help included.
+  // The command's words are weir_bench's, --help included.
   CLI::App* bench_command =
       app.add_subcommand("bench", "Measures how fast weights and gradients move on these machines");
   bench_command->prefix_command();

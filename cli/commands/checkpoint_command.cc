@@ -45,7 +45,8 @@ uint64_t BytesOf(const v1::CheckpointManifest& manifest) {
   return bytes;
 }
 
-// The checkpoint that a path of the command line means, its manifest read. What was passed over is said.
+// Opens the checkpoint that a path of the command line means, and reads its manifest. Warns about checkpoints
+// that were passed over.
 absl::StatusOr<CheckpointReader> OpenCheckpoint(const std::string& path, std::string* folder) {
   FileSystem& files = FileSystem::Posix();
   absl::StatusOr<FoundCheckpoint> found = ResolveCheckpoint(files, path);
@@ -68,7 +69,7 @@ int RunCheckpointTake(const ClusterFlags& cluster) {
   const absl::StatusOr<JobToken> token = JobToken::ReadIfGiven(cluster.token_file);
   if (!token.ok()) return Refuse(token.status());
   StatusClient client(*address, *token);
-  // Whether anybody is there shows at once; the checkpoint takes its time.
+  // A short call shows whether a coordinator answers at all; the checkpoint takes its time.
   const auto status = client.Get(absl::Seconds(5));
   if (!status.ok()) {
     const Refusal refusal = ExplainNoAnswer(*address, status.status());
@@ -90,7 +91,7 @@ int RunCheckpointList(const std::string& directory) {
   const auto entries = FindCheckpoints(files, directory);
   if (!entries.ok()) return Refuse(entries.status());
   if (entries->empty()) return Refuse(kExitConfig, absl::StrCat(directory, ": no checkpoints are there"));
-  // What the newest says; damaged ones say nothing.
+  // The newest manifest says which is the best; damaged ones say nothing.
   std::optional<v1::BestEpoch> best;
   if (const auto newest = LatestComplete(files, directory);
       newest.ok() && newest->manifest.job().has_best()) {

@@ -25,7 +25,7 @@ void Collect(const CLI::App& app, const std::string& name,
   }
 }
 
-// roff takes some characters for its own.
+// roff gives some characters a meaning of its own.
 std::string Roff(absl::string_view text) {
   const std::string escaped = absl::StrReplaceAll(text, {{"\\", "\\e"}, {"-", "\\-"}, {"`", "\\`"}});
   const bool control = !escaped.empty() && (escaped.front() == '.' || escaped.front() == '\'');

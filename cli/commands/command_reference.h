@@ -6,7 +6,7 @@
 
 namespace weir {
 
-// What is said of a program's command line elsewhere than in its --help, made from the same definitions.
+// Descriptions of a program's command line besides its --help, made from the same definitions.
 
 // A script for bash that completes the commands, flags and files of `app`.
 std::string BashCompletion(const CLI::App& app);

@@ -6,19 +6,19 @@
 
 namespace weir {
 
-// The flags with which commands name a running cluster. At most one of the first two is given; with neither
-// it is TF_CONFIG's.
+// The flags with which commands name a running cluster. At most one of the first two is given; with neither,
+// TF_CONFIG names the cluster.
 struct ClusterFlags {
   std::string cluster_file;
   std::string address;     // of ps:0
   std::string token_file;  // "": the job has no token
 };
 
-// Of ps:0, "host:port". InvalidArgument: the command line says none or no good one; FailedPrecondition: the
-// file or TF_CONFIG does.
+// The address of ps:0, "host:port". InvalidArgument: the command line gives none, or no good one.
+// FailedPrecondition: the file or TF_CONFIG gives none, or no good one.
 absl::StatusOr<std::string> CoordinatorAddress(const ClusterFlags& flags);
 
-// What to say, and to exit with, where ps:0 was asked and `status` came back, which is not OK.
+// What to say, and which code to exit with, if a call to ps:0 failed with `status`.
 struct Refusal {
   int exit_code;
   std::string message;

@@ -18,10 +18,10 @@ namespace {
 
 constexpr int kServers = 2;
 constexpr int kWorkers = 4;
-// What the digits job reaches in every mode.
+// The test accuracy that the digits job reaches in every mode.
 constexpr double kTarget = 0.975;
 
-// As overrides of the whole section: a config's own staleness has no meaning in another mode.
+// Each overrides the whole section, because a config's own staleness has no meaning in another mode.
 constexpr const char* kModes[] = {
     R"(consistency={"mode": "sync"})",
     R"(consistency={"mode": "bounded", "staleness": 3})",

@@ -17,8 +17,8 @@ struct DemoOptions {
   bool verbose = false;
 };
 
-// Returns the exit code: 0; 70: with the config that comes with Weir, a run misses 97.5% test accuracy; else
-// the code of the first run that failed.
+// Returns the exit code: 0; 70 if, with the config that comes with Weir, a run misses 97.5% test accuracy;
+// else the code of the first run that failed.
 int RunDemo(const DemoOptions& options);
 
 }  // namespace weir

@@ -10,7 +10,7 @@
 
 namespace weir {
 
-// Asks a coordinator what tools want of it. Thread-safe.
+// Asks a coordinator for what tools need. Thread-safe.
 class StatusClient {
  public:
   // `address`: host:port, as a cluster spec writes it. Connects at the first Get.
@@ -18,9 +18,10 @@ class StatusClient {
   ~StatusClient();
 
   // Unavailable or DeadlineExceeded: nothing answers at the address. Unauthenticated: the job has another
-  // token. Waits out `deadline` only if something is there.
+  // token. Waits for all of `deadline` only if a server is there.
   absl::StatusOr<v1::ClusterStatus> Get(absl::Duration deadline);
-  // Returns when the checkpoint is complete. FailedPrecondition: the job takes none; else it failed, and why.
+  // Returns when the checkpoint is complete. FailedPrecondition: the job takes none. Any other error says why
+  // the checkpoint failed.
   absl::StatusOr<v1::CheckpointReply> TakeCheckpoint(absl::Duration deadline);
 
  private:

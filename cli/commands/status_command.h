@@ -8,11 +8,11 @@ namespace weir {
 struct StatusOptions {
   ClusterFlags cluster;
   bool json = false;
-  // What waits for what (cli/report/wait_chain.h).
+  // Shows what waits for what (cli/report/wait_chain.h).
   bool why = false;
 };
 
-// Returns the exit code: 0; 64, 78: no or no good address; 138: nothing answers.
+// Returns the exit code: 0; 64, 78: there is no address, or no good one; 138: nothing answers.
 int RunStatus(const StatusOptions& options);
 
 }  // namespace weir

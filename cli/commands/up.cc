@@ -39,37 +39,37 @@ constexpr absl::Duration kPortDeadline = absl::Seconds(30);
 constexpr absl::Duration kPortPoll = absl::Milliseconds(20);
 constexpr absl::Duration kStatusPoll = absl::Milliseconds(250);
 constexpr absl::Duration kStatusDeadline = absl::Milliseconds(250);
-// A task may notice the loss of another before the end of that other is seen here.
+// One task may notice the loss of another before `weir` sees the other's end.
 constexpr absl::Duration kSettle = absl::Milliseconds(300);
 // From SIGTERM to SIGKILL.
 constexpr absl::Duration kEndDeadline = absl::Seconds(10);
-// And where a checkpoint is taken before.
+// The same, if a checkpoint is taken first.
 constexpr absl::Duration kSaveDeadline = absl::Seconds(60);
-// All of one side are done: how long the other side may still take. Servers also wait for a lease, for a
-// worker that fell silent.
+// When all tasks of one side are done, how long the other side may still take. Servers also wait for the
+// lease of a worker that fell silent.
 constexpr absl::Duration kLinger = absl::Seconds(30);
-// ps:0 says by then that it waits for somebody, if so, also on a busy machine.
+// By then ps:0 has said whether it waits for a task, even on a busy machine.
 constexpr absl::Duration kTellsStart = absl::Seconds(10);
-// The job is done: how long a task may still take that has not noticed.
+// When the job is done, how long a task that has not noticed may still take.
 constexpr absl::Duration kStragglers = absl::Seconds(5);
 
 struct Failure {
   std::string text;
   int exit_code = kExitInternal;
-  std::string task;  // whose last lines tell more; "": none
+  std::string task;  // the task whose last lines tell more; "": none
   std::string hint;
-  std::vector<std::string> last_lines = {};  // of the task; empty: its newest
+  std::vector<std::string> last_lines = {};  // of the task; empty: its newest lines
 };
 
 std::string Names(const std::vector<std::string>& names) { return absl::StrJoin(names, ", "); }
 
-// A path of the command line, which starts at the working folder, as an override of a field, for which it
-// would start at the config's.
+// Makes an override of a field from a path of the command line. That path starts at the working folder; a
+// field's path would start at the config's.
 std::string PathOverride(absl::string_view field, const std::string& path) {
   return absl::StrCat(field, "=", JsonQuote(std::filesystem::absolute(path).lexically_normal().string()));
 }
 
-// One job. Decides what each event means; the processes are LocalCluster's.
+// One job. Decides what each event means; LocalCluster runs the processes.
 class Job {
  public:
   Job(const UpOptions& options, Console& console, Interrupts& interrupts)
@@ -97,7 +97,7 @@ class Job {
   void Fail(Failure failure);
   void End();
   Failure CauseOfFailure() const;
-  // Into the result.
+  // Reads the summary into the result.
   absl::Status ReadSummary();
   absl::Status Finish();
   int EarlyError(const absl::Status& status);
@@ -118,9 +118,9 @@ class Job {
   size_t needed_workers_ = 0;  // for the job to begin
   bool skips_workers_ = false;
   bool workers_started_ = false;
-  absl::Time waits_ = start_;          // ps:0 has last said that it waits for workers or servers
-  absl::Time begun_by_ = start_;       // since then it has begun, as far as is known
-  std::vector<std::string> warnings_;  // of tasks without which the job goes on, if it has begun
+  absl::Time waits_ = start_;          // when ps:0 last said that it waits for workers or servers
+  absl::Time begun_by_ = start_;       // by when the job has begun, as far as is known
+  std::vector<std::string> warnings_;  // of tasks that the job does without, if it has begun
   bool some_worker_done_ = false;
   bool coordinator_done_ = false;
   std::vector<TaskExit> exits_;
@@ -134,7 +134,7 @@ class Job {
   std::optional<absl::Time> ending_since_;
   bool saving_ = false;  // while ending: ps:0 takes a checkpoint and tells the others
   bool killed_ = false;
-  int signal_ = 0;  // that ended the job from outside
+  int signal_ = 0;  // the signal that ended the job from outside
 };
 
 absl::Status Job::MakeLogDir() {
@@ -180,7 +180,7 @@ absl::Status Job::Prepare() {
   }
   saves_ = config.checkpoint().has_directory();
   lease_ = absl::Seconds(config.cluster().lease_seconds());
-  // A job that goes on is begun.
+  // A job that is resumed has begun already.
   needed_workers_ = !options_.resume.empty()             ? 1
                     : config.cluster().has_min_workers() ? config.cluster().min_workers()
                                                          : static_cast<size_t>(cluster.workers);
@@ -188,7 +188,7 @@ absl::Status Job::Prepare() {
   WEIR_ASSIGN_OR_RETURN(const std::string from, FindStart(config.checkpoint(), !options_.resume.empty()));
   if (!from.empty()) console_.Line(from);
   WEIR_ASSIGN_OR_RETURN(cluster.binaries, FindBinaries(options_.bin_dir));
-  // Not after hours of training.
+  // Fails now, not after hours of training.
   if (!options_.summary.empty()) WEIR_RETURN_IF_ERROR(PrepareFile(options_.summary));
   WEIR_RETURN_IF_ERROR(MakeLogDir());
   cluster.config = options_.config;
@@ -205,11 +205,11 @@ absl::Status Job::Prepare() {
 
 int Job::EarlyError(const absl::Status& status) {
   console_.Line("error: ", Console::Color::kRed, status.message());
-  // All that Prepare finds is for a person to correct.
+  // Whatever Prepare finds is for a person to correct.
   return kExitConfig;
 }
 
-// A folder that nobody named stays where something is to be found in it.
+// A temporary folder stays if there is something to find in it.
 void Job::TidyLogs() {
   if (!temporary_logs_) return;
   std::error_code ignored;
@@ -238,7 +238,7 @@ int Job::RunToEnd() {
   status_.reset();
   if (failure_.has_value()) {
     const int exit_code = CauseOfFailure().exit_code;
-    // All was computed, and is nowhere else to be read.
+    // Everything was computed, and the result can be read nowhere else.
     if (exit_code == kExitStorage) ReadSummary().IgnoreError();
     return exit_code;
   }
@@ -298,8 +298,8 @@ void Job::StartWorkersWhenReady() {
 bool Job::MayRestart(const TaskExit& exit) const {
   if (failure_.has_value() || ending_since_.has_value()) return false;
   if (!IsWorthRestart(exit) || exit.lives >= options_.restart) return false;
-  // A server finds its weights again in a checkpoint or not at all. Who comes to a job that is done only
-  // waits for it.
+  // A server finds its weights again in a checkpoint, or not at all. A task that comes to a job that is done
+  // would only wait.
   if (coordinator_done_) return false;
   return absl::StartsWith(exit.task, "ps:") ? saves_ : !some_worker_done_;
 }
@@ -347,7 +347,7 @@ void Job::Warn() {
   }
 }
 
-// ps:0 would wait for cluster.start_seconds for those who will not come.
+// ps:0 would wait cluster.start_seconds for tasks that will not come.
 void Job::CheckStart() {
   const absl::Time now = Clock::Real().Now();
   if (now >= begun_by_ || some_worker_done_ || cluster_->CountRunning("worker") >= needed_workers_)
@@ -364,7 +364,7 @@ void Job::CheckStart() {
 // ps:0 would wait for a worker to come.
 void Job::CheckWorkers() {
   if (!workers_started_ || cluster_->Runs("worker") || some_worker_done_ || coordinator_done_) return;
-  // It may be about to end.
+  // The job may be about to end.
   if (Clock::Real().Now() - last_exit_ >= kSettle) Fail({});
 }
 
@@ -378,7 +378,7 @@ void Job::CheckLinger() {
   };
   const absl::Duration quiet = Clock::Real().Now() - last_exit_;
   if (coordinator_done_ && quiet >= kStragglers) {
-    // A worker that was away when the others were told, say.
+    // A worker that was away when the others were told of the end, say.
     console_.Line("warning: ", Console::Color::kYellow, still_run(kStragglers, "the job's end; ended"));
     return End();
   }
@@ -411,13 +411,13 @@ void Job::Fail(Failure failure) {
   if (failure_.has_value() || ending_since_.has_value()) return;
   failure_ = std::move(failure);
   failed_at_ = Clock::Real().Now();
-  // What the others say about it is in their logs; the cause is shown first.
+  // What other tasks say about the failure is in their logs; the cause is shown first.
   if (!options_.verbose) cluster_->Mute();
 }
 
 Failure Job::CauseOfFailure() const {
   const auto cause = FirstCause(exits_);
-  // A failure that was found here explains itself, unless a task that had ended does it better.
+  // A failure that was found here explains itself, unless a task that has ended explains it better.
   if (!cause.has_value() || (!failure_->text.empty() && MeaningOf(exits_[*cause]) != ExitMeaning::kFatal)) {
     return *failure_;
   }
@@ -459,7 +459,7 @@ void Job::PollStatus() {
   if (status_ == nullptr || failure_.has_value() || Clock::Real().Now() < next_poll_) return;
   const auto status = status_->Get(kStatusDeadline);
   next_poll_ = Clock::Real().Now() + kStatusPoll;
-  // It may be busy for a moment, or gone at the end; the last word stands.
+  // ps:0 may be busy for a moment, or gone at the end; the last status stays.
   if (!status.ok()) return;
   console_.SetStatus(StatusLine(*status));
   if (status->state() != v1::STARTING) {

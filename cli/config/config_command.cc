@@ -36,7 +36,7 @@ int RunConfigCheck(const std::string& path, const std::vector<std::string>& over
         std::string(worker.status().message()).c_str());
   });
   if (checked != kExitOk || !worker.ok()) return checked;
-  // Whoever will read the data knows what is wrong with it.
+  // The program that will read the data knows what is wrong with it.
   std::vector<std::string> args = {"--check", "--config=" + path};
   for (const std::string& override : overrides) args.insert(args.end(), {"--set", override});
   return BecomeProgram("worker", "worker", args, "");
@@ -45,7 +45,7 @@ int RunConfigCheck(const std::string& path, const std::vector<std::string>& over
 int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides) {
   return WithConfig(path, overrides, [](const v1::JobConfig& config) {
     std::fputs(ToJson(config, /*with_defaults=*/true).c_str(), stdout);
-    // Not on stdout, which is a config: there it would go stale with the first change.
+    // Not on stdout, because that is a config, in which these lines would go stale with the first change.
     std::fprintf(stderr, "%s\n%s\n", DescribeServerMemory(config).c_str(),
                  DescribeCheckpoints(config).c_str());
   });

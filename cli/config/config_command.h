@@ -7,10 +7,10 @@
 
 namespace weir {
 
-// `weir config check FILE --set ...`: for a valid config a line on stdout, and what was found of data and
+// `weir config check FILE --set ...`: for a valid config a line on stdout, and what was found about data and
 // model. Both commands return the process's exit code: 0, or 78 (kExitConfig) with every problem on stderr,
-// one a line. What the config alone does not show, the program `worker` looks at, which takes this process's
-// place; an error: it is not there, and that is said.
+// one per line. The program `worker` checks what the config alone does not show, and takes this process's
+// place. An error in `worker`: the program is not there, and the output says so.
 int RunConfigCheck(const std::string& path, const std::vector<std::string>& overrides,
                    const absl::StatusOr<std::string>& worker);
 

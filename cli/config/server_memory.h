@@ -7,8 +7,8 @@
 namespace weir {
 
 // How much memory a server of the job needs, in words: docs/memory.md with this config's numbers. In
-// multiples of W, the bytes of the server's weights, which only the data's shape decides. One line, without
-// its end.
+// multiples of W, the bytes of the server's weights, which are known only with the data's shape. One line,
+// without a line feed.
 std::string DescribeServerMemory(const v1::JobConfig& config);
 
 }  // namespace weir

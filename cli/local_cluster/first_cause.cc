@@ -49,13 +49,13 @@ bool EndedFromOutside(const ProcessExit& exit) {
   return exit.signal == SIGKILL || exit.signal == SIGTERM || exit.code == kExitDrained;
 }
 
-// A worker that was cut off, or stopped for long, loses the others who go on without it. Whether it was they
-// who were lost, servers say by their own ends.
+// A worker that was cut off, or stopped for long, loses the other tasks, which go on without it. If those
+// were lost themselves, the servers' own ends say so.
 bool MayDoWithout(const TaskExit& exit) {
   return !IsServer(exit) && (EndedFromOutside(exit.exit) || exit.exit.code == kExitPeerLost);
 }
 
-// What it would mean if no other life had followed.
+// What the exit would mean if the task had not been started again.
 ExitMeaning MeaningOfLast(const TaskExit& exit) {
   if (exit.exit.ok() || exit.was_ended) return ExitMeaning::kExpected;
   return exit.skipped || exit.job_done || MayDoWithout(exit) ? ExitMeaning::kSurvivable : ExitMeaning::kFatal;
@@ -65,7 +65,7 @@ enum Rank { kOwnFault, kRestarted, kConsequence, kLostOthers, kOnlyLost, kNone }
 
 Rank RankOf(const TaskExit& exit) {
   const ExitMeaning meaning = MeaningOfLast(exit);
-  // What cannot be stored is ps:0's to tell; the others hear it.
+  // ps:0 reports what cannot be stored; the other tasks hear it from ps:0.
   const bool consequence =
       exit.exit.code == kExitPeerLost || (exit.exit.code == kExitStorage && exit.task != "ps:0");
   if (meaning == ExitMeaning::kExpected) return kNone;

@@ -6,7 +6,7 @@
 
 #include "common/system/subprocess.h"
 
-// Which of the tasks that ended is why a job failed, and how to say it. Pure functions.
+// Decides which of the ended tasks is why a job failed, and how to say so. Pure functions.
 namespace weir {
 
 // The end of one task of a local cluster.
@@ -16,8 +16,8 @@ struct TaskExit {
   double seconds = 0;      // since the task was started
   bool was_ended = false;  // by `weir` itself, which had decided to end the job
   std::vector<std::string> last_lines;
-  int lives = 0;           // that the task had before this one
-  bool restarted = false;  // another one has followed
+  int lives = 0;           // earlier incarnations of the task
+  bool restarted = false;  // another incarnation has followed
   bool skipped = false;   // a worker whose gradient was not finite, which consistency.on_nonfinite says to go
                           // on without
   bool job_done = false;  // ps:0 had ended well, so the job's result was there
@@ -26,18 +26,19 @@ struct TaskExit {
 enum class ExitMeaning {
   kExpected,    // done, or ended by us
   kSurvivable,  // the job goes on, or was done: the task was started again, or skipped, or it is a worker or
-                // evaluator that somebody ended from outside, or that lost the others
+                // evaluator that was ended from outside, or that lost the other tasks
   kFatal,       // ends the job
 };
 ExitMeaning MeaningOf(const TaskExit& exit);
 
-// Whether starting the task again may help: codes up to 127 are permanent (common/program/exit_codes.h).
+// Returns whether starting the task again may help: codes up to 127 are permanent
+// (common/program/exit_codes.h).
 bool IsWorthRestart(const TaskExit& exit);
 
-// The index of the exit that explains the failure of a job; `exits` in the order in which they were seen. 138
-// says that another task was lost, so it is a consequence wherever any other fatal exit is there, even one
-// after which the task was started again (then the last such: the job had gone on after those before it). A
-// survivable one explains a failure only where no fatal one is. None: nothing failed.
+// The index of the exit that explains the failure of a job; `exits` are in the order in which they were seen.
+// 138 says that another task was lost, so it is a consequence if there is any other fatal exit, even one
+// after which the task was started again (then the last such exit: the job had gone on after those before
+// it). A survivable exit explains a failure only if there is no fatal one. nullopt: nothing failed.
 std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits);
 
 // "worker:1 exited with 70 (a fault of its own, or training that cannot go on) after 3.20 s"; "ps:0 was
@@ -46,7 +47,7 @@ std::string DescribeExit(const TaskExit& exit);
 // What to do about it; "" if nothing can be said.
 std::string HintFor(const TaskExit& exit);
 
-// What `weir up` exits with for this cause: the task's own code, 138 where a signal ended it.
+// The exit code of `weir up` for this cause: the task's own code, or 138 if a signal ended it.
 int ExitCodeFor(const TaskExit& cause);
 
 }  // namespace weir

@@ -16,8 +16,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The folder of this program: as it was called (a link into the build tree stands in the repository), then as
-// it is.
+// The folder of this program: first by the path that it was called with (a link into the build tree stands in
+// the repository), then by its real path.
 std::vector<fs::path> ProgramFolders() {
   std::vector<fs::path> folders;
   std::error_code error;

@@ -16,8 +16,8 @@ struct Binaries {
 // Looks in `bin_dir` alone if that is not empty. NotFound names the places.
 absl::StatusOr<Binaries> FindBinaries(const std::string& bin_dir);
 
-// One that only some commands need, from `package` of the build tree or beside this program. NotFound names
-// the places.
+// Finds a program that only some commands need, in `package` of the build tree or beside this program.
+// NotFound names the places.
 absl::StatusOr<std::string> FindProgram(const std::string& package, const std::string& name);
 
 // "configs/digits.json" in one of the folders above this program (a bundle's or repository's root), or above

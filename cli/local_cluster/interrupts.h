@@ -7,7 +7,7 @@
 namespace weir {
 
 // Turns SIGINT, SIGTERM and SIGHUP (the terminal is gone) into something to wait for. Made in main before any
-// other thread, which then inherits that they are blocked; one object at a time.
+// other thread, so that all threads inherit that the signals are blocked; one object at a time.
 class Interrupts {
  public:
   Interrupts();

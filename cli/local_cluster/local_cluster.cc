@@ -28,8 +28,8 @@ std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\
 
 void UnlinkIfThere(const std::string& path) { unlink(path.c_str()); }
 
-// A server sets SO_REUSEADDR, too, and so may listen meanwhile. Invalid: the port cannot be bound, as the
-// server will find.
+// A server sets SO_REUSEADDR, too, and so may listen meanwhile. An invalid result means that the port cannot
+// be bound, which the server will find, too.
 UniqueFd ReservePort(const std::string& address) {
   sockaddr_in name{};
   name.sin_family = AF_INET;
@@ -55,7 +55,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(Options optio
   std::unique_ptr<LocalCluster> cluster(new LocalCluster(std::move(options), std::move(token), wake));
   cluster->summary_ = UniqueFd(memfd_create("weir-summary", MFD_CLOEXEC));
   if (!cluster->summary_.valid()) return absl::ErrnoToStatus(errno, "cannot make a file in memory");
-  // Of an earlier job, which was killed.
+  // An earlier job that was killed may have left one.
   UnlinkIfThere(cluster->TokenFile());
   WEIR_RETURN_IF_ERROR(cluster->token_.Write(cluster->TokenFile()));
   return cluster;
@@ -74,7 +74,7 @@ std::string LocalCluster::PortFile(int server) const {
 
 std::string LocalCluster::TokenFile() const { return absl::StrCat(options_.log_dir, "/token"); }
 
-// As other processes see it, too.
+// A path that works for other processes, too.
 std::string LocalCluster::summary_path() const {
   return absl::StrCat("/proc/", getpid(), "/fd/", summary_.get());
 }
@@ -163,7 +163,8 @@ absl::Status LocalCluster::StartServers() {
       args.push_back(absl::StrCat("--summary=", summary_path()));
       if (options_.http_port.has_value()) args.push_back(absl::StrCat("--http_port=", *options_.http_port));
     }
-    // One address whatever the index is "me": the servers learn of each other from the workers that join.
+    // The one address means the server itself, whatever its index: servers learn of each other from the
+    // workers that join.
     WEIR_RETURN_IF_ERROR(
         Start("ps", i, options_.binaries.ps_server, R"({"ps":["127.0.0.1:0"]})", std::move(args)));
   }
@@ -207,7 +208,7 @@ absl::Status LocalCluster::StartWorkers() {
                                       "]");
   const std::string device = absl::StrCat("--device=", options_.device);
   for (int i = 0; i < options_.workers; ++i) {
-    // Nobody connects to a worker; the port stands for an address that the format asks for.
+    // No process connects to a worker; the port stands for an address that the format requires.
     const std::string cluster = absl::StrCat(R"({"worker":{")", i, R"(":"127.0.0.1:1"},)", ps, "}");
     WEIR_RETURN_IF_ERROR(Start("worker", i, options_.binaries.worker, cluster, {device}));
   }
@@ -217,7 +218,7 @@ absl::Status LocalCluster::StartWorkers() {
 
 std::vector<TaskExit> LocalCluster::WaitForExits(int also, absl::Duration limit) {
   pollfd fds[2] = {{wake_, POLLIN, 0}, {also, POLLIN, 0}};
-  // Interrupted or not: what is there is taken, and the caller comes again.
+  // Interrupted or not, exits that are there are taken, and the caller comes again.
   poll(fds, 2, static_cast<int>(absl::ToInt64Milliseconds(std::max(limit, absl::ZeroDuration()))));
   eventfd_t ignored;
   eventfd_read(wake_, &ignored);

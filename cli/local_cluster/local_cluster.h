@@ -26,8 +26,9 @@
 namespace weir {
 
 // The tasks of one job as processes on this machine, each with its log. Servers bind free ports themselves
-// and say them through files, so no port is ever guessed; their token is in a file, too, while this exists.
-// One thread owns it. No process outlives it: not where it is destroyed, nor where this program is killed.
+// and report them through files, so no port is ever guessed; their token is in a file, too, while this object
+// exists. One thread owns the object. No process outlives it: neither when it is destroyed nor when this
+// program is killed.
 class LocalCluster {
  public:
   struct Options {
@@ -49,43 +50,44 @@ class LocalCluster {
   LocalCluster& operator=(const LocalCluster&) = delete;
 
   absl::Status StartServers();
-  // The servers that have not said their port yet: "ps:1".
+  // The servers that have not reported their port yet: "ps:1".
   absl::StatusOr<std::vector<std::string>> MissingServers();
-  // Workers and evaluator. MissingServers() is empty.
+  // Starts workers and evaluator. MissingServers() must be empty.
   absl::Status StartWorkers();
-  // Fresh, of this job alone.
+  // A fresh token, for this job alone.
   const JobToken& token() const { return token_; }
-  // Of ps:0, once MissingServers() is empty.
+  // The address of ps:0, once MissingServers() is empty.
   const std::string& coordinator_address() const { return ps_addresses_[0]; }
-  // Of ps:0 then. "": it has none, since no http_port was asked for.
+  // The dashboard of ps:0, known from the same time on. "": there is none, because no http_port was asked
+  // for.
   const std::string& dashboard() const { return dashboard_; }
 
-  // Starts a task that has ended again: with the same flags and log and, a server that had one, on the same
-  // port.
+  // Starts again a task that has ended, with the same flags and log and, for a server that had a port, on
+  // that port.
   absl::Status Restart(const std::string& task);
 
-  // The tasks that ended since the last call, in the order in which they did. Waits until there is one,
-  // `also` (a file descriptor) is readable, or `limit` is over.
+  // The tasks that ended since the last call, in the order of their ends. Waits until there is one, `also` (a
+  // file descriptor) is readable, or `limit` is over.
   std::vector<TaskExit> WaitForExits(int also, absl::Duration limit);
-  // To all tasks; from now on their ends count as our wish.
+  // Sends the signal to all tasks; from now on their ends count as our wish.
   void EndAll(int signal);
-  // The same to one task alone; the others' ends count as our wish, too.
+  // The same for one task alone; the ends of the others count as our wish, too.
   void EndFrom(const std::string& task, int signal);
-  // Of all tasks' logs (TaskLog).
+  // These act on the logs of all tasks (TaskLog).
   void ShowHeld(absl::Time until);
   void Mute();
 
   // Tasks whose end WaitForExits has not returned.
   std::vector<std::string> running() const;
-  // Whether this task is among them.
+  // Returns whether this task is running.
   bool IsRunning(absl::string_view task) const;
-  // Whether a task of this type ("ps", "worker", "evaluator") is among them.
+  // Returns whether a task of this type ("ps", "worker", "evaluator") is running.
   bool Runs(absl::string_view type) const { return CountRunning(type) > 0; }
   size_t CountRunning(absl::string_view type) const;
 
   std::vector<std::string> LastLines(const std::string& task) const;
-  // Where ps:0 writes the job's summary: in memory, so that no full disk keeps it from being shown. Gone with
-  // this object.
+  // Where ps:0 writes the job's summary: in memory, so that the summary can be shown even if the disk is
+  // full. Gone with this object.
   std::string summary_path() const;
 
  private:
@@ -96,9 +98,10 @@ class LocalCluster {
     std::string program;
     std::string cluster;  // in its TF_CONFIG
     std::vector<std::string> more_args;
-    int lives = 0;       // before this one
+    int lives = 0;       // earlier incarnations
     bool ended = false;  // WaitForExits has returned it
-    // Between two lives nobody else shall get the server's port: a socket that is bound and does not listen.
+    // Keeps the server's port from other processes between two incarnations: a socket that is bound and does
+    // not listen.
     UniqueFd reserved_port;
     std::unique_ptr<TaskLog> log;
     std::unique_ptr<Subprocess> process;  // its threads use `log`

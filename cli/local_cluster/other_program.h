@@ -5,9 +5,9 @@
 
 namespace weir {
 
-// Becomes another program of Weir (FindProgram of installation.h): `weir bench ARGS` weir_bench, `weir replay
-// DIR` ps_server. Returns an exit code only where that cannot be. If `args` ask for help that the program is
-// not there to give, prints `help`.
+// Becomes another program of Weir (FindProgram of installation.h): weir_bench for `weir bench ARGS`,
+// ps_server for `weir replay DIR`. Returns an exit code only if that is not possible. If `args` ask for help
+// and the program is not there to give it, prints `help`.
 int BecomeProgram(const std::string& package, const std::string& name, const std::vector<std::string>& args,
                   const std::string& help);
 

@@ -18,9 +18,9 @@ namespace weir {
 
 // Which lines of a task go to the console, besides to its file.
 enum class ShowLines {
-  // Warnings, errors, and what the task's logger did not write (a crash's last words). They are held until
-  // ShowHeld: what tasks
-  // say when they lose another one must not come before what became of that one.
+  // Warnings, errors, and output that the task's logger did not write (a crash's last words). They are held
+  // until ShowHeld: what tasks say when they lose another task must not come before the report of that task's
+  // end.
   kNotable,
   // All, at once.
   kAll,
@@ -45,16 +45,16 @@ class TaskLog {
     Console::Color color = Console::Color::kNone;
     const Clock* clock = &Clock::Real();
   };
-  // Fails where the file cannot be made.
+  // Fails if the file cannot be made.
   static absl::StatusOr<std::unique_ptr<TaskLog>> Open(Options options);
   ~TaskLog();
   TaskLog(const TaskLog&) = delete;
   TaskLog& operator=(const TaskLog&) = delete;
 
   void Add(absl::string_view line);
-  // Shows the lines that were held since `until` or earlier.
+  // Shows the lines that have been held since `until` or earlier.
   void ShowHeld(absl::Time until);
-  // From now on, and of those that are held, lines go to the file alone.
+  // From now on lines go to the file alone, the held ones included.
   void Mute();
   std::vector<std::string> LastLines() const;
   const std::string& path() const { return options_.path; }

@@ -14,14 +14,14 @@ namespace {
 
 constexpr absl::string_view kEraseLine = "\r\x1b[K";
 constexpr absl::string_view kReset = "\x1b[0m";
-// Cyan, green, blue, magenta, and their bright ones: red and yellow are for errors and warnings.
+// Cyan, green, blue, magenta, and their bright variants; red and yellow are for errors and warnings.
 constexpr int kTaskColors[] = {36, 32, 34, 35, 96, 92, 94, 95};
 
 void WriteAll(int fd, absl::string_view text) {
   while (!text.empty()) {
     const ssize_t wrote = write(fd, text.data(), text.size());
     if (wrote < 0 && errno == EINTR) continue;
-    if (wrote <= 0) return;  // nobody reads any more; the job goes on
+    if (wrote <= 0) return;  // the reader is gone; the job goes on
     text.remove_prefix(wrote);
   }
 }

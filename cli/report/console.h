@@ -11,8 +11,8 @@
 
 namespace weir {
 
-// Lines that stay and, below them, one status line that is rewritten in place; where the output is no
-// terminal the status is a plain line every few seconds, the first one after as many. Thread-safe; lines of
+// Lines that stay and, below them, one status line that is rewritten in place. If the output is no terminal,
+// the status is a plain line every few seconds, the first after one such interval. Thread-safe; lines of
 // several threads do not mix.
 class Console {
  public:
@@ -25,14 +25,14 @@ class Console {
     const Clock* clock = &Clock::Real();
   };
   explicit Console(Options options) : options_(std::move(options)) {}
-  // On standard error: what a command shows on its way is not its result.
+  // Writes to standard error: what a command shows on its way is not its result.
   static Options StandardError();
 
   enum class Color { kNone, kRed, kYellow, kTask0 };  // kTask0 + n: the color of the n-th task
   // `text` without its line feed. `prefix` alone is coloured.
   void Line(absl::string_view text) { Line("", Color::kNone, text); }
   void Line(absl::string_view prefix, Color color, absl::string_view text);
-  // Cut to the terminal's width. "" takes it away.
+  // Sets the status line, cut to the terminal's width. "" removes it.
   void SetStatus(absl::string_view text);
 
  private:

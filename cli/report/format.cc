@@ -15,7 +15,7 @@ std::string ThreeDigits(double value) {
   return absl::StrFormat("%.*f", value < 9.995 ? 2 : value < 99.95 ? 1 : 0, value);
 }
 
-// `value` with the prefix of the thousand that fits it.
+// `value` with the metric prefix that fits it.
 std::string Scaled(double value, absl::string_view separator, absl::string_view unit) {
   static constexpr absl::string_view kPrefixes[] = {"", "k", "M", "G", "T"};
   size_t prefix = 0;

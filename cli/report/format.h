@@ -17,12 +17,13 @@ std::string FormatCount(uint64_t count);
 std::string FormatRate(double per_second);
 // "512 B", "33.1 MB" (decimal).
 std::string FormatBytes(uint64_t bytes);
-// "98.32%" of a share in [0, 1]; "-" if it is not in it.
+// "98.32%" for a share in [0, 1]; "-" outside of it.
 std::string FormatPercent(double share);
 // "0.1234", "1.23e-05"; "nan", "inf" as they are: a loss may become either.
 std::string FormatLoss(double loss);
 
-// Columns as wide as their widest cell; the first one is aligned left, the others right unless told.
+// Columns as wide as their widest cell; the first one is aligned left, the others right unless AlignLeft()
+// says so.
 class Table {
  public:
   explicit Table(std::vector<std::string> header) : rows_{std::move(header)} {}

@@ -21,7 +21,7 @@
 namespace weir {
 namespace {
 
-// "" where it is not there: files of /proc and /sys come and go with the kernel's configuration.
+// Returns "" if the file is not there: files of /proc and /sys come and go with the kernel's configuration.
 std::string Read(const std::string& path) {
   std::ostringstream text;
   text << std::ifstream(path).rdbuf();
@@ -34,7 +34,7 @@ std::string Chosen(const std::string& text) {
   return begin < end && end != std::string::npos ? text.substr(begin + 1, end - begin - 1) : text;
 }
 
-// Of "key: value" or "key   : value" lines, the first one's value.
+// The value of the first "key: value" or "key   : value" line with this key.
 std::string ValueOf(const std::string& text, absl::string_view key) {
   for (const absl::string_view line : absl::StrSplit(text, '\n')) {
     const std::pair<absl::string_view, absl::string_view> parts =

@@ -4,11 +4,11 @@
 #include <string>
 #include <vector>
 
-// What Weir finds on this machine: all that decides what it uses, and how fast it can be.
+// What Weir finds on this machine: everything that decides what Weir uses, and how fast it can be.
 namespace weir {
 
 struct HostReport {
-  // The files of /proc and /sys are given as they are; "" where one is not there.
+  // Files of /proc and /sys are given as they are; "" if a file is not there.
   std::string kernel;       // "Linux 6.1.0-18-amd64"
   std::string cpu;          // model name
   std::string cpu_kernels;  // what Weir's own loops use: "avx512", "avx2" or "plain"
@@ -39,10 +39,11 @@ struct HostReport {
   std::vector<Device> devices;
 };
 
-// Looks; changes nothing and takes no memory on a device. `root` stands before /proc and /sys, for tests.
+// Looks at the host; changes nothing and takes no memory on a device. `root` stands before /proc and /sys,
+// for tests.
 HostReport LookAtHost(const std::string& root = "");
 
-// For people, a line a finding, and as JSON with the same fields.
+// For people, one line per finding, and as JSON with the same fields.
 std::string HostReportText(const HostReport& report);
 std::string HostReportJson(const HostReport& report);
 

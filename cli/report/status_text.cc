@@ -69,7 +69,8 @@ std::string Title(const v1::ClusterStatus& status) {
   return absl::StrCat(Printable(status.name()), " ", ModeName(status.mode(), status.staleness_bound()));
 }
 
-// Unlike WriteProto also what is zero or empty: a program looks for the same fields whatever they hold.
+// Unlike WriteProto, also writes what is zero or empty: a program looks for the same fields whatever they
+// hold.
 std::string Json(const google::protobuf::Message& message, const std::string& indent) {
   const google::protobuf::Reflection& r = *message.GetReflection();
   const std::string inner = indent + "  ";

@@ -10,8 +10,8 @@ namespace weir {
 // "bounded(3)", "sync", "async".
 std::string ModeName(const std::string& mode, uint32_t staleness_bound);
 
-// One line: what the cluster does now. Its pieces stand in the order of their weight, so that a narrow
-// terminal cuts off the least of them.
+// One line: what the cluster does now. The pieces are in the order of their importance, so that a narrow
+// terminal cuts off the least important.
 std::string StatusLine(const v1::ClusterStatus& status);
 
 // Everything, for `weir status`: a few lines and a table of the tasks. Ends with a line feed.

@@ -23,7 +23,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Reads fields of a summary; the first that is not as it should be becomes the status.
+// Reads fields of a summary. The first field that is not as it should be becomes the status.
 class Reader {
  public:
   explicit Reader(const Json& root) : root_(root) {}
@@ -48,7 +48,7 @@ class Reader {
     }
   }
 
-  // null: it is not known.
+  // null: the value is unknown.
   template <typename T>
   void ReadIfKnown(const char* path, std::optional<T>* out) {
     if (const Json* value = Find(path); value != nullptr && !value->is_null()) Read(path, &out->emplace());
@@ -57,7 +57,7 @@ class Reader {
     if (const Json* value = Find(path); value == nullptr || !value->is_null()) Read(path, out);
   }
 
-  // Of an array; 0 also where there is none.
+  // The size of an array; 0 also if there is none.
   size_t Count(const char* path) const {
     const Json* const value = Find(path);
     return value != nullptr && value->is_array() ? value->size() : 0;
@@ -75,8 +75,8 @@ class Reader {
   absl::Status status_;
 };
 
-// "1 server came back, 17 pushes lost; started again: ps:1 (2 times)"; "": there were none. What a
-// coordinator counts begins with its own life, so that of a ps:0 that was started again has not all.
+// "1 server came back, 17 pushes lost; started again: ps:1 (2 times)"; "": there were none. A coordinator
+// counts from its own start, so a ps:0 that was started again has not counted all.
 std::string Faults(const JobSummary& s) {
   std::vector<std::string> restarts;
   for (const auto& [task, times] : s.restarts) {
@@ -99,7 +99,7 @@ std::string Epoch(const JobSummary::Evaluation& e) {
       e.test_accuracy.has_value() ? absl::StrCat(", accuracy ", FormatPercent(*e.test_accuracy)) : "");
 }
 
-// Of at most kEpochs, the newest, and a line for the others.
+// The newest kEpochs evaluations, and a line for the others.
 std::vector<std::string> Epochs(const JobSummary& s) {
   constexpr size_t kEpochs = 10;
   std::vector<std::string> rows;
@@ -231,7 +231,7 @@ absl::Status WriteFileWhole(const std::string& path, const std::string& content)
   std::FILE* file = std::fopen(target.c_str(), "we");
   if (file == nullptr) return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
   const bool written = std::fwrite(content.data(), 1, content.size(), file) == content.size();
-  // Closed in any case; what a full disk refuses may show only here.
+  // The file is closed in any case; a full disk may show only here.
   if (std::fclose(file) == 0 && written && (special || rename(target.c_str(), path.c_str()) == 0)) {
     return absl::OkStatus();
   }

@@ -11,7 +11,7 @@
 
 namespace weir {
 
-// What came out of a job: the JSON that ps:0 writes at its end, and what only `weir up` knows.
+// The result of a job: the JSON that ps:0 writes at the job's end, and what only `weir up` knows.
 struct JobSummary {
   std::string mode;
   std::optional<uint32_t> staleness_bound;  // of bounded
@@ -23,19 +23,19 @@ struct JobSummary {
   uint64_t examples = 0;
   double wall_seconds = 0;  // of training, from step 0 on
   double examples_per_second = 0;
-  // What is not there is not known: no worker has reported a loss, nothing was evaluated. A loss may have no
+  // A missing value is unknown: no worker has reported a loss, or nothing was evaluated. A loss may have no
   // accuracy.
   std::optional<double> train_loss;
   std::optional<double> test_accuracy;
   std::optional<double> test_loss;
-  // Of epochs' ends, by rising epoch. Without a step: nobody could make it.
+  // Evaluations of epochs' ends, by rising epoch. No step: no member could evaluate.
   struct Evaluation {
     uint64_t epoch = 0;
     std::optional<uint64_t> step;
     std::optional<double> test_loss, test_accuracy;
   };
   std::vector<Evaluation> evaluations;
-  // The best of them, if the job keeps its weights, and the folder of the checkpoint that holds them.
+  // The best evaluation, if the job keeps its weights, and the folder of the checkpoint that holds them.
   std::optional<Evaluation> best;
   std::string best_checkpoint;
   std::string stopped_early;  // why; "": all examples were done
@@ -51,8 +51,8 @@ struct JobSummary {
   std::string failure;  // "": the job is done
 
   double total_seconds = 0;               // of the whole command
-  std::map<std::string, int> exit_codes;  // by task, as a shell says them; of its last life
-  std::map<std::string, int> restarts;    // by task, where there were any
+  std::map<std::string, int> exit_codes;  // by task, as a shell says them; of its last incarnation
+  std::map<std::string, int> restarts;    // by task, if there were any
 
   std::string server_json;  // as ps:0 wrote it
 };
@@ -66,10 +66,10 @@ std::string SummaryJson(const JobSummary& summary);
 // A few lines for people.
 std::string SummaryText(const std::string& name, const JobSummary& summary);
 
-// Whole or not at all (temporary file, rename).
+// Writes the file whole or not at all (temporary file, rename).
 absl::Status WriteFileWhole(const std::string& path, const std::string& content);
 
-// Makes sure that `path` can be written, and that nothing of an earlier job is there.
+// Makes sure that `path` can be written, and that no file of an earlier job is left there.
 absl::Status PrepareFile(const std::string& path);
 
 }  // namespace weir

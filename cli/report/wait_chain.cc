@@ -16,7 +16,7 @@ std::string Sentence(const v1::Wait& wait) {
                       Printable(wait.reason()));
 }
 
-// What is known of a task that waits for nothing on any server.
+// What is known about a task that waits for nothing on any server.
 std::string EndOfChain(const v1::ClusterStatus& status, const std::string& task) {
   const std::string name = Printable(task);
   for (const v1::TaskStatus& known : status.tasks()) {
@@ -33,7 +33,7 @@ std::string EndOfChain(const v1::ClusterStatus& status, const std::string& task)
 std::string WaitChain(const v1::ClusterStatus& status) {
   std::string out;
   for (const std::string& what : status.waiting_for()) {
-    // The servers' own waits are told in full below.
+    // The servers' own waits are reported in full below.
     if (status.waits_size() == 0) absl::StrAppend(&out, "the job waits for ", Printable(what), "\n");
   }
   if (status.waits_size() == 0) {
