@@ -15,14 +15,14 @@
 
 namespace weir::bench {
 
-// A bad way to the server; the way back is good.
+// A bad path to the server; the path back is good.
 struct Detour {
-  double bytes_per_second = 0;  // 0: as many as come
+  double bytes_per_second = 0;  // 0: unlimited
   int64_t stop_after = -1;      // bytes, after which nothing more is passed on; -1: never
 };
 
-// One way of doing a worker's step: its gradient goes to the servers, they apply it, the new weights come
-// back into the worker's tensor. Everything that a process needs to play its part in one.
+// One way to do a worker's step: its gradient goes to the servers, they apply it, and the new weights come
+// back into the worker's tensor. Holds everything that a process needs to play its part in it.
 struct Contestant {
   std::string name;                    // in tables
   std::string kind;                    // "raw", "ring", "protobuf", "echo" or "weir"
@@ -36,16 +36,16 @@ struct Contestant {
   int windows_in_flight = 2;
   int connections = 1;             // from each client to each server
   std::string congestion_control;  // "": the system's
-  bool pull = true;                // false: the servers answer that they have applied it, no more
+  bool pull = true;                // false: the servers only confirm that they have applied it
 
-  // ring: window_bytes and windows_in_flight are those of its slots
+  // ring: window_bytes and windows_in_flight describe its slots
 
   // weir: "" or members of a job's config, {"wire": {...}, "server": {...}}
   std::string config;
-  // weir: the worker reads the weights where they are instead of having them in its own tensor, where Weir
-  // can do so (WeightsView), and the server its gradient (Client::NewGradient()).
+  // weir: the worker reads the weights where they are, instead of in its own tensor, if Weir can do so
+  // (WeightsView), and the server reads the gradient where it is (Client::NewGradient()).
   bool in_place = false;
-  // weir, with one server: what stands between a client (by index) and it.
+  // weir, with one server: what stands between a client (by index) and the server.
   std::map<int, Detour> detours;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Contestant, name, kind, elements, optimizer, servers, clients,
@@ -61,15 +61,15 @@ class StepServer {
   virtual pid_t pid() const = 0;
 };
 
-// A worker of a contestant. One thread.
+// A worker of a contestant. Used by one thread.
 class StepClient {
  public:
   virtual ~StepClient() = default;
   // Pushes the gradient, and returns when the new weights are in the tensor.
   virtual absl::Status Step() = 0;
-  // As the last step has brought them.
+  // The weights as the last step brought them.
   virtual absl::Span<const float> weights() const = 0;
-  // Updates that the weights hold; where there is one server. 0: it does not say.
+  // The number of updates in the weights, with one server. 0: unknown.
   virtual uint64_t version() const { return 0; }
 };
 

@@ -25,12 +25,12 @@ sockaddr_in Loopback(uint16_t port) {
   return address;
 }
 
-// What all connections together may pass on to the server.
+// The limit on what all connections together may pass on to the server.
 class Gate {
  public:
   explicit Gate(const Detour& detour) : detour_(detour) {}
 
-  // Waits until `bytes` may pass; for ever once the way is stopped. How many of them.
+  // Waits until some of `bytes` may pass; for ever once the way is stopped. Returns how many may.
   size_t Pass(size_t bytes) {
     std::lock_guard<std::mutex> lock(mutex_);
     if (detour_.stop_after >= 0) {
@@ -51,7 +51,7 @@ class Gate {
   int64_t passed_ = 0;
 };
 
-// `gate`: nullptr: all may pass.
+// `gate`: nullptr: everything may pass.
 void Copy(int from, int to, Gate* gate) {
   std::vector<char> buffer(gate == nullptr ? 1 << 20 : 16 << 10);
   while (true) {

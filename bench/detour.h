@@ -8,7 +8,7 @@
 
 namespace weir::bench {
 
-// A child process's body: a TCP proxy on loopback in front of `server`. Tells {"address": ...}, then serves
+// A child process's body: a TCP proxy on loopback in front of `server`. Reports {"address": ...}, then serves
 // until it is killed.
 absl::Status RunDetour(const std::string& server, const Detour& detour, Control& control);
 

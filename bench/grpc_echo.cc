@@ -13,7 +13,7 @@
 namespace weir::bench {
 namespace {
 
-// What a completion is of.
+// The operation that a completion belongs to.
 enum Tag : intptr_t { kStart = 1, kRead, kWrite };
 void* ToTag(Tag tag) { return reinterpret_cast<void*>(tag); }
 
@@ -31,13 +31,13 @@ class EchoServer : public StepServer {
     std::thread([this] { Serve(); }).detach();
     return true;
   }
-  // Ends with its process.
+  // The server ends with its process.
   ~EchoServer() override { _exit(0); }
   std::string address() const override { return address_; }
   pid_t pid() const override { return getpid(); }
 
  private:
-  // One stream.
+  // Serves one stream.
   void Serve() {
     grpc::GenericServerContext context;
     grpc::GenericServerAsyncReaderWriter stream(&context);

@@ -22,7 +22,7 @@ namespace {
 using nlohmann::json;
 
 double Now() {
-  // The same for all processes of a host.
+  // The clock is the same for all processes of a host.
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
@@ -34,7 +34,7 @@ Usage operator+(const Usage& a, const Usage& b) {
 absl::Status BeServer(const Contestant& contestant, int index, const std::string& host, Control& control) {
   WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<StepServer> server, StartServer(contestant, index, host));
   WEIR_RETURN_IF_ERROR(control.Send({{"address", server->address()}, {"pid", server->pid()}}));
-  // Until the host goes; it kills.
+  // Waits until the host ends, which kills this process.
   return control.Receive().status();
 }
 
@@ -60,7 +60,7 @@ absl::Status BeClient(const Contestant& contestant, int index, const std::vector
   }
 }
 
-// The servers of one host, as a peer asks for them.
+// Runs the servers of one host for a peer that asks for them.
 class Agent {
  public:
   explicit Agent(std::string host) : host_(std::move(host)) {}
@@ -77,7 +77,7 @@ class Agent {
  private:
   struct Server {
     std::unique_ptr<Child> child;
-    pid_t pid;  // of the one that does the work
+    pid_t pid;  // of the process that does the work
   };
 
   absl::StatusOr<json> Do(const json& command) {

@@ -11,8 +11,8 @@
 
 namespace weir::bench {
 
-// Where contestants' servers run, each in a process of its own: this host, or another one where ServeHost()
-// runs. One thread, which must be the process's only one.
+// Where contestants' servers run, each in a process of its own: this host, or another one where
+// ServeRemotely() runs. Used by one thread, which must be the process's only one.
 class ServerHost {
  public:
   static absl::StatusOr<std::unique_ptr<ServerHost>> Local();
@@ -24,7 +24,7 @@ class ServerHost {
     std::vector<std::string> addresses;
   };
   absl::StatusOr<Servers> Start(const Contestant& contestant);
-  // All of them together.
+  // The usage of all servers together.
   absl::StatusOr<Usage> UsageOf(int id);
   absl::Status Stop(int id);
 
@@ -33,13 +33,13 @@ class ServerHost {
       : child_(std::move(child)), remote_(std::move(remote)) {}
   Control& control() { return child_ != nullptr ? child_->control() : *remote_; }
 
-  // One of the two.
+  // One of the two is set.
   const std::unique_ptr<Child> child_;
   const std::unique_ptr<Control> remote_;
 };
 
-// Waits for a ServerHost::Remote() at host:port (port 0: any free one; it is printed), serves it until it
-// goes, waits for the next; for ever.
+// Waits for a ServerHost::Remote() at host:port (port 0: any free one, which is printed), serves it until it
+// leaves, and waits for the next, for ever.
 absl::Status ServeRemotely(const std::string& listen);
 
 // A contestant at work: its servers on a host, its clients in processes of their own on this one.
@@ -55,7 +55,7 @@ class Contest {
     int64_t client_faults = 0, server_faults = 0;
     std::vector<uint64_t> versions;  // by client (StepClient::version())
   };
-  // Every client, or those of `clients`, does so many steps, all at once.
+  // Every client, or those of `clients`, does `steps` steps, all at the same time.
   absl::StatusOr<Result> Run(int steps, const std::vector<int>& clients = {});
 
   const Contestant& contestant() const { return contestant_; }

@@ -11,7 +11,7 @@
 
 namespace weir::bench {
 
-// Floats on pages of their own, huge ones where the system gives them, all faulted in. The same for every
+// Floats on pages of their own, huge pages if the system gives them, all faulted in. The same for every
 // contestant.
 class Tensor {
  public:
@@ -31,26 +31,26 @@ class Tensor {
   int64_t elements_;
 };
 
-// What a worker has: it pushes the one and pulls the other.
+// The tensors of a worker, which pushes the gradient and pulls the weights.
 struct WorkerTensors {
   explicit WorkerTensors(int64_t elements) : gradient(elements, 1e-3f), weights(elements, 0) {}
   Tensor gradient, weights;
 };
 
-// What of `all` one of `parts` has: [first, second).
+// The share of part `part` of `parts` in `all`: [first, second).
 inline std::pair<int64_t, int64_t> PartOf(int64_t all, int64_t part, int64_t parts) {
   return {all * part / parts, all * (part + 1) / parts};
 }
 
-// A baseline server's weights and optimizer slots in two versions, with Weir's kernels to make one out of the
-// other.
+// A baseline server's weights and optimizer slots in two versions, with Weir's kernels to make one version
+// from the other.
 class Parameters {
  public:
-  // With `weights` (2 x elements floats that somebody else owns) those are the weights.
+  // With `weights` (2 x elements floats of the caller's), those are the weights.
   Parameters(const std::string& optimizer, int64_t elements, float* weights = nullptr);
 
-  // Makes elements [first, first + n) of version `1 - from` (0 or 1) out of version `from` and the gradient;
-  // returns the new weights. Thread-safe for ranges apart.
+  // Makes elements [first, first + n) of version `1 - from` (0 or 1) from version `from` and the gradient;
+  // returns the new weights. Thread-safe for disjoint ranges.
   const float* Apply(int64_t first, int64_t n, const void* gradient, int from) const;
   const float* weights(int version) const { return weights_[version]; }
 

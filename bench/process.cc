@@ -73,7 +73,7 @@ absl::StatusOr<std::unique_ptr<Child>> Child::Fork(const std::function<absl::Sta
     return std::unique_ptr<Child>(new Child(pid, ends[0]));
   }
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  if (getppid() != parent) _exit(1);  // it had gone before
+  if (getppid() != parent) _exit(1);  // the parent had ended before
   close(ends[0]);
   Control control(ends[1]);
   const absl::Status status = body(control);

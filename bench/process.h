@@ -14,8 +14,8 @@
 
 namespace weir::bench {
 
-// JSON messages, one a line, both ways over a connected stream socket. One thread. A failed call at the other
-// end is a message {"error": "..."}, which Call() gives as a status.
+// JSON messages, one per line, both ways over a connected stream socket. Used by one thread. A call that
+// failed at the other end is a message {"error": "..."}, which Call() returns as a status.
 class Control {
  public:
   // Takes the descriptor over.
@@ -24,7 +24,7 @@ class Control {
   Control(const Control&) = delete;
 
   absl::Status Send(const nlohmann::json& message);
-  // DeadlineExceeded if nothing whole has come until `deadline`.
+  // DeadlineExceeded if no whole message has come until `deadline`.
   absl::StatusOr<nlohmann::json> Receive(
       std::chrono::steady_clock::time_point deadline = std::chrono::steady_clock::time_point::max());
   absl::StatusOr<nlohmann::json> Call(const nlohmann::json& message);
@@ -34,10 +34,11 @@ class Control {
   std::string received_;
 };
 
-// A process that runs a function and then ends. It dies with this object, and with the thread that made it.
+// A process that runs a function and then ends. It is killed with this object, and with the thread that made
+// it.
 class Child {
  public:
-  // Only while this process has no other thread: the child is a copy of it.
+  // Called only while this process has no other thread, because the child is a copy of it.
   static absl::StatusOr<std::unique_ptr<Child>> Fork(const std::function<absl::Status(Control&)>& body);
   ~Child();
 
@@ -54,7 +55,7 @@ class Child {
 struct Usage {
   double cpu_seconds = 0;
   int64_t minor_faults = 0;
-  // Now and at most, shared pages included.
+  // Resident bytes now and at most, shared pages included.
   int64_t resident_bytes = 0, peak_resident_bytes = 0;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(Usage, cpu_seconds, minor_faults, resident_bytes, peak_resident_bytes)

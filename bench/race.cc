@@ -12,7 +12,7 @@ double GigabytesPerStep(const Contestant& contestant) {
   return 2e-9 * sizeof(float) * static_cast<double>(contestant.elements);
 }
 
-// Of one turn.
+// The most steps of one turn.
 constexpr int kMostSteps = 20000;
 
 absl::StatusOr<Turn> TakeTurn(Contest& contest, int steps) {
@@ -82,7 +82,7 @@ std::vector<Track> Race(const std::vector<Contestant>& contestants, const RaceOp
     track.contestant = contestants[i];
     track.status = [&]() -> absl::Status {
       WEIR_ASSIGN_OR_RETURN(runners[i].contest, Contest::Start(contestants[i], host));
-      // Warm-up, twice as what the first finds says how long the second is.
+      // Warms up twice, because the first warm-up shows how long the second should be.
       int steps = 2;
       for (int warm_up = 0; warm_up < 2; ++warm_up) {
         WEIR_ASSIGN_OR_RETURN(const Turn turn, TakeTurn(*runners[i].contest, steps));

@@ -10,15 +10,15 @@
 
 namespace weir::bench {
 
-// Median; of an even number the upper one.
+// The median; of an even number of values the upper one.
 double Median(std::vector<double> values);
-// The value below which `share` of them lie.
+// The value below which this share of the values lies.
 double Quantile(std::vector<double> values, double share);
 
-// One contestant's turn: some steps in a row, without the first of each client, which found the caches full
-// of another's data.
+// One contestant's turn: some steps in a row, without the first step of each client, which found the caches
+// full of another contestant's data.
 struct Turn {
-  // One client: the median. Several: the time of all, over the steps of each.
+  // One client: the median. Several: the time of all, divided by the steps of each.
   double step_seconds = 0;
   // Per GB of gradients and weights together, as float32.
   double client_cpu_per_gb = 0, server_cpu_per_gb = 0;
@@ -30,32 +30,32 @@ struct Turn {
 
 struct Track {
   Contestant contestant;
-  // Not ok: it could not take part, or had to give up; there are no turns then.
+  // Not OK: the contestant could not take part, or had to give up; then there are no turns.
   absl::Status status;
   std::vector<Turn> turns;  // by round
 
   double MedianOf(const std::function<double(const Turn&)>& value) const;
   double step_seconds() const;
-  // Gradients and weights together, of all clients.
+  // Gradients and weights together, over all clients.
   double gb_per_second() const;
-  // Of single steps, over all turns.
+  // A quantile of single steps, over all turns.
   double StepQuantile(double share) const;
 };
 
-// By round: the ratio of a value of two tracks of one race that both ran.
+// By round: the ratio of a value of two tracks of one race, both of which ran.
 std::vector<double> Ratios(const Track& above, const Track& below,
                            const std::function<double(const Turn&)>& value);
 double StepSeconds(const Turn& turn);
 
 struct RaceOptions {
   int rounds = 7;
-  // A turn takes about so long, and at least `least_steps` steps.
+  // A turn takes about this long, and has at least `least_steps` steps.
   double turn_seconds = 0.25;
   int least_steps = 3;
 };
 
-// Lets contestants take turns, A B C A B C ..., all of them up and warm the whole time. By contestant, in
-// their order.
+// Lets contestants take turns, A B C A B C ..., with all of them started and warm the whole time. Returns the
+// tracks by contestant, in their order.
 std::vector<Track> Race(const std::vector<Contestant>& contestants, const RaceOptions& options,
                         ServerHost* host);
 

@@ -22,27 +22,27 @@ namespace weir::bench {
 namespace {
 
 constexpr char kUnix[] = "abstract:";
-// Windows start at multiples of it.
+// Windows start at multiples of this.
 constexpr int64_t kUnit = 4096;
 
 absl::Status SocketError(const char* what) { return absl::ErrnoToStatus(errno, what); }
 
 // A connection carries the gradient of [begin, end) and brings back the weights, in windows, from the window
-// at `start` on and round to it. Client's first bytes.
+// at `start` on and round to it. These are the client's first bytes.
 struct Hello {
   int64_t begin, end, start, window;
   int64_t pull;  // 0: only a byte comes back, after the last window
   char congestion_control[16];
 };
 
-// On both ends of a connection.
+// Called on both ends of a connection.
 void Tune(int fd, const std::string& congestion_control) {
   const int yes = 1;
   setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof yes);
   if (!congestion_control.empty()) {
     setsockopt(fd, IPPROTO_TCP, TCP_CONGESTION, congestion_control.data(), congestion_control.size());
   }
-  // TCP finds out by itself; a Unix socket stays at 208 KiB, which costs a third of its speed.
+  // TCP finds its buffer size by itself; a Unix socket's stays at 208 KiB, which costs a third of its speed.
   int domain = 0;
   socklen_t size = sizeof domain;
   getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size);
@@ -50,7 +50,7 @@ void Tune(int fd, const std::string& congestion_control) {
   if (domain == AF_UNIX) setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &buffer, sizeof buffer);
 }
 
-// The whole of it, or false.
+// Receives all bytes, or returns false.
 bool Receive(int fd, void* to, size_t bytes) {
   for (char* at = static_cast<char*>(to); bytes > 0;) {
     const ssize_t n = recv(fd, at, bytes, MSG_WAITALL);
@@ -85,7 +85,7 @@ class RawServer : public StepServer {
       }
     }).detach();
   }
-  // Ends with its process.
+  // The server ends with its process.
   ~RawServer() override { _exit(0); }
   std::string address() const override { return address_; }
   pid_t pid() const override { return getpid(); }
@@ -101,7 +101,7 @@ class RawServer : public StepServer {
       if (!Receive(fd, gradient.data(), n * sizeof(float))) return;
       Window& window = windows_[first / kUnit];
       {
-        // Also while it is sent: another worker's gradient would change it.
+        // Held also while the window is sent, because another worker's gradient would change it.
         std::lock_guard<std::mutex> lock(window.mutex);
         const float* weights = parameters_.Apply(first, n, gradient.data(), window.version);
         window.version = 1 - window.version;
@@ -128,12 +128,12 @@ struct Connection {
   Hello hello;
   const char* gradient;  // of the server's first element
   char* weights;
-  // Of this step, in bytes, counted from `start` on.
+  // The progress of this step, in bytes, counted from `start` on.
   int64_t sent = 0, received = 0;
 
   int64_t to_receive() const { return hello.pull ? bytes() : 1; }
   int64_t bytes() const { return (hello.end - hello.begin) * sizeof(float); }
-  // Where the bytes lie that come after `done`, and how many of them are in one piece.
+  // Where the bytes after the first `done` lie, and how many of them are in one piece.
   std::pair<int64_t, int64_t> Piece(int64_t done) const {
     const int64_t start = (hello.start - hello.begin) * sizeof(float);
     const int64_t offset = (start + done) % bytes();
@@ -163,7 +163,7 @@ class RawClient : public StepClient {
         Connection connection{};
         connection.hello.begin = begin * window;
         connection.hello.end = std::min(end * window, last - first);
-        // Workers go after one another, not for the same window.
+        // Workers follow one another, and do not start at the same window.
         connection.hello.start = (begin + (end - begin) * index / contestant_.clients) * window;
         connection.hello.window = window;
         connection.hello.pull = contestant_.pull;

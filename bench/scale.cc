@@ -17,8 +17,7 @@ bool Has(const std::vector<T>& values, const U& value) {
   return std::count(values.begin(), values.end(), value) > 0;
 }
 
-// The throughputs of the row's cell with so many workers, in the order in which they were measured; 0:
-// failed.
+// The throughputs of the row's cell with `workers` workers, in the order of measurement; 0: failed.
 std::vector<double> Rates(const std::vector<ScaleRow>& rows, const ScaleRow& of, int workers) {
   std::vector<double> rates;
   for (const ScaleRow& row : rows) {

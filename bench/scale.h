@@ -9,8 +9,8 @@
 
 namespace weir::bench {
 
-// The pushes of a cell: so many of each worker, within the two limits. The fewer of each, the more often the
-// coordinator is asked for work.
+// The pushes of a cell: `pushes_each` for each worker, with the total within the two limits. The fewer pushes
+// each worker makes, the more often the coordinator is asked for work.
 struct ScaleModel {
   const char* name;
   int64_t elements;
@@ -27,21 +27,21 @@ struct ScaleOptions {
   std::string transport = "auto";
   std::optional<int64_t> pushes;  // instead of the model's
   double limit_seconds = 120;     // of each phase of a cell
-  // How often kFewWorkers and kManyWorkers in async take turns; the first is that of the table.
+  // How often kFewWorkers and kManyWorkers in async take turns; the first turn is that of the table.
   int pairs = 5;
 };
 
-// What the throughput in async is compared between.
+// The throughput in async is compared between these numbers of workers.
 constexpr int kFewWorkers = 8, kManyWorkers = 64;
 
 struct ScaleRow {
   ScaleCell cell;
   absl::Status status;
-  ScaleResult result;  // where status is OK
+  ScaleResult result;  // if status is OK
   bool again = false;  // a cell that was measured before
 };
 
-// How costs may grow; judged where the rows have what it takes.
+// How costs may grow; judged if the rows have the cells for it.
 struct ScaleTarget {
   std::string what;
   double value = 0, bound = 0;  // the median of the samples, if there are any
@@ -52,16 +52,16 @@ struct ScaleTarget {
 };
 
 // Measures all cells, and prints each as a line of a table when it is done. A cell that fails is a row, too.
-// Then what is compared once more, `pairs` times in all.
+// Cells that are compared are measured `pairs` times in all.
 std::vector<ScaleRow> MeasureScales(const ScaleOptions& options);
 
-// Memory of an idle worker on a server, from 16 workers and of the tiny model, so that it is no share of what
-// a server has anyway; 256 workers in sync; the throughput of 64 asynchronous workers over that of 8, pair by
-// pair.
+// Judges the memory of an idle worker on a server, from 16 workers on and with the tiny model, so that it is
+// no share of what a server has anyway; 256 workers in sync; and the throughput of 64 asynchronous workers
+// over that of 8, pair by pair.
 std::vector<ScaleTarget> JudgeScale(const std::vector<ScaleRow>& rows);
 
-// The rows, but for those that came again, as an SVG: a panel for each figure and number of servers, workers
-// from left to right, a line for each mode and model.
+// The rows, without repeated cells, as an SVG: a panel for each figure and number of servers, workers from
+// left to right, a line for each mode and model.
 std::string PlotScale(const std::vector<ScaleRow>& rows);
 
 }  // namespace weir::bench

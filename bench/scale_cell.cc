@@ -25,7 +25,7 @@ using nlohmann::json;
 using SteadyClock = std::chrono::steady_clock;
 
 double Now() {
-  // The same for all processes of a host.
+  // The clock is the same for all processes of a host.
   return std::chrono::duration<double>(SteadyClock::now().time_since_epoch()).count();
 }
 
@@ -101,8 +101,8 @@ struct Worker {
   }
 };
 
-// Runs `what` for all of them at once. The first error, without waiting for the others: they may wait for the
-// one that failed. So the threads are left to themselves then, and the process must end.
+// Runs `what` for all workers at once. Returns the first error without waiting for the other workers, which
+// may wait for the one that failed. Then the threads are left to themselves, and the process must end.
 absl::Status ForAll(std::vector<Worker>& workers, const std::function<absl::Status(Worker&, size_t)>& what) {
   struct Outcome {
     Mutex mutex;
@@ -133,7 +133,7 @@ absl::Status Drive(Control& control) {
   const std::string job_config = config.SerializeAsString();
   const std::vector<float> gradient(plan["elements"].get<size_t>(), 1e-3f);
   const uint32_t first = plan["first"];
-  // Not destroyed where one of them has failed: others may be at work.
+  // Not destroyed if a worker has failed, because others may be at work.
   auto& workers = *new std::vector<Worker>(plan["workers"].get<size_t>());
   WEIR_RETURN_IF_ERROR(ForAll(workers, [&](Worker& worker, size_t i) {
     return worker.Join(plan, job_config, first + static_cast<uint32_t>(i), gradient);
@@ -165,7 +165,7 @@ class Run {
   explicit Run(const ScaleCell& cell) : cell_(cell) {}
 
   absl::StatusOr<ScaleResult> Measure() {
-    // The copies are made while this process has one thread.
+    // Drivers are forked while this process has one thread.
     const int drivers = std::min(cell_.workers, kScaleDrivers);
     for (int i = 0; i < drivers; ++i) {
       WEIR_ASSIGN_OR_RETURN(drivers_.emplace_back(), Child::Fork(Drive));
@@ -216,7 +216,7 @@ class Run {
     return absl::OkStatus();
   }
 
-  // From each driver one message, within the limit.
+  // Receives one message from each driver, within the limit.
   absl::StatusOr<std::vector<json>> ReceiveAll(const std::string& what) {
     const auto deadline = SteadyClock::now() + std::chrono::duration<double>(cell_.limit_seconds);
     std::vector<json> messages;
@@ -287,7 +287,7 @@ class Run {
 
   const ScaleCell& cell_;
   ScaleResult result_;
-  // The drivers go first.
+  // Drivers are destroyed first.
   std::vector<std::unique_ptr<ServerProcess>> servers_;
   std::vector<std::unique_ptr<Child>> drivers_;
 };

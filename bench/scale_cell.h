@@ -9,13 +9,13 @@
 
 namespace weir::bench {
 
-// One job: so many workers that push and pull without computing anything, so many servers, a mode, a model.
+// One job: workers that push and pull without computing anything, servers, a mode, a model.
 struct ScaleCell {
   std::string model;     // in tables
-  int64_t elements = 0;  // float32 of it
+  int64_t elements = 0;  // float32 of the model
   std::string mode;      // "sync", "bounded" (by 3), "async"
   int servers = 1, workers = 1;
-  int64_t pushes = 0;  // of all workers together, at least; some of each
+  int64_t pushes = 0;  // of all workers together, at least; each makes some
   std::string transport = "auto";
   double limit_seconds = 120;  // of the start, of the work, and of the end
 };
@@ -23,21 +23,21 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ScaleCell, model, elements, mode, servers, wo
                                    limit_seconds)
 
 struct ScaleResult {
-  // From when all workers begin to join until each has its first weights.
+  // From the time when all workers begin to join until each has its first weights.
   double start_seconds = 0;
   // From the last push's answer until all servers have exited, each with 0.
   double end_seconds = 0;
   int64_t pushes = 0;
   double pushes_per_second = 0;
-  // The pushes of the worker that had fewest, over the mean.
+  // The pushes of the worker with the fewest, over the mean.
   double fairness = 0;
-  // Of a push and the pull after it, as one exchange with all servers; with the wait for others that the mode
-  // asks for.
+  // The time of a push and the pull after it, as one exchange with all servers, with the wait for other
+  // workers that the mode asks for.
   double p50_seconds = 0, p99_seconds = 0;
-  // What the fullest server's memory grew by, over the workers: once all of them were connected and had their
-  // weights, from before any was; and at most. The model is in it.
+  // How much the fullest server's memory grew, divided by the workers: once all of them were connected and
+  // had their weights, from before any was; and at most. Includes the model.
   double idle_bytes_per_worker = 0, peak_bytes_per_worker = 0;
-  // CPU time of ps:0, which is also the coordinator, and of the others' mean; 0: there is no other.
+  // CPU time of ps:0, which is also the coordinator, and the mean of the other servers; 0: there is no other.
   double ps0_cpu_us_per_push = 0, other_cpu_us_per_push = 0;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ScaleResult, start_seconds, end_seconds, pushes, pushes_per_second,
@@ -45,8 +45,8 @@ NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE(ScaleResult, start_seconds, end_seconds, push
                                    peak_bytes_per_worker, ps0_cpu_us_per_push, other_cpu_us_per_push)
 
 // Runs the job. Each server is a process; the workers are clients in at most kScaleDrivers processes, each
-// with a connection, a membership and a thread of its own. An error if any of it fails or takes longer than
-// its limit; nothing of it goes on then. From one thread, which must be the process's only one.
+// with a connection, a membership and a thread of its own. An error if any part fails or takes longer than
+// its limit; then nothing of the job goes on. Called from the process's only thread.
 constexpr int kScaleDrivers = 8;
 absl::StatusOr<ScaleResult> MeasureScale(const ScaleCell& cell);
 

@@ -10,7 +10,7 @@
 namespace weir::bench {
 namespace {
 
-// Of a panel, in pixels, with what stands around its axes.
+// A panel's size in pixels, with the space around its axes.
 constexpr double kWidth = 280, kHeight = 190, kLeft = 50, kTop = 26, kRight = 12, kBottom = 30, kLegend = 44;
 
 struct Figure {
@@ -33,7 +33,7 @@ std::string Line(double x0, double y0, double x1, double y1, const std::string& 
                          style);
 }
 
-// Both axes are logarithmic: of 2 the workers', of 10 the values'.
+// Both axes are logarithmic: base 2 for workers, base 10 for values.
 class Panel {
  public:
   Panel(double x, double y, const std::vector<const ScaleRow*>& rows, const Figure& figure)

@@ -21,7 +21,7 @@ constexpr std::chrono::seconds kStartLimit{60};
 
 std::string program_path;
 
-// In a build tree and in a bundle; all of Weir lies in one of the two.
+// Looks in a build tree and in a bundle; all of Weir lies in one of the two.
 absl::StatusOr<std::string> FindProgram() {
   if (!program_path.empty()) return program_path;
   std::error_code error;
@@ -33,7 +33,7 @@ absl::StatusOr<std::string> FindProgram() {
       absl::StrCat("ps_server is not beside ", folder.string(), "; say where with --ps_server"));
 }
 
-// Only until the server listens; its log goes on in a file without a name.
+// A folder that is needed only until the server listens; the log goes on in a file without a name.
 class Folder {
  public:
   Folder() {
@@ -68,7 +68,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const std::s
   if (!server->log_.valid()) return absl::ErrnoToStatus(errno, log);
   Subprocess::Options options;
   options.args = {program, "--config=" + config, "--port_file=" + port_file, "--bind=" + host};
-  // The benchmark's user has said where it may listen.
+  // The benchmark's user has said where the server may listen.
   if (host != "127.0.0.1") options.args.push_back("--insecure_plaintext");
   options.environment["TF_CONFIG"] =
       absl::StrCat(R"({"cluster":{"ps":[")", host, R"(:0"]},"task":{"type":"ps","index":)", index, "}}");

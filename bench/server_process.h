@@ -13,24 +13,24 @@
 
 namespace weir::bench {
 
-// The program ps_server as a process on a free port, which dies with this object. It leaves no file behind,
-// even where this process is killed. One thread.
+// The program ps_server as a process on a free port, which ends with this object. It leaves no file behind,
+// even if this process is killed. Used by one thread.
 class ServerProcess {
  public:
-  // Where the program is, "" for: beside this one. Before the first server is started.
+  // Where the program is; "": beside this one. Called before the first server is started.
   static void SetProgram(const std::string& path);
 
-  // Listens when it returns. `job` is the job's config; `host` the interface.
+  // The server listens when this returns. `job` is the job's config; `host` the interface.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(const std::string& job, int index,
                                                               const std::string& host);
 
   const std::string& address() const { return address_; }
   pid_t pid() const { return process_->pid(); }
-  // How it ended; nullopt: it runs still at the deadline.
+  // How the process ended; nullopt: it still runs at the deadline.
   std::optional<ProcessExit> Wait(std::chrono::steady_clock::time_point deadline) {
     return process_->Wait(deadline);
   }
-  // What it has printed so far.
+  // What the process has printed so far.
   std::string Log() const;
 
  private:

@@ -19,8 +19,8 @@
 namespace weir::bench {
 namespace {
 
-// A counter that only rises. The other process waits until it is above a value: first it looks for a while,
-// then it sleeps.
+// A counter that only rises. The other process waits until it is above a value: first by spinning for a
+// while, then by sleeping.
 class Counter {
  public:
   uint32_t Get() const { return value_.load(std::memory_order_acquire); }
@@ -90,7 +90,7 @@ class RingServer : public StepServer {
     new (segment_.ring()) Ring;
     std::thread([this] { Serve(); }).detach();
   }
-  // Ends with its process.
+  // The server ends with its process.
   ~RingServer() override { _exit(0); }
   std::string address() const override { return absl::StrCat("/proc/", getpid(), "/fd/", fd_); }
   pid_t pid() const override { return getpid(); }

@@ -42,7 +42,7 @@ absl::StatusOr<SweepResult> Sweep(const Contestant& raw, double turn_seconds, Se
   SweepResult result;
   const std::vector<std::string> controls =
       raw.transport == "tcp" ? CongestionControls() : std::vector<std::string>{""};
-  // Each has a thread at both ends.
+  // Each connection has a thread at both ends.
   const unsigned most_connections = std::clamp(std::thread::hardware_concurrency() / 2, 2u, 8u);
   for (const std::string& control : controls) {
     for (unsigned connections = 1; connections <= most_connections; connections *= 2) {

@@ -1,4 +1,4 @@
-// The targets that one contestant's speed is held against another's for.
+// The targets that compare one contestant's speed with another's.
 #include <algorithm>
 #include <cmath>
 #include <map>
@@ -15,7 +15,7 @@ namespace {
 
 using nlohmann::json;
 
-// A race's tracks by name, for targets to be made of.
+// A race's tracks by name, from which targets are made.
 class Results {
  public:
   explicit Results(std::vector<Track> tracks) {
@@ -27,7 +27,7 @@ class Results {
   const Track& operator[](const std::string& name) const { return tracks_.at(name); }
   bool Has(const std::string& name) const { return tracks_.count(name) > 0; }
 
-  // Not ok: the first of `names` that did not run.
+  // The error of the first of `names` that did not run.
   absl::Status StatusOf(const std::vector<std::string>& names) const {
     for (const std::string& name : names) {
       const absl::Status& status = (*this)[name].status;
@@ -63,7 +63,7 @@ class Results {
   std::map<std::string, Track> tracks_;
 };
 
-// Adds a target whose samples `samples` makes, or says why it cannot be.
+// Adds a target with the samples that `samples` makes, or says why it cannot be measured.
 template <typename Samples>
 void Add(Report* report, const char* row, const std::string& work, bool at_least, double bound,
          const char* unit, const absl::Status& status, const Samples& samples) {
@@ -105,7 +105,7 @@ Contestant BestRing(int64_t elements, ServerHost* host) {
       ->contestant;
 }
 
-// Sweeps for the best setting, which is then the one used.
+// Sweeps for the best setting, and returns `raw` with it.
 absl::StatusOr<Contestant> BestRaw(const Contestant& raw, const TargetOptions& options, ServerHost* host,
                                    const char* subject, Report* report) {
   ShowProgress(absl::StrCat("the raw socket loop's settings (", subject, ")"));
@@ -215,7 +215,7 @@ void MeasureLargeStep(const TargetOptions& options, ServerHost* host, Report* re
   }
   for (const char* name : {kTcp, kShm}) {
     if (!faults) break;
-    // Of 48,829 pages each way; a handful is gRPC's and the C library's own housekeeping.
+    // A step moves 48,829 pages each way; a handful of faults is gRPC's and the C library's own housekeeping.
     Add(report, "faults", absl::StrCat(step, ": page faults a step after warm-up, ", name), false, 5, "",
         results.StatusOf({name}), [&] {
           std::vector<double> values;

@@ -134,7 +134,7 @@ void MeasureStragglers(const TargetOptions& options, ServerHost* host, Report* r
     const auto b = Contest::Start(with, host);
     if (!b.ok()) return b.status();
     int64_t acknowledged = slow_steps;
-    // Both are at it all the time. The stopped one gives no answer any more.
+    // Both stragglers are at work all the time. The stopped one never answers.
     for (const auto& [client, n] : {std::pair{kSlow, slow_steps}, {kStopped, 1}}) {
       absl::Status sent = (*b)->client(client).control().Send({{"steps", n}});
       if (!sent.ok()) return sent;

@@ -9,21 +9,21 @@
 
 namespace weir::bench {
 
-// What the data plane is held to, each a number with a bound. `./dev bench wire` measures them all.
+// The demands on the data plane, each a number with a bound. `./dev bench wire` measures them all.
 struct Target {
   std::string row;       // "tcp": what --rows takes; a row may have several targets
   std::string work;      // what is measured, in words
   bool at_least = true;  // else: at most
   double bound = 0;
   std::string unit;  // "x", "us", "" ...
-  // Medians over the pairs, whose values are in `samples`.
+  // The median over the pairs, whose values are in `samples`.
   double value = 0;
   std::vector<double> samples;
   absl::Status status;  // not ok: it could not be measured
 
   bool met() const { return status.ok() && (at_least ? value >= bound : value <= bound); }
 };
-// The median of samples is the value.
+// The value is the median of the samples.
 Target MakeTarget(std::string row, std::string work, bool at_least, double bound, std::string unit,
                   std::vector<double> samples);
 Target FailedTarget(std::string row, std::string work, bool at_least, double bound, std::string unit,
@@ -46,12 +46,12 @@ struct Report {
   nlohmann::json details = nlohmann::json::object();  // by subject: contestants' own numbers, the sweeps
 };
 
-// To standard error: what is being measured now.
+// Writes to standard error what is being measured now.
 void ShowProgress(const std::string& what);
 
 Report MeasureTargets(const TargetOptions& options, ServerHost* host);
 
-// Its parts, each for some rows. They add to the report.
+// Parts of MeasureTargets(), each for some rows. They add to the report.
 //
 // rows tcp, protobuf, shm, bf16, cpu, faults, 2x2, 1kb
 void MeasureRaces(const TargetOptions& options, ServerHost* host, Report* report);

@@ -14,8 +14,8 @@
 namespace weir::bench {
 namespace {
 
-// The job that both sides are told. It never ends by itself; the model and the data are the client's
-// business, but a config needs some to be whole.
+// The job that both sides are given. It never ends by itself. The client brings the model and the data, but a
+// config must have some to be complete.
 std::string JobJson(const Contestant& contestant) {
   nlohmann::json job = nlohmann::json::parse(R"({
     "name": "bench",
@@ -80,7 +80,8 @@ class WeirClient : public StepClient {
   absl::Span<const float> weights() const override {
     if (!in_place_) return tensors_.weights.values();
     if (const float* all = view_.contiguous(0)) return absl::MakeConstSpan(all, weights_[0].values.size());
-    // Of several servers. For who asks for them in one piece, which is no part of a step.
+    // The weights lie on several servers. Copied for callers that want them in one piece, which is no part of
+    // a step.
     float* to = weights_[0].values.data();
     for (absl::Span<const float> piece : view_.pieces(0)) to = std::copy(piece.begin(), piece.end(), to);
     return weights_[0].values;
@@ -114,7 +115,7 @@ class WeirClient : public StepClient {
   WorkerTensors tensors_;
   std::vector<MutableTensor> weights_;
   std::vector<ConstTensor> gradient_;
-  // In place: where the gradient is.
+  // In place: the memory of the gradient.
   std::shared_ptr<float> made_;
   std::unique_ptr<Client> client_;
   std::optional<Work> work_;

@@ -23,9 +23,10 @@ namespace {
 
 using nlohmann::json;
 
-// The one that all others are held against.
+// The contestant that all others are compared with.
 const char kLimit[] = "raw tcp";
-// Each side reads where the other has it; the worker has both in memory of its own.
+// In place: each side reads the data where the other has it. Copied: the worker has both tensors in its own
+// memory.
 const char kShared[] = "weir shared memory", kSharedCopied[] = "weir shared memory copied";
 
 Contestant Make(const std::string& name, const RawSetting& setting) {
@@ -46,7 +47,7 @@ Contestant Make(const std::string& name, const RawSetting& setting) {
   return contestant;
 }
 
-// "weir tcp wire.chunk_kib=512": a contestant, and what its job's config has besides.
+// "weir tcp wire.chunk_kib=512": a contestant, and additions to its job's config.
 absl::StatusOr<Contestant> MakeWithSettings(const std::string& text, const RawSetting& setting) {
   std::vector<std::string> words;
   json settings = json::object();
@@ -101,7 +102,7 @@ json Cell(const Track& track, const Track& limit) {
   return cell;
 }
 
-// Beside the table. Races take about as long as one another.
+// Shown beside the table. Races take about as long as one another.
 void ShowProgress(size_t done, size_t races, absl::Duration took) {
   if (done == races) return;
   const absl::Duration left = took / static_cast<int64_t>(done) * static_cast<int64_t>(races - done);
@@ -169,7 +170,7 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
   SweepResult sweep;
   const auto is_raw = [](const std::string& name) { return absl::StartsWith(name, "raw"); };
   if (std::any_of(options.contestants.begin(), options.contestants.end(), is_raw)) {
-    // One that takes some time, but not all of it.
+    // The sweep uses a size that takes some time, but not all of it.
     Contestant sweeper;
     sweeper.kind = "raw";
     sweeper.elements =
@@ -206,7 +207,7 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
           contestants.push_back(std::move(contestant));
         }
         const std::vector<Track> tracks = Race(contestants, {options.rounds, options.turn_seconds, 3}, host);
-        // Without a limit among them nothing is held against it.
+        // Without a limit among the contestants, nothing is compared with it.
         Track limit;
         limit.status = absl::NotFoundError("no limit");
         for (const Track& track : tracks) {

@@ -30,7 +30,8 @@ std::string FormatSize(int64_t bytes);
 // "2x4" -> {2, 4}.
 absl::StatusOr<std::pair<int, int>> ParseLayout(const std::string& text);
 
-// Prints the table as it grows. Returns it as JSON. What cannot run has its error in its line.
+// Prints the table as it grows, and returns it as JSON. A contestant that cannot run has its error in its
+// line.
 absl::StatusOr<nlohmann::json> PrintWireTable(const WireTableOptions& options, ServerHost* host);
 
 }  // namespace weir::bench
