@@ -12,10 +12,10 @@
 namespace weir {
 namespace {
 
-// Elements that are worth a hand-over to another thread.
+// Fewer elements are not worth handing to another thread.
 constexpr int64_t kElementsPerTask = 65536;
 
-// A shard of more elements than this is larger than what caches keep from one update to the next.
+// A shard with more elements is larger than what caches keep from one update to the next.
 constexpr size_t kBeyondCaches = 4 << 20;
 
 }  // namespace
@@ -114,7 +114,7 @@ void BlockStore::MakeCurrent(std::shared_ptr<const ShardVersion> version) {
 }
 
 void BlockStore::Update(absl::Span<const WeightedGradient> gradients) {
-  // First, so that its buffers come free, unless it is applying a chunk right now.
+  // Overtaking comes first, so that the builder's buffers are free unless it is applying a chunk right now.
   if (const auto builder = builder_.lock(); builder != nullptr) builder->Overtake();
   const std::shared_ptr<const ShardVersion> from = current_;
   auto to = std::make_shared<ShardVersion>(*from);

@@ -31,7 +31,7 @@ struct ShardVersion {
   std::vector<Slab> slots;
 };
 
-// A gradient of the whole shard and its weight in the mean.
+// A gradient of the whole shard, and its weight in the mean.
 struct WeightedGradient {
   const float* values = nullptr;
   uint64_t examples = 1;
@@ -39,13 +39,13 @@ struct WeightedGradient {
 
 class VersionBuilder;
 
-// A shard's blocks, and how the next version of them is made: by Update() from whole gradients, or by a
-// VersionBuilder from one that is still arriving. Copy on write: a version that a reader holds does not
-// change. Memory that nobody reads any more is written again, slots and unread weights in place. How long the
-// next version waits for readers is for VersionReaders to say.
+// A shard's blocks. The next version of them is made by Update() from whole gradients, or by a VersionBuilder
+// from a gradient that is still arriving. Copy on write: a version that a reader holds does not change.
+// Memory without readers is reused; slots and unread weights are updated in place. VersionReaders decides how
+// long the next version waits for readers.
 //
-// One thread at a time, the shard's order; what Lend() and Freeze() give may be let go on any thread, and a
-// builder works on a thread of its own, and may keep the store alive for longer than the shard does.
+// One thread at a time uses the store, in the shard's order. Any thread may release what Lend() and Freeze()
+// return. A builder works on a thread of its own, and may keep the store alive longer than the shard does.
 class BlockStore : public std::enable_shared_from_this<BlockStore> {
  public:
   struct Options {
@@ -56,25 +56,25 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
     v1::OptimizerConfig optimizer;
     // For the schedule: steps of the job.
     uint64_t total_steps = 1;
-    // What divides the version in the schedule's argument: 1 in sync, else the configured workers.
+    // Divides the version in the schedule's argument: 1 in sync, otherwise the configured workers.
     uint32_t pushes_per_step = 1;
     const Kernels* kernels = nullptr;
     // Outlives the store.
     ThreadPool* threads = nullptr;
-    // Of the weights.
+    // The memory of the weights.
     SlabSource weights_source = AllocateSlab;
     ReaderLimits reader_limits;
     // Outlives the store and all that it has lent.
     const Clock* clock = &Clock::Real();
-    // Is called when a reader has let a version go, on its thread, until Retire(). Must not call the store.
-    // May be null.
+    // Called on a reader's thread when the reader has released a version, until Retire(). Must not call the
+    // store. May be null.
     std::function<void()> on_release;
   };
 
   // Fills a version whose weights and slots have their initial values, and sets its count.
   using Restore = std::function<absl::Status(const BlockStore& store, ShardVersion& version)>;
 
-  // Makes version 0, or what `restore` makes of it. An error of `restore` is the result.
+  // Makes version 0, or the version that `restore` fills. An error of `restore` is the result.
   static absl::StatusOr<std::shared_ptr<BlockStore>> Create(Options options,
                                                             const Restore& restore = nullptr);
   ~BlockStore();
@@ -82,35 +82,35 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   uint64_t count() const { return current_->count; }
   // The newest weights, to read.
   std::shared_ptr<const LentVersion> Lend(const Holder& holder = {});
-  // Those of a version that is lent, to one more reader.
+  // The weights of a lent version, for one more reader.
   std::shared_ptr<const LentVersion> LendAgain(const LentVersion& lent, const Holder& holder);
   VersionReaders& readers() const { return *readers_; }
-  // The newest version with its slots, which nobody waits for and which may be held for long: it counts in no
-  // limit. One at a time: nullptr, the one before is still held.
+  // The newest version with its slots. It may be held for long: no update waits for it, and it counts in no
+  // limit. nullptr: the previous frozen version is still held.
   std::shared_ptr<const ShardVersion> Freeze();
-  // The store is not used any more: what is being built is overtaken, readers are revoked, and nobody is told
-  // of releases.
+  // The store is no longer used: a build in progress is overtaken, readers are revoked, and releases are no
+  // longer reported.
   void Retire();
 
   // Makes and publishes the next version: one optimizer step on the mean of `gradients`, weighted by their
-  // examples and summed in the order given (float32, element by element: sum over i of (examples_i / total) *
-  // g_i); buffers are assigned that mean. Without gradients the next version equals this one. All values are
-  // finite.
+  // examples and summed in the given order (float32, element by element: sum over i of (examples_i / total) *
+  // g_i); buffers are assigned that mean. Without gradients the next version equals the current one. All
+  // values must be finite.
   void Update(absl::Span<const WeightedGradient> gradients);
 
-  // Starts the next version for a gradient of `holder` that is yet to come. nullptr: one is being made
-  // already, or too much memory is held that earlier builds were for.
+  // Starts the next version, for a gradient of `holder` that has not arrived yet. nullptr: another build is
+  // in progress, or readers hold too many versions of builds that were abandoned.
   std::shared_ptr<VersionBuilder> Build(const Holder& holder = {});
-  // How many chunks of it have been applied to the version that is being made. None: there is no such
-  // version.
+  // The number of chunks that have been applied to the version in progress. Nothing: no version is in
+  // progress.
   std::optional<uint64_t> chunks_built() const;
-  // Publishes what it made from a whole gradient. False: it was overtaken.
+  // Publishes the builder's version, made from a whole gradient. False: the builder was overtaken.
   bool Publish(VersionBuilder& builder);
 
-  // For receiving a gradient. Any thread.
+  // Memory for a gradient that arrives. Any thread.
   Slab TakeSlab() { return pool_.Take(); }
   int64_t elements() const { return static_cast<int64_t>(pool_.elements()); }
-  // By slot of a version.
+  // In the order of ShardVersion::slots.
   const std::vector<SlotSpec>& slots() const { return optimizer_.slots(); }
   const ModelSpec& model() const { return options_.model; }
   // "dense_0/weight[12]" for a local position.
@@ -119,16 +119,16 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
 
  private:
   friend class VersionBuilder;
-  // A stretch of one block that belongs to one tensor.
+  // A contiguous part of one block that belongs to one tensor.
   struct Run {
     int64_t local;
     int64_t length;
     size_t tensor;
   };
-  // What the builder that is at work uses, on its thread.
+  // What the active builder uses, on its thread.
   struct Building {
     Mutex mutex;
-    // The version that it starts from, and the weights that it makes; null: none is at work.
+    // The version from which the builder starts, and the weights that it makes; null: no builder is active.
     const ShardVersion* from ABSL_GUARDED_BY(mutex) = nullptr;
     const float* to ABSL_GUARDED_BY(mutex) = nullptr;
   };
@@ -137,11 +137,11 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
              std::vector<TensorSettings> settings);
   absl::Status Initialize(const Restore& restore);
   double RateOf(const ShardVersion& from) const;
-  // For VersionBuilder, on any thread: it is through with its buffers. Not published: what it made is dead.
+  // For VersionBuilder, on any thread: it no longer uses its buffers. Not published: its version is dead.
   void EndBuild(bool published);
   // Applies gradient values at any address to [run.local, run.local + run.length), from one version to
-  // another, which may be the same. read_soon: the new weights of the run are, on this core. False: some
-  // value is not finite.
+  // another, which may be the same. read_soon: this core reads the run's new weights soon. False: some value
+  // is not finite.
   bool UpdateRun(const Run& run, const ShardVersion& from, const ShardVersion& to, const void* gradient,
                  double rate, bool read_soon) const;
   void MakeCurrent(std::shared_ptr<const ShardVersion> version);

@@ -14,27 +14,28 @@
 // The calls of clients to a shard, and their answers.
 namespace weir {
 
-// The calls of one client's connection. Not 0.
+// A connection of one client. Not 0.
 using SessionId = uint64_t;
 
-// How a push is to be received; or its answer, where that needs no gradient (a repeat, a fenced caller).
+// How to receive a push, or its answer if the answer needs no gradient (a repeat, a fenced caller).
 using PushBegin = absl::variant<std::unique_ptr<PushArrival>, v1::PushReply>;
 
 struct PushAnswer {
   v1::PushReply reply;
-  // If the push was streamed, and the pull of its worker at the next clock is answered by the very version
-  // that it made: that answer.
+  // If the push was streamed, and its version is the answer to the worker's pull at the next clock: that
+  // answer.
   absl::optional<v1::PullReply> made;
 };
 
 struct PullAnswer {
   v1::PullReply header;
-  // What is to be sent; null if no weights follow. Once it is revoked the rest is not sent, and the pull ends
-  // with Unavailable.
+  // The weights to send; null if no weights follow. Once the version is revoked, the rest is not sent, and
+  // the pull ends with Unavailable.
   std::shared_ptr<const LentVersion> version;
 };
 
-// The answer to a call, given once; on the thread of whoever made it possible, which it must not block.
+// The answer to a call, given once, on the thread that made it possible. The callback must not block that
+// thread.
 using BeginDone = std::function<void(absl::StatusOr<PushBegin>)>;
 using PushDone = std::function<void(absl::StatusOr<PushAnswer>)>;
 using PullDone = std::function<void(absl::StatusOr<PullAnswer>)>;

@@ -7,11 +7,11 @@
 
 namespace weir {
 
-// Notices that nothing takes effect on a shard though calls wait, so that the log says why, once for each
+// Notices when no call takes effect on a shard although calls wait, so that the log says why, once for each
 // standstill.
 class ProgressWatch {
  public:
-  // Something has taken effect.
+  // A call has taken effect.
   void Mark(absl::Time now) {
     if (told_) {
       LogInfo("goes on after ", absl::FormatDuration(now - last_));
@@ -21,20 +21,20 @@ class ProgressWatch {
     last_ = now;
   }
 
-  // `oldest`: since when the call that waits longest has waited. True: a standstill is to be told now.
+  // `oldest`: when the longest wait began. True: report a standstill now.
   bool StandsStill(absl::Time oldest, absl::Time now) {
     if (told_ || now - std::max(oldest, last_) < limit_) return false;
     told_ = true;
     return true;
   }
 
-  // When something took effect last.
+  // When a call last took effect.
   absl::Time last() const { return last_; }
 
  private:
   static constexpr absl::Duration kTellAfter = absl::Seconds(5);
-  // A shard that stands still again and again, since steps take long, tells of it later each time, up to
-  // this.
+  // A shard that stands still repeatedly, because its steps take long, reports later each time, up to this
+  // limit.
   static constexpr absl::Duration kTellAtLast = absl::Minutes(10);
 
   absl::Time last_;

@@ -16,34 +16,34 @@
 
 namespace weir {
 
-// A push whose gradient is arriving: takes the chunks, in any order, straight from where they were received.
-// It is either streamed, applied chunk by chunk to a version that nobody sees until the shard publishes it;
-// or staged, kept in a buffer until it is whole.
+// A push whose gradient is arriving. It takes the chunks, in any order, directly from the memory where they
+// were received. It is either streamed (applied chunk by chunk to a version that no reader sees until the
+// shard publishes it) or staged (kept in a buffer until it is whole).
 //
-// Made by Shard::Begin(), given back to it whole (Shard::Push()), or destroyed, and then it leaves no trace.
-// Used by one thread at a time. Reads each received value once.
+// Shard::Begin() makes an arrival. Its owner returns it whole (Shard::Push()), or destroys it, which leaves
+// no trace. One thread at a time uses it. It reads each received value once.
 class PushArrival {
  public:
-  // One of `builder` and `gradient` is set. Whoever holds `presence` weakly sees when the arrival is gone.
+  // Exactly one of `builder` and `gradient` is set. A weak reference to `presence` expires with the arrival.
   PushArrival(v1::PushRequest header, const Kernels& kernels, std::shared_ptr<VersionBuilder> builder,
               Slab gradient, std::shared_ptr<const void> presence);
 
-  // Takes the values from local position `first` on. InvalidArgument: not a chunk (its borders, its length),
-  // or one with elements that have come before; nothing of it was taken.
+  // Takes the values from local position `first` on. InvalidArgument: this is not a chunk (its borders, its
+  // length), or some of its elements have arrived before; no value was taken.
   absl::Status Take(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes);
   bool whole() const { return missing_ == 0; }
   const v1::PushRequest& header() const { return header_; }
 
   bool streamed() const { return builder_ != nullptr; }
-  // Streamed: the version that is being made. Its weights are there wherever a chunk was taken. nullptr:
-  // another push was applied meanwhile, and this one is in vain; or it is staged.
+  // Streamed: the version that is being made. Its weights are valid wherever a chunk was taken. nullptr:
+  // another push was applied meanwhile, so this one is overtaken; or this one is staged.
   std::shared_ptr<const LentVersion> making() const {
     return builder_ == nullptr ? nullptr : builder_->version();
   }
   bool overtaken() const { return streamed() && builder_->version() == nullptr; }
 
   // For the shard.
-  // A NaN or an infinity in what has arrived; nothing: all are finite.
+  // A NaN or an infinity in what has arrived; nothing: all values are finite.
   const std::optional<NonFinite>& non_finite() const { return non_finite_; }
   // Null: staged.
   const std::shared_ptr<VersionBuilder>& builder() { return builder_; }
@@ -55,7 +55,7 @@ class PushArrival {
   const std::shared_ptr<VersionBuilder> builder_;
   Slab gradient_;
   const std::shared_ptr<const void> presence_;
-  std::vector<bool> taken_;  // by kChunkUnit of elements
+  std::vector<bool> taken_;  // one for each kChunkUnit of elements
   uint64_t missing_;         // elements
   std::optional<NonFinite> non_finite_;
 };

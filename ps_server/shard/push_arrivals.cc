@@ -5,8 +5,8 @@
 namespace weir {
 namespace {
 
-// A stream stands still if no chunk has come for as long as all of it takes at this speed, or for this long:
-// longer than a busy machine leaves a process without a core.
+// A stream stands still if no chunk has come for the time that the whole push takes at this speed, or for
+// kStandstill, which is longer than a busy machine leaves a process without a core.
 constexpr double kSlowBytesPerSecond = 2e9;
 constexpr absl::Duration kStandstill = absl::Milliseconds(25);
 

@@ -8,17 +8,17 @@
 
 namespace weir {
 
-// What became of the pushes of a shard, but for the counters; for the coordinator, and for checkpoints.
+// What became of a shard's pushes, apart from the counters; for the coordinator and for checkpoints.
 struct PushTally {
-  // Those that are done here; with the log, those whose gradient was of an earlier incarnation.
+  // Batches that are done here; with the log, also those whose gradient came from an earlier incarnation.
   IntervalSet batches, stale_batches;
-  // Of the pushes that were applied, in versions and in clocks.
+  // Of the applied pushes, in versions and in clocks.
   IntHistogram staleness, lead;
 
   uint64_t batches_settled() const { return batches.size() + stale_batches.SizeWithout(batches); }
 };
 
-// How a histogram travels, and how a checkpoint keeps it.
+// The form of a histogram in messages and checkpoints.
 inline v1::Samples ToSamples(const IntHistogram& histogram) {
   v1::Samples out;
   out.mutable_counts()->Add(histogram.counts().begin(), histogram.counts().end());

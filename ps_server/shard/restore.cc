@@ -20,12 +20,12 @@ std::string FolderName(uint32_t shard, uint32_t num_shards) {
   return absl::StrFormat("shard-%05d-of-%05d", shard, num_shards);
 }
 
-// The record tells that there is one.
+// Fails on the first push. A record of a membership alone does not matter.
 absl::Status RefuseRecord(const v1::LoggedPush& record, absl::Span<const float> /*gradient*/) {
   return record.has_membership() ? absl::OkStatus() : absl::FailedPreconditionError("");
 }
 
-// Has another number of shards gone on from this position?
+// Fails if another number of shards has continued from this position.
 absl::Status CheckOthers(FileSystem& files, const std::string& directory, uint32_t num_shards,
                          const LogPosition& position) {
   const std::string logs = JoinPath(directory, kLogs);
@@ -40,7 +40,7 @@ absl::Status CheckOthers(FileSystem& files, const std::string& directory, uint32
         name != FolderName(shard, others) || others == num_shards) {
       continue;
     }
-    // Without a checkpoint all of it counts.
+    // Without a checkpoint, the logs of every number of shards count.
     if (position.num_shards != 0 && position.num_shards != others) continue;
     of.set_shard(shard);
     of.set_num_shards(others);
@@ -123,7 +123,7 @@ absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directo
     replayed.records.push_back(record);
     return absl::OkStatus();
   };
-  // From version 0 on nothing may be missing.
+  // From version 0 on, no segment may be missing.
   const uint64_t from = position.checkpoint == 0 ? 1 : position.segment;
   WEIR_ASSIGN_OR_RETURN(replayed.end, ReadPushLog(files, folder, of, from, take));
   return replayed;

@@ -19,23 +19,23 @@ namespace weir {
 // The folder of a shard's log, in the job's folder of checkpoints.
 std::string LogFolder(const std::string& directory, uint32_t shard, uint32_t num_shards);
 
-// What a shard goes on from: a checkpoint, or version 0, and what its log holds behind it.
+// A shard starts from a checkpoint, or from version 0, and from the records that its log holds after that.
 
-// Where in its log a shard goes on.
+// The position in its log from which a shard continues.
 struct LogPosition {
-  // Of the checkpoint that it was restored from, its step + 1, and what that one says: ShardState.log_segment
-  // (0 also where it is of another number of shards), and of how many shards it is. All 0: version 0.
+  // The checkpoint from which the shard was restored: its step + 1, its ShardState.log_segment (0 also if the
+  // checkpoint has another number of shards), and its number of shards. All 0: version 0.
   uint64_t checkpoint = 0;
   uint64_t segment = 0;
   uint32_t num_shards = 0;
 };
 
-// Opens the checkpoint that `restore` means, in the folders of this server's config. FailedPrecondition: the
-// config names no such folder, or that holds one of another step.
+// Opens the checkpoint that `restore` names, in the folders of this server's config. FailedPrecondition: the
+// config names no such folder, or the folder holds a checkpoint of another step.
 absl::StatusOr<CheckpointReader> OpenRestored(FileSystem& files, const v1::CheckpointConfig& config,
                                               const v1::Restore& restore);
 
-// Reads a checkpoint into a version of `store`, and what goes with it into `state` and `position`.
+// Reads a checkpoint into a version of `store`, and the rest of its state into `state` and `position`.
 absl::Status LoadCheckpoint(const CheckpointReader& reader, bool weights_only, uint32_t shard,
                             uint32_t num_shards, const BlockStore& store, ShardVersion& version,
                             v1::ShardState* state, LogPosition* position);
@@ -46,11 +46,11 @@ struct Replayed {
   LogEnd end;
 };
 
-// Applies what the log of `store`'s shard holds behind `position` to `store`, which is of that position, in
-// its order. No log is an empty one.
+// Applies the log records of `store`'s shard after `position` to `store`, which must be at that position, in
+// their order. A missing log is an empty one.
 //
-// DataLoss: what is there does not follow on that version, or is damaged. FailedPrecondition: another number
-// of shards has gone on from there, and its log only it can read.
+// DataLoss: the log does not continue from that version, or is damaged. FailedPrecondition: a job with
+// another number of shards has continued from there, and only such a job can read its log.
 absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directory, uint32_t shard,
                                    uint32_t num_shards, const LogPosition& position, BlockStore& store);
 

@@ -47,7 +47,7 @@ void Shard::SetReporter(std::function<void(v1::ShardReport)> reporter) {
 
 void Shard::Control(v1::ControlMessage message) {
   queue_.Post([this, message = std::move(message)]() mutable {
-    // These change nothing, and a ping's answer keeps a lease.
+    // Pins and pings change nothing, and a ping's answer keeps a lease.
     const bool reads = message.has_pin() || message.has_unpin();
     if (message.has_ping() || (!log_.defers() && (log_.settled() || reads))) return Handle(message);
     log_.Defer(std::move(message));
@@ -89,7 +89,7 @@ void Shard::Begin(Session session, v1::PushRequest header, BeginDone done) {
 void Shard::Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done) {
   const v1::PushRequest& header = arrival->header();
   counters_.bytes_pushed += header.elements() * static_cast<uint64_t>(BytesPerValue(header.dtype()));
-  // std::function wants what can be copied.
+  // std::function requires a copyable closure.
   auto shared = std::make_shared<std::unique_ptr<PushArrival>>(std::move(arrival));
   queue_.Post([this, session, shared, done = std::move(done)]() mutable {
     HandlePush(session, std::move(*shared), std::move(done), /*waited=*/false);
@@ -118,7 +118,7 @@ void Shard::Quiesce() {
 
 void Shard::HandleMembership(const v1::Membership& membership) {
   if (store_ == nullptr || over_ || membership.epoch() <= members_.epoch()) return;
-  // So that a restored shard knows whose clocks the pushes behind the membership complete.
+  // The record tells a restored shard whose clocks the pushes after the membership complete.
   if (log_.kept()) log_.Append(membership);
   const ShardMembers::Change change = members_.Follow(membership, *policy_);
   for (const ShardMembers::Gone& gone : change.gone) {

@@ -39,24 +39,24 @@ namespace weir {
 
 struct CheckpointWork;
 
-// One shard of the model: takes pushes and pulls, keeps each push exactly once, asks the mode
-// (ConsistencyPolicy) when what may happen, and updates the blocks. Knows nothing of gRPC.
+// One shard of the model: takes pushes and pulls, applies each push exactly once, asks the mode
+// (ConsistencyPolicy) when a call may proceed, and updates the blocks. Knows nothing of gRPC.
 //
-// Everything happens in one order, that of a SerialQueue: pushes, pulls, commits, membership. A call that has
-// to wait is parked with a deadline, without a thread. Nothing in the queue blocks. A whole update takes as
-// long as the shard is large, so a shard above kMaxElementsOfCallers runs its queue on a thread of its own; a
-// smaller one runs it on the threads of its callers, which saves each call a change of threads. Thread-safe.
+// All state changes happen in one order, that of a SerialQueue: pushes, pulls, commits, memberships. A call
+// that has to wait is parked with a deadline and uses no thread. Nothing in the queue blocks. An update's
+// time grows with the shard, so a shard above kMaxElementsOfCallers runs its queue on a thread of its own; a
+// smaller one runs it on its callers' threads, which saves each call a switch of threads. Thread-safe.
 //
-// With server.durability "log" a push that is decided on is first appended to the shard's log (PushLog), and
-// takes effect, in the order of these decisions, once its record is durable: nobody ever sees a version, a
-// clock or an answer that the log does not hold. What changes the state otherwise (ControlMessage) waits
-// until none is on its way to the disk, so a decision holds when it takes effect. A log that cannot be
-// written ends the job.
+// With server.durability "log", a push that is decided on is first appended to the shard's log (PushLog). It
+// takes effect, in the order of the decisions, once its record is durable: no client ever sees a version, a
+// clock or an answer that the log does not hold. Other changes of the state (ControlMessage) wait until no
+// decision is pending, so each decision still holds when it takes effect. A log that cannot be written ends
+// the job.
 //
-// Invariants: a version is published with the clocks that belong to it, in one turn of the queue. A caller
-// whose incarnation is not in the membership changes nothing. A refused push leaves no trace but its
-// completed clock. Each Install begins a new incarnation; of the one before nothing is left, and what is
-// still on its way from it has no effect.
+// Invariants: a version is published together with its clocks, in one turn of the queue. A caller whose
+// incarnation is not in the membership changes nothing. A refused push leaves no trace but its completed
+// clock. Each Install begins a new incarnation; nothing of the previous one is left, and its unfinished work
+// has no effect.
 class Shard {
  public:
   using PolicyFactory =
@@ -66,61 +66,64 @@ class Shard {
 
   struct Options {
     v1::JobConfig config;
-    // What an Install makes is another incarnation of the shard: not 0, never used before or again.
+    // Returns the number of a new incarnation: not 0, never used before or again. Each Install uses one.
     std::function<uint64_t()> new_incarnation;
-    // Runs what takes long and blocks, a checkpoint's file (one at a time), an Install and the log (one at a
-    // time), on a thread where it may; none waits for another. All of it is over before the shard goes.
+    // Runs slow, blocking work on a thread that may block: a checkpoint's file (one at a time), an Install
+    // and the log (one at a time). These do not wait for each other. All of this work ends before the shard
+    // is destroyed.
     std::function<void(std::function<void()>)> background = [](const std::function<void()>& work) { work(); };
     // These outlive the shard.
     FileSystem* files = &FileSystem::Posix();
     const Clock* clock = &Clock::Real();
     ThreadPool* threads = nullptr;
     const Kernels* kernels = nullptr;
-    // What a server on this machine may take; 0: no limit is known. A model that cannot fit is refused.
+    // The memory that a server on this machine may use; 0: no limit is known. The shard refuses a model that
+    // cannot fit.
     uint64_t memory_bytes = 0;
-    // Of the memory that weights lie in.
+    // The memory of the weights.
     SlabSource weights_source = AllocateSlab;
     ReaderLimits reader_limits;
-    // Is called, on any thread, when Tick() should come after so long; zero: memory has come free that calls
-    // wait for. May be null.
+    // Called on any thread. Tick() should then come after this time; zero: memory that calls wait for has
+    // become free. May be null.
     std::function<void(absl::Duration)> nudge;
-    // Is called in the shard's order when readers have been revoked (LentVersion::revoked): whoever holds
-    // what was lent looks whether it is theirs. Must not block. May be null.
+    // Called in the shard's order when readers have been revoked (LentVersion::revoked): each owner of a lent
+    // version checks whether its own was revoked. Must not block. May be null.
     std::function<void()> on_revoke;
     // Tests put a broken policy here.
     PolicyFactory make_policy = PolicyFromConfig;
   };
 
   explicit Shard(Options options);
-  // Answers what is parked with an error.
+  // Answers parked calls with an error.
   ~Shard();
 
-  // Where reports to the coordinator go: called in the shard's order, must not block. It gets those that come
-  // of what is asked after this call, and of no Install or checkpoint from before the next Hello.
+  // The callback for reports to the coordinator. It runs in the shard's order and must not block. It receives
+  // the reports that result from later calls, and none about an Install or a checkpoint from before the next
+  // Hello.
   void SetReporter(std::function<void(v1::ShardReport)> reporter);
   void Control(v1::ControlMessage message);
 
   using Session = SessionId;
 
-  // A push in two acts. Begin: its header has come; `done` gets what takes its gradient, at once or when the
-  // push's turn comes: pushes of the same worker before it are missing, it is arriving twice already, or
-  // another one is streaming in at speed.
+  // A push takes two calls. Begin: its header has come. `done` receives the object that takes its gradient,
+  // at once or when the push's turn comes. The push waits while earlier pushes of the same worker are
+  // missing, while it is arriving twice already, or while another push is streaming in at speed.
   // Errors: InvalidArgument, wrong length, model or clock; Unavailable, not installed yet.
   void Begin(Session session, v1::PushRequest header, BeginDone done);
-  // Push: the gradient is there (arrival->whole()).
+  // Push: the gradient has arrived whole (arrival->whole()).
   void Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
   void Pull(Session session, v1::PullRequest request, PullDone done);
-  // The connection has ended: what waits for it is answered with Cancelled. Staged parts stay.
+  // The connection has ended: its waiting calls are answered with Cancelled. Staged parts stay.
   void End(Session session);
 
-  // Whether it is likely that the pull of this worker at the next clock can be answered once the push is
-  // applied (PushAnswer::made), so that weights may be sent while they are made. Only within BeginDone.
+  // Whether this worker's pull at the next clock can probably be answered as soon as the push is applied
+  // (PushAnswer::made), so that weights may be sent while they are computed. Only within BeginDone.
   bool AnswersAfter(const v1::PushRequest& push) const;
 
-  // Ends waits whose deadline has passed. To be called every so often.
+  // Ends waits whose deadline has passed. Must be called regularly.
   void Tick();
 
-  // Returns when all that was asked before has been done. Not from a callback.
+  // Returns when all earlier calls have been handled. Must not be called from a callback.
   void Quiesce();
 
   // 0: nothing is installed.
@@ -129,31 +132,31 @@ class Shard {
 
   // For metrics; thread-safe.
   struct Counters {
-    // These four come back with a checkpoint.
+    // A checkpoint restores these four.
     std::atomic<uint64_t> pushes_applied{0}, pushes_refused{0}, pushes_lost{0};
     std::atomic<uint64_t> version{0};
     std::atomic<uint64_t> pushes_repeated{0};
     std::atomic<uint64_t> bytes_pushed{0}, bytes_pulled{0};
     std::atomic<uint64_t> parked_pulls{0};
-    // Versions that were written off because readers held them for too long (VersionReaders).
+    // Versions that were written off because readers held them too long (VersionReaders).
     std::atomic<uint64_t> versions_written_off{0};
-    // The longest wait of a call, in milliseconds, when Tick() looked last.
+    // The longest wait of a call, in milliseconds, as of the last Tick().
     std::atomic<uint64_t> longest_wait_ms{0};
     std::atomic<uint64_t> checkpoints_written{0};
   };
   const Counters& counters() const { return counters_; }
 
  private:
-  // Updating so many elements takes one core a millisecond or two.
+  // One core takes a millisecond or two to update this many elements.
   static constexpr int64_t kMaxElementsOfCallers = 1 << 20;
 
-  // All below run in the queue.
+  // All methods below run in the queue.
   void Handle(const v1::ControlMessage& message);
   void HandleHello();
   void HandleInstall(const v1::Install& install);
   absl::StatusOr<BlockStore::Options> CheckInstall(const v1::Install& install) const;
   void Drop(const std::string& reason);
-  // What an Install has made in the background.
+  // The result of an Install's work in the background.
   struct Loaded {
     std::shared_ptr<BlockStore> store;
     v1::ShardState state;
@@ -180,66 +183,67 @@ class Shard {
   v1::ShardState StateNow() const;
   void HandleShutdown(const v1::Shutdown& shutdown);
   void HandleBegin(HeldPush push);
-  // `waited`: it has waited in calls_.ready, and its turn has come.
+  // `waited`: the push has waited in calls_.ready, and its turn has come.
   void HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited);
   void HandlePull(ParkedPull pull);
   void HandleEnd(Session session);
   void HandleTick();
 
-  // As ShardMembers::DeclareLost. True if any are lost.
+  // As ShardMembers::DeclareLost. True if any pushes are lost.
   bool DeclareLost(uint32_t worker, uint64_t answered_clock);
   static PushKey KeyOf(const v1::PushRequest& header);
-  // Does the header fit this shard, whoever sends it?
+  // Whether the header fits this shard, whoever the sender is.
   absl::Status CheckHeader(const v1::PushRequest& header) const;
-  // Before a gradient is taken, and again before it is used. InvalidArgument: no such push can be.
+  // Called before a gradient is taken, and again before it is used. InvalidArgument: such a push is
+  // impossible.
   absl::StatusOr<Verdict> VerdictOn(const v1::PushRequest& header) const;
-  // The verdict on a push that the shard would take: OK, unless the push says itself that it is to be
-  // refused.
+  // The verdict on a push that the shard itself would take: OK, unless the push says that its gradient is not
+  // finite.
   static Verdict AsClaimed(const v1::PushRequest& header);
   // As PushArrivals::WaitForStream.
   bool WaitsForStream();
-  // nullptr: it is arriving twice already.
+  // nullptr: the push is arriving twice already.
   std::unique_ptr<PushArrival> Arrive(Session session, v1::PushRequest header);
-  // False: the next version has to wait for readers, whose time is not over yet.
+  // False: the next version has to wait for readers whose time is not over yet.
   bool MakeRoom();
   void RevokeLate();
   // Nothing stands between the push and a decision that takes effect.
   bool CanDecide(const v1::PushRequest& header);
   void Decide(Decision decision);
   void TakeEffect(const Decision& decision);
-  // The books of a push with its outcome, but for the weights.
+  // Records a push with its outcome, except for the weights.
   void Account(const v1::PushRequest& header, v1::PushReply* reply);
-  // sync. refusal: empty, or why the part is to be in no step; then it needs no gradient.
+  // sync. `refusal`: empty, or why no step may contain the part; a refused part needs no gradient.
   void StagePush(const v1::PushRequest& header, Slab gradient, std::string refusal, Session session,
                  PushDone done);
   void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
   void FailLog(const absl::Status& status);
   void ReportFailed();
-  // Lets take effect what is durable, then handles what waited for that.
+  // Applies the decisions that are durable, then handles the messages that waited for them.
   void ApplyDurable();
   void Replay(const v1::LoggedPush& record);
-  // Something waits for memory that readers hold.
+  // Calls or a commit wait for memory that readers hold.
   bool ShortOfMemory() const;
-  // Does what the last change made possible: held and ready pushes, parked pulls. What that makes possible in
-  // its turn comes after it, not within: the stack stays as deep however many calls wait.
+  // Continues whatever the last change made possible: held and ready pushes, parked pulls. Further work that
+  // results is done after this round, not nested in it, so the stack stays flat however many calls wait.
   void Wake();
   void LetGoOn();
   bool TryAnswerPull(const ParkedPull& pull);
-  // The tasks of the workers whose pushes such a pull lacks, and the same in words.
+  // The tasks of the workers whose pushes such a pull lacks; then the same as text.
   std::vector<std::string> TasksAwaited(uint32_t worker, uint64_t clock) const;
   std::string WhoIsAwaited(uint32_t worker, uint64_t clock) const;
-  // sync: those of the open step.
+  // sync: the missing parts of the open step.
   std::string MissingParts() const;
-  // What a push that is ready waits for, and one that is decided on.
+  // What a ready push waits for, and what a decision waits for.
   std::string ReasonOfReady() const;
   std::string ReasonOfLogged(const Decision& decision) const;
-  // Who holds the memory that the next version waits for, in words and as tasks.
+  // The holders of the memory that the next version waits for, as text and as tasks.
   std::string MemoryHolders() const;
   std::vector<std::string> TasksHoldingMemory() const;
   std::string Describe(const VersionReaders::Held& held) const;
-  // All that waits, the longest wait first.
+  // All waits, the longest first.
   std::vector<v1::Wait> Waits() const;
-  // Says once, when nothing has taken effect for a while, what waits for what.
+  // Logs once, when nothing has taken effect for a while, which call waits for what.
   void WatchProgress(absl::Time now);
   // As WaitingCalls::CheckRoom.
   absl::Status CheckRoomToWait(uint32_t worker) const;
@@ -250,7 +254,7 @@ class Shard {
   v1::PullReply NewPullReply(v1::Outcome outcome, std::string reason = "", bool with_clocks = false) const;
   void FailWaiting(const std::function<bool(uint32_t worker)>& which, v1::Outcome outcome,
                    const std::string& reason);
-  // The same for all, and for those who wait for the open step's commit.
+  // The same for all workers, and for the calls that wait for the open step's commit.
   void FailAll(v1::Outcome outcome, const std::string& reason);
   void Report(v1::ShardReport report) { reporter_(std::move(report)); }
   bool logs() const { return options_.config.server().durability() == v1::ServerConfig::DURABILITY_LOG; }
@@ -260,20 +264,22 @@ class Shard {
   const ModeTraits& mode_;
   Counters counters_;
   std::function<void(v1::ShardReport)> reporter_;
-  // Set by Install, for readers on any thread.
+  // Set by Install; readable on any thread.
   std::atomic<int64_t> elements_{0};
 
-  // Touched in the queue only.
-  // What Hello, Install and the end of the job end: work in the background that began in an earlier one comes
-  // to nothing. Work may look at it on its thread.
+  // Only the queue changes the members below.
+  //
+  // Rises with each Hello, each Install and at the end of the job. Background work that began under an
+  // earlier value has no effect; such work may read this counter on its thread.
   std::atomic<uint64_t> era_{0};
-  // A checkpoint's file.
+  // A checkpoint's file is being written.
   bool writing_ = false;
-  // With the log: an Install is under way, and the one to come after it. Two would begin the same segment.
+  // With the log: an Install is in progress, and the one that comes after it. Two at once would begin the
+  // same segment.
   bool loading_ = false;
   absl::optional<v1::Install> next_install_;
 
-  // All from here on goes with Drop(), but the end of the job. Null: nothing is installed.
+  // Drop() resets all members below, except for those about the end of the job. Null: nothing is installed.
   v1::Install install_;
   uint64_t incarnation_ = 0;
   std::shared_ptr<BlockStore> store_;
@@ -290,8 +296,8 @@ class Shard {
     absl::Time deadline;
   };
   std::map<uint64_t, Pin> pins_;
-  // sync: the commit of the open step, which waits for memory; and the pins and the checkpoint of the version
-  // that it makes.
+  // sync: the commit of the open step, which waits for memory, with the pins and the checkpoint of the
+  // resulting version.
   struct LateCommit {
     v1::CommitStep commit;
     absl::Time since;
@@ -299,15 +305,15 @@ class Shard {
     absl::optional<v1::TakeCheckpoint> checkpoint;
   };
   absl::optional<LateCommit> late_commit_;
-  // Something waits for memory.
+  // Calls or a commit wait for memory.
   std::atomic<bool> short_of_memory_{false};
   ProgressWatch progress_;
   bool over_ = false;
   absl::Status failure_;
-  // Wake() is at work; and goes round once more.
+  // Wake() is running; it must run another round.
   bool waking_ = false, wake_again_ = false;
 
-  // Last, so that its destructor runs first: nothing is in a turn when the state goes.
+  // The last member, so that its destructor runs first: no turn is running when the state is destroyed.
   SerialQueue queue_;
 };
 

@@ -1,4 +1,4 @@
-// The part of Shard that answers pulls, and words the answers.
+// The part of Shard that answers pulls and composes the answers.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,7 +16,8 @@ void Shard::HandlePull(ParkedPull pull) {
       return pull.done(absl::InvalidArgumentError(absl::StrCat(
           "answered_clock: ", request.answered_clock(), " is above the pull's clock ", request.clock())));
     }
-    // With one on its way the pull waits for that, and the clock must not change under it.
+    // If a push of this worker is pending in the log, the pull waits for it, and the clock must not change
+    // until then.
     const uint32_t worker = request.caller().worker();
     lost = !log_.OnItsWay(worker) && DeclareLost(worker, request.answered_clock());
   }

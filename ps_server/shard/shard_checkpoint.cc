@@ -1,5 +1,5 @@
-// The part of Shard that writes checkpoints: what belongs to a version, taken in one turn with it, goes to a
-// file while training goes on.
+// The part of Shard that writes checkpoints: it captures a version and its state in one turn of the queue,
+// and writes them to a file while training goes on.
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,7 +17,7 @@ struct CheckpointWork {
 void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
   if (take.complete() > 0) log_.DropBefore(take.complete() - 1);
   if (late_commit_.has_value()) {
-    // Its commit was sent before it.
+    // The coordinator sent this step's commit before the checkpoint.
     late_commit_->checkpoint = take;
     return;
   }
@@ -31,7 +31,7 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
   if (mode_.commits_steps && store_->count() != take.step()) {
     return failed(absl::StrCat("this shard is at step ", store_->count(), ", not ", take.step()));
   }
-  // Nobody else freezes a version, and its memory is let go before writing_ is.
+  // Only a checkpoint freezes a version, and it releases the memory before it resets writing_.
   if (writing_) return failed("this shard still writes an earlier checkpoint");
   writing_ = true;
   const auto work = std::make_shared<CheckpointWork>();
@@ -46,7 +46,8 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
     work->snapshot.slots.push_back({store_->slots()[i].name, values(work->frozen->slots[i])});
   }
   if (!log_.kept()) return WriteCheckpoint(take, work);
-  // The log's next segment begins right behind this version; the file that names it comes after it.
+  // The log's next segment begins right after this version; the file that names the segment is written after
+  // that.
   const uint64_t segment = log_.Rotate(take.step(), [this, take, work] { WriteCheckpoint(take, work); });
   work->snapshot.state.set_log_segment(segment);
 }
@@ -59,7 +60,7 @@ void Shard::WriteCheckpoint(const v1::TakeCheckpoint& take, const std::shared_pt
     queue_.Post([this, era, step = take.step(), file = std::move(file)] {
       writing_ = false;
       if (file.ok()) ++counters_.checkpoints_written;
-      if (era == era_) ReportCheckpoint(step, file);  // else nobody waits for it any more
+      if (era == era_) ReportCheckpoint(step, file);  // otherwise no coordinator waits for it any more
     });
   });
 }

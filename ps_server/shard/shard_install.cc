@@ -1,5 +1,5 @@
-// The part of Shard that begins its lives: what Install makes, from nothing or from a checkpoint, and what
-// becomes of what was there.
+// The part of Shard that begins and ends its incarnations: Install makes one, from nothing or from a
+// checkpoint, and drops the one before.
 #include <algorithm>
 #include <new>
 #include <stdexcept>
@@ -45,12 +45,12 @@ void Shard::HandleInstall(const v1::Install& install) {
     loading_ = true;
   }
   options_.background([this, install, era = era_.load(), options = *std::move(store)] {
-    // std::function wants what can be copied.
+    // std::function requires a copyable closure.
     auto loaded = std::make_shared<absl::StatusOr<Loaded>>(Load(install, options, era));
     queue_.Post([this, install, era, loaded] {
       loading_ = false;
       if (next_install_.has_value()) return HandleInstall(*std::exchange(next_install_, absl::nullopt));
-      if (era != era_ || over_) return;  // there is another coordinator
+      if (era != era_ || over_) return;  // another coordinator has taken over
       if (loaded->ok()) FinishInstall(install, **std::move(loaded));
       ReportInstalled(loaded->status());
     });
@@ -59,7 +59,7 @@ void Shard::HandleInstall(const v1::Install& install) {
 
 absl::StatusOr<Shard::Loaded> Shard::Load(const v1::Install& install, const BlockStore::Options& options,
                                           uint64_t era) const {
-  // Memory may be short though the model was found to fit: others use it, too.
+  // Memory may be short although the model was found to fit, because other processes use it too.
   const auto failed = [&](const char* why) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for its part of the model, ",
                                                      options.model.elements(), " elements on ",
@@ -87,7 +87,7 @@ absl::StatusOr<Shard::Loaded> Shard::LoadParts(const v1::Install& install, const
   WEIR_ASSIGN_OR_RETURN(
       loaded.store,
       BlockStore::Create(options, install.has_restore() ? BlockStore::Restore(restore) : nullptr));
-  // A log that an earlier life has kept counts, whether this one keeps one or not.
+  // The log of an earlier incarnation counts, whether or not this incarnation keeps one.
   const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
   if (mode_.applies_alone && checkpoint.has_directory()) {
     WEIR_RETURN_IF_ERROR(LoadLog(install, position, era, &loaded));
@@ -103,7 +103,7 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
     return absl::InvalidArgumentError("job_config does not parse");
   }
   if (const std::string difference = FirstDifference(theirs, options_.config); !difference.empty()) {
-    // Whoever asks may be a stranger, to whom the field is enough.
+    // The caller may be a stranger, so the reply names only the field.
     LogError("refused to take part: this server's config differs from that of ps:0: ", difference);
     return absl::InvalidArgumentError(absl::StrCat("its config differs from that of ps:0 in ",
                                                    difference.substr(0, difference.find(':')),
@@ -189,7 +189,7 @@ void Shard::RestoreState(const v1::ShardState& state) {
     records.push_back({worker.worker(), worker.next_clock(), worker.counts()});
     lost += members_.Restore(worker);
   }
-  // One that was put together from other shards' has only these.
+  // A state that was combined from those of other shards has only the workers' counts.
   counters_.pushes_lost = std::max(lost, state.pushes_lost());
   policy_->Restore(store_->count(), records);
 }

@@ -1,5 +1,5 @@
-// The part of Shard that keeps its log: what is decided on takes effect once it is there, and a restored
-// shard does it again.
+// The part of Shard that keeps its log: a decision takes effect once its record is durable, and a restored
+// shard replays the records.
 #include <optional>
 #include <utility>
 
@@ -35,7 +35,7 @@ void Shard::FailLog(const absl::Status& status) {
       absl::StrCat("shard ", install_.shard(), " cannot write its log: ", std::string(status.message()));
   failure_ = log_.taken() ? LostPeer(why) : StorageFailure(why);
   LogError(failure_.message());
-  // Nobody is told that what is on its way is on the disk.
+  // The shard must not acknowledge the pending pushes, since their records may not be on disk.
   FailAll(v1::JOB_OVER, std::string(failure_.message()));
   log_.Abandon();
   ReportFailed();
@@ -61,7 +61,7 @@ absl::Status Shard::LoadLog(const v1::Install& install, const LogPosition& posit
   options.description.set_coordinator(install.coordinator());
   options.description.set_install(install.number());
   options.executor = options_.background;
-  // It may have hung until now, and the log be another process's.
+  // This thread may have hung until now, and the log may belong to another process.
   const auto still_wanted = [&] {
     return era == era_ ? absl::OkStatus()
                        : absl::AbortedError("this life of the shard has ended before it began");
@@ -71,7 +71,7 @@ absl::Status Shard::LoadLog(const v1::Install& install, const LogPosition& posit
     WEIR_RETURN_IF_ERROR(options_.files->MakeFolder(ParentFolder(options.folder)));
     WEIR_RETURN_IF_ERROR(options_.files->SyncFolder(directory));
   }
-  // A life before this one may have kept a log where this one keeps none, and may still run.
+  // An earlier incarnation may have kept a log although this one keeps none, and may still run.
   if (logs() || options_.files->List(options.folder).ok()) {
     WEIR_RETURN_IF_ERROR(ClaimPushLog(*options_.files, options.folder, options.description));
   }
@@ -93,7 +93,8 @@ void Shard::Replay(const v1::LoggedPush& record) {
   }
   const v1::PushRequest& push = record.push();
   members_.FollowRecord(push.caller(), *policy_);
-  // What the life that wrote this did not know of the worker's clocks it had declared lost.
+  // The incarnation that wrote this record had declared lost those of the worker's clocks that it did not
+  // know.
   DeclareLost(push.caller().worker(), push.clock());
   v1::PushReply reply;
   reply.set_outcome(record.outcome());

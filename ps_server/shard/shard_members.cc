@@ -38,7 +38,7 @@ ShardMembers::Change ShardMembers::Follow(const v1::Membership& membership, Cons
   }
   for (const v1::Member& named : membership.members()) {
     const uint32_t worker = named.worker();
-    // False: its start clock is yet to be decided for the first time.
+    // False: the worker's first start clock is not decided yet.
     const bool has_begun = named.first_clock_plus_one() > 0;
     Member& member = members_[worker];
     member.task = named.task();
@@ -47,7 +47,7 @@ ShardMembers::Change ShardMembers::Follow(const v1::Membership& membership, Cons
       policy.Forget(worker);
       member.unheard = keeps_clocks_ && has_begun;
     }
-    // Below its first clock it has pushed nothing, here or elsewhere.
+    // The worker has no pushes below its first clock, on this shard or another.
     if (member.unheard && has_begun) policy.Skip(worker, named.first_clock_plus_one() - 1);
     if (named.idle()) {
       policy.Remove(worker);
@@ -123,7 +123,7 @@ uint64_t ShardMembers::Restore(const v1::WorkerState& worker) {
   for (const v1::RecordedAnswer& answer : worker.answers()) member.answers[answer.clock()] = answer.reply();
   member.lost.Insert(worker.lost());
   const uint64_t lost = member.lost.size();
-  // Until the first membership says who of them is still there.
+  // The first membership will say which of these members are still there.
   if (member.incarnation != 0) members_[worker.worker()] = std::move(member);
   return lost;
 }

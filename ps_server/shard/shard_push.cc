@@ -1,4 +1,4 @@
-// The part of Shard that takes pushes: when one may arrive and how, and what becomes of it.
+// The part of Shard that takes pushes: when and how a push may arrive, and its outcome.
 #include <algorithm>
 #include <utility>
 
@@ -9,7 +9,7 @@
 namespace weir {
 namespace {
 
-// Bytes of PushRequest.refused, which is kept with the answer.
+// The limit of PushRequest.refused, which is kept with the answer. Bytes.
 constexpr size_t kMaxReason = 1000;
 // For an answer that needs no gradient.
 PushDone AsPush(BeginDone done) {
@@ -100,7 +100,7 @@ void Shard::HandleBegin(HeldPush push) {
       break;
   }
   if (mode_.keeps_clocks) {
-    // Its clock is about to change, and the answer to come is also that of a repeat.
+    // The worker's clock is about to change, and the pending answer is also the answer to a repeat.
     if (log_.OnItsWay(push.worker())) return Hold(std::move(push));
     if (header.answered_clock() > header.clock()) {
       return push.done(absl::InvalidArgumentError(absl::StrCat(
@@ -149,7 +149,7 @@ void Shard::Hold(HeldPush push) {
 
 bool Shard::WaitsForStream() {
   const int64_t bytes = store_->elements() * static_cast<int64_t>(sizeof(float));
-  // It comes in a message or two.
+  // Such a push comes in one or two messages.
   if (bytes <= kMaxChunkBytes) return false;
   const std::optional<uint64_t> chunks = store_->chunks_built();
   if (!chunks.has_value()) return false;
@@ -188,7 +188,7 @@ bool Shard::AnswersAfter(const v1::PushRequest& push) const {
 void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited) {
   const v1::PushRequest& header = arrival->header();
   if (over_) return done(PushAnswer{NewReply(v1::JOB_OVER, std::string(failure_.message())), {}});
-  // Again: much may have happened while it arrived.
+  // The checks are repeated, because the state may have changed while the push arrived.
   switch (members_.Check(header.caller())) {
     case ShardMembers::Standing::kUnknownYet:
       return done(absl::UnavailableError("the shard was restarted while the push arrived"));
@@ -217,7 +217,7 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
   if (verdict->outcome == v1::OK && arrival->overtaken()) {
     return done(PushAnswer{NewReply(v1::SEND_AGAIN), {}});
   }
-  // Without the log, what makes no version needs no turn.
+  // Without the log, a push that makes no version needs no turn.
   const bool takes_turn = log_.kept() || verdict->outcome == v1::OK;
   if (takes_turn && !waited && (!calls_.ready.empty() || !CanDecide(header))) {
     if (absl::Status full = CheckRoomToWait(header.caller().worker()); !full.ok()) return done(full);
@@ -239,7 +239,7 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
 void Shard::TakeEffect(const Decision& decision) {
   const v1::PushRequest& header = decision.header;
   if (decision.builder != nullptr) {
-    // It was not overtaken, and nobody can have done so since.
+    // The push was not overtaken, and nothing can have overtaken it since.
     store_->Publish(*decision.builder);
     arrivals_.EndStream();
   } else if (decision.verdict.outcome == v1::OK) {
@@ -260,11 +260,11 @@ void Shard::TakeEffect(const Decision& decision) {
 void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   const bool applied = reply->outcome() == v1::OK;
   ++(applied ? counters_.pushes_applied : counters_.pushes_refused);
-  // What was refused would be refused again.
+  // A batch that was refused would be refused again.
   const bool batch_done = applied || reply->outcome() == v1::REFUSED;
   if (batch_done && header.batch_plus_one() > 0) tally_.batches.Insert(header.batch_plus_one() - 1);
-  // With the log nobody has an answer of a push that this life does not know. Without it this may be a copy
-  // of one that an earlier life has acknowledged.
+  // With the log, this incarnation knows every push that was answered. Without it, this push may be a repeat
+  // of one that an earlier incarnation has acknowledged.
   const bool stale = reply->outcome() == v1::STALE_VERSION;
   if (stale && logs() && header.batch_plus_one() > 0) {
     tally_.stale_batches.Insert(header.batch_plus_one() - 1);
@@ -284,7 +284,7 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
     ++counters_.pushes_lost;
   }
   if (!applied) return;
-  // Where nobody counts it is the highest clock on record, which is not below this one.
+  // If no worker counts, JoinClock() is the highest clock on record, which is not below this one.
   const uint64_t completed = header.clock() + 1;
   tally_.lead.Add(completed - std::min(completed, policy_->JoinClock()));
 }
@@ -318,7 +318,7 @@ void Shard::RepeatPush(Session session, const v1::PushRequest& header, PushDone 
   }
   const v1::PushReply* answer = members_.AnswerAt(header.caller().worker(), header.clock());
   if (answer != nullptr) return done(PushAnswer{*answer, {}});
-  // Beyond what is recorded, or before this life's first clock.
+  // The answer is no longer recorded, or the clock is below this incarnation's first one.
   done(absl::InvalidArgumentError(absl::StrCat("clock ", header.clock(), " of worker ",
                                                header.caller().worker(),
                                                " is long completed and its answer no longer on record")));

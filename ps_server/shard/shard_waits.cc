@@ -1,21 +1,21 @@
-// The part of Shard that looks after what waits: lets go on what can, ends what has waited for too long, and
-// says what the rest waits for.
+// The part of Shard that handles waiting calls: it continues those that can go on, ends those that have
+// waited too long, and says what the others wait for.
 //
-// What may wait for what; each only for what stands below it, so the order has no cycle:
+// What may wait for what. Each entry waits only for entries below it, so the order has no cycle:
 //
 //   a pull                           for pushes of other workers (calls_.parked)
-//   a push of a later clock          for those of its worker before it (calls_.held)
-//   a push that has not begun        for one that is streaming in: 25 ms, and one that stands still is passed
+//   a push of a later clock          for its worker's earlier pushes (calls_.held)
+//   a push that has not begun        for one that is streaming in: 25 ms; one that stands still is passed
 //   sync: a part's answer            for the other parts of its step, and the coordinator's commit (staged_)
 //   a control message                for the log (log_), which fails the shard when its disk hangs
 //   a push that has arrived whole,   for those before it and, with the log, their records on the disk
 //   (calls_.ready), a commit         (log_); then for memory of weights (late_commit_)
 //   memory of weights                for readers: at most ReaderLimits::patience
-//   a reader                         for nobody: what it holds is taken from the count when its time is over
+//   a reader                         for nothing: its version no longer counts when its time is over
 //
-// A push that is still arriving stands outside of this order: nobody waits for it but calls of its own worker
-// and of who needs that worker's clock, which its lease ends. A push that was overtaken waits for nothing: it
-// is answered at once, and what was made of it holds up nobody.
+// A push that is still arriving is outside of this order: only calls of its own worker wait for it, and calls
+// that need that worker's clock; both waits end with the worker's lease. A push that was overtaken waits for
+// nothing: it is answered at once, and its version delays no call.
 #include <algorithm>
 #include <utility>
 
@@ -28,10 +28,10 @@
 namespace weir {
 namespace {
 
-// So many calls of a kind are looked at when it is to be told what waits.
+// At most this many calls of each kind are described when the waits are reported.
 constexpr size_t kMostDescribed = 16;
 
-// Calls that wait, together with those of the same kind that wait for the same thing.
+// Waiting calls, grouped by their kind and by what they wait for.
 class WaitList {
  public:
   explicit WaitList(absl::Time now) : now_(now) {}
@@ -187,7 +187,7 @@ void Shard::HandleTick() {
     FailLog(absl::DeadlineExceededError(
         absl::StrCat("the disk has answered none of ", log_.writes(), " writes for ", waited(log_.moved()))));
   }
-  // The part stays staged: a repeat of the push finds it.
+  // The part stays staged, so a repeat of the push finds it.
   staged_.EndWaiters([&](const StagedParts::Waiter& waiter) { return waiter.since <= limit; },
                      [&](uint32_t part, const StagedParts::Waiter& waiter) {
                        late(waiter, "part ", part, " waited ", waited(waiter.since), " for ", MissingParts());
@@ -195,7 +195,7 @@ void Shard::HandleTick() {
   for (auto it = pins_.begin(); it != pins_.end();) {
     it = it->second.deadline <= now ? pins_.erase(it) : std::next(it);
   }
-  // Arrivals are given up without a word.
+  // Arrivals are destroyed without notice to the shard, so a held push may now be able to begin.
   if (store_ != nullptr) {
     RevokeLate();
     Wake();
@@ -219,7 +219,7 @@ void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, v1::Outcome 
 
 void Shard::FailAll(v1::Outcome outcome, const std::string& reason) {
   FailWaiting([](uint32_t) { return true; }, outcome, reason);
-  // Only the step's end ends the wait for its commit.
+  // Waits for a commit do not belong to a worker: they end only with the step.
   staged_.EndWaiters([](const StagedParts::Waiter&) { return true; },
                      [&](uint32_t, const StagedParts::Waiter& waiter) {
                        waiter.done(PushAnswer{NewReply(outcome, reason), {}});

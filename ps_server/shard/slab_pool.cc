@@ -17,7 +17,7 @@ std::shared_ptr<float> AllocateSlab(size_t elements) {
   const size_t bytes = std::max<size_t>(elements, 1) * sizeof(float);
   const size_t alignment = bytes >= kHugePage ? kHugePage : 64;
   void* const memory = ::operator new(bytes, std::align_val_t(alignment));
-  // Whether it is heeded is the system's business.
+  // A hint, which the system may ignore.
   if (alignment == kHugePage) madvise(memory, bytes, MADV_HUGEPAGE);
   return std::shared_ptr<float>(static_cast<float*>(memory), [alignment](float* done) {
     ::operator delete(done, std::align_val_t(alignment));

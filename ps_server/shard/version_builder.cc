@@ -12,7 +12,7 @@
 namespace weir {
 namespace {
 
-// bfloat16 is expanded in stretches that stay in the first-level cache.
+// bfloat16 is expanded in parts of this many values, which stay in the first-level cache.
 constexpr int64_t kStretch = 2048;
 
 }  // namespace
@@ -68,7 +68,8 @@ std::optional<NonFinite> VersionBuilder::Apply(int64_t first, int64_t count,
   if (count * value_bytes <= kMaxChunkBytes) {
     bad = ApplyBlocks(begin, end, gradient, bf16, *from, *to, /*read_soon=*/true);
   } else {
-    // A task's blocks are those of one of the wire's units; the lowest bad position, whoever finds it.
+    // Each task applies the blocks of one chunk unit of the wire. The lowest bad position wins, whichever
+    // task finds it.
     const int64_t blocks = kChunkUnit / block_size, tasks = (end - begin + blocks - 1) / blocks;
     std::vector<std::optional<NonFinite>> found(static_cast<size_t>(tasks));
     store_->options_.threads->ParallelFor(tasks, [&](int64_t task) {
@@ -95,7 +96,7 @@ std::optional<NonFinite> VersionBuilder::ApplyBlocks(int64_t begin, int64_t end,
   std::array<float, kStretch> expanded;
   const auto update = [&](const BlockStore::Run& run, const void* values) {
     if (store_->UpdateRun(run, from, to, values, rate_, read_soon) || bad.has_value()) return;
-    // For the message only: a peer that shares its memory may have changed it since.
+    // For the message only: a peer that shares the memory may have changed the value since.
     const size_t n = static_cast<size_t>(run.length);
     const size_t at = store_->kernels().first_non_finite(values, n);
     bad = NonFinite{run.local + static_cast<int64_t>(at < n ? at : 0), 0};

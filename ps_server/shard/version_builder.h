@@ -14,33 +14,34 @@
 
 namespace weir {
 
-// A gradient value that is NaN or infinite, as far as it could be read again where it was found: in memory
-// that a peer shares it may have changed, and be finite.
+// A NaN or an infinity in a gradient. The value is read a second time for the message; in memory that a peer
+// shares it may have changed to a finite one.
 struct NonFinite {
   int64_t at;  // local position
   float value;
 };
 
-// Makes the next version of a shard out of a gradient that is still arriving, chunk by chunk, in buffers that
-// nobody else sees. BlockStore::Build() gives it, BlockStore::Publish() makes its version the current one;
-// destroyed before that, it leaves no trace. If another version is published first, it is overtaken: what it
-// made is in vain, and its buffers go.
+// Makes the next version of a shard from a gradient that is still arriving, chunk by chunk, in buffers that
+// no other code sees. BlockStore::Build() creates a builder, BlockStore::Publish() makes its version the
+// current one. A builder that is destroyed before that leaves no trace. If another version is published
+// first, the builder is overtaken: its work is discarded and its buffers are released.
 //
-// Chunks are given by one thread at a time, while the store does what it likes on another.
+// One thread at a time passes chunks, while another thread may use the store.
 class VersionBuilder {
  public:
   ~VersionBuilder();
 
-  // Applies `count` gradient values to the elements from local position `first` on, which start and end with
-  // blocks. They lie in pieces of any length and alignment, and each is read once. Returns the first value
-  // that is NaN or infinite; nothing: all are finite, or the builder was overtaken.
+  // Applies `count` gradient values to the elements from local position `first` on; this range starts and
+  // ends at borders of blocks. The values lie in pieces of any length and alignment, and each value is read
+  // once. Returns the first value that is NaN or infinite; nothing: all are finite, or the builder was
+  // overtaken.
   //
-  // What fits in a message is in the caller's cache and applied by it alone; more, which no core has in its
-  // cache, by all of the store's threads.
+  // A chunk that fits in a message is in the caller's cache, so the calling thread applies it alone. All of
+  // the store's threads apply a larger chunk, which no core has in its cache.
   std::optional<NonFinite> Apply(int64_t first, int64_t count, absl::Span<const absl::string_view> pieces,
                                  v1::Dtype dtype);
 
-  // What has been made so far; its weights are there wherever a chunk was applied. nullptr: overtaken.
+  // The version so far; its weights are valid wherever a chunk was applied. nullptr: overtaken.
   std::shared_ptr<const LentVersion> version() const;
   // Chunks that were applied. Any thread.
   uint64_t chunks() const { return chunks_.load(std::memory_order_relaxed); }
@@ -54,11 +55,11 @@ class VersionBuilder {
         from_(std::move(from)),
         to_(std::move(to)),
         lent_(std::move(lent)) {}
-  // The blocks [begin, end) of what is being made. As Apply().
+  // Applies the blocks [begin, end) of the version in progress. As Apply().
   std::optional<NonFinite> ApplyBlocks(int64_t begin, int64_t end, ValueCursor gradient, bool bf16,
                                        const ShardVersion& from, const ShardVersion& to,
                                        bool read_soon) const;
-  // Gives up what was made, whole with its slots. nullptr: overtaken.
+  // Returns the finished version, with its slots, and drops this object's references. nullptr: overtaken.
   std::shared_ptr<const ShardVersion> Finish();
   void Overtake();
   void Drop(bool published) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

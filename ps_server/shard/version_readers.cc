@@ -42,7 +42,7 @@ std::shared_ptr<const LentVersion> VersionReaders::Lend(uint64_t count, const Sl
 }
 
 void VersionReaders::Release(LentVersion* done) {
-  // The reader's last look comes before the store's next write there.
+  // The lock orders the reader's last read before the store's next write to this memory.
   MutexLock lock(mutex_);
   for (Versions* versions : {&read_, &written_off_}) {
     const auto version = versions->find(done->weights.get());

@@ -7,7 +7,7 @@
 namespace weir {
 
 absl::Status WaitingCalls::CheckRoom(uint32_t worker, const std::string& task) const {
-  // As a rule few wait at all; workers need not be told apart.
+  // In most cases so few calls wait in all that there is no need to count those of one worker.
   if (held.size() + ready.size() + parked.size() < kMaxOfWorker) return absl::OkStatus();
   const auto count = [worker](const auto& calls) {
     return std::count_if(calls.begin(), calls.end(),

@@ -24,8 +24,8 @@ struct HeldPush {
   uint32_t worker() const { return header.caller().worker(); }
 };
 
-// A push that has arrived whole and waits for memory; with the log, for others whose records are on their
-// way.
+// A push that has arrived whole and waits for memory; with the log, for other pushes whose records are being
+// written.
 struct ReadyPush {
   SessionId session;
   std::unique_ptr<PushArrival> arrival;
@@ -45,19 +45,19 @@ struct ParkedPull {
   uint32_t worker() const { return request.caller().worker(); }
 };
 
-// The calls that wait on a shard, without a thread, each kind in the order in which it came.
+// The calls that wait on a shard. They use no thread. Calls of each kind are in the order of their arrival.
 //
 // Belongs to the shard's queue.
 class WaitingCalls {
  public:
-  // Calls of one worker that may wait at a time: more than a stream has exchanges, for those of a stream that
-  // is broken and of the next.
+  // Calls of one worker that may wait at a time. More than the exchanges of one stream, because calls of a
+  // broken stream may wait beside those of the next one.
   static constexpr size_t kMaxOfWorker = 2048;
 
-  // ResourceExhausted: `worker`, which is called `task`, has as many calls here as it may.
+  // ResourceExhausted: `worker`, which is called `task`, has as many waiting calls as it may.
   absl::Status CheckRoom(uint32_t worker, const std::string& task) const;
 
-  // How the calls that are ended are answered.
+  // How to answer the calls that are ended.
   struct Answers {
     std::function<void(const HeldPush&)> held;
     std::function<void(const ReadyPush&)> ready;
@@ -68,7 +68,7 @@ class WaitingCalls {
   void EndWorkers(const std::function<bool(uint32_t worker)>& which, const Answers& answers);
   void EndFromBefore(absl::Time time, const Answers& answers);
 
-  // When the one that waits longest began; InfiniteFuture: none waits.
+  // When the longest wait began; InfiniteFuture: no call waits.
   absl::Time oldest() const;
 
   std::list<HeldPush> held;
