@@ -8,8 +8,8 @@
 
 namespace weir {
 
-// What bounded and async share: each worker's pushes are applied as they come, in the order of its clocks.
-// They differ in when a pull may be answered.
+// The common part of bounded and async: each worker's pushes are applied as they come, in the order of its
+// clocks. The two modes differ in when a pull may be answered.
 class ApplyOnArrival : public ConsistencyPolicy {
  public:
   void Restore(uint64_t version, absl::Span<const WorkerRecord> records) override;
@@ -30,19 +30,19 @@ class ApplyOnArrival : public ConsistencyPolicy {
   };
   // clock_k(w); 0 for a worker that was never admitted.
   uint64_t clock(uint32_t worker) const;
-  // Of every worker ever admitted. Bounded by the ranks of the job.
+  // The entries of all workers that were ever admitted. Bounded by the ranks of the job.
   const std::map<uint32_t, Entry>& entries() const { return entries_; }
-  // The lowest clock of those that count; nullopt: none does.
+  // The lowest clock of the workers that count; nullopt: none counts.
   std::optional<uint64_t> slowest() const {
     return clocks_.empty() ? std::nullopt : std::make_optional(clocks_.begin()->first);
   }
 
  private:
-  // Every change of an entry.
+  // Makes every change of an entry.
   void Set(Entry& entry, uint64_t clock, bool counts);
 
   std::map<uint32_t, Entry> entries_;
-  // How many of those that count are at each clock: pushes and pulls, which are many, need not look at all
+  // The number of counting workers at each clock, so that frequent pushes and pulls need not iterate over all
   // workers.
   std::map<uint64_t, uint32_t> clocks_;
 };

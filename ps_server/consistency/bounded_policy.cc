@@ -26,12 +26,13 @@ class BoundedPolicy final : public ApplyOnArrival {
   }
 
  private:
-  // Not clock - allowance, which could go below zero. One's own pushes are always waited for.
+  // Adds to the worker's clock, because clock - allowance could go below zero. A pull waits for the worker's
+  // own pushes even if the worker does not count.
   bool HasOwn(uint32_t worker, uint64_t clock) const {
     const auto own = entries().find(worker);
     return own == entries().end() || own->second.clock + own_staleness_ >= clock;
   }
-  // Nobody who counts is too far behind.
+  // No worker that counts is too far behind.
   bool HasOthers(uint64_t clock) const { return !slowest().has_value() || *slowest() + staleness_ >= clock; }
 
   const uint64_t staleness_, own_staleness_;

@@ -7,15 +7,15 @@
 namespace weir {
 namespace {
 
-// Counts distinct parts of the open step, never messages: whoever computed a part, and however often it
-// comes, the step has it once.
+// Counts distinct parts of the open step, never messages: the step has a part once, whichever workers
+// computed it and however often it comes.
 class SyncPolicy final : public ConsistencyPolicy {
  public:
   SyncPolicy(uint32_t parts, uint64_t total_batches, uint32_t backups)
       : parts_(parts), total_batches_(total_batches), backups_(backups) {}
 
   void Restore(uint64_t version, absl::Span<const WorkerRecord> /*records*/) override { step_ = version; }
-  // Nothing but the step, which is the version.
+  // There are no records; the only state is the step, which is the version.
   std::vector<WorkerRecord> Records() const override { return {}; }
   void Admit(uint32_t worker, uint64_t /*clock*/) override { members_.insert(worker); }
   void Remove(uint32_t worker) override { members_.erase(worker); }
@@ -80,9 +80,9 @@ class SyncPolicy final : public ConsistencyPolicy {
   const uint64_t total_batches_;
   const uint32_t backups_;
   std::set<uint32_t> members_;
-  // The open step, which is the shard's version.
+  // The open step. It equals the shard's version.
   uint64_t step_ = 0;
-  // Its parts that are staged or refused.
+  // The parts of the open step that are staged or refused.
   std::set<uint32_t> completed_;
 };
 

@@ -15,7 +15,7 @@
 namespace weir {
 namespace {
 
-// Of the pieces of a chunk in shared memory.
+// The limit for the distance between pieces of a chunk in shared memory. Bytes.
 constexpr uint64_t kMaxStride = uint64_t{1} << 40;
 
 absl::Status CheckDtype(v1::Dtype dtype) {
@@ -46,7 +46,7 @@ absl::Status ExchangeSession::Receive(const IncomingMessage& message) {
   if (!request.ParseFromString(split.head)) return absl::InvalidArgumentError("not an ExchangeRequest");
   Chunk chunk{request.first(), split.payload_bytes, std::move(split.payload), message.owner};
   if (chunk.bytes == 0 && !request.gradient().empty()) {
-    // From a serializer that does not put the gradient last.
+    // The client's serializer did not put the gradient last.
     const auto flat = std::make_shared<const std::string>(std::move(*request.mutable_gradient()));
     chunk.bytes = flat->size();
     chunk.pieces = {*flat};
@@ -268,7 +268,7 @@ void ExchangeSession::OnArrival(Exchange& exchange, std::unique_ptr<PushArrival>
     const Chunk chunk = *std::exchange(exchange.waiting, std::nullopt);
     TakeChunk(exchange, chunk);
   } else if (exchange.arrival->whole()) {
-    FinishPush(exchange);  // of a shard without elements
+    FinishPush(exchange);  // a shard without elements
   }
   if (exchange.arrival == nullptr) return;
   if (input_ended_) return FailCutShort(exchange);
@@ -401,7 +401,7 @@ void ExchangeSession::Drop(Exchange& exchange) {
 
 void ExchangeSession::CutOff(Exchange& exchange) {
   if (exchange.arrival != nullptr) {
-    // What is being made of it is dead.
+    // The version that this push was making is dead.
     return AnswerPush(exchange, v1::SEND_AGAIN, "another push was applied while this one was arriving");
   }
   Drop(exchange);
@@ -451,7 +451,8 @@ bool ExchangeSession::Send(OutgoingMessage* message) {
     std::deque<uint64_t>& queue = urgent_.empty() ? bulk_ : urgent_;
     if (queue.empty()) return false;
     Exchange& exchange = exchanges_.at(queue.front());
-    // First, while it is in the queue: CutOff() would put it there again, to be found gone.
+    // This comes first, while the exchange is in the queue: otherwise CutOff() would put it there again after
+    // its removal.
     if (exchange.version != nullptr && exchange.version->revoked) CutOff(exchange);
     queue.pop_front();
     exchange.queued = false;
@@ -500,7 +501,7 @@ std::optional<OutgoingMessage::Piece> ExchangeSession::NextWeights(Exchange& exc
   if (segments_ != nullptr && !bf16 && exchange.version->may_refer) {
     place = options_.shared_memory->Find(values);
   }
-  // In shared memory what answers a chunk is as large as it.
+  // In shared memory, the answer to a chunk is as large as the chunk.
   const bool whole = place.has_value() && exchange.eager;
   const uint64_t count = whole ? range.count : std::min(range.count, options_.chunk_elements);
   reply->set_first(range.first);

@@ -22,18 +22,18 @@
 
 namespace weir {
 
-// What one client and the shard have to say to each other (proto/parameter_server.proto, ExchangeRequest):
-// takes the client's messages, puts its exchanges to the shard, and makes the replies, small ones first and
-// the weights of pulls one chunk at a time, the exchanges in turn. Does no I/O, reads no clock and starts no
-// thread: a channel brings it messages and takes its replies, and time enters through the shard.
+// The protocol between one client and the shard (proto/parameter_server.proto, ExchangeRequest): takes the
+// client's messages, passes its exchanges to the shard, and makes the replies. Small replies go first; the
+// weights of pulls follow one chunk at a time, the exchanges in turn. Does no I/O, reads no clock and starts
+// no thread: a channel brings the messages and takes the replies, and the shard supplies all timing.
 //
 // Gradients are read and applied where they were received, or where they lie in the client's segments of
-// shared memory; weights leave as references to the version that holds them, or stay where the client can
-// read them. What a client can make a session hold is bounded: kMaxOpen exchanges and kMaxWaiting first
-// chunks; how many versions readers may hold, and for how long, is the shard's to say.
+// shared memory. Weights are sent as references to the version that holds them, or stay where the client can
+// read them. A client can make a session hold only a limited amount: kMaxOpen exchanges and kMaxWaiting first
+// chunks. The shard limits how many versions readers may hold, and for how long.
 //
-// Used by one task of the executor at a time; the shard's answers, which come on any thread, are posted
-// there. They hold the session until they have come, also when it has ended.
+// One task of the executor at a time uses the session. The shard's answers come on any thread and are posted
+// to the executor. They keep the session alive until they have come, even after it has ended.
 class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
  public:
   struct Options {
@@ -41,40 +41,41 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     Shard* shard = nullptr;
     Executor* executor = nullptr;
     Shard::Session id = 0;
-    // Of weights, in one message.
+    // Elements of weights in one message.
     uint64_t chunk_elements = 0;
-    // Of a gradient, on their way at once.
+    // Chunks of a gradient that are in flight at once.
     uint32_t chunks_in_flight = 1;
-    // May be null: none is shared.
+    // May be null: no memory is shared.
     SharedMemory* shared_memory = nullptr;
   };
 
-  // `on_output` runs when there may be something to send, within any call and any task of the executor, until
+  // `on_output` runs when there may be a message to send, within any call and any task of the executor, until
   // End().
   ExchangeSession(const Options& options, std::function<void()> on_output)
       : options_(options), on_output_(std::move(on_output)) {}
 
-  // Handles a message from the client. An error is the end of the stream.
+  // Handles a message from the client. An error ends the stream.
   absl::Status Receive(const IncomingMessage& message);
-  // The client sends no more: pushes that are still arriving fail.
+  // The client sends no more messages: pushes that are still arriving fail.
   void EndInput();
-  // The job is over: pushes that are still arriving are answered so. The shard answers the rest.
+  // The job is over: pushes that are still arriving are answered with JOB_OVER. The shard answers the others.
   void EndJob(const absl::Status& failure);
-  // The stream has ended: drops everything.
+  // The stream has ended: drops all exchanges.
   void End();
 
   // The next message to the client. False: there is none for now.
   bool Send(OutgoingMessage* message);
   // The channel has sent or copied that message.
   void Sent() { sending_ = nullptr; }
-  // Readers have been revoked: lets go what is not to be read any more. True: the message that is being sent
-  // holds such weights, so the client does not take them, and the stream must end.
+  // Readers have been revoked: releases their weights. True: the message that is being sent contains revoked
+  // weights; the client cannot use them, so the stream must end.
   bool DropRevoked();
   // No exchange is open.
   bool idle() const { return exchanges_.empty(); }
-  // The client makes exchanges without reading the replies: it is not to be read from until it has.
+  // The client opens exchanges without reading the replies. The channel must not read from it until it has
+  // read them.
   bool congested() const { return closing_ >= kMaxOpen; }
-  // Who made the newest exchange; nobody: there was none.
+  // The caller of the newest exchange; none: there was no exchange.
   const std::optional<v1::Caller>& caller() const { return caller_; }
 
  private:
@@ -82,12 +83,12 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   // A push whose turn has not come keeps its first chunk.
   static constexpr size_t kMaxWaiting = 32;
 
-  // A piece of gradient, where it was received.
+  // A chunk of a gradient, where it was received.
   struct Chunk {
     uint64_t first = 0;
-    uint64_t bytes = 0;  // 0: there is none
+    uint64_t bytes = 0;  // 0: there is no chunk
     std::vector<absl::string_view> pieces;
-    std::shared_ptr<const void> owner;  // of the pieces
+    std::shared_ptr<const void> owner;  // owns the pieces' memory
   };
   struct Range {
     uint64_t first, count;  // elements
@@ -97,18 +98,18 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
 
     const uint64_t id;
     std::optional<v1::PullRequest> pull;
-    // A push, until the shard is ready for its gradient.
+    // The first chunk of a push, until the shard is ready for the gradient.
     std::optional<Chunk> waiting;
-    // From then until the gradient is whole.
+    // Set from then until the gradient is whole.
     std::unique_ptr<PushArrival> arrival;
     uint64_t received = 0;  // elements
     uint32_t may_send = 0;  // chunks that the client has credit for
-    // Chunks are answered with the same range of the version that they make.
+    // Each chunk is answered with the same range of the version that the push makes.
     bool eager = false;
-    std::optional<Range> last;        // of it, until the push is answered
-    std::optional<v1::Version> made;  // by the push, if it is eager
+    std::optional<Range> last;        // the last chunk's, until the push is answered
+    std::optional<v1::Version> made;  // the version that the push made, if it is eager
 
-    // To be sent.
+    // Output to send.
     std::optional<v1::PushReply> push_reply;
     std::optional<v1::PullReply> pull_reply;
     absl::Status error;
@@ -116,7 +117,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     std::deque<Range> weights;
     std::shared_ptr<const LentVersion> version;  // of the weights
     bool queued = false;
-    // Nothing comes after what is to be sent.
+    // No output follows after this.
     bool closing = false;
 
     bool has_output() const {
@@ -125,18 +126,18 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     }
   };
 
-  // The exchange, if it is open and not closing.
+  // Returns the exchange if it is open and not closing, otherwise nullptr.
   Exchange* Find(uint64_t id);
-  // Posts `handle`, which runs with the exchange if it is still open then. Any thread.
+  // Posts `handle`, which runs with the exchange if the exchange is still open then. Any thread.
   template <typename Handler>
   void Deliver(uint64_t id, Handler handle);
 
-  // `found`: whether its chunk is where it says.
+  // `found`: the error of finding the message's chunk, or OK.
   void Begin(v1::ExchangeRequest request, Chunk chunk, const absl::Status& found);
   absl::Status CheckFirst(const v1::ExchangeRequest& request, const Chunk& chunk) const;
-  // The chunk of a message where it lies in the client's segments, if it does; checks its size.
+  // The message's chunk, where it lies in the client's segments if it is shared; checks its size.
   absl::Status FindChunk(const v1::ExchangeRequest& request, Chunk* chunk) const;
-  // Lets chunks go that the client has read where they are.
+  // Releases shared chunks that the client has read.
   absl::Status Release(const v1::ExchangeRequest& request);
   void Continue(Exchange& exchange, const Chunk& chunk);
 
@@ -154,14 +155,14 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   void FailCutShort(Exchange& exchange);
   void Grant(Exchange& exchange, uint32_t chunks);
   void Close(Exchange& exchange);
-  // Forgets what the exchange would have received, and its weights.
+  // Drops the rest of the exchange's gradient, and its weights.
   void Drop(Exchange& exchange);
   // Ends an exchange whose weights were revoked.
   void CutOff(Exchange& exchange);
   void Queue(Exchange& exchange);
   OutgoingMessage NextReply(Exchange& exchange);
-  // The next chunk: copied, or where the version holds it. Nothing: the reply says where it lies in shared
-  // memory.
+  // The next chunk of weights: copied, or as a reference to the version. Nothing: the reply says where it
+  // lies in shared memory.
   std::optional<OutgoingMessage::Piece> NextWeights(Exchange& exchange, v1::ExchangeReply* reply);
 
   const Options options_;
@@ -174,16 +175,17 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   std::optional<v1::Caller> caller_;
   std::map<uint64_t, Exchange> exchanges_;
   size_t waiting_ = 0, closing_ = 0;
-  // Ids of those that may have something to send.
+  // Ids of the exchanges that may have output.
   std::deque<uint64_t> urgent_, bulk_;
-  std::optional<v1::ExchangeReply> greeting_;  // to be sent
-  // The client's; null: chunks travel in messages. And the token that it has them under.
+  std::optional<v1::ExchangeReply> greeting_;  // output to send
+  // The client's segments, and the token under which it has them; null: chunks travel in messages.
   std::shared_ptr<const ClientSegments> segments_;
   std::string token_;
-  // Versions that the client reads in shared memory, by the number of each chunk: from 1, as they were sent.
+  // The versions that the client reads in shared memory, by the number of each chunk: from 1, in the order of
+  // sending.
   std::map<uint64_t, std::shared_ptr<const LentVersion>> shared_;
   uint64_t chunks_shared_ = 0;
-  // What the message that is being sent refers to; may be null.
+  // The version to which the message that is being sent refers; may be null.
   std::shared_ptr<const LentVersion> sending_;
 };
 
