@@ -9,7 +9,7 @@
 namespace weir {
 namespace {
 
-// Serves a method whose caller may go away unnoticed.
+// Serves a method whose broken connections have no effect.
 template <typename Service, typename RequestCall, typename Admit, typename Request, typename Reply>
 void Serve(GrpcEventLoop* loop, Service* service, RequestCall request_call, Admit admit,
            Coordinator* coordinator,
@@ -21,7 +21,7 @@ void Serve(GrpcEventLoop* loop, Service* service, RequestCall request_call, Admi
                              });
 }
 
-// Serves a method whose broken connections tell of a member.
+// Serves a method whose broken connections are reported for the member.
 template <typename Service, typename RequestCall, typename Admit, typename Request, typename Reply>
 void ServeMember(GrpcEventLoop* loop, Service* service, RequestCall request_call, Admit admit,
                  Coordinator* coordinator,
@@ -41,7 +41,7 @@ void CoordinatorService::Start(Coordinator* coordinator) {
   const auto control = [this](const grpc::ServerContext& context) {
     return admission_->AdmitControl(context);
   };
-  // A model is as large as the server's messages may be.
+  // A model may be as large as the largest message that the server accepts.
   ServeUnary<v1::JoinRequest, v1::JoinReply>(
       loop_, &service_, &Service::RequestJoin, anybody,
       [this, coordinator](v1::JoinRequest request, auto done) {
@@ -57,14 +57,14 @@ void CoordinatorService::Start(Coordinator* coordinator) {
         coordinator->Status(std::move(done), request.with_loss_curve());
         return nullptr;
       });
-  // Those whose broken connections tell of a member.
+  // Methods whose broken connections are reported.
   const auto serve_member = [&](auto request_call, auto method) {
     ServeMember(loop_, &service_, request_call, anybody, coordinator, method);
   };
   serve_member(&Service::RequestHeartbeat, &Coordinator::Heartbeat);
   serve_member(&Service::RequestNextRange, &Coordinator::NextRange);
   serve_member(&Service::RequestPin, &Coordinator::Pin);
-  // Those whose callers may go away unnoticed.
+  // Methods whose broken connections have no effect.
   const auto serve = [&](auto request_call, auto admit, auto method) {
     Serve(loop_, &service_, request_call, admit, coordinator, method);
   };

@@ -11,8 +11,8 @@
 
 namespace weir {
 
-// Coordinator over gRPC, on an event loop. Construct, Register(), build the server, Start(). Outlives the
-// loop's thread.
+// Serves the Coordinator over gRPC on an event loop. Construct, Register(), build the server, Start().
+// Outlives the loop's thread.
 class CoordinatorService {
  public:
   // The loop and the admission outlive the coordinator, which may answer calls when the loop has stopped.
@@ -24,7 +24,7 @@ class CoordinatorService {
 
  private:
   using Plain = v1::Coordinator;
-  // Messages are bytes in all methods.
+  // All methods receive their messages as bytes.
   using Service = Plain::WithRawMethod_Join<Plain::WithRawMethod_Heartbeat<
       Plain::WithRawMethod_Leave<Plain::WithRawMethod_NextRange<Plain::WithRawMethod_Pin<
           Plain::WithRawMethod_Unpin<Plain::WithRawMethod_Report<Plain::WithRawMethod_Checkpoint<
@@ -33,7 +33,7 @@ class CoordinatorService {
   GrpcEventLoop* const loop_;
   GrpcAdmission* const admission_;
   Service service_;
-  uint64_t joins_ = 0;  // the loop's
+  uint64_t joins_ = 0;  // used by the loop only
 };
 
 }  // namespace weir

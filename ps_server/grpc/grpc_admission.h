@@ -13,24 +13,25 @@
 
 namespace weir {
 
-// Who may call a server. Asked once for each call, before anything of its request is read or parsed; only
-// health and reflection are open to all.
+// Decides which processes may call a server. Checked once for each call, before any of its request is read or
+// parsed; only health and reflection are open to all.
 //
-// With a token: whoever brings it. Without: everybody who reaches the server, but that control is refused to
-// processes of other users, as far as they can be told from ours (ps_server/grpc/tcp_peer.h; who comes over a
-// Unix socket has been checked when he connected). To find out whose process calls takes milliseconds, so who
-// was refused is refused again for a second without a look. Thread-safe but for SetPort().
+// With a token, every caller that sends the token is admitted. Without a token, every process that reaches
+// the server is admitted, except that control calls are refused to processes of other users, as far as this
+// machine can tell (ps_server/grpc/tcp_peer.h; a caller on a Unix socket was checked when it connected). The
+// check takes milliseconds, so a refusal is repeated for a second without a new check. Thread-safe except for
+// SetPort().
 class GrpcAdmission {
  public:
   explicit GrpcAdmission(JobToken token) : token_(std::move(token)) {}
-  // The one that the server is bound to, 0 for a Unix socket. Before the first call.
+  // The port to which the server is bound, 0 for a Unix socket. Must be called before the first call.
   void SetPort(uint16_t port) { port_ = port; }
 
-  // OK, or what the call is to end with: UNAUTHENTICATED, PERMISSION_DENIED.
+  // OK, or the status that ends the call: UNAUTHENTICATED, PERMISSION_DENIED.
   //
-  // For what workers, readers and who only looks call.
+  // For the calls of workers, readers and observers.
   grpc::Status Admit(const grpc::ServerContext& context) const;
-  // For what moves a job or a server otherwise than a worker does.
+  // For calls that control a job or a server.
   grpc::Status AdmitControl(const grpc::ServerContext& context);
 
  private:

@@ -15,18 +15,19 @@
 namespace weir {
 namespace {
 
-// How long one call may take. ps:0 answers at once, unless it has to find out whether another process is
+// The time limit of one call. ps:0 answers at once, unless it has to find out whether another process is
 // alive.
 constexpr std::chrono::seconds kCallLimit{5};
-// Between calls: when ps:0 has taken the address, but did not come yet; and when it did not answer.
+// The time between calls: after ps:0 has taken the address but has not attached yet; and after ps:0 did not
+// answer.
 constexpr absl::Duration kAgain = absl::Milliseconds(500);
 constexpr absl::Duration kFirstWait = absl::Milliseconds(50);
 constexpr absl::Duration kLongestWait = absl::Seconds(1);
 
 }  // namespace
 
-// The call under way, if any, and when the next one may begin. Kept by that call. What is not under the lock
-// is the loop's thread's.
+// The call in flight, if any, and the time of the next one. A call keeps this object alive. Only the loop's
+// thread uses the members that the lock does not guard.
 class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
  public:
   explicit Calls(Options options) : options_(std::move(options)) {}
@@ -56,7 +57,8 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
       if (closed_) return;
     }
     self_ = shared_from_this();
-    // A fresh connection: gRPC would ask for a name that does not resolve yet more and more seldom.
+    // A new connection for each call: on an old one, gRPC would retry a name that does not resolve yet less
+    // and less often.
     grpc::ChannelArguments arguments;
     arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
@@ -72,7 +74,7 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
 
   void OnFinished(bool) {
     const std::shared_ptr<Calls> self = std::move(self_);
-    call_ = nullptr;  // it lies in memory of the context's
+    call_ = nullptr;  // its memory belongs to the context
     context_ = nullptr;
     const auto code = static_cast<absl::StatusCode>(status_.error_code());
     absl::Status refused(
@@ -90,7 +92,7 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
       closed_ = true;
       options_.on_refused(refused);
     } else {
-      // It may have failed slowly, as where nothing answers at all.
+      // The call may have failed slowly, for example because no host answers.
       next_ = started_ + wait_;
       wait_ = std::min(2 * wait_, kLongestWait);
     }
@@ -102,7 +104,7 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
   v1::AnnounceReply reply_;
   grpc::Status status_;
   GrpcOperation<Calls> finished_{this, &Calls::OnFinished};
-  // While the operation is under way.
+  // Set while the operation is in flight.
   std::shared_ptr<Calls> self_;
 
   Mutex mutex_;

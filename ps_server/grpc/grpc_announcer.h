@@ -12,29 +12,29 @@
 
 namespace weir {
 
-// Tells ps:0 where this server listens (Coordinator.Announce): one call at a time, on an event loop, each on
-// a connection of its own. All but Close() is for one thread, which ticks it for as long as ps:0 is to be
-// told.
+// Reports this server's address to ps:0 (Coordinator.Announce): one call at a time, on an event loop, each on
+// a connection of its own. One thread, which calls Tick() as long as ps:0 must learn the address, uses all
+// methods except Close().
 class GrpcAnnouncer {
  public:
   struct Options {
-    // Outlives this.
+    // Outlives the announcer.
     GrpcEventLoop* loop = nullptr;
     std::string coordinator_address;
     JobToken token;
     v1::AnnounceRequest request;
-    // ps:0 will not have this server: AlreadyExists, FailedPrecondition, InvalidArgument, Unauthenticated or
-    // PermissionDenied, which name ps:0.
-    // On the loop's thread; nothing is called after it. Must not block.
+    // ps:0 refuses this server: AlreadyExists, FailedPrecondition, InvalidArgument, Unauthenticated or
+    // PermissionDenied. The message names ps:0. Runs on the loop's thread, as the last callback. Must not
+    // block.
     std::function<void(const absl::Status&)> on_refused;
   };
   explicit GrpcAnnouncer(Options options);
-  // Close() comes first.
+  // Close() must be called before.
   ~GrpcAnnouncer();
 
-  // Begins a call if it is time for one: at once at first, more and more seldom while ps:0 does not answer.
+  // Begins a call if one is due: at once the first time, less and less often while ps:0 does not answer.
   void Tick(absl::Time now);
-  // Ends the call under way. Before the loop stops.
+  // Ends the call in flight. Must be called before the loop stops.
   void Close();
 
  private:

@@ -19,7 +19,7 @@ void GrpcEventLoop::Stop() {
     MutexLock lock(mutex_);
     if (stopped_) return;
   }
-  // On its own thread, so that no operation is started on a queue that is shut down.
+  // On the loop's thread, so that no operation is started on a queue that is shut down.
   Post([this] {
     stopping_ = true;
     queue_->Shutdown();

@@ -14,14 +14,14 @@
 
 namespace weir {
 
-// A completion queue of gRPC's and the one thread that serves it. What happens on it needs no locks:
-// operations that end, and what other threads post. When all that has come is handled, those who asked for it
-// get to settle: so that answers which came one after another, inline, can leave together.
+// A completion queue of gRPC and the one thread that serves it. The thread handles operations that end, and
+// tasks that other threads post, so these need no locks. When all of them are handled, the registered
+// settlers run, so that answers which came one after another can leave together.
 //
 // Operations on the queue are started on its thread only, and not once stopping() is true.
 class GrpcEventLoop final : public Executor {
  public:
-  // The tag of operations on the queue; one that is under way must be kept.
+  // The tag of operations on the queue. It must live as long as its operation is in flight.
   class Event {
    public:
     // On the loop's thread.
@@ -43,42 +43,42 @@ class GrpcEventLoop final : public Executor {
     bool due_ = false;
   };
 
-  // The thread looks for events for `busy_poll` before it sleeps.
+  // The thread polls for events for `busy_poll` before it sleeps.
   GrpcEventLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue, std::chrono::microseconds busy_poll);
-  // Stops.
+  // Calls Stop().
   ~GrpcEventLoop();
 
   void Start();
-  // Waits until all operations have come back. To be called when the queue's server is shut down; never from
-  // the loop.
+  // Waits until all operations have ended. Must be called after the queue's server is shut down, and never on
+  // the loop's thread.
   void Stop();
 
-  // Runs tasks on the loop's thread.
+  // Runs the task on the loop's thread.
   void Post(absl::AnyInvocable<void()> task) override;
 
-  // Calls that were accepted on this loop and are not over. Begins and ends on the loop's thread; whoever
-  // waits is another one. False: some were still open at the deadline.
+  // Calls that this loop has accepted and that are not over. The loop's thread reports the begin and the end
+  // of each; another thread waits. False: some calls were still open at the deadline.
   void CallBegins();
   void CallEnds();
   bool WaitUntilNoCalls(std::chrono::steady_clock::time_point deadline);
 
-  // For the loop's thread.
+  // For the loop's thread only.
   grpc::ServerCompletionQueue* queue() { return queue_.get(); }
   bool stopping() const { return stopping_; }
-  // Settle() will run once. Not again before that if asked again.
+  // Settle() will run once, however often it is requested before that.
   void SettleLater(Settler* settler);
 
  private:
   void Run();
   bool Next(void** tag, bool* ok);
-  // Until nothing is left to do but to wait.
+  // Runs until the thread can only wait.
   void Work();
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   const std::chrono::microseconds busy_poll_;
   std::thread thread_;
 
-  // Of the thread.
+  // Used by the loop's thread only.
   bool stopping_ = false;
   std::vector<Settler*> settlers_;
 
@@ -86,22 +86,22 @@ class GrpcEventLoop final : public Executor {
   CondVar calls_ended_;
   int open_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<absl::AnyInvocable<void()>> posted_ ABSL_GUARDED_BY(mutex_);
-  // The thread will look at `posted_` before it waits, or has been woken.
+  // The thread will read `posted_` before it waits, or has been woken.
   bool awake_ ABSL_GUARDED_BY(mutex_) = true;
   bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  // Wakes the thread; under way between Set() and the event whose tag it is.
+  // Wakes the thread. In flight between Set() and the event that has this tag.
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
   bool alarm_set_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// An operation of an object of the loop's thread, which hears of its end.
+// An operation of an object that lives on the loop's thread. `done` is called when the operation ends.
 template <typename Owner>
 class GrpcOperation final : public GrpcEventLoop::Event {
  public:
   GrpcOperation(Owner* owner, void (Owner::*done)(bool ok)) : owner_(owner), done_(done) {}
 
   void* tag() { return static_cast<GrpcEventLoop::Event*>(this); }
-  // The tag, of an operation that is started with it.
+  // Marks the operation as in flight. Returns the tag to start it with.
   void* Begin() {
     under_way_ = true;
     return tag();

@@ -17,38 +17,38 @@
 
 namespace weir {
 
-// One Exchange call: carries messages between a client and its session. One read and one write are under way
-// at most; the next message is read when the one before has been handled, so that gRPC's flow control slows a
-// client that sends more than the shard takes.
+// One Exchange call: carries messages between a client and its session. At most one read and one write are in
+// flight. The next message is read when the previous one has been handled, so gRPC's flow control slows a
+// client that sends more than the shard can take.
 //
-// Lives on its loop's thread and owns itself: it goes when the call is over and all its operations have come
-// back.
+// Lives on its loop's thread and owns itself: it is deleted when the call is over and all its operations have
+// ended.
 class GrpcExchangeCall final : GrpcEventLoop::Settler {
  public:
   using Service = v1::ParameterServer::WithRawMethod_Exchange<v1::ParameterServer::Service>;
 
-  // The streams of one loop, and what they share. Used on the loop's thread, but for the counters.
+  // The streams of one loop, and what they share. Only the loop's thread uses it, except for the counters.
   struct Host {
     Service* service = nullptr;
     GrpcEventLoop* loop = nullptr;
-    // But for `id`.
+    // All fields but `id`.
     ExchangeSession::Options session;
     GrpcAdmission* admission = nullptr;
-    std::atomic<uint64_t>* sessions = nullptr;  // ids that were given
-    // A call has come: waits for the next one, on some loop.
+    std::atomic<uint64_t>* sessions = nullptr;  // the last id that was given out
+    // A call has come: requests the next one, on some loop.
     std::function<void()> accept_next;
     // ParameterServerService::Options::on_broken.
     std::function<void(const v1::Caller&)> on_broken;
     std::set<GrpcExchangeCall*> calls;
-    // Set when the job is over: why, OK if it is done. Streams end when their open exchanges have been
-    // answered.
+    // Set when the job is over: the reason, OK if the job is done. Streams end when their open exchanges have
+    // been answered.
     std::optional<absl::Status> over;
     std::atomic<uint64_t> open{0}, messages_received{0}, messages_sent{0};
   };
 
-  // Waits for a client's call.
+  // Requests the next call of a client.
   static void Accept(Host* host);
-  // host->over has been set.
+  // Called when host->over has been set.
   void EndJob();
   // The shard has revoked readers.
   void DropRevoked();
@@ -74,11 +74,11 @@ class GrpcExchangeCall final : GrpcEventLoop::Settler {
   Operation read_{this, &GrpcExchangeCall::OnRead};
   Operation write_{this, &GrpcExchangeCall::OnWritten};
   Operation finish_{this, &GrpcExchangeCall::OnFinished};
-  // Until the call is over, whoever ended it.
+  // In flight until the call is over, whichever end ended it.
   Operation over_{this, &GrpcExchangeCall::OnOver};
 
   bool input_ended_ = false;
-  bool closed_ = false;   // no more operations begin
+  bool closed_ = false;   // no more operations start
   bool cut_off_ = false;  // this end has cancelled the call
   // The end, once it is decided.
   std::optional<grpc::Status> end_;

@@ -18,7 +18,7 @@
 namespace weir {
 namespace {
 
-// While no descriptor is left for a further client.
+// The pause when no file descriptor is left for another client.
 constexpr int kExhaustedWaitMs = 100;
 
 }  // namespace

@@ -12,14 +12,14 @@
 
 namespace weir {
 
-// Lets the clients on its machine reach a running gRPC server over a Unix socket as well, one that they find
-// by the server's TCP address (LocalGrpcTarget). Only processes of this user and of root are let in, since an
-// abstract name has no file permissions; others reach the port. One thread.
+// Lets the clients on its machine reach a running gRPC server over a Unix socket too, which they find by the
+// server's TCP address (LocalGrpcTarget). Only processes of this user and of root are admitted, since an
+// abstract name has no file permissions; other users reach the port. One thread.
 class GrpcLocalListener {
  public:
   // `server` is bound to `bound` and outlives the listener.
   static absl::StatusOr<std::unique_ptr<GrpcLocalListener>> Start(grpc::Server* server, const Address& bound);
-  // No further client is taken; those there stay the server's. Before the server's Shutdown().
+  // Takes no more clients; connected clients stay with the server. Must run before the server's Shutdown().
   ~GrpcLocalListener();
 
  private:

@@ -31,14 +31,14 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     grpc::ChannelArguments args;
     args.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
     args.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-    // How long one attempt may take. A server may have hundreds of clients to greet; one that is away refuses
-    // at once.
+    // The time limit of one connection attempt. A server may have hundreds of clients to greet; if the server
+    // is down, its machine refuses at once.
     args.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
-    // A server that was lost is missed by everybody: it is to be found as soon as it is back.
+    // All tasks wait for a server that was lost, so it must be found as soon as it is back.
     args.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 250);
-    // Under its name, too, if that stands for another machine now.
+    // Also under its name, if the name has been moved to another machine.
     args.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, 500);
-    // Until it is connected gRPC tries again and again; the coordinator's deadlines end that.
+    // gRPC retries until it is connected; the coordinator's deadlines end the attempts.
     context_.set_wait_for_ready(true);
     SetToken(links_->token_, &context_);
     stub_ = v1::ShardControl::NewStub(
@@ -54,8 +54,8 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     SettleLater();
   }
 
-  // Nobody wants to hear of it any more. A stream that brings the Shutdown is not disturbed, unless by
-  // `force`.
+  // The link is closed, so no more events are reported. A stream that carries the Shutdown is not cancelled,
+  // except by `force`.
   void Close(bool force) {
     closing_ = true;
     if (force || !shutdown_sent_) context_.TryCancel();
@@ -97,7 +97,7 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
   }
   void OnWritten(bool ok) {
     if (ok) queue_.pop_front();
-    broken_ = !ok;  // the read side learns of it and ends the stream
+    broken_ = !ok;  // the read fails too and ends the stream
     SettleLater();
   }
   void OnFinished(bool) {
@@ -139,9 +139,9 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
   std::deque<v1::ControlMessage> queue_;  // the front one is being written
   bool shutdown_sent_ = false;
   bool closing_ = false;
-  bool broken_ = false;  // no more writes begin
-  bool ended_ = false;   // only the status is to come
-  bool over_ = false;    // it has come
+  bool broken_ = false;  // no more writes start
+  bool ended_ = false;   // only the status is still to come
+  bool over_ = false;    // the status has come
   Operation start_{this, &Stream::OnStarted};
   Operation metadata_{this, &Stream::OnMetadata};
   Operation read_{this, &Stream::OnRead};

@@ -12,24 +12,25 @@
 
 namespace weir {
 
-// In the initial metadata of a stream that the shard accepts: its protocol version.
+// The entry for the protocol version in the initial metadata of a stream that the shard accepts.
 inline constexpr char kAttachedMetadata[] = "weir-attached";
 
-// The coordinator's ends of ShardControl.Attach, to shards of other processes; on an event loop, where their
-// events happen. Thread-safe.
+// The coordinator's ends of ShardControl.Attach, for shards in other processes. Their events happen on an
+// event loop. Thread-safe.
 class GrpcShardLinks {
  public:
   // The loop outlives the links.
   GrpcShardLinks(GrpcEventLoop* loop, JobToken token) : loop_(loop), token_(std::move(token)) {}
-  // Close() comes first.
+  // Close() must be called before.
   ~GrpcShardLinks() = default;
 
-  // What a link sends after Close() goes nowhere. A link that is destroyed ends its stream, unless it brings
-  // a Shutdown, and is heard of no more but for an event that is on its way.
+  // Messages that a link sends after Close() are dropped. Destroying a link ends its stream, unless the
+  // stream carries a Shutdown. After that the link reports no more events, except for one that is already in
+  // progress.
   std::unique_ptr<ShardLink> Open(const std::string& address, ShardLinkEvents events);
 
-  // Ends all streams; waits (at most two seconds) for shards that were sent a Shutdown to take it. No event
-  // comes afterwards. Before the loop stops, and not on its thread.
+  // Ends all streams, and waits at most two seconds for shards that were sent a Shutdown to receive it. No
+  // event comes afterwards. Must be called before the loop stops, and not on its thread.
   void Close();
 
  private:
@@ -38,7 +39,7 @@ class GrpcShardLinks {
 
   GrpcEventLoop* const loop_;
   const JobToken token_;
-  // The loop's: those whose calls are not over.
+  // Used by the loop only: the streams whose calls are not over.
   std::set<std::shared_ptr<Stream>> streams_;
   Mutex mutex_;
   CondVar changed_;

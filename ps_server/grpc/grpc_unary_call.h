@@ -16,13 +16,14 @@
 
 namespace weir {
 
-// A call of a unary method. Its request is bytes until its caller is admitted: what a stranger sends is never
-// parsed, nor what is larger than such a request ever is. Lives on its loop's thread; owns itself until the
-// call is over and all its operations have come back, and is kept by whoever still owes the answer.
+// A call of a unary method. Its request stays bytes until its caller is admitted, so a stranger's message is
+// never parsed, nor one that is larger than this method's requests can be. Lives on its loop's thread. Owns
+// itself until the call is over and all its operations have ended; the callback that still owes the answer
+// keeps the call alive too.
 template <typename Request, typename Reply>
 class GrpcUnaryCall final {
  public:
-  // Gives the answer: once, from any thread.
+  // Gives the answer: exactly once, from any thread.
   using Done = std::function<void(absl::StatusOr<Reply>)>;
   using OnCancel = std::function<void()>;
   struct Method {
@@ -31,16 +32,16 @@ class GrpcUnaryCall final {
     std::function<void(grpc::ServerContext*, grpc::ByteBuffer*,
                        grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*, void* tag)>
         request_call;
-    // Of a request, in bytes.
+    // The size limit of a request. Bytes.
     size_t most_bytes = 0;
-    // OK, or what a call ends with whose caller is not let in.
+    // OK, or the status that ends the call of a caller that is not admitted.
     std::function<grpc::Status(const grpc::ServerContext&)> admit;
-    // Takes a call. What it returns, if anything, runs when the caller or its connection goes away before it
-    // has the answer, which is still owed if it was not given. Both on the loop's thread.
+    // Takes a call. The returned function, if any, runs when the caller or its connection goes away before
+    // the caller has the answer; the answer is still owed if it was not given. Both run on the loop's thread.
     std::function<OnCancel(Request, Done)> handle;
   };
 
-  // Waits for a client's call, and then for the next one.
+  // Requests the next call of a client, and after that the next one.
   static void Accept(std::shared_ptr<const Method> method) {
     if (method->loop->stopping()) return;
     const auto call = std::make_shared<GrpcUnaryCall>(std::move(method));
@@ -112,11 +113,12 @@ class GrpcUnaryCall final {
   OnCancel on_cancel_;
   Operation accept_{this, &GrpcUnaryCall::OnAccepted};
   Operation finish_{this, &GrpcUnaryCall::OnFinished};
-  // Until the call is over, whoever ended it.
+  // In flight until the call is over, whichever end ended it.
   Operation over_{this, &GrpcUnaryCall::OnOver};
 };
 
-// What any request but a Join fits in: the longest are 1024 ranges that a worker has completed.
+// A size in which every request but a Join fits: the largest names 1024 ranges that a worker has completed.
+// Bytes.
 constexpr size_t kMaxUnaryBytes = 64 << 10;
 
 // Serves a raw method of a service on a loop:

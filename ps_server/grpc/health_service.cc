@@ -12,7 +12,7 @@ namespace weir {
 using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
-// Owns itself: goes when the call is over and all its operations have come back.
+// Owns itself: it is deleted when the call is over and all its operations have ended.
 class HealthService::WatchCall final : GrpcEventLoop::Settler {
  public:
   static void Accept(HealthService* service) {
@@ -24,7 +24,7 @@ class HealthService::WatchCall final : GrpcEventLoop::Settler {
                                    loop.queue(), call->accept_.Begin());
   }
 
-  // What it watches may have changed.
+  // The status of the watched service may have changed.
   void Changed() { service_->loop_->SettleLater(this); }
 
  private:
@@ -82,7 +82,7 @@ class HealthService::WatchCall final : GrpcEventLoop::Settler {
   HealthCheckRequest request_;
   grpc::ServerAsyncWriter<HealthCheckResponse> writer_;
   std::optional<HealthCheckResponse::ServingStatus> told_;
-  bool closed_ = false;  // no more operations begin
+  bool closed_ = false;  // no more operations start
   Operation accept_{this, &WatchCall::OnAccepted};
   Operation write_{this, &WatchCall::OnWritten};
   Operation finish_{this, &WatchCall::OnFinished};

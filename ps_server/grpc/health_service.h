@@ -12,18 +12,18 @@
 namespace weir {
 
 // gRPC's health checking protocol, on an event loop. (gRPC's own service uses its callback API, whose threads
-// would poll the data plane's sockets.) Open to all callers: probes have no token. All services serve until
-// End().
+// would poll the data plane's sockets.) Open to all callers, because probes have no token. All services are
+// SERVING until End().
 class HealthService {
  public:
-  // The loop outlives the service's use of it; the service outlives the loop's thread.
+  // The loop must live as long as the service uses it; the service must outlive the loop's thread.
   HealthService(GrpcEventLoop* loop, std::set<std::string> services)
       : loop_(loop), services_(std::move(services)) {}
 
-  // Before the server is built.
+  // Must be called before the server is built.
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   void Start();
-  // Nothing is served any more: watchers hear it, and their calls end. Any thread.
+  // All services become NOT_SERVING: watchers get this status, and their calls end. Any thread.
   void End();
 
  private:
@@ -35,7 +35,7 @@ class HealthService {
   using Service = grpc::health::v1::Health::WithRawMethod_Check<
       grpc::health::v1::Health::WithAsyncMethod_Watch<grpc::health::v1::Health::Service>>;
   Service service_;
-  // The loop's.
+  // Used by the loop only.
   bool serving_ = true;
   std::set<WatchCall*> watchers_;
 };

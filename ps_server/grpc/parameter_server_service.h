@@ -15,11 +15,11 @@
 
 namespace weir {
 
-// The data plane of a shard: Exchange streams, served by event loops, each of which handles its streams'
-// messages and applies what they bring.
+// The data plane of a shard: Exchange streams. Event loops serve them; each loop handles its streams'
+// messages and applies their gradients.
 //
 // Construct, Register(), build the server, Start(); at the end End(), shut the server down, stop the loops.
-// The shard outlives the loops' threads; but the service must be there until the shard has answered all its
+// The shard outlives the loops' threads, and the service must live until the shard has answered all its
 // calls.
 class ParameterServerService {
  public:
@@ -28,16 +28,16 @@ class ParameterServerService {
     std::deque<GrpcEventLoop>* loops = nullptr;
     GrpcAdmission* admission = nullptr;
     v1::WireConfig wire;
-    // A stream of this caller broke, or was cancelled by it. On a loop's thread. May be null.
+    // A stream of this caller broke, or the caller cancelled it. Runs on a loop's thread. May be null.
     std::function<void(const v1::Caller&)> on_broken;
   };
 
   explicit ParameterServerService(Options options) : options_(std::move(options)) {}
 
   void Register(grpc::ServerBuilder* builder);
-  // `shared_memory` may be null; it outlives the streams.
+  // `shared_memory` may be null; it must outlive the streams.
   void Start(SharedMemory* shared_memory);
-  // The job is over, as the shard has been told: streams end when their open exchanges have been answered.
+  // The job is over, and the shard knows it: streams end when their open exchanges have been answered.
   void End(const absl::Status& failure);
   // The shard has revoked readers (Shard::Options::on_revoke). Any thread.
   void DropRevoked();
@@ -48,7 +48,7 @@ class ParameterServerService {
   uint64_t messages_sent() const;
 
  private:
-  // One call at a time is waited for, on the loop that has the fewest.
+  // Requests one call at a time, on the loop with the fewest calls.
   void AcceptNext();
 
   const Options options_;

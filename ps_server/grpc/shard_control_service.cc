@@ -14,9 +14,9 @@
 
 namespace weir {
 
-// A call of Attach. Messages are handed to the shard as they come; reports leave one after another. Lives on
-// the loop's thread; owns itself until the call is over and all its operations have come back, and is kept by
-// the shard as its reporter.
+// A call of Attach. Messages are passed to the shard as they come; reports are sent one after another. Lives
+// on the loop's thread. Owns itself until the call is over and all its operations have ended; the shard keeps
+// it alive as its reporter.
 class ShardControlService::Stream final : public GrpcEventLoop::Settler,
                                           public std::enable_shared_from_this<Stream> {
  public:
@@ -71,7 +71,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
 
   void OnWritten(bool ok) {
     if (ok) queue_.pop_front();
-    broken_ = !ok;  // the call will be over
+    broken_ = !ok;  // OnOver follows
     SettleLater();
   }
 
@@ -95,11 +95,11 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
     if (shutdown) End(failure);
   }
 
-  // The first message says of which life of the coordinator the stream is.
+  // The first message names the coordinator's incarnation.
   void Adopt(const v1::Hello& hello) {
     if (const absl::Status fits = CheckProtocol("ps:0", hello.protocol(), "this server"); !fits.ok()) {
       Close(ToGrpc(fits));
-      // A job of a later version has nothing to do for this server, which asks to be upgraded.
+      // A server of an older version cannot serve this job; its failure asks the user to upgrade it.
       if (hello.protocol().major() > OwnProtocol().major()) service_->options_.on_end(Misfit(fits.message()));
       return;
     }
@@ -130,7 +130,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
     SettleLater();
   }
 
-  // Unless one of the two has ended the stream.
+  // The stream ended although neither end had ended it.
   void Lost() {
     if (!service_->options_.may_return) {
       return End(LostPeer(absl::StrCat(service_->CoordinatorName(), " was lost: its stream ended")));
@@ -170,9 +170,9 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
   grpc::ServerAsyncReaderWriter<v1::ShardReport, v1::ControlMessage> stream_;
   v1::ControlMessage message_;
   std::deque<v1::ShardReport> queue_;  // the front one is being written
-  bool adopted_ = false;               // it is, or was, the coordinator's
-  bool broken_ = false;                // no more writes begin
-  bool closed_ = false;                // no more operations begin
+  bool adopted_ = false;               // it is, or was, the coordinator's stream
+  bool broken_ = false;                // no more writes start
+  bool closed_ = false;                // no more operations start
   // The end, once it is decided.
   std::optional<grpc::Status> end_;
   Operation accept_{this, &Stream::OnAccepted};
@@ -180,7 +180,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
   Operation read_{this, &Stream::OnRead};
   Operation write_{this, &Stream::OnWritten};
   Operation finish_{this, &Stream::OnFinished};
-  // Until the call is over, whoever ended it.
+  // In flight until the call is over, whichever end ended it.
   Operation over_{this, &Stream::OnOver};
 };
 

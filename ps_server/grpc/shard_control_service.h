@@ -19,22 +19,22 @@
 
 namespace weir {
 
-// The shard's end of the coordinator's stream. One coordinator, once: when its stream ends, so does the
-// shard's job; or, if it may attach again, that of a coordinator of the same or a later life follows. On an
-// event loop; construct, Register(), build the server, Start(). Outlives the loop's thread.
+// The shard's end of the coordinator's stream. If the coordinator may not attach again, the end of its stream
+// ends the shard's job; otherwise the stream of a coordinator of the same or a later incarnation follows. On
+// an event loop: construct, Register(), build the server, Start(). Outlives the loop's thread.
 class ShardControlService {
  public:
   struct Options {
-    // These outlive the stream; the shard may report when the loop has stopped.
+    // These outlive the stream; the shard may still report after the loop has stopped.
     Shard* shard = nullptr;
     GrpcEventLoop* loop = nullptr;
     GrpcAdmission* admission = nullptr;
     const Clock* clock = &Clock::Real();
     // The coordinator may attach again.
     bool may_return = false;
-    // Of this process (v1.Attached); 0: it has none to give.
+    // The instance of this process (v1.Attached); 0: it has none.
     uint64_t instance = 0;
-    // Once, when the job is over for this shard: `failure` is OK if it is done. Must not block.
+    // Called once, when the job is over for this shard: `failure` is OK if the job is done. Must not block.
     std::function<void(const absl::Status& failure)> on_end;
   };
   explicit ShardControlService(Options options);
@@ -42,13 +42,14 @@ class ShardControlService {
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   void Start();
 
-  // Ends the coordinator's stream, if there is one, and tells it why; no other one can attach. Any thread.
+  // Ends the coordinator's stream, if there is one, and sends the reason. No other coordinator can attach.
+  // Any thread.
   void Detach(const std::string& why);
-  // A coordinator that was not heard for so long is taken for lost, though its stream has not ended; it may
-  // attach again. Any thread.
+  // A coordinator that was silent for longer than `limit` counts as lost, although its stream has not ended.
+  // It may attach again. Any thread.
   void DropSilent(absl::Duration limit);
 
-  // When the coordinator was last heard; nullopt: it never attached.
+  // When the coordinator was last heard; nullopt: it has never attached.
   std::optional<absl::Time> last_heard() const {
     if (busy_.load()) return options_.clock->Now();
     const int64_t at = last_heard_ns_.load();
@@ -62,21 +63,22 @@ class ShardControlService {
   class Stream;
 
   void Heard();
-  // The stream is lost; there may be another.
+  // The stream is lost; another one may follow.
   void AwaitNext(const std::string& why);
 
   const Options options_;
   v1::ShardControl::AsyncService service_;
-  // The loop's: the coordinator's stream, until it is over; its life; and why it was detached.
+  // Used by the loop only: the coordinator's stream until it is over, the coordinator's incarnation, and the
+  // reason of Detach().
   Stream* stream_ = nullptr;
   uint64_t coordinator_incarnation_ = 0;
   std::optional<std::string> detached_;
   std::atomic<bool> attached_{false};
   std::atomic<int64_t> last_heard_ns_{0};
-  // The shard works on a message, so that the next ones wait.
+  // The shard is handling a message, so later messages wait.
   std::atomic<bool> busy_{false};
   mutable Mutex mutex_;
-  // As its Install says.
+  // The address in the coordinator's Install.
   std::string coordinator_address_ ABSL_GUARDED_BY(mutex_);
 };
 

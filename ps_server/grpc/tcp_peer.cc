@@ -21,10 +21,10 @@
 namespace weir {
 namespace {
 
-// As <netinet/tcp.h> numbers it, which the tables do in hexadecimal.
+// The value in <netinet/tcp.h>; the tables contain it in hexadecimal.
 constexpr unsigned kEstablished = 1;
 
-// IPv4 as IPv6 maps it, so that one way to write it remains.
+// IPv4 addresses are mapped to IPv6, so that all ends have one form.
 struct End {
   in6_addr ip{};
   uint16_t port = 0;
@@ -51,7 +51,7 @@ std::optional<End> ParsePeer(absl::string_view peer) {
   if (colon == peer.npos || !absl::SimpleAtoi(peer.substr(colon + 1), &port) || port > 65535) {
     return std::nullopt;
   }
-  // Brackets and a scope are escaped in gRPC's.
+  // gRPC escapes brackets and a scope.
   std::string host = absl::StrReplaceAll(peer.substr(0, colon),
                                          {{"%5B", ""}, {"%5D", ""}, {"%25", "%"}, {"[", ""}, {"]", ""}});
   host = host.substr(0, host.find('%'));
@@ -64,7 +64,7 @@ std::optional<End> ParsePeer(absl::string_view peer) {
   return end;
 }
 
-// "0100007F:1F90": each 32 bits of the address as this processor reads them.
+// "0100007F:1F90": each 32 bits of the address, in this processor's byte order.
 std::optional<End> ParseTableEnd(absl::string_view text) {
   const size_t colon = text.find(':');
   uint32_t port = 0;
@@ -113,7 +113,7 @@ absl::Status CheckTcpPeer(const std::string& peer, uint16_t port) {
       }
       const std::optional<End> from = ParseTableEnd(local), to = ParseTableEnd(remote);
       if (!from.has_value() || !to.has_value() || !(*from == *other) || to->port != port) continue;
-      // A socket that its process has closed says user 0, whoever that was.
+      // A socket that its process has closed is listed under user 0, whatever its user was.
       if (state != kEstablished || inode == 0) continue;
       if (user != 0 && user != geteuid()) {
         return absl::PermissionDeniedError(

@@ -7,16 +7,16 @@
 
 namespace weir {
 
-// Whether the process at the other end of a TCP connection may be told from those of other users, and is one
-// of this user or of root.
+// Checks that the process at the other end of a TCP connection belongs to this user or to root, as far as
+// this machine can tell.
 //
-// `peer` is the address of that end as gRPC writes it ("ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711"), `port`
-// that of this end. PermissionDenied: it is a process of this machine, and another user's, or one that is
-// gone. OK: it is ours, or nobody can tell, as for one on another host or in another network namespace, or
-// where `peer` is no TCP address.
+// `peer` is the address of the other end as gRPC writes it ("ipv4:127.0.0.1:4711", "ipv6:%5B::1%5D:4711"),
+// `port` the port of this end. PermissionDenied: the process is on this machine and belongs to another user,
+// or is gone. OK: the process belongs to this user or to root, or its user cannot be determined: it is on
+// another host or in another network namespace, or `peer` is no TCP address.
 //
-// By what /proc/net/tcp and tcp6 say about the connection's other socket. Reads them, which takes a while
-// where connections are many.
+// Reads /proc/net/tcp and /proc/net/tcp6 for the connection's other socket. This is slow with many
+// connections.
 absl::Status CheckTcpPeer(const std::string& peer, uint16_t port);
 
 }  // namespace weir
