@@ -44,7 +44,7 @@ bool IsLoopback(const std::string& host) {
   return host == "localhost" || host == "::1" || host.rfind("127.", 0) == 0;
 }
 
-// The weights of a job that has ended, from its checkpoints and logs.
+// Prints the last weights' hash of a job that has ended, from its checkpoints and logs.
 int Replay(const std::string& directory) {
   const auto result = ReplayJob(FileSystem::Posix(), directory, [](const std::string& why) {
     std::fprintf(stderr, "passed over: %s\n", why.c_str());
@@ -88,9 +88,10 @@ int Run(const Flags& flags) {
   options.http_host = flags.bind;
   options.summary_path = flags.summary;
   options.ps_addresses = me.cluster.ps_addresses();
-  // The spec says what others call this server; it listens on the interface of --bind, at that port.
+  // The spec holds this server's address for other processes; the server listens on the interface of --bind,
+  // at that port.
   const auto address = ParseAddress(me.address);
-  // HTTP is served there, too, and with a Unix address alone.
+  // The HTTP port uses that interface too, even with a Unix address.
   if ((!address->is_unix() || flags.http_port >= 0) && !IsLoopback(flags.bind) && !flags.insecure_plaintext) {
     return Fail(kExitConfig, absl::StrCat("--bind=", flags.bind,
                                           " is not loopback, and there is no encryption: add "
@@ -105,7 +106,7 @@ int Run(const Flags& flags) {
     listen.host = flags.bind;
     options.listen = listen.ToString();
   }
-  // A list of one address says where this server is, and not where ps:0 is.
+  // A list with one address holds this server's address, not that of ps:0.
   if (options.index != 0 && options.ps_addresses.size() > 1) {
     options.coordinator_address = me.cluster.AddressOf({"ps", 0}).value_or("");
     options.own_address = me.address;
@@ -149,7 +150,7 @@ int Run(const Flags& flags) {
   bool drained = false;
   SignalWaiter signals({SIGINT, SIGTERM}, [&](int signal) {
     const std::string reason = absl::StrCat(me.task.ToString(), " got signal ", signal);
-    // Whoever asks twice does not want to wait for a checkpoint.
+    // A second signal means that the user does not want to wait for a checkpoint.
     if (std::exchange(drained, true)) {
       (*server)->Stop(reason);
     } else {
@@ -168,7 +169,7 @@ int Run(const Flags& flags) {
     LogInfo(status.message());
     return kExitDrained;
   }
-  // Started again, a server that was replaced would take the job back.
+  // If it were started again, a server that was replaced would take the job back.
   return Fail(kind == v1::FAILURE_FENCED ? kExitConfig : ExitCodeOf(status), status.message());
 }
 

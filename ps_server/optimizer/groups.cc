@@ -22,8 +22,8 @@ std::string TensorNames(const ModelSpec& model) {
 }  // namespace
 
 bool GlobMatches(absl::string_view pattern, absl::string_view text) {
-  // The last '*' seen takes as few characters as will do. That is enough: whatever an earlier one could take
-  // more, the last one can take instead.
+  // The last '*' seen takes as few characters as possible. That is enough: if an earlier '*' could take more
+  // characters, the last one can take them instead.
   size_t p = 0, t = 0;
   size_t after_star = absl::string_view::npos, star_end = 0;
   while (t < text.size()) {

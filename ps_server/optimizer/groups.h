@@ -12,21 +12,22 @@ namespace v1 {
 class OptimizerConfig;
 }
 
-// What the optimizer's config says about one tensor.
+// The settings of one tensor in the optimizer's config.
 struct TensorSettings {
   double learning_rate_factor = 1;  // multiplies the scheduled learning rate
   double weight_decay = 0;
   bool frozen = false;  // keeps its initial value: no update is applied
 };
 
-// One per tensor of `model`, in its order: from the first of `optimizer.groups` that fits its name, else from
-// the optimizer itself. InvalidArgument: a group that fits no tensor (a misspelt name, most likely); the
-// message lists the names.
+// The settings of each tensor of `model`, in its order: from the first of `optimizer.groups` that fits the
+// tensor's name, or else from the optimizer itself. InvalidArgument: a group fits no tensor (probably a
+// misspelt name); the message lists the names.
 absl::StatusOr<std::vector<TensorSettings>> ResolveGroups(const v1::OptimizerConfig& config,
                                                           const ModelSpec& model);
 
-// Whether a glob fits the whole of `text`: '*' fits any run of characters, '/' and none included, '?' any
-// one, every other character itself. Time: at most length of pattern * length of text.
+// Whether a glob fits the whole of `text`: '*' fits any run of characters, including '/' and the empty run,
+// '?' fits any one character, every other character fits itself. Time: at most length of pattern * length of
+// text.
 bool GlobMatches(absl::string_view pattern, absl::string_view text);
 
 }  // namespace weir

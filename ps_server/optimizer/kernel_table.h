@@ -1,20 +1,20 @@
 #pragma once
 
 // Plain types only, and no standard library beyond <cstddef>: this header is compiled with three sets of
-// target flags, and an inline function of a shared header, compiled for a CPU that is not there, could be the
-// copy that the linker keeps.
+// target flags. An inline function of a shared header could be compiled for instructions that this CPU lacks,
+// and the linker could keep that copy.
 #include <cstddef>
 
 namespace weir {
 
-// Which outputs are written past the caches. For a shard much larger than they are, whose new values are
-// apart from the old ones: a cache would first read what is then overwritten, and keep what nobody reads
-// soon.
+// Which outputs are written past the caches. Used for a shard much larger than the caches, whose new values
+// are not written over the old ones: a cache would first read memory that is then overwritten, and keep
+// values that are not read soon.
 enum class PastCaches { kNothing, kSlots, kSlotsAndWeights };
 
-// One optimizer step over a run of n elements. What `rate`, `decay` and the other factors stand for in each
-// optimizer is said beside the kernels (kernels_impl.inc). An output may be the very array of its input (in
-// place); no other overlap.
+// One optimizer step over a run of n elements. The kernels (kernels_impl.inc) say what `rate`, `decay` and
+// the other factors mean in each optimizer. An output may be the same array as its input (in place); no other
+// overlap is allowed.
 struct StepArgs {
   size_t n;
   const float* weights_in;
@@ -34,14 +34,14 @@ struct StepArgs {
 };
 
 // The loops over elements, all built for one set of CPU instructions. Every table gives the same bits: each
-// element is made by the same IEEE operations (+ - * / sqrt, each rounded once, no fused multiply-add) in the
-// same order, and nothing is summed across elements. Stateless, hence thread-safe.
+// element is computed by the same IEEE operations (+ - * / sqrt, each rounded once, no fused multiply-add) in
+// the same order, and nothing is summed across elements. Stateless, hence thread-safe.
 struct Kernels {
   const char* name;  // "plain", "avx2", "avx512"
 
-  // One pass each. They answer whether all of the gradient was finite; if not, the outputs are of no use.
-  // Each value of the gradient is read once, and that one reading is checked and used: the gradient may lie
-  // in memory that another process writes.
+  // One pass each. The result is whether all of the gradient was finite; if not, the outputs are invalid.
+  // Each value of the gradient is read once, and the value that is checked is the one that is used, because
+  // another process may write to the gradient's memory.
   bool (*sgd)(const StepArgs&);
   bool (*momentum)(const StepArgs&);
   bool (*nesterov)(const StepArgs&);
@@ -49,18 +49,19 @@ struct Kernels {
   bool (*rmsprop)(const StepArgs&);
   bool (*adam)(const StepArgs&);
 
-  // The weighted sum of gradients: out = factor * in, sum += factor * in. For `in` all that is said of a
-  // gradient above holds, and the answer is about it, not about the result.
+  // The weighted sum of gradients: out = factor * in, sum += factor * in. `in` is a gradient as above: it is
+  // read once, and the result says whether `in` was finite, not whether the output is.
   bool (*scale)(float* out, float factor, const void* in, size_t n);
   bool (*accumulate)(float* sum, float factor, const void* in, size_t n);
-  // out = in: for buffers of a model, which are assigned, and for gradients that are kept. Likewise.
+  // out = in: for buffers of a model, which are assigned, and for gradients that are kept. `in` and the
+  // result as above.
   bool (*assign)(float* out, const void* in, size_t n);
   // Index of the first NaN or infinity; n if all are finite. May read a value twice.
   size_t (*first_non_finite)(const void* in, size_t n);
 };
 
-extern const Kernels kPlainKernels;   // x86-64 as it always was (SSE2)
-extern const Kernels kAvx2Kernels;    // may run only where the CPU has AVX2
-extern const Kernels kAvx512Kernels;  // may run only where the CPU has AVX-512 F, BW, DQ and VL
+extern const Kernels kPlainKernels;   // baseline x86-64 (SSE2)
+extern const Kernels kAvx2Kernels;    // may run only if the CPU has AVX2
+extern const Kernels kAvx512Kernels;  // may run only if the CPU has AVX-512 F, BW, DQ and VL
 
 }  // namespace weir

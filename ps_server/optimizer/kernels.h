@@ -12,24 +12,24 @@ namespace v1 {
 class ServerConfig;
 }
 
-// The levels in which the kernels are built, from narrow to wide. All give the same bits; the choice is one
-// of speed only.
+// The levels for which the kernels are built, from narrow to wide. All give the same bits; they differ only
+// in speed.
 enum class KernelLevel { kPlain, kAvx2, kAvx512 };
 
 // Whether this CPU and its operating system can run a level.
 bool HasKernels(KernelLevel level);
 
-// The levels that can run here, from narrow to wide; the first is kPlain.
+// The levels that this CPU can run, from narrow to wide; the first is kPlain.
 std::vector<KernelLevel> AvailableKernelLevels();
 
-// FailedPrecondition if this CPU cannot run the level; the message names those that it can. Tables live for
-// ever.
+// FailedPrecondition: this CPU cannot run the level; the message names the levels that it can run. Tables are
+// never destroyed.
 absl::StatusOr<const Kernels*> KernelsFor(KernelLevel level);
 
-// The widest that can run here.
+// The widest level that this CPU can run.
 const Kernels& BestKernels();
 
-// What `server.kernels` asks for. Errors as KernelsFor, naming the field.
+// The table for `server.kernels`. Errors as KernelsFor, with the name of the field.
 absl::StatusOr<const Kernels*> KernelsFromConfig(const v1::ServerConfig& config);
 
 }  // namespace weir

@@ -63,8 +63,8 @@ bool Optimizer::Apply(const ApplyArgs& args) const {
   double rate = args.learning_rate;
   double root_scale = 1;
   if (corrects_bias_) {
-    // lr m^ / (sqrt(v^) + epsilon), with both corrections, which are the same for all elements, taken out of
-    // the loop.
+    // lr m^ / (sqrt(v^) + epsilon). Both corrections are the same for all elements, so they are computed
+    // outside of the loop.
     const double t = static_cast<double>(args.t);
     rate /= 1 - std::pow(keep_[0], t);
     root_scale = 1 / std::sqrt(1 - std::pow(keep_[1], t));

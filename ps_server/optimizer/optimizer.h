@@ -13,31 +13,31 @@ namespace v1 {
 class OptimizerConfig;
 }
 
-// A state that an optimizer keeps per weight, beside it.
+// State that an optimizer keeps for each weight.
 struct SlotSpec {
   const char* name;  // also in checkpoints: never change one
   float initial_value;
 };
 
-// A run of elements of one tensor. Arrays hold n elements each. An output may be the very array of its input
-// (in place), otherwise it overlaps nothing.
+// A run of elements of one tensor. Arrays hold n elements each. An output may be the same array as its input
+// (in place); no other overlap is allowed.
 struct ApplyArgs {
   size_t n = 0;
   const float* weights_in = nullptr;
   float* weights_out = nullptr;
   const void* gradient = nullptr;  // n float32 in the machine's byte order, at any address, read once
-  // As many as slots() says, in that order.
+  // As many as slots(), in the same order.
   const float* slots_in[2] = {nullptr, nullptr};
   float* slots_out[2] = {nullptr, nullptr};
-  double learning_rate = 0;  // of this update and tensor: the schedule's, times the group's factor
-  double weight_decay = 0;   // of this tensor
+  double learning_rate = 0;  // for this update and tensor: the schedule's, times the group's factor
+  double weight_decay = 0;   // for this tensor
   PastCaches past = PastCaches::kNothing;
-  uint64_t t = 1;  // which update of these weights this is, counted from 1; Adam's bias correction needs it
+  uint64_t t = 1;  // the number of this update, counted from 1; for Adam's bias correction
 };
 
 // The arithmetic of one optimizer: from weights, slots and a gradient g to new weights and slots, in one
-// pass, in float32. Element i of the outputs depends on element i of the inputs alone, with the same bits for
-// every cut into runs and every level of the kernels. Immutable, hence thread-safe; copyable.
+// pass, in float32. Element i of the outputs depends only on element i of the inputs, with the same bits for
+// every division into runs and every level of the kernels. Immutable, hence thread-safe; copyable.
 //
 // With lr the learning rate, wd the weight decay and w the weight before the step (all elementwise):
 //
@@ -59,20 +59,20 @@ struct ApplyArgs {
 //   adamw     adam, with weight decay: Loshchilov and Hutter 2019, algorithm 2 (there the decay follows the
 //             schedule's factor alone; here, as in most libraries, the whole lr).
 //
-// Each also takes lr wd w off the weight: the decay is decoupled from the gradient (Loshchilov and Hutter
-// 2019), for every optimizer. So adamw differs from adam in name only.
+// Each optimizer also subtracts lr wd w from the weight: the decay is decoupled from the gradient (Loshchilov
+// and Hutter 2019). So adamw differs from adam in name only.
 class Optimizer {
  public:
-  // `kernels` must outlive the optimizer; the tables of kernels.h do. InvalidArgument: no type. Values are
-  // taken to be in the ranges of proto/job_config.proto, which its reader checks.
+  // `kernels` must outlive the optimizer; the tables of kernels.h do. InvalidArgument: no type. All values
+  // must be in the ranges of proto/job_config.proto, which the config's reader checks.
   static absl::StatusOr<Optimizer> Create(const v1::OptimizerConfig& config, const Kernels& kernels);
 
   // At most two.
   const std::vector<SlotSpec>& slots() const { return slots_; }
   const Kernels& kernels() const { return *kernels_; }
 
-  // Whether all of the gradient was finite. If not, the outputs are of no use; the answer costs no pass of
-  // its own.
+  // Returns whether all of the gradient was finite. If not, the outputs are invalid. The check needs no
+  // separate pass.
   bool Apply(const ApplyArgs& args) const;
 
  private:
@@ -81,7 +81,7 @@ class Optimizer {
   const Kernels* kernels_;
   bool (*step_)(const StepArgs&);
   std::vector<SlotSpec> slots_;
-  // What stays the same from call to call, in double until the call's own factors are known.
+  // Factors that do not change from call to call. They are double until the call's own factors are applied.
   double keep_[2] = {0, 0};
   bool corrects_bias_ = false;
   float epsilon_ = 0;

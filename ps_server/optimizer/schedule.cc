@@ -27,7 +27,7 @@ absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(const v1::Opti
       return schedule;
     case v1::ScheduleConfig::SCHEDULE_COSINE:
       schedule.kind_ = Kind::kCosine;
-      // Without a number of its own the cosine ends with the job, whatever the warm-up took of it.
+      // Without total_steps in the config, the cosine ends with the job, however long the warm-up is.
       schedule.total_steps_ =
           from.has_total_steps()
               ? static_cast<double>(from.total_steps())

@@ -10,11 +10,11 @@ namespace v1 {
 class OptimizerConfig;
 }
 
-// The learning rate as a function of time, as `optimizer.schedule` describes it. Pure and immutable, hence
+// The learning rate as a function of time, as `optimizer.schedule` describes it. Immutable, hence
 // thread-safe.
 //
-// Time t is the server's own count of steps, from 0: the step in sync, the shard's version / configured
-// workers elsewhere, where it may be fractional. With L = learning_rate, W = warmup_steps and u = t - W:
+// Time t is the server's count of steps, from 0: in sync the step, otherwise the shard's version / configured
+// workers, which may be fractional. With L = learning_rate, W = warmup_steps and u = t - W:
 //
 //   t < W      L (floor(t) + 1) / W
 //   constant   L
@@ -23,8 +23,8 @@ class OptimizerConfig;
 //   final_factor
 class LearningRateSchedule {
  public:
-  // Where the config sets no total_steps, it is what the warm-up leaves of `job_steps`. InvalidArgument: no
-  // type, or `step` without step_size.
+  // Without total_steps in the config, the schedule uses the steps of `job_steps` after the warm-up.
+  // InvalidArgument: no type, or `step` without step_size.
   static absl::StatusOr<LearningRateSchedule> Create(const v1::OptimizerConfig& config, uint64_t job_steps);
 
   // t >= 0.

@@ -12,18 +12,18 @@
 
 namespace weir {
 
-// Runs each function on a thread of its own: for the few that block on a disk and must not wait for each
-// other. Thread-safe.
+// Runs each function on a thread of its own. For a few functions that block on a disk and must not wait for
+// each other. Thread-safe.
 class BackgroundThreads {
  public:
   BackgroundThreads() = default;
   ~BackgroundThreads() { Finish(); }
 
   void Run(const std::function<void()>& work) {
-    if (!Start(work)) work();  // the system gives no more threads
+    if (!Start(work)) work();  // the system cannot start another thread
   }
 
-  // Waits until all of it is done, and what that has run in turn.
+  // Waits until all functions have returned, including those that they started.
   void Finish() {
     while (true) {
       std::list<Running> running;

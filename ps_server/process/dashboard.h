@@ -4,7 +4,7 @@
 
 namespace weir {
 
-// A page that shows /status, asked for every second. No outside resources.
+// A page that shows /status and refreshes it every second. Uses no external resources.
 absl::string_view DashboardPage();
 
 }  // namespace weir

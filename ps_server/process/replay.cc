@@ -19,10 +19,10 @@
 namespace weir {
 namespace {
 
-// Where a replay may begin.
+// A state from which a replay may start.
 struct Beginning {
   std::string name;
-  // Of a checkpoint. Empty: version 0, without one.
+  // A checkpoint's folder. Empty: version 0, without a checkpoint.
   std::string folder;
   bool weights_only = false;
 };

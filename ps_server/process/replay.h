@@ -11,17 +11,18 @@
 namespace weir {
 
 struct ReplayResult {
-  // What it went on from: "version 0", or a checkpoint's folder.
+  // The state from which the replay started: "version 0", or a checkpoint's folder.
   std::string start;
-  // Of the logs.
+  // Records in the logs.
   uint64_t records = 0;
   std::vector<uint64_t> versions;  // by shard
   std::string weights_sha256;
 };
 
-// Makes the weights of a bounded or async job again, as its servers had them last: from version 0, or else
-// the oldest checkpoint, that the logs in its folder of checkpoints still follow, and these logs. Reads
-// alone; no server may be at work there. `passed_over` hears of each beginning that cannot be had, and why.
+// Recomputes the last weights of a bounded or async job from the logs in its folder of checkpoints. Starts
+// from version 0, or else from the oldest checkpoint that the logs still follow. Only reads; no server may
+// use the folder meanwhile. `passed_over` is called for each starting state that is not available, with the
+// reason.
 absl::StatusOr<ReplayResult> ReplayJob(FileSystem& files, const std::string& directory,
                                        const std::function<void(const std::string&)>& passed_over);
 

@@ -50,19 +50,19 @@ namespace weir {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{25};
-// After the end of the job, calls that are still being answered get this long: their callers are to hear of
-// it, and one that is slow or stopped keeps nobody for longer.
+// After the end of the job, open calls get this long to be answered, so that their callers learn of it. A
+// caller that is slow or stopped delays the server no longer.
 constexpr std::chrono::seconds kLinger{2};
-// So long a server that is to stop waits for ps:0, which may have been told the same and want a last
-// checkpoint of it.
+// How long a server that shall stop waits for ps:0, which may have got the same signal and want a last
+// checkpoint from the server.
 constexpr absl::Duration kDrainGrace = absl::Seconds(5);
-// A server that waits for ps:0 looks so often whether the job is done.
+// How often a server that waits for ps:0 checks whether the job is done.
 constexpr absl::Duration kLook = absl::Seconds(1);
-// A server without a coordinator says so as often.
+// How often a server without a coordinator logs that it waits.
 constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
-// A client that is silent for so long is pinged, and given up after as long again.
+// A client that is silent for this time is pinged, and its connection is closed after the same time again.
 constexpr std::chrono::milliseconds kPing{10'000};
-// Chunks hold at most 1 MiB and a model's description must fit too; nothing that a job needs is larger.
+// Chunks hold at most 1 MiB, and a model's description must fit too; no message that a job needs is larger.
 constexpr int kMaxMessageBytes = 4 << 20;
 
 // Not 0.
@@ -106,44 +106,45 @@ class ServerImpl final : public Server {
   void End(const absl::Status& failure);
   void Tick();
   void TickControl(absl::Time now);
-  // The newest checkpoint is the end of the job.
+  // Whether the newest checkpoint is the end of the job.
   bool IsDone() const;
   absl::Status StartCoordinator();
   absl::Status StartHttp();
-  // To a ps:0 that is known, so that it finds this server.
+  // Starts reports of this server's address to ps:0, if the address of ps:0 is known.
   absl::Status StartAnnouncing(uint64_t instance);
-  // Besides the address that it is bound to: what makes it faster for workers on this host.
+  // Listens on a Unix socket and shares memory, which are faster for workers on this host than the bound
+  // address.
   void ServeThisHost(const Address& bound);
 
-  // A server that is lost may come back.
+  // Whether a server that is lost may come back.
   bool recoverable() const { return options_.config.checkpoint().has_directory(); }
   absl::Duration server_wait() const {
     return absl::Seconds(options_.config.cluster().server_wait_seconds());
   }
 
-  // All that speaks gRPC is on the event loops, the control plane on the first of them. Nothing in the
-  // process may use gRPC's callback API: its threads poll the same sockets, and take events from the loops'
-  // threads, which costs a third more CPU.
+  // All gRPC code runs on the event loops, the control plane on the first of them. No code in the process may
+  // use gRPC's callback API: its threads poll the same sockets and take events from the loops' threads, which
+  // costs a third more CPU.
   GrpcEventLoop* control_loop() { return &loops_.front(); }
 
   const Options options_;
-  // Nobody is given up for silence while this process was stopped.
+  // The time for which this process was stopped does not count, so no peer is declared lost for it.
   const Clock& clock_ = Clock::Awake();
   GrpcAdmission admission_;
   std::unique_ptr<ThreadPool> threads_;
-  // Where checkpoints and logs lie. Others may be able to write there.
+  // The file system of checkpoints and logs. Other users may be able to write there.
   std::unique_ptr<FileSystem> files_;
   BackgroundThreads background_;
-  // Outlives the sessions, which name places in it.
+  // Must outlive the sessions, which refer to places in it.
   std::unique_ptr<SharedMemoryServer> shared_memory_;
-  Ticker ticker_;  // the shard's to nudge
+  Ticker ticker_;  // the shard nudges it
   std::unique_ptr<Shard> shard_;
   std::unique_ptr<Coordinator> coordinator_;  // on ps:0
   std::unique_ptr<ParameterServerService> parameter_server_;
   std::unique_ptr<CoordinatorService> coordinator_service_;
   std::unique_ptr<GrpcShardLinks> links_;         // on ps:0
   std::unique_ptr<ShardControlService> control_;  // on the others
-  std::unique_ptr<GrpcAnnouncer> announcer_;      // where ps:0 is known
+  std::unique_ptr<GrpcAnnouncer> announcer_;      // if ps:0 is known
   std::unique_ptr<HealthService> health_;
   std::deque<GrpcEventLoop> loops_;
   std::unique_ptr<grpc::Server> grpc_;
@@ -154,19 +155,19 @@ class ServerImpl final : public Server {
   int port_ = 0;
   std::string address_;
   absl::Time started_;
-  // The ticker's: when a server without a coordinator looks for the end of the job.
+  // Used by the ticker only: when a server without a coordinator next checks whether the job has ended.
   absl::Time next_look_;
-  // And when it says next whom it waits for.
+  // When the server next logs that it waits for ps:0.
   absl::Time next_complaint_;
 
   Mutex mutex_;
   CondVar changed_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
-  // By ps:0.
-  // When Drain() ends in Stop(), and why.
+  // When Drain() turns into Stop(), and the reason.
   std::optional<absl::Time> drain_until_ ABSL_GUARDED_BY(mutex_);
   std::string drain_reason_ ABSL_GUARDED_BY(mutex_);
+  // ps:0 only.
   v1::ClusterStatus final_status_ ABSL_GUARDED_BY(mutex_);
 };
 
@@ -200,7 +201,7 @@ absl::Status ServerImpl::Start() {
   shard.memory_bytes = LookAtMemory().most();
   shard_ = std::make_unique<Shard>(std::move(shard));
 
-  // gRPC says no more than that it could not, after lines of its own.
+  // gRPC itself reports only that it failed, after log lines of its own.
   const auto cannot_listen = [this](absl::string_view why) {
     return absl::FailedPreconditionError(
         absl::StrCat("ps:", options_.index, " cannot listen on ", options_.listen, ": ", why));
@@ -214,9 +215,10 @@ absl::Status ServerImpl::Start() {
   // Otherwise a second server on the same port would take half of the first one's calls.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
   builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  // Clients ping while a call is parked, to notice a dead server; by default gRPC takes that for abuse.
+  // Clients ping while a call is parked, to notice a dead server; by default gRPC treats this as abuse.
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
-  // And the server pings clients: the streams of one that is gone or stopped end, and free what they hold.
+  // The server pings clients too: the streams of a client that is gone or stopped end, and release what they
+  // hold.
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPing.count());
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPing.count());
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
@@ -261,7 +263,8 @@ absl::Status ServerImpl::Start() {
   if (grpc_ == nullptr || (!listen.is_unix() && port_ == 0)) {
     return cannot_listen("the address is taken or not one of this machine");
   }
-  // Without a token who may connect is who may call: as with the other sockets, this user and root.
+  // Without a token, every process that can connect may call. As with the other sockets, only this user and
+  // root may connect.
   if (listen.is_unix() && options_.token.empty() && chmod(listen.path.c_str(), S_IRUSR | S_IWUSR) != 0) {
     return absl::ErrnoToStatus(errno, absl::StrCat("cannot close ", listen.path, " to others"));
   }
@@ -377,8 +380,8 @@ ServerImpl::~ServerImpl() {
     control_->Detach(std::string(failure_.message()));
   }
   local_listener_ = nullptr;
-  // Whatever is parked is answered first, since gRPC waits for its calls; the coordinator's links have told
-  // the other shards.
+  // Parked calls are answered first, since gRPC waits for its calls. The coordinator's links have told the
+  // other shards.
   if (grpc_ != nullptr) {
     absl::Status failure;
     {
@@ -389,14 +392,14 @@ ServerImpl::~ServerImpl() {
     SetFailure(failure, message.mutable_shutdown());
     shard_->Control(message);
     parameter_server_->End(failure);
-    // gRPC would wait for connections, too, and who has no call open may not notice for long that it is to
-    // close its own.
+    // gRPC would wait for connections too, and a client without an open call may take long to notice that it
+    // must close its own.
     const auto deadline = std::chrono::steady_clock::now() + kLinger;
     for (GrpcEventLoop& loop : loops_) loop.WaitUntilNoCalls(deadline);
     grpc_->Shutdown(std::chrono::system_clock::now());
   }
   if (links_ != nullptr) links_->Close();
-  // The loops' last work may call the shard and the coordinator.
+  // The loops' last tasks may call the shard and the coordinator.
   for (GrpcEventLoop& loop : loops_) loop.Stop();
   // Another thread may still be in a turn of the shard, which reports to the coordinator.
   if (shard_ != nullptr) {
@@ -439,8 +442,9 @@ void ServerImpl::TickControl(absl::Time now) {
                ", of which nothing was heard for ",
                absl::FormatDuration(absl::Trunc(silent, absl::Seconds(1))));
   }
-  // ps:0 would be back by now, unless it has gone because the job is done: its last word may have been lost,
-  // or come before this server did. Not earlier, since it may still need this server to finish.
+  // By now ps:0 would be back, unless it has ended because the job is done: its last message may have been
+  // lost, or been sent before this server started. This check must not come earlier, because ps:0 may still
+  // need this server to finish.
   if (!control_->attached() && silent > server_wait() && now >= next_look_) {
     next_look_ = now + kLook;
     if (IsDone()) return End(absl::OkStatus());
@@ -488,7 +492,7 @@ void ServerImpl::End(const absl::Status& failure) {
 }
 
 void ServerImpl::Stop(const std::string& reason) {
-  // On ps:0 the coordinator tells everybody, and then calls End().
+  // On ps:0 the coordinator tells all servers, and then calls End().
   if (coordinator_ != nullptr) {
     coordinator_->Fail(reason);
   } else {
@@ -523,7 +527,7 @@ absl::Status ServerImpl::Wait() {
       return StorageFailure(absl::StrCat("the job is done, but ", written.message(),
                                          ". It is: ", SummaryLine(status, options_.config)));
     }
-    // What has ended the job is told last.
+    // The failure that ended the job is reported last.
     if (!written.ok()) LogError(written.message());
   }
   return failure;

@@ -21,32 +21,33 @@ class Server {
     v1::JobConfig config;
     // ps:INDEX.
     uint32_t index = 0;
-    // Of the job; calls without it are refused. None: ps_server/grpc/grpc_admission.h says who may call what.
+    // The job's token; calls without it are refused. None: ps_server/grpc/grpc_admission.h says which calls
+    // are allowed.
     JobToken token;
     // "127.0.0.1:2222", "127.0.0.1:0" (any free port) or "unix:/path".
     std::string listen = "127.0.0.1:0";
-    // ps:0: the addresses of all servers, this one's first; if it is only one, the others are learnt from the
-    // first worker.
+    // ps:0: the addresses of all servers, this one's first. If there is only one, ps:0 learns the others from
+    // the first worker.
     std::vector<std::string> ps_addresses;
-    // Not ps:0: where it is, and what others call this server. It tells ps:0 so while no coordinator is
-    // attached, so that it is found where ps:0's list is out of date. The port is the one that is bound where
-    // it is 0. Empty: it waits to be found.
+    // Not ps:0: the address of ps:0, and this server's address for other processes. The server reports its
+    // address to ps:0 while no coordinator is attached, so ps:0 finds it although its own list is out of
+    // date. Port 0 stands for the bound port. Empty: the server waits until ps:0 attaches.
     std::string coordinator_address, own_address;
     // ps:0: workers that train.
     uint32_t workers = 1;
-    // ps:0: by rank, as messages are to name them: "worker:1 at 10.0.0.1:2222". May be empty.
+    // ps:0: the workers' names in messages, by rank: "worker:1 at 10.0.0.1:2222". May be empty.
     std::vector<std::string> worker_names;
     // Metrics, health and status over HTTP. -1: none; 0: any free port.
     int http_port = -1;
     std::string http_host = "127.0.0.1";
-    // ps:0: where the summary goes at the end. Empty: nowhere.
+    // ps:0: the file for the summary at the end. Empty: none.
     std::string summary_path;
     // For tests.
     Shard::PolicyFactory make_policy = Shard::PolicyFromConfig;
   };
 
-  // Listens when it returns. FailedPrecondition: the address cannot be bound, or this CPU lacks the kernels
-  // asked for.
+  // The server listens when this returns. FailedPrecondition: the address cannot be bound, or this CPU lacks
+  // the configured kernels.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Options options);
   // Stops at once if the job is not over.
   virtual ~Server() = default;
@@ -57,15 +58,16 @@ class Server {
   virtual std::string address() const = 0;
   virtual int http_port() const = 0;
 
-  // Waits until the job is over. OK: it is done. Cancelled: it was ended, with all that was done saved.
-  // AlreadyExists, FailedPrecondition, InvalidArgument, Unauthenticated, PermissionDenied: ps:0 refuses this
-  // server, without effect on the job.
-  // Internal: training diverged. Unavailable: it ended otherwise. The message says why.
+  // Waits until the job is over. OK: the job is done. Cancelled: the job was asked to end, and all finished
+  // work is saved. AlreadyExists, FailedPrecondition, InvalidArgument, Unauthenticated, PermissionDenied:
+  // ps:0 refuses this server, without effect on the job. Internal: training diverged. Unavailable: the job
+  // ended for another reason. The message says why.
   virtual absl::Status Wait() = 0;
-  // Ends the job, from any thread or after a signal.
+  // Ends the job. Any thread.
   virtual void Stop(const std::string& reason) = 0;
-  // The same, with a checkpoint first; without one after cluster.server_wait_seconds. Not ps:0: waits a few
-  // seconds for it to do so, since whoever stops one server often stops all.
+  // As Stop(), but saves a checkpoint first; after cluster.server_wait_seconds the job ends without one.
+  // Servers other than ps:0 wait a few seconds for ps:0 to do so, because whoever stops one server often
+  // stops all.
   virtual void Drain(const std::string& reason) = 0;
 };
 

@@ -15,16 +15,16 @@
 namespace weir {
 namespace {
 
-// nullopt: it is going, or did not answer in time.
+// nullopt: the coordinator is stopping, or did not answer in time.
 std::optional<v1::ClusterStatus> StatusOf(Coordinator& coordinator, bool with_loss_curve) {
-  // Made in the coordinator's order, within microseconds unless a disk holds the coordinator up.
+  // The coordinator makes the status in its order, within microseconds unless a disk delays the coordinator.
   constexpr std::chrono::milliseconds kLimit(500);
   struct Answer {
     Mutex mutex;
     CondVar cv;
     std::optional<absl::StatusOr<v1::ClusterStatus>> status ABSL_GUARDED_BY(mutex);
   };
-  const auto answer = std::make_shared<Answer>();  // may come when nobody waits any more
+  const auto answer = std::make_shared<Answer>();  // the answer may come after the wait has ended
   coordinator.Status(
       [answer](absl::StatusOr<v1::ClusterStatus> status) {
         MutexLock lock(answer->mutex);

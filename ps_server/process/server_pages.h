@@ -8,18 +8,18 @@
 #include "ps_server/grpc/parameter_server_service.h"
 #include "ps_server/shard/shard.h"
 
-// What a server's HTTP port shows beside the dashboard. What each metric says: docs/metrics.md.
+// The contents of a server's HTTP port beside the dashboard. docs/metrics.md describes each metric.
 namespace weir {
 
-// Of shard `index`. Both outlive the registry's use.
+// The metrics of shard `index`. `shard` and `data_plane` must outlive the registry's use of them.
 void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerService& data_plane,
                       MetricRegistry* metrics);
 
-// ps:0: those of the job. They are as of the last Refresh(), which asks the coordinator; what is not known,
-// or where it does not answer in time, is NaN. One thread at a time.
+// ps:0: the metrics of the job, as of the last Refresh(), which asks the coordinator. A value is NaN if it is
+// not known, or if the coordinator did not answer in time. One thread at a time.
 class JobMetrics {
  public:
-  // Both outlive this.
+  // Both must outlive this object.
   JobMetrics(Coordinator* coordinator, MetricRegistry* metrics);
   void Refresh();
 
@@ -29,8 +29,8 @@ class JobMetrics {
       &examples_per_second_, &workers_live_, &workers_expected_, &checkpoint_age_;
 };
 
-// The job's ClusterStatus, with its loss curve; empty: the coordinator is going, or did not answer within
-// half a second.
+// The job's ClusterStatus with its loss curve, as JSON. Empty: the coordinator is stopping, or did not answer
+// within half a second.
 std::string StatusJson(Coordinator& coordinator);
 
 }  // namespace weir

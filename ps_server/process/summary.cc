@@ -16,7 +16,7 @@
 namespace weir {
 namespace {
 
-// What is not known is null.
+// Unknown values are null.
 template <typename T>
 nlohmann::ordered_json IfKnown(bool known, const T& value) {
   return known ? nlohmann::ordered_json(value) : nlohmann::ordered_json();
@@ -29,7 +29,8 @@ nlohmann::ordered_json JsonOf(const v1::EpochEvaluation& entry) {
           {"test_accuracy", IfKnown(entry.has_test_accuracy(), entry.test_accuracy())}};
 }
 
-// What is written first. /dev/stdout, a pipe and the like are written to, not replaced.
+// The path that is written first: a temporary file, or the path itself if it is no regular file (/dev/stdout,
+// a pipe).
 std::string TargetOf(const std::string& path) {
   struct stat there;
   const bool special = lstat(path.c_str(), &there) == 0 && !S_ISREG(there.st_mode);
@@ -92,7 +93,7 @@ std::string SummaryLine(const v1::ClusterStatus& status, const v1::JobConfig& co
 
 absl::Status CheckSummaryPath(const std::string& path) {
   const std::string target = TargetOf(path);
-  // What is no file is not opened for a trial: somebody may be reading there.
+  // A path that is no regular file is not opened for a test, because another process may be reading from it.
   const bool works =
       target == path ? access(path.c_str(), W_OK) == 0 : std::ofstream(target, std::ios::trunc).is_open();
   if (!works) {

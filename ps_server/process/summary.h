@@ -8,14 +8,14 @@
 
 namespace weir {
 
-// The summary of a job that is over, as JSON, written in one piece (temporary file, rename), but for what is
-// no file (/dev/stdout). Unavailable: names the file and why.
+// Writes the summary of a job that is over, as JSON, atomically (temporary file, rename) unless the path is
+// no regular file (/dev/stdout). Unavailable: the message names the file and the reason.
 absl::Status WriteSummary(const v1::ClusterStatus& status, const v1::JobConfig& config,
                           const std::string& path);
-// Whether that can succeed, before a long job is begun for it. FailedPrecondition: names the file.
+// Checks before a long job that WriteSummary() can succeed. FailedPrecondition: names the file.
 absl::Status CheckSummaryPath(const std::string& path);
 std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& config);
-// The same in one line, without the config, for where it could not be written.
+// The summary in one line, without the config, for the log if the file cannot be written.
 std::string SummaryLine(const v1::ClusterStatus& status, const v1::JobConfig& config);
 
 }  // namespace weir

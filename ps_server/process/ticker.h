@@ -8,8 +8,7 @@
 
 namespace weir {
 
-// A thread that looks after what waits: calls `tick` at even intervals, and `check` between them when asked
-// to. Thread-safe.
+// A thread for periodic work: calls `tick` at even intervals, and `check` in between on request. Thread-safe.
 class Ticker {
  public:
   using Clock = std::chrono::steady_clock;
@@ -17,10 +16,10 @@ class Ticker {
   ~Ticker() { Stop(); }
 
   void Start(std::chrono::milliseconds interval, std::function<void()> tick, std::function<void()> check);
-  // Calls nothing more once it returns. Not from `tick` or `check`.
+  // Calls neither function after it returns. Must not be called from `tick` or `check`.
   void Stop();
-  // `check` is called once after so long, or earlier if that was asked for. Also before Start() and after
-  // Stop(), in vain.
+  // Calls `check` once after this time, or earlier if an earlier time was requested. Allowed before Start(),
+  // and after Stop(), where it has no effect.
   void CheckIn(std::chrono::nanoseconds time);
 
  private:
