@@ -19,12 +19,12 @@
 namespace weir {
 namespace {
 
-// A head says who pushed what; gradients are limited by the model.
+// The limit of a head, which describes a push. The model's size limits gradients.
 constexpr uint64_t kMaxHeadBytes = 1 << 20;
 
 constexpr uint32_t kMagic = 0x474f4c57;
 
-// What stands before the head. Little-endian, as every machine that this builds for.
+// The bytes before the head. Little-endian, like every supported machine.
 struct Frame {
   uint32_t magic = kMagic;
   uint32_t checksum = 0;
@@ -64,13 +64,13 @@ absl::StatusOr<std::vector<uint64_t>> Segments(FileSystem& files, const std::str
   return numbers;
 }
 
-// An Install's rank in time: of a later coordinator, or a later one of the same.
+// The order of Installs in time: by coordinator incarnation, then by the coordinator's count.
 using Rank = std::pair<uint64_t, uint64_t>;
 Rank RankOf(const v1::LogSegment& of) { return {of.coordinator(), of.install()}; }
 
 constexpr absl::string_view kClaim = "claim-";
 
-// Of an empty file: the name says all, so that no crash leaves half of it.
+// The name of an empty file. The name contains the whole claim, so a crash cannot leave half of it.
 std::string ClaimName(const Rank& rank) {
   return absl::StrFormat("%s%08d-%08d", kClaim, rank.first, rank.second);
 }
@@ -86,10 +86,10 @@ std::optional<Rank> ClaimRank(absl::string_view name) {
   return rank;
 }
 
-// What the segment's first record says; nullopt: that is not there.
+// Reads the segment's first record; nullopt: the record is missing or incomplete.
 absl::StatusOr<std::optional<v1::LogSegment>> ReadDescription(FileSystem& files, const std::string& path);
 
-// Of another Install than `later`, and one that came before it.
+// Whether `earlier` belongs to an earlier Install than `later`.
 bool IsReplaced(const v1::LogSegment& earlier, const v1::LogSegment& later) {
   return earlier.coordinator() != 0 && RankOf(earlier) < RankOf(later);
 }
@@ -106,7 +106,7 @@ absl::StatusOr<std::shared_ptr<PushLog>> PushLog::Begin(Options options) {
   const v1::LogSegment& description = log->options_.description;
   absl::Status begun = log->BeginSegment(number, description.previous_bytes(), description.checkpoint());
   if (absl::IsAlreadyExists(begun)) {
-    // That a crash left half begun counts for nothing.
+    // A segment that a crash left half begun does not count.
     const std::string path = JoinPath(log->options_.folder, SegmentName(number));
     WEIR_ASSIGN_OR_RETURN(const auto found, ReadDescription(*log->options_.files, path));
     if (found.has_value()) return begun;
@@ -203,12 +203,12 @@ absl::Status PushLog::BeginSegment(uint64_t number, uint64_t previous_bytes, uin
     WEIR_RETURN_IF_ERROR(file_->Sync());
     WEIR_RETURN_IF_ERROR(file_->Close());
   }
-  // A shard's life that was replaced must not take the segment of the one that goes on.
+  // An incarnation that was replaced must not overwrite the segment of its successor.
   const std::string path = JoinPath(options_.folder, SegmentName(number));
   absl::StatusOr<std::unique_ptr<WritableFile>> file =
       options_.files->Create(path, FileSystem::Existing::kKeep);
   if (absl::IsAlreadyExists(file.status()) && number != options_.segment) {
-    // It may have done so before it knew.
+    // A replaced incarnation may have begun this segment before it knew that it was replaced.
     WEIR_ASSIGN_OR_RETURN(const auto found, ReadDescription(*options_.files, path));
     if (!found.has_value() || !IsReplaced(*found, options_.description)) return file.status();
     WEIR_RETURN_IF_ERROR(options_.files->Remove(path));
@@ -249,10 +249,10 @@ absl::Status ClaimPushLog(FileSystem& files, const std::string& folder, const v1
   const Rank rank = RankOf(of);
   const absl::Status made =
       files.Create(JoinPath(folder, ClaimName(rank)), FileSystem::Existing::kKeep).status();
-  // AlreadyExists: an attempt of this very Install failed after it.
+  // AlreadyExists: an earlier attempt of this Install failed after it had created the file.
   if (!made.ok() && !absl::IsAlreadyExists(made)) return made;
   WEIR_RETURN_IF_ERROR(files.SyncFolder(folder));
-  // The highest one says all that the lower ones did.
+  // The highest claim implies the lower ones.
   WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, files.List(folder));
   for (const std::string& name : names) {
     const std::optional<Rank> claim = ClaimRank(name);
@@ -267,7 +267,7 @@ absl::Status ClaimPushLog(FileSystem& files, const std::string& folder, const v1
 
 namespace {
 
-// One segment, record by record.
+// Reads one segment, record by record.
 class SegmentReader {
  public:
   SegmentReader(const ReadableFile& file, uint64_t end) : file_(file), end_(end) {}
@@ -276,7 +276,8 @@ class SegmentReader {
   const std::string& head() const { return head_; }
   absl::Span<const float> gradient() const { return gradient_; }
 
-  // The next record. False: there is no whole one at this place. Errors: the file system's.
+  // Reads the next record. False: there is no complete record at this place. Errors: those of the file
+  // system.
   absl::StatusOr<bool> Next() {
     Frame frame;
     WEIR_ASSIGN_OR_RETURN(const bool head, ReadHead(at_, &frame));
@@ -289,12 +290,12 @@ class SegmentReader {
     return true;
   }
 
-  // Whether a record behind this place was written when what is at this place was on the disk.
+  // Whether a later record was written when the record at this place was already durable.
   absl::StatusOr<bool> KnownBehind() {
     constexpr uint64_t kWindow = 1 << 20;
     std::string window;
     for (uint64_t begin = at_ + 1; begin + sizeof(Frame) <= end_; begin += kWindow) {
-      // The windows overlap by what may be cut off of a magic number.
+      // The windows overlap, so that no magic number is cut in two.
       window.resize(std::min(kWindow + sizeof(kMagic) - 1, end_ - begin));
       WEIR_RETURN_IF_ERROR(file_.Read(begin, absl::MakeSpan(&window[0], window.size())));
       const absl::string_view magic(reinterpret_cast<const char*>(&kMagic), sizeof(kMagic));
@@ -309,12 +310,12 @@ class SegmentReader {
   }
 
  private:
-  // False: there is none, or its record does not fit.
+  // False: there is no head, or its record does not fit.
   absl::StatusOr<bool> ReadHead(uint64_t at, Frame* frame) {
     if (at > end_ || end_ - at < sizeof(*frame)) return false;
     WEIR_RETURN_IF_ERROR(file_.Read(at, {reinterpret_cast<char*>(frame), sizeof(*frame)}));
     const uint64_t rest = end_ - at - sizeof(*frame);
-    // Sizes are looked at before memory is taken.
+    // Sizes are checked before memory is allocated.
     if (frame->magic != kMagic || frame->head_bytes > kMaxHeadBytes || frame->head_bytes > rest) return false;
     head_.resize(frame->head_bytes);
     WEIR_RETURN_IF_ERROR(file_.Read(at + sizeof(*frame), absl::MakeSpan(&head_[0], head_.size())));
@@ -365,7 +366,7 @@ absl::StatusOr<LogEnd> ReadPushLog(
     return absl::DataLossError(absl::StrCat(JoinPath(folder, SegmentName(from_segment)), " is missing"));
   }
 
-  // What each segment says of the one before it is needed before that one is read.
+  // Each segment says where the one before it ends, so all first records are read before the others.
   struct Segment {
     std::string path;
     std::unique_ptr<ReadableFile> file;
@@ -392,7 +393,7 @@ absl::StatusOr<LogEnd> ReadPushLog(
       segment.begin = reader.at();
       if (!segments.empty()) segments.back().end = found.previous_bytes();
       if (segments.empty() && from_segment == 0 && found.checkpoint() != of.checkpoint()) {
-        // If nothing is read, the next segment vouches for all that this one has.
+        // If nothing is read, the next segment confirms all bytes of this one.
         end.previous_bytes = segment.file->size();
         WEIR_RETURN_IF_ERROR(segment.file->Sync());
         continue;
@@ -400,7 +401,7 @@ absl::StatusOr<LogEnd> ReadPushLog(
     } else if (i + 1 < numbers.size()) {
       return absl::DataLossError(absl::StrCat(segment.path, ": its first record is damaged"));
     } else {
-      // A crash while it was begun: nothing was ever written to it that counts.
+      // The process crashed while it began this segment, so the segment holds no record that counts.
       end.dropped_bytes = segment.file->size();
       end.next_segment = numbers[i];
       break;

@@ -16,39 +16,42 @@
 
 namespace weir {
 
-// A shard's write-ahead log: every push that it decides on, in its order, with the gradient of those that it
-// applies. A push takes effect and is answered only once it is here for good, so a version that anybody has
-// read can be made again, and an acknowledged push is never lost.
+// A shard's write-ahead log: every push that the shard decides on, in its order, with the gradients of the
+// pushes that it applies. A push takes effect and is answered only once its record is durable. So every
+// version that a client has read can be computed again, and an acknowledged push is never lost.
 //
-// Bytes. A folder holds segments, "00000001.log" and so on, numbers rising without a gap. A segment is a run
-// of records; the first is a LogSegment, the others LoggedPush. A record is
+// Bytes. A folder holds segments, "00000001.log" and so on, whose numbers rise without a gap. A segment is a
+// sequence of records; the first is a LogSegment, the others are LoggedPush. A record is
 //
-//   u32 0x474f4c57, which a search for records looks for; all numbers little-endian
-//   u32 checksum of what follows up to the gradient: CRC-32C
+//   u32 0x474f4c57, the magic number that a search for records looks for; all numbers are little-endian
+//   u32 checksum of everything from here to the gradient: CRC-32C
 //   u32 bytes of the head
 //   u32 checksum of the gradient
 //   u64 bytes of the gradient
-//   u64 bytes of the segment that were on the disk for good when this record was written
+//   u64 bytes of the segment that were durable when this record was written
 //   the head, a protobuf message
 //   the gradient, float32
 //
-// LogSegment says of which version of the format the segment is (kLogFormat).
+// The LogSegment holds the version of the segment's format (kLogFormat).
 //
-// Each life of a shard begins a segment, and so does each checkpoint, after which the ones before can go. A
-// life that was replaced and does not know it may begin one behind those of the life that goes on, which
-// takes the number for itself if it needs it; readers pass over it (LogSegment.install). What a crash left
-// half written at a segment's end is no record: the next segment says where its predecessor ends. A broken
-// record in front of one that knew it to be on the disk is no such end but damage.
+// Each incarnation of a shard begins a segment, and so does each checkpoint, after which earlier segments may
+// be removed. An incarnation that was replaced without knowing it may begin a segment after those of its
+// successor. The successor takes that number for itself if it needs the number; otherwise readers skip the
+// segment (LogSegment.install). A record that a crash cut short at a segment's end does not count: the next
+// segment says where its predecessor ends. A broken record is damage if a later record was written when the
+// broken one was already durable.
 
-// Two lives at once. A life of a shard whose successor is up already may still run, and workers may reach it:
-// it was cut off from its coordinator, or stopped, and woke. What it appends after its successor has read the
-// log is lost, so it must not be acknowledged. Therefore a life claims the log before it reads it
-// (ClaimPushLog), and after each sync, before anything is acknowledged, the writer looks whether a later life
-// has claimed the log. If none has, whoever claims it later reads what was synced.
+// Two incarnations at once. An incarnation whose successor has started may still run, and workers may reach
+// it: it was cut off from its coordinator, or was stopped and woke up. Records that it appends after its
+// successor has read the log are lost, so it must not acknowledge them. Therefore an incarnation claims the
+// log before it reads the log (ClaimPushLog). After each sync, before it acknowledges any record, the writer
+// checks whether a later incarnation has claimed the log. If none has, an incarnation that claims the log
+// later reads everything that was synced.
 
 constexpr DiskFormat kLogFormat = {1, 1};
 
-// Writes one. Thread-safe. Let go, it lives on until the executor is through with it.
+// Writes the log. Thread-safe. After its owner releases it, the object lives until the executor has finished
+// its work.
 class PushLog : public std::enable_shared_from_this<PushLog> {
  public:
   using Done = std::function<void(absl::Status)>;
@@ -57,26 +60,26 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
     // Outlives the log.
     FileSystem* files = &FileSystem::Posix();
     std::string folder;
-    // Of the first segment: its number, and what it says of its shard and of the one before.
+    // The number of the first segment, and what it says about its shard and the segment before it.
     uint64_t segment = 1;
     v1::LogSegment description;
     // Runs a function on a thread where it may block.
     std::function<void(std::function<void()>)> executor;
   };
 
-  // Begins the first segment, durably. Errors: the file system's; AlreadyExists: another life has begun it.
-  // So says Append() once a later life has claimed the log.
+  // Begins the first segment, durably. Errors: those of the file system; AlreadyExists: another incarnation
+  // has begun the segment. Append() returns AlreadyExists once a later incarnation has claimed the log.
   static absl::StatusOr<std::shared_ptr<PushLog>> Begin(Options options);
 
-  // `done` runs on the executor once the record is durable, in the order of the calls; what waits together is
-  // synced together. `gradient` may be null. After an error nothing is written any more, and every later call
-  // gets that error: what the file holds is open then.
+  // `done` runs on the executor once the record is durable, in the order of the calls. Records that wait
+  // together are synced together. `gradient` may be null. After an error the log writes nothing more, and
+  // every later call gets the same error; the contents of the file are then unknown.
   void Append(v1::LoggedPush record, std::shared_ptr<const float> gradient, uint64_t elements, Done done);
 
-  // What is appended from now on goes to a new segment, which follows this checkpoint
-  // (LogSegment.checkpoint). Returns its number; `done` runs as Append()'s, once it is begun for good.
+  // Later records go to a new segment, which follows this checkpoint (LogSegment.checkpoint). Returns the
+  // segment's number. `done` runs as for Append(), once the segment is durable.
   uint64_t Rotate(uint64_t checkpoint, Done done);
-  // Removes the segments before this one, some time. An error is only logged.
+  // Removes the segments before this one, at some later time. An error is only logged.
   void DropBefore(uint64_t segment);
 
  private:
@@ -85,7 +88,7 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
     std::shared_ptr<const float> gradient;
     uint64_t bytes = 0;  // of the gradient
     Done done;
-    // Not 0: not a record; a segment begins, after this checkpoint.
+    // 0: a record. Otherwise the number of a segment to begin, after this checkpoint.
     uint64_t segment = 0;
     uint64_t checkpoint = 0;
   };
@@ -93,11 +96,11 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
   explicit PushLog(Options options) : options_(std::move(options)), next_segment_(options_.segment + 1) {}
 
   void Add(Pending pending);
-  // On the executor.
+  // Runs on the executor.
   void Write();
   absl::Status BeginSegment(uint64_t number, uint64_t previous_bytes, uint64_t checkpoint);
   absl::Status WriteRecord(const std::string& head, const float* gradient, uint64_t bytes);
-  // AlreadyExists: a later life has claimed the log.
+  // AlreadyExists: a later incarnation has claimed the log.
   absl::Status CheckOurs() const;
 
   const Options options_;
@@ -107,33 +110,36 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   uint64_t next_segment_ ABSL_GUARDED_BY(mutex_);
 
-  // The executor's.
+  // Used by the executor only.
   std::unique_ptr<WritableFile> file_;
   uint64_t file_bytes_ = 0, synced_bytes_ = 0;
   absl::Status broken_;
 };
 
-// For the life of this Install (of.coordinator, of.install), before it reads the log in the folder, which is
-// made if need be: when it returns, no life of an earlier Install acknowledges anything that is not on the
-// disk yet. An earlier Install's claim does not harm a later one.
+// Claims the log in the folder for the incarnation of this Install (of.coordinator, of.install); must be
+// called before that incarnation reads the log. Creates the folder if necessary. After this call, an
+// incarnation of an earlier Install acknowledges only records that are durable already. The claim of an
+// earlier Install has no effect on a later one.
 absl::Status ClaimPushLog(FileSystem& files, const std::string& folder, const v1::LogSegment& of);
 
 struct LogEnd {
-  // For the next life: the number of its first segment, and LogSegment::previous_bytes.
+  // For the next incarnation: the number of its first segment, and LogSegment::previous_bytes.
   uint64_t next_segment = 1;
   uint64_t previous_bytes = 0;
-  // Of the half-written record behind the last whole one.
+  // Bytes of the incomplete record after the last complete one.
   uint64_t dropped_bytes = 0;
 };
 
-// Reads all segments from `from_segment` on, record by record; `gradient` is valid during the call. An error
-// of `record` ends it. An empty or missing folder is an empty log. 0: from the first one that follows
-// of.checkpoint; if none does, nothing is read. What was read is on the disk for good when it returns, also
-// what a process that died had not synced: who goes on from it counts on it.
+// Reads all segments from `from_segment` on, record by record. An error of `record` ends the reading.
+// `gradient` is valid during the call. An empty or missing folder is an empty log. from_segment 0: starts at
+// the first segment that follows of.checkpoint; if there is none, nothing is read. After the return all
+// records that were read are durable, even if the process that wrote them died without syncing them: the
+// caller relies on them.
 //
-// DataLoss: a record in the middle is damaged, or a segment is missing; names file and place.
-// Unimplemented: a newer program has written it. FailedPrecondition: the log of another model, shard or
-// number of shards than `of` says (its incarnation and previous_bytes do not matter; a model of 0 fits any).
+// DataLoss: a record in the middle is damaged, or a segment is missing; the message names the file and the
+// place. Unimplemented: a newer program wrote the log. FailedPrecondition: the log belongs to another model,
+// shard or number of shards than `of` (of.incarnation and of.previous_bytes are ignored; model hash 0 fits
+// every model).
 absl::StatusOr<LogEnd> ReadPushLog(
     FileSystem& files, const std::string& folder, const v1::LogSegment& of, uint64_t from_segment,
     const std::function<absl::Status(const v1::LoggedPush& push, absl::Span<const float> gradient)>& record);

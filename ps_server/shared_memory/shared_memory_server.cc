@@ -20,7 +20,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// While no descriptor is left for a further client, the others are looked after for so long.
+// How long the thread serves only its known clients when no file descriptor is left for another one.
 constexpr int kExhaustedWaitMs = 100;
 
 ServerMessage Message(ServerMessageKind kind) {
@@ -30,7 +30,8 @@ ServerMessage Message(ServerMessageKind kind) {
   return message;
 }
 
-// The socket is closed next; a client that does not get to read it falls back all the same.
+// The caller then closes the socket. A client that cannot read the message falls back to other transports
+// anyway.
 void Refuse(int socket, absl::string_view reason) {
   ServerMessage message = Message(ServerMessageKind::kRefused);
   memcpy(message.reason, reason.data(), std::min(reason.size(), sizeof(message.reason) - 1));
@@ -70,9 +71,9 @@ absl::Status ReceivedSegments::Add(uint32_t segment, std::unique_ptr<const Share
 struct SharedMemoryServer::Client {
   UniqueFd socket;
   steady_clock::time_point hello_deadline;
-  std::optional<SegmentToken> token;  // after its first message
-  uint32_t next_segment = 0;          // those below have been sent
-  bool full = false;                  // it does not read what was sent
+  std::optional<SegmentToken> token;  // set by its first message
+  uint32_t next_segment = 0;          // lower numbers have been sent
+  bool full = false;                  // its socket's buffer is full
 };
 
 struct SharedMemoryServer::Weights {
@@ -171,7 +172,7 @@ void SharedMemoryServer::KeepFor(absl::string_view token, std::vector<std::share
 void SharedMemoryServer::Run() {
   std::vector<pollfd> entries;
   while (true) {
-    // The wake-up, the clients, the listeners.
+    // Order: the wake-up, the clients, the listeners.
     entries.assign(1, {wake_.get(), POLLIN, 0});
     for (const auto& client : clients_) {
       entries.push_back(
@@ -303,7 +304,7 @@ bool SharedMemoryServer::SendSegments(Client& client) {
 void SharedMemoryServer::Drop(Client& client) {
   client.socket.Close();
   if (!client.token.has_value()) return;
-  // Outlives the lock: letting memory go may call whoever waits for it.
+  // Declared before the lock, because releasing the memory may call a function of its owner.
   Known known;
   MutexLock lock(mutex_);
   const auto found = by_token_.find(*client.token);

@@ -24,7 +24,7 @@ namespace weir {
 class ReceivedSegments final : public ClientSegments {
  public:
   absl::StatusOr<const char*> At(uint32_t segment, uint64_t offset, uint64_t bytes) const override;
-  // OK: it has the next number now.
+  // OK: the segment is added and has the next number.
   absl::Status Add(uint32_t segment, std::unique_ptr<const SharedSegment> memory);
 
  private:
@@ -32,28 +32,29 @@ class ReceivedSegments final : public ClientSegments {
   std::vector<std::unique_ptr<const SharedSegment>> segments_ ABSL_GUARDED_BY(mutex_);
 };
 
-// Shares memory with the clients on this machine: gives the shard's weights memory that they can read in
-// place, and takes from each client the segments that hold its gradients. One thread speaks with them (see
-// common/protocol/segment_messages.h); what they say on the data plane stays there.
+// Shares memory with the clients on this machine: allocates memory for the shard's weights that clients can
+// read in place, and receives from each client the segments that hold its gradients. One thread talks to the
+// clients (common/protocol/segment_messages.h); the data plane handles all other messages.
 //
-// A client is known from its first segment until its socket closes, which the end of its process does too.
-// Then its segments are dropped, with what was kept for it; a session that holds them still may read them.
-// Thread-safe.
+// A client is known from its first segment until its socket closes, which also happens when its process ends.
+// Then its segments and the memory kept for it are dropped; a session that holds the segments may still read
+// them. Thread-safe.
 class SharedMemoryServer final : public SharedMemory {
  public:
   struct Options {
     uint32_t max_clients = 1024;
-    // A client that has not given a segment by then is turned away.
+    // A client that has not sent a segment in this time is rejected.
     std::chrono::milliseconds hello_limit{5000};
   };
   // For a server that listens on `bound`.
   static absl::StatusOr<std::unique_ptr<SharedMemoryServer>> Start(const Address& bound, Options options);
-  // Drops the clients. Memory that Allocate() gave stays as long as it is held.
+  // Drops the clients. Memory from Allocate() stays valid as long as it is held.
   ~SharedMemoryServer() override;
 
-  // A SlabSource: memory of a segment of its own, which all clients get to read. nullptr: it cannot be had.
+  // A SlabSource: memory in a segment of its own, which all clients can read. nullptr: no such memory is
+  // available.
   std::shared_ptr<float> Allocate(size_t elements);
-  // Nothing: not in memory that Allocate() gave.
+  // Nothing: `data` is not in memory from Allocate().
   std::optional<Place> Find(const void* data) const override;
   std::shared_ptr<const ClientSegments> Claim(absl::string_view token) const override;
   void KeepFor(absl::string_view token, std::vector<std::shared_ptr<const void>> memory) override;
@@ -61,7 +62,7 @@ class SharedMemoryServer final : public SharedMemory {
  private:
   struct Client;
   struct Weights;
-  // What others may ask for of a client.
+  // A client's data that other threads may look up.
   struct Known {
     std::shared_ptr<ReceivedSegments> segments;
     std::vector<std::shared_ptr<const void>> kept;
@@ -69,11 +70,11 @@ class SharedMemoryServer final : public SharedMemory {
 
   SharedMemoryServer(Options options, std::vector<UniqueFd> listeners, UniqueFd wake);
 
-  // All below run on the thread.
+  // All methods below run on the thread.
   void Run();
   int PollTimeoutMs() const;
   void Accept(int listener);
-  // False: the client is to be dropped.
+  // False: drop the client.
   bool Handle(Client& client, short events);
   bool TakeSegment(Client& client);
   bool SendSegments(Client& client);
@@ -81,11 +82,11 @@ class SharedMemoryServer final : public SharedMemory {
 
   const Options options_;
   const std::vector<UniqueFd> listeners_;
-  const UniqueFd wake_;  // an eventfd: there is a new segment, or the end
-  // Shared with what Allocate() gave, which may live longer.
+  const UniqueFd wake_;  // an eventfd: there is a new segment, or the thread must stop
+  // Shared with the memory from Allocate(), which may live longer.
   const std::shared_ptr<Weights> weights_;
-  std::vector<std::unique_ptr<Client>> clients_;  // of the thread
-  bool accepting_ = true;                         // of the thread
+  std::vector<std::unique_ptr<Client>> clients_;  // used by the thread only
+  bool accepting_ = true;                         // used by the thread only
 
   mutable Mutex mutex_;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
