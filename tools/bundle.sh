@@ -1,11 +1,11 @@
 #!/bin/bash
-# Packs what `./dev bundle` built: the programs and every library they need but glibc's own, found through RPATH
-# ($ORIGIN/../lib). Then starts each program, and trains, where there is nothing but the bundle and glibc.
+# Packs the programs that `./dev bundle` built and every library that they need except glibc's. RPATH ($ORIGIN/../lib)
+# finds the libraries. Then starts each program, and trains, in a root that contains only the bundle and glibc.
 #
 #   tools/bundle.sh [--gpu]
 #
-# --gpu: for machines with a GPU. Adds cuBLAS (600 MB), which the programs load when they compute on one, and what
-# tools/gpu_check.sh runs, Fashion-MNIST included if it is installed here.
+# --gpu: for machines with a GPU. Adds cuBLAS (600 MB), which the programs load to compute on a GPU, and the files
+# that tools/gpu_check.sh needs, with Fashion-MNIST if it is installed here.
 set -euo pipefail
 
 bundle=weir-linux-x86_64
@@ -28,7 +28,8 @@ case ${1:-} in
     ;;
 esac
 readonly bundle programs cublas
-# Parts of glibc, which must be the target's own; and the GPU driver's library, which belongs to its kernel module.
+# Parts of glibc, which must be the target's own; and the GPU driver's library, which belongs to the target's kernel
+# module.
 readonly NOT_BUNDLED='^(ld-linux-x86-64|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl|libcuda)\.so'
 
 work=$(mktemp -d)
@@ -39,7 +40,7 @@ mkdir -p "$stage/bin" "$stage/lib"
 for program in "${programs[@]}"; do
   install -m 755 "bazel-bin/$program" "$stage/bin/"
   strip --strip-debug "$stage/bin/$(basename "$program")"
-  # ldd follows dependencies of dependencies too. "name => path (address)"
+  # ldd follows indirect dependencies too. "name => path (address)"
   ldd "bazel-bin/$program" | while read -r name arrow path _; do
     [[ $arrow == '=>' && ! $name =~ $NOT_BUNDLED ]] || continue
     [[ $path == /* ]] || { echo "bundle: $program needs $name, which is not found" >&2; exit 1; }
@@ -51,12 +52,12 @@ cp LICENSE README.md "$stage/"
 if [[ ${#cublas[@]} -gt 0 ]]; then
   cp -L "${cublas[@]}" "$stage/lib/"
   install -D -m 755 -t "$stage/tools" tools/gpu_check.sh tools/torch_step.py
-  # Where it is not, gpu_check.sh says that it skips it.
+  # Without the data set, gpu_check.sh reports that it skips this part.
   fashion=/usr/share/datasets/fashion-mnist
   [[ ! -d $fashion ]] || install -D -m 644 -t "$stage/datasets/fashion-mnist" "$fashion"/*.gz
 fi
 
-# A root with glibc's parts alone.
+# A root that contains only parts of glibc.
 root=$work/root
 mkdir -p "$root/lib64" "$root/lib/x86_64-linux-gnu" "$root/weir" "$root/proc" "$root/dev" "$root/tmp"
 cp -r "$stage/." "$root/weir/"
@@ -64,7 +65,7 @@ cp -L /lib64/ld-linux-x86-64.so.2 "$root/lib64/"
 for name in libc libm libmvec libpthread libdl librt libresolv; do
   cp -L /lib/x86_64-linux-gnu/$name.so.* "$root/lib/x86_64-linux-gnu/" 2>/dev/null || true
 done
-# Runs a program there, with /proc, where the loader finds $ORIGIN, and /dev; both go with the mount namespace.
+# Runs a program in that root, with /proc (where the loader finds $ORIGIN) and /dev mounted until the program ends.
 run_alone() {
   # shellcheck disable=SC2016
   unshare --mount sh -c 'mount -t proc proc "$0/proc" && mount --bind /dev "$0/dev" && exec env -i LD_BIND_NOW=1 /usr/sbin/chroot "$0" "$@"' \

@@ -5,7 +5,7 @@ usage: compile_commands.py WORKSPACE OUTPUT_BASE
 import json
 import sys
 
-# Flags of GCC alone, and those that name outputs.
+# Flags that only GCC knows, and flags that name outputs.
 DROP = {"-fno-canonical-system-headers", "-Wno-free-nonheap-object", "-Wunused-but-set-parameter", "-Wno-restrict",
         "-Wno-tsan", "-Werror", "-MD"}
 DROP_WITH_VALUE = {"-MF", "-o"}

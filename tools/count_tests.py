@@ -27,7 +27,7 @@ def read_events(path):
                         uri = urllib.parse.urlparse(output["uri"])
                         reports.setdefault(key["label"], {})[part] = urllib.parse.unquote(uri.path)
             elif "testSummary" in kind:
-                # Without a summary: the run was interrupted.
+                # Without a summary, the run was interrupted.
                 targets[kind["testSummary"]["label"]] = event.get("testSummary", {}).get("overallStatus", "NO_STATUS")
             elif "targetCompleted" in kind and not event.get("completed", {}).get("success", False):
                 targets.setdefault(kind["targetCompleted"]["label"], "FAILED_TO_BUILD")
@@ -54,7 +54,7 @@ def count_target(status, reports):
         passed, failed, skipped = map(sum, zip(*[count_report(r) for r in reports]))
     except (OSError, ElementTree.ParseError, ValueError):
         passed = failed = skipped = 0
-    # A crash or a sanitizer's finding can end a test whose report shows no failure.
+    # A crash or a sanitizer's finding can fail a test whose report contains no failure.
     if status == "FAILED" and failed == 0:
         failed = 1
     if passed + failed + skipped == 0:

@@ -1,10 +1,12 @@
 #!/bin/bash
-# What only a GPU can show: the CUDA backend's conformance, training on it, under compute-sanitizer where there is one, how long a step
-# takes, beside PyTorch where it is installed, and what of the exchange with a server hides behind it. Runs in a bundle (`./dev bundle --gpu`) on a machine where nothing else of Weir is, or in a build tree.
+# Checks that need a GPU: the CUDA backend's conformance, training on the GPU (under compute-sanitizer if it is
+# installed), the time of a step (beside PyTorch if it is installed), and how much of the exchange with a server
+# overlaps with the step. Runs in a bundle (`./dev bundle --gpu`) on a machine without any other part of Weir, or in a
+# build tree.
 #
 #   tools/gpu_check.sh [--device=cuda:N] [--json=FILE] [--seconds=S]
 #
-# Exit codes: 0 all checks passed; 1 one failed; 64 bad command line; 77 skipped, for there is no GPU to use.
+# Exit codes: 0 all checks passed; 1 a check failed; 64 bad command line; 77 skipped, because there is no usable GPU.
 set -uo pipefail
 
 device=cuda:0 json=gpu_check.json seconds=2
@@ -22,7 +24,7 @@ done
 
 tools=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
 root=$(dirname "$tools")
-# A program: of the bundle, or of the build tree's folder $2.
+# The path of program $1, in the bundle or in folder $2 of the build tree.
 program() {
   local path
   for path in "$root/bin/$1" "$root/bazel-bin/$2/$1"; do
@@ -59,7 +61,7 @@ quoted() {
   text=${text//\"/\\\"}
   echo "\"${text//[$'\n\t']/ }\""
 }
-# $1 name, $2 0 or else, $3 what was seen
+# $1 name, $2 0 if the check passed, $3 what was seen
 check() {
   local ok=true word=passed
   if [[ $2 -ne 0 ]]; then ok=false word=FAILED failed=1; fi
@@ -72,7 +74,7 @@ skip() { # $1 what and why
   skips+=("$(quoted "$1")")
 }
 
-# Cases on the GPU skip themselves where it cannot be used, which here is a failure.
+# The GPU's cases skip themselves if the GPU cannot be used, which is a failure here.
 "$conformance" >"$work/conformance" 2>&1
 rc=$?
 [[ $rc -eq 0 ]] && ! grep -q '^SKIPPED:' "$work/conformance" || rc=1
@@ -81,7 +83,7 @@ check conformance $rc "$(grep -E '^(SKIPPED|All tests|test cases)' "$work/confor
 
 # A field of the last job's summary.
 summary() { sed -n "s/^ *\"$1\": *\"\{0,1\}\([^\",]*\).*/\1/p" "$work/summary.json" | head -1; }
-# Trains in one process alone: $1 config, $2 devices, $3 precision, further arguments. Sets accuracy and hash.
+# Trains in one process: $1 config, $2 devices, $3 precision, further arguments. Sets accuracy and hash.
 run_job() {
   local config=$1 devices=$2 precision=$3
   shift 3
@@ -105,7 +107,8 @@ on_cpu() { # $1 name, $2 config, further arguments
 train() { # $1 name, $2 config, $3 devices, $4 precision, further arguments: as good as on the CPU, and the same bits again
   run_job "${@:2}"
   local rc=$? first=$hash seen="accuracy $accuracy"
-  # Of digits' 297 test images one or two may fall to the other side, of Fashion-MNIST's 10,000 a hundred.
+  # Rounding may change the result of one or two of the 297 test images of digits, and of a hundred of Fashion-MNIST's
+  # 10,000.
   if [[ $rc -eq 0 ]] && less "$accuracy" "$(awk -v a="$cpu_accuracy" 'BEGIN { print a - 0.01 }')"; then
     rc=1 seen+=", the CPU's is $cpu_accuracy"
   fi
@@ -130,7 +133,7 @@ else
   skip 'no training on Fashion-MNIST: its files are neither in the bundle nor in /usr/share/datasets/fashion-mnist'
 fi
 
-# A few steps with every kind of layer.
+# Trains a few steps with every kind of layer.
 layers='model.layers=[{"type": "conv2d", "filters": 5, "kernel": 3, "padding": 1}, {"type": "relu"}, {"type": "max_pool", "kernel": 2},
   {"type": "conv2d", "filters": 3, "kernel": 2}, {"type": "tanh"}, {"type": "flatten"}, {"type": "dense", "units": 33},
   {"type": "gelu"}, {"type": "dropout", "rate": 0.3}, {"type": "dense", "units": 10}]'

@@ -9,10 +9,10 @@ import os
 import subprocess
 import sys
 
-# After the build's own arguments, so that they have the last word.
+# Added after the build's own arguments, so these win.
 CLANG = ["-fsyntax-only", "-Werror", "-Wthread-safety", "-Wno-unused-parameter",
          "-Wno-unknown-warning-option", "-Wno-unknown-pragmas"]
-# What only GCC, which builds the product, knows.
+# Flags that only GCC, which builds the product, knows.
 GCC_ONLY = {"-fno-tree-loop-distribute-patterns"}
 TIDY = ["clang-tidy-14", "--quiet", "-p", ".", "--extra-arg=-Wno-unknown-warning-option",
         "--extra-arg=-Wno-unknown-pragmas"]
@@ -20,7 +20,7 @@ TIDY = ["clang-tidy-14", "--quiet", "-p", ".", "--extra-arg=-Wno-unknown-warning
 
 def run(command):
     result = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-    # How many warnings system headers would give is noise.
+    # Drops the counts of warnings in system headers.
     lines = [line for line in result.stdout.splitlines(True) if not line.endswith(" generated.\n")]
     return result.returncode == 0, "".join(lines)
 

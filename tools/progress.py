@@ -14,7 +14,7 @@ import sys
 import time
 
 STEP = re.compile(r"\[([\d,]+) / ([\d,]+)\] ?([^;]*).*")
-# What Bazel does before it knows the steps, and what it says twice after them.
+# Bazel's lines before it knows the number of steps, and the line that it prints twice after the last step.
 BESIDE = re.compile(r"((?:Loading|Analyzing)\b.*|currently loading:.*|Fetching .*)|INFO: Build completed successfully,.*")
 COLOURS = re.compile(r"\x1b\[[\d;]*[mK]")
 LOG_SECONDS = 30
@@ -63,12 +63,12 @@ class Display:
 
 def follow(command, display, quiet):
     """Runs `command` to its end. Returns its exit code as a shell has it."""
-    # Ctrl-C reaches the command too, which then says how it ends.
+    # Ctrl-C reaches the command too, which then ends in its own way.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
     ways = {child.stdout: sys.stdout.buffer, child.stderr: sys.stderr.buffer}
-    begun = b""  # of the last line of standard error
+    begun = b""  # the unfinished last line of standard error
     with selectors.DefaultSelector() as selector:
         for pipe in ways:
             selector.register(pipe, selectors.EVENT_READ)
