@@ -68,7 +68,7 @@ class ConsistencyPolicy {
   virtual uint64_t JoinClock() const = 0;
 
   virtual PushDecision OnPush(const PushKey& push) const = 0;
-  // The push was applied, staged or disposed of. Only after OnPush said kApply or kStage.
+  // The push was applied, staged or disposed of. Requires that OnPush() returned kApply or kStage for it.
   virtual void Complete(const PushKey& push) = 0;
   // bounded, async: the worker's pushes below this clock count as completed, whether they came or not.
   // Returns its previous clock. Without effect if that clock is not lower.

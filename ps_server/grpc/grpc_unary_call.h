@@ -41,7 +41,7 @@ class GrpcUnaryCall final {
     std::function<OnCancel(Request, Done)> handle;
   };
 
-  // Requests the next call of a client, and after that the next one.
+  // Requests the next call of a client. Each call that is accepted requests the one after it.
   static void Accept(std::shared_ptr<const Method> method) {
     if (method->loop->stopping()) return;
     const auto call = std::make_shared<GrpcUnaryCall>(std::move(method));

@@ -15,7 +15,7 @@ class OptimizerConfig;
 
 // State that an optimizer keeps for each weight.
 struct SlotSpec {
-  const char* name;  // also in checkpoints: never change one
+  const char* name;  // also in checkpoints, so a name must never change
   float initial_value;
 };
 
@@ -56,8 +56,8 @@ struct ApplyArgs {
 //   adam      m = beta1 m + (1 - beta1) g;  v = beta2 v + (1 - beta2) g^2
 //             w -= lr m^ / (sqrt(v^) + epsilon),  m^ = m / (1 - beta1^t),  v^ = v / (1 - beta2^t)
 //             Kingma and Ba 2015, algorithm 1.
-//   adamw     adam, with weight decay: Loshchilov and Hutter 2019, algorithm 2 (there the decay follows the
-//             schedule's factor alone; here, as in most libraries, the whole lr).
+//   adamw     adam, with weight decay: Loshchilov and Hutter 2019, algorithm 2 (there the decay is scaled
+//             by the schedule's factor only; here, as in most libraries, by the whole lr).
 //
 // Each optimizer also subtracts lr wd w from the weight: the decay is decoupled from the gradient (Loshchilov
 // and Hutter 2019). So adamw differs from adam in name only.

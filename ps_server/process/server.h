@@ -13,8 +13,8 @@
 
 namespace weir {
 
-// One ps task: a shard, on ps:0 the coordinator too, behind gRPC (with health and reflection), and a page of
-// metrics. No gRPC in this header. Thread-safe.
+// One ps task: serves a shard, and on ps:0 the coordinator too, over gRPC (with health and reflection), and
+// metrics over HTTP. No gRPC in this header. Thread-safe.
 class Server {
  public:
   struct Options {
