@@ -17,8 +17,8 @@ namespace weir {
 
 constexpr size_t kExamplesOfInvariant = 3;
 
-// Holds the log of one run against the invariants: of shards by themselves (check_shards.cc), of what callers
-// were answered (check_answers.cc), what is on the disk (check_disk.cc), and of the end (invariants.cc).
+// Checks the log of one run against the invariants: shards by themselves (check_shards.cc), the answers to
+// callers (check_answers.cc), the contents of the disk (check_disk.cc), and the end (invariants.cc).
 class Checker {
  public:
   Checker(const Plan& plan, const Ledger& ledger, const RunLog& log)
@@ -46,7 +46,7 @@ class Checker {
   }
 
  private:
-  using Life = std::pair<uint32_t, uint64_t>;  // of a shard
+  using Life = std::pair<uint32_t, uint64_t>;  // a shard and its incarnation
 
   bool bounded() const { return plan_.config.consistency().mode() == v1::ConsistencyConfig::MODE_BOUNDED; }
   bool sync() const { return plan_.sync(); }
@@ -58,7 +58,7 @@ class Checker {
   static std::string At(absl::Duration at) { return absl::FormatDuration(at); }
 
   bool Has(const std::vector<float>& weights, uint64_t batch) const { return weights[batch] != 0; }
-  // Who pushed it; only where Has().
+  // The incarnation that pushed the batch; only where Has().
   uint64_t Who(const std::vector<float>& weights, uint64_t batch) const {
     return static_cast<uint64_t>(std::llround(weights[ledger_.batches() + batch] / weights[batch]));
   }
@@ -68,7 +68,7 @@ class Checker {
     const auto found = it->second.find(version);
     return found == it->second.end() ? nullptr : found->second.get();
   }
-  // The membership that this life of a shard held at that time.
+  // The membership that this incarnation of a shard held at that time.
   const Installed* MembershipAt(const Life& life, absl::Duration at) const {
     const auto it = memberships_.find(life);
     if (it == memberships_.end()) return nullptr;
@@ -85,35 +85,35 @@ class Checker {
     return nullptr;
   }
 
-  // The shard had answered the push by then, as one that it needs not hold: since it refused it, or had it in
-  // an earlier life.
+  // By `at` the shard had answered the push as one that it needs not hold: the shard refused it, or had it in
+  // an earlier incarnation.
   bool Delivered(const PushSent& push, const Life& life, absl::Duration at) const {
     const auto it = answered_.find({push.incarnation, life.first, push.clock});
     if (it == answered_.end()) {
-      // A gradient of an earlier life's weights is refused, and that answer may be lost.
+      // A gradient of an earlier incarnation's weights is refused, and that answer may be lost.
       return push.base.size() > life.first && push.base[life.first].incarnation() != life.second &&
              push.at <= at;
     }
     const v1::PushReply& reply = it->second->reply;
-    // When the shard decided is between the sending and the answer.
+    // The shard decided between the sending and the answer.
     if (reply.outcome() != v1::OK) return push.at <= at;
     return reply.version().incarnation() != life.second && it->second->at <= at;
   }
 
   void CheckMemberships();
   void CheckRestored();
-  // With the log: made of what was published, and of pushes that had not taken effect.
+  // With the log: the shard was restored to what was published, plus pushes that had not taken effect.
   bool Replayed(const Restored& restored) const;
   void CheckLogs();
   void CheckCoordinators();
   void CheckPublications();
   void CheckStep(const Published& line, const std::vector<float>& before);
-  // When one of these versions was made.
+  // The incarnation was a member when one of these versions was made.
   bool WasMember(const Published& line, uint64_t incarnation) const;
   void CheckArrivals(const Published& line, const std::vector<float>& before);
-  // At least: what was refused, and what somebody else had done, leaves no trace in the weights.
+  // A lower bound: a refused push, or a batch that another worker had done, leaves no trace in the weights.
   uint64_t ClockIn(const std::vector<float>& weights, const v1::Member& member) const;
-  // After what was published and answered is known.
+  // Call only when published versions and answers are known.
   void CheckJoins();
   void CheckPush(const PushAnswered& push);
   void CheckPushesAcrossShards();
@@ -128,7 +128,7 @@ class Checker {
                          [&](const Restored& r) { return r.shard == shard; }) > 1;
   }
   void CheckEnd();
-  // The shard's last life has answered the pusher after this.
+  // After this answer the shard's last incarnation has answered the pusher.
   bool HeardByLastLife(const PushAnswered& push) const {
     uint64_t last = 0;
     for (const Restored& restored : log_.restored) {
@@ -139,9 +139,9 @@ class Checker {
              pull.reply.outcome() == v1::OK && pull.reply.version().incarnation() == last;
     });
   }
-  // Clocks at which workers pushed nothing, between those at which they did.
+  // Clocks at which workers pushed nothing, between those at which they pushed.
   uint64_t PassedOver() const;
-  // What the lives of the shard may have lost of what was answered, added up.
+  // The most answered pushes that the shard's incarnations may have lost, added up.
   uint64_t MostLost(uint32_t shard) const;
   void CheckFinalWeights();
 

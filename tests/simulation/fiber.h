@@ -7,8 +7,7 @@
 
 namespace weir {
 
-// A program that runs on its own stack, within the thread of whoever resumes it, and gives way where it
-// waits.
+// A program that runs on its own stack, within the thread that resumes it, and yields where it waits.
 class Fiber {
  public:
   // `body` runs within Resume().
@@ -16,13 +15,13 @@ class Fiber {
   // `body` has not begun, or has ended.
   ~Fiber();
 
-  // Runs it until it suspends itself or ends. Not within a fiber.
+  // Runs the fiber until it suspends itself or ends. Not within a fiber.
   void Resume();
   bool ended() const { return ended_; }
 
-  // The one that runs; nullptr: none.
+  // The fiber that runs; nullptr: none.
   static Fiber* current();
-  // Of the one that runs: returns with the next Resume().
+  // Suspends the running fiber: returns with the next Resume().
   static void Suspend();
 
  private:
@@ -32,7 +31,7 @@ class Fiber {
   std::unique_ptr<char[]> stack_;
   ucontext_t inside_, outside_;
   bool started_ = false, ended_ = false;
-  // What sanitizers know of the two stacks.
+  // The sanitizers' view of the two stacks.
   void* fake_stack_ = nullptr;
   const void* outside_stack_ = nullptr;
   size_t outside_bytes_ = 0;

@@ -7,18 +7,18 @@
 
 namespace weir {
 
-// Work that can stand still in the midst of a call, as a thread does in a system call that does not return,
-// while everybody else goes on. So it has a thread of its own; but only one of the two runs at any time, it
-// or whoever called Go(), so that what it does is in the order of the calls.
+// Work that can stop in the midst of a call, as a thread does in a system call that does not return, while
+// everything else goes on. So the work has a thread of its own. But only one of the two threads, the work's
+// and the caller's of Go(), runs at any time: the order of effects is the order of the calls.
 class HangingWork {
  public:
   explicit HangingWork(std::function<void()> work);
-  // It is over by then.
+  // The work must be over.
   ~HangingWork();
 
-  // Lets it begin, or go on, until it hangs or is over. True: it is over.
+  // Lets the work begin, or go on, until it hangs or is over. True: it is over.
   bool Go();
-  // By the work: stands still until the next Go().
+  // Called by the work: blocks until the next Go().
   void Hang();
 
  private:

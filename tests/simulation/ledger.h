@@ -10,8 +10,8 @@
 
 namespace weir {
 
-// The job that the simulation trains: plain SGD at the learning rate -1, so that weights are sums of what was
-// pushed. Every shard holds, at local positions,
+// The job that the simulation trains: plain SGD at the learning rate -1, so that weights are sums of the
+// pushed gradients. Every shard holds, at local positions,
 //
 //   [0, B)        the count: the push of batch b adds 1 at b;
 //   [B, 2B)       who: it adds its worker's incarnation at B + b;
@@ -28,7 +28,7 @@ class Ledger {
     uint32_t parts = 1;
     uint64_t batch_size = 1;
     uint64_t total_examples = 1;
-    // (batch, shard): this batch's gradient is not finite there, whoever computes it.
+    // (batch, shard): this batch's gradient is not finite on the shard, whichever worker computes it.
     std::set<std::pair<uint64_t, uint32_t>> poisoned;
   };
   explicit Ledger(Options options);
@@ -37,12 +37,12 @@ class Ledger {
   const ModelSpec& model() const { return model_; }
   uint64_t batches() const { return batches_; }
   uint64_t steps() const { return (batches_ + options_.parts - 1) / options_.parts; }
-  // Of each shard.
+  // On each shard.
   int64_t elements() const { return elements_; }
-  // What its weights are sent by: a block.
+  // The unit in which a shard sends weights: a block.
   int64_t chunk_unit() const;
   uint64_t examples(uint64_t batch) const;
-  // Some shard refuses it.
+  // Some shard refuses the batch.
   bool poisoned(uint64_t batch) const;
   bool poisoned(uint64_t batch, uint32_t shard) const { return options_.poisoned.count({batch, shard}) > 0; }
 
@@ -52,7 +52,7 @@ class Ledger {
 
   // sync: the factor by which a step's count exceeds 1 if only these parts of it were committed.
   double Excess(uint64_t step, const std::set<uint64_t>& batches) const;
-  // sync: the shard's weights after all steps, by a plain loop; who is left at zero.
+  // sync: the shard's weights after all steps, by a plain loop; the incarnations (`who`) stay zero.
   std::vector<float> SerialWeights(uint32_t shard) const;
 
  private:

@@ -18,13 +18,13 @@
 
 namespace weir {
 
-// By name: "reply lost", "worker crash".
+// By the fault's name: "reply lost", "worker crash".
 using FaultCounts = std::map<std::string, uint64_t>;
 
-// How often chance strikes, while faults are on.
+// The probabilities of faults, while faults are on.
 struct NetworkFaults {
-  // Per message of a stream: the stream breaks before it. The last messages before it may still come, late,
-  // even after those of the stream that takes its place.
+  // Per message of a stream: the stream breaks before the message. The last messages before it may still
+  // arrive, late, even after those of the next stream.
   double stream_break = 0;
   // Per unary call.
   double request_lost = 0, reply_lost = 0, duplicate = 0;
@@ -34,8 +34,8 @@ struct NetworkFaults {
 
 class Network;
 
-// An ordered two-way stream between two processes, as gRPC has it over TCP: nothing comes twice or out of
-// order on one stream, and when it breaks nobody knows how much of what was sent has come.
+// An ordered two-way stream between two processes, as gRPC has it over TCP: no message arrives twice or out
+// of order on one stream. When the stream breaks, neither end knows how much of what was sent has arrived.
 class Connection : public std::enable_shared_from_this<Connection> {
  public:
   // The end that opened it, and the one that accepted it.
@@ -43,15 +43,16 @@ class Connection : public std::enable_shared_from_this<Connection> {
 
   // Runs `deliver` at the other end.
   void Send(End from, std::function<void()> deliver);
-  // The process closes it: the other end is told after all that was sent. This end hears no more.
+  // The process closes the connection: the other end learns it after all that was sent. This end receives no
+  // more.
   void Close(End by, absl::Status why = absl::UnavailableError("the stream was ended"));
-  // Is called once when the stream has ended without this end's Close(): with the other end's reason, or
-  // Unavailable.
+  // `told` is called once when the stream has ended without this end's Close(): with the other end's reason,
+  // or Unavailable.
   void OnEnd(End end, std::function<void(const absl::Status&)> told) { told_[end] = std::move(told); }
-  // From now on chance does not break it.
+  // From now on no random fault breaks the connection.
   void Spare() { spared_ = true; }
   // From now on the process at this end does not read: nothing is delivered to it, and the other end cannot
-  // write. Neither is told, since the connection lives.
+  // write. Neither end gets an error, since the connection lives.
   void Stall(End end) { stalled_[end] = true; }
   // What this end writes does not leave.
   bool full(End from) const { return stalled_[Other(from)]; }
@@ -63,7 +64,7 @@ class Connection : public std::enable_shared_from_this<Connection> {
     absl::Duration ready;
     std::function<void()> deliver;
   };
-  // By the end that it goes to.
+  // Per receiving end.
   struct Direction {
     std::deque<Message> queue;
     absl::Duration last_ready;
@@ -72,9 +73,9 @@ class Connection : public std::enable_shared_from_this<Connection> {
   static End Other(End end) { return end == kOpener ? kAcceptor : kOpener; }
   void Pump(End to);
   void SchedulePump(End to, absl::Duration at);
-  // Both ends are told, each in its own time.
+  // Both ends learn it, each in its own time.
   void Break();
-  // Of what is on its way to `to`, a beginning of some length still comes.
+  // Of the messages on their way to `to`, a prefix of random length still arrives.
   void Cut(End to);
   void TellSoon(End end, absl::Duration after, absl::Status why);
 
@@ -86,23 +87,23 @@ class Connection : public std::enable_shared_from_this<Connection> {
   bool broken_ = false, spared_ = false;
 };
 
-// All wires. Each direction between two processes has its own speed and may be cut (a partition).
+// All links. Each direction between two processes has its own speed and may be cut (a partition).
 class Network {
  public:
   Network(World* world, NetworkFaults faults, FaultCounts* counts)
       : world_(world), faults_(faults), counts_(counts) {}
-  // What is still on its way holds the streams that it goes over, which hold it.
+  // Messages on their way hold their streams, which hold the messages.
   ~Network();
 
-  // Chance strikes no more; partitions and slow links stay until they are mended.
+  // Random faults end; partitions and slow links stay until they are mended.
   void EndFaults() { on_ = false; }
   bool faults_on() const { return on_; }
 
-  // nullptr: nobody listens there. `spared`: chance does not break it; what is planned does.
+  // nullptr: no process listens there. `spared`: no random fault breaks it; planned faults do.
   std::shared_ptr<Connection> Connect(World::Node from, World::Node to, bool spared = false);
 
-  // A unary call. `serve` runs at `to`, perhaps twice; `gone` there if the caller is gone before the answer.
-  // `done` runs once at `from`: the answer, or Unavailable.
+  // A unary call. `serve` runs at `to`, perhaps twice; `gone` runs there if the caller is gone before the
+  // answer. `done` runs once at `from`: with the answer, or Unavailable.
   template <typename Reply>
   void Call(World::Node from, World::Node to,
             std::function<void(std::function<void(absl::StatusOr<Reply>)>)> serve, std::function<void()> gone,
@@ -130,7 +131,7 @@ class Network {
     const bool lose_request = Strikes(faults_.request_lost, "request lost");
     const bool lose_reply = !lose_request && Strikes(faults_.reply_lost, "reply lost");
     if (lose_request) return lost("the request was lost");
-    // Silence is noticed by pings, as gRPC's keepalive does.
+    // Pings notice silence, as gRPC's keepalive does.
     world_->After(from, kSilence, [this, from, to, state, lost] {
       if (!state->over && (Blocked(from, to) || Blocked(to, from) || !world_->running(to))) {
         lost("the connection is silent");
@@ -152,7 +153,7 @@ class Network {
       Route(from, to, Latency(from, to) + world_->Between(absl::ZeroDuration(), absl::Milliseconds(300)),
             [arrive] { arrive(false); });
     }
-    // A process that dies takes its calls with it.
+    // A process that dies ends its calls.
     calls_.push_back(
         {from, to, [state] { return state->over; },
          [this, to, state, gone] {
@@ -165,17 +166,17 @@ class Network {
     if (calls_.size() >= 2 * calls_kept_) ForgetEndedCalls();
   }
 
-  // The process has died (World::Kill() comes next): its streams end, and who called it is told. `orderly`:
-  // it ends by itself, and what it has sent arrives.
+  // The process has died (World::Kill() comes next): its streams end, and its callers learn it. `orderly`:
+  // the process exits by itself, and what it has sent arrives.
   void OnKill(World::Node node, bool orderly = false);
 
-  // Nobody reaches the process any more: who calls it, or has opened a stream to it, is told that it is gone.
-  // It goes on, and so do the streams that it has opened.
+  // The process is no longer reachable: its callers, and processes that have opened a stream to it, learn
+  // that it is gone. It goes on, and so do the streams that it has opened.
   void CutOff(World::Node node);
 
   void Block(World::Node from, World::Node to, bool blocked);
   bool Blocked(World::Node from, World::Node to) const { return blocked_.count({from, to}) > 0; }
-  // Messages take so much longer.
+  // Messages take this much longer.
   void Slow(World::Node from, World::Node to, absl::Duration by);
   // Breaks every stream between the two.
   void BreakStreams(World::Node a, World::Node b);
@@ -191,7 +192,7 @@ class Network {
     return true;
   }
   absl::Duration Latency(World::Node from, World::Node to, bool spared = false);
-  // Runs `deliver` at `to` after `delay`, or as soon after as the way is free. `to` must run.
+  // Runs `deliver` at `to` after `delay`, or as soon after as the link is free. `to` must run.
   void Route(World::Node from, World::Node to, absl::Duration delay, std::function<void()> deliver);
 
   World* const world_;
@@ -201,12 +202,12 @@ class Network {
   uint64_t messages_ = 0;
   std::set<std::pair<World::Node, World::Node>> blocked_;
   std::map<std::pair<World::Node, World::Node>, absl::Duration> slow_;
-  // Those between living processes, and all that ever were.
+  // Connections between living processes, and all connections ever made.
   std::vector<std::weak_ptr<Connection>> connections_, made_;
   struct OpenCall {
     World::Node from, to;
     std::function<bool()> over;
-    // One of the two has.
+    // One of the two processes has died.
     std::function<void()> caller_died, server_died;
   };
   void ForgetEndedCalls();

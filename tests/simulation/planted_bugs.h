@@ -8,20 +8,20 @@
 
 namespace weir {
 
-// A bug that other parameter servers have, or that would break one of Weir's promises, and how it gets into a
-// run.
+// A bug that other parameter servers have, or that would break one of Weir's promises, and the code that puts
+// it into a run.
 struct PlantedBug {
   const char* name;
-  // In words.
+  // A description in words.
   const char* what;
-  // Which of them must notice: any of these. What another one notices besides does not count.
+  // At least one of these must notice the bug. Other invariants that notice it do not count.
   std::vector<Invariant> caught_by;
   std::function<void(Site*)> plant;
 };
 
-// All of them.
+// All planted bugs.
 std::vector<PlantedBug> PlantedBugs();
-// By where they are.
+// By the place of the bug.
 std::vector<PlantedBug> PlantedInPolicies();
 std::vector<PlantedBug> PlantedInMessages();
 std::vector<PlantedBug> PlantedInClients();

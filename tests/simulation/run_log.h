@@ -15,10 +15,11 @@
 
 namespace weir {
 
-// What was seen of one run: what each worker was answered, and, from above, what each shard published and was
-// told. The invariants (invariants.h) are checked on it after the run. Times are since the run's start.
+// What one run showed: the answers to each worker, and, seen from outside the protocol, what each shard
+// published and received. The invariants (invariants.h) are checked on this log after the run. Times are
+// since the run's start.
 
-// A shard's weights; shared, since many look at the same.
+// A shard's weights; shared, since many records refer to the same weights.
 using Weights = std::shared_ptr<const std::vector<float>>;
 
 // A worker computed a gradient and began to send it to all shards.
@@ -26,7 +27,7 @@ struct PushSent {
   absl::Duration at;
   uint64_t incarnation = 0;
   uint64_t clock = 0, batch = 0;
-  // What it was computed from, by shard.
+  // The versions that the gradient was computed from, by shard.
   std::vector<v1::Version> base;
 };
 
@@ -46,14 +47,14 @@ struct PullAnswered {
   uint64_t incarnation = 0;
   uint32_t shard = 0;
   uint64_t clock = 0;
-  // A reader's, which reads all shards under one pin: a number of its own. Else 0.
+  // The number of a reader's pin, under which it reads all shards. 0 for workers.
   uint64_t pin = 0;
   v1::PullReply reply;
-  // nullptr: none came.
+  // nullptr: no weights came.
   Weights weights;
 };
 
-// A worker let weights go that it had read in place, and they were not what they had been.
+// A worker released a view whose weights had changed.
 struct ChangedView {
   absl::Duration at;
   uint32_t worker = 0;
@@ -69,35 +70,35 @@ struct Joined {
   bool reader = false;
 };
 
-// One event of a shard after which its version was another. Seldom several versions at once.
+// One event of a shard that changed its version. Rarely several versions at once.
 struct Published {
   absl::Duration at;
   uint32_t shard = 0;
-  uint64_t life = 0;  // of the shard
+  uint64_t life = 0;  // the shard's incarnation
   uint64_t from = 0, to = 0;
   Weights weights;
 };
 
-// A shard was told a new membership, and holds it.
+// A shard received a new membership, and holds it.
 struct Installed {
   absl::Duration at;
   uint32_t shard = 0;
   uint64_t life = 0;
-  // The coordinator's.
+  // The coordinator's incarnation.
   uint64_t coordinator = 0;
   // The shard's count of updates at that moment.
   uint64_t version = 0;
   v1::Membership membership;
 };
 
-// A shard told its coordinator which batches it held, when either of the two began anew: the coordinator
-// counts on them.
+// A shard reported its batches to its coordinator, when either of the two began anew: the coordinator relies
+// on the report.
 struct ToldBatches {
   uint32_t shard = 0;
   IntervalSet batches;
 };
 
-// A shard has a new model: at its start, or after it was restored.
+// A shard has a new model: at its start, or after a restore.
 struct Restored {
   absl::Duration at;
   uint32_t shard = 0;
@@ -111,7 +112,7 @@ struct CheckpointSaved {
   absl::Duration at;
   uint64_t step = 0;
   std::vector<v1::Version> versions;  // by shard
-  // The incarnation of whoever saved it.
+  // The incarnation of the coordinator that saved it.
   uint64_t coordinator = 0;
 };
 
@@ -119,11 +120,11 @@ struct CheckpointSaved {
 struct StoreTaken {
   absl::Duration at;
   uint64_t coordinator = 0;
-  // Of the newest checkpoint that it found.
+  // The step of the newest checkpoint that it found.
   std::optional<uint64_t> step;
 };
 
-// A coordinator that another one has taken the place of has ended.
+// A replaced coordinator has ended.
 struct ReplacedEnd {
   absl::Duration at;
   int code = 0;
@@ -139,7 +140,8 @@ struct RunLog {
   std::vector<ChangedView> changed_views;
   std::vector<Joined> joins;
   std::vector<Published> published;
-  // By a ps:0 whose successor's process runs already: until that one takes the store, its checkpoints count.
+  // By a replaced ps:0 whose successor's process already runs: its checkpoints count until the successor
+  // takes the store.
   std::vector<Published> published_when_replaced;
   std::vector<Installed> installed;
   std::vector<ToldBatches> told_batches;
@@ -147,22 +149,22 @@ struct RunLog {
   std::vector<CheckpointSaved> saved;
   std::vector<StoreTaken> taken;
   std::vector<ReplacedEnd> replaced;
-  // By shard: acknowledged pushes that it has declared lost, as it counts them in the end.
+  // By shard: acknowledged pushes that it has declared lost, as counted at the end.
   std::map<uint32_t, uint64_t> lost;
-  // The same in the job's summary, of all shards. nullopt: the coordinator came back after the end, and has
+  // The same in the job's summary, over all shards. nullopt: the coordinator came back after the end, and has
   // not seen the job.
   std::optional<uint64_t> lost_in_summary;
-  // What a coordinator that started said of a store that it found damaged.
+  // Messages of coordinators that found a damaged store at their start.
   std::vector<std::string> damage;
-  // What a protocol error or an own check of an actor had to say.
+  // Protocol errors, and failed checks of actors.
   std::vector<std::string> complaints;
 
   // The end.
   bool ended = false;
   std::string failure;
-  // By shard, as the last version was; empty if the job failed.
+  // By shard, at its last version; empty if the job failed.
   std::vector<Weights> final_weights;
-  // "worker:1": its exit code.
+  // Exit codes by task ("worker:1").
   std::map<std::string, int> exits;
   // What still waited when time was up.
   std::vector<std::string> hanging;

@@ -17,11 +17,11 @@ namespace weir {
 
 class SimDataStream;
 
-// The streams of one program's client to one shard, which may stay longer than its channel.
+// The streams of one program's client to one shard. They may outlive its channel.
 struct SimShardStreams {
-  // From now on none is read.
+  // From now on no stream is read.
   void Hang();
-  // The process has died: they end.
+  // The process has died: the streams end.
   void Die();
 
   Site* const site;
@@ -32,9 +32,9 @@ struct SimShardStreams {
   bool hangs = false;
 };
 
-// Opens streams to a shard over the simulated network. Chance sends some pushes twice, the copy on a stream
-// of its own and late. What workers are answered goes to the log as it arrives, whatever the client makes of
-// it.
+// Opens streams to a shard over the simulated network. Some pushes are sent twice at random, the copy late
+// and on a stream of its own. Answers to workers go to the log as they arrive, whatever the client does with
+// them.
 class SimShardChannel final : public ShardChannel {
  public:
   explicit SimShardChannel(std::shared_ptr<SimShardStreams> streams) : streams_(std::move(streams)) {}

@@ -13,10 +13,10 @@ namespace weir {
 
 class Coordinator;
 
-// The way to the coordinator over the simulated network.
+// The channel to the coordinator over the simulated network.
 class SimCoordinatorChannel final : public CoordinatorChannel {
  public:
-  // joined: hears of the answer to a Join. The loop is that of `node`.
+  // joined: gets the answer to a Join. The loop belongs to `node`.
   SimCoordinatorChannel(Site* site, World::Node node, std::shared_ptr<SimEventLoop> loop,
                         std::function<void(const v1::JoinReply&)> joined)
       : site_(site), node_(node), loop_(std::move(loop)), joined_(std::move(joined)) {}

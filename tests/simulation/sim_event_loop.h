@@ -13,8 +13,8 @@
 namespace weir {
 
 // The event loop of one program, under the virtual clock. When the program's process has died, nothing that
-// the program does reaches the world any more, and it runs to its end at once: RunToEnd() has a clock of its
-// own, which leaps from timer to timer.
+// the program does reaches the world any more, and the program runs to its end at once: RunToEnd() has a
+// clock of its own, which jumps from timer to timer.
 class SimEventLoop final : public EventLoop {
  public:
   SimEventLoop(World* world, World::Node node)
@@ -33,7 +33,7 @@ class SimEventLoop final : public EventLoop {
   // The process has died.
   void Die() { dead_ = true; }
   bool dead() const { return dead_; }
-  // Runs tasks and timers until `done`. The process has died.
+  // Runs tasks and timers until `done`. Only after Die().
   void RunToEnd(const std::function<bool()>& done);
 
  private:

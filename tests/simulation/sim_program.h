@@ -21,8 +21,8 @@ namespace weir {
 
 class SimProgram;
 
-// Lets programs give way to each other where shipped code waits on a condition variable. While there is one,
-// this thread is under its rule.
+// Lets programs yield to each other where shipped code waits on a condition variable. The rule applies to
+// this thread while a SimThreads exists.
 class SimThreads final : public Waiting {
  public:
   SimThreads() { current() = this; }
@@ -35,40 +35,40 @@ class SimThreads final : public Waiting {
   std::map<const CondVar*, std::vector<SimProgram*>> waiting_;
 };
 
-// A worker's or evaluator's program in one life of its process: shipped code (WorkUntilDone, Client) on a
-// fiber, which takes turns with the events of its loop.
+// A worker's or evaluator's program in one incarnation of its process: shipped code (WorkUntilDone, Client)
+// on a fiber, which takes turns with the events of its loop.
 class SimProgram : private Transport, private ShardSet::Observer {
  public:
-  // `on_end`: with what WorkUntilDone() returned. `index`: of a worker its rank.
+  // `on_end`: with the result of WorkUntilDone(). `index`: a worker's rank.
   SimProgram(Site* site, World::Node node, v1::Role role, uint32_t index,
              std::function<void(const absl::Status&)> on_end);
   ~SimProgram() override;
 
   void Start();
-  // The process has died: nothing of it reaches the world any more.
+  // The process has died: nothing that it does reaches the world any more.
   void Die();
-  // It is a member of the job.
+  // The program is a member of the job.
   bool live() const { return live_; }
   // For reports.
   std::string Waiting() const;
 
  protected:
-  // What one membership does, between joining and leaving.
+  // One membership, from join to leave.
   virtual absl::Status Work(Client* client) = 0;
   // A membership, or the process, is over.
   virtual void LetGo() {}
 
   bool dead() const { return loop_->dead(); }
-  // Gives way for so long.
+  // Yields for this long.
   void Sleep(absl::Duration length);
   void Complain(const std::string& what);
   bool sync() const { return site_->plan.sync(); }
   // The model's tensors in memory that holds them end to end.
   template <typename Tensor, typename Value>
   std::vector<Tensor> TensorsIn(Value* all) const;
-  // A shard's part of it.
+  // A shard's part of that memory.
   std::vector<float> PartOf(uint32_t shard, const float* all) const;
-  // A pull of this clock is about to be asked for; or a snapshot is.
+  // Call before each pull of this clock; AskSnapshot(): before each snapshot.
   void Ask(uint64_t clock) { asked_[clock] = site_->world.elapsed(); }
   void AskSnapshot();
 
@@ -77,12 +77,12 @@ class SimProgram : private Transport, private ShardSet::Observer {
   const uint32_t index_;
   const std::shared_ptr<SimEventLoop> loop_;
   const TensorMap tensors_;
-  // Of the membership of now.
+  // Of the current membership.
   v1::JoinReply joined_;
   uint64_t instance_ = 0;
-  // By shard; of the client of now.
+  // By shard; of the current client.
   std::vector<std::shared_ptr<SimShardStreams>> streams_;
-  // What it does, for reports.
+  // What the program is doing, for reports.
   const char* doing_ = "waits to join";
 
  private:
@@ -105,7 +105,7 @@ class SimProgram : private Transport, private ShardSet::Observer {
   void OnPush(const ShardSet::Push&, uint32_t, const v1::PushReply&) override {}
   void OnPull(const ShardSet::Pull& pull, uint32_t shard, const v1::PullReply& reply) override;
 
-  // Of SimThreads.
+  // For SimThreads.
   bool Wait(std::chrono::nanoseconds limit);
   void Wake(bool notified);
 
@@ -115,11 +115,11 @@ class SimProgram : private Transport, private ShardSet::Observer {
   std::unique_ptr<Fiber> fiber_;
   absl::Status result_;
   bool live_ = false;
-  // When pulls were asked for, by clock; of the newest snapshot, and its number.
+  // When pulls were requested, by clock; when the newest snapshot was requested, and its number.
   std::map<uint64_t, absl::Duration> asked_;
   absl::Duration snapshot_asked_;
   uint64_t snapshot_ = 0;
-  // Of the wait that it is in: its number, and whether it was woken.
+  // The current wait: its number, and whether it was woken.
   uint64_t wait_ = 0;
   bool waits_ = false, woken_ = false, notified_ = false;
 };

@@ -20,7 +20,7 @@
 namespace weir {
 
 // A ps_server process: the shipped Shard, on ps:0 the shipped Coordinator, and what server.cc and the
-// services do around them. Looks at the shard from above after every event, for the run's log.
+// services do around them. Inspects the shard after every event, for the run's log.
 class SimServer {
  public:
   SimServer(Site* site, uint32_t index);
@@ -28,65 +28,65 @@ class SimServer {
 
   World::Node node() const { return node_; }
   void Start();
-  // SIGKILL; `orderly`: it exits by itself.
+  // SIGKILL; `orderly`: the process exits by itself.
   void Kill(bool orderly = false);
   bool running() const { return site_->world.running(node_); }
-  // Whoever started it starts it again.
+  // Starts the process again, as a supervisor does.
   void StartAfter(absl::Duration away);
   bool coming() const { return coming_ > 0; }
-  // A process that dies in the midst of its n-th operation on the disk from now on.
+  // The process dies in the midst of its n-th disk operation from now on.
   void DieAtDisk(uint32_t operation) { disk_operations_left_ = operation; }
-  // What it has to write or read from now on waits until then.
+  // Reads and writes of the process from now on wait until then.
   void HangDisk(absl::Duration until) { disk_hangs_until_ = std::max(disk_hangs_until_, until); }
-  // What it does in the background hangs in its n-th step on the disk from now on: before or after the effect
-  // of an operation. Once it does, `begun` is called.
+  // Background work of the process hangs in its n-th step on the disk from now on: before or after the effect
+  // of an operation. `begun` is called when it hangs.
   struct DiskHang {
     uint32_t steps = 0;
     absl::Duration duration;
-    // Only what its store does counts.
+    // Only steps of the store count.
     bool of_store = false;
     std::function<void()> begun;
   };
   void HangWithinDisk(DiskHang hang) { disk_hang_ = std::move(hang); }
-  // Is asked before each operation on the disk that this process makes.
+  // Called before each disk operation of this process.
   bool DiesHere();
   bool dying() const { return dying_; }
   bool replaced() const { return replaced_; }
-  // Is called before each such operation, and after.
+  // Called before each disk operation, and after.
   void OnDiskStep();
 
-  // Another process is ps:0 from now on. This one has not been told: it goes on, with the links to other
-  // servers that it has, but nobody calls it any more.
+  // Another process is ps:0 from now on. This one does not know: it goes on, with the links to other servers
+  // that it has, but receives no more calls.
   void BeReplaced();
 
-  // nullptr: it has none, or is over.
+  // nullptr: this server has none, or its coordinator is over.
   Coordinator* coordinator() { return over_ ? nullptr : coordinator_.get(); }
   Shard* shard() { return shard_.get(); }
   Site* site() { return site_; }
 
-  // Runs at this server: a client's stream is there, and takes what is sent to the client.
+  // Runs at this server when a client opens a stream. `receive` takes what is sent to the client.
   std::shared_ptr<SimStream> Accept(const std::shared_ptr<Connection>& connection,
                                     std::function<void(std::string)> receive);
   SimSharedMemory& shared_memory() { return *shared_memory_; }
-  // After every event: has the shard published?
+  // Runs after every event: has the shard published?
   void Observe();
 
  private:
   class LocalLink;
   class RemoteLink;
-  // The shard's end of a stream from a coordinator, as shard_control_service.cc has it.
+  // The shard's end of a stream from a coordinator, as in shard_control_service.cc.
   struct ControlStream {
     std::shared_ptr<Connection> connection;
     std::function<void(v1::ShardReport)> sink;
     bool adopted = false, ended = false;
   };
 
-  // Does what blocks on the disk, and lets it hang if it is to; then calls `over`.
+  // Does `work`, which blocks on the disk and may have to hang; then calls `over`.
   void Work(bool of_store, std::function<void()> work, std::function<void()> over);
   void GoOn(const std::shared_ptr<HangingWork>& work, const std::function<void()>& over);
-  // Of the store: one after another.
+  // Runs the store's work, one piece after another.
   void StoreWork(std::function<void()> work);
-  // The process is dying: what hangs comes to nothing.
+  // The process is dying: work that hangs has no effect.
   void CutWorkShort();
   void ExitWhenIdle(const absl::Status& failure);
   void Tick();
@@ -106,7 +106,7 @@ class SimServer {
   void OnMembershipInstalled(const v1::MembershipInstalled& report);
   void End(const absl::Status& failure);
   Weights Snapshot();
-  // Of its part of the last checkpoint, if that is the end of the job.
+  // From its part of the last checkpoint, if that is the end of the job.
   Weights SavedWeights() const;
 
   Site* const site_;
@@ -114,11 +114,11 @@ class SimServer {
   const World::Node node_;
   std::unique_ptr<Shard> shard_;
   std::unique_ptr<Coordinator> coordinator_;
-  // Of the data plane.
+  // The data plane's.
   std::deque<SimLoop> loops_;
   std::unique_ptr<SimSharedMemory> shared_memory_;
   std::map<uint64_t, std::shared_ptr<SimStream>> streams_;
-  // The coordinator's stream; on ps:0 and while it is away nullptr.
+  // The coordinator's stream; nullptr on ps:0 and while the coordinator is away.
   std::shared_ptr<ControlStream> control_;
   bool attached_ = false;
   uint64_t coordinator_incarnation_ = 0;
@@ -129,18 +129,18 @@ class SimServer {
   uint32_t disk_operations_left_ = 0;
   absl::Duration disk_hangs_until_;
   std::optional<DiskHang> disk_hang_;
-  // For how long what hangs now does.
+  // How long the work that hangs now will hang.
   absl::Duration hang_;
-  // What runs now and may hang; what hangs.
+  // The work that runs now and may hang; the work that hangs.
   std::shared_ptr<HangingWork> at_work_;
   std::vector<std::shared_ptr<HangingWork>> hanging_;
   bool store_works_ = false;
   std::deque<std::function<void()>> store_work_;
 
-  // Of the shard, as far as the log has it.
+  // The shard's, as far as the log has them.
   uint64_t life_ = 0, version_ = 0, model_hash_ = 0;
   bool installed_ = false, just_installed_ = false;
-  // As the coordinator has said it, and by the epoch under which the shard was told it.
+  // As the coordinator sent it, and by the epoch under which the shard received it.
   v1::Membership membership_;
   std::map<uint64_t, v1::Membership> memberships_;
 };

@@ -18,17 +18,17 @@
 
 namespace weir {
 
-// A client's end of the socket that its segments of shared memory came over: closed when nobody has it.
+// A client's end of the socket that carried its shared-memory segments: closed when the last reference goes.
 using SegmentsSocket = std::shared_ptr<const void>;
 
-// One thread's event loop of a server: tasks in their order, each some time after it was posted.
+// The event loop of one thread of a server: runs tasks in order, each some time after it was posted.
 class SimLoop final : public Executor {
  public:
   SimLoop(World* world, World::Node node) : world_(world), node_(node) {}
   void Post(absl::AnyInvocable<void()> task) override;
-  // Runs what was posted, at once, until nothing is left.
+  // Runs all posted tasks at once, until none is left.
   void Drain();
-  // Drops what was posted, and what is posted from now on.
+  // Drops posted tasks, and those posted from now on.
   void Stop();
 
  private:
@@ -43,12 +43,12 @@ class SimSharedMemory final : public SharedMemory {
  public:
   explicit SimSharedMemory(const Site* site) : site_(site) {}
 
-  // The client with this token is known for as long as its socket is there. Its segments stay mapped.
+  // The client with this token is known while its socket is open. Its segments stay mapped.
   void Meet(const std::string& token, const SegmentsSocket& socket,
             std::shared_ptr<const ClientSegments> segments) {
     clients_[token] = {socket, std::move(segments), {}};
   }
-  // Forgets those whose sockets are closed, and what was kept for them.
+  // Forgets the clients whose sockets are closed, and what was kept for them.
   void DropClosed();
 
   std::optional<Place> Find(const void* data) const override { return site_->mapped.Find(data); }
@@ -66,18 +66,18 @@ class SimSharedMemory final : public SharedMemory {
 };
 
 // The server's end of one client's data stream: the shipped ExchangeSession on a simulated connection, with
-// one write under way at most, as ps_server/grpc/grpc_exchange_call.h has it. What a message refers to is
-// read when it leaves, or by the client where it lies, so that a version that is not immutable shows.
+// at most one write under way, as in ps_server/grpc/grpc_exchange_call.h. What a message refers to is read
+// when the message leaves, or in place by the client, so that a version that changes is noticed.
 class SimStream : public std::enable_shared_from_this<SimStream> {
  public:
-  // `on_broken`: the client has ended the stream, or the network has.
+  // `on_broken`: the client or the network has ended the stream.
   SimStream(Site* site, World::Node node, const ExchangeSession::Options& options,
             std::shared_ptr<Connection> connection, std::function<void(std::string)> receive,
             std::function<void(const v1::Caller&)> on_broken);
 
-  // A message of the client.
+  // Takes a message of the client.
   void Receive(const std::string& bytes);
-  // Readers have been revoked. True: the stream has ended, since some of it is being sent and does not leave.
+  // Readers have been revoked. True: the stream has ended, since a message that is being sent is stuck.
   bool DropRevoked();
   void EndJob(const absl::Status& failure);
   // The connection is over.
@@ -91,14 +91,14 @@ class SimStream : public std::enable_shared_from_this<SimStream> {
   void Settle();
   void Write();
   void End(const absl::Status& why);
-  // Lets the session go, and the message that is being sent.
+  // Releases the session, and the message that is being sent.
   std::shared_ptr<ExchangeSession> Drop();
 
   // For Seams::takes_views_back.
 
   // Tells the session that the client has read all chunks that it holds in shared memory.
   void TakeViewsBack();
-  // The client's message without the chunks that were taken back of those that it lets go.
+  // The client's message, without the chunks that were already taken back.
   std::string WithoutTakenBack(const std::string& bytes);
 
   Site* const site_;
@@ -110,9 +110,9 @@ class SimStream : public std::enable_shared_from_this<SimStream> {
   std::shared_ptr<ExchangeSession> session_;
   bool settling_ = false, writing_ = false;
   OutgoingMessage message_;
-  // Chunks that were sent in shared memory, and the last one that was taken back.
+  // The number of chunks sent in shared memory, and of the last one that was taken back.
   uint64_t chunks_shared_ = 0, taken_back_ = 0;
-  // Those that the client holds.
+  // The chunks that the client holds.
   std::set<uint64_t> held_;
 };
 

@@ -22,7 +22,7 @@ struct SimulationResult {
 };
 
 // Runs a whole cluster in this thread: the shipped Coordinator, Shards and work sources with simulated
-// workers, clock and network, as the plan says, and checks what came of it. `plant` may put a bug in
+// workers, clock and network, as the plan says, and checks the result. `plant` may plant a bug
 // (planted_bugs.h); null: none.
 SimulationResult RunSimulation(const Plan& plan, const std::function<void(Site*)>& plant = nullptr,
                                bool verbose = false);

@@ -24,41 +24,41 @@ namespace weir {
 
 class SimServer;
 
-// Where a planted bug gets in, without a line of shipped code (planted_bugs.h). As they are here nothing is
-// changed.
+// The places where a planted bug enters, without a change to shipped code (planted_bugs.h). The defaults
+// change nothing.
 struct Seams {
   Shard::PolicyFactory make_policy;
   const Kernels* kernels = &kPlainKernels;
   ReaderLimits reader_limits;
   // By shard.
   std::function<SlabSource(uint32_t shard)> weights_source;
-  // What a shard gets instead of a message of the coordinator.
+  // The messages that a shard gets instead of a message of the coordinator.
   std::function<std::vector<v1::ControlMessage>(uint32_t shard, const v1::ControlMessage&)> control;
-  // What a shard is told besides, since it made this report.
+  // Additional messages to a shard in response to this report.
   std::function<std::vector<v1::ControlMessage>(uint32_t shard, const v1::ShardReport&)> reported;
-  // Lives as long as the run.
+  // Must live as long as the run.
   std::shared_ptr<FileSystem> files;
-  // What the coordinator remembers by.
+  // Wraps the coordinator's store.
   std::function<std::unique_ptr<JobStore>(std::unique_ptr<JobStore>)> store;
   // A client's message as it leaves, and the shard's as it arrives; by data stream and shard.
   std::function<void(uint64_t stream, uint32_t shard, v1::ExchangeRequest*)> request;
   std::function<void(uint64_t stream, uint32_t shard, v1::ExchangeReply*)> reply;
-  // A server takes back what a client reads in shared memory when it waits no longer for the client.
+  // A server that no longer waits for a client takes back what the client reads in shared memory.
   bool takes_views_back = false;
-  // A client lets go of what it reads in shared memory when it comes.
+  // A client releases what it reads in shared memory as soon as it arrives.
   bool releases_early = false;
 };
 
-// Memory that lies in segments which clients have mapped. It stays for as long as the run.
+// Memory in segments that clients have mapped. It stays for the whole run.
 class MappedMemory {
  public:
   void Add(std::shared_ptr<float> memory, size_t elements) {
     numbers_[memory.get()] = static_cast<uint32_t>(segments_.size());
     segments_.push_back({std::move(memory), elements * sizeof(float)});
   }
-  // Where it lies; nothing: in none of them.
+  // The place of `data`; nullopt: in no segment.
   std::optional<SharedMemory::Place> Find(const void* data) const;
-  // nullptr: not all of it lies there.
+  // nullptr: the segment does not hold all of it.
   const float* At(uint32_t segment, uint64_t offset, uint64_t bytes) const {
     if (segment >= segments_.size()) return nullptr;
     const Segment& found = segments_[segment];
@@ -71,7 +71,7 @@ class MappedMemory {
     uint64_t bytes;
   };
   std::vector<Segment> segments_;
-  // The newest one at each address.
+  // The newest segment at each address.
   std::map<const float*, uint32_t> numbers_;
 };
 
@@ -85,13 +85,13 @@ struct Site {
   World world;
   Network network;
   const Ledger ledger;
-  // Of all servers, as a shared folder.
+  // All servers', as a shared folder.
   FaultyFileSystem disk;
-  // What the servers see of it.
+  // The servers' view of the disk.
   FileSystem* files = &disk;
-  // Who uses it, where that is not whose event runs.
+  // The server that uses the disk, where it is not the one whose event runs.
   SimServer* disk_user = nullptr;
-  // Memory that weights lie in, of all servers and their lives: clients that have mapped it may read it as
+  // The weights' memory, of all servers and their incarnations: clients that have mapped it may read it as
   // long as they like.
   MappedMemory mapped;
   RunLog log;
@@ -99,13 +99,13 @@ struct Site {
   ThreadPool threads{1};
   // By index, ps:0 first.
   std::vector<std::unique_ptr<SimServer>> servers;
-  // Processes that were ps:0 once, and may still be at work (SimServer::BeReplaced).
+  // Processes that were ps:0, and may still be at work (SimServer::BeReplaced).
   std::vector<std::unique_ptr<SimServer>> replaced;
-  // The coordinator of now has saved the end of the job.
+  // The current coordinator has saved the end of the job.
   bool saw_end = false;
-  // Lives of shards; the next one's number.
+  // The next incarnation number of a shard.
   uint64_t next_life = 1;
-  // Data streams, of all servers.
+  // The next number of a data stream, over all servers.
   uint64_t next_session = 1;
 };
 

@@ -17,10 +17,10 @@ namespace weir {
 
 // The virtual machine room: time, chance, and the processes that live in it. Everything that happens is an
 // event of one queue, ordered by its time and then by its number; chance comes from one stream of the seed.
-// So one seed is one run, and the hash of its trace says whether two runs were the same.
+// So one seed is one run, and equal hashes of the trace show that two runs were the same.
 //
-// An event belongs to a process (a node). One of a process that has died since is dropped; one of a process
-// that is paused happens when it goes on. Not thread-safe: all runs on the thread of Run().
+// An event belongs to a process (a node). An event of a process that has died since is dropped; an event of a
+// paused process happens when the process resumes. Not thread-safe: all runs on the thread of Run().
 class World final : public Clock {
  public:
   using Node = uint32_t;
@@ -41,39 +41,39 @@ class World final : public Clock {
 
   // ---- processes
 
-  // A process that does not run yet.
+  // Adds a process that does not run yet.
   Node AddNode(std::string name);
   const std::string& name(Node node) const { return nodes_[node].name; }
   void Start(Node node);
-  // What it had yet to do is gone at once, with all that it held.
+  // Drops the process's pending events at once, with all that they hold.
   void Kill(Node node);
   bool running(Node node) const { return nodes_[node].running; }
   // Changes with every start and every death.
   uint64_t life(Node node) const { return nodes_[node].life; }
   void Pause(Node node);
   void Resume(Node node);
-  // It is dying in the midst of an event: nothing leaves it any more.
+  // The process is dying in the midst of an event: nothing leaves it any more.
   void Silence(Node node) { nodes_[node].silent = true; }
   bool silent(Node node) const { return nodes_[node].silent; }
   bool paused(Node node) const { return nodes_[node].paused; }
-  // For so long it has been, in all.
+  // In all.
   absl::Duration paused_for(Node node) const { return nodes_[node].paused_for; }
 
   // ---- events
 
-  // Of a process in its present life; `node` must run.
+  // An event of a process in its present incarnation; `node` must run.
   void After(Node node, absl::Duration delay, Event event) {
     Push(now_ + absl::ToInt64Nanoseconds(delay), node, nodes_[node].life, std::move(event));
   }
-  // Of the world itself.
+  // An event of the world itself.
   void After(absl::Duration delay, Event event) {
     Push(now_ + absl::ToInt64Nanoseconds(delay), kWorld, 0, std::move(event));
   }
 
-  // Whose event runs; kWorld: nobody's.
+  // The node whose event runs; kWorld: none.
   Node current() const { return current_; }
 
-  // Until `done`, or nothing is left to happen, or the time is up. Returns whether it is done. `each` runs
+  // Runs until `done`, or nothing is left to happen, or the time is up. Returns whether `done`. `each` runs
   // after every event.
   bool Run(absl::Duration until, const std::function<bool()>& done, const Event& each);
   uint64_t events() const { return events_; }
@@ -91,7 +91,7 @@ class World final : public Clock {
     bool running = false, paused = false, silent = false;
     uint64_t life = 0;
     absl::Duration paused_at, paused_for;
-    // What came while it was paused.
+    // Events that came while it was paused.
     std::deque<Event> backlog;
   };
   struct Entry {

@@ -11,7 +11,7 @@
 
 namespace weir {
 
-// A policy with one thing wrong: overrides what is wrong.
+// A policy with one fault: a subclass overrides the faulty function.
 class WrappedPolicy : public ConsistencyPolicy {
  public:
   explicit WrappedPolicy(std::unique_ptr<ConsistencyPolicy> inner) : inner_(std::move(inner)) {}
