@@ -1,4 +1,4 @@
-// What callers were answered.
+// Checks of the answers to callers.
 #include <cstring>
 #include <set>
 #include <tuple>
@@ -27,7 +27,7 @@ void Checker::CheckPush(const PushAnswered& push) {
       if (weights != nullptr && !there) {
         return Violate(Invariant::kAcknowledged, where(), " is not in version ", reply.version().count());
       }
-      // In sync whoever else computed the part has it in as well.
+      // In sync the version may hold another worker's computation of the same part.
       if (there && !sync() && Who(*weights, push.batch) != push.incarnation) {
         Violate(Invariant::kAcknowledged, where(), " is in as that of incarnation ",
                 Who(*weights, push.batch));
@@ -52,9 +52,9 @@ void Checker::CheckPush(const PushAnswered& push) {
       }
       return;
     case v1::DUPLICATE_BATCH: {
-      // It was refused here before.
+      // The shard refused it before.
       if (ledger_.poisoned(push.batch, push.shard)) return;
-      // Somebody else's is in.
+      // Another worker's push of the batch is in the version.
       const auto it = versions_.find(life);
       const bool there = it != versions_.end() && !it->second.empty() &&
                          Has(*it->second.rbegin()->second, push.batch) &&
@@ -70,7 +70,7 @@ void Checker::CheckPush(const PushAnswered& push) {
 
 void Checker::CheckPushesAcrossShards() {
   if (!sync()) return;
-  // (incarnation, batch) -> what it was told; step -> its parts, by shard.
+  // (incarnation, batch) -> the outcomes it was given; step -> its parts, by shard.
   std::map<std::pair<uint64_t, uint64_t>, std::map<v1::Outcome, uint32_t>> told;
   for (const PushAnswered& push : log_.pushes)
     told[{push.incarnation, push.batch}][push.reply.outcome()] = push.shard;
@@ -105,7 +105,8 @@ void Checker::CheckPulls() {
     Violate(Invariant::kTorn, "worker ", view.worker, " held version ", view.version.count(),
             " of ps:", view.shard, " in place until ", At(view.at), ", when it was no longer that version");
   }
-  std::map<std::tuple<uint64_t, uint32_t, uint64_t>, uint64_t> newest;  // incarnation, shard, its life
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t>, uint64_t> newest;  // incarnation, shard, the shard's
+                                                                        // incarnation
   std::map<uint64_t, std::set<uint64_t>> pinned;
   for (const PullAnswered& pull : log_.pulls) {
     if (pull.reply.outcome() != v1::OK || pull.weights == nullptr) continue;
@@ -153,8 +154,8 @@ uint64_t Checker::ClockOf(uint64_t incarnation, uint64_t start, const Life& life
   const auto it = sent_.find(incarnation);
   if (it == sent_.end()) return clock;
   for (const PushSent* push : it->second) {
-    // Refused ones count as completed: those that are not finite, those whose batch somebody else has done,
-    // and those of another life's version, whatever became of the answer.
+    // Refused pushes count as completed: those that are not finite, those whose batch another worker has
+    // done, and those of another incarnation's version, even if the answer was lost.
     if (push->at <= at &&
         (Has(weights, push->batch) || ledger_.poisoned(push->batch, life.first) ||
          push->base[life.first].incarnation() != life.second || Delivered(*push, life, at))) {
@@ -205,7 +206,7 @@ void Checker::CheckBound(const PullAnswered& pull) {
               " while worker ", clock.worker(), " is said to be at ", clock.clock());
     }
   }
-  // Who counted all the time from the question to the answer.
+  // The workers that counted all the time from the request to the answer.
   const Life life{pull.shard, pull.reply.version().incarnation()};
   const Installed* const first = MembershipAt(life, pull.asked);
   if (first == nullptr) return;

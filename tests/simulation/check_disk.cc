@@ -1,4 +1,4 @@
-// What the disk was to keep: logs, and whose the store is.
+// Checks of the disk's contents: logs, and the owner of the store.
 #include <algorithm>
 #include <cstring>
 
@@ -7,7 +7,7 @@
 namespace weir {
 
 bool Checker::Replayed(const Restored& restored) const {
-  // The newest that anybody had seen of the shard.
+  // The newest published version of the shard.
   const std::vector<float> nothing(static_cast<size_t>(ledger_.elements()), 0.0f);
   const std::vector<float>* before = &nothing;
   uint64_t version = 0;
@@ -62,7 +62,7 @@ void Checker::CheckLogs() {
               At(push.at), " in version ", push.reply.version().count());
     }
   }
-  // A newcomer's clocks may be passed over.
+  // A new worker may skip clocks.
   for (const auto& [shard, lost] : log_.lost) {
     if (lost > log_.joins.size()) {
       Violate(Invariant::kAcknowledged, "ps:", shard, " has a log and declares ", lost, " pushes lost");
@@ -74,7 +74,7 @@ void Checker::CheckCoordinators() {
   for (const CheckpointSaved& saved : log_.saved) {
     for (const StoreTaken& taken : log_.taken) {
       if (taken.coordinator <= saved.coordinator || taken.at > saved.at) continue;
-      // Its last steps may have come late; what counts is what the next one has found.
+      // A replaced coordinator's last steps may arrive late; what its successor has found counts.
       if (taken.step.has_value() && *taken.step >= saved.step) continue;
       Violate(Invariant::kReplaced, "coordinator ", saved.coordinator, " has saved step ", saved.step, " at ",
               At(saved.at), "; coordinator ", taken.coordinator, " has had the store since ", At(taken.at),
@@ -82,8 +82,8 @@ void Checker::CheckCoordinators() {
     }
   }
   for (const ReplacedEnd& end : log_.replaced) {
-    // When the job is over nobody is there to tell it, nor anything that it could harm; and one that saw the
-    // end of the job may end like it.
+    // When the job is over no process is there to tell it, and it can harm nothing; a coordinator that saw
+    // the end of the job may end like the job.
     if (end.code == 78 || end.job_over || (end.code == 0 && log_.ended && log_.failure.empty())) continue;
     Violate(Invariant::kReplaced, "a ps:0 that was replaced ended at ", At(end.at), " with ", end.code, ": ",
             end.failure);

@@ -1,4 +1,4 @@
-// What a shard holds, publishes and was told.
+// Checks of what a shard holds, publishes and receives.
 #include <algorithm>
 #include <cmath>
 #include <cstring>
@@ -58,7 +58,7 @@ void Checker::CheckRestored() {
               restored.version, " in bits that it never had");
     }
     for (const CheckpointSaved& saved : log_.saved) {
-      // One that was complete just now may not be known yet to whoever restores.
+      // The restoring coordinator may not know yet of a checkpoint that was complete just before.
       if (saved.at + absl::Milliseconds(500) > restored.at ||
           saved.versions[restored.shard].count() <= restored.version)
         continue;
@@ -111,7 +111,7 @@ void Checker::CheckStep(const Published& line, const std::vector<float>& before)
 bool Checker::WasMember(const Published& line, uint64_t incarnation) const {
   const auto memberships = memberships_.find({line.shard, line.life});
   if (memberships == memberships_.end()) return false;
-  // Each counts until the next one, which may have come in the same event as the version.
+  // Each membership counts until the next one, which may have come in the same event as the version.
   bool was = false;
   for (const Installed* installed : memberships->second) {
     if (installed->version <= line.from) was = false;
@@ -159,7 +159,7 @@ void Checker::CheckJoins() {
   if (sync()) return;
   for (const Joined& joined : log_.joins) {
     if (joined.reader) continue;
-    // On each shard the slowest of those who counted there when it was told of the newcomer.
+    // On each shard: the slowest of the workers that counted there when the shard learned of the new worker.
     std::optional<uint64_t> slowest;
     bool known = true;
     for (const auto& [life, memberships] : memberships_) {
@@ -168,21 +168,21 @@ void Checker::CheckJoins() {
       });
       if (told == memberships.end() || told == memberships.begin() || (*told)->at > joined.at) continue;
       const Installed* const before = *std::prev(told);
-      // Where nobody has stayed there is no slowest.
+      // If no worker has stayed, there is no slowest.
       const auto& now = (*told)->membership.members();
       if (std::none_of(now.begin(), now.end(), [&](const v1::Member& member) {
             return !member.idle() && !member.joining() && MemberOf(*before, member.incarnation()) != nullptr;
           })) {
         continue;
       }
-      // Of several versions that were published at once only the last was seen.
+      // When several versions are published at once, the log has only the last.
       const std::vector<float>* const weights = Find(life, (*told)->version);
       if (weights == nullptr) known = false;
-      // Who is taken out with the newcomer's coming counted until then.
+      // A worker that is removed as the new one comes counted until then.
       for (const Installed* installed : {before, *told}) {
         for (const v1::Member& other : installed->membership.members()) {
           if (other.idle() || other.incarnation() == joined.incarnation) continue;
-          // From what clock is for each shard to say, until all have.
+          // Each shard chooses a joining worker's first clock, until all have done so.
           if (other.joining()) known = false;
           if (other.joining() || weights == nullptr) continue;
           const uint64_t clock = ClockIn(*weights, other);

@@ -10,7 +10,7 @@ HangingWork::HangingWork(std::function<void()> work)
           MutexLock lock(mutex_);
           while (turn_ != Turn::kWork) changed_.Wait(mutex_);
         }
-        // What it holds goes with it, while it is its turn.
+        // Destroys what the work holds while it is the work's turn.
         std::exchange(work, nullptr)();
         MutexLock lock(mutex_);
         over_ = true;
@@ -28,7 +28,7 @@ bool HangingWork::Go() {
 
 void HangingWork::Hang() { Pass(Turn::kCaller); }
 
-// Returns when it is the other's turn no more.
+// Returns when the other's turn is over.
 void HangingWork::Pass(Turn to) {
   MutexLock lock(mutex_);
   turn_ = to;

@@ -42,18 +42,18 @@ uint64_t Checker::PassedOver() const {
 }
 
 uint64_t Checker::MostLost(uint32_t shard) const {
-  // A newcomer's clocks may be passed over, and those of who had nothing to do for a while.
+  // A new worker may skip clocks, and so may a worker that had nothing to do for a while.
   uint64_t most = log_.joins.size() + PassedOver();
   for (const PushAnswered& push : log_.pushes) {
     if (push.shard != shard) continue;
-    // A life that refuses it as stale counts it as lost, whoever had it.
+    // An incarnation that refuses it as stale counts it as lost, whichever worker sent it.
     if (push.reply.outcome() == v1::STALE_VERSION) ++most;
     for (const Restored& restored : log_.restored) {
       if (restored.shard != shard || restored.weights == nullptr ||
           restored.life <= push.reply.version().incarnation()) {
         continue;
       }
-      // Somebody else may have done its batch.
+      // Another worker may have done its batch.
       const bool has = Has(*restored.weights, push.batch);
       if (!has || Who(*restored.weights, push.batch) != push.incarnation) {
         ++most;
@@ -86,7 +86,8 @@ void Checker::CheckFinalWeights() {
     for (uint64_t batch = 0; batch < ledger_.batches(); ++batch) {
       const float expected = ledger_.poisoned(batch, shard) ? 0 : 1;
       if (weights[batch] == expected) continue;
-      // An earlier life may have had it, and have told so; or had what it was computed from.
+      // An earlier incarnation may have had the batch, and reported it; or had the version that it was
+      // computed from.
       bool had = std::any_of(
           log_.told_batches.begin(), log_.told_batches.end(),
           [&](const ToldBatches& told) { return told.shard == shard && told.batches.Contains(batch); });

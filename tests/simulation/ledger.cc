@@ -8,7 +8,7 @@
 namespace weir {
 namespace {
 
-// Local spaces are of this many elements, so that all shards have equally many.
+// Shards hold multiples of this many elements, so that all have equally many.
 constexpr int64_t kGrain = 64;
 
 }  // namespace
@@ -18,7 +18,7 @@ Ledger::Ledger(Options options)
       batches_((options_.total_examples + options_.batch_size - 1) / options_.batch_size),
       elements_((2 * static_cast<int64_t>(batches_) + kMixed + kGrain - 1) / kGrain * kGrain) {
   const int64_t all = elements_ * options_.shards;
-  // Two tensors, so that their border lies inside of some block.
+  // Two tensors, so that their border lies inside a block.
   model_.tensors = {{"first", {all / 2 - 5}, TensorKind::kParameter, Initializer::Zeros()},
                     {"second", {all - all / 2 + 5}, TensorKind::kParameter, Initializer::Zeros()}};
 }

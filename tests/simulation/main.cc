@@ -1,5 +1,5 @@
-// ./dev chaos --sim: runs seeds of the simulation and says what was injected, checked and found. A seed that
-// fails is printed with the command that replays it.
+// ./dev chaos --sim: runs seeds of the simulation and prints the injected faults, the checks and the
+// violations. For a seed that fails it prints the command that replays it.
 #include <chrono>
 #include <cstdio>
 #include <string>

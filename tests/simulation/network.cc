@@ -5,9 +5,9 @@
 namespace weir {
 namespace {
 
-// How often a message that cannot get through is looked at again.
+// The interval at which a message that cannot get through is retried.
 constexpr absl::Duration kPoll = absl::Milliseconds(20);
-// A stream whose messages do not get through for so long is given up.
+// A stream whose messages do not get through for this long is given up.
 constexpr absl::Duration kKeepalive = absl::Milliseconds(1500);
 
 }  // namespace
@@ -87,7 +87,7 @@ void Connection::Break() {
   for (const End end : {kOpener, kAcceptor}) {
     if (over_[end]) continue;
     Cut(end);
-    // Mostly at once; now and then one end takes long to notice.
+    // Mostly at once; sometimes one end takes long to notice.
     TellSoon(end,
              world.Chance(0.8) ? world.Between(absl::ZeroDuration(), absl::Milliseconds(30))
                                : world.Between(absl::ZeroDuration(), absl::Milliseconds(1500)),
@@ -170,7 +170,7 @@ void Network::OnKill(World::Node node, bool orderly) {
     if (connection->broken_ || connection->over_[other]) continue;
     connection->broken_ = true;
     connection->Cut(other);
-    // A process that dies resets its streams; a machine that dies says nothing.
+    // A process that dies resets its streams; a machine that dies does not.
     connection->TellSoon(other,
                          world_->Chance(0.8)
                              ? world_->Between(absl::Milliseconds(1), absl::Milliseconds(20))

@@ -24,7 +24,7 @@ class Dice {
   RandomStream random_;
 };
 
-// Mostly 1 to `few`; now and then up to `many`, seldom up to `most`: what a run costs rises with its width.
+// Mostly 1 to `few`; sometimes up to `many`, rarely up to `most`: the cost of a run rises with its width.
 uint32_t Width(Dice& dice, uint32_t few, uint32_t many, uint32_t most) {
   const uint32_t draw = dice.Below(100);
   if (draw < 80) return dice.From(1, few);
@@ -60,7 +60,7 @@ void PlanConfig(Dice& dice, Plan* plan) {
   cluster.set_wait_seconds(30);
 
   auto& consistency = *config.mutable_consistency();
-  // Some batches are poisoned (Ledger::Options::poisoned), and the job is to go on.
+  // Some batches are poisoned (Ledger::Options::poisoned), and the job has to go on.
   consistency.set_on_nonfinite(v1::ConsistencyConfig::ON_NONFINITE_REJECT);
   const uint32_t workers = Width(dice, 5, 10, 24);
   const uint32_t mode = dice.Below(5);
@@ -80,7 +80,7 @@ void PlanConfig(Dice& dice, Plan* plan) {
   config.mutable_server()->set_apply(dice.Chance(0.5) ? v1::ServerConfig::APPLY_STREAMED
                                                       : v1::ServerConfig::APPLY_STAGED);
   ledger.batch_size = dice.From(1, 4);
-  // Each of many workers is to have several.
+  // With many workers, each gets several batches.
   const uint32_t at_once = ledger.sync ? std::min(workers, ledger.parts) : workers;
   const uint64_t batches = dice.From(8, 44) + (at_once > 5 ? dice.From(2, 6) * at_once : 0);
   ledger.total_examples = ledger.batch_size * batches - dice.Below(static_cast<uint32_t>(ledger.batch_size));
@@ -192,7 +192,7 @@ void PlanFaults(Dice& dice, Plan* plan) {
   }
 }
 
-// Of its own stream of chance, so that what the others draw stays as it is.
+// Draws from its own stream of chance, so that the draws of the others stay the same.
 void PlanDisk(Dice& dice, Plan* plan) {
   using Kind = FaultPlan::Kind;
   if (!plan->recoverable()) return;

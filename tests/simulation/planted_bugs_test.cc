@@ -1,5 +1,5 @@
-// The checker is worth what it catches: each planted bug must be caught within the seeds that ./dev test
-// runs, by what docs/guarantees.md names for it.
+// The checker is worth the bugs that it catches: each planted bug must be caught within the seeds that ./dev
+// test runs, by the invariants that docs/guarantees.md names for it.
 #include "tests/simulation/planted_bugs.h"
 
 #include <algorithm>
@@ -18,7 +18,8 @@ bool Named(const PlantedBug& bug, Invariant invariant) {
   return std::count(bug.caught_by.begin(), bug.caught_by.end(), invariant) > 0;
 }
 
-// The first of those that must notice the bug that does, if the seed's run is well without it.
+// The first invariant of those that must notice the bug that does notice it, if the seed's run passes without
+// the bug.
 std::optional<Invariant> Caught(const PlantedBug& bug, uint64_t seed) {
   const Plan plan = MakePlan(seed);
   const SimulationResult result = RunSimulation(plan, bug.plant);

@@ -1,4 +1,4 @@
-// Bugs of the client's end of the data stream, planted where its messages leave and arrive.
+// Bugs of the client's end of the data stream, planted where messages leave and arrive.
 #include <map>
 #include <memory>
 #include <optional>
@@ -12,7 +12,7 @@ namespace {
 
 using PushKey = std::pair<uint64_t, uint32_t>;  // clock and part
 
-// A change of each push that leaves.
+// Applies `change` to each push that leaves.
 std::function<void(Site*)> InPushes(std::function<void(const Site&, v1::PushRequest*)> change) {
   return [change](Site* site) {
     site->seams.request = [site, change](uint64_t, uint32_t, v1::ExchangeRequest* request) {
@@ -21,7 +21,7 @@ std::function<void(Site*)> InPushes(std::function<void(const Site&, v1::PushRequ
   };
 }
 
-// The second time a push is sent under the next clock.
+// A repeated push is sent under the next clock.
 void RetryUnderNewKey(Site* site) {
   if (site->plan.sync()) return;
   auto sent = std::make_shared<std::map<std::pair<uint64_t, uint32_t>, std::set<PushKey>>>();
@@ -34,7 +34,7 @@ void RetryUnderNewKey(Site* site) {
   };
 }
 
-// Of two pushes that are open on a stream the newer one gets the older one's answer.
+// When two pushes are open on a stream, the newer one gets the older one's answer.
 void ReplyToAnother(Site* site) {
   auto open = std::make_shared<std::map<uint64_t, std::set<uint64_t>>>();
   site->seams.request = [open](uint64_t stream, uint32_t, v1::ExchangeRequest* request) {
@@ -59,7 +59,7 @@ void AnsweredClock(Site* site, bool early) {
   };
 }
 
-// A worker that joins again goes on under its first incarnation.
+// A worker that joins again keeps its first incarnation.
 void OldIncarnation(Site* site) {
   auto first = std::make_shared<std::map<uint32_t, uint64_t>>();
   site->seams.request = [first](uint64_t, uint32_t, v1::ExchangeRequest* request) {
@@ -75,7 +75,7 @@ void InReplies(Site* site, std::function<void(v1::ExchangeReply*)> change) {
   site->seams.reply = [change](uint64_t, uint32_t, v1::ExchangeReply* reply) { change(reply); };
 }
 
-// What is to be sent again counts as done.
+// A push that has to be sent again counts as done.
 void OvertakenIsDone(Site* site) {
   InReplies(site, [](v1::ExchangeReply* reply) {
     if (reply->has_push() && reply->push().outcome() == v1::SEND_AGAIN) {
@@ -84,7 +84,7 @@ void OvertakenIsDone(Site* site) {
   });
 }
 
-// What was read is taken for the version after it.
+// A read counts as a read of the next version.
 void VersionOfAnother(Site* site) {
   if (site->plan.sync()) return;
   InReplies(site, [](v1::ExchangeReply* reply) {
@@ -94,7 +94,7 @@ void VersionOfAnother(Site* site) {
   });
 }
 
-// A gradient names the newest life of the shard, whichever its weights were of.
+// A gradient names the newest incarnation of the shard, whichever its weights came from.
 void LifeOfNow(Site* site) {
   auto now = std::make_shared<std::map<uint32_t, uint64_t>>();
   site->seams.request = [now](uint64_t, uint32_t shard, v1::ExchangeRequest* request) {

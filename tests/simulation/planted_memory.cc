@@ -1,4 +1,4 @@
-// Bugs of a shard's memory: what is written there, and who may read it for how long.
+// Bugs of a shard's memory: what is written there, and how long readers may read it.
 #include <memory>
 
 #include "tests/simulation/planted_bugs.h"
@@ -6,7 +6,7 @@
 namespace weir {
 namespace {
 
-// Of the first part of the sum that this thread makes. It is a whole one's: a step's short part is its last.
+// The factor of the first part of this thread's sum. That part is whole: a step's short part is its last.
 thread_local float first_factor = 0;
 
 void UnweightedMean(Site* site) {
@@ -24,7 +24,7 @@ void UnweightedMean(Site* site) {
   site->seams.kernels = &kernels;
 }
 
-// Every version lies in the same memory.
+// All versions lie in the same memory.
 void TornPull(Site* site) {
   site->seams.weights_source = [](uint32_t) -> SlabSource {
     auto slab = std::make_shared<std::shared_ptr<float>>();

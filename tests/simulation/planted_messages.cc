@@ -1,4 +1,4 @@
-// Bugs of what the coordinator and its shards tell each other.
+// Bugs in the messages between the coordinator and its shards.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -29,10 +29,10 @@ void CommitPerShard(Site* site) {
   };
 }
 
-// What a shard has staged of its open step, for the bugs that need to know it.
+// The parts that a shard has staged of its open step, for the bugs that need them.
 struct Staged {
   uint64_t step = 0;
-  std::vector<uint32_t> parts;  // in the order in which they came
+  std::vector<uint32_t> parts;  // in the order of arrival
   bool abandoned = false;       // a worker was removed meanwhile
 };
 using StagedByShard = std::shared_ptr<std::map<uint32_t, Staged>>;
@@ -74,7 +74,7 @@ StagedByShard Record(Site* site, bool gives_up) {
   return staged;
 }
 
-// Parts are summed as they came.
+// Parts are summed in the order of arrival.
 void ArrivalOrder(Site* site) {
   const StagedByShard staged = Record(site, /*gives_up=*/false);
   site->seams.control = [staged](uint32_t shard, const v1::ControlMessage& message) {
@@ -109,7 +109,7 @@ void HalfPush(Site* site) {
   };
 }
 
-// Who was removed stays a member, until another process takes its rank.
+// A removed worker stays a member until another process takes its rank.
 void NoFencing(Site* site) {
   auto before = std::make_shared<std::map<uint32_t, v1::Membership>>();
   site->seams.control = [before](uint32_t shard, const v1::ControlMessage& message) {
@@ -147,7 +147,7 @@ void TornPin(Site* site) {
   };
 }
 
-// The shard is told the newest membership under the epoch of the one before.
+// The shard gets the newest membership under the previous epoch.
 void EpochOfBefore(Site* site) {
   auto last = std::make_shared<std::map<uint32_t, uint64_t>>();
   site->seams.control = [last](uint32_t shard, const v1::ControlMessage& message) {
@@ -155,7 +155,7 @@ void EpochOfBefore(Site* site) {
     if (message.has_membership()) {
       v1::Membership& now = *changed.mutable_membership()->mutable_membership();
       const uint64_t epoch = now.epoch();
-      // Two changes share a number; the shard does not see that the second is another.
+      // Two changes share a number; the shard does not see that the second one differs.
       if (epoch % 3 == 0 && (*last)[shard] + 1 == epoch) now.set_epoch(epoch - 1);
       (*last)[shard] = epoch;
     }
@@ -163,7 +163,7 @@ void EpochOfBefore(Site* site) {
   };
 }
 
-// Shard 1 begins anew where the others go back to a checkpoint.
+// Shard 1 starts from nothing where the others go back to a checkpoint.
 void RestoreOneLess(Site* site) {
   site->seams.control = [](uint32_t shard, const v1::ControlMessage& message) {
     v1::ControlMessage changed = message;
@@ -172,7 +172,7 @@ void RestoreOneLess(Site* site) {
   };
 }
 
-// The weights come back, and nothing of what has made them.
+// A restore brings back the weights, but not the state behind them.
 void WeightsOnly(Site* site) {
   site->seams.control = [](uint32_t, const v1::ControlMessage& message) {
     v1::ControlMessage changed = message;

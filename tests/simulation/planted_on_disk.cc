@@ -1,4 +1,4 @@
-// Bugs of what outlives a server: files, and the store of the coordinator.
+// Bugs of what outlives a server: files, and the coordinator's store.
 #include <memory>
 #include <string>
 #include <utility>
@@ -9,7 +9,7 @@
 namespace weir {
 namespace {
 
-// A disk with one thing wrong: overrides what is wrong.
+// A disk with one fault: a subclass overrides the faulty function.
 class WrappedFiles : public FileSystem {
  public:
   explicit WrappedFiles(FileSystem* inner) : inner_(inner) {}
@@ -35,7 +35,7 @@ class WrappedFiles : public FileSystem {
   absl::Status SyncFolder(const std::string& folder) override { return inner_->SyncFolder(folder); }
 
  protected:
-  // A folder that is held has the same thing wrong.
+  // A held folder has the same fault.
   template <typename Files>
   absl::StatusOr<std::unique_ptr<FileSystem>> HoldAs(const std::string& path) {
     auto held = inner_->OpenFolder(path);
@@ -50,7 +50,7 @@ class WrappedFiles : public FileSystem {
   FileSystem* const inner_;
 };
 
-// A file that says that it is synced.
+// A file whose Sync() does nothing and returns OK.
 class Unsynced final : public WritableFile {
  public:
   explicit Unsynced(std::unique_ptr<WritableFile> inner) : inner_(std::move(inner)) {}
@@ -102,7 +102,7 @@ void WrapFiles(Site* site) {
   site->files = site->seams.files.get();
 }
 
-// What a coordinator that starts again reads is not what it was.
+// A restarted coordinator reads changed state.
 class ForgetfulStore final : public JobStore {
  public:
   ForgetfulStore(std::unique_ptr<JobStore> inner, bool numbers, bool checkpoint)
@@ -132,7 +132,7 @@ std::function<void(Site*)> Forget(bool numbers, bool checkpoint) {
   };
 }
 
-// Says that a checkpoint is complete before it is.
+// Reports a checkpoint as complete before it is.
 class HastyStore final : public JobStore {
  public:
   explicit HastyStore(std::unique_ptr<JobStore> inner) : inner_(std::move(inner)) {}
@@ -150,7 +150,7 @@ class HastyStore final : public JobStore {
   const std::unique_ptr<JobStore> inner_;
 };
 
-// A store that another coordinator has taken says that all is well.
+// A store that another coordinator has taken reports no error.
 class NeverReplaced final : public JobStore {
  public:
   explicit NeverReplaced(std::unique_ptr<JobStore> inner) : inner_(std::move(inner)) {}

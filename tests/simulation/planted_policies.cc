@@ -11,7 +11,7 @@
 namespace weir {
 namespace {
 
-// Puts `Policy(inner)` in the place of each shard's policy.
+// Wraps each shard's policy in `Policy(inner)`.
 template <typename Policy>
 void WrapPolicy(Site* site) {
   site->seams.make_policy = [](const v1::JobConfig& config, const v1::Install& install) {
@@ -67,7 +67,7 @@ class TakesLateParts final : public WrappedPolicy {
   }
 };
 
-// Of pushes that a shard is to refuse: shard, worker, clock.
+// Pushes that a shard has to refuse: shard, worker, clock.
 using RefusedPushes = std::set<std::tuple<uint32_t, uint32_t, uint64_t>>;
 
 class LeavesRefusedOpen final : public WrappedPolicy {
@@ -91,7 +91,7 @@ void RefusedNotCompleted(Site* site) {
     if (!request->has_push()) return;
     const v1::PushRequest& push = request->push();
     const std::tuple key(shard, push.caller().worker(), push.clock());
-    // The worker may have been at this clock before, in another life and with another batch.
+    // The worker may have been at this clock before, in another incarnation and with another batch.
     refused->erase(key);
     if (site->ledger.poisoned(push.batch_plus_one() - 1, shard)) refused->insert(key);
   };
@@ -141,7 +141,7 @@ class JoinsAtZero final : public WrappedPolicy {
 class StartsAfresh final : public WrappedPolicy {
  public:
   using WrappedPolicy::WrappedPolicy;
-  // The clock of a worker that joins counts from its start, whatever the coordinator says.
+  // The clock of a joining worker counts from its start, whatever the coordinator says.
   void Admit(uint32_t worker, uint64_t) override { inner_->Admit(worker, 0); }
 };
 
@@ -230,7 +230,7 @@ std::vector<PlantedBug> PlantedInPolicies() {
          site->seams.make_policy = [](const v1::JobConfig& config, const v1::Install& install) {
            return std::make_unique<CountsPushes>(Shard::PolicyFromConfig(config, install), install.parts());
          };
-         // The coordinator would wait for the parts all the same.
+         // Without this the coordinator would wait for the parts.
          site->seams.reported = [](uint32_t, const v1::ShardReport& report) {
            std::vector<v1::ControlMessage> out(report.has_staged() ? 1 : 0);
            if (out.empty()) return out;

@@ -10,10 +10,10 @@
 namespace weir {
 namespace {
 
-// Of a segment of gradients. More than a shard lets be on their way at once.
+// The slots of a gradient segment. More than a shard allows to be on their way at once.
 constexpr uint32_t kSlots = 4;
 
-// A client's slots, which the shard maps, too.
+// A client's slots, which the shard maps as well.
 class SimSlots final : public ClientSegments {
  public:
   explicit SimSlots(size_t slot_elements)
@@ -94,13 +94,13 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
 
  private:
   World::Node node() const { return streams_->node; }
-  // What leaves in place of the message: with what is planted in it.
+  // The bytes that leave for the message: with planted faults.
   std::string Outgoing(const OutgoingMessage& message);
   void SendCopy(const v1::ExchangeRequest& first, absl::string_view gradient);
   void Arrive(const std::string& bytes);
   // For Seams::releases_early.
   void ReleaseEarly(const std::string& bytes);
-  // What the client gets in place of it: with what is planted in it.
+  // The bytes that the client gets: with planted faults.
   std::string Incoming(const std::string& bytes);
   void Log(const std::string& bytes);
   void Deliver();
@@ -109,22 +109,22 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
   const std::shared_ptr<SimShardStreams> streams_;
   Site* const site_;
   const uint64_t number_ = site_->next_session++;
-  // Null: the user has been let go.
+  // Null: the user has been released.
   std::shared_ptr<User> user_;
   std::function<void()> gone_;
-  // Null: nobody was there.
+  // Null: no server was there.
   std::shared_ptr<Connection> connection_;
   std::shared_ptr<SimStream> server_end_;
   std::shared_ptr<SimShardMemory> memory_;
-  // Being written.
+  // The message that is being written.
   OutgoingMessage message_;
-  // What has come, and is to be asked for.
+  // Messages that have arrived, and that the client has not asked for yet.
   std::deque<std::string> arrived_;
   bool reads_ = false;
-  // How it ended.
+  // How the stream ended.
   std::optional<absl::Status> end_;
-  // The pushes that are open, by the number of their exchange: as the client made them, and the first message
-  // as it left.
+  // The open pushes, by the number of their exchange: as the client made them, and the first message as it
+  // left.
   struct OpenPush {
     v1::PushRequest asked;
     v1::ExchangeRequest first;
@@ -156,7 +156,7 @@ void SimDataStream::Write(OutgoingMessage message) {
   World& world = site_->world;
   const bool bulk = !message.payload.empty();
   message_ = std::move(message);
-  // The bytes are read when they leave: a gradient that changes before that shows.
+  // The bytes are read when they leave: a gradient that changes before that is noticed.
   streams_->loop->After(
       world.Between(absl::ZeroDuration(), absl::Microseconds(bulk ? 2000 : 50)), [self = shared_from_this()] {
         if (self->user_ == nullptr || self->end_.has_value()) return;
@@ -192,7 +192,7 @@ std::string SimDataStream::Outgoing(const OutgoingMessage& message) {
   }
   if (site_->seams.releases_early) {
     head.clear_released();
-    // It said nothing else.
+    // The message said nothing else.
     if (head.id() == 0 && !head.has_shared_memory()) return "";
   }
   if (site_->seams.request) site_->seams.request(number_, streams_->shard, &head);
@@ -202,7 +202,7 @@ std::string SimDataStream::Outgoing(const OutgoingMessage& message) {
     char* const data = head.has_shared() ? memory_->memory()->Data(head.shared().offset()) : payload.data();
     const size_t bytes = head.has_shared() ? head.shared().bytes() : payload.size();
     const uint64_t batch = push->second.asked.batch_plus_one() - 1;
-    // As if it had changed after the client had looked: so the shard is who finds it.
+    // As if the value had changed after the client's check, so that the shard finds it.
     if (site_->ledger.poisoned(batch, streams_->shard)) {
       const size_t at = (batch * 7) % static_cast<uint64_t>(site_->ledger.elements());
       const float value = std::numeric_limits<float>::quiet_NaN();
@@ -216,7 +216,7 @@ std::string SimDataStream::Outgoing(const OutgoingMessage& message) {
 }
 
 void SimDataStream::SendCopy(const v1::ExchangeRequest& first, absl::string_view gradient) {
-  // Whoever makes the copy has a stream of its own, and goes away some time.
+  // The sender of the copy has a stream of its own, which ends some time later.
   class Nobody final : public User {
    public:
     void OnWritten() override {}

@@ -9,7 +9,7 @@
 namespace weir {
 namespace {
 
-// The end of a try, whoever brings it about first.
+// The end of a try, whichever side brings it about first.
 template <typename Reply>
 class SimTry final : public CoordinatorChannel::Try, public std::enable_shared_from_this<SimTry<Reply>> {
  public:
@@ -23,7 +23,7 @@ class SimTry final : public CoordinatorChannel::Try, public std::enable_shared_f
       self->GiveUp(absl::DeadlineExceededError("the try took too long"));
     });
   }
-  // `gone`: tells the server that nobody waits any more.
+  // `gone`: tells the server that no caller waits any more.
   void SetGone(std::function<void()> gone) { gone_ = std::move(gone); }
   void Cancel() override {
     loop_->Post([self = this->shared_from_this()] { self->GiveUp(absl::CancelledError("cancelled")); });

@@ -14,7 +14,7 @@ namespace weir {
 
 namespace {
 
-// Whose fiber runs.
+// The program whose fiber runs.
 thread_local SimProgram* running = nullptr;
 
 }  // namespace
@@ -164,7 +164,7 @@ std::unique_ptr<ShardChannel> SimProgram::OpenShard(uint32_t shard, const std::s
   return std::make_unique<SimShardChannel>(streams);
 }
 
-// ---- what it is answered
+// ---- its answers
 
 std::vector<float> SimProgram::PartOf(uint32_t shard, const float* all) const {
   std::vector<const float*> tensors;
@@ -181,7 +181,7 @@ std::vector<float> SimProgram::PartOf(uint32_t shard, const float* all) const {
 
 void SimProgram::AskSnapshot() {
   snapshot_asked_ = site_->world.elapsed();
-  // A later life of the coordinator counts its pins anew.
+  // A later incarnation of the coordinator numbers its pins anew.
   snapshot_ = site_->next_session++;
 }
 

@@ -1,5 +1,5 @@
-// An evaluator of the simulation: reads snapshots now and then, and once more at the end; or has another
-// habit.
+// An evaluator of the simulation: reads snapshots at random intervals, and once more at the end; or has
+// another habit.
 #include <algorithm>
 #include <utility>
 
@@ -16,7 +16,7 @@ class SimReader final : public SimProgram {
   ~SimReader() override { Die(); }
 
  private:
-  // Its habit has set in.
+  // The habit has begun.
   bool misbehaves() const {
     return plan_.habit != ReaderPlan::Habit::kReads && site_->world.elapsed() >= plan_.at;
   }

@@ -14,13 +14,13 @@ constexpr absl::Duration kTick = absl::Milliseconds(25);
 constexpr int kLoops = 2;
 // Calls that are being answered when the job ends get this long.
 constexpr absl::Duration kLinger = absl::Milliseconds(100);
-// Of the look from above.
+// The pin of the observer.
 constexpr uint64_t kObserversPin = ~uint64_t{0};
 
-// Tells the log which checkpoints the coordinator takes for complete.
+// Logs the checkpoints that the coordinator considers complete.
 class WatchedStore final : public JobStore {
  public:
-  // `server`: whose it is.
+  // `server`: the owner of the store.
   WatchedStore(Site* site, std::unique_ptr<JobStore> inner, const SimServer* server)
       : site_(site), inner_(std::move(inner)), server_(server) {}
   const Opened& opened() const override { return inner_->opened(); }
@@ -72,8 +72,8 @@ class SimServer::LocalLink final : public ShardLink {
  public:
   LocalLink(SimServer* server, ShardLinkEvents events) : server_(server) {
     server_->SetSink([server, report = std::move(events.report)](v1::ShardReport line) {
-      // In an event of its own, as if the coordinator's turn came on another thread: so the shard is not in a
-      // turn when it is looked at.
+      // In an event of its own, as if the coordinator's turn came on another thread: so the shard is not
+      // within a turn when it is inspected.
       server->site_->world.After(server->node_, absl::ZeroDuration(), [report, line] { report(line); });
     });
     events.connected();
@@ -84,7 +84,7 @@ class SimServer::LocalLink final : public ShardLink {
   SimServer* const server_;
 };
 
-// The stream to another server. Tries until the server is there.
+// The stream to another server. Retries until the server is there.
 class SimServer::RemoteLink final : public ShardLink {
  public:
   RemoteLink(Site* site, World::Node from, uint32_t shard, ShardLinkEvents events)
@@ -102,7 +102,7 @@ class SimServer::RemoteLink final : public ShardLink {
   void Send(const v1::ControlMessage& message) override {
     state_->shutdown_sent |= message.has_shutdown();
     if (state_->connection == nullptr) return;
-    // The last words are waited for (grpc_shard_link.cc).
+    // The coordinator waits for its last message to arrive (grpc_shard_link.cc).
     if (message.has_shutdown()) state_->connection->Spare();
     state_->connection->Send(Connection::kOpener, [server = Server(*state_), state = state_, message] {
       if (state->accepted != nullptr) server->OnStreamMessage(state->accepted, message);
@@ -116,7 +116,7 @@ class SimServer::RemoteLink final : public ShardLink {
     uint32_t shard = 0;
     ShardLinkEvents events;
     std::shared_ptr<Connection> connection;
-    // The other end's.
+    // The other end.
     std::shared_ptr<ControlStream> accepted;
     bool shutdown_sent = false, closed = false;
   };
@@ -210,7 +210,7 @@ void SimServer::Start() {
   SetSink([](const v1::ShardReport&) {});
   world.After(node_, kTick, [this] { Tick(); });
   if (index_ != 0 || StartCoordinator()) return;
-  // It cannot read or write its store, says so and exits; whoever started it tries again once it has.
+  // The coordinator cannot read or write its store, reports it and exits; the supervisor retries.
   ++site_->faults["coordinator could not open its store"];
   world.After(node_, absl::Milliseconds(1), [this] {
     StartAfter(absl::Milliseconds(300));
@@ -240,7 +240,7 @@ bool SimServer::StartCoordinator() {
     options.holder.set_pid(world.life(node_));
     options.holder.set_nonce(uint64_t{node_} << 32 | world.life(node_));
     options.certainly_runs = [](const v1::FolderHolder&) { return false; };
-    // In order, each after the one before.
+    // One task after another, in order.
     auto free_at = std::make_shared<absl::Duration>();
     options.run = [this, &world, free_at](std::function<void()> work) {
       *free_at = std::max({*free_at, world.elapsed(), disk_hangs_until_}) +
@@ -276,7 +276,7 @@ bool SimServer::StartCoordinator() {
   site_->saw_end = false;
   options.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
     if (!running() || dying_) return;
-    // That is not the end of the job.
+    // This failure is not the end of the job.
     if (replaced_ || KindOf(failure) == v1::FAILURE_FENCED) return End(failure);
     if (site_->saw_end) site_->log.lost_in_summary = status.lost_pushes();
     site_->log.ended = true;
@@ -309,7 +309,7 @@ void SimServer::Tick() {
   shard_->Tick();
   if (over_) return;
   if (coordinator_ != nullptr) {
-    // In an event of its own: what it tells the shard comes after what the shard has just done.
+    // In an event of its own: its messages to the shard come after what the shard has just done.
     site_->world.After(node_, absl::ZeroDuration(), [this] {
       if (!over_) coordinator_->Tick();
     });
@@ -359,7 +359,7 @@ void SimServer::End(const absl::Status& failure) {
 
 void SimServer::ExitWhenIdle(const absl::Status& failure) {
   if (!hanging_.empty()) {
-    // A process whose thread hangs does not come to its end.
+    // A process whose thread hangs does not exit.
     return site_->world.After(node_, kTick, [this, failure] { ExitWhenIdle(failure); });
   }
   const int code = failure.ok() ? 0 : KindOf(failure) == v1::FAILURE_FENCED ? 78 : 138;
@@ -370,7 +370,7 @@ void SimServer::ExitWhenIdle(const absl::Status& failure) {
   } else if (site_->log.ended || code != 138) {
     site_->log.exits[absl::StrCat("ps:", index_)] = code;
   } else {
-    // Whoever started it starts it again if it has failed while the job goes on.
+    // The supervisor restarts the process if it has failed while the job goes on.
     StartAfter(absl::Milliseconds(200));
   }
   Kill(/*orderly=*/true);
@@ -455,7 +455,7 @@ void SimServer::OnControl(const v1::ControlMessage& message) {
       Observe();
       final_weights = Snapshot();
     }
-    // It came back to a job that was done, or cannot be looked at just now: the result is in the last
+    // The server came back to a job that was done, or cannot be inspected just now: the result is in the last
     // checkpoint.
     if (final_weights == nullptr) final_weights = SavedWeights();
   }
@@ -487,7 +487,7 @@ void SimServer::OnReport(const v1::ShardReport& report) {
   }
   if (report.has_membership()) OnMembershipInstalled(report.membership());
   if (site_->seams.reported) {
-    // Comes after the turn that the shard is in.
+    // Comes after the current turn of the shard.
     for (const v1::ControlMessage& each : site_->seams.reported(index_, report)) Control(each);
   }
 }
@@ -499,7 +499,7 @@ void SimServer::OnMembershipInstalled(const v1::MembershipInstalled& report) {
   line.shard = index_;
   line.life = life_;
   line.version = shard_->counters().version;
-  // What the coordinator has said, under the epoch that the shard confirms.
+  // The coordinator's membership, under the epoch that the shard confirms.
   line.membership = memberships_[report.epoch()];
   line.membership.set_epoch(report.epoch());
   site_->log.installed.push_back(std::move(line));
@@ -561,7 +561,8 @@ void SimServer::Observe() {
   line.from = version_;
   line.to = shard_->counters().version;
   line.weights = Snapshot();
-  // With the log a look waits for what is on its way to the disk, where a change of the membership does.
+  // With the log an inspection waits for records on their way to the disk, as a change of the membership
+  // does.
   if (line.weights == nullptr && site_->plan.logs()) return;
   version_ = line.to;
   site_->world.Trace("published", {index_, line.to});

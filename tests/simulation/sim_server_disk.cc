@@ -1,4 +1,4 @@
-// What a server of the simulation does on the disk, and how that hangs.
+// The disk operations of a simulated server, and how they hang.
 #include <algorithm>
 #include <utility>
 

@@ -6,7 +6,7 @@
 namespace weir {
 namespace {
 
-// How often a stream that takes no more is looked at again.
+// The interval at which a full stream is tried again.
 constexpr absl::Duration kFull = absl::Milliseconds(20);
 
 }  // namespace
@@ -15,7 +15,7 @@ void SimLoop::Post(absl::AnyInvocable<void()> task) {
   if (stopped_) return;
   tasks_.push_back(std::move(task));
   world_->After(node_, world_->Between(absl::ZeroDuration(), absl::Microseconds(200)), [this] {
-    // Somebody has drained it.
+    // Drain() has run them already.
     if (tasks_.empty()) return;
     absl::AnyInvocable<void()> first = std::move(tasks_.front());
     tasks_.pop_front();
@@ -62,7 +62,7 @@ SimStream::SimStream(Site* site, World::Node node, const ExchangeSession::Option
       connection_(std::move(connection)),
       receive_(std::move(receive)),
       on_broken_(std::move(on_broken)) {
-  // Called from within this, and not once the session has ended.
+  // Called from within the session, and not once the session has ended.
   session_ = std::make_shared<ExchangeSession>(options, [this] {
     if (std::exchange(settling_, true)) return;
     site_->world.After(node_, absl::ZeroDuration(), [self = shared_from_this()] {
@@ -125,11 +125,11 @@ void SimStream::Write() {
     world.After(node_, wait, [self = shared_from_this(), then] { (self.get()->*then)(); });
   };
   if (session_ == nullptr) return;
-  // What refers to shared memory takes a few bytes of the stream, weights in a message fill it.
+  // A reference to shared memory takes a few bytes of the stream; weights in a message fill it.
   const bool bulk = !message_.payload.empty();
   if (bulk && connection_->full(Connection::kAcceptor)) return later(kFull, &SimStream::Write);
   absl::Duration wait = world.Between(absl::ZeroDuration(), absl::Microseconds(bulk ? 3000 : 50));
-  // A congested stream takes its time.
+  // A congested stream is slow.
   if (bulk && world.Chance(0.004)) wait = world.Between(absl::ZeroDuration(), absl::Seconds(2));
   world.After(node_, wait, [self = shared_from_this()] {
     if (self->session_ == nullptr) return;
@@ -165,7 +165,7 @@ std::string SimStream::WithoutTakenBack(const std::string& bytes) {
   const auto message = SplitPayload(absl::MakeConstSpan(&piece, 1));
   v1::ExchangeRequest request;
   if (!message.ok() || !request.ParseFromString(message->head) || request.released() == 0) return bytes;
-  // The oldest ones, or those from a number on (proto/parameter_server.proto).
+  // The oldest chunks, or those from a number on (proto/parameter_server.proto).
   const bool alone = request.id() == 0, counted = alone && request.first() > 0;
   auto from = counted ? held_.find(request.first()) : held_.begin();
   uint32_t left = 0;

@@ -11,10 +11,10 @@
 namespace weir {
 namespace {
 
-// A worker's or reader's process, and whoever starts it again when it dies.
+// A worker's or reader's process, and the supervisor that starts it again when it dies.
 class SimProcess {
  public:
-  // `index`: of a worker its rank.
+  // `index`: a worker's rank.
   SimProcess(Site* site, v1::Role role, uint32_t index)
       : site_(site),
         role_(role),
@@ -24,7 +24,7 @@ class SimProcess {
   World::Node node() const { return node_; }
   bool running() const { return site_->world.running(node_); }
   bool live() const { return running() && program_ != nullptr && program_->live(); }
-  // It has no more to do, or is not to come back.
+  // The process has no more to do, or is not to come back.
   bool over() const { return over_; }
   // SIGSTOP, until the job has ended.
   void Hang() {
@@ -54,8 +54,8 @@ class SimProcess {
     program_ = nullptr;
     hangs_ = false;
   }
-  // It waits for servers that have gone since the job has ended, and would as long as a job may take to
-  // start.
+  // Ends a process that waits for servers that are gone because the job has ended. It would wait as long as a
+  // job may take to start.
   void EndIfLate() {
     if (running() && !over_ && !live() && !site_->servers[0]->running() && !site_->servers[0]->coming()) {
       OnEnd(absl::UnavailableError("the job has ended"));
@@ -70,11 +70,11 @@ class SimProcess {
   void OnEnd(const absl::Status& status) {
     World& world = site_->world;
     const int code = ExitCodeOf(status);
-    // A supervisor starts again whatever ends with 138, while the job goes on.
+    // A supervisor restarts a task that ends with 138, while the job goes on.
     const bool again = code == kExitPeerLost && !site_->log.ended;
     if (!again) {
       over_ = true;
-      // The end of a job may outrun its last answers.
+      // The end of a job may come before its last answers.
       const bool outrun = code == kExitPeerLost && site_->log.failure.empty();
       site_->log.exits[task_] = outrun ? 0 : code;
     }
@@ -136,7 +136,7 @@ class Simulation {
           until, [this] { return Over(); }, [this] { Observe(); });
     };
     run(plan_.heal + plan_.patience);
-    // Who was away until the job had ended looks so long for its servers.
+    // A process that was away until the job had ended looks for its servers this long.
     const auto& cluster = plan_.config.cluster();
     if (site_.log.ended) run(world.elapsed() + absl::Seconds(2 * cluster.server_wait_seconds()));
     Finish();
@@ -187,7 +187,7 @@ class Simulation {
     server->StartAfter(away);
   }
 
-  // Another process takes the place of ps:0, as an orchestrator has it who takes that one for dead.
+  // Another process takes the place of ps:0, as with an orchestrator that takes ps:0 for dead.
   void Replace(const SimServer* replaced, uint64_t life) {
     std::unique_ptr<SimServer>& server = site_.servers[0];
     if (server.get() != replaced || site_.world.life(server->node()) != life || !server->running() ||
@@ -200,7 +200,7 @@ class Simulation {
     server->Start();
   }
 
-  // nullptr: nobody in the job.
+  // nullptr: none of the job's servers.
   SimServer* DiskUser() const {
     if (site_.disk_user != nullptr) return site_.disk_user;
     for (const auto* servers : {&site_.servers, &site_.replaced}) {
@@ -238,7 +238,7 @@ class Simulation {
   }
 
   void Strike(const FaultPlan& fault);
-  // The worker that it strikes may stay away.
+  // The job goes on if the worker of this fault stays away.
   bool CanDoWithout(const FaultPlan& fault) const;
   void Partition(World::Node from, World::Node to, bool both, absl::Duration duration);
 
@@ -261,13 +261,13 @@ void Simulation::Partition(World::Node from, World::Node to, bool both, absl::Du
 
 bool Simulation::CanDoWithout(const FaultPlan& fault) const {
   using Kind = FaultPlan::Kind;
-  // A job that begins anew, since nothing was saved yet, needs all of them.
+  // A job that begins anew, since nothing was saved yet, needs all workers.
   if (plan_.recoverable() && site_.log.saved.empty()) return false;
   if (!processes_[fault.first]->live()) return false;
   size_t others = 0;
   for (uint32_t rank = 0; rank < plan_.workers.size(); ++rank)
     others += rank != fault.first && processes_[rank]->live();
-  // The others must be there to stay.
+  // The other workers must be there to stay.
   for (const FaultPlan& other : plan_.faults) {
     const bool leaves = other.kind == Kind::kWorkerGone || other.kind == Kind::kWorkerHangs;
     others -= leaves && &other != &fault && others > 0;
@@ -299,7 +299,7 @@ void Simulation::Strike(const FaultPlan& fault) {
       if (world.paused(victim)) return;
       if (CanDoWithout(fault)) return process->Hang();
       world.Pause(victim);
-      // Beyond its lease.
+      // Longer than its lease.
       world.After(2 * absl::Seconds(plan_.config.cluster().lease_seconds()),
                   [&world, victim, life = world.life(victim)] {
                     if (world.life(victim) == life) world.Resume(victim);

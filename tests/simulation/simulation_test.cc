@@ -1,4 +1,4 @@
-// A share of the seeds that ./dev test runs; which one the build rule says (SEEDS_FROM).
+// A share of the seeds that ./dev test runs; the build rule selects it (SEEDS_FROM).
 #include "tests/simulation/simulation.h"
 
 #include <string>
@@ -25,8 +25,8 @@ TEST_CASE("No seed breaks an invariant") {
   }
 }
 
-// Asynchronous pushes of as many workers as a host has, streamed in. What was made of those that are
-// overtaken once locked the next version.
+// Streamed asynchronous pushes of as many workers as a host has. The versions made of overtaken pushes once
+// blocked the next version.
 TEST_CASE("Many workers who overtake each other's pushes go on") {
   for (const uint32_t workers : {7, 12, 24}) {
     Plan plan = MakePlan(kFirst + workers);

@@ -26,7 +26,7 @@ void World::Kill(Node node) {
   NodeState& state = nodes_[node];
   state.running = state.paused = state.silent = false;
   ++state.life;
-  // Destroyed last: what they hold may leave word of its end.
+  // Destroyed last: the destructors of what they hold may add events.
   std::vector<Event> dropped;
   for (Event& event : std::exchange(state.backlog, {})) dropped.push_back(std::move(event));
   for (Entry& entry : queue_) {
@@ -60,7 +60,7 @@ bool World::Run(absl::Duration until, const std::function<bool()>& done, const E
     std::pop_heap(queue_.begin(), queue_.end());
     Entry entry = std::move(queue_.back());
     queue_.pop_back();
-    // No two events are at one time, so that the log's times say what came before what.
+    // No two events have the same time, so that the times in the log give the order.
     now_ = std::max(now_ + 1, entry.time);
     if (entry.node != kWorld) {
       NodeState& state = nodes_[entry.node];
