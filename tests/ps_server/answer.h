@@ -16,7 +16,7 @@ struct Answer {
 
   bool there() const { return times > 0; }
   absl::Status status() const { return there() ? value->status() : absl::UnknownError("no answer yet"); }
-  // Fails the test if there is none.
+  // Fails the test if there is no answer.
   const Reply& reply() const {
     INFO("answer: " << status().ToString());
     REQUIRE(status().ok());

@@ -14,7 +14,7 @@ TEST_CASE("Work in the background does not wait for other work, and all of it is
   std::atomic<int> done{0};
   {
     BackgroundThreads background;
-    // Each waits for all the others to have begun.
+    // Each function waits until all the others have begun.
     constexpr int kAtOnce = 3;
     for (int i = 0; i < kAtOnce; ++i) {
       background.Run([&] {
@@ -27,7 +27,7 @@ TEST_CASE("Work in the background does not wait for other work, and all of it is
     }
     background.Finish();
     CHECK(done == kAtOnce);
-    // What work runs in turn is waited for, too.
+    // The destructor also waits for the functions that a function runs.
     background.Run([&] { background.Run([&] { ++done; }); });
   }
   CHECK(done == 4);

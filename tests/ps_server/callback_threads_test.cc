@@ -1,4 +1,4 @@
-// Servers are free of gRPC's callback API, whose "nexting" threads would poll the data plane's sockets too.
+// Servers do without gRPC's callback API, whose "nexting" threads would poll the data plane's sockets too.
 #include <grpcpp/support/client_callback.h>
 
 #include <filesystem>
@@ -16,7 +16,7 @@ namespace {
 
 namespace health = grpc::health::v1;
 
-// The process's threads by name; gRPC calls those of its callback API so.
+// Counts the process's threads with the name that gRPC gives the threads of its callback API.
 int CallbackThreads() {
   int count = 0;
   for (const auto& task : std::filesystem::directory_iterator("/proc/self/task")) {
@@ -80,7 +80,7 @@ TEST_CASE("Servers that have served every method have no threads of gRPC's callb
   CHECK(f.cluster->Wait().ok());
   CHECK(CallbackThreads() == 0);
 
-  // So it would be noticed.
+  // Shows that the check above would notice such a thread.
   std::promise<void> answered;
   const auto by_callback = two.Context();
   v1::ClusterStatus reply;

@@ -1,4 +1,4 @@
-// The data plane as a client sees it: what travels in which message, and when.
+// The data plane as a client sees it: which message carries what, and when.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
@@ -40,7 +40,7 @@ void AwaitCredit(RawStream& stream) {
   } while (reply->credit() == 0);
 }
 
-// Another worker, that pushes one gradient of ones as soon as it can.
+// Another worker pushes one gradient of ones as soon as it can.
 ExchangeResult PushOf(ServerFixture& f, uint32_t worker, uint64_t batch) {
   RawStream stream(*f.shards[0]);
   Messages messages = f.Push();
@@ -80,7 +80,7 @@ TEST_CASE("Weights come while the push is being applied") {
     INFO(result.error);
     REQUIRE(result.outcome() == v1::OK);
     CHECK(result.eager_chunks == 2);
-    CHECK(result.replies == 3);  // the last brings both answers
+    CHECK(result.replies == 3);  // the last reply brings both answers
     CHECK(AllAre(result.weights, static_cast<float>(step)));
     f.base = result.pull->version();
     ++f.clock;
@@ -112,7 +112,7 @@ TEST_CASE("A push that is overtaken is to be sent again, and then goes through")
   REQUIRE(f.stream().Write(first[0]));
   AwaitCredit(f.stream());
   REQUIRE(PushOf(f, 1, 50).outcome() == v1::OK);
-  // Found out at the next chunk; the one after that comes too late and is ignored.
+  // The server notices at the next chunk; the chunk after that comes too late and is ignored.
   REQUIRE(f.stream().Write(first[1]));
   REQUIRE(f.stream().Write(first[2]));
   ExchangeResult result = f.stream().Run(first, first.size());
@@ -290,7 +290,7 @@ TEST_CASE("A server that stops answers what is open and ends the streams itself"
     pull.set_id(f.NextId());
     *pull.mutable_pull() = f.PullHeader();
     pull.mutable_pull()->set_clock(0);
-    // Answered after the message before it was handled.
+    // Answered only after the message before was handled.
     REQUIRE(f.stream().Run({pull}).outcome() == v1::OK);
     f.cluster->StopServer(0);
     CHECK(f.stream().Run(messages, messages.size()).outcome() == v1::JOB_OVER);
@@ -301,8 +301,8 @@ TEST_CASE("A server that stops answers what is open and ends the streams itself"
   CHECK_THAT(std::string(end.message()), Contains("the job is over"));
 }
 
-// A stream whose client shares memory with the server, and the gradient of a push in a segment of its own:
-// ones in pieces, with what must not be read between them.
+// A stream whose client shares memory with the server, and a push's gradient in a segment of its own: ones in
+// pieces, with values between them that must not be read.
 struct SharedGradient {
   static constexpr int64_t kElements = 500'000;  // one chunk, more than a message may bring
   static constexpr uint64_t kBytes = kElements * sizeof(float);
@@ -393,7 +393,7 @@ TEST_CASE("What is named in shared memory is held to the client's segments") {
   refused([](v1::SharedRange* r) { r->set_piece_bytes(4); }, "pieces of 4 bytes");
   refused([](v1::SharedRange* r) { r->set_offset(UINT64_MAX - 1000); }, "of a segment");
   refused([](v1::SharedRange* r) { r->set_bytes(SharedGradient::kBytes - 1); }, "a chunk of");
-  // As it is, with the NaN between the pieces.
+  // The range unchanged, with the NaN between the pieces.
   refused([](v1::SharedRange* r) { r->set_segment(9); }, "segment 9");
   v1::ExchangeRequest push = gradient.Push(f);
   push.mutable_shared()->clear_piece_bytes();

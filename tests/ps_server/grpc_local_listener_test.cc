@@ -81,7 +81,7 @@ TEST_CASE("a server is reached over its local socket, found by its address") {
   CHECK(Check(channel).ok());
   CHECK(Check(ChannelTo(*target)).ok());
 
-  // Who is there stays when no more are let in.
+  // Open connections stay when the listener accepts no more.
   listener->reset();
   CHECK(absl::IsNotFound(Target(address).status()));
   CHECK(Check(channel).ok());
@@ -97,7 +97,7 @@ TEST_CASE("clients that leave take their descriptors along") {
   CHECK(Check(ChannelTo(target)).ok());
   const int before = OpenDescriptors();
   for (int i = 0; i < 20; ++i) CHECK(Check(ChannelTo(target)).ok());
-  // gRPC closes them in its own time.
+  // gRPC closes them later.
   const auto deadline = std::chrono::steady_clock::now() + seconds(20);
   while (OpenDescriptors() > before + 2 && std::chrono::steady_clock::now() < deadline) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -105,8 +105,8 @@ TEST_CASE("clients that leave take their descriptors along") {
   CHECK(OpenDescriptors() <= before + 2);
 }
 
-// Whether the server at this address says anything to who connects to its local socket. For a child of
-// fork(): without gRPC.
+// Whether the server at this address sends anything to a process that connects to its local socket. For a
+// child of fork(): without gRPC.
 bool IsGreeted(const Address& address) {
   const auto socket =
       ConnectLocal(LocalService::kGrpc, address, std::chrono::steady_clock::now() + seconds(20));

@@ -28,7 +28,7 @@ float Value(const char* bytes, v1::Dtype dtype) {
   return value;
 }
 
-// Whether all has come that the exchange is to bring.
+// Whether the exchange has brought everything.
 bool IsOver(const v1::ExchangeRequest& first, const ExchangeResult& result, uint64_t values) {
   if (first.has_push()) {
     if (!result.push.has_value()) return false;

@@ -10,10 +10,10 @@
 namespace weir {
 namespace {
 
-// More than connections keep on their way.
+// More than connections buffer.
 constexpr int64_t kElements = 3 << 20;
 
-// A stream over a connection of its own, which nobody reads from.
+// A stream over a connection of its own, which is never read.
 struct HungReader {
   HungReader(const ServerFixture& f, uint64_t id) {
     grpc::ChannelArguments own;
@@ -44,14 +44,14 @@ TEST_CASE("Readers that never read hold up a step for as long as one may, and th
     f.TrainStep();  // has a deadline
   }
   const auto with_readers = std::chrono::steady_clock::now();
-  // Those that hang already cost nothing, as many as they are.
+  // Further readers that hang cost nothing, however many.
   for (uint64_t i = 3; i < 5; ++i) {
     readers.push_back(std::make_unique<HungReader>(f, i));
     f.TrainStep();
   }
   CHECK(std::chrono::steady_clock::now() - start < std::chrono::seconds(60));
   CHECK(with_readers - start < std::chrono::seconds(20));
-  // The first one is told that it was cut off.
+  // The first reader gets the error that it was cut off.
   CHECK(readers[0]->stream->End().code() == absl::StatusCode::kCancelled);
 }
 

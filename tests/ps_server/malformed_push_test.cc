@@ -1,5 +1,5 @@
-// Pushes that no proper client sends: each is refused with the right code, changes nothing, and the server
-// and, where the protocol says so, the stream go on.
+// Pushes that no correct client sends: each is refused with the right code and changes nothing. The server
+// goes on and, where the protocol says so, the stream too.
 #include <functional>
 #include <limits>
 #include <string>
@@ -20,7 +20,7 @@ constexpr int64_t kUnit = 65'536;
 struct Malformed {
   std::string name;
   std::function<void(Messages&)> spoil;
-  // Part of the message.
+  // A substring of the error message.
   std::string says = "";
 };
 
@@ -105,7 +105,7 @@ TEST_CASE("Malformed pushes are refused, change nothing, and the stream goes on"
   f.Join();
   const RawStream* const stream = &f.stream();
   for (const Malformed& malformed : Cases()) {
-    // What only sync knows.
+    // Cases that only sync refuses.
     if (mode != v1::ConsistencyConfig::MODE_SYNC &&
         (malformed.says == "part 1" || malformed.says == "batch" ||
          malformed.name == "more examples than the part has")) {
@@ -116,7 +116,7 @@ TEST_CASE("Malformed pushes are refused, change nothing, and the stream goes on"
     malformed.spoil(messages);
     if (!pull && messages[0].has_pull() && messages[0].has_push()) continue;
     CheckError(f.stream().Run(messages).error, absl::StatusCode::kInvalidArgument, malformed.says);
-    // What is still on its way for it is ignored.
+    // Messages of the refused exchange that are still on their way are ignored.
     if (messages.size() > 1) CHECK(f.stream().Write(messages[1]));
     f.TrainStep();
   }
@@ -170,7 +170,7 @@ TEST_CASE("Exchanges on one stream interleave") {
   uint32_t credit = 0;
   while (credit < 2) credit += stream.Read()->credit();
   REQUIRE(stream.Write(push[1]));
-  // A pull meanwhile, and one that fails.
+  // Meanwhile one pull, and one that fails.
   v1::ExchangeRequest pull;
   pull.set_id(f.NextId());
   *pull.mutable_pull() = f.PullHeader();
@@ -194,7 +194,7 @@ TEST_CASE("A chunk needs credit") {
   f.config.mutable_consistency()->set_mode(v1::ConsistencyConfig::MODE_ASYNC);
   f.Start();
   f.Join();
-  // The shard waits for the push before it, and takes nothing of this one.
+  // The shard waits for the push before, and takes nothing of this one.
   ++f.clock;
   const Messages messages = f.Push();
   --f.clock;
@@ -253,7 +253,7 @@ TEST_CASE("A stream has so many exchanges open at once") {
   RawStream& stream = f.stream();
   v1::ExchangeRequest pull;
   *pull.mutable_pull() = f.PullHeader();
-  pull.mutable_pull()->set_clock(1);  // waits, since nobody pushes
+  pull.mutable_pull()->set_clock(1);  // waits, since no worker pushes
   for (int i = 0; i < 1024; ++i) {
     pull.set_id(f.NextId());
     REQUIRE(stream.Write(pull));

@@ -1,5 +1,4 @@
-// Symbolic links that somebody has put into a job's folder: what the job writes there never goes where they
-// lead.
+// Symbolic links that somebody has put into a job's folder: the job never writes through them.
 #include <cstdlib>
 #include <filesystem>
 #include <functional>
@@ -21,7 +20,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// When a link is planted.
+// The moment when a link is planted.
 enum class Stage { kFirst, kBegun, kWritten };
 
 struct Link {
@@ -31,7 +30,7 @@ struct Link {
   bool folder = false;
 };
 
-// Does all that a job of one server writes in its folder: what goes wrong.
+// Writes everything that a job of one server writes in its folder, and collects the errors.
 class Job {
  public:
   Job(FileSystem& files, std::string folder) : files_(files), folder_(std::move(folder)) {}
@@ -116,7 +115,7 @@ TEST_CASE("A link in the folder of checkpoints leads nothing outside, whatever n
     FileSystem& plain = FileSystem::Posix();
     const std::string victim = top / "victim";
     REQUIRE(plain.WriteFile(victim, "as it was").ok());
-    // The job's folder itself may be a link of its owner's.
+    // The owner may have made the job's folder itself a link.
     fs::create_directory_symlink(top / "runs", top / "job");
     const auto files = FileSystem::Beneath(top / "job");
     bool planted = false;
@@ -131,7 +130,7 @@ TEST_CASE("A link in the folder of checkpoints leads nothing outside, whatever n
     CHECK(planted);
     CHECK(plain.ReadFile(victim, 100).value_or("") == "as it was");
     CHECK(plain.List(top / "victim_folder")->empty());
-    // It is replaced, or the error says where it is.
+    // The link is replaced, or the error names it.
     for (const absl::Status& error : errors) {
       CAPTURE(error.ToString());
       CHECK((absl::StrContains(error.message(), "symbolic link") || absl::IsAlreadyExists(error)));

@@ -1,4 +1,4 @@
-// Servers of other versions of the protocol: each side is shown one by hand.
+// Servers of other versions of the protocol: the test plays each side by hand.
 #include <grpcpp/grpcpp.h>
 
 #include <memory>
@@ -13,7 +13,7 @@ namespace {
 
 using Catch::Contains;
 
-// Another server, that attaches whoever comes and says it speaks that version.
+// Another server, which attaches any coordinator and says that it speaks this version.
 class OtherServer final : public v1::ShardControl::Service {
  public:
   explicit OtherServer(std::string version) : version_(std::move(version)) {
@@ -54,7 +54,7 @@ TEST_CASE("ps:0 that finds a server of another major version ends the job, and s
   const grpc::Status joined = f.coordinator->Join(f.Context().get(), request, &reply);
   CHECK(joined.error_code() == grpc::StatusCode::FAILED_PRECONDITION);
   const absl::Status status = f.cluster->server(0)->Wait();
-  // Not Unavailable: trying again does not help.
+  // Not Unavailable: another try does not help.
   CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
   CHECK_THAT(std::string(status.message()),
              Contains("the server at " + other.address() +
@@ -87,7 +87,7 @@ TEST_CASE("A server says which version it speaks, and refuses a coordinator of a
   CHECK_THAT(status.error_message(),
              Contains("ps:0 speaks version 2.0 of the protocol, and this server version 1.4: "
                       "upgrade this server"));
-  // It is the older one, and of no use to that job.
+  // The older server is of no use to that job.
   CHECK((*server)->Wait().code() == absl::StatusCode::kFailedPrecondition);
 }
 

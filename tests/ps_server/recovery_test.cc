@@ -1,5 +1,5 @@
-// Servers with a folder for checkpoints: what a shard makes of coordinators that come and go, and a server
-// that is stopped with all saved and started again.
+// Servers with a folder for checkpoints: how a shard treats coordinators that come and go, and a server that
+// is stopped with everything saved and started again.
 #include <cstdlib>
 #include <filesystem>
 #include <string>
@@ -16,7 +16,7 @@ namespace {
 
 using Catch::Contains;
 
-// The test's own, empty.
+// An empty folder of the test's own.
 std::string NewFolder(const std::string& name) {
   const char* const root = std::getenv("TEST_TMPDIR");
   const std::filesystem::path folder = std::filesystem::path(root == nullptr ? "/tmp" : root) / name;
@@ -25,7 +25,7 @@ std::string NewFolder(const std::string& name) {
   return folder.string();
 }
 
-// With what a config that was read has.
+// Adds the fields that a config from a file has.
 v1::JobConfig WithCheckpoints(v1::JobConfig config, const std::string& folder) {
   config.mutable_model()->add_layers()->set_type(v1::LayerConfig::LAYER_RELU);
   config.mutable_data()->set_format(v1::DataConfig::FORMAT_DIGITS);
@@ -55,7 +55,7 @@ struct LoneServer {
   std::unique_ptr<v1::ShardControl::Stub> stub;
 };
 
-// A coordinator's stream, by hand.
+// A coordinator's stream, driven by hand.
 struct Stream {
   Stream(LoneServer& server, uint64_t incarnation) {
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
@@ -69,7 +69,7 @@ struct Stream {
     if (!finished) End();
   }
 
-  // It is attached.
+  // The stream is attached.
   bool Attached() {
     v1::ShardReport report;
     return call->Read(&report) && report.has_attached();
@@ -87,7 +87,7 @@ struct Stream {
   bool finished = false;
 };
 
-// A path where a message of an earlier version had one.
+// Adds a path where a message of an earlier version had one.
 void AddPath(google::protobuf::Message* message, const std::string& path) {
   message->GetReflection()->MutableUnknownFields(message)->AddLengthDelimited(1, path);
 }
@@ -126,7 +126,7 @@ TEST_CASE("A server writes and reads in the folders of its own config, whatever 
   CHECK(files.List(CheckpointFolder(others, 0))->empty());
   CHECK(files.List(CheckpointFolder(own, 0))->size() == 1);
 
-  // Nor does it read what others name.
+  // Nor does the server read folders that others name.
   AddPath(install.mutable_restore(), CheckpointFolder(others, 0));
   stream.call->Write(message);
   const std::string refused = report(v1::ShardReport::kInstalled).installed().error();
@@ -136,7 +136,7 @@ TEST_CASE("A server writes and reads in the folders of its own config, whatever 
   CHECK_THAT(report(v1::ShardReport::kInstalled).installed().error(),
              Contains("this server's config has no checkpoint.init_from"));
 
-  // Which field of the config differs is all that a stranger learns.
+  // A stranger learns only which field of the config differs.
   config.mutable_optimizer()->set_learning_rate(0.25f);
   install.set_job_config(config.SerializeAsString());
   stream.call->Write(message);
@@ -149,7 +149,7 @@ TEST_CASE("A coordinator may attach again, in a later life too; an earlier one i
   auto first = std::make_unique<Stream>(server, 2);
   REQUIRE(first->Attached());
   {
-    Stream again(server, 2);  // it has lost its stream, though the shard has not noticed
+    Stream again(server, 2);  // the coordinator has lost its stream, though the shard has not noticed
     REQUIRE(again.Attached());
     CHECK(first->End().error_code() == grpc::StatusCode::UNAVAILABLE);
     Stream old(server, 1);
@@ -166,7 +166,7 @@ TEST_CASE("A coordinator may attach again, in a later life too; an earlier one i
     REQUIRE(later.call->Read(&report));
     CHECK(report.stats().sequence() == 4);
   }
-  // Its stream has ended; the shard waits, and is there for the next one.
+  // The coordinator's stream has ended; the shard waits, and accepts the next one.
   Stream last(server, 3);
   REQUIRE(last.Attached());
   v1::ControlMessage shutdown;
@@ -203,7 +203,7 @@ TEST_CASE("A server that missed the end of the job finds it where it is saved, a
   };
   v1::JobConfig config = f.config;
   config.mutable_cluster()->set_start_seconds(0.5);
-  CHECK(lose(config).code() == absl::StatusCode::kUnavailable);  // it goes on
+  CHECK(lose(config).code() == absl::StatusCode::kUnavailable);  // the server goes on
   f.TrainStep();
   v1::LeaveRequest leave;
   *leave.mutable_caller() = f.caller;
@@ -213,7 +213,7 @@ TEST_CASE("A server that missed the end of the job finds it where it is saved, a
   CHECK(f.cluster->Wait().ok());
   config.mutable_cluster()->set_start_seconds(60);
   CHECK(lose(config).ok());
-  // A longer job is not at its end there.
+  // For a longer job that checkpoint is not the end.
   config.mutable_cluster()->set_start_seconds(0.5);
   config.mutable_train()->set_examples(24);
   CHECK(lose(config).code() == absl::StatusCode::kUnavailable);
@@ -287,7 +287,7 @@ TEST_CASE("A server that comes back at its address is restored, and in sync the 
   *heartbeat.mutable_caller() = f.caller;
   v1::HeartbeatReply beat;
   while (!beat.fenced()) REQUIRE(f.coordinator->Heartbeat(f.Context().get(), heartbeat, &beat).ok());
-  f.Join();  // another life of the worker
+  f.Join();  // another incarnation of the worker
   CHECK(f.base.incarnation() != incarnation);
   CHECK(f.base.count() == 0);
   v1::ClusterStatus status;

@@ -159,7 +159,7 @@ void ServerFixture::TrainStep() {
   std::vector<float> weights;
   base = Pull(&weights);
   CHECK(base.count() == clock);
-  // Not the vectors themselves: Catch would print them.
+  // Compared outside CHECK: Catch would print the whole vectors.
   const bool one_more = weights == std::vector<float>(model.elements(), static_cast<float>(clock));
   CHECK(one_more);
 }

@@ -15,8 +15,8 @@
 
 namespace weir {
 
-// Servers inside this process, and plain gRPC stubs to them: any language's client, as far as the servers
-// can tell. Every call has a deadline of 20 seconds.
+// Servers inside this process, and plain gRPC stubs to them: the servers cannot tell the stubs from a client
+// in any language. Every call has a deadline of 20 seconds.
 class ServerFixture {
  public:
   // One tensor "w" of zeros, SGD at rate -1 with gradients of ones: each step adds one to every weight.
@@ -35,12 +35,12 @@ class ServerFixture {
   // The same, with the pull after it.
   std::vector<v1::ExchangeRequest> PushAndPull();
   v1::PullRequest PullHeader() const;
-  // Pushes as it should be, and pulls: fails the test unless the version is the next one. One server.
+  // A correct push and pull: fails the test unless the version is the next one. One server.
   void TrainStep();
-  // Of the shard's weights at the open step.
+  // Pulls the shard's weights at the open step.
   v1::Version Pull(std::vector<float>* weights);
 
-  // To shard 0, opened at first use and where it was reset. Ids of its exchanges.
+  // The stream to shard 0, opened at first use and after a reset. NextId(): ids of its exchanges.
   RawStream& stream();
   uint64_t NextId() { return ++last_id; }
 
@@ -52,7 +52,7 @@ class ServerFixture {
   std::vector<std::unique_ptr<v1::ParameterServer::Stub>> shards;
   std::vector<std::unique_ptr<v1::ShardControl::Stub>> controls;
   std::unique_ptr<v1::Coordinator::Stub> coordinator;
-  // Calls of Join(): each one is of another life of the workers.
+  // The number of calls of Join(): each call makes new incarnations of the workers.
   int joins = 0;
   std::vector<v1::JoinReply> members;
   v1::Caller caller;  // worker 0

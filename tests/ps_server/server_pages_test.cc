@@ -1,4 +1,4 @@
-// What ps:0 shows of the job over HTTP.
+// The job's pages on ps:0 over HTTP.
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -13,7 +13,7 @@ namespace {
 
 using Catch::Contains;
 
-// The value of a metric without labels; the test fails where there is none.
+// The value of a metric without labels; the test fails if the metric is missing.
 double MetricOf(const std::string& page, const std::string& name) {
   const size_t line = page.find("\n" + name + " ");
   INFO(name);
@@ -26,7 +26,7 @@ TEST_CASE("Metrics of the job on ps:0: loss, accuracy, step, examples, workers, 
   f.http_port = 0;
   const char* const root = std::getenv("TEST_TMPDIR");
   f.config.mutable_checkpoint()->set_directory(std::string(root == nullptr ? "/tmp" : root) + "/pages");
-  // What a saved config must have.
+  // Fields that a saved config must have.
   f.config.mutable_model()->add_layers()->set_type(v1::LayerConfig::LAYER_RELU);
   f.config.mutable_data()->set_format(v1::DataConfig::FORMAT_DIGITS);
   f.Start();
@@ -90,7 +90,7 @@ TEST_CASE("The status over HTTP has a curve of the loss") {
   } while (curve.empty() && std::chrono::steady_clock::now() < deadline);
   REQUIRE(curve.size() == 1);
   CHECK(curve[0]["train_loss"] == 2.5);
-  // Not for who asks without it, as `weir up` does four times a second.
+  // Callers that do not ask for the curve, as `weir up` four times a second, do not get it.
   v1::ClusterStatus status;
   REQUIRE(f.coordinator->Status(f.Context().get(), {}, &status).ok());
   CHECK(status.loss_curve_size() == 0);

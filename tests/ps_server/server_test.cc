@@ -238,7 +238,7 @@ TEST_CASE("A server that is stopped answers what waits on it, and stops") {
     v1::ExchangeRequest request;
     request.set_id(1);
     *request.mutable_pull() = f.PullHeader();
-    request.mutable_pull()->set_clock(1);  // nobody pushes
+    request.mutable_pull()->set_clock(1);  // no worker pushes
     RawStream stream(*f.shards[which]);
     outcome = stream.Run({request}).outcome();
   });
@@ -260,7 +260,7 @@ TEST_CASE("A worker whose stream breaks is taken out after the grace, also betwe
   f.config.mutable_cluster()->set_grace_seconds(0.05);
   f.Start();
   f.Join();
-  // Worker 0 has a stream from Join(), and no heartbeat under way. Its lease would last for a minute.
+  // Worker 0 has a stream from Join(), and no heartbeat under way. Its lease would last a minute.
   f.raw_stream.reset();
   v1::HeartbeatRequest request;
   request.mutable_caller()->set_worker(1);

@@ -54,7 +54,7 @@ struct Fixture {
     REQUIRE(socket.ok());
     return *std::move(socket);
   }
-  // What the server answers to a hello.
+  // The server's answer to a hello.
   static ServerMessage Hello(int socket, const ClientMessage& hello, int descriptor) {
     REQUIRE(SendMessage(socket, &hello, sizeof(hello), descriptor).ok());
     return Next(socket);
@@ -109,7 +109,7 @@ TEST_CASE("a client's segment is claimed by its token, until the client goes") {
   one.socket.Close();
   one.segment.reset();
   CHECK(Eventually([&] { return fixture.server->Claim(Text(Token(1))) == nullptr; }));
-  // Who holds it may still read it.
+  // A holder may still read it.
   CHECK(*claimed->At(0, 17, 1).value() == 'x');
   CHECK(fixture.server->Claim(Text(Token(2))) != nullptr);
 }
@@ -168,7 +168,7 @@ TEST_CASE("weights are announced to clients that are there and to those that com
   CHECK(message.segment == fixture.server->Find(second.get())->segment);
   CHECK(message.segment != announced);
 
-  // What is gone is not announced, and its number not used again.
+  // A segment that is gone is not announced, and its number is not reused.
   first.reset();
   TestClient late(fixture, 2);
   CHECK(late.SayHello().kind == ServerMessageKind::kAccepted);
@@ -188,7 +188,7 @@ TEST_CASE("only what was allocated is found") {
   CHECK(fixture.server->Find(start + 1023)->offset == 1023 * sizeof(float));
   CHECK_FALSE(fixture.server->Find(start + 1024).has_value());
   CHECK_FALSE(fixture.server->Find(start - 1).has_value());
-  // It outlives the server.
+  // The memory outlives the server.
   fixture.server.reset();
   weights.get()[1023] = 1;
   weights.reset();
@@ -245,7 +245,7 @@ TEST_CASE("garbage is refused, with a reason and without a leak") {
     CHECK(fixture.server->Claim(Text(Token(1))) != nullptr);
   }
   CHECK(Eventually([&] { return OpenDescriptors() == before; }));
-  // One that was taken on already.
+  // A client that was accepted before.
   REQUIRE(SendMessage(good.socket.get(), "more", 4).ok());
   CHECK(Fixture::Next(good.socket.get()).kind == ServerMessageKind::kRefused);
   CHECK(Fixture::Gone(good.socket.get()));
@@ -268,7 +268,7 @@ TEST_CASE("clients beyond the limit are turned away, until one goes") {
   }
   one.reset();
   REQUIRE(Eventually([&] { return fixture.server->Claim(Text(Token(1))) == nullptr; }));
-  // The token is free again too. The slot is, within the same turn of the thread.
+  // The token is free again too. The slot is free within the same turn of the thread.
   CHECK(Eventually([&] {
     TestClient again(fixture, 1);
     SendMessage(again.socket.get(), &again.hello, sizeof(again.hello), again.segment->fd()).IgnoreError();

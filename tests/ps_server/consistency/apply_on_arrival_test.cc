@@ -35,7 +35,7 @@ TEST_CASE("Bounded answers a pull up to s clocks ahead of the slowest, and not o
   CHECK(policy->OnPull(0, 2 + s + 1) == PullDecision::kWait);
   CHECK(policy->WaitingFor(0, 2 + s + 1) == Workers{1});
   CHECK(policy->WaitingFor(0, 5 + s + 1) == Workers{1, 2});
-  // One more push of the slowest moves the edge by one.
+  // One more push of the slowest worker moves the limit by one.
   Apply(*policy, 1, 2);
   CHECK(policy->OnPull(0, 2 + s + 1) == PullDecision::kReady);
   CHECK(policy->OnPull(0, 2 + s + 2) == PullDecision::kWait);
@@ -101,10 +101,10 @@ TEST_CASE("Removing the slowest releases who waits for it, idle ones too") {
   policy->Remove(1);
   CHECK(policy->OnPull(0, 4) == PullDecision::kReady);
   REQUIRE(policy->Clocks().size() == 2);
-  // An idle one reads its own weights still, and waits for those that count.
+  // An idle worker still reads its own weights, and waits for the workers that count.
   CHECK(policy->OnPull(1, 0) == PullDecision::kReady);
   CHECK(policy->WaitingFor(1, 5) == Workers{1, 2});
-  // Back again, at the join clock; its record is not lost, nor lowered.
+  // The worker is back, at the join clock; its record is neither lost nor lowered.
   policy->Admit(1, policy->JoinClock());
   CHECK(policy->Clocks()[1].clock == 3);
   policy->Remove(0);
@@ -149,7 +149,7 @@ TEST_CASE("Admitting ahead completes the clocks below") {
   CHECK(policy->OnPull(0, 5) == PullDecision::kReady);
   CHECK(policy->WaitingFor(1, 6) == Workers{0});
   CHECK(policy->OnPush({0, 4, 0}) == PushDecision::kRepeat);
-  // The second round of a join: up, never down.
+  // The second round of a join: the clock goes up, never down.
   policy->Admit(0, 6);
   CHECK(policy->OnPull(1, 6) == PullDecision::kReady);
   policy->Admit(0, 2);

@@ -1,5 +1,5 @@
-// Random legal histories, seeded, against references that keep the whole log of a run and read the rules off
-// it (which pushes a pull must hold), where the policies keep counters.
+// Random legal histories, seeded, against reference models. A model keeps the whole log of a run and derives
+// the answer from it (which pushes a pull must hold), where the policies keep counters.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -24,7 +24,7 @@ constexpr int kEvents = 250;
 // bounded and async.
 class ArrivalLog {
  public:
-  // Nullopt: async.
+  // nullopt: async.
   explicit ArrivalLog(std::optional<uint64_t> bound, bool prefetch = false)
       : bound_(bound), prefetch_(prefetch) {}
 
@@ -51,7 +51,7 @@ class ArrivalLog {
     return clock;
   }
   // A pull at clock c holds every update with clock <= c-s-1 of every live worker, and the worker's own up to
-  // c-1, with prefetch up to c-s-1. Who lacks one of these?
+  // c-1, with prefetch up to c-s-1. Returns the workers that lack one of these.
   std::vector<uint32_t> Lacking(uint32_t worker, uint64_t clock) const {
     std::vector<uint32_t> out;
     for (uint32_t other = 0; other < kWorkers; ++other) {
@@ -160,12 +160,13 @@ TEST_CASE("bounded and async agree with the log of any history") {
 
 TEST_CASE(
     "Workers that obey the bound are never further apart than it allows, and somebody can always go on") {
-  // A closed loop: pull at its clock, when ready compute, push; in random order, with deaths and joins.
+  // A closed loop: pull at the worker's clock, when ready compute, push; in random order, with deaths and
+  // joins.
   for (uint64_t seed = 0; seed < kRuns; ++seed) {
     const uint64_t s = seed % 4;
     RandomStream random(RandomKey(seed, "closed loop"), s);
     auto policy = MakeBoundedPolicy(s);
-    std::map<uint32_t, uint64_t> clock;  // of the live ones
+    std::map<uint32_t, uint64_t> clock;  // of the live workers
     std::map<uint32_t, bool> pulled;
     for (int event = 0; event < kEvents; ++event) {
       const uint32_t worker = random.NextBelow(kWorkers);

@@ -25,7 +25,7 @@ TEST_CASE("A sync step is complete with all its distinct parts, not with as many
   auto policy = Make(3, 30, {0, 1, 2});
   Stage(*policy, {0, 0, 0});
   CHECK(policy->OnPush({0, 0, 0}) == PushDecision::kRepeat);
-  // Whoever sends it: a part is the step's, not its worker's.
+  // Also from another worker: a part belongs to the step, not to its worker.
   CHECK(policy->OnPush({2, 0, 0}) == PushDecision::kRepeat);
   Stage(*policy, {0, 0, 2});
   CHECK_FALSE(policy->CompleteStep().has_value());
@@ -103,13 +103,13 @@ TEST_CASE("A waiting sync pull names the owners of the missing parts") {
   CHECK(policy->WaitingFor(1, 1) == Workers{1, 4, 6});
   CHECK(policy->WaitingFor(1, 0).empty());
   Stage(*policy, {1, 0, 0});
-  CHECK(policy->WaitingFor(1, 1) == Workers{1, 4, 6});  // part 3 is of rank 1 too
+  CHECK(policy->WaitingFor(1, 1) == Workers{1, 4, 6});  // part 3 belongs to rank 1 too
   Stage(*policy, {1, 0, 3});
   CHECK(policy->WaitingFor(1, 1) == Workers{4, 6});
   Stage(*policy, {4, 0, 1});
   Stage(*policy, {4, 0, 4});
   CHECK(policy->WaitingFor(1, 1) == Workers{6});
-  // Its part goes to another one when it dies: of ranks 1 and 4, part 2 is rank 1's.
+  // When rank 6 dies, its part goes to another worker: of ranks 1 and 4, rank 1 gets part 2.
   policy->Remove(6);
   CHECK(policy->WaitingFor(4, 1) == Workers{1});
   Stage(*policy, {1, 0, 2});
@@ -124,7 +124,7 @@ TEST_CASE("Membership moves no sync step; a worker joins at the open one") {
   policy->Forget(1);
   CHECK(policy->OnPush({0, 0, 0}) == PushDecision::kRepeat);
   CHECK(policy->JoinClock() == 0);
-  policy->Admit(2, 7);  // in sync the clock is the step, whatever is asked for
+  policy->Admit(2, 7);  // in sync the clock is the step, whatever the caller asks for
   CHECK(policy->JoinClock() == 0);
   Stage(*policy, {2, 0, 1});
   policy->Commit();

@@ -1,4 +1,4 @@
-// Servers that come back at another address: who is believed, and who learns of it.
+// Servers that come back at another address: which server ps:0 accepts, and which members learn of it.
 #include <string>
 #include <vector>
 
@@ -21,17 +21,17 @@ struct Moves : CoordinatorFixture {
     disk = std::make_shared<FakeDisk>();
     shards[1]->instance = 11;
   }
-  // Its process, and nobody is at its address any more.
+  // Kills the process for good: no process is at its address any more.
   void KillForGood(uint32_t shard) {
     shards[shard]->connects = false;
     shards[shard]->Kill();
   }
-  // The address that a member is told; "": it has not moved.
+  // The address in the member's heartbeat reply; "": the server has not moved.
   std::string Told(const v1::JoinReply& member) {
     const v1::HeartbeatReply beat = Heartbeat(member)->reply();
     return beat.moved().count(1) > 0 ? beat.moved().at(1) : "";
   }
-  // All members say that they know what they are told.
+  // All members confirm the newest revision.
   void TellMembers() {
     for (const v1::JoinReply& member : members) Heartbeat(member, Heartbeat(member)->reply().revision());
   }
@@ -53,7 +53,8 @@ TEST_CASE("async: a server comes back elsewhere, members are told, and then it i
   CHECK(moved.open);
   REQUIRE(parked->there());
 
-  // A member that has not heard of it may still be answered by a process that only seems to be dead.
+  // A member that does not know the new address may still get answers from a process that only seems to be
+  // dead.
   CHECK(f.Told(f.members[0]) == kNew);
   f.Run(absl::Seconds(1), f.members);
   CHECK(Installs(moved) == 0);
@@ -69,7 +70,7 @@ TEST_CASE("async: a server comes back elsewhere, members are told, and then it i
   CHECK(moved.Membership().members_size() == 2);
   CHECK(f.Status().recoveries() == 1);
 
-  // And those who come later.
+  // Members that join later learn it, too.
   const auto reader = f.JoinReader();
   CHECK(reader->reply().moved().at(1) == kNew);
   CHECK(reader->reply().ps_addresses(1) == kNew);
@@ -141,7 +142,7 @@ TEST_CASE("Another process cannot take the place of one that is alive") {
     if (mode == kSync) f.Join(0, 2000), f.Join(1, 2001);
     f.Run(absl::Seconds(1));
     CHECK(Installs(*f.elsewhere[kNew]) == 1);
-    // It wakes up.
+    // The old process wakes up.
     const auto late = f.Announce(1, kOld, 11);
     f.Run(absl::Seconds(1));
     CHECK(late->status().code() == Code::kAlreadyExists);
@@ -261,7 +262,7 @@ TEST_CASE("A coordinator that is started again learns of it from the server, whi
   CHECK(moved.open);
   const auto first = f.Join(0, 2000);
   f.Run(absl::Seconds(1));
-  CHECK(Installs(moved) == 1);  // or goes on with what it holds
+  CHECK(Installs(moved) == 1);  // or the shard goes on with what it holds
   CHECK(first->reply().moved().at(1) == kNew);
   CHECK(f.Status().state() == v1::RUNNING);
 }

@@ -1,4 +1,5 @@
-// Who a caller is: members prove it by their instance, which nobody else knows; and what version they speak.
+// The identity of a caller: members prove it by their instance, which only they and the servers know; and the
+// version of the protocol that they speak.
 #include <memory>
 #include <string>
 #include <utility>
@@ -14,7 +15,7 @@ namespace {
 using Catch::Contains;
 constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
 
-// A job of one worker, of that protocol version, and what it calls as.
+// A job of one worker, of that protocol version, and the identity under which it calls.
 struct Job {
   explicit Job(const v1::ProtocolVersion& protocol) : f(kBounded, 1, 2) {
     f.Start();
@@ -38,7 +39,7 @@ struct Job {
   v1::Caller caller;
 };
 
-// The codes of all calls of a member, but for Leave.
+// The codes of all calls of a member, except Leave.
 std::vector<absl::StatusCode> CallAll(Job& job) {
   const auto code = [](const auto& answer) { return answer->status().code(); };
   v1::ReportRequest report;
@@ -61,7 +62,7 @@ TEST_CASE("Who knows a worker's rank and incarnation, but not its instance, chan
   CHECK(job.f.shards[0]->Sent(v1::ControlMessage::kUnpin).empty());
   CHECK(job.f.Status().evaluation().examples() == 0);
 
-  // It can neither end the worker's membership,
+  // The caller can neither end the worker's membership,
   for (const bool done : {true, false}) {
     v1::LeaveRequest leave;
     leave.set_done(done);
@@ -116,12 +117,12 @@ TEST_CASE("A Join of another major version of the protocol is refused, and leave
   f.Start();
   v1::JoinRequest request = f.JoinRequest(0, 1);
   request.mutable_protocol()->set_major(2);
-  request.set_train_examples(8);  // not what the next one says
+  request.set_train_examples(8);  // unlike the next request
   const absl::Status refused = f.Join(request)->status();
   CHECK(refused.code() == absl::StatusCode::kFailedPrecondition);
   CHECK(refused.message() ==
         "worker:0 speaks version 2.0 of the protocol, and ps:0 version 1.4: upgrade ps:0");
-  // A later minor version is welcome.
+  // A later minor version is accepted.
   v1::JoinRequest next = f.JoinRequest(0, 2);
   next.mutable_protocol()->set_major(1);
   next.mutable_protocol()->set_minor(9);

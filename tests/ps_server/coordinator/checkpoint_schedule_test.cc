@@ -10,7 +10,7 @@ absl::Time At(double seconds) { return kStart + absl::Seconds(seconds); }
 
 TEST_CASE("By itself: Young's interval of what the last one took, within limits") {
   CheckpointSchedule schedule({}, kStart);
-  CHECK(schedule.interval() == absl::Seconds(1));  // the first shows what one takes
+  CHECK(schedule.interval() == absl::Seconds(1));  // the first checkpoint shows how long one takes
   CHECK_FALSE(schedule.Due(At(0.9), 5));
   CHECK(schedule.Due(At(1), 5));
   const auto after = [&](double took) {
@@ -25,7 +25,7 @@ TEST_CASE("By itself: Young's interval of what the last one took, within limits"
   CHECK(after(20) == Approx(200));
   CHECK_FALSE(schedule.Due(At(199), 6));
   CHECK(schedule.Due(At(200), 6));
-  CHECK_FALSE(schedule.Due(At(200), 5));  // nothing new
+  CHECK_FALSE(schedule.Due(At(200), 5));  // no new step
 }
 
 TEST_CASE("By steps, by seconds, or by whichever comes first") {

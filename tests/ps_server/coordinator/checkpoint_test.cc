@@ -1,4 +1,4 @@
-// When checkpoints are taken, of what, and what comes of them; and a job that is drained.
+// When checkpoints are taken, what they hold, and how they end; and a job that is drained.
 #include <string>
 #include <vector>
 
@@ -37,7 +37,7 @@ TEST_CASE("A checkpoint is of one step on all shards, and complete once the stor
   for (auto& shard : f.shards) shard->writes = false;
   f.disk->holds = true;
   const auto first = f.Checkpoint();
-  // No step is committed until the shards are told which is to be saved.
+  // No step is committed until the shards know which step to save.
   f.Steps(1);
   CHECK(f.Status().step() == 3);
   CHECK(f.Taken() == 0);
@@ -109,7 +109,7 @@ TEST_CASE("Checkpoints come every so many steps, or seconds, one at a time") {
     f.config.mutable_checkpoint()->set_every_seconds(20);
     f.StartJob();
     f.Advance(absl::Seconds(30));
-    CHECK(f.Taken() == 0);  // there is nothing new
+    CHECK(f.Taken() == 0);  // no new step
     f.Steps(1);
     f.Advance(absl::Seconds(1));
     CHECK(f.Taken() == 1);
@@ -197,7 +197,7 @@ TEST_CASE("A shard that is lost while one is taken: nothing comes of it, and nob
       f.Join(0, 7000);
     }
     f.Advance(absl::Seconds(1));
-    CHECK(f.shards[1]->Sent(v1::ControlMessage::kInstall).size() == 1);  // until it is known
+    CHECK(f.shards[1]->Sent(v1::ControlMessage::kInstall).size() == 1);  // until the manifest's fate is known
     f.disk->Answer();
     CHECK(answer->status().ok());
     CHECK(f.shards[1]->LastInstall().restore().step() == 0);
@@ -230,7 +230,7 @@ TEST_CASE("A job's last checkpoint that fails again and again ends it: nobody is
   if (seen == "begin") f.disk->begin_status = absl::ResourceExhaustedError("no space left on device");
   f.Steps(1);
   const auto leave = f.StartLeave(f.members[0]);
-  // What was written of each try makes room at once.
+  // Discarding each failed try makes room at once.
   CHECK(f.disk->discarded == std::vector<uint64_t>{2});
   CHECK_THAT(f.Status().waiting_for(0),
              Contains("its last checkpoint to be written") && Contains("no space left on device"));
@@ -314,7 +314,7 @@ TEST_CASE("A job that is drained is saved with all that was acknowledged, and th
   f.shards[1]->writes = false;
   f.coordinator->Drain("SIGTERM");
   CHECK(f.ends == 0);
-  // Nothing more is taken by then.
+  // By then the shards take no more pushes.
   CHECK(f.shards[0]->Membership().members_size() == 0);
   CHECK(f.shards[0]->sent.back().has_checkpoint());
   CHECK(f.Heartbeat(f.members[0])->reply().fenced());
@@ -364,7 +364,7 @@ TEST_CASE(
   CHECK(f.ends == 1);
   CHECK_THAT(f.failure, Contains("a later coordinator has this shard") && Contains("ps:1"));
   CHECK(f.failure_kind == v1::FAILURE_FENCED);
-  // These may be the other one's, too, or soon will be.
+  // These shards may belong to the other ps:0, now or soon.
   for (const auto& shard : f.shards) CHECK(shard->Sent(v1::ControlMessage::kShutdown).empty());
 }
 
@@ -395,7 +395,7 @@ TEST_CASE("A coordinator to whom nobody comes finds out whether it was replaced 
   }
   f.Run(absl::Seconds(1));
   if (replaced) f.disk->reserve_status = absl::AbortedError("/runs/7 belongs to another ps:0 now");
-  // Past the leases, and the time for which workers are waited for.
+  // Longer than the leases, and than the wait for workers.
   f.Run(absl::Seconds(400));
   REQUIRE(f.ends == 1);
   CHECK((f.failure_kind == v1::FAILURE_FENCED) == replaced);

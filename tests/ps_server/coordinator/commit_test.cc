@@ -36,7 +36,7 @@ TEST_CASE("A step is committed when every shard has staged it, and once") {
     CHECK(Parts(Commits(*shard)[0]) == std::vector<uint32_t>{0, 1});
   }
   CHECK(f.Status().step() == 1);
-  // Repeats of the report are harmless.
+  // Repeats of the report have no effect.
   for (const auto& shard : f.shards) shard->Staged(0);
   CHECK(Commits(*f.shards[0]).size() == 1);
   for (const auto& shard : f.shards) shard->Staged(1);
@@ -71,7 +71,7 @@ TEST_CASE(
   f.shards[0]->StagedParts(0, {1, 2, 3});
   f.shards[1]->StagedParts(0, {0, 1, 3});
   f.shards[2]->StagedParts(0, {0, 2, 3});
-  for (const auto& shard : f.shards) CHECK(Commits(*shard).empty());  // only 3 is everywhere
+  for (const auto& shard : f.shards) CHECK(Commits(*shard).empty());  // only part 3 is on every shard
   f.shards[1]->StagedParts(0, {0, 1, 2, 3});
   CHECK(Commits(*f.shards[0]).empty());
   f.shards[2]->StagedParts(0, {0, 1, 2, 3});
@@ -79,12 +79,12 @@ TEST_CASE(
     REQUIRE(Commits(*shard).size() == 1);
     CHECK(Parts(Commits(*shard)[0]) == std::vector<uint32_t>{1, 2, 3});  // the same on all
   }
-  f.shards[0]->StagedParts(0, {0, 1, 2, 3});  // late: of a step that is past
+  f.shards[0]->StagedParts(0, {0, 1, 2, 3});  // late, for a past step
   CHECK(Commits(*f.shards[0]).size() == 1);
-  // All are there: the first three.
+  // All parts are there: the first three are committed.
   for (const auto& shard : f.shards) shard->StagedParts(1, {0, 1, 2, 3});
   CHECK(Parts(Commits(*f.shards[0])[1]) == std::vector<uint32_t>{0, 1, 2});
-  // A refused one is there, and has no part in it.
+  // A refused part counts as present, but is not committed.
   f.shards[0]->StagedParts(2, {0, 1, 2}, {1});
   f.shards[1]->StagedParts(2, {0, 1, 2});
   f.shards[2]->StagedParts(2, {0, 1, 2, 3});
@@ -164,7 +164,7 @@ TEST_CASE("A job ends when all have left: last stats, then the servers are told,
   for (const auto& shard : f.shards) shard->Staged(0);
   f.Leave(f.members[0]);
   f.Leave(f.members[1]);
-  CHECK(f.ends == 0);  // the reader is still at it
+  CHECK(f.ends == 0);  // the reader is still in the job
   v1::ReportRequest report;
   *report.mutable_caller() = f.CallerOf(reader->reply());
   report.mutable_evaluation()->set_test_accuracy(0.75);
@@ -182,7 +182,7 @@ TEST_CASE("A job ends when all have left: last stats, then the servers are told,
   report.mutable_evaluation()->set_weights_sha256(std::string(65, '0'));
   refused(absl::StatusCode::kInvalidArgument);
   report.mutable_evaluation()->clear_weights_sha256();
-  *report.mutable_caller() = f.CallerOf(f.members[0]);  // is gone
+  *report.mutable_caller() = f.CallerOf(f.members[0]);  // this member has left
   refused(absl::StatusCode::kAborted);
   for (const auto& shard : f.shards) {
     shard->answers_pings = false;
@@ -198,7 +198,7 @@ TEST_CASE("A job ends when all have left: last stats, then the servers are told,
   CHECK(f.failure == "");
   CHECK(f.final_status.state() == v1::DONE);
   CHECK(f.final_status.bytes_pushed() == 2 * 1234);
-  CHECK(f.final_status.evaluation().test_accuracy() == 0.75);  // a late one does not hide the final one
+  CHECK(f.final_status.evaluation().test_accuracy() == 0.75);  // a late report does not replace the final one
   for (const auto& shard : f.shards) {
     REQUIRE(shard->Sent(v1::ControlMessage::kShutdown).size() == 1);
     CHECK(shard->Sent(v1::ControlMessage::kShutdown)[0].shutdown().failure() == "");
@@ -214,7 +214,7 @@ TEST_CASE("A job does not end before every shard has published the last step") {
   CoordinatorFixture f(kSync);
   f.train_examples = 16;
   f.StartJob();
-  // Its readers have yet to let memory go.
+  // This shard cannot publish before its readers release memory.
   f.shards[1]->publishes = false;
   for (const auto& shard : f.shards) shard->Staged(0);
   f.Leave(f.members[0]);
@@ -405,7 +405,7 @@ TEST_CASE("on_nonfinite skip_worker: a worker that leaves for it is gone, and th
   CHECK(f.Status().state() == v1::RUNNING);
   CHECK(f.Task("worker:1").state() == "lost");
   CHECK(f.shards[0]->Membership().members_size() == 2);
-  // One that died and may be back is not waited for by a job that nobody else is in.
+  // When no other worker is left, the job does not wait for a worker that died and may be back.
   f.Leave(f.members[0], false, "its disk is full");
   CHECK(f.ends == 0);
   f.Leave(f.members[2], false, kDiverged, v1::FAILURE_DIVERGED);

@@ -186,7 +186,7 @@ void CoordinatorFixture::Start() {
 }
 
 void CoordinatorFixture::Restart() {
-  // A killed one says nothing.
+  // A killed coordinator sends nothing.
   for (auto& shard : shards) shard->dead_link = true;
   if (disk != nullptr) disk->held.clear();
   coordinator.reset();

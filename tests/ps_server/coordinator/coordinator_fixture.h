@@ -14,45 +14,45 @@
 
 namespace weir {
 
-// A shard as its coordinator sees it: keeps what it is sent, and answers by itself what it is told to.
+// A shard as its coordinator sees it: keeps the messages that it gets, and answers as its flags say.
 struct FakeShard {
   std::string address;
   std::vector<v1::ControlMessage> sent;
   ShardLinkEvents events;
   bool open = false;
-  // What it does without being asked.
+  // What the shard does by itself.
   bool connects = true, attaches = true, installs = true, acknowledges = true, answers_pings = true,
        answers_pins = true, writes = true;
   std::string install_error, write_error;
   bool install_error_permanent = false;
-  // Of its process, as it attaches and announces itself.
+  // The instance of its process, as it attaches and announces itself.
   uint64_t instance = 0;
-  // Of its first Install; each further one makes a higher one.
+  // The incarnation of its first Install; each further one has a higher one.
   uint64_t incarnation = 0;
   // Parts that Staged() reports.
   uint32_t parts = 1;
-  // What is sent is lost: the coordinator has been killed.
+  // Messages to the shard are lost: the coordinator has been killed.
   bool dead_link = false;
   uint64_t model_hash = 0;
-  // What it has. Incarnation 0: nothing.
+  // What the shard has. Incarnation 0: nothing.
   v1::Attached holds;
-  // Of what an Install restores.
+  // The batches that an Install restores.
   Intervals restored_batches;
   // Reported with every acknowledgement.
   uint64_t floor = 0;
   v1::ShardStats stats;
-  // What is committed is published at once.
+  // A committed step is published at once.
   bool publishes = true;
 
   void Handle(const v1::ControlMessage& message);
   void Installed();
   void Written(uint64_t step);
-  // Its process is killed, and is there again when `connects`.
+  // Kills the shard's process; it starts again if `connects`.
   void Kill(const std::string& why = "its stream ended");
-  // The stream breaks; the process has all that it had.
+  // The stream breaks; the process keeps all that it had.
   void Break(const std::string& why = "its stream ended");
   void Acknowledge(uint64_t epoch);
-  // All parts have arrived. StagedParts: only these.
+  // Reports all parts as staged. StagedParts: only these.
   void Staged(uint64_t step, const std::vector<uint32_t>& refused = {}, const std::string& reason = "");
   void StagedParts(uint64_t step, const std::vector<uint32_t>& parts,
                    const std::vector<uint32_t>& refused = {});
@@ -60,11 +60,11 @@ struct FakeShard {
   void AnswerPing(uint64_t sequence);
   std::vector<v1::ControlMessage> Sent(v1::ControlMessage::MessageCase kind) const;
   v1::Install LastInstall() const { return Sent(v1::ControlMessage::kInstall).back().install(); }
-  // The newest membership that it was sent.
+  // The newest membership that the shard got.
   v1::Membership Membership() const;
 };
 
-// A coordinator with fake shards and a clock that stands still. Everything happens on the test's thread.
+// A coordinator with fake shards and a manual clock. Everything runs on the test's thread.
 class CoordinatorFixture {
  public:
   explicit CoordinatorFixture(v1::ConsistencyConfig::Mode mode, uint32_t workers = 2, uint32_t shards = 2);
@@ -77,20 +77,21 @@ class CoordinatorFixture {
   uint64_t memory_bytes = 0;
   std::vector<std::unique_ptr<FakeShard>> shards;
   std::vector<std::string> addresses;
-  // Those that came up at another address than `addresses` has.
+  // Shards that came up at another address than `addresses` has.
   std::map<std::string, std::unique_ptr<FakeShard>> elsewhere;
-  // Of the spec that ps:0 has; default: all.
+  // The addresses in ps:0's spec; default: all.
   std::optional<std::vector<std::string>> known_addresses;
 
-  // Set: the job has this store. Its memory outlives the coordinator.
+  // If set, the job has this store. It outlives the coordinator.
   std::shared_ptr<FakeDisk> disk;
   std::optional<uint64_t> init_from;
-  // Set: workers are of this version of the protocol, and say their instance, this + their rank, in each
+  // If set, workers speak this version of the protocol, and send their instance, this + their rank, in each
   // call.
   std::optional<uint64_t> own_protocol_from;
 
   void Start();
-  // Kills the coordinator, and starts it again. Shards hold what they held, but for the first: it goes, too.
+  // Kills the coordinator, and starts it again. Shards keep what they held, except the first, which dies with
+  // it.
   void Restart();
   // Start, and all workers join and send a heartbeat.
   void StartJob();
@@ -111,11 +112,11 @@ class CoordinatorFixture {
   AnswerPtr<v1::LeaveReply> StartLeave(const v1::JoinReply& member, bool done = true,
                                        const std::string& reason = "",
                                        v1::FailureKind kind = v1::FAILURE_UNSPECIFIED);
-  // A process that connects when it is looked for at this address, and says that it is that shard.
+  // Starts a process that accepts connections at this address and announces itself as that shard.
   FakeShard& StartElsewhere(uint32_t index, const std::string& address, uint64_t instance);
   AnswerPtr<v1::AnnounceReply> Announce(uint32_t shard, const std::string& address, uint64_t instance);
   AnswerPtr<v1::CheckpointReply> Checkpoint();
-  // Commits so many steps.
+  // Commits this many steps.
   void Steps(int count);
   void Leave(const v1::JoinReply& member, bool done = true, const std::string& reason = "",
              v1::FailureKind kind = v1::FAILURE_UNSPECIFIED);
@@ -127,21 +128,21 @@ class CoordinatorFixture {
   void Unpin(const v1::JoinReply& caller, uint64_t pin);
   v1::ClusterStatus Status();
   v1::TaskStatus Task(const std::string& task);
-  // Lets time go by in small steps, while these send heartbeats.
+  // Advances the clock in small steps, while these members send heartbeats.
   void Run(absl::Duration time, const std::vector<v1::JoinReply>& alive = {});
 
   ManualClock clock;
-  // Step that is open.
+  // The open step.
   uint64_t open_step = 0;
-  // By rank, of StartJob().
+  // By rank, from StartJob().
   std::vector<v1::JoinReply> members;
-  // Of on_end.
+  // What on_end was called with.
   int ends = 0;
   std::string failure;
   v1::FailureKind failure_kind = v1::FAILURE_UNSPECIFIED;
   v1::ClusterStatus final_status;
 
-  // Last: it calls on_end when it goes.
+  // Last: its destructor calls on_end.
   std::unique_ptr<Coordinator> coordinator;
 };
 

@@ -56,11 +56,11 @@ TEST_CASE("sync: the step that ends an epoch is evaluated; no other is made unti
   CHECK(of.OrderFor(7)->epoch() == 1);
   CHECK_FALSE(of.OrderFor(8).has_value());
   of.OnRead(8, {2, 2});
-  of.OnRead(7, {1, 1});  // of something that was read before
+  of.OnRead(7, {1, 1});  // of an earlier read
   CHECK(of.Holds());
   of.OnRead(7, {2, 2});
   CHECK_FALSE(of.Holds());
-  // The next epoch's end comes before the result: then it waits for that.
+  // The next epoch ends before the result: then it waits for the result.
   of.Advance(3);
   CHECK_FALSE(of.due());
   CHECK(of.Holds());
@@ -169,7 +169,7 @@ TEST_CASE("The final evaluation is that of the epoch which ends with the job") {
   final.set_test_loss(0.125);
   final.set_test_accuracy(-1);
   of.Final(final, 3);
-  // The one that was under way may still come.
+  // The evaluation that was under way may still arrive.
   CHECK(Text(of) == "2@3=0.125");
   CHECK_FALSE(of.entries()[0].has_test_accuracy());
   SECTION("and does") {
@@ -212,7 +212,7 @@ TEST_CASE("Where nobody evaluates there are no entries, and nothing waits") {
     of.Advance(progress);
     CHECK_FALSE(of.Holds());
   }
-  // Who comes late is not asked for epochs that ended long ago.
+  // A worker that joins late is not asked for epochs that ended long ago.
   of.SetKnown();
   CHECK_FALSE(of.due());
   of.Advance(sync ? 7 : 13);

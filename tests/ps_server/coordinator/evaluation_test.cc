@@ -1,4 +1,5 @@
-// The ends of epochs, as a coordinator has them evaluated: whom it asks, what waits meanwhile, what is kept.
+// Evaluations of the ends of epochs by a coordinator: which member it asks, what waits meanwhile, what it
+// keeps.
 #include "catch2/catch.hpp"
 #include "tests/ps_server/coordinator/coordinator_fixture.h"
 
@@ -20,7 +21,7 @@ struct Job : CoordinatorFixture {
     request.set_evaluates(true);
     return request;
   }
-  // What this member is asked for. 0: nothing.
+  // The evaluation that this member is asked for. Id 0: none.
   v1::EvaluationOrder OrderFor(const v1::JoinReply& member) { return Heartbeat(member)->reply().evaluate(); }
   void Report(const v1::JoinReply& member, uint64_t version, uint64_t examples = 10, double loss = 0.5) {
     v1::ReportRequest request;
@@ -55,7 +56,7 @@ TEST_CASE(
   CHECK(f.OrderFor(f.members[1]).id() == 0);
   f.Steps(2);
   CHECK(f.Commits() == 4);
-  // The worker of highest rank; the first makes the final evaluation.
+  // The worker of highest rank; the first worker makes the final evaluation.
   CHECK(f.OrderFor(f.members[0]).id() == 0);
   CHECK(f.OrderFor(f.members[1]).epoch() == 1);
   f.Read(f.members[0], 4);
@@ -131,7 +132,7 @@ TEST_CASE("An evaluator is asked before any worker") {
   f.Steps(5);
   CHECK(f.OrderFor(f.members[1]).id() == 0);
   REQUIRE(f.OrderFor(evaluator).epoch() == 1);
-  // It falls silent: its lease, and then a worker does it.
+  // The evaluator falls silent: after its lease a worker evaluates.
   f.Run(absl::Seconds(11), f.members);
   REQUIRE(f.OrderFor(f.members[1]).epoch() == 1);
   f.Read(f.members[1], 4);
@@ -180,7 +181,7 @@ TEST_CASE("What was evaluated is in the checkpoint, and there after a restart of
 
 // ---- evaluations that decide how the job goes on
 
-// As Job, but five epochs, and workers that wait at their ends.
+// Like Job, but with five epochs, and workers that wait at their ends.
 struct WaitingJob : Job {
   explicit WaitingJob(v1::ConsistencyConfig::Mode mode) : Job(mode) {
     config.mutable_train()->set_epochs(5);
@@ -199,7 +200,7 @@ struct WaitingJob : Job {
     members.clear();
     for (const auto& join : joins) members.push_back(join->reply());
   }
-  // The steps of an epoch, as far as they are committed, and its evaluation by whoever is asked.
+  // Commits the steps of an epoch that are still open, and has the asked member evaluate it.
   void Epoch(uint64_t epoch, double loss) {
     while (open_step < 4 * epoch) Steps(1);
     REQUIRE(OrderFor(members[1]).epoch() == epoch);
@@ -216,7 +217,7 @@ TEST_CASE("sync, patience: each epoch's end waits for its result, and the last o
   f.config.mutable_evaluation()->set_patience(2);
   f.Begin();
   CHECK(f.members[0].work_end() == 4);
-  f.Steps(5);  // of a worker that does not wait
+  f.Steps(5);  // by a worker that does not wait
   CHECK(f.Commits() == 4);
   CHECK(f.WorkEnd() == 4);
   f.Read(f.members[1], 4);
@@ -282,9 +283,9 @@ TEST_CASE("sync, patience: each epoch's end waits for its result, and the last o
     f.Epoch(4, 0.5);
     while (f.open_step < 20) f.Steps(1);
     CHECK(f.Commits() == 20);
-    // Its end, too, is known before the workers hear of it.
+    // The result of the last epoch's end, too, is known before the workers are told to go.
     CHECK(f.Status().state() == v1::RUNNING);
-    // Two in a row are no better now, but nothing is left to stop.
+    // Two in a row are no improvement now, but no work is left to stop.
     f.Epoch(5, 0.5);
     CHECK(f.Status().state() == v1::DRAINING);
     CHECK(f.Status().stopped_early() == "");
@@ -298,7 +299,7 @@ TEST_CASE("bounded, async, patience: no batch of the next epoch is handed out be
   f.config.mutable_evaluation()->set_patience(1);
   f.Begin();
   std::vector<uint64_t> completed;
-  // The next range, and that of the other worker, who has nothing to do yet.
+  // The next range, and the other worker's, which has nothing to do yet.
   const auto next = [&] {
     const auto answer = f.NextRange(f.members[0], completed);
     completed.clear();
@@ -360,7 +361,7 @@ TEST_CASE("keep_best: what is better than before is saved before anybody goes on
     f.Restart();
     f.JoinAll(2000);
     CHECK(f.Status().best().evaluation().epoch() == 3);
-    // The end is better still: it is the best and the last one.
+    // The last epoch is better still: it is both the best and the last.
     f.open_step = 17;
     f.Epoch(5, 0.125);
     CHECK(f.Status().state() == v1::DRAINING);

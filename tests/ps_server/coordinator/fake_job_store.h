@@ -12,8 +12,8 @@
 
 namespace weir {
 
-// A disk for a coordinator's store that does at once, or when it is told, what a real one does on its thread.
-// Shared by one life of the coordinator after another.
+// A disk for a coordinator's store that does at once, or on the test's command, what a real disk does on its
+// thread. The coordinator's incarnations share it.
 struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
   static constexpr uint64_t kBlock = 100;
 
@@ -22,9 +22,9 @@ struct FakeDisk : std::enable_shared_from_this<FakeDisk> {
   JobStore::Numbers limits;
   std::optional<v1::CheckpointManifest> newest;
 
-  // What goes wrong.
+  // Injected errors.
   absl::Status begin_status, commit_status, reserve_status;
-  // It answers only when it is told so.
+  // If set, operations answer only in Answer().
   bool holds = false;
   std::vector<std::function<void()>> held;
   int commits = 0, reservations = 0;

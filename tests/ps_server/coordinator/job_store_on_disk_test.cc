@@ -28,7 +28,7 @@ const ModelSpec& Model() {
   return model;
 }
 
-// What blocks is done at once.
+// Blocking work is done at once.
 absl::StatusOr<std::unique_ptr<JobStore>> Open(FileSystem& fs, int keep = 3) {
   JobStoreOnDisk::Options options;
   options.file_system = &fs;
@@ -50,7 +50,7 @@ absl::Status Begin(JobStore& store, uint64_t step) {
   return result;
 }
 
-// What a shard of this incarnation writes, with this value everywhere.
+// Writes a shard's file under this incarnation, with this value in every element.
 absl::StatusOr<v1::CheckpointFile> WriteShard(FileSystem& fs, uint64_t step, float value,
                                               uint64_t incarnation) {
   const std::vector<float> weights(40, value);
@@ -63,7 +63,7 @@ absl::StatusOr<v1::CheckpointFile> WriteShard(FileSystem& fs, uint64_t step, flo
   return WriteShardFile(fs, "/runs/7", step, snapshot);
 }
 
-// The same is committed.
+// Commits that checkpoint.
 absl::Status Commit(JobStore& store, FileSystem& fs, uint64_t step, float value, uint64_t incarnation) {
   v1::CheckpointManifest manifest;
   manifest.set_step(step);
@@ -84,12 +84,12 @@ absl::Status Save(JobStore& store, FileSystem& fs, uint64_t step, float value = 
   return begun.ok() ? Commit(store, fs, step, value, incarnation) : begun;
 }
 
-// The newest record of who has the folder.
+// The newest record of the folder's owner.
 std::string NewestRecord(FileSystem& fs) {
   return JoinPath("/runs/7/coordinator", fs.List("/runs/7/coordinator")->back());
 }
 
-// The value everywhere in the checkpoint of this step.
+// The value of every element in the checkpoint of this step.
 float ValueOf(FileSystem& fs, uint64_t step) {
   const auto reader = CheckpointReader::Open(fs, CheckpointFolder("/runs/7", step));
   REQUIRE(reader.status() == absl::OkStatus());
@@ -99,13 +99,13 @@ float ValueOf(FileSystem& fs, uint64_t step) {
   return weights[0];
 }
 
-// Whoever uses the disk hangs before the `at`-th operation, until `meanwhile` is over.
+// The process that uses the disk hangs before the `at`-th operation, until `meanwhile` is over.
 class Hang {
  public:
   Hang(FaultyFileSystem& fs, int at, std::function<void()> meanwhile) : fs_(fs) {
     fs.SetPause([this, at, meanwhile = std::move(meanwhile)](FaultyFileSystem::Moment moment) {
       if (over_ || moment == FaultyFileSystem::Moment::kAfter || count_++ != at) return;
-      over_ = true;  // nor does anybody hang meanwhile
+      over_ = true;  // `meanwhile` itself does not hang
       meanwhile();
     });
   }
@@ -190,7 +190,7 @@ TEST_CASE(
   enum class Successor { kOpens, kSavesTheSame, kSavesLater, kBegins, kWrites };
   const Successor successor = GENERATE(Successor::kOpens, Successor::kSavesTheSame, Successor::kSavesLater,
                                        Successor::kBegins, Successor::kWrites);
-  const bool again = GENERATE(false, true);  // what it begins is there already, and does not count
+  const bool again = GENERATE(false, true);  // the successor's step is there already, and does not count
   CAPTURE(successor, again);
   int before = 0, after = 0;
   for (int at = 0;; ++at) {
@@ -220,14 +220,14 @@ TEST_CASE(
     });
     const absl::Status saved = Save(**old, fs, 8);
     if (!hang.hung()) break;
-    // It was there before the successor looked, or never.
+    // The checkpoint was there before the successor looked, or never.
     const bool found = now->opened().newest->step() == 8;
     ++(found ? after : before);
     CHECK((!saved.ok() || found));
     CHECK((found || newest == 3 || ValueOf(fs, newest) == 2.5f));
     if (found) CHECK(ValueOf(fs, 8) == 1.5f);
     CheckReplaced(**old, fs);
-    // The successor goes on.
+    // The successor can go on.
     const uint64_t next = std::max<uint64_t>(newest, 8) + 1;
     if (Save(*now, fs, next, 3.5f, 11) != absl::OkStatus())
       REQUIRE(Save(*now, fs, next, 3.5f, 11) == absl::OkStatus());
@@ -264,7 +264,7 @@ TEST_CASE("A successor that hangs while it is replaced, too, takes nothing from 
       if (!any || !deep) break;
       CHECK(ValueOf(fs, 8) == 2.5f);
       CheckReplaced(**old, fs);
-      // It was replaced, or has replaced the last one: one of the two has the job.
+      // The middle one was replaced, or has replaced the last one: one of the two has the job.
       const bool newer =
           middle.ok() && (*middle)->opened().coordinator_incarnation > last->opened().coordinator_incarnation;
       CHECK(Reserve(*last, {50000, 50000}).ok() != newer);
@@ -300,7 +300,7 @@ TEST_CASE(
     const JobStore::Opened& other = (*b)->opened();
     CHECK(one.coordinator_incarnation != other.coordinator_incarnation);
     CHECK((one.coordinator_incarnation > other.coordinator_incarnation) == a_has_it);
-    // Nobody's numbers are anybody else's.
+    // The two never share a number.
     CHECK((a_has_it ? one.used.epoch >= 7000 : other.used.epoch >= one.reserved.epoch));
   }
 }
@@ -340,7 +340,7 @@ TEST_CASE("A folder of an earlier version of Weir is gone on with") {
   REQUIRE(fs.MakeFolder("/runs").ok());
   REQUIRE(fs.MakeFolder("/runs/7").ok());
   REQUIRE(fs.SyncFolder("/").ok());
-  // As version 0.1 has written it.
+  // The file as version 0.1 wrote it.
   const std::string content =
       "{\n\"memory\": {\n  \"coordinator_incarnation\": 4,\n  \"epoch_limit\": 5000,\n  "
       "\"incarnation_limit\": 6000\n}\n";
@@ -381,7 +381,7 @@ TEST_CASE("The newest complete checkpoint is found, the old ones go") {
   REQUIRE((*store)->opened().newest.has_value());
   CHECK((*store)->opened().newest->step() == 8);
   CHECK((*store)->opened().newest->incarnation() == 1);
-  // A step whose checkpoint the job does not count on can be saved anew.
+  // A step whose checkpoint the job does not use can be saved anew.
   fs.SetContents("/runs/7/step-00000008/manifest.json", "{}");
   auto again = Open(fs, 2);
   CHECK((*again)->opened().newest->step() == 5);
@@ -415,7 +415,7 @@ TEST_CASE("Damage is refused, never read as something else") {
     REQUIRE(Open(fs).status().code() == absl::StatusCode::kDataLoss);
   }
   fs.SetContents(path, good);
-  // All checkpoints are damaged: the job does not begin anew in silence.
+  // All checkpoints are damaged: the open fails instead of starting anew in silence.
   fs.SetContents("/runs/7/step-00000003/manifest.json", "{}");
   CHECK(Open(fs).status().code() == absl::StatusCode::kDataLoss);
 }
@@ -457,7 +457,7 @@ TEST_CASE("What came to nothing is cleared away at once, on a disk that is full 
     (*store)->Discard(4);
     CHECK(fs.Contents("/runs/7/step-00000004/notes.txt") == "mine");
   }
-  // One that is complete stays.
+  // A complete checkpoint stays.
   (*store)->Discard(3);
   CHECK(LatestComplete(fs, "/runs/7")->manifest.step() == 3);
   fs.SetCapacity(1 << 20);

@@ -1,4 +1,4 @@
-// Who gets in, when, and at which clock.
+// Joins: which process gets in, when, and at which clock.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -92,7 +92,7 @@ TEST_CASE("With min_workers a job starts with fewer; the late one joins it") {
   const auto late = f.Join(0);
   CHECK(late->reply().membership().members_size() == 2);
   CHECK(late->reply().membership().epoch() > early->reply().membership().epoch());
-  REQUIRE(parked->there());  // the others are told
+  REQUIRE(parked->there());  // the others learn of it
   CHECK(parked->reply().membership().members_size() == 2);
 }
 
@@ -230,7 +230,7 @@ TEST_CASE("Of two processes of one task that wait for the start, the one that is
   CoordinatorFixture f(kBounded);
   f.shards[1]->connects = false;
   f.Start();
-  f.Join(1, 5000);  // is killed, which nobody notices
+  f.Join(1, 5000);  // is killed, which no connection shows
   f.Run(absl::Seconds(1));
   const auto alive = f.Join(1, 6000);
   const auto other = f.Join(0);
@@ -287,7 +287,7 @@ TEST_CASE("Who does not fit is refused, with the first difference") {
   CHECK_THAT(refusal(request), Contains("3 servers") && Contains("2"));
   request.clear_ps_addresses();
   refusal(request);
-  // None of it has left anything behind.
+  // None of the refused requests has left anything behind.
   CHECK(f.Status().state() == v1::STARTING);
   f.Join(1);
   CHECK(f.Status().state() == v1::RUNNING);
@@ -314,7 +314,7 @@ TEST_CASE("What the first who joins declares is forgotten when it goes away befo
   CHECK_FALSE(first->there());
   const auto right = f.Join(1);
   CHECK(right->status().code() == absl::StatusCode::kFailedPrecondition);
-  // Who is wrong cannot be known: both are named.
+  // The coordinator cannot know which worker is wrong: it names both.
   CHECK_THAT(std::string(right->status().message()), Contains("worker:0") && Contains("worker:1"));
   f.coordinator->OnJoinCancelled(1000, 1);
   CHECK(f.Status().total_examples() == 0);
@@ -334,7 +334,7 @@ TEST_CASE("What others who wait have declared too is kept when one of them goes"
   v1::JoinRequest wrong = f.JoinRequest(0);
   wrong.set_train_examples(65);
   CHECK_THAT(std::string(f.Join(wrong)->status().message()), Contains("worker:1") && Contains("64"));
-  // A reader that waits has declared a model, and no training set.
+  // A waiting reader has declared a model, and no training set.
   f.JoinReader();
   f.coordinator->OnJoinCancelled(1001, 2);
   f.train_examples = 128;
@@ -389,7 +389,7 @@ TEST_CASE("A Join declares no more than a job may have, and the message says wha
   CHECK_THAT(refusal(request), Contains("ps_addresses[1]") && Contains("twice"));
   for (int i = 0; i < 1023; ++i) request.add_ps_addresses("10.0.0.0:" + std::to_string(3000 + i));
   CHECK_THAT(refusal(request), Contains("1025 servers") && Contains("1024"));
-  // None of it has left anything behind.
+  // None of the refused requests has left anything behind.
   for (uint32_t rank : {0, 1}) f.Join(rank);
   CHECK(f.Status().state() == v1::RUNNING);
 }
@@ -493,7 +493,7 @@ TEST_CASE("A Join whose answer was lost is answered again, even when its member 
   CoordinatorFixture f(kSync, 2);
   f.Start();
   const auto first = f.Join(0), second = f.Join(1);
-  REQUIRE(second->there());  // the answer does not reach it
+  REQUIRE(second->there());  // the answer does not arrive
   f.Heartbeat(first->reply());
   f.Run(absl::Seconds(4), {first->reply()});
   REQUIRE(f.Status().membership().members_size() == 1);
@@ -510,7 +510,7 @@ TEST_CASE("Who comes when the job is draining, done or failed is told so") {
   for (auto& shard : f.shards) shard->Staged(0);
   CHECK(f.Status().state() == v1::DRAINING);
   const auto early = f.Join(1, 7777);
-  CHECK_FALSE(early->there());  // the weights may be left to evaluate for it
+  CHECK_FALSE(early->there());  // the weights may still need an evaluator
   f.Leave(f.members[0]);
   CHECK(early->status().code() == absl::StatusCode::kOutOfRange);
   CHECK(f.Join(1, 7777)->status().code() == absl::StatusCode::kOutOfRange);
@@ -529,7 +529,7 @@ TEST_CASE("A reader that comes early waits for the job; it never counts as a wor
   CHECK_FALSE(reader->there());
   f.Join(1);
   f.coordinator->Tick();
-  // The next admission lets it in.
+  // The next admission lets the reader in.
   const auto other = f.JoinReader(9001);
   CHECK(other->there());
   CHECK(reader->there());

@@ -1,4 +1,4 @@
-// Leases, leaving, and who is told.
+// Leases, leaving, and the members that learn of it.
 #include <string>
 #include <vector>
 
@@ -31,7 +31,7 @@ TEST_CASE("A silent worker is taken out after its lease, with a new epoch on eve
 }
 
 TEST_CASE("A worker that was admitted and has never sent a heartbeat is taken out soon after the grace") {
-  // Its process was killed when its Join was answered: no connection of its tells that.
+  // The worker's process was killed when its Join was answered: no connection shows that.
   CoordinatorFixture f(kBounded);
   f.Start();
   const auto first = f.Join(0);
@@ -94,7 +94,7 @@ TEST_CASE("A broken connection costs the grace only, unless the worker is back")
   const auto revision = f.Heartbeat(f.members[1])->reply().revision();
   const auto parked = f.Heartbeat(f.members[1], revision);
   f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
-  CHECK(parked->there());  // the call is not left hanging
+  CHECK(parked->there());  // the call does not hang
   f.Run(absl::Milliseconds(750), {f.members[0]});
   CHECK(f.Status().membership().members_size() == 2);
   f.Heartbeat(f.members[1]);
@@ -247,7 +247,7 @@ TEST_CASE("A worker that dies while it joins holds nobody up") {
   f.shards[0]->acknowledges = false;
   const auto joiner = f.Join(2);
   CHECK_FALSE(joiner->there());
-  const auto other = f.Join(2, 7777);  // its next life waits in line
+  const auto other = f.Join(2, 7777);  // worker 2's next incarnation waits
   f.Run(absl::Seconds(11), {a->reply(), b->reply()});
   CHECK_FALSE(joiner->status().ok());
   CHECK(joiner->times == 1);

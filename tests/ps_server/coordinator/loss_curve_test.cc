@@ -10,7 +10,7 @@ TEST_CASE("A point is the mean over what was reported since the one before") {
   curve.Sample(0, 0, 0);
   CHECK(curve.Points().empty());
   curve.Sample(8, 8, 16);
-  curve.Sample(16, 8, 16);  // nothing new was reported
+  curve.Sample(16, 8, 16);  // no new report
   curve.Sample(24, 24, 32);
   const auto points = curve.Points();
   REQUIRE(points.size() == 2);

@@ -1,4 +1,4 @@
-// Who may pin versions, how many, and for how long.
+// Pins: which callers may pin versions, how many, and for how long.
 #include <cmath>
 #include <memory>
 #include <string>
@@ -35,7 +35,7 @@ TEST_CASE("A pin is answered when every shard has it, with all versions by shard
   REQUIRE(PinsSent(*f.shards[0]).size() == 2);
   const v1::PinVersion first = PinsSent(*f.shards[0])[0], second = PinsSent(*f.shards[0])[1];
   CHECK(first.lease_seconds() == 45);
-  CHECK(second.lease_seconds() == 60);  // nobody keeps a version for long
+  CHECK(second.lease_seconds() == 60);  // the limit of a lease
   CHECK(first.pin() != second.pin());
   f.shards[2]->Pinned(first.pin(), 7);
   f.shards[0]->Pinned(first.pin(), 7);
@@ -130,7 +130,7 @@ TEST_CASE("At most two versions are pinned; who waits for the next one shares it
   const uint64_t third = waiting[0]->reply().pin();
   for (const auto& wish : waiting) CHECK(wish->reply().pin() == third);
   CHECK((third != first && third != second));
-  // It is kept until the last of them lets it go.
+  // The pin stays until the last of the readers lets it go.
   f.Unpin(readers[2], third);
   f.Unpin(readers[3], third);
   CHECK(UnpinsSent(*f.shards[0]) == std::vector<uint64_t>{second});
@@ -160,7 +160,7 @@ TEST_CASE("Readers that never let go keep nobody waiting for longer than a pin's
     f.Run(absl::Seconds(1), all);
   }
   CHECK(pin->reply().versions_size() == 2);
-  CHECK(refused >= 3);  // it heard each time why
+  CHECK(refused >= 3);  // each answer gave the reason
 }
 
 TEST_CASE("A pin goes with its holder, and a wish for one too") {

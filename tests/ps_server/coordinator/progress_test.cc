@@ -46,7 +46,7 @@ TEST_CASE("A repeated or late report counts nothing twice; a new life counts fro
 }
 
 TEST_CASE("The loss of the last epoch is the same in whatever order, and by however many, it was computed") {
-  // As workers round them.
+  // Rounded as workers round them.
   std::vector<float> losses;
   for (int i = 0; i < 1000; ++i) losses.push_back(0.1f + 1.0f / static_cast<float>(3 + i % 97));
   const auto loss = [&](size_t workers, bool backwards) {

@@ -80,7 +80,7 @@ TEST_CASE("What is done already is not handed out") {
   CHECK(ranges.back() == std::pair<uint64_t, uint64_t>(85, 5));
   CHECK(table.done());
   CHECK(RangeTable(100, 1, Batches({{0, 100}})).done());
-  // Of a longer job.
+  // The intervals of a longer job.
   CHECK(RangeTable(100, 1, Batches({{0, 400}})).done());
   CHECK(RangeTable(100, 1, Batches({{200, 400}})).completed_batches() == 0);
 }
@@ -104,7 +104,7 @@ TEST_CASE("Nothing beyond the work's end is handed out, and the job may end ther
   REQUIRE(table.Take(1).has_value());
   CHECK(take_all(0) == 20);
   CHECK_FALSE(table.Available());
-  // What a worker leaves behind is before the end.
+  // A worker's returned ranges come before the end.
   table.Release(1);
   CHECK(table.Available());
   take_all(0);

@@ -1,4 +1,4 @@
-// bounded and async: which batches go to whom, and when nobody has any left.
+// bounded and async: which worker gets which batches, and what happens when none are left.
 #include <set>
 #include <vector>
 
@@ -70,7 +70,7 @@ TEST_CASE("A worker without work is idle: nobody waits for it; a dead one's rang
   f.Leave(f.members[1], false, "crashed");
   REQUIRE(waiting->there());
   CHECK(waiting->reply().range().id() == lost);
-  CHECK(waiting->reply().clock() == 5);  // it goes on where the others are
+  CHECK(waiting->reply().clock() == 5);  // the worker goes on at the others' clock
   for (const auto& shard : f.shards) CHECK_FALSE(Idle(*shard, 0));
   CHECK(f.NextRange(f.members[0], {lost})->reply().done());
 }

@@ -1,4 +1,4 @@
-// sync: a lost server brings everybody back to the newest checkpoint.
+// sync: a lost server takes all tasks back to the newest checkpoint.
 #include <string>
 #include <vector>
 
@@ -16,7 +16,7 @@ struct Recovery : CoordinatorFixture {
     train_examples = 8 * 2 * 20;  // 20 steps
     disk = std::make_shared<FakeDisk>();
   }
-  // The workers' next lives come.
+  // The workers' next incarnations join.
   std::vector<AnswerPtr<v1::JoinReply>> JoinAgain() {
     ++life;
     std::vector<AnswerPtr<v1::JoinReply>> joins;
@@ -45,7 +45,7 @@ TEST_CASE(
   CHECK(parked->reply().fenced());
   CHECK_THAT(parked->reply().failure(), Contains("goes back to step 3") && Contains("ps:1 at 10.0.0.1:2222"));
   CHECK_THAT(f.Heartbeat(f.members[1])->reply().failure(), Contains("goes back to step 3"));
-  // Whoever is there takes nothing more from those that are out.
+  // The remaining shards take nothing more from the fenced workers.
   CHECK(f.shards[0]->Membership().members_size() == 0);
   CHECK(f.shards[0]->Membership().epoch() > epoch);
   CHECK_THAT(f.Status().waiting_for(0), Contains("ps:1 at 10.0.0.1:2222 to come back"));
@@ -80,14 +80,14 @@ TEST_CASE("A checkpoint that becomes complete while the job goes back is where i
   f.Steps(2);
   f.disk->holds = true;
   const auto checkpoint = f.Checkpoint();
-  f.disk->Answer();  // it has begun, and the shards have written
+  f.disk->Answer();  // the checkpoint has begun, and the shards have written
   f.shards[1]->Kill();
   f.Run(absl::Seconds(1));
   CHECK(f.Status().step() == 2);
   f.JoinAgain();
-  CHECK(f.shards[0]->Sent(v1::ControlMessage::kInstall).size() == 1);  // not before it is known
+  CHECK(f.shards[0]->Sent(v1::ControlMessage::kInstall).size() == 1);  // not before that fate is known
   f.disk->holds = false;
-  f.disk->Answer();  // its manifest
+  f.disk->Answer();  // the manifest
   for (const auto& shard : f.shards) {
     CHECK(shard->LastInstall().restore().step() == 4);
   }
@@ -106,7 +106,7 @@ TEST_CASE("Without a checkpoint the job goes back to its beginning, with the wei
   CHECK(f.shards[0]->LastInstall().restore().init_from());
   CHECK(f.shards[0]->LastInstall().restore().weights_only());
   f.Steps(2);
-  f.shards[1]->Break();  // the same process: what was sent may be lost all the same
+  f.shards[1]->Break();  // the same process: messages may be lost all the same
   CHECK(f.Status().state() == v1::RECOVERING);
   f.Run(absl::Seconds(1));
   f.JoinAgain();
@@ -148,7 +148,7 @@ TEST_CASE("A server that is silent for a lease is attached anew") {
   f.shards[1]->answers_pings = f.shards[1]->connects = false;
   f.Run(absl::Seconds(12), f.members);
   CHECK(f.Status().state() == v1::RECOVERING);
-  CHECK(f.shards[1]->open);  // another link is there, not yet connected
+  CHECK(f.shards[1]->open);  // a new link exists, and is not yet connected
   f.shards[1]->answers_pings = true;
   f.shards[1]->events.connected();
   f.JoinAgain();
@@ -295,7 +295,7 @@ TEST_CASE("The end is saved before anybody may go home; a server that is lost un
   f.Steps(10);
   CHECK(f.Status().state() == v1::DRAINING);
   const auto leave = f.StartLeave(f.members[0]);
-  const auto late = f.Join(1, 5555);  // would hear that there is nothing left to do
+  const auto late = f.Join(1, 5555);  // would hear that no work is left
   CHECK_FALSE(leave->there());
   CHECK_FALSE(late->there());
 
@@ -322,7 +322,7 @@ TEST_CASE("The end is saved before anybody may go home; a server that is lost un
     f.shards[1]->Kill();
     CHECK(leave->status().code() == absl::StatusCode::kAborted);
     CHECK_FALSE(late->there());
-    // A repeat of the Leave is told the same.
+    // A repeat of the Leave gets the same answer.
     CHECK(f.StartLeave(f.members[0])->status().code() == absl::StatusCode::kAborted);
     f.shards[1]->writes = true;
     f.Run(absl::Seconds(1));
@@ -331,7 +331,7 @@ TEST_CASE("The end is saved before anybody may go home; a server that is lost un
     f.open_step = 10;
     f.Steps(10);
     f.Leave(late->reply());
-    CHECK(f.ends == 0);  // worker:0 was told to come again
+    CHECK(f.ends == 0);  // worker:0 has to come again
     CHECK(f.Join(0, 7777)->status().code() == absl::StatusCode::kOutOfRange);
     f.Run(absl::Milliseconds(250));
     CHECK(f.ends == 1);

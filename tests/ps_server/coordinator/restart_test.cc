@@ -1,4 +1,4 @@
-// The coordinator is killed and comes back, or takes up a job that ended long ago.
+// The coordinator is killed and comes back, or resumes a job that ended long ago.
 #include <set>
 #include <string>
 #include <vector>
@@ -43,7 +43,7 @@ TEST_CASE("Epochs, incarnations and coordinator incarnations are never used agai
     for (int i = 0; i < 60; ++i) {
       for (uint32_t rank = 0; rank < 2; ++rank) {
         const auto join = f.Join(rank, 10000 * (life + 1) + 100 * rank + i);
-        if (!join->there()) continue;  // the first one waits for the other
+        if (!join->there()) continue;  // the first worker waits for the other
         CHECK(incarnations.insert(join->reply().incarnation()).second);
         f.Leave(join->reply(), false, "crashed");
         if (f.ends > 0) break;
@@ -54,7 +54,7 @@ TEST_CASE("Epochs, incarnations and coordinator incarnations are never used agai
         f.shards[1]->Sent(v1::ControlMessage::kHello).back().hello().coordinator_incarnation());
     for (const auto& message : f.shards[1]->Sent(v1::ControlMessage::kMembership)) {
       CHECK(epochs.insert(message.membership().membership().epoch()).second);
-      // Durable before use.
+      // An epoch is durable before use.
       CHECK(message.membership().membership().epoch() <= f.disk->limits.epoch);
     }
     CHECK(*incarnations.rbegin() <= f.disk->limits.incarnation);
@@ -71,7 +71,7 @@ TEST_CASE("Numbers are reserved in blocks, ahead; a disk that is full for a whil
   f.StartJob();
   f.Run(absl::Seconds(1), f.members);
   const int reservations = f.disk->reservations;
-  CHECK(reservations >= 1);  // the block of the disk is smaller than what is to be in hand
+  CHECK(reservations >= 1);  // the disk's block is smaller than the reserve
   f.Run(absl::Seconds(5), f.members);
   CHECK(f.disk->reservations == reservations);
   f.disk->reserve_status = absl::ResourceExhaustedError("no space left");
@@ -85,7 +85,7 @@ TEST_CASE("Numbers are reserved in blocks, ahead; a disk that is full for a whil
     f.shards[0]->Kill();
     f.Run(absl::Seconds(0.5), {member});
   }
-  // Not one more than is durable.
+  // No epoch beyond the durable ones is used.
   CHECK_THAT(f.failure, Contains("epochs") && Contains("no space left"));
   CHECK(f.Status().membership().epoch() == f.disk->limits.epoch);
 }
@@ -120,12 +120,12 @@ TEST_CASE("sync: a coordinator that comes back brings everybody back to the newe
   f.Steps(2);
   f.Restart();
   CHECK(f.Status().state() == v1::STARTING);
-  // It knows nobody, and says so at once.
+  // The new coordinator knows no worker, and answers so at once.
   const auto beat = f.Heartbeat(f.members[0]);
   CHECK(beat->reply().fenced());
   CHECK_THAT(beat->reply().failure(), Contains("ps:0 was started again"));
   CHECK(f.StartLeave(f.members[0])->status().code() == absl::StatusCode::kAborted);
-  const auto join = f.Join(1, 7001);  // one is enough
+  const auto join = f.Join(1, 7001);  // one worker is enough
   for (const auto& shard : f.shards) {
     CHECK(shard->LastInstall().restore().step() == 4);
   }
@@ -236,7 +236,7 @@ TEST_CASE("A job that is taken up after its end has nothing to do, and ends when
   f.Run(absl::Seconds(0.25));
   CHECK(f.ends == 1);
   CHECK(f.failure == "");
-  CHECK(f.disk->commits == commits);  // it is saved already
+  CHECK(f.disk->commits == commits);  // the end is saved already
 }
 
 TEST_CASE(
@@ -258,7 +258,7 @@ TEST_CASE(
   f.Leave(evaluates->reply());
   CHECK(f.ends == 0);
   for (auto& shard : f.shards) shard->holds.Clear();
-  f.Restart();  // nobody comes any more
+  f.Restart();  // no worker comes any more
   CHECK(f.Status().state() == v1::DRAINING);
   f.Run(absl::Seconds(12));
   CHECK(f.ends == 1);
@@ -287,7 +287,7 @@ TEST_CASE("A job that cannot mean the same by its positions does not go on from 
              Contains("consistency.parts is 3, the checkpoint's is 2"));
   CHECK(refusal([](auto* c) { c->mutable_train()->set_epochs(50); }) == "");
 
-  // Started like that it fails, and would again.
+  // A restart with this config fails, and would again.
   f.config.mutable_data()->set_batch_size(16);
   f.Restart();
   CHECK_THAT(f.failure, Contains("data.batch_size is 16"));
@@ -319,7 +319,7 @@ TEST_CASE("A job that was done says of how many servers those are who come for i
   f.Steps(1);
   f.Leave(f.members[0]);
   REQUIRE(f.disk->newest.has_value());
-  // Each sees but its own address, as those that `weir up` starts.
+  // Each server's spec holds only its own address, as with `weir up`.
   f.known_addresses = std::vector<std::string>{f.addresses[0]};
   f.Restart();
   v1::JoinRequest join = f.JoinRequest(0, 7000);
@@ -342,7 +342,7 @@ TEST_CASE("After a restart the status knows at once how far the job is, and rate
   CHECK(f.Status().step() == 10);
   CHECK(f.Status().examples() == 160);
   REQUIRE(f.Checkpoint()->reply().step() >= 10);
-  f.shards[0]->stats.Clear();  // it says nothing before it is asked
+  f.shards[0]->stats.Clear();  // the shard reports nothing until it is asked
   f.shards[0]->answers_pings = false;
   if (mode == kAsync) f.shards[0]->restored_batches = Batches({{0, 20}});
   f.Restart();
@@ -372,7 +372,7 @@ TEST_CASE("The speed is of what a shard has done, at the time at which it says s
   f.Run(absl::Milliseconds(500), f.members);
   f.shards[0]->stats.set_pushes_applied(11);
   f.Run(absl::Milliseconds(500), f.members);
-  // What was known at the last ping alone would be 8.
+  // The counts of the last ping alone would give 8.
   CHECK(f.Status().examples_per_second() > 60);
 }
 

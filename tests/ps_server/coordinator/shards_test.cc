@@ -1,4 +1,4 @@
-// The coordinator and its shards: lost ones, pins, status.
+// The coordinator and its shards: lost shards, pins, status.
 #include <cmath>
 #include <string>
 #include <vector>
@@ -49,7 +49,7 @@ TEST_CASE("Shards are pinged while workers are still to come, however long that 
   f.Start();
   f.Run(absl::Seconds(50));
   CHECK(f.failure == "");
-  // So that the shard, for which silence is loss as well, waits with it.
+  // So that the shard, which also treats silence as loss, waits too.
   CHECK(f.shards[1]->Sent(v1::ControlMessage::kPing).size() > 20);
   for (auto& shard : f.shards) shard->installs = false;
   f.Join(0);

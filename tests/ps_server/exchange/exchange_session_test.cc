@@ -1,4 +1,4 @@
-// A session with a real shard and no channel. What needs one is in tests/ps_server.
+// A session with a real shard and no channel. Tests that need a channel are in tests/ps_server.
 #include "ps_server/exchange/exchange_session.h"
 
 #include <deque>
@@ -13,7 +13,7 @@
 namespace weir {
 namespace {
 
-// Runs its tasks when the test says so.
+// Runs its tasks when the test calls for it.
 class Tasks final : public Executor {
  public:
   void Post(absl::AnyInvocable<void()> task) override { tasks_.push_back(std::move(task)); }
@@ -52,7 +52,7 @@ struct SessionFixture {
     *request.mutable_pull()->mutable_caller() = shard.CallerOf(0);
     Receive(request);
   }
-  // Nothing: there is none.
+  // nullopt: no message is ready.
   std::optional<v1::ExchangeReply> Send() {
     OutgoingMessage message;
     if (!session->Send(&message)) return std::nullopt;
@@ -89,7 +89,7 @@ TEST_CASE("Weights that are revoked between two of their messages end their pull
   SessionFixture f(16);
   f.Pull(1);
   REQUIRE(f.Send().has_value());
-  // The shard is made anew, which revokes all readers. The session has not been told yet.
+  // The shard is reinstalled, which revokes all readers. The session does not know yet.
   REQUIRE(f.shard.Install() == "");
   f.shard.Members(1, {{0}, {1}});
   f.Pull(2);

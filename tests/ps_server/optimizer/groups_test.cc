@@ -68,7 +68,7 @@ TEST_CASE("Groups: globs") {
     CAPTURE(c.pattern, c.text);
     CHECK(GlobMatches(c.pattern, c.text) == c.fits);
   }
-  // What would take for ever with naive backtracking.
+  // A pattern that would take for ever with naive backtracking.
   std::string pattern;
   for (int i = 0; i < 30; ++i) pattern += "a*";
   CHECK_FALSE(GlobMatches(pattern + "b", std::string(200, 'a')));

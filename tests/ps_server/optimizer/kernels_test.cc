@@ -86,7 +86,7 @@ TEST_CASE("Kernels: scale, accumulate and assign give the bits of a scalar loop"
   }
 }
 
-// Every kernel that takes a gradient, over weights and slots of its own.
+// Runs each kernel that takes a gradient, over weights and slots of its own.
 struct Runner {
   static constexpr size_t kMost = 1000;
   std::vector<float> weights = std::vector<float>(kMost, 0.5f), slots[2] = {weights, weights}, out = weights;
@@ -121,7 +121,7 @@ TEST_CASE("Kernels: a value that is not finite is noticed in the pass, wherever 
         for (size_t shift : {0, 1}) {
           Runner runner;
           std::vector<float> values = RandomFloats(3, n, 1);
-          // What is finite but nearly not, and whose square or sum is not.
+          // Values that are only just finite, and whose squares or sums are not.
           for (size_t i = 0; i < n; i += 3) values[i] = i % 2 == 0 ? FLT_MAX : -FLT_MAX;
           if (n > 1) values[1] = FLT_TRUE_MIN;
           CAPTURE(kernels->name, which, n, shift);
@@ -132,7 +132,7 @@ TEST_CASE("Kernels: a value that is not finite is noticed in the pass, wherever 
             with[at] = NonFinites()[at % NonFinites().size()];
             const UnalignedFloats bytes(with, shift);
             wrong += runner.Run(*kernels, which, bytes.data(), n);
-            // What lies behind the end does not count; nor does what became of the weights.
+            // Values behind the end do not count; nor do the resulting weights.
             wrong += !runner.Run(*kernels, which, bytes.data(), at);
           }
           for (float x : NonFinites()) {
@@ -147,7 +147,7 @@ TEST_CASE("Kernels: a value that is not finite is noticed in the pass, wherever 
 }
 
 TEST_CASE("Kernels: what was found finite is what was used, while another process writes the gradient") {
-  constexpr size_t kN = 37;  // more than one vector of any level, and a rest
+  constexpr size_t kN = 37;  // more than one vector at any level, and a rest
   RacingWriter gradient;
   for (const Kernels* kernels : AllTables()) {
     for (int which = 0; which < Runner::kKernels; ++which) {
@@ -155,7 +155,7 @@ TEST_CASE("Kernels: what was found finite is what was used, while another proces
         for (size_t at : {size_t{0}, size_t{3}, size_t{20}, kN - 2, kN - 1}) {
           for (const auto& [before, after] : {std::pair(1.0f, NAN), std::pair(NAN, 1.0f)}) {
             size_t wrong = 0, refused = 0, accepted = 0;
-            // Until what is written comes after the last read.
+            // Until the write comes after the last read.
             for (int reads = 0, all = 0; reads <= all; ++reads) {
               for (size_t i = 0; i < kN; ++i) gradient.Write(i, 1.0f);
               gradient.Write(at, before);
@@ -186,7 +186,7 @@ TEST_CASE("Kernels: first_non_finite finds the first, wherever it is") {
     for (size_t n : {1, 2, 3, 7, 15, 16, 17, 31, 33, 64, 65, 100, 1023, 1024, 1025, 2047, 2049, 2500}) {
       for (size_t shift : {0, 1, 4}) {
         std::vector<float> values = RandomFloats(3, n, 1);
-        // The largest finite ones, in all places where bits could be mistaken.
+        // The largest finite values, in all places where bits could be mistaken.
         for (size_t i = 0; i < n; i += 3) values[i] = i % 2 == 0 ? FLT_MAX : -FLT_MAX;
         CAPTURE(kernels->name, n, shift);
         REQUIRE(kernels->first_non_finite(UnalignedFloats(values, shift).data(), n) == n);
@@ -198,7 +198,7 @@ TEST_CASE("Kernels: first_non_finite finds the first, wherever it is") {
             misses += kernels->first_non_finite(UnalignedFloats(with, shift).data(), n) != at;
             with[n - 1] = x;
             misses += kernels->first_non_finite(UnalignedFloats(with, shift).data(), n) != at;
-            // What lies behind the end does not count.
+            // Values behind the end do not count.
             misses += kernels->first_non_finite(UnalignedFloats(with, shift).data(), at) != at;
           }
         }

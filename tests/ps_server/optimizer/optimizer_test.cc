@@ -22,8 +22,8 @@ const std::vector<Config::Kind> kAllKinds = {
     Config::KIND_SGD,     Config::KIND_MOMENTUM, Config::KIND_NESTEROV, Config::KIND_ADAGRAD,
     Config::KIND_RMSPROP, Config::KIND_ADAM,     Config::KIND_ADAMW};
 
-// Away from the defaults and from each other, so that one taken for another shows; epsilon large, so that its
-// place does.
+// Away from the defaults and from each other, so that mixing up two of them shows; epsilon is large, so that
+// its place in the formula shows.
 Config MakeConfig(Config::Kind kind) {
   Config config;
   config.set_type(kind);
@@ -37,7 +37,7 @@ Config MakeConfig(Config::Kind kind) {
 
 double LearningRate(uint64_t t) { return 0.05 / static_cast<double>(t); }
 
-// The published equations in float64, one element at a time, as literally as can be.
+// The published equations in float64, one element at a time, as literally as possible.
 struct Reference {
   Config config;
   std::vector<double> w, slot0, slot1;
@@ -86,7 +86,7 @@ struct Reference {
   }
 };
 
-// Where the outputs lie.
+// The place of the outputs.
 enum class Outputs { kInPlace, kApart, kSlotsPastCaches, kPastCaches };
 
 // Weights and slots under one optimizer, as a server holds them.
@@ -97,7 +97,7 @@ class Run {
       : optimizer_(*Optimizer::Create(config, kernels)), outputs_(outputs) {
     for (size_t k = 0; k < 1 + optimizer_.slots().size(); ++k) {
       now_.emplace_back(initial.size(), shift);
-      // Past the caches go slots that are aligned alike.
+      // Slots that are written past the caches have the same alignment.
       next_.emplace_back(initial.size(), outputs >= Outputs::kSlotsPastCaches ? shift : shift + k);
       now_[k].Set(k == 0 ? initial
                          : std::vector<float>(initial.size(), optimizer_.slots()[k - 1].initial_value));
@@ -171,7 +171,7 @@ TEST_CASE("Optimizer follows the published equations, with the same bits at ever
       for (uint64_t t = 1; t <= 50; ++t) {
         const std::vector<float> gradient = RandomFloats(100 + t, n, 2);
         reference.Step(gradient, t);
-        // Each run reads it at another address.
+        // Each run reads the gradient at another address.
         for (size_t r = 0; r < runs.size(); ++r) {
           REQUIRE(runs[r]->Step(UnalignedFloats(gradient, r).data(), t));
         }
@@ -263,7 +263,7 @@ TEST_CASE("Optimizer says whether the gradient was finite") {
           gradient[n - 1] = 0;
           gradient[0] = -INFINITY;
           CHECK_FALSE(run.Step(gradient.data(), 4));
-          // Of the gradient alone: the weights are spoilt by now.
+          // The result depends on the gradient alone: the weights are already not finite.
           gradient[0] = 0;
           CHECK(run.Step(gradient.data(), 5));
           CHECK(run.StepPart(gradient.data(), 6, 0, 0));

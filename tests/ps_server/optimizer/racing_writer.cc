@@ -11,12 +11,12 @@ namespace weir {
 namespace {
 
 constexpr size_t kBytes = RacingWriter::kElements * sizeof(float);
-constexpr greg_t kTrapFlag = 0x100;  // of EFLAGS: a trap after the next instruction
+constexpr greg_t kTrapFlag = 0x100;  // in EFLAGS: a trap after the next instruction
 
-// Of the handlers.
+// The state of the signal handlers.
 struct Race {
-  char* values = nullptr;             // what the reader sees
-  volatile float* writers = nullptr;  // the same memory, as the writer sees it
+  char* values = nullptr;             // the reader's view
+  volatile float* writers = nullptr;  // the same memory, the writer's view
   size_t at = 0;
   float value = 0;
   int write_after = 0;
@@ -31,7 +31,7 @@ void MayWrite() {
 void OnFault(int, siginfo_t* info, void* context) {
   greg_t& flags = static_cast<ucontext_t*>(context)->uc_mcontext.gregs[REG_EFL];
   const char* const address = static_cast<const char*>(info->si_addr);
-  // A fault of an instruction that may read is a write. It comes again, and ends the process.
+  // A fault of an instruction that is already allowed to read is a write. It repeats, and ends the process.
   if (address < race.values || address >= race.values + kBytes || (flags & kTrapFlag) != 0) {
     sigaction(SIGSEGV, &race.old_segv, nullptr);
     return;

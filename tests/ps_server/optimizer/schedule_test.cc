@@ -27,7 +27,7 @@ TEST_CASE("Schedule: warm-up rises in equal parts and ends on the rate") {
   const LearningRateSchedule schedule =
       *LearningRateSchedule::Create(MakeConfig(v1::ScheduleConfig::SCHEDULE_CONSTANT, 4), 100);
   CHECK(schedule.Rate(0) == 0.125);
-  CHECK(schedule.Rate(0.99) == 0.125);  // a part of a step belongs to its step
+  CHECK(schedule.Rate(0.99) == 0.125);  // a fraction of a step belongs to its step
   CHECK(schedule.Rate(1) == 0.25);
   CHECK(schedule.Rate(2) == 0.375);
   CHECK(schedule.Rate(3) == 0.5);

@@ -11,8 +11,8 @@
 
 namespace weir {
 
-// n elements between guards, which show writes beyond either end; starts `shift` elements after an aligned
-// address.
+// n elements between guards, which detect writes beyond either end. The elements start `shift` elements after
+// an aligned address.
 class GuardedFloats {
  public:
   explicit GuardedFloats(size_t n, size_t shift = 3)
@@ -41,7 +41,7 @@ class GuardedFloats {
   std::vector<float> all_;
 };
 
-// A copy of floats at an address that is no multiple of 4, as they may lie in a received message.
+// A copy of floats at an address that is no multiple of 4, as in a received message.
 class UnalignedFloats {
  public:
   UnalignedFloats(const std::vector<float>& values, size_t shift = 1)
@@ -55,7 +55,7 @@ class UnalignedFloats {
   std::vector<char> bytes_;
 };
 
-// What a gradient must not hold, and the largest that it may.
+// Values that a gradient must not hold, and the largest that it may.
 inline float FloatFromBits(uint32_t bits) {
   float f;
   std::memcpy(&f, &bits, sizeof f);

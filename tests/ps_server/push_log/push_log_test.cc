@@ -31,12 +31,12 @@ std::vector<float> GradientOf(uint64_t version) {
   return values;
 }
 
-// A log whose thread is whoever calls Run().
+// A log whose thread is the caller of Run().
 class Fixture {
  public:
   explicit Fixture(uint64_t seed = 1) : files(seed) {}
 
-  // install 0: as before there were any.
+  // install 0: as in logs from before installs were counted.
   absl::Status Begin(const LogEnd& end = {}, uint64_t install = 0) {
     PushLog::Options options;
     options.files = &files;
@@ -78,7 +78,7 @@ class Fixture {
       work();
     }
   }
-  // The versions that are there, one after another from `first` with their gradients, or why not.
+  // The versions in the log, with their gradients, one after another from `first`; or the error.
   absl::StatusOr<LogEnd> Read(uint64_t* last, uint64_t from_segment = 1, uint64_t first = 1) {
     *last = first - 1;
     return ReadPushLog(
@@ -138,7 +138,7 @@ TEST_CASE("PushLog: what was appended is read, over segments and lives") {
   CHECK(absl::IsDataLoss(f.Read(&last, 2, 4).status()));
 }
 
-// The log's only segment begins with this record instead, as docs say that it is framed.
+// Makes the log's only segment begin with this record, in the documented framing.
 void BeginWith(Fixture& f, const std::string& head) {
   const std::string path = JoinPath(kFolder, "00000001.log");
   const std::string old = f.files.Contents(path);
@@ -181,7 +181,7 @@ TEST_CASE("PushLog: a segment that a replaced life begins behind those of its su
   f.Append(1);
   f.Run();
   const std::shared_ptr<PushLog> successor = f.log;
-  // The one before it had hung, and looks for a free number now.
+  // The predecessor had hung, and looks for a free number now.
   uint64_t last = 0;
   absl::StatusOr<LogEnd> end = f.Read(&last);
   REQUIRE(end.ok());
@@ -213,8 +213,8 @@ TEST_CASE("PushLog: what a life appends whose log was taken over is not acknowle
   f.Append(1);
   f.Run();
   CHECK(f.acknowledged == 1);
-  // It has not begun to write this when its successor claims the log, or has written it and not told anybody:
-  // the successor reads it or it is not acknowledged.
+  // When its successor claims the log, this process has not begun to write the record, or has written it
+  // without acknowledging it: the successor reads the record or it is not acknowledged.
   f.Append(2);
   REQUIRE(f.Claim(2).ok());
   SECTION("before the successor reads") { f.Run(); }
@@ -228,7 +228,7 @@ TEST_CASE("PushLog: what a life appends whose log was taken over is not acknowle
   f.Append(3);
   f.Run();
   CHECK(f.acknowledged == 1);
-  // Whatever was read, the successor goes on behind it.
+  // Whatever the successor read, it goes on behind it.
   REQUIRE(f.Begin(*end, 2).ok());
   f.failure = absl::OkStatus();
   f.Append(last + 1);
@@ -244,7 +244,7 @@ TEST_CASE("PushLog: the claim of a life that was replaced harms nobody, and the 
   Fixture f;
   REQUIRE(f.Claim(5).ok());
   REQUIRE(f.Begin({}, 5).ok());
-  // It had hung.
+  // This claim comes late, since its process had hung.
   REQUIRE(f.Claim(4).ok());
   f.Append(1);
   f.Run();
@@ -310,7 +310,7 @@ TEST_CASE("PushLog: a machine that stops at any operation keeps every acknowledg
       REQUIRE(last >= f.acknowledged);
       REQUIRE(last <= appended);
       torn += end->dropped_bytes > 0;
-      // The next life goes on behind what is there, and the torn end stays out of the way.
+      // The next incarnation goes on behind the records, and the torn end does no harm.
       REQUIRE(f.Begin(*end).ok());
       for (uint64_t v = last + 1; v <= last + 3; ++v) f.Append(v);
       f.Run();
@@ -320,7 +320,7 @@ TEST_CASE("PushLog: a machine that stops at any operation keeps every acknowledg
       if (finished) break;
     }
   }
-  CHECK(torn > 10);  // else nothing was tried
+  CHECK(torn > 10);  // otherwise the test tried nothing
 }
 
 TEST_CASE("PushLog: what somebody left unsynced who died is on the disk before anybody goes on from it") {
@@ -339,7 +339,8 @@ TEST_CASE("PushLog: what somebody left unsynced who died is on the disk before a
       REQUIRE(f.acknowledged == 1);
       f.files.SetFault(nullptr);
 
-      // The next life sees it in the system's memory, or skips the segment, which a checkpoint has.
+      // The next incarnation sees the record in the system's memory, or skips the segment, which a checkpoint
+      // covers.
       uint64_t last = 0;
       v1::LogSegment of = Description();
       of.set_checkpoint(counts ? 0 : 7);
@@ -375,7 +376,7 @@ TEST_CASE("PushLog: damage to what was on the disk is found, and named") {
       const absl::StatusOr<LogEnd> end = f.Read(&last);
       CAPTURE(path, byte, end.status().ToString());
       if (end.ok()) {
-        // No record knows that the last one was on the disk: it may be one that a crash cut.
+        // No later record proves that the last one was on the disk: a crash may have cut it.
         REQUIRE(last >= 4);
         REQUIRE(last <= 5);
         REQUIRE(end->dropped_bytes > 0);

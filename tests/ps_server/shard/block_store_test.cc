@@ -188,14 +188,14 @@ TEST_CASE("What is made beside a frozen version leaves its weights and slots as 
         frozen = nullptr;
         weights.insert(store->Lend()->weights.get());
       }
-      // And nobody else was kept from going on: the same updates without it give the same.
+      // The frozen version delayed no update: the same updates without it give the same.
       auto plain = Make(options);
       while (plain->count() < store->count()) {
         const uint64_t at = plain->count() % 6;
         plain->Update(at == 1 ? absl::Span<const WeightedGradient>() : absl::MakeConstSpan(&gradient, 1));
       }
       CHECK(Copy(plain->Lend()->weights, *plain) == Copy(store->Lend()->weights, *store));
-      // Its memory is used again.
+      // The frozen version's memory is reused.
       CHECK(weights.size() <= (streamed ? 3 : 2));
       CHECK(slots.size() <= store->slots().size() * (streamed ? 3 : 2));
     }

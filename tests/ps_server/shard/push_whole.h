@@ -18,7 +18,7 @@ inline absl::Status TakeUnit(PushArrival& arrival, const std::vector<float>& gra
   return arrival.Take(first, absl::MakeConstSpan(&bytes, 1), bytes.size());
 }
 
-// The chunks of a gradient, in order, as they come off a wire. The first error.
+// Takes the chunks of a gradient in order, as they come off a wire. Returns the first error.
 inline absl::Status TakeAll(PushArrival& arrival, const std::vector<float>& gradient) {
   const uint64_t chunk = kMaxChunkBytes / sizeof(float);
   for (uint64_t first = 0; first < gradient.size(); first += chunk) {

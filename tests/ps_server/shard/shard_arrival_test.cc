@@ -1,4 +1,4 @@
-// A shard in bounded and async: pushes are applied as they come.
+// A shard in bounded and async: pushes are applied as they arrive.
 #include <string>
 #include <vector>
 
@@ -54,7 +54,7 @@ TEST_CASE("Before its model and its members are there a shard asks for a retry")
   CHECK(f.PushHeader(header, {})->status().code() == absl::StatusCode::kUnavailable);
   CHECK(f.Pull(0, 0)->status().code() == absl::StatusCode::kUnavailable);
   f.Start();
-  // Of an epoch that the shard has not heard of yet.
+  // An epoch that the shard does not know yet.
   TestPush late{2};
   late.epoch = 2;
   CHECK(f.Push(late)->status().code() == absl::StatusCode::kUnavailable);
@@ -76,7 +76,7 @@ TEST_CASE("A repeated push gets its recorded answer and changes nothing") {
   const auto before = f.Weights();
   for (uint64_t clock = 0; clock < 10; ++clock) {
     TestPush other;
-    other.value = 1000;  // whatever it holds
+    other.value = 1000;  // the repeat's values do not matter
     CHECK(f.PushHeader(headers[clock], other)->reply().SerializeAsString() == answers[clock]);
   }
   CHECK(f.Weights() == before);
@@ -100,7 +100,7 @@ TEST_CASE("Reordered pushes are held and applied in order") {
   const auto two = f.Push({0, 2});
   const auto one = f.Push({0, 1});
   const auto one_again = f.Push({0, 1});
-  const auto other = f.Push({1, 0});  // another worker's are not held up
+  const auto other = f.Push({1, 0});  // another worker's pushes are not delayed
   CHECK(other->there());
   CHECK_FALSE(two->there());
   CHECK_FALSE(one->there());
@@ -201,7 +201,7 @@ TEST_CASE("A restarted worker is another one: its old life is fenced, its clocks
   TestPush push{0, 2};
   push.incarnation = 500;
   CHECK(f.Push(push)->reply().outcome() == v1::OK);
-  // A clock of before its time has no answer of this life.
+  // A clock before its start has no answer in this incarnation.
   push.clock = 1;
   CHECK_FALSE(f.Push(push)->value->ok());
   CHECK(f.Weights() == All(6));
@@ -230,7 +230,7 @@ TEST_CASE("An idle worker is a member, but nobody waits for it") {
   CHECK(waiting->there());
   CHECK(f.Pull(1, 0)->reply().header.outcome() == v1::OK);
   for (uint64_t clock = 1; clock < 4; ++clock) f.Push({0, clock});
-  // Back to work, from the slowest live clock on.
+  // The worker works again, from the slowest live clock on.
   TestMember back{1};
   back.joining = true;
   f.Reports(v1::ShardReport::kMembership);
@@ -253,7 +253,7 @@ TEST_CASE("A batch is applied once, whoever does it again") {
   CHECK(again->reply().version().count() == 1);
   CHECK(f.Push(push)->reply().outcome() == v1::DUPLICATE_BATCH);  // recorded
   CHECK(f.Weights() == All(1));
-  CHECK(f.Stats().clocks(1).clock() == 1);  // it counts as completed
+  CHECK(f.Stats().clocks(1).clock() == 1);  // the clock counts as completed
   push.clock = 1;
   push.batch = 8;
   CHECK(f.Push(push)->reply().outcome() == v1::OK);
@@ -282,9 +282,9 @@ TEST_CASE("A gradient that is not finite is refused by name, leaves no trace, an
   CHECK(refused->reply().reason() == "worker 0 (worker:0): the gradient of second[5] is NaN at clock 1");
   CHECK(refused->reply().version().count() == 3);
   CHECK(f.Weights() == before);
-  CHECK(waiting->there());  // it was completed, so nobody waits for it
+  CHECK(waiting->there());  // the clock was completed, so no pull waits for it
   CHECK(f.Push(bad)->reply().SerializeAsString() == refused->reply().SerializeAsString());
-  // Its batch counts as done.
+  // The batch of the refused push counts as done.
   TestPush again{1, 2};
   again.batch = 3;
   CHECK(f.Push(again)->reply().outcome() == v1::DUPLICATE_BATCH);
@@ -292,7 +292,7 @@ TEST_CASE("A gradient that is not finite is refused by name, leaves no trace, an
   good.value = 0.25f;
   CHECK(f.Push(good)->reply().outcome() == v1::OK);
 
-  // Nor are the slots touched: without the refused push the next one gives the same.
+  // The slots are not touched either: without the refused push the next one gives the same.
   ShardFixture clean(kBounded, 0);
   clean.config = f.config;
   clean.model = f.model;
@@ -320,7 +320,7 @@ TEST_CASE("A push that says that it is to be refused is, without its gradient") 
   CHECK(refused->reply().reason() == header.refused());
   CHECK(f.PushHeader(header, push)->reply().SerializeAsString() == refused->reply().SerializeAsString());
   CHECK(f.Weights() == All(1));
-  // Nobody waits for it; its batch counts as done; the worker goes on.
+  // No pull waits for the clock; its batch counts as done; the worker goes on.
   CHECK(f.Stats().clocks(0).clock() == 1);
   push.clock = 1;
   CHECK(f.Push(push)->reply().outcome() == v1::DUPLICATE_BATCH);
@@ -328,7 +328,7 @@ TEST_CASE("A push that says that it is to be refused is, without its gradient") 
   push.batch = 8;
   CHECK(f.Push(push)->reply().outcome() == v1::OK);
   CHECK(f.Stats().pushes_refused() == 2);
-  // Not without end.
+  // The text has a limit.
   header.set_clock(3);
   header.set_refused(std::string(1001, 'x'));
   CHECK(f.PushHeader(header, push)->status().code() == absl::StatusCode::kInvalidArgument);
@@ -344,11 +344,11 @@ TEST_CASE("A push from a version of another life of the shard is stale, and its 
   CHECK_THAT(stale->reply().reason(), Contains("76") && Contains("77"));
   CHECK(f.Weights() == All(0));
   CHECK(f.Stats().pushes_refused() == 1);
-  // A repeat, of whatever it may say now.
+  // A repeat gets the recorded answer, whatever it says now.
   push.base_incarnation.reset();
   CHECK(f.Push(push)->reply().outcome() == v1::STALE_VERSION);
   CHECK(f.Pull(0, 1)->there());
-  // Its batch was not applied, so it may come again.
+  // The batch was not applied, so it may come again.
   push.clock = 1;
   push.batch = 3;
   push.base_incarnation = 76;

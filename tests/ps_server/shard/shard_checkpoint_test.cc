@@ -1,4 +1,4 @@
-// Checkpoints that a shard writes: of which version, with what, and how training goes on meanwhile.
+// Checkpoints that a shard writes: their version, their contents, and training meanwhile.
 #include <string>
 #include <vector>
 
@@ -15,7 +15,7 @@ using Catch::Contains;
 constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
 constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 
-// What a checkpoint of one shard holds.
+// Loads a checkpoint of one shard.
 v1::ShardState Load(ShardFixture& f, const v1::Restore& restore, std::vector<float>* weights) {
   weights->resize(40);
   const auto reader =
@@ -128,7 +128,7 @@ TEST_CASE("In sync a checkpoint is of its step, also when the commit has to wait
   CHECK_THAT(CheckpointError(f), Contains("at step 1, not 0"));
   f.TakeCheckpoint(1);
   f.Written();
-  // Readers hold all old versions that they may.
+  // Readers hold as many old versions as they may.
   std::vector<PullAnswerPtr> held = {f.Pull(0, 1)};
   for (uint64_t at = 1; at <= 2; ++at) {
     step(at);
@@ -162,7 +162,7 @@ TEST_CASE("A coordinator that says Hello learns what there is, and nothing of wh
   };
   f.Create();
   CHECK(hello().incarnation() == 0);
-  // An Install that is under way.
+  // With an Install under way.
   f.hold_background = true;
   v1::ControlMessage message;
   *message.mutable_install() = f.install;

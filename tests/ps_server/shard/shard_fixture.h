@@ -34,20 +34,19 @@ struct TestPush {
   uint32_t part = 0;
   uint64_t incarnation = 0;  // 0: 100 + worker
   uint64_t epoch = 1;
-  std::optional<uint64_t> batch = std::nullopt;     // default: in sync that of the part, else none is named
-  std::optional<uint64_t> examples = std::nullopt;  // default: in sync those of the part, else 1
-  std::optional<uint64_t> base = std::nullopt;      // default: the shard's version; in sync the clock
+  std::optional<uint64_t> batch = std::nullopt;             // default: in sync that of the part, else none
+  std::optional<uint64_t> examples = std::nullopt;          // default: in sync those of the part, else 1
+  std::optional<uint64_t> base = std::nullopt;              // default: the shard's version; in sync the clock
   std::optional<uint64_t> base_incarnation = std::nullopt;  // default: the shard's
   float value = 1;                                          // of every element
   std::optional<int64_t> bad_element = std::nullopt;        // is NaN
 };
 
-// What such a shard holds, or is pushed, all of whose elements are equal.
+// The weights or gradient of such a shard if all elements are equal.
 inline std::vector<float> All(float value) { return std::vector<float>(40, value); }
 
-// A shard of one tensor "w" with 40 zeros (unless told otherwise), with SGD at rate -1 (so that a gradient of
-// ones adds one to every weight), two workers, a clock that stands still, and everything on the test's
-// thread.
+// A shard of one tensor "w" with 40 zeros (by default), with SGD at rate -1 (so that a gradient of ones adds
+// one to every weight), two workers, a manual clock, and everything on the test's thread.
 class ShardFixture {
  public:
   static constexpr uint64_t kIncarnation = 77;
@@ -62,11 +61,11 @@ class ShardFixture {
   uint64_t memory_bytes = 0;
   SlabSource weights_source = AllocateSlab;
 
-  // The shard, without a model.
+  // Makes the shard, without a model.
   Shard& Create();
-  // With its model and its members 0 and 1 under epoch 1.
+  // Installs the model, and members 0 and 1 under epoch 1.
   void Start();
-  // Without members. The report's error.
+  // Without members. Returns the report's error.
   std::string Install(const v1::Restore* restore = nullptr);
   void Control(const v1::ControlMessage& message) { shard->Control(message); }
   void Members(uint64_t epoch, const std::vector<TestMember>& members);
@@ -76,44 +75,44 @@ class ShardFixture {
   v1::ShardStats Stats();
 
   PushReplyPtr Push(const TestPush& push);
-  // A push in its two acts. The first fails the test if the push has to wait, or is not to be received.
+  // A push in its two steps. Begin() fails the test if the push has to wait, or is not to be received.
   std::unique_ptr<PushArrival> Begin(const TestPush& push, v1::Dtype dtype = v1::F32);
   AnswerPtr<PushBegin> TryBegin(const v1::PushRequest& header);
   std::unique_ptr<PushArrival> ArrivalOf(const AnswerPtr<PushBegin>& begin);
   AnswerPtr<PushAnswer> Finish(std::unique_ptr<PushArrival> arrival);
-  // With the header as it is.
+  // With the header as given.
   PushReplyPtr PushHeader(const v1::PushRequest& header, const TestPush& push);
   PushReplyPtr PushGradient(const v1::PushRequest& header, std::vector<float> gradient);
   v1::PushRequest Header(const TestPush& push);
   PullAnswerPtr Pull(uint32_t worker, uint64_t clock, uint64_t epoch = 1);
   PullAnswerPtr PullRequest(const v1::PullRequest& request);
   v1::Caller CallerOf(uint32_t worker, uint64_t epoch = 1) const;
-  // The newest version, from behind the scenes: through a pin.
+  // The newest version, read through a pin.
   std::shared_ptr<const LentVersion> Newest();
   std::vector<float> Weights();
 
   // Reports since the last call, of one kind.
   std::vector<v1::ShardReport> Reports(v1::ShardReport::ReportCase kind);
 
-  // Of the last Install; the first is kIncarnation, each further one the next.
+  // The last Install's incarnation; the first is kIncarnation, and each further Install adds one.
   uint64_t incarnation() const { return kIncarnation + installs_ - 1; }
 
-  // Begins a checkpoint in kCheckpoints (unless another shard has) and has the shard write its part.
+  // Begins a checkpoint in kCheckpoints (unless another shard has) and makes the shard write its part.
   void TakeCheckpoint(uint64_t step, bool begin = true);
-  // The report of it: the part was written.
+  // The report that the part was written.
   v1::CheckpointFile Written();
-  // Makes a checkpoint of what all shards have written, which share the files of the first.
+  // Makes a checkpoint from the parts of all shards, which share the files of the first.
   static v1::Restore Complete(uint64_t step, const std::vector<ShardFixture*>& shards);
 
   static constexpr char kCheckpoints[] = "/checkpoints";
   // Checkpoints lie in memory.
   std::shared_ptr<FaultyFileSystem> files = std::make_shared<FaultyFileSystem>(1);
-  // The shard's work in the background waits here while `hold_background`, else it is done at once.
+  // The shard's background work waits here while `hold_background`; otherwise it runs at once.
   bool hold_background = false;
   std::deque<std::function<void()>> background;
   // Shard::Options::on_revoke.
   std::function<void()> on_revoke;
-  // When the shard has asked for a tick.
+  // The times for which the shard has asked for a tick.
   std::vector<absl::Duration> nudges;
 
   ManualClock clock;

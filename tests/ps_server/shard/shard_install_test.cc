@@ -1,4 +1,4 @@
-// A second life of a shard in the same process: what becomes of calls, pushes and versions of the first.
+// A second incarnation of a shard in the same process, and the calls, pushes and versions of the first.
 #include <string>
 #include <vector>
 
@@ -40,7 +40,7 @@ TEST_CASE("sync: a second Install fences everybody, and what was staged or arriv
   CHECK(ahead->reply().outcome() == v1::FENCED);
   CHECK(parked->reply().header.outcome() == v1::FENCED);
   CHECK(parked->times == 1);
-  // Who reads a version may go on, but is asked to stop.
+  // A reader of a version may go on, but is asked to stop.
   CHECK(held->reply().version->weights.get()[0] == 1);
   CHECK(held->reply().version->revoked);
   v1::PullRequest pinned;
@@ -48,7 +48,7 @@ TEST_CASE("sync: a second Install fences everybody, and what was staged or arriv
   pinned.set_pin(3);
   CHECK(f.PullRequest(pinned)->status().code() == absl::StatusCode::kFailedPrecondition);
 
-  // Until there is a membership nobody is let in.
+  // Until there is a membership every caller is refused.
   CHECK(f.Push({0, 0, 0})->status().code() == absl::StatusCode::kUnavailable);
   CHECK(f.Pull(0, 0)->status().code() == absl::StatusCode::kUnavailable);
   CHECK(Finish(f, std::move(arrival))->status().code() == absl::StatusCode::kUnavailable);
@@ -85,10 +85,10 @@ TEST_CASE(
   const auto parked = f.Pull(1, 3);
   REQUIRE(f.Install() == "");
   CHECK(parked->reply().header.outcome() == v1::FENCED);
-  // Its sender learns of it at once.
+  // The sender of the arriving push learns of it at once.
   CHECK(arrival->overtaken() == streamed);
   f.Members(2, {{0, member ? 100u : 300u, 0}, {1}});
-  // The next push of the same life is at the same clock.
+  // The next push of the same incarnation is at the same clock.
   TestPush first{0, 0};
   first.incarnation = member ? 100 : 300;
   CHECK(f.Push(first)->reply().outcome() == v1::OK);
@@ -184,7 +184,7 @@ TEST_CASE(
   CHECK(reports[0].staged().parts_size() == 3);
   REQUIRE(reports[0].staged().refused_parts_size() == 1);
   CHECK(reports[0].staged().refused_parts(0) == 0);
-  // One arrives while the step is committed without it.
+  // One push arrives while the step is committed without it.
   push.part = 2;
   auto arrival = f.Begin(push);
   f.Commit(0, {3});

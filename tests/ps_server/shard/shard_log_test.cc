@@ -1,4 +1,4 @@
-// Shards with a log: nothing takes effect that it does not hold, and a restored shard knows all that was
+// Shards with a log: nothing takes effect before the log holds it, and a restored shard knows all that was
 // acknowledged.
 #include <algorithm>
 #include <map>
@@ -24,7 +24,7 @@ namespace {
 using Catch::Contains;
 constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 
-// A life of a shard on a disk that outlives it.
+// An incarnation of a shard on a disk that outlives it.
 std::unique_ptr<ShardFixture> Life(std::shared_ptr<FaultyFileSystem> files = nullptr) {
   auto f = std::make_unique<ShardFixture>(kAsync);
   if (files != nullptr) f->files = std::move(files);
@@ -35,7 +35,7 @@ std::unique_ptr<ShardFixture> Life(std::shared_ptr<FaultyFileSystem> files = nul
   return f;
 }
 
-// The next one, with worker 0 and 1 under epoch 1.
+// The next incarnation, with workers 0 and 1 under epoch 1.
 std::unique_ptr<ShardFixture> NextLife(ShardFixture& before, const v1::Restore* restore = nullptr) {
   auto f = Life(before.files);
   REQUIRE(f->Install(restore) == "");
@@ -65,7 +65,7 @@ TEST_CASE("A push takes effect and is answered once its record is on the disk, i
   const auto second = f->Push({1, 0});
   TestPush bad{1, 1};
   bad.bad_element = 3;
-  const auto refused = f->Push(bad);  // behind the one before
+  const auto refused = f->Push(bad);  // behind the push before
   const auto pull = f->Pull(0, 1);
   CHECK_FALSE((first->there() || second->there() || refused->there() || pull->there()));
   CHECK(f->Weights() == All(0));
@@ -137,7 +137,7 @@ TEST_CASE("What the coordinator asks for waits for what is on its way, and nothi
   const auto second = f->Push({1, 0});
   CHECK(f->Reports(v1::ShardReport::kMembership).empty());
   CHECK(f->Stats().version().count() == 0);  // pings are answered
-  // All but what the first asked of the disk.
+  // All writes but the first.
   auto write = std::move(f->background.front());
   f->background.pop_front();
   write();
@@ -174,7 +174,7 @@ TEST_CASE("A restored shard knows every outcome, clock and batch, of members who
   TestPush stale{1, 2};
   stale.base_incarnation = 5;
   CHECK(f->Push(stale)->reply().outcome() == v1::STALE_VERSION);
-  // Worker 0 goes, another life of it comes.
+  // Worker 0 leaves, and another incarnation of it joins.
   f->Members(2, {{0, 500, 0, true}, {1}});
   TestPush joined{0, 1, 0, 500};
   joined.epoch = 2;
@@ -209,14 +209,14 @@ TEST_CASE("A worker that was joining when its shard was restored has lost nothin
   f->Start();
   f->Push({0, 0});
   f->Push({1, 0});
-  // Worker 2 gets its place on this shard, and the shard goes before the start clock is decided.
+  // Worker 2 gets its place on this shard, and the shard dies before the start clock is decided.
   f->Members(2, {{0}, {1}, {2, 500, 0, true}});
   f->files->Crash();
 
   auto g = Life(f->files);
   REQUIRE(g->Install() == "");
   g->Members(3, {{0}, {1}, {2, 500, 0, true}});
-  // The other shards were further.
+  // The other shards had a higher clock.
   TestMember joined{2, 500, 12};
   joined.first_clock = 12;
   g->Members(4, {{0}, {1}, joined});
@@ -229,7 +229,7 @@ TEST_CASE("A worker that was joining when its shard was restored has lost nothin
   CHECK(g->Stats().pushes_lost() == 0);
 }
 
-// Of the only shard's log.
+// The segments of the only shard's log.
 std::vector<std::string> Segments(ShardFixture& f) {
   std::vector<std::string> segments = *f.files->List(LogFolder(ShardFixture::kCheckpoints, 0, 1));
   segments.erase(std::remove_if(segments.begin(), segments.end(),
@@ -253,7 +253,7 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   g->Push({1, 0});
   CHECK(Segments(*g).size() == 3);
 
-  // A checkpoint that comes to nothing is not followed.
+  // A checkpoint never completes: the next incarnation goes on from the one before.
   REQUIRE(BeginCheckpoint(*g->files, ShardFixture::kCheckpoints, 5).ok());
   take.mutable_checkpoint()->set_step(5);
   take.mutable_checkpoint()->set_complete(4);
@@ -278,18 +278,18 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   auto i = NextLife(*h, &restore);
   CHECK(i->Weights() == All(5));
 
-  // Another number of shards cannot read what is behind the checkpoint.
+  // Another number of shards cannot read the records behind the checkpoint.
   auto two = Life(i->files);
   two->install.set_num_shards(2);
   CHECK_THAT(two->Install(&restore), Contains("of a job with 1 servers; this one has 2"));
-  // A checkpoint that has everything can.
+  // A checkpoint that has everything can be used.
   REQUIRE(BeginCheckpoint(*i->files, ShardFixture::kCheckpoints, 8).ok());
   take.mutable_checkpoint()->set_step(8);
   take.mutable_checkpoint()->set_complete(0);
   i->Control(take);
   restore = ShardFixture::Complete(8, {i.get()});
   CHECK(two->Install(&restore) == "");
-  // A segment that is missing is noticed.
+  // A missing segment is noticed.
   REQUIRE(i->files->Remove(JoinPath(LogFolder(ShardFixture::kCheckpoints, 0, 1), Segments(*i).back())).ok());
   CHECK_THAT(Life(i->files)->Install(&restore), Contains("is missing"));
 }
@@ -338,7 +338,7 @@ TEST_CASE("A log that cannot be written fails the shard, and nothing of it is ac
   const auto failed = f->Reports(v1::ShardReport::kFailed);
   REQUIRE(failed.size() == 1);
   CHECK_THAT(failed[0].failed().error(), Contains("cannot write its log"));
-  // A coordinator that comes later is told as well.
+  // A later coordinator learns of the failure as well.
   v1::ControlMessage hello;
   hello.mutable_hello()->set_coordinator_incarnation(2);
   f->Control(hello);
@@ -353,7 +353,7 @@ TEST_CASE(
   f->install.set_number(1);
   f->Start();
   CHECK(f->Push({0, 0})->reply().outcome() == v1::OK);
-  // Another process of the same index, while this one can still be reached.
+  // Another process of the same index starts while this one can still be reached.
   const auto successor = Life(f->files);
   successor->install = f->install;
   successor->install.set_number(2);
@@ -426,14 +426,14 @@ TEST_CASE("A disk that hangs is told of while it does, and fails the shard in th
   CHECK(push->reply().outcome() == v1::JOB_OVER);
   CHECK_THAT(push->reply().reason(), Contains("the disk has answered none of 1 writes for 30s"));
   CHECK(f->Reports(v1::ShardReport::kFailed).size() == 1);
-  // What comes late changes nothing.
+  // A late result of the disk changes nothing.
   f->hold_background = false;
   RunBackground(*f);
   CHECK(f->Push({0, 1})->reply().outcome() == v1::JOB_OVER);
 }
 
-// Lives of a shard, each ended by a disk that fails at some operation and a crash of the machine: two workers
-// push what they had no answer of again, and go on.
+// Incarnations of a shard, each ended by a disk that fails at some operation and a crash of the machine. Two
+// workers push again what was not answered, and go on.
 TEST_CASE("After a crash at any operation of the disk no acknowledged push is lost and none applied twice") {
   const auto files = std::make_shared<FaultyFileSystem>(7);
   RandomStream random(11, 0);
@@ -457,7 +457,7 @@ TEST_CASE("After a crash at any operation of the disk no acknowledged push is lo
     uint64_t sum = 0;
     for (const v1::WorkerClock& clock : stats.clocks()) {
       sum += clock.clock();
-      // At most the one that was not answered is there beside those that were.
+      // Beside the answered pushes there is at most the one that was not answered.
       REQUIRE(clock.clock() >= answered[clock.worker()]);
       REQUIRE(clock.clock() <= answered[clock.worker()] + 1);
     }

@@ -1,4 +1,4 @@
-// What readers get: whole versions, pinned ones too.
+// Readers get whole versions, pinned ones too.
 #include <atomic>
 #include <set>
 #include <string>
@@ -45,7 +45,7 @@ TEST_CASE("No pull is torn: each is of one version, whole, while updates go on")
     }
     done = true;
   });
-  // Readers keep versions for a while, so that buffers given back too early would show.
+  // Readers keep versions for a while, so that buffers returned too early would show.
   std::vector<std::thread> readers;
   std::atomic<int> torn{0}, pulls{0};
   for (int r = 0; r < 2; ++r) {
@@ -162,7 +162,7 @@ TEST_CASE("After warm-up updates take no new memory, with readers that come and 
     if (readers.size() > 2) readers.erase(readers.begin());
     seen.insert(readers.back()->reply().version->weights.get());
   }
-  // Two that are read, the current one and the one in the making.
+  // Two that readers hold, the current one and the one in the making.
   CHECK(seen.size() <= 4);
 }
 

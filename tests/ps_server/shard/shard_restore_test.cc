@@ -15,7 +15,7 @@ constexpr auto kSync = v1::ConsistencyConfig::MODE_SYNC;
 constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
 constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 
-// A job on some shards, of two workers in turn, with gradients that only (clock, worker, element) decide.
+// A job on some shards, of two workers in turn, with gradients that depend on (clock, worker, element) alone.
 class Job {
  public:
   static constexpr int64_t kElements = 3000;
@@ -174,13 +174,13 @@ TEST_CASE("A restored shard knows what it had answered and applied") {
   CHECK(f.Stats().version().count() == 1);
   CHECK(f.Stats().pushes_applied() == 1);
   CHECK(f.Stats().version_staleness().counts(0) == 1);
-  // The same clock: the recorded answer. The same batch from someone else: not again.
+  // The same clock gets the recorded answer. The same batch from another worker is not applied again.
   CHECK(f.Push(push)->reply().SerializeAsString() == first->reply().SerializeAsString());
   TestPush other{1, 0};
   other.batch = 4;
   CHECK(f.Push(other)->reply().outcome() == v1::DUPLICATE_BATCH);
   CHECK(f.Weights() == All(1));
-  // And goes on at the next clock.
+  // The worker goes on at the next clock.
   TestPush next{0, 1};
   CHECK(f.Push(next)->reply().outcome() == v1::OK);
   CHECK(f.Weights() == All(2));
@@ -217,7 +217,7 @@ TEST_CASE("Members of another life, or that are gone, are none after a restore")
   f.Reports(v1::ShardReport::kMembership);
   REQUIRE(f.Install(&restore) == "");
   CHECK(f.Pull(0, 2)->status().code() == absl::StatusCode::kUnavailable);  // not before a membership
-  // Worker 1 is gone, worker 0 another one.
+  // Worker 1 is gone, worker 0 has a new incarnation.
   f.Members(2, {{0, 300, 0, true}});
   const auto installed = f.Reports(v1::ShardReport::kMembership);
   REQUIRE(installed.size() == 1);
@@ -251,7 +251,7 @@ TEST_CASE("What a worker had answered and a restored shard does not know is lost
   const auto waiting = f.PullRequest(pull);
   CHECK_FALSE(waiting->there());  // for worker 1
   CHECK(f.Stats().pushes_lost() == 3);
-  // Worker 1 pushes what it had computed from the version that is no more.
+  // Worker 1 pushes a gradient of the lost version.
   TestPush push{1, 4};
   push.base_incarnation = before;
   push.base = 7;
@@ -266,14 +266,14 @@ TEST_CASE("What a worker had answered and a restored shard does not know is lost
   CHECK(waiting->reply().header.version().count() == 2);
   CHECK(f.Stats().pushes_lost() == 7);
   CHECK(f.Weights() == All(2));
-  // It is disposed of, and its clock complete. It may be a copy of one that was acknowledged, so it counts as
-  // lost, too; said again it is not lost again.
+  // The push is disposed of, and its clock complete. It may be a copy of an acknowledged push, so it counts
+  // as lost, too; a repeat does not count again.
   header.set_answered_clock(4);
   CHECK(f.PushHeader(header, push)->reply().outcome() == v1::STALE_VERSION);
   pull.set_clock(4);
   CHECK(f.PullRequest(pull)->there());
   CHECK(f.Stats().pushes_lost() == 7);
-  // They go on, and the batch may come once more.
+  // The worker goes on, and the batch may come once more.
   push.base_incarnation.reset();
   push.base.reset();
   push.clock = 5;
@@ -281,7 +281,7 @@ TEST_CASE("What a worker had answered and a restored shard does not know is lost
   header.set_answered_clock(5);
   CHECK(f.PushHeader(header, push)->reply().outcome() == v1::OK);
 
-  // What was lost is on record.
+  // The lost pushes are part of the checkpoint.
   f.TakeCheckpoint(2);
   const v1::Restore second = ShardFixture::Complete(2, {&f});
   Restore(f, second, 3);
@@ -330,7 +330,7 @@ TEST_CASE("What a restored shard was not told of yet is lost still after it is r
   f.TakeCheckpoint(1);
   const v1::Restore first = ShardFixture::Complete(1, {&f});
   for (uint64_t clock = 1; clock < 4; ++clock) f.Push({0, clock});
-  // Its members are there, from their start clocks on, and have not called when it is saved and goes again.
+  // The members start at their start clocks, and have not called when the shard is saved and restored again.
   REQUIRE(f.Install(&first) == "");
   f.Members(2, {{0, 0, 2}, {1, 0, 2}, {2, 500, 3, false, true, 3}});
   f.Members(3, {{0, 0, 2}, {1, 0, 2}, {2, 500, 5, true, false, 3}});
@@ -343,7 +343,7 @@ TEST_CASE("What a restored shard was not told of yet is lost still after it is r
   v1::PullRequest pull;
   *pull.mutable_caller() = f.CallerOf(0, 5);
   pull.set_clock(4);
-  // One that was sent before, and comes late.
+  // A pull that was sent before, and arrives late.
   pull.set_answered_clock(2);
   f.PullRequest(pull);
   CHECK(f.Stats().pushes_lost() == 1);
@@ -356,7 +356,7 @@ TEST_CASE("What a restored shard was not told of yet is lost still after it is r
   header.set_answered_clock(5);
   CHECK(f.PushHeader(header, push)->reply().outcome() == v1::OK);
   CHECK(f.Stats().pushes_lost() == 5);
-  // What was declared of workers that are gone since is on record, too.
+  // Declared losses of workers that have left since are part of the checkpoint, too.
   f.Members(6, {{1, 0, 2}});
   f.TakeCheckpoint(3);
   const v1::Restore third = ShardFixture::Complete(3, {&f});

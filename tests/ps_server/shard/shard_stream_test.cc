@@ -1,4 +1,5 @@
-// Pushes that are applied while they arrive, what overtakes them, and what readers hold meanwhile.
+// Pushes that are applied while they arrive, pushes that overtake them, and versions that readers hold
+// meanwhile.
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
@@ -20,7 +21,7 @@ namespace {
 using Catch::Contains;
 constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 constexpr auto kBounded = v1::ConsistencyConfig::MODE_BOUNDED;
-// Three chunks' units, the last one short.
+// Three chunk units, the last one short.
 constexpr int64_t kElements = 2 * kChunkUnit + 1000;
 
 struct Large : ShardFixture {
@@ -97,7 +98,7 @@ TEST_CASE("Whatever the pieces, streamed and staged, float32 and bfloat16: the b
           } else {
             std::memcpy(bytes.data(), &gradient[first], bytes.size());
           }
-          // Cut at odd places, each piece in memory of its own at an odd address, some empty.
+          // Cut at odd places, each piece in its own memory at an odd address, some empty.
           std::vector<std::string> copies;
           size_t at = 0;
           for (size_t piece = 0; piece < pieces; ++piece) {
@@ -140,7 +141,7 @@ TEST_CASE("What is no chunk is refused and changes nothing") {
   CHECK(take(kChunkUnit, kUnitBytes).ok());
   const absl::Status again = take(0, 2 * kUnitBytes);
   CHECK_THAT(std::string(again.message()), Contains("65536") && Contains("131072"));
-  // What was refused may come again, right.
+  // After a refused chunk the correct one is accepted.
   CHECK(take(0, kUnitBytes).ok());
   CHECK(take(2 * kChunkUnit, 1000 * sizeof(float)).ok());
   CHECK(arrival->whole());
@@ -174,7 +175,7 @@ TEST_CASE("A push that is still arriving never delays one that is there: it is s
   CHECK_FALSE(slow->streamed());
   REQUIRE(TakeUnit(*slow, Ones(), 0).ok());
   fast = f.Begin({1, 1});
-  CHECK(fast->streamed());  // the other one streams now
+  CHECK(fast->streamed());  // the other push streams now
   REQUIRE(TakeUnit(*fast, Ones(), 0).ok());
   REQUIRE(TakeUnit(*slow, Ones(), 1).ok());
   REQUIRE(TakeUnit(*slow, Ones(), 2).ok());
@@ -281,7 +282,7 @@ TEST_CASE("A push arrives at most twice at once; a third try waits for a place")
   first = nullptr;
   f.shard->Tick();
   CHECK(begun == 1);
-  // Both may become whole; one counts.
+  // Both may become whole; only one counts.
   REQUIRE(TakeAll(*second, Ones()).ok());
   CHECK(f.Finish(std::move(second))->reply().reply.outcome() == v1::OK);
   CHECK(f.shard->counters().pushes_applied == 1);
@@ -315,7 +316,7 @@ TEST_CASE("Slow readers hold two old versions at most; the next push waits for t
   std::vector<PullAnswerPtr> readers = ReadThree(f);
   const auto waiting = f.Push({0, 2});
   CHECK_FALSE(waiting->there());
-  // Readers of the current version share it, and nobody waits for them.
+  // Readers of the current version share it, and no push waits for them.
   CHECK(f.Pull(1, 0)->reply().version->weights == readers.back()->reply().version->weights);
   const auto behind = f.Push({1, 0});
   CHECK_FALSE(behind->there());
@@ -332,7 +333,7 @@ TEST_CASE("Slow readers hold two old versions at most; the next push waits for t
   CHECK(stats.waits(0).awaited(0) == "worker:1");
   CHECK(stats.seconds_since_update() == 4);
 
-  // Nobody lets anything go.
+  // No reader lets go.
   f.clock.Advance(absl::Seconds(1));
   f.shard->Tick();
   CHECK(told == 1);
@@ -340,8 +341,8 @@ TEST_CASE("Slow readers hold two old versions at most; the next push waits for t
   CHECK_FALSE(readers[2]->reply().version->revoked);
   REQUIRE((waiting->there() && behind->there()));
   CHECK(waiting->reply().version().count() == 3);
-  CHECK(behind->reply().version().count() == 4);  // in the order in which they arrived
-  // What was taken from the count is not written to while it is held.
+  CHECK(behind->reply().version().count() == 4);  // in the order of arrival
+  // A version that is written off is not overwritten while a reader holds it.
   for (uint64_t count = 0; count < 3; ++count) {
     CHECK(readers[count]->reply().version->weights.get()[0] == static_cast<float>(count));
   }
@@ -358,7 +359,7 @@ TEST_CASE("Who reads on and on without letting go costs each push nothing, once 
   absl::Duration waited;
   for (int i = 0; i < 20; ++i) {
     const auto read = f.Pull(1, 0);
-    if (read->reply().version->may_refer) readers.push_back(read);  // else it has a copy
+    if (read->reply().version->may_refer) readers.push_back(read);  // else the reader has a copy
     const auto push = f.Push({0, clock++});
     while (!push->there()) {
       f.clock.Advance(absl::Seconds(1));
@@ -370,7 +371,7 @@ TEST_CASE("Who reads on and on without letting go costs each push nothing, once 
   CHECK(readers.size() <= ReaderLimits().max_written_off + ReaderLimits().max_old + 1);
   CHECK(readers.size() < 20);
   CHECK(waited <= ReaderLimits().patience * static_cast<int64_t>(readers.size()));
-  // And from then on nothing.
+  // From then on pushes do not wait.
   const absl::Duration until_now = waited;
   for (int i = 0; i < 20; ++i) CHECK(f.Push({0, clock++})->there());
   CHECK(waited == until_now);
@@ -408,7 +409,7 @@ TEST_CASE("Pushes that are overtaken while they wait are answered at once, thoug
   f.Members(2, members);
   std::vector<PullAnswerPtr> readers = ReadThree(f, 2);
 
-  // One streams in, and a staged one is whole before it. A client keeps what it was sent of the first.
+  // One push streams in, and a staged one is whole before it. A client keeps the weights of the first.
   auto streamed = f.Begin({2, 0, 0, 0, 2});
   REQUIRE(streamed->streamed());
   REQUIRE(TakeAll(*streamed, All(1)).ok());
@@ -426,7 +427,7 @@ TEST_CASE("Pushes that are overtaken while they wait are answered at once, thoug
   REQUIRE(second->there());
   CHECK(second->reply().reply.outcome() == v1::SEND_AGAIN);
   CHECK(dead->count == 3);
-  // Nor does what the client keeps hold up anybody.
+  // The weights that the client keeps delay no push either.
   readers.clear();
   readers.push_back(f.Pull(1, 0, 2));
   for (uint32_t worker = 4; worker < 8; ++worker) {
@@ -469,7 +470,7 @@ TEST_CASE("A worker may have so many calls that wait, and no more") {
   CHECK_FALSE(pulls[2047]->there());
   CHECK(pulls.back()->status().code() == absl::StatusCode::kResourceExhausted);
   CHECK_THAT(std::string(pulls.back()->status().message()), Contains("worker:0 has 2048 calls that wait"));
-  // Others are not concerned, and who waits is answered.
+  // Other workers are not affected, and the waiting calls are answered.
   f.Push({1, 0});
   CHECK(pulls.front()->reply().header.outcome() == v1::OK);
 }
@@ -485,7 +486,7 @@ TEST_CASE("A push that waits for memory for too long is told so") {
   CHECK(waiting->status().code() == absl::StatusCode::kDeadlineExceeded);
   CHECK_THAT(std::string(waiting->status().message()),
              Contains("clock 2 waited 3s for memory of weights") && Contains("worker:1"));
-  // It was not applied, and may come again.
+  // The push was not applied, and may come again.
   readers.clear();
   CHECK(f.Push({0, 2})->reply().version().count() == 3);
 }

@@ -47,14 +47,14 @@ TEST_CASE("A step counts distinct parts: a repeat does not complete it, and is a
   const auto first = f.Push(Part(0, 0, 4));
   TestPush again = Part(0, 0, 1000);
   const auto repeat = f.Push(again);
-  again.worker = 1;  // the part was done again by another worker
+  again.worker = 1;  // another worker computed the part again
   const auto other = f.Push(again);
   CHECK(Staged(f).empty());
   CHECK_FALSE((first->there() || repeat->there() || other->there()));
   f.Push(Part(0, 1, 2));
   CHECK(Staged(f).size() == 1);
   f.Push(Part(0, 1, 2));
-  CHECK(Staged(f).empty());  // said once
+  CHECK(Staged(f).empty());  // reported only once
   f.Commit(0, {0, 1});
   for (const auto& answer : {first, repeat, other}) {
     REQUIRE(answer->times == 1);
@@ -131,7 +131,7 @@ TEST_CASE("A part that says that it is to be refused is reported, and waits for 
   v1::PushRequest header = f.Header(Part(0, 1));
   header.set_refused("worker 1 (worker:1): the gradient of w[3] is NaN at clock 0");
   const auto refused = f.PushHeader(header, Part(0, 1));
-  // Also what somebody else computed of it.
+  // Another worker's computation of the part is refused, too.
   const auto other = f.Push(Part(0, 1));
   CHECK_FALSE(refused->there());
   const auto good = f.Push(Part(0, 0, 6));
@@ -141,7 +141,7 @@ TEST_CASE("A part that says that it is to be refused is reported, and waits for 
   REQUIRE(staged[0].staged().refused_parts_size() == 1);
   CHECK(staged[0].staged().refused_parts(0) == 1);
   CHECK(staged[0].staged().reason() == header.refused());
-  // Nobody can have meant that.
+  // This commit names a refused part: the shard ignores it.
   f.Commit(0, {0, 1});
   CHECK_FALSE(good->there());
   f.Commit(0, {0});
@@ -179,7 +179,7 @@ TEST_CASE("A step without parts changes nothing but the version") {
   CHECK(a->reply().outcome() == v1::REFUSED);
   CHECK(f.Weights() == before);
   CHECK(f.Pull(0, 2)->reply().header.version().count() == 2);
-  // The slots neither: 1 from the first step, then 0.9 * 1 + 1.
+  // The slots are unchanged as well: 1 from the first step, then 0.9 * 1 + 1.
   f.Push(Part(2, 0));
   f.Push(Part(2, 1));
   f.Commit(2, {0, 1});
@@ -297,7 +297,7 @@ TEST_CASE("A pin that comes after a commit is of its step, though that waits for
 TEST_CASE("A dead worker's part stays the step's, and a living one does what is missing") {
   ShardFixture f(kSync);
   f.Start();
-  const auto staged = f.Push(Part(0, 1, 3));  // of worker 1
+  const auto staged = f.Push(Part(0, 1, 3));  // by worker 1
   f.Members(2, {{0}});
   CHECK(f.Push(Part(1, 1))->reply().outcome() == v1::FENCED);
   CHECK_FALSE(staged->there());
@@ -351,7 +351,7 @@ TEST_CASE("A sync push that waits too long says for whom, stays staged, and may 
   CHECK(staged->status().code() == absl::StatusCode::kDeadlineExceeded);
   CHECK_THAT(std::string(staged->status().message()),
              Contains("part 0") && Contains("worker:1 (at clock 0)"));
-  // The repeat has a wait of its own.
+  // The repeat has its own wait.
   const auto repeat = f.Push(Part(0, 0, 100));
   f.shard->Tick();
   CHECK_FALSE(repeat->there());

@@ -1,4 +1,4 @@
-// Large pushes of different workers: which arrives when.
+// The order in which large pushes of different workers arrive.
 #include <string>
 #include <thread>
 #include <utility>
@@ -12,7 +12,7 @@
 namespace weir {
 namespace {
 
-// More than a message holds: 2 MiB, which is to move every millisecond or so.
+// More than a message holds: 2 MiB, which has to move about every millisecond.
 constexpr int64_t kUnits = 8, kElements = kUnits * kChunkUnit;
 constexpr auto kPatience = absl::Microseconds(1100);
 
@@ -69,10 +69,10 @@ TEST_CASE("It waits for one that moves, and does not for one that stands still")
   CHECK(f.nudges.size() == 4);
   auto arrival = f.ArrivalOf(second);
   CHECK_FALSE(arrival->streamed());
-  // Nor does the next one.
+  // The next one does not stream either.
   CHECK(f.TryBegin(f.Header({2}))->there());
 
-  // It overtakes the slow one, which is then sent again and has to wait for nobody who overtakes it.
+  // It overtakes the slow push, which is then sent again and does not wait for pushes that overtake it.
   f.Take(*arrival, 0, kUnits);
   CHECK(f.Finish(std::move(arrival))->reply().reply.outcome() == v1::OK);
   CHECK(slow->overtaken());

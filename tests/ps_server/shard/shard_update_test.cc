@@ -1,4 +1,4 @@
-// Installing the model, and what an update does to which tensor at which rate.
+// Installing the model, and the rate at which an update changes each tensor.
 #include <memory>
 #include <new>
 #include <string>
@@ -53,7 +53,7 @@ TEST_CASE("What does not fit is not installed, and the report says why") {
 
   CHECK(InstallError(f, good) == "");
   CHECK(f.shard->elements() == 40);
-  // What does not fit leaves what is there.
+  // A failed Install keeps the old model.
   CHECK(InstallError(f, install) != "");
   CHECK(f.shard->elements() == 40);
 }
@@ -164,7 +164,7 @@ TEST_CASE("Buffers are assigned, frozen groups stay, others move") {
 }
 
 TEST_CASE("Adam's t is the shard's count of updates, whoever pushed") {
-  // With a gradient that stays the same, bias correction makes every Adam step the learning rate, if t is
+  // With a constant gradient, bias correction makes every Adam step equal to the learning rate, if t is
   // right.
   ShardFixture f(kAsync);
   f.config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_ADAM);

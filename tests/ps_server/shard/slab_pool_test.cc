@@ -21,7 +21,7 @@ TEST_CASE("Slabs are aligned, apart, and used again") {
   const Slab reader = a;
   a.reset();
   Slab c = pool.Take();
-  CHECK(c.get() != first);  // still read
+  CHECK(c.get() != first);  // a reader still holds it
   c.reset();
   const_cast<Slab&>(reader).reset();
   CHECK(pool.Take().get() == first);

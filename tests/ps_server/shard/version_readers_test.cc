@@ -8,18 +8,18 @@
 namespace weir {
 namespace {
 
-// Versions 0, 1, ... of memory of their own, of which each but the newest is old.
+// Versions 0, 1, ... in memory of their own. All but the newest are old.
 class Versions {
  public:
   explicit Versions(const Clock* clock)
       : readers(std::make_shared<VersionReaders>(clock, ReaderLimits(), [this] { ++releases; })) {
     slabs.push_back(AllocateSlab(1));
   }
-  // To a worker.
+  // Lends to a worker.
   std::shared_ptr<const LentVersion> Lend(uint64_t count) {
     return readers->Lend(count, slabs[count], {1 + count, 0, 0});
   }
-  // To who only reads.
+  // Lends to a member that only reads.
   std::shared_ptr<const LentVersion> LendToReader(uint64_t count) {
     return readers->Lend(count, slabs[count], {1 + count, absl::nullopt, 7});
   }
@@ -63,7 +63,7 @@ TEST_CASE("The next version waits while readers hold three, and no longer than t
   CHECK(v.readers->MayPublish());
   CHECK((held[0]->revoked && held[1]->revoked));
   CHECK_FALSE(held[2]->revoked);
-  // As many as stand in the way, and no more.
+  // Only as many as are in the way.
   clock.Advance(absl::Hours(1));
   CHECK(v.readers->RevokeLate().empty());
   CHECK_FALSE(held[2]->revoked);
@@ -80,7 +80,7 @@ TEST_CASE("The time of a reader begins when its version becomes old") {
   held.push_back(v.Lend(2));
   CHECK(v.readers->RevokeLate().empty());
   clock.Advance(ReaderLimits().patience);
-  // The newest version is nobody's to take, whoever has held it for however long.
+  // The newest version is never taken back, however long a reader has held it.
   CHECK(v.readers->RevokeLate().size() == 1);
   CHECK(held[0]->revoked);
   clock.Advance(absl::Hours(1));
@@ -119,7 +119,7 @@ TEST_CASE("Who only reads holds up no version: beyond two old ones, the oldest i
   }
   CHECK((held[0]->revoked && held[1]->revoked));
   CHECK_FALSE((held[2]->revoked || held[3]->revoked));
-  // A worker that holds the same version counts for it.
+  // A version counts as a worker's if a worker holds it as well.
   const auto shared = v.Lend(2);
   const auto newest = v.LendToReader(4);
   v.Publish();
