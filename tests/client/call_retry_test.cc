@@ -25,7 +25,7 @@ struct Process {
     }
   }
   void Stop(absl::Duration time) { real.Advance(time); }
-  // A try that fails after so long.
+  // A try that fails after this long.
   bool GivesUp(absl::Duration after = absl::ZeroDuration()) {
     retry.TryStarts();
     Run(after);

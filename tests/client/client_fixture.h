@@ -19,15 +19,14 @@ inline FakeCluster::Options Async(FakeCluster::Options options) {
   return options;
 }
 
-// A fake cluster and what a program needs to join it. Times are short: how long a lost server is waited for,
-// 0.3 s.
+// A fake cluster and what a program needs to join it. Times are short: a lost server is waited for 0.3 s.
 struct ClientFixture {
   explicit ClientFixture(FakeCluster::Options cluster_options)
       : model(cluster_options.model), cluster(cluster_options) {
     config.mutable_consistency()->set_mode(cluster_options.sync ? v1::ConsistencyConfig::MODE_SYNC
                                                                 : v1::ConsistencyConfig::MODE_ASYNC);
     config.mutable_data()->set_batch_size(static_cast<uint32_t>(cluster_options.batch_size));
-    // The most that a message holds: what tests count.
+    // The largest message, so that tests can count messages.
     config.mutable_wire()->set_chunk_kib(1024);
     config.mutable_cluster()->set_server_wait_seconds(0.3);
     config.mutable_cluster()->set_wait_seconds(20);
@@ -78,7 +77,7 @@ struct ClientFixture {
     for (size_t i = 0; i < gradient.size(); ++i) tensors.push_back({model.tensors[i].name, gradient[i]});
     return tensors;
   }
-  // The same, rounded to bfloat16 before it is handed over.
+  // The same gradient, rounded to bfloat16 before it is handed over.
   std::vector<ConstTensor> RoundedGradient() {
     std::vector<ConstTensor> tensors;
     rounded.resize(gradient.size());
@@ -89,7 +88,7 @@ struct ClientFixture {
     }
     return tensors;
   }
-  // Whether the weights are those of a version, on every shard.
+  // Whether all weights, on every shard, are those of this version.
   bool WeightsAre(uint64_t version) const {
     int64_t element = 0;
     for (const auto& tensor : weights) {
@@ -99,7 +98,7 @@ struct ClientFixture {
     }
     return true;
   }
-  // What shard's part of the gradient looks like.
+  // The shard's part of the gradient.
   std::vector<float> GradientOf(uint32_t shard) const {
     std::vector<float> all, part;
     for (const auto& tensor : gradient) all.insert(all.end(), tensor.begin(), tensor.end());

@@ -18,7 +18,7 @@ std::string Message(const absl::Status& status) { return std::string(status.mess
 
 steady_clock::time_point Soon() { return steady_clock::now() + std::chrono::seconds(20); }
 
-// Whether `done` is true before long; the fake's lists are looked at again and again.
+// Whether `done` becomes true soon; polls.
 template <typename Done>
 bool Eventually(const Done& done) {
   for (const auto end = Soon(); steady_clock::now() < end; std::this_thread::yield()) {
@@ -70,7 +70,7 @@ TEST_CASE("Join is repeated under one instance, and says who joins") {
   CHECK(model.tensors_size() == 2);
   CHECK(joins[0].job_config() == f.options.job_config);
   CHECK(joins[0].ps_addresses(1) == f.cluster.addresses()[1]);
-  // Another client is another instance.
+  // Another client has another instance.
   client.reset();
   f.Join();
   CHECK(f.cluster.joins()[3].instance() != joins[0].instance());
@@ -175,7 +175,7 @@ TEST_CASE("a sync job ends after its last, short step") {
   CHECK(client->Leave().ok());
   CHECK(f.cluster.leaves().at(0).done());
   CHECK(f.cluster.leaves().at(0).reason().empty());
-  // Once is enough.
+  // A second Leave() sends nothing.
   CHECK(client->Leave().ok());
   CHECK(f.cluster.leaves().size() == 1);
   CHECK(Message(client->NextWork().status()) == "this client has left the job");
@@ -214,7 +214,7 @@ TEST_CASE("a probe that comes late learns which step is open") {
   f.cluster.SetMembers({{0, 3}, {1, 7}});
   auto client = f.Join();
   f.cluster.OpenStep(4);
-  f.cluster.SetMembers({{0, 3}});  // not a member any more, for now
+  f.cluster.SetMembers({{0, 3}});  // not a member for now
   auto work = std::async(std::launch::async, [&] { return client->NextWork(); });
   f.cluster.AwaitPulls(0, 2);
   CHECK(f.cluster.pulls(0).at(1).clock() == 5);
@@ -247,9 +247,9 @@ TEST_CASE("the part of a worker that died is taken over while the exchange for t
   REQUIRE(exchange.Get().ok());
   REQUIRE(push.Get().ok());
   CHECK(f.WeightsAre(1));
-  // It shows the epoch under which it took the part over.
+  // The push shows the epoch under which the worker took the part over.
   CHECK(f.cluster.pushes().back().header.caller().epoch() == 3);
-  // The exchange told that the step is open: nothing was asked for apart.
+  // The exchange already showed that the step is open: no separate pull was sent.
   CHECK(f.NextWork(*client).clock == 1);
   CHECK(f.cluster.pulls(0).size() == 1);
 }
@@ -301,7 +301,7 @@ TEST_CASE("ranges are worked off, reported and asked for until they are done") {
   CHECK(batches == std::vector<uint64_t>{3, 4, 0});
   CHECK(examples == std::vector<uint64_t>{10, 5, 10});
   for (const auto& push : pushes) {
-    // All were acknowledged before NextWork() said that this is the end.
+    // All were acknowledged before NextWork() returned the end.
     REQUIRE(push.ready());
     CHECK(push.Get().ok());
   }
@@ -344,7 +344,7 @@ TEST_CASE("a range is not asked for before the pushes of the last one are acknow
   REQUIRE(given.ok());
   REQUIRE(given->has_value());
   CHECK((*given)->batch == 1);
-  // The coordinator said where to go on.
+  // The coordinator's clock is used.
   CHECK((*given)->clock == 9);
   CHECK(push.ready());
   MutexLock lock(mutex);
@@ -505,7 +505,8 @@ TEST_CASE("the live worker of lowest rank leads") {
   CHECK_FALSE(client->leading());
   f.cluster.SetMembers({{1, 7}, {2, 9}});
   CHECK(Eventually([&] { return client->leading(); }));
-  // An epoch is told before all shards have confirmed it, and again with who has joined under it.
+  // The coordinator tells an epoch before all shards have confirmed it, and again with the members that have
+  // joined under it.
   f.cluster.SetMembers({{0, 10}, {1, 7}, {2, 9}}, /*new_epoch=*/false);
   CHECK(Eventually([&] { return !client->leading(); }));
 }

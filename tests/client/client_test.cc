@@ -1,5 +1,5 @@
-// The client's data path against scripted servers: what goes over the wire, and what becomes of answers and
-// faults.
+// The client's data path against scripted servers: what goes over the wire, and how the client handles
+// answers and faults.
 #include "client/client.h"
 
 #include <atomic>
@@ -80,7 +80,7 @@ TEST_CASE("a push and the next pull are one exchange") {
   const auto pushes = f.cluster.pushes();
   REQUIRE(pushes.size() == 2);
   for (const FakeCluster::Push& push : pushes) CHECK((push.gradient == f.GradientOf(push.shard)));
-  // Nothing but the first pull was sent apart.
+  // Only the first pull was sent apart.
   CHECK(f.cluster.pulls(0).size() == 1);
   CHECK(f.cluster.pulls(1).size() == 1);
 }
@@ -147,7 +147,7 @@ TEST_CASE("a shard that was restored is told at once, though this worker has not
   f.cluster.AddRange(1, 0, 1);
   f.cluster.SetShardIncarnations({11, 12});
   auto client = f.Join();
-  f.cluster.SetShardIncarnations({11, 13});  // it has answered nothing yet
+  f.cluster.SetShardIncarnations({11, 13});  // the worker has had no answer yet
   const Work work = f.NextWork(*client);
   REQUIRE(client->Push(work, f.Pull(*client, 0), f.Gradient()).Get().ok());
   f.cluster.SetMembers({{0, 7}, {1, 8}});
@@ -352,7 +352,7 @@ TEST_CASE("a lost server ends every call with its name and address") {
   CHECK_THAT(Message(client->NextWork().status()), StartsWith(lost));
   CHECK_THAT(Message(client->Pull(0, f.Weights()).Get().status()), StartsWith(lost));
   CHECK_THAT(Message(client->WaitDraining(std::chrono::steady_clock::now()).status()), StartsWith(lost));
-  // The coordinator is still there to be told.
+  // The client can still report to the coordinator.
   CHECK(client->Leave(push.status()).ok());
   REQUIRE(f.cluster.leaves().size() == 1);
   CHECK_FALSE(f.cluster.leaves()[0].done());
@@ -371,7 +371,7 @@ TEST_CASE("a server that was waiting for others passes on for whom") {
   CHECK(pull.status().code() == absl::StatusCode::kDeadlineExceeded);
   CHECK(Message(pull.status()) ==
         "ps:1 at " + f.cluster.addresses()[1] + ": waited 20 s for the push of worker:3 at clock 0");
-  // That is the call's own matter.
+  // Only that call fails.
   CHECK(f.NextWork(*client).clock == 0);
 }
 

@@ -1,4 +1,4 @@
-// How a client looks for a server that takes connections and does not get to greeting them.
+// The client's search for a server that accepts connections but never answers.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -31,7 +31,7 @@ TEST_CASE("each attempt to connect leaves the server more time to greet than the
   f.options.servers = {"127.0.0.1:" + std::to_string(ntohs(address.sin_port))};
   f.options.job_config = f.config.SerializeAsString();
   const auto join = std::async(std::launch::async, [&] { return Client::Join(f.options, f.model).status(); });
-  // How long each connection is kept. gRPC may try once more by itself before a try is given up.
+  // How long each connection is kept. gRPC may retry once by itself before the client gives a try up.
   std::vector<double> seconds;
   do {
     const UniqueFd connection(accept(listener.get(), nullptr, nullptr));

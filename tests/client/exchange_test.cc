@@ -1,5 +1,5 @@
-// The streams under the client's calls: how exchanges share one, what a shard may send when, and what becomes
-// of the others when one goes wrong.
+// The streams under the client's calls: how exchanges share a stream, what a shard may send when, and what
+// happens to the other exchanges when one goes wrong.
 #include <algorithm>
 #include <atomic>
 #include <string>
@@ -56,7 +56,7 @@ TEST_CASE("all exchanges with a shard share one stream, under rising ids") {
   uint64_t ids[2][3] = {};
   for (const FakeCluster::Push& push : f.cluster.pushes()) {
     CHECK(push.stream == 1);
-    // The first chunk of a push goes with its header if no other push is being sent, else it comes after it.
+    // The first chunk of a push goes with its header if no other push is being sent, else after it.
     CHECK((push.messages == 4 || push.messages == 5));
     CHECK((push.gradient == f.GradientOf(push.shard)));
     ids[push.shard][push.header.part()] = push.id;
@@ -149,7 +149,7 @@ TEST_CASE("a push that is given up half sent takes its stream along, and nothing
   OpenAtEnd open_at_end{gate};
   const PullResult base = f.Pull(*client, 0);
   const Work work = f.NextWork(*client);
-  // Parked on both.
+  // Parked on both shards.
   const Future<PullResult> pull = client->Pull(1, f.Weights());
   const auto push = client->Push(work, base, f.Gradient()).Get();
   CHECK(Message(push.status()) == "ps:1 at " + f.cluster.addresses()[1] + ": scripted");
@@ -208,7 +208,7 @@ TEST_CASE("weights may come before the answer to their push") {
     if (!on || messages->front().weights().empty()) return;
     v1::ExchangeReply& reply = messages->front();
     ++(reply.credit() > 0 || reply.first() >= 786432 ? early : after);
-    // Rubbish, as far as the client is to forget it.
+    // Wrong values, which the client has to forget.
     if (again > 0 && reply.credit() > 0)
       std::fill(reply.mutable_weights()->begin(), reply.mutable_weights()->end(), 1);
   };
@@ -228,7 +228,7 @@ TEST_CASE("weights may come in any order") {
   auto held = std::make_shared<std::vector<v1::ExchangeReply>>();
   f.cluster.edit_messages = [held](uint32_t shard, Messages* messages) {
     if (shard != 1) return;
-    // The header goes at once; the chunks, last first, when all are there.
+    // The header goes at once; the chunks go when all are there, the last first.
     v1::ExchangeReply& reply = messages->front();
     held->push_back(reply);
     if (held->size() < 4) {

@@ -16,7 +16,7 @@ constexpr uint64_t kShardIncarnation = 40;
 
 }  // namespace
 
-// A stream of one client. Deletes itself when it has ended and its last exchange is through with it.
+// A stream of one client. Deletes itself when it and its last exchange have ended.
 class FakeCluster::Stream final : public grpc::ServerBidiReactor<v1::ExchangeRequest, v1::ExchangeReply>,
                                   public std::enable_shared_from_this<Stream> {
  public:
@@ -32,7 +32,7 @@ class FakeCluster::Stream final : public grpc::ServerBidiReactor<v1::ExchangeReq
 
   // For the exchanges.
 
-  // The exchange's next message; false: there will be none.
+  // The exchange's next message; false: there is none.
   bool Read(uint64_t id, v1::ExchangeRequest* request) {
     MutexLock lock(mutex_);
     while (inbox_[id].empty() && !ended_) arrived_.Wait(mutex_);
@@ -48,7 +48,7 @@ class FakeCluster::Stream final : public grpc::ServerBidiReactor<v1::ExchangeReq
     for (v1::ExchangeReply& r : replies) outbox_.push_back(std::move(r));
     WriteNext();
   }
-  // Ends the stream, when what was written before has left.
+  // Ends the stream once everything written before has left.
   void End(const grpc::Status& status) {
     MutexLock lock(mutex_);
     if (!end_.has_value()) end_ = status;
@@ -98,7 +98,7 @@ class FakeCluster::Stream final : public grpc::ServerBidiReactor<v1::ExchangeReq
   FakeCluster& cluster_;
   const uint32_t shard_;
   size_t nth_;
-  // Held by gRPC.
+  // gRPC holds this reference.
   std::shared_ptr<Stream> self_;
   v1::ExchangeRequest request_;
 
@@ -110,7 +110,7 @@ class FakeCluster::Stream final : public grpc::ServerBidiReactor<v1::ExchangeReq
   bool writing_ ABSL_GUARDED_BY(mutex_) = false;
   std::optional<grpc::Status> end_ ABSL_GUARDED_BY(mutex_);
   bool finished_ ABSL_GUARDED_BY(mutex_) = false;
-  // Nothing arrives any more.
+  // No more messages arrive.
   bool ended_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
@@ -139,7 +139,7 @@ struct FakeCluster::Exchange {
     stream->Write(reply);
   }
 
-  // nullopt: as the protocol foresees. Else what it is cut short with.
+  // nullopt: as the protocol requires. Else the status that cuts the exchange short.
   std::optional<grpc::Status> Serve() {
     v1::ExchangeRequest first;
     if (!stream->Read(id, &first)) return std::nullopt;
@@ -194,7 +194,7 @@ struct FakeCluster::Exchange {
     push.gradient.resize(refused ? 0 : push.header.elements());
     const size_t size = push.header.dtype() == v1::BF16 ? 2 : sizeof(float);
     size_t received = 0;
-    // Two chunks in the air.
+    // Two chunks under way.
     uint32_t credit = message.gradient().empty() ? 2 : 1;
     size_t granted = 1;
     while (true) {
@@ -335,7 +335,7 @@ struct FakeCluster::Exchange {
     return std::nullopt;
   }
 
-  // All weights went before the answer to the push, and they are of what it made.
+  // All weights went before the answer to the push, and are of the version that the push made.
   bool sent_early_ = false;
 };
 
@@ -546,7 +546,7 @@ void FakeCluster::Kill(uint32_t shard) {
   }
   servers_[shard]->Shutdown(std::chrono::system_clock::now());
   servers_[shard]->Wait();
-  // After the last words of its streams, for those who do not see how gRPC orders them.
+  // After the last messages of its streams, for ThreadSanitizer, which does not see gRPC's ordering.
   { MutexLock lock(mutex_); }
   servers_[shard].reset();
 }

@@ -21,8 +21,8 @@
 
 namespace weir {
 
-// A function that a test sets while the cluster's threads may call it. In between there is but a socket,
-// which ThreadSanitizer does not follow.
+// A function that a test sets while the cluster's threads may call it. Only a socket orders the two, which
+// ThreadSanitizer does not follow.
 template <typename Signature>
 class Hook;
 template <typename Result, typename... Args>
@@ -50,11 +50,11 @@ class Hook<Result(Args...)> {
 };
 
 // Servers that follow a script, for tests of the client alone. By default they are a small model of the real
-// ones: in sync a step commits when all of its parts have arrived on all shards; else a push is applied on
-// arrival. Weights follow from version and element (Weight()). A test bends them through hooks. Calls that
-// wait look up every few milliseconds whether they were cancelled.
+// servers: in sync a step commits when all of its parts have arrived on all shards; in the other modes a push
+// is applied on arrival. Weights follow from version and element (Weight()). A test changes the behaviour
+// through hooks. Calls that wait check every few milliseconds whether they were cancelled.
 //
-// Messages are read and written by the generated code. Each exchange has a thread of its own.
+// The generated code reads and writes the messages. Each exchange has a thread of its own.
 //
 // Thread-safe; hooks are set before the calls that they are for, and run on the exchanges' threads.
 class FakeCluster {
@@ -68,26 +68,26 @@ class FakeCluster {
     uint64_t total_examples = 100;
     uint64_t start_clock = 0;
     double lease_seconds = 30;
-    // Of the worker that joins.
+    // The joining worker's.
     uint32_t worker = 0;
     uint64_t incarnation = 7;
-    // Send weights chunk by chunk as the gradient comes, before the answer to its push.
+    // Send weights chunk by chunk as the gradient arrives, before the answer to its push.
     bool eager = false;
-    // What ends a call ends its stream instead of the exchange.
+    // A status that ends a call ends its stream instead of the exchange.
     bool end_streams = false;
     // Serve on Unix sockets instead of loopback, so that a server can come back under its address.
     bool unix_sockets = false;
   };
-  // What a push held when it had arrived whole; no gradient, if it said that it is to be refused.
+  // A push as it was when it had arrived whole; without a gradient if the push says that it is to be refused.
   struct Push {
     uint32_t shard = 0;
     v1::PushRequest header;
-    // That came with it.
+    // The pull of the same exchange.
     std::optional<v1::PullRequest> pull;
     std::vector<float> gradient;
     size_t messages = 0;
     size_t largest_message = 0;
-    // Which stream of the shard, and which exchange on it.
+    // The number of the shard's stream, and of the exchange on it.
     size_t stream = 0;
     uint64_t id = 0;
   };
@@ -96,35 +96,35 @@ class FakeCluster {
   ~FakeCluster();
 
   std::vector<std::string> addresses() const;
-  // Ends a server abruptly; brings it back (unix only).
+  // Ends a server abruptly; Restart() brings it back (unix only).
   void Kill(uint32_t shard);
   void Restart(uint32_t shard);
-  // Brings it up at another address, which is returned and which the coordinator tells. addresses() stay. One
-  // that was not killed is there, too.
+  // Starts the server at another address, which is returned and which the coordinator tells. addresses() stay
+  // the same. A server that was not killed stays at the old address, too.
   std::string Move(uint32_t shard);
-  // It is where addresses() say again; what was there before is gone.
+  // The server is at its address in addresses() again; the other one is gone.
   void MoveBack(uint32_t shard);
 
   static float Weight(uint64_t version, int64_t element) {
     return static_cast<float>(version * 1000) + static_cast<float>(element % 1000);
   }
 
-  // What the coordinator says from now on.
-  // `new_epoch`: else who joined under the last one has been confirmed.
+  // The coordinator's messages from now on.
+  // `new_epoch` false: the members who joined under the last epoch are confirmed.
   void SetMembers(const std::vector<std::pair<uint32_t, uint64_t>>& rank_and_incarnation,
                   bool new_epoch = true);
   // By shard; 0: none yet.
   void SetShardIncarnations(const std::vector<uint64_t>& incarnations);
   void SetState(v1::JobState state, const std::string& failure = "");
   void Fence();
-  // sync: opens a step as if others had made the ones before.
+  // sync: opens a step as if other workers had made the steps before.
   void OpenStep(uint64_t step);
   void AddRange(uint64_t id, uint64_t first_batch, uint64_t batches);
-  // No range will follow.
+  // No range follows.
   void EndRanges();
   void SetNextRangeClock(uint64_t clock);
 
-  // What was seen.
+  // What the servers have received.
   std::vector<Push> pushes() const;
   std::vector<v1::PullRequest> pulls(uint32_t shard) const;
   std::vector<v1::JoinRequest> joins() const;
@@ -133,13 +133,13 @@ class FakeCluster {
   std::vector<v1::ReportRequest> reports() const;
   std::vector<v1::HeartbeatRequest> heartbeats() const;
   std::set<uint64_t> pins() const;
-  // Streams that were begun with the shard.
+  // The number of streams that were begun with the shard.
   size_t streams(uint32_t shard) const;
-  // TCP connections that these streams, of all shards, came on.
+  // The number of TCP connections under the streams of all shards.
   size_t stream_connections() const;
-  // Where the chunks of gradients began that the shard was sent, whatever became of their pushes.
+  // The first elements of the gradient chunks that the shard got, whatever happened to their pushes.
   std::vector<uint64_t> chunks(uint32_t shard) const;
-  // Wait until so many have been seen.
+  // Wait until this many have arrived.
   void AwaitChunks(uint32_t shard, size_t count) const;
   void AwaitPushes(size_t count) const;
   void AwaitPulls(uint32_t shard, size_t count) const;
@@ -149,7 +149,7 @@ class FakeCluster {
   // exchange just ends. `nth` counts the calls of this kind on this shard.
   using Ends = Hook<std::optional<grpc::Status>(uint32_t shard, size_t nth)>;
   Ends on_pull, on_push;
-  // The push has taken effect, its answer is about to leave.
+  // Called when the push has taken effect and its answer is about to leave.
   Ends on_push_reply;
   // Between the first and the second message of a pull's weights.
   Ends on_pull_middle;
@@ -158,7 +158,7 @@ class FakeCluster {
   // Change an answer.
   Hook<void(uint32_t shard, v1::PullReply*)> edit_pull;
   Hook<void(uint32_t shard, v1::PushReply*)> edit_push;
-  // Changes any message that is about to leave, and what follows it.
+  // Changes any message that is about to leave, and the messages that follow it.
   Hook<void(uint32_t shard, std::vector<v1::ExchangeReply>*)> edit_messages;
   bool commit_steps = true;
 
@@ -170,7 +170,7 @@ class FakeCluster {
   using Key = std::tuple<uint32_t, uint64_t, uint32_t>;
 
   std::string NewAddress();
-  // Returns where, with the port that was bound.
+  // Returns the address, with the port that was bound.
   std::string Serve(uint32_t shard, const std::string& address);
   const SocketFolder sockets_;
   void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -184,7 +184,7 @@ class FakeCluster {
   std::vector<std::unique_ptr<Shard>> shard_services_;
   std::unique_ptr<CoordinatorService> coordinator_;
   std::vector<std::unique_ptr<grpc::Server>> servers_;
-  // That shards moved away from.
+  // Servers that shards moved away from.
   std::vector<std::unique_ptr<grpc::Server>> left_servers_;
   std::vector<std::string> addresses_;
   int sockets_made_ = 0;
@@ -194,13 +194,13 @@ class FakeCluster {
   std::vector<char> down_ ABSL_GUARDED_BY(mutex_);
   uint64_t step_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<uint64_t> versions_ ABSL_GUARDED_BY(mutex_);
-  // By shard: what was taken in, and its answer.
+  // By shard: the pushes that were taken, with their answers.
   std::vector<std::map<Key, v1::PushReply>> taken_ ABSL_GUARDED_BY(mutex_);
   std::vector<Push> pushes_ ABSL_GUARDED_BY(mutex_);
   std::vector<size_t> push_calls_ ABSL_GUARDED_BY(mutex_), streams_ ABSL_GUARDED_BY(mutex_);
   std::set<std::string> stream_peers_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<uint64_t>> chunks_ ABSL_GUARDED_BY(mutex_);
-  // Of exchanges. Joined at the end.
+  // The exchanges' threads. Joined at the end.
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<v1::PullRequest>> pulls_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::JoinRequest> joins_ ABSL_GUARDED_BY(mutex_);

@@ -4,7 +4,7 @@
 
 namespace weir {
 
-// Holds the threads that come to it until it is opened.
+// Blocks the threads that wait on it until it is opened.
 class Gate {
  public:
   void Wait() {

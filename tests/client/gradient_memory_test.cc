@@ -18,7 +18,7 @@ TEST_CASE("Memory that servers may read is found by the tensors that fill it") {
   REQUIRE(found != nullptr);
   CHECK(reinterpret_cast<const float*>(found->data()) == one.get());
   CHECK(memory.Find({two.get(), two.get() + 6}) != found);
-  // Not all of it, in order.
+  // Not all tensors, or not in order.
   CHECK(memory.Find({one.get(), one.get() + 5}) == nullptr);
   CHECK(memory.Find({one.get(), two.get() + 6}) == nullptr);
   CHECK(memory.Find({one.get() + 5, one.get()}) == nullptr);
@@ -36,7 +36,7 @@ TEST_CASE("Memory comes back for the next, unless a server may still read it") {
   const auto segment = memory.Find({first, first + 6});
   memory.GiveUp(*segment);
   CHECK(memory.Find({first, first + 6}) == nullptr);
-  one.get()[10] = 1;  // its holder's all the same
+  one.get()[10] = 1;  // the holder may still write
   one = nullptr;
   CHECK(memory.Take().get() != first);
 }

@@ -24,7 +24,7 @@ TEST_CASE("timers run in order, on one thread, and not before their time") {
     order.push_back(what);
     times.push_back(Clock::now());
   };
-  // By value: who waits may be gone before Set() returns.
+  // By value: the waiting thread may be gone before Set() returns.
   poller.RunAt(start + milliseconds(40), [&note, last]() mutable {
     note("late");
     last.Set(1);
@@ -53,7 +53,7 @@ TEST_CASE("a thread that waits for a result brings it about itself") {
                  [promise]() mutable { promise.Set(std::this_thread::get_id()); });
     here += promise.future().Get().value() == std::this_thread::get_id() ? 1 : 0;
   }
-  // Nearly always: on a busy machine the poller's own thread may be first now and then.
+  // Nearly always: on a busy machine the poller's own thread may be first sometimes.
   CHECK(here >= 10);
 }
 
@@ -68,7 +68,7 @@ TEST_CASE("results come without anybody who waits, and to all who do") {
         poller.RunAt(Clock::now() + std::chrono::microseconds(100 * ((t + i) % 5)),
                      [promise, i]() mutable { promise.Set(i); });
         if (t == 0) {
-          // Waits as somebody who knows nothing of drivers.
+          // Waits without driving the poller.
           while (!promise.future().ready()) std::this_thread::yield();
         }
         ready += promise.future().Get().value() == i ? 1 : 0;

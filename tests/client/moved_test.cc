@@ -1,5 +1,5 @@
-// Servers that come back at another address: what a client that joined before, and one that joins, makes of
-// it.
+// Servers that come back at another address: the reaction of a client that joined before, and of one that
+// joins now.
 #include <chrono>
 #include <string>
 #include <thread>
@@ -15,7 +15,7 @@ namespace {
 
 using std::chrono::steady_clock;
 
-// The pushes that shard 1 had whole.
+// The pushes that shard 1 received whole.
 std::vector<FakeCluster::Push> Arrived(const FakeCluster& cluster) {
   std::vector<FakeCluster::Push> on_one;
   for (const FakeCluster::Push& push : cluster.pushes()) {
@@ -43,7 +43,7 @@ TEST_CASE("a push in the air when its server dies is made at its new address, un
   const Work work = f.NextWork(*client);
   const Future<PushPullResult> both = client->PushPull(work, base, f.Gradient(), f.Weights());
   begun.Wait();
-  // Killed, and up elsewhere; or it only hangs, and another has taken its place.
+  // The server was killed and is up elsewhere; or it only hangs, and another has taken its place.
   SECTION("it is dead") { f.cluster.Kill(1); }
   SECTION("it hangs") {}
   f.cluster.Move(1);
@@ -59,7 +59,7 @@ TEST_CASE("a push in the air when its server dies is made at its new address, un
   CHECK(arrived[0].header.batch_plus_one() == work.batch + 1);
   CHECK(arrived[0].header.caller().incarnation() == 7);
   CHECK((arrived[0].gradient == f.GradientOf(1)));
-  // And so are those that follow.
+  // Later pushes go there as well.
   REQUIRE(client->Push(f.NextWork(*client), result->pull, f.Gradient()).Get().ok());
   CHECK(Arrived(f.cluster).back().stream == 2);
   CHECK(client->Leave().ok());
@@ -136,7 +136,7 @@ TEST_CASE("a reader reads where the servers are") {
 
 TEST_CASE("who joins uses its own spec, but for servers that have moved") {
   ClientFixture f(ClientFixture::Small());
-  // As ps:0 reaches them; this client reaches them in another way.
+  // ps:0's addresses of the servers; this client reaches them in another way.
   const ReservedAddress nobody;
   f.cluster.edit_join = [&](v1::JoinReply* reply) {
     reply->add_ps_addresses(f.cluster.addresses()[0]);
@@ -165,7 +165,7 @@ TEST_CASE("a spec that is out of date: the server is found where ps:0 reaches it
   auto client = f.Join();
   f.Pull(*client, 0);
   CHECK(f.cluster.streams(1) == 1);
-  // There it is at home now.
+  // Now the shard's own address is the one that the client uses.
   f.cluster.Kill(1);
   f.cluster.Move(1);
   f.Pull(*client, 0);

@@ -1,5 +1,5 @@
-// Gradients that leave while the rest is computed, bad ones that are found on the way, and weights that are
-// used while others still travel: against scripted servers.
+// Gradients that leave while the rest is computed, bad gradients that are found on the way, and weights that
+// are used while others are still on their way: against scripted servers.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -17,7 +17,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 std::string Message(const absl::Status& status) { return std::string(status.message()); }
 
-// Four layers, on each of two shards four chunks: of a, b and c; of c; of c and d, on shard 1 d alone; of d.
+// Four layers. Each of two shards has four chunks: of a, b and c; of c; of c and d, on shard 1 d alone; of d.
 // `a` is on shard 0 alone.
 FakeCluster::Options Layers(bool sync) {
   FakeCluster::Options options;
@@ -30,7 +30,7 @@ FakeCluster::Options Layers(bool sync) {
 }
 constexpr uint64_t kChunk = 262144;
 
-// Whether something has happened; whoever needs it waits.
+// An event that threads can wait for.
 class Flag {
  public:
   void Set() {
@@ -57,7 +57,7 @@ struct SetAtEnd {
   ~SetAtEnd() { flag.Set(); }
 };
 
-// A client that has pulled and has work.
+// A client that has pulled weights and has work.
 struct Joined {
   explicit Joined(ClientFixture& f) : client(f.Join()) {
     f.cluster.AddRange(1, 0, 5);
@@ -84,7 +84,7 @@ std::string Diverged(const std::string& found) {
          " at clock 0; try a lower optimizer.learning_rate, train.clip_norm or a warm-up";
 }
 
-// Every shard was told, and none has a gradient.
+// Every shard received the refusal, and none has a gradient.
 void CheckRefused(const ClientFixture& f, size_t shards, const std::string& expected) {
   CHECK(f.cluster.pushes().size() == shards);
   for (const FakeCluster::Push& push : f.cluster.pushes()) {
@@ -154,7 +154,7 @@ TEST_CASE("a value that bfloat16 cannot hold is refused where the gradient trave
   f.config.mutable_wire()->set_push_dtype(v1::WireConfig::TYPE_BF16);
   SetOnNonfinite(f, v1::ConsistencyConfig::ON_NONFINITE_REJECT);
   Joined j(f);
-  // The largest that is rounded down, and the next.
+  // The largest value that is rounded down, and the next one.
   uint32_t bits = 0x7f7f7fff;
   std::memcpy(&f.gradient[2][7], &bits, 4);
   f.gradient[1][3] = std::numeric_limits<float>::max();
@@ -236,7 +236,7 @@ TEST_CASE("a model with less blocks than shards is pushed whole or not at all") 
   const auto push = j.client->Push(j.work, j.base, f.Gradient(), shared).Get();
   REQUIRE(push.ok());
   CHECK_FALSE(push->applied);
-  // Those without elements, too.
+  // Shards without elements of the model get the refusal, too.
   CheckRefused(f, 3, "the gradient of a[19] is NaN");
   f.gradient[0][19] = 0;
   const Work next = f.NextWork(*j.client);
@@ -277,7 +277,8 @@ TEST_CASE("chunks leave as their tensors become ready, the first that wait first
   CheckPushed(f);
   const std::vector<uint64_t> order = {3 * kChunk, kChunk, 2 * kChunk, 0};
   CHECK(f.cluster.chunks(0) == order);
-  // Here nothing of c is in the third one and nothing of a in the first, and the last one to go waits for a.
+  // On this shard the third chunk has nothing of c, the first nothing of a, and the chunk that goes last
+  // waits for a.
   CHECK(f.cluster.chunks(1) == std::vector<uint64_t>{2 * kChunk, 3 * kChunk, 0, kChunk});
 }
 
@@ -355,7 +356,7 @@ TEST_CASE("a push that must be sent again begins with what is ready") {
 
 // ---- weights
 
-// What is told of a pull, checked when it is told.
+// Records the reported tensors of a pull, and checks each when it is reported.
 struct Arrivals {
   Arrivals(ClientFixture& f, uint64_t version) : f(f), version(version) {}
 
@@ -400,7 +401,7 @@ TEST_CASE("each tensor is told of once, whole, when all shards have said what it
   Arrivals arrivals(f, 0);
   const auto pull = client->Pull(0, f.Weights(), arrivals.Take());
   all_of_shard_0.Wait();
-  // On shard 0 alone, but shard 1 might not have the step.
+  // The tensor is on shard 0 alone, but shard 1 might not have the step.
   CHECK(arrivals.Told().empty());
   answers.Set();
   REQUIRE(pull.Get().ok());
@@ -474,7 +475,7 @@ TEST_CASE("what was told of is not written again when a pull goes on elsewhere")
   const OnWeights take = arrivals.Take();
   const auto pull = client->Pull(0, f.Weights(), [&](size_t tensor) {
     take(tensor);
-    // The caller's own now.
+    // From now on the memory is the caller's.
     std::fill(f.weights[tensor].begin(), f.weights[tensor].end(), -7.0f);
   });
   REQUIRE(pull.Get().ok());
@@ -508,7 +509,7 @@ TEST_CASE("a pull whose version is gone after its first tensors were told of mus
                  Contains("(2 of incarnation 40, not 1 of incarnation 40) is there; pull again"));
   CHECK(arrivals.Told().front() == 0);
   CHECK(arrivals.Told().size() < 4);
-  // The push is done with.
+  // The push is complete.
   const Work next = f.NextWork(*j.client);
   CHECK(next.clock == j.work.clock + 1);
   CHECK(j.client->Pull(next.clock, f.Weights()).Get().ok());

@@ -44,7 +44,7 @@ TEST_CASE("gradients written to a slot are read by the server where they lie") {
   const ReservedAddress reserved;
   const auto server = StartServer(reserved.get());
   const auto link = Connect(reserved.get());
-  // The server has it as soon as the client knows.
+  // The server has the segment as soon as the client knows it.
   const auto segment = server->Claim(link->token());
   REQUIRE(segment != nullptr);
   const uint32_t slot = 1;
@@ -68,7 +68,7 @@ TEST_CASE("memory that is handed over later is read where it lies") {
     memory->data()[5] = static_cast<char>(number);
     given.push_back(memory);
     std::optional<uint32_t> known = link->NumberOf(memory);
-    CHECK_FALSE(known.has_value());  // it never waits for the server
+    CHECK_FALSE(known.has_value());  // NumberOf() never waits for the server
     while (!known.has_value()) known = link->NumberOf(memory);
     CHECK(*known == number);
     const auto seen = segments->At(number, 5, 1);
@@ -115,7 +115,7 @@ TEST_CASE("what the server names is held to its segment") {
   CHECK(link->Map(segment, 0, 4096, Soon()).ok());
   CHECK(absl::IsOutOfRange(link->Map(segment, 0, 4097, Soon()).status()));
   CHECK(absl::IsOutOfRange(link->Map(segment, UINT64_MAX, 2, Soon()).status()));
-  // One that never comes is waited for, but not for ever.
+  // For a segment that never comes the wait is limited.
   const auto status = link->Map(99, 0, 1, Clock::now() + std::chrono::milliseconds(20)).status();
   CHECK(absl::IsUnavailable(status));
   CHECK(status.message().find("segment 99") != std::string::npos);
@@ -175,7 +175,7 @@ TEST_CASE("a process that is killed leaves nothing behind on the server") {
   int ready[2], token_pipe[2];
   REQUIRE(pipe(ready) == 0);
   REQUIRE(pipe(token_pipe) == 0);
-  // Before the server's thread is there.
+  // Before the server's thread exists.
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {

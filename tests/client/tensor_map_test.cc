@@ -20,7 +20,7 @@ ModelSpec SmallModel() {
   return model;
 }
 
-// A model's tensors in one piece of memory each, numbered through.
+// A model's tensors, each in one piece of memory, with consecutive numbers as values.
 struct Memory {
   explicit Memory(const ModelSpec& model) {
     float next = 0;
@@ -95,7 +95,7 @@ TEST_CASE("a gradient is of one type") {
   const auto matched = map.Match(tensors);
   REQUIRE(matched.ok());
   CHECK(matched->dtype == v1::BF16);
-  // Bytes of the elements [1, 4) of shard 1's first block, which holds elements 16 to 32.
+  // The bytes of elements [1, 4) of shard 1's first block, which holds elements 16 to 32.
   const auto runs = map.Locate(1, 1, 3, *matched);
   REQUIRE(runs.size() == 1);
   CHECK(runs[0].data() == reinterpret_cast<const char*>(&rounded[0][17]));
@@ -118,7 +118,7 @@ TEST_CASE("the first of bfloat16 values that is not finite is named") {
   model.tensors.push_back({"a", {5}, TensorKind::kParameter, {}});
   model.tensors.push_back({"b", {100000}, TensorKind::kParameter, {}});
   const TensorMap map(model, 1);
-  // The largest, the smallest, and negative zero are finite.
+  // The largest value, the smallest and negative zero are finite.
   std::vector<uint16_t> a = {0x7f7f, 0xff7f, 0x0001, 0x8000, 0}, b(100000, 0x7f7f);
   const auto matched = map.Match({{"a", {}, a}, {"b", {}, b}});
   REQUIRE(matched.ok());
@@ -143,7 +143,7 @@ TEST_CASE("the first value that is not finite is named") {
   REQUIRE(matched.ok());
   CHECK(map.CheckFinite(*matched, v1::F32).ok());
 
-  // Largest, subnormal and negative zero are finite.
+  // The largest value, a subnormal one and negative zero are finite.
   memory.values[2][5] = std::numeric_limits<float>::max();
   memory.values[2][6] = std::numeric_limits<float>::denorm_min();
   memory.values[2][7] = -0.0f;
@@ -172,7 +172,7 @@ TEST_CASE("the first of several values that are not finite is named") {
   Memory memory(model);
   const auto matched = map.Match(memory.Const());
   CHECK(map.CheckFinite(*matched, v1::F32).ok());
-  // At borders of what is checked at once, of the loop's blocks and of tensors; from the last to the first.
+  // At borders of the check's units, of the loop's blocks and of tensors; from the last to the first.
   const std::vector<std::pair<size_t, size_t>> places = {{2, 2999999}, {2, 0},       {1, 4},     {1, 0},
                                                          {0, 2999999}, {0, 1048576}, {0, 16384}, {0, 16383},
                                                          {0, 7},       {0, 0}};
@@ -188,7 +188,7 @@ TEST_CASE("a shard's part of a gradient is checked alone") {
   Memory memory(map.model());
   const auto matched = map.Match(memory.Const());
   REQUIRE(matched.ok());
-  // Blocks are of 16 elements here, the even ones shard 0's; this one is in block 1.
+  // Blocks have 16 elements here, and shard 0 has the even ones; this element is in block 1.
   memory.values[0][16] = std::numeric_limits<float>::quiet_NaN();
   CHECK(map.CheckFinite(0, 0, map.partition().shard_elements(0), *matched, v1::F32).ok());
   CHECK(map.CheckFinite(1, 1, 15, *matched, v1::F32).ok());
@@ -233,7 +233,7 @@ TEST_CASE("a tensor's part of a shard is found both ways") {
   }
 }
 
-// As a message arrives: in slices of any length, which floats straddle.
+// The bytes as a message brings them: in slices of any length, with floats across borders.
 std::vector<absl::string_view> InPieces(const std::vector<char>& bytes) {
   std::vector<absl::string_view> pieces;
   for (size_t at = 0, length = 1; at < bytes.size(); at += length, length = length % 7 + 1) {
@@ -262,7 +262,7 @@ TEST_CASE("locating all shards' elements and scattering them again gives the sam
             bytes.insert(bytes.end(), run.begin(), run.end());
           }
           REQUIRE(bytes.size() == count * sizeof(float));
-          // Elements are numbered through, so the first value says where it is from.
+          // Elements have consecutive numbers, so the first value shows its position.
           float value;
           std::memcpy(&value, bytes.data(), sizeof value);
           const int64_t size = map.partition().block_size();

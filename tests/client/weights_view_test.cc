@@ -1,5 +1,5 @@
-// Views of the weights as the client makes them of what shards send in messages, and how it counts the chunks
-// that it reads in shared memory.
+// Views of the weights that the client builds from messages, and its count of the chunks that it reads in
+// shared memory.
 #include <cstddef>
 #include <memory>
 #include <optional>
@@ -21,7 +21,7 @@ WeightsView View(Client& client, uint64_t clock) {
   return *std::move(view);
 }
 
-// Whether a view shows all weights of a version, in pieces of the lengths of the tensors.
+// Whether a view shows all weights of a version, with each tensor's length.
 bool Shows(const WeightsView& view, const ModelSpec& model, uint64_t version) {
   if (view.tensors() != model.tensors.size()) return false;
   int64_t element = 0;
@@ -75,7 +75,7 @@ TEST_CASE("a push gives a view of what comes of it, and the buffers of the one b
     CHECK(result->push.applied);
     CHECK(result->weights.pull().versions == std::vector<uint64_t>{step, step});
     CHECK(Shows(result->weights, f.model, step));
-    // Held until here.
+    // The view was held until here.
     CHECK(Shows(view, f.model, step - 1));
     const float* const at = result->weights.pieces(0)[0].data();
     if (step == 1) second = at;
@@ -148,14 +148,14 @@ TEST_CASE("chunks are released in whatever order they are let go") {
   CHECK(Take(*weights) == Told(0, 0));
   for (size_t i : {0, 1, 4, 5, 7}) chunks[i] = Chunk();
   CHECK(news == 1);
-  // The oldest that are kept, then the others, each run by the number of its first.
+  // The oldest kept chunks, then the others, each run by the number of its first.
   CHECK(Take(*weights) == Told(0, 2));
   CHECK(Take(*weights) == Told(5, 2));
   CHECK(Take(*weights) == Told(8, 1));
   CHECK(Take(*weights) == Told(0, 0));
   for (size_t i : {2, 3}) chunks[i] = Chunk();
   CHECK(news == 2);
-  // The ones between have been released.
+  // The chunks between have been released.
   CHECK(Take(*weights) == Told(0, 2));
   chunks[6].Done();
   CHECK(news == 2);

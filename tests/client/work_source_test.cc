@@ -84,7 +84,7 @@ TEST_CASE("the parts of a worker that died go to the others, and none is given o
   CHECK(TakeAll(source) == Parts{0, 2});
   source.SetMembers(Members({0}));
   CHECK(TakeAll(source) == Parts{1, 3});
-  // It comes back: nothing new.
+  // The worker comes back: no new work.
   source.SetMembers({{0, 100, 0}, {1, 555, 0}});
   CHECK(TakeAll(source).empty());
   source.OpenStep(1);
@@ -110,7 +110,7 @@ TEST_CASE("whatever the membership does within a step, each part is given out at
           }
           for (uint32_t part = 0; part < 4; ++part) {
             REQUIRE(given.count(part) <= 1);
-            // What is this worker's in the end, it has been given.
+            // Each part that belongs to this worker at the end was given to it.
             const bool own = c[part % c.size()] == 1;
             if (own) REQUIRE(given.count(part) == 1);
           }
@@ -190,7 +190,7 @@ TEST_CASE("a range is complete when all of its pushes are acknowledged") {
 
   CHECK(source.outstanding().size() == 2);
   source.Acknowledge(6);
-  // Once more, and one that was never given out: no effect.
+  // A repeat, and a batch that was never given out, have no effect.
   source.Acknowledge(6);
   source.Acknowledge(99);
   CHECK(source.CompletedRanges().empty());

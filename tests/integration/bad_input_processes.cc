@@ -209,7 +209,7 @@ std::vector<BadProcess> BadProcesses() {
       in_job("bad CSV line", {"--set", "data.train.path=columns.csv"},
              {"columns.csv:3:1: 3 values; expected 4"}),
       in_job("empty CSV file", {"--set", "data.train.path=empty.csv"}, {"empty.csv"}),
-      // What only the running job knows.
+      // Errors that only the running job can detect.
       in_job(
           "other layer size", {"--set", "model.layers[0].units=32"},
           {"the config of worker:1 differs from that of ps:0", "model.layers[0].units: expected 16, got 32"}),

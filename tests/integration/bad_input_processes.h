@@ -6,13 +6,13 @@
 
 #include "tests/integration/processes.h"
 
-// Bad input that a process gets from its command line, environment and files: the table.
+// The table of bad input that a process gets from its command line, environment and files.
 namespace weir {
 
-// Of the good job.
+// The good job's.
 constexpr uint32_t kBadInputExamples = 400, kBadInputEpochs = 5;
 
-// A job on CSV files, for two workers of which one suffices, async; and the files of jobs that cannot be.
+// A job on CSV files, for two workers of which one suffices, async; and the files of the invalid jobs.
 struct BadInputFiles {
   BadInputFiles();
 
@@ -27,10 +27,10 @@ struct BadProcess {
   std::string program;
   // "=@NAME" stands for "=" and the path of a file of BadInputFiles.
   std::vector<std::string> args;
-  // TF_CONFIG's text; or "worker:1" and so on for that of a task of the running good job; or none.
+  // TF_CONFIG's text; or "worker:1" etc. for that of a task of the running good job; or none.
   std::string tf_config;
   int exit_code = 0;
-  // Parts of what it says.
+  // Substrings of its message.
   std::vector<std::string> message;
 };
 

@@ -1,5 +1,5 @@
-// Bad input of every kind, thrown at one running cluster: each gives the documented exit code (or error) and
-// a message that says what is wrong, and the cluster goes on to train to the end.
+// Bad input of every kind against one running cluster: each input gives the documented exit code (or error)
+// and a message that says what is wrong, and the cluster goes on to train to the end.
 #include <memory>
 #include <string>
 #include <vector>
@@ -71,8 +71,8 @@ void CheckBadJoins(const Program& good) {
              {"lists 1 servers; that of ps:0 lists 2"});
 }
 
-// Gradients that the client refuses. In the end a good one is applied. Returns
-// what it was computed from.
+// Gradients that the client refuses. In the end a good one is applied. Returns the weights that it was
+// computed from.
 PullResult CheckBadGradients(Program& program, Client* client) {
   const auto work = client->NextWork();
   REQUIRE(work.ok());
@@ -171,14 +171,14 @@ void CheckRawMessages(const Program& program, const PullResult& base) {
   REQUIRE(reply.ok());
   CHECK(reply->outcome() == v1::REFUSED);
   CHECK_THAT(reply->reason(), Contains("hidden/weight[0] is NaN"));
-  // A shard that was not there has published no version.
+  // A gradient of a version from an unknown incarnation of the shard is stale.
   wrong = push;
   wrong.set_clock(push.clock() + 1);
   wrong.mutable_base()->set_incarnation(base.incarnations[0] + 1);
   reply = RawPush(coordinator, wrong, gradient);
   REQUIRE(reply.ok());
   CHECK(reply->outcome() == v1::STALE_VERSION);
-  // Somebody who is not a member changes nothing.
+  // A caller that is not a member changes nothing.
   wrong = push;
   wrong.mutable_caller()->set_incarnation(joined->incarnation() + 1000);
   reply = RawPush(coordinator, wrong, gradient);
@@ -187,7 +187,7 @@ void CheckRawMessages(const Program& program, const PullResult& base) {
 
   v1::LeaveRequest leave;
   *leave.mutable_caller() = push.caller();
-  // Not for a reason: a job whose every worker gave up ends.
+  // `done` instead of a reason: a job whose every worker gave up ends.
   leave.set_done(true);
   CHECK(RawLeave(coordinator, leave).ok());
 }
@@ -202,7 +202,8 @@ TEST_CASE("bad input gives the documented exit code and message, and the cluster
   auto client = Client::Join(program.options, program.model);
   INFO(client.status());
   REQUIRE(client.ok());
-  // The same task twice. It is told when it has waited for two leases whether the other one goes.
+  // The same task twice. The second one is refused after it has waited for two leases for the first one to
+  // go.
   TestProcess second(job.Args("worker:0"), {{"TF_CONFIG", job.TfConfig("worker:0")}},
                      job.folder().path("second.log"));
 

@@ -1,5 +1,6 @@
 // The bound, and each push at most once, when workers die, hang and come back, and when connections break
-// with requests and replies on them: the survivors' histories, held against the meanings of the modes.
+// with requests and replies on them: the survivors' histories are checked against the definitions of the
+// modes.
 #include <signal.h>
 
 #include <algorithm>
@@ -22,14 +23,14 @@
 namespace weir {
 namespace {
 
-// A job whose workers write histories, each life its own.
+// A job whose workers write histories, one for each incarnation.
 class FaultyJob {
  public:
   FaultyJob(const HistoryRun& run, const std::vector<std::string>& more)
       : run_(run), job_(Options(run, more)) {}
 
   TestJob& job() { return job_; }
-  // Of the life that StartWorker called so.
+  // The history of the incarnation that StartWorker started under this name.
   std::string History(const std::string& life) const { return job_.folder().path(life + ".history"); }
   void StartWorker(uint32_t rank, const std::string& life) {
     job_.Start(absl::StrCat("worker:", rank), run_.WorkerArgs(rank, History(life)));
@@ -66,19 +67,19 @@ TEST_CASE("a worker is killed and comes back under a new life: the bound holds, 
   HistoryRun run;
   run.staleness = 2;
   run.examples = 12000;
-  // So slow that there is much to do yet when the killed ones are back.
+  // So slow that much work is left when the killed workers are back.
   run.delay = 0.001;
   run.slow_delay = 0.002;
   FaultyJob faulty(run, {"cluster.grace_seconds=0.2"});
   TestJob& job = faulty.job();
   faulty.StartAll();
-  // Worker 0 is the slowest: the one for whom the others wait when it dies.
+  // Worker 0 is the slowest: the others wait for it when it dies.
   for (const uint32_t rank : {3, 0}) {
     const std::string task = absl::StrCat("worker:", rank);
     job.WaitForPushes(rank == 3 ? 2000 : 5000);
     job[task].Signal(SIGKILL);
     job.ExpectExit(task, 128 + SIGKILL);
-    // It waits to be let in until its former life is taken out.
+    // The new process waits until its former incarnation is taken out.
     faulty.StartWorker(rank, absl::StrCat("worker-", rank, "-again"));
   }
   job.ExpectAllExit(0);
@@ -95,7 +96,7 @@ TEST_CASE("a worker is killed and comes back under a new life: the bound holds, 
   CHECK(report.total() == 0);
   CHECK(report.max_lead == run.staleness + 1);
   for (const uint32_t rank : {0, 3}) CHECK(AppliedOfLastLife(events, rank) > 0);
-  // What the killed ones had not written yet: some 4 KiB of lines each.
+  // The killed workers had not written some 4 KiB of lines each.
   CHECK(report.unaccounted_versions < 200);
   CHECK(report.pushes + report.unaccounted_versions == kHistoryServers * run.examples);
 }
@@ -112,7 +113,7 @@ TEST_CASE("a worker that hung is fenced: its late push changes nothing, the boun
   job["worker:2"].Signal(SIGSTOP);
   job["ps:0"].WaitForLog("worker:2 (rank 2");
   job["worker:2"].Signal(SIGCONT);
-  // It joins again.
+  // The worker joins again.
   job.ExpectAllExit(0);
 
   std::vector<HistoryEvent> events;
@@ -125,12 +126,12 @@ TEST_CASE("a worker that hung is fenced: its late push changes nothing, the boun
   INFO(report.ToString());
   CHECK(report.total() == 0);
   CHECK(report.max_lead == run.staleness + 1);
-  // At most the answers that were on their way to it.
+  // At most the answers that were on their way to the worker.
   CHECK(report.unaccounted_versions <= 2);
   CHECK(report.pushes + report.unaccounted_versions == kHistoryServers * run.examples);
 }
 
-// The counter as ps:1 last showed it: asked for until it is above 0 or the server has ended.
+// The last value of the counter that ps:1 showed: polls until the counter is above 0 or the server has ended.
 uint64_t PushesRepeated(TestJob& job, int http_port) {
   while (!job["ps:1"].Ended()) {
     const std::string page = HttpGetPage(http_port, "/metrics").body;
@@ -154,7 +155,7 @@ void RunOverBreakingConnections(HistoryRun run) {
   job.Start("ps:0");
   job.Start("ps:1", {"--http_port=" + http_port});
   job["ps:1"].WaitForLog("listens on");
-  // ps:1 alone: what breaks there concerns pushes and pulls, and nobody's lease.
+  // ps:1 alone: a broken connection there affects pushes and pulls, but no lease.
   const BreakingProxy proxy(job.address("ps:1"), /*seed=*/run.staleness, 50000, 500000);
   for (uint32_t i = 0; i < kHistoryWorkers; ++i) {
     const std::string task = absl::StrCat("worker:", i);
@@ -171,7 +172,7 @@ void RunOverBreakingConnections(HistoryRun run) {
   for (uint32_t i = 0; i < kHistoryWorkers; ++i) {
     ReadHistoryFile(faulty.History(absl::StrCat("worker:", i)), false, &events);
   }
-  // Nobody died: as strict as without faults.
+  // No worker died: the rules are as strict as without faults.
   const HistoryReport report = CheckHistory(events, run.Rules());
   INFO(run.mode << ": " << report.ToString());
   CHECK(report.total() == 0);
@@ -180,7 +181,7 @@ void RunOverBreakingConnections(HistoryRun run) {
   INFO(proxy.broken_requests() << " requests and " << proxy.broken_replies() << " replies were cut off");
   CHECK(proxy.broken_requests() >= 5);
   CHECK(proxy.broken_replies() >= 5);
-  // Pushes whose replies were lost came again, and were answered from the record.
+  // Pushes whose replies were lost were sent again, and answered from the record.
   CHECK(repeated > 0);
 }
 

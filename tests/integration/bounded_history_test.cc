@@ -1,4 +1,4 @@
-// What the workers of real jobs saw, held against the meanings of the modes by a checker of its own
+// The histories of real jobs' workers, checked against the definitions of the modes by an independent checker
 // (tests/history). Bounded(s): at least 100,000 pulls over gRPC between processes in all.
 #include <string>
 #include <vector>
@@ -20,7 +20,7 @@ constexpr const char* kConfig = "tests/integration/digits.json";
 
 TEST_CASE("bounded(s) between processes: 100,000 pulls without a violation, and the lead s + 1 is reached",
           "[transports]") {
-  // Over each further transport somewhat fewer.
+  // Fewer over each further transport.
   const uint64_t share = TransportUnderTest().empty() ? 1 : 6;
   uint64_t pulls = 0;
   for (const uint64_t staleness : {0, 1, 3, 8}) {
@@ -33,7 +33,7 @@ TEST_CASE("bounded(s) between processes: 100,000 pulls without a violation, and 
     CHECK(seen.report.total() == 0);
     CHECK(seen.report.max_lead == staleness + 1);
     CHECK(seen.report.pushes == kHistoryServers * run.examples);
-    // What the servers measured themselves.
+    // The servers' own measurement.
     CHECK(seen.summary["lead"]["max"] == staleness + 1);
     pulls += seen.report.pulls;
   }
@@ -52,7 +52,7 @@ TEST_CASE("bounded(s) with prefetch: the bound holds, and pulls do without the w
     CHECK(seen.report.total() == 0);
     CHECK(seen.report.max_lead == staleness + 1);
     CHECK(seen.report.pushes == kHistoryServers * run.examples);
-    // Some pulls were answered before the push of the clock before, as they would not be without.
+    // Some pulls were answered before the push of the clock before, which is impossible without prefetch.
     HistoryRules strict = run.Rules();
     strict.prefetch = false;
     const HistoryReport early = CheckHistory(seen.events, strict);
@@ -89,7 +89,7 @@ TEST_CASE("a server whose bound is s + 1 is found out") {
       for (const std::string& arg : run.WorkerArgs(i, logs.back())) args.push_back(arg);
       nlohmann::json environment;
       environment["cluster"]["ps"] = (*servers)->addresses();
-      // A dynamic spec: this worker alone, whom nobody calls.
+      // A dynamic spec: this worker alone, which receives no calls.
       environment["cluster"]["worker"][std::to_string(i)] = "127.0.0.1:1";
       environment["task"] = {{"type", "worker"}, {"index", i}};
       workers.push_back(std::make_unique<TestProcess>(
@@ -110,7 +110,7 @@ TEST_CASE("a server whose bound is s + 1 is found out") {
     CHECK(report.count(HistoryRule::kFreshness) > 0);
     CHECK(report.count(HistoryRule::kWatermarks) > 0);
     CHECK(report.count(HistoryRule::kLead) > 0);
-    // Nothing else is wrong, and by the patched bound all is well.
+    // No other rule is violated, and by the patched bound none is.
     CHECK(report.total() == report.count(HistoryRule::kFreshness) + report.count(HistoryRule::kWatermarks) +
                                 report.count(HistoryRule::kLead));
     HistoryRules patched = run.Rules();
@@ -128,14 +128,14 @@ TEST_CASE("async between processes: own pushes included, no bound", "[transports
   INFO(seen.report.ToString());
   CHECK(seen.report.total() == 0);
   CHECK(seen.report.pushes == kHistoryServers * run.examples);
-  // Nobody waited for the slow one.
+  // No worker waited for the slow one.
   CHECK(seen.report.max_lead > 10);
 }
 
 TEST_CASE("sync between processes: a pull at clock c is of step c on every shard", "[transports]") {
   HistoryRun run;
   run.mode = "sync";
-  // The last step is cut short.
+  // The last step is short.
   run.examples = 2001;
   const HistorySeen seen = RunHistoryJob(run);
   INFO(seen.report.ToString());

@@ -32,7 +32,7 @@ void Must(bool done, const char* what) {
   std::abort();
 }
 
-// In which a connection notices that a partition has begun or ended.
+// The time within which a connection notices that a partition has begun or ended.
 constexpr int kNoticeMs = 10;
 
 bool SendAll(int socket, const char* bytes, ssize_t size) {
@@ -45,7 +45,7 @@ bool SendAll(int socket, const char* bytes, ssize_t size) {
   return true;
 }
 
-// With a reset, so that nothing that is still on its way arrives.
+// Closes with a reset, so that data on their way do not arrive.
 void Reset(int socket) {
   const linger now{1, 0};
   setsockopt(socket, SOL_SOCKET, SO_LINGER, &now, sizeof now);
@@ -115,7 +115,7 @@ void BreakingProxy::Serve(int client, uint64_t bytes, bool break_reply) {
   char buffer[16384];
   const uint64_t drops = drops_;
   while (open) {
-    // poll() passes over negative ones; what is not read fills the buffers of the kernel.
+    // poll() skips negative descriptors; unread data fill the kernel's buffers.
     pollfd fds[3] = {{hold_requests_ ? -1 : client, POLLIN, 0},
                      {hold_replies_ ? -1 : server, POLLIN, 0},
                      {stop_, POLLIN, 0}};

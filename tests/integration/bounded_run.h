@@ -7,7 +7,7 @@
 #include "tests/history/history_checker.h"
 #include "tests/integration/processes.h"
 
-// Small steps, many of them, and random delays, as the tests of what workers may see of each other want them.
+// Many small steps with random delays, for the tests of what workers may see of each other.
 namespace weir {
 
 constexpr uint32_t kHistoryServers = 2;
@@ -20,14 +20,14 @@ struct HistoryRun {
   bool prefetch = false;
   // One example a push (in sync: a part).
   uint64_t examples = 1000;
-  // Each worker holds each gradient back for a random time, uniform in [0, this) seconds.
+  // Each worker delays each gradient by a random time, uniform in [0, this) seconds.
   double delay = 0.0002;
-  // Worker 0 the same way, but so long.
+  // The same for worker 0.
   double slow_delay = 0.0002;
 
-  // Of every task.
+  // For every task.
   std::vector<std::string> Set() const;
-  // Of a worker, besides.
+  // For a worker, in addition.
   std::vector<std::string> WorkerArgs(uint32_t worker, const std::string& history_path) const;
   HistoryRules Rules() const;
 };
@@ -37,10 +37,10 @@ struct HistorySeen {
   nlohmann::json summary;
   std::vector<HistoryEvent> events;
 };
-// A job of server and worker processes, to its end; each task exits with 0.
+// Runs a job of server and worker processes to its end; each task exits with 0.
 HistorySeen RunHistoryJob(const HistoryRun& run);
 
-// Appends what a worker wrote. `cut`: it was killed.
+// Appends the history that a worker wrote. `cut`: the worker was killed.
 void ReadHistoryFile(const std::string& path, bool cut, std::vector<HistoryEvent>* events);
 
 }  // namespace weir

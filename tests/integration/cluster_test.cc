@@ -1,4 +1,4 @@
-// The roles of a cluster as people start them by hand: real processes, each with its own TF_CONFIG or flags.
+// The roles of a cluster as a user starts them by hand: real processes, each with its own TF_CONFIG or flags.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -47,7 +47,7 @@ TEST_CASE("workers may start before the servers, and the servers in any order", 
   TestJob job({.set = kShort});
   std::vector<std::string> order = job.tasks();
   std::reverse(order.begin(), order.end());
-  // worker:1, worker:0, ps:1, ps:0: nobody finds anybody at first.
+  // worker:1, worker:0, ps:1, ps:0: at first no task finds its peers.
   for (const std::string& task : order) {
     job.Start(task);
     if (task == "ps:1") job["ps:1"].WaitForLog("listens on");
@@ -77,7 +77,7 @@ TEST_CASE("--cluster and --task, with a chief and an evaluator", "[transports]")
   CHECK_THAT(job["ps:0"].log(), Contains("evaluator:0 joined as a reader") &&
                                     Contains("chief:0 joined as rank 0") &&
                                     Contains("worker:0 joined as rank 1"));
-  // The chief, too, evaluates at the end: the weights that the summary speaks of.
+  // The chief evaluates at the end as well: the weights that the summary describes.
   CHECK_THAT(job["chief:0"].log(), Contains("final evaluation at version "));
 }
 
@@ -112,7 +112,7 @@ TEST_CASE("a worker without a cluster runs the whole job in its process") {
 }
 
 TEST_CASE("a server binds port 0 of its address and says which port it got") {
-  // The dynamic form, where nobody else needs to know the port beforehand.
+  // The dynamic form, where no other task needs to know the port beforehand.
   const TestFolder folder;
   const std::string spec = R"({"cluster": {"ps": ["127.0.0.1:0"]}, "task": {"type": "ps", "index": 0}})";
   TestProcess server({"ps_server/ps_server", "--config=configs/digits.json", "--set", "train.epochs=1",

@@ -1,4 +1,4 @@
-// The configs that come with Weir, as processes of a cluster: what the README promises of them.
+// The configs that come with Weir, run as processes of a cluster: they hold what the README promises.
 #include <chrono>
 
 #include "catch2/catch.hpp"
@@ -30,7 +30,7 @@ TEST_CASE("configs/digits.json trains in async") {
 }
 
 TEST_CASE("configs/cluster_2ps_2workers.json is a cluster of two servers and two workers") {
-  // Its ports are fixed, so it is not started here; each task finds itself in it.
+  // Its ports are fixed, so the cluster is not started here; each task finds itself in the file.
   for (const char* task : {"ps:0", "ps:1"}) {
     const RunResult run =
         RunToEnd({"worker/worker", "--config=configs/digits.json",

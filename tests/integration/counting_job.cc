@@ -15,10 +15,10 @@
 namespace weir {
 
 v1::JobConfig CountingJob(const std::vector<std::string>& overrides) {
-  // Made here, before there are threads: protobuf makes the default of a string at its first use, under a
-  // lock inside of a library into which ThreadSanitizer does not see.
+  // Called before there are threads: protobuf creates a string's default at its first use, under a lock
+  // inside a library that ThreadSanitizer does not see.
   v1::JobConfig::default_instance().name();
-  // Neither the layers nor the data are looked at: the clients say what the model is.
+  // The layers and data are not used: the clients declare the model.
   const auto config = ParseJobConfig(R"({
     "name": "counting",
     "model": {"layers": [{"type": "flatten"}, {"type": "dense", "units": 10}]},
@@ -62,7 +62,7 @@ absl::StatusOr<std::unique_ptr<CountingClient>> CountingClient::Join(const v1::J
 CountingClient::CountingClient(std::unique_ptr<Client> client, uint32_t shards)
     : client_(std::move(client)),
       shards_(shards),
-      // No count: what a pull has left out shows.
+      // Not a possible count: elements that a pull leaves out show.
       weights_(model_.elements(), -1.0f),
       ones_(model_.elements(), 1.0f),
       ones_in_place_(client_->NewGradient()) {

@@ -13,9 +13,9 @@
 
 namespace weir {
 
-// An async job of two workers whose weights say how often they were updated: they begin at zero, and each
-// push adds one to every element (plain SGD, the gradient and minus the rate are one), which is exact in
-// float32. `overrides` as for --set.
+// An async job of two workers whose weights count their updates: they begin at zero, and each push adds one
+// to every element (plain SGD, the gradient and minus the rate are one), which is exact in float32.
+// `overrides` as for --set.
 v1::JobConfig CountingJob(const std::vector<std::string>& overrides);
 // Some MB on each of two shards: several chunks, the last of them short.
 ModelSpec CountingModel();
@@ -27,23 +27,23 @@ class CountingClient {
                                                               const std::vector<std::string>& servers,
                                                               uint32_t rank, bool reader = false);
 
-  // Takes the next work, pushes ones for it and pulls what comes of it. False: the job is done.
+  // Takes the next work, pushes ones for it and pulls the result. False: the job is done.
   absl::StatusOr<bool> Step();
   // Pull() at clock 0, which any worker may have at any time in async, and PullSnapshot().
   absl::Status Pull();
   absl::Status PullSnapshot();
-  // The same with views: StepInPlace() and PullInPlace() give up the one there was, when they have the next.
+  // The same with views: StepInPlace() and PullInPlace() release the old view when they have the next.
   // StepInPlace()'s gradient lies where servers may read it.
   absl::StatusOr<bool> StepInPlace();
   absl::Status PullInPlace();
   const WeightsView& view() const { return view_; }
-  // What StepInPlace() pushes, all tensors': ones, unless somebody writes something else.
+  // The gradient of all tensors that StepInPlace() pushes: ones, unless the test writes other values.
   float* gradient_in_place() { return ones_in_place_.get(); }
 
-  // As below, of the view.
+  // The same for the view.
   int64_t TornElementsOfView() const { return TornElementsOf(view_); }
   static int64_t TornElementsOf(const WeightsView& view);
-  // Of what was pulled last: the elements that are not the count of their shard's version. 0: not torn.
+  // The elements of the last pull that are not the count of their shard's version. 0: not torn.
   int64_t TornElements() const;
   const PushResult& last_push() const { return push_; }
   const std::vector<uint64_t>& versions() const { return base_.versions; }
@@ -52,7 +52,7 @@ class CountingClient {
  private:
   CountingClient(std::unique_ptr<Client> client, uint32_t shards);
   std::vector<MutableTensor> Weights();
-  // Cut from all of it.
+  // The gradient's tensors, as slices of `all`.
   std::vector<ConstTensor> Gradient(const float* all) const;
 
   const std::unique_ptr<Client> client_;

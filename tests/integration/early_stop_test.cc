@@ -1,4 +1,4 @@
-// Jobs that stop when they get no better, and that keep their best weights.
+// Jobs that stop when they no longer improve, and that keep their best weights.
 #include <signal.h>
 
 #include <cstring>
@@ -18,7 +18,7 @@ using Catch::Contains;
 
 const char* const kSync = R"({"mode": "sync", "parts": 2})";
 
-// Of the test set every label is the other one: the better it learns, the worse is the test.
+// `other`: every label is the wrong one. With such a test set the test gets worse as training gets better.
 std::string Csv(int lines, bool other = false) {
   std::string text;
   for (int i = 0; i < lines; ++i) {
@@ -75,7 +75,7 @@ TEST_CASE("early stop: sync, after the same step with the same bits, for any num
     CHECK(other.at("weights_sha256") == first.at("weights_sha256"));
     CHECK(other.at("evaluations") == first.at("evaluations"));
   }
-  // And so has a job of that length from the start.
+  // A job of that length from the start gives the same.
   const nlohmann::json shorter = files.Run(kSync, 1, 2, {"train.epochs=3"});
   CHECK(shorter.at("weights_sha256") == first.at("weights_sha256"));
   CHECK(shorter.at("stopped_early").is_null());
@@ -93,7 +93,7 @@ TEST_CASE("early stop: bounded, async, with the last batch of an epoch") {
   CHECK(summary.at("lost_pushes") == 0);
   CHECK(summary.at("evaluations").size() == 2);
   CHECK_THAT(summary.at("stopped_early").get<std::string>(), Contains("after epoch 2"));
-  // Of the very weights that the next evaluation of the same moment, the final one, sees.
+  // The epoch's result is of the same weights as the next evaluation at that moment, the final one.
   CHECK(summary.at("evaluations")[1].at("test_loss") == summary.at("test_loss"));
 }
 
@@ -131,7 +131,7 @@ TEST_CASE("keep_best: its checkpoint stays beside the last one, and holds the we
   REQUIRE(left->size() == 2);
   CHECK((*left)[0].step == 4);
   CHECK((*left)[1].step == 20);
-  // The weights of a job of one epoch.
+  // The weights equal those of a job of one epoch.
   const std::string best = files.folder.path("best.safetensors"), one = files.folder.path("one.safetensors");
   const std::string short_runs = files.folder.path("short");
   files.Run(kSync, 1, 1, {"train.epochs=1", "checkpoint.directory=" + short_runs});

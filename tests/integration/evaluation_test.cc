@@ -1,5 +1,4 @@
-// The evaluations of epochs and of the job's end, and what becomes of them when the worker dies that makes
-// one.
+// The evaluations of epochs and of the job's end, and what happens to them when the evaluating worker dies.
 #include <signal.h>
 
 #include <string>
@@ -139,7 +138,7 @@ TEST_CASE("each epoch is evaluated: sync, the very weights of its end, whoever d
   for (int epoch = 1; epoch <= 3; ++epoch) CHECK(entries[epoch - 1].at("step") == 4 * epoch);
   CHECK(RunEpochs(sync, 1, 3, 3).at("evaluations") == entries);
   CHECK(RunEpochs(sync, 1, 1, 3, /*evaluator=*/true).at("evaluations") == entries);
-  // Jobs that end where epochs of the long one do.
+  // Jobs that end at epochs' ends of the long job.
   for (int epochs = 1; epochs <= 2; ++epochs) {
     const nlohmann::json shorter = RunEpochs(sync, 1, 1, epochs);
     CHECK(shorter.at("test_loss") == entries[epochs - 1].at("test_loss"));
@@ -151,7 +150,7 @@ TEST_CASE("each epoch is evaluated: bounded, async") {
       RunEpochs(GENERATE(R"({"mode": "bounded", "staleness": 2})", R"({"mode": "async"})"), 2, 2, 4)
           .at("evaluations");
   for (int epoch = 1; epoch < 4; ++epoch) {
-    // Two workers may have pushed a part of the step already that their sum does not reach.
+    // Two workers may already have pushed a part of the step.
     CHECK(entries[epoch - 1].at("step").get<int>() + 1 >= 4 * epoch);
     CHECK(entries[epoch].at("step") >= entries[epoch - 1].at("step"));
   }

@@ -1,5 +1,4 @@
-// What happens when servers of a running job die or hang, or tasks never come: exit codes, messages and
-// times.
+// Servers of a running job that die or hang, and tasks that never come: exit codes, messages and times.
 #include <signal.h>
 
 #include <algorithm>
@@ -21,7 +20,7 @@ using Catch::Contains;
 const std::vector<std::string> kSync = {"consistency.mode=sync"};
 const std::vector<std::string> kBounded = {"consistency.mode=bounded", "consistency.staleness=2"};
 
-// A job that nothing but a failure ends.
+// A job that only a failure ends.
 TestJob::Options Endless(const std::vector<std::string>& more) {
   return {.set = With({"consistency.mode=async", "train.epochs=100000"}, more)};
 }
@@ -74,14 +73,14 @@ TEST_CASE("SIGTERM of ps:0: it exits 143, the others 138") {
 TEST_CASE("a server that is ended waits for nobody who has a connection to it and no call") {
   TestJob job(Endless({}));
   job.Start("ps:0");
-  // Between two calls nothing looks after its connection.
+  // No call is open on this connection.
   StatusClient idle(job.address("ps:0"));
   job.WaitForStatus("the server answers", [](const v1::ClusterStatus&) { return true; });
   REQUIRE(idle.Get(absl::Seconds(20)).ok());
   const Stopwatch watch;
   job["ps:0"].Signal(SIGTERM);
   job.ExpectExit("ps:0", 143);
-  // Who is told something and does not take it gets two seconds.
+  // A peer that does not read a notice would cost two seconds.
   CHECK(watch.Elapsed() < Seconds(1.5));
 }
 

@@ -1,4 +1,4 @@
-// What happens when workers of a running job die or hang: exit codes, messages and times.
+// Workers of a running job that die or hang: exit codes, messages and times.
 #include <signal.h>
 
 #include <chrono>
@@ -18,8 +18,8 @@ const std::vector<std::string> kSync = {"consistency.mode=sync"};
 const std::vector<std::string> kBounded = {"consistency.mode=bounded", "consistency.staleness=2"};
 const std::vector<std::string> kAsync = {"consistency.mode=async"};
 
-// Nearly 3 s or more (94 batches an epoch, each held back by 20 ms on average, two workers), so that what a
-// test does to its tasks comes in the middle.
+// A job of at least nearly 3 s (94 batches an epoch, each delayed by 20 ms on average, two workers), so that
+// faults strike in the middle of it.
 TestJob::Options Slow(const std::vector<std::string>& mode, const std::vector<std::string>& more = {}) {
   return {.set = With(With({"train.epochs=3", "debug.worker_delay=0.04"}, mode), more)};
 }
@@ -44,7 +44,7 @@ TEST_CASE("a killed worker is taken out and the job goes on: sync") { KillWorker
 TEST_CASE("a killed worker is taken out and the job goes on: bounded") { KillWorker(kBounded); }
 TEST_CASE("a killed worker is taken out and the job goes on: async") { KillWorker(kAsync); }
 
-// A worker that is stopped for longer than it would wait for ps:0: that has been there all the time.
+// Stops a worker for longer than it would wait for ps:0, which is there all the time.
 void StopWorker(const std::vector<std::string>& mode) {
   TestJob job(Slow(mode, {"cluster.lease_seconds=2", "cluster.server_wait_seconds=1", "train.epochs=4"}));
   job.StartAll();
@@ -73,7 +73,7 @@ TEST_CASE(
   StopWorker(kAsync);
 }
 
-// It wakes when the others have done all the work and left.
+// The worker wakes when the others have done all the work and left.
 void SleepThroughTheEnd(const std::vector<std::string>& mode) {
   TestJob job(Slow(mode, {"cluster.lease_seconds=3", "cluster.server_wait_seconds=1", "train.epochs=1"}));
   job.StartAll();
@@ -102,7 +102,7 @@ TEST_CASE("a job whose every task is stopped for longer than all its limits goes
   job.StartAll();
   job.WaitForPushes(20);
   for (const std::string& task : job.tasks()) job[task].Signal(SIGSTOP);
-  // There is nobody to see who could say that this is enough.
+  // No running task could show when this is long enough.
   std::this_thread::sleep_for(std::chrono::seconds(4));
   for (const std::string& task : job.tasks()) job[task].Signal(SIGCONT);
   job.ExpectAllExit(0);

@@ -20,11 +20,11 @@ namespace {
 using Catch::Contains;
 namespace fs = std::filesystem;
 
-// A small disk of its own while it lives.
+// A small disk that exists as long as this object.
 class Disk {
  public:
   Disk() {
-    // Once for this process.
+    // Once in this process.
     static const absl::Status kAllowed = SmallDisk::EnterNamespace();
     status_ = kAllowed;
     fs::create_directory(path());
@@ -46,12 +46,12 @@ class Disk {
   absl::Status status_;
 };
 
-// A job that has a checkpoint of its middle, and comes to its end with a disk on which no other one fits.
+// A job that has a checkpoint of its middle, and comes to its end with a disk that has no room for another.
 // Returns the folder of that checkpoint.
 std::string ComeToTheEnd(const Disk& disk, TestJob& job, uint64_t spare) {
   job.StartAll();
   job.WaitForPushes(10);
-  // Nobody trains until the disk is full.
+  // No worker trains until the disk is full.
   for (const char* worker : {"worker:0", "worker:1"}) job[worker].Signal(SIGSTOP);
   const auto taken = StatusClient(job.address("ps:0")).TakeCheckpoint(absl::Seconds(30));
   INFO(taken.status());
@@ -62,7 +62,7 @@ std::string ComeToTheEnd(const Disk& disk, TestJob& job, uint64_t spare) {
 }
 
 TestJob::Options Digits(const Disk& disk, const std::string& save_wait) {
-  // Held back, so that it is not at its end by the time that it is stopped.
+  // Delayed, so that the job has not ended when it is stopped.
   return {.set = {"train.epochs=8", "debug.worker_delay=0.02", "checkpoint.directory=" + disk.runs(),
                   "checkpoint.every_steps=1000000", "checkpoint.save_wait_seconds=" + save_wait}};
 }
@@ -78,7 +78,7 @@ std::vector<std::string> Checkpoints(const Disk& disk) {
 TEST_CASE("a disk that stays full at the job's end: every task exits 74, what is complete stays, alone") {
   const Disk disk;
   if (!disk.there()) return;
-  // To the last byte; and with room for notes, but not for a shard's file.
+  // Full to the last byte; and with room for records, but not for a shard's file.
   const uint64_t spare = GENERATE(0, 48 << 10);
   TestJob job(Digits(disk, "2"));
   const std::string middle = ComeToTheEnd(disk, job, spare);
@@ -91,10 +91,10 @@ TEST_CASE("a disk that stays full at the job's end: every task exits 74, what is
                           "checkpoint.save_wait_seconds = 2: ") &&
                  Contains("No space left on device") && Contains("the job goes on from " + middle));
   CHECK(Checkpoints(disk) == std::vector<std::string>{middle});
-  // What was computed is told.
+  // The summary reports what was computed.
   CHECK_THAT(job.Summary()["failure"], Contains("storage failed"));
   CHECK(job.Summary()["examples"] == 12000);
-  // With room it goes on from there.
+  // With room the job goes on from there.
   SmallDisk::Free(disk.path());
   job.StartAll();
   job.ExpectAllExit(0);

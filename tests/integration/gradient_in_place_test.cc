@@ -1,5 +1,5 @@
-// Gradients that servers may read where the worker made them (Client::NewGradient): what is not finite in
-// them is found, by whichever side it is, before any of them takes effect on any shard.
+// Gradients that servers may read where the worker made them (Client::NewGradient): a value that is not
+// finite is found, by either side, before any of the gradient takes effect on any shard.
 #include <cmath>
 #include <limits>
 #include <memory>
@@ -43,7 +43,7 @@ struct Job {
   std::unique_ptr<CountingClient> client;
 };
 
-// Of tensor 'a', in its last chunk: others have arrived before.
+// An element of tensor 'a', in its last chunk: other chunks have arrived before.
 constexpr int64_t kBad = 1030 * 1021 + 7;
 constexpr char kWhere[] = "a[1051637]";
 

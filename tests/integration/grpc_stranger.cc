@@ -2,8 +2,8 @@
 //
 //   stranger ADDRESS USER BYTES [AUTHORIZATION]
 //
-// USER: the number of the user that it becomes; BYTES: its requests, as they are; AUTHORIZATION: an entry of
-// the calls' metadata. Prints a line for each: its name and gRPC's code, "Join 16".
+// USER: the number of the user that it becomes; BYTES: its requests, unchanged; AUTHORIZATION: an entry of
+// the calls' metadata. Prints a line for each method: its name and gRPC's code, "Join 16".
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 #include <unistd.h>
@@ -23,7 +23,7 @@ constexpr const char* kMethods[] = {
     "weir.v1.ShardControl/Attach",
 };
 
-// Also of a method of streams, with one message in.
+// Works for streaming methods too, with one message in.
 grpc::Status Call(grpc::GenericStub& stub, const std::string& method, const std::string& bytes,
                   const std::string& authorization) {
   grpc::ClientContext context;

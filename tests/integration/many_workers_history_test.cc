@@ -1,6 +1,6 @@
-// What many workers of one host see of each other over the default transport: shared memory, and the streamed
-// apply, where several pushes overtake each other all the time. Nothing may stand still, and the meanings of
-// the modes hold as they do for few (tests/history).
+// The histories of many workers of one host over the default transport: shared memory, and the streamed
+// apply, where several pushes overtake each other all the time. The job must not stand still, and the
+// definitions of the modes hold as they do for few workers (tests/history).
 #include <cstdint>
 #include <vector>
 
@@ -12,7 +12,7 @@
 namespace weir {
 namespace {
 
-// So many pushes a worker.
+// Pushes per worker.
 constexpr uint64_t kPushes = 40;
 
 HistoryRun ManyWorkers(const std::string& mode, uint32_t workers) {

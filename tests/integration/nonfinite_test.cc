@@ -1,4 +1,4 @@
-// What a gradient that is not finite does to a job of real processes: consistency.on_nonfinite.
+// The effect of a gradient that is not finite on a job of real processes: consistency.on_nonfinite.
 #include <algorithm>
 #include <limits>
 #include <memory>
@@ -20,8 +20,8 @@ using Catch::Contains;
 
 constexpr uint64_t kExamples = 400, kEpochs = 3, kBatch = 8;
 
-// Of two classes, told apart by the first value; line `poisoned`, if there is one, holds values whose
-// products with any weights are not finite.
+// Two classes, told apart by the first value; line `poisoned`, if there is one, holds values whose products
+// with any weights are not finite.
 std::string Csv(int lines, int poisoned) {
   std::string text;
   for (int i = 0; i < lines; ++i) {
@@ -78,7 +78,7 @@ TEST_CASE("on_nonfinite reject: the job goes on without what is not finite: sync
 TEST_CASE("on_nonfinite reject: the job goes on without what is not finite: async") { CheckReject("async"); }
 
 void CheckStop(const std::vector<std::string>& set) {
-  // The weights grow a million-fold with each update.
+  // Each update makes the weights a million times larger.
   TestJob job(
       {.evaluator = true,
        .set = With({"optimizer.type=sgd", "optimizer.learning_rate=1e6", "optimizer.weight_decay=1"}, set)});
@@ -102,7 +102,7 @@ TEST_CASE("training that diverges ends every task with 70 and the reason: async,
   CheckStop({"consistency.mode=async", "checkpoint.directory=\"" + folder.path("runs") + "\""});
 }
 
-// Weights grow by a tenth with each update, and stay finite for a thousand of them.
+// Each update makes the weights a tenth larger, and they stay finite for a thousand updates.
 void CheckDivergence(const std::string& mode, const std::string& on_nonfinite) {
   const Files files;
   const std::vector<std::string> staleness(mode == "bounded" ? 1 : 0, "consistency.staleness=2");
@@ -136,7 +136,8 @@ TEST_CASE(
 void CheckSkip(const std::string& mode) {
   const Files files;
   const std::vector<std::string> set = Settings(mode, "skip_worker");
-  // One server could find it by itself, which would not do: it would hold the batch to be done.
+  // A single server could find the value by itself, which would spoil the test: the server would consider the
+  // batch done.
   const uint32_t servers = GENERATE(1, 2);
   TestJob job({.ps = servers, .config = files.config, .set = set});
   std::vector<std::string> others = job.tasks();
@@ -189,12 +190,12 @@ void CheckSkip(const std::string& mode) {
   CHECK_FALSE((*client)->NextWork().ok());
   CHECK((*client)->Leave(absl::InternalError("as the error says")).ok());
 
-  // The other one does all that is left.
+  // The other worker does all that is left.
   for (const std::string& task : others) job.ExpectExit(task, 0);
   CHECK_THAT(job["ps:0"].log(), Contains("is taken out: training diverged: worker 1 (worker:1): "));
   const auto summary = job.Summary();
   CHECK(summary["examples"] == kExamples * kEpochs);
-  // The range of the one that left is done again, with the batch that was in already.
+  // The range of the worker that left is done again, with the batch that was already in.
   CHECK(summary["pushes_refused"] == (mode == "sync" ? 0 : 1));
   CHECK(summary["test_accuracy"] > 0.9);
 }
@@ -211,7 +212,7 @@ TEST_CASE("on_nonfinite skip_worker: when no worker is left every task exits 70 
   const Files files(123);
   TestJob job({.config = files.config, .set = Settings(mode, "skip_worker")});
   job.StartAll();
-  // What is not finite lies in the data, so one after the other has it.
+  // The values lie in the data, so one worker after the other gets them.
   for (const std::string& task : job.tasks()) {
     INFO(task);
     job.ExpectExit(task, kExitInternal, kEndLimit);

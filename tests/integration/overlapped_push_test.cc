@@ -1,6 +1,6 @@
-// Gradients that are checked and sent while they come, against real servers: a bad one leaves no trace on any
-// shard, however far it got; a good one that comes tensor by tensor has its effect once; and weights that are
-// told of early are the ones.
+// Gradients that are checked and sent while they are computed, against real servers: a bad one leaves no
+// trace on any shard, however far it got; a good one that comes tensor by tensor takes effect once; and
+// weights that are reported early are the final ones.
 #include <algorithm>
 #include <limits>
 #include <string>
@@ -52,7 +52,7 @@ struct Program {
 
   std::vector<MutableTensor> Weights() { return TensorsOf(model, absl::MakeSpan(weights)); }
   std::vector<ConstTensor> Gradient() const { return TensorsOf(model, absl::MakeConstSpan(gradient)); }
-  // Elements of the weights, of all tensors or of one, that are not `count`.
+  // The number of weights, of all tensors or of one, that are not `count`.
   int64_t Wrong(float count) const {
     return static_cast<int64_t>(weights.size()) - std::count(weights.begin(), weights.end(), count);
   }
@@ -89,7 +89,7 @@ void CheckJob(const std::string& mode, const std::string& apply) {
     }
 
     if (step % 2 == 0) {
-      // Bad somewhere: near the end all but the last chunks have been applied when it shows.
+      // Bad at some place: near the end all but the last chunks have been applied when the value is found.
       const size_t bad = step < 4 ? p.gradient.size() - 1 - step / 2 * Partition::kMaxBlockSize
                                   : Philox(RandomKey(1, "places"), step, 0)[0] % p.gradient.size();
       p.gradient[bad] = std::numeric_limits<float>::quiet_NaN();
@@ -106,14 +106,14 @@ void CheckJob(const std::string& mode, const std::string& apply) {
     }
     ++good_steps;
 
-    // Given up in the middle.
+    // A push that is given up in the middle.
     const auto gate = std::make_shared<GradientGate>();
     const auto given_up = p.client->PushPull(**work, base, p.Gradient(), p.Weights(), gate);
     gate->Ready(0);
     gate->Fail(absl::InternalError("the device is gone"));
     CHECK(given_up.Get().status() == absl::InternalError("the device is gone"));
 
-    // A good one, from a thread that computes.
+    // A good push, whose gradient another thread computes.
     const auto good_gate = std::make_shared<GradientGate>();
     std::vector<int64_t> wrong(p.model.tensors.size(), -1);
     const auto good = p.client->PushPull(

@@ -143,7 +143,7 @@ std::vector<std::string> TestJob::ps_addresses() const {
 
 std::string TestJob::ClusterJson() const {
   nlohmann::json cluster;
-  // An evaluator is not a part of the training cluster in TensorFlow's specs.
+  // In TensorFlow's specs an evaluator is not a part of the training cluster.
   for (const std::string& task : tasks_) {
     if (task != "evaluator:0") cluster[JobOf(task)].push_back(address(task));
   }
@@ -199,8 +199,8 @@ v1::ClusterStatus TestJob::WaitForStatus(const std::string& what,
                                          const std::function<bool(const v1::ClusterStatus&)>& wanted) {
   const auto deadline = Clock::now() + kHangLimit;
   while (true) {
-    // A new connection each time: one that was refused, since the server is only starting, is in no hurry to
-    // try again.
+    // A new connection each time: a connection that was refused, since the server is only starting, would be
+    // slow to retry.
     const auto status = StatusClient(address("ps:0")).Get(absl::Seconds(5));
     if (status.ok() && wanted(*status)) return *status;
     INFO("waited for: " << what << "; the last status: "

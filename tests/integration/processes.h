@@ -13,15 +13,15 @@
 #include "proto/coordinator.pb.h"
 
 // Jobs of real processes: the ps_server and worker binaries, on loopback, in a folder of their own, each with
-// its log in a file. What goes wrong in here (a process that does not start, or does not end in time) fails
-// the Catch2 test case, with the logs. For the main thread only.
+// its log in a file. A failure in here (a process that does not start, or does not end in time) fails the
+// Catch2 test case, with the logs. For the main thread only.
 namespace weir {
 
-// How long anything may take before it counts as hanging. Generous: sanitized binaries on a busy machine.
+// After this time an operation counts as hanging. Generous: sanitized binaries on a busy machine.
 constexpr std::chrono::seconds kHangLimit{60};
 
-// From a failure to the exit of every other task, as docs/guarantees.md has it. Sanitized binaries end
-// slower.
+// The time from a failure to the exit of every other task, as in docs/guarantees.md. Sanitized binaries end
+// more slowly.
 #if defined(WEIR_ASAN) || defined(WEIR_TSAN)
 constexpr std::chrono::seconds kEndLimit{30};
 #else
@@ -38,10 +38,10 @@ class Stopwatch {
   const std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Settings of a job (--set), and more of them.
+// `set` and `more` in one list, for --set.
 std::vector<std::string> With(std::vector<std::string> set, const std::vector<std::string>& more);
 
-// A folder below TEST_TMPDIR, gone with this object.
+// A folder below TEST_TMPDIR, removed with this object.
 class TestFolder {
  public:
   TestFolder();
@@ -59,8 +59,8 @@ class TestFolder {
 
 std::string ReadWholeFile(const std::string& path);
 
-// A loopback port that the kernel gives to nobody else as long as this object lives, and that a server which
-// sets SO_REUSEADDR, as gRPC does, can listen on meanwhile: a socket that is bound, but does not listen.
+// A loopback port that the kernel gives to no other process while this object lives, and on which a server
+// that sets SO_REUSEADDR, as gRPC does, can listen meanwhile: a socket that is bound, but does not listen.
 class ReservedPort {
  public:
   ReservedPort();
@@ -79,12 +79,12 @@ class ReservedPort {
 // One process, its output in a file. Killed with this object if it still runs.
 class TestProcess {
  public:
-  // `environment` is on top of this process's, from which TF_CONFIG is removed.
+  // `environment` is added to this process's environment, from which TF_CONFIG is removed.
   TestProcess(std::vector<std::string> args, std::map<std::string, std::string> environment,
               std::string log_path);
 
   void Signal(int signal) { process_->Signal(signal); }
-  // As a shell says it: the exit code, or 128 + the signal.
+  // As a shell reports it: the exit code, or 128 + the signal.
   int Wait(std::chrono::milliseconds limit = kHangLimit);
   bool Ended();
   std::string log() const { return ReadWholeFile(log_path_); }
@@ -95,7 +95,7 @@ class TestProcess {
   std::unique_ptr<Subprocess> process_;
 };
 
-// Runs to the end: exit status and output.
+// Runs a process to the end: exit status and output.
 struct RunResult {
   int status = 0;
   std::string output;
@@ -109,17 +109,16 @@ class TestJob {
     uint32_t ps = 2, workers = 2;
     bool chief = false, evaluator = false;
     std::string config = "tests/integration/digits.json";
-    // For every task's --set, after the transport under test.
+    // Every task's --set, after the transport under test.
     std::vector<std::string> set;
   };
   explicit TestJob(Options options);
 
-  // "ps:0", "ps:1", "worker:0", ... in the order of a cluster spec's reading: servers, chief, workers,
-  // evaluator.
+  // "ps:0", "ps:1", "worker:0", ... in the order of a cluster spec: servers, chief, workers, evaluator.
   const std::vector<std::string>& tasks() const { return tasks_; }
   const std::string& address(const std::string& task) const { return addresses_.at(task); }
   std::vector<std::string> ps_addresses() const;
-  // What one task sees in TF_CONFIG.
+  // The task's TF_CONFIG.
   std::string TfConfig(const std::string& task) const;
   // {"ps": [...], "worker": [...]}
   std::string ClusterJson() const;
@@ -132,21 +131,22 @@ class TestJob {
   // Without TF_CONFIG: `args` hold what the task needs.
   TestProcess& StartWith(const std::string& task, const std::vector<std::string>& args,
                          const std::map<std::string, std::string>& environment);
-  // Workers last: an evaluator waits to join by then, since a job may take less time than its start.
+  // Starts workers last: an evaluator waits to join by then, since a job may take less time than an
+  // evaluator's start.
   void StartAll();
   TestProcess& operator[](const std::string& task) { return *processes_.at(task); }
 
   // Waits until the coordinator's status is as wanted.
   v1::ClusterStatus WaitForStatus(const std::string& what,
                                   const std::function<bool(const v1::ClusterStatus&)>& wanted);
-  // Until the status shows the task in this state.
+  // Waits until the status shows the task in this state.
   void WaitForTask(const std::string& task, const std::string& state);
-  // Until so many pushes were applied.
+  // Waits until this many pushes were applied.
   void WaitForPushes(uint64_t pushes);
   // Each task that was started exits with `status` by itself.
   void ExpectAllExit(int status = 0);
   void ExpectExit(const std::string& task, int status, std::chrono::milliseconds limit = kHangLimit);
-  // Of ps:0, once it has ended.
+  // ps:0's summary, once ps:0 has ended.
   nlohmann::json Summary() const;
 
  private:
@@ -159,7 +159,7 @@ class TestJob {
   int started_ = 0;
 };
 
-// Every field that a job's summary must have, with values that a job which has ended well can have.
+// Checks every field that a job's summary must have, with the values of a job that has ended well.
 void CheckSummary(const nlohmann::json& summary, const std::string& mode, uint32_t ps, uint32_t workers,
                   uint64_t examples);
 

@@ -1,5 +1,5 @@
 // Servers that come back at another address, started by hand with a cluster spec in which only their own
-// entry is new: the others, who have the old one, find them.
+// entry is new: the other tasks, which have the old spec, find them.
 #include <csignal>
 #include <string>
 #include <vector>
@@ -17,7 +17,7 @@ using Catch::Contains;
 // sync: 61 steps of 4 parts.
 constexpr char kExamples[] = "train.examples=1952";
 
-// Held back, so that the job is still young when the kills come.
+// Delayed, so that the job is still young when the kills come.
 RecoveryRun::Options Sync(const TestFolder& folder) {
   RecoveryRun::Options options;
   options.config = folder.Write("job.json", DigitsJobText());
@@ -42,7 +42,7 @@ TEST_CASE("sync: ps:1 comes back elsewhere, twice, and ps:0 in between, to the s
   const std::string moved = run.AddressNow("ps:1");
   CHECK(moved != run.job().address("ps:1"));
   CHECK_THAT(run.job()["ps:0"].log(), Contains("ps:1 is at " + moved + " now"));
-  // Its next life knows the address from the old spec alone.
+  // ps:1's next incarnation knows the address from the old spec alone.
   run.Kill("ps:0");
   run.Restart("ps:0");
   run.WaitForStep(24);

@@ -1,5 +1,5 @@
 // Bounded and async jobs whose servers are killed and come back: they end by themselves with all their
-// examples done, and what a restored server does not know is declared.
+// examples done, and a restored server declares the pushes that it lost.
 #include <csignal>
 #include <string>
 #include <utility>
@@ -15,7 +15,7 @@ using Catch::Contains;
 
 constexpr uint64_t kExamples = 3 * 1500;
 
-// No checkpoint comes by itself.
+// No checkpoint is taken by itself.
 RecoveryRun::Options Options(const std::string& mode, std::vector<std::string> more = {}) {
   RecoveryRun::Options options;
   options.set = {"consistency.mode=" + mode, "train.epochs=3", "debug.worker_delay=0.04",
@@ -40,10 +40,10 @@ TEST_CASE("ps:1 is killed and comes back: what it lost is declared, nobody waits
   INFO(summary.dump(2));
   CHECK(summary["examples"] == kExamples);
   CHECK(summary["recoveries"] == 1);
-  // 15 steps of two workers, and what came on top before the kill.
+  // 15 steps of two workers, and those between the check and the kill.
   CHECK(summary["lost_pushes"] >= 20);
   CHECK(summary["lost_pushes"] < 200);
-  // The others were not disturbed.
+  // The workers stayed in the job.
   for (const char* task : {"worker:0", "worker:1"})
     CHECK_THAT(run.job()[task].log(), !Contains("joined again"));
 }

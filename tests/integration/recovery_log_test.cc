@@ -1,5 +1,5 @@
 // Bounded and async jobs with server.durability "log" whose servers are killed: nothing is lost, and the logs
-// are the ledger of what was applied.
+// list what was applied.
 #include <csignal>
 #include <map>
 #include <set>
@@ -18,7 +18,7 @@ namespace {
 using Catch::Contains;
 constexpr uint64_t kBatches = (3 * 1500 + 15) / 16;
 
-// No checkpoint comes by itself.
+// No checkpoint is taken by itself.
 RecoveryRun::Options Options(const std::string& mode) {
   RecoveryRun::Options options;
   options.set = {"consistency.mode=" + mode, "server.durability=log", "train.epochs=3",
@@ -27,9 +27,9 @@ RecoveryRun::Options Options(const std::string& mode) {
   return options;
 }
 
-// What is in a shard's log, all its lives together.
+// The contents of a shard's log, over all its incarnations.
 struct Ledger {
-  std::map<uint64_t, int> applied;  // by batch: how often
+  std::map<uint64_t, int> applied;  // by batch: number of times
   uint64_t versions = 0, refused = 0;
   bool consecutive = true, keys_differ = true;
 };

@@ -18,10 +18,10 @@ class RecoveryRun {
     uint32_t servers = 2;
     uint32_t workers = 2;
     std::string config;
-    // For every task's --set, after those of this class: a directory for checkpoints, and times that suit a
-    // busy machine.
+    // Every task's --set, after the settings of this class: a directory for checkpoints, and times that suit
+    // a busy machine.
     std::vector<std::string> set;
-    // Where checkpoints go; empty: a folder of this job's own.
+    // The directory of checkpoints; empty: a folder of this job's own.
     std::string directory;
   };
   // Starts all tasks.
@@ -30,24 +30,24 @@ class RecoveryRun {
   TestJob& job() { return *job_; }
   const std::string& directory() const { return directory_; }
 
-  // Until the job has committed this step (bounded, async: batches / workers) and is not done.
+  // Waits until the job has committed this step (bounded, async: batches / workers) and is not done.
   v1::ClusterStatus WaitForStep(uint64_t step);
-  // Until it runs with all its workers, the first checkpoint there or not.
+  // Waits until the job runs with all its workers, with or without a first checkpoint.
   v1::ClusterStatus WaitUntilWhole();
   // Takes a checkpoint now.
   v1::CheckpointReply TakeCheckpoint();
 
-  // SIGKILL; the others are not told.
+  // SIGKILL; the other tasks are not notified.
   void Kill(const std::string& task);
   void Restart(const std::string& task) { job_->Start(task); }
-  // What starts a server by hand with a cluster spec in which this server has a fresh address, and the
-  // others have those that they have in this run's specs so far. Once made, it is what all later ones say.
+  // The arguments that start a server by hand with a cluster spec in which this server has a fresh address
+  // and the others have their current ones. All later specs have that address.
   std::vector<std::string> ArgsElsewhere(const std::string& task);
-  // What starts a task with the newest of these specs.
+  // The arguments that start a task with the newest of these specs.
   std::vector<std::string> ArgsWithNewSpec(const std::string& task) const;
   void RestartElsewhere(const std::string& task) { job_->StartWith(task, ArgsElsewhere(task), {}); }
   void RestartWithNewSpec(const std::string& task) { job_->StartWith(task, ArgsWithNewSpec(task), {}); }
-  // As the newest spec says.
+  // The address in the newest spec.
   std::string AddressNow(const std::string& task) const;
 
   // All tasks that were not killed for good exit with 0.

@@ -1,5 +1,5 @@
-// A sync job whose servers and workers are killed ends with the bits of a run without faults, whatever number
-// of servers goes on with it.
+// A sync job whose servers and workers are killed ends with the bits of a run without faults, with any number
+// of servers after the kill.
 #include <csignal>
 #include <string>
 #include <utility>
@@ -23,7 +23,7 @@ void CheckBits(const nlohmann::json& summary) {
   CHECK(summary["weights_sha256"] == SerialDigits({kExamples}).weights_sha256);
 }
 
-// Held back, so that the job is still young when the kills come.
+// Delayed, so that the job is still young when the kills come.
 RecoveryRun::Options Options(const TestFolder& folder, std::vector<std::string> more = {}) {
   RecoveryRun::Options options;
   options.config = folder.Write("job.json", DigitsJobText());
@@ -125,12 +125,12 @@ TEST_CASE("stopped with two servers and gone on with on three, and with more wor
     CHECK(status.step() >= 30);
     CheckBits(second.WaitForEnd());
   }
-  // Nothing is left to do.
+  // No work is left.
   {
     RecoveryRun third(options);
     third.job().ExpectAllExit(0);
   }
-  // It would be another job, however often it is tried.
+  // This setting makes another job, which is refused every time.
   options.set.push_back("data.batch_size=3");
   RecoveryRun fourth(options);
   fourth.job().ExpectExit("ps:0", kExitConfig);

@@ -15,9 +15,9 @@
 
 namespace weir {
 
-// What a sync job must give, bit for bit, written down a second time: one loop over steps and parts, on whole
-// tensors, in one thread. Of the server it uses the optimizer alone; of the worker the data, the model and
-// the clipping.
+// A second, independent implementation of a sync job, equal bit for bit: one loop over steps and parts, on
+// whole tensors, in one thread. From the server it uses the optimizer alone; from the worker the data, the
+// model and the clipping.
 
 // The weights of a sync job and how a step changes them. Not thread-safe.
 class SerialWeights {
@@ -31,7 +31,7 @@ class SerialWeights {
   // Version 0. `total_steps` is the length of the job.
   static absl::StatusOr<SerialWeights> Create(const v1::JobConfig& config, const ModelSpec& model,
                                               uint64_t total_steps);
-  // One optimizer step on the mean of the parts, weighted by examples, in the order given. At least one.
+  // One optimizer step on the mean of the parts, weighted by examples, in the given order. At least one part.
   void Step(const std::vector<Part>& parts);
 
   absl::Span<const float> values() const { return values_; }
@@ -59,7 +59,7 @@ struct SerialRun {
 // Trains the whole job. `config` sets consistency.parts.
 absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Dataset& train);
 
-// As a summary's weights_sha256.
+// As in a summary's weights_sha256.
 std::string WeightsSha256(absl::Span<const float> weights);
 
 }  // namespace weir

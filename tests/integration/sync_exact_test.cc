@@ -1,5 +1,5 @@
-// A sync run gives the same bits whatever the cluster looks like and whatever becomes of its workers, and
-// they are those of a plain serial loop.
+// A sync run gives the same bits for every cluster and whatever happens to its workers; the bits are those of
+// a plain serial loop.
 #include <algorithm>
 #include <cstdio>
 #include <map>
@@ -18,7 +18,7 @@ namespace {
 
 using Overrides = std::vector<std::string>;
 
-// Momentum with everything that is set by tensor, and a rate that changes every step.
+// Momentum with every setting by tensor, and a rate that changes every step.
 const Overrides kMomentum = {
     "optimizer.type=momentum",
     "optimizer.learning_rate=0.05",
@@ -47,7 +47,7 @@ void CheckBits(const SerialRun& expected, const v1::JobConfig& config, uint32_t 
   REQUIRE(run.ok());
   CHECK(run->steps == expected.steps);
   CHECK(run->weights_sha256 == expected.weights_sha256);
-  // Nobody was there for show, those that came late included.
+  // Every worker computed something, late ones included.
   CHECK(std::count(run->work.begin(), run->work.end(), 0) <= idlers);
 }
 
@@ -105,7 +105,7 @@ TEST_CASE("repeated runs") {
 }
 
 TEST_CASE("the hash tells jobs apart") {
-  // Otherwise the equalities above would say nothing.
+  // Shows that the equalities above can fail.
   const Overrides length = {"train.examples=413"};
   const v1::JobConfig config = DigitsJob(length);
   std::map<std::string, std::string> seen = {{Reference(config).weights_sha256, "the job"}};
@@ -176,8 +176,8 @@ TEST_CASE("every transport, with shards of several chunks") {
 TEST_CASE("workers that go and come, at any point of a step", "[transports]") {
   const v1::JobConfig config = DigitsJob({});
   const SerialRun expected = Reference(config);
-  // With two workers each has two parts a step: after an odd number of pieces it leaves in mid-step, one part
-  // pushed and one not.
+  // With two workers each has two parts a step: after an odd number of pieces the worker leaves in mid-step,
+  // one part pushed and one not.
   for (uint64_t pieces : {0, 1, 2, 13, 40, 75}) {
     for (uint32_t rank : {0, 1}) {
       INFO("worker " << rank << " goes after " << pieces << " pieces");

@@ -1,4 +1,4 @@
-// The bits of a sync run do not depend on which of its worker processes are killed when, nor on who takes
+// The bits of a sync run do not depend on which worker processes are killed when, nor on which processes take
 // their place.
 #include <algorithm>
 #include <csignal>
@@ -16,7 +16,7 @@
 namespace weir {
 namespace {
 
-// Held back, so that the job is still young when the kills come; seldom so that they hit a computation alone.
+// Delayed, so that the job is still young when the kills come. A kill rarely hits a computation.
 const std::vector<std::string> kSlow = {"debug.worker_delay=0.02", "cluster.grace_seconds=0.05"};
 
 uint64_t IncarnationOf(const v1::ClusterStatus& status, uint32_t rank) {
@@ -49,7 +49,7 @@ class Job {
     CHECK(status.step() < status.total_steps());
   }
 
-  // SIGKILL, and until the others know.
+  // SIGKILL, then waits until the others know.
   void Kill(uint32_t rank) {
     worker(rank).Signal(SIGKILL);
     CHECK(worker(rank).Wait() == 128 + SIGKILL);
@@ -62,8 +62,8 @@ class Job {
     CHECK(status.state() == v1::RUNNING);
   }
 
-  // Starts a process in the place of dead ones; the living stand still meanwhile, so that the job does not
-  // end before the new ones have joined.
+  // Starts processes in the place of dead ones; the living ones are stopped meanwhile, so that the job does
+  // not end before the new ones have joined.
   void Replace(const std::vector<uint32_t>& ranks) {
     const auto is_new = [&](uint32_t rank) { return std::count(ranks.begin(), ranks.end(), rank) > 0; };
     SignalAllBut(is_new, SIGSTOP);
@@ -76,7 +76,7 @@ class Job {
     SignalAllBut(is_new, SIGCONT);
   }
 
-  // Waits until the job is done; `except` has ended before.
+  // Waits until the job is done; the workers in `except` have ended before.
   void CheckBits(const std::vector<uint32_t>& except = {}) {
     for (const std::string& task : job_->tasks()) {
       const bool gone =
@@ -154,7 +154,7 @@ TEST_CASE("a worker that stands still loses its lease, and what it pushes when i
   job.worker(1).Signal(SIGSTOP);
   job.WaitUntilTakenOut(1);
   job.worker(1).Signal(SIGCONT);
-  // It joins again, or hears that the job is done.
+  // The worker joins again, or learns that the job is done.
   job.CheckBits();
 }
 

@@ -1,5 +1,5 @@
-// Whatever the network does to the parts of sync steps - other orders, repeats, parts from whoever has them,
-// parts of the next step before the commit of this one - each step is the same bits.
+// Whatever the network does to the parts of sync steps - other orders, repeats, parts from any worker that
+// has them, parts of the next step before the commit of this one - each step gives the same bits.
 #include <algorithm>
 #include <map>
 #include <memory>
@@ -73,7 +73,7 @@ std::vector<SerialWeights::Part> PartsOf(uint64_t step, int64_t elements) {
   return parts;
 }
 
-// Shards without network or coordinator, and a network that is as bad as it may be.
+// Shards without network or coordinator, and a network that does everything it may do.
 class Shards {
  public:
   Shards(uint32_t shards, uint64_t seed)
@@ -118,7 +118,7 @@ class Shards {
 
   const std::string& errors() const { return errors_; }
   uint64_t repeats() const { return repeats_; }
-  // By how often it came: outcomes of the pushes that were not fenced.
+  // By number of occurrences: outcomes of the pushes that were not fenced.
   const std::map<v1::Outcome, uint64_t>& outcomes() const { return outcomes_; }
   const std::map<v1::Outcome, uint64_t>& fenced_outcomes() const { return fenced_outcomes_; }
   uint64_t answers() const { return answers_; }
@@ -139,7 +139,7 @@ class Shards {
       for (uint32_t shard : order) {
         early[shard].clear();
         staged_[shard].clear();
-        // Somebody read the next version on another shard, and is quicker than this shard's commit.
+        // A worker read the next version on another shard, before this shard's commit.
         if (step + 1 < kSteps) {
           for (uint32_t part = 0; part < parts_[step + 1].size(); ++part) {
             if (random_.NextBelow(3) == 0) early[shard].push_back({step + 1, part});
@@ -190,8 +190,9 @@ class Shards {
     return caller;
   }
 
-  // Delivers what `early` has not brought, in a random order; after its first time a part comes again with
-  // values that would spoil the step, and so do parts of the step before, and of callers that are fenced.
+  // Delivers the parts that `early` has not brought, in a random order. After its first delivery a part comes
+  // again with values that would spoil the step; so do parts of the step before, and of callers that are
+  // fenced.
   void StageStep(uint32_t shard, uint64_t step, const std::vector<Part>& early) {
     std::set<uint32_t> here;
     for (const Part& part : early) here.insert(part.part);
@@ -263,7 +264,8 @@ TEST_CASE("parts that come in any order, repeatedly, early, late and from the fe
       shards.Train();
       CHECK(shards.errors() == "");
       CHECK(WeightsSha256(shards.Weights()) == hash);
-      // Everybody was answered once: the live that their part is in the step, the fenced that they are.
+      // Every push got one answer: a live worker's that its part is in the step, a fenced one's that it is
+      // fenced.
       CHECK(shards.answers() == shards.pushes());
       CHECK(shards.outcomes().size() == 1);
       CHECK(shards.outcomes().count(v1::OK) == 1);
@@ -275,7 +277,7 @@ TEST_CASE("parts that come in any order, repeatedly, early, late and from the fe
 }
 
 TEST_CASE("the order of the sum shows in the bits") {
-  // Otherwise the test above would say nothing.
+  // Shows that the test above can fail.
   const ModelSpec model = OddModel();
   auto right = SerialWeights::Create(OddJob(), model, kSteps);
   auto wrong = SerialWeights::Create(OddJob(), model, kSteps);

@@ -31,7 +31,7 @@ namespace {
 
 constexpr std::chrono::seconds kPatience(60);
 
-// What the lives of a job know of one another: how far it is, and who has joined. Thread-safe.
+// What the worker threads of a job share: the job's progress, and which workers have joined. Thread-safe.
 class Story {
  public:
   explicit Story(const std::vector<WorkerLife>& lives) : lives_(lives), joined_(lives.size()) {}
@@ -46,7 +46,7 @@ class Story {
     clock_ = std::max(clock_, clock);
     changed_.NotifyAll();
   }
-  // Somebody failed: nobody needs to wait any more.
+  // A worker failed: no other one needs to wait any more.
   void Close() {
     MutexLock lock(mutex_);
     closed_ = true;
@@ -56,7 +56,7 @@ class Story {
     return Wait([&]() ABSL_NO_THREAD_SAFETY_ANALYSIS { return clock_ >= clock; },
                 absl::StrCat("that the job comes to clock ", clock));
   }
-  // So that the job is not over before those have come who come at earlier clocks.
+  // So that the job is not over before the workers have joined that join at earlier clocks.
   absl::Status WaitForJoins(uint64_t clock) {
     return Wait(
         [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -90,7 +90,7 @@ class Story {
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
 };
 
-// A client that counts the work it hands on and, at the end of its life, hands on no more.
+// A client that counts the work it passes on and, at the end of its time, passes on no more.
 class MortalClient final : public Client {
  public:
   MortalClient(std::unique_ptr<Client> real, const WorkerLife& life, Story* story)
@@ -104,7 +104,7 @@ class MortalClient final : public Client {
     if (ready_.empty()) return std::nullopt;
     const Work work = ready_.back();
     story_->Reached(work.clock);
-    // Those who go hold nobody up: others may wait for their place.
+    // Workers that leave do not wait: others may wait for their place.
     if (!life_.gone_after.has_value()) WEIR_RETURN_IF_ERROR(story_->WaitForJoins(work.clock));
     if (life_.gone_after == given_) {
       gone_ = true;
@@ -179,7 +179,7 @@ class MortalClient final : public Client {
   bool gone_ = false;
 };
 
-// The number of pieces of work it was given.
+// Returns the number of pieces of work that the worker got.
 absl::StatusOr<uint64_t> Live(const v1::JobConfig& config, const std::vector<std::string>& servers,
                               const WorkerLife& life, size_t index, Story* story) {
   WEIR_RETURN_IF_ERROR(story->WaitForClock(life.joins_at_clock));
@@ -215,7 +215,7 @@ const DatasetPair& Digits() {
     v1::DataConfig config;
     config.set_format(v1::DataConfig::FORMAT_DIGITS);
     auto data = LoadData(config, ".", v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY);
-    if (!data.ok()) std::abort();  // they are part of this program
+    if (!data.ok()) std::abort();  // the digits are part of this program
     return new DatasetPair(*std::move(data));
   }();
   return *digits;
@@ -267,8 +267,8 @@ const SerialRun& SerialDigits(const std::vector<std::string>& overrides) {
 
 absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t servers,
                                      const std::vector<WorkerLife>& lives) {
-  // protobuf makes the default of a string at its first use, under a lock inside of a library into which
-  // ThreadSanitizer does not see; here it is made before there are threads.
+  // protobuf creates a string's default at its first use, under a lock inside a library that ThreadSanitizer
+  // does not see; this call creates it before there are threads.
   v1::JobConfig::default_instance().name();
   InProcessCluster::Options options;
   options.config = config;

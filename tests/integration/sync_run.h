@@ -15,31 +15,32 @@ namespace weir {
 // The digits that come with Weir, read once; shared by threads.
 const DatasetPair& Digits();
 
-// A job on the digits whose every feature can spoil the bits: dropout, clipping, micro-batches, an optimizer
-// with slots, R = 4 parts, a last step that is short and has a short part, an end in the second epoch.
-// Over the transport under test. `overrides` as for --set.
+// A job on the digits with every feature that can spoil the bits: dropout, clipping, micro-batches, an
+// optimizer with slots, R = 4 parts, a last step that is short and has a short part, an end in the second
+// epoch. Over the transport under test. `overrides` as for --set.
 v1::JobConfig DigitsJob(const std::vector<std::string>& overrides);
-// Its text, for processes.
+// The job's text, for processes.
 std::string DigitsJobText();
-// What DigitsJob(overrides) must give. Trained once in a process; for the main thread only.
+// The expected result of DigitsJob(overrides). Trained once in a process; for the main thread only.
 const SerialRun& SerialDigits(const std::vector<std::string>& overrides);
 
-// A part of some worker's time in a job: from its join to its end.
+// A worker's time in a job: from its join to its end.
 struct WorkerLife {
   uint32_t rank = 0;
   // Joins once some worker was given work at this clock.
   uint64_t joins_at_clock = 0;
-  // Takes so many pieces of work, then asks for one more and is gone: without computing it, without waiting
-  // for what it pushed last. Else it stays until the job is done.
+  // Takes this many pieces of work, then asks for one more and leaves: without computing it, and without
+  // waiting for its last pushes. Otherwise the worker stays until the job is done.
   std::optional<uint64_t> gone_after;
-  // Computes and pushes its parts of a step in a random order. Only where nobody goes or comes.
+  // Computes and pushes its parts of a step in a random order. Only in jobs where no worker joins late or
+  // leaves.
   bool shuffles = false;
 };
 
 struct SyncRun {
   std::string weights_sha256;  // as the job's summary says
   uint64_t steps = 0;
-  // By life: the pieces of work that it was given.
+  // By life: the number of pieces of work that it got.
   std::vector<uint64_t> work;
 };
 
@@ -47,7 +48,7 @@ struct SyncRun {
 // client and trainer.
 absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t servers,
                                      const std::vector<WorkerLife>& lives);
-// Workers that all stay from the beginning to the end.
+// All workers stay from the beginning to the end.
 absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t servers, uint32_t workers);
 
 struct Summary {

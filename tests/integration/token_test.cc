@@ -1,4 +1,4 @@
-// Who may call: a job with a token and strangers without it, a job without one and another user's processes.
+// Access: a job with a token and strangers without it, a job without a token and another user's processes.
 #include <signal.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,12 +23,12 @@ namespace weir {
 namespace {
 
 using Catch::Contains;
-using Codes = std::map<std::string, int>;  // of gRPC, by method
+using Codes = std::map<std::string, int>;  // gRPC codes, by method
 
 constexpr int kOk = 0, kInvalidArgument = 3, kPermissionDenied = 7, kFailedPrecondition = 9,
               kUnimplemented = 12, kUnavailable = 14, kUnauthenticated = 16;
 
-// What is no message of any method.
+// Not a message of any method.
 const std::string kGarbage = "\xff\xff\xff";
 // The default value of every message.
 const std::string kEmpty;
@@ -39,7 +39,7 @@ struct Called {
   std::string output;
 };
 
-// All methods, by a process of that user.
+// Calls all methods from a process of that user.
 Called CallAll(const std::string& address, uid_t user, const std::string& bytes,
                const std::string& authorization = "") {
   const RunResult run =
@@ -79,7 +79,7 @@ struct TestToken {
   const std::string path, flag;
 };
 
-// A long job, so that it runs until the test has seen what it wants to see.
+// A long job, which runs until the test has seen everything.
 const std::vector<std::string> kLong = {"train.epochs=1000"};
 
 RunResult Status(const TestJob& job, const std::vector<std::string>& more) {
@@ -122,7 +122,7 @@ TEST_CASE("without a job's token nobody is let in, and nothing that he says is r
       CHECK(CallAll(job.address(task), geteuid(), kEmpty, authorization).codes.at("Check") == kOk);
     }
   }
-  // A worker that has none or another ends at once, and says what is missing.
+  // A worker without a token, or with another one, ends at once and says what is missing.
   for (const std::vector<std::string>& flags : {std::vector<std::string>{}, {other.flag}}) {
     const Stopwatch stopwatch;
     const RunResult worker =
@@ -138,7 +138,7 @@ TEST_CASE("without a job's token nobody is let in, and nothing that he says is r
   const RunResult take =
       RunToEnd({"cli/weir", "checkpoint", "take", "--address=" + job.address("ps:0"), other.flag}, {});
   CHECK(take.status == kExitConfig);
-  // Who has the token is heard: what is no message is then an error of its own.
+  // A caller with the token gets through: garbage then gives another error.
   CHECK(CallAll(job.address("ps:0"), geteuid(), kGarbage, token.token.Authorization()).codes.at("Join") !=
         kUnauthenticated);
   const RunResult status = Status(job, {token.flag});
@@ -149,7 +149,7 @@ TEST_CASE("without a job's token nobody is let in, and nothing that he says is r
 TEST_CASE("servers of different tokens say so, and end") {
   TestJob job({.set = kLong});
   const TestToken token(job.folder(), "token"), other(job.folder(), "other");
-  // It knows its own address alone, so that only ps:1 calls.
+  // ps:0 knows only its own address, so that only ps:1 calls.
   job.StartWith("ps:0", With(job.Args("ps:0"), {token.flag}),
                 {{"TF_CONFIG", R"({"cluster": {"ps": [")" + job.address("ps:0") +
                                    R"("]}, "task": {"type": "ps", "index": 0}})"}});
@@ -159,7 +159,7 @@ TEST_CASE("servers of different tokens say so, and end") {
 }
 
 TEST_CASE("ps:0 that another server refuses ends the job as one that was started wrongly") {
-  // Each server knows its own address alone, so that only ps:0 calls.
+  // Each server knows only its own address, so that only ps:0 calls.
   TestJob job({.workers = 1, .set = kLong});
   const TestToken token(job.folder(), "token"), other(job.folder(), "other");
   for (const std::string task : {"ps:0", "ps:1"}) {
@@ -200,7 +200,7 @@ TEST_CASE("without a token a server says so, and control is refused to other use
     job[task].WaitForLog("this server has no token: whoever reaches its port (every user of this machine)");
   }
   const Codes own = CallAll(job.address("ps:0"), 0, kEmpty).codes;
-  CHECK(own.at("Checkpoint") == kFailedPrecondition);  // the job takes none
+  CHECK(own.at("Checkpoint") == kFailedPrecondition);  // the job takes no checkpoints
   CHECK(own.at("Announce") == kFailedPrecondition);    // ps:0 is no server that announces itself
   const Called stranger = CallAll(job.address("ps:0"), kNobody, kEmpty);
   INFO(stranger.output);
@@ -212,7 +212,7 @@ TEST_CASE("without a token a server says so, and control is refused to other use
   const Called at_shard = CallAll(job.address("ps:1"), kNobody, kEmpty);
   INFO(at_shard.output);
   CHECK(at_shard.codes.at("Attach") == kPermissionDenied);
-  // The shard is still to be had for ps:0.
+  // The shard is still available to ps:0.
   job.Start("worker:0");
   job.WaitForPushes(1);
 }
@@ -230,7 +230,7 @@ TEST_CASE("a Unix socket without a token is closed to other users") {
   TestJob job({.ps = 1, .workers = 1, .set = kLong});
   const TestToken token(job.folder(), "token");
   const SocketFolder folder;
-  // The way to the socket is open.
+  // The folder of the socket is open to all users.
   std::filesystem::permissions(folder.path(), std::filesystem::perms(0755));
   const auto code_of = [&](const std::vector<std::string>& flags, uid_t user) {
     const std::string path = folder.path() + "/socket";
@@ -242,7 +242,7 @@ TEST_CASE("a Unix socket without a token is closed to other users") {
   };
   CHECK(code_of({}, 0) == kOk);
   CHECK(code_of({}, kNobody) == kUnavailable);
-  // With one it is the token that is asked for.
+  // With a token, the server asks for the token instead.
   CHECK(code_of({token.flag}, kNobody) == kOk);
 }
 

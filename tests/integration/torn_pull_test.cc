@@ -1,5 +1,5 @@
-// Whoever pulls while others push gets one version of each shard, whole: over every transport, with either
-// way to apply, and whatever the values travel as.
+// A worker or reader that pulls while others push gets one version of each shard, whole: over every
+// transport, with either way to apply, and with any dtype on the wire.
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -18,7 +18,7 @@ namespace weir {
 namespace {
 
 constexpr uint32_t kServers = 2, kWriters = 2, kReaders = 2;
-// At most 256: what bfloat16 holds exactly.
+// At most 256: bfloat16 holds these integers exactly.
 #ifdef WEIR_TSAN
 constexpr uint64_t kPushes = 12;
 #else
@@ -30,7 +30,7 @@ struct Seen {
   absl::Status status;
   uint64_t pulls = 0, pushes = 0;
   int64_t torn = 0;
-  // No shard's version went back, and the last ones.
+  // No shard's version went back; and the last versions.
   bool forward = true;
   std::vector<uint64_t> versions = std::vector<uint64_t>(kServers, 0);
 
@@ -44,7 +44,7 @@ struct Seen {
   }
 };
 
-// Pushes, each with the next pull, and pulls for itself between.
+// Pushes, each with the next pull, and separate pulls between.
 absl::Status Write(const v1::JobConfig& config, const std::vector<std::string>& servers, uint32_t rank,
                    Seen* seen) {
   WEIR_ASSIGN_OR_RETURN(const auto client, CountingClient::Join(config, servers, rank));
@@ -86,7 +86,7 @@ void CheckNothingTorn(const std::string& transport, const std::vector<std::strin
   std::vector<Seen> seen(kWriters + kReaders);
   std::vector<std::thread> threads;
   std::atomic<int> running{0};
-  // Or else those who wait for a client that has failed would wait long.
+  // Otherwise clients that wait for a failed client would wait long.
   const auto finish = [&](Seen& mine) {
     if (!mine.status.ok()) (*cluster)->server(0)->Stop(std::string(mine.status.message()));
     --running;
@@ -99,7 +99,7 @@ void CheckNothingTorn(const std::string& transport, const std::vector<std::strin
       finish(seen[i]);
     });
   }
-  // Which way it goes: the most connections that were seen at once.
+  // The transport in use: the largest number of connections seen at once.
   int sockets = 0, segments = 0;
   const auto server = ParseAddress(servers[0]);
   while (running > 0) {
@@ -118,7 +118,7 @@ void CheckNothingTorn(const std::string& transport, const std::vector<std::strin
     CHECK(seen[i].forward);
     CHECK(seen[i].pulls > 0);
     pushes += seen[i].pushes;
-    // What is there when all is done.
+    // The versions at the end.
     if (i >= kWriters) CHECK(seen[i].versions == std::vector<uint64_t>(kServers, kPushes));
   }
   CHECK(pushes == kPushes);

@@ -8,14 +8,14 @@
 
 namespace weir {
 
-// What every job of a test program is to use, from WEIR_TEST_TRANSPORT, which transport_tests() in the BUILD
-// file sets: a value of wire.transport. Empty: the default.
+// The transport for every job of a test program, from WEIR_TEST_TRANSPORT, which transport_tests() in the
+// BUILD file sets: a value of wire.transport. Empty: the default.
 std::string TransportUnderTest();
 // The same for --set.
 std::vector<std::string> TransportOverrides();
 
-// How many connections a server of this machine has on its abstract Unix socket of this service, as the
-// kernel tells it.
+// The number of connections that a server of this machine has on its abstract Unix socket for this service,
+// from the kernel.
 int LocalConnections(LocalService service, const Address& server);
 
 }  // namespace weir

@@ -1,5 +1,5 @@
-// What a killed client leaves behind on a server with which it shared memory, and what workers do where the
-// local sockets of a server cannot be had.
+// What a killed client leaves behind on a server with which it shared memory, and what workers do where a
+// server's local sockets are not available.
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -37,7 +37,7 @@ using Clock = std::chrono::steady_clock;
 // ---- clients that are killed
 
 constexpr uint32_t kServers = 2;
-// The size of a client's segment, which the servers' own do not have.
+// The size of a client's segment, which none of the servers' own segments has.
 constexpr off_t kSegmentBytes = 3 << 20;
 
 v1::JobConfig SharedMemoryJob(const std::string& apply) {
@@ -45,7 +45,7 @@ v1::JobConfig SharedMemoryJob(const std::string& apply) {
                       "server.apply=" + apply, "cluster.grace_seconds=0.05", "cluster.min_workers=1"});
 }
 
-// Not a test: the program of the client that is killed, which is this one with the name of this case.
+// Not a test: the program of the client that is killed. It is this program, run with the name of this case.
 TEST_CASE("a client that pushes until it is killed", "[.]") {
   const char* servers = std::getenv("COUNTING_SERVERS");
   const char* apply = std::getenv("COUNTING_APPLY");
@@ -60,15 +60,15 @@ TEST_CASE("a client that pushes until it is killed", "[.]") {
   }
 }
 
-// What this process, which is servers and a client, holds of its clients.
+// The resources that this process, which is servers and a client, holds for its clients.
 struct Holdings {
   // Descriptors of sockets.
   int local = 0, tcp = 0;
-  // Of clients: descriptors and mappings.
+  // Clients' descriptors and mappings.
   int segments = 0;
 
-  // A client of this process may have one more TCP connection than before, with both ends here: it opens that
-  // of its heartbeats when it needs it. A client that is gone would leave two at every death.
+  // A client of this process may have one more TCP connection than before, with both ends here: it opens its
+  // heartbeat connection when it needs it. A leak would leave two with every client that dies.
   bool NoMoreThan(const Holdings& before) const {
     return local == before.local && segments == before.segments && tcp <= before.tcp + 2;
   }
@@ -121,7 +121,7 @@ TEST_CASE("a client is killed in the middle of its pushes through shared memory"
     const auto stepped = client.Step();
     INFO(stepped.status());
     REQUIRE(stepped.ok());
-    // A batch whose push a killed one delivered, but did not hear of, is given out again.
+    // A batch whose push a killed client delivered, without getting the answer, is given out again.
     const PushResult& push = client.last_push();
     INFO(push.reason);
     REQUIRE((push.applied || push.reason.find("DUPLICATE_BATCH") != std::string::npos));
@@ -130,7 +130,7 @@ TEST_CASE("a client is killed in the middle of its pushes through shared memory"
   };
   for (int i = 0; i < 3; ++i) step();
   const Holdings before = Count();
-  // Its own, at both ends; the mapping of each and the descriptor of the one that made it.
+  // This client's own segments, at both ends; the mapping of each and the descriptor at the end that made it.
   CHECK(before.segments == 3 * static_cast<int>(kServers));
 
   const TestFolder folder;
@@ -161,7 +161,7 @@ TEST_CASE("a client is killed in the middle of its pushes through shared memory"
   for (const std::string& server : servers) {
     CHECK(LocalConnections(LocalService::kSegments, *ParseAddress(server)) == 1);
   }
-  // What the killed ones pushed counts where it came whole, and nowhere else.
+  // A killed client's push counts on the shards where it arrived whole, and nowhere else.
   step();
   CHECK(client.versions()[0] > own);
   CHECK(client.client().Leave().ok());
@@ -169,7 +169,7 @@ TEST_CASE("a client is killed in the middle of its pushes through shared memory"
 
 // ---- sockets that cannot be had
 
-// Has a server's names, so that it cannot have them.
+// Takes a server's names, so that the server cannot have them.
 std::vector<UniqueFd> TakeNames(LocalService service, const std::string& address, bool listening) {
   std::vector<UniqueFd> taken;
   const int type = service == LocalService::kGrpc ? SOCK_STREAM : SOCK_SEQPACKET;
@@ -207,7 +207,7 @@ struct ShortJob {
 };
 
 TEST_CASE("a server without shared memory: workers say so, and the result is the same") {
-  // Somebody who does not listen there, or listens and says nothing.
+  // Another process that does not listen there, or listens and sends nothing.
   const bool listening = GENERATE(false, true);
   ShortJob shared("shared_memory");
   const auto taken = TakeNames(LocalService::kSegments, shared.job->address("ps:1"), listening);
@@ -247,7 +247,7 @@ TEST_CASE("with neither, auto works all the same") {
   }
   quiet.job->StartAll();
   quiet.CheckBits();
-  // Nobody asked for more.
+  // The config asked for no more.
   CHECK_THAT(quiet.log("worker:0"), !Contains("no shared memory") && !Contains("no Unix socket"));
 }
 

@@ -15,7 +15,7 @@ namespace {
 
 using Catch::Contains;
 
-// A ps:0 with a port of its own, that waits for workers.
+// A ps:0 with a port of its own, which waits for workers.
 std::unique_ptr<TestJob> Job(const std::string& directory, const std::string& rate) {
   TestJob::Options options;
   options.ps = options.workers = 1;
@@ -48,7 +48,7 @@ TEST_CASE("of two ps:0 that are started at once on one folder exactly one lives,
     CHECK_THAT(loser.log(), Contains("checkpoint.directory: " + directory) &&
                                 Contains("is in use by another ps:0, process ") &&
                                 Contains("which is still running"));
-    // Once it is dead, the next one begins at once.
+    // Once the first one is dead, the next one begins at once.
     winner["ps:0"].Signal(SIGSTOP);
     winner["ps:0"].Signal(SIGKILL);
     REQUIRE(winner["ps:0"].Wait() == 128 + SIGKILL);

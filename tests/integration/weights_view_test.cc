@@ -1,5 +1,5 @@
-// Views of the weights (Client::PullInPlace): what they show stays as it is for as long as they are held, on
-// every transport, whoever pushes, leaves or dies meanwhile; and what they hold comes free with them.
+// Views of the weights (Client::PullInPlace): a view does not change while it is held, on every transport,
+// whoever pushes, leaves or dies meanwhile; and its memory is freed with it.
 #include <unistd.h>
 
 #include <csignal>
@@ -83,7 +83,7 @@ TEST_CASE("views are not torn while others push, on any transport") {
   Job job({"wire.transport=" + transport, "server.apply=" + apply, "wire.dtype=" + dtype,
            absl::StrCat("train={\"examples\": ", kPushes, "}")});
   job.Join(2);
-  // Two workers in async: copies, which hold nobody up.
+  // Two workers in async: the views are copies, for which no push waits.
   const bool expect_in_place = false;
 
   struct Seen {
@@ -95,12 +95,12 @@ TEST_CASE("views are not torn while others push, on any transport") {
   const auto train = [&](CountingClient& client, Seen* seen) -> absl::Status {
     while (true) {
       WEIR_ASSIGN_OR_RETURN(const bool stepped, client.StepInPlace());
-      // Held until the next is there, through the other's pushes and its own.
+      // The view was held until the next was there, through the other worker's pushes and its own.
       seen->torn += client.TornElementsOfView();
       if (!stepped) return client.client().Leave();
       seen->pushes += client.last_push().applied;
       seen->elsewhere += client.view().in_place() != expect_in_place;
-      // Beside a view that is held.
+      // A pull while a view is held.
       WEIR_RETURN_IF_ERROR(client.Pull());
       seen->torn += client.TornElements();
       seen->torn += client.TornElementsOfView();
@@ -132,13 +132,13 @@ TEST_CASE("a view that is held stays as it is, and holds nobody up") {
   const WeightsView view = View(holder);
   CHECK_FALSE(view.in_place());  // two workers in async
   REQUIRE(view.tensors() == 3);
-  CHECK(view.pieces(0).size() > 1);  // of two servers
+  CHECK(view.pieces(0).size() > 1);  // with two servers
   CHECK(view.contiguous(0) == nullptr);
   REQUIRE(view.contiguous(1) != nullptr);
   CHECK(*view.contiguous(1) == static_cast<float>(view.pull().versions[0]));
   for (int i = 0; i < 4; ++i) {
     Step(other);
-    // The holder's chunks of other pulls are released, though the view's came first.
+    // The holder's chunks of later pulls are released, though the view's came first.
     Step(holder);
   }
   CHECK(holder.versions() == std::vector<uint64_t>(kServers, 9));
@@ -154,14 +154,14 @@ TEST_CASE("a view outlives its client and the servers") {
   WeightsView view = View(*job.clients[0]);
   REQUIRE(job.clients[0]->client().Leave().ok());
   job.clients[0] = nullptr;
-  // With the stream's end the servers would have let its memory be used again.
+  // Without the view, the end of the stream would have let the servers reuse its memory.
   for (int i = 0; i < 4; ++i) Step(*job.clients[1]);
   CHECK(CountingClient::TornElementsOf(view) == 0);
   job.clients.clear();
   job.cluster = nullptr;
   CHECK(view.pull().versions == std::vector<uint64_t>(kServers, 1));
   CHECK(CountingClient::TornElementsOf(view) == 0);
-  // Where nothing is left of the client but this.
+  // Destroys the view on another thread, after everything else of the client is gone.
   std::thread([moved = std::move(view)] {}).join();
 }
 
@@ -173,7 +173,7 @@ TEST_CASE("where more workers could hold views than servers can keep, they are c
     CHECK_FALSE(view.in_place());
     CHECK(CountingClient::TornElementsOf(view) == 0);
   }
-  // So that all may hold theirs and push.
+  // So that all clients may hold a view and push.
   std::vector<WeightsView> views;
   for (const auto& client : job.clients) {
     for (int i = 0; i < 2; ++i) {
@@ -187,7 +187,7 @@ TEST_CASE("where more workers could hold views than servers can keep, they are c
 const std::vector<std::string> kMortalJob = {"wire.transport=shared_memory", "cluster.grace_seconds=0.05",
                                              "cluster.min_workers=1"};
 
-// Not a test: the program of the client that is killed, which is this one with the name of this case.
+// Not a test: the program of the client that is killed. It is this program, run with the name of this case.
 TEST_CASE("a client that holds views until it is killed", "[.]") {
   const char* servers = std::getenv("COUNTING_SERVERS");
   if (servers == nullptr) return;
@@ -209,10 +209,10 @@ TEST_CASE("a worker that is killed lets its views go") {
   const TestFolder folder;
   TestProcess other({"/proc/self/exe", "a client that holds views until it is killed"},
                     {{"COUNTING_SERVERS", absl::StrJoin(job.cluster->addresses(), ",")}}, folder.path("log"));
-  // Alone, so that they are in place.
+  // Alone in the job, so that its views are in place.
   other.WaitForLog("holds them");
   job.Join(1);
-  // It holds so many old versions that this would wait for ever.
+  // The killed client held so many old versions that without their release this step would wait for ever.
   absl::StatusOr<bool> stepped = false;
   std::thread step([&] { stepped = job.clients[0]->Step(); });
   other.Signal(SIGKILL);
