@@ -24,8 +24,8 @@ uint32_t ToBits(float f) {
   return bits;
 }
 
-// The definition, by distances: of the two neighbours that enclose the value the nearer, of two as near the
-// even one. The neighbour above the largest finite one counts as 2^128, and stands for infinity.
+// The definition, by distances: the nearer of the two neighbours that enclose the value; if both are as near,
+// the even one. The neighbour above the largest finite value counts as 2^128, and stands for infinity.
 uint16_t Slow(float value) {
   const uint32_t bits = ToBits(value);
   const uint16_t below = static_cast<uint16_t>(bits >> 16);  // towards zero
@@ -42,7 +42,7 @@ uint16_t Slow(float value) {
   return below % 2 == 0 ? below : above;
 }
 
-// Values that lie `shift` bytes behind an aligned address, between guards.
+// Values that begin `shift` bytes behind an aligned address, between guards.
 class Halves {
  public:
   explicit Halves(size_t n, size_t shift = 0)
@@ -96,9 +96,9 @@ TEST_CASE("bfloat16: rounding, by hand") {
       {0x3f818000, 0x3f82},  // a tie, up to even
       {0x3f808001, 0x3f81}, {0x3fffffff, 0x4000},
       {0x00000001, 0x0000},  // subnormals: to zero
-      {0x00008001, 0x0001},  // and kept
-      {0x7f7f7fff, 0x7f7f},  // the largest
-      {0x7f7f8000, 0x7f80},  // beyond it
+      {0x00008001, 0x0001},  // kept
+      {0x7f7f7fff, 0x7f7f},  // the largest finite value
+      {0x7f7f8000, 0x7f80},  // beyond the largest
       {0x7f800000, 0x7f80}, {0xff800000, 0xff80},
       {0x7f800001, 0x7fc0},  // a signalling NaN whose upper half looks like infinity
       {0xffffffff, 0xffff},  // a NaN that rounding would carry over the sign

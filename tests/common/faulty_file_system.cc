@@ -24,7 +24,7 @@ std::string NameOf(const std::string& path) { return path.substr(path.rfind('/')
 
 }  // namespace
 
-// An operation on its way there and back, without the lock. Comes before it.
+// Marks an operation, from its begin to its return, without the lock. Declare it before the lock.
 class FaultyFileSystem::Passage {
  public:
   explicit Passage(FaultyFileSystem& disk) : disk_(disk) { disk_.Pause(Moment::kBefore); }
@@ -197,7 +197,7 @@ class FaultyFileSystem::View final : public FileSystem {
     return disk_.Count(kind, path);
   }
 
-  // nullptr: there is none.
+  // nullptr: no such file or folder.
   std::shared_ptr<Node> Find(absl::string_view path) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_.mutex_) {
     absl::string_view rest = path;
     if (node_ != nullptr && absl::ConsumePrefix(&rest, folder_) && (rest.empty() || rest[0] == '/')) {
@@ -334,7 +334,7 @@ void FaultyFileSystem::Crash() {
 }
 
 void FaultyFileSystem::Forget(Node& node) {
-  node.gone = false;  // its removal, too, may be forgotten
+  node.gone = false;  // its removal may be forgotten, too
   const size_t unsynced = node.content.size() - node.synced.size();
   if (unsynced > 0) {
     // The file may have grown before its data were written.

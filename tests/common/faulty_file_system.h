@@ -13,8 +13,8 @@
 
 namespace weir {
 
-// A disk in memory that fills, fails and forgets what was not synced. All that it does by chance follows from
-// its seed and the order of the calls. Paths start with "/", which is there. Thread-safe.
+// A disk in memory that fills, fails and forgets unsynced data. All its random choices follow from its seed
+// and the order of the calls. Paths start with "/", which exists. Thread-safe.
 class FaultyFileSystem final : public FileSystem {
  public:
   enum class Kind {
@@ -33,36 +33,35 @@ class FaultyFileSystem final : public FileSystem {
     kOpenFolder
   };
   struct Operation {
-    uint64_t number;  // from 0, of this disk's life
+    uint64_t number;  // from 0, over the life of this disk
     Kind kind;
-    std::string path;  // of a rename, the new one
+    std::string path;  // of a rename, the new path
   };
 
   explicit FaultyFileSystem(uint64_t seed);
   ~FaultyFileSystem() override;
 
-  // Is asked before each operation; what is not OK is its result. Then an append writes a part of its data, a
-  // sync loses on the disk what was not synced before (as Linux does, which syncs it never again), and all
-  // else does nothing. Cancelled: whoever asks is dying; then a sync does nothing, either. Must not call the
-  // file system. May be null.
+  // Called before each operation; a status that is not OK is the operation's result. On an error an append
+  // writes a part of its data, a sync loses the unsynced data on the disk (as on Linux, which never syncs
+  // them again), and all other operations do nothing. Cancelled: the caller is dying; then a sync does
+  // nothing, either. Must not call the file system. May be null.
   void SetFault(std::function<absl::Status(const Operation&)> fault);
-  // Is called before each operation, which is on its way then, and after it, before it returns: it may use
-  // this file system, as others would that are faster. May be null.
+  // Called before each operation takes effect, and again before it returns: the function may use this file
+  // system, as faster callers would. May be null.
   enum class Moment { kBefore, kAfter };
   void SetPause(std::function<void(Moment)> pause);
-  // Bytes of all files together. An append that goes beyond writes what fits, then fails with
+  // The bytes of all files together. An append beyond this limit writes what fits, then fails with
   // ResourceExhausted.
   void SetCapacity(uint64_t bytes);
-  // The machine loses its power and starts again. Of each file what was synced is left, and some of the rest,
-  // perhaps as zeros at its end; of each folder what was synced, and some of the later changes. Open files
-  // fail.
+  // The machine loses its power and starts again. A file keeps what was synced, and some of the rest, perhaps
+  // as zeros at its end; a folder keeps what was synced, and some of the later changes. Open files fail.
   void Crash();
 
   uint64_t operations() const;
   uint64_t bytes_used() const;
   // "" if there is no such file.
   std::string Contents(const std::string& path) const;
-  // Of a file that is there; on the disk too.
+  // Sets the contents of an existing file; on the disk too.
   void SetContents(const std::string& path, std::string contents);
 
   absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override;
@@ -80,12 +79,12 @@ class FaultyFileSystem final : public FileSystem {
  private:
   class OpenForWriting;
   class OpenForReading;
-  // The operations, by way of a folder that is held, or of none.
+  // The operations, through a held folder or directly.
   class View;
   class Passage;
   struct Node;
   using Entries = std::map<std::string, std::shared_ptr<Node>>;
-  // A folder's entry comes, goes, or gets another name; on the disk all of it happens or none.
+  // A folder's entry is added, removed, or renamed; on the disk all of it happens or none.
   struct Change {
     std::string removed;  // "": none
     std::string added;    // "": none
@@ -94,11 +93,11 @@ class FaultyFileSystem final : public FileSystem {
   // A file or a folder.
   struct Node {
     bool is_folder = false;
-    // A folder that was removed: nothing can be made in it.
+    // The folder was removed: nothing can be made in it.
     bool gone = false;
-    // A file's content, and the beginning of it that was synced, as the disk has it.
+    // A file's content, and the synced beginning of it, as on the disk.
     std::string content, synced;
-    // A folder's entries, those that were synced, and what has changed since.
+    // A folder's entries, the synced ones, and the changes since.
     Entries entries, synced_entries;
     std::vector<Change> changes;
   };
@@ -106,7 +105,7 @@ class FaultyFileSystem final : public FileSystem {
   void Pause(Moment moment) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SyncFile(const std::string& path, Node& node, uint64_t life) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Count(Kind kind, const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // From `node` on. nullptr: there is none.
+  // Searches from `node` on. nullptr: no such file or folder.
   static std::shared_ptr<Node> FindFrom(std::shared_ptr<Node> node, absl::string_view path);
   void Apply(Node& folder, Change change) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Forget(Node& node) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -121,7 +120,7 @@ class FaultyFileSystem final : public FileSystem {
   uint64_t lives_ ABSL_GUARDED_BY(mutex_) = 0;
   RandomStream random_ ABSL_GUARDED_BY(mutex_);
   const std::shared_ptr<Node> root_ ABSL_PT_GUARDED_BY(mutex_);
-  const std::unique_ptr<View> view_;  // without a folder that is held
+  const std::unique_ptr<View> view_;  // without a held folder
 };
 
 }  // namespace weir

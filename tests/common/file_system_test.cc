@@ -36,7 +36,7 @@ absl::Status Write(FileSystem& fs, const std::string& path, const std::string& c
   return (*file)->Close();
 }
 
-// What both file systems promise.
+// The contract of both file systems.
 void CheckContract(FileSystem& fs, const std::string& root) {
   const std::string a = JoinPath(root, "a"), b = JoinPath(root, "b"), folder = JoinPath(root, "folder");
   REQUIRE(Write(fs, a, "hello").ok());
@@ -63,7 +63,7 @@ void CheckContract(FileSystem& fs, const std::string& root) {
   REQUIRE(fs.RenameNew(b, a).ok());
   CHECK(*fs.List(root) == std::vector<std::string>{"a"});
 
-  REQUIRE(Write(fs, a, "").ok());  // another one
+  REQUIRE(Write(fs, a, "").ok());  // another file
   CHECK(fs.ReadFile(a, 99)->empty());
 
   REQUIRE(fs.MakeFolder(folder).ok());
@@ -96,7 +96,7 @@ TEST_CASE("The faulty disk, while it works") {
 }
 
 TEST_CASE("A full disk is said to be full, with the path") {
-  // One of its own, which goes with this process.
+  // A small disk of its own, which goes with this process.
   const std::string folder = NewFolder();
   if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
       mount("none", folder.c_str(), "tmpfs", 0, "size=4096") != 0) {
@@ -120,7 +120,7 @@ TEST_CASE("A device or a named pipe is not replaced by a file") {
   }
 }
 
-// What both file systems promise of a folder that is held.
+// The contract of both file systems for a held folder.
 void CheckHolding(FileSystem& fs, const std::string& root) {
   const std::string folder = JoinPath(root, "held"), file = JoinPath(folder, "file");
   REQUIRE(fs.MakeFolder(folder).ok());
@@ -131,11 +131,11 @@ void CheckHolding(FileSystem& fs, const std::string& root) {
   REQUIRE((*held)->Rename(file, file + "2").ok());
   CHECK(*(*held)->List(folder) == std::vector<std::string>{"file2"});
   CHECK((*held)->SyncFolder(folder).ok());
-  // Other paths are as they are.
+  // Other paths work as usual.
   CHECK((*held)->MakeFolder(folder + "er").ok());
   CHECK((*held)->RemoveFolder(folder + "er").ok());
 
-  // Another one in its place.
+  // Another folder takes its place.
   REQUIRE(fs.Remove(file + "2").ok());
   REQUIRE(fs.RemoveFolder(folder).ok());
   REQUIRE(fs.MakeFolder(folder).ok());
@@ -178,7 +178,7 @@ TEST_CASE("Beneath a folder no link is followed, though one may lead to the fold
     CHECK(std::string(status.message()).find("symbolic link") != std::string::npos);
   }
   CHECK(*FileSystem::Posix().ReadFile(JoinPath(outside, "file"), 9) == "x");
-  // Elsewhere it is as everywhere; and a name that begins alike is elsewhere.
+  // Elsewhere links work as usual; and a name with the same beginning is elsewhere.
   CHECK(FileSystem::Posix().Open(there).ok());
   REQUIRE(mkdir((way + "2").c_str(), 0700) == 0);
   CHECK(Write(*fs, way + "2/x", "").ok());

@@ -38,7 +38,7 @@ std::set<std::string> Words(const char* path) {
 
 std::string SystemDefault() { return *Words("/proc/sys/net/ipv4/tcp_congestion_control").begin(); }
 
-// One that everybody may choose and that nothing is set to by itself. Empty: there is none.
+// An algorithm that every user may choose and that is never chosen by default. Empty: there is none.
 std::string Other() {
   for (const std::string& name : Words("/proc/sys/net/ipv4/tcp_allowed_congestion_control")) {
     if (name != SystemDefault()) return name;
@@ -46,7 +46,7 @@ std::string Other() {
   return "";
 }
 
-// Of this process's connected TCP sockets whose own end (or else the other) has the port.
+// The algorithms of this process's connected TCP sockets whose own end (or else the other end) has the port.
 std::set<std::string> CongestionControls(int port, bool own_end) {
   std::set<std::string> found;
   for (int fd = 0; fd < kSocketsLookedAt; ++fd) {
@@ -56,7 +56,7 @@ std::set<std::string> CongestionControls(int port, bool own_end) {
     length = sizeof(peer);
     if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) continue;
     const sockaddr_storage& end = own_end ? own : peer;
-    // The port lies at the same place in both families.
+    // The port has the same offset in both families.
     if (end.ss_family != AF_INET && end.ss_family != AF_INET6) continue;
     if (ntohs(reinterpret_cast<const sockaddr_in&>(end).sin_port) != port) continue;
     char name[kLongestName] = "";
@@ -66,7 +66,7 @@ std::set<std::string> CongestionControls(int port, bool own_end) {
   return found;
 }
 
-// What the connected Unix sockets of this process may send before it is read.
+// The send buffer sizes of this process's connected Unix sockets.
 std::set<int> UnixSendBytes() {
   std::set<int> found;
   for (int fd = 0; fd < kSocketsLookedAt; ++fd) {
@@ -81,7 +81,7 @@ std::set<int> UnixSendBytes() {
   return found;
 }
 
-// One call over a fresh connection; what its two ends are set to.
+// One call over a fresh connection, and the settings of its two ends.
 struct Ends {
   std::set<std::string> client, server;
   std::set<int> unix_send_bytes;
@@ -102,7 +102,7 @@ Ends Connect(const std::string& for_client, const std::string& for_server, const
   const auto channel =
       grpc::CreateCustomChannel(address.ToString(), grpc::InsecureChannelCredentials(), arguments);
   REQUIRE(channel->WaitForConnected(std::chrono::system_clock::now() + std::chrono::seconds(20)));
-  // The server has its end when it has answered.
+  // The server has its end once it has answered.
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(20));
   grpc::GenericStub stub(channel);
@@ -157,7 +157,7 @@ TEST_CASE("auto takes cubic or reno on this machine") {
 }
 
 TEST_CASE("auto leaves connections to other machines alone") {
-  // Nothing is set: a channel to elsewhere shares the arguments of a default one.
+  // Nothing is set: a channel to another machine shares the arguments of a default channel.
   grpc::ChannelArguments arguments;
   REQUIRE(SetSocketOptions("auto", At("192.0.2.1:2222"), &arguments).ok());
   CHECK(arguments.c_channel_args().num_args == grpc::ChannelArguments().c_channel_args().num_args);
@@ -165,7 +165,7 @@ TEST_CASE("auto leaves connections to other machines alone") {
   CHECK(arguments.c_channel_args().num_args == grpc::ChannelArguments().c_channel_args().num_args + 1);
 }
 
-// What the system lets a socket have that asks for 4 MiB. The kernel doubles what it is told.
+// The send buffer of a socket that asks for 4 MiB. The kernel doubles the value.
 std::set<int> MostUnixSendBytes() {
   return {2 * std::min(std::stoi(*Words("/proc/sys/net/core/wmem_max").begin()), 4 << 20)};
 }

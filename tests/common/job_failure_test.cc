@@ -62,7 +62,7 @@ TEST_CASE("a task exits as the kind of its failure says") {
   CHECK(ExitCodeOf(LostPeer("ps:1 was lost")) == kExitPeerLost);
   CHECK(ExitCodeOf(Drained("SIGTERM")) == kExitPeerLost);
   CHECK(ExitCodeOf(Replaced("another ps:0 has the job")) == kExitPeerLost);
-  // Of no kind that was told.
+  // Errors without a kind.
   CHECK(ExitCodeOf(absl::AbortedError("fenced")) == kExitPeerLost);
   CHECK(ExitCodeOf(absl::DeadlineExceededError("ps:0 did not answer")) == kExitPeerLost);
   CHECK(ExitCodeOf(absl::NotFoundError("no such file")) == kExitConfig);

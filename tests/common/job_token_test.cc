@@ -75,7 +75,7 @@ TEST_CASE("a token goes through its file, and authorizes itself alone") {
   CHECK_FALSE(token->Authorizes(token->Authorization().substr(7)));
   CHECK_FALSE(token->Authorizes(token->Authorization().substr(0, 70)));
   CHECK_FALSE(token->Authorizes(""));
-  // None authorizes nobody, not even who has none.
+  // An empty token authorizes no caller, not even one without a token.
   CHECK(JobToken().empty());
   CHECK_FALSE(JobToken().Authorizes(JobToken().Authorization()));
 }
@@ -91,7 +91,7 @@ TEST_CASE("a token file holds hexadecimal digits, enough of them") {
         kDigits + std::string(1, '\0')}) {
     const std::string why = Refusal(folder.File(text, 0600));
     CHECK_THAT(why, Contains("32 to 512 hexadecimal digits"));
-    // What it holds may be nearly a token.
+    // The file may hold nearly a token: the error must not show it.
     if (text.size() > 8) CHECK_THAT(why, !Contains(text.substr(0, 8)));
   }
 }
@@ -118,7 +118,7 @@ TEST_CASE("a token file is a file, and there") {
   CHECK(JobToken::Read(folder.path("link")).ok());
 }
 
-// Runs it as "nobody", of root's group.
+// Runs `check` as "nobody", in root's group.
 bool AsNobody(const std::function<bool()>& check) {
   const pid_t child = fork();
   if (child == 0) _exit(setuid(65534) == 0 && check() ? 0 : 1);
@@ -134,7 +134,7 @@ TEST_CASE("of other users only root may own a token file, and let a group read i
   const Folder folder;
   const std::string path = folder.File(kDigits, 0440);
   std::filesystem::permissions(folder.path("."), std::filesystem::perms(0755));
-  // By a name without the folders above, some of which may be closed.
+  // By a relative name, since some of the folders above may be closed.
   REQUIRE(chdir(folder.path(".").c_str()) == 0);
   const auto readable = [] { return JobToken::Read("token").ok(); };
   CHECK(readable());
@@ -147,7 +147,7 @@ TEST_CASE("of other users only root may own a token file, and let a group read i
   CHECK_FALSE(AsNobody(readable));
   own(65534, 0400);
   CHECK(AsNobody(readable));
-  // Root could read it, but another user has made it.
+  // Root could read the file, but another user owns it.
   CHECK_THAT(Refusal(path), Contains("user 65534's"));
   own(1234, 0440);
   CHECK_FALSE(AsNobody(readable));

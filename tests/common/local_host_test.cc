@@ -24,8 +24,7 @@ Address At(const std::string& text) {
   return *address;
 }
 
-// A UDP socket that "connects" to the outside: its own end is the address of an interface, where there is
-// one.
+// A UDP socket that "connects" to the outside: its own end has the address of an interface, if there is one.
 std::string InterfaceAddress() {
   UniqueFd fd(socket(AF_INET, SOCK_DGRAM, 0));
   sockaddr_in to{};
@@ -48,7 +47,7 @@ TEST_CASE("which addresses are of this machine") {
   CHECK(IsThisHost(At("0.0.0.0:2222")));
   CHECK(IsThisHost(At("unix:/nowhere.sock")));
   CHECK(IsThisHost(At("[::ffff:127.0.0.1]:2222")));
-  // For documentation, never of a machine.
+  // Reserved for documentation: no machine has these.
   CHECK_FALSE(IsThisHost(At("192.0.2.1:2222")));
   CHECK_FALSE(IsThisHost(At("[2001:db8::1]:2222")));
   CHECK_FALSE(IsThisHost(At("no-such-host.invalid:2222")));
@@ -93,7 +92,7 @@ TEST_CASE("names tell servers with the same port apart") {
   const Names localhost = NamesToTry(S::kSegments, At("localhost:7"));
   CHECK(std::count(localhost.begin(), localhost.end(), "weir-segments-7-127.0.0.1") == 1);
   CHECK(localhost.back() == "weir-segments-7-any");
-  // Not the server here that has the port which another machine's server has.
+  // Not the local server that has the same port as another machine's server.
   CHECK(NamesToTry(S::kGrpc, At("192.0.2.1:2222")).empty());
 }
 

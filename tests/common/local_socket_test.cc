@@ -51,7 +51,7 @@ TEST_CASE("a client finds a server by its address") {
     CHECK((fcntl(fd, F_GETFD) & FD_CLOEXEC) != 0);
     CHECK((fcntl(fd, F_GETFL) & O_NONBLOCK) != 0);
   }
-  // Another service, and another machine's server with the same port.
+  // Another service, and a server on another machine with the same port.
   CHECK(absl::IsNotFound(LocalGrpcTarget(address, Soon()).status()));
   Address elsewhere = address;
   elsewhere.host = "192.0.2.1";
@@ -89,14 +89,14 @@ TEST_CASE("who listens as another user is not trusted") {
   const pid_t child = fork();
   REQUIRE(child >= 0);
   if (child == 0) {
-    // It closes its copy of the end that tells it when to go.
+    // The child closes its copy of the end that tells it when to exit.
     close(done[1]);
     char byte = 0;
     const bool set = setgid(65534) == 0 && setuid(65534) == 0;
     const auto listener = ListenLocal(name, SOCK_SEQPACKET);
     byte = set && listener.ok() ? 1 : 0;
     if (write(ready[1], &byte, 1) != 1 || read(done[0], &byte, 1) != 0) _exit(1);
-    // Root's connection waits; it has its way.
+    // Root's connection waits, and is accepted.
     const auto client = AcceptLocal(listener->get());
     _exit(client.ok() && CheckPeer(client->get()).ok() ? 0 : 2);
   }
@@ -139,7 +139,7 @@ TEST_CASE("messages and descriptors") {
     CHECK(read(read_end.get(), &byte, 1) == 1);
     CHECK(byte == 'x');
 
-    // The last words of a peer that did not read ours are there still.
+    // The last messages of a peer that did not read ours still arrive.
     REQUIRE(SendMessage(b.get(), &sent, sizeof(sent)).ok());
     REQUIRE(SendMessage(a.get(), &sent, sizeof(sent)).ok());
     a.Close();

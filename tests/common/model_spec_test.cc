@@ -57,7 +57,7 @@ TEST_CASE("A bad model spec is refused") {
   m.tensors[0].shape = {int64_t{1} << 32, int64_t{1} << 32, 1};  // 0 in 64 bits
   CHECK_FALSE(m.Validate().ok());
   m.tensors[0].shape = {int64_t{1} << 40};
-  CHECK_FALSE(m.Validate().ok());  // with the other one
+  CHECK_FALSE(m.Validate().ok());  // together with the other tensor
   m.tensors.pop_back();
   CHECK(m.Validate().ok());
   m.tensors[0].shape = {int64_t{1} << 20, (int64_t{1} << 20) + 1};

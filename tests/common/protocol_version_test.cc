@@ -32,7 +32,7 @@ TEST_CASE("of two major versions the older side is to be upgraded") {
         "ps:0 speaks version 2.0 of the protocol, and worker:1 version 1.1: upgrade worker:1");
   CHECK(message(Version(1, 7), Version(2, 3)) ==
         "ps:0 speaks version 1.7 of the protocol, and worker:1 version 2.3: upgrade ps:0");
-  // Who says none is of the first.
+  // A peer without a version has the first one.
   CHECK(message({}, Version(2, 0)) ==
         "ps:0 speaks version 1.0 of the protocol, and worker:1 version 2.0: upgrade ps:0");
 }

@@ -9,7 +9,7 @@
 
 namespace weir {
 
-// A TCP address of the loopback that no other process has while this object lives. Nobody listens there.
+// A loopback TCP address that no other process gets while this object lives. No process listens there.
 class ReservedAddress {
  public:
   ReservedAddress() : socket_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {

@@ -31,7 +31,7 @@ TEST_CASE("A queue with a thread runs nothing on the threads of its callers") {
   {
     SerialQueue queue;
     queue.Post([&] {
-      // These wait behind the function that starts the thread, and are the thread's.
+      // These wait behind the function that starts the thread, and belong to the thread.
       queue.Post(function(1));
       queue.Post(function(2));
       CHECK(queue.StartThread());

@@ -39,14 +39,14 @@ TEST_CASE("what one mapping writes the other reads") {
   auto opened = SharedSegment::OpenReadOnly(Duplicate(segment.fd()), kBytes);
   REQUIRE(opened.ok());
   CHECK(segment.data() != (*opened)->data());
-  // Else neither could have huge pages.
+  // Otherwise neither mapping could have huge pages.
   CHECK(reinterpret_cast<uintptr_t>(segment.data()) % (2 << 20) == 0);
   CHECK(reinterpret_cast<uintptr_t>((*opened)->data()) % (2 << 20) == 0);
   CHECK((*opened)->data()[kBytes - 1] == 0);
   memset(segment.data(), 0x5a, kBytes);
   CHECK((*opened)->data()[0] == 0x5a);
   CHECK((*opened)->data()[kBytes - 1] == 0x5a);
-  // It outlives its maker.
+  // The mapping outlives the segment's maker.
   made->reset();
   CHECK((*opened)->data()[kBytes / 2] == 0x5a);
 }
@@ -88,7 +88,7 @@ TEST_CASE("nobody but the maker's mapping can write a segment, and nobody can ch
     CHECK(madvise(data, kBytes, MADV_REMOVE) == -1);
     munmap(data, kBytes);
   }
-  // Not the maker either.
+  // The maker cannot either.
   CHECK(madvise((*made)->data(), kBytes, MADV_REMOVE) == -1);
   CHECK((*made)->data()[0] == 1);
   CHECK((*made)->data()[kBytes - 1] == 1);
@@ -122,7 +122,7 @@ TEST_CASE("a peer's segment is looked at before it is mapped") {
   };
   const int before = OpenDescriptors();
   CHECK(open(Memfd(kBytes, kAll), kBytes).ok());
-  // Without one of the seals a peer could kill us with SIGBUS, or change what was checked.
+  // Without one of the seals a peer could kill this process with SIGBUS, or change values after the check.
   for (int missing : {F_SEAL_SHRINK, F_SEAL_GROW, F_SEAL_FUTURE_WRITE, F_SEAL_SEAL}) {
     const absl::Status status = open(Memfd(kBytes, kAll & ~missing), kBytes);
     CHECK(absl::IsFailedPrecondition(status));
@@ -132,7 +132,7 @@ TEST_CASE("a peer's segment is looked at before it is mapped") {
   CHECK(absl::IsFailedPrecondition(open(Memfd(kBytes, kAll), kBytes + 4096)));
   CHECK(absl::IsFailedPrecondition(open(Memfd(kBytes, kAll), 0)));
   CHECK(absl::IsFailedPrecondition(open(Memfd(0, kAll), 0)));
-  // To read it would take our memory.
+  // Reading it would allocate memory in this process.
   const absl::Status sparse = open(Memfd(kBytes, kAll, /*filled=*/false), kBytes);
   CHECK(absl::IsFailedPrecondition(sparse));
   CHECK(sparse.message().find("memory for only 0") != std::string::npos);

@@ -6,8 +6,8 @@
 
 namespace weir {
 
-// A fresh folder for Unix sockets, gone with this object. Not below TEST_TMPDIR, whose path may be longer
-// than the 107 characters that a socket's may have.
+// A fresh folder for Unix sockets, removed with this object. Not below TEST_TMPDIR, whose path may be longer
+// than the 107 characters of a socket's path.
 class SocketFolder {
  public:
   SocketFolder() {

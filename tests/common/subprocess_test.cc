@@ -122,7 +122,7 @@ TEST_CASE("a signal and a deadline") {
   const auto exit = (*process)->Wait(In(seconds(60)));
   REQUIRE(exit.has_value());
   CHECK(exit->code == 5);
-  (*process)->Signal(SIGKILL);  // no effect any more
+  (*process)->Signal(SIGKILL);  // no effect after the exit
   CHECK((*process)->Wait().code == 5);
 }
 
@@ -179,7 +179,7 @@ TEST_CASE("the object takes its process along, and leaves no zombie") {
   }
   CHECK(kill(pid, 0) == -1);
   CHECK(errno == ESRCH);
-  CHECK(waitpid(-1, nullptr, WNOHANG) == -1);  // no child at all is left
+  CHECK(waitpid(-1, nullptr, WNOHANG) == -1);  // no child is left
 }
 
 TEST_CASE("the child has none of the parent's files, the parent none of the child's") {
@@ -189,7 +189,7 @@ TEST_CASE("the child has none of the parent's files, the parent none of the chil
     return std::distance(begin(open_files), end(open_files));
   };
   const auto before = count();
-  // 0, 1, 2, and what ls itself opens.
+  // 0, 1, 2, and the one that ls opens.
   CHECK(Output(Shell("ls /proc/self/fd | wc -l")) == "4\n");
   Subprocess::Options absent;
   absent.args = {"/no/such/program"};
@@ -198,8 +198,8 @@ TEST_CASE("the child has none of the parent's files, the parent none of the chil
   close(leaky);
 }
 
-// Hidden; run by the next case in a process of its own. Starts a child from a thread that ends, and says the
-// child's id.
+// Hidden; the next case runs it in a process of its own. Starts a child from a thread that ends, and prints
+// the child's id.
 TEST_CASE("parent", "[.parent]") {
   std::unique_ptr<Subprocess> child;
   std::thread([&] { child = std::move(Subprocess::Start(Shell("exec sleep 600")).value()); }).join();
@@ -222,7 +222,7 @@ TEST_CASE("the child dies with its parent, whichever thread started it, and not 
   CHECK(kill(child, 0) == 0);
   (*parent)->Signal(SIGKILL);
   (*parent)->Wait();
-  // Init reaps the orphan in its own time; a zombie is dead.
+  // Init reaps the orphan later; a zombie is dead.
   bool gone = false;
   for (const auto end = In(seconds(30)); !gone && std::chrono::steady_clock::now() < end;) {
     std::ifstream stat("/proc/" + std::to_string(child) + "/stat");

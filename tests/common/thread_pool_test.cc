@@ -12,7 +12,7 @@
 namespace weir {
 namespace {
 
-// Lets nobody through until `count` threads are there.
+// Blocks threads until `count` of them have arrived.
 class Rendezvous {
  public:
   explicit Rendezvous(int count) : missing_(count) {}
@@ -44,7 +44,7 @@ TEST_CASE("ThreadPool runs every index once, and the caller sees what was writte
 TEST_CASE("ThreadPool works on one loop with as many threads as it has, the caller among them") {
   ThreadPool pool(4);
   for (int round = 0; round < 20; ++round) {
-    // Ends only if four bodies are under way at the same time.
+    // Ends only if four bodies run at the same time.
     Rendezvous all(4);
     std::vector<std::thread::id> ran_on(4);
     pool.ParallelFor(4, [&](int64_t i) {
@@ -106,7 +106,7 @@ TEST_CASE("ThreadPool serves several callers at once") {
 TEST_CASE("ThreadPool is free for another caller while all helpers are held up in a loop") {
   ThreadPool pool(2);
   Rendezvous both_busy(3), release(3);
-  // Its caller and the pool's only helper are in here until the other loop is over.
+  // Its caller and the pool's only helper stay in here until the other loop is over.
   std::thread blocked([&] {
     pool.ParallelFor(2, [&](int64_t) {
       both_busy.Arrive();

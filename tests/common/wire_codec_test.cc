@@ -126,7 +126,7 @@ TEST_CASE("Cut and damaged messages are refused or parse as the generated code w
     const auto split = SplitPayload({absl::string_view(damaged)});
     v1::ExchangeReply whole;
     if (!whole.ParseFromString(damaged)) continue;
-    // Groups (wire types 3 and 4) are the one thing that generated code would skip and this one refuses.
+    // Groups (wire types 3 and 4) are the one thing that generated code would skip and this codec refuses.
     if (!split.ok()) continue;
     v1::ExchangeReply head;
     REQUIRE(head.ParseFromString(split->head));

@@ -150,7 +150,7 @@ TEST_CASE("each epoch is evaluated: bounded, async") {
       RunEpochs(GENERATE(R"({"mode": "bounded", "staleness": 2})", R"({"mode": "async"})"), 2, 2, 4)
           .at("evaluations");
   for (int epoch = 1; epoch < 4; ++epoch) {
-    // Two workers may already have pushed a part of the step.
+    // Two workers may have pushed a part of the step already that their sum does not reach.
     CHECK(entries[epoch - 1].at("step").get<int>() + 1 >= 4 * epoch);
     CHECK(entries[epoch].at("step") >= entries[epoch - 1].at("step"));
   }

@@ -35,12 +35,12 @@ TEST_CASE("Batches are those asked for, whatever was begun before") {
   Check(ahead.Take(data, a, {4}), a, {4});
   ahead.Begin(data, b, {3, 1});
   Check(ahead.Take(data, b, {3, 1}), b, {3, 1});
-  // Other examples, and the same ones cut otherwise.
+  // Other examples, and the same examples cut differently.
   ahead.Begin(data, a, {4});
   Check(ahead.Take(data, c, {4}), c, {4});
   ahead.Begin(data, b, {4});
   Check(ahead.Take(data, b, {2, 2}), b, {2, 2});
-  // What was begun is there until it is taken, or something else is begun.
+  // A batch stays until it is taken, or another one is begun.
   Check(ahead.Take(data, b, {4}), b, {4});
   ahead.Begin(data, a, {4});
   ahead.Begin(data, b, {4});

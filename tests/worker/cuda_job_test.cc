@@ -60,7 +60,7 @@ TEST_CASE("Gradients rounded on the device train the same weights, bit for bit, 
   REQUIRE_FALSE(on_host->model().rounds_gradients());
   const std::vector<float> weights = Trained(config, on_device.get());
   CHECK((weights == Trained(config, on_host.get())));
-  // It makes a difference.
+  // The setting makes a difference.
   CHECK((weights != Trained(whole, on_host.get())));
 }
 

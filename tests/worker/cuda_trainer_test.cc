@@ -1,5 +1,4 @@
-// The training loop with the CUDA code, on an emulated device, whose copies run in the worst order that is
-// allowed.
+// The training loop with the CUDA code, on an emulated device, whose copies run in the worst allowed order.
 
 #include "catch2/catch.hpp"
 #include "tests/worker/compute/cuda_emulation/emulation.h"
@@ -22,7 +21,7 @@ Backends Emulated(uint64_t seed, size_t replicas) {
   };
 }
 
-// The device's own bits are what is expected: those of passes with all weights there, and nothing in the air.
+// The expected bits are the device's own: those of passes with all weights present and nothing on the way.
 TEST_CASE("Weights and gradients that travel while the device computes give the same bits") {
   const uint64_t seed = GENERATE(1, 2, 3);
   const std::string micro_batches = GENERATE("train.micro_batches=1", "train.micro_batches=3");
@@ -50,7 +49,7 @@ TEST_CASE("So do parts of a step, whose weights are on the device already, and p
   SECTION("prefetch") {
     const std::string micro_batches = GENERATE("train.micro_batches=1", "train.micro_batches=3");
     std::deque<Work> work = Clocks(6);
-    // The others were faster: what was on its way to the device is of no use.
+    // The other workers were faster: weights on their way to the device are of no use.
     const bool skips = GENERATE(false, true);
     if (skips) work.erase(work.begin() + 2);
     Job job(
@@ -80,7 +79,7 @@ TEST_CASE(
 
 TEST_CASE("Gradients that the host is to add up or to clip leave the device in float32") {
   SECTION("two replicas") {
-    // Not of the emulated device, which one thread uses at a time.
+    // Not on the emulated device, which one thread uses at a time.
     const auto queued = [] {
       std::vector<std::unique_ptr<ComputeBackend>> backends;
       while (backends.size() < 2) backends.push_back(MakeQueuedBackend());

@@ -1,4 +1,4 @@
-// --device and compute.precision as a user sees them: the worker as a process, the whole job in it.
+// --device and compute.precision as a user sees them: the worker as a process, with the whole job in it.
 #include <cstdlib>
 #include <fstream>
 #include <sstream>

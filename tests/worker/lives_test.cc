@@ -15,7 +15,7 @@ namespace {
 
 using Catch::Contains;
 
-// Only takes leave.
+// A client that can only leave.
 class FakeClient final : public Client {
  public:
   FakeClient(std::vector<std::string>* leaves, absl::Status answer, uint64_t start_clock)
@@ -73,14 +73,14 @@ class FakeClient final : public Client {
   const ModelSpec model_;
 };
 
-// A job that ends the given way in each life of a worker, the last one over and over.
+// A job that ends in the given way in each life of a worker; the last way repeats.
 struct Story {
   std::vector<Life> lives;
-  // Of joins that fail, by their number.
+  // The errors of joins that fail, by the number of the join.
   std::map<size_t, absl::Status> refusals = {};
-  // What is answered to those who take leave, by the number of their join.
+  // The answers to Leave(), by the number of the join.
   std::map<size_t, absl::Status> answers = {};
-  // By how much the clock at which it joins rises with each life.
+  // The increase of the join clock with each life.
   uint64_t clocks_a_life = 0;
 
   size_t joins = 0;
@@ -136,7 +136,7 @@ TEST_CASE("Who had left when the job went back joins again") {
   story.answers[0] = absl::AbortedError("the job goes back to step 10");
   CHECK(story.Run().ok());
   CHECK(story.joins == 2);
-  // Anything else that is wrong with leaving is of no consequence.
+  // Any other error of leaving has no effect.
   Story lost{{kDone}};
   lost.answers[0] = absl::UnavailableError("ps:0 is gone");
   CHECK(lost.Run().ok());

@@ -11,7 +11,8 @@ using Catch::Contains;
 
 constexpr uint64_t kExamples = 8;
 
-// So many batches with this mean loss. What the last one finds; none before it finds anything.
+// Feeds this many batches with this mean loss. Returns the finding of the last one; earlier ones find
+// nothing.
 std::optional<std::string> Feed(LossWatch& watch, uint64_t batches, double loss) {
   std::optional<std::string> found;
   for (uint64_t i = 0; i < batches; ++i) {

@@ -14,8 +14,9 @@
 
 namespace weir {
 
-// A client without servers for tests of the training loop: hands out the given work, keeps what is pushed,
-// and leaves to the test what pulls bring. A push ends when its gradient is whole, and takes effect.
+// A client without servers for tests of the training loop: it hands out the given work, keeps the pushed
+// gradients, and leaves the results of pulls to the test. A push ends when its gradient is whole, and takes
+// effect.
 //
 // Called by one thread at a time; gates open on any. Hooks run within the calls.
 class ScriptedClient final : public Client {
@@ -34,7 +35,7 @@ class ScriptedClient final : public Client {
     // Tensors in the order in which they became ready.
     std::vector<size_t> ready;
     absl::Status failure;
-    // When it was whole: one of them.
+    // The gradient when it was whole: one of the two.
     std::vector<float> gradient;
     std::vector<uint16_t> bfloat16;
   };
@@ -44,12 +45,12 @@ class ScriptedClient final : public Client {
     for (std::thread& thread : threads) thread.join();
   }
 
-  // Of each pull, joined ones when their push has ended.
+  // Called for each pull; for a joined one when its push has ended.
   std::function<void(PullCall)> on_pull;
-  // Joined at the end; for pulls that come bit by bit.
+  // Joined at the end; for pulls that arrive bit by bit.
   std::vector<std::thread> threads;
 
-  // What was called, in order: "pull 1", "push 0", "pushpull 0".
+  // The calls in order: "pull 1", "push 0", "pushpull 0".
   std::vector<std::string> calls() const {
     MutexLock lock(mutex_);
     return calls_;
@@ -108,7 +109,7 @@ class ScriptedClient final : public Client {
   uint64_t start_clock() const override { return 0; }
   const ModelSpec& model() const override { return model_; }
 
-  // Not for training loops.
+  // Training loops do not use it.
   std::shared_ptr<float> NewGradient() override {
     return {new float[static_cast<size_t>(model_.elements())], std::default_delete<float[]>()};
   }
@@ -186,7 +187,7 @@ class ScriptedClient final : public Client {
   Progress progress_;
   mutable Mutex mutex_;
   std::vector<std::string> calls_ ABSL_GUARDED_BY(mutex_);
-  // What is in them belongs to the thread of their gates.
+  // Their contents belong to the thread of their gates.
   std::vector<std::shared_ptr<Outgoing>> pushes_ ABSL_GUARDED_BY(mutex_);
 };
 

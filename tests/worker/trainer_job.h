@@ -17,7 +17,7 @@
 #include "worker/data/load_data.h"
 #include "worker/trainer.h"
 
-// A training loop on any backends, against a client without servers.
+// A training loop on any backends, with a client without servers.
 namespace weir {
 
 using Calls = std::vector<std::string>;
@@ -65,8 +65,8 @@ inline void Write(const ScriptedClient::PullCall& pull, uint64_t version, size_t
   for (size_t i = 0; i < values.size(); ++i) values[i] = Weight(version, tensor, i);
 }
 
-// Tensor by tensor, on a thread of its own, not in forward's order, and with nonsense where they are not
-// there yet.
+// Brings the tensors one by one, on a thread of its own, not in forward's order, with wrong values until they
+// arrive.
 inline void BringInTurns(ScriptedClient* client, const ScriptedClient::PullCall& pull, uint64_t version) {
   client->threads.emplace_back([pull, version] {
     for (const MutableTensor& tensor : pull.tensors)
@@ -79,7 +79,7 @@ inline void BringInTurns(ScriptedClient* client, const ScriptedClient::PullCall&
   });
 }
 
-// All at once.
+// Brings all tensors at once.
 inline void Bring(const ScriptedClient::PullCall& pull, uint64_t version) {
   for (size_t t = 0; t < pull.tensors.size(); ++t) {
     Write(pull, version, t);
@@ -88,7 +88,7 @@ inline void Bring(const ScriptedClient::PullCall& pull, uint64_t version) {
   pull.end(Version(version));
 }
 
-// Makes what a job computes on.
+// Makes the backends that a job computes on.
 using Backends = std::function<std::vector<std::unique_ptr<ComputeBackend>>()>;
 inline Backends OnCpu(size_t replicas) {
   return [replicas] {
@@ -98,7 +98,7 @@ inline Backends OnCpu(size_t replicas) {
   };
 }
 
-// A training loop with its client. By default pulls bring the version that is asked for, at once.
+// A training loop with its client. By default pulls bring the requested version at once.
 struct Job {
   explicit Job(const std::vector<std::string>& overrides, std::deque<Work> work, Backends backends = OnCpu(1))
       : config(Config(overrides)),
@@ -109,7 +109,7 @@ struct Job {
   }
   absl::Status Run() { return Trainer(config, Train(), replicas.get(), &client).Run(); }
 
-  // What the push of some work is to bring, computed from the weights of a version, in float32.
+  // The gradient that the push of this work has to bring, computed from the weights of a version, in float32.
   std::vector<float> Gradient(const Work& work, uint64_t version) const {
     v1::JobConfig unrounded = config;
     unrounded.clear_wire();
@@ -129,7 +129,7 @@ struct Job {
                 .ok());
     return {model.gradients().begin(), model.gradients().end()};
   }
-  // Each pushed what was to be computed, from the weights of its clock; rounded if so on the device.
+  // Each push had the expected gradient, from the weights of its clock; rounded if the device rounds.
   void CheckPushes(size_t count, bool rounded = false) const {
     const auto pushes = client.pushes();
     REQUIRE(pushes.size() == count);

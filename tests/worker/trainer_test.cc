@@ -1,5 +1,5 @@
-// The training loop against a client without servers: in which order it calls, and what it pushes while
-// weights come bit by bit, not at all, or too late.
+// The training loop with a client without servers: the order of its calls, and its pushes while weights come
+// bit by bit, not at all, or too late.
 #include "worker/trainer.h"
 
 #include <algorithm>
@@ -41,7 +41,7 @@ TEST_CASE("Several parts of a step are pushed apart; the last one pulls") {
   std::deque<Work> work = {
       {0, 0, 0, 0, 8, false}, {0, 1, 1, 8, 8, true}, {0, 2, 2, 16, 8, true}, {1, 0, 3, 24, 8, true}};
   Job job({"consistency.parts=3"}, std::move(work));
-  // The last one comes after the work of a worker that died.
+  // The last piece is the work of a worker that died.
   job.client.on_pull = [&](ScriptedClient::PullCall pull) { Bring(pull, pull.clock); };
   REQUIRE(job.Run().ok());
   CHECK(job.client.calls() == Calls{"pull 0", "push 0", "pushpull 0", "push 0", "pushpull 1"});
@@ -79,13 +79,13 @@ TEST_CASE("Weights that were lost on their way are pulled again") {
   int pulls = 0;
   job.client.on_pull = [&](ScriptedClient::PullCall pull) {
     if (++pulls > 3) return Bring(pull, pull.clock);
-    // The first layer's have come, of a version that is gone.
+    // The first layer's weights have come, of a version that is gone.
     Write(pull, 77, 0);
     pull.on_weights(0);
     pull.end(absl::DataLossError("cut short"));
   };
   REQUIRE(job.Run().ok());
-  // The second one's exchange is lost as well, but its push has taken effect.
+  // The second exchange is lost as well, but its push has taken effect.
   CHECK(job.client.calls() == Calls{"pull 0", "pull 0", "pull 0", "pull 0", "pushpull 0", "pushpull 1"});
   job.CheckPushes(2);
 }

@@ -11,7 +11,7 @@ absl::Status Await(WeightsGate& gate, size_t first, size_t end) {
   return gate.Await(first, end, [](absl::FunctionRef<bool()>, absl::FunctionRef<void()> sleep) { sleep(); });
 }
 
-// Who waits is to hear of it, in whatever order it comes.
+// A waiting call returns in whatever order the weights come.
 TEST_CASE("A layer's weights are waited for, and no others") {
   WeightsGate gate(4);
   int seen = 0;
@@ -19,7 +19,7 @@ TEST_CASE("A layer's weights are waited for, and no others") {
   std::thread waiter([&] {
     first = Await(gate, 0, 2);
     seen = 1;
-    gate.Arrived(3);  // while nobody else would
+    gate.Arrived(3);  // while no other thread would call it
     second = Await(gate, 2, 4);
     seen = 2;
   });

@@ -20,7 +20,7 @@ const StoredJob& New() {
   return job;
 }
 
-// Step 20 after step 10, as a coordinator goes about it: what is old goes once the new one is there.
+// Step 20 after step 10, as a coordinator writes it: the old checkpoint is removed once the new one is there.
 absl::Status WriteNew(FileSystem& fs) {
   const absl::Status status = New().Write(fs, "/c", 20, 2);
   return status.ok() ? RemoveOldCheckpoints(fs, "/c", 1) : status;
@@ -64,7 +64,7 @@ TEST_CASE(
       REQUIRE(wrong == "");
       if (done) REQUIRE(is_new);
       ++(is_new ? new_ones : old_ones);
-      // The same step comes again, or a later one.
+      // The same step is written again, or a later one.
       if (is_new) REQUIRE(RemoveCheckpoint(fs, "/c/step-00000020") == absl::OkStatus());
       REQUIRE(WriteNew(fs) == absl::OkStatus());
       fs.Crash();
@@ -89,7 +89,7 @@ TEST_CASE("Any operation that fails is reported, and the checkpoint that is ther
       return absl::UnknownError(op.path + ": Input/output error");
     });
     const absl::Status status = New().Write(fs, "/c", 20, 2);
-    if (path.empty()) break;  // all have had their turn
+    if (path.empty()) break;  // every path has had its turn
     fs.SetFault(nullptr);
     INFO("operation " << at << ", " << path << ": " << status);
     REQUIRE(absl::StrContains(status.message(), path + ": Input/output error"));
@@ -119,7 +119,7 @@ TEST_CASE("A disk that fills up at any byte: the error says so, and the checkpoi
     bool is_new = true;
     REQUIRE(CheckLatest(fs, &is_new) == "");
     REQUIRE(!is_new);
-    // What was begun is given back, as far as it bears no name.
+    // Temporary files of the failed checkpoint are removed.
     const std::vector<std::string> names = *fs.List("/c/step-00000020");
     for (const std::string& name : names) REQUIRE(name[0] != '.');
     if (room % 100 != 0) continue;
@@ -146,7 +146,7 @@ TEST_CASE("A checkpoint that is half removed is none") {
       bool is_new = false;
       INFO("crash at operation " << at << ", seed " << seed);
       REQUIRE(CheckLatest(fs, &is_new) == "");
-      // Any that bears a manifest is whole.
+      // Every folder with a manifest is whole.
       REQUIRE(LatestComplete(fs, "/c")->refused.empty());
     }
   }

@@ -15,7 +15,7 @@ namespace {
 
 constexpr const char kFolder[] = "/c/step-00000001";
 
-// A small checkpoint, damaged in every way that is asked for.
+// A small checkpoint that tests damage in every way.
 class Patient {
  public:
   Patient() {
@@ -31,8 +31,7 @@ class Patient {
   size_t bytes(size_t file) const { return whole_[file].size(); }
   const std::string& whole(size_t file) const { return whole_[file]; }
 
-  // "" if everybody refuses the damage and names where it is; else what went wrong. `at`: the first byte that
-  // is not what it was.
+  // "" if every reader refuses the damage and names its place; else the fault. `at`: the first damaged byte.
   std::string Examine(size_t file, std::string damaged, size_t at) {
     const std::string path = JoinPath(kFolder, names_[file]);
     fs_.SetContents(path, std::move(damaged));

@@ -22,7 +22,7 @@ ModelSpec TestModel(int64_t elements) {
   return model;
 }
 
-// Any bits, NaNs with their payloads included.
+// Any bits, including NaNs with payloads.
 float StoredJob::Value(size_t array, int64_t address) const {
   const uint32_t bits = Philox(salt, array, static_cast<uint64_t>(address))[0];
   float value;
@@ -125,7 +125,7 @@ absl::Status StoredJob::Write(FileSystem& fs, const std::string& dir, uint64_t s
   WEIR_RETURN_IF_ERROR(BeginCheckpoint(fs, dir, step));
   v1::CheckpointManifest manifest = Manifest(step);
   if (best.has_value()) manifest.mutable_job()->mutable_best()->set_checkpoint(*best);
-  // In the order in which they might answer.
+  // In an order in which the shards might answer.
   for (uint32_t shard = num_shards; shard-- > 0;) {
     WEIR_ASSIGN_OR_RETURN(*manifest.add_files(), WriteShard(fs, dir, step, shard, num_shards));
   }

@@ -15,15 +15,15 @@ namespace weir {
 // A model of `elements` >= 8 elements: a scalar, a matrix, a buffer, and one tensor of the rest.
 ModelSpec TestModel(int64_t elements);
 
-// A job's state whose every value is a pure function of `salt` and where it stands, as a cluster of any size
-// would have it.
+// A job's state whose every value is a pure function of `salt` and the value's place, the same for a cluster
+// of any size.
 struct StoredJob {
   ModelSpec model;
   std::vector<std::string> slots;
   uint64_t salt = 1;
 
   float Value(size_t array, int64_t address) const;
-  // Of one shard: array 0 is the weights.
+  // An array of one shard: array 0 is the weights.
   std::vector<float> Array(size_t array, uint32_t shard, uint32_t num_shards) const;
   v1::ShardState State(uint32_t shard, uint32_t num_shards) const;
   // Without files.
@@ -32,7 +32,7 @@ struct StoredJob {
   absl::StatusOr<v1::CheckpointFile> WriteShard(FileSystem& fs, const std::string& dir, uint64_t step,
                                                 uint32_t shard, uint32_t num_shards,
                                                 uint64_t incarnation = 7) const;
-  // All three acts. `best`: what the manifest says of the best one.
+  // All three steps of writing a checkpoint. `best`: the best checkpoint that the manifest names.
   absl::Status Write(FileSystem& fs, const std::string& dir, uint64_t step, uint32_t num_shards,
                      std::optional<uint64_t> best = std::nullopt) const;
 

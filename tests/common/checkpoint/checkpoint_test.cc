@@ -161,7 +161,7 @@ TEST_CASE("What does not fit together is not committed") {
 TEST_CASE("What is committed stays: neither a second attempt nor a late writer changes it") {
   FaultyFileSystem fs(1);
   const StoredJob job{TestModel(1000), {"m"}, 1}, other{TestModel(1000), {"m"}, 2};
-  // An attempt that came to nothing, whose shard 1 is thought dead but is only slow.
+  // An attempt that failed, whose shard 1 was taken for dead but is only slow.
   REQUIRE(BeginCheckpoint(fs, "/c", 5).ok());
   REQUIRE(other.WriteShard(fs, "/c", 5, 0, 2, 6).ok());
 
@@ -172,7 +172,8 @@ TEST_CASE("What is committed stays: neither a second attempt nor a late writer c
   CHECK(job.LoadAll(fs, "/c/step-00000005", 2) == absl::OkStatus());
   CHECK(fs.List("/c/step-00000005")->size() == 3);
 
-  // Slow between the last write and the name: its temporary file is left, until it is cleared away.
+  // The writer is slow between the last write and the rename: its temporary file stays until it is cleared
+  // away.
   fs.SetFault([](const FaultyFileSystem::Operation& op) {
     const bool last =
         op.kind == FaultyFileSystem::Kind::kRename || op.kind == FaultyFileSystem::Kind::kRemove;
@@ -192,8 +193,8 @@ TEST_CASE("The newest that is whole is found; what is refused is named") {
   CHECK(LatestComplete(fs, "/c").status().code() == absl::StatusCode::kNotFound);
   const StoredJob job{TestModel(100), {}, 1};
   for (uint64_t step : {10, 20, 30, 123456789}) REQUIRE(job.Write(fs, "/c", step, 2) == absl::OkStatus());
-  REQUIRE(fs.MakeFolder("/c/step-40").ok());        // not a name of ours
-  REQUIRE(fs.MakeFolder("/c/step-00000050").ok());  // came to nothing
+  REQUIRE(fs.MakeFolder("/c/step-40").ok());        // not a checkpoint's name
+  REQUIRE(fs.MakeFolder("/c/step-00000050").ok());  // never completed
   (void)*fs.Create("/c/step-00000060");
   const std::vector<CheckpointEntry> found = *FindCheckpoints(fs, "/c");
   REQUIRE(found.size() == 5);
@@ -220,11 +221,11 @@ TEST_CASE("Old ones go, whole ones stay: damaged ones do not count") {
   FaultyFileSystem fs(1);
   const StoredJob job{TestModel(100), {}, 1};
   for (uint64_t step : {10, 20, 30, 40, 50}) REQUIRE(job.Write(fs, "/c", step, 2).ok());
-  REQUIRE(fs.Remove("/c/step-00000030/manifest.json").ok());  // came to nothing, long ago
+  REQUIRE(fs.Remove("/c/step-00000030/manifest.json").ok());  // never completed, long ago
   fs.SetContents("/c/step-00000050/manifest.json", "{}");
   REQUIRE(BeginCheckpoint(fs, "/c", 60).ok());  // under way
   REQUIRE(job.WriteShard(fs, "/c", 60, 0, 2).ok());
-  (void)*fs.Create("/c/step-00000010/notes.txt");  // somebody's own
+  (void)*fs.Create("/c/step-00000010/notes.txt");  // a user's file
   REQUIRE(RemoveOldCheckpoints(fs, "/c", 2) == absl::OkStatus());
   CHECK(*fs.List("/c") == std::vector<std::string>{"step-00000010", "step-00000020", "step-00000040",
                                                    "step-00000050", "step-00000060"});
@@ -262,7 +263,7 @@ TEST_CASE("The best one stays as long as it is the best, and DIR/best is its pat
   CHECK(ResolveCheckpoint(fs, "/c/best")->manifest.step() == 60);
 }
 
-// With the checksum that its content asks for.
+// The text with the replacement, and the checksum of the new text.
 std::string Resealed(std::string manifest, const std::string& from, const std::string& to) {
   manifest = absl::StrReplaceAll(manifest, {{from, to}});
   const size_t end = manifest.rfind(",\n\"crc32c\": ");
@@ -305,7 +306,7 @@ TEST_CASE("A header that no file can have is refused before memory is taken for 
   const std::string path = "/c/step-00000001/manifest.json", manifest = fs.Contents(path);
   const v1::CheckpointFile file = CheckpointReader::Open(fs, "/c/step-00000001")->manifest().files(0);
   const uint64_t tensors = file.bytes() - file.header_bytes();
-  // With the tensors' bytes it comes to the length of the file, in 64 bits.
+  // With the tensors' bytes the sum overflows 64 bits to the length of the file.
   fs.SetContents("/c/step-00000001/" + file.name(), "12345");
   std::string wrapped = Resealed(manifest, absl::StrCat("\"bytes\": ", file.bytes(), ","), "\"bytes\": 5,");
   wrapped = Resealed(wrapped, absl::StrCat("\"header_bytes\": ", file.header_bytes()),
@@ -320,7 +321,7 @@ TEST_CASE("A header that no file can have is refused before memory is taken for 
   CHECK(Says(load(), "header_bytes: must be in [8, 100000008], got 18446744073709"));
 }
 
-// As format 1.0 has it.
+// The manifest as in format 1.0.
 std::string WithoutMinor(const std::string& manifest) {
   const std::string minor = ",\n  \"format_minor\": 2";
   REQUIRE(absl::StrContains(manifest, minor));
@@ -346,7 +347,7 @@ TEST_CASE("A later minor version's fields are ignored, wherever they are") {
     CHECK(latest->manifest.step() == 20);
     const auto reader = CheckpointReader::Open(fs, "/c/step-00000020");
     CHECK(reader->Verify().ok());
-    // What is not as its checksum says is damaged as before.
+    // Data that differ from their checksum are damaged as before.
     std::string damaged = fs.Contents(path);
     damaged[damaged.find("novelty")] = 'N';
     fs.SetContents(path, damaged);
@@ -372,7 +373,7 @@ TEST_CASE("A checkpoint that only a newer program can read is never passed over 
   CHECK(Says(refused("\"format\": 1,", "\"format\": 2, \"format_minor\": 3,"),
              path + ": this checkpoint has format 2.3; this Weir reads formats up to 1.x. Use the version"));
   CHECK(Says(refused("\"format\": 1,", "\"format\": 3, \"all\": \"else\","), "has format 3.0"));
-  // A later minor version that says something which this program does not know.
+  // A later minor version with a value that this program does not know.
   CHECK(
       Says(refused("\"block_size\": 16", "\"format_minor\": 3, \"block_size\": \"auto\""), "has format 1.3"));
 }

@@ -16,7 +16,7 @@
 namespace weir {
 namespace {
 
-// What the script prints for a tensor.
+// The line that the script prints for a tensor.
 std::string Line(const StoredJob& job, size_t tensor) {
   const TensorSpec& spec = job.model.tensors[tensor];
   std::string line = absl::StrCat(spec.name, " [", absl::StrJoin(spec.shape, ", "), "]");

@@ -38,7 +38,7 @@ TEST_CASE("safetensors: what is written is read again, with every checksum") {
   REQUIRE(writer.ok());
   std::string data;
   for (int i = 0; i < 24 + 8 + 24; ++i) data += static_cast<char>(i * 7);
-  // Whatever the pieces.
+  // In pieces of any length.
   REQUIRE((*writer)->Append(data.substr(0, 3)).ok());
   REQUIRE((*writer)->Append(data.substr(3, 40)).ok());
   REQUIRE((*writer)->Append(data.substr(43)).ok());
@@ -91,7 +91,7 @@ TEST_CASE("safetensors: a shape beyond 64 bits is refused by the writer") {
 TEST_CASE("safetensors: headers that lie are refused, with the tensor") {
   const std::string good = R"({"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}})", data(8, 'x');
   REQUIRE(Read(WithHeader(good, data)).ok());
-  // Made by others: order and padding as they like.
+  // A file of another program: any order and padding.
   REQUIRE(Read(WithHeader(R"({ "b":{"shape":[1],"data_offsets":[4,8],"dtype":"F32"},
       "a":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}, "__metadata__": {}}   )",
                           data))

@@ -66,11 +66,11 @@ TEST_CASE("Merged states: what any shard has counts, what not all have is declar
     REQUIRE(merged.workers_size() == 4);
     CHECK(merged.workers(0).next_clock() == 20);
     CHECK(ToVector(merged.workers(0).lost()) == std::vector<Interval>{{3, 5}, {17, 20}});
-    // The newer life counts, whatever the older one had reached.
+    // The newer incarnation counts, whatever the older one had reached.
     CHECK(merged.workers(1).incarnation() == 6);
     CHECK(merged.workers(1).next_clock() == 7);
     CHECK(ToVector(merged.workers(1).lost()) == std::vector<Interval>{{0, 7}});
-    // One shard alone knows it.
+    // Only one shard knows this worker.
     CHECK(merged.workers(2).worker() == 4);
     CHECK(ToVector(merged.workers(2).lost()) == std::vector<Interval>{{0, 3}});
     CHECK(merged.workers(3).worker() == 7);

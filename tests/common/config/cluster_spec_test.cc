@@ -72,7 +72,7 @@ TEST_CASE("Chief, master and evaluator") {
   CHECK(master.task.ToString() == "chief:0");
   CHECK(master.address == "m:1");
   CHECK(Read(absl::StrCat("{", cluster, R"(, "task": {"type": "chief", "index": 0}})")).address == "m:1");
-  // An evaluator is no part of the training cluster and need not be listed.
+  // An evaluator is not part of the training cluster and need not be listed.
   const TaskEnvironment evaluator =
       Read(absl::StrCat("{", cluster, R"(, "task": {"type": "evaluator", "index": 0}})"));
   CHECK(evaluator.task.ToString() == "evaluator:0");

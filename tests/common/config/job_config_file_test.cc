@@ -1,4 +1,4 @@
-// The configs that Weir ships, and the commands and functions that read files.
+// The configs that come with Weir, and the commands and functions that read files.
 #include <unistd.h>
 
 #include <cstdio>
@@ -29,7 +29,7 @@ std::string ReadAll(const std::string& path) {
   return out.str();
 }
 
-// What `run` writes to a standard stream, by its file descriptor.
+// Returns what `run` writes to a standard stream, given by its file descriptor.
 template <typename Run>
 std::string Capture(int fd, Run run) {
   const std::string path = absl::StrCat(Folder(), "/captured");
@@ -62,7 +62,7 @@ TEST_CASE("Each shipped job config is valid in every mode, and so is what it sho
       REQUIRE(again.ok());
       CHECK(FirstDifference(*config, *again) == "");
     }
-    // Modes can be chosen with flags alone.
+    // Flags alone can choose the mode.
     CHECK(LoadJobConfig(path, {R"(consistency={"mode": "bounded", "staleness": 0})"}).ok());
   }
   CHECK(configs >= 3);

@@ -36,7 +36,7 @@ std::string Error(absl::string_view text, const std::vector<std::string>& overri
   return std::string(config.status().message());
 }
 
-// kBase with a member more.
+// kBase with one more member.
 std::string With(absl::string_view member) {
   return absl::StrReplaceAll(kBase, {{"\"digits\"}\n", absl::StrCat("\"digits\"},\n", member, "\n")}});
 }
@@ -207,14 +207,14 @@ TEST_CASE("Checkpoints and backup workers") {
   CHECK(Parse(With(R"("consistency": {"mode": "async", "on_nonfinite": "skip_worker"})"))
             .consistency()
             .on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER);
-  // Weights of another job need no folder of one's own.
+  // `init_from` alone needs no folder of the job's own.
   CHECK(Parse(With(R"("checkpoint": {"init_from": "runs/6"})")).checkpoint().init_from() == "runs/6");
   CHECK(Parse(With(R"("checkpoint": {"directory": "x", "every_seconds": 0, "every_steps": 7, "keep": 1})"))
             .checkpoint()
             .every_steps() == 7);
   CHECK(Parse(With(R"("consistency": {"parts": 4, "backup_workers": 3})")).consistency().backup_workers() ==
         3);
-  // How many parts there are shows when the cluster is known.
+  // The number of parts is known only with the cluster.
   CHECK(Parse(With(R"("consistency": {"backup_workers": 9})")).consistency().backup_workers() == 9);
   CHECK(Parse(With(R"("consistency": {"parts": 1, "backup_workers": 0})")).consistency().parts() == 1);
 }

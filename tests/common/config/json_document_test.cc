@@ -74,7 +74,7 @@ TEST_CASE("Numbers are exact") {
 TEST_CASE("What is not JSON is refused with its place") {
   struct Case {
     std::string text;
-    std::string expected;  // the error starts so
+    std::string expected;  // the error starts with this
   };
   const std::vector<Case> cases = {
       {"", "f:1:1: unexpected end of input"},
@@ -128,7 +128,7 @@ TEST_CASE("Messages stay short and valid") {
   CHECK(JsonNumber(1048576.0) == "1048576");
 }
 
-// Places are those of tokens: at each place the text really has what the value says.
+// Checks that the text really has each value's token at the value's place.
 void CheckPlaces(const JsonValue& value, const std::vector<std::string>& lines, int* wrong) {
   const auto at = [&lines](const JsonPlace& place) -> char {
     if (place.line < 1 || place.line > static_cast<int>(lines.size())) return 0;

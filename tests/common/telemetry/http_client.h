@@ -10,10 +10,10 @@
 
 #include "common/system/unique_fd.h"
 
-// HTTP by plain sockets: what a test sends is what the server gets.
+// HTTP over plain sockets: the server gets exactly what the test sends.
 namespace weir {
 
-// Connected to a port of this host, its reads and writes limited to `seconds` each; not valid: nobody
+// Connects to a port of this host; reads and writes are limited to `seconds` each. Not valid: no process
 // listens.
 inline UniqueFd HttpConnect(int port, int seconds = 20) {
   UniqueFd fd(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
@@ -28,12 +28,12 @@ inline UniqueFd HttpConnect(int port, int seconds = 20) {
   return fd;
 }
 
-// Whether all of it could be sent.
+// Whether all bytes could be sent.
 inline bool HttpSend(const UniqueFd& fd, const std::string& bytes) {
   return send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL) == static_cast<ssize_t>(bytes.size());
 }
 
-// What comes until the server closes or the time is over.
+// Receives until the server closes or the time is over.
 inline std::string HttpReceive(const UniqueFd& fd) {
   std::string response;
   char buffer[4096];
@@ -41,7 +41,7 @@ inline std::string HttpReceive(const UniqueFd& fd) {
   return response;
 }
 
-// What the server sends for a request on a connection of its own; empty if it cannot be reached.
+// The server's answer to a request on a connection of its own; empty if the server cannot be reached.
 inline std::string HttpExchange(int port, const std::string& request) {
   const UniqueFd fd = HttpConnect(port);
   return fd.valid() && HttpSend(fd, request) ? HttpReceive(fd) : "";

@@ -75,7 +75,7 @@ TEST_CASE("a port that is taken is named") {
   CHECK_THAT(std::string(second.status().message()),
              Catch::Contains(first->address()) && Catch::Contains("another process listens there"));
 
-  options.host = "198.51.100.1";  // of a block for documentation: no machine has it
+  options.host = "198.51.100.1";  // in a block for documentation: no machine has this address
   options.port = 0;
   CHECK_THAT(std::string(HttpServer::Start(options).status().message()), Catch::Contains("198.51.100.1:0"));
 }
@@ -105,7 +105,7 @@ TEST_CASE("many at once") {
   CHECK(good == 160);
 }
 
-// Of this process.
+// This process's resident memory.
 int64_t ResidentBytes() {
   std::ifstream statm("/proc/self/statm");
   int64_t pages = 0, resident = 0;
@@ -126,7 +126,7 @@ TEST_CASE("a request without end is cut off and costs no memory") {
       REQUIRE(HttpSend(fd, start));
       size_t sent = 0;
       while (sent < kMost && HttpSend(fd, piece)) sent += piece.size();
-      // What the kernel takes for a socket that nobody reads is its own business.
+      // The kernel's memory for an unread socket does not count.
       CHECK(sent < size_t{32} << 20);
       CHECK_THAT(HttpReceive(fd), Catch::StartsWith("HTTP/1.1 431 "));
       CHECK(ResidentBytes() - before < int64_t{8} << 20);
@@ -170,7 +170,7 @@ TEST_CASE("who sends or reads slowly keeps nobody waiting, and is cut off") {
   }
   REQUIRE_THAT(HttpGet(server->port(), "/healthz"), Catch::StartsWith("HTTP/1.1 200 "));
   if (!short_limit) {
-    // Answered while they go on.
+    // The good request is answered while the slow ones go on.
     char byte;
     for (const UniqueFd& fd : slow) CHECK(recv(fd.get(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0);
     return;
@@ -191,7 +191,7 @@ TEST_CASE("the first request after a quiet time is answered") {
   HttpServer::Options options;
   options.time_limit = std::chrono::milliseconds(200);
   const auto server = MustStart(options);
-  // A scrape every so often finds the server asleep since the one before.
+  // Scrapes at intervals find the server asleep since the one before.
   for (int i = 0; i < 3; ++i) {
     std::this_thread::sleep_for(3 * options.time_limit / 2);
     CHECK_THAT(HttpGet(server->port(), "/healthz"), Catch::StartsWith("HTTP/1.1 200"));

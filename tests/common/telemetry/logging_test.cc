@@ -74,7 +74,7 @@ TEST_CASE("names of formats and levels") {
   CHECK_THAT(std::string(ParseLogLevel("loud").status().message()), Catch::Contains("'loud'"));
 }
 
-// Runs `body` with standard error going to a file, and returns the file's lines.
+// Runs `body` with standard error redirected to a file, and returns the file's lines.
 template <typename Body>
 std::vector<std::string> Captured(Body body) {
   const char* dir = getenv("TEST_TMPDIR");

@@ -24,7 +24,7 @@ void CheckCuda(Precision precision) {
   options.precision = precision;
   const auto backend = MakeComputeBackend(options);
   if (!backend.ok()) {
-    // Where CUDA says that there is a device, it has to work.
+    // If CUDA reports a device, the backend has to work.
     CHECK_FALSE(cuda::Probe().ok());
     std::fprintf(stderr, "SKIPPED: %s\n", std::string(backend.status().message()).c_str());
     return;

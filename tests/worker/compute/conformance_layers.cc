@@ -31,7 +31,7 @@ void CheckMaxPool(ComputeBackend* b) {
     CAPTURE(g.channels, g.height, g.width, g.kernel, g.stride, g.n);
     const Window w = g.window();
     std::vector<float> x = Random(g.n * g.channels * g.height * g.width, 5);
-    for (float& value : x) value = std::round(value * 4);  // many equals
+    for (float& value : x) value = std::round(value * 4);  // many equal values
     const int64_t outputs = g.n * g.channels * w.out_height() * w.out_width();
     const std::vector<float> dy = Random(outputs, 6);
     Doubles y, dx(x.size());
@@ -131,7 +131,7 @@ void CheckDropout(ComputeBackend* b) {
   CheckClose(y, want);
   CHECK(std::abs(static_cast<double>(dropped) / kElements - 0.3) < 0.02);
 
-  // Cut anywhere, in place: the same.
+  // Cut anywhere, and in place, the result is the same.
   for (const int64_t cut : {1, 6, 4096}) {
     CAPTURE(cut);
     DropoutMask rest = mask;

@@ -22,7 +22,7 @@ bool AllAre(float value, const Buffer<float>& buffer) {
 void CheckMemoryAndOrder(ComputeBackend* b) {
   const auto huge = b->Allocate(ComputeBackend::Memory::kDevice, std::numeric_limits<size_t>::max() - 8);
   CHECK(huge.status().code() == absl::StatusCode::kResourceExhausted);
-  // Work that depends on earlier work, without waiting in between.
+  // Work that depends on earlier work, without waits in between.
   Floats x(b, kElements), y(b, kElements);
   b->Fill(kElements, 1, x.get());
   b->Fill(kElements, 0, y.get());
@@ -45,7 +45,7 @@ void CheckMemoryAndOrder(ComputeBackend* b) {
 }
 
 void CheckCopies(ComputeBackend* b) {
-  // A copy to the host has what was computed before it, and computing goes on while it runs.
+  // A copy to the host has the values computed before it, while later work runs beside it.
   {
     Floats x(b, kElements), other(b, kElements);
     const Buffer<float> first = PinnedFloats(b), second = PinnedFloats(b);
@@ -62,7 +62,7 @@ void CheckCopies(ComputeBackend* b) {
     REQUIRE(b->Wait(b->Record()).ok());
     CHECK(AllAre(4, second));
   }
-  // Batches that are sent ahead, two in turns: copy i waits for the use of batch i - 2 alone.
+  // Batches that are sent ahead, two in turns: copy i waits only for the use of batch i - 2.
   {
     constexpr int kBatches = 20;
     Floats batches[2] = {Floats(b, kElements), Floats(b, kElements)};
@@ -84,7 +84,7 @@ void CheckCopies(ComputeBackend* b) {
     }
     CheckClose(sum.Read(), Doubles(kElements, kBatches * (kBatches + 1)));
   }
-  // To and fro through the same memory, without waiting for anything.
+  // To and fro through the same memory, without waits.
   {
     constexpr int kTrips = 20;
     Floats x(b, kElements);
@@ -102,8 +102,8 @@ void CheckCopies(ComputeBackend* b) {
     REQUIRE(b->Wait(b->Record()).ok());
     for (int i = 0; i < kTrips; ++i) CHECK(AllAre(static_cast<float>(i), back[static_cast<size_t>(i)]));
   }
-  // Copies ahead, two in turns, each begun while what is there from the one before is used, and joined when
-  // it is needed itself.
+  // Copies ahead, two in turns: each begins while the values of the one before are in use, and is joined when
+  // its own values are needed.
   {
     constexpr int kRounds = 20;
     Floats values[2] = {Floats(b, kElements), Floats(b, kElements)};

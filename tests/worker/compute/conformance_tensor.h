@@ -14,7 +14,7 @@
 #include "common/base/random.h"
 #include "worker/compute/compute_backend.h"
 
-// What the parts of the conformance suite share.
+// Shared by the parts of the conformance suite.
 namespace weir::conformance {
 
 inline constexpr float kPoison = std::numeric_limits<float>::quiet_NaN();
@@ -36,7 +36,7 @@ class Tensor {
     backend->CopyToDevice(buffer_.get(), host.data(), host.size() * sizeof(T));
     REQUIRE(backend->Wait(backend->Record()).ok());
   }
-  // An output that nobody has written yet.
+  // An output that has not been written yet.
   Tensor(ComputeBackend* backend, int64_t n)
       : Tensor(backend,
                std::vector<T>(static_cast<size_t>(n),
@@ -89,8 +89,8 @@ struct Geometry {
   Window window() const { return {channels, height, width, kernel, stride, padding}; }
 };
 
-// What matrix products may be off by: |got - want| <= unit * magnitude[i], magnitude the sum of the absolute
-// values of all products and of what they are added to.
+// The tolerance of matrix products: |got - want| <= unit * magnitude[i], where magnitude is the sum of the
+// absolute values of all products and of the addend.
 inline void CheckProducts(const std::vector<float>& got, const Doubles& want, const Doubles& magnitude,
                           double unit) {
   REQUIRE(got.size() == want.size());
@@ -105,11 +105,10 @@ inline void CheckProducts(const std::vector<float>& got, const Doubles& want, co
   CHECK(true);
 }
 
-// The unit of a sum of k products: in float32 each of the roundings on the way to the sum is off by 2^-24 of
-// the magnitude at most, whatever the order. To that comes what rounding the operands costs: to TF32's 10
-// bits of fraction 2^-10 each (2^-11 where the hardware rounds to nearest, but it may cut off), to bfloat16's
-// 7 bits 2^-8 each, as we round those to nearest ourselves. Tensor cores may cut off in sums, so they get
-// twice as much there.
+// The unit of a sum of k products. In float32 each rounding on the way to the sum is off by at most 2^-24 of
+// the magnitude, in any order. Rounding the operands adds an error: to TF32's 10 bits of fraction 2^-10 each
+// (2^-11 where the hardware rounds to nearest, but it may cut off), to bfloat16's 7 bits 2^-8 each, as Weir
+// rounds those to nearest itself. Tensor cores may cut off in sums, so sums get twice as much there.
 inline double ProductUnit(Precision precision, int64_t k) {
   const double sums = static_cast<double>(k + 4) / (1 << 24);
   switch (precision) {

@@ -42,12 +42,12 @@ void CheckNonFinite(ComputeBackend* b) {
         CAPTURE(bad, at);
         std::vector<float> broken = values;
         broken[static_cast<size_t>(at)] = bad;
-        broken.back() = bad;  // the first counts
+        broken.back() = bad;  // the first one counts
         Floats x(b, broken);
         b->ResetNonFinite(found.get());
         b->FindNonFinite(n, x.get(), 5000, found.get());
         CHECK(found_in(found) == 5000 + at);
-        // It stays, unless an earlier one is found.
+        // The result stays, unless an earlier one is found.
         b->FindNonFinite(n, finite.get(), 0, found.get());
         b->FindNonFinite(n, x.get(), 20000, found.get());
         CHECK(found_in(found) == 5000 + at);

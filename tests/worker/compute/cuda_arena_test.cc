@@ -1,4 +1,4 @@
-// Compiled as the emulated code is: weir::cuda is that of the emulation.
+// Compiled like the emulated code: weir::cuda is the emulation's.
 
 #include "worker/compute/cuda_arena.h"
 
@@ -35,7 +35,7 @@ TEST_CASE("Pieces come from one chunk and join again") {
   arena.Free(a);
   arena.Free(c);
   arena.Free(b);
-  CHECK(LiveObjects() == 0);  // an empty chunk goes back
+  CHECK(LiveObjects() == 0);  // an empty chunk is freed
   CHECK(arena.allocations() == 1);
 }
 

@@ -22,7 +22,7 @@ using cuda_emulation::SetMachine;
 
 constexpr auto kDevice = ComputeBackend::Memory::kDevice;
 
-// chunk 0: each tensor has guards of its own, and convolutions take one image at a time.
+// chunk 0: each tensor has its own guards, and convolutions take one image at a time.
 void CheckEmulated(Precision precision, uint64_t seed, size_t chunk_bytes) {
   Machine machine;
   machine.seed = seed;
@@ -40,8 +40,8 @@ TEST_CASE("The CUDA code conforms in bfloat16") { CheckEmulated(Precision::kBflo
 
 TEST_CASE("Products are of the precision that was asked for") {
   SetMachine({});
-  // 1 + 2^-i: kept whole in float32, to 2^-10 in TF32, to 2^-7 in bfloat16. 1 + 2^-8 is halfway, and goes to
-  // the even 1.
+  // 1 + 2^-i: exact in float32, rounded to 2^-10 in TF32, to 2^-7 in bfloat16. 1 + 2^-8 is halfway, and
+  // rounds to the even 1.
   const auto square = [](Precision precision, float x) {
     const auto backend = *MakeBackend(0, precision, 0);
     auto a = *Buffer<float>::Make(backend.get(), kDevice, 1),
@@ -141,12 +141,12 @@ TEST_CASE("Products see every write to what was rounded for them") {
     multiply();
     CHECK(read(product.get()) == host);
   }
-  // What a capture has rounded has not been run.
+  // Operands that a capture rounded have not been rounded in a run.
   b->Fill(kN, 2, p);
   REQUIRE(b->Capture(multiply).ok());
   multiply();
   CHECK(read(product.get()) == std::vector<float>(kN, 2));
-  // Memory that is another tensor's now; what was rounded goes with its tensor.
+  // Memory that now belongs to another tensor; rounded operands go with their tensor.
   const int64_t live = LiveObjects();
   for (int i = 1; i < 4; ++i) {
     auto fresh = make(kN);
@@ -213,7 +213,7 @@ TEST_CASE("A device without memory says how much there is") {
       status.message() ==
       "no memory on the device for 16777216 bytes: 8388608 of its 41943040 are free; use a smaller batch or "
       "more micro-batches");
-  // Smaller ones go on.
+  // Smaller allocations still work.
   auto x = Buffer<float>::Make(backend.get(), kDevice, 1000);
   REQUIRE(x.ok());
   backend->Fill(1000, 1, x->get());

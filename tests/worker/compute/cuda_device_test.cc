@@ -1,4 +1,4 @@
-// Compiled as the emulated code is: weir::cuda is that of the emulation.
+// Compiled like the emulated code: weir::cuda is the emulation's.
 
 #include "common/cuda/cuda_device.h"
 

@@ -1,4 +1,4 @@
-// Whole training steps with the CUDA code, on an emulated device, against the CPU's.
+// Whole training steps with the CUDA code, on an emulated device, against those of the CPU.
 
 #include <algorithm>
 #include <cmath>
@@ -63,12 +63,12 @@ std::vector<Step> Train(ComputeBackend* backend) {
     for (size_t e = 0; e < weights.size(); ++e) weights[e] -= 0.1f * gradients[e];
     steps.push_back({*loss, {gradients.begin(), gradients.end()}});
     if (i == 0) allocations = backend->allocations();
-    CHECK(backend->allocations() == allocations);  // a step takes no memory
+    CHECK(backend->allocations() == allocations);  // a step allocates no memory
   }
   return steps;
 }
 
-// error: of a gradient, as a share of the largest.
+// error: a gradient's error, as a share of its largest value.
 void CheckTraining(Precision precision, double error) {
   const auto cpu = *MakeComputeBackend("cpu", 1);
   const std::vector<Step> want = Train(cpu.get());
@@ -92,7 +92,7 @@ void CheckTraining(Precision precision, double error) {
         }
         CHECK(farthest <= error * largest);
       }
-      // The same bits whatever the order of blocks, threads and copies. Convolutions of other pieces add up
+      // The bits are the same in any order of blocks, threads and copies. Convolutions in other pieces add up
       // in another order.
       if (chunk_bytes == 0) continue;
       if (first.empty()) first = got;
@@ -101,9 +101,9 @@ void CheckTraining(Precision precision, double error) {
   }
 }
 
-// In float32 only the order of sums differs. Operands that are off by 2^-11 (TF32) or 2^-8 (bfloat16) besides
-// put some value on the other side of a ReLU or let another one win its pooling window, and then a gradient
-// moves by what one of a few hundred positions adds to it.
+// In float32 only the order of sums differs. Operands that are also off by 2^-11 (TF32) or 2^-8 (bfloat16)
+// put some value on the other side of a ReLU or let another value win its pooling window. A gradient then
+// moves by the contribution of one of a few hundred positions.
 TEST_CASE("A model trains as on the CPU in float32") { CheckTraining(Precision::kFloat32, 1e-5); }
 TEST_CASE("A model trains as on the CPU in tf32") { CheckTraining(Precision::kTf32, 0.02); }
 TEST_CASE("A model trains as on the CPU in bfloat16") { CheckTraining(Precision::kBfloat16, 0.05); }

@@ -39,11 +39,11 @@ class QueuedBackend final : public ComputeBackend {
   }
   void CopyToDevice(void* to, const void* from_host, size_t bytes, uint64_t after) override {
     if (after < queued_) {
-      // As early as it may be: whoever still uses the memory gets to see it.
+      // As early as allowed: code that still uses the memory sees the change.
       RunUpTo(after);
       cpu_->CopyToDevice(Real(to), from_host, bytes);
     }
-    // As late as it may be: the host's memory must not have changed.
+    // As late as allowed: the host's memory must not have changed.
     Queue([=] {
       RunDownloads(after);
       cpu_->CopyToDevice(Real(to), from_host, bytes);
@@ -51,7 +51,7 @@ class QueuedBackend final : public ComputeBackend {
   }
   void CopyAhead(void* to, const void* from_host, size_t bytes, uint64_t after) override {
     if (after < queued_) {
-      // As early as it may be: whoever still uses the memory, or does not join the copy, gets to see it.
+      // As early as allowed: code that still uses the memory, or does not join the copy, sees the change.
       RunUpTo(after);
       std::memset(Real(to), 0xff, bytes);
     }
@@ -65,7 +65,7 @@ class QueuedBackend final : public ComputeBackend {
   }
   uint64_t Record() override { return queued_; }
   absl::Status Wait(uint64_t mark) override {
-    // Copies to the host come last, so that who overwrites what they read gets to see it.
+    // Copies to the host come last: code that overwrites their sources too early is caught.
     if (mark <= done_) return absl::OkStatus();
     RunUpTo(queued_, mark);
     RunAheads(mark);
@@ -78,7 +78,7 @@ class QueuedBackend final : public ComputeBackend {
     return !asked_ && Wait(mark).ok();
   }
 
-  // By making the calls again: what they depend on must be the same.
+  // By making the calls again: their inputs must be the same.
   bool replays() const override { return true; }
 
   void Fill(int64_t n, float value, float* x) override {
@@ -157,7 +157,7 @@ class QueuedBackend final : public ComputeBackend {
 
  private:
   struct Operation {
-    uint64_t number;  // of all that was queued, from 1
+    uint64_t number;  // among all queued operations, from 1
     std::function<void()> work;
   };
 
@@ -186,8 +186,8 @@ class QueuedBackend final : public ComputeBackend {
   void RunAll() { static_cast<void>(Wait(queued_)); }
 
   const std::unique_ptr<ComputeBackend> cpu_ = *MakeComputeBackend("cpu", 1);
-  // Everything else waits for what was queued before it; copies to the host, and those ahead, have queues of
-  // their own.
+  // Every operation waits for the ones queued before it, except copies to the host and copies ahead, which
+  // have queues of their own.
   std::deque<Operation> compute_, downloads_, aheads_;
   uint64_t queued_ = 0, done_ = 0;  // all up to `done_` has been waited for
   bool asked_ = false;              // whether something has passed, in vain

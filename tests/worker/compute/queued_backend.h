@@ -6,10 +6,10 @@
 
 namespace weir {
 
-// A stand-in for an asynchronous device: the CPU backend behind a queue that runs nothing before it is waited
-// for, and then runs copies in the worst order allowed, with device pointers that fault when the host follows
-// them. What works with it does not lean on unified memory, on calls being done when they return, or on
-// copies being done when later calls are.
+// A stand-in for an asynchronous device: the CPU backend behind a queue that runs nothing before a wait, and
+// then runs copies in the worst allowed order, with device pointers that fault when the host follows them.
+// Code that works with it does not rely on unified memory, on calls being done when they return, or on copies
+// being done when later calls are.
 std::unique_ptr<ComputeBackend> MakeQueuedBackend();
 
 }  // namespace weir

@@ -1,5 +1,5 @@
 // Training steps whose parts are replayed once they repeat, against the same steps call by call: on the
-// emulated CUDA device, and on one that replays by making the calls again.
+// emulated CUDA device, and on a device that replays by making the calls again.
 
 #include <algorithm>
 #include <map>
@@ -25,7 +25,7 @@ struct Options {
   bool replays = true;
   bool rounds_gradients = false;
   uint64_t seed = 1;
-  bool captures = true;  // the emulated device can
+  bool captures = true;  // the emulated device can capture
   Precision precision = Precision::kFloat32;
 };
 
@@ -41,7 +41,7 @@ v1::ModelConfig Layers() {
   return config;
 }
 
-// What came of a pass.
+// The result of a pass.
 struct Result {
   double loss = 0;
   std::vector<uint16_t> rounded;
@@ -69,7 +69,7 @@ class Job {
     model_ = *Model::Create(Layers(), {1, 6, 6}, 5, kMaxBatch, backend_.get(), device);
     objects_ = cuda_emulation::LiveObjects();
   }
-  // A gradient in two micro-batches of n examples, of which all but every fifth is on the device before.
+  // A gradient in two micro-batches of n examples; all but every fifth is already on the device.
   Result Step(uint64_t step, int64_t n, int64_t next_n) {
     RandomStream random(RandomKey(step, "replay_test"), 0);
     for (float& weight : model_->weights()) weight = UniformFloat(random.Next()) - 0.5f;
@@ -103,7 +103,7 @@ class Job {
     }
     return results;
   }
-  // Objects of the emulated device after each step, beside those that were there before the first.
+  // Objects of the emulated device after each step, not counting those before the first step.
   std::vector<int64_t> graphs;
 
  private:
@@ -154,13 +154,13 @@ TEST_CASE("What repeats is captured once, what does not is not, and sizes withou
   Options options;
   const std::vector<int64_t> same(9, 7);
   const std::vector<int64_t> graphs = Graphs(options, same);
-  // Of 4 parts of forward and 4 of backward those without dropout, each a graph and its executable. The first
-  // layer's two and the last, with the loss, once for each place of a batch.
+  // Of 4 parts of forward and 4 of backward those without dropout have a graph and its executable each. The
+  // first layer's two and the last, with the loss, have one for each place of a batch.
   CHECK(graphs.back() == 2 * (6 + 3));
   CHECK(graphs[5] == graphs.back());
   options.replays = false;
   CHECK(Graphs(options, same).back() == 0);
-  // Operands that were rounded for one product would be rounded again for each.
+  // Operands rounded once for one product would be rounded again in each graph.
   options.replays = true;
   options.precision = Precision::kBfloat16;
   CHECK(Graphs(options, same).back() == 0);

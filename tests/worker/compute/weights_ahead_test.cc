@@ -1,5 +1,5 @@
 // Weights that are copied to a device while it still computes with others: on the emulated CUDA device, and
-// on one that copies as early and as late as may be.
+// on a device that copies as early and as late as allowed.
 
 #include <algorithm>
 #include <limits>
@@ -57,7 +57,7 @@ struct Job {
     elements = model->spec().elements();
     gradients = NewMemory();
   }
-  // It stays until the end, since freeing it would wait for all work.
+  // The memory stays until the end, since freeing it would wait for all work.
   std::shared_ptr<float> NewMemory() {
     memory.push_back(*Buffer<float>::Make(backend.get(), ComputeBackend::Memory::kHost, elements));
     return {memory.back().get(), [](float*) {}};
@@ -75,9 +75,9 @@ struct Job {
     if (batches.count(number) == 0) batches[number] = MakeBatch(number);
     return batches[number];
   }
-  // The gradient over two micro-batches. `next` is there once it has been asked for `looks` times. The next
-  // batch is on the device before, as in a training loop: a copy of it would come after the weights, and be
-  // waited for.
+  // The gradient over two micro-batches. `next` arrives after `looks` looks. The next batch is already on the
+  // device, as in a training loop: a copy of it would come after the weights, and a wait for it would include
+  // them.
   Gradients Compute(const std::shared_ptr<float>& weights, uint64_t version,
                     const std::shared_ptr<float>& next = nullptr, int looks = 0) {
     model->Bind(weights.get(), gradients.get());
@@ -107,7 +107,7 @@ struct Job {
   int asked = 0;
 };
 
-// What a model with one set of weights makes of them.
+// The gradients of a model with one set of weights.
 Gradients Expected(const std::string& device, uint64_t version) {
   Job job(device, false);
   return job.Compute(job.NewWeights(version), version);
@@ -117,7 +117,7 @@ std::string AnyDevice() { return GENERATE("queued", "cuda, one order", "cuda, an
 
 TEST_CASE("Weights that come while others are computed with serve the next pass, and only that") {
   const std::string device = AnyDevice();
-  const int looks = GENERATE(0, 1, 3, 1000);  // at last they come too late
+  const int looks = GENERATE(0, 1, 3, 1000);  // the last come too late
   CAPTURE(device, looks);
   std::vector<Gradients> got;
   {
@@ -126,7 +126,7 @@ TEST_CASE("Weights that come while others are computed with serve the next pass,
     for (uint64_t version = 0; version < 5; ++version) {
       const auto next = job.NewWeights(version + 1);
       got.push_back(job.Compute(weights, version, next, looks));
-      // The model holds them until it computes with them.
+      // The model holds the weights until it computes with them.
       if (looks == 0) CHECK(next.use_count() == 2);
       if (looks == 1000) CHECK(next.use_count() == 1);
       CHECK(weights.use_count() == 1);

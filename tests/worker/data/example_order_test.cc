@@ -54,7 +54,7 @@ TEST_CASE("A batch may be longer than the data, and positions may be far out") {
 }
 
 TEST_CASE("Permutations are uniform") {
-  // Each of the six orders of three about as often as the others.
+  // Each of the six orders of three comes about as often as the others.
   std::vector<int> counts(27);
   for (uint64_t stream = 0; stream < 6000; ++stream) {
     const auto p = RandomPermutation(3, 5, stream);

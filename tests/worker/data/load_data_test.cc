@@ -97,7 +97,7 @@ TEST_CASE("The digits are built in: 1,500 to train, 297 to test") {
   CHECK(data->train.shape() == std::vector<int64_t>{1, 8, 8});
   CHECK(data->train.outputs() == 10);
   const Batch train = All(data->train), test = All(*data->test);
-  // The counts of the whole set, as scikit-learn's table has them.
+  // The counts of the whole set, as in scikit-learn's table.
   std::vector<int> counts(10), of_test(10);
   for (const int32_t label : train.labels) ++counts[static_cast<size_t>(label)];
   for (const int32_t label : test.labels)
@@ -147,7 +147,7 @@ TEST_CASE("A damaged or wrong IDX file is refused with what was seen and expecte
   const std::string floats_with_nan = Idx(0x0D, {1, 1}, Bytes({0x7f, 0xc0, 0, 0}));
   std::string flipped = Gzip(kImages);
   flipped[flipped.size() - 6] ^= 1;  // in the checksum
-  // What is in it is longer than its header says, and was not when it was compressed.
+  // The content is longer than its header says, and the checksum shows that the file was damaged.
   std::string flipped_content = Gzip(kImages + "x");
   flipped_content[flipped_content.size() - 6] ^= 1;
   const struct {
@@ -238,7 +238,7 @@ TEST_CASE("Images and labels must belong together") {
   CHECK(absl::StartsWith(message(IdxConfig("images", "labels"), kSquaredError),
                          "model.loss mean_squared_error needs numbers"));
 
-  // Said, the number of classes is what labels are held against, and may be more than they show.
+  // If given, the number of classes limits the labels, and may be more than the labels show.
   config.set_classes(10);
   config.mutable_test()->set_labels("labels07");
   config.mutable_test()->set_images("images");

@@ -115,7 +115,7 @@ TEST_CASE("Gradients agree with finite differences in float64") {
     CheckGradient(wide_conv + wide_conv + kFlatten + kDense2, image, backend.get());
     CheckGradient(conv + pool + kFlatten + kDense2, image, backend.get());
     CheckGradient(conv + overlapping_pool + kFlatten + kDense2, image, backend.get());
-    // Layers without parameters before the first that has some, and after the last.
+    // Layers without parameters before the first layer with parameters, and after the last.
     CheckGradient(dropout + tanh + pool + kFlatten + kDense2 + tanh, image, backend.get());
     // Whole models.
     CheckGradient(conv + relu + pool + dropout + kFlatten + dense5 + gelu + dropout + kDense2, image,
@@ -227,7 +227,7 @@ TEST_CASE("A layer's weights may come when forward gets to it, wherever they lie
   CHECK(*model->ForwardBackward(batch, 3, {}, traffic) == loss);
   CHECK(there == gradient);
 
-  // The same weights again are not asked for; of a gradient in two parts only the second one hands it over.
+  // The same weights are not requested again; of a gradient in two parts only the second one hands it over.
   model->ZeroGradients();
   Model::Traffic first, second;
   first.new_weights = second.new_weights = first.last = false;
@@ -261,11 +261,11 @@ TEST_CASE("A batch that was prepared is that of the next pass, another one is no
   };
   CHECK(pass(0, 1) == losses[0]);
   CHECK(pass(1, 2) == losses[1]);
-  // Not the one that was prepared; then that one, and what it holds now.
+  // Not the prepared batch; then that batch, with its contents now.
   CHECK(pass(0, 0) == losses[0]);
   CHECK(pass(2, 0) == losses[2]);
   CHECK(pass(1, 0) == losses[1]);
-  // What was prepared in vain is forgotten, for by now it may hold other examples.
+  // A batch prepared in vain is forgotten, since by now it may hold other examples.
   CHECK(*model->ForwardBackward(batches[2], 3, {}) == losses[2]);
   batches[0] = batches[1];
   CHECK(*model->ForwardBackward(batches[0], 3, {}) == losses[1]);
@@ -288,7 +288,7 @@ TEST_CASE("A pass whose weights do not come, or whose gradient nobody can take, 
     std::vector<float> gone(weights.begin(), weights.end()), unused(weights.size());
     model->Bind(gone.data(), unused.data());
     CHECK(model->ForwardBackward(batch, 3, {}, traffic).status() == absl::DataLossError("cut short"));
-    // Nothing that is queued reads them any more.
+    // No queued operation reads them any more.
   }
   std::vector<float> here(weights.begin(), weights.end()), there(weights.size());
   model->Bind(here.data(), there.data());

@@ -10,8 +10,8 @@
 
 namespace weir {
 
-// The sum of the examples' losses under a model config, computed the plain way in float64, with nothing of
-// worker/model or worker/compute. weights: all tensors end to end, each layer's weight before its bias.
+// The sum of the examples' losses under a model config, computed the plain way in float64, without any code
+// of worker/model or worker/compute. weights: all tensors end to end, each layer's weight before its bias.
 // Dropout acts as in training.
 double ReferenceLoss(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,
                      absl::Span<const double> weights, const Batch& batch, const RandomContext& random);

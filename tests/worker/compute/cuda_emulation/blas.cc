@@ -22,8 +22,8 @@ float FromBits(uint32_t bits) {
   return x;
 }
 
-// Of a column-major [rows, columns] matrix with leading dimension ld, without the gaps, as the product sees
-// it.
+// The elements of a column-major [rows, columns] matrix with leading dimension ld, without the gaps, rounded
+// as the product rounds them.
 std::vector<float> Operand(const void* memory, cudaDataType_t type, int64_t ld, int64_t rows, int64_t columns,
                            cublasComputeType_t compute) {
   std::vector<float> values;
@@ -74,7 +74,7 @@ cublasStatus_t cublasGemmEx_64(cublasHandle_t handle, cublasOperation_t transa, 
                                cudaDataType_t a_type, int64_t lda, const void* b, cudaDataType_t b_type,
                                int64_t ldb, const void* beta, void* c, cudaDataType_t c_type, int64_t ldc,
                                cublasComputeType_t compute, cublasGemmAlgo_t) {
-  // Without a workspace of its own a handle allocates, and repeats its bits on one stream only.
+  // Without a workspace of its own a handle allocates, and its bits repeat on one stream only.
   if (handle->workspace == nullptr || c_type != CUDA_R_32F) return CUBLAS_STATUS_NOT_INITIALIZED;
   const int64_t a_rows = transa == CUBLAS_OP_N ? m : k, a_columns = transa == CUBLAS_OP_N ? k : m;
   const int64_t b_rows = transb == CUBLAS_OP_N ? k : n, b_columns = transb == CUBLAS_OP_N ? n : k;
@@ -97,7 +97,7 @@ const char* cublasGetStatusString(cublasStatus_t) { return "emulated"; }
 
 }  // namespace emulated_cuda
 
-// The product's loader of cuBLAS is left out of the emulation: this takes its place.
+// The emulation leaves out the product's loader of cuBLAS: this takes its place.
 namespace weir::cuda {
 
 absl::StatusOr<const BlasLibrary*> LoadBlasLibrary() {

@@ -7,17 +7,16 @@
 #include "absl/status/statusor.h"
 #include "worker/compute/compute_backend.h"
 
-// A CUDA device on the CPU, for tests where there is none: the .cu files and the backend over them are
-// compiled by the host's compiler against include/, whose functions are these:
-//   - Streams run when somebody waits, one operation at a time from a stream chosen at random among those
-//   that
-//     events do not hold back: what leans on an order that it did not ask for comes out wrong for some seed.
-//   - A block's threads are fibers that change hands at __syncthreads, in a random order: a missing barrier
-//     shows. A barrier that not all threads of a block reach fails.
-//   - Device memory begins as NaN and lies between guards, which are looked at whenever somebody waits.
-//     Device pointers are host pointers, so reads out of bounds are seen only by the NaN they find.
+// A CUDA device on the CPU, for tests on machines without one. The host's compiler compiles the .cu files and
+// the backend over them against include/, whose functions are these:
+//   - Streams run when a caller waits, one operation at a time, from a random stream that no event holds
+//     back: code that relies on an order that it did not ask for gives wrong results for some seed.
+//   - A block's threads are fibers that switch at __syncthreads, in a random order: a missing barrier shows.
+//     A barrier that not all threads of a block reach fails.
+//   - Device memory begins as NaN and lies between guards, which every wait checks. Device pointers are host
+//     pointers, so reads out of bounds show only by the NaN that they return.
 //   - cuBLAS is OpenBLAS, with operands rounded as the precision says.
-//   - Streams, events and memory that are left behind are counted.
+//   - Streams, events and memory that are not freed are counted.
 // It shows that the code is right, not that a GPU runs it right: no other compiler, memory model or speed.
 namespace weir::cuda_emulation {
 
@@ -31,13 +30,13 @@ struct Machine {
   uint64_t seed = 1;
 };
 
-// Of all later calls. Streams that exist keep what they have queued.
+// Applies to all later calls. Existing streams keep what they have queued.
 void SetMachine(const Machine& machine);
 
-// The cudaMalloc, cudaHostAlloc, streams, events and graphs that live.
+// The number of live cudaMallocs, cudaHostAllocs, streams, events and graphs.
 int64_t LiveObjects();
 
-// As cuda::MakeBackend of worker/compute/cuda_backend.h, on the emulated machine.
+// Like cuda::MakeBackend of worker/compute/cuda_backend.h, on the emulated machine.
 absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeBackend(int device, Precision precision,
                                                             size_t arena_chunk_bytes);
 

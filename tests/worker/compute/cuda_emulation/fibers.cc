@@ -15,8 +15,8 @@ namespace {
 
 constexpr size_t kStackBytes = 64 << 10;
 
-// ucontext gives a fiber its stack; from then on it is entered by longjmp, which needs no system call. It
-// waits for the next body when it has ended one.
+// ucontext gives a fiber its stack; from then on longjmp enters it, which needs no system call. A fiber that
+// has ended a body waits for the next one.
 struct Fiber {
   std::unique_ptr<char[]> stack{new char[kStackBytes]};
   bool started = false, ended = false;
@@ -76,7 +76,7 @@ bool RunFibers(unsigned n, uint64_t seed, const std::function<void(unsigned)>& e
     }
     if (ended == n) return true;
     if (ended > 0) {
-      // Those in the middle of the body begin anew the next time.
+      // Fibers in the middle of the body begin anew the next time.
       for (unsigned i = 0; i < n; ++i) fibers[i]->started = fibers[i]->ended;
       return false;
     }

@@ -18,16 +18,16 @@ namespace emulated_cuda {
 
 thread_local dim3 threadIdx, blockIdx, blockDim, gridDim;
 
-// What a stream has queued: work; or a mark that work of other streams waits for; or such a wait.
+// A queued operation of a stream: work; or a mark that other streams' work waits for; or such a wait.
 struct Operation {
   std::function<cudaError_t()> work;
-  std::shared_ptr<bool> passed;    // set when it is this one's turn
+  std::shared_ptr<bool> passed;    // set when the operation's turn comes
   std::shared_ptr<bool> wait_for;  // its turn comes when this is set
 };
 
 struct Stream {
   std::deque<Operation> queue;
-  Graph* capture = nullptr;  // takes the operations instead
+  Graph* capture = nullptr;  // if set, takes the operations instead
 };
 
 struct Event {
@@ -42,19 +42,19 @@ struct Graph {
 namespace {
 
 constexpr size_t kGuardBytes = 256;
-// Four of either are a NaN, and not the one that arithmetic gives.
+// Four bytes of either are a NaN, and not the one that arithmetic gives.
 constexpr unsigned char kGuard = 0xff, kUnwritten = 0xff;
 
-// One emulated machine a process, used by one thread at a time.
+// One emulated machine per process, used by one thread at a time.
 struct State {
   weir::cuda_emulation::Machine machine;
   std::mt19937_64 random{1};
   std::map<char*, size_t> device_memory;
   size_t device_bytes = 0;
   std::vector<Stream*> streams;
-  int64_t others = 0;  // host memory, events and graphs that live
+  int64_t others = 0;  // live host memory, events and graphs
   cudaError_t last_error = cudaSuccess;
-  cudaError_t broken = cudaSuccess;  // a failed kernel: nothing works from then on, as on a device
+  cudaError_t broken = cudaSuccess;  // a failed kernel: every later call fails, as on a device
 };
 State& state() {
   static State* const state = new State;
@@ -124,7 +124,7 @@ cudaError_t RunUntil(const Done& done) {
     }
   }
   while (!done()) {
-    if (!RunOne()) std::abort();  // streams wait for each other: events cannot do that
+    if (!RunOne()) std::abort();  // streams wait for each other: events cannot cause that
   }
   if (state().broken == cudaSuccess && !GuardsIntact()) state().broken = cudaErrorIllegalAddress;
   return state().broken == cudaSuccess ? cudaSuccess : Fail(state().broken);
@@ -228,7 +228,7 @@ cudaError_t cudaMalloc(void** pointer, size_t bytes) {
 cudaError_t cudaFree(void* pointer) {
   const auto it = state().device_memory.find(static_cast<char*>(pointer));
   if (it == state().device_memory.end()) return Fail(cudaErrorInvalidValue);
-  // As on a device, memory goes only after all work.
+  // As on a device, memory is freed only after all work.
   const cudaError_t error = RunUntil([] {
     return std::all_of(state().streams.begin(), state().streams.end(),
                        [](const Stream* stream) { return stream->queue.empty(); });
@@ -306,7 +306,7 @@ cudaError_t cudaEventSynchronize(cudaEvent_t event) {
 cudaError_t cudaEventQuery(cudaEvent_t event) {
   const std::shared_ptr<bool> recorded = event->recorded;
   if (*recorded) return cudaSuccess;
-  // Who asks again and again gets there.
+  // A caller that polls gets there.
   int steps = 0;
   const cudaError_t error = RunUntil([&] { return steps++ > 0; });
   return error == cudaSuccess ? Fail(cudaErrorNotReady) : error;

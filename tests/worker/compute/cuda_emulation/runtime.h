@@ -12,7 +12,7 @@ namespace emulated_cuda {
 
 const weir::cuda_emulation::Machine& CurrentMachine();
 
-// Has `work` done in the stream's order.
+// Queues `work` in the stream's order.
 cudaError_t QueueWork(cudaStream_t stream, std::function<cudaError_t()> work);
 
 }  // namespace emulated_cuda
