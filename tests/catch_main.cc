@@ -1,5 +1,5 @@
-// Runs Catch2 under Bazel: where Bazel asks for an XML report (XML_OUTPUT_FILE), a JUnit one is written
-// there, and the console shows the usual one if something failed. Sharding and filters are Catch2's own.
+// Runs Catch2 under Bazel: if Bazel asks for an XML report (XML_OUTPUT_FILE), a JUnit report is written
+// there, and the console shows the usual one if a test failed. Sharding and filters are Catch2's own.
 #define CATCH_CONFIG_RUNNER
 #include <cstdlib>
 #include <fstream>
@@ -19,7 +19,7 @@ int main(int argc, char** argv) {
   for (const auto& a : args) raw.push_back(a.c_str());
   const int result = Catch::Session().run(static_cast<int>(raw.size()), raw.data());
   if (xml != nullptr && result != 0) {
-    // Bazel prints this log for a failed test; the report is its content.
+    // Bazel prints this log for a failed test; the log holds the report.
     std::ifstream report(xml);
     std::string line;
     while (std::getline(report, line)) fprintf(stderr, "%s\n", line.c_str());

@@ -1,17 +1,17 @@
-// How fast the optimizers run over memory, against what this machine's memory can do at all. Blocks are
-// walked as a server walks them, one a task, on a thread pool.
+// The speed of the optimizers over memory, against the limit of this machine's memory. The blocks are walked
+// as a server walks them, one per task, on a thread pool.
 //
 //   bazel run //tests/bench:apply_bench -- [--elements=N] [--rounds=N] [--all_levels] [--json=FILE]
 //
-// Where the data lies: `memory`, all of it; `chunk`, the gradient in cache, as a chunk of 1 MiB that has just
-// been received, and the rest in memory; `cache`, weights of 1 MiB and what belongs to them. Form: `copy`,
-// into another version's buffers (copy on write), or `in place`. Gradients are float32, or bfloat16 and
-// expanded a few KiB at a time.
+// The place of the data: `memory`, all of it; `chunk`, the gradient in cache, as a chunk of 1 MiB that has
+// just been received, and the rest in memory; `cache`, weights of 1 MiB and the arrays that belong to them.
+// Form: `copy`, into another version's buffers (copy on write), or `in place`. Gradients are float32, or
+// bfloat16 and expanded a few KiB at a time.
 //
-// GB/s counts each array that is read or written once; that a store may first fetch its line is not counted,
-// in the limit as little as in the optimizers. The limit of an optimizer is a loop with hardly any arithmetic
-// over the same arrays, timed in turn with it. Of all rounds the best counts: what disturbs a measurement
-// only ever makes it slower.
+// GB/s counts each array that is read or written once. A store may first fetch its line; that fetch is not
+// counted, neither for the optimizers nor for the limit. The limit of an optimizer is a loop with hardly any
+// arithmetic over the same arrays, timed in turn with it. The best round counts: a disturbance only ever
+// makes a measurement slower.
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
@@ -54,13 +54,13 @@ Buffer MakeBuffer(uint64_t stream, size_t n) {
   return buffer;
 }
 
-// The parameters of a shard. Every version of an array has a buffer of its own per block.
+// The parameters of a shard's block. Every version of an array has its own buffer per block.
 struct Block {
   size_t n;
   Buffer versions[kVersions][kArrays];
 };
 
-// One call of a pass: from version to version (which may be one), with a gradient of the block's length.
+// One call of a pass: from version to version (possibly the same), with a gradient of the block's length.
 struct Visit {
   size_t n;
   const Buffer* in;
@@ -159,8 +159,8 @@ struct Row {
   std::string what, kernels;
   bool bf16;
   size_t bytes_per_element;
-  // `what` of the row that this one is held against: for float32 the limit, for bfloat16 the same with
-  // float32. Empty: a limit.
+  // `what` of the row to compare with: for float32 the limit, for bfloat16 the same with float32. Empty: a
+  // limit.
   std::string against;
   Pass pass;
   double best_seconds = 1e30;
@@ -190,11 +190,11 @@ std::vector<Row> MakeRows(bool all_levels, bool in_place) {
   return rows;
 }
 
-// Where a table's data lies.
+// The place of a table's data.
 struct Place {
   const char* name;
   size_t blocks, gradients;
-  int repeats;  // of the walk over all blocks, within one measurement
+  int repeats;  // walks over all blocks in one measurement
 };
 
 class Bench {

@@ -1,5 +1,5 @@
-// That the baselines do all of the work that they are measured for, and so does the benchmark's Weir: the
-// weights that come back are those of the same optimizer over the same gradients.
+// The baselines, and the benchmark's Weir, do all of the work that they are measured for: the returned
+// weights are those of the same optimizer over the same gradients.
 #include "bench/contestant.h"
 
 #include <memory>
@@ -29,7 +29,7 @@ Contestant Make(const std::string& kind, const std::string& optimizer) {
   return contestant;
 }
 
-// After so many gradients as WorkerTensors makes them.
+// The weights after this many gradients of WorkerTensors.
 std::vector<float> Expected(const std::string& optimizer, int updates) {
   const Parameters parameters(optimizer, kElements);
   const WorkerTensors tensors(kElements);
@@ -40,7 +40,8 @@ std::vector<float> Expected(const std::string& optimizer, int updates) {
   return {weights, weights + kElements};
 }
 
-// Steps of a contestant's clients, one client after another; the first difference from what is expected.
+// Steps of a contestant's clients, one client after another. Returns the first difference from the expected
+// weights.
 absl::Status TakeSteps(const Contestant& contestant, int steps) {
   WEIR_ASSIGN_OR_RETURN(const auto host, ServerHost::Local());
   WEIR_ASSIGN_OR_RETURN(const auto servers, host->Start(contestant));
@@ -62,7 +63,7 @@ absl::Status TakeSteps(const Contestant& contestant, int steps) {
 }
 
 void CheckWeights(const Contestant& contestant, int steps) {
-  // Clients start threads; a process that has some can not be copied any more.
+  // Clients start threads, and a process with threads cannot be forked any more.
   const auto child = Child::Fork([&](Control& control) {
     WEIR_RETURN_IF_ERROR(TakeSteps(contestant, steps));
     return control.Send({{"equal", true}});
@@ -190,7 +191,7 @@ TEST_CASE("what cannot start says why") {
   REQUIRE(host.ok());
   CHECK((*host)->Start(Make("pigeon", "sgd")).status().message().find("pigeon") != std::string::npos);
   ServerProcess::SetProgram("/no/such/ps_server");
-  // The host is a copy of this process as it is now.
+  // The host is a fork of this process as it is now.
   const auto other = ServerHost::Local();
   REQUIRE(other.ok());
   CHECK((*other)->Start(Weir("weir", "")).status().message().find("/no/such/ps_server") != std::string::npos);

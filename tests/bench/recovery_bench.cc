@@ -1,5 +1,5 @@
-// ./dev bench recovery: what the loss of tasks costs a job with a large model, and what being ready for it
-// costs. Real servers, and workers that only wait, push and pull, on this machine.
+// ./dev bench recovery: the cost of losing tasks for a job with a large model, and the cost of being ready
+// for it. Real servers, and workers that only wait, push and pull, on this machine.
 #include <unistd.h>
 
 #include <CLI/CLI.hpp>
@@ -58,7 +58,7 @@ double Median(std::vector<double> values) {
   return values.empty() ? 0 : (values[(values.size() - 1) / 2] + values[values.size() / 2]) / 2;
 }
 
-// A job that never ends by itself. `checkpoint`: that member of its config without the directory.
+// A job that never ends by itself. `checkpoint`: that member of its config, without the directory.
 class Job {
  public:
   Job(const Options& options, const Mode& mode, const json& checkpoint) : mode_(mode) {
@@ -93,7 +93,7 @@ class Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  // Until it runs evenly.
+  // Returns when the job runs evenly.
   absl::Status Start() {
     WEIR_ASSIGN_OR_RETURN(job_, ChaosJob::Create(setup_));
     WEIR_RETURN_IF_ERROR(job_->StartAll());
@@ -129,8 +129,8 @@ class Job {
   absl::StatusOr<double> UsefulSteps() {
     WEIR_ASSIGN_OR_RETURN(const auto status, AwaitRunning());
     if (mode_.consistency == std::string("sync")) return static_cast<double>(status.step());
-    // A server's version counts the updates in its weights: what was lost is not in it, whatever is done
-    // again is.
+    // A server's version counts the updates in its weights: it does not count lost updates, but counts those
+    // done again.
     int64_t newest = 0;
     uint64_t versions = 0;
     for (uint32_t worker = 0; worker < kWorkers; ++worker) {
@@ -146,8 +146,8 @@ class Job {
   }
 
   struct Loss {
-    // From SIGKILL until the process listens, and from then until a step that began before or after is
-    // acknowledged to a worker.
+    // From SIGKILL until the process listens, and from then until a worker gets the acknowledgement of a
+    // step, whenever the step began.
     double restart = 0, recovery = 0;
   };
   // Kills a server and starts it again at once.
@@ -179,7 +179,7 @@ class Job {
   }
   absl::Status TakeCheckpoint() { return job_->TakeCheckpoint(); }
 
-  // Lets time pass until `end`.
+  // Waits until `end`.
   void RunUntil(Clock::time_point end) {
     while (Clock::now() < end) {
       const auto status = job_->Status();
@@ -188,7 +188,7 @@ class Job {
           std::chrono::milliseconds(250), std::max(end - Clock::now(), Clock::duration{0})));
     }
   }
-  // Complete ones that were seen.
+  // Complete checkpoints that were seen.
   size_t checkpoints() const { return checkpoints_.size(); }
 
  private:
@@ -203,7 +203,7 @@ class Job {
   std::set<std::string> checkpoints_;
 };
 
-// What was measured, and what is wanted.
+// The measured values and their targets.
 class Report {
  public:
   void Add(const std::string& what, double value, double bound, bool at_least, const std::string& unit,
@@ -236,7 +236,7 @@ absl::Status MeasureLosses(const Options& options, const Mode& mode, Report* rep
   for (const std::string server : {"ps:1", "ps:0"}) {
     std::vector<double> restart, recovery;
     for (int kill = 0; kill < options.kills; ++kill) {
-      // At another time since the last checkpoint with each.
+      // Each kill at another time since the last checkpoint.
       job.RunUntil(Clock::now() + std::chrono::milliseconds(2500 * (kill + 1)));
       WEIR_RETURN_IF_ERROR(job.AwaitRunning().status());
       WEIR_ASSIGN_OR_RETURN(const Job::Loss loss, job.Lose(server));
@@ -252,7 +252,7 @@ absl::Status MeasureLosses(const Options& options, const Mode& mode, Report* rep
   return absl::OkStatus();
 }
 
-// Useful steps a second over `seconds`, with `middle` in the middle.
+// Useful steps per second over `seconds`; `middle` runs in the middle.
 absl::StatusOr<double> Rate(Job* job, double seconds, const std::function<absl::Status()>& middle) {
   WEIR_ASSIGN_OR_RETURN(const double before, job->UsefulSteps());
   const auto start = Clock::now();
@@ -266,7 +266,7 @@ absl::StatusOr<double> Rate(Job* job, double seconds, const std::function<absl::
 
 absl::Status Nothing() { return absl::OkStatus(); }
 
-// Times with a kill and times without, half as long, take turns, so that both see the same machine.
+// Times with a kill and times without, half as long, alternate, so that both see the same machine.
 absl::Status MeasureGoodput(const Options& options, const Mode& mode, double bound, Report* report) {
   const std::vector<std::string> victims = {"ps:1", "worker:1", "ps:0"};
   const int kills = std::max(1, static_cast<int>(options.minutes * 60 / options.every));
@@ -300,7 +300,7 @@ absl::Status MeasureCheckpoints(const Options& options, const Mode& mode, Report
   std::vector<double> ratios, with, without;
   Job job(options, mode, json{{"every_seconds", 86400}});
   WEIR_RETURN_IF_ERROR(job.Start());
-  // The first one takes the memory for those to come.
+  // The first checkpoint allocates the memory for later ones.
   WEIR_RETURN_IF_ERROR(job.TakeCheckpoint());
   for (int pair = 0; pair < options.pairs; ++pair) {
     for (const bool checkpoint : {pair % 2 == 0, pair % 2 != 0}) {
@@ -317,7 +317,7 @@ absl::Status MeasureCheckpoints(const Options& options, const Mode& mode, Report
   return absl::OkStatus();
 }
 
-// In MB/s, of a file that is written as a server's log is: half a model, and then a sync, over and over.
+// In MB/s, of a file that is written like a server's log: half a model, then a sync, repeatedly.
 absl::StatusOr<double> DiskRate(int64_t elements) {
   FileSystem& files = FileSystem::Posix();
   const std::string path =
@@ -360,7 +360,7 @@ int Main(const Options& options, const std::vector<std::string>& rows) {
       load, *disk);
   Report report;
   absl::Status status;
-  // Sync goes back, async goes on without what was lost, or with all of it.
+  // Sync goes back; async goes on without the lost pushes, or with the log with all of them.
   for (const Mode& mode : {kSync, kAsync, kAsyncLog}) {
     if (status.ok() && wanted("recovery")) status = MeasureLosses(options, mode, &report);
   }

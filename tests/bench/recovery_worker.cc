@@ -1,4 +1,4 @@
-// A worker without a model: it waits as long as a gradient would take to compute, pushes a constant one and
+// A worker without a model: it waits for the time that a gradient would take, pushes a constant gradient and
 // pulls the weights. For recovery_bench, which starts and kills it.
 #include <fcntl.h>
 #include <unistd.h>
@@ -34,14 +34,14 @@ struct Flags {
   double compute_seconds = 0.06;
 };
 
-// What all memberships of this process work on.
+// The tensors that all memberships of this process share.
 struct Tensors {
   explicit Tensors(int64_t elements) : weights(elements), gradient(elements, 1e-3f) {}
   std::vector<float> weights;
   const std::vector<float> gradient;
 };
 
-// One membership. As in Trainer, the exchange of a clock is in the air while NextWork() may still hand out a
+// One membership. As in Trainer, the exchange of a clock is under way while NextWork() may still hand out a
 // part of the same step, that of a worker that died.
 class Membership {
  public:

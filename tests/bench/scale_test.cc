@@ -1,4 +1,4 @@
-// What `./dev bench scale` makes of what it measured.
+// The judgements and plots that `./dev bench scale` derives from its measurements.
 #include "bench/scale.h"
 
 #include <string>
@@ -31,7 +31,7 @@ TEST_CASE("Scale: targets are judged where the cells have what it takes") {
   REQUIRE(targets.size() == 2);
   CHECK(targets[0].value == Approx(0.8));
   CHECK(targets[0].met());
-  CHECK(targets[1].value == Approx(0.5));  // few workers' share of what a server has anyway does not count
+  CHECK(targets[1].value == Approx(0.5));  // the server's fixed cost is not charged to a few workers
   CHECK(targets[1].met());
 
   targets = JudgeScale({Row("async", 8, 100, 5), Row("async", 64, 79, 1.01)});
@@ -45,7 +45,7 @@ TEST_CASE("Scale: targets are judged where the cells have what it takes") {
   sync.status = absl::DeadlineExceededError("stands");
   REQUIRE(JudgeScale({sync}).size() == 1);
   CHECK_FALSE(JudgeScale({sync})[0].met());
-  // One that failed has no throughput.
+  // A failed row has no throughput.
   ScaleRow stands = Row("async", 64, 0, 0);
   stands.status = sync.status;
   REQUIRE(JudgeScale({Row("async", 8, 100, 5), stands}).size() == 1);
@@ -62,7 +62,7 @@ TEST_CASE("Scale: throughput is compared pair by pair") {
   CHECK(targets[0].samples == std::vector<double>{50.0 / 100, 66.0 / 60, 81.0 / 100});
   CHECK(targets[0].value == Approx(0.81));
   CHECK(targets[0].met());
-  // What came again is not drawn.
+  // Repeated rows are not drawn.
   CHECK(PlotScale(rows) == PlotScale({rows[0], rows[1]}));
 }
 

@@ -1,4 +1,4 @@
-// `weir bench` as a process, with the numbers left out of account.
+// `weir bench` as a process, without regard to its numbers.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -31,7 +31,7 @@ CommandResult Run(std::vector<std::string> args) {
   const auto result = RunCommand(std::move(options), kLimit);
   INFO(result.status());
   REQUIRE(result.ok());
-  // Nothing of it stays.
+  // No temporary folder stays.
   for (const auto& entry : std::filesystem::directory_iterator(std::getenv("TEST_TMPDIR"))) {
     CHECK_THAT(entry.path().filename().string(), !Catch::StartsWith("weir-"));
   }
@@ -90,7 +90,7 @@ TEST_CASE("weir bench wire between two hosts") {
                                     "--layouts=1x1", "--rounds=1", "--turn_seconds=0.002", "--json=" + file});
   INFO(result.output);
   REQUIRE(result.exit.ok());
-  // What shares memory is left out.
+  // Contestants that share memory are left out.
   CHECK(CheckCells(json::parse(std::ifstream(file))) ==
         std::set<std::string>{"raw tcp", "protobuf", "weir tcp"});
 }
@@ -161,7 +161,7 @@ TEST_CASE("the scale table has a line, a cell and a point for each job, and name
   CHECK(Run({"bench/weir_bench", "scale", "--modes=fast"}).exit.status() == 64);
 }
 
-#if !defined(WEIR_ASAN) && !defined(WEIR_TSAN)  // which keep memory of their own for each allocation
+#if !defined(WEIR_ASAN) && !defined(WEIR_TSAN)  // sanitizers keep memory of their own for each allocation
 TEST_CASE("an idle worker of a small model takes hardly more of a server over shared memory than over TCP") {
   std::map<std::string, double> idle;
   for (const std::string transport : {"tcp", "shared_memory"}) {

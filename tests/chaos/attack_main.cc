@@ -1,7 +1,7 @@
 // ./dev chaos --attack: an honest job of real processes beside a stranger on the same machine, another user
-// where this runs as root, who abuses everything that the job's servers listen on. Says for each kind of
-// abuse what became of the job's throughput and of its servers' memory, and whether anything was taken or
-// touched.
+// where this runs as root, that abuses everything that the job's servers listen on. Prints for each kind of
+// abuse the effect on the job's throughput and its servers' memory, and whether the stranger read or changed
+// anything.
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -35,13 +35,13 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// What an honest job keeps of its throughput, and what its servers may take more in memory.
+// The least share of its throughput that an honest job keeps, and the most additional memory of its servers.
 constexpr double kLeastThroughput = 0.9;
 constexpr double kMostMemory = 64e6;
 constexpr uid_t kNobody = 65534;
 constexpr uint32_t kServers = 2, kWorkers = 4;
 constexpr int kAttackers = 2;
-// Abuse of the checkpoints' folder, which this process does itself.
+// Abuse of the checkpoints' folder; this process does it itself.
 constexpr char kLinks[] = "links";
 
 // ---- the stranger: this program again
@@ -54,7 +54,7 @@ int BeStranger(const std::string& kind, const Attacker::Target& target) {
     std::fprintf(stderr, "cannot become another user\n");
     return 1;
   }
-  // The honest job's processor time is not what is attacked.
+  // The attack is not on the honest job's processor time.
   setpriority(PRIO_PROCESS, 0, 19);
   std::signal(SIGTERM, [](int) { stop = true; });
   Attacker attacker(target);
@@ -106,9 +106,9 @@ class Trial {
       : self_(std::move(self)), folder_(std::move(folder)), seconds_(seconds) {}
 
   absl::Status Start(const ChaosPrograms& programs, const std::string& mode, bool open);
-  // One kind of abuse, in turns with quiet. An error: the job is no more.
+  // One kind of abuse, alternating with quiet. An error: the job has ended.
   absl::Status Try(const std::string& kind);
-  // The job must end as jobs do: a last checkpoint, and 143.
+  // The job must end normally: a last checkpoint, and 143.
   absl::Status End();
   int violations() const { return violations_; }
 
@@ -197,7 +197,7 @@ absl::StatusOr<std::vector<std::unique_ptr<Subprocess>>> Trial::Attack(const std
 }
 
 void Trial::PlantLinks() {
-  // Wherever the next checkpoints and the coordinator's own files could go.
+  // The paths of the next checkpoints and of the coordinator's own files.
   std::vector<std::string> names = {"coordinator.json", "coordinator.json.tmp", "manifest.json", "claim",
                                     "lock"};
   uint64_t newest = 0;
@@ -272,7 +272,7 @@ absl::Status Trial::Try(const std::string& kind) {
   if (ratio < kLeastThroughput) Violation(absl::StrCat("throughput must stay at ", kLeastThroughput));
   if (more > kMostMemory) Violation("memory must stay within 64 MB");
   for (const auto& [what, count] : taken) {
-    // Without a token who reaches a server may ask to join, as any worker does.
+    // Without a token a process that reaches a server may ask to join, as any worker does.
     if (open_ && what == "join") continue;
     Violation(absl::StrCat(what, ": ", count, " calls of a stranger were taken"));
   }

@@ -25,21 +25,21 @@ using Clock = std::chrono::steady_clock;
 using Path = ChaosJob::Options::Path;
 using std::chrono::milliseconds;
 
-// Nothing may stand still for longer once faults are healed; generous, for a machine that is busy.
+// The longest time without progress once faults are healed; generous, for a busy machine.
 constexpr std::chrono::seconds kHangLimit{60};
-// Less: a worker whose Leave ps:0 has heard from a copy of it alone, and which therefore nobody answers, asks
-// for so long for a ps:0 that may have ended well.
+// Shorter. ps:0 may get a worker's Leave only as a repeated copy, so that the worker has no answer. The
+// worker then looks this long for a ps:0 that may have ended well.
 constexpr double kServerWaitSeconds = 30;
 constexpr milliseconds kPoll{20};
 constexpr uint64_t kSteps = 200;
 constexpr uint32_t kParts = 4, kBatch = 8;
-// Faults end there: what is killed must have something to come back to.
+// No faults after this step: a killed task must have a job to come back to.
 constexpr uint64_t kLastFaultStep = kSteps * 8 / 10;
 constexpr double kLeaseSeconds = 3;
 
 std::string RunsFolder(const std::string& folder) { return folder + "/runs"; }
 
-// Every job of one mode has the same, so that all sync jobs end with the same bits.
+// The same for all jobs of one mode, so that all sync jobs end with the same bits.
 nlohmann::json JobConfig() {
   nlohmann::json config = nlohmann::json::parse(R"({
     "name": "chaos",
@@ -70,12 +70,12 @@ nlohmann::json JobConfig(const ChaosPlan& plan, const std::string& folder) {
   config["checkpoint"] = {{"directory", RunsFolder(folder)}, {"every_steps", 7}, {"keep", 2}};
   config["wire"]["transport"] = plan.transport;
   config["server"]["apply"] = plan.apply;
-  // So that there is something to break: a step takes some tens of milliseconds.
+  // A step takes some tens of milliseconds, so that faults hit a running job.
   double delay = 0.015;
   if (plan.mode != "sync") {
     config["consistency"] = {{"mode", plan.mode}};
     if (plan.mode == "bounded") config["consistency"]["staleness"] = plan.staleness;
-    // A step is so many batches as there are workers.
+    // A step has as many batches as there are workers.
     config["train"]["examples"] = kSteps * plan.workers * kBatch;
     delay = 0.06;
     if (plan.log) config["server"]["durability"] = "log";
@@ -96,7 +96,7 @@ HistoryRules Rules(const ChaosPlan& plan) {
   return rules;
 }
 
-// One job, its faults and what came of it.
+// One job, its faults and its result.
 class Run {
  public:
   Run(const ChaosPlan& plan, ChaosJob* job, std::string runs_folder, ChaosResult* result)
@@ -106,7 +106,7 @@ class Run {
         random_(RandomKey(plan.seed, "faults"), 0),
         result_(*result) {}
 
-  // Breaks things until the job is nearly done.
+  // Injects faults until the job is nearly done.
   absl::Status Break() {
     WEIR_RETURN_IF_ERROR(job_.StartAll());
     while (true) {
@@ -116,7 +116,7 @@ class Run {
     }
   }
 
-  // All tasks end by themselves, with 0.
+  // All tasks must end by themselves, with 0.
   absl::Status AwaitEnd() {
     const auto deadline = Clock::now() + kHangLimit;
     for (const std::string& task : job_.tasks()) {
@@ -128,7 +128,7 @@ class Run {
   }
 
  private:
-  // Waits until the job runs and is so many steps further; its step, or that of its end.
+  // Waits until the job runs and is this many steps further; returns its step, or that of its end.
   absl::StatusOr<uint64_t> AwaitProgress(uint64_t steps) {
     const auto start = Clock::now();
     std::optional<uint64_t> from;
@@ -143,7 +143,7 @@ class Run {
           if (!from.has_value()) from = status->step();
           if (status->step() > *from) NoteStandstill(Clock::now() - start);
           if (status->step() >= *from + steps) return status->step();
-          // The fault was not noticed yet, and then the job went back.
+          // The job had not noticed the fault before, and then went back.
           from = std::min(*from, status->step());
         }
       }
@@ -169,7 +169,7 @@ class Run {
 
   absl::Status Inject() {
     noted_ = false;
-    // With proxies half of it.
+    // With proxies, half of the faults are partitions.
     if (plan_.path == Path::kProxies && random_.NextBelow(2) == 0) return Partition();
     const uint32_t draw = random_.NextBelow(100);
     if (draw < 25) return Counted("kill of a worker", KillAndRestart({Worker()}));
@@ -202,14 +202,14 @@ class Run {
     return absl::OkStatus();
   }
 
-  // The second one hits while the first recovers.
+  // The second kill hits during the recovery from the first.
   absl::Status KillTwice() {
     WEIR_RETURN_IF_ERROR(KillAndRestart({Server()}));
     std::this_thread::sleep_for(milliseconds(random_.NextBelow(300)));
     return KillAndRestart({random_.NextBelow(4) == 0 ? Worker() : Server()});
   }
 
-  // Every fourth for longer than its lease.
+  // Every fourth stop is longer than the lease.
   absl::Status Stop(const std::string& task) {
     const bool long_stop = random_.NextBelow(4) == 0;
     job_.Signal(task, SIGSTOP);
@@ -218,8 +218,8 @@ class Run {
     return absl::OkStatus();
   }
 
-  // One task is cut off from all its peers, or from one server, in one direction or both; every third time
-  // for longer than a lease. What was held arrives late or never.
+  // Cuts one task off from all its peers, or from one server, in one direction or both; every third time for
+  // longer than a lease. Held messages arrive late or never.
   absl::Status Partition() {
     const std::string task = random_.NextBelow(2) == 0 ? Worker() : Server();
     std::string peer;
@@ -235,12 +235,12 @@ class Run {
         absl::OkStatus());
   }
 
-  // Within a lease, or beyond it.
+  // Shorter or longer than a lease.
   milliseconds Duration(bool beyond) {
     return milliseconds(beyond ? static_cast<int>(1000 * kLeaseSeconds) + 700 : 20 + random_.NextBelow(700));
   }
 
-  // Until some checkpoints have failed.
+  // Waits until some checkpoints have failed.
   absl::Status FillDisk() {
     WEIR_RETURN_IF_ERROR(SmallDisk::Fill(runs_folder_));
     const auto progress = AwaitProgress(15);
@@ -257,10 +257,10 @@ class Run {
   bool noted_ = true;
 };
 
-// A push that came twice has the answer of the first time. What workers do not know of (they were killed
-// before the answer) is not judged.
+// A repeated push has the answer of the first one. Pushes whose answers a killed worker never got are not
+// judged.
 void CheckRepeats(const ChaosJob& job, const std::vector<HistoryEvent>& events, ChaosResult* result) {
-  // Shard, its life, worker, its life, clock, part.
+  // Shard, its incarnation, worker, its incarnation, clock, part.
   using Key = std::tuple<uint32_t, uint64_t, uint32_t, uint64_t, uint64_t, uint32_t>;
   std::map<Key, const HistoryEvent*> first;
   for (const HistoryEvent& event : events) {
@@ -281,8 +281,8 @@ void CheckRepeats(const ChaosJob& job, const std::vector<HistoryEvent>& events, 
   }
 }
 
-// With the log nothing is lost, so across all lives of a shard each version is that of one push, and each
-// batch was applied once.
+// With the log nothing is lost: over all incarnations of a shard, one push made each version, and each batch
+// was applied once.
 void CheckNothingLost(const nlohmann::json& summary, uint64_t batches,
                       const std::vector<HistoryEvent>& events, ChaosResult* result) {
   const uint64_t pushes = summary.value("pushes", uint64_t{0});
@@ -305,7 +305,7 @@ void CheckNothingLost(const nlohmann::json& summary, uint64_t batches,
   }
 }
 
-// Of a job's summary; "none": nobody has evaluated its weights.
+// The hash in a job's summary; "none": no worker evaluated the weights.
 std::string WeightsOf(const nlohmann::json& summary) {
   const auto found = summary.find("weights_sha256");
   return found != summary.end() && found->is_string() ? found->get<std::string>() : "none";
@@ -378,7 +378,7 @@ ChaosPlan MakeChaosPlan(uint64_t seed, const std::string& mode, uint32_t workers
   plan.apply = random.NextBelow(2) == 0 ? "streamed" : "staged";
   plan.path = std::array{Path::kDirect, Path::kProxies, Path::kRepeaters}[random.NextBelow(3)];
   plan.breaks = random.NextBelow(2) == 0 && plan.path == Path::kProxies;
-  // What lies between is TCP.
+  // Proxies and repeaters speak TCP.
   if (plan.path != Path::kDirect) plan.transport = "tcp";
   plan.log = random.NextBelow(2) == 0 && plan.mode != "sync";
   if (plan.log) plan.apply = "staged";

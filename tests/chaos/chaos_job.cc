@@ -18,7 +18,8 @@
 namespace weir {
 namespace {
 
-// Of a connection through a proxy: some hundred exchanges, and every now and then one that ends in the first.
+// Bytes of a connection through a proxy: some hundred exchanges, and sometimes a connection that ends in the
+// first.
 constexpr uint64_t kLeastBytes = 20'000, kMostBytes = 2'000'000;
 
 std::string ReadFile(const std::string& path) {
@@ -139,7 +140,7 @@ void ChaosJob::Kill(const std::string& task) {
 }
 
 absl::StatusOr<v1::ClusterStatus> ChaosJob::Status() const {
-  // A new connection each time: one that was refused is in no hurry to try again.
+  // A new connection each time: gRPC delays the retry of a refused one.
   return StatusClient(addresses_.at("ps:0"), token_).Get(absl::Seconds(2));
 }
 

@@ -28,27 +28,27 @@ struct ChaosPrograms {
   std::string worker = "worker/worker";
 };
 
-// One job of real processes on loopback in a folder that outlives this object: a log of each process's life,
-// a history of each worker's, the servers' summary. Its processes die with this object. For one thread.
+// One job of real processes on loopback, in a folder that outlives this object: a log of each process, a
+// history of each worker process, the servers' summary. The processes die with this object. For one thread.
 class ChaosJob {
  public:
   struct Options {
     ChaosPrograms programs;
-    // Exists, and is empty.
+    // An existing, empty folder.
     std::string folder;
     // The job's config.
     std::string config;
     uint32_t servers = 1, workers = 1;
-    // Of each worker, besides --config and --history.
+    // Each worker's arguments, besides --config and --history.
     std::vector<std::string> worker_args;
-    // Of each server, besides --config and ps:0's --summary.
+    // Each server's arguments, besides --config and ps:0's --summary.
     std::vector<std::string> server_args;
     // Workers write histories.
     bool histories = true;
-    // The job has a token, which all tasks find in a file.
+    // The job has a token, which all tasks read from a file.
     bool token = false;
-    // How each worker reaches each server, and ps:0 the others: directly, through BreakingProxy, whose
-    // connections break by themselves if `breaks`, or through GrpcRepeater.
+    // The path from each worker to each server, and from ps:0 to the others: direct, through BreakingProxy,
+    // whose connections break by themselves if `breaks`, or through GrpcRepeater.
     enum class Path { kDirect, kProxies, kRepeaters };
     Path path = Path::kDirect;
     bool breaks = false;
@@ -60,29 +60,29 @@ class ChaosJob {
   const std::vector<std::string>& tasks() const { return tasks_; }
   const std::string& address(const std::string& task) const { return addresses_.at(task); }
   pid_t pid(const std::string& task) const { return processes_.at(task)->pid(); }
-  // Starts a task; again if it was killed.
+  // Starts a task, also after it was killed.
   absl::Status Start(const std::string& task);
   absl::Status StartAll();
-  // SIGKILL; it is gone when this returns.
+  // SIGKILL; returns when the process is gone.
   void Kill(const std::string& task);
   void Signal(const std::string& task, int signal) { processes_.at(task)->Signal(signal); }
 
-  // Of ps:0, if it answers.
+  // ps:0's status, if it answers.
   absl::StatusOr<v1::ClusterStatus> Status() const;
-  // A checkpoint now; returns when it is complete.
+  // Takes a checkpoint now; returns when it is complete.
   absl::Status TakeCheckpoint() const;
-  // How the task ended; nullopt: it runs still at the deadline.
+  // How the task ended; nullopt: it still runs at the deadline.
   std::optional<ProcessExit> WaitForExit(const std::string& task,
                                          std::chrono::steady_clock::time_point deadline);
-  // Of the task's present life: what it printed; where a worker's history is.
+  // Of the task's present process: its output; the path of a worker's history.
   std::string Log(const std::string& task) const;
   std::string HistoryPath(const std::string& task) const;
   absl::StatusOr<nlohmann::json> Summary() const;
-  // Of all workers' lives so far, once all have ended.
+  // The histories of all worker processes so far, once all have ended.
   absl::StatusOr<std::vector<HistoryEvent>> Histories() const;
   // The proxies between the task and its peers; with `peer`, between these two.
   std::vector<BreakingProxy*> Proxies(const std::string& task, const std::string& peer = "") const;
-  // What happened on the paths, and how often.
+  // The faults on the paths, with their counts.
   std::map<std::string, uint64_t> PathFaults() const;
   // By shard.
   std::vector<std::vector<RepeatedPush>> RepeatedPushes() const;
@@ -97,16 +97,17 @@ class ChaosJob {
   void OpenPaths();
   std::string TfConfig(const std::string& task) const;
   std::string TokenPath() const { return options_.folder + "/token"; }
-  // The folder's files of the task's present life, without their ends.
+  // The prefix of the files of the task's present process, in the folder.
   std::string Life(const std::string& task) const;
 
   const Options options_;
   JobToken token_;
   std::vector<std::string> tasks_;
-  // Ports that nobody else is given, and that servers which set SO_REUSEADDR, as gRPC does, can listen on.
+  // Ports that the kernel gives to no other process, on which servers that set SO_REUSEADDR, as gRPC does,
+  // can listen.
   std::map<std::string, UniqueFd> ports_;
   std::map<std::string, std::string> addresses_;
-  // (who calls, which server).
+  // (caller, server).
   using Path = std::pair<std::string, std::string>;
   std::map<Path, std::unique_ptr<BreakingProxy>> proxies_;
   std::map<Path, std::unique_ptr<GrpcRepeater>> repeaters_;

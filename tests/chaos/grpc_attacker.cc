@@ -27,11 +27,11 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Between two acts.
+// The pause between two acts.
 constexpr milliseconds kPace{10};
-// Connections and streams that are held at once.
+// Connections and streams that the attacker holds at once.
 constexpr size_t kHeld = 100;
-// A name of nobody.
+// An identifier that no member has.
 constexpr uint64_t kFar = uint64_t{1} << 60;
 
 std::shared_ptr<grpc::Channel> Connect(const std::string& address, int connection = 0) {
@@ -228,7 +228,7 @@ void Attacker::AttackMembers(const std::atomic<bool>& stop) {
     *leave.mutable_caller() = caller;
     leave.set_reason("training diverged, a stranger says");
     leave.set_failure_kind(v1::FAILURE_DIVERGED);
-    // Who is no member is told that all is well: he is out.
+    // A caller that is not a member gets OK: it is out already.
     call(&Stub::Leave, leave, v1::LeaveReply());
     Count("leave", false);
     v1::NextRangeRequest range;
@@ -264,7 +264,7 @@ void Attacker::AttackPins(const std::atomic<bool>& stop) {
       SetDeadline(context, milliseconds(100));
       Count("pin", coordinator->Pin(&context, pin, &pinned).ok());
     }
-    // And reads it, but never its stream.
+    // Pulls the pinned version, but never reads the stream.
     if (readers.size() >= kHeld) readers.pop_front();
     OpenStream& reader =
         readers.emplace_back(target_.servers[i % target_.servers.size()], static_cast<int>(readers.size()));
@@ -320,7 +320,7 @@ void Attacker::AttackConnections(const std::atomic<bool>& stop) {
           SendAll(fd, preface.substr(0, i % preface.size()));
           break;
         default:
-          // A frame that is as large as may be, and does not come.
+          // The largest frame allowed, whose content never comes.
           SendAll(fd, preface + std::string("\xff\xff\xff\x00\x00\x00\x00\x00\x01", 9));
       }
       held.push_back(std::move(fd));

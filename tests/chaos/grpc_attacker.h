@@ -8,14 +8,15 @@
 
 namespace weir {
 
-// What a stranger on the machine can send to a job's servers: one kind of abuse, again and again, at a modest
-// pace, so that it costs the honest job no more than a process beside it would. Has no token. For one thread.
+// What a stranger on the machine can send to a job's servers: one kind of abuse, repeated at a modest pace,
+// so that it costs the honest job no more than another process on the machine would. Has no token. For one
+// thread.
 class Attacker {
  public:
   struct Target {
     // ps:0 and the others, "127.0.0.1:2222".
     std::vector<std::string> servers;
-    // Of ps:0's page of metrics.
+    // The address of ps:0's page of metrics.
     std::string http;
   };
 
@@ -23,12 +24,12 @@ class Attacker {
 
   // "control", "joins", ...
   static const std::vector<std::string>& Kinds();
-  // What the kind does, for people.
+  // A description of the kind, for people.
   static std::string Describe(const std::string& kind);
-  // Until `stop`.
+  // Returns when `stop` is set.
   void Run(const std::string& kind, const std::atomic<bool>& stop);
 
-  // Calls that were made; and those that a server took, by what they asked for.
+  // The number of calls; and of those that a server took, by what they asked for.
   uint64_t calls() const { return calls_; }
   const std::map<std::string, uint64_t>& taken() const { return taken_; }
 

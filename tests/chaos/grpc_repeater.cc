@@ -25,7 +25,7 @@ using Clock = std::chrono::steady_clock;
 using grpc::ByteBuffer;
 using std::chrono::milliseconds;
 
-// One of so many messages is held back, one is sent twice.
+// One of this many messages is held back, or is sent twice.
 constexpr uint32_t kDelayOneOf = 16, kRepeatOneOf = 8;
 constexpr uint32_t kMostDelayMs = 80, kMostLateMs = 2500;
 constexpr std::chrono::seconds kUnaryLimit{10};
@@ -46,7 +46,7 @@ class RepeaterImpl final : public GrpcRepeater, grpc::CallbackGenericService {
   }
 
   grpc::GenericStub* stub() { return &stub_; }
-  // Passes `forward` on at once or later, and may send `message` again.
+  // Runs `forward` at once or later, and may send `message` again.
   void Receive(const std::string& method, const ByteBuffer& message, std::function<void()> forward);
 
  private:
@@ -70,13 +70,13 @@ class RepeaterImpl final : public GrpcRepeater, grpc::CallbackGenericService {
   std::multimap<Clock::time_point, std::function<void()>> timers_ ABSL_GUARDED_BY(mutex_);
   int unary_calls_ ABSL_GUARDED_BY(mutex_) = 0;
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
-  std::vector<std::thread> exchanges_;  // of the timers' thread alone until that has ended
+  std::vector<std::thread> exchanges_;  // only the timers' thread uses them until it has ended
   std::thread timer_thread_;
   std::unique_ptr<grpc::Server> server_;
 };
 
-// One call: what its caller sends goes to the server, message by message, and back come the server's. Unary
-// calls too, as streams with a message each way.
+// One call: passes each message of the caller to the server, and each message of the server back. Handles
+// unary calls as streams with one message each way.
 class Call : public std::enable_shared_from_this<Call> {
  public:
   Call(RepeaterImpl* repeater, grpc::GenericCallbackServerContext* context)
@@ -99,13 +99,13 @@ class Call : public std::enable_shared_from_this<Call> {
     void OnReadDone(bool ok) override { call->OnRequest(ok); }
     void OnWriteDone(bool ok) override { call->OnReplied(ok); }
     void OnCancel() override { call->onward_.TryCancel(); }
-    // The last of all: the call ends for its caller only after it has ended at the server.
+    // Runs last: the call ends for its caller only after it has ended at the server.
     void OnDone() override { const std::shared_ptr<Call> last = std::move(call->self_); }
     Call* const call;
   };
   struct Server final : grpc::ClientBidiReactor<ByteBuffer, ByteBuffer> {
     explicit Server(Call* call) : call(call) {}
-    // It has taken the call; ps:0 waits to be told so.
+    // The server has taken the call; ps:0 waits for this signal.
     void OnReadInitialMetadataDone(bool ok) override {
       if (ok) call->Taken();
       StartRead(&call->reply_);
@@ -165,7 +165,7 @@ std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  // A killed server is soon there again.
+  // A killed server is soon back.
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
@@ -228,7 +228,8 @@ void RepeaterImpl::Repeat(const std::string& method, const ByteBuffer& message) 
   ByteBuffer bytes = message;
   if (!grpc::SerializationTraits<v1::ExchangeRequest>::Deserialize(&bytes, &request).ok()) std::abort();
   const uint64_t size = request.push().dtype() == v1::BF16 ? 2 : 4;
-  // A pull changes nothing, and the rest of a longer gradient is in messages that would have to be kept.
+  // A pull changes nothing, and the rest of a longer gradient is in messages that the repeater would have to
+  // keep.
   if (!request.has_push() || request.gradient().size() != request.push().elements() * size) return;
   request.clear_pull();
   request.clear_released();

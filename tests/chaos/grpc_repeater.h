@@ -7,20 +7,20 @@
 
 namespace weir {
 
-// What a shard answered to a push that a worker had sent as well.
+// A shard's answer to the copy of a push that a worker had sent as well.
 struct RepeatedPush {
   uint32_t worker = 0;
   uint64_t life = 0, clock = 0;
   uint32_t part = 0;
-  // Of the answer, if the push was taken.
+  // From the answer, if the push was taken.
   uint64_t incarnation = 0, version = 0;
 };
 
-// Stands before a server and passes on whatever gRPC calls come, on loopback. Now and then it holds a message
-// back, so that what other streams and callers sent later arrives first; and it sends a call, or a push, to
-// the server a second time, on a stream of its own and with the same content: at the same moment as the first
-// one, or up to seconds after it, when later ones have been answered, its sender was fenced, or the server
-// was restarted. The second one's answer goes to nobody. How often follows from the seed. Thread-safe.
+// Stands before a server and passes on all gRPC calls, on loopback. At random it holds a message back, so
+// that later messages of other streams and callers arrive first. At random it also sends a call, or a push,
+// to the server a second time, on a stream of its own and with the same content: at the same moment as the
+// first, or up to seconds after it, when later ones have been answered, its sender was fenced, or the server
+// was restarted. The answer to the copy is dropped. The seed decides how often. Thread-safe.
 //
 // For models with few enough elements that a gradient travels in one message (proto/parameter_server.proto).
 class GrpcRepeater {
@@ -35,9 +35,9 @@ class GrpcRepeater {
 
   // "127.0.0.1:PORT".
   virtual std::string address() const = 0;
-  // So far.
+  // The counts so far.
   virtual Counts counts() const = 0;
-  // Those that the server took, or had taken.
+  // Copies of pushes that the server took, or had taken.
   virtual std::vector<RepeatedPush> pushes() const = 0;
 };
 

@@ -1,5 +1,6 @@
-// ./dev chaos: jobs of real processes, one after another, under faults; says what was injected, checked and
-// found. One that fails is printed with the command that runs its plan again and the folder of its logs.
+// ./dev chaos: jobs of real processes, one after another, under faults; prints the injected faults, the
+// checks and the violations. For a job that fails it prints the command that runs its plan again and the
+// folder of its logs.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdio>

@@ -4,8 +4,8 @@
 
 namespace weir {
 
-// A new folder below that of temporary files, "PREFIX-XXXXXX", which outlives this process. Empty: none can
-// be made.
+// Makes a new folder in that of temporary files, "PREFIX-XXXXXX", which outlives this process. Empty: none
+// could be made.
 std::string MakeScratchFolder(const std::string& prefix);
 
 }  // namespace weir

@@ -35,8 +35,7 @@ class Folder {
 
 const char* const kFirstShard = "step-00000012/shard-00000-of-00002.safetensors";
 
-// Each of two shards has 500 of 1,000 elements, more or less: first the weights, then as many bytes of a
-// slot.
+// Each of two shards has about 500 of 1,000 elements: first the weights, then as many bytes of a slot.
 constexpr int kInWeights = 3000;
 
 void FlipByte(const std::string& path, int from_end) {

@@ -1,4 +1,4 @@
-// The command line of `weir` as a process: what is refused, with which code and words.
+// The command line of `weir` as a process: what it refuses, with which code and message.
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -95,7 +95,7 @@ TEST_CASE("help of a command, manual pages and completion, of the same definitio
   CHECK_THAT(page.output, StartsWith(".TH \"WEIR-CHECKPOINT-TAKE\" 1") &&
                               Contains(".B \\-\\-address=HOST:PORT\nAddress of ps:0\n"));
 
-  // As bash asks: the words so far, the last of them unfinished.
+  // As bash calls it: the words so far, the last of them unfinished.
   const auto complete = [](const std::string& words) {
     Subprocess::Options options;
     options.args = {"/bin/bash", "-c",
@@ -247,7 +247,7 @@ TEST_CASE("config check looks at the data and at whether the model fits it") {
   CHECK(result.code == kExitConfig);
   CHECK_THAT(result.output, Contains("data.train.images: cannot read " + (folder / "images").string() +
                                      ": No such file or directory"));
-  // Of 3 images of 2 x 2; what follows the headers is not looked at.
+  // 3 images of 2 x 2; the content after the headers is not read.
   const auto number = [](char n) { return std::string(3, '\0') + n; };
   std::ofstream(folder / "images") << std::string("\0\0\x08\x03", 4) + number(3) + number(2) + number(2);
   std::ofstream(folder / "labels") << std::string("\0\0\x08\x01", 4) + number(4);

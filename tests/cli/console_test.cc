@@ -29,7 +29,7 @@ TEST_CASE("on a terminal the status stays below the lines, cut to the width") {
   console.SetStatus("step 1 of many");
   CHECK(screen.text == "step 1 of");
   screen.text.clear();
-  console.SetStatus("step 1 of more");  // the same as shown
+  console.SetStatus("step 1 of more");  // equals the shown text
   CHECK(screen.text.empty());
   console.Line("[a] ", Console::Color::kRed, "hello");
   CHECK(screen.text == "\r\x1b[K\x1b[31m[a] \x1b[0mhello\nstep 1 of");

@@ -9,8 +9,8 @@
 
 namespace weir {
 
-// A gRPC server on a free port of the loopback interface that answers Status, always the same, and
-// Checkpoint: with the folder that the status names, or that the job takes none. With nullptr it serves
+// A gRPC server on a free port of the loopback interface. It answers Status, always the same, and Checkpoint:
+// with the folder that the status names, or with the error that the job takes none. With nullptr it serves
 // nothing.
 class FakeCoordinator {
  public:
@@ -23,7 +23,7 @@ class FakeCoordinator {
     }
     server_ = builder.BuildAndStart();
   }
-  // 0: could not be started.
+  // 0: the server could not be started.
   int port() const { return server_ == nullptr ? 0 : port_; }
   std::string address() const { return "127.0.0.1:" + std::to_string(port_); }
 

@@ -94,7 +94,7 @@ TEST_CASE("the first cause") {
     CHECK(Cause({first}) == "ps:1");
     CHECK(Cause({first, Code("worker:0", 138)}) == "ps:1");
     CHECK(Cause({first, Code("worker:0", 70)}) == "worker:0");
-    // The job had gone on after the first.
+    // The job had gone on after the first end.
     CHECK(Cause({first, Restarted(Signal("ps:0", SIGKILL)), Code("worker:0", 138)}) == "ps:0");
     CHECK(Cause({first, Signal("ps:1", SIGSEGV), Code("worker:0", 138)}) == "ps:1");
     CHECK(Cause({Restarted(Code("worker:1", 138)), Code("worker:0", 138)}) == "worker:0");

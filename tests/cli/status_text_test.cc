@@ -42,7 +42,7 @@ TEST_CASE("the line of a running job") {
   CHECK(StatusLine(s) ==
         "digits bounded(3)  step 1,234/2,350 (50%)  loss 0.1234  10.0k examples/s  staleness p50 3 max 11  "
         "workers 3/4  ETA 3.00 s");
-  s.mutable_evaluation();  // there, but nothing was evaluated yet
+  s.mutable_evaluation();  // present, but nothing was evaluated yet
   CHECK_THAT(StatusLine(s), Catch::EndsWith("ETA 3.00 s"));
   CHECK_THAT(StatusReport(s), !Contains("accuracy"));
   s.mutable_evaluation()->set_examples(297);

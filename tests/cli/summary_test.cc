@@ -77,7 +77,7 @@ TEST_CASE("what is not known is absent: no number, no hash") {
   CHECK(!summary->train_loss.has_value());
   CHECK(!summary->test_accuracy.has_value());
   CHECK(!summary->test_loss.has_value());
-  // There are no test data.
+  // The job has no test data.
   CHECK_THAT(SummaryText("x", *summary), Contains("train loss        not known\n") && !Contains("test"));
   const size_t hash = json.find("\"weights_sha256\": \"") + sizeof("\"weights_sha256\": ") - 1;
   json.replace(hash, json.find('"', hash + 1) + 1 - hash, "null");

@@ -36,7 +36,7 @@ std::string ReadFile(const fs::path& path) {
   return text.str();
 }
 
-// A folder of its own for each test case, and `weir` started there.
+// Each test case has a folder of its own, in which `weir` runs.
 class Up {
  public:
   Up() : dir_(fs::path(std::getenv("TEST_TMPDIR")) / "case-XXXXXX") {
@@ -60,7 +60,7 @@ class Up {
 
   fs::path dir() const { return dir_; }
   std::string Args(const std::string& task) const { return ReadFile(dir_ / (task + ".args")); }
-  // Those that it made for itself and that are there.
+  // The log folders that `weir` made by itself and that still exist.
   std::vector<std::string> LogFolders() const {
     std::vector<std::string> folders;
     for (const auto& entry : fs::directory_iterator(dir_)) {
@@ -89,7 +89,7 @@ class Up {
     process_ = std::move(*started);
   }
   void Signal(int signal) { process_->Signal(signal); }
-  // The shell's form of the exit.
+  // The exit as a shell reports it.
   int Wait() {
     const auto exit = process_->Wait(std::chrono::steady_clock::now() + kLimit);
     REQUIRE(exit.has_value());
@@ -100,7 +100,7 @@ class Up {
     return Wait();
   }
 
-  // Until the task runs; its process id.
+  // Waits until the task runs; returns its process id.
   pid_t Await(const std::string& task) { return std::stoi(AwaitFile(task + ".pid")); }
   std::string AwaitFile(const std::string& name) {
     const auto deadline = std::chrono::steady_clock::now() + kLimit;
@@ -126,7 +126,7 @@ class Up {
   std::unique_ptr<Subprocess> process_;
 };
 
-// A zombie that its new parent has not reaped yet is gone all the same.
+// A zombie that its new parent has not reaped yet counts as gone.
 bool IsGone(pid_t pid) {
   std::ifstream stat("/proc/" + std::to_string(pid) + "/stat");
   std::string id, name, state;
@@ -362,7 +362,7 @@ TEST_CASE(
 TEST_CASE("a killed server is the first cause, not those that lost it") {
   Up up;
   up.environment["FAKE_PS"] = "[ $TASK = ps:1 ] || forever; await worker:0 worker:1; kill -9 $$";
-  // Those may be seen before their cause.
+  // `weir` may see these exits before their cause.
   up.environment["FAKE_WORKER"] =
       "await ps:1; while kill -0 $(cat $STATE/ps:1.pid); do :; done 2>/dev/null; echo lost it; exit 138";
   CHECK(up.Run({"--ps=2", "--workers=2"}) == kExitPeerLost);
@@ -411,7 +411,7 @@ TEST_CASE("workers that lost the servers end the job when none is left") {
 TEST_CASE("a finished job stays finished, whatever becomes of who missed its end") {
   Up up;
   const std::string summary = up.dir() / "out.json";
-  // ps:0 has gone when worker:1 looks for it.
+  // ps:0 has ended when worker:1 looks for it.
   const std::string gone =
       "await ps:0; while kill -0 $(cat $STATE/ps:0.pid); do sleep 0.02; done 2>/dev/null; ";
   SECTION("it loses them") {
@@ -436,7 +436,7 @@ TEST_CASE("a finished job stays finished, whatever becomes of who missed its end
 
 TEST_CASE("a worker is killed while the other one finishes") {
   Up up;
-  // Both ends are seen at the same time, more or less.
+  // Both exits come at about the same time.
   up.environment["FAKE_WORKER"] =
       "[ $TASK = worker:0 ] && { await worker:1; kill -9 $$; }; await worker:0; "
       "while kill -0 $(cat $STATE/worker:0.pid); do :; done 2>/dev/null";
@@ -444,7 +444,7 @@ TEST_CASE("a worker is killed while the other one finishes") {
   CHECK_THAT(up.output(), Contains("warning: worker:0 was killed"));
 }
 
-// A task's first lives end by `$how`, the others go on with what follows.
+// The first `lives` processes of a task end by `$how`, later ones go on with the rest of the script.
 std::string Dies(const std::string& task, int lives, const std::string& how) {
   return "if [ $TASK = " + task + " ] && [ $LIFE -lt " + std::to_string(lives) + " ]; then " + how + "; fi; ";
 }
@@ -463,7 +463,7 @@ TEST_CASE("a killed server of a job with checkpoints is started again, on its po
   CHECK_THAT(up.output(), Contains("1 server came back; started again: ps:1 (2 times)") &&
                               Contains("checkpoint        /runs/7/step-00000470"));
   CHECK_THAT(ReadFile(summary), Contains("\"restarts\": {\n    \"ps:1\": 2\n  }") && Contains("\"ps:1\": 0"));
-  // The same flags.
+  // The restarted task gets the same flags.
   const std::string before = ReadFile(up.dir() / "ps:1.0.args");
   const std::string after = ReadFile(up.dir() / "ps:1.1.args");
   const size_t cluster = before.find("{\"cluster\"");
@@ -564,7 +564,7 @@ TEST_CASE("a path of the command line starts at the working folder, one of the c
   CHECK_THAT(up.output(),
              Contains("starting with the weights of " + up.dir().string() + "/runs/step-00000012\n"));
   CHECK_THAT(up.Args("worker:0"), Contains("checkpoint.init_from=\"" + up.dir().string() + "/runs\"\n"));
-  // Beside job.json.
+  // In the folder of job.json.
   CHECK(up.Run({"--set", "checkpoint.directory=runs"}) == kExitConfig);
   CHECK_THAT(up.output(),
              Contains("runs holds checkpoints of a job already, the newest of step 12; go on with"));
@@ -579,7 +579,7 @@ TEST_CASE("a worker that is skipped does not end the job, and is not started aga
   CHECK_THAT(up.output(),
              Contains("warning: worker:1 exited with 70") && Contains("; the job goes on without it"));
   CHECK(!fs::exists(up.dir() / "worker:1.1.pid"));
-  // The last one takes the job with it.
+  // The last worker ends the job.
   up.environment["FAKE_PS"] = "await worker:1; sleep 0.1; echo training diverged; exit 70";
   up.environment["FAKE_WORKER"] = "exit 70";
   CHECK(up.Run({"--workers=2", "--restart", "--set", skip, "--set", "seed=2"}) == kExitInternal);

@@ -11,7 +11,7 @@
 namespace weir {
 
 struct WeirResult {
-  int code;  // as a shell says it
+  int code;  // as a shell reports it
   std::string output;
 };
 

@@ -1,4 +1,4 @@
-// What ConsistencyPolicy promises whatever the mode. A fourth mode is one more row.
+// The contract of ConsistencyPolicy in every mode. A fourth mode is one more row.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -30,7 +30,7 @@ const std::vector<Mode>& Modes() {
   return *modes;
 }
 
-// Two workers, ranks 0 and 1, which do what a worker does: pull at their clock, push, go on.
+// Two workers, ranks 0 and 1, which act as workers do: pull at their clock, push, go on.
 struct Two {
   const Mode& mode;
   std::unique_ptr<ConsistencyPolicy> policy = mode.make();

@@ -16,17 +16,17 @@ using Rule = HistoryRule;
 constexpr uint64_t kUnknown = std::numeric_limits<uint64_t>::max();
 constexpr uint64_t kExamplesOfRule = 3;
 
-// The clocks that a worker may have had at some version.
+// The possible clocks of a worker at some version.
 struct Interval {
   uint64_t least = 0;
   uint64_t most = kUnknown;
 };
 
-// The pushes of one life of a worker on one shard.
+// The pushes of one incarnation of a worker on one shard.
 struct Track {
   // Applied, by rising clock.
   std::vector<const HistoryEvent*> applied;
-  // Completed without an update (refused, duplicate batch). `version` is the shard's while they were.
+  // Completed without an update (refused, duplicate batch). `version` is the shard's at that moment.
   std::vector<const HistoryEvent*> disposed;
 
   uint64_t first_version() const { return applied.empty() ? kUnknown : applied.front()->version; }
@@ -34,12 +34,12 @@ struct Track {
 };
 
 struct ShardLog {
-  // worker -> life -> its pushes. A life without a push has an empty track.
+  // worker -> incarnation -> its pushes. An incarnation without a push has an empty track.
   std::map<uint32_t, std::map<uint64_t, Track>> tracks;
   std::vector<const HistoryEvent*> pulls;
-  // (worker, life, clock) -> the version that was read there.
+  // (worker, incarnation, clock) -> the version that was read there.
   std::map<std::tuple<uint32_t, uint64_t, uint64_t>, uint64_t> read;
-  // The largest that was acknowledged.
+  // The largest acknowledged version.
   uint64_t last_version = 0;
 };
 
@@ -91,15 +91,15 @@ class Checker {
 
   const HistoryRules rules_;
   HistoryReport report_;
-  // (shard, its life; one for all without `server_lives`).
+  // (shard, its incarnation; one for all without `server_lives`).
   std::map<std::pair<uint32_t, uint64_t>, ShardLog> shards_;
-  // The largest that was applied anywhere.
+  // The largest batch that was applied anywhere.
   uint64_t last_batch_ = 0;
 };
 
 void Checker::Sort(absl::Span<const HistoryEvent> events) {
   std::map<uint32_t, uint64_t> incarnations;
-  // (worker, its life, shard) -> the shard's lives as this worker met them.
+  // (worker, its incarnation, shard) -> the shard's incarnations in the order in which this worker met them.
   std::map<std::tuple<uint32_t, uint64_t, uint32_t>, std::vector<uint64_t>> met;
   for (const HistoryEvent& event : events) {
     const bool ok = event.outcome == "OK";
@@ -107,8 +107,8 @@ void Checker::Sort(absl::Span<const HistoryEvent> events) {
     if (!ok && !(event.is_push && disposed)) continue;  // it ended, or waits for another try
     ShardLog& log = shards_[{event.shard, rules_.server_lives ? event.incarnation : 0}];
     const auto [first, added] = incarnations.emplace(event.shard, event.incarnation);
-    // What is read under a pin, for an evaluation, goes beside the training's exchanges: an answer of a
-    // server that has died since may come after it.
+    // A read under a pin, for an evaluation, goes beside the training's exchanges: an answer of a server that
+    // has died since may come after it.
     if (rules_.server_lives && event.pin == 0) {
       std::vector<uint64_t>& lives = met[{event.worker, event.life, event.shard}];
       if (lives.empty() || lives.back() != event.incarnation) {
@@ -123,7 +123,7 @@ void Checker::Sort(absl::Span<const HistoryEvent> events) {
                 event.incarnation, " after its life ", first->second);
     }
     if (!event.is_push) {
-      if (event.pin != 0) continue;  // a reader's view, outside the training
+      if (event.pin != 0) continue;  // a reader's pull, outside the training
       log.tracks[event.worker][event.life];
       log.pulls.push_back(&event);
       log.read[{event.worker, event.life, event.clock}] = event.version;
@@ -156,7 +156,7 @@ void Checker::CheckVersions(uint32_t shard, const ShardLog& log) {
       for (const HistoryEvent* push : track.applied) {
         const uint32_t part = rules_.mode == Mode::kSync ? push->part : 0;
         const auto [other, added] = made.emplace(std::make_pair(push->version, part), push);
-        // When a worker dies, its part may be pushed by two; the servers take one and acknowledge both.
+        // When a worker dies, two workers may push its part; the servers take one push and acknowledge both.
         if (added || (rules_.mode == Mode::kSync && !fixed())) continue;
         Violation(Rule::kVersions, push->where, "version ", push->version, " of shard ", shard,
                   " was made by this push and by that of ", other->second->where);
@@ -164,14 +164,15 @@ void Checker::CheckVersions(uint32_t shard, const ShardLog& log) {
     }
   }
   const uint64_t of_version = rules_.mode == Mode::kSync ? rules_.parts : 1;
-  // A restored life's first versions are in the checkpoint, and in the log of another life.
+  // The first versions of a restored incarnation are in the checkpoint, and in the log of another
+  // incarnation.
   const uint64_t begin = rules_.server_lives && !made.empty() ? made.begin()->first.first : 1;
   for (uint64_t version = begin; version <= log.last_version; ++version) {
     uint64_t found = 0;
     for (auto it = made.lower_bound({version, 0}); it != made.end() && it->first.first == version; ++it) {
       ++found;
     }
-    // The last step of a sync job may be cut short by the end of its examples.
+    // The last step of a sync job may be short.
     if (found == of_version || (found > 0 && version == log.last_version)) continue;
     ++report_.unaccounted_versions;
     if (!fixed()) continue;
@@ -205,7 +206,7 @@ void Checker::CheckTrack(const Track& track) {
 }
 
 void Checker::CheckBatches() {
-  // (worker, life, clock, part) -> its push on the first shard that is looked at.
+  // (worker, incarnation, clock, part) -> its push on the first shard in the map.
   std::map<std::tuple<uint32_t, uint64_t, uint64_t, uint32_t>, const HistoryEvent*> first;
   for (const auto& [key, log] : shards_) {
     const uint32_t shard = key.first;
@@ -238,7 +239,7 @@ void Checker::CheckBatches() {
 }
 
 void Checker::CheckReads(const ShardLog& log) {
-  // (worker, life) -> its last read; (worker, life, clock) -> the version read there.
+  // (worker, incarnation) -> its last read; (worker, incarnation, clock) -> the version read there.
   std::map<std::pair<uint32_t, uint64_t>, uint64_t> newest;
   std::map<std::tuple<uint32_t, uint64_t, uint64_t>, uint64_t> read;
   for (const HistoryEvent* pull : log.pulls) {
@@ -355,7 +356,7 @@ Interval Checker::ClockOfLife(const Track& track, uint64_t version) const {
   }
   if (fixed()) {
     clock.most = clock.least;
-    // What was disposed of at this version may or may not have been there already.
+    // A push that was disposed of at this version may or may not have been there already.
     for (const HistoryEvent* push : track.disposed) {
       if (push->version <= version) clock.most = std::max(clock.most, push->clock + 1);
     }
@@ -369,8 +370,9 @@ Interval Checker::ClockOfLife(const Track& track, uint64_t version) const {
 Interval Checker::ClockAt(const ShardLog& log, uint32_t worker, uint64_t version) const {
   const auto lives = log.tracks.find(worker);
   if (lives == log.tracks.end()) return fixed() ? Interval{0, 0} : Interval{};
-  // Before its first push a restored server may show the clock of an earlier life, from the checkpoint; after
-  // its last one that of a later life, which was killed before it could write anything down.
+  // Before the worker's first push a restored server may show the clock of an earlier incarnation, from the
+  // checkpoint; after its last push, the clock of a later incarnation, which was killed before it could write
+  // anything down.
   if (lives->second.size() == 1) {
     const Track& only = lives->second.begin()->second;
     const bool known = fixed() || (only.first_version() <= version && version < only.last_version()) ||

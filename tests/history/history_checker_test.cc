@@ -1,5 +1,4 @@
-// The checker against logs made by hand: a good one of each mode, and that log with one thing wrong at a
-// time.
+// The checker against logs made by hand: a good log of each mode, and that log with one fault at a time.
 #include "tests/history/history_checker.h"
 
 #include <functional>
@@ -73,7 +72,7 @@ std::vector<HistoryEvent> Good() {
   return log.events;
 }
 
-// The rules that are violated, by name.
+// The names of the violated rules.
 std::string Violated(const std::vector<HistoryEvent>& events, const HistoryRules& rules) {
   const HistoryReport report = CheckHistory(events, rules);
   std::string names;
@@ -144,7 +143,7 @@ TEST_CASE("batches: each once on each shard, the same on all") {
   CHECK(Violated(both, Bounded(1)).empty());
   std::swap(both[13 + 2].batch, both[13 + 4].batch);
   CHECK(Violated(both, Bounded(1)) == "batches");
-  // Of one push, one shard's answer is missing.
+  // One shard's answer to one push is missing.
   both = one;
   for (HistoryEvent event : one) {
     event.shard = 1;
@@ -169,7 +168,7 @@ TEST_CASE("watermarks: as the pushes say, and complete") {
   CHECK(ViolatedWith([](auto& e) { e[6].clocks.pop_back(); }) == "watermarks");
   CHECK(ViolatedWith([](auto& e) { e[6].clocks.emplace_back(1, 1); }) == "watermarks");
   CHECK(ViolatedWith([](auto& e) { e[6].clocks.emplace_back(2, 4); }) == "watermarks");
-  // Worker 0 may still be on the list after its last push.
+  // Worker 0 may still be listed after its last push.
   CHECK(ViolatedWith([](auto& e) { e[12].clocks = {{0, 3}, {1, 3}}; }).empty());
   CHECK(ViolatedWith([](auto& e) { e[12].clocks = {{0, 2}, {1, 3}}; }) == "watermarks");
 }
@@ -246,7 +245,7 @@ TEST_CASE("a push that was refused counts as completed") {
   events[8].version = 3;
   for (size_t i : {9, 11}) --events[i].version;
   events[9].staleness = 0;
-  // Of version 3; the refusal may have come before or after these.
+  // The staleness for version 3; the refusal may have come before or after these.
   events[10].version = 3;
   events[12].version = 5;
   CHECK(Violated(events, Bounded(1)).empty());
@@ -275,7 +274,8 @@ TEST_CASE("what did not happen and what readers saw is left out") {
 }
 
 TEST_CASE("a worker that died and came back") {
-  // Worker 1 dies after version 3, its log lacks the push that made version 4, and comes back at clock 2.
+  // Worker 1 dies after version 3, its log lacks the push that made version 4, and the worker comes back at
+  // clock 2.
   Log log;
   log.events = Good();
   log.events.resize(8);
@@ -293,7 +293,7 @@ TEST_CASE("a worker that died and came back") {
   INFO(report.ToString());
   CHECK(report.total() == 0);
   CHECK(report.unaccounted_versions == 1);
-  // Bounds hold for what is known all the same.
+  // The known part of the log is still held to the bounds.
   rules.staleness = 0;
   CHECK_THAT(Violated(log.events, rules), Contains("watermarks"));
   rules.staleness = 1;
@@ -317,12 +317,12 @@ TEST_CASE("what a life that left no log changed, and who had no work, is not jud
   log.Push(0, 1, 3, 0, 2);              // 5
   log.Pull(1, 1, 3, {{0, 2}, {1, 1}});  // 6
   log.Push(1, 1, 4, 0, 3);              // 7
-  // It was killed and came back at clock 1, and was killed again before it could write that down.
+  // Worker 1 was killed and came back at clock 1, and was killed again before it could write that down.
   log.Pull(0, 2, 4, {{0, 2}, {1, 1}});  // 8
   HistoryReport report = CheckHistory(log.events, rules);
   INFO(report.ToString());
   CHECK(report.total() == 0);
-  // While it computes it must be listed, with the clock that its pushes say.
+  // While worker 1 computes it must be listed, with the clock that its pushes give.
   log.Push(0, 2, 5, 0, 4);              // 9
   log.Pull(1, 2, 4, {{0, 2}, {1, 2}});  // 10
   log.Pull(0, 3, 5, {{0, 3}, {1, 2}});  // 11
@@ -339,7 +339,7 @@ TEST_CASE("a server that was killed and came back: each of its lives is judged b
   HistoryRules rules = Bounded(1);
   rules.membership_changes = true;
   rules.server_lives = true;
-  // Life 5 made versions 1 to 3; life 6 begins at version 1, and worker 0's clock 1 is lost.
+  // Incarnation 5 made versions 1 to 3; incarnation 6 begins at version 1, and worker 0's clock 1 is lost.
   Log log;
   log.Pull(0, 0, 0, {{0, 0}});                        // 0
   log.Push(0, 0, 1, 0, 0);                            // 1

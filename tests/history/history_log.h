@@ -9,8 +9,9 @@
 
 namespace weir {
 
-// One answer of a shard, as the worker that got it wrote it down (`worker --history=FILE`; the format is
-// described in client/job/history.h). Read from the text alone: nothing of the program that wrote it is used.
+// One answer of a shard, as the worker that got it wrote it down (`worker --history=FILE`;
+// client/job/history.h describes the format). The reader uses the text alone, and no code of the program that
+// wrote it.
 struct HistoryEvent {
   bool is_push = false;
   // "worker-1.jsonl:17".
@@ -31,8 +32,8 @@ struct HistoryEvent {
   std::vector<std::pair<uint32_t, uint64_t>> clocks;
 };
 
-// Appends the events of one log, in its order. `cut`: the worker was killed, so the last line may be broken
-// off; it is left out then. InvalidArgument: a line is not one of this format.
+// Appends the events of one log, in its order. `cut`: the worker was killed, so the last line may be cut off;
+// it is left out then. InvalidArgument: a line does not have this format.
 absl::Status ReadHistory(const std::string& name, const std::string& text, bool cut,
                          std::vector<HistoryEvent>* events);
 

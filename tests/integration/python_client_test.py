@@ -23,7 +23,7 @@ RATE = 0.5
 
 
 def generate(folder):
-    """The stubs, as any Python project makes them."""
+    """Generates the stubs, as any Python project does."""
     protos = ["failure", "options", "job_config", "model", "coordinator", "parameter_server"]
     subprocess.run(
         ["protoc", "-I.", f"--python_out={folder}", f"--grpc_out={folder}",
@@ -126,7 +126,7 @@ def train(server, address, mode, token):
     config.optimizer.type = job_config_pb2.OptimizerConfig.KIND_SGD
     config.optimizer.learning_rate = RATE
 
-    # Without one it speaks as the first version of the protocol did.
+    # A job without a token: speaks as the first version of the protocol did.
     metadata = [("authorization", f"Bearer {token}")] if token else None
     protocol = model_pb2.ProtocolVersion(major=1, minor=1) if token else None
     instance = random.getrandbits(64)

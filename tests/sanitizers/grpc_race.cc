@@ -1,4 +1,5 @@
-// A program of two gRPC calls whose callbacks share an int. argv[1] says how; see main(). For tsan_test.
+// A program of two gRPC calls whose callbacks share an int. argv[1] selects the case; see main(). For
+// tsan_test.
 
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
@@ -16,7 +17,7 @@ namespace {
 
 int shared_value = 0;
 
-// Relaxed, so that it orders nothing: what orders the accesses to shared_value is gRPC or nothing.
+// Relaxed, so that it orders nothing: only gRPC can order the accesses to shared_value.
 std::atomic<int> here{0};
 
 void Await(int count) {
@@ -28,7 +29,7 @@ void Meet() {
   Await(2);
 }
 
-// Ends every call as soon as it comes, after both have come if they are to meet.
+// Ends every call as soon as it arrives, or once both have arrived if they have to meet.
 class Service final : public grpc::CallbackGenericService {
  public:
   explicit Service(bool meet) : meet_(meet) {}

@@ -3,7 +3,7 @@
 #include "catch2/catch.hpp"
 #include "common/system/subprocess.h"
 
-// What //bazel/sanitizers tells ThreadSanitizer about gRPC must not hide what runs in gRPC's callbacks.
+// The settings of //bazel/sanitizers for ThreadSanitizer and gRPC must not hide races in gRPC's callbacks.
 namespace weir {
 namespace {
 

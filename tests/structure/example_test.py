@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Holds the program in the comment of client/client.h to the one that tests/integration/client_example_test.cc runs. First shows that
-it finds a difference.
+"""Compares the program in the comment of client/client.h with the one that tests/integration/client_example_test.cc runs. First
+shows that it finds a difference.
 """
 import os
 import pathlib
@@ -12,7 +12,7 @@ BEGIN, END = "absl::Status Train(", "}"
 
 
 def program(lines):
-    """From the line that begins the function to the one that ends it."""
+    """The lines from the beginning of the function to its end."""
     begin = next((i for i, line in enumerate(lines) if line.startswith(BEGIN)), len(lines))
     end = next((i for i in range(begin, len(lines)) if lines[i] == END), len(lines))
     return lines[begin:end + 1]

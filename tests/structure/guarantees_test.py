@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Holds docs/guarantees.md to the tree: every file, test case, invariant and planted bug that it names must exist, and it names all
-invariants and planted bugs, each bug under a promise that lists the invariants which must catch it. The files and links of
-docs/architecture.md must exist, too. First shows that it finds planted faults.
+"""Checks docs/guarantees.md against the tree: every file, test case, invariant and planted bug that it names must exist. It must
+name all invariants and planted bugs, each bug under a promise that lists the invariants which must catch it. The files and links
+of docs/architecture.md must exist, too. First shows that it finds planted faults.
 """
 import os
 import pathlib

@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""Holds docs/metrics.md to the servers: it lists each metric that they have, and no other, with its type. First shows that it finds
-planted faults.
+"""Checks docs/metrics.md against the servers: it lists each metric that they have, and no other, with its type. First shows that
+it finds planted faults.
 """
 import os
 import pathlib

@@ -1,7 +1,7 @@
 #!/usr/bin/python3
-"""Holds the sources and BUILD files to the arrows of the design: who may include whom, no cycle between folders, and where gRPC,
-CUDA and Catch2 may appear. Reads the whole source tree, so a new file or folder is held to them too. First shows that it finds
-planted faults.
+"""Checks the sources and BUILD files against the arrows of the design: which folder may include which, no cycle between folders,
+and where gRPC, CUDA and Catch2 may appear. Reads the whole source tree, so it covers a new file or folder too. First shows that it
+finds planted faults.
 """
 import os
 import pathlib
@@ -18,11 +18,11 @@ ARROWS = {
     "worker": {"proto", "common", "client", "local"},
     "cli": {"proto", "common", "client"},
     "bench": {"proto", "common", "client", "local", "ps_server"},
-    # Where servers and workers meet in one process; what includes it is main's business alone.
+    # Servers and workers in one process; only main.cc includes this folder.
     "local": {"proto", "common", "ps_server"},
 }
 
-# What baselines share with servers is their apply, and nothing else.
+# Baselines share only their apply with servers.
 BENCH_OF_PS_SERVER = "ps_server/optimizer/"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
@@ -31,7 +31,7 @@ GRPC_HEADER = re.compile(r"^(grpcpp|grpc|grpc\+\+)/|\.grpc\.pb\.h$")
 CUDA_HEADER = re.compile(r"^(cuda|cublas|cudnn|curand|cusparse|nvml|nvrtc|nccl)[A-Za-z0-9_]*(\.h|\.hpp|\.cuh|/)")
 GRPC_FILE = re.compile(r"^(.*_service(_.*)?|grpc_.*|server(_.*)?|main(_.*)?)$")
 CUDA_FILE = re.compile(r"^cuda_.*$")
-# What logs past common/telemetry/logging.h is in another format, whatever --log_format says.
+# Code that logs past common/telemetry/logging.h ignores --log_format.
 SPDLOG_HEADER = re.compile(r"^spdlog/")
 SPDLOG_FILE = re.compile(r"^logging$")
 
@@ -103,13 +103,13 @@ def faults_of_includes(root):
 
 
 def room_of(path):
-    """The folder. A file in a top-level folder is a room of its own, with its header: client/types.h is below client/exchange,
-    client/join.cc above it."""
+    """The folder. A file in a top-level folder is a room of its own, together with its header: client/types.h is below
+    client/exchange, client/join.cc above it."""
     return str(path.parent) if len(path.parts) > 2 else str(path.with_suffix(""))
 
 
 def faults_of_rooms(root):
-    """Cycles between rooms of one top-level folder: an include that leads to a room from which the including one is reached."""
+    """Cycles between rooms of one top-level folder: an include that leads to a room from which the including room is reached."""
     edges = {}
     for path, lines in includes(root).items():
         if path.parts[0] == "tests":
@@ -120,7 +120,7 @@ def faults_of_rooms(root):
                 edges.setdefault(room_of(path), {}).setdefault(other, f"{path}:{number}: ")
 
     def way(start, goal):
-        """The rooms from `start` to `goal`, both included; None: there is no way."""
+        """The rooms from `start` to `goal`, both included; None: no path exists."""
         ways, seen = [[start]], {start}
         for rooms in ways:
             if rooms[-1] == goal:

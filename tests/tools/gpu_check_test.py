@@ -1,6 +1,6 @@
 #!/usr/bin/python3
-"""tools/gpu_check.sh with stand-ins for the programs: what counts as passed, failed and skipped; and with the real programs on a
-host without a GPU."""
+"""tools/gpu_check.sh with stand-ins for the programs: which rows count as passed, failed and skipped; and with the real programs
+on a host without a GPU."""
 import json
 import os
 import pathlib
@@ -23,12 +23,12 @@ done
 EXCHANGE_BENCH = """for arg in "$@"; do [[ $arg == --precision=* ]] && precision=${arg#*=}; done
 echo '{"program": "weir", "way": "sync", "precision": "'$precision'", "ms": 2.2, "hidden_ms": 2, "ratio": 1.1}'
 """
-# Runs what it is given, as the real one does.
+# Runs its arguments, as the real sanitizer does.
 SANITIZER = """echo "$2" >>sanitized
 while [[ $1 != */worker ]]; do shift; done
 "$@" --summary=summary && echo '========= ERROR SUMMARY: 0 errors'
 """
-# Filled in: accuracy and hash on the GPU.
+# The format arguments: accuracy and hash on the GPU.
 WORKER = """for arg in "$@"; do
   case $arg in
     --device=*) device=${arg#*=} ;;
@@ -62,7 +62,7 @@ class GpuCheck(unittest.TestCase):
             path = self.root / "bin" / name
             path.write_text("#!/bin/bash\n" + text)
             path.chmod(0o755)
-        # One that has no torch.
+        # A Python without torch.
         python = self.root / "bin" / "python3"
         python.write_text("#!/bin/bash\nexit 1\n")
         python.chmod(0o755)

@@ -1,5 +1,5 @@
 #!/usr/bin/python3
-"""tools/progress.py: the line on a terminal, the lines in a log, and what passes of the command it runs."""
+"""tools/progress.py: the line on a terminal, the lines in a log, and the parts of the command's output that pass through."""
 import os
 import pathlib
 import pty
@@ -95,7 +95,7 @@ class RunTest(unittest.TestCase):
 
     def test_terminal_is_cleared_before_what_passes_and_at_the_end(self):
         ours, theirs = pty.openpty()
-        # Goes on when the test has seen the line.
+        # Continues when the test has seen the line.
         command = "echo '[1 / 2] Compiling a.cc' >&2; read -r; echo 'ERROR: no' >&2; echo '[2 / 2] Linking b' >&2; read -r"
         with subprocess.Popen([sys.executable, TOOLS / "progress.py", "building", "bash", "-c", command], stdin=subprocess.PIPE,
                               stderr=theirs) as process:
@@ -116,7 +116,7 @@ class RunTest(unittest.TestCase):
             process.stdin.flush()
             process.wait()
             while not seen.endswith(b"\r\x1b[K"):
-                seen += os.read(ours, 4096)  # fails where nothing more comes
+                seen += os.read(ours, 4096)  # fails if nothing more comes
         os.close(ours)
 
 

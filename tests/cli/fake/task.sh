@@ -1,6 +1,6 @@
 # shellcheck shell=bash disable=SC2034
-# Shared by the fake programs: $TASK ("ps:0"), $PORT_FILE, $SUMMARY, and $DONE, a file that says that a worker of this job (as its
-# overrides tell it from others) is done; keeps the command line and TF_CONFIG in $STATE.
+# Shared by the fake programs: sets $TASK ("ps:0"), $PORT_FILE, $SUMMARY, and $DONE, a file that shows that a
+# worker of this job (told apart by its overrides) is done; keeps the command line and TF_CONFIG in $STATE.
 [[ $TF_CONFIG =~ \"type\":\"([a-z]+)\",\"index\":([0-9]+) ]]
 TASK=${BASH_REMATCH[1]}:${BASH_REMATCH[2]}
 job=
@@ -14,14 +14,14 @@ for arg in "$@"; do
 done
 DONE=$STATE/done.$(cksum <<< "$job" | cut -d" " -f1)
 printf '%s\n' "$@" "$TF_CONFIG" > "$STATE/$TASK.args"
-# How often the task was started before; each life leaves $TASK.$LIFE.args and .pid, too.
+# The number of earlier starts of the task; each start leaves $TASK.$LIFE.args and .pid, too.
 LIFE=0
 while [ -e "$STATE/$TASK.$LIFE.pid" ]; do LIFE=$((LIFE + 1)); done
 cp "$STATE/$TASK.args" "$STATE/$TASK.$LIFE.args"
 for name in "$TASK.$LIFE" "$TASK"; do
   echo $$ > "$STATE/$name.pid.tmp" && mv "$STATE/$name.pid.tmp" "$STATE/$name.pid"
 done
-# Waits for ever, as a task in the middle of a job. In small steps, so that a signal's trap runs soon.
+# Waits for ever, like a task in the middle of a job. In small steps, so that a signal's trap runs soon.
 forever() { while :; do sleep 0.02; done; }
 # Waits until other tasks have begun.
 await() { local t; for t in "$@"; do until [ -e "$STATE/$t.pid" ]; do sleep 0.02; done; done; }
