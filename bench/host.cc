@@ -148,9 +148,9 @@ absl::StatusOr<std::unique_ptr<ServerHost>> ServerHost::Remote(const std::string
   WEIR_RETURN_IF_ERROR(Resolve(address, &to));
   const int fd = socket(to.found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
   if (connect(fd, to.found->ai_addr, to.found->ai_addrlen) != 0) {
-    const absl::Status status = absl::ErrnoToStatus(
-        errno,
-        absl::StrCat("nobody listens at ", address, " (start `weir bench wire --listen=HOST:PORT` there)"));
+    const absl::Status status =
+        absl::ErrnoToStatus(errno, absl::StrCat("no process listens at ", address,
+                                                " (start `weir bench wire --listen=HOST:PORT` there)"));
     close(fd);
     return status;
   }

@@ -284,7 +284,8 @@ int Main(int argc, char** argv) {
       ->check(CLI::IsMember({"auto", "shared_memory", "unix", "tcp"}))
       ->capture_default_str();
   scale
-      ->add_option("--pushes", scale_options.pushes, "Of a cell, of all workers together; at least 4 of each")
+      ->add_option("--pushes", scale_options.pushes,
+                   "Pushes of a cell, over all workers; at least 4 per worker")
       ->check(CLI::PositiveNumber);
   scale
       ->add_option("--limit_seconds", scale_options.limit_seconds,

@@ -166,10 +166,11 @@ int Main(int argc, char** argv) {
   up_command->add_flag("--keep_logs", up.keep_logs, "Keeps that fresh folder, and names it")
       ->excludes(log_dir);
   up_command->add_flag("--evaluator", up.evaluator, "Adds a task that evaluates the test set every so often");
-  const CLI::Option* http = up_command
-                                ->add_option("--http_port", http_port,
-                                             "Of ps:0's dashboard, /metrics and /healthz; 0: any free one")
-                                ->check(CLI::Range(0, 65535));
+  const CLI::Option* http =
+      up_command
+          ->add_option("--http_port", http_port,
+                       "Port of ps:0's dashboard, /metrics and /healthz; 0: any free port")
+          ->check(CLI::Range(0, 65535));
   up_command
       ->add_option("--bin_dir", up.bin_dir, "Where ps_server and worker are (default: beside this program)")
       ->type_name("DIR");
@@ -235,13 +236,13 @@ int Main(int argc, char** argv) {
   CLI::App* checkpoint_command = app.add_subcommand("checkpoint", "Takes, lists and verifies checkpoints");
   checkpoint_command->footer(kCheckpointExamples);
   checkpoint_command->require_subcommand(1);
-  CLI::App* take_command =
-      checkpoint_command->add_subcommand("take", "Has a running job take one now, and waits for it");
+  CLI::App* take_command = checkpoint_command->add_subcommand(
+      "take", "Makes a running job take a checkpoint now, and waits for it");
   AddCluster(take_command, &take_cluster);
   CLI::App* list_command = checkpoint_command->add_subcommand("list", "Lists those in a folder");
   AddCheckpoint(list_command, &checkpoint_path, "The folder (checkpoint.directory)");
   CLI::App* verify_command =
-      checkpoint_command->add_subcommand("verify", "Holds all bytes of one against its checksums");
+      checkpoint_command->add_subcommand("verify", "Checks all bytes of a checkpoint against its checksums");
   AddCheckpoint(verify_command, &checkpoint_path, kOneCheckpoint);
 
   CLI::App* export_command =

@@ -182,15 +182,16 @@ int main(int argc, char** argv) {
   CLI::App app("One parameter server of a Weir job: holds a shard of the weights. ps:0 also coordinates.",
                "ps_server");
   CLI::Option* const config = app.add_option("--config", flags.config, "The job's config (JSON)");
-  app.add_option(
-         "--replay", flags.replay,
-         "Instead of serving: makes the last weights of a bounded or async job again from the logs in this "
-         "folder of checkpoints (server.durability), and prints their SHA-256")
+  app.add_option("--replay", flags.replay,
+                 "Instead of serving: computes the last weights of a bounded or async job again from the "
+                 "logs in this "
+                 "folder of checkpoints (server.durability), and prints their SHA-256")
       ->excludes(config);
   app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
   app.add_option("--cluster", flags.cluster, "Cluster spec (JSON), instead of TF_CONFIG's");
   app.add_option("--task", flags.task, "This task, ps:INDEX, instead of TF_CONFIG's");
-  app.add_option("--token_file", flags.token_file, "The job's token: who calls this server must have it")
+  app.add_option("--token_file", flags.token_file,
+                 "The job's token, which every caller of this server must have")
       ->envname("WEIR_TOKEN_FILE")
       ->type_name("FILE");
   app.add_option("--bind", flags.bind, "The address to listen on")->capture_default_str();

@@ -334,7 +334,8 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(const Work& work, const Pull
   if (work.examples == 0) return absl::InvalidArgumentError("a push needs work of at least 1 example");
   if (base.past || base.versions.size() != shards_.size() || base.incarnations.size() != shards_.size()) {
     return absl::InvalidArgumentError(
-        "`base` is not the result of a pull of weights, so that nobody could tell what the gradient is of");
+        "`base` is not the result of a pull of weights, so no server could tell which weights the gradient "
+        "was computed from");
   }
   ShardSet::Push push{work, base, {}};
   WEIR_ASSIGN_OR_RETURN(GradientTensors tensors, tensors_.Match(gradient));

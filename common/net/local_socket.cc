@@ -55,7 +55,7 @@ absl::StatusOr<UniqueFd> ConnectTo(const std::string& name, int type, steady_clo
   while (connect(fd.get(), reinterpret_cast<const sockaddr*>(&to.address), to.length) != 0) {
     const int error = errno;
     if (error == ECONNREFUSED)
-      return absl::NotFoundError(absl::StrCat("nobody listens on @", name,
+      return absl::NotFoundError(absl::StrCat("no process listens on @", name,
                                               "; the server is not up, or in another network namespace"));
     if ((error != EAGAIN && error != EINTR) || steady_clock::now() >= deadline) {
       return absl::ErrnoToStatus(error, absl::StrCat("cannot connect to @", name));

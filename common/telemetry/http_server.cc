@@ -194,7 +194,7 @@ std::string HttpServer::State::Respond(absl::string_view head) {
     return Response("400 Bad Request", kText, "the first line is to be: GET /PATH HTTP/1.1\n");
   }
   if (words[0] != "GET" && words[0] != "HEAD") {
-    return Response("405 Method Not Allowed\r\nAllow: GET, HEAD", kText, "GET and HEAD alone\n");
+    return Response("405 Method Not Allowed\r\nAllow: GET, HEAD", kText, "only GET and HEAD\n");
   }
   std::string response = Get(words[1].substr(0, words[1].find('?')));
   if (words[0] == "HEAD") response.resize(response.find("\r\n\r\n") + 4);

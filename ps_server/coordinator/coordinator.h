@@ -49,11 +49,11 @@ namespace weir {
 // knows it.
 //
 // With a store the job outlives its servers. A shard whose link breaks or falls silent is attached again; in
-// bounded and async it goes on as it is, or is restored alone if it is another life, while the others go on.
-// In sync all go back: every member is out at once, all shards are installed anew from the newest checkpoint,
-// and members come in again through Join. A coordinator that is started again knows the store's numbers and
-// newest checkpoint only; the rest it learns from Join and Attached, and nobody's lease can end early, since
-// nobody is a member of it yet.
+// bounded and async it goes on as it is, or is restored alone if it is another incarnation, while the others
+// go on. In sync all go back: every member is out at once, all shards are installed anew from the newest
+// checkpoint, and members come in again through Join. A coordinator that is started again knows the store's
+// numbers and newest checkpoint only; the rest it learns from Join and Attached, and nobody's lease can end
+// early, since nobody is a member of it yet.
 //
 // Members are told where a shard is that came back at another address (ShardFleet) before it is installed:
 // until then they may still be answered at the old address, by a process that only seemed to be gone.
@@ -184,7 +184,7 @@ class Coordinator {
   bool DoneBefore() const;
   // It only remains to tell those who still ask.
   void EndAgain();
-  // For the first time in this life.
+  // Training goes on; in this incarnation of the coordinator, it starts.
   void TrainingStarts();
   // Shard 0 has just said how far it is: what is known of it at other times is of some moment ago.
   void SampleProgress();
@@ -304,7 +304,7 @@ class Coordinator {
   v1::JobState state_ = v1::STARTING;
   uint64_t revision_ = 1;
   const absl::Time created_;
-  // Of this life's training; how many examples were done when it began.
+  // When the training of this incarnation began and ended; how many examples were done when it began.
   absl::Time started_, ended_;
   uint64_t examples_before_ = 0;
   absl::Time last_tick_, next_ping_, next_complaint_, next_refusal_;

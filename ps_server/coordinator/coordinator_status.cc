@@ -57,7 +57,7 @@ uint64_t Coordinator::batches_done() const {
   if (mode_.commits_steps) return steps_.committed() * size_.parts;
   const uint64_t batch = options_.config.data().batch_size();
   uint64_t batches = 0;
-  // What was done before this life began, until the shard itself says how much it has applied.
+  // What was done before this incarnation began, until the shard itself says how much it has applied.
   if (recoverable() && checkpoints_->newest().has_value()) {
     batches = (checkpoints_->newest()->job().examples() + batch - 1) / batch;
   }
@@ -123,7 +123,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   if (!finished && recent > 0) {
     status.set_examples_per_second(recent);
   } else if (status.seconds() > 0) {
-    // Those of this life: time, too, counts from its own beginning.
+    // Examples of this incarnation alone: its time, too, counts from its own beginning.
     const uint64_t trained = status.examples() - std::min(status.examples(), examples_before_);
     status.set_examples_per_second(static_cast<double>(trained) / status.seconds());
   }

@@ -44,7 +44,7 @@ class EpochEvaluations {
   };
   explicit EpochEvaluations(const Options& options) : options_(options), next_(options.every_epochs) {}
 
-  // Of an earlier life, by rising epoch.
+  // What an earlier incarnation had, by rising epoch.
   void Restore(const google::protobuf::RepeatedPtrField<v1::EpochEvaluation>& entries);
   // The job goes on from here: what was evaluated of later epochs is undone. Nobody is asked.
   void GoTo(uint64_t progress);

@@ -10,7 +10,7 @@
 
 namespace weir {
 
-// What a coordinator remembers beyond its own life: the newest complete checkpoint, and which numbers must
+// What outlives an incarnation of the coordinator: the newest complete checkpoint, and which numbers must
 // never be used again. An open store belongs to one coordinator, whose incarnation is higher than that of any
 // before it on the same store, and durable.
 //
@@ -24,9 +24,9 @@ class JobStore {
   };
   struct Opened {
     uint64_t coordinator_incarnation = 1;
-    // Earlier lives may have used these.
+    // Earlier incarnations may have used these.
     Numbers used;
-    // This life may use those between `used` and these, at first.
+    // This incarnation may use those between `used` and these, at first.
     Numbers reserved;
     // Absent: there is none.
     std::optional<v1::CheckpointManifest> newest;
@@ -36,7 +36,7 @@ class JobStore {
 
   virtual ~JobStore() = default;
 
-  // As it was when this life began.
+  // As it was when this incarnation began.
   virtual const Opened& opened() const = 0;
 
   // Numbers up to these may be used once it is done: durable, so needed once for many numbers. Aborted:

@@ -12,7 +12,7 @@
 namespace weir {
 
 // A JobStore in a folder: the checkpoints, and the records of who has the folder (folder_claim.h). The
-// numbers are reserved in blocks; a life that ends early leaves the rest of its blocks unused.
+// numbers are reserved in blocks; an incarnation that ends early leaves the rest of its blocks unused.
 //
 // A store that was replaced can do nothing any more that its successor would notice, wherever in an operation
 // it hung: Begin and Commit say first, in a record, in which checkpoint's folder they are at work, and hold
@@ -35,8 +35,8 @@ class JobStoreOnDisk {
     std::function<void(std::function<void()>)> run;
   };
 
-  // Begins a new life of the coordinator, durably. FailedPrecondition: another process has the folder, and
-  // runs for sure. DataLoss: the newest record is damaged, or there are checkpoints and all are.
+  // Begins a new incarnation of the coordinator, durably. FailedPrecondition: another process has the folder,
+  // and runs for sure. DataLoss: the newest record is damaged, or there are checkpoints and all are.
   // Unimplemented: it takes a newer program to read one of them.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(Options options);
 };

@@ -18,7 +18,7 @@ class ProgressMeter {
   // The loss is the mean over about so many of the last examples (an epoch).
   explicit ProgressMeter(uint64_t loss_window_examples) : loss_window_(loss_window_examples) {}
 
-  // The newest report of one life of a worker.
+  // The newest report of one incarnation of a worker.
   void OnReport(uint64_t incarnation, const v1::WorkerReport& report);
   // The job's count of examples at this time.
   void Sample(absl::Time now, uint64_t examples);
@@ -30,7 +30,7 @@ class ProgressMeter {
   // Over the last few seconds.
   double examples_per_second() const;
 
-  // All that was reported so far, of all lives.
+  // All that was reported so far, of all incarnations.
   uint64_t reported_examples() const { return totals_.examples; }
   double reported_loss_sum() const { return totals_.loss_sum; }
 

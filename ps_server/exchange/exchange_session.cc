@@ -276,7 +276,8 @@ void ExchangeSession::OnArrival(Exchange& exchange, std::unique_ptr<PushArrival>
 }
 
 void ExchangeSession::TakeChunk(Exchange& exchange, const Chunk& chunk) {
-  if (absl::Status status = exchange.arrival->Take(chunk.first, chunk.pieces, chunk.bytes); !status.ok()) {
+  if (absl::Status status = exchange.arrival->TakeChunk(chunk.first, chunk.pieces, chunk.bytes);
+      !status.ok()) {
     return Fail(exchange, std::move(status));
   }
   const Range range{chunk.first,

@@ -60,10 +60,10 @@ bool GrpcEventLoop::WaitUntilNoCalls(std::chrono::steady_clock::time_point deadl
   return open_calls_ == 0;
 }
 
-void GrpcEventLoop::SettleLater(Settler* settler) {
-  if (settler->due_) return;
-  settler->due_ = true;
-  settlers_.push_back(settler);
+void GrpcEventLoop::StartOperationsLater(OperationStarter* starter) {
+  if (starter->due_) return;
+  starter->due_ = true;
+  starters_.push_back(starter);
 }
 
 void GrpcEventLoop::Run() {
@@ -108,17 +108,17 @@ void GrpcEventLoop::Work() {
     {
       MutexLock lock(mutex_);
       posted.swap(posted_);
-      if (posted.empty() && settlers_.empty()) {
+      if (posted.empty() && starters_.empty()) {
         awake_ = false;
         return;
       }
     }
     for (auto& function : posted) function();
     if (!posted.empty()) continue;
-    const std::vector<Settler*> settlers = std::exchange(settlers_, {});
-    for (Settler* settler : settlers) {
-      settler->due_ = false;
-      settler->Settle();
+    const std::vector<OperationStarter*> starters = std::exchange(starters_, {});
+    for (OperationStarter* starter : starters) {
+      starter->due_ = false;
+      starter->StartOperations();
     }
   }
 }

@@ -16,7 +16,7 @@ namespace weir {
 
 // A completion queue of gRPC and the one thread that serves it. The thread handles operations that end, and
 // tasks that other threads post, so these need no locks. When all of them are handled, the registered
-// settlers run, so that answers which came one after another can leave together.
+// starters run, so that answers which came one after another can leave together.
 //
 // Operations on the queue are started on its thread only, and not once stopping() is true.
 class GrpcEventLoop final : public Executor {
@@ -31,12 +31,12 @@ class GrpcEventLoop final : public Executor {
     ~Event() = default;
   };
 
-  class Settler {
+  class OperationStarter {
    public:
-    virtual void Settle() = 0;
+    virtual void StartOperations() = 0;
 
    protected:
-    ~Settler() = default;
+    ~OperationStarter() = default;
 
    private:
     friend class GrpcEventLoop;
@@ -65,8 +65,8 @@ class GrpcEventLoop final : public Executor {
   // For the loop's thread only.
   grpc::ServerCompletionQueue* queue() { return queue_.get(); }
   bool stopping() const { return stopping_; }
-  // Settle() will run once, however often it is requested before that.
-  void SettleLater(Settler* settler);
+  // StartOperations() will run once, however often it is requested before that.
+  void StartOperationsLater(OperationStarter* starter);
 
  private:
   void Run();
@@ -80,7 +80,7 @@ class GrpcEventLoop final : public Executor {
 
   // Used by the loop's thread only.
   bool stopping_ = false;
-  std::vector<Settler*> settlers_;
+  std::vector<OperationStarter*> starters_;
 
   Mutex mutex_;
   CondVar calls_ended_;

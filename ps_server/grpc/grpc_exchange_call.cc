@@ -27,14 +27,14 @@ void GrpcExchangeCall::OnAccepted(bool ok) {
   host_->accept_next();
   ExchangeSession::Options options = host_->session;
   options.id = ++*host_->sessions;
-  session_ = std::make_shared<ExchangeSession>(options, [this] { host_->loop->SettleLater(this); });
+  session_ = std::make_shared<ExchangeSession>(options, [this] { host_->loop->StartOperationsLater(this); });
   if (grpc::Status refused = host_->admission->Admit(context_); !refused.ok()) end_ = std::move(refused);
   if (host_->over.has_value()) EndJob();
-  host_->loop->SettleLater(this);
+  host_->loop->StartOperationsLater(this);
 }
 
 void GrpcExchangeCall::OnRead(bool ok) {
-  host_->loop->SettleLater(this);
+  host_->loop->StartOperationsLater(this);
   if (closed_ || end_.has_value()) return;
   if (!ok) {
     // The client has half-closed the stream, or the call is over (OnOver).
@@ -59,10 +59,10 @@ void GrpcExchangeCall::OnRead(bool ok) {
 void GrpcExchangeCall::OnWritten(bool ok) {
   session_->Sent();
   if (!ok) closed_ = true;  // OnOver comes
-  host_->loop->SettleLater(this);
+  host_->loop->StartOperationsLater(this);
 }
 
-void GrpcExchangeCall::OnFinished(bool) { host_->loop->SettleLater(this); }
+void GrpcExchangeCall::OnFinished(bool) { host_->loop->StartOperationsLater(this); }
 
 void GrpcExchangeCall::OnOver(bool) {
   host_->loop->CallEnds();
@@ -72,12 +72,12 @@ void GrpcExchangeCall::OnOver(bool) {
     host_->on_broken(*caller);
   }
   session_->End();
-  host_->loop->SettleLater(this);
+  host_->loop->StartOperationsLater(this);
 }
 
 void GrpcExchangeCall::EndJob() {
   session_->EndJob(*host_->over);
-  host_->loop->SettleLater(this);
+  host_->loop->StartOperationsLater(this);
 }
 
 void GrpcExchangeCall::DropRevoked() {
@@ -85,10 +85,10 @@ void GrpcExchangeCall::DropRevoked() {
     cut_off_ = true;
     context_.TryCancel();
   }
-  host_->loop->SettleLater(this);
+  host_->loop->StartOperationsLater(this);
 }
 
-void GrpcExchangeCall::Settle() {
+void GrpcExchangeCall::StartOperations() {
   if (host_->loop->stopping()) closed_ = true;
   if (closed_) {
     if (over_.under_way() || read_.under_way() || write_.under_way() || finish_.under_way()) return;

@@ -23,7 +23,7 @@ namespace weir {
 //
 // Lives on its loop's thread and owns itself: it is deleted when the call is over and all its operations have
 // ended.
-class GrpcExchangeCall final : GrpcEventLoop::Settler {
+class GrpcExchangeCall final : GrpcEventLoop::OperationStarter {
  public:
   using Service = v1::ParameterServer::WithRawMethod_Exchange<v1::ParameterServer::Service>;
 
@@ -62,7 +62,7 @@ class GrpcExchangeCall final : GrpcEventLoop::Settler {
   void OnWritten(bool ok);
   void OnFinished(bool ok);
   void OnOver(bool ok);
-  void Settle() override;
+  void StartOperations() override;
 
   Host* const host_;
   grpc::ServerContext context_;

@@ -20,7 +20,7 @@ constexpr std::chrono::seconds kShutdownWait{2};
 }  // namespace
 
 // Lives on the loop's thread.
-class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
+class GrpcShardLinks::Stream final : public GrpcEventLoop::OperationStarter,
                                      public std::enable_shared_from_this<Stream> {
  public:
   Stream(GrpcShardLinks* links, ShardLinkEvents events) : links_(links), events_(std::move(events)) {}
@@ -51,7 +51,7 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     if (ended_) return;
     shutdown_sent_ |= message.has_shutdown();
     queue_.push_back(message);
-    SettleLater();
+    StartOperationsLater();
   }
 
   // The link is closed, so no more events are reported. A stream that carries the Shutdown is not cancelled,
@@ -62,7 +62,7 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
   }
 
  private:
-  void SettleLater() { links_->loop_->SettleLater(this); }
+  void StartOperationsLater() { links_->loop_->StartOperationsLater(this); }
 
   void OnStarted(bool ok) {
     if (ok) {
@@ -70,11 +70,11 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     } else {
       ended_ = true;
     }
-    SettleLater();
+    StartOperationsLater();
   }
   void OnMetadata(bool ok) {
     ended_ = !ok;
-    SettleLater();
+    StartOperationsLater();
     if (!ok || closing_) return;
     const auto& metadata = context_.GetServerInitialMetadata();
     const auto attached = metadata.find(kAttachedMetadata);
@@ -93,12 +93,12 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
     } else {
       ended_ = true;
     }
-    SettleLater();
+    StartOperationsLater();
   }
   void OnWritten(bool ok) {
     if (ok) queue_.pop_front();
     broken_ = !ok;  // the read fails too and ends the stream
-    SettleLater();
+    StartOperationsLater();
   }
   void OnFinished(bool) {
     if (!shutdown_sent_ && !closing_) {
@@ -106,10 +106,10 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::Settler,
                                   : FromGrpc(status_));
     }
     over_ = true;
-    SettleLater();
+    StartOperationsLater();
   }
 
-  void Settle() override {
+  void StartOperations() override {
     if (start_.under_way() || metadata_.under_way()) return;
     if (over_) {
       if (write_.under_way()) return;

@@ -13,7 +13,7 @@ using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 
 // Owns itself: it is deleted when the call is over and all its operations have ended.
-class HealthService::WatchCall final : GrpcEventLoop::Settler {
+class HealthService::WatchCall final : GrpcEventLoop::OperationStarter {
  public:
   static void Accept(HealthService* service) {
     GrpcEventLoop& loop = *service->loop_;
@@ -25,7 +25,7 @@ class HealthService::WatchCall final : GrpcEventLoop::Settler {
   }
 
   // The status of the watched service may have changed.
-  void Changed() { service_->loop_->SettleLater(this); }
+  void Changed() { service_->loop_->StartOperationsLater(this); }
 
  private:
   explicit WatchCall(HealthService* service) : service_(service), writer_(&context_) {}
@@ -52,7 +52,7 @@ class HealthService::WatchCall final : GrpcEventLoop::Settler {
     Changed();
   }
 
-  void Settle() override {
+  void StartOperations() override {
     if (service_->loop_->stopping()) closed_ = true;
     if (write_.under_way()) return;
     if (closed_) {

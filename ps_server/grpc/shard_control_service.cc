@@ -17,7 +17,7 @@ namespace weir {
 // A call of Attach. Messages are passed to the shard as they come; reports are sent one after another. Lives
 // on the loop's thread. Owns itself until the call is over and all its operations have ended; the shard keeps
 // it alive as its reporter.
-class ShardControlService::Stream final : public GrpcEventLoop::Settler,
+class ShardControlService::Stream final : public GrpcEventLoop::OperationStarter,
                                           public std::enable_shared_from_this<Stream> {
  public:
   static void Accept(ShardControlService* service) {
@@ -34,11 +34,11 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
 
   void Close(const grpc::Status& status) {
     if (!end_.has_value()) end_ = status;
-    SettleLater();
+    StartOperationsLater();
   }
 
  private:
-  void SettleLater() { service_->options_.loop->SettleLater(this); }
+  void StartOperationsLater() { service_->options_.loop->StartOperationsLater(this); }
 
   void OnAccepted(bool ok) {
     if (!ok) return self_.reset();  // the server is shut down
@@ -57,26 +57,26 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
     service_->Heard();
     context_.AddInitialMetadata(kAttachedMetadata, ToString(OwnProtocol()));
     stream_.SendInitialMetadata(metadata_.Begin());
-    SettleLater();
+    StartOperationsLater();
   }
 
   void Send(v1::ShardReport report) {
     if (closed_) return;
     if (report.has_attached()) report.mutable_attached()->set_instance(service_->options_.instance);
     queue_.push_back(std::move(report));
-    SettleLater();
+    StartOperationsLater();
   }
 
-  void OnMetadata(bool) { SettleLater(); }
+  void OnMetadata(bool) { StartOperationsLater(); }
 
   void OnWritten(bool ok) {
     if (ok) queue_.pop_front();
     broken_ = !ok;  // OnOver follows
-    SettleLater();
+    StartOperationsLater();
   }
 
   void OnRead(bool ok) {
-    SettleLater();
+    StartOperationsLater();
     if (!ok) return Lost();
     if (!end_.has_value() && !adopted_) Adopt(message_.hello());
     if (end_.has_value()) return;
@@ -121,13 +121,13 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
         });
   }
 
-  void OnFinished(bool) { SettleLater(); }
+  void OnFinished(bool) { StartOperationsLater(); }
 
   void OnOver(bool) {
     service_->options_.loop->CallEnds();
     Lost();
     closed_ = true;
-    SettleLater();
+    StartOperationsLater();
   }
 
   // The stream ended although neither end had ended it.
@@ -146,7 +146,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::Settler,
     service_->options_.on_end(failure);
   }
 
-  void Settle() override {
+  void StartOperations() override {
     if (service_->options_.loop->stopping()) closed_ = true;
     if (metadata_.under_way() || write_.under_way()) return;
     if (closed_) {

@@ -125,7 +125,7 @@ absl::Status CheckTcpPeer(const std::string& peer, uint16_t port) {
   }
   if (ours || !OfThisHost(*other)) return absl::OkStatus();
   return absl::PermissionDeniedError(
-      absl::StrCat("the caller at ", peer, " is gone, so that nobody can tell whose process it was"));
+      absl::StrCat("the caller at ", peer, " is gone, so that the owner of its process is not known"));
 }
 
 }  // namespace weir

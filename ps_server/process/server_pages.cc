@@ -76,7 +76,7 @@ void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerS
   gauge("weir_version", "Updates since version 0.", counters.version);
   gauge("weir_parked_pulls", "Pulls that wait for other workers.", counters.parked_pulls);
   counter("weir_versions_written_off_total",
-          "Old versions that readers held for so long that nobody waits for them any more.",
+          "Old versions that readers held for so long that pushes no longer wait for them.",
           counters.versions_written_off);
   metrics->AddCallbackGauge(
       "weir_longest_wait_seconds", "How long the call that waits longest has waited.", labels,
@@ -101,7 +101,7 @@ JobMetrics::JobMetrics(Coordinator* coordinator, MetricRegistry* metrics)
       workers_expected_(metrics->AddGauge("weir_job_workers_expected", "Workers that the job should have.")),
       checkpoint_age_(metrics->AddGauge(
           "weir_job_checkpoint_age_seconds",
-          "Since the newest checkpoint was complete; if it is from before ps:0 was started, since that.")) {}
+          "Seconds since the newest checkpoint was complete, or since ps:0 was started if that is later.")) {}
 
 void JobMetrics::Refresh() {
   const std::optional<v1::ClusterStatus> status = StatusOf(*coordinator_, /*with_loss_curve=*/false);

@@ -191,8 +191,8 @@ absl::Status PushLog::CheckOurs() const {
   for (const std::string& name : names) {
     const std::optional<Rank> claim = ClaimRank(name);
     if (claim.has_value() && *claim > RankOf(options_.description)) {
-      return absl::AlreadyExistsError(absl::StrCat("a later life of the shard has taken the log over (",
-                                                   JoinPath(options_.folder, name), ")"));
+      return absl::AlreadyExistsError(absl::StrCat(
+          "a later incarnation of the shard has taken the log over (", JoinPath(options_.folder, name), ")"));
     }
   }
   return absl::OkStatus();
@@ -291,7 +291,7 @@ class SegmentReader {
   }
 
   // Whether a later record was written when the record at this place was already durable.
-  absl::StatusOr<bool> KnownBehind() {
+  absl::StatusOr<bool> LaterRecordKnewItDurable() {
     constexpr uint64_t kWindow = 1 << 20;
     std::string window;
     for (uint64_t begin = at_ + 1; begin + sizeof(Frame) <= end_; begin += kWindow) {
@@ -426,7 +426,7 @@ absl::StatusOr<LogEnd> ReadPushLog(
         const uint64_t rest = (last ? size : *segment.end) - at;
         bool damaged = !last && rest > 0;
         if (last) {
-          WEIR_ASSIGN_OR_RETURN(damaged, reader.KnownBehind());
+          WEIR_ASSIGN_OR_RETURN(damaged, reader.LaterRecordKnewItDurable());
         }
         if (damaged) {
           return absl::DataLossError(absl::StrCat(segment.path, ": the record at byte ", at, " is damaged"));

@@ -26,7 +26,8 @@ PushArrival::PushArrival(v1::PushRequest header, const Kernels& kernels,
       taken_((header_.elements() + kUnit - 1) / kUnit),
       missing_(header_.elements()) {}
 
-absl::Status PushArrival::Take(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes) {
+absl::Status PushArrival::TakeChunk(uint64_t first, absl::Span<const absl::string_view> pieces,
+                                    uint64_t bytes) {
   const uint64_t elements = header_.elements();
   const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header_.dtype()));
   const uint64_t count = bytes / value_bytes;

@@ -30,7 +30,7 @@ class PushArrival {
 
   // Takes the values from local position `first` on. InvalidArgument: this is not a chunk (its borders, its
   // length), or some of its elements have arrived before; no value was taken.
-  absl::Status Take(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes);
+  absl::Status TakeChunk(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes);
   bool whole() const { return missing_ == 0; }
   const v1::PushRequest& header() const { return header_; }
 

@@ -210,7 +210,7 @@ void Shard::HandlePing(const v1::Ping& ping) {
 void Shard::HandleShutdown(const v1::Shutdown& shutdown) {
   if (over_) return;
   over_ = true;
-  ++era_;
+  ++generation_;
   failure_ = JobFailure(shutdown.failure_kind(), shutdown.failure());
   FailAll(v1::JOB_OVER, std::string(failure_.message()));
 }

@@ -165,10 +165,10 @@ class Shard {
   };
   // ResourceExhausted: there is not enough memory.
   absl::StatusOr<Loaded> Load(const v1::Install& install, const BlockStore::Options& options,
-                              uint64_t era) const;
+                              uint64_t generation) const;
   absl::StatusOr<Loaded> LoadParts(const v1::Install& install, const BlockStore::Options& options,
-                                   uint64_t era) const;
-  absl::Status LoadLog(const v1::Install& install, const LogPosition& position, uint64_t era,
+                                   uint64_t generation) const;
+  absl::Status LoadLog(const v1::Install& install, const LogPosition& position, uint64_t generation,
                        Loaded* loaded) const;
   void FinishInstall(const v1::Install& install, Loaded loaded);
   void RestoreState(const v1::ShardState& state);
@@ -227,7 +227,7 @@ class Shard {
   // Continues whatever the last change made possible: held and ready pushes, parked pulls. Further work that
   // results is done after this round, not nested in it, so the stack stays flat however many calls wait.
   void Wake();
-  void LetGoOn();
+  void ResumeWaiting();
   bool TryAnswerPull(const ParkedPull& pull);
   // The tasks of the workers whose pushes such a pull lacks; then the same as text.
   std::vector<std::string> TasksAwaited(uint32_t worker, uint64_t clock) const;
@@ -271,7 +271,7 @@ class Shard {
   //
   // Rises with each Hello, each Install and at the end of the job. Background work that began under an
   // earlier value has no effect; such work may read this counter on its thread.
-  std::atomic<uint64_t> era_{0};
+  std::atomic<uint64_t> generation_{0};
   // A checkpoint's file is being written.
   bool writing_ = false;
   // With the log: an Install is in progress, and the one that comes after it. Two at once would begin the

@@ -53,14 +53,15 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
 }
 
 void Shard::WriteCheckpoint(const v1::TakeCheckpoint& take, const std::shared_ptr<CheckpointWork>& work) {
-  options_.background([this, take, era = era_.load(), work] {
+  options_.background([this, take, generation = generation_.load(), work] {
     const std::string& directory = options_.config.checkpoint().directory();
     auto file = WriteShardFile(*options_.files, directory, take.step(), work->snapshot);
     work->frozen = nullptr;
-    queue_.Post([this, era, step = take.step(), file = std::move(file)] {
+    queue_.Post([this, generation, step = take.step(), file = std::move(file)] {
       writing_ = false;
       if (file.ok()) ++counters_.checkpoints_written;
-      if (era == era_) ReportCheckpoint(step, file);  // otherwise no coordinator waits for it any more
+      if (generation == generation_)
+        ReportCheckpoint(step, file);  // otherwise no coordinator waits for it any more
     });
   });
 }

@@ -16,7 +16,7 @@
 namespace weir {
 
 void Shard::HandleHello() {
-  ++era_;
+  ++generation_;
   if (late_commit_.has_value()) late_commit_->checkpoint.reset();
   next_install_.reset();
   if (log_.failed()) ReportFailed();
@@ -44,13 +44,13 @@ void Shard::HandleInstall(const v1::Install& install) {
     }
     loading_ = true;
   }
-  options_.background([this, install, era = era_.load(), options = *std::move(store)] {
+  options_.background([this, install, generation = generation_.load(), options = *std::move(store)] {
     // std::function requires a copyable closure.
-    auto loaded = std::make_shared<absl::StatusOr<Loaded>>(Load(install, options, era));
-    queue_.Post([this, install, era, loaded] {
+    auto loaded = std::make_shared<absl::StatusOr<Loaded>>(Load(install, options, generation));
+    queue_.Post([this, install, generation, loaded] {
       loading_ = false;
       if (next_install_.has_value()) return HandleInstall(*std::exchange(next_install_, absl::nullopt));
-      if (era != era_ || over_) return;  // another coordinator has taken over
+      if (generation != generation_ || over_) return;  // another coordinator has taken over
       if (loaded->ok()) FinishInstall(install, **std::move(loaded));
       ReportInstalled(loaded->status());
     });
@@ -58,7 +58,7 @@ void Shard::HandleInstall(const v1::Install& install) {
 }
 
 absl::StatusOr<Shard::Loaded> Shard::Load(const v1::Install& install, const BlockStore::Options& options,
-                                          uint64_t era) const {
+                                          uint64_t generation) const {
   // Memory may be short although the model was found to fit, because other processes use it too.
   const auto failed = [&](const char* why) {
     return absl::ResourceExhaustedError(absl::StrCat("no memory for its part of the model, ",
@@ -66,7 +66,7 @@ absl::StatusOr<Shard::Loaded> Shard::Load(const v1::Install& install, const Bloc
                                                      options.num_shards, " servers (", why, ")"));
   };
   try {
-    return LoadParts(install, options, era);
+    return LoadParts(install, options, generation);
   } catch (const std::bad_alloc& e) {
     return failed(e.what());
   } catch (const std::length_error& e) {
@@ -75,7 +75,7 @@ absl::StatusOr<Shard::Loaded> Shard::Load(const v1::Install& install, const Bloc
 }
 
 absl::StatusOr<Shard::Loaded> Shard::LoadParts(const v1::Install& install, const BlockStore::Options& options,
-                                               uint64_t era) const {
+                                               uint64_t generation) const {
   Loaded loaded;
   LogPosition position;
   const auto restore = [&](const BlockStore& store, ShardVersion& version) {
@@ -90,7 +90,7 @@ absl::StatusOr<Shard::Loaded> Shard::LoadParts(const v1::Install& install, const
   // The log of an earlier incarnation counts, whether or not this incarnation keeps one.
   const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
   if (mode_.applies_alone && checkpoint.has_directory()) {
-    WEIR_RETURN_IF_ERROR(LoadLog(install, position, era, &loaded));
+    WEIR_RETURN_IF_ERROR(LoadLog(install, position, generation, &loaded));
   }
   return loaded;
 }
@@ -132,7 +132,7 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
 }
 
 void Shard::Drop(const std::string& reason) {
-  ++era_;
+  ++generation_;
   if (late_commit_.has_value()) late_commit_->checkpoint.reset();
   if (store_ == nullptr) return;
   LogInfo("incarnation ", incarnation_, " of the shard ends at version ", store_->count(), ": ", reason);

@@ -48,7 +48,7 @@ void Shard::ReportFailed() {
   Report(std::move(report));
 }
 
-absl::Status Shard::LoadLog(const v1::Install& install, const LogPosition& position, uint64_t era,
+absl::Status Shard::LoadLog(const v1::Install& install, const LogPosition& position, uint64_t generation,
                             Loaded* loaded) const {
   const std::string& directory = options_.config.checkpoint().directory();
   PushLog::Options options;
@@ -63,8 +63,9 @@ absl::Status Shard::LoadLog(const v1::Install& install, const LogPosition& posit
   options.executor = options_.background;
   // This thread may have hung until now, and the log may belong to another process.
   const auto still_wanted = [&] {
-    return era == era_ ? absl::OkStatus()
-                       : absl::AbortedError("this life of the shard has ended before it began");
+    return generation == generation_
+               ? absl::OkStatus()
+               : absl::AbortedError("this incarnation of the shard was replaced before it started");
   };
   WEIR_RETURN_IF_ERROR(still_wanted());
   if (logs()) {

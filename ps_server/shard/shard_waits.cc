@@ -97,7 +97,7 @@ void Shard::RevokeLate() {
   const std::vector<VersionReaders::Held> written_off = store_->readers().RevokeLate();
   if (written_off.empty()) return;
   for (const VersionReaders::Held& held : written_off) {
-    LogWarning("nobody waits any more for who holds ", Describe(held));
+    LogWarning("pushes no longer wait for the readers of ", Describe(held));
   }
   counters_.versions_written_off += written_off.size();
   for (auto it = pins_.begin(); it != pins_.end();) {
@@ -112,11 +112,11 @@ void Shard::Wake() {
   wake_again_ = true;
   if (waking_) return;
   waking_ = true;
-  while (std::exchange(wake_again_, false)) LetGoOn();
+  while (std::exchange(wake_again_, false)) ResumeWaiting();
   waking_ = false;
 }
 
-void Shard::LetGoOn() {
+void Shard::ResumeWaiting() {
   ApplyDurable();
   while (true) {
     EndIf(

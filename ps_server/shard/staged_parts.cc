@@ -30,8 +30,8 @@ void StagedParts::Stage(const v1::PushRequest& header, Slab gradient, std::strin
 absl::Status StagedParts::AddWaiter(uint64_t step, uint32_t part, Waiter waiter) {
   std::vector<Waiter>& waiters = parts_.at(part).waiters;
   if (waiters.size() >= kMaxWaiters) {
-    return absl::ResourceExhaustedError(absl::StrCat("part ", part, " of step ", step, " is waited for by ",
-                                                     kMaxWaiters, " repeats of its push, as many as may"));
+    return absl::ResourceExhaustedError(absl::StrCat("part ", part, " of step ", step, " has ", kMaxWaiters,
+                                                     " repeats of its push that wait, as many as may"));
   }
   waiters.push_back(std::move(waiter));
   return absl::OkStatus();

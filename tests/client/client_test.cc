@@ -213,7 +213,8 @@ TEST_CASE("a bad gradient is refused before the first byte leaves") {
   SECTION("no pull before") {
     wrong_base = PullResult();
     expected =
-        "`base` is not the result of a pull of weights, so that nobody could tell what the gradient is of";
+        "`base` is not the result of a pull of weights, so no server could tell which weights the gradient "
+        "was computed from";
   }
   const auto push = client->Push(wrong_work, wrong_base, gradient).Get();
   CHECK(push.status().code() == absl::StatusCode::kInvalidArgument);

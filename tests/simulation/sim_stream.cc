@@ -67,7 +67,7 @@ SimStream::SimStream(Site* site, World::Node node, const ExchangeSession::Option
     if (std::exchange(settling_, true)) return;
     site_->world.After(node_, absl::ZeroDuration(), [self = shared_from_this()] {
       self->settling_ = false;
-      self->Settle();
+      self->StartOperations();
     });
   });
 }
@@ -113,7 +113,7 @@ std::shared_ptr<ExchangeSession> SimStream::Drop() {
   return std::exchange(session_, nullptr);
 }
 
-void SimStream::Settle() {
+void SimStream::StartOperations() {
   if (session_ == nullptr || writing_ || !session_->Send(&message_)) return;
   writing_ = true;
   Write();
@@ -146,7 +146,7 @@ void SimStream::Write() {
     self->connection_->Send(Connection::kAcceptor,
                             [receive = self->receive_, bytes = std::move(bytes)] { receive(bytes); });
     self->session_->Sent();
-    self->Settle();
+    self->StartOperations();
   });
 }
 

@@ -88,7 +88,7 @@ class SimStream : public std::enable_shared_from_this<SimStream> {
   }
 
  private:
-  void Settle();
+  void StartOperations();
   void Write();
   void End(const absl::Status& why);
   // Releases the session, and the message that is being sent.

@@ -9,12 +9,14 @@ namespace weir {
 
 void MlpFlags::AddTo(CLI::App* app) {
   app->add_option("--device", device, "cpu or cuda:N")->capture_default_str();
-  app->add_option("--inputs", inputs, "Of an example")->check(CLI::Range(1, 65536))->capture_default_str();
-  app->add_option("--width", width, "Of the hidden layers")
+  app->add_option("--inputs", inputs, "Features of an example")
+      ->check(CLI::Range(1, 65536))
+      ->capture_default_str();
+  app->add_option("--width", width, "Units of each hidden layer")
       ->check(CLI::Range(1, 65536))
       ->capture_default_str();
   app->add_option("--batch", batch, "Examples")->check(CLI::Range(1, 65536))->capture_default_str();
-  app->add_option("--seconds", seconds, "Of each measurement, roughly")
+  app->add_option("--seconds", seconds, "Rough length of each measurement")
       ->check(CLI::Range(0.0, 600.0))
       ->capture_default_str();
 }

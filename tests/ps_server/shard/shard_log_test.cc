@@ -364,7 +364,7 @@ TEST_CASE(
   const auto failed = f->Reports(v1::ShardReport::kFailed);
   REQUIRE(failed.size() == 1);
   CHECK(failed[0].failed().replaced());
-  CHECK_THAT(failed[0].failed().error(), Contains("a later life of the shard has taken the log over"));
+  CHECK_THAT(failed[0].failed().error(), Contains("a later incarnation of the shard has taken the log over"));
   successor->Members(1, {{0}, {1}});
   CHECK(successor->Push({1, 0})->reply().outcome() == v1::OK);
 }

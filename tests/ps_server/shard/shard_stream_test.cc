@@ -108,7 +108,7 @@ TEST_CASE("Whatever the pieces, streamed and staged, float32 and bfloat16: the b
           }
           std::vector<absl::string_view> views;
           for (const std::string& copy : copies) views.push_back(absl::string_view(copy).substr(1));
-          REQUIRE(arrival->Take(static_cast<uint64_t>(first), views, bytes.size()).ok());
+          REQUIRE(arrival->TakeChunk(static_cast<uint64_t>(first), views, bytes.size()).ok());
         }
         CHECK(f.Finish(std::move(arrival))->reply().reply.outcome() == v1::OK);
       }
@@ -127,7 +127,7 @@ TEST_CASE("What is no chunk is refused and changes nothing") {
   const std::string zeros(kMaxSharedChunkBytes + 4, '\0');
   const auto take = [&](uint64_t first, uint64_t bytes) {
     const absl::string_view piece = absl::string_view(zeros).substr(0, bytes);
-    return arrival->Take(first, absl::MakeConstSpan(&piece, 1), bytes);
+    return arrival->TakeChunk(first, absl::MakeConstSpan(&piece, 1), bytes);
   };
   constexpr uint64_t kUnitBytes = kChunkUnit * sizeof(float);
   CHECK_FALSE(take(0, 0).ok());

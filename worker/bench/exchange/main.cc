@@ -249,7 +249,7 @@ int main(int argc, char** argv) {
   CLI::App app("Measures how much of a step's exchange with a server hides behind compute, for an MLP.");
   flags.AddTo(&app);
   app.add_option("--precision", flags.precision, "float32, tf32 or bf16")->capture_default_str();
-  app.add_option("--wire_dtype", flags.wire_dtype, "Of gradients and weights between worker and server")
+  app.add_option("--wire_dtype", flags.wire_dtype, "Type of gradients and weights between worker and server")
       ->check(CLI::IsMember({"f32", "bf16"}))
       ->capture_default_str();
   try {
