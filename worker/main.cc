@@ -26,6 +26,7 @@
 #include "worker/check_job.h"
 #include "worker/choose_devices.h"
 #include "worker/data/load_data.h"
+#include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
 #include "worker/lives.h"
 #include "worker/replicas.h"
@@ -60,7 +61,8 @@ Life Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data,
     life.status = RunEvaluator(config, test, model, client, &life.progressed);
     return life;
   }
-  Trainer trainer(config, data.train, replicas, client);
+  DatasetGradients gradients(config, data.train, replicas);
+  Trainer trainer(config, &gradients, client);
   life.status = trainer.Run();
   life.progressed = trainer.progressed();
   if (!life.status.ok()) return life;

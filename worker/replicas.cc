@@ -107,8 +107,7 @@ Replicas::Cut Replicas::CutUp(int64_t n, uint32_t micro_batches) const {
 
 absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
                                                  uint32_t micro_batches, uint64_t seed, uint64_t batch,
-                                                 const Model::Traffic& traffic,
-                                                 absl::Span<const int32_t> next) {
+                                                 const Traffic& traffic, absl::Span<const int32_t> next) {
   const int64_t n = static_cast<int64_t>(examples.size());
   const Cut cut = CutUp(n, micro_batches);
   const size_t used = cut.first_of.size() - 1;  // replicas; the others have no examples
@@ -125,7 +124,7 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
     Replica& replica = replicas_[index];
     if (index > 0) replica.model->Bind(model().weights().data(), replica.model->gradients().data());
     replica.model->ZeroGradients();
-    Model::Traffic own;
+    Traffic own;
     own.new_weights = traffic.new_weights;
     own.await_weights = traffic.await_weights;
     own.next_weights = traffic.next_weights;

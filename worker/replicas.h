@@ -57,10 +57,10 @@ class Replicas {
   // the traffic's.
   absl::StatusOr<double> ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
                                          uint32_t micro_batches, uint64_t seed, uint64_t batch,
-                                         const Model::Traffic& traffic, absl::Span<const int32_t> next = {});
+                                         const Traffic& traffic, absl::Span<const int32_t> next = {});
   absl::StatusOr<double> ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
                                          uint32_t micro_batches, uint64_t seed, uint64_t batch) {
-    return ComputeGradient(train, examples, micro_batches, seed, batch, Model::Traffic());
+    return ComputeGradient(train, examples, micro_batches, seed, batch, Traffic());
   }
 
  private:

@@ -13,7 +13,6 @@
 #include "common/protocol/job_failure.h"
 #include "common/protocol/mode_traits.h"
 #include "common/telemetry/logging.h"
-#include "worker/model/gradient_norm.h"
 
 namespace weir {
 namespace {
@@ -26,15 +25,13 @@ absl::Status StatusOf(const absl::StatusOr<PullResult>& pull) {
 
 }  // namespace
 
-Trainer::Trainer(const v1::JobConfig& config, const Dataset& train, Replicas* replicas, Client* client)
+Trainer::Trainer(const v1::JobConfig& config, GradientComputer* computer, Client* client)
     : config_(config),
-      train_(train),
-      replicas_(replicas),
-      spec_(replicas->model().spec()),
+      computer_(computer),
+      spec_(computer->spec()),
       client_(client),
       leaves_early_(LeavesEarly(config)),
       prefetch_(config.consistency().prefetch()),
-      order_(static_cast<int32_t>(train.size()), config.seed()),
       losses_(config.train().divergence()) {}
 
 bool Trainer::LeavesEarly(const v1::JobConfig& config) {
@@ -110,7 +107,7 @@ absl::StatusOr<std::shared_ptr<Trainer::Incoming>> Trainer::NewIncoming(uint64_t
   auto incoming = std::make_shared<Incoming>();
   incoming->clock = clock;
   incoming->gate = std::make_shared<WeightsGate>(spec_.tensors.size());
-  WEIR_ASSIGN_OR_RETURN(incoming->weights, replicas_->buffers().Take());
+  WEIR_ASSIGN_OR_RETURN(incoming->weights, computer_->TakeMemory());
   return incoming;
 }
 
@@ -137,25 +134,17 @@ absl::Status Trainer::Settle() {
 }
 
 absl::Status Trainer::ComputeAndPush(const Work& work) {
-  indexes_.resize(work.examples);
-  order_.Fill(static_cast<int64_t>(work.first_example), absl::MakeSpan(indexes_));
-  // Work mostly comes at even distances; where it does not, its examples are gathered when it is there.
-  const uint64_t last = last_first_.value_or(work.first_example);
-  const uint64_t stride = work.first_example > last ? work.first_example - last : work.examples;
-  last_first_ = work.first_example;
-  next_indexes_.resize(work.examples);
-  order_.Fill(static_cast<int64_t>(work.first_example + stride), absl::MakeSpan(next_indexes_));
   Parameters gradient;
-  if (replicas_->on_host()) {
+  if (computer_->on_host()) {
     gradient = client_->NewGradient();
   } else {
     // To copy to from the device.
-    WEIR_ASSIGN_OR_RETURN(gradient, replicas_->buffers().Take());
+    WEIR_ASSIGN_OR_RETURN(gradient, computer_->TakeMemory());
   }
-  replicas_->model().Bind(arriving_ == nullptr ? weights_.get() : arriving_->weights.get(), gradient.get());
+  float* const weights = arriving_ == nullptr ? weights_.get() : arriving_->weights.get();
 
   std::shared_ptr<GradientGate> gate;
-  Model::Traffic traffic;
+  Traffic traffic;
   traffic.new_weights = fresh_ || arriving_ != nullptr;
   if (arriving_ != nullptr) {
     // Other replicas may be at it when the first one has settled it.
@@ -172,19 +161,14 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
     return BeginPush(work, gradient, gate);
   };
   if (leaves_early_) traffic.gradient_ready = [&](size_t tensor) { gate->Ready(tensor); };
-  const absl::StatusOr<double> loss = replicas_->ComputeGradient(
-      train_, indexes_, config_.train().micro_batches(), config_.seed(), work.batch, traffic, next_indexes_);
+  const absl::StatusOr<double> loss = computer_->Compute(work, weights, gradient.get(), traffic);
   if (!loss.ok()) {
     if (gate != nullptr) gate->Fail(loss.status());
     return loss.status();
   }
   fresh_ = false;
   WEIR_RETURN_IF_ERROR(CountLoss(work, *loss));
-  if (leaves_early_) return absl::OkStatus();
-  if (config_.train().clip_norm() > 0) {
-    ClipToNorm(config_.train().clip_norm(), replicas_->model().gradients());
-  }
-  return BeginPush(work, gradient, nullptr);
+  return leaves_early_ ? absl::OkStatus() : BeginPush(work, gradient, nullptr);
 }
 
 absl::Status Trainer::CountLoss(const Work& work, double loss) {
@@ -193,7 +177,7 @@ absl::Status Trainer::CountLoss(const Work& work, double loss) {
   progress_.examples += work.examples;
   progress_.batches += 1;
   progress_.loss_sum += loss;
-  if (work.examples_left <= static_cast<uint64_t>(train_.size())) {
+  if (work.examples_left <= computer_->train_examples()) {
     progress_.last_examples += work.examples;
     // 24 bits each: double holds the sum of a million of them exactly, unless they differ by more than a
     // factor of 500.
@@ -207,10 +191,7 @@ absl::Status Trainer::CountLoss(const Work& work, double loss) {
 
 absl::Status Trainer::BeginPush(const Work& work, const Parameters& gradient,
                                 std::shared_ptr<GradientGate> gate) {
-  Model& model = replicas_->model();
-  const auto tensors = model.rounds_gradients()
-                           ? TensorsOf(spec_, model.rounded_gradients())
-                           : TensorsOf(spec_, absl::Span<const float>(model.gradients()));
+  const std::vector<ConstTensor> tensors = computer_->Gradient();
   // With a pull of the next clock in the air this is a part of the same step that a dead worker left, or it
   // was prefetched.
   if (!work.last_of_clock || next_ != nullptr) {

@@ -9,11 +9,8 @@
 #include "absl/status/status.h"
 #include "client/client.h"
 #include "proto/job_config.pb.h"
-#include "worker/data/dataset.h"
-#include "worker/data/example_order.h"
+#include "worker/gradient_computer.h"
 #include "worker/loss_watch.h"
-#include "worker/model/model.h"
-#include "worker/replicas.h"
 #include "worker/weights_gate.h"
 
 namespace weir {
@@ -21,17 +18,13 @@ namespace weir {
 // The training loop of one worker: asks its client for work, computes gradients, pushes them, until the job's
 // examples are done. The same loop in every mode. Not thread-safe.
 //
-// A gradient depends on the weights and on (seed, batch) alone: the examples of a batch, their order and the
-// dropout masks follow from these.
-//
 // Weights and gradients travel while the model computes: forward begins with the first layers' weights, the
 // push with the last layers' gradients (where LeavesEarly()). With consistency.prefetch the pull of the next
 // clock is under way during a whole step.
 class Trainer {
  public:
-  // All of them outlive the trainer, and the replicas the client's calls. `train` and `replicas` agree in
-  // shapes; the client has joined with replicas->model().spec().
-  Trainer(const v1::JobConfig& config, const Dataset& train, Replicas* replicas, Client* client);
+  // All of them outlive the trainer. The client has joined with computer->spec().
+  Trainer(const v1::JobConfig& config, GradientComputer* computer, Client* client);
 
   // Returns when the job's examples are done. Internal: training diverged; otherwise the client's errors.
   absl::Status Run();
@@ -81,17 +74,12 @@ class Trainer {
   std::vector<MutableTensor> TensorsIn(const Parameters& memory) const;
 
   const v1::JobConfig& config_;
-  const Dataset& train_;
-  Replicas* const replicas_;
+  GradientComputer* const computer_;
   const ModelSpec& spec_;
   Client* const client_;
   const bool leaves_early_;
   const bool prefetch_;
 
-  ExampleOrder order_;
-  // Of the work at hand, and of what is likely to be the next.
-  std::vector<int32_t> indexes_, next_indexes_;
-  std::optional<uint64_t> last_first_;  // first_example of the work before
   Progress progress_;
   LossWatch losses_;
   bool progressed_ = false;

@@ -21,6 +21,7 @@
 #include "tests/integration/transport.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/data/load_data.h"
+#include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
 #include "worker/model/model.h"
 #include "worker/replicas.h"
@@ -195,7 +196,8 @@ absl::StatusOr<uint64_t> Live(const v1::JobConfig& config, const std::vector<std
   WEIR_ASSIGN_OR_RETURN(auto real, Client::Join(options, model->spec()));
   MortalClient client(std::move(real), life, story);
   story->Joined(index);
-  Trainer trainer(config, train, replicas.get(), &client);
+  DatasetGradients gradients(config, train, replicas.get());
+  Trainer trainer(config, &gradients, &client);
   if (const absl::Status status = trainer.Run(); !status.ok()) {
     if (!client.gone()) return status;
     client.Leave(absl::CancelledError("killed by the test")).IgnoreError();

@@ -8,6 +8,7 @@
 #include "local/in_process_cluster.h"
 #include "tests/worker/compute/cuda_emulation/emulation.h"
 #include "tests/worker/trainer_job.h"
+#include "worker/dataset_gradients.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
 
@@ -35,7 +36,8 @@ std::vector<float> Trained(const v1::JobConfig& config, Replicas* replicas) {
   options.train_examples = static_cast<uint64_t>(Train().size());
   const ModelSpec& spec = replicas->model().spec();
   const auto client = *Client::Join(options, spec);
-  const absl::Status run = Trainer(config, Train(), replicas, client.get()).Run();
+  DatasetGradients gradients(config, Train(), replicas);
+  const absl::Status run = Trainer(config, &gradients, client.get()).Run();
   INFO(run);
   REQUIRE(run.ok());
   std::vector<float> weights(static_cast<size_t>(spec.elements()));
@@ -75,7 +77,8 @@ TEST_CASE("A job whose pushes are float32 takes no gradients that a device has r
   options.job_config = config.SerializeAsString();
   options.train_examples = static_cast<uint64_t>(Train().size());
   const auto client = *Client::Join(options, rounding->model().spec());
-  const absl::Status run = Trainer(config, Train(), rounding.get(), client.get()).Run();
+  DatasetGradients gradients(config, Train(), rounding.get());
+  const absl::Status run = Trainer(config, &gradients, client.get()).Run();
   CHECK(run.code() == absl::StatusCode::kInvalidArgument);
 }
 

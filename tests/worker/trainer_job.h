@@ -15,6 +15,8 @@
 #include "worker/compute/compute_backend.h"
 #include "worker/data/example_order.h"
 #include "worker/data/load_data.h"
+#include "worker/dataset_gradients.h"
+#include "worker/replicas.h"
 #include "worker/trainer.h"
 
 // A training loop on any backends, with a client without servers.
@@ -107,7 +109,10 @@ struct Job {
         client(replicas->model().spec(), std::move(work)) {
     client.on_pull = [](ScriptedClient::PullCall pull) { Bring(pull, pull.clock); };
   }
-  absl::Status Run() { return Trainer(config, Train(), replicas.get(), &client).Run(); }
+  absl::Status Run() {
+    DatasetGradients gradients(config, Train(), replicas.get());
+    return Trainer(config, &gradients, &client).Run();
+  }
 
   // The gradient that the push of this work has to bring, computed from the weights of a version, in float32.
   std::vector<float> Gradient(const Work& work, uint64_t version) const {

@@ -14,6 +14,7 @@
 #include "worker/data/dataset.h"
 #include "worker/model/layer.h"
 #include "worker/model/repeated_calls.h"
+#include "worker/model/traffic.h"
 
 namespace weir {
 
@@ -29,7 +30,7 @@ struct DeviceOptions {
   bool rounds_gradients = false;
   // Parts of a training pass are replayed if that takes less time than their calls (ComputeBackend::replays).
   bool replays = true;
-  // The device has memory for a second set of weights (Model::Traffic::next_weights).
+  // The device has memory for a second set of weights (Traffic::next_weights).
   bool weights_ahead = false;
 };
 
@@ -76,31 +77,6 @@ class Model {
   void Bind(float* weights, float* gradients);
   // Begins the next gradient. gradients() is unspecified until that gradient is complete.
   void ZeroGradients();
-
-  // How weights and gradients come and go while a pass computes. By default all weights are there and have
-  // changed, and the pass completes the gradient.
-  struct Traffic {
-    // weights() differ from those of the pass before.
-    bool new_weights = true;
-    // If set, called for each layer with new weights, in forward's order, before the weights of the tensors
-    // [first, end) are read. Returns once they are there. An error ends the pass with that error.
-    std::function<absl::Status(size_t first, size_t end)> await_weights;
-    // No other pass will add to the gradient. Otherwise the gradient may stay on the device, and the
-    // functions below are not called.
-    bool last = true;
-    // If set, called between forward, which has asked for all weights, and backward. An error ends the pass.
-    std::function<absl::Status()> forward_done;
-    // If set, called when the whole pass is queued on a device that computes meanwhile: for Prepare().
-    std::function<void()> queued;
-    // If set, called again and again while the device computes the last backward, until it returns the
-    // weights() of the next pass with new weights; they may not be there yet. They are copied to the device
-    // meanwhile (DeviceOptions::weights_ahead), and kept until a pass has begun with these or other new
-    // weights.
-    std::function<std::shared_ptr<const float>()> next_weights;
-    // If set, called with the index (in spec()) of each tensor whose gradient is complete in gradients(),
-    // from the last to the first, as the backward pass goes on.
-    std::function<void(size_t tensor)> gradient_ready;
-  };
 
   // Adds the gradient of (sum of the examples' losses) / divisor to gradients(). With the size of the whole
   // batch as divisor, the gradients of its micro-batches add up to the gradient of the batch's mean loss.

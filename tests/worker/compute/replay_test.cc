@@ -74,7 +74,7 @@ class Job {
     RandomStream random(RandomKey(step, "replay_test"), 0);
     for (float& weight : model_->weights()) weight = UniformFloat(random.Next()) - 0.5f;
     model_->ZeroGradients();
-    Model::Traffic traffic;
+    Traffic traffic;
     Result result;
     for (uint64_t part = 0; part < 2; ++part) {
       const uint64_t number = 2 * step + part;

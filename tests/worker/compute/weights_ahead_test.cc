@@ -82,7 +82,7 @@ struct Job {
                     const std::shared_ptr<float>& next = nullptr, int looks = 0) {
     model->Bind(weights.get(), gradients.get());
     model->ZeroGradients();
-    Model::Traffic traffic;
+    Traffic traffic;
     traffic.next_weights = [&]() -> std::shared_ptr<const float> {
       CHECK(traffic.last);
       CHECK(++asked <= looks + 1);

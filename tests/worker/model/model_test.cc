@@ -178,7 +178,7 @@ TEST_CASE("Gradients are reported from the last tensor to the first, complete") 
     SetWeights(model.get(), 1);
     std::vector<size_t> order;
     std::vector<float> seen(model->gradients().size());
-    Model::Traffic traffic;
+    Traffic traffic;
     traffic.gradient_ready = [&](size_t tensor) {
       order.push_back(tensor);
       const size_t first = static_cast<size_t>(spec.offset(tensor)),
@@ -208,7 +208,7 @@ TEST_CASE("A layer's weights may come when forward gets to it, wherever they lie
 
   std::vector<float> here(weights.size(), NAN), there(weights.size(), NAN);
   model->Bind(here.data(), there.data());
-  Model::Traffic traffic;
+  Traffic traffic;
   std::vector<size_t> asked;
   bool forward_done = false;
   traffic.await_weights = [&](size_t first, size_t end) {
@@ -229,7 +229,7 @@ TEST_CASE("A layer's weights may come when forward gets to it, wherever they lie
 
   // The same weights are not requested again; of a gradient in two parts only the second one hands it over.
   model->ZeroGradients();
-  Model::Traffic first, second;
+  Traffic first, second;
   first.new_weights = second.new_weights = first.last = false;
   first.await_weights = second.await_weights = [](size_t, size_t) { return absl::InternalError("asked"); };
   first.forward_done = [] { return absl::InternalError("not the last part"); };
@@ -255,7 +255,7 @@ TEST_CASE("A batch that was prepared is that of the next pass, another one is no
     losses[i] = *model->ForwardBackward(batches[i], 3, {});
   }
   const auto pass = [&](size_t batch, size_t next) {
-    Model::Traffic traffic;
+    Traffic traffic;
     traffic.queued = [&, next] { model->Prepare(batches[next]); };
     return *model->ForwardBackward(batches[batch], 3, {}, traffic);
   };
@@ -280,7 +280,7 @@ TEST_CASE("A pass whose weights do not come, or whose gradient nobody can take, 
   const double loss = *model->ForwardBackward(batch, 3, {});
   const std::vector<float> gradient(model->gradients().begin(), model->gradients().end());
   const std::vector<float> weights(model->weights().begin(), model->weights().end());
-  Model::Traffic traffic;
+  Traffic traffic;
   traffic.await_weights = [&](size_t first, size_t) {
     return first < 4 ? absl::OkStatus() : absl::DataLossError("cut short");
   };

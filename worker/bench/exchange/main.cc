@@ -32,6 +32,7 @@
 #include "common/system/process.h"
 #include "local/in_process_cluster.h"
 #include "worker/bench/mlp_flags.h"
+#include "worker/dataset_gradients.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
 
@@ -148,7 +149,7 @@ class Bench {
     }
     std::vector<int32_t> examples(static_cast<size_t>(flags_.batch));
     std::iota(examples.begin(), examples.end(), 0);
-    Model::Traffic traffic;
+    Traffic traffic;
     if (!whole) traffic.forward_done = [] { return absl::CancelledError("forward is all"); };
     std::vector<double> times;
     // The first pass takes memory and loads kernels.
@@ -218,7 +219,8 @@ class Bench {
     WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, Config(flags_, consistency, steps));
     WEIR_ASSIGN_OR_RETURN(const Job job, Start(config, train_, spec_));
     const auto start = Clock::now();
-    WEIR_RETURN_IF_ERROR(Trainer(config, train_, replicas_, job.client.get()).Run());
+    DatasetGradients gradients(config, train_, replicas_);
+    WEIR_RETURN_IF_ERROR(Trainer(config, &gradients, job.client.get()).Run());
     const double seconds = Since(start);
     WEIR_RETURN_IF_ERROR(job.client->Leave());
     return seconds;

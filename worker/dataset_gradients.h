@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "proto/job_config.pb.h"
+#include "worker/data/dataset.h"
+#include "worker/data/example_order.h"
+#include "worker/gradient_computer.h"
+#include "worker/replicas.h"
+
+namespace weir {
+
+// Gradients over a dataset, computed by replicas of the job's model.
+//
+// A gradient depends on the weights and on (seed, batch) alone: the examples of a batch, their order and the
+// dropout masks follow from these.
+class DatasetGradients final : public GradientComputer {
+ public:
+  // All of them outlive it, and the replicas the memory that it gave. `train` and `replicas` agree in shapes.
+  DatasetGradients(const v1::JobConfig& config, const Dataset& train, Replicas* replicas);
+
+  const ModelSpec& spec() const override { return replicas_->model().spec(); }
+  uint64_t train_examples() const override { return static_cast<uint64_t>(train_.size()); }
+  absl::StatusOr<std::shared_ptr<float>> TakeMemory() override { return replicas_->buffers().Take(); }
+  bool on_host() const override { return replicas_->on_host(); }
+  absl::StatusOr<double> Compute(const Work& work, float* weights, float* gradient,
+                                 const Traffic& traffic) override;
+  std::vector<ConstTensor> Gradient() override;
+
+ private:
+  const v1::JobConfig& config_;
+  const Dataset& train_;
+  Replicas* const replicas_;
+
+  ExampleOrder order_;
+  // Of the work at hand, and of what is likely to be the next.
+  std::vector<int32_t> indexes_, next_indexes_;
+  std::optional<uint64_t> last_first_;  // first_example of the work before
+};
+
+}  // namespace weir

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstddef>
+#include <functional>
+#include <memory>
+
+#include "absl/status/status.h"
+
+namespace weir {
+
+// How weights and gradients come and go while a gradient is computed (Model::ForwardBackward). By default all
+// weights are there and have changed, and the pass completes the gradient.
+struct Traffic {
+  // The weights differ from those of the pass before.
+  bool new_weights = true;
+  // If set, called for each layer with new weights, in forward's order, before the weights of the tensors
+  // [first, end) are read. Returns once they are there. An error ends the pass with that error.
+  std::function<absl::Status(size_t first, size_t end)> await_weights;
+  // No other pass will add to the gradient. Otherwise the gradient may stay on the device, and the functions
+  // below are not called.
+  bool last = true;
+  // If set, called between forward, which has asked for all weights, and backward. An error ends the pass.
+  std::function<absl::Status()> forward_done;
+  // If set, called when the whole pass is queued on a device that computes meanwhile: for Model::Prepare().
+  std::function<void()> queued;
+  // If set, called again and again while the device computes the last backward, until it returns the weights
+  // of the next pass with new weights; they may not be there yet. They are copied to the device meanwhile
+  // (DeviceOptions::weights_ahead), and kept until a pass has begun with these or other new weights.
+  std::function<std::shared_ptr<const float>()> next_weights;
+  // If set, called with the index (in the model's spec) of each tensor whose gradient is complete where the
+  // host reads it, from the last to the first, as the backward pass goes on.
+  std::function<void(size_t tensor)> gradient_ready;
+};
+
+}  // namespace weir
