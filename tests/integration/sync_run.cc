@@ -18,6 +18,7 @@
 #include "common/config/job_config.h"
 #include "common/sync/mutex.h"
 #include "local/in_process_cluster.h"
+#include "tests/common/forwarding_client.h"
 #include "tests/integration/transport.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/data/load_data.h"
@@ -92,10 +93,10 @@ class Story {
 };
 
 // A client that counts the work it passes on and, at the end of its time, passes on no more.
-class MortalClient final : public Client {
+class MortalClient final : public ForwardingClient {
  public:
-  MortalClient(std::unique_ptr<Client> real, const WorkerLife& life, Story* story)
-      : real_(std::move(real)), life_(life), story_(story), random_(RandomKey(1, "shuffles"), life.rank) {}
+  MortalClient(Client* real, const WorkerLife& life, Story* story)
+      : ForwardingClient(real), life_(life), story_(story), random_(RandomKey(1, "shuffles"), life.rank) {}
 
   uint64_t given() const { return given_; }
   bool gone() const { return gone_; }
@@ -115,52 +116,11 @@ class MortalClient final : public Client {
     ++given_;
     return work;
   }
-  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights) override {
-    return real_->Pull(clock, std::move(tensors), std::move(on_weights));
-  }
-  Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                          std::shared_ptr<GradientGate> gate) override {
-    return real_->Push(work, base, std::move(gradient), std::move(gate));
-  }
-  Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                                  std::vector<MutableTensor> weights, std::shared_ptr<GradientGate> gate,
-                                  OnWeights on_weights) override {
-    return real_->PushPull(work, base, std::move(gradient), std::move(weights), std::move(gate),
-                           std::move(on_weights));
-  }
-  std::shared_ptr<float> NewGradient() override { return real_->NewGradient(); }
-  Future<WeightsView> PullInPlace(uint64_t clock) override { return real_->PullInPlace(clock); }
-  Future<PushPullView> PushPullInPlace(const Work& work, const PullResult& base,
-                                       std::vector<ConstTensor> gradient,
-                                       std::shared_ptr<GradientGate> gate) override {
-    return real_->PushPullInPlace(work, base, std::move(gradient), std::move(gate));
-  }
-  Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override {
-    return real_->PullSnapshot(std::move(tensors));
-  }
-  bool draining() const override { return real_->draining(); }
-  absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) override {
-    return real_->WaitDraining(deadline);
-  }
-  bool leading() const override { return real_->leading(); }
-  absl::StatusOr<bool> AwaitsEvaluation() override { return real_->AwaitsEvaluation(); }
-  absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
-      std::chrono::steady_clock::time_point deadline) override {
-    return real_->WaitEvaluation(deadline);
-  }
-  void SetProgress(const Progress& progress) override { real_->SetProgress(progress); }
-  absl::Status Report(const PullResult& of, const EvaluationResult& result) override {
-    return real_->Report(of, result);
-  }
-  absl::Status Leave(const absl::Status& failure) override { return real_->Leave(failure); }
-  uint32_t worker() const override { return real_->worker(); }
-  uint64_t start_clock() const override { return real_->start_clock(); }
-  const ModelSpec& model() const override { return real_->model(); }
 
  private:
   absl::Status Take() {
     do {
-      WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, real_->NextWork());
+      WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, ForwardingClient::NextWork());
       if (!work.has_value()) return absl::OkStatus();
       ready_.push_back(*work);
     } while (life_.shuffles && !ready_.back().last_of_clock);
@@ -171,7 +131,6 @@ class MortalClient final : public Client {
     return absl::OkStatus();
   }
 
-  const std::unique_ptr<Client> real_;
   const WorkerLife life_;
   Story* const story_;
   RandomStream random_;
@@ -193,8 +152,8 @@ absl::StatusOr<uint64_t> Live(const v1::JobConfig& config, const std::vector<std
   options.task = absl::StrCat("worker:", life.rank);
   options.job_config = config.SerializeAsString();
   options.train_examples = static_cast<uint64_t>(train.size());
-  WEIR_ASSIGN_OR_RETURN(auto real, Client::Join(options, model->spec()));
-  MortalClient client(std::move(real), life, story);
+  WEIR_ASSIGN_OR_RETURN(const auto real, Client::Join(options, model->spec()));
+  MortalClient client(real.get(), life, story);
   story->Joined(index);
   DatasetGradients gradients(config, train, replicas.get());
   Trainer trainer(config, &gradients, &client);
