@@ -148,6 +148,34 @@ void Checker::CheckWeights(const PullAnswered& pull) {
   }
 }
 
+void Checker::CheckSent() {
+  // (incarnation, shard, clock) -> what was read for it: lives and versions.
+  std::map<std::tuple<uint64_t, uint32_t, uint64_t>, std::set<std::pair<uint64_t, uint64_t>>> read;
+  for (const PullAnswered& pull : log_.pulls) {
+    if (pull.reply.outcome() != v1::OK || pull.pin != 0) continue;
+    read[{pull.incarnation, pull.shard, pull.clock}].insert(
+        {pull.reply.version().incarnation(), pull.reply.version().count()});
+  }
+  for (const PushSent& push : log_.sent) {
+    for (uint32_t shard = 0; shard < push.base.size(); ++shard) {
+      const v1::Version& base = push.base[shard];
+      const auto where = [&] {
+        return absl::StrCat("the gradient of batch ", push.batch, " by incarnation ", push.incarnation,
+                            " at clock ", push.clock, ", pushed at ", At(push.at), " as of version ",
+                            base.count(), " of ps:", shard);
+      };
+      if (read[{push.incarnation, shard, push.clock}].count({base.incarnation(), base.count()}) == 0) {
+        Violate(Invariant::kBase, where(), ", is of weights that were not read for that clock");
+        continue;
+      }
+      const std::vector<float>* const published = Find({shard, base.incarnation()}, base.count());
+      if (published != nullptr && *published != *push.weights[shard]) {
+        Violate(Invariant::kBase, where(), ", was computed from other weights");
+      }
+    }
+  }
+}
+
 uint64_t Checker::ClockOf(uint64_t incarnation, uint64_t start, const Life& life,
                           const std::vector<float>& weights, absl::Duration at) const {
   uint64_t clock = start;
@@ -187,10 +215,13 @@ void Checker::CheckWatermarks(const PullAnswered& pull) {
 
 void Checker::CheckBound(const PullAnswered& pull) {
   const std::vector<float>& read = *pull.weights;
+  const uint64_t s = plan_.config.consistency().staleness();
+  const uint64_t ahead = plan_.config.consistency().prefetch() ? s : 0;
   const auto own = sent_.find(pull.incarnation);
   if (own != sent_.end()) {
     for (const PushSent* push : own->second) {
-      if (push->clock >= pull.clock || Has(read, push->batch) || ledger_.poisoned(push->batch, pull.shard) ||
+      if (push->clock + ahead >= pull.clock || Has(read, push->batch) ||
+          ledger_.poisoned(push->batch, pull.shard) ||
           Delivered(*push, {pull.shard, pull.reply.version().incarnation()}, pull.at)) {
         continue;
       }
@@ -199,7 +230,6 @@ void Checker::CheckBound(const PullAnswered& pull) {
     }
   }
   if (!bounded()) return;
-  const uint64_t s = plan_.config.consistency().staleness();
   for (const v1::WorkerClock& clock : pull.reply.clocks()) {
     if (clock.clock() + s < pull.clock) {
       Violate(Invariant::kBound, "worker ", pull.worker, " read ps:", pull.shard, " at clock ", pull.clock,

@@ -37,6 +37,7 @@ class Checker {
     for (const PushAnswered& push : log_.pushes) CheckPush(push);
     CheckPushesAcrossShards();
     CheckPulls();
+    CheckSent();
     CheckLogs();
     CheckCoordinators();
     CheckEnd();
@@ -117,6 +118,7 @@ class Checker {
   void CheckJoins();
   void CheckPush(const PushAnswered& push);
   void CheckPushesAcrossShards();
+  void CheckSent();
   void CheckPulls();
   void CheckWeights(const PullAnswered& pull);
   void CheckWatermarks(const PullAnswered& pull);

@@ -143,6 +143,8 @@ const char* Name(Invariant invariant) {
       return "parts";
     case Invariant::kTorn:
       return "torn";
+    case Invariant::kBase:
+      return "base";
     case Invariant::kMonotonic:
       return "monotonic";
     case Invariant::kBound:

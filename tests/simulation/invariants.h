@@ -27,12 +27,15 @@ enum class Invariant {
   kParts,
   // A read returns the weights of one version of the shard, in sync of one step on all shards.
   kTorn,
+  // A gradient is computed from weights that its worker read for the gradient's clock: all the weights of the
+  // version that it is pushed with.
+  kBase,
   // The versions that a worker reads of one incarnation of a shard never go back; in sync the worker reads
   // the version that it asks for.
   kMonotonic,
   // bounded: a pull at clock c holds every push with clock <= c-s-1 of every worker that counts.
   kBound,
-  // bounded, async: a pull at clock c holds the worker's own pushes up to c-1.
+  // bounded, async: a pull at clock c holds the worker's own pushes up to c-1; with `prefetch` to c-1-s.
   kOwnPushes,
   // bounded, async: the clocks that come with weights count each push in the weights.
   kWatermarks,

@@ -218,6 +218,17 @@ void PlanDisk(Dice& dice, Plan* plan) {
   }
 }
 
+// Of a stream of chance of its own, too.
+void PlanTraining(Dice& dice, Plan* plan) {
+  plan->config.mutable_cluster()->set_workers(static_cast<uint32_t>(plan->workers.size()));
+  v1::ConsistencyConfig& consistency = *plan->config.mutable_consistency();
+  if (consistency.staleness() > 0 && dice.Chance(0.4)) consistency.set_prefetch(true);
+  for (WorkerPlan& worker : plan->workers) {
+    worker.in_place = dice.Chance(0.5);
+    worker.device = dice.Chance(0.5);
+  }
+}
+
 }  // namespace
 
 const char* Name(FaultPlan::Kind kind) {
@@ -289,22 +300,25 @@ Plan MakePlan(uint64_t seed) {
   PlanFaults(dice, &plan);
   Dice disk(seed, "plan: disk");
   PlanDisk(disk, &plan);
+  Dice training(seed, "plan: training");
+  PlanTraining(training, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
 
 std::string Plan::ToString() const {
   const auto& consistency = config.consistency();
-  std::string out = absl::StrCat(
-      sync() ? absl::StrCat("sync, ", ledger.parts, " parts")
-             : (consistency.mode() == v1::ConsistencyConfig::MODE_BOUNDED
-                    ? absl::StrCat("bounded(", consistency.staleness(), ")")
-                    : "async"),
-      config.server().apply() == v1::ServerConfig::APPLY_STREAMED ? ", streamed" : ", staged", ", ", shards(),
-      " shards, ", workers.size(), " workers, ",
-      (ledger.total_examples + ledger.batch_size - 1) / ledger.batch_size, " batches", Words(readers),
-      shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "", logs() ? ", log" : "",
-      ledger.poisoned.empty() ? "" : ", poisoned batches");
+  std::string out =
+      absl::StrCat(sync() ? absl::StrCat("sync, ", ledger.parts, " parts")
+                          : (consistency.mode() == v1::ConsistencyConfig::MODE_BOUNDED
+                                 ? absl::StrCat("bounded(", consistency.staleness(), ")")
+                                 : "async"),
+                   config.server().apply() == v1::ServerConfig::APPLY_STREAMED ? ", streamed" : ", staged",
+                   ", ", shards(), " shards, ", workers.size(), " workers, ",
+                   (ledger.total_examples + ledger.batch_size - 1) / ledger.batch_size, " batches",
+                   Words(readers), consistency.prefetch() ? ", prefetch" : "",
+                   shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "",
+                   logs() ? ", log" : "", ledger.poisoned.empty() ? "" : ", poisoned batches");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

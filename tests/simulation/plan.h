@@ -54,6 +54,14 @@ struct WorkerPlan {
   absl::Duration start;
   // The time to compute a gradient.
   absl::Duration compute_least, compute_most;
+
+  // The worker reads weights in place, in a training program of the simulation; else it runs the program of
+  // `worker`.
+  bool in_place = false;
+  // The program of `worker` computes on a device, from which gradients are copied to memory of its own.
+  bool device = false;
+  // The fields below are for the program that reads in place.
+  //
   // The worker asks for the next weights beside its push, not with it. Not in sync.
   bool pulls_apart = false;
   // The worker releases a view when the next one is there, which may take long; else once the gradient is

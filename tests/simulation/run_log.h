@@ -27,8 +27,10 @@ struct PushSent {
   absl::Duration at;
   uint64_t incarnation = 0;
   uint64_t clock = 0, batch = 0;
-  // The versions that the gradient was computed from, by shard.
+  // The versions that the push names as its base, and the weights that the gradient was computed from, by
+  // shard.
   std::vector<v1::Version> base;
+  std::vector<Weights> weights;
 };
 
 struct PushAnswered {

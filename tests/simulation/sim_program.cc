@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "client/job/client_impl.h"
 #include "tests/simulation/sim_coordinator_channel.h"
-#include "worker/lives.h"
 
 namespace weir {
 
@@ -119,7 +118,7 @@ absl::Status SimProgram::RunToEnd() {
   options.rank = index_;
   options.reader = role_ == v1::READER;
   options.job_config = site_->plan.config.SerializeAsString();
-  options.train_examples = 1000;
+  options.train_examples = kTrainExamples;
   return WorkUntilDone(
       options,
       [this](const ClientOptions& member) {
@@ -131,7 +130,7 @@ absl::Status SimProgram::RunToEnd() {
       },
       [this](Client* client) {
         doing_ = "works";
-        Life life{Work(client), /*progressed=*/true};
+        const Life life = Work(client);
         LetGo();
         doing_ = "waits to leave";
         return life;
@@ -177,6 +176,40 @@ std::vector<float> SimProgram::PartOf(uint32_t shard, const float* all) const {
     part.insert(part.end(), tensors[tensor] + at, tensors[tensor] + at + n);
   });
   return part;
+}
+
+std::vector<Weights> SimProgram::PartsOf(const float* all) const {
+  std::vector<Weights> parts;
+  for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
+    parts.push_back(std::make_shared<const std::vector<float>>(PartOf(shard, all)));
+  }
+  return parts;
+}
+
+std::vector<float> SimProgram::GradientOf(uint64_t batch, const std::vector<Weights>& weights) const {
+  std::vector<float> all(static_cast<size_t>(tensors_.model().elements()));
+  const std::vector<MutableTensor> tensors = TensorsIn<MutableTensor>(all.data());
+  for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
+    const std::vector<float> part =
+        site_->ledger.Gradient(batch, shard, joined_.incarnation(), *weights[shard]);
+    auto from = part.begin();
+    tensors_.Walk(shard, 0, site_->ledger.elements(), [&](size_t tensor, int64_t at, int64_t n) {
+      std::copy(from, from + n, tensors[tensor].values.begin() + at);
+      from += n;
+    });
+  }
+  return all;
+}
+
+void SimProgram::TellSent(const weir::Work& work, const PullResult& base, std::vector<Weights> weights) {
+  if (dead()) return;
+  std::vector<v1::Version> versions(base.versions.size());
+  for (size_t shard = 0; shard < versions.size(); ++shard) {
+    versions[shard].set_count(base.versions[shard]);
+    versions[shard].set_incarnation(base.incarnations[shard]);
+  }
+  site_->log.sent.push_back({site_->world.elapsed(), joined_.incarnation(), work.clock, work.batch,
+                             std::move(versions), std::move(weights)});
 }
 
 void SimProgram::AskSnapshot() {

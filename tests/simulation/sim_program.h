@@ -16,10 +16,14 @@
 #include "tests/simulation/sim_channel.h"
 #include "tests/simulation/sim_event_loop.h"
 #include "tests/simulation/site.h"
+#include "worker/lives.h"
 
 namespace weir {
 
 class SimProgram;
+
+// The size of the training set, as workers say when they join.
+inline constexpr uint64_t kTrainExamples = 1000;
 
 // Lets programs yield to each other where shipped code waits on a condition variable. The rule applies to
 // this thread while a SimThreads exists.
@@ -54,7 +58,7 @@ class SimProgram : private Transport, private ShardSet::Observer {
 
  protected:
   // One membership, from join to leave.
-  virtual absl::Status Work(Client* client) = 0;
+  virtual Life Work(Client* client) = 0;
   // A membership, or the process, is over.
   virtual void LetGo() {}
 
@@ -66,8 +70,13 @@ class SimProgram : private Transport, private ShardSet::Observer {
   // The model's tensors in memory that holds them end to end.
   template <typename Tensor, typename Value>
   std::vector<Tensor> TensorsIn(Value* all) const;
-  // A shard's part of that memory.
+  // A shard's part of that memory, and the parts of all shards.
   std::vector<float> PartOf(uint32_t shard, const float* all) const;
+  std::vector<Weights> PartsOf(const float* all) const;
+  // The ledger's gradient of a batch, computed from these weights by shard.
+  std::vector<float> GradientOf(uint64_t batch, const std::vector<Weights>& weights) const;
+  // Call before each push of a gradient that was computed from these weights.
+  void TellSent(const weir::Work& work, const PullResult& base, std::vector<Weights> weights);
   // Call before each pull of this clock; AskSnapshot(): before each snapshot.
   void Ask(uint64_t clock) { asked_[clock] = site_->world.elapsed(); }
   void AskSnapshot();
@@ -124,8 +133,10 @@ class SimProgram : private Transport, private ShardSet::Observer {
   bool waits_ = false, woken_ = false, notified_ = false;
 };
 
-std::unique_ptr<SimProgram> MakeSimWorker(Site* site, World::Node node, uint32_t rank,
-                                          std::function<void(const absl::Status&)> on_end);
+std::unique_ptr<SimProgram> MakeSimTrainer(Site* site, World::Node node, uint32_t rank,
+                                           std::function<void(const absl::Status&)> on_end);
+std::unique_ptr<SimProgram> MakeSimInPlaceWorker(Site* site, World::Node node, uint32_t rank,
+                                                 std::function<void(const absl::Status&)> on_end);
 std::unique_ptr<SimProgram> MakeSimReader(Site* site, World::Node node, uint32_t index,
                                           std::function<void(const absl::Status&)> on_end);
 

@@ -21,7 +21,9 @@ class SimReader final : public SimProgram {
     return plan_.habit != ReaderPlan::Habit::kReads && site_->world.elapsed() >= plan_.at;
   }
 
-  absl::Status Work(Client* client) override {
+  Life Work(Client* client) override { return {Read(client), /*progressed=*/true}; }
+
+  absl::Status Read(Client* client) {
     uint32_t held = 0;
     weights_.assign(static_cast<size_t>(tensors_.model().elements()), 0);
     while (true) {

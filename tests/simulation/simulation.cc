@@ -42,8 +42,10 @@ class SimProcess {
     if (running() || over_) return;
     site_->world.Start(node_);
     const auto on_end = [this](const absl::Status& status) { OnEnd(status); };
-    program_ = role_ == v1::WORKER ? MakeSimWorker(site_, node_, index_, on_end)
-                                   : MakeSimReader(site_, node_, index_, on_end);
+    const auto make = role_ == v1::READER                    ? MakeSimReader
+                      : site_->plan.workers[index_].in_place ? MakeSimInPlaceWorker
+                                                             : MakeSimTrainer;
+    program_ = make(site_, node_, index_, on_end);
     program_->Start();
   }
   // SIGKILL.
@@ -78,7 +80,8 @@ class SimProcess {
       const bool outrun = code == kExitPeerLost && site_->log.failure.empty();
       site_->log.exits[task_] = outrun ? 0 : code;
     }
-    if (code != kExitOk && code != kExitPeerLost) {
+    // What is cancelled is cancelled by the program itself, which has lost no peer then.
+    if ((code != kExitOk && code != kExitPeerLost) || absl::IsCancelled(status)) {
       site_->log.complaints.push_back(absl::StrCat(task_, " ended with ", status.ToString()));
     }
     world.After(node_, absl::ZeroDuration(), [this] { Kill(); });

@@ -32,8 +32,10 @@ TEST_CASE("Many workers who overtake each other's pushes go on") {
     Plan plan = MakePlan(kFirst + workers);
     plan.config.mutable_consistency()->set_mode(v1::ConsistencyConfig::MODE_ASYNC);
     plan.config.mutable_server()->set_apply(v1::ServerConfig::APPLY_STREAMED);
+    plan.config.mutable_consistency()->clear_prefetch();
     plan.config.clear_checkpoint();
     plan.config.mutable_cluster()->clear_min_workers();
+    plan.config.mutable_cluster()->set_workers(workers);
     plan.ledger.sync = plan.may_fail = false;
     plan.ledger.shards = 2;
     plan.ledger.poisoned.clear();
@@ -43,6 +45,7 @@ TEST_CASE("Many workers who overtake each other's pushes go on") {
     worker.compute_least = absl::Milliseconds(5);
     worker.compute_most = absl::Milliseconds(20);
     plan.workers.assign(workers, worker);
+    for (uint32_t rank = 0; rank < workers; rank += 2) plan.workers[rank].in_place = true;
     plan.readers.clear();
     plan.faults.clear();
     plan.network = NetworkFaults();

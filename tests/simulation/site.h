@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "client/client.h"
 #include "common/sync/thread_pool.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/job_store.h"
@@ -43,6 +44,8 @@ struct Seams {
   // A client's message as it leaves, and the shard's as it arrives; by data stream and shard.
   std::function<void(uint64_t stream, uint32_t shard, v1::ExchangeRequest*)> request;
   std::function<void(uint64_t stream, uint32_t shard, v1::ExchangeReply*)> reply;
+  // What a training loop gets for its client.
+  std::function<std::unique_ptr<Client>(Client*)> client;
   // A server that no longer waits for a client takes back what the client reads in shared memory.
   bool takes_views_back = false;
   // A client releases what it reads in shared memory as soon as it arrives.

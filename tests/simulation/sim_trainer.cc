@@ -1,0 +1,154 @@
+// A worker of the simulation that is `worker` but for its model and data: the shipped training loop, on
+// gradients of the ledger that take simulated time.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "tests/common/forwarding_client.h"
+#include "tests/simulation/sim_program.h"
+#include "worker/gradient_computer.h"
+#include "worker/trainer.h"
+
+namespace weir {
+namespace {
+
+class SimTrainer final : public SimProgram, private GradientComputer {
+ public:
+  SimTrainer(Site* site, World::Node node, uint32_t rank, std::function<void(const absl::Status&)> on_end)
+      : SimProgram(site, node, v1::WORKER, rank, std::move(on_end)), plan_(site->plan.workers[rank]) {}
+  // Not that of the base: a program that dies runs to its end.
+  ~SimTrainer() override { Die(); }
+
+ private:
+  // The loop's client, which tells the log what is asked for and sent.
+  class LoggedClient final : public ForwardingClient {
+   public:
+    LoggedClient(SimTrainer* trainer, Client* to) : ForwardingClient(to), trainer_(trainer) {}
+
+    absl::StatusOr<std::optional<weir::Work>> NextWork() override {
+      trainer_->doing_ = "waits for work";
+      return ForwardingClient::NextWork();
+    }
+    Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors,
+                            OnWeights on_weights) override {
+      trainer_->doing_ = "pulls";
+      trainer_->Ask(clock);
+      return ForwardingClient::Pull(clock, std::move(tensors), std::move(on_weights));
+    }
+    Future<PushResult> Push(const weir::Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
+                            std::shared_ptr<GradientGate> gate) override {
+      trainer_->TellSent(work, base);
+      return ForwardingClient::Push(work, base, std::move(gradient), std::move(gate));
+    }
+    Future<PushPullResult> PushPull(const weir::Work& work, const PullResult& base,
+                                    std::vector<ConstTensor> gradient, std::vector<MutableTensor> weights,
+                                    std::shared_ptr<GradientGate> gate, OnWeights on_weights) override {
+      trainer_->TellSent(work, base);
+      trainer_->Ask(work.clock + 1);
+      return ForwardingClient::PushPull(work, base, std::move(gradient), std::move(weights), std::move(gate),
+                                        std::move(on_weights));
+    }
+
+   private:
+    SimTrainer* const trainer_;
+  };
+
+  Life Work(Client* client) override {
+    ahead_ = nullptr;
+    const std::unique_ptr<Client> other = site_->seams.client ? site_->seams.client(client) : nullptr;
+    LoggedClient logged(this, other == nullptr ? client : other.get());
+    Trainer trainer(site_->plan.config, this, &logged);
+    Life life;
+    life.status = trainer.Run();
+    life.progressed = trainer.progressed();
+    return life;
+  }
+
+  void TellSent(const weir::Work& work, const PullResult& base) {
+    SimProgram::TellSent(work, base, PartsOf(weights_.data()));
+  }
+
+  // GradientComputer:
+  const ModelSpec& spec() const override { return tensors_.model(); }
+  uint64_t train_examples() const override { return kTrainExamples; }
+  absl::StatusOr<std::shared_ptr<float>> TakeMemory() override {
+    // What must not be read is there to be noticed.
+    const auto memory = std::make_shared<std::vector<float>>(static_cast<size_t>(spec().elements()), 1e9f);
+    return std::shared_ptr<float>(memory, memory->data());
+  }
+  bool on_host() const override { return !plan_.device; }
+  std::vector<ConstTensor> Gradient() override {
+    return TensorsIn<ConstTensor>(static_cast<const float*>(gradient_));
+  }
+
+  // As on a device: weights are copied there as they are awaited, or ahead, and only new ones are; gradients
+  // are copied from there as they are ready.
+  absl::StatusOr<double> Compute(const weir::Work& work, float* weights, float* gradient,
+                                 const Traffic& traffic) override {
+    doing_ = "computes";
+    gradient_ = gradient;
+    const size_t tensors = spec().tensors.size();
+    const absl::Duration pause =
+        site_->world.Between(plan_.compute_least, plan_.compute_most) / static_cast<int64_t>(2 * tensors);
+    const bool came_ahead = traffic.new_weights && ahead_ != nullptr && ahead_.get() == weights;
+    if (came_ahead) weights_ = weights_ahead_;
+    if (traffic.new_weights) ahead_ = nullptr;
+    weights_.resize(static_cast<size_t>(spec().elements()));
+    for (size_t tensor = 0; tensor < tensors; ++tensor) {
+      if (traffic.new_weights && traffic.await_weights) {
+        WEIR_RETURN_IF_ERROR(Noted(traffic.await_weights(tensor, tensor + 1)));
+      }
+      if (traffic.new_weights && !came_ahead) Copy(tensor, weights, weights_.data());
+      Sleep(pause);
+    }
+    if (traffic.forward_done) WEIR_RETURN_IF_ERROR(Noted(traffic.forward_done()));
+    const std::vector<float> all = GradientOf(work.batch, PartsOf(weights_.data()));
+    for (size_t tensor = tensors; tensor-- > 0;) {
+      Sleep(pause);
+      if (traffic.next_weights && ahead_ == nullptr) CopyAhead(traffic.next_weights());
+      Copy(tensor, all.data(), gradient);
+      if (traffic.gradient_ready) traffic.gradient_ready(tensor);
+    }
+    if (!std::equal(weights_.begin(), weights_.end(), weights)) {
+      Complain(absl::StrCat("weights have changed while batch ", work.batch, " was computed from them"));
+    }
+    return site_->ledger.poisoned(work.batch) ? std::numeric_limits<double>::quiet_NaN()
+                                              : static_cast<double>(work.examples);
+  }
+
+  void Copy(size_t tensor, const float* from, float* to) const {
+    const auto first = spec().offset(tensor), n = spec().tensors[tensor].elements();
+    std::copy_n(from + first, n, to + first);
+  }
+
+  void CopyAhead(std::shared_ptr<const float> weights) {
+    if (weights == nullptr) return;
+    weights_ahead_.assign(weights.get(), weights.get() + spec().elements());
+    ahead_ = std::move(weights);
+  }
+
+  absl::Status Noted(absl::Status status) {
+    // Cut short after the first tensors had come.
+    if (absl::IsDataLoss(status) && !dead()) ++site_->faults["pull again"];
+    return status;
+  }
+
+  const WorkerPlan& plan_;
+  // On the device: the weights at hand, and the next ones, with where these are on the host.
+  std::vector<float> weights_, weights_ahead_;
+  std::shared_ptr<const float> ahead_;
+  // Where the gradient at hand is on the host.
+  float* gradient_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<SimProgram> MakeSimTrainer(Site* site, World::Node node, uint32_t rank,
+                                           std::function<void(const absl::Status&)> on_end) {
+  return std::make_unique<SimTrainer>(site, node, rank, std::move(on_end));
+}
+
+}  // namespace weir
