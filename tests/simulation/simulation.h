@@ -21,9 +21,9 @@ struct SimulationResult {
   std::vector<Violation> violations;
 };
 
-// Runs a whole cluster in this thread: the shipped Coordinator, Shards and work sources with simulated
-// workers, clock and network, as the plan says, and checks the result. `plant` may plant a bug
-// (planted_bugs.h); null: none.
+// Runs a whole cluster in this thread: the shipped coordinator, shards, clients and training loop with
+// simulated gradients, clock, network and disk, as the plan says, and checks the result. `plant` may plant a
+// bug (planted_bugs.h); null: none.
 SimulationResult RunSimulation(const Plan& plan, const std::function<void(Site*)>& plant = nullptr,
                                bool verbose = false);
 
