@@ -26,7 +26,7 @@ namespace {
 // How long setting up shared memory with a server on this host may take; a new stream waits for it.
 constexpr std::chrono::milliseconds kLinkLimit{500};
 
-// The stream's user holds it, and it holds itself while an operation is under way.
+// The stream's user holds it, and it holds itself until it has ended.
 class GrpcDataStream final : public DataStream, public std::enable_shared_from_this<GrpcDataStream> {
  public:
   GrpcDataStream(GrpcPoller& poller, std::shared_ptr<User> user, std::function<void()> gone)
@@ -77,8 +77,9 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
   }
 
   void OnWritten(bool ok) {
-    // Not ok: the stream has ended, which OnRead() reports.
-    if (ok) user_->OnWritten();
+    // Not ok: the stream has ended, which OnRead() reports. OnRead() may have reported the end before the
+    // completion of a message that had left.
+    if (ok && !ended_) user_->OnWritten();
   }
 
   void OnRead(bool ok) {
@@ -90,11 +91,13 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
       failure_ = message.status();
       context_.TryCancel();
     }
-    ++operations_;
     rpc_->Finish(&status_, static_cast<GrpcPoller::Event*>(&finished_));
   }
 
-  void OnFinished(bool /*ok*/) { user_->OnEnd(failure_.ok() ? FromGrpc(status_) : failure_); }
+  void OnFinished(bool /*ok*/) {
+    ended_ = true;
+    user_->OnEnd(failure_.ok() ? FromGrpc(status_) : failure_);
+  }
 
   GrpcPoller& poller_;
   grpc::ClientContext context_;
@@ -102,7 +105,8 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
   Event written_{*this, &GrpcDataStream::OnWritten};
   Event read_{*this, &GrpcDataStream::OnRead};
   Event finished_{*this, &GrpcDataStream::OnFinished};
-  std::atomic<int> operations_ = 0;
+  // Those under way, and the last one, Finish(), from the beginning on: a user may take its time to read.
+  std::atomic<int> operations_ = 1;
 
   // Used on the polling thread.
   std::shared_ptr<User> user_;
@@ -111,6 +115,7 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
   grpc::ByteBuffer message_;
   absl::Status failure_;
   grpc::Status status_;
+  bool ended_ = false;
 };
 
 }  // namespace

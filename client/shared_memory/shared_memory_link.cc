@@ -79,8 +79,9 @@ absl::StatusOr<const char*> SharedMemoryLink::Map(uint32_t segment, uint64_t off
   while (found == weights_.end()) {
     const absl::Status received = Receive(deadline);
     if (!received.ok()) {
-      return absl::Status(received.code(),
-                          absl::StrCat("the server's segment ", segment, ": ", received.message()));
+      const absl::StatusCode code =
+          absl::IsAborted(received) ? absl::StatusCode::kUnavailable : received.code();
+      return absl::Status(code, absl::StrCat("the server's segment ", segment, ": ", received.message()));
     }
     found = weights_.find(segment);
   }

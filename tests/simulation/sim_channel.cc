@@ -25,7 +25,8 @@ class SimSlots final : public ClientSegments {
   absl::StatusOr<const char*> At(uint32_t segment, uint64_t offset, uint64_t bytes) const override {
     if (segment != 0)
       return absl::NotFoundError(absl::StrCat("segment ", segment, " of a client that gave one"));
-    if (offset + bytes > values_.size() * sizeof(float)) return absl::OutOfRangeError("beyond the slots");
+    const uint64_t all = values_.size() * sizeof(float);
+    if (offset > all || bytes > all - offset) return absl::OutOfRangeError("beyond the slots");
     return reinterpret_cast<const char*>(values_.data()) + offset;
   }
 
@@ -49,8 +50,9 @@ class SimShardMemory final : public ShardMemory {
     return std::nullopt;
   }
   absl::StatusOr<const char*> Map(uint32_t segment, uint64_t offset, uint64_t bytes) override {
+    if (!site_->mapped.Has(segment)) return absl::UnavailableError("no such segment");
     const float* const at = site_->mapped.At(segment, offset, bytes);
-    if (at == nullptr) return absl::OutOfRangeError("no such memory");
+    if (at == nullptr) return absl::OutOfRangeError("beyond the segment");
     return reinterpret_cast<const char*>(at);
   }
 
@@ -114,7 +116,8 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
   std::function<void()> gone_;
   // Null: no server was there.
   std::shared_ptr<Connection> connection_;
-  std::shared_ptr<SimStream> server_end_;
+  // Takes what is written, at the server.
+  Seams::Receiver server_end_;
   std::shared_ptr<SimShardMemory> memory_;
   // The message that is being written.
   OutgoingMessage message_;
@@ -142,9 +145,16 @@ void SimDataStream::Start(const std::shared_ptr<SimShardMemory>& memory) {
     return;
   }
   const std::weak_ptr<SimDataStream> weak = weak_from_this();
-  server_end_ = server->Accept(connection_, [weak](const std::string& bytes) {
+  const auto to_client = [weak](const std::string& bytes) {
     if (const auto self = weak.lock()) self->Arrive(bytes);
-  });
+  };
+  if (site_->seams.accept) {
+    server_end_ = site_->seams.accept(connection_, to_client);
+  } else {
+    server_end_ = [session = server->Accept(connection_, to_client)](const std::string& bytes) {
+      session->Receive(bytes);
+    };
+  }
   memory_ = memory;
   if (memory != nullptr) server->shared_memory().Meet(memory->token(), memory->socket(), memory->memory());
   connection_->OnEnd(Connection::kOpener, [weak](const absl::Status& why) {
@@ -163,9 +173,8 @@ void SimDataStream::Write(OutgoingMessage message) {
         std::string bytes = self->Outgoing(self->message_);
         self->message_ = {};
         if (self->connection_ != nullptr && !bytes.empty()) {
-          self->connection_->Send(Connection::kOpener, [end = self->server_end_, bytes = std::move(bytes)] {
-            end->Receive(bytes);
-          });
+          self->connection_->Send(Connection::kOpener,
+                                  [end = self->server_end_, bytes = std::move(bytes)] { end(bytes); });
         }
         const std::shared_ptr<User> user = self->user_;
         user->OnWritten();
@@ -235,7 +244,7 @@ void SimDataStream::SendCopy(const v1::ExchangeRequest& first, absl::string_view
                 copy->Start(nullptr);
                 if (copy->connection_ == nullptr) return;
                 copy->connection_->Send(Connection::kOpener,
-                                        [end = copy->server_end_, bytes] { end->Receive(bytes); });
+                                        [end = copy->server_end_, bytes] { end(bytes); });
                 from->site->world.After(from->node, absl::Seconds(1),
                                         [copy] { copy->connection_->Close(Connection::kOpener); });
               });
@@ -267,7 +276,7 @@ void SimDataStream::ReleaseEarly(const std::string& bytes) {
   v1::ExchangeRequest release;
   release.set_released(1);
   connection_->Send(Connection::kOpener,
-                    [end = server_end_, bytes = release.SerializeAsString()] { end->Receive(bytes); });
+                    [end = server_end_, bytes = release.SerializeAsString()] { end(bytes); });
 }
 
 std::string SimDataStream::Incoming(const std::string& bytes) {
@@ -310,7 +319,7 @@ void SimDataStream::Log(const std::string& bytes) {
 
 void SimDataStream::Deliver() {
   if (!reads_) return;
-  const std::shared_ptr<User> user = user_;
+  std::shared_ptr<User> user = user_;
   if (user == nullptr) return;
   if (!arrived_.empty()) {
     reads_ = false;
@@ -322,7 +331,7 @@ void SimDataStream::Deliver() {
     auto& streams = streams_->open;
     streams.erase(std::remove(streams.begin(), streams.end(), self), streams.end());
     user->OnEnd(*end_);
-    user_ = nullptr;
+    user = user_ = nullptr;
     if (gone_) std::exchange(gone_, nullptr)();
   }
 }

@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -46,6 +47,10 @@ struct Seams {
   std::function<void(uint64_t stream, uint32_t shard, v1::ExchangeReply*)> reply;
   // What a training loop gets for its client.
   std::function<std::unique_ptr<Client>(Client*)> client;
+  // Takes a client's stream in place of its shard's session: gets what takes messages for the client, and
+  // returns what takes the client's messages.
+  using Receiver = std::function<void(const std::string& message)>;
+  std::function<Receiver(std::shared_ptr<Connection>, Receiver to_client)> accept;
   // A server that no longer waits for a client takes back what the client reads in shared memory.
   bool takes_views_back = false;
   // A client releases what it reads in shared memory as soon as it arrives.
@@ -63,10 +68,12 @@ class MappedMemory {
   std::optional<SharedMemory::Place> Find(const void* data) const;
   // nullptr: the segment does not hold all of it.
   const float* At(uint32_t segment, uint64_t offset, uint64_t bytes) const {
-    if (segment >= segments_.size()) return nullptr;
+    if (!Has(segment)) return nullptr;
     const Segment& found = segments_[segment];
-    return offset + bytes > found.bytes ? nullptr : found.memory.get() + offset / sizeof(float);
+    if (offset > found.bytes || bytes > found.bytes - offset) return nullptr;
+    return found.memory.get() + offset / sizeof(float);
   }
+  bool Has(uint32_t segment) const { return segment < segments_.size(); }
 
  private:
   struct Segment {

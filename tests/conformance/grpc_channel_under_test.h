@@ -1,0 +1,30 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "absl/status/statusor.h"
+#include "client/exchange/shard_channel.h"
+#include "proto/job_config.pb.h"
+#include "tests/conformance/channel_under_test.h"
+
+namespace weir {
+
+// GrpcShardChannel to a gRPC server of this process, which offers its host's clients Unix sockets and shared
+// memory as a shard's does.
+class GrpcChannelUnderTest : public ChannelUnderTest {
+ public:
+  // "127.0.0.1:2222"
+  virtual const std::string& address() const = 0;
+  // Of gRPC's connection that a stream came over, as the server sees it: "ipv4:127.0.0.1:2223", or
+  // "fd:14" for one that GrpcLocalListener took.
+  virtual std::string peer(size_t stream) const = 0;
+  // Brings another server up, whose streams are this shard's, too. Returns its address.
+  virtual std::string StartAnother() = 0;
+  // Another channel, to a shard that is at this address.
+  virtual std::unique_ptr<ShardChannel> OpenTo(const std::string& address) = 0;
+};
+
+std::unique_ptr<GrpcChannelUnderTest> MakeGrpcChannelUnderTest(v1::WireConfig::Transport transport);
+
+}  // namespace weir
