@@ -63,12 +63,16 @@ template <typename Pointer, typename Tensor, typename Values>
 absl::StatusOr<std::vector<Pointer>> TensorMap::MatchImpl(const std::vector<Tensor>& tensors,
                                                           const Values& values) const {
   std::vector<Pointer> result(model_.tensors.size(), nullptr);
+  // Where this tensor is, if they come in the model's order, as they mostly do. Else it is looked up.
+  size_t index = 0;
   for (const Tensor& tensor : tensors) {
-    const auto found = by_name_.find(tensor.name);
-    if (found == by_name_.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("the model has no tensor '", tensor.name, "'"));
+    if (index == model_.tensors.size() || model_.tensors[index].name != tensor.name) {
+      const auto found = by_name_.find(tensor.name);
+      if (found == by_name_.end()) {
+        return absl::InvalidArgumentError(absl::StrCat("the model has no tensor '", tensor.name, "'"));
+      }
+      index = found->second;
     }
-    const size_t index = found->second;
     if (result[index] != nullptr) {
       return absl::InvalidArgumentError(absl::StrCat("tensor '", tensor.name, "' is given twice"));
     }
@@ -79,7 +83,7 @@ absl::StatusOr<std::vector<Pointer>> TensorMap::MatchImpl(const std::vector<Tens
           absl::StrCat("tensor '", tensor.name, "' is given with ", memory.size(), " values; its shape [",
                        absl::StrJoin(model_.tensors[index].shape, ", "), "] has ", elements));
     }
-    result[index] = memory.data();
+    result[index++] = memory.data();
   }
   for (size_t i = 0; i < result.size(); ++i) {
     if (result[i] == nullptr) {

@@ -36,8 +36,9 @@ class TensorMap {
   const ModelSpec& model() const { return model_; }
   const Partition& partition() const { return partition_; }
 
-  // The tensors' memory, in the model's order. InvalidArgument: a tensor is unknown to the model, missing,
-  // given twice, or of another length, or a gradient has two types.
+  // The tensors' memory, in the model's order. Tensors that come in that order need no look-up.
+  // InvalidArgument: a tensor is unknown to the model, missing, given twice, or of another length, or a
+  // gradient has two types.
   absl::StatusOr<GradientTensors> Match(const std::vector<ConstTensor>& tensors) const;
   absl::StatusOr<std::vector<float*>> Match(const std::vector<MutableTensor>& tensors) const;
 

@@ -1,5 +1,6 @@
 #include "client/tensors/tensor_map.h"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 #include <numeric>
@@ -53,11 +54,14 @@ std::string MatchError(const TensorMap& map, const std::vector<ConstTensor>& ten
 TEST_CASE("tensors are taken in any order") {
   const TensorMap map(SmallModel(), 2);
   Memory memory(map.model());
-  std::vector<ConstTensor> tensors = memory.Const();
-  std::swap(tensors[0], tensors[2]);
-  const auto matched = map.Match(tensors);
-  REQUIRE(matched.ok());
-  for (size_t i = 0; i < 3; ++i) CHECK(matched->begin[i] == memory.values[i].data());
+  std::vector<size_t> order = {0, 1, 2};
+  do {
+    std::vector<ConstTensor> tensors;
+    for (size_t i : order) tensors.push_back(memory.Const()[i]);
+    const auto matched = map.Match(tensors);
+    REQUIRE(matched.ok());
+    for (size_t i = 0; i < 3; ++i) CHECK(matched->begin[i] == memory.values[i].data());
+  } while (std::next_permutation(order.begin(), order.end()));
 }
 
 TEST_CASE("another set of tensors is refused by name") {
@@ -75,6 +79,12 @@ TEST_CASE("another set of tensors is refused by name") {
   tensors = memory.Const();
   tensors[2] = tensors[0];
   CHECK(MatchError(map, tensors) == "tensor 'dense_0/weight' is given twice");
+
+  tensors = memory.Const();
+  tensors.push_back(tensors[0]);
+  CHECK(MatchError(map, tensors) == "tensor 'dense_0/weight' is given twice");
+  tensors.back().name = "scales";
+  CHECK(MatchError(map, tensors) == "the model has no tensor 'scales'");
 
   tensors = memory.Const();
   tensors[0].values.remove_suffix(1);
