@@ -5,6 +5,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -92,15 +93,28 @@ class Client {
   // nothing can go on before that work is pushed again.
   virtual absl::StatusOr<std::optional<Work>> NextWork() = 0;
 
-  // Reads the weights for `clock` into `tensors`: all tensors of the model, in any order.
-  virtual Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors,
-                                  OnWeights on_weights = nullptr) = 0;
+  // One exchange with each shard. The calls below are the same with the parameters and results of one use;
+  // they say what an order's parts mean. Get the result with Future::Take() where weights are read in place.
+  // InvalidArgument: it orders neither a push nor a pull, or with a push the pull at another than the next
+  // clock.
+  virtual Future<ExchangeResult> Exchange(ExchangeOrder order) = 0;
+
+  // Reads the weights for `clock` into `tensors`: all tensors of the model, in any order; in the model's own
+  // they are found soonest.
+  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors,
+                          OnWeights on_weights = nullptr) {
+    return Exchange({std::nullopt, IntoTensors(clock, std::move(tensors), std::move(on_weights))})
+        .Then([](ExchangeResult result) { return std::move(result.pull); });
+  }
 
   // Delivers the gradient of one piece of work. `base` is the pull whose weights it was computed from. Pushes
   // of one worker are applied in the order of these calls. With a gate `gradient` is only where it will be;
   // the gradients of later work wait behind it.
-  virtual Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                                  std::shared_ptr<GradientGate> gate = nullptr) = 0;
+  Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
+                          std::shared_ptr<GradientGate> gate = nullptr) {
+    return Exchange({ExchangeOrder::Push{work, base, std::move(gradient), std::move(gate)}, std::nullopt})
+        .Then([](ExchangeResult result) { return std::move(result.push); });
+  }
 
   // Memory for the gradient of one piece of work: the model's tensors end to end, in its order; holds
   // anything. Servers on this host read a gradient there that was pushed from it, from the second push of a
@@ -114,18 +128,33 @@ class Client {
   // (Work::last_of_clock); before it, Push(). In sync `weights` is not written before the push has taken
   // effect; so NextWork() may still give out a part of the same step, that of a worker that died, to be
   // computed from them. In the other modes it may be written while the gradient is still being sent.
-  virtual Future<PushPullResult> PushPull(const Work& work, const PullResult& base,
-                                          std::vector<ConstTensor> gradient,
-                                          std::vector<MutableTensor> weights,
-                                          std::shared_ptr<GradientGate> gate = nullptr,
-                                          OnWeights on_weights = nullptr) = 0;
+  Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
+                                  std::vector<MutableTensor> weights,
+                                  std::shared_ptr<GradientGate> gate = nullptr,
+                                  OnWeights on_weights = nullptr) {
+    return Exchange({ExchangeOrder::Push{work, base, std::move(gradient), std::move(gate)},
+                     IntoTensors(work.clock + 1, std::move(weights), std::move(on_weights))})
+        .Then([](ExchangeResult result) {
+          return PushPullResult{std::move(result.push), std::move(result.pull)};
+        });
+  }
 
   // Pull() and PushPull() that give the weights to be read where they lie (WeightsView). Get the result with
   // Future::Take(): a result that stays in the Future keeps its view.
-  virtual Future<WeightsView> PullInPlace(uint64_t clock) = 0;
-  virtual Future<PushPullView> PushPullInPlace(const Work& work, const PullResult& base,
-                                               std::vector<ConstTensor> gradient,
-                                               std::shared_ptr<GradientGate> gate = nullptr) = 0;
+  Future<WeightsView> PullInPlace(uint64_t clock) {
+    return Exchange({std::nullopt, InPlace(clock)}).Then([](ExchangeResult result) {
+      return std::move(result.weights);
+    });
+  }
+  Future<PushPullView> PushPullInPlace(const Work& work, const PullResult& base,
+                                       std::vector<ConstTensor> gradient,
+                                       std::shared_ptr<GradientGate> gate = nullptr) {
+    return Exchange({ExchangeOrder::Push{work, base, std::move(gradient), std::move(gate)},
+                     InPlace(work.clock + 1)})
+        .Then([](ExchangeResult result) {
+          return PushPullView{std::move(result.push), std::move(result.weights)};
+        });
+  }
 
   // The newest consistent weights, from outside the training (in sync one step on all shards): pins a
   // version, reads it and lets it go. What evaluators, exports and a final evaluation use.
@@ -161,6 +190,13 @@ class Client {
   // The clock at which this member began: how far the job had come then, as a worker counts it.
   virtual uint64_t start_clock() const = 0;
   virtual const ModelSpec& model() const = 0;
+
+ private:
+  static ExchangeOrder::Pull IntoTensors(uint64_t clock, std::vector<MutableTensor> tensors,
+                                         OnWeights on_weights) {
+    return {clock, /*in_place=*/false, std::move(tensors), std::move(on_weights)};
+  }
+  static ExchangeOrder::Pull InPlace(uint64_t clock) { return {clock, /*in_place=*/true, {}, nullptr}; }
 };
 
 }  // namespace weir

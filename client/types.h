@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,8 @@
 #include "common/rpc/job_token.h"
 
 namespace weir {
+
+class GradientGate;
 
 // What the calls of a Client (client/client.h) take and give.
 
@@ -155,6 +158,38 @@ struct PushPullView {
 // fails or turns out to be past may have reported some tensors or none. Runs on the thread that takes the
 // weights in, so it must not block, nor take a lock that another thread holds while it waits for a Future.
 using OnWeights = std::function<void(size_t tensor)>;
+
+// What one exchange with each shard is to do: a push, a pull, or a push and the pull at the next clock.
+// client.h says what each part means.
+struct ExchangeOrder {
+  struct Push {
+    Work work;
+    // The pull whose weights the gradient was computed from.
+    PullResult base;
+    std::vector<ConstTensor> gradient;
+    // May be null.
+    std::shared_ptr<GradientGate> gate;
+  };
+  struct Pull {
+    uint64_t clock = 0;
+    // The weights come as a view; `tensors` and `on_weights` are not used.
+    bool in_place = false;
+    std::vector<MutableTensor> tensors;
+    // May be empty.
+    OnWeights on_weights;
+  };
+  std::optional<Push> push;
+  std::optional<Pull> pull;
+};
+
+// The result of an exchange. A part that was not ordered is empty.
+struct ExchangeResult {
+  PushResult push;
+  // The result of a pull into tensors.
+  PullResult pull;
+  // The result of a pull in place, with its PullResult.
+  WeightsView weights;
+};
 
 // For status displays; sent along with the next heartbeat.
 struct Progress {

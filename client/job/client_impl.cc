@@ -41,18 +41,15 @@ v1::Caller MakeCaller(uint64_t instance, const v1::JoinReply& reply) {
   return caller;
 }
 
-absl::Status ReadersDoNotPush() { return absl::FailedPreconditionError("a reader does not push"); }
-
 WireOptions Wire(const v1::WireConfig& config, int64_t chunk_unit) {
   WireOptions options = WireOptions::From(config);
   options.chunk_unit = chunk_unit;
   return options;
 }
 
-template <typename T>
-Future<T> Ready(absl::StatusOr<T> result) {
-  Promise<T> promise;
-  promise.Set(std::move(result));
+Future<ExchangeResult> Ready(const absl::Status& error) {
+  Promise<ExchangeResult> promise;
+  promise.Set(error);
   return promise.future();
 }
 
@@ -328,33 +325,36 @@ absl::Status ClientImpl::LeaveFor(const absl::Status& failure, CallLimits limits
 
 // ---- weights and gradients
 
-absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(const Work& work, const PullResult& base,
-                                                    const std::vector<ConstTensor>& gradient,
-                                                    GradientGate* gate) {
-  if (work.examples == 0) return absl::InvalidArgumentError("a push needs work of at least 1 example");
+absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(ExchangeOrder::Push order) {
+  if (order.work.examples == 0) return absl::InvalidArgumentError("a push needs work of at least 1 example");
+  const PullResult& base = order.base;
   if (base.past || base.versions.size() != shards_.size() || base.incarnations.size() != shards_.size()) {
     return absl::InvalidArgumentError(
         "`base` is not the result of a pull of weights, so no server could tell which weights the gradient "
         "was computed from");
   }
-  ShardSet::Push push{work, base, {}};
-  WEIR_ASSIGN_OR_RETURN(GradientTensors tensors, tensors_.Match(gradient));
+  ShardSet::Push push{order.work, std::move(order.base), {}};
+  WEIR_ASSIGN_OR_RETURN(GradientTensors tensors, tensors_.Match(order.gradient));
   std::shared_ptr<const SharedSegment> memory;
   if (tensors.dtype == v1::F32) memory = gradients_.Find(tensors.begin);
   WEIR_ASSIGN_OR_RETURN(
       push.gradient,
-      OutgoingGradient::Create({caller_.worker(), options_.task, work.clock, rejects_, shard_checks_},
-                               tensors_, std::move(tensors), wire_, gate, std::move(memory)));
+      OutgoingGradient::Create({caller_.worker(), options_.task, push.work.clock, rejects_, shard_checks_},
+                               tensors_, std::move(tensors), wire_, order.gate.get(), std::move(memory)));
   return push;
 }
 
-absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(uint64_t clock, const std::vector<MutableTensor>& tensors,
-                                                    OnWeights on_weights) {
+absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(ExchangeOrder::Pull order) {
+  const uint64_t clock = order.clock;
   ShardSet::Pull pull;
   pull.request.set_clock(clock);
   if (mode_.commits_steps) pull.want.assign(shards_.size(), clock);
-  WEIR_ASSIGN_OR_RETURN(pull.tensors, tensors_.Match(tensors));
-  pull.on_tensor = std::move(on_weights);
+  if (order.in_place) {
+    pull.views = MakeViews();
+    return pull;
+  }
+  WEIR_ASSIGN_OR_RETURN(pull.tensors, tensors_.Match(order.tensors));
+  pull.on_tensor = std::move(order.on_weights);
   if (mode_.commits_steps && pull.on_tensor) {
     // All shards have published the step: NextWork() need not wait for the last of its weights.
     pull.on_tensor = [this, clock, told = false, tell = std::move(pull.on_tensor)](size_t tensor) mutable {
@@ -376,28 +376,22 @@ bool ClientImpl::MayHoldWeights() const {
   return membership_.members_size() <= 1;
 }
 
-ShardSet::Pull ClientImpl::MakePull(uint64_t clock) const {
-  ShardSet::Pull pull;
-  pull.request.set_clock(clock);
-  if (mode_.commits_steps) pull.want.assign(shards_.size(), clock);
+std::shared_ptr<std::vector<ShardView>> ClientImpl::MakeViews() const {
   const bool in_place = MayHoldWeights();
-  pull.views = std::make_shared<std::vector<ShardView>>();
+  auto views = std::make_shared<std::vector<ShardView>>();
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    pull.views->emplace_back(tensors_.partition().shard_elements(shard), wire_.chunk_unit, buffers_[shard],
-                             in_place);
+    views->emplace_back(tensors_.partition().shard_elements(shard), wire_.chunk_unit, buffers_[shard],
+                        in_place);
   }
-  return pull;
+  return views;
 }
 
-absl::StatusOr<WeightsView> ClientImpl::MakeView(const ShardSet::Pull& pull,
-                                                 const absl::StatusOr<Answers>& answers) const {
-  const auto shards = std::make_shared<const std::vector<ShardView>>(std::move(*pull.views));
-  if (!answers.ok()) return answers.status();
-  PullResult result = MergePull(*answers);
-  if (result.past) return WeightsView(std::move(result), {}, nullptr, false);
+WeightsView ClientImpl::ViewOf(PullResult pull, std::vector<ShardView> views) const {
+  if (pull.past) return WeightsView(std::move(pull), {}, nullptr, false);
+  const auto shards = std::make_shared<const std::vector<ShardView>>(std::move(views));
   const bool in_place =
       std::all_of(shards->begin(), shards->end(), [](const ShardView& shard) { return shard.in_place(); });
-  return WeightsView(std::move(result), PiecesOf(tensors_, *shards), shards, in_place);
+  return WeightsView(std::move(pull), PiecesOf(tensors_, *shards), shards, in_place);
 }
 
 void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
@@ -448,75 +442,46 @@ absl::StatusOr<ClientImpl::Answers> ClientImpl::JudgeFinite(const OutgoingGradie
   return diverged;
 }
 
-Future<PullResult> ClientImpl::Pull(uint64_t clock, std::vector<MutableTensor> tensors,
-                                    OnWeights on_weights) {
-  absl::StatusOr<ShardSet::Pull> order = MakePull(clock, tensors, std::move(on_weights));
-  if (!order.ok()) return Ready<PullResult>(order.status());
-  Promise<PullResult> promise(loop_->driver());
-  Start(shards_.size(), std::nullopt, *std::move(order), [promise](absl::StatusOr<Answers> answers) mutable {
-    promise.Set(answers.ok() ? absl::StatusOr<PullResult>(MergePull(*answers)) : answers.status());
-  });
-  return promise.future();
-}
-
-Future<PushResult> ClientImpl::Push(const Work& work, const PullResult& base,
-                                    std::vector<ConstTensor> gradient, std::shared_ptr<GradientGate> gate) {
-  if (options_.reader) return Ready<PushResult>(ReadersDoNotPush());
-  absl::StatusOr<ShardSet::Push> order = MakePush(work, base, gradient, gate.get());
-  if (!order.ok()) return Ready<PushResult>(FailPush(work, order.status()));
-  Promise<PushResult> promise(loop_->driver());
-  Start(shards_.size(), *std::move(order), std::nullopt, [promise](absl::StatusOr<Answers> answers) mutable {
-    promise.Set(answers.ok() ? absl::StatusOr<PushResult>(MergePush(*answers)) : answers.status());
-  });
-  return promise.future();
-}
-
-Future<PushPullResult> ClientImpl::PushPull(const Work& work, const PullResult& base,
-                                            std::vector<ConstTensor> gradient,
-                                            std::vector<MutableTensor> weights,
-                                            std::shared_ptr<GradientGate> gate, OnWeights on_weights) {
-  if (options_.reader) return Ready<PushPullResult>(ReadersDoNotPush());
-  absl::StatusOr<ShardSet::Pull> pull = MakePull(work.clock + 1, weights, std::move(on_weights));
-  if (!pull.ok()) return Ready<PushPullResult>(FailPush(work, pull.status()));
-  absl::StatusOr<ShardSet::Push> push = MakePush(work, base, gradient, gate.get());
-  if (!push.ok()) return Ready<PushPullResult>(FailPush(work, push.status()));
-  Promise<PushPullResult> promise(loop_->driver());
-  Start(shards_.size(), *std::move(push), *std::move(pull),
-        [promise](absl::StatusOr<Answers> answers) mutable {
+Future<ExchangeResult> ClientImpl::Exchange(ExchangeOrder order) {
+  const bool pushes = order.push.has_value(), pulls = order.pull.has_value();
+  if (!pushes && !pulls) return Ready(absl::InvalidArgumentError("an exchange needs a push or a pull"));
+  if (pushes && options_.reader) return Ready(absl::FailedPreconditionError("a reader does not push"));
+  const Work work = pushes ? order.push->work : Work();
+  const auto fail = [&](const absl::Status& why) { return Ready(pushes ? FailPush(work, why) : why); };
+  if (pushes && pulls && order.pull->clock != work.clock + 1) {
+    return fail(absl::InvalidArgumentError(absl::StrCat("with a push at clock ", work.clock,
+                                                        " goes the pull at the next, ", work.clock + 1,
+                                                        ", and not the one at ", order.pull->clock)));
+  }
+  std::optional<ShardSet::Pull> pull;
+  if (pulls) {
+    absl::StatusOr<ShardSet::Pull> made = MakePull(*std::move(order.pull));
+    if (!made.ok()) return fail(made.status());
+    pull = *std::move(made);
+  }
+  std::optional<ShardSet::Push> push;
+  if (pushes) {
+    absl::StatusOr<ShardSet::Push> made = MakePush(*std::move(order.push));
+    if (!made.ok()) return fail(made.status());
+    push = *std::move(made);
+  }
+  const auto views = pulls ? pull->views : nullptr;
+  Promise<ExchangeResult> promise(loop_->driver());
+  Start(shards_.size(), std::move(push), std::move(pull),
+        [this, promise, pushes, pulls, views](absl::StatusOr<Answers> answers) mutable {
           if (!answers.ok()) {
-            promise.Set(answers.status());
-          } else {
-            promise.Set(PushPullResult{MergePush(*answers), MergePull(*answers)});
+            // Others may hold `views` for longer, but not what is in them.
+            if (views != nullptr) views->clear();
+            return promise.Set(answers.status());
           }
-        });
-  return promise.future();
-}
-
-Future<WeightsView> ClientImpl::PullInPlace(uint64_t clock) {
-  const ShardSet::Pull order = MakePull(clock);
-  Promise<WeightsView> promise(loop_->driver());
-  Start(shards_.size(), std::nullopt, order, [this, promise, order](absl::StatusOr<Answers> answers) mutable {
-    promise.Set(MakeView(order, answers));
-  });
-  return promise.future();
-}
-
-Future<PushPullView> ClientImpl::PushPullInPlace(const Work& work, const PullResult& base,
-                                                 std::vector<ConstTensor> gradient,
-                                                 std::shared_ptr<GradientGate> gate) {
-  if (options_.reader) return Ready<PushPullView>(ReadersDoNotPush());
-  absl::StatusOr<ShardSet::Push> push = MakePush(work, base, gradient, gate.get());
-  if (!push.ok()) return Ready<PushPullView>(FailPush(work, push.status()));
-  const ShardSet::Pull pull = MakePull(work.clock + 1);
-  Promise<PushPullView> promise(loop_->driver());
-  Start(shards_.size(), *std::move(push), pull,
-        [this, promise, pull](absl::StatusOr<Answers> answers) mutable {
-          absl::StatusOr<WeightsView> view = MakeView(pull, answers);
-          if (!view.ok()) {
-            promise.Set(view.status());
-          } else {
-            promise.Set(PushPullView{MergePush(*answers), *std::move(view)});
+          ExchangeResult result;
+          if (pushes) result.push = MergePush(*answers);
+          if (views != nullptr) {
+            result.weights = ViewOf(MergePull(*answers), std::move(*views));
+          } else if (pulls) {
+            result.pull = MergePull(*answers);
           }
+          promise.Set(std::move(result));
         });
   return promise.future();
 }
@@ -530,13 +495,16 @@ absl::Status ClientImpl::FailPush(const Work& work, const absl::Status& why) {
 }
 
 Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors) {
-  absl::StatusOr<ShardSet::Pull> order = MakePull(0, tensors, {});
-  if (!order.ok()) return Ready<PullResult>(order.status());
+  Promise<PullResult> promise(loop_->driver());
+  absl::StatusOr<ShardSet::Pull> order = MakePull({0, /*in_place=*/false, std::move(tensors), nullptr});
+  if (!order.ok()) {
+    promise.Set(order.status());
+    return promise.future();
+  }
   v1::PinRequest pin;
   *pin.mutable_caller() = CallerNow();
   // The pin is needed only until the pulls have begun, retries included.
   pin.set_lease_seconds(std::chrono::duration<double>(lease_ + server_wait_).count());
-  Promise<PullResult> promise(loop_->driver());
   coordinator_.Pin(pin, limits())
       .OnReady([this, promise, order = *std::move(order)](const absl::StatusOr<v1::PinReply>& reply) mutable {
         if (!reply.ok()) {

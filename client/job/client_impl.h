@@ -71,17 +71,8 @@ class ClientImpl final : public Client {
                        const std::vector<std::string>& otherwise);
 
   absl::StatusOr<std::optional<Work>> NextWork() override;
-  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights) override;
-  Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                          std::shared_ptr<GradientGate> gate) override;
+  Future<ExchangeResult> Exchange(ExchangeOrder order) override;
   std::shared_ptr<float> NewGradient() override { return gradients_.Take(); }
-  Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                                  std::vector<MutableTensor> weights, std::shared_ptr<GradientGate> gate,
-                                  OnWeights on_weights) override;
-  Future<WeightsView> PullInPlace(uint64_t clock) override;
-  Future<PushPullView> PushPullInPlace(const Work& work, const PullResult& base,
-                                       std::vector<ConstTensor> gradient,
-                                       std::shared_ptr<GradientGate> gate) override;
   Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override;
   bool draining() const override;
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) override;
@@ -128,15 +119,12 @@ class ClientImpl final : public Client {
   // Returns the shards whose incarnation has changed.
   std::vector<uint32_t> SetMembership(const v1::Membership& membership) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  absl::StatusOr<ShardSet::Push> MakePush(const Work& work, const PullResult& base,
-                                          const std::vector<ConstTensor>& gradient, GradientGate* gate);
-  absl::StatusOr<ShardSet::Pull> MakePull(uint64_t clock, const std::vector<MutableTensor>& tensors,
-                                          OnWeights on_weights);
-  // A pull into a view.
-  ShardSet::Pull MakePull(uint64_t clock) const;
-  // The view of such a pull, whose own views are emptied.
-  absl::StatusOr<WeightsView> MakeView(const ShardSet::Pull& pull,
-                                       const absl::StatusOr<Answers>& answers) const;
+  absl::StatusOr<ShardSet::Push> MakePush(ExchangeOrder::Push order);
+  absl::StatusOr<ShardSet::Pull> MakePull(ExchangeOrder::Pull order);
+  // The views that a pull in place fills, by shard.
+  std::shared_ptr<std::vector<ShardView>> MakeViews() const;
+  // The result of such a pull.
+  WeightsView ViewOf(PullResult pull, std::vector<ShardView> views) const;
   // Returns whether this worker may make servers keep what it reads (WeightsView).
   bool MayHoldWeights() const;
   // Handles a push whose values are not finite, as the gradient or a shard has found: returns its answers,

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -62,6 +63,23 @@ class Future {
     return *std::move(state_->result);
   }
 
+  // Returns a Future for what `of` makes of the result; an error stays as it is. Takes the result, as Take()
+  // does. `of` runs where a function that OnReady() is given runs.
+  template <typename Of, typename U = std::decay_t<std::invoke_result_t<Of, T>>>
+  Future<U> Then(Of of) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+    const auto follower = std::make_shared<FollowerThat<U, Of>>(std::move(of));
+    follower->driver = state_->driver;
+    {
+      MutexLock lock(state_->mutex);
+      if (!state_->result.has_value()) {
+        state_->follower = follower;
+        return Future<U>(follower);
+      }
+    }
+    follower->Follow(*std::move(state_->result));
+    return Future<U>(follower);
+  }
+
   // Runs `then` once: at once if the result is there, else on the thread that sets it, where `then` must not
   // block, nor take a lock that another thread holds while it waits in Get().
   void OnReady(std::function<void(const absl::StatusOr<T>&)> then) const ABSL_NO_THREAD_SAFETY_ANALYSIS {
@@ -77,13 +95,46 @@ class Future {
 
  private:
   friend class Promise<T>;
+  template <typename U>
+  friend class Future;
+  // Another result, which is made of this one.
+  class Follower {
+   public:
+    virtual ~Follower() = default;
+    virtual void Follow(absl::StatusOr<T> result) = 0;
+  };
   struct State {
+    void Set(absl::StatusOr<T> value) ABSL_NO_THREAD_SAFETY_ANALYSIS {
+      std::vector<std::function<void(const absl::StatusOr<T>&)>> told;
+      std::shared_ptr<Follower> taker;
+      {
+        MutexLock lock(mutex);
+        result.emplace(std::move(value));
+        told.swap(then);
+        taker.swap(follower);
+      }
+      cv.NotifyAll();
+      for (auto& f : told) f(*result);
+      if (taker != nullptr) taker->Follow(*std::move(result));
+    }
+
     mutable Mutex mutex;
     CondVar cv;
     // Set once and then constant, so that a thread that has seen it set may read it without the mutex.
     std::optional<absl::StatusOr<T>> result ABSL_GUARDED_BY(mutex);
     std::vector<std::function<void(const absl::StatusOr<T>&)>> then ABSL_GUARDED_BY(mutex);
+    // Takes the result, after all others. Null: it stays.
+    std::shared_ptr<Follower> follower ABSL_GUARDED_BY(mutex);
     std::shared_ptr<ResultDriver> driver;
+  };
+  // In one piece with the state that it sets.
+  template <typename U, typename Of>
+  struct FollowerThat final : Follower, Future<U>::State {
+    explicit FollowerThat(Of o) : of(std::move(o)) {}
+    void Follow(absl::StatusOr<T> result) override {
+      this->Set(result.ok() ? absl::StatusOr<U>(of(*std::move(result))) : result.status());
+    }
+    Of of;
   };
   explicit Future(std::shared_ptr<State> state) : state_(std::move(state)) {}
   std::shared_ptr<State> state_;
@@ -100,16 +151,7 @@ class Promise {
   }
   Future<T> future() const { return Future<T>(state_); }
 
-  void Set(absl::StatusOr<T> result) ABSL_NO_THREAD_SAFETY_ANALYSIS {
-    std::vector<std::function<void(const absl::StatusOr<T>&)>> then;
-    {
-      MutexLock lock(state_->mutex);
-      state_->result.emplace(std::move(result));
-      then.swap(state_->then);
-    }
-    state_->cv.NotifyAll();
-    for (auto& f : then) f(*state_->result);
-  }
+  void Set(absl::StatusOr<T> result) { state_->Set(std::move(result)); }
 
  private:
   std::shared_ptr<typename Future<T>::State> state_;

@@ -85,6 +85,31 @@ TEST_CASE("a push and the next pull are one exchange") {
   CHECK(f.cluster.pulls(1).size() == 1);
 }
 
+TEST_CASE("one call orders a push, a pull, or both") {
+  ClientFixture f(ClientFixture::Small());
+  auto client = f.Join();
+  const Work work = f.NextWork(*client);
+  CHECK(Message(client->Exchange({}).Get().status()) == "an exchange needs a push or a pull");
+  const ExchangeOrder::Pull into_tensors{0, false, f.Weights(), nullptr};
+  const auto base = client->Exchange({std::nullopt, into_tensors}).Take();
+  REQUIRE(base.ok());
+  CHECK(base->pull.versions == std::vector<uint64_t>{0, 0});
+  CHECK(base->weights.tensors() == 0);
+  CHECK_FALSE(base->push.applied);
+  const ExchangeOrder::Push push{work, base->pull, f.Gradient(), nullptr};
+  const auto astray = client->Exchange({push, into_tensors}).Take();
+  CHECK(astray.status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(Message(astray.status()) ==
+        "with a push at clock 0 goes the pull at the next, 1, and not the one at 0");
+  CHECK(f.cluster.pushes().empty());
+  const auto both = client->Exchange({push, ExchangeOrder::Pull{1, true, {}, nullptr}}).Take();
+  REQUIRE(both.ok());
+  CHECK(both->push.applied);
+  CHECK(both->pull.versions.empty());
+  CHECK(both->weights.pull().versions == std::vector<uint64_t>{1, 1});
+  CHECK(both->weights.tensors() == client->model().tensors.size());
+}
+
 TEST_CASE("shards without elements take part") {
   FakeCluster::Options options;
   options.model.tensors.push_back({"w", {20}, TensorKind::kParameter, {}});

@@ -9,32 +9,14 @@
 
 namespace weir {
 
-// Hands each call on to another client, which outlives this one: for those that change some.
+// Passes each call on to another client, which outlives this one. Derived classes change some of the calls.
 class ForwardingClient : public Client {
  public:
   explicit ForwardingClient(Client* to) : to_(to) {}
 
   absl::StatusOr<std::optional<Work>> NextWork() override { return to_->NextWork(); }
-  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights) override {
-    return to_->Pull(clock, std::move(tensors), std::move(on_weights));
-  }
-  Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                          std::shared_ptr<GradientGate> gate) override {
-    return to_->Push(work, base, std::move(gradient), std::move(gate));
-  }
+  Future<ExchangeResult> Exchange(ExchangeOrder order) override { return to_->Exchange(std::move(order)); }
   std::shared_ptr<float> NewGradient() override { return to_->NewGradient(); }
-  Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                                  std::vector<MutableTensor> weights, std::shared_ptr<GradientGate> gate,
-                                  OnWeights on_weights) override {
-    return to_->PushPull(work, base, std::move(gradient), std::move(weights), std::move(gate),
-                         std::move(on_weights));
-  }
-  Future<WeightsView> PullInPlace(uint64_t clock) override { return to_->PullInPlace(clock); }
-  Future<PushPullView> PushPullInPlace(const Work& work, const PullResult& base,
-                                       std::vector<ConstTensor> gradient,
-                                       std::shared_ptr<GradientGate> gate) override {
-    return to_->PushPullInPlace(work, base, std::move(gradient), std::move(gate));
-  }
   Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override {
     return to_->PullSnapshot(std::move(tensors));
   }

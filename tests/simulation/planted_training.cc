@@ -1,5 +1,4 @@
-// Bugs of the training loop, planted as a client that tells the loop what is not so, or is told so by it.
-#include <algorithm>
+// Bugs of the training loop, planted as a client that misleads the loop, or that the loop misleads.
 #include <memory>
 #include <utility>
 
@@ -9,44 +8,36 @@
 namespace weir {
 namespace {
 
-// The loop's client is one of these.
+// Makes a client of this class the loop's.
 template <typename Wrong>
 std::function<void(Site*)> Instead() {
   return
       [](Site* site) { site->seams.client = [](Client* client) { return std::make_unique<Wrong>(client); }; };
 }
 
-// Changes what comes of pulls into tensors.
+// Changes the results of pulls into tensors.
 class ChangedPulls : public ForwardingClient {
  public:
   using Change = std::function<void(absl::StatusOr<PullResult>*)>;
   ChangedPulls(Client* to, Change change) : ForwardingClient(to), change_(std::move(change)) {}
 
-  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights) override {
-    Promise<PullResult> promise;
-    ForwardingClient::Pull(clock, std::move(tensors), std::move(on_weights))
-        .OnReady([promise, change = change_](absl::StatusOr<PullResult> result) mutable {
-          change(&result);
-          promise.Set(std::move(result));
-        });
-    return promise.future();
-  }
-  Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                                  std::vector<MutableTensor> weights, std::shared_ptr<GradientGate> gate,
-                                  OnWeights on_weights) override {
-    Promise<PushPullResult> promise;
-    ForwardingClient::PushPull(work, base, std::move(gradient), std::move(weights), std::move(gate),
-                               std::move(on_weights))
-        .OnReady([promise, change = change_](const absl::StatusOr<PushPullResult>& both) mutable {
+  Future<ExchangeResult> Exchange(ExchangeOrder order) override {
+    if (!order.pull.has_value()) return ForwardingClient::Exchange(std::move(order));
+    Promise<ExchangeResult> promise;
+    ForwardingClient::Exchange(std::move(order))
+        .OnReady([promise, change = change_](const absl::StatusOr<ExchangeResult>& result) mutable {
           absl::StatusOr<PullResult> pull = PullResult();
-          if (both.ok()) {
-            pull = both->pull;
+          if (result.ok()) {
+            pull = result->pull;
           } else {
-            pull = both.status();
+            pull = result.status();
           }
           change(&pull);
           if (!pull.ok()) return promise.Set(pull.status());
-          promise.Set(PushPullResult{both.ok() ? both->push : PushResult(), *std::move(pull)});
+          ExchangeResult changed;
+          if (result.ok()) changed.push = result->push;
+          changed.pull = *std::move(pull);
+          promise.Set(std::move(changed));
         });
     return promise.future();
   }
@@ -72,44 +63,30 @@ class CutShortIsWhole final : public ChangedPulls {
         }) {}
 };
 
-// The loop hears of all tensors with the first that comes.
+// Reports all tensors with the first one that comes.
 class ToldOfAllAtOnce final : public ForwardingClient {
  public:
   using ForwardingClient::ForwardingClient;
 
-  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights) override {
-    return ForwardingClient::Pull(clock, std::move(tensors), OfAll(std::move(on_weights)));
-  }
-  Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                                  std::vector<MutableTensor> weights, std::shared_ptr<GradientGate> gate,
-                                  OnWeights on_weights) override {
-    return ForwardingClient::PushPull(work, base, std::move(gradient), std::move(weights), std::move(gate),
-                                      OfAll(std::move(on_weights)));
-  }
-
- private:
-  OnWeights OfAll(OnWeights on_weights) const {
-    if (on_weights == nullptr) return nullptr;
-    return [on_weights = std::move(on_weights), tensors = model().tensors.size()](size_t) {
-      for (size_t tensor = 0; tensor < tensors; ++tensor) on_weights(tensor);
-    };
+  Future<ExchangeResult> Exchange(ExchangeOrder order) override {
+    if (order.pull.has_value() && order.pull->on_weights != nullptr) {
+      order.pull->on_weights = [on_weights = std::move(order.pull->on_weights),
+                                tensors = model().tensors.size()](size_t) {
+        for (size_t tensor = 0; tensor < tensors; ++tensor) on_weights(tensor);
+      };
+    }
+    return ForwardingClient::Exchange(std::move(order));
   }
 };
 
-// What is handed over before it is computed leaves as it is then.
+// Sends a gradient as it is when it is handed over, before it is computed.
 class SentAtOnce final : public ForwardingClient {
  public:
   using ForwardingClient::ForwardingClient;
 
-  Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                          std::shared_ptr<GradientGate>) override {
-    return ForwardingClient::Push(work, base, std::move(gradient), nullptr);
-  }
-  Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                                  std::vector<MutableTensor> weights, std::shared_ptr<GradientGate>,
-                                  OnWeights on_weights) override {
-    return ForwardingClient::PushPull(work, base, std::move(gradient), std::move(weights), nullptr,
-                                      std::move(on_weights));
+  Future<ExchangeResult> Exchange(ExchangeOrder order) override {
+    if (order.push.has_value()) order.push->gate = nullptr;
+    return ForwardingClient::Exchange(std::move(order));
   }
 };
 

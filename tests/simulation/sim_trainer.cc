@@ -19,7 +19,7 @@ class SimTrainer final : public SimProgram, private GradientComputer {
  public:
   SimTrainer(Site* site, World::Node node, uint32_t rank, std::function<void(const absl::Status&)> on_end)
       : SimProgram(site, node, v1::WORKER, rank, std::move(on_end)), plan_(site->plan.workers[rank]) {}
-  // Not that of the base: a program that dies runs to its end.
+  // Here and not in the base class: a program that dies runs to its end first.
   ~SimTrainer() override { Die(); }
 
  private:
@@ -32,24 +32,14 @@ class SimTrainer final : public SimProgram, private GradientComputer {
       trainer_->doing_ = "waits for work";
       return ForwardingClient::NextWork();
     }
-    Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors,
-                            OnWeights on_weights) override {
-      trainer_->doing_ = "pulls";
-      trainer_->Ask(clock);
-      return ForwardingClient::Pull(clock, std::move(tensors), std::move(on_weights));
-    }
-    Future<PushResult> Push(const weir::Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                            std::shared_ptr<GradientGate> gate) override {
-      trainer_->TellSent(work, base);
-      return ForwardingClient::Push(work, base, std::move(gradient), std::move(gate));
-    }
-    Future<PushPullResult> PushPull(const weir::Work& work, const PullResult& base,
-                                    std::vector<ConstTensor> gradient, std::vector<MutableTensor> weights,
-                                    std::shared_ptr<GradientGate> gate, OnWeights on_weights) override {
-      trainer_->TellSent(work, base);
-      trainer_->Ask(work.clock + 1);
-      return ForwardingClient::PushPull(work, base, std::move(gradient), std::move(weights), std::move(gate),
-                                        std::move(on_weights));
+    Future<ExchangeResult> Exchange(ExchangeOrder order) override {
+      if (order.push.has_value()) {
+        trainer_->TellSent(order.push->work, order.push->base);
+      } else {
+        trainer_->doing_ = "pulls";
+      }
+      if (order.pull.has_value()) trainer_->Ask(order.pull->clock);
+      return ForwardingClient::Exchange(std::move(order));
     }
 
    private:

@@ -26,24 +26,8 @@ class FakeClient final : public Client {
     return answer_;
   }
   absl::StatusOr<std::optional<Work>> NextWork() override { return std::nullopt; }
-  Future<PullResult> Pull(uint64_t, std::vector<MutableTensor>, OnWeights) override {
-    return Unused<PullResult>();
-  }
-  Future<PushResult> Push(const Work&, const PullResult&, std::vector<ConstTensor>,
-                          std::shared_ptr<GradientGate>) override {
-    return Unused<PushResult>();
-  }
-  Future<PushPullResult> PushPull(const Work&, const PullResult&, std::vector<ConstTensor>,
-                                  std::vector<MutableTensor>, std::shared_ptr<GradientGate>,
-                                  OnWeights) override {
-    return Unused<PushPullResult>();
-  }
+  Future<ExchangeResult> Exchange(ExchangeOrder) override { return Unused<ExchangeResult>(); }
   std::shared_ptr<float> NewGradient() override { return nullptr; }
-  Future<WeightsView> PullInPlace(uint64_t) override { return Unused<WeightsView>(); }
-  Future<PushPullView> PushPullInPlace(const Work&, const PullResult&, std::vector<ConstTensor>,
-                                       std::shared_ptr<GradientGate>) override {
-    return Unused<PushPullView>();
-  }
   Future<PullResult> PullSnapshot(std::vector<MutableTensor>) override { return Unused<PullResult>(); }
   bool draining() const override { return false; }
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override { return false; }

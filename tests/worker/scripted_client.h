@@ -68,38 +68,32 @@ class ScriptedClient final : public Client {
     work_.pop_front();
     return work;
   }
-  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights) override {
-    Note("pull ", clock);
-    Promise<PullResult> promise;
-    on_pull({clock, std::move(tensors), std::move(on_weights),
-             [promise](auto result) mutable { promise.Set(std::move(result)); }});
-    return promise.future();
-  }
-  Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                          std::shared_ptr<GradientGate> gate) override {
-    Note("push ", work.clock);
-    Promise<PushResult> promise;
-    Begin(work, base, false, std::move(gradient), std::move(gate),
-          [promise](const absl::Status& status) mutable {
+  Future<ExchangeResult> Exchange(ExchangeOrder order) override {
+    const bool pushes = order.push.has_value(), pulls = order.pull.has_value();
+    if (pulls && order.pull->in_place) return Unused<ExchangeResult>();
+    if (pushes) {
+      Note(pulls ? "pushpull " : "push ", order.push->work.clock);
+    } else {
+      Note("pull ", order.pull->clock);
+    }
+    Promise<ExchangeResult> promise;
+    PullCall pull;
+    if (pulls) {
+      pull = {order.pull->clock, std::move(order.pull->tensors), std::move(order.pull->on_weights),
+              [promise, pushes](absl::StatusOr<PullResult> result) mutable {
+                if (!result.ok()) return promise.Set(result.status());
+                promise.Set(ExchangeResult{{pushes, "", 0}, *std::move(result), {}});
+              }};
+    }
+    if (!pushes) {
+      on_pull(std::move(pull));
+      return promise.future();
+    }
+    Begin(*std::move(order.push), pulls,
+          [this, promise, pulls, pull = std::move(pull)](const absl::Status& status) mutable {
             if (!status.ok()) return promise.Set(status);
-            promise.Set(PushResult{true, "", 0});
-          });
-    return promise.future();
-  }
-  Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                                  std::vector<MutableTensor> weights, std::shared_ptr<GradientGate> gate,
-                                  OnWeights on_weights) override {
-    Note("pushpull ", work.clock);
-    Promise<PushPullResult> promise;
-    PullCall pull{work.clock + 1, std::move(weights), std::move(on_weights),
-                  [promise](absl::StatusOr<PullResult> result) mutable {
-                    if (!result.ok()) return promise.Set(result.status());
-                    promise.Set(PushPullResult{{true, "", 0}, *std::move(result)});
-                  }};
-    Begin(work, base, true, std::move(gradient), std::move(gate),
-          [this, promise, pull = std::move(pull)](const absl::Status& status) mutable {
-            if (!status.ok()) return promise.Set(status);
-            on_pull(std::move(pull));
+            if (pulls) return on_pull(std::move(pull));
+            promise.Set(ExchangeResult{{true, "", 0}, {}, {}});
           });
     return promise.future();
   }
@@ -112,11 +106,6 @@ class ScriptedClient final : public Client {
   // Training loops do not use it.
   std::shared_ptr<float> NewGradient() override {
     return {new float[static_cast<size_t>(model_.elements())], std::default_delete<float[]>()};
-  }
-  Future<WeightsView> PullInPlace(uint64_t) override { return Unused<WeightsView>(); }
-  Future<PushPullView> PushPullInPlace(const Work&, const PullResult&, std::vector<ConstTensor>,
-                                       std::shared_ptr<GradientGate>) override {
-    return Unused<PushPullView>();
   }
   Future<PullResult> PullSnapshot(std::vector<MutableTensor>) override { return Unused<PullResult>(); }
   bool draining() const override { return false; }
@@ -162,21 +151,20 @@ class ScriptedClient final : public Client {
     MutexLock lock(mutex_);
     calls_.push_back(call + std::to_string(clock));
   }
-  void Begin(const Work& work, const PullResult& base, bool joined, std::vector<ConstTensor> gradient,
-             std::shared_ptr<GradientGate> gate, std::function<void(const absl::Status&)> done) {
+  void Begin(ExchangeOrder::Push order, bool joined, std::function<void(const absl::Status&)> done) {
     const auto push = std::make_shared<Outgoing>();
-    push->gradient = std::move(gradient);
+    push->gradient = std::move(order.gradient);
     push->done = std::move(done);
-    push->seen.work = work;
-    push->seen.base = base;
-    push->seen.gated = gate != nullptr;
+    push->seen.work = order.work;
+    push->seen.base = order.base;
+    push->seen.gated = order.gate != nullptr;
     push->seen.joined = joined;
     {
       MutexLock lock(mutex_);
       pushes_.push_back(push);
     }
-    if (gate != nullptr) {
-      gate->Attach(push);
+    if (order.gate != nullptr) {
+      order.gate->Attach(push);
     } else {
       push->Whole();
     }
