@@ -227,7 +227,11 @@ absl::Status ExchangeStream::TakeReply(const IncomingMessage& bytes) {
 absl::Status ExchangeStream::FindShared(const v1::SharedRange& range, SplitMessage* message) {
   if (memory_ == nullptr) return absl::InternalError("it spoke of shared memory, which was not asked for");
   absl::StatusOr<const char*> data = memory_->Map(range.segment(), range.offset(), range.bytes());
-  if (!data.ok()) return absl::InternalError(absl::StrCat("shared memory: ", data.status().message()));
+  if (!data.ok()) {
+    const std::string what = absl::StrCat("shared memory: ", data.status().message());
+    // A shard that is gone before it handed the memory over has not broken the protocol.
+    return absl::IsUnavailable(data.status()) ? absl::UnavailableError(what) : absl::InternalError(what);
+  }
   message->payload = {absl::string_view(*data, range.bytes())};
   message->payload_bytes = range.bytes();
   return absl::OkStatus();

@@ -112,7 +112,7 @@ class ExchangeStream final : public DataStream::User, public std::enable_shared_
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   // This side ended the stream; its open exchanges will begin again.
   bool restarting_ ABSL_GUARDED_BY(mutex_) = false;
-  // How the shard broke the protocol; OK: it did not.
+  // Why this side gave the stream up: the shard broke the protocol, or is gone. OK: neither.
   absl::Status broken_ ABSL_GUARDED_BY(mutex_);
 };
 
