@@ -75,6 +75,7 @@ TEST_CASE("all servers at once") {
   RecoveryRun run(Options(folder));
   run.WaitForStep(20);
   for (const char* task : {"ps:0", "ps:1"}) run.job()[task].Signal(SIGKILL);
+  for (const char* task : {"ps:0", "ps:1"}) run.Kill(task);
   for (const char* task : {"ps:1", "ps:0"}) run.Restart(task);
   CheckBits(run.WaitForEnd());
 }
