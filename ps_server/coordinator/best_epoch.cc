@@ -8,7 +8,7 @@
 namespace weir {
 namespace {
 
-// As a cost: less is better.
+// The metric as a cost: less is better.
 std::optional<double> CostOf(v1::EvaluationConfig::Metric metric, const v1::EpochEvaluation& epoch) {
   if (metric == v1::EvaluationConfig::METRIC_TEST_ACCURACY) {
     return epoch.has_test_accuracy() ? std::optional(-epoch.test_accuracy()) : std::nullopt;
@@ -30,7 +30,7 @@ std::string WhyStopped(const v1::EvaluationConfig& config, const std::vector<v1:
   const v1::EpochEvaluation* best = nullptr;
   uint32_t no_better = 0;
   for (const v1::EpochEvaluation& epoch : epochs) {
-    if (!epoch.has_step()) continue;  // nobody could evaluate it
+    if (!epoch.has_step()) continue;  // no member could evaluate it
     if (best == nullptr || IsBetter(config.metric(), epoch, *best, config.min_delta())) {
       best = &epoch;
       no_better = 0;

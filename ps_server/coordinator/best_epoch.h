@@ -6,7 +6,7 @@
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
 
-// Which evaluated epoch is the best, and when training has stopped getting better.
+// Which evaluated epoch is the best, and when training has stopped improving.
 namespace weir {
 
 // Whether the job goes on after an epoch's end only once the epoch's evaluation is known.
@@ -14,14 +14,14 @@ inline bool WaitsForEvaluations(const v1::EvaluationConfig& config) {
   return config.every_epochs() > 0 && (config.keep_best() || config.patience() > 0);
 }
 
-// Whether `one` is better by more than `min_delta`. Any result is better than none.
+// Whether `one` is better than `other` by more than `min_delta`. Any result is better than none.
 bool IsBetter(v1::EvaluationConfig::Metric metric, const v1::EpochEvaluation& one,
               const v1::EpochEvaluation& other, double min_delta = 0);
 
-// Whether the newest of these epochs, which rise, is the one after which config.patience ends the job: so
-// many results, itself the last, were no better by config.min_delta than the best before them. Epochs without
-// a result do not count. A function of these results alone, so a job that is started again stops where it
-// did. If so, why; else empty.
+// Why config.patience ends the job after the newest of `epochs`; empty: it does not. The job ends when the
+// last `patience` results were no better, by config.min_delta, than the best result before them. Epochs
+// without a result do not count. `epochs` rise. The answer depends on these results alone, so a job that is
+// started again stops at the same epoch.
 std::string WhyStopped(const v1::EvaluationConfig& config, const std::vector<v1::EpochEvaluation>& epochs);
 
 }  // namespace weir

@@ -10,7 +10,7 @@ constexpr absl::Duration kMeanTimeBetweenLosses = absl::Minutes(1);
 constexpr absl::Duration kShortest = absl::Seconds(1);
 constexpr absl::Duration kLongest = absl::Minutes(1);
 constexpr double kLargestShare = 0.1;
-// After one that came to nothing.
+// After a checkpoint that failed.
 constexpr absl::Duration kRetry = absl::Seconds(5);
 
 }  // namespace
@@ -44,7 +44,7 @@ void CheckpointSchedule::Completed(absl::Time now) { took_ = now - begun_; }
 
 void CheckpointSchedule::Failed(absl::Time now) {
   not_before_ = now + kRetry;
-  // Due at once then, whatever says when.
+  // Then the next try is due at once, whatever the schedule counts.
   begun_ = absl::InfinitePast();
   steps_ = 0;
 }

@@ -7,37 +7,38 @@
 
 namespace weir {
 
-// When the next checkpoint is due, by steps, by time, or by itself. Pure: told the time. Not thread-safe.
+// Decides when the next checkpoint is due: after so many steps, after so much time, or by itself. The caller
+// passes the time. Not thread-safe.
 //
-// By itself: the interval after which the work that a lost server costs and what saving costs are level is
-// sqrt(2 * cost * mean time between losses) (Young 1974). The cost is taken to be the whole time that the
-// last checkpoint took, though training goes on meanwhile, and one loss a minute is assumed: a job that is
-// seldom hit pays little for it, one that is often hit loses seconds. At least a second, at most a minute,
-// and never so often that more than a tenth of the time a checkpoint is being written.
+// By itself: the cost of saving equals the work that a lost server costs at an interval of sqrt(2 * cost *
+// mean time between losses) (Young 1974). The cost is the whole time that the last checkpoint took, although
+// training goes on meanwhile. The schedule assumes one loss a minute: a job that seldom loses a server pays
+// little for that, and a job that often does loses only seconds. The interval is at least a second and at
+// most a minute, but long enough that checkpoints are being written for a tenth of the time at most.
 class CheckpointSchedule {
  public:
   CheckpointSchedule(const v1::CheckpointConfig& config, absl::Time now);
 
-  // `steps`: of the job so far.
+  // `steps`: the job's steps so far.
   bool Due(absl::Time now, uint64_t steps) const;
 
-  // One has begun, of this many steps.
+  // A checkpoint at this many steps has begun.
   void Begun(absl::Time now, uint64_t steps);
-  // The one that has begun is complete.
+  // The checkpoint that has begun is complete.
   void Completed(absl::Time now);
-  // It came to nothing: the next is tried a little later.
+  // The checkpoint failed: the next try comes a little later.
   void Failed(absl::Time now);
   // The job goes back to this many steps.
   void Rewound(absl::Time now, uint64_t steps);
 
-  // Between two, as it is now; infinite if only steps count.
+  // The current interval between two checkpoints; infinite if only steps count.
   absl::Duration interval() const;
 
  private:
   const uint64_t every_steps_;
   const absl::Duration every_;  // zero: by itself, unless steps say when
   absl::Time begun_;
-  uint64_t steps_ = 0;  // of the last
+  uint64_t steps_ = 0;  // at the last checkpoint
   absl::Time not_before_;
   absl::Duration took_;
 };

@@ -9,9 +9,9 @@
 namespace weir {
 namespace {
 
-// No checkpoint is waited for longer: a disk that hangs must not keep the next one from being tried.
+// The longest wait for a checkpoint: a disk that hangs must not keep the next checkpoint from being tried.
 constexpr absl::Duration kLongest = absl::Minutes(10);
-// After so long people are told.
+// A checkpoint that takes longer shows in messages.
 constexpr absl::Duration kWorthAWord = absl::Seconds(10);
 
 }  // namespace
@@ -104,7 +104,7 @@ void Checkpoints::OnBegun(const absl::Status& status) {
 
 void Checkpoints::OnWritten(uint32_t shard, const v1::CheckpointWritten& written) {
   if (!current_.has_value() || written.step() != current_->of.step) {
-    // Of one that came to nothing meanwhile.
+    // The file belongs to a checkpoint that has failed meanwhile.
     if (!newest_.has_value() || written.step() != newest_->step()) options_.store->Discard(written.step());
     return;
   }
@@ -147,7 +147,7 @@ void Checkpoints::OnCommitted(const v1::CheckpointManifest& manifest, const absl
 
 void Checkpoints::Abandon(const std::string& why) {
   if (!current_.has_value() || current_->phase == Phase::kCommitting) return;
-  // What is with the store has to come back first.
+  // The store's answer must come first.
   if (current_->phase == Phase::kBeginning) {
     current_->abandoned = why;
   } else {

@@ -20,17 +20,19 @@
 
 namespace weir {
 
-// Takes a job's checkpoints, one at a time: makes room in the store, has every shard write its part, commits.
-// Not thread-safe: all happens in the coordinator's order, into which it brings the store's answers.
+// Takes a job's checkpoints, one at a time: makes room in the store, has every shard write its part, commits
+// the checkpoint. Not thread-safe: all calls come in the coordinator's order, into which the store's answers
+// are posted.
 class Checkpoints {
  public:
-  // What the coordinator puts into one.
+  // What the coordinator puts into a checkpoint.
   struct Snapshot {
-    // Names it. Above that of any before, but in sync the one of the state, which may come again.
+    // Names the checkpoint. Above the step of any before; but in sync it is the state's step, which may come
+    // again.
     uint64_t step = 0;
-    // Of the job so far.
+    // The job's steps so far.
     uint64_t progress = 0;
-    // The newest checkpoint is of this very state.
+    // The newest checkpoint holds exactly this state.
     bool saved = false;
     uint32_t num_shards = 0;
     v1::Model model;
@@ -40,55 +42,57 @@ class Checkpoints {
     v1::CheckpointConfig config;
     std::unique_ptr<JobStore> store;
     const Clock* clock = nullptr;
-    // Into the coordinator's order.
+    // Runs a function in the coordinator's order.
     std::function<void(std::function<void()>)> post;
-    // As it is now. Or why none can be taken now.
+    // The current state, or why no checkpoint can be taken now.
     std::function<absl::StatusOr<Snapshot>()> snapshot;
-    // Tells every shard. Between snapshot() and this, in sync, no step is committed (starting()).
+    // Sends a message to every shard. In sync no step is committed between snapshot() and this call
+    // (starting()).
     std::function<void(const v1::ControlMessage&)> broadcast;
-    // The store belongs to another coordinator now, as the message says.
+    // The store belongs to another coordinator now; the message names it.
     std::function<void(const std::string& why)> replaced;
-    // Something that others may wait for has changed: starting(), busy(), newest().
+    // starting(), busy() or newest() has changed.
     std::function<void()> changed;
   };
   using Done = std::function<void(absl::StatusOr<v1::CheckpointReply>)>;
 
   explicit Checkpoints(Options options);
 
-  // Answers once the state of this moment is saved; if not `of_now`, one that is being taken will do.
-  // Unavailable: it came to nothing, or none can be taken at present. Who wants it `of_now` tells people so
-  // himself.
+  // Answers once the state of this moment is saved; without `of_now`, a checkpoint that is being taken is
+  // enough. Unavailable: the checkpoint failed, or none can be taken at present. With `of_now` the caller
+  // logs the failure.
   void Request(bool of_now, Done done);
-  // Begins one that is due. `progress`: steps of the job so far.
+  // Begins a checkpoint if one is due. `progress`: the job's steps so far.
   void Tick(uint64_t progress);
   void OnWritten(uint32_t shard, const v1::CheckpointWritten& written);
-  // A shard was lost: nothing comes of the one that shards are writing.
+  // Gives up the current checkpoint, for instance because a shard was lost; not if the store commits it
+  // already.
   void Abandon(const std::string& why);
-  // The job goes back to the newest, of this many steps (or to its beginning).
+  // The job goes back to the newest checkpoint, of this many steps, or to its beginning.
   void Rewound(uint64_t steps) { schedule_.Rewound(options_.clock->Now(), steps); }
 
-  // One is about to be taken of the state at snapshot().
+  // A checkpoint of the state at snapshot() is about to be taken.
   bool starting() const { return current_.has_value() && current_->phase == Phase::kBeginning; }
-  // One is under way.
+  // A checkpoint is under way.
   bool busy() const { return current_.has_value(); }
   const std::optional<v1::CheckpointManifest>& newest() const { return newest_; }
-  // When it was complete; if it was found, when it was.
+  // When the newest checkpoint was completed, or found in the store.
   absl::Time newest_since() const { return newest_since_; }
-  // Above the names of all that were begun or are there.
+  // Above the steps of all checkpoints that were begun or exist.
   uint64_t next_step() const { return next_step_; }
   std::string FolderOf(uint64_t step) const;
-  // Of the newest. Empty: there is none.
+  // The newest checkpoint's folder. Empty: there is none.
   std::string newest_folder() const;
-  // What is awaited, for people. Empty: nothing worth a word.
+  // What the current checkpoint waits for, for messages. Empty: nothing, or not for long.
   std::string WaitingFor() const;
   const JobStore& store() const { return *options_.store; }
-  // As JobStore has it; `done` comes in the coordinator's order.
+  // JobStore::Reserve(); `done` runs in the coordinator's order.
   void Reserve(const JobStore::Numbers& up_to, std::function<void(const absl::Status&)> done) {
     options_.store->Reserve(up_to, InOrder(std::move(done)));
   }
 
-  // The end: answers what waits. The store's last answers come while the result is being destroyed, outside
-  // of the coordinator's order. Nothing may be asked of this object afterwards.
+  // Answers waiting requests with `why`, and gives the store away. The store's last answers come while it is
+  // destroyed, outside of the coordinator's order. Make no request afterwards.
   std::unique_ptr<JobStore> Close(const absl::Status& why);
 
  private:
@@ -103,13 +107,13 @@ class Checkpoints {
     Snapshot of;
     std::map<uint32_t, v1::CheckpointFile> files;  // by shard
     std::vector<Done> requests;
-    // Somebody wants it of_now.
+    // Some request was of_now.
     bool urgent = false;
-    // Not empty: nothing is to come of it.
+    // Not empty: the checkpoint was given up for this reason.
     std::string abandoned;
   };
 
-  // For next_, or because it is due.
+  // Begins a checkpoint for the requests in next_, or because one is due.
   void Begin();
   void OnBegun(const absl::Status& status);
   void OnCommitted(const v1::CheckpointManifest& manifest, const absl::Status& status);
@@ -120,7 +124,7 @@ class Checkpoints {
   Options options_;
   CheckpointSchedule schedule_;
   std::optional<Current> current_;
-  // For the one after the current one.
+  // Requests for the checkpoint after the current one.
   std::vector<Done> next_;
   bool next_urgent_ = false;
   std::optional<v1::CheckpointManifest> newest_;

@@ -13,11 +13,11 @@
 namespace weir {
 namespace {
 
-// At most; a short lease needs more.
+// The longest interval; a short lease needs a shorter one.
 constexpr absl::Duration kPingInterval = absl::Milliseconds(500);
-// Epochs and incarnations that are kept in hand.
+// Epochs and incarnations that are kept in reserve.
 constexpr uint64_t kReserveAhead = 300;
-// In hex.
+// Length in hex digits.
 constexpr size_t kSha256 = 64;
 
 }  // namespace
@@ -52,7 +52,7 @@ Coordinator::~Coordinator() {
     links = shards_.Close();
     if (checkpoints_ != nullptr) store = checkpoints_->Close(absl::UnavailableError("the coordinator stops"));
   });
-  // Outside of the queue: they wait for events under way, which may post to it.
+  // Outside of the queue: the destructors wait for events under way, which may post to the queue.
   links.clear();
   store.reset();
 }
@@ -158,7 +158,7 @@ void Coordinator::OnJoinCancelled(uint64_t instance, uint64_t call) {
       members_.waiting().erase(it);
       return ForgetWhoLeft();
     }
-    // It was admitted meanwhile, and may never know.
+    // The process was admitted meanwhile, and may never know.
     for (auto& [rank, member] : members_.workers()) {
       if (member.instance != instance || (member.join.has_value() && member.join->call != call)) continue;
       Disconnected(member);
@@ -191,7 +191,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
     case v1::ShardReport::kInstalled:
       return HandleInstalled(index, report.installed());
     case v1::ShardReport::kMembership: {
-      if (!shard.installed) return;  // of what it held before
+      if (!shard.installed) return;  // about what the shard held before
       shard.acked_epoch = report.membership().epoch();
       shard.floor = report.membership().floor();
       if (shards_.AllAcknowledged(numbers_.epoch()) && !broadcast_due_) OnAllAcked();
@@ -209,7 +209,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
         steps_.OnApplied(shard.stats.version().count());
         SampleProgress();
       }
-      // A step that was committed may wait for memory on a shard, which publishes it all the same.
+      // A committed step may still wait for memory on a shard, which publishes the step all the same.
       if (final_ping_ > 0 && std::all_of(shards_.begin(), shards_.end(), [&](const ShardFleet::Shard& s) {
             return s.stats.sequence() >= final_ping_ &&
                    (!mode_.commits_steps || s.stats.version().count() >= steps_.committed());
@@ -223,7 +223,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
     case v1::ShardReport::kFailed: {
       const std::string why = absl::StrCat(shards_.name(index), ": ", report.failed().error());
       if (!report.failed().replaced()) return FailJob(StorageFailure(why));
-      // The shard of this very process, which no other coordinator installs: one that has taken its log has
+      // No other coordinator installs the shard of this process, so one that has taken the shard's log has
       // the job, too.
       return index == 0 ? StepAside(why) : FailJob(LostPeer(why));
     }
@@ -234,8 +234,8 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
 
 void Coordinator::MaybeCommit() {
   if (state_ != v1::RUNNING || !drain_.empty()) return;
-  if (checkpoints_ != nullptr && checkpoints_->starting()) return;  // it is of the steps until here
-  if (evaluations_.has_value() && evaluations_->Holds()) return;    // so is what is read now
+  if (checkpoints_ != nullptr && checkpoints_->starting()) return;  // the checkpoint is of the steps so far
+  if (evaluations_.has_value() && evaluations_->Holds()) return;    // an evaluator needs this step's weights
   const uint64_t left = size_.batches - steps_.committed() * size_.parts;
   const auto parts = static_cast<uint32_t>(std::min<uint64_t>(size_.parts, left));
   const std::optional<StepCommitter::Commit> commit = steps_.Ready(parts, shards_.size());
@@ -273,7 +273,7 @@ void Coordinator::HandleTick() {
     LogWarning("still waiting for ", absl::StrJoin(WaitingFor(), ", "));
   }
   if (time - last_tick_ > lease() / 2) {
-    // This process stood still, and members may have spoken meanwhile: their leases begin anew.
+    // This process stood still, and members may have called meanwhile: their leases begin anew.
     for (auto& [rank, member] : members_.workers())
       member.lease_end = std::max(member.lease_end, time + lease());
     for (auto& [id, reader] : members_.readers())
@@ -292,7 +292,7 @@ void Coordinator::HandleTick() {
   TickShards(time);
   if (over()) return;
 
-  // From the first moment: a shard, too, takes silence for loss, and workers may be long in coming.
+  // Pings begin at once: a shard, too, takes silence for loss, and workers may take long to come.
   if (time >= next_ping_) {
     next_ping_ = time + std::min(kPingInterval, lease() / 3);
     shards_.Ping();
@@ -300,13 +300,13 @@ void Coordinator::HandleTick() {
   if (checkpoints_ != nullptr) {
     if (state_ == v1::RUNNING && drain_.empty()) checkpoints_->Tick(steps_done());
     if (state_ == v1::DRAINING && last_save_.Due(time) && !checkpoints_->busy()) SaveLast();
-    // Well ahead, so that a disk that is full or slow for a while stops nothing.
+    // Numbers are reserved well ahead, so that a disk that is full or slow for a while stops nothing.
     if (time >= next_reserve_ && !numbers_.Has(kReserveAhead)) AskForNumbers(kReserveAhead);
   }
   if (left_untold_) TellMembership();
   MaybeFinish();
 
-  // While shards are away, workers cannot come.
+  // Workers cannot join while shards are away.
   const bool ready = state_ == v1::RUNNING || (AwaitsEvaluation() && last_save_.saved()) ||
                      (state_ == v1::RECOVERING && shards_.AllAttached());
   if (!ready || !members_.workers().empty()) return deserted_.reset();

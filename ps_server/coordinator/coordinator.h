@@ -37,58 +37,62 @@
 namespace weir {
 
 // Decides what must be decided once: who is a member under which epoch, when a sync step commits, which
-// batches go to whom, when the job is done or lost. Off the data path. Knows nothing of gRPC.
+// worker gets which batches, and when the job is done or has failed. Off the data path. Knows nothing of
+// gRPC.
 //
-// Everything happens in one order, that of a SerialQueue; a call that has to wait is parked. Thread-safe.
-// What goes to a shard goes in the order of the decisions, so each shard sees the same sequence of epochs,
-// commits and pins.
+// A SerialQueue puts all calls and events in one order; a call that has to wait is parked. Messages to the
+// shards go out in the order of the decisions, so every shard sees the same sequence of epochs, commits and
+// pins. Thread-safe.
 //
-// A membership change is made in two rounds, each under an epoch of its own and acknowledged by every shard:
-// first the joining member gets each shard's slowest live clock, then on all of them the highest of these,
-// from which it starts. So no shard ever sees a lead above the bound, and nobody starts before every shard
-// knows it.
+// A worker is admitted in two rounds. Each round has an epoch of its own, which every shard acknowledges. In
+// the first round each shard answers with the clock of its slowest live worker (the floor). In the second
+// round the worker gets the highest floor as its start clock on all shards. So no shard ever sees a lead
+// above the bound, and no worker starts before every shard knows it.
 //
-// With a store the job outlives its servers. A shard whose link breaks or falls silent is attached again; in
-// bounded and async it goes on as it is, or is restored alone if it is another incarnation, while the others
-// go on. In sync all go back: every member is out at once, all shards are installed anew from the newest
-// checkpoint, and members come in again through Join. A coordinator that is started again knows the store's
-// numbers and newest checkpoint only; the rest it learns from Join and Attached, and nobody's lease can end
-// early, since nobody is a member of it yet.
+// With a store the job outlives its servers. A shard whose link breaks or falls silent is attached again. In
+// bounded and async the other shards go on meanwhile; the shard goes on as it is, or is restored alone if it
+// comes back as another incarnation. In sync the whole job goes back: all members are taken out at once, all
+// shards are installed anew from the newest checkpoint, and the members join again. A coordinator that is
+// started again knows only the store's numbers and newest checkpoint. It learns the rest from Join and
+// Attached. No lease can end early then, because the new coordinator has no members yet.
 //
-// Members are told where a shard is that came back at another address (ShardFleet) before it is installed:
-// until then they may still be answered at the old address, by a process that only seemed to be gone.
+// When a shard comes back at another address (ShardFleet), the coordinator tells the members before it
+// installs the shard. Otherwise a process that only seemed to be gone could still answer them at the old
+// address.
 class Coordinator {
  public:
   struct Options {
     v1::JobConfig config;
-    // Workers that train, as the config or the cluster spec says. At least 1.
+    // The number of workers that train, from the config or the cluster spec. At least 1.
     uint32_t workers = 1;
-    // By rank, as messages are to name them: "worker:1 at 10.0.0.1:2222". May be short or empty.
+    // How messages name the workers, by rank: "worker:1 at 10.0.0.1:2222". May be short or empty.
     std::vector<std::string> worker_names;
-    // Of all shards, this process's first. One entry: learn them from the first worker that joins.
+    // The addresses of all shards; the first is this process's. If there is only that one, the coordinator
+    // learns the addresses from the first worker that joins.
     std::vector<std::string> shard_addresses;
-    // What a job without a checkpoint of its own begins with: the step of one in checkpoint.init_from, of
-    // which all shards take the weights alone. None: version 0.
+    // A job without a checkpoint of its own begins with the weights of the checkpoint in
+    // checkpoint.init_from, which has this step. Absent: the job begins with version 0.
     std::optional<uint64_t> init_from;
-    // What a server on this machine may take; 0: no limit is known. A model that cannot fit is refused.
+    // The memory that a server on this machine may use; 0: no limit is known. A model that cannot fit is
+    // refused.
     uint64_t memory_bytes = 0;
     // Outlives the coordinator.
     const Clock* clock = &Clock::Real();
     ShardLinkFactory open_link;
-    // Once, when the job is over; `failure` is OK if it is done. Must not block.
+    // Called once, when the job is over; `failure` is OK if the job is done. Must not block.
     std::function<void(const v1::ClusterStatus& status, const absl::Status& failure)> on_end;
   };
 
-  // Without a store nothing is saved, and a lost server ends the job. If !CanGoOn() from what the store
-  // has, the job fails at once.
+  // Without a store nothing is saved, and a lost server ends the job. The job fails at once if it cannot go
+  // on from the store's newest checkpoint (CanGoOn()).
   explicit Coordinator(Options options, std::unique_ptr<JobStore> store = nullptr);
-  // Answers what is parked with an error.
+  // Answers all parked calls with an error.
   ~Coordinator();
 
   template <typename Reply>
   using Done = std::function<void(absl::StatusOr<Reply>)>;
 
-  // `call` tells this call from its repeats, for OnJoinCancelled().
+  // `call` distinguishes this call from its repeats, for OnJoinCancelled().
   void Join(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call = 0);
   void Heartbeat(v1::HeartbeatRequest request, Done<v1::HeartbeatReply> done);
   void Leave(v1::LeaveRequest request, Done<v1::LeaveReply> done);
@@ -100,32 +104,32 @@ class Coordinator {
   void Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done);
   void Status(Done<v1::ClusterStatus> done, bool with_loss_curve = false);
 
-  // A connection of a member broke, that of one of its calls or of its stream to this process's shard: its
-  // lease shrinks to the grace unless a heartbeat follows, or ends at once if another process of its index
-  // has come.
+  // A member's connection broke: the connection of one of its calls, or of its stream to this process's
+  // shard. The member's lease shrinks to the grace unless a heartbeat follows. The lease ends at once if
+  // another process waits to join with the member's rank.
   void OnDisconnect(v1::Caller caller);
-  // A Join's caller went away before it had the answer. Without effect if it has called again since.
+  // The caller of a Join went away before it got the answer. No effect if the caller has called again since.
   void OnJoinCancelled(uint64_t instance, uint64_t call);
 
-  // Leases, deadlines, pings. To be called every so often.
+  // Handles leases, deadlines and pings. Must be called periodically.
   void Tick();
 
   // Ends the job as failed, for a reason from outside (SIGTERM).
   void Fail(std::string reason);
-  // The same, but saves first: nobody trains any more, and once a checkpoint is complete the job fails with
-  // FAILURE_DRAINED. If there is no store, or it cannot be saved, the failure is `reason`.
+  // Like Fail(), but saves the job first: training stops, and the job fails with FAILURE_DRAINED once a
+  // checkpoint is complete. If there is no store, or saving fails, the failure is `reason`.
   void Drain(std::string reason);
 
  private:
   static constexpr int kMaxServers = 1024;
-  // Between two words of what is still missing.
+  // Between two log lines that say what is still missing.
   static constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
-  // How long the store gets to say whose the job is.
+  // How long the store may take to say which coordinator has the job.
   static constexpr absl::Duration kConfirmed = absl::Seconds(5);
-  // Between two words of Joins that were refused.
+  // Between two log lines about refused Joins.
   static constexpr absl::Duration kRefusalInterval = absl::Seconds(1);
-  // From the answer to its Join until a worker's first heartbeat, beside the grace; and for each worker that
-  // may have been answered together with it.
+  // A worker's first heartbeat must come within the grace and this time after the answer to its Join, and
+  // this time more for each worker of the job, because all may be answered together.
   static constexpr absl::Duration kFirstHeartbeat = absl::Milliseconds(1500);
   static constexpr absl::Duration kFirstHeartbeatOfMany = absl::Milliseconds(20);
 
@@ -135,25 +139,28 @@ class Coordinator {
   using Worker = MemberTable::Worker;
   using Reader = MemberTable::Reader;
 
-  // All below run in the queue.
+  // All functions below run in the queue.
   void HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call);
-  // Whether who asks may come in. If so, the job is what it says, unless that is known.
+  // Whether the process may join. If so, and if the job's model, length or addresses are not known yet, the
+  // request's become the job's.
   absl::Status CheckJoin(const v1::JoinRequest& request);
   absl::Status CheckAddresses(const v1::JoinRequest& request) const;
-  // Of the job that a worker with this many examples declares.
+  // Checks the size of the training set that a worker declares.
   absl::Status CheckLength(const v1::JoinRequest& request) const;
-  // Who has declared what the job is: "the job's", or whose wish it is as yet. `worker`: the first of them.
+  // For messages: whose declaration a Join must agree with. Before the job is settled() that is the first
+  // process that waits (the first worker if `worker`), afterwards the job's own.
   std::string DeclaredBy(bool worker) const;
-  // What the job is does not change any more.
+  // The job's model and length are fixed.
   bool settled() const { return begun_ || (recoverable() && checkpoints_->newest().has_value()); }
-  // Unless it is settled: what nobody who waits has declared, the next one may.
+  // Before the job is settled(): forgets the model or the length if no waiting process declares it any more,
+  // so that the next process may declare another.
   void ForgetWhoLeft();
-  // Whether the next one who joins says where the servers are: the cluster spec of ps:0 does not, and nobody
-  // waits who has.
+  // Whether the next process that joins says where the servers are: the cluster spec of ps:0 does not say it,
+  // and no process waits that has said it.
   bool AddressesOpen() const;
-  // Of the job, from the size of its training set.
+  // Sets the job's length from the size of its training set.
   void SetLength(uint64_t train_examples);
-  // The job is stopped early.
+  // Shortens the job, because it is stopped early.
   void Shorten(uint64_t examples, uint64_t batches);
   void HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::HeartbeatReply> done);
   void HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveReply> done);
@@ -164,15 +171,15 @@ class Coordinator {
   void TickMembers(absl::Time time);
   void HandleShardReport(uint32_t shard, const v1::ShardReport& report);
 
-  // Shards: attached, installed, lost, back.
+  // Shards: how they are attached, installed, lost and recovered.
   ShardFleet::Options FleetOptions(const JobStore* store);
   void HandleAttached(uint32_t shard, const v1::Attached& attached);
-  // No member is answered by the shard's old address any more.
+  // Whether every member knows the shard's newest address, so that none is answered at the old one any more.
   bool AllKnowAddress(const ShardFleet::Shard& shard) const;
   void HandleShardBroken(uint32_t shard, const absl::Status& status);
   void HandleInstalled(uint32_t shard, const v1::Installed& installed);
   void LoseShard(uint32_t shard, const std::string& why);
-  // sync: everybody goes back to the newest checkpoint.
+  // sync: the whole job goes back to the newest checkpoint.
   void RollBack(const std::string& why);
   void MaybeInstall();
   void SendInstall(uint32_t shard);
@@ -180,51 +187,52 @@ class Coordinator {
   void TickShards(absl::Time time);
   bool KeepsState(uint32_t shard) const;
   bool EnoughWorkers() const;
-  // The checkpoint to go on from is one of a job that was done.
+  // Whether the newest checkpoint is the end of this job.
   bool DoneBefore() const;
-  // It only remains to tell those who still ask.
+  // The job was done before: only answers the processes that still ask.
   void EndAgain();
-  // Training goes on; in this incarnation of the coordinator, it starts.
+  // Training starts or goes on. The first call sets the time at which this incarnation's training began.
   void TrainingStarts();
-  // Shard 0 has just said how far it is: what is known of it at other times is of some moment ago.
+  // Call when shard 0 has just reported its progress: at other times the last report is out of date.
   void SampleProgress();
   bool recoverable() const { return checkpoints_ != nullptr; }
   // Membership.
   void MaybeAdmit();
   void BroadcastMembership();
-  // To the shards, and to the members.
+  // Sends the membership to the shards and to the members.
   void TellMembership();
   void OnAllAcked();
   void RemoveMember(uint32_t worker, const std::string& why);
   void Disconnected(Worker& member);
-  // A member whose connection broke makes room for a new process of its rank.
+  // Removes the member of this rank if its connection broke and a new process of the rank waits.
   void ReplaceIfGone(uint32_t rank);
-  // A worker gave up: its gradient is not finite, or its loss has diverged.
+  // A worker gave up because its gradient is not finite or its loss has diverged.
   void HandleDivergence(uint32_t worker, const absl::Status& why);
   void RemoveReader(uint32_t id);
-  // All at once; those that were being admitted wait again.
+  // Removes all workers at once; workers that were being admitted wait again.
   void FenceAll(const std::string& why);
   v1::Membership MembershipNow() const;
   v1::JoinReply MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const;
-  // Epochs' evaluations.
+  // Evaluations at the ends of epochs.
   void MakeEvaluations();
   void HandleReport(const v1::ReportRequest& request);
-  // Tells them how far the job is, and has somebody evaluate an epoch that has ended.
+  // Tells evaluations_ how far the job is, and asks a member to evaluate an epoch that has ended.
   void MaybeEvaluate();
-  // Where the job waits for evaluations: once the last one is known, and its weights are saved if they are
-  // the best, the job goes on or ends.
+  // For a job that waits for evaluations: goes on or ends once the last evaluation is known and, if its
+  // weights are the best so far, they are saved.
   void GoOnAfterEvaluation();
-  // Whether that changes anything.
+  // Returns whether work_end_ has changed.
   bool SetWorkEnd();
-  // Empty: it goes on.
+  // Why the job stops early at this point. Empty: it does not.
   std::string WhyItStopsHere() const;
   void StopEarly(const std::string& why);
   void SaveBest(const v1::EpochEvaluation& epoch);
-  // Whom the next step has waited for since a second or more, and for what; "": nobody.
+  // The evaluator for which the next step has waited a second or more, and what it has to do. Empty: there is
+  // none.
   std::string EvaluatorThatHolds() const;
-  // As an entry has it, of weights of this version.
+  // The step that an entry names for weights of this version.
   uint64_t StepOf(uint64_t version) const;
-  // sync: steps; else batches that are complete.
+  // sync: committed steps; bounded, async: complete batches.
   uint64_t progress() const {
     return mode_.commits_steps ? steps_.committed() : ranges_.has_value() ? ranges_->completed_batches() : 0;
   }
@@ -234,57 +242,58 @@ class Coordinator {
   // Checkpoints and numbers.
   void MakeCheckpoints(std::unique_ptr<JobStore> store);
   absl::StatusOr<Checkpoints::Snapshot> TakeSnapshot() const;
-  // Whether so many more epochs and incarnations may be used. If not, what needs them goes on once they may.
+  // Whether `count` more epochs and incarnations may be used. If not, asks the store for them, and the work
+  // that needs them goes on when they are there.
   bool HasNumbers(uint64_t count);
   void AskForNumbers(uint64_t count);
   // The end.
   void StartDraining();
   void SaveLast();
-  // It came to nothing: says so now and then, or has waited for long enough.
+  // Saving failed: logs that from time to time, and fails the job after checkpoint.save_wait_seconds.
   void CannotSaveLast(const std::string& why);
-  // The work is done and saved: answers those who wait to hear it.
+  // The work is done and saved: answers the workers that wait for that.
   void OnSaved();
-  // What who asks to join hears when there is nothing to do: from now on it has been told.
+  // The answer to a Join when there is nothing left to do. The caller counts as told from then on.
   absl::Status NothingLeftFor(const v1::JoinRequest& request);
-  // Workers that wait to come in, if there is nothing to do for them.
+  // Answers the workers that wait to join, if there is nothing left to do.
   void TellNothingLeft();
   void HandleDrain(const std::string& reason);
   void MaybeFinish();
-  // All examples are done, and somebody has yet to evaluate the weights. Not where a worker has left without
-  // that: then it is a program that does no such thing.
+  // All examples are done, and the final evaluation has yet to come. False once a worker has left without
+  // making it: then the workers' program evaluates nothing.
   bool AwaitsEvaluation() const {
     return state_ == v1::DRAINING && !evaluation_.final() && !nobody_evaluates_ && !ends_again_;
   }
-  // Workers that may yet come to hear that the job is done.
+  // The workers that may still come to be told that the job is done, for messages.
   std::vector<std::string> MayCome() const;
-  // asked: somebody wants it to end; it is nobody's fault.
+  // `asked`: the end was requested. It is not logged as an error, and does not wait for the members.
   void FailJob(const absl::Status& failure, bool asked = false);
   // The member with this incarnation has left the job, or its process is gone.
   void KnowsOfFailure(uint64_t incarnation);
-  // Ends a job that has failed once its members know of it, or have had the time to.
+  // Ends a failed job once its members know of the failure, or have had the time to hear of it.
   void EndOnceAllKnow();
   // Calls on_end, once.
   void SayEnd();
   void StepAside(const std::string& why);
-  // If another coordinator has the job, that may be why.
+  // Fails the job, unless the store says that another coordinator has it: then that is the likely cause.
   void FailUnlessReplaced(const absl::Status& failure);
-  // What who asks to join a failed job is told.
+  // The answer to a Join of a failed job.
   absl::Status RefuseJoin() const;
   void End();
-  // Of every call that still waits.
+  // Answers waiting Joins with `joins`; waiting NextRange, Announce, Pin and Leave calls with `others`.
   void AnswerParked(const absl::Status& joins, const absl::Status& others);
 
-  void Changed();  // revision up, parked heartbeats answered
-  // If there is one.
+  void Changed();  // increases the revision and answers parked heartbeats
+  // No effect if `heartbeat` is empty.
   void AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const std::string& why = "");
   v1::ClusterStatus MakeStatus() const;
   std::vector<std::string> WaitingFor() const;
   std::string WorkerName(uint32_t rank) const;
   uint32_t needed_workers() const;
-  // bounded, async: as far as shard 0 has said, the newest checkpoint knows.
+  // bounded, async: from shard 0's last report or the newest checkpoint, whichever says more.
   uint64_t batches_done() const;
   uint64_t examples_done() const;
-  // Applied on shard 0; in sync those of all steps that are committed.
+  // Pushes that shard 0 has applied; in sync the pushes of all committed steps.
   uint64_t pushes_done() const;
   uint64_t steps_done() const;
   bool AllDone() const;
@@ -304,25 +313,25 @@ class Coordinator {
   v1::JobState state_ = v1::STARTING;
   uint64_t revision_ = 1;
   const absl::Time created_;
-  // When the training of this incarnation began and ended; how many examples were done when it began.
+  // When this incarnation's training began and ended; how many examples were done when it began.
   absl::Time started_, ended_;
   uint64_t examples_before_ = 0;
   absl::Time last_tick_, next_ping_, next_complaint_, next_refusal_;
   uint64_t unsaid_refusals_ = 0;
-  // Since when no worker is live while there is work.
+  // Since when there is work, but no worker.
   std::optional<absl::Time> deserted_;
   absl::Status failure_;
   bool said_end_ = false;
-  // Why members with incarnations up to this one are out, if not by their own leases.
+  // Why members with incarnations up to fenced_up_to_ are out, unless their own leases ended.
   std::string fenced_why_;
   uint64_t fenced_up_to_ = 0;
   // Not empty: the job is being drained, for this reason.
   std::string drain_;
 
-  // Some shard was installed, or goes on.
+  // Some shard was told to install, or goes on as it is.
   bool begun_ = false;
-  // As the checkpoint has it, or the first Join: every later one must agree. Until it is settled it is the
-  // wish of those who wait, and is forgotten with them.
+  // The model of the checkpoint or of the first Join; every later Join must agree with it. Before the job is
+  // settled() it is only what the waiting processes declare, and is forgotten when they go.
   std::optional<ModelSpec> model_;
   JobSize size_;
 
@@ -334,41 +343,42 @@ class Coordinator {
   std::optional<RangeTable> ranges_;
   std::optional<ProgressMeter> progress_;
   LossCurve loss_curve_;
-  // Once the job's length is known.
+  // Absent until the job's length is known.
   std::optional<EpochEvaluations> evaluations_;
   // HeartbeatReply.work_end
   std::optional<uint64_t> work_end_;
-  // Whose weights a checkpoint holds; and for which one is being taken.
+  // The epoch whose weights a checkpoint holds, and the epoch for which a checkpoint is being taken.
   std::optional<v1::BestEpoch> best_;
   std::optional<v1::EpochEvaluation> saving_best_;
-  std::string stopped_early_;  // why; empty: it was not
+  std::string stopped_early_;  // why; empty: the job was not stopped early
   uint64_t recoveries_ = 0;
-  // That were sent.
+  // Install messages sent so far.
   uint64_t installs_ = 0;
-  // bounded, async: all shards hold just what the newest checkpoint does.
+  // bounded, async: all shards hold exactly what the newest checkpoint holds.
   bool untouched_ = false;
   Farewell farewell_;
   VersionPins pins_;
-  // Members have left, and the next tick tells of it.
+  // Members have left, and the next tick sends the new membership.
   bool left_untold_ = false;
   LastSave last_save_;
   // The job was done when this coordinator began.
   bool ends_again_ = false;
-  // By those who were told so: servers of this start, which nobody else needs to know. For people.
+  // The most servers that a Join has named when there was nothing left to do. For the status only.
   int named_servers_ = 0;
   bool said_lingering_ = false;
   v1::Evaluation evaluation_;
   bool nobody_evaluates_ = false;
-  // The ping whose stats are the last that the summary needs.
+  // The ping whose stats complete the summary. 0: it was not sent yet.
   uint64_t final_ping_ = 0;
 
   // nullptr: the job has no store.
   std::unique_ptr<Checkpoints> checkpoints_;
   JobNumbers numbers_;
   absl::Time next_reserve_;
-  // Somebody waits for numbers; the change of the membership does.
+  // Something waits for numbers; a change of the membership does.
   bool needs_numbers_ = false, broadcast_due_ = false;
-  // The job fails with this once the store says that no other coordinator has the job, or says nothing.
+  // The job fails with `failure` once the store says that no other coordinator has the job, or has said
+  // nothing until `until`.
   struct Failing {
     absl::Status failure;
     absl::Time until;

@@ -1,4 +1,5 @@
-// The part of Coordinator that outlives it: what goes into a checkpoint, and numbers that are used once.
+// The part of Coordinator for what outlives it: the content of checkpoints, and numbers that are used only
+// once.
 #include <algorithm>
 #include <utility>
 
@@ -32,7 +33,7 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   checkpoints_ = std::make_unique<Checkpoints>(std::move(options));
   if (!checkpoints_->newest().has_value()) return;
   const v1::CheckpointManifest& newest = *checkpoints_->newest();
-  // What the first Join must agree with.
+  // The first Join must agree with this model.
   if (absl::StatusOr<ModelSpec> model = FromProto(newest.model()); model.ok()) model_ = *std::move(model);
   SetLength(newest.job().train_examples());
   steps_.GoTo(newest.job().committed_steps());
@@ -52,12 +53,13 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   Checkpoints::Snapshot snapshot;
   const auto& newest = checkpoints_->newest();
   snapshot.progress = steps_done();
-  // What shard 0 has applied is known as of its last report; what is complete, at once.
+  // What shard 0 has applied is known from its last report; complete batches are known at once.
   const uint64_t complete = progress() / std::max<uint32_t>(1, options_.workers);
   snapshot.step = mode_.commits_steps ? steps_.committed()
                                       : std::max({steps_done(), complete, checkpoints_->next_step()});
-  // One that was taken before the last range was reported holds all batches and does not say that they are
-  // all: a coordinator that starts from it would wait for workers, who have been told and are gone.
+  // A checkpoint that was taken before the last range was reported may hold all batches, but does not say
+  // that the job is done. A coordinator that starts from it would wait for workers, which have been told of
+  // the end and are gone.
   const bool says_so = state_ != v1::DRAINING || (newest.has_value() && IsEndOf(options_.config, *newest));
   snapshot.saved = newest.has_value() &&
                    (mode_.commits_steps ? newest->step() == steps_.committed() : untouched_ && says_so);

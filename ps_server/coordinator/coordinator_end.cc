@@ -42,7 +42,7 @@ void Coordinator::SaveLast() {
       OnSaved();
       return MaybeFinish();
     }
-    // A shard that is away is waited for elsewhere.
+    // Other code waits for a shard that is away (TickShards()).
     if (!shards_.AllInstalled()) return last_save_.ForgetTrouble();
     CannotSaveLast(std::string(reply.status().message()));
   });
@@ -161,7 +161,7 @@ void Coordinator::FailJob(const absl::Status& failure, bool asked) {
   shards_.Broadcast(message);
   Changed();
   AnswerParked(RefuseJoin(), failure);
-  // Who wants the job to end does not wait for others.
+  // A requested end does not wait for the members.
   if (!asked) farewell_.OnFailure(members_.Connected(), now());
   EndOnceAllKnow();
 }
@@ -185,7 +185,7 @@ void Coordinator::StepAside(const std::string& why) {
   failure_ = Replaced(why);
   if (ended_ == absl::Time()) ended_ = now();
   LogError(failure_.message());
-  // Calls that wait may find the other one where they called this one.
+  // The callers may find the other coordinator where they called this one.
   const absl::Status away = absl::UnavailableError(failure_.message());
   AnswerParked(away, away);
   SayEnd();
@@ -194,7 +194,7 @@ void Coordinator::StepAside(const std::string& why) {
 void Coordinator::FailUnlessReplaced(const absl::Status& failure) {
   if (failing_.has_value()) return;
   if (checkpoints_ == nullptr) return FailJob(failure);
-  // Whoever fails is started again, and would take the job back.
+  // A coordinator that fails is started again, and would take the job back.
   failing_ = Failing{failure, now() + kConfirmed};
   checkpoints_->Reserve(numbers_.reserved(), [this](const absl::Status& ours) {
     if (over()) return;
@@ -203,7 +203,7 @@ void Coordinator::FailUnlessReplaced(const absl::Status& failure) {
 }
 
 absl::Status Coordinator::RefuseJoin() const {
-  // Not Unavailable, which asks for another try, which would find nobody and hide the reason.
+  // Not Unavailable: the caller would try again, find no coordinator, and hide the reason.
   return absl::IsUnavailable(failure_) ? absl::AbortedError(failure_.message()) : failure_;
 }
 
@@ -233,7 +233,7 @@ void Coordinator::HandleDrain(const std::string& reason) {
     // What is not in the newest checkpoint is lost already, or was never there.
     return checkpoints_->newest().has_value() ? end() : FailJob(LostPeer(reason));
   }
-  // Nothing is acknowledged from here on that would not be saved.
+  // From here on nothing is acknowledged that would not be saved.
   LogInfo("saving the job, since ", reason);
   FenceAll(absl::StrCat("the job is being saved and ends, since ", reason));
   checkpoints_->Request(/*of_now=*/true, [this, end](const absl::StatusOr<v1::CheckpointReply>& reply) {

@@ -1,4 +1,4 @@
-// The part of Coordinator that has the weights evaluated: those at the ends of epochs, and takes reports.
+// The part of Coordinator that has the weights evaluated at the ends of epochs, and takes reports.
 #include <algorithm>
 #include <limits>
 #include <utility>
@@ -103,7 +103,7 @@ void Coordinator::GoOnAfterEvaluation() {
   if (!SetWorkEnd()) return;
   Changed();
   ServeRanges();
-  MaybeAdmit();  // idle ones may have something to do again
+  MaybeAdmit();  // idle workers may have work again
 }
 
 bool Coordinator::SetWorkEnd() {

@@ -1,5 +1,4 @@
-// The part of Coordinator that says who may come in: what a joining process must agree with, and what it is
-// told.
+// The part of Coordinator that handles Joins: what a joining process must agree with, and what it is told.
 #include <algorithm>
 #include <cmath>
 #include <utility>
@@ -18,7 +17,7 @@
 namespace weir {
 namespace {
 
-// What one who joins may declare. A job has 1024 workers at most.
+// What a Join may declare. A job has 1024 workers at most.
 constexpr size_t kMaxTaskName = 128;
 constexpr uint64_t kMaxExamples = uint64_t{1} << 40;
 
@@ -39,7 +38,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   if (over() || (state_ == v1::DRAINING && last_save_.saved() && worker && !AwaitsEvaluation())) {
     return done(NothingLeftFor(request));
   }
-  // The same Join again?
+  // Is this a repeat of a Join?
   for (WaitingJoin& join : members_.waiting()) {
     if (join.request.instance() != request.instance()) continue;
     join.done(absl::CancelledError("the same process called again"));
@@ -53,7 +52,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
       return done(MakeJoinReply(rank, member.incarnation, member.start_clock));
     }
     if (member.join.has_value()) member.join->done(absl::CancelledError("the same process called again"));
-    // As it was checked, whatever the repeat says.
+    // The Join as it was checked, whatever the repeat says.
     v1::JoinRequest same;
     same.set_role(v1::WORKER);
     same.set_task(member.task);
@@ -70,7 +69,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
     return done(absl::AbortedError("the membership that this Join began has ended"));
   }
   if (absl::Status status = CheckJoin(request); !status.ok()) {
-    // Whoever is refused comes again and again.
+    // A refused process comes again and again.
     if (now() >= next_refusal_) {
       LogWarning(
           "refused a Join: ", status.message(),
@@ -83,7 +82,7 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
     return done(status);
   }
   const uint32_t rank = request.rank();
-  // What it declared is checked and noted.
+  // These fields are checked and noted.
   request.clear_model();
   request.clear_job_config();
   request.clear_ps_addresses();
@@ -211,7 +210,7 @@ void Coordinator::ForgetWhoLeft() {
 }
 
 void Coordinator::SetLength(uint64_t train_examples) {
-  // With as many workers as then or not, a step has the same parts.
+  // A step has the same parts as before, even if the number of workers has changed.
   const bool goes_on = recoverable() && checkpoints_->newest().has_value();
   const uint32_t parts = goes_on ? std::max(1u, checkpoints_->newest()->job().parts()) : 0;
   size_ = SizeOf(options_.config, options_.workers, train_examples, parts);

@@ -1,5 +1,5 @@
-// The part of Coordinator that says who is in: admission, leases, leaving, and the ranges of batches that
-// members work on.
+// The part of Coordinator for membership: admission, leases, leaving, and the ranges of batches that members
+// work on.
 #include <algorithm>
 #include <utility>
 
@@ -12,9 +12,9 @@
 namespace weir {
 namespace {
 
-// Ranges that one NextRange may report.
+// The most ranges that one NextRange may report.
 constexpr int kMaxCompleted = 1024;
-// A parked heartbeat or range call is answered after so long even if nothing happened, so that reports stay
+// A parked heartbeat or range call is answered after this time even if nothing happened, so that reports stay
 // fresh.
 constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 
@@ -24,7 +24,7 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 
 void Coordinator::MaybeAdmit() {
   if (over() || !shards_.AllInstalled() || !drain_.empty()) return;
-  // And no change of the membership is left over.
+  // A change of the membership that is still due goes first.
   if (broadcast_due_ || !HasNumbers(members_.waiting().size() + 1)) return;
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
     for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
@@ -106,7 +106,7 @@ void Coordinator::OnAllAcked() {
   for (auto& [rank, member] : members_.workers()) {
     if (!member.join.has_value()) continue;
     if (!member.disconnected) {
-      // Until its first heartbeat it has no call here whose end would tell that its process is gone.
+      // Until its first heartbeat the worker has no call here whose end would show that its process is gone.
       member.lease_end =
           now() + std::min(lease(), grace() + kFirstHeartbeat + kFirstHeartbeatOfMany * options_.workers);
     }
@@ -137,8 +137,8 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
   if (Worker* const member = members_.FindWorker(caller); member != nullptr) {
     member->last_heard = now();
     member->heard = true;
-    // It may have been on its way when the process was killed. The next one, which answers our answer, was
-    // not.
+    // This heartbeat may have been on its way when the process was killed. The next one, which follows our
+    // answer, was not.
     at_once = member->disconnected && !member->answered_since;
     member->answered_since = at_once;
     member->disconnected = at_once;
@@ -187,7 +187,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
       return KnowsOfFailure(caller.incarnation());
     }
     RemoveMember(caller.worker(), request.done() ? "" : absl::StrCat("it gave up: ", request.reason()));
-    // One that was lost may be started again; when all have given up, they would do so again.
+    // A lost worker may be started again; workers that have all given up would do so again.
     if (!request.done() && state_ == v1::RUNNING && farewell_.gave_up().size() == options_.workers) {
       FailJob(LostPeer(absl::StrCat("every worker gave up, ", task, " as the last one: ", request.reason())));
     }
@@ -196,11 +196,12 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     RemoveReader(caller.worker());
   } else if (request.done() && (recoverable() || AwaitsEvaluation()) && !over() &&
              !departures_.Left(caller.incarnation())) {
-    // It takes for done what a lost server has undone; or is the last one who could evaluate the weights.
+    // The worker takes work for done that a lost server has undone, or it is the last one that could evaluate
+    // the weights.
     return done(absl::AbortedError(
         absl::StrCat("this worker is out of the job", fenced_why_.empty() ? "" : ": ", fenced_why_)));
   }
-  // Nobody goes home before the work is safe: it might have to be done again.
+  // No worker leaves before the work is saved: it might have to be done again.
   if (request.done() && state_ == v1::DRAINING && !last_save_.saved()) {
     last_save_.Wait(std::move(done));
   } else {
@@ -231,15 +232,15 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
   if (over()) return KnowsOfFailure(member.incarnation);
   if (why.empty() && state_ == v1::DRAINING && last_save_.saved()) {
-    // Nobody has anything left to do that depends on it, and all go at once: told one by one, it would be
-    // work that grows with the cube of the workers.
+    // No remaining work depends on the membership, and all workers leave at once. To tell the others of each
+    // departure by itself would be work that grows with the cube of the workers.
     left_untold_ = true;
   } else {
     TellMembership();
   }
   ServeRanges();
   MaybeEvaluate();
-  MaybeCommit();  // that may have waited for it to read
+  MaybeCommit();  // the step may have waited for this member to read
   MaybeAdmit();
   MaybeFinish();
 }
@@ -265,7 +266,7 @@ void Coordinator::ReplaceIfGone(uint32_t rank) {
 }
 
 void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
-  // With "reject" no worker leaves for a gradient: its loss has diverged, and so would the others'.
+  // With "reject" no worker leaves for a gradient. So its loss has diverged, and so would the others'.
   if (on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER) FailJob(why);
   RemoveMember(rank, std::string(why.message()));
   if (state_ == v1::RUNNING && members_.workers().empty() && !members_.AnyWorkerWaits()) {
@@ -297,7 +298,7 @@ void Coordinator::FenceAll(const std::string& why) {
 void Coordinator::TickMembers(absl::Time time) {
   std::vector<uint32_t> expired;
   for (auto& [rank, member] : members_.workers()) {
-    // Who is being admitted cannot report, and a shard that is away keeps it waiting.
+    // A worker that is being admitted cannot send heartbeats, and a shard that is away keeps it waiting.
     if (member.join.has_value() && !shards_.AllInstalled())
       member.lease_end = std::max(member.lease_end, time + lease());
     if (member.lease_end <= time) expired.push_back(rank);
@@ -322,8 +323,8 @@ void Coordinator::TickMembers(absl::Time time) {
 
   for (auto it = members_.waiting().begin(); it != members_.waiting().end();) {
     const auto holder = it->worker() ? members_.workers().find(it->request.rank()) : members_.workers().end();
-    // Two processes of one task may wait for the same start, of which one is dead: its admission tells
-    // nothing.
+    // Two processes of one task may wait for the same start, and one of them may be dead. So an admission
+    // does not show that the process is alive.
     if (holder != members_.workers().end() &&
         holder->second.last_heard - std::max(it->since, holder->second.live_since) > 2 * lease()) {
       it->done(absl::AlreadyExistsError(absl::StrCat("another live process is ", holder->second.task,
@@ -345,7 +346,7 @@ void Coordinator::RemoveReader(uint32_t id) {
   pins_.DropOf(id, now());
   KnowsOfFailure(incarnation);
   MaybeEvaluate();
-  MaybeCommit();  // that may have waited for it to read
+  MaybeCommit();  // the step may have waited for this member to read
   MaybeFinish();
 }
 
@@ -360,8 +361,8 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   if (absl::Status who = members_.CheckCaller(request.caller()); absl::IsPermissionDenied(who))
     return done(who);
   Worker* const member = members_.FindWorker(request.caller());
-  // Without ranges this incarnation of the coordinator has begun no worker's work yet: the caller is of an
-  // earlier one.
+  // Without ranges this incarnation of the coordinator has begun no worker's work yet, so the caller is a
+  // member of an earlier one.
   if (!ranges_.has_value() || member == nullptr) {
     v1::NextRangeReply reply;
     reply.set_fenced(true);
@@ -372,7 +373,7 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
                                                         " ranges; at most ", kMaxCompleted,
                                                         " are allowed: a worker has one at a time")));
   }
-  // It keeps no lease: it may have been on its way when the caller's connections broke.
+  // This call renews no lease: it may have been on its way when the caller's connections broke.
   member->last_heard = now();
   for (uint64_t id : request.completed_ranges()) ranges_->Complete(id, request.caller().worker());
   if (member->next_range) std::exchange(member->next_range, nullptr)(v1::NextRangeReply());
@@ -381,7 +382,7 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   if (!ranges_->done() || evaluations_->waits()) MaybeEvaluate();
   if (ranges_->done() && !evaluations_->waits()) StartDraining();
   ServeRanges();
-  MaybeAdmit();  // an idle one may have something to do again
+  MaybeAdmit();  // an idle worker may have work again
 }
 
 void Coordinator::ServeRanges() {
@@ -398,7 +399,7 @@ void Coordinator::ServeRanges() {
       *reply.mutable_range() = *range;
       reply.set_clock(member.start_clock);
     } else {
-      // Nobody may wait for the clock of a worker that has nothing to do.
+      // No worker may wait for the clock of a worker that has nothing to do.
       member.phase = Phase::kIdle;
       idle = true;
       continue;

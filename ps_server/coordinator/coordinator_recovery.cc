@@ -1,4 +1,4 @@
-// The part of Coordinator that deals with shards: attaches and installs them, and brings lost ones back.
+// The part of Coordinator for shards: attaches and installs them, and recovers lost ones.
 #include <algorithm>
 #include <utility>
 
@@ -49,18 +49,18 @@ bool Coordinator::AllKnowAddress(const ShardFleet::Shard& shard) const {
 
 bool Coordinator::KeepsState(uint32_t index) const {
   const ShardFleet::Shard& shard = shards_[index];
-  // In sync, whoever was away may have missed a step.
+  // In sync a shard that was away may have missed a step.
   if (mode_.commits_steps || !recoverable() || shard.attached->incarnation() == 0) return false;
   if (shard.attached->model_hash() != model_->Hash()) return false;
   if (shard.incarnation != 0) return shard.attached->incarnation() == shard.incarnation;
-  // This coordinator has never seen it: one before it has, on the same store.
+  // This coordinator has never seen the shard, but an earlier one on the same store has.
   return shard.attached->epoch() > 0 && shard.attached->epoch() <= checkpoints_->store().opened().used.epoch;
 }
 
 bool Coordinator::EnoughWorkers() const {
   if (size_.batches == 0) return false;
   if (mode_.commits_steps && AllDone()) return true;
-  // A job that goes on has no step 0 for which to wait for everybody.
+  // A job that goes on has no step 0 to begin with all workers.
   bool goes_on = state_ == v1::RECOVERING || (recoverable() && checkpoints_->newest().has_value());
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) goes_on |= KeepsState(shard);
   return members_.Ranks().size() >= (goes_on ? 1 : needed_workers());
@@ -68,7 +68,7 @@ bool Coordinator::EnoughWorkers() const {
 
 void Coordinator::MaybeInstall() {
   if (over() || ends_again_ || shards_.empty() || !drain_.empty()) return;
-  if (recoverable() && checkpoints_->busy()) return;  // what is the newest will show
+  if (recoverable() && checkpoints_->busy()) return;  // the newest checkpoint may change
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
     if (!shards_.AllAttached() || !EnoughWorkers()) return;
   }
@@ -146,12 +146,13 @@ void Coordinator::OnAllInstalled() {
     shard.lost_since.reset();
   }
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
-    // It may have missed any number of changes; and workers are to tell it what they have answers of.
+    // The shard may have missed any number of changes; and workers must hear of it, to tell it what they have
+    // answers for.
     BroadcastMembership();
     return Changed();
   }
   if (restored) LogInfo("the job goes on from ", checkpoints_->newest_folder());
-  next_ping_ = now();  // what shards have applied shows at once
+  next_ping_ = now();  // shows at once what shards have applied
   if (mode_.commits_steps && recoverable()) {
     // A checkpoint may have become complete after the job went back.
     steps_.GoTo(restored ? checkpoints_->newest()->job().committed_steps() : 0);
@@ -160,7 +161,7 @@ void Coordinator::OnAllInstalled() {
   }
   if (!mode_.works_on_parts && !ranges_.has_value()) {
     std::vector<Intervals> holders;
-    // With a log they may hold more than the checkpoint.
+    // With a log the shards may hold more than the checkpoint.
     untouched_ = restored && options_.config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
     for (uint32_t index = 0; index < shards_.size(); ++index) {
       holders.push_back(shards_[index].batches);
@@ -199,9 +200,9 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
 }
 
 void Coordinator::LoseShard(uint32_t index, const std::string& why) {
-  if (ends_again_) return;  // it may have heard of the end from the coordinator before this one
-  // All is saved, and all have gone: nothing needs it any more, and it finds the end in the last checkpoint.
-  // Elsewhere than in sync it is awaited, since it has yet to say what it had lost.
+  if (ends_again_) return;  // the shard may have heard of the end from the coordinator before this one
+  // All is saved, and all members have left: the shard is not needed any more, and finds the end in the last
+  // checkpoint. In bounded and async it is awaited, since it has yet to say what it lost.
   if (mode_.commits_steps && state_ == v1::DRAINING && last_save_.saved() && drain_.empty() &&
       members_.workers().empty() && members_.readers().empty() && !AwaitsEvaluation()) {
     return End();
@@ -212,7 +213,7 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   const std::string what = absl::StrCat(shards_.name(index), " was lost: ", why);
   if (!shard.lost_since.has_value()) {
     shard.lost_why = why;
-    // Before the start nothing is lost yet, and there is another deadline.
+    // Before the start nothing is lost yet, and another deadline applies.
     if (state_ != v1::STARTING) shard.lost_since = now();
     if (state_ != v1::STARTING) LogWarning(what);
   }
@@ -231,7 +232,7 @@ void Coordinator::RollBack(const std::string& why) {
   }
   state_ = v1::RECOVERING;
   for (ShardFleet::Shard& shard : shards_) {
-    // One that is installing does so from the same checkpoint.
+    // A shard that is installing does so from the same checkpoint.
     shard.installed = false;
   }
   steps_.GoBackTo(checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0);
@@ -239,14 +240,15 @@ void Coordinator::RollBack(const std::string& why) {
   checkpoints_->Rewound(steps_.committed());
   ended_ = absl::Time();
   final_ping_ = 0;
-  // What was read of the end is of the very weights that are restored, if those are the end's.
+  // If the newest checkpoint is the job's end, an evaluation of the end stays valid: its weights are
+  // restored.
   if (!DoneBefore()) nobody_evaluates_ = false;
   if (!DoneBefore() && evaluation_.final()) evaluation_.Clear();
   if (!std::exchange(stopped_early_, "").empty()) {
     size_ = SizeOf(options_.config, options_.workers, size_.train_examples, size_.parts);
   }
   FenceAll(back);
-  // Who left when all seemed done has more to do.
+  // Workers that left when all seemed done have more to do.
   last_save_.OnMore(absl::AbortedError(back));
   farewell_.OnMore();
   departures_.ForgetWhoLeft();

@@ -8,7 +8,7 @@
 namespace weir {
 namespace {
 
-// Processes that wait to join, in the status.
+// The most waiting processes that the status lists.
 constexpr size_t kWaitingShown = 100;
 
 void Merge(const v1::Samples& samples, IntHistogram& into) {
@@ -57,7 +57,8 @@ uint64_t Coordinator::batches_done() const {
   if (mode_.commits_steps) return steps_.committed() * size_.parts;
   const uint64_t batch = options_.config.data().batch_size();
   uint64_t batches = 0;
-  // What was done before this incarnation began, until the shard itself says how much it has applied.
+  // The checkpoint says what was done before this incarnation began, until shard 0 says how much it has
+  // applied.
   if (recoverable() && checkpoints_->newest().has_value()) {
     batches = (checkpoints_->newest()->job().examples() + batch - 1) / batch;
   }
@@ -79,7 +80,7 @@ uint64_t Coordinator::steps_done() const {
 uint64_t Coordinator::pushes_done() const {
   if (shards_.empty()) return 0;
   const uint64_t pushes = shards_[0].stats.pushes_applied();
-  // Its stats are of some moment ago, and the step is that of now.
+  // The shard's stats are a little old, but the step is the current one.
   return pushes + steps_.PushesSince(shards_[0].stats.version().count());
 }
 
@@ -123,12 +124,12 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   if (!finished && recent > 0) {
     status.set_examples_per_second(recent);
   } else if (status.seconds() > 0) {
-    // Examples of this incarnation alone: its time, too, counts from its own beginning.
+    // Only the examples of this incarnation, because the time, too, counts from its beginning.
     const uint64_t trained = status.examples() - std::min(status.examples(), examples_before_);
     status.set_examples_per_second(static_cast<double>(trained) / status.seconds());
   }
   if (progress_.has_value()) {
-    // Once all is done the loss is of the last epoch alone, whenever workers have reported.
+    // Once all is done, the loss is of the last epoch alone, whenever the workers have reported.
     std::optional<double> loss;
     if (mode_.commits_steps && AllDone()) loss = progress_->last_epoch_loss();
     if (!loss.has_value()) loss = progress_->train_loss();
@@ -147,7 +148,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     pushed += shard.stats.bytes_pushed();
     pulled += shard.stats.bytes_pulled();
     uint64_t lacks = shard.stats.pushes_lost();
-    // In the end nothing is under way, and it shows what nobody was left to tell of.
+    // At the end nothing is under way, so this also shows losses that no worker was left to report.
     if (!mode_.commits_steps && final_ping_ > 0 && shard.stats.sequence() >= final_ping_) {
       lacks = std::max(lacks, size_.batches - std::min(size_.batches, shard.stats.batches_settled()));
     }

@@ -14,7 +14,7 @@ namespace weir {
 // Belongs to the coordinator's queue.
 class Departures {
  public:
-  // A worker is out. `left`: it left of itself, its work done; else it is lost.
+  // A worker is out of the job. `left`: it left by itself, its work done; otherwise it was lost.
   void Add(const std::string& task, uint64_t incarnation, bool left) {
     v1::TaskStatus status;
     status.set_task(task);
@@ -23,23 +23,23 @@ class Departures {
     shown_.push_back(std::move(status));
     if (shown_.size() > kShown) shown_.pop_front();
   }
-  // This one has left of itself.
+  // Whether the worker of this incarnation left by itself.
   bool Left(uint64_t incarnation) const {
     return std::any_of(shown_.begin(), shown_.end(), [&](const v1::TaskStatus& task) {
       return task.incarnation() == incarnation && task.phase() == v1::TASK_LEFT;
     });
   }
-  // The job goes back: those who left have more to do.
+  // The job goes back, so the workers that left have more to do.
   void ForgetWhoLeft() {
     shown_.erase(std::remove_if(shown_.begin(), shown_.end(),
                                 [](const v1::TaskStatus& task) { return task.phase() == v1::TASK_LEFT; }),
                  shown_.end());
   }
-  // The newest ones, for the job's status.
+  // The newest departures, for the job's status.
   const std::deque<v1::TaskStatus>& shown() const { return shown_; }
 
-  // The process that joined as this instance has had the answer to its Join, and joins as another instance if
-  // it does again: what still comes of this one is a late repeat, and would make a member that no process is.
+  // Refuses later Joins of this instance. Its process got the answer to its Join, and would join again as
+  // another instance. So a Join that still comes is a late repeat, and would make a member without a process.
   void Refuse(uint64_t instance) {
     refused_.push_back(instance);
     if (refused_.size() > kRefused) refused_.pop_front();

@@ -10,7 +10,7 @@ namespace {
 v1::EpochEvaluation ResultOf(const v1::Evaluation& evaluation, uint64_t step) {
   v1::EpochEvaluation entry;
   entry.set_step(step);
-  // JSON has no others, and a comparison means nothing with them.
+  // JSON has no NaN or infinity, and comparisons with them mean nothing.
   if (std::isfinite(evaluation.test_loss())) entry.set_test_loss(evaluation.test_loss());
   if (evaluation.test_accuracy() >= 0) entry.set_test_accuracy(evaluation.test_accuracy());
   return entry;
@@ -43,7 +43,7 @@ void EpochEvaluations::GoTo(uint64_t progress) {
   while (!entries_.empty()) {
     const v1::EpochEvaluation& last = entries_.back();
     const uint64_t end = EndOf(last.epoch());
-    // The weights of this very moment are there once more.
+    // The shards hold exactly the weights of this epoch's end again.
     const bool again = exact() && end == progress && !last.has_step();
     if (end <= progress && !again) break;
     entries_.pop_back();
@@ -53,7 +53,7 @@ void EpochEvaluations::GoTo(uint64_t progress) {
   if (!entries_.empty()) {
     next_ = (entries_.back().epoch() / options_.every_epochs + 1) * options_.every_epochs;
   }
-  // What is too old to be kept is not gone through.
+  // Skips epochs that are too old to be kept.
   const uint64_t ended = progress * options_.batches_a_unit * options_.batch_size / options_.train_examples /
                          options_.every_epochs;
   if (ended > kMostEntries) next_ = std::max(next_, (ended - kMostEntries) * options_.every_epochs);
@@ -66,7 +66,7 @@ void EpochEvaluations::GoTo(uint64_t progress) {
 }
 
 void EpochEvaluations::SetKnown() {
-  // Epochs that ended before anybody was there who could have read their weights.
+  // These epochs ended before a member was there that could have read their weights.
   if (!known_ && !exact()) due_.reset();
   known_ = true;
 }
@@ -101,7 +101,7 @@ std::optional<v1::EvaluationOrder> EpochEvaluations::OrderFor(uint64_t incarnati
 
 void EpochEvaluations::OnRead(uint64_t incarnation, const std::vector<uint64_t>& versions) {
   if (!asked_.has_value() || asked_->incarnation != incarnation) return;
-  // In sync it may have been an earlier one, for something else.
+  // In sync the member may have read an earlier version, for something else.
   asked_->read |= std::all_of(versions.begin(), versions.end(), [&](uint64_t version) {
     return !options_.sync || version == asked_->of.progress;
   });
@@ -144,7 +144,8 @@ void EpochEvaluations::Final(const v1::Evaluation& evaluation, uint64_t step) {
   ended_ = true;
   const v1::EpochEvaluation result = ResultOf(evaluation, step);
   if (due_.has_value()) Add(*std::exchange(due_, std::nullopt), result);
-  // Where the job waits, that of its end was made; and it may have been stopped long before.
+  // If the job waits, its end was evaluated already; and the job may have been stopped long before this
+  // epoch.
   for (; !options_.waits && InJob(next_); next_ += options_.every_epochs) {
     Add({next_, next_, options_.total}, result);
   }
@@ -155,7 +156,7 @@ void EpochEvaluations::Add(const Epochs& epochs, const v1::EpochEvaluation& entr
   for (uint64_t epoch = epochs.first; epoch <= epochs.last; epoch += options_.every_epochs) {
     v1::EpochEvaluation of_this = entry;
     of_this.set_epoch(epoch);
-    // One that was missed may come before one that is under way.
+    // A missed epoch may be added before an earlier one whose evaluation is under way.
     const auto place =
         std::upper_bound(entries_.begin(), entries_.end(), epoch,
                          [](uint64_t e, const v1::EpochEvaluation& other) { return e < other.epoch(); });

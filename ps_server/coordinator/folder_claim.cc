@@ -23,18 +23,18 @@ namespace weir {
 namespace {
 
 constexpr char kFolderName[] = "coordinator";
-// Of versions that had one record alone, which was replaced.
+// The single record of earlier versions, which they replaced.
 constexpr char kEarlierName[] = "coordinator.json";
 constexpr DiskFormat kFormat = {1, 0};
 constexpr uint64_t kMaxRecord = 64 << 10;
-// Records that stay.
+// How many of the newest records stay.
 constexpr uint64_t kKept = 8;
-// Whoever loses so many races has met a disk that is broken.
+// A process that loses so many races has met a broken disk.
 constexpr int kAttempts = 100;
 
 std::string NameOf(uint64_t number) { return absl::StrFormat("%08u.json", number); }
 
-// Of a record, or of a temporary file that was to become one. 0: it is neither.
+// The number of a record, or of a temporary file for one. 0: the name is neither.
 uint64_t NumberOf(absl::string_view name) {
   absl::ConsumePrefix(&name, ".");
   uint64_t number = 0;
@@ -102,7 +102,7 @@ absl::StatusOr<FolderClaim::Record> FolderClaim::Newest() const {
       record.memory = *std::move(memory);
       return record;
     }
-    // One that is gone has been followed by many.
+    // If the record is gone, many others have followed it.
     if (!absl::IsNotFound(memory.status())) return memory.status();
   }
   return absl::UnavailableError(absl::StrCat(folder_, ": others write there all the time"));
@@ -120,7 +120,7 @@ void FolderClaim::RemoveOld(uint64_t newest) const {
   if (!names.ok()) return;
   for (const std::string& name : *names) {
     const uint64_t number = NumberOf(name);
-    // Whoever comes next tries again.
+    // The next call tries again.
     if (number != 0 && number + kKept <= newest) fs_.Remove(JoinPath(folder_, name)).IgnoreError();
   }
 }
@@ -195,7 +195,7 @@ absl::Status FolderClaim::Write(const std::function<void(v1::CoordinatorMemory&)
     if (!made.ok() && !absl::IsAlreadyExists(made) && !absl::IsNotFound(made)) return made;
     WEIR_ASSIGN_OR_RETURN(const Record newest, Newest());
     if (newest.memory.holder().nonce() != options_.holder.nonce()) {
-      // Of one that nobody counts.
+      // This record does not count.
       if (made.ok() && newest.number != record.number) fs_.Remove(PathOf(record.number)).IgnoreError();
       return Replaced(newest.memory);
     }
@@ -204,7 +204,7 @@ absl::Status FolderClaim::Write(const std::function<void(v1::CoordinatorMemory&)
       RemoveOld(last_.number);
       return absl::OkStatus();
     }
-    // The number was that of a record of its own, of which it had not learnt that it was made.
+    // The number belongs to an earlier record of this claim, whose success it had not learned.
   }
   return absl::UnavailableError(absl::StrCat(folder_, ": nothing can be written there"));
 }

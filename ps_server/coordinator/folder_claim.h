@@ -14,46 +14,45 @@
 
 namespace weir {
 
-// A coordinator's claim to its job's folder, and what has to outlive it: DIR/coordinator/ holds records
-// 00000001.json, 00000002.json and so on, each a CoordinatorMemory. The highest number counts. A record is
-// made by giving a file that is whole and synced a name that must be free, which happens once on whatever
-// file system (rename without replacement; link on NFS). So they are one sequence, in which nobody ever
-// writes on what he has not read: whoever claims the folder takes the next number, and so does its holder
-// with whatever it writes. A holder that has been replaced, however long it was away and wherever it hung,
-// finds that number taken, or higher ones there, and learns by whom.
+// A coordinator's claim to its job's folder, and the data that must outlive the coordinator. DIR/coordinator/
+// holds records 00000001.json, 00000002.json and so on, each a CoordinatorMemory. The record with the highest
+// number counts. A record is made by giving a whole and synced file a name that must be free, which only one
+// process can do on any file system (rename without replacement; link on NFS). So the records are one
+// sequence, and each follows from records that its writer has read: a process that claims the folder takes
+// the next number, and so does the holder for each record that it writes. A holder that was replaced, however
+// long it was away and wherever it hung, finds that number taken or higher numbers there, and learns by whom.
 //
-// The newest records stay and older ones are removed, so a number may come free again under somebody who
-// fell far behind. Hence the look at what is the highest after each record that was made.
+// The newest records stay and older ones are removed, so a number may become free again for a process that
+// fell far behind. Therefore each record that was made is followed by a look at the highest number.
 //
-// Thread-safe; its calls block while the disk works.
+// Thread-safe. Calls block while the disk works.
 class FolderClaim {
  public:
   struct Options {
     // Outlives the claim.
     FileSystem* file_system = nullptr;
-    // The job's, which is there.
+    // The job's folder, which exists.
     std::string directory;
-    // Who claims it.
+    // The process that claims the folder.
     v1::FolderHolder holder;
-    // Whether a holder runs for sure.
+    // Whether a holder certainly runs.
     std::function<bool(const v1::FolderHolder&)> certainly_runs;
   };
 
-  // Takes the folder from whoever has it, unless that one runs for sure. `next` makes the first record of
-  // what the one before had said (nothing: it is the first).
-  // FailedPrecondition: its holder runs. DataLoss: the newest record is damaged. Unimplemented: only a newer
-  // program can read it.
+  // Takes the folder from its holder, unless that process certainly runs. `next` makes the first record from
+  // what the holder before wrote (empty: there was none). FailedPrecondition: the holder runs. DataLoss: the
+  // newest record is damaged. Unimplemented: only a newer program can read it.
   using Next = std::function<v1::CoordinatorMemory(const v1::CoordinatorMemory& before)>;
   static absl::StatusOr<std::unique_ptr<FolderClaim>> Take(Options options, const Next& next);
 
-  // What the one before had said.
+  // What the holder before wrote.
   const v1::CoordinatorMemory& before() const { return before_; }
 
-  // Makes a record of what `change` makes of the last one, durably. Once it has returned OK, nobody had
-  // claimed the folder when it did. Aborted: somebody has; the message says who.
+  // Writes the next record durably: the last one, changed by `change`. OK: no other process had claimed the
+  // folder when the record was made. Aborted: another process has claimed it; the message says which.
   absl::Status Write(const std::function<void(v1::CoordinatorMemory&)>& change);
-  // Aborted: somebody else is seen to have claimed the folder. OK proves less than that of Write(): a network
-  // file system may show what was there some seconds ago.
+  // Aborted: another process has claimed the folder. OK proves less than OK from Write(): a network file
+  // system may show the state of some seconds ago.
   absl::Status Look() const;
 
  private:
@@ -63,10 +62,10 @@ class FolderClaim {
   };
   explicit FolderClaim(Options options);
 
-  // Number 0: there is none. One of an earlier version of Weir may stand beside them.
+  // Number 0: there is no record. The record of an earlier version of Weir may lie beside these.
   absl::StatusOr<Record> Newest() const;
   absl::StatusOr<uint64_t> Highest() const;
-  // AlreadyExists, NotFound: somebody else was at work.
+  // AlreadyExists, NotFound: another process was at work.
   absl::Status Make(const Record& record) const;
   void RemoveOld(uint64_t newest) const;
   absl::Status Replaced(const v1::CoordinatorMemory& by) const;

@@ -19,7 +19,7 @@
 namespace weir {
 namespace {
 
-// "" if it cannot be read.
+// Empty if the file cannot be read.
 std::string Content(const std::string& path) {
   std::ifstream file(path);
   return std::string(std::istreambuf_iterator<char>(file), {});
@@ -46,7 +46,7 @@ struct ProcessState {
 // proc(5): /proc/PID/stat. nullopt: there is no such process.
 std::optional<ProcessState> StateOf(uint64_t pid) {
   const std::string stat = Content(absl::StrCat("/proc/", pid, "/stat"));
-  // The name, the second field, may have anything in it.
+  // The second field, the process's name, may contain anything.
   const size_t name_end = stat.rfind(')');
   if (name_end == std::string::npos) return std::nullopt;
   const std::vector<absl::string_view> fields =

@@ -10,12 +10,12 @@
 
 namespace weir {
 
-// The numbers that a job uses once: membership epochs, and incarnations of members and readers. A job with a
-// store sets them aside there before it uses them, a block at a time, so that no later coordinator uses them
-// again.
+// The numbers that a job uses only once: membership epochs, and incarnations of members and readers. A job
+// with a store sets numbers aside there before it uses them, a block at a time, so that no later coordinator
+// uses them again.
 //
-// Belongs to the coordinator's queue, which does not wait for the store's disk: who lacks numbers asks for
-// them, and goes on when they are there.
+// Belongs to the coordinator's queue, which does not wait for the store's disk: a caller that lacks numbers
+// asks for them, and goes on when they are there.
 class JobNumbers {
  public:
   using Done = std::function<void(const absl::Status&)>;
@@ -30,16 +30,16 @@ class JobNumbers {
   // The last ones that were used.
   uint64_t epoch() const { return last_.epoch; }
   uint64_t incarnation() const { return last_.incarnation; }
-  // Whether so many more of each may be used.
+  // Whether `count` more of each may be used.
   bool Has(uint64_t count) const {
     return !reserve_ ||
            (last_.epoch + count <= reserved_.epoch && last_.incarnation + count <= reserved_.incarnation);
   }
-  // Only what Has() has told of.
+  // Call these only for numbers that Has() has confirmed.
   uint64_t NextEpoch() { return ++last_.epoch; }
   uint64_t NextIncarnation() { return ++last_.incarnation; }
 
-  // Sets so many more aside, and a block beyond them; without effect while that is under way.
+  // Sets `count` more numbers aside, and a block beyond them. No effect while a call is under way.
   void Ask(uint64_t count, Done done) {
     if (asking_ || !reserve_) return;
     asking_ = true;

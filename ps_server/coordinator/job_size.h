@@ -14,24 +14,24 @@ struct JobSize {
   uint32_t parts = 0;           // of a step, in sync
   uint64_t examples = 0;        // in all epochs
   uint64_t batches = 0;
-  // In bounded and async: batches a worker.
+  // In bounded and async: batches per worker.
   uint64_t steps = 0;
 };
 
-// The size of a job of so many workers over a training set of so many examples, if it is not stopped early.
-// `parts`: what a checkpoint has; 0: what the config says.
+// The size of a job with this many workers and training examples, if it is not stopped early. `parts`: from a
+// checkpoint; 0: from the config.
 JobSize SizeOf(const v1::JobConfig& config, uint32_t workers, uint64_t train_examples, uint32_t parts = 0);
 
-// `size`, ended after so many examples in so many batches.
+// `size`, ended after this many examples and batches.
 JobSize Shortened(const v1::JobConfig& config, uint32_t workers, const JobSize& size, uint64_t examples,
                   uint64_t batches);
 
-// Whether a job of this config can go on from that checkpoint: where it is in its data must mean the same.
-// FailedPrecondition: the first difference.
+// Whether a job with this config can go on from the checkpoint: its position in the data must mean the same.
+// FailedPrecondition: names the first difference.
 absl::Status CanGoOn(const v1::JobConfig& config, const v1::CheckpointManifest& from);
 
-// Whether that checkpoint is the end of a job of this config: nothing is left to do. It is durable before any
-// worker may leave, so a process that missed the end finds it there.
+// Whether the checkpoint is the end of a job with this config, which has nothing left to do. The end is
+// durable before any worker may leave, so a process that missed it finds it there.
 bool IsEndOf(const v1::JobConfig& config, const v1::CheckpointManifest& checkpoint);
 
 }  // namespace weir

@@ -10,14 +10,14 @@
 
 namespace weir {
 
-// What outlives an incarnation of the coordinator: the newest complete checkpoint, and which numbers must
-// never be used again. An open store belongs to one coordinator, whose incarnation is higher than that of any
-// before it on the same store, and durable.
+// What outlives an incarnation of the coordinator: the newest complete checkpoint, and the numbers that must
+// never be used again. An open store belongs to one coordinator, whose incarnation is durable and higher than
+// that of every coordinator before it on the same store.
 //
-// Thread-safe. Its destructor waits for what was begun, whose callbacks come before it returns.
+// Thread-safe. The destructor waits for all operations that were begun, and for their callbacks.
 class JobStore {
  public:
-  // Numbers that are used once: membership epochs, and incarnations of members. All up to these.
+  // All numbers up to these. Each is used only once: membership epochs, and incarnations of members.
   struct Numbers {
     uint64_t epoch = 0;
     uint64_t incarnation = 0;
@@ -26,31 +26,32 @@ class JobStore {
     uint64_t coordinator_incarnation = 1;
     // Earlier incarnations may have used these.
     Numbers used;
-    // This incarnation may use those between `used` and these, at first.
+    // At first this incarnation may use the numbers above `used`, up to these.
     Numbers reserved;
-    // Absent: there is none.
+    // Absent: there is no checkpoint.
     std::optional<v1::CheckpointManifest> newest;
   };
-  // On any thread, once; must not block.
+  // Called once, on any thread; must not block.
   using Done = std::function<void(absl::Status)>;
 
   virtual ~JobStore() = default;
 
-  // As it was when this incarnation began.
+  // The state when this incarnation began.
   virtual const Opened& opened() const = 0;
 
-  // Numbers up to these may be used once it is done: durable, so needed once for many numbers. Aborted:
-  // another coordinator has the store now; so say Begin and Commit.
+  // Sets aside the numbers up to these, durably: they may be used once `done` gets OK. One call is to cover
+  // many numbers, since it waits for the disk. Aborted: another coordinator has the store now; Begin and
+  // Commit say the same.
   virtual void Reserve(const Numbers& up_to, Done done) = 0;
 
-  // Of the checkpoint of this step. For people.
+  // The folder of the checkpoint of this step, for messages.
   virtual std::string FolderOf(uint64_t step) const = 0;
-  // One checkpoint at a time. Begin: shards may write once it is done. Commit: of the manifest step, model,
-  // job and files; durable once it is done, and then old ones are removed.
+  // One checkpoint at a time. Begin: shards may write once it is done. Commit: reads the manifest's step,
+  // model, job and files; the checkpoint is durable once it is done, and then old checkpoints are removed.
   virtual void Begin(uint64_t step, Done done) = 0;
   virtual void Commit(v1::CheckpointManifest manifest, Done done) = 0;
-  // One that was begun came to nothing: clears away what is there of it, as far as that can be done; a later
-  // Begin of the same step comes after that. One that is complete stays.
+  // A checkpoint that was begun has failed: removes its files as far as possible, before a later Begin of the
+  // same step. A complete checkpoint stays.
   virtual void Discard(uint64_t step) = 0;
 };
 

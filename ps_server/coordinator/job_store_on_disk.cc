@@ -17,10 +17,10 @@
 namespace weir {
 namespace {
 
-// Numbers that are reserved at once.
+// How many numbers are reserved at once.
 constexpr uint64_t kBlock = 1000;
 
-// Runs what it is given in order, on a thread of its own.
+// Runs functions in order, on a thread of its own.
 class WorkThread {
  public:
   WorkThread() : thread_([this] { Loop(); }) {}
@@ -110,7 +110,7 @@ class DiskStore final : public JobStore {
     Run([this, manifest = std::move(manifest), done = std::move(done)] {
       absl::Status status =
           CommitCheckpoint(fs_, options_.directory, manifest, [this] { return StillOurs(); });
-      // From now on it counts, for whoever comes next, too.
+      // From now on the checkpoint counts, also for later coordinators.
       if (status.ok()) status = SetBegun(std::nullopt);
       const bool committed = status.ok();
       done(std::move(status));
@@ -127,8 +127,8 @@ class DiskStore final : public JobStore {
   void Discard(uint64_t step) override {
     Run([this, step] {
       const absl::Status discarded = DiscardCheckpoint(fs_, FolderOf(step), [this] { return SeemsOurs(); });
-      // Not a warning of its own for each try: whatever keeps it from being removed has kept it from being
-      // written, which is told, and who comes next tries again.
+      // Not a warning: whatever prevents the removal has prevented the writing, which was logged, and the
+      // removal is tried again later.
       if (!discarded.ok()) {
         LogInfo("what was written of checkpoint ", step, " is still there: ", discarded.message());
       }
@@ -156,8 +156,8 @@ class DiskStore final : public JobStore {
     const Confirm confirm = [this, step] { return SetBegun(step); };
     const absl::Status begun = BeginCheckpoint(fs_, options_.directory, step, confirm);
     if (!absl::IsAlreadyExists(begun)) return begun;
-    // A damaged one that was passed over, or one whose commit failed at its last breath: the job does not
-    // count on it, and comes by again.
+    // A damaged checkpoint that was passed over, or one whose commit failed at the very end. The job does not
+    // count on it, and has come to the same step again.
     WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs_, FolderOf(step), confirm));
     return BeginCheckpoint(fs_, options_.directory, step, confirm);
   }
@@ -176,7 +176,7 @@ class DiskStore final : public JobStore {
   absl::Status FindNewest() {
     absl::StatusOr<FoundCheckpoint> found = LatestComplete(fs_, options_.directory);
     if (absl::IsNotFound(found.status())) {
-      // To begin anew beside them would be a surprise.
+      // To begin anew beside damaged checkpoints would be a surprise.
       WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries,
                             FindCheckpoints(fs_, options_.directory));
       const bool damaged = std::any_of(entries.begin(), entries.end(),
@@ -186,7 +186,7 @@ class DiskStore final : public JobStore {
     WEIR_RETURN_IF_ERROR(found.status());
     for (const std::string& refused : found->refused)
       LogWarning("passed over a damaged checkpoint: ", refused);
-    // Checkpoints that were copied come without records.
+    // Copied checkpoints come without records, so their own numbers count.
     const v1::CoordinatorState& job = found->manifest.job();
     opened_.used.epoch = std::max(opened_.used.epoch, job.epoch());
     opened_.used.incarnation = std::max(opened_.used.incarnation, job.last_incarnation());
@@ -196,17 +196,19 @@ class DiskStore final : public JobStore {
     return absl::OkStatus();
   }
 
-  // Of which checkpoint the folder counts for nothing. Aborted: the job is another coordinator's now.
+  // Records the step of the checkpoint whose folder does not count yet; nullopt: none. Aborted: another
+  // coordinator has the job now.
   absl::Status SetBegun(std::optional<uint64_t> step) {
     return claim_->Write(
         [&](v1::CoordinatorMemory& memory) { memory.set_begun_plus_one(step.has_value() ? *step + 1 : 0); });
   }
-  // Whoever was stopped for long may have been replaced meanwhile.
+  // A process that was stopped for long may have been replaced meanwhile.
   absl::Status StillOurs() {
     return claim_->Write([](v1::CoordinatorMemory&) {});
   }
 
-  // The same where the disk may be full. What is done on its word must not harm a complete checkpoint.
+  // Like StillOurs(), for a disk that may be full. An action that relies on this answer must not be able to
+  // harm a complete checkpoint.
   absl::Status SeemsOurs() {
     const absl::Status ours = StillOurs();
     return absl::IsResourceExhausted(ours) ? claim_->Look() : ours;
@@ -216,7 +218,7 @@ class DiskStore final : public JobStore {
   FileSystem& fs_;
   std::unique_ptr<FolderClaim> claim_;
   Opened opened_;
-  // Last, so that it ends first.
+  // Last, so that the thread ends first.
   std::unique_ptr<WorkThread> thread_;
 };
 

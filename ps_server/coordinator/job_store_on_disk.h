@@ -11,33 +11,34 @@
 
 namespace weir {
 
-// A JobStore in a folder: the checkpoints, and the records of who has the folder (folder_claim.h). The
-// numbers are reserved in blocks; an incarnation that ends early leaves the rest of its blocks unused.
+// A JobStore in a folder: the checkpoints, and the records that say which process has the folder
+// (folder_claim.h). Numbers are reserved in blocks; an incarnation that ends early leaves the rest of its
+// blocks unused.
 //
 // A store that was replaced can do nothing any more that its successor would notice, wherever in an operation
-// it hung: Begin and Commit say first, in a record, in which checkpoint's folder they are at work, and hold
-// that folder. The successor removes it, with whatever is in it, before it looks for the newest checkpoint.
-// So a commit is over before the successor looks, or it never takes effect.
+// it hung. Begin and Commit first write a record that names the checkpoint's folder in which they work, and
+// hold that folder. The successor removes the folder, with whatever is in it, before it looks for the newest
+// checkpoint. So a commit is over before the successor looks, or never takes effect.
 class JobStoreOnDisk {
  public:
   struct Options {
     // Outlives the store.
     FileSystem* file_system = &FileSystem::Posix();
-    // Is made if it is not there.
+    // Created if it does not exist.
     std::string directory;
-    // The newest so many checkpoints are kept. At least 1.
+    // How many of the newest checkpoints are kept. At least 1.
     int keep = 3;
-    // Who opens the store, and whether somebody who has it runs for sure (folder_holder.h).
+    // The process that opens the store, and whether a process that has it certainly runs (folder_holder.h).
     v1::FolderHolder holder = ThisProcess();
     std::function<bool(const v1::FolderHolder&)> certainly_runs = CertainlyRuns;
-    // Runs what blocks, one after another in order, and all of it before the store's destructor is called.
-    // Default: a thread of the store.
+    // Runs functions that block, one after another in order, and all of them before the store's destructor is
+    // called. Default: a thread of the store.
     std::function<void(std::function<void()>)> run;
   };
 
   // Begins a new incarnation of the coordinator, durably. FailedPrecondition: another process has the folder,
-  // and runs for sure. DataLoss: the newest record is damaged, or there are checkpoints and all are.
-  // Unimplemented: it takes a newer program to read one of them.
+  // and certainly runs. DataLoss: the newest record is damaged, or there are checkpoints and all are damaged.
+  // Unimplemented: only a newer program can read one of them.
   static absl::StatusOr<std::unique_ptr<JobStore>> Open(Options options);
 };
 

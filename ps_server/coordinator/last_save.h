@@ -13,26 +13,27 @@
 
 namespace weir {
 
-// Whether the end of a job is saved. Until then no worker may leave: its work might have to be done again.
+// Whether the end of a job is saved. No worker may leave before, because its work might have to be done
+// again.
 //
 // Belongs to the coordinator's queue.
 class LastSave {
  public:
   using Leave = std::function<void(absl::StatusOr<v1::LeaveReply>)>;
-  // It came to nothing since then, the last time for this reason.
+  // Saving has failed since then, the last time for this reason.
   struct Trouble {
     absl::Time since;
     std::string why;
   };
 
   bool saved() const { return saved_; }
-  // When it was saved; the infinite past: before this coordinator.
+  // When the end was saved; infinite past: before this coordinator.
   absl::Time saved_at() const { return saved_at_; }
   const std::optional<Trouble>& trouble() const { return trouble_; }
   // Whether it is time to try again.
   bool Due(absl::Time now) const { return !saved_ && now >= next_; }
 
-  // A worker that has done its work waits until it is saved.
+  // A worker that has done its work waits until the end is saved.
   void Wait(Leave leave) { waiting_.push_back(std::move(leave)); }
 
   void OnTry(absl::Time now) { next_ = now + kAgain; }
@@ -40,20 +41,20 @@ class LastSave {
     if (!trouble_.has_value()) trouble_ = Trouble{now, ""};
     trouble_->why = std::move(why);
   }
-  // What stood in the way does so no more, or is no trouble of the disk.
+  // The trouble is over, or it was no trouble of the disk.
   void ForgetTrouble() { trouble_.reset(); }
-  // Lets the workers go that wait.
+  // Lets the waiting workers leave.
   void OnSaved(absl::Time now) {
     SavedBefore();
     saved_at_ = now;
     for (Leave& leave : std::exchange(waiting_, {})) leave(v1::LeaveReply());
   }
-  // The job was at its end before this coordinator.
+  // The end was saved before this coordinator.
   void SavedBefore() {
     trouble_.reset();
     saved_ = true;
   }
-  // The job goes on, or has failed: those who wait get this error.
+  // The job goes on: the waiting workers get this error.
   void OnMore(const absl::Status& why) {
     saved_ = false;
     Refuse(why);

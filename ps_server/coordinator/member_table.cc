@@ -10,7 +10,7 @@ namespace weir {
 namespace {
 
 constexpr uint32_t kFirstReader = 1u << 31;
-// Joins of one task that wait at once (processes that were started again, and repeats), and readers.
+// The most Joins of one task that wait at once (restarted processes and repeats), and the most readers.
 constexpr int kMaxWaitingOfTask = 64;
 constexpr size_t kMaxReaders = 256;
 

@@ -17,7 +17,7 @@
 
 namespace weir {
 
-// The workers and readers of a job, and the processes that wait to be one.
+// The workers and readers of a job, and the processes that wait to join.
 //
 // Belongs to the coordinator's queue.
 class MemberTable {
@@ -33,11 +33,11 @@ class MemberTable {
 
     bool worker() const { return request.role() == v1::WORKER; }
   };
-  // A heartbeat that is to be answered; empty: there is none.
+  // A heartbeat that waits for its answer. Without `done`: there is none.
   struct ParkedHeartbeat {
     Done<v1::HeartbeatReply> done;
     uint64_t incarnation = 0;  // the caller's
-    // The revision that the caller need not be told of; 0: it wants all.
+    // The revision that the caller knows already; 0: the caller wants everything.
     uint64_t known_revision = 0;
     absl::Time until;
   };
@@ -45,7 +45,7 @@ class MemberTable {
   struct Process {
     std::string task;
     uint64_t instance = 0;
-    // Its calls bring the instance; what else they say can be guessed.
+    // The process's calls carry its instance; others could guess what else the calls say.
     bool says_instance = false;
     bool evaluates = false;  // when it is asked to
     uint64_t incarnation = 0;
@@ -63,18 +63,19 @@ class MemberTable {
 
     Phase phase = Phase::kJoining;
     uint64_t start_clock = 0;
-    // The first of these.
+    // The first start clock that the worker got.
     std::optional<uint64_t> first_clock;
-    // When its Join was answered; no process can hear of it before.
+    // When the worker's Join was answered. No process can know of the membership before.
     absl::Time live_since = absl::InfiniteFuture();
-    // By its heartbeats; `heard`: there was one, or a Leave, so that it has had the answer to its Join.
+    // The newest revision that the worker's heartbeats confirm. `heard`: a heartbeat or a Leave has come, so
+    // the process has the answer to its Join.
     uint64_t known_revision = 0;
     bool heard = false;
-    // Its connection broke, and nothing was heard of it since that it cannot have said before.
+    // The worker's connection broke, and nothing has come since that it cannot have sent before.
     bool disconnected = false;
-    // It has sent a heartbeat since, and was answered.
+    // A heartbeat has come since the break, and was answered.
     bool answered_since = false;
-    // Waits until the worker is live.
+    // The Join, which waits until the worker is live.
     std::optional<WaitingJoin> join;
     // A parked call; an empty function if there is none.
     Done<v1::NextRangeReply> next_range;
@@ -88,16 +89,17 @@ class MemberTable {
   // By the number that Caller.worker has for a reader.
   std::map<uint32_t, Reader>& readers() { return readers_; }
   const std::map<uint32_t, Reader>& readers() const { return readers_; }
-  // In the order in which they came.
+  // In the order of their arrival.
   std::vector<WaitingJoin>& waiting() { return waiting_; }
   const std::vector<WaitingJoin>& waiting() const { return waiting_; }
 
-  // Both begin with a lease until then. The worker keeps the Join, which waits until it is live.
+  // Both make a member whose lease ends at `lease_end`. The worker keeps the Join, which waits until the
+  // worker is live.
   Worker& Admit(WaitingJoin join, uint64_t incarnation, absl::Time now, absl::Time lease_end);
   std::pair<uint32_t, Reader*> AdmitReader(const v1::JoinRequest& request, uint64_t incarnation,
                                            absl::Time now, absl::Time lease_end);
 
-  // The caller, if it is in; null: it is not, or not any more.
+  // The member that is the caller. Null: the caller is no member, or not any more.
   Worker* FindWorker(const v1::Caller& caller);
   Reader* FindReader(const v1::Caller& caller);
   // Aborted: the caller is no member, or not any more. PermissionDenied: it is another process than the
@@ -106,24 +108,24 @@ class MemberTable {
   // Unavailable: too many processes of its task wait already, or too many readers are there.
   absl::Status CheckRoom(const v1::JoinRequest& request) const;
 
-  // A change of the membership is under way: a worker joins.
+  // A worker is being admitted, so a change of the membership is under way.
   bool Admitting() const;
-  // A process waits to be the worker of this rank, or of any.
+  // A process waits to be the worker of this rank. AnyWorkerWaits(): of any rank.
   bool Waits(uint32_t rank) const;
   bool AnyWorkerWaits() const;
-  // Ranks of which a process is there, in or waiting.
+  // The ranks that have a process, which is a member or waits.
   std::set<uint32_t> Ranks() const;
-  // "": no process has this incarnation.
+  // The task of the process with this incarnation. Empty: there is none.
   std::string TaskOf(uint64_t incarnation) const;
-  // Who is there to evaluate, by preference: evaluators, then workers from the last on, since the first has
-  // the final evaluation to make. Incarnations.
+  // The incarnations of the members that evaluate, by preference: readers, then workers from the highest rank
+  // down, because the lowest rank makes the final evaluation.
   std::vector<uint64_t> Evaluators() const;
-  // Workers that are admitted and connected, and readers. Incarnations.
+  // The incarnations of readers, and of workers that are admitted and connected.
   std::set<uint64_t> Connected() const;
 
-  // Every worker, as shards are to know it.
+  // All workers, in the form for shards.
   v1::Membership ForShards(uint64_t epoch) const;
-  // The workers that are admitted, as members are to know them.
+  // The admitted workers, in the form for members.
   v1::Membership ForMembers(uint64_t epoch) const;
 
  private:

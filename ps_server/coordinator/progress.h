@@ -11,11 +11,11 @@
 
 namespace weir {
 
-// Speed and training loss of a job, from what its workers report. For people only: nothing is decided by it.
-// Not thread-safe.
+// The speed and training loss of a job, from its workers' reports. For people only: no decision depends on
+// them. Not thread-safe.
 class ProgressMeter {
  public:
-  // The loss is the mean over about so many of the last examples (an epoch).
+  // The loss is the mean over about this many of the last examples (an epoch).
   explicit ProgressMeter(uint64_t loss_window_examples) : loss_window_(loss_window_examples) {}
 
   // The newest report of one incarnation of a worker.
@@ -25,12 +25,13 @@ class ProgressMeter {
 
   // nullopt: nothing was reported yet.
   std::optional<double> train_loss() const;
-  // Over the job's last epoch, as far as it was reported; the same to the last bit whoever has computed what.
+  // The mean over the job's last epoch, as far as it was reported. It is the same to the last bit whichever
+  // worker computed which batch.
   std::optional<double> last_epoch_loss() const;
   // Over the last few seconds.
   double examples_per_second() const;
 
-  // All that was reported so far, of all incarnations.
+  // The totals of all reports so far, over all incarnations.
   uint64_t reported_examples() const { return totals_.examples; }
   double reported_loss_sum() const { return totals_.loss_sum; }
 

@@ -5,7 +5,7 @@
 namespace weir {
 
 Intervals HeldByAll(const std::vector<Intervals>& holders) {
-  std::map<uint64_t, int64_t> change;  // of how many hold it, from this batch on
+  std::map<uint64_t, int64_t> change;  // of the number of holders, from this batch on
   for (const Intervals& intervals : holders) {
     for (const v1::Interval& interval : intervals) {
       if (interval.begin() >= interval.end()) continue;

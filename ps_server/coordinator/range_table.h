@@ -13,28 +13,28 @@
 
 namespace weir {
 
-// The batches that all of these hold. Each by itself is disjoint.
+// The batches that all holders hold. The intervals of one holder are disjoint.
 Intervals HeldByAll(const std::vector<Intervals>& holders);
 
-// bounded, async: which batches of the job go to whom. Handed out in order, in ranges; what a worker that is
-// gone left undone goes to the next one who asks. Not thread-safe.
+// bounded, async: which worker gets which batches of the job. Batches are handed out in order, in ranges. A
+// range that a worker left undone goes to the next worker that asks. Not thread-safe.
 class RangeTable {
  public:
-  // About 16 ranges a worker, of 1 to 64 batches, so that the end of the job is level. `done`: what there is
-  // nothing left to do for; rising, disjoint.
+  // Makes about 16 ranges per worker, of 1 to 64 batches, so that the workers finish at about the same time.
+  // `done`: the batches that are done already; rising, disjoint.
   RangeTable(uint64_t total_batches, uint32_t workers, const Intervals& done = {});
 
-  // Batches from here on are not handed out. At first there is no such end.
+  // Batches from `batch` on are not handed out. At first there is no such limit.
   void SetWorkEnd(uint64_t batch) { work_end_ = batch; }
-  // The job ends with what is complete.
+  // The job ends with the batches that are complete.
   void EndHere();
 
-  // The range that this worker has and did not complete, else a new one. nullopt: all before the work's end
-  // are out or done.
+  // The range that this worker holds, or else a new one. nullopt: all batches before the work's end are
+  // handed out or done.
   std::optional<v1::Range> Take(uint32_t worker);
   // Ignored if the worker does not have the range.
   void Complete(uint64_t id, uint32_t worker);
-  // The worker is gone: what it has goes back.
+  // The worker is gone: its range may be taken again.
   void Release(uint32_t worker);
 
   bool Available() const {
@@ -48,7 +48,7 @@ class RangeTable {
   const uint64_t range_batches_;
   uint64_t work_end_ = std::numeric_limits<uint64_t>::max();
   uint64_t completed_batches_ = 0;
-  // [begin, end) that were never handed out, rising.
+  // Intervals [begin, end) that were never handed out, rising.
   std::deque<std::pair<uint64_t, uint64_t>> fresh_;
   // By the first batch, which is a range's id.
   std::map<uint64_t, v1::Range> returned_;

@@ -11,9 +11,9 @@
 namespace weir {
 namespace {
 
-// A shard that may be at two addresses is looked for at each so long before it is the other's turn.
+// If a shard may be at two addresses, each is tried for this long before it is the other's turn.
 constexpr absl::Duration kLook = absl::Seconds(1);
-// Announcements of one shard that wait at once.
+// The most announcements of one shard that wait at once.
 constexpr size_t kMaxAnnouncing = 16;
 
 v1::AnnounceReply MakeAnnounceReply() {
@@ -101,7 +101,7 @@ void ShardFleet::Drop(uint32_t index) {
 void ShardFleet::Readdress(std::vector<std::string> addresses) {
   addresses_ = std::move(addresses);
   if (shards_.empty()) return Open();
-  // The first is this process.
+  // The first shard is in this process.
   shards_[0].address = addresses_[0];
   for (uint32_t index = 1; index < shards_.size(); ++index) {
     if (index < addresses_.size() && shards_[index].address == addresses_[index]) continue;
@@ -166,7 +166,7 @@ void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
       return done(
           absl::UnavailableError(absl::StrCat("others wait already to be ps:", index, "; try again")));
     }
-    // It may be dead for all that is known here.
+    // The attached process may be dead; the ping will show.
     shard.announcing.push_back({std::move(request), std::move(done), Ping()});
     return;
   }
@@ -175,7 +175,7 @@ void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
   } else {
     shard.announced = request;
   }
-  // One that is connected says presently who it is.
+  // A connected shard will soon say which process it is.
   if (!shard.connected && shard.address != request.address()) LookAt(index, request.address());
   done(MakeAnnounceReply());
 }
@@ -236,7 +236,7 @@ ShardFleet::Place ShardFleet::Attach(uint32_t index, const v1::Attached& attache
   Shard& shard = shards_[index];
   const bool elsewhere = shard.address != addresses_[index];
   if (elsewhere && (!shard.announced.has_value() || shard.announced->instance() != attached.instance())) {
-    // Whoever listens there now, it is not who said that it does.
+    // The process that listens there now is not the one that announced the address.
     LookAt(index, addresses_[index]);
     return Place::kOther;
   }

@@ -19,10 +19,10 @@
 
 namespace weir {
 
-// The shards of a job: where each of them is, the link to it, and what it has said last.
+// The shards of a job: the address of each, the link to it, and what it reported last.
 //
-// A shard may come back at another address, which its process announces. It is looked for at both, and the
-// process that is attached stays.
+// A shard may come back at another address, which its process announces. The fleet then tries both addresses,
+// and keeps the process that is attached.
 //
 // Belongs to the coordinator's queue.
 class ShardFleet {
@@ -30,66 +30,66 @@ class ShardFleet {
   using AnnounceDone = std::function<void(absl::StatusOr<v1::AnnounceReply>)>;
   struct Options {
     const Clock* clock = &Clock::Real();
-    // The coordinator's, which a shard hears of as soon as its link is connected.
+    // The coordinator's incarnation, which a shard is told as soon as its link is connected.
     uint64_t incarnation = 1;
     ShardLinkFactory open_link;
     // Runs a function in the coordinator's queue.
     std::function<void(std::function<void()>)> post;
-    // In the queue, from the shard's newest link alone.
+    // Called in the queue, for the shard's newest link only.
     std::function<void(uint32_t shard, const v1::ShardReport& report)> on_report;
     std::function<void(uint32_t shard, const absl::Status& status)> on_broken;
-    // Whether links that connect are still of use.
+    // Whether the job is over, so that links are of no use any more.
     std::function<bool()> over;
   };
 
   struct WaitingAnnounce {
     v1::AnnounceRequest request;
     AnnounceDone done;
-    // Its answer tells that the process which is attached is alive.
+    // The ping whose answer shows that the attached process is alive.
     uint64_t ping = 0;
   };
   struct Shard {
-    // Where the link goes, or the next one will; since when this one does.
+    // The address of the link, or of the next one; and when the link was opened.
     std::string address;
     absl::Time opened;
-    // The newest address that differs from that of the cluster spec, and whose it is.
+    // The newest announcement of an address that differs from the cluster spec's.
     std::optional<v1::AnnounceRequest> announced;
-    // Not empty: it was last attached here, and not where the cluster spec says. The coordinator's revision
-    // that says so.
+    // Not empty: the shard was last attached at this address, and not at the cluster spec's; and the
+    // coordinator's revision from which members know that.
     std::string moved_to;
     uint64_t moved_revision = 0;
-    // While another process is attached, or seems to be.
+    // Announcements that wait while another process is attached, or seems to be.
     std::vector<WaitingAnnounce> announcing;
-    // nullptr: none is open.
+    // nullptr: no link is open.
     std::unique_ptr<ShardLink> link;
-    // Which link it is; what comes from an earlier one does not count. 0: none.
+    // The link's number; events of earlier links are ignored. 0: there is no link.
     uint64_t link_number = 0;
     bool connected = false;
-    // What it held when it was attached to this link.
+    // What the shard held when it was attached to this link.
     std::optional<v1::Attached> attached;
-    // Install was sent on this link, when, and answered.
+    // Install was sent on this link and not answered yet; when it was sent; the shard is installed.
     bool installing = false;
     absl::Time install_sent;
     bool installed = false;
     uint64_t incarnation = 0;
-    // What it was installed with, or kept.
+    // The batches that the shard was installed with, or kept.
     Intervals batches;
     uint64_t acked_epoch = 0;
     uint64_t floor = 0;
     v1::ShardStats stats;
     absl::Time last_heard;
-    // Since when it is lost, until it is installed again; and why.
+    // When the shard was lost, until it is installed again; and why.
     std::optional<absl::Time> lost_since;
     std::string lost_why;
   };
 
-  // `addresses`: as the cluster spec has them.
+  // `addresses`: the cluster spec's.
   ShardFleet(std::vector<std::string> addresses, Options options)
       : addresses_(std::move(addresses)), options_(std::move(options)) {}
 
-  // As the cluster spec has them.
+  // The addresses in the cluster spec.
   const std::vector<std::string>& addresses() const { return addresses_; }
-  // No shard is looked for before Open().
+  // True before Open().
   bool empty() const { return shards_.empty(); }
   size_t size() const { return shards_.size(); }
   Shard& operator[](size_t index) { return shards_[index]; }
@@ -104,53 +104,53 @@ class ShardFleet {
   bool AllAttached() const;
   // There are shards, and each is installed.
   bool AllInstalled() const;
-  // Every shard has this epoch.
+  // Every shard has acknowledged this epoch.
   bool AllAcknowledged(uint64_t epoch) const;
 
   // ---- links
 
-  // Looks for all shards, if that has not begun.
+  // Opens links to all shards, unless that was done before.
   void Open();
-  // Looks for the shard again, unless that is under way.
+  // Opens a link to the shard if it has none.
   void Reopen(uint32_t shard);
-  // The link is of no use any more.
+  // Drops the link, and what the shard was on this link.
   void Drop(uint32_t shard);
-  // The cluster spec has other addresses. Links to those that stay are kept.
+  // Takes other addresses as the cluster spec's. Links to unchanged addresses are kept.
   void Readdress(std::vector<std::string> addresses);
-  // To all shards that are connected.
+  // Sends a message to all connected shards.
   void Broadcast(const v1::ControlMessage& message);
   // Asks all shards for their stats; returns the ping's number.
   uint64_t Ping();
-  // Hands out all links, to be destroyed outside of the queue.
+  // Gives all links away, to be destroyed outside of the queue.
   std::vector<std::unique_ptr<ShardLink>> Close();
 
   // ---- addresses
 
   // A process says that it is a shard, and where it listens. Errors: FailedPrecondition, InvalidArgument;
-  // AlreadyExists: another process is the shard, and lives; Unavailable: try again.
+  // AlreadyExists: another process is the shard, and is alive; Unavailable: try again.
   void Announce(v1::AnnounceRequest request, AnnounceDone done);
-  // Processes that wait for an answer get this one.
+  // Answers all waiting announcements with this error.
   void RefuseAnnounces(const absl::Status& why);
   enum class Place {
-    kOther,  // it is another process than was expected there, and is left alone
-    kSame,   // where it was before
-    kMoved,  // members have to hear of it: Shard::moved_revision is for the coordinator to set
+    kOther,  // another process than the expected one is there, and is left alone
+    kSame,   // the shard is where it was before
+    kMoved,  // members must be told: the coordinator sets Shard::moved_revision
   };
-  // A report came of what the shard holds.
+  // The shard has reported what it holds.
   Place Attach(uint32_t shard, const v1::Attached& attached);
-  // The link broke at an announced address, before a shard was attached: nothing is lost by that, and it is
-  // looked for where the cluster spec says.
+  // True: the link broke at an announced address, before a shard was attached. Nothing is lost by that, and
+  // the fleet tries the cluster spec's address.
   bool WasElsewhere(uint32_t shard, const absl::Status& status);
   void Tick(absl::Time time);
-  // Where shards are that are not where the cluster spec says.
+  // The addresses of shards that are not where the cluster spec says.
   google::protobuf::Map<uint32_t, std::string> Moved() const;
 
  private:
   void OpenLink(uint32_t shard);
   void OnConnected(uint32_t shard);
-  // Makes `address` the one that the shard is looked for at.
+  // Opens a link to the shard at `address`.
   void LookAt(uint32_t shard, const std::string& address);
-  // The other one that it may have; empty: there is none.
+  // The other address that the shard may have; empty: there is none.
   std::string OtherAddress(uint32_t shard) const;
 
   std::vector<std::string> addresses_;

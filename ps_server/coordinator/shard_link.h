@@ -10,20 +10,20 @@
 
 namespace weir {
 
-// What a link tells its coordinator. On any thread, one call at a time and in order for each link; must not
-// block.
+// What a link tells its coordinator. A link calls these functions on any thread, one at a time and in order.
+// They must not block.
 struct ShardLinkEvents {
   std::function<void()> connected;
   std::function<void(v1::ShardReport)> report;
-  // Once, unless a Shutdown was sent. Before `connected`: the shard refuses. Being out of reach is no reason:
-  // a link tries on. FailedPrecondition: it would refuse for ever. Unauthenticated, PermissionDenied,
-  // Unimplemented (another version of the protocol): the same, since the two do not fit together. After all
-  // else another link may be opened.
+  // Called once, unless a Shutdown was sent. Before `connected`: the shard refuses the link. A shard that is
+  // out of reach does not break the link, which tries on. FailedPrecondition: the shard would refuse every
+  // link. Unauthenticated, PermissionDenied, Unimplemented (another version of the protocol): the same, since
+  // the two do not fit together. After any other error another link may be opened.
   std::function<void(absl::Status)> broken;
 };
 
-// The coordinator's ordered stream to one shard. Send() never blocks; what is sent before the link breaks and
-// after may be lost.
+// The coordinator's ordered stream to one shard. Send() never blocks. Messages that are sent shortly before
+// the link breaks, or afterwards, may be lost.
 class ShardLink {
  public:
   // Ends the stream, unless a Shutdown is on its way. Does not wait: an event may still come.
@@ -31,7 +31,7 @@ class ShardLink {
   virtual void Send(const v1::ControlMessage& message) = 0;
 };
 
-// Opens the link to shard `shard`, at an address (its own process's shard has the index 0).
+// Opens the link to shard `shard` at an address. Shard 0 is the one of the coordinator's own process.
 using ShardLinkFactory = std::function<std::unique_ptr<ShardLink>(uint32_t shard, const std::string& address,
                                                                   ShardLinkEvents events)>;
 

@@ -11,7 +11,7 @@ namespace {
 
 constexpr double kMinPinSeconds = 1, kMaxPinSeconds = 60;
 constexpr size_t kMaxPins = 2;
-// Wishes of one caller at a time: one that was sent again, and one more.
+// The most calls of one caller that wait at once: a repeated call, and one more.
 constexpr int kMaxWaitingOfCaller = 2;
 
 bool Same(const v1::Caller& a, const v1::Caller& b) {
@@ -24,7 +24,7 @@ void VersionPins::Ask(const v1::PinRequest& request, const std::string& task, ab
   Holder wish;
   wish.caller = request.caller();
   wish.task = task;
-  // In this order a NaN ends as the least.
+  // With this order of min and max, a NaN becomes the minimum.
   wish.lease = absl::Seconds(std::min(kMaxPinSeconds, std::max(kMinPinSeconds, request.lease_seconds())));
   wish.done = std::move(done);
   wish.deadline = now + options_.patience;
@@ -131,7 +131,7 @@ void VersionPins::Tick(absl::Time now) {
         holder.done(absl::DeadlineExceededError("not every shard confirmed the pin in time"));
       }
     } else if (pin.lease_end <= now) {
-      // The shards have let it go, too.
+      // The shards have released the pin, too.
       for (Holder& holder : std::exchange(pin.holders, {})) {
         if (!holder.done) continue;
         holder.done(absl::DeadlineExceededError("the pin's lease ended before it was confirmed"));

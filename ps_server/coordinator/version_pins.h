@@ -16,52 +16,52 @@
 
 namespace weir {
 
-// The versions that all shards keep for members and readers of the job, who read them from outside the
+// The versions that all shards keep for members and readers of the job, which read them from outside the
 // training.
 //
-// A pin costs memory on every shard, and beyond two old versions a shard takes the oldest back. So each
-// caller holds a pin for 60 seconds at most, and who comes when two versions are pinned waits until one is
-// let go. All who wait then share the next pin, so nobody waits for longer than the lease of the oldest one,
-// however many come.
+// A pin costs memory on every shard, and beyond two old versions a shard takes the oldest back. So a caller
+// holds a pin for 60 seconds at most, and a caller that comes when two versions are pinned waits until one of
+// them is released. All waiting callers then share the next pin, so no caller waits longer than the lease of
+// the oldest pin, however many callers come.
 //
 // Belongs to the coordinator's queue.
 class VersionPins {
  public:
   using Done = std::function<void(absl::StatusOr<v1::PinReply>)>;
   struct Options {
-    // How long a caller waits for its pin, and shards have to confirm one.
+    // How long a caller waits for its pin, and how long shards may take to confirm a pin.
     absl::Duration patience;
     // Pins are numbered from here on: shards may still hold those of an earlier coordinator.
     uint64_t first = 1;
-    // Tells every shard.
+    // Sends a message to every shard.
     std::function<void(const v1::ControlMessage&)> broadcast;
   };
   explicit VersionPins(Options options) : options_(std::move(options)), next_(options_.first) {}
 
-  // `task`: the caller's. `done` gets the pin with its versions by shard. Errors: Unavailable, other versions
-  // are pinned for too long; DeadlineExceeded, not every shard has confirmed it; Cancelled, the same caller
-  // has asked again, twice.
+  // `task`: the caller's. `done` gets the pin with its versions by shard. Errors: Unavailable: other versions
+  // are pinned for too long. DeadlineExceeded: not every shard has confirmed the pin. Cancelled: the same
+  // caller has asked again, twice.
   void Ask(const v1::PinRequest& request, const std::string& task, absl::Time now, Done done);
-  // A shard keeps the version, one of so many shards.
+  // The shard keeps the version. `shards`: how many have to.
   void OnPinned(uint32_t shard, const v1::Pinned& pinned, size_t shards);
-  // The caller has read what it pinned. Returns the counts of those versions, by shard; nullopt: it holds no
-  // such pin.
+  // The caller has read what it pinned. Returns the counts of the pinned versions by shard; nullopt: the
+  // caller holds no such pin.
   std::optional<std::vector<uint64_t>> Release(const v1::UnpinRequest& request, absl::Time now);
-  // This worker or reader is out.
+  // This worker or reader is out of the job.
   void DropOf(uint32_t id, absl::Time now);
-  // Those who wait get this error.
+  // Drops all pins. Waiting callers get this error.
   void DropAll(const absl::Status& why, absl::Time now);
-  // Ends what has taken too long.
+  // Ends pins and waits that have taken too long.
   void Tick(absl::Time now);
 
  private:
-  // A caller's pin, or its wish for one.
+  // A caller that holds a pin, or waits for one.
   struct Holder {
     v1::Caller caller;
     std::string task;
     absl::Duration lease;
     Done done;            // empty once it is answered
-    absl::Time deadline;  // of the wish
+    absl::Time deadline;  // of the wait
   };
   struct Pin {
     std::vector<Holder> holders;
@@ -70,9 +70,9 @@ class VersionPins {
     absl::Time confirm_by, lease_end;
   };
 
-  // Pins a version for all who wait, if there is room for one more.
+  // Pins a version for all waiting callers, if there is room for one more.
   void MaybePin(absl::Time now);
-  // Lets go what nobody holds.
+  // Releases the pins that no caller holds.
   void LetGo(absl::Time now);
 
   const Options options_;
