@@ -40,94 +40,96 @@ namespace weir {
 //     return client->Leave();
 //   }
 //
-// It waits for each push. A faster one lets pushes travel while it computes: PushPull() takes the next
-// weights along, and a gradient that is on its way has memory of its own. Of all workers one evaluates the
-// weights in the end, if AwaitsEvaluation() tells it to.
+// The program waits for each push. A faster one lets pushes travel while it computes: PushPull() also brings
+// the next weights, and a gradient that is on its way has memory of its own. One of all workers evaluates the
+// weights at the end: the worker that AwaitsEvaluation() tells to.
 //
-// The loop is the same in every mode; the mode only decides how long Pull() waits and which work there is:
-//   sync     NextWork() gives this worker's parts of the open step, also those of a worker that died
+// The loop is the same in every mode. The mode only decides how long Pull() waits and which work there is:
+//   sync     NextWork() gives this worker's parts of the open step, also the parts of a worker that died
 //            meanwhile; Push() is acknowledged when the step is committed; Pull(c) gives exactly the weights
 //            after c steps.
 //   bounded  Pull(c) waits until no live worker is more than s clocks behind c.
 //   async    Pull(c) gives the newest weights, the worker's own pushes included.
 //
 // Guarantees. A push is applied at most once on each shard, whatever is retried. A pull is never torn: each
-// shard's part is of one version, in sync all are of one step. A bad gradient changes nothing: one of other
-// tensors or lengths is an error before anything is sent, and the same work may be pushed again; one with a
-// NaN or Inf is found while it is on its way, since each value is checked when it leaves, but before any
-// shard has the last of it. By consistency.on_nonfinite that push is then done without having been applied
-// ("reject"), or this client is at its end, with Internal in every call: Leave() tells the coordinator. Each
-// call ends: with a result, or with an error that names the peer it waited for.
+// shard's part is of one version, and in sync all parts are of one step. A bad gradient changes nothing. A
+// gradient with other tensors or lengths is an error before anything is sent, and the same work may be pushed
+// again. A NaN or Inf is found while the gradient is sent, because each value is checked when it leaves, but
+// before any shard has the last value. Then consistency.on_nonfinite decides: the push is done without having
+// been applied ("reject"), or this client is at its end, with Internal from every call, and Leave() tells the
+// coordinator. Each call ends, with a result or with an error that names the peer it waited for.
 //
-// Errors: OutOfRange: the job is done, without what this member had yet to do. InvalidArgument,
+// Errors: OutOfRange: the job is done, without the work that this member had yet to do. InvalidArgument,
 // FailedPrecondition: the call or the config is wrong. Unauthenticated: the servers have a token, and this
-// client has another or none. Internal: training diverged, here or, where that ended the job, elsewhere.
-// DataLoss: a pull whose first tensors had been handed over (OnWeights) was interrupted, and its version is
+// client has another or none. Internal: training diverged, here or, if that ended the job, elsewhere.
+// DataLoss: a pull that had handed over its first tensors (OnWeights) was interrupted, and its version is
 // gone; pull again. Aborted: this worker was fenced (its lease ended); start again under a new Join.
 // Unavailable: a server was lost; its role, index and address are in the message. DeadlineExceeded: a wait
-// took longer than cluster.wait_seconds; the message says whom it was for.
+// took longer than cluster.wait_seconds; the message names the peer.
 //
-// To compute while others travel: a GradientGate lets a push begin with the first tensors of its gradient,
-// OnWeights tells which tensors of a pull are there.
+// Tensors can travel while others are computed: with a GradientGate a push begins with the first tensors of
+// its gradient, and OnWeights tells which tensors of a pull have arrived.
 //
-// To do without copies on a server's own host: PullInPlace() and PushPullInPlace() let the weights be read
-// where the server has them (WeightsView), and a gradient that was made in NewGradient() is read by the
-// servers where it is.
+// On a server's own host copies can be avoided: PullInPlace() and PushPullInPlace() let the caller read the
+// weights where the server has them (WeightsView), and the servers read a gradient from NewGradient() in
+// place.
 //
-// Thread-safe. Tensors handed to Pull() and Push() belong to the caller and must live, unchanged in the case
-// of Push(), until the Future is ready. A Future that holds an error leaves a pull's tensors written in part.
+// Thread-safe. Tensors that are handed to Pull() and Push() belong to the caller. They must live until the
+// Future is ready, and the tensors of Push() must stay unchanged until then. If the Future holds an error,
+// the tensors of a pull may be written in part.
 
 class Client {
  public:
   // Enters the job and waits until it may start, at most cluster.start_seconds. After 10 seconds a line in
-  // the log says who is missing. InvalidArgument, FailedPrecondition: model, config or data differ from the
-  // job's; names the first difference. OutOfRange: the job's examples are done already.
+  // the log says who is missing. InvalidArgument, FailedPrecondition: the model, config or data differ from
+  // the job's; the message names the first difference. OutOfRange: the job's examples are done already.
   static absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options, const ModelSpec& model);
 
-  // Leaves if Leave() was not called. Outstanding calls are cancelled and have ended when it returns. Not to
-  // be called from a Future's OnReady().
+  // Leaves if Leave() was not called. Cancels outstanding calls, which have ended when the destructor
+  // returns. Must not run in a Future's OnReady().
   virtual ~Client() = default;
 
-  // The next gradient to compute, in the order in which they are to be pushed. Waits while there is none.
-  // nullopt: the job's examples are done (and this worker's pushes acknowledged). The error of a push, when
-  // nothing can go on before that work is pushed again.
+  // Returns the next gradient to compute; gradients are pushed in this order. Waits while there is none.
+  // nullopt: the job's examples are done, and this worker's pushes are acknowledged. Returns the error of a
+  // push if nothing can go on before that work is pushed again.
   virtual absl::StatusOr<std::optional<Work>> NextWork() = 0;
 
-  // One exchange with each shard. The calls below are the same with the parameters and results of one use;
-  // they say what an order's parts mean. Get the result with Future::Take() where weights are read in place.
-  // InvalidArgument: it orders neither a push nor a pull, or with a push the pull at another than the next
-  // clock.
+  // One exchange with each shard. The calls below are short forms of it, each with the parameters and results
+  // of one use; they say what the parts of an order mean. Get a result with weights in place with
+  // Future::Take(). InvalidArgument: the order has neither a push nor a pull, or a push and the pull at
+  // another than the next clock.
   virtual Future<ExchangeResult> Exchange(ExchangeOrder order) = 0;
 
-  // Reads the weights for `clock` into `tensors`: all tensors of the model, in any order; in the model's own
-  // they are found soonest.
+  // Reads the weights for `clock` into `tensors`: all tensors of the model, in any order. They are found
+  // fastest in the model's own order.
   Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors,
                           OnWeights on_weights = nullptr) {
     return Exchange({std::nullopt, IntoTensors(clock, std::move(tensors), std::move(on_weights))})
         .Then([](ExchangeResult result) { return std::move(result.pull); });
   }
 
-  // Delivers the gradient of one piece of work. `base` is the pull whose weights it was computed from. Pushes
-  // of one worker are applied in the order of these calls. With a gate `gradient` is only where it will be;
-  // the gradients of later work wait behind it.
+  // Delivers the gradient of one piece of work. `base` is the pull whose weights the gradient was computed
+  // from. The pushes of one worker are applied in the order of these calls. With a gate, `gradient` is the
+  // memory that is still to be filled, and the gradients of later work wait behind it.
   Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
                           std::shared_ptr<GradientGate> gate = nullptr) {
     return Exchange({ExchangeOrder::Push{work, base, std::move(gradient), std::move(gate)}, std::nullopt})
         .Then([](ExchangeResult result) { return std::move(result.push); });
   }
 
-  // Memory for the gradient of one piece of work: the model's tensors end to end, in its order; holds
-  // anything. Servers on this host read a gradient there that was pushed from it, from the second push of a
-  // connection on, instead of getting a copy. Everything else is as with other memory: it is to stay
-  // unchanged until the push's Future is ready. One more rule: if that holds an error, servers may
-  // still be reading; do not write there again, take another. Comes back for the
-  // next call when the last owner lets it go; may outlive the client.
+  // Memory for the gradient of one piece of work: the model's tensors end to end, in its order;
+  // uninitialized. From the second push of a connection on, servers on this host read a gradient that is
+  // pushed from there in place, instead of getting a copy. Everything else is as with other memory: it must
+  // stay unchanged until the push's Future is ready. One more rule: if the Future holds an error, servers may
+  // still be reading, so do not write to this memory again, but take other memory. The memory is reused for a
+  // later call when its last owner releases it; it may outlive the client.
   virtual std::shared_ptr<float> NewGradient() = 0;
 
-  // Push(work), and the Pull at the next clock, as one exchange with each shard. For the last work of a clock
-  // (Work::last_of_clock); before it, Push(). In sync `weights` is not written before the push has taken
-  // effect; so NextWork() may still give out a part of the same step, that of a worker that died, to be
-  // computed from them. In the other modes it may be written while the gradient is still being sent.
+  // Push(work) and the Pull at the next clock, as one exchange with each shard. For the last work of a clock
+  // (Work::last_of_clock); for earlier work use Push(). In sync `weights` is not written before the push has
+  // taken effect, so NextWork() may still give out a part of the same step (of a worker that died), to be
+  // computed from these weights. In the other modes `weights` may be written while the gradient is still
+  // being sent.
   Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
                                   std::vector<MutableTensor> weights,
                                   std::shared_ptr<GradientGate> gate = nullptr,
@@ -139,7 +141,7 @@ class Client {
         });
   }
 
-  // Pull() and PushPull() that give the weights to be read where they lie (WeightsView). Get the result with
+  // Like Pull() and PushPull(), but the weights are read where they lie (WeightsView). Get the result with
   // Future::Take(): a result that stays in the Future keeps its view.
   Future<WeightsView> PullInPlace(uint64_t clock) {
     return Exchange({std::nullopt, InPlace(clock)}).Then([](ExchangeResult result) {
@@ -156,38 +158,39 @@ class Client {
         });
   }
 
-  // The newest consistent weights, from outside the training (in sync one step on all shards): pins a
-  // version, reads it and lets it go. What evaluators, exports and a final evaluation use.
+  // The newest consistent weights, from outside the training (in sync those of one step on all shards): pins
+  // a version, reads it and releases it. For evaluators, exports and a final evaluation.
   virtual Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) = 0;
 
   // True once the job's examples are done. Never waits.
   virtual bool draining() const = 0;
-  // Waits for that, at most until `deadline`; returns draining(). An error if the job failed or this client
-  // was fenced.
+  // Waits until draining(), at most until `deadline`; returns draining(). An error if the job failed or this
+  // client was fenced.
   virtual absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) = 0;
-  // Whether this worker is the live one of lowest rank.
+  // Whether this worker has the lowest rank of the live workers.
   virtual bool leading() const = 0;
-  // After NextWork() has told that there is no more: whether this worker is to evaluate the weights, and to
-  // Report() what came out as final. That is the leading one's. The others wait here, since it may die
-  // before: one that leaves earlier tells by that that its program evaluates nothing. False: it is done.
+  // Call after NextWork() has returned nullopt. True: this worker must evaluate the weights and Report() the
+  // result as final; that is the leading worker's task. The other workers wait here, because the leading one
+  // may die before it has done so. A worker that leaves earlier tells by that that its program evaluates
+  // nothing. False: the evaluation is done.
   virtual absl::StatusOr<bool> AwaitsEvaluation() = 0;
 
-  // Waits until this member is asked to evaluate the weights at an epoch's end, at most until `deadline`;
-  // nullopt: it is not, or not any more since draining(). Each order comes once, and only where
-  // ClientOptions::evaluates was set. In sync the others' next step waits until the weights are read. An
-  // error if the job failed or this client was fenced, or has left.
+  // Waits until this member is asked to evaluate the weights at an epoch's end, at most until `deadline`.
+  // nullopt: it was not asked, or will not be any more because of draining(). Each order comes once, and only
+  // if ClientOptions::evaluates was set. In sync the other members' next step waits until the weights are
+  // read. An error if the job failed, or this client was fenced or has left.
   virtual absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
       std::chrono::steady_clock::time_point deadline) = 0;
 
   virtual void SetProgress(const Progress& progress) = 0;
   virtual absl::Status Report(const PullResult& of, const EvaluationResult& result) = 0;
 
-  // Ends the membership; `failure` is OK when the work is done, else why this member gives up. Later calls
-  // are errors.
+  // Ends the membership. `failure` is OK if the work is done, and otherwise says why this member gives up.
+  // Later calls are errors.
   virtual absl::Status Leave(const absl::Status& failure = absl::OkStatus()) = 0;
 
   virtual uint32_t worker() const = 0;
-  // The clock at which this member began: how far the job had come then, as a worker counts it.
+  // The clock at which this member began: the job's progress at that time, as a worker counts it.
   virtual uint64_t start_clock() const = 0;
   virtual const ModelSpec& model() const = 0;
 

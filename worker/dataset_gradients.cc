@@ -16,7 +16,7 @@ absl::StatusOr<double> DatasetGradients::Compute(const Work& work, float* weight
                                                  const Traffic& traffic) {
   indexes_.resize(work.examples);
   order_.Fill(static_cast<int64_t>(work.first_example), absl::MakeSpan(indexes_));
-  // Work mostly comes at even distances; where it does not, its examples are gathered when it is there.
+  // Work mostly comes at even distances. Otherwise its examples are gathered only when it comes.
   const uint64_t last = last_first_.value_or(work.first_example);
   const uint64_t stride = work.first_example > last ? work.first_example - last : work.examples;
   last_first_ = work.first_example;

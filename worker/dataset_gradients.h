@@ -15,11 +15,12 @@ namespace weir {
 
 // Gradients over a dataset, computed by replicas of the job's model.
 //
-// A gradient depends on the weights and on (seed, batch) alone: the examples of a batch, their order and the
+// A gradient depends only on the weights and on (seed, batch): the examples of a batch, their order and the
 // dropout masks follow from these.
 class DatasetGradients final : public GradientComputer {
  public:
-  // All of them outlive it, and the replicas the memory that it gave. `train` and `replicas` agree in shapes.
+  // All arguments outlive this object, and the replicas also outlive the memory that it gave. `train` and
+  // `replicas` agree in shapes.
   DatasetGradients(const v1::JobConfig& config, const Dataset& train, Replicas* replicas);
 
   const ModelSpec& spec() const override { return replicas_->model().spec(); }
@@ -36,7 +37,7 @@ class DatasetGradients final : public GradientComputer {
   Replicas* const replicas_;
 
   ExampleOrder order_;
-  // Of the work at hand, and of what is likely to be the next.
+  // The examples of the current work, and of the work that is likely to be the next.
   std::vector<int32_t> indexes_, next_indexes_;
   std::optional<uint64_t> last_first_;  // first_example of the work before
 };

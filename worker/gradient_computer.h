@@ -11,8 +11,8 @@
 
 namespace weir {
 
-// Computes the gradients of a job's work, one at a time: all that a training loop knows of models, devices
-// and data. Not thread-safe.
+// Computes the gradients of a job's work, one at a time. A training loop knows models, devices and data only
+// through this class. Not thread-safe.
 class GradientComputer {
  public:
   virtual ~GradientComputer() = default;
@@ -21,21 +21,23 @@ class GradientComputer {
   // Examples in the training set.
   virtual uint64_t train_examples() const = 0;
 
-  // Host memory for spec().elements() floats, which hold anything: where weights come and gradients leave. It
-  // goes back when the last copy does, on any thread, and may outlive the computer. ResourceExhausted.
+  // Host memory for spec().elements() floats, uninitialized: for weights that arrive and gradients that
+  // leave. The memory goes back when its last owner releases it, on any thread, and may outlive the computer.
+  // ResourceExhausted.
   virtual absl::StatusOr<std::shared_ptr<float>> TakeMemory() = 0;
-  // Gradients are made in the host's memory, wherever it is. False: they are copied there from a device, best
-  // to TakeMemory().
+  // Whether gradients are made in the host's memory, in any part of it. False: gradients are copied there
+  // from a device, fastest to memory from TakeMemory().
   virtual bool on_host() const = 0;
 
-  // The gradient of the mean loss over the work's examples, clipped if the job's config says so; weights and
-  // gradient are all tensors of spec(), end to end. Returns the sum of the losses. `traffic` is as in
-  // Model::ForwardBackward(), of the whole gradient (`last` and `queued` do not matter). await_weights and
-  // next_weights may be called by several threads at once; all others one at a time, forward_done before any
-  // gradient_ready. The error is a device's or the traffic's; then the memory is not in use any more.
+  // Computes the gradient of the mean loss over the work's examples, clipped if the job's config says so.
+  // `weights` and `gradient` are all tensors of spec(), end to end. Returns the sum of the losses. `traffic`
+  // is as in Model::ForwardBackward(), for the whole gradient (`last` and `queued` do not matter). Several
+  // threads may call await_weights and next_weights at once; the other functions are called one at a time,
+  // forward_done before any gradient_ready. An error is a device's or the traffic's; then the memory is not
+  // in use any more.
   virtual absl::StatusOr<double> Compute(const Work& work, float* weights, float* gradient,
                                          const Traffic& traffic) = 0;
-  // How to push the gradient that Compute() is making, or was the last to make.
+  // The tensors to push for the gradient that Compute() is making, or made last.
   virtual std::vector<ConstTensor> Gradient() = 0;
 };
 

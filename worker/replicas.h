@@ -42,7 +42,7 @@ class Replicas {
   // if DeviceOptionsOf() says so.
   Model& model() { return *replicas_[0].model; }
 
-  // The replicas compute where the host's memory is.
+  // Whether the replicas compute in the host's memory.
   bool on_host() const { return replicas_[0].backend->unified(); }
 
   // Host memory for Model::Bind(); the best kind for model().
@@ -69,7 +69,7 @@ class Replicas {
     std::unique_ptr<Model> model;
     absl::StatusOr<double> loss = 0.0;
   };
-  // How n examples are cut: into equal shares, one for each replica that gets some, and the shares into
+  // How n examples are cut: into equal shares, one for each replica that gets some, and each share into
   // micro-batches.
   struct Cut {
     BatchAhead::Sizes sizes;             // of all micro-batches, in the examples' order

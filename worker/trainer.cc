@@ -17,7 +17,7 @@
 namespace weir {
 namespace {
 
-// Whether a pull has brought weights.
+// OK if the pull has brought weights.
 absl::Status StatusOf(const absl::StatusOr<PullResult>& pull) {
   if (!pull.ok()) return pull.status();
   return pull->past ? absl::CancelledError("the step is past") : absl::OkStatus();
@@ -36,7 +36,7 @@ Trainer::Trainer(const v1::JobConfig& config, GradientComputer* computer, Client
 
 bool Trainer::LeavesEarly(const v1::JobConfig& config) {
   if (config.train().clip_norm() > 0) return false;
-  // Shards receive pushes whole, or there is nobody to overtake them.
+  // Shards receive pushes whole, or there is no other worker to overtake them.
   return !TraitsOf(config).applies_alone || config.server().apply() == v1::ServerConfig::APPLY_STAGED ||
          config.server().durability() == v1::ServerConfig::DURABILITY_LOG || config.cluster().workers() == 1;
 }
@@ -73,7 +73,7 @@ absl::Status Trainer::Step(const Work& work) {
     WEIR_RETURN_IF_ERROR(FindWeights(work.clock));
     absl::Status done;
     if (prefetch_) {
-      // This one had a step's time to come; what there is to hide is the next one.
+      // This pull had a whole step to arrive; the pull to hide behind the computation is the next one.
       done = Settle();
       if (done.ok() && next_ == nullptr) {
         WEIR_ASSIGN_OR_RETURN(next_, BeginPull(work.clock + 1));
@@ -84,7 +84,7 @@ absl::Status Trainer::Step(const Work& work) {
     // Most likely the weights did not come.
     const absl::StatusOr<PullResult> pulled = std::exchange(arriving_, nullptr)->Get();
     if (pulled.ok()) return pulled->past ? absl::OkStatus() : done;
-    // Lost after the first of them had come, and with them their version.
+    // The pull was interrupted after its first weights had come, and their version is gone.
     if (!absl::IsDataLoss(pulled.status())) return pulled.status();
   }
 }
@@ -92,7 +92,7 @@ absl::Status Trainer::Step(const Work& work) {
 absl::Status Trainer::FindWeights(uint64_t clock) {
   if (clock_ == clock) return absl::OkStatus();
   if (next_ != nullptr && next_->clock != clock) {
-    // The others were faster.
+    // The other workers were faster.
     const absl::Status ended = std::exchange(next_, nullptr)->Get().status();
     if (!ended.ok() && !absl::IsDataLoss(ended)) return ended;
   }
@@ -138,7 +138,7 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
   if (computer_->on_host()) {
     gradient = client_->NewGradient();
   } else {
-    // To copy to from the device.
+    // The gradient is copied here from the device.
     WEIR_ASSIGN_OR_RETURN(gradient, computer_->TakeMemory());
   }
   float* const weights = arriving_ == nullptr ? weights_.get() : arriving_->weights.get();
@@ -147,7 +147,7 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
   Traffic traffic;
   traffic.new_weights = fresh_ || arriving_ != nullptr;
   if (arriving_ != nullptr) {
-    // Other replicas may be at it when the first one has settled it.
+    // Other replicas may still use the pull when the first replica has settled it.
     traffic.await_weights = [arriving = arriving_](size_t first, size_t end) {
       return arriving->Await(first, end);
     };
@@ -172,15 +172,15 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
 }
 
 absl::Status Trainer::CountLoss(const Work& work, double loss) {
-  // A NaN would stay in the sum for ever, also where the job goes on (consistency.on_nonfinite).
+  // A NaN would stay in the sum for ever, even if the job goes on (consistency.on_nonfinite).
   if (!std::isfinite(loss)) return absl::OkStatus();
   progress_.examples += work.examples;
   progress_.batches += 1;
   progress_.loss_sum += loss;
   if (work.examples_left <= computer_->train_examples()) {
     progress_.last_examples += work.examples;
-    // 24 bits each: double holds the sum of a million of them exactly, unless they differ by more than a
-    // factor of 500.
+    // Each term has 24 bits: a double holds the sum of a million terms exactly, unless they differ by more
+    // than a factor of 500.
     progress_.last_loss_sum += static_cast<float>(loss);
   }
   client_->SetProgress(progress_);
@@ -192,8 +192,8 @@ absl::Status Trainer::CountLoss(const Work& work, double loss) {
 absl::Status Trainer::BeginPush(const Work& work, const Parameters& gradient,
                                 std::shared_ptr<GradientGate> gate) {
   const std::vector<ConstTensor> tensors = computer_->Gradient();
-  // With a pull of the next clock in the air this is a part of the same step that a dead worker left, or it
-  // was prefetched.
+  // If a pull of the next clock is in flight, this work is a part of the same step that a dead worker left,
+  // or the pull was prefetched.
   if (!work.last_of_clock || next_ != nullptr) {
     pushes_.push_back(client_->Push(work, base_, tensors, std::move(gate)));
     pushes_.back().OnReady([sent = gradient](const auto&) {});

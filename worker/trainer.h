@@ -15,33 +15,34 @@
 
 namespace weir {
 
-// The training loop of one worker: asks its client for work, computes gradients, pushes them, until the job's
-// examples are done. The same loop in every mode. Not thread-safe.
+// The training loop of one worker: asks its client for work, computes gradients and pushes them, until the
+// job's examples are done. The loop is the same in every mode. Not thread-safe.
 //
-// Weights and gradients travel while the model computes: forward begins with the first layers' weights, the
-// push with the last layers' gradients (where LeavesEarly()). With consistency.prefetch the pull of the next
-// clock is under way during a whole step.
+// Weights and gradients travel while the model computes: forward begins with the first layers' weights, and
+// the push begins with the last layers' gradients (if LeavesEarly()). With consistency.prefetch the pull of
+// the next clock is under way during a whole step.
 class Trainer {
  public:
-  // All of them outlive the trainer. The client has joined with computer->spec().
+  // All arguments outlive the trainer. The client has joined with computer->spec().
   Trainer(const v1::JobConfig& config, GradientComputer* computer, Client* client);
 
   // Returns when the job's examples are done. Internal: training diverged; otherwise the client's errors.
   absl::Status Run();
 
-  // A push of it was acknowledged.
+  // Whether a push of this trainer was acknowledged.
   bool progressed() const { return progressed_; }
 
-  // Whether pushes begin while backward computes. Not where a gradient is clipped, which takes all of it; nor
-  // where others' pushes would overtake one that takes long to come, so that it is sent twice.
+  // Whether pushes begin while backward computes. Not if gradients are clipped, which takes the whole
+  // gradient; nor if other workers' pushes would overtake a push that takes long to arrive, so that it is
+  // sent twice.
   static bool LeavesEarly(const v1::JobConfig& config);
 
  private:
-  // Memory that a call in the air reads or writes is shared with it, so that the trainer may go while calls
-  // are cancelled.
+  // Memory for weights or a gradient. A call in flight shares the memory that it reads or writes, so that the
+  // trainer may be destroyed while calls are cancelled.
   using Parameters = std::shared_ptr<float>;
 
-  // A pull in the air, alone or together with a push.
+  // A pull in flight, alone or together with a push.
   struct Incoming {
     uint64_t clock = 0;
     Parameters weights;
@@ -56,20 +57,20 @@ class Trainer {
   };
 
   absl::Status Step(const Work& work);
-  // Makes weights_ those of the clock, or arriving_ the pull that brings them.
+  // Makes sure that weights_ are those of the clock, or that arriving_ is the pull that brings them.
   absl::Status FindWeights(uint64_t clock);
   absl::StatusOr<std::shared_ptr<Incoming>> NewIncoming(uint64_t clock);
   absl::StatusOr<std::shared_ptr<Incoming>> BeginPull(uint64_t clock);
-  // Waits for arriving_, if any, whose weights are the current ones from then on. An error leaves it.
+  // Waits for arriving_, if any, and makes its weights the current ones. An error leaves arriving_ as it is.
   absl::Status Settle();
-  // Counts a batch, whose losses add up to this. FAILURE_DIVERGED: train.divergence.
+  // Counts a batch with this sum of losses. FAILURE_DIVERGED: train.divergence.
   absl::Status CountLoss(const Work& work, double loss);
-  // The mean gradient over the work's examples, and its push.
+  // Computes the mean gradient over the work's examples, and pushes it.
   absl::Status ComputeAndPush(const Work& work);
-  // Begins to push it, with the next pull if that is not in the air.
+  // Begins to push the gradient, together with the next pull if that is not in flight.
   absl::Status BeginPush(const Work& work, const Parameters& gradient, std::shared_ptr<GradientGate> gate);
   void HoldBack(const Work& work) const;
-  // The error of a push that ended.
+  // Takes the pushes that have ended off pushes_. Returns the error of one of them, if any.
   absl::Status CollectPushes();
   std::vector<MutableTensor> TensorsIn(const Parameters& memory) const;
 
@@ -84,17 +85,17 @@ class Trainer {
   LossWatch losses_;
   bool progressed_ = false;
 
-  // The weights at hand: their clock (none at first), which they are, and whether nothing was computed with
-  // them.
+  // The current weights: their clock (none at first), the pull that brought them, their memory, and whether
+  // nothing was computed with them yet.
   std::optional<uint64_t> clock_;
   PullResult base_;
   Parameters weights_;
   bool fresh_ = false;
-  // Brings those of the work at hand.
+  // The pull that brings the weights of the current work.
   std::shared_ptr<Incoming> arriving_;
-  // Of a later clock.
+  // The pull of a later clock.
   std::shared_ptr<Incoming> next_;
-  // Pushes in the air without a pull.
+  // Pushes in flight without a pull.
   std::vector<Future<PushResult>> pushes_;
 };
 

@@ -24,8 +24,8 @@ const uint16_t* Bfloat16s(const GradientTensors& tensors, size_t tensor) {
   return static_cast<const uint16_t*>(tensors.begin[tensor]);
 }
 
-// Among the n values of the tensor from position `at` on: the first that is not finite, or would not be in
-// `dtype`.
+// The index of the first value that is not finite, or would not be in `dtype`, among the n values of the
+// tensor from position `at` on; n: there is none.
 int64_t FirstRefused(const GradientTensors& tensors, size_t tensor, int64_t at, int64_t n, v1::Dtype dtype) {
   if (tensors.dtype == v1::BF16) return FirstNonFinite(Bfloat16s(tensors, tensor) + at, n);
   const float* const values = Floats(tensors, tensor) + at;
@@ -63,7 +63,8 @@ template <typename Pointer, typename Tensor, typename Values>
 absl::StatusOr<std::vector<Pointer>> TensorMap::MatchImpl(const std::vector<Tensor>& tensors,
                                                           const Values& values) const {
   std::vector<Pointer> result(model_.tensors.size(), nullptr);
-  // Where this tensor is, if they come in the model's order, as they mostly do. Else it is looked up.
+  // The next tensor's position if the tensors come in the model's order, as they mostly do. Otherwise a
+  // look-up finds it.
   size_t index = 0;
   for (const Tensor& tensor : tensors) {
     if (index == model_.tensors.size() || model_.tensors[index].name != tensor.name) {

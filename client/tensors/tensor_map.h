@@ -42,23 +42,24 @@ class TensorMap {
   absl::StatusOr<GradientTensors> Match(const std::vector<ConstTensor>& tensors) const;
   absl::StatusOr<std::vector<float*>> Match(const std::vector<MutableTensor>& tensors) const;
 
-  // InvalidArgument: some value is NaN or infinite, or would be in `dtype`; names the first.
+  // InvalidArgument: a value is NaN or infinite, or would be in `dtype`; the message names the first one.
   absl::Status CheckFinite(const GradientTensors& tensors, v1::Dtype dtype) const;
-  // The same for the local elements [first, first + count) of a shard.
+  // Like the call above, for the local elements [first, first + count) of a shard.
   absl::Status CheckFinite(uint32_t shard, int64_t first, int64_t count, const GradientTensors& tensors,
                            v1::Dtype dtype) const;
 
   // The local elements of a shard that belong to a tensor: [first, end).
   std::pair<int64_t, int64_t> LocalRange(uint32_t shard, size_t tensor) const;
-  // The inverse, for local elements [first, first + count): calls run(tensor, first element in it, count) for
-  // each contiguous piece, in order.
+  // The inverse of LocalRange(), for the local elements [first, first + count): calls run(tensor, first
+  // element in it, count) for each contiguous piece, in order.
   void Walk(uint32_t shard, int64_t first, int64_t count,
             absl::FunctionRef<void(size_t tensor, int64_t at, int64_t n)> run) const;
 
   // The bytes of the local elements [first, first + count) of a shard.
   std::vector<absl::Span<const char>> Locate(uint32_t shard, int64_t first, int64_t count,
                                              const GradientTensors& tensors) const;
-  // Writes those elements from the next `count` of the wire's little-endian values.
+  // Writes the local elements [first, first + count) of a shard from the next `count` of the wire's
+  // little-endian values.
   void Scatter(uint32_t shard, int64_t first, int64_t count, ValueCursor* values, v1::Dtype dtype,
                const std::vector<float*>& tensors) const;
 

@@ -26,10 +26,11 @@ class ResultDriver {
   virtual void WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) = 0;
 };
 
-// The result of a call that runs elsewhere. Copies share one result. Thread-safe, but for Take().
+// The result of a call that runs elsewhere. Copies share one result. Thread-safe, except for Take() and
+// Then().
 //
-// Every call of Weir that returns a Future has a deadline of its own, after which the Future holds an error;
-// so Get() waits, but never for ever.
+// Every call of Weir that returns a Future has a deadline, after which the Future holds an error. So Get()
+// waits, but never for ever.
 template <typename T>
 class Future {
  public:
@@ -56,15 +57,15 @@ class Future {
     sleep();
   }
 
-  // Get() that also takes the result, so that no other caller may ask for it. For results that cannot be
+  // Like Get(), but takes the result, so that no other caller may ask for it. For results that cannot be
   // copied.
   absl::StatusOr<T> Take() ABSL_NO_THREAD_SAFETY_ANALYSIS {
     Get();
     return *std::move(state_->result);
   }
 
-  // Returns a Future for what `of` makes of the result; an error stays as it is. Takes the result, as Take()
-  // does. `of` runs where a function that OnReady() is given runs.
+  // Returns a Future for the value that `of` makes from the result; an error passes through. Takes the
+  // result, as Take() does. `of` runs where OnReady() would run its function.
   template <typename Of, typename U = std::decay_t<std::invoke_result_t<Of, T>>>
   Future<U> Then(Of of) ABSL_NO_THREAD_SAFETY_ANALYSIS {
     const auto follower = std::make_shared<FollowerThat<U, Of>>(std::move(of));
@@ -97,7 +98,7 @@ class Future {
   friend class Promise<T>;
   template <typename U>
   friend class Future;
-  // Another result, which is made of this one.
+  // Another result, which is made from this one.
   class Follower {
    public:
     virtual ~Follower() = default;
@@ -123,11 +124,11 @@ class Future {
     // Set once and then constant, so that a thread that has seen it set may read it without the mutex.
     std::optional<absl::StatusOr<T>> result ABSL_GUARDED_BY(mutex);
     std::vector<std::function<void(const absl::StatusOr<T>&)>> then ABSL_GUARDED_BY(mutex);
-    // Takes the result, after all others. Null: it stays.
+    // Takes the result after all functions of `then` have run. Null: the result stays.
     std::shared_ptr<Follower> follower ABSL_GUARDED_BY(mutex);
     std::shared_ptr<ResultDriver> driver;
   };
-  // In one piece with the state that it sets.
+  // The follower and the state that it sets, in one allocation.
   template <typename U, typename Of>
   struct FollowerThat final : Follower, Future<U>::State {
     explicit FollowerThat(Of o) : of(std::move(o)) {}

@@ -15,7 +15,7 @@
 
 namespace weir {
 
-// Tells whoever waits in a test that something has happened. Thread-safe.
+// Wakes a test that waits for something to happen. Thread-safe.
 class Bell {
  public:
   void Ring() {
@@ -23,7 +23,7 @@ class Bell {
     ++rings_;
     rung_.NotifyAll();
   }
-  // Looks again after each ring; returns done(), after 20 seconds at most.
+  // Calls done() now and after each ring, until it is true, for 20 seconds at most. Returns whether it was.
   bool Await(const std::function<bool()>& done) {
     const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
     while (true) {
@@ -53,40 +53,40 @@ class ShardEnd {
   virtual void Send(std::string message) = 0;
   // Ends the stream, after what was sent.
   virtual void End(const absl::Status& status) = 0;
-  // The bytes of the messages that came.
+  // The bytes of the messages that have come.
   virtual std::vector<std::string> received() const = 0;
-  // The client, or the way between, has ended the stream.
+  // The client or the connection has ended the stream.
   virtual bool over() const = 0;
 };
 
-// A channel, and at its other end a shard that does what the test says. An implementation of ShardChannel
-// enters the suite with one of these. For one thread.
+// A channel, and at its other end a shard that does what the test says. The suite tests an implementation of
+// ShardChannel through one of these. Not thread-safe.
 class ChannelUnderTest {
  public:
   virtual ~ChannelUnderTest() = default;
 
-  // The shard is up.
+  // The channel; its shard is up.
   virtual ShardChannel& channel() = 0;
-  // Lets time pass until done(). False: it never is.
+  // Lets time pass until done(). Returns false if that does not happen.
   virtual bool Await(const std::function<bool()>& done) = 0;
-  // Is rung wherever something happens.
+  // The bell that rings whenever something happens.
   virtual Bell& bell() = 0;
 
-  // The streams that the shard has seen begin, oldest first, at all of its addresses. One begins at the
+  // The streams that have begun on the shard, at all of its addresses, oldest first. A stream begins at the
   // latest with the client's first message.
   virtual std::vector<std::shared_ptr<ShardEnd>> streams() const = 0;
-  // The shard's process ends, without a word.
+  // Ends the shard's process, without a message.
   virtual void Kill() = 0;
 
-  // Of a channel that shares memory.
+  // Only for a channel that shares memory:
 
-  // The shard's side of it, until Kill().
+  // The shard's side of the shared memory, until Kill().
   virtual SharedMemory& memory() = 0;
-  // Memory for weights, which clients can map.
+  // Memory for weights that clients can map.
   virtual std::shared_ptr<float> Allocate(size_t elements) = 0;
 };
 
-// An implementation, and what it has of what an implementation may do without.
+// An implementation, and which of the optional features it has.
 struct ChannelKind {
   std::string name;
   bool shares_memory = false;

@@ -28,7 +28,7 @@ T Must(absl::StatusOr<T> result) {
   std::abort();
 }
 
-// Held by gRPC until the call is over.
+// gRPC holds this object until the call is over.
 class GrpcShardEnd final : public ShardEnd,
                            public grpc::ServerGenericBidiReactor,
                            public std::enable_shared_from_this<GrpcShardEnd> {
@@ -132,7 +132,7 @@ struct Streams {
   std::vector<std::shared_ptr<GrpcShardEnd>> ends ABSL_GUARDED_BY(mutex);
 };
 
-// Takes streams, of bytes, not of messages: what is compared is what travels.
+// Takes streams of bytes, not of messages, because the tests compare what travels.
 class Service final : public grpc::CallbackGenericService {
  public:
   explicit Service(Streams& streams) : streams_(streams) {}
@@ -151,7 +151,7 @@ class Service final : public grpc::CallbackGenericService {
   Streams& streams_;
 };
 
-// A process of a server.
+// A server's process.
 struct Process {
   explicit Process(Streams& streams) : service(std::make_unique<Service>(streams)) {
     grpc::ServerBuilder builder;
@@ -189,7 +189,7 @@ class GrpcChannelToProcess final : public GrpcChannelUnderTest {
     options_.wire.set_transport(transport);
     options_.wire.set_chunk_kib(256);
     options_.wire.set_chunks_in_flight(3);
-    // A connection of its own.
+    // Enough bytes for a connection of its own.
     options_.bytes = 4 << 20;
     processes_.emplace_back(streams_);
     channel_ = OpenTo(address());

@@ -10,18 +10,18 @@
 
 namespace weir {
 
-// GrpcShardChannel to a gRPC server of this process, which offers its host's clients Unix sockets and shared
-// memory as a shard's does.
+// GrpcShardChannel to a gRPC server of this process. The server offers clients of its host Unix sockets and
+// shared memory, as a shard's server does.
 class GrpcChannelUnderTest : public ChannelUnderTest {
  public:
   // "127.0.0.1:2222"
   virtual const std::string& address() const = 0;
-  // Of gRPC's connection that a stream came over, as the server sees it: "ipv4:127.0.0.1:2223", or
-  // "fd:14" for one that GrpcLocalListener took.
+  // The gRPC connection that a stream came over, as the server names it: "ipv4:127.0.0.1:2223", or "fd:14"
+  // for a connection that GrpcLocalListener took.
   virtual std::string peer(size_t stream) const = 0;
-  // Brings another server up, whose streams are this shard's, too. Returns its address.
+  // Starts another server, whose streams are this shard's, too. Returns its address.
   virtual std::string StartAnother() = 0;
-  // Another channel, to a shard that is at this address.
+  // Another channel, to a shard at this address.
   virtual std::unique_ptr<ShardChannel> OpenTo(const std::string& address) = 0;
 };
 

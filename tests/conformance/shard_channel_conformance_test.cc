@@ -1,5 +1,5 @@
-// What ShardChannel, DataStream and ShardMemory promise (client/exchange/shard_channel.h), whatever the way
-// to the shard. A further implementation is one more row.
+// The contract of ShardChannel, DataStream and ShardMemory (client/exchange/shard_channel.h), whatever
+// connects to the shard. A further implementation is one more row.
 #include <atomic>
 #include <chrono>
 #include <cstdint>
@@ -41,7 +41,7 @@ const std::vector<ChannelKind>& Kinds() {
   return *kinds;
 }
 
-// What a stream's user was told. Outlives the user. Thread-safe.
+// Records the calls that a stream's user gets. Outlives the user. Thread-safe.
 class Notes {
  public:
   explicit Notes(Bell& bell) : bell_(bell) {}
@@ -67,16 +67,17 @@ class Notes {
     MutexLock lock(mutex_);
     return gone_;
   }
-  // What the stream did that it should not have.
+  // What the stream did wrong.
   std::vector<std::string> faults() const {
     MutexLock lock(mutex_);
     return faults_;
   }
 
-  // A call of the stream, by whichever thread.
+  // Makes a call to the stream, on any thread.
   template <typename Call>
   void Calling(const Call& call) {
-    // Whom the stream calls then sees what the caller did before; ThreadSanitizer does not look into gRPC.
+    // A user that the stream calls then sees what this thread did before; ThreadSanitizer does not look into
+    // gRPC.
     { MutexLock lock(mutex_); }
     ++calls_of_stream();
     call();
@@ -146,7 +147,7 @@ class Notes {
   std::vector<std::string> faults_ ABSL_GUARDED_BY(mutex_);
 };
 
-// A user that notes what it is told, and calls `on_message` within each message.
+// A user that records its calls, and calls `on_message` within each message.
 class User final : public DataStream::User {
  public:
   User(std::shared_ptr<Notes> notes, std::function<void()> on_message)
@@ -166,18 +167,18 @@ class User final : public DataStream::User {
   const std::function<void()> on_message_;
 };
 
-// A stream of the channel, and its user, which reads on within each message if `reads_on`. Ends it and awaits
-// that, if it has not ended.
+// A stream of the channel, and its user, which reads on within each message if `reads_on`. The destructor
+// ends the stream if it has not ended, and waits for its end.
 class Stream {
  public:
   explicit Stream(ChannelUnderTest& under_test, bool reads_on = true)
       : Stream(under_test, under_test.channel(), reads_on) {}
-  // `on_message`: to be done within each message, after the next one was asked for.
+  // `on_message` runs within each message, after the next message was asked for.
   Stream(ChannelUnderTest& under_test, ShardChannel& channel, bool reads_on = true,
          std::function<void(Stream&)> on_message = nullptr)
       : under_test_(under_test), notes_(std::make_shared<Notes>(under_test.bell())) {
     auto user = std::make_shared<User>(notes_, [this, reads_on, on_message] {
-      // In both ways by turns.
+      // Reads relaxed and not relaxed by turns.
       relaxed_ = !relaxed_;
       if (reads_on) Read(relaxed_);
       if (on_message) on_message(*this);
@@ -204,7 +205,7 @@ class Stream {
   void Cancel() {
     notes_->Calling([&] { opened_.stream->Cancel(); });
   }
-  // The stream's end, once the user was let go.
+  // Waits until the stream has released its user. Returns how the stream ended.
   absl::Status End() {
     REQUIRE(under_test_.Await([&] { return notes_->gone() > 0; }));
     return notes_->ends().at(0);
@@ -229,7 +230,7 @@ class Stream {
   bool relaxed_ = false;
 };
 
-// A payload whose bytes tell their place, in pieces of different lengths.
+// A message whose payload bytes depend on their positions, in pieces of different lengths.
 OutgoingMessage MessageOf(uint64_t id, size_t bytes) {
   v1::ExchangeRequest head;
   head.set_id(id);
@@ -248,7 +249,7 @@ std::string BytesOf(const OutgoingMessage& message) {
 }
 std::string Bytes(uint64_t id, size_t bytes = 0) { return BytesOf(MessageOf(id, bytes)); }
 
-// The shard's end of a stream that this is the first message of. `nth` counts the channel's streams.
+// Writes the stream's first message, and returns the shard's end. `nth` counts the channel's streams.
 std::shared_ptr<ShardEnd> Begin(ChannelUnderTest& under_test, Stream& stream, size_t nth = 0) {
   stream.Write(MessageOf(1, 0));
   REQUIRE(under_test.Await([&] {
@@ -258,7 +259,8 @@ std::shared_ptr<ShardEnd> Begin(ChannelUnderTest& under_test, Stream& stream, si
   return under_test.streams()[nth];
 }
 
-// Messages go to the shard and come back on a stream of their own: what was on its way before has come.
+// Sends messages to the shard and back on a stream of their own. Afterwards what was on its way before has
+// come.
 void RoundTrips(ChannelUnderTest& under_test) {
   const size_t nth = under_test.streams().size();
   Stream stream(under_test);
@@ -340,7 +342,7 @@ TEST_CASE("A read asks for one message, which may be there already, be yet to co
   CHECK((stream.notes().messages() == std::vector<std::string>{Bytes(1), Bytes(2), Bytes(3)}));
   shard->Send(Bytes(4));
   REQUIRE(stream.AwaitArrived(4));
-  // Nobody is told of the end before the messages that came before it.
+  // The user is not told of the end before the messages that came before it.
   shard->Send(Bytes(5));
   shard->End(absl::OkStatus());
   RoundTrips(*under_test);
@@ -417,7 +419,7 @@ TEST_CASE("Cancel ends a stream with what is on its way, and the shard hears of 
   stream.Cancel();
   CHECK_FALSE(stream.End().ok());
   CHECK(under_test->Await([&] { return shard->over(); }));
-  // What has ended cannot be ended.
+  // A stream that has ended cannot be ended again.
   stream.Cancel();
   RoundTrips(*under_test);
 }
@@ -557,7 +559,7 @@ TEST_CASE("Weights are read where they lie, also those made after the stream, an
   Stream stream(*under_test);
   ShardMemory& memory = *stream.memory();
   const auto after = under_test->Allocate(7 * 1024);
-  // The newest first: segments that came on the way to it are known, too.
+  // The newest segment first: segments that came before it are known, too.
   for (const auto& [weights, elements] : {std::pair(after, 7 * 1024), std::pair(before, 5 * 1024)}) {
     weights.get()[elements - 1] = static_cast<float>(elements);
     const auto place = under_test->memory().Find(weights.get() + elements - 1);

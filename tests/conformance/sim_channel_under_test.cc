@@ -9,7 +9,7 @@
 namespace weir {
 namespace {
 
-// A job of one shard, in which chance strikes nobody.
+// A job of one shard without random faults.
 Plan MakeCalmPlan(bool shared_memory) {
   Plan plan = MakePlan(1);
   plan.config.clear_checkpoint();

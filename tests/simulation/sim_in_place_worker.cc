@@ -1,5 +1,5 @@
-// A worker of the simulation that reads weights where the shards have them: a training program of its own,
-// since `worker` has them copied.
+// A simulated worker that reads weights where the shards have them. It has a training program of its own,
+// because `worker` copies the weights.
 #include <algorithm>
 #include <utility>
 
@@ -13,16 +13,16 @@ class SimInPlaceWorker final : public SimProgram {
   SimInPlaceWorker(Site* site, World::Node node, uint32_t rank,
                    std::function<void(const absl::Status&)> on_end)
       : SimProgram(site, node, v1::WORKER, rank, std::move(on_end)), plan_(site->plan.workers[rank]) {}
-  // Not that of the base: a program that dies calls LetGo().
+  // Here and not in the base class, because a program that dies calls LetGo().
   ~SimInPlaceWorker() override { Die(); }
 
  private:
-  // Weights in place, and what they were when they came, by shard.
+  // Weights in place, and the values that they had when they came, by shard.
   struct Held {
     WeightsView view;
     std::vector<Weights> then;
   };
-  // A pull in the air, alone or with a push: one of the two.
+  // A pull in flight, alone or with a push. One of the two Futures is set.
   struct Coming {
     uint64_t clock = 0;
     std::optional<Future<WeightsView>> pull;
@@ -63,7 +63,7 @@ class SimInPlaceWorker final : public SimProgram {
       Coming coming = *std::exchange(coming_, std::nullopt);
       absl::StatusOr<WeightsView> view = coming.Take();
       if (!view.ok()) return view.status();
-      // Another clock's: the others were faster.
+      // The pull is of another clock: the other workers were faster.
       if (coming.clock != clock) continue;
       if (view->pull().past) return absl::OkStatus();
       TakeUp(clock, *std::move(view));
@@ -71,7 +71,7 @@ class SimInPlaceWorker final : public SimProgram {
     return absl::OkStatus();
   }
 
-  // Else shards would keep versions for it while others push.
+  // Otherwise shards would keep versions for this worker while others push.
   bool HoldsViews() const { return sync() || site_->plan.workers.size() == 1; }
 
   void BeginPull(Client* client, uint64_t clock) {
@@ -79,7 +79,7 @@ class SimInPlaceWorker final : public SimProgram {
     coming_ = Coming{clock, client->PullInPlace(clock), std::nullopt};
   }
 
-  // These are the weights to compute with.
+  // Makes these the weights to compute with.
   void TakeUp(uint64_t clock, WeightsView view) {
     have_ = clock;
     base_ = view.pull();
@@ -100,7 +100,7 @@ class SimInPlaceWorker final : public SimProgram {
     TellSent(work, base_, weights_);
     const auto gradient = std::make_shared<std::vector<float>>(GradientOf(work.batch, weights_));
     const auto tensors = TensorsIn<ConstTensor>(static_cast<const float*>(gradient->data()));
-    // Now and then tensors are ready one after the other, and the push has begun before.
+    // Now and then the tensors become ready one after another, after the push has begun.
     std::shared_ptr<GradientGate> gate;
     if (site_->world.Chance(0.15)) {
       gate = std::make_shared<GradientGate>();
@@ -135,7 +135,7 @@ class SimInPlaceWorker final : public SimProgram {
     });
   }
 
-  // No value has changed since it came.
+  // Checks that no value has changed since the view came.
   void CheckHeld(const Held& held) {
     const std::vector<Weights> parts = PartsOf(Values(held.view).data());
     for (uint32_t shard = 0; shard < parts.size(); ++shard) {
@@ -156,12 +156,13 @@ class SimInPlaceWorker final : public SimProgram {
   }
 
   const WorkerPlan& plan_;
-  // The weights at hand, their clock and by shard.
+  // The current weights: their clock, the pull that brought them, their values by shard, and the view if it
+  // is held.
   std::optional<uint64_t> have_;
   PullResult base_;
   std::vector<Weights> weights_;
   std::shared_ptr<Held> held_;
-  // Views that it has yet to let go, and how many it has kept for long.
+  // The views that this worker has yet to release, and how many it has kept for long.
   std::vector<std::shared_ptr<Held>> keeping_;
   uint32_t kept_ = 0;
   std::optional<Coming> coming_;

@@ -214,7 +214,7 @@ void SimProgram::TellSent(const weir::Work& work, const PullResult& base, std::v
 
 void SimProgram::AskSnapshot() {
   snapshot_asked_ = site_->world.elapsed();
-  // A later incarnation of the coordinator numbers its pins anew.
+  // Not the pin's number, because a later incarnation of the coordinator numbers its pins anew.
   snapshot_ = site_->next_session++;
 }
 

@@ -43,7 +43,7 @@ class SimThreads final : public Waiting {
 // on a fiber, which takes turns with the events of its loop.
 class SimProgram : private Transport, private ShardSet::Observer {
  public:
-  // `on_end`: with the result of WorkUntilDone(). `index`: a worker's rank.
+  // `on_end` gets the result of WorkUntilDone(). `index`: a worker's rank.
   SimProgram(Site* site, World::Node node, v1::Role role, uint32_t index,
              std::function<void(const absl::Status&)> on_end);
   ~SimProgram() override;
@@ -53,7 +53,7 @@ class SimProgram : private Transport, private ShardSet::Observer {
   void Die();
   // The program is a member of the job.
   bool live() const { return live_; }
-  // For reports.
+  // What the program is doing, for reports.
   std::string Waiting() const;
 
  protected:
@@ -86,10 +86,10 @@ class SimProgram : private Transport, private ShardSet::Observer {
   const uint32_t index_;
   const std::shared_ptr<SimEventLoop> loop_;
   const TensorMap tensors_;
-  // Of the current membership.
+  // The answer to the Join of the current membership, and its instance.
   v1::JoinReply joined_;
   uint64_t instance_ = 0;
-  // By shard; of the current client.
+  // The streams of the current client, by shard.
   std::vector<std::shared_ptr<SimShardStreams>> streams_;
   // What the program is doing, for reports.
   const char* doing_ = "waits to join";

@@ -1,5 +1,5 @@
-// A worker of the simulation that is `worker` but for its model and data: the shipped training loop, on
-// gradients of the ledger that take simulated time.
+// A simulated worker that differs from `worker` only in its model and data: it runs the shipped training loop
+// on gradients of the ledger, which take simulated time.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -19,11 +19,11 @@ class SimTrainer final : public SimProgram, private GradientComputer {
  public:
   SimTrainer(Site* site, World::Node node, uint32_t rank, std::function<void(const absl::Status&)> on_end)
       : SimProgram(site, node, v1::WORKER, rank, std::move(on_end)), plan_(site->plan.workers[rank]) {}
-  // Here and not in the base class: a program that dies runs to its end first.
+  // Here and not in the base class, because a program that dies runs to its end first.
   ~SimTrainer() override { Die(); }
 
  private:
-  // The loop's client, which tells the log what is asked for and sent.
+  // The loop's client, which logs what the loop asks for and sends.
   class LoggedClient final : public ForwardingClient {
    public:
     LoggedClient(SimTrainer* trainer, Client* to) : ForwardingClient(to), trainer_(trainer) {}
@@ -65,7 +65,7 @@ class SimTrainer final : public SimProgram, private GradientComputer {
   const ModelSpec& spec() const override { return tensors_.model(); }
   uint64_t train_examples() const override { return kTrainExamples; }
   absl::StatusOr<std::shared_ptr<float>> TakeMemory() override {
-    // What must not be read is there to be noticed.
+    // A value that shows if it is read before it is written.
     const auto memory = std::make_shared<std::vector<float>>(static_cast<size_t>(spec().elements()), 1e9f);
     return std::shared_ptr<float>(memory, memory->data());
   }
@@ -74,8 +74,8 @@ class SimTrainer final : public SimProgram, private GradientComputer {
     return TensorsIn<ConstTensor>(static_cast<const float*>(gradient_));
   }
 
-  // As on a device: weights are copied there as they are awaited, or ahead, and only new ones are; gradients
-  // are copied from there as they are ready.
+  // Works as a device does: weights are copied there when they are awaited, or ahead, and only if they are
+  // new. Gradients are copied from there when they are ready.
   absl::StatusOr<double> Compute(const weir::Work& work, float* weights, float* gradient,
                                  const Traffic& traffic) override {
     doing_ = "computes";
@@ -121,16 +121,16 @@ class SimTrainer final : public SimProgram, private GradientComputer {
   }
 
   absl::Status Noted(absl::Status status) {
-    // Cut short after the first tensors had come.
+    // The pull was cut short after its first tensors had come.
     if (absl::IsDataLoss(status) && !dead()) ++site_->faults["pull again"];
     return status;
   }
 
   const WorkerPlan& plan_;
-  // On the device: the weights at hand, and the next ones, with where these are on the host.
+  // On the device: the current weights and the next ones; and where the next ones are on the host.
   std::vector<float> weights_, weights_ahead_;
   std::shared_ptr<const float> ahead_;
-  // Where the gradient at hand is on the host.
+  // Where the current gradient is on the host.
   float* gradient_ = nullptr;
 };
 

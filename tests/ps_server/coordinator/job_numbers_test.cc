@@ -36,7 +36,7 @@ TEST_CASE("Numbers are used only once they are set aside") {
   REQUIRE(asked.size() == 1);
   CHECK(numbers.asking());
   CHECK_FALSE(numbers.Has(2));
-  // Another wish waits for the first.
+  // A second call does nothing while the first is under way.
   numbers.Ask(5, [&](const absl::Status& status) { answers.push_back(status); });
   REQUIRE(asked.size() == 1);
   SECTION("they are") {

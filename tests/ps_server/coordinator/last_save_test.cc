@@ -7,7 +7,7 @@ namespace {
 
 const absl::Time kStart = absl::FromUnixSeconds(1000);
 
-// Collects the answers of workers that wait.
+// Collects the answers of waiting workers.
 struct Leaves {
   LastSave::Leave Add() {
     return [this](absl::StatusOr<v1::LeaveReply> reply) { answers.push_back(reply.status()); };
