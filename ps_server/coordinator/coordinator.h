@@ -128,8 +128,8 @@ class Coordinator {
   static constexpr absl::Duration kConfirmed = absl::Seconds(5);
   // Between two log lines about refused Joins.
   static constexpr absl::Duration kRefusalInterval = absl::Seconds(1);
-  // A worker's first heartbeat must come within the grace and this time after the answer to its Join, and
-  // this time more for each worker of the job, because all may be answered together.
+  // A worker's first heartbeat must come within the grace and kFirstHeartbeat after the answer to its Join,
+  // and kFirstHeartbeatOfMany more for each worker of the job, because all may be answered together.
   static constexpr absl::Duration kFirstHeartbeat = absl::Milliseconds(1500);
   static constexpr absl::Duration kFirstHeartbeatOfMany = absl::Milliseconds(20);
 
@@ -174,7 +174,8 @@ class Coordinator {
   // Shards: how they are attached, installed, lost and recovered.
   ShardFleet::Options FleetOptions(const JobStore* store);
   void HandleAttached(uint32_t shard, const v1::Attached& attached);
-  // Whether every member knows the shard's newest address, so that none is answered at the old one any more.
+  // Whether every member knows the shard's newest address, so that the old address answers no member any
+  // more.
   bool AllKnowAddress(const ShardFleet::Shard& shard) const;
   void HandleShardBroken(uint32_t shard, const absl::Status& status);
   void HandleInstalled(uint32_t shard, const v1::Installed& installed);
@@ -375,7 +376,7 @@ class Coordinator {
   std::unique_ptr<Checkpoints> checkpoints_;
   JobNumbers numbers_;
   absl::Time next_reserve_;
-  // Something waits for numbers; a change of the membership does.
+  // Something waits for numbers; in particular, a change of the membership does.
   bool needs_numbers_ = false, broadcast_due_ = false;
   // The job fails with `failure` once the store says that no other coordinator has the job, or has said
   // nothing until `until`.

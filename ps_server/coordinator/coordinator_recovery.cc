@@ -60,7 +60,7 @@ bool Coordinator::KeepsState(uint32_t index) const {
 bool Coordinator::EnoughWorkers() const {
   if (size_.batches == 0) return false;
   if (mode_.commits_steps && AllDone()) return true;
-  // A job that goes on has no step 0 to begin with all workers.
+  // Only step 0 of a new job waits for all its workers.
   bool goes_on = state_ == v1::RECOVERING || (recoverable() && checkpoints_->newest().has_value());
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) goes_on |= KeepsState(shard);
   return members_.Ranks().size() >= (goes_on ? 1 : needed_workers());
@@ -146,8 +146,8 @@ void Coordinator::OnAllInstalled() {
     shard.lost_since.reset();
   }
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
-    // The shard may have missed any number of changes; and workers must hear of it, to tell it what they have
-    // answers for.
+    // The shard may have missed any number of changes. Workers must hear of it, too, to tell the shard which
+    // of their pushes were answered.
     BroadcastMembership();
     return Changed();
   }

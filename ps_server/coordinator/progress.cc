@@ -6,7 +6,7 @@ namespace weir {
 namespace {
 
 constexpr absl::Duration kSpeedWindow = absl::Seconds(5);
-// Reports that are kept; more make the loss one of a shorter time.
+// The most reports that are kept; if more come, the loss covers a shorter time.
 constexpr size_t kMaxHistory = 100'000;
 
 }  // namespace

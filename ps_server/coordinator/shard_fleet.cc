@@ -61,7 +61,7 @@ void ShardFleet::Reopen(uint32_t shard) {
 void ShardFleet::OpenLink(uint32_t shard) {
   const uint64_t link = shards_[shard].link_number = ++last_link_;
   shards_[shard].opened = options_.clock->Now();
-  // In the queue, and only while the link is the newest one.
+  // Runs a function in the queue, and only while the link is the newest one.
   const auto post = [this, shard, link](std::function<void()> function) {
     options_.post([this, shard, link, function = std::move(function)] {
       if (shard < shards_.size() && shards_[shard].link_number == link) function();
