@@ -77,7 +77,6 @@ namespace weir {
 // Thread-safe. Tensors that are handed to Pull() and Push() belong to the caller. They must live until the
 // Future is ready, and the tensors of Push() must stay unchanged until then. If the Future holds an error,
 // the tensors of a pull may be written in part.
-
 class Client {
  public:
   // Enters the job and waits until it may start, at most cluster.start_seconds. After 10 seconds a line in

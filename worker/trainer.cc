@@ -17,10 +17,10 @@
 namespace weir {
 namespace {
 
-// OK if the pull has brought weights.
-absl::Status StatusOf(const absl::StatusOr<PullResult>& pull) {
-  if (!pull.ok()) return pull.status();
-  return pull->past ? absl::CancelledError("the step is past") : absl::OkStatus();
+// OK if the exchange has brought weights.
+absl::Status StatusOf(const absl::StatusOr<ExchangeResult>& result) {
+  if (!result.ok()) return result.status();
+  return result->pull.past ? absl::CancelledError("the step is past") : absl::OkStatus();
 }
 
 }  // namespace
@@ -42,20 +42,18 @@ bool Trainer::LeavesEarly(const v1::JobConfig& config) {
 }
 
 absl::StatusOr<PullResult> Trainer::Incoming::Get() const {
-  if (pull.has_value()) return pull->Get();
-  const absl::StatusOr<PushPullResult>& both = exchange->Get();
-  if (!both.ok()) return both.status();
-  return both->pull;
+  const absl::StatusOr<ExchangeResult>& got = result->Get();
+  if (!got.ok()) return got.status();
+  return got->pull;
 }
 
 std::shared_ptr<const float> Trainer::Incoming::Peek() const {
-  if (!pull.has_value() || !pull->ready() || !StatusOf(pull->Get()).ok()) return nullptr;
-  return weights;
+  return result->ready() && StatusOf(result->Get()).ok() ? weights : nullptr;
 }
 
 absl::Status Trainer::Incoming::Await(size_t first, size_t end) const {
   return gate->Await(first, end, [this](absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) {
-    pull.has_value() ? pull->WaitUntil(ready, sleep) : exchange->WaitUntil(ready, sleep);
+    result->WaitUntil(ready, sleep);
   });
 }
 
@@ -74,7 +72,7 @@ absl::Status Trainer::Step(const Work& work) {
     absl::Status done;
     if (prefetch_) {
       // This pull had a whole step to arrive; the pull to hide behind the computation is the next one.
-      done = Settle();
+      done = UseArriving();
       if (done.ok() && next_ == nullptr) {
         WEIR_ASSIGN_OR_RETURN(next_, BeginPull(work.clock + 1));
       }
@@ -103,29 +101,33 @@ absl::Status Trainer::FindWeights(uint64_t clock) {
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::shared_ptr<Trainer::Incoming>> Trainer::NewIncoming(uint64_t clock) {
+absl::StatusOr<std::shared_ptr<Trainer::Incoming>> Trainer::BeginPull(uint64_t clock,
+                                                                      std::optional<ExchangeOrder::Push> push,
+                                                                      const Parameters& gradient) {
   auto incoming = std::make_shared<Incoming>();
   incoming->clock = clock;
   incoming->gate = std::make_shared<WeightsGate>(spec_.tensors.size());
   WEIR_ASSIGN_OR_RETURN(incoming->weights, computer_->TakeMemory());
+  incoming->pushes = push.has_value();
+  ExchangeOrder order{std::move(push), ExchangeOrder::Pull()};
+  order.pull->clock = clock;
+  order.pull->tensors = TensorsIn(incoming->weights);
+  if (!prefetch_) {
+    order.pull->on_weights = [gate = incoming->gate](size_t tensor) { gate->Arrived(tensor); };
+  }
+  incoming->result = client_->Exchange(std::move(order));
+  incoming->result->OnReady([sent = gradient, received = incoming->weights,
+                             gate = incoming->gate](const absl::StatusOr<ExchangeResult>& result) {
+    gate->Ended(StatusOf(result));
+  });
   return incoming;
 }
 
-absl::StatusOr<std::shared_ptr<Trainer::Incoming>> Trainer::BeginPull(uint64_t clock) {
-  WEIR_ASSIGN_OR_RETURN(auto incoming, NewIncoming(clock));
-  OnWeights arrived;
-  if (!prefetch_) arrived = [gate = incoming->gate](size_t tensor) { gate->Arrived(tensor); };
-  incoming->pull = client_->Pull(clock, TensorsIn(incoming->weights), std::move(arrived));
-  incoming->pull->OnReady([received = incoming->weights, gate = incoming->gate](
-                              const absl::StatusOr<PullResult>& result) { gate->Ended(StatusOf(result)); });
-  return incoming;
-}
-
-absl::Status Trainer::Settle() {
+absl::Status Trainer::UseArriving() {
   if (arriving_ == nullptr) return absl::OkStatus();
   WEIR_ASSIGN_OR_RETURN(base_, arriving_->Get());
-  progressed_ |= arriving_->exchange.has_value();
-  WEIR_RETURN_IF_ERROR(StatusOf(base_));
+  progressed_ |= arriving_->pushes;
+  if (base_.past) return absl::CancelledError("the step is past");
   clock_ = arriving_->clock;
   weights_ = arriving_->weights;
   fresh_ = true;
@@ -147,14 +149,14 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
   Traffic traffic;
   traffic.new_weights = fresh_ || arriving_ != nullptr;
   if (arriving_ != nullptr) {
-    // Other replicas may still use the pull when the first replica has settled it.
+    // Other replicas may still use the pull when the first replica has gone on.
     traffic.await_weights = [arriving = arriving_](size_t first, size_t end) {
       return arriving->Await(first, end);
     };
   }
   if (prefetch_ && next_ != nullptr) traffic.next_weights = [next = next_] { return next->Peek(); };
   traffic.forward_done = [&] {
-    WEIR_RETURN_IF_ERROR(Settle());
+    WEIR_RETURN_IF_ERROR(UseArriving());
     HoldBack(work);
     if (!leaves_early_) return absl::OkStatus();
     gate = std::make_shared<GradientGate>();
@@ -199,13 +201,8 @@ absl::Status Trainer::BeginPush(const Work& work, const Parameters& gradient,
     pushes_.back().OnReady([sent = gradient](const auto&) {});
     return absl::OkStatus();
   }
-  WEIR_ASSIGN_OR_RETURN(next_, NewIncoming(work.clock + 1));
-  next_->exchange = client_->PushPull(work, base_, tensors, TensorsIn(next_->weights), std::move(gate),
-                                      [gate = next_->gate](size_t tensor) { gate->Arrived(tensor); });
-  next_->exchange->OnReady([sent = gradient, received = next_->weights,
-                            gate = next_->gate](const absl::StatusOr<PushPullResult>& result) {
-    gate->Ended(result.ok() ? StatusOf(result->pull) : result.status());
-  });
+  WEIR_ASSIGN_OR_RETURN(
+      next_, BeginPull(work.clock + 1, ExchangeOrder::Push{work, base_, tensors, std::move(gate)}, gradient));
   return absl::OkStatus();
 }
 

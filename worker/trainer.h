@@ -47,8 +47,9 @@ class Trainer {
     uint64_t clock = 0;
     Parameters weights;
     std::shared_ptr<WeightsGate> gate;
-    std::optional<Future<PullResult>> pull;
-    std::optional<Future<PushPullResult>> exchange;
+    // A push goes with the pull.
+    bool pushes = false;
+    std::optional<Future<ExchangeResult>> result;
 
     absl::StatusOr<PullResult> Get() const;
     // The weights, if the pull has brought them by now; null: not yet, or never.
@@ -59,10 +60,13 @@ class Trainer {
   absl::Status Step(const Work& work);
   // Makes sure that weights_ are those of the clock, or that arriving_ is the pull that brings them.
   absl::Status FindWeights(uint64_t clock);
-  absl::StatusOr<std::shared_ptr<Incoming>> NewIncoming(uint64_t clock);
-  absl::StatusOr<std::shared_ptr<Incoming>> BeginPull(uint64_t clock);
+  // Begins the pull of the clock, together with the push, if there is one. `gradient`: the memory that the
+  // push reads.
+  absl::StatusOr<std::shared_ptr<Incoming>> BeginPull(uint64_t clock,
+                                                      std::optional<ExchangeOrder::Push> push = std::nullopt,
+                                                      const Parameters& gradient = nullptr);
   // Waits for arriving_, if any, and makes its weights the current ones. An error leaves arriving_ as it is.
-  absl::Status Settle();
+  absl::Status UseArriving();
   // Counts a batch with this sum of losses. FAILURE_DIVERGED: train.divergence.
   absl::Status CountLoss(const Work& work, double loss);
   // Computes the mean gradient over the work's examples, and pushes it.

@@ -157,7 +157,7 @@ void Checkpoints::Abandon(const std::string& why) {
 
 void Checkpoints::Fail(const std::string& why) {
   const std::string reason = absl::StrCat(
-      "checkpoint ", current_->of.step, " came to nothing: ", why,
+      "checkpoint ", current_->of.step, " failed: ", why,
       newest_.has_value() ? absl::StrCat("; the last one is ", newest_->step()) : "; there is none yet");
   if (!current_->urgent) LogWarning(reason);
   schedule_.Failed(options_.clock->Now());

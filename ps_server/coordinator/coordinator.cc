@@ -156,7 +156,7 @@ void Coordinator::OnJoinCancelled(uint64_t instance, uint64_t call) {
       if (it->request.instance() != instance || it->call != call) continue;
       it->done(absl::CancelledError("the caller went away"));
       members_.waiting().erase(it);
-      return ForgetWhoLeft();
+      return ForgetUndeclared();
     }
     // The process was admitted meanwhile, and may never know.
     for (auto& [rank, member] : members_.workers()) {
@@ -316,7 +316,7 @@ void Coordinator::HandleTick() {
     const std::string what = absl::StrCat("no worker was live for cluster.start_seconds = ", limit);
     if (state_ != v1::DRAINING) return FailUnlessReplaced(LostPeer(what));
     return FailUnlessReplaced(LostPeer(absl::StrCat(
-        "all ", size_.examples, " examples are done, but nobody has evaluated the weights: ", what,
+        "all ", size_.examples, " examples are done, but no worker has evaluated the weights: ", what,
         recoverable() ? "; they are in " + checkpoints_->newest_folder() : "")));
   }
   if (time >= next_complaint_) {

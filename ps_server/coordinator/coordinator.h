@@ -154,7 +154,7 @@ class Coordinator {
   bool settled() const { return begun_ || (recoverable() && checkpoints_->newest().has_value()); }
   // Before the job is settled(): forgets the model or the length if no waiting process declares it any more,
   // so that the next process may declare another.
-  void ForgetWhoLeft();
+  void ForgetUndeclared();
   // Whether the next process that joins says where the servers are: the cluster spec of ps:0 does not say it,
   // and no process waits that has said it.
   bool AddressesOpen() const;
@@ -263,14 +263,14 @@ class Coordinator {
   // All examples are done, and the final evaluation has yet to come. False once a worker has left without
   // making it: then the workers' program evaluates nothing.
   bool AwaitsEvaluation() const {
-    return state_ == v1::DRAINING && !evaluation_.final() && !nobody_evaluates_ && !ends_again_;
+    return state_ == v1::DRAINING && !evaluation_.final() && !no_final_evaluation_ && !ends_again_;
   }
   // The workers that may still come to be told that the job is done, for messages.
   std::vector<std::string> MayCome() const;
   // `asked`: the end was requested. It is not logged as an error, and does not wait for the members.
   void FailJob(const absl::Status& failure, bool asked = false);
   // The member with this incarnation has left the job, or its process is gone.
-  void KnowsOfFailure(uint64_t incarnation);
+  void OnMemberGone(uint64_t incarnation);
   // Ends a failed job once its members know of the failure, or have had the time to hear of it.
   void EndOnceAllKnow();
   // Calls on_end, once.
@@ -368,7 +368,7 @@ class Coordinator {
   int named_servers_ = 0;
   bool said_lingering_ = false;
   v1::Evaluation evaluation_;
-  bool nobody_evaluates_ = false;
+  bool no_final_evaluation_ = false;
   // The ping whose stats complete the summary. 0: it was not sent yet.
   uint64_t final_ping_ = 0;
 

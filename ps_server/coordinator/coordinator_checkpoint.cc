@@ -105,7 +105,7 @@ void Coordinator::AskForNumbers(uint64_t count) {
     if (absl::IsAborted(status)) return StepAside(std::string(status.message()));
     if (!status.ok()) {
       const std::string why =
-          absl::StrCat("cannot set membership epochs aside, which must never be used again: ",
+          absl::StrCat("cannot reserve membership epochs, which must never be used again: ",
                        std::string(status.message()));
       if (needed) return FailJob(LostPeer(why));
       next_reserve_ = now() + kComplaintInterval;

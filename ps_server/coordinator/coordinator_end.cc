@@ -166,7 +166,7 @@ void Coordinator::FailJob(const absl::Status& failure, bool asked) {
   EndOnceAllKnow();
 }
 
-void Coordinator::KnowsOfFailure(uint64_t incarnation) {
+void Coordinator::OnMemberGone(uint64_t incarnation) {
   farewell_.OnLeft(incarnation);
   EndOnceAllKnow();
 }

@@ -200,7 +200,7 @@ std::string Coordinator::DeclaredBy(bool worker) const {
   return "that of the job";
 }
 
-void Coordinator::ForgetWhoLeft() {
+void Coordinator::ForgetUndeclared() {
   if (settled()) return;
   if (members_.waiting().empty()) model_.reset();
   if (members_.AnyWorkerWaits()) return;

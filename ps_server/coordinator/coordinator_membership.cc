@@ -170,7 +170,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
   if (absl::Status who = members_.CheckCaller(caller); absl::IsPermissionDenied(who)) return done(who);
   if (state_ == v1::FAILED) {
     done(v1::LeaveReply());
-    return KnowsOfFailure(caller.incarnation());
+    return OnMemberGone(caller.incarnation());
   }
   if (Worker* const member = members_.FindWorker(caller); member != nullptr) {
     if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
@@ -178,13 +178,13 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     member->heard = true;
     request.done() ? farewell_.OnTold(caller.worker()) : farewell_.OnGaveUp(caller.worker());
     if (request.done() && AwaitsEvaluation()) {
-      nobody_evaluates_ = true;
+      no_final_evaluation_ = true;
       TellNothingLeft();
     }
     if (!request.done() && request.failure_kind() == v1::FAILURE_DIVERGED) {
       HandleDivergence(caller.worker(), JobFailure(v1::FAILURE_DIVERGED, request.reason()));
       done(v1::LeaveReply());
-      return KnowsOfFailure(caller.incarnation());
+      return OnMemberGone(caller.incarnation());
     }
     RemoveMember(caller.worker(), request.done() ? "" : absl::StrCat("it gave up: ", request.reason()));
     // A lost worker may be started again; workers that have all given up would do so again.
@@ -228,9 +228,9 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
     member.next_range(std::move(reply));
   }
   if (ranges_.has_value()) ranges_->Release(rank);
-  pins_.DropOf(rank, now());
+  pins_.DropCaller(rank, now());
   if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
-  if (over()) return KnowsOfFailure(member.incarnation);
+  if (over()) return OnMemberGone(member.incarnation);
   if (why.empty() && state_ == v1::DRAINING && last_save_.saved()) {
     // No remaining work depends on the membership, and all workers leave at once. To tell the others of each
     // departure by itself would be work that grows with the cube of the workers.
@@ -256,7 +256,7 @@ void Coordinator::Disconnected(Worker& member) {
   member.disconnected = true;
   member.answered_since = false;
   AnswerHeartbeat(member.heartbeat, false);
-  KnowsOfFailure(member.incarnation);
+  OnMemberGone(member.incarnation);
 }
 
 void Coordinator::ReplaceIfGone(uint32_t rank) {
@@ -289,7 +289,7 @@ void Coordinator::FenceAll(const std::string& why) {
     }
     if (ranges_.has_value()) ranges_->Release(rank);
     if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
-    pins_.DropOf(rank, now());
+    pins_.DropCaller(rank, now());
   }
   BroadcastMembership();
   Changed();
@@ -343,8 +343,8 @@ void Coordinator::RemoveReader(uint32_t id) {
   const uint64_t incarnation = it->second.incarnation;
   if (evaluations_.has_value()) evaluations_->OnGone(incarnation);
   members_.readers().erase(it);
-  pins_.DropOf(id, now());
-  KnowsOfFailure(incarnation);
+  pins_.DropCaller(id, now());
+  OnMemberGone(incarnation);
   MaybeEvaluate();
   MaybeCommit();  // the step may have waited for this member to read
   MaybeFinish();

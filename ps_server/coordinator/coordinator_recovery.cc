@@ -242,7 +242,7 @@ void Coordinator::RollBack(const std::string& why) {
   final_ping_ = 0;
   // If the newest checkpoint is the job's end, an evaluation of the end stays valid: its weights are
   // restored.
-  if (!DoneBefore()) nobody_evaluates_ = false;
+  if (!DoneBefore()) no_final_evaluation_ = false;
   if (!DoneBefore() && evaluation_.final()) evaluation_.Clear();
   if (!std::exchange(stopped_early_, "").empty()) {
     size_ = SizeOf(options_.config, options_.workers, size_.train_examples, size_.parts);
@@ -251,7 +251,7 @@ void Coordinator::RollBack(const std::string& why) {
   // Workers that left when all seemed done have more to do.
   last_save_.OnMore(absl::AbortedError(back));
   farewell_.OnMore();
-  departures_.ForgetWhoLeft();
+  departures_.ForgetLeft();
   MaybeInstall();
 }
 

@@ -30,7 +30,7 @@ class Departures {
     });
   }
   // The job goes back, so the workers that left have more to do.
-  void ForgetWhoLeft() {
+  void ForgetLeft() {
     shown_.erase(std::remove_if(shown_.begin(), shown_.end(),
                                 [](const v1::TaskStatus& task) { return task.phase() == v1::TASK_LEFT; }),
                  shown_.end());

@@ -105,7 +105,7 @@ absl::StatusOr<FolderClaim::Record> FolderClaim::Newest() const {
     // If the record is gone, many others have followed it.
     if (!absl::IsNotFound(memory.status())) return memory.status();
   }
-  return absl::UnavailableError(absl::StrCat(folder_, ": others write there all the time"));
+  return absl::UnavailableError(absl::StrCat(folder_, ": other processes keep writing there"));
 }
 
 absl::Status FolderClaim::Make(const Record& record) const {
@@ -177,7 +177,7 @@ absl::StatusOr<std::unique_ptr<FolderClaim>> FolderClaim::Take(Options options, 
     claim->last_ = std::move(record);
     return claim;
   }
-  return absl::UnavailableError(absl::StrCat(claim->folder_, ": others claim it all the time"));
+  return absl::UnavailableError(absl::StrCat(claim->folder_, ": other processes keep claiming it"));
 }
 
 absl::Status FolderClaim::Look() const {

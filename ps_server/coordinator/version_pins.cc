@@ -79,11 +79,11 @@ std::optional<std::vector<uint64_t>> VersionPins::Release(const v1::UnpinRequest
   holders.erase(own);
   std::vector<uint64_t> read;
   for (const auto& [shard, version] : it->second.versions) read.push_back(version.count());
-  LetGo(now);
+  ReleaseUnheld(now);
   return read;
 }
 
-void VersionPins::LetGo(absl::Time now) {
+void VersionPins::ReleaseUnheld(absl::Time now) {
   for (auto it = pins_.begin(); it != pins_.end();) {
     if (!it->second.holders.empty()) {
       ++it;
@@ -97,7 +97,7 @@ void VersionPins::LetGo(absl::Time now) {
   MaybePin(now);
 }
 
-void VersionPins::DropOf(uint32_t id, absl::Time now) {
+void VersionPins::DropCaller(uint32_t id, absl::Time now) {
   const auto drop = [id](std::vector<Holder>& holders) {
     for (auto it = holders.begin(); it != holders.end();) {
       if (it->caller.worker() != id) {
@@ -110,7 +110,7 @@ void VersionPins::DropOf(uint32_t id, absl::Time now) {
   };
   drop(waiting_);
   for (auto& [number, pin] : pins_) drop(pin.holders);
-  LetGo(now);
+  ReleaseUnheld(now);
 }
 
 void VersionPins::DropAll(const absl::Status& why, absl::Time now) {
@@ -121,7 +121,7 @@ void VersionPins::DropAll(const absl::Status& why, absl::Time now) {
   };
   drop(waiting_);
   for (auto& [number, pin] : pins_) drop(pin.holders);
-  LetGo(now);
+  ReleaseUnheld(now);
 }
 
 void VersionPins::Tick(absl::Time now) {
@@ -138,7 +138,7 @@ void VersionPins::Tick(absl::Time now) {
       }
     }
   }
-  LetGo(now);
+  ReleaseUnheld(now);
   std::vector<std::string> held;
   for (const auto& [number, pin] : pins_) {
     for (const Holder& holder : pin.holders) held.push_back(holder.task);

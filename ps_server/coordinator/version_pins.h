@@ -48,7 +48,7 @@ class VersionPins {
   // caller holds no such pin.
   std::optional<std::vector<uint64_t>> Release(const v1::UnpinRequest& request, absl::Time now);
   // This worker or reader is out of the job.
-  void DropOf(uint32_t id, absl::Time now);
+  void DropCaller(uint32_t id, absl::Time now);
   // Drops all pins. Waiting callers get this error.
   void DropAll(const absl::Status& why, absl::Time now);
   // Ends pins and waits that have taken too long.
@@ -73,7 +73,7 @@ class VersionPins {
   // Pins a version for all waiting callers, if there is room for one more.
   void MaybePin(absl::Time now);
   // Releases the pins that no caller holds.
-  void LetGo(absl::Time now);
+  void ReleaseUnheld(absl::Time now);
 
   const Options options_;
   uint64_t next_;

@@ -88,7 +88,7 @@ TEST_CASE("the only worker is killed while it evaluates: without a result nothin
   job["worker:0"].Signal(SIGKILL);
   for (const char* task : {"ps:0", "ps:1"}) job.ExpectExit(task, 138);
   CHECK_THAT(job["ps:0"].log(),
-             Contains("all 128 examples are done, but nobody has evaluated the weights: no worker"));
+             Contains("all 128 examples are done, but no worker has evaluated the weights: no worker"));
   const nlohmann::json summary = job.Summary();
   for (const char* field : {"test_loss", "test_accuracy", "weights_sha256"}) {
     INFO(field);

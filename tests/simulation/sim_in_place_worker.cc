@@ -97,7 +97,7 @@ class SimInPlaceWorker final : public SimProgram {
   }
 
   void Push(Client* client, const weir::Work& work) {
-    TellSent(work, base_, weights_);
+    LogPush(work, base_, weights_);
     const auto gradient = std::make_shared<std::vector<float>>(GradientOf(work.batch, weights_));
     const auto tensors = TensorsIn<ConstTensor>(static_cast<const float*>(gradient->data()));
     // Now and then the tensors become ready one after another, after the push has begun.

@@ -201,7 +201,7 @@ std::vector<float> SimProgram::GradientOf(uint64_t batch, const std::vector<Weig
   return all;
 }
 
-void SimProgram::TellSent(const weir::Work& work, const PullResult& base, std::vector<Weights> weights) {
+void SimProgram::LogPush(const weir::Work& work, const PullResult& base, std::vector<Weights> weights) {
   if (dead()) return;
   std::vector<v1::Version> versions(base.versions.size());
   for (size_t shard = 0; shard < versions.size(); ++shard) {

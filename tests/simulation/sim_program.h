@@ -76,7 +76,7 @@ class SimProgram : private Transport, private ShardSet::Observer {
   // The ledger's gradient of a batch, computed from these weights by shard.
   std::vector<float> GradientOf(uint64_t batch, const std::vector<Weights>& weights) const;
   // Call before each push of a gradient that was computed from these weights.
-  void TellSent(const weir::Work& work, const PullResult& base, std::vector<Weights> weights);
+  void LogPush(const weir::Work& work, const PullResult& base, std::vector<Weights> weights);
   // Call before each pull of this clock; AskSnapshot(): before each snapshot.
   void Ask(uint64_t clock) { asked_[clock] = site_->world.elapsed(); }
   void AskSnapshot();

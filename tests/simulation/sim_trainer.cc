@@ -34,7 +34,7 @@ class SimTrainer final : public SimProgram, private GradientComputer {
     }
     Future<ExchangeResult> Exchange(ExchangeOrder order) override {
       if (order.push.has_value()) {
-        trainer_->TellSent(order.push->work, order.push->base);
+        trainer_->LogPush(order.push->work, order.push->base);
       } else {
         trainer_->doing_ = "pulls";
       }
@@ -57,8 +57,8 @@ class SimTrainer final : public SimProgram, private GradientComputer {
     return life;
   }
 
-  void TellSent(const weir::Work& work, const PullResult& base) {
-    SimProgram::TellSent(work, base, PartsOf(weights_.data()));
+  void LogPush(const weir::Work& work, const PullResult& base) {
+    SimProgram::LogPush(work, base, PartsOf(weights_.data()));
   }
 
   // GradientComputer:

@@ -255,8 +255,9 @@ TEST_CASE(
     CHECK(f.ends == 0);
     f.Run(absl::Seconds(5));
     CHECK(f.ends == 1);
-    CHECK_THAT(f.failure, Catch::StartsWith(
-                              "all 16 examples are done, but nobody has evaluated the weights: no worker"));
+    CHECK_THAT(
+        f.failure,
+        Catch::StartsWith("all 16 examples are done, but no worker has evaluated the weights: no worker"));
     return;
   }
   v1::ReportRequest report;

@@ -17,7 +17,7 @@ TEST_CASE("Who left and who was lost is shown, a hundred at most") {
   REQUIRE(departures.shown().size() == 2);
   CHECK(departures.shown()[1].task() == "worker:1");
   CHECK(departures.shown()[1].phase() == v1::TASK_LOST);
-  departures.ForgetWhoLeft();
+  departures.ForgetLeft();
   REQUIRE(departures.shown().size() == 1);
   CHECK(departures.shown()[0].incarnation() == 2);
   for (uint64_t i = 0; i < 100; ++i) departures.Add(absl::StrCat("worker:", i), 10 + i, /*left=*/true);

@@ -101,7 +101,7 @@ TEST_CASE("A caller that is out holds nothing back") {
   f.Ask(2);
   const auto third = f.Ask(3);
   for (uint32_t shard : {0, 1}) f.Pinned(shard, 100, 5);
-  f.pins.DropOf(1, kStart);
+  f.pins.DropCaller(1, kStart);
   CHECK(f.sent.back().pin().pin() == 102);
   CHECK_FALSE(third->has_value());
 }
