@@ -28,7 +28,7 @@
 #include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
-#include "worker/lives.h"
+#include "worker/memberships.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
 
@@ -46,11 +46,11 @@ bool EvaluatesEpochs(const v1::JobConfig& config, const DatasetPair& data) {
 }
 
 // Does everything between joining and leaving.
-Life Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data,
-          const std::vector<std::string>& devices, Replicas* replicas, Client* client) {
+MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data,
+                   const std::vector<std::string>& devices, Replicas* replicas, Client* client) {
   const Dataset* test = data.test.has_value() ? &*data.test : nullptr;
   Model* const model = &replicas->model();
-  Life life;
+  MembershipEnd end;
   // Destroyed, and so done, before this member leaves.
   std::optional<EpochEvaluator> epochs;
   if (EvaluatesEpochs(config, data)) {
@@ -58,18 +58,18 @@ Life Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data,
         test, [&] { return Replicas::Create(config, data.train, {devices[0]}); }, client);
   }
   if (evaluator) {
-    life.status = RunEvaluator(config, test, model, client, &life.progressed);
-    return life;
+    end.status = RunEvaluator(config, test, model, client, &end.progressed);
+    return end;
   }
   DatasetGradients gradients(config, data.train, replicas);
   Trainer trainer(config, &gradients, client);
-  life.status = trainer.Run();
-  life.progressed = trainer.progressed();
-  if (!life.status.ok()) return life;
+  end.status = trainer.Run();
+  end.progressed = trainer.progressed();
+  if (!end.status.ok()) return end;
   const absl::StatusOr<bool> evaluate = client->AwaitsEvaluation();
-  life.status = evaluate.status();
-  if (evaluate.ok() && *evaluate) life.status = EvaluateAndReport(/*final=*/true, test, model, client);
-  return life;
+  end.status = evaluate.status();
+  if (evaluate.ok() && *evaluate) end.status = EvaluateAndReport(/*final=*/true, test, model, client);
+  return end;
 }
 
 absl::Status Run(const v1::JobConfig& config, const Flags& flags,

@@ -297,7 +297,7 @@ void Job::StartWorkersWhenReady() {
 
 bool Job::MayRestart(const TaskExit& exit) const {
   if (failure_.has_value() || ending_since_.has_value()) return false;
-  if (!IsWorthRestart(exit) || exit.lives >= options_.restart) return false;
+  if (!IsWorthRestart(exit) || exit.restarts >= options_.restart) return false;
   // A server finds its weights again in a checkpoint, or not at all. A task that comes to a job that is done
   // would only wait.
   if (coordinator_done_) return false;
@@ -312,7 +312,7 @@ void Job::Restart(TaskExit* exit) {
   console_.Line("warning: ", Console::Color::kYellow,
                 absl::StrCat(exit->task, exit->exit.signal != 0 ? " was killed by " : " ended with ",
                              exit->exit.ToString(), " after ", FormatSeconds(exit->seconds),
-                             "; started again (", exit->lives + 1, " of ", options_.restart, ")"));
+                             "; started again (", exit->restarts + 1, " of ", options_.restart, ")"));
 }
 
 void Job::OnExits(std::vector<TaskExit> exits) {

@@ -98,9 +98,9 @@ std::optional<size_t> FirstCause(const std::vector<TaskExit>& exits) {
 
 std::string DescribeExit(const TaskExit& exit) {
   std::string after = absl::StrCat(" after ", FormatSeconds(exit.seconds));
-  if (exit.lives > 0) {
-    absl::StrAppend(&after, ", started again ", exit.lives == 1 ? "once" : absl::StrCat(exit.lives, " times"),
-                    " before");
+  if (exit.restarts > 0) {
+    absl::StrAppend(&after, ", started again ",
+                    exit.restarts == 1 ? "once" : absl::StrCat(exit.restarts, " times"), " before");
   }
   if (exit.exit.signal != 0) return absl::StrCat(exit.task, " was killed by ", exit.exit.ToString(), after);
   const CodeText* text = Find(exit.exit.code);

@@ -16,7 +16,7 @@ struct TaskExit {
   double seconds = 0;      // since the task was started
   bool was_ended = false;  // by `weir` itself, which had decided to end the job
   std::vector<std::string> last_lines;
-  int lives = 0;           // earlier incarnations of the task
+  int restarts = 0;        // earlier incarnations of the task
   bool restarted = false;  // another incarnation has followed
   bool skipped = false;   // a worker whose gradient was not finite, which consistency.on_nonfinite says to go
                           // on without

@@ -111,11 +111,11 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
   process.environment["TF_CONFIG"] = absl::StrCat(R"({"cluster":)", task.cluster, R"(,"task":{"type":")",
                                                   task.type, R"(","index":)", task.index, "}}");
   process.on_line = [log = task.log.get()](absl::string_view line) { log->Add(line); };
-  process.on_exit = [this, log = task.log.get(), name = task.name, lives = task.lives,
+  process.on_exit = [this, log = task.log.get(), name = task.name, restarts = task.restarts,
                      start = Clock::Real().Now()](const ProcessExit& exit) {
     TaskExit ended;
     ended.task = name;
-    ended.lives = lives;
+    ended.restarts = restarts;
     ended.last_lines = log->LastLines();
     ended.exit = exit;
     ended.seconds = absl::ToDoubleSeconds(Clock::Real().Now() - start);
@@ -141,7 +141,7 @@ absl::Status LocalCluster::Restart(const std::string& task) {
     return absl::InternalError(absl::StrCat(task, " cannot be started again: it has not ended"));
   }
   found->process.reset();
-  ++found->lives;
+  ++found->restarts;
   if (found->type == "ps") {
     const std::string& address = ps_addresses_[found->index];
     if (!address.empty()) {

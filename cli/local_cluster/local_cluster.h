@@ -98,7 +98,7 @@ class LocalCluster {
     std::string program;
     std::string cluster;  // in its TF_CONFIG
     std::vector<std::string> more_args;
-    int lives = 0;       // earlier incarnations
+    int restarts = 0;    // earlier incarnations
     bool ended = false;  // WaitForExits has returned it
     // Keeps the server's port from other processes between two incarnations: a socket that is bound and does
     // not listen.

@@ -32,7 +32,8 @@ absl::StatusOr<std::unique_ptr<History>> History::Open(const std::string& path, 
 History::~History() { Close().IgnoreError(); }
 
 void History::Add(const Pull& pull) {
-  std::string line = absl::StrCat("{\"op\":\"pull\",\"worker\":", pull.worker, ",\"life\":", pull.life,
+  std::string line = absl::StrCat("{\"op\":\"pull\",\"worker\":", pull.worker,
+                                  ",\"worker_incarnation\":", pull.worker_incarnation,
                                   ",\"shard\":", pull.shard, ",\"clock\":", pull.clock);
   if (pull.pin != 0) absl::StrAppend(&line, ",\"pin\":", pull.pin);
   if (pull.outcome != "OK") absl::StrAppend(&line, ",\"outcome\":\"", pull.outcome, "\"");
@@ -47,9 +48,9 @@ void History::Add(const Pull& pull) {
 }
 
 void History::Add(const Push& push) {
-  Write(absl::StrCat("{\"op\":\"push\",\"worker\":", push.worker, ",\"life\":", push.life,
-                     ",\"shard\":", push.shard, ",\"clock\":", push.clock, ",\"part\":", push.part,
-                     ",\"batch\":", push.batch, ",\"outcome\":\"", push.outcome,
+  Write(absl::StrCat("{\"op\":\"push\",\"worker\":", push.worker, ",\"worker_incarnation\":",
+                     push.worker_incarnation, ",\"shard\":", push.shard, ",\"clock\":", push.clock,
+                     ",\"part\":", push.part, ",\"batch\":", push.batch, ",\"outcome\":\"", push.outcome,
                      "\",\"version\":", push.version, ",\"incarnation\":", push.incarnation,
                      ",\"staleness\":", push.staleness, ",\"t_ns\":", NowNs(), "}\n"));
 }

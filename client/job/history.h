@@ -16,18 +16,19 @@ namespace weir {
 // The operations of one client as it saw them answered, one line of JSON per shard and answer, for checkers
 // that run after the job:
 //
-//   {"op":"pull","worker":1,"life":7,"shard":0,"clock":4,"version":9,"incarnation":3,"clocks":[[0,3],[1,4]],"t_ns":..}
-//   {"op":"push","worker":1,"life":7,"shard":0,"clock":4,"part":0,"batch":17,"outcome":"OK","version":10,
-//    "incarnation":3,"staleness":1,"t_ns":..}
+//   {"op":"pull","worker":1,"worker_incarnation":7,"shard":0,"clock":4,"version":9,"incarnation":3,
+//    "clocks":[[0,3],[1,4]],"t_ns":..}
+//   {"op":"push","worker":1,"worker_incarnation":7,"shard":0,"clock":4,"part":0,"batch":17,"outcome":"OK",
+//    "version":10,"incarnation":3,"staleness":1,"t_ns":..}
 //
-// A pull that was answered without weights has an "outcome", too; a pull under a pin has a "pin". life: the
-// worker's incarnation. version, incarnation: the shard's. t_ns: when the answer was whole, on the machine's
-// steady clock (comparable between processes of one machine). Lines are buffered. Thread-safe.
+// A pull that was answered without weights has an "outcome", too; a pull under a pin has a "pin". version,
+// incarnation: the shard's. t_ns: when the answer was whole, on the machine's steady clock (comparable
+// between processes of one machine). Lines are buffered. Thread-safe.
 class History {
  public:
   struct Pull {
     uint32_t worker = 0;
-    uint64_t life = 0;
+    uint64_t worker_incarnation = 0;
     uint32_t shard = 0;
     uint64_t clock = 0;
     uint64_t pin = 0;
@@ -39,7 +40,7 @@ class History {
   };
   struct Push {
     uint32_t worker = 0;
-    uint64_t life = 0;
+    uint64_t worker_incarnation = 0;
     uint32_t shard = 0;
     uint64_t clock = 0;
     uint32_t part = 0;

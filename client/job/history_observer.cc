@@ -5,7 +5,7 @@ namespace weir {
 void HistoryObserver::OnPush(const ShardSet::Push& push, uint32_t shard, const v1::PushReply& reply) {
   History::Push line;
   line.worker = caller_.worker();
-  line.life = caller_.incarnation();
+  line.worker_incarnation = caller_.incarnation();
   line.shard = shard;
   line.clock = push.work.clock;
   line.part = push.work.part;
@@ -20,7 +20,7 @@ void HistoryObserver::OnPush(const ShardSet::Push& push, uint32_t shard, const v
 void HistoryObserver::OnPull(const ShardSet::Pull& pull, uint32_t shard, const v1::PullReply& reply) {
   History::Pull line;
   line.worker = caller_.worker();
-  line.life = caller_.incarnation();
+  line.worker_incarnation = caller_.incarnation();
   line.shard = shard;
   line.clock = pull.request.clock();
   line.pin = pull.request.pin();

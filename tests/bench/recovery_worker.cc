@@ -23,7 +23,7 @@
 #include "common/system/unique_fd.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
-#include "worker/lives.h"
+#include "worker/memberships.h"
 
 namespace weir {
 namespace {
@@ -48,16 +48,16 @@ class Membership {
   Membership(const Flags& flags, int history, Tensors* tensors, Client* client)
       : flags_(flags), history_(history), tensors_(*tensors), client_(client) {}
 
-  Life Run() {
-    Life life;
+  MembershipEnd Run() {
+    MembershipEnd end;
     bool more = true;
-    while (more && life.status.ok()) {
+    while (more && end.status.ok()) {
       const auto step = Step();
-      life.status = step.status();
+      end.status = step.status();
       more = step.ok() && *step;
     }
-    life.progressed = progressed_;
-    return life;
+    end.progressed = progressed_;
+    return end;
   }
 
  private:

@@ -92,7 +92,7 @@ HistoryRules Rules(const ChaosPlan& plan) {
   rules.staleness = plan.staleness;
   rules.parts = kParts;
   rules.membership_changes = true;
-  rules.server_lives = true;
+  rules.server_restarts = true;
   return rules;
 }
 
@@ -265,12 +265,14 @@ void CheckRepeats(const ChaosJob& job, const std::vector<HistoryEvent>& events, 
   std::map<Key, const HistoryEvent*> first;
   for (const HistoryEvent& event : events) {
     if (!event.is_push || event.outcome != "OK") continue;
-    first[{event.shard, event.incarnation, event.worker, event.life, event.clock, event.part}] = &event;
+    first[{event.shard, event.incarnation, event.worker, event.worker_incarnation, event.clock, event.part}] =
+        &event;
   }
   const std::vector<std::vector<RepeatedPush>> shards = job.RepeatedPushes();
   for (uint32_t shard = 0; shard < shards.size(); ++shard) {
     for (const RepeatedPush& push : shards[shard]) {
-      const auto found = first.find({shard, push.incarnation, push.worker, push.life, push.clock, push.part});
+      const auto found =
+          first.find({shard, push.incarnation, push.worker, push.worker_incarnation, push.clock, push.part});
       if (found == first.end()) continue;
       ++result->operations;
       if (found->second->version == push.version) continue;

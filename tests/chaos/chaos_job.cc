@@ -106,7 +106,7 @@ std::string ChaosJob::TfConfig(const std::string& task) const {
 }
 
 absl::Status ChaosJob::Start(const std::string& task) {
-  ++lives_[task];
+  ++starts_[task];
   Subprocess::Options process;
   process.args = {IsServer(task) ? options_.programs.ps_server : options_.programs.worker,
                   "--config=" + options_.folder + "/job.json"};
@@ -119,7 +119,7 @@ absl::Status ChaosJob::Start(const std::string& task) {
     histories_.push_back({task, HistoryPath(task)});
   }
   process.environment["TF_CONFIG"] = TfConfig(task);
-  process.output_file = Life(task) + ".log";
+  process.output_file = PathPrefix(task) + ".log";
   WEIR_ASSIGN_OR_RETURN(processes_[task], Subprocess::Start(std::move(process)));
   return absl::OkStatus();
 }
@@ -153,11 +153,11 @@ std::optional<ProcessExit> ChaosJob::WaitForExit(const std::string& task,
   return processes_.at(task)->Wait(deadline);
 }
 
-std::string ChaosJob::Life(const std::string& task) const {
-  return absl::StrCat(options_.folder, "/", task, ".", lives_.at(task));
+std::string ChaosJob::PathPrefix(const std::string& task) const {
+  return absl::StrCat(options_.folder, "/", task, ".", starts_.at(task));
 }
-std::string ChaosJob::Log(const std::string& task) const { return ReadFile(Life(task) + ".log"); }
-std::string ChaosJob::HistoryPath(const std::string& task) const { return Life(task) + ".history"; }
+std::string ChaosJob::Log(const std::string& task) const { return ReadFile(PathPrefix(task) + ".log"); }
+std::string ChaosJob::HistoryPath(const std::string& task) const { return PathPrefix(task) + ".history"; }
 
 absl::StatusOr<nlohmann::json> ChaosJob::Summary() const {
   const std::string path = options_.folder + "/summary.json";

@@ -98,7 +98,7 @@ class ChaosJob {
   std::string TfConfig(const std::string& task) const;
   std::string TokenPath() const { return options_.folder + "/token"; }
   // The prefix of the files of the task's present process, in the folder.
-  std::string Life(const std::string& task) const;
+  std::string PathPrefix(const std::string& task) const;
 
   const Options options_;
   JobToken token_;
@@ -112,7 +112,7 @@ class ChaosJob {
   std::map<Path, std::unique_ptr<BreakingProxy>> proxies_;
   std::map<Path, std::unique_ptr<GrpcRepeater>> repeaters_;
   std::vector<WorkerLog> histories_;
-  std::map<std::string, int> lives_;
+  std::map<std::string, int> starts_;
   std::map<std::string, std::unique_ptr<Subprocess>> processes_;
 };
 

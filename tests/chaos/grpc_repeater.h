@@ -10,7 +10,7 @@ namespace weir {
 // A shard's answer to the copy of a push that a worker had sent as well.
 struct RepeatedPush {
   uint32_t worker = 0;
-  uint64_t life = 0, clock = 0;
+  uint64_t worker_incarnation = 0, clock = 0;
   uint32_t part = 0;
   // From the answer, if the push was taken.
   uint64_t incarnation = 0, version = 0;

@@ -63,7 +63,7 @@ TEST_CASE("what an exit means") {
   CHECK(MeaningOf(Code("ps:1", kExitDrained)) == ExitMeaning::kFatal);
 }
 
-TEST_CASE("who is worth another life") {
+TEST_CASE("who is worth another start") {
   for (const int signal : {SIGKILL, SIGTERM, SIGSEGV}) CHECK(IsWorthRestart(Signal("ps:1", signal)));
   for (const int code : {kExitPeerLost, kExitDrained}) CHECK(IsWorthRestart(Code("ps:1", code)));
   for (const int code :
@@ -114,9 +114,9 @@ TEST_CASE("in words") {
   CHECK(DescribeExit(Signal("ps:0", SIGKILL, 12)) == "ps:0 was killed by signal 9 (Killed) after 12.0 s");
 
   TaskExit third = Signal("ps:0", SIGKILL, 12);
-  third.lives = 1;
+  third.restarts = 1;
   CHECK_THAT(DescribeExit(third), Catch::EndsWith(" after 12.0 s, started again once before"));
-  third.lives = 2;
+  third.restarts = 2;
   CHECK_THAT(DescribeExit(third), Catch::EndsWith(" after 12.0 s, started again 2 times before"));
 
   for (const int code : {64, 70, 74, 78, 138, 143}) CHECK(!HintFor(Code("worker:1", code)).empty());

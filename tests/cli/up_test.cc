@@ -287,7 +287,7 @@ TEST_CASE("a job that cannot begin without a worker that was killed ends at once
   }
   SECTION("it is started again") {
     up.environment["FAKE_WORKER"] =
-        "[ $TASK = worker:1 ] && { await worker:0 worker:2; [ $LIFE -lt 2 ] && kill -9 $$; }; forever";
+        "[ $TASK = worker:1 ] && { await worker:0 worker:2; [ $START -lt 2 ] && kill -9 $$; }; forever";
     SECTION("often enough") {
       up.Start({"--workers=3", "--restart"});
       up.AwaitFile("worker:1.2.pid");
@@ -444,9 +444,10 @@ TEST_CASE("a worker is killed while the other one finishes") {
   CHECK_THAT(up.output(), Contains("warning: worker:0 was killed"));
 }
 
-// The first `lives` processes of a task end by `$how`, later ones go on with the rest of the script.
-std::string Dies(const std::string& task, int lives, const std::string& how) {
-  return "if [ $TASK = " + task + " ] && [ $LIFE -lt " + std::to_string(lives) + " ]; then " + how + "; fi; ";
+// The first `times` processes of a task end by `$how`, later ones go on with the rest of the script.
+std::string Dies(const std::string& task, int times, const std::string& how) {
+  return "if [ $TASK = " + task + " ] && [ $START -lt " + std::to_string(times) + " ]; then " + how +
+         "; fi; ";
 }
 
 TEST_CASE("a killed server of a job with checkpoints is started again, on its port") {
@@ -486,7 +487,8 @@ TEST_CASE("a worker is started again; what it is told stays as it is") {
 TEST_CASE("a task that dies too often, or in a way that another try would not mend, ends the job") {
   Up up;
   SECTION("too often") {
-    up.environment["FAKE_PS"] = Dies("ps:1", 9, "await worker:0; echo last of $LIFE; kill -9 $$") + "forever";
+    up.environment["FAKE_PS"] =
+        Dies("ps:1", 9, "await worker:0; echo last of $START; kill -9 $$") + "forever";
     up.environment["FAKE_WORKER"] = "forever";
     CHECK(up.Run({"--ps=2", "--restart=2", "--set", "checkpoint.directory=runs"}) == kExitPeerLost);
     CHECK_THAT(up.output(), Contains("error: ps:1 was killed by signal 9 (Killed) after ") &&

@@ -147,7 +147,7 @@ TEST_CASE("several pushes may be in flight") {
   CHECK(f.NextWork(*client).clock == 1);
 }
 
-TEST_CASE("a shard is told which pushes it, or a life of it before, has answered") {
+TEST_CASE("a shard is told which pushes it, or an earlier incarnation of it, has answered") {
   FakeCluster::Options options = ClientFixture::Small();
   options.sync = false;
   ClientFixture f(options);
@@ -590,7 +590,7 @@ TEST_CASE("the history holds every answer once") {
   std::ifstream file(f.options.history_path);
   for (std::string line; std::getline(file, line);) {
     auto json = nlohmann::json::parse(line);
-    CHECK(json["life"] == 7);
+    CHECK(json["worker_incarnation"] == 7);
     json.erase("t_ns");
     lines.insert(json["op"].get<std::string>() + " " + std::to_string(json["shard"].get<int>()) + " " +
                  std::to_string(json["clock"].get<int>()) + " " + std::to_string(json["version"].get<int>()));

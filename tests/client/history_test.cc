@@ -29,7 +29,7 @@ TEST_CASE("each answer is a line of JSON") {
   REQUIRE(history.ok());
   History::Pull pull;
   pull.worker = 1;
-  pull.life = 7;
+  pull.worker_incarnation = 7;
   pull.shard = 2;
   pull.clock = 4;
   pull.version = 9;
@@ -42,7 +42,7 @@ TEST_CASE("each answer is a line of JSON") {
   (*history)->Add(pull);
   History::Push push;
   push.worker = 1;
-  push.life = 7;
+  push.worker_incarnation = 7;
   push.shard = 2;
   push.clock = 4;
   push.part = 6;
@@ -62,11 +62,14 @@ TEST_CASE("each answer is a line of JSON") {
     CHECK(line["t_ns"].get<int64_t>() > 0);
     line.erase("t_ns");
   }
-  CHECK(lines[0] == nlohmann::json::parse(R"({"op":"pull","worker":1,"life":7,"shard":2,"clock":4,"version":9,
+  CHECK(lines[0] == nlohmann::json::parse(
+                        R"({"op":"pull","worker":1,"worker_incarnation":7,"shard":2,"clock":4,"version":9,
                                              "incarnation":3,"clocks":[[0,3],[1,4]]})"));
-  CHECK(lines[1] == nlohmann::json::parse(R"({"op":"pull","worker":1,"life":7,"shard":2,"clock":4,"pin":5,
+  CHECK(lines[1] ==
+        nlohmann::json::parse(R"({"op":"pull","worker":1,"worker_incarnation":7,"shard":2,"clock":4,"pin":5,
                                              "outcome":"STEP_PAST","version":9,"incarnation":3,"clocks":[]})"));
-  CHECK(lines[2] == nlohmann::json::parse(R"({"op":"push","worker":1,"life":7,"shard":2,"clock":4,"part":6,
+  CHECK(lines[2] ==
+        nlohmann::json::parse(R"({"op":"push","worker":1,"worker_incarnation":7,"shard":2,"clock":4,"part":6,
                                              "batch":18446744073709551615,"outcome":"REFUSED","version":10,
                                              "incarnation":3,"staleness":1})"));
 }

@@ -38,13 +38,13 @@ class FaultyFileSystem::Passage {
 
 class FaultyFileSystem::OpenForWriting final : public WritableFile {
  public:
-  OpenForWriting(FaultyFileSystem& disk, std::string path, std::shared_ptr<Node> node, uint64_t life)
-      : disk_(disk), path_(std::move(path)), node_(std::move(node)), life_(life) {}
+  OpenForWriting(FaultyFileSystem& disk, std::string path, std::shared_ptr<Node> node, uint64_t crashes)
+      : disk_(disk), path_(std::move(path)), node_(std::move(node)), crashes_(crashes) {}
 
   absl::Status Append(absl::string_view data) override {
     const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
-    if (life_ != disk_.lives_) return Crashed(path_);
+    if (crashes_ != disk_.crashes_) return Crashed(path_);
     absl::Status status = disk_.Count(Kind::kAppend, path_);
     if (!status.ok()) {
       data = data.substr(0, disk_.random_.NextBelow(static_cast<uint32_t>(data.size()) + 1));
@@ -59,12 +59,12 @@ class FaultyFileSystem::OpenForWriting final : public WritableFile {
     return status;
   }
 
-  absl::Status Sync() override { return disk_.SyncFile(path_, *node_, life_); }
+  absl::Status Sync() override { return disk_.SyncFile(path_, *node_, crashes_); }
 
   absl::Status Close() override {
     const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
-    if (life_ != disk_.lives_) return Crashed(path_);
+    if (crashes_ != disk_.crashes_) return Crashed(path_);
     return disk_.Count(Kind::kClose, path_);
   }
 
@@ -72,21 +72,21 @@ class FaultyFileSystem::OpenForWriting final : public WritableFile {
   FaultyFileSystem& disk_;
   const std::string path_;
   const std::shared_ptr<Node> node_;
-  const uint64_t life_;
+  const uint64_t crashes_;  // of the disk, before the file was opened
 };
 
 class FaultyFileSystem::OpenForReading final : public ReadableFile {
  public:
   OpenForReading(FaultyFileSystem& disk, std::string path, std::shared_ptr<Node> node, uint64_t size,
-                 uint64_t life)
-      : disk_(disk), path_(std::move(path)), node_(std::move(node)), size_(size), life_(life) {}
+                 uint64_t crashes)
+      : disk_(disk), path_(std::move(path)), node_(std::move(node)), size_(size), crashes_(crashes) {}
 
   uint64_t size() const override { return size_; }
 
   absl::Status Read(uint64_t offset, absl::Span<char> out) const override {
     const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
-    if (life_ != disk_.lives_) return Crashed(path_);
+    if (crashes_ != disk_.crashes_) return Crashed(path_);
     WEIR_RETURN_IF_ERROR(disk_.Count(Kind::kRead, path_));
     const std::string& content = node_->content;
     if (offset > content.size() || out.size() > content.size() - offset) {
@@ -96,28 +96,28 @@ class FaultyFileSystem::OpenForReading final : public ReadableFile {
     return absl::OkStatus();
   }
 
-  absl::Status Sync() const override { return disk_.SyncFile(path_, *node_, life_); }
+  absl::Status Sync() const override { return disk_.SyncFile(path_, *node_, crashes_); }
 
  private:
   FaultyFileSystem& disk_;
   const std::string path_;
   const std::shared_ptr<Node> node_;
   const uint64_t size_;
-  const uint64_t life_;
+  const uint64_t crashes_;
 };
 
 class FaultyFileSystem::View final : public FileSystem {
  public:
-  explicit View(FaultyFileSystem& disk) : disk_(disk), node_(nullptr), life_(0) {}
-  View(FaultyFileSystem& disk, std::string folder, std::shared_ptr<Node> node, uint64_t life)
-      : disk_(disk), folder_(std::move(folder)), node_(std::move(node)), life_(life) {}
+  explicit View(FaultyFileSystem& disk) : disk_(disk), node_(nullptr), crashes_(0) {}
+  View(FaultyFileSystem& disk, std::string folder, std::shared_ptr<Node> node, uint64_t crashes)
+      : disk_(disk), folder_(std::move(folder)), node_(std::move(node)), crashes_(crashes) {}
 
   absl::StatusOr<std::unique_ptr<FileSystem>> OpenFolder(const std::string& path) override {
     const Passage passage(disk_);
     MutexLock lock(disk_.mutex_);
     WEIR_RETURN_IF_ERROR(Begin(Kind::kOpenFolder, path));
     WEIR_ASSIGN_OR_RETURN(std::shared_ptr<Node> node, FolderAt(path));
-    return std::make_unique<View>(disk_, path, std::move(node), disk_.lives_);
+    return std::make_unique<View>(disk_, path, std::move(node), disk_.crashes_);
   }
 
   absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path, Existing existing) override {
@@ -130,7 +130,7 @@ class FaultyFileSystem::View final : public FileSystem {
     }
     auto node = std::make_shared<Node>();
     disk_.Apply(*parent, {"", NameOf(path), node});
-    return std::make_unique<OpenForWriting>(disk_, path, std::move(node), disk_.lives_);
+    return std::make_unique<OpenForWriting>(disk_, path, std::move(node), disk_.crashes_);
   }
 
   absl::StatusOr<std::unique_ptr<ReadableFile>> Open(const std::string& path) override {
@@ -144,7 +144,7 @@ class FaultyFileSystem::View final : public FileSystem {
       return absl::FailedPreconditionError(absl::StrCat(path, ": it is not a file"));
     }
     return std::make_unique<OpenForReading>(disk_, path, found->second, found->second->content.size(),
-                                            disk_.lives_);
+                                            disk_.crashes_);
   }
 
   absl::Status Rename(const std::string& from, const std::string& to) override {
@@ -193,7 +193,7 @@ class FaultyFileSystem::View final : public FileSystem {
 
  private:
   absl::Status Begin(Kind kind, const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(disk_.mutex_) {
-    if (node_ != nullptr && life_ != disk_.lives_) return Crashed(folder_);
+    if (node_ != nullptr && crashes_ != disk_.crashes_) return Crashed(folder_);
     return disk_.Count(kind, path);
   }
 
@@ -254,7 +254,7 @@ class FaultyFileSystem::View final : public FileSystem {
   FaultyFileSystem& disk_;
   const std::string folder_;
   const std::shared_ptr<Node> node_;
-  const uint64_t life_;
+  const uint64_t crashes_;
 };
 
 FaultyFileSystem::FaultyFileSystem(uint64_t seed)
@@ -285,10 +285,10 @@ void FaultyFileSystem::Pause(Moment moment) {
   if (pause) pause(moment);
 }
 
-absl::Status FaultyFileSystem::SyncFile(const std::string& path, Node& node, uint64_t life) {
+absl::Status FaultyFileSystem::SyncFile(const std::string& path, Node& node, uint64_t crashes) {
   const Passage passage(*this);
   MutexLock lock(mutex_);
-  if (life != lives_) return Crashed(path);
+  if (crashes != crashes_) return Crashed(path);
   const absl::Status status = Count(Kind::kSync, path);
   if (status.ok()) {
     node.synced.append(node.content, node.synced.size(), std::string::npos);
@@ -328,7 +328,7 @@ void FaultyFileSystem::SetContents(const std::string& path, std::string contents
 
 void FaultyFileSystem::Crash() {
   MutexLock lock(mutex_);
-  ++lives_;
+  ++crashes_;
   Forget(*root_);
   used_ = BytesOf(*root_);
 }

@@ -33,7 +33,7 @@ class FaultyFileSystem final : public FileSystem {
     kOpenFolder
   };
   struct Operation {
-    uint64_t number;  // from 0, over the life of this disk
+    uint64_t number;  // from 0, over the lifetime of this disk
     Kind kind;
     std::string path;  // of a rename, the new path
   };
@@ -103,7 +103,7 @@ class FaultyFileSystem final : public FileSystem {
   };
 
   void Pause(Moment moment) ABSL_LOCKS_EXCLUDED(mutex_);
-  absl::Status SyncFile(const std::string& path, Node& node, uint64_t life) ABSL_LOCKS_EXCLUDED(mutex_);
+  absl::Status SyncFile(const std::string& path, Node& node, uint64_t crashes) ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status Count(Kind kind, const std::string& path) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Searches from `node` on. nullptr: no such file or folder.
   static std::shared_ptr<Node> FindFrom(std::shared_ptr<Node> node, absl::string_view path);
@@ -117,7 +117,7 @@ class FaultyFileSystem final : public FileSystem {
   uint64_t capacity_ ABSL_GUARDED_BY(mutex_) = UINT64_MAX;
   uint64_t used_ ABSL_GUARDED_BY(mutex_) = 0;
   uint64_t operations_ ABSL_GUARDED_BY(mutex_) = 0;
-  uint64_t lives_ ABSL_GUARDED_BY(mutex_) = 0;
+  uint64_t crashes_ ABSL_GUARDED_BY(mutex_) = 0;
   RandomStream random_ ABSL_GUARDED_BY(mutex_);
   const std::shared_ptr<Node> root_ ABSL_PT_GUARDED_BY(mutex_);
   const std::unique_ptr<View> view_;  // without a held folder

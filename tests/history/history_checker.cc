@@ -52,12 +52,12 @@ class Checker {
     for (auto& [key, log] : shards_) {
       const uint32_t shard = key.first;
       CheckVersions(shard, log);
-      for (const auto& [worker, lives] : log.tracks) {
-        if (fixed() && lives.size() > 1) {
-          Violation(Rule::kClocks, absl::StrCat("shard ", shard), "worker ", worker, " has ", lives.size(),
-                    " lives");
+      for (const auto& [worker, tracks] : log.tracks) {
+        if (fixed() && tracks.size() > 1) {
+          Violation(Rule::kClocks, absl::StrCat("shard ", shard), "worker ", worker, " has ", tracks.size(),
+                    " incarnations");
         }
-        for (const auto& [life, track] : lives) CheckTrack(track);
+        for (const auto& [incarnation, track] : tracks) CheckTrack(track);
       }
       CheckReads(log);
       if (rules_.mode != Mode::kSync) CheckLeads(log);
@@ -79,7 +79,7 @@ class Checker {
   void CheckLeads(const ShardLog& log);
 
   bool fixed() const { return !rules_.membership_changes; }
-  Interval ClockOfLife(const Track& track, uint64_t version) const;
+  Interval ClockOfTrack(const Track& track, uint64_t version) const;
   Interval ClockAt(const ShardLog& log, uint32_t worker, uint64_t version) const;
   bool Counts(const ShardLog& log, uint32_t worker, uint64_t version) const;
 
@@ -91,7 +91,7 @@ class Checker {
 
   const HistoryRules rules_;
   HistoryReport report_;
-  // (shard, its incarnation; one for all without `server_lives`).
+  // (shard, its incarnation; one for all without `server_restarts`).
   std::map<std::pair<uint32_t, uint64_t>, ShardLog> shards_;
   // The largest batch that was applied anywhere.
   uint64_t last_batch_ = 0;
@@ -105,32 +105,32 @@ void Checker::Sort(absl::Span<const HistoryEvent> events) {
     const bool ok = event.outcome == "OK";
     const bool disposed = event.outcome == "REFUSED" || event.outcome == "DUPLICATE_BATCH";
     if (!ok && !(event.is_push && disposed)) continue;  // it ended, or waits for another try
-    ShardLog& log = shards_[{event.shard, rules_.server_lives ? event.incarnation : 0}];
+    ShardLog& log = shards_[{event.shard, rules_.server_restarts ? event.incarnation : 0}];
     const auto [first, added] = incarnations.emplace(event.shard, event.incarnation);
     // A read under a pin, for an evaluation, goes beside the training's exchanges: an answer of a server that
     // has died since may come after it.
-    if (rules_.server_lives && event.pin == 0) {
-      std::vector<uint64_t>& lives = met[{event.worker, event.life, event.shard}];
-      if (lives.empty() || lives.back() != event.incarnation) {
-        if (std::find(lives.begin(), lives.end(), event.incarnation) != lives.end()) {
-          Violation(Rule::kVersions, event.where, "shard ", event.shard, " answers in its life ",
-                    event.incarnation, " again, after its life ", lives.back());
+    if (rules_.server_restarts && event.pin == 0) {
+      std::vector<uint64_t>& in_order = met[{event.worker, event.worker_incarnation, event.shard}];
+      if (in_order.empty() || in_order.back() != event.incarnation) {
+        if (std::find(in_order.begin(), in_order.end(), event.incarnation) != in_order.end()) {
+          Violation(Rule::kVersions, event.where, "shard ", event.shard, " answers in its incarnation ",
+                    event.incarnation, " again, after its incarnation ", in_order.back());
         }
-        lives.push_back(event.incarnation);
+        in_order.push_back(event.incarnation);
       }
-    } else if (!rules_.server_lives && first->second != event.incarnation) {
-      Violation(Rule::kVersions, event.where, "shard ", event.shard, " answers in its life ",
-                event.incarnation, " after its life ", first->second);
+    } else if (!rules_.server_restarts && first->second != event.incarnation) {
+      Violation(Rule::kVersions, event.where, "shard ", event.shard, " answers in its incarnation ",
+                event.incarnation, " after its incarnation ", first->second);
     }
     if (!event.is_push) {
       if (event.pin != 0) continue;  // a reader's pull, outside the training
-      log.tracks[event.worker][event.life];
+      log.tracks[event.worker][event.worker_incarnation];
       log.pulls.push_back(&event);
-      log.read[{event.worker, event.life, event.clock}] = event.version;
+      log.read[{event.worker, event.worker_incarnation, event.clock}] = event.version;
       ++report_.pulls;
       continue;
     }
-    Track& track = log.tracks[event.worker][event.life];
+    Track& track = log.tracks[event.worker][event.worker_incarnation];
     (ok ? track.applied : track.disposed).push_back(&event);
     if (ok) {
       last_batch_ = std::max(last_batch_, event.batch);
@@ -139,8 +139,8 @@ void Checker::Sort(absl::Span<const HistoryEvent> events) {
     }
   }
   for (auto& [shard, log] : shards_) {
-    for (auto& [worker, lives] : log.tracks) {
-      for (auto& [life, track] : lives) {
+    for (auto& [worker, tracks] : log.tracks) {
+      for (auto& [incarnation, track] : tracks) {
         std::stable_sort(track.applied.begin(), track.applied.end(),
                          [](const HistoryEvent* a, const HistoryEvent* b) { return a->clock < b->clock; });
       }
@@ -151,8 +151,8 @@ void Checker::Sort(absl::Span<const HistoryEvent> events) {
 void Checker::CheckVersions(uint32_t shard, const ShardLog& log) {
   // (version, part; 0 but in sync) -> its push.
   std::map<std::pair<uint64_t, uint32_t>, const HistoryEvent*> made;
-  for (const auto& [worker, lives] : log.tracks) {
-    for (const auto& [life, track] : lives) {
+  for (const auto& [worker, tracks] : log.tracks) {
+    for (const auto& [incarnation, track] : tracks) {
       for (const HistoryEvent* push : track.applied) {
         const uint32_t part = rules_.mode == Mode::kSync ? push->part : 0;
         const auto [other, added] = made.emplace(std::make_pair(push->version, part), push);
@@ -166,7 +166,7 @@ void Checker::CheckVersions(uint32_t shard, const ShardLog& log) {
   const uint64_t of_version = rules_.mode == Mode::kSync ? rules_.parts : 1;
   // The first versions of a restored incarnation are in the checkpoint, and in the log of another
   // incarnation.
-  const uint64_t begin = rules_.server_lives && !made.empty() ? made.begin()->first.first : 1;
+  const uint64_t begin = rules_.server_restarts && !made.empty() ? made.begin()->first.first : 1;
   for (uint64_t version = begin; version <= log.last_version; ++version) {
     uint64_t found = 0;
     for (auto it = made.lower_bound({version, 0}); it != made.end() && it->first.first == version; ++it) {
@@ -212,12 +212,12 @@ void Checker::CheckBatches() {
     const uint32_t shard = key.first;
     std::map<uint64_t, const HistoryEvent*> applied;
     std::set<uint64_t> refused;
-    for (const auto& [worker, lives] : log.tracks) {
-      for (const auto& [life, track] : lives) {
+    for (const auto& [worker, tracks] : log.tracks) {
+      for (const auto& [incarnation, track] : tracks) {
         for (const HistoryEvent* push : track.disposed) refused.insert(push->batch);
         for (const HistoryEvent* push : track.applied) {
           const auto [same, is_first] =
-              first.emplace(std::make_tuple(worker, life, push->clock, push->part), push);
+              first.emplace(std::make_tuple(worker, incarnation, push->clock, push->part), push);
           if (!is_first && same->second->batch != push->batch) {
             Violation(Rule::kBatches, push->where, "the push at clock ", push->clock, " is batch ",
                       push->batch, " on shard ", shard, " and batch ", same->second->batch, " at ",
@@ -243,17 +243,17 @@ void Checker::CheckReads(const ShardLog& log) {
   std::map<std::pair<uint32_t, uint64_t>, uint64_t> newest;
   std::map<std::tuple<uint32_t, uint64_t, uint64_t>, uint64_t> read;
   for (const HistoryEvent* pull : log.pulls) {
-    uint64_t& before = newest[{pull->worker, pull->life}];
+    uint64_t& before = newest[{pull->worker, pull->worker_incarnation}];
     if (pull->version < before) {
       Violation(Rule::kMonotonic, pull->where, "worker ", pull->worker, " read version ", pull->version,
                 " of shard ", pull->shard, " after version ", before);
     }
     before = std::max(before, pull->version);
-    read[{pull->worker, pull->life, pull->clock}] = pull->version;
+    read[{pull->worker, pull->worker_incarnation, pull->clock}] = pull->version;
     CheckPull(log, *pull);
   }
-  for (const auto& [worker, lives] : log.tracks) {
-    for (const auto& [life, track] : lives) CheckStaleness(track, read);
+  for (const auto& [worker, tracks] : log.tracks) {
+    for (const auto& [incarnation, track] : tracks) CheckStaleness(track, read);
   }
 }
 
@@ -269,14 +269,14 @@ void Checker::CheckPull(const ShardLog& log, const HistoryEvent& pull) {
     Violation(Rule::kVersions, pull.where, "a pull read version ", pull.version, " of shard ", pull.shard,
               ", which no push made; the last is ", log.last_version);
   }
-  const Interval own = ClockOfLife(log.tracks.at(pull.worker).at(pull.life), pull.version);
+  const Interval own = ClockOfTrack(log.tracks.at(pull.worker).at(pull.worker_incarnation), pull.version);
   const uint64_t own_allowance = rules_.prefetch ? rules_.staleness : 0;
   if (own.most != kUnknown && own.most + own_allowance < pull.clock) {
     Violation(Rule::kOwnPushes, pull.where, "a pull at clock ", pull.clock, " read version ", pull.version,
               " of shard ", pull.shard, ", which lacks the worker's own pushes from clock ", own.most, " on");
   }
   if (rules_.mode == Mode::kBounded) {
-    for (const auto& [worker, lives] : log.tracks) {
+    for (const auto& [worker, tracks] : log.tracks) {
       if (!Counts(log, worker, pull.version)) continue;
       const Interval clock = ClockAt(log, worker, pull.version);
       if (clock.most == kUnknown || clock.most + rules_.staleness >= pull.clock) continue;
@@ -303,7 +303,7 @@ void Checker::CheckWatermarks(const ShardLog& log, const HistoryEvent& pull) {
                 " at version ", pull.version, " of shard ", pull.shard, "; its pushes say ", known.least);
     }
   }
-  for (const auto& [worker, lives] : log.tracks) {
+  for (const auto& [worker, tracks] : log.tracks) {
     if (listed.count(worker) > 0 || !Counts(log, worker, pull.version)) continue;
     Violation(Rule::kWatermarks, pull.where, "worker ", worker, " is not listed at version ", pull.version,
               " of shard ", pull.shard, ", and went on pushing");
@@ -313,7 +313,7 @@ void Checker::CheckWatermarks(const ShardLog& log, const HistoryEvent& pull) {
 void Checker::CheckStaleness(const Track& track,
                              const std::map<std::tuple<uint32_t, uint64_t, uint64_t>, uint64_t>& read) {
   for (const HistoryEvent* push : track.applied) {
-    const auto base = read.find({push->worker, push->life, push->clock});
+    const auto base = read.find({push->worker, push->worker_incarnation, push->clock});
     if (base == read.end()) {
       Violation(Rule::kStaleness, push->where, "a push at clock ", push->clock, " on shard ", push->shard,
                 " without a pull at that clock");
@@ -328,11 +328,11 @@ void Checker::CheckStaleness(const Track& track,
 }
 
 void Checker::CheckLeads(const ShardLog& log) {
-  for (const auto& [worker, lives] : log.tracks) {
-    for (const auto& [life, track] : lives) {
+  for (const auto& [worker, tracks] : log.tracks) {
+    for (const auto& [incarnation, track] : tracks) {
       for (const HistoryEvent* push : track.applied) {
         const uint64_t clock = push->clock + 1;
-        for (const auto& [other, other_lives] : log.tracks) {
+        for (const auto& [other, other_tracks] : log.tracks) {
           if (!Counts(log, other, push->version)) continue;
           const uint64_t behind = ClockAt(log, other, push->version).most;
           if (behind >= clock) continue;
@@ -346,7 +346,7 @@ void Checker::CheckLeads(const ShardLog& log) {
   }
 }
 
-Interval Checker::ClockOfLife(const Track& track, uint64_t version) const {
+Interval Checker::ClockOfTrack(const Track& track, uint64_t version) const {
   const auto later = std::upper_bound(track.applied.begin(), track.applied.end(), version,
                                       [](uint64_t v, const HistoryEvent* push) { return v < push->version; });
   Interval clock;
@@ -368,35 +368,35 @@ Interval Checker::ClockOfLife(const Track& track, uint64_t version) const {
 }
 
 Interval Checker::ClockAt(const ShardLog& log, uint32_t worker, uint64_t version) const {
-  const auto lives = log.tracks.find(worker);
-  if (lives == log.tracks.end()) return fixed() ? Interval{0, 0} : Interval{};
+  const auto tracks = log.tracks.find(worker);
+  if (tracks == log.tracks.end()) return fixed() ? Interval{0, 0} : Interval{};
   // Before the worker's first push a restored server may show the clock of an earlier incarnation, from the
   // checkpoint; after its last push, the clock of a later incarnation, which was killed before it could write
   // anything down.
-  if (lives->second.size() == 1) {
-    const Track& only = lives->second.begin()->second;
+  if (tracks->second.size() == 1) {
+    const Track& only = tracks->second.begin()->second;
     const bool known = fixed() || (only.first_version() <= version && version < only.last_version()) ||
-                       (!rules_.server_lives && version < only.last_version());
-    if (known) return ClockOfLife(only, version);
+                       (!rules_.server_restarts && version < only.last_version());
+    if (known) return ClockOfTrack(only, version);
   }
-  for (const auto& [life, track] : lives->second) {
+  for (const auto& [incarnation, track] : tracks->second) {
     if (track.first_version() <= version && version < track.last_version())
-      return ClockOfLife(track, version);
+      return ClockOfTrack(track, version);
   }
   return {};
 }
 
 bool Checker::Counts(const ShardLog& log, uint32_t worker, uint64_t version) const {
-  const auto lives = log.tracks.find(worker);
-  if (lives == log.tracks.end()) return false;
-  for (const auto& [life, track] : lives->second) {
+  const auto tracks = log.tracks.find(worker);
+  if (tracks == log.tracks.end()) return false;
+  for (const auto& [incarnation, track] : tracks->second) {
     if (version >= track.last_version()) continue;
     if (fixed()) return true;
     // Between a push and its next pull a worker may have had no work, and then it does not count.
     const auto next =
         std::upper_bound(track.applied.begin(), track.applied.end(), version,
                          [](uint64_t v, const HistoryEvent* push) { return v < push->version; });
-    const auto read = log.read.find({worker, life, (*next)->clock});
+    const auto read = log.read.find({worker, incarnation, (*next)->clock});
     // At the version that it read it may just have come.
     if (read != log.read.end() && read->second < version) return true;
   }

@@ -37,7 +37,7 @@ struct HistoryRules {
   // incarnations, one after another, never in an earlier one again. Each incarnation is judged by itself:
   // pushes that an incarnation applied to weights of another one show as pushes without a pull. With
   // `membership_changes` only.
-  bool server_lives = false;
+  bool server_restarts = false;
 };
 
 enum class HistoryRule {

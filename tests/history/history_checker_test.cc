@@ -38,7 +38,7 @@ class Log {
     HistoryEvent& event = events.emplace_back();
     event.where = absl::StrCat("log:", events.size() - 1);
     event.worker = worker;
-    event.life = worker + 10;
+    event.worker_incarnation = worker + 10;
     event.clock = clock;
     event.version = version;
     event.incarnation = 5;
@@ -114,7 +114,7 @@ TEST_CASE("the same history breaks a tighter bound") {
                       "worker 1 was at clock 0"));
 }
 
-TEST_CASE("versions: made once each, without gaps, in one life") {
+TEST_CASE("versions: made once each, without gaps, in one incarnation") {
   CHECK(ViolatedWith([](auto& e) { e[11].version = 7, e[11].staleness = 2, e[12].version = 7; }) ==
         "versions");
   CHECK_THAT(ViolatedWith([](auto& e) { e[5].version = 2, e[5].staleness = 1; }), StartsWith("versions"));
@@ -124,11 +124,12 @@ TEST_CASE("versions: made once each, without gaps, in one life") {
   CHECK_THAT(ViolatedWith([](auto& e) { e.erase(e.begin() + 8); }), StartsWith("versions"));
 }
 
-TEST_CASE("clocks: consecutive, with rising versions, in one life") {
+TEST_CASE("clocks: consecutive, with rising versions, in one incarnation") {
   CHECK_THAT(ViolatedWith([](auto& e) { e[9].clock = 3, e[6].clock = 3; }), StartsWith("clocks"));
   CHECK_THAT(ViolatedWith([](auto& e) { e[9].clock = 1, e[9].batch = 1; }), StartsWith("clocks"));
   CHECK_THAT(ViolatedWith([](auto& e) { std::swap(e[2].version, e[4].version); }), StartsWith("clocks"));
-  CHECK_THAT(ViolatedWith([](auto& e) { e[9].life = e[6].life = 99; }), StartsWith("clocks"));
+  CHECK_THAT(ViolatedWith([](auto& e) { e[9].worker_incarnation = e[6].worker_incarnation = 99; }),
+             StartsWith("clocks"));
 }
 
 TEST_CASE("batches: each once on each shard, the same on all") {
@@ -282,11 +283,11 @@ TEST_CASE("a worker that died and came back") {
   log.Push(0, 2, 5, 1, 4);
   log.Pull(0, 3, 5, {{0, 3}, {1, 2}});
   HistoryEvent* pull = &log.Pull(1, 2, 5, {{0, 3}, {1, 2}});
-  pull->life = 20;
-  log.Push(1, 2, 6, 0, 5).life = 20;
-  log.Pull(1, 3, 6, {{0, 3}, {1, 3}}).life = 20;
+  pull->worker_incarnation = 20;
+  log.Push(1, 2, 6, 0, 5).worker_incarnation = 20;
+  log.Pull(1, 3, 6, {{0, 3}, {1, 3}}).worker_incarnation = 20;
   log.Push(0, 3, 7, 1, 6);
-  log.Push(1, 3, 8, 1, 7).life = 20;
+  log.Push(1, 3, 8, 1, 7).worker_incarnation = 20;
   HistoryRules rules = Bounded(1);
   rules.membership_changes = true;
   HistoryReport report = CheckHistory(log.events, rules);
@@ -304,7 +305,7 @@ TEST_CASE("a worker that died and came back") {
   CHECK(Violated(log.events, rules) == "batches");
 }
 
-TEST_CASE("what a life that left no log changed, and who had no work, is not judged") {
+TEST_CASE("what an incarnation that left no log changed, and who had no work, is not judged") {
   HistoryRules rules = Bounded(1);
   rules.membership_changes = true;
   Log log;
@@ -335,10 +336,10 @@ TEST_CASE("what a life that left no log changed, and who had no work, is not jud
   CHECK(Violated(log.events, rules) == "watermarks");
 }
 
-TEST_CASE("a server that was killed and came back: each of its lives is judged by itself") {
+TEST_CASE("a server that was killed and came back: each of its incarnations is judged by itself") {
   HistoryRules rules = Bounded(1);
   rules.membership_changes = true;
-  rules.server_lives = true;
+  rules.server_restarts = true;
   // Incarnation 5 made versions 1 to 3; incarnation 6 begins at version 1, and worker 0's clock 1 is lost.
   Log log;
   log.Pull(0, 0, 0, {{0, 0}});                        // 0
@@ -353,7 +354,7 @@ TEST_CASE("a server that was killed and came back: each of its lives is judged b
   CHECK(CheckHistory(log.events, rules).ToString() ==
         "4 pulls, 3 pushes, largest lead 0, 0 versions unaccounted for, 0 violations");
 
-  SECTION("a restored server shows the clock of a life that has ended since the checkpoint") {
+  SECTION("a restored server shows the clock of an incarnation that has ended since the checkpoint") {
     log.Pull(1, 4, 2, {{0, 4}, {1, 7}}).incarnation = 6;
     log.Push(1, 4, 3, 0, 4).incarnation = 6;
     CHECK(CheckHistory(log.events, rules).total() == 0);
@@ -362,7 +363,7 @@ TEST_CASE("a server that was killed and came back: each of its lives is judged b
     log.Pull(0, 4, 2, {{0, 2}}).incarnation = 6;
     CHECK(CheckHistory(log.events, rules).count(HistoryRule::kWatermarks) >= 1);
   }
-  SECTION("an update of an earlier life's weights is applied") {
+  SECTION("an update of an earlier incarnation's weights is applied") {
     log.events[5] = log.events[7];
     log.events[5].clock = 2;
     log.events[5].batch = 2;
@@ -370,11 +371,11 @@ TEST_CASE("a server that was killed and came back: each of its lives is judged b
     log.events[7].staleness = 1;
     CHECK(CheckHistory(log.events, rules).count(HistoryRule::kStaleness) == 1);
   }
-  SECTION("an earlier life answers again") {
+  SECTION("an earlier incarnation answers again") {
     log.events[7].incarnation = 5;
     CHECK(CheckHistory(log.events, rules).count(HistoryRule::kVersions) >= 1);
   }
-  SECTION("an evaluation reads the later life before the earlier one's last answer comes") {
+  SECTION("an evaluation reads the later incarnation before the earlier one's last answer comes") {
     HistoryEvent read = log.events[6];
     read.pin = 3;
     log.events.insert(log.events.begin() + 4, read);
@@ -382,13 +383,13 @@ TEST_CASE("a server that was killed and came back: each of its lives is judged b
     log.events[4].pin = 0;
     CHECK(CheckHistory(log.events, rules).count(HistoryRule::kVersions) >= 1);
   }
-  SECTION("a batch is applied twice in one life") {
+  SECTION("a batch is applied twice in one incarnation") {
     log.Pull(0, 4, 2, {{0, 4}}).incarnation = 6;
     log.Push(0, 4, 3, 0, 3).incarnation = 6;
     CHECK(CheckHistory(log.events, rules).count(HistoryRule::kBatches) == 1);
   }
-  SECTION("without the rule a second life is a violation") {
-    rules.server_lives = false;
+  SECTION("without the rule a second incarnation is a violation") {
+    rules.server_restarts = false;
     CHECK(CheckHistory(log.events, rules).count(HistoryRule::kVersions) >= 1);
   }
 }
@@ -396,17 +397,17 @@ TEST_CASE("a server that was killed and came back: each of its lives is judged b
 TEST_CASE("a log is read as it was written") {
   std::vector<HistoryEvent> events;
   const std::string push =
-      R"({"op":"push","worker":1,"life":7,"shard":2,"clock":4,"part":3,"batch":17,"outcome":"OK","version":10,)"
-      R"("incarnation":9,"staleness":1,"t_ns":5})";
+      R"({"op":"push","worker":1,"worker_incarnation":7,"shard":2,"clock":4,"part":3,"batch":17,)"
+      R"("outcome":"OK","version":10,"incarnation":9,"staleness":1,"t_ns":5})";
   const std::string pull =
-      R"({"op":"pull","worker":1,"life":7,"shard":0,"clock":4,"pin":8,"outcome":"STEP_PAST","version":9,)"
-      R"("incarnation":3,"clocks":[[0,3],[1,4]],"t_ns":5})";
+      R"({"op":"pull","worker":1,"worker_incarnation":7,"shard":0,"clock":4,"pin":8,)"
+      R"("outcome":"STEP_PAST","version":9,"incarnation":3,"clocks":[[0,3],[1,4]],"t_ns":5})";
   REQUIRE(ReadHistory("w", absl::StrCat(push, "\n", pull, "\n"), /*cut=*/false, &events).ok());
   REQUIRE(events.size() == 2);
   CHECK(events[0].is_push);
   CHECK(events[0].where == "w:1");
   CHECK(events[0].worker == 1);
-  CHECK(events[0].life == 7);
+  CHECK(events[0].worker_incarnation == 7);
   CHECK(events[0].shard == 2);
   CHECK(events[0].clock == 4);
   CHECK(events[0].part == 3);

@@ -11,7 +11,7 @@ HistoryEvent ToEvent(const nlohmann::json& line) {
   event.is_push = line.at("op") == "push";
   if (!event.is_push && line.at("op") != "pull") throw std::invalid_argument("op is neither push nor pull");
   line.at("worker").get_to(event.worker);
-  line.at("life").get_to(event.life);
+  line.at("worker_incarnation").get_to(event.worker_incarnation);
   line.at("shard").get_to(event.shard);
   line.at("clock").get_to(event.clock);
   line.at("version").get_to(event.version);

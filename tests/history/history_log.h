@@ -17,7 +17,7 @@ struct HistoryEvent {
   // "worker-1.jsonl:17".
   std::string where;
   uint32_t worker = 0;
-  uint64_t life = 0;
+  uint64_t worker_incarnation = 0;
   uint32_t shard = 0;
   uint64_t clock = 0;
   std::string outcome = "OK";

@@ -31,9 +31,9 @@ class FaultyJob {
 
   TestJob& job() { return job_; }
   // The history of the incarnation that StartWorker started under this name.
-  std::string History(const std::string& life) const { return job_.folder().path(life + ".history"); }
-  void StartWorker(uint32_t rank, const std::string& life) {
-    job_.Start(absl::StrCat("worker:", rank), run_.WorkerArgs(rank, History(life)));
+  std::string History(const std::string& name) const { return job_.folder().path(name + ".history"); }
+  void StartWorker(uint32_t rank, const std::string& name) {
+    job_.Start(absl::StrCat("worker:", rank), run_.WorkerArgs(rank, History(name)));
   }
   void StartAll() {
     for (uint32_t i = 0; i < kHistoryServers; ++i) job_.Start(absl::StrCat("ps:", i));
@@ -51,18 +51,20 @@ class FaultyJob {
   TestJob job_;
 };
 
-uint64_t AppliedOfLastLife(const std::vector<HistoryEvent>& events, uint32_t worker) {
-  uint64_t life = 0, count = 0;
+uint64_t AppliedOfLastIncarnation(const std::vector<HistoryEvent>& events, uint32_t worker) {
+  uint64_t incarnation = 0, count = 0;
   for (const HistoryEvent& event : events) {
-    if (event.worker == worker) life = std::max(life, event.life);
+    if (event.worker == worker) incarnation = std::max(incarnation, event.worker_incarnation);
   }
   for (const HistoryEvent& event : events) {
-    if (event.worker == worker && event.life == life && event.is_push && event.outcome == "OK") ++count;
+    if (event.worker == worker && event.worker_incarnation == incarnation && event.is_push &&
+        event.outcome == "OK")
+      ++count;
   }
   return count;
 }
 
-TEST_CASE("a worker is killed and comes back under a new life: the bound holds, every batch once",
+TEST_CASE("a worker is killed and comes back under a new incarnation: the bound holds, every batch once",
           "[transports]") {
   HistoryRun run;
   run.staleness = 2;
@@ -95,7 +97,7 @@ TEST_CASE("a worker is killed and comes back under a new life: the bound holds, 
   INFO(report.ToString());
   CHECK(report.total() == 0);
   CHECK(report.max_lead == run.staleness + 1);
-  for (const uint32_t rank : {0, 3}) CHECK(AppliedOfLastLife(events, rank) > 0);
+  for (const uint32_t rank : {0, 3}) CHECK(AppliedOfLastIncarnation(events, rank) > 0);
   // The killed workers had not written some 4 KiB of lines each.
   CHECK(report.unaccounted_versions < 200);
   CHECK(report.pushes + report.unaccounted_versions == kHistoryServers * run.examples);

@@ -130,8 +130,8 @@ TEST_CASE("workers held back at random") {
 TEST_CASE("workers that push their parts in a random order", "[transports]") {
   const v1::JobConfig config = DigitsJob({"consistency.parts=8"});
   const SerialRun expected = Reference(config);
-  CheckBits(expected, config, 2, std::vector<WorkerLife>{{0, 0, {}, true}});
-  CheckBits(expected, config, 3, std::vector<WorkerLife>{{0, 0, {}, true}, {1, 0, {}, true}});
+  CheckBits(expected, config, 2, std::vector<WorkerRun>{{0, 0, {}, true}});
+  CheckBits(expected, config, 3, std::vector<WorkerRun>{{0, 0, {}, true}, {1, 0, {}, true}});
 }
 
 TEST_CASE("every level of the server's kernels") {
@@ -181,8 +181,8 @@ TEST_CASE("workers that go and come, at any point of a step", "[transports]") {
   for (uint64_t pieces : {0, 1, 2, 13, 40, 75}) {
     for (uint32_t rank : {0, 1}) {
       INFO("worker " << rank << " goes after " << pieces << " pieces");
-      const std::vector<WorkerLife> lives = {{rank, 0, pieces}, {1 - rank, 0, {}}};
-      CheckBits(expected, config, 2, lives, pieces == 0 ? 1 : 0);
+      const std::vector<WorkerRun> runs = {{rank, 0, pieces}, {1 - rank, 0, {}}};
+      CheckBits(expected, config, 2, runs, pieces == 0 ? 1 : 0);
     }
   }
 }
@@ -190,14 +190,14 @@ TEST_CASE("workers that go and come, at any point of a step", "[transports]") {
 TEST_CASE("workers that come later or again", "[transports]") {
   const v1::JobConfig config = DigitsJob({});
   const SerialRun expected = Reference(config);
-  const std::map<std::string, std::vector<WorkerLife>> stories = {
+  const std::map<std::string, std::vector<WorkerRun>> stories = {
       {"one comes later", {{0, 0, {}}, {1, 10, {}}}},
       {"one goes and comes again, twice", {{0, 0, {}}, {1, 0, 9}, {1, 12, 11}, {1, 25, {}}}},
       {"all are replaced", {{0, 0, 17}, {1, 0, 24}, {0, 9, 12}, {2, 9, {}}, {1, 20, {}}}},
   };
-  for (const auto& [story, lives] : stories) {
+  for (const auto& [story, runs] : stories) {
     INFO(story);
-    CheckBits(expected, config, 2, lives);
+    CheckBits(expected, config, 2, runs);
   }
 }
 

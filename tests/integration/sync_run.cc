@@ -36,11 +36,11 @@ constexpr std::chrono::seconds kPatience(60);
 // What the worker threads of a job share: the job's progress, and which workers have joined. Thread-safe.
 class Story {
  public:
-  explicit Story(const std::vector<WorkerLife>& lives) : lives_(lives), joined_(lives.size()) {}
+  explicit Story(const std::vector<WorkerRun>& runs) : runs_(runs), joined_(runs.size()) {}
 
-  void Joined(size_t life) {
+  void Joined(size_t run) {
     MutexLock lock(mutex_);
-    joined_[life] = true;
+    joined_[run] = true;
     changed_.NotifyAll();
   }
   void Reached(uint64_t clock) {
@@ -62,8 +62,8 @@ class Story {
   absl::Status WaitForJoins(uint64_t clock) {
     return Wait(
         [&]() ABSL_NO_THREAD_SAFETY_ANALYSIS {
-          for (size_t life = 0; life < lives_.size(); ++life) {
-            if (lives_[life].joins_at_clock < clock && !joined_[life]) return false;
+          for (size_t run = 0; run < runs_.size(); ++run) {
+            if (runs_[run].joins_at_clock < clock && !joined_[run]) return false;
           }
           return true;
         },
@@ -76,7 +76,7 @@ class Story {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
     MutexLock lock(mutex_);
     while (!condition()) {
-      if (closed_) return absl::CancelledError("another life failed");
+      if (closed_) return absl::CancelledError("another worker failed");
       if (!changed_.WaitUntil(mutex_, deadline) && std::chrono::steady_clock::now() >= deadline) {
         return absl::DeadlineExceededError(absl::StrCat("waited ", what));
       }
@@ -84,7 +84,7 @@ class Story {
     return absl::OkStatus();
   }
 
-  const std::vector<WorkerLife> lives_;
+  const std::vector<WorkerRun> runs_;
   Mutex mutex_;
   CondVar changed_;
   uint64_t clock_ ABSL_GUARDED_BY(mutex_) = 0;
@@ -95,8 +95,8 @@ class Story {
 // A client that counts the work it passes on and, at the end of its time, passes on no more.
 class MortalClient final : public ForwardingClient {
  public:
-  MortalClient(Client* real, const WorkerLife& life, Story* story)
-      : ForwardingClient(real), life_(life), story_(story), random_(RandomKey(1, "shuffles"), life.rank) {}
+  MortalClient(Client* real, const WorkerRun& run, Story* story)
+      : ForwardingClient(real), run_(run), story_(story), random_(RandomKey(1, "shuffles"), run.rank) {}
 
   uint64_t given() const { return given_; }
   bool gone() const { return gone_; }
@@ -107,10 +107,10 @@ class MortalClient final : public ForwardingClient {
     const Work work = ready_.back();
     story_->Reached(work.clock);
     // Workers that leave do not wait: others may wait for their place.
-    if (!life_.gone_after.has_value()) WEIR_RETURN_IF_ERROR(story_->WaitForJoins(work.clock));
-    if (life_.gone_after == given_) {
+    if (!run_.gone_after.has_value()) WEIR_RETURN_IF_ERROR(story_->WaitForJoins(work.clock));
+    if (run_.gone_after == given_) {
       gone_ = true;
-      return absl::AbortedError("this life is over");
+      return absl::AbortedError("this run is over");
     }
     ready_.pop_back();
     ++given_;
@@ -123,15 +123,15 @@ class MortalClient final : public ForwardingClient {
       WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, ForwardingClient::NextWork());
       if (!work.has_value()) return absl::OkStatus();
       ready_.push_back(*work);
-    } while (life_.shuffles && !ready_.back().last_of_clock);
-    if (!life_.shuffles) return absl::OkStatus();
+    } while (run_.shuffles && !ready_.back().last_of_clock);
+    if (!run_.shuffles) return absl::OkStatus();
     ready_.back().last_of_clock = false;
     for (uint32_t i = ready_.size(); i > 1; --i) std::swap(ready_[i - 1], ready_[random_.NextBelow(i)]);
     ready_.front().last_of_clock = true;
     return absl::OkStatus();
   }
 
-  const WorkerLife life_;
+  const WorkerRun run_;
   Story* const story_;
   RandomStream random_;
   std::vector<Work> ready_;  // the next one last
@@ -140,20 +140,20 @@ class MortalClient final : public ForwardingClient {
 };
 
 // Returns the number of pieces of work that the worker got.
-absl::StatusOr<uint64_t> Live(const v1::JobConfig& config, const std::vector<std::string>& servers,
-                              const WorkerLife& life, size_t index, Story* story) {
-  WEIR_RETURN_IF_ERROR(story->WaitForClock(life.joins_at_clock));
+absl::StatusOr<uint64_t> RunWorker(const v1::JobConfig& config, const std::vector<std::string>& servers,
+                                   const WorkerRun& run, size_t index, Story* story) {
+  WEIR_RETURN_IF_ERROR(story->WaitForClock(run.joins_at_clock));
   const Dataset& train = Digits().train;
   WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, train, {"cpu"}));
   Model* const model = &replicas->model();
   ClientOptions options;
   options.servers = servers;
-  options.rank = life.rank;
-  options.task = absl::StrCat("worker:", life.rank);
+  options.rank = run.rank;
+  options.task = absl::StrCat("worker:", run.rank);
   options.job_config = config.SerializeAsString();
   options.train_examples = static_cast<uint64_t>(train.size());
   WEIR_ASSIGN_OR_RETURN(const auto real, Client::Join(options, model->spec()));
-  MortalClient client(real.get(), life, story);
+  MortalClient client(real.get(), run, story);
   story->Joined(index);
   DatasetGradients gradients(config, train, replicas.get());
   Trainer trainer(config, &gradients, &client);
@@ -227,7 +227,7 @@ const SerialRun& SerialDigits(const std::vector<std::string>& overrides) {
 }
 
 absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t servers,
-                                     const std::vector<WorkerLife>& lives) {
+                                     const std::vector<WorkerRun>& runs) {
   // protobuf creates a string's default at its first use, under a lock inside a library that ThreadSanitizer
   // does not see; this call creates it before there are threads.
   v1::JobConfig::default_instance().name();
@@ -236,20 +236,20 @@ absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t serve
   options.servers = servers;
   options.summary_path = TemporaryPath("summary.json");
   uint32_t first_ranks = 0;
-  for (const WorkerLife& life : lives) {
-    options.workers = std::max(options.workers, life.rank + 1);
-    if (life.joins_at_clock == 0) first_ranks = std::max(first_ranks, life.rank + 1);
+  for (const WorkerRun& run : runs) {
+    options.workers = std::max(options.workers, run.rank + 1);
+    if (run.joins_at_clock == 0) first_ranks = std::max(first_ranks, run.rank + 1);
   }
   options.config.mutable_cluster()->set_min_workers(first_ranks);
   WEIR_ASSIGN_OR_RETURN(const auto cluster, InProcessCluster::Start(options));
 
   Digits();
-  Story story(lives);
-  std::vector<absl::StatusOr<uint64_t>> ends(lives.size(), absl::UnknownError("still runs"));
+  Story story(runs);
+  std::vector<absl::StatusOr<uint64_t>> ends(runs.size(), absl::UnknownError("still runs"));
   std::vector<std::thread> threads;
-  for (size_t i = 0; i < lives.size(); ++i) {
+  for (size_t i = 0; i < runs.size(); ++i) {
     threads.emplace_back([&, i] {
-      ends[i] = Live(options.config, cluster->addresses(), lives[i], i, &story);
+      ends[i] = RunWorker(options.config, cluster->addresses(), runs[i], i, &story);
       if (ends[i].ok()) return;
       story.Close();
       cluster->server(0)->Stop(std::string(ends[i].status().message()));
@@ -258,10 +258,10 @@ absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t serve
   for (std::thread& thread : threads) thread.join();
 
   SyncRun run;
-  for (size_t i = 0; i < lives.size(); ++i) {
+  for (size_t i = 0; i < runs.size(); ++i) {
     if (!ends[i].ok()) {
-      return absl::Status(ends[i].status().code(), absl::StrCat("life ", i, " of worker ", lives[i].rank,
-                                                                ": ", ends[i].status().message()));
+      return absl::Status(ends[i].status().code(), absl::StrCat("run ", i, " of worker ", runs[i].rank, ": ",
+                                                                ends[i].status().message()));
     }
     run.work.push_back(*ends[i]);
   }
@@ -273,9 +273,9 @@ absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t serve
 }
 
 absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t servers, uint32_t workers) {
-  std::vector<WorkerLife> lives(workers);
-  for (uint32_t rank = 0; rank < workers; ++rank) lives[rank].rank = rank;
-  return RunInProcess(config, servers, lives);
+  std::vector<WorkerRun> runs(workers);
+  for (uint32_t rank = 0; rank < workers; ++rank) runs[rank].rank = rank;
+  return RunInProcess(config, servers, runs);
 }
 
 absl::StatusOr<Summary> ReadSummary(const std::string& path) {

@@ -25,7 +25,7 @@ std::string DigitsJobText();
 const SerialRun& SerialDigits(const std::vector<std::string>& overrides);
 
 // A worker's time in a job: from its join to its end.
-struct WorkerLife {
+struct WorkerRun {
   uint32_t rank = 0;
   // Joins once some worker was given work at this clock.
   uint64_t joins_at_clock = 0;
@@ -40,14 +40,14 @@ struct WorkerLife {
 struct SyncRun {
   std::string weights_sha256;  // as the job's summary says
   uint64_t steps = 0;
-  // By life: the number of pieces of work that it got.
+  // By run of a worker: the number of pieces of work that it got.
   std::vector<uint64_t> work;
 };
 
-// Runs a job in this process: real servers over loopback, each worker life in a thread with its own model,
-// client and trainer.
+// Runs a job in this process: real servers over loopback, each run of a worker in a thread with its own
+// model, client and trainer.
 absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t servers,
-                                     const std::vector<WorkerLife>& lives);
+                                     const std::vector<WorkerRun>& runs);
 // All workers stay from the beginning to the end.
 absl::StatusOr<SyncRun> RunInProcess(const v1::JobConfig& config, uint32_t servers, uint32_t workers);
 

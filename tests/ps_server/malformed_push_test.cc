@@ -316,7 +316,7 @@ TEST_CASE("Strangers are told that they are fenced, and change nothing") {
   f.Join();
   Messages messages = f.Push();
   SECTION("an unknown worker") { messages[0].mutable_push()->mutable_caller()->set_worker(17); }
-  SECTION("an earlier life") { messages[0].mutable_push()->mutable_caller()->set_incarnation(0); }
+  SECTION("an earlier incarnation") { messages[0].mutable_push()->mutable_caller()->set_incarnation(0); }
   const ExchangeResult result = f.stream().Run(messages);
   REQUIRE(result.error.ok());
   CHECK(result.push->outcome() == v1::FENCED);

@@ -144,7 +144,7 @@ TEST_CASE("A server writes and reads in the folders of its own config, whatever 
         "its config differs from that of ps:0 in optimizer.learning_rate; its log says how");
 }
 
-TEST_CASE("A coordinator may attach again, in a later life too; an earlier one is refused") {
+TEST_CASE("A coordinator may attach again, in a later incarnation too; an earlier one is refused") {
   LoneServer server(20);
   auto first = std::make_unique<Stream>(server, 2);
   REQUIRE(first->Attached());
@@ -252,7 +252,7 @@ TEST_CASE("A job that was drained goes on where it was") {
 TEST_CASE("One server's steps survive its end") {
   const std::string folder = NewFolder("survive");
   uint64_t clock = 0;
-  for (int life = 0; life < 3; ++life) {
+  for (int start = 0; start < 3; ++start) {
     ServerFixture f;
     f.config = WithCheckpoints(f.config, folder);
     f.Start();

@@ -10,7 +10,7 @@ namespace weir {
 
 void Checker::CheckPush(const PushAnswered& push) {
   const v1::PushReply& reply = push.reply;
-  const Life life{push.shard, reply.version().incarnation()};
+  const ShardIncarnation shard{push.shard, reply.version().incarnation()};
   const auto where = [&] {
     return absl::StrCat("the push of batch ", push.batch, " by worker ", push.worker, " (incarnation ",
                         push.incarnation, ", clock ", push.clock, ") to ps:", push.shard, ", answered at ",
@@ -22,7 +22,7 @@ void Checker::CheckPush(const PushAnswered& push) {
         return Violate(Invariant::kAcknowledged, where(), " is said to be in version ",
                        reply.version().count());
       }
-      const std::vector<float>* const weights = Find(life, reply.version().count());
+      const std::vector<float>* const weights = Find(shard, reply.version().count());
       const bool there = weights != nullptr && Has(*weights, push.batch);
       if (weights != nullptr && !there) {
         return Violate(Invariant::kAcknowledged, where(), " is not in version ", reply.version().count());
@@ -32,13 +32,14 @@ void Checker::CheckPush(const PushAnswered& push) {
         Violate(Invariant::kAcknowledged, where(), " is in as that of incarnation ",
                 Who(*weights, push.batch));
       }
-      const std::vector<float>* const before = Find(life, reply.version().count() - 1);
+      const std::vector<float>* const before = Find(shard, reply.version().count() - 1);
       if (before != nullptr && Has(*before, push.batch)) {
         Violate(Invariant::kAcknowledged, where(), " was in before version ", reply.version().count());
       }
       if (push.base.incarnation() != reply.version().incarnation()) {
-        return Violate(Invariant::kStaleLife, where(), " was computed from life ", push.base.incarnation(),
-                       " of the shard and taken by life ", reply.version().incarnation());
+        return Violate(Invariant::kStaleIncarnation, where(), " was computed from incarnation ",
+                       push.base.incarnation(), " of the shard and taken by incarnation ",
+                       reply.version().incarnation());
       }
       if (!sync() && push.base.count() + reply.staleness() + 1 != reply.version().count()) {
         Violate(Invariant::kStaleness, where(), " was computed from version ", push.base.count(),
@@ -55,7 +56,7 @@ void Checker::CheckPush(const PushAnswered& push) {
       // The shard refused it before.
       if (ledger_.poisoned(push.batch, push.shard)) return;
       // Another worker's push of the batch is in the version.
-      const auto it = versions_.find(life);
+      const auto it = versions_.find(shard);
       const bool there = it != versions_.end() && !it->second.empty() &&
                          Has(*it->second.rbegin()->second, push.batch) &&
                          Who(*it->second.rbegin()->second, push.batch) != push.incarnation;
@@ -81,7 +82,7 @@ void Checker::CheckPushesAcrossShards() {
     }
   }
   std::map<uint64_t, std::map<std::set<uint64_t>, uint32_t>> steps;
-  for (const auto& [life, versions] : versions_) {
+  for (const auto& [shard, versions] : versions_) {
     for (const auto& [version, weights] : versions) {
       if (version == 0) continue;
       std::set<uint64_t> parts;
@@ -89,7 +90,7 @@ void Checker::CheckPushesAcrossShards() {
       for (uint64_t b = first; b < std::min(ledger_.batches(), first + ledger_.options().parts); ++b) {
         if (Has(*weights, b)) parts.insert(b);
       }
-      steps[version - 1].emplace(parts, life.first);
+      steps[version - 1].emplace(parts, shard.first);
     }
   }
   for (const auto& [step, sets] : steps) {
@@ -149,7 +150,7 @@ void Checker::CheckWeights(const PullAnswered& pull) {
 }
 
 void Checker::CheckSent() {
-  // (incarnation, shard, clock) -> what was read for it: lives and versions.
+  // (incarnation, shard, clock) -> what was read for it: incarnations and versions.
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, std::set<std::pair<uint64_t, uint64_t>>> read;
   for (const PullAnswered& pull : log_.pulls) {
     if (pull.reply.outcome() != v1::OK || pull.pin != 0) continue;
@@ -176,7 +177,7 @@ void Checker::CheckSent() {
   }
 }
 
-uint64_t Checker::ClockOf(uint64_t incarnation, uint64_t start, const Life& life,
+uint64_t Checker::ClockOf(uint64_t incarnation, uint64_t start, const ShardIncarnation& shard,
                           const std::vector<float>& weights, absl::Duration at) const {
   uint64_t clock = start;
   const auto it = sent_.find(incarnation);
@@ -185,8 +186,8 @@ uint64_t Checker::ClockOf(uint64_t incarnation, uint64_t start, const Life& life
     // Refused pushes count as completed: those that are not finite, those whose batch another worker has
     // done, and those of another incarnation's version, even if the answer was lost.
     if (push->at <= at &&
-        (Has(weights, push->batch) || ledger_.poisoned(push->batch, life.first) ||
-         push->base[life.first].incarnation() != life.second || Delivered(*push, life, at))) {
+        (Has(weights, push->batch) || ledger_.poisoned(push->batch, shard.first) ||
+         push->base[shard.first].incarnation() != shard.second || Delivered(*push, shard, at))) {
       clock = std::max(clock, push->clock + 1);
     }
   }
@@ -237,21 +238,21 @@ void Checker::CheckBound(const PullAnswered& pull) {
     }
   }
   // The workers that counted all the time from the request to the answer.
-  const Life life{pull.shard, pull.reply.version().incarnation()};
-  const Installed* const first = MembershipAt(life, pull.asked);
+  const ShardIncarnation shard{pull.shard, pull.reply.version().incarnation()};
+  const Installed* const first = MembershipAt(shard, pull.asked);
   if (first == nullptr) return;
   for (const v1::Member& member : first->membership.members()) {
     if (member.incarnation() == pull.incarnation) continue;
     bool counts = true;
     uint64_t start = 0;
-    for (const Installed* installed : memberships_.at(life)) {
+    for (const Installed* installed : memberships_.at(shard)) {
       if (installed->at < first->at || installed->at > pull.at) continue;
       const v1::Member* const then = MemberOf(*installed, member.incarnation());
       counts &= then != nullptr && !then->idle() && !then->joining();
       if (then != nullptr) start = std::max(start, then->start_clock());
     }
     if (!counts) continue;
-    const uint64_t clock = ClockOf(member.incarnation(), start, life, read, pull.at);
+    const uint64_t clock = ClockOf(member.incarnation(), start, shard, read, pull.at);
     if (clock + s < pull.clock) {
       Violate(Invariant::kBound, "worker ", pull.worker, " read ps:", pull.shard, " at clock ", pull.clock,
               ", version ", pull.reply.version().count(), ", where worker ", member.worker(), " is at clock ",

@@ -17,10 +17,11 @@ bool Checker::Replayed(const Restored& restored) const {
     before = weights.get();
   };
   for (const Published& line : log_.published) {
-    if (line.shard == restored.shard && line.life < restored.life) take(line.to, line.weights);
+    if (line.shard == restored.shard && line.incarnation < restored.incarnation) take(line.to, line.weights);
   }
   for (const Restored& line : log_.restored) {
-    if (line.shard == restored.shard && line.life < restored.life) take(line.version, line.weights);
+    if (line.shard == restored.shard && line.incarnation < restored.incarnation)
+      take(line.version, line.weights);
   }
   if (restored.version == version) {
     return std::memcmp(before->data(), restored.weights->data(), before->size() * sizeof(float)) == 0;
@@ -45,13 +46,15 @@ void Checker::CheckLogs() {
   for (const Restored& restored : log_.restored) {
     if (restored.weights == nullptr) continue;
     for (const Published& line : log_.published) {
-      if (line.shard != restored.shard || line.life >= restored.life || line.to <= restored.version) continue;
+      if (line.shard != restored.shard || line.incarnation >= restored.incarnation ||
+          line.to <= restored.version)
+        continue;
       Violate(Invariant::kRestored, "ps:", restored.shard, " starts at ", At(restored.at), " with version ",
               restored.version, ", and version ", line.to, " was published at ", At(line.at));
     }
     for (const PushAnswered& push : log_.pushes) {
       if (push.shard != restored.shard || push.reply.outcome() != v1::OK ||
-          push.reply.version().incarnation() >= restored.life) {
+          push.reply.version().incarnation() >= restored.incarnation) {
         continue;
       }
       if (Has(*restored.weights, push.batch) && Who(*restored.weights, push.batch) == push.incarnation) {

@@ -13,7 +13,7 @@ void Checker::CheckMemberships() {
   std::map<uint64_t, std::string> epochs;
   std::map<uint32_t, uint64_t> newest;
   for (const Installed& installed : log_.installed) {
-    memberships_[{installed.shard, installed.life}].push_back(&installed);
+    memberships_[{installed.shard, installed.incarnation}].push_back(&installed);
     const uint64_t epoch = installed.membership.epoch();
     if (epoch <= newest[installed.shard]) {
       Violate(Invariant::kEpochs, "ps:", installed.shard, " installed epoch ", epoch, " after ",
@@ -66,14 +66,14 @@ void Checker::CheckRestored() {
               restored.version, " though the checkpoint of ", At(saved.at), " holds version ",
               saved.versions[restored.shard].count());
     }
-    versions_[{restored.shard, restored.life}][restored.version] = restored.weights;
+    versions_[{restored.shard, restored.incarnation}][restored.version] = restored.weights;
   }
 }
 
 void Checker::CheckPublications() {
   for (const Published& line : log_.published) {
-    const Life life{line.shard, line.life};
-    const std::vector<float>* const before = Find(life, line.from);
+    const ShardIncarnation shard{line.shard, line.incarnation};
+    const std::vector<float>* const before = Find(shard, line.from);
     if (before == nullptr || line.weights == nullptr || line.to <= line.from) {
       Violate(Invariant::kOnce, "ps:", line.shard, " went from version ", line.from, " to ", line.to);
       continue;
@@ -83,7 +83,7 @@ void Checker::CheckPublications() {
     } else {
       CheckArrivals(line, *before);
     }
-    versions_[life][line.to] = line.weights;
+    versions_[shard][line.to] = line.weights;
   }
 }
 
@@ -109,7 +109,7 @@ void Checker::CheckStep(const Published& line, const std::vector<float>& before)
 }
 
 bool Checker::WasMember(const Published& line, uint64_t incarnation) const {
-  const auto memberships = memberships_.find({line.shard, line.life});
+  const auto memberships = memberships_.find({line.shard, line.incarnation});
   if (memberships == memberships_.end()) return false;
   // Each membership counts until the next one, which may have come in the same event as the version.
   bool was = false;
@@ -162,7 +162,7 @@ void Checker::CheckJoins() {
     // On each shard: the slowest of the workers that counted there when the shard learned of the new worker.
     std::optional<uint64_t> slowest;
     bool known = true;
-    for (const auto& [life, memberships] : memberships_) {
+    for (const auto& [shard, memberships] : memberships_) {
       const auto told = std::find_if(memberships.begin(), memberships.end(), [&](const Installed* installed) {
         return MemberOf(*installed, joined.incarnation) != nullptr;
       });
@@ -176,7 +176,7 @@ void Checker::CheckJoins() {
         continue;
       }
       // When several versions are published at once, the log has only the last.
-      const std::vector<float>* const weights = Find(life, (*told)->version);
+      const std::vector<float>* const weights = Find(shard, (*told)->version);
       if (weights == nullptr) known = false;
       // A worker that is removed as the new one comes counted until then.
       for (const Installed* installed : {before, *told}) {

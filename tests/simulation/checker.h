@@ -47,7 +47,7 @@ class Checker {
   }
 
  private:
-  using Life = std::pair<uint32_t, uint64_t>;  // a shard and its incarnation
+  using ShardIncarnation = std::pair<uint32_t, uint64_t>;  // a shard and its incarnation
 
   bool bounded() const { return plan_.config.consistency().mode() == v1::ConsistencyConfig::MODE_BOUNDED; }
   bool sync() const { return plan_.sync(); }
@@ -63,15 +63,15 @@ class Checker {
   uint64_t Who(const std::vector<float>& weights, uint64_t batch) const {
     return static_cast<uint64_t>(std::llround(weights[ledger_.batches() + batch] / weights[batch]));
   }
-  const std::vector<float>* Find(const Life& life, uint64_t version) const {
-    const auto it = versions_.find(life);
+  const std::vector<float>* Find(const ShardIncarnation& shard, uint64_t version) const {
+    const auto it = versions_.find(shard);
     if (it == versions_.end()) return nullptr;
     const auto found = it->second.find(version);
     return found == it->second.end() ? nullptr : found->second.get();
   }
   // The membership that this incarnation of a shard held at that time.
-  const Installed* MembershipAt(const Life& life, absl::Duration at) const {
-    const auto it = memberships_.find(life);
+  const Installed* MembershipAt(const ShardIncarnation& shard, absl::Duration at) const {
+    const auto it = memberships_.find(shard);
     if (it == memberships_.end()) return nullptr;
     const Installed* found = nullptr;
     for (const Installed* installed : it->second) {
@@ -88,17 +88,17 @@ class Checker {
 
   // By `at` the shard had answered the push as one that it needs not hold: the shard refused it, or had it in
   // an earlier incarnation.
-  bool Delivered(const PushSent& push, const Life& life, absl::Duration at) const {
-    const auto it = answered_.find({push.incarnation, life.first, push.clock});
+  bool Delivered(const PushSent& push, const ShardIncarnation& shard, absl::Duration at) const {
+    const auto it = answered_.find({push.incarnation, shard.first, push.clock});
     if (it == answered_.end()) {
       // A gradient of an earlier incarnation's weights is refused, and that answer may be lost.
-      return push.base.size() > life.first && push.base[life.first].incarnation() != life.second &&
+      return push.base.size() > shard.first && push.base[shard.first].incarnation() != shard.second &&
              push.at <= at;
     }
     const v1::PushReply& reply = it->second->reply;
     // The shard decided between the sending and the answer.
     if (reply.outcome() != v1::OK) return push.at <= at;
-    return reply.version().incarnation() != life.second && it->second->at <= at;
+    return reply.version().incarnation() != shard.second && it->second->at <= at;
   }
 
   void CheckMemberships();
@@ -123,18 +123,18 @@ class Checker {
   void CheckWeights(const PullAnswered& pull);
   void CheckWatermarks(const PullAnswered& pull);
   void CheckBound(const PullAnswered& pull);
-  uint64_t ClockOf(uint64_t incarnation, uint64_t start, const Life& life, const std::vector<float>& weights,
-                   absl::Duration at) const;
+  uint64_t ClockOf(uint64_t incarnation, uint64_t start, const ShardIncarnation& shard,
+                   const std::vector<float>& weights, absl::Duration at) const;
   bool RestoredTwice(uint32_t shard) const {
     return std::count_if(log_.restored.begin(), log_.restored.end(),
                          [&](const Restored& r) { return r.shard == shard; }) > 1;
   }
   void CheckEnd();
   // After this answer the shard's last incarnation has answered the pusher.
-  bool HeardByLastLife(const PushAnswered& push) const {
+  bool HeardByLastIncarnation(const PushAnswered& push) const {
     uint64_t last = 0;
     for (const Restored& restored : log_.restored) {
-      if (restored.shard == push.shard) last = restored.life;
+      if (restored.shard == push.shard) last = restored.incarnation;
     }
     return std::any_of(log_.pulls.begin(), log_.pulls.end(), [&](const PullAnswered& pull) {
       return pull.incarnation == push.incarnation && pull.shard == push.shard && pull.clock > push.clock &&
@@ -152,8 +152,8 @@ class Checker {
   const RunLog& log_;
   std::vector<Violation> violations_;
   std::map<Invariant, size_t> seen_;
-  std::map<Life, std::map<uint64_t, Weights>> versions_;
-  std::map<Life, std::vector<const Installed*>> memberships_;
+  std::map<ShardIncarnation, std::map<uint64_t, Weights>> versions_;
+  std::map<ShardIncarnation, std::vector<const Installed*>> memberships_;
   std::map<uint64_t, std::vector<const PushSent*>> sent_;  // by incarnation
   // By incarnation, shard, clock.
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, const PushAnswered*> answered_;

@@ -50,7 +50,7 @@ uint64_t Checker::MostLost(uint32_t shard) const {
     if (push.reply.outcome() == v1::STALE_VERSION) ++most;
     for (const Restored& restored : log_.restored) {
       if (restored.shard != shard || restored.weights == nullptr ||
-          restored.life <= push.reply.version().incarnation()) {
+          restored.incarnation <= push.reply.version().incarnation()) {
         continue;
       }
       // Another worker may have done its batch.
@@ -97,7 +97,7 @@ void Checker::CheckFinalWeights() {
         if (push.batch != batch || push.shard != shard) continue;
         had |= push.reply.outcome() == v1::OK || push.reply.outcome() == v1::DUPLICATE_BATCH;
         stale |= push.reply.outcome() == v1::STALE_VERSION;
-        if (HeardByLastLife(push)) heard = &push;
+        if (HeardByLastIncarnation(push)) heard = &push;
       }
       if (weights[batch] == 0 && (had || stale) && RestoredTwice(shard)) {
         if (!had) continue;
@@ -157,8 +157,8 @@ const char* Name(Invariant invariant) {
       return "staleness";
     case Invariant::kEpochs:
       return "epochs";
-    case Invariant::kStaleLife:
-      return "stale life";
+    case Invariant::kStaleIncarnation:
+      return "stale incarnation";
     case Invariant::kRestored:
       return "restored";
     case Invariant::kDeclared:

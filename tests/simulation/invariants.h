@@ -44,7 +44,7 @@ enum class Invariant {
   // Epochs rise on each shard, and one epoch is one membership; no incarnation is given twice.
   kEpochs,
   // An update is taken only if it was computed from a version of the incarnation of the shard that takes it.
-  kStaleLife,
+  kStaleIncarnation,
   // A shard starts empty or from a checkpoint: with the bits of a version that was published, never older
   // than the newest complete checkpoint, which no reader finds damaged; in sync the same step on all shards.
   // With the log it also has the logged pushes, and never less than was published.

@@ -112,9 +112,9 @@ class Network {
       bool over = false, answered = false, served = false;
     };
     auto state = std::make_shared<State>();
-    const uint64_t caller = world_->life(from);
+    const uint64_t caller = world_->pid(from);
     const auto finish = [this, from, caller, state, done](absl::Duration after, absl::StatusOr<Reply> reply) {
-      if (state->over || world_->life(from) != caller) return;
+      if (state->over || world_->pid(from) != caller) return;
       world_->After(from, after, [state, done, reply = std::move(reply)]() mutable {
         if (std::exchange(state->over, true)) return;
         done(std::move(reply));
@@ -139,9 +139,9 @@ class Network {
     });
     const auto arrive = [this, from, to, state, serve, finish, lost, lose_reply](bool first) {
       if (first) state->served = true;
-      const uint64_t server = world_->life(to);
+      const uint64_t server = world_->pid(to);
       serve([this, from, to, server, state, finish, lost, lose_reply, first](absl::StatusOr<Reply> reply) {
-        if (!first || world_->life(to) != server || std::exchange(state->answered, true)) return;
+        if (!first || world_->pid(to) != server || std::exchange(state->answered, true)) return;
         if (lose_reply) return lost("the reply was lost");
         Route(to, from, Latency(to, from), [state, finish, reply = std::move(reply)]() mutable {
           finish(absl::ZeroDuration(), std::move(reply));

@@ -95,16 +95,16 @@ void VersionOfAnother(Site* site) {
 }
 
 // A gradient names the newest incarnation of the shard, whichever its weights came from.
-void LifeOfNow(Site* site) {
+void IncarnationOfNow(Site* site) {
   auto now = std::make_shared<std::map<uint32_t, uint64_t>>();
   site->seams.request = [now](uint64_t, uint32_t shard, v1::ExchangeRequest* request) {
     if (!request->has_push() || now->count(shard) == 0) return;
     request->mutable_push()->mutable_base()->set_incarnation((*now)[shard]);
   };
   site->seams.reply = [now](uint64_t, uint32_t shard, v1::ExchangeReply* reply) {
-    for (const uint64_t life :
+    for (const uint64_t incarnation :
          {reply->push().version().incarnation(), reply->pull().version().incarnation()}) {
-      (*now)[shard] = std::max((*now)[shard], life);
+      (*now)[shard] = std::max((*now)[shard], incarnation);
     }
   };
 }
@@ -151,10 +151,10 @@ std::vector<PlantedBug> PlantedInClients() {
        "weights are taken for those of another version",
        {Invariant::kProtocol},
        VersionOfAnother},
-      {"life of now",
-       "a gradient of a life that was lost is sent to the next one as its own",
-       {Invariant::kStaleLife},
-       LifeOfNow},
+      {"incarnation of now",
+       "a gradient of an incarnation that was lost is sent to the next one as its own",
+       {Invariant::kStaleIncarnation},
+       IncarnationOfNow},
       {"newer base",
        "a push says that it was computed from a newer version",
        {Invariant::kProtocol},

@@ -76,7 +76,7 @@ struct Joined {
 struct Published {
   absl::Duration at;
   uint32_t shard = 0;
-  uint64_t life = 0;  // the shard's incarnation
+  uint64_t incarnation = 0;  // the shard's
   uint64_t from = 0, to = 0;
   Weights weights;
 };
@@ -85,7 +85,7 @@ struct Published {
 struct Installed {
   absl::Duration at;
   uint32_t shard = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   // The coordinator's incarnation.
   uint64_t coordinator = 0;
   // The shard's count of updates at that moment.
@@ -104,7 +104,7 @@ struct ToldBatches {
 struct Restored {
   absl::Duration at;
   uint32_t shard = 0;
-  uint64_t life = 0;
+  uint64_t incarnation = 0;
   uint64_t version = 0;
   Weights weights;
 };

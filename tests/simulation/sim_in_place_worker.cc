@@ -36,7 +36,7 @@ class SimInPlaceWorker final : public SimProgram {
     }
   };
 
-  Life Work(Client* client) override { return {Train(client), /*progressed=*/true}; }
+  MembershipEnd Work(Client* client) override { return {Train(client), /*progressed=*/true}; }
 
   absl::Status Train(Client* client) {
     coming_.reset();

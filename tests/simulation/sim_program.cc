@@ -130,10 +130,10 @@ absl::Status SimProgram::RunToEnd() {
       },
       [this](Client* client) {
         doing_ = "works";
-        const Life life = Work(client);
+        const MembershipEnd end = Work(client);
         LetGo();
         doing_ = "waits to leave";
-        return life;
+        return end;
       });
 }
 

@@ -16,7 +16,7 @@
 #include "tests/simulation/sim_channel.h"
 #include "tests/simulation/sim_event_loop.h"
 #include "tests/simulation/site.h"
-#include "worker/lives.h"
+#include "worker/memberships.h"
 
 namespace weir {
 
@@ -58,7 +58,7 @@ class SimProgram : private Transport, private ShardSet::Observer {
 
  protected:
   // One membership, from join to leave.
-  virtual Life Work(Client* client) = 0;
+  virtual MembershipEnd Work(Client* client) = 0;
   // A membership, or the process, is over.
   virtual void LetGo() {}
 

@@ -21,7 +21,7 @@ class SimReader final : public SimProgram {
     return plan_.habit != ReaderPlan::Habit::kReads && site_->world.elapsed() >= plan_.at;
   }
 
-  Life Work(Client* client) override { return {Read(client), /*progressed=*/true}; }
+  MembershipEnd Work(Client* client) override { return {Read(client), /*progressed=*/true}; }
 
   absl::Status Read(Client* client) {
     uint32_t held = 0;

@@ -181,7 +181,7 @@ void SimServer::Start() {
   model_hash_ = site_->ledger.model().Hash();
   Shard::Options options;
   options.config = site_->plan.config;
-  options.new_incarnation = [this] { return site_->next_life++; };
+  options.new_incarnation = [this] { return site_->next_incarnation++; };
   options.background = [this, &world](std::function<void()> work) {
     const absl::Duration wait = world.Between(absl::Milliseconds(1), absl::Milliseconds(80));
     world.After(node_, std::max(wait, disk_hangs_until_ - world.elapsed()),
@@ -237,8 +237,8 @@ bool SimServer::StartCoordinator() {
     // The same in every run of the seed.
     options.holder = v1::FolderHolder();
     options.holder.set_host(world.name(node_));
-    options.holder.set_pid(world.life(node_));
-    options.holder.set_nonce(uint64_t{node_} << 32 | world.life(node_));
+    options.holder.set_pid(world.pid(node_));
+    options.holder.set_nonce(uint64_t{node_} << 32 | world.pid(node_));
     options.certainly_runs = [](const v1::FolderHolder&) { return false; };
     // One task after another, in order.
     auto free_at = std::make_shared<absl::Duration>();
@@ -478,7 +478,7 @@ void SimServer::OnReport(const v1::ShardReport& report) {
   if (!report.has_stats())
     site_->world.Trace("report", {index_, static_cast<uint64_t>(report.report_case())});
   if (report.has_installed() && report.installed().error().empty()) {
-    life_ = report.installed().incarnation();
+    incarnation_ = report.installed().incarnation();
     just_installed_ = true;
   }
   if (report.has_attached()) {
@@ -497,7 +497,7 @@ void SimServer::OnMembershipInstalled(const v1::MembershipInstalled& report) {
   Installed line;
   line.at = site_->world.elapsed();
   line.shard = index_;
-  line.life = life_;
+  line.incarnation = incarnation_;
   line.version = shard_->counters().version;
   // The coordinator's membership, under the epoch that the shard confirms.
   line.membership = memberships_[report.epoch()];
@@ -548,8 +548,8 @@ void SimServer::Observe() {
   if (!replaced_ && std::exchange(just_installed_, false)) {
     installed_ = true;
     version_ = shard_->counters().version;
-    site_->world.Trace("installed", {index_, life_, version_});
-    site_->log.restored.push_back({site_->world.elapsed(), index_, life_, version_, Snapshot()});
+    site_->world.Trace("installed", {index_, incarnation_, version_});
+    site_->log.restored.push_back({site_->world.elapsed(), index_, incarnation_, version_, Snapshot()});
   }
   if (!installed_) return;
   if (!replaced_) site_->log.lost[index_] = shard_->counters().pushes_lost;
@@ -557,7 +557,7 @@ void SimServer::Observe() {
   Published line;
   line.at = site_->world.elapsed();
   line.shard = index_;
-  line.life = life_;
+  line.incarnation = incarnation_;
   line.from = version_;
   line.to = shard_->counters().version;
   line.weights = Snapshot();

@@ -138,7 +138,7 @@ class SimServer {
   std::deque<std::function<void()>> store_work_;
 
   // The shard's, as far as the log has them.
-  uint64_t life_ = 0, version_ = 0, model_hash_ = 0;
+  uint64_t incarnation_ = 0, version_ = 0, model_hash_ = 0;
   bool installed_ = false, just_installed_ = false;
   // As the coordinator sent it, and by the epoch under which the shard received it.
   v1::Membership membership_;

@@ -46,15 +46,15 @@ class SimTrainer final : public SimProgram, private GradientComputer {
     SimTrainer* const trainer_;
   };
 
-  Life Work(Client* client) override {
+  MembershipEnd Work(Client* client) override {
     ahead_ = nullptr;
     const std::unique_ptr<Client> other = site_->seams.client ? site_->seams.client(client) : nullptr;
     LoggedClient logged(this, other == nullptr ? client : other.get());
     Trainer trainer(site_->plan.config, this, &logged);
-    Life life;
-    life.status = trainer.Run();
-    life.progressed = trainer.progressed();
-    return life;
+    MembershipEnd end;
+    end.status = trainer.Run();
+    end.progressed = trainer.progressed();
+    return end;
   }
 
   void LogPush(const weir::Work& work, const PullResult& base) {

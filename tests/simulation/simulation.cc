@@ -191,9 +191,9 @@ class Simulation {
   }
 
   // Another process takes the place of ps:0, as with an orchestrator that takes ps:0 for dead.
-  void Replace(const SimServer* replaced, uint64_t life) {
+  void Replace(const SimServer* replaced, uint64_t pid) {
     std::unique_ptr<SimServer>& server = site_.servers[0];
-    if (server.get() != replaced || site_.world.life(server->node()) != life || !server->running() ||
+    if (server.get() != replaced || site_.world.pid(server->node()) != pid || !server->running() ||
         site_.log.ended) {
       return;
     }
@@ -294,8 +294,8 @@ void Simulation::Strike(const FaultPlan& fault) {
     case Kind::kServerPause:
       if (world.paused(victim)) return;
       world.Pause(victim);
-      world.After(fault.duration, [&world, victim, life = world.life(victim)] {
-        if (world.life(victim) == life) world.Resume(victim);
+      world.After(fault.duration, [&world, victim, pid = world.pid(victim)] {
+        if (world.pid(victim) == pid) world.Resume(victim);
       });
       return;
     case Kind::kWorkerHangs:
@@ -304,8 +304,8 @@ void Simulation::Strike(const FaultPlan& fault) {
       world.Pause(victim);
       // Longer than its lease.
       world.After(2 * absl::Seconds(plan_.config.cluster().lease_seconds()),
-                  [&world, victim, life = world.life(victim)] {
-                    if (world.life(victim) == life) world.Resume(victim);
+                  [&world, victim, pid = world.pid(victim)] {
+                    if (world.pid(victim) == pid) world.Resume(victim);
                   });
       return;
     case Kind::kWorkerGone:
@@ -362,7 +362,7 @@ void Simulation::Strike(const FaultPlan& fault) {
       return site_.servers[0]->HangWithinDisk(
           {fault.second, fault.duration, /*of_store=*/!fault.back, [this, &world, &fault, old, server] {
              world.After(world.Between(absl::ZeroDuration(), fault.duration),
-                         [this, old, life = world.life(server)] { Replace(old, life); });
+                         [this, old, pid = world.pid(server)] { Replace(old, pid); });
            }});
     }
     case Kind::kServerPartition:

@@ -114,7 +114,7 @@ struct Site {
   // The current coordinator has saved the end of the job.
   bool saw_end = false;
   // The next incarnation number of a shard.
-  uint64_t next_life = 1;
+  uint64_t next_incarnation = 1;
   // The next number of a data stream, over all servers.
   uint64_t next_session = 1;
 };

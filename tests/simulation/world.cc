@@ -18,14 +18,14 @@ World::Node World::AddNode(std::string name) {
 
 void World::Start(Node node) {
   nodes_[node].running = true;
-  ++nodes_[node].life;
+  ++nodes_[node].pid;
   Trace("start", {node});
 }
 
 void World::Kill(Node node) {
   NodeState& state = nodes_[node];
   state.running = state.paused = state.silent = false;
-  ++state.life;
+  ++state.pid;
   // Destroyed last: the destructors of what they hold may add events.
   std::vector<Event> dropped;
   for (Event& event : std::exchange(state.backlog, {})) dropped.push_back(std::move(event));
@@ -45,11 +45,11 @@ void World::Resume(Node node) {
   NodeState& state = nodes_[node];
   if (std::exchange(state.paused, false)) state.paused_for += elapsed() - state.paused_at;
   Trace("resume", {node});
-  for (Event& event : std::exchange(state.backlog, {})) Push(now_, node, state.life, std::move(event));
+  for (Event& event : std::exchange(state.backlog, {})) Push(now_, node, state.pid, std::move(event));
 }
 
-void World::Push(int64_t time, Node node, uint64_t life, Event event) {
-  queue_.push_back({time, number_++, node, life, std::move(event)});
+void World::Push(int64_t time, Node node, uint64_t pid, Event event) {
+  queue_.push_back({time, number_++, node, pid, std::move(event)});
   std::push_heap(queue_.begin(), queue_.end());
 }
 
@@ -64,7 +64,7 @@ bool World::Run(absl::Duration until, const std::function<bool()>& done, const E
     now_ = std::max(now_ + 1, entry.time);
     if (entry.node != kWorld) {
       NodeState& state = nodes_[entry.node];
-      if (!state.running || state.life != entry.life) continue;
+      if (!state.running || state.pid != entry.pid) continue;
       if (state.paused) {
         state.backlog.push_back(std::move(entry.event));
         continue;

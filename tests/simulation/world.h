@@ -48,8 +48,8 @@ class World final : public Clock {
   // Drops the process's pending events at once, with all that they hold.
   void Kill(Node node);
   bool running(Node node) const { return nodes_[node].running; }
-  // Changes with every start and every death.
-  uint64_t life(Node node) const { return nodes_[node].life; }
+  // The number of the process: another one after every start and every death.
+  uint64_t pid(Node node) const { return nodes_[node].pid; }
   void Pause(Node node);
   void Resume(Node node);
   // The process is dying in the midst of an event: nothing leaves it any more.
@@ -63,7 +63,7 @@ class World final : public Clock {
 
   // An event of a process in its present incarnation; `node` must run.
   void After(Node node, absl::Duration delay, Event event) {
-    Push(now_ + absl::ToInt64Nanoseconds(delay), node, nodes_[node].life, std::move(event));
+    Push(now_ + absl::ToInt64Nanoseconds(delay), node, nodes_[node].pid, std::move(event));
   }
   // An event of the world itself.
   void After(absl::Duration delay, Event event) {
@@ -89,7 +89,7 @@ class World final : public Clock {
   struct NodeState {
     std::string name;
     bool running = false, paused = false, silent = false;
-    uint64_t life = 0;
+    uint64_t pid = 0;
     absl::Duration paused_at, paused_for;
     // Events that came while it was paused.
     std::deque<Event> backlog;
@@ -98,13 +98,13 @@ class World final : public Clock {
     int64_t time;
     uint64_t number;
     Node node;
-    uint64_t life;
+    uint64_t pid;
     Event event;
     bool operator<(const Entry& other) const {  // the queue's top is the largest
       return time != other.time ? time > other.time : number > other.number;
     }
   };
-  void Push(int64_t time, Node node, uint64_t life, Event event);
+  void Push(int64_t time, Node node, uint64_t pid, Event event);
 
   RandomStream random_;
   const bool verbose_;

@@ -14,11 +14,11 @@ for arg in "$@"; do
 done
 DONE=$STATE/done.$(cksum <<< "$job" | cut -d" " -f1)
 printf '%s\n' "$@" "$TF_CONFIG" > "$STATE/$TASK.args"
-# The number of earlier starts of the task; each start leaves $TASK.$LIFE.args and .pid, too.
-LIFE=0
-while [ -e "$STATE/$TASK.$LIFE.pid" ]; do LIFE=$((LIFE + 1)); done
-cp "$STATE/$TASK.args" "$STATE/$TASK.$LIFE.args"
-for name in "$TASK.$LIFE" "$TASK"; do
+# The number of earlier starts of the task; each start leaves $TASK.$START.args and .pid, too.
+START=0
+while [ -e "$STATE/$TASK.$START.pid" ]; do START=$((START + 1)); done
+cp "$STATE/$TASK.args" "$STATE/$TASK.$START.args"
+for name in "$TASK.$START" "$TASK"; do
   echo $$ > "$STATE/$name.pid.tmp" && mv "$STATE/$name.pid.tmp" "$STATE/$name.pid"
 done
 # Waits for ever, like a task in the middle of a job. In small steps, so that a signal's trap runs soon.

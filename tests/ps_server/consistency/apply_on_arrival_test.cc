@@ -129,7 +129,7 @@ TEST_CASE("A worker joins at the slowest live clock, or at the highest on record
   CHECK(policy->JoinClock() == 7);
 }
 
-TEST_CASE("Forget begins a new life: the clock starts anew") {
+TEST_CASE("Forget begins a new incarnation: the clock starts anew") {
   auto policy = GENERATE(0, 1) == 0 ? MakeBoundedPolicy(2) : MakeAsyncPolicy();
   policy->Admit(0, 0);
   policy->Admit(1, 0);

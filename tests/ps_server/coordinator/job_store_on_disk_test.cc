@@ -118,24 +118,24 @@ class Hang {
   bool over_ = false;
 };
 
-TEST_CASE("Each life of the coordinator is a later one, and begins where no number was used") {
+TEST_CASE("Each incarnation of the coordinator is a later one, and begins where no number was used") {
   FaultyFileSystem fs(1);
   JobStore::Numbers used;
-  for (uint64_t life = 1; life <= 4; ++life) {
+  for (uint64_t incarnation = 1; incarnation <= 4; ++incarnation) {
     auto store = Open(fs);
     REQUIRE(store.ok());
     const JobStore::Opened opened = (*store)->opened();
-    CHECK(opened.coordinator_incarnation == life);
+    CHECK(opened.coordinator_incarnation == incarnation);
     CHECK_FALSE(opened.newest.has_value());
     CHECK(opened.used.epoch >= used.epoch);
     CHECK(opened.used.incarnation >= used.incarnation);
     CHECK(opened.reserved.epoch >= opened.used.epoch + 1000);
     used = opened.reserved;
-    if (life == 2) {
+    if (incarnation == 2) {
       used = {used.epoch + 5000, used.incarnation + 10};
       CHECK(Reserve(**store, used).ok());
     }
-    if (life == 3) fs.Crash();
+    if (incarnation == 3) fs.Crash();
   }
 }
 
@@ -144,7 +144,7 @@ TEST_CASE("Whatever the disk does, and whenever it loses its power, no number co
     FaultyFileSystem fs(seed);
     JobStore::Numbers used;
     uint64_t incarnation = 0;
-    for (int life = 0; life < 5; ++life) {
+    for (int start = 0; start < 5; ++start) {
       fs.SetFault([&](const FaultyFileSystem::Operation& operation) {
         return (operation.number * 2654435761u + seed) % 11 == 0 ? absl::DataLossError("I/O error")
                                                                  : absl::OkStatus();
@@ -347,10 +347,10 @@ TEST_CASE("A folder of an earlier version of Weir is gone on with") {
   REQUIRE(fs.WriteFile("/runs/7/coordinator.json",
                        absl::StrFormat("%s,\n\"crc32c\": \"%08x\"\n}\n", content, Crc32c(content)))
               .ok());
-  for (uint64_t life : {5, 6}) {
+  for (uint64_t incarnation : {5, 6}) {
     const auto store = Open(fs);
     REQUIRE(store.status() == absl::OkStatus());
-    CHECK((*store)->opened().coordinator_incarnation == life);
+    CHECK((*store)->opened().coordinator_incarnation == incarnation);
     CHECK((*store)->opened().used.epoch >= 5000);
     CHECK((*store)->opened().used.incarnation >= 6000);
     CHECK(*fs.List("/runs/7") == std::vector<std::string>{"coordinator"});

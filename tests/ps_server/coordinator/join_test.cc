@@ -112,9 +112,9 @@ TEST_CASE("Epochs rise with every message, and incarnations are never used again
   CoordinatorFixture f(kBounded);
   f.StartJob();
   std::set<uint64_t> incarnations = {f.members[0].incarnation(), f.members[1].incarnation()};
-  for (uint64_t life = 0; life < 5; ++life) {
+  for (uint64_t i = 0; i < 5; ++i) {
     f.Leave(f.members[1], false, "crashed");
-    f.members[1] = f.Join(1, 5000 + life)->reply();
+    f.members[1] = f.Join(1, 5000 + i)->reply();
     CHECK(incarnations.insert(f.members[1].incarnation()).second);
   }
   for (const auto& shard : f.shards) {
@@ -176,7 +176,7 @@ TEST_CASE("A Join whose caller went away does not count; a late word of it does 
   CHECK(repeat->reply().worker() == 0);
 }
 
-TEST_CASE("A restarted worker takes the place of its old life when that one's lease ends") {
+TEST_CASE("A restarted worker takes the place of its old incarnation when that one's lease ends") {
   CoordinatorFixture f(kBounded);
   f.StartJob();
   const auto again = f.Join(1, 7777);
@@ -189,7 +189,8 @@ TEST_CASE("A restarted worker takes the place of its old life when that one's le
   CHECK_FALSE(f.Heartbeat(again->reply())->reply().fenced());
 }
 
-TEST_CASE("A restarted worker takes the place of its old life at once if that one's connection broke") {
+TEST_CASE(
+    "A restarted worker takes the place of its old incarnation at once if that one's connection broke") {
   CoordinatorFixture f(kBounded);
   f.StartJob();
   SECTION("before it came") {

@@ -101,9 +101,9 @@ TEST_CASE("A broken connection costs the grace only, unless the worker is back")
   f.Heartbeat(f.members[1]);
   f.Run(absl::Seconds(5), {f.members[0]});
   CHECK(f.Status().membership().members_size() == 2);
-  v1::Caller other_life = f.CallerOf(f.members[1]);
-  other_life.set_incarnation(other_life.incarnation() + 50);
-  f.coordinator->OnDisconnect(other_life);
+  v1::Caller other_incarnation = f.CallerOf(f.members[1]);
+  other_incarnation.set_incarnation(other_incarnation.incarnation() + 50);
+  f.coordinator->OnDisconnect(other_incarnation);
   f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
   f.Run(absl::Seconds(1.25), {f.members[0]});
   CHECK(f.Status().membership().members_size() == 1);
@@ -224,7 +224,7 @@ TEST_CASE("Who asks for news alone hears of the membership only when there is so
   CHECK(next->reply().membership().members_size() == 1);
 }
 
-TEST_CASE("Leaving is idempotent, and of one life only") {
+TEST_CASE("Leaving is idempotent, and of one incarnation only") {
   CoordinatorFixture f(kBounded);
   f.StartJob();
   f.Leave(f.members[1]);

@@ -35,7 +35,7 @@ TEST_CASE("The loss is the mean over examples, of all workers, over about the wi
   CHECK(meter.train_loss().value() == Approx(1));
 }
 
-TEST_CASE("A repeated or late report counts nothing twice; a new life counts from zero") {
+TEST_CASE("A repeated or late report counts nothing twice; a new incarnation counts from zero") {
   ProgressMeter meter(1000);
   meter.OnReport(1, Of(50, 100));
   meter.OnReport(1, Of(50, 100));

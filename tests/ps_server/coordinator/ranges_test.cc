@@ -93,7 +93,7 @@ TEST_CASE("A wait for a range ends with an empty answer now and then, and goes o
   CHECK(replaced->reply().done());
 }
 
-TEST_CASE("Only the live life of a worker completes its range") {
+TEST_CASE("Only the live incarnation of a worker completes its range") {
   CoordinatorFixture f(kBounded);
   f.train_examples = 8 * 2;
   f.StartJob();

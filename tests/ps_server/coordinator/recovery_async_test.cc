@@ -18,8 +18,7 @@ struct Recovery : CoordinatorFixture {
   }
 };
 
-TEST_CASE(
-    "Another life of a shard is restored alone; members and their incarnations stay, under a new epoch") {
+TEST_CASE("Another incarnation of a shard is restored alone; members keep theirs, under a new epoch") {
   Recovery f;
   f.StartJob();
   f.Checkpoint()->reply();
@@ -54,7 +53,7 @@ TEST_CASE(
   CHECK(f.Status().lost_pushes() == 7);
 }
 
-TEST_CASE("Workers hear at once which shard is another life now") {
+TEST_CASE("Workers hear at once which shard is another incarnation now") {
   Recovery f;
   f.StartJob();
   f.Checkpoint()->reply();
@@ -90,7 +89,7 @@ TEST_CASE("What a shard lacks in the end is lost, though nobody was left who cou
   CHECK(f.final_status.lost_pushes() == 3);
 }
 
-TEST_CASE("The same life of a shard goes on as it is") {
+TEST_CASE("The same incarnation of a shard goes on as it is") {
   Recovery f;
   f.StartJob();
   const uint64_t epoch = f.Status().membership().epoch();

@@ -18,12 +18,12 @@ struct Recovery : CoordinatorFixture {
   }
   // The workers' next incarnations join.
   std::vector<AnswerPtr<v1::JoinReply>> JoinAgain() {
-    ++life;
+    ++incarnation;
     std::vector<AnswerPtr<v1::JoinReply>> joins;
-    for (uint32_t rank = 0; rank < workers; ++rank) joins.push_back(Join(rank, 1000 * life + rank));
+    for (uint32_t rank = 0; rank < workers; ++rank) joins.push_back(Join(rank, 1000 * incarnation + rank));
     return joins;
   }
-  uint64_t life = 1;
+  uint64_t incarnation = 1;
 };
 
 TEST_CASE(

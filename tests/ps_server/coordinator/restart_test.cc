@@ -38,11 +38,11 @@ TEST_CASE("Epochs, incarnations and coordinator incarnations are never used agai
   f.train_examples = 8000;
   std::set<uint64_t> epochs, incarnations, coordinators;
   f.Start();
-  for (int life = 0; life < 4; ++life) {
-    if (life > 0) f.Restart();
+  for (int restarts = 0; restarts < 4; ++restarts) {
+    if (restarts > 0) f.Restart();
     for (int i = 0; i < 60; ++i) {
       for (uint32_t rank = 0; rank < 2; ++rank) {
-        const auto join = f.Join(rank, 10000 * (life + 1) + 100 * rank + i);
+        const auto join = f.Join(rank, 10000 * (restarts + 1) + 100 * rank + i);
         if (!join->there()) continue;  // the first worker waits for the other
         CHECK(incarnations.insert(join->reply().incarnation()).second);
         f.Leave(join->reply(), false, "crashed");

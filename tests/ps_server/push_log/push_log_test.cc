@@ -101,7 +101,7 @@ class Fixture {
   std::deque<std::function<void()>> work_;
 };
 
-TEST_CASE("PushLog: what was appended is read, over segments and lives") {
+TEST_CASE("PushLog: what was appended is read, over segments and incarnations") {
   Fixture f;
   uint64_t last = 7;
   REQUIRE(f.Read(&last).ok());
@@ -153,7 +153,7 @@ void BeginWith(Fixture& f, const std::string& head) {
   f.files.SetContents(path, frame + head + old.substr(32 + length));
 }
 
-TEST_CASE("PushLog: a life that was replaced cannot take a segment from the one that goes on") {
+TEST_CASE("PushLog: an incarnation that was replaced cannot take a segment from the one that goes on") {
   Fixture f;
   REQUIRE(f.Begin().ok());
   f.Append(1);
@@ -175,7 +175,7 @@ TEST_CASE("PushLog: a life that was replaced cannot take a segment from the one 
   CHECK(f.Begin(*end).code() == absl::StatusCode::kAlreadyExists);
 }
 
-TEST_CASE("PushLog: a segment that a replaced life begins behind those of its successor counts for nothing") {
+TEST_CASE("PushLog: a segment that a replaced incarnation begins behind its successor's counts for nothing") {
   Fixture f;
   REQUIRE(f.Begin({}, 2).ok());
   f.Append(1);
@@ -206,7 +206,7 @@ TEST_CASE("PushLog: a segment that a replaced life begins behind those of its su
   CHECK(last == 3);
 }
 
-TEST_CASE("PushLog: what a life appends whose log was taken over is not acknowledged") {
+TEST_CASE("PushLog: what an incarnation appends whose log was taken over is not acknowledged") {
   Fixture f;
   REQUIRE(f.Claim(1).ok());
   REQUIRE(f.Begin({}, 1).ok());
@@ -240,7 +240,8 @@ TEST_CASE("PushLog: what a life appends whose log was taken over is not acknowle
   CHECK(now == last + 1);
 }
 
-TEST_CASE("PushLog: the claim of a life that was replaced harms nobody, and the highest stays alone") {
+TEST_CASE(
+    "PushLog: the claim of an incarnation that was replaced harms nobody, and the highest stays alone") {
   Fixture f;
   REQUIRE(f.Claim(5).ok());
   REQUIRE(f.Begin({}, 5).ok());

@@ -181,7 +181,7 @@ TEST_CASE("Parked calls of a removed worker are answered as fenced, those that w
   CHECK(f.Weights() == All(3));
 }
 
-TEST_CASE("A restarted worker is another one: its old life is fenced, its clocks begin at the floor") {
+TEST_CASE("A restarted worker is another one: its old incarnation is fenced, its clocks begin at the floor") {
   ShardFixture f(kBounded, 1);
   f.Start();
   for (uint64_t clock = 0; clock < 3; ++clock) f.Push({0, clock});
@@ -334,7 +334,7 @@ TEST_CASE("A push that says that it is to be refused is, without its gradient") 
   CHECK(f.PushHeader(header, push)->status().code() == absl::StatusCode::kInvalidArgument);
 }
 
-TEST_CASE("A push from a version of another life of the shard is stale, and its clock is complete") {
+TEST_CASE("A push from a version of another incarnation of the shard is stale, and its clock is complete") {
   ShardFixture f(kAsync);
   f.Start();
   TestPush push{0, 0};

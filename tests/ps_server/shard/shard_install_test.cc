@@ -20,7 +20,8 @@ AnswerPtr<PushAnswer> Finish(ShardFixture& f, std::unique_ptr<PushArrival> arriv
   return f.Finish(std::move(arrival));
 }
 
-TEST_CASE("sync: a second Install fences everybody, and what was staged or arriving is not of the new life") {
+TEST_CASE(
+    "sync: a second Install fences everybody; what was staged or arriving is not of the new incarnation") {
   ShardFixture f(kSync);
   f.Start();
   f.Push({0, 0, 0});

@@ -25,7 +25,7 @@ using Catch::Contains;
 constexpr auto kAsync = v1::ConsistencyConfig::MODE_ASYNC;
 
 // An incarnation of a shard on a disk that outlives it.
-std::unique_ptr<ShardFixture> Life(std::shared_ptr<FaultyFileSystem> files = nullptr) {
+std::unique_ptr<ShardFixture> Incarnation(std::shared_ptr<FaultyFileSystem> files = nullptr) {
   auto f = std::make_unique<ShardFixture>(kAsync);
   if (files != nullptr) f->files = std::move(files);
   f->config.mutable_server()->set_durability(v1::ServerConfig::DURABILITY_LOG);
@@ -36,8 +36,8 @@ std::unique_ptr<ShardFixture> Life(std::shared_ptr<FaultyFileSystem> files = nul
 }
 
 // The next incarnation, with workers 0 and 1 under epoch 1.
-std::unique_ptr<ShardFixture> NextLife(ShardFixture& before, const v1::Restore* restore = nullptr) {
-  auto f = Life(before.files);
+std::unique_ptr<ShardFixture> NextIncarnation(ShardFixture& before, const v1::Restore* restore = nullptr) {
+  auto f = Incarnation(before.files);
   REQUIRE(f->Install(restore) == "");
   f->Members(1, {{0}, {1}});
   return f;
@@ -58,7 +58,7 @@ TestPush OfBatch(uint32_t worker, uint64_t clock, uint64_t batch) {
 }
 
 TEST_CASE("A push takes effect and is answered once its record is on the disk, in the order of arrival") {
-  const auto f = Life();
+  const auto f = Incarnation();
   f->Start();
   f->hold_background = true;
   const auto first = f->Push(OfBatch(0, 0, 5));
@@ -81,7 +81,7 @@ TEST_CASE("A push takes effect and is answered once its record is on the disk, i
 
 TEST_CASE(
     "A push that comes twice while it is on its way to the disk is applied once, and both are answered") {
-  const auto f = Life();
+  const auto f = Incarnation();
   f->Start();
   f->hold_background = true;
   std::vector<std::unique_ptr<PushArrival>> arrivals;
@@ -113,7 +113,7 @@ TEST_CASE(
 }
 
 TEST_CASE("The same batch from two workers while the first is on its way to the disk is applied once") {
-  const auto f = Life();
+  const auto f = Incarnation();
   f->Start();
   f->hold_background = true;
   const auto first = f->Push(OfBatch(0, 0, 7));
@@ -125,7 +125,7 @@ TEST_CASE("The same batch from two workers while the first is on its way to the 
 }
 
 TEST_CASE("What the coordinator asks for waits for what is on its way, and nothing is decided before it") {
-  const auto f = Life();
+  const auto f = Incarnation();
   f->Start();
   f->Reports(v1::ShardReport::kMembership);
   f->hold_background = true;
@@ -151,7 +151,7 @@ TEST_CASE("What the coordinator asks for waits for what is on its way, and nothi
 }
 
 TEST_CASE("A connection that ends takes nothing back that was decided on") {
-  const auto f = Life();
+  const auto f = Incarnation();
   f->Start();
   f->hold_background = true;
   const auto push = f->Push({0, 0});
@@ -164,7 +164,7 @@ TEST_CASE("A connection that ends takes nothing back that was decided on") {
 }
 
 TEST_CASE("A restored shard knows every outcome, clock and batch, of members who have come and gone too") {
-  auto f = Life();
+  auto f = Incarnation();
   f->Start();
   f->Push(OfBatch(0, 0, 4));
   CHECK(f->Push(OfBatch(1, 0, 4))->reply().outcome() == v1::DUPLICATE_BATCH);
@@ -182,7 +182,7 @@ TEST_CASE("A restored shard knows every outcome, clock and batch, of members who
   const v1::ShardStats before = f->Stats();
 
   f->files->Crash();
-  auto g = Life(f->files);
+  auto g = Incarnation(f->files);
   REQUIRE(g->Install() == "");
   g->Members(3, {{0, 500, 0}, {1}});
   CHECK(g->Weights() == All(2));
@@ -205,7 +205,7 @@ TEST_CASE("A restored shard knows every outcome, clock and batch, of members who
 }
 
 TEST_CASE("A worker that was joining when its shard was restored has lost nothing below its first clock") {
-  auto f = Life();
+  auto f = Incarnation();
   f->Start();
   f->Push({0, 0});
   f->Push({1, 0});
@@ -213,7 +213,7 @@ TEST_CASE("A worker that was joining when its shard was restored has lost nothin
   f->Members(2, {{0}, {1}, {2, 500, 0, true}});
   f->files->Crash();
 
-  auto g = Life(f->files);
+  auto g = Incarnation(f->files);
   REQUIRE(g->Install() == "");
   g->Members(3, {{0}, {1}, {2, 500, 0, true}});
   // The other shards had a higher clock.
@@ -239,7 +239,7 @@ std::vector<std::string> Segments(ShardFixture& f) {
 }
 
 TEST_CASE("A log follows its checkpoints, and what is older goes when the next one is taken") {
-  auto f = Life();
+  auto f = Incarnation();
   f->Start();
   v1::ControlMessage take;
   f->Push({0, 0});
@@ -248,7 +248,7 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   f->Push({0, 1});
   CHECK(Segments(*f).size() == 2);
   f->files->Crash();
-  auto g = NextLife(*f, &restore);
+  auto g = NextIncarnation(*f, &restore);
   CHECK(g->Weights() == All(2));
   g->Push({1, 0});
   CHECK(Segments(*g).size() == 3);
@@ -260,7 +260,7 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   g->Control(take);
   g->Push({1, 1});
   g->files->Crash();
-  auto h = NextLife(*g, &restore);
+  auto h = NextIncarnation(*g, &restore);
   CHECK(h->Weights() == All(4));
   CHECK(h->Stats().pushes_lost() == 0);
 
@@ -275,11 +275,11 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   take.mutable_checkpoint()->set_complete(7);
   h->Control(take);
   CHECK(Segments(*h).size() < segments);
-  auto i = NextLife(*h, &restore);
+  auto i = NextIncarnation(*h, &restore);
   CHECK(i->Weights() == All(5));
 
   // Another number of shards cannot read the records behind the checkpoint.
-  auto two = Life(i->files);
+  auto two = Incarnation(i->files);
   two->install.set_num_shards(2);
   CHECK_THAT(two->Install(&restore), Contains("of a job with 1 servers; this one has 2"));
   // A checkpoint that has everything can be used.
@@ -291,26 +291,26 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   CHECK(two->Install(&restore) == "");
   // A missing segment is noticed.
   REQUIRE(i->files->Remove(JoinPath(LogFolder(ShardFixture::kCheckpoints, 0, 1), Segments(*i).back())).ok());
-  CHECK_THAT(Life(i->files)->Install(&restore), Contains("is missing"));
+  CHECK_THAT(Incarnation(i->files)->Install(&restore), Contains("is missing"));
 }
 
-TEST_CASE("A life without the log takes up what one with it has left") {
-  auto f = Life();
+TEST_CASE("An incarnation without the log takes up what one with it has left") {
+  auto f = Incarnation();
   f->Start();
   f->Push({0, 0});
-  auto g = Life(f->files);
+  auto g = Incarnation(f->files);
   g->config.mutable_server()->clear_durability();
   g->Create();
   REQUIRE(g->Install() == "");
   g->Members(2, {{0}, {1}});
   CHECK(g->Weights() == All(1));
-  auto two = Life(f->files);
+  auto two = Incarnation(f->files);
   two->install.set_num_shards(2);
   CHECK_THAT(two->Install(), Contains("of a job with 1 servers; this one has 2"));
 }
 
 TEST_CASE("A durable push waits for memory that readers hold") {
-  const auto f = Life();
+  const auto f = Incarnation();
   f->Start();
   std::vector<PullAnswerPtr> held = {f->Pull(0, 0)};
   for (uint64_t clock = 0; clock < 2; ++clock) {
@@ -326,7 +326,7 @@ TEST_CASE("A durable push waits for memory that readers hold") {
 }
 
 TEST_CASE("A log that cannot be written fails the shard, and nothing of it is acknowledged") {
-  const auto f = Life();
+  const auto f = Incarnation();
   f->Start();
   CHECK(f->Push({0, 0})->reply().outcome() == v1::OK);
   f->files->SetCapacity(f->files->bytes_used() + 100);
@@ -348,13 +348,13 @@ TEST_CASE("A log that cannot be written fails the shard, and nothing of it is ac
 TEST_CASE(
     "A shard whose successor has taken its log over acknowledges nothing more, and says that it was "
     "replaced") {
-  const auto f = Life();
+  const auto f = Incarnation();
   f->install.set_coordinator(7);
   f->install.set_number(1);
   f->Start();
   CHECK(f->Push({0, 0})->reply().outcome() == v1::OK);
   // Another process of the same index starts while this one can still be reached.
-  const auto successor = Life(f->files);
+  const auto successor = Incarnation(f->files);
   successor->install = f->install;
   successor->install.set_number(2);
   REQUIRE(successor->Install() == "");
@@ -370,7 +370,7 @@ TEST_CASE(
 }
 
 TEST_CASE("A shard whose next segment another process has begun says that it was replaced") {
-  const auto f = Life();
+  const auto f = Incarnation();
   f->Start();
   CHECK(f->Push({0, 0})->reply().outcome() == v1::OK);
   const std::string folder = LogFolder(ShardFixture::kCheckpoints, 0, 1);
@@ -388,7 +388,7 @@ TEST_CASE(
     "A shard that is over while it reads its log begins no segment, which may be another process's to "
     "begin") {
   const bool over = GENERATE(true, false);
-  const auto f = Life();
+  const auto f = Incarnation();
   f->hold_background = true;
   v1::ControlMessage message;
   *message.mutable_install() = f->install;
@@ -405,7 +405,7 @@ TEST_CASE(
 }
 
 TEST_CASE("A disk that hangs is told of while it does, and fails the shard in the end") {
-  const auto f = Life();
+  const auto f = Incarnation();
   f->config.mutable_cluster()->set_wait_seconds(30);
   f->Create();
   f->Start();
@@ -444,11 +444,11 @@ TEST_CASE("After a crash at any operation of the disk no acknowledged push is lo
   const auto ones = [](const std::vector<float>& weights) {
     return std::all_of(weights.begin(), weights.end(), [&](float w) { return w == weights[0]; });
   };
-  for (uint64_t life = 0; life < 120; ++life) {
+  for (uint64_t start = 0; start < 120; ++start) {
     files->SetFault(nullptr);
-    f = Life(files);
+    f = Incarnation(files);
     const std::string error = f->Install(restore.has_value() ? &*restore : nullptr);
-    INFO("life " << life << ": " << error);
+    INFO("start " << start << ": " << error);
     REQUIRE(error == "");
     f->Members(1, {{0}, {1}});
     const v1::ShardStats stats = f->Stats();

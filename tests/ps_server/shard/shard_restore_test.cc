@@ -206,7 +206,7 @@ TEST_CASE("sync: a restored shard opens the step of its version, and repeats wha
   CHECK(f.Weights() == All(4));
 }
 
-TEST_CASE("Members of another life, or that are gone, are none after a restore") {
+TEST_CASE("Members of another incarnation, or that are gone, are none after a restore") {
   ShardFixture f(kBounded, 0);
   f.Start();
   f.Push({0, 0});
@@ -291,7 +291,7 @@ TEST_CASE("What a worker had answered and a restored shard does not know is lost
 }
 
 TEST_CASE(
-    "A shard knows how many batches it holds or has refused; a gradient of an earlier life is neither") {
+    "A shard knows how many batches it holds or refused; a gradient of an earlier incarnation is neither") {
   ShardFixture f(kAsync);
   f.Start();
   TestPush push{0, 0};

@@ -237,7 +237,7 @@ TEST_CASE("A sync step's bits do not depend on the order of arrival") {
   CHECK(results[0] == results[2]);
 }
 
-TEST_CASE("A part of another batch, version or life of the shard is not staged") {
+TEST_CASE("A part of another batch, version or incarnation of the shard is not staged") {
   ShardFixture f(kSync);
   f.Start();
   TestPush push = Part(0, 0);

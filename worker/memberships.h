@@ -10,7 +10,7 @@
 namespace weir {
 
 // How one membership of this process ended.
-struct Life {
+struct MembershipEnd {
   absl::Status status;
   // The membership did something that the job keeps, unless the job goes back to a checkpoint: a push that
   // was acknowledged, or an evaluation.
@@ -22,13 +22,13 @@ using JoinJobFunction = std::function<absl::StatusOr<std::unique_ptr<Client>>(co
 // Joins the job and works in it until `work` is done. If this process is fenced meanwhile (Aborted: the job
 // went back to a checkpoint because a server was lost, ps:0 is another process than before, or the lease
 // ended), it joins again with a fresh client, as long as there is progress. Progress is its own or, as the
-// clock at which it joins shows, the job's; kFruitlessLives memberships in a row without any end the
+// clock at which it joins shows, the job's; kFruitlessMemberships memberships in a row without any end the
 // function. `work` runs on the calling thread, and starts from nothing each time.
 //
 // OK also if there is nothing left to do. Errors are those of the join or of `work`, with that of leaving if
 // a server was lost and ps:0 is gone, too; after too many memberships without progress, the last fence's.
-inline constexpr int kFruitlessLives = 10;
+inline constexpr int kFruitlessMemberships = 10;
 absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
-                           const std::function<Life(Client*)>& work);
+                           const std::function<MembershipEnd(Client*)>& work);
 
 }  // namespace weir

@@ -1,4 +1,4 @@
-#include "worker/lives.h"
+#include "worker/memberships.h"
 
 #include <algorithm>
 #include <string>
@@ -12,7 +12,7 @@
 namespace weir {
 
 absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
-                           const std::function<Life(Client*)>& work) {
+                           const std::function<MembershipEnd(Client*)>& work) {
   int fruitless = 0;
   uint64_t furthest = 0;  // where a membership began
   while (true) {
@@ -23,35 +23,34 @@ absl::Status WorkUntilDone(ClientOptions options, const JoinJobFunction& join,
     }
     WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<Client> client, std::move(joined));
     if (options.again) LogInfo("joined again");
-    Life life = work(client.get());
+    MembershipEnd end = work(client.get());
     // A shard tells this to a worker that stood still while others did its work.
-    if (absl::IsOutOfRange(life.status)) {
-      LogInfo(life.status.message());
-      life.status = absl::OkStatus();
+    if (absl::IsOutOfRange(end.status)) {
+      LogInfo(end.status.message());
+      end.status = absl::OkStatus();
     }
-    const absl::Status left = client->Leave(life.status);
+    const absl::Status left = client->Leave(end.status);
     // All was done, but the job went back before all members had left; or the job cannot be saved.
-    if (life.status.ok() && (absl::IsAborted(left) || KindOf(left) == v1::FAILURE_RESOURCE))
-      life.status = left;
+    if (end.status.ok() && (absl::IsAborted(left) || KindOf(left) == v1::FAILURE_RESOURCE)) end.status = left;
     // Servers end because of one another, so the failure that this worker saw first need not have been the
     // first.
-    if (absl::IsUnavailable(life.status) && !left.ok() && left != life.status) {
-      return absl::UnavailableError(absl::StrCat(life.status.message(), "; ", left.message()));
+    if (absl::IsUnavailable(end.status) && !left.ok() && left != end.status) {
+      return absl::UnavailableError(absl::StrCat(end.status.message(), "; ", left.message()));
     }
-    if (life.status.ok()) {
+    if (end.status.ok()) {
       if (!left.ok()) LogWarning("could not take leave: ", left.message());
       return absl::OkStatus();
     }
-    if (!absl::IsAborted(life.status)) return life.status;
+    if (!absl::IsAborted(end.status)) return end.status;
     // In sync a worker may have no part to compute while others bring the job on.
     const bool went_on = client->start_clock() > furthest;
     furthest = std::max(furthest, client->start_clock());
-    fruitless = life.progressed || went_on ? 0 : fruitless + 1;
-    if (fruitless == kFruitlessLives) {
-      return Reworded(life.status, absl::StrCat(life.status.message(), "; that was ", kFruitlessLives,
-                                                " times in a row without any progress, and is the last"));
+    fruitless = end.progressed || went_on ? 0 : fruitless + 1;
+    if (fruitless == kFruitlessMemberships) {
+      return Reworded(end.status, absl::StrCat(end.status.message(), "; that was ", kFruitlessMemberships,
+                                               " times in a row without any progress, and is the last"));
     }
-    LogWarning(life.status.message(), "; joining again");
+    LogWarning(end.status.message(), "; joining again");
     options.again = true;
   }
 }

@@ -1,4 +1,4 @@
-#include "worker/lives.h"
+#include "worker/memberships.h"
 
 #include <algorithm>
 #include <map>
@@ -57,15 +57,15 @@ class FakeClient final : public Client {
   const ModelSpec model_;
 };
 
-// A job that ends in the given way in each life of a worker; the last way repeats.
+// A job that ends in the given way in each membership of a worker; the last way repeats.
 struct Story {
-  std::vector<Life> lives;
+  std::vector<MembershipEnd> ends;
   // The errors of joins that fail, by the number of the join.
   std::map<size_t, absl::Status> refusals = {};
   // The answers to Leave(), by the number of the join.
   std::map<size_t, absl::Status> answers = {};
-  // The increase of the join clock with each life.
-  uint64_t clocks_a_life = 0;
+  // The increase of the join clock with each membership.
+  uint64_t clocks_a_membership = 0;
 
   size_t joins = 0;
   size_t works = 0;
@@ -82,18 +82,19 @@ struct Story {
           again.push_back(with.again);
           if (const auto refusal = refusals.find(joins++); refusal != refusals.end()) return refusal->second;
           const auto answer = answers.find(joins - 1);
-          return std::make_unique<FakeClient>(
-              &leaves, answer == answers.end() ? absl::OkStatus() : answer->second, joins * clocks_a_life);
+          return std::make_unique<FakeClient>(&leaves,
+                                              answer == answers.end() ? absl::OkStatus() : answer->second,
+                                              joins * clocks_a_membership);
         },
-        [this](Client*) { return lives[std::min(works++, lives.size() - 1)]; });
+        [this](Client*) { return ends[std::min(works++, ends.size() - 1)]; });
   }
 };
 
-const Life kDone{absl::OkStatus(), true};
-const Life kFenced{absl::AbortedError("fenced: ps:1 was lost"), true};
-const Life kFruitless{absl::AbortedError("fenced: ps:1 was lost"), false};
+const MembershipEnd kDone{absl::OkStatus(), true};
+const MembershipEnd kFenced{absl::AbortedError("fenced: ps:1 was lost"), true};
+const MembershipEnd kFruitless{absl::AbortedError("fenced: ps:1 was lost"), false};
 
-TEST_CASE("One life is enough where nothing happens") {
+TEST_CASE("One membership is enough where nothing happens") {
   Story story{{kDone}};
   CHECK(story.Run().ok());
   CHECK(story.again == std::vector<bool>{false});
@@ -162,30 +163,30 @@ TEST_CASE("A join that is refused ends it, well where nothing is left to do") {
   CHECK(failed.joins == 2);
 }
 
-TEST_CASE("Lives without progress come to an end, and progress in between starts the count anew") {
+TEST_CASE("Memberships without progress come to an end, and progress in between starts the count anew") {
   Story never{{kFruitless}};
   const absl::Status status = never.Run();
   CHECK(absl::IsAborted(status));
   CHECK_THAT(std::string(status.message()), Contains("ps:1 was lost") && Contains("10 times in a row"));
-  CHECK(never.works == kFruitlessLives);
+  CHECK(never.works == kFruitlessMemberships);
 
   Story story;
   for (int round = 0; round < 3; ++round) {
-    for (int life = 1; life < kFruitlessLives; ++life) story.lives.push_back(kFruitless);
-    story.lives.push_back(kFenced);
+    for (int i = 1; i < kFruitlessMemberships; ++i) story.ends.push_back(kFruitless);
+    story.ends.push_back(kFenced);
   }
-  story.lives.push_back(kDone);
+  story.ends.push_back(kDone);
   CHECK(story.Run().ok());
-  CHECK(story.works == story.lives.size());
+  CHECK(story.works == story.ends.size());
 }
 
 TEST_CASE("A worker without a part to compute stays as long as the job goes on") {
   Story story;
-  story.clocks_a_life = 3;
-  for (int life = 0; life < 3 * kFruitlessLives; ++life) story.lives.push_back(kFruitless);
-  story.lives.push_back(kDone);
+  story.clocks_a_membership = 3;
+  for (int i = 0; i < 3 * kFruitlessMemberships; ++i) story.ends.push_back(kFruitless);
+  story.ends.push_back(kDone);
   CHECK(story.Run().ok());
-  CHECK(story.works == story.lives.size());
+  CHECK(story.works == story.ends.size());
 }
 
 }  // namespace
