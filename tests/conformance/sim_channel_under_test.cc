@@ -51,7 +51,10 @@ class SimChannelUnderTest final : public ChannelUnderTest {
     site_.seams.accept = [this](std::shared_ptr<Connection> connection, Seams::Receiver to_client) {
       const auto end = std::make_shared<SimShardEnd>(std::move(connection), std::move(to_client));
       ends_.push_back(end);
-      return [end](const std::string& message) { end->Receive(message); };
+      // ends_ holds the end, and the end holds the connection, which holds this function.
+      return [weak = std::weak_ptr<SimShardEnd>(end)](const std::string& message) {
+        if (const auto end = weak.lock()) end->Receive(message);
+      };
     };
   }
 
