@@ -1,0 +1,138 @@
+#include "ps_server/coordinator/member_table.h"
+
+#include <catch2/catch.hpp>
+
+#include "absl/strings/str_cat.h"
+#include "common/protocol/protocol_version.h"
+
+namespace weir {
+namespace {
+
+using Catch::Contains;
+using Phase = MemberTable::Phase;
+
+const absl::Time kNow = absl::FromUnixSeconds(1000);
+
+v1::JoinRequest Request(v1::Role role, uint32_t rank, uint64_t instance, bool evaluates = false) {
+  v1::JoinRequest request;
+  request.set_role(role);
+  request.set_rank(rank);
+  request.set_task(absl::StrCat(role == v1::WORKER ? "worker:" : "evaluator:", rank));
+  request.set_instance(instance);
+  request.set_evaluates(evaluates);
+  *request.mutable_protocol() = OwnProtocol();
+  return request;
+}
+
+v1::Caller Caller(uint32_t worker, uint64_t incarnation, uint64_t instance) {
+  v1::Caller caller;
+  caller.set_worker(worker);
+  caller.set_incarnation(incarnation);
+  caller.set_instance(instance);
+  return caller;
+}
+
+MemberTable::Worker& Admit(MemberTable& table, uint32_t rank, uint64_t incarnation, Phase phase,
+                           bool evaluates = false) {
+  MemberTable::WaitingJoin join;
+  join.request = Request(v1::WORKER, rank, 100 + rank, evaluates);
+  MemberTable::Worker& worker = table.Admit(std::move(join), incarnation, kNow, kNow + absl::Seconds(10));
+  worker.phase = phase;
+  return worker;
+}
+
+TEST_CASE("A caller is in with its incarnation and its instance alone") {
+  MemberTable table;
+  Admit(table, 0, 7, Phase::kLive);
+  const auto [id, reader] = table.AdmitReader(Request(v1::READER, 0, 55), 8, kNow, kNow + absl::Seconds(10));
+  CHECK(table.CheckCaller(Caller(0, 7, 100)).ok());
+  CHECK(table.CheckCaller(Caller(id, 8, 55)).ok());
+  CHECK(absl::IsPermissionDenied(table.CheckCaller(Caller(0, 7, 101))));
+  CHECK(absl::IsPermissionDenied(table.CheckCaller(Caller(id, 8, 56))));
+  CHECK(absl::IsAborted(table.CheckCaller(Caller(0, 6, 100))));
+  CHECK(absl::IsAborted(table.CheckCaller(Caller(1, 7, 100))));
+  CHECK(table.FindWorker(Caller(0, 7, 100)) == &table.workers().at(0));
+  CHECK(table.FindWorker(Caller(0, 6, 100)) == nullptr);
+  CHECK(table.FindReader(Caller(id, 8, 55)) == reader);
+  CHECK(table.FindReader(Caller(0, 7, 100)) == nullptr);
+  CHECK(table.TaskOf(8) == "evaluator:0");
+  CHECK(table.TaskOf(9) == "");
+}
+
+TEST_CASE("Readers have numbers of their own, which are not given twice") {
+  MemberTable table;
+  const uint32_t first = table.AdmitReader(Request(v1::READER, 0, 1), 1, kNow, kNow).first;
+  table.readers().erase(first);
+  const uint32_t second = table.AdmitReader(Request(v1::READER, 0, 2), 2, kNow, kNow).first;
+  CHECK(first != second);
+  CHECK(first >= 1u << 31);
+}
+
+TEST_CASE("Members hear of workers that are admitted, shards of all") {
+  MemberTable table;
+  Admit(table, 0, 1, Phase::kLive);
+  Admit(table, 1, 2, Phase::kIdle);
+  CHECK_FALSE(table.Admitting());
+  MemberTable::Worker& third = Admit(table, 2, 3, Phase::kJoining);
+  CHECK(table.Admitting());
+  CHECK(table.ForMembers(9).members_size() == 2);
+  CHECK(table.ForMembers(9).epoch() == 9);
+  CHECK(table.ForMembers(9).members(1).idle());
+  REQUIRE(table.ForShards(9).members_size() == 3);
+  CHECK(table.ForShards(9).members(2).joining());
+  CHECK(table.ForShards(9).members(2).first_clock_plus_one() == 0);
+  third.phase = Phase::kActivating;
+  third.start_clock = third.first_clock.emplace(4);
+  CHECK(table.Admitting());
+  CHECK_FALSE(table.ForShards(9).members(2).joining());
+  CHECK(table.ForShards(9).members(2).start_clock() == 4);
+  CHECK(table.ForShards(9).members(2).first_clock_plus_one() == 5);
+}
+
+TEST_CASE("Readers evaluate first, then workers from the last on; none that is not admitted") {
+  MemberTable table;
+  Admit(table, 0, 1, Phase::kLive, /*evaluates=*/true);
+  Admit(table, 1, 2, Phase::kLive, /*evaluates=*/true);
+  Admit(table, 2, 3, Phase::kJoining, /*evaluates=*/true);
+  table.AdmitReader(Request(v1::READER, 0, 1, /*evaluates=*/true), 4, kNow, kNow);
+  table.AdmitReader(Request(v1::READER, 1, 2), 5, kNow, kNow);
+  CHECK(table.Evaluators() == std::vector<uint64_t>{4, 2, 1});
+  table.workers().at(1).disconnected = true;
+  CHECK(table.Connected() == std::set<uint64_t>{1, 4, 5});
+}
+
+TEST_CASE("A rank is there while a process of it is in, or waits") {
+  MemberTable table;
+  Admit(table, 0, 1, Phase::kLive);
+  MemberTable::WaitingJoin join;
+  join.request = Request(v1::READER, 3, 7);
+  table.waiting().push_back(join);
+  CHECK_FALSE(table.AnyWorkerWaits());
+  join.request = Request(v1::WORKER, 2, 8);
+  table.waiting().push_back(join);
+  CHECK(table.AnyWorkerWaits());
+  CHECK(table.Waits(2));
+  CHECK_FALSE(table.Waits(3));
+  CHECK(table.Ranks() == std::set<uint32_t>{0, 2});
+}
+
+TEST_CASE("A task has 64 processes that wait, the job 256 readers, waiting or not") {
+  MemberTable table;
+  MemberTable::WaitingJoin join;
+  join.request = Request(v1::WORKER, 2, 8);
+  for (int i = 0; i < 64; ++i) {
+    CHECK(table.CheckRoom(join.request).ok());
+    table.waiting().push_back(join);
+  }
+  CHECK_THAT(std::string(table.CheckRoom(join.request).message()), Contains("worker:2"));
+  CHECK(table.CheckRoom(Request(v1::WORKER, 3, 9)).ok());
+  const v1::JoinRequest reader = Request(v1::READER, 0, 1);
+  for (uint64_t i = 0; i < 255; ++i) table.AdmitReader(reader, i, kNow, kNow);
+  CHECK(table.CheckRoom(reader).ok());
+  join.request = reader;
+  table.waiting().push_back(join);
+  CHECK(absl::IsUnavailable(table.CheckRoom(reader)));
+}
+
+}  // namespace
+}  // namespace weir
