@@ -101,11 +101,11 @@ TEST_CASE("A disk that hangs while numbers are set aside holds up who needs them
       continue;
     }
     f.HeartbeatAll();
-    CHECK_THAT(absl::StrJoin(f.Status().waiting_for(), ", "), Contains("epochs to be set aside"));
+    CHECK_THAT(absl::StrJoin(f.Status().waiting_for(), ", "), Contains("epochs to be reserved"));
     f.disk->holds = false;
     f.disk->Answer();
     CHECK(joined->there());
-    CHECK_THAT(absl::StrJoin(f.Status().waiting_for(), ", "), !Contains("epochs to be set aside"));
+    CHECK_THAT(absl::StrJoin(f.Status().waiting_for(), ", "), !Contains("epochs to be reserved"));
     return;
   }
   FAIL("all numbers were set aside on a disk that hangs");
