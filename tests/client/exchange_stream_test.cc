@@ -59,11 +59,17 @@ class TestStream final : public DataStream {
   void Read(bool) override {}
   void Cancel() override {
     if (std::exchange(ended_, true)) return;
-    loop_.Post([user = user_] { user->OnEnd(absl::CancelledError("the stream was cancelled")); });
+    loop_.Post([this] {
+      // The user holds this stream.
+      const std::shared_ptr<User> user = std::exchange(user_, nullptr);
+      user->OnEnd(absl::CancelledError("the stream was cancelled"));
+    });
   }
   void Deliver(const v1::ExchangeReply& reply) {
+    REQUIRE(user_ != nullptr);
     const auto bytes = std::make_shared<const std::string>(reply.SerializeAsString());
-    user_->OnMessage({{*bytes}, bytes});
+    const std::shared_ptr<User> user = user_;
+    user->OnMessage({{*bytes}, bytes});
     loop_.Run();
   }
 
@@ -71,7 +77,8 @@ class TestStream final : public DataStream {
 
  private:
   ManualLoop& loop_;
-  const std::shared_ptr<User> user_;
+  // Null once the stream has ended.
+  std::shared_ptr<User> user_;
   bool ended_ = false;
 };
 

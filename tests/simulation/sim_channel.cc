@@ -163,6 +163,7 @@ void SimDataStream::Start(const std::shared_ptr<SimShardMemory>& memory) {
 }
 
 void SimDataStream::Write(OutgoingMessage message) {
+  if (end_.has_value()) return;
   World& world = site_->world;
   const bool bulk = !message.payload.empty();
   message_ = std::move(message);
