@@ -269,7 +269,7 @@ class Coordinator {
   std::vector<std::string> MayCome() const;
   // `asked`: the end was requested. It is not logged as an error, and does not wait for the members.
   void FailJob(const absl::Status& failure, bool asked = false);
-  // The member with this incarnation has left the job, or its process is gone.
+  // The member with this incarnation has left the job.
   void OnMemberGone(uint64_t incarnation);
   // Ends a failed job once its members know of the failure, or have had the time to hear of it.
   void EndOnceAllKnow();

@@ -256,7 +256,6 @@ void Coordinator::Disconnected(Worker& member) {
   member.disconnected = true;
   member.answered_since = false;
   AnswerHeartbeat(member.heartbeat, false);
-  OnMemberGone(member.incarnation);
 }
 
 void Coordinator::ReplaceIfGone(uint32_t rank) {
