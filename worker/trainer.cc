@@ -193,16 +193,17 @@ absl::Status Trainer::CountLoss(const Work& work, double loss) {
 
 absl::Status Trainer::BeginPush(const Work& work, const Parameters& gradient,
                                 std::shared_ptr<GradientGate> gate) {
-  const std::vector<ConstTensor> tensors = computer_->Gradient();
+  std::vector<ConstTensor> tensors = computer_->Gradient();
   // If a pull of the next clock is in flight, this work is a part of the same step that a dead worker left,
   // or the pull was prefetched.
   if (!work.last_of_clock || next_ != nullptr) {
-    pushes_.push_back(client_->Push(work, base_, tensors, std::move(gate)));
+    pushes_.push_back(client_->Push(work, base_, std::move(tensors), std::move(gate)));
     pushes_.back().OnReady([sent = gradient](const auto&) {});
     return absl::OkStatus();
   }
   WEIR_ASSIGN_OR_RETURN(
-      next_, BeginPull(work.clock + 1, ExchangeOrder::Push{work, base_, tensors, std::move(gate)}, gradient));
+      next_, BeginPull(work.clock + 1, ExchangeOrder::Push{work, base_, std::move(tensors), std::move(gate)},
+                       gradient));
   return absl::OkStatus();
 }
 

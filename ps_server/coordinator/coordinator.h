@@ -204,6 +204,9 @@ class Coordinator {
   void TellMembership();
   void OnAllAcked();
   void RemoveMember(uint32_t worker, const std::string& why);
+  // Answers the parked calls of a worker that is no member any more, and takes back what it holds. `why`: for
+  // its heartbeat.
+  void TakeOut(uint32_t rank, Worker& member, const std::string& why = "");
   void Disconnected(Worker& member);
   // Removes the member of this rank if its connection broke and a new process of the rank waits.
   void ReplaceIfGone(uint32_t rank);

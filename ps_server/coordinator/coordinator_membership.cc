@@ -183,8 +183,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     }
     if (!request.done() && request.failure_kind() == v1::FAILURE_DIVERGED) {
       HandleDivergence(caller.worker(), JobFailure(v1::FAILURE_DIVERGED, request.reason()));
-      done(v1::LeaveReply());
-      return OnMemberGone(caller.incarnation());
+      return done(v1::LeaveReply());
     }
     RemoveMember(caller.worker(), request.done() ? "" : absl::StrCat("it gave up: ", request.reason()));
     // A lost worker may be started again; workers that have all given up would do so again.
@@ -214,22 +213,13 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   Worker member = std::move(it->second);
   members_.workers().erase(it);
   departures_.Add(member.task, member.incarnation, /*left=*/why.empty());
-  if (member.heard) departures_.Refuse(member.instance);
   if (why.empty()) {
     LogInfo(member.task, " left");
   } else {
     LogWarning(member.task, " (rank ", rank, ", incarnation ", member.incarnation, ") is taken out: ", why);
   }
   if (member.join.has_value()) member.join->done(absl::AbortedError("taken out before it was admitted"));
-  AnswerHeartbeat(member.heartbeat, true);
-  if (member.next_range) {
-    v1::NextRangeReply reply;
-    reply.set_fenced(true);
-    member.next_range(std::move(reply));
-  }
-  if (ranges_.has_value()) ranges_->Release(rank);
-  pins_.DropCaller(rank, now());
-  if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
+  TakeOut(rank, member);
   if (over()) return OnMemberGone(member.incarnation);
   if (why.empty() && state_ == v1::DRAINING && last_save_.saved()) {
     // No remaining work depends on the membership, and all workers leave at once. To tell the others of each
@@ -243,6 +233,19 @@ void Coordinator::RemoveMember(uint32_t rank, const std::string& why) {
   MaybeCommit();  // the step may have waited for this member to read
   MaybeAdmit();
   MaybeFinish();
+}
+
+void Coordinator::TakeOut(uint32_t rank, Worker& member, const std::string& why) {
+  if (member.heard) departures_.Refuse(member.instance);
+  AnswerHeartbeat(member.heartbeat, true, why);
+  if (member.next_range) {
+    v1::NextRangeReply reply;
+    reply.set_fenced(true);
+    member.next_range(std::move(reply));
+  }
+  if (ranges_.has_value()) ranges_->Release(rank);
+  if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
+  pins_.DropCaller(rank, now());
 }
 
 void Coordinator::TellMembership() {
@@ -278,17 +281,8 @@ void Coordinator::FenceAll(const std::string& why) {
   fenced_up_to_ = numbers_.incarnation();
   for (auto& [rank, member] : std::exchange(members_.workers(), {})) {
     farewell_.OnLost(rank, member.task, now(), member.disconnected);
-    if (member.heard) departures_.Refuse(member.instance);
     if (member.join.has_value()) members_.waiting().push_back(std::move(*member.join));
-    AnswerHeartbeat(member.heartbeat, true, why);
-    if (member.next_range) {
-      v1::NextRangeReply reply;
-      reply.set_fenced(true);
-      member.next_range(std::move(reply));
-    }
-    if (ranges_.has_value()) ranges_->Release(rank);
-    if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
-    pins_.DropCaller(rank, now());
+    TakeOut(rank, member, why);
   }
   BroadcastMembership();
   Changed();
@@ -339,11 +333,9 @@ void Coordinator::RemoveReader(uint32_t id) {
   const auto it = members_.readers().find(id);
   LogInfo(it->second.task, " (reader) left");
   AnswerHeartbeat(it->second.heartbeat, true);
-  const uint64_t incarnation = it->second.incarnation;
-  if (evaluations_.has_value()) evaluations_->OnGone(incarnation);
+  if (evaluations_.has_value()) evaluations_->OnGone(it->second.incarnation);
   members_.readers().erase(it);
   pins_.DropCaller(id, now());
-  OnMemberGone(incarnation);
   MaybeEvaluate();
   MaybeCommit();  // the step may have waited for this member to read
   MaybeFinish();

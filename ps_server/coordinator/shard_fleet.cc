@@ -46,9 +46,9 @@ bool ShardFleet::AllAcknowledged(uint64_t epoch) const {
 // ---- links
 
 void ShardFleet::Open() {
-  if (!shards_.empty()) return;
   shards_.resize(addresses_.size());
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
+    if (shards_[shard].link != nullptr) continue;
     shards_[shard].address = addresses_[shard];
     OpenLink(shard);
   }
@@ -100,9 +100,8 @@ void ShardFleet::Drop(uint32_t index) {
 
 void ShardFleet::Readdress(std::vector<std::string> addresses) {
   addresses_ = std::move(addresses);
-  if (shards_.empty()) return Open();
-  // The first shard is in this process.
-  shards_[0].address = addresses_[0];
+  // The first shard is in this process: its link stays.
+  if (!shards_.empty()) shards_[0].address = addresses_[0];
   for (uint32_t index = 1; index < shards_.size(); ++index) {
     if (index < addresses_.size() && shards_[index].address == addresses_[index]) continue;
     for (WaitingAnnounce& waiting : shards_[index].announcing) {
@@ -110,12 +109,7 @@ void ShardFleet::Readdress(std::vector<std::string> addresses) {
     }
     shards_[index] = Shard();
   }
-  shards_.resize(addresses_.size());
-  for (uint32_t index = 1; index < shards_.size(); ++index) {
-    if (shards_[index].link != nullptr) continue;
-    shards_[index].address = addresses_[index];
-    OpenLink(index);
-  }
+  Open();
 }
 
 void ShardFleet::Broadcast(const v1::ControlMessage& message) {

@@ -2,31 +2,25 @@
 #include "client/exchange/exchange_stream.h"
 
 #include <catch2/catch.hpp>
-#include <deque>
 
 #include "absl/functional/any_invocable.h"
 #include "common/model/model_spec.h"
+#include "tests/common/task_queue.h"
 
 namespace weir {
 namespace {
 
-// Runs what was posted when Run() is called.
+// An event loop that runs its tasks when the test calls Run(). Its timers never fire.
 class ManualLoop final : public EventLoop {
  public:
-  void Post(absl::AnyInvocable<void()> task) override { tasks_.push_back(std::move(task)); }
+  void Post(absl::AnyInvocable<void()> task) override { tasks_.Post(std::move(task)); }
   Timer RunAfter(std::chrono::nanoseconds, absl::AnyInvocable<void()>) override { return {}; }
   void Cancel(const Timer&) override {}
   uint32_t Random() override { return 0; }
-  void Run() {
-    while (!tasks_.empty()) {
-      absl::AnyInvocable<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      task();
-    }
-  }
+  void Run() { tasks_.Run(); }
 
  private:
-  std::deque<absl::AnyInvocable<void()>> tasks_;
+  TaskQueue tasks_;
 };
 
 // Shared memory whose segments of the shard never come.

@@ -9,6 +9,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/protocol/job_failure.h"
+#include "tests/worker/stub_client.h"
 
 namespace weir {
 namespace {
@@ -16,7 +17,7 @@ namespace {
 using Catch::Contains;
 
 // A client that can only leave.
-class FakeClient final : public Client {
+class FakeClient final : public StubClient {
  public:
   FakeClient(std::vector<std::string>* leaves, absl::Status answer, uint64_t start_clock)
       : leaves_(leaves), answer_(std::move(answer)), start_clock_(start_clock) {}
@@ -25,36 +26,12 @@ class FakeClient final : public Client {
     leaves_->push_back(std::string(failure.message()));
     return answer_;
   }
-  absl::StatusOr<std::optional<Work>> NextWork() override { return std::nullopt; }
-  Future<ExchangeResult> Exchange(ExchangeOrder) override { return Unused<ExchangeResult>(); }
-  std::shared_ptr<float> NewGradient() override { return nullptr; }
-  Future<PullResult> PullSnapshot(std::vector<MutableTensor>) override { return Unused<PullResult>(); }
-  bool draining() const override { return false; }
-  absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override { return false; }
-  bool leading() const override { return false; }
-  absl::StatusOr<bool> AwaitsEvaluation() override { return false; }
-  absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
-      std::chrono::steady_clock::time_point) override {
-    return std::nullopt;
-  }
-  void SetProgress(const Progress&) override {}
-  absl::Status Report(const PullResult&, const EvaluationResult&) override { return absl::OkStatus(); }
-  uint32_t worker() const override { return 0; }
   uint64_t start_clock() const override { return start_clock_; }
-  const ModelSpec& model() const override { return model_; }
 
  private:
-  template <typename T>
-  static Future<T> Unused() {
-    Promise<T> promise;
-    promise.Set(absl::UnimplementedError("not used here"));
-    return promise.future();
-  }
-
   std::vector<std::string>* const leaves_;
   const absl::Status answer_;
   const uint64_t start_clock_;
-  const ModelSpec model_;
 };
 
 // A job that ends in the given way in each membership of a worker; the last way repeats.

@@ -9,8 +9,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/client.h"
 #include "common/sync/mutex.h"
+#include "tests/worker/stub_client.h"
 
 namespace weir {
 
@@ -19,7 +19,7 @@ namespace weir {
 // effect.
 //
 // Called by one thread at a time; gates open on any. Hooks run within the calls.
-class ScriptedClient final : public Client {
+class ScriptedClient final : public StubClient {
  public:
   struct PullCall {
     uint64_t clock = 0;
@@ -40,7 +40,8 @@ class ScriptedClient final : public Client {
     std::vector<uint16_t> bfloat16;
   };
 
-  ScriptedClient(ModelSpec model, std::deque<Work> work) : model_(std::move(model)), work_(std::move(work)) {}
+  ScriptedClient(ModelSpec model, std::deque<Work> work)
+      : StubClient(std::move(model)), work_(std::move(work)) {}
   ~ScriptedClient() override {
     for (std::thread& thread : threads) thread.join();
   }
@@ -99,25 +100,9 @@ class ScriptedClient final : public Client {
   }
   void SetProgress(const Progress& progress) override { progress_ = progress; }
   const Progress& progress() const { return progress_; }
-  uint32_t worker() const override { return 0; }
-  uint64_t start_clock() const override { return 0; }
-  const ModelSpec& model() const override { return model_; }
-
-  // Training loops do not use it.
   std::shared_ptr<float> NewGradient() override {
-    return {new float[static_cast<size_t>(model_.elements())], std::default_delete<float[]>()};
+    return {new float[static_cast<size_t>(model().elements())], std::default_delete<float[]>()};
   }
-  Future<PullResult> PullSnapshot(std::vector<MutableTensor>) override { return Unused<PullResult>(); }
-  bool draining() const override { return false; }
-  absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override { return false; }
-  bool leading() const override { return false; }
-  absl::StatusOr<bool> AwaitsEvaluation() override { return false; }
-  absl::StatusOr<std::optional<EvaluationOrder>> WaitEvaluation(
-      std::chrono::steady_clock::time_point) override {
-    return std::nullopt;
-  }
-  absl::Status Report(const PullResult&, const EvaluationResult&) override { return absl::OkStatus(); }
-  absl::Status Leave(const absl::Status&) override { return absl::OkStatus(); }
 
  private:
   struct Outgoing final : GradientGate::Watcher {
@@ -141,12 +126,6 @@ class ScriptedClient final : public Client {
     PushCall seen;
   };
 
-  template <typename T>
-  static Future<T> Unused() {
-    Promise<T> promise;
-    promise.Set(absl::UnimplementedError("not used here"));
-    return promise.future();
-  }
   void Note(const std::string& call, uint64_t clock) {
     MutexLock lock(mutex_);
     calls_.push_back(call + std::to_string(clock));
@@ -170,7 +149,6 @@ class ScriptedClient final : public Client {
     }
   }
 
-  const ModelSpec model_;
   std::deque<Work> work_;
   Progress progress_;
   mutable Mutex mutex_;

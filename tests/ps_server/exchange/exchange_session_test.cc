@@ -1,33 +1,17 @@
 // A session with a real shard and no channel. Tests that need a channel are in tests/ps_server.
 #include "ps_server/exchange/exchange_session.h"
 
-#include <deque>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "catch2/catch.hpp"
+#include "tests/common/task_queue.h"
 #include "tests/ps_server/shard/shard_fixture.h"
 
 namespace weir {
 namespace {
-
-// Runs its tasks when the test calls for it.
-class Tasks final : public Executor {
- public:
-  void Post(absl::AnyInvocable<void()> task) override { tasks_.push_back(std::move(task)); }
-  void Run() {
-    while (!tasks_.empty()) {
-      absl::AnyInvocable<void()> task = std::move(tasks_.front());
-      tasks_.pop_front();
-      task();
-    }
-  }
-
- private:
-  std::deque<absl::AnyInvocable<void()>> tasks_;
-};
 
 struct SessionFixture {
   explicit SessionFixture(uint64_t chunk_elements) : shard(v1::ConsistencyConfig::MODE_ASYNC) {
@@ -65,7 +49,7 @@ struct SessionFixture {
   }
 
   ShardFixture shard;
-  Tasks tasks;
+  TaskQueue tasks;
   int news = 0;
   std::shared_ptr<ExchangeSession> session;
 };
