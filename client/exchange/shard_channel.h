@@ -78,9 +78,10 @@ class ShardChannel {
   // Called once, before all streams: waits until the shard can be reached. If `otherwise` is not empty and
   // the shard has not moved, the channel also looks for the shard at that address, and stays there if the
   // shard is there. Unavailable: the shard cannot be reached before `deadline`. FailedPrecondition: the shard
-  // cannot be reached in the way that the job's config asks for.
-  virtual absl::Status Connect(std::chrono::steady_clock::time_point deadline,
-                               const std::string& otherwise) = 0;
+  // cannot be reached in the way that the job's config asks for. An error of `alive`, which the channel asks
+  // several times a second, ends the wait, too, and is returned.
+  virtual absl::Status Connect(std::chrono::steady_clock::time_point deadline, const std::string& otherwise,
+                               const std::function<absl::Status()>& alive) = 0;
 
   // The shard is at this address from now on; empty: at its first address. False: the channel uses that
   // address already.

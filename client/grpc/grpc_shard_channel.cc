@@ -26,6 +26,9 @@ namespace {
 // How long setting up shared memory with a server on this host may take; a new stream waits for it.
 constexpr std::chrono::milliseconds kLinkLimit{500};
 
+// How long Connect() waits between two looks at whether anybody still wants the connection.
+constexpr std::chrono::milliseconds kGlance{100};
+
 // The stream's user holds it, and it holds itself until it has ended.
 class GrpcDataStream final : public DataStream, public std::enable_shared_from_this<GrpcDataStream> {
  public:
@@ -142,7 +145,8 @@ std::string GrpcShardChannel::name() const {
 }
 
 absl::Status GrpcShardChannel::Connect(std::chrono::steady_clock::time_point deadline,
-                                       const std::string& otherwise) {
+                                       const std::string& otherwise,
+                                       const std::function<absl::Status()>& alive) {
   const std::string missing = name();
   std::chrono::nanoseconds attempt = kFirstAttempt;
   for (bool own = true;;
@@ -157,17 +161,18 @@ absl::Status GrpcShardChannel::Connect(std::chrono::steady_clock::time_point dea
                           MakeDataChannel(at, options_.server_wait, attempt, options_.wire, options_.bytes));
     // Each attempt has a fresh channel: on one channel, gRPC would look up a name that does not resolve yet
     // less and less often.
-    const auto left = deadline - std::chrono::steady_clock::now();
-    const auto slice = std::min<std::chrono::nanoseconds>(left, attempt);
-    if (channel->WaitForConnected(std::chrono::system_clock::now() + slice)) {
-      MutexLock lock(mutex_);
-      if (address_ == home_) home_ = address_ = at;
-      if (address_ == at) connection_ = std::make_unique<Connection>(channel);
-      return absl::OkStatus();
-    }
-    if (std::chrono::steady_clock::now() >= deadline) {
-      return absl::UnavailableError(absl::StrCat(missing, " could not be reached"));
-    }
+    const auto end = std::min(deadline, std::chrono::steady_clock::now() + attempt);
+    do {
+      WEIR_RETURN_IF_ERROR(alive());
+      const auto left = std::min<std::chrono::nanoseconds>(end - std::chrono::steady_clock::now(), kGlance);
+      if (channel->WaitForConnected(std::chrono::system_clock::now() + left)) {
+        MutexLock lock(mutex_);
+        if (address_ == home_) home_ = address_ = at;
+        if (address_ == at) connection_ = std::make_unique<Connection>(channel);
+        return absl::OkStatus();
+      }
+    } while (std::chrono::steady_clock::now() < end);
+    if (end == deadline) return absl::UnavailableError(absl::StrCat(missing, " could not be reached"));
   }
 }
 

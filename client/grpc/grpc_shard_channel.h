@@ -34,7 +34,8 @@ class GrpcShardChannel final : public ShardChannel {
   GrpcShardChannel(Options options, GrpcPoller& poller);
   ~GrpcShardChannel() override;
 
-  absl::Status Connect(std::chrono::steady_clock::time_point deadline, const std::string& otherwise) override;
+  absl::Status Connect(std::chrono::steady_clock::time_point deadline, const std::string& otherwise,
+                       const std::function<absl::Status()>& alive) override;
   std::string name() const override;
   bool MoveTo(const std::string& address) override;
   Opened Open(std::shared_ptr<DataStream::User> user, std::function<void()> gone) override;

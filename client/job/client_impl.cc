@@ -126,7 +126,10 @@ std::vector<std::unique_ptr<ShardChannel>> ClientImpl::NoteShards(
 absl::Status ClientImpl::Connect(std::chrono::steady_clock::time_point deadline,
                                  const std::vector<std::string>& otherwise) {
   for (size_t i = 0; i < channels_.size(); ++i) {
-    WEIR_RETURN_IF_ERROR(channels_[i]->Connect(deadline, otherwise.empty() ? "" : otherwise[i]));
+    WEIR_RETURN_IF_ERROR(channels_[i]->Connect(deadline, otherwise.empty() ? "" : otherwise[i], [this] {
+      MutexLock lock(mutex_);
+      return Alive();
+    }));
   }
   return absl::OkStatus();
 }

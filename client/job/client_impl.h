@@ -66,7 +66,7 @@ class ClientImpl final : public Client {
 
   // Waits until every shard can be reached, at its address or else at the one in `otherwise` (by shard; may
   // be empty). Called once, before any other call. Unavailable: a shard could not be reached before
-  // `deadline`; names it.
+  // `deadline`; names it. What ends this client, such as a failure of the job, ends the wait.
   absl::Status Connect(std::chrono::steady_clock::time_point deadline,
                        const std::vector<std::string>& otherwise);
 

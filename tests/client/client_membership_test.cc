@@ -115,6 +115,17 @@ TEST_CASE("a shard that does not come is named when the start is over, and the c
   CHECK(f.cluster.leaves()[0].reason() == Message(client.status()));
 }
 
+TEST_CASE("a job that fails while a client looks for a shard says why, and the client looks no longer") {
+  ClientFixture f(ClientFixture::Small());
+  f.config.mutable_cluster()->set_start_seconds(30);
+  f.options.job_config = f.config.SerializeAsString();
+  f.cluster.Kill(1);
+  f.cluster.SetState(v1::FAILED, "training diverged");
+  const absl::Status status = Client::Join(f.options, f.model).status();
+  CHECK(Message(status) == "training diverged");
+  CHECK(f.cluster.leaves().size() == 1);
+}
+
 TEST_CASE("options that cannot be are refused") {
   ClientFixture f(ClientFixture::Small());
   ModelSpec model = f.model;

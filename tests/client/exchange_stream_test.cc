@@ -81,7 +81,8 @@ class TestChannel final : public ShardChannel {
   TestChannel(ManualLoop& loop, std::shared_ptr<ShardMemory> memory)
       : loop_(loop), memory_(std::move(memory)) {}
   std::string name() const override { return "ps:0"; }
-  absl::Status Connect(std::chrono::steady_clock::time_point, const std::string&) override {
+  absl::Status Connect(std::chrono::steady_clock::time_point, const std::string&,
+                       const std::function<absl::Status()>&) override {
     return absl::OkStatus();
   }
   bool MoveTo(const std::string&) override { return false; }

@@ -646,13 +646,15 @@ TEST_CASE("A shard that has moved: later streams go to its new address, and back
   CHECK(absl::IsUnavailable(back.End()));
 }
 
+absl::Status Wanted() { return absl::OkStatus(); }
+
 TEST_CASE("Connect finds the shard, also at the other address, and stays there") {
   const auto under_test = MakeGrpcChannelUnderTest(v1::WireConfig::TRANSPORT_AUTO);
   const auto soon = Steady::now() + std::chrono::seconds(20);
-  CHECK(under_test->channel().Connect(soon, "").ok());
+  CHECK(under_test->channel().Connect(soon, "", Wanted).ok());
   const ReservedAddress nobody;
   const auto lost = under_test->OpenTo(nobody.get().ToString());
-  REQUIRE(lost->Connect(soon, under_test->address()).ok());
+  REQUIRE(lost->Connect(soon, under_test->address(), Wanted).ok());
   CHECK(absl::StrContains(lost->name(), under_test->address()));
   CHECK_FALSE(lost->MoveTo(""));
   Stream stream(*under_test, *lost);
@@ -665,11 +667,23 @@ TEST_CASE("Connect gives a shard up at its deadline, and not before") {
   const auto channel = under_test->OpenTo(nobody.get().ToString());
   for (const std::string& otherwise : {std::string(), neither.get().ToString()}) {
     const auto deadline = Steady::now() + std::chrono::milliseconds(300);
-    const absl::Status status = channel->Connect(deadline, otherwise);
+    const absl::Status status = channel->Connect(deadline, otherwise, Wanted);
     CHECK(absl::IsUnavailable(status));
     CHECK(absl::StrContains(status.message(), nobody.get().ToString()));
     CHECK(Steady::now() >= deadline);
   }
+}
+
+TEST_CASE("Connect ends when nobody wants the connection any more") {
+  const auto under_test = MakeGrpcChannelUnderTest(v1::WireConfig::TRANSPORT_AUTO);
+  const ReservedAddress nobody;
+  const auto channel = under_test->OpenTo(nobody.get().ToString());
+  int asked = 0;
+  const auto wanted_twice = [&] {
+    return ++asked <= 2 ? absl::OkStatus() : absl::AbortedError("the job is over");
+  };
+  CHECK(channel->Connect(Steady::now() + std::chrono::seconds(20), "", wanted_twice) ==
+        absl::AbortedError("the job is over"));
 }
 
 }  // namespace

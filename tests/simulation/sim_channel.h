@@ -40,7 +40,8 @@ class SimShardChannel final : public ShardChannel {
   explicit SimShardChannel(std::shared_ptr<SimShardStreams> streams) : streams_(std::move(streams)) {}
 
   std::string name() const override;
-  absl::Status Connect(std::chrono::steady_clock::time_point, const std::string&) override {
+  absl::Status Connect(std::chrono::steady_clock::time_point, const std::string&,
+                       const std::function<absl::Status()>&) override {
     return absl::OkStatus();
   }
   bool MoveTo(const std::string&) override { return false; }
