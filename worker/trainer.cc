@@ -175,17 +175,18 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
 
 absl::Status Trainer::CountLoss(const Work& work, double loss) {
   // A NaN would stay in the sum for ever, even if the job goes on (consistency.on_nonfinite).
-  if (!std::isfinite(loss)) return absl::OkStatus();
-  progress_.examples += work.examples;
-  progress_.batches += 1;
-  progress_.loss_sum += loss;
-  if (work.examples_left <= computer_->train_examples()) {
-    progress_.last_examples += work.examples;
-    // Each term has 24 bits: a double holds the sum of a million terms exactly, unless they differ by more
-    // than a factor of 500.
-    progress_.last_loss_sum += static_cast<float>(loss);
+  if (std::isfinite(loss)) {
+    progress_.examples += work.examples;
+    progress_.batches += 1;
+    progress_.loss_sum += loss;
+    if (work.examples_left <= computer_->train_examples()) {
+      progress_.last_examples += work.examples;
+      // Each term has 24 bits: a double holds the sum of a million terms exactly, unless they differ by more
+      // than a factor of 500.
+      progress_.last_loss_sum += static_cast<float>(loss);
+    }
+    client_->SetProgress(progress_);
   }
-  client_->SetProgress(progress_);
   const std::optional<std::string> diverges = losses_.OnBatch(loss, work.examples);
   if (!diverges.has_value()) return absl::OkStatus();
   return Divergence(absl::StrCat("worker ", client_->worker(), ": ", *diverges, " at clock ", work.clock));

@@ -102,20 +102,22 @@ TEST_CASE("training that diverges ends every task with 70 and the reason: async,
   CheckStop({"consistency.mode=async", "checkpoint.directory=\"" + folder.path("runs") + "\""});
 }
 
-// Each update makes the weights a tenth larger, and they stay finite for a thousand updates.
+// In sync each update makes the weights a tenth larger, and they stay finite for a thousand updates. Stale
+// updates make them larger sooner: then the loss of a busy machine's workers is soon not finite.
 void CheckDivergence(const std::string& mode, const std::string& on_nonfinite) {
   const Files files;
   const std::vector<std::string> staleness(mode == "bounded" ? 1 : 0, "consistency.staleness=2");
   TestJob job({.config = files.config,
                .set = With({"optimizer.type=sgd", "optimizer.learning_rate=2.1", "optimizer.weight_decay=1",
-                            "train.divergence=10"},
+                            "train.divergence=10", "train.epochs=20"},
                            With(Settings(mode, on_nonfinite), staleness))});
   job.StartAll();
   for (const std::string& task : job.tasks()) {
     INFO(task);
     job.ExpectExit(task, kExitInternal, kEndLimit);
     CHECK_THAT(job[task].log(), Contains("training diverged: worker ") &&
-                                    Contains(": the mean loss of the last 50 batches is ") &&
+                                    (Contains(": the mean loss of the last 50 batches is ") ||
+                                     Contains(": the losses of the last 50 batches are not finite")) &&
                                     Contains(" (train.divergence = 10) at clock ") &&
                                     Contains("; try a lower optimizer.learning_rate"));
   }

@@ -1,5 +1,7 @@
 #include "worker/loss_watch.h"
 
+#include <cmath>
+#include <limits>
 #include <string>
 
 #include "catch2/catch.hpp"
@@ -57,10 +59,23 @@ TEST_CASE("training that diverges from the start is found against its first batc
   CHECK(Feed(watch, LossWatch::kBatches, 1e6).has_value());
 }
 
+TEST_CASE("losses that are not finite diverge when no other come between") {
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  LossWatch watch(100);
+  CHECK_FALSE(Feed(watch, 1, 2).has_value());
+  CHECK_FALSE(Feed(watch, LossWatch::kBatches - 1, kInfinity).has_value());
+  CHECK_FALSE(Feed(watch, 1, 2).has_value());
+  CHECK_FALSE(Feed(watch, LossWatch::kBatches - 1, std::nan("")).has_value());
+  const auto found = Feed(watch, 1, kInfinity);
+  REQUIRE(found.has_value());
+  CHECK(*found == "the losses of the last 50 batches are not finite (train.divergence = 100)");
+}
+
 TEST_CASE("0 finds nothing") {
   LossWatch watch(0);
   CHECK_FALSE(Feed(watch, LossWatch::kFirstBatches, 1).has_value());
   CHECK_FALSE(Feed(watch, 10 * LossWatch::kBatches, 1e30).has_value());
+  CHECK_FALSE(Feed(watch, 10 * LossWatch::kBatches, std::nan("")).has_value());
 }
 
 }  // namespace
