@@ -8,7 +8,8 @@ import sys
 # Flags that only GCC knows, and flags that name outputs.
 DROP = {"-fno-canonical-system-headers", "-Wno-free-nonheap-object", "-Wunused-but-set-parameter", "-Wno-restrict",
         "-Wno-tsan", "-Werror", "-MD"}
-DROP_WITH_VALUE = {"-MF", "-o"}
+# -include: the header that GCC has precompiled. Sources must do without.
+DROP_WITH_VALUE = {"-MF", "-o", "-include"}
 
 
 def clean(arguments, external):

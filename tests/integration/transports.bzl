@@ -1,12 +1,14 @@
 """Tests of jobs, over several transports."""
 
+load("//bazel:cc.bzl", "cc_library", "cc_test")
+
 def transport_tests(name, srcs, deps, transports, size, **kwargs):
     """A cc_test that runs over the default transport, and NAME_TRANSPORT for each further one.
 
     These run the cases that are tagged [transports], with WEIR_TEST_TRANSPORT set (transport.h).
     """
     cases = name + "_cases"
-    native.cc_library(
+    cc_library(
         name = cases,
         testonly = True,
         srcs = srcs,
@@ -15,13 +17,13 @@ def transport_tests(name, srcs, deps, transports, size, **kwargs):
         alwayslink = True,
         **kwargs
     )
-    native.cc_test(
+    cc_test(
         name = name,
         size = size,
         deps = [":" + cases],
     )
     for transport in transports:
-        native.cc_test(
+        cc_test(
             name = name + "_" + transport,
             size = size,
             deps = [":" + cases],
