@@ -41,12 +41,6 @@ v1::Caller MakeCaller(uint64_t instance, const v1::JoinReply& reply) {
   return caller;
 }
 
-WireOptions Wire(const v1::WireConfig& config, int64_t chunk_unit) {
-  WireOptions options = WireOptions::From(config);
-  options.chunk_unit = chunk_unit;
-  return options;
-}
-
 Future<ExchangeResult> Ready(const absl::Status& error) {
   Promise<ExchangeResult> promise;
   promise.Set(error);
@@ -66,7 +60,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       lease_(Seconds(reply.lease_seconds())),
       caller_(MakeCaller(instance, reply)),
       start_clock_(reply.start_clock()),
-      wire_(Wire(config.wire(), channels.chunk_unit)),
+      wire_(WireOptions::From(config.wire(), channels.chunk_unit)),
       backup_workers_(config.consistency().backup_workers() > 0),
       rejects_(config.consistency().on_nonfinite() == v1::ConsistencyConfig::ON_NONFINITE_REJECT),
       shard_checks_(reply.num_shards() == 1 && !backup_workers_ &&

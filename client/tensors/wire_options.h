@@ -21,7 +21,8 @@ struct WireOptions {
   // Elements of the gradient in one message: a multiple of chunk_unit, at most kMaxChunkBytes of float32.
   int64_t chunk_elements = kMaxChunkBytes / static_cast<int64_t>(sizeof(float));
 
-  static WireOptions From(const v1::WireConfig& config) {
+  // `unit`: chunk_unit. A chunk has as many of these units as the config's has of the protocol's.
+  static WireOptions From(const v1::WireConfig& config, int64_t unit = kChunkUnit) {
     const auto dtype = [](v1::WireConfig::Type type) {
       return type == v1::WireConfig::TYPE_BF16 ? v1::BF16 : v1::F32;
     };
@@ -30,7 +31,9 @@ struct WireOptions {
     options.pull_dtype = dtype(config.has_pull_dtype() ? config.pull_dtype() : config.dtype());
     options.shared_memory = config.transport() == v1::WireConfig::TRANSPORT_AUTO ||
                             config.transport() == v1::WireConfig::TRANSPORT_SHARED_MEMORY;
-    options.chunk_elements = int64_t{config.chunk_kib()} * 1024 / static_cast<int64_t>(sizeof(float));
+    options.chunk_unit = unit;
+    options.chunk_elements =
+        int64_t{config.chunk_kib()} * 1024 / static_cast<int64_t>(sizeof(float)) / kChunkUnit * unit;
     return options;
   }
 };

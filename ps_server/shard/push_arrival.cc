@@ -9,21 +9,17 @@
 #include "common/model/value_cursor.h"
 
 namespace weir {
-namespace {
-
-constexpr uint64_t kUnit = kChunkUnit;
-
-}  // namespace
 
 PushArrival::PushArrival(v1::PushRequest header, const Kernels& kernels,
                          std::shared_ptr<VersionBuilder> builder, Slab gradient,
-                         std::shared_ptr<const void> presence)
+                         std::shared_ptr<const void> presence, uint64_t unit)
     : header_(std::move(header)),
       kernels_(kernels),
       builder_(std::move(builder)),
       gradient_(std::move(gradient)),
       presence_(std::move(presence)),
-      taken_((header_.elements() + kUnit - 1) / kUnit),
+      unit_(unit),
+      taken_((header_.elements() + unit_ - 1) / unit_),
       missing_(header_.elements()) {}
 
 absl::Status PushArrival::TakeChunk(uint64_t first, absl::Span<const absl::string_view> pieces,
@@ -31,19 +27,19 @@ absl::Status PushArrival::TakeChunk(uint64_t first, absl::Span<const absl::strin
   const uint64_t elements = header_.elements();
   const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header_.dtype()));
   const uint64_t count = bytes / value_bytes;
-  if (bytes == 0 || bytes > kMaxSharedChunkBytes || bytes % value_bytes != 0 || first % kUnit != 0 ||
-      first >= elements || count > elements - first || (count % kUnit != 0 && first + count != elements)) {
+  if (bytes == 0 || bytes > kMaxSharedChunkBytes || bytes % value_bytes != 0 || first % unit_ != 0 ||
+      first >= elements || count > elements - first || (count % unit_ != 0 && first + count != elements)) {
     return absl::InvalidArgumentError(
         absl::StrCat("a chunk of ", bytes, " bytes at position ", first, " of a push of ", elements,
-                     " elements of ", value_bytes, " bytes; chunks start and end at multiples of ", kUnit,
+                     " elements of ", value_bytes, " bytes; chunks start and end at multiples of ", unit_,
                      " elements or at the end, and hold at most ", kMaxSharedChunkBytes, " bytes"));
   }
-  for (uint64_t unit = first / kUnit; unit * kUnit < first + count; ++unit) {
+  for (uint64_t unit = first / unit_; unit * unit_ < first + count; ++unit) {
     if (!taken_[unit]) continue;
     return absl::InvalidArgumentError(absl::StrCat("a chunk of ", count, " elements at position ", first,
-                                                   " came after one that holds position ", unit * kUnit));
+                                                   " came after one that holds position ", unit * unit_));
   }
-  for (uint64_t unit = first / kUnit; unit * kUnit < first + count; ++unit) taken_[unit] = true;
+  for (uint64_t unit = first / unit_; unit * unit_ < first + count; ++unit) taken_[unit] = true;
   missing_ -= count;
 
   std::optional<NonFinite> bad;

@@ -25,8 +25,9 @@ namespace weir {
 class PushArrival {
  public:
   // Exactly one of `builder` and `gradient` is set. A weak reference to `presence` expires with the arrival.
+  // `unit`: chunks start and end at multiples of it.
   PushArrival(v1::PushRequest header, const Kernels& kernels, std::shared_ptr<VersionBuilder> builder,
-              Slab gradient, std::shared_ptr<const void> presence);
+              Slab gradient, std::shared_ptr<const void> presence, uint64_t unit);
 
   // Takes the values from local position `first` on. InvalidArgument: this is not a chunk (its borders, its
   // length), or some of its elements have arrived before; no value was taken.
@@ -55,7 +56,8 @@ class PushArrival {
   const std::shared_ptr<VersionBuilder> builder_;
   Slab gradient_;
   const std::shared_ptr<const void> presence_;
-  std::vector<bool> taken_;  // one for each kChunkUnit of elements
+  const uint64_t unit_;
+  std::vector<bool> taken_;  // by unit
   uint64_t missing_;         // elements
   std::optional<NonFinite> non_finite_;
 };

@@ -12,6 +12,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "absl/types/optional.h"
+#include "common/codec/wire_codec.h"
 #include "common/protocol/mode_traits.h"
 #include "common/sync/serial_queue.h"
 #include "common/sync/thread_pool.h"
@@ -80,6 +81,9 @@ class Shard {
     // The memory that a server on this machine may use; 0: no limit is known. The shard refuses a model that
     // cannot fit.
     uint64_t memory_bytes = 0;
+    // Chunks of gradients start and end at multiples of this. The protocol sets the value; a simulation may
+    // take less, as its clients do.
+    uint64_t chunk_unit = kChunkUnit;
     // The memory of the weights.
     SlabSource weights_source = AllocateSlab;
     ReaderLimits reader_limits;

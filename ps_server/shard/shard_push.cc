@@ -175,7 +175,7 @@ std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest head
     arrivals_.BeginStream(key, options_.clock->Now());
   }
   return std::make_unique<PushArrival>(std::move(header), kernels(), std::move(builder), std::move(gradient),
-                                       std::move(presence));
+                                       std::move(presence), options_.chunk_unit);
 }
 
 bool Shard::AnswersAfter(const v1::PushRequest& push) const {

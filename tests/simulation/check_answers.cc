@@ -150,6 +150,10 @@ void Checker::CheckWeights(const PullAnswered& pull) {
 }
 
 void Checker::CheckSent() {
+  for (const ToldEarly& told : log_.told_early) {
+    Violate(Invariant::kBase, "worker ", told.worker, " had tensor ", told.tensor, " of its pull at clock ",
+            told.clock, " at ", At(told.at), ", before ps:", told.shard, " had answered the pull");
+  }
   // (incarnation, shard, clock) -> what was read for it: incarnations and versions.
   std::map<std::tuple<uint64_t, uint32_t, uint64_t>, std::set<std::pair<uint64_t, uint64_t>>> read;
   for (const PullAnswered& pull : log_.pulls) {

@@ -28,7 +28,7 @@ enum class Invariant {
   // A read returns the weights of one version of the shard, in sync of one step on all shards.
   kTorn,
   // A gradient is computed from weights that its worker read for the gradient's clock: all the weights of the
-  // version that it is pushed with.
+  // version that it is pushed with. No tensor is handed over before every shard has named that version.
   kBase,
   // The versions that a worker reads of one incarnation of a shard never go back; in sync the worker reads
   // the version that it asks for.

@@ -39,7 +39,7 @@ class Ledger {
   uint64_t steps() const { return (batches_ + options_.parts - 1) / options_.parts; }
   // On each shard.
   int64_t elements() const { return elements_; }
-  // The unit in which a shard sends weights: a block.
+  // Chunks of gradients and of weights start and end at multiples of this: at blocks.
   int64_t chunk_unit() const;
   uint64_t examples(uint64_t batch) const;
   // Some shard refuses the batch.

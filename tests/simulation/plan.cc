@@ -117,7 +117,6 @@ void PlanConfig(Dice& dice, Plan* plan) {
   plan->shared_memory = dice.Chance(0.6);
   v1::WireConfig& wire = *config.mutable_wire();
   wire.set_transport(plan->shared_memory ? v1::WireConfig::TRANSPORT_AUTO : v1::WireConfig::TRANSPORT_TCP);
-  wire.set_chunk_kib(1024);
   PlanReaders(dice, plan);
 
   if (dice.Chance(0.25)) return;
@@ -229,6 +228,9 @@ void PlanTraining(Dice& dice, Plan* plan) {
   }
 }
 
+// Of a stream of chance of its own, too.
+void PlanChunks(Dice& dice, Plan* plan) { plan->config.mutable_wire()->set_chunk_kib(256 * dice.From(1, 4)); }
+
 }  // namespace
 
 const char* Name(FaultPlan::Kind kind) {
@@ -302,23 +304,25 @@ Plan MakePlan(uint64_t seed) {
   PlanDisk(disk, &plan);
   Dice training(seed, "plan: training");
   PlanTraining(training, &plan);
+  Dice chunks(seed, "plan: chunks");
+  PlanChunks(chunks, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
 
 std::string Plan::ToString() const {
   const auto& consistency = config.consistency();
-  std::string out =
-      absl::StrCat(sync() ? absl::StrCat("sync, ", ledger.parts, " parts")
-                          : (consistency.mode() == v1::ConsistencyConfig::MODE_BOUNDED
-                                 ? absl::StrCat("bounded(", consistency.staleness(), ")")
-                                 : "async"),
-                   config.server().apply() == v1::ServerConfig::APPLY_STREAMED ? ", streamed" : ", staged",
-                   ", ", shards(), " shards, ", workers.size(), " workers, ",
-                   (ledger.total_examples + ledger.batch_size - 1) / ledger.batch_size, " batches",
-                   Words(readers), consistency.prefetch() ? ", prefetch" : "",
-                   shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "",
-                   logs() ? ", log" : "", ledger.poisoned.empty() ? "" : ", poisoned batches");
+  std::string out = absl::StrCat(
+      sync() ? absl::StrCat("sync, ", ledger.parts, " parts")
+             : (consistency.mode() == v1::ConsistencyConfig::MODE_BOUNDED
+                    ? absl::StrCat("bounded(", consistency.staleness(), ")")
+                    : "async"),
+      config.server().apply() == v1::ServerConfig::APPLY_STREAMED ? ", streamed" : ", staged", ", ", shards(),
+      " shards, ", workers.size(), " workers, ",
+      (ledger.total_examples + ledger.batch_size - 1) / ledger.batch_size, " batches", Words(readers),
+      consistency.prefetch() ? ", prefetch" : "", ", chunks of ", config.wire().chunk_kib(), " KiB",
+      shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "", logs() ? ", log" : "",
+      ledger.poisoned.empty() ? "" : ", poisoned batches");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

@@ -56,6 +56,15 @@ struct PullAnswered {
   Weights weights;
 };
 
+// A worker was handed a tensor of a pull before a shard had said which version its weights are of.
+struct ToldEarly {
+  absl::Duration at;
+  uint32_t worker = 0;
+  uint32_t shard = 0;
+  uint64_t clock = 0;
+  size_t tensor = 0;
+};
+
 // A worker released a view whose weights had changed.
 struct ChangedView {
   absl::Duration at;
@@ -139,6 +148,7 @@ struct RunLog {
   std::vector<PushSent> sent;
   std::vector<PushAnswered> pushes;
   std::vector<PullAnswered> pulls;
+  std::vector<ToldEarly> told_early;
   std::vector<ChangedView> changed_views;
   std::vector<Joined> joins;
   std::vector<Published> published;

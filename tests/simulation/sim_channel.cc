@@ -98,7 +98,9 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
   World::Node node() const { return streams_->node; }
   // The bytes that leave for the message: with planted faults.
   std::string Outgoing(const OutgoingMessage& message);
-  void SendCopy(const v1::ExchangeRequest& first, absl::string_view gradient);
+  struct OpenPush;
+  void OnChunk(OpenPush& push, const v1::ExchangeRequest& head, char* data, size_t bytes);
+  void SendCopy(const OpenPush& push);
   void Arrive(const std::string& bytes);
   // For Seams::releases_early.
   void ReleaseEarly(const std::string& bytes);
@@ -126,13 +128,19 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
   bool reads_ = false;
   // How the stream ended.
   std::optional<absl::Status> end_;
-  // The open pushes, by the number of their exchange: as the client made them, and the first message as it
-  // left.
+  // The open pushes, by the number of their exchange: as the client made them, and the first message and the
+  // chunks, by their positions, as they left.
   struct OpenPush {
     v1::PushRequest asked;
     v1::ExchangeRequest first;
+    std::vector<std::pair<uint64_t, std::string>> chunks;
+    uint64_t missing = 0;  // elements
+    // Chunks for which the shard has given credit that is not used up.
+    uint64_t credit = 0;
   };
   std::map<uint64_t, OpenPush> pushes_;
+  // The clocks of the open pulls.
+  std::map<uint64_t, uint64_t> pulls_;
 };
 
 void SimDataStream::Start(const std::shared_ptr<SimShardMemory>& memory) {
@@ -195,11 +203,14 @@ std::string SimDataStream::Outgoing(const OutgoingMessage& message) {
   std::string payload;
   for (absl::string_view part : split->payload) absl::StrAppend(&payload, part);
   if (head.has_push()) {
-    pushes_[head.id()].asked = head.push();
+    OpenPush& push = pushes_[head.id()];
+    push.asked = head.push();
+    push.missing = head.push().elements();
     site_->world.Trace("push", {node(), streams_->shard, head.push().clock(), head.push().part()});
   } else if (head.has_pull()) {
     site_->world.Trace("pull", {node(), streams_->shard, head.pull().clock()});
   }
+  if (head.has_pull() && head.pull().pin() == 0) pulls_[head.id()] = head.pull().clock();
   if (site_->seams.releases_early) {
     head.clear_released();
     // The message said nothing else.
@@ -208,44 +219,83 @@ std::string SimDataStream::Outgoing(const OutgoingMessage& message) {
   if (site_->seams.request) site_->seams.request(number_, streams_->shard, &head);
   const auto push = pushes_.find(head.id());
   if (push != pushes_.end() && head.has_push()) push->second.first = head;
-  if (push != pushes_.end() && (head.has_shared() || !payload.empty())) {
-    char* const data = head.has_shared() ? memory_->memory()->Data(head.shared().offset()) : payload.data();
-    const size_t bytes = head.has_shared() ? head.shared().bytes() : payload.size();
-    const uint64_t batch = push->second.asked.batch_plus_one() - 1;
-    // As if the value had changed after the client's check, so that the shard finds it.
-    if (site_->ledger.poisoned(batch, streams_->shard)) {
-      const size_t at = (batch * 7) % static_cast<uint64_t>(site_->ledger.elements());
-      const float value = std::numeric_limits<float>::quiet_NaN();
-      std::memcpy(data + at * sizeof(float), &value, sizeof(float));
-    }
-    if (site_->network.faults_on() && site_->world.Chance(site_->plan.network.duplicate)) {
-      SendCopy(push->second.first, absl::string_view(data, bytes));
-    }
+  if (push != pushes_.end() && head.has_shared()) {
+    OnChunk(push->second, head, memory_->memory()->Data(head.shared().offset()), head.shared().bytes());
+  } else if (push != pushes_.end() && !payload.empty()) {
+    OnChunk(push->second, head, payload.data(), payload.size());
   }
   return Join(head, payload);
 }
 
-void SimDataStream::SendCopy(const v1::ExchangeRequest& first, absl::string_view gradient) {
+void SimDataStream::OnChunk(OpenPush& push, const v1::ExchangeRequest& head, char* data, size_t bytes) {
+  // The first message may hold a chunk without any credit.
+  if (!head.has_push() && push.credit-- == 0) {
+    push.credit = 0;
+    site_->log.complaints.push_back("a client sent a chunk for which it had no credit");
+  }
+  const uint64_t batch = push.asked.batch_plus_one() - 1, elements = bytes / sizeof(float);
+  // As if the value had changed after the client's check, so that the shard finds it.
+  const uint64_t at = (batch * 7) % static_cast<uint64_t>(site_->ledger.elements()) - head.first();
+  if (at < elements && site_->ledger.poisoned(batch, streams_->shard)) {
+    const float value = std::numeric_limits<float>::quiet_NaN();
+    std::memcpy(data + at * sizeof(float), &value, sizeof(float));
+  }
+  push.chunks.emplace_back(head.first(), std::string(data, bytes));
+  push.missing -= elements;
+  if (push.missing > 0) return;
+  if (site_->network.faults_on() && site_->world.Chance(site_->plan.network.duplicate)) SendCopy(push);
+}
+
+void SimDataStream::SendCopy(const OpenPush& push) {
   // The sender of the copy has a stream of its own, which ends some time later.
-  class Nobody final : public User {
+  class Sender final : public User {
    public:
+    explicit Sender(const OpenPush& push) : chunks_(push.chunks.begin(), push.chunks.end()) {
+      head_ = push.first;
+      head_.set_id(1);
+      head_.clear_shared();
+      head_.clear_released();
+    }
+    void Start(const std::shared_ptr<SimDataStream>& stream) {
+      stream_ = stream;
+      Send(1);
+      stream->Read(/*relaxed=*/false);
+    }
     void OnWritten() override {}
-    void OnMessage(IncomingMessage) override {}
+    void OnMessage(IncomingMessage message) override {
+      v1::ExchangeReply reply;
+      const auto split = SplitPayload(message.pieces);
+      if (split.ok() && reply.ParseFromString(split->head)) Send(reply.credit());
+      if (const auto stream = stream_.lock()) stream->Read(/*relaxed=*/false);
+    }
     void OnEnd(const absl::Status&) override {}
+
+   private:
+    void Send(uint64_t chunks) {
+      const auto stream = stream_.lock();
+      for (; chunks > 0 && stream != nullptr && !chunks_.empty(); --chunks) {
+        head_.set_first(chunks_.front().first);
+        stream->connection_->Send(
+            Connection::kOpener,
+            [end = stream->server_end_, bytes = Join(head_, chunks_.front().second)] { end(bytes); });
+        chunks_.pop_front();
+        head_.clear_push();
+        head_.clear_pull();
+      }
+    }
+
+    v1::ExchangeRequest head_;
+    std::deque<std::pair<uint64_t, std::string>> chunks_;
+    std::weak_ptr<SimDataStream> stream_;
   };
   ++site_->faults["push duplicated"];
-  v1::ExchangeRequest head = first;
-  head.set_id(1);
-  head.clear_shared();
-  head.clear_released();
   World& world = site_->world;
   world.After(node(), world.Between(absl::ZeroDuration(), absl::Milliseconds(400)),
-              [from = streams_, bytes = Join(head, gradient)] {
-                auto copy = std::make_shared<SimDataStream>(from, std::make_shared<Nobody>(), [] {});
+              [from = streams_, sender = std::make_shared<Sender>(push)] {
+                auto copy = std::make_shared<SimDataStream>(from, sender, [] {});
                 copy->Start(nullptr);
                 if (copy->connection_ == nullptr) return;
-                copy->connection_->Send(Connection::kOpener,
-                                        [end = copy->server_end_, bytes] { end(bytes); });
+                sender->Start(copy);
                 from->site->world.After(from->node, absl::Seconds(1),
                                         [copy] { copy->connection_->Close(Connection::kOpener); });
               });
@@ -267,7 +317,8 @@ void SimDataStream::Arrive(const std::string& bytes) {
   if (user_ == nullptr || end_.has_value()) return;
   Log(bytes);
   if (site_->seams.releases_early) ReleaseEarly(bytes);
-  arrived_.push_back(site_->seams.reply ? Incoming(bytes) : bytes);
+  const bool changes = site_->seams.reply || site_->seams.weights;
+  arrived_.push_back(changes ? Incoming(bytes) : bytes);
   Deliver();
 }
 
@@ -285,9 +336,10 @@ std::string SimDataStream::Incoming(const std::string& bytes) {
   const auto message = SplitPayload(absl::MakeConstSpan(&piece, 1));
   v1::ExchangeReply reply;
   if (!message.ok() || !reply.ParseFromString(message->head)) return bytes;
-  site_->seams.reply(number_, streams_->shard, &reply);
+  if (site_->seams.reply) site_->seams.reply(number_, streams_->shard, &reply);
   std::string payload;
   for (absl::string_view part : message->payload) absl::StrAppend(&payload, part);
+  if (site_->seams.weights) site_->seams.weights(number_, streams_->shard, reply, &payload);
   return Join(reply, payload);
 }
 
@@ -299,7 +351,14 @@ void SimDataStream::Log(const std::string& bytes) {
     site_->log.complaints.push_back("a shard sent what is no ExchangeReply");
     return;
   }
+  if (const auto open = pushes_.find(reply.id()); open != pushes_.end())
+    open->second.credit += reply.credit();
   if (reply.has_pull()) {
+    if (const auto open = pulls_.find(reply.id()); open != pulls_.end()) {
+      if (reply.pull().outcome() == v1::OK)
+        streams_->answered = std::max(streams_->answered, open->second + 1);
+      pulls_.erase(open);
+    }
     site_->world.Trace("pull answered",
                        {node(), streams_->shard, static_cast<uint64_t>(reply.pull().outcome()),
                         reply.pull().version().count()});

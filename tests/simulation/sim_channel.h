@@ -30,6 +30,8 @@ struct SimShardStreams {
   const std::shared_ptr<SimEventLoop> loop;
   std::vector<std::shared_ptr<SimDataStream>> open;
   bool hangs = false;
+  // The highest clock, plus 1, of the pulls that the shard has answered with a version.
+  uint64_t answered = 0;
 };
 
 // Opens streams to a shard over the simulated network. Some pushes are sent twice at random, the copy late

@@ -38,7 +38,17 @@ class SimTrainer final : public SimProgram, private GradientComputer {
       } else {
         trainer_->doing_ = "pulls";
       }
-      if (order.pull.has_value()) trainer_->Ask(order.pull->clock);
+      if (order.pull.has_value()) {
+        const uint64_t clock = order.pull->clock;
+        trainer_->Ask(clock);
+        if (order.pull->on_weights != nullptr) {
+          order.pull->on_weights = [trainer = trainer_, clock,
+                                    on_weights = std::move(order.pull->on_weights)](size_t tensor) {
+            trainer->CheckTold(clock, tensor);
+            on_weights(tensor);
+          };
+        }
+      }
       return ForwardingClient::Exchange(std::move(order));
     }
 
@@ -59,6 +69,15 @@ class SimTrainer final : public SimProgram, private GradientComputer {
 
   void LogPush(const weir::Work& work, const PullResult& base) {
     SimProgram::LogPush(work, base, PartsOf(weights_.data()));
+  }
+
+  // A tensor of this pull is handed over.
+  void CheckTold(uint64_t clock, size_t tensor) {
+    for (const auto& streams : streams_) {
+      if (dead() || streams->answered > clock) continue;
+      site_->log.told_early.push_back(
+          {site_->world.elapsed(), joined_.worker(), streams->shard, clock, tensor});
+    }
   }
 
   // GradientComputer:

@@ -45,6 +45,9 @@ struct Seams {
   // A client's message as it leaves, and the shard's as it arrives; by data stream and shard.
   std::function<void(uint64_t stream, uint32_t shard, v1::ExchangeRequest*)> request;
   std::function<void(uint64_t stream, uint32_t shard, v1::ExchangeReply*)> reply;
+  // The weights in a shard's message as they arrive; not those that lie in shared memory.
+  std::function<void(uint64_t stream, uint32_t shard, const v1::ExchangeReply&, std::string* weights)>
+      weights;
   // What a training loop gets for its client.
   std::function<std::unique_ptr<Client>(Client*)> client;
   // Takes a client's stream in place of its shard's session: gets what takes messages for the client, and
