@@ -4,8 +4,9 @@ namespace weir {
 
 std::vector<PlantedBug> PlantedBugs() {
   std::vector<PlantedBug> all;
-  for (const std::vector<PlantedBug>& some : {PlantedInPolicies(), PlantedInMessages(), PlantedInClients(),
-                                              PlantedInTraining(), PlantedOnDisk(), PlantedInMemory()}) {
+  for (const std::vector<PlantedBug>& some :
+       {PlantedInPolicies(), PlantedInMessages(), PlantedInClients(), PlantedInChunks(), PlantedInTraining(),
+        PlantedOnDisk(), PlantedInMemory()}) {
     all.insert(all.end(), some.begin(), some.end());
   }
   return all;

@@ -25,6 +25,7 @@ std::vector<PlantedBug> PlantedBugs();
 std::vector<PlantedBug> PlantedInPolicies();
 std::vector<PlantedBug> PlantedInMessages();
 std::vector<PlantedBug> PlantedInClients();
+std::vector<PlantedBug> PlantedInChunks();
 std::vector<PlantedBug> PlantedInTraining();
 std::vector<PlantedBug> PlantedOnDisk();
 std::vector<PlantedBug> PlantedInMemory();
