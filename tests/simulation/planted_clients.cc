@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <tuple>
 #include <utility>
 
 #include "tests/simulation/planted_bugs.h"
@@ -24,13 +25,22 @@ std::function<void(Site*)> InPushes(std::function<void(const Site&, v1::PushRequ
 // A repeated push is sent under the next clock.
 void RetryUnderNewKey(Site* site) {
   if (site->plan.sync()) return;
-  auto sent = std::make_shared<std::map<std::pair<uint64_t, uint32_t>, std::set<PushKey>>>();
-  site->seams.request = [sent](uint64_t, uint32_t shard, v1::ExchangeRequest* request) {
+  using Push = std::tuple<uint64_t, uint32_t, PushKey>;  // incarnation, shard
+  struct State {
+    std::set<Push> sent;
+    std::map<std::pair<uint64_t, uint64_t>, Push> open;  // by stream and exchange
+  };
+  const auto state = std::make_shared<State>();
+  site->seams.request = [state](uint64_t stream, uint32_t shard, v1::ExchangeRequest* request) {
     if (!request->has_push()) return;
     v1::PushRequest& push = *request->mutable_push();
-    const bool first =
-        (*sent)[{push.caller().incarnation(), shard}].insert({push.clock(), push.part()}).second;
-    if (!first) push.set_clock(push.clock() + 1);
+    const Push key{push.caller().incarnation(), shard, {push.clock(), push.part()}};
+    state->open[{stream, request->id()}] = key;
+    if (!state->sent.insert(key).second) push.set_clock(push.clock() + 1);
+  };
+  // A push that was overtaken counts as never sent.
+  site->seams.reply = [state](uint64_t stream, uint32_t, v1::ExchangeReply* reply) {
+    if (reply->push().outcome() == v1::SEND_AGAIN) state->sent.erase(state->open[{stream, reply->id()}]);
   };
 }
 
