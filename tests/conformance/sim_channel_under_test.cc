@@ -78,7 +78,7 @@ class SimChannelUnderTest final : public ChannelUnderTest {
   const World::Node client_ = site_.world.AddNode("worker:0");
   const std::shared_ptr<SimEventLoop> loop_ = std::make_shared<SimEventLoop>(&site_.world, client_);
   const std::shared_ptr<SimShardStreams> streams_ =
-      std::make_shared<SimShardStreams>(SimShardStreams{&site_, client_, 0, loop_, {}});
+      std::make_shared<SimShardStreams>(SimShardStreams{&site_, client_, 0, Site::AddressOf(0), loop_, {}});
   SimShardChannel channel_{streams_};
   Bell bell_;
   std::vector<std::shared_ptr<SimShardEnd>> ends_;

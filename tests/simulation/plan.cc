@@ -231,6 +231,11 @@ void PlanTraining(Dice& dice, Plan* plan) {
 // Of a stream of chance of its own, too.
 void PlanChunks(Dice& dice, Plan* plan) { plan->config.mutable_wire()->set_chunk_kib(256 * dice.From(1, 4)); }
 
+// Of a stream of chance of its own, too.
+void PlanMoves(Dice& dice, Plan* plan) {
+  if (plan->recoverable() && dice.Chance(0.5)) plan->moves = 0.6;
+}
+
 }  // namespace
 
 const char* Name(FaultPlan::Kind kind) {
@@ -306,6 +311,8 @@ Plan MakePlan(uint64_t seed) {
   PlanTraining(training, &plan);
   Dice chunks(seed, "plan: chunks");
   PlanChunks(chunks, &plan);
+  Dice moves(seed, "plan: moves");
+  PlanMoves(moves, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
@@ -322,7 +329,7 @@ std::string Plan::ToString() const {
       (ledger.total_examples + ledger.batch_size - 1) / ledger.batch_size, " batches", Words(readers),
       consistency.prefetch() ? ", prefetch" : "", ", chunks of ", config.wire().chunk_kib(), " KiB",
       shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "", logs() ? ", log" : "",
-      ledger.poisoned.empty() ? "" : ", poisoned batches");
+      moves > 0 ? ", servers move" : "", ledger.poisoned.empty() ? "" : ", poisoned batches");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

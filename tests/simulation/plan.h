@@ -96,6 +96,8 @@ struct Plan {
   bool shared_memory = false;
   NetworkFaults network;
   std::vector<FaultPlan> faults;
+  // The probability that a server other than ps:0 that comes back listens at another address.
+  double moves = 0;
   // No fault strikes after this time.
   absl::Duration heal;
   // The job must have ended this long after `heal`.

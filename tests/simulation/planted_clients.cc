@@ -119,6 +119,25 @@ void IncarnationOfNow(Site* site) {
   };
 }
 
+// Does not hear that its shard has moved.
+class StaysPut final : public ShardChannel {
+ public:
+  explicit StaysPut(std::unique_ptr<ShardChannel> to) : to_(std::move(to)) {}
+
+  std::string name() const override { return to_->name(); }
+  absl::Status Connect(std::chrono::steady_clock::time_point deadline, const std::string& otherwise,
+                       const std::function<absl::Status()>& alive) override {
+    return to_->Connect(deadline, otherwise, alive);
+  }
+  bool MoveTo(const std::string&) override { return false; }
+  Opened Open(std::shared_ptr<DataStream::User> user, std::function<void()> gone) override {
+    return to_->Open(std::move(user), std::move(gone));
+  }
+
+ private:
+  const std::unique_ptr<ShardChannel> to_;
+};
+
 }  // namespace
 
 std::vector<PlantedBug> PlantedInClients() {
@@ -199,6 +218,14 @@ std::vector<PlantedBug> PlantedInClients() {
        InPushes([](const Site& site, v1::PushRequest* push) {
          if (site.plan.sync()) push->set_part(site.plan.ledger.parts - 1 - push->part());
        })},
+      {"old address kept",
+       "a client goes on at the address that a server had before it died",
+       {Invariant::kProgress},
+       [](Site* site) {
+         site->seams.channel = [](std::unique_ptr<ShardChannel> channel) {
+           return std::make_unique<StaysPut>(std::move(channel));
+         };
+       }},
   };
 }
 

@@ -145,7 +145,9 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
 
 void SimDataStream::Start(const std::shared_ptr<SimShardMemory>& memory) {
   SimServer* const server = site_->servers[streams_->shard].get();
-  if (!streams_->loop->dead()) connection_ = site_->network.Connect(node(), server->node());
+  if (!streams_->loop->dead() && server->address() == streams_->address) {
+    connection_ = site_->network.Connect(node(), server->node());
+  }
   if (connection_ == nullptr) {
     streams_->loop->After(absl::Milliseconds(1), [self = shared_from_this()] {
       self->End(absl::UnavailableError("connection refused"));
@@ -408,6 +410,13 @@ void SimDataStream::End(const absl::Status& why) {
 // ---- the channel
 
 std::string SimShardChannel::name() const { return absl::StrCat("ps:", streams_->shard); }
+
+bool SimShardChannel::MoveTo(const std::string& address) {
+  const std::string& to = address.empty() ? home_ : address;
+  if (to == streams_->address) return false;
+  streams_->address = to;
+  return true;
+}
 
 ShardChannel::Opened SimShardChannel::Open(std::shared_ptr<DataStream::User> user,
                                            std::function<void()> gone) {

@@ -27,6 +27,8 @@ struct SimShardStreams {
   Site* const site;
   const World::Node node;
   const uint32_t shard;
+  // Where the shard is, as far as the client knows.
+  std::string address;
   const std::shared_ptr<SimEventLoop> loop;
   std::vector<std::shared_ptr<SimDataStream>> open;
   bool hangs = false;
@@ -39,18 +41,22 @@ struct SimShardStreams {
 // them.
 class SimShardChannel final : public ShardChannel {
  public:
-  explicit SimShardChannel(std::shared_ptr<SimShardStreams> streams) : streams_(std::move(streams)) {}
+  explicit SimShardChannel(std::shared_ptr<SimShardStreams> streams)
+      : streams_(std::move(streams)), home_(streams_->address) {}
 
   std::string name() const override;
+  // Does not wait: a stream to a shard that is out of reach ends, and the client tries again. The client's
+  // addresses and the coordinator's are the same.
   absl::Status Connect(std::chrono::steady_clock::time_point, const std::string&,
                        const std::function<absl::Status()>&) override {
     return absl::OkStatus();
   }
-  bool MoveTo(const std::string&) override { return false; }
+  bool MoveTo(const std::string& address) override;
   Opened Open(std::shared_ptr<DataStream::User> user, std::function<void()> gone) override;
 
  private:
   const std::shared_ptr<SimShardStreams> streams_;
+  const std::string home_;
 };
 
 }  // namespace weir

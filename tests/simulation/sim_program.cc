@@ -112,7 +112,7 @@ void SimProgram::Complain(const std::string& what) {
 absl::Status SimProgram::RunToEnd() {
   ClientOptions options;
   for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
-    options.servers.push_back(absl::StrCat("ps", shard, ":1"));
+    options.servers.push_back(Site::AddressOf(shard));
   }
   options.task = task_;
   options.rank = index_;
@@ -157,10 +157,11 @@ std::unique_ptr<CoordinatorChannel> SimProgram::OpenCoordinator(const std::strin
                                                  [this](const v1::JoinReply& reply) { OnJoined(reply); });
 }
 
-std::unique_ptr<ShardChannel> SimProgram::OpenShard(uint32_t shard, const std::string&, int64_t) {
+std::unique_ptr<ShardChannel> SimProgram::OpenShard(uint32_t shard, const std::string& address, int64_t) {
   const auto& streams = streams_.emplace_back(
-      std::make_shared<SimShardStreams>(SimShardStreams{site_, node_, shard, loop_, {}}));
-  return std::make_unique<SimShardChannel>(streams);
+      std::make_shared<SimShardStreams>(SimShardStreams{site_, node_, shard, address, loop_, {}}));
+  auto channel = std::make_unique<SimShardChannel>(streams);
+  return site_->seams.channel ? site_->seams.channel(std::move(channel)) : std::move(channel);
 }
 
 // ---- its answers

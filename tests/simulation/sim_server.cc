@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/protocol_version.h"
 #include "ps_server/coordinator/job_store_on_disk.h"
 
 namespace weir {
@@ -16,6 +17,11 @@ constexpr int kLoops = 2;
 constexpr absl::Duration kLinger = absl::Milliseconds(100);
 // The pin of the observer.
 constexpr uint64_t kObserversPin = ~uint64_t{0};
+// Of the announcements, as in grpc_announcer.cc.
+constexpr absl::Duration kAnnounceLimit = absl::Seconds(5);
+constexpr absl::Duration kAnnounceAgain = absl::Milliseconds(500);
+constexpr absl::Duration kAnnounceFirstWait = absl::Milliseconds(50);
+constexpr absl::Duration kAnnounceLongestWait = absl::Seconds(1);
 
 // Logs the checkpoints that the coordinator considers complete.
 class WatchedStore final : public JobStore {
@@ -87,11 +93,12 @@ class SimServer::LocalLink final : public ShardLink {
 // The stream to another server. Retries until the server is there.
 class SimServer::RemoteLink final : public ShardLink {
  public:
-  RemoteLink(Site* site, World::Node from, uint32_t shard, ShardLinkEvents events)
+  RemoteLink(Site* site, World::Node from, uint32_t shard, std::string address, ShardLinkEvents events)
       : state_(std::make_shared<State>()) {
     state_->site = site;
     state_->from = from;
     state_->shard = shard;
+    state_->address = std::move(address);
     state_->events = std::move(events);
     Try(state_);
   }
@@ -114,6 +121,7 @@ class SimServer::RemoteLink final : public ShardLink {
     Site* site = nullptr;
     World::Node from = 0;
     uint32_t shard = 0;
+    std::string address;
     ShardLinkEvents events;
     std::shared_ptr<Connection> connection;
     // The other end.
@@ -127,7 +135,9 @@ class SimServer::RemoteLink final : public ShardLink {
     SimServer* const server = Server(*state);
     World& world = state->site->world;
     const bool spared = !state->site->plan.recoverable();
-    auto connection = state->site->network.Connect(state->from, server->node_, spared);
+    auto connection = server->address_ == state->address
+                          ? state->site->network.Connect(state->from, server->node_, spared)
+                          : nullptr;
     if (connection == nullptr) {
       world.After(state->from, world.Between(absl::Milliseconds(50), absl::Milliseconds(200)),
                   [state] { Try(state); });
@@ -158,7 +168,10 @@ class SimServer::RemoteLink final : public ShardLink {
 };
 
 SimServer::SimServer(Site* site, uint32_t index)
-    : site_(site), index_(index), node_(site->world.AddNode(absl::StrCat("ps:", index))) {}
+    : site_(site),
+      index_(index),
+      node_(site->world.AddNode(absl::StrCat("ps:", index))),
+      address_(Site::AddressOf(index)) {}
 
 SimServer::~SimServer() {
   if (running()) Kill();
@@ -167,7 +180,15 @@ SimServer::~SimServer() {
 void SimServer::Start() {
   if (running()) return;
   World& world = site_->world;
+  if (index_ != 0 && instance_ != 0 && site_->plan.moves > 0 && world.Chance(site_->plan.moves)) {
+    ++site_->faults["server moved"];
+    address_ = absl::StrCat("ps", index_, ":", 1 + world.Below(3));
+  }
   world.Start(node_);
+  instance_ = uint64_t{node_} << 32 | world.pid(node_);
+  announce_ = 0;
+  next_announce_ = absl::InfinitePast();
+  announce_wait_ = kAnnounceFirstWait;
   over_ = installed_ = just_installed_ = dying_ = attached_ = false;
   disk_operations_left_ = 0;
   disk_hang_.reset();
@@ -266,13 +287,13 @@ bool SimServer::StartCoordinator() {
   options.config = site_->plan.config;
   options.workers = static_cast<uint32_t>(site_->plan.workers.size());
   for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
-    options.shard_addresses.push_back(absl::StrCat("ps", shard, ":1"));
+    options.shard_addresses.push_back(Site::AddressOf(shard));
   }
   options.clock = &world;
-  options.open_link = [this](uint32_t shard, const std::string&,
+  options.open_link = [this](uint32_t shard, const std::string& address,
                              ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
     if (shard == 0) return std::make_unique<LocalLink>(this, std::move(events));
-    return std::make_unique<RemoteLink>(site_, node_, shard, std::move(events));
+    return std::make_unique<RemoteLink>(site_, node_, shard, address, std::move(events));
   };
   site_->saw_end = false;
   options.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
@@ -322,6 +343,7 @@ void SimServer::Tick() {
 void SimServer::TickControl() {
   const auto& cluster = site_->plan.config.cluster();
   const absl::Time now = site_->world.Now();
+  if (control_ == nullptr) Announce(now);
   const absl::Duration silent = now - last_heard_.value_or(started_);
   if (control_ == nullptr && silent > absl::Seconds(cluster.server_wait_seconds()) && now >= next_look_) {
     next_look_ = now + absl::Seconds(1);
@@ -345,6 +367,41 @@ void SimServer::TickControl() {
     control_->connection->Close(Connection::kAcceptor);
     AwaitNext();
   }
+}
+
+void SimServer::Announce(absl::Time now) {
+  if (announce_ != 0 || now < next_announce_) return;
+  v1::AnnounceRequest request;
+  request.set_shard(index_);
+  request.set_address(address_);
+  request.set_instance(instance_);
+  *request.mutable_protocol() = OwnProtocol();
+  const uint64_t number = announce_ = site_->next_session++;
+  const auto done = [this, number, now](const absl::StatusOr<v1::AnnounceReply>& reply) {
+    if (announce_ != number || over_) return;
+    announce_ = 0;
+    if (reply.ok()) {
+      announce_wait_ = kAnnounceFirstWait;
+      next_announce_ = now + kAnnounceAgain;
+    } else if (absl::IsUnavailable(reply.status()) || absl::IsDeadlineExceeded(reply.status())) {
+      next_announce_ = now + announce_wait_;
+      announce_wait_ = std::min(2 * announce_wait_, kAnnounceLongestWait);
+    } else {
+      // There is never another process that is this shard.
+      site_->log.complaints.push_back(
+          absl::StrCat("ps:0 refuses ps:", index_, " at ", address_, ": ", reply.status().ToString()));
+      End(reply.status());
+    }
+  };
+  SimServer* const first = site_->servers[0].get();
+  site_->network.Call<v1::AnnounceReply>(
+      node_, first->node_,
+      [first, request](std::function<void(absl::StatusOr<v1::AnnounceReply>)> reply) {
+        if (first->coordinator() == nullptr) return reply(absl::UnavailableError("there is no coordinator"));
+        first->coordinator()->Announce(request, std::move(reply));
+      },
+      nullptr, done);
+  site_->world.After(node_, kAnnounceLimit, [done] { done(absl::DeadlineExceededError("no answer")); });
 }
 
 void SimServer::End(const absl::Status& failure) {
@@ -388,6 +445,7 @@ void SimServer::BeReplaced() {
 void SimServer::SetSink(std::function<void(v1::ShardReport)> sink) {
   shard_->SetReporter([this, sink = std::move(sink)](v1::ShardReport report) {
     if (report.pinned().pin() == kObserversPin) return;
+    if (report.has_attached() && index_ != 0) report.mutable_attached()->set_instance(instance_);
     OnReport(report);
     sink(std::move(report));
   });

@@ -62,6 +62,8 @@ class SimServer {
   // nullptr: this server has none, or its coordinator is over.
   Coordinator* coordinator() { return over_ ? nullptr : coordinator_.get(); }
   Shard* shard() { return shard_.get(); }
+  // Where the process listens, or listened last.
+  const std::string& address() const { return address_; }
   Site* site() { return site_; }
 
   // Runs at this server when a client opens a stream. `receive` takes what is sent to the client.
@@ -92,6 +94,8 @@ class SimServer {
   void Tick();
   void DropRevoked();
   void TickControl();
+  // Tells ps:0 the address, as GrpcAnnouncer does: call at each tick while no coordinator is attached.
+  void Announce(absl::Time now);
   bool StartCoordinator();
   // nullptr: refused.
   std::shared_ptr<ControlStream> Attach(const std::shared_ptr<Connection>& connection,
@@ -124,6 +128,13 @@ class SimServer {
   uint64_t coordinator_incarnation_ = 0;
   std::optional<absl::Time> last_heard_;
   absl::Time started_, next_look_;
+  // The process (Attached.instance), where it listens, and its announcement: the number of the call that is
+  // under way, or 0; when the next one is due, and how long it waits if ps:0 does not answer that one.
+  uint64_t instance_ = 0;
+  std::string address_;
+  uint64_t announce_ = 0;
+  absl::Time next_announce_;
+  absl::Duration announce_wait_;
   bool over_ = false, dying_ = false, replaced_ = false;
   int coming_ = 0;
   uint32_t disk_operations_left_ = 0;

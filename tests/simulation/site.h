@@ -8,7 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "client/client.h"
+#include "client/exchange/shard_channel.h"
 #include "common/sync/thread_pool.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/job_store.h"
@@ -48,6 +50,8 @@ struct Seams {
   // The weights in a shard's message as they arrive; not those that lie in shared memory.
   std::function<void(uint64_t stream, uint32_t shard, const v1::ExchangeReply&, std::string* weights)>
       weights;
+  // Wraps a client's channel to a shard.
+  std::function<std::unique_ptr<ShardChannel>(std::unique_ptr<ShardChannel>)> channel;
   // What a training loop gets for its client.
   std::function<std::unique_ptr<Client>(Client*)> client;
   // Takes a client's stream in place of its shard's session: gets what takes messages for the client, and
@@ -92,6 +96,9 @@ class MappedMemory {
 struct Site {
   Site(const Plan& p, bool verbose);
   ~Site();
+
+  // A server's address in the cluster spec, which all processes share.
+  static std::string AddressOf(uint32_t server) { return absl::StrCat("ps", server, ":1"); }
 
   const Plan& plan;
   FaultCounts faults;
