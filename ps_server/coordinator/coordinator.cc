@@ -30,6 +30,7 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       next_complaint_(created_ + kComplaintInterval),
       shards_(options_.shard_addresses, FleetOptions(store.get())),
       steps_(options_.config.consistency().backup_workers()),
+      evaluations_(options_.config),
       farewell_(options_.workers, lease()),
       pins_({lease(), store == nullptr ? 1 : (store->opened().coordinator_incarnation << 32) + 1,
              [this](const v1::ControlMessage& message) { shards_.Broadcast(message); }}) {
@@ -235,7 +236,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
 void Coordinator::MaybeCommit() {
   if (state_ != v1::RUNNING || !drain_.empty()) return;
   if (checkpoints_ != nullptr && checkpoints_->starting()) return;  // the checkpoint is of the steps so far
-  if (evaluations_.has_value() && evaluations_->Holds()) return;    // an evaluator needs this step's weights
+  if (evaluations_.Holds()) return;                                 // an evaluator needs this step's weights
   const uint64_t left = size_.batches - steps_.committed() * size_.parts;
   const auto parts = static_cast<uint32_t>(std::min<uint64_t>(size_.parts, left));
   const std::optional<StepCommitter::Commit> commit = steps_.Ready(parts, shards_.size());
@@ -250,7 +251,7 @@ void Coordinator::MaybeCommit() {
   v1::ControlMessage message;
   *message.mutable_commit() = commit->step;
   shards_.Broadcast(message);
-  if (AllDone() && !evaluations_->waits()) return StartDraining();
+  if (AllDone() && !evaluations_.waits()) return StartDraining();
   MaybeEvaluate();
 }
 
@@ -282,7 +283,7 @@ void Coordinator::HandleTick() {
   }
   last_tick_ = time;
   TickMembers(time);
-  if (evaluations_.has_value() && evaluations_->OnTick(time)) {
+  if (evaluations_.OnTick(time)) {
     LogWarning("the evaluation of an epoch took longer than cluster.wait_seconds = ",
                options_.config.cluster().wait_seconds(), ", and is left out");
     MaybeCommit();
@@ -341,12 +342,10 @@ void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const
     *reply.mutable_moved() = shards_.Moved();
   }
   reply.set_fenced(fenced);
-  reply.set_evaluated(evaluation_.final());
-  if (evaluations_.has_value()) {
-    if (auto order = evaluations_->OrderFor(heartbeat.incarnation)) *reply.mutable_evaluate() = *order;
-    reply.set_awaits_evaluation(evaluations_->waits() && (evaluations_->open() || saving_best_.has_value()));
-  }
-  if (work_end_.has_value()) reply.set_work_end(*work_end_);
+  reply.set_evaluated(evaluations_.final());
+  if (auto order = evaluations_.OrderFor(heartbeat.incarnation)) *reply.mutable_evaluate() = *order;
+  reply.set_awaits_evaluation(evaluations_.waits() && evaluations_.busy());
+  if (evaluations_.work_end().has_value()) reply.set_work_end(*evaluations_.work_end());
   reply.set_failure(failure_.ok() ? why : std::string(failure_.message()));
   reply.set_failure_kind(KindOf(failure_));
   std::exchange(heartbeat.done, nullptr)(std::move(reply));

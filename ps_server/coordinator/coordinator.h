@@ -19,8 +19,8 @@
 #include "proto/shard_control.pb.h"
 #include "ps_server/coordinator/checkpoints.h"
 #include "ps_server/coordinator/departures.h"
-#include "ps_server/coordinator/epoch_evaluations.h"
 #include "ps_server/coordinator/farewell.h"
+#include "ps_server/coordinator/job_evaluations.h"
 #include "ps_server/coordinator/job_numbers.h"
 #include "ps_server/coordinator/job_size.h"
 #include "ps_server/coordinator/job_store.h"
@@ -218,14 +218,13 @@ class Coordinator {
   v1::Membership MembershipNow() const;
   v1::JoinReply MakeJoinReply(uint32_t worker, uint64_t incarnation, uint64_t start_clock) const;
   // Evaluations at the ends of epochs.
-  void MakeEvaluations();
   void HandleReport(const v1::ReportRequest& request);
   // Tells evaluations_ how far the job is, and asks a member to evaluate an epoch that has ended.
   void MaybeEvaluate();
   // For a job that waits for evaluations: goes on or ends once the last evaluation is known and, if its
   // weights are the best so far, they are saved.
   void GoOnAfterEvaluation();
-  // Returns whether work_end_ has changed.
+  // Returns whether the end of the work that may be done now has changed.
   bool SetWorkEnd();
   // Why the job stops early at this point. Empty: it does not.
   std::string WhyItStopsHere() const;
@@ -263,10 +262,9 @@ class Coordinator {
   void TellNothingLeft();
   void HandleDrain(const std::string& reason);
   void MaybeFinish();
-  // All examples are done, and the final evaluation has yet to come. False once a worker has left without
-  // making it: then the workers' program evaluates nothing.
+  // All examples are done, and the final evaluation has yet to come.
   bool AwaitsEvaluation() const {
-    return state_ == v1::DRAINING && !evaluation_.final() && !no_final_evaluation_ && !ends_again_;
+    return state_ == v1::DRAINING && evaluations_.AwaitsFinal() && !ends_again_;
   }
   // The workers that may still come to be told that the job is done, for messages.
   std::vector<std::string> MayCome() const;
@@ -347,14 +345,7 @@ class Coordinator {
   std::optional<RangeTable> ranges_;
   std::optional<ProgressMeter> progress_;
   LossCurve loss_curve_;
-  // Absent until the job's length is known.
-  std::optional<EpochEvaluations> evaluations_;
-  // HeartbeatReply.work_end
-  std::optional<uint64_t> work_end_;
-  // The epoch whose weights a checkpoint holds, and the epoch for which a checkpoint is being taken.
-  std::optional<v1::BestEpoch> best_;
-  std::optional<v1::EpochEvaluation> saving_best_;
-  std::string stopped_early_;  // why; empty: the job was not stopped early
+  JobEvaluations evaluations_;
   uint64_t recoveries_ = 0;
   // Install messages sent so far.
   uint64_t installs_ = 0;
@@ -370,8 +361,6 @@ class Coordinator {
   // The most servers that a Join has named when there was nothing left to do. For the status only.
   int named_servers_ = 0;
   bool said_lingering_ = false;
-  v1::Evaluation evaluation_;
-  bool no_final_evaluation_ = false;
   // The ping whose stats complete the summary. 0: it was not sent yet.
   uint64_t final_ping_ = 0;
 

@@ -37,8 +37,7 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   if (absl::StatusOr<ModelSpec> model = FromProto(newest.model()); model.ok()) model_ = *std::move(model);
   SetLength(newest.job().train_examples());
   steps_.GoTo(newest.job().committed_steps());
-  evaluations_->Restore(newest.job().evaluations());
-  if (newest.job().has_best()) best_ = newest.job().best();
+  evaluations_.Restore(newest.job());
 }
 
 absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
@@ -81,13 +80,7 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
   const v1::Membership membership = MembershipNow();
   *job.mutable_members() = membership.members();
   for (uint32_t rank : farewell_.gave_up()) job.add_gave_up(rank);
-  for (const v1::EpochEvaluation& entry : evaluations_->entries()) *job.add_evaluations() = entry;
-  if (saving_best_.has_value()) {
-    *job.mutable_best()->mutable_evaluation() = *saving_best_;
-    job.mutable_best()->set_checkpoint(snapshot.step);
-  } else if (best_.has_value()) {
-    *job.mutable_best() = *best_;
-  }
+  evaluations_.Save(snapshot.step, &job);
   return snapshot;
 }
 

@@ -6,7 +6,6 @@
 #include "absl/strings/str_join.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/coordinator/best_epoch.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
@@ -100,7 +99,7 @@ bool Coordinator::DoneBefore() const {
 void Coordinator::EndAgain() {
   const v1::CoordinatorState& job = checkpoints_->newest()->job();
   if (job.total_batches() < size_.batches) {
-    stopped_early_ = WhyStopped(options_.config.evaluation(), evaluations_->entries());
+    evaluations_.StoppedBefore();
     Shorten(job.total_examples(), job.total_batches());
   }
   LogInfo("all ", size_.examples, " examples were done before; the result is ",

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/coordinator/best_epoch.h"
 #include "ps_server/coordinator/coordinator.h"
+#include "ps_server/coordinator/epoch_evaluations.h"
 
 namespace weir {
 namespace {
@@ -19,40 +19,18 @@ std::string Describe(const v1::EpochEvaluation& entry) {
 
 }  // namespace
 
-void Coordinator::MakeEvaluations() {
-  EpochEvaluations::Options options;
-  options.sync = mode_.commits_steps;
-  options.every_epochs = options_.config.evaluation().every_epochs();
-  options.train_examples = size_.train_examples;
-  options.batch_size = options_.config.data().batch_size();
-  options.batches_a_unit = mode_.commits_steps ? size_.parts : 1;
-  options.total_examples = size_.examples;
-  options.total = mode_.commits_steps ? size_.steps : size_.batches;
-  options.waits = WaitsForEvaluations(options_.config.evaluation());
-  options.limit = absl::Seconds(options_.config.cluster().wait_seconds());
-  evaluations_.emplace(options);
-}
-
 void Coordinator::HandleReport(const v1::ReportRequest& request) {
   const v1::Evaluation& evaluation = request.evaluation();
   if (evaluation.order() == 0) {
-    // A late periodic evaluation must not hide the final one.
-    if (evaluation_.final() && !evaluation.final()) return;
-    evaluation_ = evaluation;
-    if (!evaluation.final()) return;
-    if (evaluations_.has_value()) evaluations_->Final(evaluation, size_.steps);
+    if (!evaluations_.OnUnasked(evaluation, size_.steps)) return;
     TellNothingLeft();
     return Changed();
   }
-  if (!evaluations_.has_value()) return;
   const std::optional<v1::EpochEvaluation> made =
-      evaluations_->OnReport(request.caller().incarnation(), evaluation, StepOf(evaluation.version()));
+      evaluations_.OnReport(request.caller().incarnation(), evaluation, StepOf(evaluation.version()));
   if (made.has_value()) {
     LogInfo(Describe(*made));
-    if (!evaluation_.final()) evaluation_ = evaluation;
-    const v1::EvaluationConfig& config = options_.config.evaluation();
-    const v1::EpochEvaluation best = best_.has_value() ? best_->evaluation() : v1::EpochEvaluation();
-    if (config.keep_best() && recoverable() && IsBetter(config.metric(), *made, best)) SaveBest(*made);
+    if (recoverable() && evaluations_.IsBest(*made)) SaveBest(*made);
   }
   MaybeEvaluate();
   MaybeCommit();
@@ -66,11 +44,11 @@ uint64_t Coordinator::StepOf(uint64_t version) const {
 std::string Coordinator::EvaluatorThatHolds() const {
   // Reading takes some milliseconds, once an epoch.
   constexpr absl::Duration kWorthSaying = absl::Seconds(1);
-  if (!evaluations_.has_value() || state_ != v1::RUNNING) return "";
-  const std::optional<EpochEvaluations::Holder> holder = evaluations_->holder();
+  if (state_ != v1::RUNNING) return "";
+  const std::optional<EpochEvaluations::Holder> holder = evaluations_.holder();
   if (!holder.has_value() || now() - holder->since < kWorthSaying) return "";
   const std::string task = members_.TaskOf(holder->incarnation);
-  if (evaluations_->waits()) {
+  if (evaluations_.waits()) {
     return absl::StrCat(task, " to evaluate epoch ", holder->epoch, ", which decides how the job goes on");
   }
   return absl::StrCat(task, holder->read ? " to evaluate epoch " : " to read the weights of epoch ",
@@ -78,25 +56,14 @@ std::string Coordinator::EvaluatorThatHolds() const {
 }
 
 void Coordinator::MaybeEvaluate() {
-  if (!evaluations_.has_value() || state_ != v1::RUNNING || !drain_.empty()) return;
-  evaluations_->Advance(progress());
-  if (evaluations_->due()) {
-    const std::vector<uint64_t> all = members_.Evaluators();
-    if (!all.empty()) evaluations_->SetKnown();
-    const auto chosen = std::find_if(all.begin(), all.end(),
-                                     [&](uint64_t incarnation) { return evaluations_->MayAsk(incarnation); });
-    if (chosen != all.end() && evaluations_->due()) {
-      evaluations_->Ask(*chosen, now());
-      Changed();
-    } else if (!all.empty() || (evaluations_->waits() && !members_.workers().empty())) {
-      evaluations_->GiveUp();
-    }
-  }
-  if (evaluations_->waits()) GoOnAfterEvaluation();
+  if (state_ != v1::RUNNING || !drain_.empty()) return;
+  evaluations_.Advance(progress());
+  if (evaluations_.AskOneOf(members_.Evaluators(), !members_.workers().empty(), now())) Changed();
+  if (evaluations_.waits()) GoOnAfterEvaluation();
 }
 
 void Coordinator::GoOnAfterEvaluation() {
-  if (!evaluations_->open() && !saving_best_.has_value()) {
+  if (!evaluations_.busy()) {
     if (const std::string why = WhyItStopsHere(); !why.empty()) return StopEarly(why);
     if (AllDone()) return StartDraining();
   }
@@ -107,19 +74,17 @@ void Coordinator::GoOnAfterEvaluation() {
 }
 
 bool Coordinator::SetWorkEnd() {
-  std::optional<uint64_t> end;
-  if (evaluations_->waits()) end = saving_best_.has_value() ? progress() : evaluations_->work_end();
-  if (ranges_.has_value()) ranges_->SetWorkEnd(end.value_or(std::numeric_limits<uint64_t>::max()));
-  return std::exchange(work_end_, end) != end;
+  const bool changed = evaluations_.SetWorkEnd(progress());
+  if (ranges_.has_value()) {
+    ranges_->SetWorkEnd(evaluations_.work_end().value_or(std::numeric_limits<uint64_t>::max()));
+  }
+  return changed;
 }
 
-std::string Coordinator::WhyItStopsHere() const {
-  if (AllDone() || !evaluations_->waits() || evaluations_->open() || !evaluations_->AtNewestEnd()) return "";
-  return WhyStopped(options_.config.evaluation(), evaluations_->entries());
-}
+std::string Coordinator::WhyItStopsHere() const { return AllDone() ? "" : evaluations_.WhyItStopsHere(); }
 
 void Coordinator::StopEarly(const std::string& why) {
-  stopped_early_ = why;
+  evaluations_.StopEarly(why);
   LogInfo("training stops ", why);
   const uint64_t batches = mode_.commits_steps ? std::min(size_.batches, steps_.committed() * size_.parts)
                                                : ranges_->completed_batches();
@@ -129,15 +94,13 @@ void Coordinator::StopEarly(const std::string& why) {
 }
 
 void Coordinator::SaveBest(const v1::EpochEvaluation& epoch) {
-  saving_best_ = epoch;
+  evaluations_.OnSavingBest(epoch);
   checkpoints_->Request(/*of_now=*/true, [this](const absl::StatusOr<v1::CheckpointReply>& reply) {
-    const v1::EpochEvaluation epoch = *std::exchange(saving_best_, std::nullopt);
+    const bool kept = reply.ok() && !over();
+    const v1::EpochEvaluation epoch =
+        evaluations_.OnBestSaved(kept ? std::optional(reply->step()) : std::nullopt);
     if (over()) return;
-    if (reply.ok()) {
-      best_.emplace();
-      *best_->mutable_evaluation() = epoch;
-      best_->set_checkpoint(reply->step());
-    } else {
+    if (!kept) {
       LogWarning("the weights of epoch ", epoch.epoch(),
                  ", the best so far, are not kept: ", reply.status().message());
     }

@@ -11,7 +11,6 @@
 #include "common/model/wire_model.h"
 #include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
-#include "ps_server/coordinator/best_epoch.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
@@ -99,7 +98,7 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
         absl::StrCat("role: ", request.role(), " is not one of WORKER, READER"));
   }
   WEIR_RETURN_IF_ERROR(CheckTaskName(request.task()));
-  if (WaitsForEvaluations(options_.config.evaluation()) && !WaitsAtWorkEnd(request.protocol())) {
+  if (evaluations_.waits() && !WaitsAtWorkEnd(request.protocol())) {
     return absl::FailedPreconditionError(
         absl::StrCat(request.task(), " speaks version ", ToString(request.protocol()),
                      " of the protocol, and evaluation.keep_best and evaluation.patience need 1.3: upgrade ",
@@ -206,7 +205,7 @@ void Coordinator::ForgetUndeclared() {
   if (members_.AnyWorkerWaits()) return;
   size_ = JobSize();
   progress_.reset();
-  evaluations_.reset();
+  evaluations_.SetLength(size_);
 }
 
 void Coordinator::SetLength(uint64_t train_examples) {
@@ -215,7 +214,7 @@ void Coordinator::SetLength(uint64_t train_examples) {
   const uint32_t parts = goes_on ? std::max(1u, checkpoints_->newest()->job().parts()) : 0;
   size_ = SizeOf(options_.config, options_.workers, train_examples, parts);
   progress_.emplace(train_examples);
-  MakeEvaluations();
+  evaluations_.SetLength(size_);
 }
 
 void Coordinator::Shorten(uint64_t examples, uint64_t batches) {
@@ -238,7 +237,7 @@ v1::JoinReply Coordinator::MakeJoinReply(uint32_t worker, uint64_t incarnation, 
   reply.set_model_hash(model_->Hash());
   reply.set_lease_seconds(options_.config.cluster().lease_seconds());
   *reply.mutable_protocol() = OwnProtocol();
-  if (work_end_.has_value()) reply.set_work_end(*work_end_);
+  if (evaluations_.work_end().has_value()) reply.set_work_end(*evaluations_.work_end());
   return reply;
 }
 

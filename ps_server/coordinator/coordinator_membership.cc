@@ -102,7 +102,7 @@ void Coordinator::OnAllAcked() {
     live = true;
   }
   if (!live) return MaybeAdmit();
-  if (!members_.Evaluators().empty()) evaluations_->SetKnown();
+  if (!members_.Evaluators().empty()) evaluations_.SetKnown();
   for (auto& [rank, member] : members_.workers()) {
     if (!member.join.has_value()) continue;
     if (!member.disconnected) {
@@ -178,7 +178,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     member->heard = true;
     request.done() ? farewell_.OnTold(caller.worker()) : farewell_.OnGaveUp(caller.worker());
     if (request.done() && AwaitsEvaluation()) {
-      no_final_evaluation_ = true;
+      evaluations_.ExpectNoFinal();
       TellNothingLeft();
     }
     if (!request.done() && request.failure_kind() == v1::FAILURE_DIVERGED) {
@@ -244,7 +244,7 @@ void Coordinator::TakeOut(uint32_t rank, Worker& member, const std::string& why)
     member.next_range(std::move(reply));
   }
   if (ranges_.has_value()) ranges_->Release(rank);
-  if (evaluations_.has_value()) evaluations_->OnGone(member.incarnation);
+  evaluations_.OnGone(member.incarnation);
   pins_.DropCaller(rank, now());
 }
 
@@ -333,7 +333,7 @@ void Coordinator::RemoveReader(uint32_t id) {
   const auto it = members_.readers().find(id);
   LogInfo(it->second.task, " (reader) left");
   AnswerHeartbeat(it->second.heartbeat, true);
-  if (evaluations_.has_value()) evaluations_->OnGone(it->second.incarnation);
+  evaluations_.OnGone(it->second.incarnation);
   members_.readers().erase(it);
   pins_.DropCaller(id, now());
   MaybeEvaluate();
@@ -370,8 +370,8 @@ void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::
   if (member->next_range) std::exchange(member->next_range, nullptr)(v1::NextRangeReply());
   member->next_range = std::move(done);
   member->next_range_until = now() + std::min(lease() / 3, kLongestPark);
-  if (!ranges_->done() || evaluations_->waits()) MaybeEvaluate();
-  if (ranges_->done() && !evaluations_->waits()) StartDraining();
+  if (!ranges_->done() || evaluations_.waits()) MaybeEvaluate();
+  if (ranges_->done() && !evaluations_.waits()) StartDraining();
   ServeRanges();
   MaybeAdmit();  // an idle worker may have work again
 }
@@ -414,7 +414,7 @@ void Coordinator::HandlePin(const v1::PinRequest& request, Done<v1::PinReply> do
 void Coordinator::HandleUnpin(const v1::UnpinRequest& request) {
   const std::optional<std::vector<uint64_t>> read = pins_.Release(request, now());
   if (!read.has_value()) return;
-  if (evaluations_.has_value()) evaluations_->OnRead(request.caller().incarnation(), *read);
+  evaluations_.OnRead(request.caller().incarnation(), *read);
   MaybeCommit();
 }
 

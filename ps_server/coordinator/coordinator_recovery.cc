@@ -157,7 +157,7 @@ void Coordinator::OnAllInstalled() {
     // A checkpoint may have become complete after the job went back.
     steps_.GoTo(restored ? checkpoints_->newest()->job().committed_steps() : 0);
     checkpoints_->Rewound(steps_.committed());
-    evaluations_->GoTo(steps_.committed());
+    evaluations_.GoTo(steps_.committed());
   }
   if (!mode_.works_on_parts && !ranges_.has_value()) {
     std::vector<Intervals> holders;
@@ -168,11 +168,11 @@ void Coordinator::OnAllInstalled() {
       if (KeepsState(index)) untouched_ = false;
     }
     ranges_.emplace(size_.batches, options_.workers, HeldByAll(holders));
-    evaluations_->GoTo(progress());
+    evaluations_.GoTo(progress());
   }
   SetWorkEnd();
   const std::string stopped = WhyItStopsHere();
-  if (!stopped.empty() || (AllDone() && !evaluations_->open())) {
+  if (!stopped.empty() || (AllDone() && !evaluations_.open())) {
     TrainingStarts();
     state_ = v1::RUNNING;
     stopped.empty() ? StartDraining() : StopEarly(stopped);
@@ -240,11 +240,7 @@ void Coordinator::RollBack(const std::string& why) {
   checkpoints_->Rewound(steps_.committed());
   ended_ = absl::Time();
   final_ping_ = 0;
-  // If the newest checkpoint is the job's end, an evaluation of the end stays valid: its weights are
-  // restored.
-  if (!DoneBefore()) no_final_evaluation_ = false;
-  if (!DoneBefore() && evaluation_.final()) evaluation_.Clear();
-  if (!std::exchange(stopped_early_, "").empty()) {
+  if (evaluations_.GoBack(/*at_end=*/DoneBefore())) {
     size_ = SizeOf(options_.config, options_.workers, size_.train_examples, size_.parts);
   }
   FenceAll(back);

@@ -135,10 +135,8 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     if (!loss.has_value()) loss = progress_->train_loss();
     if (loss.has_value()) status.set_train_loss(*loss);
   }
-  *status.mutable_evaluation() = evaluation_;
-  if (evaluations_.has_value()) {
-    for (const v1::EpochEvaluation& entry : evaluations_->entries()) *status.add_evaluations() = entry;
-  }
+  *status.mutable_evaluation() = evaluations_.newest();
+  for (const v1::EpochEvaluation& entry : evaluations_.entries()) *status.add_evaluations() = entry;
 
   IntHistogram staleness, lead;
   uint64_t pushed = 0, pulled = 0, lost = 0, refused = 0;
@@ -172,10 +170,10 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     status.set_seconds_since_update(i == 0 ? quiet : std::min(quiet, status.seconds_since_update()));
   }
   SetFailure(failure_, &status);
-  status.set_stopped_early(stopped_early_);
-  if (best_.has_value() && checkpoints_ != nullptr) {
-    *status.mutable_best() = *best_;
-    status.set_best_checkpoint(checkpoints_->FolderOf(best_->checkpoint()));
+  status.set_stopped_early(evaluations_.stopped_early());
+  if (const auto& best = evaluations_.best(); best.has_value() && checkpoints_ != nullptr) {
+    *status.mutable_best() = *best;
+    status.set_best_checkpoint(checkpoints_->FolderOf(best->checkpoint()));
   }
   if (checkpoints_ != nullptr) {
     status.set_checkpoint(checkpoints_->newest_folder());

@@ -1,0 +1,152 @@
+#include "ps_server/coordinator/job_evaluations.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "common/protocol/mode_traits.h"
+#include "ps_server/coordinator/best_epoch.h"
+
+namespace weir {
+
+JobEvaluations::JobEvaluations(const v1::JobConfig& config)
+    : config_(config), waits_(WaitsForEvaluations(config.evaluation())) {}
+
+void JobEvaluations::SetLength(const JobSize& size) {
+  if (size.batches == 0) return epochs_.reset();
+  const bool sync = TraitsOf(config_).commits_steps;
+  EpochEvaluations::Options options;
+  options.sync = sync;
+  options.every_epochs = config_.evaluation().every_epochs();
+  options.train_examples = size.train_examples;
+  options.batch_size = config_.data().batch_size();
+  options.batches_a_unit = sync ? size.parts : 1;
+  options.total_examples = size.examples;
+  options.total = sync ? size.steps : size.batches;
+  options.waits = waits_;
+  options.limit = absl::Seconds(config_.cluster().wait_seconds());
+  epochs_.emplace(options);
+}
+
+void JobEvaluations::Restore(const v1::CoordinatorState& job) {
+  epochs_->Restore(job.evaluations());
+  if (job.has_best()) best_ = job.best();
+}
+
+void JobEvaluations::Save(uint64_t step, v1::CoordinatorState* job) const {
+  for (const v1::EpochEvaluation& entry : entries()) *job->add_evaluations() = entry;
+  if (saving_best_.has_value()) {
+    *job->mutable_best()->mutable_evaluation() = *saving_best_;
+    job->mutable_best()->set_checkpoint(step);
+  } else if (best_.has_value()) {
+    *job->mutable_best() = *best_;
+  }
+}
+
+void JobEvaluations::GoTo(uint64_t progress) {
+  if (epochs_.has_value()) epochs_->GoTo(progress);
+}
+
+bool JobEvaluations::GoBack(bool at_end) {
+  if (!at_end) {
+    no_final_ = false;
+    if (final()) newest_.Clear();
+  }
+  return !std::exchange(stopped_early_, "").empty();
+}
+
+// ---- epochs
+
+void JobEvaluations::SetKnown() {
+  if (epochs_.has_value()) epochs_->SetKnown();
+}
+
+void JobEvaluations::Advance(uint64_t progress) {
+  if (epochs_.has_value()) epochs_->Advance(progress);
+}
+
+bool JobEvaluations::AskOneOf(const std::vector<uint64_t>& evaluators, bool workers, absl::Time now) {
+  if (!epochs_.has_value() || !epochs_->due()) return false;
+  if (!evaluators.empty()) epochs_->SetKnown();
+  const auto chosen = std::find_if(evaluators.begin(), evaluators.end(),
+                                   [&](uint64_t incarnation) { return epochs_->MayAsk(incarnation); });
+  if (chosen != evaluators.end() && epochs_->due()) {
+    epochs_->Ask(*chosen, now);
+    return true;
+  }
+  if (!evaluators.empty() || (waits_ && workers)) epochs_->GiveUp();
+  return false;
+}
+
+std::optional<v1::EvaluationOrder> JobEvaluations::OrderFor(uint64_t incarnation) const {
+  return epochs_.has_value() ? epochs_->OrderFor(incarnation) : std::nullopt;
+}
+
+void JobEvaluations::OnRead(uint64_t incarnation, const std::vector<uint64_t>& versions) {
+  if (epochs_.has_value()) epochs_->OnRead(incarnation, versions);
+}
+
+void JobEvaluations::OnGone(uint64_t incarnation) {
+  if (epochs_.has_value()) epochs_->OnGone(incarnation);
+}
+
+std::optional<v1::EpochEvaluation> JobEvaluations::OnReport(uint64_t incarnation,
+                                                            const v1::Evaluation& report, uint64_t step) {
+  if (!epochs_.has_value()) return std::nullopt;
+  std::optional<v1::EpochEvaluation> made = epochs_->OnReport(incarnation, report, step);
+  if (made.has_value() && !final()) newest_ = report;
+  return made;
+}
+
+std::optional<EpochEvaluations::Holder> JobEvaluations::holder() const {
+  return epochs_.has_value() ? epochs_->holder() : std::nullopt;
+}
+
+const std::vector<v1::EpochEvaluation>& JobEvaluations::entries() const {
+  static const auto* const kNone = new std::vector<v1::EpochEvaluation>();
+  return epochs_.has_value() ? epochs_->entries() : *kNone;
+}
+
+// ---- how far the job goes
+
+bool JobEvaluations::SetWorkEnd(uint64_t progress) {
+  std::optional<uint64_t> end;
+  if (waits_ && epochs_.has_value()) end = saving_best_.has_value() ? progress : epochs_->work_end();
+  return std::exchange(work_end_, end) != end;
+}
+
+std::string JobEvaluations::WhyItStopsHere() const {
+  if (!waits_ || !epochs_.has_value() || epochs_->open() || !epochs_->AtNewestEnd()) return "";
+  return WhyStopped(config_.evaluation(), epochs_->entries());
+}
+
+void JobEvaluations::StoppedBefore() { stopped_early_ = WhyStopped(config_.evaluation(), entries()); }
+
+// ---- the best epoch
+
+bool JobEvaluations::IsBest(const v1::EpochEvaluation& epoch) const {
+  const v1::EvaluationConfig& config = config_.evaluation();
+  return config.keep_best() &&
+         IsBetter(config.metric(), epoch, best_.has_value() ? best_->evaluation() : v1::EpochEvaluation());
+}
+
+v1::EpochEvaluation JobEvaluations::OnBestSaved(std::optional<uint64_t> step) {
+  v1::EpochEvaluation epoch = *std::exchange(saving_best_, std::nullopt);
+  if (step.has_value()) {
+    best_.emplace();
+    *best_->mutable_evaluation() = epoch;
+    best_->set_checkpoint(*step);
+  }
+  return epoch;
+}
+
+// ---- the end
+
+bool JobEvaluations::OnUnasked(const v1::Evaluation& evaluation, uint64_t steps) {
+  // A late periodic evaluation must not hide the final one.
+  if (final() && !evaluation.final()) return false;
+  newest_ = evaluation;
+  if (final() && epochs_.has_value()) epochs_->Final(evaluation, steps);
+  return final();
+}
+
+}  // namespace weir

@@ -1,0 +1,124 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "proto/checkpoint.pb.h"
+#include "proto/coordinator.pb.h"
+#include "proto/job_config.pb.h"
+#include "ps_server/coordinator/epoch_evaluations.h"
+#include "ps_server/coordinator/job_size.h"
+
+namespace weir {
+
+// The evaluations of a job and what follows from them: who evaluates, which epoch is the best, how far the
+// job may go before the next result is known, and whether it stops early.
+//
+// The coordinator tells the members, and takes the checkpoint that keeps the best epoch's weights. Before the
+// job's length is known no epoch is evaluated. Belongs to the coordinator's queue.
+class JobEvaluations {
+ public:
+  // `config` outlives the object.
+  explicit JobEvaluations(const v1::JobConfig& config);
+
+  // The job's length is known; all 0: not any more.
+  void SetLength(const JobSize& size);
+  // A checkpoint says what was evaluated before this coordinator began. The length must be known.
+  void Restore(const v1::CoordinatorState& job);
+  // The other direction, for a checkpoint of this step. The checkpoint that is taken for the best epoch says
+  // itself that it is that.
+  void Save(uint64_t step, v1::CoordinatorState* job) const;
+  // The job's state is exactly this progress: at its start, or restored from a checkpoint.
+  void GoTo(uint64_t progress);
+  // The job goes back to a checkpoint. If that is `at_end` of the job, an evaluation of the end stays valid,
+  // because its weights are restored. Returns whether the job was stopped early, which is undone.
+  bool GoBack(bool at_end);
+
+  // ---- epochs
+
+  // The job goes on after an epoch's end only once the epoch's evaluation is known.
+  bool waits() const { return waits_; }
+  // A member that evaluates is in the job.
+  void SetKnown();
+  void Advance(uint64_t progress);
+  // If an evaluation is due, asks the first of these members (incarnations, by preference) that has not
+  // failed at it. Returns whether a member was asked. `workers`: the job has workers, so that it must not
+  // wait for a member that evaluates.
+  bool AskOneOf(const std::vector<uint64_t>& evaluators, bool workers, absl::Time now);
+  // What the member is asked to do.
+  std::optional<v1::EvaluationOrder> OrderFor(uint64_t incarnation) const;
+  // A member has read these versions (by shard); is out of the job.
+  void OnRead(uint64_t incarnation, const std::vector<uint64_t>& versions);
+  void OnGone(uint64_t incarnation);
+  // True: the member that was asked has taken too long, and is not asked any more.
+  bool OnTick(absl::Time now) { return epochs_.has_value() && epochs_->OnTick(now); }
+  // A member reports what it was asked for. `step`: what the entry says. Returns the new entry; nullopt: the
+  // report is of no use.
+  std::optional<v1::EpochEvaluation> OnReport(uint64_t incarnation, const v1::Evaluation& report,
+                                              uint64_t step);
+  // An evaluation is due or under way.
+  bool open() const { return epochs_.has_value() && epochs_->open(); }
+  // The same, or the weights of the last evaluation are being saved.
+  bool busy() const { return open() || saving_best_.has_value(); }
+  // sync: no step may be committed now.
+  bool Holds() const { return epochs_.has_value() && epochs_->Holds(); }
+  std::optional<EpochEvaluations::Holder> holder() const;
+  // By rising epoch.
+  const std::vector<v1::EpochEvaluation>& entries() const;
+
+  // ---- how far the job goes
+
+  // Returns whether work_end() has changed.
+  bool SetWorkEnd(uint64_t progress);
+  // HeartbeatReply.work_end
+  std::optional<uint64_t> work_end() const { return work_end_; }
+  // Why the job stops early at this point. Empty: it does not.
+  std::string WhyItStopsHere() const;
+  // The job is stopped early, now; or was, before this coordinator began.
+  void StopEarly(std::string why) { stopped_early_ = std::move(why); }
+  void StoppedBefore();
+  // Why. Empty: the job was not stopped early.
+  const std::string& stopped_early() const { return stopped_early_; }
+
+  // ---- the best epoch
+
+  // The epoch's weights are to be kept.
+  bool IsBest(const v1::EpochEvaluation& epoch) const;
+  // A checkpoint of the epoch's weights is being taken.
+  void OnSavingBest(const v1::EpochEvaluation& epoch) { saving_best_ = epoch; }
+  // That checkpoint has this step; nullopt: there is none. Returns the epoch.
+  v1::EpochEvaluation OnBestSaved(std::optional<uint64_t> step);
+  // The epoch whose weights a checkpoint holds.
+  const std::optional<v1::BestEpoch>& best() const { return best_; }
+
+  // ---- the end
+
+  // A report that no one asked for. Returns whether it is the final evaluation. `steps`: the job's length.
+  bool OnUnasked(const v1::Evaluation& evaluation, uint64_t steps);
+  // The newest result; once there is one, the final one.
+  const v1::Evaluation& newest() const { return newest_; }
+  bool final() const { return newest_.final(); }
+  // A worker has left without making the final evaluation: then the workers' program evaluates nothing.
+  void ExpectNoFinal() { no_final_ = true; }
+  // The final evaluation has yet to come.
+  bool AwaitsFinal() const { return !final() && !no_final_; }
+
+ private:
+  const v1::JobConfig& config_;
+  const bool waits_;
+  // Absent until the job's length is known.
+  std::optional<EpochEvaluations> epochs_;
+  std::optional<uint64_t> work_end_;
+  std::string stopped_early_;
+  // The epoch whose weights a checkpoint holds, and the epoch for which a checkpoint is being taken.
+  std::optional<v1::BestEpoch> best_;
+  std::optional<v1::EpochEvaluation> saving_best_;
+  v1::Evaluation newest_;
+  bool no_final_ = false;
+};
+
+}  // namespace weir

@@ -1,0 +1,180 @@
+#include "ps_server/coordinator/job_evaluations.h"
+
+#include <catch2/catch.hpp>
+
+namespace weir {
+namespace {
+
+// sync: 20 examples an epoch, steps of 10, 10 epochs. So epoch e ends with step 2e.
+constexpr uint64_t kSteps = 20;
+
+v1::JobConfig Config() {
+  v1::JobConfig config;
+  config.mutable_consistency()->set_mode(v1::ConsistencyConfig::MODE_SYNC);
+  config.mutable_consistency()->set_parts(1);
+  config.mutable_data()->set_batch_size(10);
+  config.mutable_train()->set_epochs(10);
+  config.mutable_cluster()->set_wait_seconds(60);
+  config.mutable_evaluation()->set_every_epochs(1);
+  return config;
+}
+
+v1::Evaluation Result(const JobEvaluations& of, uint64_t member, uint64_t step, double loss) {
+  v1::Evaluation result;
+  result.set_order(of.OrderFor(member).value().id());
+  result.set_version(step);
+  result.set_examples(100);
+  result.set_test_loss(loss);
+  return result;
+}
+
+// Member 7 evaluates the epoch that ends with this step.
+v1::EpochEvaluation Evaluate(JobEvaluations& of, uint64_t step, double loss) {
+  of.Advance(step);
+  REQUIRE(of.AskOneOf({7}, true, absl::UnixEpoch()));
+  return of.OnReport(7, Result(of, 7, step, loss), step).value();
+}
+
+TEST_CASE("Before the job's length is known nothing is evaluated, held or awaited") {
+  const v1::JobConfig config = Config();
+  JobEvaluations of(config);
+  of.Advance(2);
+  CHECK_FALSE(of.AskOneOf({7}, true, absl::UnixEpoch()));
+  CHECK_FALSE(of.open());
+  CHECK_FALSE(of.Holds());
+  CHECK(of.entries().empty());
+  CHECK_FALSE(of.SetWorkEnd(0));
+  of.SetLength(SizeOf(config, 1, 20));
+  of.GoTo(0);
+  of.Advance(2);
+  CHECK(of.open());
+  of.SetLength(JobSize());
+  CHECK_FALSE(of.open());
+}
+
+TEST_CASE("The first evaluator that has not failed is asked; when all have, the epoch has no result") {
+  const v1::JobConfig config = Config();
+  JobEvaluations of(config);
+  of.SetLength(SizeOf(config, 1, 20));
+  of.GoTo(0);
+  of.Advance(2);
+  // Nobody can evaluate yet, but may come.
+  CHECK_FALSE(of.AskOneOf({}, true, absl::UnixEpoch()));
+  CHECK(of.open());
+  REQUIRE(of.AskOneOf({7, 8}, true, absl::UnixEpoch()));
+  CHECK(of.OrderFor(7)->epoch() == 1);
+  CHECK(of.holder()->incarnation == 7);
+  v1::Evaluation failed = Result(of, 7, 2, 1);
+  failed.set_examples(0);
+  CHECK_FALSE(of.OnReport(7, failed, 2).has_value());
+  REQUIRE(of.AskOneOf({7, 8}, true, absl::UnixEpoch()));
+  CHECK(of.OrderFor(8)->epoch() == 1);
+  of.OnGone(8);
+  CHECK_FALSE(of.AskOneOf({7}, true, absl::UnixEpoch()));
+  CHECK_FALSE(of.open());
+  REQUIRE(of.entries().size() == 1);
+  CHECK_FALSE(of.entries()[0].has_step());
+}
+
+TEST_CASE("The best epoch is the one whose weights a checkpoint holds") {
+  v1::JobConfig config = Config();
+  config.mutable_evaluation()->set_keep_best(true);
+  JobEvaluations of(config);
+  of.SetLength(SizeOf(config, 1, 20));
+  of.GoTo(0);
+  CHECK(of.waits());
+  CHECK(of.SetWorkEnd(0));
+  CHECK(of.work_end() == 2);
+
+  const v1::EpochEvaluation first = Evaluate(of, 2, 0.5);
+  CHECK(of.newest().test_loss() == 0.5);
+  REQUIRE(of.IsBest(first));
+  of.OnSavingBest(first);
+  CHECK_FALSE(of.open());
+  CHECK(of.busy());
+  // No work is done until the weights are saved.
+  CHECK_FALSE(of.SetWorkEnd(2));
+  CHECK(of.work_end() == 2);
+  v1::CoordinatorState saving;
+  of.Save(2, &saving);
+  CHECK(saving.best().evaluation().epoch() == 1);
+  CHECK(saving.best().checkpoint() == 2);
+  SECTION("saved") {
+    CHECK(of.OnBestSaved(2).epoch() == 1);
+    CHECK(of.best()->checkpoint() == 2);
+    CHECK(of.SetWorkEnd(2));
+    CHECK(of.work_end() == 4);
+    CHECK_FALSE(of.IsBest(Evaluate(of, 4, 0.6)));
+    CHECK(of.IsBest(Evaluate(of, 6, 0.4)));
+    // A later coordinator goes on with the same.
+    v1::CoordinatorState state;
+    of.Save(6, &state);
+    JobEvaluations later(config);
+    later.SetLength(SizeOf(config, 1, 20));
+    later.Restore(state);
+    later.GoTo(6);
+    CHECK(later.best()->checkpoint() == 2);
+    CHECK(later.entries().size() == 3);
+  }
+  SECTION("not saved") {
+    CHECK(of.OnBestSaved(std::nullopt).epoch() == 1);
+    CHECK_FALSE(of.best().has_value());
+    CHECK_FALSE(of.busy());
+    CHECK(of.IsBest(Evaluate(of, 4, 0.6)));
+  }
+}
+
+TEST_CASE("The job stops early at the end of the epoch that brings patience to its end, not later") {
+  v1::JobConfig config = Config();
+  config.mutable_evaluation()->set_patience(1);
+  JobEvaluations of(config);
+  of.SetLength(SizeOf(config, 1, 20));
+  of.GoTo(0);
+  Evaluate(of, 2, 0.5);
+  CHECK(of.WhyItStopsHere().empty());
+  Evaluate(of, 4, 0.5);
+  const std::string why = of.WhyItStopsHere();
+  CHECK_FALSE(why.empty());
+  of.StopEarly(why);
+  CHECK(of.stopped_early() == why);
+  CHECK(of.GoBack(/*at_end=*/false));
+  CHECK(of.stopped_early().empty());
+  CHECK_FALSE(of.GoBack(/*at_end=*/false));
+  of.Advance(5);
+  CHECK(of.WhyItStopsHere().empty());
+  // For a coordinator that finds the job ended, where it is does not matter.
+  of.StoppedBefore();
+  CHECK(of.stopped_early() == why);
+}
+
+TEST_CASE("The final evaluation stays the newest, and is valid as long as the job is at its end") {
+  const v1::JobConfig config = Config();
+  JobEvaluations of(config);
+  of.SetLength(SizeOf(config, 1, 20));
+  of.GoTo(0);
+  v1::Evaluation evaluation;
+  evaluation.set_examples(100);
+  CHECK_FALSE(of.OnUnasked(evaluation, kSteps));
+  CHECK(of.newest().examples() == 100);
+  CHECK(of.AwaitsFinal());
+  evaluation.set_final(true);
+  evaluation.set_test_loss(0.25);
+  CHECK(of.OnUnasked(evaluation, kSteps));
+  CHECK_FALSE(of.AwaitsFinal());
+  evaluation.set_final(false);
+  evaluation.set_test_loss(9);
+  CHECK_FALSE(of.OnUnasked(evaluation, kSteps));
+  CHECK(of.newest().test_loss() == 0.25);
+  of.GoBack(/*at_end=*/true);
+  CHECK(of.final());
+  of.GoBack(/*at_end=*/false);
+  CHECK(of.AwaitsFinal());
+  CHECK(of.newest().examples() == 0);
+  of.ExpectNoFinal();
+  CHECK_FALSE(of.AwaitsFinal());
+  of.GoBack(/*at_end=*/true);
+  CHECK_FALSE(of.AwaitsFinal());
+}
+
+}  // namespace
+}  // namespace weir
