@@ -131,7 +131,7 @@ void Coordinator::Status(Done<v1::ClusterStatus> done, bool with_loss_curve) {
   queue_.Post([this, done = std::move(done), with_loss_curve] {
     v1::ClusterStatus status = MakeStatus();
     if (with_loss_curve) {
-      for (v1::LossPoint& point : loss_curve_.Points()) *status.add_loss_curve() = std::move(point);
+      for (v1::LossPoint& point : meter_.LossCurve()) *status.add_loss_curve() = std::move(point);
     }
     done(std::move(status));
   });

@@ -21,13 +21,12 @@
 #include "ps_server/coordinator/departures.h"
 #include "ps_server/coordinator/farewell.h"
 #include "ps_server/coordinator/job_evaluations.h"
+#include "ps_server/coordinator/job_meter.h"
 #include "ps_server/coordinator/job_numbers.h"
 #include "ps_server/coordinator/job_size.h"
 #include "ps_server/coordinator/job_store.h"
 #include "ps_server/coordinator/last_save.h"
-#include "ps_server/coordinator/loss_curve.h"
 #include "ps_server/coordinator/member_table.h"
-#include "ps_server/coordinator/progress.h"
 #include "ps_server/coordinator/range_table.h"
 #include "ps_server/coordinator/shard_fleet.h"
 #include "ps_server/coordinator/shard_link.h"
@@ -192,7 +191,7 @@ class Coordinator {
   bool DoneBefore() const;
   // The job was done before: only answers the processes that still ask.
   void EndAgain();
-  // Training starts or goes on. The first call sets the time at which this incarnation's training began.
+  // Training starts or goes on.
   void TrainingStarts();
   // Call when shard 0 has just reported its progress: at other times the last report is out of date.
   void SampleProgress();
@@ -315,9 +314,6 @@ class Coordinator {
   v1::JobState state_ = v1::STARTING;
   uint64_t revision_ = 1;
   const absl::Time created_;
-  // When this incarnation's training began and ended; how many examples were done when it began.
-  absl::Time started_, ended_;
-  uint64_t examples_before_ = 0;
   absl::Time last_tick_, next_ping_, next_complaint_, next_refusal_;
   uint64_t unsaid_refusals_ = 0;
   // Since when there is work, but no worker.
@@ -343,8 +339,7 @@ class Coordinator {
 
   StepCommitter steps_;
   std::optional<RangeTable> ranges_;
-  std::optional<ProgressMeter> progress_;
-  LossCurve loss_curve_;
+  JobMeter meter_;
   JobEvaluations evaluations_;
   uint64_t recoveries_ = 0;
   // Install messages sent so far.

@@ -20,7 +20,7 @@ absl::Status NothingLeft() {
 void Coordinator::StartDraining() {
   if (state_ != v1::RUNNING) return;
   state_ = v1::DRAINING;
-  ended_ = now();
+  meter_.OnEnd(now());
   LogInfo("all ", size_.examples, " examples are done");
   last_save_.ForgetTrouble();
   if (checkpoints_ != nullptr) {
@@ -108,7 +108,7 @@ void Coordinator::EndAgain() {
   last_save_.SavedBefore();
   state_ = v1::DRAINING;
   TrainingStarts();
-  ended_ = started_;
+  meter_.EndAtStart();
   shards_.Open();
 }
 
@@ -149,7 +149,7 @@ void Coordinator::FailJob(const absl::Status& failure, bool asked) {
   }
   state_ = v1::FAILED;
   failure_ = failure;
-  if (ended_ == absl::Time()) ended_ = now();
+  meter_.OnEnd(now());
   if (asked) {
     LogInfo("the job ends: ", failure.message());
   } else {
@@ -182,7 +182,7 @@ void Coordinator::StepAside(const std::string& why) {
   if (over()) return;
   state_ = v1::FAILED;
   failure_ = Replaced(why);
-  if (ended_ == absl::Time()) ended_ = now();
+  meter_.OnEnd(now());
   LogError(failure_.message());
   // The callers may find the other coordinator where they called this one.
   const absl::Status away = absl::UnavailableError(failure_.message());

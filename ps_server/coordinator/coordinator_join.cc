@@ -204,7 +204,7 @@ void Coordinator::ForgetUndeclared() {
   if (members_.waiting().empty()) model_.reset();
   if (members_.AnyWorkerWaits()) return;
   size_ = JobSize();
-  progress_.reset();
+  meter_.SetTrainExamples(0);
   evaluations_.SetLength(size_);
 }
 
@@ -213,7 +213,7 @@ void Coordinator::SetLength(uint64_t train_examples) {
   const bool goes_on = recoverable() && checkpoints_->newest().has_value();
   const uint32_t parts = goes_on ? std::max(1u, checkpoints_->newest()->job().parts()) : 0;
   size_ = SizeOf(options_.config, options_.workers, train_examples, parts);
-  progress_.emplace(train_examples);
+  meter_.SetTrainExamples(train_examples);
   evaluations_.SetLength(size_);
 }
 

@@ -146,7 +146,7 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
         now() + (at_once ? std::min(lease(), std::max(grace(), Farewell::kComesBack)) : lease());
     member->known_revision = std::max(member->known_revision, request.known_revision());
     parked = &member->heartbeat;
-    if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
+    meter_.OnReport(caller.incarnation(), request.report());
   } else if (Reader* const reader = members_.FindReader(caller); reader != nullptr) {
     reader->last_heard = now();
     reader->lease_end = now() + lease();
@@ -173,7 +173,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     return OnMemberGone(caller.incarnation());
   }
   if (Worker* const member = members_.FindWorker(caller); member != nullptr) {
-    if (progress_.has_value()) progress_->OnReport(caller.incarnation(), request.report());
+    meter_.OnReport(caller.incarnation(), request.report());
     const std::string task = member->task;
     member->heard = true;
     request.done() ? farewell_.OnTold(caller.worker()) : farewell_.OnGaveUp(caller.worker());

@@ -238,7 +238,7 @@ void Coordinator::RollBack(const std::string& why) {
   steps_.GoBackTo(checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0);
   for (ShardFleet::Shard& shard : shards_) shard.stats.Clear();
   checkpoints_->Rewound(steps_.committed());
-  ended_ = absl::Time();
+  meter_.OnMore();
   final_ping_ = 0;
   if (evaluations_.GoBack(/*at_end=*/DoneBefore())) {
     size_ = SizeOf(options_.config, options_.workers, size_.train_examples, size_.parts);

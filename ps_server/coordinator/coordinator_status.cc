@@ -86,16 +86,10 @@ uint64_t Coordinator::pushes_done() const {
 
 void Coordinator::TrainingStarts() {
   farewell_.OnStart(now());
-  if (started_ != absl::Time()) return;
-  started_ = now();
-  examples_before_ = examples_done();
+  meter_.OnStart(now(), examples_done());
 }
 
-void Coordinator::SampleProgress() {
-  if (!progress_.has_value()) return;
-  if (state_ == v1::RUNNING) progress_->Sample(now(), examples_done());
-  loss_curve_.Sample(examples_done(), progress_->reported_examples(), progress_->reported_loss_sum());
-}
+void Coordinator::SampleProgress() { meter_.Sample(now(), examples_done(), state_ == v1::RUNNING); }
 
 bool Coordinator::AllDone() const {
   return mode_.commits_steps ? size_.steps > 0 && steps_.committed() >= size_.steps
@@ -115,26 +109,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_total_steps(size_.steps);
   status.set_total_examples(size_.examples);
   status.set_examples(examples_done());
-  if (state_ != v1::STARTING && started_ != absl::Time()) {
-    const absl::Time end = ended_ == absl::Time() ? now() : ended_;
-    status.set_seconds(absl::ToDoubleSeconds(end - started_));
-  }
-  const bool finished = state_ == v1::DRAINING || state_ == v1::DONE;
-  const double recent = progress_.has_value() ? progress_->examples_per_second() : 0;
-  if (!finished && recent > 0) {
-    status.set_examples_per_second(recent);
-  } else if (status.seconds() > 0) {
-    // Only the examples of this incarnation, because the time, too, counts from its beginning.
-    const uint64_t trained = status.examples() - std::min(status.examples(), examples_before_);
-    status.set_examples_per_second(static_cast<double>(trained) / status.seconds());
-  }
-  if (progress_.has_value()) {
-    // Once all is done, the loss is of the last epoch alone, whenever the workers have reported.
-    std::optional<double> loss;
-    if (mode_.commits_steps && AllDone()) loss = progress_->last_epoch_loss();
-    if (!loss.has_value()) loss = progress_->train_loss();
-    if (loss.has_value()) status.set_train_loss(*loss);
-  }
+  meter_.Describe(now(), /*whole=*/mode_.commits_steps && AllDone(), &status);
   *status.mutable_evaluation() = evaluations_.newest();
   for (const v1::EpochEvaluation& entry : evaluations_.entries()) *status.add_evaluations() = entry;
 
@@ -158,6 +133,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_bytes_pushed(pushed);
   status.set_bytes_pulled(pulled);
   status.set_pushes(pushes_done());
+  const bool finished = state_ == v1::DRAINING || state_ == v1::DONE;
   status.set_step(!mode_.commits_steps && finished ? size_.steps : steps_done());
   for (const std::string& name : WaitingFor()) status.add_waiting_for(name);
   for (uint32_t i = 0; i < shards_.size() && !over(); ++i) {
