@@ -13,8 +13,6 @@
 namespace weir {
 namespace {
 
-// The longest interval; a short lease needs a shorter one.
-constexpr absl::Duration kPingInterval = absl::Milliseconds(500);
 // Epochs and incarnations that are kept in reserve.
 constexpr uint64_t kReserveAhead = 300;
 // Length in hex digits.
@@ -211,8 +209,8 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
         SampleProgress();
       }
       // A committed step may still wait for memory on a shard, which publishes the step all the same.
-      if (final_ping_ > 0 && std::all_of(shards_.begin(), shards_.end(), [&](const ShardFleet::Shard& s) {
-            return s.stats.sequence() >= final_ping_ &&
+      if (std::all_of(shards_.begin(), shards_.end(), [&](const ShardFleet::Shard& s) {
+            return shards_.AnsweredFinalPing(s) &&
                    (!mode_.commits_steps || s.stats.version().count() >= steps_.committed());
           })) {
         End();
@@ -294,10 +292,7 @@ void Coordinator::HandleTick() {
   if (over()) return;
 
   // Pings begin at once: a shard, too, takes silence for loss, and workers may take long to come.
-  if (time >= next_ping_) {
-    next_ping_ = time + std::min(kPingInterval, lease() / 3);
-    shards_.Ping();
-  }
+  shards_.PingIfDue(time);
   if (checkpoints_ != nullptr) {
     if (state_ == v1::RUNNING && drain_.empty()) checkpoints_->Tick(steps_done());
     if (state_ == v1::DRAINING && last_save_.Due(time) && !checkpoints_->busy()) SaveLast();

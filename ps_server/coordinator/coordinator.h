@@ -150,7 +150,7 @@ class Coordinator {
   // process that waits (the first worker if `worker`), afterwards the job's own.
   std::string DeclaredBy(bool worker) const;
   // The job's model and length are fixed.
-  bool settled() const { return begun_ || (recoverable() && checkpoints_->newest().has_value()); }
+  bool settled() const { return shards_.begun() || (recoverable() && checkpoints_->newest().has_value()); }
   // Before the job is settled(): forgets the model or the length if no waiting process declares it any more,
   // so that the next process may declare another.
   void ForgetUndeclared();
@@ -314,7 +314,7 @@ class Coordinator {
   v1::JobState state_ = v1::STARTING;
   uint64_t revision_ = 1;
   const absl::Time created_;
-  absl::Time last_tick_, next_ping_, next_complaint_, next_refusal_;
+  absl::Time last_tick_, next_complaint_, next_refusal_;
   uint64_t unsaid_refusals_ = 0;
   // Since when there is work, but no worker.
   std::optional<absl::Time> deserted_;
@@ -326,8 +326,6 @@ class Coordinator {
   // Not empty: the job is being drained, for this reason.
   std::string drain_;
 
-  // Some shard was told to install, or goes on as it is.
-  bool begun_ = false;
   // The model of the checkpoint or of the first Join; every later Join must agree with it. Before the job is
   // settled() it is only what the waiting processes declare, and is forgotten when they go.
   std::optional<ModelSpec> model_;
@@ -341,9 +339,6 @@ class Coordinator {
   std::optional<RangeTable> ranges_;
   JobMeter meter_;
   JobEvaluations evaluations_;
-  uint64_t recoveries_ = 0;
-  // Install messages sent so far.
-  uint64_t installs_ = 0;
   // bounded, async: all shards hold exactly what the newest checkpoint holds.
   bool untouched_ = false;
   Farewell farewell_;
@@ -353,11 +348,7 @@ class Coordinator {
   LastSave last_save_;
   // The job was done when this coordinator began.
   bool ends_again_ = false;
-  // The most servers that a Join has named when there was nothing left to do. For the status only.
-  int named_servers_ = 0;
   bool said_lingering_ = false;
-  // The ping whose stats complete the summary. 0: it was not sent yet.
-  uint64_t final_ping_ = 0;
 
   // nullptr: the job has no store.
   std::unique_ptr<Checkpoints> checkpoints_;

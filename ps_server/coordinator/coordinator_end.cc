@@ -74,7 +74,8 @@ void Coordinator::OnSaved() {
 }
 
 absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
-  named_servers_ = std::max(named_servers_, std::min(request.ps_addresses_size(), kMaxServers));
+  // Nobody has checked what the request says.
+  if (ends_again_) shards_.OnNamed(std::min(request.ps_addresses_size(), kMaxServers));
   if (request.role() == v1::WORKER && request.rank() < options_.workers) farewell_.OnTold(request.rank());
   return NothingLeft();
 }
@@ -113,7 +114,8 @@ void Coordinator::EndAgain() {
 }
 
 void Coordinator::MaybeFinish() {
-  if (state_ != v1::DRAINING || final_ping_ > 0 || !members_.workers().empty() || !members_.readers().empty())
+  if (state_ != v1::DRAINING || shards_.final_ping_sent() || !members_.workers().empty() ||
+      !members_.readers().empty())
     return;
   if (!last_save_.saved() || !drain_.empty() || AwaitsEvaluation()) return;
   if (const std::vector<std::string> others = MayCome(); !others.empty()) {
@@ -124,7 +126,7 @@ void Coordinator::MaybeFinish() {
     return;
   }
   if (ends_again_) return End();
-  final_ping_ = shards_.Ping();
+  shards_.SendFinalPing();
 }
 
 std::vector<std::string> Coordinator::MayCome() const {

@@ -186,7 +186,8 @@ absl::Status Coordinator::CheckLength(const v1::JoinRequest& request) const {
 }
 
 bool Coordinator::AddressesOpen() const {
-  return options_.shard_addresses.size() <= 1 && !begun_ && !ends_again_ && members_.waiting().empty();
+  return options_.shard_addresses.size() <= 1 && !shards_.begun() && !ends_again_ &&
+         members_.waiting().empty();
 }
 
 std::string Coordinator::DeclaredBy(bool worker) const {

@@ -10,6 +10,11 @@
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
+namespace {
+
+constexpr absl::Duration kPingInterval = absl::Milliseconds(500);
+
+}  // namespace
 
 // ---- attached
 
@@ -17,6 +22,8 @@ ShardFleet::Options Coordinator::FleetOptions(const JobStore* store) {
   ShardFleet::Options fleet;
   fleet.clock = options_.clock;
   if (store != nullptr) fleet.incarnation = store->opened().coordinator_incarnation;
+  // The longest interval; a short lease needs a shorter one.
+  fleet.ping_interval = std::min(kPingInterval, lease() / 3);
   fleet.open_link = options_.open_link;
   fleet.post = [this](std::function<void()> function) { queue_.Post(std::move(function)); };
   fleet.on_report = [this](uint32_t shard, const v1::ShardReport& report) {
@@ -77,11 +84,9 @@ void Coordinator::MaybeInstall() {
     ShardFleet::Shard& shard = shards_[index];
     if (shard.installed || shard.installing || !shard.attached.has_value()) continue;
     if (!AllKnowAddress(shard)) continue;
-    begun_ = true;
     if (KeepsState(index)) {
-      shard.installed = changed = true;
-      shard.incarnation = shard.attached->incarnation();
-      shard.batches = shard.attached->batches();
+      shards_.Keep(index);
+      changed = true;
     } else {
       SendInstall(index);
     }
@@ -90,7 +95,6 @@ void Coordinator::MaybeInstall() {
 }
 
 void Coordinator::SendInstall(uint32_t index) {
-  ShardFleet::Shard& shard = shards_[index];
   v1::ControlMessage message;
   v1::Install& install = *message.mutable_install();
   install.set_shard(index);
@@ -104,7 +108,6 @@ void Coordinator::SendInstall(uint32_t index) {
   install.set_total_examples(size_.examples);
   install.set_coordinator_address(shards_.addresses()[0]);
   install.set_coordinator(incarnation());
-  install.set_number(++installs_);
   if (recoverable() && checkpoints_->newest().has_value()) {
     install.mutable_restore()->set_step(checkpoints_->newest()->step());
   } else if (options_.init_from.has_value()) {
@@ -112,38 +115,29 @@ void Coordinator::SendInstall(uint32_t index) {
     install.mutable_restore()->set_init_from(true);
     install.mutable_restore()->set_weights_only(true);
   }
-  shard.installing = true;
-  shard.install_sent = now();
-  shard.link->Send(message);
+  shards_.Install(index, std::move(message));
 }
 
 void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed) {
-  ShardFleet::Shard& shard = shards_[index];
-  if (!shard.installing) return;
+  if (!shards_[index].installing) return;
   if (!installed.error().empty()) {
     const std::string why = absl::StrCat(shards_.name(index), " cannot take part: ", installed.error());
     return FailUnlessReplaced(installed.permanent() ? Misfit(why) : LostPeer(why));
   }
-  shard.installing = false;
-  shard.installed = true;
-  shard.incarnation = installed.incarnation();
-  shard.batches = installed.batches();
+  shards_.OnInstalled(index, installed);
   if (shards_.AllInstalled()) OnAllInstalled();
 }
 
 void Coordinator::OnAllInstalled() {
   const bool restored = recoverable() && checkpoints_->newest().has_value();
   for (uint32_t index = 0; index < shards_.size(); ++index) {
-    ShardFleet::Shard& shard = shards_[index];
-    shard.lost_why.clear();
-    if (!shard.lost_since.has_value()) continue;
-    ++recoveries_;
+    const std::optional<absl::Duration> lost = shards_.OnBack(index);
+    if (!lost.has_value()) continue;
     LogInfo(shards_.name(index), " is back after ",
-            absl::FormatDuration(absl::Trunc(now() - *shard.lost_since, absl::Milliseconds(1))), ", ",
+            absl::FormatDuration(absl::Trunc(*lost, absl::Milliseconds(1))), ", ",
             KeepsState(index) ? "with what it held"
             : restored        ? absl::StrCat("with ", checkpoints_->newest_folder())
                               : "from the beginning");
-    shard.lost_since.reset();
   }
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
     // The shard may have missed any number of changes. Workers must hear of it, too, to tell the shard which
@@ -152,7 +146,7 @@ void Coordinator::OnAllInstalled() {
     return Changed();
   }
   if (restored) LogInfo("the job goes on from ", checkpoints_->newest_folder());
-  next_ping_ = now();  // shows at once what shards have applied
+  shards_.PingSoon();
   if (mode_.commits_steps && recoverable()) {
     // A checkpoint may have become complete after the job went back.
     steps_.GoTo(restored ? checkpoints_->newest()->job().committed_steps() : 0);
@@ -231,15 +225,11 @@ void Coordinator::RollBack(const std::string& why) {
     next_complaint_ = now() + kComplaintInterval;
   }
   state_ = v1::RECOVERING;
-  for (ShardFleet::Shard& shard : shards_) {
-    // A shard that is installing does so from the same checkpoint.
-    shard.installed = false;
-  }
+  // A shard that is installing does so from the same checkpoint.
+  shards_.GoBack();
   steps_.GoBackTo(checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0);
-  for (ShardFleet::Shard& shard : shards_) shard.stats.Clear();
   checkpoints_->Rewound(steps_.committed());
   meter_.OnMore();
-  final_ping_ = 0;
   if (evaluations_.GoBack(/*at_end=*/DoneBefore())) {
     size_ = SizeOf(options_.config, options_.workers, size_.train_examples, size_.parts);
   }

@@ -102,8 +102,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_name(options_.config.name());
   status.set_mode(ModeName(options_.config.consistency().mode()));
   status.set_staleness_bound(options_.config.consistency().staleness());
-  status.set_num_shards(std::max<uint64_t>(
-      {shards_.size(), shards_.addresses().size(), ends_again_ ? static_cast<uint64_t>(named_servers_) : 0}));
+  status.set_num_shards(shards_.known());
   status.set_configured_workers(options_.workers);
   *status.mutable_membership() = MembershipNow();
   status.set_total_steps(size_.steps);
@@ -122,7 +121,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     pulled += shard.stats.bytes_pulled();
     uint64_t lacks = shard.stats.pushes_lost();
     // At the end nothing is under way, so this also shows losses that no worker was left to report.
-    if (!mode_.commits_steps && final_ping_ > 0 && shard.stats.sequence() >= final_ping_) {
+    if (!mode_.commits_steps && shards_.AnsweredFinalPing(shard)) {
       lacks = std::max(lacks, size_.batches - std::min(size_.batches, shard.stats.batches_settled()));
     }
     lost += lacks;
@@ -157,7 +156,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
       status.set_checkpoint_age_seconds(absl::ToDoubleSeconds(now() - checkpoints_->newest_since()));
     }
   }
-  status.set_recoveries(recoveries_);
+  status.set_recoveries(shards_.recoveries());
   status.set_lost_pushes(lost);
   status.set_pushes_refused(refused);
 

@@ -125,10 +125,57 @@ uint64_t ShardFleet::Ping() {
   return last_ping_;
 }
 
+void ShardFleet::PingIfDue(absl::Time time) {
+  if (time < next_ping_) return;
+  next_ping_ = time + options_.ping_interval;
+  Ping();
+}
+
 std::vector<std::unique_ptr<ShardLink>> ShardFleet::Close() {
   std::vector<std::unique_ptr<ShardLink>> links;
   for (Shard& shard : shards_) links.push_back(std::move(shard.link));
   return links;
+}
+
+// ---- what they hold
+
+void ShardFleet::Keep(uint32_t index) {
+  Shard& shard = shards_[index];
+  begun_ = shard.installed = true;
+  shard.incarnation = shard.attached->incarnation();
+  shard.batches = shard.attached->batches();
+}
+
+void ShardFleet::Install(uint32_t index, v1::ControlMessage message) {
+  Shard& shard = shards_[index];
+  begun_ = shard.installing = true;
+  shard.install_sent = options_.clock->Now();
+  message.mutable_install()->set_number(++installs_);
+  shard.link->Send(message);
+}
+
+void ShardFleet::OnInstalled(uint32_t index, const v1::Installed& installed) {
+  Shard& shard = shards_[index];
+  shard.installing = false;
+  shard.installed = true;
+  shard.incarnation = installed.incarnation();
+  shard.batches = installed.batches();
+}
+
+void ShardFleet::GoBack() {
+  for (Shard& shard : shards_) {
+    shard.installed = false;
+    shard.stats.Clear();
+  }
+  final_ping_ = 0;
+}
+
+std::optional<absl::Duration> ShardFleet::OnBack(uint32_t index) {
+  Shard& shard = shards_[index];
+  shard.lost_why.clear();
+  if (!shard.lost_since.has_value()) return std::nullopt;
+  ++recoveries_;
+  return options_.clock->Now() - *std::exchange(shard.lost_since, std::nullopt);
 }
 
 // ---- announced

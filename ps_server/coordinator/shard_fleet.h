@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,7 +21,7 @@
 
 namespace weir {
 
-// The shards of a job: the address of each, the link to it, and what it reported last.
+// The shards of a job: the address of each, the link to it, what it holds, and what it reported last.
 //
 // A shard may come back at another address, which its process announces. The fleet then tries both addresses,
 // and keeps the process that is attached.
@@ -32,6 +34,8 @@ class ShardFleet {
     const Clock* clock = &Clock::Real();
     // The coordinator's incarnation, which a shard is told as soon as its link is connected.
     uint64_t incarnation = 1;
+    // Between two pings of PingIfDue().
+    absl::Duration ping_interval = absl::Milliseconds(500);
     ShardLinkFactory open_link;
     // Runs a function in the coordinator's queue.
     std::function<void(std::function<void()>)> post;
@@ -121,8 +125,40 @@ class ShardFleet {
   void Broadcast(const v1::ControlMessage& message);
   // Asks all shards for their stats; returns the ping's number.
   uint64_t Ping();
+  // Call it from time to time.
+  void PingIfDue(absl::Time time);
+  // The next PingIfDue() sends one, so that it is soon known what shards have applied.
+  void PingSoon() { next_ping_ = absl::InfinitePast(); }
+  // The job is done, and all members are gone: the answers to this ping complete the summary.
+  void SendFinalPing() { final_ping_ = Ping(); }
+  bool final_ping_sent() const { return final_ping_ > 0; }
+  bool AnsweredFinalPing(const Shard& shard) const {
+    return final_ping_sent() && shard.stats.sequence() >= final_ping_;
+  }
   // Gives all links away, to be destroyed outside of the queue.
   std::vector<std::unique_ptr<ShardLink>> Close();
+
+  // ---- what they hold
+
+  // Some shard was told to install, or goes on as it is.
+  bool begun() const { return begun_; }
+  // The attached shard goes on with what it holds.
+  void Keep(uint32_t shard);
+  // Tells the attached shard to install its part of the model. Sets the message's number.
+  void Install(uint32_t shard, v1::ControlMessage message);
+  // The shard has done so.
+  void OnInstalled(uint32_t shard, const v1::Installed& installed);
+  // All shards are to be installed again. A shard that is installing goes on with that.
+  void GoBack();
+  // All shards are installed. How long this one was lost; nullopt: it was not.
+  std::optional<absl::Duration> OnBack(uint32_t shard);
+  // How many times a lost shard came back.
+  uint64_t recoveries() const { return recoveries_; }
+
+  // How many shards the job has, as far as is known: for people. A process that came after the end of the job
+  // may name servers that this coordinator has not heard of.
+  uint64_t known() const { return std::max<uint64_t>({size(), addresses_.size(), named_}); }
+  void OnNamed(uint64_t servers) { named_ = std::max(named_, servers); }
 
   // ---- addresses
 
@@ -158,6 +194,14 @@ class ShardFleet {
   std::vector<Shard> shards_;
   uint64_t last_link_ = 0;
   uint64_t last_ping_ = 0;
+  absl::Time next_ping_ = absl::InfinitePast();
+  // 0: it was not sent yet.
+  uint64_t final_ping_ = 0;
+  bool begun_ = false;
+  // Install messages sent so far.
+  uint64_t installs_ = 0;
+  uint64_t recoveries_ = 0;
+  uint64_t named_ = 0;
 };
 
 }  // namespace weir
