@@ -320,9 +320,6 @@ class Coordinator {
   std::optional<absl::Time> deserted_;
   absl::Status failure_;
   bool said_end_ = false;
-  // Why members with incarnations up to fenced_up_to_ are out, unless their own leases ended.
-  std::string fenced_why_;
-  uint64_t fenced_up_to_ = 0;
   // Not empty: the job is being drained, for this reason.
   std::string drain_;
 

@@ -15,8 +15,7 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   numbers_ = JobNumbers(opened, [this](const JobStore::Numbers& up_to, JobNumbers::Done done) {
     checkpoints_->Reserve(up_to, std::move(done));
   });
-  fenced_up_to_ = numbers_.incarnation();
-  fenced_why_ = "ps:0 was started again";
+  departures_.Fence(numbers_.incarnation(), "ps:0 was started again");
 
   Checkpoints::Options options;
   options.config = options_.config.checkpoint();

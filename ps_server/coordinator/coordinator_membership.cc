@@ -156,7 +156,7 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
                             request.only_news() ? request.known_revision() : 0,
                             now() + std::min(lease() / 3, kLongestPark)};
   if (parked == nullptr) {
-    return AnswerHeartbeat(heartbeat, !over(), caller.incarnation() <= fenced_up_to_ ? fenced_why_ : "");
+    return AnswerHeartbeat(heartbeat, !over(), departures_.WhyOut(caller.incarnation()));
   }
   AnswerHeartbeat(*parked, false);
   if (request.known_revision() != revision_ || over() || at_once) {
@@ -197,8 +197,9 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
              !departures_.Left(caller.incarnation())) {
     // The worker takes work for done that a lost server has undone, or it is the last one that could evaluate
     // the weights.
-    return done(absl::AbortedError(
-        absl::StrCat("this worker is out of the job", fenced_why_.empty() ? "" : ": ", fenced_why_)));
+    const std::string& why = departures_.fenced_why();
+    return done(
+        absl::AbortedError(absl::StrCat("this worker is out of the job", why.empty() ? "" : ": ", why)));
   }
   // No worker leaves before the work is saved: it might have to be done again.
   if (request.done() && state_ == v1::DRAINING && !last_save_.saved()) {
@@ -277,8 +278,7 @@ void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
 }
 
 void Coordinator::FenceAll(const std::string& why) {
-  fenced_why_ = why;
-  fenced_up_to_ = numbers_.incarnation();
+  departures_.Fence(numbers_.incarnation(), why);
   for (auto& [rank, member] : std::exchange(members_.workers(), {})) {
     farewell_.OnLost(rank, member.task, now(), member.disconnected);
     if (member.join.has_value()) members_.waiting().push_back(std::move(*member.join));

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <string>
+#include <utility>
 
 #include "proto/coordinator.pb.h"
 
@@ -38,6 +39,16 @@ class Departures {
   // The newest departures, for the job's status.
   const std::deque<v1::TaskStatus>& shown() const { return shown_; }
 
+  // All members with incarnations up to this one are out of the job, for this reason, unless their own leases
+  // ended.
+  void Fence(uint64_t up_to, std::string why) {
+    fenced_up_to_ = up_to;
+    fenced_why_ = std::move(why);
+  }
+  // The reason of the last Fence(); the same if it is why this incarnation is out. Empty: there is none.
+  const std::string& fenced_why() const { return fenced_why_; }
+  std::string WhyOut(uint64_t incarnation) const { return incarnation <= fenced_up_to_ ? fenced_why_ : ""; }
+
   // Refuses later Joins of this instance. Its process got the answer to its Join, and would join again as
   // another instance. So a Join that still comes is a late repeat, and would make a member without a process.
   void Refuse(uint64_t instance) {
@@ -53,6 +64,8 @@ class Departures {
   static constexpr size_t kRefused = 4096;
 
   std::deque<v1::TaskStatus> shown_;
+  uint64_t fenced_up_to_ = 0;
+  std::string fenced_why_;
   std::deque<uint64_t> refused_;
 };
 

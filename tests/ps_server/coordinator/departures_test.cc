@@ -25,6 +25,17 @@ TEST_CASE("Who left and who was lost is shown, a hundred at most") {
   CHECK(departures.shown().front().incarnation() == 10);
 }
 
+TEST_CASE("Members up to the last fence are out for its reason") {
+  Departures departures;
+  CHECK(departures.WhyOut(0).empty());
+  departures.Fence(5, "the job goes back");
+  CHECK(departures.WhyOut(5) == "the job goes back");
+  CHECK(departures.WhyOut(6).empty());
+  CHECK(departures.fenced_why() == "the job goes back");
+  departures.Fence(8, "the job is being saved");
+  CHECK(departures.WhyOut(5) == "the job is being saved");
+}
+
 TEST_CASE("An instance is refused until 4,096 others were") {
   Departures departures;
   CHECK_FALSE(departures.Refuses(1));
