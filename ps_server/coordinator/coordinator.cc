@@ -297,7 +297,7 @@ void Coordinator::HandleTick() {
     if (state_ == v1::RUNNING && drain_.empty()) checkpoints_->Tick(steps_done());
     if (state_ == v1::DRAINING && last_save_.Due(time) && !checkpoints_->busy()) SaveLast();
     // Numbers are reserved well ahead, so that a disk that is full or slow for a while stops nothing.
-    if (time >= next_reserve_ && !numbers_.Has(kReserveAhead)) AskForNumbers(kReserveAhead);
+    if (numbers_.Due(kReserveAhead, time)) AskForNumbers(kReserveAhead);
   }
   if (left_untold_) TellMembership();
   MaybeFinish();

@@ -350,9 +350,8 @@ class Coordinator {
   // nullptr: the job has no store.
   std::unique_ptr<Checkpoints> checkpoints_;
   JobNumbers numbers_;
-  absl::Time next_reserve_;
-  // Something waits for numbers; in particular, a change of the membership does.
-  bool needs_numbers_ = false, broadcast_due_ = false;
+  // A change of the membership waits for numbers.
+  bool broadcast_due_ = false;
   // The job fails with `failure` once the store says that no other coordinator has the job, or has said
   // nothing until `until`.
   struct Failing {

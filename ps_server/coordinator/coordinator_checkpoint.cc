@@ -84,23 +84,21 @@ absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
 }
 
 bool Coordinator::HasNumbers(uint64_t count) {
-  if (numbers_.Has(count)) return true;
-  needs_numbers_ = true;
+  if (numbers_.Need(count)) return true;
   AskForNumbers(count);
   return false;
 }
 
 void Coordinator::AskForNumbers(uint64_t count) {
-  numbers_.Ask(count, [this](const absl::Status& status) {
+  numbers_.Ask(count, [this](const absl::Status& status, bool needed) {
     if (over()) return;
-    const bool needed = std::exchange(needs_numbers_, false);
     if (absl::IsAborted(status)) return StepAside(std::string(status.message()));
     if (!status.ok()) {
       const std::string why =
           absl::StrCat("cannot reserve membership epochs, which must never be used again: ",
                        std::string(status.message()));
       if (needed) return FailJob(LostPeer(why));
-      next_reserve_ = now() + kComplaintInterval;
+      numbers_.AskLater(now() + kComplaintInterval);
       return LogWarning(why);
     }
     if (std::exchange(broadcast_due_, false)) BroadcastMembership();

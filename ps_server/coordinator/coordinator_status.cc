@@ -249,7 +249,7 @@ std::vector<std::string> Coordinator::WaitingFor() const {
   if (checkpoints_ != nullptr && !over()) {
     if (std::string waiting = checkpoints_->WaitingFor(); !waiting.empty())
       names.push_back(std::move(waiting));
-    if (needs_numbers_) names.push_back("membership epochs to be reserved in checkpoint.directory");
+    if (numbers_.needed()) names.push_back("membership epochs to be reserved in checkpoint.directory");
   }
   return names;
 }

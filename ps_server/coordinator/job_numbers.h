@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/status/status.h"
+#include "absl/time/time.h"
 #include "ps_server/coordinator/job_store.h"
 
 namespace weir {
@@ -19,6 +20,8 @@ namespace weir {
 class JobNumbers {
  public:
   using Done = std::function<void(const absl::Status&)>;
+  // `needed`: something has waited for the numbers (Need()).
+  using Answer = std::function<void(const absl::Status&, bool needed)>;
   // Sets aside all numbers up to these; `done` comes later, in the queue.
   using Reserve = std::function<void(const JobStore::Numbers& up_to, Done done)>;
 
@@ -35,12 +38,23 @@ class JobNumbers {
     return !reserve_ ||
            (last_.epoch + count <= reserved_.epoch && last_.incarnation + count <= reserved_.incarnation);
   }
+  // The same. If not, something waits for them from now on: call Ask().
+  bool Need(uint64_t count) {
+    const bool has = Has(count);
+    needed_ |= !has;
+    return has;
+  }
+  bool needed() const { return needed_; }
+  // Whether it is time to ask for numbers in advance, so that `count` more may be used.
+  bool Due(uint64_t count, absl::Time now) const { return now >= next_ask_ && !Has(count); }
+  // Due() is false until then.
+  void AskLater(absl::Time time) { next_ask_ = time; }
   // Call these only for numbers that Has() has confirmed.
   uint64_t NextEpoch() { return ++last_.epoch; }
   uint64_t NextIncarnation() { return ++last_.incarnation; }
 
   // Sets `count` more numbers aside, and a block beyond them. No effect while a call is under way.
-  void Ask(uint64_t count, Done done) {
+  void Ask(uint64_t count, Answer done) {
     if (asking_ || !reserve_) return;
     asking_ = true;
     const JobStore::Numbers wanted = {std::max(reserved_.epoch, last_.epoch + count + kBlock),
@@ -48,7 +62,7 @@ class JobNumbers {
     reserve_(wanted, [this, wanted, done = std::move(done)](const absl::Status& status) {
       asking_ = false;
       if (status.ok()) reserved_ = wanted;
-      done(status);
+      done(status, std::exchange(needed_, false));
     });
   }
   bool asking() const { return asking_; }
@@ -59,7 +73,8 @@ class JobNumbers {
 
   JobStore::Numbers last_, reserved_;
   Reserve reserve_;
-  bool asking_ = false;
+  bool asking_ = false, needed_ = false;
+  absl::Time next_ask_ = absl::InfinitePast();
 };
 
 }  // namespace weir

@@ -32,12 +32,12 @@ TEST_CASE("Numbers are used only once they are set aside") {
   CHECK_FALSE(numbers.Has(2));
 
   std::vector<absl::Status> answers;
-  numbers.Ask(5, [&](const absl::Status& status) { answers.push_back(status); });
+  numbers.Ask(5, [&](const absl::Status& status, bool) { answers.push_back(status); });
   REQUIRE(asked.size() == 1);
   CHECK(numbers.asking());
   CHECK_FALSE(numbers.Has(2));
   // A second call does nothing while the first is under way.
-  numbers.Ask(5, [&](const absl::Status& status) { answers.push_back(status); });
+  numbers.Ask(5, [&](const absl::Status& status, bool) { answers.push_back(status); });
   REQUIRE(asked.size() == 1);
   SECTION("they are") {
     asked[0].done(absl::OkStatus());
@@ -49,10 +49,39 @@ TEST_CASE("Numbers are used only once they are set aside") {
     asked[0].done(absl::AbortedError("another ps:0"));
     CHECK_FALSE(numbers.Has(2));
     CHECK(answers == std::vector<absl::Status>{absl::AbortedError("another ps:0")});
-    numbers.Ask(5, [](const absl::Status&) {});
+    numbers.Ask(5, [](const absl::Status&, bool) {});
     CHECK(asked.size() == 2);
   }
   CHECK(answers.size() == 1);
+}
+
+TEST_CASE("An answer says whether something has waited for it") {
+  std::vector<JobNumbers::Done> asked;
+  JobNumbers numbers({}, [&](const JobStore::Numbers&, JobNumbers::Done done) { asked.push_back(done); });
+  std::vector<bool> needed;
+  const auto answer = [&](const absl::Status&, bool was_needed) { needed.push_back(was_needed); };
+  numbers.Ask(1, answer);
+  asked[0](absl::UnavailableError("the disk is full"));
+  CHECK_FALSE(numbers.Need(1));
+  CHECK(numbers.needed());
+  numbers.Ask(1, answer);
+  asked[1](absl::OkStatus());
+  CHECK_FALSE(numbers.needed());
+  CHECK(numbers.Need(1));
+  CHECK_FALSE(numbers.needed());
+  CHECK(needed == std::vector<bool>{false, true});
+}
+
+TEST_CASE("Numbers are asked for in advance when few are left, but not at once after a failure") {
+  JobNumbers numbers({},
+                     [](const JobStore::Numbers&, const JobNumbers::Done& done) { done(absl::OkStatus()); });
+  const absl::Time start = absl::FromUnixSeconds(1000);
+  CHECK(numbers.Due(300, start));
+  numbers.AskLater(start + absl::Seconds(10));
+  CHECK_FALSE(numbers.Due(300, start + absl::Seconds(9)));
+  CHECK(numbers.Due(300, start + absl::Seconds(10)));
+  numbers.Ask(300, [](const absl::Status&, bool) {});
+  CHECK_FALSE(numbers.Due(300, start + absl::Seconds(10)));
 }
 
 }  // namespace
