@@ -25,13 +25,13 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
       mode_(TraitsOf(options_.config)),
       created_(options_.clock->Now()),
       last_tick_(created_),
-      next_complaint_(created_ + kComplaintInterval),
       shards_(options_.shard_addresses, FleetOptions(store.get())),
       steps_(options_.config.consistency().backup_workers()),
       evaluations_(options_.config),
       farewell_(options_.workers, lease()),
       pins_({lease(), store == nullptr ? 1 : (store->opened().coordinator_incarnation << 32) + 1,
              [this](const v1::ControlMessage& message) { shards_.Broadcast(message); }}) {
+  complaints_.Begin(created_);
   if (store != nullptr) MakeCheckpoints(std::move(store));
   queue_.Post([this] {
     if (checkpoints_ != nullptr && checkpoints_->newest().has_value()) {
@@ -113,14 +113,14 @@ void Coordinator::Checkpoint(v1::CheckpointRequest, Done<v1::CheckpointReply> do
     if (checkpoints_ == nullptr) {
       return done(absl::FailedPreconditionError("the job's config has no checkpoint.directory"));
     }
-    if (over()) return done(absl::UnavailableError(failure_.ok() ? "the job is done" : failure_.message()));
+    if (over()) return done(end_.ForCall());
     checkpoints_->Request(/*of_now=*/false, std::move(done));
   });
 }
 
 void Coordinator::Announce(v1::AnnounceRequest request, Done<v1::AnnounceReply> done) {
   queue_.Post([this, request = std::move(request), done = std::move(done)]() mutable {
-    if (over()) return done(absl::UnavailableError(failure_.ok() ? "the job is done" : failure_.message()));
+    if (over()) return done(end_.ForCall());
     shards_.Announce(std::move(request), std::move(done));
   });
 }
@@ -232,7 +232,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
 }
 
 void Coordinator::MaybeCommit() {
-  if (state_ != v1::RUNNING || !drain_.empty()) return;
+  if (state_ != v1::RUNNING || end_.drained()) return;
   if (checkpoints_ != nullptr && checkpoints_->starting()) return;  // the checkpoint is of the steps so far
   if (evaluations_.Holds()) return;                                 // an evaluator needs this step's weights
   const uint64_t left = size_.batches - steps_.committed() * size_.parts;
@@ -258,7 +258,7 @@ void Coordinator::MaybeCommit() {
 void Coordinator::HandleTick() {
   if (over()) return EndOnceAllKnow();
   const absl::Time time = now();
-  if (failing_.has_value() && time >= failing_->until) return FailJob(failing_->failure);
+  if (end_.Overdue(time)) return FailJob(end_.suspected());
   if (state_ == v1::STARTING) {
     const double limit = options_.config.cluster().start_seconds();
     if (time - created_ > absl::Seconds(limit)) {
@@ -267,8 +267,7 @@ void Coordinator::HandleTick() {
                                 "; missing: ", absl::StrJoin(WaitingFor(), ", "))));
     }
   }
-  if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && time >= next_complaint_) {
-    next_complaint_ = time + kComplaintInterval;
+  if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && complaints_.Due(time)) {
     LogWarning("still waiting for ", absl::StrJoin(WaitingFor(), ", "));
   }
   if (time - last_tick_ > lease() / 2) {
@@ -294,7 +293,7 @@ void Coordinator::HandleTick() {
   // Pings begin at once: a shard, too, takes silence for loss, and workers may take long to come.
   shards_.PingIfDue(time);
   if (checkpoints_ != nullptr) {
-    if (state_ == v1::RUNNING && drain_.empty()) checkpoints_->Tick(steps_done());
+    if (state_ == v1::RUNNING && !end_.drained()) checkpoints_->Tick(steps_done());
     if (state_ == v1::DRAINING && last_save_.Due(time) && !checkpoints_->busy()) SaveLast();
     // Numbers are reserved well ahead, so that a disk that is full or slow for a while stops nothing.
     if (numbers_.Due(kReserveAhead, time)) AskForNumbers(kReserveAhead);
@@ -315,8 +314,7 @@ void Coordinator::HandleTick() {
         "all ", size_.examples, " examples are done, but no worker has evaluated the weights: ", what,
         recoverable() ? "; they are in " + checkpoints_->newest_folder() : "")));
   }
-  if (time >= next_complaint_) {
-    next_complaint_ = time + kComplaintInterval;
+  if (complaints_.Due(time)) {
     LogWarning("no worker is live; waiting for one to join");
   }
 }
@@ -341,8 +339,8 @@ void Coordinator::AnswerHeartbeat(ParkedHeartbeat& heartbeat, bool fenced, const
   if (auto order = evaluations_.OrderFor(heartbeat.incarnation)) *reply.mutable_evaluate() = *order;
   reply.set_awaits_evaluation(evaluations_.waits() && evaluations_.busy());
   if (evaluations_.work_end().has_value()) reply.set_work_end(*evaluations_.work_end());
-  reply.set_failure(failure_.ok() ? why : std::string(failure_.message()));
-  reply.set_failure_kind(KindOf(failure_));
+  reply.set_failure(end_.failure().ok() ? why : std::string(end_.failure().message()));
+  reply.set_failure_kind(KindOf(end_.failure()));
   std::exchange(heartbeat.done, nullptr)(std::move(reply));
 }
 

@@ -20,12 +20,14 @@
 #include "ps_server/coordinator/checkpoints.h"
 #include "ps_server/coordinator/departures.h"
 #include "ps_server/coordinator/farewell.h"
+#include "ps_server/coordinator/job_end.h"
 #include "ps_server/coordinator/job_evaluations.h"
 #include "ps_server/coordinator/job_meter.h"
 #include "ps_server/coordinator/job_numbers.h"
 #include "ps_server/coordinator/job_size.h"
 #include "ps_server/coordinator/job_store.h"
 #include "ps_server/coordinator/last_save.h"
+#include "ps_server/coordinator/log_limit.h"
 #include "ps_server/coordinator/member_table.h"
 #include "ps_server/coordinator/range_table.h"
 #include "ps_server/coordinator/shard_fleet.h"
@@ -263,7 +265,7 @@ class Coordinator {
   void MaybeFinish();
   // All examples are done, and the final evaluation has yet to come.
   bool AwaitsEvaluation() const {
-    return state_ == v1::DRAINING && evaluations_.AwaitsFinal() && !ends_again_;
+    return state_ == v1::DRAINING && evaluations_.AwaitsFinal() && !end_.ends_again();
   }
   // The workers that may still come to be told that the job is done, for messages.
   std::vector<std::string> MayCome() const;
@@ -278,8 +280,6 @@ class Coordinator {
   void StepAside(const std::string& why);
   // Fails the job, unless the store says that another coordinator has it: then that is the likely cause.
   void FailUnlessReplaced(const absl::Status& failure);
-  // The answer to a Join of a failed job.
-  absl::Status RefuseJoin() const;
   void End();
   // Answers waiting Joins with `joins`; waiting NextRange, Announce, Pin and Leave calls with `others`.
   void AnswerParked(const absl::Status& joins, const absl::Status& others);
@@ -314,14 +314,11 @@ class Coordinator {
   v1::JobState state_ = v1::STARTING;
   uint64_t revision_ = 1;
   const absl::Time created_;
-  absl::Time last_tick_, next_complaint_, next_refusal_;
-  uint64_t unsaid_refusals_ = 0;
+  absl::Time last_tick_;
+  LogLimit complaints_{kComplaintInterval}, refusals_{kRefusalInterval};
   // Since when there is work, but no worker.
   std::optional<absl::Time> deserted_;
-  absl::Status failure_;
-  bool said_end_ = false;
-  // Not empty: the job is being drained, for this reason.
-  std::string drain_;
+  JobEnd end_;
 
   // The model of the checkpoint or of the first Join; every later Join must agree with it. Before the job is
   // settled() it is only what the waiting processes declare, and is forgotten when they go.
@@ -343,22 +340,12 @@ class Coordinator {
   // Members have left, and the next tick sends the new membership.
   bool left_untold_ = false;
   LastSave last_save_;
-  // The job was done when this coordinator began.
-  bool ends_again_ = false;
-  bool said_lingering_ = false;
 
   // nullptr: the job has no store.
   std::unique_ptr<Checkpoints> checkpoints_;
   JobNumbers numbers_;
   // A change of the membership waits for numbers.
   bool broadcast_due_ = false;
-  // The job fails with `failure` once the store says that no other coordinator has the job, or has said
-  // nothing until `until`.
-  struct Failing {
-    absl::Status failure;
-    absl::Time until;
-  };
-  std::optional<Failing> failing_;
 
   // Last, so that its destructor runs first.
   SerialQueue queue_;

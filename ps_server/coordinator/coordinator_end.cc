@@ -60,8 +60,11 @@ void Coordinator::CannotSaveLast(const std::string& why) {
             ? absl::StrCat("; once there is room, the job goes on from ", checkpoints_->newest_folder())
             : "")));
   }
-  if (!first && now() < next_complaint_) return;
-  next_complaint_ = now() + kComplaintInterval;
+  if (first) {
+    complaints_.Begin(now());
+  } else if (!complaints_.Due(now())) {
+    return;
+  }
   LogWarning(done, "the job cannot be saved yet: ", why, "; it is tried again for another ",
              absl::FormatDuration(absl::Ceil(left, absl::Seconds(1))),
              " (checkpoint.save_wait_seconds = ", limit, "), make room meanwhile");
@@ -75,7 +78,7 @@ void Coordinator::OnSaved() {
 
 absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
   // Nobody has checked what the request says.
-  if (ends_again_) shards_.OnNamed(std::min(request.ps_addresses_size(), kMaxServers));
+  if (end_.ends_again()) shards_.OnNamed(std::min(request.ps_addresses_size(), kMaxServers));
   if (request.role() == v1::WORKER && request.rank() < options_.workers) farewell_.OnTold(request.rank());
   return NothingLeft();
 }
@@ -105,7 +108,7 @@ void Coordinator::EndAgain() {
   }
   LogInfo("all ", size_.examples, " examples were done before; the result is ",
           checkpoints_->newest_folder());
-  ends_again_ = true;
+  end_.EndAgain();
   last_save_.SavedBefore();
   state_ = v1::DRAINING;
   TrainingStarts();
@@ -117,15 +120,15 @@ void Coordinator::MaybeFinish() {
   if (state_ != v1::DRAINING || shards_.final_ping_sent() || !members_.workers().empty() ||
       !members_.readers().empty())
     return;
-  if (!last_save_.saved() || !drain_.empty() || AwaitsEvaluation()) return;
+  if (!last_save_.saved() || end_.drained() || AwaitsEvaluation()) return;
   if (const std::vector<std::string> others = MayCome(); !others.empty()) {
-    if (!std::exchange(said_lingering_, true)) {
+    if (end_.SayWaiting()) {
       LogInfo("the job is done; waiting for ", absl::StrJoin(others, ", "),
               " to be told so, for a lease at most");
     }
     return;
   }
-  if (ends_again_) return End();
+  if (end_.ends_again()) return End();
   shards_.SendFinalPing();
 }
 
@@ -150,7 +153,7 @@ void Coordinator::FailJob(const absl::Status& failure, bool asked) {
     return EndOnceAllKnow();
   }
   state_ = v1::FAILED;
-  failure_ = failure;
+  end_.Fail(failure);
   meter_.OnEnd(now());
   if (asked) {
     LogInfo("the job ends: ", failure.message());
@@ -161,7 +164,7 @@ void Coordinator::FailJob(const absl::Status& failure, bool asked) {
   SetFailure(failure, message.mutable_shutdown());
   shards_.Broadcast(message);
   Changed();
-  AnswerParked(RefuseJoin(), failure);
+  AnswerParked(end_.ForJoin(), failure);
   // A requested end does not wait for the members.
   if (!asked) farewell_.OnFailure(members_.Connected(), now());
   EndOnceAllKnow();
@@ -177,35 +180,28 @@ void Coordinator::EndOnceAllKnow() {
 }
 
 void Coordinator::SayEnd() {
-  if (!std::exchange(said_end_, true)) options_.on_end(MakeStatus(), failure_);
+  if (end_.SayEnd()) options_.on_end(MakeStatus(), end_.failure());
 }
 
 void Coordinator::StepAside(const std::string& why) {
   if (over()) return;
   state_ = v1::FAILED;
-  failure_ = Replaced(why);
+  end_.Fail(Replaced(why));
   meter_.OnEnd(now());
-  LogError(failure_.message());
+  LogError(end_.failure().message());
   // The callers may find the other coordinator where they called this one.
-  const absl::Status away = absl::UnavailableError(failure_.message());
-  AnswerParked(away, away);
+  AnswerParked(end_.ForCall(), end_.ForCall());
   SayEnd();
 }
 
 void Coordinator::FailUnlessReplaced(const absl::Status& failure) {
-  if (failing_.has_value()) return;
   if (checkpoints_ == nullptr) return FailJob(failure);
   // A coordinator that fails is started again, and would take the job back.
-  failing_ = Failing{failure, now() + kConfirmed};
+  if (!end_.Suspect(failure, now() + kConfirmed)) return;
   checkpoints_->Reserve(numbers_.reserved(), [this](const absl::Status& ours) {
     if (over()) return;
-    return absl::IsAborted(ours) ? StepAside(std::string(ours.message())) : FailJob(failing_->failure);
+    return absl::IsAborted(ours) ? StepAside(std::string(ours.message())) : FailJob(end_.suspected());
   });
-}
-
-absl::Status Coordinator::RefuseJoin() const {
-  // Not Unavailable: the caller would try again, find no coordinator, and hide the reason.
-  return absl::IsUnavailable(failure_) ? absl::AbortedError(failure_.message()) : failure_;
 }
 
 void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& others) {
@@ -223,12 +219,12 @@ void Coordinator::AnswerParked(const absl::Status& joins, const absl::Status& ot
 // ---- drained
 
 void Coordinator::HandleDrain(const std::string& reason) {
-  if (over() || !drain_.empty()) return;
+  if (over() || end_.drained()) return;
   if (checkpoints_ == nullptr) return FailJob(LostPeer(reason));
-  drain_ = reason;
+  end_.Drain(reason);
   const auto end = [this] {
-    FailJob(Drained(
-        absl::StrCat(drain_, "; started again, the job goes on from ", checkpoints_->newest_folder())));
+    FailJob(Drained(absl::StrCat(end_.drain_reason(), "; started again, the job goes on from ",
+                                 checkpoints_->newest_folder())));
   };
   if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
     // What is not in the newest checkpoint is lost already, or was never there.
@@ -240,7 +236,8 @@ void Coordinator::HandleDrain(const std::string& reason) {
   checkpoints_->Request(/*of_now=*/true, [this, end](const absl::StatusOr<v1::CheckpointReply>& reply) {
     if (over()) return;
     if (reply.ok()) return end();
-    FailJob(LostPeer(absl::StrCat(drain_, "; it could not be saved: ", reply.status().message())));
+    FailJob(
+        LostPeer(absl::StrCat(end_.drain_reason(), "; it could not be saved: ", reply.status().message())));
   });
 }
 

@@ -56,7 +56,7 @@ std::string Coordinator::EvaluatorThatHolds() const {
 }
 
 void Coordinator::MaybeEvaluate() {
-  if (state_ != v1::RUNNING || !drain_.empty()) return;
+  if (state_ != v1::RUNNING || end_.drained()) return;
   evaluations_.Advance(progress());
   if (evaluations_.AskOneOf(members_.Evaluators(), !members_.workers().empty(), now())) Changed();
   if (evaluations_.waits()) GoOnAfterEvaluation();

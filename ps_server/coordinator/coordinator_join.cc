@@ -32,7 +32,7 @@ absl::Status CheckTaskName(const std::string& task) {
 }  // namespace
 
 void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
-  if (state_ == v1::FAILED) return done(RefuseJoin());
+  if (state_ == v1::FAILED) return done(end_.ForJoin());
   const bool worker = request.role() == v1::WORKER;
   if (over() || (state_ == v1::DRAINING && last_save_.saved() && worker && !AwaitsEvaluation())) {
     return done(NothingLeftFor(request));
@@ -69,14 +69,11 @@ void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, 
   }
   if (absl::Status status = CheckJoin(request); !status.ok()) {
     // A refused process comes again and again.
-    if (now() >= next_refusal_) {
-      LogWarning(
-          "refused a Join: ", status.message(),
-          unsaid_refusals_ > 0 ? absl::StrCat(" (and ", unsaid_refusals_, " since the last line)") : "");
-      next_refusal_ = now() + kRefusalInterval;
-      unsaid_refusals_ = 0;
-    } else {
-      ++unsaid_refusals_;
+    if (refusals_.Due(now())) {
+      LogWarning("refused a Join: ", status.message(),
+                 refusals_.left_out() > 0
+                     ? absl::StrCat(" (and ", refusals_.left_out(), " since the last line)")
+                     : "");
     }
     return done(status);
   }
@@ -186,7 +183,7 @@ absl::Status Coordinator::CheckLength(const v1::JoinRequest& request) const {
 }
 
 bool Coordinator::AddressesOpen() const {
-  return options_.shard_addresses.size() <= 1 && !shards_.begun() && !ends_again_ &&
+  return options_.shard_addresses.size() <= 1 && !shards_.begun() && !end_.ends_again() &&
          members_.waiting().empty();
 }
 

@@ -23,7 +23,7 @@ constexpr absl::Duration kLongestPark = absl::Milliseconds(500);
 // ---- admitting
 
 void Coordinator::MaybeAdmit() {
-  if (over() || !shards_.AllInstalled() || !drain_.empty()) return;
+  if (over() || !shards_.AllInstalled() || end_.drained()) return;
   // A change of the membership that is still due goes first.
   if (broadcast_due_ || !HasNumbers(members_.waiting().size() + 1)) return;
   if (state_ == v1::RUNNING || state_ == v1::DRAINING) {
@@ -344,7 +344,7 @@ void Coordinator::RemoveReader(uint32_t id) {
 // ---- ranges
 
 void Coordinator::HandleNextRange(const v1::NextRangeRequest& request, Done<v1::NextRangeReply> done) {
-  if (over()) return done(absl::UnavailableError(failure_.ok() ? "the job is done" : failure_.message()));
+  if (over()) return done(end_.ForCall());
   if (mode_.works_on_parts) {
     return done(absl::FailedPreconditionError(
         "NextRange is for bounded and async; in sync the parts follow from the membership"));

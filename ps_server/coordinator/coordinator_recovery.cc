@@ -74,7 +74,7 @@ bool Coordinator::EnoughWorkers() const {
 }
 
 void Coordinator::MaybeInstall() {
-  if (over() || ends_again_ || shards_.empty() || !drain_.empty()) return;
+  if (over() || end_.ends_again() || shards_.empty() || end_.drained()) return;
   if (recoverable() && checkpoints_->busy()) return;  // the newest checkpoint may change
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
     if (!shards_.AllAttached() || !EnoughWorkers()) return;
@@ -194,10 +194,10 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
 }
 
 void Coordinator::LoseShard(uint32_t index, const std::string& why) {
-  if (ends_again_) return;  // the shard may have heard of the end from the coordinator before this one
+  if (end_.ends_again()) return;  // the shard may have heard of the end from the coordinator before this one
   // All is saved, and all members have left: the shard is not needed any more, and finds the end in the last
   // checkpoint. In bounded and async it is awaited, since it has yet to say what it lost.
-  if (mode_.commits_steps && state_ == v1::DRAINING && last_save_.saved() && drain_.empty() &&
+  if (mode_.commits_steps && state_ == v1::DRAINING && last_save_.saved() && !end_.drained() &&
       members_.workers().empty() && members_.readers().empty() && !AwaitsEvaluation()) {
     return End();
   }
@@ -222,7 +222,7 @@ void Coordinator::RollBack(const std::string& why) {
                    checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0, ", since ", why);
   if (state_ != v1::RECOVERING || !members_.workers().empty()) {
     LogWarning(back);
-    next_complaint_ = now() + kComplaintInterval;
+    complaints_.Begin(now());
   }
   state_ = v1::RECOVERING;
   // A shard that is installing does so from the same checkpoint.

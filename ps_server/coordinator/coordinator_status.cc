@@ -144,7 +144,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     const double quiet = stats.seconds_since_update();
     status.set_seconds_since_update(i == 0 ? quiet : std::min(quiet, status.seconds_since_update()));
   }
-  SetFailure(failure_, &status);
+  SetFailure(end_.failure(), &status);
   status.set_stopped_early(evaluations_.stopped_early());
   if (const auto& best = evaluations_.best(); best.has_value() && checkpoints_ != nullptr) {
     *status.mutable_best() = *best;
