@@ -19,12 +19,19 @@ struct WireOptions {
   // chunks, too.
   int64_t chunk_unit = kChunkUnit;
   // Elements of the gradient in one message: a multiple of chunk_unit, at most kMaxChunkBytes of float32.
-  int64_t chunk_elements = kMaxChunkBytes / static_cast<int64_t>(sizeof(float));
+  int64_t chunk_elements = ChunkElements(kMaxChunkBytes / 1024);
 
   // `unit`: chunk_unit. A chunk has as many of these units as the config's has of the protocol's.
   static WireOptions From(const v1::WireConfig& config, int64_t unit = kChunkUnit) {
     const auto dtype = [](v1::WireConfig::Type type) {
-      return type == v1::WireConfig::TYPE_BF16 ? v1::BF16 : v1::F32;
+      switch (type) {
+        case v1::WireConfig::TYPE_BF16:
+          return v1::BF16;
+        case v1::WireConfig::TYPE_F32:
+        case v1::WireConfig::TYPE_UNSPECIFIED:  // refused where configs are read
+          break;
+      }
+      return v1::F32;
     };
     WireOptions options;
     options.push_dtype = dtype(config.has_push_dtype() ? config.push_dtype() : config.dtype());
@@ -32,8 +39,7 @@ struct WireOptions {
     options.shared_memory = config.transport() == v1::WireConfig::TRANSPORT_AUTO ||
                             config.transport() == v1::WireConfig::TRANSPORT_SHARED_MEMORY;
     options.chunk_unit = unit;
-    options.chunk_elements =
-        int64_t{config.chunk_kib()} * 1024 / static_cast<int64_t>(sizeof(float)) / kChunkUnit * unit;
+    options.chunk_elements = ChunkElements(config.chunk_kib()) / kChunkUnit * unit;
     return options;
   }
 };

@@ -20,6 +20,11 @@ constexpr int64_t kChunkUnit = 65536;
 // The most that a chunk holds, in a message and in shared memory.
 constexpr int64_t kMaxChunkBytes = 1 << 20;
 constexpr int64_t kMaxSharedChunkBytes = 8 << 20;
+// The elements in a chunk of this size as wire.chunk_kib says it, which counts float32 whatever the values
+// are on the wire.
+constexpr int64_t ChunkElements(int64_t chunk_kib) {
+  return chunk_kib * 1024 / static_cast<int64_t>(sizeof(float));
+}
 // The least that each piece but the last holds, if a chunk in shared memory lies in several pieces.
 constexpr int64_t kMinPieceBytes = 4096;
 

@@ -509,7 +509,7 @@ std::optional<OutgoingMessage::Piece> ExchangeSession::NextWeights(Exchange& exc
   range.first += count;
   range.count -= count;
   if (range.count == 0) exchange.weights.pop_front();
-  const uint64_t bytes = count * (bf16 ? sizeof(uint16_t) : sizeof(float));
+  const uint64_t bytes = count * static_cast<uint64_t>(BytesPerValue(exchange.pull->dtype()));
   if (bf16 || !exchange.version->may_refer) {
     const std::shared_ptr<char> copy(new char[bytes], std::default_delete<char[]>());
     if (bf16) {

@@ -2,13 +2,15 @@
 
 #include <algorithm>
 
+#include "common/codec/wire_codec.h"
+
 namespace weir {
 
 void ParameterServerService::Register(grpc::ServerBuilder* builder) {
   builder->RegisterService(&service_);
   ExchangeSession::Options session;
   session.shard = options_.shard;
-  session.chunk_elements = options_.wire.chunk_kib() * uint64_t{1024} / sizeof(float);
+  session.chunk_elements = static_cast<uint64_t>(ChunkElements(options_.wire.chunk_kib()));
   session.chunks_in_flight = options_.wire.chunks_in_flight();
   for (GrpcEventLoop& loop : *options_.loops) {
     GrpcExchangeCall::Host& host = hosts_.emplace_back();
