@@ -15,6 +15,7 @@ namespace weir {
 namespace {
 
 std::string StateName(v1::JobState state) {
+  static_assert(v1::JobState_MAX == v1::RECOVERING, "a new state of a job needs its case here");
   switch (state) {
     case v1::STARTING:
       return "starting";
@@ -28,7 +29,8 @@ std::string StateName(v1::JobState state) {
       return "failed";
     case v1::RECOVERING:
       return "recovering";
-    default:
+    case v1::JOB_STATE_UNSPECIFIED:
+    default:  // a state of a newer version of the protocol
       return "unknown";
   }
 }

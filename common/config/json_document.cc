@@ -283,9 +283,15 @@ double JsonValue::AsDouble() const {
       return static_cast<double>(negative);
     case Kind::kUnsigned:
       return static_cast<double>(natural);
-    default:
-      return real;
+    case Kind::kDouble:
+    case Kind::kNull:
+    case Kind::kBool:
+    case Kind::kString:
+    case Kind::kArray:
+    case Kind::kObject:
+      break;
   }
+  return real;
 }
 
 const JsonMember* JsonValue::Find(absl::string_view key) const {

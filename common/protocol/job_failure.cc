@@ -11,6 +11,7 @@ namespace {
 constexpr char kPayload[] = "type.googleapis.com/weir.v1.Failure";
 
 absl::StatusCode CodeOf(v1::FailureKind kind) {
+  static_assert(v1::FailureKind_MAX == v1::FAILURE_INTERNAL, "a new kind of failure needs its case here");
   switch (kind) {
     case v1::FAILURE_DIVERGED:
     case v1::FAILURE_INTERNAL:
@@ -21,7 +22,10 @@ absl::StatusCode CodeOf(v1::FailureKind kind) {
       return absl::StatusCode::kResourceExhausted;
     case v1::FAILURE_FENCED:
       return absl::StatusCode::kAborted;
-    default:
+    case v1::FAILURE_DRAINED:
+    case v1::FAILURE_LOST_PEER:
+    case v1::FAILURE_UNSPECIFIED:
+    default:  // a kind of a newer version of the protocol
       return absl::StatusCode::kUnavailable;
   }
 }

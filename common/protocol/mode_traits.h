@@ -25,7 +25,15 @@ struct ModeTraits {
 inline const ModeTraits& TraitsOf(v1::ConsistencyConfig::Mode mode) {
   static constexpr ModeTraits kSync{true, true, false, false};
   static constexpr ModeTraits kOthers{false, false, true, true};
-  return mode == v1::ConsistencyConfig::MODE_SYNC ? kSync : kOthers;
+  switch (mode) {
+    case v1::ConsistencyConfig::MODE_SYNC:
+      return kSync;
+    case v1::ConsistencyConfig::MODE_BOUNDED:
+    case v1::ConsistencyConfig::MODE_ASYNC:
+    case v1::ConsistencyConfig::MODE_UNSPECIFIED:  // refused where configs are read
+      break;
+  }
+  return kOthers;
 }
 inline const ModeTraits& TraitsOf(const v1::JobConfig& config) {
   return TraitsOf(config.consistency().mode());

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/config/proto_json.h"
 #include "common/protocol/job_failure.h"
 #include "ps_server/coordinator/coordinator.h"
 
@@ -21,34 +22,6 @@ void Describe(const IntHistogram& histogram, v1::Distribution* out) {
   out->set_p99(histogram.Quantile(0.99));
   out->set_max(histogram.max());
   out->set_count(histogram.count());
-}
-
-const char* ModeName(v1::ConsistencyConfig::Mode mode) {
-  switch (mode) {
-    case v1::ConsistencyConfig::MODE_BOUNDED:
-      return "bounded";
-    case v1::ConsistencyConfig::MODE_ASYNC:
-      return "async";
-    default:
-      return "sync";
-  }
-}
-
-const char* PhaseName(v1::TaskPhase phase) {
-  switch (phase) {
-    case v1::TASK_EXPECTED:
-      return "expected";
-    case v1::TASK_WAITING:
-      return "waiting";
-    case v1::TASK_LIVE:
-      return "live";
-    case v1::TASK_LOST:
-      return "lost";
-    case v1::TASK_LEFT:
-      return "left";
-    default:
-      return "";
-  }
 }
 
 }  // namespace
@@ -100,7 +73,8 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   v1::ClusterStatus status;
   status.set_state(state_);
   status.set_name(options_.config.name());
-  status.set_mode(ModeName(options_.config.consistency().mode()));
+  status.set_mode(EnumWord(
+      *v1::ConsistencyConfig::Mode_descriptor()->FindValueByNumber(options_.config.consistency().mode())));
   status.set_staleness_bound(options_.config.consistency().staleness());
   status.set_num_shards(shards_.known());
   status.set_configured_workers(options_.workers);
@@ -200,7 +174,9 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     task->set_phase(v1::TASK_WAITING);
   }
   for (const v1::TaskStatus& departed : departures_.shown()) *status.add_tasks() = departed;
-  for (v1::TaskStatus& task : *status.mutable_tasks()) task.set_state(PhaseName(task.phase()));
+  for (v1::TaskStatus& task : *status.mutable_tasks()) {
+    task.set_state(EnumWord(*v1::TaskPhase_descriptor()->FindValueByNumber(task.phase())));
+  }
   return status;
 }
 

@@ -1,6 +1,7 @@
 #include "ps_server/shard/shard.h"
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,13 +13,16 @@ namespace weir {
 std::unique_ptr<ConsistencyPolicy> Shard::PolicyFromConfig(const v1::JobConfig& config,
                                                            const v1::Install& install) {
   switch (config.consistency().mode()) {
+    case v1::ConsistencyConfig::MODE_SYNC:
+      return MakeSyncPolicy(install.parts(), install.total_batches(), config.consistency().backup_workers());
     case v1::ConsistencyConfig::MODE_BOUNDED:
       return MakeBoundedPolicy(config.consistency().staleness(), config.consistency().prefetch());
     case v1::ConsistencyConfig::MODE_ASYNC:
       return MakeAsyncPolicy();
-    default:
-      return MakeSyncPolicy(install.parts(), install.total_batches(), config.consistency().backup_workers());
+    case v1::ConsistencyConfig::MODE_UNSPECIFIED:
+      break;
   }
+  std::abort();  // no config that was read has such a mode
 }
 
 Shard::Shard(Options options)

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <cstring>
 #include <utility>
 
@@ -47,12 +48,13 @@ float Decode(const Type& type, const uint8_t* bytes) {
       std::memcpy(&value, &word, sizeof value);
       return value;
     }
-    default: {
+    case 0x0E: {
       double value;
       std::memcpy(&value, &bits, sizeof value);
       return static_cast<float>(value);
     }
   }
+  std::abort();  // kTypes has no other code that comes here
 }
 
 // What comes before the values.

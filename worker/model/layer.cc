@@ -244,9 +244,11 @@ class Maker {
         return Initializer::Zeros();
       case LayerConfig::INIT_GLOROT_UNIFORM:
         return Initializer::GlorotUniform(fan_in, fan_out);
-      default:
-        return Initializer::HeNormal(fan_in);
+      case LayerConfig::INIT_HE_NORMAL:
+      case LayerConfig::INIT_UNSPECIFIED:
+        break;
     }
+    return Initializer::HeNormal(fan_in);
   }
 
   absl::Status Misfit(absl::string_view what, absl::string_view advice) const {
