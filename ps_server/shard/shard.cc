@@ -29,6 +29,8 @@ Shard::Shard(Options options)
     : options_(std::move(options)),
       mode_(TraitsOf(options_.config)),
       reporter_([](v1::ShardReport) {}),
+      loader_({&options_.config, options_.files, options_.background,
+               [this](std::function<void()> function) { queue_.Post(std::move(function)); }}),
       members_(mode_.keeps_clocks),
       log_(
           options_.clock, [this](std::function<void()> function) { queue_.Post(std::move(function)); },
@@ -214,7 +216,7 @@ void Shard::HandlePing(const v1::Ping& ping) {
 void Shard::HandleShutdown(const v1::Shutdown& shutdown) {
   if (over_) return;
   over_ = true;
-  ++generation_;
+  loader_.Abandon();
   failure_ = JobFailure(shutdown.failure_kind(), shutdown.failure());
   FailAll(v1::JOB_OVER, std::string(failure_.message()));
 }

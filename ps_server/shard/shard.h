@@ -23,7 +23,6 @@
 #include "proto/parameter_server.pb.h"
 #include "proto/shard_control.pb.h"
 #include "ps_server/consistency/policy.h"
-#include "ps_server/push_log/push_log.h"
 #include "ps_server/shard/block_store.h"
 #include "ps_server/shard/calls.h"
 #include "ps_server/shard/decision_log.h"
@@ -31,7 +30,7 @@
 #include "ps_server/shard/push_arrival.h"
 #include "ps_server/shard/push_arrivals.h"
 #include "ps_server/shard/push_tally.h"
-#include "ps_server/shard/restore.h"
+#include "ps_server/shard/shard_loader.h"
 #include "ps_server/shard/shard_members.h"
 #include "ps_server/shard/staged_parts.h"
 #include "ps_server/shard/waiting_calls.h"
@@ -160,21 +159,7 @@ class Shard {
   void HandleInstall(const v1::Install& install);
   absl::StatusOr<BlockStore::Options> CheckInstall(const v1::Install& install) const;
   void Drop(const std::string& reason);
-  // The result of an Install's work in the background.
-  struct Loaded {
-    std::shared_ptr<BlockStore> store;
-    v1::ShardState state;
-    std::vector<v1::LoggedPush> records;
-    std::shared_ptr<PushLog> log;
-  };
-  // ResourceExhausted: there is not enough memory.
-  absl::StatusOr<Loaded> Load(const v1::Install& install, const BlockStore::Options& options,
-                              uint64_t generation) const;
-  absl::StatusOr<Loaded> LoadParts(const v1::Install& install, const BlockStore::Options& options,
-                                   uint64_t generation) const;
-  absl::Status LoadLog(const v1::Install& install, const LogPosition& position, uint64_t generation,
-                       Loaded* loaded) const;
-  void FinishInstall(const v1::Install& install, Loaded loaded);
+  void FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded);
   void RestoreState(const v1::ShardState& state);
   void ReportInstalled(const absl::Status& status);
   void HandleMembership(const v1::Membership& membership);
@@ -273,15 +258,10 @@ class Shard {
 
   // Only the queue changes the members below.
   //
-  // Rises with each Hello, each Install and at the end of the job. Background work that began under an
-  // earlier value has no effect; such work may read this counter on its thread.
-  std::atomic<uint64_t> generation_{0};
+  // Each Hello, each Install and the end of the job abandon the background work that was begun before.
+  ShardLoader loader_;
   // A checkpoint's file is being written.
   bool writing_ = false;
-  // With the log: an Install is in progress, and the one that comes after it. Two at once would begin the
-  // same segment.
-  bool loading_ = false;
-  absl::optional<v1::Install> next_install_;
 
   // Drop() resets all members below, except for those about the end of the job. Null: nothing is installed.
   v1::Install install_;

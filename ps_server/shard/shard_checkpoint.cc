@@ -53,14 +53,14 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
 }
 
 void Shard::WriteCheckpoint(const v1::TakeCheckpoint& take, const std::shared_ptr<CheckpointWork>& work) {
-  options_.background([this, take, generation = generation_.load(), work] {
+  options_.background([this, take, generation = loader_.generation(), work] {
     const std::string& directory = options_.config.checkpoint().directory();
     auto file = WriteShardFile(*options_.files, directory, take.step(), work->snapshot);
     work->frozen = nullptr;
     queue_.Post([this, generation, step = take.step(), file = std::move(file)] {
       writing_ = false;
       if (file.ok()) ++counters_.checkpoints_written;
-      if (generation == generation_)
+      if (generation == loader_.generation())
         ReportCheckpoint(step, file);  // otherwise no coordinator waits for it any more
     });
   });

@@ -1,8 +1,6 @@
 // The part of Shard that begins and ends its incarnations: Install makes one, from nothing or from a
 // checkpoint, and drops the one before.
 #include <algorithm>
-#include <new>
-#include <stdexcept>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -16,9 +14,8 @@
 namespace weir {
 
 void Shard::HandleHello() {
-  ++generation_;
+  loader_.Abandon();
   if (late_commit_.has_value()) late_commit_->checkpoint.reset();
-  next_install_.reset();
   if (log_.failed()) ReportFailed();
   v1::ShardReport report;
   v1::Attached& attached = *report.mutable_attached();
@@ -37,62 +34,11 @@ void Shard::HandleInstall(const v1::Install& install) {
   absl::StatusOr<BlockStore::Options> store = CheckInstall(install);
   if (!store.ok()) return ReportInstalled(store.status());
   Drop(install.has_restore() ? "this shard goes back to a checkpoint" : "this shard starts anew");
-  if (logs()) {
-    if (loading_) {
-      next_install_ = install;
-      return;
-    }
-    loading_ = true;
-  }
-  options_.background([this, install, generation = generation_.load(), options = *std::move(store)] {
-    // std::function requires a copyable closure.
-    auto loaded = std::make_shared<absl::StatusOr<Loaded>>(Load(install, options, generation));
-    queue_.Post([this, install, generation, loaded] {
-      loading_ = false;
-      if (next_install_.has_value()) return HandleInstall(*std::exchange(next_install_, absl::nullopt));
-      if (generation != generation_ || over_) return;  // another coordinator has taken over
-      if (loaded->ok()) FinishInstall(install, **std::move(loaded));
-      ReportInstalled(loaded->status());
-    });
+  loader_.Load(install, *std::move(store), [this, install](absl::StatusOr<ShardLoader::Loaded> loaded) {
+    if (over_) return;
+    if (loaded.ok()) FinishInstall(install, *std::move(loaded));
+    ReportInstalled(loaded.status());
   });
-}
-
-absl::StatusOr<Shard::Loaded> Shard::Load(const v1::Install& install, const BlockStore::Options& options,
-                                          uint64_t generation) const {
-  // Memory may be short although the model was found to fit, because other processes use it too.
-  const auto failed = [&](const char* why) {
-    return absl::ResourceExhaustedError(absl::StrCat("no memory for its part of the model, ",
-                                                     options.model.elements(), " elements on ",
-                                                     options.num_shards, " servers (", why, ")"));
-  };
-  try {
-    return LoadParts(install, options, generation);
-  } catch (const std::bad_alloc& e) {
-    return failed(e.what());
-  } catch (const std::length_error& e) {
-    return failed(e.what());
-  }
-}
-
-absl::StatusOr<Shard::Loaded> Shard::LoadParts(const v1::Install& install, const BlockStore::Options& options,
-                                               uint64_t generation) const {
-  Loaded loaded;
-  LogPosition position;
-  const auto restore = [&](const BlockStore& store, ShardVersion& version) {
-    WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader,
-                          OpenRestored(*options_.files, options_.config.checkpoint(), install.restore()));
-    return LoadCheckpoint(reader, install.restore().weights_only(), install.shard(), install.num_shards(),
-                          store, version, &loaded.state, &position);
-  };
-  WEIR_ASSIGN_OR_RETURN(
-      loaded.store,
-      BlockStore::Create(options, install.has_restore() ? BlockStore::Restore(restore) : nullptr));
-  // The log of an earlier incarnation counts, whether or not this incarnation keeps one.
-  const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
-  if (mode_.applies_alone && checkpoint.has_directory()) {
-    WEIR_RETURN_IF_ERROR(LoadLog(install, position, generation, &loaded));
-  }
-  return loaded;
 }
 
 absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& install) const {
@@ -132,7 +78,7 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
 }
 
 void Shard::Drop(const std::string& reason) {
-  ++generation_;
+  loader_.Abandon();
   if (late_commit_.has_value()) late_commit_->checkpoint.reset();
   if (store_ == nullptr) return;
   LogInfo("incarnation ", incarnation_, " of the shard ends at version ", store_->count(), ": ", reason);
@@ -153,7 +99,7 @@ void Shard::Drop(const std::string& reason) {
   store_ = nullptr;
 }
 
-void Shard::FinishInstall(const v1::Install& install, Loaded loaded) {
+void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded) {
   install_ = install;
   incarnation_ = options_.new_incarnation();
   store_ = std::move(loaded.store);

@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
@@ -46,45 +45,6 @@ void Shard::ReportFailed() {
   report.mutable_failed()->set_error(std::string(failure_.message()));
   report.mutable_failed()->set_replaced(log_.taken());
   Report(std::move(report));
-}
-
-absl::Status Shard::LoadLog(const v1::Install& install, const LogPosition& position, uint64_t generation,
-                            Loaded* loaded) const {
-  const std::string& directory = options_.config.checkpoint().directory();
-  PushLog::Options options;
-  options.files = options_.files;
-  options.folder = LogFolder(directory, install.shard(), install.num_shards());
-  options.description.set_shard(install.shard());
-  options.description.set_num_shards(install.num_shards());
-  options.description.set_model_hash(loaded->store->model().Hash());
-  options.description.set_checkpoint(position.checkpoint);
-  options.description.set_coordinator(install.coordinator());
-  options.description.set_install(install.number());
-  options.executor = options_.background;
-  // This thread may have hung until now, and the log may belong to another process.
-  const auto still_wanted = [&] {
-    return generation == generation_
-               ? absl::OkStatus()
-               : absl::AbortedError("this incarnation of the shard was replaced before it started");
-  };
-  WEIR_RETURN_IF_ERROR(still_wanted());
-  if (logs()) {
-    WEIR_RETURN_IF_ERROR(options_.files->MakeFolder(ParentFolder(options.folder)));
-    WEIR_RETURN_IF_ERROR(options_.files->SyncFolder(directory));
-  }
-  // An earlier incarnation may have kept a log although this one keeps none, and may still run.
-  if (logs() || options_.files->List(options.folder).ok()) {
-    WEIR_RETURN_IF_ERROR(ClaimPushLog(*options_.files, options.folder, options.description));
-  }
-  WEIR_ASSIGN_OR_RETURN(Replayed replayed, ReplayLog(*options_.files, directory, install.shard(),
-                                                     install.num_shards(), position, *loaded->store));
-  loaded->records = std::move(replayed.records);
-  if (!logs()) return absl::OkStatus();
-  options.segment = replayed.end.next_segment;
-  options.description.set_previous_bytes(replayed.end.previous_bytes);
-  WEIR_RETURN_IF_ERROR(still_wanted());
-  WEIR_ASSIGN_OR_RETURN(loaded->log, PushLog::Begin(std::move(options)));
-  return absl::OkStatus();
 }
 
 void Shard::Replay(const v1::LoggedPush& record) {

@@ -1,0 +1,118 @@
+#include "ps_server/shard/shard_loader.h"
+
+#include <new>
+#include <stdexcept>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/protocol/mode_traits.h"
+
+namespace weir {
+
+ShardLoader::ShardLoader(Options options) : options_(std::move(options)) {}
+
+void ShardLoader::Abandon() {
+  ++generation_;
+  next_.reset();
+}
+
+void ShardLoader::Load(v1::Install install, BlockStore::Options store, Done done) {
+  Task task{std::move(install), std::move(store), std::move(done)};
+  if (logs() && loading_) {
+    next_ = std::move(task);
+    return;
+  }
+  Start(std::move(task));
+}
+
+void ShardLoader::Start(Task task) {
+  loading_ = true;
+  options_.background([this, generation = generation(), task = std::move(task)] {
+    // std::function requires a copyable closure.
+    auto loaded = std::make_shared<absl::StatusOr<Loaded>>(Make(task, generation));
+    options_.post([this, generation, done = task.done, loaded] {
+      loading_ = false;
+      if (next_.has_value()) return Start(*std::exchange(next_, std::nullopt));
+      if (generation == generation_) done(std::move(*loaded));
+    });
+  });
+}
+
+absl::StatusOr<ShardLoader::Loaded> ShardLoader::Make(const Task& task, uint64_t generation) const {
+  // Memory may be short although the model was found to fit, because other processes use it too.
+  const auto failed = [&](const char* why) {
+    return absl::ResourceExhaustedError(absl::StrCat("no memory for its part of the model, ",
+                                                     task.store.model.elements(), " elements on ",
+                                                     task.store.num_shards, " servers (", why, ")"));
+  };
+  try {
+    return MakeParts(task, generation);
+  } catch (const std::bad_alloc& e) {
+    return failed(e.what());
+  } catch (const std::length_error& e) {
+    return failed(e.what());
+  }
+}
+
+absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uint64_t generation) const {
+  const v1::Install& install = task.install;
+  const v1::CheckpointConfig& checkpoint = options_.config->checkpoint();
+  Loaded loaded;
+  LogPosition position;
+  const auto restore = [&](const BlockStore& store, ShardVersion& version) {
+    WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader,
+                          OpenRestored(*options_.files, checkpoint, install.restore()));
+    return LoadCheckpoint(reader, install.restore().weights_only(), install.shard(), install.num_shards(),
+                          store, version, &loaded.state, &position);
+  };
+  WEIR_ASSIGN_OR_RETURN(
+      loaded.store,
+      BlockStore::Create(task.store, install.has_restore() ? BlockStore::Restore(restore) : nullptr));
+  // The log of an earlier incarnation counts, whether or not this incarnation keeps one.
+  if (TraitsOf(*options_.config).applies_alone && checkpoint.has_directory()) {
+    WEIR_RETURN_IF_ERROR(OpenLog(install, position, generation, &loaded));
+  }
+  return loaded;
+}
+
+absl::Status ShardLoader::OpenLog(const v1::Install& install, const LogPosition& position,
+                                  uint64_t generation, Loaded* loaded) const {
+  const std::string& directory = options_.config->checkpoint().directory();
+  PushLog::Options options;
+  options.files = options_.files;
+  options.folder = LogFolder(directory, install.shard(), install.num_shards());
+  options.description.set_shard(install.shard());
+  options.description.set_num_shards(install.num_shards());
+  options.description.set_model_hash(loaded->store->model().Hash());
+  options.description.set_checkpoint(position.checkpoint);
+  options.description.set_coordinator(install.coordinator());
+  options.description.set_install(install.number());
+  options.executor = options_.background;
+  // This thread may have hung until now, and the log may belong to another process.
+  const auto still_wanted = [&] {
+    return generation == generation_
+               ? absl::OkStatus()
+               : absl::AbortedError("this incarnation of the shard was replaced before it started");
+  };
+  WEIR_RETURN_IF_ERROR(still_wanted());
+  if (logs()) {
+    WEIR_RETURN_IF_ERROR(options_.files->MakeFolder(ParentFolder(options.folder)));
+    WEIR_RETURN_IF_ERROR(options_.files->SyncFolder(directory));
+  }
+  // An earlier incarnation may have kept a log although this one keeps none, and may still run.
+  if (logs() || options_.files->List(options.folder).ok()) {
+    WEIR_RETURN_IF_ERROR(ClaimPushLog(*options_.files, options.folder, options.description));
+  }
+  WEIR_ASSIGN_OR_RETURN(Replayed replayed, ReplayLog(*options_.files, directory, install.shard(),
+                                                     install.num_shards(), position, *loaded->store));
+  loaded->records = std::move(replayed.records);
+  if (!logs()) return absl::OkStatus();
+  options.segment = replayed.end.next_segment;
+  options.description.set_previous_bytes(replayed.end.previous_bytes);
+  WEIR_RETURN_IF_ERROR(still_wanted());
+  WEIR_ASSIGN_OR_RETURN(loaded->log, PushLog::Begin(std::move(options)));
+  return absl::OkStatus();
+}
+
+}  // namespace weir
