@@ -1,6 +1,7 @@
 #include "cli/config/server_memory.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/config/optimizer_slots.h"
 #include "common/config/server_memory.h"
 #include "common/protocol/mode_traits.h"
 
@@ -16,7 +17,7 @@ std::string Times(double n, const char* unit) { return absl::StrCat(n, " ", unit
 std::string DescribeServerMemory(const v1::JobConfig& config) {
   const bool sync = TraitsOf(config).commits_steps;
   const bool streamed = AppliesStreamed(config);
-  const int slots = OptimizerSlots(config.optimizer().type());
+  const size_t slots = OptimizerSlots(config.optimizer().type()).size();
   // 0: as many as the cluster spec lists.
   const uint32_t workers = config.cluster().workers();
   const uint32_t parts = config.consistency().has_parts() ? config.consistency().parts() : workers;

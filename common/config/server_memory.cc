@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/config/optimizer_slots.h"
 #include "common/protocol/mode_traits.h"
 
 namespace weir {
@@ -10,24 +11,6 @@ namespace {
 std::string GiB(double bytes) { return absl::StrFormat("%.1f GiB", bytes / (1 << 30)); }
 
 }  // namespace
-
-int OptimizerSlots(v1::OptimizerConfig::Kind kind) {
-  using Config = v1::OptimizerConfig;
-  switch (kind) {
-    case Config::KIND_ADAM:
-    case Config::KIND_ADAMW:
-      return 2;
-    case Config::KIND_MOMENTUM:
-    case Config::KIND_NESTEROV:
-    case Config::KIND_ADAGRAD:
-    case Config::KIND_RMSPROP:
-      return 1;
-    case Config::KIND_SGD:
-    case Config::KIND_UNSPECIFIED:
-      break;
-  }
-  return 0;
-}
 
 bool AppliesStreamed(const v1::JobConfig& config) {
   return TraitsOf(config).applies_alone && config.server().apply() == v1::ServerConfig::APPLY_STREAMED &&
@@ -39,7 +22,7 @@ absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, in
   if (memory_bytes == 0) return absl::OkStatus();
   const bool sync = TraitsOf(config).commits_steps;
   const bool streamed = AppliesStreamed(config);
-  const int slots = OptimizerSlots(config.optimizer().type());
+  const auto slots = static_cast<double>(OptimizerSlots(config.optimizer().type()).size());
   const uint32_t parts = config.consistency().has_parts() ? config.consistency().parts() : workers;
   // In double, because the declared bytes may need more than 64 bits.
   const double weights = 4.0 * static_cast<double>(elements) / static_cast<double>(servers);

@@ -9,9 +9,6 @@ namespace weir {
 
 // How much memory a server of a job needs (docs/memory.md), in multiples of W, the bytes of its weights.
 
-// Values that the optimizer keeps per weight.
-int OptimizerSlots(v1::OptimizerConfig::Kind kind);
-
 // Returns whether a push is applied while it arrives, to weights and slots beside those that are read.
 bool AppliesStreamed(const v1::JobConfig& config);
 

@@ -2,39 +2,42 @@
 
 #include <cmath>
 
+#include "common/config/optimizer_slots.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {
+
+Optimizer::Optimizer(const v1::OptimizerConfig& config, const Kernels& kernels, bool (*step)(const StepArgs&))
+    : kernels_(&kernels), step_(step) {
+  for (const char* slot : OptimizerSlots(config.type())) slots_.push_back({slot, 0});
+}
 
 absl::StatusOr<Optimizer> Optimizer::Create(const v1::OptimizerConfig& config, const Kernels& kernels) {
   using Config = v1::OptimizerConfig;
   switch (config.type()) {
     case Config::KIND_SGD:
-      return Optimizer(kernels, kernels.sgd);
+      return Optimizer(config, kernels, kernels.sgd);
     case Config::KIND_MOMENTUM:
     case Config::KIND_NESTEROV: {
-      Optimizer o(kernels, config.type() == Config::KIND_NESTEROV ? kernels.nesterov : kernels.momentum);
-      o.slots_ = {{"momentum", 0}};
+      Optimizer o(config, kernels,
+                  config.type() == Config::KIND_NESTEROV ? kernels.nesterov : kernels.momentum);
       o.keep_[0] = config.momentum();
       return o;
     }
     case Config::KIND_ADAGRAD: {
-      Optimizer o(kernels, kernels.adagrad);
-      o.slots_ = {{"accumulator", 0}};
+      Optimizer o(config, kernels, kernels.adagrad);
       o.epsilon_ = config.epsilon();
       return o;
     }
     case Config::KIND_RMSPROP: {
-      Optimizer o(kernels, kernels.rmsprop);
-      o.slots_ = {{"mean_square", 0}};
+      Optimizer o(config, kernels, kernels.rmsprop);
       o.keep_[0] = config.decay();
       o.epsilon_ = config.epsilon();
       return o;
     }
     case Config::KIND_ADAM:
     case Config::KIND_ADAMW: {
-      Optimizer o(kernels, kernels.adam);
-      o.slots_ = {{"m", 0}, {"v", 0}};
+      Optimizer o(config, kernels, kernels.adam);
       o.keep_[0] = config.beta1();
       o.keep_[1] = config.beta2();
       o.epsilon_ = config.epsilon();

@@ -15,7 +15,7 @@ class OptimizerConfig;
 
 // State that an optimizer keeps for each weight.
 struct SlotSpec {
-  const char* name;  // also in checkpoints, so a name must never change
+  const char* name;  // common/config/optimizer_slots.h
   float initial_value;
 };
 
@@ -76,7 +76,7 @@ class Optimizer {
   bool Apply(const ApplyArgs& args) const;
 
  private:
-  Optimizer(const Kernels& kernels, bool (*step)(const StepArgs&)) : kernels_(&kernels), step_(step) {}
+  Optimizer(const v1::OptimizerConfig& config, const Kernels& kernels, bool (*step)(const StepArgs&));
 
   const Kernels* kernels_;
   bool (*step_)(const StepArgs&);

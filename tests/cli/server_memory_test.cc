@@ -1,6 +1,7 @@
 #include "cli/config/server_memory.h"
 
 #include "catch2/catch.hpp"
+#include "common/config/optimizer_slots.h"
 #include "common/config/server_memory.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/optimizer/optimizer.h"
@@ -18,8 +19,8 @@ TEST_CASE("Server memory: slots are those of the optimizer itself") {
     if (!Config::Kind_IsValid(kind) || kind == Config::KIND_UNSPECIFIED) continue;
     Config config;
     config.set_type(static_cast<Config::Kind>(kind));
-    CHECK(OptimizerSlots(config.type()) ==
-          static_cast<int>(Optimizer::Create(config, BestKernels())->slots().size()));
+    const absl::StatusOr<Optimizer> optimizer = Optimizer::Create(config, BestKernels());
+    CHECK(OptimizerSlots(config.type()).size() == optimizer->slots().size());
   }
 }
 
