@@ -1,7 +1,5 @@
 #include "common/config/compute_devices.h"
 
-#include <cstdint>
-
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
@@ -12,13 +10,6 @@ namespace {
 
 constexpr size_t kMostReplicas = 64;
 
-bool IsCuda(absl::string_view name) {
-  uint32_t index = 0;
-  absl::string_view number = name;
-  return absl::ConsumePrefix(&number, "cuda:") && absl::SimpleAtoi(number, &index) && index < 1024 &&
-         absl::StrCat(index) == number;
-}
-
 absl::Status Refuse(absl::string_view text, absl::string_view why) {
   return absl::InvalidArgumentError(
       absl::StrCat("the device '", text, "' ", why,
@@ -28,6 +19,13 @@ absl::Status Refuse(absl::string_view text, absl::string_view why) {
 
 }  // namespace
 
+std::optional<int> CudaIndex(absl::string_view device) {
+  int index = 0;
+  const bool is_cuda = absl::ConsumePrefix(&device, "cuda:") && absl::SimpleAtoi(device, &index) &&
+                       index >= 0 && index < 1024 && absl::StrCat(index) == device;
+  return is_cuda ? std::optional(index) : std::nullopt;
+}
+
 absl::StatusOr<std::vector<std::string>> ParseDevices(absl::string_view text) {
   std::vector<std::string> devices = absl::StrSplit(text, ',');
   if (devices.size() > kMostReplicas) {
@@ -36,7 +34,7 @@ absl::StatusOr<std::vector<std::string>> ParseDevices(absl::string_view text) {
   for (const std::string& device : devices) {
     if (device == "auto") {
       if (devices.size() > 1) return Refuse(text, "has auto in a list, where it stands alone");
-    } else if (device != "cpu" && !IsCuda(device)) {
+    } else if (device != "cpu" && !CudaIndex(device).has_value()) {
       return Refuse(text, "is not known");
     }
     if ((device == "cpu") != (devices[0] == "cpu")) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -7,6 +8,9 @@
 #include "absl/strings/string_view.h"
 
 namespace weir {
+
+// N of "cuda:N". nullopt: `device` is no such name.
+std::optional<int> CudaIndex(absl::string_view device);
 
 // What --device says, as a list: {"auto"} alone, or one name for each replica of the model: "cpu" or
 // "cuda:N", all of one kind. A name may come twice: two replicas on one device. InvalidArgument says what was

@@ -1,8 +1,7 @@
-#include <cstdint>
+#include <optional>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
+#include "common/config/compute_devices.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/compute/cpu_backend.h"
 #include "worker/compute/cuda_backend.h"
@@ -22,11 +21,8 @@ absl::StatusOr<std::unique_ptr<ComputeBackend>> MakeComputeBackend(const Compute
     }
     return MakeCpuBackend(options.threads);
   }
-  absl::string_view number = options.device;
-  uint32_t index = 0;
-  if (absl::ConsumePrefix(&number, "cuda:") && absl::SimpleAtoi(number, &index) && index < 1024 &&
-      absl::StrCat(index) == number) {
-    return cuda::MakeBackend(static_cast<int>(index), options.precision);
+  if (const std::optional<int> index = CudaIndex(options.device); index.has_value()) {
+    return cuda::MakeBackend(*index, options.precision);
   }
   return absl::InvalidArgumentError(absl::StrCat(
       "compute device '", options.device, "' is not known; there are 'cpu' and 'cuda:N', N = 0, 1, ..."));
