@@ -43,7 +43,7 @@ std::optional<uint32_t> SyncWorkSource::FindPart(uint32_t part) const {
     ++live;
   }
   if (!own.has_value()) return std::nullopt;
-  for (; part < parts_ && open_step_ * parts_ + part < length_.total_batches; ++part) {
+  for (; part < PartsOf(open_step_, parts_, length_.total_batches); ++part) {
     if (OwnerOfPart(part, live) == *own && given_.count(part) == 0) return part;
   }
   return std::nullopt;
@@ -53,7 +53,7 @@ std::optional<Work> SyncWorkSource::Next() {
   const std::optional<uint32_t> part = FindPart(0);
   if (!part.has_value()) return std::nullopt;
   given_.insert(*part);
-  Work work = length_.Batch(open_step_ * parts_ + *part);
+  Work work = length_.Batch(BatchOf(open_step_, *part, parts_));
   work.clock = open_step_;
   work.part = *part;
   work.last_of_clock = !FindPart(*part + 1).has_value();

@@ -10,6 +10,22 @@ namespace weir {
 // from the membership alone, so that every worker and every server agree on it without a message.
 inline size_t OwnerOfPart(uint32_t part, size_t live_workers) { return part % live_workers; }
 
+// sync: part p of a step is one batch of the job. The last step may have fewer parts than the others, because
+// the job's `batches` end in it.
+inline uint64_t BatchOf(uint64_t step, uint32_t part, uint32_t parts) { return step * parts + part; }
+inline uint32_t PartsOf(uint64_t step, uint32_t parts, uint64_t batches) {
+  const uint64_t first = BatchOf(step, 0, parts);
+  return first >= batches ? 0 : static_cast<uint32_t>(std::min<uint64_t>(parts, batches - first));
+}
+// The batches in the job's first steps.
+inline uint64_t BatchesIn(uint64_t steps, uint32_t parts, uint64_t batches) {
+  return std::min(batches, steps * parts);
+}
+// How many steps a job of so many batches has.
+inline uint64_t StepsFor(uint64_t batches, uint32_t parts) {
+  return batches / parts + (batches % parts != 0);
+}
+
 // sync: how many of a step's parts must be there for the step to commit.
 inline uint32_t PartsToCommit(uint32_t parts, uint32_t backup_workers) {
   return parts > backup_workers ? parts - backup_workers : std::min(parts, 1u);

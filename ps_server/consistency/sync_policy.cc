@@ -69,12 +69,7 @@ class SyncPolicy final : public ConsistencyPolicy {
   }
 
  private:
-  uint32_t PartsOf(uint64_t step) const {
-    const uint64_t first = step * parts_;
-    return first >= total_batches_
-               ? 0
-               : static_cast<uint32_t>(std::min<uint64_t>(parts_, total_batches_ - first));
-  }
+  uint32_t PartsOf(uint64_t step) const { return weir::PartsOf(step, parts_, total_batches_); }
 
   const uint32_t parts_;
   const uint64_t total_batches_;

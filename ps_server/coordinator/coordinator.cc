@@ -235,8 +235,7 @@ void Coordinator::MaybeCommit() {
   if (state_ != v1::RUNNING || end_.drained()) return;
   if (checkpoints_ != nullptr && checkpoints_->starting()) return;  // the checkpoint is of the steps so far
   if (evaluations_.Holds()) return;                                 // an evaluator needs this step's weights
-  const uint64_t left = size_.batches - steps_.committed() * size_.parts;
-  const auto parts = static_cast<uint32_t>(std::min<uint64_t>(size_.parts, left));
+  const uint32_t parts = PartsOf(steps_.committed(), size_.parts, size_.batches);
   const std::optional<StepCommitter::Commit> commit = steps_.Ready(parts, shards_.size());
   if (!commit.has_value()) return;
   if (!commit->refused.empty()) {

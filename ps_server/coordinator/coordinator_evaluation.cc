@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/part_assignment.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/coordinator/coordinator.h"
 #include "ps_server/coordinator/epoch_evaluations.h"
@@ -86,7 +87,7 @@ std::string Coordinator::WhyItStopsHere() const { return AllDone() ? "" : evalua
 void Coordinator::StopEarly(const std::string& why) {
   evaluations_.StopEarly(why);
   LogInfo("training stops ", why);
-  const uint64_t batches = mode_.commits_steps ? std::min(size_.batches, steps_.committed() * size_.parts)
+  const uint64_t batches = mode_.commits_steps ? BatchesIn(steps_.committed(), size_.parts, size_.batches)
                                                : ranges_->completed_batches();
   Shorten(std::min(size_.examples, batches * options_.config.data().batch_size()), batches);
   if (ranges_.has_value()) ranges_->EndHere();

@@ -4,6 +4,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/config/proto_json.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/part_assignment.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
@@ -27,7 +28,7 @@ void Describe(const IntHistogram& histogram, v1::Distribution* out) {
 }  // namespace
 
 uint64_t Coordinator::batches_done() const {
-  if (mode_.commits_steps) return steps_.committed() * size_.parts;
+  if (mode_.commits_steps) return BatchesIn(steps_.committed(), size_.parts, size_.batches);
   const uint64_t batch = options_.config.data().batch_size();
   uint64_t batches = 0;
   // The checkpoint says what was done before this incarnation began, until shard 0 says how much it has

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <utility>
 
+#include "common/protocol/part_assignment.h"
+
 namespace weir {
 namespace {
 
@@ -21,7 +23,7 @@ v1::EpochEvaluation ResultOf(const v1::Evaluation& evaluation, uint64_t step) {
 uint64_t EpochEvaluations::EndOf(uint64_t epoch) const {
   const uint64_t examples = epoch * options_.train_examples;
   const uint64_t batches = examples / options_.batch_size + (examples % options_.batch_size != 0);
-  return batches / options_.batches_a_unit + (batches % options_.batches_a_unit != 0);
+  return StepsFor(batches, options_.batches_a_unit);
 }
 
 std::optional<uint64_t> EpochEvaluations::work_end() const {

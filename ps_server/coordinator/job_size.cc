@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/mode_traits.h"
+#include "common/protocol/part_assignment.h"
 #include "ps_server/coordinator/best_epoch.h"
 
 namespace weir {
@@ -39,8 +40,7 @@ JobSize Shortened(const v1::JobConfig& config, uint32_t workers, const JobSize& 
   JobSize shorter = size;
   shorter.examples = examples;
   shorter.batches = batches;
-  const uint64_t per_step = TraitsOf(config).commits_steps ? size.parts : workers;
-  shorter.steps = (batches + per_step - 1) / per_step;
+  shorter.steps = StepsFor(batches, TraitsOf(config).commits_steps ? size.parts : workers);
   return shorter;
 }
 

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/codec/wire_codec.h"
+#include "common/protocol/part_assignment.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
@@ -35,8 +36,8 @@ absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
   }
   if (header.examples() == 0) return absl::InvalidArgumentError("examples: must be at least 1");
   if (header.refused().size() > kMaxReason) {
-    return absl::InvalidArgumentError(absl::StrCat("refused: ", header.refused().size(),
-                                                   " bytes of reason; at most ", kMaxReason, " are taken"));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "refused: ", header.refused().size(), " bytes of reason; at most ", kMaxReason, " are taken"));
   }
   if (!v1::Dtype_IsValid(header.dtype())) {
     return absl::InvalidArgumentError(
@@ -47,7 +48,7 @@ absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
 
 absl::StatusOr<Verdict> Shard::VerdictOn(const v1::PushRequest& header) const {
   if (mode_.commits_steps) {
-    const uint64_t batch = header.clock() * install_.parts() + header.part();
+    const uint64_t batch = BatchOf(header.clock(), header.part(), install_.parts());
     const uint64_t first = batch * options_.config.data().batch_size();
     const uint64_t examples =
         std::min<uint64_t>(options_.config.data().batch_size(), install_.total_examples() - first);
