@@ -46,7 +46,7 @@ function duration(seconds) {
   const s = Math.ceil(seconds), h = Math.floor(s / 3600), m = Math.floor(s / 60) % 60;
   return h > 0 ? `${h} h ${m} min` : m > 0 ? `${m} min ${s % 60} s` : `${s} s`;
 }
-// Of what is left at the speed of the last seconds.
+// How long the rest takes at the speed of the last seconds.
 function timeToGo(s) {
   if (["DRAINING", "DONE", "FAILED"].includes(s.state)) return "-";
   return s.total_examples > 0 && s.examples_per_second > 0 ?

@@ -12,7 +12,7 @@ namespace weir {
 struct PushTally {
   // Batches that are done here; with the log, also those whose gradient came from an earlier incarnation.
   IntervalSet batches, stale_batches;
-  // Of the applied pushes, in versions and in clocks.
+  // The applied pushes' staleness in versions, and their lead in clocks.
   IntHistogram staleness, lead;
 
   uint64_t batches_settled() const { return batches.size() + stale_batches.SizeWithout(batches); }
