@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -45,8 +46,8 @@ StatusClient::StatusClient(const std::string& address, JobToken token)
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  connection_->stub = v1::Coordinator::NewStub(
-      grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments));
+  connection_->stub =
+      v1::Coordinator::NewStub(grpc::CreateCustomChannel(address, JobChannelCredentials(), arguments));
 }
 
 StatusClient::~StatusClient() = default;

@@ -6,14 +6,16 @@
 #include "common/config/address.h"
 #include "common/net/local_host.h"
 #include "common/net/local_socket.h"
+#include "common/protocol/limits.h"
+#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_socket_options.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {
 
-// The wire's limit is 4 MiB per message (proto/parameter_server.proto); the rest is room for the frame.
-constexpr int kMaxMessageBytes = (4 << 20) + (64 << 10);
+// Room beside a message of the largest size, for the frame.
+constexpr int kFrameBytes = 64 << 10;
 
 constexpr int kResolveAgainMs = 500;
 
@@ -35,7 +37,7 @@ grpc::ChannelArguments Arguments(std::chrono::nanoseconds server_wait,
   // Channels with the same arguments to the same address share a connection of gRPC's common pool.
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, shared ? 0 : 1);
   arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes);
+  arguments.SetMaxReceiveMessageSize(kMaxMessageBytes + kFrameBytes);
   // Our own retries know the keys; gRPC's retries would keep copies of what was sent.
   arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
   // Several tries fit into the time after which a server is given up. The minimum limits how long one attempt
@@ -56,7 +58,7 @@ grpc::ChannelArguments Arguments(std::chrono::nanoseconds server_wait,
 
 std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait,
                                            std::optional<std::chrono::nanoseconds> attempt) {
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
+  return grpc::CreateCustomChannel(address, JobChannelCredentials(),
                                    Arguments(server_wait, attempt, /*shared=*/false));
 }
 
@@ -76,7 +78,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
       LogWarning("no Unix socket of ", address, ", TCP instead: ", std::string(local.status().message()));
     }
   }
-  return grpc::CreateCustomChannel(target, grpc::InsecureChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(target, JobChannelCredentials(), arguments);
 }
 
 }  // namespace weir

@@ -6,14 +6,13 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/limits.h"
 
 namespace weir {
 namespace {
 
 // In elements. Up to this size the check takes hardly any time, and errors come sooner.
 constexpr int64_t kSmall = 1 << 18;
-// Bytes that PushRequest.refused may have.
-constexpr size_t kMaxRefusal = 1000;
 
 }  // namespace
 
@@ -162,7 +161,7 @@ void OutgoingGradient::Refuse(const absl::Status& found) {
   const std::string push = NonFinitePush(options_.worker, options_.task, found.message(), options_.clock);
   if (!options_.reject) return Fail(Divergence(push));
   if (ended_.load()) return;
-  refusal_ = push.substr(0, kMaxRefusal);
+  refusal_ = push.substr(0, kMaxRefusalBytes);
   refused_.store(true, std::memory_order_release);
   End();
 }

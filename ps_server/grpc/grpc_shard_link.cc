@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/protocol_version.h"
+#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 #include "proto/shard_control.grpc.pb.h"
@@ -41,8 +42,7 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::OperationStarter,
     // gRPC retries until it is connected; the coordinator's deadlines end the attempts.
     context_.set_wait_for_ready(true);
     SetToken(links_->token_, &context_);
-    stub_ = v1::ShardControl::NewStub(
-        grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), args));
+    stub_ = v1::ShardControl::NewStub(grpc::CreateCustomChannel(address, JobChannelCredentials(), args));
     call_ = stub_->PrepareAsyncAttach(&context_, links_->loop_->queue());
     call_->StartCall(start_.Begin());
   }

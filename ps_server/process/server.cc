@@ -20,7 +20,9 @@
 #include "common/config/address.h"
 #include "common/net/tcp_listener.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/limits.h"
 #include "common/protocol/protocol_version.h"
+#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_socket_options.h"
 #include "common/sync/mutex.h"
 #include "common/system/host_memory.h"
@@ -62,8 +64,6 @@ constexpr absl::Duration kLook = absl::Seconds(1);
 constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
 // A client that is silent for this time is pinged, and its connection is closed after the same time again.
 constexpr std::chrono::milliseconds kPing{10'000};
-// Chunks hold at most 1 MiB, and a model's description must fit too; no message that a job needs is larger.
-constexpr int kMaxMessageBytes = 4 << 20;
 
 // Not 0.
 uint64_t RandomNumber() {
@@ -223,7 +223,7 @@ absl::Status ServerImpl::Start() {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPing.count());
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   WEIR_RETURN_IF_ERROR(SetSocketOptions(options_.config.wire().congestion_control(), &builder));
-  builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
+  builder.AddListeningPort(options_.listen, JobServerCredentials(), &port_);
   for (uint32_t i = 0; i < IoThreads(options_.config.server()); ++i) {
     loops_.emplace_back(builder.AddCompletionQueue(),
                         std::chrono::microseconds(options_.config.wire().busy_poll_us()));

@@ -4,14 +4,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/codec/wire_codec.h"
+#include "common/protocol/limits.h"
 #include "common/protocol/part_assignment.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
 namespace {
 
-// The limit of PushRequest.refused, which is kept with the answer. Bytes.
-constexpr size_t kMaxReason = 1000;
 // For an answer that needs no gradient.
 PushDone AsPush(BeginDone done) {
   return [done = std::move(done)](absl::StatusOr<PushAnswer> answer) {
@@ -35,9 +34,9 @@ absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
                                                    " values; this shard has ", store_->elements()));
   }
   if (header.examples() == 0) return absl::InvalidArgumentError("examples: must be at least 1");
-  if (header.refused().size() > kMaxReason) {
+  if (header.refused().size() > kMaxRefusalBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "refused: ", header.refused().size(), " bytes of reason; at most ", kMaxReason, " are taken"));
+        "refused: ", header.refused().size(), " bytes of reason; at most ", kMaxRefusalBytes, " are taken"));
   }
   if (!v1::Dtype_IsValid(header.dtype())) {
     return absl::InvalidArgumentError(

@@ -1,0 +1,15 @@
+#pragma once
+
+#include <cstddef>
+
+// Limits that one end of the protocol keeps and the other checks. Those of chunks stand in
+// common/codec/wire_codec.h, those of a model in common/model/model_spec.h.
+namespace weir {
+
+// The largest message (proto/parameter_server.proto). Chunks hold at most 1 MiB, and a model's description
+// must fit too; no message that a job needs is larger.
+inline constexpr int kMaxMessageBytes = 4 << 20;
+// The longest PushRequest.refused, which the shard keeps with its answer.
+inline constexpr size_t kMaxRefusalBytes = 1000;
+
+}  // namespace weir
