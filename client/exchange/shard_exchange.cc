@@ -70,9 +70,9 @@ void ShardExchange::Begin() {
 }
 
 void ShardExchange::ExpectWeights() {
-  missing_ = pull_.has_value() && !pull_->request.header_only() ? elements_ : 0;
-  taken_.assign(static_cast<size_t>((missing_ + wire_.chunk_unit - 1) / wire_.chunk_unit), false);
-  landed_.resize(taken_.size(), false);
+  const int64_t elements = pull_.has_value() && !pull_->request.header_only() ? elements_ : 0;
+  came_ = ChunkSet(static_cast<uint64_t>(elements), static_cast<uint64_t>(wire_.chunk_unit));
+  landed_.resize(static_cast<size_t>((elements + wire_.chunk_unit - 1) / wire_.chunk_unit), false);
 }
 
 void ShardExchange::ForgetLanded() {
@@ -291,30 +291,19 @@ absl::Status ShardExchange::TakeWeights(uint64_t first, absl::Span<const absl::s
     return Broken(absl::StrCat("sent weights with the outcome ", v1::Outcome_Name(answer_.pull.outcome())));
   }
   const uint64_t size = static_cast<uint64_t>(BytesPerValue(wire_.pull_dtype));
-  const uint64_t count = bytes / size, elements = static_cast<uint64_t>(elements_);
-  const auto wrong = [&](const char* problem) {
-    return Broken(absl::StrCat("sent ", bytes, " bytes of weights for position ", first, " of ", elements_,
-                               ", ", problem));
-  };
-  const uint64_t chunk_unit = static_cast<uint64_t>(wire_.chunk_unit);
-  if (bytes % size != 0 ||
-      bytes > static_cast<uint64_t>(chunk == nullptr ? kMaxChunkBytes : kMaxSharedChunkBytes) ||
-      first % chunk_unit != 0 || first > elements || count > elements - first ||
-      ((first + count) % chunk_unit != 0 && first + count != elements)) {
-    return wrong("which is not a chunk");
+  const absl::Status added =
+      came_.Add(first, bytes, size, chunk == nullptr ? kMaxChunkBytes : kMaxSharedChunkBytes);
+  if (!added.ok()) {
+    return Broken(
+        absl::StrCat("sent ", bytes, " bytes of weights for position ", first, ", ", added.message()));
   }
-  const auto begin = taken_.begin() + static_cast<int64_t>(first / chunk_unit);
-  const auto end = begin + static_cast<int64_t>((count + chunk_unit - 1) / chunk_unit);
-  if (std::find(begin, end, true) != end) return wrong("some of which it had sent before");
-  std::fill(begin, end, true);
-  missing_ -= static_cast<int64_t>(count);
   ValueCursor values(pieces, size);
   ShardView* const view = pull_->view;
   // Shared memory brings a chunk in one piece.
   const bool in_place = chunk != nullptr && wire_.pull_dtype == v1::F32 && view != nullptr &&
                         view->MayRefer(pieces.front().data());
   bool kept = false;
-  for (int64_t at = static_cast<int64_t>(first), left = static_cast<int64_t>(count); left > 0;) {
+  for (int64_t at = static_cast<int64_t>(first), left = static_cast<int64_t>(bytes / size); left > 0;) {
     const int64_t n = std::min(wire_.chunk_unit, left);
     const auto unit = static_cast<size_t>(at / wire_.chunk_unit);
     if (landed_[unit]) {
@@ -346,7 +335,7 @@ ShardExchange::Progress ShardExchange::Judge() const {
   }
   if (!pull_.has_value()) return Progress::kComplete;
   if (pull_answered_) {
-    return answer_.pull.outcome() != v1::OK || missing_ == 0 ? Progress::kComplete : Progress::kOpen;
+    return answer_.pull.outcome() != v1::OK || came_.whole() ? Progress::kComplete : Progress::kOpen;
   }
   if (!pushes_ || PullFollows(answer_.push.outcome())) return Progress::kOpen;
   // The exchange ends with such an answer, but the caller wants the weights all the same.

@@ -17,6 +17,7 @@
 #include "client/tensors/tensor_map.h"
 #include "client/tensors/wire_options.h"
 #include "common/codec/wire_codec.h"
+#include "common/protocol/chunk_set.h"
 #include "common/protocol/message.h"
 #include "proto/parameter_server.pb.h"
 
@@ -154,8 +155,7 @@ class ShardExchange {
   ShardAnswer answer_;
   bool push_answered_ = false;
   bool pull_answered_ = false;
-  std::vector<bool> taken_;  // weights that came, by chunk unit
-  int64_t missing_ = 0;      // elements whose weights have not come
+  ChunkSet came_;  // weights
   // The weights that lie in the caller's tensors, or that the view sees, from earlier exchanges, too. They
   // are not written again. landed_of_: their version; nullopt: the version that the push is making.
   std::vector<bool> landed_;  // by chunk unit

@@ -7,8 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "client/tensors/finite.h"
 #include "common/codec/bfloat16.h"
+#include "common/codec/finite.h"
 #include "common/codec/wire_dtype.h"
 #include "common/protocol/job_failure.h"
 

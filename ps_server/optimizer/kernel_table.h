@@ -56,8 +56,6 @@ struct Kernels {
   // out = in: for buffers of a model, which are assigned, and for gradients that are kept. `in` and the
   // result as above.
   bool (*assign)(float* out, const void* in, size_t n);
-  // Index of the first NaN or infinity; n if all are finite. May read a value twice.
-  size_t (*first_non_finite)(const void* in, size_t n);
 };
 
 extern const Kernels kPlainKernels;   // baseline x86-64 (SSE2)

@@ -7,6 +7,7 @@
 
 #include "absl/memory/memory.h"
 #include "common/base/status_macros.h"
+#include "common/codec/finite.h"
 #include "ps_server/shard/version_builder.h"
 
 namespace weir {
@@ -177,7 +178,7 @@ bool BlockStore::UpdateRun(const Run& run, const ShardVersion& from, const Shard
     for (size_t i = 0; i < to.slots.size(); ++i) keep(from.slots[i], to.slots[i]);
     if (!buffer) {
       keep(from.weights, to.weights);
-      return options_.kernels->first_non_finite(gradient, n) == n;
+      return FirstNonFiniteAt(gradient, run.length) == run.length;
     }
     return options_.kernels->assign(to.weights.get() + run.local, gradient, n);
   }

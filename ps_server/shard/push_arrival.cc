@@ -4,43 +4,30 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/codec/bfloat16.h"
+#include "common/codec/finite.h"
 #include "common/codec/wire_codec.h"
 #include "common/codec/wire_dtype.h"
 #include "common/model/value_cursor.h"
 
 namespace weir {
 
-PushArrival::PushArrival(v1::PushRequest header, const Kernels& kernels,
-                         std::shared_ptr<VersionBuilder> builder, Slab gradient,
+PushArrival::PushArrival(v1::PushRequest header, std::shared_ptr<VersionBuilder> builder, Slab gradient,
                          std::shared_ptr<const void> presence, uint64_t unit)
     : header_(std::move(header)),
-      kernels_(kernels),
       builder_(std::move(builder)),
       gradient_(std::move(gradient)),
       presence_(std::move(presence)),
-      unit_(unit),
-      taken_((header_.elements() + unit_ - 1) / unit_),
-      missing_(header_.elements()) {}
+      came_(header_.elements(), unit) {}
 
 absl::Status PushArrival::TakeChunk(uint64_t first, absl::Span<const absl::string_view> pieces,
                                     uint64_t bytes) {
-  const uint64_t elements = header_.elements();
   const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header_.dtype()));
-  const uint64_t count = bytes / value_bytes;
-  if (bytes == 0 || bytes > kMaxSharedChunkBytes || bytes % value_bytes != 0 || first % unit_ != 0 ||
-      first >= elements || count > elements - first || (count % unit_ != 0 && first + count != elements)) {
+  const absl::Status added = came_.Add(first, bytes, value_bytes, kMaxSharedChunkBytes);
+  if (!added.ok()) {
     return absl::InvalidArgumentError(
-        absl::StrCat("a chunk of ", bytes, " bytes at position ", first, " of a push of ", elements,
-                     " elements of ", value_bytes, " bytes; chunks start and end at multiples of ", unit_,
-                     " elements or at the end, and hold at most ", kMaxSharedChunkBytes, " bytes"));
+        absl::StrCat("a push brought ", bytes, " bytes at position ", first, ", ", added.message()));
   }
-  for (uint64_t unit = first / unit_; unit * unit_ < first + count; ++unit) {
-    if (!taken_[unit]) continue;
-    return absl::InvalidArgumentError(absl::StrCat("a chunk of ", count, " elements at position ", first,
-                                                   " came after one that holds position ", unit * unit_));
-  }
-  for (uint64_t unit = first / unit_; unit * unit_ < first + count; ++unit) taken_[unit] = true;
-  missing_ -= count;
+  const uint64_t count = bytes / value_bytes;
 
   std::optional<NonFinite> bad;
   if (builder_ != nullptr) {
@@ -57,8 +44,8 @@ absl::Status PushArrival::TakeChunk(uint64_t first, absl::Span<const absl::strin
         std::memcpy(to + done, values, static_cast<size_t>(got) * sizeof(float));
       }
     }
-    const size_t at = kernels_.first_non_finite(to, count);
-    if (at < count) bad = NonFinite{static_cast<int64_t>(first + at), to[at]};
+    const int64_t n = static_cast<int64_t>(count), at = FirstNonFinite(to, n);
+    if (at < n) bad = NonFinite{static_cast<int64_t>(first) + at, to[at]};
   }
   if (!non_finite_.has_value()) non_finite_ = bad;
   return absl::OkStatus();

@@ -4,13 +4,12 @@
 #include <memory>
 #include <optional>
 #include <utility>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
+#include "common/protocol/chunk_set.h"
 #include "proto/parameter_server.pb.h"
-#include "ps_server/optimizer/kernel_table.h"
 #include "ps_server/shard/block_store.h"
 #include "ps_server/shard/version_builder.h"
 
@@ -26,13 +25,13 @@ class PushArrival {
  public:
   // Exactly one of `builder` and `gradient` is set. A weak reference to `presence` expires with the arrival.
   // `unit`: chunks start and end at multiples of it.
-  PushArrival(v1::PushRequest header, const Kernels& kernels, std::shared_ptr<VersionBuilder> builder,
-              Slab gradient, std::shared_ptr<const void> presence, uint64_t unit);
+  PushArrival(v1::PushRequest header, std::shared_ptr<VersionBuilder> builder, Slab gradient,
+              std::shared_ptr<const void> presence, uint64_t unit);
 
-  // Takes the values from local position `first` on. InvalidArgument: this is not a chunk (its borders, its
-  // length), or some of its elements have arrived before; no value was taken.
+  // Takes the values from local position `first` on. Errors as
+  // ChunkSet::Add(); then no value was taken.
   absl::Status TakeChunk(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes);
-  bool whole() const { return missing_ == 0; }
+  bool whole() const { return came_.whole(); }
   const v1::PushRequest& header() const { return header_; }
 
   bool streamed() const { return builder_ != nullptr; }
@@ -52,13 +51,10 @@ class PushArrival {
 
  private:
   const v1::PushRequest header_;
-  const Kernels& kernels_;
   const std::shared_ptr<VersionBuilder> builder_;
   Slab gradient_;
   const std::shared_ptr<const void> presence_;
-  const uint64_t unit_;
-  std::vector<bool> taken_;  // by unit
-  uint64_t missing_;         // elements
+  ChunkSet came_;
   std::optional<NonFinite> non_finite_;
 };
 

@@ -174,7 +174,7 @@ std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest head
   } else {
     arrivals_.BeginStream(key, options_.clock->Now());
   }
-  return std::make_unique<PushArrival>(std::move(header), kernels(), std::move(builder), std::move(gradient),
+  return std::make_unique<PushArrival>(std::move(header), std::move(builder), std::move(gradient),
                                        std::move(presence), options_.chunk_unit);
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "common/codec/bfloat16.h"
+#include "common/codec/finite.h"
 #include "common/codec/wire_codec.h"
 #include "common/codec/wire_dtype.h"
 
@@ -97,11 +98,11 @@ std::optional<NonFinite> VersionBuilder::ApplyBlocks(int64_t begin, int64_t end,
   const auto update = [&](const BlockStore::Run& run, const void* values) {
     if (store_->UpdateRun(run, from, to, values, rate_, read_soon) || bad.has_value()) return;
     // For the message only: a peer that shares the memory may have changed the value since.
-    const size_t n = static_cast<size_t>(run.length);
-    const size_t at = store_->kernels().first_non_finite(values, n);
-    bad = NonFinite{run.local + static_cast<int64_t>(at < n ? at : 0), 0};
-    if (at < n)
-      std::memcpy(&bad->value, static_cast<const char*>(values) + at * sizeof(float), sizeof(float));
+    const int64_t at = FirstNonFiniteAt(values, run.length);
+    bad = NonFinite{run.local + (at < run.length ? at : 0), 0};
+    if (at == run.length) return;
+    std::memcpy(&bad->value, static_cast<const char*>(values) + static_cast<size_t>(at) * sizeof(float),
+                sizeof(float));
   };
   for (int64_t block = begin; block < end; ++block) {
     for (BlockStore::Run run : store_->runs_[static_cast<size_t>(block)]) {

@@ -292,14 +292,14 @@ TEST_CASE("what is no chunk, or comes unasked, is a broken shard's") {
     void (*edit)(Messages*);
   };
   const auto c = GENERATE(values<Case>({
-      {"which is not a chunk", [](Messages* m) { m->front().set_first(m->front().first() + 1); }},
-      {"which is not a chunk", [](Messages* m) { m->front().mutable_weights()->pop_back(); }},
-      {"which is not a chunk",
+      {"which is no chunk", [](Messages* m) { m->front().set_first(m->front().first() + 1); }},
+      {"which is no chunk", [](Messages* m) { m->front().mutable_weights()->pop_back(); }},
+      {"which is no chunk",
        [](Messages* m) { m->front().mutable_weights()->resize(m->front().weights().size() - 4); }},
-      {"which is not a chunk", [](Messages* m) { m->front().set_first(uint64_t{1} << 62); }},
-      {"which is not a chunk",
+      {"which is no chunk", [](Messages* m) { m->front().set_first(uint64_t{1} << 62); }},
+      {"which is no chunk",
        [](Messages* m) { m->front().set_weights(m->front().weights() + m->front().weights()); }},
-      {"some of which it had sent before",
+      {"came before",
        [](Messages* m) { m->push_back(m->front()), m->back().clear_pull(); }},
       {"answered the pull twice", [](Messages* m) { m->push_back(m->front()); }},
       {"sent weights before it said what they are of", [](Messages* m) { m->front().clear_pull(); }},

@@ -180,36 +180,5 @@ TEST_CASE("Kernels: what was found finite is what was used, while another proces
   }
 }
 
-TEST_CASE("Kernels: first_non_finite finds the first, wherever it is") {
-  const std::vector<float> bad = NonFinites();
-  for (const Kernels* kernels : AllTables()) {
-    for (size_t n : {1, 2, 3, 7, 15, 16, 17, 31, 33, 64, 65, 100, 1023, 1024, 1025, 2047, 2049, 2500}) {
-      for (size_t shift : {0, 1, 4}) {
-        std::vector<float> values = RandomFloats(3, n, 1);
-        // The largest finite values, in all places where bits could be mistaken.
-        for (size_t i = 0; i < n; i += 3) values[i] = i % 2 == 0 ? FLT_MAX : -FLT_MAX;
-        CAPTURE(kernels->name, n, shift);
-        REQUIRE(kernels->first_non_finite(UnalignedFloats(values, shift).data(), n) == n);
-        size_t misses = 0;
-        for (size_t at = 0; at<n; at += n> 100 ? 13 : 1) {
-          for (float x : bad) {
-            std::vector<float> with = values;
-            with[at] = x;
-            misses += kernels->first_non_finite(UnalignedFloats(with, shift).data(), n) != at;
-            with[n - 1] = x;
-            misses += kernels->first_non_finite(UnalignedFloats(with, shift).data(), n) != at;
-            // Values behind the end do not count.
-            misses += kernels->first_non_finite(UnalignedFloats(with, shift).data(), at) != at;
-          }
-        }
-        CHECK(misses == 0);
-        values[n - 1] = NAN;
-        CHECK(kernels->first_non_finite(UnalignedFloats(values, shift).data(), n) == n - 1);
-      }
-    }
-    CHECK(kernels->first_non_finite(nullptr, 0) == 0);
-  }
-}
-
 }  // namespace
 }  // namespace weir

@@ -1,4 +1,4 @@
-#include "client/tensors/finite.h"
+#include "common/codec/finite.h"
 
 #include <algorithm>
 
@@ -11,11 +11,11 @@ constexpr int64_t kBlock = 16384;
 // A type's bits: all of them, those without the sign, and infinity's. Without its sign, a NaN is above
 // infinity.
 struct Float32 {
-  typedef uint32_t Bits __attribute__((may_alias));
+  typedef uint32_t Bits __attribute__((may_alias, aligned(1)));
   static constexpr uint32_t kMagnitude = 0x7fffffff, kInfinity = 0x7f800000;
 };
 struct Bfloat16 {
-  typedef uint16_t Bits __attribute__((may_alias));
+  typedef uint16_t Bits __attribute__((may_alias, aligned(1)));
   static constexpr uint32_t kMagnitude = 0x7fff, kInfinity = 0x7f80;
 };
 // The float32 half way between bfloat16's largest value and infinity: ties go to even, which infinity is.
@@ -76,8 +76,10 @@ int64_t FirstFrom(uint32_t limit, const void* values, int64_t n) {
 
 }  // namespace
 
-int64_t FirstNonFinite(const float* values, int64_t n) {
-  return FirstFrom<Float32>(Float32::kInfinity, values, n);
+int64_t FirstNonFinite(const float* values, int64_t n) { return FirstNonFiniteAt(values, n); }
+
+int64_t FirstNonFiniteAt(const void* float32, int64_t n) {
+  return FirstFrom<Float32>(Float32::kInfinity, float32, n);
 }
 
 int64_t FirstNonFinite(const uint16_t* bfloat16, int64_t n) {
