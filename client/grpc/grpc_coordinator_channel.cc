@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "client/grpc/grpc_channel.h"
+#include "common/rpc/grpc_event.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -16,7 +17,7 @@ using Stub = v1::Coordinator::Stub;
 template <typename Request, typename Reply>
 class UnaryTry final : public CoordinatorChannel::Try,
                        public std::enable_shared_from_this<UnaryTry<Request, Reply>>,
-                       private GrpcPoller::Event {
+                       private GrpcEvent {
  public:
   using Method = std::unique_ptr<grpc::ClientAsyncResponseReader<Reply>> (Stub::*)(grpc::ClientContext*,
                                                                                    const Request&,
@@ -33,7 +34,7 @@ class UnaryTry final : public CoordinatorChannel::Try,
   void Start(Stub& stub, Method method, const Request& request, grpc::CompletionQueue* queue) {
     self_ = this->shared_from_this();
     rpc_ = (stub.*method)(&context_, request, queue);
-    rpc_->Finish(&reply_, &status_, static_cast<GrpcPoller::Event*>(this));
+    rpc_->Finish(&reply_, &status_, static_cast<GrpcEvent*>(this));
   }
   void Cancel() override { context_.TryCancel(); }
 

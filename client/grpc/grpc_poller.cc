@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "client/call/backoff.h"
+#include "common/rpc/grpc_completion_loop.h"
 #include "common/sync/mutex.h"
 #include "grpc/support/time.h"
-#include "grpcpp/alarm.h"
 #include "grpcpp/completion_queue.h"
 
 namespace weir {
@@ -26,7 +26,7 @@ gpr_timespec After(std::chrono::nanoseconds time) {
 
 }  // namespace
 
-struct GrpcPoller::Impl final : GrpcPoller::Event, ResultDriver {
+struct GrpcPoller::Impl final : ResultDriver {
   explicit Impl(std::chrono::microseconds busy_poll) : busy_poll(busy_poll) {}
 
   // Runs the poller's own thread.
@@ -39,47 +39,33 @@ struct GrpcPoller::Impl final : GrpcPoller::Event, ResultDriver {
   bool Poll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Returns whether a timer was due.
   bool RunTimers() ABSL_NO_THREAD_SAFETY_ANALYSIS;
-  // Wakes the polling thread, which then looks at what has changed.
-  void Rouse() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex) {
-    if (roused || looks_at == Steady::time_point::min()) return;
-    roused = true;
-    alarm.Set(&queue, After(std::chrono::nanoseconds(0)), static_cast<Event*>(this));
-  }
-  void OnEvent(bool /*ok*/) override {
-    MutexLock lock(mutex);
-    roused = false;
-  }
 
   const std::chrono::microseconds busy_poll;
   grpc::CompletionQueue queue;
+  GrpcCompletionLoop loop{&queue};
   std::thread thread;
 
-  Mutex mutex;
-  std::map<Timer, absl::AnyInvocable<void()>> timers ABSL_GUARDED_BY(mutex);
-  uint64_t next_timer ABSL_GUARDED_BY(mutex) = 0;
-  // When the polling thread, which may be asleep, looks at the timers by itself. min(): it is awake, or no
-  // thread polls.
-  Steady::time_point looks_at ABSL_GUARDED_BY(mutex) = Steady::time_point::min();
+  std::map<Timer, absl::AnyInvocable<void()>> timers ABSL_GUARDED_BY(loop.mutex);
+  uint64_t next_timer ABSL_GUARDED_BY(loop.mutex) = 0;
+  // When the polling thread looks at the timers by itself, if it is asleep.
+  Steady::time_point looks_at ABSL_GUARDED_BY(loop.mutex) = Steady::time_point::min();
   // Until then the polling thread does not sleep.
-  Steady::time_point busy_until ABSL_GUARDED_BY(mutex) = Steady::time_point::min();
-  // Wakes the polling thread. `roused`: the alarm is set, and its event was not taken yet.
-  grpc::Alarm alarm ABSL_GUARDED_BY(mutex);
-  bool roused ABSL_GUARDED_BY(mutex) = false;
+  Steady::time_point busy_until ABSL_GUARDED_BY(loop.mutex) = Steady::time_point::min();
 
   enum class Turn { kNobody, kOwnThread, kWaiter };
   // Which thread polls.
-  Turn turn ABSL_GUARDED_BY(mutex) = Turn::kNobody;
+  Turn turn ABSL_GUARDED_BY(loop.mutex) = Turn::kNobody;
   // When a waiter last stopped polling, or was given the polling.
-  Steady::time_point waiter_left ABSL_GUARDED_BY(mutex) = Steady::time_point::min();
+  Steady::time_point waiter_left ABSL_GUARDED_BY(loop.mutex) = Steady::time_point::min();
   // Waiters that want to take the polling from the own thread, and waiters that leave it to another thread.
-  int claims ABSL_GUARDED_BY(mutex) = 0;
-  int sleepers ABSL_GUARDED_BY(mutex) = 0;
-  bool stopping ABSL_GUARDED_BY(mutex) = false;
+  int claims ABSL_GUARDED_BY(loop.mutex) = 0;
+  int sleepers ABSL_GUARDED_BY(loop.mutex) = 0;
+  bool stopping ABSL_GUARDED_BY(loop.mutex) = false;
   // The own thread has given the polling up.
   CondVar given;
   // Wakes the own thread to look at the state above. `asleep`: the own thread does so only when woken.
   CondVar look;
-  bool asleep ABSL_GUARDED_BY(mutex) = false;
+  bool asleep ABSL_GUARDED_BY(loop.mutex) = false;
 };
 
 GrpcPoller::GrpcPoller(std::chrono::microseconds busy_poll) : impl_(std::make_shared<Impl>(busy_poll)) {
@@ -88,10 +74,10 @@ GrpcPoller::GrpcPoller(std::chrono::microseconds busy_poll) : impl_(std::make_sh
 
 GrpcPoller::~GrpcPoller() {
   {
-    MutexLock lock(impl_->mutex);
+    MutexLock lock(impl_->loop.mutex);
     impl_->stopping = true;
     impl_->look.NotifyAll();
-    impl_->Rouse();
+    impl_->loop.Wake();
   }
   impl_->thread.join();
 }
@@ -111,17 +97,17 @@ grpc::CompletionQueue* GrpcPoller::queue() { return &impl_->queue; }
 std::shared_ptr<ResultDriver> GrpcPoller::driver() { return impl_; }
 
 GrpcPoller::Timer GrpcPoller::RunAt(Steady::time_point when, absl::AnyInvocable<void()> then) {
-  MutexLock lock(impl_->mutex);
+  MutexLock lock(impl_->loop.mutex);
   const Timer timer(when, impl_->next_timer++);
   impl_->timers.emplace(timer, std::move(then));
-  if (when < impl_->looks_at) impl_->Rouse();
+  if (when < impl_->looks_at) impl_->loop.Wake();
   return timer;
 }
 
 void GrpcPoller::Cancel(const Timer& timer) {
   // Destroyed without the lock.
   absl::AnyInvocable<void()> then;
-  MutexLock lock(impl_->mutex);
+  MutexLock lock(impl_->loop.mutex);
   const auto found = impl_->timers.find(timer);
   if (found == impl_->timers.end()) return;
   then = std::move(found->second);
@@ -136,10 +122,10 @@ bool GrpcPoller::Impl::RunTimers() {
     ran = true;
     absl::AnyInvocable<void()> then = std::move(timers.begin()->second);
     timers.erase(timers.begin());
-    mutex.Unlock();
+    loop.mutex.Unlock();
     then();
     then = nullptr;
-    mutex.Lock();
+    loop.mutex.Lock();
   }
   return ran;
 }
@@ -151,33 +137,26 @@ bool GrpcPoller::Impl::Poll() {
   if (!timers.empty()) looks_at = std::min(looks_at, timers.begin()->first.first);
   // gRPC sleeps for a millisecond unless the deadline has been past for one.
   const gpr_timespec until = now < busy_until ? gpr_time_0(GPR_CLOCK_MONOTONIC) : After(looks_at - now);
-  mutex.Unlock();
-  void* tag = nullptr;
-  bool ok = false;
-  const grpc::CompletionQueue::NextStatus next = queue.AsyncNext(&tag, &ok, until);
-  mutex.Lock();
-  looks_at = Steady::time_point::min();
-  if (next == grpc::CompletionQueue::GOT_EVENT) {
-    mutex.Unlock();
-    static_cast<Event*>(tag)->OnEvent(ok);
-    mutex.Lock();
-    if (busy_poll.count() > 0) busy_until = Steady::now() + busy_poll;
+  const grpc::CompletionQueue::NextStatus next =
+      loop.HandleNext([&](void** tag, bool* ok) { return queue.AsyncNext(tag, ok, until); });
+  if (next == grpc::CompletionQueue::GOT_EVENT && busy_poll.count() > 0) {
+    busy_until = Steady::now() + busy_poll;
   }
   return next != grpc::CompletionQueue::SHUTDOWN;
 }
 
 void GrpcPoller::Impl::Run() {
-  MutexLock lock(mutex);
+  MutexLock lock(loop.mutex);
   while (true) {
     const Steady::time_point from = waiter_left + kLeaveToWaiters;
     if (turn == Turn::kWaiter) {
       asleep = true;
-      look.Wait(mutex);
+      look.Wait(loop.mutex);
       asleep = false;
     } else if (stopping) {
       break;
     } else if (Steady::now() < from && (claims > 0 || sleepers == 0)) {
-      look.WaitUntil(mutex, from);
+      look.WaitUntil(loop.mutex, from);
     } else {
       turn = Turn::kOwnThread;
       while (!stopping && claims == 0) Poll();
@@ -193,13 +172,13 @@ void GrpcPoller::Impl::Run() {
 }
 
 void GrpcPoller::Impl::WaitUntil(absl::FunctionRef<bool()> ready, absl::FunctionRef<void()> sleep) {
-  MutexLock lock(mutex);
+  MutexLock lock(loop.mutex);
   ++claims;
   // If several threads wait, the polling would change hands with every result, so they leave it to the own
   // thread.
   while (turn == Turn::kOwnThread && sleepers == 0 && !stopping && !ready()) {
-    Rouse();
-    given.Wait(mutex);
+    loop.Wake();
+    given.Wait(loop.mutex);
   }
   --claims;
   if (turn == Turn::kNobody) {
@@ -211,9 +190,9 @@ void GrpcPoller::Impl::WaitUntil(absl::FunctionRef<bool()> ready, absl::Function
     if (asleep || sleepers > 0) look.NotifyAll();
   } else if (!ready()) {
     ++sleepers;
-    mutex.Unlock();
+    loop.mutex.Unlock();
     sleep();
-    mutex.Lock();
+    loop.mutex.Lock();
     --sleepers;
   }
 }

@@ -26,22 +26,13 @@ class GrpcPoller final : public EventLoop {
  public:
   using Steady = std::chrono::steady_clock;
 
-  // The tag of an operation on queue(). The event must live until OnEvent(), which runs on the polling thread
-  // and must not block.
-  class Event {
-   public:
-    virtual void OnEvent(bool ok) = 0;
-
-   protected:
-    ~Event() = default;
-  };
-
   // Before a polling thread sleeps, it looks for events for this long.
   explicit GrpcPoller(std::chrono::microseconds busy_poll);
   // The process's poller with this `busy_poll`; its last holder destroys it. Not from a handler.
   static std::shared_ptr<GrpcPoller> Shared(std::chrono::microseconds busy_poll);
   ~GrpcPoller();
 
+  // The tags of its operations are GrpcEvents, which are handled on the polling thread.
   grpc::CompletionQueue* queue();
   std::shared_ptr<ResultDriver> driver() override;
 

@@ -13,6 +13,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
 #include "common/net/local_host.h"
+#include "common/rpc/grpc_event.h"
 #include "common/rpc/grpc_payload.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
@@ -46,12 +47,12 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
 
   void Write(OutgoingMessage message) override {
     ++operations_;
-    rpc_->Write(ToByteBuffer(std::move(message)), static_cast<GrpcPoller::Event*>(&written_));
+    rpc_->Write(ToByteBuffer(std::move(message)), static_cast<GrpcEvent*>(&written_));
   }
 
   void Read(bool relaxed) override {
     ++operations_;
-    const auto read = [this] { rpc_->Read(&message_, static_cast<GrpcPoller::Event*>(&read_)); };
+    const auto read = [this] { rpc_->Read(&message_, static_cast<GrpcEvent*>(&read_)); };
     if (!relaxed) return read();
     // The read sends a window update, which need not hold up other work.
     poller_.Post(read);
@@ -60,7 +61,7 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
   void Cancel() override { context_.TryCancel(); }
 
  private:
-  struct Event final : GrpcPoller::Event {
+  struct Event final : GrpcEvent {
     using Handler = void (GrpcDataStream::*)(bool ok);
     Event(GrpcDataStream& stream, Handler handler) : stream(stream), handler(handler) {}
     void OnEvent(bool ok) override { stream.Handle(handler, ok); }
@@ -94,7 +95,7 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
       failure_ = message.status();
       context_.TryCancel();
     }
-    rpc_->Finish(&status_, static_cast<GrpcPoller::Event*>(&finished_));
+    rpc_->Finish(&status_, static_cast<GrpcEvent*>(&finished_));
   }
 
   void OnFinished(bool /*ok*/) {

@@ -6,7 +6,7 @@ namespace weir {
 
 GrpcEventLoop::GrpcEventLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue,
                              std::chrono::microseconds busy_poll)
-    : queue_(std::move(queue)), busy_poll_(busy_poll) {}
+    : queue_(std::move(queue)), busy_poll_(busy_poll), loop_(queue_.get()) {}
 
 GrpcEventLoop::~GrpcEventLoop() { Stop(); }
 
@@ -16,14 +16,14 @@ void GrpcEventLoop::Start() {
 
 void GrpcEventLoop::Stop() {
   {
-    MutexLock lock(mutex_);
+    MutexLock lock(loop_.mutex);
     if (stopped_) return;
   }
   // On the loop's thread, so that no operation is started on a queue that is shut down.
   Post([this] {
     stopping_ = true;
     queue_->Shutdown();
-    MutexLock lock(mutex_);
+    MutexLock lock(loop_.mutex);
     stopped_ = true;
   });
   if (thread_.joinable()) {
@@ -34,28 +34,26 @@ void GrpcEventLoop::Stop() {
 }
 
 void GrpcEventLoop::Post(absl::AnyInvocable<void()> function) {
-  MutexLock lock(mutex_);
+  MutexLock lock(loop_.mutex);
   if (stopped_) return;
   posted_.push_back(std::move(function));
-  if (awake_ || alarm_set_) return;
-  alarm_set_ = true;
-  alarm_.Set(queue_.get(), gpr_time_0(GPR_CLOCK_MONOTONIC), &alarm_);
+  loop_.Wake();
 }
 
 void GrpcEventLoop::CallBegins() {
-  MutexLock lock(mutex_);
+  MutexLock lock(loop_.mutex);
   ++open_calls_;
 }
 
 void GrpcEventLoop::CallEnds() {
-  MutexLock lock(mutex_);
+  MutexLock lock(loop_.mutex);
   if (--open_calls_ == 0) calls_ended_.NotifyAll();
 }
 
 bool GrpcEventLoop::WaitUntilNoCalls(std::chrono::steady_clock::time_point deadline) {
-  MutexLock lock(mutex_);
+  MutexLock lock(loop_.mutex);
   while (open_calls_ > 0) {
-    if (!calls_ended_.WaitUntil(mutex_, deadline) && std::chrono::steady_clock::now() >= deadline) break;
+    if (!calls_ended_.WaitUntil(loop_.mutex, deadline) && std::chrono::steady_clock::now() >= deadline) break;
   }
   return open_calls_ == 0;
 }
@@ -67,59 +65,40 @@ void GrpcEventLoop::StartOperationsLater(OperationStarter* starter) {
 }
 
 void GrpcEventLoop::Run() {
-  void* tag = nullptr;
-  bool ok = false;
-  Work();
-  while (Next(&tag, &ok)) {
-    {
-      MutexLock lock(mutex_);
-      awake_ = true;
-      if (tag == &alarm_) {
-        alarm_set_ = false;
-        tag = nullptr;
-      }
-    }
-    if (tag != nullptr) static_cast<Event*>(tag)->Done(ok);
+  MutexLock lock(loop_.mutex);
+  do {
     Work();
-  }
+  } while (loop_.HandleNext([this](void** tag, bool* ok) { return Next(tag, ok); }) !=
+           grpc::CompletionQueue::SHUTDOWN);
 }
 
-bool GrpcEventLoop::Next(void** tag, bool* ok) {
+grpc::CompletionQueue::NextStatus GrpcEventLoop::Next(void** tag, bool* ok) {
   if (busy_poll_.count() > 0) {
     const auto until = std::chrono::steady_clock::now() + busy_poll_;
     do {
-      switch (queue_->AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC))) {
-        case grpc::CompletionQueue::GOT_EVENT:
-          return true;
-        case grpc::CompletionQueue::SHUTDOWN:
-          return false;
-        case grpc::CompletionQueue::TIMEOUT:
-          break;
-      }
+      const auto next = queue_->AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
+      if (next != grpc::CompletionQueue::TIMEOUT) return next;
     } while (std::chrono::steady_clock::now() < until);
   }
-  return queue_->Next(tag, ok);
+  return queue_->Next(tag, ok) ? grpc::CompletionQueue::GOT_EVENT : grpc::CompletionQueue::SHUTDOWN;
 }
 
 void GrpcEventLoop::Work() {
   std::vector<absl::AnyInvocable<void()>> posted;
   while (true) {
-    posted.clear();
-    {
-      MutexLock lock(mutex_);
-      posted.swap(posted_);
-      if (posted.empty() && starters_.empty()) {
-        awake_ = false;
-        return;
+    posted.swap(posted_);
+    if (posted.empty() && starters_.empty()) return;
+    loop_.mutex.Unlock();
+    for (auto& function : posted) function();
+    if (posted.empty()) {
+      const std::vector<OperationStarter*> starters = std::exchange(starters_, {});
+      for (OperationStarter* starter : starters) {
+        starter->due_ = false;
+        starter->StartOperations();
       }
     }
-    for (auto& function : posted) function();
-    if (!posted.empty()) continue;
-    const std::vector<OperationStarter*> starters = std::exchange(starters_, {});
-    for (OperationStarter* starter : starters) {
-      starter->due_ = false;
-      starter->StartOperations();
-    }
+    posted.clear();
+    loop_.mutex.Lock();
   }
 }
 

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 
 #include <chrono>
@@ -9,6 +8,8 @@
 #include <vector>
 
 #include "absl/functional/any_invocable.h"
+#include "common/rpc/grpc_completion_loop.h"
+#include "common/rpc/grpc_event.h"
 #include "common/sync/executor.h"
 #include "common/sync/mutex.h"
 
@@ -21,16 +22,6 @@ namespace weir {
 // Operations on the queue are started on its thread only, and not once stopping() is true.
 class GrpcEventLoop final : public Executor {
  public:
-  // The tag of operations on the queue. It must live as long as its operation is in flight.
-  class Event {
-   public:
-    // On the loop's thread.
-    virtual void Done(bool ok) = 0;
-
-   protected:
-    ~Event() = default;
-  };
-
   class OperationStarter {
    public:
     virtual void StartOperations() = 0;
@@ -70,44 +61,40 @@ class GrpcEventLoop final : public Executor {
 
  private:
   void Run();
-  bool Next(void** tag, bool* ok);
-  // Runs until the thread can only wait.
-  void Work();
+  grpc::CompletionQueue::NextStatus Next(void** tag, bool* ok);
+  // Runs until the thread can only wait. Releases the lock meanwhile.
+  void Work() ABSL_EXCLUSIVE_LOCKS_REQUIRED(loop_.mutex);
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
   const std::chrono::microseconds busy_poll_;
+  GrpcCompletionLoop loop_;
   std::thread thread_;
 
   // Used by the loop's thread only.
   bool stopping_ = false;
   std::vector<OperationStarter*> starters_;
 
-  Mutex mutex_;
   CondVar calls_ended_;
-  int open_calls_ ABSL_GUARDED_BY(mutex_) = 0;
-  std::vector<absl::AnyInvocable<void()>> posted_ ABSL_GUARDED_BY(mutex_);
-  // The thread will read `posted_` before it waits, or has been woken.
-  bool awake_ ABSL_GUARDED_BY(mutex_) = true;
-  bool stopped_ ABSL_GUARDED_BY(mutex_) = false;
-  // Wakes the thread. In flight between Set() and the event that has this tag.
-  grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex_);
-  bool alarm_set_ ABSL_GUARDED_BY(mutex_) = false;
+  int open_calls_ ABSL_GUARDED_BY(loop_.mutex) = 0;
+  // The thread reads these before it waits.
+  std::vector<absl::AnyInvocable<void()>> posted_ ABSL_GUARDED_BY(loop_.mutex);
+  bool stopped_ ABSL_GUARDED_BY(loop_.mutex) = false;
 };
 
 // An operation of an object that lives on the loop's thread. `done` is called when the operation ends.
 template <typename Owner>
-class GrpcOperation final : public GrpcEventLoop::Event {
+class GrpcOperation final : public GrpcEvent {
  public:
   GrpcOperation(Owner* owner, void (Owner::*done)(bool ok)) : owner_(owner), done_(done) {}
 
-  void* tag() { return static_cast<GrpcEventLoop::Event*>(this); }
+  void* tag() { return static_cast<GrpcEvent*>(this); }
   // Marks the operation as in flight. Returns the tag to start it with.
   void* Begin() {
     under_way_ = true;
     return tag();
   }
   bool under_way() const { return under_way_; }
-  void Done(bool ok) override {
+  void OnEvent(bool ok) override {
     under_way_ = false;
     (owner_->*done_)(ok);
   }
