@@ -14,6 +14,14 @@ namespace {
 
 int64_t DivideUp(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+absl::StatusOr<std::shared_ptr<float>> HostMemory(ComputeBackend* backend, size_t elements) {
+  auto memory = std::make_shared<Buffer<float>>();
+  WEIR_ASSIGN_OR_RETURN(
+      *memory, Buffer<float>::Make(backend, ComputeBackend::Memory::kHost, static_cast<int64_t>(elements)));
+  float* const values = memory->get();
+  return std::shared_ptr<float>(std::move(memory), values);
+}
+
 }  // namespace
 
 Precision Replicas::PrecisionOf(const v1::ComputeConfig& config) {
@@ -68,10 +76,14 @@ absl::StatusOr<std::unique_ptr<Replicas>> Replicas::On(
 
 Replicas::Replicas(std::vector<Replica> replicas)
     : replicas_(std::move(replicas)),
-      buffers_(std::make_unique<ParameterBuffers>(replicas_[0].backend.get(), model().spec().elements())),
+      buffers_(
+          static_cast<size_t>(model().spec().elements()),
+          [backend = replicas_[0].backend.get()](size_t elements) { return HostMemory(backend, elements); }),
       threads_(static_cast<int>(replicas_.size())) {
-  buffers_->Add(model().weights().data());
-  buffers_->Add(model().gradients().data());
+  // The model's own memory, which is used before any is made.
+  for (const absl::Span<float> own : {model().weights(), model().gradients()}) {
+    buffers_.Add(std::shared_ptr<float>(std::shared_ptr<void>(), own.data()));
+  }
 }
 
 Replicas::~Replicas() {

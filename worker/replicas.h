@@ -8,12 +8,12 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "common/sync/thread_pool.h"
+#include "common/system/float_pool.h"
 #include "proto/job_config.pb.h"
 #include "worker/batch_ahead.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/data/dataset.h"
 #include "worker/model/model.h"
-#include "worker/parameter_buffers.h"
 
 namespace weir {
 
@@ -45,8 +45,12 @@ class Replicas {
   // Whether the replicas compute in the host's memory.
   bool on_host() const { return replicas_[0].backend->unified(); }
 
-  // Host memory for Model::Bind(); the best kind for model().
-  ParameterBuffers& buffers() { return *buffers_; }
+  // Host memory for Model::Bind(), pulls and pushes; the best kind for model(). Each buffer holds as many
+  // floats as the model has, and the first replica's device copies to and from it at full speed. Take() runs
+  // on the thread of that replica's backend, and its error is ResourceExhausted. The buffers are gone before
+  // this object is.
+  using HostBuffers = FloatPool<absl::StatusOr<std::shared_ptr<float>>>;
+  HostBuffers& buffers() { return buffers_; }
 
   // Computes the gradient of the mean loss over `examples` of `train` into model().gradients(), each share in
   // micro_batches parts one after another. Returns the sum of the losses. `traffic` is as in
@@ -83,7 +87,7 @@ class Replicas {
   void Sum(size_t tensor, size_t replicas);
 
   std::vector<Replica> replicas_;
-  std::unique_ptr<ParameterBuffers> buffers_;
+  HostBuffers buffers_;
   BatchAhead ahead_;
   ThreadPool threads_;
 };

@@ -5,7 +5,7 @@
 
 namespace weir {
 
-ShardView::ShardView(int64_t elements, int64_t unit, std::shared_ptr<FloatBuffers> buffers, bool in_place)
+ShardView::ShardView(int64_t elements, int64_t unit, std::shared_ptr<FloatPool<>> buffers, bool in_place)
     : unit_(unit),
       buffers_(std::move(buffers)),
       may_refer_(in_place),

@@ -6,8 +6,8 @@
 
 #include "absl/types/span.h"
 #include "client/exchange/shared_weights.h"
-#include "client/tensors/float_buffers.h"
 #include "client/tensors/tensor_map.h"
+#include "common/system/float_pool.h"
 
 namespace weir {
 
@@ -17,7 +17,7 @@ class ShardView {
  public:
   // `elements`: the shard's elements, for which the buffers have room. unit: WireOptions::chunk_unit.
   // in_place: whether this may refer to shared memory.
-  ShardView(int64_t elements, int64_t unit, std::shared_ptr<FloatBuffers> buffers, bool in_place);
+  ShardView(int64_t elements, int64_t unit, std::shared_ptr<FloatPool<>> buffers, bool in_place);
 
   // Returns whether weights at this address in shared memory are read there.
   bool MayRefer(const char* values) const;
@@ -36,7 +36,7 @@ class ShardView {
 
  private:
   int64_t unit_;
-  std::shared_ptr<FloatBuffers> buffers_;
+  std::shared_ptr<FloatPool<>> buffers_;
   bool may_refer_;
   std::vector<const float*> units_;
   std::vector<SharedWeights::Chunk> chunks_;

@@ -80,7 +80,8 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
               limits(), history_ == nullptr ? channels.observer : history_.get(),
               [this](const absl::Status& why) { Fail(why); }) {
   for (uint32_t shard = 0; shard < reply.num_shards(); ++shard) {
-    buffers_.push_back(std::make_shared<FloatBuffers>(tensors_.partition().shard_elements(shard)));
+    const auto elements = static_cast<size_t>(tensors_.partition().shard_elements(shard));
+    buffers_.push_back(std::make_shared<FloatPool<>>(elements, HeapFloats));
   }
   {
     MutexLock lock(mutex_);

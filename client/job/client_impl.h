@@ -25,7 +25,6 @@
 #include "client/job/history_observer.h"
 #include "client/job/transport.h"
 #include "client/job/work_source.h"
-#include "client/tensors/float_buffers.h"
 #include "client/tensors/gradient_memory.h"
 #include "client/tensors/outgoing_gradient.h"
 #include "client/tensors/tensor_map.h"
@@ -33,6 +32,7 @@
 #include "common/codec/wire_codec.h"
 #include "common/protocol/mode_traits.h"
 #include "common/sync/mutex.h"
+#include "common/system/float_pool.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
 
@@ -161,7 +161,7 @@ class ClientImpl final : public Client {
   const bool shard_checks_;
   const TensorMap tensors_;
   // The buffers of views, by shard.
-  std::vector<std::shared_ptr<FloatBuffers>> buffers_;
+  std::vector<std::shared_ptr<FloatPool<>>> buffers_;
   GradientMemory gradients_;
   std::atomic<uint64_t> epoch_;
 

@@ -18,7 +18,7 @@ GradientMemory::GradientMemory(const ModelSpec& model, bool shared)
     : elements_(ElementsOf(model)),
       bytes_(static_cast<uint64_t>(model.elements()) * sizeof(float)),
       shared_(shared),
-      plain_(static_cast<size_t>(model.elements())) {}
+      plain_(static_cast<size_t>(model.elements()), HeapFloats) {}
 
 std::shared_ptr<float> GradientMemory::Take() {
   if (!shared_) return plain_.Take();

@@ -4,9 +4,9 @@
 #include <memory>
 #include <vector>
 
-#include "client/tensors/float_buffers.h"
 #include "common/model/model_spec.h"
 #include "common/sync/mutex.h"
+#include "common/system/float_pool.h"
 #include "common/system/shared_memory.h"
 
 namespace weir {
@@ -41,7 +41,7 @@ class GradientMemory {
   const std::vector<int64_t> elements_;  // by tensor
   const uint64_t bytes_;
   const bool shared_;
-  FloatBuffers plain_;
+  FloatPool<> plain_;
   const std::shared_ptr<Segments> segments_ = std::make_shared<Segments>();
 };
 

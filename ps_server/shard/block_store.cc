@@ -41,8 +41,8 @@ BlockStore::BlockStore(Options options, Partition partition, Optimizer optimizer
       optimizer_(std::move(optimizer)),
       schedule_(schedule),
       settings_(std::move(settings)),
-      pool_(static_cast<size_t>(partition_.shard_elements(options_.shard))),
-      weights_pool_(pool_.elements(), options_.weights_source),
+      pool_(static_cast<size_t>(partition_.shard_elements(options_.shard)), AllocateSlab),
+      weights_pool_(pool_.elements(), OrOwnMemory(options_.weights_source)),
       readers_(
           std::make_shared<VersionReaders>(options_.clock, options_.reader_limits, options_.on_release)) {}
 

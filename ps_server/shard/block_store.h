@@ -14,11 +14,12 @@
 #include "common/sync/mutex.h"
 #include "common/sync/thread_pool.h"
 #include "common/system/clock.h"
+#include "common/system/float_pool.h"
 #include "proto/job_config.pb.h"
 #include "ps_server/optimizer/groups.h"
 #include "ps_server/optimizer/optimizer.h"
 #include "ps_server/optimizer/schedule.h"
-#include "ps_server/shard/slab_pool.h"
+#include "ps_server/shard/slab.h"
 #include "ps_server/shard/version_readers.h"
 
 namespace weir {
@@ -152,7 +153,7 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   const LearningRateSchedule schedule_;
   const std::vector<TensorSettings> settings_;  // by tensor
   std::vector<std::vector<Run>> runs_;          // by block
-  SlabPool pool_, weights_pool_;
+  FloatPool<> pool_, weights_pool_;
   std::shared_ptr<const ShardVersion> current_;
   std::weak_ptr<VersionBuilder> builder_;
   Building building_;

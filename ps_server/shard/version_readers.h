@@ -14,7 +14,7 @@
 #include "absl/types/optional.h"
 #include "common/sync/mutex.h"
 #include "common/system/clock.h"
-#include "ps_server/shard/slab_pool.h"
+#include "ps_server/shard/slab.h"
 
 namespace weir {
 

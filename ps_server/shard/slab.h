@@ -3,9 +3,6 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
-#include <vector>
-
-#include "common/sync/mutex.h"
 
 namespace weir {
 
@@ -20,21 +17,7 @@ using SlabSource = std::function<std::shared_ptr<float>(size_t elements)>;
 // Memory of this process only, in huge pages where the system allows them.
 std::shared_ptr<float> AllocateSlab(size_t elements);
 
-// Recycles slabs of one size, so an update allocates no memory after warm-up. Thread-safe. Slabs may outlive
-// the pool.
-class SlabPool {
- public:
-  explicit SlabPool(size_t elements, SlabSource source = AllocateSlab);
-
-  size_t elements() const { return elements_; }
-  // The values are undefined.
-  Slab Take();
-
- private:
-  struct Free;
-  const size_t elements_;
-  const SlabSource source_;
-  const std::shared_ptr<Free> free_;
-};
+// The memory of `source`, and of this process where that has none.
+SlabSource OrOwnMemory(SlabSource source);
 
 }  // namespace weir
