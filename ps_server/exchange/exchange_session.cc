@@ -323,6 +323,7 @@ void ExchangeSession::OnPushed(Exchange& exchange, absl::StatusOr<PushAnswer> an
     exchange.made = exchange.push_reply->version();
     if (exchange.last.has_value()) exchange.weights.push_back(*exchange.last);
     if (answer->made.has_value()) {
+      options_.shard->CountPulled(answer->made->elements(), exchange.pull->dtype());
       exchange.pull_reply = *std::move(answer->made);
       return Close(exchange);
     }

@@ -102,6 +102,10 @@ void Shard::Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone
   });
 }
 
+void Shard::CountPulled(uint64_t elements, v1::Dtype dtype) {
+  counters_.bytes_pulled += elements * static_cast<uint64_t>(BytesPerValue(dtype));
+}
+
 void Shard::Pull(Session session, v1::PullRequest request, PullDone done) {
   queue_.Post([this, session, request = std::move(request), done = std::move(done)]() mutable {
     HandlePull({session, std::move(request), std::move(done), options_.clock->Now()});

@@ -123,6 +123,10 @@ class Shard {
   // (PushAnswer::made), so that weights may be sent while they are computed. Only within BeginDone.
   bool AnswersAfter(const v1::PushRequest& push) const;
 
+  // The client gets PushAnswer::made, an answer with this many elements, and its weights in this type.
+  // Thread-safe.
+  void CountPulled(uint64_t elements, v1::Dtype dtype);
+
   // Ends waits whose deadline has passed. Must be called regularly.
   void Tick();
 
@@ -190,7 +194,7 @@ class Shard {
   // finite.
   static Verdict AsClaimed(const v1::PushRequest& header);
   // As PushArrivals::WaitForStream.
-  bool WaitsForStream();
+  bool WaitsForStream(const v1::PushRequest& header);
   // nullptr: the push is arriving twice already.
   std::unique_ptr<PushArrival> Arrive(Session session, v1::PushRequest header);
   // False: the next version has to wait for readers whose time is not over yet.

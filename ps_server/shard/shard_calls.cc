@@ -44,7 +44,7 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
     if (version != nullptr) {
       out.header.mutable_version()->set_count(version->count);
       if (!request.header_only()) {
-        counters_.bytes_pulled += static_cast<uint64_t>(store_->elements()) * sizeof(float);
+        CountPulled(static_cast<uint64_t>(store_->elements()), request.dtype());
         out.version = std::move(version);
       }
     }

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/codec/wire_codec.h"
+#include "common/codec/wire_dtype.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/part_assignment.h"
 #include "ps_server/shard/shard.h"
@@ -124,7 +125,7 @@ void Shard::HandleBegin(HeldPush push) {
                 push.since});
         return Wake();
       }
-      if (WaitsForStream()) break;
+      if (WaitsForStream(header)) break;
       std::unique_ptr<PushArrival> arrival = Arrive(push.session, header);
       if (arrival == nullptr) break;
       return push.done(std::move(arrival));
@@ -147,8 +148,8 @@ void Shard::Hold(HeldPush push) {
   calls_.held.push_back(std::move(push));
 }
 
-bool Shard::WaitsForStream() {
-  const int64_t bytes = store_->elements() * static_cast<int64_t>(sizeof(float));
+bool Shard::WaitsForStream(const v1::PushRequest& header) {
+  const int64_t bytes = store_->elements() * BytesPerValue(header.dtype());
   // Such a push comes in one or two messages.
   if (bytes <= kMaxChunkBytes) return false;
   const std::optional<uint64_t> chunks = store_->chunks_built();
@@ -252,7 +253,6 @@ void Shard::TakeEffect(const Decision& decision) {
   if (decision.builder != nullptr &&
       policy_->OnPull(header.caller().worker(), header.clock() + 1) == PullDecision::kReady) {
     answer.made = NewPullReply(v1::OK, "", header.with_clocks());
-    counters_.bytes_pulled += static_cast<uint64_t>(store_->elements()) * sizeof(float);
   }
   if (decision.done) decision.done(std::move(answer));
 }

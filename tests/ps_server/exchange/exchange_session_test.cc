@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "catch2/catch.hpp"
 #include "tests/common/task_queue.h"
@@ -67,6 +68,35 @@ TEST_CASE("The weights of a pull leave chunk by chunk, the first one with the an
   }
   CHECK_FALSE(f.Send().has_value());
   CHECK(f.session->idle());
+}
+
+TEST_CASE("The shard counts the bytes of the weights that leave, in their type, also as a push makes them") {
+  const auto dtype = GENERATE(v1::F32, v1::BF16);
+  const bool with_pull = GENERATE(true, false);
+  SessionFixture f(16);
+  const std::vector<float> gradient(40, 1.0f);
+  v1::ExchangeRequest request;
+  request.set_id(1);
+  *request.mutable_push() = f.shard.Header({0});
+  request.set_gradient(gradient.data(), gradient.size() * sizeof(float));
+  if (with_pull) {
+    *request.mutable_pull()->mutable_caller() = f.shard.CallerOf(0);
+    request.mutable_pull()->set_clock(1);
+    request.mutable_pull()->set_dtype(dtype);
+  }
+  f.Receive(request);
+  f.tasks.Run();
+  uint64_t bytes = 0;
+  bool made = false;
+  while (const auto reply = f.Send()) {
+    if (reply->has_push()) CHECK(reply->push().outcome() == v1::OK);
+    made = made || reply->has_pull();
+    bytes += reply->weights().size();
+  }
+  CHECK(f.session->idle());
+  CHECK(made == with_pull);
+  CHECK(bytes == (with_pull ? 40 * (dtype == v1::F32 ? 4 : 2) : 0));
+  CHECK(f.shard.shard->counters().bytes_pulled == bytes);
 }
 
 TEST_CASE("Weights that are revoked between two of their messages end their pull, once, and no other") {

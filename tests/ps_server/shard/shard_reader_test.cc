@@ -150,6 +150,16 @@ TEST_CASE("A pull for the header only sends and counts no weights") {
   CHECK(f.shard->counters().bytes_pulled == 40 * sizeof(float));
 }
 
+TEST_CASE("The bytes of a pull are counted in the type of its weights") {
+  ShardFixture f(kAsync);
+  f.Start();
+  v1::PullRequest request;
+  *request.mutable_caller() = f.CallerOf(0);
+  request.set_dtype(v1::BF16);
+  CHECK(f.PullRequest(request)->reply().version != nullptr);
+  CHECK(f.shard->counters().bytes_pulled == 40 * sizeof(uint16_t));
+}
+
 TEST_CASE("After warm-up updates take no new memory, with readers that come and go") {
   ShardFixture f(kAsync);
   f.config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_MOMENTUM);

@@ -50,6 +50,17 @@ TEST_CASE("A large push begins when the one before it is in, in their order, and
   CHECK((f.Weights() == std::vector<float>(kElements, 2.0f)));
 }
 
+TEST_CASE("A push that is small in its own type does not wait") {
+  Large f;
+  auto first = f.Begin({0});
+  f.Take(*first, 0, 1);
+  v1::PushRequest half = f.Header({1});
+  half.set_dtype(v1::BF16);
+  static_assert(kElements * sizeof(uint16_t) <= kMaxChunkBytes);
+  CHECK(f.TryBegin(half)->there());
+  CHECK_FALSE(f.TryBegin(f.Header({2}))->there());
+}
+
 TEST_CASE("It waits for one that moves, and does not for one that stands still") {
   Large f;
   auto slow = f.Begin({0});
