@@ -294,8 +294,8 @@ absl::Status ShardExchange::TakeWeights(uint64_t first, absl::Span<const absl::s
   const absl::Status added =
       came_.Add(first, bytes, size, chunk == nullptr ? kMaxChunkBytes : kMaxSharedChunkBytes);
   if (!added.ok()) {
-    return Broken(
-        absl::StrCat("sent ", bytes, " bytes of weights for position ", first, ", ", added.message()));
+    return Broken(absl::StrCat("sent a chunk of ", bytes, " bytes of weights at position ", first, " of ",
+                               elements_, ", ", added.message()));
   }
   ValueCursor values(pieces, size);
   ShardView* const view = pull_->view;

@@ -26,9 +26,8 @@ class ChunkSet {
         first >= elements_ || count > elements_ - first ||
         (count % unit_ != 0 && first + count != elements_)) {
       return absl::InvalidArgumentError(
-          absl::StrCat("which is no chunk: of ", elements_, " elements of ", value_bytes,
-                       " bytes each, chunks start and end at multiples of ", unit_,
-                       " elements or at the end, and hold at most ", most_bytes, " bytes"));
+          absl::StrCat("which does not fit: chunks start and end at multiples of ", unit_, " elements of ",
+                       value_bytes, " bytes or at the end, and hold at most ", most_bytes, " bytes"));
     }
     const auto begin = came_.begin() + static_cast<int64_t>(first / unit_);
     const auto end = begin + static_cast<int64_t>((count + unit_ - 1) / unit_);

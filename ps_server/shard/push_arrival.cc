@@ -24,8 +24,9 @@ absl::Status PushArrival::TakeChunk(uint64_t first, absl::Span<const absl::strin
   const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header_.dtype()));
   const absl::Status added = came_.Add(first, bytes, value_bytes, kMaxSharedChunkBytes);
   if (!added.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a push brought ", bytes, " bytes at position ", first, ", ", added.message()));
+    return absl::InvalidArgumentError(absl::StrCat("a chunk of ", bytes, " bytes at position ", first,
+                                                   " of a push of ", header_.elements(), " elements, ",
+                                                   added.message()));
   }
   const uint64_t count = bytes / value_bytes;
 

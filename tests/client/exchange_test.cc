@@ -292,15 +292,14 @@ TEST_CASE("what is no chunk, or comes unasked, is a broken shard's") {
     void (*edit)(Messages*);
   };
   const auto c = GENERATE(values<Case>({
-      {"which is no chunk", [](Messages* m) { m->front().set_first(m->front().first() + 1); }},
-      {"which is no chunk", [](Messages* m) { m->front().mutable_weights()->pop_back(); }},
-      {"which is no chunk",
+      {"which does not fit", [](Messages* m) { m->front().set_first(m->front().first() + 1); }},
+      {"which does not fit", [](Messages* m) { m->front().mutable_weights()->pop_back(); }},
+      {"which does not fit",
        [](Messages* m) { m->front().mutable_weights()->resize(m->front().weights().size() - 4); }},
-      {"which is no chunk", [](Messages* m) { m->front().set_first(uint64_t{1} << 62); }},
-      {"which is no chunk",
+      {"which does not fit", [](Messages* m) { m->front().set_first(uint64_t{1} << 62); }},
+      {"which does not fit",
        [](Messages* m) { m->front().set_weights(m->front().weights() + m->front().weights()); }},
-      {"came before",
-       [](Messages* m) { m->push_back(m->front()), m->back().clear_pull(); }},
+      {"came before", [](Messages* m) { m->push_back(m->front()), m->back().clear_pull(); }},
       {"answered the pull twice", [](Messages* m) { m->push_back(m->front()); }},
       {"sent weights before it said what they are of", [](Messages* m) { m->front().clear_pull(); }},
       {"answered a push that was not sent",

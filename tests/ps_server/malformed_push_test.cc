@@ -69,7 +69,7 @@ const std::vector<Malformed>& Cases() {
       {"a position beyond the shard", [](Messages& m) { m[1].set_first(10 * kUnit); }, "150000 elements"},
       {"a position beyond everything", [](Messages& m) { m[1].set_first(~uint64_t{0} - kUnit + 1); },
        "150000 elements"},
-      {"half a value", [](Messages& m) { m[1].mutable_gradient()->pop_back(); }, "262143 bytes"},
+      {"half a value", [](Messages& m) { m[1].mutable_gradient()->pop_back(); }, "chunk of 262143 bytes"},
       {"one value too many", [](Messages& m) { m[2].mutable_gradient()->append("1234"); }},
       {"an empty chunk", [](Messages& m) { m[1].clear_gradient(); }, "must hold a chunk"},
       {"a first chunk above 1 MiB",

@@ -141,7 +141,7 @@ TEST_CASE("What is no chunk is refused and changes nothing") {
   CHECK(take(kChunkUnit, kUnitBytes).ok());
   const absl::Status again = take(0, 2 * kUnitBytes);
   CHECK_THAT(std::string(again.message()),
-             Contains("524288 bytes at position 0, of which position 65536 came"));
+             Contains("524288 bytes at position 0") && Contains("of which position 65536 came"));
   // After a refused chunk the correct one is accepted.
   CHECK(take(0, kUnitBytes).ok());
   CHECK(take(2 * kChunkUnit, 1000 * sizeof(float)).ok());
