@@ -1,0 +1,131 @@
+"""The contestants: how each is started, and what it measures."""
+import json
+import pathlib
+import socket
+import tempfile
+from dataclasses import dataclass
+from typing import Callable
+
+import environments
+import processes
+from environments import ROOT, data, output_of
+from processes import Failed, Process
+
+SERVERS, WORKERS = 2, 2
+BATCH = 64
+LEARNING_RATE = 0.1
+WARMUP = 100  # steps a worker
+MODEL = '{"layers":[{"type":"flatten"},{"type":"dense","units":128},{"type":"relu"},{"type":"dense","units":10}]}'
+PEERS = ["weir", "pslite"]
+
+
+@dataclass
+class Measured:
+    rate: float  # steps a second, summed over workers
+    loss: float = None
+
+
+@dataclass
+class Contestant:
+    peer: str  # what --only names
+    row: str
+    column: str  # "async", "sync"
+    prepare: Callable  # () -> context; raises Skipped
+    run: Callable  # (context, steps a worker, limit in seconds) -> Measured
+    version: Callable = None  # context -> str
+
+
+def free_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return listener.getsockname()[1]
+
+
+def summed(lines, expected):
+    """Each worker's own rate, summed: a worker that is done early does not count as one that waits."""
+    if len(lines) != expected:
+        raise Failed(f"{len(lines)} results came instead of {expected}")
+    losses = [line["loss"] for line in lines if "loss" in line]
+    return Measured(sum(line["steps"] / line["seconds"] for line in lines), max(losses, default=None))
+
+
+# ---- Weir ------------------------------------------------------------------------------------------------------------
+
+
+def weir_job():
+    return [str(ROOT / "configs/fashion_mlp.json"), "--set", f"model={MODEL}", "--set", f"data.batch_size={BATCH}",
+            "--set", f'optimizer={{"type": "sgd", "learning_rate": {LEARNING_RATE}}}', "--set", "evaluation.every_epochs=0"]
+
+
+def weir_version(_):
+    return output_of(["git", "-C", str(ROOT), "describe", "--always", "--dirty"])
+
+
+def weir_cluster(mode, transport):
+    def run(_, steps, limit):
+        consistency = '{"mode": "sync", "parts": 2}' if mode == "sync" else '{"mode": "async"}'
+        with tempfile.NamedTemporaryFile(suffix=".json") as summary:
+            job = [str(ROOT / "bazel-bin/cli/weir"), "up", f"--ps={SERVERS}", f"--workers={WORKERS}", "--device=cpu", *weir_job(),
+                   "--set", f"consistency={consistency}", "--set", f'wire.transport="{transport}"',
+                   "--set", f"train.examples={steps * WORKERS * BATCH}", "--set", "train.epochs=null",
+                   f"--summary={summary.name}"]
+            processes.run([Process("weir up", job)], limit)
+            with open(summary.name, encoding="utf-8") as file:
+                found = json.load(file)
+        return Measured(found["pushes"] / found["wall_seconds"], found["train_loss"])
+    return run
+
+
+def weir_compute(_, steps, limit):
+    command = [str(ROOT / "bazel-bin/worker/bench/compute_bench"), f"--steps={steps}", f"--warmup={WARMUP}", "--config",
+               *weir_job()]
+    return summed(processes.run([Process(f"worker {i}", command) for i in range(WORKERS)], limit), WORKERS)
+
+
+# ---- ps-lite ---------------------------------------------------------------------------------------------------------
+
+
+def sockets_of_pslite():
+    """Those of its local transport, which it does not remove."""
+    return {path for path in pathlib.Path("/tmp").glob("[0-9]*") if path.name.isdigit() and path.is_socket()}
+
+
+def pslite(mode, local):
+    def run(driver, steps, limit):
+        arguments = [str(driver), mode, str(data()), str(steps), str(WARMUP), str(BATCH), str(LEARNING_RATE)]
+        if mode == "none":
+            return summed(processes.run([Process(f"worker {i}", arguments) for i in range(WORKERS)], limit), WORKERS)
+        common = {"DMLC_NUM_SERVER": str(SERVERS), "DMLC_NUM_WORKER": str(WORKERS), "DMLC_PS_ROOT_URI": "127.0.0.1",
+                  "DMLC_PS_ROOT_PORT": str(free_port()), "DMLC_INTERFACE": "lo", **({"DMLC_LOCAL": "1"} if local else {})}
+        roles = ["scheduler"] + SERVERS * ["server"] + WORKERS * ["worker"]
+        before = sockets_of_pslite()
+        try:
+            return summed(processes.run([Process(role, arguments, {**common, "DMLC_ROLE": role}, serves=role != "worker")
+                                         for role in roles], limit), WORKERS)
+        finally:
+            for left in sockets_of_pslite() - before:
+                left.unlink()
+    return run
+
+
+def contestants(options):
+    def nothing():
+        return None
+
+    def driver():
+        return environments.pslite_driver(options.pslite)
+
+    def pslite_version(_):
+        return environments.PSLITE_COMMIT[:7]
+
+    found = []
+    for row, transport in [("Weir, shared memory", "shared_memory"), ("Weir, TCP", "tcp")]:
+        for mode in ["async", "sync"]:
+            found.append(Contestant("weir", row, mode, nothing, weir_cluster(mode, transport), weir_version))
+    found.append(Contestant("weir", "Weir's worker without any exchange", "async", nothing, weir_compute, weir_version))
+    for row, local in [("ps-lite, local", True), ("ps-lite, TCP", False)]:
+        for mode in ["async", "sync"]:
+            found.append(Contestant("pslite", row, mode, driver, pslite(mode, local), pslite_version))
+    found.append(Contestant("pslite", "ps-lite's driver without any exchange", "async", driver, pslite("none", False),
+                            pslite_version))
+    return found

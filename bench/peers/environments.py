@@ -1,0 +1,76 @@
+"""What the contestants run on: the training set in plain files, ps-lite's driver. All of it lies under
+CACHE, which git ignores."""
+import gzip
+import os
+import pathlib
+import subprocess
+import sys
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+CACHE = ROOT / ".peers"
+FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
+# Headers of the files in IDX format.
+IMAGES_HEADER, LABELS_HEADER = 16, 8
+
+PSLITE_COMMIT = "15b8adf17e9871ff6112c80e4b290fa38c2b4656"
+PSLITE_PACKAGES = "libzmq3-dev libprotobuf-dev protobuf-compiler libopenblas-dev g++"
+PSLITE_SOURCES = ["customer.cc", "postoffice.cc", "van.cc"]
+
+
+class Skipped(Exception):
+    """A contestant cannot run here: why, and what to do."""
+
+
+def data():
+    """The folder with the training set as bytes: "images", 784 each, and "labels"."""
+    folder = CACHE / "data"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, header in [("images", IMAGES_HEADER), ("labels", LABELS_HEADER)]:
+        kind = "images-idx3" if name == "images" else "labels-idx1"
+        source = FASHION_MNIST / f"train-{kind}-ubyte.gz"
+        if not source.exists():
+            raise Skipped(f"{source} is missing: install Debian's package dataset-fashion-mnist")
+        if not (folder / name).exists():
+            part = folder / f"{name}.part"
+            part.write_bytes(gzip.decompress(source.read_bytes())[header:])
+            part.rename(folder / name)
+    return folder
+
+
+def output_of(command):
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+
+def pslite_driver(checkout):
+    """Builds the driver with the sources in `checkout`, if it is older than what it is made of."""
+    if checkout is None:
+        raise Skipped(f"needs --pslite=DIR, a checkout of ps-lite (GitHub: dmlc/ps-lite) at commit {PSLITE_COMMIT}")
+    source = pathlib.Path(checkout).resolve() / "src"
+    if not source.is_dir():
+        raise Skipped(f"--pslite={checkout}: no folder src in it")
+    try:
+        commit = output_of(["git", "-C", checkout, "rev-parse", "HEAD"])
+    except subprocess.CalledProcessError as error:
+        raise Skipped(f"--pslite={checkout}: not a git checkout: {error.stderr.strip()}") from error
+    if commit != PSLITE_COMMIT:
+        raise Skipped(f"--pslite={checkout} is at {commit}: git -C {checkout} checkout {PSLITE_COMMIT}")
+    own = pathlib.Path(__file__).with_name("pslite_driver.cc")
+    folder = CACHE / "pslite"
+    driver = folder / "driver"
+    if driver.exists() and driver.stat().st_mtime > own.stat().st_mtime:
+        return driver
+    print("peers: building ps-lite's driver", file=sys.stderr)
+    folder.mkdir(parents=True, exist_ok=True)
+    commands = [
+        ["protoc", f"--cpp_out={folder}", f"--proto_path={source}", str(source / "meta.proto")],
+        ["g++", "-std=c++17", "-O3", "-march=native", "-w", f"-I{folder}", f"-I{source}", f"-I{source.parent / 'include'}",
+         str(own), *(str(source / name) for name in PSLITE_SOURCES), str(folder / "meta.pb.cc"), "-o", f"{driver}.part",
+         "-lprotobuf-lite", "-lzmq", "-lopenblas", "-pthread"],
+    ]
+    for command in commands:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            last = "\n    ".join(result.stderr.strip().splitlines()[-5:])
+            raise Skipped(f"could not build its driver (Debian's packages {PSLITE_PACKAGES}):\n    {last}")
+    os.rename(f"{driver}.part", driver)
+    return driver

@@ -1,0 +1,148 @@
+#!/usr/bin/python3
+"""Small training steps of Weir beside its peers: the MLP 784-128-10 on Fashion-MNIST with batches of 64 and plain SGD, on 2 servers
+and 2 workers. Prints steps a second, summed over the workers: medians over runs in which the contestants take turns. See
+docs/benchmarks/README.md.
+"""
+import argparse
+import json
+import os
+import statistics
+import sys
+import time
+
+import contestants as field
+from environments import Skipped
+from processes import Failed
+
+COLUMNS = ["async", "sync"]
+# The first run of each only finds out how long a step takes.
+FIRST_STEPS = 200
+MIN_STEPS = 50
+# A run that trains nothing is no contestant.
+HIGHEST_LOSS = 1.5
+
+# What issue 14 asks for: what, one (row, column), the best of others, at least.
+RATIOS = [
+    ("async over TCP / ps-lite over TCP", ("Weir, TCP", "async"), [("ps-lite, TCP", "async")], 1.5),
+    ("async over shared memory / ps-lite local", ("Weir, shared memory", "async"), [("ps-lite, local", "async")], 2.0),
+    ("sync over TCP / ps-lite over TCP", ("Weir, TCP", "sync"), [("ps-lite, TCP", "sync")], 1.5),
+    ("sync over shared memory / ps-lite local", ("Weir, shared memory", "sync"), [("ps-lite, local", "sync")], 1.5),
+    ("async over shared memory / the worker without any exchange", ("Weir, shared memory", "async"),
+     [("Weir's worker without any exchange", "async")], 0.6),
+]
+
+
+def parse():
+    parser = argparse.ArgumentParser(prog="./dev bench peers", description=__doc__)
+    parser.add_argument("--runs", type=int, default=3, help="runs of each, taking turns (%(default)s)")
+    parser.add_argument("--seconds", type=float, default=5, help="rough length of a run (%(default)s)")
+    parser.add_argument("--only", default=",".join(field.PEERS), help="some of %(default)s")
+    parser.add_argument("--pslite", metavar="DIR", help="a checkout of ps-lite")
+    parser.add_argument("--json", metavar="FILE", help="write the results there")
+    options = parser.parse_args()
+    options.only = options.only.split(",")
+    if unknown := set(options.only) - set(field.PEERS):
+        parser.error(f"--only={','.join(sorted(unknown))}: there are {', '.join(field.PEERS)}")
+    if options.runs < 1 or options.seconds <= 0:
+        parser.error("--runs is at least 1, --seconds above 0")
+    return options
+
+
+def prepared(options):
+    """(contestant, context) of those that can run here; says why the others cannot."""
+    ready, skipped = [], {}
+    for contestant in field.contestants(options):
+        if contestant.peer not in options.only:
+            continue
+        if contestant.peer not in skipped:
+            try:
+                ready.append((contestant, contestant.prepare()))
+            except Skipped as reason:
+                skipped[contestant.peer] = str(reason)
+                print(f"SKIPPED: {contestant.peer}: {reason}", flush=True)
+    return ready, skipped
+
+
+def measure(ready, options):
+    """{(row, column): [steps a second of each run]}; one that fails is left out from then on."""
+    rates, samples, failed = {}, {}, {}
+    limit = 180 + 10 * options.seconds
+    for number in range(options.runs + 1):
+        for contestant, context in ready:
+            key = (contestant.row, contestant.column)
+            if key in failed:
+                continue
+            steps = FIRST_STEPS if number == 0 else max(MIN_STEPS, int(rates[key] * options.seconds / field.WORKERS))
+            try:
+                measured = contestant.run(context, steps, limit)
+                if number > 0 and measured.loss is not None and not measured.loss < HIGHEST_LOSS:
+                    raise Failed(f"it does not train: its loss is {measured.loss} after {steps} steps")
+            except Failed as reason:
+                failed[key] = str(reason)
+                print(f"FAILED: {contestant.row}, {contestant.column}: {reason}", flush=True)
+                continue
+            rates[key] = measured.rate
+            if number > 0:
+                samples.setdefault(key, []).append(measured.rate)
+                print(f"[run {number} of {options.runs}] {contestant.row}, {contestant.column}: {measured.rate:,.0f}",
+                      file=sys.stderr, flush=True)
+    return samples, failed
+
+
+def print_table(medians):
+    rows = list(dict.fromkeys(row for row, _ in medians))
+    print(f"\n| steps a second, all workers | {' | '.join(COLUMNS)} |\n|---|---|---|")
+    for row in rows:
+        cells = [f"{medians[row, column]:,.0f}" if (row, column) in medians else "-" for column in COLUMNS]
+        print(f"| {row} | {' | '.join(cells)} |")
+
+
+def ratios(medians):
+    found = []
+    for what, one, others, bound in RATIOS:
+        others = [medians[other] for other in others if other in medians]
+        if one in medians and others:
+            value = medians[one] / max(others)
+            found.append({"work": what, "value": round(value, 3), "bound": bound, "met": value >= bound})
+    return found
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    return {"cores": os.cpu_count(), "cpu": models[0] if models else "", "load_before": os.getloadavg()[0]}
+
+
+def main():
+    options = parse()
+    about = machine()
+    begin = time.monotonic()
+    ready, skipped = prepared(options)
+    if not ready:
+        sys.exit("peers: nothing to measure")
+    versions = {contestant.peer: contestant.version(context) for contestant, context in ready}
+    samples, failed = measure(ready, options)
+    medians = {key: statistics.median(values) for key, values in samples.items()}
+    print_table(medians)
+    print(f"\n{about['cores']} cores ({about['cpu']}), load before {about['load_before']:.1f}; medians of {options.runs} runs of "
+          f"about {options.seconds:g} s, taking turns; {time.monotonic() - begin:.0f} s in all")
+    print("versions: " + ", ".join(f"{peer} {version}" for peer, version in versions.items()))
+    compared = ratios(medians)
+    if compared:
+        print("\n| | measured | target | |\n|---|---|---|---|")
+        for ratio in compared:
+            print(f"| {ratio['work']} | {ratio['value']:.2f} | {ratio['bound']:g} | {'met' if ratio['met'] else 'missed'} |")
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as file:
+            json.dump({"machine": about, "versions": versions, "runs": options.runs, "seconds": options.seconds,
+                       "steps_per_second": [{"row": row, "column": column, "median": round(medians[row, column], 1),
+                                             "samples": [round(value, 1) for value in values]}
+                                            for (row, column), values in samples.items()],
+                       "ratios": compared, "skipped": skipped,
+                       "failed": [{"row": row, "column": column, "why": why} for (row, column), why in failed.items()]},
+                      file, indent=1)
+            file.write("\n")
+    sys.exit(1 if failed else 0)
+
+
+main()
