@@ -11,12 +11,13 @@ import processes
 from environments import ROOT, data, output_of
 from processes import Failed, Process
 
+HERE = pathlib.Path(__file__).resolve().parent
 SERVERS, WORKERS = 2, 2
 BATCH = 64
 LEARNING_RATE = 0.1
 WARMUP = 100  # steps a worker
 MODEL = '{"layers":[{"type":"flatten"},{"type":"dense","units":128},{"type":"relu"},{"type":"dense","units":10}]}'
-PEERS = ["weir", "pslite"]
+PEERS = ["weir", "pslite", "pytorch"]
 
 
 @dataclass
@@ -108,6 +109,34 @@ def pslite(mode, local):
     return run
 
 
+# ---- PyTorch ---------------------------------------------------------------------------------------------------------
+
+
+def pytorch_processes(python, program, mode, names, steps, *own):
+    port = str(free_port())
+    return [Process(name, [python, str(HERE / program), f"--mode={mode}", f"--data={data()}", f"--rank={rank}", f"--port={port}",
+                           f"--servers={SERVERS}", f"--workers={WORKERS}", f"--steps={steps}", f"--warmup={WARMUP}",
+                           f"--batch={BATCH}", f"--rate={LEARNING_RATE}", *own], serves=name == "server")
+            for rank, name in enumerate(names)]
+
+
+def pytorch_rpc(mode, transport):
+    def run(python, steps, limit):
+        group = pytorch_processes(python, "pytorch_rpc.py", mode, SERVERS * ["server"] + WORKERS * ["worker"], steps,
+                                  f"--transport={transport}")
+        return summed(processes.run(group, limit), WORKERS)
+    return run
+
+
+def pytorch_ddp(python, steps, limit):
+    group = pytorch_processes(python, "pytorch_ddp.py", "sync", WORKERS * ["worker"], steps)
+    return summed(processes.run(group, limit), WORKERS)
+
+
+def pytorch_version(python):
+    return output_of([python, "-c", "import torch; print(torch.__version__)"])
+
+
 def contestants(options):
     def nothing():
         return None
@@ -128,4 +157,12 @@ def contestants(options):
             found.append(Contestant("pslite", row, mode, driver, pslite(mode, local), pslite_version))
     found.append(Contestant("pslite", "ps-lite's driver without any exchange", "async", driver, pslite("none", False),
                             pslite_version))
+
+    def pytorch():
+        return environments.python_for("pytorch", options.pytorch, "pytorch" in options.install)
+
+    for row, transport in [("PyTorch RPC, shm", "shm"), ("PyTorch RPC, TCP", "tcp")]:
+        for mode in ["async", "sync"]:
+            found.append(Contestant("pytorch", row, mode, pytorch, pytorch_rpc(mode, transport), pytorch_version))
+    found.append(Contestant("pytorch", "PyTorch DDP, gloo", "sync", pytorch, pytorch_ddp, pytorch_version))
     return found

@@ -1,4 +1,4 @@
-"""What the contestants run on: the training set in plain files, ps-lite's driver. All of it lies under
+"""What the contestants run on: the training set in plain files, ps-lite's driver, Python environments. All of it lies under
 CACHE, which git ignores."""
 import gzip
 import os
@@ -15,6 +15,11 @@ IMAGES_HEADER, LABELS_HEADER = 16, 8
 PSLITE_COMMIT = "15b8adf17e9871ff6112c80e4b290fa38c2b4656"
 PSLITE_PACKAGES = "libzmq3-dev libprotobuf-dev protobuf-compiler libopenblas-dev g++"
 PSLITE_SOURCES = ["customer.cc", "postoffice.cc", "van.cc"]
+
+# What pip installs for a peer, and how much that is.
+PINNED = {
+    "pytorch": (["torch==2.15.0", "numpy==2.4.6"], "3.0 GB (CUDA's libraries, too, which its wheel cannot do without), 5.3 GB on the disk"),
+}
 
 
 class Skipped(Exception):
@@ -74,3 +79,25 @@ def pslite_driver(checkout):
             raise Skipped(f"could not build its driver (Debian's packages {PSLITE_PACKAGES}):\n    {last}")
     os.rename(f"{driver}.part", driver)
     return driver
+
+
+def python_for(peer, given, install):
+    """The Python that has `peer`: `given` by the user, or that of an environment here, which is made if `install`."""
+    if given:
+        return given
+    pins, size = PINNED[peer]
+    folder = CACHE / peer
+    python, installed = folder / "bin" / "python", folder / "installed"
+    if installed.exists() and installed.read_text(encoding="utf-8").split() == pins:
+        return str(python)
+    if not install:
+        raise Skipped(f"{' '.join(pins)} is not installed: --install={peer} downloads {size}; or --{peer}=PYTHON for a Python "
+                      "that has it")
+    print(f"peers: installing {' '.join(pins)}", file=sys.stderr)
+    for command in [[sys.executable, "-m", "venv", "--clear", str(folder)],
+                    [str(python), "-m", "pip", "install", "--quiet", "--no-cache-dir", *pins]]:
+        result = subprocess.run(command, stdout=sys.stderr, check=False)
+        if result.returncode != 0:
+            raise Skipped(f"could not install {' '.join(pins)}: '{' '.join(command)}' failed, see above")
+    installed.write_text(" ".join(pins), encoding="utf-8")
+    return str(python)
