@@ -17,7 +17,7 @@ BATCH = 64
 LEARNING_RATE = 0.1
 WARMUP = 100  # steps a worker
 MODEL = '{"layers":[{"type":"flatten"},{"type":"dense","units":128},{"type":"relu"},{"type":"dense","units":10}]}'
-PEERS = ["weir", "pslite", "pytorch"]
+PEERS = ["weir", "pslite", "pytorch", "tensorflow"]
 
 
 @dataclass
@@ -33,7 +33,7 @@ class Contestant:
     column: str  # "async", "sync"
     prepare: Callable  # () -> context; raises Skipped
     run: Callable  # (context, steps a worker, limit in seconds) -> Measured
-    version: Callable = None  # context -> str
+    version: Callable  # context -> str
 
 
 def free_port():
@@ -59,7 +59,7 @@ def weir_job():
 
 
 def weir_version(_):
-    return output_of(["git", "-C", str(ROOT), "describe", "--always", "--dirty"])
+    return output_of([str(ROOT / "bazel-bin/cli/weir"), "--version"]).removeprefix("weir ")
 
 
 def weir_cluster(mode, transport):
@@ -137,6 +137,25 @@ def pytorch_version(python):
     return output_of([python, "-c", "import torch; print(torch.__version__)"])
 
 
+# ---- TensorFlow ------------------------------------------------------------------------------------------------------
+
+
+def tensorflow_ps(steps_a_call):
+    def run(python, steps, limit):
+        tasks = {"chief": 1, "ps": SERVERS, "worker": WORKERS}
+        cluster = {job: [f"127.0.0.1:{free_port()}" for _ in range(count)] for job, count in tasks.items()}
+        group = [Process(f"{job} {index}", [
+            python, str(HERE / "tensorflow_ps.py"), f"--task={job}:{index}", f"--cluster={json.dumps(cluster)}", f"--data={data()}",
+            f"--steps={steps}", f"--warmup={WARMUP}", f"--batch={BATCH}", f"--steps_a_call={steps_a_call}",
+            f"--rate={LEARNING_RATE}"], serves=job != "chief") for job, count in tasks.items() for index in range(count)]
+        return summed(processes.run(group, limit), 1)
+    return run
+
+
+def tensorflow_version(python):
+    return output_of([python, "-c", "import tensorflow; print(tensorflow.__version__)"])
+
+
 def contestants(options):
     def nothing():
         return None
@@ -165,4 +184,11 @@ def contestants(options):
         for mode in ["async", "sync"]:
             found.append(Contestant("pytorch", row, mode, pytorch, pytorch_rpc(mode, transport), pytorch_version))
     found.append(Contestant("pytorch", "PyTorch DDP, gloo", "sync", pytorch, pytorch_ddp, pytorch_version))
+
+    def tensorflow():
+        return environments.python_for("tensorflow", options.tensorflow, "tensorflow" in options.install)
+
+    for row, steps_a_call in [("TensorFlow ParameterServerStrategy, a step a call", 1),
+                              ("TensorFlow ParameterServerStrategy, 20 steps a call", 20)]:
+        found.append(Contestant("tensorflow", row, "async", tensorflow, tensorflow_ps(steps_a_call), tensorflow_version))
     return found

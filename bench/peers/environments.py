@@ -13,12 +13,12 @@ FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
 IMAGES_HEADER, LABELS_HEADER = 16, 8
 
 PSLITE_COMMIT = "15b8adf17e9871ff6112c80e4b290fa38c2b4656"
-PSLITE_PACKAGES = "libzmq3-dev libprotobuf-dev protobuf-compiler libopenblas-dev g++"
 PSLITE_SOURCES = ["customer.cc", "postoffice.cc", "van.cc"]
 
 # What pip installs for a peer, and how much that is.
 PINNED = {
-    "pytorch": (["torch==2.15.0", "numpy==2.4.6"], "3.0 GB (CUDA's libraries, too, which its wheel cannot do without), 5.3 GB on the disk"),
+    "pytorch": (["torch==2.15.0", "numpy==2.4.6"], "3.0 GB (CUDA's libraries, too, which its wheel cannot do without), 5.3 GB on disk"),
+    "tensorflow": (["tensorflow-cpu==2.21.0"], "0.4 GB, 1.6 GB on disk"),
 }
 
 
@@ -42,8 +42,16 @@ def data():
     return folder
 
 
-def output_of(command):
-    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+def output_of(command, lines_of_errors=1):
+    """What it prints. Skipped if it cannot run or fails."""
+    try:
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+    except OSError as error:
+        raise Skipped(f"'{command[0]}' cannot be run: {error.strerror}") from error
+    if result.returncode != 0:
+        last = "\n    ".join(result.stderr.strip().splitlines()[-lines_of_errors:])
+        raise Skipped(f"'{' '.join(command)}' failed: {last}")
+    return result.stdout.strip()
 
 
 def pslite_driver(checkout):
@@ -53,10 +61,7 @@ def pslite_driver(checkout):
     source = pathlib.Path(checkout).resolve() / "src"
     if not source.is_dir():
         raise Skipped(f"--pslite={checkout}: no folder src in it")
-    try:
-        commit = output_of(["git", "-C", checkout, "rev-parse", "HEAD"])
-    except subprocess.CalledProcessError as error:
-        raise Skipped(f"--pslite={checkout}: not a git checkout: {error.stderr.strip()}") from error
+    commit = output_of(["git", "-C", checkout, "rev-parse", "HEAD"])
     if commit != PSLITE_COMMIT:
         raise Skipped(f"--pslite={checkout} is at {commit}: git -C {checkout} checkout {PSLITE_COMMIT}")
     own = pathlib.Path(__file__).with_name("pslite_driver.cc")
@@ -73,10 +78,7 @@ def pslite_driver(checkout):
          "-lprotobuf-lite", "-lzmq", "-lopenblas", "-pthread"],
     ]
     for command in commands:
-        result = subprocess.run(command, capture_output=True, text=True, check=False)
-        if result.returncode != 0:
-            last = "\n    ".join(result.stderr.strip().splitlines()[-5:])
-            raise Skipped(f"could not build its driver (Debian's packages {PSLITE_PACKAGES}):\n    {last}")
+        output_of(command, lines_of_errors=5)
     os.rename(f"{driver}.part", driver)
     return driver
 

@@ -33,6 +33,8 @@ RATIOS = [
      [("Weir's worker without any exchange", "async")], 0.6),
     ("async, the better / PyTorch RPC's best", WEIR_ASYNC,
      [(f"PyTorch RPC, {transport}", mode) for transport in ["shm", "TCP"] for mode in COLUMNS], 6),
+    ("async, the better / TensorFlow's best", WEIR_ASYNC,
+     [(f"TensorFlow ParameterServerStrategy, {call}", "async") for call in ["a step a call", "20 steps a call"]], 20),
     ("sync, the better / PyTorch DDP", WEIR_SYNC, [("PyTorch DDP, gloo", "sync")], 3),
 ]
 
@@ -45,7 +47,8 @@ def parse():
     parser.add_argument("--pslite", metavar="DIR", help="a checkout of ps-lite")
     parser.add_argument("--install", default="", metavar="PEER,...", help="install what is missing of these peers with pip; "
                         "a line SKIPPED says how much that downloads")
-    parser.add_argument("--pytorch", metavar="PYTHON", help="a Python that has PyTorch, instead of one that --install made")
+    for peer in PINNED:
+        parser.add_argument(f"--{peer}", metavar="PYTHON", help=f"a Python that has {peer}, instead of one that --install made")
     parser.add_argument("--json", metavar="FILE", help="write the results there")
     options = parser.parse_args()
     options.only, options.install = options.only.split(","), [peer for peer in options.install.split(",") if peer]
@@ -59,18 +62,22 @@ def parse():
 
 
 def prepared(options):
-    """(contestant, context) of those that can run here; says why the others cannot."""
-    ready, skipped = [], {}
+    """(contestant, context) of those that can run here, and {peer: version}; says why the others cannot."""
+    ready, versions, skipped = [], {}, {}
     for contestant in field.contestants(options):
-        if contestant.peer not in options.only:
+        peer = contestant.peer
+        if peer not in options.only or peer in skipped:
             continue
-        if contestant.peer not in skipped:
-            try:
-                ready.append((contestant, contestant.prepare()))
-            except Skipped as reason:
-                skipped[contestant.peer] = str(reason)
-                print(f"SKIPPED: {contestant.peer}: {reason}", flush=True)
-    return ready, skipped
+        try:
+            context = contestant.prepare()
+            if peer not in versions:
+                versions[peer] = contestant.version(context)
+        except Skipped as reason:
+            skipped[peer] = str(reason)
+            print(f"SKIPPED: {peer}: {reason}", flush=True)
+        else:
+            ready.append((contestant, context))
+    return ready, versions, skipped
 
 
 def measure(ready, options):
@@ -128,10 +135,9 @@ def main():
     options = parse()
     about = machine()
     begin = time.monotonic()
-    ready, skipped = prepared(options)
+    ready, versions, skipped = prepared(options)
     if not ready:
         sys.exit("peers: nothing to measure")
-    versions = {contestant.peer: contestant.version(context) for contestant, context in ready}
     samples, failed = measure(ready, options)
     medians = {key: statistics.median(values) for key, values in samples.items()}
     print_table(medians)

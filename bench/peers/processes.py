@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 # One compute thread a process.
 THREADS = {name: "1" for name in ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"]}
-# Processes that only serve have this long to end after the workers.
-SECONDS_TO_END = 20
+# Processes that only serve have this long to end after the workers; some never do.
+SECONDS_TO_END = 3
 
 
 @dataclass
