@@ -17,7 +17,7 @@ BATCH = 64
 LEARNING_RATE = 0.1
 WARMUP = 100  # steps a worker
 MODEL = '{"layers":[{"type":"flatten"},{"type":"dense","units":128},{"type":"relu"},{"type":"dense","units":10}]}'
-PEERS = ["weir", "pslite", "pytorch", "tensorflow"]
+PEERS = ["weir", "pslite", "pytorch", "tensorflow", "mxnet"]
 
 
 @dataclass
@@ -91,22 +91,30 @@ def sockets_of_pslite():
     return {path for path in pathlib.Path("/tmp").glob("[0-9]*") if path.name.isdigit() and path.is_socket()}
 
 
+def run_dmlc(command, limit, environment):
+    """Runs processes that find each other as ps-lite does."""
+    common = {"DMLC_NUM_SERVER": str(SERVERS), "DMLC_NUM_WORKER": str(WORKERS), "DMLC_PS_ROOT_URI": "127.0.0.1",
+              "DMLC_PS_ROOT_PORT": str(free_port()), "DMLC_INTERFACE": "lo", **environment}
+    roles = ["scheduler"] + SERVERS * ["server"] + WORKERS * ["worker"]
+    before = sockets_of_pslite()
+    try:
+        return summed(processes.run([Process(role, command, {**common, "DMLC_ROLE": role}, serves=role != "worker")
+                                     for role in roles], limit), WORKERS)
+    finally:
+        for left in sockets_of_pslite() - before:
+            left.unlink()
+
+
 def pslite(mode, local):
     def run(driver, steps, limit):
-        arguments = [str(driver), mode, str(data()), str(steps), str(WARMUP), str(BATCH), str(LEARNING_RATE)]
-        if mode == "none":
-            return summed(processes.run([Process(f"worker {i}", arguments) for i in range(WORKERS)], limit), WORKERS)
-        common = {"DMLC_NUM_SERVER": str(SERVERS), "DMLC_NUM_WORKER": str(WORKERS), "DMLC_PS_ROOT_URI": "127.0.0.1",
-                  "DMLC_PS_ROOT_PORT": str(free_port()), "DMLC_INTERFACE": "lo", **({"DMLC_LOCAL": "1"} if local else {})}
-        roles = ["scheduler"] + SERVERS * ["server"] + WORKERS * ["worker"]
-        before = sockets_of_pslite()
-        try:
-            return summed(processes.run([Process(role, arguments, {**common, "DMLC_ROLE": role}, serves=role != "worker")
-                                         for role in roles], limit), WORKERS)
-        finally:
-            for left in sockets_of_pslite() - before:
-                left.unlink()
+        command = [str(driver), mode, str(data()), str(steps), str(WARMUP), str(BATCH), str(LEARNING_RATE)]
+        return run_dmlc(command, limit, {"DMLC_LOCAL": "1"} if local else {})
     return run
+
+
+def pslite_compute(driver, steps, limit):
+    command = [str(driver), "none", str(data()), str(steps), str(WARMUP), str(BATCH), str(LEARNING_RATE)]
+    return summed(processes.run([Process(f"worker {i}", command) for i in range(WORKERS)], limit), WORKERS)
 
 
 # ---- PyTorch ---------------------------------------------------------------------------------------------------------
@@ -156,6 +164,22 @@ def tensorflow_version(python):
     return output_of([python, "-c", "import tensorflow; print(tensorflow.__version__)"])
 
 
+# ---- MXNet -----------------------------------------------------------------------------------------------------------
+
+
+def mxnet_kvstore(mode):
+    def run(python, steps, limit):
+        command = [python, str(HERE / "mxnet_kvstore.py"), f"--mode={mode}", f"--data={data()}", f"--steps={steps}",
+                   f"--warmup={WARMUP}", f"--batch={BATCH}", f"--rate={LEARNING_RATE}"]
+        # By default it leaves arrays of less than a million values on one server.
+        return run_dmlc(command, limit, {"MXNET_KVSTORE_BIGARRAY_BOUND": "10000", "MXNET_CPU_WORKER_NTHREADS": "1"})
+    return run
+
+
+def mxnet_version(python):
+    return output_of([python, "-c", "import mxnet; print(mxnet.__version__)"])
+
+
 def contestants(options):
     def nothing():
         return None
@@ -174,8 +198,7 @@ def contestants(options):
     for row, local in [("ps-lite, local", True), ("ps-lite, TCP", False)]:
         for mode in ["async", "sync"]:
             found.append(Contestant("pslite", row, mode, driver, pslite(mode, local), pslite_version))
-    found.append(Contestant("pslite", "ps-lite's driver without any exchange", "async", driver, pslite("none", False),
-                            pslite_version))
+    found.append(Contestant("pslite", "ps-lite's driver without any exchange", "async", driver, pslite_compute, pslite_version))
 
     def pytorch():
         return environments.python_for("pytorch", options.pytorch, "pytorch" in options.install)
@@ -191,4 +214,10 @@ def contestants(options):
     for row, steps_a_call in [("TensorFlow ParameterServerStrategy, a step a call", 1),
                               ("TensorFlow ParameterServerStrategy, 20 steps a call", 20)]:
         found.append(Contestant("tensorflow", row, "async", tensorflow, tensorflow_ps(steps_a_call), tensorflow_version))
+
+    def mxnet():
+        return environments.python_for("mxnet", options.mxnet, "mxnet" in options.install)
+
+    for mode in ["async", "sync"]:
+        found.append(Contestant("mxnet", "MXNet, dist_async and dist_sync", mode, mxnet, mxnet_kvstore(mode), mxnet_version))
     return found

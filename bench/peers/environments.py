@@ -19,6 +19,8 @@ PSLITE_SOURCES = ["customer.cc", "postoffice.cc", "van.cc"]
 PINNED = {
     "pytorch": (["torch==2.15.0", "numpy==2.4.6"], "3.0 GB (CUDA's libraries, too, which its wheel cannot do without), 5.3 GB on disk"),
     "tensorflow": (["tensorflow-cpu==2.21.0"], "0.4 GB, 1.6 GB on disk"),
+    # Its last version; it uses what later numpys lack.
+    "mxnet": (["mxnet==1.9.1", "numpy==1.23.5"], "0.1 GB, 0.3 GB on disk"),
 }
 
 

@@ -36,6 +36,7 @@ RATIOS = [
     ("async, the better / TensorFlow's best", WEIR_ASYNC,
      [(f"TensorFlow ParameterServerStrategy, {call}", "async") for call in ["a step a call", "20 steps a call"]], 20),
     ("sync, the better / PyTorch DDP", WEIR_SYNC, [("PyTorch DDP, gloo", "sync")], 3),
+    ("async, the better / MXNet's dist_async", WEIR_ASYNC, [("MXNet, dist_async and dist_sync", "async")], 10),
 ]
 
 
