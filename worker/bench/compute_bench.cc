@@ -1,7 +1,6 @@
 // The worker of a job without any exchange: computes the gradients of batch after batch, as `worker` does,
 // with weights that stay as they are, and prints a line of JSON with the number of steps and their seconds.
-// For
-// `./dev bench peers`.
+// `./dev bench peers` runs it.
 #include <CLI/CLI.hpp>
 #include <chrono>
 #include <cstdint>
