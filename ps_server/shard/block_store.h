@@ -116,7 +116,6 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
   const ModelSpec& model() const { return options_.model; }
   // "dense_0/weight[12]" for a local position.
   std::string Describe(int64_t local) const;
-  const Kernels& kernels() const { return *options_.kernels; }
 
  private:
   friend class VersionBuilder;

@@ -135,7 +135,6 @@ class Shard {
 
   // 0: nothing is installed.
   int64_t elements() const { return elements_.load(); }
-  const Kernels& kernels() const { return *options_.kernels; }
 
   // For metrics; thread-safe.
   struct Counters {
