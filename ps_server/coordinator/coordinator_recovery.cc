@@ -244,11 +244,12 @@ void Coordinator::RollBack(const std::string& why) {
 void Coordinator::TickShards(absl::Time time) {
   const auto& cluster = options_.config.cluster();
   shards_.Tick(time);
-  // Members may have heard meanwhile where a shard is.
+  // Members may have heard meanwhile where a shard is, or have left. This counts as the job ends, too: its
+  // end cannot be saved without the shard.
   const bool moved = std::any_of(shards_.begin(), shards_.end(), [](const ShardFleet::Shard& shard) {
     return shard.attached.has_value() && !shard.installed && shard.moved_revision > 0;
   });
-  if (moved && state_ == v1::RUNNING) MaybeInstall();
+  if (moved) MaybeInstall();
   for (uint32_t index = 0; index < shards_.size() && !over(); ++index) {
     ShardFleet::Shard& shard = shards_[index];
     shards_.Reopen(index);

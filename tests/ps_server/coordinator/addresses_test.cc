@@ -77,6 +77,36 @@ TEST_CASE("async: a server comes back elsewhere, members are told, and then it i
   CHECK(f.Heartbeat(reader->reply())->reply().moved().at(1) == kNew);
 }
 
+TEST_CASE("async: a server that dies as it saves the end is restored elsewhere, and the job ends") {
+  Moves f;
+  f.train_examples = 8 * 2;
+  f.StartJob();
+  const auto a = f.NextRange(f.members[0]), b = f.NextRange(f.members[1]);
+  f.shards[1]->writes = false;
+  f.NextRange(f.members[0], {a->reply().range().id()});
+  f.NextRange(f.members[1], {b->reply().range().id()});
+  REQUIRE(f.Status().state() == v1::DRAINING);
+  f.KillForGood(1);
+  FakeShard& moved = f.StartElsewhere(1, kNew, 12);
+  f.Announce(1, kNew, 12)->reply();
+  // A worker that has not heard of the new address holds the install up, until it leaves or hears of it.
+  const auto first = f.StartLeave(f.members[0]);
+  auto second = first;
+  SECTION("the other member leaves") { second = f.StartLeave(f.members[1]); }
+  SECTION("the other member hears of it") {
+    CHECK(Installs(moved) == 0);
+    f.Heartbeat(f.members[1], f.Heartbeat(f.members[1])->reply().revision());
+    f.Run(absl::Seconds(2), {f.members[1]});
+    second = f.StartLeave(f.members[1]);
+  }
+  f.Run(absl::Seconds(2));
+  CHECK(Installs(moved) == 1);
+  CHECK(first->there());
+  CHECK(second->there());
+  CHECK(f.ends == 1);
+  CHECK(f.failure == "");
+}
+
 TEST_CASE("async: a member that is gone holds nobody up") {
   Moves f;
   f.StartJob();
