@@ -2,7 +2,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <chrono>
 #include <utility>
 
@@ -12,6 +11,7 @@
 #include "common/rpc/grpc_token.h"
 #include "common/sync/mutex.h"
 #include "proto/coordinator.grpc.pb.h"
+#include "ps_server/grpc/announce_schedule.h"
 
 namespace weir {
 namespace {
@@ -19,26 +19,20 @@ namespace {
 // The time limit of one call. ps:0 answers at once, unless it has to find out whether another process is
 // alive.
 constexpr std::chrono::seconds kCallLimit{5};
-// The time between calls: after ps:0 has taken the address but has not attached yet; and after ps:0 did not
-// answer.
-constexpr absl::Duration kAgain = absl::Milliseconds(500);
-constexpr absl::Duration kFirstWait = absl::Milliseconds(50);
-constexpr absl::Duration kLongestWait = absl::Seconds(1);
 
 }  // namespace
 
-// The call in flight, if any, and the time of the next one. A call keeps this object alive. Only the loop's
+// The call in flight, if any, and the times of the next ones. A call keeps this object alive. Only the loop's
 // thread uses the members that the lock does not guard.
 class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
  public:
-  explicit Calls(Options options) : options_(std::move(options)) {}
+  explicit Calls(Options options) : options_(std::move(options)), schedule_(options_.config) {}
 
-  void Tick(absl::Time now) {
+  void Tick(absl::Time now, bool attached) {
     {
       MutexLock lock(mutex_);
-      if (closed_ || busy_ || now < next_) return;
-      busy_ = true;
-      started_ = now;
+      if (closed_ || !schedule_.Due(now, attached)) return;
+      schedule_.OnBegin(now);
     }
     options_.loop->Post([self = shared_from_this()] { self->Start(); });
   }
@@ -82,20 +76,16 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
         code, absl::StrCat("ps:0 at ", options_.coordinator_address, ": ", status_.error_message()));
     if (refused.ok()) refused = CheckProtocol("ps:0", reply_.protocol(), "this server");
     MutexLock lock(mutex_);
-    busy_ = false;
     if (closed_) return;
     if (refused.ok()) {
-      wait_ = kFirstWait;
-      next_ = started_ + kAgain;
+      schedule_.OnTaken();
     } else if (absl::IsAlreadyExists(refused) || absl::IsFailedPrecondition(refused) ||
                absl::IsInvalidArgument(refused) || absl::IsUnauthenticated(refused) ||
                absl::IsPermissionDenied(refused)) {
       closed_ = true;
       options_.on_refused(refused);
     } else {
-      // The call may have failed slowly, for example because no host answers.
-      next_ = started_ + wait_;
-      wait_ = std::min(2 * wait_, kLongestWait);
+      schedule_.OnNoAnswer();
     }
   }
 
@@ -110,15 +100,12 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
 
   Mutex mutex_;
   bool closed_ ABSL_GUARDED_BY(mutex_) = false;
-  bool busy_ ABSL_GUARDED_BY(mutex_) = false;
-  absl::Time started_ ABSL_GUARDED_BY(mutex_);
-  absl::Time next_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
-  absl::Duration wait_ ABSL_GUARDED_BY(mutex_) = kFirstWait;
+  AnnounceSchedule schedule_ ABSL_GUARDED_BY(mutex_);
 };
 
 GrpcAnnouncer::GrpcAnnouncer(Options options) : calls_(std::make_shared<Calls>(std::move(options))) {}
 GrpcAnnouncer::~GrpcAnnouncer() = default;
-void GrpcAnnouncer::Tick(absl::Time now) { calls_->Tick(now); }
+void GrpcAnnouncer::Tick(absl::Time now, bool attached) { calls_->Tick(now, attached); }
 void GrpcAnnouncer::Close() { calls_->Close(); }
 
 }  // namespace weir

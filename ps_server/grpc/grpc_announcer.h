@@ -8,13 +8,13 @@
 #include "absl/time/time.h"
 #include "common/rpc/job_token.h"
 #include "proto/coordinator.pb.h"
+#include "proto/job_config.pb.h"
 #include "ps_server/grpc/grpc_event_loop.h"
 
 namespace weir {
 
 // Reports this server's address to ps:0 (Coordinator.Announce): one call at a time, on an event loop, each on
-// a connection of its own. One thread, which calls Tick() as long as ps:0 must learn the address, uses all
-// methods except Close().
+// a connection of its own. One thread, which calls Tick() again and again, uses all methods except Close().
 class GrpcAnnouncer {
  public:
   struct Options {
@@ -23,6 +23,8 @@ class GrpcAnnouncer {
     std::string coordinator_address;
     JobToken token;
     v1::AnnounceRequest request;
+    // The job's, which says how often.
+    v1::JobConfig config;
     // ps:0 refuses this server: AlreadyExists, FailedPrecondition, InvalidArgument, Unauthenticated or
     // PermissionDenied. The message names ps:0. Runs on the loop's thread, as the last callback. Must not
     // block.
@@ -32,8 +34,8 @@ class GrpcAnnouncer {
   // Close() must be called before.
   ~GrpcAnnouncer();
 
-  // Begins a call if one is due: at once the first time, less and less often while ps:0 does not answer.
-  void Tick(absl::Time now);
+  // Begins a call if one is due (AnnounceSchedule). `attached`: a coordinator is attached to this server.
+  void Tick(absl::Time now, bool attached);
   // Ends the call in flight. Must be called before the loop stops.
   void Close();
 

@@ -337,6 +337,7 @@ absl::Status ServerImpl::StartAnnouncing(uint64_t instance) {
   announcer.loop = control_loop();
   announcer.coordinator_address = options_.coordinator_address;
   announcer.token = options_.token;
+  announcer.config = options_.config;
   announcer.request.set_shard(options_.index);
   announcer.request.set_address(own.ToString());
   announcer.request.set_instance(instance);
@@ -430,7 +431,7 @@ void ServerImpl::Tick() {
 }
 
 void ServerImpl::TickControl(absl::Time now) {
-  if (announcer_ != nullptr && !control_->attached()) announcer_->Tick(now);
+  if (announcer_ != nullptr) announcer_->Tick(now, control_->attached());
   const std::optional<absl::Time> heard = control_->last_heard();
   const absl::Duration silent = now - heard.value_or(started_);
   if (control_->attached()) {

@@ -30,8 +30,8 @@ class Server {
     // the first worker.
     std::vector<std::string> ps_addresses;
     // Not ps:0: the address of ps:0, and this server's address for other processes. The server reports its
-    // address to ps:0 while no coordinator is attached, so ps:0 finds it although its own list is out of
-    // date. Port 0 stands for the bound port. Empty: the server waits until ps:0 attaches.
+    // address to ps:0 (AnnounceSchedule), so ps:0 finds it although its own list is out of date. Port 0
+    // stands for the bound port. Empty: the server waits until ps:0 attaches.
     std::string coordinator_address, own_address;
     // ps:0: workers that train.
     uint32_t workers = 1;

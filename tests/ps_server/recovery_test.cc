@@ -4,11 +4,14 @@
 #include <filesystem>
 #include <string>
 #include <thread>
+#include <vector>
 
 #include "catch2/catch.hpp"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/protocol_version.h"
+#include "common/sync/mutex.h"
 #include "tests/ps_server/server_fixture.h"
 
 namespace weir {
@@ -38,12 +41,16 @@ struct LoneServer {
   explicit LoneServer(double server_wait_seconds, double lease_seconds = 60)
       : LoneServer(WithCheckpoints(ServerFixture().config, NewFolder("lone")), server_wait_seconds,
                    lease_seconds) {}
-  LoneServer(const v1::JobConfig& config, double server_wait_seconds, double lease_seconds) {
+  // `coordinator_address`: where ps:0 should be.
+  LoneServer(const v1::JobConfig& config, double server_wait_seconds, double lease_seconds,
+             const std::string& coordinator_address = "") {
     Server::Options options;
     options.config = config;
     options.config.mutable_cluster()->set_server_wait_seconds(server_wait_seconds);
     options.config.mutable_cluster()->set_lease_seconds(lease_seconds);
     options.index = 1;
+    options.coordinator_address = coordinator_address;
+    options.own_address = "127.0.0.1:0";
     auto started = Server::Start(options);
     REQUIRE(started.ok());
     server = *std::move(started);
@@ -85,6 +92,45 @@ struct Stream {
   grpc::ClientContext context;
   std::unique_ptr<grpc::ClientReaderWriter<v1::ControlMessage, v1::ShardReport>> call;
   bool finished = false;
+};
+
+// ps:0 as far as it takes announcements.
+class Announcements final : public v1::Coordinator::Service {
+ public:
+  Announcements() {
+    grpc::ServerBuilder builder;
+    int port = 0;
+    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port);
+    builder.RegisterService(this);
+    server_ = builder.BuildAndStart();
+    address_ = "127.0.0.1:" + std::to_string(port);
+  }
+  const std::string& address() const { return address_; }
+  grpc::Status Announce(grpc::ServerContext*, const v1::AnnounceRequest* request,
+                        v1::AnnounceReply* reply) override {
+    *reply->mutable_protocol() = OwnProtocol();
+    MutexLock lock(mutex_);
+    requests_.push_back(*request);
+    changed_.NotifyAll();
+    return grpc::Status::OK;
+  }
+  // The announcements so far, once there are this many more than now; fewer if that takes too long.
+  std::vector<v1::AnnounceRequest> Wait(size_t more) {
+    MutexLock lock(mutex_);
+    const size_t wanted = requests_.size() + more;
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+    while (requests_.size() < wanted && changed_.WaitUntil(mutex_, deadline)) {
+    }
+    return requests_;
+  }
+
+ private:
+  std::string address_;
+  Mutex mutex_;
+  CondVar changed_;
+  std::vector<v1::AnnounceRequest> requests_ ABSL_GUARDED_BY(mutex_);
+  // Last: its destructor waits for calls.
+  std::unique_ptr<grpc::Server> server_;
 };
 
 // Adds a path where a message of an earlier version had one.
@@ -173,6 +219,23 @@ TEST_CASE("A coordinator may attach again, in a later incarnation too; an earlie
   SetFailure(Drained("all is saved"), shutdown.mutable_shutdown());
   last.call->Write(shutdown);
   CHECK(KindOf(server.server->Wait()) == v1::FAILURE_DRAINED);
+}
+
+TEST_CASE("A server announces itself also to a ps:0 that may have replaced its coordinator") {
+  Announcements first;
+  v1::JobConfig config = WithCheckpoints(ServerFixture().config, NewFolder("announced"));
+  config.mutable_cluster()->set_start_seconds(2);
+  LoneServer server(config, 20, 60, first.address());
+  REQUIRE(first.Wait(1).size() > 0);
+  Stream stream(server, 1);
+  REQUIRE(stream.Attached());
+  // One call may have been under way when the coordinator attached.
+  const size_t before = first.Wait(0).size();
+  const std::vector<v1::AnnounceRequest> requests = first.Wait(2);
+  REQUIRE(requests.size() >= before + 2);
+  CHECK(requests.back().shard() == 1);
+  CHECK(requests.back().address() == server.server->address());
+  CHECK(requests.back().instance() == requests.front().instance());
 }
 
 TEST_CASE("A coordinator that does not come back in time is lost") {

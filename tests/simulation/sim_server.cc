@@ -17,11 +17,8 @@ constexpr int kLoops = 2;
 constexpr absl::Duration kLinger = absl::Milliseconds(100);
 // The pin of the observer.
 constexpr uint64_t kObserversPin = ~uint64_t{0};
-// Of the announcements, as in grpc_announcer.cc.
+// Of one announcement, as in grpc_announcer.cc.
 constexpr absl::Duration kAnnounceLimit = absl::Seconds(5);
-constexpr absl::Duration kAnnounceAgain = absl::Milliseconds(500);
-constexpr absl::Duration kAnnounceFirstWait = absl::Milliseconds(50);
-constexpr absl::Duration kAnnounceLongestWait = absl::Seconds(1);
 
 // Logs the checkpoints that the coordinator considers complete.
 class WatchedStore final : public JobStore {
@@ -187,8 +184,7 @@ void SimServer::Start() {
   world.Start(node_);
   instance_ = uint64_t{node_} << 32 | world.pid(node_);
   announce_ = 0;
-  next_announce_ = absl::InfinitePast();
-  announce_wait_ = kAnnounceFirstWait;
+  announcements_.emplace(site_->plan.config);
   over_ = installed_ = just_installed_ = dying_ = attached_ = false;
   disk_operations_left_ = 0;
   disk_hang_.reset();
@@ -343,7 +339,7 @@ void SimServer::Tick() {
 void SimServer::TickControl() {
   const auto& cluster = site_->plan.config.cluster();
   const absl::Time now = site_->world.Now();
-  if (control_ == nullptr) Announce(now);
+  Announce(now);
   const absl::Duration silent = now - last_heard_.value_or(started_);
   if (control_ == nullptr && silent > absl::Seconds(cluster.server_wait_seconds()) && now >= next_look_) {
     next_look_ = now + absl::Seconds(1);
@@ -370,22 +366,21 @@ void SimServer::TickControl() {
 }
 
 void SimServer::Announce(absl::Time now) {
-  if (announce_ != 0 || now < next_announce_) return;
+  if (!announcements_->Due(now, /*attached=*/control_ != nullptr)) return;
+  announcements_->OnBegin(now);
   v1::AnnounceRequest request;
   request.set_shard(index_);
   request.set_address(address_);
   request.set_instance(instance_);
   *request.mutable_protocol() = OwnProtocol();
   const uint64_t number = announce_ = site_->next_session++;
-  const auto done = [this, number, now](const absl::StatusOr<v1::AnnounceReply>& reply) {
+  const auto done = [this, number](const absl::StatusOr<v1::AnnounceReply>& reply) {
     if (announce_ != number || over_) return;
     announce_ = 0;
     if (reply.ok()) {
-      announce_wait_ = kAnnounceFirstWait;
-      next_announce_ = now + kAnnounceAgain;
+      announcements_->OnTaken();
     } else if (absl::IsUnavailable(reply.status()) || absl::IsDeadlineExceeded(reply.status())) {
-      next_announce_ = now + announce_wait_;
-      announce_wait_ = std::min(2 * announce_wait_, kAnnounceLongestWait);
+      announcements_->OnNoAnswer();
     } else {
       // There is never another process that is this shard.
       site_->log.complaints.push_back(

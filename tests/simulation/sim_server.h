@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "ps_server/coordinator/coordinator.h"
+#include "ps_server/grpc/announce_schedule.h"
 #include "ps_server/shard/shard.h"
 #include "tests/simulation/hanging_work.h"
 #include "tests/simulation/network.h"
@@ -94,7 +95,7 @@ class SimServer {
   void Tick();
   void DropRevoked();
   void TickControl();
-  // Tells ps:0 the address, as GrpcAnnouncer does: call at each tick while no coordinator is attached.
+  // Tells ps:0 the address if that is due, as GrpcAnnouncer does: call at each tick.
   void Announce(absl::Time now);
   bool StartCoordinator();
   // nullptr: refused.
@@ -128,13 +129,12 @@ class SimServer {
   uint64_t coordinator_incarnation_ = 0;
   std::optional<absl::Time> last_heard_;
   absl::Time started_, next_look_;
-  // The process (Attached.instance), where it listens, and its announcement: the number of the call that is
-  // under way, or 0; when the next one is due, and how long it waits if ps:0 does not answer that one.
+  // The process (Attached.instance), where it listens, and its announcements: the number of the call that is
+  // under way, or 0; and when the next ones are due.
   uint64_t instance_ = 0;
   std::string address_;
   uint64_t announce_ = 0;
-  absl::Time next_announce_;
-  absl::Duration announce_wait_;
+  std::optional<AnnounceSchedule> announcements_;
   bool over_ = false, dying_ = false, replaced_ = false;
   int coming_ = 0;
   uint32_t disk_operations_left_ = 0;
