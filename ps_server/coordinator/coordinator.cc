@@ -154,6 +154,7 @@ void Coordinator::OnJoinCancelled(uint64_t instance, uint64_t call) {
     for (auto it = members_.waiting().begin(); it != members_.waiting().end(); ++it) {
       if (it->request.instance() != instance || it->call != call) continue;
       it->done(absl::CancelledError("the caller went away"));
+      if (it->worker()) farewell_.OnJoinBroken(it->request.rank(), it->request.task(), now());
       members_.waiting().erase(it);
       return ForgetUndeclared();
     }

@@ -79,7 +79,11 @@ void Coordinator::OnSaved() {
 absl::Status Coordinator::NothingLeftFor(const v1::JoinRequest& request) {
   // Nobody has checked what the request says.
   if (end_.ends_again()) shards_.OnNamed(std::min(request.ps_addresses_size(), kMaxServers));
-  if (request.role() == v1::WORKER && request.rank() < options_.workers) farewell_.OnTold(request.rank());
+  // A refused instance's Join is a late repeat, whose process does not hear the answer.
+  if (request.role() == v1::WORKER && request.rank() < options_.workers &&
+      !departures_.Refuses(request.instance())) {
+    farewell_.OnTold(request.rank(), request.instance());
+  }
   return NothingLeft();
 }
 

@@ -176,7 +176,8 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     meter_.OnReport(caller.incarnation(), request.report());
     const std::string task = member->task;
     member->heard = true;
-    request.done() ? farewell_.OnTold(caller.worker()) : farewell_.OnGaveUp(caller.worker());
+    request.done() ? farewell_.OnTold(caller.worker(), member->instance)
+                   : farewell_.OnGaveUp(caller.worker());
     if (request.done() && AwaitsEvaluation()) {
       evaluations_.ExpectNoFinal();
       TellNothingLeft();
@@ -197,7 +198,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
              !departures_.Left(caller.incarnation())) {
     // The worker takes work for done that a lost server has undone, or it is the last one that could evaluate
     // the weights.
-    const std::string& why = departures_.fenced_why();
+    const std::string why = departures_.WhyOut(caller.incarnation());
     return done(
         absl::AbortedError(absl::StrCat("this worker is out of the job", why.empty() ? "" : ": ", why)));
   }
@@ -265,7 +266,9 @@ void Coordinator::Disconnected(Worker& member) {
 void Coordinator::ReplaceIfGone(uint32_t rank) {
   const auto member = members_.workers().find(rank);
   if (member == members_.workers().end() || !member->second.disconnected) return;
-  if (members_.Waits(rank)) RemoveMember(rank, "its connection broke, and its process was started again");
+  if (!members_.Waits(rank)) return;
+  farewell_.OnLost(rank, member->second.task, now(), /*disconnected=*/true, members_.Waiting(rank));
+  RemoveMember(rank, "its connection broke, and another process called in its place");
 }
 
 void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
@@ -280,7 +283,7 @@ void Coordinator::HandleDivergence(uint32_t rank, const absl::Status& why) {
 void Coordinator::FenceAll(const std::string& why) {
   departures_.Fence(numbers_.incarnation(), why);
   for (auto& [rank, member] : std::exchange(members_.workers(), {})) {
-    farewell_.OnLost(rank, member.task, now(), member.disconnected);
+    farewell_.OnLost(rank, member.task, now(), member.disconnected, members_.Waiting(rank));
     if (member.join.has_value()) members_.waiting().push_back(std::move(*member.join));
     TakeOut(rank, member, why);
   }
@@ -303,7 +306,7 @@ void Coordinator::TickMembers(absl::Time time) {
   }
   for (uint32_t rank : expired) {
     const Worker& member = members_.workers().at(rank);
-    farewell_.OnLost(rank, member.task, time, member.disconnected || !member.heard);
+    farewell_.OnLost(rank, member.task, time, member.disconnected || !member.heard, members_.Waiting(rank));
     RemoveMember(
         rank, absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - member.last_heard)));
   }

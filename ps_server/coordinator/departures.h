@@ -45,8 +45,7 @@ class Departures {
     fenced_up_to_ = up_to;
     fenced_why_ = std::move(why);
   }
-  // The reason of the last Fence(); the same if it is why this incarnation is out. Empty: there is none.
-  const std::string& fenced_why() const { return fenced_why_; }
+  // The reason of the last Fence() if it is why this incarnation is out. Empty: it is not.
   std::string WhyOut(uint64_t incarnation) const { return incarnation <= fenced_up_to_ ? fenced_why_ : ""; }
 
   // Refuses later Joins of this instance. Its process got the answer to its Join, and would join again as

@@ -31,12 +31,16 @@ class Farewell {
   // A process of this rank became a member.
   void OnMember(uint32_t rank);
   // A member was lost. Its process may be alive: a silent process may have been stopped or cut off, and wake.
-  // `disconnected`: its connection broke before.
-  void OnLost(uint32_t rank, std::string task, absl::Time now, bool disconnected);
+  // `disconnected`: its connection broke before. `others`: the instances of processes that wait to be the
+  // worker of this rank. None of them is the lost one, even if it was started again in its place: a late
+  // repeat of a Join looks the same.
+  void OnLost(uint32_t rank, std::string task, absl::Time now, bool disconnected, std::set<uint64_t> others);
+  // The connection of a process broke that waited to join.
+  void OnJoinBroken(uint32_t rank, std::string task, absl::Time now);
   // A member left for another reason than that the work is done.
   void OnGaveUp(uint32_t rank) { gave_up_.insert(rank); }
-  // A process of this rank has heard that the job is done.
-  void OnTold(uint32_t rank);
+  // The process of this rank and instance has heard that the job is done.
+  void OnTold(uint32_t rank, uint64_t instance);
   // The job is not done after all.
   void OnMore() { told_.clear(); }
 
@@ -65,7 +69,11 @@ class Farewell {
     std::string task;
     absl::Time since;
     bool disconnected = false;
+    bool member = false;
+    std::set<uint64_t> others;
   };
+  absl::Time ComesUntil(const Lost& lost, absl::Time saved_at) const;
+
   const uint32_t workers_;
   const absl::Duration lease_;
   // Ranks.

@@ -92,10 +92,12 @@ bool MemberTable::Admitting() const {
                      [](const auto& entry) { return !entry.second.admitted(); });
 }
 
-bool MemberTable::Waits(uint32_t rank) const {
-  return std::any_of(waiting_.begin(), waiting_.end(), [rank](const WaitingJoin& join) {
-    return join.worker() && join.request.rank() == rank;
-  });
+std::set<uint64_t> MemberTable::Waiting(uint32_t rank) const {
+  std::set<uint64_t> instances;
+  for (const WaitingJoin& join : waiting_) {
+    if (join.worker() && join.request.rank() == rank) instances.insert(join.request.instance());
+  }
+  return instances;
 }
 
 bool MemberTable::AnyWorkerWaits() const {

@@ -110,8 +110,10 @@ class MemberTable {
 
   // A worker is being admitted, so a change of the membership is under way.
   bool Admitting() const;
+  // The instances of the processes that wait to be the worker of this rank.
+  std::set<uint64_t> Waiting(uint32_t rank) const;
   // A process waits to be the worker of this rank. AnyWorkerWaits(): of any rank.
-  bool Waits(uint32_t rank) const;
+  bool Waits(uint32_t rank) const { return !Waiting(rank).empty(); }
   bool AnyWorkerWaits() const;
   // The ranks that have a process, which is a member or waits.
   std::set<uint32_t> Ranks() const;

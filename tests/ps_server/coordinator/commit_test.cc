@@ -311,6 +311,84 @@ TEST_CASE("A job that is done waits for who fell silent, for a lease, to tell it
   CHECK(f.failure == "");
 }
 
+TEST_CASE("A job that is done waits for who was taken out because another process of its rank had called") {
+  CoordinatorFixture f(kSync, 2);
+  f.disk = std::make_shared<FakeDisk>();
+  f.train_examples = 16;
+  f.StartJob();
+  f.Run(absl::Seconds(11), f.members);  // from now on nobody is awaited who was never there
+  for (const auto& shard : f.shards) shard->writes = false;
+  for (const auto& shard : f.shards) shard->StagedParts(0, {0, 1});
+  const auto leave = f.StartLeave(f.members[0]);
+  f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
+  // A new process, or a late repeat of a Join that was for the ps:0 before this one.
+  const auto other = f.Join(1, 7777);
+  REQUIRE(f.Status().membership().members_size() == 0);
+  const auto early = f.StartLeave(f.members[1]);
+  CHECK(absl::IsAborted(early->status()));
+  for (const auto& shard : f.shards) shard->Written(1);
+  CHECK(leave->status().ok());
+  CHECK(absl::IsOutOfRange(other->status()));
+  f.Run(absl::Milliseconds(500));
+  CHECK(f.ends == 0);
+  CHECK(f.Status().waiting_for(0) == "worker:1 (lost before) to be told that the job is done");
+  SECTION("it comes") {
+    CHECK(absl::IsOutOfRange(f.Join(1, 8888)->status()));
+    f.Run(absl::Milliseconds(250));
+    CHECK(f.ends == 1);
+  }
+  SECTION("it is dead") {
+    f.Run(absl::Seconds(1));
+    CHECK(f.ends == 1);
+  }
+  CHECK(f.failure == "");
+}
+
+TEST_CASE("A late repeat of a Join does not count as told that the job is done") {
+  CoordinatorFixture f(kSync, 2);
+  f.train_examples = 16;
+  f.StartJob();
+  f.Run(absl::Seconds(11), {f.members[0]});  // worker:1 has been stopped
+  for (const auto& shard : f.shards) shard->StagedParts(0, {0, 1});
+  f.Leave(f.members[0]);
+  CHECK(absl::IsOutOfRange(f.Join(1)->status()));
+  f.Run(absl::Seconds(1));
+  CHECK(f.ends == 0);
+  CHECK(absl::IsOutOfRange(f.Join(1, 7777)->status()));  // it wakes
+  f.Run(absl::Milliseconds(250));
+  CHECK(f.ends == 1);
+  CHECK(f.failure == "");
+}
+
+TEST_CASE("A job that is done waits for who waited to join when its connection broke") {
+  CoordinatorFixture f(kSync, 2);
+  f.disk = std::make_shared<FakeDisk>();
+  f.train_examples = 16;
+  f.StartJob();
+  f.coordinator->OnDisconnect(f.CallerOf(f.members[1]));
+  f.Run(absl::Seconds(11), {f.members[0]});
+  for (const auto& shard : f.shards) shard->writes = false;
+  for (const auto& shard : f.shards) shard->StagedParts(0, {0, 1});
+  const auto leave = f.StartLeave(f.members[0]);
+  const auto join = f.Join(f.JoinRequest(1, 7777), /*call=*/5);
+  REQUIRE_FALSE(join->there());  // nobody hears of the end before it is saved
+  f.coordinator->OnJoinCancelled(7777, 5);
+  for (const auto& shard : f.shards) shard->Written(1);
+  CHECK(leave->status().ok());
+  f.Run(absl::Milliseconds(500));
+  CHECK(f.ends == 0);
+  SECTION("it calls again") {
+    CHECK(absl::IsOutOfRange(f.Join(1, 7777)->status()));
+    f.Run(absl::Milliseconds(250));
+    CHECK(f.ends == 1);
+  }
+  SECTION("it does not") {
+    f.Run(absl::Seconds(1));
+    CHECK(f.ends == 1);
+  }
+  CHECK(f.failure == "");
+}
+
 TEST_CASE("A job that is done within a lease waits that long for workers that have not come yet") {
   CoordinatorFixture f(kSync, 3);
   f.config.mutable_cluster()->set_min_workers(1);

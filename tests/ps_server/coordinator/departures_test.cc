@@ -31,7 +31,6 @@ TEST_CASE("Members up to the last fence are out for its reason") {
   departures.Fence(5, "the job goes back");
   CHECK(departures.WhyOut(5) == "the job goes back");
   CHECK(departures.WhyOut(6).empty());
-  CHECK(departures.fenced_why() == "the job goes back");
   departures.Fence(8, "the job is being saved");
   CHECK(departures.WhyOut(5) == "the job is being saved");
 }

@@ -20,7 +20,7 @@ TEST_CASE("Workers that were never there may come for a lease from the start") {
   Farewell farewell(3, kLease);
   CHECK(MayCome(farewell, absl::ZeroDuration()).empty());
   farewell.OnStart(kStart);
-  farewell.OnTold(0);
+  farewell.OnTold(0, 70);
   farewell.OnGaveUp(2);
   CHECK(MayCome(farewell, absl::Seconds(9)) == Names{"worker:1 (not there yet)"});
   CHECK(MayCome(farewell, kLease).empty());
@@ -28,27 +28,69 @@ TEST_CASE("Workers that were never there may come for a lease from the start") {
 
 TEST_CASE("A worker that fell silent may come for a lease from when the end was saved, or it was lost") {
   Farewell farewell(1, kLease);
-  farewell.OnTold(0);
-  farewell.OnLost(0, "worker:0", kStart, /*disconnected=*/false);
+  farewell.OnTold(0, 70);
+  farewell.OnLost(0, "worker:0", kStart, /*disconnected=*/false, {});
   CHECK(MayCome(farewell, absl::Seconds(9)) == Names{"worker:0 (lost before)"});
   CHECK(MayCome(farewell, absl::Seconds(11)).empty());
   CHECK(MayCome(farewell, absl::Seconds(11), absl::Seconds(5)) == Names{"worker:0 (lost before)"});
-  SECTION("unless it has heard of the end") { farewell.OnTold(0); }
+  SECTION("unless it has heard of the end") { farewell.OnTold(0, 70); }
   SECTION("unless it is in again") { farewell.OnMember(0); }
   CHECK(MayCome(farewell, absl::Seconds(1)).empty());
 }
 
 TEST_CASE("A worker whose connection broke comes back soon, or never") {
   Farewell farewell(1, kLease);
-  farewell.OnLost(0, "worker:0", kStart, /*disconnected=*/true);
+  farewell.OnLost(0, "worker:0", kStart, /*disconnected=*/true, {});
   CHECK(MayCome(farewell, absl::Milliseconds(999)) == Names{"worker:0 (lost before)"});
   CHECK(MayCome(farewell, Farewell::kComesBack).empty());
+}
+
+TEST_CASE("Who waited already when a worker was lost is another process, and does not hear in its stead") {
+  Farewell farewell(1, kLease);
+  const bool disconnected = GENERATE(false, true);
+  farewell.OnLost(0, "worker:0", kStart, disconnected, {71, 72});
+  farewell.OnTold(0, 71);
+  farewell.OnTold(0, 72);
+  CHECK(MayCome(farewell, absl::Milliseconds(999)) == Names{"worker:0 (lost before)"});
+  CHECK(MayCome(farewell, kLease).empty());
+  SECTION("the lost one comes") { farewell.OnTold(0, 73); }
+  SECTION("another one was let in, and is awaited itself") { farewell.OnMember(0); }
+  CHECK(MayCome(farewell, absl::ZeroDuration()).empty());
+}
+
+TEST_CASE("A process whose connection broke while it waited to join comes back soon, or never") {
+  Farewell farewell(1, kLease);
+  SECTION("a new one") { farewell.OnJoinBroken(0, "worker:0", kStart); }
+  SECTION("after a member that is dead for long") {
+    farewell.OnLost(0, "worker:0", kStart - absl::Seconds(5), /*disconnected=*/true, {});
+    farewell.OnJoinBroken(0, "worker:0", kStart);
+  }
+  CHECK(MayCome(farewell, absl::Milliseconds(999)) == Names{"worker:0 (lost before)"});
+  CHECK(MayCome(farewell, Farewell::kComesBack).empty());
+  farewell.OnTold(0, 70);
+  CHECK(MayCome(farewell, absl::ZeroDuration()).empty());
+}
+
+TEST_CASE("A broken Join makes no wait shorter") {
+  Farewell farewell(1, kLease);
+  SECTION("for a silent worker") {
+    farewell.OnLost(0, "worker:0", kStart, /*disconnected=*/false, {});
+    farewell.OnJoinBroken(0, "worker:0", kStart);
+    CHECK(MayCome(farewell, absl::Seconds(9)) == Names{"worker:0 (lost before)"});
+  }
+  SECTION("for a worker that was never there") {
+    farewell.OnJoinBroken(0, "worker:0", kStart);
+    farewell.OnStart(kStart);
+    CHECK(MayCome(farewell, absl::ZeroDuration()) == Names{"worker:0 (lost before)"});
+    CHECK(MayCome(farewell, absl::Seconds(9)) == Names{"worker:0 (not there yet)"});
+  }
+  CHECK(MayCome(farewell, kLease).empty());
 }
 
 TEST_CASE("When the job goes on after all, workers that were told of its end may come again") {
   Farewell farewell(1, kLease);
   farewell.OnStart(kStart);
-  farewell.OnTold(0);
+  farewell.OnTold(0, 70);
   CHECK(MayCome(farewell, absl::Seconds(1)).empty());
   farewell.OnMore();
   CHECK(MayCome(farewell, absl::Seconds(1)) == Names{"worker:0 (not there yet)"});
