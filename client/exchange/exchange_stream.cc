@@ -69,11 +69,11 @@ void ExchangeStream::Restart() {
 }
 
 void ExchangeStream::Write() {
-  if (writing_ || over_) return;
-  OutgoingMessage message;
-  if (!NextMessage(&message)) return;
-  writing_ = true;
-  stream_->Write(std::move(message));
+  while (!writing_ && !over_) {
+    OutgoingMessage message;
+    if (!NextMessage(&message)) return;
+    writing_ = !stream_->Write(std::move(message));
+  }
 }
 
 bool ExchangeStream::NextMessage(OutgoingMessage* message) {

@@ -80,7 +80,7 @@ class ExchangeStream final : public DataStream::User, public std::enable_shared_
   absl::Status TakeReply(const IncomingMessage& bytes);
   // Does what Reopen() does.
   void Restart() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Writes the next message, unless a write is under way.
+  // Writes messages until there are none or one is under way.
   void Write() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Makes the next message. False: there is none.
   bool NextMessage(OutgoingMessage* message) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -50,7 +50,7 @@ class DataStream {
   class User {
    public:
     virtual ~User() = default;
-    // The channel has the message, and the next one may be written.
+    // The channel has the message for which Write() returned false, and the next one may be written.
     virtual void OnWritten() = 0;
     virtual void OnMessage(IncomingMessage message) = 0;
     // The last call. OK: the shard has ended the stream.
@@ -58,8 +58,9 @@ class DataStream {
   };
 
   virtual ~DataStream() = default;
-  // One message at a time.
-  virtual void Write(OutgoingMessage message) = 0;
+  // One message at a time. True: the channel has the message, and the next one may be written. False:
+  // OnWritten() will say so.
+  virtual bool Write(OutgoingMessage message) = 0;
   // Asks for the next message, or for the end. The first of all calls; then once after each OnMessage(),
   // within it or soon after. `relaxed`: the user waits for nothing, so that other work may go first.
   virtual void Read(bool relaxed) = 0;

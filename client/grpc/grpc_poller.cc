@@ -5,9 +5,9 @@
 #include <thread>
 
 #include "client/call/backoff.h"
+#include "common/base/status_macros.h"
 #include "common/rpc/grpc_completion_loop.h"
 #include "common/sync/mutex.h"
-#include "grpc/support/time.h"
 #include "grpcpp/completion_queue.h"
 
 namespace weir {
@@ -20,14 +20,10 @@ constexpr std::chrono::seconds kLongestSleep(1);
 // waiter. So it need not be moved out of the way when results are waited for one right after another.
 constexpr std::chrono::milliseconds kLeaveToWaiters(1);
 
-gpr_timespec After(std::chrono::nanoseconds time) {
-  return gpr_time_add(gpr_now(GPR_CLOCK_MONOTONIC), gpr_time_from_nanos(time.count(), GPR_TIMESPAN));
-}
-
 }  // namespace
 
 struct GrpcPoller::Impl final : ResultDriver {
-  explicit Impl(std::chrono::microseconds busy_poll) : busy_poll(busy_poll) {}
+  explicit Impl(std::chrono::microseconds busy_poll) : loop(&queue, busy_poll) {}
 
   // Runs the poller's own thread.
   void Run() ABSL_NO_THREAD_SAFETY_ANALYSIS;
@@ -40,17 +36,16 @@ struct GrpcPoller::Impl final : ResultDriver {
   // Returns whether a timer was due.
   bool RunTimers() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
-  const std::chrono::microseconds busy_poll;
   grpc::CompletionQueue queue;
-  GrpcCompletionLoop loop{&queue};
+  GrpcCompletionLoop loop;
   std::thread thread;
 
   std::map<Timer, absl::AnyInvocable<void()>> timers ABSL_GUARDED_BY(loop.mutex);
+  // Null until they are asked for.
+  std::shared_ptr<DoorbellPage> bells ABSL_GUARDED_BY(loop.mutex);
   uint64_t next_timer ABSL_GUARDED_BY(loop.mutex) = 0;
   // When the polling thread looks at the timers by itself, if it is asleep.
   Steady::time_point looks_at ABSL_GUARDED_BY(loop.mutex) = Steady::time_point::min();
-  // Until then the polling thread does not sleep.
-  Steady::time_point busy_until ABSL_GUARDED_BY(loop.mutex) = Steady::time_point::min();
 
   enum class Turn { kNobody, kOwnThread, kWaiter };
   // Which thread polls.
@@ -91,6 +86,25 @@ std::shared_ptr<GrpcPoller> GrpcPoller::Shared(std::chrono::microseconds busy_po
   if (poller == nullptr) known = poller = std::make_shared<GrpcPoller>(busy_poll);
   return poller;
 }
+
+absl::StatusOr<std::shared_ptr<DoorbellPage>> GrpcPoller::bells() {
+  MutexLock lock(impl_->loop.mutex);
+  if (impl_->bells == nullptr) {
+    WEIR_ASSIGN_OR_RETURN(impl_->bells, DoorbellPage::Create());
+  }
+  return impl_->bells;
+}
+
+void GrpcPoller::Add(SharedWork* work) {
+  Doorbell* bell;
+  {
+    MutexLock lock(impl_->loop.mutex);
+    bell = impl_->bells->Bell(kBell);
+  }
+  impl_->loop.Add(work, bell);
+}
+
+void GrpcPoller::Remove(SharedWork* work) { impl_->loop.Remove(work); }
 
 grpc::CompletionQueue* GrpcPoller::queue() { return &impl_->queue; }
 
@@ -135,14 +149,7 @@ bool GrpcPoller::Impl::Poll() {
   const Steady::time_point now = Steady::now();
   looks_at = now + kLongestSleep;
   if (!timers.empty()) looks_at = std::min(looks_at, timers.begin()->first.first);
-  // gRPC sleeps for a millisecond unless the deadline has been past for one.
-  const gpr_timespec until = now < busy_until ? gpr_time_0(GPR_CLOCK_MONOTONIC) : After(looks_at - now);
-  const grpc::CompletionQueue::NextStatus next =
-      loop.HandleNext([&](void** tag, bool* ok) { return queue.AsyncNext(tag, ok, until); });
-  if (next == grpc::CompletionQueue::GOT_EVENT && busy_poll.count() > 0) {
-    busy_until = Steady::now() + busy_poll;
-  }
-  return next != grpc::CompletionQueue::SHUTDOWN;
+  return loop.HandleNext(looks_at) != grpc::CompletionQueue::SHUTDOWN;
 }
 
 void GrpcPoller::Impl::Run() {

@@ -6,7 +6,10 @@
 #include <utility>
 
 #include "absl/functional/any_invocable.h"
+#include "absl/status/statusor.h"
 #include "client/exchange/event_loop.h"
+#include "common/shared_memory/doorbell.h"
+#include "common/shared_memory/shared_work.h"
 #include "common/sync/future.h"
 
 namespace grpc {
@@ -15,7 +18,8 @@ class CompletionQueue;
 
 namespace weir {
 
-// A completion queue, the thread that serves it, and that thread's timers. All events of the clients' streams
+// A completion queue, the thread that serves it and the work that servers leave in shared memory, and that
+// thread's timers. All events of the clients' streams
 // are handled there, one after another, so that state that only handlers touch needs no lock.
 //
 // The clients of a process share one poller: with a queue each, gRPC would have the thread of one client take
@@ -35,6 +39,13 @@ class GrpcPoller final : public EventLoop {
   // The tags of its operations are GrpcEvents, which are handled on the polling thread.
   grpc::CompletionQueue* queue();
   std::shared_ptr<ResultDriver> driver() override;
+
+  // Work in shared memory: those who leave it ring bell kBell of these. An error: there is no such memory.
+  static constexpr uint32_t kBell = 0;
+  absl::StatusOr<std::shared_ptr<DoorbellPage>> bells();
+  // On the polling thread, after bells().
+  void Add(SharedWork* work);
+  void Remove(SharedWork* work);
 
   // Runs `then` on the polling thread, at `when` or soon after.
   Timer RunAt(Steady::time_point when, absl::AnyInvocable<void()> then);

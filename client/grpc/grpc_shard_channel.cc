@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "client/call/call_limits.h"
 #include "client/grpc/grpc_channel.h"
+#include "client/grpc/grpc_ring_stream.h"
 #include "client/shared_memory/shared_memory_link.h"
 #include "client/tensors/wire_options.h"
 #include "common/base/status_macros.h"
@@ -45,9 +46,10 @@ class GrpcDataStream final : public DataStream, public std::enable_shared_from_t
     self_ = shared_from_this();
   }
 
-  void Write(OutgoingMessage message) override {
+  bool Write(OutgoingMessage message) override {
     ++operations_;
     rpc_->Write(ToByteBuffer(std::move(message)), static_cast<GrpcEvent*>(&written_));
+    return false;
   }
 
   void Read(bool relaxed) override {
@@ -199,13 +201,24 @@ ShardChannel::Opened GrpcShardChannel::Open(std::shared_ptr<DataStream::User> us
     connection_ = std::make_unique<Connection>(made.ok() ? *std::move(made)
                                                          : MakeChannel(address_, options_.server_wait));
   }
-  const auto stream = std::make_shared<GrpcDataStream>(poller_, std::move(user), std::move(gone));
-  stream->Start(connection_->stub, options_.token);
-  return {stream, ShareMemory(),
+  std::unique_ptr<SharedMemoryLink> memory = ShareMemory();
+  std::unique_ptr<MessageRing> ring = memory == nullptr ? nullptr : memory->TakeRing();
+  std::shared_ptr<DataStream> opened;
+  if (ring != nullptr) {
+    const auto stream =
+        std::make_shared<GrpcRingStream>(poller_, std::move(ring), std::move(user), std::move(gone));
+    stream->Start(connection_->stub, options_.token, memory->token());
+    opened = stream;
+  } else {
+    const auto stream = std::make_shared<GrpcDataStream>(poller_, std::move(user), std::move(gone));
+    stream->Start(connection_->stub, options_.token);
+    opened = stream;
+  }
+  return {std::move(opened), std::move(memory),
           [this, name = NameOf(address_)] { NoSharedMemory(name, "the server has none to give"); }};
 }
 
-std::unique_ptr<ShardMemory> GrpcShardChannel::ShareMemory() const {
+std::unique_ptr<SharedMemoryLink> GrpcShardChannel::ShareMemory() const {
   if (!WireOptions::From(options_.wire).shared_memory) return nullptr;
   const absl::StatusOr<Address> server = ParseAddress(address_);
   if (!server.ok() || !IsThisHost(*server)) {
@@ -216,8 +229,11 @@ std::unique_ptr<ShardMemory> GrpcShardChannel::ShareMemory() const {
   constexpr uint64_t kLine = 64;
   const uint64_t slot_bytes = std::min(uint64_t{options_.wire.chunk_kib()} << 10,
                                        (static_cast<uint64_t>(options_.bytes) / kLine + 1) * kLine);
-  absl::StatusOr<std::unique_ptr<SharedMemoryLink>> link = SharedMemoryLink::Connect(
-      *server, options_.wire.chunks_in_flight(), slot_bytes, std::chrono::steady_clock::now() + kLinkLimit);
+  // Without bells there are no rings, and the messages travel over gRPC.
+  const absl::StatusOr<std::shared_ptr<DoorbellPage>> bells = poller_.bells();
+  absl::StatusOr<std::unique_ptr<SharedMemoryLink>> link =
+      SharedMemoryLink::Connect(*server, options_.wire.chunks_in_flight(), slot_bytes,
+                                std::chrono::steady_clock::now() + kLinkLimit, bells.ok() ? *bells : nullptr);
   if (!link.ok()) {
     NoSharedMemory(NameOf(address_), link.status().message());
     return nullptr;

@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "client/exchange/shard_channel.h"
 #include "client/grpc/grpc_poller.h"
+#include "client/shared_memory/shared_memory_link.h"
 #include "common/rpc/job_token.h"
 #include "common/sync/mutex.h"
 #include "proto/job_config.pb.h"
@@ -45,7 +46,7 @@ class GrpcShardChannel final : public ShardChannel {
 
   std::string NameOf(const std::string& address) const;
   // Shared memory for a new stream; null if it is not wanted or not available.
-  std::unique_ptr<ShardMemory> ShareMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  std::unique_ptr<SharedMemoryLink> ShareMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoSharedMemory(const std::string& name, absl::string_view why) const;
 
   const Options options_;

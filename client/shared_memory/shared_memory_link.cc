@@ -4,21 +4,24 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/net/local_host.h"
 #include "common/net/local_socket.h"
+#include "common/protocol/limits.h"
 
 namespace weir {
 
-absl::StatusOr<std::unique_ptr<SharedMemoryLink>> SharedMemoryLink::Connect(const Address& address,
-                                                                            uint32_t slots,
-                                                                            uint64_t slot_bytes,
-                                                                            Deadline deadline) {
+absl::StatusOr<std::unique_ptr<SharedMemoryLink>> SharedMemoryLink::Connect(
+    const Address& address, uint32_t slots, uint64_t slot_bytes, Deadline deadline,
+    const std::shared_ptr<DoorbellPage>& bells) {
   WEIR_ASSIGN_OR_RETURN(UniqueFd socket, ConnectLocal(LocalService::kSegments, address, deadline));
-  WEIR_ASSIGN_OR_RETURN(std::shared_ptr<SharedSegment> gradients, SharedSegment::Create(slots * slot_bytes));
+  WEIR_ASSIGN_OR_RETURN(std::shared_ptr<SharedSegment> gradients,
+                        SharedSegment::Create(kRingBytes + slots * slot_bytes));
+  new (gradients->data()) RingArea;
   SegmentToken token;
   if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {
     return absl::ErrnoToStatus(errno, "no random bytes");
@@ -26,7 +29,9 @@ absl::StatusOr<std::unique_ptr<SharedMemoryLink>> SharedMemoryLink::Connect(cons
   std::unique_ptr<SharedMemoryLink> link(
       new SharedMemoryLink(std::move(socket), token, std::move(gradients), slots, slot_bytes));
   MutexLock lock(link->mutex_);
-  const absl::Status given = link->Give(link->gradients_);
+  absl::Status given;
+  if (bells != nullptr) given = link->Send(ClientMessageKind::kBells, 0, 0, bells->fd());
+  if (given.ok()) given = link->Give(link->gradients_);
   // A server that has refused us already has said why.
   if (!given.ok() && !absl::IsAborted(given)) return given;
   while (link->taken_ == 0) {
@@ -47,13 +52,31 @@ SharedMemoryLink::SharedMemoryLink(UniqueFd socket, SegmentToken token,
       slot_bytes_(slot_bytes),
       slots_(slots) {}
 
-absl::Status SharedMemoryLink::Give(std::shared_ptr<const SharedSegment> segment) {
+std::unique_ptr<MessageRing> SharedMemoryLink::TakeRing() {
+  MutexLock lock(mutex_);
+  const ServerRing ring = std::exchange(ring_, {});
+  if (ring.segment == nullptr || ring.bells == nullptr) return nullptr;
+  auto* const own = reinterpret_cast<RingArea*>(gradients_->data());
+  const auto* const peer = reinterpret_cast<const RingArea*>(ring.segment->data());
+  using Memory = std::pair<std::shared_ptr<const SharedSegment>, std::shared_ptr<const SharedSegment>>;
+  return std::make_unique<MessageRing>(own, peer, ring.bells, kMaxMessageBytes,
+                                       std::make_shared<const Memory>(gradients_, ring.segment));
+}
+
+absl::Status SharedMemoryLink::Send(ClientMessageKind kind, uint32_t segment, uint64_t bytes,
+                                    int descriptor) {
   ClientMessage message{};
   message.magic = kSegmentMagic;
   message.token = token_;
-  message.bytes = segment->size();
-  message.segment = static_cast<uint32_t>(given_.size());
-  WEIR_RETURN_IF_ERROR(SendMessage(socket_.get(), &message, sizeof(message), segment->fd()));
+  message.kind = kind;
+  message.bytes = bytes;
+  message.segment = segment;
+  return SendMessage(socket_.get(), &message, sizeof(message), descriptor);
+}
+
+absl::Status SharedMemoryLink::Give(std::shared_ptr<const SharedSegment> segment) {
+  WEIR_RETURN_IF_ERROR(Send(ClientMessageKind::kSegment, static_cast<uint32_t>(given_.size()),
+                            segment->size(), segment->fd()));
   given_.push_back(std::move(segment));
   return absl::OkStatus();
 }
@@ -111,11 +134,21 @@ absl::Status SharedMemoryLink::Receive(Deadline deadline) {
     case ServerMessageKind::kRefused:
       message.reason[sizeof(message.reason) - 1] = '\0';
       return absl::FailedPreconditionError(absl::StrCat("refused: ", message.reason));
-    case ServerMessageKind::kSegment:
+    case ServerMessageKind::kSegment: {
       if (weights_.count(message.segment) != 0) return absl::InvalidArgumentError("a segment came twice");
       WEIR_ASSIGN_OR_RETURN(weights_[message.segment],
                             SharedSegment::OpenReadOnly(std::move(descriptor), message.bytes));
       return absl::OkStatus();
+    }
+    case ServerMessageKind::kBells: {
+      WEIR_ASSIGN_OR_RETURN(ring_.bells, DoorbellPage::Open(std::move(descriptor)));
+      return absl::OkStatus();
+    }
+    case ServerMessageKind::kRing: {
+      if (message.bytes < sizeof(RingArea)) return absl::InvalidArgumentError("a ring that is too small");
+      WEIR_ASSIGN_OR_RETURN(ring_.segment, SharedSegment::OpenReadOnly(std::move(descriptor), message.bytes));
+      return absl::OkStatus();
+    }
   }
   return absl::InvalidArgumentError("a message of another protocol");
 }

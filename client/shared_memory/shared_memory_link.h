@@ -13,6 +13,8 @@
 #include "client/exchange/shard_channel.h"
 #include "common/config/address.h"
 #include "common/protocol/segment_messages.h"
+#include "common/shared_memory/doorbell.h"
+#include "common/shared_memory/message_ring.h"
 #include "common/sync/mutex.h"
 #include "common/system/shared_memory.h"
 #include "common/system/unique_fd.h"
@@ -20,8 +22,9 @@
 namespace weir {
 
 // A client's shared memory with one server on its machine: the client's segment for gradients, in slots of
-// one chunk each; segments that the client hands over later; and the server's segments of weights, which the
-// client reads. An error of Connect() says why there is no such memory; chunks then travel in messages.
+// one chunk each; segments that the client hands over later; the server's segments of weights, which the
+// client reads; and rings for messages. An error of Connect() says why there is no such memory; chunks then
+// travel in messages.
 //
 // Belongs to one connection of the data plane: it is made after the server has answered there, is named to
 // the server by token(), and is replaced with the connection. Thread-safe, except for the contents of the
@@ -30,15 +33,21 @@ class SharedMemoryLink final : public ShardMemory {
  public:
   using Deadline = std::chrono::steady_clock::time_point;
 
-  // Shares memory with the server at `address`: `slots` of `slot_bytes` each.
-  static absl::StatusOr<std::unique_ptr<SharedMemoryLink>> Connect(const Address& address, uint32_t slots,
-                                                                   uint64_t slot_bytes, Deadline deadline);
+  // Shares memory with the server at `address`: `slots` of `slot_bytes` each. With `bells`, those of the
+  // threads that will read messages, also asks for rings.
+  static absl::StatusOr<std::unique_ptr<SharedMemoryLink>> Connect(
+      const Address& address, uint32_t slots, uint64_t slot_bytes, Deadline deadline,
+      const std::shared_ptr<DoorbellPage>& bells = nullptr);
+
+  // The rings on which the data stream's messages travel, once. Null: the server has none to give, and
+  // messages travel over gRPC.
+  std::unique_ptr<MessageRing> TakeRing();
 
   std::string token() const override { return std::string(token_.data(), token_.size()); }
 
   uint32_t slots() const override { return slots_; }
   char* SlotData(uint32_t slot) override { return gradients_->data() + SlotOffset(slot); }
-  uint64_t SlotOffset(uint32_t slot) const override { return slot * slot_bytes_; }
+  uint64_t SlotOffset(uint32_t slot) const override { return kRingBytes + slot * slot_bytes_; }
 
   std::optional<uint32_t> NumberOf(const std::shared_ptr<const SharedSegment>& gradients) override;
 
@@ -54,13 +63,22 @@ class SharedMemoryLink final : public ShardMemory {
 
  private:
   static constexpr std::chrono::seconds kSegmentLimit{5};
+  // The first segment begins with a RingArea, and its slots with a page.
+  static constexpr uint64_t kRingBytes = (sizeof(RingArea) + 4095) / 4096 * 4096;
 
   SharedMemoryLink(UniqueFd socket, SegmentToken token, std::shared_ptr<SharedSegment> gradients,
                    uint32_t slots, uint64_t slot_bytes);
+  absl::Status Send(ClientMessageKind kind, uint32_t segment, uint64_t bytes, int descriptor);
   // Hands the server the next segment.
   absl::Status Give(std::shared_ptr<const SharedSegment> segment) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Takes one message from the server. FailedPrecondition: the server refuses.
   absl::Status Receive(Deadline deadline) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  // The server's rings and bells, as they come.
+  struct ServerRing {
+    std::shared_ptr<const SharedSegment> segment;
+    std::shared_ptr<DoorbellPage> bells;
+  };
 
   const UniqueFd socket_;
   const SegmentToken token_;
@@ -73,6 +91,7 @@ class SharedMemoryLink final : public ShardMemory {
   std::vector<std::shared_ptr<const SharedSegment>> given_ ABSL_GUARDED_BY(mutex_);
   uint32_t taken_ ABSL_GUARDED_BY(mutex_) = 0;
   std::map<uint32_t, std::unique_ptr<const SharedSegment>> weights_ ABSL_GUARDED_BY(mutex_);
+  ServerRing ring_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace weir

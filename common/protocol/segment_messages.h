@@ -15,24 +15,32 @@ namespace weir {
 // kRefused ends the connection. After the first kAccepted the server sends its segments of weights, each
 // once: those that are there, and each new one when it is made, perhaps only after the first message on the
 // wire that names it. A side that closes the socket takes back what it gave; what is mapped stays readable.
+//
+// The messages of the data stream themselves can travel over rings in shared memory
+// (common/shared_memory/message_ring.h). Then the client's bells come before its first segment, and that
+// segment begins with the client's RingArea. A server that takes part sends its bells and its own RingArea
+// before the first kAccepted.
 
-constexpr uint64_t kSegmentMagic = 0x32304d4853524557;  // "WERSHM02"
+constexpr uint64_t kSegmentMagic = 0x33304d4853524557;  // "WERSHM03"
 
-// Random, made by the client: names its segments on the gRPC stream (v1.SharedMemoryRequest).
+// Random, made by the client: names its segments on the stream (v1.SharedMemoryRequest), and its rings in the
+// metadata of the call (common/rpc/grpc_rings.h).
 using SegmentToken = std::array<char, 16>;
 
 // The most segments that a client may give over one connection.
 constexpr uint32_t kMaxClientSegments = 16;
 
+enum class ClientMessageKind : uint32_t { kSegment = 1, kBells = 2 };
+
 struct ClientMessage {
   uint64_t magic;
   SegmentToken token;  // the same in each message
-  uint64_t bytes;      // of the segment
-  uint32_t segment;    // its number, as in v1.SharedRange: 0, 1, ...
-  uint32_t unused;
+  uint64_t bytes;      // kSegment: its size
+  uint32_t segment;    // kSegment: its number, as in v1.SharedRange: 0, 1, ...
+  ClientMessageKind kind;
 };
 
-enum class ServerMessageKind : uint32_t { kAccepted = 1, kRefused = 2, kSegment = 3 };
+enum class ServerMessageKind : uint32_t { kAccepted = 1, kRefused = 2, kSegment = 3, kBells = 4, kRing = 5 };
 
 struct ServerMessage {
   uint64_t magic;
@@ -40,7 +48,7 @@ struct ServerMessage {
   // kSegment: the segment's number, as in v1.SharedRange, never used again. kAccepted: that of the client's
   // segment.
   uint32_t segment;
-  uint64_t bytes;    // kSegment: its size; its descriptor comes with the message
+  uint64_t bytes;    // kSegment, kRing: its size; its descriptor comes with the message
   char reason[232];  // kRefused: ends with a zero
 };
 

@@ -3,49 +3,98 @@
 #include <grpcpp/alarm.h>
 #include <grpcpp/completion_queue.h>
 
-#include "absl/functional/function_ref.h"
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <utility>
+#include <vector>
+
 #include "common/rpc/grpc_event.h"
+#include "common/shared_memory/doorbell.h"
+#include "common/shared_memory/shared_work.h"
 #include "common/sync/mutex.h"
 
 namespace weir {
 
-// Takes a completion queue's events and hands them to their owners, and wakes the thread that does so when
-// there is other work for it. Which work that is (tasks, timers), and how long the thread waits for events,
-// is the user's.
+// Takes a completion queue's events and hands them to their owners, serves work in shared memory, and wakes
+// the thread that does so when there is other work for it. Which work that is (tasks, timers), and how long
+// the thread waits, is the user's.
+//
+// While there is no shared work, the thread waits in the completion queue. A thread cannot wait for the queue
+// and for a doorbell at once, so from the first shared work on it waits for the doorbell, and a thread of the
+// loop's own takes the queue's events, which are then few, and passes them on.
 //
 // The tags of all operations on the queue are GrpcEvents. One thread at a time calls HandleNext(); it may be
-// another one each time. Wake() may be called on any thread, until the queue is shut down.
+// another one each time: "the loop's thread". Wake() may be called on any thread, until the queue is shut
+// down.
 //
 // At the end the user shuts the queue down and calls HandleNext() until it returns SHUTDOWN: all operations,
 // Wake()'s own included, have ended then, and the loop may be destroyed.
 class GrpcCompletionLoop {
  public:
   using NextStatus = grpc::CompletionQueue::NextStatus;
-  // Waits for an event as CompletionQueue::AsyncNext() does.
-  using Wait = absl::FunctionRef<NextStatus(void** tag, bool* ok)>;
+  using Steady = std::chrono::steady_clock;
 
-  // The queue outlives the loop.
-  explicit GrpcCompletionLoop(grpc::CompletionQueue* queue) : queue_(queue) {}
+  // The queue outlives the loop. Before the thread sleeps, it looks for work for `busy_poll`.
+  explicit GrpcCompletionLoop(grpc::CompletionQueue* queue,
+                              std::chrono::microseconds busy_poll = std::chrono::microseconds(0))
+      : queue_(queue), busy_poll_(busy_poll) {}
+  ~GrpcCompletionLoop();
 
   // Guards the work, too, that other threads leave for the loop's thread: so one lock covers leaving the work
   // and waking the thread, and the thread looks for work and falls asleep under one lock.
   Mutex mutex;
 
-  // Calls `wait`, and then OnEvent() of the event, if one came. The mutex is released during both. GOT_EVENT
-  // also means that the thread was woken. `wait` takes events from this loop's queue.
-  NextStatus HandleNext(Wait wait) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Waits for an event or for shared work until `until`, and handles what came. The mutex is released
+  // meanwhile. GOT_EVENT also means that the thread was woken. TIMEOUT may come early.
+  NextStatus HandleNext(Steady::time_point until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
   // Ends the wait of HandleNext(). Does nothing if no thread waits: then the next caller of HandleNext()
   // looks for work first, under the same lock.
   void Wake() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
 
+  // Called on the loop's thread, without the mutex. `bell` is the same in all calls and outlives the loop:
+  // whoever leaves work rings it afterwards.
+  void Add(SharedWork* work, Doorbell* bell);
+  void Remove(SharedWork* work);
+
  private:
+  struct Event {
+    void* tag;
+    bool ok;
+  };
+
+  NextStatus Take(Event* event, Steady::time_point until);
+  void Handle(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // HandleNext() from the first shared work on.
+  NextStatus HandleShared(Steady::time_point until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  bool ServeShared();
+  // Whether HandleShared() has something to do.
+  bool SomethingReady() const;
+  // Runs on the loop's own thread.
+  void PassOn();
+
   grpc::CompletionQueue* const queue_;
-  // A thread is in `wait`.
+  const std::chrono::microseconds busy_poll_;
+  // A thread waits in HandleNext().
   bool waits_ ABSL_GUARDED_BY(mutex) = false;
   // In flight between Set() and the event whose tag is the alarm.
   grpc::Alarm alarm_ ABSL_GUARDED_BY(mutex);
   bool alarm_set_ ABSL_GUARDED_BY(mutex) = false;
+
+  // Null: there was no shared work yet. Set on the loop's thread; Wake() reads it under the mutex.
+  std::atomic<Doorbell*> bell_ = nullptr;
+  // Used on the loop's thread. Removed work leaves nullptr while the others are being served.
+  std::vector<SharedWork*> shared_;
+  bool serving_ = false;
+  std::thread passes_on_;
+  std::vector<Event> passed_ ABSL_GUARDED_BY(mutex);
+  // The queue is shut down and empty.
+  bool drained_ ABSL_GUARDED_BY(mutex) = false;
+  // passed_ or drained_ have something new; the thread was woken.
+  std::atomic<bool> any_passed_ = false, woken_ = false;
 };
 
 }  // namespace weir

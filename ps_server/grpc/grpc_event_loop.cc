@@ -6,7 +6,7 @@ namespace weir {
 
 GrpcEventLoop::GrpcEventLoop(std::unique_ptr<grpc::ServerCompletionQueue> queue,
                              std::chrono::microseconds busy_poll)
-    : queue_(std::move(queue)), busy_poll_(busy_poll), loop_(queue_.get()) {}
+    : queue_(std::move(queue)), loop_(queue_.get(), busy_poll) {}
 
 GrpcEventLoop::~GrpcEventLoop() { Stop(); }
 
@@ -68,19 +68,7 @@ void GrpcEventLoop::Run() {
   MutexLock lock(loop_.mutex);
   do {
     Work();
-  } while (loop_.HandleNext([this](void** tag, bool* ok) { return Next(tag, ok); }) !=
-           grpc::CompletionQueue::SHUTDOWN);
-}
-
-grpc::CompletionQueue::NextStatus GrpcEventLoop::Next(void** tag, bool* ok) {
-  if (busy_poll_.count() > 0) {
-    const auto until = std::chrono::steady_clock::now() + busy_poll_;
-    do {
-      const auto next = queue_->AsyncNext(tag, ok, gpr_time_0(GPR_CLOCK_MONOTONIC));
-      if (next != grpc::CompletionQueue::TIMEOUT) return next;
-    } while (std::chrono::steady_clock::now() < until);
-  }
-  return queue_->Next(tag, ok) ? grpc::CompletionQueue::GOT_EVENT : grpc::CompletionQueue::SHUTDOWN;
+  } while (loop_.HandleNext(std::chrono::steady_clock::time_point::max()) != grpc::CompletionQueue::SHUTDOWN);
 }
 
 void GrpcEventLoop::Work() {

@@ -10,6 +10,8 @@
 #include "absl/functional/any_invocable.h"
 #include "common/rpc/grpc_completion_loop.h"
 #include "common/rpc/grpc_event.h"
+#include "common/shared_memory/doorbell.h"
+#include "common/shared_memory/shared_work.h"
 #include "common/sync/executor.h"
 #include "common/sync/mutex.h"
 
@@ -56,17 +58,18 @@ class GrpcEventLoop final : public Executor {
   // For the loop's thread only.
   grpc::ServerCompletionQueue* queue() { return queue_.get(); }
   bool stopping() const { return stopping_; }
+  // As in GrpcCompletionLoop.
+  void Add(SharedWork* work, Doorbell* bell) { loop_.Add(work, bell); }
+  void Remove(SharedWork* work) { loop_.Remove(work); }
   // StartOperations() will run once, however often it is requested before that.
   void StartOperationsLater(OperationStarter* starter);
 
  private:
   void Run();
-  grpc::CompletionQueue::NextStatus Next(void** tag, bool* ok);
   // Runs until the thread can only wait. Releases the lock meanwhile.
   void Work() ABSL_EXCLUSIVE_LOCKS_REQUIRED(loop_.mutex);
 
   const std::unique_ptr<grpc::ServerCompletionQueue> queue_;
-  const std::chrono::microseconds busy_poll_;
   GrpcCompletionLoop loop_;
   std::thread thread_;
 

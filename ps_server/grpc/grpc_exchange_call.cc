@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "common/rpc/grpc_payload.h"
+#include "common/rpc/grpc_rings.h"
 #include "ps_server/grpc/grpc_unary_call.h"
 
 namespace weir {
@@ -28,7 +29,11 @@ void GrpcExchangeCall::OnAccepted(bool ok) {
   ExchangeSession::Options options = host_->session;
   options.id = ++*host_->sessions;
   session_ = std::make_shared<ExchangeSession>(options, [this] { host_->loop->StartOperationsLater(this); });
-  if (grpc::Status refused = host_->admission->Admit(context_); !refused.ok()) end_ = std::move(refused);
+  if (grpc::Status refused = host_->admission->Admit(context_); !refused.ok()) {
+    end_ = std::move(refused);
+  } else if (refused = TakeRing(); !refused.ok()) {
+    end_ = std::move(refused);
+  }
   if (host_->over.has_value()) EndJob();
   host_->loop->StartOperationsLater(this);
 }
@@ -42,18 +47,46 @@ void GrpcExchangeCall::OnRead(bool ok) {
     session_->EndInput();
     return;
   }
-  ++host_->messages_received;
-  absl::Status status;
-  if (const absl::StatusOr<IncomingMessage> message = ToIncoming(received_); message.ok()) {
-    status = session_->Receive(*message);
+  if (ring_ == nullptr) {
+    Receive(ToIncoming(received_));
   } else {
-    status = message.status();
-  }
-  if (!status.ok()) {
-    session_->End();
-    end_ = ToGrpc(status);
+    Receive(absl::InvalidArgumentError("a message in the call, where messages travel over rings"));
   }
   received_.Clear();
+}
+
+void GrpcExchangeCall::Receive(const absl::StatusOr<IncomingMessage>& message) {
+  ++host_->messages_received;
+  const absl::Status status = message.ok() ? session_->Receive(*message) : message.status();
+  if (status.ok()) return;
+  session_->End();
+  end_ = ToGrpc(status);
+}
+
+grpc::Status GrpcExchangeCall::TakeRing() {
+  const auto named = context_.client_metadata().find(kRingsEntry);
+  if (named == context_.client_metadata().end()) return grpc::Status::OK;
+  if (host_->rings != nullptr) ring_ = host_->rings->TakeRing({named->second.data(), named->second.size()});
+  if (ring_ == nullptr) {
+    return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server has no rings under this token any more");
+  }
+  ring_->ReadWith(host_->bell);
+  host_->loop->Add(this, host_->rings->bells()->Bell(host_->bell));
+  return grpc::Status::OK;
+}
+
+bool GrpcExchangeCall::Ready() const { return ring_->MayFlush() || (may_read() && ring_->MayRead()); }
+
+void GrpcExchangeCall::Serve() {
+  host_->loop->StartOperationsLater(this);
+  if (ring_->MayFlush() && ring_->Flush()) session_->Sent();
+  if (!may_read()) return;
+  std::string bytes;
+  const absl::StatusOr<bool> whole = ring_->Read(&bytes);
+  if (!whole.ok()) return Receive(whole.status());
+  if (!*whole) return;
+  const auto owner = std::make_shared<const std::string>(std::move(bytes));
+  Receive(IncomingMessage{{*owner}, owner});
 }
 
 void GrpcExchangeCall::OnWritten(bool ok) {
@@ -92,15 +125,13 @@ void GrpcExchangeCall::StartOperations() {
   if (host_->loop->stopping()) closed_ = true;
   if (closed_) {
     if (over_.under_way() || read_.under_way() || write_.under_way() || finish_.under_way()) return;
+    if (ring_ != nullptr) host_->loop->Remove(this);
     host_->calls.erase(this);
     --host_->open;
     delete this;
     return;
   }
-  if (OutgoingMessage message; !write_.under_way() && !end_.has_value() && session_->Send(&message)) {
-    ++host_->messages_sent;
-    stream_.Write(ToByteBuffer(std::move(message)), write_.Begin());
-  }
+  Send();
   if (!end_.has_value() && session_->idle()) {
     if (host_->over.has_value()) {
       end_ = grpc::Status(grpc::StatusCode::UNAVAILABLE, "the job is over");
@@ -108,11 +139,23 @@ void GrpcExchangeCall::StartOperations() {
       end_ = grpc::Status::OK;
     }
   }
-  if (end_.has_value() && !write_.under_way()) {
+  if (end_.has_value() && !writing()) {
     closed_ = true;
     stream_.Finish(*end_, finish_.Begin());
-  } else if (!read_.under_way() && !input_ended_ && !end_.has_value() && !session_->congested()) {
+  } else if (!read_.under_way() && may_read()) {
     stream_.Read(&received_, read_.Begin());
+  }
+}
+
+void GrpcExchangeCall::Send() {
+  OutgoingMessage message;
+  while (!writing() && !end_.has_value() && session_->Send(&message)) {
+    ++host_->messages_sent;
+    if (ring_ == nullptr) {
+      stream_.Write(ToByteBuffer(std::move(message)), write_.Begin());
+    } else if (ring_->Write(std::move(message))) {
+      session_->Sent();
+    }
   }
 }
 

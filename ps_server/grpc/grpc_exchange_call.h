@@ -10,10 +10,14 @@
 #include <set>
 #include <string>
 
+#include "absl/status/statusor.h"
+#include "common/shared_memory/message_ring.h"
+#include "common/shared_memory/shared_work.h"
 #include "proto/parameter_server.grpc.pb.h"
 #include "ps_server/exchange/exchange_session.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_event_loop.h"
+#include "ps_server/shared_memory/shared_memory_server.h"
 
 namespace weir {
 
@@ -21,9 +25,13 @@ namespace weir {
 // flight. The next message is read when the previous one has been handled, so gRPC's flow control slows a
 // client that sends more than the shard can take.
 //
+// A client on this host may name rings in shared memory instead (common/shared_memory/message_ring.h). Then
+// messages travel over these, and the call itself carries none: it admits the client, and its end is the
+// stream's end.
+//
 // Lives on its loop's thread and owns itself: it is deleted when the call is over and all its operations have
 // ended.
-class GrpcExchangeCall final : GrpcEventLoop::OperationStarter {
+class GrpcExchangeCall final : GrpcEventLoop::OperationStarter, SharedWork {
  public:
   using Service = v1::ParameterServer::WithRawMethod_Exchange<v1::ParameterServer::Service>;
 
@@ -34,6 +42,9 @@ class GrpcExchangeCall final : GrpcEventLoop::OperationStarter {
     // All fields but `id`.
     ExchangeSession::Options session;
     GrpcAdmission* admission = nullptr;
+    // Null: there are no rings. `bell` is the loop's.
+    SharedMemoryServer* rings = nullptr;
+    uint32_t bell = 0;
     std::atomic<uint64_t>* sessions = nullptr;  // the last id that was given out
     // A call has come: requests the next one, on some loop.
     std::function<void()> accept_next;
@@ -64,11 +75,27 @@ class GrpcExchangeCall final : GrpcEventLoop::OperationStarter {
   void OnOver(bool ok);
   void StartOperations() override;
 
+  // Takes the rings that the client names, if it names any.
+  grpc::Status TakeRing();
+  // For the rings.
+  bool Ready() const override;
+  void Serve() override;
+  // A message from the client.
+  void Receive(const absl::StatusOr<IncomingMessage>& message);
+  // Sends messages of the session for as long as the channel takes them.
+  void Send();
+  // The channel is sending a message.
+  bool writing() const { return write_.under_way() || (ring_ != nullptr && !ring_->flushed()); }
+  // The session may be given the next message.
+  bool may_read() const { return !closed_ && !input_ended_ && !end_.has_value() && !session_->congested(); }
+
   Host* const host_;
   grpc::ServerContext context_;
   grpc::ServerAsyncReaderWriter<grpc::ByteBuffer, grpc::ByteBuffer> stream_;
   std::shared_ptr<ExchangeSession> session_;
   grpc::ByteBuffer received_;
+  // Null: messages travel in the call.
+  std::unique_ptr<MessageRing> ring_;
 
   Operation accept_{this, &GrpcExchangeCall::OnAccepted};
   Operation read_{this, &GrpcExchangeCall::OnRead};

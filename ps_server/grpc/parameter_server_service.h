@@ -36,7 +36,7 @@ class ParameterServerService {
 
   void Register(grpc::ServerBuilder* builder);
   // `shared_memory` may be null; it must outlive the streams.
-  void Start(SharedMemory* shared_memory);
+  void Start(SharedMemoryServer* shared_memory);
   // The job is over, and the shard knows it: streams end when their open exchanges have been answered.
   void End(const absl::Status& failure);
   // The shard has revoked readers (Shard::Options::on_revoke). Any thread.

@@ -363,7 +363,13 @@ void ServerImpl::ServeThisHost(const Address& bound) {
     }
   }
   if (transport == v1::WireConfig::TRANSPORT_UNIX) return;
-  auto shared_memory = SharedMemoryServer::Start(bound, {});
+  SharedMemoryServer::Options options;
+  if (absl::StatusOr<std::shared_ptr<DoorbellPage>> bells = DoorbellPage::Create(); bells.ok()) {
+    options.bells = *std::move(bells);
+  } else {
+    warn("rings", bells.status());
+  }
+  auto shared_memory = SharedMemoryServer::Start(bound, std::move(options));
   if (shared_memory.ok()) {
     shared_memory_ = *std::move(shared_memory);
   } else {

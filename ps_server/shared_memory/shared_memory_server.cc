@@ -8,12 +8,14 @@
 
 #include <algorithm>
 #include <iterator>
+#include <new>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/net/local_host.h"
 #include "common/net/local_socket.h"
+#include "common/protocol/limits.h"
 
 namespace weir {
 namespace {
@@ -71,9 +73,10 @@ absl::Status ReceivedSegments::Add(uint32_t segment, std::unique_ptr<const Share
 struct SharedMemoryServer::Client {
   UniqueFd socket;
   steady_clock::time_point hello_deadline;
-  std::optional<SegmentToken> token;  // set by its first message
-  uint32_t next_segment = 0;          // lower numbers have been sent
-  bool full = false;                  // its socket's buffer is full
+  std::optional<SegmentToken> token;    // set by its first segment
+  std::shared_ptr<DoorbellPage> bells;  // null: it wants no rings
+  uint32_t next_segment = 0;            // lower numbers have been sent
+  bool full = false;                    // its socket's buffer is full
 };
 
 struct SharedMemoryServer::Weights {
@@ -241,11 +244,11 @@ void SharedMemoryServer::Accept(int listener) {
 
 bool SharedMemoryServer::Handle(Client& client, short events) {
   if (events == 0) return true;
-  if ((events & ~POLLOUT) != 0 && !TakeSegment(client)) return false;
+  if ((events & ~POLLOUT) != 0 && !TakeMessage(client)) return false;
   return (events & POLLOUT) == 0 || SendSegments(client);
 }
 
-bool SharedMemoryServer::TakeSegment(Client& client) {
+bool SharedMemoryServer::TakeMessage(Client& client) {
   ClientMessage given;
   absl::StatusOr<UniqueFd> descriptor = ReceiveMessage(client.socket.get(), &given, sizeof(given));
   if (absl::IsUnavailable(descriptor.status())) return true;
@@ -256,6 +259,13 @@ bool SharedMemoryServer::TakeSegment(Client& client) {
   };
   if (!descriptor.ok()) return refuse(descriptor.status().message());
   if (given.magic != kSegmentMagic) return refuse("a message of another protocol");
+  if (given.kind == ClientMessageKind::kBells) {
+    absl::StatusOr<std::shared_ptr<DoorbellPage>> bells = DoorbellPage::Open(*std::move(descriptor));
+    if (!bells.ok()) return refuse(bells.status().message());
+    client.bells = *std::move(bells);
+    return true;
+  }
+  if (given.kind != ClientMessageKind::kSegment) return refuse("a message of another protocol");
   absl::StatusOr<std::unique_ptr<const SharedSegment>> segment =
       SharedSegment::OpenReadOnly(*std::move(descriptor), given.bytes);
   if (!segment.ok()) return refuse(segment.status().message());
@@ -265,7 +275,7 @@ bool SharedMemoryServer::TakeSegment(Client& client) {
     MutexLock lock(mutex_);
     if (first) {
       segments = std::make_shared<ReceivedSegments>();
-      if (!by_token_.emplace(given.token, Known{segments, {}}).second) {
+      if (!by_token_.emplace(given.token, Known{segments, nullptr, {}}).second) {
         return refuse("another client has chosen the same token");
       }
       client.token = given.token;
@@ -275,10 +285,40 @@ bool SharedMemoryServer::TakeSegment(Client& client) {
   }
   const absl::Status added = segments->Add(given.segment, *std::move(segment));
   if (!added.ok()) return refuse(added.message());
+  if (first && client.bells != nullptr && options_.bells != nullptr) {
+    absl::StatusOr<std::unique_ptr<MessageRing>> ring = MakeRing(client, segments);
+    if (!ring.ok()) return refuse(ring.status().message());
+    MutexLock lock(mutex_);
+    by_token_.at(*client.token).ring = *std::move(ring);
+  }
   ServerMessage accepted = Message(ServerMessageKind::kAccepted);
   accepted.segment = given.segment;
   return SendMessage(client.socket.get(), &accepted, sizeof(accepted)).ok() &&
          (!first || SendSegments(client));
+}
+
+absl::StatusOr<std::unique_ptr<MessageRing>> SharedMemoryServer::MakeRing(
+    Client& client, std::shared_ptr<const ReceivedSegments> segments) {
+  WEIR_ASSIGN_OR_RETURN(const char* const peer, segments->At(0, 0, sizeof(RingArea)));
+  WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<SharedSegment> own, SharedSegment::Create(sizeof(RingArea)));
+  auto* const area = new (own->data()) RingArea;
+  ServerMessage message = Message(ServerMessageKind::kBells);
+  WEIR_RETURN_IF_ERROR(SendMessage(client.socket.get(), &message, sizeof(message), options_.bells->fd()));
+  message = Message(ServerMessageKind::kRing);
+  message.bytes = own->size();
+  WEIR_RETURN_IF_ERROR(SendMessage(client.socket.get(), &message, sizeof(message), own->fd()));
+  using Memory = std::pair<std::shared_ptr<const SharedSegment>, std::shared_ptr<const ReceivedSegments>>;
+  return std::make_unique<MessageRing>(area, reinterpret_cast<const RingArea*>(peer), client.bells,
+                                       kMaxMessageBytes,
+                                       std::make_shared<const Memory>(own, std::move(segments)));
+}
+
+std::unique_ptr<MessageRing> SharedMemoryServer::TakeRing(absl::string_view token) {
+  const std::optional<SegmentToken> key = ToToken(token);
+  if (!key.has_value()) return nullptr;
+  MutexLock lock(mutex_);
+  const auto found = by_token_.find(*key);
+  return found == by_token_.end() ? nullptr : std::move(found->second.ring);
 }
 
 bool SharedMemoryServer::SendSegments(Client& client) {

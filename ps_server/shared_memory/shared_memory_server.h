@@ -13,6 +13,8 @@
 #include "absl/strings/string_view.h"
 #include "common/config/address.h"
 #include "common/protocol/segment_messages.h"
+#include "common/shared_memory/doorbell.h"
+#include "common/shared_memory/message_ring.h"
 #include "common/sync/mutex.h"
 #include "common/system/shared_memory.h"
 #include "common/system/unique_fd.h"
@@ -33,7 +35,8 @@ class ReceivedSegments final : public ClientSegments {
 };
 
 // Shares memory with the clients on this machine: allocates memory for the shard's weights that clients can
-// read in place, and receives from each client the segments that hold its gradients. One thread talks to the
+// read in place, receives from each client the segments that hold its gradients, and sets up rings for the
+// client's messages. One thread talks to the
 // clients (common/protocol/segment_messages.h); the data plane handles all other messages.
 //
 // A client is known from its first segment until its socket closes, which also happens when its process ends.
@@ -45,6 +48,8 @@ class SharedMemoryServer final : public SharedMemory {
     uint32_t max_clients = 1024;
     // A client that has not sent a segment in this time is rejected.
     std::chrono::milliseconds hello_limit{5000};
+    // The bells of the threads that read messages from rings. Null: no rings.
+    std::shared_ptr<DoorbellPage> bells;
   };
   // For a server that listens on `bound`.
   static absl::StatusOr<std::unique_ptr<SharedMemoryServer>> Start(const Address& bound, Options options);
@@ -59,12 +64,18 @@ class SharedMemoryServer final : public SharedMemory {
   std::shared_ptr<const ClientSegments> Claim(absl::string_view token) const override;
   void KeepFor(absl::string_view token, std::vector<std::shared_ptr<const void>> memory) override;
 
+  // As in Options.
+  const std::shared_ptr<DoorbellPage>& bells() const { return options_.bells; }
+  // The rings of the client that chose this token, for its data stream; each once. nullptr: there are none.
+  std::unique_ptr<MessageRing> TakeRing(absl::string_view token);
+
  private:
   struct Client;
   struct Weights;
   // A client's data that other threads may look up.
   struct Known {
     std::shared_ptr<ReceivedSegments> segments;
+    std::unique_ptr<MessageRing> ring;
     std::vector<std::shared_ptr<const void>> kept;
   };
 
@@ -76,7 +87,10 @@ class SharedMemoryServer final : public SharedMemory {
   void Accept(int listener);
   // False: drop the client.
   bool Handle(Client& client, short events);
-  bool TakeSegment(Client& client);
+  bool TakeMessage(Client& client);
+  // Makes the ring of a client that has given its bells, and sends the client its end. Null: there is none.
+  absl::StatusOr<std::unique_ptr<MessageRing>> MakeRing(Client& client,
+                                                        std::shared_ptr<const ReceivedSegments> segments);
   bool SendSegments(Client& client);
   void Drop(Client& client);
 

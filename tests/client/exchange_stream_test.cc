@@ -43,12 +43,16 @@ class NoSegments final : public ShardMemory {
 
 class TestStream final : public DataStream {
  public:
-  TestStream(ManualLoop& loop, std::shared_ptr<User> user) : loop_(loop), user_(std::move(user)) {}
-  void Write(OutgoingMessage message) override {
+  // `takes_at_once`: Write() returns true.
+  TestStream(ManualLoop& loop, std::shared_ptr<User> user, bool takes_at_once)
+      : loop_(loop), user_(std::move(user)), takes_at_once_(takes_at_once) {}
+  bool Write(OutgoingMessage message) override {
     v1::ExchangeRequest head;
     REQUIRE(head.ParseFromString(message.head));
     sent.push_back(std::move(head));
+    if (takes_at_once_) return true;
     loop_.Post([user = user_] { user->OnWritten(); });
+    return false;
   }
   void Read(bool) override {}
   void Cancel() override {
@@ -73,13 +77,14 @@ class TestStream final : public DataStream {
   ManualLoop& loop_;
   // Null once the stream has ended.
   std::shared_ptr<User> user_;
+  const bool takes_at_once_;
   bool ended_ = false;
 };
 
 class TestChannel final : public ShardChannel {
  public:
-  TestChannel(ManualLoop& loop, std::shared_ptr<ShardMemory> memory)
-      : loop_(loop), memory_(std::move(memory)) {}
+  TestChannel(ManualLoop& loop, std::shared_ptr<ShardMemory> memory, bool takes_at_once)
+      : loop_(loop), memory_(std::move(memory)), takes_at_once_(takes_at_once) {}
   std::string name() const override { return "ps:0"; }
   absl::Status Connect(std::chrono::steady_clock::time_point, const std::string&,
                        const std::function<absl::Status()>&) override {
@@ -87,7 +92,7 @@ class TestChannel final : public ShardChannel {
   }
   bool MoveTo(const std::string&) override { return false; }
   Opened Open(std::shared_ptr<DataStream::User> user, std::function<void()>) override {
-    stream = std::make_shared<TestStream>(loop_, std::move(user));
+    stream = std::make_shared<TestStream>(loop_, std::move(user), takes_at_once_);
     return {stream, memory_, [] {}};
   }
 
@@ -96,12 +101,13 @@ class TestChannel final : public ShardChannel {
  private:
   ManualLoop& loop_;
   const std::shared_ptr<ShardMemory> memory_;
+  const bool takes_at_once_;
 };
 
 // How a pull ends whose weights lie in a segment that cannot be mapped.
 absl::Status EndOfPull(const absl::Status& unmapped) {
   ManualLoop loop;
-  TestChannel channel(loop, std::make_shared<NoSegments>(unmapped));
+  TestChannel channel(loop, std::make_shared<NoSegments>(unmapped), /*takes_at_once=*/GENERATE(false, true));
   const auto stream = std::make_shared<ExchangeStream>(loop, [] { return v1::Caller(); });
   stream->Start(channel, [] {});
   const TensorMap tensors(ModelSpec{{{"w", {4}, TensorKind::kParameter, Initializer()}}}, 1);

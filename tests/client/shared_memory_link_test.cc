@@ -12,6 +12,8 @@
 
 #include "catch2/catch.hpp"
 #include "common/net/local_socket.h"
+#include "common/shared_memory/doorbell.h"
+#include "common/shared_memory/message_ring.h"
 #include "ps_server/shared_memory/shared_memory_server.h"
 #include "tests/common/open_descriptors.h"
 #include "tests/common/reserved_address.h"
@@ -37,6 +39,59 @@ std::unique_ptr<SharedMemoryLink> Connect(const Address& address, uint32_t slots
   INFO(link.status().ToString());
   REQUIRE(link.ok());
   return *std::move(link);
+}
+
+TEST_CASE("the slots lie behind the ring's area, at the beginning of a page") {
+  const ReservedAddress reserved;
+  const auto server = StartServer(reserved.get());
+  const auto link = Connect(reserved.get());
+  CHECK(link->SlotOffset(0) >= sizeof(RingArea));
+  CHECK(link->SlotOffset(0) % 4096 == 0);
+  CHECK(link->SlotOffset(2) == link->SlotOffset(0) + 2 * kSlotBytes);
+  const auto claimed = server->Claim(link->token());
+  REQUIRE(claimed != nullptr);
+  memset(link->SlotData(2), 0x77, kSlotBytes);
+  CHECK(*claimed->At(0, link->SlotOffset(2) + kSlotBytes - 1, 1).value() == 0x77);
+}
+
+TEST_CASE("messages travel over the rings of a link and its server, which each gives once") {
+  const ReservedAddress reserved;
+  SharedMemoryServer::Options options;
+  options.bells = *DoorbellPage::Create();
+  const auto server = StartServer(reserved.get(), options);
+  const std::shared_ptr<DoorbellPage> bells = *DoorbellPage::Create();
+  auto link = SharedMemoryLink::Connect(reserved.get(), 3, kSlotBytes, Soon(), bells);
+  REQUIRE(link.ok());
+  const std::unique_ptr<MessageRing> ours = (*link)->TakeRing();
+  const std::unique_ptr<MessageRing> theirs = server->TakeRing((*link)->token());
+  REQUIRE(ours != nullptr);
+  REQUIRE(theirs != nullptr);
+  CHECK((*link)->TakeRing() == nullptr);
+  // What is in the slots is no message.
+  for (uint32_t slot = 0; slot < 3; ++slot) memset((*link)->SlotData(slot), 0x77, kSlotBytes);
+  std::string text;
+  CHECK_FALSE(*theirs->Read(&text));
+  CHECK(ours->Write({"to the server", {}}));
+  CHECK(*theirs->Read(&text));
+  CHECK(text == "to the server");
+  CHECK(theirs->Write({std::string(60000, 'x'), {}}));
+  // The ring keeps its memory.
+  link->reset();
+  CHECK(*ours->Read(&text));
+  CHECK((text == std::string(60000, 'x')));
+}
+
+TEST_CASE("a link has no rings without its own bells or the server's") {
+  const ReservedAddress reserved;
+  SharedMemoryServer::Options options;
+  const bool server_has_bells = GENERATE(false, true);
+  if (server_has_bells) options.bells = *DoorbellPage::Create();
+  const auto server = StartServer(reserved.get(), options);
+  const std::shared_ptr<DoorbellPage> bells = server_has_bells ? nullptr : *DoorbellPage::Create();
+  const auto link = SharedMemoryLink::Connect(reserved.get(), 3, kSlotBytes, Soon(), bells);
+  REQUIRE(link.ok());
+  CHECK((*link)->TakeRing() == nullptr);
+  CHECK(server->TakeRing((*link)->token()) == nullptr);
 }
 
 TEST_CASE("a segment that never comes is waited for, but not for ever") {
@@ -103,7 +158,9 @@ TEST_CASE("a process that is killed leaves nothing behind on the server") {
     if (!link.ok()) _exit(2);
     memset((*link)->SlotData(0), 0x77, kSlotBytes);
     const std::string token = (*link)->token();
+    const uint64_t offset = (*link)->SlotOffset(0);
     if (write(token_pipe[1], token.data(), token.size()) != 16) _exit(3);
+    if (write(token_pipe[1], &offset, sizeof(offset)) != sizeof(offset)) _exit(3);
     pause();
     _exit(4);
   }
@@ -113,9 +170,11 @@ TEST_CASE("a process that is killed leaves nothing behind on the server") {
   REQUIRE(write(ready[1], "x", 1) == 1);
   char token[16];
   REQUIRE(read(token_pipe[0], token, sizeof(token)) == 16);
+  uint64_t offset = 0;
+  REQUIRE(read(token_pipe[0], &offset, sizeof(offset)) == sizeof(offset));
   auto segment = server->Claim(absl::string_view(token, sizeof(token)));
   REQUIRE(segment != nullptr);
-  CHECK(*segment->At(0, 0, 1).value() == 0x77);
+  CHECK(*segment->At(0, offset, 1).value() == 0x77);
   kill(child, SIGKILL);
   REQUIRE(waitpid(child, nullptr, 0) == child);
   const auto deadline = Soon();
@@ -125,7 +184,7 @@ TEST_CASE("a process that is killed leaves nothing behind on the server") {
   CHECK(server->Claim(absl::string_view(token, sizeof(token))) == nullptr);
   CHECK(OpenDescriptors() == before);
   // A session in the middle of a chunk may read on.
-  CHECK(*segment->At(0, kSlotBytes - 1, 1).value() == 0x77);
+  CHECK(*segment->At(0, offset + kSlotBytes - 1, 1).value() == 0x77);
   for (int fd : {ready[0], ready[1], token_pipe[0], token_pipe[1]}) close(fd);
 }
 

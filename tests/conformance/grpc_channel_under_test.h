@@ -23,8 +23,12 @@ class GrpcChannelUnderTest : public ChannelUnderTest {
   virtual std::string StartAnother() = 0;
   // Another channel, to a shard at this address.
   virtual std::unique_ptr<ShardChannel> OpenTo(const std::string& address) = 0;
+  // Only with rings: the shard takes no messages from them until HoldMessages(false).
+  virtual void HoldMessages(bool hold) = 0;
 };
 
-std::unique_ptr<GrpcChannelUnderTest> MakeGrpcChannelUnderTest(v1::WireConfig::Transport transport);
+// `rings`: where memory is shared, messages travel over rings in it.
+std::unique_ptr<GrpcChannelUnderTest> MakeGrpcChannelUnderTest(v1::WireConfig::Transport transport,
+                                                               bool rings = false);
 
 }  // namespace weir

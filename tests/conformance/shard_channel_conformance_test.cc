@@ -34,6 +34,8 @@ const std::vector<ChannelKind>& Kinds() {
        [] { return MakeGrpcChannelUnderTest(v1::WireConfig::TRANSPORT_UNIX); }},
       {"gRPC with shared memory", true, true,
        [] { return MakeGrpcChannelUnderTest(v1::WireConfig::TRANSPORT_SHARED_MEMORY); }},
+      {"gRPC with rings", true, true,
+       [] { return MakeGrpcChannelUnderTest(v1::WireConfig::TRANSPORT_SHARED_MEMORY, /*rings=*/true); }},
       {"simulation", false, false, [] { return MakeSimChannelUnderTest(/*shared_memory=*/false); }},
       {"simulation with shared memory", true, false,
        [] { return MakeSimChannelUnderTest(/*shared_memory=*/true); }},
@@ -82,6 +84,15 @@ class Notes {
     ++calls_of_stream();
     call();
     --calls_of_stream();
+  }
+
+  // Write() has returned true.
+  void TakenAtOnce() {
+    {
+      MutexLock lock(mutex_);
+      ++written_;
+    }
+    bell_.Ring();
   }
 
   // For the user.
@@ -197,7 +208,9 @@ class Stream {
   }
 
   void Write(OutgoingMessage message) {
-    notes_->Calling([&] { opened_.stream->Write(std::move(message)); });
+    bool taken = false;
+    notes_->Calling([&] { taken = opened_.stream->Write(std::move(message)); });
+    if (taken) notes_->TakenAtOnce();
   }
   void Read(bool relaxed = false) {
     notes_->Calling([&] { opened_.stream->Read(relaxed); });
@@ -439,7 +452,7 @@ TEST_CASE("What is written after Cancel, before its user knows of the end, chang
 }
 
 TEST_CASE("The channel may go before its streams") {
-  const auto under_test = MakeGrpcChannelUnderTest(v1::WireConfig::TRANSPORT_AUTO);
+  const auto under_test = MakeGrpcChannelUnderTest(v1::WireConfig::TRANSPORT_AUTO, GENERATE(false, true));
   std::unique_ptr<ShardChannel> channel = under_test->OpenTo(under_test->address());
   Stream stream(*under_test, *channel);
   const std::shared_ptr<ShardEnd> shard = Begin(*under_test, stream);
@@ -448,6 +461,64 @@ TEST_CASE("The channel may go before its streams") {
   CHECK(stream.AwaitArrived(1));
   shard->End(absl::OkStatus());
   CHECK(stream.End().ok());
+}
+
+// Only with rings can the test's shard stop taking messages.
+TEST_CASE("A message that the shard does not take yet is kept, and its user is told when it has left") {
+  const auto under_test = MakeGrpcChannelUnderTest(v1::WireConfig::TRANSPORT_SHARED_MEMORY, /*rings=*/true);
+  Stream stream(*under_test);
+  const std::shared_ptr<ShardEnd> shard = Begin(*under_test, stream);
+  under_test->HoldMessages(true);
+  OutgoingMessage message = MessageOf(2, 1 << 20);
+  const std::weak_ptr<const void> owner = message.payload[0].owner;
+  stream.Write(std::move(message));
+  // The other way, messages go on.
+  for (uint64_t id = 1; id <= 20; ++id) {
+    shard->Send(Bytes(id, 10000));
+    REQUIRE(stream.AwaitArrived(id));
+  }
+  CHECK(stream.notes().written() == 1);
+  CHECK_FALSE(owner.expired());
+  SECTION("the shard takes it then") {
+    under_test->HoldMessages(false);
+    REQUIRE(stream.AwaitWritten(2));
+    CHECK(under_test->Await([&] { return shard->received().size() == 2; }));
+    CHECK((shard->received()[1] == Bytes(2, 1 << 20)));
+  }
+  SECTION("the stream is cancelled") {
+    stream.Cancel();
+    CHECK_FALSE(stream.End().ok());
+  }
+  SECTION("the shard ends the stream") {
+    shard->End(absl::UnavailableError("the job is over"));
+    CHECK(absl::IsUnavailable(stream.End()));
+  }
+  SECTION("the shard dies") {
+    under_test->Kill();
+    CHECK_FALSE(stream.End().ok());
+  }
+}
+
+TEST_CASE("A stream over rings that is over, and cancelled by a user that has not asked for the end") {
+  const auto under_test = MakeGrpcChannelUnderTest(v1::WireConfig::TRANSPORT_SHARED_MEMORY, /*rings=*/true);
+  // Sooner than the polling thread looks by itself, at least once: the machine may be busy.
+  bool soon = false;
+  for (int attempt = 0; attempt < 5 && !soon; ++attempt) {
+    const size_t nth = under_test->streams().size();
+    Stream stream(*under_test, /*reads_on=*/false);
+    stream.Read();
+    const std::shared_ptr<ShardEnd> shard = Begin(*under_test, stream, nth);
+    shard->Send(Bytes(1));
+    REQUIRE(stream.AwaitArrived(1));
+    shard->End(absl::OkStatus());
+    RoundTrips(*under_test);
+    CHECK_FALSE(stream.notes().ended());
+    const auto called = Steady::now();
+    stream.Cancel();
+    stream.End().IgnoreError();
+    soon = Steady::now() - called < std::chrono::milliseconds(500);
+  }
+  CHECK(soon);
 }
 
 TEST_CASE("Streams of a channel are apart") {

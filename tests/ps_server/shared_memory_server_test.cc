@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <new>
 #include <set>
 #include <string>
 #include <thread>
@@ -13,6 +14,8 @@
 
 #include "catch2/catch.hpp"
 #include "common/net/local_socket.h"
+#include "common/shared_memory/doorbell.h"
+#include "common/shared_memory/message_ring.h"
 #include "tests/common/open_descriptors.h"
 #include "tests/common/reserved_address.h"
 
@@ -22,6 +25,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint64_t kBytes = 8192;
+constexpr ClientMessageKind kSegment = ClientMessageKind::kSegment;
 
 Clock::time_point Soon() { return Clock::now() + std::chrono::seconds(20); }
 
@@ -81,7 +85,7 @@ struct TestClient {
     auto made = SharedSegment::Create(kBytes);
     REQUIRE(made.ok());
     segment = *std::move(made);
-    hello = {kSegmentMagic, Token(number), kBytes, 0, 0};
+    hello = {kSegmentMagic, Token(number), kBytes, 0, kSegment};
   }
   ServerMessage SayHello() { return Fixture::Hello(socket.get(), hello, segment->fd()); }
 
@@ -138,6 +142,133 @@ TEST_CASE("a client gives further segments, in order and not without end") {
   TestClient other(fixture, 2);
   other.hello.segment = 1;
   CHECK(other.SayHello().kind == ServerMessageKind::kRefused);
+}
+
+SharedMemoryServer::Options WithBells() {
+  SharedMemoryServer::Options options;
+  options.bells = *DoorbellPage::Create();
+  return options;
+}
+
+// A client whose segment begins with its RingArea, and that gives its bells.
+struct RingClient : TestClient {
+  RingClient(const Fixture& fixture, int number, uint64_t bytes = 128 << 10) : TestClient(fixture, number) {
+    segment = *SharedSegment::Create(bytes);
+    hello.bytes = segment->size();
+    if (segment->size() >= sizeof(RingArea)) area = new (segment->data()) RingArea;
+    ClientMessage given = hello;
+    given.kind = ClientMessageKind::kBells;
+    REQUIRE(SendMessage(socket.get(), &given, sizeof(given), bells->fd()).ok());
+  }
+
+  const std::shared_ptr<DoorbellPage> bells = *DoorbellPage::Create();
+  RingArea* area = nullptr;
+};
+
+TEST_CASE("a client that gives its bells gets rings, once, before its segment is accepted") {
+  Fixture fixture(WithBells());
+  RingClient client(fixture, 1);
+  REQUIRE(SendMessage(client.socket.get(), &client.hello, sizeof(client.hello), client.segment->fd()).ok());
+  UniqueFd descriptor;
+  CHECK(Fixture::Next(client.socket.get(), &descriptor).kind == ServerMessageKind::kBells);
+  const auto bells = DoorbellPage::Open(std::move(descriptor));
+  REQUIRE(bells.ok());
+  const ServerMessage message = Fixture::Next(client.socket.get(), &descriptor);
+  CHECK(message.kind == ServerMessageKind::kRing);
+  const auto peer = SharedSegment::OpenReadOnly(std::move(descriptor), message.bytes);
+  REQUIRE(peer.ok());
+  REQUIRE(message.bytes >= sizeof(RingArea));
+  CHECK(Fixture::Next(client.socket.get()).kind == ServerMessageKind::kAccepted);
+
+  std::unique_ptr<MessageRing> ring = fixture.server->TakeRing(Text(Token(1)));
+  REQUIRE(ring != nullptr);
+  CHECK(fixture.server->TakeRing(Text(Token(1))) == nullptr);
+  CHECK(fixture.server->TakeRing(Text(Token(2))) == nullptr);
+  CHECK(fixture.server->TakeRing("") == nullptr);
+  MessageRing own(client.area, reinterpret_cast<const RingArea*>((*peer)->data()), *bells, 1000, nullptr);
+  std::string text;
+  CHECK(own.Write({"to the server", {}}));
+  CHECK(*ring->Read(&text));
+  CHECK(text == "to the server");
+  CHECK(ring->Write({"to the client", {}}));
+  CHECK(*own.Read(&text));
+  CHECK(text == "to the client");
+  // Each end rings the other end's bells.
+  own.ReadWith(3);
+  const uint32_t armed = client.bells->Bell(3)->Arm();
+  CHECK(ring->Write({"", {}}));
+  const Clock::time_point until = Soon();
+  client.bells->Bell(3)->Sleep(armed, until);
+  CHECK(Clock::now() < until);
+
+  // The client's next segments come without rings.
+  client.hello.segment = 1;
+  CHECK(client.SayHello().kind == ServerMessageKind::kAccepted);
+  CHECK(fixture.server->TakeRing(Text(Token(1))) == nullptr);
+  // What is taken stays readable without the client, and without the server.
+  CHECK(own.Write({"the last", {}}));
+  client.socket.Close();
+  CHECK(Eventually([&] { return fixture.server->Claim(Text(Token(1))) == nullptr; }));
+  fixture.server = nullptr;
+  CHECK(*ring->Read(&text));
+  CHECK(text == "the last");
+}
+
+TEST_CASE("rings that nobody takes go with the client") {
+  Fixture fixture(WithBells());
+  const int before = OpenDescriptors();
+  {
+    RingClient client(fixture, 1);
+    CHECK(client.SayHello().kind == ServerMessageKind::kBells);
+    CHECK(Fixture::Next(client.socket.get()).kind == ServerMessageKind::kRing);
+    CHECK(Fixture::Next(client.socket.get()).kind == ServerMessageKind::kAccepted);
+  }
+  CHECK(Eventually([&] { return OpenDescriptors() == before; }));
+  CHECK(fixture.server->TakeRing(Text(Token(1))) == nullptr);
+}
+
+TEST_CASE("there are no rings where one side has no bells") {
+  SECTION("the server") {
+    Fixture fixture;
+    RingClient client(fixture, 1);
+    CHECK(client.SayHello().kind == ServerMessageKind::kAccepted);
+    CHECK(fixture.server->bells() == nullptr);
+    CHECK(fixture.server->TakeRing(Text(Token(1))) == nullptr);
+  }
+  SECTION("the client") {
+    Fixture fixture(WithBells());
+    TestClient client(fixture, 1);
+    CHECK(client.SayHello().kind == ServerMessageKind::kAccepted);
+    CHECK(fixture.server->TakeRing(Text(Token(1))) == nullptr);
+  }
+}
+
+TEST_CASE("bells that are none, and a segment without room for a ring, are refused") {
+  Fixture fixture(WithBells());
+  TestClient client(fixture, 1);
+  client.hello.kind = ClientMessageKind::kBells;
+  SECTION("a segment is no page of bells") {
+    CHECK(client.SayHello().kind == ServerMessageKind::kRefused);
+    CHECK(Fixture::Gone(client.socket.get()));
+  }
+  SECTION("nothing came") {
+    CHECK(Fixture::Hello(client.socket.get(), client.hello, -1).kind == ServerMessageKind::kRefused);
+    CHECK(Fixture::Gone(client.socket.get()));
+  }
+  SECTION("the segment is too small") {
+    RingClient small(fixture, 2, 4096);
+    CHECK(small.SayHello().kind == ServerMessageKind::kRefused);
+    CHECK(Fixture::Gone(small.socket.get()));
+    CHECK(Eventually([&] { return fixture.server->Claim(Text(Token(2))) == nullptr; }));
+  }
+}
+
+TEST_CASE("who gives its bells has not said hello yet") {
+  SharedMemoryServer::Options options = WithBells();
+  options.hello_limit = std::chrono::milliseconds(20);
+  Fixture fixture(options);
+  RingClient client(fixture, 1);
+  CHECK(Fixture::Gone(client.socket.get()));
 }
 
 TEST_CASE("weights are announced to clients that are there and to those that come") {
@@ -216,16 +347,18 @@ TEST_CASE("garbage is refused, with a reason and without a leak") {
       const char* reason;
     };
     const Case cases[] = {
-        {{0, Token(2), kBytes, 0, 0}, good.segment->fd(), "another protocol"},
-        {{kSegmentMagic, Token(1), kBytes, 0, 0}, good.segment->fd(), "same token"},
-        {{kSegmentMagic, Token(2), kBytes, 0, 0}, (*big)->fd(), "16384 bytes instead of 8192"},
-        {{kSegmentMagic, Token(2), UINT64_MAX, 0, 0},
+        {{0, Token(2), kBytes, 0, kSegment}, good.segment->fd(), "another protocol"},
+        {{kSegmentMagic, Token(1), kBytes, 0, kSegment}, good.segment->fd(), "same token"},
+        {{kSegmentMagic, Token(2), kBytes, 0, kSegment}, (*big)->fd(), "16384 bytes instead of 8192"},
+        {{kSegmentMagic, Token(2), UINT64_MAX, 0, kSegment},
          good.segment->fd(),
          "8192 bytes instead of 18446744073709551615"},
-        {{kSegmentMagic, Token(2), 0, 0, 0}, good.segment->fd(), "8192 bytes instead of 0"},
-        {{kSegmentMagic, Token(2), kBytes, 0, 0}, -1, "no segment came"},
-        {{kSegmentMagic, Token(2), kBytes, 0, 0}, unsealed.get(), "seals"},
-        {{kSegmentMagic, Token(2), kBytes, 0, 0}, zero.get(), "not a segment"},
+        {{kSegmentMagic, Token(2), 0, 0, kSegment}, good.segment->fd(), "8192 bytes instead of 0"},
+        {{kSegmentMagic, Token(2), kBytes, 0, kSegment}, -1, "no segment came"},
+        {{kSegmentMagic, Token(2), kBytes, 0, kSegment}, unsealed.get(), "seals"},
+        {{kSegmentMagic, Token(2), kBytes, 0, kSegment}, zero.get(), "not a segment"},
+        {{kSegmentMagic, Token(2), kBytes, 0, ClientMessageKind{0}}, good.segment->fd(), "another protocol"},
+        {{kSegmentMagic, Token(2), kBytes, 0, ClientMessageKind{3}}, good.segment->fd(), "another protocol"},
     };
     for (const Case& each : cases) {
       const UniqueFd socket = fixture.Connect();
@@ -321,7 +454,7 @@ TEST_CASE("allocation, look-up and clients that come and go, at once") {
       for (int i = 0; i < kRounds; ++i) {
         auto socket = ConnectLocal(LocalService::kSegments, fixture.reserved.get(), Soon());
         auto segment = SharedSegment::Create(kBytes);
-        const ClientMessage hello{kSegmentMagic, Token(i), kBytes, 0, 0};
+        const ClientMessage hello{kSegmentMagic, Token(i), kBytes, 0, kSegment};
         if (!socket.ok() || !segment.ok() ||
             !SendMessage(socket->get(), &hello, sizeof(hello), (*segment)->fd()).ok()) {
           failed = true;

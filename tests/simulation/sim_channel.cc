@@ -84,7 +84,7 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
       : streams_(std::move(streams)), site_(streams_->site), user_(std::move(user)), gone_(std::move(gone)) {}
 
   void Start(const std::shared_ptr<SimShardMemory>& memory);
-  void Write(OutgoingMessage message) override;
+  bool Write(OutgoingMessage message) override;
   void Read(bool relaxed) override;
   void Cancel() override { End(absl::CancelledError("the client has ended the stream")); }
 
@@ -172,8 +172,8 @@ void SimDataStream::Start(const std::shared_ptr<SimShardMemory>& memory) {
   });
 }
 
-void SimDataStream::Write(OutgoingMessage message) {
-  if (end_.has_value()) return;
+bool SimDataStream::Write(OutgoingMessage message) {
+  if (end_.has_value()) return false;
   World& world = site_->world;
   const bool bulk = !message.payload.empty();
   message_ = std::move(message);
@@ -190,6 +190,7 @@ void SimDataStream::Write(OutgoingMessage message) {
         const std::shared_ptr<User> user = self->user_;
         user->OnWritten();
       });
+  return false;
 }
 
 std::string SimDataStream::Outgoing(const OutgoingMessage& message) {

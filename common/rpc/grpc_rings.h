@@ -1,0 +1,9 @@
+#pragma once
+
+namespace weir {
+
+// The metadata of an Exchange call whose messages travel over rings in shared memory: the client's
+// SegmentToken, under which the server knows the rings (common/protocol/segment_messages.h).
+inline constexpr char kRingsEntry[] = "weir-rings-bin";
+
+}  // namespace weir
