@@ -124,6 +124,10 @@ class Client {
   // later call when its last owner releases it; it may outlive the client.
   virtual std::shared_ptr<float> NewGradient() = 0;
 
+  // Whether a gradient travels in several messages to some server. Otherwise nothing is gained by beginning a
+  // push before the gradient is whole (GradientGate): its only message would wait.
+  virtual bool gradient_has_chunks() const = 0;
+
   // Push(work) and the Pull at the next clock, as one exchange with each shard. For the last work of a clock
   // (Work::last_of_clock); for earlier work use Push(). In sync `weights` is not written before the push has
   // taken effect, so NextWork() may still give out a part of the same step (of a worker that died), to be

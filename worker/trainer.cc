@@ -30,7 +30,7 @@ Trainer::Trainer(const v1::JobConfig& config, GradientComputer* computer, Client
       computer_(computer),
       spec_(computer->spec()),
       client_(client),
-      leaves_early_(LeavesEarly(config)),
+      leaves_early_(LeavesEarly(config) && client->gradient_has_chunks()),
       prefetch_(config.consistency().prefetch()),
       losses_(config.train().divergence()) {}
 

@@ -17,8 +17,10 @@ namespace {
 // deadline, need not wake the thread.
 constexpr std::chrono::seconds kLongestSleep(1);
 // For this long after a waiting thread has polled, the poller's own thread leaves the polling to the next
-// waiter. So it need not be moved out of the way when results are waited for one right after another.
-constexpr std::chrono::milliseconds kLeaveToWaiters(1);
+// waiter. So it need not be moved out of the way when results are waited for one right after another. The time
+// doubles whenever the own thread had to go before any event came, up to the second, and begins anew when one
+// came.
+constexpr std::chrono::milliseconds kLeaveToWaiters(1), kLeaveAtMost(16);
 
 }  // namespace
 
@@ -31,8 +33,9 @@ struct GrpcPoller::Impl final : ResultDriver {
   void WaitUntil(absl::FunctionRef<bool()> ready,
                  absl::FunctionRef<void()> sleep) override ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Called by the polling thread: runs the timers that are due; if there were none, handles the next event if
-  // one comes before the next timer. False: the queue is shut down and empty. Releases the lock meanwhile.
-  bool Poll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
+  // one comes before the next timer, which GOT_EVENT says. SHUTDOWN: the queue is shut down and empty. Releases
+  // the lock meanwhile.
+  grpc::CompletionQueue::NextStatus Poll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Returns whether a timer was due.
   bool RunTimers() ABSL_NO_THREAD_SAFETY_ANALYSIS;
 
@@ -144,18 +147,19 @@ bool GrpcPoller::Impl::RunTimers() {
   return ran;
 }
 
-bool GrpcPoller::Impl::Poll() {
-  if (RunTimers()) return true;
+grpc::CompletionQueue::NextStatus GrpcPoller::Impl::Poll() {
+  if (RunTimers()) return grpc::CompletionQueue::TIMEOUT;
   const Steady::time_point now = Steady::now();
   looks_at = now + kLongestSleep;
   if (!timers.empty()) looks_at = std::min(looks_at, timers.begin()->first.first);
-  return loop.HandleNext(looks_at) != grpc::CompletionQueue::SHUTDOWN;
+  return loop.HandleNext(looks_at);
 }
 
 void GrpcPoller::Impl::Run() {
   MutexLock lock(loop.mutex);
+  std::chrono::milliseconds leave = kLeaveToWaiters;
   while (true) {
-    const Steady::time_point from = waiter_left + kLeaveToWaiters;
+    const Steady::time_point from = waiter_left + leave;
     if (turn == Turn::kWaiter) {
       asleep = true;
       look.Wait(loop.mutex);
@@ -166,15 +170,23 @@ void GrpcPoller::Impl::Run() {
       look.WaitUntil(loop.mutex, from);
     } else {
       turn = Turn::kOwnThread;
-      while (!stopping && claims == 0) Poll();
+      bool useful = false;
+      while (!stopping && claims == 0) {
+        useful |= Poll() == grpc::CompletionQueue::GOT_EVENT && claims == 0;
+      }
       turn = Turn::kNobody;
+      if (useful) {
+        leave = kLeaveToWaiters;
+      } else if (claims > 0) {
+        leave = std::min(2 * leave, kLeaveAtMost);
+      }
       if (claims > 0) waiter_left = Steady::now();
       given.NotifyAll();
     }
   }
   turn = Turn::kOwnThread;
   queue.Shutdown();
-  while (Poll()) {
+  while (Poll() != grpc::CompletionQueue::SHUTDOWN) {
   }
 }
 

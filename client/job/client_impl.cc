@@ -146,7 +146,7 @@ void ClientImpl::Fail(const absl::Status& why) {
     MutexLock lock(mutex_);
     if (!failure_.ok() || left_) return;
     failure_ = why;
-    news_.NotifyAll();
+    Changed();
   }
   calls_.Close(why);
 }
@@ -191,7 +191,7 @@ bool ClientImpl::OnHeartbeat(const v1::HeartbeatReply& reply) {
     if (reply.has_membership() && reply.membership().epoch() >= membership_.epoch()) {
       restored = SetMembership(reply.membership());
     }
-    news_.NotifyAll();
+    Changed();
   }
   // Does not wait for this client's own next call there: other workers may wait for pushes of this worker
   // that are lost.
@@ -221,6 +221,29 @@ absl::StatusOr<bool> ClientImpl::WaitDraining(Steady::time_point deadline) {
   }
 }
 
+void ClientImpl::Changed() {
+  ++changes_;
+  news_.NotifyAll();
+  // A thread that serves the loop does not hear `news_`.
+  if (serving_ > 0) loop_->Post([] {});
+}
+
+void ClientImpl::AwaitChange() {
+  const uint64_t seen = changes_;
+  if (const std::shared_ptr<ResultDriver> driver = loop_->driver()) {
+    ++serving_;
+    mutex_.Unlock();
+    driver->WaitUntil([this, seen] { return changes_ != seen; },
+                      [this, seen] {
+                        MutexLock lock(mutex_);
+                        while (changes_ == seen) news_.Wait(mutex_);
+                      });
+    mutex_.Lock();
+    --serving_;
+  }
+  while (changes_ == seen) news_.Wait(mutex_);
+}
+
 bool ClientImpl::leading() const {
   MutexLock lock(mutex_);
   return Leads();
@@ -233,7 +256,7 @@ absl::StatusOr<bool> ClientImpl::AwaitsEvaluation() {
     WEIR_RETURN_IF_ERROR(Alive());
     if (evaluated_ || state_ == v1::DONE) return false;
     if (ExamplesDone() && Leads()) return true;
-    news_.Wait(mutex_);
+    AwaitChange();
   }
 }
 
@@ -303,7 +326,7 @@ absl::Status ClientImpl::LeaveFor(const absl::Status& failure, CallLimits limits
     request.set_reason(std::string(why.message()));
     request.set_failure_kind(KindOf(why));
     *request.mutable_report() = ToProto(progress_);
-    news_.NotifyAll();
+    Changed();
   }
   heartbeat_->Stop();
   calls_.Close(absl::FailedPreconditionError("this client has left the job"));
@@ -360,7 +383,7 @@ absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(ExchangeOrder::Pull order) {
       if (std::exchange(told, true)) return;
       MutexLock lock(mutex_);
       parts_.OpenStep(clock);
-      news_.NotifyAll();
+      Changed();
     };
   }
   return pull;
@@ -488,7 +511,7 @@ absl::Status ClientImpl::FailPush(const Work& work, const absl::Status& why) {
   if (KindOf(why) == v1::FAILURE_DIVERGED) Fail(why);
   MutexLock lock(mutex_);
   failed_pushes_.emplace(PushKey(work.clock, work.part), why);
-  news_.NotifyAll();
+  Changed();
   return why;
 }
 

@@ -72,6 +72,10 @@ class ClientImpl final : public Client {
 
   absl::StatusOr<std::optional<Work>> NextWork() override;
   Future<ExchangeResult> Exchange(ExchangeOrder order) override;
+  bool gradient_has_chunks() const override {
+    // Shard 0 has the most elements.
+    return tensors_.partition().shard_elements(0) > wire_.chunk_elements;
+  }
   std::shared_ptr<float> NewGradient() override { return gradients_.Take(); }
   Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override;
   bool draining() const override;
@@ -113,6 +117,10 @@ class ClientImpl final : public Client {
   absl::Status Alive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ExamplesDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool Leads() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Tells threads that wait that something has changed which they may wait for.
+  void Changed() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Waits for Changed(). Releases the mutex meanwhile, and works on the calls that may bring the change.
+  void AwaitChange() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Ends all calls with `why`, now and later.
   void Fail(const absl::Status& why);
   bool OnHeartbeat(const v1::HeartbeatReply& reply);
@@ -168,6 +176,10 @@ class ClientImpl final : public Client {
   mutable Mutex mutex_;
   // Something below has changed.
   CondVar news_;
+  // How often it has; written under the mutex.
+  std::atomic<uint64_t> changes_ = 0;
+  // Threads in AwaitChange() that serve the loop.
+  int serving_ ABSL_GUARDED_BY(mutex_) = 0;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
   bool coordinator_lost_ ABSL_GUARDED_BY(mutex_) = false;
   bool left_ ABSL_GUARDED_BY(mutex_) = false;

@@ -35,7 +35,7 @@ void ClientImpl::Learn(const InFlight& call, const absl::StatusOr<Answers>& answ
       }
     }
   }
-  news_.NotifyAll();
+  Changed();
 }
 
 absl::StatusOr<std::optional<Work>> ClientImpl::NextWork() {
@@ -75,7 +75,7 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextPart() {
     }
     const uint64_t next = parts_.open_step() + 1;
     if (done || held || pulls_out_.lower_bound(next) != pulls_out_.end()) {
-      news_.Wait(mutex_);
+      AwaitChange();
       continue;
     }
     mutex_.Unlock();
@@ -113,7 +113,7 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
         // A range is reported, and the next one asked for, when its last push is acknowledged.
         if (ranges_.outstanding().empty() && !taking_range_) break;
         if (pushes_out_ > 0 || taking_range_) {
-          news_.Wait(mutex_);
+          AwaitChange();
         } else if (!news_.WaitFor(mutex_, left()) && left() <= std::chrono::nanoseconds::zero() &&
                    pushes_out_ == 0) {
           return absl::DeadlineExceededError(absl::StrCat("NextWork() gave out the work at clock ",
@@ -127,7 +127,7 @@ absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {
     absl::StatusOr<bool> taken = TakeRange(completed);
     MutexLock lock(mutex_);
     taking_range_ = false;
-    news_.NotifyAll();
+    Changed();
     if (!taken.ok()) return taken.status();
     if (*taken) continue;
     if (work_waits_) deadline = awake.Now() + absl::FromChrono(wait_);

@@ -17,6 +17,7 @@ class ForwardingClient : public Client {
   absl::StatusOr<std::optional<Work>> NextWork() override { return to_->NextWork(); }
   Future<ExchangeResult> Exchange(ExchangeOrder order) override { return to_->Exchange(std::move(order)); }
   std::shared_ptr<float> NewGradient() override { return to_->NewGradient(); }
+  bool gradient_has_chunks() const override { return to_->gradient_has_chunks(); }
   Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override {
     return to_->PullSnapshot(std::move(tensors));
   }

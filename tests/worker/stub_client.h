@@ -18,6 +18,7 @@ class StubClient : public Client {
   absl::StatusOr<std::optional<Work>> NextWork() override { return std::nullopt; }
   Future<ExchangeResult> Exchange(ExchangeOrder) override { return Unused<ExchangeResult>(); }
   std::shared_ptr<float> NewGradient() override { return nullptr; }
+  bool gradient_has_chunks() const override { return true; }
   Future<PullResult> PullSnapshot(std::vector<MutableTensor>) override { return Unused<PullResult>(); }
   bool draining() const override { return false; }
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override { return false; }
