@@ -118,9 +118,7 @@ TEST_CASE("a server binds port 0 of its address and says which port it got") {
   TestProcess server({"ps_server/ps_server", "--config=configs/digits.json", "--set", "train.epochs=1",
                       "--port_file=" + folder.path("port")},
                      {{"TF_CONFIG", spec}}, folder.path("server.log"));
-  server.WaitForLog("listens on");
-  const std::string port = ReadWholeFile(folder.path("port"));
-  REQUIRE_FALSE(port.empty());
+  const std::string port = server.WaitForFile(folder.path("port"));
   const nlohmann::json cluster = {
       {"worker", {{"0", "127.0.0.1:1"}}},
       {"ps", nlohmann::json::array({"127.0.0.1:" + std::to_string(std::stoi(port))})}};

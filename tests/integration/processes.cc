@@ -116,6 +116,17 @@ void TestProcess::WaitForLog(const std::string& text) {
   }
 }
 
+std::string TestProcess::WaitForFile(const std::string& path) {
+  const auto deadline = Clock::now() + kHangLimit;
+  while (true) {
+    std::string contents = ReadWholeFile(path);
+    if (!contents.empty()) return contents;
+    INFO(name_ << " has not written " << path << "; its log:\n" << log());
+    REQUIRE(Clock::now() < deadline);
+    std::this_thread::sleep_for(kPoll);
+  }
+}
+
 RunResult RunToEnd(std::vector<std::string> args, std::map<std::string, std::string> environment) {
   const TestFolder folder;
   TestProcess process(std::move(args), std::move(environment), folder.path("output"));

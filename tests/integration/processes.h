@@ -89,6 +89,8 @@ class TestProcess {
   bool Ended();
   std::string log() const { return ReadWholeFile(log_path_); }
   void WaitForLog(const std::string& text);
+  // Waits until the process has written this file, and returns its contents.
+  std::string WaitForFile(const std::string& path);
 
  private:
   const std::string name_, log_path_;
