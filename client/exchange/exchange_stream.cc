@@ -88,7 +88,7 @@ bool ExchangeStream::NextMessage(OutgoingMessage* message) {
   head.set_released(released.count);
   if (released.first > 0) {
     head.set_first(released.first);
-    *message = {head.SerializeAsString(), {}};
+    *message = {head.SerializeAsString(), {}, /*relaxed=*/true};
     return true;
   }
   auto next = std::find_if(open_.begin(), open_.end(),
@@ -110,7 +110,8 @@ bool ExchangeStream::NextMessage(OutgoingMessage* message) {
   if (next == open_.end() && released.count == 0) return false;
   if (next != open_.end()) head.set_id(next->id);
   if (next == open_.end() || !chunk) {
-    *message = {head.SerializeAsString(), {}};
+    // The shard asks for what it needs at once (v1.ExchangeRequest.released).
+    *message = {head.SerializeAsString(), {}, /*relaxed=*/next == open_.end()};
   } else {
     *message = NextChunk(*next, std::move(head));
   }

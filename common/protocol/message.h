@@ -20,6 +20,8 @@ struct OutgoingMessage {
   };
   std::string head;
   std::vector<Piece> payload;
+  // Nobody waits for the message. A channel may let the receiver find it when something else wakes it.
+  bool relaxed = false;
 };
 
 // A message that has come, in pieces of any length. They live as long as `owner`.

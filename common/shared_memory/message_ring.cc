@@ -40,9 +40,10 @@ uint64_t MessageRing::Append(absl::string_view bytes) {
   return count;
 }
 
-void MessageRing::RingPeer() {
-  // In one order with ReadWith(), whose caller looks at the ring afterwards.
+void MessageRing::RingPeer(bool relaxed) {
+  // In one order with ReadWith() and WantAll(), whose callers look at the ring afterwards.
   std::atomic_thread_fence(std::memory_order_seq_cst);
+  if (relaxed && peer_->eager.load(std::memory_order_relaxed) == 0) return;
   if (Doorbell* const bell = bells_->Bell(peer_->bell.load(std::memory_order_relaxed))) bell->Ring();
 }
 
@@ -57,7 +58,7 @@ bool MessageRing::Write(OutgoingMessage message) {
     Append(message.head);
     for (const OutgoingMessage::Piece& piece : message.payload) Append(piece.bytes);
     own_->written.store(written_, std::memory_order_release);
-    RingPeer();
+    RingPeer(message.relaxed);
     return true;
   }
   pending_ = std::move(message);

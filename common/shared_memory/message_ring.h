@@ -26,6 +26,8 @@ struct RingArea {
   std::atomic<uint32_t> bell{kNoBell};
   // This end waits for the other end to read.
   std::atomic<uint32_t> blocked{0};
+  // This end wants to be woken for relaxed messages, too.
+  std::atomic<uint32_t> eager{0};
   // A ring: byte i of the connection lies at i modulo kBytes.
   alignas(64) char bytes[kBytes];
 };
@@ -48,7 +50,10 @@ class MessageRing {
   // From now on the peer rings this bell of the process's page. The thread then looks once by itself.
   void ReadWith(uint32_t bell) { own_->bell.store(bell, std::memory_order_seq_cst); }
 
-  // Sends a message. False: not all of it fits yet; Flush() must have returned true before the next message.
+  // From now on the peer rings for relaxed messages, too. The thread then looks once by itself.
+  void WantAll() { own_->eager.store(1, std::memory_order_seq_cst); }
+
+  // Sends a message. The peer is not woken for one that is relaxed, unless it wants all. False: not all of it fits yet; Flush() must have returned true before the next message.
   bool Write(OutgoingMessage message);
   // Sends more of the last message. True: all of it has been sent.
   bool Flush();
@@ -66,7 +71,7 @@ class MessageRing {
   uint64_t Room() const;
   // Writes as much of the bytes as fits, and says how much this was.
   uint64_t Append(absl::string_view bytes);
-  void RingPeer();
+  void RingPeer(bool relaxed = false);
 
   RingArea* const own_;
   const RingArea* const peer_;

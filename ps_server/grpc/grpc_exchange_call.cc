@@ -70,6 +70,7 @@ grpc::Status GrpcExchangeCall::TakeRing() {
   if (ring_ == nullptr) {
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server has no rings under this token any more");
   }
+  if (host_->eager) ring_->WantAll();
   ring_->ReadWith(host_->bell);
   host_->loop->Add(this, host_->rings->bells()->Bell(host_->bell));
   return grpc::Status::OK;
@@ -111,6 +112,10 @@ void GrpcExchangeCall::OnOver(bool) {
 void GrpcExchangeCall::EndJob() {
   session_->EndJob(*host_->over);
   host_->loop->StartOperationsLater(this);
+}
+
+void GrpcExchangeCall::WantReleases() {
+  if (ring_ != nullptr) ring_->WantAll();
 }
 
 void GrpcExchangeCall::DropRevoked() {

@@ -58,6 +58,16 @@ void ParameterServerService::DropRevoked() {
   }
 }
 
+void ParameterServerService::WantReleases() {
+  if (wants_releases_.exchange(true)) return;
+  for (GrpcExchangeCall::Host& host : hosts_) {
+    host.loop->Post([&host] {
+      host.eager = true;
+      for (GrpcExchangeCall* call : host.calls) call->WantReleases();
+    });
+  }
+}
+
 uint64_t ParameterServerService::open_streams() const {
   uint64_t sum = 0;
   for (const GrpcExchangeCall::Host& host : hosts_) sum += host.open;

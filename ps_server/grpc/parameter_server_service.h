@@ -41,6 +41,8 @@ class ParameterServerService {
   void End(const absl::Status& failure);
   // The shard has revoked readers (Shard::Options::on_revoke). Any thread.
   void DropRevoked();
+  // The shard is short of memory (Shard::Options::on_short). Any thread.
+  void WantReleases();
 
   // For metrics; any thread.
   uint64_t open_streams() const;
@@ -54,6 +56,7 @@ class ParameterServerService {
   const Options options_;
   GrpcExchangeCall::Service service_;
   std::atomic<uint64_t> sessions_{0};
+  std::atomic<bool> wants_releases_{false};
   std::deque<GrpcExchangeCall::Host> hosts_;  // by loop
 };
 

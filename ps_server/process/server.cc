@@ -197,6 +197,7 @@ absl::Status ServerImpl::Start() {
     control_loop()->Post([this] { shard_->Tick(); });
   };
   shard.on_revoke = [this] { parameter_server_->DropRevoked(); };
+  shard.on_short = [this] { parameter_server_->WantReleases(); };
   shard.make_policy = options_.make_policy;
   shard.memory_bytes = LookAtMemory().most();
   shard_ = std::make_unique<Shard>(std::move(shard));

@@ -168,6 +168,7 @@ std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest head
   if (mode_.applies_alone && !log_.kept() &&
       options_.config.server().apply() == v1::ServerConfig::APPLY_STREAMED && !arrivals_.WasOvertaken(key)) {
     builder = store_->Build({session, key.worker, 0});
+    if (builder == nullptr && !store_->readers().MayBuild() && options_.on_short) options_.on_short();
   }
   Slab gradient;
   if (builder == nullptr) {

@@ -89,6 +89,7 @@ bool Shard::ShortOfMemory() const {
 
 bool Shard::MakeRoom() {
   if (store_->readers().MayPublish()) return true;
+  if (options_.on_short) options_.on_short();
   RevokeLate();
   return store_->readers().MayPublish();
 }
