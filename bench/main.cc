@@ -35,6 +35,7 @@ using nlohmann::json;
 constexpr const char* kWireExamples = R"(Examples:
   weir bench wire
   weir bench wire --sizes=1KB,64MB --layouts=1x1,2x4 --optimizers=sgd,adam --json=wire.json
+  weir bench wire --small --contestants="weir tcp,weir shared memory"
 Two hosts, servers on the first:
   weir bench wire --listen=10.0.0.1:7000
   weir bench wire --connect=10.0.0.1:7000)";
@@ -213,8 +214,15 @@ int Main(int argc, char** argv) {
   table.contestants = {"raw tcp", "protobuf", "weir tcp", "weir unix", "weir shared memory"};
   std::vector<std::string> sizes = {"1KB", "64KB", "1MB", "16MB", "128MB"};
   std::string listen, connect, ps_server, json_file;
-  wire->add_option("--sizes", sizes, "Bytes of weights, 1KB to 64GB")->delimiter(',')->capture_default_str();
-  wire->add_option("--layouts", table.layouts, "SERVERSxWORKERS")->delimiter(',')->capture_default_str();
+  CLI::Option* sizes_option =
+      wire->add_option("--sizes", sizes, "Bytes of weights, 1KB to 64GB")->delimiter(',')->capture_default_str();
+  CLI::Option* layouts_option =
+      wire->add_option("--layouts", table.layouts, "SERVERSxWORKERS")->delimiter(',')->capture_default_str();
+  bool small = false;
+  wire->add_flag("--small", small,
+                 "The steps of small models: 40 KB, 400 KB and 4 MB, each with 1 to 16 workers on 2 servers")
+      ->excludes(sizes_option)
+      ->excludes(layouts_option);
   wire->add_option("--optimizers", table.optimizers, "sgd, momentum, adam")
       ->delimiter(',')
       ->check(CLI::IsMember({"sgd", "momentum", "adam"}))
@@ -307,6 +315,10 @@ int Main(int argc, char** argv) {
   if (scale->parsed()) return RunScale(scale_options, json_file, plot_file);
   if (targets->parsed()) return RunTargets(target_options, json_file);
   if (!listen.empty()) return Fail(ServeRemotely(listen));
+  if (small) {
+    sizes = {"40KB", "400KB", "4MB"};
+    table.layouts = {"2x1", "2x2", "2x4", "2x8", "2x16"};
+  }
   return RunWireTable(table, sizes, connect, json_file);
 }
 
