@@ -23,8 +23,9 @@ class UnaryTry final : public CoordinatorChannel::Try,
                                                                                    const Request&,
                                                                                    grpc::CompletionQueue*);
 
-  UnaryTry(const JobToken& token, CoordinatorChannel::Limit limit, CoordinatorChannel::Done<Reply> done)
-      : done_(std::move(done)) {
+  UnaryTry(std::shared_ptr<grpc::Channel> channel, const JobToken& token, CoordinatorChannel::Limit limit,
+           CoordinatorChannel::Done<Reply> done)
+      : channel_(std::move(channel)), done_(std::move(done)) {
     if (limit != CoordinatorChannel::Limit::max()) {
       context_.set_deadline(std::chrono::system_clock::now() + limit);
     }
@@ -44,6 +45,9 @@ class UnaryTry final : public CoordinatorChannel::Try,
     done_(status_.ok() ? absl::StatusOr<Reply>(std::move(reply_)) : FromGrpc(status_));
   }
 
+  // The context holds the channel, too. But the owner of the other reference may let go at the same time, and
+  // ThreadSanitizer sees the order only where this code, and not gRPC's, lets go last.
+  const std::shared_ptr<grpc::Channel> channel_;
   grpc::ClientContext context_;
   CoordinatorChannel::Done<Reply> done_;
   std::unique_ptr<grpc::ClientAsyncResponseReader<Reply>> rpc_;
@@ -65,7 +69,7 @@ struct GrpcCoordinatorChannel::Impl {
   template <typename Request, typename Reply>
   TryPtr Start(typename UnaryTry<Request, Reply>::Method method, const Request& request, Limit limit,
                Done<Reply> done) {
-    auto started = std::make_shared<UnaryTry<Request, Reply>>(token, limit, std::move(done));
+    auto started = std::make_shared<UnaryTry<Request, Reply>>(channel, token, limit, std::move(done));
     started->Start(*stub, method, request, poller.queue());
     return started;
   }
