@@ -19,8 +19,8 @@ namespace weir {
 // job's examples are done. The loop is the same in every mode. Not thread-safe.
 //
 // Weights and gradients travel while the model computes: forward begins with the first layers' weights, and
-// the push begins with the last layers' gradients (if LeavesEarly(), and the gradient has several chunks). With consistency.prefetch the pull of
-// the next clock is under way during a whole step.
+// the push begins with the last layers' gradients (if LeavesEarly(), and the gradient has several chunks).
+// With consistency.prefetch the pull of the next clock is under way during a whole step.
 class Trainer {
  public:
   // All arguments outlive the trainer. The client has joined with computer->spec().

@@ -227,6 +227,18 @@ TEST_CASE("the reader's bell rings for each message, and the writer's when it wa
   CHECK_FALSE(Rings(pair.left.bell(), [&] { CHECK((Take(*pair.right.ring) == Bytes(2 * kRing))); }));
 }
 
+TEST_CASE("a relaxed message rings no bell, unless the reader wants all") {
+  Pair pair;
+  const auto write = [&](const char* text) { CHECK(pair.left.ring->Write({text, {}, /*relaxed=*/true})); };
+  CHECK_FALSE(Rings(pair.right.bell(), [&] { write("one"); }));
+  CHECK(Rings(pair.right.bell(), [&] { CHECK(pair.left.ring->Write({"two", {}})); }));
+  CHECK(Take(*pair.right.ring) == "one");
+  CHECK(Take(*pair.right.ring) == "two");
+  pair.right.ring->WantAll();
+  CHECK(Rings(pair.right.bell(), [&] { write("three"); }));
+  CHECK(Take(*pair.right.ring) == "three");
+}
+
 TEST_CASE("messages are there for a reader that comes later, whose bell nobody knew") {
   End left, right;
   left.Connect(right);

@@ -48,6 +48,8 @@ class ScriptedClient final : public StubClient {
 
   // Called for each pull; for a joined one when its push has ended.
   std::function<void(PullCall)> on_pull;
+  bool has_chunks = true;
+  bool gradient_has_chunks() const override { return has_chunks; }
   // Joined at the end; for pulls that arrive bit by bit.
   std::vector<std::thread> threads;
 

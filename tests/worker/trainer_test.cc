@@ -74,6 +74,14 @@ TEST_CASE("Where others would overtake it, a push begins when its gradient is wh
   job.CheckPushes(2);
 }
 
+TEST_CASE("A gradient that travels in one message is pushed when it is whole") {
+  Job job({}, Clocks(2));
+  job.client.has_chunks = GENERATE(false, true);
+  REQUIRE(job.Run().ok());
+  for (const auto& push : job.client.pushes()) CHECK(push.gated == job.client.has_chunks);
+  job.CheckPushes(2);
+}
+
 TEST_CASE("Weights that were lost on their way are pulled again") {
   Job job({}, Clocks(2));
   int pulls = 0;

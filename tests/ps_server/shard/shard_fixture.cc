@@ -50,6 +50,9 @@ Shard& ShardFixture::Create() {
   options.on_revoke = [this] {
     if (on_revoke) on_revoke();
   };
+  options.on_short = [this] {
+    if (on_short) on_short();
+  };
   shard = std::make_unique<Shard>(std::move(options));
   shard->SetReporter([this](v1::ShardReport report) { reports_.push_back(std::move(report)); });
   return *shard;

@@ -110,8 +110,8 @@ class ShardFixture {
   // The shard's background work waits here while `hold_background`; otherwise it runs at once.
   bool hold_background = false;
   std::deque<std::function<void()>> background;
-  // Shard::Options::on_revoke.
-  std::function<void()> on_revoke;
+  // Shard::Options::on_revoke, on_short.
+  std::function<void()> on_revoke, on_short;
   // The times for which the shard has asked for a tick.
   std::vector<absl::Duration> nudges;
 

@@ -311,12 +311,15 @@ TEST_CASE("Slow readers hold two old versions at most; the next push waits for t
   ShardFixture f(kAsync);
   f.config.mutable_server()->set_apply(
       GENERATE(v1::ServerConfig::APPLY_STREAMED, v1::ServerConfig::APPLY_STAGED));
-  int told = 0;
+  int told = 0, asked = 0;
   f.on_revoke = [&told] { ++told; };
+  f.on_short = [&asked] { ++asked; };
   f.Start();
   std::vector<PullAnswerPtr> readers = ReadThree(f);
+  CHECK(asked == 0);
   const auto waiting = f.Push({0, 2});
   CHECK_FALSE(waiting->there());
+  CHECK(asked > 0);
   // Readers of the current version share it, and no push waits for them.
   CHECK(f.Pull(1, 0)->reply().version->weights == readers.back()->reply().version->weights);
   const auto behind = f.Push({1, 0});
