@@ -214,8 +214,9 @@ int Main(int argc, char** argv) {
   table.contestants = {"raw tcp", "protobuf", "weir tcp", "weir unix", "weir shared memory"};
   std::vector<std::string> sizes = {"1KB", "64KB", "1MB", "16MB", "128MB"};
   std::string listen, connect, ps_server, json_file;
-  CLI::Option* sizes_option =
-      wire->add_option("--sizes", sizes, "Bytes of weights, 1KB to 64GB")->delimiter(',')->capture_default_str();
+  CLI::Option* sizes_option = wire->add_option("--sizes", sizes, "Bytes of weights, 1KB to 64GB")
+                                  ->delimiter(',')
+                                  ->capture_default_str();
   CLI::Option* layouts_option =
       wire->add_option("--layouts", table.layouts, "SERVERSxWORKERS")->delimiter(',')->capture_default_str();
   bool small = false;

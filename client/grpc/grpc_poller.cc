@@ -17,9 +17,9 @@ namespace {
 // deadline, need not wake the thread.
 constexpr std::chrono::seconds kLongestSleep(1);
 // For this long after a waiting thread has polled, the poller's own thread leaves the polling to the next
-// waiter. So it need not be moved out of the way when results are waited for one right after another. The time
-// doubles whenever the own thread had to go before any event came, up to the second, and begins anew when one
-// came.
+// waiter. So it need not be moved out of the way when results are waited for one right after another. The
+// time doubles whenever the own thread had to go before any event came, up to the second, and begins anew
+// when one came.
 constexpr std::chrono::milliseconds kLeaveToWaiters(1), kLeaveAtMost(16);
 
 }  // namespace
@@ -33,8 +33,8 @@ struct GrpcPoller::Impl final : ResultDriver {
   void WaitUntil(absl::FunctionRef<bool()> ready,
                  absl::FunctionRef<void()> sleep) override ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Called by the polling thread: runs the timers that are due; if there were none, handles the next event if
-  // one comes before the next timer, which GOT_EVENT says. SHUTDOWN: the queue is shut down and empty. Releases
-  // the lock meanwhile.
+  // one comes before the next timer, which GOT_EVENT says. SHUTDOWN: the queue is shut down and empty.
+  // Releases the lock meanwhile.
   grpc::CompletionQueue::NextStatus Poll() ABSL_NO_THREAD_SAFETY_ANALYSIS;
   // Returns whether a timer was due.
   bool RunTimers() ABSL_NO_THREAD_SAFETY_ANALYSIS;

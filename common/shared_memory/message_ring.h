@@ -53,7 +53,8 @@ class MessageRing {
   // From now on the peer rings for relaxed messages, too. The thread then looks once by itself.
   void WantAll() { own_->eager.store(1, std::memory_order_seq_cst); }
 
-  // Sends a message. The peer is not woken for one that is relaxed, unless it wants all. False: not all of it fits yet; Flush() must have returned true before the next message.
+  // Sends a message. The peer is not woken for one that is relaxed, unless it wants all. False: not all of it
+  // fits yet; Flush() must have returned true before the next message.
   bool Write(OutgoingMessage message);
   // Sends more of the last message. True: all of it has been sent.
   bool Flush();

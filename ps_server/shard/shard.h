@@ -93,7 +93,8 @@ class Shard {
     // version checks whether its own was revoked. Must not block. May be null.
     std::function<void()> on_revoke;
     // Called in the shard's order when a push has to wait, or cannot be applied while it arrives, because of
-    // lent versions: from now on each owner releases a version as soon as it can. Must not block. May be null.
+    // lent versions: from now on each owner releases a version as soon as it can. Must not block. May be
+    // null.
     std::function<void()> on_short;
     // Tests put a broken policy here.
     PolicyFactory make_policy = PolicyFromConfig;

@@ -21,6 +21,7 @@
 #include "absl/strings/str_split.h"
 #include "catch2/catch.hpp"
 #include "common/net/local_host.h"
+#include "common/shared_memory/message_ring.h"
 #include "common/system/unique_fd.h"
 #include "local/in_process_cluster.h"
 #include "tests/integration/counting_job.h"
@@ -37,8 +38,9 @@ using Clock = std::chrono::steady_clock;
 // ---- clients that are killed
 
 constexpr uint32_t kServers = 2;
-// The size of a client's segment, which none of the servers' own segments has.
-constexpr off_t kSegmentBytes = 3 << 20;
+// The size of a client's segment, which none of the servers' own segments has: its end of the rings, in whole
+// pages, and three slots.
+constexpr off_t kSegmentBytes = (sizeof(RingArea) + 4095) / 4096 * 4096 + (3 << 20);
 
 v1::JobConfig SharedMemoryJob(const std::string& apply) {
   return CountingJob({"wire.transport=shared_memory", "wire.chunk_kib=1024", "wire.chunks_in_flight=3",
