@@ -80,11 +80,11 @@ GrpcPoller::~GrpcPoller() {
   impl_->thread.join();
 }
 
-std::shared_ptr<GrpcPoller> GrpcPoller::Shared(std::chrono::microseconds busy_poll) {
+std::shared_ptr<GrpcPoller> GrpcPoller::Shared(std::chrono::microseconds busy_poll, bool shared_work) {
   static Mutex mutex;
-  static auto& pollers = *new std::map<std::chrono::microseconds, std::weak_ptr<GrpcPoller>>;
+  static auto& pollers = *new std::map<std::pair<std::chrono::microseconds, bool>, std::weak_ptr<GrpcPoller>>;
   MutexLock lock(mutex);
-  std::weak_ptr<GrpcPoller>& known = pollers[busy_poll];
+  std::weak_ptr<GrpcPoller>& known = pollers[{busy_poll, shared_work}];
   std::shared_ptr<GrpcPoller> poller = known.lock();
   if (poller == nullptr) known = poller = std::make_shared<GrpcPoller>(busy_poll);
   return poller;

@@ -32,8 +32,10 @@ class GrpcPoller final : public EventLoop {
 
   // Before a polling thread sleeps, it looks for events for this long.
   explicit GrpcPoller(std::chrono::microseconds busy_poll);
-  // The process's poller with this `busy_poll`; its last holder destroys it. Not from a handler.
-  static std::shared_ptr<GrpcPoller> Shared(std::chrono::microseconds busy_poll);
+  // The process's poller with this `busy_poll`; its last holder destroys it. Not from a handler. Clients that
+  // may have work in shared memory have one of their own, because there each event of gRPC costs a thread
+  // switch more.
+  static std::shared_ptr<GrpcPoller> Shared(std::chrono::microseconds busy_poll, bool shared_work);
   ~GrpcPoller();
 
   // The tags of its operations are GrpcEvents, which are handled on the polling thread.

@@ -5,6 +5,7 @@
 
 #include "client/grpc/grpc_coordinator_channel.h"
 #include "client/grpc/grpc_shard_channel.h"
+#include "client/tensors/wire_options.h"
 
 namespace weir {
 namespace {
@@ -19,7 +20,8 @@ std::chrono::nanoseconds ServerWait(const v1::JobConfig& config) {
 GrpcTransport::GrpcTransport(const v1::JobConfig& config, JobToken token)
     : config_(config),
       token_(std::move(token)),
-      poller_(GrpcPoller::Shared(std::chrono::microseconds(config.wire().busy_poll_us()))) {}
+      poller_(GrpcPoller::Shared(std::chrono::microseconds(config.wire().busy_poll_us()),
+                                 WireOptions::From(config.wire()).shared_memory)) {}
 
 uint64_t GrpcTransport::NewInstance() {
   std::random_device random;

@@ -351,7 +351,8 @@ class GrpcChannelToProcess final : public GrpcChannelUnderTest {
   const std::unique_ptr<RingPump> pump_;
   std::vector<Process> processes_;
   GrpcShardChannel::Options options_;
-  const std::shared_ptr<GrpcPoller> poller_ = GrpcPoller::Shared(std::chrono::microseconds(0));
+  const std::shared_ptr<GrpcPoller> poller_ =
+      GrpcPoller::Shared(std::chrono::microseconds(0), /*shared_work=*/true);
   std::unique_ptr<ShardChannel> channel_;
 };
 
