@@ -19,8 +19,8 @@ constexpr std::chrono::seconds kLongestSleep(1);
 // For this long after a waiting thread has polled, the poller's own thread leaves the polling to the next
 // waiter. So it need not be moved out of the way when results are waited for one right after another. The
 // time doubles whenever the own thread had to go before any event came, up to the second, and begins anew
-// when one came.
-constexpr std::chrono::milliseconds kLeaveToWaiters(1), kLeaveAtMost(16);
+// when one came. The second is short: a computation that is over by then gets no messages meanwhile.
+constexpr std::chrono::milliseconds kLeaveToWaiters(1), kLeaveAtMost(4);
 
 }  // namespace
 
