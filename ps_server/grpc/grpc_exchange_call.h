@@ -42,7 +42,7 @@ class GrpcExchangeCall final : GrpcEventLoop::OperationStarter, SharedWork {
     // All fields but `id`.
     ExchangeSession::Options session;
     GrpcAdmission* admission = nullptr;
-    // Null: there are no rings. `bell` is the loop's.
+    // Null: no memory is shared, so there are no rings. `bell` is the loop's.
     SharedMemoryServer* rings = nullptr;
     uint32_t bell = 0;
     // Clients say at once what they have released. Otherwise their word may wait in a ring until the next

@@ -28,7 +28,6 @@ void ParameterServerService::Register(grpc::ServerBuilder* builder) {
 void ParameterServerService::Start(SharedMemoryServer* shared_memory) {
   for (size_t i = 0; i < hosts_.size(); ++i) {
     hosts_[i].session.shared_memory = shared_memory;
-    if (shared_memory == nullptr || shared_memory->bells() == nullptr) continue;
     hosts_[i].rings = shared_memory;
     hosts_[i].bell = static_cast<uint32_t>(i);
   }

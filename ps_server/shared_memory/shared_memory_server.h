@@ -36,8 +36,8 @@ class ReceivedSegments final : public ClientSegments {
 
 // Shares memory with the clients on this machine: allocates memory for the shard's weights that clients can
 // read in place, receives from each client the segments that hold its gradients, and sets up rings for the
-// client's messages. One thread talks to the
-// clients (common/protocol/segment_messages.h); the data plane handles all other messages.
+// client's messages. One thread talks to the clients (common/protocol/segment_messages.h); the data plane
+// handles all other messages.
 //
 // A client is known from its first segment until its socket closes, which also happens when its process ends.
 // Then its segments and the memory kept for it are dropped; a session that holds the segments may still read
@@ -88,7 +88,7 @@ class SharedMemoryServer final : public SharedMemory {
   // False: drop the client.
   bool Handle(Client& client, short events);
   bool TakeMessage(Client& client);
-  // Makes the ring of a client that has given its bells, and sends the client its end. Null: there is none.
+  // Makes the rings of a client that has given its bells, and sends the client its end.
   absl::StatusOr<std::unique_ptr<MessageRing>> MakeRing(Client& client,
                                                         std::shared_ptr<const ReceivedSegments> segments);
   bool SendSegments(Client& client);

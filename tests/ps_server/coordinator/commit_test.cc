@@ -1,4 +1,5 @@
 // Sync steps: committed on every shard with the same parts, or on none; and the end of a job.
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,21 @@ std::vector<v1::CommitStep> Commits(const FakeShard& shard) {
 
 std::vector<uint32_t> Parts(const v1::CommitStep& commit) {
   return {commit.parts().begin(), commit.parts().end()};
+}
+
+// A job that waits for processes to hear of its end ends soon after `they_come`, and else when their time is
+// over. The last of a case: its sections.
+void CheckEndsOnceTold(CoordinatorFixture& f, const std::function<void()>& they_come) {
+  SECTION("they come") {
+    they_come();
+    f.Run(absl::Milliseconds(250));
+    CHECK(f.ends == 1);
+  }
+  SECTION("they do not") {
+    f.Run(absl::Seconds(1));
+    CHECK(f.ends == 1);
+  }
+  CHECK(f.failure == "");
 }
 
 TEST_CASE("A step is committed when every shard has staged it, and once") {
@@ -332,16 +348,7 @@ TEST_CASE("A job that is done waits for who was taken out because another proces
   f.Run(absl::Milliseconds(500));
   CHECK(f.ends == 0);
   CHECK(f.Status().waiting_for(0) == "worker:1 (lost before) to be told that the job is done");
-  SECTION("it comes") {
-    CHECK(absl::IsOutOfRange(f.Join(1, 8888)->status()));
-    f.Run(absl::Milliseconds(250));
-    CHECK(f.ends == 1);
-  }
-  SECTION("it is dead") {
-    f.Run(absl::Seconds(1));
-    CHECK(f.ends == 1);
-  }
-  CHECK(f.failure == "");
+  CheckEndsOnceTold(f, [&] { CHECK(absl::IsOutOfRange(f.Join(1, 8888)->status())); });
 }
 
 TEST_CASE("A late repeat of a Join does not count as told that the job is done") {
@@ -377,16 +384,7 @@ TEST_CASE("A job that is done waits for who waited to join when its connection b
   CHECK(leave->status().ok());
   f.Run(absl::Milliseconds(500));
   CHECK(f.ends == 0);
-  SECTION("it calls again") {
-    CHECK(absl::IsOutOfRange(f.Join(1, 7777)->status()));
-    f.Run(absl::Milliseconds(250));
-    CHECK(f.ends == 1);
-  }
-  SECTION("it does not") {
-    f.Run(absl::Seconds(1));
-    CHECK(f.ends == 1);
-  }
-  CHECK(f.failure == "");
+  CheckEndsOnceTold(f, [&] { CHECK(absl::IsOutOfRange(f.Join(1, 7777)->status())); });
 }
 
 TEST_CASE("A job that is done within a lease waits that long for workers that have not come yet") {
@@ -401,17 +399,10 @@ TEST_CASE("A job that is done within a lease waits that long for workers that ha
   f.Run(absl::Seconds(9.5));
   CHECK(f.ends == 0);
   CHECK(f.Status().waiting_for(0) == "the worker of rank 1 (not there yet) to be told that the job is done");
-  SECTION("they come") {
+  CheckEndsOnceTold(f, [&] {
     CHECK(absl::IsOutOfRange(f.Join(1)->status()));
     CHECK(absl::IsOutOfRange(f.Join(2)->status()));
-    f.Run(absl::Milliseconds(250));
-    CHECK(f.ends == 1);
-  }
-  SECTION("they do not") {
-    f.Run(absl::Seconds(1));
-    CHECK(f.ends == 1);
-  }
-  CHECK(f.failure == "");
+  });
 }
 
 TEST_CASE("A job that is done does not wait for who has given up, is dead for long, or came again and left") {
