@@ -61,13 +61,9 @@ void GrpcRingStream::Serve() {
     if (!whole.ok()) {
       Break(whole.status());
     } else if (*whole) {
-      IncomingMessage message;
-      const auto owner = std::make_shared<const std::string>(std::move(bytes));
-      message.pieces = {*owner};
-      message.owner = owner;
       delivering_ = true;
       reading_ = false;
-      user_->OnMessage(std::move(message));
+      user_->OnMessage(ToIncoming(std::move(bytes)));
       delivering_ = false;
       return;
     }

@@ -20,7 +20,7 @@ absl::StatusOr<std::unique_ptr<SharedMemoryLink>> SharedMemoryLink::Connect(
     const std::shared_ptr<DoorbellPage>& bells) {
   WEIR_ASSIGN_OR_RETURN(UniqueFd socket, ConnectLocal(LocalService::kSegments, address, deadline));
   WEIR_ASSIGN_OR_RETURN(std::shared_ptr<SharedSegment> gradients,
-                        SharedSegment::Create(kRingBytes + slots * slot_bytes));
+                        SharedSegment::Create(kRingAreaPages + slots * slot_bytes));
   new (gradients->data()) RingArea;
   SegmentToken token;
   if (getrandom(token.data(), token.size(), 0) != static_cast<ssize_t>(token.size())) {

@@ -47,7 +47,8 @@ class SharedMemoryLink final : public ShardMemory {
 
   uint32_t slots() const override { return slots_; }
   char* SlotData(uint32_t slot) override { return gradients_->data() + SlotOffset(slot); }
-  uint64_t SlotOffset(uint32_t slot) const override { return kRingBytes + slot * slot_bytes_; }
+  // The first segment begins with this end's RingArea.
+  uint64_t SlotOffset(uint32_t slot) const override { return kRingAreaPages + slot * slot_bytes_; }
 
   std::optional<uint32_t> NumberOf(const std::shared_ptr<const SharedSegment>& gradients) override;
 
@@ -63,8 +64,6 @@ class SharedMemoryLink final : public ShardMemory {
 
  private:
   static constexpr std::chrono::seconds kSegmentLimit{5};
-  // The first segment begins with a RingArea, and its slots with a page.
-  static constexpr uint64_t kRingBytes = (sizeof(RingArea) + 4095) / 4096 * 4096;
 
   SharedMemoryLink(UniqueFd socket, SegmentToken token, std::shared_ptr<SharedSegment> gradients,
                    uint32_t slots, uint64_t slot_bytes);

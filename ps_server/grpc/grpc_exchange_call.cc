@@ -85,9 +85,7 @@ void GrpcExchangeCall::Serve() {
   std::string bytes;
   const absl::StatusOr<bool> whole = ring_->Read(&bytes);
   if (!whole.ok()) return Receive(whole.status());
-  if (!*whole) return;
-  const auto owner = std::make_shared<const std::string>(std::move(bytes));
-  Receive(IncomingMessage{{*owner}, owner});
+  if (*whole) Receive(ToIncoming(std::move(bytes)));
 }
 
 void GrpcExchangeCall::OnWritten(bool ok) {

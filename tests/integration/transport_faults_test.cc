@@ -40,7 +40,7 @@ using Clock = std::chrono::steady_clock;
 constexpr uint32_t kServers = 2;
 // The size of a client's segment, which none of the servers' own segments has: its end of the rings, in whole
 // pages, and three slots.
-constexpr off_t kSegmentBytes = (sizeof(RingArea) + 4095) / 4096 * 4096 + (3 << 20);
+constexpr off_t kSegmentBytes = kRingAreaPages + (3 << 20);
 
 v1::JobConfig SharedMemoryJob(const std::string& apply) {
   return CountingJob({"wire.transport=shared_memory", "wire.chunk_kib=1024", "wire.chunks_in_flight=3",
