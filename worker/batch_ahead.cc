@@ -4,7 +4,8 @@
 
 namespace weir {
 
-BatchAhead::BatchAhead() : thread_([this] { Run(); }) {}
+BatchAhead::BatchAhead(int64_t worth_a_thread)
+    : worth_a_thread_(worth_a_thread), thread_([this] { Run(); }) {}
 
 BatchAhead::~BatchAhead() {
   {
@@ -30,8 +31,13 @@ void BatchAhead::Begin(const Dataset& train, absl::Span<const int32_t> examples,
   begun_.train = &train;
   begun_.examples.assign(examples.begin(), examples.end());
   begun_.sizes = sizes;
-  state_ = State::kUnderWay;
-  news_.NotifyAll();
+  if (SmallEnough(train, examples.size())) {
+    Gather(&begun_);
+    state_ = State::kDone;
+  } else {
+    state_ = State::kUnderWay;
+    news_.NotifyAll();
+  }
 }
 
 const std::vector<Batch>& BatchAhead::Take(const Dataset& train, absl::Span<const int32_t> examples,

@@ -30,7 +30,8 @@ void Check(const std::vector<Batch>& batches, const std::vector<int32_t>& exampl
 
 TEST_CASE("Batches are those asked for, whatever was begun before") {
   const Dataset data = Numbers();
-  BatchAhead ahead;
+  // By the thread, and by the caller.
+  BatchAhead ahead(GENERATE(0, BatchAhead::kWorthAThread));
   const std::vector<int32_t> a = {5, 3, 99, 0}, b = {1, 2, 3, 4}, c = {7, 7, 7, 7};
   Check(ahead.Take(data, a, {4}), a, {4});
   ahead.Begin(data, b, {3, 1});
@@ -49,7 +50,7 @@ TEST_CASE("Batches are those asked for, whatever was begun before") {
 
 TEST_CASE("What was begun comes without being asked for, and does not touch what was taken") {
   const Dataset data = Numbers();
-  BatchAhead ahead;
+  BatchAhead ahead(GENERATE(0, BatchAhead::kWorthAThread));
   const std::vector<int32_t> a = {5, 3}, b = {1, 2};
   CHECK(ahead.Peek() == nullptr);
   const std::vector<Batch>& taken = ahead.Take(data, a, {2});

@@ -39,6 +39,9 @@ class Dataset {
   // The size of the last layer of a model for this data: a logit per class, or one prediction.
   int64_t outputs() const { return classes_ == 0 ? 1 : classes_; }
 
+  // Of the features of one gathered example.
+  int64_t bytes_of_example() const { return elements_ * static_cast<int64_t>(sizeof(float)); }
+
   // Copies the examples at `indexes` into `batch`, whose memory is reused. Indexes are in [0, size()).
   void Gather(absl::Span<const int32_t> indexes, Batch* batch) const;
 
