@@ -158,9 +158,15 @@ grpc::CompletionQueue::NextStatus GrpcPoller::Impl::Poll() {
 void GrpcPoller::Impl::Run() {
   MutexLock lock(loop.mutex);
   std::chrono::milliseconds leave = kLeaveToWaiters;
+  // The last turn of a waiter that has passed without this thread.
+  Steady::time_point seen = Steady::time_point::min();
   while (true) {
     const Steady::time_point from = waiter_left + leave;
-    if (turn == Turn::kWaiter) {
+    if (turn == Turn::kWaiter && waiter_left > seen) {
+      // Waits are short and follow one another: to look again later costs less than to be woken after each.
+      seen = waiter_left;
+      look.WaitUntil(loop.mutex, Steady::now() + kLeaveAtMost);
+    } else if (turn == Turn::kWaiter) {
       asleep = true;
       look.Wait(loop.mutex);
       asleep = false;

@@ -19,8 +19,8 @@ class CompletionQueue;
 namespace weir {
 
 // A completion queue, the thread that serves it and the work that servers leave in shared memory, and that
-// thread's timers. All events of the clients' streams
-// are handled there, one after another, so that state that only handlers touch needs no lock.
+// thread's timers. All events of the clients' streams are handled there, one after another, so that state
+// that only handlers touch needs no lock.
 //
 // The clients of a process share one poller: with a queue each, gRPC would have the thread of one client take
 // the events of all from the kernel and hand them over, which costs several thread switches per message.
