@@ -42,6 +42,7 @@ std::string JobJson(const ScaleCell& cell) {
   if (cell.mode == "bounded") job["consistency"]["staleness"] = 3;
   job["cluster"] = {{"workers", cell.workers}, {"start_seconds", cell.limit_seconds}};
   job["wire"]["transport"] = cell.transport;
+  job["server"]["min_shard_kib"] = 0;  // every server takes part in each cell
   return job.dump(2);
 }
 

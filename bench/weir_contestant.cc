@@ -15,7 +15,8 @@ namespace weir::bench {
 namespace {
 
 // The job that both sides are given. It never ends by itself. The client brings the model and the data, but a
-// config must have some to be complete.
+// config must have some to be complete. All servers of a layout hold a part, as those of the other
+// contestants do.
 std::string JobJson(const Contestant& contestant) {
   nlohmann::json job = nlohmann::json::parse(R"({
     "name": "bench",
@@ -23,7 +24,8 @@ std::string JobJson(const Contestant& contestant) {
     "data": {"format": "digits"},
     "train": {"examples": 1000000000000},
     "consistency": {"mode": "async"},
-    "cluster": {"lease_seconds": 600, "grace_seconds": 600}
+    "cluster": {"lease_seconds": 600, "grace_seconds": 600},
+    "server": {"min_shard_kib": 0}
   })");
   job["optimizer"] = {{"type", contestant.optimizer}, {"learning_rate", 1e-6}};
   job["cluster"]["workers"] = contestant.clients;

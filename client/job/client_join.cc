@@ -30,10 +30,10 @@ absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options
   if (reply.model_hash() != model.Hash()) {
     return absl::FailedPreconditionError("the job's model is another one than this program's");
   }
-  if (options.servers.size() != reply.num_shards() &&
+  if (options.servers.size() < reply.num_shards() &&
       reply.ps_addresses_size() != static_cast<int>(reply.num_shards())) {
     return absl::FailedPreconditionError(
-        absl::StrCat("the job has ", reply.num_shards(), " servers, but ", options.servers.size(),
+        absl::StrCat("the job has ", reply.num_shards(), " shards, but ", options.servers.size(),
                      " addresses are known: ", absl::StrJoin(options.servers, ", ")));
   }
   return absl::OkStatus();
@@ -80,6 +80,8 @@ absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& op
   if (reply.ps_addresses_size() == static_cast<int>(reply.num_shards())) {
     otherwise.assign(reply.ps_addresses().begin(), reply.ps_addresses().end());
   }
+  // The servers beyond hold no shard.
+  if (servers.size() > reply.num_shards()) servers.resize(reply.num_shards());
   if (servers.size() != reply.num_shards()) servers = otherwise;
   JobChannels channels;
   channels.loop = loop;

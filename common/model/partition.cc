@@ -22,4 +22,9 @@ int64_t Partition::block_length(uint32_t shard, int64_t i) const {
   return std::min(block_size_, elements_ - block_start(shard, i));
 }
 
+uint32_t ShardsFor(int64_t elements, uint32_t servers, int64_t min_bytes) {
+  const int64_t bytes = elements * static_cast<int64_t>(sizeof(float));
+  return static_cast<uint32_t>(std::clamp<int64_t>(bytes / std::max<int64_t>(min_bytes, 1), 1, servers));
+}
+
 }  // namespace weir

@@ -276,7 +276,7 @@ void Coordinator::HandleTick() {
       member.lease_end = std::max(member.lease_end, time + lease());
     for (auto& [id, reader] : members_.readers())
       reader.lease_end = std::max(reader.lease_end, time + lease());
-    for (ShardFleet::Shard& shard : shards_) shard.last_heard = time;
+    for (ShardFleet::Shard& server : shards_.servers()) server.last_heard = time;
   }
   last_tick_ = time;
   TickMembers(time);

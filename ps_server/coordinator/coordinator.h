@@ -159,6 +159,10 @@ class Coordinator {
   // Whether the next process that joins says where the servers are: the cluster spec of ps:0 does not say it,
   // and no process waits that has said it.
   bool AddressesOpen() const;
+  // How many of the servers hold a shard of this model.
+  uint32_t ShardsOf(const ModelSpec& model, uint32_t servers) const;
+  // The model becomes the job's.
+  void SetModel(ModelSpec model);
   // Sets the job's length from the size of its training set.
   void SetLength(uint64_t train_examples);
   // Shortens the job, because it is stopped early.

@@ -33,7 +33,9 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   if (!checkpoints_->newest().has_value()) return;
   const v1::CheckpointManifest& newest = *checkpoints_->newest();
   // The first Join must agree with this model.
-  if (absl::StatusOr<ModelSpec> model = FromProto(newest.model()); model.ok()) model_ = *std::move(model);
+  if (absl::StatusOr<ModelSpec> model = FromProto(newest.model()); model.ok()) {
+    SetModel(*std::move(model));
+  }
   SetLength(newest.job().train_examples());
   steps_.GoTo(newest.job().committed_steps());
   evaluations_.Restore(newest.job());

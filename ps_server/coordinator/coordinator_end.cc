@@ -145,7 +145,7 @@ void Coordinator::End() {
   state_ = v1::DONE;
   v1::ControlMessage message;
   message.mutable_shutdown();
-  shards_.Broadcast(message);
+  shards_.BroadcastToServers(message);
   Changed();
   AnswerParked(NothingLeft(), absl::FailedPreconditionError("the job is done"));
   SayEnd();
@@ -166,7 +166,7 @@ void Coordinator::FailJob(const absl::Status& failure, bool asked) {
   }
   v1::ControlMessage message;
   SetFailure(failure, message.mutable_shutdown());
-  shards_.Broadcast(message);
+  shards_.BroadcastToServers(message);
   Changed();
   AnswerParked(end_.ForJoin(), failure);
   // A requested end does not wait for the members.

@@ -8,6 +8,7 @@
 #include "common/config/address.h"
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
+#include "common/model/partition.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
@@ -125,13 +126,13 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
                                                         DeclaredBy(/*worker=*/false), ": ", difference));
     }
   }
-  const uint64_t servers = static_cast<uint64_t>(request.ps_addresses_size());
+  const uint32_t shards = ShardsOf(model, static_cast<uint32_t>(request.ps_addresses_size()));
   WEIR_RETURN_IF_ERROR(
-      CheckServerMemory(options_.config, options_.workers, model.elements(), servers, options_.memory_bytes));
+      CheckServerMemory(options_.config, options_.workers, model.elements(), shards, options_.memory_bytes));
   if (worker) WEIR_RETURN_IF_ERROR(CheckLength(request));
 
   if (AddressesOpen()) shards_.Readdress({request.ps_addresses().begin(), request.ps_addresses().end()});
-  model_ = std::move(model);
+  SetModel(std::move(model));
   if (worker && size_.batches == 0) SetLength(request.train_examples());
   return absl::OkStatus();
 }
@@ -204,6 +205,16 @@ void Coordinator::ForgetUndeclared() {
   size_ = JobSize();
   meter_.SetTrainExamples(0);
   evaluations_.SetLength(size_);
+}
+
+uint32_t Coordinator::ShardsOf(const ModelSpec& model, uint32_t servers) const {
+  return ShardsFor(model.elements(), servers, int64_t{1024} * options_.config.server().min_shard_kib());
+}
+
+void Coordinator::SetModel(ModelSpec model) {
+  const auto servers = static_cast<uint32_t>(std::max<size_t>(1, shards_.addresses().size()));
+  shards_.LimitTo(ShardsOf(model, servers));
+  model_ = std::move(model);
 }
 
 void Coordinator::SetLength(uint64_t train_examples) {

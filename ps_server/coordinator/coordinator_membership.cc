@@ -91,8 +91,12 @@ void Coordinator::OnAllAcked() {
   if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && !members_.workers().empty()) {
     LogInfo("training ", state_ == v1::STARTING ? "starts" : "goes on", " with ", members_.workers().size(),
             members_.workers().size() == 1 ? " worker on " : " workers on ", shards_.size(),
-            shards_.size() == 1 ? " shard: step " : " shards: step ", steps_done(), " of ", size_.steps, ", ",
-            size_.examples, " examples");
+            shards_.size() == 1 ? " shard" : " shards",
+            shards_.stands_by(shards_.servers().size() - 1)
+                ? absl::StrCat(" (of ", shards_.servers().size(), " servers, since the model is small: ",
+                               "server.min_shard_kib = ", options_.config.server().min_shard_kib(), ")")
+                : "",
+            ": step ", steps_done(), " of ", size_.steps, ", ", size_.examples, " examples");
     state_ = v1::RUNNING;
     TrainingStarts();
   }

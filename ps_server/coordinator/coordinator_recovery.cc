@@ -77,7 +77,10 @@ void Coordinator::MaybeInstall() {
   if (over() || end_.ends_again() || shards_.empty() || end_.drained()) return;
   if (recoverable() && checkpoints_->busy()) return;  // the newest checkpoint may change
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
-    if (!shards_.AllAttached() || !EnoughWorkers()) return;
+    // A server that stands by is awaited as well, once: it could not hear of the end of a job that had ended
+    // before.
+    const bool attached = state_ == v1::STARTING ? shards_.AllServersAttached() : shards_.AllAttached();
+    if (!attached || !EnoughWorkers()) return;
   }
   bool changed = false;
   for (uint32_t index = 0; index < shards_.size(); ++index) {
@@ -184,8 +187,10 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
     return FailJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
   }
   if (absl::IsUnimplemented(status)) return FailJob(Misfit(status.message()));
+  const bool other_coordinator = recoverable() && absl::IsFailedPrecondition(status);
+  if (state_ != v1::STARTING && shards_.stands_by(index) && !other_coordinator) return shards_.Drop(index);
   if (recoverable()) {
-    if (!absl::IsFailedPrecondition(status)) return LoseShard(index, std::string(status.message()));
+    if (!other_coordinator) return LoseShard(index, std::string(status.message()));
     return StepAside(absl::StrCat(shards_.name(index), " takes part under another ps:0: ", status.message()));
   }
   FailJob(LostPeer(
@@ -250,7 +255,7 @@ void Coordinator::TickShards(absl::Time time) {
     return shard.attached.has_value() && !shard.installed && shard.moved_revision > 0;
   });
   if (moved) MaybeInstall();
-  for (uint32_t index = 0; index < shards_.size() && !over(); ++index) {
+  for (uint32_t index = 0; index < shards_.servers().size() && !over(); ++index) {
     ShardFleet::Shard& shard = shards_[index];
     shards_.Reopen(index);
     if (shard.installing) {
@@ -265,6 +270,10 @@ void Coordinator::TickShards(absl::Time time) {
     if (shard.connected && time - shard.last_heard > lease()) {
       const std::string why =
           absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - shard.last_heard));
+      if (state_ != v1::STARTING && shards_.stands_by(index)) {
+        shards_.Drop(index);
+        continue;
+      }
       if (!recoverable()) return FailJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", why)));
       LoseShard(index, why);
     }

@@ -77,7 +77,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_mode(EnumWord(
       *v1::ConsistencyConfig::Mode_descriptor()->FindValueByNumber(options_.config.consistency().mode())));
   status.set_staleness_bound(options_.config.consistency().staleness());
-  status.set_num_shards(shards_.known());
+  status.set_num_shards(shards_.known_servers());
   status.set_configured_workers(options_.workers);
   *status.mutable_membership() = MembershipNow();
   status.set_total_steps(size_.steps);
@@ -135,17 +135,18 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
   status.set_lost_pushes(lost);
   status.set_pushes_refused(refused);
 
-  for (uint32_t i = 0; i < shards_.size(); ++i) {
+  for (uint32_t i = 0; i < shards_.servers().size(); ++i) {
+    const ShardFleet::Shard& server = shards_[i];
     v1::TaskStatus* task = status.add_tasks();
     task->set_task(absl::StrCat("ps:", i));
-    task->set_address(shards_[i].address);
-    task->set_phase(shards_[i].connected                ? v1::TASK_LIVE
-                    : shards_[i].lost_since.has_value() ? v1::TASK_LOST
-                                                        : v1::TASK_EXPECTED);
-    task->set_incarnation(shards_[i].incarnation);
-    task->set_version(shards_[i].stats.version().count());
-    if (shards_[i].connected)
-      task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - shards_[i].last_heard));
+    task->set_address(server.address);
+    task->set_phase(server.lost_since.has_value() && !server.connected ? v1::TASK_LOST
+                    : !server.connected                                ? v1::TASK_EXPECTED
+                    : shards_.stands_by(i)                             ? v1::TASK_STANDBY
+                                                                       : v1::TASK_LIVE);
+    task->set_incarnation(server.incarnation);
+    task->set_version(server.stats.version().count());
+    if (server.connected) task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - server.last_heard));
   }
   for (const auto& [rank, member] : members_.workers()) {
     v1::TaskStatus* task = status.add_tasks();
@@ -183,7 +184,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
 
 std::vector<std::string> Coordinator::WaitingFor() const {
   std::vector<std::string> names;
-  for (uint32_t i = 0; i < shards_.size(); ++i) {
+  for (uint32_t i = 0; i < shards_.servers().size(); ++i) {
     const ShardFleet::Shard& shard = shards_[i];
     if (over()) break;
     if (shard.lost_since.has_value()) {

@@ -25,46 +25,48 @@ v1::AnnounceReply MakeAnnounceReply() {
 }  // namespace
 
 std::string ShardFleet::name(uint32_t shard) const {
-  return absl::StrCat("ps:", shard, " at ", shards_[shard].address);
+  return absl::StrCat("ps:", shard, " at ", servers_[shard].address);
 }
 
 bool ShardFleet::AllAttached() const {
-  return std::all_of(shards_.begin(), shards_.end(),
-                     [](const Shard& shard) { return shard.attached.has_value(); });
+  return std::all_of(begin(), end(), [](const Shard& shard) { return shard.attached.has_value(); });
+}
+
+bool ShardFleet::AllServersAttached() const {
+  return std::all_of(servers_.begin(), servers_.end(),
+                     [](const Shard& server) { return server.attached.has_value(); });
 }
 
 bool ShardFleet::AllInstalled() const {
-  return !shards_.empty() &&
-         std::all_of(shards_.begin(), shards_.end(), [](const Shard& shard) { return shard.installed; });
+  return !empty() && std::all_of(begin(), end(), [](const Shard& shard) { return shard.installed; });
 }
 
 bool ShardFleet::AllAcknowledged(uint64_t epoch) const {
-  return std::all_of(shards_.begin(), shards_.end(),
-                     [epoch](const Shard& shard) { return shard.acked_epoch == epoch; });
+  return std::all_of(begin(), end(), [epoch](const Shard& shard) { return shard.acked_epoch == epoch; });
 }
 
 // ---- links
 
 void ShardFleet::Open() {
-  shards_.resize(addresses_.size());
-  for (uint32_t shard = 0; shard < shards_.size(); ++shard) {
-    if (shards_[shard].link != nullptr) continue;
-    shards_[shard].address = addresses_[shard];
+  servers_.resize(addresses_.size());
+  for (uint32_t shard = 0; shard < servers_.size(); ++shard) {
+    if (servers_[shard].link != nullptr) continue;
+    servers_[shard].address = addresses_[shard];
     OpenLink(shard);
   }
 }
 
 void ShardFleet::Reopen(uint32_t shard) {
-  if (shards_[shard].link == nullptr) OpenLink(shard);
+  if (servers_[shard].link == nullptr) OpenLink(shard);
 }
 
 void ShardFleet::OpenLink(uint32_t shard) {
-  const uint64_t link = shards_[shard].link_number = ++last_link_;
-  shards_[shard].opened = options_.clock->Now();
+  const uint64_t link = servers_[shard].link_number = ++last_link_;
+  servers_[shard].opened = options_.clock->Now();
   // Runs a function in the queue, and only while the link is the newest one.
   const auto post = [this, shard, link](std::function<void()> function) {
     options_.post([this, shard, link, function = std::move(function)] {
-      if (shard < shards_.size() && shards_[shard].link_number == link) function();
+      if (shard < servers_.size() && servers_[shard].link_number == link) function();
     });
   };
   ShardLinkEvents events;
@@ -75,11 +77,11 @@ void ShardFleet::OpenLink(uint32_t shard) {
   events.broken = [this, shard, post](absl::Status status) {
     post([this, shard, status = std::move(status)] { options_.on_broken(shard, status); });
   };
-  shards_[shard].link = options_.open_link(shard, shards_[shard].address, std::move(events));
+  servers_[shard].link = options_.open_link(shard, servers_[shard].address, std::move(events));
 }
 
 void ShardFleet::OnConnected(uint32_t index) {
-  Shard& shard = shards_[index];
+  Shard& shard = servers_[index];
   shard.connected = true;
   shard.last_heard = options_.clock->Now();
   if (shard.link == nullptr || options_.over()) return;
@@ -90,7 +92,7 @@ void ShardFleet::OnConnected(uint32_t index) {
 }
 
 void ShardFleet::Drop(uint32_t index) {
-  Shard& shard = shards_[index];
+  Shard& shard = servers_[index];
   shard.link.reset();
   shard.link_number = 0;
   shard.connected = shard.installing = shard.installed = false;
@@ -101,27 +103,33 @@ void ShardFleet::Drop(uint32_t index) {
 void ShardFleet::Readdress(std::vector<std::string> addresses) {
   addresses_ = std::move(addresses);
   // The first shard is in this process: its link stays.
-  if (!shards_.empty()) shards_[0].address = addresses_[0];
-  for (uint32_t index = 1; index < shards_.size(); ++index) {
-    if (index < addresses_.size() && shards_[index].address == addresses_[index]) continue;
-    for (WaitingAnnounce& waiting : shards_[index].announcing) {
+  if (!servers_.empty()) servers_[0].address = addresses_[0];
+  for (uint32_t index = 1; index < servers_.size(); ++index) {
+    if (index < addresses_.size() && servers_[index].address == addresses_[index]) continue;
+    for (WaitingAnnounce& waiting : servers_[index].announcing) {
       waiting.done(absl::UnavailableError("the job has other servers now"));
     }
-    shards_[index] = Shard();
+    servers_[index] = Shard();
   }
   Open();
 }
 
 void ShardFleet::Broadcast(const v1::ControlMessage& message) {
-  for (Shard& shard : shards_) {
+  for (Shard& shard : *this) {
     if (shard.link != nullptr && shard.connected) shard.link->Send(message);
+  }
+}
+
+void ShardFleet::BroadcastToServers(const v1::ControlMessage& message) {
+  for (Shard& server : servers_) {
+    if (server.link != nullptr && server.connected) server.link->Send(message);
   }
 }
 
 uint64_t ShardFleet::Ping() {
   v1::ControlMessage message;
   message.mutable_ping()->set_sequence(++last_ping_);
-  Broadcast(message);
+  BroadcastToServers(message);
   return last_ping_;
 }
 
@@ -133,21 +141,21 @@ void ShardFleet::PingIfDue(absl::Time time) {
 
 std::vector<std::unique_ptr<ShardLink>> ShardFleet::Close() {
   std::vector<std::unique_ptr<ShardLink>> links;
-  for (Shard& shard : shards_) links.push_back(std::move(shard.link));
+  for (Shard& shard : servers_) links.push_back(std::move(shard.link));
   return links;
 }
 
 // ---- what they hold
 
 void ShardFleet::Keep(uint32_t index) {
-  Shard& shard = shards_[index];
+  Shard& shard = servers_[index];
   begun_ = shard.installed = true;
   shard.incarnation = shard.attached->incarnation();
   shard.batches = shard.attached->batches();
 }
 
 void ShardFleet::Install(uint32_t index, v1::ControlMessage message) {
-  Shard& shard = shards_[index];
+  Shard& shard = servers_[index];
   begun_ = shard.installing = true;
   shard.install_sent = options_.clock->Now();
   message.mutable_install()->set_number(++installs_);
@@ -155,7 +163,7 @@ void ShardFleet::Install(uint32_t index, v1::ControlMessage message) {
 }
 
 void ShardFleet::OnInstalled(uint32_t index, const v1::Installed& installed) {
-  Shard& shard = shards_[index];
+  Shard& shard = servers_[index];
   shard.installing = false;
   shard.installed = true;
   shard.incarnation = installed.incarnation();
@@ -163,7 +171,7 @@ void ShardFleet::OnInstalled(uint32_t index, const v1::Installed& installed) {
 }
 
 void ShardFleet::GoBack() {
-  for (Shard& shard : shards_) {
+  for (Shard& shard : servers_) {
     shard.installed = false;
     shard.stats.Clear();
   }
@@ -171,7 +179,7 @@ void ShardFleet::GoBack() {
 }
 
 std::optional<absl::Duration> ShardFleet::OnBack(uint32_t index) {
-  Shard& shard = shards_[index];
+  Shard& shard = servers_[index];
   shard.lost_why.clear();
   if (!shard.lost_since.has_value()) return std::nullopt;
   ++recoveries_;
@@ -181,7 +189,7 @@ std::optional<absl::Duration> ShardFleet::OnBack(uint32_t index) {
 // ---- announced
 
 void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
-  if (shards_.empty()) {
+  if (servers_.empty()) {
     return done(absl::UnavailableError("ps:0 does not know its servers before the first worker has joined"));
   }
   const uint32_t index = request.shard();
@@ -189,9 +197,9 @@ void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
     LogWarning("refused: ", fits.message());
     return done(fits);
   }
-  if (index == 0 || index >= shards_.size()) {
+  if (index == 0 || index >= servers_.size()) {
     return done(absl::FailedPreconditionError(absl::StrCat("a server announces itself as ps:", index,
-                                                           "; the job has ps:0 to ps:", shards_.size() - 1,
+                                                           "; the job has ps:0 to ps:", servers_.size() - 1,
                                                            " (the cluster spec of ps:0)")));
   }
   const auto address = ParseAddress(request.address());
@@ -200,7 +208,7 @@ void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
         absl::StrCat("address: ps:", index, " cannot be reached at '", request.address(), "'",
                      address.ok() ? "" : absl::StrCat(": ", address.status().message()))));
   }
-  Shard& shard = shards_[index];
+  Shard& shard = servers_[index];
   if (shard.attached.has_value()) {
     if (shard.attached->instance() == request.instance()) return done(MakeAnnounceReply());
     if (shard.announcing.size() >= kMaxAnnouncing) {
@@ -222,14 +230,14 @@ void ShardFleet::Announce(v1::AnnounceRequest request, AnnounceDone done) {
 }
 
 void ShardFleet::RefuseAnnounces(const absl::Status& why) {
-  for (Shard& shard : shards_) {
+  for (Shard& shard : servers_) {
     for (WaitingAnnounce& waiting : std::exchange(shard.announcing, {})) waiting.done(why);
   }
 }
 
 void ShardFleet::Tick(absl::Time time) {
-  for (uint32_t index = 0; index < shards_.size(); ++index) {
-    Shard& shard = shards_[index];
+  for (uint32_t index = 0; index < servers_.size(); ++index) {
+    Shard& shard = servers_[index];
     for (WaitingAnnounce& waiting : std::exchange(shard.announcing, {})) {
       const bool other =
           shard.attached.has_value() && shard.attached->instance() != waiting.request.instance();
@@ -254,19 +262,19 @@ void ShardFleet::Tick(absl::Time time) {
 // ---- looked for
 
 std::string ShardFleet::OtherAddress(uint32_t index) const {
-  const Shard& shard = shards_[index];
+  const Shard& shard = servers_[index];
   if (shard.address != addresses_[index]) return addresses_[index];
   return shard.announced.has_value() ? shard.announced->address() : "";
 }
 
 void ShardFleet::LookAt(uint32_t index, const std::string& address) {
-  shards_[index].address = address;
-  shards_[index].connected = false;
+  servers_[index].address = address;
+  servers_[index].connected = false;
   OpenLink(index);
 }
 
 bool ShardFleet::WasElsewhere(uint32_t index, const absl::Status& status) {
-  Shard& shard = shards_[index];
+  Shard& shard = servers_[index];
   if (shard.attached.has_value() || shard.address == addresses_[index]) return false;
   LogWarning(name(index), ", where it announced itself, cannot take part: ", status.message());
   LookAt(index, addresses_[index]);
@@ -274,7 +282,7 @@ bool ShardFleet::WasElsewhere(uint32_t index, const absl::Status& status) {
 }
 
 ShardFleet::Place ShardFleet::Attach(uint32_t index, const v1::Attached& attached) {
-  Shard& shard = shards_[index];
+  Shard& shard = servers_[index];
   const bool elsewhere = shard.address != addresses_[index];
   if (elsewhere && (!shard.announced.has_value() || shard.announced->instance() != attached.instance())) {
     // The process that listens there now is not the one that announced the address.
@@ -294,8 +302,8 @@ ShardFleet::Place ShardFleet::Attach(uint32_t index, const v1::Attached& attache
 
 google::protobuf::Map<uint32_t, std::string> ShardFleet::Moved() const {
   google::protobuf::Map<uint32_t, std::string> moved;
-  for (uint32_t index = 0; index < shards_.size(); ++index) {
-    if (!shards_[index].moved_to.empty()) moved[index] = shards_[index].moved_to;
+  for (uint32_t index = 0; index < size(); ++index) {
+    if (!servers_[index].moved_to.empty()) moved[index] = servers_[index].moved_to;
   }
   return moved;
 }

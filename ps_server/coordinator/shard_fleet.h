@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <map>
 #include <memory>
 #include <optional>
@@ -13,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "absl/types/span.h"
 #include "common/protocol/interval_set.h"
 #include "common/system/clock.h"
 #include "proto/coordinator.pb.h"
@@ -22,6 +24,9 @@
 namespace weir {
 
 // The shards of a job: the address of each, the link to it, what it holds, and what it reported last.
+//
+// A small model has fewer shards than the job has servers (LimitTo()). The servers beyond stand by: they have
+// links, so that they know that the job lives and how it ends, but nothing depends on them.
 //
 // A shard may come back at another address, which its process announces. The fleet then tries both addresses,
 // and keeps the process that is attached.
@@ -93,19 +98,29 @@ class ShardFleet {
 
   // The addresses in the cluster spec.
   const std::vector<std::string>& addresses() const { return addresses_; }
+  // The model has this many shards at most, on the first servers. Before any call: one for each server.
+  void LimitTo(uint32_t shards) { limit_ = shards; }
   // True before Open().
-  bool empty() const { return shards_.empty(); }
-  size_t size() const { return shards_.size(); }
-  Shard& operator[](size_t index) { return shards_[index]; }
-  const Shard& operator[](size_t index) const { return shards_[index]; }
-  std::vector<Shard>::iterator begin() { return shards_.begin(); }
-  std::vector<Shard>::iterator end() { return shards_.end(); }
-  std::vector<Shard>::const_iterator begin() const { return shards_.begin(); }
-  std::vector<Shard>::const_iterator end() const { return shards_.end(); }
+  bool empty() const { return servers_.empty(); }
+  // The number of shards; 0 before Open(). Iteration covers the shards, servers() all servers.
+  size_t size() const { return std::min<size_t>(servers_.size(), limit_); }
+  absl::Span<Shard> servers() { return absl::MakeSpan(servers_); }
+  absl::Span<const Shard> servers() const { return servers_; }
+  // Any server's.
+  Shard& operator[](size_t server) { return servers_[server]; }
+  const Shard& operator[](size_t server) const { return servers_[server]; }
+  std::vector<Shard>::iterator begin() { return servers_.begin(); }
+  std::vector<Shard>::iterator end() { return servers_.begin() + static_cast<ptrdiff_t>(size()); }
+  std::vector<Shard>::const_iterator begin() const { return servers_.begin(); }
+  std::vector<Shard>::const_iterator end() const { return servers_.begin() + static_cast<ptrdiff_t>(size()); }
+  // Nothing depends on this server.
+  bool stands_by(uint32_t server) const { return server >= size(); }
   // "ps:1 at 10.0.0.1:2222"
   std::string name(uint32_t shard) const;
 
+  // Every shard; every server.
   bool AllAttached() const;
+  bool AllServersAttached() const;
   // There are shards, and each is installed.
   bool AllInstalled() const;
   // Every shard has acknowledged this epoch.
@@ -123,7 +138,9 @@ class ShardFleet {
   void Readdress(std::vector<std::string> addresses);
   // Sends a message to all connected shards.
   void Broadcast(const v1::ControlMessage& message);
-  // Asks all shards for their stats; returns the ping's number.
+  // The same to all connected servers.
+  void BroadcastToServers(const v1::ControlMessage& message);
+  // Asks all servers for their stats; returns the ping's number.
   uint64_t Ping();
   // Call it from time to time.
   void PingIfDue(absl::Time time);
@@ -155,9 +172,9 @@ class ShardFleet {
   // How many times a lost shard came back.
   uint64_t recoveries() const { return recoveries_; }
 
-  // How many shards the job has, as far as is known: for people. A process that came after the end of the job
-  // may name servers that this coordinator has not heard of.
-  uint64_t known() const { return std::max<uint64_t>({size(), addresses_.size(), named_}); }
+  // How many servers the job has, as far as is known: for people. A process that came after the end of the
+  // job may name servers that this coordinator has not heard of.
+  uint64_t known_servers() const { return std::max<uint64_t>({servers_.size(), addresses_.size(), named_}); }
   void OnNamed(uint64_t servers) { named_ = std::max(named_, servers); }
 
   // ---- addresses
@@ -191,7 +208,8 @@ class ShardFleet {
 
   std::vector<std::string> addresses_;
   const Options options_;
-  std::vector<Shard> shards_;
+  std::vector<Shard> servers_;
+  size_t limit_ = std::numeric_limits<size_t>::max();
   uint64_t last_link_ = 0;
   uint64_t last_ping_ = 0;
   absl::Time next_ping_ = absl::InfinitePast();

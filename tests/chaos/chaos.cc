@@ -53,7 +53,8 @@ nlohmann::json JobConfig() {
     "data": {"format": "digits"},
     "train": {"clip_norm": 0.9},
     "optimizer": {"type": "adam", "learning_rate": 0.003},
-    "cluster": {"start_seconds": 120, "wait_seconds": 120}
+    "cluster": {"start_seconds": 120, "wait_seconds": 120},
+    "server": {"min_shard_kib": 0}
   })");
   config["data"]["batch_size"] = kBatch;
   config["train"]["examples"] = kSteps * kParts * kBatch;

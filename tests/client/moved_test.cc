@@ -152,6 +152,20 @@ TEST_CASE("who joins uses its own spec, but for servers that have moved") {
   CHECK(f.cluster.streams(1) == 1);
 }
 
+TEST_CASE("who joins a job with fewer shards than servers uses its own spec for those, too") {
+  ClientFixture f(ClientFixture::Small());
+  f.config.mutable_cluster()->set_start_seconds(5);
+  const ReservedAddress nobody, standby;
+  f.options.servers.push_back(standby.get().ToString());
+  f.cluster.edit_join = [&](v1::JoinReply* reply) {
+    reply->add_ps_addresses(f.cluster.addresses()[0]);
+    reply->add_ps_addresses(nobody.get().ToString());
+  };
+  auto client = f.Join();
+  f.Pull(*client, 0);
+  CHECK(f.cluster.streams(1) == 1);
+}
+
 TEST_CASE("a spec that is out of date: the server is found where ps:0 reaches it") {
   FakeCluster::Options options = ClientFixture::Small();
   options.unix_sockets = true;

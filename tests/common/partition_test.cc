@@ -42,5 +42,16 @@ TEST_CASE("Small models still use every shard, large ones full blocks") {
   CHECK(Partition(10, 2).shard_elements(1) == 0);
 }
 
+TEST_CASE("A model has as many shards as can have the least bytes each, one at least") {
+  CHECK(ShardsFor(/*elements=*/100, /*servers=*/4, /*min_bytes=*/0) == 4);
+  CHECK(ShardsFor(100, 4, 1024) == 1);
+  CHECK(ShardsFor(511, 4, 1024) == 1);
+  CHECK(ShardsFor(512, 4, 1024) == 2);
+  CHECK(ShardsFor(1023, 4, 1024) == 3);
+  CHECK(ShardsFor(1'000'000, 4, 1024) == 4);
+  CHECK(ShardsFor(1'000'000, 1, 1024) == 1);
+  CHECK(ShardsFor(int64_t{1} << 60, 1000, int64_t{1} << 40) == 1000);
+}
+
 }  // namespace
 }  // namespace weir

@@ -36,7 +36,8 @@ constexpr char kJob[] = R"({
   "data": {"format": "csv", "train": {"path": "train.csv"}, "test": {"path": "test.csv"}, "batch_size": 8},
   "train": {"epochs": 5},
   "consistency": {"mode": "async"},
-  "cluster": {"min_workers": 1, "lease_seconds": 3, "start_seconds": 60}
+  "cluster": {"min_workers": 1, "lease_seconds": 3, "start_seconds": 60},
+  "server": {"min_shard_kib": 0}
 })";
 
 std::string IdxJob(const std::string& images, const std::string& labels) {

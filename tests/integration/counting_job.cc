@@ -26,7 +26,8 @@ v1::JobConfig CountingJob(const std::vector<std::string>& overrides) {
     "train": {"examples": 1000000000000},
     "consistency": {"mode": "async"},
     "optimizer": {"type": "sgd", "learning_rate": -1},
-    "cluster": {"workers": 2, "start_seconds": 60, "wait_seconds": 60}
+    "cluster": {"workers": 2, "start_seconds": 60, "wait_seconds": 60},
+    "server": {"min_shard_kib": 0}
   })",
                                      "the test's job", overrides);
   if (!config.ok()) {

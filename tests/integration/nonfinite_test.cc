@@ -10,6 +10,7 @@
 #include "common/config/job_config.h"
 #include "common/program/exit_codes.h"
 #include "tests/integration/processes.h"
+#include "tests/integration/transport.h"
 #include "worker/compute/compute_backend.h"
 #include "worker/model/model.h"
 
@@ -146,7 +147,7 @@ void CheckSkip(const std::string& mode) {
   others.pop_back();
   for (const std::string& task : others) job.Start(task);
 
-  const v1::JobConfig config = *LoadJobConfig(files.config, set);
+  const v1::JobConfig config = *LoadJobConfig(files.config, With(CommonOverrides(), set));
   ClientOptions options;
   options.servers = job.ps_addresses();
   options.task = "worker:1";

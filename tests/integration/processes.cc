@@ -172,7 +172,7 @@ std::string TestJob::TfConfig(const std::string& task) const {
 std::vector<std::string> TestJob::Args(const std::string& task) const {
   std::vector<std::string> args = {JobOf(task) == "ps" ? "ps_server/ps_server" : "worker/worker",
                                    "--config=" + options_.config};
-  for (const std::string& override : TransportOverrides()) args.insert(args.end(), {"--set", override});
+  for (const std::string& override : CommonOverrides()) args.insert(args.end(), {"--set", override});
   for (const std::string& override : options_.set) args.insert(args.end(), {"--set", override});
   if (task == "ps:0") args.push_back("--summary=" + folder_.path("summary.json"));
   return args;

@@ -202,7 +202,7 @@ std::string DigitsJobText() {
 }
 
 v1::JobConfig DigitsJob(const std::vector<std::string>& overrides) {
-  std::vector<std::string> all = TransportOverrides();
+  std::vector<std::string> all = CommonOverrides();
   all.insert(all.end(), overrides.begin(), overrides.end());
   auto config = ParseJobConfig(DigitsJobText(), "the test's job", all);
   if (!config.ok()) {

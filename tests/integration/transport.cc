@@ -11,10 +11,12 @@ std::string TransportUnderTest() {
   return transport == nullptr ? "" : transport;
 }
 
-std::vector<std::string> TransportOverrides() {
-  const std::string transport = TransportUnderTest();
-  if (transport.empty()) return {};
-  return {"wire.transport=" + transport};
+std::vector<std::string> CommonOverrides() {
+  std::vector<std::string> overrides = {"server.min_shard_kib=0"};
+  if (const std::string transport = TransportUnderTest(); !transport.empty()) {
+    overrides.push_back("wire.transport=" + transport);
+  }
+  return overrides;
 }
 
 int LocalConnections(LocalService service, const Address& server) {

@@ -28,6 +28,7 @@ ServerFixture::ServerFixture(int64_t elements, uint32_t servers, uint32_t worker
   config.mutable_optimizer()->set_learning_rate(-1);
   config.mutable_data()->set_batch_size(8);
   config.mutable_cluster()->set_lease_seconds(60);
+  config.mutable_server()->set_min_shard_kib(0);
   model.tensors = {{"w", {elements}, TensorKind::kParameter, Initializer::Zeros()}};
 }
 

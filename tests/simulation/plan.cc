@@ -236,6 +236,30 @@ void PlanMoves(Dice& dice, Plan* plan) {
   if (plan->recoverable() && dice.Chance(0.5)) plan->moves = 0.6;
 }
 
+// Of a stream of chance of its own, too.
+void PlanStandby(Dice& dice, Plan* plan) {
+  using Kind = FaultPlan::Kind;
+  plan->config.mutable_server()->set_min_shard_kib(0);
+  // The ledger's model is far below a MiB, and so has one shard.
+  if (plan->shards() > 1 || !dice.Chance(0.5)) return;
+  plan->config.mutable_server()->set_min_shard_kib(1024);
+  plan->standby = dice.From(1, 2);
+  for (FaultPlan& fault : plan->faults) {
+    const bool any_server = fault.kind == Kind::kServerPause || fault.kind == Kind::kServerCrash;
+    if (any_server && dice.Chance(0.5)) fault.first = dice.From(1, plan->standby);
+  }
+  // Otherwise the server that loses ps:0 ends, as it should.
+  if (!plan->recoverable() || !dice.Chance(0.5)) return;
+  FaultPlan fault;
+  static constexpr Kind kKinds[] = {Kind::kServerPause, Kind::kControlBreaks, Kind::kServerPartition,
+                                    Kind::kServerCrash};
+  fault.kind = kKinds[dice.Below(sizeof(kKinds) / sizeof(kKinds[0]))];
+  fault.at = dice.Time(absl::Milliseconds(50), absl::Milliseconds(2500));
+  fault.duration = dice.Time(absl::Milliseconds(10), absl::Milliseconds(1500));
+  fault.first = dice.From(1, plan->standby);
+  plan->faults.push_back(fault);
+}
+
 }  // namespace
 
 const char* Name(FaultPlan::Kind kind) {
@@ -313,6 +337,8 @@ Plan MakePlan(uint64_t seed) {
   PlanChunks(chunks, &plan);
   Dice moves(seed, "plan: moves");
   PlanMoves(moves, &plan);
+  Dice standby(seed, "plan: standby");
+  PlanStandby(standby, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
@@ -325,11 +351,12 @@ std::string Plan::ToString() const {
                     ? absl::StrCat("bounded(", consistency.staleness(), ")")
                     : "async"),
       config.server().apply() == v1::ServerConfig::APPLY_STREAMED ? ", streamed" : ", staged", ", ", shards(),
-      " shards, ", workers.size(), " workers, ",
-      (ledger.total_examples + ledger.batch_size - 1) / ledger.batch_size, " batches", Words(readers),
-      consistency.prefetch() ? ", prefetch" : "", ", chunks of ", config.wire().chunk_kib(), " KiB",
-      shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "", logs() ? ", log" : "",
-      moves > 0 ? ", servers move" : "", ledger.poisoned.empty() ? "" : ", poisoned batches");
+      " shards, ", standby > 0 ? absl::StrCat(standby, " servers on standby, ") : "", workers.size(),
+      " workers, ", (ledger.total_examples + ledger.batch_size - 1) / ledger.batch_size, " batches",
+      Words(readers), consistency.prefetch() ? ", prefetch" : "", ", chunks of ", config.wire().chunk_kib(),
+      " KiB", shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "",
+      logs() ? ", log" : "", moves > 0 ? ", servers move" : "",
+      ledger.poisoned.empty() ? "" : ", poisoned batches");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

@@ -96,6 +96,8 @@ struct Plan {
   bool shared_memory = false;
   NetworkFaults network;
   std::vector<FaultPlan> faults;
+  // Servers that hold no shard, beside those that hold one each.
+  uint32_t standby = 0;
   // The probability that a server other than ps:0 that comes back listens at another address.
   double moves = 0;
   // No fault strikes after this time.
@@ -110,6 +112,7 @@ struct Plan {
   // A lost server comes back.
   bool recoverable() const { return config.checkpoint().has_directory(); }
   uint32_t shards() const { return ledger.shards; }
+  uint32_t servers() const { return shards() + standby; }
   // One line.
   std::string ToString() const;
 };

@@ -111,7 +111,7 @@ void SimProgram::Complain(const std::string& what) {
 
 absl::Status SimProgram::RunToEnd() {
   ClientOptions options;
-  for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
+  for (uint32_t shard = 0; shard < site_->plan.servers(); ++shard) {
     options.servers.push_back(Site::AddressOf(shard));
   }
   options.task = task_;

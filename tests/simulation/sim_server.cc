@@ -282,7 +282,7 @@ bool SimServer::StartCoordinator() {
   Coordinator::Options options;
   options.config = site_->plan.config;
   options.workers = static_cast<uint32_t>(site_->plan.workers.size());
-  for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
+  for (uint32_t shard = 0; shard < site_->plan.servers(); ++shard) {
     options.shard_addresses.push_back(Site::AddressOf(shard));
   }
   options.clock = &world;
@@ -344,7 +344,7 @@ void SimServer::TickControl() {
   if (control_ == nullptr && silent > absl::Seconds(cluster.server_wait_seconds()) && now >= next_look_) {
     next_look_ = now + absl::Seconds(1);
     if (Weights saved = SavedWeights(); saved != nullptr) {
-      site_->log.final_weights.resize(site_->plan.shards());
+      site_->log.final_weights.resize(site_->plan.servers());
       site_->log.final_weights[index_] = std::move(saved);
       return End(absl::OkStatus());
     }
@@ -503,7 +503,7 @@ void SimServer::OnControl(const v1::ControlMessage& message) {
   if (!message.has_ping())
     site_->world.Trace("control", {index_, static_cast<uint64_t>(message.message_case())});
   if (message.has_shutdown() && message.shutdown().failure().empty() && !replaced_) {
-    site_->log.final_weights.resize(site_->plan.shards());
+    site_->log.final_weights.resize(site_->plan.servers());
     Weights& final_weights = site_->log.final_weights[index_];
     if (installed_) {
       Observe();

@@ -80,6 +80,7 @@ Weights SimServer::SavedWeights() const {
   const auto reader = CheckpointReader::Open(site_->disk, latest->folder);
   const auto model = FromProto(latest->manifest.model());
   if (!reader.ok() || !model.ok()) return nullptr;
+  if (index_ >= site_->plan.shards()) return std::make_shared<const std::vector<float>>();
   const Partition partition(model->elements(), site_->plan.shards());
   std::vector<float> weights(static_cast<size_t>(partition.shard_elements(index_)));
   if (!reader->LoadWeights(*model, index_, site_->plan.shards(), absl::MakeSpan(weights)).ok())

@@ -101,7 +101,7 @@ class SimProcess {
 class Simulation {
  public:
   Simulation(const Plan& plan, bool verbose) : plan_(plan), site_(plan, verbose) {
-    for (uint32_t shard = 0; shard < plan.shards(); ++shard) {
+    for (uint32_t shard = 0; shard < plan.servers(); ++shard) {
       site_.servers.push_back(std::make_unique<SimServer>(&site_, shard));
     }
     for (uint32_t rank = 0; rank < plan.workers.size(); ++rank) {

@@ -38,6 +38,8 @@ TEST_CASE("Many workers who overtake each other's pushes go on") {
     plan.config.mutable_cluster()->set_workers(workers);
     plan.ledger.sync = plan.may_fail = false;
     plan.ledger.shards = 2;
+    plan.config.mutable_server()->set_min_shard_kib(0);
+    plan.standby = 0;
     plan.ledger.poisoned.clear();
     plan.ledger.total_examples = 10 * workers * plan.ledger.batch_size;
     plan.config.mutable_train()->set_examples(plan.ledger.total_examples);

@@ -111,10 +111,10 @@ TEST_CASE("A shard that was lost comes back once") {
 
 TEST_CASE("The number of shards is the highest that anybody has named") {
   Fixture f({"a:1", "b:1"});
-  CHECK(f.fleet.known() == 2);
+  CHECK(f.fleet.known_servers() == 2);
   f.fleet.OnNamed(5);
   f.fleet.OnNamed(3);
-  CHECK(f.fleet.known() == 5);
+  CHECK(f.fleet.known_servers() == 5);
 }
 
 }  // namespace

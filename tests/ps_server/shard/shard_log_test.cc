@@ -281,7 +281,7 @@ TEST_CASE("A log follows its checkpoints, and what is older goes when the next o
   // Another number of shards cannot read the records behind the checkpoint.
   auto two = Incarnation(i->files);
   two->install.set_num_shards(2);
-  CHECK_THAT(two->Install(&restore), Contains("of a job with 1 servers; this one has 2"));
+  CHECK_THAT(two->Install(&restore), Contains("of a job with 1 shards; this one has 2"));
   // A checkpoint that has everything can be used.
   REQUIRE(BeginCheckpoint(*i->files, ShardFixture::kCheckpoints, 8).ok());
   take.mutable_checkpoint()->set_step(8);
@@ -306,7 +306,7 @@ TEST_CASE("An incarnation without the log takes up what one with it has left") {
   CHECK(g->Weights() == All(1));
   auto two = Incarnation(f->files);
   two->install.set_num_shards(2);
-  CHECK_THAT(two->Install(), Contains("of a job with 1 servers; this one has 2"));
+  CHECK_THAT(two->Install(), Contains("of a job with 1 shards; this one has 2"));
 }
 
 TEST_CASE("A durable push waits for memory that readers hold") {
