@@ -1,6 +1,7 @@
 #include "common/rpc/grpc_completion_loop.h"
 
 #include <grpc/support/time.h>
+#include <sched.h>
 
 #include <algorithm>
 
@@ -74,28 +75,37 @@ GrpcCompletionLoop::NextStatus GrpcCompletionLoop::HandleShared(Steady::time_poi
   if (drained_) return NextStatus::SHUTDOWN;
   waits_ = true;
   mutex.Unlock();
-  Doorbell& bell = *bell_.load(std::memory_order_relaxed);
-  bool got = false;
-  for (std::optional<Steady::time_point> sleeps; !got;) {
-    if (ServeShared() || any_passed_ || woken_) {
-      got = true;
-      break;
-    }
-    const Steady::time_point now = Steady::now();
-    if (now >= until) break;
-    if (!sleeps.has_value()) sleeps = now + busy_poll_;
-    if (now < *sleeps) {
-      Pause();
-      continue;
-    }
-    const uint32_t armed = bell.Arm();
-    if (!SomethingReady()) bell.Sleep(armed, std::min(until, now + kLongestSleep));
-    bell.Disarm();
-  }
+  if (!SomethingReady()) WaitForShared(until);
+  const bool got = ServeShared() || any_passed_ || woken_;
   mutex.Lock();
   waits_ = false;
   woken_ = false;
   return got ? NextStatus::GOT_EVENT : NextStatus::TIMEOUT;
+}
+
+void GrpcCompletionLoop::WaitForShared(Steady::time_point until) {
+  Doorbell& bell = *bell_.load(std::memory_order_relaxed);
+  const bool adapts = busy_poll_.count() == 0;
+  const Steady::time_point began = Steady::now();
+  Steady::time_point now = began;
+  Steady::time_point sleeps = began + (adapts ? spin_.budget() : busy_poll_);
+  while (!SomethingReady() && now < until) {
+    if (now >= sleeps) {
+      const uint32_t armed = bell.Arm();
+      if (!SomethingReady()) bell.Sleep(armed, std::min(until, now + kLongestSleep));
+      bell.Disarm();
+    } else if (!adapts) {
+      Pause();
+    } else {
+      sched_yield();
+      if (Steady::now() - now >= AdaptiveSpin::kCoreWanted) {
+        spin_.OnCoreWanted();
+        sleeps = now;
+      }
+    }
+    now = Steady::now();
+  }
+  if (adapts) spin_.OnWaited(now - began);
 }
 
 bool GrpcCompletionLoop::SomethingReady() const {

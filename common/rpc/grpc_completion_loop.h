@@ -6,7 +6,6 @@
 #include <atomic>
 #include <chrono>
 #include <memory>
-#include <optional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -14,6 +13,7 @@
 #include "common/rpc/grpc_event.h"
 #include "common/shared_memory/doorbell.h"
 #include "common/shared_memory/shared_work.h"
+#include "common/sync/adaptive_spin.h"
 #include "common/sync/mutex.h"
 
 namespace weir {
@@ -37,7 +37,8 @@ class GrpcCompletionLoop {
   using NextStatus = grpc::CompletionQueue::NextStatus;
   using Steady = std::chrono::steady_clock;
 
-  // The queue outlives the loop. Before the thread sleeps, it looks for work for `busy_poll`.
+  // The queue outlives the loop. Before the thread sleeps, it looks for work for `busy_poll`. If that is 0, it
+  // still looks for shared work, for as long as that pays.
   explicit GrpcCompletionLoop(grpc::CompletionQueue* queue,
                               std::chrono::microseconds busy_poll = std::chrono::microseconds(0))
       : queue_(queue), busy_poll_(busy_poll) {}
@@ -70,6 +71,8 @@ class GrpcCompletionLoop {
   void Handle(const Event& event) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
   // HandleNext() from the first shared work on.
   NextStatus HandleShared(Steady::time_point until) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex);
+  // Returns when there is something to do, at `until`, or sooner.
+  void WaitForShared(Steady::time_point until);
   bool ServeShared();
   // Whether HandleShared() has something to do.
   bool SomethingReady() const;
@@ -86,6 +89,8 @@ class GrpcCompletionLoop {
 
   // Null: there was no shared work yet. Set on the loop's thread; Wake() reads it under the mutex.
   std::atomic<Doorbell*> bell_ = nullptr;
+  // How long the thread looks for shared work if busy_poll_ is 0.
+  AdaptiveSpin spin_;
   // Used on the loop's thread. Removed work leaves nullptr while the others are being served.
   std::vector<SharedWork*> shared_;
   bool serving_ = false;

@@ -1,0 +1,45 @@
+#include "common/sync/adaptive_spin.h"
+
+#include "catch2/catch.hpp"
+
+namespace weir {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+
+TEST_CASE("A thread looks for longer while that would have found its work") {
+  AdaptiveSpin spin;
+  CHECK(spin.budget() == AdaptiveSpin::Duration(0));
+  for (const int expected : {5, 10, 20, 40}) {
+    spin.OnWaited(microseconds(45));
+    CHECK(spin.budget() == microseconds(expected));
+  }
+  spin.OnWaited(microseconds(45));
+  CHECK(spin.budget() == AdaptiveSpin::kMost);
+  // Found while it looked.
+  spin.OnWaited(microseconds(12));
+  CHECK(spin.budget() == AdaptiveSpin::kMost);
+}
+
+TEST_CASE("A thread that waits for long does not look, nor does one whose core others want") {
+  AdaptiveSpin spin;
+  for (int i = 0; i < 10; ++i) spin.OnWaited(microseconds(45));
+  SECTION("long waits") {
+    spin.OnWaited(milliseconds(1));
+    CHECK(spin.budget() == AdaptiveSpin::Duration(0));
+    spin.OnWaited(milliseconds(1));
+    CHECK(spin.budget() == AdaptiveSpin::Duration(0));
+  }
+  SECTION("the core is wanted: for so many waits") {
+    spin.OnCoreWanted();
+    for (int i = 0; i < AdaptiveSpin::kAfterCoreWanted; ++i) {
+      CHECK(spin.budget() == AdaptiveSpin::Duration(0));
+      spin.OnWaited(microseconds(45));
+    }
+    CHECK(spin.budget() == AdaptiveSpin::kMost);
+  }
+}
+
+}  // namespace
+}  // namespace weir
