@@ -18,7 +18,7 @@ void GrpcRingStream::Start(grpc::GenericStub& stub, const JobToken& token, const
   self_ = shared_from_this();
   ring_->ReadWith(GrpcPoller::kBell);
   rpc_ = stub.PrepareCall(&context_, "/weir.v1.ParameterServer/Exchange", poller_.queue());
-  rpc_->StartCall(static_cast<GrpcEvent*>(&started_));
+  rpc_->StartCall(started_.Begin());
   poller_.Post([self = shared_from_this()] {
     if (self->self_ != nullptr) self->poller_.Add(self.get());
   });
@@ -71,11 +71,11 @@ void GrpcRingStream::Serve() {
   if (call_over_ && (reading_ || cancelled_)) End();
 }
 
-void GrpcRingStream::OnStarted(bool) { rpc_->Read(&unexpected_, static_cast<GrpcEvent*>(&read_)); }
+void GrpcRingStream::OnStarted(bool) { rpc_->Read(&unexpected_, read_.Begin()); }
 
 void GrpcRingStream::OnRead(bool ok) {
   if (ok) Break(absl::InternalError("it sent a message beside the rings"));
-  rpc_->Finish(&status_, static_cast<GrpcEvent*>(&finished_));
+  rpc_->Finish(&status_, finished_.Begin());
 }
 
 // The server may have written messages before the end, which Serve() delivers first.

@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "client/exchange/shard_channel.h"
 #include "client/grpc/grpc_poller.h"
-#include "common/rpc/grpc_event.h"
+#include "common/rpc/grpc_operation.h"
 #include "common/rpc/job_token.h"
 #include "common/shared_memory/message_ring.h"
 #include "common/shared_memory/shared_work.h"
@@ -37,14 +37,7 @@ class GrpcRingStream final : public DataStream,
   void Cancel() override;
 
  private:
-  // What the call does next; each step is one event on the polling thread.
-  struct Step final : GrpcEvent {
-    using Handler = void (GrpcRingStream::*)(bool ok);
-    Step(GrpcRingStream& stream, Handler handler) : stream(stream), handler(handler) {}
-    void OnEvent(bool ok) override { (stream.*handler)(ok); }
-    GrpcRingStream& stream;
-    const Handler handler;
-  };
+  using Operation = GrpcOperation<GrpcRingStream>;
 
   bool Ready() const override;
   void Serve() override;
@@ -58,9 +51,9 @@ class GrpcRingStream final : public DataStream,
   const std::unique_ptr<MessageRing> ring_;
   grpc::ClientContext context_;
   std::unique_ptr<grpc::GenericClientAsyncReaderWriter> rpc_;
-  Step started_{*this, &GrpcRingStream::OnStarted};
-  Step read_{*this, &GrpcRingStream::OnRead};
-  Step finished_{*this, &GrpcRingStream::OnFinished};
+  Operation started_{this, &GrpcRingStream::OnStarted};
+  Operation read_{this, &GrpcRingStream::OnRead};
+  Operation finished_{this, &GrpcRingStream::OnFinished};
 
   // The user waits for a message; for a message to leave.
   std::atomic<bool> reading_ = false, writing_ = false;

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/string_view.h"
@@ -29,5 +30,11 @@ struct IncomingMessage {
   std::vector<absl::string_view> pieces;
   std::shared_ptr<const void> owner;
 };
+
+// A message in one piece.
+inline IncomingMessage ToIncoming(std::string bytes) {
+  const auto owner = std::make_shared<const std::string>(std::move(bytes));
+  return {{*owner}, owner};
+}
 
 }  // namespace weir

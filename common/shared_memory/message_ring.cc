@@ -16,11 +16,6 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 }  // namespace
 
-IncomingMessage ToIncoming(std::string bytes) {
-  const auto owner = std::make_shared<const std::string>(std::move(bytes));
-  return {{*owner}, owner};
-}
-
 MessageRing::MessageRing(RingArea* own, const RingArea* peer, std::shared_ptr<DoorbellPage> bells,
                          uint64_t max_message, std::shared_ptr<const void> memory)
     : own_(own),

@@ -35,9 +35,6 @@ struct RingArea {
 // A RingArea in whole pages: in a segment that holds more, the rest begins there. Bytes.
 inline constexpr uint64_t kRingAreaPages = (sizeof(RingArea) + 4095) / 4096 * 4096;
 
-// A message from a ring, as an exchange takes it.
-IncomingMessage ToIncoming(std::string bytes);
-
 // One end of a connection between two processes of a machine: two rings of bytes in shared memory, one each
 // way, which carry messages of any length, in their order. Neither end waits: what does not fit yet is kept,
 // and the doorbell of the other end's thread rings when it has something to do.

@@ -9,7 +9,7 @@
 
 #include "absl/functional/any_invocable.h"
 #include "common/rpc/grpc_completion_loop.h"
-#include "common/rpc/grpc_event.h"
+#include "common/rpc/grpc_operation.h"
 #include "common/shared_memory/doorbell.h"
 #include "common/shared_memory/shared_work.h"
 #include "common/sync/executor.h"
@@ -82,30 +82,6 @@ class GrpcEventLoop final : public Executor {
   // The thread reads these before it waits.
   std::vector<absl::AnyInvocable<void()>> posted_ ABSL_GUARDED_BY(loop_.mutex);
   bool stopped_ ABSL_GUARDED_BY(loop_.mutex) = false;
-};
-
-// An operation of an object that lives on the loop's thread. `done` is called when the operation ends.
-template <typename Owner>
-class GrpcOperation final : public GrpcEvent {
- public:
-  GrpcOperation(Owner* owner, void (Owner::*done)(bool ok)) : owner_(owner), done_(done) {}
-
-  void* tag() { return static_cast<GrpcEvent*>(this); }
-  // Marks the operation as in flight. Returns the tag to start it with.
-  void* Begin() {
-    under_way_ = true;
-    return tag();
-  }
-  bool under_way() const { return under_way_; }
-  void OnEvent(bool ok) override {
-    under_way_ = false;
-    (owner_->*done_)(ok);
-  }
-
- private:
-  Owner* const owner_;
-  void (Owner::*const done_)(bool ok);
-  bool under_way_ = false;
 };
 
 }  // namespace weir

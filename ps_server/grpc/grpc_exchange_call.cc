@@ -70,7 +70,7 @@ grpc::Status GrpcExchangeCall::TakeRing() {
   if (ring_ == nullptr) {
     return grpc::Status(grpc::StatusCode::UNAVAILABLE, "the server has no rings under this token any more");
   }
-  if (host_->eager) ring_->WantAll();
+  if (host_->wants_releases) ring_->WantAll();
   ring_->ReadWith(host_->bell);
   host_->loop->Add(this, host_->rings->bells()->Bell(host_->bell));
   return grpc::Status::OK;

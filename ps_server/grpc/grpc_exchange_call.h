@@ -47,7 +47,7 @@ class GrpcExchangeCall final : GrpcEventLoop::OperationStarter, SharedWork {
     uint32_t bell = 0;
     // Clients say at once what they have released. Otherwise their word may wait in a ring until the next
     // message, which saves the server a wake-up.
-    bool eager = false;
+    bool wants_releases = false;
     std::atomic<uint64_t>* sessions = nullptr;  // the last id that was given out
     // A call has come: requests the next one, on some loop.
     std::function<void()> accept_next;
@@ -64,7 +64,7 @@ class GrpcExchangeCall final : GrpcEventLoop::OperationStarter, SharedWork {
   static void Accept(Host* host);
   // Called when host->over has been set.
   void EndJob();
-  // host->eager has been set.
+  // host->wants_releases has been set.
   void WantReleases();
   // The shard has revoked readers.
   void DropRevoked();

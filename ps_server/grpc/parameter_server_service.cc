@@ -61,7 +61,7 @@ void ParameterServerService::WantReleases() {
   if (wants_releases_.exchange(true)) return;
   for (GrpcExchangeCall::Host& host : hosts_) {
     host.loop->Post([&host] {
-      host.eager = true;
+      host.wants_releases = true;
       for (GrpcExchangeCall* call : host.calls) call->WantReleases();
     });
   }

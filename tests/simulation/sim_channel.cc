@@ -386,9 +386,9 @@ void SimDataStream::Deliver() {
   if (user == nullptr) return;
   if (!arrived_.empty()) {
     reads_ = false;
-    const auto bytes = std::make_shared<const std::string>(std::move(arrived_.front()));
+    std::string bytes = std::move(arrived_.front());
     arrived_.pop_front();
-    user->OnMessage({{*bytes}, bytes});
+    user->OnMessage(ToIncoming(std::move(bytes)));
   } else if (end_.has_value()) {
     const std::shared_ptr<SimDataStream> self = shared_from_this();
     auto& streams = streams_->open;

@@ -74,10 +74,9 @@ SimStream::SimStream(Site* site, World::Node node, const ExchangeSession::Option
 
 void SimStream::Receive(const std::string& bytes) {
   if (session_ == nullptr) return;
-  const auto owner =
-      std::make_shared<const std::string>(site_->seams.takes_views_back ? WithoutTakenBack(bytes) : bytes);
-  if (owner->empty()) return;
-  const absl::Status status = session_->Receive({{*owner}, owner});
+  std::string message = site_->seams.takes_views_back ? WithoutTakenBack(bytes) : bytes;
+  if (message.empty()) return;
+  const absl::Status status = session_->Receive(ToIncoming(std::move(message)));
   if (status.ok()) return;
   site_->log.complaints.push_back(absl::StrCat("a client broke the protocol: ", status.ToString()));
   End(status);
@@ -156,8 +155,7 @@ void SimStream::TakeViewsBack() {
   v1::ExchangeRequest request;
   request.set_released(static_cast<uint32_t>(kept));
   taken_back_ = chunks_shared_;
-  const auto owner = std::make_shared<const std::string>(request.SerializeAsString());
-  session_->Receive({{*owner}, owner}).IgnoreError();
+  session_->Receive(ToIncoming(request.SerializeAsString())).IgnoreError();
 }
 
 std::string SimStream::WithoutTakenBack(const std::string& bytes) {
