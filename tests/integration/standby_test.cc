@@ -40,6 +40,8 @@ TEST_CASE("a server that stands by may die, come back and die again") {
   options.set.emplace_back("train.epochs=null");
   TestJob job(options);
   job.StartAll();
+  // Before the job trains, all servers must be there.
+  job.WaitForPushes(1);
   for (const char* server : {"ps:1", "ps:2"}) job.WaitForTask(server, "standby");
   job["ps:2"].Signal(SIGKILL);
   job.ExpectExit("ps:2", 128 + SIGKILL);
