@@ -37,8 +37,8 @@ class GrpcCompletionLoop {
   using NextStatus = grpc::CompletionQueue::NextStatus;
   using Steady = std::chrono::steady_clock;
 
-  // The queue outlives the loop. Before the thread sleeps, it looks for work for `busy_poll`. If that is 0, it
-  // still looks for shared work, for as long as that pays.
+  // The queue outlives the loop. Before the thread sleeps, it looks for work for `busy_poll`. If that is 0,
+  // it still looks for shared work, for as long as that pays.
   explicit GrpcCompletionLoop(grpc::CompletionQueue* queue,
                               std::chrono::microseconds busy_poll = std::chrono::microseconds(0))
       : queue_(queue), busy_poll_(busy_poll) {}
