@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <optional>
+#include <vector>
 
 #include "catch2/catch.hpp"
 #include "tests/simulation/simulation.h"
@@ -33,7 +34,9 @@ std::optional<Invariant> Caught(const PlantedBug& bug, uint64_t seed) {
 
 TEST_CASE("Each planted bug is caught by an invariant named for it within the seeds that are run anyway") {
   std::printf("%-30s %-14s %s\n", "bug", "caught by", "seed");
-  for (const PlantedBug& bug : PlantedBugs()) {
+  const std::vector<PlantedBug> bugs = PlantedBugs();
+  for (size_t i = SHARE; i < bugs.size(); i += SHARES) {
+    const PlantedBug& bug = bugs[i];
     std::optional<Invariant> caught_by;
     uint64_t seed = 0;
     while (seed < kSeeds && !caught_by.has_value()) caught_by = Caught(bug, ++seed);
