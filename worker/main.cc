@@ -25,6 +25,7 @@
 #include "local/in_process_cluster.h"
 #include "worker/check_job.h"
 #include "worker/choose_devices.h"
+#include "worker/compute_time.h"
 #include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
@@ -47,7 +48,8 @@ bool EvaluatesEpochs(const v1::JobConfig& config, const DatasetPair& data) {
 
 // Does everything between joining and leaving.
 MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data,
-                   const std::vector<std::string>& devices, Replicas* replicas, Client* client) {
+                   const std::vector<std::string>& devices, Replicas* replicas, ComputeTime* compute_time,
+                   Client* client) {
   const Dataset* test = data.test.has_value() ? &*data.test : nullptr;
   Model* const model = &replicas->model();
   MembershipEnd end;
@@ -62,7 +64,8 @@ MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPai
     return end;
   }
   DatasetGradients gradients(config, data.train, replicas);
-  Trainer trainer(config, &gradients, client);
+  TimedGradients timed(&gradients, compute_time);
+  Trainer trainer(config, &timed, client);
   end.status = trainer.Run();
   end.progressed = trainer.progressed();
   if (!end.status.ok()) return end;
@@ -114,10 +117,14 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     options.servers = local->addresses();
   }
   const bool reader = options.reader;
+  ComputeTime compute_time;
+  if (!reader) options.compute_seconds = [&compute_time] { return compute_time.Seconds(); };
   WEIR_RETURN_IF_ERROR(WorkUntilDone(
       std::move(options),
       [&replicas](const ClientOptions& with) { return Client::Join(with, replicas->model().spec()); },
-      [&](Client* client) { return Work(config, reader, data, devices.names, replicas.get(), client); }));
+      [&](Client* client) {
+        return Work(config, reader, data, devices.names, replicas.get(), &compute_time, client);
+      }));
   return local == nullptr ? absl::OkStatus() : local->Wait();
 }
 

@@ -151,6 +151,9 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
     member->known_revision = std::max(member->known_revision, request.known_revision());
     parked = &member->heartbeat;
     meter_.OnReport(caller.incarnation(), request.report());
+    if (request.report().has_compute_seconds()) {
+      member->compute_share.OnReport(now(), request.report().compute_seconds());
+    }
   } else if (Reader* const reader = members_.FindReader(caller); reader != nullptr) {
     reader->last_heard = now();
     reader->lease_end = now() + lease();
