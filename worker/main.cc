@@ -30,6 +30,7 @@
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
 #include "worker/memberships.h"
+#include "worker/preemption.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
 
@@ -76,7 +77,7 @@ MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPai
 }
 
 absl::Status Run(const v1::JobConfig& config, const Flags& flags,
-                 const std::optional<TaskEnvironment>& environment) {
+                 const std::optional<TaskEnvironment>& environment, Preemption* preemption) {
   ClientOptions options;
   options.job_config = config.SerializeAsString();
   options.history_path = flags.history;
@@ -123,6 +124,7 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
       std::move(options),
       [&replicas](const ClientOptions& with) { return Client::Join(with, replicas->model().spec()); },
       [&](Client* client) {
+        const Preemption::Member member(preemption, client);
         return Work(config, reader, data, devices.names, replicas.get(), &compute_time, client);
       }));
   return local == nullptr ? absl::OkStatus() : local->Wait();
@@ -169,12 +171,12 @@ int Main(const Flags& flags) {
     }
   }
   BlockSignals({SIGINT, SIGTERM});
-  SignalWaiter signals({SIGINT, SIGTERM}, [](int signal) {
-    // The coordinator sees the connection break and gives this worker's work to the others.
+  Preemption preemption;
+  SignalWaiter signals({SIGINT, SIGTERM}, [&preemption](int signal) {
     LogWarning("got signal ", signal, "; leaving");
-    std::_Exit(kExitDrained);
+    preemption.LeaveAndExit(absl::StrCat("got signal ", signal), kExitDrained);
   });
-  const absl::Status status = Run(*config, flags, *environment);
+  const absl::Status status = Run(*config, flags, *environment, &preemption);
   if (!status.ok()) LogError(status.message());
   return ExitCodeOf(status);
 }

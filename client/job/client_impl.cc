@@ -307,6 +307,8 @@ absl::Status ClientImpl::Leave(const absl::Status& failure) {
   CallLimits limits = this->limits();
   // The failure may be a call that has waited for the coordinator in vain. Do not wait as long once more.
   if (!failure.ok()) limits.unreachable = LastWords().unreachable;
+  // The process is asked to end soon.
+  if (KindOf(failure) == v1::FAILURE_DRAINED) limits = LastWords();
   // A client that is done waits until the job is saved.
   if (failure.ok()) limits.total += save_wait_;
   return LeaveFor(failure, limits);
