@@ -189,7 +189,8 @@ class Client {
   virtual absl::Status Report(const PullResult& of, const EvaluationResult& result) = 0;
 
   // Ends the membership. `failure` is OK if the work is done, and otherwise says why this member gives up.
-  // Later calls are errors.
+  // FAILURE_DRAINED (common/protocol/job_failure.h): the process is asked to end, and may come again; the
+  // call takes a second or two at most. Later calls are errors.
   virtual absl::Status Leave(const absl::Status& failure = absl::OkStatus()) = 0;
 
   virtual uint32_t worker() const = 0;

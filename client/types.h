@@ -43,6 +43,10 @@ struct ClientOptions {
   // cluster.server_wait_seconds for a ps:0 that does not answer, and the history is continued instead of
   // begun anew.
   bool again = false;
+  // Returns the seconds in which this process has computed gradients since it started, and did not wait; sent
+  // along with each heartbeat (WorkerReport.compute_seconds). Called on any thread; must not block. May be
+  // null: then nobody knows the worker's utilization.
+  std::function<double()> compute_seconds;
 };
 
 // One gradient to compute: the mean over the examples at positions [first_example, first_example + examples)

@@ -25,10 +25,12 @@
 #include "local/in_process_cluster.h"
 #include "worker/check_job.h"
 #include "worker/choose_devices.h"
+#include "worker/compute_time.h"
 #include "worker/data/load_data.h"
 #include "worker/dataset_gradients.h"
 #include "worker/evaluation.h"
 #include "worker/memberships.h"
+#include "worker/preemption.h"
 #include "worker/replicas.h"
 #include "worker/trainer.h"
 
@@ -47,7 +49,8 @@ bool EvaluatesEpochs(const v1::JobConfig& config, const DatasetPair& data) {
 
 // Does everything between joining and leaving.
 MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPair& data,
-                   const std::vector<std::string>& devices, Replicas* replicas, Client* client) {
+                   const std::vector<std::string>& devices, Replicas* replicas, ComputeTime* compute_time,
+                   Client* client) {
   const Dataset* test = data.test.has_value() ? &*data.test : nullptr;
   Model* const model = &replicas->model();
   MembershipEnd end;
@@ -62,7 +65,8 @@ MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPai
     return end;
   }
   DatasetGradients gradients(config, data.train, replicas);
-  Trainer trainer(config, &gradients, client);
+  TimedGradients timed(&gradients, compute_time);
+  Trainer trainer(config, &timed, client);
   end.status = trainer.Run();
   end.progressed = trainer.progressed();
   if (!end.status.ok()) return end;
@@ -73,7 +77,7 @@ MembershipEnd Work(const v1::JobConfig& config, bool evaluator, const DatasetPai
 }
 
 absl::Status Run(const v1::JobConfig& config, const Flags& flags,
-                 const std::optional<TaskEnvironment>& environment) {
+                 const std::optional<TaskEnvironment>& environment, Preemption* preemption) {
   ClientOptions options;
   options.job_config = config.SerializeAsString();
   options.history_path = flags.history;
@@ -114,10 +118,15 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     options.servers = local->addresses();
   }
   const bool reader = options.reader;
+  ComputeTime compute_time;
+  if (!reader) options.compute_seconds = [&compute_time] { return compute_time.Seconds(); };
   WEIR_RETURN_IF_ERROR(WorkUntilDone(
       std::move(options),
       [&replicas](const ClientOptions& with) { return Client::Join(with, replicas->model().spec()); },
-      [&](Client* client) { return Work(config, reader, data, devices.names, replicas.get(), client); }));
+      [&](Client* client) {
+        const Preemption::Member member(preemption, client);
+        return Work(config, reader, data, devices.names, replicas.get(), &compute_time, client);
+      }));
   return local == nullptr ? absl::OkStatus() : local->Wait();
 }
 
@@ -141,7 +150,8 @@ int Main(const Flags& flags) {
     return kExitConfig;
   }
   if (flags.check) return Check(*config, flags.config);
-  const auto environment = FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task);
+  const auto environment =
+      FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task, Pod::Current());
   if (!environment.ok()) {
     LogError(environment.status().message());
     return kExitConfig;
@@ -161,12 +171,12 @@ int Main(const Flags& flags) {
     }
   }
   BlockSignals({SIGINT, SIGTERM});
-  SignalWaiter signals({SIGINT, SIGTERM}, [](int signal) {
-    // The coordinator sees the connection break and gives this worker's work to the others.
+  Preemption preemption;
+  SignalWaiter signals({SIGINT, SIGTERM}, [&preemption](int signal) {
     LogWarning("got signal ", signal, "; leaving");
-    std::_Exit(kExitDrained);
+    preemption.LeaveAndExit(absl::StrCat("got signal ", signal), kExitDrained);
   });
-  const absl::Status status = Run(*config, flags, *environment);
+  const absl::Status status = Run(*config, flags, *environment, &preemption);
   if (!status.ok()) LogError(status.message());
   return ExitCodeOf(status);
 }
@@ -183,9 +193,12 @@ int main(int argc, char** argv) {
       "worker");
   app.add_option("--config", flags.config, "The job's config (JSON)")->required();
   app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
-  app.add_option("--cluster", flags.cluster, "Cluster spec (JSON), instead of TF_CONFIG's");
-  app.add_option("--task", flags.task,
-                 "This task, worker:INDEX, chief:0 or evaluator:0, instead of TF_CONFIG's");
+  app.add_option("--cluster", flags.cluster,
+                 "Cluster spec (a file), or dns:JOB=NAME:COUNT[:PORT],... for pods; instead of TF_CONFIG's");
+  app.add_option(
+      "--task", flags.task,
+      "This task, worker:INDEX, chief:0 or evaluator:0, or pod: what the pod's name says; instead of "
+      "TF_CONFIG's");
   app.add_option("--token_file", flags.token_file, "The job's token, if its servers have one")
       ->envname("WEIR_TOKEN_FILE")
       ->type_name("FILE");

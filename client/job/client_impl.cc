@@ -98,7 +98,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
     MutexLock lock(mutex_);
     request.set_known_revision(revision_);
     request.set_only_news(true);
-    *request.mutable_report() = ToProto(progress_);
+    *request.mutable_report() = ReportNow();
     return request;
   };
   heartbeat.on_reply = [this](const v1::HeartbeatReply& beat) { return OnHeartbeat(beat); };
@@ -135,6 +135,12 @@ ClientImpl::~ClientImpl() {
 }
 
 // ---- membership
+
+v1::WorkerReport ClientImpl::ReportNow() const {
+  v1::WorkerReport report = ToProto(progress_);
+  if (options_.compute_seconds) report.set_compute_seconds(options_.compute_seconds());
+  return report;
+}
 
 absl::Status ClientImpl::Alive() const {
   if (!failure_.ok()) return failure_;
@@ -301,6 +307,8 @@ absl::Status ClientImpl::Leave(const absl::Status& failure) {
   CallLimits limits = this->limits();
   // The failure may be a call that has waited for the coordinator in vain. Do not wait as long once more.
   if (!failure.ok()) limits.unreachable = LastWords().unreachable;
+  // The process is asked to end soon.
+  if (KindOf(failure) == v1::FAILURE_DRAINED) limits = LastWords();
   // A client that is done waits until the job is saved.
   if (failure.ok()) limits.total += save_wait_;
   return LeaveFor(failure, limits);
@@ -325,7 +333,7 @@ absl::Status ClientImpl::LeaveFor(const absl::Status& failure, CallLimits limits
     request.set_done(why.ok());
     request.set_reason(std::string(why.message()));
     request.set_failure_kind(KindOf(why));
-    *request.mutable_report() = ToProto(progress_);
+    *request.mutable_report() = ReportNow();
     Changed();
   }
   heartbeat_->Stop();

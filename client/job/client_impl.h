@@ -113,6 +113,7 @@ class ClientImpl final : public Client {
     return caller;
   }
 
+  v1::WorkerReport ReportNow() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The error that every call gets from now on; OK: none.
   absl::Status Alive() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   bool ExamplesDone() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);

@@ -1,12 +1,14 @@
 #include "common/system/process.h"
 
+#include <errno.h>
+#include <fcntl.h>
 #include <malloc.h>
 #include <poll.h>
 #include <pthread.h>
 #include <sys/eventfd.h>
-#include <sys/signalfd.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <csignal>
 #include <utility>
 
@@ -18,6 +20,18 @@ sigset_t SetOf(std::initializer_list<int> signals) {
   sigemptyset(&set);
   for (int s : signals) sigaddset(&set, s);
   return set;
+}
+
+// Where the waiter reads; -1: there is none.
+std::atomic<int> waiter_pipe{-1};
+
+// A signal handler, on any thread that has the signal unblocked.
+void PassOn(int signal) {
+  const int saved = errno;
+  const auto byte = static_cast<unsigned char>(signal);
+  // If the pipe is full, thousands of signals wait already.
+  if (const int fd = waiter_pipe; fd >= 0 && write(fd, &byte, 1) < 0) errno = 0;
+  errno = saved;
 }
 
 }  // namespace
@@ -37,16 +51,20 @@ void BlockSignals(std::initializer_list<int> signals) {
 }
 
 SignalWaiter::SignalWaiter(std::initializer_list<int> signals, std::function<void(int)> handler)
-    : stop_fd_(eventfd(0, EFD_CLOEXEC)) {
-  const sigset_t set = SetOf(signals);
-  signal_fd_ = signalfd(-1, &set, SFD_CLOEXEC);
-  thread_ = std::thread([this, handler = std::move(handler)] {
+    : stop_fd_(eventfd(0, EFD_CLOEXEC)), pipe_{-1, -1} {
+  if (pipe2(pipe_, O_CLOEXEC | O_NONBLOCK) == 0) waiter_pipe = pipe_[1];
+  struct sigaction action = {};
+  action.sa_handler = PassOn;
+  action.sa_flags = SA_RESTART;
+  for (int s : signals) sigaction(s, &action, nullptr);
+  thread_ = std::thread([this, set = SetOf(signals), handler = std::move(handler)] {
+    pthread_sigmask(SIG_UNBLOCK, &set, nullptr);
     while (true) {
-      pollfd fds[2] = {{stop_fd_, POLLIN, 0}, {signal_fd_, POLLIN, 0}};
+      pollfd fds[2] = {{stop_fd_, POLLIN, 0}, {pipe_[0], POLLIN, 0}};
       if (poll(fds, 2, -1) < 0) continue;
       if (fds[0].revents != 0) return;
-      signalfd_siginfo info;
-      if (read(signal_fd_, &info, sizeof info) == sizeof info) handler(static_cast<int>(info.ssi_signo));
+      unsigned char signal;
+      if (read(pipe_[0], &signal, 1) == 1) handler(signal);
     }
   });
 }
@@ -56,8 +74,9 @@ void SignalWaiter::Stop() {
   const uint64_t one = 1;
   if (write(stop_fd_, &one, sizeof one) != sizeof one) return;
   thread_.join();
+  // The pipe stays open: a signal that comes now may be about to write to it.
+  waiter_pipe = -1;
   close(stop_fd_);
-  close(signal_fd_);
 }
 
 }  // namespace weir

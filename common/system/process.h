@@ -10,21 +10,23 @@ namespace weir {
 // page): messages come and go all the time, in the same sizes. Called first in main.
 void KeepFreedMemory();
 
-// Blocks signals in this thread and the threads that it starts, so that a SignalWaiter takes them. Called
-// before the first other thread starts.
+// Blocks signals in this thread, the threads that it starts, and a program that it becomes: they wait until a
+// SignalWaiter takes them.
 void BlockSignals(std::initializer_list<int> signals);
 
-// Runs `handler` on a thread of its own, not in a signal handler, each time one of the (blocked) signals
-// comes.
+// Runs `handler` on a thread of its own, not in a signal handler, each time one of the signals comes, which
+// BlockSignals() has blocked. It may be unblocked in other threads: libraries start some before main. One
+// waiter at a time.
 class SignalWaiter {
  public:
   SignalWaiter(std::initializer_list<int> signals, std::function<void(int signal)> handler);
   ~SignalWaiter() { Stop(); }
-  // No handler runs after this returns.
+  // No handler runs after this returns; signals have no effect.
   void Stop();
 
  private:
-  int stop_fd_, signal_fd_;
+  int stop_fd_;
+  int pipe_[2];  // signals' numbers, one byte each
   std::thread thread_;
 };
 

@@ -125,19 +125,18 @@ struct MetricRegistry::Family {
   std::string help;
   std::string type;
   std::vector<std::unique_ptr<Series>> series;
+  // If set, there are no other series.
+  std::function<std::vector<std::pair<Labels, double>>()> values;
 };
 
 MetricRegistry::MetricRegistry() = default;
 MetricRegistry::~MetricRegistry() = default;
 
-MetricRegistry::Series& MetricRegistry::Get(absl::string_view name, absl::string_view help, const char* type,
-                                            const Labels& labels) {
+MetricRegistry::Family& MetricRegistry::GetFamily(absl::string_view name, absl::string_view help,
+                                                  const char* type) {
   if (!LegalName(name)) Die(absl::StrCat("'", name, "' is no legal name"));
   if (std::string(type) == "counter" && !absl::EndsWith(name, "_total")) {
     Die(absl::StrCat("counter ", name, " must end in _total"));
-  }
-  for (const auto& [label, value] : labels) {
-    if (!LegalName(label) || label == "le") Die(absl::StrCat(name, ": '", label, "' is no legal label"));
   }
   auto family = std::lower_bound(families_.begin(), families_.end(), name,
                                  [](const auto& f, absl::string_view n) { return f->name < n; });
@@ -148,11 +147,21 @@ MetricRegistry::Series& MetricRegistry::Get(absl::string_view name, absl::string
     (*family)->type = type;
   }
   if ((*family)->type != type) Die(absl::StrCat(name, " is a ", (*family)->type, ", not a ", type));
-  for (const auto& series : (*family)->series) {
+  if ((*family)->values) Die(absl::StrCat(name, " is a callback for all of its series"));
+  return **family;
+}
+
+MetricRegistry::Series& MetricRegistry::Get(absl::string_view name, absl::string_view help, const char* type,
+                                            const Labels& labels) {
+  for (const auto& [label, value] : labels) {
+    if (!LegalName(label) || label == "le") Die(absl::StrCat(name, ": '", label, "' is no legal label"));
+  }
+  Family& family = GetFamily(name, help, type);
+  for (const auto& series : family.series) {
     if (series->labels == labels) return *series;
   }
-  (*family)->series.push_back(std::make_unique<Series>());
-  Series& series = *(*family)->series.back();
+  family.series.push_back(std::make_unique<Series>());
+  Series& series = *family.series.back();
   series.labels = labels;
   return series;
 }
@@ -193,6 +202,14 @@ void MetricRegistry::AddCallbackGauge(absl::string_view name, absl::string_view 
   series.value = std::move(value);
 }
 
+void MetricRegistry::AddCallbackGauges(absl::string_view name, absl::string_view help,
+                                       std::function<std::vector<std::pair<Labels, double>>()> values) {
+  MutexLock lock(mutex_);
+  Family& family = GetFamily(name, help, "gauge");
+  if (!family.series.empty()) Die(absl::StrCat(name, " is there already"));
+  family.values = std::move(values);
+}
+
 void MetricRegistry::AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,
                                         std::function<double()> value) {
   MutexLock lock(mutex_);
@@ -217,6 +234,11 @@ std::string MetricRegistry::Exposition() const {
     absl::StrAppend(&out, "# HELP ", name, " ",
                     absl::StrReplaceAll(ValidUtf8(family->help), {{"\\", "\\\\"}, {"\n", "\\n"}}),
                     "\n# TYPE ", name, " ", family->type, "\n");
+    if (family->values) {
+      for (const auto& [labels, value] : family->values()) {
+        absl::StrAppend(&out, name, LabelText(labels), " ", Number(value), "\n");
+      }
+    }
     for (const auto& series : family->series) {
       const std::string labels = LabelText(series->labels);
       if (series->value) {

@@ -18,7 +18,7 @@
 namespace weir {
 
 // Label values must come from a bounded set (a mode, an RPC, a worker's index), because a series is never
-// removed.
+// removed, except from AddCallbackGauges().
 using Labels = std::vector<std::pair<std::string, std::string>>;
 
 class Counter {
@@ -77,6 +77,9 @@ class MetricRegistry {
   // the registry, and what it reads must outlive the registry.
   void AddCallbackGauge(absl::string_view name, absl::string_view help, const Labels& labels,
                         std::function<double()> value);
+  // The same for a family whose series come and go: `values` returns those of this scrape.
+  void AddCallbackGauges(absl::string_view name, absl::string_view help,
+                         std::function<std::vector<std::pair<Labels, double>>()> values);
   void AddCallbackCounter(absl::string_view name, absl::string_view help, const Labels& labels,
                           std::function<double()> value);
   // process_resident_memory_bytes, process_cpu_seconds_total, process_open_fds, process_start_time_seconds.
@@ -88,6 +91,8 @@ class MetricRegistry {
  private:
   struct Family;
   struct Series;
+  Family& GetFamily(absl::string_view name, absl::string_view help, const char* type)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   Series& Get(absl::string_view name, absl::string_view help, const char* type, const Labels& labels)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 

@@ -151,6 +151,9 @@ void Coordinator::HandleHeartbeat(const v1::HeartbeatRequest& request, Done<v1::
     member->known_revision = std::max(member->known_revision, request.known_revision());
     parked = &member->heartbeat;
     meter_.OnReport(caller.incarnation(), request.report());
+    if (request.report().has_compute_seconds()) {
+      member->compute_share.OnReport(now(), request.report().compute_seconds());
+    }
   } else if (Reader* const reader = members_.FindReader(caller); reader != nullptr) {
     reader->last_heard = now();
     reader->lease_end = now() + lease();
@@ -180,8 +183,16 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
     meter_.OnReport(caller.incarnation(), request.report());
     const std::string task = member->task;
     member->heard = true;
-    request.done() ? farewell_.OnTold(caller.worker(), member->instance)
-                   : farewell_.OnGaveUp(caller.worker());
+    // The process was asked to end, and another one may come in its place.
+    const bool preempted = !request.done() && request.failure_kind() == v1::FAILURE_DRAINED;
+    if (request.done()) {
+      farewell_.OnTold(caller.worker(), member->instance);
+    } else if (preempted) {
+      farewell_.OnLost(caller.worker(), task, now(), /*disconnected=*/true,
+                       members_.Waiting(caller.worker()));
+    } else {
+      farewell_.OnGaveUp(caller.worker());
+    }
     if (request.done() && AwaitsEvaluation()) {
       evaluations_.ExpectNoFinal();
       TellNothingLeft();
@@ -190,9 +201,13 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
       HandleDivergence(caller.worker(), JobFailure(v1::FAILURE_DIVERGED, request.reason()));
       return done(v1::LeaveReply());
     }
-    RemoveMember(caller.worker(), request.done() ? "" : absl::StrCat("it gave up: ", request.reason()));
+    RemoveMember(caller.worker(),
+                 request.done()
+                     ? ""
+                     : absl::StrCat(preempted ? "it was asked to end: " : "it gave up: ", request.reason()));
     // A lost worker may be started again; workers that have all given up would do so again.
-    if (!request.done() && state_ == v1::RUNNING && farewell_.gave_up().size() == options_.workers) {
+    if (!request.done() && !preempted && state_ == v1::RUNNING &&
+        farewell_.gave_up().size() == options_.workers) {
       FailJob(LostPeer(absl::StrCat("every worker gave up, ", task, " as the last one: ", request.reason())));
     }
   } else if (const Reader* const reader = members_.FindReader(caller); reader != nullptr) {

@@ -148,8 +148,15 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
     task->set_version(server.stats.version().count());
     if (server.connected) task->set_seconds_since_heard(absl::ToDoubleSeconds(now() - server.last_heard));
   }
+  double utilization = 0;
+  int measured = 0;
   for (const auto& [rank, member] : members_.workers()) {
     v1::TaskStatus* task = status.add_tasks();
+    if (const std::optional<double> share = member.compute_share.Value(); share.has_value()) {
+      task->set_utilization(*share);
+      utilization += *share;
+      ++measured;
+    }
     task->set_task(member.task);
     task->set_phase(v1::TASK_LIVE);
     task->set_incarnation(member.incarnation);
@@ -161,6 +168,7 @@ v1::ClusterStatus Coordinator::MakeStatus() const {
       }
     }
   }
+  if (measured > 0) status.set_worker_utilization(utilization / measured);
   for (const auto& [id, reader] : members_.readers()) {
     v1::TaskStatus* task = status.add_tasks();
     task->set_task(reader.task);

@@ -14,6 +14,7 @@
 #include "absl/time/time.h"
 #include "proto/coordinator.pb.h"
 #include "proto/shard_control.pb.h"
+#include "ps_server/coordinator/compute_share.h"
 
 namespace weir {
 
@@ -75,6 +76,7 @@ class MemberTable {
     bool disconnected = false;
     // A heartbeat has come since the break, and was answered.
     bool answered_since = false;
+    ComputeShare compute_share;
     // The Join, which waits until the worker is live.
     std::optional<WaitingJoin> join;
     // A parked call; an empty function if there is none.

@@ -99,9 +99,15 @@ JobMetrics::JobMetrics(Coordinator* coordinator, MetricRegistry* metrics)
                                              "Examples done a second, over the last seconds.")),
       workers_live_(metrics->AddGauge("weir_job_workers_live", "Workers that are in the job.")),
       workers_expected_(metrics->AddGauge("weir_job_workers_expected", "Workers that the job should have.")),
+      utilization_(metrics->AddGauge("weir_job_worker_utilization",
+                                     "Mean of weir_worker_utilization over the workers.")),
       checkpoint_age_(metrics->AddGauge(
           "weir_job_checkpoint_age_seconds",
-          "Seconds since the newest checkpoint was complete, or since ps:0 was started if that is later.")) {}
+          "Seconds since the newest checkpoint was complete, or since ps:0 was started if that is later.")) {
+  metrics->AddCallbackGauges("weir_worker_utilization",
+                             "Share of the last ten seconds or so in which the worker computed, from 0 to 1.",
+                             [this] { return utilizations_; });
+}
 
 void JobMetrics::Refresh() {
   const std::optional<v1::ClusterStatus> status = StatusOf(*coordinator_, /*with_loss_curve=*/false);
@@ -122,6 +128,11 @@ void JobMetrics::Refresh() {
   set(examples_per_second_, answered, s.examples_per_second());
   set(workers_live_, answered, s.membership().members_size());
   set(workers_expected_, answered, s.configured_workers());
+  set(utilization_, s.has_worker_utilization(), s.worker_utilization());
+  utilizations_.clear();
+  for (const v1::TaskStatus& task : s.tasks()) {
+    if (task.has_utilization()) utilizations_.push_back({{{"task", task.task()}}, task.utilization()});
+  }
   set(checkpoint_age_, s.has_checkpoint_age_seconds(), s.checkpoint_age_seconds());
 }
 

@@ -2,6 +2,8 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "common/telemetry/metrics.h"
 #include "ps_server/coordinator/coordinator.h"
@@ -26,7 +28,9 @@ class JobMetrics {
  private:
   Coordinator* const coordinator_;
   Gauge &train_loss_, &test_loss_, &test_accuracy_, &step_, &target_steps_, &examples_, &target_examples_,
-      &examples_per_second_, &workers_live_, &workers_expected_, &checkpoint_age_;
+      &examples_per_second_, &workers_live_, &workers_expected_, &utilization_, &checkpoint_age_;
+  // Of each worker that has one. Used by the thread of Refresh(), which also makes the page.
+  std::vector<std::pair<Labels, double>> utilizations_;
 };
 
 // The job's ClusterStatus with its loss curve, as JSON. Empty: the coordinator is stopping, or did not answer

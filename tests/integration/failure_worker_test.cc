@@ -152,5 +152,39 @@ TEST_CASE("SIGTERM of a worker: it exits 143 and the job goes on") {
   CHECK(job.Summary()["examples"] == kSlowExamples);
 }
 
+// So long that only the worker's own leave can make others do its work while a test waits.
+const std::vector<std::string> kLongLease = {"cluster.grace_seconds=3600", "cluster.lease_seconds=3600",
+                                             "cluster.wait_seconds=3600"};
+
+void PreemptWorker(const std::vector<std::string>& mode) {
+  TestJob job(Slow(mode, kLongLease));
+  job.StartAll();
+  job.WaitForPushes(20);
+  job["worker:1"].Signal(SIGTERM);
+  job.ExpectExit("worker:1", 143, kEndLimit);
+  for (const char* task : {"worker:0", "ps:0", "ps:1"}) job.ExpectExit(task, 0);
+  CHECK_THAT(job["ps:0"].log(), Contains(") is taken out: it was asked to end: got signal 15"));
+  CHECK(job.Summary()["examples"] == kSlowExamples);
+}
+
+TEST_CASE("a worker that gets SIGTERM hands its work back at once: sync") { PreemptWorker(kSync); }
+TEST_CASE("a worker that gets SIGTERM hands its work back at once: bounded") { PreemptWorker(kBounded); }
+TEST_CASE("a worker that gets SIGTERM hands its work back at once: async") { PreemptWorker(kAsync); }
+
+TEST_CASE("a job whose workers all get SIGTERM waits for others, and goes on with them") {
+  TestJob job(Slow(kBounded, kLongLease));
+  job.StartAll();
+  job.WaitForPushes(20);
+  for (const char* task : {"worker:0", "worker:1"}) {
+    job[task].Signal(SIGTERM);
+    job.ExpectExit(task, 143, kEndLimit);
+  }
+  job["ps:0"].WaitForLog("worker:1 (rank 1, incarnation ");
+  job.Start("worker:0");
+  job.ExpectExit("worker:0", 0);
+  for (const char* task : {"ps:0", "ps:1"}) job.ExpectExit(task, 0);
+  CHECK(job.Summary()["examples"] == kSlowExamples);
+}
+
 }  // namespace
 }  // namespace weir

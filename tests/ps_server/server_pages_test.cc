@@ -1,7 +1,9 @@
 // The job's pages on ps:0 over HTTP.
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "catch2/catch.hpp"
@@ -68,6 +70,51 @@ TEST_CASE("Metrics of the job on ps:0: loss, accuracy, step, examples, workers, 
   CHECK(MetricOf(page, "weir_job_workers_live") == 2);
   const double age = MetricOf(page, "weir_job_checkpoint_age_seconds");
   CHECK((age >= 0 && age < 20));
+}
+
+TEST_CASE("Utilization of the workers on ps:0: of each that reports and is in the job, and their mean") {
+  ServerFixture f(40, 1, 3);
+  f.http_port = 0;
+  f.Start();
+  f.Join();
+  const auto metrics = [&] { return HttpGetPage(f.cluster->server(0)->http_port(), "/metrics").body; };
+  CHECK(std::isnan(MetricOf(metrics(), "weir_job_worker_utilization")));
+  const auto caller_of = [&](uint32_t rank) {
+    v1::Caller caller = f.caller;
+    caller.set_worker(f.members[rank].worker());
+    caller.set_incarnation(f.members[rank].incarnation());
+    return caller;
+  };
+  const auto beat = [&](uint32_t rank, std::optional<double> compute_seconds) {
+    v1::HeartbeatRequest heartbeat;
+    *heartbeat.mutable_caller() = caller_of(rank);
+    if (compute_seconds.has_value()) heartbeat.mutable_report()->set_compute_seconds(*compute_seconds);
+    v1::HeartbeatReply heard;
+    REQUIRE(f.coordinator->Heartbeat(f.Context().get(), heartbeat, &heard).ok());
+  };
+  // Worker 0 computes all the time, worker 1 never, and worker 2 does not say.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  double seconds = 0;
+  std::string page;
+  do {
+    beat(0, seconds += 100);
+    beat(1, 7);
+    beat(2, std::nullopt);
+    page = metrics();
+  } while (page.find("weir_worker_utilization{task=\"worker:1\"}") == std::string::npos &&
+           std::chrono::steady_clock::now() < deadline);
+  CHECK_THAT(page, Contains("\nweir_worker_utilization{task=\"worker:0\"} 1\n"
+                            "weir_worker_utilization{task=\"worker:1\"} 0\n") &&
+                       !Contains("task=\"worker:2\""));
+  CHECK(MetricOf(page, "weir_job_worker_utilization") == 0.5);
+
+  v1::LeaveRequest leave;
+  *leave.mutable_caller() = caller_of(0);
+  v1::LeaveReply left;
+  REQUIRE(f.coordinator->Leave(f.Context().get(), leave, &left).ok());
+  page = metrics();
+  CHECK_THAT(page, !Contains("task=\"worker:0\""));
+  CHECK(MetricOf(page, "weir_job_worker_utilization") == 0);
 }
 
 TEST_CASE("The status over HTTP has a curve of the loss") {

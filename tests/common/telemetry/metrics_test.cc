@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "catch2/catch.hpp"
@@ -42,6 +43,20 @@ weir_version 0.1
 # TYPE weir_workers gauge
 weir_workers 4
 )");
+}
+
+TEST_CASE("a family whose series come and go") {
+  MetricRegistry registry;
+  std::vector<std::pair<Labels, double>> workers;
+  registry.AddCallbackGauges("weir_busy", "Busy.", [&workers] { return workers; });
+  CHECK(registry.Exposition() == "# HELP weir_busy Busy.\n# TYPE weir_busy gauge\n");
+  workers = {{{{"task", "worker:1"}}, 0.5}, {{{"task", "worker:\"2"}}, 1}};
+  CHECK(registry.Exposition() ==
+        "# HELP weir_busy Busy.\n# TYPE weir_busy gauge\nweir_busy{task=\"worker:1\"} 0.5\n"
+        "weir_busy{task=\"worker:\\\"2\"} 1\n");
+  workers.pop_back();
+  CHECK(registry.Exposition() ==
+        "# HELP weir_busy Busy.\n# TYPE weir_busy gauge\nweir_busy{task=\"worker:1\"} 0.5\n");
 }
 
 TEST_CASE("the same name and labels are the same metric") {

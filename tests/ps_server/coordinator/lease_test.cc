@@ -30,6 +30,25 @@ TEST_CASE("A silent worker is taken out after its lease, with a new epoch on eve
   CHECK(f.Status().state() == v1::RUNNING);
 }
 
+TEST_CASE("A worker that is asked to end hands its range to others at once, and its rank may come again") {
+  CoordinatorFixture f(kBounded);
+  f.StartJob();
+  const auto theirs = f.NextRange(f.members[1]);
+  REQUIRE(theirs->reply().has_range());
+  f.Leave(f.members[1], false, "got signal 15", v1::FAILURE_DRAINED);
+  CHECK(f.Status().membership().members_size() == 1);
+  const auto taken = f.NextRange(f.members[0]);
+  REQUIRE(taken->reply().has_range());
+  CHECK(taken->reply().range().first_batch() == theirs->reply().range().first_batch());
+  // The last one, too: a job whose every worker gives up would end here.
+  f.Leave(f.members[0], false, "got signal 15", v1::FAILURE_DRAINED);
+  CHECK(f.ends == 0);
+  CHECK(f.Status().state() == v1::RUNNING);
+  const auto again = f.Join(1, 77);
+  REQUIRE(again->there());
+  CHECK(f.NextRange(again->reply())->reply().has_range());
+}
+
 TEST_CASE("A worker that was admitted and has never sent a heartbeat is taken out soon after the grace") {
   // The worker's process was killed when its Join was answered: no connection shows that.
   CoordinatorFixture f(kBounded);

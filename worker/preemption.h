@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+
+#include "absl/base/thread_annotations.h"
+#include "client/client.h"
+#include "common/sync/mutex.h"
+
+namespace weir {
+
+// The end of a worker that the system asks to end, in the middle of its work: it leaves the job, so that
+// others get its work at once and not when its lease is over. Thread-safe.
+class Preemption {
+ public:
+  // This process's member of the job, for as long as this object lives. One at a time.
+  class Member {
+   public:
+    Member(Preemption* preemption, Client* client);
+    // While the process leaves and exits, this waits: another exit code would say that something went wrong.
+    ~Member();
+    Member(const Member&) = delete;
+    Member& operator=(const Member&) = delete;
+
+   private:
+    Preemption* const preemption_;
+  };
+
+  // Leaves the job with this reason, if the process is in a job, and exits. Takes a few seconds at most.
+  [[noreturn]] void LeaveAndExit(const std::string& why, int exit_code);
+
+ private:
+  Mutex mutex_;
+  Client* client_ ABSL_GUARDED_BY(mutex_) = nullptr;
+};
+
+}  // namespace weir
