@@ -1,5 +1,6 @@
 """All rules over all of deploy/. Each fault is a line that names the rendering, the object and what to change."""
 import collections
+import itertools
 import pathlib
 import re
 
@@ -86,17 +87,26 @@ def faults_of_dockerfile(text):
         image = re.sub(r"\$\{(\w+)\}", lambda match: arguments.get(match[1], ""), base)
         if image not in names and not re.search(r":(?!latest$)[\w.-]+$", image):
             yield f"Dockerfile: FROM {base}: '{image}' needs a version as its tag"
-    last = max(index for index, (key, _) in enumerate(steps) if key == "FROM")
-    image = [(key, value.strip()) for key, value in steps[last:]]
+    for image in ("cpu", "gpu"):
+        yield from faults_of_image(image, steps)
+
+
+def faults_of_image(target, steps):
+    """What the stage of this name, the target of a build, says."""
+    begin = next((index for index, (key, value) in enumerate(steps) if key == "FROM" and value.endswith(f" AS {target}")), None)
+    if begin is None:
+        yield f"Dockerfile: there is no stage {target}"
+        return
+    steps = list(itertools.takewhile(lambda step: step[0] != "FROM", steps[begin + 1:]))
     user = f"{pod_rules.USER}:{pod_rules.USER}"
-    if [value for key, value in image if key == "USER"] != [user]:
-        yield f"Dockerfile: needs USER {user}"
-    if [value for key, value in image if key in ("ENTRYPOINT", "CMD")] != ['["weir", "run"]']:
-        yield 'Dockerfile: needs ENTRYPOINT ["weir", "run"], which starts no shell'
-    labels = " ".join(value for key, value in image if key == "LABEL")
+    if [value for key, value in steps if key == "USER"] != [user]:
+        yield f"Dockerfile: {target} needs USER {user}"
+    if [value for key, value in steps if key in ("ENTRYPOINT", "CMD")] != ['["weir", "run"]']:
+        yield f'Dockerfile: {target} needs ENTRYPOINT ["weir", "run"], which starts no shell'
+    labels = " ".join(value for key, value in steps if key == "LABEL")
     for label in ("title", "description", "licenses", "version"):
         if f"org.opencontainers.image.{label}=" not in labels:
-            yield f"Dockerfile: needs the label org.opencontainers.image.{label}"
+            yield f"Dockerfile: {target} needs the label org.opencontainers.image.{label}"
 
 
 class Tree:
