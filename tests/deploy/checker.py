@@ -47,6 +47,7 @@ def faults_of_object(thing, pods, facts):
         "PodMonitor": lambda: object_rules.faults_of_monitor(thing, pods),
         "PrometheusRule": lambda: object_rules.faults_of_alerts(thing, facts),
         "ConfigMap": lambda: object_rules.faults_of_dashboard(thing, facts),
+        "StatefulSet": lambda: cluster_rules.faults_of_stateful_set(thing),
         "TFJob": lambda: cluster_rules.faults_of_tfjob(thing),
         "JobSet": lambda: cluster_rules.faults_of_jobset(thing),
     }

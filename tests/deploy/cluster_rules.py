@@ -78,6 +78,14 @@ def faults_of_cluster(objects):
             yield f"{pods.title}: needs --task=pod and POD_NAME"
 
 
+def faults_of_stateful_set(servers):
+    spec = servers["spec"]
+    if spec.get("podManagementPolicy") != "Parallel":
+        yield f"{title(servers)}: podManagementPolicy must be Parallel, since servers wait for each other"
+    if at(spec, "updateStrategy", "type") != "OnDelete":
+        yield f"{title(servers)}: updateStrategy must be OnDelete: servers that change one by one would leave their job"
+
+
 def faults_of_tfjob(job):
     """What Kubeflow's operator asks for: it looks for this container and this port by their names."""
     policy = at(job, "spec", "runPolicy", default={})

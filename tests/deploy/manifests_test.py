@@ -65,6 +65,8 @@ PLANTED = [
     (JOBSET, JOBSET_FILE, "subdomain: weir", "subdomain: weirs", "the pod is weir-ps-0-0.weirs"),
     (JOBSET, JOBSET_FILE, "publishNotReadyAddresses: true", "publishNotReadyAddresses: false", "there is no Service weir"),
     (KUBEFLOW, TFJOB_FILE, "name: tensorflow", "name: weir", "needs a container tensorflow"),
+    (BASE, SERVERS, "podManagementPolicy: Parallel", "podManagementPolicy: OrderedReady", "must be Parallel"),
+    (BASE, SERVERS, "type: OnDelete", "type: RollingUpdate", "must be OnDelete"),
     # Selectors.
     (BASE, ACCESS, "app.kubernetes.io/component: ps", "app.kubernetes.io/component: server", "no pod matches"),
     (BASE, WORKERS, "component: worker\n---", "component: workers\n---", "does not match"),
