@@ -51,11 +51,11 @@ def faults_of_probes(pods):
 
 def faults_of_flags(pods, facts):
     known = facts.flags(pods.role)
-    for argument in at(pods.container, "args", default=[]):
+    for argument in pods.arguments():
         flag = re.match(r"--(\w+)", argument)
         if flag is None or flag[1] not in known:
             yield f"{pods.title}: {argument} is no flag of {'ps_server' if pods.role == 'ps' else 'worker'}"
-    for unset in re.findall(r"\$\(\w+\)", " ".join(pods.flag(name) or "" for name in known)):
+    for unset in re.findall(r"\$\(\w+\)", " ".join(pods.arguments())):
         yield f"{pods.title}: no variable of the container is {unset}"
 
 

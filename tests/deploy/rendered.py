@@ -71,18 +71,23 @@ class Pods:
     def environment(self):
         return {variable["name"]: variable.get("value") for variable in at(self.container, "env", default=[])}
 
+    def arguments(self):
+        """With the values of the container's environment in them."""
+        return [re.sub(r"\$\((\w+)\)", lambda match: self.environment.get(match[1]) or match[0], argument)
+                for argument in at(self.container, "args", default=[])]
+
     def flag(self, name):
-        """The value of --name=..., with the container's environment in it; "" for --name alone; None without the flag."""
-        for argument in at(self.container, "args", default=[]):
+        """The value of --name=...; "" for --name alone; None without the flag."""
+        for argument in self.arguments():
             flag, _, value = argument.partition("=")
             if flag == f"--{name}":
-                return re.sub(r"\$\((\w+)\)", lambda match: self.environment.get(match[1]) or match[0], value)
+                return value
         return None
 
     @property
     def settings(self):
         """The fields of the job's config that --set=FIELD=VALUE overrides."""
-        return [a.removeprefix("--set=") for a in at(self.container, "args", default=[]) if a.startswith("--set=")]
+        return [a.removeprefix("--set=") for a in self.arguments() if a.startswith("--set=")]
 
     def ports(self):
         """Name -> number."""
