@@ -12,6 +12,7 @@
 #include "cli/commands/command_reference.h"
 #include "cli/commands/demo.h"
 #include "cli/commands/doctor.h"
+#include "cli/commands/run.h"
 #include "cli/commands/status_command.h"
 #include "cli/commands/up.h"
 #include "cli/config/config_command.h"
@@ -29,6 +30,7 @@ constexpr const char* kExamples = R"(Examples:
   weir demo
   weir up --ps=2 --workers=4 configs/digits.json
   weir up --ps=2 --workers=4 configs/digits.json --set 'consistency={"mode":"async"}' --summary=out.json
+  weir run --config=job.json --cluster=dns:ps=weir-ps:2,worker=weir-worker:4 --task=pod
   weir status --address=127.0.0.1:2222
   weir config show configs/digits.json --set optimizer.learning_rate=0.05
   weir checkpoint verify runs/digits
@@ -42,8 +44,16 @@ constexpr const char* kUpExamples = R"(Examples:
   weir up --ps=2 --workers=2 configs/fashion_mlp.json --seed=7 --summary=out.json
   weir up --workers=4 configs/digits.json --set 'consistency={"mode":"bounded","staleness":3}' --verbose)";
 
+constexpr const char* kRunExamples = R"(Examples:
+  weir run --config=job.json --cluster=dns:ps=weir-ps:2,worker=weir-worker:4 --task=pod
+  weir run --config=job.json --cluster=cluster.json --task=ps:0 --http_port=8080
+  TF_CONFIG='{"cluster": ...}' weir run --config=job.json
+
+The task is, in this order, that of --task, of the file --cluster, or of TF_CONFIG. ps:N becomes `ps_server`; any other task, and a job without a cluster, becomes `worker`. All other flags are for that program, and `ps_server --help` and `worker --help` list them. --task=pod reads the pod's name from POD_NAME, or else the host name. Exit codes are those of the program; 78: the cluster spec or the task is wrong.)";
+
 constexpr const char* kStatusExamples = R"(Examples:
   weir status --cluster=configs/cluster_2ps_2workers.json
+  weir status --cluster=dns:ps=weir-ps:2
   weir status --address=127.0.0.1:2222 --json
   weir status --address=127.0.0.1:2222 --why)";
 
@@ -88,7 +98,9 @@ CLI::Option* AddConfig(CLI::App* command, std::string* config) {
 }
 
 void AddCluster(CLI::App* command, ClusterFlags* flags) {
-  CLI::Option* cluster = command->add_option("--cluster", flags->cluster_file, "Cluster spec, or a TF_CONFIG")
+  CLI::Option* cluster = command
+                             ->add_option("--cluster", flags->cluster,
+                                          "Cluster spec or a TF_CONFIG, or dns:ps=NAME:COUNT for pods")
                              ->type_name("FILE");
   command->add_option("--address", flags->address, "Address of ps:0")
       ->type_name("HOST:PORT")
@@ -194,6 +206,18 @@ int Main(int argc, char** argv) {
   up_command->add_flag("--verbose", up.verbose,
                        "Shows all lines of all tasks, not warnings and errors alone");
 
+  RunOptions run;
+  CLI::App* run_command = app.add_subcommand(
+      "run", "Becomes the server or worker that this process's task names: for containers");
+  run_command->footer(kRunExamples);
+  run_command->allow_extras();
+  run_command
+      ->add_option("--cluster", run.cluster,
+                   "Cluster spec, or dns:JOB=NAME:COUNT[:PORT],... for pods (default: TF_CONFIG's)")
+      ->type_name("FILE");
+  run_command->add_option("--task", run.task, "TYPE:INDEX, or pod: what the pod's name says")
+      ->type_name("TASK");
+
   StatusOptions status;
   CLI::App* status_command = app.add_subcommand("status", "Asks a running cluster how it is");
   status_command->footer(kStatusExamples);
@@ -287,6 +311,10 @@ int Main(int argc, char** argv) {
   if (seed->count() > 0) up.seed = up_seed;
   if (http->count() > 0) up.http_port = http_port;
   if (up_command->parsed()) return RunUp(up);
+  if (run_command->parsed()) {
+    run.others = run_command->remaining();
+    return RunTask(run);
+  }
   if (status_command->parsed()) return RunStatus(status);
   if (demo_command->parsed()) return RunDemo(demo);
   if (check_command->parsed()) {

@@ -63,11 +63,13 @@ int Run(const Flags& flags) {
   if (!flags.replay.empty()) return Replay(flags.replay);
   const auto config = LoadJobConfig(flags.config, flags.set);
   if (!config.ok()) return Fail(kExitConfig, config.status().message());
-  const auto environment = FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task);
+  const auto environment =
+      FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task, Pod::Current());
   if (!environment.ok()) return Fail(kExitConfig, environment.status().message());
   if (!environment->has_value()) {
     return Fail(kExitConfig,
-                "a ps_server needs a cluster: set TF_CONFIG, or give --cluster=FILE and --task=ps:0");
+                "a ps_server needs a cluster: set TF_CONFIG, or give --cluster=FILE (or dns:...) and "
+                "--task=ps:0 (or pod)");
   }
   const TaskEnvironment& me = **environment;
   if (me.task.type != "ps") {
@@ -188,8 +190,10 @@ int main(int argc, char** argv) {
                  "folder of checkpoints (server.durability), and prints their SHA-256")
       ->excludes(config);
   app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
-  app.add_option("--cluster", flags.cluster, "Cluster spec (JSON), instead of TF_CONFIG's");
-  app.add_option("--task", flags.task, "This task, ps:INDEX, instead of TF_CONFIG's");
+  app.add_option("--cluster", flags.cluster,
+                 "Cluster spec (a file), or dns:JOB=NAME:COUNT[:PORT],... for pods; instead of TF_CONFIG's");
+  app.add_option("--task", flags.task,
+                 "This task, ps:INDEX, or pod: what the pod's name says; instead of TF_CONFIG's");
   app.add_option("--token_file", flags.token_file,
                  "The job's token, which every caller of this server must have")
       ->envname("WEIR_TOKEN_FILE")

@@ -141,7 +141,8 @@ int Main(const Flags& flags) {
     return kExitConfig;
   }
   if (flags.check) return Check(*config, flags.config);
-  const auto environment = FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task);
+  const auto environment =
+      FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task, Pod::Current());
   if (!environment.ok()) {
     LogError(environment.status().message());
     return kExitConfig;
@@ -183,9 +184,12 @@ int main(int argc, char** argv) {
       "worker");
   app.add_option("--config", flags.config, "The job's config (JSON)")->required();
   app.add_option("--set", flags.set, "Overrides a field of the config: a.b.c=value")->allow_extra_args(false);
-  app.add_option("--cluster", flags.cluster, "Cluster spec (JSON), instead of TF_CONFIG's");
-  app.add_option("--task", flags.task,
-                 "This task, worker:INDEX, chief:0 or evaluator:0, instead of TF_CONFIG's");
+  app.add_option("--cluster", flags.cluster,
+                 "Cluster spec (a file), or dns:JOB=NAME:COUNT[:PORT],... for pods; instead of TF_CONFIG's");
+  app.add_option(
+      "--task", flags.task,
+      "This task, worker:INDEX, chief:0 or evaluator:0, or pod: what the pod's name says; instead of "
+      "TF_CONFIG's");
   app.add_option("--token_file", flags.token_file, "The job's token, if its servers have one")
       ->envname("WEIR_TOKEN_FILE")
       ->type_name("FILE");

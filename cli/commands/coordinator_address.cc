@@ -7,14 +7,12 @@
 #include "cli/report/format.h"
 #include "common/config/address.h"
 #include "common/config/cluster_spec.h"
-#include "common/config/text_file.h"
 #include "common/program/exit_codes.h"
 
 namespace weir {
 namespace {
 
-absl::StatusOr<std::string> AddressIn(const std::string& text, const std::string& source) {
-  const absl::StatusOr<ClusterSpec> spec = ParseClusterSpec(text, source);
+absl::StatusOr<std::string> AddressIn(const absl::StatusOr<ClusterSpec>& spec, absl::string_view source) {
   if (!spec.ok()) return absl::FailedPreconditionError(spec.status().message());
   const auto addresses = spec->ps_addresses();
   if (addresses.empty()) {
@@ -32,12 +30,10 @@ absl::StatusOr<std::string> CoordinatorAddress(const ClusterFlags& flags) {
     if (parsed.ok()) return flags.address;
     return absl::InvalidArgumentError(absl::StrCat("--address: ", parsed.status().message()));
   }
-  if (!flags.cluster_file.empty()) {
-    const auto text = ReadTextFile(flags.cluster_file);
-    if (!text.ok()) return absl::FailedPreconditionError(text.status().message());
-    return AddressIn(*text, flags.cluster_file);
+  if (!flags.cluster.empty()) return AddressIn(ReadClusterSpec(flags.cluster), flags.cluster);
+  if (const char* tf_config = std::getenv("TF_CONFIG")) {
+    return AddressIn(ParseClusterSpec(tf_config, "TF_CONFIG"), "TF_CONFIG");
   }
-  if (const char* tf_config = std::getenv("TF_CONFIG")) return AddressIn(tf_config, "TF_CONFIG");
   return absl::InvalidArgumentError(
       "which cluster? Name it with --cluster=FILE, --address=HOST:PORT (of ps:0) or TF_CONFIG");
 }

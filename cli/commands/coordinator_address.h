@@ -9,13 +9,13 @@ namespace weir {
 // The flags with which commands name a running cluster. At most one of the first two is given; with neither,
 // TF_CONFIG names the cluster.
 struct ClusterFlags {
-  std::string cluster_file;
+  std::string cluster;     // a file, or "dns:..."
   std::string address;     // of ps:0
   std::string token_file;  // "": the job has no token
 };
 
 // The address of ps:0, "host:port". InvalidArgument: the command line gives none, or no good one.
-// FailedPrecondition: the file or TF_CONFIG gives none, or no good one.
+// FailedPrecondition: the cluster or TF_CONFIG gives none, or no good one.
 absl::StatusOr<std::string> CoordinatorAddress(const ClusterFlags& flags);
 
 // What to say, and which code to exit with, if a call to ps:0 failed with `status`.

@@ -1,38 +1,19 @@
 #include "common/config/cluster_spec.h"
 
-#include <algorithm>
-#include <array>
 #include <utility>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/base/status_macros.h"
 #include "common/config/address.h"
+#include "common/config/dns_cluster.h"
 #include "common/config/json_document.h"
 #include "common/config/suggestion.h"
 #include "common/config/text_file.h"
 
 namespace weir {
 namespace {
-
-constexpr absl::string_view kTaskTypes = "ps, worker, chief (or master), evaluator";
-
-// The name that Weir uses for a job, or "" for an unknown job.
-std::string CanonicalJob(absl::string_view job) {
-  if (job == "master") return "chief";
-  for (const char* known : {"ps", "worker", "chief", "evaluator"}) {
-    if (job == known) return known;
-  }
-  return "";
-}
-
-// All digits, no sign; "01" is 1, as Python's int() has it.
-bool ParseIndex(absl::string_view text, uint32_t* index) {
-  return !text.empty() && std::all_of(text.begin(), text.end(), absl::ascii_isdigit) &&
-         absl::SimpleAtoi(text, index);
-}
 
 absl::Status Refuse(const JsonPlace& place, absl::string_view path, absl::string_view what) {
   return absl::InvalidArgumentError(absl::StrCat(place.ToString(), ": ", path, ": ", what));
@@ -49,7 +30,8 @@ struct Listing {
   std::map<std::string, std::map<uint32_t, ListedAddress>> jobs;
   bool has_map = false;  // some job maps indexes to addresses
   bool has_unknown_job = false;
-  bool sparse = false;  // the key is sparseCluster
+  bool sparse = false;   // the key is sparseCluster
+  bool derived = false;  // from names with indexes in them, so an index means what it says
   JsonPlace place;
   std::string path;
 
@@ -170,6 +152,41 @@ absl::StatusOr<std::optional<Listing>> FindListing(const JsonValue& root, absl::
   return std::nullopt;  // TensorFlow's way of saying "local"
 }
 
+absl::StatusOr<Listing> ListingFromDns(absl::string_view text, absl::string_view source) {
+  WEIR_ASSIGN_OR_RETURN(const std::vector<DnsJob> jobs, ParseDnsCluster(text, source));
+  Listing listing;
+  listing.derived = true;
+  listing.place = {std::make_shared<const std::string>(source), 1, 1};
+  listing.path = "cluster";
+  for (const DnsJob& job : jobs) {
+    std::map<uint32_t, ListedAddress>& addresses = listing.jobs[job.job];
+    for (uint32_t i = 0; i < job.addresses.size(); ++i) {
+      addresses.emplace(
+          i, ListedAddress{job.addresses[i], job.name_place, absl::StrCat("cluster.", job.job, "[", i, "]")});
+    }
+  }
+  return listing;
+}
+
+// The cluster that a value of --cluster names; never nullopt. `root`: the file's document, if it is one.
+absl::StatusOr<std::optional<Listing>> ReadNamed(const std::string& cluster, JsonValue* root) {
+  if (IsDnsCluster(cluster)) return ListingFromDns(cluster, "--cluster");
+  WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(cluster));
+  WEIR_ASSIGN_OR_RETURN(*root, ParseJson(text, cluster));
+  return FindListing(*root, cluster, /*bare=*/true);
+}
+
+std::vector<PodOfTask> PodsOf(const Listing& listing) {
+  std::vector<PodOfTask> pods;
+  for (const auto& [job, addresses] : listing.jobs) {
+    for (const auto& [index, listed] : addresses) {
+      if (listed.address.is_unix()) continue;
+      pods.push_back({{job, index}, listed.address.host.substr(0, listed.address.host.find('.'))});
+    }
+  }
+  return pods;
+}
+
 // `own`: this process's task, whose port may be 0, or nullptr.
 absl::StatusOr<ClusterSpec> MakeSpec(const Listing& listing, const Task* own) {
   ClusterSpec::Jobs jobs;
@@ -256,7 +273,8 @@ absl::StatusOr<std::optional<PlacedTask>> ReadTask(const JsonValue& root) {
 // task's index.
 void MoveToOwnIndex(const Task& task, Listing* listing) {
   const auto job = listing->jobs.find(task.type);
-  if (!listing->IsDynamic() || job == listing->jobs.end() || job->second.size() != 1) return;
+  if (!listing->IsDynamic() || listing->derived || job == listing->jobs.end() || job->second.size() != 1)
+    return;
   ListedAddress own = std::move(job->second.begin()->second);
   job->second.clear();
   job->second.emplace(task.index, std::move(own));
@@ -313,23 +331,6 @@ absl::StatusOr<TaskEnvironment> MakeEnvironment(Listing listing, const PlacedTas
 // ---- the interface
 // ---------------------------------------------------------------------------------------------------
 
-std::string Task::ToString() const { return absl::StrCat(type, ":", index); }
-
-absl::StatusOr<Task> ParseTask(absl::string_view text, absl::string_view source) {
-  const size_t colon = text.find(':');
-  const absl::string_view index = colon == absl::string_view::npos ? "0" : text.substr(colon + 1);
-  Task task;
-  task.type = CanonicalJob(text.substr(0, colon));
-  const bool needs_index = task.type == "ps" || task.type == "worker";
-  if (task.type.empty() || (colon == absl::string_view::npos && needs_index) ||
-      !ParseIndex(index, &task.index)) {
-    return absl::InvalidArgumentError(absl::StrCat(source,
-                                                   ": must be TYPE:INDEX, such as ps:0, with TYPE one of ",
-                                                   kTaskTypes, "; got ", JsonQuote(text)));
-  }
-  return task;
-}
-
 std::optional<std::string> ClusterSpec::AddressOf(const Task& task) const {
   const auto job = jobs_.find(task.type);
   if (job == jobs_.end()) return std::nullopt;
@@ -368,30 +369,37 @@ absl::StatusOr<ClusterSpec> ParseClusterSpec(absl::string_view text, absl::strin
   return MakeSpec(*listing, nullptr);
 }
 
+absl::StatusOr<ClusterSpec> ReadClusterSpec(const std::string& cluster) {
+  JsonValue ignored;
+  WEIR_ASSIGN_OR_RETURN(const std::optional<Listing> listing, ReadNamed(cluster, &ignored));
+  return MakeSpec(*listing, nullptr);
+}
+
 absl::StatusOr<std::optional<TaskEnvironment>> FromEnvironment(const char* tf_config,
-                                                               const std::string& cluster_file,
-                                                               const std::string& task) {
+                                                               const std::string& cluster,
+                                                               const std::string& task, const Pod& pod) {
   std::optional<Listing> listing;
   std::optional<PlacedTask> placed;
-  if (!task.empty()) {
+  const JsonPlace flag{std::make_shared<const std::string>("--task=" + task), 0, 0};
+  const bool by_pod = task == kTaskOfPod;
+  if (!task.empty() && !by_pod) {
     WEIR_ASSIGN_OR_RETURN(Task parsed, ParseTask(task, "--task"));
-    placed = PlacedTask{std::move(parsed), {std::make_shared<const std::string>("--task=" + task), 0, 0}};
+    placed = PlacedTask{std::move(parsed), flag};
   }
-  if (!cluster_file.empty()) {
-    WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(cluster_file));
-    WEIR_ASSIGN_OR_RETURN(const JsonValue root, ParseJson(text, cluster_file));
-    WEIR_ASSIGN_OR_RETURN(listing, FindListing(root, cluster_file, /*bare=*/true));
-    if (!placed.has_value()) {
+  if (!cluster.empty()) {
+    JsonValue root;
+    WEIR_ASSIGN_OR_RETURN(listing, ReadNamed(cluster, &root));
+    if (task.empty()) {
       WEIR_ASSIGN_OR_RETURN(placed, ReadTask(root));
     }
   }
-  const bool complete = listing.has_value() && placed.has_value();
+  const bool complete = listing.has_value() && (placed.has_value() || by_pod);
   if (!complete && tf_config != nullptr && !absl::StripAsciiWhitespace(tf_config).empty()) {
     WEIR_ASSIGN_OR_RETURN(const JsonValue root, ParseJson(tf_config, "TF_CONFIG"));
     if (!listing.has_value()) {
       WEIR_ASSIGN_OR_RETURN(listing, FindListing(root, "TF_CONFIG", /*bare=*/false));
     }
-    if (!placed.has_value()) {
+    if (!placed.has_value() && !by_pod) {
       WEIR_ASSIGN_OR_RETURN(placed, ReadTask(root));
       if (!listing.has_value() && placed.has_value()) WEIR_RETURN_IF_ERROR(CheckAlone(root, *placed));
     }
@@ -399,11 +407,19 @@ absl::StatusOr<std::optional<TaskEnvironment>> FromEnvironment(const char* tf_co
   if (!listing.has_value()) {
     if (task.empty()) return std::nullopt;
     return absl::InvalidArgumentError(
-        absl::StrCat("--task=", task, ": there is no cluster for it; give --cluster=FILE or set TF_CONFIG"));
+        absl::StrCat("--task=", task,
+                     ": there is no cluster for it; give --cluster=FILE, --cluster=dns:... or TF_CONFIG"));
+  }
+  if (by_pod) {
+    WEIR_ASSIGN_OR_RETURN(Task found,
+                          FindTaskOfPod(pod, PodsOf(*listing), *flag.source, listing->place.ToString()));
+    placed = PlacedTask{std::move(found), flag};
   }
   if (!placed.has_value()) {
-    return Refuse(listing->place, "task",
-                  "is missing: which task is this? Give --task=TYPE:INDEX, such as --task=ps:0");
+    return Refuse(
+        listing->place, "task",
+        "is missing: which task is this? Give --task=TYPE:INDEX, such as --task=ps:0, or --task=pod "
+        "where the pod's name says it");
   }
   return MakeEnvironment(*std::move(listing), *placed);
 }

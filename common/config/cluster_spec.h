@@ -9,6 +9,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/config/pod.h"
+#include "common/config/task.h"
 
 // The cluster, and this process's task in it: TF_CONFIG as TensorFlow and Kubeflow's operators write it,
 //
@@ -28,18 +30,6 @@
 // "master" is another word for "chief". Keys and jobs that are not known are ignored. An address is
 // HOST:PORT, [IPv6]:PORT or unix:PATH; nothing is resolved here.
 namespace weir {
-
-struct Task {
-  std::string type;  // "ps", "worker", "chief" or "evaluator"
-  uint32_t index = 0;
-
-  std::string ToString() const;  // "ps:0"
-};
-
-inline bool operator==(const Task& a, const Task& b) { return a.type == b.type && a.index == b.index; }
-
-// "ps:0" and so on; "chief" alone is "chief:0". InvalidArgument names `source`, such as "--task".
-absl::StatusOr<Task> ParseTask(absl::string_view text, absl::string_view source);
 
 // A value. Invariants: job names are those of Task::type, no job is empty, no two tasks have one address
 // (except with port 0).
@@ -83,12 +73,16 @@ struct TaskEnvironment {
 // is ignored. Errors are InvalidArgument with "source:line:column: field.path: what".
 absl::StatusOr<ClusterSpec> ParseClusterSpec(absl::string_view text, absl::string_view source);
 
-// What this process is. `tf_config` is the variable's value or nullptr; `cluster_file` and `task` are flags,
-// empty if not given, and each wins over its part of TF_CONFIG. The file may be either form that
-// ParseClusterSpec reads; a task in it comes after --task and before TF_CONFIG's. nullopt: there is no
-// cluster, so everything runs in one process.
+// The same of `cluster`, a value of --cluster: a file, or a line "dns:..." (dns_cluster.h).
+absl::StatusOr<ClusterSpec> ReadClusterSpec(const std::string& cluster);
+
+// What this process is. `tf_config` is the variable's value or nullptr; `cluster` and `task` are flags, empty
+// if not given, and each wins over its part of TF_CONFIG. `cluster` is as for ReadClusterSpec; a task in its
+// file comes after --task and before TF_CONFIG's. `task` may be "pod": then `pod`'s name says which task of
+// the cluster this is, wherever the cluster comes from. nullopt: there is no cluster, so everything runs in
+// one process.
 absl::StatusOr<std::optional<TaskEnvironment>> FromEnvironment(const char* tf_config,
-                                                               const std::string& cluster_file,
-                                                               const std::string& task);
+                                                               const std::string& cluster,
+                                                               const std::string& task, const Pod& pod);
 
 }  // namespace weir

@@ -116,7 +116,7 @@ class Membership {
 
 int Main(const Flags& flags) {
   const auto config = LoadJobConfig(flags.config, {});
-  const auto environment = FromEnvironment(std::getenv("TF_CONFIG"), "", "");
+  const auto environment = FromEnvironment(std::getenv("TF_CONFIG"), "", "", {});
   if (!config.ok() || !environment.ok() || !environment->has_value()) {
     LogError(config.status().message(), " ", environment.status().message());
     return 1;

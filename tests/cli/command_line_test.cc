@@ -25,10 +25,10 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
-      {{}, {"subcommand", "up, status, demo, config, checkpoint, export, replay, bench"}},
+      {{}, {"subcommand", "up, run, status, demo, config, checkpoint, export, replay, bench"}},
       {{"upp"},
        {"'upp' is not known here (did you mean \"up\"?)",
-        "up, status, demo, config, checkpoint, export, replay, bench", "see `weir --help`"}},
+        "up, run, status, demo, config, checkpoint, export, replay, bench", "see `weir --help`"}},
       {{"up"}, {"config is required", "allowed after `weir up`", "--workers"}},
       {{"up", "job.json", "--worker=2"},
        {"'--worker=2' is not known here (did you mean \"--workers\"?)", "see `weir up --help`"}},
@@ -119,7 +119,8 @@ TEST_CASE("help and version") {
     CHECK_THAT(result.output,
                Contains("weir up --ps=2 --workers=4 configs/digits.json") && Contains("Exit codes"));
   }
-  for (const char* command : {"up", "status", "demo", "config", "checkpoint", "export", "bench", "doctor"}) {
+  for (const char* command :
+       {"up", "run", "status", "demo", "config", "checkpoint", "export", "bench", "doctor"}) {
     const WeirResult result = Weir({command, "--help"});
     CHECK(result.code == 0);
     CHECK_THAT(result.output, Contains("Examples:\n  weir " + std::string(command)));
@@ -173,6 +174,10 @@ TEST_CASE("status of a running cluster") {
   const WeirResult no_server = Weir({"status", "--cluster=" + file});
   CHECK(no_server.code == kExitConfig);
   CHECK_THAT(no_server.output, Contains("cluster.json") && Contains("ps"));
+
+  const WeirResult no_count = Weir({"status", "--cluster=dns:ps=weir-ps"});
+  CHECK(no_count.code == kExitConfig);
+  CHECK_THAT(no_count.output, Contains("--cluster:1:8: ps: must be JOB=NAME:COUNT"));
 
   FakeCoordinator other(nullptr);
   REQUIRE(other.port() != 0);

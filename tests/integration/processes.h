@@ -83,6 +83,7 @@ class TestProcess {
   TestProcess(std::vector<std::string> args, std::map<std::string, std::string> environment,
               std::string log_path);
 
+  int pid() const { return process_->pid(); }
   void Signal(int signal) { process_->Signal(signal); }
   // As a shell reports it: the exit code, or 128 + the signal.
   int Wait(std::chrono::milliseconds limit = kHangLimit);

@@ -16,7 +16,7 @@ absl::StatusOr<std::vector<int>> TwoGpus() { return std::vector<int>{1, 3}; }
 
 uint32_t RankOf(const char* task, const std::string& cluster) {
   const std::string config = R"({"cluster": )" + cluster + R"(, "task": )" + task + "}";
-  const auto environment = FromEnvironment(config.c_str(), "", "");
+  const auto environment = FromEnvironment(config.c_str(), "", "", {});
   INFO(environment.status().message());
   REQUIRE(environment.ok());
   return LocalRank(*environment);

@@ -19,7 +19,7 @@ using Addresses = std::vector<std::string>;
 TaskEnvironment Read(const std::string& tf_config, const std::string& cluster_file = "",
                      const std::string& task = "") {
   absl::StatusOr<std::optional<TaskEnvironment>> environment =
-      FromEnvironment(tf_config.c_str(), cluster_file, task);
+      FromEnvironment(tf_config.c_str(), cluster_file, task, {});
   INFO(environment.status().ToString());
   REQUIRE(environment.ok());
   REQUIRE(environment->has_value());
@@ -27,7 +27,8 @@ TaskEnvironment Read(const std::string& tf_config, const std::string& cluster_fi
 }
 
 std::string Error(const char* tf_config, const std::string& cluster_file = "", const std::string& task = "") {
-  absl::StatusOr<std::optional<TaskEnvironment>> environment = FromEnvironment(tf_config, cluster_file, task);
+  absl::StatusOr<std::optional<TaskEnvironment>> environment =
+      FromEnvironment(tf_config, cluster_file, task, {});
   if (!environment.ok()) return std::string(environment.status().message());
   return environment->has_value() ? "accepted" : "no cluster";
 }
@@ -367,7 +368,7 @@ TEST_CASE("Mutated specs never crash, and each error has its place") {
       }
       if (mutated.empty()) mutated = "{}";
     }
-    const auto environment = FromEnvironment(mutated.c_str(), "", "");
+    const auto environment = FromEnvironment(mutated.c_str(), "", "", {});
     accepted += environment.ok();
     wrong += !environment.ok() && !absl::StartsWith(environment.status().message(), "TF_CONFIG:1:");
   }

@@ -75,7 +75,7 @@ TEST_CASE("Each shipped cluster spec is valid") {
   REQUIRE(spec.ok());
   CHECK(spec->ps_addresses().size() == 2);
   CHECK(spec->num_workers() == 2u);
-  CHECK(FromEnvironment(nullptr, path, "worker:1")->value().address == "127.0.0.1:2225");
+  CHECK(FromEnvironment(nullptr, path, "worker:1", {})->value().address == "127.0.0.1:2225");
 }
 
 TEST_CASE("Paths start at the config's folder") {
