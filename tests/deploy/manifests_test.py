@@ -9,13 +9,11 @@ import unittest
 
 # The tree itself, not the runfiles: WORKSPACE is a link into it.
 ROOT = pathlib.Path(os.path.realpath("WORKSPACE")).parent
-PYTHON = ROOT / ".venv/deploy/bin/python"
-if not PYTHON.exists():
-    sys.exit(f"{PYTHON.relative_to(ROOT)} is missing: `./dev test` makes it from tests/deploy/requirements.txt")
-if pathlib.Path(sys.prefix) != PYTHON.parents[1]:
-    os.execv(PYTHON, [PYTHON, "-B", *sys.argv])
-
 sys.path.insert(0, str(ROOT / "tests/deploy"))
+sys.dont_write_bytecode = True
+import environment  # pylint: disable=wrong-import-position
+
+environment.enter()
 from checker import BASE, Tree  # pylint: disable=wrong-import-position
 from rendered import at, pods_of  # pylint: disable=wrong-import-position
 
