@@ -4,6 +4,7 @@ the manifests give them they find their tasks and each other, train, and end."""
 import json
 import os
 import pathlib
+import shutil
 import signal
 import sys
 import tempfile
@@ -20,8 +21,8 @@ import environment  # pylint: disable=wrong-import-position
 
 environment.enter()
 import emulator  # pylint: disable=wrong-import-position
+from checker import Tree  # pylint: disable=wrong-import-position
 from facts import Facts  # pylint: disable=wrong-import-position
-from rendered import render  # pylint: disable=wrong-import-position
 
 WEIR = pathlib.Path("cli/weir").resolve()
 LIMIT_SECONDS = 120
@@ -39,6 +40,16 @@ def get(pod, path):
         return None
 
 
+def longer(config):
+    """A job of some seconds: long enough for what happens to it in the middle."""
+    return config.replace('"epochs": 30', '"epochs": 500')
+
+
+def step_of(pod):
+    status = get(pod, "/status")
+    return int(json.loads(status[1]).get("step", 0)) if status is not None and status[0] == 200 and status[1] else 0
+
+
 def wait_until(holds, what):
     end = time.monotonic() + LIMIT_SECONDS
     while not holds():
@@ -51,7 +62,8 @@ class Pods(unittest.TestCase):
     def cluster(self, rendering, config=lambda text: text):
         folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
         self.addCleanup(folder.cleanup)
-        cluster = emulator.Cluster(render(ROOT / rendering), WEIR, folder.name, config)
+        shutil.copytree(ROOT / "deploy", f"{folder.name}/tree/deploy")
+        cluster = emulator.Cluster(Tree(f"{folder.name}/tree").objects(rendering), WEIR, folder.name, config)
         self.addCleanup(cluster.close)
         return cluster
 
@@ -70,12 +82,11 @@ class Pods(unittest.TestCase):
                 self.assertIn("all 45000 examples are done", cluster.log(first))
 
     def test_a_drained_job_goes_on_when_its_pods_come_back(self):
-        # Long enough to be drained in the middle.
-        cluster = self.cluster("deploy/kustomize/base", lambda text: text.replace('"epochs": 30', '"epochs": 300'))
+        cluster = self.cluster("deploy/kustomize/base", longer)
         first = next(pod for pod in cluster.pods if pod.name == "weir-ps-0")
         for pod in cluster.pods:
             cluster.start(pod)
-        wait_until(lambda: json.loads((get(first, "/status") or (0, "{}"))[1] or "{}").get("step", "0") != "0", "the first step")
+        wait_until(lambda: step_of(first) > 0, "the first step")
         begin = time.monotonic()
         first.process.send_signal(signal.SIGTERM)
         self.assert_exits(cluster, first, EXIT_DRAINED)
@@ -87,6 +98,20 @@ class Pods(unittest.TestCase):
         for pod in cluster.pods:
             self.assert_exits(cluster, pod, 0)
         self.assertIn("started again, the job goes on from", cluster.log(first))
+
+    def test_elastic_workers_may_stay_away_and_come_late(self):
+        # ps:0 waits a lease for workers that did not come.
+        cluster = self.cluster("deploy/kustomize/components/elastic",
+                               lambda text: longer(text).replace('"start_seconds"', '"lease_seconds": 2, "start_seconds"'))
+        first = next(pod for pod in cluster.pods if pod.name == "weir-ps-0")
+        workers = [pod for pod in cluster.pods if pod.pods.role == "worker"]
+        started = [pod for pod in cluster.pods if pod not in workers[1:]]
+        for pod in started:
+            cluster.start(pod)
+        wait_until(lambda: step_of(first) > 0, "the first step, by one worker")
+        cluster.start(workers[4])
+        for pod in [*started, workers[4]]:
+            self.assert_exits(cluster, pod, 0)
 
     def test_a_pod_too_many_says_what_to_edit(self):
         cluster = self.cluster("deploy/kustomize/base")
