@@ -181,7 +181,7 @@ int Main(int argc, char** argv) {
   const CLI::Option* http =
       up_command
           ->add_option("--http_port", http_port,
-                       "Port of ps:0's dashboard, /metrics and /healthz; 0: any free port")
+                       "Port of ps:0's dashboard, /metrics, /healthz and /readyz; 0: any free port")
           ->check(CLI::Range(0, 65535));
   up_command
       ->add_option("--bin_dir", up.bin_dir, "Where ps_server and worker are (default: beside this program)")

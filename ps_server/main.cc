@@ -204,7 +204,7 @@ int main(int argc, char** argv) {
   app.add_option("--port_file", flags.port_file,
                  "Where to write the port that was bound, and that of --http_port");
   app.add_option("--http_port", flags.http_port,
-                 "Port of /metrics, /healthz and the dashboard; 0: any free one")
+                 "Port of /metrics, /healthz, /readyz and the dashboard; 0: any free one")
       ->check(CLI::Range(0, 65535));
   app.add_option("--summary", flags.summary, "ps:0: where to write the job's summary (JSON) at its end");
   app.add_option("--log_format", flags.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));

@@ -202,13 +202,14 @@ std::string HttpServer::State::Respond(absl::string_view head) {
 }
 
 std::string HttpServer::State::Get(absl::string_view path) {
-  if (path == "/healthz") {
-    const absl::Status status = options.health ? options.health() : absl::OkStatus();
+  if (path == "/healthz" || path == "/readyz") {
+    const std::function<absl::Status()>& probe = path == "/healthz" ? options.health : options.ready;
+    const absl::Status status = probe ? probe() : absl::OkStatus();
     if (status.ok()) return Response("200 OK", kText, "ok\n");
     return Response("503 Service Unavailable", kText, absl::StrCat(status.message(), "\n"));
   }
   Page page;
-  std::vector<std::string> known = {"/healthz"};
+  std::vector<std::string> known = {"/healthz", "/readyz"};
   {
     MutexLock lock(mutex);
     for (const auto& [name, candidate] : pages) {

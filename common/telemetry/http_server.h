@@ -11,8 +11,8 @@
 
 namespace weir {
 
-// The small HTTP server of a role: /metrics, /healthz, and pages that its owner adds. GET and HEAD only, one
-// request per connection. Thread-safe.
+// The small HTTP server of a role: /metrics, /healthz, /readyz, and pages that its owner adds. GET and HEAD
+// only, one request per connection. Thread-safe.
 //
 // A client may be hostile: the head of a request, the connections and the time of each have limits, a body is
 // not read, ranges are ignored. If there are too many connections, the oldest goes. So a client costs a
@@ -27,8 +27,9 @@ class HttpServer {
     // Called before /metrics is made, on the server's one thread, to bring metrics up to date. The rules for
     // a `body`, below, apply. May be empty.
     std::function<void()> refresh_metrics;
-    // /healthz answers 200 "ok" if this is OK, else 503 and the message. Empty: always 200.
-    std::function<absl::Status()> health;
+    // /healthz answers 200 "ok" if this is OK, else 503 and the message; /readyz so for `ready`. Called on
+    // the server's one thread; must not wait. Empty: always 200.
+    std::function<absl::Status()> health, ready;
     // The limit of a connection, from its first byte to its last.
     std::chrono::milliseconds time_limit{10000};
   };

@@ -71,7 +71,7 @@ class HealthService::WatchCall final : GrpcEventLoop::OperationStarter {
       writer_.Write(response, write_.Begin());
     } else if (!service_->serving_) {
       closed_ = true;
-      writer_.Finish({grpc::StatusCode::UNAVAILABLE, "the job is over"}, finish_.Begin());
+      writer_.Finish({grpc::StatusCode::UNAVAILABLE, "the server ends"}, finish_.Begin());
     }
   }
 

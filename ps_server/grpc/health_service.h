@@ -23,7 +23,8 @@ class HealthService {
   // Must be called before the server is built.
   void Register(grpc::ServerBuilder* builder) { builder->RegisterService(&service_); }
   void Start();
-  // All services become NOT_SERVING: watchers get this status, and their calls end. Any thread.
+  // All services become NOT_SERVING: watchers get this status, and their calls end. Calls after the first
+  // change nothing. Any thread.
   void End();
 
  private:

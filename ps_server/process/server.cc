@@ -104,6 +104,10 @@ class ServerImpl final : public Server {
 
  private:
   void End(const absl::Status& failure);
+  // From now on the server is not ready, and its services do not serve; it finishes what is under way.
+  void AnnounceEnd(const std::string& reason);
+  // OK: the server takes calls, and no restore is under way. Other tasks may be missing.
+  absl::Status Ready();
   void Tick();
   void TickControl(absl::Time now);
   // Whether the newest checkpoint is the end of the job.
@@ -164,6 +168,8 @@ class ServerImpl final : public Server {
   CondVar changed_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
+  // Why the server is about to end; empty: it is not.
+  std::string ends_for_ ABSL_GUARDED_BY(mutex_);
   // When Drain() turns into Stop(), and the reason.
   std::optional<absl::Time> drain_until_ ABSL_GUARDED_BY(mutex_);
   std::string drain_reason_ ABSL_GUARDED_BY(mutex_);
@@ -499,7 +505,22 @@ void ServerImpl::End(const absl::Status& failure) {
   changed_.NotifyAll();
 }
 
+void ServerImpl::AnnounceEnd(const std::string& reason) {
+  MutexLock lock(mutex_);
+  if (ends_for_.empty()) ends_for_ = reason;
+  health_->End();
+}
+
+absl::Status ServerImpl::Ready() {
+  MutexLock lock(mutex_);
+  if (over_) return absl::UnavailableError(failure_.ok() ? "the job is done" : failure_.message());
+  if (!ends_for_.empty()) return absl::UnavailableError(ends_for_);
+  if (shard_->loading()) return absl::UnavailableError("its part of the model is being made or restored");
+  return absl::OkStatus();
+}
+
 void ServerImpl::Stop(const std::string& reason) {
+  AnnounceEnd(reason);
   // On ps:0 the coordinator tells all servers, and then calls End().
   if (coordinator_ != nullptr) {
     coordinator_->Fail(reason);
@@ -509,6 +530,7 @@ void ServerImpl::Stop(const std::string& reason) {
 }
 
 void ServerImpl::Drain(const std::string& reason) {
+  AnnounceEnd(reason);
   if (!recoverable() || (control_ != nullptr && !control_->attached())) return Stop(reason);
   {
     MutexLock lock(mutex_);
@@ -556,6 +578,7 @@ absl::Status ServerImpl::StartHttp() {
     MutexLock lock(mutex_);
     return failure_.ok() ? absl::OkStatus() : absl::UnavailableError(failure_.message());
   };
+  options.ready = [this] { return Ready(); };
   WEIR_ASSIGN_OR_RETURN(http_, HttpServer::Start(options));
   if (coordinator_ != nullptr) {
     http_->Handle("/status", "application/json", [this] { return StatusJson(*coordinator_); });

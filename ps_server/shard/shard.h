@@ -140,6 +140,9 @@ class Shard {
   // 0: nothing is installed.
   int64_t elements() const { return elements_.load(); }
 
+  // Its part of the model is being made or restored. Thread-safe.
+  bool loading() const { return loader_.under_way(); }
+
   // For metrics; thread-safe.
   struct Counters {
     // A checkpoint restores these four.

@@ -14,11 +14,13 @@ ShardLoader::ShardLoader(Options options) : options_(std::move(options)) {}
 
 void ShardLoader::Abandon() {
   ++generation_;
+  under_way_ = false;
   next_.reset();
 }
 
 void ShardLoader::Load(v1::Install install, BlockStore::Options store, Done done) {
   Task task{std::move(install), std::move(store), std::move(done)};
+  under_way_ = true;
   if (logs() && loading_) {
     next_ = std::move(task);
     return;
@@ -34,7 +36,9 @@ void ShardLoader::Start(Task task) {
     options_.post([this, generation, done = task.done, loaded] {
       loading_ = false;
       if (next_.has_value()) return Start(*std::exchange(next_, std::nullopt));
-      if (generation == generation_) done(std::move(*loaded));
+      if (generation != generation_) return;
+      done(std::move(*loaded));
+      under_way_ = false;
     });
   });
 }

@@ -54,6 +54,8 @@ class ShardLoader {
   // All background work that was begun for the shard has no effect any more, be it a load or not: the shard
   // begins anew, has another coordinator, or is at its end.
   void Abandon();
+  // The newest load has not ended yet, and was not abandoned. Any thread.
+  bool under_way() const { return under_way_; }
   // Rises with each Abandon().
   uint64_t generation() const { return generation_; }
 
@@ -74,7 +76,8 @@ class ShardLoader {
   const Options options_;
   // The background reads it, too.
   std::atomic<uint64_t> generation_{0};
-  // With the log: a load is under way, and the one that comes after it.
+  std::atomic<bool> under_way_{false};
+  // With the log: the background has a load, and the one that comes after it.
   bool loading_ = false;
   std::optional<Task> next_;
 };

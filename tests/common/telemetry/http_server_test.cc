@@ -22,12 +22,13 @@ std::unique_ptr<HttpServer> MustStart(const HttpServer::Options& options) {
 TEST_CASE("metrics, health and pages") {
   MetricRegistry registry;
   registry.AddCounter("weir_pushes_total", "Pushes.").Add(3);
-  std::atomic<bool> healthy{true};
+  std::atomic<bool> healthy{true}, ready{false};
   HttpServer::Options options;
   options.metrics = &registry;
   options.health = [&] {
     return healthy ? absl::OkStatus() : absl::UnavailableError("no coordinator at b:2222");
   };
+  options.ready = [&] { return ready ? absl::OkStatus() : absl::UnavailableError("loads its weights"); };
   const auto server = MustStart(options);
   CHECK(server->address() == "127.0.0.1:" + std::to_string(server->port()));
 
@@ -37,12 +38,17 @@ TEST_CASE("metrics, health and pages") {
 
   CHECK_THAT(HttpGet(server->port(), "/healthz"),
              Catch::StartsWith("HTTP/1.1 200") && Catch::EndsWith("\r\nok\n"));
+  CHECK_THAT(HttpGet(server->port(), "/readyz"),
+             Catch::StartsWith("HTTP/1.1 503") && Catch::EndsWith("loads its weights\n"));
+  ready = true;
+  CHECK_THAT(HttpGet(server->port(), "/readyz"),
+             Catch::StartsWith("HTTP/1.1 200") && Catch::EndsWith("\r\nok\n"));
   healthy = false;
   CHECK_THAT(HttpGet(server->port(), "/healthz"),
              Catch::StartsWith("HTTP/1.1 503") && Catch::EndsWith("no coordinator at b:2222\n"));
 
   CHECK_THAT(HttpGet(server->port(), "/"),
-             Catch::StartsWith("HTTP/1.1 404") && Catch::Contains("/healthz, /metrics"));
+             Catch::StartsWith("HTTP/1.1 404") && Catch::Contains("/healthz, /readyz, /metrics"));
   server->Handle("/", "text/html", [] { return "<p>hello"; });
   CHECK_THAT(HttpGet(server->port(), "/"),
              Catch::Contains("Content-Type: text/html") && Catch::EndsWith("<p>hello"));

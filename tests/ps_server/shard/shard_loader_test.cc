@@ -62,16 +62,26 @@ struct Fixture {
 
 TEST_CASE("A load ends in the queue, unless it was abandoned") {
   Fixture f(/*logs=*/false);
+  CHECK_FALSE(f.loader.under_way());
   f.Load(1);
   CHECK(f.done.empty());
+  CHECK(f.loader.under_way());
   f.RunNext();
   CHECK(f.done == std::vector<int>{1});
+  CHECK_FALSE(f.loader.under_way());
   f.Load(2);
   const uint64_t before = f.loader.generation();
   f.loader.Abandon();
   CHECK(f.loader.generation() > before);
+  CHECK_FALSE(f.loader.under_way());
+  f.Load(3);
+  // The end of the abandoned load is not that of the next.
   f.RunNext();
   CHECK(f.done == std::vector<int>{1});
+  CHECK(f.loader.under_way());
+  f.RunNext();
+  CHECK(f.done == std::vector<int>{1, 3});
+  CHECK_FALSE(f.loader.under_way());
 }
 
 TEST_CASE("With the log one load runs at a time, and the newest of those that wait comes next") {
