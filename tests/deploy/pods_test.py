@@ -81,6 +81,14 @@ class Pods(unittest.TestCase):
                 first = next(pod for pod in cluster.pods if pod.pods.role == "ps")
                 self.assertIn("all 45000 examples are done", cluster.log(first))
 
+    def test_a_server_is_ready_before_the_others_are_there(self):
+        cluster = self.cluster("deploy/kustomize/base")
+        alone = next(pod for pod in cluster.pods if pod.name == "weir-ps-1")
+        cluster.start(alone)
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            path = alone.pods.container[probe]["httpGet"]["path"]
+            wait_until(lambda path=path: (get(alone, path) or [0])[0] == 200, f"{path} of {alone.name}")
+
     def test_a_drained_job_goes_on_when_its_pods_come_back(self):
         cluster = self.cluster("deploy/kustomize/base", longer)
         first = next(pod for pod in cluster.pods if pod.name == "weir-ps-0")
