@@ -1,0 +1,123 @@
+"""Rules on objects beside the pods: selectors, ports that are allowed or scraped, alerts and panels."""
+import json
+
+import promql_parser
+
+from rendered import at, title
+
+
+def selects(selector, labels):
+    """Whether a label selector matches labels."""
+    if not (selector.get("matchLabels") or {}).items() <= labels.items():
+        return False
+    operators = {"In": lambda e: labels.get(e["key"]) in e["values"], "Exists": lambda e: e["key"] in labels}
+    return all(operators[e["operator"]](e) for e in selector.get("matchExpressions", []))
+
+
+def selected(selector, pods):
+    return [found for found in pods if selects(selector, found.labels)]
+
+
+def selectors(thing):
+    """The selectors of pods in this object's namespace."""
+    spec = thing.get("spec", {})
+    if thing["kind"] == "Service":
+        yield {"matchLabels": spec.get("selector", {})}
+    if thing["kind"] in ("PodDisruptionBudget", "PodMonitor", "StatefulSet"):
+        yield spec["selector"]
+    if thing["kind"] == "NetworkPolicy":
+        yield spec["podSelector"]
+        for rule in spec.get("ingress", []) + spec.get("egress", []):
+            yield from (peer["podSelector"] for peer in rule.get("from", []) + rule.get("to", []) if "podSelector" in peer)
+
+
+def faults_of_selectors(thing, pods):
+    for selector in selectors(thing):
+        if not selected(selector, pods):
+            yield f"{title(thing)}: no pod matches {json.dumps(selector)}"
+
+
+def faults_of_spread(found):
+    for constraint in found.spec.get("topologySpreadConstraints", []):
+        if not selects(constraint["labelSelector"], found.labels):
+            yield f"{found.title}: topologySpreadConstraints do not match its own pods"
+
+
+def faults_of_service(service, pods):
+    for port in service["spec"].get("ports", []):
+        for found in selected({"matchLabels": service["spec"]["selector"]}, pods):
+            target = port.get("targetPort", port["port"])
+            if found.ports().get(target, target) != port["port"]:
+                yield f"{title(service)}: its port {port['port']} leads to {target}, but {found.title} has {found.ports()}"
+
+
+def faults_of_network(policy, pods):
+    """An allowed port of pods is one that they have; servers may be reached at their first port."""
+    spec = policy["spec"]
+    allowed = [(spec["podSelector"], rule) for rule in spec.get("ingress", [])]
+    allowed += [(peer["podSelector"], rule) for rule in spec.get("egress", []) for peer in rule["to"] if "podSelector" in peer]
+    for selector, rule in allowed:
+        for found in selected(selector, pods):
+            for port in rule["ports"]:
+                if port["port"] not in found.ports().values():
+                    yield f"{title(policy)}: allows port {port['port']}, but {found.title} has {found.ports()}"
+
+
+def faults_of_monitor(monitor, pods):
+    for endpoint in monitor["spec"]["podMetricsEndpoints"]:
+        for found in selected(monitor["spec"]["selector"], pods):
+            port, http = endpoint["port"], found.flag("http_port")
+            if str(found.ports().get(port)) != http:
+                yield f"{title(monitor)}: scrapes port {port} of {found.title}, whose --http_port is {http}"
+
+
+class Names:
+    """Collects the names of metrics in an expression."""
+
+    def __init__(self):
+        self.found = set()
+
+    def visit(self, node):
+        if isinstance(node, promql_parser.VectorSelector):
+            self.found.add(node.name)
+        for child in ("lhs", "rhs", "expr", "args", "vector_selector"):
+            below = getattr(node, child, None)
+            for part in below if isinstance(below, list) else [below]:
+                if part is not None and not isinstance(part, (str, int, float)):
+                    self.visit(part)
+        return self
+
+
+def faults_of_expression(where, text, facts):
+    try:
+        names = Names().visit(promql_parser.parse(text)).found
+    except ValueError as error:
+        yield f"{where}: '{text}' is no PromQL: {error}"
+        return
+    if not names:
+        yield f"{where}: '{text}' has no metric"
+    for name in sorted(names - facts.metrics):
+        yield f"{where}: docs/metrics.md has no metric {name}"
+
+
+def faults_of_alerts(rules, facts):
+    for group in rules["spec"]["groups"]:
+        for rule in group["rules"]:
+            where = f"{title(rules)}, {rule['alert']}"
+            yield from faults_of_expression(where, rule["expr"], facts)
+            if at(rule, "labels", "severity") not in ("critical", "warning", "info") or not at(rule, "annotations", "summary"):
+                yield f"{where}: needs the label severity and the annotation summary"
+
+
+def faults_of_dashboard(config_map, facts):
+    for file, text in config_map.get("data", {}).items():
+        if "grafana_dashboard" not in at(config_map, "metadata", "labels", default={}):
+            continue
+        panels = json.loads(text)["panels"]
+        if len({panel["id"] for panel in panels}) < len(panels):
+            yield f"{title(config_map)}, {file}: two panels have one id"
+        for panel in panels:
+            for target in panel["targets"]:
+                # Grafana puts its variables in before Prometheus sees the text.
+                expression = target["expr"].replace("$__rate_interval", "1m").replace("$namespace", "weir")
+                yield from faults_of_expression(f"{title(config_map)}, panel '{panel['title']}'", expression, facts)

@@ -1,0 +1,144 @@
+"""Rules on the pods of one object: images, rights, probes, flags, what they mount, and what their exit codes lead to."""
+import re
+
+from rendered import at
+
+IMAGE = re.compile(r"^[\w./-]+(:\d+/[\w./-]+)?:(?P<tag>[\w.-]+)$")
+TASKS = ("ps", "worker", "evaluator")
+USER = 65532
+
+
+def faults_of_image(pods):
+    image = pods.container.get("image", "")
+    match = IMAGE.match(image)
+    if match is None or match["tag"] == "latest":
+        yield f"{pods.title}: the image '{image}' needs a version as its tag"
+
+
+def faults_of_rights(pods):
+    """Kubernetes' Pod Security Standard `restricted`, and a root file system that is read-only."""
+    pod, container = at(pods.spec, "securityContext", default={}), at(pods.container, "securityContext", default={})
+    wanted = [
+        (pod.get("runAsNonRoot") is True and pod.get("runAsUser") == USER, f"runAsNonRoot, and runAsUser {USER}"),
+        (pod.get("fsGroup") == USER, f"fsGroup {USER}, which lets it read the token"),
+        (at(pod, "seccompProfile", "type") == "RuntimeDefault", "seccompProfile RuntimeDefault"),
+        (container.get("allowPrivilegeEscalation") is False, "allowPrivilegeEscalation false"),
+        (container.get("readOnlyRootFilesystem") is True, "readOnlyRootFilesystem true"),
+        (container.get("capabilities") == {"drop": ["ALL"]}, "capabilities, all dropped"),
+        (pods.spec.get("automountServiceAccountToken") is False, "automountServiceAccountToken false"),
+        (at(pods.container, "resources", "requests", "cpu") is not None, "a request for cpu"),
+        (at(pods.container, "resources", "requests", "memory") is not None, "a request for memory"),
+        (at(pods.container, "resources", "limits", "memory") is not None, "a limit of memory"),
+    ]
+    yield from (f"{pods.title}: needs {what}" for holds, what in wanted if not holds)
+
+
+def faults_of_probes(pods):
+    for probe, path in [("startupProbe", "/readyz"), ("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")]:
+        http = at(pods.container, probe, "httpGet")
+        if http is None:
+            if pods.role == "ps":
+                yield f"{pods.title}: needs a {probe}"
+            continue
+        port = pods.ports().get(http["port"], http["port"])
+        if port not in pods.ports().values():
+            yield f"{pods.title}: {probe} asks port {http['port']}, which the container does not have"
+        elif str(port) != pods.flag("http_port"):
+            yield f"{pods.title}: {probe} asks port {port}, but --http_port={pods.flag('http_port')}"
+        if http.get("path") != path:
+            yield f"{pods.title}: {probe} must ask {path}"
+
+
+def faults_of_flags(pods, facts):
+    known = facts.flags(pods.role)
+    for argument in pods.arguments():
+        flag = re.match(r"--(\w+)", argument)
+        if flag is None or flag[1] not in known:
+            yield f"{pods.title}: {argument} is no flag of {'ps_server' if pods.role == 'ps' else 'worker'}"
+    for unset in re.findall(r"\$\(\w+\)", " ".join(pods.arguments())):
+        yield f"{pods.title}: no variable of the container is {unset}"
+
+
+def faults_of_exits(pods, facts):
+    """Exactly the codes that ask for no other try end the job; other codes of ours, and disruptions, do not count."""
+    if pods.job is None:
+        return
+    rules = at(pods.job, "podFailurePolicy", "rules", default=[])
+
+    def codes(action):
+        return [sorted(rule["onExitCodes"]["values"]) for rule in rules if rule["action"] == action and "onExitCodes" in rule]
+
+    source = "common/program/exit_codes.h"
+    for action, effect, wanted in [("FailJob", "fail the job", facts.permanent_codes),
+                                   ("Ignore", "do not count", facts.retry_codes)]:
+        if codes(action) != [wanted]:
+            yield f"{pods.title}: exit codes that {effect} are {codes(action)}; {source} has {wanted}"
+    disruption = {"type": "DisruptionTarget", "status": "True"}
+    if not any(rule["action"] == "Ignore" and disruption in rule.get("onPodConditions", []) for rule in rules):
+        yield f"{pods.title}: disruptions must not count"
+    for rule in rules:
+        name = at(rule, "onExitCodes", "containerName")
+        if name is not None and name != pods.container.get("name"):
+            yield f"{pods.title}: podFailurePolicy names the container {name}, which does not exist"
+        if "onExitCodes" in rule and rule["onExitCodes"]["operator"] != "In":
+            yield f"{pods.title}: podFailurePolicy must list codes with In"
+    if pods.job.get("backoffLimit", 6) < 100:
+        yield f"{pods.title}: a backoffLimit of {pods.job.get('backoffLimit', 6)} may end a healthy job"
+
+
+def mount_of(pods, path):
+    """The volume that holds this path in the container, and the rest of the path; (None, None) if there is none."""
+    volumes = {volume["name"]: volume for volume in at(pods.spec, "volumes", default=[])}
+    for mount in at(pods.container, "volumeMounts", default=[]):
+        if path.startswith(mount["mountPath"] + "/") or path == mount["mountPath"]:
+            return volumes.get(mount["name"]), path.removeprefix(mount["mountPath"]).lstrip("/")
+    return None, None
+
+
+def references(pods):
+    """(kind, name) of all that the pods need."""
+    if pods.spec.get("serviceAccountName"):
+        yield "ServiceAccount", pods.spec["serviceAccountName"]
+    for volume in at(pods.spec, "volumes", default=[]):
+        for kind, name in [("ConfigMap", at(volume, "configMap", "name")), ("Secret", at(volume, "secret", "secretName")),
+                           ("PersistentVolumeClaim", at(volume, "persistentVolumeClaim", "claimName"))]:
+            if name is not None:
+                yield kind, name
+    for variable in at(pods.container, "env", default=[]):
+        for kind, key in [("ConfigMap", "configMapKeyRef"), ("Secret", "secretKeyRef")]:
+            if at(variable, "valueFrom", key) is not None:
+                yield kind, variable["valueFrom"][key]["name"]
+
+
+def faults_of_references(pods, objects, facts):
+    there = {(found["kind"], found["metadata"]["name"]) for found in objects}
+    for kind, name in references(pods):
+        if (kind, name) not in there | facts.made_by_user:
+            yield f"{pods.title}: needs the {kind} {name}, which is neither here nor in the table of docs/deploy.md"
+    volumes = {volume["name"] for volume in at(pods.spec, "volumes", default=[])}
+    mounted = {mount["name"] for mount in at(pods.container, "volumeMounts", default=[])}
+    for name in sorted(mounted ^ volumes):
+        yield f"{pods.title}: '{name}' is a volume that is not mounted, or a mount without a volume"
+
+
+def faults_of_files(pods, config):
+    """The files that the task's flags and the job's config name are mounted."""
+    if pods.role not in TASKS:
+        return
+    token, _ = mount_of(pods, pods.environment.get("WEIR_TOKEN_FILE") or "")
+    if at(token, "secret") is None:
+        yield f"{pods.title}: WEIR_TOKEN_FILE is in no Secret"
+    elif token["secret"].get("defaultMode", 0o644) & 0o7:
+        yield f"{pods.title}: the token's defaultMode must be 0440: tasks refuse a token that others may read"
+    if config is None:
+        yield f"{pods.title}: --config={pods.flag('config')} is in no ConfigMap"
+        return
+    paths = []
+    if pods.role == "ps":
+        paths.append(at(config, "checkpoint", "directory", default="/none"))
+    else:
+        paths += [path for part in ("train", "test") for path in at(config, "data", part, default={}).values()]
+    for path in paths:
+        volume, _ = mount_of(pods, path)
+        if at(volume, "persistentVolumeClaim") is None:
+            yield f"{pods.title}: the job's config names {path}, which is on no claim that is mounted"
