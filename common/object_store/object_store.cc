@@ -21,7 +21,8 @@ namespace weir {
 namespace {
 
 constexpr char kTokenHeader[] = "x-amz-meta-weir-put";
-// From this many failures on, each one is logged.
+// From this many failures on, each one is logged. So many tries are made however long one takes, since the
+// whole process may have been stopped meanwhile.
 constexpr int kPatience = 3;
 
 // RFC 3986, as the signature needs it.
@@ -155,7 +156,7 @@ absl::StatusOr<ObjectStore::Tried> ObjectStore::Exchange(const Call& call) {
   absl::Duration wait = options_.first_wait;
   thread_local absl::BitGen random;
   for (int failures = 1;; ++failures) {
-    const absl::StatusOr<HttpAnswer> answer = http_.Send(request);
+    absl::StatusOr<HttpAnswer> answer = http_.Send(request);
     std::string why;
     if (!answer.ok()) {
       why = absl::StrCat("no answer from ", options_.settings.BucketUrl(call.bucket), ": ",
@@ -174,7 +175,7 @@ absl::StatusOr<ObjectStore::Tried> ObjectStore::Exchange(const Call& call) {
         } else if (call.root != nullptr && !ParseXml(*answer, call.root, &xml)) {
           why = absl::StrCat("the answer is no whole ", call.root);
         } else {
-          return Tried{*answer, {}};
+          return Tried{*std::move(answer), {}};
         }
       } else {
         why = Describe(*answer, complaint);
@@ -204,7 +205,8 @@ absl::StatusOr<ObjectStore::Tried> ObjectStore::Exchange(const Call& call) {
     }
     const absl::Duration passed = absl::Now() - start;
     const absl::Duration varied = wait * absl::Uniform(random, 0.5, 1.0);
-    if (passed + varied > options_.limit) {
+    const bool once = options_.limit == absl::ZeroDuration();
+    if (once || (failures >= kPatience && passed + varied > options_.limit)) {
       return absl::UnavailableError(
           absl::StrCat(call.what, ": tried ", failures, " times in ",
                        absl::FormatDuration(absl::Trunc(passed, absl::Milliseconds(1))), "; at last: ", why));

@@ -11,8 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "absl/time/time.h"
 #include "absl/types/span.h"
+#include "common/config/object_path.h"
 #include "common/object_store/http_client.h"
-#include "common/object_store/object_path.h"
 #include "common/object_store/s3_settings.h"
 
 namespace weir {
@@ -35,8 +35,8 @@ class ObjectStore {
     S3Settings settings;
     absl::Duration connect_timeout = absl::Seconds(5);
     absl::Duration stall_timeout = absl::Seconds(20);
-    // No try begins later than this after the first.
-    absl::Duration limit = absl::Seconds(60);
+    // From the fourth on, no try begins later than this after the first. 0: there is one try.
+    absl::Duration limit = absl::Seconds(30);
     // The wait after the first failure is about this; each further one about twice the one before.
     absl::Duration first_wait = absl::Milliseconds(50);
     absl::Duration longest_wait = absl::Seconds(5);

@@ -1,14 +1,16 @@
 // The client of object storage against a real S3 server, with faults in between.
 #include "common/object_store/object_store.h"
 
-#include <algorithm>
+#include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
+#include "common/config/object_path.h"
 #include "tests/common/object_store/s3_server.h"
 
 namespace weir {

@@ -13,7 +13,8 @@ Faults are set by POST /-/faults?..., and hold until the next such call:
 `500`, `503`, `409`, `damaged` (400 BadDigest): the answer, and nothing is done. `cut`: the connection is cut, and
 nothing is done. `lost`, `lost500`: all is done, and the connection is cut, or the answer is 500. `truncated`: the
 answer's body is cut in half. `slow`: the answer comes late. `stalled`: the answer does not come. `late`: the connection
-is cut, and all is done later: some requests after, or at the next call of /-/faults. GET /-/counts: how often each fault
+is cut, and all is done later: some requests after, or at the next call of /-/faults. `unconditional`: all is done
+without looking at the condition of a put. GET /-/counts: how often each fault
 was injected (JSON).
 """
 import base64
@@ -209,7 +210,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return self.complain(400, "BadDigest", "injected")
             if fault == "cut":
                 return self.cut()
-            headers = {name: value for name, value in self.headers.items() if name.lower() not in ("connection", "expect")}
+            headers = {name: value for name, value in self.headers.items()
+                       if name.lower() not in ("connection", "expect")}
+            if fault == "unconditional":
+                headers = {name: value for name, value in headers.items() if not name.lower().startswith("if-")}
             request = self.command, self.path, headers, body
             if fault == "late":
                 self.server.late.append([self.server.faults.random.randint(1, LATEST), request])

@@ -1,4 +1,4 @@
-#include "common/object_store/object_path.h"
+#include "common/config/object_path.h"
 
 #include <algorithm>
 
