@@ -86,6 +86,7 @@ Complaint ComplaintIn(const HttpAnswer& answer) {
 bool MayPass(const HttpAnswer& answer, const Complaint& complaint) {
   // 409: another put of this key was under way (ConditionalRequestConflict). BadDigest and
   // XAmzContentSHA256Mismatch: the data was damaged on its way.
+  if (answer.status == 501) return false;  // the store cannot do this at all
   return answer.status >= 500 || answer.status == 408 || answer.status == 409 || answer.status == 429 ||
          complaint.code == "RequestTimeout" || complaint.code == "BadDigest" ||
          complaint.code == "XAmzContentSHA256Mismatch" || complaint.code == "InternalError" ||
@@ -95,6 +96,26 @@ bool MayPass(const HttpAnswer& answer, const Complaint& complaint) {
 std::string Describe(const HttpAnswer& answer, const Complaint& complaint) {
   return absl::StrCat("HTTP ", answer.status, complaint.code.empty() ? "" : " ", complaint.code,
                       complaint.text.empty() ? "" : ": ", complaint.text);
+}
+
+// What an answer means that would come again, and what to do: "; ...", or nothing.
+absl::Status Refusal(const HttpAnswer& answer, const Complaint& complaint, const std::string& bucket) {
+  if (complaint.code == "NoSuchBucket") {
+    return absl::FailedPreconditionError(
+        absl::StrCat("; make bucket '", bucket, "' first, or correct its name"));
+  }
+  if (answer.status == 404) return absl::NotFoundError("");
+  if (answer.status == 412) return absl::AbortedError("");
+  if (answer.status == 401 || answer.status == 403) {
+    return absl::PermissionDeniedError(
+        "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what these keys may do");
+  }
+  if (answer.status / 100 == 3 || complaint.code == "AuthorizationHeaderMalformed") {
+    const std::string region = answer.header("x-amz-bucket-region");
+    return absl::FailedPreconditionError(
+        absl::StrCat("; set AWS_REGION to the bucket's region", region.empty() ? "" : ", ", region));
+  }
+  return absl::FailedPreconditionError("");
 }
 
 void AddCondition(const ObjectStore::Condition& condition, std::vector<std::string>* headers) {
@@ -180,26 +201,9 @@ absl::StatusOr<ObjectStore::Tried> ObjectStore::Exchange(const Call& call) {
       } else {
         why = Describe(*answer, complaint);
         if (!MayPass(*answer, complaint)) {
-          const auto refused = [&](absl::StatusCode code, absl::string_view hint) {
-            return Tried{*answer, absl::Status(code, absl::StrCat(call.what, ": ", why, hint))};
-          };
-          if (complaint.code == "NoSuchBucket") {
-            return refused(absl::StatusCode::kFailedPrecondition,
-                           absl::StrCat("; make bucket '", call.bucket, "' first, or correct its name"));
-          }
-          if (answer->status == 404) return refused(absl::StatusCode::kNotFound, "");
-          if (answer->status == 412) return refused(absl::StatusCode::kAborted, "");
-          if (answer->status == 401 || answer->status == 403) {
-            return refused(absl::StatusCode::kPermissionDenied,
-                           "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what these keys may do");
-          }
-          if (answer->status / 100 == 3 || complaint.code == "AuthorizationHeaderMalformed") {
-            const std::string region = answer->header("x-amz-bucket-region");
-            return refused(
-                absl::StatusCode::kFailedPrecondition,
-                absl::StrCat("; set AWS_REGION to the bucket's region", region.empty() ? "" : ", ", region));
-          }
-          return refused(absl::StatusCode::kFailedPrecondition, "");
+          const absl::Status refusal = Refusal(*answer, complaint, call.bucket);
+          return Tried{*std::move(answer),
+                       absl::Status(refusal.code(), absl::StrCat(call.what, ": ", why, refusal.message()))};
         }
       }
     }
