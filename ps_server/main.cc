@@ -132,7 +132,11 @@ int Run(const Flags& flags) {
   const bool open_to_all = options.token.empty() && !address->is_unix();
   BlockSignals({SIGINT, SIGTERM});
   auto server = Server::Start(std::move(options));
-  if (!server.ok()) return Fail(kExitConfig, server.status().message());
+  if (!server.ok()) {
+    // Object storage that does not answer now may do so later.
+    return Fail(absl::IsUnavailable(server.status()) ? kExitPeerLost : kExitConfig,
+                server.status().message());
+  }
   if (open_to_all) {
     LogWarning(
         "this server has no token: whoever reaches its port (",

@@ -11,9 +11,9 @@
 #include "cli/report/format.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_reader.h"
+#include "common/object_store/object_file_system.h"
 #include "common/program/exit_codes.h"
 #include "common/rpc/job_token.h"
-#include "common/system/file_system.h"
 
 namespace weir {
 namespace {
@@ -30,6 +30,7 @@ int Refuse(int exit_code, absl::string_view message) {
 int Refuse(const absl::Status& status) {
   return Refuse(absl::IsDataLoss(status)            ? kExitDamaged
                 : absl::IsResourceExhausted(status) ? kExitStorage
+                : absl::IsUnavailable(status)       ? kExitPeerLost
                                                     : kExitConfig,
                 status.message());
 }
@@ -48,7 +49,7 @@ uint64_t BytesOf(const v1::CheckpointManifest& manifest) {
 // Opens the checkpoint that a path of the command line means, and reads its manifest. Warns about checkpoints
 // that were passed over.
 absl::StatusOr<CheckpointReader> OpenCheckpoint(const std::string& path, std::string* folder) {
-  FileSystem& files = FileSystem::Posix();
+  FileSystem& files = AnyStorage();
   absl::StatusOr<FoundCheckpoint> found = ResolveCheckpoint(files, path);
   if (!found.ok()) return found.status();
   for (const std::string& refused : found->refused) {
@@ -87,7 +88,7 @@ int RunCheckpointTake(const ClusterFlags& cluster) {
 }
 
 int RunCheckpointList(const std::string& directory) {
-  FileSystem& files = FileSystem::Posix();
+  FileSystem& files = AnyStorage();
   const auto entries = FindCheckpoints(files, directory);
   if (!entries.ok()) return Refuse(entries.status());
   if (entries->empty()) return Refuse(kExitConfig, absl::StrCat(directory, ": no checkpoints are there"));

@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/report/format.h"
 #include "common/checkpoint/checkpoint_folder.h"
-#include "common/system/file_system.h"
+#include "common/object_store/object_file_system.h"
 
 namespace weir {
 namespace {
@@ -15,9 +15,9 @@ absl::Status Refuse(absl::string_view field, const std::string& path, absl::stri
 }
 
 absl::StatusOr<std::string> FindResumed(const std::string& directory) {
-  const auto found = LatestComplete(FileSystem::Posix(), directory);
+  const auto found = LatestComplete(AnyStorage(), directory);
   if (found.ok()) return absl::StrCat("going on from ", Printable(found->folder));
-  if (ResolveCheckpoint(FileSystem::Posix(), directory).ok()) {
+  if (ResolveCheckpoint(AnyStorage(), directory).ok()) {
     return Refuse("directory", directory,
                   " is one checkpoint; --resume takes the folder that it is in, where the next ones go");
   }
@@ -25,7 +25,7 @@ absl::StatusOr<std::string> FindResumed(const std::string& directory) {
 }
 
 absl::Status CheckNew(const std::string& directory) {
-  const auto there = FindCheckpoints(FileSystem::Posix(), directory);
+  const auto there = FindCheckpoints(AnyStorage(), directory);
   if (!there.ok()) return Refuse("directory", directory, absl::StrCat(": ", there.status().message()));
   const auto newest =
       std::find_if(there->rbegin(), there->rend(), [](const auto& c) { return c.has_manifest; });
@@ -44,7 +44,7 @@ absl::StatusOr<std::string> FindStart(const v1::CheckpointConfig& checkpoint, bo
     if (absl::Status status = CheckNew(checkpoint.directory()); !status.ok()) return status;
   }
   if (!checkpoint.has_init_from()) return "";
-  const auto found = ResolveCheckpoint(FileSystem::Posix(), checkpoint.init_from());
+  const auto found = ResolveCheckpoint(AnyStorage(), checkpoint.init_from());
   if (!found.ok()) {
     return Refuse("init_from", checkpoint.init_from(), absl::StrCat(": ", found.status().message()));
   }

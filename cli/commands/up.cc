@@ -27,6 +27,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
 #include "common/config/json_document.h"
+#include "common/config/object_path.h"
 #include "common/config/text_file.h"
 #include "common/program/exit_codes.h"
 #include "common/protocol/job_failure.h"
@@ -66,7 +67,9 @@ std::string Names(const std::vector<std::string>& names) { return absl::StrJoin(
 // Makes an override of a field from a path of the command line. That path starts at the working folder; a
 // field's path would start at the config's.
 std::string PathOverride(absl::string_view field, const std::string& path) {
-  return absl::StrCat(field, "=", JsonQuote(std::filesystem::absolute(path).lexically_normal().string()));
+  return absl::StrCat(
+      field, "=",
+      JsonQuote(IsObjectPath(path) ? path : std::filesystem::absolute(path).lexically_normal().string()));
 }
 
 // One job. Decides what each event means; LocalCluster runs the processes.

@@ -33,8 +33,10 @@ bool IsOurs(absl::string_view name) {
 absl::Status RemoveFiles(FileSystem& fs, const std::string& folder, bool (*which)(absl::string_view)) {
   for (bool found = true; found;) {
     found = false;
-    WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs.List(folder));
-    for (const std::string& name : names) {
+    const absl::StatusOr<std::vector<std::string>> names = fs.List(folder);
+    if (absl::IsNotFound(names.status())) return absl::OkStatus();
+    WEIR_RETURN_IF_ERROR(names.status());
+    for (const std::string& name : *names) {
       if (!which(name)) continue;
       const absl::Status removed = fs.Remove(JoinPath(folder, name));
       if (!removed.ok() && !absl::IsNotFound(removed)) return removed;
@@ -44,8 +46,13 @@ absl::Status RemoveFiles(FileSystem& fs, const std::string& folder, bool (*which
   return absl::OkStatus();
 }
 
-// Removes what is left of a checkpoint that does not count any more.
-absl::Status RemoveRest(FileSystem& fs, FileSystem& held, const std::string& folder) {
+// Removes a checkpoint that does not count any more. The manifest goes first, or its reservation, so that
+// what is left after a crash is not taken for a checkpoint.
+absl::Status RemoveAll(FileSystem& fs, FileSystem& held, const std::string& folder) {
+  if (absl::Status removed = held.Remove(JoinPath(folder, kManifestName)); !removed.ok()) {
+    if (!absl::IsNotFound(removed)) return removed;
+  }
+  WEIR_RETURN_IF_ERROR(held.SyncFolder(folder));
   WEIR_RETURN_IF_ERROR(RemoveFiles(held, folder, IsOurs));
   // The folder stays if a user's own files are in it.
   if (absl::Status removed = fs.RemoveFolder(folder);
@@ -68,6 +75,17 @@ absl::Status MakeFolderForGood(FileSystem& fs, const std::string& path) {
   return fs.SyncFolder(parent);
 }
 
+// The inverse of CheckpointFolder(), for the last part of the path.
+bool ParseName(absl::string_view name, uint64_t* step, uint64_t* attempt) {
+  const absl::string_view all = name;
+  if (!absl::ConsumePrefix(&name, "step-")) return false;
+  const size_t dot = name.find('.');
+  *attempt = 0;
+  if (dot != absl::string_view::npos && !absl::SimpleAtoi(name.substr(dot + 1), attempt)) return false;
+  return absl::SimpleAtoi(name.substr(0, dot), step) &&
+         absl::EndsWith(CheckpointFolder("", *step, *attempt), absl::StrCat("/", all));
+}
+
 // Reads the manifest of a checkpoint that can be loaded, as far as can be seen without reading all its files.
 absl::StatusOr<v1::CheckpointManifest> ReadComplete(FileSystem& fs, const std::string& folder) {
   WEIR_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ReadManifest(fs, folder));
@@ -79,8 +97,9 @@ absl::StatusOr<v1::CheckpointManifest> ReadComplete(FileSystem& fs, const std::s
 
 }  // namespace
 
-std::string CheckpointFolder(const std::string& dir, uint64_t step) {
-  return JoinPath(dir, absl::StrFormat("step-%08u", step));
+std::string CheckpointFolder(const std::string& dir, uint64_t step, uint64_t attempt) {
+  const std::string folder = JoinPath(dir, absl::StrFormat("step-%08u", step));
+  return attempt == 0 ? folder : absl::StrCat(folder, ".", attempt);
 }
 
 std::string ShardFileName(uint32_t shard, uint32_t num_shards) {
@@ -97,20 +116,29 @@ absl::StatusOr<std::vector<CheckpointEntry>> FindCheckpoints(FileSystem& fs, con
   WEIR_RETURN_IF_ERROR(names.status());
   std::vector<CheckpointEntry> found;
   for (const std::string& name : *names) {
-    CheckpointEntry entry{0, JoinPath(dir, name), false};
-    absl::string_view number = name;
-    if (!absl::ConsumePrefix(&number, "step-") || !absl::SimpleAtoi(number, &entry.step) ||
-        CheckpointFolder(dir, entry.step) != entry.folder) {
-      continue;
-    }
+    CheckpointEntry entry;
+    entry.folder = JoinPath(dir, name);
+    if (!ParseName(name, &entry.step, &entry.attempt)) continue;
     const absl::StatusOr<std::vector<std::string>> inside = fs.List(entry.folder);
+    if (absl::IsUnavailable(inside.status())) return inside.status();
     if (!inside.ok()) continue;  // not a folder, or removed meanwhile
     entry.has_manifest = std::count(inside->begin(), inside->end(), kManifestName) > 0;
     found.push_back(std::move(entry));
   }
-  std::sort(found.begin(), found.end(),
-            [](const CheckpointEntry& a, const CheckpointEntry& b) { return a.step < b.step; });
+  std::sort(found.begin(), found.end(), [](const CheckpointEntry& a, const CheckpointEntry& b) {
+    return std::make_pair(a.step, a.attempt) < std::make_pair(b.step, b.attempt);
+  });
   return found;
+}
+
+absl::StatusOr<std::string> FindFolder(FileSystem& fs, const std::string& dir, uint64_t step) {
+  if (fs.HoldsFolders(dir)) return CheckpointFolder(dir, step);
+  WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
+  const auto newest = std::find_if(entries.rbegin(), entries.rend(),
+                                   [&](const CheckpointEntry& entry) { return entry.step == step; });
+  if (newest != entries.rend()) return newest->folder;
+  return absl::NotFoundError(absl::StrCat("no checkpoint of step ", step, " was begun in ", dir,
+                                          "; all servers must see the same checkpoint.directory"));
 }
 
 absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir) {
@@ -124,7 +152,10 @@ absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string
       found.manifest = *std::move(manifest);
       return found;
     }
-    if (absl::IsUnimplemented(manifest.status())) return manifest.status();
+    // An older one is no substitute for a checkpoint that cannot be read now.
+    if (absl::IsUnimplemented(manifest.status()) || absl::IsUnavailable(manifest.status())) {
+      return manifest.status();
+    }
     found.refused.push_back(std::string(manifest.status().message()));
   }
   return absl::NotFoundError(
@@ -141,20 +172,41 @@ bool MeansBest(FileSystem& fs, const std::string& path) {
   return !there.ok() || there->empty();
 }
 
+// For a path that names a checkpoint without an attempt where checkpoints have attempts: the path with it.
+absl::StatusOr<std::string> WithAttempt(FileSystem& fs, const std::string& path) {
+  uint64_t step = 0, attempt = 0;
+  if (fs.HoldsFolders(path) || !ParseName(path.substr(path.rfind('/') + 1), &step, &attempt)) return path;
+  return attempt == 0 ? CompleteFolder(fs, ParentFolder(path), step) : path;
+}
+
 absl::StatusOr<FoundCheckpoint> BestOf(FileSystem& fs, const std::string& dir) {
   WEIR_ASSIGN_OR_RETURN(FoundCheckpoint newest, LatestComplete(fs, dir));
   if (!newest.manifest.job().has_best()) {
     return absl::NotFoundError(absl::StrCat(
         "the job of ", newest.folder, " keeps no best weights (evaluation.keep_best), or has none yet"));
   }
-  FoundCheckpoint found{CheckpointFolder(dir, newest.manifest.job().best().checkpoint()), {}, newest.refused};
+  FoundCheckpoint found;
+  found.refused = newest.refused;
+  WEIR_ASSIGN_OR_RETURN(found.folder, CompleteFolder(fs, dir, newest.manifest.job().best().checkpoint()));
   WEIR_ASSIGN_OR_RETURN(found.manifest, ReadComplete(fs, found.folder));
   return found;
 }
 
 }  // namespace
 
-absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& path) {
+absl::StatusOr<std::string> CompleteFolder(FileSystem& fs, const std::string& dir, uint64_t step) {
+  const std::string plain = CheckpointFolder(dir, step);
+  if (fs.HoldsFolders(dir)) return plain;
+  WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
+  const auto complete = std::find_if(entries.rbegin(), entries.rend(), [&](const CheckpointEntry& entry) {
+    return entry.step == step && entry.has_manifest;
+  });
+  return complete == entries.rend() ? plain : complete->folder;
+}
+
+absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& given) {
+  // Messages name a checkpoint without the number of its attempt.
+  WEIR_ASSIGN_OR_RETURN(const std::string path, WithAttempt(fs, given));
   const absl::Status manifest = fs.Open(JoinPath(path, kManifestName)).status();
   if (absl::IsNotFound(manifest)) {
     return MeansBest(fs, path) ? BestOf(fs, ParentFolder(path)) : LatestComplete(fs, path);
@@ -165,9 +217,10 @@ absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::str
   return found;
 }
 
-std::string FolderOfStep(FileSystem& fs, const std::string& path, uint64_t step) {
+absl::StatusOr<std::string> FolderOfStep(FileSystem& fs, const std::string& given, uint64_t step) {
+  WEIR_ASSIGN_OR_RETURN(const std::string path, WithAttempt(fs, given));
   if (fs.Open(JoinPath(path, kManifestName)).ok()) return path;
-  return CheckpointFolder(MeansBest(fs, path) ? ParentFolder(path) : path, step);
+  return CompleteFolder(fs, MeansBest(fs, path) ? ParentFolder(path) : path, step);
 }
 
 absl::Status BeginCheckpoint(FileSystem& fs, const std::string& dir, uint64_t step, const Confirm& confirm) {
@@ -184,16 +237,26 @@ absl::Status BeginCheckpoint(FileSystem& fs, const std::string& dir, uint64_t st
   return RemoveFiles(*held, folder, IsOurs);
 }
 
+absl::Status BeginAttempt(FileSystem& fs, const std::string& dir, uint64_t step, uint64_t attempt) {
+  WEIR_RETURN_IF_ERROR(RemoveAttempts(fs, dir, step, attempt));
+  return fs.Reserve(JoinPath(CheckpointFolder(dir, step, attempt), kManifestName));
+}
+
+absl::Status RemoveAttempts(FileSystem& fs, const std::string& dir, uint64_t step, uint64_t below) {
+  WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
+  for (const CheckpointEntry& entry : entries) {
+    if (entry.step != step || entry.attempt >= below) continue;
+    WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs, entry.folder));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder, const Confirm& confirm) {
   const absl::StatusOr<std::unique_ptr<FileSystem>> held = fs.OpenFolder(folder);
   if (absl::IsNotFound(held.status())) return absl::OkStatus();
   WEIR_RETURN_IF_ERROR(held.status());
   if (confirm) WEIR_RETURN_IF_ERROR(confirm());
-  if (absl::Status removed = (*held)->Remove(JoinPath(folder, kManifestName)); !removed.ok()) {
-    if (!absl::IsNotFound(removed)) return removed;
-  }
-  WEIR_RETURN_IF_ERROR((*held)->SyncFolder(folder));
-  return RemoveRest(fs, **held, folder);
+  return RemoveAll(fs, **held, folder);
 }
 
 absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const Confirm& confirm) {
@@ -201,9 +264,11 @@ absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const 
   if (absl::IsNotFound(held.status())) return absl::OkStatus();
   WEIR_RETURN_IF_ERROR(held.status());
   if (confirm) WEIR_RETURN_IF_ERROR(confirm());
-  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, (*held)->List(folder));
-  if (std::count(names.begin(), names.end(), kManifestName) > 0) return absl::OkStatus();
-  return RemoveRest(fs, **held, folder);
+  const absl::StatusOr<std::vector<std::string>> names = (*held)->List(folder);
+  if (absl::IsNotFound(names.status())) return absl::OkStatus();
+  WEIR_RETURN_IF_ERROR(names.status());
+  if (std::count(names->begin(), names->end(), kManifestName) > 0) return absl::OkStatus();
+  return RemoveAll(fs, **held, folder);
 }
 
 absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, int keep,

@@ -21,12 +21,17 @@
 // (FileSystem::OpenFolder) since before it last made sure that the job is still the caller's (Confirm). The
 // next coordinator does not go on in the folder that the old one was working in, but removes it
 // (job_store_on_disk.cc). So the old coordinator is left with a folder that no process sees any more.
+//
+// In object storage no folder can be held (FileSystem::HoldsFolders). There each attempt at a checkpoint has
+// a folder of its own, step-00001200.41/, whose name is never used again, and a reservation of the manifest's
+// name. The next coordinator removes both, and a manifest without its reservation cannot be written.
 namespace weir {
 
 // Returns OK if the job is still the caller's. May be empty, if there can be no other coordinator.
 using Confirm = std::function<absl::Status()>;
 
-std::string CheckpointFolder(const std::string& dir, uint64_t step);
+// Where folders cannot be held, an attempt is above 0, and higher than any earlier one.
+std::string CheckpointFolder(const std::string& dir, uint64_t step, uint64_t attempt = 0);
 std::string ShardFileName(uint32_t shard, uint32_t num_shards);
 // The name of a file that is being written. `incarnation`: the writer's.
 std::string TemporaryName(const std::string& name, uint64_t incarnation);
@@ -34,12 +39,17 @@ constexpr const char kManifestName[] = "manifest.json";
 
 struct CheckpointEntry {
   uint64_t step = 0;
+  uint64_t attempt = 0;
   std::string folder;
   // There is a manifest, valid or not.
   bool has_manifest = false;
 };
-// By rising step. Empty if there is no such folder.
+// By rising step and attempt. Empty if there is no such folder.
 absl::StatusOr<std::vector<CheckpointEntry>> FindCheckpoints(FileSystem& fs, const std::string& dir);
+
+// The folder of a checkpoint that was begun and is not complete: of its newest attempt. NotFound: there is
+// none.
+absl::StatusOr<std::string> FindFolder(FileSystem& fs, const std::string& dir, uint64_t step);
 
 struct FoundCheckpoint {
   std::string folder;
@@ -50,18 +60,27 @@ struct FoundCheckpoint {
 // The newest checkpoint whose manifest is undamaged and whose files are there in their full lengths; their
 // content is checked when it is loaded. NotFound: there is none; says what was refused. Unimplemented: a
 // newer program has written a checkpoint that may be the newest; an older one is no substitute for it.
+// Unavailable: object storage cannot be reached.
 absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir);
 // The same for a path that people give: a folder of checkpoints, one checkpoint, or DIR/best, which is the
 // checkpoint in DIR that the newest one names as the best (CoordinatorState.best). NotFound: it names none.
 absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& path);
+// The folder of the checkpoint of this step in `dir`. Exists if that checkpoint is complete.
+absl::StatusOr<std::string> CompleteFolder(FileSystem& fs, const std::string& dir, uint64_t step);
 // The folder that ResolveCheckpoint() found, if its checkpoint was of this step. Does not depend on which
 // checkpoint is the newest or the best by now.
-std::string FolderOfStep(FileSystem& fs, const std::string& path, uint64_t step);
+absl::StatusOr<std::string> FolderOfStep(FileSystem& fs, const std::string& path, uint64_t step);
 
 // Makes the folder of a new checkpoint, and removes what a failed attempt has left in it. Called before any
 // shard writes. AlreadyExists: there is a manifest; a checkpoint is never written anew.
 absl::Status BeginCheckpoint(FileSystem& fs, const std::string& dir, uint64_t step,
                              const Confirm& confirm = nullptr);
+
+// Begins a checkpoint where folders cannot be held: removes what earlier attempts left, complete or not, and
+// reserves the name of the manifest. The caller has the job since it drew the number of the attempt.
+absl::Status BeginAttempt(FileSystem& fs, const std::string& dir, uint64_t step, uint64_t attempt);
+// Removes all attempts at a step with numbers below this one.
+absl::Status RemoveAttempts(FileSystem& fs, const std::string& dir, uint64_t step, uint64_t below);
 
 // Removes the manifest first, so that what is left after a crash is not taken for a checkpoint. OK if there
 // is no such folder.

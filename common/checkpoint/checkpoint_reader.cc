@@ -223,11 +223,11 @@ absl::Status CheckpointReader::LoadWeights(const ModelSpec& model, uint32_t shar
   return absl::OkStatus();
 }
 
-absl::Status CheckpointReader::WriteExport(const std::string& path) const {
+absl::Status CheckpointReader::WriteExport(WritableFile& file, const std::string& path) const {
   std::vector<ShardFile> files;
   for (uint32_t shard = 0; shard < manifest_.num_shards(); ++shard) {
-    WEIR_ASSIGN_OR_RETURN(ShardFile file, OpenShard(shard));
-    files.push_back(std::move(file));
+    WEIR_ASSIGN_OR_RETURN(ShardFile opened, OpenShard(shard));
+    files.push_back(std::move(opened));
   }
   std::vector<StoredTensor> stored;
   for (const TensorSpec& tensor : model_.tensors) {
@@ -235,7 +235,7 @@ absl::Status CheckpointReader::WriteExport(const std::string& path) const {
   }
   WEIR_ASSIGN_OR_RETURN(
       const std::unique_ptr<SafetensorsWriter> writer,
-      SafetensorsWriter::Create(*fs_, path, std::move(stored),
+      SafetensorsWriter::Create(file, path, std::move(stored),
                                 {{"format", "pt"}, {"weir.step", absl::StrCat(manifest_.step())}}));
   // A partition of one shard, whose local space is the address space.
   const Partition whole(partition_.elements(), 1);
@@ -245,11 +245,11 @@ absl::Status CheckpointReader::WriteExport(const std::string& path) const {
   for (const TensorSpec& tensor : model_.tensors) {
     values.resize(static_cast<size_t>(tensor.elements()));
     for (size_t i = 0; i < files.size(); ++i) {
-      const ShardFile& file = files[i];
-      if (next[i] == file.tensors().size() || file.tensors()[next[i]].stored.name != tensor.name) continue;
-      WEIR_RETURN_IF_ERROR(file.Read(next[i]++, [&](int64_t first, absl::Span<const float> piece) {
+      const ShardFile& part = files[i];
+      if (next[i] == part.tensors().size() || part.tensors()[next[i]].stored.name != tensor.name) continue;
+      WEIR_RETURN_IF_ERROR(part.Read(next[i]++, [&](int64_t first, absl::Span<const float> piece) {
         const LocalRange range{first, first + static_cast<int64_t>(piece.size())};
-        ForEachShared(partition_, file.shard(), range, whole, 0,
+        ForEachShared(partition_, part.shard(), range, whole, 0,
                       [&](int64_t local, int64_t at, int64_t length) {
                         std::memcpy(values.data() + (at - address), piece.data() + (local - first),
                                     static_cast<size_t>(length) * sizeof(float));
@@ -263,8 +263,8 @@ absl::Status CheckpointReader::WriteExport(const std::string& path) const {
 }
 
 absl::Status CheckpointReader::Export(const std::string& path) const {
-  const std::string temporary = absl::StrCat(path, ".tmp");
-  return fs_->Publish(WriteExport(temporary), temporary, path, FileSystem::Existing::kReplace);
+  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<StagedFile> file, fs_->Stage(path, absl::StrCat(path, ".tmp")));
+  return file->Publish(WriteExport(*file, path), FileSystem::Existing::kReplace);
 }
 
 }  // namespace weir

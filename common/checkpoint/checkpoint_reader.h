@@ -60,7 +60,7 @@ class CheckpointReader {
   // Fills the part of another shard's arrays (the weights, then slots) that `file` holds.
   absl::Status LoadFrom(const ShardFile& file, const Partition& partition, uint32_t shard,
                         const std::vector<absl::Span<float>>& arrays) const;
-  absl::Status WriteExport(const std::string& path) const;
+  absl::Status WriteExport(WritableFile& file, const std::string& path) const;
 
   FileSystem* fs_;
   std::string folder_;

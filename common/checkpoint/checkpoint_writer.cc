@@ -20,13 +20,13 @@
 namespace weir {
 namespace {
 
-absl::StatusOr<SafetensorsWriter::Checksums> Write(FileSystem& fs, const std::string& path,
+absl::StatusOr<SafetensorsWriter::Checksums> Write(WritableFile& file, const std::string& path,
                                                    const std::vector<ShardTensor>& tensors,
                                                    const ShardSnapshot& snapshot) {
   std::vector<StoredTensor> stored;
   for (const ShardTensor& tensor : tensors) stored.push_back(tensor.stored);
   WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<SafetensorsWriter> writer,
-                        SafetensorsWriter::Create(fs, path, std::move(stored),
+                        SafetensorsWriter::Create(file, path, std::move(stored),
                                                   {{kStateKey, EncodeShardState(snapshot.state)}}));
   WEIR_RETURN_IF_ERROR(writer->Append(snapshot.weights));
   for (const ShardSnapshot::Slot& slot : snapshot.slots) WEIR_RETURN_IF_ERROR(writer->Append(slot.values));
@@ -80,12 +80,13 @@ absl::StatusOr<v1::CheckpointFile> WriteShardFile(FileSystem& fs, const std::str
   *file.mutable_version() = snapshot.state.version();
 
   const std::vector<ShardTensor> tensors = TensorsOfShard(snapshot.model, partition, shard, slots);
-  const std::string folder = CheckpointFolder(dir, step);
+  WEIR_ASSIGN_OR_RETURN(const std::string folder, FindFolder(fs, dir, step));
+  const std::string path = JoinPath(folder, file.name());
   const std::string temporary =
       JoinPath(folder, TemporaryName(file.name(), snapshot.state.version().incarnation()));
-  const absl::StatusOr<SafetensorsWriter::Checksums> sums = Write(fs, temporary, tensors, snapshot);
-  WEIR_RETURN_IF_ERROR(
-      fs.Publish(sums.status(), temporary, JoinPath(folder, file.name()), FileSystem::Existing::kKeep));
+  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<StagedFile> staged, fs.Stage(path, temporary));
+  const absl::StatusOr<SafetensorsWriter::Checksums> sums = Write(*staged, path, tensors, snapshot);
+  WEIR_RETURN_IF_ERROR(staged->Publish(sums.status(), FileSystem::Existing::kKeep));
 
   file.set_bytes(sums->bytes);
   file.set_crc32c(sums->crc32c);
@@ -112,7 +113,7 @@ absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::Checkp
     manifest.set_block_size(Partition(model.elements(), manifest.num_shards()).block_size());
     *manifest.mutable_slots() = manifest.files(0).slots();
   }
-  const std::string folder = CheckpointFolder(dir, manifest.step());
+  WEIR_ASSIGN_OR_RETURN(const std::string folder, FindFolder(fs, dir, manifest.step()));
   if (const absl::Status status = CheckManifest(manifest); !status.ok()) {
     return absl::InvalidArgumentError(
         absl::StrCat(folder, ": what the shards have written is no checkpoint: ", status.message()));
@@ -129,9 +130,7 @@ absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::Checkp
 
   const std::string path = JoinPath(folder, kManifestName);
   const std::string temporary = JoinPath(folder, TemporaryName(kManifestName, manifest.incarnation()));
-  absl::Status written = held->WriteFile(temporary, EncodeManifest(manifest));
-  if (written.ok() && confirm) written = confirm();
-  return held->Publish(std::move(written), temporary, path, FileSystem::Existing::kKeep);
+  return held->WriteNew(path, temporary, EncodeManifest(manifest), confirm);
 }
 
 }  // namespace weir

@@ -189,7 +189,7 @@ absl::StatusOr<SafetensorsHeader> ReadSafetensorsHeader(const ReadableFile& file
 }
 
 absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
-    FileSystem& fs, const std::string& path, std::vector<StoredTensor> tensors,
+    WritableFile& file, const std::string& path, std::vector<StoredTensor> tensors,
     const std::map<std::string, std::string>& metadata) {
   uint64_t offset = 0;
   for (StoredTensor& tensor : tensors) {
@@ -204,14 +204,13 @@ absl::StatusOr<std::unique_ptr<SafetensorsWriter>> SafetensorsWriter::Create(
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": the header has ", header.size(), " bytes; at most ", kMaxSafetensorsHeader, " are allowed"));
   }
-  WEIR_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, fs.Create(path));
-  auto writer = absl::WrapUnique(new SafetensorsWriter(std::move(file), std::move(tensors)));
+  auto writer = absl::WrapUnique(new SafetensorsWriter(file, std::move(tensors)));
   Checksums& sums = writer->sums_;
   sums.bytes = sums.header_bytes = header.size();
   sums.crc32c = sums.header_crc32c = Crc32c(header);
   if (!writer->tensors_.empty()) writer->missing_ = writer->tensors_[0].bytes;
   writer->NoteEnds();
-  WEIR_RETURN_IF_ERROR(writer->file_->Append(header));
+  WEIR_RETURN_IF_ERROR(writer->file_.Append(header));
   return writer;
 }
 
@@ -241,15 +240,15 @@ absl::Status SafetensorsWriter::Append(absl::string_view bytes) {
   constexpr size_t kChunk = 1 << 20;
   for (; !bytes.empty(); bytes.remove_prefix(std::min(kChunk, bytes.size()))) {
     Note(bytes.substr(0, kChunk));
-    WEIR_RETURN_IF_ERROR(file_->Append(bytes.substr(0, kChunk)));
+    WEIR_RETURN_IF_ERROR(file_.Append(bytes.substr(0, kChunk)));
   }
   return absl::OkStatus();
 }
 
 absl::StatusOr<SafetensorsWriter::Checksums> SafetensorsWriter::Finish() {
   if (sums_.tensors.size() != tensors_.size()) std::abort();  // the caller's arithmetic is broken
-  WEIR_RETURN_IF_ERROR(file_->Sync());
-  WEIR_RETURN_IF_ERROR(file_->Close());
+  WEIR_RETURN_IF_ERROR(file_.Sync());
+  WEIR_RETURN_IF_ERROR(file_.Close());
   return sums_;
 }
 

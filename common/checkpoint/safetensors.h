@@ -55,10 +55,10 @@ class SafetensorsWriter {
     std::vector<uint32_t> tensors;  // in their order
   };
 
-  // Creates the file and writes its header. Uses each tensor's name, type and shape; names are distinct,
-  // UTF-8, and not "__metadata__".
+  // Writes the header of an empty file, which outlives the writer; `path` is for messages. Uses each tensor's
+  // name, type and shape; names are distinct, UTF-8, and not "__metadata__".
   static absl::StatusOr<std::unique_ptr<SafetensorsWriter>> Create(
-      FileSystem& fs, const std::string& path, std::vector<StoredTensor> tensors,
+      WritableFile& file, const std::string& path, std::vector<StoredTensor> tensors,
       const std::map<std::string, std::string>& metadata);
 
   // Writes the next bytes of the tensors, in any pieces; never more than the tensors have.
@@ -72,13 +72,13 @@ class SafetensorsWriter {
   absl::StatusOr<Checksums> Finish();
 
  private:
-  SafetensorsWriter(std::unique_ptr<WritableFile> file, std::vector<StoredTensor> tensors)
-      : file_(std::move(file)), tensors_(std::move(tensors)) {}
+  SafetensorsWriter(WritableFile& file, std::vector<StoredTensor> tensors)
+      : file_(file), tensors_(std::move(tensors)) {}
   void Note(absl::string_view bytes);
   // Notes the checksums of tensors that are complete.
   void NoteEnds();
 
-  const std::unique_ptr<WritableFile> file_;
+  WritableFile& file_;
   const std::vector<StoredTensor> tensors_;
   Checksums sums_;
   // The tensor that is being written: the bytes that it lacks, and the checksum of those that are there.

@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/job_config_rules.h"
 #include "common/config/json_document.h"
+#include "common/config/object_path.h"
 #include "common/config/override.h"
 #include "common/config/proto_json.h"
 #include "common/config/text_file.h"
@@ -34,7 +35,7 @@ void MakePathsAbsolute(const std::filesystem::path& folder, Message* message) {
   for (const FieldDescriptor* field : fields) {
     if (!field->is_repeated() && field->cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
       MakePathsAbsolute(folder, r.MutableMessage(message, field));
-    } else if (IsPath(*field)) {
+    } else if (IsPath(*field) && !IsObjectPath(r.GetString(*message, field))) {
       std::error_code error;  // without a working folder: the path stays as it is
       const std::filesystem::path absolute =
           std::filesystem::absolute(folder / r.GetString(*message, field), error);

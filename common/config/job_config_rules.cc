@@ -7,8 +7,10 @@
 #include <vector>
 
 #include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/config/object_path.h"
 #include "common/protocol/mode_traits.h"
 #include "google/protobuf/descriptor.h"
 
@@ -204,6 +206,13 @@ void CheckCheckpoint(const v1::CheckpointConfig& checkpoint, ConfigProblems* pro
                     "needs checkpoint.directory, the folder where checkpoints go");
     }
   }
+  for (const auto& [name, path] :
+       {std::pair("directory", checkpoint.directory()), std::pair("init_from", checkpoint.init_from())}) {
+    if (!absl::StrContains(path, "://")) continue;
+    if (const absl::Status status = CheckObjectPath(path); !status.ok()) {
+      problems->Add(FieldPath("checkpoint", name), std::string(status.message()));
+    }
+  }
   constexpr double kShortest = 0.1;
   if (checkpoint.every_seconds() > 0 && checkpoint.every_seconds() < kShortest) {
     problems->Add("checkpoint.every_seconds", absl::StrCat("must be 0 (not by time) or at least ", kShortest,
@@ -251,6 +260,12 @@ void CheckServer(const v1::JobConfig& config, ConfigProblems* problems) {
   if (!config.checkpoint().has_directory()) {
     problems->Add("server.durability",
                   "is \"log\", which needs checkpoint.directory, the folder where the log goes");
+  }
+  if (IsObjectPath(config.checkpoint().directory())) {
+    problems->Add("server.durability",
+                  "is \"log\", which needs a checkpoint.directory on a disk: the log lies beside the "
+                  "checkpoints, is synced with each push, and cannot be written to object storage (s3://). "
+                  "Take one of the two out");
   }
   if (server.has_apply() && server.apply() == v1::ServerConfig::APPLY_STREAMED) {
     problems->Add(

@@ -307,6 +307,34 @@ class PosixFileSystem final : public FileSystem {
   const UniqueFd held_ = UniqueFd();
 };
 
+// A staged file on a disk.
+class TemporaryFile final : public StagedFile {
+ public:
+  TemporaryFile(FileSystem& fs, std::unique_ptr<WritableFile> file, std::string temporary, std::string path)
+      : fs_(fs), file_(std::move(file)), temporary_(std::move(temporary)), path_(std::move(path)) {}
+
+  absl::Status Append(absl::string_view data) override { return file_->Append(data); }
+  absl::Status Sync() override { return file_->Sync(); }
+  absl::Status Close() override { return file_->Close(); }
+
+  absl::Status Publish(absl::Status written, Existing existing) override {
+    if (written.ok()) {
+      written =
+          existing == Existing::kKeep ? fs_.RenameNew(temporary_, path_) : fs_.Rename(temporary_, path_);
+    }
+    if (!written.ok()) {
+      fs_.Remove(temporary_).IgnoreError();
+      return written;
+    }
+    return fs_.SyncFolder(ParentFolder(path_));
+  }
+
+ private:
+  FileSystem& fs_;
+  const std::unique_ptr<WritableFile> file_;
+  const std::string temporary_, path_;
+};
+
 }  // namespace
 
 FileSystem& FileSystem::Posix() {
@@ -325,16 +353,26 @@ absl::Status FileSystem::WriteFile(const std::string& path, absl::string_view da
   return file->Close();
 }
 
-absl::Status FileSystem::Publish(absl::Status written, const std::string& temporary, const std::string& path,
-                                 Existing existing) {
-  if (written.ok()) {
-    written = existing == Existing::kKeep ? RenameNew(temporary, path) : Rename(temporary, path);
-  }
-  if (!written.ok()) {
-    Remove(temporary).IgnoreError();
-    return written;
-  }
-  return SyncFolder(ParentFolder(path));
+absl::StatusOr<std::unique_ptr<StagedFile>> FileSystem::Stage(const std::string& path,
+                                                              const std::string& temporary) {
+  WEIR_ASSIGN_OR_RETURN(std::unique_ptr<WritableFile> file, Create(temporary));
+  return std::make_unique<TemporaryFile>(*this, std::move(file), temporary, path);
+}
+
+bool FileSystem::HoldsFolders(const std::string& path) const { return true; }
+
+absl::Status FileSystem::Reserve(const std::string& path) {
+  return absl::UnimplementedError(absl::StrCat("cannot reserve ", path, ": its folder can be held instead"));
+}
+
+absl::Status FileSystem::WriteNew(const std::string& path, const std::string& temporary,
+                                  absl::string_view data, const std::function<absl::Status()>& confirm) {
+  WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<StagedFile> file, Stage(path, temporary));
+  absl::Status written = file->Append(data);
+  if (written.ok()) written = file->Sync();
+  if (written.ok()) written = file->Close();
+  if (written.ok() && confirm) written = confirm();
+  return file->Publish(std::move(written), Existing::kKeep);
 }
 
 absl::StatusOr<std::string> FileSystem::ReadFile(const std::string& path, uint64_t max_bytes) {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -22,6 +23,18 @@ class WritableFile {
   virtual absl::Status Sync() = 0;
   // Called once, last.
   virtual absl::Status Close() = 0;
+};
+
+// A file that is written under another name, or none, and gets its own only once it is whole
+// (FileSystem::Stage). Not thread-safe. If it is never published, its destructor leaves no file of that name.
+class StagedFile : public WritableFile {
+ public:
+  enum class Existing { kKeep, kReplace };
+  // Called once, last. If the file was `written` whole, synced and closed: gives it its name, durably;
+  // AlreadyExists: kKeep, and the name is taken. If not, or if the file cannot have the name, removes what
+  // was written (a full disk needs the room now) and returns why. The file may be there all the same after an
+  // error that comes from making the name durable.
+  virtual absl::Status Publish(absl::Status written, Existing existing) = 0;
 };
 
 // A file that is read. Thread-safe.
@@ -63,7 +76,7 @@ class FileSystem {
 
   // What happens to a file, or a link, that already has the wanted name: it stays (AlreadyExists), or it
   // goes. What a link leads to stays.
-  enum class Existing { kKeep, kReplace };
+  using Existing = StagedFile::Existing;
   // Creates a file.
   virtual absl::StatusOr<std::unique_ptr<WritableFile>> Create(const std::string& path,
                                                                Existing existing = Existing::kReplace) = 0;
@@ -81,14 +94,26 @@ class FileSystem {
   virtual absl::StatusOr<std::vector<std::string>> List(const std::string& folder) = 0;
   virtual absl::Status SyncFolder(const std::string& folder) = 0;
 
+  // Begins a file that gets this name only when it is published. On a disk it is written as `temporary`, in
+  // the same folder.
+  virtual absl::StatusOr<std::unique_ptr<StagedFile>> Stage(const std::string& path,
+                                                            const std::string& temporary);
+  // Whether a folder can be held (OpenFolder) against its removal, and against a new folder of its name. If
+  // not (object storage), a name is not to be used again for another folder, and a file that must not appear
+  // once its folder was removed needs a reservation.
+  virtual bool HoldsFolders(const std::string& path) const;
+  // Where folders cannot be held: reserves a name for one file. While the reservation is there, it is no file
+  // for List() and Open(). A file that is staged from now on gets the name only if the reservation is still
+  // there then: Remove() ends it. AlreadyExists: the name is taken.
+  virtual absl::Status Reserve(const std::string& path);
+
   // Reads the whole file. DataLoss: it has more than `max_bytes`.
   absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes);
   // Creates a file that holds `data`, and syncs it.
   absl::Status WriteFile(const std::string& path, absl::string_view data);
-  // Gives a temporary file its final name, if it was `written` whole and synced. If not, or if it cannot have
-  // the name, removes the file (a full disk needs the room now) and returns why.
-  absl::Status Publish(absl::Status written, const std::string& temporary, const std::string& path,
-                       Existing existing);
+  // Stages a file that holds `data`. Calls `confirm`, if there is one, and publishes the file if that is OK.
+  absl::Status WriteNew(const std::string& path, const std::string& temporary, absl::string_view data,
+                        const std::function<absl::Status()>& confirm = nullptr);
 };
 
 // "a/b" for "a" and "b".

@@ -84,9 +84,11 @@ FolderClaim::FolderClaim(Options options)
 std::string FolderClaim::PathOf(uint64_t number) const { return JoinPath(folder_, NameOf(number)); }
 
 absl::StatusOr<uint64_t> FolderClaim::Highest() const {
-  WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> names, fs_.List(folder_));
+  const absl::StatusOr<std::vector<std::string>> names = fs_.List(folder_);
+  if (absl::IsNotFound(names.status())) return 0;  // object storage has no empty folders
+  WEIR_RETURN_IF_ERROR(names.status());
   uint64_t highest = 0;
-  for (const std::string& name : names) {
+  for (const std::string& name : *names) {
     if (!absl::StartsWith(name, ".")) highest = std::max(highest, NumberOf(name));
   }
   return highest;
@@ -111,8 +113,12 @@ absl::StatusOr<FolderClaim::Record> FolderClaim::Newest() const {
 absl::Status FolderClaim::Make(const Record& record) const {
   const std::string temporary =
       JoinPath(folder_, TemporaryName(NameOf(record.number), options_.holder.nonce()));
-  return fs_.Publish(fs_.WriteFile(temporary, Encode(record.memory)), temporary, PathOf(record.number),
-                     FileSystem::Existing::kKeep);
+  return fs_.WriteNew(PathOf(record.number), temporary, Encode(record.memory));
+}
+
+uint64_t FolderClaim::number() const {
+  MutexLock lock(mutex_);
+  return last_.number;
 }
 
 void FolderClaim::RemoveOld(uint64_t newest) const {

@@ -17,10 +17,11 @@ namespace weir {
 // A coordinator's claim to its job's folder, and the data that must outlive the coordinator. DIR/coordinator/
 // holds records 00000001.json, 00000002.json and so on, each a CoordinatorMemory. The record with the highest
 // number counts. A record is made by giving a whole and synced file a name that must be free, which only one
-// process can do on any file system (rename without replacement; link on NFS). So the records are one
-// sequence, and each follows from records that its writer has read: a process that claims the folder takes
-// the next number, and so does the holder for each record that it writes. A holder that was replaced, however
-// long it was away and wherever it hung, finds that number taken or higher numbers there, and learns by whom.
+// process can do on any file system (rename without replacement; link on NFS; a conditional PUT). So the
+// records are one sequence, and each follows from records that its writer has read: a process that claims the
+// folder takes the next number, and so does the holder for each record that it writes. A holder that was
+// replaced, however long it was away and wherever it hung, finds that number taken or higher numbers there,
+// and learns by whom.
 //
 // The newest records stay and older ones are removed, so a number may become free again for a process that
 // fell far behind. Therefore each record that was made is followed by a look at the highest number.
@@ -47,6 +48,8 @@ class FolderClaim {
 
   // What the holder before wrote.
   const v1::CoordinatorMemory& before() const { return before_; }
+  // The number of the newest record of this claim. No other claim has used it for anything.
+  uint64_t number() const;
 
   // Writes the next record durably: the last one, changed by `change`. OK: no other process had claimed the
   // folder when the record was made. Aborted: another process has claimed it; the message says which.
@@ -76,7 +79,7 @@ class FolderClaim {
   const std::string folder_;
   v1::CoordinatorMemory before_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   Record last_ ABSL_GUARDED_BY(mutex_);
 };
 

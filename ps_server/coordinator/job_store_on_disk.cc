@@ -64,7 +64,7 @@ class DiskStore final : public JobStore {
   }
 
   absl::Status Open() {
-    WEIR_RETURN_IF_ERROR(MakeFolders(options_.directory));
+    WEIR_RETURN_IF_ERROR(holds_folders() ? MakeFolders(options_.directory) : CheckReservations());
     WEIR_ASSIGN_OR_RETURN(
         claim_, FolderClaim::Take({&fs_, options_.directory, options_.holder, options_.certainly_runs},
                                   [](const v1::CoordinatorMemory& before) {
@@ -78,8 +78,7 @@ class DiskStore final : public JobStore {
     opened_.coordinator_incarnation = before.coordinator_incarnation() + 1;
     opened_.used = {before.epoch_limit(), before.incarnation_limit()};
     if (before.begun_plus_one() > 0) {
-      const std::string folder = FolderOf(before.begun_plus_one() - 1);
-      WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs_, folder, [this] { return StillOurs(); }));
+      WEIR_RETURN_IF_ERROR(RemoveBegun(before.begun_plus_one() - 1));
       WEIR_RETURN_IF_ERROR(SetBegun(std::nullopt));
     }
     const JobStore::Numbers used = opened_.used;
@@ -126,7 +125,10 @@ class DiskStore final : public JobStore {
 
   void Discard(uint64_t step) override {
     Run([this, step] {
-      const absl::Status discarded = DiscardCheckpoint(fs_, FolderOf(step), [this] { return SeemsOurs(); });
+      const absl::StatusOr<std::string> folder = FindFolder(fs_, options_.directory, step);
+      if (absl::IsNotFound(folder.status())) return;
+      const absl::Status discarded =
+          folder.ok() ? DiscardCheckpoint(fs_, *folder, [this] { return SeemsOurs(); }) : folder.status();
       // Not a warning: whatever prevents the removal has prevented the writing, which was logged, and the
       // removal is tried again later.
       if (!discarded.ok()) {
@@ -152,7 +154,39 @@ class DiskStore final : public JobStore {
     });
   }
 
+  bool holds_folders() const { return fs_.HoldsFolders(options_.directory); }
+
+  // Some object storage ignores the conditions of a put, on which everything here rests.
+  absl::Status CheckReservations() {
+    const std::string path = JoinPath(options_.directory, absl::StrCat(".probe-", options_.holder.nonce()));
+    WEIR_RETURN_IF_ERROR(fs_.Reserve(path));
+    const absl::Status again = fs_.Reserve(path);
+    WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<StagedFile> file, fs_.Stage(path, path));
+    WEIR_RETURN_IF_ERROR(file->Append("late"));
+    WEIR_RETURN_IF_ERROR(fs_.Remove(path));
+    const absl::Status late = file->Publish(absl::OkStatus(), FileSystem::Existing::kKeep);
+    fs_.Remove(path).IgnoreError();
+    for (const absl::Status& status : {again, late}) {
+      if (absl::IsUnavailable(status)) return status;
+    }
+    if (absl::IsAlreadyExists(again) && absl::IsAborted(late)) return absl::OkStatus();
+    return absl::FailedPreconditionError(
+        absl::StrCat(options_.directory, ": this object storage ignores the conditions of puts (",
+                     again.ok() ? "If-None-Match" : "If-Match",
+                     "), without which two ps:0 could both save the job; use one that honours them"));
+  }
+
+  // Removes what the owner before was working on.
+  absl::Status RemoveBegun(uint64_t step) {
+    if (holds_folders()) return RemoveCheckpoint(fs_, FolderOf(step), [this] { return StillOurs(); });
+    return RemoveAttempts(fs_, options_.directory, step, claim_->number());
+  }
+
   absl::Status MakeRoom(uint64_t step) {
+    if (!holds_folders()) {
+      WEIR_RETURN_IF_ERROR(SetBegun(step));
+      return BeginAttempt(fs_, options_.directory, step, claim_->number());
+    }
     const Confirm confirm = [this, step] { return SetBegun(step); };
     const absl::Status begun = BeginCheckpoint(fs_, options_.directory, step, confirm);
     if (!absl::IsAlreadyExists(begun)) return begun;

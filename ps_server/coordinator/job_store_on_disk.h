@@ -11,14 +11,16 @@
 
 namespace weir {
 
-// A JobStore in a folder: the checkpoints, and the records that say which process has the folder
-// (folder_claim.h). Numbers are reserved in blocks; an incarnation that ends early leaves the rest of its
-// blocks unused.
+// A JobStore in a folder, of a disk or of object storage: the checkpoints, and the records that say which
+// process has the folder (folder_claim.h). Numbers are reserved in blocks; an incarnation that ends early
+// leaves the rest of its blocks unused.
 //
 // A store that was replaced can do nothing any more that its successor would notice, wherever in an operation
 // it hung. Begin and Commit first write a record that names the checkpoint's folder in which they work, and
 // hold that folder. The successor removes the folder, with whatever is in it, before it looks for the newest
-// checkpoint. So a commit is over before the successor looks, or never takes effect.
+// checkpoint. So a commit is over before the successor looks, or never takes effect. In object storage, where
+// no folder can be held, the checkpoint's folder is one that no other store ever uses, and a reservation of
+// the manifest's name takes the place of the hold (checkpoint_folder.h).
 class JobStoreOnDisk {
  public:
   struct Options {

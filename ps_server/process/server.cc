@@ -6,6 +6,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <deque>
 #include <optional>
@@ -19,6 +20,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/address.h"
 #include "common/net/tcp_listener.h"
+#include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/protocol_version.h"
@@ -136,8 +138,8 @@ class ServerImpl final : public Server {
   const Clock& clock_ = Clock::Awake();
   GrpcAdmission admission_;
   std::unique_ptr<ThreadPool> threads_;
-  // The file system of checkpoints and logs. Other users may be able to write there.
-  std::unique_ptr<FileSystem> files_;
+  // Where checkpoints and logs lie. Other users may be able to write there.
+  std::unique_ptr<FileSystem> disk_, files_;
   BackgroundThreads background_;
   // Must outlive the sessions, which refer to places in it.
   std::unique_ptr<SharedMemoryServer> shared_memory_;
@@ -159,7 +161,11 @@ class ServerImpl final : public Server {
   int port_ = 0;
   std::string address_;
   absl::Time started_;
-  // Used by the ticker only: when a server without a coordinator next checks whether the job has ended.
+  // Whether a server without a coordinator checks whether the job has ended. Until it knows, the server does
+  // not give the coordinator up.
+  enum class Look { kNone, kRuns, kOver };
+  std::atomic<Look> look_ = Look::kNone;
+  // Used by the ticker only: when the server next checks.
   absl::Time next_look_;
   // When the server next logs that it waits for ps:0.
   absl::Time next_complaint_;
@@ -186,7 +192,8 @@ absl::Status ServerImpl::Start() {
   const uint32_t wanted = options_.config.server().apply_threads();
   threads_ = std::make_unique<ThreadPool>(wanted > 0 ? static_cast<int>(wanted)
                                                      : static_cast<int>(std::thread::hardware_concurrency()));
-  files_ = FileSystem::Beneath(options_.config.checkpoint().directory());
+  disk_ = FileSystem::Beneath(options_.config.checkpoint().directory());
+  files_ = WithObjectStorage(*disk_);
   Shard::Options shard;
   shard.config = options_.config;
   shard.clock = &clock_;
@@ -309,7 +316,7 @@ absl::Status ServerImpl::StartCoordinator() {
   coordinator.memory_bytes = LookAtMemory().most();
   if (checkpoint.has_init_from()) {
     WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found,
-                          ResolveCheckpoint(FileSystem::Posix(), checkpoint.init_from()));
+                          ResolveCheckpoint(AnyStorage(), checkpoint.init_from()));
     coordinator.init_from = found.manifest.step();
   }
   coordinator.open_link = [this](uint32_t index, const std::string& address,
@@ -459,9 +466,18 @@ void ServerImpl::TickControl(absl::Time now) {
   // By now ps:0 would be back, unless it has ended because the job is done: its last message may have been
   // lost, or been sent before this server started. This check must not come earlier, because ps:0 may still
   // need this server to finish.
-  if (!control_->attached() && silent > server_wait() && now >= next_look_) {
-    next_look_ = now + kLook;
-    if (IsDone()) return End(absl::OkStatus());
+  if (!control_->attached() && silent > server_wait()) {
+    if (look_ == Look::kRuns) return;
+    if (look_.exchange(Look::kNone) == Look::kOver) {
+      next_look_ = now + kLook;
+    } else if (now >= next_look_) {
+      look_ = Look::kRuns;
+      // Not here, since object storage may take long to answer.
+      return background_.Run([this] {
+        if (IsDone()) End(absl::OkStatus());
+        look_ = Look::kOver;
+      });
+    }
   }
   if (!heard.has_value()) {
     const absl::Duration limit = absl::Seconds(options_.config.cluster().start_seconds());
@@ -579,7 +595,9 @@ absl::Status ServerImpl::StartHttp() {
     return failure_.ok() ? absl::OkStatus() : absl::UnavailableError(failure_.message());
   };
   options.ready = [this] { return Ready(); };
-  WEIR_ASSIGN_OR_RETURN(http_, HttpServer::Start(options));
+  absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(options);
+  if (!http.ok()) return absl::FailedPreconditionError(http.status().message());
+  http_ = *std::move(http);
   if (coordinator_ != nullptr) {
     http_->Handle("/status", "application/json", [this] { return StatusJson(*coordinator_); });
     http_->Handle("/", "text/html; charset=utf-8", [] { return std::string(DashboardPage()); });

@@ -47,7 +47,7 @@ class Server {
   };
 
   // The server listens when this returns. FailedPrecondition: the address cannot be bound, or this CPU lacks
-  // the configured kernels.
+  // the configured kernels. Unavailable: checkpoint.directory is in object storage, which did not answer.
   static absl::StatusOr<std::unique_ptr<Server>> Start(Options options);
   // Stops at once if the job is not over.
   virtual ~Server() = default;

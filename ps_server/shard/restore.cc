@@ -72,8 +72,9 @@ absl::StatusOr<CheckpointReader> OpenRestored(FileSystem& files, const v1::Check
   if (path.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("this server's config has no ", field));
   }
-  const std::string folder = restore.init_from() ? FolderOfStep(files, path, restore.step())
-                                                 : CheckpointFolder(path, restore.step());
+  WEIR_ASSIGN_OR_RETURN(const std::string folder, restore.init_from()
+                                                      ? FolderOfStep(files, path, restore.step())
+                                                      : CompleteFolder(files, path, restore.step()));
   WEIR_ASSIGN_OR_RETURN(CheckpointReader reader, CheckpointReader::Open(files, folder));
   if (reader.manifest().step() != restore.step()) {
     return absl::FailedPreconditionError(absl::StrCat(field, " is a checkpoint of step ",

@@ -255,9 +255,9 @@ TEST_CASE("The best one stays as long as it is the best, and DIR/best is its pat
   CHECK(ResolveCheckpoint(fs, "/c/best")->folder == "/c/step-00000020");
   CHECK(ResolveCheckpoint(fs, "/c/best")->manifest.step() == 20);
   CHECK(ResolveCheckpoint(fs, "/c")->manifest.step() == 50);
-  CHECK(FolderOfStep(fs, "/c/best", 20) == "/c/step-00000020");
-  CHECK(FolderOfStep(fs, "/c", 40) == "/c/step-00000040");
-  CHECK(FolderOfStep(fs, "/c/step-00000040", 40) == "/c/step-00000040");
+  CHECK(*FolderOfStep(fs, "/c/best", 20) == "/c/step-00000020");
+  CHECK(*FolderOfStep(fs, "/c", 40) == "/c/step-00000040");
+  CHECK(*FolderOfStep(fs, "/c/step-00000040", 40) == "/c/step-00000040");
   write(60, 60);
   CHECK(*fs.List("/c") == std::vector<std::string>{"step-00000050", "step-00000060"});
   CHECK(ResolveCheckpoint(fs, "/c/best")->manifest.step() == 60);

@@ -94,6 +94,9 @@ TEST_CASE("Paths start at the config's folder") {
   REQUIRE(saves.ok());
   CHECK(saves->checkpoint().directory() == absl::StrCat(Folder(), "/runs/7"));
   CHECK(saves->checkpoint().init_from() == "/abs/6");
+  const auto objects = LoadJobConfig(path, {"checkpoint={\"directory\": \"s3://bucket/runs/7\"}"});
+  REQUIRE(objects.ok());
+  CHECK(objects->checkpoint().directory() == "s3://bucket/runs/7");
   const std::filesystem::path relative = std::filesystem::relative(path);
   CHECK(LoadJobConfig(relative.string())->data().train().path() == config->data().train().path());
 }

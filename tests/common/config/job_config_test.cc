@@ -263,6 +263,13 @@ TEST_CASE("Impossible combinations are refused with their paths") {
        "f:5:29: evaluation.min_delta: is for evaluation.patience, which is not given"},
       {With(R"("evaluation": {"patience": 1000})"),
        "f:5:28: evaluation.patience: must be a whole number in [0, 999], got 1000"},
+      {With(R"("checkpoint": {"directory": "s3://bucket"})"),
+       "f:5:29: checkpoint.directory: must be s3://BUCKET/PREFIX"},
+      {With(R"("checkpoint": {"init_from": "gs://bucket/runs"})"),
+       "f:5:29: checkpoint.init_from: must be s3://BUCKET/PREFIX"},
+      {With(
+           R"("server": {"durability": "log"}, "consistency": {"mode": "async"}, "checkpoint": {"directory": "s3://b-1/x"})"),
+       "f:5:26: server.durability: is \"log\", which needs a checkpoint.directory on a disk"},
       {With(R"("server": {"durability": "log"}, "consistency": {"mode": "async"})"),
        "f:5:26: server.durability: is \"log\", which needs checkpoint.directory"},
       {With(R"("server": {"durability": "log"}, "checkpoint": {"directory": "x"})"),

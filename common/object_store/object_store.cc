@@ -1,0 +1,465 @@
+#include "common/object_store/object_store.h"
+
+#include <algorithm>
+#include <pugixml.hpp>
+#include <random>
+#include <utility>
+
+#include "absl/random/random.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "common/base/crc32c.h"
+#include "common/base/sha256.h"
+#include "common/base/status_macros.h"
+#include "common/telemetry/logging.h"
+
+namespace weir {
+namespace {
+
+constexpr char kTokenHeader[] = "x-amz-meta-weir-put";
+// From this many failures on, each one is logged. So many tries are made however long one takes, since the
+// whole process may have been stopped meanwhile.
+constexpr int kPatience = 3;
+
+// RFC 3986, as the signature needs it.
+std::string Escape(absl::string_view text, bool keep_slashes) {
+  std::string out;
+  for (const char c : text) {
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
+        absl::StrContains("-_.~", absl::string_view(&c, 1)) || (c == '/' && keep_slashes)) {
+      out += c;
+    } else {
+      absl::StrAppendFormat(&out, "%%%02X", static_cast<unsigned char>(c));
+    }
+  }
+  return out;
+}
+
+std::string Unescape(absl::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    int byte = 0;
+    if (text[i] == '%' && absl::SimpleHexAtoi(text.substr(i + 1, 2), &byte)) {
+      out += static_cast<char>(byte);
+      i += 2;
+    } else {
+      out += text[i] == '+' ? ' ' : text[i];
+    }
+  }
+  return out;
+}
+
+std::string RandomToken() {
+  std::random_device random;
+  return absl::StrFormat("%08x%08x%08x%08x", random(), random(), random(), random());
+}
+
+std::string Base64Crc32c(absl::string_view data) {
+  const uint32_t crc = Crc32c(data);
+  const char bytes[] = {static_cast<char>(crc >> 24), static_cast<char>(crc >> 16),
+                        static_cast<char>(crc >> 8), static_cast<char>(crc)};
+  return absl::Base64Escape(absl::string_view(bytes, sizeof bytes));
+}
+
+// The root of an answer in XML. Empty: the answer is not whole, or is something else.
+pugi::xml_node ParseXml(const HttpAnswer& answer, const char* root, pugi::xml_document* xml) {
+  const bool whole = xml->load_buffer(answer.body.data(), answer.body.size());
+  return whole ? xml->child(root) : pugi::xml_node();
+}
+
+// What an answer that is no success says.
+struct Complaint {
+  std::string code;  // "NoSuchKey"; empty: the answer has none
+  std::string text;
+};
+
+Complaint ComplaintIn(const HttpAnswer& answer) {
+  pugi::xml_document xml;
+  const pugi::xml_node error = ParseXml(answer, "Error", &xml);
+  return {error.child_value("Code"), error.child_value("Message")};
+}
+
+bool MayPass(const HttpAnswer& answer, const Complaint& complaint) {
+  // 409: another put of this key was under way (ConditionalRequestConflict). BadDigest and
+  // XAmzContentSHA256Mismatch: the data was damaged on its way.
+  if (answer.status == 501) return false;  // the store cannot do this at all
+  return answer.status >= 500 || answer.status == 408 || answer.status == 409 || answer.status == 429 ||
+         complaint.code == "RequestTimeout" || complaint.code == "BadDigest" ||
+         complaint.code == "XAmzContentSHA256Mismatch" || complaint.code == "InternalError" ||
+         complaint.code == "SlowDown";
+}
+
+std::string Describe(const HttpAnswer& answer, const Complaint& complaint) {
+  return absl::StrCat("HTTP ", answer.status, complaint.code.empty() ? "" : " ", complaint.code,
+                      complaint.text.empty() ? "" : ": ", complaint.text);
+}
+
+// What an answer means that would come again, and what to do: "; ...", or nothing.
+absl::Status Refusal(const HttpAnswer& answer, const Complaint& complaint, const std::string& bucket) {
+  if (complaint.code == "NoSuchBucket") {
+    return absl::FailedPreconditionError(
+        absl::StrCat("; make bucket '", bucket, "' first, or correct its name"));
+  }
+  if (answer.status == 404) return absl::NotFoundError("");
+  if (answer.status == 412) return absl::AbortedError("");
+  if (answer.status == 401 || answer.status == 403) {
+    return absl::PermissionDeniedError(
+        "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what these keys may do");
+  }
+  if (answer.status / 100 == 3 || complaint.code == "AuthorizationHeaderMalformed") {
+    const std::string region = answer.header("x-amz-bucket-region");
+    return absl::FailedPreconditionError(
+        absl::StrCat("; set AWS_REGION to the bucket's region", region.empty() ? "" : ", ", region));
+  }
+  return absl::FailedPreconditionError("");
+}
+
+void AddCondition(const ObjectStore::Condition& condition, std::vector<std::string>* headers) {
+  if (condition.kind == ObjectStore::Condition::kNothing) headers->push_back("if-none-match: *");
+  if (condition.kind == ObjectStore::Condition::kThisVersion) {
+    headers->push_back(absl::StrCat("if-match: ", condition.etag));
+  }
+}
+
+}  // namespace
+
+// One request, however often it is sent.
+struct ObjectStore::Call {
+  std::string what;  // "cannot put s3://b/k"
+  std::string method;
+  std::string bucket, key;
+  // In the order of their names, as the signature needs them.
+  std::vector<std::pair<std::string, std::string>> query;
+  std::vector<std::string> headers;
+  absl::string_view body;
+  // What a success brings: so many bytes of an object, or XML with this root. Neither: nothing that counts.
+  uint64_t data_bytes = 0;
+  const char* root = nullptr;
+};
+
+// The answer that counts: a success, or an error that would come again.
+struct ObjectStore::Tried {
+  HttpAnswer answer;
+  // Not OK: the answer is an error.
+  absl::Status status;
+};
+
+ObjectStore::ObjectStore(Options options)
+    : options_(std::move(options)),
+      http_({options_.settings.key_id, options_.settings.secret_key, options_.settings.region, "s3",
+             options_.connect_timeout, options_.stall_timeout}) {}
+
+absl::StatusOr<ObjectStore::Tried> ObjectStore::Exchange(const Call& call) {
+  HttpRequest request;
+  request.method = call.method;
+  request.url = absl::StrCat(options_.settings.BucketUrl(call.bucket), "/", Escape(call.key, true));
+  const char* separator = "?";
+  for (const auto& [name, value] : call.query) {
+    absl::StrAppend(&request.url, separator, Escape(name, false), "=", Escape(value, false));
+    separator = "&";
+  }
+  request.headers = call.headers;
+  request.headers.push_back(absl::StrCat("x-amz-content-sha256: ", Sha256Hex(call.body)));
+  if (call.method == "PUT" || call.method == "POST") {
+    request.headers.push_back("content-type: application/octet-stream");
+  }
+  if (!options_.settings.session_token.empty()) {
+    request.headers.push_back(absl::StrCat("x-amz-security-token: ", options_.settings.session_token));
+  }
+  request.body = call.body;
+  request.max_answer += call.data_bytes;
+
+  const absl::Time start = absl::Now();
+  absl::Duration wait = options_.first_wait;
+  thread_local absl::BitGen random;
+  for (int failures = 1;; ++failures) {
+    absl::StatusOr<HttpAnswer> answer = http_.Send(request);
+    std::string why;
+    if (!answer.ok()) {
+      why = absl::StrCat("no answer from ", options_.settings.BucketUrl(call.bucket), ": ",
+                         answer.status().message());
+      if (!absl::IsUnavailable(answer.status())) {
+        return absl::Status(answer.status().code(), absl::StrCat(call.what, ": ", why));
+      }
+    } else {
+      const bool success = answer->status / 100 == 2;
+      // A multipart upload may fail after the head of its answer has said 200.
+      const Complaint complaint = success && call.method != "POST" ? Complaint{} : ComplaintIn(*answer);
+      if (success && complaint.code.empty()) {
+        pugi::xml_document xml;
+        if (call.data_bytes > 0 && answer->body.size() != call.data_bytes) {
+          why = absl::StrCat("got ", answer->body.size(), " bytes of ", call.data_bytes);
+        } else if (call.root != nullptr && !ParseXml(*answer, call.root, &xml)) {
+          why = absl::StrCat("the answer is no whole ", call.root);
+        } else {
+          return Tried{*std::move(answer), {}};
+        }
+      } else {
+        why = Describe(*answer, complaint);
+        if (!MayPass(*answer, complaint)) {
+          const absl::Status refusal = Refusal(*answer, complaint, call.bucket);
+          return Tried{*std::move(answer),
+                       absl::Status(refusal.code(), absl::StrCat(call.what, ": ", why, refusal.message()))};
+        }
+      }
+    }
+    const absl::Duration passed = absl::Now() - start;
+    const absl::Duration varied = wait * absl::Uniform(random, 0.5, 1.0);
+    const bool once = options_.limit == absl::ZeroDuration();
+    if (once || (failures >= kPatience && passed + varied > options_.limit)) {
+      return absl::UnavailableError(
+          absl::StrCat(call.what, ": tried ", failures, " times in ",
+                       absl::FormatDuration(absl::Trunc(passed, absl::Milliseconds(1))), "; at last: ", why));
+    }
+    if (failures >= kPatience) {
+      LogWarning(call.what, " yet: ", why, "; tries again in ",
+                 absl::FormatDuration(absl::Trunc(varied, absl::Milliseconds(1))));
+    }
+    options_.sleep(varied);
+    wait = std::min(2 * wait, options_.longest_wait);
+  }
+}
+
+absl::Status ObjectStore::ResolveCondition(const ObjectName& name, const std::string& token,
+                                           const Condition& condition, const absl::Status& refused) {
+  const absl::StatusOr<Info> there = Look(name);
+  if (there.ok() && there->token == token) return absl::OkStatus();  // an earlier try took effect
+  if (!there.ok() && !absl::IsNotFound(there.status())) return there.status();
+  return condition.kind == Condition::kNothing
+             ? absl::AlreadyExistsError(absl::StrCat(refused.message(), "; the name is taken"))
+             : absl::AbortedError(
+                   absl::StrCat(refused.message(), "; what was there has been replaced or removed"));
+}
+
+absl::Status ObjectStore::Put(const ObjectName& name, absl::string_view data, const Condition& condition) {
+  const std::string token = RandomToken();
+  Call call;
+  call.what = absl::StrCat("cannot put ", name.ToString());
+  call.method = "PUT";
+  call.bucket = name.bucket;
+  call.key = name.key;
+  call.headers = {absl::StrCat("x-amz-checksum-crc32c: ", Base64Crc32c(data)),
+                  absl::StrCat(kTokenHeader, ": ", token)};
+  AddCondition(condition, &call.headers);
+  call.body = data;
+  const absl::StatusOr<Tried> tried = Exchange(call);
+  if (condition.kind == Condition::kAnything) return tried.ok() ? tried->status : tried.status();
+  if (!tried.ok()) {
+    // The last try may have taken effect all the same.
+    const absl::StatusOr<Info> there = absl::IsUnavailable(tried.status()) ? Look(name) : tried.status();
+    return there.ok() && there->token == token ? absl::OkStatus() : tried.status();
+  }
+  if (absl::IsAborted(tried->status) || absl::IsNotFound(tried->status)) {
+    return ResolveCondition(name, token, condition, tried->status);
+  }
+  return tried->status;
+}
+
+absl::StatusOr<ObjectStore::Info> ObjectStore::Look(const ObjectName& name) {
+  Call call;
+  call.what = absl::StrCat("cannot find ", name.ToString());
+  call.method = "HEAD";
+  call.bucket = name.bucket;
+  call.key = name.key;
+  WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
+  WEIR_RETURN_IF_ERROR(tried.status);
+  Info info;
+  info.etag = tried.answer.header("etag");
+  info.token = tried.answer.header(kTokenHeader);
+  if (!absl::SimpleAtoi(tried.answer.header("content-length"), &info.bytes) || info.etag.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(call.what, ": the answer has no Content-Length or no ETag; this is no S3 server"));
+  }
+  return info;
+}
+
+absl::Status ObjectStore::Read(const ObjectName& name, const std::string& etag, uint64_t offset,
+                               absl::Span<char> out) {
+  if (out.empty()) return absl::OkStatus();
+  Call call;
+  call.what = absl::StrCat("cannot read ", name.ToString());
+  call.method = "GET";
+  call.bucket = name.bucket;
+  call.key = name.key;
+  call.headers = {absl::StrCat("range: bytes=", offset, "-", offset + out.size() - 1),
+                  absl::StrCat("if-match: ", etag)};
+  call.data_bytes = out.size();
+  WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
+  if (absl::IsAborted(tried.status)) {
+    return absl::AbortedError(
+        absl::StrCat(tried.status.message(), "; it has been replaced since it was opened"));
+  }
+  WEIR_RETURN_IF_ERROR(tried.status);
+  std::copy(tried.answer.body.begin(), tried.answer.body.end(), out.begin());
+  return absl::OkStatus();
+}
+
+absl::Status ObjectStore::Remove(const ObjectName& name) {
+  Call call;
+  call.what = absl::StrCat("cannot remove ", name.ToString());
+  call.method = "DELETE";
+  call.bucket = name.bucket;
+  call.key = name.key;
+  WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
+  return absl::IsNotFound(tried.status) ? absl::OkStatus() : tried.status;
+}
+
+absl::StatusOr<ObjectStore::Listing> ObjectStore::List(const std::string& bucket, const std::string& prefix) {
+  Listing listing;
+  std::string next;
+  do {
+    Call call;
+    call.what = absl::StrCat("cannot list ", ObjectName{bucket, prefix}.ToString());
+    call.method = "GET";
+    call.bucket = bucket;
+    if (!next.empty()) call.query.emplace_back("continuation-token", next);
+    call.query.emplace_back("delimiter", "/");
+    call.query.emplace_back("encoding-type", "url");
+    call.query.emplace_back("list-type", "2");
+    call.query.emplace_back("prefix", prefix);
+    call.root = "ListBucketResult";
+    WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
+    WEIR_RETURN_IF_ERROR(tried.status);
+    pugi::xml_document xml;
+    const pugi::xml_node result = ParseXml(tried.answer, call.root, &xml);
+    for (const pugi::xml_node object : result.children("Contents")) {
+      const std::string key = Unescape(object.child_value("Key"));
+      uint64_t bytes = 0;
+      if (!absl::StartsWith(key, prefix) || !absl::SimpleAtoi(object.child_value("Size"), &bytes)) {
+        return absl::FailedPreconditionError(absl::StrCat(call.what, ": the answer lists key '", key, "' of ",
+                                                          object.child_value("Size"),
+                                                          " bytes, which was not asked for"));
+      }
+      if (key.size() > prefix.size()) listing.objects.emplace_back(key.substr(prefix.size()), bytes);
+    }
+    for (const pugi::xml_node folder : result.children("CommonPrefixes")) {
+      const std::string key = Unescape(folder.child_value("Prefix"));
+      if (!absl::StartsWith(key, prefix) || key.size() < prefix.size() + 2) continue;
+      listing.folders.push_back(key.substr(prefix.size(), key.size() - prefix.size() - 1));
+    }
+    const bool more = absl::string_view(result.child_value("IsTruncated")) == "true";
+    next = more ? result.child_value("NextContinuationToken") : "";
+    if (more && next.empty()) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(call.what, ": the answer is truncated and does not say how to go on"));
+    }
+  } while (!next.empty());
+  return listing;
+}
+
+absl::StatusOr<ObjectStore::Upload> ObjectStore::Begin(const ObjectName& name) {
+  Upload upload;
+  upload.name = name;
+  upload.token = RandomToken();
+  Call call;
+  call.what = absl::StrCat("cannot begin the upload of ", name.ToString());
+  call.method = "POST";
+  call.bucket = name.bucket;
+  call.key = name.key;
+  call.query = {{"uploads", ""}};
+  call.headers = {"x-amz-checksum-algorithm: CRC32C", absl::StrCat(kTokenHeader, ": ", upload.token)};
+  call.root = "InitiateMultipartUploadResult";
+  WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
+  WEIR_RETURN_IF_ERROR(tried.status);
+  pugi::xml_document xml;
+  upload.id = ParseXml(tried.answer, call.root, &xml).child_value("UploadId");
+  if (upload.id.empty()) {
+    return absl::FailedPreconditionError(absl::StrCat(call.what, ": the answer has no UploadId"));
+  }
+  return upload;
+}
+
+absl::Status ObjectStore::Append(Upload& upload, absl::string_view data) {
+  Upload::Part part;
+  part.crc32c = Base64Crc32c(data);
+  Call call;
+  call.what = absl::StrCat("cannot put part ", upload.parts.size() + 1, " of ", upload.name.ToString());
+  call.method = "PUT";
+  call.bucket = upload.name.bucket;
+  call.key = upload.name.key;
+  call.query = {{"partNumber", absl::StrCat(upload.parts.size() + 1)}, {"uploadId", upload.id}};
+  call.headers = {absl::StrCat("x-amz-checksum-crc32c: ", part.crc32c)};
+  call.body = data;
+  WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
+  WEIR_RETURN_IF_ERROR(tried.status);
+  part.etag = tried.answer.header("etag");
+  upload.parts.push_back(std::move(part));
+  return absl::OkStatus();
+}
+
+absl::Status ObjectStore::Complete(const Upload& upload, const Condition& condition) {
+  std::string body = "<CompleteMultipartUpload xmlns=\"http://s3.amazonaws.com/doc/2006-03-01/\">";
+  for (size_t i = 0; i < upload.parts.size(); ++i) {
+    absl::StrAppend(&body, "<Part><ChecksumCRC32C>", upload.parts[i].crc32c, "</ChecksumCRC32C><ETag>",
+                    upload.parts[i].etag, "</ETag><PartNumber>", i + 1, "</PartNumber></Part>");
+  }
+  body += "</CompleteMultipartUpload>";
+  Call call;
+  call.what = absl::StrCat("cannot complete the upload of ", upload.name.ToString());
+  call.method = "POST";
+  call.bucket = upload.name.bucket;
+  call.key = upload.name.key;
+  call.query = {{"uploadId", upload.id}};
+  AddCondition(condition, &call.headers);
+  call.body = body;
+  call.root = "CompleteMultipartUploadResult";
+  const absl::StatusOr<Tried> tried = Exchange(call);
+  if (!tried.ok()) {
+    const absl::StatusOr<Info> there =
+        absl::IsUnavailable(tried.status()) ? Look(upload.name) : tried.status();
+    return there.ok() && there->token == upload.token ? absl::OkStatus() : tried.status();
+  }
+  // NotFound: the upload is gone, since it was completed by an earlier try, or was aborted.
+  if (absl::IsAborted(tried->status) || absl::IsNotFound(tried->status)) {
+    return ResolveCondition(upload.name, upload.token, condition, tried->status);
+  }
+  return tried->status;
+}
+
+absl::Status ObjectStore::Abort(const Upload& upload) {
+  Call call;
+  call.what = absl::StrCat("cannot abort the upload of ", upload.name.ToString());
+  call.method = "DELETE";
+  call.bucket = upload.name.bucket;
+  call.key = upload.name.key;
+  call.query = {{"uploadId", upload.id}};
+  WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
+  return absl::IsNotFound(tried.status) ? absl::OkStatus() : tried.status;
+}
+
+absl::StatusOr<std::vector<ObjectStore::Upload>> ObjectStore::Unfinished(const std::string& bucket,
+                                                                         const std::string& prefix) {
+  std::vector<Upload> uploads;
+  std::string next_key, next_id;
+  bool more = false;
+  do {
+    Call call;
+    call.what = absl::StrCat("cannot list the uploads of ", ObjectName{bucket, prefix}.ToString());
+    call.method = "GET";
+    call.bucket = bucket;
+    call.query = {{"encoding-type", "url"}};
+    if (more) call.query.emplace_back("key-marker", next_key);
+    call.query.emplace_back("prefix", prefix);
+    if (more) call.query.emplace_back("upload-id-marker", next_id);
+    call.query.emplace_back("uploads", "");
+    call.root = "ListMultipartUploadsResult";
+    WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
+    WEIR_RETURN_IF_ERROR(tried.status);
+    pugi::xml_document xml;
+    const pugi::xml_node result = ParseXml(tried.answer, call.root, &xml);
+    for (const pugi::xml_node upload : result.children("Upload")) {
+      uploads.push_back(
+          {{bucket, Unescape(upload.child_value("Key"))}, upload.child_value("UploadId"), "", {}});
+    }
+    more = absl::string_view(result.child_value("IsTruncated")) == "true";
+    next_key = Unescape(result.child_value("NextKeyMarker"));
+    next_id = result.child_value("NextUploadIdMarker");
+  } while (more && !next_key.empty());
+  return uploads;
+}
+
+}  // namespace weir

@@ -1,0 +1,103 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/time/time.h"
+#include "absl/types/span.h"
+#include "common/config/object_path.h"
+#include "common/object_store/http_client.h"
+#include "common/object_store/s3_settings.h"
+
+namespace weir {
+
+// Object storage that speaks S3: whole objects under keys, which are replaced, read and removed, and, which
+// all else rests on, are put only if a condition holds. Thread-safe; calls block.
+//
+// A request that fails in a way that may pass (no connection, a cut or stalled one, 500, 503 SlowDown and
+// their like) is sent again, after waits that grow and vary, up to Options::limit. A conditional put whose
+// answer was lost would then find its own object in its way: each put bears a random token, which tells that
+// object apart from any other.
+//
+// Errors name the object, the server's reason and, where there is something to do, what. NotFound: no such
+// object. AlreadyExists, Aborted: the condition did not hold. PermissionDenied. FailedPrecondition: no such
+// bucket, wrong region or the like: the same request would fail again. Unavailable: all tries failed; a put
+// or a removal may have taken effect, or may yet. DataLoss: what was sent arrived damaged, each time.
+class ObjectStore {
+ public:
+  struct Options {
+    S3Settings settings;
+    absl::Duration connect_timeout = absl::Seconds(5);
+    absl::Duration stall_timeout = absl::Seconds(20);
+    // From the fourth on, no try begins later than this after the first. 0: there is one try.
+    absl::Duration limit = absl::Seconds(30);
+    // The wait after the first failure is about this; each further one about twice the one before.
+    absl::Duration first_wait = absl::Milliseconds(50);
+    absl::Duration longest_wait = absl::Seconds(5);
+    std::function<void(absl::Duration)> sleep = absl::SleepFor;
+  };
+  explicit ObjectStore(Options options);
+
+  // What must hold for a put to take effect; what is there under the key when it does.
+  struct Condition {
+    enum Kind { kAnything, kNothing, kThisVersion };
+    Kind kind = kAnything;
+    std::string etag;  // kThisVersion
+  };
+  struct Info {
+    uint64_t bytes = 0;
+    std::string etag;   // of this version of the object, quoted as the server gave it
+    std::string token;  // of the put that made the object; empty: not ours
+  };
+
+  absl::Status Put(const ObjectName& name, absl::string_view data, const Condition& condition);
+  absl::StatusOr<Info> Look(const ObjectName& name);
+  // Fills `out` from this offset on. Aborted: the object is of another version by now.
+  absl::Status Read(const ObjectName& name, const std::string& etag, uint64_t offset, absl::Span<char> out);
+  // OK also if there is no such object.
+  absl::Status Remove(const ObjectName& name);
+
+  struct Listing {
+    // Keys that begin with the prefix and have no further '/', without the prefix.
+    std::vector<std::pair<std::string, uint64_t>> objects;  // and their sizes
+    // What follows the prefix up to the next '/', of all other keys.
+    std::vector<std::string> folders;
+  };
+  absl::StatusOr<Listing> List(const std::string& bucket, const std::string& prefix);
+
+  // An object that is put in parts, which are no object until Complete(). Each part but the last has at least
+  // 5 MiB; there are at most 10,000.
+  struct Upload {
+    ObjectName name;
+    std::string id, token;
+    struct Part {
+      std::string etag, crc32c;
+    };
+    std::vector<Part> parts;
+  };
+  absl::StatusOr<Upload> Begin(const ObjectName& name);
+  absl::Status Append(Upload& upload, absl::string_view data);
+  absl::Status Complete(const Upload& upload, const Condition& condition);
+  // Frees what the parts take.
+  absl::Status Abort(const Upload& upload);
+  // The parts of uploads that were begun under this prefix and that nobody has completed or aborted.
+  absl::StatusOr<std::vector<Upload>> Unfinished(const std::string& bucket, const std::string& prefix);
+
+ private:
+  struct Call;
+  struct Tried;
+  absl::StatusOr<Tried> Exchange(const Call& call);
+  absl::Status ResolveCondition(const ObjectName& name, const std::string& token, const Condition& condition,
+                                const absl::Status& refused);
+
+  const Options options_;
+  HttpClient http_;
+};
+
+}  // namespace weir

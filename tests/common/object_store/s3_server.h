@@ -1,0 +1,38 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <string>
+
+#include "common/object_store/object_store.h"
+#include "common/system/subprocess.h"
+
+namespace weir {
+
+// A real S3 server (moto) with an empty bucket, behind a proxy that injects faults: s3_server.py, which says
+// which faults there are. Ends with this object. A failure in here fails the Catch2 test case.
+class S3Server {
+ public:
+  static constexpr char kBucket[] = "weir-test";
+
+  S3Server();
+
+  S3Settings settings() const;
+  // As settings(), for processes.
+  std::map<std::string, std::string> environment() const;
+  // For a store whose waits suit a test.
+  ObjectStore::Options options() const;
+
+  // "next=PUT:lost", "seed=7&rate=0.2"; "": no faults from now on. What is late takes effect first.
+  void SetFaults(const std::string& faults);
+  // How often each fault was injected since then, as JSON.
+  std::string Counts();
+
+ private:
+  std::string Control(const std::string& method, const std::string& path);
+
+  std::unique_ptr<Subprocess> process_;
+  std::string endpoint_;
+};
+
+}  // namespace weir

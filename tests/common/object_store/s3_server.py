@@ -1,0 +1,255 @@
+"""A real S3 server (moto) behind a proxy that injects faults, for tests. Listens on loopback.
+
+    s3_server.py PORTS    writes the proxy's port, then moto's, into the file PORTS when both listen
+
+The proxy refuses what real S3 refuses and moto lets pass: a wrong signature (recomputed by botocore), a body that does
+not have its SHA-256 or CRC-32C. It lets one request at a time through, since moto's conditional puts are not atomic.
+
+Faults are set by POST /-/faults?..., and hold until the next such call:
+
+    next=METHOD:FAULT,...     the next request of this method (or *) has the fault; in turn
+    seed=N&rate=R[&kinds=FAULT,...]   each request has a fault with probability R, as the seed decides
+
+`500`, `503`, `409`, `damaged` (400 BadDigest): the answer, and nothing is done. `cut`: the connection is cut, and
+nothing is done. `lost`, `lost500`: all is done, and the connection is cut, or the answer is 500. `truncated`: the
+answer's body is cut in half. `slow`: the answer comes late. `stalled`: the answer does not come. `late`: the connection
+is cut, and all is done later: some requests after, or at the next call of /-/faults. `unconditional`: all is done
+without looking at the condition of a put. GET /-/counts: how often each fault
+was injected (JSON).
+"""
+import base64
+import collections
+import datetime
+import hashlib
+import http.client
+import http.server
+import json
+import logging
+import os
+import random
+import socket
+import sys
+import threading
+import time
+import urllib.parse
+
+from botocore.auth import S3SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+from moto.server import ThreadedMotoServer
+
+KEY_ID, SECRET_KEY = "weir-test", "weir-secret/+="
+SEEDED = ("500", "503", "409", "damaged", "cut", "lost", "lost500", "truncated", "slow", "late")
+# How many requests may come between a late request's cut and its effect.
+LATEST = 12
+
+
+def crc32c_table():
+    table = []
+    for n in range(256):
+        for _ in range(8):
+            n = (n >> 1) ^ 0x82F63B78 if n & 1 else n >> 1
+        table.append(n)
+    return table
+
+
+TABLE = crc32c_table()
+
+
+def crc32c(data):
+    crc = 0xFFFFFFFF
+    for byte in data:
+        crc = TABLE[(crc ^ byte) & 255] ^ (crc >> 8)
+    return base64.b64encode((crc ^ 0xFFFFFFFF).to_bytes(4, "big")).decode()
+
+
+class Faults:
+    """Decides which request has which fault. Guarded by the proxy's lock."""
+
+    def __init__(self):
+        self.planned, self.random, self.rate, self.kinds = [], None, 0.0, SEEDED
+        self.counts = collections.Counter()
+
+    def set(self, query):
+        self.planned = [entry.split(":") for entry in query.get("next", [""])[0].split(",") if entry]
+        self.rate = float(query.get("rate", ["0"])[0])
+        self.kinds = query["kinds"][0].split(",") if "kinds" in query else SEEDED
+        self.random = random.Random(int(query.get("seed", ["0"])[0]))
+
+    def next(self, method):
+        fault = None
+        for entry in self.planned:
+            if entry[0] in (method, "*"):
+                self.planned.remove(entry)
+                fault = entry[1]
+                break
+        if fault is None and self.rate > 0 and self.random.random() < self.rate:
+            fault = self.random.choice(self.kinds)
+        if fault is not None:
+            self.counts[fault] += 1
+        return fault
+
+
+class Proxy(http.server.ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def __init__(self, moto_port):
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.moto_port = moto_port
+        self.lock = threading.Lock()
+        self.faults = Faults()
+        self.late = []  # [requests to go, request]
+
+    def forward(self, request):
+        method, path, headers, body = request
+        moto = http.client.HTTPConnection("127.0.0.1", self.moto_port, timeout=60)
+        moto.request(method, path, body, headers)
+        answer = moto.getresponse()
+        result = answer.status, answer.getheaders(), answer.read()
+        moto.close()
+        return result
+
+    def release(self, all_of_them):
+        for entry in list(self.late):
+            entry[0] -= 1
+            if all_of_them or entry[0] <= 0:
+                self.late.remove(entry)
+                self.forward(entry[1])
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+
+    def log_message(self, *args):
+        pass
+
+    def control(self, body):
+        url = urllib.parse.urlsplit(self.path)
+        with self.server.lock:
+            if url.path == "/-/faults":
+                self.server.release(True)
+                self.server.faults.set(urllib.parse.parse_qs(url.query))
+                self.server.faults.counts.clear()
+            self.answer(200, [], json.dumps(self.server.faults.counts).encode())
+
+    def answer(self, status, headers, body, send=None):
+        self.send_response_only(status)
+        for name, value in headers:
+            if name.lower() not in ("connection", "transfer-encoding", "content-length", "date"):
+                self.send_header(name, value)
+        length = [value for name, value in headers if name.lower() == "content-length"]
+        bare = self.command == "HEAD"
+        self.send_header("Content-Length", length[0] if bare and length else str(len(body)))
+        self.end_headers()
+        if not bare:
+            self.wfile.write(body if send is None else body[:send])
+
+    def complain(self, status, code, text):
+        xml = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{text}</Message></Error>"
+        self.answer(status, [("Content-Type", "application/xml")], xml.encode())
+
+    def cut(self):
+        self.close_connection = True
+        self.connection.shutdown(socket.SHUT_RDWR)
+
+    def why_refused(self, body):
+        """What S3 would say of the request itself: (status, code, text), or None."""
+        sent = self.headers.get("Authorization", "")
+        if not sent.startswith("AWS4-HMAC-SHA256 "):
+            return 403, "AccessDenied", "the request is not signed"
+        fields = dict(part.strip().split("=", 1) for part in sent[len("AWS4-HMAC-SHA256 "):].split(","))
+        key_id, _, region, service, _ = fields["Credential"].split("/")
+        if key_id != KEY_ID:
+            return 403, "InvalidAccessKeyId", "no such key id"
+        request = AWSRequest(self.command, f"http://{self.headers['Host']}{self.path}")
+        for name in fields["SignedHeaders"].split(";"):
+            request.headers[name] = self.headers[name]
+        for name in ("host", "x-amz-content-sha256", "x-amz-date"):
+            if name not in fields["SignedHeaders"].split(";"):
+                return 403, "AccessDenied", f"{name} is not signed"
+        # botocore wants the query's parameters apart.
+        request.context["timestamp"] = self.headers["x-amz-date"]
+        now = datetime.datetime.now(datetime.timezone.utc)
+        then = datetime.datetime.strptime(self.headers["x-amz-date"] + "+0000", "%Y%m%dT%H%M%SZ%z")
+        if abs((now - then).total_seconds()) > 900:
+            return 403, "RequestTimeTooSkewed", "the clocks differ"
+        auth = S3SigV4Auth(Credentials(KEY_ID, SECRET_KEY), service, region)
+        canonical = auth.canonical_request(request)
+        signature = auth.signature(auth.string_to_sign(request, canonical), request)
+        if signature != fields["Signature"]:
+            return 403, "SignatureDoesNotMatch", canonical.replace("\n", "|").replace("&", "+")
+        if hashlib.sha256(body).hexdigest() != self.headers["x-amz-content-sha256"]:
+            return 400, "XAmzContentSHA256Mismatch", "the body has another hash"
+        # In Python this takes a second for each MB.
+        claimed = self.headers.get("x-amz-checksum-crc32c")
+        if claimed is not None and len(body) < 300_000 and claimed != crc32c(body):
+            return 400, "BadDigest", "the body has another CRC-32C"
+        return None
+
+    def handle_request(self):
+        body = self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        if self.path.startswith("/-/"):
+            return self.control(body)
+        with self.server.lock:
+            self.server.release(False)
+            refused = self.why_refused(body)
+            if refused is not None:
+                return self.complain(*refused)
+            fault = self.server.faults.next(self.command)
+            if fault in ("409", "damaged") and self.command not in ("PUT", "POST"):
+                fault = None  # S3 says this of data alone
+            if fault == "500":
+                return self.complain(500, "InternalError", "injected")
+            if fault == "503":
+                return self.complain(503, "SlowDown", "injected")
+            if fault == "409":
+                return self.complain(409, "ConditionalRequestConflict", "injected")
+            if fault == "damaged":
+                return self.complain(400, "BadDigest", "injected")
+            if fault == "cut":
+                return self.cut()
+            headers = {name: value for name, value in self.headers.items()
+                       if name.lower() not in ("connection", "expect")}
+            if fault == "unconditional":
+                headers = {name: value for name, value in headers.items() if not name.lower().startswith("if-")}
+            request = self.command, self.path, headers, body
+            if fault == "late":
+                self.server.late.append([self.server.faults.random.randint(1, LATEST), request])
+                return self.cut()
+            status, answered, content = self.server.forward(request)
+            if fault == "lost":
+                return self.cut()
+            if fault == "lost500":
+                return self.complain(500, "InternalError", "injected, after all was done")
+            if fault == "truncated" and len(content) > 1 and self.command != "HEAD":
+                self.answer(status, answered, content, send=len(content) // 2)
+                return self.cut()
+            if fault == "slow":
+                time.sleep(0.02)
+        if fault == "stalled":
+            time.sleep(10)
+            return self.cut()
+        return self.answer(status, answered, content)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = handle_request
+
+
+def main():
+    # moto itself signs nothing, but must not look for credentials elsewhere.
+    os.environ.update(AWS_ACCESS_KEY_ID=KEY_ID, AWS_SECRET_ACCESS_KEY=SECRET_KEY, AWS_DEFAULT_REGION="us-east-1",
+                      AWS_EC2_METADATA_DISABLED="true")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs each request
+    moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
+    moto.start()
+    proxy = Proxy(moto.get_host_and_port()[1])
+    temporary = sys.argv[1] + ".tmp"
+    with open(temporary, "w") as file:
+        file.write(f"{proxy.server_address[1]}\n{proxy.moto_port}\n")
+    os.rename(temporary, sys.argv[1])
+    proxy.serve_forever()
+
+
+if __name__ == "__main__":
+    main()
