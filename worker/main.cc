@@ -173,7 +173,6 @@ int Main(const Flags& flags) {
   BlockSignals({SIGINT, SIGTERM});
   Preemption preemption;
   SignalWaiter signals({SIGINT, SIGTERM}, [&preemption](int signal) {
-    LogWarning("got signal ", signal, "; leaving");
     preemption.LeaveAndExit(absl::StrCat("got signal ", signal), kExitDrained);
   });
   const absl::Status status = Run(*config, flags, *environment, &preemption);

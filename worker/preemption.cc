@@ -31,6 +31,7 @@ void Preemption::LeaveAndExit(const std::string& why, int exit_code) {
     std::this_thread::sleep_for(kLongest);
     std::_Exit(exit_code);
   }).detach();
+  LogWarning(why, "; leaving");
   MutexLock lock(mutex_);
   if (client_ != nullptr) {
     if (const absl::Status left = client_->Leave(JobFailure(v1::FAILURE_DRAINED, why)); !left.ok()) {

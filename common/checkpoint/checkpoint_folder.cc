@@ -120,8 +120,10 @@ absl::StatusOr<std::vector<CheckpointEntry>> FindCheckpoints(FileSystem& fs, con
     entry.folder = JoinPath(dir, name);
     if (!ParseName(name, &entry.step, &entry.attempt)) continue;
     const absl::StatusOr<std::vector<std::string>> inside = fs.List(entry.folder);
-    if (absl::IsUnavailable(inside.status())) return inside.status();
-    if (!inside.ok()) continue;  // not a folder, or removed meanwhile
+    // On a disk: not a folder, or removed meanwhile. In object storage a list that cannot be read says
+    // nothing.
+    if (!inside.ok() && !fs.HoldsFolders(dir) && !absl::IsNotFound(inside.status())) return inside.status();
+    if (!inside.ok()) continue;
     entry.has_manifest = std::count(inside->begin(), inside->end(), kManifestName) > 0;
     found.push_back(std::move(entry));
   }
@@ -153,9 +155,11 @@ absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string
       return found;
     }
     // An older one is no substitute for a checkpoint that cannot be read now.
-    if (absl::IsUnimplemented(manifest.status()) || absl::IsUnavailable(manifest.status())) {
-      return manifest.status();
-    }
+    const absl::StatusCode code = manifest.status().code();
+    const bool damaged = fs.HoldsFolders(dir)
+                             ? code != absl::StatusCode::kUnimplemented
+                             : code == absl::StatusCode::kDataLoss || code == absl::StatusCode::kNotFound;
+    if (!damaged) return manifest.status();
     found.refused.push_back(std::string(manifest.status().message()));
   }
   return absl::NotFoundError(

@@ -23,8 +23,9 @@ int64_t Partition::block_length(uint32_t shard, int64_t i) const {
 }
 
 uint32_t ShardsFor(int64_t elements, uint32_t servers, int64_t min_bytes) {
+  if (min_bytes == 0) return servers;
   const int64_t bytes = elements * static_cast<int64_t>(sizeof(float));
-  return static_cast<uint32_t>(std::clamp<int64_t>(bytes / std::max<int64_t>(min_bytes, 1), 1, servers));
+  return static_cast<uint32_t>(std::clamp<int64_t>(bytes / min_bytes, 1, servers));
 }
 
 }  // namespace weir

@@ -38,8 +38,8 @@ class Partition {
 };
 
 // The number of `servers` that hold a shard of a model: as many as can hold `min_bytes` of float32 weights
-// each, and at least one. A small model's step costs little but its messages, one each way for every shard,
-// so it is faster on fewer shards. elements >= 1, servers >= 1.
+// each, and at least one; 0 bytes: all. A small model's step costs little but its messages, one each way for
+// every shard, so it is faster on fewer shards. elements >= 1, servers >= 1.
 uint32_t ShardsFor(int64_t elements, uint32_t servers, int64_t min_bytes);
 
 }  // namespace weir

@@ -184,6 +184,8 @@ class Coordinator {
   bool AllKnowAddress(const ShardFleet::Shard& shard) const;
   void HandleShardBroken(uint32_t shard, const absl::Status& status);
   void HandleInstalled(uint32_t shard, const v1::Installed& installed);
+  // A server that holds no shard is gone.
+  void DropStandby(uint32_t index, absl::string_view why);
   void LoseShard(uint32_t shard, const std::string& why);
   // sync: the whole job goes back to the newest checkpoint.
   void RollBack(const std::string& why);
@@ -192,6 +194,9 @@ class Coordinator {
   void OnAllInstalled();
   void TickShards(absl::Time time);
   bool KeepsState(uint32_t shard) const;
+  // The job was under way before, so that it waits for nobody whom it can do without. Called once the model
+  // is known and all shards are attached.
+  bool GoesOn() const;
   bool EnoughWorkers() const;
   // Whether the newest checkpoint is the end of this job.
   bool DoneBefore() const;

@@ -68,19 +68,24 @@ bool Coordinator::EnoughWorkers() const {
   if (size_.batches == 0) return false;
   if (mode_.commits_steps && AllDone()) return true;
   // Only step 0 of a new job waits for all its workers.
+  return members_.Ranks().size() >= (GoesOn() ? 1 : needed_workers());
+}
+
+bool Coordinator::GoesOn() const {
   bool goes_on = state_ == v1::RECOVERING || (recoverable() && checkpoints_->newest().has_value());
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) goes_on |= KeepsState(shard);
-  return members_.Ranks().size() >= (goes_on ? 1 : needed_workers());
+  return goes_on;
 }
 
 void Coordinator::MaybeInstall() {
   if (over() || end_.ends_again() || shards_.empty() || end_.drained()) return;
   if (recoverable() && checkpoints_->busy()) return;  // the newest checkpoint may change
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
+    if (size_.batches == 0 || !shards_.AllAttached()) return;
     // A server that stands by is awaited as well, once: it could not hear of the end of a job that had ended
-    // before.
-    const bool attached = state_ == v1::STARTING ? shards_.AllServersAttached() : shards_.AllAttached();
-    if (!attached || !EnoughWorkers()) return;
+    // before. Of a job that goes on it finds the end in the last checkpoint.
+    if (!shards_.AllServersAttached() && !GoesOn()) return;
+    if (!EnoughWorkers()) return;
   }
   bool changed = false;
   for (uint32_t index = 0; index < shards_.size(); ++index) {
@@ -183,19 +188,26 @@ void Coordinator::OnAllInstalled() {
 
 void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) {
   if (over() || shards_.WasElsewhere(index, status)) return;
+  if (state_ != v1::STARTING && shards_.stands_by(index)) return DropStandby(index, status.message());
   if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
     return FailJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
   }
   if (absl::IsUnimplemented(status)) return FailJob(Misfit(status.message()));
-  const bool other_coordinator = recoverable() && absl::IsFailedPrecondition(status);
-  if (state_ != v1::STARTING && shards_.stands_by(index) && !other_coordinator) return shards_.Drop(index);
   if (recoverable()) {
-    if (!other_coordinator) return LoseShard(index, std::string(status.message()));
+    if (!absl::IsFailedPrecondition(status)) return LoseShard(index, std::string(status.message()));
     return StepAside(absl::StrCat(shards_.name(index), " takes part under another ps:0: ", status.message()));
   }
   FailJob(LostPeer(
       absl::StrCat(shards_.name(index),
                    shards_[index].connected ? " was lost: " : " cannot take part: ", status.message())));
+}
+
+void Coordinator::DropStandby(uint32_t index, absl::string_view why) {
+  // Its link is tried again at each tick.
+  if (shards_[index].connected) {
+    LogWarning(shards_.name(index), ", which stands by, was lost: ", why, "; the job does not need it");
+  }
+  shards_.Drop(index);
 }
 
 void Coordinator::LoseShard(uint32_t index, const std::string& why) {
@@ -271,7 +283,7 @@ void Coordinator::TickShards(absl::Time time) {
       const std::string why =
           absl::StrCat("nothing was heard of it for ", absl::FormatDuration(time - shard.last_heard));
       if (state_ != v1::STARTING && shards_.stands_by(index)) {
-        shards_.Drop(index);
+        DropStandby(index, why);
         continue;
       }
       if (!recoverable()) return FailJob(LostPeer(absl::StrCat(shards_.name(index), " was lost: ", why)));

@@ -85,7 +85,8 @@ std::string FolderClaim::PathOf(uint64_t number) const { return JoinPath(folder_
 
 absl::StatusOr<uint64_t> FolderClaim::Highest() const {
   const absl::StatusOr<std::vector<std::string>> names = fs_.List(folder_);
-  if (absl::IsNotFound(names.status())) return 0;  // object storage has no empty folders
+  // Object storage has no empty folders.
+  if (absl::IsNotFound(names.status()) && !fs_.HoldsFolders(folder_)) return 0;
   WEIR_RETURN_IF_ERROR(names.status());
   uint64_t highest = 0;
   for (const std::string& name : *names) {

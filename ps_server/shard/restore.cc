@@ -48,11 +48,12 @@ absl::Status CheckOthers(FileSystem& files, const std::string& directory, uint32
     const absl::Status status =
         ReadPushLog(files, JoinPath(logs, name), of, /*from_segment=*/0, RefuseRecord).status();
     if (absl::IsFailedPrecondition(status)) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          JoinPath(logs, name), " holds pushes that no checkpoint has yet, of a job with ", others,
-          " shards; this one has ", num_shards, ". Go on with ", others,
-          " (as many servers, and the same server.min_shard_kib), or let the job take a checkpoint ",
-          "with them first"));
+      return absl::FailedPreconditionError(
+          absl::StrCat(JoinPath(logs, name), " holds pushes that no checkpoint has yet, of a job with ",
+                       others, " shards; this one has ", num_shards, ". Go on with ", others,
+                       " (as many servers, and the same server.min_shard_kib; 0 for a job from before that "
+                       "field), or let the job take a checkpoint ",
+                       "with them first"));
     }
     WEIR_RETURN_IF_ERROR(status);
   }

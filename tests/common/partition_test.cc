@@ -44,6 +44,7 @@ TEST_CASE("Small models still use every shard, large ones full blocks") {
 
 TEST_CASE("A model has as many shards as can have the least bytes each, one at least") {
   CHECK(ShardsFor(/*elements=*/100, /*servers=*/4, /*min_bytes=*/0) == 4);
+  CHECK(ShardsFor(1, 8, 0) == 8);
   CHECK(ShardsFor(100, 4, 1024) == 1);
   CHECK(ShardsFor(511, 4, 1024) == 1);
   CHECK(ShardsFor(512, 4, 1024) == 2);

@@ -112,6 +112,36 @@ TEST_CASE("A job that goes back to a checkpoint does not wait for a server that 
   CHECK(f.Status().recoveries() == 1);
 }
 
+TEST_CASE("A ps:0 that is started again does not wait for a server that stands by") {
+  CoordinatorFixture f(kSync);
+  f.config.mutable_server()->set_min_shard_kib(1024);
+  f.disk = std::make_shared<FakeDisk>();
+  f.train_examples = 8 * 2 * 10;
+  f.StartJob();
+  f.Steps(4);
+  f.Checkpoint()->reply();
+  f.shards[1]->connects = false;
+  f.Restart();
+  f.Join(1, 7001);
+  CHECK(f.Status().state() == v1::RUNNING);
+  CHECK(f.Status().step() == 4);
+}
+
+TEST_CASE("A program at the address of a server that stands by, which refuses ps:0, ends no job") {
+  CoordinatorFixture f(kSync);
+  f.config.mutable_server()->set_min_shard_kib(1024);
+  if (GENERATE(false, true)) f.disk = std::make_shared<FakeDisk>();
+  f.StartJob();
+  for (const absl::Status& status :
+       {absl::UnauthenticatedError("another token"), absl::UnimplementedError("no such service"),
+        absl::FailedPreconditionError("another coordinator has this shard")}) {
+    f.shards[1]->events.broken(status);
+    f.Run(absl::Seconds(1), f.members);
+    CHECK(f.failure == "");
+    CHECK(f.Status().state() == v1::RUNNING);
+  }
+}
+
 TEST_CASE("A model is on as many servers as can hold min_shard_kib each") {
   CoordinatorFixture f(kSync, 2, 3);
   f.model = ModelSpec{{{"w", {600, 1024}, TensorKind::kParameter, Initializer::Zeros()}}};
