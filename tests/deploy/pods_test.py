@@ -26,6 +26,7 @@ from facts import Facts  # pylint: disable=wrong-import-position
 
 WEIR = pathlib.Path("cli/weir").resolve()
 LIMIT_SECONDS = 120
+SERVER_WAIT_SECONDS = 120  # of deploy/kustomize/common/job.json
 EXIT_CONFIG, EXIT_DRAINED = 78, 143
 
 
@@ -99,8 +100,10 @@ class Pods(unittest.TestCase):
         first.process.send_signal(signal.SIGTERM)
         self.assert_exits(cluster, first, EXIT_DRAINED)
         self.assertLess(time.monotonic() - begin, first.pods.spec["terminationGracePeriodSeconds"])
+        # A pod that did not hear of the end waits for ps:0 for cluster.server_wait_seconds.
+        limit = LIMIT_SECONDS + SERVER_WAIT_SECONDS
         for pod in cluster.pods:  # a StatefulSet starts each again, a Job those whose codes are not permanent
-            self.assertIn(pod.process.wait(LIMIT_SECONDS), Facts(ROOT).retry_codes, f"{pod.name}:\n{cluster.log(pod)[-3000:]}")
+            self.assertIn(pod.process.wait(limit), Facts(ROOT).retry_codes, f"{pod.name}:\n{cluster.log(pod)[-3000:]}")
         for pod in cluster.pods:
             cluster.start(pod)
         for pod in cluster.pods:
