@@ -133,12 +133,24 @@ absl::StatusOr<std::vector<CheckpointEntry>> FindCheckpoints(FileSystem& fs, con
   return found;
 }
 
+namespace {
+
+// The folder of the newest attempt at a step, of those that are complete if only they count. Empty: none.
+absl::StatusOr<std::string> NewestAttempt(FileSystem& fs, const std::string& dir, uint64_t step,
+                                          bool only_complete) {
+  WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
+  for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (entry->step == step && (entry->has_manifest || !only_complete)) return entry->folder;
+  }
+  return "";
+}
+
+}  // namespace
+
 absl::StatusOr<std::string> FindFolder(FileSystem& fs, const std::string& dir, uint64_t step) {
   if (fs.HoldsFolders(dir)) return CheckpointFolder(dir, step);
-  WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
-  const auto newest = std::find_if(entries.rbegin(), entries.rend(),
-                                   [&](const CheckpointEntry& entry) { return entry.step == step; });
-  if (newest != entries.rend()) return newest->folder;
+  WEIR_ASSIGN_OR_RETURN(std::string newest, NewestAttempt(fs, dir, step, /*only_complete=*/false));
+  if (!newest.empty()) return newest;
   return absl::NotFoundError(absl::StrCat("no checkpoint of step ", step, " was begun in ", dir,
                                           "; all servers must see the same checkpoint.directory"));
 }
@@ -201,11 +213,8 @@ absl::StatusOr<FoundCheckpoint> BestOf(FileSystem& fs, const std::string& dir) {
 absl::StatusOr<std::string> CompleteFolder(FileSystem& fs, const std::string& dir, uint64_t step) {
   const std::string plain = CheckpointFolder(dir, step);
   if (fs.HoldsFolders(dir)) return plain;
-  WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
-  const auto complete = std::find_if(entries.rbegin(), entries.rend(), [&](const CheckpointEntry& entry) {
-    return entry.step == step && entry.has_manifest;
-  });
-  return complete == entries.rend() ? plain : complete->folder;
+  WEIR_ASSIGN_OR_RETURN(std::string complete, NewestAttempt(fs, dir, step, /*only_complete=*/true));
+  return complete.empty() ? plain : complete;
 }
 
 absl::StatusOr<FoundCheckpoint> ResolveCheckpoint(FileSystem& fs, const std::string& given) {

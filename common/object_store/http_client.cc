@@ -107,11 +107,11 @@ class HttpClient::Handle {
     }
     if (request.method == "HEAD") {
       Set(CURLOPT_NOBODY, 1L);
-    } else if (request.method == "PUT" || request.method == "POST") {
-      Set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
-      Set(CURLOPT_POSTFIELDS, request.body.empty() ? "" : request.body.data());
-      Set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
     } else {
+      if (request.method == "PUT" || request.method == "POST") {
+        Set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+        Set(CURLOPT_POSTFIELDS, request.body.empty() ? "" : request.body.data());
+      }
       Set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
     }
 

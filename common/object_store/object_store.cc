@@ -129,6 +129,13 @@ void AddCondition(const ObjectStore::Condition& condition, std::vector<std::stri
 
 // One request, however often it is sent.
 struct ObjectStore::Call {
+  // `what` is done to what has this name: "put", "begin the upload of".
+  Call(absl::string_view what, const char* method, const ObjectName& name)
+      : what(absl::StrCat("cannot ", what, " ", name.ToString())),
+        method(method),
+        bucket(name.bucket),
+        key(name.key) {}
+
   std::string what;  // "cannot put s3://b/k"
   std::string method;
   std::string bucket, key;
@@ -141,19 +148,12 @@ struct ObjectStore::Call {
   const char* root = nullptr;
 };
 
-// The answer that counts: a success, or an error that would come again.
-struct ObjectStore::Tried {
-  HttpAnswer answer;
-  // Not OK: the answer is an error.
-  absl::Status status;
-};
-
 ObjectStore::ObjectStore(Options options)
     : options_(std::move(options)),
       http_({options_.settings.key_id, options_.settings.secret_key, options_.settings.region, "s3",
              options_.connect_timeout, options_.stall_timeout}) {}
 
-absl::StatusOr<ObjectStore::Tried> ObjectStore::Exchange(const Call& call) {
+absl::StatusOr<HttpAnswer> ObjectStore::Exchange(const Call& call) {
   HttpRequest request;
   request.method = call.method;
   request.url = absl::StrCat(options_.settings.BucketUrl(call.bucket), "/", Escape(call.key, true));
@@ -196,14 +196,13 @@ absl::StatusOr<ObjectStore::Tried> ObjectStore::Exchange(const Call& call) {
         } else if (call.root != nullptr && !ParseXml(*answer, call.root, &xml)) {
           why = absl::StrCat("the answer is no whole ", call.root);
         } else {
-          return Tried{*std::move(answer), {}};
+          return answer;
         }
       } else {
         why = Describe(*answer, complaint);
         if (!MayPass(*answer, complaint)) {
           const absl::Status refusal = Refusal(*answer, complaint, call.bucket);
-          return Tried{*std::move(answer),
-                       absl::Status(refusal.code(), absl::StrCat(call.what, ": ", why, refusal.message()))};
+          return absl::Status(refusal.code(), absl::StrCat(call.what, ": ", why, refusal.message()));
         }
       }
     }
@@ -224,53 +223,38 @@ absl::StatusOr<ObjectStore::Tried> ObjectStore::Exchange(const Call& call) {
   }
 }
 
-absl::Status ObjectStore::ResolveCondition(const ObjectName& name, const std::string& token,
-                                           const Condition& condition, const absl::Status& refused) {
+absl::Status ObjectStore::Settle(const ObjectName& name, const std::string& token, const Condition& condition,
+                                 const absl::Status& sent) {
+  const bool refused = absl::IsAborted(sent) || absl::IsNotFound(sent);
+  if (!refused && !absl::IsUnavailable(sent)) return sent;
   const absl::StatusOr<Info> there = Look(name);
-  if (there.ok() && there->token == token) return absl::OkStatus();  // an earlier try took effect
+  if (there.ok() && there->token == token) return absl::OkStatus();  // one of the tries took effect
+  if (!refused) return sent;
   if (!there.ok() && !absl::IsNotFound(there.status())) return there.status();
   return condition.kind == Condition::kNothing
-             ? absl::AlreadyExistsError(absl::StrCat(refused.message(), "; the name is taken"))
+             ? absl::AlreadyExistsError(absl::StrCat(sent.message(), "; the name is taken"))
              : absl::AbortedError(
-                   absl::StrCat(refused.message(), "; what was there has been replaced or removed"));
+                   absl::StrCat(sent.message(), "; what was there has been replaced or removed"));
 }
 
 absl::Status ObjectStore::Put(const ObjectName& name, absl::string_view data, const Condition& condition) {
   const std::string token = RandomToken();
-  Call call;
-  call.what = absl::StrCat("cannot put ", name.ToString());
-  call.method = "PUT";
-  call.bucket = name.bucket;
-  call.key = name.key;
+  Call call("put", "PUT", name);
   call.headers = {absl::StrCat("x-amz-checksum-crc32c: ", Base64Crc32c(data)),
                   absl::StrCat(kTokenHeader, ": ", token)};
   AddCondition(condition, &call.headers);
   call.body = data;
-  const absl::StatusOr<Tried> tried = Exchange(call);
-  if (condition.kind == Condition::kAnything) return tried.ok() ? tried->status : tried.status();
-  if (!tried.ok()) {
-    // The last try may have taken effect all the same.
-    const absl::StatusOr<Info> there = absl::IsUnavailable(tried.status()) ? Look(name) : tried.status();
-    return there.ok() && there->token == token ? absl::OkStatus() : tried.status();
-  }
-  if (absl::IsAborted(tried->status) || absl::IsNotFound(tried->status)) {
-    return ResolveCondition(name, token, condition, tried->status);
-  }
-  return tried->status;
+  const absl::Status sent = Exchange(call).status();
+  return condition.kind == Condition::kAnything ? sent : Settle(name, token, condition, sent);
 }
 
 absl::StatusOr<ObjectStore::Info> ObjectStore::Look(const ObjectName& name) {
-  Call call;
-  call.what = absl::StrCat("cannot find ", name.ToString());
-  call.method = "HEAD";
-  call.bucket = name.bucket;
-  call.key = name.key;
-  WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
-  WEIR_RETURN_IF_ERROR(tried.status);
+  Call call("find", "HEAD", name);
+  WEIR_ASSIGN_OR_RETURN(const HttpAnswer answer, Exchange(call));
   Info info;
-  info.etag = tried.answer.header("etag");
-  info.token = tried.answer.header(kTokenHeader);
-  if (!absl::SimpleAtoi(tried.answer.header("content-length"), &info.bytes) || info.etag.empty()) {
+  info.etag = answer.header("etag");
+  info.token = answer.header(kTokenHeader);
+  if (!absl::SimpleAtoi(answer.header("content-length"), &info.bytes) || info.etag.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat(call.what, ": the answer has no Content-Length or no ETag; this is no S3 server"));
   }
@@ -280,52 +264,41 @@ absl::StatusOr<ObjectStore::Info> ObjectStore::Look(const ObjectName& name) {
 absl::Status ObjectStore::Read(const ObjectName& name, const std::string& etag, uint64_t offset,
                                absl::Span<char> out) {
   if (out.empty()) return absl::OkStatus();
-  Call call;
-  call.what = absl::StrCat("cannot read ", name.ToString());
-  call.method = "GET";
-  call.bucket = name.bucket;
-  call.key = name.key;
+  Call call("read", "GET", name);
   call.headers = {absl::StrCat("range: bytes=", offset, "-", offset + out.size() - 1),
                   absl::StrCat("if-match: ", etag)};
   call.data_bytes = out.size();
-  WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
-  if (absl::IsAborted(tried.status)) {
+  const absl::StatusOr<HttpAnswer> answer = Exchange(call);
+  if (absl::IsAborted(answer.status())) {
     return absl::AbortedError(
-        absl::StrCat(tried.status.message(), "; it has been replaced since it was opened"));
+        absl::StrCat(answer.status().message(), "; it has been replaced since it was opened"));
   }
-  WEIR_RETURN_IF_ERROR(tried.status);
-  std::copy(tried.answer.body.begin(), tried.answer.body.end(), out.begin());
+  WEIR_RETURN_IF_ERROR(answer.status());
+  std::copy(answer->body.begin(), answer->body.end(), out.begin());
   return absl::OkStatus();
 }
 
 absl::Status ObjectStore::Remove(const ObjectName& name) {
-  Call call;
-  call.what = absl::StrCat("cannot remove ", name.ToString());
-  call.method = "DELETE";
-  call.bucket = name.bucket;
-  call.key = name.key;
-  WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
-  return absl::IsNotFound(tried.status) ? absl::OkStatus() : tried.status;
+  Call call("remove", "DELETE", name);
+  const absl::Status removed = Exchange(call).status();
+  return absl::IsNotFound(removed) ? absl::OkStatus() : removed;
 }
 
 absl::StatusOr<ObjectStore::Listing> ObjectStore::List(const std::string& bucket, const std::string& prefix) {
   Listing listing;
   std::string next;
   do {
-    Call call;
-    call.what = absl::StrCat("cannot list ", ObjectName{bucket, prefix}.ToString());
-    call.method = "GET";
-    call.bucket = bucket;
+    Call call("list", "GET", {bucket, prefix});
+    call.key.clear();  // the bucket is asked
     if (!next.empty()) call.query.emplace_back("continuation-token", next);
     call.query.emplace_back("delimiter", "/");
     call.query.emplace_back("encoding-type", "url");
     call.query.emplace_back("list-type", "2");
     call.query.emplace_back("prefix", prefix);
     call.root = "ListBucketResult";
-    WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
-    WEIR_RETURN_IF_ERROR(tried.status);
+    WEIR_ASSIGN_OR_RETURN(const HttpAnswer answer, Exchange(call));
     pugi::xml_document xml;
-    const pugi::xml_node result = ParseXml(tried.answer, call.root, &xml);
+    const pugi::xml_node result = ParseXml(answer, call.root, &xml);
     for (const pugi::xml_node object : result.children("Contents")) {
       const std::string key = Unescape(object.child_value("Key"));
       uint64_t bytes = 0;
@@ -355,18 +328,13 @@ absl::StatusOr<ObjectStore::Upload> ObjectStore::Begin(const ObjectName& name) {
   Upload upload;
   upload.name = name;
   upload.token = RandomToken();
-  Call call;
-  call.what = absl::StrCat("cannot begin the upload of ", name.ToString());
-  call.method = "POST";
-  call.bucket = name.bucket;
-  call.key = name.key;
+  Call call("begin the upload of", "POST", name);
   call.query = {{"uploads", ""}};
   call.headers = {"x-amz-checksum-algorithm: CRC32C", absl::StrCat(kTokenHeader, ": ", upload.token)};
   call.root = "InitiateMultipartUploadResult";
-  WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
-  WEIR_RETURN_IF_ERROR(tried.status);
+  WEIR_ASSIGN_OR_RETURN(const HttpAnswer answer, Exchange(call));
   pugi::xml_document xml;
-  upload.id = ParseXml(tried.answer, call.root, &xml).child_value("UploadId");
+  upload.id = ParseXml(answer, call.root, &xml).child_value("UploadId");
   if (upload.id.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(call.what, ": the answer has no UploadId"));
   }
@@ -376,17 +344,12 @@ absl::StatusOr<ObjectStore::Upload> ObjectStore::Begin(const ObjectName& name) {
 absl::Status ObjectStore::Append(Upload& upload, absl::string_view data) {
   Upload::Part part;
   part.crc32c = Base64Crc32c(data);
-  Call call;
-  call.what = absl::StrCat("cannot put part ", upload.parts.size() + 1, " of ", upload.name.ToString());
-  call.method = "PUT";
-  call.bucket = upload.name.bucket;
-  call.key = upload.name.key;
+  Call call(absl::StrCat("put part ", upload.parts.size() + 1, " of"), "PUT", upload.name);
   call.query = {{"partNumber", absl::StrCat(upload.parts.size() + 1)}, {"uploadId", upload.id}};
   call.headers = {absl::StrCat("x-amz-checksum-crc32c: ", part.crc32c)};
   call.body = data;
-  WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
-  WEIR_RETURN_IF_ERROR(tried.status);
-  part.etag = tried.answer.header("etag");
+  WEIR_ASSIGN_OR_RETURN(const HttpAnswer answer, Exchange(call));
+  part.etag = answer.header("etag");
   upload.parts.push_back(std::move(part));
   return absl::OkStatus();
 }
@@ -398,37 +361,20 @@ absl::Status ObjectStore::Complete(const Upload& upload, const Condition& condit
                     upload.parts[i].etag, "</ETag><PartNumber>", i + 1, "</PartNumber></Part>");
   }
   body += "</CompleteMultipartUpload>";
-  Call call;
-  call.what = absl::StrCat("cannot complete the upload of ", upload.name.ToString());
-  call.method = "POST";
-  call.bucket = upload.name.bucket;
-  call.key = upload.name.key;
+  Call call("complete the upload of", "POST", upload.name);
   call.query = {{"uploadId", upload.id}};
   AddCondition(condition, &call.headers);
   call.body = body;
   call.root = "CompleteMultipartUploadResult";
-  const absl::StatusOr<Tried> tried = Exchange(call);
-  if (!tried.ok()) {
-    const absl::StatusOr<Info> there =
-        absl::IsUnavailable(tried.status()) ? Look(upload.name) : tried.status();
-    return there.ok() && there->token == upload.token ? absl::OkStatus() : tried.status();
-  }
   // NotFound: the upload is gone, since it was completed by an earlier try, or was aborted.
-  if (absl::IsAborted(tried->status) || absl::IsNotFound(tried->status)) {
-    return ResolveCondition(upload.name, upload.token, condition, tried->status);
-  }
-  return tried->status;
+  return Settle(upload.name, upload.token, condition, Exchange(call).status());
 }
 
 absl::Status ObjectStore::Abort(const Upload& upload) {
-  Call call;
-  call.what = absl::StrCat("cannot abort the upload of ", upload.name.ToString());
-  call.method = "DELETE";
-  call.bucket = upload.name.bucket;
-  call.key = upload.name.key;
+  Call call("abort the upload of", "DELETE", upload.name);
   call.query = {{"uploadId", upload.id}};
-  WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
-  return absl::IsNotFound(tried.status) ? absl::OkStatus() : tried.status;
+  const absl::Status removed = Exchange(call).status();
+  return absl::IsNotFound(removed) ? absl::OkStatus() : removed;
 }
 
 absl::StatusOr<std::vector<ObjectStore::Upload>> ObjectStore::Unfinished(const std::string& bucket,
@@ -437,20 +383,17 @@ absl::StatusOr<std::vector<ObjectStore::Upload>> ObjectStore::Unfinished(const s
   std::string next_key, next_id;
   bool more = false;
   do {
-    Call call;
-    call.what = absl::StrCat("cannot list the uploads of ", ObjectName{bucket, prefix}.ToString());
-    call.method = "GET";
-    call.bucket = bucket;
+    Call call("list the uploads of", "GET", {bucket, prefix});
+    call.key.clear();  // the bucket is asked
     call.query = {{"encoding-type", "url"}};
     if (more) call.query.emplace_back("key-marker", next_key);
     call.query.emplace_back("prefix", prefix);
     if (more) call.query.emplace_back("upload-id-marker", next_id);
     call.query.emplace_back("uploads", "");
     call.root = "ListMultipartUploadsResult";
-    WEIR_ASSIGN_OR_RETURN(const Tried tried, Exchange(call));
-    WEIR_RETURN_IF_ERROR(tried.status);
+    WEIR_ASSIGN_OR_RETURN(const HttpAnswer answer, Exchange(call));
     pugi::xml_document xml;
-    const pugi::xml_node result = ParseXml(tried.answer, call.root, &xml);
+    const pugi::xml_node result = ParseXml(answer, call.root, &xml);
     for (const pugi::xml_node upload : result.children("Upload")) {
       uploads.push_back(
           {{bucket, Unescape(upload.child_value("Key"))}, upload.child_value("UploadId"), "", {}});

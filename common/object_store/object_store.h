@@ -91,10 +91,11 @@ class ObjectStore {
 
  private:
   struct Call;
-  struct Tried;
-  absl::StatusOr<Tried> Exchange(const Call& call);
-  absl::Status ResolveCondition(const ObjectName& name, const std::string& token, const Condition& condition,
-                                const absl::Status& refused);
+  absl::StatusOr<HttpAnswer> Exchange(const Call& call);
+  // What came of a conditional put that was sent with this token and ended with `sent`: an earlier try, or
+  // one without an answer, may have taken effect.
+  absl::Status Settle(const ObjectName& name, const std::string& token, const Condition& condition,
+                      const absl::Status& sent);
 
   const Options options_;
   HttpClient http_;

@@ -98,12 +98,12 @@ void GrpcCompletionLoop::WaitForShared(Steady::time_point until) {
       Pause();
     } else {
       sched_yield();
-      if (Steady::now() - now >= AdaptiveSpin::kCoreWanted) {
-        spin_.OnCoreWanted();
-        sleeps = now;
-      }
     }
-    now = Steady::now();
+    const Steady::time_point looked = std::exchange(now, Steady::now());
+    if (adapts && looked < sleeps && now - looked >= AdaptiveSpin::kCoreWanted) {
+      spin_.OnCoreWanted();
+      sleeps = now;
+    }
   }
   if (adapts) spin_.OnWaited(now - began);
 }

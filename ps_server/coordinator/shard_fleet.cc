@@ -114,14 +114,12 @@ void ShardFleet::Readdress(std::vector<std::string> addresses) {
   Open();
 }
 
-void ShardFleet::Broadcast(const v1::ControlMessage& message) {
-  for (Shard& shard : *this) {
-    if (shard.link != nullptr && shard.connected) shard.link->Send(message);
-  }
-}
+void ShardFleet::Broadcast(const v1::ControlMessage& message) { SendTo(servers().first(size()), message); }
 
-void ShardFleet::BroadcastToServers(const v1::ControlMessage& message) {
-  for (Shard& server : servers_) {
+void ShardFleet::BroadcastToServers(const v1::ControlMessage& message) { SendTo(servers(), message); }
+
+void ShardFleet::SendTo(absl::Span<Shard> servers, const v1::ControlMessage& message) {
+  for (Shard& server : servers) {
     if (server.link != nullptr && server.connected) server.link->Send(message);
   }
 }

@@ -199,6 +199,8 @@ class ShardFleet {
   google::protobuf::Map<uint32_t, std::string> Moved() const;
 
  private:
+  // Those that are connected.
+  void SendTo(absl::Span<Shard> servers, const v1::ControlMessage& message);
   void OpenLink(uint32_t shard);
   void OnConnected(uint32_t shard);
   // Opens a link to the shard at `address`.

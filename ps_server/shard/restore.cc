@@ -52,8 +52,7 @@ absl::Status CheckOthers(FileSystem& files, const std::string& directory, uint32
           absl::StrCat(JoinPath(logs, name), " holds pushes that no checkpoint has yet, of a job with ",
                        others, " shards; this one has ", num_shards, ". Go on with ", others,
                        " (as many servers, and the same server.min_shard_kib; 0 for a job from before that "
-                       "field), or let the job take a checkpoint ",
-                       "with them first"));
+                       "field), or let the job take a checkpoint with them first"));
     }
     WEIR_RETURN_IF_ERROR(status);
   }
