@@ -1,6 +1,5 @@
 #include "tests/chaos/grpc_repeater.h"
 
-#include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/generic/generic_stub.h>
 #include <grpcpp/grpcpp.h>
 
@@ -12,10 +11,10 @@
 #include <utility>
 
 #include "absl/strings/match.h"
-#include "absl/strings/str_cat.h"
 #include "common/base/random.h"
 #include "common/sync/mutex.h"
 #include "proto/parameter_server.grpc.pb.h"
+#include "tests/integration/grpc_forwarder.h"
 #include "tests/ps_server/grpc_raw_stream.h"
 
 namespace weir {
@@ -30,12 +29,12 @@ constexpr uint32_t kDelayOneOf = 16, kRepeatOneOf = 8;
 constexpr uint32_t kMostDelayMs = 80, kMostLateMs = 2500;
 constexpr std::chrono::seconds kUnaryLimit{10};
 
-class RepeaterImpl final : public GrpcRepeater, grpc::CallbackGenericService {
+class RepeaterImpl final : public GrpcRepeater {
  public:
   RepeaterImpl(const std::string& server_address, uint64_t seed);
   ~RepeaterImpl() override;
 
-  std::string address() const override { return absl::StrCat("127.0.0.1:", port_); }
+  std::string address() const override { return forwarder_->address(); }
   Counts counts() const override {
     MutexLock lock(mutex_);
     return counts_;
@@ -45,22 +44,14 @@ class RepeaterImpl final : public GrpcRepeater, grpc::CallbackGenericService {
     return pushes_;
   }
 
-  grpc::GenericStub* stub() { return &stub_; }
+ private:
   // Runs `forward` at once or later, and may send `message` again.
   void Receive(const std::string& method, const ByteBuffer& message, std::function<void()> forward);
-
- private:
-  grpc::ServerGenericBidiReactor* CreateReactor(grpc::GenericCallbackServerContext* context) override;
   void Repeat(const std::string& method, const ByteBuffer& message);
   void RepeatPush(const v1::ExchangeRequest& message);
   void RepeatUnary(const std::string& method, const ByteBuffer& message);
   void At(Clock::time_point when, std::function<void()> what) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void RunTimers();
-
-  const std::shared_ptr<grpc::Channel> channel_;
-  grpc::GenericStub stub_;
-  const std::unique_ptr<v1::ParameterServer::Stub> shard_;
-  int port_ = 0;
 
   mutable Mutex mutex_;
   CondVar changed_;
@@ -72,124 +63,28 @@ class RepeaterImpl final : public GrpcRepeater, grpc::CallbackGenericService {
   bool stopping_ ABSL_GUARDED_BY(mutex_) = false;
   std::vector<std::thread> exchanges_;  // only the timers' thread uses them until it has ended
   std::thread timer_thread_;
-  std::unique_ptr<grpc::Server> server_;
+  // Calls Receive().
+  std::unique_ptr<GrpcForwarder> forwarder_;
+  // To the server behind it.
+  std::unique_ptr<grpc::GenericStub> stub_;
+  std::unique_ptr<v1::ParameterServer::Stub> shard_;
 };
-
-// One call: passes each message of the caller to the server, and each message of the server back. Handles
-// unary calls as streams with one message each way.
-class Call : public std::enable_shared_from_this<Call> {
- public:
-  Call(RepeaterImpl* repeater, grpc::GenericCallbackServerContext* context)
-      : repeater_(*repeater), context_(*context), method_(context->method()), caller_(this), server_(this) {
-    onward_.set_deadline(context->deadline());
-    repeater_.stub()->PrepareBidiStreamingCall(&onward_, method_, {}, &server_);
-  }
-  grpc::ServerGenericBidiReactor* Start() {
-    self_ = shared_from_this();
-    // Messages for the server come from outside its reactor, until its stream has ended.
-    server_.AddHold();
-    server_.StartCall();
-    caller_.StartRead(&request_);
-    return &caller_;
-  }
-
- private:
-  struct Caller final : grpc::ServerGenericBidiReactor {
-    explicit Caller(Call* call) : call(call) {}
-    void OnReadDone(bool ok) override { call->OnRequest(ok); }
-    void OnWriteDone(bool ok) override { call->OnReplied(ok); }
-    void OnCancel() override { call->onward_.TryCancel(); }
-    // Runs last: the call ends for its caller only after it has ended at the server.
-    void OnDone() override { const std::shared_ptr<Call> last = std::move(call->self_); }
-    Call* const call;
-  };
-  struct Server final : grpc::ClientBidiReactor<ByteBuffer, ByteBuffer> {
-    explicit Server(Call* call) : call(call) {}
-    // The server has taken the call; ps:0 waits for this signal.
-    void OnReadInitialMetadataDone(bool ok) override {
-      if (ok) call->Taken();
-      StartRead(&call->reply_);
-    }
-    void OnReadDone(bool ok) override { call->OnReply(ok); }
-    void OnWriteDone(bool ok) override {
-      if (ok) call->caller_.StartRead(&call->request_);
-    }
-    void OnDone(const grpc::Status& status) override { call->caller_.Finish(status); }
-    Call* const call;
-  };
-
-  void Taken() {
-    for (const auto& [key, value] : onward_.GetServerInitialMetadata()) {
-      context_.AddInitialMetadata(std::string(key.data(), key.size()),
-                                  std::string(value.data(), value.size()));
-    }
-    caller_.StartSendInitialMetadata();
-  }
-  void OnRequest(bool ok) {
-    if (ok) {
-      return repeater_.Receive(method_, request_, [self = shared_from_this()] {
-        MutexLock lock(self->mutex_);
-        if (!self->ended_) self->server_.StartWrite(&self->request_);
-      });
-    }
-    MutexLock lock(mutex_);
-    if (!ended_) server_.StartWritesDone();
-  }
-  void OnReply(bool ok) {
-    if (ok) return caller_.StartWrite(&reply_);
-    {
-      MutexLock lock(mutex_);
-      ended_ = true;
-    }
-    server_.RemoveHold();
-  }
-  void OnReplied(bool ok) {
-    if (!ok) onward_.TryCancel();
-    server_.StartRead(&reply_);
-  }
-
-  RepeaterImpl& repeater_;
-  grpc::GenericCallbackServerContext& context_;  // until OnDone()
-  const std::string method_;
-  grpc::ClientContext onward_;
-  ByteBuffer request_, reply_;
-  Caller caller_;
-  Server server_;
-  std::shared_ptr<Call> self_;
-  Mutex mutex_;
-  bool ended_ ABSL_GUARDED_BY(mutex_) = false;
-};
-
-std::shared_ptr<grpc::Channel> Connect(const std::string& address) {
-  grpc::ChannelArguments arguments;
-  arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
-  arguments.SetInt(GRPC_ARG_ENABLE_HTTP_PROXY, 0);
-  arguments.SetInt(GRPC_ARG_ENABLE_RETRIES, 0);
-  // A killed server is soon back.
-  arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 100);
-  arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 200);
-  return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(), arguments);
-}
 
 RepeaterImpl::RepeaterImpl(const std::string& server_address, uint64_t seed)
-    : channel_(Connect(server_address)),
-      stub_(channel_),
-      shard_(v1::ParameterServer::NewStub(channel_)),
-      random_(RandomKey(seed, "repeater"), 0) {
+    : random_(RandomKey(seed, "repeater"), 0) {
+  GrpcForwarder::Options options;
+  options.server = server_address;
+  options.on_request = [this](const std::string& method, ByteBuffer* message, std::function<void()> forward) {
+    Receive(method, *message, std::move(forward));
+  };
+  forwarder_ = GrpcForwarder::Start(std::move(options));
+  stub_ = std::make_unique<grpc::GenericStub>(forwarder_->channel());
+  shard_ = v1::ParameterServer::NewStub(forwarder_->channel());
   timer_thread_ = std::thread([this] { RunTimers(); });
-  grpc::ServerBuilder builder;
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
-  builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
-  builder.RegisterCallbackGenericService(this);
-  server_ = builder.BuildAndStart();
-  if (server_ == nullptr) std::abort();
 }
 
 RepeaterImpl::~RepeaterImpl() {
-  server_->Shutdown(std::chrono::system_clock::now());
-  server_->Wait();
+  forwarder_.reset();
   {
     MutexLock lock(mutex_);
     stopping_ = true;
@@ -199,10 +94,6 @@ RepeaterImpl::~RepeaterImpl() {
   for (std::thread& exchange : exchanges_) exchange.join();
   MutexLock lock(mutex_);
   while (unary_calls_ > 0) changed_.Wait(mutex_);
-}
-
-grpc::ServerGenericBidiReactor* RepeaterImpl::CreateReactor(grpc::GenericCallbackServerContext* context) {
-  return std::make_shared<Call>(this, context)->Start();
 }
 
 void RepeaterImpl::Receive(const std::string& method, const ByteBuffer& message,
@@ -237,7 +128,12 @@ void RepeaterImpl::Repeat(const std::string& method, const ByteBuffer& message) 
 }
 
 void RepeaterImpl::RepeatPush(const v1::ExchangeRequest& message) {
-  const ExchangeResult result = RawStream(*shard_).Run({message});
+  RawStream stream(*shard_);
+  const ExchangeResult result = stream.Run({message});
+  // A stream that is cancelled tells ps:0 that the worker's connection broke, which is another fault than
+  // this.
+  stream.WritesDone();
+  stream.End().IgnoreError();
   MutexLock lock(mutex_);
   ++counts_.pushes;
   if (!result.push.has_value() || result.push->outcome() != v1::OK) return;
@@ -258,13 +154,13 @@ void RepeaterImpl::RepeatUnary(const std::string& method, const ByteBuffer& mess
     MutexLock lock(mutex_);
     ++unary_calls_;
   }
-  stub_.UnaryCall(&state->context, method, {}, &state->request, &state->reply,
-                  [this, state](const grpc::Status& /*status*/) {
-                    MutexLock lock(mutex_);
-                    ++counts_.calls;
-                    --unary_calls_;
-                    changed_.NotifyAll();
-                  });
+  stub_->UnaryCall(&state->context, method, {}, &state->request, &state->reply,
+                   [this, state](const grpc::Status& /*status*/) {
+                     MutexLock lock(mutex_);
+                     ++counts_.calls;
+                     --unary_calls_;
+                     changed_.NotifyAll();
+                   });
 }
 
 void RepeaterImpl::At(Clock::time_point when, std::function<void()> what) {
