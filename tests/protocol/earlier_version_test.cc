@@ -1,0 +1,89 @@
+// Jobs of real processes, each of which seems to the others to be of the version before this one: an upgrade
+// may go process by process.
+#include <csignal>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/strings/str_replace.h"
+#include "catch2/catch.hpp"
+#include "tests/integration/processes.h"
+#include "tests/protocol/grpc_earlier_path.h"
+
+namespace weir {
+namespace {
+
+bool IsServer(const std::string& task) { return task.rfind("ps:", 0) == 0; }
+
+// Paths from each process to each server but itself.
+class EarlierJob {
+ public:
+  explicit EarlierJob(TestJob::Options options) : job_(std::move(options)) {
+    for (const std::string& caller : job_.tasks()) {
+      for (const std::string& server : job_.tasks()) {
+        if (!IsServer(server) || server == caller) continue;
+        paths_[caller][server] = EarlierPath::Start(job_.address(server), earlier_);
+      }
+    }
+  }
+
+  TestJob& job() { return job_; }
+  void Start(const std::string& task) {
+    std::string spec = job_.TfConfig(task);
+    for (const auto& [server, path] : paths_.at(task))
+      spec = absl::StrReplaceAll(spec, {{job_.address(server), path->address()}});
+    job_.StartWith(task, job_.Args(task), {{"TF_CONFIG", spec}});
+  }
+  void StartAll() {
+    for (const std::string& task : job_.tasks()) Start(task);
+  }
+  uint64_t Changed(const std::string& caller, const std::string& server) const {
+    return paths_.at(caller).at(server)->changed();
+  }
+
+ private:
+  const EarlierWire earlier_ = LastVersion();
+  TestJob job_;
+  std::map<std::string, std::map<std::string, std::unique_ptr<EarlierPath>>> paths_;
+};
+
+TEST_CASE("sync: with processes of the last version the weights have the same bits") {
+  const TestJob::Options options{.set = {"wire.transport=tcp", "train.epochs=2"}};
+  TestJob undisturbed(options);
+  undisturbed.StartAll();
+  undisturbed.ExpectAllExit();
+  EarlierJob earlier(options);
+  earlier.StartAll();
+  earlier.job().ExpectAllExit();
+  CHECK(earlier.job().Summary()["weights_sha256"] == undisturbed.Summary()["weights_sha256"]);
+  for (const auto& [caller, server] : {std::pair("worker:0", "ps:0"), {"worker:1", "ps:0"}, {"ps:0", "ps:1"}})
+    CHECK(earlier.Changed(caller, server) > 0);
+}
+
+TEST_CASE("async: servers and workers of the last version are lost, and come back") {
+  TestFolder checkpoints;
+  EarlierJob earlier({.set = {"wire.transport=tcp", "consistency.mode=async", "train.epochs=4",
+                              "debug.worker_delay=0.03", "cluster.server_wait_seconds=60",
+                              "server.durability=log", "checkpoint.directory=" + checkpoints.path("runs")}});
+  TestJob& job = earlier.job();
+  earlier.StartAll();
+  uint64_t pushes = 10;
+  for (const char* task : {"ps:1", "worker:0", "ps:0"}) {
+    job.WaitForPushes(pushes);
+    pushes += 30;
+    job[task].Signal(SIGKILL);
+    job.ExpectExit(task, 128 + SIGKILL);
+    earlier.Start(task);
+  }
+  job.WaitForPushes(pushes);
+  job["worker:1"].Signal(SIGTERM);
+  job.ExpectExit("worker:1", 143);
+  earlier.Start("worker:1");
+  job.ExpectAllExit();
+  CHECK(job.Summary()["lost_pushes"] == 0);
+  CHECK(earlier.Changed("ps:1", "ps:0") > 0);
+}
+
+}  // namespace
+}  // namespace weir
