@@ -72,6 +72,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
              reply.total_steps(), reply.worker(), reply.incarnation(), reply.start_clock()),
       ranges_({config.data().batch_size(), reply.total_batches(), reply.total_examples()},
               reply.start_clock()),
+      otherwise_(std::move(channels.otherwise)),
       loop_(std::move(channels.loop)),
       coordinator_channel_(std::move(channels.coordinator)),
       coordinator_(*coordinator_channel_, *loop_, calls_),
@@ -118,10 +119,9 @@ std::vector<std::unique_ptr<ShardChannel>> ClientImpl::NoteShards(
   return shards;
 }
 
-absl::Status ClientImpl::Connect(std::chrono::steady_clock::time_point deadline,
-                                 const std::vector<std::string>& otherwise) {
+absl::Status ClientImpl::Connect(Steady::time_point deadline) {
   for (size_t i = 0; i < channels_.size(); ++i) {
-    WEIR_RETURN_IF_ERROR(channels_[i]->Connect(deadline, otherwise.empty() ? "" : otherwise[i], [this] {
+    WEIR_RETURN_IF_ERROR(channels_[i]->Connect(deadline, otherwise_.empty() ? "" : otherwise_[i], [this] {
       MutexLock lock(mutex_);
       return Alive();
     }));

@@ -44,6 +44,8 @@ struct JobChannels {
   std::unique_ptr<CoordinatorChannel> coordinator;
   // By shard.
   std::vector<std::unique_ptr<ShardChannel>> shards;
+  // Where the coordinator reaches the shards. May be empty.
+  std::vector<std::string> otherwise;
   // WireOptions::chunk_unit.
   int64_t chunk_unit = kChunkUnit;
   // Gets what shards answer; outlives the client. nullptr: none. Not used if the client keeps a history.
@@ -63,12 +65,6 @@ class ClientImpl final : public Client {
              uint64_t instance, const v1::JoinReply& reply, JobChannels channels,
              std::unique_ptr<History> history);
   ~ClientImpl() override;
-
-  // Waits until every shard can be reached, at its address or else at the one in `otherwise` (by shard; may
-  // be empty). Called once, before any other call. Unavailable: a shard could not be reached before
-  // `deadline`; names it. What ends this client, such as a failure of the job, ends the wait.
-  absl::Status Connect(std::chrono::steady_clock::time_point deadline,
-                       const std::vector<std::string>& otherwise);
 
   absl::StatusOr<std::optional<Work>> NextWork() override;
   Future<ExchangeResult> Exchange(ExchangeOrder order) override;
@@ -102,6 +98,16 @@ class ClientImpl final : public Client {
     std::optional<uint64_t> pull;
     bool probe = false;
   };
+
+  // Becomes a member of the job, without connections to its shards. `again`: this process was in the job
+  // before.
+  static absl::StatusOr<std::unique_ptr<ClientImpl>> Enter(const ClientOptions& options, bool again,
+                                                           const ModelSpec& model,
+                                                           const v1::JobConfig& config, Transport& transport);
+  // Waits until every shard can be reached, at its address or at JobChannels::otherwise. Called once, before
+  // any other call. Unavailable: a shard could not be reached before `deadline`; names it. What ends this
+  // client, such as a failure of the job, ends the wait. Aborted: it was fenced meanwhile.
+  absl::Status Connect(Steady::time_point deadline);
 
   // A server applies cluster.wait_seconds, too, and its error says more than ours would.
   CallLimits limits() const { return {wait_ + std::chrono::seconds(2), server_wait_}; }
@@ -211,6 +217,8 @@ class ClientImpl final : public Client {
   bool ranges_done_ ABSL_GUARDED_BY(mutex_) = false;
 
   // The calls below use everything above.
+  // JobChannels::otherwise.
+  const std::vector<std::string> otherwise_;
   const std::shared_ptr<EventLoop> loop_;
   CallGroup calls_;
   const std::unique_ptr<CoordinatorChannel> coordinator_channel_;

@@ -10,6 +10,7 @@
 #include "common/model/partition.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/protocol_version.h"
+#include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {
@@ -41,13 +42,13 @@ absl::Status CheckReply(const v1::JoinReply& reply, const ClientOptions& options
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& options, const ModelSpec& model,
-                                                         const v1::JobConfig& config, Transport& transport) {
-  if (options.servers.empty()) return absl::InvalidArgumentError("no server is given");
-  WEIR_RETURN_IF_ERROR(model.Validate());
+absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOptions& options, bool again,
+                                                              const ModelSpec& model,
+                                                              const v1::JobConfig& config,
+                                                              Transport& transport) {
   std::unique_ptr<History> history;
   if (!options.history_path.empty()) {
-    WEIR_ASSIGN_OR_RETURN(history, History::Open(options.history_path, options.again));
+    WEIR_ASSIGN_OR_RETURN(history, History::Open(options.history_path, again));
   }
 
   v1::JoinRequest request;
@@ -66,24 +67,23 @@ absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& op
   JoinOptions join;
   join.start = Seconds(config.cluster().start_seconds());
   join.server_wait = Seconds(config.cluster().server_wait_seconds());
-  join.again = options.again;
+  join.again = again;
   join.open = [&](std::chrono::nanoseconds attempt) {
     return transport.OpenCoordinator(options.servers[0], attempt);
   };
-  const auto deadline = std::chrono::steady_clock::now() + join.start;
   WEIR_ASSIGN_OR_RETURN(const v1::JoinReply reply, JoinJob(request, join, *loop));
   WEIR_RETURN_IF_ERROR(CheckReply(reply, options, model, config));
 
   // The addresses that this program was given come first: it may reach the servers in another way than ps:0
   // does. ps:0 knows better only if servers have moved since, or if those addresses are out of date.
-  std::vector<std::string> servers = options.servers, otherwise;
+  std::vector<std::string> servers = options.servers;
+  JobChannels channels;
   if (reply.ps_addresses_size() == static_cast<int>(reply.num_shards())) {
-    otherwise.assign(reply.ps_addresses().begin(), reply.ps_addresses().end());
+    channels.otherwise.assign(reply.ps_addresses().begin(), reply.ps_addresses().end());
   }
   // The servers beyond hold no shard.
   if (servers.size() > reply.num_shards()) servers.resize(reply.num_shards());
-  if (servers.size() != reply.num_shards()) servers = otherwise;
-  JobChannels channels;
+  if (servers.size() != reply.num_shards()) servers = channels.otherwise;
   channels.loop = loop;
   channels.coordinator = transport.OpenCoordinator(servers[0], std::nullopt);
   const Partition partition(model.elements(), reply.num_shards());
@@ -92,13 +92,25 @@ absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& op
   }
   channels.chunk_unit = transport.chunk_unit();
   channels.observer = transport.observer();
-  auto client = std::make_unique<ClientImpl>(options, model, config, request.instance(), reply,
-                                             std::move(channels), std::move(history));
-  if (absl::Status connected = client->Connect(deadline, otherwise); !connected.ok()) {
+  return std::make_unique<ClientImpl>(options, model, config, request.instance(), reply, std::move(channels),
+                                      std::move(history));
+}
+
+absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& options, const ModelSpec& model,
+                                                         const v1::JobConfig& config, Transport& transport) {
+  if (options.servers.empty()) return absl::InvalidArgumentError("no server is given");
+  WEIR_RETURN_IF_ERROR(model.Validate());
+  const auto deadline = std::chrono::steady_clock::now() + Seconds(config.cluster().start_seconds());
+  for (bool again = options.again;; again = true) {
+    WEIR_ASSIGN_OR_RETURN(std::unique_ptr<ClientImpl> client,
+                          Enter(options, again, model, config, transport));
+    const absl::Status connected = client->Connect(deadline);
+    if (connected.ok()) return client;
     client->Leave(connected).IgnoreError();
-    return connected;
+    // The job went back, say, because of the server that cannot be reached.
+    if (!absl::IsAborted(connected) || std::chrono::steady_clock::now() >= deadline) return connected;
+    LogWarning(connected.message(), "; joining again");
   }
-  return client;
 }
 
 }  // namespace weir

@@ -441,6 +441,24 @@ TEST_CASE("who is fenced is told in every call, at once") {
   CHECK(f.cluster.leaves().empty());
 }
 
+TEST_CASE("who is fenced while a server cannot be reached yet joins again") {
+  FakeCluster::Options options = ClientFixture::Small();
+  options.unix_sockets = true;
+  ClientFixture f(options);
+  f.options.job_config = f.config.SerializeAsString();
+  f.cluster.Kill(1);
+  auto join = std::async(std::launch::async, [&] { return Client::Join(f.options, f.model); });
+  f.cluster.AwaitHeartbeats(1, 0);
+  f.cluster.Fence();
+  CHECK(Eventually([&] { return f.cluster.joins().size() == 2; }));
+  f.cluster.Restart(1);
+  const auto client = join.get();
+  INFO(client.status());
+  REQUIRE(client.ok());
+  CHECK(f.cluster.joins()[0].instance() != f.cluster.joins()[1].instance());
+  f.Pull(**client, 0);
+}
+
 TEST_CASE("a job that failed says why in every call") {
   ClientFixture f(Ranges());
   auto client = f.Join();

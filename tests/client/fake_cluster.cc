@@ -428,6 +428,7 @@ class FakeCluster::CoordinatorService final : public v1::Coordinator::Service {
                  std::chrono::steady_clock::now() > hold;
         });
     *reply = cluster_.beat_;
+    reply->set_fenced(cluster_.fenced_.count(request->caller().instance()) > 0);
     if (request->only_news() && request->known_revision() == reply->revision()) {
       reply->clear_membership();
       reply->clear_moved();
@@ -633,7 +634,7 @@ void FakeCluster::SetState(v1::JobState state, const std::string& failure) {
 
 void FakeCluster::Fence() {
   MutexLock lock(mutex_);
-  beat_.set_fenced(true);
+  for (const v1::JoinRequest& join : joins_) fenced_.insert(join.instance());
   beat_.set_revision(beat_.revision() + 1);
   Changed();
 }

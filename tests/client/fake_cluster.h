@@ -116,6 +116,7 @@ class FakeCluster {
   // By shard; 0: none yet.
   void SetShardIncarnations(const std::vector<uint64_t>& incarnations);
   void SetState(v1::JobState state, const std::string& failure = "");
+  // Takes those who have joined so far out of the job.
   void Fence();
   // sync: opens a step as if other workers had made the steps before.
   void OpenStep(uint64_t step);
@@ -204,6 +205,7 @@ class FakeCluster {
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<v1::PullRequest>> pulls_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::JoinRequest> joins_ ABSL_GUARDED_BY(mutex_);
+  std::set<uint64_t> fenced_ ABSL_GUARDED_BY(mutex_);  // instances
   std::vector<v1::LeaveRequest> leaves_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::NextRangeRequest> next_ranges_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::ReportRequest> reports_ ABSL_GUARDED_BY(mutex_);
