@@ -59,6 +59,7 @@ bool Coordinator::KeepsState(uint32_t index) const {
   // In sync a shard that was away may have missed a step.
   if (mode_.commits_steps || !recoverable() || shard.attached->incarnation() == 0) return false;
   if (shard.attached->model_hash() != model_->Hash()) return false;
+  if (const uint32_t of = shard.attached->num_shards(); of != 0 && of != shards_.size()) return false;
   if (shard.incarnation != 0) return shard.attached->incarnation() == shard.incarnation;
   // This coordinator has never seen the shard, but an earlier one on the same store has.
   return shard.attached->epoch() > 0 && shard.attached->epoch() <= checkpoints_->store().opened().used.epoch;
@@ -193,6 +194,10 @@ void Coordinator::HandleShardBroken(uint32_t index, const absl::Status& status) 
     return FailJob(Misfit(absl::StrCat(shards_.name(index), " refuses ps:0: ", status.message())));
   }
   if (absl::IsUnimplemented(status)) return FailJob(Misfit(status.message()));
+  // The proxy of a service mesh, say, answers for a server that is not there yet. TickShards() tries again.
+  if (state_ == v1::STARTING && !shards_[index].connected && absl::IsUnavailable(status)) {
+    return shards_.Drop(index);
+  }
   if (recoverable()) {
     if (!absl::IsFailedPrecondition(status)) return LoseShard(index, std::string(status.message()));
     return StepAside(absl::StrCat(shards_.name(index), " takes part under another ps:0: ", status.message()));

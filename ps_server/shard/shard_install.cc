@@ -25,6 +25,7 @@ void Shard::HandleHello() {
     attached.mutable_version()->set_count(store_->count());
     attached.set_epoch(members_.epoch());
     attached.set_model_hash(model_hash_);
+    attached.set_num_shards(install_.num_shards());
     *attached.mutable_batches() = tally_.batches.ToProto();
   }
   Report(std::move(report));

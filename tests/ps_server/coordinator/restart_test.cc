@@ -176,15 +176,18 @@ TEST_CASE("async: shards that lived on keep what they hold; what all hold is not
   CHECK(again == std::vector<uint64_t>{5, 8, 9, 10, 11, 12, 13, 14, 16, 17, 18, 19});
 }
 
-TEST_CASE("async: a shard with another model, or of a job that this store does not know, is installed anew") {
-  Restarted f(kAsync, 1, 3);
+TEST_CASE(
+    "async: a shard of another model, of another number of shards, or of an unknown job is installed anew") {
+  Restarted f(kAsync, 1, 5);
   f.StartJob();
   f.shards[1]->holds.set_model_hash(1);
   f.shards[2]->holds.set_epoch(1'000'000);
+  f.shards[3]->holds.set_num_shards(4);
+  f.shards[4]->holds.set_num_shards(5);
   f.Restart();
   f.Join(0, 7000);
-  CHECK(f.shards[1]->Sent(v1::ControlMessage::kInstall).size() == 2);
-  CHECK(f.shards[2]->Sent(v1::ControlMessage::kInstall).size() == 2);
+  for (const size_t shard : {1, 2, 3}) CHECK(f.shards[shard]->Sent(v1::ControlMessage::kInstall).size() == 2);
+  CHECK(f.shards[4]->Sent(v1::ControlMessage::kInstall).size() == 1);
 }
 
 TEST_CASE("async: a shard that is lost while a coordinator starts, and one it has kept that is lost later") {

@@ -68,6 +68,23 @@ TEST_CASE("A shard that goes silent before the start fails the job, too") {
   CHECK_THAT(f.failure, Contains("ps:1 at 10.0.0.1:2222") && Contains("lost"));
 }
 
+TEST_CASE("A proxy that answers for a shard which is not there yet is asked again") {
+  CoordinatorFixture f(kSync);
+  f.shards[1]->connects = false;
+  f.Start();
+  for (int i = 0; i < 3; ++i) {
+    f.shards[1]->events.broken(absl::UnavailableError("connection refused"));
+    CHECK(f.failure == "");
+    f.Run(absl::Seconds(1));
+  }
+  f.shards[1]->connects = true;
+  f.shards[1]->events.broken(absl::UnavailableError("connection refused"));
+  f.Run(absl::Seconds(1));
+  f.Join(0);
+  f.Join(1);
+  CHECK(f.Status().state() == v1::RUNNING);
+}
+
 TEST_CASE("A shard that refuses to take part fails the job with its reason") {
   CoordinatorFixture f(kSync);
   f.shards[1]->install_error = "its config differs from that of ps:0: seed: expected 1, got 2";
