@@ -27,6 +27,7 @@ constexpr size_t kBeginning = 1 << 20;
 struct SetShape {
   std::vector<int64_t> shape;  // of an example; empty: the beginning of the file does not say
   std::string text;
+  std::optional<int64_t> bytes;  // at most, in memory while the set is read
 };
 
 std::string ShapeText(const std::vector<int64_t>& shape) {
@@ -46,18 +47,25 @@ absl::StatusOr<std::string> ReadBeginning(const std::string& field, const std::s
   return bytes;
 }
 
-absl::StatusOr<std::vector<int64_t>> IdxShape(const std::string& field, const std::string& path) {
+absl::StatusOr<IdxHeader> BeginningOfIdx(const std::string& field, const std::string& path) {
   WEIR_ASSIGN_OR_RETURN(const std::string bytes, ReadBeginning(field, path));
-  return ParseIdxShape(path, bytes);
+  return ParseIdxHeader(path, bytes);
+}
+
+// The bytes of a set in memory, with a label or target of four bytes for each example.
+int64_t DatasetBytes(int64_t examples, const std::vector<int64_t>& shape, int64_t value_bytes) {
+  return examples * (value_bytes * ShapeElements(shape) + 4);
 }
 
 absl::StatusOr<SetShape> CheckIdx(const std::string& prefix, const v1::DataFiles& files) {
-  WEIR_ASSIGN_OR_RETURN(std::vector<int64_t> images, IdxShape(prefix + ".images", files.images()));
-  WEIR_ASSIGN_OR_RETURN(const std::vector<int64_t> labels, IdxShape(prefix + ".labels", files.labels()));
-  WEIR_RETURN_IF_ERROR(CheckIdxShapes(files.images(), images, files.labels(), labels));
+  WEIR_ASSIGN_OR_RETURN(const IdxHeader images, BeginningOfIdx(prefix + ".images", files.images()));
+  WEIR_ASSIGN_OR_RETURN(const IdxHeader labels, BeginningOfIdx(prefix + ".labels", files.labels()));
+  WEIR_RETURN_IF_ERROR(CheckIdxShapes(files.images(), images.shape, files.labels(), labels.shape));
+  const int64_t examples = images.shape[0];
   SetShape set;
-  set.shape = IdxExampleShape(images);
-  set.text = absl::StrCat(images[0], " examples of shape ", ShapeText(set.shape));
+  set.shape = IdxExampleShape(images.shape);
+  set.text = absl::StrCat(examples, " examples of shape ", ShapeText(set.shape));
+  set.bytes = DatasetBytes(examples, set.shape, images.value_bytes);
   return set;
 }
 
@@ -83,7 +91,7 @@ absl::StatusOr<SetShape> CheckCsv(const std::string& prefix, const v1::DataFiles
   if (bytes.size() == kBeginning || text.size() == kBeginning) {
     // The last line may be cut off.
     const size_t end = text.rfind('\n');
-    if (end == std::string::npos) return SetShape{{}, "lines of more than 1 MiB"};
+    if (end == std::string::npos) return SetShape{{}, "lines of more than 1 MiB", {}};
     text.resize(end + 1);
   }
   WEIR_ASSIGN_OR_RETURN(const CsvTable table,
@@ -107,7 +115,7 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
   const v1::DataConfig& data = config.data();
   JobCheck check;
   SetShape train;
-  std::optional<int64_t> outputs;
+  std::optional<int64_t> outputs, dataset_bytes;
   WEIR_RETURN_IF_ERROR(CheckLoss(data, config.model().loss()));
   if (config.model().loss() == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
     outputs = 1;
@@ -119,17 +127,20 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
     WEIR_ASSIGN_OR_RETURN(const DatasetPair digits, LoadData(data, "", config.model().loss()));
     train.shape = digits.train.shape();
     outputs = digits.train.outputs();
+    dataset_bytes = DatasetBytes(digits.train.size() + digits.test->size(), train.shape, /*value_bytes=*/2);
     check.data = absl::StrCat("digits, ", digits.train.size(), " training and ", digits.test->size(),
                               " test examples of shape ", ShapeText(train.shape), ", ", *outputs, " classes");
   } else {
     WEIR_ASSIGN_OR_RETURN(train, CheckSet("data.train", data.train(), data));
     check.data = absl::StrCat("training set: ", train.text);
+    dataset_bytes = train.bytes;
     if (data.has_test()) {
       WEIR_ASSIGN_OR_RETURN(const SetShape test, CheckSet("data.test", data.test(), data));
       if (!train.shape.empty() && !test.shape.empty()) {
         WEIR_RETURN_IF_ERROR(CheckSameShape(train.shape, test.shape));
       }
       absl::StrAppend(&check.data, "; test set: ", test.text);
+      if (dataset_bytes.has_value()) *dataset_bytes += test.bytes.value_or(0);
     }
     check.unchecked.push_back("the values in the data files, and whether the files are whole");
   }
@@ -143,8 +154,17 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
         "whether the last layer has a logit for each class: the largest label says how many there are, "
         "unless data.classes does");
   }
-  WEIR_ASSIGN_OR_RETURN(const ModelSpec spec, Model::Check(config.model(), train.shape, outputs));
-  check.model = absl::StrCat(config.model().layers_size(), " layers, ", spec.elements(), " parameters");
+  WEIR_ASSIGN_OR_RETURN(const ModelNeeds needs, Model::Check(config.model(), train.shape, outputs));
+  check.parameters = needs.spec.elements();
+  check.model = absl::StrCat(config.model().layers_size(), " layers, ", *check.parameters, " parameters");
+  if (dataset_bytes.has_value()) {
+    // The model's own weights and gradients, two views of weights and two gradients of the client.
+    constexpr int64_t kCopies = 6;
+    // The batch that is computed, and the next.
+    const int64_t batch =
+        config.data().batch_size() * (needs.floats_per_example + 2 * ShapeElements(train.shape));
+    check.worker_bytes = *dataset_bytes + 4 * (kCopies * *check.parameters + batch + needs.scratch_floats);
+  }
   return check;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -13,6 +15,11 @@ namespace weir {
 struct JobCheck {
   // For people: the data, the model.
   std::string data, model;
+  // nullopt: the beginnings of the data's files do not say it.
+  std::optional<int64_t> parameters;
+  // At most what a worker on a CPU takes, in bytes, without the program itself and messages on their way:
+  // both data sets, weights and gradients, and what a batch needs in each layer.
+  std::optional<int64_t> worker_bytes;
   // What only the job itself will show.
   std::vector<std::string> unchecked;
 };

@@ -14,6 +14,7 @@
 #include "common/config/cluster_spec.h"
 #include "common/config/compute_devices.h"
 #include "common/config/job_config.h"
+#include "common/config/json_document.h"
 #include "common/cuda/cuda_device.h"
 #include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
@@ -40,7 +41,7 @@ namespace {
 struct Flags {
   std::string config, cluster, task, token_file, device = "auto", history, summary, log_format = "text";
   std::vector<std::string> set;
-  bool check = false;
+  bool check = false, sizes = false;
 };
 
 bool EvaluatesEpochs(const v1::JobConfig& config, const DatasetPair& data) {
@@ -143,6 +144,26 @@ int Check(const v1::JobConfig& config, const std::string& file) {
   return kExitOk;
 }
 
+// For `weir manifest` and `weir config show`: what the job's sizes are, as JSON; null: what cannot be known
+// here, and `unknown` says why. Fails as Check() does where the data are there and do not fit.
+int PrintSizes(const v1::JobConfig& config, const std::string& file) {
+  const absl::StatusOr<JobCheck> check = CheckJob(config);
+  if (!check.ok() && !absl::IsNotFound(check.status())) {
+    std::fprintf(stderr, "%s: %s\n", file.c_str(), std::string(check.status().message()).c_str());
+    return kExitConfig;
+  }
+  const auto number = [](const std::optional<int64_t>& n) {
+    return n.has_value() ? absl::StrCat(*n) : "null";
+  };
+  const std::string unknown =
+      check.ok() ? absl::StrJoin(check->unchecked, "; ") : std::string(check.status().message());
+  const JobCheck& known = check.ok() ? *check : JobCheck();
+  std::printf("{\"parameters\": %s, \"worker_bytes\": %s, \"unknown\": %s}\n",
+              number(known.parameters).c_str(), number(known.worker_bytes).c_str(),
+              JsonQuote(unknown).c_str());
+  return kExitOk;
+}
+
 int Main(const Flags& flags) {
   const auto config = LoadJobConfig(flags.config, flags.set);
   if (!config.ok()) {
@@ -150,6 +171,7 @@ int Main(const Flags& flags) {
     return kExitConfig;
   }
   if (flags.check) return Check(*config, flags.config);
+  if (flags.sizes) return PrintSizes(*config, flags.config);
   const auto environment =
       FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task, Pod::Current());
   if (!environment.ok()) {
@@ -210,6 +232,8 @@ int main(int argc, char** argv) {
   app.add_option("--summary", flags.summary, "Without a cluster: where to write the job's summary (JSON)");
   app.add_flag("--check", flags.check,
                "Instead of working: says whether the data's files are there and the model fits them");
+  app.add_flag("--sizes", flags.sizes,
+               "Instead of working: prints as JSON how many parameters the model has, and a worker's memory");
   app.add_option("--log_format", flags.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));
   if (const std::optional<int> exit = weir::ReadCommandLine(app, argc, argv)) return *exit;
   return weir::Main(flags);

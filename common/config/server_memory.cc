@@ -1,8 +1,12 @@
 #include "common/config/server_memory.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "common/config/object_path.h"
 #include "common/config/optimizer_slots.h"
+#include "common/model/partition.h"
 #include "common/protocol/mode_traits.h"
 
 namespace weir {
@@ -17,24 +21,51 @@ bool AppliesStreamed(const v1::JobConfig& config) {
          config.server().durability() != v1::ServerConfig::DURABILITY_LOG;
 }
 
+ServerMemory ServerMemoryOf(const v1::JobConfig& config, uint32_t workers) {
+  ServerMemory memory;
+  memory.streamed = AppliesStreamed(config);
+  memory.slots = static_cast<uint32_t>(OptimizerSlots(config.optimizer().type()).size());
+  const double version = 1 + memory.slots;
+  memory.held = (memory.streamed ? 2 : 1) * version;
+  if (TraitsOf(config).commits_steps) {
+    memory.step = config.consistency().has_parts() ? config.consistency().parts() : workers;
+    memory.arriving = memory.step;
+  } else {
+    memory.step = memory.streamed ? 0 : 1;
+    memory.arriving = memory.streamed ? std::max<uint32_t>(workers, 1) - 1 : workers;
+  }
+  if (memory.streamed && workers > 1) memory.overtaken = 2;
+  if (config.checkpoint().has_directory()) memory.saved = version;
+  memory.chunk_bytes =
+      uint64_t{workers} * config.wire().chunks_in_flight() * config.wire().chunk_kib() * 1024;
+  if (IsObjectPath(config.checkpoint().directory())) memory.storage_bytes = uint64_t{16} << 20;
+  return memory;
+}
+
+uint64_t ServerBytes(const v1::JobConfig& config, uint32_t workers, int64_t elements, uint32_t servers) {
+  const ServerMemory memory = ServerMemoryOf(config, workers);
+  const uint32_t shards =
+      ShardsFor(elements, servers, static_cast<int64_t>(config.server().min_shard_kib()) * 1024);
+  // The first shard has a block more than others, if any has.
+  const double weights = 4.0 * static_cast<double>(Partition(elements, shards).shard_elements(0));
+  return static_cast<uint64_t>(memory.most() * weights) + memory.chunk_bytes + memory.storage_bytes;
+}
+
 absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, int64_t elements,
                                uint64_t servers, uint64_t memory_bytes) {
   if (memory_bytes == 0) return absl::OkStatus();
-  const bool sync = TraitsOf(config).commits_steps;
-  const bool streamed = AppliesStreamed(config);
-  const auto slots = static_cast<double>(OptimizerSlots(config.optimizer().type()).size());
-  const uint32_t parts = config.consistency().has_parts() ? config.consistency().parts() : workers;
+  const ServerMemory memory = ServerMemoryOf(config, workers);
   // In double, because the declared bytes may need more than 64 bits.
   const double weights = 4.0 * static_cast<double>(elements) / static_cast<double>(servers);
-  const double held = (streamed ? 2 : 1) * (1 + slots);
-  const double gradients = sync ? parts : streamed ? 0 : 1;
-  if ((held + gradients) * weights <= static_cast<double>(memory_bytes)) return absl::OkStatus();
+  if (memory.least() * weights <= static_cast<double>(memory_bytes)) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "the model has ", elements, " elements, W = ", GiB(weights), " on each of ", servers,
-      " servers; a server needs at least ", GiB((held + gradients) * weights), " = ", held,
-      " W (weights and ", slots, " slots", streamed ? ", twice: streamed" : "", ")",
-      gradients > 0 ? absl::StrCat(" + ", gradients, sync ? " W (the parts of a step)" : " W (a gradient)")
-                    : "",
+      " servers; a server needs at least ", GiB(memory.least() * weights), " = ", memory.held,
+      " W (weights and ", memory.slots, " slots", memory.streamed ? ", twice: streamed" : "", ")",
+      memory.step > 0
+          ? absl::StrCat(" + ", memory.step,
+                         TraitsOf(config).commits_steps ? " W (the parts of a step)" : " W (a gradient)")
+          : "",
       ", and its machine has ", GiB(static_cast<double>(memory_bytes)), ". Take more servers"));
 }
 

@@ -7,14 +7,37 @@
 
 namespace weir {
 
-// How much memory a server of a job needs (docs/memory.md), in multiples of W, the bytes of its weights.
-
 // Returns whether a push is applied while it arrives, to weights and slots beside those that are read.
 bool AppliesStreamed(const v1::JobConfig& config);
 
+// How much memory a server of a job needs, as docs/memory.md has it. A plain value. Doubles are multiples of
+// W, the bytes of the server's own weights; what says "at most" need not be there.
+struct ServerMemory {
+  bool streamed = false;
+  uint32_t slots = 0;
+  double held = 0;             // weights and slots
+  double step = 0;             // the gradients without which nothing can be applied
+  double arriving = 0;         // at most: gradients that arrive at once, `step` included
+  double old_versions = 4;     // at most: those that workers and readers hold
+  double overtaken = 0;        // at most: what was made of overtaken pushes
+  double saved = 0;            // at most: a version while it is saved
+  uint64_t chunk_bytes = 0;    // chunks on their way
+  uint64_t storage_bytes = 0;  // at most: requests to object storage
+
+  double least() const { return held + step; }
+  double most() const { return held + arriving + old_versions + overtaken + saved; }
+};
+
+// For a job of so many workers.
+ServerMemory ServerMemoryOf(const v1::JobConfig& config, uint32_t workers);
+
+// The most bytes that a server takes for a model of so many elements, the largest shard's, without the
+// program itself.
+uint64_t ServerBytes(const v1::JobConfig& config, uint32_t workers, int64_t elements, uint32_t servers);
+
 // Checks that a server can do one step at all with this much memory (0: no limit is known), in a job of
-// `workers` workers, if no client reads, nothing is saved, and no two pushes arrive at once. InvalidArgument:
-// it cannot; says the sum.
+// `workers` workers whose model lies on so many servers, if no client reads, nothing is saved, and no two
+// pushes arrive at once. InvalidArgument: it cannot; says the sum.
 absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, int64_t elements,
                                uint64_t servers, uint64_t memory_bytes);
 

@@ -146,10 +146,15 @@ absl::StatusOr<IdxArray> ParseIdx(absl::string_view file, absl::string_view byte
   return absl::Status(cause.code(), absl::StrCat(file, ": ", cause.message()));
 }
 
-absl::StatusOr<std::vector<int64_t>> ParseIdxShape(absl::string_view file, absl::string_view beginning) {
+absl::StatusOr<IdxHeader> ParseIdxHeader(absl::string_view file, absl::string_view beginning) {
   InflateReader reader(beginning);
   absl::StatusOr<Header> header = ParseHeader(&reader);
-  if (header.ok()) return std::move(header->shape);
+  if (header.ok()) {
+    // A vector that grows takes up to twice its size. Bytes stay bytes, others become floats beside them.
+    const auto size = static_cast<int64_t>(header->type->size);
+    const int64_t floats = header->type->code == 0x08 ? 0 : static_cast<int64_t>(sizeof(float));
+    return IdxHeader{std::move(header->shape), 2 * size + floats};
+  }
   return absl::Status(header.status().code(), absl::StrCat(file, ": ", header.status().message()));
 }
 

@@ -22,7 +22,11 @@ struct IdxArray {
 // expected.
 absl::StatusOr<IdxArray> ParseIdx(absl::string_view file, absl::string_view bytes);
 
-// The shape alone, for which the file's first bytes are enough.
-absl::StatusOr<std::vector<int64_t>> ParseIdxShape(absl::string_view file, absl::string_view beginning);
+// What the header says, for which the file's first bytes are enough.
+struct IdxHeader {
+  std::vector<int64_t> shape;
+  int64_t value_bytes = 0;  // at most, of a value in memory while ParseIdx() reads the file
+};
+absl::StatusOr<IdxHeader> ParseIdxHeader(absl::string_view file, absl::string_view beginning);
 
 }  // namespace weir

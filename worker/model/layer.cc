@@ -64,6 +64,10 @@ class Conv2d final : public Layer {
              init_},
             {name_ + "/bias", {filters_}, TensorKind::kParameter, Initializer::Zeros()}};
   }
+  // The columns of one image, and their gradients.
+  int64_t scratch_elements() const override {
+    return 2 * window_.channels * window_.kernel * window_.kernel * shape_[1] * shape_[2];
+  }
   void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x,
                float* y) override {
     backend->Conv2dForward(window_, filters_, pass.n, x, weights, weights + WeightElements(), y);

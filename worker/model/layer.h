@@ -43,6 +43,8 @@ class Layer {
   virtual bool is_view() const { return false; }
   // Returns whether passes over the same memory differ in more than the values there: in random draws.
   virtual bool is_random() const { return false; }
+  // The floats of scratch memory that a backend takes for the layer's passes by itself, whatever the batch.
+  virtual int64_t scratch_elements() const { return 0; }
   // Takes the scratch memory that a pass of up to max_batch examples needs.
   virtual absl::Status Reserve(ComputeBackend* backend, int64_t max_batch) { return absl::OkStatus(); }
 

@@ -27,11 +27,22 @@ absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::ModelConfig& conf
   return model;
 }
 
-absl::StatusOr<ModelSpec> Model::Check(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,
-                                       std::optional<int64_t> outputs) {
+absl::StatusOr<ModelNeeds> Model::Check(const v1::ModelConfig& config,
+                                        const std::vector<int64_t>& input_shape,
+                                        std::optional<int64_t> outputs) {
   Model model(config.loss(), 1, nullptr, DeviceOptions());
   WEIR_RETURN_IF_ERROR(model.BuildStages(config, input_shape, outputs));
-  return model.spec_;
+  ModelNeeds needs;
+  int64_t widest = 0;
+  for (const Stage& stage : model.stages_) {
+    // An output, and as much again for layers that keep where their output comes from.
+    needs.floats_per_example += 2 * stage.output_elements;
+    needs.scratch_floats = std::max(needs.scratch_floats, stage.layer->scratch_elements());
+    widest = std::max(widest, stage.output_elements);
+  }
+  needs.floats_per_example += 2 * widest;
+  needs.spec = std::move(model.spec_);
+  return needs;
 }
 
 absl::Status Model::BuildStages(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,

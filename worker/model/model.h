@@ -24,6 +24,14 @@ struct Evaluation {
   int64_t examples = 0;
 };
 
+// What a model is made of, and what it takes to compute with it on the host, in floats.
+struct ModelNeeds {
+  ModelSpec spec;
+  // At most, for each example of the largest batch: outputs of layers, and gradients between them.
+  int64_t floats_per_example = 0;
+  int64_t scratch_floats = 0;
+};
+
 // Options for a device with memory of its own; without meaning elsewhere.
 struct DeviceOptions {
   // Gradients are rounded to bfloat16 before they are copied to the host, which halves the bytes.
@@ -55,11 +63,11 @@ class Model {
                                                        ComputeBackend* backend,
                                                        const DeviceOptions& options = DeviceOptions());
 
-  // Checks that such a model can be made, and returns its tensors; takes no memory. outputs: nullopt if it is
-  // unknown.
-  static absl::StatusOr<ModelSpec> Check(const v1::ModelConfig& config,
-                                         const std::vector<int64_t>& input_shape,
-                                         std::optional<int64_t> outputs);
+  // Checks that such a model can be made, and returns what it needs; takes no memory. outputs: nullopt if it
+  // is unknown.
+  static absl::StatusOr<ModelNeeds> Check(const v1::ModelConfig& config,
+                                          const std::vector<int64_t>& input_shape,
+                                          std::optional<int64_t> outputs);
 
   const ModelSpec& spec() const { return spec_; }
   int64_t max_batch() const { return max_batch_; }
