@@ -23,6 +23,10 @@ kind: Kustomization
 resources: [../../base, size.yaml]
 components: [../../components/size{}]
 """
+# For the component object-storage, after PROBE.
+PROBE_OF_STORAGE = """configMapGenerator:
+  - {name: weir-job, behavior: replace, files: [job.json], options: {immutable: true}}
+"""
 PROBE_SIZE = """apiVersion: v1
 kind: ConfigMap
 metadata: {name: weir-size, annotations: {config.kubernetes.io/local-config: "true"}}
@@ -69,7 +73,9 @@ def faults_of_objects(objects, facts):
         yield from pod_rules.faults_of_rights(found)
         yield from pod_rules.faults_of_exits(found, facts)
         yield from pod_rules.faults_of_references(found, objects, facts)
-        yield from pod_rules.faults_of_files(found, config)
+        yield from pod_rules.faults_of_files(found, config, facts)
+        if found.role == "ps" and pod_rules.in_object_storage(config):
+            yield from object_rules.faults_of_storage_network(found, objects)
         yield from object_rules.faults_of_spread(found)
         yield from cluster_rules.faults_of_grace(found, config)
         if found.role in pod_rules.TASKS:
@@ -132,7 +138,12 @@ class Tree:
         probe = self.root / "deploy/kustomize/probes" / path.name
         probe.mkdir(parents=True, exist_ok=True)
         more = "" if path.name == "size" else f", ../../components/{path.name}"
-        (probe / "kustomization.yaml").write_text(PROBE.format(more), encoding="utf-8")
+        text = PROBE.format(more)
+        if path.name == "object-storage":
+            text += PROBE_OF_STORAGE
+            job = (self.root / "deploy/kustomize/common/job.json").read_text(encoding="utf-8")
+            (probe / "job.json").write_text(job.replace("/var/lib/weir/checkpoints", "s3://weir/digits"), encoding="utf-8")
+        (probe / "kustomization.yaml").write_text(text, encoding="utf-8")
         (probe / "size.yaml").write_text(PROBE_SIZE, encoding="utf-8")
         return render(probe)
 

@@ -8,6 +8,7 @@ import yaml
 CODE = re.compile(r"\bkExit\w+ = (\d+)")
 FLAG = re.compile(r'add_(?:option|flag)\(\s*"--(\w+)"')
 METRIC = re.compile(r"`((?:weir|process)_\w+)`")
+STORAGE_VARIABLE = re.compile(r"`(AWS_\w+)`")
 MADE_BY_USER = re.compile(r"^\| (Secret|PersistentVolumeClaim) `([\w-]+)` \|", re.M)
 PATH = re.compile(r"\b(deploy/[\w./-]+[\w/])")
 # Prometheus makes these itself, for each target.
@@ -44,6 +45,11 @@ class Facts:
     def made_by_user(self):
         """{(kind, name)} of the table in docs/deploy.md."""
         return set(MADE_BY_USER.findall(self._text("docs/deploy.md")))
+
+    @functools.cached_property
+    def storage_variables(self):
+        """The environment of object storage that docs/recovery.md names."""
+        return set(STORAGE_VARIABLE.findall(self._text("docs/recovery.md")))
 
     @property
     def paths_in_page(self):

@@ -17,13 +17,15 @@ environment.enter()
 from checker import BASE, Tree  # pylint: disable=wrong-import-position
 from rendered import at, pods_of  # pylint: disable=wrong-import-position
 
-COPIED = ["deploy", "docs/deploy.md", "docs/metrics.md", "common/program/exit_codes.h", "ps_server/main.cc", "worker/main.cc"]
+COPIED = ["deploy", "docs/deploy.md", "docs/metrics.md", "docs/recovery.md", "common/program/exit_codes.h", "ps_server/main.cc",
+          "worker/main.cc"]
 
 KUSTOMIZE = "deploy/kustomize/"
 SERVERS, WORKERS = KUSTOMIZE + "base/servers.yaml", KUSTOMIZE + "base/workers.yaml"
 EVALUATOR, ACCESS, JOB = (KUSTOMIZE + path for path in ("base/evaluator.yaml", "common/access.yaml", "common/job.json"))
 DEV, PROD = KUSTOMIZE + "overlays/dev", KUSTOMIZE + "overlays/prod"
 SIZE, GPU, ELASTIC, MONITORING = (KUSTOMIZE + "components/" + name for name in ("size", "gpu", "elastic", "monitoring"))
+STORAGE = KUSTOMIZE + "components/object-storage"
 EXPORT = KUSTOMIZE + "checkpoints/export.yaml"
 KUBEFLOW, JOBSET = "deploy/kubeflow", "deploy/jobset"
 ALERTS, SCRAPE = MONITORING + "/alerts.yaml", MONITORING + "/scrape.yaml"
@@ -126,6 +128,23 @@ PLANTED = [
     (JOBSET, JOBSET_FILE, "drop: [ALL]", "add: [SYS_PTRACE]", "needs capabilities, all dropped"),
     (EXPORT, EXPORT, "seccompProfile: {type: RuntimeDefault}", "seccompProfile: {type: Unconfined}", "needs seccompProfile"),
     (BASE, SERVERS, "requests: {cpu: 500m, memory: 256Mi}", "requests: {cpu: 500m}", "needs a request for memory"),
+    # Object storage.
+    (STORAGE, STORAGE + "/kustomization.yaml", "name: AWS_ACCESS_KEY_ID\n", "name: AWS_ACCESS_KEY\n",
+     "AWS_ACCESS_KEY_ID must come from a Secret"),
+    (STORAGE, STORAGE + "/kustomization.yaml", "name: AWS_ENDPOINT_URL_S3\n", "name: AWS_ENDPOINT\n", "has no variable AWS_ENDPOINT"),
+    (STORAGE, STORAGE + "/kustomization.yaml", "key: AWS_SECRET_ACCESS_KEY}", "key: AWS_SECRET_ACCESS_KEY, optional: true}",
+     "AWS_SECRET_ACCESS_KEY must come from a Secret"),
+    (STORAGE, STORAGE + "/kustomization.yaml", "key: AWS_REGION", "key: AWS_REGIO", "AWS_REGION must come from the key of its name"),
+    (STORAGE, STORAGE + "/kustomization.yaml", "name: weir-object-storage, key: AWS_ACCESS", "name: weir-storage, key: AWS_ACCESS",
+     "needs the Secret weir-storage"),
+    (STORAGE, STORAGE + "/kustomization.yaml",
+     """      - {op: remove, path: /spec/template/spec/volumes/3}
+      - {op: test, path: /spec/template/spec/containers/0/volumeMounts/3/name, value: checkpoints}
+      - {op: remove, path: /spec/template/spec/containers/0/volumeMounts/3}
+""", "", "mounts the claim weir-checkpoints, but"),
+    (STORAGE, SERVERS, "- name: tmp\n          emptyDir: {}\n        - name: checkpoints", "- name: checkpoints", "kubectl kustomize"),
+    (STORAGE, STORAGE + "/network.yaml", "port: 443", "port: 80", "no NetworkPolicy lets it reach object storage"),
+    (STORAGE, STORAGE + "/network.yaml", "component: ps", "component: worker", "no NetworkPolicy lets it reach object storage"),
     # Alerts and panels.
     (MONITORING, ALERTS, "weir_pushes_lost_total", "weir_lost_total", "no metric weir_lost_total"),
     (MONITORING, ALERTS, "changes(weir_job_examples[15m])", "changes(weir_job_examples[15m]", "is no PromQL"),

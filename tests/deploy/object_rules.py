@@ -63,6 +63,17 @@ def faults_of_network(policy, pods):
                     yield f"{title(policy)}: allows port {port['port']}, but {found.title} has {found.ports()}"
 
 
+def faults_of_storage_network(pods, objects):
+    """Some policy lets the pods out of the cluster, at ports of object storage."""
+    for policy in objects:
+        if policy["kind"] != "NetworkPolicy" or pods not in selected(policy["spec"]["podSelector"], [pods]):
+            continue
+        for rule in policy["spec"].get("egress", []):
+            if any("ipBlock" in peer for peer in rule["to"]) and 443 in [port["port"] for port in rule["ports"]]:
+                return
+    yield f"{pods.title}: no NetworkPolicy lets it reach object storage at port 443"
+
+
 def faults_of_monitor(monitor, pods):
     for endpoint in monitor["spec"]["podMetricsEndpoints"]:
         for found in selected(monitor["spec"]["selector"], pods):

@@ -6,6 +6,11 @@ from rendered import at
 IMAGE = re.compile(r"^[\w./-]+(:\d+/[\w./-]+)?:(?P<tag>[\w.-]+)$")
 TASKS = ("ps", "worker", "evaluator")
 USER = 65532
+STORAGE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+
+
+def in_object_storage(config):
+    return at(config, "checkpoint", "directory", default="").startswith("s3://")
 
 
 def faults_of_image(pods):
@@ -121,7 +126,27 @@ def faults_of_references(pods, objects, facts):
         yield f"{pods.title}: '{name}' is a volume that is not mounted, or a mount without a volume"
 
 
-def faults_of_files(pods, config):
+def claims(pods):
+    return [volume["persistentVolumeClaim"]["claimName"] for volume in at(pods.spec, "volumes", default=[])
+            if "persistentVolumeClaim" in volume]
+
+
+def faults_of_storage(pods, facts):
+    """A server whose checkpoints are in object storage has keys from a Secret, and no claim."""
+    sources = {variable["name"]: at(variable, "valueFrom", "secretKeyRef") for variable in at(pods.container, "env", default=[])}
+    for name in STORAGE_KEYS:
+        if sources.get(name) is None or sources[name].get("optional"):
+            yield f"{pods.title}: checkpoints are in object storage, so {name} must come from a Secret"
+    for name, source in sources.items():
+        if name.startswith("AWS_") and name not in facts.storage_variables:
+            yield f"{pods.title}: docs/recovery.md has no variable {name}"
+        elif name.startswith("AWS_") and at(source, "key") != name:
+            yield f"{pods.title}: {name} must come from the key of its name"
+    for claim in claims(pods):
+        yield f"{pods.title}: mounts the claim {claim}, but checkpoints are in object storage"
+
+
+def faults_of_files(pods, config, facts):
     """The files that the task's flags and the job's config name are mounted."""
     if pods.role not in TASKS:
         return
@@ -134,7 +159,9 @@ def faults_of_files(pods, config):
         yield f"{pods.title}: --config={pods.flag('config')} is in no ConfigMap"
         return
     paths = []
-    if pods.role == "ps":
+    if pods.role == "ps" and in_object_storage(config):
+        yield from faults_of_storage(pods, facts)
+    elif pods.role == "ps":
         paths.append(at(config, "checkpoint", "directory", default="/none"))
     else:
         paths += [path for part in ("train", "test") for path in at(config, "data", part, default={}).values()]
