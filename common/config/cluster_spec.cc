@@ -299,9 +299,20 @@ absl::Status CheckServers(const Listing& listing, const Task& task) {
 }
 
 // A task without a cluster runs in one process only if it says so with an empty cluster, as TensorFlow does,
-// and is worker:0 or chief:0. A task whose cluster was forgotten must not train alone.
+// and is worker:0 or chief:0. A task whose cluster was forgotten must not train alone, nor one that was given
+// a part of a cluster without its servers, as Kubeflow's operator gives it to a chief and an evaluator of a job
+// with dynamic workers.
 absl::Status CheckAlone(const JsonValue& root, const PlacedTask& placed) {
-  const bool says_so = root.Find("cluster") != nullptr || root.Find("sparseCluster") != nullptr;
+  const JsonMember* cluster = root.Find("cluster");
+  if (cluster == nullptr) cluster = root.Find("sparseCluster");
+  const bool says_so = cluster != nullptr;
+  if (says_so && cluster->value.Find("ps") != nullptr) {
+    return Refuse(cluster->value.place, cluster->key,
+                  absl::StrCat(placed.task.ToString(),
+                               " has no cluster: \"ps\" lists no server. A Kubeflow job with "
+                               "enableDynamicWorker has workers and servers only; leave the ",
+                               placed.task.type, " out, or enableDynamicWorker"));
+  }
   const bool trains = placed.task.type == "worker" || placed.task.type == "chief";
   if (says_so && trains && placed.task.index == 0) return absl::OkStatus();
   return Refuse(placed.place, "task",

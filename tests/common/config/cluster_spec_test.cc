@@ -142,6 +142,22 @@ TEST_CASE("No cluster: everything in one process") {
   }
 }
 
+// What Kubeflow's operator 1.9 writes for tasks of a job with dynamic workers that are no workers or servers.
+TEST_CASE("A part of a cluster without servers is no job in one process") {
+  for (const char* task : {"chief", "master", "evaluator", "worker"}) {
+    for (const char* cluster : {R"({"worker":{},"ps":[]})", R"({"worker":{},"ps":null})", R"({"ps":[]})"}) {
+      INFO(task << " " << cluster);
+      CHECK_THAT(Error(absl::StrCat(R"({"cluster":)", cluster, R"(,"task":{"type":")", task,
+                                    R"(","index":0}})")
+                           .c_str()),
+                 Catch::Contains("TF_CONFIG:1:") && Catch::Contains(":0 has no cluster") &&
+                     Catch::Contains("lists no server"));
+    }
+  }
+  CHECK_THAT(Error(R"({"sparseCluster":{"worker":{},"ps":[]},"task":{"type":"chief","index":0}})"),
+             Catch::Contains("lists no server") && Catch::Contains("enableDynamicWorker"));
+}
+
 TEST_CASE("Who has a task and no cluster does not train alone unless the cluster is said to be empty") {
   CHECK(Error(R"({"clutser": {"ps": ["a:1"]}, "task": {"type": "worker", "index": 0}})") ==
         "TF_CONFIG:1:2: clutser: is no key (did you mean \"cluster\"?)");
