@@ -12,6 +12,7 @@
 #include "cli/commands/command_reference.h"
 #include "cli/commands/demo.h"
 #include "cli/commands/doctor.h"
+#include "cli/commands/manifest_command.h"
 #include "cli/commands/run.h"
 #include "cli/commands/status_command.h"
 #include "cli/commands/up.h"
@@ -19,6 +20,8 @@
 #include "cli/local_cluster/installation.h"
 #include "cli/local_cluster/other_program.h"
 #include "common/config/compute_devices.h"
+#include "common/config/dns_cluster.h"
+#include "common/model/model_spec.h"
 #include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
 #include "common/program/version.h"
@@ -34,6 +37,7 @@ constexpr const char* kExamples = R"(Examples:
   weir status --address=127.0.0.1:2222
   weir config show configs/digits.json --set optimizer.learning_rate=0.05
   weir checkpoint verify runs/digits
+  weir manifest job.json --ps=4 --workers=16
   weir bench wire
 
 Exit codes: 0 done; 64 bad command line; 70 internal fault, or training that cannot go on; 74 a disk is full; 78 bad config; 130 Ctrl-C; 138 a task was lost, try again; 143 SIGTERM.
@@ -67,6 +71,14 @@ constexpr const char* kExportExamples = R"(Examples:
 
 constexpr const char* kReplayExamples = R"(Examples:
   weir replay runs/digits)";
+
+constexpr const char* kManifestExamples = R"(Examples:
+  weir manifest job.json --ps=4 --workers=16
+  weir manifest job.json --ps=4 --workers=16 --format=tfjob --evaluator --namespace=training --out=my-job
+  weir manifest job.json --workers=8 --gpu --image=registry.example.com/weir:0.1.0 --gpu_image=registry.example.com/weir-gpu:0.1.0
+  weir manifest configs/digits.json --workers=4 --set checkpoint.directory=/var/lib/weir/checkpoints
+
+The folder holds all that `kubectl apply -k` needs. Paths in the config are those of pods: data files lie in one folder, where pods mount the claim weir-data, and checkpoint.directory lies below /var/lib/weir, or is s3://BUCKET/PREFIX. More: docs/deploy.md)";
 
 constexpr const char* kBenchExamples = R"(Examples:
   weir bench wire
@@ -244,6 +256,7 @@ int Main(int argc, char** argv) {
   demo_command->add_flag("--verbose", demo.verbose, "Shows all lines of all tasks");
 
   std::string config_file;
+  uint32_t config_ps = 1, config_workers = 1;
   std::vector<std::string> config_overrides;
   CLI::App* config_command = app.add_subcommand("config", "Looks at a job config without running it");
   config_command->footer(kConfigExamples);
@@ -254,6 +267,14 @@ int Main(int argc, char** argv) {
     AddConfig(command, &config_file)->required();
     AddOverrides(command, &config_overrides);
   }
+  show_command->add_option("--ps", config_ps, "Servers, for a server's memory in bytes")
+      ->check(CLI::Range(1, kMostTasks))
+      ->capture_default_str();
+  const CLI::Option* show_workers =
+      show_command
+          ->add_option("--workers", config_workers,
+                       "Workers, likewise (default: the config's cluster.workers, or 1)")
+          ->check(CLI::Range(1, kMostTasks));
 
   ClusterFlags take_cluster;
   std::string checkpoint_path, export_to;
@@ -279,6 +300,50 @@ int Main(int argc, char** argv) {
       "replay", "Makes the weights of a bounded or async job again from its logs, and prints their SHA-256");
   replay_command->footer(kReplayExamples);
   AddCheckpoint(replay_command, &checkpoint_path, "The job's folder of checkpoints (checkpoint.directory)");
+
+  ManifestOptions manifest;
+  int64_t manifest_parameters = 0, manifest_worker_mib = 0;
+  CLI::App* manifest_command =
+      app.add_subcommand("manifest", "Writes the Kubernetes manifests of a job into a folder");
+  manifest_command->footer(kManifestExamples);
+  AddConfig(manifest_command, &manifest.config)->required();
+  manifest_command->add_option("--ps", manifest.ps, "Servers")
+      ->check(CLI::Range(1, kMostTasks))
+      ->capture_default_str();
+  manifest_command->add_option("--workers", manifest.workers, "Workers")
+      ->check(CLI::Range(1, kMostTasks))
+      ->capture_default_str();
+  manifest_command->add_flag("--evaluator", manifest.evaluator,
+                             "Adds a task that evaluates the test set every so often");
+  manifest_command->add_flag("--gpu", manifest.gpu, "Each worker computes on an NVIDIA GPU");
+  manifest_command->add_option("--format", manifest.format, "kustomize, jobset or tfjob")
+      ->check(CLI::IsMember({"kustomize", "jobset", "tfjob"}))
+      ->capture_default_str();
+  manifest_command->add_option("--out", manifest.out, "The folder, new or empty")
+      ->type_name("DIR")
+      ->capture_default_str();
+  manifest_command->add_flag("--force", manifest.force,
+                             "Writes over the files of a folder that is not empty");
+  manifest_command->add_option("--namespace", manifest.name_space, "Where the job runs (default: kubectl's)")
+      ->check(CheckNamespace)
+      ->type_name("NAME");
+  manifest_command->add_option("--image", manifest.image, "Of all tasks (default: weir:VERSION)")
+      ->check(CheckImage)
+      ->type_name("NAME:TAG");
+  manifest_command
+      ->add_option("--gpu_image", manifest.gpu_image, "Of workers with --gpu (default: weir-gpu:VERSION)")
+      ->check(CheckImage)
+      ->type_name("NAME:TAG");
+  const CLI::Option* parameters = manifest_command
+                                      ->add_option("--parameters", manifest_parameters,
+                                                   "Of the model, where the data are not on this machine")
+                                      ->check(CLI::Range(int64_t{1}, kMaxElements));
+  const CLI::Option* worker_mib =
+      manifest_command
+          ->add_option("--worker_memory_mib", manifest_worker_mib,
+                       "MiB for each worker, instead of what follows from the data on this machine")
+          ->check(CLI::Range(1, 1 << 30));
+  AddOverrides(manifest_command, &manifest.overrides);
 
   // The command's words are weir_bench's, --help included.
   CLI::App* bench_command =
@@ -320,11 +385,19 @@ int Main(int argc, char** argv) {
   if (check_command->parsed()) {
     return RunConfigCheck(config_file, config_overrides, FindProgram("worker", "worker"));
   }
-  if (show_command->parsed()) return RunConfigShow(config_file, config_overrides);
+  if (show_command->parsed()) {
+    return RunConfigShow(config_file, config_overrides, config_ps,
+                         show_workers->count() > 0 ? std::optional<uint32_t>(config_workers) : std::nullopt);
+  }
   if (take_command->parsed()) return RunCheckpointTake(take_cluster);
   if (list_command->parsed()) return RunCheckpointList(checkpoint_path);
   if (verify_command->parsed()) return RunCheckpointVerify(checkpoint_path);
   if (export_command->parsed()) return RunExport(checkpoint_path, export_to);
+  if (manifest_command->parsed()) {
+    if (parameters->count() > 0) manifest.parameters = manifest_parameters;
+    if (worker_mib->count() > 0) manifest.worker_mib = manifest_worker_mib;
+    return RunManifest(manifest);
+  }
   if (replay_command->parsed()) {
     return BecomeProgram("ps_server", "ps_server", {"--replay", checkpoint_path}, replay_command->help());
   }

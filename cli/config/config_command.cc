@@ -1,8 +1,10 @@
 #include "cli/config/config_command.h"
 
+#include <algorithm>
 #include <cstdio>
 
 #include "cli/config/checkpoints.h"
+#include "cli/config/job_sizes.h"
 #include "cli/config/server_memory.h"
 #include "cli/local_cluster/other_program.h"
 #include "common/config/job_config.h"
@@ -42,12 +44,21 @@ int RunConfigCheck(const std::string& path, const std::vector<std::string>& over
   return BecomeProgram("worker", "worker", args, "");
 }
 
-int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides) {
-  return WithConfig(path, overrides, [](const v1::JobConfig& config) {
+int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides, uint32_t servers,
+                  std::optional<uint32_t> workers) {
+  return WithConfig(path, overrides, [&](const v1::JobConfig& config) {
     std::fputs(ToJson(config, /*with_defaults=*/true).c_str(), stdout);
     // Not on stdout, because that is a config, in which these lines would go stale with the first change.
-    std::fprintf(stderr, "%s\n%s\n", DescribeServerMemory(config).c_str(),
-                 DescribeCheckpoints(config).c_str());
+    std::fprintf(stderr, "%s\n", DescribeServerMemory(config).c_str());
+    const absl::StatusOr<JobSizes> sizes = FindJobSizes(path, overrides);
+    if (sizes.ok() && sizes->parameters.has_value()) {
+      const uint32_t count = workers.value_or(std::max(config.cluster().workers(), 1u));
+      std::fprintf(stderr, "  %s\n", DescribeServerBytes(config, servers, count, *sizes->parameters).c_str());
+    } else {
+      std::fprintf(stderr, "  in bytes: not known here (%s)\n",
+                   (sizes.ok() ? sizes->unknown : std::string(sizes.status().message())).c_str());
+    }
+    std::fprintf(stderr, "%s\n", DescribeCheckpoints(config).c_str());
   });
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,7 +17,10 @@ int RunConfigCheck(const std::string& path, const std::vector<std::string>& over
                    const absl::StatusOr<std::string>& worker);
 
 // `weir config show FILE --set ...`: the effective config with its defaults, as JSON that can be used as a
-// config itself; and on stderr a line about the memory that a server needs, and one about checkpoints.
-int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides);
+// config itself; and on stderr lines about the memory that a server needs (in bytes where the data on this
+// machine tell the model's size, for a job of so many servers and workers) and about checkpoints. workers:
+// nullopt for the config's, or 1.
+int RunConfigShow(const std::string& path, const std::vector<std::string>& overrides, uint32_t servers,
+                  std::optional<uint32_t> workers);
 
 }  // namespace weir

@@ -1,12 +1,16 @@
 #include "cli/config/server_memory.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
-#include "common/config/optimizer_slots.h"
+#include "absl/strings/str_format.h"
 #include "common/config/server_memory.h"
 #include "common/protocol/mode_traits.h"
 
 namespace weir {
 namespace {
+
+constexpr double kMiB = 1 << 20;
 
 std::string Count(uint64_t n, const char* what) { return absl::StrCat(n, " ", what, n == 1 ? "" : "s"); }
 
@@ -15,38 +19,49 @@ std::string Times(double n, const char* unit) { return absl::StrCat(n, " ", unit
 }  // namespace
 
 std::string DescribeServerMemory(const v1::JobConfig& config) {
-  const bool sync = TraitsOf(config).commits_steps;
-  const bool streamed = AppliesStreamed(config);
-  const size_t slots = OptimizerSlots(config.optimizer().type()).size();
   // 0: as many as the cluster spec lists.
   const uint32_t workers = config.cluster().workers();
-  const uint32_t parts = config.consistency().has_parts() ? config.consistency().parts() : workers;
+  const ServerMemory memory = ServerMemoryOf(config, workers);
 
   std::string text = "memory of a server, W = bytes of its weights: ";
-  const std::string held = absl::StrCat("weights and ", Count(slots, "slot"));
-  absl::StrAppend(&text, Times((streamed ? 2 : 1) * (1 + slots), "W"), " (", held,
-                  streamed ? ", twice: streamed" : "", ")");
-
-  if (sync) {
-    absl::StrAppend(&text, " + ", parts > 0 ? Times(parts, "W") : "W for each worker",
+  absl::StrAppend(&text, Times(memory.held, "W"), " (weights and ", Count(memory.slots, "slot"),
+                  memory.streamed ? ", twice: streamed" : "", ")");
+  if (TraitsOf(config).commits_steps) {
+    absl::StrAppend(&text, " + ", memory.step > 0 ? Times(memory.step, "W") : "W for each worker",
                     " (the parts of a step)");
   } else if (workers == 0) {
-    absl::StrAppend(&text, " + at most W for each ", streamed ? "further " : "",
+    absl::StrAppend(&text, " + at most W for each ", memory.streamed ? "further " : "",
                     "worker (gradients that are arriving)");
-  } else if (workers > 1 || !streamed) {
-    absl::StrAppend(&text, " + at most ", Times(workers - (streamed ? 1 : 0), "W"),
-                    " (gradients that are arriving)");
+  } else if (memory.arriving > 0) {
+    absl::StrAppend(&text, " + at most ", Times(memory.arriving, "W"), " (gradients that are arriving)");
   }
-  absl::StrAppend(&text, " + at most 4 W (old versions that workers and readers hold)");
-  if (streamed && workers != 1) absl::StrAppend(&text, " + at most 2 W (what was made of overtaken pushes)");
-  if (config.checkpoint().has_directory()) {
-    absl::StrAppend(&text, " + at most ", Times(1 + slots, "W"), " (a version while it is saved)");
+  absl::StrAppend(&text, " + at most ", Times(memory.old_versions, "W"),
+                  " (old versions that workers and readers hold)");
+  // Without a number of workers there may be several.
+  const double overtaken = ServerMemoryOf(config, workers == 0 ? 2 : workers).overtaken;
+  if (overtaken > 0) {
+    absl::StrAppend(&text, " + at most ", Times(overtaken, "W"), " (what was made of overtaken pushes)");
   }
-
-  const double chunks_mib = config.wire().chunks_in_flight() * config.wire().chunk_kib() / 1024.0;
-  absl::StrAppend(&text, " + ", Times(chunks_mib * (workers > 0 ? workers : 1), "MiB"),
-                  workers > 0 ? "" : " for each worker", " (chunks on their way)");
+  if (memory.saved > 0) {
+    absl::StrAppend(&text, " + at most ", Times(memory.saved, "W"), " (a version while it is saved)");
+  }
+  const double chunks = static_cast<double>(ServerMemoryOf(config, std::max(workers, 1u)).chunk_bytes);
+  absl::StrAppend(&text, " + ", Times(chunks / kMiB, "MiB"), workers > 0 ? "" : " for each worker",
+                  " (chunks on their way)");
+  if (memory.storage_bytes > 0) {
+    absl::StrAppend(&text, " + at most ", Times(static_cast<double>(memory.storage_bytes) / kMiB, "MiB"),
+                    " (requests to object storage)");
+  }
   return text;
+}
+
+std::string DescribeServerBytes(const v1::JobConfig& config, uint32_t servers, uint32_t workers,
+                                int64_t parameters) {
+  const uint64_t bytes = ServerBytes(config, workers, parameters, servers);
+  return absl::StrCat("that is at most ", bytes, " bytes (",
+                      absl::StrFormat("%.1f MiB", static_cast<double>(bytes) / kMiB), ") with ",
+                      Count(static_cast<uint64_t>(parameters), "parameter"), ", ", Count(servers, "server"),
+                      " and ", Count(workers, "worker"), ", and the program itself");
 }
 
 }  // namespace weir

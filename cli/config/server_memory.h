@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "proto/job_config.pb.h"
@@ -10,5 +11,9 @@ namespace weir {
 // multiples of W, the bytes of the server's weights, which are known only with the data's shape. One line,
 // without a line feed.
 std::string DescribeServerMemory(const v1::JobConfig& config);
+
+// The same sum in bytes, for a model of so many parameters. One line, without a line feed.
+std::string DescribeServerBytes(const v1::JobConfig& config, uint32_t servers, uint32_t workers,
+                                int64_t parameters);
 
 }  // namespace weir

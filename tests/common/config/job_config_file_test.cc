@@ -119,11 +119,11 @@ TEST_CASE("weir config check and show") {
         "  not checked: the data, and whether the model fits it (no worker here)\n");
   CHECK(code == 0);
   const std::string shown =
-      Capture(STDOUT_FILENO, [&] { code = RunConfigShow("configs/digits.json", {"train.epochs=3"}); });
+      Capture(STDOUT_FILENO, [&] { code = RunConfigShow("configs/digits.json", {"train.epochs=3"}, 1, {}); });
   CHECK(code == 0);
   CHECK(absl::StrContains(shown, "\"epochs\": 3,"));
   CHECK(ParseJobConfig(shown, "shown").ok());
-  const std::string memory = Capture(STDERR_FILENO, [&] { RunConfigShow("configs/digits.json", {}); });
+  const std::string memory = Capture(STDERR_FILENO, [&] { RunConfigShow("configs/digits.json", {}, 1, {}); });
   CHECK(absl::StartsWith(memory, "memory of a server, W = bytes of its weights: "));
   CHECK(absl::EndsWith(
       memory, "\ncheckpoints: none (checkpoint.directory is not set); a lost server ends the job\n"));
@@ -131,7 +131,7 @@ TEST_CASE("weir config check and show") {
       Capture(STDERR_FILENO, [&] { code = RunConfigCheck("configs/digits.json", {"seed=x"}, no_worker); });
   CHECK(error == "--set seed=x: seed: must be a whole number at least 0, got \"x\"\n");
   CHECK(code == 78);
-  CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigShow("/nowhere.json", {}); }) == "");
+  CHECK(Capture(STDOUT_FILENO, [&] { code = RunConfigShow("/nowhere.json", {}, 1, {}); }) == "");
   CHECK(code == 78);
 }
 

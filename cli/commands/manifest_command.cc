@@ -1,0 +1,199 @@
+#include "cli/commands/manifest_command.h"
+
+#include <cstdio>
+#include <filesystem>
+#include <map>
+#include <system_error>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/ascii.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "cli/config/job_sizes.h"
+#include "cli/manifest/cluster_config.h"
+#include "cli/manifest/render.h"
+#include "cli/report/format.h"
+#include "common/base/status_macros.h"
+#include "common/config/job_config.h"
+#include "common/config/server_memory.h"
+#include "common/config/text_file.h"
+#include "common/program/exit_codes.h"
+#include "common/system/file_system.h"
+
+namespace weir {
+namespace {
+
+namespace fs = std::filesystem;
+
+// The program itself, its libraries, and messages that gRPC holds.
+constexpr int64_t kProgramMib = 64;
+// CUDA's libraries and the driver's part in a process.
+constexpr int64_t kCudaMib = 2048;
+
+int64_t Mib(uint64_t bytes) { return static_cast<int64_t>((bytes + (1 << 20) - 1) >> 20); }
+
+// The sizes that the data on this machine say, or the flags where the data do not.
+absl::StatusOr<JobSizes> SizesOf(const ManifestOptions& options) {
+  const absl::StatusOr<JobSizes> found = FindJobSizes(options.config, options.overrides);
+  if (absl::IsInvalidArgument(found.status())) return found.status();
+  JobSizes sizes = found.ok() ? *found : JobSizes{{}, {}, std::string(found.status().message())};
+  if (sizes.parameters.has_value() && options.parameters.value_or(*sizes.parameters) != *sizes.parameters) {
+    return absl::InvalidArgumentError(absl::StrCat("--parameters=", *options.parameters,
+                                                   ", but with the data on this machine the model has ",
+                                                   *sizes.parameters, "; leave the flag out"));
+  }
+  if (!sizes.parameters.has_value()) sizes.parameters = options.parameters;
+  std::vector<std::string> wanted;
+  if (!sizes.parameters.has_value()) {
+    wanted.push_back("--parameters=N, how many parameters the model has");
+  }
+  if (!sizes.worker_bytes.has_value() && !options.worker_mib.has_value()) {
+    wanted.push_back(
+        "--worker_memory_mib=N, what a worker needs: both data sets, six times the parameters' bytes, the "
+        "layers' outputs for a batch, and 64 MiB");
+  }
+  if (!wanted.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("the data on this machine do not say what pods need: ", sizes.unknown, "\ngive ",
+                     absl::StrJoin(wanted, "\nand ")));
+  }
+  return sizes;
+}
+
+absl::StatusOr<ManifestJob> MakeJob(const ManifestOptions& options) {
+  ManifestJob job;
+  WEIR_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(options.config));
+  WEIR_ASSIGN_OR_RETURN(job.config, ParseJobConfig(text, options.config, options.overrides));
+  WEIR_RETURN_IF_ERROR(CheckForCluster(job.config, options.config, options.workers));
+  WEIR_RETURN_IF_ERROR(SetTimesOfPods(&job.config));
+  WEIR_ASSIGN_OR_RETURN(const JobSizes sizes, SizesOf(options));
+  job.source = fs::path(options.config).filename();
+  job.format = options.format == "tfjob"    ? ManifestFormat::kTfJob
+               : options.format == "jobset" ? ManifestFormat::kJobSet
+                                            : ManifestFormat::kKustomize;
+  job.servers = options.ps;
+  job.workers = options.workers;
+  job.evaluator = options.evaluator;
+  job.gpu = options.gpu;
+  job.name_space = options.name_space;
+  job.image = options.image;
+  job.gpu_image = options.gpu_image;
+  job.server_mib = Mib(ServerBytes(job.config, options.workers, *sizes.parameters, options.ps)) + kProgramMib;
+  if (options.worker_mib.has_value()) {
+    job.worker_mib = job.evaluator_mib = *options.worker_mib;
+    return job;
+  }
+  const uint64_t chunks =
+      uint64_t{options.ps} * job.config.wire().chunks_in_flight() * job.config.wire().chunk_kib() * 1024;
+  job.evaluator_mib = Mib(static_cast<uint64_t>(*sizes.worker_bytes) + chunks) + kProgramMib;
+  job.worker_mib = job.evaluator_mib + (options.gpu ? kCudaMib : 0);
+  return job;
+}
+
+absl::Status CheckFolder(const ManifestOptions& options) {
+  std::error_code problem;
+  const fs::file_status status = fs::status(options.out, problem);
+  if (!fs::exists(status) || options.force) return absl::OkStatus();
+  if (!fs::is_directory(status)) {
+    return absl::InvalidArgumentError(absl::StrCat("--out=", options.out, " is no folder"));
+  }
+  if (fs::is_empty(options.out, problem) && !problem) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("--out=", options.out,
+                   " is not empty; name a new folder, or write over its files with "
+                   "--force"));
+}
+
+absl::Status Write(const std::string& folder, const std::map<std::string, std::string>& files) {
+  for (const auto& [name, text] : files) {
+    const fs::path path = fs::path(folder) / name;
+    std::error_code problem;
+    fs::create_directories(path.parent_path(), problem);
+    if (problem) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("cannot make the folder ", path.parent_path().native(), ": ", problem.message()));
+    }
+    WEIR_RETURN_IF_ERROR(FileSystem::Posix().WriteFile(path, text));
+  }
+  return absl::OkStatus();
+}
+
+std::string NextSteps(const ManifestOptions& options, const ManifestJob& job) {
+  const std::string kubectl =
+      job.name_space.empty() ? "kubectl" : absl::StrCat("kubectl -n ", job.name_space);
+  std::string text = "What the job needs first, once in its namespace (docs/deploy.md):\n";
+  if (!job.name_space.empty()) absl::StrAppend(&text, "  kubectl create namespace ", job.name_space, "\n");
+  absl::StrAppend(&text, "  ", kubectl,
+                  " create secret generic weir-token --from-literal=token=\"$(openssl rand -hex 32)\"\n");
+  if (UsesObjectStorage(job.config)) {
+    absl::StrAppend(&text, "  ", kubectl,
+                    " create secret generic weir-object-storage "
+                    "--from-literal=AWS_ACCESS_KEY_ID=... --from-literal=AWS_SECRET_ACCESS_KEY=...\n");
+  } else {
+    absl::StrAppend(&text, "  ", kubectl, " apply -f ", options.out,
+                    "/deploy/kustomize/checkpoints/claim.yaml\n");
+  }
+  if (const std::string data = DataFolder(job.config); !data.empty()) {
+    absl::StrAppend(&text, "  a claim weir-data whose files are those of ", data, "\n");
+  }
+  return absl::StrCat(text, "Then:\n  kubectl apply -k ", options.out, "\n");
+}
+
+int Fail(int code, const absl::Status& status) {
+  std::fprintf(stderr, "error: %s\n", std::string(status.message()).c_str());
+  return code;
+}
+
+}  // namespace
+
+std::string CheckImage(const std::string& image) {
+  const std::string wanted = absl::StrCat("must be NAME:TAG or NAME@sha256:DIGEST, got '", image, "'");
+  for (const char c : image) {
+    if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) &&
+        std::string("._-/:@").find(c) == std::string::npos) {
+      return wanted;
+    }
+  }
+  if (const size_t at = image.find('@'); at != std::string::npos) {
+    const std::string digest = image.substr(at + 1);
+    const bool good = at > 0 && digest.rfind("sha256:", 0) == 0 && digest.size() == 7 + 64 &&
+                      digest.find_first_not_of("0123456789abcdef", 7) == std::string::npos;
+    return good ? "" : wanted;
+  }
+  const size_t colon = image.rfind(':');
+  // A colon before a slash is a registry's port.
+  if (colon == std::string::npos || colon == 0 || image.find('/', colon) != std::string::npos ||
+      colon + 1 == image.size()) {
+    return wanted;
+  }
+  if (image.substr(colon + 1) == "latest") {
+    return absl::StrCat("'", image, "' is another image tomorrow; give a version as its tag");
+  }
+  return "";
+}
+
+std::string CheckNamespace(const std::string& name) {
+  bool good = !name.empty() && name.size() <= 63 && name.front() != '-' && name.back() != '-';
+  for (const char c : name) {
+    good = good && (absl::ascii_islower(static_cast<unsigned char>(c)) ||
+                    absl::ascii_isdigit(static_cast<unsigned char>(c)) || c == '-');
+  }
+  return good ? "" : absl::StrCat("must be up to 63 lower-case letters, digits and -, got '", name, "'");
+}
+
+int RunManifest(const ManifestOptions& options) {
+  const absl::StatusOr<ManifestJob> job = MakeJob(options);
+  if (!job.ok()) return Fail(kExitConfig, job.status());
+  if (const absl::Status status = CheckFolder(options); !status.ok()) return Fail(kExitConfig, status);
+  const absl::Status status = Write(options.out, RenderManifest(*job));
+  if (!status.ok()) return Fail(absl::IsResourceExhausted(status) ? kExitStorage : kExitConfig, status);
+  std::printf("%s: job \"%s\", %u servers with %lld MiB each, %u workers%s with %lld MiB each\n%s",
+              Printable(options.out).c_str(), Printable(job->config.name()).c_str(), job->servers,
+              static_cast<long long>(job->server_mib), job->workers,
+              job->evaluator ? " and an evaluator" : "", static_cast<long long>(job->worker_mib),
+              NextSteps(options, *job).c_str());
+  std::fflush(stdout);
+  return kExitOk;
+}
+
+}  // namespace weir

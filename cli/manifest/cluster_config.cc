@@ -1,0 +1,163 @@
+#include "cli/manifest/cluster_config.h"
+
+#include <filesystem>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/string_view.h"
+#include "cli/manifest/deploy_files.h"
+#include "common/base/status_macros.h"
+#include "common/config/job_config.h"
+#include "common/config/object_path.h"
+
+namespace weir {
+namespace {
+
+// Folders of the image and of the pods that a volume must not hide, and must not lie in.
+constexpr absl::string_view kTaken[] = {"/bin",   "/boot",     "/dev",     "/etc",      "/lib",
+                                        "/lib64", "/opt/weir", "/proc",    "/sbin",     "/sys",
+                                        "/tmp",   "/usr/bin",  "/usr/lib", "/usr/sbin", kCheckpointMount};
+constexpr char kTimesFile[] = "deploy/kustomize/common/job.json";
+
+struct NamedPath {
+  std::string field, path;
+};
+
+std::vector<NamedPath> DataPaths(const v1::DataConfig& data) {
+  std::vector<NamedPath> paths;
+  const auto add = [&](const char* set, const v1::DataFiles& files) {
+    if (files.has_images()) paths.push_back({absl::StrCat("data.", set, ".images"), files.images()});
+    if (files.has_labels()) paths.push_back({absl::StrCat("data.", set, ".labels"), files.labels()});
+    if (files.has_path()) paths.push_back({absl::StrCat("data.", set, ".path"), files.path()});
+  };
+  if (data.format() == v1::DataConfig::FORMAT_DIGITS) return paths;
+  add("train", data.train());
+  add("test", data.test());
+  return paths;
+}
+
+std::string Normal(const std::string& path) {
+  std::string text = std::filesystem::path(path).lexically_normal();
+  while (text.size() > 1 && text.back() == '/') text.pop_back();
+  return text;
+}
+
+// Whether `path` is `folder` or lies in it; both are normal.
+bool IsWithin(absl::string_view path, absl::string_view folder) {
+  return path == folder || folder == "/" || absl::StartsWith(path, absl::StrCat(folder, "/"));
+}
+
+class Problems {
+ public:
+  explicit Problems(const std::string& source) : source_(source) {}
+  void Add(absl::string_view field, absl::string_view what) {
+    lines_.push_back(absl::StrCat(source_, ": ", field, ": ", what));
+  }
+  absl::Status ToStatus() const {
+    return lines_.empty() ? absl::OkStatus() : absl::InvalidArgumentError(absl::StrJoin(lines_, "\n"));
+  }
+
+ private:
+  const std::string source_;
+  std::vector<std::string> lines_;
+};
+
+void CheckData(const v1::DataConfig& data, Problems* problems) {
+  bool absolute = true;
+  const std::vector<NamedPath> paths = DataPaths(data);
+  for (const NamedPath& named : paths) {
+    if (named.path[0] == '/') continue;
+    absolute = false;
+    problems->Add(named.field,
+                  absl::StrCat("'", named.path,
+                               "' is relative to this file's folder, which pods do not have; write the path "
+                               "that the file has in a pod, such as /data/",
+                               Normal(named.path)));
+  }
+  if (paths.empty() || !absolute) return;
+  v1::JobConfig config;
+  *config.mutable_data() = data;
+  const std::string folder = DataFolder(config);
+  for (const absl::string_view taken : kTaken) {
+    if (!IsWithin(folder, taken) && !IsWithin(taken, folder)) continue;
+    problems->Add("data", absl::StrCat("the folder of all its files is ", folder,
+                                       ", where pods cannot mount a volume, since the image or the pod has ",
+                                       taken, "; move them to a folder of their own, such as /data"));
+    return;
+  }
+}
+
+void CheckCheckpoints(const v1::CheckpointConfig& checkpoint, Problems* problems) {
+  const std::string allowed = absl::StrCat(
+      "write ", kCheckpointMount, "/checkpoints, on the claim that servers mount, or ", "s3://BUCKET/PREFIX");
+  const auto lies_well = [](const std::string& path) {
+    return IsObjectPath(path) ||
+           (path[0] == '/' && Normal(path) != kCheckpointMount && IsWithin(Normal(path), kCheckpointMount));
+  };
+  if (!checkpoint.has_directory()) {
+    problems->Add("checkpoint.directory",
+                  absl::StrCat("is not set, so that a server's pod that moves to another node would end the "
+                               "job; ",
+                               allowed));
+    return;
+  }
+  if (!lies_well(checkpoint.directory())) {
+    problems->Add("checkpoint.directory",
+                  absl::StrCat("'", checkpoint.directory(), "' is on no volume of a pod; ", allowed));
+  }
+  if (!checkpoint.has_init_from()) return;
+  if (!lies_well(checkpoint.init_from())) {
+    problems->Add("checkpoint.init_from",
+                  absl::StrCat("'", checkpoint.init_from(), "' is on no volume of a pod; it must lie below ",
+                               kCheckpointMount, ", or in object storage"));
+  } else if (IsObjectPath(checkpoint.init_from()) != IsObjectPath(checkpoint.directory())) {
+    problems->Add(
+        "checkpoint.init_from",
+        absl::StrCat("'", checkpoint.init_from(), "' and checkpoint.directory '", checkpoint.directory(),
+                     "' are of two kinds; servers have either the claim or object storage"));
+  }
+}
+
+}  // namespace
+
+absl::Status CheckForCluster(const v1::JobConfig& config, const std::string& source, uint32_t workers) {
+  Problems problems(source);
+  CheckData(config.data(), &problems);
+  CheckCheckpoints(config.checkpoint(), &problems);
+  const v1::ClusterConfig& cluster = config.cluster();
+  if (cluster.has_workers() && cluster.workers() != workers) {
+    problems.Add("cluster.workers", absl::StrCat("is ", cluster.workers(), ", but --workers=", workers,
+                                                 "; leave it out: pods find the number in the cluster spec"));
+  }
+  if (cluster.min_workers() > workers) {
+    problems.Add("cluster.min_workers",
+                 absl::StrCat("is ", cluster.min_workers(), ", more than --workers=", workers));
+  }
+  return problems.ToStatus();
+}
+
+absl::Status SetTimesOfPods(v1::JobConfig* config) {
+  WEIR_ASSIGN_OR_RETURN(const v1::JobConfig shipped, ParseJobConfig(DeployFileText(kTimesFile), kTimesFile));
+  v1::ClusterConfig* const cluster = config->mutable_cluster();
+  if (!cluster->has_start_seconds()) cluster->set_start_seconds(shipped.cluster().start_seconds());
+  if (!cluster->has_server_wait_seconds()) {
+    cluster->set_server_wait_seconds(shipped.cluster().server_wait_seconds());
+  }
+  return absl::OkStatus();
+}
+
+bool UsesObjectStorage(const v1::JobConfig& config) { return IsObjectPath(config.checkpoint().directory()); }
+
+std::string DataFolder(const v1::JobConfig& config) {
+  std::string folder;
+  for (const NamedPath& named : DataPaths(config.data())) {
+    const std::filesystem::path parent = std::filesystem::path(Normal(named.path)).parent_path();
+    if (folder.empty()) folder = parent;
+    while (!IsWithin(parent.native(), folder)) folder = std::filesystem::path(folder).parent_path();
+  }
+  return folder;
+}
+
+}  // namespace weir

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "proto/job_config.pb.h"
+
+// A job's config as the pods of a cluster run it.
+namespace weir {
+
+// Where the claim of checkpoints is mounted in servers (deploy/kustomize/base/servers.yaml).
+inline constexpr char kCheckpointMount[] = "/var/lib/weir";
+
+// `config` as ParseJobConfig() read it, so that relative paths are still to be seen. InvalidArgument with all
+// that cannot work in pods, one problem a line: "source: field: what was seen, what is allowed".
+absl::Status CheckForCluster(const v1::JobConfig& config, const std::string& source, uint32_t workers);
+
+// Gives `config`, where it does not say them, the times that pods need, those of
+// deploy/kustomize/common/job.json.
+absl::Status SetTimesOfPods(v1::JobConfig* config);
+
+// Whether the job's checkpoints lie in object storage. The config has passed CheckForCluster().
+bool UsesObjectStorage(const v1::JobConfig& config);
+
+// The folder that holds all files of the job's data, where pods mount a volume; "" for data that are part of
+// Weir. The config has passed CheckForCluster().
+std::string DataFolder(const v1::JobConfig& config);
+
+}  // namespace weir

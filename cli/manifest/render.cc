@@ -1,0 +1,272 @@
+#include "cli/manifest/render.h"
+
+#include <cmath>
+#include <cstdlib>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
+#include "cli/manifest/cluster_config.h"
+#include "cli/manifest/deploy_files.h"
+#include "common/config/job_config.h"
+#include "common/config/json_document.h"
+#include "common/program/version.h"
+
+namespace weir {
+namespace {
+
+constexpr char kKustomize[] = "deploy/kustomize/";
+// No part of what is applied with -k, so `images` does not reach it.
+constexpr char kExportFile[] = "deploy/kustomize/checkpoints/export.yaml";
+// Of the servers' terminationGracePeriodSeconds, beyond cluster.server_wait_seconds: as in deploy/.
+constexpr int kEndSeconds = 30;
+
+enum class Role { kServer, kWorker, kEvaluator };
+
+// Where an object has the pods of a role.
+struct Pods {
+  Role role;
+  absl::string_view kind, name;  // of the object
+  absl::string_view spec;        // the path of the pods' spec in it
+  std::string Target() const { return absl::StrCat("{kind: ", kind, ", name: ", name, "}"); }
+};
+
+constexpr Pods kPodsOfKustomize[] = {
+    {Role::kServer, "StatefulSet", "weir-ps", "/spec/template/spec"},
+    {Role::kWorker, "Job", "weir-worker", "/spec/template/spec"},
+    {Role::kEvaluator, "Job", "weir-evaluator", "/spec/template/spec"},
+};
+constexpr Pods kPodsOfJobSet[] = {
+    {Role::kServer, "JobSet", "weir", "/spec/replicatedJobs/0/template/spec/template/spec"},
+    {Role::kWorker, "JobSet", "weir", "/spec/replicatedJobs/1/template/spec/template/spec"},
+    {Role::kEvaluator, "JobSet", "weir", "/spec/replicatedJobs/2/template/spec/template/spec"},
+};
+constexpr Pods kPodsOfTfJob[] = {
+    {Role::kServer, "TFJob", "weir", "/spec/tfReplicaSpecs/PS/template/spec"},
+    {Role::kWorker, "TFJob", "weir", "/spec/tfReplicaSpecs/Chief/template/spec"},
+    {Role::kWorker, "TFJob", "weir", "/spec/tfReplicaSpecs/Worker/template/spec"},
+    {Role::kEvaluator, "TFJob", "weir", "/spec/tfReplicaSpecs/Evaluator/template/spec"},
+};
+
+// A format: the folder of deploy/ that it begins with.
+struct Format {
+  absl::string_view folder;
+  std::vector<Pods> pods;  // of this job
+};
+
+Format FormatOf(const ManifestJob& job) {
+  Format format;
+  absl::Span<const Pods> all;
+  switch (job.format) {
+    case ManifestFormat::kKustomize:
+      format.folder = "deploy/kustomize/base";
+      all = kPodsOfKustomize;
+      break;
+    case ManifestFormat::kJobSet:
+      format.folder = "deploy/jobset";
+      all = kPodsOfJobSet;
+      break;
+    case ManifestFormat::kTfJob:
+      format.folder = "deploy/kubeflow";
+      all = kPodsOfTfJob;
+      break;
+  }
+  for (const Pods& pods : all) {
+    if (pods.role == Role::kEvaluator && !job.evaluator) continue;
+    // The chief is a worker.
+    if (absl::StrContains(pods.spec, "/Worker/") && job.workers == 1) continue;
+    format.pods.push_back(pods);
+  }
+  return format;
+}
+
+// Operations of a JSON patch (RFC 6902) on one object.
+class Patch {
+ public:
+  explicit Patch(const Pods& pods) : target_(pods.Target()) {}
+  Patch& Do(absl::string_view operation, absl::string_view path, absl::string_view value) {
+    absl::StrAppend(&operations_, "      - {op: ", operation, ", path: ", path, ", value: ", value, "}\n");
+    return *this;
+  }
+  Patch& Replace(absl::string_view path, absl::string_view value) { return Do("replace", path, value); }
+  Patch& Add(absl::string_view path, absl::string_view value) { return Do("add", path, value); }
+  Patch& Remove(absl::string_view path) {
+    absl::StrAppend(&operations_, "      - {op: remove, path: ", path, "}\n");
+    return *this;
+  }
+  std::string ToString() const {
+    return absl::StrCat("  - target: ", target_, "\n    patch: |\n", operations_);
+  }
+
+ private:
+  std::string target_, operations_;
+};
+
+std::string Quoted(int64_t number) { return absl::StrCat("\"", number, "\""); }
+
+// What every pod of the role gets.
+std::string PatchOfPods(const ManifestJob& job, const Pods& pods) {
+  const std::string container = absl::StrCat(pods.spec, "/containers/0");
+  const bool serves = pods.role == Role::kServer;
+  const std::string memory = absl::StrCat(serves                       ? job.server_mib
+                                          : pods.role == Role::kWorker ? job.worker_mib
+                                                                       : job.evaluator_mib,
+                                          "Mi");
+  Patch patch(pods);
+  patch.Replace(absl::StrCat(container, "/resources/requests/memory"), memory)
+      .Replace(absl::StrCat(container, "/resources/limits/memory"), memory);
+  if (serves) {
+    const double wait = std::ceil(job.config.cluster().server_wait_seconds());
+    patch.Replace(absl::StrCat(pods.spec, "/terminationGracePeriodSeconds"),
+                  absl::StrCat(static_cast<int>(wait) + kEndSeconds));
+    return patch.ToString();
+  }
+  patch.Replace(absl::StrCat(container, "/resources/requests/cpu"), Quoted(job.config.compute().threads()));
+  if (const std::string folder = DataFolder(job.config); !folder.empty()) {
+    patch
+        .Add(absl::StrCat(pods.spec, "/volumes/-"),
+             "{name: data, persistentVolumeClaim: {claimName: weir-data, readOnly: true}}")
+        .Add(absl::StrCat(container, "/volumeMounts/-"),
+             absl::StrCat("{name: data, mountPath: ", JsonQuote(folder), ", readOnly: true}"));
+  }
+  return patch.ToString();
+}
+
+// The size of a job, and which pods it does without, where size.yaml does not say it.
+std::string PatchesOfSize(const ManifestJob& job, const Format& format) {
+  switch (job.format) {
+    case ManifestFormat::kKustomize:
+      if (job.evaluator) return "";
+      return absl::StrCat("  - patch: |\n      {apiVersion: batch/v1, kind: Job, metadata: ",
+                          "{name: weir-evaluator}, $patch: delete}\n");
+    case ManifestFormat::kJobSet: {
+      Patch patch(format.pods[0]);
+      const std::string cluster = absl::StrCat("\"--cluster=dns:ps=weir-ps-0-*.weir:", job.servers,
+                                               ",worker=weir-worker-0-*.weir:", job.workers, "\"");
+      for (const Pods& pods : format.pods) {
+        patch.Replace(absl::StrCat(pods.spec, "/containers/0/args/1"), cluster);
+      }
+      for (const auto& [index, count] : {std::pair(0, job.servers), std::pair(1, job.workers)}) {
+        for (const char* field : {"completions", "parallelism"}) {
+          patch.Replace(absl::StrCat("/spec/replicatedJobs/", index, "/template/spec/", field),
+                        absl::StrCat(count));
+        }
+      }
+      if (!job.evaluator) patch.Remove("/spec/replicatedJobs/2");
+      return patch.ToString();
+    }
+    case ManifestFormat::kTfJob: {
+      Patch patch(format.pods[0]);
+      patch.Replace("/spec/tfReplicaSpecs/PS/replicas", absl::StrCat(job.servers));
+      if (job.workers > 1) {
+        patch.Replace("/spec/tfReplicaSpecs/Worker/replicas", absl::StrCat(job.workers - 1));
+      } else {
+        patch.Remove("/spec/tfReplicaSpecs/Worker");
+      }
+      if (!job.evaluator) patch.Remove("/spec/tfReplicaSpecs/Evaluator");
+      return patch.ToString();
+    }
+  }
+  return "";
+}
+
+// A component of deploy/kustomize, whose patches are for the pods of one role, for the objects of this
+// format.
+std::string ComponentFor(const Format& format, absl::string_view text) {
+  constexpr absl::string_view kPatches = "patches:\n";
+  const size_t begin = text.find(kPatches);
+  if (begin == absl::string_view::npos) return std::string(text);
+  const absl::string_view patches = text.substr(begin + kPatches.size());
+  std::string adapted(text.substr(0, begin + kPatches.size()));
+  bool found = false;
+  for (const Pods& from : kPodsOfKustomize) {
+    if (!absl::StrContains(patches, from.Target())) continue;
+    for (const Pods& to : format.pods) {
+      if (to.role != from.role) continue;
+      found = true;
+      absl::StrAppend(&adapted, absl::StrReplaceAll(patches, {{from.Target(), to.Target()},
+                                                              {absl::StrCat("path: ", from.spec, "/"),
+                                                               absl::StrCat("path: ", to.spec, "/")}}));
+    }
+  }
+  if (!found) std::abort();  // the component is for pods that no format has
+  return adapted;
+}
+
+// An entry of `images`; "": deploy/'s own image.
+std::string ImageEntry(absl::string_view name, absl::string_view image) {
+  if (image.empty()) return "";
+  std::string entry = absl::StrCat("  - name: ", name, "\n");
+  if (const size_t at = image.find('@'); at != absl::string_view::npos) {
+    return absl::StrCat(entry, "    newName: ", image.substr(0, at), "\n    digest: ", image.substr(at + 1),
+                        "\n");
+  }
+  const size_t colon = image.rfind(':');
+  return absl::StrCat(entry, "    newName: ", image.substr(0, colon),
+                      "\n    newTag: ", JsonQuote(image.substr(colon + 1)), "\n");
+}
+
+}  // namespace
+
+std::map<std::string, std::string> RenderManifest(const ManifestJob& job) {
+  const Format format = FormatOf(job);
+  const bool plain = job.format == ManifestFormat::kKustomize;
+  std::vector<std::string> components;
+  if (plain) components.push_back("size");
+  if (job.gpu) components.push_back("gpu");
+  if (UsesObjectStorage(job.config)) components.push_back("object-storage");
+
+  std::vector<std::string> folders = {std::string(format.folder), absl::StrCat(kKustomize, "common")};
+  if (!UsesObjectStorage(job.config)) folders.push_back(absl::StrCat(kKustomize, "checkpoints"));
+  std::string component_list;
+  for (const std::string& component : components) {
+    folders.push_back(absl::StrCat(kKustomize, "components/", component));
+    absl::StrAppend(&component_list, "  - ", folders.back(), "\n");
+  }
+  std::map<std::string, std::string> files;
+  for (const DeployFile& file : DeployFiles()) {
+    for (const std::string& folder : folders) {
+      if (!absl::StartsWith(file.path, absl::StrCat(folder, "/"))) continue;
+      const bool adapts = absl::StartsWith(folder, absl::StrCat(kKustomize, "components/"));
+      files[std::string(file.path)] = adapts ? ComponentFor(format, file.text) : std::string(file.text);
+    }
+  }
+
+  if (const auto found = files.find(kExportFile); found != files.end() && !job.image.empty()) {
+    found->second = absl::StrReplaceAll(
+        found->second, {{absl::StrCat("image: weir:", kVersion), absl::StrCat("image: ", job.image)}});
+  }
+  files["job.json"] =
+      absl::StrCat("// Of ", job.source, ", for pods.\n", ToJson(job.config, /*with_defaults=*/false));
+  if (plain) {
+    files["size.yaml"] =
+        absl::StrReplaceAll(DeployFileText("deploy/kustomize/overlays/dev/size.yaml"),
+                            {{"servers: \"1\"", absl::StrCat("servers: ", Quoted(job.servers))},
+                             {"workers: \"2\"", absl::StrCat("workers: ", Quoted(job.workers))}});
+  }
+
+  std::string& text = files["kustomization.yaml"];
+  text = absl::StrCat("# Made by `weir manifest` of Weir ", kVersion,
+                      ". Everything in deploy/ is Weir's; the job's own is here, and in job.json",
+                      plain ? " and size.yaml" : "", ".\n",
+                      "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n");
+  if (!job.name_space.empty()) absl::StrAppend(&text, "namespace: ", JsonQuote(job.name_space), "\n");
+  absl::StrAppend(&text, "resources:\n  - ", format.folder, "\n", plain ? "  - size.yaml\n" : "");
+  if (!component_list.empty()) absl::StrAppend(&text, "components:\n", component_list);
+  const std::string images =
+      absl::StrCat(ImageEntry("weir", job.image), ImageEntry("weir-gpu", job.gpu_image));
+  if (!images.empty()) absl::StrAppend(&text, "images:\n", images);
+  absl::StrAppend(&text,
+                  "configMapGenerator:\n  - name: weir-job\n    behavior: replace\n    files:\n"
+                  "      - job.json\n    options: {immutable: true}\npatches:\n");
+  for (const Pods& pods : format.pods) absl::StrAppend(&text, PatchOfPods(job, pods));
+  // Last: indexes of what is before stay.
+  absl::StrAppend(&text, PatchesOfSize(job, format));
+  return files;
+}
+
+}  // namespace weir
