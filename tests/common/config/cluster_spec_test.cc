@@ -147,11 +147,11 @@ TEST_CASE("A part of a cluster without servers is no job in one process") {
   for (const char* task : {"chief", "master", "evaluator", "worker"}) {
     for (const char* cluster : {R"({"worker":{},"ps":[]})", R"({"worker":{},"ps":null})", R"({"ps":[]})"}) {
       INFO(task << " " << cluster);
-      CHECK_THAT(Error(absl::StrCat(R"({"cluster":)", cluster, R"(,"task":{"type":")", task,
-                                    R"(","index":0}})")
-                           .c_str()),
-                 Catch::Contains("TF_CONFIG:1:") && Catch::Contains(":0 has no cluster") &&
-                     Catch::Contains("lists no server"));
+      CHECK_THAT(
+          Error(absl::StrCat(R"({"cluster":)", cluster, R"(,"task":{"type":")", task, R"(","index":0}})")
+                    .c_str()),
+          Catch::Contains("TF_CONFIG:1:") && Catch::Contains(":0 has no cluster") &&
+              Catch::Contains("lists no server"));
     }
   }
   CHECK_THAT(Error(R"({"sparseCluster":{"worker":{},"ps":[]},"task":{"type":"chief","index":0}})"),

@@ -1,0 +1,217 @@
+#!/usr/bin/python3
+"""What `weir manifest` writes renders without any other file, holds to all rules on deploy/, and has the size, the memory and the
+paths that were asked for. What cannot run in pods is refused, and nothing is written."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import unittest
+
+# The tree itself, not the runfiles: WORKSPACE is a link into it.
+ROOT = pathlib.Path(os.path.realpath("WORKSPACE")).parent
+sys.path.insert(0, str(ROOT / "tests/deploy"))
+sys.dont_write_bytecode = True
+import environment  # pylint: disable=wrong-import-position
+
+environment.enter()
+from checker import config_of, faults_of_objects  # pylint: disable=wrong-import-position
+from facts import Facts  # pylint: disable=wrong-import-position
+from rendered import at, load, pods_of, render  # pylint: disable=wrong-import-position
+
+WEIR = pathlib.Path("cli/weir").resolve()
+EXIT_USAGE, EXIT_CONFIG = 64, 78
+FORMATS = ("kustomize", "jobset", "tfjob")
+MIB = 1 << 20
+DIRECTORY = "/var/lib/weir/checkpoints"
+PROGRAM_MIB, CUDA_MIB = 64, 2048
+
+DIGITS = {
+    "name": "small", "data": {"format": "digits", "batch_size": 16},
+    "model": {"layers": [{"type": "flatten"}, {"type": "dense", "units": 10}]},
+    "checkpoint": {"directory": DIRECTORY},
+}
+# 64 x 10 and 10.
+DIGITS_PARAMETERS = 650
+# Held by all servers, in blocks of 16.
+LARGE = {
+    "name": "large", "data": {"format": "idx", "train": {"images": "/data/train/images", "labels": "/data/train/labels"},
+                              "test": {"images": "/data/test/images", "labels": "/data/test/labels"}},
+    "model": {"layers": [{"type": "flatten"}, {"type": "dense", "units": 4096}, {"type": "dense", "units": 10}]},
+    "consistency": {"mode": "async"}, "optimizer": {"type": "momentum"}, "compute": {"threads": 3},
+    "cluster": {"server_wait_seconds": 200.5}, "checkpoint": {"directory": DIRECTORY},
+}
+
+
+def ceil_mib(size):
+    return -(-size // MIB)
+
+
+class ManifestCommand(unittest.TestCase):
+    def setUp(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        self.folder = pathlib.Path(folder.name)
+        self.job = self.folder / "job.json"
+        self.out = self.folder / "out"
+
+    def weir(self, config, *flags):
+        self.job.write_text(json.dumps(config) if isinstance(config, dict) else config, encoding="utf-8")
+        return subprocess.run([WEIR, "manifest", self.job, f"--out={self.out}", *flags], capture_output=True, text=True, check=False)
+
+    def written(self, config, *flags):
+        """The objects of the folder, which is moved away first: it needs nothing beside it."""
+        shutil.rmtree(self.out, ignore_errors=True)
+        result = self.weir(config, *flags)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        moved = self.folder / "moved"
+        shutil.rmtree(moved, ignore_errors=True)
+        self.out.rename(moved)
+        return render(moved)
+
+    def assert_refused(self, config, flags, *says, code=EXIT_CONFIG):
+        result = self.weir(config, *flags)
+        self.assertEqual(result.returncode, code, result.stdout)
+        for text in says:
+            self.assertIn(text, result.stderr)
+        self.assertFalse(self.out.exists())
+
+    def memory(self, pods):
+        """In MiB; request and limit are one."""
+        resources = pods.container["resources"]
+        self.assertEqual(resources["requests"]["memory"], resources["limits"]["memory"])
+        self.assertTrue(resources["limits"]["memory"].endswith("Mi"))
+        return int(resources["limits"]["memory"][:-2])
+
+    def test_all_rules_hold(self):
+        storage = {**DIGITS, "checkpoint": {"directory": "s3://bucket/small"}}
+        large = ["--parameters=1000000", "--worker_memory_mib=300"]
+        for form in FORMATS:
+            for config, flags in [(DIGITS, []), (DIGITS, ["--evaluator", "--gpu"]), (storage, ["--evaluator"]), (storage, ["--gpu"]),
+                                  (LARGE, [*large, "--evaluator", "--gpu"]), (LARGE, large)]:
+                for ps, workers in [(1, 1), (4, 16)]:
+                    with self.subTest(form=form, name=config["name"], flags=flags, ps=ps, workers=workers):
+                        objects = self.written(config, f"--format={form}", f"--ps={ps}", f"--workers={workers}", *flags)
+                        self.assertEqual(list(faults_of_objects(objects, Facts(ROOT))), [])
+                        counts = {}
+                        for pods in pods_of(objects):
+                            counts[pods.role] = counts.get(pods.role, 0) + pods.count
+                        self.assertEqual(counts, {"ps": ps, "worker": workers} | ({"evaluator": 1} if "--evaluator" in flags else {}))
+
+    def test_memory_of_servers(self):
+        # docs/memory.md. sync, sgd: weights 1, parts 16, old versions 4, a version that is saved 1.
+        digits = (1 + 16 + 4 + 1) * 4 * DIGITS_PARAMETERS
+        # async, momentum, streamed: twice weights and slot, arriving 7, old versions 4, overtaken 2, saved 2.
+        parameters = 8_000_000
+        block = 65536
+        blocks_of_first = -(-(-(-parameters // block)) // 4)
+        large = (2 * 2 + 7 + 4 + 2 + 2) * 4 * blocks_of_first * block
+        for form in FORMATS:
+            objects = self.written(DIGITS, f"--format={form}", "--ps=2", "--workers=16")
+            servers = next(pods for pods in pods_of(objects) if pods.role == "ps")
+            self.assertEqual(self.memory(servers), ceil_mib(digits + 16 * MIB) + PROGRAM_MIB)
+            objects = self.written(LARGE, f"--format={form}", "--ps=4", "--workers=8", f"--parameters={parameters}",
+                                   "--worker_memory_mib=99")
+            servers = next(pods for pods in pods_of(objects) if pods.role == "ps")
+            self.assertEqual(self.memory(servers), ceil_mib(large + 8 * MIB) + PROGRAM_MIB)
+
+    def test_object_storage_takes_more_memory(self):
+        storage = {**DIGITS, "checkpoint": {"directory": "s3://bucket/small"}}
+        sizes = [self.memory(next(pods for pods in pods_of(self.written(config)) if pods.role == "ps")) for config in (DIGITS, storage)]
+        self.assertEqual(sizes[1] - sizes[0], 16)
+
+    def test_memory_of_workers(self):
+        # Both sets in bytes, twice while they are read, and a label of 4 bytes; six times the weights; for each example of a batch
+        # of 16: twice the layers' outputs (64, 10), two gradients between layers (64), two inputs (64).
+        data = 1797 * (2 * 64 + 4)
+        size = data + 4 * (6 * DIGITS_PARAMETERS + 16 * (2 * (64 + 10) + 2 * 64 + 2 * 64)) + 3 * MIB
+        for form in FORMATS:
+            for flags, more in [([], 0), (["--gpu"], CUDA_MIB)]:
+                objects = self.written(DIGITS, f"--format={form}", "--ps=3", "--workers=4", "--evaluator", *flags)
+                for pods in pods_of(objects):
+                    if pods.role != "ps":
+                        self.assertEqual(self.memory(pods), ceil_mib(size) + PROGRAM_MIB + (more if pods.role == "worker" else 0))
+
+    def test_what_pods_get(self):
+        for form in FORMATS:
+            with self.subTest(form):
+                objects = self.written(LARGE, f"--format={form}", "--ps=2", "--workers=4", "--parameters=9", "--gpu", "--evaluator",
+                                       "--worker_memory_mib=321", "--namespace=training", "--image=example.com:5000/weir:1.2",
+                                       f"--gpu_image=example.com/gpu@sha256:{'0' * 64}")
+                namespaces = {at(found, "metadata", "namespace") for found in objects if found["kind"] != "ConfigMap" or
+                              found["metadata"]["name"] != "weir-size"}
+                self.assertEqual(namespaces, {"training"})
+                for pods in pods_of(objects):
+                    config = config_of(objects, pods)
+                    self.assertEqual(config["cluster"], {"start_seconds": 900, "server_wait_seconds": 200.5})
+                    works = pods.role == "worker"
+                    self.assertEqual(pods.container["image"], f"example.com/gpu@sha256:{'0' * 64}" if works else "example.com:5000/weir:1.2")
+                    self.assertEqual(pods.flag("device"), "cuda:0" if works else None)
+                    self.assertEqual(at(pods.container, "resources", "limits", "nvidia.com/gpu"), "1" if works else None)
+                    mounts = {mount["name"]: mount["mountPath"] for mount in pods.container["volumeMounts"]}
+                    if pods.role == "ps":
+                        self.assertEqual(pods.spec["terminationGracePeriodSeconds"], 231)
+                        self.assertNotIn("data", mounts)
+                    else:
+                        self.assertEqual(mounts["data"], "/data")
+                        self.assertEqual(self.memory(pods), 321)
+                        self.assertEqual(str(pods.container["resources"]["requests"]["cpu"]), "3")
+
+    def test_the_export_has_the_job_s_image(self):
+        self.assertEqual(self.weir(DIGITS, "--image=example.com/weir:1.2").returncode, 0)
+        export = load((self.out / "deploy/kustomize/checkpoints/export.yaml").read_text(encoding="utf-8"))
+        self.assertEqual(export[0]["spec"]["containers"][0]["image"], "example.com/weir:1.2")
+
+    def test_the_next_steps_are_said(self):
+        result = self.weir(LARGE, "--parameters=9", "--worker_memory_mib=99", "--namespace=training")
+        for text in ["kubectl create namespace training", "kubectl -n training create secret generic weir-token",
+                     f"kubectl -n training apply -f {self.out}/deploy/kustomize/checkpoints/claim.yaml",
+                     "a claim weir-data whose files are those of /data\n", f"kubectl apply -k {self.out}\n"]:
+            self.assertIn(text, result.stdout)
+
+    def test_configs_that_cannot_run_in_pods(self):
+        relative = {**LARGE, "data": {**LARGE["data"], "train": {"images": "train/images", "labels": "/data/labels"}}}
+        self.assert_refused(relative, [], f"{self.job}: data.train.images: 'train/images' is relative", "/data/train/images")
+        for folder, taken in [("/", "/bin"), ("/etc/weir", "/etc"), ("/usr", "/usr/bin"), ("/tmp/x/..", "/tmp"),
+                              ("/var/lib/weir/data", "/var/lib/weir")]:
+            files = {"images": f"{folder}/images", "labels": f"{folder}/labels"}
+            hidden = {**LARGE, "data": {"format": "idx", "train": files, "test": files}}
+            self.assert_refused(hidden, [], "data: the folder of all its files is", f"has {taken};")
+        for directory in ["runs", "/runs", "/var/lib/weir", "/var/lib/weir/../x", "/var/lib/weirs/x"]:
+            self.assert_refused({**DIGITS, "checkpoint": {"directory": directory}}, [], f"checkpoint.directory: '{directory}' is on no")
+        self.assert_refused({**DIGITS, "checkpoint": {}}, [], "checkpoint.directory: is not set", "s3://BUCKET/PREFIX")
+        for other, says in [("/other", "is on no volume"), ("s3://bucket/x", "of two kinds")]:
+            self.assert_refused({**DIGITS, "checkpoint": {"directory": DIRECTORY, "init_from": other}}, [], f"init_from: '{other}'", says)
+        self.assert_refused({**DIGITS, "cluster": {"workers": 3}}, ["--workers=4"], "cluster.workers: is 3, but --workers=4")
+        self.assert_refused({**DIGITS, "cluster": {"min_workers": 5}}, ["--workers=4"], "cluster.min_workers: is 5, more than")
+        self.assert_refused('{"name": "x",\n "modle": {}}', [], f"{self.job}:2:2: modle")
+        wrong = {**DIGITS, "model": {"layers": [{"type": "flatten"}, {"type": "dense", "units": 7}]}}
+        self.assert_refused(wrong, ["--parameters=9"], "the data needs [10]")
+
+    def test_sizes_that_are_not_known(self):
+        self.assert_refused(LARGE, [], "cannot read /data/train/images", "--parameters=N", "--worker_memory_mib=N")
+        self.assert_refused(LARGE, ["--worker_memory_mib=9"], "give --parameters=N")
+        self.assert_refused(LARGE, ["--parameters=9"], "give --worker_memory_mib=N")
+        self.assert_refused(DIGITS, ["--parameters=9"], "--parameters=9, but with the data on this machine the model has 650")
+
+    def test_bad_command_lines(self):
+        for flag, says in [("--image=weir", "NAME:TAG"), ("--image=weir:latest", "give a version"), ("--image=host:5000/weir", "NAME:TAG"),
+                           ("--gpu_image=a@sha256:12", "NAME:TAG"), ("--namespace=A", "lower-case"), ("--format=helm", "tfjob"),
+                           ("--ps=0", "--ps"), ("--parameters=0", "--parameters")]:
+            self.assert_refused(DIGITS, [flag], says, code=EXIT_USAGE)
+
+    def test_a_folder_that_is_not_empty_stays(self):
+        self.out.mkdir()
+        self.assertEqual(self.weir(DIGITS).returncode, 0)
+        before = (self.out / "kustomization.yaml").read_text(encoding="utf-8")
+        result = self.weir(DIGITS, "--format=tfjob")
+        self.assertEqual(result.returncode, EXIT_CONFIG)
+        self.assertIn("is not empty", result.stderr)
+        self.assertEqual((self.out / "kustomization.yaml").read_text(encoding="utf-8"), before)
+        self.assertEqual(self.weir(DIGITS, "--format=tfjob", "--force").returncode, 0)
+        self.assertIn("deploy/kubeflow", (self.out / "kustomization.yaml").read_text(encoding="utf-8"))
+
+
+unittest.main()

@@ -1,0 +1,76 @@
+"""What tests that run pods share: waiting, asking a server for its pages, and a cluster that ends with its test."""
+import json
+import os
+import pathlib
+import shutil
+import subprocess
+import tempfile
+import time
+import unittest
+import urllib.error
+import urllib.request
+
+import emulator
+from checker import Tree
+from rendered import render
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+WEIR = pathlib.Path("cli/weir").resolve()
+LIMIT_SECONDS = 120
+
+
+def get(pod, path):
+    """The status and the body of a page of a server; None while nothing listens."""
+    try:
+        with urllib.request.urlopen(f"http://{pod.address}:{pod.pods.flag('http_port')}{path}", timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, error.read().decode()
+    except OSError:
+        return None
+
+
+def status_of(pod):
+    """What ps:0 says of the job; {} while it says nothing."""
+    status = get(pod, "/status")
+    return json.loads(status[1]) if status is not None and status[0] == 200 and status[1] else {}
+
+
+def step_of(pod):
+    return int(status_of(pod).get("step", 0))
+
+
+def wait_until(holds, what, limit=LIMIT_SECONDS):
+    end = time.monotonic() + limit
+    while not holds():
+        if time.monotonic() > end:
+            raise AssertionError(f"waited for {limit} s: {what}")
+        time.sleep(0.02)
+
+
+class PodsCase(unittest.TestCase):
+    def folder(self):
+        folder = tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
+        self.addCleanup(folder.cleanup)
+        return pathlib.Path(folder.name)
+
+    def objects(self, rendering):
+        """What a folder of deploy/ renders to."""
+        folder = self.folder()
+        shutil.copytree(ROOT / "deploy", folder / "tree/deploy")
+        return Tree(folder / "tree").objects(rendering)
+
+    def cluster(self, objects, **options):
+        cluster = emulator.Cluster(objects, WEIR, self.folder(), **options)
+        self.addCleanup(cluster.close)
+        return cluster
+
+    def manifest(self, config, *flags):
+        """What the folder that `weir manifest` writes renders to."""
+        out = self.folder() / "job"
+        result = subprocess.run([WEIR, "manifest", config, f"--out={out}", *flags], capture_output=True, text=True, check=False)
+        self.assertEqual(result.returncode, 0, result.stderr)
+        return render(out)
+
+    def assert_exits(self, cluster, pod, code, limit=LIMIT_SECONDS):
+        self.assertEqual(pod.process.wait(limit), code, f"{pod.name}:\n{cluster.log(pod)[-3000:]}")
