@@ -25,10 +25,10 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
-      {{}, {"subcommand", "up, run, status, demo, config, checkpoint, export, replay, bench"}},
+      {{}, {"subcommand", "up, run, status, demo, config, checkpoint, export, replay, manifest"}},
       {{"upp"},
        {"'upp' is not known here (did you mean \"up\"?)",
-        "up, run, status, demo, config, checkpoint, export, replay, bench", "see `weir --help`"}},
+        "up, run, status, demo, config, checkpoint, export, replay, manifest", "see `weir --help`"}},
       {{"up"}, {"config is required", "allowed after `weir up`", "--workers"}},
       {{"up", "job.json", "--worker=2"},
        {"'--worker=2' is not known here (did you mean \"--workers\"?)", "see `weir up --help`"}},
@@ -53,6 +53,9 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
       {{"up", "job.json", "--restart=-1"}, {"--restart"}},
       {{"up", "job.json", "--restart=many"}, {"--restart", "many"}},
       {{"up", "job.json", "--resume=a", "--init_from=b"}, {"--resume", "--init_from"}},
+      {{"config", "show", "job.json", "--ps=0"}, {"--ps", "1024"}},
+      {{"manifest"}, {"config is required", "weir manifest"}},
+      {{"manifest", "job.json", "--format=helm"}, {"--format", "jobset"}},
       {{"bench"}, {"wire"}},
       {{"bench", "wire", "--sizes=3XB"}, {"3XB", "1KB to 64GB"}},
       {{"bench", "wire", "--layouts=2by2"}, {"2by2", "2x4"}},
@@ -120,7 +123,7 @@ TEST_CASE("help and version") {
                Contains("weir up --ps=2 --workers=4 configs/digits.json") && Contains("Exit codes"));
   }
   for (const char* command :
-       {"up", "run", "status", "demo", "config", "checkpoint", "export", "bench", "doctor"}) {
+       {"up", "run", "status", "demo", "config", "checkpoint", "export", "manifest", "bench", "doctor"}) {
     const WeirResult result = Weir({command, "--help"});
     CHECK(result.code == 0);
     CHECK_THAT(result.output, Contains("Examples:\n  weir " + std::string(command)));
@@ -217,6 +220,26 @@ TEST_CASE("status of a cluster that is not there names ps:0 and its address") {
   CHECK_THAT(no_file.output, Contains("/no/such/file"));
 }
 
+TEST_CASE("config show says a server's memory in bytes where the data tell the model's size") {
+  const auto show = [](std::vector<std::string> more) {
+    std::vector<std::string> args = {"config", "show", "configs/digits.json"};
+    args.insert(args.end(), more.begin(), more.end());
+    const WeirResult result = Weir(args);
+    CHECK(result.code == 0);
+    return result.output;
+  };
+  // 9,610 parameters are 18 blocks of 512 and one of 394, which is the tenth of the first server: 5,002
+  // elements. They come eleven times, with 4 bytes each, beside 4 MiB of chunks.
+  CHECK_THAT(
+      show({"--ps=2", "--workers=4"}),
+      Contains("that is at most 4414392 bytes (4.2 MiB) with 9610 parameters, 2 servers and 4 workers"));
+  CHECK_THAT(show({}), Contains("1 server and 1 worker,"));
+  CHECK_THAT(show({"--set", "cluster.workers=3"}), Contains("1 server and 3 workers,"));
+  const std::string none = R"({"images": "/none", "labels": "/none"})";
+  CHECK_THAT(show({"--set", R"(data={"format": "idx", "train": )" + none + R"(, "test": )" + none + "}"}),
+             Contains("in bytes: not known here (data.train.images: cannot read /none: No such file"));
+}
+
 TEST_CASE("config check looks at the data and at whether the model fits it") {
   const std::filesystem::path folder = std::filesystem::path(std::getenv("TEST_TMPDIR")) / "config_check";
   std::filesystem::create_directories(folder);
@@ -265,6 +288,12 @@ TEST_CASE("config check looks at the data and at whether the model fits it") {
   CHECK_THAT(result.output, Contains("  data: training set: 3 examples of shape [1, 2, 2]; test set: 3 ") &&
                                 Contains("  not checked: the values in the data files"));
   CHECK_THAT(result.output, !Contains("logit"));
+  const auto sizes = [&] { return Weir({"--sizes", "--config=" + job}, "worker/worker"); };
+  // Twice three images of 4 bytes, doubled while they are read, and their labels; 50 parameters six times; for
+  // each of 32 examples twice the outputs (4, 10), two gradients (10), two inputs (4).
+  CHECK(sizes().output ==
+        "{\"parameters\": 50, \"worker_bytes\": 8440, \"unknown\": \"the values in the data files, and whether "
+        "the files are whole\"}\n");
   std::ofstream(folder / "images") << "no images";
   CHECK_THAT(check().output, Contains("images: not an IDX file"));
 
@@ -274,7 +303,10 @@ TEST_CASE("config check looks at the data and at whether the model fits it") {
   CHECK(result.code == 0);
   CHECK_THAT(result.output, Contains("  data: training set: lines of 2 numbers and a label; test set: ") &&
                                 Contains("  not checked: whether the last layer has a logit for each class"));
+  // How many lines the file has is not known.
+  CHECK_THAT(sizes().output, StartsWith("{\"parameters\": 9, \"worker_bytes\": null, "));
   std::ofstream(folder / "table.csv") << "1,2,0\n3,four,1\n";
+  CHECK(sizes().code == kExitConfig);
   CHECK_THAT(check().output, Contains("table.csv:2:3"));
 }
 

@@ -50,6 +50,43 @@ TEST_CASE("Server memory: sync") {
             " + 0.75 MiB (chunks on their way)");
 }
 
+TEST_CASE("Server memory: requests to object storage") {
+  v1::JobConfig config;
+  config.mutable_cluster()->set_workers(1);
+  config.mutable_checkpoint()->set_directory("s3://bucket/7");
+  CHECK_THAT(DescribeServerMemory(config),
+             Catch::EndsWith(" + 1 MiB (chunks on their way) + at most 16 MiB (requests to object storage)"));
+}
+
+TEST_CASE("Server memory: bytes, of the servers that hold a part") {
+  v1::JobConfig config;
+  config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_ADAM);
+  // Weights and slots 3, parts 4, old versions 4; 2 chunks of 512 KiB a worker.
+  constexpr uint64_t kTimes = 11, kChunks = 4 << 20;
+  // 17 blocks of 65,536 elements: one more on the first server.
+  CHECK(ServerBytes(config, 4, 17 * 65536, 2) == kTimes * 4 * 9 * 65536 + kChunks);
+  // A server for each MiB of weights.
+  CHECK(ServerBytes(config, 4, 1000, 2) == kTimes * 4 * 1000 + kChunks);
+  config.mutable_server()->set_min_shard_kib(0);
+  CHECK(ServerBytes(config, 4, 1024, 2) == kTimes * 4 * 512 + kChunks);
+  CHECK(DescribeServerBytes(config, 2, 4, 1024) ==
+        "that is at most 4216832 bytes (4.0 MiB) with 1024 parameters, 2 servers and 4 workers, and the "
+        "program itself");
+}
+
+TEST_CASE("Server memory: the least is a part of the most, and what is checked") {
+  for (const auto mode : {v1::ConsistencyConfig::MODE_SYNC, v1::ConsistencyConfig::MODE_ASYNC}) {
+    v1::JobConfig config;
+    config.mutable_consistency()->set_mode(mode);
+    const ServerMemory memory = ServerMemoryOf(config, 3);
+    CHECK(memory.least() < memory.most());
+    const auto least = static_cast<uint64_t>(memory.least() * 4 * 1000);
+    CHECK(CheckServerMemory(config, 3, 1000, 1, least).ok());
+    CHECK_FALSE(CheckServerMemory(config, 3, 1000, 1, least - 1).ok());
+    CHECK(ServerBytes(config, 3, 1000, 1) > least);
+  }
+}
+
 TEST_CASE("Server memory: applied on arrival") {
   v1::JobConfig config;
   config.mutable_consistency()->set_mode(v1::ConsistencyConfig::MODE_ASYNC);
