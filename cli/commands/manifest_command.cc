@@ -121,6 +121,7 @@ absl::Status Write(const std::string& folder, const std::map<std::string, std::s
 std::string NextSteps(const ManifestOptions& options, const ManifestJob& job) {
   const std::string kubectl =
       job.name_space.empty() ? "kubectl" : absl::StrCat("kubectl -n ", job.name_space);
+  const std::string out = Printable(options.out);
   std::string text = "What the job needs first, once in its namespace (docs/deploy.md):\n";
   if (!job.name_space.empty()) absl::StrAppend(&text, "  kubectl create namespace ", job.name_space, "\n");
   absl::StrAppend(&text, "  ", kubectl,
@@ -130,13 +131,12 @@ std::string NextSteps(const ManifestOptions& options, const ManifestJob& job) {
                     " create secret generic weir-object-storage "
                     "--from-literal=AWS_ACCESS_KEY_ID=... --from-literal=AWS_SECRET_ACCESS_KEY=...\n");
   } else {
-    absl::StrAppend(&text, "  ", kubectl, " apply -f ", options.out,
-                    "/deploy/kustomize/checkpoints/claim.yaml\n");
+    absl::StrAppend(&text, "  ", kubectl, " apply -f ", out, "/deploy/kustomize/checkpoints/claim.yaml\n");
   }
-  if (const std::string data = DataFolder(job.config); !data.empty()) {
-    absl::StrAppend(&text, "  a claim weir-data whose files are those of ", data, "\n");
+  if (const std::string data = DataFolder(job.config.data()); !data.empty()) {
+    absl::StrAppend(&text, "  a claim weir-data whose files are those of ", Printable(data), "\n");
   }
-  return absl::StrCat(text, "Then:\n  kubectl apply -k ", options.out, "\n");
+  return absl::StrCat(text, "Then:\n  kubectl apply -k ", out, "\n");
 }
 
 int Fail(int code, const absl::Status& status) {
@@ -147,7 +147,7 @@ int Fail(int code, const absl::Status& status) {
 }  // namespace
 
 std::string CheckImage(const std::string& image) {
-  const std::string wanted = absl::StrCat("must be NAME:TAG or NAME@sha256:DIGEST, got '", image, "'");
+  std::string wanted = absl::StrCat("must be NAME:TAG or NAME@sha256:DIGEST, got '", image, "'");
   for (const char c : image) {
     if (!absl::ascii_isalnum(static_cast<unsigned char>(c)) &&
         std::string("._-/:@").find(c) == std::string::npos) {

@@ -77,9 +77,7 @@ void CheckData(const v1::DataConfig& data, Problems* problems) {
                                Normal(named.path)));
   }
   if (paths.empty() || !absolute) return;
-  v1::JobConfig config;
-  *config.mutable_data() = data;
-  const std::string folder = DataFolder(config);
+  const std::string folder = DataFolder(data);
   for (const absl::string_view taken : kTaken) {
     if (!IsWithin(folder, taken) && !IsWithin(taken, folder)) continue;
     problems->Add("data", absl::StrCat("the folder of all its files is ", folder,
@@ -150,9 +148,9 @@ absl::Status SetTimesOfPods(v1::JobConfig* config) {
 
 bool UsesObjectStorage(const v1::JobConfig& config) { return IsObjectPath(config.checkpoint().directory()); }
 
-std::string DataFolder(const v1::JobConfig& config) {
+std::string DataFolder(const v1::DataConfig& data) {
   std::string folder;
-  for (const NamedPath& named : DataPaths(config.data())) {
+  for (const NamedPath& named : DataPaths(data)) {
     const std::filesystem::path parent = std::filesystem::path(Normal(named.path)).parent_path();
     if (folder.empty()) folder = parent;
     while (!IsWithin(parent.native(), folder)) folder = std::filesystem::path(folder).parent_path();

@@ -25,7 +25,7 @@ absl::Status SetTimesOfPods(v1::JobConfig* config);
 bool UsesObjectStorage(const v1::JobConfig& config);
 
 // The folder that holds all files of the job's data, where pods mount a volume; "" for data that are part of
-// Weir. The config has passed CheckForCluster().
-std::string DataFolder(const v1::JobConfig& config);
+// Weir. The paths are absolute.
+std::string DataFolder(const v1::DataConfig& data);
 
 }  // namespace weir

@@ -126,7 +126,7 @@ std::string PatchOfPods(const ManifestJob& job, const Pods& pods) {
     return patch.ToString();
   }
   patch.Replace(absl::StrCat(container, "/resources/requests/cpu"), Quoted(job.config.compute().threads()));
-  if (const std::string folder = DataFolder(job.config); !folder.empty()) {
+  if (const std::string folder = DataFolder(job.config.data()); !folder.empty()) {
     patch
         .Add(absl::StrCat(pods.spec, "/volumes/-"),
              "{name: data, persistentVolumeClaim: {claimName: weir-data, readOnly: true}}")

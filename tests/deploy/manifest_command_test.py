@@ -59,7 +59,8 @@ class ManifestCommand(unittest.TestCase):
 
     def weir(self, config, *flags):
         self.job.write_text(json.dumps(config) if isinstance(config, dict) else config, encoding="utf-8")
-        return subprocess.run([WEIR, "manifest", self.job, f"--out={self.out}", *flags], capture_output=True, text=True, check=False)
+        command = [WEIR, "manifest", self.job, f"--out={self.out}", *flags]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
 
     def written(self, config, *flags):
         """The objects of the folder, which is moved away first: it needs nothing beside it."""
@@ -89,7 +90,8 @@ class ManifestCommand(unittest.TestCase):
         storage = {**DIGITS, "checkpoint": {"directory": "s3://bucket/small"}}
         large = ["--parameters=1000000", "--worker_memory_mib=300"]
         for form in FORMATS:
-            for config, flags in [(DIGITS, []), (DIGITS, ["--evaluator", "--gpu"]), (storage, ["--evaluator"]), (storage, ["--gpu"]),
+            for config, flags in [(DIGITS, []), (DIGITS, ["--evaluator", "--gpu"]),
+                                  (storage, ["--evaluator"]), (storage, ["--gpu"]),
                                   (LARGE, [*large, "--evaluator", "--gpu"]), (LARGE, large)]:
                 for ps, workers in [(1, 1), (4, 16)]:
                     with self.subTest(form=form, name=config["name"], flags=flags, ps=ps, workers=workers):
@@ -98,7 +100,8 @@ class ManifestCommand(unittest.TestCase):
                         counts = {}
                         for pods in pods_of(objects):
                             counts[pods.role] = counts.get(pods.role, 0) + pods.count
-                        self.assertEqual(counts, {"ps": ps, "worker": workers} | ({"evaluator": 1} if "--evaluator" in flags else {}))
+                        evaluator = {"evaluator": 1} if "--evaluator" in flags else {}
+                        self.assertEqual(counts, {"ps": ps, "worker": workers} | evaluator)
 
     def test_memory_of_servers(self):
         # docs/memory.md. sync, sgd: weights 1, parts 16, old versions 4, a version that is saved 1.
@@ -119,7 +122,10 @@ class ManifestCommand(unittest.TestCase):
 
     def test_object_storage_takes_more_memory(self):
         storage = {**DIGITS, "checkpoint": {"directory": "s3://bucket/small"}}
-        sizes = [self.memory(next(pods for pods in pods_of(self.written(config)) if pods.role == "ps")) for config in (DIGITS, storage)]
+        sizes = []
+        for config in (DIGITS, storage):
+            servers = next(pods for pods in pods_of(self.written(config)) if pods.role == "ps")
+            sizes.append(self.memory(servers))
         self.assertEqual(sizes[1] - sizes[0], 16)
 
     def test_memory_of_workers(self):
@@ -132,7 +138,8 @@ class ManifestCommand(unittest.TestCase):
                 objects = self.written(DIGITS, f"--format={form}", "--ps=3", "--workers=4", "--evaluator", *flags)
                 for pods in pods_of(objects):
                     if pods.role != "ps":
-                        self.assertEqual(self.memory(pods), ceil_mib(size) + PROGRAM_MIB + (more if pods.role == "worker" else 0))
+                        cuda = more if pods.role == "worker" else 0
+                        self.assertEqual(self.memory(pods), ceil_mib(size) + PROGRAM_MIB + cuda)
 
     def test_what_pods_get(self):
         for form in FORMATS:
@@ -147,7 +154,8 @@ class ManifestCommand(unittest.TestCase):
                     config = config_of(objects, pods)
                     self.assertEqual(config["cluster"], {"start_seconds": 900, "server_wait_seconds": 200.5})
                     works = pods.role == "worker"
-                    self.assertEqual(pods.container["image"], f"example.com/gpu@sha256:{'0' * 64}" if works else "example.com:5000/weir:1.2")
+                    image = f"example.com/gpu@sha256:{'0' * 64}" if works else "example.com:5000/weir:1.2"
+                    self.assertEqual(pods.container["image"], image)
                     self.assertEqual(pods.flag("device"), "cuda:0" if works else None)
                     self.assertEqual(at(pods.container, "resources", "limits", "nvidia.com/gpu"), "1" if works else None)
                     mounts = {mount["name"]: mount["mountPath"] for mount in pods.container["volumeMounts"]}
@@ -180,10 +188,12 @@ class ManifestCommand(unittest.TestCase):
             hidden = {**LARGE, "data": {"format": "idx", "train": files, "test": files}}
             self.assert_refused(hidden, [], "data: the folder of all its files is", f"has {taken};")
         for directory in ["runs", "/runs", "/var/lib/weir", "/var/lib/weir/../x", "/var/lib/weirs/x"]:
-            self.assert_refused({**DIGITS, "checkpoint": {"directory": directory}}, [], f"checkpoint.directory: '{directory}' is on no")
+            elsewhere = {**DIGITS, "checkpoint": {"directory": directory}}
+            self.assert_refused(elsewhere, [], f"checkpoint.directory: '{directory}' is on no")
         self.assert_refused({**DIGITS, "checkpoint": {}}, [], "checkpoint.directory: is not set", "s3://BUCKET/PREFIX")
         for other, says in [("/other", "is on no volume"), ("s3://bucket/x", "of two kinds")]:
-            self.assert_refused({**DIGITS, "checkpoint": {"directory": DIRECTORY, "init_from": other}}, [], f"init_from: '{other}'", says)
+            config = {**DIGITS, "checkpoint": {"directory": DIRECTORY, "init_from": other}}
+            self.assert_refused(config, [], f"init_from: '{other}'", says)
         self.assert_refused({**DIGITS, "cluster": {"workers": 3}}, ["--workers=4"], "cluster.workers: is 3, but --workers=4")
         self.assert_refused({**DIGITS, "cluster": {"min_workers": 5}}, ["--workers=4"], "cluster.min_workers: is 5, more than")
         self.assert_refused('{"name": "x",\n "modle": {}}', [], f"{self.job}:2:2: modle")
@@ -197,7 +207,8 @@ class ManifestCommand(unittest.TestCase):
         self.assert_refused(DIGITS, ["--parameters=9"], "--parameters=9, but with the data on this machine the model has 650")
 
     def test_bad_command_lines(self):
-        for flag, says in [("--image=weir", "NAME:TAG"), ("--image=weir:latest", "give a version"), ("--image=host:5000/weir", "NAME:TAG"),
+        for flag, says in [("--image=weir", "NAME:TAG"), ("--image=weir:latest", "give a version"),
+                           ("--image=host:5000/weir", "NAME:TAG"),
                            ("--gpu_image=a@sha256:12", "NAME:TAG"), ("--namespace=A", "lower-case"), ("--format=helm", "tfjob"),
                            ("--ps=0", "--ps"), ("--parameters=0", "--parameters")]:
             self.assert_refused(DIGITS, [flag], says, code=EXIT_USAGE)
