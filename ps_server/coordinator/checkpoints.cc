@@ -86,6 +86,10 @@ void Checkpoints::Begin() {
   current_->of = *std::move(snapshot);
   current_->requests = std::exchange(next_, {});
   current_->urgent = urgent;
+  // In the same turn as the snapshot, so that no step is committed in between.
+  v1::ControlMessage message;
+  message.mutable_freeze()->set_step(current_->of.step);
+  options_.broadcast(message);
   options_.store->Begin(current_->of.step, InOrder([this](const absl::Status& status) { OnBegun(status); }));
 }
 
@@ -99,7 +103,6 @@ void Checkpoints::OnBegun(const absl::Status& status) {
   message.mutable_checkpoint()->set_step(current_->of.step);
   message.mutable_checkpoint()->set_complete(newest_.has_value() ? newest_->step() + 1 : 0);
   options_.broadcast(message);
-  options_.changed();
 }
 
 void Checkpoints::OnWritten(uint32_t shard, const v1::CheckpointWritten& written) {
@@ -110,6 +113,10 @@ void Checkpoints::OnWritten(uint32_t shard, const v1::CheckpointWritten& written
   }
   if (current_->phase != Phase::kWriting) return;
   if (!written.error().empty()) return Fail(absl::StrCat("ps:", shard, ": ", written.error()));
+  if (written.record().num_shards() != current_->of.num_shards) {
+    return Fail(absl::StrCat("ps:", shard, " has written a part of ", written.record().num_shards(),
+                             " shards, but the job has ", current_->of.num_shards));
+  }
   current_->files[shard] = written.record();
   if (current_->files.size() < current_->of.num_shards) return;
   current_->phase = Phase::kCommitting;
@@ -161,6 +168,12 @@ void Checkpoints::Fail(const std::string& why) {
       newest_.has_value() ? absl::StrCat("; the last one is ", newest_->step()) : "; there is none yet");
   if (!current_->urgent) LogWarning(reason);
   schedule_.Failed(options_.clock->Now());
+  if (current_->phase == Phase::kBeginning) {
+    v1::ControlMessage message;
+    message.mutable_freeze()->set_step(current_->of.step);
+    message.mutable_freeze()->set_release(true);
+    options_.broadcast(message);
+  }
   options_.store->Discard(current_->of.step);
   std::vector<Done> requests = std::move(current_->requests);
   current_.reset();

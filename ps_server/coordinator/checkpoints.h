@@ -20,9 +20,10 @@
 
 namespace weir {
 
-// Takes a job's checkpoints, one at a time: makes room in the store, has every shard write its part, commits
-// the checkpoint. Not thread-safe: all calls come in the coordinator's order, into which the store's answers
-// are posted.
+// Takes a job's checkpoints, one at a time: has every shard keep its version, makes room in the store, has
+// every shard write its part, commits the checkpoint. Training goes on meanwhile, however long the store
+// takes. Not thread-safe: all calls come in the coordinator's order, into which the store's answers are
+// posted.
 class Checkpoints {
  public:
   // What the coordinator puts into a checkpoint.
@@ -46,12 +47,11 @@ class Checkpoints {
     std::function<void(std::function<void()>)> post;
     // The current state, or why no checkpoint can be taken now.
     std::function<absl::StatusOr<Snapshot>()> snapshot;
-    // Sends a message to every shard. In sync no step is committed between snapshot() and this call
-    // (starting()).
+    // Sends a message to every shard.
     std::function<void(const v1::ControlMessage&)> broadcast;
     // The store belongs to another coordinator now; the message names it.
     std::function<void(const std::string& why)> replaced;
-    // starting(), busy() or newest() has changed.
+    // unsettled() or newest() has changed.
     std::function<void()> changed;
   };
   using Done = std::function<void(absl::StatusOr<v1::CheckpointReply>)>;
@@ -71,10 +71,10 @@ class Checkpoints {
   // The job goes back to the newest checkpoint, of this many steps, or to its beginning.
   void Rewound(uint64_t steps) { schedule_.Rewound(options_.clock->Now(), steps); }
 
-  // A checkpoint of the state at snapshot() is about to be taken.
-  bool starting() const { return current_.has_value() && current_->phase == Phase::kBeginning; }
   // A checkpoint is under way.
   bool busy() const { return current_.has_value(); }
+  // A checkpoint is under way that may become the newest.
+  bool unsettled() const { return current_.has_value() && current_->abandoned.empty(); }
   const std::optional<v1::CheckpointManifest>& newest() const { return newest_; }
   // When the newest checkpoint was completed, or found in the store.
   absl::Time newest_since() const { return newest_since_; }
@@ -97,7 +97,7 @@ class Checkpoints {
 
  private:
   enum class Phase {
-    kBeginning,   // the store makes room
+    kBeginning,   // the shards keep their version, and the store makes room
     kWriting,     // the shards write
     kCommitting,  // the store commits
   };

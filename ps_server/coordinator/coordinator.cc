@@ -234,8 +234,7 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
 
 void Coordinator::MaybeCommit() {
   if (state_ != v1::RUNNING || end_.drained()) return;
-  if (checkpoints_ != nullptr && checkpoints_->starting()) return;  // the checkpoint is of the steps so far
-  if (evaluations_.Holds()) return;                                 // an evaluator needs this step's weights
+  if (evaluations_.Holds()) return;  // an evaluator needs this step's weights
   const uint32_t parts = PartsOf(steps_.committed(), size_.parts, size_.batches);
   const std::optional<StepCommitter::Commit> commit = steps_.Ready(parts, shards_.size());
   if (!commit.has_value()) return;

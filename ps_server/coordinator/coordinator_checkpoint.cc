@@ -25,10 +25,7 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
   options.snapshot = [this] { return TakeSnapshot(); };
   options.broadcast = [this](const v1::ControlMessage& message) { shards_.Broadcast(message); };
   options.replaced = [this](const std::string& why) { StepAside(why); };
-  options.changed = [this] {
-    MaybeCommit();
-    MaybeInstall();
-  };
+  options.changed = [this] { MaybeInstall(); };
   checkpoints_ = std::make_unique<Checkpoints>(std::move(options));
   if (!checkpoints_->newest().has_value()) return;
   const v1::CheckpointManifest& newest = *checkpoints_->newest();

@@ -80,7 +80,7 @@ bool Coordinator::GoesOn() const {
 
 void Coordinator::MaybeInstall() {
   if (over() || end_.ends_again() || shards_.empty() || end_.drained()) return;
-  if (recoverable() && checkpoints_->busy()) return;  // the newest checkpoint may change
+  if (recoverable() && checkpoints_->unsettled()) return;  // the newest checkpoint may change
   if (state_ == v1::STARTING || state_ == v1::RECOVERING) {
     if (size_.batches == 0 || !shards_.AllAttached()) return;
     // A server that stands by is awaited as well, once: it could not hear of the end of a job that had ended

@@ -75,6 +75,8 @@ void Shard::Handle(const v1::ControlMessage& message) {
       return;
     case v1::ControlMessage::kHello:
       return HandleHello();
+    case v1::ControlMessage::kFreeze:
+      return HandleFreeze(message.freeze());
     case v1::ControlMessage::kCheckpoint:
       return HandleCheckpoint(message.checkpoint());
     case v1::ControlMessage::kPing:
@@ -153,7 +155,7 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
     return;
   }
   if (!MakeRoom()) {
-    late_commit_ = LateCommit{commit, options_.clock->Now(), {}, {}};
+    late_commit_ = LateCommit{commit, options_.clock->Now(), {}, {}, {}};
     short_of_memory_ = true;
     return;
   }

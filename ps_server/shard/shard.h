@@ -176,8 +176,14 @@ class Shard {
   void HandleCommit(const v1::CommitStep& commit);
   void HandlePin(const v1::PinVersion& pin);
   void HandlePing(const v1::Ping& ping);
+  void HandleFreeze(const v1::FreezeCheckpoint& freeze);
   void HandleCheckpoint(const v1::TakeCheckpoint& take);
-  void WriteCheckpoint(const v1::TakeCheckpoint& take, const std::shared_ptr<CheckpointWork>& work);
+  // Keeps the newest version for a checkpoint of this step.
+  absl::Status FreezeFor(uint64_t step);
+  // Drops what is kept for a checkpoint that is not written yet.
+  void ForgetCheckpoint();
+  // Once the log has reached the kept version, too.
+  void WriteCheckpoint(const std::shared_ptr<CheckpointWork>& work);
   void ReportCheckpoint(uint64_t step, const absl::StatusOr<v1::CheckpointFile>& file);
   v1::ShardState StateNow() const;
   void HandleShutdown(const v1::Shutdown& shutdown);
@@ -272,6 +278,8 @@ class Shard {
   ShardLoader loader_;
   // A checkpoint's file is being written.
   bool writing_ = false;
+  // What is kept for a checkpoint whose TakeCheckpoint has not come.
+  std::shared_ptr<CheckpointWork> frozen_;
 
   // Drop() resets all members below, except for those about the end of the job. Null: nothing is installed.
   v1::Install install_;
@@ -296,6 +304,7 @@ class Shard {
     v1::CommitStep commit;
     absl::Time since;
     std::vector<v1::PinVersion> pins;
+    absl::optional<v1::FreezeCheckpoint> freeze;
     absl::optional<v1::TakeCheckpoint> checkpoint;
   };
   absl::optional<LateCommit> late_commit_;

@@ -9,32 +9,62 @@
 
 namespace weir {
 
+// A version that is kept for a checkpoint.
 struct CheckpointWork {
+  uint64_t step = 0;
   std::shared_ptr<const ShardVersion> frozen;
   ShardSnapshot snapshot;
+  // The log's next segment has begun.
+  bool logged = false;
+  // The checkpoint's folder is there.
+  bool begun = false;
 };
+
+void Shard::HandleFreeze(const v1::FreezeCheckpoint& freeze) {
+  ForgetCheckpoint();
+  if (freeze.release()) return;
+  if (late_commit_.has_value()) {
+    // The coordinator sent this step's commit before.
+    late_commit_->freeze = freeze;
+    return;
+  }
+  // What prevents it is told when the checkpoint is to be written.
+  FreezeFor(freeze.step()).IgnoreError();
+}
 
 void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
   if (take.complete() > 0) log_.DropBefore(take.complete() - 1);
-  if (late_commit_.has_value()) {
-    // The coordinator sent this step's commit before the checkpoint.
+  const bool kept = frozen_ != nullptr && frozen_->step == take.step();
+  if (!kept && late_commit_.has_value()) {
     late_commit_->checkpoint = take;
     return;
   }
-  const auto failed = [&](std::string why) {
-    ReportCheckpoint(take.step(), absl::FailedPreconditionError(why));
-  };
-  if (store_ == nullptr) return failed("this shard has no model yet");
-  if (!options_.config.checkpoint().has_directory()) {
-    return failed("this server's config has no checkpoint.directory");
+  if (!kept) {
+    // A coordinator of protocol 1.5 sends no FreezeCheckpoint.
+    ForgetCheckpoint();
+    if (const absl::Status status = FreezeFor(take.step()); !status.ok()) {
+      return ReportCheckpoint(take.step(), status);
+    }
   }
-  if (mode_.commits_steps && store_->count() != take.step()) {
-    return failed(absl::StrCat("this shard is at step ", store_->count(), ", not ", take.step()));
-  }
-  // Only a checkpoint freezes a version, and it releases the memory before it resets writing_.
-  if (writing_) return failed("this shard still writes an earlier checkpoint");
+  const std::shared_ptr<CheckpointWork> work = std::exchange(frozen_, nullptr);
+  work->begun = true;
   writing_ = true;
+  WriteCheckpoint(work);
+}
+
+absl::Status Shard::FreezeFor(uint64_t step) {
+  if (store_ == nullptr) return absl::FailedPreconditionError("this shard has no model yet");
+  if (!options_.config.checkpoint().has_directory()) {
+    return absl::FailedPreconditionError("this server's config has no checkpoint.directory");
+  }
+  if (mode_.commits_steps && store_->count() != step) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("this shard is at step ", store_->count(), ", not ", step));
+  }
+  // A version is released before writing_ is reset.
+  if (writing_) return absl::FailedPreconditionError("this shard still writes an earlier checkpoint");
   const auto work = std::make_shared<CheckpointWork>();
+  work->step = step;
   work->frozen = store_->Freeze();
   work->snapshot.model = store_->model();
   work->snapshot.state = StateNow();
@@ -45,19 +75,36 @@ void Shard::HandleCheckpoint(const v1::TakeCheckpoint& take) {
   for (size_t i = 0; i < work->frozen->slots.size(); ++i) {
     work->snapshot.slots.push_back({store_->slots()[i].name, values(work->frozen->slots[i])});
   }
-  if (!log_.kept()) return WriteCheckpoint(take, work);
+  frozen_ = work;
+  if (!log_.kept()) {
+    work->logged = true;
+    return absl::OkStatus();
+  }
   // The log's next segment begins right after this version; the file that names the segment is written after
   // that.
-  const uint64_t segment = log_.Rotate(take.step(), [this, take, work] { WriteCheckpoint(take, work); });
+  const uint64_t segment = log_.Rotate(step, [this, work] {
+    work->logged = true;
+    WriteCheckpoint(work);
+  });
   work->snapshot.state.set_log_segment(segment);
+  return absl::OkStatus();
 }
 
-void Shard::WriteCheckpoint(const v1::TakeCheckpoint& take, const std::shared_ptr<CheckpointWork>& work) {
-  options_.background([this, take, generation = loader_.generation(), work] {
+void Shard::ForgetCheckpoint() {
+  // The log may have the work still.
+  if (frozen_ != nullptr) std::exchange(frozen_, nullptr)->frozen = nullptr;
+  if (!late_commit_.has_value()) return;
+  late_commit_->freeze.reset();
+  late_commit_->checkpoint.reset();
+}
+
+void Shard::WriteCheckpoint(const std::shared_ptr<CheckpointWork>& work) {
+  if (!work->logged || !work->begun) return;
+  options_.background([this, generation = loader_.generation(), work] {
     const std::string& directory = options_.config.checkpoint().directory();
-    auto file = WriteShardFile(*options_.files, directory, take.step(), work->snapshot);
+    auto file = WriteShardFile(*options_.files, directory, work->step, work->snapshot);
     work->frozen = nullptr;
-    queue_.Post([this, generation, step = take.step(), file = std::move(file)] {
+    queue_.Post([this, generation, step = work->step, file = std::move(file)] {
       writing_ = false;
       if (file.ok()) ++counters_.checkpoints_written;
       if (generation == loader_.generation())

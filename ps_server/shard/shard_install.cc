@@ -15,7 +15,7 @@ namespace weir {
 
 void Shard::HandleHello() {
   loader_.Abandon();
-  if (late_commit_.has_value()) late_commit_->checkpoint.reset();
+  ForgetCheckpoint();
   if (log_.failed()) ReportFailed();
   v1::ShardReport report;
   v1::Attached& attached = *report.mutable_attached();
@@ -80,7 +80,7 @@ absl::StatusOr<BlockStore::Options> Shard::CheckInstall(const v1::Install& insta
 
 void Shard::Drop(const std::string& reason) {
   loader_.Abandon();
-  if (late_commit_.has_value()) late_commit_->checkpoint.reset();
+  ForgetCheckpoint();
   if (store_ == nullptr) return;
   LogInfo("incarnation ", incarnation_, " of the shard ends at version ", store_->count(), ": ", reason);
   FailAll(v1::FENCED, reason);

@@ -135,6 +135,7 @@ void Shard::ResumeWaiting() {
     late_commit_.reset();
     HandleCommit(late.commit);
     for (const v1::PinVersion& pin : late.pins) HandlePin(pin);
+    if (late.freeze.has_value()) HandleFreeze(*late.freeze);
     if (late.checkpoint.has_value()) HandleCheckpoint(*late.checkpoint);
   }
   short_of_memory_ = ShortOfMemory();

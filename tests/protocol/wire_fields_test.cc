@@ -38,6 +38,8 @@ TEST_CASE("a message loses what an earlier version does not know, at any depth")
   status.add_tasks()->set_task("worker:0");
   status.mutable_tasks(0)->set_incarnation(3);
   const v1::ClusterStatus known = status;
+  CHECK(earlier.fields.erase("weir.v1.ClusterStatus.worker_utilization = 37: double") == 1);
+  CHECK(earlier.fields.erase("weir.v1.TaskStatus.utilization = 9: double") == 1);
   status.set_worker_utilization(0.5);
   status.mutable_tasks(0)->set_utilization(0.5);
   CHECK(MakeEarlier(earlier, &status));

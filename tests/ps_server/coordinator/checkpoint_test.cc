@@ -37,21 +37,24 @@ TEST_CASE("A checkpoint is of one step on all shards, and complete once the stor
   for (auto& shard : f.shards) shard->writes = false;
   f.disk->holds = true;
   const auto first = f.Checkpoint();
-  // No step is committed until the shards know which step to save.
+  // Training goes on while the store makes room, which may take it minutes.
   f.Steps(1);
-  CHECK(f.Status().step() == 3);
+  CHECK(f.Status().step() == 4);
   CHECK(f.Taken() == 0);
   f.disk->Answer();
-  CHECK(f.Status().step() == 4);
   for (const auto& shard : f.shards) {
     REQUIRE(shard->Sent(v1::ControlMessage::kCheckpoint).size() == 1);
     CHECK(shard->Sent(v1::ControlMessage::kCheckpoint)[0].checkpoint().step() == 3);
     constexpr int kCommit = v1::ControlMessage::kCommit;
     std::vector<int> order;
     for (const auto& message : shard->sent) {
-      if (message.has_checkpoint() || message.has_commit()) order.push_back(message.message_case());
+      if (message.has_freeze()) CHECK((message.freeze().step() == 3 && !message.freeze().release()));
+      if (message.has_freeze() || message.has_checkpoint() || message.has_commit()) {
+        order.push_back(message.message_case());
+      }
     }
-    CHECK(order == std::vector<int>{kCommit, kCommit, kCommit, v1::ControlMessage::kCheckpoint, kCommit});
+    CHECK(order == std::vector<int>{kCommit, kCommit, kCommit, v1::ControlMessage::kFreeze, kCommit,
+                                    v1::ControlMessage::kCheckpoint});
   }
   f.Steps(1);  // training goes on
   const auto second = f.Checkpoint();
@@ -186,6 +189,19 @@ TEST_CASE("A shard that is lost while one is taken: nothing comes of it, and nob
     f.disk->Answer();
     CHECK(answer->status().code() == absl::StatusCode::kUnavailable);
     CHECK(f.Taken() == 0);
+    CHECK(f.shards[0]->Sent(v1::ControlMessage::kFreeze).back().freeze().release());
+  }
+  SECTION("before they were told: the job goes back without waiting for the store") {
+    if (mode == kAsync) return;
+    f.disk->holds = true;
+    const auto answer = f.Checkpoint();
+    f.shards[1]->Kill();
+    f.Join(0, 7000);
+    f.Advance(absl::Seconds(1));
+    CHECK(f.shards[1]->Sent(v1::ControlMessage::kInstall).size() == 2);
+    CHECK_FALSE(answer->there());
+    f.disk->Answer();
+    CHECK(answer->status().code() == absl::StatusCode::kUnavailable);
   }
   SECTION("when all have written: it stands, and is what the shard is restored from") {
     f.shards[1]->writes = true;
@@ -292,6 +308,19 @@ TEST_CASE("What a shard writes late of a checkpoint that came to nothing goes, t
   CHECK(f.Checkpoint()->reply().step() == 3);
   f.shards[1]->Written(3);
   CHECK(f.disk->discarded.size() == 2);
+}
+
+TEST_CASE("A part of another number of shards is no part of the checkpoint") {
+  Saved f(kSync);
+  f.StartJob();
+  f.Steps(3);
+  f.shards[1]->num_shards = 3;
+  const auto answer = f.Checkpoint();
+  CHECK(answer->status().code() == absl::StatusCode::kUnavailable);
+  CHECK_THAT(std::string(answer->status().message()),
+             Contains("ps:1 has written a part of 3 shards, but the job has 2"));
+  CHECK_FALSE(f.disk->newest.has_value());
+  CHECK(f.disk->discarded == std::vector<uint64_t>{3});
 }
 
 TEST_CASE("A log that cannot be written ends the job as a failure of storage") {

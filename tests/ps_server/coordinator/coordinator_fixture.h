@@ -24,6 +24,8 @@ struct FakeShard {
   bool connects = true, attaches = true, installs = true, acknowledges = true, answers_pings = true,
        answers_pins = true, writes = true;
   std::string install_error, write_error;
+  // As its parts of checkpoints have it.
+  uint32_t num_shards = 0;
   bool install_error_permanent = false;
   // The instance of its process, as it attaches and announces itself.
   uint64_t instance = 0;

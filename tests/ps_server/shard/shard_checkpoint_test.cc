@@ -150,6 +150,92 @@ TEST_CASE("In sync a checkpoint is of its step, also when the commit has to wait
   CHECK(state.commits(3).parts_size() == 2);
 }
 
+TEST_CASE("A version is kept until its checkpoint may be written, and training goes on") {
+  ShardFixture f(kSync);
+  f.Start();
+  const auto step = [&](uint64_t step) {
+    f.Push({0, step, 0});
+    f.Push({1, step, 1});
+    f.Commit(step, {0, 1});
+  };
+  const auto freeze = [&](uint64_t step, bool release) {
+    v1::ControlMessage message;
+    message.mutable_freeze()->set_step(step);
+    message.mutable_freeze()->set_release(release);
+    f.Control(message);
+  };
+  const auto saved = [&](uint64_t step) {
+    std::vector<float> weights;
+    const v1::ShardState state = Load(f, ShardFixture::Complete(step, {&f}), &weights);
+    CHECK(state.version().count() == step);
+    return weights;
+  };
+  step(0);
+  freeze(1, false);
+  step(1);
+  step(2);
+  CHECK(f.Reports(v1::ShardReport::kCheckpoint).empty());
+  f.TakeCheckpoint(1);
+  CHECK(saved(1) == All(1));
+
+  // A checkpoint that came to nothing: the next one is of another version.
+  freeze(3, false);
+  freeze(3, true);
+  step(3);
+  f.TakeCheckpoint(3);
+  CHECK_THAT(CheckpointError(f), Contains("at step 4, not 3"));
+  freeze(4, false);
+  step(4);
+  freeze(5, false);  // replaces it
+  step(5);
+  f.TakeCheckpoint(4);
+  CHECK_THAT(CheckpointError(f), Contains("at step 6, not 4"));
+  freeze(6, false);
+  step(6);
+  f.TakeCheckpoint(6);
+  CHECK(saved(6) == All(6));
+
+  // Another coordinator does not know of it.
+  freeze(7, false);
+  step(7);
+  v1::ControlMessage hello;
+  hello.mutable_hello()->set_coordinator_incarnation(1);
+  f.Control(hello);
+  f.Reports(v1::ShardReport::kAttached);
+  f.TakeCheckpoint(7);
+  CHECK_THAT(CheckpointError(f), Contains("at step 8, not 7"));
+}
+
+TEST_CASE("In sync a version is kept of its step, also when the commit has to wait for memory") {
+  ShardFixture f(kSync);
+  f.Start();
+  const auto step = [&](uint64_t step) {
+    f.Push({0, step, 0});
+    f.Push({1, step, 1});
+    f.Commit(step, {0, 1});
+  };
+  step(0);
+  // Readers hold as many old versions as they may.
+  std::vector<PullAnswerPtr> held = {f.Pull(0, 1)};
+  for (uint64_t at = 1; at <= 2; ++at) {
+    step(at);
+    held.push_back(f.Pull(0, at + 1));
+  }
+  step(3);
+  v1::ControlMessage freeze;
+  freeze.mutable_freeze()->set_step(4);
+  f.Control(freeze);
+  const bool both = GENERATE(true, false);
+  if (both) f.TakeCheckpoint(4);
+  held.clear();
+  f.shard->Tick();
+  step(4);
+  if (!both) f.TakeCheckpoint(4);
+  std::vector<float> weights;
+  CHECK(Load(f, ShardFixture::Complete(4, {&f}), &weights).version().count() == 4);
+  CHECK(weights == All(4));
+}
+
 TEST_CASE("A coordinator that says Hello learns what there is, and nothing of what another one asked for") {
   ShardFixture f(kAsync);
   const auto hello = [&] {
