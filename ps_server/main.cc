@@ -131,7 +131,13 @@ int Run(const Flags& flags) {
 
   const bool open_to_all = options.token.empty() && !address->is_unix();
   BlockSignals({SIGINT, SIGTERM});
+  // The start may wait for object storage, and has nothing to save.
+  SignalWaiter early({SIGINT, SIGTERM}, [&](int signal) {
+    LogInfo(me.task.ToString(), " got signal ", signal, " while it started");
+    std::_Exit(kExitDrained);
+  });
   auto server = Server::Start(std::move(options));
+  early.Stop();
   if (!server.ok()) {
     // Object storage that does not answer now may do so later.
     return Fail(absl::IsUnavailable(server.status()) ? kExitPeerLost : kExitConfig,

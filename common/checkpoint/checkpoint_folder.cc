@@ -284,15 +284,16 @@ absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const 
   return RemoveAll(fs, **held, folder);
 }
 
-absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, int keep,
+absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, uint64_t newest, int keep,
                                   std::optional<uint64_t> best) {
   WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
   int whole = 0;
   for (auto entry = entries.rbegin(); entry != entries.rend(); ++entry) {
+    if (entry->step > newest) continue;
     if (whole < keep && entry->has_manifest) {
       if (ReadComplete(fs, entry->folder).ok()) ++whole;
       WEIR_RETURN_IF_ERROR(RemoveFiles(fs, entry->folder, IsTemporary));
-    } else if (whole > 0 && entry->step != best) {
+    } else if (whole > 0 && !(entry->step == best && entry->has_manifest)) {
       WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs, entry->folder));
     }
   }

@@ -89,11 +89,12 @@ absl::Status RemoveCheckpoint(FileSystem& fs, const std::string& folder, const C
 // Removes what was written of a checkpoint that failed. A checkpoint with a manifest stays as it is.
 absl::Status DiscardCheckpoint(FileSystem& fs, const std::string& folder, const Confirm& confirm = nullptr);
 
-// Keeps the newest `keep` >= 1 checkpoints that LatestComplete would accept, everything newer than the last
-// of these, and the checkpoint of step `best`. Removes the rest, failed checkpoints before the newest
-// included, and temporary files in those that stay. Called after a commit has returned OK: only then is it
-// certain that the newest outlives a crash.
-absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, int keep,
+// Of the checkpoints up to step `newest`: keeps the newest `keep` >= 1 that LatestComplete would accept,
+// everything newer than the last of these, and the checkpoint of step `best`. Removes the rest, failed
+// checkpoints before the newest included, and temporary files in those that stay. Called after the commit of
+// `newest` has returned OK: only then is it certain that it outlives a crash. Later ones are not touched: a
+// coordinator that has taken over meanwhile may have made them, and knows which it needs.
+absl::Status RemoveOldCheckpoints(FileSystem& fs, const std::string& dir, uint64_t newest, int keep,
                                   std::optional<uint64_t> best = std::nullopt);
 
 }  // namespace weir

@@ -2,6 +2,7 @@
 
 #include <curl/curl.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <new>
 #include <utility>
@@ -9,32 +10,46 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "common/base/status_macros.h"
 
 namespace weir {
 namespace {
 
-constexpr long kStalledBytesPerSecond = 1024;
+constexpr long kUploadBuffer = 512 << 10;
 
-// An answer that arrives.
-struct Arriving {
+using Clock = std::chrono::steady_clock;
+
+// A request on its way, and its answer as far as that has come.
+struct Transfer {
+  Transfer(const HttpRequest& request, const HttpClient& client) : request(request), client(client) {}
+
+  const HttpRequest& request;
+  const HttpClient& client;
+  const Clock::time_point begun = Clock::now();
   HttpAnswer answer;
-  uint64_t max_bytes = 0;
-  bool too_long = false;
+  // When a byte last moved; how many had then.
+  Clock::time_point moved = begun;
+  curl_off_t bytes = 0;
+  // Why it was given up; empty: it was not.
+  std::string failure;
 };
 
 size_t TakeBody(char* data, size_t, size_t bytes, void* to) {
-  Arriving& arriving = *static_cast<Arriving*>(to);
-  if (bytes > arriving.max_bytes - arriving.answer.body.size()) {
-    arriving.too_long = true;
+  Transfer& transfer = *static_cast<Transfer*>(to);
+  if (bytes > transfer.request.max_answer - transfer.answer.body.size()) {
+    transfer.failure =
+        absl::StrCat("the answer has more than the ", transfer.request.max_answer, " bytes that are allowed");
     return 0;
   }
-  arriving.answer.body.append(data, bytes);
+  transfer.answer.body.append(data, bytes);
   return bytes;
 }
 
 size_t TakeHeader(char* data, size_t, size_t bytes, void* to) {
-  HttpAnswer& answer = static_cast<Arriving*>(to)->answer;
+  Transfer& transfer = *static_cast<Transfer*>(to);
+  transfer.moved = Clock::now();
+  HttpAnswer& answer = transfer.answer;
   const absl::string_view line(data, bytes);
   // "100 Continue" and its like precede the answer itself.
   if (absl::StartsWith(line, "HTTP/")) answer.headers.clear();
@@ -44,6 +59,24 @@ size_t TakeHeader(char* data, size_t, size_t bytes, void* to) {
         std::string(absl::StripAsciiWhitespace(line.substr(colon + 1)));
   }
   return bytes;
+}
+
+// Called once a second, or more often.
+int WatchTransfer(void* of, curl_off_t, curl_off_t received, curl_off_t, curl_off_t sent) {
+  Transfer& transfer = *static_cast<Transfer*>(of);
+  const Clock::time_point now = Clock::now();
+  if (received + sent != transfer.bytes) transfer.moved = now;
+  transfer.bytes = received + sent;
+  const HttpRequest& request = transfer.request;
+  if (transfer.client.ended()) {
+    transfer.failure = "this process ends";
+  } else if (absl::FromChrono(now - transfer.moved) > request.silence) {
+    transfer.failure = absl::StrCat("no byte moved for ", absl::FormatDuration(request.silence));
+  } else if (absl::FromChrono(now - transfer.begun) > request.limit) {
+    transfer.failure = absl::StrCat("it was not over after ", absl::FormatDuration(request.limit), ", with ",
+                                    transfer.bytes, " bytes sent and received");
+  }
+  return transfer.failure.empty() ? 0 : 1;
 }
 
 bool IsMistake(CURLcode code) {
@@ -65,6 +98,20 @@ std::string HttpAnswer::header(const std::string& name) const {
   return found == headers.end() ? "" : found->second;
 }
 
+std::string PercentEncode(absl::string_view text, absl::string_view keep) {
+  std::string out;
+  for (const char c : text) {
+    const absl::string_view one(&c, 1);
+    if (absl::ascii_isalnum(static_cast<unsigned char>(c)) || absl::StrContains("-_.~", one) ||
+        absl::StrContains(keep, one)) {
+      out += c;
+    } else {
+      absl::StrAppendFormat(&out, "%%%02X", static_cast<unsigned char>(c));
+    }
+  }
+  return out;
+}
+
 // One connection, and the options of one transfer.
 class HttpClient::Handle {
  public:
@@ -75,13 +122,17 @@ class HttpClient::Handle {
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
-  absl::StatusOr<HttpAnswer> Send(const Options& options, const HttpRequest& request) {
+  absl::StatusOr<HttpAnswer> Send(const HttpClient& client, const HttpRequest& request) {
     curl_easy_reset(curl_);  // keeps the connection
-    Arriving arriving;
-    arriving.max_bytes = request.max_answer;
+    const Options& options = client.options_;
+    Transfer transfer(request, client);
     char error[CURL_ERROR_SIZE] = "";
     curl_slist* headers = nullptr;
     for (const std::string& header : request.headers) headers = curl_slist_append(headers, header.c_str());
+    if (request.keys != nullptr && !request.keys->session_token.empty()) {
+      headers = curl_slist_append(
+          headers, absl::StrCat("x-amz-security-token: ", request.keys->session_token).c_str());
+    }
     const std::string provider = absl::StrCat("aws:amz:", options.region, ":", options.service);
 
     Set(CURLOPT_NOSIGNAL, 1L);
@@ -94,16 +145,24 @@ class HttpClient::Handle {
     // How long a longer body waits for "100 Continue", which not every server says.
     Set(CURLOPT_EXPECT_100_TIMEOUT_MS, 100L);
     Set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(absl::ToInt64Milliseconds(options.connect_timeout)));
-    Set(CURLOPT_LOW_SPEED_LIMIT, kStalledBytesPerSecond);
-    Set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(absl::ToInt64Seconds(options.stall_timeout)));
+    Set(CURLOPT_FRESH_CONNECT, request.once ? 1L : 0L);
+    // The default of 64 KiB costs many calls of the system.
+    Set(CURLOPT_UPLOAD_BUFFERSIZE, kUploadBuffer);
+    // A server that is gone answers no probe, also while it may be silent for long.
+    Set(CURLOPT_TCP_KEEPALIVE, 1L);
+    Set(CURLOPT_TCP_KEEPIDLE, 15L);
+    Set(CURLOPT_TCP_KEEPINTVL, 5L);
+    Set(CURLOPT_NOPROGRESS, 0L);
+    Set(CURLOPT_XFERINFOFUNCTION, &WatchTransfer);
+    Set(CURLOPT_XFERINFODATA, &transfer);
     Set(CURLOPT_WRITEFUNCTION, &TakeBody);
-    Set(CURLOPT_WRITEDATA, &arriving);
+    Set(CURLOPT_WRITEDATA, &transfer);
     Set(CURLOPT_HEADERFUNCTION, &TakeHeader);
-    Set(CURLOPT_HEADERDATA, &arriving);
-    if (!options.key_id.empty()) {
+    Set(CURLOPT_HEADERDATA, &transfer);
+    if (request.keys != nullptr) {
       Set(CURLOPT_AWS_SIGV4, provider.c_str());
-      Set(CURLOPT_USERNAME, options.key_id.c_str());
-      Set(CURLOPT_PASSWORD, options.secret_key.c_str());
+      Set(CURLOPT_USERNAME, request.keys->key_id.c_str());
+      Set(CURLOPT_PASSWORD, request.keys->secret_key.c_str());
     }
     if (request.method == "HEAD") {
       Set(CURLOPT_NOBODY, 1L);
@@ -117,18 +176,15 @@ class HttpClient::Handle {
 
     const CURLcode code = curl_easy_perform(curl_);
     curl_slist_free_all(headers);
-    if (arriving.too_long) {
-      return absl::UnavailableError(
-          absl::StrCat("the answer has more than the ", request.max_answer, " bytes that are allowed"));
-    }
+    if (!transfer.failure.empty()) return absl::UnavailableError(transfer.failure);
     if (code != CURLE_OK) {
       const std::string why = error[0] != '\0' ? error : curl_easy_strerror(code);
       return IsMistake(code) ? absl::FailedPreconditionError(why) : absl::UnavailableError(why);
     }
     long status = 0;
     curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &status);
-    arriving.answer.status = static_cast<int>(status);
-    return std::move(arriving.answer);
+    transfer.answer.status = static_cast<int>(status);
+    return std::move(transfer.answer);
   }
 
  private:
@@ -158,10 +214,27 @@ absl::StatusOr<HttpAnswer> HttpClient::Send(const HttpRequest& request) {
     }
   }
   if (handle == nullptr) handle = std::make_unique<Handle>();
-  absl::StatusOr<HttpAnswer> answer = handle->Send(options_, request);
+  absl::StatusOr<HttpAnswer> answer = handle->Send(*this, request);
   MutexLock lock(mutex_);
   idle_.push_back(std::move(handle));
   return answer;
+}
+
+void HttpClient::EndWithin(absl::Duration time) {
+  MutexLock lock(mutex_);
+  end_ = std::min(end_, Clock::now() + absl::ToChronoNanoseconds(time));
+  changed_.NotifyAll();
+}
+
+bool HttpClient::ended() const {
+  MutexLock lock(mutex_);
+  return Clock::now() >= end_;
+}
+
+void HttpClient::Sleep(absl::Duration time) {
+  const Clock::time_point until = Clock::now() + absl::ToChronoNanoseconds(time);
+  MutexLock lock(mutex_);
+  while (Clock::now() < std::min(until, end_)) changed_.WaitUntil(mutex_, std::min(until, end_));
 }
 
 }  // namespace weir

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -13,13 +14,26 @@
 
 namespace weir {
 
+// Keys of AWS Signature Version 4.
+struct SigningKeys {
+  std::string key_id, secret_key;
+  std::string session_token;  // of temporary keys; else empty
+};
+
 struct HttpRequest {
   std::string method;
   std::string url;
   std::vector<std::string> headers;  // "name: value"
   absl::string_view body;
+  // Outlives the call. nullptr: the request is not signed.
+  const SigningKeys* keys = nullptr;
   // More than this in an answer is an error. Bounds the memory that a server can make us take.
   uint64_t max_answer = 64 << 20;
+  // The request has failed when no byte has moved for `silence`, and when it is not over after `limit`.
+  absl::Duration silence = absl::Seconds(20);
+  absl::Duration limit = absl::Minutes(1);
+  // Not sent again by the library itself, as it does if a connection that was kept open turns out to be cut.
+  bool once = false;
 };
 
 struct HttpAnswer {
@@ -31,17 +45,17 @@ struct HttpAnswer {
   std::string header(const std::string& name) const;
 };
 
-// Sends requests that are signed with AWS Signature Version 4. Keeps connections open for later requests.
-// Follows no redirect. Thread-safe; a call blocks until there is an answer.
+// RFC 3986, as signatures need it: all but letters, digits, "-_.~" and what is kept.
+std::string PercentEncode(absl::string_view text, absl::string_view keep = "");
+
+// Sends requests, signed with AWS Signature Version 4 if they have keys. Keeps connections open for later
+// requests. Follows no redirect. Thread-safe; a call blocks until there is an answer.
 class HttpClient {
  public:
   struct Options {
-    // Empty key id: requests are not signed.
-    std::string key_id, secret_key;
+    // What signatures are made for.
     std::string region, service;
     absl::Duration connect_timeout = absl::Seconds(5);
-    // A transfer that makes no progress worth the name (1 KiB/s) for this time has failed.
-    absl::Duration stall_timeout = absl::Seconds(20);
   };
   explicit HttpClient(Options options);
   ~HttpClient();
@@ -49,15 +63,24 @@ class HttpClient {
   HttpClient& operator=(const HttpClient&) = delete;
 
   // Any answer that has come whole is OK, whatever its status. Unavailable: no connection, or it was cut, or
-  // stalled; the server may have done what the request asks for, or may still do so. FailedPrecondition: the
-  // URL or the server's certificate is wrong.
+  // took too long; the server may have done what the request asks for, or may still do so.
+  // FailedPrecondition: the URL or the server's certificate is wrong.
   absl::StatusOr<HttpAnswer> Send(const HttpRequest& request);
+
+  // From so much later on all requests fail, those under way within a second.
+  void EndWithin(absl::Duration time);
+  bool ended() const;
+  // Sleeps, but not beyond the end.
+  void Sleep(absl::Duration time);
 
  private:
   class Handle;
 
   const Options options_;
-  Mutex mutex_;
+  mutable Mutex mutex_;
+  CondVar changed_;
+  std::chrono::steady_clock::time_point end_ ABSL_GUARDED_BY(mutex_) =
+      std::chrono::steady_clock::time_point::max();
   // Those that no call uses now.
   std::vector<std::unique_ptr<Handle>> idle_ ABSL_GUARDED_BY(mutex_);
 };

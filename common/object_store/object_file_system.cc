@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
+#include <future>
 #include <optional>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -17,6 +20,8 @@ namespace {
 
 // Data is sent, and read ahead, in pieces of this size. A file that is no longer goes in one request.
 constexpr uint64_t kPiece = 8 << 20;
+// So many pieces of a file are on their way at once, while the next one is made.
+constexpr size_t kOnTheirWay = 2;
 // Pieces grow by kPiece after so many, since S3 takes 10,000 a file.
 constexpr size_t kPiecesOfOneSize = 1000;
 
@@ -59,6 +64,7 @@ class StagedObject final : public StagedFile {
     const ObjectStore::Condition condition = existing == Existing::kKeep ? free_ : ObjectStore::Condition{};
     if (written.ok() && !upload_.has_value()) return store_.Put(name_, piece_, condition);
     if (written.ok()) written = SendPiece();
+    while (written.ok() && !sending_.empty()) written = AwaitPiece();
     if (written.ok()) written = store_.Complete(*upload_, condition);
     if (written.ok()) upload_.reset();
     Abort();
@@ -66,22 +72,39 @@ class StagedObject final : public StagedFile {
   }
 
  private:
-  uint64_t piece_limit() const {
-    const size_t sent = upload_.has_value() ? upload_->parts.size() : 0;
-    return kPiece * (1 + sent / kPiecesOfOneSize);
-  }
+  uint64_t piece_limit() const { return kPiece * (1 + pieces_ / kPiecesOfOneSize); }
 
   absl::Status SendPiece() {
     if (!upload_.has_value()) {
       WEIR_ASSIGN_OR_RETURN(upload_, store_.Begin(name_));
     }
-    WEIR_RETURN_IF_ERROR(store_.Append(*upload_, piece_));
-    piece_.clear();
+    if (sending_.size() == kOnTheirWay) WEIR_RETURN_IF_ERROR(AwaitPiece());
+    const auto send = [this, number = ++pieces_,
+                       piece = std::make_shared<const std::string>(std::exchange(piece_, {}))] {
+      return store_.PutPart(*upload_, number, *piece);
+    };
+    try {
+      sending_.push_back(std::async(std::launch::async, send));
+    } catch (const std::system_error&) {
+      // The system cannot start another thread.
+      sending_.push_back(std::async(std::launch::deferred, send));
+    }
+    piece_.reserve(piece_limit());
+    return absl::OkStatus();
+  }
+
+  // Of the oldest piece on its way.
+  absl::Status AwaitPiece() {
+    absl::StatusOr<ObjectStore::Upload::Part> part = sending_.front().get();
+    sending_.pop_front();
+    WEIR_RETURN_IF_ERROR(part.status());
+    upload_->parts.push_back(*std::move(part));
     return absl::OkStatus();
   }
 
   void Abort() {
     if (!upload_.has_value()) return;
+    sending_.clear();  // waits for them
     if (const absl::Status aborted = store_.Abort(*upload_); !aborted.ok()) {
       LogInfo("what was sent of ", name_.ToString(), " still takes room: ", aborted.message());
     }
@@ -94,6 +117,9 @@ class StagedObject final : public StagedFile {
   const ObjectStore::Condition free_;
   std::string piece_;
   std::optional<ObjectStore::Upload> upload_;
+  // How many pieces were sent, or are on their way: the newest ones.
+  size_t pieces_ = 0;
+  std::deque<std::future<absl::StatusOr<ObjectStore::Upload::Part>>> sending_;
 };
 
 class ReadableObject final : public ReadableFile {
@@ -152,9 +178,7 @@ class ObjectFileSystem final : public FileSystem {
   }
   bool HoldsFolders(const std::string& path) const override { return false; }
 
-  absl::Status Reserve(const std::string& path) override {
-    return store_->Put(ObjectNameOf(path), "", {ObjectStore::Condition::kNothing, ""});
-  }
+  absl::Status Reserve(const std::string& path) override { return store_->Reserve(ObjectNameOf(path)); }
 
   absl::StatusOr<std::unique_ptr<StagedFile>> Stage(const std::string& path,
                                                     const std::string& temporary) override {
@@ -186,6 +210,7 @@ class ObjectFileSystem final : public FileSystem {
     return Refuse("rename", from);
   }
 
+  void EndWithin(absl::Duration time) override { store_->EndWithin(time); }
   absl::Status Remove(const std::string& path) override { return store_->Remove(ObjectNameOf(path)); }
   absl::Status MakeFolder(const std::string& path) override { return absl::OkStatus(); }
   absl::Status SyncFolder(const std::string& folder) override { return absl::OkStatus(); }
@@ -233,6 +258,10 @@ class StorageByPath final : public FileSystem {
   absl::Status Reserve(const std::string& path) override {
     WEIR_ASSIGN_OR_RETURN(FileSystem* const at, At(path));
     return at->Reserve(path);
+  }
+  void EndWithin(absl::Duration time) override {
+    MutexLock lock(mutex_);
+    if (objects_ != nullptr) objects_->EndWithin(time);
   }
   absl::StatusOr<std::unique_ptr<StagedFile>> Stage(const std::string& path,
                                                     const std::string& temporary) override {

@@ -25,20 +25,6 @@ constexpr char kTokenHeader[] = "x-amz-meta-weir-put";
 // whole process may have been stopped meanwhile.
 constexpr int kPatience = 3;
 
-// RFC 3986, as the signature needs it.
-std::string Escape(absl::string_view text, bool keep_slashes) {
-  std::string out;
-  for (const char c : text) {
-    if (absl::ascii_isalnum(static_cast<unsigned char>(c)) ||
-        absl::StrContains("-_.~", absl::string_view(&c, 1)) || (c == '/' && keep_slashes)) {
-      out += c;
-    } else {
-      absl::StrAppendFormat(&out, "%%%02X", static_cast<unsigned char>(c));
-    }
-  }
-  return out;
-}
-
 std::string Unescape(absl::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -83,6 +69,19 @@ Complaint ComplaintIn(const HttpAnswer& answer) {
   return {error.child_value("Code"), error.child_value("Message")};
 }
 
+// The status that an error has which came after a head that said 200.
+int StatusOf(const Complaint& complaint) {
+  const std::pair<const char*, int> statuses[] = {
+      {"PreconditionFailed", 412}, {"ConditionalRequestConflict", 409},
+      {"NoSuchUpload", 404},       {"NoSuchBucket", 404},
+      {"AccessDenied", 403},       {"InternalError", 500},
+      {"ServiceUnavailable", 503}, {"SlowDown", 503}};
+  for (const auto& [code, status] : statuses) {
+    if (complaint.code == code) return status;
+  }
+  return 400;
+}
+
 bool MayPass(const HttpAnswer& answer, const Complaint& complaint) {
   // 409: another put of this key was under way (ConditionalRequestConflict). BadDigest and
   // XAmzContentSHA256Mismatch: the data was damaged on its way.
@@ -99,7 +98,8 @@ std::string Describe(const HttpAnswer& answer, const Complaint& complaint) {
 }
 
 // What an answer means that would come again, and what to do: "; ...", or nothing.
-absl::Status Refusal(const HttpAnswer& answer, const Complaint& complaint, const std::string& bucket) {
+absl::Status Refusal(const HttpAnswer& answer, const Complaint& complaint, const S3Settings& settings,
+                     const std::string& bucket) {
   if (complaint.code == "NoSuchBucket") {
     return absl::FailedPreconditionError(
         absl::StrCat("; make bucket '", bucket, "' first, or correct its name"));
@@ -108,7 +108,9 @@ absl::Status Refusal(const HttpAnswer& answer, const Complaint& complaint, const
   if (answer.status == 412) return absl::AbortedError("");
   if (answer.status == 401 || answer.status == 403) {
     return absl::PermissionDeniedError(
-        "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what these keys may do");
+        settings.web_identity.has_value()
+            ? "; check what role AWS_ROLE_ARN may do"
+            : "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what these keys may do");
   }
   if (answer.status / 100 == 3 || complaint.code == "AuthorizationHeaderMalformed") {
     const std::string region = answer.header("x-amz-bucket-region");
@@ -146,20 +148,56 @@ struct ObjectStore::Call {
   // What a success brings: so many bytes of an object, or XML with this root. Neither: nothing that counts.
   uint64_t data_bytes = 0;
   const char* root = nullptr;
+  // The store may be silent for long before it answers.
+  bool long_silence = false;
+  // There is one try.
+  bool once = false;
 };
 
 ObjectStore::ObjectStore(Options options)
     : options_(std::move(options)),
-      http_({options_.settings.key_id, options_.settings.secret_key, options_.settings.region, "s3",
-             options_.connect_timeout, options_.stall_timeout}) {}
+      http_({options_.settings.region, "s3", options_.connect_timeout}),
+      credentials_(options_.settings, &http_) {}
+
+absl::StatusOr<HttpAnswer> ObjectStore::Try(const Call& call, HttpRequest& request, bool* renewed) {
+  WEIR_ASSIGN_OR_RETURN(const SigningKeys keys, credentials_.Get());
+  request.keys = &keys;
+  absl::StatusOr<HttpAnswer> answer = http_.Send(request);
+  if (!answer.ok()) {
+    return absl::Status(answer.status().code(),
+                        absl::StrCat("no answer from ", options_.settings.BucketUrl(call.bucket), ": ",
+                                     answer.status().message()));
+  }
+  const bool success = answer->status / 100 == 2;
+  // The end of an upload may fail after the head of its answer has said 200.
+  const Complaint complaint = success && call.method != "POST" ? Complaint{} : ComplaintIn(*answer);
+  if (success && complaint.code.empty()) {
+    pugi::xml_document xml;
+    if (call.data_bytes > 0 && answer->body.size() != call.data_bytes) {
+      return absl::UnavailableError(absl::StrCat("got ", answer->body.size(), " bytes of ", call.data_bytes));
+    }
+    if (call.root != nullptr && !ParseXml(*answer, call.root, &xml)) {
+      return absl::UnavailableError(absl::StrCat("the answer is no whole ", call.root));
+    }
+    return answer;
+  }
+  const std::string why = Describe(*answer, complaint);
+  if (success) answer->status = StatusOf(complaint);
+  // The answer to a HEAD has no code.
+  const bool expired = complaint.code == "ExpiredToken" || (call.method == "HEAD" && answer->status == 400);
+  const bool renews = expired && !std::exchange(*renewed, true) && credentials_.OnExpired(keys);
+  if (renews || MayPass(*answer, complaint)) return absl::UnavailableError(why);
+  const absl::Status refusal = Refusal(*answer, complaint, options_.settings, call.bucket);
+  return absl::Status(refusal.code(), absl::StrCat(why, refusal.message()));
+}
 
 absl::StatusOr<HttpAnswer> ObjectStore::Exchange(const Call& call) {
   HttpRequest request;
   request.method = call.method;
-  request.url = absl::StrCat(options_.settings.BucketUrl(call.bucket), "/", Escape(call.key, true));
+  request.url = absl::StrCat(options_.settings.BucketUrl(call.bucket), "/", PercentEncode(call.key, "/"));
   const char* separator = "?";
   for (const auto& [name, value] : call.query) {
-    absl::StrAppend(&request.url, separator, Escape(name, false), "=", Escape(value, false));
+    absl::StrAppend(&request.url, separator, PercentEncode(name), "=", PercentEncode(value));
     separator = "&";
   }
   request.headers = call.headers;
@@ -167,49 +205,30 @@ absl::StatusOr<HttpAnswer> ObjectStore::Exchange(const Call& call) {
   if (call.method == "PUT" || call.method == "POST") {
     request.headers.push_back("content-type: application/octet-stream");
   }
-  if (!options_.settings.session_token.empty()) {
-    request.headers.push_back(absl::StrCat("x-amz-security-token: ", options_.settings.session_token));
-  }
   request.body = call.body;
   request.max_answer += call.data_bytes;
+  request.once = call.once;
+  const auto bytes = static_cast<double>(call.body.size() + call.data_bytes);
+  request.silence = call.long_silence ? options_.complete_limit : options_.silence;
+  request.limit = call.long_silence ? options_.complete_limit
+                                    : options_.try_limit + absl::Seconds(bytes / options_.slowest);
 
   const absl::Time start = absl::Now();
   absl::Duration wait = options_.first_wait;
   thread_local absl::BitGen random;
+  bool renewed = false;
   for (int failures = 1;; ++failures) {
-    absl::StatusOr<HttpAnswer> answer = http_.Send(request);
-    std::string why;
-    if (!answer.ok()) {
-      why = absl::StrCat("no answer from ", options_.settings.BucketUrl(call.bucket), ": ",
-                         answer.status().message());
-      if (!absl::IsUnavailable(answer.status())) {
-        return absl::Status(answer.status().code(), absl::StrCat(call.what, ": ", why));
-      }
-    } else {
-      const bool success = answer->status / 100 == 2;
-      // A multipart upload may fail after the head of its answer has said 200.
-      const Complaint complaint = success && call.method != "POST" ? Complaint{} : ComplaintIn(*answer);
-      if (success && complaint.code.empty()) {
-        pugi::xml_document xml;
-        if (call.data_bytes > 0 && answer->body.size() != call.data_bytes) {
-          why = absl::StrCat("got ", answer->body.size(), " bytes of ", call.data_bytes);
-        } else if (call.root != nullptr && !ParseXml(*answer, call.root, &xml)) {
-          why = absl::StrCat("the answer is no whole ", call.root);
-        } else {
-          return answer;
-        }
-      } else {
-        why = Describe(*answer, complaint);
-        if (!MayPass(*answer, complaint)) {
-          const absl::Status refusal = Refusal(*answer, complaint, call.bucket);
-          return absl::Status(refusal.code(), absl::StrCat(call.what, ": ", why, refusal.message()));
-        }
-      }
+    absl::StatusOr<HttpAnswer> answer = Try(call, request, &renewed);
+    if (answer.ok()) return answer;
+    const absl::string_view why = answer.status().message();
+    if (!absl::IsUnavailable(answer.status())) {
+      return absl::Status(answer.status().code(), absl::StrCat(call.what, ": ", why));
     }
     const absl::Duration passed = absl::Now() - start;
     const absl::Duration varied = wait * absl::Uniform(random, 0.5, 1.0);
-    const bool once = options_.limit == absl::ZeroDuration();
+    const bool once = call.once || options_.limit == absl::ZeroDuration() || http_.ended();
     if (once || (failures >= kPatience && passed + varied > options_.limit)) {
+      if (failures == 1) return absl::UnavailableError(absl::StrCat(call.what, ": ", why));
       return absl::UnavailableError(
           absl::StrCat(call.what, ": tried ", failures, " times in ",
                        absl::FormatDuration(absl::Trunc(passed, absl::Milliseconds(1))), "; at last: ", why));
@@ -218,7 +237,7 @@ absl::StatusOr<HttpAnswer> ObjectStore::Exchange(const Call& call) {
       LogWarning(call.what, " yet: ", why, "; tries again in ",
                  absl::FormatDuration(absl::Trunc(varied, absl::Milliseconds(1))));
     }
-    options_.sleep(varied);
+    http_.Sleep(varied);
     wait = std::min(2 * wait, options_.longest_wait);
   }
 }
@@ -246,6 +265,15 @@ absl::Status ObjectStore::Put(const ObjectName& name, absl::string_view data, co
   call.body = data;
   const absl::Status sent = Exchange(call).status();
   return condition.kind == Condition::kAnything ? sent : Settle(name, token, condition, sent);
+}
+
+absl::Status ObjectStore::Reserve(const ObjectName& name) {
+  Call call("put", "PUT", name);
+  AddCondition({Condition::kNothing, ""}, &call.headers);
+  call.once = true;
+  const absl::Status sent = Exchange(call).status();
+  return absl::IsAborted(sent) ? absl::AlreadyExistsError(absl::StrCat(sent.message(), "; the name is taken"))
+                               : sent;
 }
 
 absl::StatusOr<ObjectStore::Info> ObjectStore::Look(const ObjectName& name) {
@@ -341,17 +369,17 @@ absl::StatusOr<ObjectStore::Upload> ObjectStore::Begin(const ObjectName& name) {
   return upload;
 }
 
-absl::Status ObjectStore::Append(Upload& upload, absl::string_view data) {
+absl::StatusOr<ObjectStore::Upload::Part> ObjectStore::PutPart(const Upload& upload, size_t number,
+                                                               absl::string_view data) {
   Upload::Part part;
   part.crc32c = Base64Crc32c(data);
-  Call call(absl::StrCat("put part ", upload.parts.size() + 1, " of"), "PUT", upload.name);
-  call.query = {{"partNumber", absl::StrCat(upload.parts.size() + 1)}, {"uploadId", upload.id}};
+  Call call(absl::StrCat("put part ", number, " of"), "PUT", upload.name);
+  call.query = {{"partNumber", absl::StrCat(number)}, {"uploadId", upload.id}};
   call.headers = {absl::StrCat("x-amz-checksum-crc32c: ", part.crc32c)};
   call.body = data;
   WEIR_ASSIGN_OR_RETURN(const HttpAnswer answer, Exchange(call));
   part.etag = answer.header("etag");
-  upload.parts.push_back(std::move(part));
-  return absl::OkStatus();
+  return part;
 }
 
 absl::Status ObjectStore::Complete(const Upload& upload, const Condition& condition) {
@@ -366,6 +394,7 @@ absl::Status ObjectStore::Complete(const Upload& upload, const Condition& condit
   AddCondition(condition, &call.headers);
   call.body = body;
   call.root = "CompleteMultipartUploadResult";
+  call.long_silence = true;
   // NotFound: the upload is gone, since it was completed by an earlier try, or was aborted.
   return Settle(upload.name, upload.token, condition, Exchange(call).status());
 }

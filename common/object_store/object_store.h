@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "absl/time/time.h"
 #include "absl/types/span.h"
 #include "common/config/object_path.h"
+#include "common/object_store/credentials.h"
 #include "common/object_store/http_client.h"
 #include "common/object_store/s3_settings.h"
 
@@ -34,13 +34,18 @@ class ObjectStore {
   struct Options {
     S3Settings settings;
     absl::Duration connect_timeout = absl::Seconds(5);
-    absl::Duration stall_timeout = absl::Seconds(20);
+    // Each try of a request has failed when no byte has moved for `silence`, or when it is not over after
+    // `try_limit` and the time that its bytes take at `slowest` bytes a second.
+    absl::Duration silence = absl::Seconds(20);
+    absl::Duration try_limit = absl::Seconds(30);
+    double slowest = 256 << 10;
+    // The same for the end of an upload in parts, in which a store may be silent while it joins them.
+    absl::Duration complete_limit = absl::Minutes(5);
     // From the fourth on, no try begins later than this after the first. 0: there is one try.
     absl::Duration limit = absl::Seconds(30);
     // The wait after the first failure is about this; each further one about twice the one before.
     absl::Duration first_wait = absl::Milliseconds(50);
     absl::Duration longest_wait = absl::Seconds(5);
-    std::function<void(absl::Duration)> sleep = absl::SleepFor;
   };
   explicit ObjectStore(Options options);
 
@@ -57,6 +62,9 @@ class ObjectStore {
   };
 
   absl::Status Put(const ObjectName& name, absl::string_view data, const Condition& condition);
+  // Puts an empty object if there is none of the name. Sent once: after Unavailable the object may be there,
+  // or come later, but never a second time.
+  absl::Status Reserve(const ObjectName& name);
   absl::StatusOr<Info> Look(const ObjectName& name);
   // Fills `out` from this offset on. Aborted: the object is of another version by now.
   absl::Status Read(const ObjectName& name, const std::string& etag, uint64_t offset, absl::Span<char> out);
@@ -72,26 +80,33 @@ class ObjectStore {
   absl::StatusOr<Listing> List(const std::string& bucket, const std::string& prefix);
 
   // An object that is put in parts, which are no object until Complete(). Each part but the last has at least
-  // 5 MiB; there are at most 10,000.
+  // 5 MiB; there are at most 10,000, which may be put side by side.
   struct Upload {
     ObjectName name;
     std::string id, token;
     struct Part {
       std::string etag, crc32c;
     };
-    std::vector<Part> parts;
+    std::vector<Part> parts;  // from the first on, for Complete()
   };
   absl::StatusOr<Upload> Begin(const ObjectName& name);
-  absl::Status Append(Upload& upload, absl::string_view data);
+  // Numbers begin with 1.
+  absl::StatusOr<Upload::Part> PutPart(const Upload& upload, size_t number, absl::string_view data);
   absl::Status Complete(const Upload& upload, const Condition& condition);
   // Frees what the parts take.
   absl::Status Abort(const Upload& upload);
   // The parts of uploads that were begun under this prefix and that nobody has completed or aborted.
   absl::StatusOr<std::vector<Upload>> Unfinished(const std::string& bucket, const std::string& prefix);
 
+  // From so much later on all calls fail with Unavailable, those under way within a second.
+  void EndWithin(absl::Duration time) { http_.EndWithin(time); }
+
  private:
   struct Call;
   absl::StatusOr<HttpAnswer> Exchange(const Call& call);
+  // Sends a request once. Unavailable: the next try may be better. `renewed`: other keys were asked for
+  // already, since the store called those of an earlier try expired.
+  absl::StatusOr<HttpAnswer> Try(const Call& call, HttpRequest& request, bool* renewed);
   // What came of a conditional put that was sent with this token and ended with `sent`: an earlier try, or
   // one without an answer, may have taken effect.
   absl::Status Settle(const ObjectName& name, const std::string& token, const Condition& condition,
@@ -99,6 +114,7 @@ class ObjectStore {
 
   const Options options_;
   HttpClient http_;
+  Credentials credentials_;
 };
 
 }  // namespace weir

@@ -5,6 +5,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/object_store/http_client.h"
 
 namespace weir {
 
@@ -13,13 +14,19 @@ struct S3Settings {
   // "http://127.0.0.1:9000", without a slash at its end. Empty: Amazon's own, one host name a bucket.
   std::string endpoint;
   std::string region;
-  std::string key_id, secret_key;
-  std::string session_token;  // of temporary keys; else empty
+  SigningKeys keys;
+  // How temporary keys are got instead, as a Kubernetes service account has it: for a token in a file, and a
+  // role. `endpoint` is that of AWS's Security Token Service (STS).
+  struct WebIdentity {
+    std::string token_file, role_arn, session_name, endpoint;
+  };
+  std::optional<WebIdentity> web_identity;
 
-  // AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY (both needed), AWS_SESSION_TOKEN, AWS_REGION or
-  // AWS_DEFAULT_REGION (us-east-1), AWS_ENDPOINT_URL_S3 or AWS_ENDPOINT_URL. FailedPrecondition names the
-  // variable that is missing or wrong. Neither files of credentials nor a machine's metadata service are
-  // asked.
+  // AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_SESSION_TOKEN; or, without these keys,
+  // AWS_WEB_IDENTITY_TOKEN_FILE and AWS_ROLE_ARN, AWS_ROLE_SESSION_NAME (weir), AWS_ENDPOINT_URL_STS.
+  // AWS_REGION or AWS_DEFAULT_REGION (us-east-1), AWS_ENDPOINT_URL_S3. AWS_ENDPOINT_URL stands for both
+  // endpoints. FailedPrecondition names the variable that is missing or wrong. Neither files of credentials
+  // nor a machine's metadata service are asked.
   using Variable = std::function<std::optional<std::string>(const char* name)>;
   static absl::StatusOr<S3Settings> FromEnvironment(const Variable& variable);
   // Of this process.

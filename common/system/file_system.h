@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "absl/time/time.h"
 #include "absl/types/span.h"
 
 namespace weir {
@@ -104,8 +105,12 @@ class FileSystem {
   virtual bool HoldsFolders(const std::string& path) const;
   // Where folders cannot be held: reserves a name for one file. While the reservation is there, it is no file
   // for List() and Open(). A file that is staged from now on gets the name only if the reservation is still
-  // there then: Remove() ends it. AlreadyExists: the name is taken.
+  // there then: Remove() ends it. AlreadyExists: the name is taken. Unavailable: the reservation may be
+  // there, or may come late, once: use another name.
   virtual absl::Status Reserve(const std::string& path);
+  // From so much later on all that waits for a network fails with Unavailable: this process ends. A disk has
+  // nothing of that kind.
+  virtual void EndWithin(absl::Duration time) {}
 
   // Reads the whole file. DataLoss: it has more than `max_bytes`.
   absl::StatusOr<std::string> ReadFile(const std::string& path, uint64_t max_bytes);

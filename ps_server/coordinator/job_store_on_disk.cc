@@ -19,6 +19,8 @@ namespace {
 
 // How many numbers are reserved at once.
 constexpr uint64_t kBlock = 1000;
+// How many names are tried, since a reservation is sent only once.
+constexpr int kReservations = 4;
 
 // Runs functions in order, on a thread of its own.
 class WorkThread {
@@ -116,7 +118,8 @@ class DiskStore final : public JobStore {
       if (!committed) return;
       std::optional<uint64_t> best;
       if (manifest.job().has_best()) best = manifest.job().best().checkpoint();
-      if (const absl::Status removed = RemoveOldCheckpoints(fs_, options_.directory, options_.keep, best);
+      if (const absl::Status removed =
+              RemoveOldCheckpoints(fs_, options_.directory, manifest.step(), options_.keep, best);
           !removed.ok()) {
         LogWarning("cannot remove old checkpoints: ", std::string(removed.message()));
       }
@@ -158,7 +161,14 @@ class DiskStore final : public JobStore {
 
   // Some object storage ignores the conditions of a put, on which everything here rests.
   absl::Status CheckReservations() {
-    const std::string path = JoinPath(options_.directory, absl::StrCat(".probe-", options_.holder.nonce()));
+    for (int tries = 1;; ++tries) {
+      const std::string name = absl::StrCat(".probe-", options_.holder.nonce(), "-", tries);
+      const absl::Status honoured = CheckReservation(JoinPath(options_.directory, name));
+      if (!absl::IsUnavailable(honoured) || tries == kReservations) return honoured;
+    }
+  }
+
+  absl::Status CheckReservation(const std::string& path) {
     WEIR_RETURN_IF_ERROR(fs_.Reserve(path));
     const absl::Status again = fs_.Reserve(path);
     WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<StagedFile> file, fs_.Stage(path, path));
@@ -183,10 +193,7 @@ class DiskStore final : public JobStore {
   }
 
   absl::Status MakeRoom(uint64_t step) {
-    if (!holds_folders()) {
-      WEIR_RETURN_IF_ERROR(SetBegun(step));
-      return BeginAttempt(fs_, options_.directory, step, claim_->number());
-    }
+    if (!holds_folders()) return MakeAttempt(step);
     const Confirm confirm = [this, step] { return SetBegun(step); };
     const absl::Status begun = BeginCheckpoint(fs_, options_.directory, step, confirm);
     if (!absl::IsAlreadyExists(begun)) return begun;
@@ -194,6 +201,18 @@ class DiskStore final : public JobStore {
     // count on it, and has come to the same step again.
     WEIR_RETURN_IF_ERROR(RemoveCheckpoint(fs_, FolderOf(step), confirm));
     return BeginCheckpoint(fs_, options_.directory, step, confirm);
+  }
+
+  absl::Status MakeAttempt(uint64_t step) {
+    // The manifest of a checkpoint that failed may be on its way yet. It is refused once the reservation is
+    // gone; only then may the record name another checkpoint.
+    if (begun_.has_value()) WEIR_RETURN_IF_ERROR(RemoveBegun(*begun_));
+    for (int tries = 1;; ++tries) {
+      WEIR_RETURN_IF_ERROR(SetBegun(step));
+      const absl::Status begun = BeginAttempt(fs_, options_.directory, step, claim_->number());
+      // Each record has another number, and so each attempt another name.
+      if (!absl::IsUnavailable(begun) || tries == kReservations) return begun;
+    }
   }
 
   absl::Status MakeFolders(const std::string& path) {
@@ -233,8 +252,10 @@ class DiskStore final : public JobStore {
   // Records the step of the checkpoint whose folder does not count yet; nullopt: none. Aborted: another
   // coordinator has the job now.
   absl::Status SetBegun(std::optional<uint64_t> step) {
-    return claim_->Write(
-        [&](v1::CoordinatorMemory& memory) { memory.set_begun_plus_one(step.has_value() ? *step + 1 : 0); });
+    WEIR_RETURN_IF_ERROR(claim_->Write(
+        [&](v1::CoordinatorMemory& memory) { memory.set_begun_plus_one(step.has_value() ? *step + 1 : 0); }));
+    begun_ = step;
+    return absl::OkStatus();
   }
   // A process that was stopped for long may have been replaced meanwhile.
   absl::Status StillOurs() {
@@ -252,6 +273,8 @@ class DiskStore final : public JobStore {
   FileSystem& fs_;
   std::unique_ptr<FolderClaim> claim_;
   Opened opened_;
+  // The checkpoint that the record names.
+  std::optional<uint64_t> begun_;
   // Last, so that the thread ends first.
   std::unique_ptr<WorkThread> thread_;
 };

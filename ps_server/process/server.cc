@@ -401,6 +401,12 @@ ServerImpl::~ServerImpl() {
     control_->Detach(std::string(failure_.message()));
   }
   local_listener_ = nullptr;
+  // What a job leaves behind in object storage is cleared away, if that answers; a job that fails has no
+  // time.
+  if (files_ != nullptr) {
+    MutexLock lock(mutex_);
+    files_->EndWithin(failure_.ok() ? server_wait() : absl::FromChrono(kLinger));
+  }
   // Parked calls are answered first, since gRPC waits for its calls. The coordinator's links have told the
   // other shards.
   if (grpc_ != nullptr) {

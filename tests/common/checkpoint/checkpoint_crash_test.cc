@@ -23,7 +23,7 @@ const StoredJob& New() {
 // Step 20 after step 10, as a coordinator writes it: the old checkpoint is removed once the new one is there.
 absl::Status WriteNew(FileSystem& fs) {
   const absl::Status status = New().Write(fs, "/c", 20, 2);
-  return status.ok() ? RemoveOldCheckpoints(fs, "/c", 1) : status;
+  return status.ok() ? RemoveOldCheckpoints(fs, "/c", 20, 1) : status;
 }
 
 // "" if the newest checkpoint is one of the two, whole; then `is_new` says which.

@@ -59,7 +59,7 @@ TEST_CASE("On the machine's own disk") {
   FileSystem& fs = FileSystem::Posix();
   const StoredJob job{TestModel(1000), {"v"}, 1};
   for (uint64_t step : {1, 2, 3}) REQUIRE(job.Write(fs, dir, step, 2) == absl::OkStatus());
-  REQUIRE(RemoveOldCheckpoints(fs, dir, 2) == absl::OkStatus());
+  REQUIRE(RemoveOldCheckpoints(fs, dir, 3, 2) == absl::OkStatus());
   CHECK(*fs.List(dir) == std::vector<std::string>{"step-00000002", "step-00000003"});
   CHECK(*fs.List(dir + "/step-00000003") == std::vector<std::string>{"manifest.json",
                                                                      "shard-00000-of-00002.safetensors",
@@ -182,7 +182,7 @@ TEST_CASE("What is committed stays: neither a second attempt nor a late writer c
   CHECK(!other.WriteShard(fs, "/c", 5, 1, 2, 6).ok());
   fs.SetFault(nullptr);
   CHECK(fs.List("/c/step-00000005")->size() == 4);
-  REQUIRE(RemoveOldCheckpoints(fs, "/c", 1).ok());
+  REQUIRE(RemoveOldCheckpoints(fs, "/c", 5, 1).ok());
   CHECK(fs.List("/c/step-00000005")->size() == 3);
   CHECK(job.LoadAll(fs, "/c/step-00000005", 2) == absl::OkStatus());
 }
@@ -226,12 +226,12 @@ TEST_CASE("Old ones go, whole ones stay: damaged ones do not count") {
   REQUIRE(BeginCheckpoint(fs, "/c", 60).ok());  // under way
   REQUIRE(job.WriteShard(fs, "/c", 60, 0, 2).ok());
   (void)*fs.Create("/c/step-00000010/notes.txt");  // a user's file
-  REQUIRE(RemoveOldCheckpoints(fs, "/c", 2) == absl::OkStatus());
+  REQUIRE(RemoveOldCheckpoints(fs, "/c", 60, 2) == absl::OkStatus());
   CHECK(*fs.List("/c") == std::vector<std::string>{"step-00000010", "step-00000020", "step-00000040",
                                                    "step-00000050", "step-00000060"});
   CHECK(*fs.List("/c/step-00000010") == std::vector<std::string>{"notes.txt"});
   CHECK(fs.List("/c/step-00000060")->size() == 1);
-  REQUIRE(RemoveOldCheckpoints(fs, "/c", 1) == absl::OkStatus());
+  REQUIRE(RemoveOldCheckpoints(fs, "/c", 60, 1) == absl::OkStatus());
   CHECK(LatestComplete(fs, "/c")->manifest.step() == 40);
   CHECK(FindCheckpoints(fs, "/c")->size() == 4);
   REQUIRE(RemoveCheckpoint(fs, "/c/step-00000040").ok());
@@ -244,7 +244,7 @@ TEST_CASE("The best one stays as long as it is the best, and DIR/best is its pat
   const StoredJob job{TestModel(100), {}, 1};
   const auto write = [&](uint64_t step, std::optional<uint64_t> best) {
     REQUIRE(job.Write(fs, "/c", step, 1, best) == absl::OkStatus());
-    REQUIRE(RemoveOldCheckpoints(fs, "/c", 2, best) == absl::OkStatus());
+    REQUIRE(RemoveOldCheckpoints(fs, "/c", step, 2, best) == absl::OkStatus());
   };
   write(10, std::nullopt);
   CHECK(absl::IsNotFound(ResolveCheckpoint(fs, "/c/best").status()));

@@ -104,7 +104,7 @@ TEST_CASE("A long file goes in parts, and what was not published leaves nothing"
 
   // A process that died in the middle.
   auto left = *Store().Begin({S3Server::kBucket, "long/left/file"});
-  REQUIRE(Store().Append(left, "x").ok());
+  REQUIRE(Store().PutPart(left, 1, "x").ok());
   CHECK(Files().RemoveFolder(Path("long/left")) == absl::OkStatus());
   CHECK(Store().Unfinished(S3Server::kBucket, "long/")->empty());
 
@@ -178,7 +178,7 @@ TEST_CASE("A checkpoint in object storage is found, loaded, exported and removed
   CHECK(*Files().List(dir) == Names{"step-00000005.11"});
   REQUIRE(WriteAttempt(later, dir, 7, 21, 1) == absl::OkStatus());
   REQUIRE(DiscardCheckpoint(Files(), dir + "/step-00000007.21") == absl::OkStatus());  // it is complete
-  REQUIRE(RemoveOldCheckpoints(Files(), dir, 1) == absl::OkStatus());
+  REQUIRE(RemoveOldCheckpoints(Files(), dir, 7, 1) == absl::OkStatus());
   CHECK(*Files().List(dir) == Names{"step-00000007.21"});
 
   // An older attempt cannot be completed any more, however late.

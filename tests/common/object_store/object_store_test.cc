@@ -38,6 +38,12 @@ std::string ReadAll(ObjectStore& store, const ObjectName& name) {
   return data;
 }
 
+void PutPart(ObjectStore& store, ObjectStore::Upload& upload, absl::string_view data) {
+  const auto part = store.PutPart(upload, upload.parts.size() + 1, data);
+  REQUIRE(part.status() == absl::OkStatus());
+  upload.parts.push_back(*part);
+}
+
 std::string Pattern(size_t bytes) {
   std::string data(bytes, '\0');
   for (size_t i = 0; i < bytes; ++i) data[i] = static_cast<char>(i * 31 + (i >> 12));
@@ -136,7 +142,7 @@ TEST_CASE("A put whose every try fails says so, and what comes late cannot break
   Server().SetFaults("next=PUT:late");
   const absl::Status status = once.Put(key, "late", {ObjectStore::Condition::kThisVersion, reserved});
   CHECK(status.code() == Code::kUnavailable);
-  CHECK_THAT(std::string(status.message()), Contains("cannot put s3://weir-test/late: tried 1 times"));
+  CHECK_THAT(std::string(status.message()), Contains("cannot put s3://weir-test/late: no answer from "));
   REQUIRE(store.Remove(key).ok());
   Server().SetFaults("");  // the late put comes now
   CHECK(store.Look(key).status().code() == Code::kNotFound);
@@ -144,11 +150,62 @@ TEST_CASE("A put whose every try fails says so, and what comes late cannot break
 
 TEST_CASE("An answer that does not come is no hang") {
   ObjectStore::Options options = Server().options();
-  options.stall_timeout = absl::Seconds(1);
+  options.silence = absl::Seconds(1);
   ObjectStore store(options);
   Server().SetFaults("next=PUT:stalled");
   CHECK(store.Put(Key("stalled"), "x", kFree) == absl::OkStatus());
   Server().SetFaults("");
+}
+
+TEST_CASE("An answer that comes ever so slowly is no hang, either") {
+  ObjectStore::Options options = Server().options();
+  options.try_limit = absl::Seconds(1);
+  ObjectStore store(options);
+  REQUIRE(store.Put(Key("slow"), "content", kAnything) == absl::OkStatus());
+  Server().SetFaults("next=GET:dribble");
+  CHECK(ReadAll(store, Key("slow")) == "content");
+  CHECK(Server().Counts() == R"({"dribble": 1})");
+  Server().SetFaults("");
+  // A longer one has more time.
+  options.slowest = 1;
+  ObjectStore patient(options);
+  Server().SetFaults("next=GET:paused");
+  CHECK(ReadAll(patient, Key("slow")) == "content");
+  Server().SetFaults("");
+}
+
+TEST_CASE("A process that ends waits no longer for a store that is silent") {
+  const auto put = [](const std::string& faults) {
+    ObjectStore store(Server().options());
+    Server().SetFaults(faults);
+    store.EndWithin(absl::Milliseconds(300));
+    const absl::Time begun = absl::Now();
+    const absl::Status status = store.Put(Key("end"), "x", kAnything);
+    CHECK(absl::Now() - begun < absl::Seconds(8));
+    CHECK(status.code() == Code::kUnavailable);
+    const absl::Time again = absl::Now();
+    CHECK(store.Look(Key("end")).status().code() == Code::kUnavailable);
+    CHECK(absl::Now() - again < absl::Seconds(3));
+    Server().SetFaults("");
+    return std::string(status.message());
+  };
+  CHECK_THAT(put("rate=1&kinds=stalled"), Contains("this process ends"));
+  CHECK_THAT(put("rate=1&kinds=503"), Contains("this process ends") || Contains("HTTP 503"));
+}
+
+TEST_CASE("A reservation is sent once, so that it cannot come a second time") {
+  ObjectStore store(Server().options());
+  for (const std::string fault : {"lost", "lost500", "cut", "500"}) {
+    INFO(fault);
+    const ObjectName key = Key("once/" + fault);
+    Server().SetFaults("next=PUT:" + fault + ",PUT:slow");
+    CHECK(store.Reserve(key).code() == Code::kUnavailable);
+    CHECK(Server().Counts() == absl::StrCat("{\"", fault, "\": 1}"));
+    Server().SetFaults("");
+    CHECK(store.Look(key).ok() == absl::StartsWith(fault, "lost"));
+  }
+  REQUIRE(store.Reserve(Key("once/free")) == absl::OkStatus());
+  CHECK(store.Reserve(Key("once/free")).code() == Code::kAlreadyExists);
 }
 
 TEST_CASE("An object in parts is there once it is complete, whatever fails") {
@@ -166,8 +223,11 @@ TEST_CASE("An object in parts is there once it is complete, whatever fails") {
     auto upload = store.Begin(key);
     REQUIRE(upload.status() == absl::OkStatus());
     next("PUT");
-    REQUIRE(store.Append(*upload, first) == absl::OkStatus());
-    REQUIRE(store.Append(*upload, rest) == absl::OkStatus());
+    // Side by side, say.
+    const auto second = store.PutPart(*upload, 2, rest);
+    REQUIRE(second.status() == absl::OkStatus());
+    PutPart(store, *upload, first);
+    upload->parts.push_back(*second);
     CHECK(store.Look(key).status().code() == Code::kNotFound);
     next("POST");
     REQUIRE(store.Complete(*upload, kFree) == absl::OkStatus());
@@ -176,13 +236,35 @@ TEST_CASE("An object in parts is there once it is complete, whatever fails") {
 
     auto other = store.Begin(key);
     REQUIRE(other.ok());
-    REQUIRE(store.Append(*other, "other") == absl::OkStatus());
+    PutPart(store, *other, "other");
     CHECK(store.Complete(*other, kFree).code() == Code::kAlreadyExists);
     next("DELETE");
     CHECK(store.Abort(*other) == absl::OkStatus());
     Server().SetFaults("");
     CHECK(ReadAll(store, key) == data);
   }
+  // The store may take minutes to join the parts. It then sends blanks, or nothing; and it may have said 200
+  // before it failed.
+  ObjectStore::Options options = Server().options();
+  options.silence = absl::Seconds(1);
+  ObjectStore impatient(options);
+  for (const std::string fault : {"blanks", "paused", "error200"}) {
+    INFO(fault);
+    const ObjectName key = Key("parts/" + fault);
+    auto upload = impatient.Begin(key);
+    REQUIRE(upload.status() == absl::OkStatus());
+    PutPart(impatient, *upload, "data");
+    Server().SetFaults(absl::StrCat("next=POST:", fault));
+    REQUIRE(impatient.Complete(*upload, kFree) == absl::OkStatus());
+    CHECK(Server().Counts() == absl::StrCat("{\"", fault, "\": 1}"));
+    Server().SetFaults("");
+    CHECK(ReadAll(store, key) == "data");
+  }
+  auto taken = store.Begin(Key("parts/taken"));
+  PutPart(store, *taken, "data");
+  Server().SetFaults("next=POST:taken200");
+  CHECK(store.Complete(*taken, kFree).code() == Code::kAlreadyExists);
+  Server().SetFaults("");
   // A lost answer to Begin() leaves an upload that nobody knows; it can be found and freed.
   const auto left = store.Unfinished(S3Server::kBucket, "parts/");
   REQUIRE(left.status() == absl::OkStatus());
@@ -197,7 +279,7 @@ TEST_CASE("What will not pass is told at once, with what to do") {
     spoil(options);
     return ObjectStore(options).List(name.bucket, name.key).status();
   };
-  const absl::Status secret = fails([](auto& o) { o.settings.secret_key = "wrong"; }, Key("x/"));
+  const absl::Status secret = fails([](auto& o) { o.settings.keys.secret_key = "wrong"; }, Key("x/"));
   CHECK(secret.code() == Code::kPermissionDenied);
   CHECK_THAT(std::string(secret.message()), Contains("cannot list s3://weir-test/x/: HTTP 403"));
   CHECK_THAT(std::string(secret.message()), Contains("SignatureDoesNotMatch"));
@@ -236,13 +318,35 @@ TEST_CASE("The environment says how object storage is reached") {
   environment["AWS_DEFAULT_REGION"] = "eu-west-1";
   environment["AWS_SESSION_TOKEN"] = "token";
   CHECK(read()->region == "eu-west-1");
-  CHECK(read()->session_token == "token");
+  CHECK(read()->keys.session_token == "token");
   environment["AWS_REGION"] = "eu-west-2";
   CHECK(read()->region == "eu-west-2");
   environment["AWS_ENDPOINT_URL"] = "http://127.0.0.1:9000/";
   CHECK(read()->BucketUrl("b.1") == "http://127.0.0.1:9000/b.1");
   environment["AWS_ENDPOINT_URL_S3"] = "127.0.0.1:9001";
-  CHECK_THAT(std::string(read().status().message()), Contains("must begin with http:// or https://"));
+  CHECK_THAT(std::string(read().status().message()),
+             Contains("AWS_ENDPOINT_URL_S3 must begin with http:// or https://, got '127.0.0.1:9001'"));
+  environment["AWS_ENDPOINT_URL_S3"] = "http://127.0.0.1:9001";
+
+  // Keys go before a token in a file.
+  environment["AWS_WEB_IDENTITY_TOKEN_FILE"] = "/token";
+  REQUIRE(read().ok());
+  CHECK_FALSE(read()->web_identity.has_value());
+  environment.erase("AWS_ACCESS_KEY_ID");
+  CHECK_THAT(std::string(read().status().message()), Contains("the environment has no AWS_ACCESS_KEY_ID"));
+  environment.erase("AWS_SECRET_ACCESS_KEY");
+  CHECK_THAT(std::string(read().status().message()), Contains("needs AWS_ROLE_ARN"));
+  environment["AWS_ROLE_ARN"] = "arn:aws:iam::123456789012:role/weir";
+  REQUIRE(read().ok());
+  CHECK(read()->web_identity->token_file == "/token");
+  CHECK(read()->web_identity->session_name == "weir");
+  CHECK(read()->web_identity->endpoint == "http://127.0.0.1:9000");
+  environment.erase("AWS_ENDPOINT_URL");
+  CHECK(read()->web_identity->endpoint == "https://sts.eu-west-2.amazonaws.com");
+  environment["AWS_ENDPOINT_URL_STS"] = "http://127.0.0.1:9002";
+  environment["AWS_ROLE_SESSION_NAME"] = "digits";
+  CHECK(read()->web_identity->endpoint == "http://127.0.0.1:9002");
+  CHECK(read()->web_identity->session_name == "digits");
 }
 
 TEST_CASE("A path in object storage has a bucket and a prefix") {

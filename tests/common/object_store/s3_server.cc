@@ -42,9 +42,11 @@ S3Server::S3Server() {
     std::ifstream(ports) >> port;
   }
   endpoint_ = absl::StrCat("http://127.0.0.1:", port);
-  HttpClient http({kKeyId, kSecretKey, kRegion, "s3"});
+  HttpClient http({kRegion, "s3"});
+  const SigningKeys keys = settings().keys;
   HttpRequest make;
   make.method = "PUT";
+  make.keys = &keys;
   make.url = absl::StrCat(endpoint_, "/", kBucket);
   make.headers = {absl::StrCat("x-amz-content-sha256: ", Sha256Hex(""))};
   // On a busy machine its first answer takes long.
@@ -55,7 +57,13 @@ S3Server::S3Server() {
   REQUIRE(made->status == 200);
 }
 
-S3Settings S3Server::settings() const { return {endpoint_, kRegion, kKeyId, kSecretKey, ""}; }
+S3Settings S3Server::settings() const { return {endpoint_, kRegion, {kKeyId, kSecretKey, ""}, {}}; }
+
+S3Settings S3Server::settings(const std::string& token_file) const {
+  S3Settings settings{endpoint_, kRegion, {}, {}};
+  settings.web_identity = {token_file, "arn:aws:iam::123456789012:role/weir", "weir", endpoint_};
+  return settings;
+}
 
 std::map<std::string, std::string> S3Server::environment() const {
   return {{"AWS_ENDPOINT_URL", endpoint_},

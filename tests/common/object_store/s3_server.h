@@ -13,11 +13,14 @@ namespace weir {
 // which faults there are. Ends with this object. A failure in here fails the Catch2 test case.
 class S3Server {
  public:
-  static constexpr char kBucket[] = "weir-test";
+  static constexpr char kBucket[] = "weir-test", kIdentity[] = "the-job";
 
   S3Server();
 
   S3Settings settings() const;
+  // The same, with temporary keys for the token that this file holds. The token that is accepted is
+  // kIdentity.
+  S3Settings settings(const std::string& token_file) const;
   // As settings(), for processes.
   std::map<std::string, std::string> environment() const;
   // For a store whose waits suit a test.

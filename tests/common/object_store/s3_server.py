@@ -2,20 +2,27 @@
 
     s3_server.py PORTS    writes the proxy's port, then moto's, into the file PORTS when both listen
 
-The proxy refuses what real S3 refuses and moto lets pass: a wrong signature (recomputed by botocore), a body that does
-not have its SHA-256 or CRC-32C. It lets one request at a time through, since moto's conditional puts are not atomic.
+The proxy refuses what real S3 refuses and moto lets pass: a wrong signature (recomputed by botocore), keys that have
+expired or lack their session token, a body that does not have its SHA-256 or CRC-32C. It lets one request at a time
+through, since moto's conditional puts are not atomic. It is STS, too: for the token IDENTITY moto gives temporary keys.
 
 Faults are set by POST /-/faults?..., and hold until the next such call:
 
-    next=METHOD:FAULT,...     the next request of this method (or *) has the fault; in turn
+    next=METHOD[~TEXT]:FAULT,...  the next request of this method (or *; STS), to a path with this text, has the fault;
+                              in turn
     seed=N&rate=R[&kinds=FAULT,...]   each request has a fault with probability R, as the seed decides
+    keys_seconds=N            temporary keys that are given from now on say that they expire after so many seconds
+    expire=1                  the store refuses all temporary keys that there are, as expired
 
 `500`, `503`, `409`, `damaged` (400 BadDigest): the answer, and nothing is done. `cut`: the connection is cut, and
 nothing is done. `lost`, `lost500`: all is done, and the connection is cut, or the answer is 500. `truncated`: the
-answer's body is cut in half. `slow`: the answer comes late. `stalled`: the answer does not come. `late`: the connection
-is cut, and all is done later: some requests after, or at the next call of /-/faults. `unconditional`: all is done
-without looking at the condition of a put. GET /-/counts: how often each fault
-was injected (JSON).
+answer's body is cut in half. `slow`: the answer comes late. `stalled`: the answer does not come. `paused`: it comes
+after PAUSE seconds. `blanks`: likewise, with blanks in between, as at the end of an upload in parts. `dribble`: the
+answer's body comes byte by byte, for ever. `error200`: the head says 200, the body InternalError, and nothing is done.
+`taken200`: likewise with PreconditionFailed. `late`: the connection is cut, and all is done later: some requests after,
+or at the next call of /-/faults. `held`: likewise, but only at that call. `repeated`: all is done, the connection is
+cut, and all is done again at that call. `unconditional`: all is done without looking at the condition of a put.
+GET /-/counts: how often each fault was injected, and temporary keys were given (JSON).
 """
 import base64
 import collections
@@ -27,6 +34,7 @@ import json
 import logging
 import os
 import random
+import re
 import socket
 import sys
 import threading
@@ -42,6 +50,8 @@ KEY_ID, SECRET_KEY = "weir-test", "weir-secret/+="
 SEEDED = ("500", "503", "409", "damaged", "cut", "lost", "lost500", "truncated", "slow", "late")
 # How many requests may come between a late request's cut and its effect.
 LATEST = 12
+PAUSE = 2.5
+IDENTITY = "the-job"
 
 
 def crc32c_table():
@@ -71,17 +81,18 @@ class Faults:
         self.counts = collections.Counter()
 
     def set(self, query):
-        self.planned = [entry.split(":") for entry in query.get("next", [""])[0].split(",") if entry]
+        entries = query.get("next", [""])[0].split(",")
+        self.planned = [re.fullmatch(r"(\*|[A-Z]+)(?:~(.*))?:(\w+)", entry).groups() for entry in entries if entry]
         self.rate = float(query.get("rate", ["0"])[0])
         self.kinds = query["kinds"][0].split(",") if "kinds" in query else SEEDED
         self.random = random.Random(int(query.get("seed", ["0"])[0]))
 
-    def next(self, method):
+    def next(self, method, path):
         fault = None
         for entry in self.planned:
-            if entry[0] in (method, "*"):
+            if entry[0] in (method, "*") and (entry[1] or "") in path:
                 self.planned.remove(entry)
-                fault = entry[1]
+                fault = entry[2]
                 break
         if fault is None and self.rate > 0 and self.random.random() < self.rate:
             fault = self.random.choice(self.kinds)
@@ -100,6 +111,9 @@ class Proxy(http.server.ThreadingHTTPServer):
         self.lock = threading.Lock()
         self.faults = Faults()
         self.late = []  # [requests to go, request]
+        self.keys_seconds = 3600.0
+        # By id: secret, session token or None, whether they have expired.
+        self.keys = {KEY_ID: [SECRET_KEY, None, False]}
 
     def forward(self, request):
         method, path, headers, body = request
@@ -130,8 +144,12 @@ class Handler(http.server.BaseHTTPRequestHandler):
         with self.server.lock:
             if url.path == "/-/faults":
                 self.server.release(True)
-                self.server.faults.set(urllib.parse.parse_qs(url.query))
+                query = urllib.parse.parse_qs(url.query)
+                self.server.faults.set(query)
                 self.server.faults.counts.clear()
+                self.server.keys_seconds = float(query.get("keys_seconds", ["3600"])[0])
+                for keys in self.server.keys.values():
+                    keys[2] = keys[2] or ("expire" in query and keys[1] is not None)
             self.answer(200, [], json.dumps(self.server.faults.counts).encode())
 
     def answer(self, status, headers, body, send=None):
@@ -150,6 +168,37 @@ class Handler(http.server.BaseHTTPRequestHandler):
         xml = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>{text}</Message></Error>"
         self.answer(status, [("Content-Type", "application/xml")], xml.encode())
 
+    def piecewise(self, pieces, seconds):
+        """An answer whose body comes in pieces, with so much time before each."""
+        self.send_response_only(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.close_connection = True
+        try:
+            for piece in pieces:
+                time.sleep(seconds)
+                self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
+            self.wfile.write(b"0\r\n\r\n")
+        except OSError:
+            pass  # the client waits no longer
+
+    def give_keys(self, body):
+        """Answers as STS: (status, headers, body)."""
+        asked = urllib.parse.parse_qs(body.decode())
+        if asked["WebIdentityToken"] != [IDENTITY]:
+            return 400, [], (b"<ErrorResponse><Error><Code>InvalidIdentityToken</Code>"
+                             b"<Message>no such token</Message></Error></ErrorResponse>")
+        headers = {"Content-Type": self.headers["Content-Type"], "Host": "sts.amazonaws.com"}
+        status, answered, content = self.server.forward(("POST", "/", headers, body))
+        xml = content.decode()
+        found = [re.search(f"<{name}>(.*?)</{name}>", xml).group(1)
+                 for name in ("AccessKeyId", "SecretAccessKey", "SessionToken")]
+        self.server.keys[found[0]] = [found[1], found[2], False]
+        self.server.faults.counts["keys"] += 1
+        expires = datetime.datetime.now(datetime.timezone.utc) + datetime.timedelta(seconds=self.server.keys_seconds)
+        xml = re.sub("<Expiration>.*?<", f"<Expiration>{expires.strftime('%Y-%m-%dT%H:%M:%S.%fZ')}<", xml)
+        return status, answered, xml.encode()
+
     def cut(self):
         self.close_connection = True
         self.connection.shutdown(socket.SHUT_RDWR)
@@ -161,8 +210,13 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return 403, "AccessDenied", "the request is not signed"
         fields = dict(part.strip().split("=", 1) for part in sent[len("AWS4-HMAC-SHA256 "):].split(","))
         key_id, _, region, service, _ = fields["Credential"].split("/")
-        if key_id != KEY_ID:
+        if key_id not in self.server.keys:
             return 403, "InvalidAccessKeyId", "no such key id"
+        secret, token, expired = self.server.keys[key_id]
+        if self.headers.get("x-amz-security-token") != token:
+            return 403, "InvalidToken", "the session token is not that of the keys"
+        if expired:
+            return 400, "ExpiredToken", "the keys have expired"
         request = AWSRequest(self.command, f"http://{self.headers['Host']}{self.path}")
         for name in fields["SignedHeaders"].split(";"):
             request.headers[name] = self.headers[name]
@@ -175,7 +229,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         then = datetime.datetime.strptime(self.headers["x-amz-date"] + "+0000", "%Y%m%dT%H%M%SZ%z")
         if abs((now - then).total_seconds()) > 900:
             return 403, "RequestTimeTooSkewed", "the clocks differ"
-        auth = S3SigV4Auth(Credentials(KEY_ID, SECRET_KEY), service, region)
+        auth = S3SigV4Auth(Credentials(key_id, secret, token), service, region)
         canonical = auth.canonical_request(request)
         signature = auth.signature(auth.string_to_sign(request, canonical), request)
         if signature != fields["Signature"]:
@@ -194,10 +248,11 @@ class Handler(http.server.BaseHTTPRequestHandler):
             return self.control(body)
         with self.server.lock:
             self.server.release(False)
-            refused = self.why_refused(body)
+            sts = body.startswith(b"Action=AssumeRoleWithWebIdentity&")
+            refused = None if sts else self.why_refused(body)
             if refused is not None:
                 return self.complain(*refused)
-            fault = self.server.faults.next(self.command)
+            fault = self.server.faults.next("STS" if sts else self.command, self.path)
             if fault in ("409", "damaged") and self.command not in ("PUT", "POST"):
                 fault = None  # S3 says this of data alone
             if fault == "500":
@@ -215,11 +270,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
             if fault == "unconditional":
                 headers = {name: value for name, value in headers.items() if not name.lower().startswith("if-")}
             request = self.command, self.path, headers, body
-            if fault == "late":
-                self.server.late.append([self.server.faults.random.randint(1, LATEST), request])
+            if fault in ("late", "held"):
+                after = self.server.faults.random.randint(1, LATEST) if fault == "late" else sys.maxsize
+                self.server.late.append([after, request])
                 return self.cut()
-            status, answered, content = self.server.forward(request)
-            if fault == "lost":
+            if fault in ("error200", "taken200"):
+                code = {"error200": "InternalError", "taken200": "PreconditionFailed"}[fault]
+                return self.complain(200, code, "injected")
+            status, answered, content = self.give_keys(body) if sts else self.server.forward(request)
+            if fault == "repeated":
+                self.server.late.append([sys.maxsize, request])
+            if fault in ("lost", "repeated"):
                 return self.cut()
             if fault == "lost500":
                 return self.complain(500, "InternalError", "injected, after all was done")
@@ -228,6 +289,14 @@ class Handler(http.server.BaseHTTPRequestHandler):
                 return self.cut()
             if fault == "slow":
                 time.sleep(0.02)
+        if fault == "paused":
+            time.sleep(PAUSE)
+        if fault == "blanks":
+            # S3 sends the declaration at once.
+            begin = content.index(b"?>") + 2
+            return self.piecewise([content[:begin]] + [b" "] * 4 + [content[begin:]], PAUSE / 6)
+        if fault == "dribble":
+            return self.piecewise([b" "] * 600, 0.05)
         if fault == "stalled":
             time.sleep(10)
             return self.cut()

@@ -389,6 +389,27 @@ TEST_CASE("The newest complete checkpoint is found, the old ones go") {
   CHECK(Open(fs)->get()->opened().newest->step() == 8);
 }
 
+TEST_CASE("A coordinator that is replaced right after its commit removes nothing that its successor made") {
+  FaultyFileSystem fs(1);
+  const auto old = *Open(fs, /*keep=*/2);
+  REQUIRE(Save(*old, fs, 5) == absl::OkStatus());
+  REQUIRE(Begin(*old, 6) == absl::OkStatus());
+  v1::CheckpointManifest manifest;
+  manifest.set_step(6);
+  *manifest.mutable_model() = ToProto(Model());
+  manifest.mutable_job()->set_committed_steps(6);
+  *manifest.add_files() = *WriteShard(fs, 6, 1.5f, 7);
+  // The old one hangs between its commit and the removal of older checkpoints.
+  std::unique_ptr<JobStore> next;
+  old->Commit(manifest, [&](const absl::Status& status) {
+    REQUIRE(status == absl::OkStatus());
+    next = *Open(fs, /*keep=*/9);
+    for (const uint64_t step : {7, 8, 9, 10}) REQUIRE(Save(*next, fs, step) == absl::OkStatus());
+  });
+  REQUIRE(next != nullptr);
+  for (const uint64_t step : {7, 8, 9, 10}) CHECK(ValueOf(fs, step) == 1.5f);
+}
+
 TEST_CASE("Checkpoints that were copied without the records say which epochs were used") {
   FaultyFileSystem fs(1);
   CHECK(Save(**Open(fs), fs, 3).ok());

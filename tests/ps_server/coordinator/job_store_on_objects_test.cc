@@ -253,6 +253,54 @@ TEST_CASE("A coordinator that hangs in any operation and is replaced changes not
   }
 }
 
+// A manifest whose put is on its way, while requests to remove its reservation fail, and the next checkpoint
+// begins.
+TEST_CASE("A manifest that comes very late is of no checkpoint") {
+  if (SEEDS_FROM > 0) return;  // the first share runs it
+  const auto files = Files(Server().options());
+  ObjectStore::Options one_try = Server().options();
+  one_try.limit = absl::ZeroDuration();
+  const auto hasty = Files(one_try);
+  const Job job{files.get(), absl::StrCat("s3://", S3Server::kBucket, "/late"), Model(40)};
+  const Job old_view{hasty.get(), job.directory, job.model};
+  const auto old = *Open(old_view);
+  REQUIRE(Save(*old, old_view, 5, 1) == absl::OkStatus());
+  REQUIRE(Begin(*old, 6) == absl::OkStatus());
+  const auto manifest = WriteShards(old_view, 6, 2);
+  // libcurl itself sends a put again if the connection was used before.
+  std::string faults = "next=DELETE:500";
+  for (int i = 0; i < 8; ++i) faults += ",PUT~step-00000006:held";
+  Server().SetFaults(faults);
+  CHECK(absl::IsUnavailable(Commit(*old, manifest)));
+  CHECK_THAT(Server().Counts(), Catch::Contains(R"("held": )") && Catch::Contains(R"("500": 1)"));
+  REQUIRE(Begin(*old, 7) == absl::OkStatus());
+  const auto next = *Open(job);
+  CHECK(next->opened().newest->step() == 5);
+  Server().SetFaults("");  // it comes now
+  CHECK(Checkpoints(job) == std::map<uint64_t, float>{{5, 1}});
+}
+
+// A reservation whose put comes twice, the second time after its removal.
+TEST_CASE("A reservation that comes twice holds no name for a manifest that comes late") {
+  if (SEEDS_FROM > 0) return;  // the first share runs it
+  ObjectStore::Options options = Server().options();
+  options.limit = absl::Milliseconds(1);  // three tries
+  const auto files = Files(options);
+  const Job job{files.get(), absl::StrCat("s3://", S3Server::kBucket, "/twice"), Model(40)};
+  const auto store = *Open(job);
+  REQUIRE(Save(*store, job, 5, 1) == absl::OkStatus());
+  std::string faults = "next=PUT~manifest.json:repeated,PUT~manifest.json:slow";
+  for (int i = 0; i < 8; ++i) faults += ",PUT~manifest.json:held";
+  Server().SetFaults(faults);
+  REQUIRE(Begin(*store, 6) == absl::OkStatus());
+  CHECK(absl::IsUnavailable(Commit(*store, WriteShards(job, 6, 2))));
+  CHECK_THAT(Server().Counts(), Catch::Contains(R"("repeated": 1, "slow": 1, "held": )"));
+  Server().SetFaults("");  // the reservation comes again, then the manifest
+  CHECK(Checkpoints(job) == std::map<uint64_t, float>{{5, 1}});
+  REQUIRE(Save(*store, job, 7, 3) == absl::OkStatus());
+  CHECK(Checkpoints(job) == std::map<uint64_t, float>{{5, 1}, {7, 3}});
+}
+
 TEST_CASE("Object storage that ignores conditions is refused") {
   if (SEEDS_FROM > 0) return;  // the first share runs it
   const auto files = Files(Server().options());
