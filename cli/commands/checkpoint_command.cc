@@ -108,6 +108,10 @@ int RunCheckpointList(const std::string& directory) {
       continue;
     }
     const auto found = ResolveCheckpoint(files, entry.folder);
+    // That a store cannot be read now says nothing about the checkpoint.
+    if (absl::IsUnavailable(found.status()) || absl::IsPermissionDenied(found.status())) {
+      return Refuse(found.status());
+    }
     if (!found.ok()) {
       const char* const state = absl::IsUnimplemented(found.status()) ? "newer: " : "damaged: ";
       table.AddRow({name, step, "-", "-", absl::StrCat(state, Printable(found.status().message()))});

@@ -17,6 +17,9 @@ absl::Status Refuse(absl::string_view field, const std::string& path, absl::stri
 absl::StatusOr<std::string> FindResumed(const std::string& directory) {
   const auto found = LatestComplete(AnyStorage(), directory);
   if (found.ok()) return absl::StrCat("going on from ", Printable(found->folder));
+  if (!absl::IsNotFound(found.status())) {
+    return Refuse("directory", directory, absl::StrCat(": ", found.status().message()));
+  }
   if (ResolveCheckpoint(AnyStorage(), directory).ok()) {
     return Refuse("directory", directory,
                   " is one checkpoint; --resume takes the folder that it is in, where the next ones go");

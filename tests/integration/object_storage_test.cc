@@ -1,4 +1,5 @@
 // Jobs of real processes whose checkpoints lie in object storage.
+#include <csignal>
 #include <cstdlib>
 #include <string>
 #include <vector>
@@ -120,6 +121,126 @@ TEST_CASE("object storage that cannot be used is refused at the start, with what
     INFO(result.output);
     CHECK(result.status == kExitConfig);
     CHECK_THAT(result.output, Contains(c.says));
+  }
+}
+
+TEST_CASE("while object storage is silent training goes on, and SIGTERM ends every server in time") {
+  Server().SetFaults("");
+  const TestFolder folder;
+  RecoveryRun::Options options;
+  options.config = folder.Write("job.json", DigitsJobText());
+  options.directory = Directory("silent");
+  options.set = {kExamples, "debug.worker_delay=0.1", "checkpoint.every_seconds=1",
+                 "cluster.server_wait_seconds=2"};
+  RecoveryRun run(options);
+  run.job()["ps:0"].WaitForLog("saved " + options.directory);
+  Server().SetFaults("rate=1&kinds=stalled");
+  const Stopwatch silent;
+  const uint64_t step = run.WaitForStep(1).step();
+  run.WaitForStep(step + 30);
+  // No step waits for a request, which is given up after 20 s of silence at the earliest.
+  CHECK(silent.Elapsed() < Seconds(18));
+  CHECK_THAT(Server().Counts(), Contains("stalled"));
+  const Stopwatch ending;
+  run.job()["ps:0"].Signal(SIGTERM);
+  run.job()["ps:1"].Signal(SIGTERM);
+  run.job().ExpectExit("ps:0", kExitDrained);
+  run.job().ExpectExit("ps:1", kExitDrained);
+  // A pod's grace period is server_wait_seconds and 10 s more.
+  CHECK(ending.Elapsed() < Seconds(2) + kEndLimit);
+  CHECK_THAT(run.job()["ps:0"].log(), Contains("saving the job, since ps:0 got signal 15"));
+
+  // A server that starts has nothing to save.
+  TestJob::Options next;
+  next.ps = next.workers = 1;
+  next.set = {"checkpoint.directory=\"" + Directory("start") + "\""};
+  TestJob job(next);
+  Server().SetFaults("rate=1&kinds=stalled");
+  job.Start("ps:0");
+  const Stopwatch starting;
+  while (!Contains("stalled").match(Server().Counts())) {
+    REQUIRE(starting.Elapsed() < kHangLimit);
+    REQUIRE_FALSE(job["ps:0"].Ended());
+  }
+  const Stopwatch gone;
+  job["ps:0"].Signal(SIGTERM);
+  job.ExpectExit("ps:0", kExitDrained);
+  CHECK(gone.Elapsed() < Seconds(5));
+  CHECK_THAT(job["ps:0"].log(), Contains("ps:0 got signal 15 while it started"));
+  Server().SetFaults("");
+}
+
+TEST_CASE("a job goes on from object storage, and a user is told what cannot be read there") {
+  Server().SetFaults("");
+  const TestFolder folder;
+  const std::string config = folder.Write("job.json", DigitsJobText());
+  const std::string there = Directory("resumed"), nothing = Directory("nothing");
+  const auto up = [&](std::vector<std::string> more) {
+    std::vector<std::string> args = {"up", "--ps=1", "--workers=1", config};
+    args.insert(args.end(), more.begin(), more.end());
+    return Weir(args);
+  };
+  const std::string save = "--set=checkpoint.directory=\"" + there + "\"";
+  const WeirResult first = up({save, "--set=train.examples=640"});
+  INFO(first.output);
+  REQUIRE(first.code == kExitOk);
+  const WeirResult again = up({save, "--set=train.examples=640"});
+  INFO(again.output);
+  CHECK(again.code == kExitConfig);
+  CHECK_THAT(again.output,
+             Contains(there + " holds checkpoints of a job already") && Contains("--resume=" + there));
+  const WeirResult resumed = up({"--resume=" + there, "--set=train.examples=960"});
+  INFO(resumed.output);
+  CHECK(resumed.code == kExitOk);
+  CHECK_THAT(resumed.output, Contains("going on from " + there + "/step-00000020."));
+  const WeirResult other = up({"--set=checkpoint.init_from=\"" + there + "\"", "--set=train.examples=640"});
+  INFO(other.output);
+  CHECK(other.code == kExitOk);
+  CHECK_THAT(other.output, Contains("starting with the weights of " + there + "/step-00000030."));
+
+  // Sets a variable of the environment while it lives.
+  struct Variable {
+    Variable(const char* name, const char* value) : name(name), before(std::getenv(name)) {
+      setenv(name, value, 1);
+    }
+    ~Variable() { setenv(name, before.c_str(), 1); }
+    const char* const name;
+    const std::string before;
+  };
+  const auto all_say = [&](const std::string& path, const std::string& says) {
+    const std::vector<std::vector<std::string>> commands = {
+        {"checkpoint", "list", path},
+        {"checkpoint", "verify", path},
+        {"export", path, folder.path("out.safetensors")},
+        {"up", config, "--resume=" + path},
+        {"up", config, "--set=checkpoint.init_from=\"" + path + "\""}};
+    for (const auto& command : commands) {
+      const WeirResult result = Weir(command);
+      INFO(command[0] << " " << command[1] << ": " << result.output);
+      CHECK(result.code == kExitConfig);
+      CHECK_THAT(result.output, Contains(says));
+    }
+  };
+  CHECK_THAT(Weir({"checkpoint", "list", nothing}).output, Contains(nothing + ": no checkpoints are there"));
+  CHECK_THAT(Weir({"checkpoint", "verify", nothing}).output,
+             Contains("there is no complete checkpoint in " + nothing));
+  CHECK_THAT(up({"--resume=" + nothing}).output, Contains(nothing + " has nothing to resume"));
+  all_say("s3://no-such-bucket/x", "make bucket 'no-such-bucket' first, or correct its name");
+  all_say("s3://weir-test", "must be s3://BUCKET/PREFIX");
+  {
+    const Variable no_keys("AWS_ACCESS_KEY_ID", "");
+    all_say(there, "object storage (s3://): no credentials: the environment has no AWS_ACCESS_KEY_ID");
+  }
+  {
+    const Variable wrong("AWS_SECRET_ACCESS_KEY", "wrong");
+    all_say(there, "; check AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and what these keys may do");
+  }
+  {
+    const Variable nobody("AWS_ENDPOINT_URL", "http://127.0.0.1:1");
+    const WeirResult result = Weir({"checkpoint", "verify", there});
+    INFO(result.output);
+    CHECK(result.code == kExitPeerLost);
+    CHECK_THAT(result.output, Contains("no answer from http://127.0.0.1:1/weir-test: "));
   }
 }
 
