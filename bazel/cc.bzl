@@ -18,7 +18,7 @@ def _precompiled_header_impl(ctx):
     action = "c++-compile"
     context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
 
-    # GCC takes NAME.h.gch where a source begins with NAME.h, if it is there and was compiled with the same options; else it
+    # GCC, and Clang too, takes NAME.h.gch where a source begins with NAME.h, if it is there and was compiled with the same options; else it
     # takes NAME.h.
     header = ctx.actions.declare_file(ctx.label.name + ".h")
     ctx.actions.symlink(output = header, target_file = ctx.file.header)
@@ -55,13 +55,17 @@ def _precompiled_header_impl(ctx):
         DefaultInfo(files = depset([header, compiled])),
         CcInfo(compilation_context = cc_common.merge_cc_infos(cc_infos = [
             CcInfo(compilation_context = context),
-            CcInfo(compilation_context = cc_common.create_compilation_context(headers = depset([header, compiled]))),
+            CcInfo(compilation_context = cc_common.create_compilation_context(
+                # Clang names the header's source as well when it says what it has read.
+                headers = depset([header, compiled] + ([ctx.file.header] if ctx.attr.clang else [])),
+            )),
         ]).compilation_context),
     ]
 
 precompiled_header = rule(
     implementation = _precompiled_header_impl,
     attrs = {
+        "clang": attr.bool(doc = "The compiler is Clang, not GCC."),
         "deps": attr.label_list(doc = "Whose headers it includes.", providers = [CcInfo]),
         "header": attr.label(mandatory = True, allow_single_file = [".h"]),
         "_cc_toolchain": attr.label(default = "@bazel_tools//tools/cpp:current_cc_toolchain"),

@@ -118,7 +118,8 @@ absl::StatusOr<SplitMessage> Split(Cursor cursor) {
     if (tag == kPayloadTag) {
       WEIR_ASSIGN_OR_RETURN(const uint64_t bytes, cursor.Varint());
       if (bytes > cursor.left()) return Malformed("it ends inside its payload");
-      if (bytes == cursor.left()) {
+      // An empty payload stays in the head, for it voids one that came before.
+      if (bytes > 0 && bytes == cursor.left()) {
         out.payload_bytes = bytes;
         cursor.Take(bytes, nullptr, &out.payload);
         return out;

@@ -25,9 +25,10 @@ absl::StatusOr<v1::JobConfig> ParseJobConfig(absl::string_view text, absl::strin
 absl::StatusOr<v1::JobConfig> LoadJobConfig(const std::string& path,
                                             const std::vector<std::string>& overrides = {});
 
-// JSON that parses back to an equal config. With defaults, also shows the schema's defaults of fields that
-// apply: momentum does not under adam. Fields whose default depends on what is found at run time
-// (cluster.workers, data.scale) show only if they are set.
+// JSON that parses back to an equal config, except that a section without content, which means nothing, is
+// left out. With defaults, also shows the schema's defaults of fields that apply: momentum does not under
+// adam. Fields whose default depends on what is found at run time (cluster.workers, data.scale) show only if
+// they are set.
 std::string ToJson(const v1::JobConfig& config, bool with_defaults);
 
 // "" if workers with these configs may train together, else the first field that differs in words:
