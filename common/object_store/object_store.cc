@@ -343,8 +343,8 @@ absl::StatusOr<ObjectStore::Listing> ObjectStore::List(const std::string& bucket
       listing.folders.push_back(key.substr(prefix.size(), key.size() - prefix.size() - 1));
     }
     const bool more = absl::string_view(result.child_value("IsTruncated")) == "true";
-    next = more ? result.child_value("NextContinuationToken") : "";
-    if (more && next.empty()) {
+    const std::string before = std::exchange(next, more ? result.child_value("NextContinuationToken") : "");
+    if (more && (next.empty() || next == before)) {
       return absl::FailedPreconditionError(
           absl::StrCat(call.what, ": the answer is truncated and does not say how to go on"));
     }
@@ -428,8 +428,12 @@ absl::StatusOr<std::vector<ObjectStore::Upload>> ObjectStore::Unfinished(const s
           {{bucket, Unescape(upload.child_value("Key"))}, upload.child_value("UploadId"), "", {}});
     }
     more = absl::string_view(result.child_value("IsTruncated")) == "true";
-    next_key = Unescape(result.child_value("NextKeyMarker"));
-    next_id = result.child_value("NextUploadIdMarker");
+    const std::string key = std::exchange(next_key, Unescape(result.child_value("NextKeyMarker")));
+    const std::string id = std::exchange(next_id, result.child_value("NextUploadIdMarker"));
+    if (more && key == next_key && id == next_id) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(call.what, ": the answer is truncated and does not say how to go on"));
+    }
   } while (more && !next_key.empty());
   return uploads;
 }
