@@ -18,8 +18,8 @@ def _precompiled_header_impl(ctx):
     action = "c++-compile"
     context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
 
-    # GCC, and Clang too, takes NAME.h.gch where a source begins with NAME.h, if it is there and was compiled with the same options; else it
-    # takes NAME.h.
+    # GCC, and Clang too, takes NAME.h.gch where a source begins with NAME.h, if it is there and was compiled with the same
+    # options; else it takes NAME.h.
     header = ctx.actions.declare_file(ctx.label.name + ".h")
     ctx.actions.symlink(output = header, target_file = ctx.file.header)
     compiled = ctx.actions.declare_file(header.basename + ".gch")
