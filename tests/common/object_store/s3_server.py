@@ -1,6 +1,7 @@
 """A real S3 server (moto) behind a proxy that injects faults, for tests. Listens on loopback.
 
-    s3_server.py PORTS    writes the proxy's port, then moto's, into the file PORTS when both listen
+    s3_server.py PORTS [ADDRESS]    writes the proxy's port, then moto's, into the file PORTS when both listen;
+                                    the proxy listens on ADDRESS instead
 
 The proxy refuses what real S3 refuses and moto lets pass: a wrong signature (recomputed by botocore), keys that have
 expired or lack their session token, a body that does not have its SHA-256 or CRC-32C. It lets one request at a time
@@ -105,8 +106,8 @@ class Proxy(http.server.ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self, moto_port):
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, address, moto_port):
+        super().__init__((address, 0), Handler)
         self.moto_port = moto_port
         self.lock = threading.Lock()
         self.faults = Faults()
@@ -312,7 +313,7 @@ def main():
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # it logs each request
     moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     moto.start()
-    proxy = Proxy(moto.get_host_and_port()[1])
+    proxy = Proxy(sys.argv[2] if len(sys.argv) > 2 else "127.0.0.1", moto.get_host_and_port()[1])
     temporary = sys.argv[1] + ".tmp"
     with open(temporary, "w") as file:
         file.write(f"{proxy.server_address[1]}\n{proxy.moto_port}\n")
