@@ -25,6 +25,10 @@ constexpr std::chrono::milliseconds kLocalLimit{500};
 // The most that one attempt to connect may take by default.
 constexpr std::chrono::nanoseconds kMostOfAttempt = std::chrono::seconds(5);
 
+// A connection is pinged after this much silence, and ends if for as long again nothing is acknowledged. Not
+// the whole time for which a server is waited for: this time must do for finding the server elsewhere.
+constexpr std::chrono::nanoseconds kMostSilence = std::chrono::seconds(5);
+
 int Milliseconds(std::chrono::nanoseconds time) {
   return static_cast<int>(std::chrono::duration_cast<std::chrono::milliseconds>(time).count());
 }
@@ -49,8 +53,9 @@ grpc::ChannelArguments Arguments(std::chrono::nanoseconds server_wait,
   // name twice a minute.
   arguments.SetInt(GRPC_ARG_DNS_MIN_TIME_BETWEEN_RESOLUTIONS_MS, kResolveAgainMs);
   // A machine that vanished sends no reset. A server would take more frequent pings for abuse.
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, std::max(wait_ms, 1000));
-  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, std::max(wait_ms, 1000));
+  const int silence_ms = std::max(Milliseconds(std::min(server_wait, kMostSilence)), 1000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, silence_ms);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, silence_ms);
   return arguments;
 }
 

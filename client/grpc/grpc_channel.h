@@ -14,8 +14,8 @@
 namespace weir {
 
 // A channel with a connection of its own to a server ("host:port", "unix:/path"), made with the first call.
-// The channel notices within about `server_wait` that its server went silent, and reconnects quickly when the
-// server is back.
+// The channel notices that its server went silent, within twice `server_wait` and at most 10 s. It reconnects
+// quickly when the server is back, also at another address of the same name.
 //
 // `attempt`: how long connecting may take before it is tried anew. Not too short: a server that has hundreds
 // of clients to greet would greet them in vain, again and again. Not too long: a machine that has vanished,

@@ -148,7 +148,7 @@ def worker_out_of_memory(world):
     job.wait_for_step(20)
     worker = job.pods["weir-worker-1"]
     events = worker.events()
-    # The file counts for the pod; the worker has the most memory that can be given back by killing.
+    # The file counts for the container; of its processes the worker has the most memory.
     filler = worker.execute("dd", "if=/dev/zero", "of=/dev/shm/fill", "bs=1M")
     injected(f"a file in memory fills the {limit >> 20} MiB that weir-worker-1 may have")
     code = worker.wait()
