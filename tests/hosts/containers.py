@@ -31,6 +31,10 @@ class Container(Pod):
         return subprocess.Popen([*self._runc, "exec", self.id, *command], stdout=subprocess.DEVNULL,
                                 stderr=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
 
+    def read(self, path):
+        """The contents of a file that the container sees."""
+        return subprocess.run([*self._runc, "exec", self.id, "cat", path], check=True, capture_output=True, text=True).stdout
+
     def events(self):
         """runc's reports of the container, a JSON object a line, until it ends."""
         return subprocess.Popen([*self._runc, "events", "--interval", "1h", self.id], stdout=subprocess.PIPE,

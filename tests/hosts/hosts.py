@@ -1,9 +1,9 @@
 #!/usr/bin/python3
 """Runs jobs whose tasks have hosts of their own, breaks the hosts and their links, and checks what comes of it.
 
-    hosts.py [--weir=PROGRAM] [--config=FILE] [--list] [SCENARIO...]
+    hosts.py [--weir=PROGRAM] [--config=FILE] [--image=DIR] [--list] [SCENARIO...]
 
-All scenarios, if none is named. Prints for each what was injected and what was seen. Needs root; where namespaces may not be made
+All scenarios, if none is named; with --image those of the image that tools/build_image.sh has put into DIR. Prints for each what was injected and what was seen. Needs root; where namespaces may not be made
 nothing runs, and a line says so."""
 import argparse
 import functools
@@ -17,23 +17,27 @@ import traceback
 
 sys.dont_write_bytecode = True
 import network  # pylint: disable=wrong-import-position
-from job import ENVIRONMENT, Failed, Job, Skipped  # pylint: disable=wrong-import-position
+from job import ENVIRONMENT, Failed, LocalJob, Skipped  # pylint: disable=wrong-import-position
 from scenarios import SCENARIOS  # pylint: disable=wrong-import-position
 
 
 class World:
     """The network, and the programs and config of its jobs. `undisturbed` tells what their weights should be."""
 
-    def __init__(self, weir, config, folder):
-        self.weir, self.config, self.folder = weir, config, folder
+    def __init__(self, weir, config, image, folder):
+        self.weir, self.config, self.image, self.folder = weir, config, image, folder
         # Where the programs and the config are: those of a build tree are links to files elsewhere.
         self.programs = {self.weir.parents[1], self.config.parent}
         self.network = network.Network(folder)
         self.jobs, self._at_end = [], []
 
     def job(self, servers, workers, settings, **how):
-        self.jobs.append(Job(self, servers, workers, settings, **how))
-        return self.jobs[-1]
+        return self.add(LocalJob(self, servers, workers, settings, **how))
+
+    def add(self, job):
+        """Ends with the scenario."""
+        self.jobs.append(job)
+        return job
 
     def undisturbed(self, settings):
         """weights_sha256 of a job with these settings on one host, to which nothing happens."""
@@ -92,9 +96,13 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--weir", default="cli/weir", type=pathlib.Path)
     parser.add_argument("--config", default="deploy/kustomize/common/job.json", type=pathlib.Path)
+    parser.add_argument("--image", type=pathlib.Path)
     parser.add_argument("--list", action="store_true", help="the scenarios")
     parser.add_argument("scenarios", nargs="*", metavar="SCENARIO")
     arguments = parser.parse_args()
+    if arguments.image:
+        SCENARIOS.clear()
+        import image_scenarios  # pylint: disable=import-outside-toplevel,unused-import
     if arguments.list:
         for name, function in SCENARIOS.items():
             print(f"{name:20} {function.__doc__}")
@@ -106,7 +114,7 @@ def main():
     if folder is None:
         print(f"SKIPPED: {reason}")
         return 0
-    world = World(arguments.weir.resolve(), arguments.config.resolve(), folder)
+    world = World(arguments.weir.resolve(), arguments.config.resolve(), arguments.image, folder)
     failed = [name for name in arguments.scenarios or SCENARIOS if not run(name, world)]
     if failed:
         print(f"failed: {', '.join(failed)}")

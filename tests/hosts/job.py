@@ -94,50 +94,41 @@ class Pod:
 
 
 class Job:
-    """Pods weir-ps-N and weir-worker-N with one config: `config`, with `settings` (field -> value) over it."""
+    """The pods of a job, by name. A subclass says how they are made."""
 
-    def __init__(self, world, servers, workers, settings, environment=None):
-        self._world, self._environment = world, environment or {}
+    def __init__(self, world, server_names, worker_names):
+        self._world = world
         self.folder = world.folder / f"job{len(list(world.folder.glob('job*')))}"
         self.folder.mkdir()
-        token = self.folder / "token"
-        token.write_text(secrets.token_hex(32), encoding="ascii")
-        token.chmod(0o400)
-        settings = {"checkpoint.directory": self.folder / "checkpoints"} | settings
-        self._arguments = [f"--config={world.config}", *(f"--set={field}={value}" for field, value in settings.items()),
-                           f"--cluster=dns:ps=weir-ps:{servers},worker=weir-worker:{workers}", "--task=pod"]
-        self._environment["WEIR_TOKEN_FILE"] = str(token)
+        self.server_names, self.worker_names = server_names, worker_names
         self.pods = {}  # by name, the last start of each
         self.starts = []  # all of them
-        self.server_names = [f"weir-ps-{i}" for i in range(servers)]
-        self.worker_names = [f"weir-worker-{i}" for i in range(workers)]
-        self._summary = self.folder / "summary.json"
+        self.token = self.folder / "token"
+        self.token.write_text(secrets.token_hex(32), encoding="ascii")
+        self.token.chmod(0o400)
+
+    def make(self, name, host, log):
+        """Starts the task on the host."""
+        raise NotImplementedError
+
+    @property
+    def summary_path(self):
+        """Where ps:0 writes it."""
+        return self.folder / "summary.json"
 
     @property
     def names(self):
         return self.server_names + self.worker_names
 
-    def arguments(self, name):
-        server = ["--bind=0.0.0.0", "--insecure_plaintext", f"--http_port={HTTP_PORT}"] if name in self.server_names else []
-        return self._arguments + server + ([f"--summary={self._summary}"] if name == "weir-ps-0" else [])
-
-    def start(self, *names, host=None, named=True, containers=None, memory_bytes=None):
-        """Each on a new host, or on `host`, to which its name leads from now on, if it is `named`. With `containers` in one of
-        these, which may have so much memory."""
+    def start(self, *names, host=None, named=True, **how):
+        """Each on a new host, or on `host`, to which its name leads from now on, if it is `named`."""
         for name in names:
             at = host or self._world.network.host(name)
             if named:
                 self.publish(name, at)
-            command = [self._world.weir, "run", *self.arguments(name)]
-            environment = ENVIRONMENT | self._environment | {"POD_NAME": name}
             log = self.folder / f"{name}.{sum(pod.name == name for pod in self.starts)}.log"
-            if containers is None:
-                pod = Pod(name, at, ["nsenter", f"--net={at.namespace}", *command], environment, log)
-            else:
-                spec = containers.spec(command, environment, at.namespace, memory_bytes=memory_bytes)
-                pod = containers.start(spec, name, at, log)
-            self.pods[name] = pod
-            self.starts.append(pod)
+            self.pods[name] = self.make(name, at, log, **how)
+            self.starts.append(self.pods[name])
 
     def publish(self, name, host):
         self._world.network.names.set(self.service_name(name), host and host.address)
@@ -187,10 +178,35 @@ class Job:
         for pod in self.pods.values():
             code = pod.wait()
             expect(code == 0, f"{pod.name} has ended with {code}, not 0")
-        return json.loads(self._summary.read_text(encoding="utf-8"))
+        return json.loads(self.summary_path.read_text(encoding="utf-8"))
 
     def close(self):
         for pod in self.starts:
             if not pod.ended():
                 pod.kill()
             pod.host.remove()
+
+
+class LocalJob(Job):
+    """Pods weir-ps-N and weir-worker-N that run this build's programs, with the world's config and `settings` (field -> value)
+    over it."""
+
+    def __init__(self, world, servers, workers, settings, environment=None):
+        super().__init__(world, [f"weir-ps-{i}" for i in range(servers)], [f"weir-worker-{i}" for i in range(workers)])
+        settings = {"checkpoint.directory": self.folder / "checkpoints"} | settings
+        self._arguments = [f"--config={world.config}", *(f"--set={field}={value}" for field, value in settings.items()),
+                           f"--cluster=dns:ps=weir-ps:{servers},worker=weir-worker:{workers}", "--task=pod"]
+        self._environment = ENVIRONMENT | (environment or {}) | {"WEIR_TOKEN_FILE": str(self.token)}
+
+    def arguments(self, name):
+        server = ["--bind=0.0.0.0", "--insecure_plaintext", f"--http_port={HTTP_PORT}"] if name in self.server_names else []
+        return self._arguments + server + ([f"--summary={self.summary_path}"] if name == "weir-ps-0" else [])
+
+    def make(self, name, host, log, containers=None, memory_bytes=None):
+        """With `containers` in one of these, which may have so much memory."""
+        command = [self._world.weir, "run", *self.arguments(name)]
+        environment = self._environment | {"POD_NAME": name}
+        if containers is None:
+            return Pod(name, host, ["nsenter", f"--net={host.namespace}", *command], environment, log)
+        spec = containers.spec(command, environment, host.namespace, memory_bytes=memory_bytes)
+        return containers.start(spec, name, host, log)

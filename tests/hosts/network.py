@@ -16,6 +16,12 @@ NAMESPACES = pathlib.Path("/run/netns")  # where `ip netns` keeps them
 RESOLV_CONF = f"nameserver {GATEWAY}\nsearch {DOMAIN} svc.cluster.local cluster.local\noptions ndots:5\n"
 
 
+def end(unshare):
+    """Kills the first process in the namespaces, and so all others. `unshare`, which ignores a SIGTERM, ends after them."""
+    for child in pathlib.Path(f"/proc/{unshare}/task/{unshare}/children").read_text(encoding="ascii").split():
+        os.kill(int(child), signal.SIGKILL)
+
+
 def enter():
     """Runs this program again in namespaces of its own (network, mounts, processes), and ends with its exit code. There it returns
     a folder for its files, which is removed when all of that is gone: from outside, where nothing is mounted in it. Returns
@@ -29,7 +35,7 @@ def enter():
         return None, f"no network namespaces with bridges can be made here: {tried.stderr.strip()}"
     with tempfile.TemporaryDirectory(prefix="weir-hosts-") as folder:
         inner = subprocess.Popen([*command, sys.executable, "-B", *sys.argv], env=os.environ | {FOLDER: folder})
-        signal.signal(signal.SIGTERM, lambda *_: inner.kill())  # `unshare` itself would ignore a SIGTERM
+        signal.signal(signal.SIGTERM, lambda *_: end(inner.pid))
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to the inner one, too
         code = inner.wait()
     sys.exit(code if code >= 0 else 128 - code)

@@ -28,7 +28,7 @@ class ObjectStorage:
         port, moto_port = ports.read_text(encoding="ascii").split()
         ports.unlink()
         # Keys are those of s3_server.py.
-        self.environment = {"AWS_ENDPOINT_URL": f"http://{GATEWAY}:{port}", "AWS_REGION": "us-east-1",
+        self.environment = {"AWS_ENDPOINT_URL_S3": f"http://{GATEWAY}:{port}", "AWS_REGION": "us-east-1",
                             "AWS_ACCESS_KEY_ID": "weir-test", "AWS_SECRET_ACCESS_KEY": "weir-secret/+="}
         # moto itself wants no signature.
         with urllib.request.urlopen(urllib.request.Request(f"http://127.0.0.1:{moto_port}/{BUCKET}", method="PUT"), timeout=60):
