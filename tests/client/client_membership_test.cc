@@ -40,7 +40,7 @@ TEST_CASE("Join says its protocol version, and refuses a ps:0 of another major o
                                " version 1.6: upgrade " + f.options.task);
   REQUIRE(f.cluster.joins().size() == 1);
   CHECK(f.cluster.joins()[0].protocol().major() == 1);
-  CHECK(f.cluster.joins()[0].protocol().minor() == 5);
+  CHECK(f.cluster.joins()[0].protocol().minor() == 6);
 }
 
 TEST_CASE("A client says its instance to the coordinator") {

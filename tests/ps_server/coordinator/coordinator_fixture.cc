@@ -33,6 +33,7 @@ void FakeShard::Handle(const v1::ControlMessage& message) {
   }
   if (message.has_install()) {
     if (holds.incarnation() != 0) incarnation += 10;
+    num_shards = message.install().num_shards();
     holds.set_incarnation(incarnation);
     holds.set_epoch(0);
     holds.set_model_hash(model_hash);
@@ -147,7 +148,6 @@ CoordinatorFixture::CoordinatorFixture(v1::ConsistencyConfig::Mode mode, uint32_
   model.tensors = {{"w", {40}, TensorKind::kParameter, Initializer::Zeros()}};
   for (uint32_t i = 0; i < shards; ++i) {
     this->shards.push_back(std::make_unique<FakeShard>());
-    this->shards.back()->num_shards = shards;
     this->shards[i]->incarnation = 700 + i;
     this->shards[i]->address = absl::StrCat("10.0.0.", i, ":2222");
     this->shards[i]->model_hash = model.Hash();
@@ -267,7 +267,6 @@ void CoordinatorFixture::Leave(const v1::JoinReply& member, bool done, const std
 FakeShard& CoordinatorFixture::StartElsewhere(uint32_t index, const std::string& address, uint64_t instance) {
   std::unique_ptr<FakeShard>& shard = elsewhere[address];
   shard = std::make_unique<FakeShard>();
-  shard->num_shards = static_cast<uint32_t>(shards.size());
   shard->incarnation = 5000 + index;
   shard->model_hash = model.Hash();
   shard->instance = instance;
