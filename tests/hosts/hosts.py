@@ -3,8 +3,8 @@
 
     hosts.py [--weir=PROGRAM] [--config=FILE] [--image=DIR] [--list] [SCENARIO...]
 
-All scenarios, if none is named; with --image those of the image that tools/build_image.sh has put into DIR. Prints for each what was injected and what was seen. Needs root; where namespaces may not be made
-nothing runs, and a line says so."""
+All scenarios, if none is named; with --image those of the image that tools/build_image.sh has put into DIR. Prints for each what
+was injected and what was seen. Needs root; where namespaces may not be made nothing runs, and a line says so."""
 import argparse
 import functools
 import json
