@@ -238,7 +238,7 @@ def scaling(world):
 def slow_link(world):
     """One of three workers of a bounded job has a slow link."""
     bound, rate = 2, "2mbit"
-    job = sync_job(world, {"consistency": f'{{"mode":"bounded","bound":{bound}}}', "train.epochs": 3})
+    job = sync_job(world, {"consistency": f'{{"mode":"bounded","staleness":{bound}}}', "train.epochs": 3})
     slow = world.network.host("weir-worker-1")
     slow.limit(rate)
     injected(f"the link of weir-worker-1 has {rate} in each direction")
