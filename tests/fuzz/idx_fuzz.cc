@@ -5,10 +5,10 @@
 namespace weir {
 
 bool ReadInput(absl::string_view input) {
-  const absl::StatusOr<std::vector<int64_t>> shape = ParseIdxShape("input", input);
+  const absl::StatusOr<IdxHeader> header = ParseIdxHeader("input", input);
   const absl::StatusOr<IdxArray> array = ParseIdx("input", input);
   if (!array.ok()) return false;
-  FuzzCheck(shape.ok() && *shape == array->shape, "the shape alone is that of the array");
+  FuzzCheck(header.ok() && header->shape == array->shape, "the header has the shape of the array");
   uint64_t elements = 1;
   for (const int64_t size : array->shape) elements *= static_cast<uint64_t>(size);
   const size_t values = std::visit([](const auto& v) { return v.size(); }, array->values);

@@ -23,7 +23,7 @@ ObjectStore MakeStore(const Storage& storage) {
   ObjectStore::Options options;
   options.settings.endpoint = "http://" + storage.server->address();
   options.settings.region = "us-east-1";
-  options.settings.key_id = options.settings.secret_key = "key";
+  options.settings.keys = {"key", "key", ""};
   options.limit = absl::ZeroDuration();  // one try
   return ObjectStore(std::move(options));
 }
