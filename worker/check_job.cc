@@ -114,6 +114,12 @@ absl::StatusOr<SetShape> CheckSet(const std::string& prefix, const v1::DataFiles
 absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
   const v1::DataConfig& data = config.data();
   JobCheck check;
+  if (!config.has_model()) {
+    check.data = "of the program that the job is for";
+    check.model = "likewise";
+    check.unchecked.push_back("both");
+    return check;
+  }
   SetShape train;
   std::optional<int64_t> outputs, dataset_bytes;
   WEIR_RETURN_IF_ERROR(CheckLoss(data, config.model().loss()));

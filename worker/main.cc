@@ -171,6 +171,12 @@ int Main(const Flags& flags) {
     return kExitConfig;
   }
   if (flags.check) return Check(*config, flags.config);
+  if (!config->has_model()) {
+    LogError(flags.config,
+             ": model and data are missing: the job is for a program that brings its own. Start that program "
+             "(`weir up JOB -- PROGRAM`), or give both to have `worker` train");
+    return kExitConfig;
+  }
   if (flags.sizes) return PrintSizes(*config, flags.config);
   const auto environment =
       FromEnvironment(std::getenv("TF_CONFIG"), flags.cluster, flags.task, Pod::Current());

@@ -126,8 +126,33 @@ void CheckModel(const v1::ModelConfig& model, ConfigProblems* problems) {
   }
 }
 
+// `model` and `data` describe the work of the program `worker`, or neither does: a program that brings its
+// own model and data gives at most data.batch_size.
+void CheckWhoseWork(const v1::JobConfig& config, ConfigProblems* problems) {
+  const v1::DataConfig& data = config.data();
+  std::vector<const FieldDescriptor*> fields;
+  data.GetReflection()->ListFields(data, &fields);
+  const auto describes = [](const FieldDescriptor* field) { return field->name() != "batch_size"; };
+  const auto first = std::find_if(fields.begin(), fields.end(), describes);
+  const absl::string_view hint =
+      ". (A program that brings its own model and data leaves out model, and of data all "
+      "but batch_size)";
+  if (first != fields.end() && !config.has_model()) {
+    problems->Add("model",
+                  absl::StrCat("is missing and must be given with ", FieldPath("data", (*first)->name()),
+                               ": an object with layers, loss", hint));
+  }
+  if (!data.has_format() && (first != fields.end() || config.has_model())) {
+    problems->Add("data.format",
+                  absl::StrCat("is missing and must be given with ",
+                               first != fields.end() ? FieldPath("data", (*first)->name()) : "model",
+                               ": one of digits, idx, csv", hint));
+  }
+}
+
 void CheckData(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::DataConfig& data = config.data();
+  if (!data.has_format()) return;
   CheckUses(data, "data", problems);
   if (data.has_classes() && config.model().loss() == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
     problems->Add("data.classes", "is not used with model.loss \"mean_squared_error\"; take it out");
@@ -291,6 +316,7 @@ void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {
 }  // namespace
 
 void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) {
+  CheckWhoseWork(config, problems);
   CheckModel(config.model(), problems);
   CheckData(config, problems);
   CheckTrain(config, problems);
@@ -305,6 +331,8 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) 
 }
 
 bool FieldApplies(const Message& message, const FieldDescriptor& field) {
+  // A job without a model is for a program that brings its own.
+  if (field.message_type() == v1::ModelConfig::descriptor()) return false;
   if (field.containing_type() == v1::TrainConfig::descriptor() && field.name() == "epochs") {
     return !static_cast<const v1::TrainConfig&>(message).has_examples();
   }

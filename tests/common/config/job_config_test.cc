@@ -74,6 +74,22 @@ TEST_CASE("A config is read, with the schema's defaults and those that follow fr
   CHECK_FALSE(config.has_consistency());
 }
 
+TEST_CASE("The job of a program that brings its model and data has neither") {
+  CHECK(Error("{}") == "accepted");
+  const auto config = ParseJobConfig(R"({"data": {"batch_size": 8}})", "f");
+  REQUIRE(config.ok());
+  CHECK(config->data().batch_size() == 8);
+  const auto again = ParseJobConfig(ToJson(*config, true), "again");
+  REQUIRE(again.ok());
+  CHECK(FirstDifference(*config, *again).empty());
+  // Half a description helps nobody.
+  const std::string error = Error(R"({"data": {"batch_size": 8, "classes": 3}})");
+  CHECK(absl::StrContains(error,
+                          "f:1:1: model: is missing and must be given with data.classes: an object with"));
+  CHECK(absl::StrContains(error,
+                          "f:1:10: data.format: is missing and must be given with data.classes: one of"));
+}
+
 TEST_CASE("Each field problem is named with its place, its path, what was seen and what is allowed") {
   struct Case {
     std::string text;
@@ -157,8 +173,11 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
       {WithLayers(R"({"type": "dens"})"),
        "f:3:23: model.layers[0].type: must be one of dense, conv2d, max_pool, "},
       {R"({"data": {"format": "digits"}})",
-       "f:1:1: model: is missing and must be given: an object with layers, loss"},
-      {WithData("{}"), "f:2:9: data.format: is missing and must be given: one of digits, idx, csv"},
+       "f:1:1: model: is missing and must be given with data.format: an object with layers, loss. (A program "
+       "that "
+       "brings its own model and data leaves out model, and of data all but batch_size)"},
+      {WithData("{}"),
+       "f:2:9: data.format: is missing and must be given with model: one of digits, idx, csv. (A program"},
       {WithData(R"({"format": "csv", "header": 1})"), "f:2:37: data.header: must be true or false, got 1"},
       {WithData(R"({"format": "csv", "label_column": -2147483649})"),
        "f:2:43: data.label_column: must be a whole number in [-2147483648, 2147483647], got -2147483649"},
