@@ -13,7 +13,7 @@ import sys
 CLANG = ["-fsyntax-only", "-Werror", "-Wthread-safety", "-Wno-unused-parameter",
          "-Wno-unknown-warning-option", "-Wno-unknown-pragmas"]
 # Flags that only GCC, which builds the product, knows.
-GCC_ONLY = {"-fno-tree-loop-distribute-patterns"}
+GCC_ONLY = {"-fno-tree-loop-distribute-patterns", "-fno-gnu-unique"}
 TIDY = ["clang-tidy-14", "--quiet", "-p", ".", "--extra-arg=-Wno-unknown-warning-option",
         "--extra-arg=-Wno-unknown-pragmas"]
 

@@ -18,12 +18,16 @@ ARROWS = {
     "worker": {"proto", "common", "client", "local"},
     "cli": {"proto", "common", "client"},
     "bench": {"proto", "common", "client", "local", "ps_server"},
-    # Servers and workers in one process; only main.cc includes this folder.
+    # Servers and workers in one process; only main.cc and python's library include this folder.
     "local": {"proto", "common", "ps_server"},
+    "python": {"proto", "common", "client", "worker", "local"},
 }
 
 # Baselines share only their apply with servers.
 BENCH_OF_PS_SERVER = "ps_server/optimizer/"
+
+# A program of one's own brings its model, its data and its loop; the order of examples is the job's.
+PYTHON_OF_WORKER = "worker/data/example_order.h"
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*([<"])([^>"]+)[>"]')
 LABEL = re.compile(r'"//([a-z_]+)(?:/[^":]*)?(?::(?!__pkg__|__subpackages__)[^"]*)?"')
@@ -89,8 +93,10 @@ def faults_of_includes(root):
                 yield where + f"{folder} must not include {first} ({header})"
             if folder == "bench" and first == "ps_server" and not header.startswith(BENCH_OF_PS_SERVER):
                 yield where + f"bench includes nothing of ps_server but {BENCH_OF_PS_SERVER} ({header})"
-            if folder != "local" and first == "local" and path.name != "main.cc":
-                yield where + f"only main.cc includes local ({header})"
+            if folder not in ("local", "python") and first == "local" and path.name != "main.cc":
+                yield where + f"only main.cc and python include local ({header})"
+            if folder == "python" and first == "worker" and not header.startswith(PYTHON_OF_WORKER):
+                yield where + f"python includes nothing of worker but {PYTHON_OF_WORKER} ({header})"
             if first == "tests" or header.startswith(("catch2/", "benchmark/")):
                 yield where + f"only tests include {header}"
             for name, pattern, allowed, names in rules:
@@ -181,7 +187,9 @@ def check_that_faults_are_found():
         "ps_server/push_service.cc": ("#include <grpcpp/server.h>\n", None),
         "ps_server/process/server.cc": ("#include <grpcpp/server.h>\n", None),
         "worker/main.cc": ('#include "local/in_process_cluster.h"\n', None),
-        "worker/loop.cc": ('#include "local/in_process_cluster.h"\n', "worker/loop.cc:1: only main.cc includes local"),
+        "worker/loop.cc": ('#include "local/in_process_cluster.h"\n', "worker/loop.cc:1: only main.cc and python include local"),
+        "python/capi/a.cc": ('#include "local/in_process_cluster.h"\n#include "worker/data/example_order.h"\n', None),
+        "python/capi/b.cc": ('#include "worker/trainer.h"\n', "python/capi/b.cc:1: python includes nothing of worker but"),
         "bench/a.cc": ('#include "ps_server/optimizer/kernels.h"\n', None),
         "bench/b.cc": ('#include "ps_server/shard/shard.h"\n', "bench/b.cc:1: bench includes nothing of ps_server but"),
         "worker/i.cc": ('#include "catch2/catch.hpp"\n', "worker/i.cc:1: only tests include"),

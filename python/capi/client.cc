@@ -1,0 +1,287 @@
+// Membership, work, pushes and pulls.
+#include <algorithm>
+#include <cstring>
+#include <thread>
+
+#include "absl/status/status.h"
+#include "common/base/status_macros.h"
+#include "common/config/cluster_spec.h"
+#include "common/protocol/job_failure.h"
+#include "proto/failure.pb.h"
+#include "python/capi/error.h"
+#include "python/capi/handles.h"
+#include "python/capi/member.h"
+#include "python/capi/pending.h"
+
+struct weir_client {
+  std::shared_ptr<weir::Member> member;
+};
+
+struct weir_gradient {
+  std::shared_ptr<float> values;
+};
+
+namespace weir {
+namespace {
+
+using Result = Pending::Result;
+
+// The future of `call`, which takes its time.
+weir_future* InBackground(const weir_client* client, std::function<absl::StatusOr<Result>(Member&)> call) {
+  auto* const future = new weir_future;
+  if (Forked()) {
+    future->pending->Set(ForkedError());
+    return future;
+  }
+  std::thread([member = client->member, pending = future->pending, call = std::move(call)] {
+    pending->Set(call(*member));
+  }).detach();
+  return future;
+}
+
+// The future of what `begin` begins.
+weir_future* Begun(const weir_client* client,
+                   const std::function<absl::StatusOr<Future<ExchangeResult>>(Client&)>& begin) {
+  auto* const future = new weir_future;
+  const auto begun = [&]() -> absl::StatusOr<Future<ExchangeResult>> {
+    if (Forked()) return ForkedError();
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<Client> in, client->member->client());
+    return begin(*in);
+  };
+  absl::StatusOr<Future<ExchangeResult>> result = begun();
+  if (!result.ok()) {
+    future->pending->Set(result.status());
+    return future;
+  }
+  // Taken, because a result that stays keeps its view.
+  result
+      ->Then([pending = future->pending](ExchangeResult got) {
+        pending->Set(Result(std::move(got)));
+        return true;
+      })
+      .OnReady([pending = future->pending](const absl::StatusOr<bool>& got) {
+        if (!got.ok()) pending->Set(got.status());
+      });
+  return future;
+}
+
+Work WorkOf(const weir_work& work) {
+  Work out;
+  out.clock = work.clock;
+  out.part = work.part;
+  out.batch = work.batch;
+  out.first_example = work.first_example;
+  out.examples = work.examples;
+  out.last_of_clock = work.last_of_clock != 0;
+  out.examples_left = work.examples_left;
+  return out;
+}
+
+weir_work WorkOf(const Work& work) {
+  weir_work out = {};
+  out.clock = work.clock;
+  out.part = work.part;
+  out.batch = work.batch;
+  out.first_example = work.first_example;
+  out.examples = work.examples;
+  out.last_of_clock = work.last_of_clock;
+  out.examples_left = work.examples_left;
+  return out;
+}
+
+std::vector<MutableTensor> Into(const ModelSpec& model, float* const* memory) {
+  std::vector<MutableTensor> tensors;
+  for (size_t i = 0; i < model.tensors.size(); ++i) {
+    const TensorSpec& tensor = model.tensors[i];
+    tensors.push_back({tensor.name, absl::MakeSpan(memory[i], static_cast<size_t>(tensor.elements()))});
+  }
+  return tensors;
+}
+
+std::vector<ConstTensor> From(const ModelSpec& model, const float* const* memory) {
+  std::vector<ConstTensor> tensors;
+  for (size_t i = 0; i < model.tensors.size(); ++i) {
+    const TensorSpec& tensor = model.tensors[i];
+    tensors.push_back({tensor.name, absl::MakeConstSpan(memory[i], static_cast<size_t>(tensor.elements()))});
+  }
+  return tensors;
+}
+
+absl::StatusOr<std::unique_ptr<weir_client>> Open(const weir_job& job, const weir_options& options,
+                                                  const weir_tensor* tensors, size_t n) {
+  if (Forked()) return ForkedError();
+  WEIR_ASSIGN_OR_RETURN(ModelSpec model, ModelOf(tensors, n));
+  WEIR_ASSIGN_OR_RETURN(auto member, Member::Open(job.config, options, std::move(model)));
+  return std::make_unique<weir_client>(weir_client{std::move(member)});
+}
+
+// `of` the membership, unless there is none.
+template <typename Of>
+weir_error* WithClient(const weir_client* client, Of of) {
+  if (Forked()) return ErrorOf(ForkedError());
+  const absl::StatusOr<std::shared_ptr<Client>> in = client->member->client();
+  if (!in.ok()) return ErrorOf(in.status());
+  of(**in);
+  return nullptr;
+}
+
+}  // namespace
+}  // namespace weir
+
+weir_error* weir_open(const weir_job* job, const weir_options* options, const weir_tensor* tensors, size_t n,
+                      weir_client** client) {
+  auto opened = weir::Open(*job, *options, tensors, n);
+  if (!opened.ok()) return weir::ErrorOf(opened.status());
+  *client = opened->release();
+  return nullptr;
+}
+
+weir_error* weir_in_cluster(const char* cluster, const char* task, int* in_cluster) {
+  const auto environment = weir::FromEnvironment(std::getenv("TF_CONFIG"), cluster == nullptr ? "" : cluster,
+                                                 task == nullptr ? "" : task, weir::Pod::Current());
+  if (environment.ok()) *in_cluster = environment->has_value();
+  return weir::ErrorOf(environment.status());
+}
+
+weir_future* weir_join(weir_client* client) {
+  return weir::InBackground(client, [](weir::Member& member) -> absl::StatusOr<weir::Result> {
+    WEIR_RETURN_IF_ERROR(member.Join());
+    return weir::Result();
+  });
+}
+
+weir_future* weir_leave(weir_client* client, int kind, const char* reason) {
+  absl::Status failure;
+  if (reason != nullptr) {
+    failure = weir::JobFailure(weir::v1::FailureKind_IsValid(kind) ? static_cast<weir::v1::FailureKind>(kind)
+                                                                   : weir::v1::FAILURE_INTERNAL,
+                               *reason == '\0' ? "no reason was given" : reason);
+  }
+  return weir::InBackground(client, [failure](weir::Member& member) -> absl::StatusOr<weir::Result> {
+    WEIR_RETURN_IF_ERROR(member.Leave(failure));
+    return weir::Result();
+  });
+}
+
+void weir_free_client(weir_client* client) {
+  if (!weir::Forked()) delete client;
+}
+
+weir_error* weir_get_membership(weir_client* client, weir_membership* membership) {
+  return weir::WithClient(client, [membership](weir::Client& in) {
+    *membership = {in.worker(), in.start_clock(), in.draining(), in.leading()};
+  });
+}
+
+weir_error* weir_set_progress(weir_client* client, const weir_progress* progress) {
+  return weir::WithClient(client, [progress](weir::Client& in) {
+    in.SetProgress({progress->examples, progress->batches, progress->loss_sum, progress->last_examples,
+                    progress->last_loss_sum});
+  });
+}
+
+weir_future* weir_next_work(weir_client* client) {
+  return weir::InBackground(client, [](weir::Member& member) -> absl::StatusOr<weir::Result> {
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
+    return in->NextWork();
+  });
+}
+
+weir_future* weir_exchange(weir_client* client, const weir_work* work, const weir_weights* base,
+                           const float* const* gradient, const uint64_t* clock, float* const* into) {
+  return weir::Begun(client, [&](weir::Client& in) {
+    weir::ExchangeOrder order;
+    if (work != nullptr) {
+      order.push = {weir::WorkOf(*work), base->pull(), weir::From(in.model(), gradient), nullptr};
+    }
+    if (clock != nullptr) {
+      order.pull.emplace();
+      order.pull->clock = *clock;
+      order.pull->in_place = into == nullptr;
+      if (into != nullptr) order.pull->tensors = weir::Into(in.model(), into);
+    }
+    return in.Exchange(std::move(order));
+  });
+}
+
+weir_future* weir_snapshot(weir_client* client, float* const* into) {
+  return weir::Begun(client, [into](weir::Client& in) {
+    return in.PullSnapshot(weir::Into(in.model(), into)).Then([](weir::PullResult pull) {
+      weir::ExchangeResult result;
+      result.pull = std::move(pull);
+      return result;
+    });
+  });
+}
+
+weir_error* weir_new_gradient(weir_client* client, weir_gradient** gradient, float** values) {
+  return weir::WithClient(client, [&](weir::Client& in) {
+    *gradient = new weir_gradient{in.NewGradient()};
+    *values = (*gradient)->values.get();
+  });
+}
+
+void weir_free_gradient(weir_gradient* gradient) {
+  if (!weir::Forked()) delete gradient;
+}
+
+int weir_wait(weir_future* future, double seconds) {
+  // The thread that would set the result is the parent's.
+  if (weir::Forked()) return 1;
+  constexpr double kMost = 1e6;
+  return future->pending->Wait(
+      std::chrono::nanoseconds(static_cast<int64_t>(std::clamp(seconds, 0.0, kMost) * 1e9)));
+}
+
+weir_error* weir_take(weir_future* future) {
+  if (weir::Forked()) return weir::ErrorOf(weir::ForkedError());
+  return weir::ErrorOf(future->pending->Take<std::monostate>().status());
+}
+
+weir_error* weir_take_work(weir_future* future, weir_work* work, int* done) {
+  if (weir::Forked()) return weir::ErrorOf(weir::ForkedError());
+  const auto taken = future->pending->Take<std::optional<weir::Work>>();
+  if (!taken.ok()) return weir::ErrorOf(taken.status());
+  *done = !taken->has_value();
+  if (taken->has_value()) *work = weir::WorkOf(**taken);
+  return nullptr;
+}
+
+weir_error* weir_take_exchange(weir_future* future, weir_pushed* pushed, weir_weights** weights) {
+  if (weir::Forked()) return weir::ErrorOf(weir::ForkedError());
+  auto taken = future->pending->Take<weir::ExchangeResult>();
+  if (!taken.ok()) return weir::ErrorOf(taken.status());
+  pushed->applied = taken->push.applied;
+  pushed->staleness = taken->push.staleness;
+  const size_t length = std::min(taken->push.reason.size(), sizeof(pushed->reason) - 1);
+  std::memcpy(pushed->reason, taken->push.reason.data(), length);
+  pushed->reason[length] = '\0';
+  const bool in_place = taken->weights.tensors() > 0 || taken->weights.pull().past;
+  const bool pulled = in_place || taken->pull.past || !taken->pull.versions.empty();
+  *weights = pulled ? new weir_weights{std::move(*taken), in_place} : nullptr;
+  return nullptr;
+}
+
+void weir_free_future(weir_future* future) {
+  if (!weir::Forked()) delete future;
+}
+
+int weir_weights_past(const weir_weights* weights) { return weights->pull().past; }
+
+uint64_t weir_weights_version(const weir_weights* weights) {
+  const std::vector<uint64_t>& versions = weights->pull().versions;
+  return versions.empty() ? 0 : *std::min_element(versions.begin(), versions.end());
+}
+
+int weir_weights_piece(const weir_weights* weights, size_t tensor, size_t i, const float** values,
+                       size_t* n) {
+  const weir::WeightsView& view = weights->result.weights;
+  if (tensor >= view.tensors() || i >= view.pieces(tensor).size()) return 0;
+  *values = view.pieces(tensor)[i].data();
+  *n = view.pieces(tensor)[i].size();
+  return 1;
+}
+
+void weir_free_weights(weir_weights* weights) {
+  if (!weir::Forked()) delete weights;
+}

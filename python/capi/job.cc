@@ -1,0 +1,95 @@
+// Configs, initial weights and the order of examples: what needs no servers.
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/initial_weights.h"
+#include "common/config/job_config.h"
+#include "python/capi/error.h"
+#include "python/capi/handles.h"
+#include "worker/data/example_order.h"
+
+struct weir_order {
+  weir::ExampleOrder order;
+};
+
+namespace weir {
+namespace {
+
+absl::Status SaveWeights(const char* directory, const weir_tensor* tensors, size_t n,
+                         const float* const* values) {
+  WEIR_ASSIGN_OR_RETURN(const ModelSpec model, ModelOf(tensors, n));
+  std::vector<float> weights;
+  weights.reserve(static_cast<size_t>(model.elements()));
+  for (size_t i = 0; i < n; ++i) {
+    weights.insert(weights.end(), values[i], values[i] + model.tensors[i].elements());
+  }
+  return WriteInitialWeights(FileSystem::Posix(), directory, model, weights);
+}
+
+}  // namespace
+
+absl::StatusOr<ModelSpec> ModelOf(const weir_tensor* tensors, size_t n) {
+  ModelSpec model;
+  for (size_t i = 0; i < n; ++i) {
+    TensorSpec& tensor = model.tensors.emplace_back();
+    tensor.name = tensors[i].name;
+    tensor.shape.assign(tensors[i].shape, tensors[i].shape + tensors[i].rank);
+    tensor.init.value = tensors[i].value;
+    switch (tensors[i].initializer) {
+      case WEIR_CONSTANT:
+        tensor.init.kind = Initializer::Kind::kConstant;
+        break;
+      case WEIR_NORMAL:
+        tensor.init.kind = Initializer::Kind::kNormal;
+        break;
+      case WEIR_UNIFORM:
+        tensor.init.kind = Initializer::Kind::kUniform;
+        break;
+      default:
+        return absl::InvalidArgumentError(
+            absl::StrCat(tensor.name, ": the initializer must be 0, 1 or 2, got ", tensors[i].initializer));
+    }
+  }
+  WEIR_RETURN_IF_ERROR(model.Validate());
+  return model;
+}
+
+}  // namespace weir
+
+weir_error* weir_load_job(const char* path, const char* text, const char* const* overrides, size_t n,
+                          weir_job** job) {
+  const std::vector<std::string> sets(overrides, overrides + n);
+  const absl::StatusOr<weir::v1::JobConfig> config =
+      path != nullptr ? weir::LoadJobConfig(path, sets) : weir::ParseJobConfig(text, "the job", sets);
+  if (!config.ok()) return weir::ErrorOf(config.status());
+  *job = new weir_job{*config, weir::ToJson(*config, /*with_defaults=*/true)};
+  return nullptr;
+}
+
+const char* weir_job_json(const weir_job* job) { return job->json.c_str(); }
+void weir_free_job(weir_job* job) { delete job; }
+
+weir_error* weir_save_weights(const char* directory, const weir_tensor* tensors, size_t n,
+                              const float* const* values) {
+  return weir::ErrorOf(weir::SaveWeights(directory, tensors, n, values));
+}
+
+weir_error* weir_new_order(uint64_t examples, uint64_t seed, weir_order** order) {
+  constexpr int32_t kMost = std::numeric_limits<int32_t>::max();
+  if (examples == 0 || examples > kMost) {
+    return weir::ErrorOf(absl::InvalidArgumentError(
+        absl::StrCat("a training set has 1 to ", kMost, " examples, got ", examples)));
+  }
+  *order = new weir_order{weir::ExampleOrder(static_cast<int32_t>(examples), seed)};
+  return nullptr;
+}
+
+void weir_fill_order(weir_order* order, uint64_t first, size_t n, int32_t* examples) {
+  order->order.Fill(static_cast<int64_t>(first), absl::MakeSpan(examples, n));
+}
+
+void weir_free_order(weir_order* order) { delete order; }

@@ -1,0 +1,116 @@
+#include "python/capi/member.h"
+
+#include <cstdlib>
+#include <mutex>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/config/cluster_spec.h"
+#include "common/protocol/job_failure.h"
+#include "common/rpc/job_token.h"
+#include "common/telemetry/grpc_process.h"
+#include "common/telemetry/logging.h"
+
+namespace weir {
+namespace {
+
+std::string Text(const char* text) { return text == nullptr ? "" : text; }
+
+// What the main functions of programs do.
+absl::Status PrepareProcess(const char* level, const std::string& task) {
+  WEIR_ASSIGN_OR_RETURN(const LogLevel log_level, ParseLogLevel(level != nullptr ? level
+                                                                : task.empty()   ? "warning"
+                                                                                 : "info"));
+  static std::once_flag once;
+  std::call_once(once, [&] {
+    InitLogging({LogFormat::kText, log_level, task});
+    PrepareGrpc();
+  });
+  return absl::OkStatus();
+}
+
+absl::Status CheckTask(const Task& task) {
+  if (task.type == "worker" || task.type == "chief") return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("this program trains, but its task is ", task.ToString(),
+                   task.type == "ps" ? "; start `ps_server` for it" : "; make it a worker or chief"));
+}
+
+}  // namespace
+
+absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const weir_options& options,
+                                                     ModelSpec model) {
+  WEIR_ASSIGN_OR_RETURN(
+      const std::optional<TaskEnvironment> environment,
+      FromEnvironment(std::getenv("TF_CONFIG"), Text(options.cluster), Text(options.task), Pod::Current()));
+  ClientOptions client;
+  client.job_config = config.SerializeAsString();
+  client.history_path = Text(options.history);
+  client.train_examples = options.train_examples;
+  if (environment.has_value()) {
+    WEIR_RETURN_IF_ERROR(CheckTask(environment->task));
+    client.task = environment->task.ToString();
+    client.rank = environment->cluster.WorkerRank(environment->task).value_or(0);
+    client.servers = environment->cluster.ps_addresses();
+  }
+  WEIR_RETURN_IF_ERROR(PrepareProcess(options.log_level, environment.has_value() ? client.task : ""));
+  const std::string token =
+      Text(options.token_file != nullptr ? options.token_file : std::getenv("WEIR_TOKEN_FILE"));
+  WEIR_ASSIGN_OR_RETURN(client.token, JobToken::ReadIfGiven(token));
+  std::unique_ptr<InProcessCluster> local;
+  if (!environment.has_value()) {
+    if (config.cluster().workers() > 1) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "cluster.workers is ", config.cluster().workers(),
+          ", but without a cluster spec there is one worker, in this process; start `weir up --workers=",
+          config.cluster().workers(), " JOB -- PROGRAM` for more"));
+    }
+    InProcessCluster::Options cluster;
+    cluster.config = std::move(config);
+    cluster.servers = options.servers;
+    if (client.token.empty()) {
+      WEIR_ASSIGN_OR_RETURN(client.token, JobToken::Random());
+    }
+    cluster.token = client.token;
+    WEIR_ASSIGN_OR_RETURN(local, InProcessCluster::Start(std::move(cluster)));
+    client.servers = local->addresses();
+  }
+  return std::shared_ptr<Member>(new Member(std::move(model), std::move(client), std::move(local)));
+}
+
+absl::Status Member::Join() {
+  ClientOptions options;
+  {
+    MutexLock lock(mutex_);
+    if (client_ != nullptr)
+      return absl::FailedPreconditionError("this client is in the job already; leave first");
+    options = options_;
+  }
+  WEIR_ASSIGN_OR_RETURN(std::shared_ptr<Client> client, Client::Join(options, model_));
+  MutexLock lock(mutex_);
+  client_ = std::move(client);
+  options_.again = true;
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::shared_ptr<Client>> Member::client() const {
+  MutexLock lock(mutex_);
+  if (client_ == nullptr) return absl::FailedPreconditionError("this client is not in the job: join first");
+  return client_;
+}
+
+absl::Status Member::Leave(const absl::Status& failure) {
+  WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<Client> client, this->client());
+  const absl::Status left = client->Leave(failure);
+  {
+    MutexLock lock(mutex_);
+    client_ = nullptr;
+  }
+  if (!failure.ok()) return absl::OkStatus();
+  // All was done, but the job went back before all members had left; or the job cannot be saved.
+  if (absl::IsAborted(left) || KindOf(left) == v1::FAILURE_RESOURCE) return left;
+  if (!left.ok()) LogWarning("could not take leave: ", left.message());
+  return local_ == nullptr ? absl::OkStatus() : local_->Wait();
+}
+
+}  // namespace weir

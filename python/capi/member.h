@@ -1,0 +1,47 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "client/client.h"
+#include "common/model/model_spec.h"
+#include "common/sync/mutex.h"
+#include "local/in_process_cluster.h"
+#include "python/capi/weir_c.h"
+
+namespace weir {
+
+// This process as a member of a job: its place in the cluster, its servers if there is no cluster, and its
+// membership, which may be lost and begun again. Thread-safe.
+class Member {
+ public:
+  // Starts servers if there is no cluster.
+  static absl::StatusOr<std::shared_ptr<Member>> Open(v1::JobConfig config, const weir_options& options,
+                                                      ModelSpec model);
+
+  const ModelSpec& model() const { return model_; }
+  // Takes as long as Client::Join().
+  absl::Status Join();
+  // FailedPrecondition: not joined, or left.
+  absl::StatusOr<std::shared_ptr<Client>> client() const;
+  // OK: the work is done. Ends the membership, and waits for the end of servers in this process.
+  absl::Status Leave(const absl::Status& failure);
+
+ private:
+  Member(ModelSpec model, ClientOptions options, std::unique_ptr<InProcessCluster> local)
+      : model_(std::move(model)), options_(std::move(options)), local_(std::move(local)) {}
+
+  const ModelSpec model_;
+  ClientOptions options_;
+  // Null in a cluster. Outlives the client.
+  const std::unique_ptr<InProcessCluster> local_;
+  mutable Mutex mutex_;
+  std::shared_ptr<Client> client_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace weir

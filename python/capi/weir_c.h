@@ -1,0 +1,194 @@
+#pragma once
+
+#include <stddef.h>
+#include <stdint.h>
+
+// A worker's view of Weir (client/client.h) for programs in other languages; libweir.so. What the calls mean,
+// and what each mode makes of them, stands in client/client.h.
+//
+// Errors. A function that can fail returns a weir_error, which the caller frees; NULL: it has succeeded. No
+// exception crosses this border.
+//
+// Waiting. No function waits, except weir_wait(), and that at most as long as it is told. What takes time
+// returns a weir_future at once: wait for it in short pieces, and take its result once it is ready.
+//
+// Threads. All functions are thread-safe, but a handle is freed once, when no other call uses it.
+//
+// Memory. Handles are freed with their weir_free_... function; NULL is ignored. Memory that a future reads or
+// writes belongs to the caller, and must live, and unless the future writes it stay unchanged, until the
+// future is ready. Freeing a future does not end its call.
+//
+// Forks. In a child process of fork() every call fails (code 9) and every weir_free_... does nothing: the
+// connections belong to the parent.
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct weir_error weir_error;
+typedef struct weir_job weir_job;
+typedef struct weir_client weir_client;
+typedef struct weir_future weir_future;
+typedef struct weir_weights weir_weights;
+typedef struct weir_gradient weir_gradient;
+typedef struct weir_order weir_order;
+
+// ---- errors
+
+// A number of v1.FailureKind (proto/failure.proto): 1 diverged, 2 drained, 3 fenced, 4 a lost peer, 5 config,
+// 6 storage, 7 a bug.
+int weir_error_kind(const weir_error* error);
+// The number of an absl::StatusCode; client/client.h says what each means.
+int weir_error_code(const weir_error* error);
+// The code with which a process should exit because of the error (docs/exit_codes.md).
+int weir_error_exit_code(const weir_error* error);
+const char* weir_error_message(const weir_error* error);
+void weir_free_error(weir_error* error);
+
+// ---- a job's config
+
+// Reads the config `path` or, if that is NULL, the JSON `text`. An override is "a.b=value".
+weir_error* weir_load_job(const char* path, const char* text, const char* const* overrides, size_t n,
+                          weir_job** job);
+// The config as JSON, with the defaults of the fields that apply. Lives as long as the job.
+const char* weir_job_json(const weir_job* job);
+void weir_free_job(weir_job* job);
+
+// ---- the model
+
+enum { WEIR_CONSTANT = 0, WEIR_NORMAL = 1, WEIR_UNIFORM = 2 };
+
+typedef struct {
+  const char* name;
+  const int64_t* shape;  // row-major
+  size_t rank;
+  // How the servers make the initial values, unless they come from checkpoint.init_from: all `value`; with
+  // the standard deviation `value` around 0; or even in [-value, value).
+  int initializer;
+  float value;
+} weir_tensor;
+
+// Writes a folder for checkpoint.init_from: the tensors with these values. Fails if the folder has some.
+weir_error* weir_save_weights(const char* directory, const weir_tensor* tensors, size_t n,
+                              const float* const* values);
+
+// ---- membership
+
+typedef struct {
+  // As the flags of `worker`; NULL: from the environment (TF_CONFIG, WEIR_TOKEN_FILE).
+  const char* cluster;
+  const char* task;
+  const char* token_file;
+  const char* history;  // NULL: none
+  // The least severe lines of the log on stderr: "debug", "info", "warning" or "error". NULL: "info" in a
+  // cluster, else "warning". The first weir_open() of a process decides.
+  const char* log_level;
+  // Examples of the training set, the same for every worker.
+  uint64_t train_examples;
+  // Servers in this process, where there is no cluster. At least 1.
+  uint32_t servers;
+} weir_options;
+
+// Finds the servers or, where there is no cluster, starts some in this process, on loopback. Does not join
+// yet.
+weir_error* weir_open(const weir_job* job, const weir_options* options, const weir_tensor* tensors, size_t n,
+                      weir_client** client);
+// Whether the environment or the options name a cluster. `cluster` and `task` may be NULL.
+weir_error* weir_in_cluster(const char* cluster, const char* task, int* in_cluster);
+
+// Joins the job. Again, after the membership was lost (kind 3): leave first.
+weir_future* weir_join(weir_client* client);
+// `reason` NULL: the work is done. Otherwise ends this membership with a failure of this kind, which says why
+// this member gives up. Where the servers are in this process and the work is done, waits for their end as
+// well.
+weir_future* weir_leave(weir_client* client, int kind, const char* reason);
+// Ends a membership that was not left, and servers in this process. Takes a moment; calls that are in flight
+// end.
+void weir_free_client(weir_client* client);
+
+typedef struct {
+  uint32_t worker;
+  // The clock at which the membership began.
+  uint64_t start_clock;
+  int draining;
+  int leading;
+} weir_membership;
+weir_error* weir_get_membership(weir_client* client, weir_membership* membership);
+
+typedef struct {
+  uint64_t examples;
+  uint64_t batches;
+  // The sum over batches of mean loss x examples.
+  double loss_sum;
+  // The same of the job's last epoch.
+  uint64_t last_examples;
+  double last_loss_sum;
+} weir_progress;
+weir_error* weir_set_progress(weir_client* client, const weir_progress* progress);
+
+// ---- work
+
+typedef struct {
+  uint64_t clock;
+  uint64_t batch;
+  uint64_t first_example;
+  uint64_t examples;
+  uint64_t examples_left;
+  uint32_t part;
+  int last_of_clock;
+} weir_work;
+
+weir_future* weir_next_work(weir_client* client);
+
+// A push if `work` is not NULL, a pull if `clock` is not NULL, or both. `base`: the weights that the gradient
+// was computed from. `gradient` and `into` point to each tensor's memory, in the model's order. `into` NULL:
+// the weights are read in place.
+weir_future* weir_exchange(weir_client* client, const weir_work* work, const weir_weights* base,
+                           const float* const* gradient, const uint64_t* clock, float* const* into);
+// Reads the newest consistent weights, from outside the training.
+weir_future* weir_snapshot(weir_client* client, float* const* into);
+
+// Memory for a gradient: the tensors end to end. Servers on this host read it in place. If the push fails, do
+// not write to it again.
+weir_error* weir_new_gradient(weir_client* client, weir_gradient** gradient, float** values);
+void weir_free_gradient(weir_gradient* gradient);
+
+// ---- results
+
+// Waits until the future is ready, at most this long. Returns whether it is.
+int weir_wait(weir_future* future, double seconds);
+// Each takes the result of a ready future, once. The error is the call's.
+weir_error* weir_take(weir_future* future);
+weir_error* weir_take_work(weir_future* future, weir_work* work, int* done);
+
+typedef struct {
+  // Whether the update was applied on every server; otherwise it was disposed of.
+  int applied;
+  uint64_t staleness;
+  // Why it was disposed of; at most this long, with a 0 at its end.
+  char reason[256];
+} weir_pushed;
+// `weights` is NULL if there was no pull.
+weir_error* weir_take_exchange(weir_future* future, weir_pushed* pushed, weir_weights** weights);
+void weir_free_future(weir_future* future);
+
+// The step is past, and these are no usable weights (sync): ask for work again.
+int weir_weights_past(const weir_weights* weights);
+// Updates since version 0, of the shard that has the fewest. In sync this is the step.
+uint64_t weir_weights_version(const weir_weights* weights);
+// The i-th piece of a tensor that was read in place: its values and their number. Returns 0 if there is none.
+int weir_weights_piece(const weir_weights* weights, size_t tensor, size_t i, const float** values, size_t* n);
+// Weights in place: lets the servers have the memory back.
+void weir_free_weights(weir_weights* weights);
+
+// ---- data
+
+// The order in which a job of this seed sees its training examples: position p of the endless stream that
+// weir_work.first_example counts in. At most 2^31 - 1 examples.
+weir_error* weir_new_order(uint64_t examples, uint64_t seed, weir_order** order);
+// Not thread-safe.
+void weir_fill_order(weir_order* order, uint64_t first, size_t n, int32_t* examples);
+void weir_free_order(weir_order* order);
+
+#ifdef __cplusplus
+}
+#endif
