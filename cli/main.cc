@@ -1,5 +1,7 @@
 // The command line of `weir`. All of CLI11 is here.
+#include <algorithm>
 #include <cstdio>
+#include <cstring>
 #include <limits>
 #include <optional>
 #include <string>
@@ -46,7 +48,10 @@ Exit codes: 0 done; 64 bad command line; 70 internal fault, or training that can
 constexpr const char* kUpExamples = R"(Examples:
   weir up --ps=2 --workers=4 configs/digits.json
   weir up --ps=2 --workers=2 configs/fashion_mlp.json --seed=7 --summary=out.json
-  weir up --workers=4 configs/digits.json --set 'consistency={"mode":"bounded","staleness":3}' --verbose)";
+  weir up --workers=4 configs/digits.json --set 'consistency={"mode":"bounded","staleness":3}' --verbose
+  weir up --ps=2 --workers=4 job.json -- python train.py ARGS
+
+What follows -- is a program that each worker runs instead of `worker`, with its arguments.)";
 
 constexpr const char* kRunExamples = R"(Examples:
   weir run --config=job.json --cluster=dns:ps=weir-ps:2,worker=weir-worker:4 --task=pod
@@ -370,7 +375,16 @@ int Main(int argc, char** argv) {
       app.add_subcommand("completion", "Prints a script that completes these commands in bash");
   completion_command->footer("Examples:\n  . <(weir completion)");
 
-  if (const std::optional<int> exit = ReadCommandLine(app, argc, argv)) return *exit;
+  char** const end = argv + argc;
+  char** const dashes =
+      argc > 1 && std::strcmp(argv[1], "up") == 0 ? std::find(argv, end, std::string("--")) : end;
+  if (const std::optional<int> exit = ReadCommandLine(app, static_cast<int>(dashes - argv), argv))
+    return *exit;
+  if (dashes != end) {
+    up.program.assign(dashes + 1, end);
+    if (up.program.empty())
+      return BadCommandLine(*up_command, "after -- comes a program, with its arguments");
+  }
 
   if (workers->count() > 0) up.workers = up_workers;
   if (seed->count() > 0) up.seed = up_seed;

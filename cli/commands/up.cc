@@ -82,6 +82,7 @@ class Job {
 
  private:
   absl::Status Prepare();
+  absl::Status CheckProgram(const v1::JobConfig& config) const;
   absl::Status MakeLogDir();
   int RunToEnd();
   void TidyLogs();
@@ -140,6 +141,26 @@ class Job {
   int signal_ = 0;  // the signal that ended the job from outside
 };
 
+absl::Status Job::CheckProgram(const v1::JobConfig& config) const {
+  if (options_.program.empty()) {
+    if (config.has_model()) return absl::OkStatus();
+    return absl::InvalidArgumentError(absl::StrCat(
+        options_.config,
+        ": model and data are missing: the job is for a program that brings its own. Name the program (`weir "
+        "up JOB -- PROGRAM ARGS`), or give both to have `worker` train"));
+  }
+  if (options_.evaluator) {
+    return absl::InvalidArgumentError(
+        "--evaluator adds a task that runs `worker`, which cannot evaluate another program's model; take it "
+        "out");
+  }
+  if (options_.device != "auto") {
+    return absl::InvalidArgumentError(absl::StrCat("--device is for `worker`; ", options_.program[0],
+                                                   " chooses its device itself; take it out"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Job::MakeLogDir() {
   if (options_.log_dir.empty()) {
     const char* tmp = getenv("TMPDIR");
@@ -176,6 +197,7 @@ absl::Status Job::Prepare() {
     cluster.overrides.push_back(absl::StrCat("cluster.workers=", *options_.workers));
   }
   WEIR_ASSIGN_OR_RETURN(const v1::JobConfig config, LoadJobConfig(options_.config, cluster.overrides));
+  WEIR_RETURN_IF_ERROR(CheckProgram(config));
   result_.job_name = config.name();
   cluster.workers = static_cast<int>(config.cluster().has_workers() ? config.cluster().workers() : 1);
   if (!options_.workers.has_value()) {
@@ -195,6 +217,7 @@ absl::Status Job::Prepare() {
   if (!options_.summary.empty()) WEIR_RETURN_IF_ERROR(PrepareFile(options_.summary));
   WEIR_RETURN_IF_ERROR(MakeLogDir());
   cluster.config = options_.config;
+  cluster.program = options_.program;
   cluster.ps = options_.ps;
   cluster.device = options_.device;
   cluster.evaluator = options_.evaluator;

@@ -13,6 +13,7 @@ namespace weir {
 
 struct UpOptions {
   std::string config;
+  std::vector<std::string> program;    // what each worker runs, with its arguments; empty: `worker`
   std::vector<std::string> overrides;  // "a.b=value"; the last one for a field wins
   int ps = 1;
   std::optional<int> workers;  // default: the config's cluster.workers, or 1

@@ -19,12 +19,13 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
+#include "common/config/json_document.h"
 #include "common/system/clock.h"
 
 namespace weir {
 namespace {
 
-std::string Quoted(const std::string& text) { return absl::StrCat("\"", text, "\""); }
+void AppendQuoted(std::string* out, const std::string& text) { absl::StrAppend(out, JsonQuote(text)); }
 
 void UnlinkIfThere(const std::string& path) { unlink(path.c_str()); }
 
@@ -101,13 +102,21 @@ absl::Status LocalCluster::Start(const std::string& type, int index, const std::
 
 absl::Status LocalCluster::Launch(TaskProcess& task) {
   Subprocess::Options process;
-  process.args = {task.program, absl::StrCat("--config=", options_.config),
-                  absl::StrCat("--token_file=", TokenFile())};
-  for (const auto& override : options_.overrides) {
-    process.args.push_back("--set");
-    process.args.push_back(override);
+  if (task.program.empty()) {
+    // Its flags are its own.
+    process.args = options_.program;
+    process.environment["WEIR_TOKEN_FILE"] = TokenFile();
+    process.environment["WEIR_SET"] =
+        absl::StrCat("[", absl::StrJoin(options_.overrides, ",", AppendQuoted), "]");
+  } else {
+    process.args = {task.program, absl::StrCat("--config=", options_.config),
+                    absl::StrCat("--token_file=", TokenFile())};
+    for (const auto& override : options_.overrides) {
+      process.args.push_back("--set");
+      process.args.push_back(override);
+    }
+    for (const auto& arg : task.more_args) process.args.push_back(arg);
   }
-  for (const auto& arg : task.more_args) process.args.push_back(arg);
   process.environment["TF_CONFIG"] = absl::StrCat(R"({"cluster":)", task.cluster, R"(,"task":{"type":")",
                                                   task.type, R"(","index":)", task.index, "}}");
   process.on_line = [log = task.log.get()](absl::string_view line) { log->Add(line); };
@@ -146,7 +155,7 @@ absl::Status LocalCluster::Restart(const std::string& task) {
     const std::string& address = ps_addresses_[found->index];
     if (!address.empty()) {
       if (!found->reserved_port.valid()) found->reserved_port = ReservePort(address);
-      found->cluster = absl::StrCat(R"({"ps":[)", Quoted(address), "]}");
+      found->cluster = absl::StrCat(R"({"ps":[)", JsonQuote(address), "]}");
     } else {
       UnlinkIfThere(PortFile(found->index));
     }
@@ -200,17 +209,13 @@ absl::StatusOr<std::vector<std::string>> LocalCluster::MissingServers() {
 }
 
 absl::Status LocalCluster::StartWorkers() {
-  const std::string ps = absl::StrCat(R"("ps":[)",
-                                      absl::StrJoin(ps_addresses_, ",",
-                                                    [](std::string* out, const std::string& address) {
-                                                      absl::StrAppend(out, Quoted(address));
-                                                    }),
-                                      "]");
+  const std::string ps = absl::StrCat(R"("ps":[)", absl::StrJoin(ps_addresses_, ",", AppendQuoted), "]");
   const std::string device = absl::StrCat("--device=", options_.device);
   for (int i = 0; i < options_.workers; ++i) {
     // No process connects to a worker; the port stands for an address that the format requires.
     const std::string cluster = absl::StrCat(R"({"worker":{")", i, R"(":"127.0.0.1:1"},)", ps, "}");
-    WEIR_RETURN_IF_ERROR(Start("worker", i, options_.binaries.worker, cluster, {device}));
+    const std::string program = options_.program.empty() ? options_.binaries.worker : "";
+    WEIR_RETURN_IF_ERROR(Start("worker", i, program, cluster, {device}));
   }
   if (!options_.evaluator) return absl::OkStatus();
   return Start("evaluator", 0, options_.binaries.worker, absl::StrCat("{", ps, "}"), {device});

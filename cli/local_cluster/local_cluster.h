@@ -34,6 +34,8 @@ class LocalCluster {
   struct Options {
     Binaries binaries;
     std::string config;
+    std::vector<std::string>
+        program;  // what workers run instead of `worker`, with its arguments; may be empty
     std::vector<std::string> overrides;  // of every task
     int ps = 1;
     int workers = 1;
@@ -94,8 +96,8 @@ class LocalCluster {
   struct TaskProcess {
     std::string type;
     int index = 0;
-    std::string name;  // "worker:1"
-    std::string program;
+    std::string name;     // "worker:1"
+    std::string program;  // of Weir; "": Options::program
     std::string cluster;  // in its TF_CONFIG
     std::vector<std::string> more_args;
     int restarts = 0;    // earlier incarnations

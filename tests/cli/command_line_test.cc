@@ -37,6 +37,8 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
       {{"up", "job.json", "--seed=-1"}, {"--seed", "-1"}},
       {{"up", "job.json", "--http_port=65536"}, {"--http_port", "65535"}},
       {{"up", "job.json", "other.json"}, {"other.json"}},
+      {{"up", "job.json", "--"}, {"after -- comes a program"}},
+      {{"up", "--ps=0", "job.json", "--", "python", "--ps=2"}, {"--ps", "0", "1", "64"}},
       {{"up", "job.json", "--device=tpu"}, {"the device 'tpu' is not known", "cuda:N"}},
       {{"demo", "--device=cpu,cuda:0"}, {"mixes kinds"}},
       {{"demo", "--seeds=0"}, {"--seeds", "1000"}},
