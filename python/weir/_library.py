@@ -1,0 +1,102 @@
+"""libweir.so through ctypes: python/capi/weir_c.h says what each function does."""
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32
+from ctypes import c_uint64, c_void_p
+
+
+class Tensor(Structure):
+    _fields_ = [("name", c_char_p), ("shape", POINTER(c_int64)), ("rank", c_size_t), ("initializer", c_int),
+                ("value", c_float)]
+
+
+class Options(Structure):
+    _fields_ = [("cluster", c_char_p), ("task", c_char_p), ("token_file", c_char_p), ("history", c_char_p),
+                ("log_level", c_char_p), ("train_examples", c_uint64), ("servers", c_uint32)]
+
+
+class Membership(Structure):
+    _fields_ = [("worker", c_uint32), ("start_clock", c_uint64), ("draining", c_int), ("leading", c_int)]
+
+
+class Progress(Structure):
+    _fields_ = [("examples", c_uint64), ("batches", c_uint64), ("loss_sum", c_double), ("last_examples", c_uint64),
+                ("last_loss_sum", c_double)]
+
+
+class Work(Structure):
+    _fields_ = [("clock", c_uint64), ("batch", c_uint64), ("first_example", c_uint64), ("examples", c_uint64),
+                ("examples_left", c_uint64), ("part", c_uint32), ("last_of_clock", c_int)]
+
+
+class Pushed(Structure):
+    _fields_ = [("applied", c_int), ("staleness", c_uint64), ("reason", c_char * 256)]
+
+
+# A result that is a weir_error is a c_void_p: None if the call has succeeded.
+_FUNCTIONS = {
+    "error_kind": (c_int, [c_void_p]),
+    "error_code": (c_int, [c_void_p]),
+    "error_exit_code": (c_int, [c_void_p]),
+    "error_message": (c_char_p, [c_void_p]),
+    "free_error": (None, [c_void_p]),
+    "load_job": (c_void_p, [c_char_p, c_char_p, POINTER(c_char_p), c_size_t, POINTER(c_void_p)]),
+    "job_json": (c_char_p, [c_void_p]),
+    "free_job": (None, [c_void_p]),
+    "save_weights": (c_void_p, [c_char_p, POINTER(Tensor), c_size_t, POINTER(c_void_p)]),
+    "open": (c_void_p, [c_void_p, POINTER(Options), POINTER(Tensor), c_size_t, POINTER(c_void_p)]),
+    "in_cluster": (c_void_p, [c_char_p, c_char_p, POINTER(c_int)]),
+    "join": (c_void_p, [c_void_p]),
+    "leave": (c_void_p, [c_void_p, c_int, c_char_p]),
+    "free_client": (None, [c_void_p]),
+    "get_membership": (c_void_p, [c_void_p, POINTER(Membership)]),
+    "set_progress": (c_void_p, [c_void_p, POINTER(Progress)]),
+    "next_work": (c_void_p, [c_void_p]),
+    "exchange": (c_void_p, [c_void_p, POINTER(Work), c_void_p, POINTER(c_void_p), POINTER(c_uint64), POINTER(c_void_p)]),
+    "snapshot": (c_void_p, [c_void_p, POINTER(c_void_p)]),
+    "new_gradient": (c_void_p, [c_void_p, POINTER(c_void_p), POINTER(c_void_p)]),
+    "free_gradient": (None, [c_void_p]),
+    "wait": (c_int, [c_void_p, c_double]),
+    "take": (c_void_p, [c_void_p]),
+    "take_work": (c_void_p, [c_void_p, POINTER(Work), POINTER(c_int)]),
+    "take_exchange": (c_void_p, [c_void_p, POINTER(Pushed), POINTER(c_void_p)]),
+    "free_future": (None, [c_void_p]),
+    "weights_past": (c_int, [c_void_p]),
+    "weights_version": (c_uint64, [c_void_p]),
+    "weights_piece": (c_int, [c_void_p, c_size_t, c_size_t, POINTER(c_void_p), POINTER(c_size_t)]),
+    "free_weights": (None, [c_void_p]),
+    "new_order": (c_void_p, [c_uint64, c_uint64, POINTER(c_void_p)]),
+    "fill_order": (None, [c_void_p, c_uint64, c_size_t, POINTER(c_int32)]),
+    "free_order": (None, [c_void_p]),
+}
+
+
+class Library:
+    """The functions of weir_c.h, without their prefix."""
+
+    def __init__(self, path: pathlib.Path):
+        # Its symbols stay its own, whatever else the process loads.
+        self._library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+        for name, (result, arguments) in _FUNCTIONS.items():
+            function = getattr(self._library, "weir_" + name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name, function)
+
+
+def _find() -> pathlib.Path:
+    here = pathlib.Path(__file__).resolve().parent
+    # In a wheel, and in a checkout that was built.
+    places = [here / "lib" / "libweir.so", here.parent.parent / "bazel-bin" / "python" / "capi" / "libweir.so"]
+    if os.environ.get("WEIR_LIBRARY"):
+        places = [pathlib.Path(os.environ["WEIR_LIBRARY"])]
+    for place in places:
+        if place.exists():
+            return place
+    raise ImportError("libweir.so is not at " + " nor at ".join(map(str, places)) +
+                      "; build it with `./dev build //python/capi:libweir.so`, or name it with WEIR_LIBRARY")
+
+
+library = Library(_find())

@@ -1,0 +1,93 @@
+"""Batches of a PyTorch data set for the works that a job gives out, made ahead by DataLoader's processes."""
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Callable, Iterator
+
+import torch.utils.data
+
+from .client import Work
+from .job import ExampleOrder
+
+
+class WorkPredictor:
+    """Guesses which works come next: in sync each step has works at the same places; otherwise one work follows on the
+    other. A wrong guess costs time and nothing else."""
+
+    def __init__(self, batch: int, parts: int):
+        self._batch = batch
+        # Examples of a step.
+        self._period = batch * parts
+        # By place in the step: the last clock at which there was work.
+        self._places: dict[int, int] = {0: 0}
+        self._clock: tuple[int, int] | None = None  # the newest one, and its first work
+        self._last = -self._period
+
+    def next(self) -> int:
+        """The position of the first example of the work that probably follows, and so on."""
+        last = self._last % self._period
+        step = min(((place - last - 1) % self._period + 1 for place in self._places), default=self._period)
+        self._last += step
+        return self._last
+
+    def restart(self, work: Work) -> None:
+        """The next guess follows on this work."""
+        self._last = work.first_example
+
+    def saw(self, work: Work) -> None:
+        if self._clock is None or work.clock != self._clock[0]:
+            if self._clock is not None and work.clock == self._clock[0] + 1 and work.first_example > self._clock[1]:
+                period = work.first_example - self._clock[1]
+                if period != self._period and self._places.keys() <= {self._clock[1] % self._period}:
+                    self._period, self._places = period, {}
+            self._clock = work.clock, work.first_example
+        self._places[work.first_example % self._period] = work.clock
+        self._places = {place: clock for place, clock in self._places.items() if clock >= work.clock - 1}
+
+
+class Batches:
+    """The batch of each work: from processes that make the probable ones ahead, or made here.
+
+    Iterating begins with the processes, before this process has any connection: a fork would share it.
+    """
+
+    def __init__(self, dataset: Any, order: ExampleOrder, batch: int, parts: int, num_workers: int,
+                 collate: Callable[[list[Any]], Any] | None, **options: Any):
+        self._dataset, self._order, self._batch = dataset, order, batch
+        self._collate = collate or torch.utils.data.default_collate
+        self._predictor = WorkPredictor(batch, parts)
+        self._ahead: Iterator[Any] | None = None
+        self._begun: deque[int] = deque()
+        if num_workers > 0:
+            loader = torch.utils.data.DataLoader(dataset, batch_sampler=_Endless(self._indices), collate_fn=collate,
+                                                 num_workers=num_workers, **options)
+            self._ahead = iter(loader)
+
+    def __call__(self, work: Work) -> Any:
+        self._predictor.saw(work)
+        if self._ahead is not None and work.examples == self._batch:
+            while work.first_example in self._begun:
+                first, batch = self._begun.popleft(), next(self._ahead)
+                if first == work.first_example:
+                    return batch
+        if self._ahead is not None:
+            # All guesses were wrong; each that is taken off makes room for a better one.
+            self._predictor.restart(work)
+            for _ in range(len(self._begun)):
+                self._begun.popleft()
+                next(self._ahead)
+        return self._collate([self._dataset[int(i)] for i in self._order(work.first_example, work.examples)])
+
+    def _indices(self) -> Iterator[list[int]]:
+        while True:
+            first = self._predictor.next()
+            self._begun.append(first)
+            yield [int(i) for i in self._order(first, self._batch)]
+
+
+class _Endless(torch.utils.data.Sampler):  # type: ignore[type-arg]
+    def __init__(self, indices: Callable[[], Iterator[list[int]]]):
+        self._indices = indices
+
+    def __iter__(self) -> Iterator[list[int]]:
+        return self._indices()

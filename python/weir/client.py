@@ -1,0 +1,375 @@
+"""A worker's membership in a job."""
+from __future__ import annotations
+
+import atexit
+import ctypes
+import logging
+import os
+import sys
+import weakref
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from . import _library
+from ._library import library
+from .errors import ConfigError, Error, check
+from .future import Future, Memory, wait_all
+from .job import ExampleOrder, Job, Model, Tensor
+
+if TYPE_CHECKING:
+    from .steps import Step
+
+# Leaving with a reason takes about a second; at the interpreter's end nothing may take longer than this.
+_LAST_CALL = 3.0
+
+_open: "weakref.WeakSet[Client]" = weakref.WeakSet()
+
+
+@dataclass(frozen=True)
+class Work:
+    """One gradient to compute: the mean over the examples at positions [first_example, first_example + examples) of
+    the job's stream of examples (ExampleOrder says which these are).
+
+    clock: the weights to compute it from. part: in sync, which part of the step. batch: its number in the job.
+    last_of_clock: there is no more work at this clock, as far as is known. examples_left: the job's examples from the
+    first one on.
+    """
+
+    clock: int
+    batch: int
+    first_example: int
+    examples: int
+    examples_left: int
+    part: int
+    last_of_clock: bool
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What became of a push. applied: on every server; otherwise it was disposed of, and `reason` says why.
+    staleness: the most updates that any server applied between the pull and this push."""
+
+    applied: bool
+    staleness: int
+    reason: str
+
+
+class Weights:
+    """Which weights a pull has brought; the base of a push.
+
+    past: the step is past and these are no usable weights (sync): ask for work again. version: updates since the
+    start; in sync the step.
+    """
+
+    def __init__(self, handle: int, model: Model):
+        self._handle: int | None = handle
+        self._model = model
+        self.past = bool(library.weights_past(handle))
+        self.version = int(library.weights_version(handle))
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            library.free_weights(self._handle)
+            self._handle = None
+
+
+class View(Weights):
+    """Weights that are read where the servers have them, read-only. view["name"] is an array without a copy if the
+    tensor lies in one piece (always with one server), else a copy. A server keeps the version until the view and its
+    arrays are gone, so hold one at a time."""
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        tensor = self._model.names.index(name)
+        pieces = []
+        address, n = ctypes.c_void_p(), ctypes.c_size_t()
+        while library.weights_piece(self._handle, tensor, len(pieces), ctypes.byref(address), ctypes.byref(n)):
+            pieces.append(np.asarray(Memory(address.value or 0, n.value, self, read_only=True)))
+        return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).reshape(self._model.shapes[tensor])
+
+
+class Gradient(Mapping[str, np.ndarray]):
+    """Memory for one gradient (Client.new_gradient()): gradient["name"] is the tensor's array, and `flat` all of them
+    end to end. Uninitialised. If a push of it fails, do not write to it again."""
+
+    def __init__(self, handle: int, address: int, model: Model):
+        self.flat = np.asarray(Memory(address, model.elements, _Owner(handle), read_only=False))
+        self._views = model.split(self.flat)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        return self._views[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._views)
+
+    def __len__(self) -> int:
+        return len(self._views)
+
+
+class _Owner:
+    """Frees a gradient's memory when its last array is gone."""
+
+    def __init__(self, handle: int):
+        self._handle = handle
+
+    def __del__(self) -> None:
+        library.free_gradient(self._handle)
+
+
+class Client:
+    """A worker of a job: client/client.h on NumPy arrays.
+
+    job: a path, a mapping with the JSON's fields, or a Job.
+    tensors: the model, name -> Tensor or shape, in an order that is the same for every worker.
+    train_examples: the size of the training set, the same for every worker.
+    cluster, task, token_file: as the flags of `worker`; by default TF_CONFIG and WEIR_TOKEN_FILE of the environment
+        say it. Without a cluster the job runs in this process, with `servers` servers on loopback.
+    history: a file that gets every answer of the servers, as lines of JSON.
+    log_level: "debug", "info", "warning", "error"; the log goes to stderr. Default: info in a cluster, else warning.
+
+    `with Client(...) as client:` joins, and leaves at the end: the work is done, or the exception says why not.
+    steps() is the whole loop; next_work(), pull(), push() are its parts.
+
+    Thread-safe. Calls that wait end with Ctrl-C. In a forked child all calls raise ConfigError.
+    """
+
+    def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any] | Job,
+                 tensors: Mapping[str, Tensor | Sequence[int]], train_examples: int, *, cluster: str | None = None,
+                 task: str | None = None, token_file: str | None = None, history: str | None = None,
+                 log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = ()):
+        self.job = job if isinstance(job, Job) else Job(job, overrides)
+        self.model = Model(tensors)
+        self.train_examples = train_examples
+        self.order = ExampleOrder(train_examples, int(self.job.config["seed"]))
+        if servers < 1:
+            raise ConfigError(f"servers must be at least 1, got {servers}")
+
+        def encoded(text: str | None) -> bytes | None:
+            return None if text is None else os.fsencode(text)
+
+        options = _library.Options(encoded(cluster), encoded(task), encoded(token_file), encoded(history),
+                                   encoded(log_level), train_examples, servers)
+        handle = ctypes.c_void_p()
+        check(library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names),
+                           ctypes.byref(handle)))
+        self._handle: int | None = handle.value
+        self._joined = False
+        _open.add(self)
+
+    # ---- membership
+
+    def join(self, timeout: float | None = None) -> None:
+        """Enters the job and waits until it may start, at most cluster.start_seconds. JobDone: its examples are done.
+        ConfigError names the first difference between this program and the job."""
+        Future(library.join(self._live()), lambda f: check(library.take(f))).result(timeout)
+        self._joined = True
+
+    def leave(self, failure: BaseException | None = None, timeout: float | None = None) -> None:
+        """Ends the membership. failure: why this worker gives up; None: the work is done (then this also waits for
+        the end of servers in this process)."""
+        self._joined = False
+        reason = None if failure is None else (str(failure) or type(failure).__name__).encode()
+        if isinstance(failure, KeyboardInterrupt):
+            kind = 2  # drained: the process is asked to end, and may come again
+            reason = b"interrupted"
+        else:
+            kind = failure.kind if isinstance(failure, Error) else 7
+        Future(library.leave(self._live(), kind, reason), lambda f: check(library.take(f))).result(timeout)
+
+    def give_up(self, failure: BaseException | str) -> None:
+        """Leaves with a reason, if this client is in the job. Never raises, and takes a moment at most: whatever is the
+        reason says more than what goes wrong here."""
+        if self._handle is None or not self._joined:
+            return
+        try:
+            self.leave(failure if isinstance(failure, BaseException) else Error(failure), timeout=_LAST_CALL)
+        except (Error, TimeoutError):
+            pass
+
+    def close(self) -> None:
+        """Ends everything; a membership that was not left, too. Later calls raise."""
+        if self._handle is not None:
+            handle, self._handle = self._handle, None
+            library.free_client(handle)
+
+    def __enter__(self) -> "Client":
+        if not self._joined:
+            self.join()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        try:
+            if error is not None:
+                self.give_up(error)
+            elif self._joined:
+                self.leave()
+        finally:
+            self.close()
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None) is not None:
+            self.close()
+
+    def _live(self) -> int:
+        if self._handle is None:
+            raise ConfigError("this client is closed")
+        return self._handle
+
+    @property
+    def worker(self) -> int:
+        """This worker's rank in the job."""
+        return int(self._membership().worker)
+
+    @property
+    def start_clock(self) -> int:
+        """The clock at which this membership began."""
+        return int(self._membership().start_clock)
+
+    @property
+    def leading(self) -> bool:
+        """Whether this worker has the lowest rank of the live ones."""
+        return bool(self._membership().leading)
+
+    @property
+    def draining(self) -> bool:
+        """Whether the job's examples are done."""
+        return bool(self._membership().draining)
+
+    def _membership(self) -> _library.Membership:
+        membership = _library.Membership()
+        check(library.get_membership(self._live(), ctypes.byref(membership)))
+        return membership
+
+    def set_progress(self, examples: int, batches: int, loss_sum: float, last_examples: int = 0,
+                     last_loss_sum: float = 0.0) -> None:
+        """For status displays. loss_sum: over batches, mean loss x examples. last_...: of the job's last epoch."""
+        progress = _library.Progress(examples, batches, loss_sum, last_examples, last_loss_sum)
+        check(library.set_progress(self._live(), ctypes.byref(progress)))
+
+    # ---- the loop
+
+    def steps(self, result: Mapping[str, np.ndarray] | None = None) -> Iterator["Step"]:
+        """Yields each piece of work that this worker has to do, in every mode, until the job's examples are done; call
+        push() of each. Joins if need be, joins again where the membership was lost, and leaves at the end.
+
+        result: arrays for the model's tensors, which get the trained weights before this worker leaves. JobDone: the
+        job was done before this worker came, so that there is no result.
+        """
+        from .steps import run
+        return run(self, result)
+
+    # ---- its parts
+
+    def next_work(self, timeout: float | None = None) -> Work | None:
+        """The next gradient to compute; waits while there is none. None: the job's examples are done, and this
+        worker's pushes are acknowledged."""
+        return self.begin_next_work().result(timeout)
+
+    def begin_next_work(self) -> "Future[Work | None]":
+        def take(future: int) -> Work | None:
+            work, done = _library.Work(), ctypes.c_int()
+            check(library.take_work(future, ctypes.byref(work), ctypes.byref(done)))
+            if done.value:
+                return None
+            return Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
+                        bool(work.last_of_clock))
+
+        return Future(library.next_work(self._live()), take)
+
+    def pull(self, clock: int, into: Mapping[str, np.ndarray]) -> "Future[Weights]":
+        """Reads the weights for `clock` into all of the model's tensors, which must stay untouched until the future is
+        done."""
+        return self._exchange(None, None, None, clock, into).then_weights()
+
+    def view(self, clock: int) -> "Future[View]":
+        """Reads the weights for `clock` where they lie."""
+        return self._exchange(None, None, None, clock, None).then_weights()  # type: ignore[return-value]
+
+    def push(self, work: Work, base: Weights, gradient: Mapping[str, np.ndarray]) -> "Future[Pushed]":
+        """Delivers the gradient of one piece of work, the mean over its examples. base: the weights that it was
+        computed from. The gradient must stay unchanged until the future is done."""
+        return self._exchange(work, base, gradient, None, None).then_pushed()
+
+    def push_pull(self, work: Work, base: Weights, gradient: Mapping[str, np.ndarray],
+                  into: Mapping[str, np.ndarray]) -> "Future[tuple[Pushed, Weights]]":
+        """push() and the pull() at the next clock, as one exchange; for the last work of a clock."""
+        return self._exchange(work, base, gradient, work.clock + 1, into)
+
+    def snapshot(self, into: Mapping[str, np.ndarray]) -> "Future[Weights]":
+        """Reads the newest consistent weights, from outside the training: in sync those of one step."""
+        pointers = self.model.pointers(into, "snapshot", writeable=True)
+        return _Exchange(library.snapshot(self._live(), pointers), self.model, False, into).then_weights()
+
+    def new_gradient(self) -> Gradient:
+        """Memory for a gradient. Servers on this host read it in place."""
+        handle, address = ctypes.c_void_p(), ctypes.c_void_p()
+        check(library.new_gradient(self._live(), ctypes.byref(handle), ctypes.byref(address)))
+        return Gradient(handle.value or 0, address.value or 0, self.model)
+
+    def _exchange(self, work: Work | None, base: Weights | None, gradient: Mapping[str, np.ndarray] | None,
+                  clock: int | None, into: Mapping[str, np.ndarray] | None) -> "_Exchange":
+        order = None
+        if work is not None:
+            order = ctypes.byref(_library.Work(work.clock, work.batch, work.first_example, work.examples,
+                                               work.examples_left, work.part, work.last_of_clock))
+        if gradient is not None:
+            gradient = {name: np.asarray(array) for name, array in gradient.items()}  # a NumPy scalar is none
+        sent = None if gradient is None else self.model.pointers(gradient, "push", writeable=False)
+        received = None if into is None else self.model.pointers(into, "pull", writeable=True)
+        at = None if clock is None else ctypes.byref(ctypes.c_uint64(clock))
+        handle = library.exchange(self._live(), order, base._handle if base is not None else None, sent, at, received)
+        memory = (gradient, dict(into) if into is not None else None)
+        return _Exchange(handle, self.model, clock is not None and into is None, memory)
+
+
+class _Exchange(Future["tuple[Pushed, Weights]"]):
+    def __init__(self, handle: int, model: Model, in_place: bool, memory: Any):
+        def take(future: int) -> "tuple[Pushed, Weights]":
+            pushed, weights = _library.Pushed(), ctypes.c_void_p()
+            check(library.take_exchange(future, ctypes.byref(pushed), ctypes.byref(weights)))
+            cls = View if in_place else Weights
+            brought = cls(weights.value, model) if weights.value else None
+            return (Pushed(bool(pushed.applied), pushed.staleness, pushed.reason.decode(errors="replace")),
+                    brought)  # type: ignore[return-value]
+
+        super().__init__(handle, take, memory)
+
+    def _then(self, index: int) -> "Future[Any]":
+        take = self._take
+        self._take = lambda future: take(future)[index]  # type: ignore[assignment]
+        return self
+
+    def then_weights(self) -> "Future[Weights]":
+        return self._then(1)
+
+    def then_pushed(self) -> "Future[Pushed]":
+        return self._then(0)
+
+
+# The exit code of the error that ends the program, if one does.
+_exit_code: int | None = None
+
+
+def _on_uncaught(kind: Any, error: BaseException, trace: Any, previous: Any = sys.excepthook) -> None:
+    global _exit_code
+    if isinstance(error, Error):
+        _exit_code = error.exit_code
+    previous(kind, error, trace)
+
+
+def _close_all() -> None:
+    for client in list(_open):
+        client.give_up("the program ended before the job was done")
+        client.close()
+    wait_all()
+    if _exit_code is not None:
+        # Python would exit with 1, which does not tell an orchestrator whether another try may help.
+        logging.shutdown()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_exit_code)
+
+
+sys.excepthook = _on_uncaught
+atexit.register(_close_all)

@@ -1,0 +1,215 @@
+"""The training loop of a worker: what to compute next, with which weights; and joining again."""
+from __future__ import annotations
+
+import logging
+import math
+from typing import Any, Iterator, Mapping
+
+import numpy as np
+
+from .client import Client, Gradient, Pushed, Weights, Work
+from .errors import Error, Fenced, JobDone, WeightsGone
+from .future import Future
+
+_log = logging.getLogger("weir")
+
+# After this many memberships in a row without any progress the loop gives up, as `worker` does.
+_FRUITLESS = 10
+
+
+class Step:
+    """One piece of work, with its weights.
+
+    work: what it is. examples: int32 indices of its examples, in [0, train_examples). weights: name -> array, float32,
+    which change when the loop goes on. gradient: memory for the gradient, name -> array; uninitialised, and only made
+    if it is used.
+    """
+
+    def __init__(self, loop: "_Membership", work: Work, weights: Mapping[str, np.ndarray], base: Weights):
+        self._loop, self._base = loop, base
+        self.work, self.weights = work, weights
+        self.examples = loop.client.order(work.first_example, work.examples)
+        self.pushed = False
+        self._gradient: Gradient | None = None
+
+    @property
+    def gradient(self) -> Gradient:
+        if self._gradient is None:
+            self._gradient = self._loop.client.new_gradient()
+        return self._gradient
+
+    def push(self, gradient: Mapping[str, np.ndarray] | None = None, *, loss: float | None = None) -> None:
+        """Sends the gradient: the mean over the examples. Returns at once; the memory must not be written again.
+
+        gradient: by default step.gradient. train.clip_norm applies. loss: the mean loss over the examples, which
+        `weir status` and the summary show.
+        """
+        if self.pushed:
+            raise Error("this step was pushed already; each is pushed once")
+        limit = float(self._loop.client.job.get("train.clip_norm", 0))
+        if gradient is None:
+            gradient = self.gradient
+        elif limit > 0:
+            for name in self.gradient:
+                np.copyto(self.gradient[name], gradient[name])
+            gradient = self.gradient
+        if limit > 0:
+            norm = math.sqrt(float(np.sum(np.square(self.gradient.flat, dtype=np.float64))))
+            if math.isfinite(norm) and norm > limit:
+                self.gradient.flat *= np.float32(limit / norm)
+        self._loop.push(self, gradient, loss)
+        self.pushed = True
+
+
+class _Membership:
+    """The loop from joining until the job is done or the membership ends."""
+
+    def __init__(self, client: Client, progress: "_Progress"):
+        self.client, self.progress = client, progress
+        self.progressed = False
+        # In bounded: the pull of the next clock is under way during a whole step.
+        self._prefetch = bool(client.job.get("consistency.prefetch", False))
+        # One set of weights is in use, the other on its way.
+        self._memory = [np.empty(client.model.elements, dtype=np.float32) for _ in range(2)]
+        self._views = [client.model.split(memory) for memory in self._memory]
+        self._at: int | None = None
+        self._base: Weights | None = None
+        self._pushes: list[Future[Pushed]] = []
+        # The pull of a later clock, alone or with a push, into self._views[1].
+        self._next: tuple[int, Future[Any]] | None = None
+
+    def run(self) -> Iterator[Step]:
+        while True:
+            work = self.client.next_work()
+            if work is None:
+                break
+            self._collect(wait=False)
+            if not self._find_weights(work.clock):
+                continue
+            if self._prefetch and self._next is None:
+                self._begin_pull(work.clock + 1)
+            assert self._base is not None
+            step = Step(self, work, self._views[0], self._base)
+            yield step
+            if not step.pushed:
+                raise Error(f"the gradient of batch {work.batch} was not pushed: each step of the loop is pushed once, "
+                            "before the next one begins. To leave the job early, raise an exception")
+        self._collect(wait=True)
+
+    def push(self, step: Step, gradient: Mapping[str, np.ndarray], loss: float | None) -> None:
+        # If a pull of the next clock is under way, this is work that another worker left, or the pull was prefetched.
+        if not step.work.last_of_clock or self._next is not None:
+            self._pushes.append(self.client.push(step.work, step._base, gradient))
+        else:
+            exchange = self.client.push_pull(step.work, step._base, gradient, self._views[1])
+            self._next = step.work.clock + 1, exchange
+        if loss is not None:
+            self.progress.add(self.client, step.work, loss)
+
+    def _begin_pull(self, clock: int) -> None:
+        self._next = clock, self.client.pull(clock, self._views[1])
+
+    def _find_weights(self, clock: int) -> bool:
+        """Makes self._views[0] the weights of the clock. False: the others were faster."""
+        while self._at != clock:
+            if self._next is not None and self._next[0] != clock:
+                self._arrive()  # the others were faster
+                continue
+            if self._next is None:
+                self._begin_pull(clock)
+            weights = self._arrive()
+            if weights is None:
+                continue  # its version is gone
+            if weights.past:
+                return False
+            self._views.reverse()
+            self._at, self._base = clock, weights
+        return True
+
+    def _arrive(self) -> Weights | None:
+        assert self._next is not None
+        (_, future), self._next = self._next, None
+        try:
+            result = future.result()
+        except WeightsGone:
+            return None
+        if isinstance(result, tuple):
+            self._pushed(result[0])
+            return result[1]
+        return result
+
+    def _pushed(self, pushed: Pushed) -> None:
+        self.progressed = True
+        if not pushed.applied:
+            _log.warning("a push was not applied: %s", pushed.reason)
+
+    def _collect(self, wait: bool) -> None:
+        left = []
+        for push in self._pushes:
+            if wait or push.done():
+                self._pushed(push.result())
+            else:
+                left.append(push)
+        self._pushes = left
+
+
+class _Progress:
+    """The sums that a client reports."""
+
+    def __init__(self) -> None:
+        self._sums = [0, 0, 0.0, 0, 0.0]
+
+    def add(self, client: Client, work: Work, loss: float) -> None:
+        # A NaN would stay in the sum for ever, even if the job goes on.
+        if not math.isfinite(loss):
+            return
+        self._sums[0] += work.examples
+        self._sums[1] += 1
+        self._sums[2] += loss * work.examples
+        if work.examples_left <= client.train_examples:
+            self._sums[3] += work.examples
+            self._sums[4] += float(np.float32(loss * work.examples))
+        client.set_progress(*self._sums)  # type: ignore[arg-type]
+
+
+def run(client: Client, result: Mapping[str, np.ndarray] | None = None) -> Iterator[Step]:
+    """Yields each step of the job that this worker has to do, until the job is done; then it has left the job.
+
+    result: the model's tensors, float32, which get the newest weights when the job's examples are done.
+
+    A membership that is lost (the lease ended, or the job went back to a checkpoint) begins again, as long as there is
+    progress. Other errors are raised.
+    """
+    progress = _Progress()
+    fruitless, furthest = 0, 0
+    while True:
+        try:
+            if not client._joined:
+                client.join()
+            membership = _Membership(client, progress)
+            yield from membership.run()
+            if result is not None:
+                client.snapshot(result).result()
+            client.leave()
+            return
+        except JobDone as done:
+            # This worker stood still, or came late, while others did all the work.
+            if result is not None and not client._joined:
+                raise
+            _log.info("%s", done)
+            if client._joined:
+                if result is not None:
+                    client.snapshot(result).result()
+                client.leave()
+            return
+        except Fenced as fenced:
+            if not client._joined:
+                raise
+            start = client.start_clock
+            went_on = start > furthest
+            furthest = max(furthest, start)
+            fruitless = 0 if membership.progressed or went_on else fruitless + 1
+            if fruitless == _FRUITLESS:
+                raise Fenced(f"{fenced}; that was {_FRUITLESS} times in a row without any progress, and is the last")
+            _log.warning("%s; joining again", fenced)
+            client.leave(fenced)

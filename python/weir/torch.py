@@ -1,0 +1,263 @@
+"""PyTorch models on Weir: the optimizer's rule runs on the servers, and the job says which examples to compute.
+
+    opt = weir.torch.Optimizer(model, "job.json", train_set)   # was: torch.optim.Adam(model.parameters())
+    for x, y in opt.loader(num_workers=4):                     # was: DataLoader(train_set, ...)
+        opt.zero_grad()
+        loss = F.cross_entropy(model(x), y)
+        loss.backward()
+        opt.step()
+"""
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import tempfile
+from typing import Any, Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+import torch
+import torch.utils.data
+
+from . import job as _job
+from ._library import library
+from ._prefetch import Batches
+from .client import Client
+from .errors import ConfigError, Error, check
+from .job import ExampleOrder, Job, Tensor
+from .steps import Step, run
+
+
+def _arrays(model: torch.nn.Module) -> dict[str, np.ndarray]:
+    return {name: p.detach().numpy() for name, p in _trained(model).items()}
+
+
+def _trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
+    """The parameters that the job trains: those that require a gradient, shared ones once."""
+    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if not parameters:
+        raise ConfigError("the model has no parameter that requires a gradient")
+    for name, p in parameters.items():
+        if p.dtype != torch.float32 or p.device.type != "cpu":
+            raise ConfigError(f"{name} is {p.dtype} on {p.device}; Weir trains float32 parameters on the CPU "
+                              "(torch.autocast computes in bfloat16 and leaves the parameters float32)")
+    return parameters
+
+
+def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str]) -> None:
+    """Writes the model's parameters into a folder for `checkpoint.init_from`: the values that a job in a cluster begins
+    with. Fails if the folder holds weights already."""
+    _job.save_weights(directory, _arrays(model))
+
+
+class Optimizer(torch.optim.Optimizer):
+    """Trains a model as a worker of a job.
+
+    model: its parameters that require a gradient are trained, float32 on the CPU. Others, and buffers (the running
+        statistics of BatchNorm), stay this process's own.
+    job: the job's config, a path or a mapping. Its optimizer and schedule run on the servers; data.batch_size is the
+        size of the loader's batches. It has no `model` and no other field of `data`.
+    train_set: a map-style data set, the same for every worker.
+    servers: without a cluster, how many to start in this process.
+    cluster, task, token_file, history, log_level, overrides: as of weir.Client. Under `weir up` or with TF_CONFIG this
+        process is a worker of the cluster.
+
+    Initial values: without a cluster the model's own, unless the job has checkpoint.init_from or checkpoints to go on
+    from. In a cluster the servers need checkpoint.init_from, which save_weights() makes.
+    """
+
+    def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any], train_set: Any, *,
+                 servers: int = 1, cluster: str | None = None, task: str | None = None, token_file: str | None = None,
+                 history: str | None = None, log_level: str | None = None, overrides: Sequence[str] = ()):
+        self._parameters = _trained(model)
+        if isinstance(train_set, torch.utils.data.IterableDataset) or not hasattr(train_set, "__len__"):
+            raise ConfigError("train_set must be a map-style data set, with __len__ and __getitem__: the job says which "
+                              f"examples to compute; got {type(train_set).__name__}")
+        self._train_set = train_set
+        self._model = model
+        #: The job's config (weir.Job).
+        self.job = Job(job, overrides)
+        self._arguments = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
+                               log_level=log_level)
+        in_cluster = ctypes.c_int()
+        check(library.in_cluster(_encoded(cluster), _encoded(task), ctypes.byref(in_cluster)))
+        if in_cluster.value and not self.job.get("checkpoint.init_from"):
+            raise ConfigError(
+                "checkpoint.init_from is missing: the servers of a cluster need the model's initial values. Write them "
+                "once with weir.torch.save_weights(model, \"initial\"), and give the job {\"checkpoint\": "
+                "{\"init_from\": \"initial\"}} or `weir up` --init_from=initial")
+        if int(self.job.get("train.micro_batches", 1)) > 1:
+            raise ConfigError("train.micro_batches is for `worker`; this program cuts its batches itself (call "
+                              "backward() for each micro-batch, then step()); take it out")
+        self._source = job, list(overrides)
+        self._client: Client | None = None
+        self._step: Step | None = None
+        self._begun = False
+        # Of the job: shown, and held against LR schedulers.
+        self._lr = float(self.job.config["optimizer"]["learning_rate"])
+        self._complete = False
+        super().__init__(list(self._parameters.values()), {"lr": self._lr})
+        self._complete = True
+
+    # ---- the loop
+
+    def loader(self, *, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None,
+               prefetch_factor: int = 2, worker_init_fn: Callable[[int], None] | None = None,
+               multiprocessing_context: Any = None, **refused: Any) -> Iterator[Any]:
+        """Yields the batches that this worker has to compute, until the job is done; call step() once for each.
+
+        A batch has data.batch_size examples (the job's last one may have fewer). Each example comes once in an epoch, in
+        an order that follows from the job's seed; after a restart the job goes on where it was. With a batch come its
+        weights: they are in the model when the batch is yielded. When the loop has ended the model has the trained
+        weights. In sync torch's random numbers are seeded for each batch, so that dropout does not depend on which
+        worker computes it.
+
+        num_workers, collate_fn, prefetch_factor, worker_init_fn, multiprocessing_context: as of DataLoader.
+        """
+        if refused:
+            raise ConfigError(f"{next(iter(refused))} cannot be given: the job gives out the examples, in batches of "
+                              "data.batch_size and shuffled by its seed")
+        if self._begun:
+            raise Error("loader() was called already; one loop trains the whole job, all its epochs")
+        self._begun = True
+        return self._loop(num_workers, collate_fn, prefetch_factor, worker_init_fn, multiprocessing_context)
+
+    def _loop(self, num_workers: int, collate_fn: Any, prefetch_factor: int, worker_init_fn: Any,
+              context: Any) -> Iterator[Any]:
+        job, size = self.job, len(self._train_set)
+        sync = job.get("consistency.mode") == "sync"
+        parts = int(job.get("consistency.parts") or job.get("cluster.workers") or 1) if sync else 1
+        batch = int(job.get("data.batch_size", 32))
+        seed = int(job.config["seed"])
+        options: dict[str, Any] = {}
+        if num_workers > 0:
+            options = dict(prefetch_factor=prefetch_factor, worker_init_fn=worker_init_fn,
+                           multiprocessing_context=context)
+        # Before the client: a fork would share its connections.
+        batches = Batches(self._train_set, ExampleOrder(size, seed), batch, parts, num_workers, collate_fn, **options)
+        tensors = {name: Tensor(tuple(p.shape)) for name, p in self._parameters.items()}
+        with self._with_initial_weights() as job:
+            self._client = client = Client(job, tensors, size, **self._arguments)  # type: ignore[arg-type]
+            yield from self._steps(client, batches, seed if sync else None)
+
+    @contextlib.contextmanager
+    def _with_initial_weights(self) -> Iterator[Job]:
+        """The job, with checkpoint.init_from as long as this lasts: the model's own values, if the job has no others."""
+        if self.job.get("checkpoint.init_from"):
+            yield self.job
+            return
+        with tempfile.TemporaryDirectory(prefix="weir-initial-") as folder:
+            save_weights(self._model, folder)
+            source, overrides = self._source
+            yield Job(source, [*overrides, "checkpoint.init_from=" + json.dumps(folder)])
+
+    def _steps(self, client: Client, batches: Batches, seed: int | None) -> Iterator[Any]:
+        final = client.model.split(np.empty(client.model.elements, dtype=np.float32))
+        try:
+            for step in run(client, final):
+                self._load(step.weights)
+                data = batches(step.work)
+                if seed is not None:
+                    torch.manual_seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
+                self._step = step
+                yield data
+                self._step = None
+                if not step.pushed:
+                    raise Error("step() was not called for the last batch; call it once for each batch of the loader. "
+                                "For larger batches raise data.batch_size; to leave early, break out of the loop")
+            self._load(final)
+        except GeneratorExit:
+            client.give_up("its loop over loader() ended before the job was done")
+            raise
+        except BaseException as error:
+            client.give_up(error)
+            raise
+        finally:
+            self._step = None
+            client.close()
+            self._client = None
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:  # type: ignore[override]
+        """Sends the gradients of the batch to the servers; the next weights are in the model with the next batch.
+
+        loss: the batch's mean loss (a number or tensor), which `weir status` and the summary show; with a closure, its
+        result. A parameter without a gradient counts as zeros. train.clip_norm of the job applies.
+        """
+        result = None
+        if closure is not None:
+            with torch.enable_grad():
+                result = loss = closure()
+        step = self._step
+        if step is None:
+            raise Error("step() was called outside the loop over loader(), which gives each batch its place in the job")
+        if any(group["lr"] != self._lr for group in self.param_groups):
+            raise ConfigError(f"the learning rate was changed here from {self._lr} to {self.param_groups[0]['lr']}, but it "
+                              "is the servers' that counts; use optimizer.schedule of the job instead of a scheduler")
+        flat = torch.from_numpy(step.gradient.flat)
+        begin = 0
+        for name, p in self._parameters.items():
+            end = begin + p.numel()
+            if p.grad is None:
+                flat[begin:end].zero_()
+            else:
+                grad = p.grad.to_dense() if p.grad.is_sparse else p.grad
+                flat[begin:end].view(p.shape).copy_(grad)
+            begin = end
+        step.push(loss=None if loss is None else float(loss))
+        return result
+
+    # ---- reading the weights
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[int]:
+        """Within `with`, the model has the newest consistent weights of the job, of one step in sync; then its own
+        again. For evaluating while training. The value is their version: updates since the start. After the loop the
+        model has the trained weights already."""
+        if self._client is None:
+            yield -1
+            return
+        new = self._client.model.split(np.empty(self._client.model.elements, dtype=np.float32))
+        version = self._client.snapshot(new).result().version
+        own = {name: p.detach().clone().numpy() for name, p in self._parameters.items()}
+        self._load(new)
+        try:
+            yield version
+        finally:
+            self._load(own)
+
+    @torch.no_grad()
+    def _load(self, weights: Mapping[str, np.ndarray]) -> None:
+        for name, p in self._parameters.items():
+            p.copy_(torch.from_numpy(weights[name]))
+
+    @property
+    def client(self) -> Client:
+        """This worker's membership, within the loop."""
+        if self._client is None:
+            raise Error("there is a client only within the loop over loader()")
+        return self._client
+
+    # ---- what torch.optim.Optimizer has, and the job has in its place
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        if self._complete:
+            raise ConfigError("the job's tensors are agreed when it begins; give groups their own rates with "
+                              "optimizer.groups of the job")
+        super().add_param_group(param_group)
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Raises: the optimizer's state is the servers'."""
+        raise ConfigError("the optimizer's state is on the servers, and in the job's checkpoints (checkpoint.directory); a "
+                          "job that is started again goes on from the newest. model.load_state_dict() sets the initial "
+                          "weights before the loop begins")
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        raise ConfigError("GradScaler cannot be used: a step that it skips would be missing in the job. bfloat16 "
+                          "(torch.autocast(\"cpu\", torch.bfloat16)) needs no scaling")
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else os.fsencode(text)
