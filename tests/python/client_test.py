@@ -1,0 +1,185 @@
+#!/usr/bin/python3
+"""weir.Client on NumPy arrays, through real servers: each mode, each example once, and errors that say what to do."""
+import os
+import pathlib
+import unittest
+
+import numpy as np
+import support
+import weir
+
+EXAMPLES, INPUTS, BATCH, EPOCHS = 120, 5, 10, 12
+MODES = ({"mode": "sync", "parts": 2}, {"mode": "bounded", "staleness": 1},
+         {"mode": "bounded", "staleness": 2, "prefetch": True}, {"mode": "async"})
+
+
+def job(**more):
+    fields = {"data": {"batch_size": BATCH}, "train": {"epochs": EPOCHS}, "server": {"min_shard_kib": 0},
+              "optimizer": {"type": "adam", "learning_rate": 0.05}}
+    return {**fields, **more}
+
+
+def examples():
+    random = np.random.default_rng(0)
+    x = random.normal(size=(EXAMPLES, INPUTS)).astype(np.float32)
+    return x, (x @ np.arange(INPUTS, dtype=np.float32) > 1).astype(np.float32)
+
+
+def logistic(step, x, y):
+    """The gradient and the loss of a batch of logistic regression."""
+    x, y = x[step.examples], y[step.examples]
+    p = 1 / (1 + np.exp(-(x @ step.weights["w"] + step.weights["b"])))
+    error = (p - y) / len(y)
+    loss = -np.mean(np.log(np.where(y > 0, p, 1 - p) + 1e-9))
+    return {"w": x.T @ error, "b": error.sum()}, float(loss)
+
+
+TENSORS = {"w": weir.Tensor((INPUTS,), "uniform", 0.1), "b": ()}
+
+
+class Training(unittest.TestCase):
+    def test_each_mode(self):
+        x, y = examples()
+        for consistency in MODES:
+            for servers in (1, 2):
+                with self.subTest(consistency=consistency, servers=servers):
+                    seen = np.zeros(EXAMPLES, int)
+                    result = {"w": np.empty(INPUTS, np.float32), "b": np.empty((), np.float32)}
+                    losses = []
+                    with weir.Client(job(consistency=consistency), TENSORS, EXAMPLES, servers=servers) as client:
+                        for step in client.steps(result):
+                            gradient, loss = logistic(step, x, y)
+                            step.push(gradient, loss=loss)
+                            np.add.at(seen, step.examples, 1)
+                            losses.append(loss)
+                    self.assertEqual(set(seen), {EPOCHS})
+                    self.assertGreater(np.mean((x @ result["w"] + result["b"] > 0) == y), 0.9)
+                    self.assertLess(np.mean(losses[-10:]), np.mean(losses[:10]) / 2)
+
+    def test_the_parts_of_the_loop(self):
+        """What steps() is made of, and memory of the servers."""
+        x, y = examples()
+        with weir.Client(job(consistency={"mode": "sync"}), TENSORS, EXAMPLES) as client:
+            self.assertEqual(client.worker, 0)
+            self.assertTrue(client.leading)
+            clocks = 0
+            while (work := client.next_work()) is not None:
+                weights = client.view(work.clock).result(timeout=60)
+                self.assertEqual(weights.version, work.clock)
+                w = weights["w"]
+                self.assertFalse(w.flags.writeable)
+                gradient = client.new_gradient()
+                self.assertEqual(list(gradient), ["w", "b"])
+                gradient["w"][:] = w
+                gradient["b"][...] = 1
+                np.testing.assert_array_equal(gradient.flat, [*w, 1])
+                before = w.copy()
+                pushed = client.push(work, weights, gradient).result(timeout=60)
+                self.assertTrue(pushed.applied)
+                del weights  # the array keeps its view
+                np.testing.assert_array_equal(w, before)
+                clocks += 1
+            self.assertEqual(clocks, EPOCHS * EXAMPLES // BATCH)
+            into = {"w": np.empty(INPUTS, np.float32), "b": np.empty((), np.float32)}
+            self.assertEqual(client.snapshot(into).result().version, clocks)
+
+    def test_initial_weights(self):
+        w = np.arange(INPUTS, dtype=np.float32)
+        with support.folder() as folder:
+            initial = pathlib.Path(folder) / "initial"
+            weir.save_weights(initial, {"w": w, "b": np.float32(7)})
+            with self.assertRaises(weir.Error):  # they stay
+                weir.save_weights(initial, {"w": w, "b": np.float32(8)})
+            for servers in (1, 2):
+                with weir.Client(job(checkpoint={"init_from": str(initial)}), TENSORS, EXAMPLES, servers=servers) as client:
+                    into = {"w": np.empty(INPUTS, np.float32), "b": np.empty((), np.float32)}
+                    client.pull(0, into).result()
+                    np.testing.assert_array_equal(into["w"], w)
+                    self.assertEqual(into["b"], 7)
+                    client.give_up("that was all")
+
+    def test_the_order_is_that_of_the_job(self):
+        order = weir.ExampleOrder(EXAMPLES, 3)
+        epoch = order(0, EXAMPLES)
+        self.assertEqual(sorted(epoch), list(range(EXAMPLES)))
+        np.testing.assert_array_equal(order(7, 20), epoch[7:27])
+        self.assertNotEqual(list(order(EXAMPLES, EXAMPLES)), list(epoch))
+
+
+class Errors(unittest.TestCase):
+    def client(self, **more):
+        return weir.Client(job(**more), TENSORS, EXAMPLES)
+
+    def error(self, kind, text, call):
+        with self.assertRaises(kind) as caught:
+            call()
+        self.assertIn(text, str(caught.exception))
+        return caught.exception
+
+    def test_config(self):
+        error = self.error(weir.ConfigError, "train.epochs: must be a number in (0, 1e+09], got -1",
+                           lambda: self.client(train={"epochs": -1}))
+        self.assertEqual(error.exit_code, 78)
+        self.error(weir.ConfigError, "no-such.json", lambda: weir.Job("no-such.json"))
+        self.error(weir.ConfigError, "weir up --workers=3", lambda: self.client(cluster={"workers": 3}))
+        self.error(weir.ConfigError, "must be one of constant, normal, uniform",
+                   lambda: weir.Client(job(), {"w": weir.Tensor((2,), "zeros")}, 8))
+        self.error(weir.ConfigError, "got 0", lambda: weir.Client(job(), TENSORS, 0))
+        self.assertEqual(weir.Job(job(), ["train.epochs=3"]).get("train.epochs"), 3)
+
+    def test_arrays(self):
+        ok = {"w": np.zeros(INPUTS, np.float32), "b": np.zeros((), np.float32)}
+        read_only = np.zeros(INPUTS, np.float32)
+        read_only.flags.writeable = False
+        cases = [({"w": ok["w"]}, "b must be a NumPy array, got NoneType"),
+                 ({**ok, "w": np.zeros(INPUTS)}, "w must be float32 of shape (5,), C-contiguous and writeable; got float64"),
+                 ({**ok, "w": np.zeros(4, np.float32)}, "of shape (4,)"),
+                 ({**ok, "w": np.zeros((INPUTS, 2), np.float32)[:, 0]}, "not C-contiguous"),
+                 ({**ok, "w": read_only}, "read-only"), ({**ok, "c": ok["b"]}, "no tensor 'c'; it has w, b")]
+        with self.client() as client:
+            for arrays, text in cases:
+                with self.subTest(text):
+                    self.error(weir.ConfigError, text, lambda: client.pull(0, arrays))
+            client.pull(0, ok).result()
+            client.give_up("that was all")
+        self.error(weir.ConfigError, "closed", lambda: client.next_work())
+
+    def test_a_gradient_that_is_not_finite(self):
+        def run():
+            with self.client() as client:
+                for step in client.steps():
+                    step.gradient.flat[:] = np.nan
+                    step.push()
+
+        error = self.error(weir.Diverged, "the gradient of w[0] is NaN", run)
+        self.assertEqual(error.exit_code, 70)
+
+    def test_a_step_that_is_not_pushed(self):
+        def run(pushes):
+            with self.client() as client:
+                for step in client.steps():
+                    for _ in range(pushes):
+                        step.gradient.flat[:] = 0
+                        step.push()
+
+        self.error(weir.Error, "was not pushed", lambda: run(0))
+        self.error(weir.Error, "pushed already", lambda: run(2))
+
+    def test_a_limit(self):
+        """Two parts, of which this worker computes one after the other: there is no work before the first is pushed."""
+        with self.client(consistency={"mode": "sync"}) as client:
+            client.next_work()
+            future = client.begin_next_work()
+            with self.assertRaises(TimeoutError):
+                future.result(timeout=0.05)
+            self.assertFalse(future.done())
+            client.give_up("that was all")
+
+    def test_not_in_the_job(self):
+        client = self.client()
+        self.error(weir.ConfigError, "join first", client.next_work)
+        client.close()
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,163 @@
+#!/usr/bin/python3
+"""Weir in a Python process that is interrupted, forked, or ends in the middle of things; and beside other packages."""
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+import unittest
+
+import support
+
+# How soon a process has ended after Ctrl-C: 0.3 s where nothing else runs; far below every wait of a job.
+SOON_SECONDS = 5
+
+JOB = """
+    import os, sys, threading, time
+    import numpy as np
+    import weir
+    job = {"data": {"batch_size": 4}, "train": {"epochs": 1000}, "consistency": {"mode": "sync", "parts": 2}}
+    def client(**more):
+        return weir.Client({**job, **more}, {"w": (3,)}, 64)
+"""
+
+
+def script(text):
+    return [support.PYTHON, "-c", textwrap.dedent(JOB) + textwrap.dedent(text)]
+
+
+class Interrupt(unittest.TestCase):
+    def interrupt(self, text, environment=None):
+        """Runs the script, and presses Ctrl-C when it has printed a line; returns how it ended."""
+        process = subprocess.Popen(script(text), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+        self.addCleanup(process.kill)
+        self.assertEqual(process.stdout.readline(), "waits\n", "" if process.poll() is None else process.stderr.read())
+        begin = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        out, error = process.communicate(timeout=support.LIMIT_SECONDS)
+        print(f"{self.id()}: ended {time.monotonic() - begin:.2f} s after Ctrl-C", file=sys.stderr)
+        self.assertLess(time.monotonic() - begin, SOON_SECONDS, error)
+        self.assertIn("KeyboardInterrupt", error)
+        self.assertEqual(process.returncode, -signal.SIGINT, error)
+
+    def test_waiting_for_work(self):
+        # The second part's work waits for the push of the first, which never comes.
+        self.interrupt("""
+            with client() as c:
+                c.next_work()
+                print("waits", flush=True)
+                while c.next_work(): pass
+        """)
+
+    def test_waiting_for_servers(self):
+        with socket.socket() as taken:
+            taken.bind(("127.0.0.1", 0))  # nobody listens
+            port = taken.getsockname()[1]
+            cluster = '{"cluster": {"ps": ["127.0.0.1:%d"], "worker": ["127.0.0.1:1"]}, "task": {"type": "worker", ' \
+                      '"index": 0}}' % port
+            self.interrupt("""
+                c = client()
+                print("waits", flush=True)
+                c.join()
+            """, {**os.environ, "TF_CONFIG": cluster})
+
+    def test_training(self):
+        self.interrupt("""
+            with client() as c:
+                for step in c.steps():
+                    step.gradient.flat[:] = 0
+                    step.push()
+                    if step.work.clock == 3 and step.work.part == 0: print("waits", flush=True)
+        """)
+
+
+class Ending(unittest.TestCase):
+    def ends(self, text, code=0):
+        begin = time.monotonic()
+        done = support.run(script(text))
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertLess(time.monotonic() - begin, 60, done.stderr)
+        return done
+
+    def test_without_leaving(self):
+        done = self.ends("c = client(); c.join(); c.next_work()")
+        self.assertIn("the program ended before the job was done", done.stderr)
+
+    def test_with_calls_in_flight(self):
+        self.ends("""
+            c = client()
+            c.join()
+            futures = [c.pull(0, {"w": np.zeros(3, np.float32)}) for _ in range(20)]
+            c.begin_next_work(); c.begin_next_work(); c.begin_next_work()
+        """)
+
+    def test_calls_that_nobody_waits_for_keep_their_memory(self):
+        self.ends("""
+            c = client()
+            c.join()
+            for _ in range(200): c.pull(0, {"w": np.zeros(3, np.float32)})
+            c.give_up("that was all")
+        """)
+
+    def test_an_error_decides_the_exit_code(self):
+        self.ends("""
+            with client(train={"examples": 4}) as c:
+                for step in c.steps():
+                    step.gradient.flat[:] = np.inf
+                    step.push()
+        """, code=70)
+        self.ends('weir.Job("no-such.json")', code=78)
+        self.ends("raise ValueError(1)", code=1)
+
+
+class Fork(unittest.TestCase):
+    def test_a_child_leaves_the_connections_alone(self):
+        done = support.run(script("""
+            with client(train={"epochs": 3}) as c:
+                for n, step in enumerate(c.steps()):
+                    if n % 4 == 0:
+                        child = os.fork()
+                        if child == 0:
+                            for call in (c.next_work, c.new_gradient, c.leave, lambda: c.worker, step.push,
+                                         lambda: c.pull(0, {"w": np.zeros(3, np.float32)}).result()):
+                                try:
+                                    call()
+                                except weir.ConfigError as error:
+                                    assert "forked" in str(error), error
+                                else:
+                                    os._exit(3)
+                            del step, c
+                            sys.exit(7)
+                        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+                    step.gradient.flat[:] = 0
+                    step.push()
+            print("trained")
+        """))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("trained", done.stdout)
+
+
+class OtherPackages(unittest.TestCase):
+    def test_any_order_of_imports(self):
+        """gRPC's and protobuf's own packages have their libraries in the same process."""
+        use = """
+            import grpc, google.protobuf.empty_pb2
+            from concurrent import futures
+            grpc.server(futures.ThreadPoolExecutor(1)).start()
+            google.protobuf.empty_pb2.Empty().SerializeToString()
+        """
+        train = """
+            with client(train={"epochs": 1}) as c:
+                for step in c.steps():
+                    step.gradient.flat[:] = 0
+                    step.push()
+        """
+        for first, second in ((use, train), (train, use)):
+            done = support.run(script(textwrap.dedent(first) + textwrap.dedent(second)))
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
