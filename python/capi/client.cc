@@ -195,7 +195,7 @@ weir_future* weir_exchange(weir_client* client, const weir_work* work, const wei
       order.push = {weir::WorkOf(*work), base->pull(), weir::From(in.model(), gradient), nullptr};
     }
     if (clock != nullptr) {
-      order.pull.emplace();
+      order.pull = weir::ExchangeOrder::Pull();
       order.pull->clock = *clock;
       order.pull->in_place = into == nullptr;
       if (into != nullptr) order.pull->tensors = weir::Into(in.model(), into);
