@@ -42,6 +42,9 @@ constexpr absl::Duration kStatusPoll = absl::Milliseconds(250);
 constexpr absl::Duration kStatusDeadline = absl::Milliseconds(250);
 // One task may notice the loss of another before `weir` sees the other's end.
 constexpr absl::Duration kSettle = absl::Milliseconds(300);
+// The same where only tasks have ended that lost another: that one may take longer, as the interpreter of a
+// script does that raised an exception.
+constexpr absl::Duration kSettleOfLoss = absl::Seconds(3);
 // From SIGTERM to SIGKILL.
 constexpr absl::Duration kEndDeadline = absl::Seconds(10);
 // The same, if a checkpoint is taken first.
@@ -455,7 +458,10 @@ Failure Job::CauseOfFailure() const {
 
 void Job::ReportFailureWhenSettled() {
   if (!failure_.has_value() || reported_) return;
-  if (Clock::Real().Now() - failed_at_ < kSettle && !cluster_->running().empty()) return;
+  const auto first = FirstCause(exits_);
+  const bool lost_another = first.has_value() && exits_[*first].exit.code == kExitPeerLost;
+  const absl::Duration settle = lost_another ? kSettleOfLoss : kSettle;
+  if (Clock::Real().Now() - failed_at_ < settle && !cluster_->running().empty()) return;
   reported_ = true;
   const Failure cause = CauseOfFailure();
   std::vector<std::string> lines = cause.last_lines;

@@ -338,11 +338,12 @@ class Use(unittest.TestCase):
 
 
 class Up(unittest.TestCase):
-    def test_an_exception_ends_the_job(self):
+    def test_an_exception_is_the_first_cause(self):
         run = Run(self)
         done = support.run(run.up("--workers=2", program=["--fail_at=3"]))
-        # 138: ps:0 had ended before the interpreters of both workers had.
-        self.assertIn(done.returncode, (1, 138), done.stderr)
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("ValueError: this batch is bad", done.stderr)
+        self.assertRegex(done.stderr, "error: worker:[01] exited with 1")
 
     def test_who_trains(self):
         run = Run(self)
