@@ -51,13 +51,18 @@ class ShardControlService::Stream final : public GrpcEventLoop::OperationStarter
     if (service_->detached_.has_value()) {
       return Close({grpc::StatusCode::UNAVAILABLE, *service_->detached_});
     }
-    if (!service_->options_.may_return && service_->attached_.exchange(true)) {
-      return Close({grpc::StatusCode::FAILED_PRECONDITION, "another coordinator has this shard"});
-    }
+    if (RefuseAnother()) return;
     service_->Heard();
     context_.AddInitialMetadata(kAttachedMetadata, ToString(OwnProtocol()));
     stream_.SendInitialMetadata(metadata_.Begin());
     StartOperationsLater();
+  }
+
+  // Closes the stream if the shard has a coordinator that may have no successor.
+  bool RefuseAnother() {
+    if (service_->options_.may_return || !service_->attached_) return false;
+    Close({grpc::StatusCode::FAILED_PRECONDITION, "another coordinator has this shard"});
+    return true;
   }
 
   void Send(v1::ShardReport report) {
@@ -107,6 +112,7 @@ class ShardControlService::Stream final : public GrpcEventLoop::OperationStarter
     if (incarnation < service_->coordinator_incarnation_) {
       return Close({grpc::StatusCode::FAILED_PRECONDITION, "a later coordinator has this shard"});
     }
+    if (RefuseAnother()) return;
     adopted_ = true;
     LogInfo("the coordinator at ", context_.peer(), " attached");
     if (service_->stream_ != nullptr) {
@@ -130,9 +136,10 @@ class ShardControlService::Stream final : public GrpcEventLoop::OperationStarter
     StartOperationsLater();
   }
 
-  // The stream ended although neither end had ended it.
+  // The stream ended although neither end had ended it. ps:0 leaves a stream before the first message if the
+  // server has announced another address; the shard is as it was then.
   void Lost() {
-    if (!service_->options_.may_return) {
+    if (adopted_ && !service_->options_.may_return) {
       return End(LostPeer(absl::StrCat(service_->CoordinatorName(), " was lost: its stream ended")));
     }
     if (end_.has_value()) return;

@@ -123,7 +123,7 @@ class ForwarderImpl final : public GrpcForwarder, grpc::CallbackGenericService {
     grpc::ServerBuilder builder;
     builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
     builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
-    builder.AddListeningPort("127.0.0.1:0", grpc::InsecureServerCredentials(), &port_);
+    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(), &port_);
     builder.RegisterCallbackGenericService(this);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr) std::abort();
@@ -133,7 +133,9 @@ class ForwarderImpl final : public GrpcForwarder, grpc::CallbackGenericService {
     server_->Wait();
   }
 
-  std::string address() const override { return absl::StrCat("127.0.0.1:", port_); }
+  std::string address() const override {
+    return absl::StrCat(options_.listen.substr(0, options_.listen.rfind(':') + 1), port_);
+  }
   const std::shared_ptr<grpc::Channel>& channel() const override { return channel_; }
 
  private:

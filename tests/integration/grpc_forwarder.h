@@ -17,6 +17,8 @@ class GrpcForwarder {
   struct Options {
     // "HOST:PORT"; the server may come and go.
     std::string server;
+    // "HOST:PORT", where it stands.
+    std::string listen = "127.0.0.1:0";
     // A message of a caller. It travels on once `forward` runs, at once or later, on any thread. No other
     // message of the stream arrives before.
     std::function<void(const std::string& method, grpc::ByteBuffer* message, std::function<void()> forward)>
@@ -31,7 +33,7 @@ class GrpcForwarder {
   // Cancels the calls, and waits until they have ended.
   virtual ~GrpcForwarder() = default;
 
-  // "127.0.0.1:PORT".
+  // "HOST:PORT" of Options.listen, with the port that was found.
   virtual std::string address() const = 0;
   // To the server.
   virtual const std::shared_ptr<grpc::Channel>& channel() const = 0;

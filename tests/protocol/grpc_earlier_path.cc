@@ -3,10 +3,11 @@
 #include <grpcpp/grpcpp.h>
 
 #include <algorithm>
-#include <atomic>
 #include <cstdlib>
+#include <map>
 #include <utility>
 
+#include "common/sync/mutex.h"
 #include "google/protobuf/descriptor.h"
 #include "tests/integration/grpc_forwarder.h"
 
@@ -18,6 +19,7 @@ using google::protobuf::DescriptorPool;
 using google::protobuf::Message;
 using google::protobuf::MessageFactory;
 using google::protobuf::MethodDescriptor;
+using google::protobuf::ServiceDescriptor;
 using grpc::ByteBuffer;
 
 // "/package.Service/Method". nullptr: of another protocol, such as gRPC's health.
@@ -29,45 +31,57 @@ const MethodDescriptor* Find(std::string path) {
 
 class EarlierPathImpl final : public EarlierPath {
  public:
-  EarlierPathImpl(const std::string& server, const EarlierWire& earlier) : earlier_(earlier) {
+  EarlierPathImpl(const std::string& listen, const std::string& server, const EarlierWire& earlier)
+      : earlier_(earlier) {
     GrpcForwarder::Options options;
+    options.listen = listen;
     options.server = server;
     options.on_request = [this](const std::string& path, ByteBuffer* message,
                                 const std::function<void()>& forward) {
-      if (const MethodDescriptor* method = Find(path)) Change(method->input_type(), message);
+      if (const MethodDescriptor* method = Find(path))
+        Change(*method->service(), method->input_type(), message);
       forward();
     };
     options.on_reply = [this](const std::string& path, ByteBuffer* message) {
-      if (const MethodDescriptor* method = Find(path)) Change(method->output_type(), message);
+      if (const MethodDescriptor* method = Find(path))
+        Change(*method->service(), method->output_type(), message);
     };
     forwarder_ = GrpcForwarder::Start(std::move(options));
   }
 
-  std::string address() const override { return forwarder_->address(); }
-  uint64_t changed() const override { return changed_; }
+  uint64_t changed(const std::string& service) const override {
+    MutexLock lock(mutex_);
+    const auto found = changed_.find(service);
+    return found == changed_.end() ? 0 : found->second;
+  }
 
  private:
-  void Change(const Descriptor* type, ByteBuffer* bytes) {
+  void Change(const ServiceDescriptor& service, const Descriptor* type, ByteBuffer* bytes) {
     const std::unique_ptr<Message> message(MessageFactory::generated_factory()->GetPrototype(type)->New());
     grpc::Slice slice;
     if (!bytes->DumpToSingleSlice(&slice).ok()) std::abort();
     // Bytes that are no message travel on as they are.
     if (!message->ParseFromArray(slice.begin(), static_cast<int>(slice.size()))) return;
     if (!MakeEarlier(earlier_, message.get())) return;
-    ++changed_;
+    {
+      MutexLock lock(mutex_);
+      ++changed_[service.full_name()];
+    }
     const grpc::Slice changed(message->SerializeAsString());
     *bytes = ByteBuffer(&changed, 1);
   }
 
   const EarlierWire& earlier_;
-  std::atomic<uint64_t> changed_{0};
+  mutable Mutex mutex_;
+  std::map<std::string, uint64_t> changed_ ABSL_GUARDED_BY(mutex_);
   std::unique_ptr<GrpcForwarder> forwarder_;
 };
 
 }  // namespace
 
-std::unique_ptr<EarlierPath> EarlierPath::Start(const std::string& server, const EarlierWire& earlier) {
-  return std::make_unique<EarlierPathImpl>(server, earlier);
+std::unique_ptr<EarlierPath> EarlierPath::Start(const std::string& listen, const std::string& server,
+                                                const EarlierWire& earlier) {
+  return std::make_unique<EarlierPathImpl>(listen, server, earlier);
 }
 
 }  // namespace weir

@@ -8,18 +8,18 @@
 
 namespace weir {
 
-// The path from a process to a server, on loopback, on which each seems to the other to be of an earlier
-// version of the protocol. Thread-safe.
+// The path to a server, on loopback, on which the server and its callers seem to each other to be of an
+// earlier version of the protocol. Thread-safe.
 class EarlierPath {
  public:
-  // `server`: "HOST:PORT"; the server may come and go. `earlier` outlives the path.
-  static std::unique_ptr<EarlierPath> Start(const std::string& server, const EarlierWire& earlier);
+  // The path begins at `listen` and ends at `server`, each "HOST:PORT"; the server may come and go. `earlier`
+  // outlives the path.
+  static std::unique_ptr<EarlierPath> Start(const std::string& listen, const std::string& server,
+                                            const EarlierWire& earlier);
   virtual ~EarlierPath() = default;
 
-  // "127.0.0.1:PORT".
-  virtual std::string address() const = 0;
-  // Messages from which fields were taken, so far.
-  virtual uint64_t changed() const = 0;
+  // The messages of this service ("weir.v1.Coordinator") from which fields were taken, so far.
+  virtual uint64_t changed(const std::string& service) const = 0;
 };
 
 }  // namespace weir

@@ -228,6 +228,39 @@ TEST_CASE("A shard has one coordinator; a second one is refused and says so") {
                                                 Contains("another coordinator has this shard"));
 }
 
+TEST_CASE("A control stream that ends before its first message was not the coordinator's") {
+  Server::Options options;
+  options.config = ServerFixture().config;  // without checkpoints: a lost coordinator ends the job
+  options.index = 1;
+  const auto server = Server::Start(options);
+  REQUIRE(server.ok());
+  const auto stub = v1::ShardControl::NewStub(
+      grpc::CreateChannel((*server)->address(), grpc::InsecureChannelCredentials()));
+  const auto limit = std::chrono::system_clock::now() + std::chrono::seconds(20);
+  const auto attach = [&](grpc::ClientContext& context) {
+    context.set_deadline(limit);
+    auto call = stub->Attach(&context);
+    call->WaitForInitialMetadata();
+    CHECK(context.GetServerInitialMetadata().count("weir-attached") == 1);
+    return call;
+  };
+  // ps:0 has another address of this server, which it leaves for the one that the server announces.
+  grpc::ClientContext left_context, context;
+  const auto left = attach(left_context);
+  const auto call = attach(context);
+  left_context.TryCancel();
+  left->Finish();
+  v1::ControlMessage hello;
+  hello.mutable_hello()->set_coordinator_incarnation(1);
+  call->Write(hello);
+  v1::ShardReport report;
+  REQUIRE(call->Read(&report));
+  CHECK(report.has_attached());
+  context.TryCancel();
+  call->Finish();
+  CHECK_THAT(std::string((*server)->Wait().message()), Contains("was lost: its stream ended"));
+}
+
 TEST_CASE("A server that is stopped answers what waits on it, and stops") {
   const uint32_t which = GENERATE(0u, 1u);
   ServerFixture f(1000, 2, 2);

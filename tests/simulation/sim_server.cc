@@ -185,7 +185,7 @@ void SimServer::Start() {
   instance_ = uint64_t{node_} << 32 | world.pid(node_);
   announce_ = 0;
   announcements_.emplace(site_->plan.config);
-  over_ = installed_ = just_installed_ = dying_ = attached_ = false;
+  over_ = installed_ = just_installed_ = dying_ = false;
   disk_operations_left_ = 0;
   disk_hang_.reset();
   store_works_ = false;
@@ -353,7 +353,7 @@ void SimServer::TickControl() {
     if (silent > absl::Seconds(cluster.start_seconds())) End(LostPeer("ps:0 (coordinator) did not attach"));
     return;
   }
-  if (control_ == nullptr && site_->plan.recoverable()) {
+  if (control_ == nullptr) {
     if (silent > absl::Seconds(cluster.server_wait_seconds()))
       End(LostPeer("ps:0 (coordinator) was lost, and did not come back"));
   } else if (silent > absl::Seconds(cluster.lease_seconds())) {
@@ -446,17 +446,20 @@ void SimServer::SetSink(std::function<void(v1::ShardReport)> sink) {
   });
 }
 
+bool SimServer::RefuseAnother(Connection& connection) const {
+  if (site_->plan.recoverable() || control_ == nullptr) return false;
+  connection.Close(Connection::kAcceptor,
+                   absl::FailedPreconditionError("another coordinator has this shard"));
+  return true;
+}
+
 std::shared_ptr<SimServer::ControlStream> SimServer::Attach(const std::shared_ptr<Connection>& connection,
                                                             std::function<void(v1::ShardReport)> sink) {
   if (over_) {
     connection->Close(Connection::kAcceptor);
     return nullptr;
   }
-  if (!site_->plan.recoverable() && std::exchange(attached_, true)) {
-    connection->Close(Connection::kAcceptor,
-                      absl::FailedPreconditionError("another coordinator has this shard"));
-    return nullptr;
-  }
+  if (RefuseAnother(*connection)) return nullptr;
   last_heard_ = site_->world.Now();
   auto stream = std::make_shared<ControlStream>();
   stream->connection = connection;
@@ -474,6 +477,10 @@ void SimServer::OnStreamMessage(const std::shared_ptr<ControlStream>& stream,
       return stream->connection->Close(Connection::kAcceptor,
                                        absl::FailedPreconditionError("a later coordinator has this shard"));
     }
+    if (RefuseAnother(*stream->connection)) {
+      stream->ended = true;
+      return;
+    }
     stream->adopted = true;
     coordinator_incarnation_ = message.hello().coordinator_incarnation();
     if (control_ != nullptr) {
@@ -488,7 +495,8 @@ void SimServer::OnStreamMessage(const std::shared_ptr<ControlStream>& stream,
 
 void SimServer::OnStreamLost(const std::shared_ptr<ControlStream>& stream) {
   if (std::exchange(stream->ended, true) || over_) return;
-  if (!site_->plan.recoverable()) return End(LostPeer("ps:0 (coordinator) was lost: its stream ended"));
+  if (stream->adopted && !site_->plan.recoverable())
+    return End(LostPeer("ps:0 (coordinator) was lost: its stream ended"));
   if (control_ == stream) AwaitNext();
 }
 

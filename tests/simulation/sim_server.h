@@ -98,6 +98,7 @@ class SimServer {
   // Tells ps:0 the address if that is due, as GrpcAnnouncer does: call at each tick.
   void Announce(absl::Time now);
   bool StartCoordinator();
+  bool RefuseAnother(Connection& connection) const;
   // nullptr: refused.
   std::shared_ptr<ControlStream> Attach(const std::shared_ptr<Connection>& connection,
                                         std::function<void(v1::ShardReport)> sink);
@@ -125,7 +126,6 @@ class SimServer {
   std::map<uint64_t, std::shared_ptr<SimStream>> streams_;
   // The coordinator's stream; nullptr on ps:0 and while the coordinator is away.
   std::shared_ptr<ControlStream> control_;
-  bool attached_ = false;
   uint64_t coordinator_incarnation_ = 0;
   std::optional<absl::Time> last_heard_;
   absl::Time started_, next_look_;
