@@ -10,8 +10,8 @@
 namespace weir {
 
 // Returns whether `address` can be reached without leaving this machine: a Unix socket, a loopback address,
-// or an address of an interface of this network namespace. A name counts by what it resolves to, so the call
-// may wait for DNS; a name that does not resolve is elsewhere.
+// or an address of an interface of this network namespace. A name counts by what it resolves to; a name that
+// does not resolve at once is elsewhere (ResolveSoon()).
 bool IsThisHost(const Address& address);
 // The same for a socket's end.
 bool IsThisHost(const sockaddr_storage& end);

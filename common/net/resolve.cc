@@ -1,0 +1,106 @@
+#include "common/net/resolve.h"
+
+#include <arpa/inet.h>
+#include <netdb.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <thread>
+
+#include "common/sync/mutex.h"
+
+namespace weir {
+namespace {
+
+constexpr std::chrono::milliseconds kSoon{500};
+
+// The addresses of `host` by getaddrinfo() with `flags`; nullopt: it has none.
+std::optional<std::vector<Ip>> Find(const std::string& host, int flags) {
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = flags;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return std::nullopt;
+  std::vector<Ip> ips;
+  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
+    const Ip ip = IpOf(each->ai_addr);
+    if (ip.family != AF_UNSPEC && std::find(ips.begin(), ips.end(), ip) == ips.end()) ips.push_back(ip);
+  }
+  freeaddrinfo(found);
+  return ips;
+}
+
+// Looks names up on threads of their own, one for each name, since nothing ends getaddrinfo() early.
+class LookUps {
+ public:
+  std::vector<Ip> Get(const std::string& host) {
+    const auto deadline = std::chrono::steady_clock::now() + kSoon;
+    MutexLock lock(mutex_);
+    std::shared_ptr<LookUp>& under_way = under_way_[host];
+    if (under_way != nullptr) return {};
+    const auto look_up = under_way = std::make_shared<LookUp>();
+    // This object lives as long as the process.
+    std::thread([this, host, look_up] {
+      std::vector<Ip> ips = Resolve(host);
+      MutexLock done(mutex_);
+      look_up->ips = std::move(ips);
+      look_up->done = true;
+      under_way_.erase(host);
+      changed_.NotifyAll();
+    }).detach();
+    while (!look_up->done && changed_.WaitUntil(mutex_, deadline)) {
+    }
+    return look_up->ips;
+  }
+
+ private:
+  struct LookUp {
+    bool done = false;
+    std::vector<Ip> ips;
+  };
+
+  Mutex mutex_;
+  CondVar changed_;
+  std::map<std::string, std::shared_ptr<LookUp>> under_way_ ABSL_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+std::string Ip::ToString() const {
+  char text[INET6_ADDRSTRLEN] = "";
+  inet_ntop(family, &bytes, text, sizeof(text));
+  return text;
+}
+
+Ip IpOf(const sockaddr* end) {
+  Ip ip;
+  if (end == nullptr) return ip;
+  if (end->sa_family == AF_INET) {
+    ip.family = AF_INET;
+    memcpy(&ip.bytes, &reinterpret_cast<const sockaddr_in*>(end)->sin_addr, sizeof(in_addr));
+  } else if (end->sa_family == AF_INET6) {
+    const in6_addr& address = reinterpret_cast<const sockaddr_in6*>(end)->sin6_addr;
+    if (IN6_IS_ADDR_V4MAPPED(&address)) {
+      ip.family = AF_INET;
+      memcpy(&ip.bytes, address.s6_addr + 12, sizeof(in_addr));
+    } else {
+      ip.family = AF_INET6;
+      ip.bytes = address;
+    }
+  }
+  return ip;
+}
+
+std::vector<Ip> Resolve(const std::string& host) { return Find(host, 0).value_or(std::vector<Ip>()); }
+
+std::vector<Ip> ResolveSoon(const std::string& host) {
+  static auto& look_ups = *new LookUps;
+  if (std::optional<std::vector<Ip>> ips = Find(host, AI_NUMERICHOST); ips.has_value())
+    return *std::move(ips);
+  return look_ups.Get(host);
+}
+
+}  // namespace weir

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#include <string>
+#include <vector>
+
+namespace weir {
+
+// An IP address without a port. An IPv4 address that is mapped into IPv6 ("::ffff:127.0.0.1") is taken as
+// IPv4.
+struct Ip {
+  int family = AF_UNSPEC;
+  in6_addr bytes{};  // IPv4: the first 4
+
+  bool operator==(const Ip& other) const {
+    return family == other.family && memcmp(&bytes, &other.bytes, sizeof(bytes)) == 0;
+  }
+  bool Loopback() const { return family == AF_INET ? bytes.s6_addr[0] == 127 : IN6_IS_ADDR_LOOPBACK(&bytes); }
+  bool Any() const { return IN6_IS_ADDR_UNSPECIFIED(&bytes); }
+  std::string ToString() const;
+};
+
+// The address of a socket's end; of the family AF_UNSPEC where `end` is null or no IP address.
+Ip IpOf(const sockaddr* end);
+
+// What a host's name, or its address as text, stands for: in the resolver's order, each once. Empty: the name
+// does not resolve. Where no DNS server answers, the resolver may take a minute.
+std::vector<Ip> Resolve(const std::string& host);
+
+// The same for callers that must not wait for the network. Empty also where the resolver does not answer
+// within 500 ms; while it still looks for the name, later calls do not wait at all. Names of this host need
+// no network.
+std::vector<Ip> ResolveSoon(const std::string& host);
+
+}  // namespace weir
