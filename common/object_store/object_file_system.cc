@@ -64,7 +64,7 @@ class StagedObject final : public StagedFile {
     const ObjectStore::Condition condition = existing == Existing::kKeep ? free_ : ObjectStore::Condition{};
     if (written.ok() && !upload_.has_value()) return store_.Put(name_, piece_, condition);
     if (written.ok()) written = SendPiece();
-    while (written.ok() && !sending_.empty()) written = AwaitPiece();
+    while (written.ok() && !sending_.empty()) written = AwaitPiece(&piece_);
     if (written.ok()) written = store_.Complete(*upload_, condition);
     if (written.ok()) upload_.reset();
     Abort();
@@ -72,30 +72,37 @@ class StagedObject final : public StagedFile {
   }
 
  private:
+  struct Sending {
+    std::shared_ptr<std::string> piece;
+    std::future<absl::StatusOr<ObjectStore::Upload::Part>> part;  // destroyed first: waits for the thread
+  };
+
   uint64_t piece_limit() const { return kPiece * (1 + pieces_ / kPiecesOfOneSize); }
 
   absl::Status SendPiece() {
     if (!upload_.has_value()) {
       WEIR_ASSIGN_OR_RETURN(upload_, store_.Begin(name_));
     }
-    if (sending_.size() == kOnTheirWay) WEIR_RETURN_IF_ERROR(AwaitPiece());
-    const auto send = [this, number = ++pieces_,
-                       piece = std::make_shared<const std::string>(std::exchange(piece_, {}))] {
-      return store_.PutPart(*upload_, number, *piece);
-    };
+    // The next piece takes the memory of one that has left: fresh memory costs as much time as its copy.
+    std::string next;
+    if (sending_.size() == kOnTheirWay) WEIR_RETURN_IF_ERROR(AwaitPiece(&next));
+    next.reserve(piece_limit());
+    const auto piece = std::make_shared<std::string>(std::exchange(piece_, std::move(next)));
+    const auto send = [this, number = ++pieces_, piece] { return store_.PutPart(*upload_, number, *piece); };
     try {
-      sending_.push_back(std::async(std::launch::async, send));
+      sending_.push_back({piece, std::async(std::launch::async, send)});
     } catch (const std::system_error&) {
       // The system cannot start another thread.
-      sending_.push_back(std::async(std::launch::deferred, send));
+      sending_.push_back({piece, std::async(std::launch::deferred, send)});
     }
-    piece_.reserve(piece_limit());
     return absl::OkStatus();
   }
 
-  // Of the oldest piece on its way.
-  absl::Status AwaitPiece() {
-    absl::StatusOr<ObjectStore::Upload::Part> part = sending_.front().get();
+  // Of the oldest piece on its way. `memory`: an empty string with the piece's memory.
+  absl::Status AwaitPiece(std::string* memory) {
+    absl::StatusOr<ObjectStore::Upload::Part> part = sending_.front().part.get();
+    *memory = std::move(*sending_.front().piece);
+    memory->clear();
     sending_.pop_front();
     WEIR_RETURN_IF_ERROR(part.status());
     upload_->parts.push_back(*std::move(part));
@@ -119,7 +126,7 @@ class StagedObject final : public StagedFile {
   std::optional<ObjectStore::Upload> upload_;
   // How many pieces were sent, or are on their way: the newest ones.
   size_t pieces_ = 0;
-  std::deque<std::future<absl::StatusOr<ObjectStore::Upload::Part>>> sending_;
+  std::deque<Sending> sending_;
 };
 
 class ReadableObject final : public ReadableFile {
