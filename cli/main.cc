@@ -27,6 +27,7 @@
 #include "common/program/command_line.h"
 #include "common/program/exit_codes.h"
 #include "common/program/version.h"
+#include "common/rpc/tls_flags.h"
 
 namespace weir {
 namespace {
@@ -125,6 +126,7 @@ void AddCluster(CLI::App* command, ClusterFlags* flags) {
   command->add_option("--token_file", flags->token_file, "The job's token, if its servers have one")
       ->envname("WEIR_TOKEN_FILE")
       ->type_name("FILE");
+  AddTlsFlags(command, &flags->tls);
 }
 
 void AddDevice(CLI::App* command, std::string* device) {

@@ -10,7 +10,7 @@ absl::StatusOr<std::unique_ptr<Client>> Client::Join(const ClientOptions& option
   if (!config.ParseFromString(options.job_config)) {
     return absl::InvalidArgumentError("the job's config is not a serialized weir.v1.JobConfig");
   }
-  GrpcTransport transport(config, options.token);
+  GrpcTransport transport(config, options.token, options.tls);
   return ClientImpl::Join(options, model, config, transport);
 }
 

@@ -15,6 +15,7 @@
 namespace weir {
 
 class GradientGate;
+class Tls;
 
 // What the calls of a Client (client/client.h) take and give.
 
@@ -23,6 +24,8 @@ struct ClientOptions {
   std::vector<std::string> servers;
   // The job's token, if it has one; JobToken::Read() reads it from a file.
   JobToken token;
+  // This process's part in the job's TLS (common/rpc/tls.h); null: its connections are in the clear.
+  std::shared_ptr<const Tls> tls;
   // This task as in the cluster spec, "worker:1"; for messages.
   std::string task = "worker:0";
   // In [0, workers). A chief has rank 0.

@@ -17,6 +17,8 @@
 #include "common/program/exit_codes.h"
 #include "common/protocol/job_failure.h"
 #include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
+#include "common/rpc/tls_flags.h"
 #include "common/system/file_system.h"
 #include "common/system/process.h"
 #include "common/telemetry/grpc_process.h"
@@ -30,6 +32,7 @@ namespace {
 struct Flags {
   std::string config, replay, cluster, task, token_file, bind = "127.0.0.1", port_file, summary,
                                                          log_format = "text";
+  TlsFiles tls;
   std::vector<std::string> set;
   bool insecure_plaintext = false;
   int http_port = -1;
@@ -84,6 +87,14 @@ int Run(const Flags& flags) {
   auto token = JobToken::ReadIfGiven(flags.token_file);
   if (!token.ok()) return Fail(kExitConfig, token.status().message());
   options.token = *std::move(token);
+  auto tls = Tls::ReadIfGiven(flags.tls);
+  if (!tls.ok()) return Fail(kExitConfig, tls.status().message());
+  options.tls = *std::move(tls);
+  const bool encrypted = options.tls != nullptr;
+  if (encrypted) {
+    const absl::Status mine = options.tls->CheckIs(Role::kServer, me.task.index);
+    if (!mine.ok()) return Fail(kExitConfig, mine.message());
+  }
   options.config = *config;
   options.index = me.task.index;
   options.http_port = flags.http_port;
@@ -93,10 +104,14 @@ int Run(const Flags& flags) {
   // The spec holds this server's address for other processes; the server listens on the interface of --bind,
   // at that port.
   const auto address = ParseAddress(me.address);
-  // The HTTP port uses that interface too, even with a Unix address.
-  if ((!address->is_unix() || flags.http_port >= 0) && !IsLoopback(flags.bind) && !flags.insecure_plaintext) {
+  // The HTTP port uses that interface too, even with a Unix address. It is in the clear.
+  const bool plaintext_allowed = IsLoopback(flags.bind) || flags.insecure_plaintext;
+  options.http_health_only = encrypted && !plaintext_allowed;
+  if ((!address->is_unix() || flags.http_port >= 0) && !encrypted && !plaintext_allowed) {
     return Fail(kExitConfig, absl::StrCat("--bind=", flags.bind,
-                                          " is not loopback, and there is no encryption: add "
+                                          " is not loopback, and there is no encryption: give all tasks ",
+                                          kTlsFlags,
+                                          " (`weir certs init` makes such files), or add "
                                           "--insecure_plaintext if everybody on that network may read ",
                                           options.token.empty() ? "and change the weights"
                                                                 : "what travels, the token included"));
@@ -129,7 +144,7 @@ int Run(const Flags& flags) {
   }
   options.workers = cluster.has_workers() ? cluster.workers() : spec_workers.value_or(1);
 
-  const bool open_to_all = options.token.empty() && !address->is_unix();
+  const bool open_to_all = options.token.empty() && !encrypted && !address->is_unix();
   BlockSignals({SIGINT, SIGTERM});
   // The start may wait for object storage, and has nothing to save.
   SignalWaiter early({SIGINT, SIGTERM}, [&](int signal) {
@@ -210,7 +225,9 @@ int main(int argc, char** argv) {
       ->type_name("FILE");
   app.add_option("--bind", flags.bind, "The address to listen on")->capture_default_str();
   app.add_flag("--insecure_plaintext", flags.insecure_plaintext,
-               "Allow --bind to something else than loopback");
+               "Allow --bind to something else than loopback without TLS, and with TLS all pages of "
+               "--http_port there");
+  weir::AddTlsFlags(&app, &flags.tls);
   app.add_option("--port_file", flags.port_file,
                  "Where to write the port that was bound, and that of --http_port");
   app.add_option("--http_port", flags.http_port,

@@ -20,6 +20,9 @@
 #include "common/program/exit_codes.h"
 #include "common/protocol/job_failure.h"
 #include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
+#include "common/rpc/tls_flags.h"
+#include "common/system/clock.h"
 #include "common/system/process.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
@@ -40,6 +43,7 @@ namespace {
 
 struct Flags {
   std::string config, cluster, task, token_file, device = "auto", history, summary, log_format = "text";
+  TlsFiles tls;
   std::vector<std::string> set;
   bool check = false, sizes = false;
 };
@@ -83,11 +87,21 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
   options.job_config = config.SerializeAsString();
   options.history_path = flags.history;
   WEIR_ASSIGN_OR_RETURN(options.token, JobToken::ReadIfGiven(flags.token_file));
+  WEIR_ASSIGN_OR_RETURN(options.tls, Tls::ReadIfGiven(flags.tls));
   if (environment.has_value()) {
     options.task = environment->task.ToString();
     options.reader = environment->task.type == "evaluator";
     options.rank = environment->cluster.WorkerRank(environment->task).value_or(0);
     options.servers = environment->cluster.ps_addresses();
+  }
+  if (options.tls != nullptr) {
+    if (!environment.has_value()) {
+      return absl::InvalidArgumentError(
+          "TLS is for the tasks of a cluster; without a cluster spec the job runs in this process");
+    }
+    WEIR_RETURN_IF_ERROR(options.reader ? options.tls->CheckIs(Role::kReader, 0)
+                                        : options.tls->CheckIs(Role::kWorker, options.rank));
+    WarnIfExpiring(*options.tls, Clock::Real().Now());
   }
   WEIR_ASSIGN_OR_RETURN(const DatasetPair data, LoadData(config.data(), ".", config.model().loss()));
   WEIR_ASSIGN_OR_RETURN(const ChosenDevices devices,
@@ -229,6 +243,7 @@ int main(int argc, char** argv) {
   app.add_option("--token_file", flags.token_file, "The job's token, if its servers have one")
       ->envname("WEIR_TOKEN_FILE")
       ->type_name("FILE");
+  weir::AddTlsFlags(&app, &flags.tls);
   app.add_option("--device", flags.device,
                  "Where to compute: auto (a GPU if there is one), cpu, cuda:N; cuda:0,cuda:1 for replicas")
       ->check(

@@ -14,6 +14,7 @@
 #include "common/object_store/object_file_system.h"
 #include "common/program/exit_codes.h"
 #include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
 
 namespace weir {
 namespace {
@@ -69,11 +70,13 @@ int RunCheckpointTake(const ClusterFlags& cluster) {
   }
   const absl::StatusOr<JobToken> token = JobToken::ReadIfGiven(cluster.token_file);
   if (!token.ok()) return Refuse(token.status());
-  StatusClient client(*address, *token);
+  const auto tls = Tls::ReadIfGiven(cluster.tls);
+  if (!tls.ok()) return Refuse(tls.status());
+  StatusClient client(*address, *token, *tls);
   // A short call shows whether a coordinator answers at all; the checkpoint takes its time.
   const auto status = client.Get(absl::Seconds(5));
   if (!status.ok()) {
-    const Refusal refusal = ExplainNoAnswer(*address, status.status());
+    const Refusal refusal = ExplainNoAnswer(*address, status.status(), tls->get());
     return Refuse(refusal.exit_code, refusal.message);
   }
   const auto taken = client.TakeCheckpoint(kTakeDeadline);

@@ -8,6 +8,7 @@
 #include "common/config/address.h"
 #include "common/config/cluster_spec.h"
 #include "common/program/exit_codes.h"
+#include "common/rpc/tls_probe.h"
 
 namespace weir {
 namespace {
@@ -38,13 +39,16 @@ absl::StatusOr<std::string> CoordinatorAddress(const ClusterFlags& flags) {
       "which cluster? Name it with --cluster=FILE, --address=HOST:PORT (of ps:0) or TF_CONFIG");
 }
 
-Refusal ExplainNoAnswer(const std::string& address, const absl::Status& status) {
+Refusal ExplainNoAnswer(const std::string& address, const absl::Status& status, const Tls* tls) {
   if (absl::IsUnimplemented(status)) {
     return {kExitConfig, absl::StrCat("what answers at ", address,
                                       " has no coordinator; ps:0 alone has one, is this its address?")};
   }
   if (absl::IsUnauthenticated(status) || absl::IsPermissionDenied(status)) {
     return {kExitConfig, absl::StrCat("ps:0 at ", address, ": ", Printable(status.message()))};
+  }
+  if (const absl::Status cause = ProbeTls(address, /*server=*/0, tls); !cause.ok()) {
+    return {kExitConfig, Printable(cause.message())};
   }
   return {kExitPeerLost, absl::StrCat("ps:0 at ", address, " does not answer (", Printable(status.message()),
                                       "); is the job running, and is this its address?")};

@@ -36,7 +36,7 @@ struct StatusClient::Connection {
   std::unique_ptr<v1::Coordinator::Stub> stub;
 };
 
-StatusClient::StatusClient(const std::string& address, JobToken token)
+StatusClient::StatusClient(const std::string& address, JobToken token, std::shared_ptr<const Tls> tls)
     : connection_(std::make_unique<Connection>()) {
   connection_->token = std::move(token);
   grpc::ChannelArguments arguments;
@@ -46,8 +46,9 @@ StatusClient::StatusClient(const std::string& address, JobToken token)
   arguments.SetInt(GRPC_ARG_INITIAL_RECONNECT_BACKOFF_MS, 100);
   arguments.SetInt(GRPC_ARG_MIN_RECONNECT_BACKOFF_MS, 2000);
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 1000);
-  connection_->stub =
-      v1::Coordinator::NewStub(grpc::CreateCustomChannel(address, JobChannelCredentials(), arguments));
+  const JobCredentials credentials(std::move(tls));
+  connection_->stub = v1::Coordinator::NewStub(
+      grpc::CreateCustomChannel(address, credentials.ToServer(/*server=*/0, address), arguments));
 }
 
 StatusClient::~StatusClient() = default;

@@ -6,6 +6,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
 #include "proto/coordinator.pb.h"
 
 namespace weir {
@@ -13,8 +14,9 @@ namespace weir {
 // Asks a coordinator for what tools need. Thread-safe.
 class StatusClient {
  public:
-  // `address`: host:port, as a cluster spec writes it. Connects at the first Get.
-  explicit StatusClient(const std::string& address, JobToken token = {});
+  // `address`: host:port, as a cluster spec writes it. Connects at the first Get. Null for `tls`: no TLS.
+  explicit StatusClient(const std::string& address, JobToken token = {},
+                        std::shared_ptr<const Tls> tls = nullptr);
   ~StatusClient();
 
   // Unavailable or DeadlineExceeded: nothing answers at the address. Unauthenticated: the job has another

@@ -10,6 +10,7 @@
 #include "cli/report/wait_chain.h"
 #include "common/program/exit_codes.h"
 #include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
 
 namespace weir {
 namespace {
@@ -31,9 +32,11 @@ int RunStatus(const StatusOptions& options) {
   }
   const absl::StatusOr<JobToken> token = JobToken::ReadIfGiven(options.cluster.token_file);
   if (!token.ok()) return Refuse(kExitConfig, token.status().message());
-  const auto status = StatusClient(*address, *token).Get(kDeadline);
+  const auto tls = Tls::ReadIfGiven(options.cluster.tls);
+  if (!tls.ok()) return Refuse(kExitConfig, tls.status().message());
+  const auto status = StatusClient(*address, *token, *tls).Get(kDeadline);
   if (!status.ok()) {
-    const Refusal refusal = ExplainNoAnswer(*address, status.status());
+    const Refusal refusal = ExplainNoAnswer(*address, status.status(), tls->get());
     return Refuse(refusal.exit_code, refusal.message);
   }
   const std::string text = options.json  ? StatusJson(*status)

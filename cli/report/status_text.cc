@@ -185,6 +185,8 @@ std::string StatusReport(const v1::ClusterStatus& status) {
                         : ""));
   line("workers", absl::StrCat(LiveWorkers(status), " of ", status.configured_workers(), ", epoch ",
                                status.membership().epoch()));
+  line("connections", status.tls() ? "TLS 1.3 over TCP; within one machine Unix sockets and shared memory"
+                                   : "not encrypted");
   if (!status.checkpoint().empty()) line("checkpoint", Printable(status.checkpoint()));
   if (status.recoveries() > 0) {
     line("recoveries", absl::StrCat(FormatCount(status.recoveries()), " of lost servers, ",

@@ -7,7 +7,6 @@
 #include "common/net/local_host.h"
 #include "common/net/local_socket.h"
 #include "common/protocol/limits.h"
-#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_socket_options.h"
 #include "common/telemetry/logging.h"
 
@@ -61,15 +60,18 @@ grpc::ChannelArguments Arguments(std::chrono::nanoseconds server_wait,
 
 }  // namespace
 
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait,
+std::shared_ptr<grpc::Channel> MakeChannel(uint32_t index, const std::string& address,
+                                           const JobCredentials& credentials,
+                                           std::chrono::nanoseconds server_wait,
                                            std::optional<std::chrono::nanoseconds> attempt) {
-  return grpc::CreateCustomChannel(address, JobChannelCredentials(),
+  return grpc::CreateCustomChannel(address, credentials.ToServer(index, address),
                                    Arguments(server_wait, attempt, /*shared=*/false));
 }
 
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
-    const std::string& address, std::chrono::nanoseconds server_wait,
-    std::optional<std::chrono::nanoseconds> attempt, const v1::WireConfig& wire, int64_t bytes) {
+    uint32_t index, const std::string& address, const JobCredentials& credentials,
+    std::chrono::nanoseconds server_wait, std::optional<std::chrono::nanoseconds> attempt,
+    const v1::WireConfig& wire, int64_t bytes) {
   WEIR_ASSIGN_OR_RETURN(const Address server, ParseAddress(address));
   grpc::ChannelArguments arguments = Arguments(server_wait, attempt, bytes <= kSharedBytes);
   WEIR_RETURN_IF_ERROR(SetSocketOptions(wire.congestion_control(), server, &arguments));
@@ -83,7 +85,7 @@ absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
       LogWarning("no Unix socket of ", address, ", TCP instead: ", std::string(local.status().message()));
     }
   }
-  return grpc::CreateCustomChannel(target, JobChannelCredentials(), arguments);
+  return grpc::CreateCustomChannel(target, credentials.ToServer(index, target), arguments);
 }
 
 }  // namespace weir

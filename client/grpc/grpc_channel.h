@@ -8,12 +8,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/rpc/grpc_credentials.h"
 #include "grpcpp/grpcpp.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {
 
-// A channel with a connection of its own to a server ("host:port", "unix:/path"), made with the first call.
+// A channel with a connection of its own to ps:`index` ("host:port", "unix:/path"), made with the first call.
 // The channel notices that its server went silent, within twice `server_wait` and at most 10 s. It reconnects
 // quickly when the server is back, also at another address of the same name.
 //
@@ -21,15 +22,18 @@ namespace weir {
 // of clients to greet would greet them in vain, again and again. Not too long: a machine that has vanished,
 // and whose name stands for another machine now, costs as much. By default half of `server_wait`, at most 5
 // s.
-std::shared_ptr<grpc::Channel> MakeChannel(const std::string& address, std::chrono::nanoseconds server_wait,
+std::shared_ptr<grpc::Channel> MakeChannel(uint32_t index, const std::string& address,
+                                           const JobCredentials& credentials,
+                                           std::chrono::nanoseconds server_wait,
                                            std::optional<std::chrono::nanoseconds> attempt = std::nullopt);
 
 // The same, for weights and gradients, as the job's WireConfig says. `bytes`: the size of the weights that
 // the server holds. Up to kSharedBytes, the clients of one process share a connection. InvalidArgument,
 // FailedPrecondition: such a channel cannot be made.
 absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeDataChannel(
-    const std::string& address, std::chrono::nanoseconds server_wait,
-    std::optional<std::chrono::nanoseconds> attempt, const v1::WireConfig& wire, int64_t bytes);
+    uint32_t index, const std::string& address, const JobCredentials& credentials,
+    std::chrono::nanoseconds server_wait, std::optional<std::chrono::nanoseconds> attempt,
+    const v1::WireConfig& wire, int64_t bytes);
 
 // A message of this size is sent quickly, so no client waits long for another client's message. A server with
 // fewer connections keeps their state in its caches: with 8 servers, 64 clients in 8 processes make half as

@@ -7,6 +7,7 @@
 #include "common/rpc/grpc_event.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
+#include "common/rpc/tls_probe.h"
 #include "proto/coordinator.grpc.pb.h"
 
 namespace weir {
@@ -60,8 +61,9 @@ class UnaryTry final : public CoordinatorChannel::Try,
 }  // namespace
 
 struct GrpcCoordinatorChannel::Impl {
-  const std::string name;
+  const std::string name, address;
   const JobToken token;
+  const std::shared_ptr<const JobCredentials> credentials;
   GrpcPoller& poller;
   const std::shared_ptr<grpc::Channel> channel;
   const std::unique_ptr<Stub> stub = v1::Coordinator::NewStub(channel);
@@ -76,16 +78,20 @@ struct GrpcCoordinatorChannel::Impl {
 };
 
 GrpcCoordinatorChannel::GrpcCoordinatorChannel(const std::string& address, const JobToken& token,
+                                               std::shared_ptr<const JobCredentials> credentials,
                                                std::chrono::nanoseconds server_wait,
                                                std::optional<std::chrono::nanoseconds> attempt,
                                                GrpcPoller& poller)
-    : impl_(new Impl{absl::StrCat("ps:0 (coordinator) at ", address), token, poller,
-                     MakeChannel(address, server_wait, attempt)}) {}
+    : impl_(new Impl{absl::StrCat("ps:0 (coordinator) at ", address), address, token, credentials, poller,
+                     MakeChannel(/*index=*/0, address, *credentials, server_wait, attempt)}) {}
 GrpcCoordinatorChannel::~GrpcCoordinatorChannel() = default;
 
 std::string GrpcCoordinatorChannel::name() const { return impl_->name; }
 bool GrpcCoordinatorChannel::connected() const {
   return impl_->channel->GetState(/*try_to_connect=*/false) == GRPC_CHANNEL_READY;
+}
+absl::Status GrpcCoordinatorChannel::Diagnose() {
+  return ProbeTls(impl_->address, /*server=*/0, impl_->credentials->tls());
 }
 
 CoordinatorChannel::TryPtr GrpcCoordinatorChannel::Join(const v1::JoinRequest& request, Limit limit,

@@ -7,6 +7,7 @@
 
 #include "client/grpc/grpc_poller.h"
 #include "client/job/coordinator_channel.h"
+#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/job_token.h"
 
 namespace weir {
@@ -16,12 +17,14 @@ class GrpcCoordinatorChannel final : public CoordinatorChannel {
  public:
   // server_wait: how long to wait for a silent coordinator. attempt: how long an attempt to connect may take.
   GrpcCoordinatorChannel(const std::string& address, const JobToken& token,
+                         std::shared_ptr<const JobCredentials> credentials,
                          std::chrono::nanoseconds server_wait,
                          std::optional<std::chrono::nanoseconds> attempt, GrpcPoller& poller);
   ~GrpcCoordinatorChannel() override;
 
   std::string name() const override;
   bool connected() const override;
+  absl::Status Diagnose() override;
   TryPtr Join(const v1::JoinRequest& request, Limit limit, Done<v1::JoinReply> done) override;
   TryPtr Status(const v1::StatusRequest& request, Limit limit, Done<v1::ClusterStatus> done) override;
   TryPtr Heartbeat(const v1::HeartbeatRequest& request, Limit limit, Done<v1::HeartbeatReply> done) override;

@@ -138,6 +138,12 @@ GrpcShardChannel::GrpcShardChannel(Options options, GrpcPoller& poller)
     : options_(std::move(options)), poller_(poller), home_(options_.address), address_(home_) {}
 GrpcShardChannel::~GrpcShardChannel() = default;
 
+absl::StatusOr<std::shared_ptr<grpc::Channel>> GrpcShardChannel::MakeData(
+    const std::string& address, std::optional<std::chrono::nanoseconds> attempt) const {
+  return MakeDataChannel(options_.index, address, *options_.credentials, options_.server_wait, attempt,
+                         options_.wire, options_.bytes);
+}
+
 std::string GrpcShardChannel::NameOf(const std::string& address) const {
   return absl::StrCat("ps:", options_.index, " at ", address);
 }
@@ -161,7 +167,7 @@ absl::Status GrpcShardChannel::Connect(std::chrono::steady_clock::time_point dea
       at = own || moved || otherwise.empty() ? address_ : otherwise;
     }
     WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                          MakeDataChannel(at, options_.server_wait, attempt, options_.wire, options_.bytes));
+                          MakeData(at, attempt));
     // Each attempt has a fresh channel: on one channel, gRPC would look up a name that does not resolve yet
     // less and less often.
     const auto end = std::min(deadline, std::chrono::steady_clock::now() + attempt);
@@ -195,11 +201,11 @@ ShardChannel::Opened GrpcShardChannel::Open(std::shared_ptr<DataStream::User> us
   // A name may stand for another machine by now, and only servers on this machine have Unix sockets to
   // connect to.
   if (connection_ == nullptr || connection_->channel->GetState(false) != GRPC_CHANNEL_READY) {
-    auto made = MakeDataChannel(address_, options_.server_wait, std::nullopt, options_.wire, options_.bytes);
+    auto made = MakeData(address_, std::nullopt);
     // An error is unlikely, because such a channel could be made before.
     if (!made.ok()) LogWarning(NameOf(address_), ": ", made.status().message());
     connection_ = std::make_unique<Connection>(made.ok() ? *std::move(made)
-                                                         : MakeChannel(address_, options_.server_wait));
+                                                         : MakeChannel(options_.index, address_, *options_.credentials, options_.server_wait));
   }
   std::unique_ptr<SharedMemoryLink> memory = ShareMemory();
   std::unique_ptr<MessageRing> ring = memory == nullptr ? nullptr : memory->TakeRing();

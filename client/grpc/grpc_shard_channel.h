@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "absl/status/status.h"
 #include "client/exchange/shard_channel.h"
 #include "client/grpc/grpc_poller.h"
 #include "client/shared_memory/shared_memory_link.h"
+#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/job_token.h"
 #include "common/sync/mutex.h"
 #include "proto/job_config.pb.h"
@@ -25,6 +27,7 @@ class GrpcShardChannel final : public ShardChannel {
     uint32_t index = 0;
     std::string address;
     JobToken token;
+    std::shared_ptr<const JobCredentials> credentials;
     v1::WireConfig wire;
     // The size of the shard's weights.
     int64_t bytes = 0;
@@ -45,6 +48,9 @@ class GrpcShardChannel final : public ShardChannel {
   struct Connection;
 
   std::string NameOf(const std::string& address) const;
+  // `attempt` as for MakeDataChannel().
+  absl::StatusOr<std::shared_ptr<grpc::Channel>> MakeData(
+      const std::string& address, std::optional<std::chrono::nanoseconds> attempt) const;
   // Shared memory for a new stream; null if it is not wanted or not available.
   std::unique_ptr<SharedMemoryLink> ShareMemory() const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void NoSharedMemory(const std::string& name, absl::string_view why) const;

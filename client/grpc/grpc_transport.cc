@@ -17,9 +17,10 @@ std::chrono::nanoseconds ServerWait(const v1::JobConfig& config) {
 
 }  // namespace
 
-GrpcTransport::GrpcTransport(const v1::JobConfig& config, JobToken token)
+GrpcTransport::GrpcTransport(const v1::JobConfig& config, JobToken token, std::shared_ptr<const Tls> tls)
     : config_(config),
       token_(std::move(token)),
+      credentials_(std::make_shared<const JobCredentials>(std::move(tls))),
       poller_(GrpcPoller::Shared(std::chrono::microseconds(config.wire().busy_poll_us()),
                                  WireOptions::From(config.wire()).shared_memory)) {}
 
@@ -30,7 +31,8 @@ uint64_t GrpcTransport::NewInstance() {
 
 std::unique_ptr<CoordinatorChannel> GrpcTransport::OpenCoordinator(
     const std::string& address, std::optional<std::chrono::nanoseconds> attempt) {
-  return std::make_unique<GrpcCoordinatorChannel>(address, token_, ServerWait(config_), attempt, *poller_);
+  return std::make_unique<GrpcCoordinatorChannel>(address, token_, credentials_, ServerWait(config_), attempt,
+                                                  *poller_);
 }
 
 std::unique_ptr<ShardChannel> GrpcTransport::OpenShard(uint32_t shard, const std::string& address,
@@ -39,6 +41,7 @@ std::unique_ptr<ShardChannel> GrpcTransport::OpenShard(uint32_t shard, const std
   options.index = shard;
   options.address = address;
   options.token = token_;
+  options.credentials = credentials_;
   options.wire = config_.wire();
   options.bytes = elements * static_cast<int64_t>(sizeof(float));
   options.server_wait = ServerWait(config_);

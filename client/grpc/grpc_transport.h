@@ -8,7 +8,9 @@
 
 #include "client/grpc/grpc_poller.h"
 #include "client/job/transport.h"
+#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {
@@ -17,7 +19,7 @@ namespace weir {
 class GrpcTransport final : public Transport {
  public:
   // The config outlives this object.
-  GrpcTransport(const v1::JobConfig& config, JobToken token);
+  GrpcTransport(const v1::JobConfig& config, JobToken token, std::shared_ptr<const Tls> tls);
 
   std::shared_ptr<EventLoop> loop() override { return poller_; }
   uint64_t NewInstance() override;
@@ -29,6 +31,7 @@ class GrpcTransport final : public Transport {
  private:
   const v1::JobConfig& config_;
   const JobToken token_;
+  const std::shared_ptr<const JobCredentials> credentials_;
   const std::shared_ptr<GrpcPoller> poller_;
 };
 

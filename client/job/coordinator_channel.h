@@ -34,6 +34,10 @@ class CoordinatorChannel {
   virtual std::string name() const = 0;
   // Returns whether there is a connection right now.
   virtual bool connected() const = 0;
+  // Looks for a cause of failed connections that no further try will mend: the two ends do not agree about
+  // TLS, or one end does not accept the other's certificate. FailedPrecondition: the cause; OK: none was
+  // found. May take a few seconds.
+  virtual absl::Status Diagnose() { return absl::OkStatus(); }
 
   // A try that takes longer than `limit` ends with DeadlineExceeded; nanoseconds::max(): no limit.
   using Limit = std::chrono::nanoseconds;

@@ -22,6 +22,8 @@ using Nanoseconds = std::chrono::nanoseconds;
 constexpr absl::Duration kReportEvery = absl::Seconds(10);
 // How often to look whether there is a connection.
 constexpr absl::Duration kLook = absl::Milliseconds(200);
+// For so long must the channel find a cause: files of certificates may be half replaced just now.
+constexpr absl::Duration kCauseLasts = absl::Seconds(2);
 // The coordinator applies the same limit, and its error says more than ours would.
 constexpr absl::Duration kSlack = absl::Seconds(1);
 
@@ -79,6 +81,7 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const Join
                   [&loop] { return loop.Random(); });
   std::string last_error = "it did not answer yet";
   Nanoseconds attempt = kFirstAttempt;
+  std::optional<absl::Time> cause_since;  // since when the channel finds one
   while (true) {
     const absl::Duration try_limit = deadline - awake.Now() + kSlack;
     const absl::Time try_ends = real.Now() + try_limit;
@@ -118,6 +121,11 @@ absl::StatusOr<v1::JoinReply> JoinJob(const v1::JoinRequest& request, const Join
     }
     if (!absl::IsUnavailable(status) && !absl::IsCancelled(status)) {
       return Reworded(status, absl::StrCat(name, ": ", status.message()));
+    }
+    if (const absl::Status lasting = channel->Diagnose(); lasting.ok()) {
+      cause_since.reset();
+    } else if (awake.Now() - cause_since.emplace(cause_since.value_or(awake.Now())) >= kCauseLasts) {
+      return lasting;
     }
     last_error = std::string(status.message());
     if (now >= deadline) {

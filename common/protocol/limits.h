@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 // Limits that one end of the protocol keeps and the other checks. Those of chunks stand in
 // common/codec/wire_codec.h, those of a model in common/model/model_spec.h.
@@ -11,5 +12,8 @@ namespace weir {
 inline constexpr int kMaxMessageBytes = 4 << 20;
 // The longest PushRequest.refused, which the shard keeps with its answer.
 inline constexpr size_t kMaxRefusalBytes = 1000;
+
+// The ids of readers begin here; below are the ranks of workers (proto/model.proto, Caller).
+inline constexpr uint32_t kFirstReader = 1u << 31;
 
 }  // namespace weir

@@ -2,19 +2,16 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <string.h>
 #include <sys/random.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
+#include "common/rpc/private_file.h"
 #include "common/system/unique_fd.h"
 
 namespace weir {
@@ -24,28 +21,6 @@ constexpr size_t kRandomBytes = 32;
 // 128 bits, and what fits well into a call's metadata.
 constexpr size_t kMinDigits = 32, kMaxDigits = 512;
 constexpr char kScheme[] = "Bearer ";
-
-absl::Status Refuse(const std::string& path, absl::string_view why) {
-  return absl::FailedPreconditionError(absl::StrCat("the token file ", path, ": ", why));
-}
-
-// Checks who may read the file.
-absl::Status CheckAccess(const std::string& path, int fd) {
-  struct stat file;
-  if (fstat(fd, &file) != 0) return Refuse(path, strerror(errno));
-  if (!S_ISREG(file.st_mode)) return Refuse(path, "it is no regular file");
-  if (file.st_uid != geteuid() && file.st_uid != 0) {
-    return Refuse(path, absl::StrCat("it is user ", file.st_uid, "'s; it must be root's, or that of user ",
-                                     geteuid(), ", who runs this program"));
-  }
-  const mode_t forbidden = file.st_uid == 0 ? S_IWGRP | S_IXGRP | S_IRWXO : S_IRWXG | S_IRWXO;
-  if ((file.st_mode & forbidden) != 0) {
-    return Refuse(path, absl::StrFormat("its mode is %04o, so that others may use it; make that 0600 (a "
-                                        "Kubernetes Secret: defaultMode 0440 with fsGroup)",
-                                        file.st_mode & 07777));
-  }
-  return absl::OkStatus();
-}
 
 }  // namespace
 
@@ -58,26 +33,15 @@ absl::StatusOr<JobToken> JobToken::Random() {
 }
 
 absl::StatusOr<JobToken> JobToken::Read(const std::string& path) {
-  // Non-blocking: a pipe must be refused, not waited for.
-  const UniqueFd fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY));
-  if (!fd.valid()) return Refuse(path, absl::StrCat("it cannot be opened: ", strerror(errno)));
-  if (absl::Status access = CheckAccess(path, fd.get()); !access.ok()) return access;
-  // Room for one digit too many and the end of the line.
-  std::array<char, kMaxDigits + 3> buffer;
-  size_t size = 0;
-  while (size < buffer.size()) {
-    const ssize_t got = read(fd.get(), buffer.data() + size, buffer.size() - size);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return Refuse(path, absl::StrCat("it cannot be read: ", strerror(errno)));
-    if (got == 0) break;
-    size += static_cast<size_t>(got);
-  }
-  const absl::string_view digits = absl::StripTrailingAsciiWhitespace({buffer.data(), size});
+  // Room for the end of the line.
+  const absl::StatusOr<std::string> text = ReadPrivateFile("the token file", path, kMaxDigits + 2);
+  if (!text.ok()) return text.status();
+  const absl::string_view digits = absl::StripTrailingAsciiWhitespace(*text);
   if (digits.size() < kMinDigits || digits.size() > kMaxDigits ||
       !std::all_of(digits.begin(), digits.end(), absl::ascii_isxdigit)) {
-    return Refuse(path,
-                  absl::StrCat("it must hold ", kMinDigits, " to ", kMaxDigits,
-                               " hexadecimal digits and nothing else; `openssl rand -hex 32` makes some"));
+    return absl::FailedPreconditionError(
+        absl::StrCat("the token file ", path, ": it must hold ", kMinDigits, " to ", kMaxDigits,
+                     " hexadecimal digits and nothing else; `openssl rand -hex 32` makes some"));
   }
   return JobToken(std::string(digits));
 }

@@ -23,9 +23,7 @@ class JobToken {
   // A fresh token.
   static absl::StatusOr<JobToken> Random();
   // Reads the token in this file, a line of hexadecimal digits. FailedPrecondition: there is no such file, it
-  // holds something else, or others may read it. It must be a regular file of this user's or of root's
-  // (perhaps behind symbolic links, as Kubernetes mounts a Secret), without access for others, and without
-  // access for the group, except that the group may read a file of root's.
+  // holds something else, or others may read it (ReadPrivateFile).
   static absl::StatusOr<JobToken> Read(const std::string& path);
   // The same, but no token if the path is empty.
   static absl::StatusOr<JobToken> ReadIfGiven(const std::string& path);

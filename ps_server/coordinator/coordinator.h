@@ -27,7 +27,7 @@
 #include "ps_server/coordinator/job_size.h"
 #include "ps_server/coordinator/job_store.h"
 #include "ps_server/coordinator/last_save.h"
-#include "ps_server/coordinator/log_limit.h"
+#include "common/telemetry/log_limit.h"
 #include "ps_server/coordinator/member_table.h"
 #include "ps_server/coordinator/range_table.h"
 #include "ps_server/coordinator/shard_fleet.h"
@@ -77,6 +77,8 @@ class Coordinator {
     // The memory that a server on this machine may use; 0: no limit is known. A model that cannot fit is
     // refused.
     uint64_t memory_bytes = 0;
+    // The job's TCP connections have TLS. For the status.
+    bool tls = false;
     // Outlives the coordinator.
     const Clock* clock = &Clock::Real();
     ShardLinkFactory open_link;

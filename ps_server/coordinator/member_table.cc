@@ -4,12 +4,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/limits.h"
 #include "common/protocol/protocol_version.h"
 
 namespace weir {
 namespace {
 
-constexpr uint32_t kFirstReader = 1u << 31;
 // The most Joins of one task that wait at once (restarted processes and repeats), and the most readers.
 constexpr int kMaxWaitingOfTask = 64;
 constexpr size_t kMaxReaders = 256;

@@ -121,8 +121,10 @@ void ExchangeSession::Begin(v1::ExchangeRequest request, Chunk chunk, const absl
   }
   absl::Status status = found;
   if (status.ok()) status = CheckFirst(request, chunk);
+  const v1::Caller& caller = request.has_push() ? request.push().caller() : request.pull().caller();
+  if (status.ok() && options_.admit) status = options_.admit(caller, request.has_push());
   if (!status.ok()) return Fail(exchange, std::move(status));
-  caller_ = request.has_push() ? request.push().caller() : request.pull().caller();
+  caller_ = caller;
   if (request.has_pull()) exchange.pull = std::move(*request.mutable_pull());
   if (!request.has_push()) return StartPull(exchange);
   if (chunk.bytes > 0) {

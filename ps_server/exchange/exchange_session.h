@@ -47,6 +47,9 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     uint32_t chunks_in_flight = 1;
     // May be null: no memory is shared.
     SharedMemory* shared_memory = nullptr;
+    // Whether this client may begin an exchange for that caller, with a push or without one. Called within
+    // Receive(). Null: it may for all.
+    std::function<absl::Status(const v1::Caller& caller, bool pushes)> admit;
   };
 
   // `on_output` runs when there may be a message to send, within any call and any task of the executor, until

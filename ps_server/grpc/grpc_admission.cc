@@ -1,7 +1,11 @@
 #include "ps_server/grpc/grpc_admission.h"
 
+#include "absl/strings/str_cat.h"
+#include "common/rpc/grpc_credentials.h"
+#include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
-#include "ps_server/grpc/grpc_unary_call.h"
+#include "common/system/clock.h"
+#include "common/telemetry/logging.h"
 #include "ps_server/grpc/tcp_peer.h"
 
 namespace weir {
@@ -9,16 +13,61 @@ namespace {
 
 constexpr std::chrono::seconds kRefusalHolds{1};
 constexpr size_t kMostRefusals = 1024;
+constexpr absl::Duration kLogEvery = absl::Minutes(1);
+constexpr char kTable[] = " (docs/security.md says who may call what)";
+
+grpc::Status Unauthenticated(const std::string& why) { return {grpc::StatusCode::UNAUTHENTICATED, why}; }
+grpc::Status Denied(const std::string& why) {
+  return {grpc::StatusCode::PERMISSION_DENIED, absl::StrCat(why, kTable)};
+}
+
+// "ipv4:10.0.0.1:4711" without the port, which changes from connection to connection.
+std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
 
 }  // namespace
 
-grpc::Status GrpcAdmission::Admit(const grpc::ServerContext& context) const {
-  if (token_.empty() || CarriesToken(token_, context)) return grpc::Status::OK;
-  return {grpc::StatusCode::UNAUTHENTICATED, kTokenMissing};
+grpc::Status GrpcAdmission::Admit(const grpc::ServerContext& context, const RpcRule& rule,
+                                  std::optional<Identity>* caller) {
+  return Note(Check(context, rule, caller), context, rule, *caller);
 }
 
-grpc::Status GrpcAdmission::AdmitControl(const grpc::ServerContext& context) {
-  if (!token_.empty()) return Admit(context);
+grpc::Status GrpcAdmission::AdmitMessage(const grpc::ServerContext& context, const RpcRule& rule,
+                                         const std::optional<Identity>& caller, const Speaker& speaker,
+                                         bool pushes) {
+  if (!caller.has_value()) return grpc::Status::OK;
+  grpc::Status status;
+  if (pushes && !MayPush(caller->role)) {
+    status = Denied(absl::StrCat(caller->ToUri(), " may pull, but not push"));
+  } else if (rule.of(caller->role) == Access::kSelf && !SpeaksForItself(*caller, speaker)) {
+    status = Denied(absl::StrCat(caller->ToUri(), " may not speak for ",
+                                 Identity{job_, speaker.role, speaker.index}.ToUri()));
+  }
+  return Note(std::move(status), context, rule, caller);
+}
+
+grpc::Status GrpcAdmission::Check(const grpc::ServerContext& context, const RpcRule& rule,
+                                  std::optional<Identity>* caller) {
+  if (!token_.empty() && !CarriesToken(token_, context)) return Unauthenticated(kTokenMissing);
+  if (job_.empty()) return rule.control && token_.empty() ? CheckUser(context) : grpc::Status::OK;
+  absl::StatusOr<std::optional<Identity>> identity = CallerOf(context);
+  if (!identity.ok()) {
+    return Unauthenticated(absl::StrCat("the caller's certificate ", identity.status().message()));
+  }
+  *caller = *std::move(identity);
+  if (!caller->has_value()) return grpc::Status::OK;  // on a Unix socket
+  const Identity& who = **caller;
+  if (who.job != job_) {
+    return Unauthenticated(
+        absl::StrCat("the caller's certificate is that of ", who.ToUri(), "; this is a server of job ", job_));
+  }
+  const Access access = rule.of(who.role);
+  if (access == Access::kNo || (access == Access::kCoordinator && who.index != 0)) {
+    return Denied(absl::StrCat(who.ToUri(), " may not call ", rule.method));
+  }
+  return grpc::Status::OK;
+}
+
+grpc::Status GrpcAdmission::CheckUser(const grpc::ServerContext& context) {
   const std::string peer = context.peer();
   const Clock::time_point now = Clock::now();
   {
@@ -32,6 +81,25 @@ grpc::Status GrpcAdmission::AdmitControl(const grpc::ServerContext& context) {
   if (refusals_.size() >= kMostRefusals) refusals_.clear();
   refusals_[peer] = {now + kRefusalHolds, ToGrpc(checked)};
   return refusals_[peer].status;
+}
+
+grpc::Status GrpcAdmission::Note(grpc::Status status, const grpc::ServerContext& context, const RpcRule& rule,
+                                 const std::optional<Identity>& caller) {
+  if (status.ok()) return status;
+  ++(status.error_code() == grpc::StatusCode::UNAUTHENTICATED ? unauthenticated_ : denied_);
+  const std::string peer = context.peer();
+  const std::string key = absl::StrCat(HostOf(peer), caller.has_value() ? caller->ToUri() : "");
+  uint64_t left_out = 0;
+  {
+    MutexLock lock(mutex_);
+    if (logged_.size() >= kMostRefusals) logged_.clear();
+    LogLimit& limit = logged_.try_emplace(key, kLogEvery).first->second;
+    if (!limit.Due(weir::Clock::Awake().Now())) return status;
+    left_out = limit.left_out();
+  }
+  LogWarning("refused a call of ", std::string(rule.method), " from ", peer, ": ", status.error_message(),
+             left_out > 0 ? absl::StrCat("; and ", left_out, " more of its calls in the minute before") : "");
+  return status;
 }
 
 }  // namespace weir

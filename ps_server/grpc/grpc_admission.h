@@ -2,37 +2,53 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 
+#include "common/rpc/identity.h"
 #include "common/rpc/job_token.h"
 #include "common/sync/mutex.h"
+#include "common/telemetry/log_limit.h"
+#include "ps_server/grpc/rpc_roles.h"
 
 namespace weir {
 
-// Decides which processes may call a server. Checked once for each call, before any of its request is read or
-// parsed; only health and reflection are open to all.
+// Decides which processes may call a server: the one place, for unary calls and streams. Checked once for
+// each call, before any of its request is read or parsed, and once for each message that speaks for somebody.
+// Only health and reflection are open to all who are connected.
 //
-// With a token, every caller that sends the token is admitted. Without a token, every process that reaches
-// the server is admitted, except that control calls are refused to processes of other users, as far as this
-// machine can tell (ps_server/grpc/tcp_peer.h; a caller on a Unix socket was checked when it connected). The
-// check takes milliseconds, so a refusal is repeated for a second without a new check. Thread-safe except for
-// SetPort().
+// With a token, a caller must send the token. With TLS, a caller's certificate must give the role that the
+// call needs (RpcRules()); a caller on a Unix socket has none, and was checked when it connected. With
+// neither, every process that reaches the server is admitted, except that control calls are refused to
+// processes of other users, as far as this machine can tell (ps_server/grpc/tcp_peer.h). This check takes
+// milliseconds, so its refusal is repeated for a second without a new check.
+//
+// A refusal changes nothing. It is counted, and logged at most once a minute for each peer. Thread-safe
+// except for SetPort().
 class GrpcAdmission {
  public:
-  explicit GrpcAdmission(JobToken token) : token_(std::move(token)) {}
+  // `job`: of the server's own certificate; empty: there is no TLS.
+  GrpcAdmission(JobToken token, std::string job) : token_(std::move(token)), job_(std::move(job)) {}
   // The port to which the server is bound, 0 for a Unix socket. Must be called before the first call.
   void SetPort(uint16_t port) { port_ = port; }
 
-  // OK, or the status that ends the call: UNAUTHENTICATED, PERMISSION_DENIED.
-  //
-  // For the calls of workers, readers and observers.
-  grpc::Status Admit(const grpc::ServerContext& context) const;
-  // For calls that control a job or a server.
-  grpc::Status AdmitControl(const grpc::ServerContext& context);
+  // OK, or the status that ends the call: UNAUTHENTICATED, PERMISSION_DENIED. Sets `caller` to the identity
+  // of its certificate; nullopt: there is none.
+  grpc::Status Admit(const grpc::ServerContext& context, const RpcRule& rule,
+                     std::optional<Identity>* caller);
+  // The same for a message of an admitted call. `pushes`: the message pushes a gradient.
+  grpc::Status AdmitMessage(const grpc::ServerContext& context, const RpcRule& rule,
+                            const std::optional<Identity>& caller, const Speaker& speaker,
+                            bool pushes = false);
+
+  // For metrics; any thread.
+  const std::atomic<uint64_t>& unauthenticated() const { return unauthenticated_; }
+  const std::atomic<uint64_t>& denied() const { return denied_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -41,11 +57,22 @@ class GrpcAdmission {
     grpc::Status status;
   };
 
+  grpc::Status Check(const grpc::ServerContext& context, const RpcRule& rule,
+                     std::optional<Identity>* caller);
+  grpc::Status CheckUser(const grpc::ServerContext& context);
+  // Counts and logs the status if it is a refusal. Returns it.
+  grpc::Status Note(grpc::Status status, const grpc::ServerContext& context, const RpcRule& rule,
+                    const std::optional<Identity>& caller);
+
   const JobToken token_;
+  const std::string job_;
   uint16_t port_ = 0;
+  std::atomic<uint64_t> unauthenticated_{0}, denied_{0};
   Mutex mutex_;
   // By peer, as gRPC writes it: "ipv4:127.0.0.1:2222". At most kMostRefusals.
   std::map<std::string, Refusal> refusals_ ABSL_GUARDED_BY(mutex_);
+  // By the peer's host and identity. At most kMostRefusals.
+  std::map<std::string, LogLimit> logged_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace weir

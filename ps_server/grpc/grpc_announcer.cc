@@ -7,7 +7,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/protocol_version.h"
-#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_token.h"
 #include "common/sync/mutex.h"
 #include "proto/coordinator.grpc.pb.h"
@@ -61,8 +60,9 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
     context_ = std::make_unique<grpc::ClientContext>();
     context_->set_deadline(std::chrono::system_clock::now() + kCallLimit);
     SetToken(options_.token, context_.get());
-    const auto stub = v1::Coordinator::NewStub(
-        grpc::CreateCustomChannel(options_.coordinator_address, JobChannelCredentials(), arguments));
+    const std::string& address = options_.coordinator_address;
+    const auto stub = v1::Coordinator::NewStub(grpc::CreateCustomChannel(
+        address, options_.credentials->ToServer(/*server=*/0, address), arguments));
     call_ = stub->AsyncAnnounce(context_.get(), options_.request, options_.loop->queue());
     call_->Finish(&reply_, &status_, finished_.Begin());
   }
@@ -86,6 +86,7 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
       options_.on_refused(refused);
     } else {
       schedule_.OnNoAnswer();
+      options_.on_no_answer();
     }
   }
 

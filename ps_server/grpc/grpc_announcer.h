@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/job_token.h"
 #include "proto/coordinator.pb.h"
 #include "proto/job_config.pb.h"
@@ -22,6 +23,7 @@ class GrpcAnnouncer {
     GrpcEventLoop* loop = nullptr;
     std::string coordinator_address;
     JobToken token;
+    std::shared_ptr<const JobCredentials> credentials;
     v1::AnnounceRequest request;
     // The job's, which says how often.
     v1::JobConfig config;
@@ -29,6 +31,8 @@ class GrpcAnnouncer {
     // PermissionDenied. The message names ps:0. Runs on the loop's thread, as the last callback. Must not
     // block.
     std::function<void(const absl::Status&)> on_refused;
+    // ps:0 did not answer. Runs on the loop's thread. Must not block.
+    std::function<void()> on_no_answer;
   };
   explicit GrpcAnnouncer(Options options);
   // Close() must be called before.

@@ -28,12 +28,18 @@ void GrpcExchangeCall::OnAccepted(bool ok) {
   host_->accept_next();
   ExchangeSession::Options options = host_->session;
   options.id = ++*host_->sessions;
-  session_ = std::make_shared<ExchangeSession>(options, [this] { host_->loop->StartOperationsLater(this); });
-  if (grpc::Status refused = host_->admission->Admit(context_); !refused.ok()) {
-    end_ = std::move(refused);
-  } else if (refused = TakeRing(); !refused.ok()) {
-    end_ = std::move(refused);
+  const RpcRule& rule = RuleOf("weir.v1.ParameterServer/Exchange");
+  std::optional<Identity> caller;
+  grpc::Status refused = host_->admission->Admit(context_, rule, &caller);
+  if (caller.has_value()) {
+    options.admit = [this, &rule, caller](const v1::Caller& named, bool pushes) {
+      return FromGrpc(
+          host_->admission->AdmitMessage(context_, rule, caller, SpeakerOf(named), pushes));
+    };
   }
+  session_ = std::make_shared<ExchangeSession>(options, [this] { host_->loop->StartOperationsLater(this); });
+  if (refused.ok()) refused = TakeRing();
+  if (!refused.ok()) end_ = std::move(refused);
   if (host_->over.has_value()) EndJob();
   host_->loop->StartOperationsLater(this);
 }

@@ -8,7 +8,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/protocol_version.h"
-#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_status.h"
 #include "common/rpc/grpc_token.h"
 #include "proto/shard_control.grpc.pb.h"
@@ -26,7 +25,7 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::OperationStarter,
  public:
   Stream(GrpcShardLinks* links, ShardLinkEvents events) : links_(links), events_(std::move(events)) {}
 
-  void Start(const std::string& address) {
+  void Start(uint32_t index, const std::string& address) {
     address_ = absl::StrCat("the server at ", address);
     links_->streams_.insert(shared_from_this());
     grpc::ChannelArguments args;
@@ -42,7 +41,8 @@ class GrpcShardLinks::Stream final : public GrpcEventLoop::OperationStarter,
     // gRPC retries until it is connected; the coordinator's deadlines end the attempts.
     context_.set_wait_for_ready(true);
     SetToken(links_->token_, &context_);
-    stub_ = v1::ShardControl::NewStub(grpc::CreateCustomChannel(address, JobChannelCredentials(), args));
+    stub_ = v1::ShardControl::NewStub(
+        grpc::CreateCustomChannel(address, links_->credentials_->ToServer(index, address), args));
     call_ = stub_->PrepareAsyncAttach(&context_, links_->loop_->queue());
     call_->StartCall(start_.Begin());
   }
@@ -164,12 +164,13 @@ class GrpcShardLinks::Link final : public ShardLink {
   const std::shared_ptr<Stream> stream_;
 };
 
-std::unique_ptr<ShardLink> GrpcShardLinks::Open(const std::string& address, ShardLinkEvents events) {
+std::unique_ptr<ShardLink> GrpcShardLinks::Open(uint32_t index, const std::string& address,
+                                                ShardLinkEvents events) {
   auto stream = std::make_shared<Stream>(this, std::move(events));
   MutexLock lock(mutex_);
   if (!closed_) {
     ++open_;
-    loop_->Post([stream, address] { stream->Start(address); });
+    loop_->Post([stream, index, address] { stream->Start(index, address); });
   }
   return std::make_unique<Link>(loop_, std::move(stream));
 }

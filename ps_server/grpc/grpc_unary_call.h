@@ -5,16 +5,49 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
+#include <type_traits>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/protocol/limits.h"
 #include "common/rpc/grpc_status.h"
+#include "proto/coordinator.pb.h"
+#include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_event_loop.h"
 
 namespace weir {
+
+// Whom the caller's fields in a message name.
+inline Speaker SpeakerOf(const v1::Caller& caller) {
+  return caller.worker() < kFirstReader ? Speaker{Role::kWorker, caller.worker()} : Speaker{Role::kReader, 0};
+}
+
+// Whom a request speaks for; nullopt: for nobody.
+template <typename Request, typename = void>
+struct SpeakerOfRequest {
+  static std::optional<Speaker> Get(const Request& /*request*/) { return std::nullopt; }
+};
+template <typename Request>
+struct SpeakerOfRequest<Request, std::void_t<decltype(std::declval<Request>().caller())>> {
+  static std::optional<Speaker> Get(const Request& request) { return SpeakerOf(request.caller()); }
+};
+template <>
+struct SpeakerOfRequest<v1::JoinRequest> {
+  static std::optional<Speaker> Get(const v1::JoinRequest& request) {
+    if (request.role() == v1::READER) return Speaker{Role::kReader, 0};
+    return Speaker{Role::kWorker, request.rank()};
+  }
+};
+template <>
+struct SpeakerOfRequest<v1::AnnounceRequest> {
+  static std::optional<Speaker> Get(const v1::AnnounceRequest& request) {
+    return Speaker{Role::kServer, request.shard()};
+  }
+};
 
 // A call of a unary method. Its request stays bytes until its caller is admitted, so a stranger's message is
 // never parsed, nor one that is larger than this method's requests can be. Lives on its loop's thread. Owns
@@ -34,8 +67,9 @@ class GrpcUnaryCall final {
         request_call;
     // The size limit of a request. Bytes.
     size_t most_bytes = 0;
-    // OK, or the status that ends the call of a caller that is not admitted.
-    std::function<grpc::Status(const grpc::ServerContext&)> admit;
+    // Null: everybody may call.
+    GrpcAdmission* admission = nullptr;
+    const RpcRule* rule = nullptr;
     // Takes a call. The returned function, if any, runs when the caller or its connection goes away before
     // the caller has the answer; the answer is still owed if it was not given. Both run on the loop's thread.
     std::function<OnCancel(Request, Done)> handle;
@@ -60,7 +94,10 @@ class GrpcUnaryCall final {
     method_->loop->CallBegins();
     Accept(method_);
     Request request;
-    grpc::Status status = method_->admit(context_);
+    std::optional<Identity> caller;
+    GrpcAdmission* const admission = method_->admission;
+    grpc::Status status;
+    if (admission != nullptr) status = admission->Admit(context_, *method_->rule, &caller);
     if (status.ok() && received_.Length() > method_->most_bytes) {
       status = {grpc::StatusCode::RESOURCE_EXHAUSTED,
                 absl::StrCat("the request has ", received_.Length(), " bytes; at most ", method_->most_bytes,
@@ -68,6 +105,11 @@ class GrpcUnaryCall final {
     }
     if (status.ok()) status = grpc::SerializationTraits<Request>::Deserialize(&received_, &request);
     received_.Clear();
+    if (status.ok() && admission != nullptr) {
+      if (const auto speaker = SpeakerOfRequest<Request>::Get(request); speaker.has_value()) {
+        status = admission->AdmitMessage(context_, *method_->rule, caller, *speaker);
+      }
+    }
     if (!status.ok()) return Finish(status);
     on_cancel_ = method_->handle(std::move(request), [call = self_](absl::StatusOr<Reply> answer) {
       call->method_->loop->Post(
@@ -122,14 +164,15 @@ class GrpcUnaryCall final {
 constexpr size_t kMaxUnaryBytes = 64 << 10;
 
 // Serves a raw method of a service on a loop:
-// ServeUnary<v1::JoinRequest, v1::JoinReply>(loop, &service, &Service::RequestJoin, admit, handle).
+// ServeUnary<v1::JoinRequest, v1::JoinReply>(loop, &service, &Service::RequestJoin, admission, rule,
+// handle), where null for the admission admits everybody. The rule outlives the loop.
 // The service outlives the loop's thread.
 template <typename Request, typename Reply, typename Service, typename Base>
 void ServeUnary(GrpcEventLoop* loop, Service* service,
                 void (Base::*request_call)(grpc::ServerContext*, grpc::ByteBuffer*,
                                            grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>*,
                                            grpc::CompletionQueue*, grpc::ServerCompletionQueue*, void*),
-                decltype(GrpcUnaryCall<Request, Reply>::Method::admit) admit,
+                GrpcAdmission* admission, const RpcRule& rule,
                 decltype(GrpcUnaryCall<Request, Reply>::Method::handle) handle,
                 size_t most_bytes = kMaxUnaryBytes) {
   using Call = GrpcUnaryCall<Request, Reply>;
@@ -140,7 +183,8 @@ void ServeUnary(GrpcEventLoop* loop, Service* service,
                              grpc::ServerAsyncResponseWriter<grpc::ByteBuffer>* responder, void* tag) {
     (service->*request_call)(context, request, responder, loop->queue(), loop->queue(), tag);
   };
-  method->admit = std::move(admit);
+  method->admission = admission;
+  method->rule = &rule;
   method->handle = std::move(handle);
   loop->Post([method] { Call::Accept(method); });
 }

@@ -90,9 +90,8 @@ class HealthService::WatchCall final : GrpcEventLoop::OperationStarter {
 };
 
 void HealthService::Start() {
-  const auto anybody = [](const grpc::ServerContext&) { return grpc::Status::OK; };
   ServeUnary<HealthCheckRequest, HealthCheckResponse>(
-      loop_, &service_, &Service::RequestCheck, anybody,
+      loop_, &service_, &Service::RequestCheck, /*admission=*/nullptr, RuleOf("grpc.health.v1.Health/Check"),
       [this](const HealthCheckRequest& request, auto done) {
         if (Knows(request.service())) {
           HealthCheckResponse response;

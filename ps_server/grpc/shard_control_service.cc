@@ -45,9 +45,10 @@ class ShardControlService::Stream final : public GrpcEventLoop::OperationStarter
     over_.Begin();
     service_->options_.loop->CallBegins();
     Accept(service_);
-    if (const grpc::Status refused = service_->options_.admission->AdmitControl(context_); !refused.ok()) {
-      return Close(refused);
-    }
+    std::optional<Identity> caller;
+    const grpc::Status admitted = service_->options_.admission->Admit(
+        context_, RuleOf("weir.v1.ShardControl/Attach"), &caller);
+    if (!admitted.ok()) return Close(admitted);
     if (service_->detached_.has_value()) {
       return Close({grpc::StatusCode::UNAVAILABLE, *service_->detached_});
     }

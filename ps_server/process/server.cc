@@ -26,6 +26,7 @@
 #include "common/protocol/protocol_version.h"
 #include "common/rpc/grpc_credentials.h"
 #include "common/rpc/grpc_socket_options.h"
+#include "common/rpc/tls_probe.h"
 #include "common/sync/mutex.h"
 #include "common/system/host_memory.h"
 #include "common/telemetry/http_server.h"
@@ -64,6 +65,11 @@ constexpr absl::Duration kDrainGrace = absl::Seconds(5);
 constexpr absl::Duration kLook = absl::Seconds(1);
 // How often a server without a coordinator logs that it waits.
 constexpr absl::Duration kComplaintInterval = absl::Seconds(10);
+// How often a server warns of a certificate that ends soon.
+constexpr absl::Duration kExpiryLook = absl::Hours(24);
+// For so long must there be a cause for which ps:0 cannot be reached: files of certificates may be half
+// replaced just now.
+constexpr absl::Duration kCauseLasts = absl::Seconds(2);
 // A client that is silent for this time is pinged, and its connection is closed after the same time again.
 constexpr std::chrono::milliseconds kPing{10'000};
 
@@ -93,7 +99,10 @@ class LocalShardLink final : public ShardLink {
 
 class ServerImpl final : public Server {
  public:
-  explicit ServerImpl(Options options) : options_(std::move(options)), admission_(options_.token) {}
+  explicit ServerImpl(Options options)
+      : options_(std::move(options)),
+        credentials_(std::make_shared<const JobCredentials>(options_.tls)),
+        admission_(options_.token, options_.tls == nullptr ? "" : options_.tls->identity().job) {}
   ~ServerImpl() override;
 
   absl::Status Start();
@@ -121,6 +130,8 @@ class ServerImpl final : public Server {
   // Listens on a Unix socket and shares memory, which are faster for workers on this host than the bound
   // address.
   void ServeThisHost(const Address& bound);
+  // ps:0 does not answer this server: looks for a cause that lasts, and ends for it.
+  void Diagnose();
 
   // Whether a server that is lost may come back.
   bool recoverable() const { return options_.config.checkpoint().has_directory(); }
@@ -136,6 +147,7 @@ class ServerImpl final : public Server {
   const Options options_;
   // The time for which this process was stopped does not count, so no peer is declared lost for it.
   const Clock& clock_ = Clock::Awake();
+  const std::shared_ptr<const JobCredentials> credentials_;
   GrpcAdmission admission_;
   std::unique_ptr<ThreadPool> threads_;
   // Where checkpoints and logs lie. Other users may be able to write there.
@@ -167,6 +179,11 @@ class ServerImpl final : public Server {
   std::atomic<Look> look_ = Look::kNone;
   // Used by the ticker only: when the server next checks.
   absl::Time next_look_;
+  // Used by the ticker only: when the server next looks at the end of its certificate.
+  absl::Time next_expiry_look_ = absl::InfinitePast();
+  // Diagnose() is under way; and since when it finds a cause, which only itself uses.
+  std::atomic<bool> diagnosing_ = false;
+  std::optional<absl::Time> cause_since_;
   // When the server next logs that it waits for ps:0.
   absl::Time next_complaint_;
 
@@ -237,7 +254,7 @@ absl::Status ServerImpl::Start() {
   builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPing.count());
   builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
   WEIR_RETURN_IF_ERROR(SetSocketOptions(options_.config.wire().congestion_control(), &builder));
-  builder.AddListeningPort(options_.listen, JobServerCredentials(), &port_);
+  builder.AddListeningPort(options_.listen, credentials_->OfServer(options_.listen), &port_);
   for (uint32_t i = 0; i < IoThreads(options_.config.server()); ++i) {
     loops_.emplace_back(builder.AddCompletionQueue(),
                         std::chrono::microseconds(options_.config.wire().busy_poll_us()));
@@ -306,7 +323,7 @@ absl::Status ServerImpl::Start() {
 
 absl::Status ServerImpl::StartCoordinator() {
   const v1::CheckpointConfig& checkpoint = options_.config.checkpoint();
-  links_ = std::make_unique<GrpcShardLinks>(control_loop(), options_.token);
+  links_ = std::make_unique<GrpcShardLinks>(control_loop(), options_.token, credentials_);
   Coordinator::Options coordinator;
   coordinator.config = options_.config;
   coordinator.clock = &clock_;
@@ -314,6 +331,7 @@ absl::Status ServerImpl::StartCoordinator() {
   coordinator.worker_names = options_.worker_names;
   coordinator.shard_addresses = options_.ps_addresses;
   coordinator.memory_bytes = LookAtMemory().most();
+  coordinator.tls = options_.tls != nullptr;
   if (checkpoint.has_init_from()) {
     WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found,
                           ResolveCheckpoint(AnyStorage(), checkpoint.init_from()));
@@ -322,7 +340,7 @@ absl::Status ServerImpl::StartCoordinator() {
   coordinator.open_link = [this](uint32_t index, const std::string& address,
                                  ShardLinkEvents events) -> std::unique_ptr<ShardLink> {
     if (index == 0) return std::make_unique<LocalShardLink>(shard_.get(), std::move(events));
-    return links_->Open(address, std::move(events));
+    return links_->Open(index, address, std::move(events));
   };
   coordinator.on_end = [this](const v1::ClusterStatus& status, const absl::Status& failure) {
     {
@@ -351,14 +369,29 @@ absl::Status ServerImpl::StartAnnouncing(uint64_t instance) {
   announcer.loop = control_loop();
   announcer.coordinator_address = options_.coordinator_address;
   announcer.token = options_.token;
+  announcer.credentials = credentials_;
   announcer.config = options_.config;
   announcer.request.set_shard(options_.index);
   announcer.request.set_address(own.ToString());
   announcer.request.set_instance(instance);
   *announcer.request.mutable_protocol() = OwnProtocol();
   announcer.on_refused = [this](const absl::Status& why) { End(why); };
+  announcer.on_no_answer = [this] {
+    if (!diagnosing_.exchange(true)) background_.Run([this] { Diagnose(); });
+  };
   announcer_ = std::make_unique<GrpcAnnouncer>(std::move(announcer));
   return absl::OkStatus();
+}
+
+void ServerImpl::Diagnose() {
+  const absl::Status cause = ProbeTls(options_.coordinator_address, /*server=*/0, options_.tls.get());
+  const absl::Time now = clock_.Now();
+  if (cause.ok() || control_->attached()) {
+    cause_since_.reset();
+  } else if (now - cause_since_.emplace(cause_since_.value_or(now)) >= kCauseLasts) {
+    End(cause);
+  }
+  diagnosing_ = false;
 }
 
 void ServerImpl::ServeThisHost(const Address& bound) {
@@ -454,6 +487,10 @@ void ServerImpl::Tick() {
     }
   }
   if (late.has_value()) Stop(*late);
+  if (options_.tls != nullptr && now >= next_expiry_look_) {
+    next_expiry_look_ = now + kExpiryLook;
+    WarnIfExpiring(*options_.tls, Clock::Real().Now());
+  }
 }
 
 void ServerImpl::TickControl(absl::Time now) {
@@ -587,11 +624,11 @@ absl::Status ServerImpl::Wait() {
 
 absl::Status ServerImpl::StartHttp() {
   metrics_.AddProcessMetrics();
-  AddServerMetrics(options_.index, *shard_, *parameter_server_, &metrics_);
+  AddServerMetrics(options_.index, *shard_, *parameter_server_, admission_, options_.tls.get(), &metrics_);
   HttpServer::Options options;
   options.host = options_.http_host;
   options.port = options_.http_port;
-  options.metrics = &metrics_;
+  if (!options_.http_health_only) options.metrics = &metrics_;
   if (coordinator_ != nullptr) {
     job_metrics_ = std::make_unique<JobMetrics>(coordinator_.get(), &metrics_);
     options.refresh_metrics = [this] { job_metrics_->Refresh(); };
@@ -604,6 +641,10 @@ absl::Status ServerImpl::StartHttp() {
   absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(options);
   if (!http.ok()) return absl::FailedPreconditionError(http.status().message());
   http_ = *std::move(http);
+  if (options_.http_health_only) {
+    LogInfo("health at http://", http_->address(), "/healthz; there are no other pages, because they would be in the clear");
+    return absl::OkStatus();
+  }
   if (coordinator_ != nullptr) {
     http_->Handle("/status", "application/json", [this] { return StatusJson(*coordinator_); });
     http_->Handle("/", "text/html; charset=utf-8", [] { return std::string(DashboardPage()); });

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
 #include "proto/job_config.pb.h"
 #include "ps_server/shard/shard.h"
 
@@ -24,6 +25,8 @@ class Server {
     // The job's token; calls without it are refused. None: ps_server/grpc/grpc_admission.h says which calls
     // are allowed.
     JobToken token;
+    // This server's part in the job's TLS; null: its connections are in the clear.
+    std::shared_ptr<const Tls> tls;
     // "127.0.0.1:2222", "127.0.0.1:0" (any free port) or "unix:/path".
     std::string listen = "127.0.0.1:0";
     // ps:0: the addresses of all servers, this one's first. If there is only one, ps:0 learns the others from
@@ -40,6 +43,8 @@ class Server {
     // Metrics, health and status over HTTP. -1: none; 0: any free port.
     int http_port = -1;
     std::string http_host = "127.0.0.1";
+    // HTTP is in the clear. True: it serves /healthz and /readyz alone, which anybody may see.
+    bool http_health_only = false;
     // ps:0: the file for the summary at the end. Empty: none.
     std::string summary_path;
     // For tests.

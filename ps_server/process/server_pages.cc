@@ -44,7 +44,7 @@ std::optional<v1::ClusterStatus> StatusOf(Coordinator& coordinator, bool with_lo
 }  // namespace
 
 void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerService& data_plane,
-                      MetricRegistry* metrics) {
+                      const GrpcAdmission& admission, const Tls* tls, MetricRegistry* metrics) {
   const Labels labels = {{"shard", absl::StrCat(index)}};
   const Shard::Counters& counters = shard.counters();
   const auto counter = [&](const char* name, const char* help, const std::atomic<uint64_t>& value) {
@@ -70,6 +70,24 @@ void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerS
                               [&data_plane] { return static_cast<double>(data_plane.messages_sent()); });
   metrics->AddCallbackGauge("weir_exchange_streams", "Clients' streams on the data plane.", labels,
                             [&data_plane] { return static_cast<double>(data_plane.open_streams()); });
+  for (const auto& [reason, count] : {std::pair("unauthenticated", &admission.unauthenticated()),
+                                      std::pair("permission_denied", &admission.denied())}) {
+    metrics->AddCallbackCounter("weir_calls_refused_total",
+                                "Calls and messages that this server refused because of who sent them.",
+                                {labels[0], {"reason", reason}},
+                                [count = count] { return static_cast<double>(count->load()); });
+  }
+  if (tls != nullptr) {
+    metrics->AddCallbackGauge("weir_certificate_expiry_timestamp_seconds",
+                              "When the server's certificate ends, in seconds since 1970; NaN: it cannot be "
+                              "read.",
+                              labels, [tls] {
+                                const absl::Time end = tls->expiry();
+                                return end == absl::InfinitePast()
+                                           ? std::numeric_limits<double>::quiet_NaN()
+                                           : static_cast<double>(absl::ToUnixSeconds(end));
+                              });
+  }
   const auto gauge = [&](const char* name, const char* help, const std::atomic<uint64_t>& value) {
     metrics->AddCallbackGauge(name, help, labels, [&value] { return static_cast<double>(value.load()); });
   };

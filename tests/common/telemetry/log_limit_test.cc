@@ -1,4 +1,4 @@
-#include "ps_server/coordinator/log_limit.h"
+#include "common/telemetry/log_limit.h"
 
 #include <catch2/catch.hpp>
 

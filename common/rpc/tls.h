@@ -1,0 +1,63 @@
+#pragma once
+
+#include <openssl/types.h>
+
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/rpc/identity.h"
+
+namespace weir {
+
+// Where a process finds what it needs for TLS. PEM files; other programs may replace them at any time.
+struct TlsFiles {
+  std::string ca;           // the CAs whose certificates are accepted
+  std::string certificate;  // this process's, and the intermediate ones up to a CA
+  std::string key;          // the certificate's private key, for this user alone (ReadPrivateFile)
+};
+
+// The flags that name these files, for messages.
+inline constexpr char kTlsFlags[] = "--tls_ca=FILE --tls_certificate=FILE --tls_key=FILE";
+
+struct CertificateInfo {
+  Identity identity;
+  absl::Time not_before, not_after;
+};
+
+// As IdentityOf(), for an OpenSSL certificate.
+absl::StatusOr<Identity> IdentityOfCertificate(X509* certificate);
+
+// Reads the first certificate of a PEM file. FailedPrecondition: there is no such file, it holds no
+// certificate, or the certificate has no identity.
+absl::StatusOr<CertificateInfo> ReadCertificate(const std::string& path);
+
+// A process's part in its job's mutual TLS. Immutable; the files may change under it.
+class Tls {
+ public:
+  // Null if no file is named. FailedPrecondition, naming the file: some of them are not named or cannot be
+  // read; the key is not the certificate's, or others may read it; the certificate is not valid now, is not
+  // signed by one of the CAs, may not be used on both ends of a connection, or has no identity.
+  static absl::StatusOr<std::shared_ptr<const Tls>> ReadIfGiven(TlsFiles files);
+
+  const TlsFiles& files() const { return files_; }
+  // Who this process is.
+  const Identity& identity() const { return identity_; }
+  // FailedPrecondition: the process is somebody else; the message says which certificate is needed.
+  absl::Status CheckIs(Role role, uint32_t index) const;
+  // When the certificate that is in the file now ends; InfinitePast(): it cannot be read.
+  absl::Time expiry() const;
+
+ private:
+  Tls(TlsFiles files, Identity identity) : files_(std::move(files)), identity_(std::move(identity)) {}
+
+  const TlsFiles files_;
+  const Identity identity_;
+};
+
+// Warns in the log if the certificate ends within two weeks.
+void WarnIfExpiring(const Tls& tls, absl::Time now);
+
+}  // namespace weir
