@@ -10,6 +10,7 @@
 #include "CLI/CLI.hpp"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "cli/certs/certs_command.h"
 #include "cli/commands/checkpoint_command.h"
 #include "cli/commands/command_reference.h"
 #include "cli/commands/demo.h"
@@ -71,6 +72,10 @@ constexpr const char* kCheckpointExamples = R"(Examples:
   weir checkpoint take --address=127.0.0.1:2222
   weir checkpoint list runs/digits
   weir checkpoint verify runs/digits/step-00001200)";
+
+constexpr const char* kCertsExamples = R"(Examples:
+  weir certs init certs --spec=configs/cluster_2ps_2workers.json
+  weir certs check certs/worker-0.pem)";
 
 constexpr const char* kExportExamples = R"(Examples:
   weir export runs/digits digits.safetensors)";
@@ -297,6 +302,35 @@ int Main(int argc, char** argv) {
       checkpoint_command->add_subcommand("verify", "Checks all bytes of a checkpoint against its checksums");
   AddCheckpoint(verify_command, &checkpoint_path, kOneCheckpoint);
 
+  CertsInitOptions certs;
+  std::string certificate;
+  CLI::App* certs_command =
+      app.add_subcommand("certs", "Makes certificates for TLS, and says what one allows");
+  certs_command->footer(kCertsExamples);
+  certs_command->require_subcommand(1);
+  CLI::App* certs_init_command = certs_command->add_subcommand(
+      "init",
+      "Makes a development CA, and certificates and keys for a cluster's tasks, a reader and an admin");
+  certs_init_command->add_option("directory", certs.directory, "A new folder for them")
+      ->type_name("DIR")
+      ->required();
+  certs_init_command
+      ->add_option("--spec", certs.spec,
+                   "Cluster spec or a TF_CONFIG, or dns:ps=NAME:COUNT,worker=NAME:COUNT")
+      ->type_name("FILE")
+      ->required();
+  certs_init_command->add_option("--job", certs.job, "The job's name in the certificates")
+      ->type_name("NAME")
+      ->capture_default_str();
+  certs_init_command->add_option("--days", certs.days, "For how long they are valid")
+      ->check(CLI::Range(1, 3650))
+      ->capture_default_str();
+  CLI::App* certs_check_command = certs_command->add_subcommand(
+      "check", "Says whose certificate it is, what it allows, and when it ends");
+  certs_check_command->add_option("certificate", certificate, "The certificate (PEM)")
+      ->type_name("FILE")
+      ->required();
+
   CLI::App* export_command =
       app.add_subcommand("export", "Writes the weights of a checkpoint into one safetensors file");
   export_command->footer(kExportExamples);
@@ -408,6 +442,8 @@ int Main(int argc, char** argv) {
   if (take_command->parsed()) return RunCheckpointTake(take_cluster);
   if (list_command->parsed()) return RunCheckpointList(checkpoint_path);
   if (verify_command->parsed()) return RunCheckpointVerify(checkpoint_path);
+  if (certs_init_command->parsed()) return RunCertsInit(certs);
+  if (certs_check_command->parsed()) return RunCertsCheck(certificate);
   if (export_command->parsed()) return RunExport(checkpoint_path, export_to);
   if (manifest_command->parsed()) {
     if (parameters->count() > 0) manifest.parameters = manifest_parameters;

@@ -108,13 +108,13 @@ int Run(const Flags& flags) {
   const bool plaintext_allowed = IsLoopback(flags.bind) || flags.insecure_plaintext;
   options.http_health_only = encrypted && !plaintext_allowed;
   if ((!address->is_unix() || flags.http_port >= 0) && !encrypted && !plaintext_allowed) {
-    return Fail(kExitConfig, absl::StrCat("--bind=", flags.bind,
-                                          " is not loopback, and there is no encryption: give all tasks ",
-                                          kTlsFlags,
-                                          " (`weir certs init` makes such files), or add "
-                                          "--insecure_plaintext if everybody on that network may read ",
-                                          options.token.empty() ? "and change the weights"
-                                                                : "what travels, the token included"));
+    return Fail(
+        kExitConfig,
+        absl::StrCat("--bind=", flags.bind, " is not loopback, and there is no encryption: give all tasks ",
+                     kTlsFlags,
+                     " (`weir certs init` makes such files), or add "
+                     "--insecure_plaintext if everybody on that network may read ",
+                     options.token.empty() ? "and change the weights" : "what travels, the token included"));
   }
   if (address->is_unix()) {
     options.listen = me.address;

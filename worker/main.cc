@@ -22,7 +22,6 @@
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
 #include "common/rpc/tls_flags.h"
-#include "common/system/clock.h"
 #include "common/system/process.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
@@ -101,7 +100,7 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     }
     WEIR_RETURN_IF_ERROR(options.reader ? options.tls->CheckIs(Role::kReader, 0)
                                         : options.tls->CheckIs(Role::kWorker, options.rank));
-    WarnIfExpiring(*options.tls, Clock::Real().Now());
+    WarnIfExpiring(*options.tls, absl::Now());
   }
   WEIR_ASSIGN_OR_RETURN(const DatasetPair data, LoadData(config.data(), ".", config.model().loss()));
   WEIR_ASSIGN_OR_RETURN(const ChosenDevices devices,

@@ -166,8 +166,7 @@ absl::Status GrpcShardChannel::Connect(std::chrono::steady_clock::time_point dea
       const bool moved = address_ != home_;
       at = own || moved || otherwise.empty() ? address_ : otherwise;
     }
-    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel,
-                          MakeData(at, attempt));
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<grpc::Channel> channel, MakeData(at, attempt));
     // Each attempt has a fresh channel: on one channel, gRPC would look up a name that does not resolve yet
     // less and less often.
     const auto end = std::min(deadline, std::chrono::steady_clock::now() + attempt);
@@ -204,8 +203,9 @@ ShardChannel::Opened GrpcShardChannel::Open(std::shared_ptr<DataStream::User> us
     auto made = MakeData(address_, std::nullopt);
     // An error is unlikely, because such a channel could be made before.
     if (!made.ok()) LogWarning(NameOf(address_), ": ", made.status().message());
-    connection_ = std::make_unique<Connection>(made.ok() ? *std::move(made)
-                                                         : MakeChannel(options_.index, address_, *options_.credentials, options_.server_wait));
+    connection_ = std::make_unique<Connection>(
+        made.ok() ? *std::move(made)
+                  : MakeChannel(options_.index, address_, *options_.credentials, options_.server_wait));
   }
   std::unique_ptr<SharedMemoryLink> memory = ShareMemory();
   std::unique_ptr<MessageRing> ring = memory == nullptr ? nullptr : memory->TakeRing();

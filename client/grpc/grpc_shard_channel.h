@@ -27,7 +27,7 @@ class GrpcShardChannel final : public ShardChannel {
     uint32_t index = 0;
     std::string address;
     JobToken token;
-    std::shared_ptr<const JobCredentials> credentials;
+    std::shared_ptr<const JobCredentials> credentials = std::make_shared<const JobCredentials>(nullptr);
     v1::WireConfig wire;
     // The size of the shard's weights.
     int64_t bytes = 0;

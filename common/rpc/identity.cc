@@ -110,15 +110,14 @@ absl::StatusOr<Identity> IdentityOf(const std::vector<std::string>& uris,
 }
 
 absl::Status CheckJobName(absl::string_view job) {
-  const bool fits =
-      !job.empty() && job.size() <= kMostOfJob && job.front() != '-' && job.back() != '-' &&
-      std::all_of(job.begin(), job.end(), [](unsigned char c) {
-        return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
-      });
+  const bool fits = !job.empty() && job.size() <= kMostOfJob && job.front() != '-' && job.back() != '-' &&
+                    std::all_of(job.begin(), job.end(), [](unsigned char c) {
+                      return absl::ascii_islower(c) || absl::ascii_isdigit(c) || c == '-';
+                    });
   if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", absl::CHexEscape(job), "\" is no name for a job in certificates: 1 to ", kMostOfJob,
-                   " of a-z, 0-9 and \"-\", the first and last no \"-\""));
+  return absl::InvalidArgumentError(absl::StrCat("\"", absl::CHexEscape(job),
+                                                 "\" is no name for a job in certificates: 1 to ", kMostOfJob,
+                                                 " of a-z, 0-9 and \"-\", the first and last no \"-\""));
 }
 
 }  // namespace weir

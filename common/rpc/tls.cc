@@ -57,13 +57,14 @@ absl::StatusOr<std::vector<X509Ptr>> ReadCertificates(const std::string& path) {
 }  // namespace
 
 absl::StatusOr<Identity> IdentityOfCertificate(X509* certificate) {
-  const GeneralNamesPtr names(static_cast<GENERAL_NAMES*>(
-      X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
+  const GeneralNamesPtr names(
+      static_cast<GENERAL_NAMES*>(X509_get_ext_d2i(certificate, NID_subject_alt_name, nullptr, nullptr)));
   std::vector<std::string> uris, dns_names;
   for (int i = 0; names != nullptr && i < sk_GENERAL_NAME_num(names.get()); ++i) {
     const GENERAL_NAME* const name = sk_GENERAL_NAME_value(names.get(), i);
     if (name->type != GEN_URI && name->type != GEN_DNS) continue;
-    const ASN1_IA5STRING* const text = name->type == GEN_URI ? name->d.uniformResourceIdentifier : name->d.dNSName;
+    const ASN1_IA5STRING* const text =
+        name->type == GEN_URI ? name->d.uniformResourceIdentifier : name->d.dNSName;
     (name->type == GEN_URI ? uris : dns_names)
         .emplace_back(reinterpret_cast<const char*>(ASN1_STRING_get0_data(text)),
                       static_cast<size_t>(ASN1_STRING_length(text)));
@@ -100,8 +101,9 @@ absl::Status CheckChain(const TlsFiles& files, const std::vector<X509Ptr>& chain
     if (X509_verify_cert(context.get()) == 1) continue;
     const int error = X509_STORE_CTX_get_error(context.get());
     ERR_clear_error();
-    const auto window = absl::StrCat(" (valid from ", absl::FormatTime(ToTime(X509_get0_notBefore(chain[0].get()))),
-                                     " to ", absl::FormatTime(ToTime(X509_get0_notAfter(chain[0].get()))), ")");
+    const auto window =
+        absl::StrCat(" (valid from ", absl::FormatTime(ToTime(X509_get0_notBefore(chain[0].get()))), " to ",
+                     absl::FormatTime(ToTime(X509_get0_notAfter(chain[0].get()))), ")");
     const bool dates = error == X509_V_ERR_CERT_HAS_EXPIRED || error == X509_V_ERR_CERT_NOT_YET_VALID;
     return Refuse(files.certificate,
                   absl::StrCat("the certificate is not accepted with the CAs of ", files.ca, ": ",
@@ -133,10 +135,11 @@ absl::StatusOr<CertificateInfo> ReadCertificate(const std::string& path) {
 absl::StatusOr<std::shared_ptr<const Tls>> Tls::ReadIfGiven(TlsFiles files) {
   if (files.ca.empty() && files.certificate.empty() && files.key.empty()) return nullptr;
   if (files.ca.empty() || files.certificate.empty() || files.key.empty()) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "TLS needs all of ", kTlsFlags, "; ",
-        files.ca.empty() ? "--tls_ca" : files.certificate.empty() ? "--tls_certificate" : "--tls_key",
-        " is missing"));
+    return absl::FailedPreconditionError(absl::StrCat("TLS needs all of ", kTlsFlags, "; ",
+                                                      files.ca.empty()            ? "--tls_ca"
+                                                      : files.certificate.empty() ? "--tls_certificate"
+                                                                                  : "--tls_key",
+                                                      " is missing"));
   }
   WEIR_ASSIGN_OR_RETURN(const std::vector<X509Ptr> cas, ReadCertificates(files.ca));
   WEIR_ASSIGN_OR_RETURN(const std::vector<X509Ptr> chain, ReadCertificates(files.certificate));

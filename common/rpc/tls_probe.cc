@@ -150,8 +150,7 @@ absl::Status ProbeTls(const std::string& address, uint32_t server, const Tls* tl
   if (!got.has_value() || *got > 0) return absl::OkStatus();
   return Refuse(server, address,
                 absl::StrCat("does not accept the certificate ", tls->files().certificate, " (",
-                             tls->identity().ToUri(), "): ", Reason(),
-                             "; do its CAs (--tls_ca) prove it?"));
+                             tls->identity().ToUri(), "): ", Reason(), "; do its CAs (--tls_ca) prove it?"));
 }
 
 }  // namespace weir

@@ -57,8 +57,8 @@ grpc::Status GrpcAdmission::Check(const grpc::ServerContext& context, const RpcR
   if (!caller->has_value()) return grpc::Status::OK;  // on a Unix socket
   const Identity& who = **caller;
   if (who.job != job_) {
-    return Unauthenticated(
-        absl::StrCat("the caller's certificate is that of ", who.ToUri(), "; this is a server of job ", job_));
+    return Unauthenticated(absl::StrCat("the caller's certificate is that of ", who.ToUri(),
+                                        "; this is a server of job ", job_));
   }
   const Access access = rule.of(who.role);
   if (access == Access::kNo || (access == Access::kCoordinator && who.index != 0)) {

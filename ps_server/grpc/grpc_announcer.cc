@@ -61,8 +61,8 @@ class GrpcAnnouncer::Calls final : public std::enable_shared_from_this<Calls> {
     context_->set_deadline(std::chrono::system_clock::now() + kCallLimit);
     SetToken(options_.token, context_.get());
     const std::string& address = options_.coordinator_address;
-    const auto stub = v1::Coordinator::NewStub(grpc::CreateCustomChannel(
-        address, options_.credentials->ToServer(/*server=*/0, address), arguments));
+    const auto stub = v1::Coordinator::NewStub(
+        grpc::CreateCustomChannel(address, options_.credentials->ToServer(/*server=*/0, address), arguments));
     call_ = stub->AsyncAnnounce(context_.get(), options_.request, options_.loop->queue());
     call_->Finish(&reply_, &status_, finished_.Begin());
   }

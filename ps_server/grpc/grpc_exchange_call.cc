@@ -33,8 +33,7 @@ void GrpcExchangeCall::OnAccepted(bool ok) {
   grpc::Status refused = host_->admission->Admit(context_, rule, &caller);
   if (caller.has_value()) {
     options.admit = [this, &rule, caller](const v1::Caller& named, bool pushes) {
-      return FromGrpc(
-          host_->admission->AdmitMessage(context_, rule, caller, SpeakerOf(named), pushes));
+      return FromGrpc(host_->admission->AdmitMessage(context_, rule, caller, SpeakerOf(named), pushes));
     };
   }
   session_ = std::make_shared<ExchangeSession>(options, [this] { host_->loop->StartOperationsLater(this); });

@@ -46,8 +46,8 @@ class ShardControlService::Stream final : public GrpcEventLoop::OperationStarter
     service_->options_.loop->CallBegins();
     Accept(service_);
     std::optional<Identity> caller;
-    const grpc::Status admitted = service_->options_.admission->Admit(
-        context_, RuleOf("weir.v1.ShardControl/Attach"), &caller);
+    const grpc::Status admitted =
+        service_->options_.admission->Admit(context_, RuleOf("weir.v1.ShardControl/Attach"), &caller);
     if (!admitted.ok()) return Close(admitted);
     if (service_->detached_.has_value()) {
       return Close({grpc::StatusCode::UNAVAILABLE, *service_->detached_});

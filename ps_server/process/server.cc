@@ -489,7 +489,7 @@ void ServerImpl::Tick() {
   if (late.has_value()) Stop(*late);
   if (options_.tls != nullptr && now >= next_expiry_look_) {
     next_expiry_look_ = now + kExpiryLook;
-    WarnIfExpiring(*options_.tls, Clock::Real().Now());
+    WarnIfExpiring(*options_.tls, absl::Now());
   }
 }
 
@@ -642,7 +642,8 @@ absl::Status ServerImpl::StartHttp() {
   if (!http.ok()) return absl::FailedPreconditionError(http.status().message());
   http_ = *std::move(http);
   if (options_.http_health_only) {
-    LogInfo("health at http://", http_->address(), "/healthz; there are no other pages, because they would be in the clear");
+    LogInfo("health at http://", http_->address(),
+            "/healthz; there are no other pages, because they would be in the clear");
     return absl::OkStatus();
   }
   if (coordinator_ != nullptr) {

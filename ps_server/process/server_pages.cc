@@ -72,10 +72,9 @@ void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerS
                             [&data_plane] { return static_cast<double>(data_plane.open_streams()); });
   for (const auto& [reason, count] : {std::pair("unauthenticated", &admission.unauthenticated()),
                                       std::pair("permission_denied", &admission.denied())}) {
-    metrics->AddCallbackCounter("weir_calls_refused_total",
-                                "Calls and messages that this server refused because of who sent them.",
-                                {labels[0], {"reason", reason}},
-                                [count = count] { return static_cast<double>(count->load()); });
+    metrics->AddCallbackCounter(
+        "weir_calls_refused_total", "Calls and messages that this server refused because of who sent them.",
+        {labels[0], {"reason", reason}}, [count = count] { return static_cast<double>(count->load()); });
   }
   if (tls != nullptr) {
     metrics->AddCallbackGauge("weir_certificate_expiry_timestamp_seconds",

@@ -80,6 +80,7 @@ std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& co
   out["recoveries"] = status.recoveries();
   out["lost_pushes"] = status.lost_pushes();
   out["pushes_refused"] = status.pushes_refused();
+  out["tls"] = status.tls();
   if (!status.failure().empty()) out["failure"] = status.failure();
   out["config"] = nlohmann::ordered_json::parse(ToJson(config, /*with_defaults=*/true));
   return out.dump(2) + "\n";

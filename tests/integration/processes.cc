@@ -212,7 +212,7 @@ v1::ClusterStatus TestJob::WaitForStatus(const std::string& what,
   while (true) {
     // A new connection each time: a connection that was refused, since the server is only starting, would be
     // slow to retry.
-    const auto status = StatusClient(address("ps:0")).Get(absl::Seconds(5));
+    const auto status = StatusClient(address("ps:0"), {}, tls_).Get(absl::Seconds(5));
     if (status.ok() && wanted(*status)) return *status;
     INFO("waited for: " << what << "; the last status: "
                         << (status.ok() ? status->ShortDebugString() : status.status().ToString())

@@ -6,8 +6,10 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "common/rpc/tls.h"
 #include "common/system/subprocess.h"
 #include "nlohmann/json.hpp"
 #include "proto/coordinator.pb.h"
@@ -139,6 +141,8 @@ class TestJob {
   void StartAll();
   TestProcess& operator[](const std::string& task) { return *processes_.at(task); }
 
+  // From now on this object asks for the status over TLS.
+  void UseTls(std::shared_ptr<const Tls> tls) { tls_ = std::move(tls); }
   // Waits until the coordinator's status is as wanted.
   v1::ClusterStatus WaitForStatus(const std::string& what,
                                   const std::function<bool(const v1::ClusterStatus&)>& wanted);
@@ -160,6 +164,7 @@ class TestJob {
   std::map<std::string, std::string> addresses_;
   std::map<std::string, std::unique_ptr<TestProcess>> processes_;
   int started_ = 0;
+  std::shared_ptr<const Tls> tls_;
 };
 
 // Checks every field that a job's summary must have, with the values of a job that has ended well.

@@ -1,0 +1,139 @@
+#include "cli/certs/certs_command.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <filesystem>
+#include <optional>
+#include <system_error>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "cli/certs/certificate_authority.h"
+#include "cli/report/format.h"
+#include "common/base/status_macros.h"
+#include "common/program/exit_codes.h"
+#include "common/rpc/tls.h"
+#include "common/system/unique_fd.h"
+
+namespace weir {
+namespace {
+
+// Clocks of machines differ a little.
+constexpr absl::Duration kBackdated = absl::Minutes(5);
+
+absl::Status WriteNew(const std::string& path, const std::string& bytes, mode_t mode) {
+  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
+  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path));
+  if (write(fd.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size())) {
+    return absl::OkStatus();
+  }
+  return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
+}
+
+absl::Status WritePair(const std::string& directory, const std::string& name,
+                       const CertificateAuthority::Pair& pair) {
+  WEIR_RETURN_IF_ERROR(WriteNew(absl::StrCat(directory, "/", name, ".pem"), pair.certificate, 0644));
+  return WriteNew(absl::StrCat(directory, "/", name, ".key"), pair.key, 0600);
+}
+
+std::vector<Identity> IdentitiesOf(const ClusterSpec& cluster, const std::string& job) {
+  std::vector<Identity> identities;
+  for (const auto& [type, tasks] : cluster.jobs()) {
+    for (const auto& [index, address] : tasks) {
+      const std::optional<uint32_t> rank = cluster.WorkerRank({type, index});
+      if (type == "ps") identities.push_back({job, Role::kServer, index});
+      if (rank.has_value()) identities.push_back({job, Role::kWorker, *rank});
+    }
+  }
+  identities.push_back({job, Role::kReader, 0});
+  identities.push_back({job, Role::kAdmin, 0});
+  return identities;
+}
+
+// "worker-0", the first label of the DNS name.
+std::string FileNameOf(const Identity& identity) {
+  const std::string dns = identity.ToDns();
+  return dns.substr(0, dns.find('.'));
+}
+
+absl::string_view MayDo(Role role) {
+  switch (role) {
+    case Role::kWorker:
+      return "joins as the worker of this rank, pulls and pushes as itself";
+    case Role::kServer:
+      return "serves the shard of this index, and speaks with the other servers";
+    case Role::kReader:
+      return "joins as a reader (an evaluator) and pulls; asks for the status";
+    case Role::kAdmin:
+      return "takes checkpoints; asks for the status";
+  }
+  return "";
+}
+
+int Refuse(int exit_code, absl::string_view message) {
+  std::fprintf(stderr, "error: %s\n", std::string(message).c_str());
+  return exit_code;
+}
+
+}  // namespace
+
+absl::Status WriteCertificates(const std::string& directory, const ClusterSpec& cluster,
+                               const std::string& job, absl::Time now, absl::Duration validity) {
+  WEIR_RETURN_IF_ERROR(CheckJobName(job));
+  std::error_code error;
+  std::filesystem::create_directories(directory, error);
+  if (error) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("cannot make the folder ", directory, ": ", error.message()));
+  }
+  if (!std::filesystem::is_empty(directory, error) || error) {
+    return absl::AlreadyExistsError(absl::StrCat(directory, " is not empty; name a new folder"));
+  }
+  const CertificateAuthority::Validity valid{now - kBackdated, now + validity};
+  WEIR_ASSIGN_OR_RETURN(const CertificateAuthority ca,
+                        CertificateAuthority::Create(absl::StrCat("development CA of ", job), valid));
+  WEIR_ASSIGN_OR_RETURN(const CertificateAuthority::Pair self, ca.Self());
+  WEIR_RETURN_IF_ERROR(WritePair(directory, "ca", self));
+  for (const Identity& identity : IdentitiesOf(cluster, job)) {
+    WEIR_ASSIGN_OR_RETURN(const CertificateAuthority::Pair pair, ca.Issue(identity, valid));
+    WEIR_RETURN_IF_ERROR(WritePair(directory, FileNameOf(identity), pair));
+  }
+  return absl::OkStatus();
+}
+
+int RunCertsInit(const CertsInitOptions& options) {
+  const absl::StatusOr<ClusterSpec> cluster = ReadClusterSpec(options.spec);
+  if (!cluster.ok()) return Refuse(kExitConfig, cluster.status().message());
+  const absl::Status written = WriteCertificates(options.directory, *cluster, options.job, absl::Now(),
+                                                 absl::Hours(24) * options.days);
+  if (!written.ok()) return Refuse(kExitConfig, written.message());
+  std::printf("%s: a CA, and certificates of job %s for %zu identities, valid for %d days\n",
+              Printable(options.directory).c_str(), options.job.c_str(),
+              IdentitiesOf(*cluster, options.job).size(), options.days);
+  std::printf(
+      "give each task its own: --tls_ca=%s/ca.pem --tls_certificate=%s/ps-0.pem --tls_key=%s/ps-0.key\n",
+      options.directory.c_str(), options.directory.c_str(), options.directory.c_str());
+  std::printf("ca.key makes further certificates; keep it away from the tasks\n");
+  return kExitOk;
+}
+
+int RunCertsCheck(const std::string& path) {
+  const absl::StatusOr<CertificateInfo> info = ReadCertificate(path);
+  if (!info.ok()) return Refuse(kExitConfig, info.status().message());
+  const absl::Time now = absl::Now();
+  const auto date = [](absl::Time time) {
+    return absl::FormatTime("%Y-%m-%d %H:%M UTC", time, absl::UTCTimeZone());
+  };
+  std::printf("identity  %s (%s)\n", info->identity.ToUri().c_str(), info->identity.ToDns().c_str());
+  std::printf("allows    %s\n", std::string(MayDo(info->identity.role)).c_str());
+  std::printf("valid     from %s to %s\n", date(info->not_before).c_str(), date(info->not_after).c_str());
+  if (now < info->not_before) return Refuse(kExitConfig, absl::StrCat(path, ": it is not valid yet"));
+  if (now >= info->not_after) return Refuse(kExitConfig, absl::StrCat(path, ": it has expired"));
+  std::printf("ends in   %lld days\n", static_cast<long long>((info->not_after - now) / absl::Hours(24)));
+  return kExitOk;
+}
+
+}  // namespace weir
