@@ -6,6 +6,7 @@
 #include "client/grpc/grpc_coordinator_channel.h"
 #include "client/grpc/grpc_shard_channel.h"
 #include "client/tensors/wire_options.h"
+#include "common/rpc/grpc_credentials.h"
 
 namespace weir {
 namespace {

@@ -8,12 +8,13 @@
 
 #include "client/grpc/grpc_poller.h"
 #include "client/job/transport.h"
-#include "common/rpc/grpc_credentials.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
 #include "proto/job_config.pb.h"
 
 namespace weir {
+
+class JobCredentials;
 
 // A transport over gRPC, and over shared memory where the job's config and the host allow it.
 class GrpcTransport final : public Transport {

@@ -25,10 +25,10 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
-      {{}, {"subcommand", "up, run, status, demo, config, checkpoint, export, replay, manifest"}},
+      {{}, {"subcommand", "up, run, status, demo, config, checkpoint, certs, export, replay, manifest"}},
       {{"upp"},
        {"'upp' is not known here (did you mean \"up\"?)",
-        "up, run, status, demo, config, checkpoint, export, replay, manifest", "see `weir --help`"}},
+        "up, run, status, demo, config, checkpoint, certs, export, replay, manifest", "see `weir --help`"}},
       {{"up"}, {"config is required", "allowed after `weir up`", "--workers"}},
       {{"up", "job.json", "--worker=2"},
        {"'--worker=2' is not known here (did you mean \"--workers\"?)", "see `weir up --help`"}},
