@@ -5,6 +5,7 @@
 #include <openssl/x509.h>
 #include <openssl/x509v3.h>
 
+#include <cstdlib>
 #include <ctime>
 #include <fstream>
 #include <iterator>
@@ -130,6 +131,14 @@ absl::Status CheckKey(const TlsFiles& files, X509* certificate) {
 absl::StatusOr<CertificateInfo> ReadCertificate(const std::string& path) {
   WEIR_ASSIGN_OR_RETURN(const std::vector<X509Ptr> certificates, ReadCertificates(path));
   return Describe(path, certificates[0].get());
+}
+
+TlsFiles TlsFilesOfEnvironment() {
+  const auto path = [](const char* variable) {
+    const char* value = std::getenv(variable);
+    return std::string(value == nullptr ? "" : value);
+  };
+  return {path(kTlsCaVariable), path(kTlsCertificateVariable), path(kTlsKeyVariable)};
 }
 
 absl::StatusOr<std::shared_ptr<const Tls>> Tls::ReadIfGiven(TlsFiles files) {

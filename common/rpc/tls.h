@@ -19,6 +19,12 @@ struct TlsFiles {
   std::string key;          // the certificate's private key, for this user alone (ReadPrivateFile)
 };
 
+// The environment's variables for these files, and what they name.
+inline constexpr char kTlsCaVariable[] = "WEIR_TLS_CA";
+inline constexpr char kTlsCertificateVariable[] = "WEIR_TLS_CERTIFICATE";
+inline constexpr char kTlsKeyVariable[] = "WEIR_TLS_KEY";
+TlsFiles TlsFilesOfEnvironment();
+
 // The flags that name these files, for messages.
 inline constexpr char kTlsFlags[] = "--tls_ca=FILE --tls_certificate=FILE --tls_key=FILE";
 

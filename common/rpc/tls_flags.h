@@ -11,9 +11,9 @@ inline void AddTlsFlags(CLI::App* app, TlsFiles* files) {
     app->add_option(flag, *path, help)->envname(variable)->type_name("FILE");
   };
   add("--tls_ca", &files->ca, "TLS: the certificates of the CAs that the job's certificates come from",
-      "WEIR_TLS_CA");
-  add("--tls_certificate", &files->certificate, "TLS: this process's certificate", "WEIR_TLS_CERTIFICATE");
-  add("--tls_key", &files->key, "TLS: the private key of --tls_certificate", "WEIR_TLS_KEY");
+      kTlsCaVariable);
+  add("--tls_certificate", &files->certificate, "TLS: this process's certificate", kTlsCertificateVariable);
+  add("--tls_key", &files->key, "TLS: the private key of --tls_certificate", kTlsKeyVariable);
 }
 
 }  // namespace weir

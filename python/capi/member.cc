@@ -4,10 +4,12 @@
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 #include "common/base/status_macros.h"
 #include "common/config/cluster_spec.h"
 #include "common/protocol/job_failure.h"
 #include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
 #include "common/telemetry/grpc_process.h"
 #include "common/telemetry/logging.h"
 
@@ -57,6 +59,16 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
   const std::string token =
       Text(options.token_file != nullptr ? options.token_file : std::getenv("WEIR_TOKEN_FILE"));
   WEIR_ASSIGN_OR_RETURN(client.token, JobToken::ReadIfGiven(token));
+  WEIR_ASSIGN_OR_RETURN(client.tls, Tls::ReadIfGiven(TlsFilesOfEnvironment()));
+  if (client.tls != nullptr) {
+    if (!environment.has_value()) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "TLS (", kTlsCertificateVariable,
+          ") is for the tasks of a cluster; without a cluster spec the job runs in this process"));
+    }
+    WEIR_RETURN_IF_ERROR(client.tls->CheckIs(Role::kWorker, client.rank));
+    WarnIfExpiring(*client.tls, absl::Now());
+  }
   std::unique_ptr<InProcessCluster> local;
   if (!environment.has_value()) {
     if (config.cluster().workers() > 1) {

@@ -124,7 +124,8 @@ class Client:
     tensors: the model, name -> Tensor or shape, in an order that is the same for every worker.
     train_examples: the size of the training set, the same for every worker.
     cluster, task, token_file: as the flags of `worker`; by default TF_CONFIG and WEIR_TOKEN_FILE of the environment
-        say it. Without a cluster the job runs in this process, with `servers` servers on loopback.
+        say it. Without a cluster the job runs in this process, with `servers` servers on loopback. In a cluster with
+        TLS, WEIR_TLS_CA, WEIR_TLS_CERTIFICATE and WEIR_TLS_KEY name this worker's files.
     history: a file that gets every answer of the servers, as lines of JSON.
     log_level: "debug", "info", "warning", "error"; the log goes to stderr. Default: info in a cluster, else warning.
 

@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """Weir in a Python process that is interrupted, forked, or ends in the middle of things; and beside other packages."""
+import json
 import os
 import signal
 import socket
@@ -71,6 +72,42 @@ class Interrupt(unittest.TestCase):
                     step.push()
                     if step.work.clock == 3 and step.work.part == 0: print("waits", flush=True)
         """)
+
+
+class Tls(unittest.TestCase):
+    def test_worker_of_a_cluster_with_tls(self):
+        with support.folder() as folder, socket.socket() as taken:
+            taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            taken.bind(("127.0.0.1", 0))  # nobody listens here before the server
+            cluster = {"ps": ["127.0.0.1:%d" % taken.getsockname()[1]], "worker": ["127.0.0.1:1"]}
+            spec = os.path.join(folder, "cluster.json")
+            with open(spec, "w", encoding="utf-8") as file:
+                json.dump({"cluster": cluster}, file)
+            certs = os.path.join(folder, "certs")
+            weir = [str(support.ROOT / "cli/weir"), "certs", "init", certs, "--spec=" + spec]
+            self.assertEqual(support.run(weir).returncode, 0)
+            job = support.write_job(os.path.join(folder, "job.json"), data={"batch_size": 4}, train={"epochs": 2},
+                                    wire={"transport": "tcp"}, consistency={"mode": "sync", "parts": 2})
+
+            def environment(task, kind, index):
+                return {**os.environ, "TF_CONFIG": json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}),
+                        "WEIR_TLS_CA": certs + "/ca.pem", "WEIR_TLS_CERTIFICATE": f"{certs}/{task}.pem",
+                        "WEIR_TLS_KEY": f"{certs}/{task}.key", "JOB": job}
+
+            server = subprocess.Popen([str(support.ROOT / "ps_server/ps_server"), "--config=" + job],
+                                      env=environment("ps-0", "ps", 0))
+            self.addCleanup(server.kill)
+            train = script("""
+                with weir.Client(os.environ["JOB"], {"w": (3,)}, 64) as c:
+                    for step in c.steps():
+                        step.gradient.flat[:] = 0
+                        step.push()
+            """)
+            wrong = support.run(train, env=environment("ps-0", "worker", 0))
+            self.assertIn("this process needs that of spiffe://weir/worker/0", wrong.stderr)
+            done = support.run(train, env=environment("worker-0", "worker", 0))
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(server.wait(support.LIMIT_SECONDS), 0)
 
 
 class Ending(unittest.TestCase):

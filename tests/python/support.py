@@ -12,7 +12,7 @@ LIMIT_SECONDS = 120  # for anything
 
 os.environ["WEIR_LIBRARY"] = str(ROOT / "python/capi/libweir.so")
 os.environ["PYTHONPATH"] = str(ROOT / "python")
-for name in ("TF_CONFIG", "WEIR_SET", "WEIR_TOKEN_FILE"):
+for name in ("TF_CONFIG", "WEIR_SET", "WEIR_TOKEN_FILE", "WEIR_TLS_CA", "WEIR_TLS_CERTIFICATE", "WEIR_TLS_KEY"):
     os.environ.pop(name, None)
 sys.path.insert(0, str(ROOT / "python"))
 
