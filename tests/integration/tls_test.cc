@@ -60,6 +60,8 @@ TEST_CASE("a job with certificates trains, without a token, and says that it is 
   job.ExpectAllExit(kExitOk);
   CHECK(job.Summary()["tls"] == true);
   CHECK_THAT(job["ps:0"].log(), !Contains("has no token"));
+  // No line for each connection.
+  CHECK_THAT(job["ps:1"].log(), !Contains("gRPC: "));
 }
 
 TEST_CASE("workers on a server's host use its local transports beside TLS") {
