@@ -94,6 +94,22 @@ Ip IpOf(const sockaddr* end) {
   return ip;
 }
 
+sockaddr_storage EndAt(const Ip& ip, uint16_t port) {
+  sockaddr_storage end{};
+  if (ip.family == AF_INET) {
+    auto* const v4 = reinterpret_cast<sockaddr_in*>(&end);
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(port);
+    memcpy(&v4->sin_addr, &ip.bytes, sizeof(in_addr));
+  } else {
+    auto* const v6 = reinterpret_cast<sockaddr_in6*>(&end);
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(port);
+    v6->sin6_addr = ip.bytes;
+  }
+  return end;
+}
+
 std::vector<Ip> Resolve(const std::string& host) { return Find(host, 0).value_or(std::vector<Ip>()); }
 
 std::vector<Ip> ResolveSoon(const std::string& host) {

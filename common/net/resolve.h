@@ -4,6 +4,7 @@
 #include <string.h>
 #include <sys/socket.h>
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -25,6 +26,9 @@ struct Ip {
 
 // The address of a socket's end; of the family AF_UNSPEC where `end` is null or no IP address.
 Ip IpOf(const sockaddr* end);
+
+// The socket's end at this address and port.
+sockaddr_storage EndAt(const Ip& ip, uint16_t port);
 
 // What a host's name, or its address as text, stands for: in the resolver's order, each once. Empty: the name
 // does not resolve. Where no DNS server answers, the resolver may take a minute.

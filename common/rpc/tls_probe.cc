@@ -1,18 +1,17 @@
 #include "common/rpc/tls_probe.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <openssl/err.h>
 #include <openssl/ssl.h>
 #include <poll.h>
 #include <sys/socket.h>
 
 #include <chrono>
-#include <memory>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "common/config/address.h"
+#include "common/net/resolve.h"
 #include "common/rpc/openssl_types.h"
 #include "common/system/unique_fd.h"
 
@@ -33,19 +32,16 @@ bool WaitFor(int socket, short events, Steady::time_point deadline) {
 
 // Invalid: there is no connection.
 UniqueFd Connect(const Address& address, Steady::time_point deadline) {
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(address.host.c_str(), absl::StrCat(address.port).c_str(), &hints, &found) != 0) return {};
-  const std::unique_ptr<addrinfo, void (*)(addrinfo*)> addresses(found, freeaddrinfo);
-  for (const addrinfo* each = found; each != nullptr; each = each->ai_next) {
-    UniqueFd fd(socket(each->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  for (const Ip& ip : ResolveSoon(address.host)) {
+    const sockaddr_storage end = EndAt(ip, address.port);
+    UniqueFd fd(socket(ip.family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!fd.valid()) continue;
-    if (connect(fd.get(), each->ai_addr, each->ai_addrlen) != 0) {
+    const socklen_t length = ip.family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+    if (connect(fd.get(), reinterpret_cast<const sockaddr*>(&end), length) != 0) {
       int error = 0;
-      socklen_t length = sizeof(error);
+      socklen_t size = sizeof(error);
       if (errno != EINPROGRESS || !WaitFor(fd.get(), POLLOUT, deadline) ||
-          getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &length) != 0 || error != 0) {
+          getsockopt(fd.get(), SOL_SOCKET, SO_ERROR, &error, &size) != 0 || error != 0) {
         continue;
       }
     }

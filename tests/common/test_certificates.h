@@ -50,7 +50,7 @@ class TestCertificates {
   }
   // As programs replace files: whole, by renaming.
   std::string Write(const std::string& name, const std::string& bytes) const {
-    const std::string path = prefix_ + name;
+    std::string path = prefix_ + name;
     std::ofstream(path + ".new") << bytes;
     REQUIRE(chmod((path + ".new").c_str(), 0600) == 0);
     REQUIRE(std::rename((path + ".new").c_str(), path.c_str()) == 0);

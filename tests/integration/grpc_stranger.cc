@@ -13,6 +13,8 @@
 #include <cstdlib>
 #include <string>
 
+#include "tests/common/grpc_generic_call.h"
+
 namespace {
 
 constexpr const char* kMethods[] = {
@@ -23,23 +25,13 @@ constexpr const char* kMethods[] = {
     "weir.v1.ShardControl/Attach",
 };
 
-// Works for streaming methods too, with one message in.
 grpc::Status Call(grpc::GenericStub& stub, const std::string& method, const std::string& bytes,
                   const std::string& authorization) {
   grpc::ClientContext context;
   context.set_deadline(std::chrono::system_clock::now() + std::chrono::seconds(60));
   if (!authorization.empty()) context.AddMetadata("authorization", authorization);
-  grpc::CompletionQueue queue;
-  const grpc::Slice slice(bytes);
-  const auto call = stub.PrepareUnaryCall(&context, "/" + method, grpc::ByteBuffer(&slice, 1), &queue);
   grpc::ByteBuffer reply;
-  grpc::Status status;
-  call->StartCall();
-  call->Finish(&reply, &status, nullptr);
-  void* tag = nullptr;
-  bool ok = false;
-  queue.Next(&tag, &ok);
-  return status;
+  return weir::CallWithOneMessage(stub, context, method, bytes, &reply);
 }
 
 }  // namespace

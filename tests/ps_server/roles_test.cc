@@ -21,6 +21,7 @@
 #include "proto/shard_control.grpc.pb.h"
 #include "ps_server/grpc/rpc_roles.h"
 #include "ps_server/process/server.h"
+#include "tests/common/grpc_generic_call.h"
 #include "tests/common/telemetry/http_client.h"
 #include "tests/common/test_certificates.h"
 
@@ -74,17 +75,9 @@ class Cluster {
                     const google::protobuf::Message& message) {
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() + std::chrono::milliseconds(500));
-    grpc::CompletionQueue queue;
-    const grpc::Slice slice(message.SerializeAsString());
-    const auto call =
-        StubOf(as, server).PrepareUnaryCall(&context, "/" + method, grpc::ByteBuffer(&slice, 1), &queue);
     grpc::ByteBuffer reply;
-    grpc::Status status;
-    call->StartCall();
-    call->Finish(&reply, &status, nullptr);
-    void* tag = nullptr;
-    bool ok = false;
-    queue.Next(&tag, &ok);
+    grpc::Status status =
+        CallWithOneMessage(StubOf(as, server), context, method, message.SerializeAsString(), &reply);
     // A reply of Exchange carries its error.
     v1::ExchangeReply exchanged;
     if (status.ok() && method == "weir.v1.ParameterServer/Exchange" &&
