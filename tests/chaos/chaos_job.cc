@@ -12,6 +12,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "absl/time/clock.h"
 #include "cli/commands/grpc_status_client.h"
 #include "common/base/status_macros.h"
 
@@ -29,6 +30,13 @@ std::string ReadFile(const std::string& path) {
 }
 
 bool IsServer(const std::string& task) { return task.rfind("ps:", 0) == 0; }
+int IndexOf(const std::string& task) { return std::stoi(task.substr(task.find(':') + 1)); }
+
+// With TLS: the job's name in certificates, which are made for one run.
+constexpr char kJob[] = "chaos";
+CertificateAuthority::Validity Valid() {
+  return {absl::Now() - absl::Hours(1), absl::Now() + absl::Hours(100)};
+}
 
 }  // namespace
 
@@ -39,19 +47,53 @@ ChaosJob::ChaosJob(Options options) : options_(std::move(options)) {
 
 absl::StatusOr<std::unique_ptr<ChaosJob>> ChaosJob::Create(Options options) {
   std::unique_ptr<ChaosJob> job(new ChaosJob(std::move(options)));
-  std::ofstream config(job->options_.folder + "/job.json");
+  std::ofstream config(job->config_path());
   config << job->options_.config;
   config.close();
   if (!config) {
-    return absl::UnavailableError(absl::StrCat(job->options_.folder, "/job.json cannot be written"));
+    return absl::UnavailableError(absl::StrCat(job->config_path(), " cannot be written"));
   }
   if (job->options_.token) {
     WEIR_ASSIGN_OR_RETURN(job->token_, JobToken::Random());
     WEIR_RETURN_IF_ERROR(job->token_.Write(job->TokenPath()));
   }
+  if (job->options_.tls) {
+    WEIR_ASSIGN_OR_RETURN(CertificateAuthority ca, CertificateAuthority::Create("chaos", Valid()));
+    job->ca_.emplace(std::move(ca));
+    WEIR_ASSIGN_OR_RETURN(const TlsFiles admin, job->Issue({kJob, Role::kAdmin, 0}));
+    WEIR_ASSIGN_OR_RETURN(job->admin_, Tls::ReadIfGiven(admin));
+  }
   for (const std::string& task : job->tasks_) WEIR_RETURN_IF_ERROR(job->Reserve(task));
   job->OpenPaths();
   return job;
+}
+
+absl::StatusOr<TlsFiles> ChaosJob::Issue(const Identity& identity) const {
+  const std::string prefix = options_.folder + "/" + identity.ToDns();
+  const TlsFiles files{options_.folder + "/ca.pem", prefix + ".pem", prefix + ".key"};
+  WEIR_ASSIGN_OR_RETURN(const CertificateAuthority::Pair self, ca_->Self());
+  WEIR_ASSIGN_OR_RETURN(const CertificateAuthority::Pair pair, ca_->Issue(identity, Valid()));
+  for (const auto& [path, bytes] : {std::pair(files.ca, self.certificate),
+                                    {files.certificate, pair.certificate},
+                                    {files.key, pair.key}}) {
+    std::ofstream file(path);
+    std::filesystem::permissions(path,
+                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
+    if (!(file << bytes).flush()) return absl::UnavailableError(absl::StrCat(path, " cannot be written"));
+  }
+  return files;
+}
+
+absl::StatusOr<std::vector<std::string>> ChaosJob::Prove(Role role, uint32_t index) const {
+  std::vector<std::string> flags;
+  if (!token_.empty()) flags.push_back("--token_file=" + TokenPath());
+  if (options_.tls) {
+    WEIR_ASSIGN_OR_RETURN(const TlsFiles files, Issue({kJob, role, index}));
+    flags.push_back("--tls_ca=" + files.ca);
+    flags.push_back("--tls_certificate=" + files.certificate);
+    flags.push_back("--tls_key=" + files.key);
+  }
+  return flags;
 }
 
 absl::Status ChaosJob::Reserve(const std::string& task) {
@@ -100,8 +142,7 @@ std::string ChaosJob::TfConfig(const std::string& task) const {
         : repeater != repeaters_.end() ? repeater->second->address()
                                        : addresses_.at(other));
   }
-  const size_t colon = task.find(':');
-  config["task"] = {{"type", task.substr(0, colon)}, {"index", std::stoi(task.substr(colon + 1))}};
+  config["task"] = {{"type", task.substr(0, task.find(':'))}, {"index", IndexOf(task)}};
   return config.dump();
 }
 
@@ -109,11 +150,14 @@ absl::Status ChaosJob::Start(const std::string& task) {
   ++starts_[task];
   Subprocess::Options process;
   process.args = {IsServer(task) ? options_.programs.ps_server : options_.programs.worker,
-                  "--config=" + options_.folder + "/job.json"};
+                  "--config=" + config_path()};
   if (task == "ps:0") process.args.push_back("--summary=" + options_.folder + "/summary.json");
   const std::vector<std::string>& more = IsServer(task) ? options_.server_args : options_.worker_args;
   process.args.insert(process.args.end(), more.begin(), more.end());
-  if (!token_.empty()) process.args.push_back("--token_file=" + TokenPath());
+  WEIR_ASSIGN_OR_RETURN(
+      const std::vector<std::string> proofs,
+      Prove(IsServer(task) ? Role::kServer : Role::kWorker, static_cast<uint32_t>(IndexOf(task))));
+  process.args.insert(process.args.end(), proofs.begin(), proofs.end());
   if (!IsServer(task) && options_.histories) {
     process.args.push_back("--history=" + HistoryPath(task));
     histories_.push_back({task, HistoryPath(task)});
@@ -141,11 +185,11 @@ void ChaosJob::Kill(const std::string& task) {
 
 absl::StatusOr<v1::ClusterStatus> ChaosJob::Status() const {
   // A new connection each time: gRPC delays the retry of a refused one.
-  return StatusClient(addresses_.at("ps:0"), token_).Get(absl::Seconds(2));
+  return StatusClient(addresses_.at("ps:0"), token_, admin_).Get(absl::Seconds(2));
 }
 
 absl::Status ChaosJob::TakeCheckpoint() const {
-  return StatusClient(addresses_.at("ps:0"), token_).TakeCheckpoint(absl::Minutes(1)).status();
+  return StatusClient(addresses_.at("ps:0"), token_, admin_).TakeCheckpoint(absl::Minutes(1)).status();
 }
 
 std::optional<ProcessExit> ChaosJob::WaitForExit(const std::string& task,

@@ -11,7 +11,10 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "cli/certs/certificate_authority.h"
+#include "common/rpc/identity.h"
 #include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
 #include "common/system/subprocess.h"
 #include "common/system/unique_fd.h"
 #include "nlohmann/json.hpp"
@@ -47,6 +50,8 @@ class ChaosJob {
     bool histories = true;
     // The job has a token, which all tasks read from a file.
     bool token = false;
+    // All tasks have certificates.
+    bool tls = false;
     // The path from each worker to each server, and from ps:0 to the others: direct, through BreakingProxy,
     // whose connections break by themselves if `breaks`, or through GrpcRepeater.
     enum class Path { kDirect, kProxies, kRepeaters };
@@ -58,6 +63,9 @@ class ChaosJob {
 
   // "ps:0", "ps:1", ..., "worker:0", ...
   const std::vector<std::string>& tasks() const { return tasks_; }
+  std::string config_path() const { return options_.folder + "/job.json"; }
+  // The flags by which a program proves that it is of the job: as anyone with the token, or as this identity.
+  absl::StatusOr<std::vector<std::string>> Prove(Role role, uint32_t index) const;
   const std::string& address(const std::string& task) const { return addresses_.at(task); }
   pid_t pid(const std::string& task) const { return processes_.at(task)->pid(); }
   // Starts a task, also after it was killed.
@@ -96,12 +104,17 @@ class ChaosJob {
   absl::Status Reserve(const std::string& task);
   void OpenPaths();
   std::string TfConfig(const std::string& task) const;
+  // New files, in the folder.
+  absl::StatusOr<TlsFiles> Issue(const Identity& identity) const;
   std::string TokenPath() const { return options_.folder + "/token"; }
   // The prefix of the files of the task's present process, in the folder.
   std::string PathPrefix(const std::string& task) const;
 
   const Options options_;
   JobToken token_;
+  // Only with TLS: the CA, and this object's own certificate.
+  std::optional<CertificateAuthority> ca_;
+  std::shared_ptr<const Tls> admin_;
   std::vector<std::string> tasks_;
   // Ports that the kernel gives to no other process, on which servers that set SO_REUSEADDR, as gRPC does,
   // can listen.

@@ -6,9 +6,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <chrono>
 #include <deque>
 #include <functional>
+#include <iterator>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -31,6 +33,9 @@ using std::chrono::milliseconds;
 constexpr milliseconds kPace{10};
 // Connections and streams that the attacker holds at once.
 constexpr size_t kHeld = 100;
+// Connections of a crowd. Two attackers hold 500.
+constexpr size_t kCrowd = 250;
+constexpr char kPreface[] = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 // An identifier that no member has.
 constexpr uint64_t kFar = uint64_t{1} << 60;
 
@@ -61,6 +66,13 @@ UniqueFd Dial(const std::string& address) {
 
 bool SendAll(const UniqueFd& fd, const std::string& bytes) {
   return send(fd.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT) > 0;
+}
+
+// The peer has closed the connection. Drops what the peer has sent.
+bool IsClosed(const UniqueFd& fd) {
+  char bytes[4096];
+  const ssize_t got = recv(fd.get(), bytes, sizeof bytes, MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
 }
 
 v1::Model HugeModel() {
@@ -107,6 +119,7 @@ constexpr Kind kKinds[] = {
     {"pins", "pins versions for as long as it may, and never lets go"},
     {"streams", "opens exchanges of any declared size, and neither sends nor reads on"},
     {"connections", "opens connections that say nothing, nonsense, or half of a handshake"},
+    {"crowd", "holds 250 connections: idle, half open, slow, in a TLS handshake that never ends"},
     {"http", "sends endless headers, ranges without number, and requests that never end"},
 };
 
@@ -135,12 +148,8 @@ void Attacker::Run(const std::string& kind, const std::atomic<bool>& stop) {
   if (kind == "pins") return AttackPins(stop);
   if (kind == "streams") return AttackStreams(stop);
   if (kind == "connections") return AttackConnections(stop);
+  if (kind == "crowd") return HoldCrowd(stop);
   if (kind == "http") return AttackHttp(stop);
-}
-
-void Attacker::Count(const char* what, bool taken) {
-  ++calls_;
-  if (taken) ++taken_[what];
 }
 
 void Attacker::AttackControl(const std::atomic<bool>& stop) {
@@ -175,14 +184,14 @@ void Attacker::AttackControl(const std::atomic<bool>& stop) {
       }
       stream->Write(message);
       v1::ShardReport report;
-      Count("attach", stream->Read(&report));
+      acts_.Count("attach", stream->Read(&report));
       context.TryCancel();
       stream->Finish();
     }
     grpc::ClientContext context;
     SetDeadline(context);
     v1::CheckpointReply reply;
-    Count("checkpoint", coordinator->Checkpoint(&context, v1::CheckpointRequest(), &reply).ok());
+    acts_.Count("checkpoint", coordinator->Checkpoint(&context, v1::CheckpointRequest(), &reply).ok());
     std::this_thread::sleep_for(kPace);
   }
 }
@@ -205,7 +214,7 @@ void Attacker::AttackJoins(const std::atomic<bool>& stop) {
     }
     if (i % 4 == 2) request.set_task(std::string(1 << 20, 'w'));
     v1::JoinReply reply;
-    Count("join", coordinator->Join(&context, request, &reply).ok());
+    acts_.Count("join", coordinator->Join(&context, request, &reply).ok());
     std::this_thread::sleep_for(kPace);
   }
 }
@@ -230,22 +239,22 @@ void Attacker::AttackMembers(const std::atomic<bool>& stop) {
     leave.set_failure_kind(v1::FAILURE_DIVERGED);
     // A caller that is not a member gets OK: it is out already.
     call(&Stub::Leave, leave, v1::LeaveReply());
-    Count("leave", false);
+    acts_.Count("leave", false);
     v1::NextRangeRequest range;
     *range.mutable_caller() = caller;
     for (uint64_t done = 0; done < 1000; ++done) range.add_completed_ranges(done);
     const auto given = call(&Stub::NextRange, range, v1::NextRangeReply());
-    Count("range", given.has_value() && !given->fenced());
+    acts_.Count("range", given.has_value() && !given->fenced());
     v1::ReportRequest report;
     *report.mutable_caller() = caller;
     report.mutable_evaluation()->set_final(true);
     report.mutable_evaluation()->set_weights_sha256(std::string(1 << 16, 'f'));
-    Count("report", call(&Stub::Report, report, v1::ReportReply()).has_value());
+    acts_.Count("report", call(&Stub::Report, report, v1::ReportReply()).has_value());
     v1::AnnounceRequest announce;
     announce.set_shard(1);
     announce.set_address("127.0.0.1:1");
     announce.set_instance(kFar);
-    Count("announce", call(&Stub::Announce, announce, v1::AnnounceReply()).has_value());
+    acts_.Count("announce", call(&Stub::Announce, announce, v1::AnnounceReply()).has_value());
     std::this_thread::sleep_for(kPace);
   }
 }
@@ -262,7 +271,7 @@ void Attacker::AttackPins(const std::atomic<bool>& stop) {
     {
       grpc::ClientContext context;
       SetDeadline(context, milliseconds(100));
-      Count("pin", coordinator->Pin(&context, pin, &pinned).ok());
+      acts_.Count("pin", coordinator->Pin(&context, pin, &pinned).ok());
     }
     // Pulls the pinned version, but never reads the stream.
     if (readers.size() >= kHeld) readers.pop_front();
@@ -297,18 +306,18 @@ void Attacker::AttackStreams(const std::atomic<bool>& stop) {
       if (id % 5 == 0) request.mutable_shared()->set_bytes(kFar);
       if (!stream.call->Write(request)) break;
     }
-    ++calls_;
+    acts_.Count();
     std::this_thread::sleep_for(kPace);
   }
 }
 
 void Attacker::AttackConnections(const std::atomic<bool>& stop) {
   std::deque<UniqueFd> held;
-  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  const std::string preface = kPreface;
   for (uint64_t i = 0; !stop; ++i) {
     if (held.size() >= 2 * kHeld) held.pop_front();
     UniqueFd fd = Dial(target_.servers[i % target_.servers.size()]);
-    ++calls_;
+    acts_.Count();
     if (fd.valid()) {
       switch (i % 4) {
         case 0:
@@ -329,13 +338,37 @@ void Attacker::AttackConnections(const std::atomic<bool>& stop) {
   }
 }
 
+void Attacker::HoldCrowd(const std::atomic<bool>& stop) {
+  // The begin of a TLS record of 512 bytes, which holds a ClientHello of 508.
+  const std::string hello("\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", 11);
+  // An HTTP/2 connection as it should be: a SETTINGS frame without settings follows the preface.
+  const std::string http2 = kPreface + std::string("\x00\x00\x00\x04\x00\x00\x00\x00\x00", 9);
+  // A frame of 16 KiB for stream 1, whose bytes come one by one.
+  const std::string slow = http2 + std::string("\x00\x40\x00\x01\x04\x00\x00\x00\x01", 9);
+  const std::string beginnings[] = {"", http2.substr(0, 10), hello, http2, slow};
+  std::vector<UniqueFd> crowd(kCrowd);
+  while (!stop) {
+    for (size_t i = 0; i < crowd.size() && !stop; ++i) {
+      const size_t kind = i % std::size(beginnings);
+      UniqueFd& fd = crowd[i];
+      // A server that has enough of a connection resets it.
+      const bool open = fd.valid() && (kind != 4 || SendAll(fd, "x")) && !IsClosed(fd);
+      if (open) continue;
+      fd = Dial(target_.servers[i % target_.servers.size()]);
+      if (fd.valid() && !beginnings[kind].empty()) SendAll(fd, beginnings[kind]);
+      acts_.Count();
+    }
+    std::this_thread::sleep_for(10 * kPace);
+  }
+}
+
 void Attacker::AttackHttp(const std::atomic<bool>& stop) {
   std::string ranges = "GET /metrics HTTP/1.1\r\nHost: x\r\nRange: bytes=0-";
   for (int i = 0; i < 1000; ++i) ranges += ",0-";
   ranges += "\r\n\r\n";
   std::deque<UniqueFd> endless;
   for (uint64_t i = 0; !stop; ++i) {
-    ++calls_;
+    acts_.Count();
     if (i % 5 == 0) {
       if (endless.size() >= kHeld / 2) endless.pop_front();
       UniqueFd fd = Dial(target_.http);

@@ -1,10 +1,11 @@
 #pragma once
 
 #include <atomic>
-#include <cstdint>
-#include <map>
 #include <string>
+#include <utility>
 #include <vector>
+
+#include "tests/chaos/acts.h"
 
 namespace weir {
 
@@ -20,7 +21,7 @@ class Attacker {
     std::string http;
   };
 
-  explicit Attacker(Target target) : target_(std::move(target)) {}
+  Attacker(Target target, Acts* acts) : target_(std::move(target)), acts_(*acts) {}
 
   // "control", "joins", ...
   static const std::vector<std::string>& Kinds();
@@ -28,10 +29,6 @@ class Attacker {
   static std::string Describe(const std::string& kind);
   // Returns when `stop` is set.
   void Run(const std::string& kind, const std::atomic<bool>& stop);
-
-  // The number of calls; and of those that a server took, by what they asked for.
-  uint64_t calls() const { return calls_; }
-  const std::map<std::string, uint64_t>& taken() const { return taken_; }
 
  private:
   void AttackControl(const std::atomic<bool>& stop);
@@ -41,11 +38,10 @@ class Attacker {
   void AttackStreams(const std::atomic<bool>& stop);
   void AttackConnections(const std::atomic<bool>& stop);
   void AttackHttp(const std::atomic<bool>& stop);
-  void Count(const char* what, bool taken);
+  void HoldCrowd(const std::atomic<bool>& stop);
 
   const Target target_;
-  uint64_t calls_ = 0;
-  std::map<std::string, uint64_t> taken_;
+  Acts& acts_;
 };
 
 }  // namespace weir
