@@ -11,7 +11,7 @@
 namespace weir {
 
 // Where the claim of checkpoints is mounted in servers (deploy/kustomize/base/servers.yaml).
-inline constexpr char kCheckpointMount[] = "/var/lib/weir";
+inline constexpr absl::string_view kCheckpointMount = "/var/lib/weir";
 
 // `config` as ParseJobConfig() read it, so that relative paths are still to be seen. InvalidArgument with all
 // that cannot work in pods, one problem a line: "source: field: what was seen, what is allowed".
