@@ -2,6 +2,7 @@
 // replaced under way.
 #include <signal.h>
 
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -11,6 +12,7 @@
 
 #include "catch2/catch.hpp"
 #include "common/program/exit_codes.h"
+#include "nlohmann/json.hpp"
 #include "tests/common/telemetry/http_client.h"
 #include "tests/common/test_certificates.h"
 #include "tests/integration/processes.h"
@@ -70,6 +72,26 @@ TEST_CASE("workers on a server's host use its local transports beside TLS") {
   StartAll(job, ca);
   job.ExpectAllExit(kExitOk);
   CHECK_THAT(job["worker:0"].log(), !Contains("no shared memory"));
+}
+
+TEST_CASE("weir up --tls makes certificates for its job, and takes them away at the end") {
+  const TestFolder folder;
+  const auto summary_of = [&](const std::vector<std::string>& more) {
+    const std::string path = folder.path("summary.json");
+    const RunResult up =
+        RunToEnd(With({"cli/weir", "up", "--ps=2", "--workers=2", "--evaluator", "configs/digits.json",
+                       "--set=train.epochs=3", "--set=wire.transport=tcp", "--log_dir=" + folder.path("logs"),
+                       "--summary=" + path},
+                      more));
+    INFO(up.output);
+    REQUIRE(up.status == kExitOk);
+    return nlohmann::json::parse(ReadWholeFile(path));
+  };
+  const nlohmann::json encrypted = summary_of({"--tls"}), plain = summary_of({});
+  CHECK(encrypted["tls"] == true);
+  CHECK(plain["tls"] == false);
+  CHECK(encrypted["weights_sha256"] == plain["weights_sha256"]);
+  CHECK_FALSE(std::filesystem::exists(folder.path("logs/certs")));
 }
 
 TEST_CASE("who does not belong ends at once with the reason, and the job goes on") {
