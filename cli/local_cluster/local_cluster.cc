@@ -148,12 +148,12 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
     }
     for (const auto& arg : task.more_args) process.args.push_back(arg);
   }
-  if (options_.tls) {
-    const TlsFiles files = FilesOf(CertificateFolder(), IdentityOf(task.type, task.index));
-    process.environment[kTlsCaVariable] = files.ca;
-    process.environment[kTlsCertificateVariable] = files.certificate;
-    process.environment[kTlsKeyVariable] = files.key;
-  }
+  // Without TLS empty: what this process may have is not for its tasks.
+  const TlsFiles files =
+      options_.tls ? FilesOf(CertificateFolder(), IdentityOf(task.type, task.index)) : TlsFiles();
+  process.environment[kTlsCaVariable] = files.ca;
+  process.environment[kTlsCertificateVariable] = files.certificate;
+  process.environment[kTlsKeyVariable] = files.key;
   process.environment["TF_CONFIG"] = absl::StrCat(R"({"cluster":)", task.cluster, R"(,"task":{"type":")",
                                                   task.type, R"(","index":)", task.index, "}}");
   process.on_line = [log = task.log.get()](absl::string_view line) { log->Add(line); };
