@@ -2,8 +2,7 @@
 import subprocess
 
 from job import Failed
-from network import memory_folder
-from volume import forget_reads, were_read, write_volume
+from volume import Reads, files_of, write_volume
 
 
 class Certificates:
@@ -13,7 +12,8 @@ class Certificates:
         """For the tasks of `cluster`, as --cluster has them."""
         self._weir, self._cluster = world.weir, cluster
         self.folder = world.folder / f"certificates{len(list(world.folder.glob('certificates*')))}"
-        memory_folder(self.folder)
+        self.folder.mkdir()
+        self._reads = {}
         self.made = self.make()  # at first
         self.names = sorted(path.stem for path in self.made.glob("*.key") if path.stem != "ca")
         self.give(self.made, [self.made])
@@ -33,11 +33,11 @@ class Certificates:
         for name in self.names:
             pair = {file: (made / f"{name}.{end}").read_text(encoding="ascii") for file, end in (("tls.crt", "pem"), ("tls.key", "key"))}
             write_volume(self.folder / name, {"ca.pem": cas, **pair}, mode=0o440)
-            forget_reads(self.folder / name)
+            self._reads[name] = Reads(files_of(self.folder / name))
 
     def taken_up(self, names):
         """Whether the processes of these identities have read what they were given last."""
-        return all(were_read(self.folder / name) for name in names)
+        return all([self._reads[name].all() for name in names])
 
     def environment(self, name):
         folder = self.folder / name

@@ -48,12 +48,6 @@ def run(*command):
     return done.stdout
 
 
-def memory_folder(folder):
-    """Makes the folder, in memory. Its files keep the time at which they were read, as on few machines those in other folders."""
-    folder.mkdir()
-    run("mount", "-t", "tmpfs", "-o", "mode=0755,strictatime", "none", str(folder))
-
-
 class Host:
     """A host with an address that no other has had. Its name leads to it until something else is said to `names`."""
 

@@ -5,7 +5,8 @@
 #   WEIR_ROLE=worker own_certificate.sh FROM TO
 #
 # FROM/worker-N.pem and FROM/worker-N.key become TO/current/tls.crt and TO/current/tls.key, both at once. N is
-# JOB_COMPLETION_INDEX in a pod of an Indexed Job, and the end of POD_NAME in a pod of a StatefulSet.
+# JOB_COMPLETION_INDEX in a pod of an Indexed Job, and the end of POD_NAME in a pod of a StatefulSet. It looks every
+# WEIR_EVERY_SECONDS, 5 if that is not set.
 set -eu
 from=$1 to=$2
 task=$WEIR_ROLE-${JOB_COMPLETION_INDEX:-${POD_NAME##*-}}
