@@ -31,8 +31,8 @@ class Certificates:
         """Everybody's files are those of `made` from now on, and the CAs that they trust those of the folders `trusted`."""
         cas = "".join((folder / "ca.pem").read_text(encoding="ascii") for folder in trusted)
         for name in self.names:
-            pair = {file: (made / f"{name}.{end}").read_text(encoding="ascii") for file, end in (("tls.crt", "pem"), ("tls.key", "key"))}
-            write_volume(self.folder / name, {"ca.pem": cas, **pair}, mode=0o440)
+            certificate, key = ((made / f"{name}.{end}").read_text(encoding="ascii") for end in ("pem", "key"))
+            write_volume(self.folder / name, {"ca.pem": cas, "tls.crt": certificate, "tls.key": key}, mode=0o440)
             self._reads[name] = Reads(files_of(self.folder / name))
 
     def taken_up(self, names):

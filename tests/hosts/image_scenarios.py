@@ -84,6 +84,7 @@ def expect_trained_though_a_server_moves(world, job):
     expect(summary["config"]["train"]["epochs"] == TRAINING["train.epochs"], "the overlay trains something else")
     expect(summary["checkpoint"].startswith("s3://"), f"the last checkpoint is {summary['checkpoint']}")
     expect_undisturbed_weights(world, summary)
+    return summary
 
 
 def objects_of_tls(made, trusted):
@@ -108,6 +109,8 @@ def image_tls(world):
     expect(worker.execute("test", "-e", "/etc/weir-certificates/worker-0.key").wait() != 0, "a worker sees the keys of all workers")
     expect(worker.read("/run/weir-tls/current/tls.key") == (old / "worker-1.key").read_text(encoding="ascii"), "it has another's key")
     seen("weir-worker-1 sees its own key, and no other's")
+    asked = job.pods["weir-ps-0"].execute("weir", "status", "--address=127.0.0.1:2222")
+    expect(asked.wait() == 0, f"`weir status` in the server's container has ended with {asked.returncode}")
     given, reads = [old], []
 
     def give(made, trusted):
@@ -120,9 +123,10 @@ def image_tls(world):
         return own.read_text(encoding="ascii") == (given[0] / f"{name.removeprefix('weir-')}.key").read_text(encoding="ascii")
 
     def taken_up():
-        """The sidecars have handed the new files over, and since then each task has read its CAs, with which it reads the others."""
+        """The sidecars have handed the new files over, and since then each task has read its CAs. It reads all its files together."""
         if not reads and all(map(handed_over, job.server_names + job.worker_names)):
             reads.extend(Reads(files_of(job.volume(name, "ca"))) for name in job.names)
         return bool(reads) and all([read.all() for read in reads])
     replace_certificates(job, give, (old, new), taken_up)
-    expect_trained_though_a_server_moves(world, job)
+    summary = expect_trained_though_a_server_moves(world, job)
+    expect(summary["tls"] is True, "the summary does not say that the job had TLS")

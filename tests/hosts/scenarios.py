@@ -283,10 +283,8 @@ def tls(world):
     job.wait_for_step(10)
     server = job.pods["weir-ps-0"].host.address
     expect(get(server, "/healthz") is not None and get(server, "/status") is None, "the HTTP port tells strangers more than health")
-
-    def identities():
-        return [name.removeprefix("weir-") for name in job.names]
-    replace_certificates(job, certificates.give, (old, new), lambda: certificates.taken_up(identities()))
+    tasks = [name.removeprefix("weir-") for name in job.names]
+    replace_certificates(job, certificates.give, (old, new), lambda: certificates.taken_up(tasks))
     for made, code in (old, BAD_CONFIG), (new, 0):
         asked = job.ask(certificates.of_reader(made))
         expect(asked.returncode == code, f"`weir status` has ended with {asked.returncode}, not {code}: {asked.stderr}")
