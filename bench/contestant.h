@@ -45,12 +45,14 @@ struct Contestant {
   // weir: the worker reads the weights where they are, instead of in its own tensor, if Weir can do so
   // (WeightsView), and the server reads the gradient where it is (Client::NewGradient()).
   bool in_place = false;
+  // weir: the folder where `weir certs init` has put a cluster's certificates; "": no TLS.
+  std::string certificates;
   // weir, with one server: what stands between a client (by index) and the server.
   std::map<int, Detour> detours;
 };
 NLOHMANN_DEFINE_TYPE_NON_INTRUSIVE_WITH_DEFAULT(Contestant, name, kind, elements, optimizer, servers, clients,
                                                 transport, window_bytes, windows_in_flight, connections,
-                                                congestion_control, pull, config, in_place)
+                                                congestion_control, pull, config, in_place, certificates)
 
 // A server of a contestant. It serves on threads of its own until it is destroyed.
 class StepServer {

@@ -233,6 +233,9 @@ int Main(int argc, char** argv) {
                                 "; Weir's may bring settings of the job: 'weir tcp wire.chunk_kib=512'"))
       ->delimiter(',')
       ->capture_default_str();
+  wire->add_option("--certificates", table.certificates,
+                   "Where `weir certs init` has put those of a cluster of this layout, for \"weir tls\"")
+      ->type_name("DIR");
   wire->add_option("--rounds", table.rounds, "Turns of each contestant")
       ->check(CLI::Range(1, 1000))
       ->capture_default_str();
@@ -262,6 +265,10 @@ int Main(int argc, char** argv) {
                     "Small and short, to see that all works; the numbers mean nothing");
   targets->add_option("--apply_bench", target_options.apply_bench, "The program tests/bench:apply_bench")
       ->type_name("FILE");
+  targets
+      ->add_option("--certificates", target_options.certificates,
+                   "Where `weir certs init` has put those of ps:0 and worker:0, for the row tls")
+      ->type_name("DIR");
   targets->add_option("--json", json_file, "Also writes all numbers there")->type_name("FILE");
   targets->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
       ->type_name("FILE");

@@ -56,7 +56,8 @@ class Folder {
 void ServerProcess::SetProgram(const std::string& path) { program_path = path; }
 
 absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const std::string& job, int index,
-                                                                    const std::string& host) {
+                                                                    const std::string& host,
+                                                                    const TlsFiles& tls) {
   WEIR_ASSIGN_OR_RETURN(const std::string program, FindProgram());
   const Folder folder;
   if (folder.path().empty()) return absl::ErrnoToStatus(errno, "mkdtemp");
@@ -68,8 +69,15 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const std::s
   if (!server->log_.valid()) return absl::ErrnoToStatus(errno, log);
   Subprocess::Options options;
   options.args = {program, "--config=" + config, "--port_file=" + port_file, "--bind=" + host};
-  // The benchmark's user has said where the server may listen.
-  if (host != "127.0.0.1") options.args.push_back("--insecure_plaintext");
+  if (!tls.ca.empty()) {
+    for (const std::string& flag :
+         {"--tls_ca=" + tls.ca, "--tls_certificate=" + tls.certificate, "--tls_key=" + tls.key}) {
+      options.args.push_back(flag);
+    }
+  } else if (host != "127.0.0.1") {
+    // The benchmark's user has said where the server may listen.
+    options.args.push_back("--insecure_plaintext");
+  }
   options.environment["TF_CONFIG"] =
       absl::StrCat(R"({"cluster":{"ps":[")", host, R"(:0"]},"task":{"type":"ps","index":)", index, "}}");
   options.output_file = log;

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "absl/status/statusor.h"
+#include "common/rpc/tls.h"
 #include "common/system/subprocess.h"
 #include "common/system/unique_fd.h"
 
@@ -20,9 +21,11 @@ class ServerProcess {
   // Where the program is; "": beside this one. Called before the first server is started.
   static void SetProgram(const std::string& path);
 
-  // The server listens when this returns. `job` is the job's config; `host` the interface.
+  // The server listens when this returns. `job` is the job's config; `host` the interface; `tls` "" or its
+  // files.
   static absl::StatusOr<std::unique_ptr<ServerProcess>> Start(const std::string& job, int index,
-                                                              const std::string& host);
+                                                              const std::string& host,
+                                                              const TlsFiles& tls = {});
 
   const std::string& address() const { return address_; }
   pid_t pid() const { return process_->pid(); }

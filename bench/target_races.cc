@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "bench/cipher.h"
 #include "bench/race.h"
 #include "bench/sweep.h"
 #include "bench/targets.h"
@@ -72,7 +73,7 @@ void Add(Report* report, const char* row, const std::string& work, bool at_least
 }
 
 const char kTcp[] = "weir tcp", kShm[] = "weir shared memory", kShmCopied[] = "weir shared memory copied",
-           kBf16[] = "weir tcp bf16", kUnix[] = "weir unix";
+           kBf16[] = "weir tcp bf16", kUnix[] = "weir unix", kTls[] = "weir tcp with TLS";
 const char kRaw[] = "raw tcp", kRing[] = "ring", kProtobuf[] = "protobuf";
 
 Contestant Base(const char* name, const char* kind, int64_t elements) {
@@ -225,6 +226,40 @@ void MeasureLargeStep(const TargetOptions& options, ServerHost* host, Report* re
   }
 }
 
+void MeasureTls(const TargetOptions& options, ServerHost* host, Report* report) {
+  if (!options.Wants("tls")) return;
+  const int64_t elements = options.quick ? 2'500'000 : 25'000'000;
+  const std::string work = "step of 25 M floats, momentum, 1x1, TCP with TLS / ";
+  if (options.certificates.empty()) {
+    report->targets.push_back(FailedTarget("tls", work + "without", true, 0.5, "x",
+                                           absl::InvalidArgumentError("needs --certificates=DIR")));
+    return;
+  }
+  const char config[] = R"({"wire": {"transport": "tcp"}})";
+  Contestant plain = WeirOf(kTcp, config, elements), tls = WeirOf(kTls, config, elements);
+  tls.certificates = options.certificates;
+  ShowProgress("the large step with TLS");
+  double cipher = CipherSpeed();
+  const Results results(Race({plain, tls}, {options.pairs, 0.4, 3}, host));
+  cipher = std::max(cipher, CipherSpeed());
+  report->details["tls"] = results.ToJson();
+  report->details["aes_256_gcm_gb_per_second"] = cipher;
+  const absl::Status status = results.StatusOf({kTcp, kTls});
+  Add(report, "tls", work + "without", true, 0.5, "x", status,
+      [&] { return Ratios(results[kTcp], results[kTls], StepSeconds); });
+  // Each side encrypts all that it sends and decrypts all that it gets, both on one thread.
+  const double at_least = 2 * 4e-9 * static_cast<double>(elements) / cipher;
+  Add(report, "tls", absl::StrCat(work, "without, plus AES-256-GCM of one core (", cipher, " GB/s)"), true,
+      0.8, "x", status, [&] {
+        std::vector<double> values;
+        for (size_t i = 0; i < results[kTls].turns.size(); ++i) {
+          values.push_back((results[kTcp].turns[i].step_seconds + at_least) /
+                           results[kTls].turns[i].step_seconds);
+        }
+        return values;
+      });
+}
+
 void MeasureTwoByTwo(const TargetOptions& options, ServerHost* host, Report* report) {
   if (!options.Wants("2x2")) return;
   const int64_t elements = options.quick ? 2'500'000 : 25'000'000;
@@ -278,6 +313,7 @@ void MeasureSmallStep(const TargetOptions& options, ServerHost* host, Report* re
 
 void MeasureRaces(const TargetOptions& options, ServerHost* host, Report* report) {
   MeasureLargeStep(options, host, report);
+  MeasureTls(options, host, report);
   MeasureTwoByTwo(options, host, report);
   MeasureSmallStep(options, host, report);
 }

@@ -48,8 +48,8 @@ absl::StatusOr<std::vector<Target>> ApplyTargets(const TargetOptions& options) {
 
 }  // namespace
 
-const std::vector<std::string> kTargetRows = {"tcp", "protobuf", "shm",    "2x2",    "bf16",      "1kb",
-                                              "cpu", "apply",    "memory", "faults", "stragglers"};
+const std::vector<std::string> kTargetRows = {"tcp", "protobuf", "shm",    "2x2",    "bf16",       "1kb",
+                                              "cpu", "apply",    "memory", "faults", "stragglers", "tls"};
 
 Target MakeTarget(std::string row, std::string work, bool at_least, double bound, std::string unit,
                   std::vector<double> samples) {

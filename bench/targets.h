@@ -34,7 +34,8 @@ struct TargetOptions {
   int pairs = 7;
   // A tenth of the elements and shorter turns: to see that all works. The numbers mean nothing.
   bool quick = false;
-  std::string apply_bench;  // the program tests/bench:apply_bench
+  std::string apply_bench;   // the program tests/bench:apply_bench
+  std::string certificates;  // row tls: a folder of `weir certs init` for ps:0 and worker:0
 
   bool Wants(const std::string& row) const;
 };
@@ -53,7 +54,7 @@ Report MeasureTargets(const TargetOptions& options, ServerHost* host);
 
 // Parts of MeasureTargets(), each for some rows. They add to the report.
 //
-// rows tcp, protobuf, shm, bf16, cpu, faults, 2x2, 1kb
+// rows tcp, protobuf, shm, bf16, cpu, faults, 2x2, 1kb, tls
 void MeasureRaces(const TargetOptions& options, ServerHost* host, Report* report);
 // row apply
 void MeasureApply(const TargetOptions& options, Report* report);

@@ -10,6 +10,7 @@
 #include "client/client.h"
 #include "common/base/status_macros.h"
 #include "common/config/job_config.h"
+#include "common/rpc/tls.h"
 
 namespace weir::bench {
 namespace {
@@ -31,6 +32,14 @@ std::string JobJson(const Contestant& contestant) {
   job["cluster"]["workers"] = contestant.clients;
   if (!contestant.config.empty()) job.merge_patch(nlohmann::json::parse(contestant.config, nullptr, false));
   return job.dump(2);
+}
+
+// The files of a task, "ps-0".
+TlsFiles FilesOf(const Contestant& contestant, const std::string& task) {
+  if (contestant.certificates.empty()) return {};
+  const std::string name = absl::StrCat(contestant.certificates, "/", task);
+  return {absl::StrCat(contestant.certificates, "/ca.pem"), absl::StrCat(name, ".pem"),
+          absl::StrCat(name, ".key")};
 }
 
 class WeirServer : public StepServer {
@@ -60,6 +69,7 @@ class WeirClient : public StepClient {
     options.task = absl::StrCat("worker:", index);
     options.rank = index;
     options.job_config = config.SerializeAsString();
+    WEIR_ASSIGN_OR_RETURN(options.tls, Tls::ReadIfGiven(FilesOf(contestant, absl::StrCat("worker-", index))));
     options.train_examples = 1000;
     WEIR_ASSIGN_OR_RETURN(client_, Client::Join(options, model));
     if (in_place_) {
@@ -137,7 +147,8 @@ Contestant Weir(const std::string& name, const std::string& config) {
 
 absl::StatusOr<std::unique_ptr<StepServer>> StartWeirServer(const Contestant& contestant, int index,
                                                             const std::string& host) {
-  WEIR_ASSIGN_OR_RETURN(auto process, ServerProcess::Start(JobJson(contestant), index, host));
+  const TlsFiles tls = FilesOf(contestant, absl::StrCat("ps-", index));
+  WEIR_ASSIGN_OR_RETURN(auto process, ServerProcess::Start(JobJson(contestant), index, host, tls));
   return std::make_unique<WeirServer>(std::move(process));
 }
 

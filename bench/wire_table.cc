@@ -25,6 +25,7 @@ using nlohmann::json;
 
 // The contestant that all others are compared with.
 const char kLimit[] = "raw tcp";
+const char kTls[] = "weir tls";
 // In place: each side reads the data where the other has it. Copied: the worker has both tensors in its own
 // memory.
 const char kShared[] = "weir shared memory", kSharedCopied[] = "weir shared memory copied";
@@ -32,7 +33,7 @@ const char kShared[] = "weir shared memory", kSharedCopied[] = "weir shared memo
 Contestant Make(const std::string& name, const RawSetting& setting) {
   Contestant contestant;
   contestant.name = name;
-  if (name == "weir tcp") return Weir(name, R"({"wire": {"transport": "tcp"}})");
+  if (name == "weir tcp" || name == kTls) return Weir(name, R"({"wire": {"transport": "tcp"}})");
   if (name == "weir tcp bf16") return Weir(name, R"({"wire": {"transport": "tcp", "dtype": "bf16"}})");
   if (name == "weir unix") return Weir(name, R"({"wire": {"transport": "unix"}})");
   if (name == kShared || name == kSharedCopied) {
@@ -48,7 +49,8 @@ Contestant Make(const std::string& name, const RawSetting& setting) {
 }
 
 // "weir tcp wire.chunk_kib=512": a contestant, and additions to its job's config.
-absl::StatusOr<Contestant> MakeWithSettings(const std::string& text, const RawSetting& setting) {
+absl::StatusOr<Contestant> MakeWithSettings(const std::string& text, const RawSetting& setting,
+                                            const std::string& certificates) {
   std::vector<std::string> words;
   json settings = json::object();
   for (const std::string& word : std::vector<std::string>(absl::StrSplit(text, ' ', absl::SkipEmpty()))) {
@@ -66,7 +68,11 @@ absl::StatusOr<Contestant> MakeWithSettings(const std::string& text, const RawSe
     return absl::InvalidArgumentError(
         absl::StrCat("'", name, "' is no contestant; there are: ", absl::StrJoin(kWireContestants, ", ")));
   }
+  if (name == kTls && certificates.empty()) {
+    return absl::InvalidArgumentError(absl::StrCat("'", text, "' needs --certificates=DIR"));
+  }
   Contestant contestant = Make(name, setting);
+  if (name == kTls) contestant.certificates = certificates;
   if (settings.empty()) return contestant;
   if (contestant.kind != "weir") {
     return absl::InvalidArgumentError(absl::StrCat("'", text, "': only Weir takes settings"));
@@ -131,9 +137,8 @@ void PrintCell(const json& cell) {
 }  // namespace
 
 const std::vector<std::string> kWireContestants = {
-    "raw tcp",   "raw unix",           "ring",
-    "protobuf",  "weir tcp",           "weir tcp bf16",
-    "weir unix", "weir shared memory", "weir shared memory copied"};
+    "raw tcp",       "raw unix", "ring",      "protobuf",           "weir tcp",
+    "weir tcp bf16", kTls,       "weir unix", "weir shared memory", "weir shared memory copied"};
 
 absl::StatusOr<int64_t> ParseSize(const std::string& text) {
   for (const auto& [unit, factor] :
@@ -200,7 +205,8 @@ absl::StatusOr<json> PrintWireTable(const WireTableOptions& options, ServerHost*
         for (const std::string& name : options.contestants) {
           if (options.two_hosts && NeedsOneHost(name)) continue;
           if (name == "ring" && shape != std::pair{1, 1}) continue;
-          WEIR_ASSIGN_OR_RETURN(Contestant contestant, MakeWithSettings(name, sweep.best));
+          WEIR_ASSIGN_OR_RETURN(Contestant contestant,
+                                MakeWithSettings(name, sweep.best, options.certificates));
           contestant.elements = bytes / static_cast<int64_t>(sizeof(float));
           contestant.optimizer = optimizer;
           std::tie(contestant.servers, contestant.clients) = shape;

@@ -17,7 +17,8 @@ struct WireTableOptions {
   std::vector<std::string> layouts;  // "2x4": servers x workers
   std::vector<std::string> optimizers;
   std::vector<std::string>
-      contestants;  // of kWireContestants; those that need one host are left out with two
+      contestants;           // of kWireContestants; those that need one host are left out with two
+  std::string certificates;  // for "weir tls": a folder of `weir certs init`
   int rounds = 5;
   double turn_seconds = 0.25;
   bool two_hosts = false;

@@ -202,6 +202,7 @@ int Main(int argc, char** argv) {
   up_command->add_flag("--keep_logs", up.keep_logs, "Keeps that fresh folder, and names it")
       ->excludes(log_dir);
   up_command->add_flag("--evaluator", up.evaluator, "Adds a task that evaluates the test set every so often");
+  up_command->add_flag("--tls", up.tls, "Mutual TLS between the tasks, with certificates made for this job");
   const CLI::Option* http =
       up_command
           ->add_option("--http_port", http_port,

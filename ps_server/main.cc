@@ -31,11 +31,11 @@ namespace {
 
 struct Flags {
   std::string config, replay, cluster, task, token_file, bind = "127.0.0.1", port_file, summary,
-                                                         log_format = "text";
+                                                         log_format = "text", http_token_file;
   TlsFiles tls;
   std::vector<std::string> set;
   bool insecure_plaintext = false;
-  int http_port = -1;
+  int http_port = -1, health_port = -1;
 };
 
 int Fail(int code, absl::string_view message) {
@@ -98,6 +98,10 @@ int Run(const Flags& flags) {
   options.config = *config;
   options.index = me.task.index;
   options.http_port = flags.http_port;
+  options.health_port = flags.health_port;
+  auto http_token = JobToken::ReadIfGiven(flags.http_token_file);
+  if (!http_token.ok()) return Fail(kExitConfig, http_token.status().message());
+  options.http_token = *std::move(http_token);
   options.http_host = flags.bind;
   options.summary_path = flags.summary;
   options.ps_addresses = me.cluster.ps_addresses();
@@ -106,7 +110,7 @@ int Run(const Flags& flags) {
   const auto address = ParseAddress(me.address);
   // The HTTP port uses that interface too, even with a Unix address. It is in the clear.
   const bool plaintext_allowed = IsLoopback(flags.bind) || flags.insecure_plaintext;
-  options.http_health_only = encrypted && !plaintext_allowed;
+  options.http_health_only = encrypted && !plaintext_allowed && options.http_token.empty();
   if ((!address->is_unix() || flags.http_port >= 0) && !encrypted && !plaintext_allowed) {
     return Fail(
         kExitConfig,
@@ -168,7 +172,9 @@ int Run(const Flags& flags) {
     const std::string temporary = flags.port_file + ".tmp";
     std::ofstream file(temporary);
     file << (*server)->port() << "\n";
-    if (flags.http_port >= 0) file << (*server)->http_port() << "\n";
+    for (const int port : {(*server)->http_port(), (*server)->health_port()}) {
+      if (port >= 0) file << port << "\n";
+    }
     file.close();
     if (!file || std::rename(temporary.c_str(), flags.port_file.c_str()) != 0) {
       return Fail(kExitConfig, absl::StrCat("--port_file=", flags.port_file, " could not be written"));
@@ -229,9 +235,18 @@ int main(int argc, char** argv) {
                "--http_port there");
   weir::AddTlsFlags(&app, &flags.tls);
   app.add_option("--port_file", flags.port_file,
-                 "Where to write the port that was bound, and that of --http_port");
+                 "Where to write the ports that were bound, a line each: the server's own, --http_port, "
+                 "--health_port");
   app.add_option("--http_port", flags.http_port,
                  "Port of /metrics, /healthz, /readyz and the dashboard; 0: any free one")
+      ->check(CLI::Range(0, 65535));
+  app.add_option("--http_token_file", flags.http_token_file,
+                 "A token, in a file as --token_file, that all pages of --http_port but health demand")
+      ->envname("WEIR_HTTP_TOKEN_FILE")
+      ->type_name("FILE");
+  app.add_option(
+         "--health_port", flags.health_port,
+         "Port of health alone, in the clear: /healthz and /readyz, and grpc.health.v1; 0: any free one")
       ->check(CLI::Range(0, 65535));
   app.add_option("--summary", flags.summary, "ps:0: where to write the job's summary (JSON) at its end");
   app.add_option("--log_format", flags.log_format, "text or json")->check(CLI::IsMember({"text", "json"}));

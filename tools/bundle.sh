@@ -2,8 +2,10 @@
 # Packs the programs that `./dev bundle` built and every library that they need except glibc's. RPATH ($ORIGIN/../lib)
 # finds the libraries. Then starts each program, and trains, in a root that contains only the bundle and glibc.
 #
-#   tools/bundle.sh [--gpu]
+#   tools/bundle.sh [--gpu] PACKAGE...
 #
+# PACKAGE: the Debian packages that the programs were built with. The bundle's bill of materials lists them beside those that
+# its libraries are of.
 # --gpu: for machines with a GPU. Adds cuBLAS (600 MB), which the programs load to compute on a GPU, and the files
 # that tools/gpu_check.sh needs, with Fashion-MNIST if it is installed here.
 set -euo pipefail
@@ -12,8 +14,8 @@ bundle=weir-linux-x86_64
 programs=(cli/weir bench/weir_bench ps_server/ps_server worker/worker)
 cublas=()
 case ${1:-} in
-  '') ;;
   --gpu)
+    shift
     bundle+=-gpu
     programs+=(worker/bench/step_bench worker/bench/exchange_bench tests/worker/compute/compute_backend_test)
     cuda=$(dirname "$(dirname "$(command -v nvcc || echo "${CUDA_HOME:-/usr/local/cuda}/bin/nvcc")")")
@@ -22,12 +24,12 @@ case ${1:-} in
       cublas+=("$cuda/lib64/$library")
     done
     ;;
-  *)
+  -*)
     echo "bundle: '$1' is not known; there is --gpu" >&2
     exit 64
     ;;
 esac
-readonly bundle programs cublas
+readonly bundle programs cublas packages=("$@")
 # Parts of glibc, which must be the target's own; and the GPU driver's library, which belongs to the target's kernel
 # module.
 readonly NOT_BUNDLED='^(ld-linux-x86-64|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl|libcuda)\.so'
@@ -45,6 +47,7 @@ for program in "${programs[@]}"; do
     [[ $arrow == '=>' && ! $name =~ $NOT_BUNDLED ]] || continue
     [[ $path == /* ]] || { echo "bundle: $program needs $name, which is not found" >&2; exit 1; }
     cp -Lu "$path" "$stage/lib/$name"
+    echo "$path" >>"$work/libraries"
   done
 done
 cp -r configs "$stage/"
@@ -56,6 +59,10 @@ if [[ ${#cublas[@]} -gt 0 ]]; then
   fashion=/usr/share/datasets/fashion-mnist
   [[ ! -d $fashion ]] || install -D -m 644 -t "$stage/datasets/fashion-mnist" "$fashion"/*.gz
 fi
+
+mapfile -t libraries < <(sort -u "$work/libraries")
+/usr/bin/python3 tools/sbom.py --name="$bundle" --version="$("bazel-bin/cli/weir" version | cut -d' ' -f2)" \
+  "${packages[@]/#/--built-with=}" "${libraries[@]}" "${cublas[@]}" >"$stage/$bundle.spdx.json"
 
 # A root that contains only parts of glibc.
 root=$work/root

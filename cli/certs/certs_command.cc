@@ -1,43 +1,18 @@
 #include "cli/certs/certs_command.h"
 
-#include <errno.h>
-#include <fcntl.h>
-#include <unistd.h>
-
 #include <cstdio>
-#include <filesystem>
 #include <optional>
-#include <system_error>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "cli/certs/certificate_authority.h"
+#include "cli/certs/certificate_files.h"
 #include "cli/report/format.h"
-#include "common/base/status_macros.h"
+#include "common/config/cluster_spec.h"
 #include "common/program/exit_codes.h"
 #include "common/rpc/tls.h"
-#include "common/system/unique_fd.h"
 
 namespace weir {
 namespace {
-
-// Clocks of machines differ a little.
-constexpr absl::Duration kBackdated = absl::Minutes(5);
-
-absl::Status WriteNew(const std::string& path, const std::string& bytes, mode_t mode) {
-  const UniqueFd fd(open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
-  if (!fd.valid()) return absl::ErrnoToStatus(errno, absl::StrCat("cannot make ", path));
-  if (write(fd.get(), bytes.data(), bytes.size()) == static_cast<ssize_t>(bytes.size())) {
-    return absl::OkStatus();
-  }
-  return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
-}
-
-absl::Status WritePair(const std::string& directory, const std::string& name,
-                       const CertificateAuthority::Pair& pair) {
-  WEIR_RETURN_IF_ERROR(WriteNew(absl::StrCat(directory, "/", name, ".pem"), pair.certificate, 0644));
-  return WriteNew(absl::StrCat(directory, "/", name, ".key"), pair.key, 0600);
-}
 
 std::vector<Identity> IdentitiesOf(const ClusterSpec& cluster, const std::string& job) {
   std::vector<Identity> identities;
@@ -51,12 +26,6 @@ std::vector<Identity> IdentitiesOf(const ClusterSpec& cluster, const std::string
   identities.push_back({job, Role::kReader, 0});
   identities.push_back({job, Role::kAdmin, 0});
   return identities;
-}
-
-// "worker-0", the first label of the DNS name.
-std::string FileNameOf(const Identity& identity) {
-  const std::string dns = identity.ToDns();
-  return dns.substr(0, dns.find('.'));
 }
 
 absl::string_view MayDo(Role role) {
@@ -80,39 +49,15 @@ int Refuse(int exit_code, absl::string_view message) {
 
 }  // namespace
 
-absl::Status WriteCertificates(const std::string& directory, const ClusterSpec& cluster,
-                               const std::string& job, absl::Time now, absl::Duration validity) {
-  WEIR_RETURN_IF_ERROR(CheckJobName(job));
-  std::error_code error;
-  std::filesystem::create_directories(directory, error);
-  if (error) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("cannot make the folder ", directory, ": ", error.message()));
-  }
-  if (!std::filesystem::is_empty(directory, error) || error) {
-    return absl::AlreadyExistsError(absl::StrCat(directory, " is not empty; name a new folder"));
-  }
-  const CertificateAuthority::Validity valid{now - kBackdated, now + validity};
-  WEIR_ASSIGN_OR_RETURN(const CertificateAuthority ca,
-                        CertificateAuthority::Create(absl::StrCat("development CA of ", job), valid));
-  WEIR_ASSIGN_OR_RETURN(const CertificateAuthority::Pair self, ca.Self());
-  WEIR_RETURN_IF_ERROR(WritePair(directory, "ca", self));
-  for (const Identity& identity : IdentitiesOf(cluster, job)) {
-    WEIR_ASSIGN_OR_RETURN(const CertificateAuthority::Pair pair, ca.Issue(identity, valid));
-    WEIR_RETURN_IF_ERROR(WritePair(directory, FileNameOf(identity), pair));
-  }
-  return absl::OkStatus();
-}
-
 int RunCertsInit(const CertsInitOptions& options) {
   const absl::StatusOr<ClusterSpec> cluster = ReadClusterSpec(options.spec);
   if (!cluster.ok()) return Refuse(kExitConfig, cluster.status().message());
-  const absl::Status written = WriteCertificates(options.directory, *cluster, options.job, absl::Now(),
+  const std::vector<Identity> identities = IdentitiesOf(*cluster, options.job);
+  const absl::Status written = WriteCertificates(options.directory, options.job, identities, absl::Now(),
                                                  absl::Hours(24) * options.days);
   if (!written.ok()) return Refuse(kExitConfig, written.message());
   std::printf("%s: a CA, and certificates of job %s for %zu identities, valid for %d days\n",
-              Printable(options.directory).c_str(), options.job.c_str(),
-              IdentitiesOf(*cluster, options.job).size(), options.days);
+              Printable(options.directory).c_str(), options.job.c_str(), identities.size(), options.days);
   std::printf(
       "give each task its own: --tls_ca=%s/ca.pem --tls_certificate=%s/ps-0.pem --tls_key=%s/ps-0.key\n",
       options.directory.c_str(), options.directory.c_str(), options.directory.c_str());

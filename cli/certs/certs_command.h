@@ -2,10 +2,6 @@
 
 #include <string>
 
-#include "absl/status/status.h"
-#include "absl/time/time.h"
-#include "common/config/cluster_spec.h"
-
 namespace weir {
 
 struct CertsInitOptions {
@@ -15,13 +11,8 @@ struct CertsInitOptions {
   int days = 365;
 };
 
-// Makes a new CA, and with it a certificate and a key for each task of the cluster, for a reader and for an
-// admin, in a folder that must be new or empty: ca.pem, ca.key, worker-0.pem, worker-0.key, ... Keys are for
-// this user alone. InvalidArgument: no name for a job; FailedPrecondition, AlreadyExists: the folder.
-absl::Status WriteCertificates(const std::string& directory, const ClusterSpec& cluster,
-                               const std::string& job, absl::Time now, absl::Duration validity);
-
-// `weir certs init` and `weir certs check`. Return the exit code.
+// `weir certs init`: the files (certificate_files.h) of each task of the cluster, of a reader and of an
+// admin; and `weir certs check`. Return the exit code.
 int RunCertsInit(const CertsInitOptions& options);
 int RunCertsCheck(const std::string& path);
 

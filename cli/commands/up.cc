@@ -224,6 +224,7 @@ absl::Status Job::Prepare() {
   cluster.ps = options_.ps;
   cluster.device = options_.device;
   cluster.evaluator = options_.evaluator;
+  cluster.tls = options_.tls;
   cluster.http_port = options_.http_port;
   cluster.log_dir = result_.log_dir;
   cluster.show = options_.verbose ? ShowLines::kAll : ShowLines::kNotable;
@@ -317,7 +318,8 @@ void Job::StartWorkersWhenReady() {
     console_.SetStatus(absl::StrCat(result_.job_name, "  starting workers"));
     const absl::Status status = cluster_->StartWorkers();
     if (!status.ok()) return Fail({std::string(status.message()), kExitInternal, "", ""});
-    status_ = std::make_unique<StatusClient>(cluster_->coordinator_address(), cluster_->token());
+    status_ =
+        std::make_unique<StatusClient>(cluster_->coordinator_address(), cluster_->token(), cluster_->tls());
   } else if (Clock::Real().Now() - start_ > kPortDeadline) {
     Fail({absl::StrCat(Names(*missing), " opened no port within ", absl::FormatDuration(kPortDeadline)),
           kExitPeerLost, (*missing)[0], "this machine may be overloaded; then try again"});

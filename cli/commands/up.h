@@ -20,6 +20,7 @@ struct UpOptions {
   std::optional<uint64_t> seed;
   std::string device = "auto";  // --device of workers and evaluator
   bool evaluator = false;
+  bool tls = false;              // mutual TLS between the tasks
   std::optional<int> http_port;  // of ps:0; 0: any free one
   std::string summary;           // JSON for programs; "": none
   std::string log_dir;           // "": a fresh temporary folder, which is removed if all went well

@@ -11,15 +11,19 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
+#include <system_error>
 #include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "cli/certs/certificate_files.h"
 #include "common/base/status_macros.h"
 #include "common/config/json_document.h"
+#include "common/rpc/identity.h"
 #include "common/system/clock.h"
 
 namespace weir {
@@ -28,6 +32,18 @@ namespace {
 void AppendQuoted(std::string* out, const std::string& text) { absl::StrAppend(out, JsonQuote(text)); }
 
 void UnlinkIfThere(const std::string& path) { unlink(path.c_str()); }
+void RemoveIfThere(const std::string& folder) {
+  std::error_code ignored;
+  std::filesystem::remove_all(folder, ignored);
+}
+
+constexpr char kJobOfCertificates[] = "weir";
+constexpr absl::Duration kCertificatesLast = absl::Hours(24 * 365);
+
+Identity IdentityOf(const std::string& type, int index) {
+  const Role role = type == "ps" ? Role::kServer : type == "worker" ? Role::kWorker : Role::kReader;
+  return {kJobOfCertificates, role, role == Role::kReader ? 0 : static_cast<uint32_t>(index)};
+}
 
 // A server sets SO_REUSEADDR, too, and so may listen meanwhile. An invalid result means that the port cannot
 // be bound, which the server will find, too.
@@ -59,6 +75,7 @@ absl::StatusOr<std::unique_ptr<LocalCluster>> LocalCluster::Create(Options optio
   // An earlier job that was killed may have left one.
   UnlinkIfThere(cluster->TokenFile());
   WEIR_RETURN_IF_ERROR(cluster->token_.Write(cluster->TokenFile()));
+  if (cluster->options_.tls) WEIR_RETURN_IF_ERROR(cluster->MakeCertificates());
   return cluster;
 }
 
@@ -66,7 +83,20 @@ LocalCluster::~LocalCluster() {
   EndAll(SIGKILL);
   tasks_.clear();  // joins their threads, which write to wake_
   UnlinkIfThere(TokenFile());
+  RemoveIfThere(CertificateFolder());
   close(wake_);
+}
+
+absl::Status LocalCluster::MakeCertificates() {
+  RemoveIfThere(CertificateFolder());
+  const Identity reader = IdentityOf("evaluator", 0);
+  std::vector<Identity> identities = {reader};
+  for (int i = 0; i < options_.ps; ++i) identities.push_back(IdentityOf("ps", i));
+  for (int i = 0; i < options_.workers; ++i) identities.push_back(IdentityOf("worker", i));
+  WEIR_RETURN_IF_ERROR(
+      WriteCertificates(CertificateFolder(), kJobOfCertificates, identities, absl::Now(), kCertificatesLast));
+  WEIR_ASSIGN_OR_RETURN(tls_, Tls::ReadIfGiven(FilesOf(CertificateFolder(), reader)));
+  return absl::OkStatus();
 }
 
 std::string LocalCluster::PortFile(int server) const {
@@ -74,6 +104,7 @@ std::string LocalCluster::PortFile(int server) const {
 }
 
 std::string LocalCluster::TokenFile() const { return absl::StrCat(options_.log_dir, "/token"); }
+std::string LocalCluster::CertificateFolder() const { return absl::StrCat(options_.log_dir, "/certs"); }
 
 // A path that works for other processes, too.
 std::string LocalCluster::summary_path() const {
@@ -117,6 +148,12 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
     }
     for (const auto& arg : task.more_args) process.args.push_back(arg);
   }
+  // Without TLS empty: what this process may have is not for its tasks.
+  const TlsFiles files =
+      options_.tls ? FilesOf(CertificateFolder(), IdentityOf(task.type, task.index)) : TlsFiles();
+  process.environment[kTlsCaVariable] = files.ca;
+  process.environment[kTlsCertificateVariable] = files.certificate;
+  process.environment[kTlsKeyVariable] = files.key;
   process.environment["TF_CONFIG"] = absl::StrCat(R"({"cluster":)", task.cluster, R"(,"task":{"type":")",
                                                   task.type, R"(","index":)", task.index, "}}");
   process.on_line = [log = task.log.get()](absl::string_view line) { log->Add(line); };

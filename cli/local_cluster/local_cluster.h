@@ -19,6 +19,7 @@
 #include "cli/local_cluster/task_log.h"
 #include "cli/report/console.h"
 #include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
 #include "common/sync/mutex.h"
 #include "common/system/subprocess.h"
 #include "common/system/unique_fd.h"
@@ -26,9 +27,9 @@
 namespace weir {
 
 // The tasks of one job as processes on this machine, each with its log. Servers bind free ports themselves
-// and report them through files, so no port is ever guessed; their token is in a file, too, while this object
-// exists. One thread owns the object. No process outlives it: neither when it is destroyed nor when this
-// program is killed.
+// and report them through files, so no port is ever guessed; their token is in a file, too, and so are their
+// certificates, while this object exists. One thread owns the object. No process outlives it: neither when it
+// is destroyed nor when this program is killed.
 class LocalCluster {
  public:
   struct Options {
@@ -41,6 +42,7 @@ class LocalCluster {
     int workers = 1;
     std::string device;  // --device of workers and evaluator
     bool evaluator = false;
+    bool tls = false;              // with certificates made for this job alone
     std::optional<int> http_port;  // of ps:0
     std::string log_dir;           // exists
     ShowLines show = ShowLines::kNotable;
@@ -58,6 +60,8 @@ class LocalCluster {
   absl::Status StartWorkers();
   // A fresh token, for this job alone.
   const JobToken& token() const { return token_; }
+  // A reader's part in the job's TLS; null: it has none.
+  const std::shared_ptr<const Tls>& tls() const { return tls_; }
   // The address of ps:0, once MissingServers() is empty.
   const std::string& coordinator_address() const { return ps_addresses_[0]; }
   // The dashboard of ps:0, known from the same time on. "": there is none, because no http_port was asked
@@ -117,9 +121,12 @@ class LocalCluster {
   TaskProcess* Find(const std::string& task);
   std::string PortFile(int server) const;
   std::string TokenFile() const;
+  std::string CertificateFolder() const;
+  absl::Status MakeCertificates();
 
   const Options options_;
   const JobToken token_;
+  std::shared_ptr<const Tls> tls_;
   const int wake_;  // eventfd: exits_ has grown
   UniqueFd summary_;
   std::atomic<bool> ending_{false};

@@ -5,13 +5,14 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
 #include "proto/job_config.pb.h"
 
 // A job's config as the pods of a cluster run it.
 namespace weir {
 
 // Where the claim of checkpoints is mounted in servers (deploy/kustomize/base/servers.yaml).
-inline constexpr char kCheckpointMount[] = "/var/lib/weir";
+inline constexpr absl::string_view kCheckpointMount = "/var/lib/weir";
 
 // `config` as ParseJobConfig() read it, so that relative paths are still to be seen. InvalidArgument with all
 // that cannot work in pods, one problem a line: "source: field: what was seen, what is allowed".

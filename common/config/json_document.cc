@@ -324,7 +324,8 @@ std::string JsonValue::Describe() const {
   }
   if (text.size() <= kMaxShown) return JsonQuote(text);
   size_t end = kMaxShown;
-  while ((static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
+  // An override from the command line need not be UTF-8.
+  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xC0) == 0x80) --end;
   return JsonQuote(text.substr(0, end)) + "...";
 }
 

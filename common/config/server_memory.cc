@@ -12,7 +12,10 @@
 namespace weir {
 namespace {
 
-std::string GiB(double bytes) { return absl::StrFormat("%.1f GiB", bytes / (1 << 30)); }
+std::string Size(double bytes) {
+  return bytes < 1 << 30 ? absl::StrFormat("%.1f MiB", bytes / (1 << 20))
+                         : absl::StrFormat("%.1f GiB", bytes / (1 << 30));
+}
 
 }  // namespace
 
@@ -52,21 +55,25 @@ uint64_t ServerBytes(const v1::JobConfig& config, uint32_t workers, int64_t elem
 }
 
 absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, int64_t elements,
-                               uint64_t servers, uint64_t memory_bytes) {
-  if (memory_bytes == 0) return absl::OkStatus();
+                               uint64_t servers, uint64_t machine_bytes) {
+  const uint64_t limit = uint64_t{config.server().memory_limit_mib()} << 20;
+  const bool limited = limit > 0 && (machine_bytes == 0 || limit < machine_bytes);
+  const auto most = static_cast<double>(limited ? limit : machine_bytes);
+  if (most == 0) return absl::OkStatus();
   const ServerMemory memory = ServerMemoryOf(config, workers);
   // In double, because the declared bytes may need more than 64 bits.
   const double weights = 4.0 * static_cast<double>(elements) / static_cast<double>(servers);
-  if (memory.least() * weights <= static_cast<double>(memory_bytes)) return absl::OkStatus();
+  if (memory.least() * weights <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
-      "the model has ", elements, " elements, W = ", GiB(weights), " on each of ", servers,
-      " servers; a server needs at least ", GiB(memory.least() * weights), " = ", memory.held,
+      "the model has ", elements, " elements, W = ", Size(weights), " on each of ", servers,
+      " servers; a server needs at least ", Size(memory.least() * weights), " = ", memory.held,
       " W (weights and ", memory.slots, " slots", memory.streamed ? ", twice: streamed" : "", ")",
       memory.step > 0
           ? absl::StrCat(" + ", memory.step,
                          TraitsOf(config).commits_steps ? " W (the parts of a step)" : " W (a gradient)")
           : "",
-      ", and its machine has ", GiB(static_cast<double>(memory_bytes)), ". Take more servers"));
+      limited ? ", and server.memory_limit_mib allows " : ", and its machine has ", Size(most),
+      limited ? ". Raise it, or take more servers" : ". Take more servers"));
 }
 
 }  // namespace weir

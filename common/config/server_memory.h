@@ -35,10 +35,11 @@ ServerMemory ServerMemoryOf(const v1::JobConfig& config, uint32_t workers);
 // program itself.
 uint64_t ServerBytes(const v1::JobConfig& config, uint32_t workers, int64_t elements, uint32_t servers);
 
-// Checks that a server can do one step at all with this much memory (0: no limit is known), in a job of
-// `workers` workers whose model lies on so many servers, if no client reads, nothing is saved, and no two
-// pushes arrive at once. InvalidArgument: it cannot; says the sum.
+// Checks that a server can do one step at all with server.memory_limit_mib, or with `machine_bytes` where
+// these are less (0: not known), in a job of `workers` workers whose model lies on so many servers, if no
+// client reads, nothing is saved, and no two pushes arrive at once. InvalidArgument: it cannot; says the sum
+// and the limit.
 absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, int64_t elements,
-                               uint64_t servers, uint64_t memory_bytes);
+                               uint64_t servers, uint64_t machine_bytes);
 
 }  // namespace weir

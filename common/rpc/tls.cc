@@ -1,5 +1,6 @@
 #include "common/rpc/tls.h"
 
+#include <openssl/crypto.h>
 #include <openssl/err.h>
 #include <openssl/pem.h>
 #include <openssl/x509.h>
@@ -143,6 +144,9 @@ TlsFiles TlsFilesOfEnvironment() {
 
 absl::StatusOr<std::shared_ptr<const Tls>> Tls::ReadIfGiven(TlsFiles files) {
   if (files.ca.empty() && files.certificate.empty() && files.key.empty()) return nullptr;
+  // Nothing of OpenSSL's is freed at exit: gRPC's threads may still open a connection when main() has
+  // returned. Counts only before OpenSSL is first used.
+  OPENSSL_init_crypto(OPENSSL_INIT_NO_ATEXIT, nullptr);
   if (files.ca.empty() || files.certificate.empty() || files.key.empty()) {
     return absl::FailedPreconditionError(absl::StrCat("TLS needs all of ", kTlsFlags, "; ",
                                                       files.ca.empty()            ? "--tls_ca"

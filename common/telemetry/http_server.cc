@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -65,6 +66,13 @@ class Connection {
 
   const SteadyClock::time_point deadline;
   int fd() const { return fd_.get(); }
+  UniqueFd Release() { return std::move(fd_); }
+  // To be asked when the first bytes are there. No method of HTTP/1 begins so.
+  bool BeginsHttp2() const {
+    char first[4];
+    return head_.empty() && response_.empty() && recv(fd(), first, sizeof first, MSG_PEEK) == sizeof first &&
+           memcmp(first, "PRI ", sizeof first) == 0;
+  }
   short awaited() const { return sent_ < response_.size() ? POLLOUT : POLLIN; }
 
   // Does what can be done without waiting. False: there is nothing more to do.
@@ -146,7 +154,7 @@ struct HttpServer::State {
   }
   void Run();
   std::string Respond(absl::string_view head);
-  std::string Get(absl::string_view path);
+  std::string Get(absl::string_view path, absl::string_view authorization);
 };
 
 void HttpServer::State::Run() {
@@ -168,6 +176,11 @@ void HttpServer::State::Run() {
     if (polled[0].revents != 0) return;
     auto entry = polled.begin() + 2;
     for (auto c = connections.begin(); c != connections.end(); ++entry) {
+      if (options.on_http2 && entry->revents != 0 && c->BeginsHttp2()) {
+        options.on_http2(c->Release());
+        c = connections.erase(c);
+        continue;
+      }
       c = entry->revents == 0 || c->GoOn(respond) ? std::next(c) : connections.erase(c);
     }
     pause = false;
@@ -187,7 +200,18 @@ void HttpServer::State::Run() {
   }
 }
 
-// No header changes the answer: there are no ranges, no bodies and no second request.
+// The value of the header "Authorization" in the head of a request; "": there is none.
+absl::string_view AuthorizationIn(absl::string_view head) {
+  for (absl::string_view line : absl::StrSplit(head, "\r\n")) {
+    const std::pair<absl::string_view, absl::string_view> header =
+        absl::StrSplit(line, absl::MaxSplits(':', 1));
+    if (absl::EqualsIgnoreCase(header.first, "authorization"))
+      return absl::StripAsciiWhitespace(header.second);
+  }
+  return "";
+}
+
+// No other header changes the answer: there are no ranges, no bodies and no second request.
 std::string HttpServer::State::Respond(absl::string_view head) {
   const std::vector<absl::string_view> words = absl::StrSplit(head.substr(0, head.find("\r\n")), ' ');
   if (words.size() != 3 || !absl::StartsWith(words[1], "/") || !absl::StartsWith(words[2], "HTTP/1.")) {
@@ -196,17 +220,21 @@ std::string HttpServer::State::Respond(absl::string_view head) {
   if (words[0] != "GET" && words[0] != "HEAD") {
     return Response("405 Method Not Allowed\r\nAllow: GET, HEAD", kText, "only GET and HEAD\n");
   }
-  std::string response = Get(words[1].substr(0, words[1].find('?')));
+  std::string response = Get(words[1].substr(0, words[1].find('?')), AuthorizationIn(head));
   if (words[0] == "HEAD") response.resize(response.find("\r\n\r\n") + 4);
   return response;
 }
 
-std::string HttpServer::State::Get(absl::string_view path) {
+std::string HttpServer::State::Get(absl::string_view path, absl::string_view authorization) {
   if (path == "/healthz" || path == "/readyz") {
     const std::function<absl::Status()>& probe = path == "/healthz" ? options.health : options.ready;
     const absl::Status status = probe ? probe() : absl::OkStatus();
     if (status.ok()) return Response("200 OK", kText, "ok\n");
     return Response("503 Service Unavailable", kText, absl::StrCat(status.message(), "\n"));
+  }
+  if (options.authorize && !options.authorize(authorization)) {
+    return Response("401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"weir\"", kText,
+                    absl::StrCat(options.authorize_hint, "\n"));
   }
   Page page;
   std::vector<std::string> known = {"/healthz", "/readyz"};

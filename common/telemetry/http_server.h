@@ -7,6 +7,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "common/system/unique_fd.h"
 #include "common/telemetry/metrics.h"
 
 namespace weir {
@@ -30,6 +32,14 @@ class HttpServer {
     // /healthz answers 200 "ok" if this is OK, else 503 and the message; /readyz so for `ready`. Called on
     // the server's one thread; must not wait. Empty: always 200.
     std::function<absl::Status()> health, ready;
+    // Whether a request with this "Authorization" header ("": none) may see more than /healthz and /readyz;
+    // otherwise it gets 401 and `authorize_hint`. Called on the server's one thread. Empty: every request
+    // may.
+    std::function<bool(absl::string_view authorization)> authorize;
+    std::string authorize_hint;
+    // Takes over a connection that begins as HTTP/2 does (RFC 9113, 3.4); nothing has been read from it.
+    // Empty: it is answered 400.
+    std::function<void(UniqueFd)> on_http2;
     // The limit of a connection, from its first byte to its last.
     std::chrono::milliseconds time_limit{10000};
   };

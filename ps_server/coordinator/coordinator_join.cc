@@ -35,9 +35,10 @@ absl::Status CheckTaskName(const std::string& task) {
 void Coordinator::HandleJoin(v1::JoinRequest request, Done<v1::JoinReply> done, uint64_t call) {
   if (state_ == v1::FAILED) return done(end_.ForJoin());
   const bool worker = request.role() == v1::WORKER;
-  if (over() || (state_ == v1::DRAINING && last_save_.saved() && worker && !AwaitsEvaluation())) {
-    return done(NothingLeftFor(request));
-  }
+  // The job waits for its readers to leave, so when it waits for nobody else no more may come.
+  const bool nothing_left = state_ == v1::DRAINING && last_save_.saved() && !AwaitsEvaluation() &&
+                            (worker || members_.workers().empty());
+  if (over() || nothing_left) return done(NothingLeftFor(request));
   // Is this a repeat of a Join?
   for (WaitingJoin& join : members_.waiting()) {
     if (join.request.instance() != request.instance()) continue;

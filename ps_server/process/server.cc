@@ -29,7 +29,6 @@
 #include "common/rpc/tls_probe.h"
 #include "common/sync/mutex.h"
 #include "common/system/host_memory.h"
-#include "common/telemetry/http_server.h"
 #include "common/telemetry/logging.h"
 #include "common/telemetry/metrics.h"
 #include "ps_server/coordinator/coordinator.h"
@@ -45,8 +44,8 @@
 #include "ps_server/grpc/shard_control_service.h"
 #include "ps_server/optimizer/kernels.h"
 #include "ps_server/process/background_threads.h"
-#include "ps_server/process/dashboard.h"
 #include "ps_server/process/server_pages.h"
+#include "ps_server/process/server_ports.h"
 #include "ps_server/process/summary.h"
 #include "ps_server/process/ticker.h"
 #include "ps_server/shared_memory/shared_memory_server.h"
@@ -108,7 +107,14 @@ class ServerImpl final : public Server {
   absl::Status Start();
   int port() const override { return port_; }
   std::string address() const override { return address_; }
-  int http_port() const override { return http_ == nullptr ? -1 : http_->port(); }
+  int http_port() const override {
+    MutexLock lock(mutex_);
+    return http_->http_port();
+  }
+  int health_port() const override {
+    MutexLock lock(mutex_);
+    return http_->health_port();
+  }
   absl::Status Wait() override;
   void Stop(const std::string& reason) override;
   void Drain(const std::string& reason) override;
@@ -117,14 +123,23 @@ class ServerImpl final : public Server {
   void End(const absl::Status& failure);
   // From now on the server is not ready, and its services do not serve; it finishes what is under way.
   void AnnounceEnd(const std::string& reason);
+  void EndServing() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_) {
+    health_->End();
+    if (http_ != nullptr) http_->EndServing();
+  }
   // OK: the server takes calls, and no restore is under way. Other tasks may be missing.
   absl::Status Ready();
+  std::unique_ptr<ServerPorts> TakeHttp() {
+    MutexLock lock(mutex_);
+    return std::move(http_);
+  }
   void Tick();
   void TickControl(absl::Time now);
   // Whether the newest checkpoint is the end of the job.
   bool IsDone() const;
   absl::Status StartCoordinator();
-  absl::Status StartHttp();
+  // `services`: known to gRPC's health.
+  absl::Status StartHttp(std::set<std::string> services);
   // Starts reports of this server's address to ps:0, if the address of ps:0 is known.
   absl::Status StartAnnouncing(uint64_t instance);
   // Listens on a Unix socket and shares memory, which are faster for workers on this host than the bound
@@ -168,8 +183,8 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<GrpcLocalListener> local_listener_;
   MetricRegistry metrics_;
-  std::unique_ptr<JobMetrics> job_metrics_;  // on ps:0
-  std::unique_ptr<HttpServer> http_;
+  // Null while the server starts and when it has stopped.
+  std::unique_ptr<ServerPorts> http_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
   std::string address_;
   absl::Time started_;
@@ -187,7 +202,7 @@ class ServerImpl final : public Server {
   // When the server next logs that it waits for ps:0.
   absl::Time next_complaint_;
 
-  Mutex mutex_;
+  mutable Mutex mutex_;
   CondVar changed_;
   bool over_ ABSL_GUARDED_BY(mutex_) = false;
   absl::Status failure_ ABSL_GUARDED_BY(mutex_);
@@ -288,7 +303,7 @@ absl::Status ServerImpl::Start() {
     control_->Register(&builder);
     services.insert(v1::ShardControl::service_full_name());
   }
-  health_ = std::make_unique<HealthService>(control_loop(), std::move(services));
+  health_ = std::make_unique<HealthService>(control_loop(), services);
   health_->Register(&builder);
   grpc_ = builder.BuildAndStart();
   if (grpc_ == nullptr || (!listen.is_unix() && port_ == 0)) {
@@ -313,7 +328,7 @@ absl::Status ServerImpl::Start() {
   }
   health_->Start();
   parameter_server_->Start(shared_memory_.get());
-  if (options_.http_port >= 0) WEIR_RETURN_IF_ERROR(StartHttp());
+  WEIR_RETURN_IF_ERROR(StartHttp(std::move(services)));
   ticker_.Start(
       kTick, [this] { Tick(); }, [this] { shard_->Tick(); });
   LogInfo("shard ", options_.index, " listens on ", address_, ", kernels ", kernels->name, ", ",
@@ -428,7 +443,8 @@ ServerImpl::~ServerImpl() {
   if (grpc_ != nullptr) Stop("the server stops");
   ticker_.Stop();
   if (announcer_ != nullptr) announcer_->Close();
-  http_.reset();
+  // Not under the lock, for which its threads may wait.
+  TakeHttp().reset();
   if (control_ != nullptr) {
     MutexLock lock(mutex_);
     control_->Detach(std::string(failure_.message()));
@@ -560,14 +576,14 @@ void ServerImpl::End(const absl::Status& failure) {
   if (over_) return;
   over_ = true;
   failure_ = failure;
-  health_->End();
+  EndServing();
   changed_.NotifyAll();
 }
 
 void ServerImpl::AnnounceEnd(const std::string& reason) {
   MutexLock lock(mutex_);
   if (ends_for_.empty()) ends_for_ = reason;
-  health_->End();
+  EndServing();
 }
 
 absl::Status ServerImpl::Ready() {
@@ -622,39 +638,27 @@ absl::Status ServerImpl::Wait() {
   return failure;
 }
 
-absl::Status ServerImpl::StartHttp() {
+absl::Status ServerImpl::StartHttp(std::set<std::string> services) {
   metrics_.AddProcessMetrics();
   AddServerMetrics(options_.index, *shard_, *parameter_server_, admission_, options_.tls.get(), &metrics_);
-  HttpServer::Options options;
+  ServerPorts::Options options;
   options.host = options_.http_host;
-  options.port = options_.http_port;
-  if (!options_.http_health_only) options.metrics = &metrics_;
-  if (coordinator_ != nullptr) {
-    job_metrics_ = std::make_unique<JobMetrics>(coordinator_.get(), &metrics_);
-    options.refresh_metrics = [this] { job_metrics_->Refresh(); };
-  }
+  options.http_port = options_.http_port;
+  options.health_port = options_.health_port;
+  options.token = options_.http_token;
+  options.health_only = options_.http_health_only;
   options.health = [this]() -> absl::Status {
     MutexLock lock(mutex_);
     return failure_.ok() ? absl::OkStatus() : absl::UnavailableError(failure_.message());
   };
   options.ready = [this] { return Ready(); };
-  absl::StatusOr<std::unique_ptr<HttpServer>> http = HttpServer::Start(options);
-  if (!http.ok()) return absl::FailedPreconditionError(http.status().message());
-  http_ = *std::move(http);
-  if (options_.http_health_only) {
-    LogInfo("health at http://", http_->address(),
-            "/healthz; there are no other pages, because they would be in the clear");
-    return absl::OkStatus();
-  }
-  if (coordinator_ != nullptr) {
-    http_->Handle("/status", "application/json", [this] { return StatusJson(*coordinator_); });
-    http_->Handle("/", "text/html; charset=utf-8", [] { return std::string(DashboardPage()); });
-  }
-  if (coordinator_ != nullptr) {
-    LogInfo("dashboard at http://", http_->address(), "/, metrics at http://", http_->address(), "/metrics");
-  } else {
-    LogInfo("metrics at http://", http_->address(), "/metrics");
-  }
+  options.services = std::move(services);
+  options.metrics = &metrics_;
+  options.coordinator = coordinator_.get();
+  WEIR_ASSIGN_OR_RETURN(auto http, ServerPorts::Start(std::move(options)));
+  MutexLock lock(mutex_);
+  http_ = std::move(http);
+  if (over_ || !ends_for_.empty()) http_->EndServing();
   return absl::OkStatus();
 }
 

@@ -43,8 +43,12 @@ class Server {
     // Metrics, health and status over HTTP. -1: none; 0: any free port.
     int http_port = -1;
     std::string http_host = "127.0.0.1";
-    // HTTP is in the clear. True: it serves /healthz and /readyz alone, which anybody may see.
+    // What pages other than health demand there (ServerPorts). HTTP is in the clear.
+    JobToken http_token;
+    // True: http_port serves /healthz and /readyz alone, which anybody may see.
     bool http_health_only = false;
+    // Health alone, over HTTP and gRPC, for probes that have no certificate. -1: none; 0: any free port.
+    int health_port = -1;
     // ps:0: the file for the summary at the end. Empty: none.
     std::string summary_path;
     // For tests.
@@ -61,7 +65,9 @@ class Server {
   virtual int port() const = 0;
   // "127.0.0.1:34567".
   virtual std::string address() const = 0;
+  // -1: there is none.
   virtual int http_port() const = 0;
+  virtual int health_port() const = 0;
 
   // Waits until the job is over. OK: the job is done. Cancelled: the job was asked to end, and all finished
   // work is saved. AlreadyExists, FailedPrecondition, InvalidArgument, Unauthenticated, PermissionDenied:

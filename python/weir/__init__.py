@@ -2,11 +2,11 @@
 from .client import Client, Gradient, Pushed, View, Weights, Work
 from .errors import ConfigError, Diverged, Drained, Error, Fenced, JobDone, PeerLost, StorageError, WeightsGone
 from .future import Future
-from .job import ExampleOrder, Job, Tensor, save_weights
+from .job import ExampleOrder, Floats, Job, Tensor, save_weights
 from .steps import Step
 
 __all__ = [
-    "Client", "ConfigError", "Diverged", "Drained", "Error", "ExampleOrder", "Fenced", "Future", "Gradient", "Job",
+    "Client", "ConfigError", "Diverged", "Drained", "Error", "ExampleOrder", "Fenced", "Floats", "Future", "Gradient", "Job",
     "JobDone", "PeerLost", "Pushed", "Step", "StorageError", "Tensor", "View", "Weights", "WeightsGone", "Work",
     "save_weights"
 ]

@@ -6,6 +6,7 @@ import os
 import pathlib
 from ctypes import POINTER, Structure, c_char, c_char_p, c_double, c_float, c_int, c_int32, c_int64, c_size_t, c_uint32
 from ctypes import c_uint64, c_void_p
+from typing import TYPE_CHECKING, Any, Callable
 
 
 class Tensor(Structure):
@@ -84,6 +85,9 @@ class Library:
             function = getattr(self._library, "weir_" + name)
             function.restype, function.argtypes = result, arguments
             setattr(self, name, function)
+
+    if TYPE_CHECKING:
+        def __getattr__(self, name: str) -> Callable[..., Any]: ...
 
 
 def _find() -> pathlib.Path:

@@ -16,7 +16,7 @@ from . import _library
 from ._library import library
 from .errors import ConfigError, Error, check
 from .future import Future, Memory, wait_all
-from .job import ExampleOrder, Job, Model, Tensor
+from .job import ExampleOrder, Floats, Job, Model, Tensor
 
 if TYPE_CHECKING:
     from .steps import Step
@@ -80,16 +80,16 @@ class View(Weights):
     tensor lies in one piece (always with one server), else a copy. A server keeps the version until the view and its
     arrays are gone, so hold one at a time."""
 
-    def __getitem__(self, name: str) -> np.ndarray:
+    def __getitem__(self, name: str) -> Floats:
         tensor = self._model.names.index(name)
-        pieces = []
+        pieces: list[Floats] = []
         address, n = ctypes.c_void_p(), ctypes.c_size_t()
         while library.weights_piece(self._handle, tensor, len(pieces), ctypes.byref(address), ctypes.byref(n)):
             pieces.append(np.asarray(Memory(address.value or 0, n.value, self, read_only=True)))
         return (pieces[0] if len(pieces) == 1 else np.concatenate(pieces)).reshape(self._model.shapes[tensor])
 
 
-class Gradient(Mapping[str, np.ndarray]):
+class Gradient(Mapping[str, Floats]):
     """Memory for one gradient (Client.new_gradient()): gradient["name"] is the tensor's array, and `flat` all of them
     end to end. Uninitialised. If a push of it fails, do not write to it again."""
 
@@ -97,7 +97,7 @@ class Gradient(Mapping[str, np.ndarray]):
         self.flat = np.asarray(Memory(address, model.elements, _Owner(handle), read_only=False))
         self._views = model.split(self.flat)
 
-    def __getitem__(self, name: str) -> np.ndarray:
+    def __getitem__(self, name: str) -> Floats:
         return self._views[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -250,7 +250,7 @@ class Client:
 
     # ---- the loop
 
-    def steps(self, result: Mapping[str, np.ndarray] | None = None) -> Iterator["Step"]:
+    def steps(self, result: Mapping[str, Floats] | None = None) -> Iterator["Step"]:
         """Yields each piece of work that this worker has to do, in every mode, until the job's examples are done; call
         push() of each. Joins if need be, joins again where the membership was lost, and leaves at the end.
 
@@ -278,7 +278,7 @@ class Client:
 
         return Future(library.next_work(self._live()), take)
 
-    def pull(self, clock: int, into: Mapping[str, np.ndarray]) -> "Future[Weights]":
+    def pull(self, clock: int, into: Mapping[str, Floats]) -> "Future[Weights]":
         """Reads the weights for `clock` into all of the model's tensors, which must stay untouched until the future is
         done."""
         return self._exchange(None, None, None, clock, into).then_weights()
@@ -287,17 +287,17 @@ class Client:
         """Reads the weights for `clock` where they lie."""
         return self._exchange(None, None, None, clock, None).then_weights()  # type: ignore[return-value]
 
-    def push(self, work: Work, base: Weights, gradient: Mapping[str, np.ndarray]) -> "Future[Pushed]":
+    def push(self, work: Work, base: Weights, gradient: Mapping[str, Floats]) -> "Future[Pushed]":
         """Delivers the gradient of one piece of work, the mean over its examples. base: the weights that it was
         computed from. The gradient must stay unchanged until the future is done."""
         return self._exchange(work, base, gradient, None, None).then_pushed()
 
-    def push_pull(self, work: Work, base: Weights, gradient: Mapping[str, np.ndarray],
-                  into: Mapping[str, np.ndarray]) -> "Future[tuple[Pushed, Weights]]":
+    def push_pull(self, work: Work, base: Weights, gradient: Mapping[str, Floats],
+                  into: Mapping[str, Floats]) -> "Future[tuple[Pushed, Weights]]":
         """push() and the pull() at the next clock, as one exchange; for the last work of a clock."""
         return self._exchange(work, base, gradient, work.clock + 1, into)
 
-    def snapshot(self, into: Mapping[str, np.ndarray]) -> "Future[Weights]":
+    def snapshot(self, into: Mapping[str, Floats]) -> "Future[Weights]":
         """Reads the newest consistent weights, from outside the training: in sync those of one step."""
         pointers = self.model.pointers(into, "snapshot", writeable=True)
         return _Exchange(library.snapshot(self._live(), pointers), self.model, False, into).then_weights()
@@ -308,8 +308,8 @@ class Client:
         check(library.new_gradient(self._live(), ctypes.byref(handle), ctypes.byref(address)))
         return Gradient(handle.value or 0, address.value or 0, self.model)
 
-    def _exchange(self, work: Work | None, base: Weights | None, gradient: Mapping[str, np.ndarray] | None,
-                  clock: int | None, into: Mapping[str, np.ndarray] | None) -> "_Exchange":
+    def _exchange(self, work: Work | None, base: Weights | None, gradient: Mapping[str, Floats] | None,
+                  clock: int | None, into: Mapping[str, Floats] | None) -> "_Exchange":
         order = None
         if work is not None:
             order = ctypes.byref(_library.Work(work.clock, work.batch, work.first_example, work.examples,
@@ -338,8 +338,9 @@ class _Exchange(Future["tuple[Pushed, Weights]"]):
 
     def _then(self, index: int) -> "Future[Any]":
         take = self._take
-        self._take = lambda future: take(future)[index]  # type: ignore[assignment]
-        return self
+        this: Future[Any] = self
+        this._take = lambda future: take(future)[index]
+        return this
 
     def then_weights(self) -> "Future[Weights]":
         return self._then(1)

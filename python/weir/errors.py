@@ -64,9 +64,9 @@ class WeightsGone(Error):
     kind = 0
 
 
-_BY_KIND = {cls.kind: cls for cls in (Diverged, Drained, Fenced, PeerLost, ConfigError, StorageError)}
+_BY_KIND: dict[int, type[Error]] = {cls.kind: cls for cls in (Diverged, Drained, Fenced, PeerLost, ConfigError, StorageError)}
 # absl::StatusCode, where it says more than the kind.
-_BY_CODE = {3: ConfigError, 9: ConfigError, 11: JobDone, 15: WeightsGone, 16: ConfigError}
+_BY_CODE: dict[int, type[Error]] = {3: ConfigError, 9: ConfigError, 11: JobDone, 15: WeightsGone, 16: ConfigError}
 
 
 def check(error: int | None) -> None:
@@ -74,7 +74,7 @@ def check(error: int | None) -> None:
     if error is None:
         return
     kind, code = library.error_kind(error), library.error_code(error)
-    cls = _BY_CODE.get(code) or _BY_KIND.get(kind, Error)
+    cls: type[Error] = _BY_CODE.get(code) or _BY_KIND.get(kind, Error)
     raised = cls(library.error_message(error).decode(errors="replace"))
     if cls is Error:
         raised.exit_code, raised.kind = library.error_exit_code(error), kind

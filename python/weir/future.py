@@ -1,11 +1,11 @@
 """Calls that take their time."""
 from __future__ import annotations
 
-import ctypes
+import asyncio
 import math
 import threading
 import time
-from typing import Any, Callable, Generic, TypeVar
+from typing import Any, Callable, Generator, Generic, TypeVar
 
 from ._library import library
 
@@ -13,6 +13,9 @@ T = TypeVar("T")
 
 # How long a wait is deaf to Ctrl-C, in seconds.
 _SLICE = 0.1
+
+# How often a coroutine looks whether the result is there, in seconds: less and less often.
+_SHORTEST_PAUSE, _LONGEST_PAUSE = 0.0002, 0.005
 
 # Calls that nobody waits for any more, with the memory that they still read or write.
 _abandoned: list[tuple[int, Any]] = []
@@ -57,17 +60,27 @@ class Future(Generic[T]):
             raise self._error
         return self._result  # type: ignore[return-value]
 
+    def __await__(self) -> Generator[Any, None, T]:
+        """`await future` in a coroutine: as result(), while the event loop goes on. A coroutine that is cancelled leaves
+        the call alone."""
+        pause = _SHORTEST_PAUSE
+        while not self.done():
+            yield from asyncio.sleep(pause).__await__()
+            pause = min(2 * pause, _LONGEST_PAUSE)
+        return self.result()
+
     def _free(self) -> None:
         handle, self._handle, self._memory = self._handle, None, None
         library.free_future(handle)
 
     def __del__(self) -> None:
-        if getattr(self, "_handle", None) is None:
+        handle: int | None = getattr(self, "_handle", None)
+        if handle is None:
             return
-        if library.wait(self._handle, 0):
+        if library.wait(handle, 0):
             self._free()
         else:
-            _abandoned.append((self._handle, self._memory))
+            _abandoned.append((handle, self._memory))
 
 
 def _sweep() -> None:

@@ -8,10 +8,14 @@ from dataclasses import dataclass
 from typing import Any, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from ._library import Tensor as _Tensor
 from ._library import library
 from .errors import ConfigError, check
+
+#: An array of float32.
+Floats = npt.NDArray[np.float32]
 
 _INITIALIZERS = {"constant": 0, "normal": 1, "uniform": 2}
 
@@ -48,7 +52,7 @@ class Job:
         text = json.dumps(job).encode() if isinstance(job, Mapping) else None
         handle = ctypes.c_void_p()
         check(library.load_job(path, text, array, len(sets), ctypes.byref(handle)))
-        self._handle = handle
+        self._handle: ctypes.c_void_p | None = handle
         #: The config with its defaults, as nested dicts.
         self.config: dict[str, Any] = json.loads(library.job_json(handle))
 
@@ -87,7 +91,7 @@ class Model:
             entry.name, entry.shape, entry.rank = name.encode(), dimensions, len(shape)
             entry.initializer, entry.value = _INITIALIZERS[tensor.initializer], tensor.value
 
-    def split(self, flat: np.ndarray) -> dict[str, np.ndarray]:
+    def split(self, flat: Floats) -> dict[str, Floats]:
         """Views of flat memory that holds the tensors end to end."""
         views, begin = {}, 0
         for name, shape, size in zip(self.names, self.shapes, self.sizes):
@@ -95,7 +99,7 @@ class Model:
             begin += size
         return views
 
-    def pointers(self, arrays: Mapping[str, np.ndarray], what: str, writeable: bool) -> ctypes.Array[ctypes.c_void_p]:
+    def pointers(self, arrays: Mapping[str, Floats], what: str, writeable: bool) -> ctypes.Array[ctypes.c_void_p]:
         """Where the tensors lie. ConfigError: a tensor is missing, unknown, or not as the model has it."""
         pointers = (ctypes.c_void_p * len(self.names))()
         for i, (name, shape) in enumerate(zip(self.names, self.shapes)):
@@ -116,7 +120,7 @@ class Model:
         return pointers
 
 
-def save_weights(directory: str | os.PathLike[str], weights: Mapping[str, np.ndarray]) -> None:
+def save_weights(directory: str | os.PathLike[str], weights: Mapping[str, Floats]) -> None:
     """Writes initial weights, for a job's checkpoint.init_from. The folder is made; ConfigError or Error: it holds
     weights already, which stay.
 
@@ -134,14 +138,14 @@ class ExampleOrder:
     def __init__(self, examples: int, seed: int):
         handle = ctypes.c_void_p()
         check(library.new_order(examples, seed, ctypes.byref(handle)))
-        self._handle = handle
+        self._handle: ctypes.c_void_p | None = handle
 
     def __del__(self) -> None:
         if getattr(self, "_handle", None):
             library.free_order(self._handle)
             self._handle = None
 
-    def __call__(self, first: int, n: int) -> np.ndarray:
+    def __call__(self, first: int, n: int) -> npt.NDArray[np.int32]:
         """The examples' indices (int32) at the positions [first, first + n) of the job's endless stream."""
         indices = np.empty(n, dtype=np.int32)
         library.fill_order(self._handle, first, n, indices.ctypes.data_as(ctypes.POINTER(ctypes.c_int32)))

@@ -10,6 +10,7 @@ import numpy as np
 from .client import Client, Gradient, Pushed, Weights, Work
 from .errors import Error, Fenced, JobDone, WeightsGone
 from .future import Future
+from .job import Floats
 
 _log = logging.getLogger("weir")
 
@@ -25,7 +26,7 @@ class Step:
     if it is used.
     """
 
-    def __init__(self, loop: "_Membership", work: Work, weights: Mapping[str, np.ndarray], base: Weights):
+    def __init__(self, loop: "_Membership", work: Work, weights: Mapping[str, Floats], base: Weights):
         self._loop, self._base = loop, base
         self.work, self.weights = work, weights
         self.examples = loop.client.order(work.first_example, work.examples)
@@ -38,7 +39,7 @@ class Step:
             self._gradient = self._loop.client.new_gradient()
         return self._gradient
 
-    def push(self, gradient: Mapping[str, np.ndarray] | None = None, *, loss: float | None = None) -> None:
+    def push(self, gradient: Mapping[str, Floats] | None = None, *, loss: float | None = None) -> None:
         """Sends the gradient: the mean over the examples. Returns at once; the memory must not be written again.
 
         gradient: by default step.gradient. train.clip_norm applies. loss: the mean loss over the examples, which
@@ -96,7 +97,7 @@ class _Membership:
                             "before the next one begins. To leave the job early, raise an exception")
         self._collect(wait=True)
 
-    def push(self, step: Step, gradient: Mapping[str, np.ndarray], loss: float | None) -> None:
+    def push(self, step: Step, gradient: Mapping[str, Floats], loss: float | None) -> None:
         # If a pull of the next clock is under way, this is work that another worker left, or the pull was prefetched.
         if not step.work.last_of_clock or self._next is not None:
             self._pushes.append(self.client.push(step.work, step._base, gradient))
@@ -128,6 +129,7 @@ class _Membership:
 
     def _arrive(self) -> Weights | None:
         assert self._next is not None
+        future: Future[Weights | tuple[Pushed, Weights]]
         (_, future), self._next = self._next, None
         try:
             result = future.result()
@@ -172,7 +174,7 @@ class _Progress:
         client.set_progress(*self._sums)  # type: ignore[arg-type]
 
 
-def run(client: Client, result: Mapping[str, np.ndarray] | None = None) -> Iterator[Step]:
+def run(client: Client, result: Mapping[str, Floats] | None = None) -> Iterator[Step]:
     """Yields each step of the job that this worker has to do, until the job is done; then it has left the job.
 
     result: the model's tensors, float32, which get the newest weights when the job's examples are done.

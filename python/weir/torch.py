@@ -25,11 +25,11 @@ from ._library import library
 from ._prefetch import Batches
 from .client import Client
 from .errors import ConfigError, Error, check
-from .job import ExampleOrder, Job, Tensor
+from .job import ExampleOrder, Floats, Job, Tensor
 from .steps import Step, run
 
 
-def _arrays(model: torch.nn.Module) -> dict[str, np.ndarray]:
+def _arrays(model: torch.nn.Module) -> dict[str, Floats]:
     return {name: p.detach().numpy() for name, p in _trained(model).items()}
 
 
@@ -179,7 +179,7 @@ class Optimizer(torch.optim.Optimizer):
             self._client = None
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:  # type: ignore[override]
+    def step(self, closure: Callable[[], Any] | None = None, *, loss: Any = None) -> Any:
         """Sends the gradients of the batch to the servers; the next weights are in the model with the next batch.
 
         loss: the batch's mean loss (a number or tensor), which `weir status` and the summary show; with a closure, its
@@ -228,7 +228,7 @@ class Optimizer(torch.optim.Optimizer):
             self._load(own)
 
     @torch.no_grad()
-    def _load(self, weights: Mapping[str, np.ndarray]) -> None:
+    def _load(self, weights: Mapping[str, Floats]) -> None:
         for name, p in self._parameters.items():
             p.copy_(torch.from_numpy(weights[name]))
 

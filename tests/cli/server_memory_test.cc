@@ -111,5 +111,28 @@ TEST_CASE("Server memory: applied on arrival") {
             " + 3 MiB (chunks on their way)");
 }
 
+TEST_CASE("Server memory: the limit is the config's, or the machine's where that has less") {
+  v1::JobConfig config;
+  config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_ADAM);
+  constexpr uint64_t kMiB = 1 << 20,
+                     kElements = 2 * kMiB;  // 8 MiB of weights: 24 with slots, and 8 for each part
+  const auto check = [&](uint32_t limit_mib, uint64_t machine_mib) {
+    config.mutable_server()->set_memory_limit_mib(limit_mib);
+    return CheckServerMemory(config, 2, kElements, 1, machine_mib * kMiB);
+  };
+  CHECK(check(40, 0).ok());
+  CHECK(check(40, 100).ok());
+  CHECK(check(100, 40).ok());
+  CHECK(check(0, 0).ok());
+  for (uint64_t machine : {uint64_t{0}, uint64_t{100}}) {
+    CHECK_THAT(std::string(check(39, machine).message()),
+               Catch::Contains(
+                   "needs at least 40.0 MiB = 3 W (weights and 2 slots) + 2 W (the parts of a step), and "
+                   "server.memory_limit_mib allows 39.0 MiB. Raise it, or take more servers"));
+  }
+  CHECK_THAT(std::string(check(100, 39).message()),
+             Catch::Contains(", and its machine has 39.0 MiB. Take more servers"));
+}
+
 }  // namespace
 }  // namespace weir

@@ -7,6 +7,7 @@ import re
 import cluster_rules
 import object_rules
 import pod_rules
+import tls_rules
 from facts import Facts, job_config
 from rendered import Broken, at, load, pods_of, render, title
 from schemas import faults_of_schema
@@ -32,6 +33,13 @@ kind: ConfigMap
 metadata: {name: weir-size, annotations: {config.kubernetes.io/local-config: "true"}}
 data: {servers: "3", workers: "5", max_workers: "9"}
 """
+# It has the Certificates of a job of the base's size, for the pods that mtls makes.
+CERT_MANAGER = "cert-manager"
+PROBE_OF_CERT_MANAGER = """apiVersion: kustomize.config.k8s.io/v1beta1
+kind: Kustomization
+resources: [../../base]
+components: [../../components/mtls, ../../components/cert-manager]
+"""
 
 
 def config_of(objects, pods):
@@ -54,6 +62,7 @@ def faults_of_object(thing, pods, facts):
         "StatefulSet": lambda: cluster_rules.faults_of_stateful_set(thing),
         "TFJob": lambda: cluster_rules.faults_of_tfjob(thing),
         "JobSet": lambda: cluster_rules.faults_of_jobset(thing),
+        "Certificate": lambda: tls_rules.faults_of_certificate(thing, facts),
     }
     if thing["kind"] in rules:
         yield from rules[thing["kind"]]()
@@ -74,6 +83,7 @@ def faults_of_objects(objects, facts):
         yield from pod_rules.faults_of_exits(found, facts)
         yield from pod_rules.faults_of_references(found, objects, facts)
         yield from pod_rules.faults_of_files(found, config, facts)
+        yield from tls_rules.faults_of_tls(found, objects)
         if found.role == "ps" and pod_rules.in_object_storage(config):
             yield from object_rules.faults_of_storage_network(found, objects)
         yield from object_rules.faults_of_spread(found)
@@ -82,6 +92,7 @@ def faults_of_objects(objects, facts):
             yield from pod_rules.faults_of_probes(found)
             yield from pod_rules.faults_of_flags(found, facts)
     yield from cluster_rules.faults_of_cluster(objects)
+    yield from tls_rules.faults_of_job(objects)
 
 
 def faults_of_dockerfile(text):
@@ -139,6 +150,8 @@ class Tree:
         probe.mkdir(parents=True, exist_ok=True)
         more = "" if path.name == "size" else f", ../../components/{path.name}"
         text = PROBE.format(more)
+        if path.name == CERT_MANAGER:
+            text = PROBE_OF_CERT_MANAGER
         if path.name == "object-storage":
             text += PROBE_OF_STORAGE
             job = (self.root / "deploy/kustomize/common/job.json").read_text(encoding="utf-8")

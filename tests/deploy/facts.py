@@ -9,7 +9,7 @@ CODE = re.compile(r"\bkExit\w+ = (\d+)")
 FLAG = re.compile(r'add_(?:option|flag)\(\s*"--(\w+)"')
 METRIC = re.compile(r"`((?:weir|process)_\w+)`")
 STORAGE_VARIABLE = re.compile(r"`(AWS_\w+)`")
-MADE_BY_USER = re.compile(r"^\| (Secret|PersistentVolumeClaim) `([\w-]+)` \|", re.M)
+MADE_BY_USER = re.compile(r"^\| (Secret|ConfigMap|Issuer|PersistentVolumeClaim) `([\w-]+)` \|", re.M)
 PATH = re.compile(r"\b(deploy/[\w./-]+[\w/])")
 # Prometheus makes these itself, for each target.
 OF_PROMETHEUS = {"up"}

@@ -26,10 +26,13 @@ EVALUATOR, ACCESS, JOB = (KUSTOMIZE + path for path in ("base/evaluator.yaml", "
 DEV, PROD = KUSTOMIZE + "overlays/dev", KUSTOMIZE + "overlays/prod"
 SIZE, GPU, ELASTIC, MONITORING = (KUSTOMIZE + "components/" + name for name in ("size", "gpu", "elastic", "monitoring"))
 STORAGE = KUSTOMIZE + "components/object-storage"
+MTLS, CERT_MANAGER = KUSTOMIZE + "components/mtls", KUSTOMIZE + "components/cert-manager"
 EXPORT = KUSTOMIZE + "checkpoints/export.yaml"
 KUBEFLOW, JOBSET = "deploy/kubeflow", "deploy/jobset"
 ALERTS, SCRAPE = MONITORING + "/alerts.yaml", MONITORING + "/scrape.yaml"
 DOCKERFILE, PAGE = "deploy/docker/Dockerfile", "docs/deploy.md"
+MTLS_FILE, CERTIFICATES_FILE = MTLS + "/kustomization.yaml", CERT_MANAGER + "/kustomization.yaml"
+CERTIFICATES = CERT_MANAGER + "/certificates.yaml"
 TFJOB_FILE, JOBSET_FILE = KUBEFLOW + "/tfjob.yaml", JOBSET + "/jobset.yaml"
 
 # Rendering, file, what is there, what is planted instead of it, part of a fault that must be found.
@@ -145,6 +148,49 @@ PLANTED = [
     (STORAGE, SERVERS, "- name: tmp\n          emptyDir: {}\n        - name: checkpoints", "- name: checkpoints", "kubectl kustomize"),
     (STORAGE, STORAGE + "/network.yaml", "port: 443", "port: 80", "no NetworkPolicy lets it reach object storage"),
     (STORAGE, STORAGE + "/network.yaml", "component: ps", "component: worker", "no NetworkPolicy lets it reach object storage"),
+    # TLS.
+    (BASE, SERVERS, "            - --insecure_plaintext\n", "", "needs the files of TLS or --insecure_plaintext"),
+    (MTLS, SERVERS, "- --bind=0.0.0.0\n", "- --bind=0.0.0.0\n            - --log_format=json\n", "kubectl kustomize"),
+    (MTLS, MTLS_FILE, "      - {op: remove, path: /spec/template/spec/containers/0/args/4}\n", "", "and not both"),
+    (MTLS, MTLS_FILE, "name: weir-ps|weir-worker}", "name: weir-ps}", "Job weir-worker: the image '' needs a version"),
+    (MTLS, MTLS_FILE, "{name: WEIR_TLS_KEY, value: /run/weir-tls/reader.key}", "{name: WEIR_TLS, value: key}", "TLS needs all of"),
+    (MTLS, MTLS_FILE, "/run/weir-tls/reader.key}", "/run/weir/reader.key}", "are in no volume, or in two"),
+    (MTLS, MTLS_FILE, "value: /etc/weir-ca/ca.pem", "value: /etc/ca.pem", "WEIR_TLS_CA is in no ConfigMap"),
+    (MTLS, MTLS_FILE, "secretName: weir-tls-worker", "secretName: weir-tls-workers", "needs the Secret weir-tls-workers"),
+    (MTLS, PAGE, "| Secret `weir-tls-reader` |", "| `weir-tls-reader` |", "needs the Secret weir-tls-reader"),
+    (MTLS, PAGE, "| ConfigMap `weir-ca` |", "| `weir-ca` |", "needs the ConfigMap weir-ca"),
+    (MTLS, MTLS_FILE, "secretName: weir-tls-ps, defaultMode: 0440", "secretName: weir-tls-ps, defaultMode: 0444",
+     "StatefulSet weir-ps: defaultMode of the volume certificates must be 0440"),
+    (MTLS, MTLS_FILE, "{secretName: weir-tls-reader, defaultMode: 0440}", "{secretName: weir-tls-reader}",
+     "Job weir-evaluator: defaultMode of the volume certificate must be 0440"),
+    (MTLS, MTLS_FILE, "{name: certificate, mountPath: /run/weir-tls, readOnly: true}", "{name: certificates, mountPath: /run/weir-tls}",
+     "pods would have one certificate, or see each other's keys"),
+    (MTLS, MTLS_FILE, "value: {name: ca, mountPath", "value: {name: certificates, mountPath", "sees the keys of all tasks of its role"),
+    (MTLS, MTLS_FILE, "{name: certificate, mountPath: /run/weir-tls}", "{name: certificate, mountPath: /run/weir}",
+     "must be ready when /run/weir/current/tls.key is there"),
+    (MTLS, MTLS_FILE, "{name: certificate, mountPath: /run/weir-tls}", "{name: certificate, mountPath: /run/weir-tls, readOnly: true}",
+     "no container of its own puts a certificate"),
+    (MTLS, MTLS_FILE, "test, -f, /run/weir-tls/current/tls.key", "test, -d, /run/weir-tls", "so that the task starts after that"),
+    (MTLS, MTLS_FILE, "mountPath: /etc/weir-certificates,", "mountPath: /etc/certificates,", "/etc/weir-certificates is no Secret's"),
+    (MTLS, MTLS_FILE, "- own_certificate.sh", "- own.sh=own_certificate.sh", "own_certificate.sh is in no ConfigMap"),
+    (MTLS, MTLS_FILE, "tls.crt}", "tls.pem}", "WEIR_TLS_CERTIFICATE must be /run/weir-tls/current/tls.crt"),
+    (MTLS, MTLS_FILE, "restartPolicy, value: Always", "terminationMessagePolicy, value: File", "needs restartPolicy Always"),
+    (MTLS, MTLS_FILE, "medium: Memory, ", "", "needs the medium Memory"),
+    (MTLS, MTLS_FILE, "{name: WEIR_ROLE, value: worker}", "{name: WEIR_ROLE, value: ps}", "needs POD_NAME, and WEIR_ROLE=worker"),
+    (MTLS, MTLS_FILE, "initContainers/0/image, value: weir:0.1.0", "initContainers/0/image, value: weir", "the image 'weir' needs a version"),
+    (MTLS, MTLS_FILE, "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "needs readOnlyRootFilesystem"),
+    (MTLS, MTLS_FILE, "  - target: {kind: StatefulSet|Job}\n", "  - target: {kind: Job}\n", "StatefulSet weir-ps: TLS needs all of"),
+    (MTLS, MTLS_FILE, "  - target: {kind: StatefulSet|Job}\n", "  - target: {kind: StatefulSet}\n", "Job weir-evaluator: TLS needs all of"),
+    (CERT_MANAGER, CERTIFICATES, "spiffe://weir/worker/2", "spiffe://weir/worker/1", "worker-2.pem must be the key tls.crt"),
+    (CERT_MANAGER, CERTIFICATES, "spiffe://weir/reader", "spiffe://weir/evaluator/0", "needs one identity of docs/security.md"),
+    (CERT_MANAGER, CERTIFICATES, "secretName: weir-tls-ps-1", "secretName: weir-tls-ps-2", "needs the Secret weir-tls-ps-1"),
+    (CERT_MANAGER, CERTIFICATES, "uris:", "urls:", "'urls' was unexpected"),
+    (CERT_MANAGER, CERTIFICATES_FILE, "path: worker-3.key", "path: worker-4.key", "worker-3.key must be the key tls.key"),
+    (CERT_MANAGER, CERTIFICATES_FILE, "server auth, client auth", "server auth", "must be for both ends"),
+    (CERT_MANAGER, CERTIFICATES_FILE, "server auth, client auth", "server, client auth", "'server' is not one of"),
+    (CERT_MANAGER, CERTIFICATES_FILE, "kind: Issuer, name: weir-ca", "kind: Issuer, name: ca", "needs the Issuer ca"),
+    (CERT_MANAGER, CERTIFICATES_FILE, "defaultMode: 0440", "defaultMode: 0444", "defaultMode of the volume certificates must be 0440"),
+    (CERT_MANAGER, SERVERS, "replicas: 2", "replicas: 3", "ps-2.pem must be the key tls.crt"),
     # Alerts and panels.
     (MONITORING, ALERTS, "weir_pushes_lost_total", "weir_lost_total", "no metric weir_lost_total"),
     (MONITORING, ALERTS, "changes(weir_job_examples[15m])", "changes(weir_job_examples[15m]", "is no PromQL"),

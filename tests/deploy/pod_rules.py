@@ -14,28 +14,38 @@ def in_object_storage(config):
 
 
 def faults_of_image(pods):
-    image = pods.container.get("image", "")
-    match = IMAGE.match(image)
-    if match is None or match["tag"] == "latest":
-        yield f"{pods.title}: the image '{image}' needs a version as its tag"
+    for container in [pods.container, *pods.sidecars]:
+        image = container.get("image", "")
+        match = IMAGE.match(image)
+        if match is None or match["tag"] == "latest":
+            yield f"{pods.title}: the image '{image}' needs a version as its tag"
 
 
 def faults_of_rights(pods):
     """Kubernetes' Pod Security Standard `restricted`, and a root file system that is read-only."""
-    pod, container = at(pods.spec, "securityContext", default={}), at(pods.container, "securityContext", default={})
+    pod = at(pods.spec, "securityContext", default={})
     wanted = [
         (pod.get("runAsNonRoot") is True and pod.get("runAsUser") == USER, f"runAsNonRoot, and runAsUser {USER}"),
         (pod.get("fsGroup") == USER, f"fsGroup {USER}, which lets it read the token"),
         (at(pod, "seccompProfile", "type") == "RuntimeDefault", "seccompProfile RuntimeDefault"),
-        (container.get("allowPrivilegeEscalation") is False, "allowPrivilegeEscalation false"),
-        (container.get("readOnlyRootFilesystem") is True, "readOnlyRootFilesystem true"),
-        (container.get("capabilities") == {"drop": ["ALL"]}, "capabilities, all dropped"),
         (pods.spec.get("automountServiceAccountToken") is False, "automountServiceAccountToken false"),
-        (at(pods.container, "resources", "requests", "cpu") is not None, "a request for cpu"),
-        (at(pods.container, "resources", "requests", "memory") is not None, "a request for memory"),
-        (at(pods.container, "resources", "limits", "memory") is not None, "a limit of memory"),
     ]
+    for found in [pods.container, *pods.sidecars]:
+        wanted += rights_of(found)
     yield from (f"{pods.title}: needs {what}" for holds, what in wanted if not holds)
+
+
+def rights_of(container):
+    """(whether the container has it, what)"""
+    rights = at(container, "securityContext", default={})
+    return [
+        (rights.get("allowPrivilegeEscalation") is False, "allowPrivilegeEscalation false"),
+        (rights.get("readOnlyRootFilesystem") is True, "readOnlyRootFilesystem true"),
+        (rights.get("capabilities") == {"drop": ["ALL"]}, "capabilities, all dropped"),
+        (at(container, "resources", "requests", "cpu") is not None, "a request for cpu"),
+        (at(container, "resources", "requests", "memory") is not None, "a request for memory"),
+        (at(container, "resources", "limits", "memory") is not None, "a limit of memory"),
+    ]
 
 
 def faults_of_probes(pods):
@@ -91,10 +101,11 @@ def faults_of_exits(pods, facts):
         yield f"{pods.title}: a backoffLimit of {pods.job.get('backoffLimit', 6)} may end a healthy job"
 
 
-def mount_of(pods, path):
-    """The volume that holds this path in the container, and the rest of the path; (None, None) if there is none."""
+def mount_of(pods, path, container=None):
+    """The volume that holds this path in the container (None: of the task), and the rest of the path; (None, None) if there is
+    none."""
     volumes = {volume["name"]: volume for volume in at(pods.spec, "volumes", default=[])}
-    for mount in at(pods.container, "volumeMounts", default=[]):
+    for mount in at(container or pods.container, "volumeMounts", default=[]):
         if path.startswith(mount["mountPath"] + "/") or path == mount["mountPath"]:
             return volumes.get(mount["name"]), path.removeprefix(mount["mountPath"]).lstrip("/")
     return None, None
@@ -109,6 +120,8 @@ def references(pods):
                            ("PersistentVolumeClaim", at(volume, "persistentVolumeClaim", "claimName"))]:
             if name is not None:
                 yield kind, name
+        for source in at(volume, "projected", "sources", default=[]):
+            yield "Secret", source["secret"]["name"]
     for variable in at(pods.container, "env", default=[]):
         for kind, key in [("ConfigMap", "configMapKeyRef"), ("Secret", "secretKeyRef")]:
             if at(variable, "valueFrom", key) is not None:
@@ -117,11 +130,13 @@ def references(pods):
 
 def faults_of_references(pods, objects, facts):
     there = {(found["kind"], found["metadata"]["name"]) for found in objects}
+    there |= {("Secret", found["spec"]["secretName"]) for found in objects if found["kind"] == "Certificate"}
     for kind, name in references(pods):
         if (kind, name) not in there | facts.made_by_user:
             yield f"{pods.title}: needs the {kind} {name}, which is neither here nor in the table of docs/deploy.md"
     volumes = {volume["name"] for volume in at(pods.spec, "volumes", default=[])}
-    mounted = {mount["name"] for mount in at(pods.container, "volumeMounts", default=[])}
+    mounted = {mount["name"] for container in [pods.container, *pods.sidecars]
+               for mount in at(container, "volumeMounts", default=[])}
     for name in sorted(mounted ^ volumes):
         yield f"{pods.title}: '{name}' is a volume that is not mounted, or a mount without a volume"
 

@@ -68,6 +68,11 @@ class Pods:
         return at(self.spec, "containers", 0, default={})
 
     @property
+    def sidecars(self):
+        """Containers beside the task's."""
+        return at(self.spec, "initContainers", default=[])
+
+    @property
     def environment(self):
         return {variable["name"]: variable.get("value") for variable in at(self.container, "env", default=[])}
 

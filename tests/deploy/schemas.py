@@ -16,6 +16,7 @@ OTHERS = {
     ("monitoring.coreos.com/v1", "PrometheusRule"): "prometheusrule",
     ("kubeflow.org/v1", "TFJob"): "tfjob",
     ("jobset.x-k8s.io/v1alpha2", "JobSet"): "jobset",
+    ("cert-manager.io/v1", "Certificate"): "certificate",
 }
 # It would read a megabyte of definitions again for each object.
 kubernetes_validate.utils.schema_contents = functools.cache(kubernetes_validate.utils.schema_contents)

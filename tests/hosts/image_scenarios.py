@@ -3,20 +3,24 @@ import pathlib
 import re
 import subprocess
 
-from job import DRAINED, expect, get, injected, seen, wait_until
+from certificates import Certificates
+from job import DRAINED, cluster_of, expect, get, injected, seen, wait_until
 from object_storage import ObjectStorage
 from rendered_job import Image, RenderedJob
-from scenarios import TRAINING, expect_undisturbed_weights, kill, restart_elsewhere, scenario
+from scenarios import (SERVERS, TRAINING, WORKERS, expect_undisturbed_weights, kill, replace_certificates, restart_elsewhere,
+                       scenario)
+from volume import Reads, files_of
 
 HERE = pathlib.Path(__file__).resolve().parent
 DOCKERFILE = HERE.parents[1] / "deploy/docker/Dockerfile"
 USER = 65532
 
 
-def rendered_job(world):
+def rendered_job(world, overlay="overlay", secrets=None, **how):
     storage = ObjectStorage(world.folder)
     world.at_end(storage.close)
-    return world.add(RenderedJob(world, HERE / "overlay", {"weir-object-storage": storage.environment}))
+    secrets = {"weir-object-storage": storage.environment} | (secrets or {})
+    return world.add(RenderedJob(world, HERE / overlay, secrets, **how))
 
 
 @scenario
@@ -68,6 +72,10 @@ def image_trains(world):
     job = rendered_job(world)
     job.start(*job.names)
     job.wait_for_step(20)
+    expect_trained_though_a_server_moves(world, job)
+
+
+def expect_trained_though_a_server_moves(world, job):
     kill(job.pods["weir-ps-1"])
     restart_elsewhere(job, "weir-ps-1")
     summary = job.wait_for_end()
@@ -76,3 +84,49 @@ def image_trains(world):
     expect(summary["config"]["train"]["epochs"] == TRAINING["train.epochs"], "the overlay trains something else")
     expect(summary["checkpoint"].startswith("s3://"), f"the last checkpoint is {summary['checkpoint']}")
     expect_undisturbed_weights(world, summary)
+    return summary
+
+
+def objects_of_tls(made, trusted):
+    """The Secrets and the ConfigMap that the component mtls asks for, with the files of the folder `made`, and the CAs of the
+    folders `trusted`."""
+    def files(names):
+        return {path.name: path.read_text(encoding="ascii") for path in made.glob(names)}
+    secrets = {f"weir-tls-{role}": files(f"{role}*") for role in ("ps", "worker", "reader")}
+    return secrets, {"weir-ca": {"ca.pem": "".join((folder / "ca.pem").read_text(encoding="ascii") for folder in trusted)}}
+
+
+@scenario
+def image_tls(world):
+    """The same with TLS; before ps:1 moves, all certificates and their CA are replaced."""
+    certificates = Certificates(world, cluster_of(SERVERS, WORKERS))
+    old, new = certificates.made, certificates.make()
+    secrets, config_maps = objects_of_tls(old, [old])
+    job = rendered_job(world, "overlay_tls", secrets, config_maps=config_maps, certificates=certificates)
+    job.start(*job.names)
+    job.wait_for_step(10)
+    worker = job.pods["weir-worker-1"]
+    expect(worker.execute("test", "-e", "/etc/weir-certificates/worker-0.key").wait() != 0, "a worker sees the keys of all workers")
+    expect(worker.read("/run/weir-tls/current/tls.key") == (old / "worker-1.key").read_text(encoding="ascii"), "it has another's key")
+    seen("weir-worker-1 sees its own key, and no other's")
+    asked = job.pods["weir-ps-0"].execute("weir", "status", "--address=127.0.0.1:2222")
+    expect(asked.wait() == 0, f"`weir status` in the server's container has ended with {asked.returncode}")
+    given, reads = [old], []
+
+    def give(made, trusted):
+        certificates.give(made, trusted)
+        job.replace(*objects_of_tls(made, trusted))
+        given[:], reads[:] = [made], []
+
+    def handed_over(name):
+        own = job.volume(name, "certificate") / "current/tls.key"
+        return own.read_text(encoding="ascii") == (given[0] / f"{name.removeprefix('weir-')}.key").read_text(encoding="ascii")
+
+    def taken_up():
+        """The sidecars have handed the new files over, and since then each task has read its CAs. It reads all its files together."""
+        if not reads and all(map(handed_over, job.server_names + job.worker_names)):
+            reads.extend(Reads(files_of(job.volume(name, "ca"))) for name in job.names)
+        return bool(reads) and all([read.all() for read in reads])
+    replace_certificates(job, give, (old, new), taken_up)
+    summary = expect_trained_though_a_server_moves(world, job)
+    expect(summary["tls"] is True, "the summary does not say that the job had TLS")

@@ -11,7 +11,7 @@ import urllib.request
 
 LIMIT_SECONDS = 180
 GRPC_PORT, HTTP_PORT = 2222, 8080
-DRAINED, PEER_LOST = 143, 138  # docs/exit_codes.md
+BAD_CONFIG, DRAINED, PEER_LOST = 78, 143, 138  # docs/exit_codes.md
 KILLED = 128 + signal.SIGKILL
 
 # Of all tasks: variables of OpenBLAS, for example, may choose other kernels, and so other bits.
@@ -94,10 +94,10 @@ class Pod:
 
 
 class Job:
-    """The pods of a job, by name. A subclass says how they are made."""
+    """The pods of a job, by name. A subclass says how they are made. With `certificates` the job has TLS."""
 
-    def __init__(self, world, server_names, worker_names):
-        self._world = world
+    def __init__(self, world, server_names, worker_names, certificates=None):
+        self._world, self._certificates = world, certificates
         self.folder = world.folder / f"job{len(list(world.folder.glob('job*')))}"
         self.folder.mkdir()
         self.server_names, self.worker_names = server_names, worker_names
@@ -143,7 +143,15 @@ class Job:
 
     def status(self):
         """What ps:0 says of the job; {} while it does not answer."""
-        return json.loads(get(self.pods["weir-ps-0"].host.address, "/status") or "{}")
+        if self._certificates is None:
+            return json.loads(get(self.pods["weir-ps-0"].host.address, "/status") or "{}")
+        return json.loads(self.ask(self._certificates.environment("reader")).stdout or "{}")
+
+    def ask(self, environment):
+        """`weir status` with these files for TLS."""
+        address = f"{self.pods['weir-ps-0'].host.address}:{GRPC_PORT}"
+        return subprocess.run([self._world.weir, "status", f"--address={address}", "--json"], check=False, capture_output=True,
+                              text=True, env=ENVIRONMENT | {"WEIR_TOKEN_FILE": str(self.token)} | environment)
 
     def step(self):
         return int(self.status().get("step", 0))
@@ -187,25 +195,35 @@ class Job:
             pod.host.remove()
 
 
+def cluster_of(servers, workers):
+    """As --cluster has it."""
+    return f"dns:ps=weir-ps:{servers},worker=weir-worker:{workers}"
+
+
 class LocalJob(Job):
     """Pods weir-ps-N and weir-worker-N that run this build's programs, with the world's config and `settings` (field -> value)
     over it."""
 
-    def __init__(self, world, servers, workers, settings, environment=None):
-        super().__init__(world, [f"weir-ps-{i}" for i in range(servers)], [f"weir-worker-{i}" for i in range(workers)])
+    def __init__(self, world, servers, workers, settings, environment=None, certificates=None):
+        super().__init__(world, [f"weir-ps-{i}" for i in range(servers)], [f"weir-worker-{i}" for i in range(workers)],
+                         certificates)
         settings = {"checkpoint.directory": self.folder / "checkpoints"} | settings
         self._arguments = [f"--config={world.config}", *(f"--set={field}={value}" for field, value in settings.items()),
-                           f"--cluster=dns:ps=weir-ps:{servers},worker=weir-worker:{workers}", "--task=pod"]
+                           f"--cluster={cluster_of(servers, workers)}", "--task=pod"]
         self._environment = ENVIRONMENT | (environment or {}) | {"WEIR_TOKEN_FILE": str(self.token)}
 
     def arguments(self, name):
-        server = ["--bind=0.0.0.0", "--insecure_plaintext", f"--http_port={HTTP_PORT}"] if name in self.server_names else []
+        server = ["--bind=0.0.0.0", f"--http_port={HTTP_PORT}"] if name in self.server_names else []
+        if server and self._certificates is None:
+            server.append("--insecure_plaintext")
         return self._arguments + server + ([f"--summary={self.summary_path}"] if name == "weir-ps-0" else [])
 
     def make(self, name, host, log, containers=None, memory_bytes=None):
         """With `containers` in one of these, which may have so much memory."""
         command = [self._world.weir, "run", *self.arguments(name)]
         environment = self._environment | {"POD_NAME": name}
+        if self._certificates is not None:
+            environment |= self._certificates.environment(name.removeprefix("weir-"))
         if containers is None:
             return Pod(name, host, ["nsenter", f"--net={host.namespace}", *command], environment, log)
         spec = containers.spec(command, environment, host.namespace, memory_bytes=memory_bytes)

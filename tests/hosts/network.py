@@ -98,7 +98,9 @@ class Network:
         NAMESPACES.mkdir(exist_ok=True)
         run("mount", "-t", "tmpfs", "none", str(NAMESPACES))
         run("ip", "link", "set", "lo", "up")
-        run("ip", "link", "add", BRIDGE, "type", "bridge")
+        # An address of its own: otherwise it is one of the links' and changes with them, and hosts that know the old one
+        # get no answer from the DNS server for up to a minute.
+        run("ip", "link", "add", BRIDGE, "address", "02:00:00:00:00:01", "type", "bridge")
         run("ip", "addr", "add", f"{GATEWAY}/{SUBNET_BITS}", "dev", BRIDGE)
         run("ip", "link", "set", BRIDGE, "up")
         self.names = DnsServer(GATEWAY, DOMAIN)

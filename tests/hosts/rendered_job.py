@@ -6,7 +6,8 @@ import shutil
 import sys
 
 from containers import Containers
-from job import Job, expect
+from job import Job, expect, wait_until
+from volume import write_volume
 
 DEPLOY_TESTS = pathlib.Path(__file__).resolve().parents[1] / "deploy"
 sys.path.append(str(DEPLOY_TESTS))
@@ -29,17 +30,21 @@ class Image:
 
 
 class RenderedJob(Job):
-    """Takes the part of the cluster: names, volumes, and `secrets` (name -> {key: value}) besides weir-token."""
+    """Takes the part of the cluster: names, volumes, sidecars, and the Secrets and ConfigMaps (name -> {key: value}) that its user
+    makes besides weir-token. `certificates` are for those who ask it for its status."""
 
-    def __init__(self, world, folder, keys):
+    def __init__(self, world, folder, secrets, config_maps=None, certificates=None):
         objects = render(folder)
         self._of = {name: pods for pods in pods_of(objects) for name in pods.hosts or [pods.title.split()[-1]]}
-        super().__init__(world, *([name for name, pods in self._of.items() if pods.role == role] for role in ("ps", "worker")))
+        super().__init__(world, *([name for name, pods in self._of.items() if pods.role == role] for role in ("ps", "worker")),
+                         certificates)
         self.evaluator_names = [name for name, pods in self._of.items() if pods.role == "evaluator"]
         self._image = Image(world.image)
         self._containers = Containers(world.folder, self._image.root)
-        self._secrets = keys | {"weir-token": {"token": self.token.read_text(encoding="ascii")}}
+        self._secrets = secrets | {"weir-token": {"token": self.token.read_text(encoding="ascii")}}
         self._config_maps = {found["metadata"]["name"]: found["data"] for found in objects if found["kind"] == "ConfigMap"}
+        self._config_maps |= config_maps or {}
+        self._sidecars = {}  # of pods, by name
 
     @property
     def names(self):
@@ -47,32 +52,73 @@ class RenderedJob(Job):
 
     @property
     def summary_path(self):
-        return self.folder / "weir-ps-0.tmp" / "summary.json"
+        return self.volume("weir-ps-0", "tmp") / "summary.json"
 
     def service_name(self, name):
         return f"{name}.{self._of[name].domain}"
 
     def make(self, name, host, log):
         pods = self._of[name]
-        rights, container_rights = pods.spec["securityContext"], pods.container["securityContext"]
-        expect(container_rights["readOnlyRootFilesystem"] and container_rights["capabilities"] == {"drop": ["ALL"]},
-               f"{pods.title} may write to its root, or has capabilities")
-        user, group = rights["runAsUser"], rights["runAsGroup"]
-        mounts = [("/etc/resolv.conf", "/etc/resolv.conf", False), ("/etc/hosts", "/etc/hosts", False)]
-        mounts += [(self._volume(name, volume, rights["fsGroup"], user), mount["mountPath"], not mount.get("readOnly"))
-                   for mount in pods.container["volumeMounts"]
-                   for volume in pods.spec["volumes"] if volume["name"] == mount["name"]]
+        volumes = {volume["name"]: self._new_volume(name, volume) for volume in pods.spec["volumes"]}
+        self._sidecars[name] = [self._start_sidecar(name, host, log, sidecar, volumes) for sidecar in pods.sidecars]
         # To see what came of the job; no manifest has it.
         summary = ["--summary=/tmp/summary.json"] if name == "weir-ps-0" else []
         command = [*self._image.config["Entrypoint"], *pods.arguments(), *summary]
-        spec = self._containers.spec(command, self._image.environment | self._environment(name), host.namespace, user, group,
-                                     mounts, memory_bytes(pods.container["resources"]["limits"]["memory"]))
+        return self._container(name, host, log, pods.container, command, volumes)
+
+    def _start_sidecar(self, name, host, log, sidecar, volumes):
+        """Returns when its probe says that it has started."""
+        expect(sidecar["restartPolicy"] == "Always", f"{sidecar['name']} of {name} is no sidecar")
+        log = log.with_name(f"{log.stem}.{sidecar['name']}.log")
+        started = self._container(name, host, log, sidecar, sidecar["command"], volumes)
+        probe = sidecar["startupProbe"]["exec"]["command"]
+        wait_until(lambda: started.execute(*probe).wait() == 0 or started.ended(), f"{sidecar['name']} of {name} has started")
+        expect(not started.ended(), f"{sidecar['name']} of {name} has ended:\n{started.log()}")
+        return started
+
+    def _container(self, name, host, log, container, command, volumes):
+        """Starts a container of the pod."""
+        pods = self._of[name]
+        rights, container_rights = pods.spec["securityContext"], container["securityContext"]
+        expect(container_rights["readOnlyRootFilesystem"] and container_rights["capabilities"] == {"drop": ["ALL"]},
+               f"{pods.title} may write to its root, or has capabilities")
+        mounts = [("/etc/resolv.conf", "/etc/resolv.conf", False), ("/etc/hosts", "/etc/hosts", False)]
+        mounts += [(volumes[mount["name"]], mount["mountPath"], not mount.get("readOnly")) for mount in container["volumeMounts"]]
+        spec = self._containers.spec(command, self._image.environment | self._environment(name, container), host.namespace,
+                                     rights["runAsUser"], rights["runAsGroup"], mounts,
+                                     memory_bytes(container["resources"]["limits"]["memory"]))
         spec["hostname"] = name
         return self._containers.start(spec, name, host, log)
 
-    def _environment(self, name):
+    def replace(self, secrets, config_maps):
+        """The user has replaced these objects: all volumes change that have them."""
+        self._secrets |= secrets
+        self._config_maps |= config_maps
+        for name in self.pods:
+            for volume in self._of[name].spec["volumes"]:
+                if at(volume, "secret", "secretName") in secrets or at(volume, "configMap", "name") in config_maps:
+                    self._write_volume(name, volume)
+
+    def volume(self, name, volume):
+        """The folder of a volume of the pod."""
+        return self.folder / f"{name}.{volume}"
+
+    def remove(self, name):
+        self._end_sidecars(name)
+        super().remove(name)
+
+    def close(self):
+        for name in list(self._sidecars):
+            self._end_sidecars(name)
+        super().close()
+
+    def _end_sidecars(self, name):
+        for sidecar in self._sidecars.pop(name, []):
+            sidecar.kill()
+
+    def _environment(self, name, container):
         pods, found = self._of[name], {}
-        for variable in pods.container["env"]:
+        for variable in container["env"]:
             source = variable.get("valueFrom", {})
             if "fieldRef" in source:
                 expect(source["fieldRef"]["fieldPath"] == "metadata.name", f"no field {source} here")
@@ -88,19 +134,23 @@ class RenderedJob(Job):
             found["JOB_COMPLETION_INDEX"] = name.rsplit("-", 1)[1]
         return found
 
-    def _volume(self, name, volume, group, user):
+    def _new_volume(self, name, volume):
         """A folder with the volume's contents, each time anew."""
-        folder = self.folder / f"{name}.{volume['name']}"
+        folder = self.volume(name, volume["name"])
         shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(mode=0o755)
         if "emptyDir" in volume:
-            os.chown(folder, user, group)
-        elif "configMap" in volume:
-            for file, text in self._config_maps[volume["configMap"]["name"]].items():
-                (folder / file).write_text(text, encoding="utf-8")
+            folder.mkdir(mode=0o755)
+            rights = self._of[name].spec["securityContext"]
+            os.chown(folder, rights["runAsUser"], rights["fsGroup"])
         else:
-            for file, text in self._secrets[volume["secret"]["secretName"]].items():
-                (folder / file).write_text(text, encoding="utf-8")
-                (folder / file).chmod(volume["secret"]["defaultMode"])
-                os.chown(folder / file, 0, group)
+            self._write_volume(name, volume)
         return folder
+
+    def _write_volume(self, name, volume):
+        folder = self.volume(name, volume["name"])
+        if "configMap" in volume:
+            write_volume(folder, self._config_maps[volume["configMap"]["name"]])
+        else:
+            secret = volume["secret"]
+            group = self._of[name].spec["securityContext"]["fsGroup"]
+            write_volume(folder, self._secrets[secret["secretName"]], secret["defaultMode"], group)

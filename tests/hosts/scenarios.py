@@ -1,8 +1,9 @@
 """What happens to the hosts of a job, and what must come of it."""
 import json
 
+from certificates import Certificates
 from containers import Containers
-from job import DRAINED, KILLED, PEER_LOST, expect, injected, seen, wait_until
+from job import BAD_CONFIG, DRAINED, KILLED, PEER_LOST, cluster_of, expect, get, injected, seen, wait_until
 from object_storage import BUCKET, ObjectStorage
 
 SCENARIOS = {}  # name -> function(world), in the order of this file
@@ -255,3 +256,42 @@ def slow_link(world):
     expect(summary["lead"]["max"] <= bound + 1, f"a lead of {summary['lead']['max']} clocks with a bound of {bound}")
     seen(f"{slow.limited_packets()} packets waited for the link; all examples are done; a lead of at most "
          f"{summary['lead']['max']} clocks with a bound of {bound}")
+
+
+def replace_certificates(job, give, made, taken_up):
+    """As docs/security.md says: all trust both CAs, all get new certificates, nobody trusts the old CA. `made`: the old folder and
+    the new one; give(folder, trusted folders); taken_up(): whether all tasks have read what was given."""
+    old, new = made
+    for of, trusted, what in [(old, [old, new], "all tasks trust a second CA"), (new, [old, new], "all have certificates of it"),
+                              (new, [new], "nobody trusts the first CA any more")]:
+        give(of, trusted)
+        injected(what)
+        wait_until(taken_up, "all tasks read the files that were replaced")
+        job.wait_for_step(job.step() + 5)
+    expect(len(job.starts) == len(job.pods), "a task was started again")
+    seen("each task has read its new files; the job goes on, and nobody was started again")
+
+
+@scenario
+def tls(world):
+    """With TLS: all certificates and their CA are replaced under way, and then a server comes back at a new address."""
+    certificates = Certificates(world, cluster_of(SERVERS, WORKERS))
+    old, new = certificates.made, certificates.make()
+    # Each replacement takes a second or two.
+    job = sync_job(world, {"debug.worker_delay": 0.1}, certificates=certificates)
+    job.start(*job.names)
+    job.wait_for_step(10)
+    server = job.pods["weir-ps-0"].host.address
+    expect(get(server, "/healthz") is not None and get(server, "/status") is None, "the HTTP port tells strangers more than health")
+    tasks = [name.removeprefix("weir-") for name in job.names]
+    replace_certificates(job, certificates.give, (old, new), lambda: certificates.taken_up(tasks))
+    for made, code in (old, BAD_CONFIG), (new, 0):
+        asked = job.ask(certificates.of_reader(made))
+        expect(asked.returncode == code, f"`weir status` has ended with {asked.returncode}, not {code}: {asked.stderr}")
+    seen("ps:0 refuses a reader whose certificate is of the first CA, and answers one of the second")
+    kill(job.pods["weir-ps-1"])
+    restart_elsewhere(job, "weir-ps-1")
+    summary = job.wait_for_end()
+    expect(summary["tls"] is True, "the summary does not say that the job had TLS")
+    expect(summary["recoveries"] == 1, f"{summary['recoveries']} recoveries")
+    expect_undisturbed_weights(world, summary)

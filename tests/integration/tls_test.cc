@@ -1,7 +1,11 @@
 // Jobs of real processes with TLS: they train, they refuse what is not theirs, and their certificates are
 // replaced under way.
+#include <grpcpp/grpcpp.h>
 #include <signal.h>
+#include <sys/stat.h>
 
+#include <chrono>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
@@ -9,8 +13,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/escaping.h"
 #include "catch2/catch.hpp"
 #include "common/program/exit_codes.h"
+#include "nlohmann/json.hpp"
+#include "tests/common/grpc_generic_call.h"
 #include "tests/common/telemetry/http_client.h"
 #include "tests/common/test_certificates.h"
 #include "tests/integration/processes.h"
@@ -19,6 +26,7 @@ namespace weir {
 namespace {
 
 using Catch::Contains;
+using Catch::StartsWith;
 
 // The limit for a clear end. Sanitized binaries are slower.
 constexpr Seconds kClearEnd = kEndLimit / 2;
@@ -70,6 +78,31 @@ TEST_CASE("workers on a server's host use its local transports beside TLS") {
   StartAll(job, ca);
   job.ExpectAllExit(kExitOk);
   CHECK_THAT(job["worker:0"].log(), !Contains("no shared memory"));
+}
+
+TEST_CASE("weir up --tls makes certificates for its job, and takes them away at the end") {
+  const TestFolder folder;
+  // What an earlier command needed is not for the tasks of this job.
+  const std::map<std::string, std::string> exported = {{"WEIR_TLS_CA", "/no/ca.pem"},
+                                                       {"WEIR_TLS_CERTIFICATE", "/no/reader.pem"},
+                                                       {"WEIR_TLS_KEY", "/no/reader.key"}};
+  const auto summary_of = [&](const std::vector<std::string>& more) {
+    const std::string path = folder.path("summary.json");
+    const RunResult up =
+        RunToEnd(With({"cli/weir", "up", "--ps=2", "--workers=2", "--evaluator", "configs/digits.json",
+                       "--set=train.epochs=3", "--set=wire.transport=tcp", "--log_dir=" + folder.path("logs"),
+                       "--summary=" + path},
+                      more),
+                 exported);
+    INFO(up.output);
+    REQUIRE(up.status == kExitOk);
+    return nlohmann::json::parse(ReadWholeFile(path));
+  };
+  const nlohmann::json encrypted = summary_of({"--tls"}), plain = summary_of({});
+  CHECK(encrypted["tls"] == true);
+  CHECK(plain["tls"] == false);
+  CHECK(encrypted["weights_sha256"] == plain["weights_sha256"]);
+  CHECK_FALSE(std::filesystem::exists(folder.path("logs/certs")));
 }
 
 TEST_CASE("who does not belong ends at once with the reason, and the job goes on") {
@@ -220,6 +253,49 @@ TEST_CASE("with TLS a server listens beyond loopback, and tells strangers its he
     INFO(page);
     CHECK(HttpGetPage(http_port, page).status == 404);
   }
+}
+
+grpc::StatusCode CallInTheClear(int port, const std::string& method) {
+  grpc::GenericStub stub(
+      grpc::CreateChannel("127.0.0.1:" + std::to_string(port), grpc::InsecureChannelCredentials()));
+  grpc::ClientContext context;
+  context.set_deadline(std::chrono::system_clock::now() + kHangLimit);
+  grpc::ByteBuffer reply;
+  return CallWithOneMessage(stub, context, method, "", &reply).error_code();
+}
+
+TEST_CASE(
+    "probes without a certificate have a port for health alone; other pages are for who has the token") {
+  TestJob job({.set = kLong});
+  const TestCertificates ca(FolderOf(job), "ca");
+  const std::string ports = job.folder().path("ports"), secret(32, 'a');
+  const std::string token = job.folder().Write("http_token", secret + "\n");
+  REQUIRE(chmod(token.c_str(), 0600) == 0);
+  job.Start("ps:0", With(Flags(FilesOf(ca, "ps:0")), {"--bind=0.0.0.0", "--http_port=0", "--health_port=0",
+                                                      "--http_token_file=" + token, "--port_file=" + ports}));
+  std::istringstream lines(job["ps:0"].WaitForFile(ports));
+  int grpc_port = 0, http_port = 0, health_port = 0;
+  lines >> grpc_port >> http_port >> health_port;
+  REQUIRE(health_port > 0);
+  CHECK(HttpGetPage(health_port, "/healthz").status == 200);
+  CHECK(HttpGetPage(health_port, "/readyz").status == 200);
+  CHECK(HttpGetPage(http_port, "/healthz").status == 200);
+  const auto with = [&](const std::string& page, const std::string& authorization) {
+    return HttpExchange(http_port,
+                        "GET " + page + " HTTP/1.1\r\nauthorization: " + authorization + "\r\n\r\n");
+  };
+  for (const std::string page : {"/metrics", "/status", "/"}) {
+    INFO(page);
+    CHECK(HttpGetPage(health_port, page).status == 404);
+    CHECK(HttpGetPage(http_port, page).status == 401);
+    CHECK_THAT(with(page, "Bearer " + std::string(32, 'b')), StartsWith("HTTP/1.1 401"));
+    CHECK_THAT(with(page, "Basic " + absl::Base64Escape("anybody:" + std::string(32, 'b'))),
+               StartsWith("HTTP/1.1 401"));
+    CHECK_THAT(with(page, "Bearer " + secret), StartsWith("HTTP/1.1 200"));
+    CHECK_THAT(with(page, "Basic " + absl::Base64Escape("anybody:" + secret)), StartsWith("HTTP/1.1 200"));
+  }
+  CHECK(CallInTheClear(health_port, "grpc.health.v1.Health/Check") == grpc::StatusCode::OK);
+  CHECK(CallInTheClear(health_port, "weir.v1.Coordinator/Status") == grpc::StatusCode::UNIMPLEMENTED);
 }
 
 TEST_CASE("`weir certs` makes files with which a cluster starts, and explains them") {

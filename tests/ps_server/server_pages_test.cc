@@ -6,6 +6,7 @@
 #include <optional>
 #include <string>
 
+#include "absl/strings/match.h"
 #include "catch2/catch.hpp"
 #include "tests/common/telemetry/http_client.h"
 #include "tests/ps_server/server_fixture.h"
@@ -101,7 +102,8 @@ TEST_CASE("Utilization of the workers on ps:0: of each that reports and is in th
     beat(1, 7);
     beat(2, std::nullopt);
     page = metrics();
-  } while (page.find("weir_worker_utilization{task=\"worker:1\"}") == std::string::npos &&
+  } while (!(absl::StrContains(page, "weir_worker_utilization{task=\"worker:0\"}") &&
+             absl::StrContains(page, "weir_worker_utilization{task=\"worker:1\"}")) &&
            std::chrono::steady_clock::now() < deadline);
   CHECK_THAT(page, Contains("\nweir_worker_utilization{task=\"worker:0\"} 1\n"
                             "weir_worker_utilization{task=\"worker:1\"} 0\n") &&

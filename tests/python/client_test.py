@@ -1,5 +1,6 @@
 #!/usr/bin/python3
 """weir.Client on NumPy arrays, through real servers: each mode, each example once, and errors that say what to do."""
+import asyncio
 import os
 import pathlib
 import unittest
@@ -173,6 +174,34 @@ class Errors(unittest.TestCase):
             with self.assertRaises(TimeoutError):
                 future.result(timeout=0.05)
             self.assertFalse(future.done())
+            client.give_up("that was all")
+
+    def test_await(self):
+        """A coroutine waits for a future while others go on. If it is cancelled, the call goes on."""
+        async def main(client):
+            ticks = 0
+
+            async def tick():
+                nonlocal ticks
+                while True:
+                    ticks += 1
+                    await asyncio.sleep(0)
+            ticking = asyncio.create_task(tick())
+            work = await client.begin_next_work()
+            second = client.begin_next_work()
+            with self.assertRaises(asyncio.TimeoutError):
+                await asyncio.wait_for(second, 0.05)
+            self.assertFalse(second.done())
+            self.assertGreater(ticks, 1)
+            arrays = {"w": np.empty(INPUTS, np.float32), "b": np.empty((), np.float32)}
+            base = await client.pull(work.clock, arrays)
+            pushed = await client.push(work, base, arrays)
+            self.assertTrue(pushed.applied)
+            self.assertEqual((await second).clock, work.clock + 1)
+            ticking.cancel()
+
+        with self.client(consistency={"mode": "sync"}) as client:
+            asyncio.run(main(client))
             client.give_up("that was all")
 
     def test_not_in_the_job(self):

@@ -118,7 +118,7 @@ class Exact(unittest.TestCase):
         for workers in (1, 2, 3):
             with self.subTest(workers=workers):
                 run = Run(self)
-                run.check(support.run(run.up(f"--workers={workers}", program=["--num_workers=1"])), models=workers)
+                run.check(support.run(run.up(f"--workers={workers}", "--tls", program=["--num_workers=1"])), models=workers)
                 batches = EPOCHS * train.EXAMPLES // BATCH
                 self.assertLess(run.made_here(), batches / 4)
 

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <chrono>
 #include <fstream>
+#include <future>
 #include <string>
 #include <thread>
 #include <vector>
@@ -54,6 +55,46 @@ TEST_CASE("metrics, health and pages") {
              Catch::Contains("Content-Type: text/html") && Catch::EndsWith("<p>hello"));
   server->Handle("/", "text/html", [] { return "<p>again"; });
   CHECK_THAT(HttpGet(server->port(), "/"), Catch::EndsWith("<p>again"));
+}
+
+TEST_CASE("who is not authorized sees health alone") {
+  MetricRegistry registry;
+  HttpServer::Options options;
+  options.metrics = &registry;
+  options.authorize = [](absl::string_view authorization) { return authorization == "Bearer a"; };
+  options.authorize_hint = "say who you are";
+  const auto server = MustStart(options);
+  const auto with = [&](const std::string& page, const std::string& headers) {
+    return HttpExchange(server->port(), "GET " + page + " HTTP/1.1\r\n" + headers + "\r\n");
+  };
+  CHECK_THAT(with("/healthz", ""), Catch::StartsWith("HTTP/1.1 200"));
+  CHECK_THAT(with("/metrics", "Authorization: Bearer a\r\n"), Catch::StartsWith("HTTP/1.1 200"));
+  CHECK_THAT(with("/metrics", "Host: x\r\nAUTHORIZATION:Bearer a \r\n"), Catch::StartsWith("HTTP/1.1 200"));
+  for (const char* headers :
+       {"", "Authorization: Bearer b\r\n", "Authorization\r\n", "X: Authorization: Bearer a\r\n"}) {
+    INFO(headers);
+    CHECK_THAT(with("/metrics", headers),
+               Catch::StartsWith("HTTP/1.1 401 ") && Catch::EndsWith("say who you are\n"));
+  }
+  // Nor what pages there are.
+  CHECK_THAT(with("/other", ""), Catch::StartsWith("HTTP/1.1 401 "));
+  CHECK_THAT(with("/other", "Authorization: Bearer a\r\n"), Catch::StartsWith("HTTP/1.1 404 "));
+}
+
+TEST_CASE("a connection of HTTP/2 is handed over with all its bytes") {
+  const std::string preface = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
+  CHECK_THAT(HttpExchange(MustStart({})->port(), preface), Catch::StartsWith("HTTP/1.1 400 "));
+  std::promise<UniqueFd> taken;
+  HttpServer::Options options;
+  options.on_http2 = [&](UniqueFd connection) { taken.set_value(std::move(connection)); };
+  const auto server = MustStart(options);
+  CHECK_THAT(HttpGet(server->port(), "/healthz"), Catch::StartsWith("HTTP/1.1 200"));
+  const UniqueFd client = HttpConnect(server->port());
+  REQUIRE(HttpSend(client, preface));
+  const UniqueFd connection = taken.get_future().get();
+  std::string got(preface.size(), '\0');
+  CHECK(recv(connection.get(), got.data(), got.size(), MSG_WAITALL) == static_cast<ssize_t>(got.size()));
+  CHECK(got == preface);
 }
 
 TEST_CASE("anything but GET and HEAD is refused, and garbage does no harm") {

@@ -516,6 +516,9 @@ TEST_CASE("Who comes when the job is draining, done or failed is told so") {
   CHECK(early->status().code() == absl::StatusCode::kOutOfRange);
   CHECK(f.Join(1, 7777)->status().code() == absl::StatusCode::kOutOfRange);
   CHECK(f.JoinReader(9001)->status().ok());
+  // Readers alone cannot keep the job from its end.
+  f.Leave(f.members[1]);
+  CHECK(f.JoinReader(9002)->status().code() == absl::StatusCode::kOutOfRange);
   f.coordinator->Fail("ps:0 got signal 15");
   const auto late = f.Join(0, 8888);
   CHECK_FALSE(late->status().ok());

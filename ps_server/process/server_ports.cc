@@ -1,0 +1,148 @@
+#include "ps_server/process/server_ports.h"
+
+#include <grpcpp/server_builder.h>
+#include <grpcpp/server_posix.h>
+
+#include <chrono>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/match.h"
+#include "absl/strings/strip.h"
+#include "common/base/status_macros.h"
+#include "common/telemetry/http_server.h"
+#include "common/telemetry/logging.h"
+#include "ps_server/grpc/health_service.h"
+#include "ps_server/process/dashboard.h"
+#include "ps_server/process/server_pages.h"
+
+namespace weir {
+namespace {
+
+// More than any name of a service needs.
+constexpr int kMostHealthRequestBytes = 4096;
+constexpr int kIdleMs = 30'000, kAgeMs = 300'000;
+
+constexpr char kTokenHint[] =
+    "this page needs the token of --http_token_file: as \"Authorization: Bearer TOKEN\", or as the password "
+    "of "
+    "any user";
+
+// Browsers send a token as the password of a user ("Basic", RFC 7617).
+bool Allows(const JobToken& token, absl::string_view authorization) {
+  std::string user_and_password;
+  if (absl::ConsumePrefix(&authorization, "Basic ")) {
+    if (!absl::Base64Unescape(authorization, &user_and_password)) return false;
+    const size_t colon = user_and_password.find(':');
+    return colon != std::string::npos && token.Authorizes("Bearer " + user_and_password.substr(colon + 1));
+  }
+  return token.Authorizes(authorization);
+}
+
+// A gRPC server of grpc.health.v1, on connections that others have accepted.
+class GrpcHealth {
+ public:
+  explicit GrpcHealth(std::set<std::string> services) {
+    grpc::ServerBuilder builder;
+    builder.SetMaxReceiveMessageSize(kMostHealthRequestBytes);
+    // Whoever watches connects again.
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_IDLE_MS, kIdleMs);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_MS, kAgeMs);
+    builder.AddChannelArgument(GRPC_ARG_MAX_CONNECTION_AGE_GRACE_MS, kIdleMs);
+    loop_ = std::make_unique<GrpcEventLoop>(builder.AddCompletionQueue(), std::chrono::microseconds(0));
+    health_ = std::make_unique<HealthService>(loop_.get(), std::move(services));
+    health_->Register(&builder);
+    server_ = builder.BuildAndStart();
+    loop_->Start();
+    health_->Start();
+  }
+  ~GrpcHealth() {
+    health_->End();
+    server_->Shutdown(std::chrono::system_clock::now());
+    loop_->Stop();
+  }
+
+  void Take(UniqueFd connection) { grpc::AddInsecureChannelFromFd(server_.get(), connection.Release()); }
+  void End() { health_->End(); }
+
+ private:
+  std::unique_ptr<HealthService> health_;
+  std::unique_ptr<GrpcEventLoop> loop_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+absl::StatusOr<std::unique_ptr<HttpServer>> Listen(const HttpServer::Options& options) {
+  absl::StatusOr<std::unique_ptr<HttpServer>> server = HttpServer::Start(options);
+  if (!server.ok()) return absl::FailedPreconditionError(server.status().message());
+  return server;
+}
+
+}  // namespace
+
+// Members that are used by the threads of those below come first.
+struct ServerPorts::State {
+  std::unique_ptr<JobMetrics> job_metrics;
+  std::unique_ptr<GrpcHealth> grpc_health;
+  std::unique_ptr<HttpServer> pages, health;
+};
+
+ServerPorts::ServerPorts(std::unique_ptr<State> state) : state_(std::move(state)) {}
+ServerPorts::~ServerPorts() = default;
+
+absl::StatusOr<std::unique_ptr<ServerPorts>> ServerPorts::Start(Options options) {
+  auto state = std::make_unique<State>();
+  HttpServer::Options common;
+  common.host = options.host;
+  common.health = options.health;
+  common.ready = options.ready;
+  if (options.health_port >= 0) {
+    state->grpc_health = std::make_unique<GrpcHealth>(std::move(options.services));
+    HttpServer::Options health = common;
+    health.port = options.health_port;
+    health.on_http2 = [grpc = state->grpc_health.get()](UniqueFd connection) {
+      grpc->Take(std::move(connection));
+    };
+    WEIR_ASSIGN_OR_RETURN(state->health, Listen(health));
+    LogInfo("health at http://", state->health->address(), "/healthz, and over gRPC");
+  }
+  if (options.http_port < 0) return std::unique_ptr<ServerPorts>(new ServerPorts(std::move(state)));
+
+  HttpServer::Options pages = common;
+  pages.port = options.http_port;
+  if (!options.token.empty()) {
+    pages.authorize = [token = options.token](absl::string_view authorization) {
+      return Allows(token, authorization);
+    };
+    pages.authorize_hint = kTokenHint;
+  }
+  if (!options.health_only) pages.metrics = options.metrics;
+  if (options.coordinator != nullptr) {
+    state->job_metrics = std::make_unique<JobMetrics>(options.coordinator, options.metrics);
+    pages.refresh_metrics = [metrics = state->job_metrics.get()] { metrics->Refresh(); };
+  }
+  WEIR_ASSIGN_OR_RETURN(state->pages, Listen(pages));
+  const std::string address = state->pages->address();
+  if (options.health_only) {
+    LogInfo("health at http://", address,
+            "/healthz; other pages would be in the clear, for everybody: --http_token_file=FILE adds them "
+            "for those "
+            "who have the token");
+  } else if (options.coordinator == nullptr) {
+    LogInfo("metrics at http://", address, "/metrics");
+  } else {
+    state->pages->Handle("/status", "application/json",
+                         [coordinator = options.coordinator] { return StatusJson(*coordinator); });
+    state->pages->Handle("/", "text/html; charset=utf-8", [] { return std::string(DashboardPage()); });
+    LogInfo("dashboard at http://", address, "/, metrics at http://", address, "/metrics");
+  }
+  return std::unique_ptr<ServerPorts>(new ServerPorts(std::move(state)));
+}
+
+int ServerPorts::http_port() const { return state_->pages == nullptr ? -1 : state_->pages->port(); }
+int ServerPorts::health_port() const { return state_->health == nullptr ? -1 : state_->health->port(); }
+
+void ServerPorts::EndServing() {
+  if (state_->grpc_health != nullptr) state_->grpc_health->End();
+}
+
+}  // namespace weir

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <set>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/rpc/job_token.h"
+#include "common/telemetry/metrics.h"
+#include "ps_server/coordinator/coordinator.h"
+
+namespace weir {
+
+// A server's ports for those who look after it: in the clear, since they have no certificate. Thread-safe.
+class ServerPorts {
+ public:
+  struct Options {
+    std::string host = "127.0.0.1";
+    // Metrics, the job's status and dashboard, and health. -1: no such port; 0: any free one.
+    int http_port = -1;
+    // Health alone: over HTTP, and over gRPC on the same port. -1: no such port; 0: any free one.
+    int health_port = -1;
+    // Requests for more than health must have it, as bearer or as the password of any user. None: they need
+    // none.
+    JobToken token;
+    // http_port serves health alone, too.
+    bool health_only = false;
+    // As in HttpServer.
+    std::function<absl::Status()> health, ready;
+    // Names of services that gRPC's health knows.
+    std::set<std::string> services;
+    MetricRegistry* metrics = nullptr;
+    // On ps:0; else null.
+    Coordinator* coordinator = nullptr;
+  };
+
+  // What Options points to must outlive this object. FailedPrecondition: a port is taken.
+  static absl::StatusOr<std::unique_ptr<ServerPorts>> Start(Options options);
+  ~ServerPorts();
+
+  // -1: there is none.
+  int http_port() const;
+  int health_port() const;
+  // gRPC's health says NOT_SERVING from now on.
+  void EndServing();
+
+ private:
+  struct State;
+  explicit ServerPorts(std::unique_ptr<State> state);
+
+  const std::unique_ptr<State> state_;
+};
+
+}  // namespace weir

@@ -1,0 +1,32 @@
+"""A program as users write it, for mypy alone: each type is as the docs say, and each line that is marked is an error."""
+from typing import assert_type
+
+import numpy as np
+import weir
+from weir.client import Pushed, View, Weights, Work
+
+def loop(client: weir.Client) -> None:
+    for step in client.steps():
+        step.gradient["w"][:] = step.weights["w"] * np.float32(0.5)
+        step.push(loss=0.25)
+        step.push({"w": np.zeros((784, 10), np.float32)})
+        step.push("w")  # type: ignore[arg-type]
+
+
+async def parts(client: weir.Client, into: dict[str, weir.Floats]) -> None:
+    work = client.next_work(timeout=1.5)
+    assert_type(work, Work | None)
+    assert work is not None
+    base = await client.pull(work.clock, into)
+    assert_type(base, Weights)
+    assert_type(await client.view(work.clock), View)
+    assert_type(await client.push(work, base, into), Pushed)
+    assert_type(client.push_pull(work, base, into, into).result(), tuple[Pushed, Weights])
+    client.pull("0", into)  # type: ignore[arg-type]
+
+
+def main() -> None:
+    with weir.Client("job.json", {"w": weir.Tensor((784, 10), "normal", 0.01), "b": (10,)}, train_examples=60_000) as client:
+        loop(client)
+    weir.Client("job.json", {"b": (10,)})  # type: ignore[call-arg]
+    weir.Client("job.json", {"w": "784 x 10"}, 1)  # type: ignore[dict-item]
