@@ -15,7 +15,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::chrono::seconds kBeginLimit{30}, kEndLimit{10};
+constexpr std::chrono::seconds kBeginLimit{30}, kEndLimit{60};
 constexpr char kBegins[] = "begins";
 
 // Where ps:0 serves HTTP.
