@@ -143,6 +143,7 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
   void Finish(const absl::Status& status) {
     const std::shared_ptr<ShardCall> self = shared_from_this();
     shard_.loop_.Cancel(deadline_);
+    if (gradient_ != nullptr) gradient_->RemoveListener(shard_.index_);
     if (status.ok()) {
       done_(exchange_->TakeAnswer());
     } else {

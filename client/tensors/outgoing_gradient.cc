@@ -63,18 +63,17 @@ OutgoingGradient::OutgoingGradient(Options options, const TensorMap& map, Gradie
   awaits_ = std::vector<std::atomic<uint32_t>>(first_chunk_.back());
   for (uint32_t shard = 0; shard < shards; ++shard) {
     for (size_t tensor = 0; tensor < tensors_.begin.size(); ++tensor) {
-      ForEachChunk(shard, tensor, [&](size_t chunk) { ++awaits_[chunk]; });
+      const auto [first, end] = chunks_of_.emplace_back(ChunksOf(shard, tensor));
+      for (size_t chunk = first; chunk < end; ++chunk) ++awaits_[chunk];
     }
   }
 }
 
-template <typename Run>
-void OutgoingGradient::ForEachChunk(uint32_t shard, size_t tensor, const Run& run) const {
+std::pair<size_t, size_t> OutgoingGradient::ChunksOf(uint32_t shard, size_t tensor) const {
   const auto [first, end] = map_.LocalRange(shard, tensor);
-  if (first == end) return;
-  for (int64_t chunk = first / wire_.chunk_elements; chunk <= (end - 1) / wire_.chunk_elements; ++chunk) {
-    run(first_chunk_[shard] + static_cast<size_t>(chunk));
-  }
+  if (first == end) return {0, 0};
+  return {first_chunk_[shard] + static_cast<size_t>(first / wire_.chunk_elements),
+          first_chunk_[shard] + static_cast<size_t>((end - 1) / wire_.chunk_elements) + 1};
 }
 
 absl::Status OutgoingGradient::Check(uint32_t shard, size_t chunk) const {
@@ -134,6 +133,11 @@ void OutgoingGradient::SetListener(uint32_t shard, std::function<void()> changed
   if (ended_.load()) listeners_[shard]();
 }
 
+void OutgoingGradient::RemoveListener(uint32_t shard) {
+  MutexLock lock(mutex_);
+  listeners_[shard] = nullptr;
+}
+
 void OutgoingGradient::OnReady(size_t tensor) {
   MutexLock lock(mutex_);
   if (tensor >= ready_.size()) {
@@ -143,11 +147,13 @@ void OutgoingGradient::OnReady(size_t tensor) {
   if (ready_[tensor]) return;
   ready_[tensor] = true;
   --awaited_;
-  for (uint32_t shard = 0; shard < map_.partition().shards(); ++shard) {
+  for (size_t shard = 0; shard < listeners_.size(); ++shard) {
     // The last chunk of each shard waits for every tensor.
     bool news = awaited_ == 0;
-    ForEachChunk(shard, tensor,
-                 [&](size_t chunk) { news |= awaits_[chunk].fetch_sub(1, std::memory_order_acq_rel) == 1; });
+    const auto [first, end] = chunks_of_[shard * ready_.size() + tensor];
+    for (size_t chunk = first; chunk < end; ++chunk) {
+      news |= awaits_[chunk].fetch_sub(1, std::memory_order_acq_rel) == 1;
+    }
     if (news && listeners_[shard]) listeners_[shard]();
   }
 }

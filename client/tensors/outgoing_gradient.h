@@ -6,6 +6,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -74,6 +75,8 @@ class OutgoingGradient final : public GradientGate::Watcher {
   // `changed` runs, on any thread, when a chunk of the shard that could not leave may now be able to, and
   // when the gradient has failed or is refused (at once if it already has). `changed` must not block.
   void SetListener(uint32_t shard, std::function<void()> changed);
+  // Returns when `changed` runs no more.
+  void RemoveListener(uint32_t shard);
 
   void OnReady(size_t tensor) override;
   void OnFailed(const absl::Status& why) override;
@@ -85,10 +88,8 @@ class OutgoingGradient final : public GradientGate::Watcher {
   void Refuse(const absl::Status& found) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void Fail(const absl::Status& why) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   void End() ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Calls run(index of the chunk among all shards') for each chunk of the shard that holds some of the
-  // tensor.
-  template <typename Run>
-  void ForEachChunk(uint32_t shard, size_t tensor, const Run& run) const;
+  // The chunks of the shard that hold some of the tensor, as [first, end) among all shards' chunks.
+  std::pair<size_t, size_t> ChunksOf(uint32_t shard, size_t tensor) const;
 
   const Options options_;
   const TensorMap& map_;
@@ -101,6 +102,9 @@ class OutgoingGradient final : public GradientGate::Watcher {
   // By chunk, over all shards: whether it was found finite, and how many tensors in it are not ready.
   std::vector<std::atomic<bool>> finite_;
   std::vector<std::atomic<uint32_t>> awaits_;
+  // With a gate: ChunksOf each tensor, of shard after shard. A gate may outlive the push, and so the client
+  // that owns map_.
+  std::vector<std::pair<size_t, size_t>> chunks_of_;
   // The number of chunks that were not found finite.
   std::atomic<size_t> unchecked_;
   // No chunk may leave any more: the gradient has failed or is refused.
