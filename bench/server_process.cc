@@ -70,10 +70,7 @@ absl::StatusOr<std::unique_ptr<ServerProcess>> ServerProcess::Start(const std::s
   Subprocess::Options options;
   options.args = {program, "--config=" + config, "--port_file=" + port_file, "--bind=" + host};
   if (!tls.ca.empty()) {
-    for (const std::string& flag :
-         {"--tls_ca=" + tls.ca, "--tls_certificate=" + tls.certificate, "--tls_key=" + tls.key}) {
-      options.args.push_back(flag);
-    }
+    for (std::string& flag : FlagsOf(tls)) options.args.push_back(std::move(flag));
   } else if (host != "127.0.0.1") {
     // The benchmark's user has said where the server may listen.
     options.args.push_back("--insecure_plaintext");

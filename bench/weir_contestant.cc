@@ -34,12 +34,9 @@ std::string JobJson(const Contestant& contestant) {
   return job.dump(2);
 }
 
-// The files of a task, "ps-0".
-TlsFiles FilesOf(const Contestant& contestant, const std::string& task) {
+TlsFiles FilesOf(const Contestant& contestant, Role role, int index) {
   if (contestant.certificates.empty()) return {};
-  const std::string name = absl::StrCat(contestant.certificates, "/", task);
-  return {absl::StrCat(contestant.certificates, "/ca.pem"), absl::StrCat(name, ".pem"),
-          absl::StrCat(name, ".key")};
+  return TlsFilesIn(contestant.certificates, {"weir", role, static_cast<uint32_t>(index)});
 }
 
 class WeirServer : public StepServer {
@@ -69,7 +66,7 @@ class WeirClient : public StepClient {
     options.task = absl::StrCat("worker:", index);
     options.rank = index;
     options.job_config = config.SerializeAsString();
-    WEIR_ASSIGN_OR_RETURN(options.tls, Tls::ReadIfGiven(FilesOf(contestant, absl::StrCat("worker-", index))));
+    WEIR_ASSIGN_OR_RETURN(options.tls, Tls::ReadIfGiven(FilesOf(contestant, Role::kWorker, index)));
     options.train_examples = 1000;
     WEIR_ASSIGN_OR_RETURN(client_, Client::Join(options, model));
     if (in_place_) {
@@ -147,7 +144,7 @@ Contestant Weir(const std::string& name, const std::string& config) {
 
 absl::StatusOr<std::unique_ptr<StepServer>> StartWeirServer(const Contestant& contestant, int index,
                                                             const std::string& host) {
-  const TlsFiles tls = FilesOf(contestant, absl::StrCat("ps-", index));
+  const TlsFiles tls = FilesOf(contestant, Role::kServer, index);
   WEIR_ASSIGN_OR_RETURN(auto process, ServerProcess::Start(JobJson(contestant), index, host, tls));
   return std::make_unique<WeirServer>(std::move(process));
 }

@@ -34,7 +34,7 @@ def owner(library):
     for name in path, path.removeprefix("/usr"):
         found = dpkg("--search", name)
         if found is not None:
-            return found.split(": ")[0]
+            return found.split(":")[0]
     return None
 
 

@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "cli/certs/certificate_authority.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/tls.h"
 #include "common/system/unique_fd.h"
 
 namespace weir {
@@ -27,16 +28,10 @@ absl::Status WriteNew(const std::string& path, const std::string& bytes, mode_t 
   return absl::ErrnoToStatus(errno, absl::StrCat("cannot write ", path));
 }
 
-absl::Status WritePair(const std::string& directory, const std::string& name,
+absl::Status WritePair(const std::string& certificate, const std::string& key,
                        const CertificateAuthority::Pair& pair) {
-  WEIR_RETURN_IF_ERROR(WriteNew(absl::StrCat(directory, "/", name, ".pem"), pair.certificate, 0644));
-  return WriteNew(absl::StrCat(directory, "/", name, ".key"), pair.key, 0600);
-}
-
-// "worker-0", the first label of the DNS name.
-std::string FileNameOf(const Identity& identity) {
-  const std::string dns = identity.ToDns();
-  return dns.substr(0, dns.find('.'));
+  WEIR_RETURN_IF_ERROR(WriteNew(certificate, pair.certificate, 0644));
+  return WriteNew(key, pair.key, 0600);
 }
 
 }  // namespace
@@ -58,17 +53,14 @@ absl::Status WriteCertificates(const std::string& directory, const std::string& 
   WEIR_ASSIGN_OR_RETURN(const CertificateAuthority ca,
                         CertificateAuthority::Create(absl::StrCat("development CA of ", job), valid));
   WEIR_ASSIGN_OR_RETURN(const CertificateAuthority::Pair self, ca.Self());
-  WEIR_RETURN_IF_ERROR(WritePair(directory, "ca", self));
+  WEIR_RETURN_IF_ERROR(
+      WritePair(absl::StrCat(directory, "/ca.pem"), absl::StrCat(directory, "/ca.key"), self));
   for (const Identity& identity : identities) {
     WEIR_ASSIGN_OR_RETURN(const CertificateAuthority::Pair pair, ca.Issue(identity, valid));
-    WEIR_RETURN_IF_ERROR(WritePair(directory, FileNameOf(identity), pair));
+    const TlsFiles files = TlsFilesIn(directory, identity);
+    WEIR_RETURN_IF_ERROR(WritePair(files.certificate, files.key, pair));
   }
   return absl::OkStatus();
-}
-
-TlsFiles FilesOf(const std::string& directory, const Identity& identity) {
-  const std::string name = absl::StrCat(directory, "/", FileNameOf(identity));
-  return {absl::StrCat(directory, "/ca.pem"), absl::StrCat(name, ".pem"), absl::StrCat(name, ".key")};
 }
 
 }  // namespace weir

@@ -95,7 +95,7 @@ absl::Status LocalCluster::MakeCertificates() {
   for (int i = 0; i < options_.workers; ++i) identities.push_back(IdentityOf("worker", i));
   WEIR_RETURN_IF_ERROR(
       WriteCertificates(CertificateFolder(), kJobOfCertificates, identities, absl::Now(), kCertificatesLast));
-  WEIR_ASSIGN_OR_RETURN(tls_, Tls::ReadIfGiven(FilesOf(CertificateFolder(), reader)));
+  WEIR_ASSIGN_OR_RETURN(tls_, Tls::ReadIfGiven(TlsFilesIn(CertificateFolder(), reader)));
   return absl::OkStatus();
 }
 
@@ -150,7 +150,7 @@ absl::Status LocalCluster::Launch(TaskProcess& task) {
   }
   // Without TLS empty: what this process may have is not for its tasks.
   const TlsFiles files =
-      options_.tls ? FilesOf(CertificateFolder(), IdentityOf(task.type, task.index)) : TlsFiles();
+      options_.tls ? TlsFilesIn(CertificateFolder(), IdentityOf(task.type, task.index)) : TlsFiles();
   process.environment[kTlsCaVariable] = files.ca;
   process.environment[kTlsCertificateVariable] = files.certificate;
   process.environment[kTlsKeyVariable] = files.key;

@@ -142,6 +142,18 @@ TlsFiles TlsFilesOfEnvironment() {
   return {path(kTlsCaVariable), path(kTlsCertificateVariable), path(kTlsKeyVariable)};
 }
 
+TlsFiles TlsFilesIn(const std::string& directory, const Identity& identity) {
+  // The first label of the DNS name: "worker-0".
+  const std::string dns = identity.ToDns();
+  const std::string name = absl::StrCat(directory, "/", dns.substr(0, dns.find('.')));
+  return {absl::StrCat(directory, "/ca.pem"), absl::StrCat(name, ".pem"), absl::StrCat(name, ".key")};
+}
+
+std::vector<std::string> FlagsOf(const TlsFiles& files) {
+  return {absl::StrCat("--tls_ca=", files.ca), absl::StrCat("--tls_certificate=", files.certificate),
+          absl::StrCat("--tls_key=", files.key)};
+}
+
 absl::StatusOr<std::shared_ptr<const Tls>> Tls::ReadIfGiven(TlsFiles files) {
   if (files.ca.empty() && files.certificate.empty() && files.key.empty()) return nullptr;
   // Nothing of OpenSSL's is freed at exit: gRPC's threads may still open a connection when main() has

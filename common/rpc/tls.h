@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -24,6 +25,13 @@ inline constexpr char kTlsCaVariable[] = "WEIR_TLS_CA";
 inline constexpr char kTlsCertificateVariable[] = "WEIR_TLS_CERTIFICATE";
 inline constexpr char kTlsKeyVariable[] = "WEIR_TLS_KEY";
 TlsFiles TlsFilesOfEnvironment();
+
+// The files of the process with this identity in a folder of `weir certs init`: ca.pem, worker-0.pem,
+// worker-0.key.
+TlsFiles TlsFilesIn(const std::string& directory, const Identity& identity);
+
+// The flags of a program with these files (AddTlsFlags).
+std::vector<std::string> FlagsOf(const TlsFiles& files);
 
 // The flags that name these files, for messages.
 inline constexpr char kTlsFlags[] = "--tls_ca=FILE --tls_certificate=FILE --tls_key=FILE";

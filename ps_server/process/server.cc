@@ -109,11 +109,11 @@ class ServerImpl final : public Server {
   std::string address() const override { return address_; }
   int http_port() const override {
     MutexLock lock(mutex_);
-    return http_->http_port();
+    return http_ == nullptr ? -1 : http_->http_port();
   }
   int health_port() const override {
     MutexLock lock(mutex_);
-    return http_->health_port();
+    return http_ == nullptr ? -1 : http_->health_port();
   }
   absl::Status Wait() override;
   void Stop(const std::string& reason) override;
@@ -183,7 +183,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<grpc::Server> grpc_;
   std::unique_ptr<GrpcLocalListener> local_listener_;
   MetricRegistry metrics_;
-  // Null while the server starts and when it has stopped.
+  // Null: the server has no such ports, or starts, or has stopped.
   std::unique_ptr<ServerPorts> http_ ABSL_GUARDED_BY(mutex_);
   int port_ = 0;
   std::string address_;
@@ -639,6 +639,7 @@ absl::Status ServerImpl::Wait() {
 }
 
 absl::Status ServerImpl::StartHttp(std::set<std::string> services) {
+  if (options_.http_port < 0 && options_.health_port < 0) return absl::OkStatus();
   metrics_.AddProcessMetrics();
   AddServerMetrics(options_.index, *shard_, *parameter_server_, admission_, options_.tls.get(), &metrics_);
   ServerPorts::Options options;

@@ -24,9 +24,7 @@ constexpr int kMostHealthRequestBytes = 4096;
 constexpr int kIdleMs = 30'000, kAgeMs = 300'000;
 
 constexpr char kTokenHint[] =
-    "this page needs the token of --http_token_file: as \"Authorization: Bearer TOKEN\", or as the password "
-    "of "
-    "any user";
+    "this page needs the token of --http_token_file: as \"Authorization: Bearer TOKEN\", or as a password";
 
 // Browsers send a token as the password of a user ("Basic", RFC 7617).
 bool Allows(const JobToken& token, absl::string_view authorization) {

@@ -44,8 +44,7 @@ absl::Status Abusers::Start(const std::string& kind, int count, bool insiders) {
                                    "--http=" + http};
   if (insiders) {
     args.push_back("--config=" + job_.config_path());
-    WEIR_ASSIGN_OR_RETURN(const std::vector<std::string> proofs,
-                          job_.Prove(kind == "flood" ? Role::kWorker : Role::kReader, 0));
+    const std::vector<std::string> proofs = job_.Prove(kind == "flood" ? Role::kWorker : Role::kReader, 0);
     args.insert(args.end(), proofs.begin(), proofs.end());
   }
   for (int i = 0; i < count; ++i) {

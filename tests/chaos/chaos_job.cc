@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 #include "absl/time/clock.h"
+#include "cli/certs/certificate_files.h"
 #include "cli/commands/grpc_status_client.h"
 #include "common/base/status_macros.h"
 
@@ -34,9 +35,7 @@ int IndexOf(const std::string& task) { return std::stoi(task.substr(task.find(':
 
 // With TLS: the job's name in certificates, which are made for one run.
 constexpr char kJob[] = "chaos";
-CertificateAuthority::Validity Valid() {
-  return {absl::Now() - absl::Hours(1), absl::Now() + absl::Hours(100)};
-}
+constexpr absl::Duration kCertificatesLast = absl::Hours(100);
 
 }  // namespace
 
@@ -58,41 +57,23 @@ absl::StatusOr<std::unique_ptr<ChaosJob>> ChaosJob::Create(Options options) {
     WEIR_RETURN_IF_ERROR(job->token_.Write(job->TokenPath()));
   }
   if (job->options_.tls) {
-    WEIR_ASSIGN_OR_RETURN(CertificateAuthority ca, CertificateAuthority::Create("chaos", Valid()));
-    job->ca_.emplace(std::move(ca));
-    WEIR_ASSIGN_OR_RETURN(const TlsFiles admin, job->Issue({kJob, Role::kAdmin, 0}));
-    WEIR_ASSIGN_OR_RETURN(job->admin_, Tls::ReadIfGiven(admin));
+    const Identity admin{kJob, Role::kAdmin, 0};
+    std::vector<Identity> all = {admin, {kJob, Role::kReader, 0}};
+    for (uint32_t i = 0; i < job->options_.servers; ++i) all.push_back({kJob, Role::kServer, i});
+    for (uint32_t i = 0; i < job->options_.workers; ++i) all.push_back({kJob, Role::kWorker, i});
+    WEIR_RETURN_IF_ERROR(
+        WriteCertificates(job->CertificateFolder(), kJob, all, absl::Now(), kCertificatesLast));
+    WEIR_ASSIGN_OR_RETURN(job->admin_, Tls::ReadIfGiven(TlsFilesIn(job->CertificateFolder(), admin)));
   }
   for (const std::string& task : job->tasks_) WEIR_RETURN_IF_ERROR(job->Reserve(task));
   job->OpenPaths();
   return job;
 }
 
-absl::StatusOr<TlsFiles> ChaosJob::Issue(const Identity& identity) const {
-  const std::string prefix = options_.folder + "/" + identity.ToDns();
-  const TlsFiles files{options_.folder + "/ca.pem", prefix + ".pem", prefix + ".key"};
-  WEIR_ASSIGN_OR_RETURN(const CertificateAuthority::Pair self, ca_->Self());
-  WEIR_ASSIGN_OR_RETURN(const CertificateAuthority::Pair pair, ca_->Issue(identity, Valid()));
-  for (const auto& [path, bytes] : {std::pair(files.ca, self.certificate),
-                                    {files.certificate, pair.certificate},
-                                    {files.key, pair.key}}) {
-    std::ofstream file(path);
-    std::filesystem::permissions(path,
-                                 std::filesystem::perms::owner_read | std::filesystem::perms::owner_write);
-    if (!(file << bytes).flush()) return absl::UnavailableError(absl::StrCat(path, " cannot be written"));
-  }
-  return files;
-}
-
-absl::StatusOr<std::vector<std::string>> ChaosJob::Prove(Role role, uint32_t index) const {
+std::vector<std::string> ChaosJob::Prove(Role role, uint32_t index) const {
   std::vector<std::string> flags;
+  if (options_.tls) flags = FlagsOf(TlsFilesIn(CertificateFolder(), {kJob, role, index}));
   if (!token_.empty()) flags.push_back("--token_file=" + TokenPath());
-  if (options_.tls) {
-    WEIR_ASSIGN_OR_RETURN(const TlsFiles files, Issue({kJob, role, index}));
-    flags.push_back("--tls_ca=" + files.ca);
-    flags.push_back("--tls_certificate=" + files.certificate);
-    flags.push_back("--tls_key=" + files.key);
-  }
   return flags;
 }
 
@@ -154,9 +135,8 @@ absl::Status ChaosJob::Start(const std::string& task) {
   if (task == "ps:0") process.args.push_back("--summary=" + options_.folder + "/summary.json");
   const std::vector<std::string>& more = IsServer(task) ? options_.server_args : options_.worker_args;
   process.args.insert(process.args.end(), more.begin(), more.end());
-  WEIR_ASSIGN_OR_RETURN(
-      const std::vector<std::string> proofs,
-      Prove(IsServer(task) ? Role::kServer : Role::kWorker, static_cast<uint32_t>(IndexOf(task))));
+  const std::vector<std::string> proofs =
+      Prove(IsServer(task) ? Role::kServer : Role::kWorker, static_cast<uint32_t>(IndexOf(task)));
   process.args.insert(process.args.end(), proofs.begin(), proofs.end());
   if (!IsServer(task) && options_.histories) {
     process.args.push_back("--history=" + HistoryPath(task));

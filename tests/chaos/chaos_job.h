@@ -11,7 +11,6 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "cli/certs/certificate_authority.h"
 #include "common/rpc/identity.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
@@ -65,7 +64,7 @@ class ChaosJob {
   const std::vector<std::string>& tasks() const { return tasks_; }
   std::string config_path() const { return options_.folder + "/job.json"; }
   // The flags by which a program proves that it is of the job: as anyone with the token, or as this identity.
-  absl::StatusOr<std::vector<std::string>> Prove(Role role, uint32_t index) const;
+  std::vector<std::string> Prove(Role role, uint32_t index) const;
   const std::string& address(const std::string& task) const { return addresses_.at(task); }
   pid_t pid(const std::string& task) const { return processes_.at(task)->pid(); }
   // Starts a task, also after it was killed.
@@ -104,16 +103,14 @@ class ChaosJob {
   absl::Status Reserve(const std::string& task);
   void OpenPaths();
   std::string TfConfig(const std::string& task) const;
-  // New files, in the folder.
-  absl::StatusOr<TlsFiles> Issue(const Identity& identity) const;
+  std::string CertificateFolder() const { return options_.folder + "/certs"; }
   std::string TokenPath() const { return options_.folder + "/token"; }
   // The prefix of the files of the task's present process, in the folder.
   std::string PathPrefix(const std::string& task) const;
 
   const Options options_;
   JobToken token_;
-  // Only with TLS: the CA, and this object's own certificate.
-  std::optional<CertificateAuthority> ca_;
+  // This object's own part in the job's TLS; null: it has none.
   std::shared_ptr<const Tls> admin_;
   std::vector<std::string> tasks_;
   // Ports that the kernel gives to no other process, on which servers that set SO_REUSEADDR, as gRPC does,

@@ -33,10 +33,6 @@ constexpr Seconds kClearEnd = kEndLimit / 2;
 
 const std::vector<std::string> kLong = {"train.epochs=1000", "wire.transport=tcp"};
 
-std::vector<std::string> Flags(const TlsFiles& files) {
-  return {"--tls_ca=" + files.ca, "--tls_certificate=" + files.certificate, "--tls_key=" + files.key};
-}
-
 Identity IdentityOf(const std::string& task) {
   const size_t colon = task.find(':');
   const std::string type = task.substr(0, colon);
@@ -52,7 +48,7 @@ TlsFiles FilesOf(const TestCertificates& ca, const std::string& task) {
 
 void StartAll(TestJob& job, const TestCertificates& ca) {
   job.UseTls(ca.IssueTls({"j", Role::kReader, 0}));
-  for (const std::string& task : job.tasks()) job.Start(task, Flags(FilesOf(ca, task)));
+  for (const std::string& task : job.tasks()) job.Start(task, FlagsOf(FilesOf(ca, task)));
 }
 
 std::string FolderOf(const TestJob& job) { return job.folder().path("."); }
@@ -120,12 +116,12 @@ TEST_CASE("who does not belong ends at once with the reason, and the job goes on
   };
   const std::vector<Mistake> mistakes = {
       {{}, "demands TLS"},
-      {Flags(strange), "do not prove"},
-      {Flags({both, strange.certificate, strange.key}), "does not accept the certificate"},
-      {Flags(ca.Issue(mine, "old", {now - absl::Hours(2), now - absl::Hours(1)})), "has expired"},
-      {Flags(ca.Issue(mine, "early", {now + absl::Hours(1), now + absl::Hours(2)})), "is not yet valid"},
-      {Flags(ca.Issue(IdentityOf("worker:0"), "zero")), "this process needs that of spiffe://j/worker/1"},
-      {Flags(ca.Issue({"k", Role::kWorker, 1}, "otherjob")), "expected is spiffe://k/ps/0"},
+      {FlagsOf(strange), "do not prove"},
+      {FlagsOf({both, strange.certificate, strange.key}), "does not accept the certificate"},
+      {FlagsOf(ca.Issue(mine, "old", {now - absl::Hours(2), now - absl::Hours(1)})), "has expired"},
+      {FlagsOf(ca.Issue(mine, "early", {now + absl::Hours(1), now + absl::Hours(2)})), "is not yet valid"},
+      {FlagsOf(ca.Issue(IdentityOf("worker:0"), "zero")), "this process needs that of spiffe://j/worker/1"},
+      {FlagsOf(ca.Issue({"k", Role::kWorker, 1}, "otherjob")), "expected is spiffe://k/ps/0"},
   };
   for (const Mistake& mistake : mistakes) {
     INFO(mistake.reason);
@@ -138,11 +134,11 @@ TEST_CASE("who does not belong ends at once with the reason, and the job goes on
   }
   CHECK(Status(job, {}).status == kExitConfig);
   CHECK_THAT(Status(job, {}).output, Contains("demands TLS"));
-  const RunResult status = Status(job, Flags(ca.Issue({"j", Role::kReader, 0}, "reader")));
+  const RunResult status = Status(job, FlagsOf(ca.Issue({"j", Role::kReader, 0}, "reader")));
   CHECK(status.status == kExitOk);
   CHECK_THAT(status.output, Contains("TLS 1.3 over TCP"));
   const RunResult take = RunToEnd(With({"cli/weir", "checkpoint", "take", "--address=" + job.address("ps:0")},
-                                       Flags(ca.Issue({"j", Role::kReader, 0}, "reader"))));
+                                       FlagsOf(ca.Issue({"j", Role::kReader, 0}, "reader"))));
   CHECK(take.status == kExitConfig);
   CHECK_THAT(take.output, Contains("spiffe://j/reader may not call weir.v1.Coordinator/Checkpoint"));
   CHECK_THAT(job["ps:0"].log(), Contains("refused a call of weir.v1.Coordinator/Checkpoint"));
@@ -157,13 +153,13 @@ TEST_CASE("with TLS a task of a job without it ends with the reason") {
   job["ps:0"].WaitForLog("listens on");
   for (const std::string task : {"worker:0", "ps:1"}) {
     const Stopwatch stopwatch;
-    job.Start(task, Flags(FilesOf(ca, task)));
+    job.Start(task, FlagsOf(FilesOf(ca, task)));
     job.ExpectExit(task, kExitConfig);
     CHECK_THAT(job[task].log(), Contains("does not speak TLS"));
     CHECK(stopwatch.Elapsed() < kClearEnd);
   }
   // And the reverse.
-  job.Start("ps:0", Flags(FilesOf(ca, "ps:0")));
+  job.Start("ps:0", FlagsOf(FilesOf(ca, "ps:0")));
   const Stopwatch stopwatch;
   job.Start("ps:1");
   job.ExpectExit("ps:1", kExitConfig);
@@ -190,7 +186,7 @@ TEST_CASE("certificates and the CA are replaced under way, and no step is lost")
   for (const std::string& task : job.tasks()) {
     files[task] = FilesOf(before, task);
     files[task].ca = bundle;
-    job.Start(task, Flags(files[task]));
+    job.Start(task, FlagsOf(files[task]));
   }
   const TlsFiles watcher = before.Issue({"j", Role::kReader, 0}, "watcher");
   job.UseTls(Tls::ReadIfGiven({bundle, watcher.certificate, watcher.key}).value());
@@ -202,7 +198,7 @@ TEST_CASE("certificates and the CA are replaced under way, and no step is lost")
   replace(job.folder().Write("next.pem", before.ca_pem() + after.ca_pem()), bundle);
   const auto connects = [&](const TestCertificates& ca) {
     const TlsFiles reader = ca.Issue({"j", Role::kReader, 0}, "reader");
-    return Status(job, Flags({bundle, reader.certificate, reader.key})).status;
+    return Status(job, FlagsOf({bundle, reader.certificate, reader.key})).status;
   };
   const auto becomes = [&](const TestCertificates& ca, int status) {
     const Stopwatch stopwatch;
@@ -225,7 +221,7 @@ TEST_CASE("certificates and the CA are replaced under way, and no step is lost")
   // The job was running all the time; a worker that comes again finds its way with its new certificate.
   job["worker:1"].Signal(SIGKILL);
   job["worker:1"].Wait();
-  job.Start("worker:1", Flags(files["worker:1"]));
+  job.Start("worker:1", FlagsOf(files["worker:1"]));
   job.ExpectExit("worker:0", kExitOk);
   job.ExpectExit("worker:1", kExitOk);
   job.ExpectExit("ps:0", kExitOk);
@@ -242,7 +238,7 @@ TEST_CASE("with TLS a server listens beyond loopback, and tells strangers its he
   CHECK_THAT(refused.output, Contains("weir certs init") && Contains("--insecure_plaintext"));
   const std::string ports = job.folder().path("ports");
   job.Start("ps:0",
-            With(Flags(FilesOf(ca, "ps:0")), {"--bind=0.0.0.0", "--http_port=0", "--port_file=" + ports}));
+            With(FlagsOf(FilesOf(ca, "ps:0")), {"--bind=0.0.0.0", "--http_port=0", "--port_file=" + ports}));
   std::istringstream lines(job["ps:0"].WaitForFile(ports));
   int grpc_port = 0, http_port = 0;
   lines >> grpc_port >> http_port;
@@ -271,8 +267,9 @@ TEST_CASE(
   const std::string ports = job.folder().path("ports"), secret(32, 'a');
   const std::string token = job.folder().Write("http_token", secret + "\n");
   REQUIRE(chmod(token.c_str(), 0600) == 0);
-  job.Start("ps:0", With(Flags(FilesOf(ca, "ps:0")), {"--bind=0.0.0.0", "--http_port=0", "--health_port=0",
-                                                      "--http_token_file=" + token, "--port_file=" + ports}));
+  job.Start("ps:0",
+            With(FlagsOf(FilesOf(ca, "ps:0")), {"--bind=0.0.0.0", "--http_port=0", "--health_port=0",
+                                                "--http_token_file=" + token, "--port_file=" + ports}));
   std::istringstream lines(job["ps:0"].WaitForFile(ports));
   int grpc_port = 0, http_port = 0, health_port = 0;
   lines >> grpc_port >> http_port >> health_port;
@@ -314,7 +311,7 @@ TEST_CASE("`weir certs` makes files with which a cluster starts, and explains th
   CHECK(RunToEnd({"cli/weir", "certs", "check", certs + "/ca.pem"}).status == kExitConfig);
   for (const std::string& task : job.tasks()) {
     const std::string pair = certs + "/" + (task == "ps:0" ? "ps-0" : "worker-0");
-    job.Start(task, Flags({certs + "/ca.pem", pair + ".pem", pair + ".key"}));
+    job.Start(task, FlagsOf({certs + "/ca.pem", pair + ".pem", pair + ".key"}));
   }
   job.ExpectAllExit(kExitOk);
   // It ends within two weeks.

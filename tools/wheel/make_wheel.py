@@ -17,6 +17,9 @@ import tempfile
 import zipfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+sys.path.append(str(ROOT / "tools"))
+sys.dont_write_bytecode = True
+import sbom  # pylint: disable=wrong-import-position
 # Of the system: what auditwheel leaves to it, since every manylinux system has it (PEP 600).
 SYSTEM = re.compile(r"/(ld-linux-x86-64|libc|libm|libmvec|libpthread|libdl|librt|libresolv|libutil|libanl|libstdc\+\+|libgcc_s|libz)[.-]")
 PROGRAMS = {"weir": "cli/weir", "ps_server": "ps_server/ps_server", "worker": "worker/worker"}
@@ -42,14 +45,9 @@ def licences(binaries):
     paths = {line.split()[2] for binary in binaries
              for line in run("ldd", binary, stdout=subprocess.PIPE).stdout.splitlines() if "=> /" in line}
     for path in sorted(paths):
-        real = pathlib.Path(path).resolve()
-        for candidate in (real, pathlib.Path(str(real).removeprefix("/usr"))):
-            owner = subprocess.run(["dpkg", "-S", str(candidate)], capture_output=True, text=True, check=False).stdout
-            if owner:
-                break
-        else:
+        package = sbom.owner(pathlib.Path(path))
+        if package is None:
             sys.exit(f"wheel: {path} belongs to no Debian package, so its licence is not known")
-        package = owner.split(":")[0]
         if package != "libc6":
             found[package] = pathlib.Path(f"/usr/share/doc/{package}/copyright").read_text(errors="replace")
     return found
