@@ -211,6 +211,7 @@ int Run(const Flags& flags) {
 
 int main(int argc, char** argv) {
   weir::KeepFreedMemory();
+  weir::RaiseDescriptorLimit();
   weir::Flags flags;
   CLI::App app("One parameter server of a Weir job: holds a shard of the weights. ps:0 also coordinates.",
                "ps_server");

@@ -10,6 +10,7 @@
 
 #include <cstddef>
 #include <fstream>
+#include <functional>
 #include <memory>
 #include <type_traits>
 #include <utility>
@@ -98,11 +99,20 @@ std::string LocalChoice() {
   return "";
 }
 
+// Ends the connection of a socket that gRPC is about to serve. gRPC must not hear that its options failed:
+// it would accept no more connections.
+void Reset(int fd) {
+  const linger at_once{1, 0};
+  setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+  shutdown(fd, SHUT_RDWR);
+}
+
 // What one channel or server wants of its sockets. gRPC counts the references.
 struct SocketOptions {
   grpc_socket_mutator base;  // first: gRPC knows the object by it
   std::string congestion_control;
   bool only_local;
+  std::function<bool(int fd)> admit;
 
   static bool Mutate(const grpc_mutate_socket_info* info, grpc_socket_mutator* mutator) {
     const auto* self = reinterpret_cast<const SocketOptions*>(mutator);
@@ -113,6 +123,10 @@ struct SocketOptions {
     if (getsockopt(info->fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0) return true;
     if (domain == AF_UNIX) SetUnixSocketOptions(info->fd);
     if (domain != AF_INET && domain != AF_INET6) return true;
+    if (self->admit != nullptr && !self->admit(info->fd)) {
+      Reset(info->fd);
+      return true;
+    }
     if (self->congestion_control.empty()) return true;
     if (self->only_local && info->usage == GRPC_FD_SERVER_CONNECTION_USAGE) {
       sockaddr_storage peer{};
@@ -132,9 +146,10 @@ struct SocketOptions {
   static void Destroy(grpc_socket_mutator* mutator) { delete reinterpret_cast<SocketOptions*>(mutator); }
 
   // The caller owns the only reference.
-  static grpc_socket_mutator* New(const std::string& congestion_control, bool only_local) {
+  static grpc_socket_mutator* New(const std::string& congestion_control, bool only_local,
+                                  std::function<bool(int fd)> admit) {
     static const grpc_socket_mutator_vtable kVtable = {MutateWithoutUsage, Compare, Destroy, Mutate};
-    auto* self = new SocketOptions{{}, congestion_control, only_local};
+    auto* self = new SocketOptions{{}, congestion_control, only_local, std::move(admit)};
     grpc_socket_mutator_init(&self->base, &kVtable);
     return &self->base;
   }
@@ -142,16 +157,19 @@ struct SocketOptions {
 
 class Option final : public grpc::ServerBuilderOption {
  public:
-  Option(std::string congestion_control, bool only_local)
-      : congestion_control_(std::move(congestion_control)), only_local_(only_local) {}
+  Option(std::string congestion_control, bool only_local, std::function<bool(int fd)> admit)
+      : congestion_control_(std::move(congestion_control)),
+        only_local_(only_local),
+        admit_(std::move(admit)) {}
   void UpdateArguments(grpc::ChannelArguments* arguments) override {
-    arguments->SetSocketMutator(SocketOptions::New(congestion_control_, only_local_));
+    arguments->SetSocketMutator(SocketOptions::New(congestion_control_, only_local_, admit_));
   }
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>*) override {}
 
  private:
   const std::string congestion_control_;
   const bool only_local_;
+  const std::function<bool(int fd)> admit_;
 };
 
 }  // namespace
@@ -162,14 +180,16 @@ absl::Status SetSocketOptions(const std::string& congestion_control, const Addre
   if (!choose) WEIR_RETURN_IF_ERROR(Check(congestion_control));
   if (choose && !server.is_unix() && !IsThisHost(server)) return absl::OkStatus();
   arguments->SetSocketMutator(
-      SocketOptions::New(choose ? LocalChoice() : congestion_control, /*only_local=*/false));
+      SocketOptions::New(choose ? LocalChoice() : congestion_control, /*only_local=*/false, nullptr));
   return absl::OkStatus();
 }
 
-absl::Status SetSocketOptions(const std::string& congestion_control, grpc::ServerBuilder* builder) {
+absl::Status SetSocketOptions(const std::string& congestion_control, std::function<bool(int fd)> admit,
+                              grpc::ServerBuilder* builder) {
   const bool choose = congestion_control == kAuto;
   if (!choose) WEIR_RETURN_IF_ERROR(Check(congestion_control));
-  builder->SetOption(std::make_unique<Option>(choose ? LocalChoice() : congestion_control, choose));
+  builder->SetOption(
+      std::make_unique<Option>(choose ? LocalChoice() : congestion_control, choose, std::move(admit)));
   return absl::OkStatus();
 }
 

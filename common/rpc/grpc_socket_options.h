@@ -3,6 +3,7 @@
 #include <grpcpp/server_builder.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include <functional>
 #include <string>
 
 #include "absl/status/status.h"
@@ -22,8 +23,10 @@ namespace weir {
 // For a channel to `server`.
 absl::Status SetSocketOptions(const std::string& congestion_control, const Address& server,
                               grpc::ChannelArguments* arguments);
-// For the TCP connections that a server accepts.
-absl::Status SetSocketOptions(const std::string& congestion_control, grpc::ServerBuilder* builder);
+// For the TCP connections that a server accepts. A connection to whose socket `admit` says no is reset. Null:
+// all are admitted. Any thread calls it; it must outlive the server.
+absl::Status SetSocketOptions(const std::string& congestion_control, std::function<bool(int fd)> admit,
+                              grpc::ServerBuilder* builder);
 // For a Unix socket that is handed to gRPC.
 void SetUnixSocketOptions(int fd);
 

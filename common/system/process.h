@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <functional>
 #include <initializer_list>
 #include <thread>
@@ -9,6 +10,11 @@ namespace weir {
 // Makes malloc keep what was freed instead of giving it back to the system and faulting it in again (2 us per
 // page): messages come and go all the time, in the same sizes. Called first in main.
 void KeepFreedMemory();
+
+// How many descriptors this process may have open, and makes them as many as the system allows it. Shells
+// give their programs few, for the sake of programs that use select().
+size_t DescriptorLimit();
+void RaiseDescriptorLimit();
 
 // Blocks signals in this thread, the threads that it starts, and a program that it becomes: they wait until a
 // SignalWaiter takes them.

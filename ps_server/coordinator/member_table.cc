@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/limit_reached.h"
 #include "common/protocol/limits.h"
 #include "common/protocol/protocol_version.h"
 
@@ -77,12 +78,14 @@ absl::Status MemberTable::CheckRoom(const v1::JoinRequest& request) const {
   });
   // Unavailable: a process that waits may go, so the caller may try again.
   if (request.role() == v1::READER && waiting + readers_.size() >= kMaxReaders) {
-    return absl::UnavailableError(
+    return LimitReached(
+        Limit::kReaders, absl::StatusCode::kUnavailable,
         absl::StrCat("the job has ", kMaxReaders, " readers, as many as it may have; try again"));
   }
   if (request.role() == v1::WORKER && waiting >= kMaxWaitingOfTask) {
-    return absl::UnavailableError(absl::StrCat(waiting, " processes wait already to be ", request.task(),
-                                               "; is the same task index used again and again?"));
+    return LimitReached(Limit::kWaitingJoins, absl::StatusCode::kUnavailable,
+                        absl::StrCat(waiting, " processes wait already to be ", request.task(),
+                                     "; is the same task index used again and again?"));
   }
   return absl::OkStatus();
 }

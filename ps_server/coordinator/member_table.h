@@ -107,7 +107,7 @@ class MemberTable {
   // Aborted: the caller is no member, or not any more. PermissionDenied: it is another process than the
   // member.
   absl::Status CheckCaller(const v1::Caller& caller) const;
-  // Unavailable: too many processes of its task wait already, or too many readers are there.
+  // Unavailable (LimitReached): too many processes of its task wait already, or too many readers are there.
   absl::Status CheckRoom(const v1::JoinRequest& request) const;
 
   // A worker is being admitted, so a change of the membership is under way.

@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "common/protocol/limit_reached.h"
 
 namespace weir {
 namespace {
@@ -148,8 +149,9 @@ void VersionPins::Tick(absl::Time now) {
       ++it;
       continue;
     }
-    it->done(absl::UnavailableError(absl::StrCat(kMaxPins, " versions are pinned, as many as may be, by ",
-                                                 absl::StrJoin(held, ", "), "; try again")));
+    it->done(LimitReached(Limit::kPins, absl::StatusCode::kUnavailable,
+                          absl::StrCat(kMaxPins, " versions are pinned, as many as may be, by ",
+                                       absl::StrJoin(held, ", "), "; try again")));
     it = waiting_.erase(it);
   }
 }

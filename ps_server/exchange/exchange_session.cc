@@ -116,8 +116,9 @@ void ExchangeSession::Begin(v1::ExchangeRequest request, Chunk chunk, const absl
   const bool too_many = exchanges_.size() - closing_ >= kMaxOpen;
   Exchange& exchange = exchanges_.try_emplace(request.id(), request.id()).first->second;
   if (too_many) {
-    return Fail(exchange, absl::ResourceExhaustedError(absl::StrCat(
-                              "the stream has ", kMaxOpen, " exchanges open, as many as it may have")));
+    return Fail(exchange, LimitReached(Limit::kExchanges, absl::StatusCode::kResourceExhausted,
+                                       absl::StrCat("the stream has ", kMaxOpen,
+                                                    " exchanges open, as many as it may have")));
   }
   absl::Status status = found;
   if (status.ok()) status = CheckFirst(request, chunk);
@@ -129,8 +130,10 @@ void ExchangeSession::Begin(v1::ExchangeRequest request, Chunk chunk, const absl
   if (!request.has_push()) return StartPull(exchange);
   if (chunk.bytes > 0) {
     if (waiting_ >= kMaxWaiting) {
-      return Fail(exchange, absl::UnavailableError(absl::StrCat(
-                                kMaxWaiting, " pushes of this stream wait for their turn; send it again")));
+      return Fail(exchange, LimitReached(Limit::kWaitingPushes, absl::StatusCode::kUnavailable,
+                                         absl::StrCat(kMaxWaiting,
+                                                      " pushes of this stream wait for their "
+                                                      "turn; send it again")));
     }
     exchange.waiting = std::move(chunk);
     ++waiting_;
@@ -382,6 +385,7 @@ void ExchangeSession::AnswerPush(Exchange& exchange, v1::Outcome outcome, const 
 
 void ExchangeSession::Fail(Exchange& exchange, absl::Status status) {
   Drop(exchange);
+  if (options_.limits != nullptr) options_.limits->CountIfLimit(status);
   exchange.error = std::move(status);
   Close(exchange);
 }

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "common/protocol/limit_reached.h"
 #include "common/protocol/message.h"
 #include "common/sync/executor.h"
 #include "proto/parameter_server.pb.h"
@@ -50,6 +51,8 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     // Whether this client may begin an exchange for that caller, with a push or without one. Called within
     // Receive(). Null: it may for all.
     std::function<absl::Status(const v1::Caller& caller, bool pushes)> admit;
+    // Counts the limits that exchanges reach. Null: nothing counts them.
+    LimitCounters* limits = nullptr;
   };
 
   // `on_output` runs when there may be a message to send, within any call and any task of the executor, until

@@ -14,6 +14,8 @@ namespace {
 constexpr std::chrono::seconds kRefusalHolds{1};
 constexpr size_t kMostRefusals = 1024;
 constexpr absl::Duration kLogEvery = absl::Minutes(1);
+// Over so many seconds a caller's Joins are counted: all workers of a host may be started at once.
+constexpr double kJoinSeconds = 10;
 constexpr char kTable[] = " (docs/security.md says who may call what)";
 
 grpc::Status Unauthenticated(const std::string& why) { return {grpc::StatusCode::UNAUTHENTICATED, why}; }
@@ -21,14 +23,19 @@ grpc::Status Denied(const std::string& why) {
   return {grpc::StatusCode::PERMISSION_DENIED, absl::StrCat(why, kTable)};
 }
 
-// "ipv4:10.0.0.1:4711" without the port, which changes from connection to connection.
-std::string HostOf(const std::string& peer) { return peer.substr(0, peer.rfind(':')); }
+// The caller: its host and, with TLS, its identity. gRPC's "ipv4:10.0.0.1:4711" without the port, which
+// changes from connection to connection.
+std::string KeyOf(const std::string& peer, const std::optional<Identity>& caller) {
+  return absl::StrCat(peer.substr(0, peer.rfind(':')), caller.has_value() ? " " + caller->ToUri() : "");
+}
 
 }  // namespace
 
 grpc::Status GrpcAdmission::Admit(const grpc::ServerContext& context, const RpcRule& rule,
                                   std::optional<Identity>* caller) {
-  return Note(Check(context, rule, caller), context, rule, *caller);
+  grpc::Status status = Check(context, rule, caller);
+  if (status.ok() && rule.is_join) status = CheckRate(context, *caller);
+  return Note(std::move(status), context, rule, *caller);
 }
 
 grpc::Status GrpcAdmission::AdmitMessage(const grpc::ServerContext& context, const RpcRule& rule,
@@ -83,12 +90,27 @@ grpc::Status GrpcAdmission::CheckUser(const grpc::ServerContext& context) {
   return refusals_[peer].status;
 }
 
+grpc::Status GrpcAdmission::CheckRate(const grpc::ServerContext& context,
+                                      const std::optional<Identity>& caller) {
+  const std::string key = KeyOf(context.peer(), caller);
+  MutexLock lock(mutex_);
+  if (joins_.size() >= kMostRefusals && joins_.count(key) == 0) joins_.clear();
+  RateLimit& joins =
+      joins_.try_emplace(key, joins_per_second_, kJoinSeconds * joins_per_second_).first->second;
+  if (joins.Take(weir::Clock::Awake().Now())) return grpc::Status::OK;
+  limits_.Count(Limit::kJoins);
+  return {grpc::StatusCode::UNAVAILABLE,
+          absl::StrCat("more than ", joins_per_second_,
+                       " Joins a second came from this caller (server.clients.joins_per_second); try again")};
+}
+
 grpc::Status GrpcAdmission::Note(grpc::Status status, const grpc::ServerContext& context, const RpcRule& rule,
                                  const std::optional<Identity>& caller) {
   if (status.ok()) return status;
-  ++(status.error_code() == grpc::StatusCode::UNAUTHENTICATED ? unauthenticated_ : denied_);
+  if (status.error_code() == grpc::StatusCode::UNAUTHENTICATED) ++unauthenticated_;
+  if (status.error_code() == grpc::StatusCode::PERMISSION_DENIED) ++denied_;
   const std::string peer = context.peer();
-  const std::string key = absl::StrCat(HostOf(peer), caller.has_value() ? caller->ToUri() : "");
+  const std::string key = KeyOf(peer, caller);
   uint64_t left_out = 0;
   {
     MutexLock lock(mutex_);

@@ -10,10 +10,12 @@
 #include <string>
 #include <utility>
 
+#include "common/protocol/limit_reached.h"
 #include "common/rpc/identity.h"
 #include "common/rpc/job_token.h"
 #include "common/sync/mutex.h"
 #include "common/telemetry/log_limit.h"
+#include "ps_server/grpc/rate_limit.h"
 #include "ps_server/grpc/rpc_roles.h"
 
 namespace weir {
@@ -28,17 +30,21 @@ namespace weir {
 // processes of other users, as far as this machine can tell (ps_server/grpc/tcp_peer.h). This check takes
 // milliseconds, so its refusal is repeated for a second without a new check.
 //
+// A caller that was admitted may still come too often: Joins have a rate, of each host, or with TLS of each
+// identity there.
+//
 // A refusal changes nothing. It is counted, and logged at most once a minute for each peer. Thread-safe
 // except for SetPort().
 class GrpcAdmission {
  public:
   // `job`: of the server's own certificate; empty: there is no TLS.
-  GrpcAdmission(JobToken token, std::string job) : token_(std::move(token)), job_(std::move(job)) {}
+  GrpcAdmission(JobToken token, std::string job, double joins_per_second)
+      : token_(std::move(token)), job_(std::move(job)), joins_per_second_(joins_per_second) {}
   // The port to which the server is bound, 0 for a Unix socket. Must be called before the first call.
   void SetPort(uint16_t port) { port_ = port; }
 
-  // OK, or the status that ends the call: UNAUTHENTICATED, PERMISSION_DENIED. Sets `caller` to the identity
-  // of its certificate; nullopt: there is none.
+  // OK, or the status that ends the call: UNAUTHENTICATED, PERMISSION_DENIED; UNAVAILABLE: too many Joins.
+  // Sets `caller` to the identity of its certificate; nullopt: there is none.
   grpc::Status Admit(const grpc::ServerContext& context, const RpcRule& rule,
                      std::optional<Identity>* caller);
   // The same for a message of an admitted call. `pushes`: the message pushes a gradient.
@@ -49,6 +55,9 @@ class GrpcAdmission {
   // For metrics; any thread.
   const std::atomic<uint64_t>& unauthenticated() const { return unauthenticated_; }
   const std::atomic<uint64_t>& denied() const { return denied_; }
+  // Of the whole server: what finds a limit reached counts it here.
+  LimitCounters& limits() { return limits_; }
+  const LimitCounters& limits() const { return limits_; }
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -60,19 +69,23 @@ class GrpcAdmission {
   grpc::Status Check(const grpc::ServerContext& context, const RpcRule& rule,
                      std::optional<Identity>* caller);
   grpc::Status CheckUser(const grpc::ServerContext& context);
+  grpc::Status CheckRate(const grpc::ServerContext& context, const std::optional<Identity>& caller);
   // Counts and logs the status if it is a refusal. Returns it.
   grpc::Status Note(grpc::Status status, const grpc::ServerContext& context, const RpcRule& rule,
                     const std::optional<Identity>& caller);
 
   const JobToken token_;
   const std::string job_;
+  const double joins_per_second_;
   uint16_t port_ = 0;
   std::atomic<uint64_t> unauthenticated_{0}, denied_{0};
+  LimitCounters limits_;
   Mutex mutex_;
   // By peer, as gRPC writes it: "ipv4:127.0.0.1:2222". At most kMostRefusals.
   std::map<std::string, Refusal> refusals_ ABSL_GUARDED_BY(mutex_);
-  // By the peer's host and identity. At most kMostRefusals.
+  // By the peer's host and identity. At most kMostRefusals of each.
   std::map<std::string, LogLimit> logged_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, RateLimit> joins_ ABSL_GUARDED_BY(mutex_);
 };
 
 }  // namespace weir

@@ -13,6 +13,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "common/protocol/limit_reached.h"
 #include "common/protocol/limits.h"
 #include "common/rpc/grpc_status.h"
 #include "proto/coordinator.pb.h"
@@ -99,9 +100,9 @@ class GrpcUnaryCall final {
     grpc::Status status;
     if (admission != nullptr) status = admission->Admit(context_, *method_->rule, &caller);
     if (status.ok() && received_.Length() > method_->most_bytes) {
-      status = {grpc::StatusCode::RESOURCE_EXHAUSTED,
-                absl::StrCat("the request has ", received_.Length(), " bytes; at most ", method_->most_bytes,
-                             " are allowed")};
+      status = Counted(LimitReached(Limit::kRequestBytes, absl::StatusCode::kResourceExhausted,
+                                    absl::StrCat("the request has ", received_.Length(), " bytes; at most ",
+                                                 method_->most_bytes, " are allowed")));
     }
     if (status.ok()) status = grpc::SerializationTraits<Request>::Deserialize(&received_, &request);
     received_.Clear();
@@ -118,10 +119,15 @@ class GrpcUnaryCall final {
   }
 
   void Answer(absl::StatusOr<Reply> answer) {
-    if (!answer.ok()) return Finish(ToGrpc(answer.status()));
+    if (!answer.ok()) return Finish(Counted(answer.status()));
     bool own_buffer = false;
     const grpc::Status status = grpc::SerializationTraits<Reply>::Serialize(*answer, &reply_, &own_buffer);
     Finish(status);
+  }
+
+  grpc::Status Counted(const absl::Status& status) {
+    if (method_->admission != nullptr) method_->admission->limits().CountIfLimit(status);
+    return ToGrpc(status);
   }
 
   void Finish(const grpc::Status& status) {

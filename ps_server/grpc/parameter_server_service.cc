@@ -10,6 +10,7 @@ void ParameterServerService::Register(grpc::ServerBuilder* builder) {
   builder->RegisterService(&service_);
   ExchangeSession::Options session;
   session.shard = options_.shard;
+  session.limits = &options_.admission->limits();
   session.chunk_elements = static_cast<uint64_t>(ChunkElements(options_.wire.chunk_kib()));
   session.chunks_in_flight = options_.wire.chunks_in_flight();
   for (GrpcEventLoop& loop : *options_.loops) {

@@ -11,9 +11,9 @@ namespace {
 
 constexpr Access kNo = Access::kNo, kYes = Access::kYes, kSelf = Access::kSelf;
 
-// method, worker, server, reader, admin, control
+// method, worker, server, reader, admin, control, is_join
 constexpr RpcRule kRules[] = {
-    {"weir.v1.Coordinator/Join", kSelf, kNo, kSelf, kNo},
+    {"weir.v1.Coordinator/Join", kSelf, kNo, kSelf, kNo, false, true},
     {"weir.v1.Coordinator/Heartbeat", kSelf, kNo, kSelf, kNo},
     {"weir.v1.Coordinator/Leave", kSelf, kNo, kSelf, kNo},
     {"weir.v1.Coordinator/NextRange", kSelf, kNo, kNo, kNo},

@@ -26,6 +26,8 @@ struct RpcRule {
   Access worker = Access::kNo, server = Access::kNo, reader = Access::kNo, admin = Access::kNo;
   // Without a token and without certificates, other users of this machine are refused (GrpcAdmission).
   bool control = false;
+  // A caller may call it so often a second as server.clients.joins_per_second says.
+  bool is_join = false;
 
   Access of(Role role) const;
 };

@@ -22,22 +22,23 @@
 #include "common/net/tcp_listener.h"
 #include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
-#include "common/protocol/limits.h"
 #include "common/protocol/protocol_version.h"
 #include "common/rpc/grpc_credentials.h"
-#include "common/rpc/grpc_socket_options.h"
 #include "common/rpc/tls_probe.h"
 #include "common/sync/mutex.h"
 #include "common/system/host_memory.h"
+#include "common/system/process.h"
 #include "common/telemetry/logging.h"
 #include "common/telemetry/metrics.h"
 #include "ps_server/coordinator/coordinator.h"
 #include "ps_server/coordinator/job_store_on_disk.h"
+#include "ps_server/grpc/connection_limits.h"
 #include "ps_server/grpc/coordinator_service.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/grpc_announcer.h"
 #include "ps_server/grpc/grpc_event_loop.h"
 #include "ps_server/grpc/grpc_local_listener.h"
+#include "ps_server/grpc/grpc_server_options.h"
 #include "ps_server/grpc/grpc_shard_link.h"
 #include "ps_server/grpc/health_service.h"
 #include "ps_server/grpc/parameter_server_service.h"
@@ -69,8 +70,6 @@ constexpr absl::Duration kExpiryLook = absl::Hours(24);
 // For so long must there be a cause for which ps:0 cannot be reached: files of certificates may be half
 // replaced just now.
 constexpr absl::Duration kCauseLasts = absl::Seconds(2);
-// A client that is silent for this time is pinged, and its connection is closed after the same time again.
-constexpr std::chrono::milliseconds kPing{10'000};
 
 // Not 0.
 uint64_t RandomNumber() {
@@ -101,7 +100,9 @@ class ServerImpl final : public Server {
   explicit ServerImpl(Options options)
       : options_(std::move(options)),
         credentials_(std::make_shared<const JobCredentials>(options_.tls)),
-        admission_(options_.token, options_.tls == nullptr ? "" : options_.tls->identity().job) {}
+        admission_(options_.token, options_.tls == nullptr ? "" : options_.tls->identity().job,
+                   options_.config.server().clients().joins_per_second()),
+        connections_(options_.config.server().clients(), DescriptorLimit(), &clock_, &admission_.limits()) {}
   ~ServerImpl() override;
 
   absl::Status Start();
@@ -164,6 +165,7 @@ class ServerImpl final : public Server {
   const Clock& clock_ = Clock::Awake();
   const std::shared_ptr<const JobCredentials> credentials_;
   GrpcAdmission admission_;
+  ConnectionLimits connections_;
   std::unique_ptr<ThreadPool> threads_;
   // Where checkpoints and logs lie. Other users may be able to write there.
   std::unique_ptr<FileSystem> disk_, files_;
@@ -258,17 +260,7 @@ absl::Status ServerImpl::Start() {
   }
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  // Otherwise a second server on the same port would take half of the first one's calls.
-  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
-  builder.SetMaxReceiveMessageSize(kMaxMessageBytes);
-  // Clients ping while a call is parked, to notice a dead server; by default gRPC treats this as abuse.
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 500);
-  // The server pings clients too: the streams of a client that is gone or stopped end, and release what they
-  // hold.
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, kPing.count());
-  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, kPing.count());
-  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PINGS_WITHOUT_DATA, 0);
-  WEIR_RETURN_IF_ERROR(SetSocketOptions(options_.config.wire().congestion_control(), &builder));
+  WEIR_RETURN_IF_ERROR(SetServerOptions(options_.config, &connections_, &builder));
   builder.AddListeningPort(options_.listen, credentials_->OfServer(options_.listen), &port_);
   for (uint32_t i = 0; i < IoThreads(options_.config.server()); ++i) {
     loops_.emplace_back(builder.AddCompletionQueue(),
@@ -641,7 +633,8 @@ absl::Status ServerImpl::Wait() {
 absl::Status ServerImpl::StartHttp(std::set<std::string> services) {
   if (options_.http_port < 0 && options_.health_port < 0) return absl::OkStatus();
   metrics_.AddProcessMetrics();
-  AddServerMetrics(options_.index, *shard_, *parameter_server_, admission_, options_.tls.get(), &metrics_);
+  AddServerMetrics(options_.index, *shard_, *parameter_server_, admission_, &connections_, options_.tls.get(),
+                   &metrics_);
   ServerPorts::Options options;
   options.host = options_.http_host;
   options.http_port = options_.http_port;

@@ -44,7 +44,8 @@ std::optional<v1::ClusterStatus> StatusOf(Coordinator& coordinator, bool with_lo
 }  // namespace
 
 void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerService& data_plane,
-                      const GrpcAdmission& admission, const Tls* tls, MetricRegistry* metrics) {
+                      const GrpcAdmission& admission, ConnectionLimits* connections, const Tls* tls,
+                      MetricRegistry* metrics) {
   const Labels labels = {{"shard", absl::StrCat(index)}};
   const Shard::Counters& counters = shard.counters();
   const auto counter = [&](const char* name, const char* help, const std::atomic<uint64_t>& value) {
@@ -76,6 +77,15 @@ void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerS
         "weir_calls_refused_total", "Calls and messages that this server refused because of who sent them.",
         {labels[0], {"reason", reason}}, [count = count] { return static_cast<double>(count->load()); });
   }
+  for (size_t i = 0; i < kLimits; ++i) {
+    const auto limit = static_cast<Limit>(i);
+    metrics->AddCallbackCounter(
+        "weir_limit_reached_total", "What this server refused because clients had as much as they may have.",
+        {labels[0], {"limit", std::string(NameOf(limit))}},
+        [&count = admission.limits().of(limit)] { return static_cast<double>(count.load()); });
+  }
+  metrics->AddCallbackGauge("weir_connections", "TCP connections that are open to this server's port.",
+                            labels, [connections] { return static_cast<double>(connections->open()); });
   if (tls != nullptr) {
     metrics->AddCallbackGauge("weir_certificate_expiry_timestamp_seconds",
                               "When the server's certificate ends, in seconds since 1970; NaN: it cannot be "

@@ -8,6 +8,7 @@
 #include "common/rpc/tls.h"
 #include "common/telemetry/metrics.h"
 #include "ps_server/coordinator/coordinator.h"
+#include "ps_server/grpc/connection_limits.h"
 #include "ps_server/grpc/grpc_admission.h"
 #include "ps_server/grpc/parameter_server_service.h"
 #include "ps_server/shard/shard.h"
@@ -18,7 +19,8 @@ namespace weir {
 // The metrics of shard `index`. Null for `tls`: there is no certificate. What is passed must outlive the
 // registry's use of it.
 void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerService& data_plane,
-                      const GrpcAdmission& admission, const Tls* tls, MetricRegistry* metrics);
+                      const GrpcAdmission& admission, ConnectionLimits* connections, const Tls* tls,
+                      MetricRegistry* metrics);
 
 // ps:0: the metrics of the job, as of the last Refresh(), which asks the coordinator. A value is NaN if it is
 // not known, or if the coordinator did not answer in time. One thread at a time.

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/protocol/limit_reached.h"
 
 namespace weir {
 
@@ -15,7 +16,8 @@ absl::Status WaitingCalls::CheckRoom(uint32_t worker, const std::string& task) c
   };
   const auto waiting = static_cast<size_t>(count(held) + count(ready) + count(parked));
   if (waiting < kMaxOfWorker) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
+  return LimitReached(
+      Limit::kWaitingCalls, absl::StatusCode::kResourceExhausted,
       absl::StrCat(task, " has ", waiting, " calls that wait on this shard; at most ", kMaxOfWorker, " may"));
 }
 

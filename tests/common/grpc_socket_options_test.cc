@@ -91,7 +91,7 @@ Ends Connect(const std::string& for_client, const std::string& for_server, const
   grpc::ServerBuilder builder;
   int port = 0;
   builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
-  if (!for_server.empty()) REQUIRE(SetSocketOptions(for_server, &builder).ok());
+  if (!for_server.empty()) REQUIRE(SetSocketOptions(for_server, nullptr, &builder).ok());
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   REQUIRE(server != nullptr);
   Address address = At(listen);
@@ -191,9 +191,9 @@ TEST_CASE("A Unix socket that is handed over may, too") {
 TEST_CASE("an unknown name is refused with those there are") {
   grpc::ChannelArguments arguments;
   grpc::ServerBuilder builder;
-  for (const absl::Status& status :
-       {SetSocketOptions("vegas-9", At("127.0.0.1:1"), &arguments),
-        SetSocketOptions("vegas-9", At("unix:/x"), &arguments), SetSocketOptions("vegas-9", &builder)}) {
+  for (const absl::Status& status : {SetSocketOptions("vegas-9", At("127.0.0.1:1"), &arguments),
+                                     SetSocketOptions("vegas-9", At("unix:/x"), &arguments),
+                                     SetSocketOptions("vegas-9", nullptr, &builder)}) {
     CHECK(absl::IsFailedPrecondition(status));
     CHECK(status.message().find("\"vegas-9\" is not known to this kernel") != std::string::npos);
     CHECK(status.message().find(*Words("/proc/sys/net/ipv4/tcp_allowed_congestion_control").begin()) !=

@@ -1,0 +1,61 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <unordered_map>
+
+#include "absl/time/time.h"
+#include "common/protocol/limit_reached.h"
+#include "common/sync/mutex.h"
+#include "common/system/clock.h"
+#include "common/telemetry/log_limit.h"
+#include "proto/job_config.pb.h"
+
+namespace weir {
+
+// How many TCP connections a server has: in all, and of each host. Handshakes that never end count, too. An
+// IPv6 host is its /64 network, in which a host chooses its addresses as it likes.
+//
+// gRPC tells of no connection that it closes. A connection that is gone is noticed when the limit is reached,
+// by its socket, which is not the one any more that was admitted.
+//
+// Thread-safe.
+class ConnectionLimits {
+ public:
+  // `descriptors`: that the process may have open; half of them are for connections.
+  // `clock` and `counters` outlive this object.
+  ConnectionLimits(const v1::ClientLimits& limits, size_t descriptors, const Clock* clock,
+                   LimitCounters* counters);
+
+  // Counts the connection of an accepted TCP socket. False: it is one too many, and does not count.
+  bool Admit(int fd);
+  // The connections that are open now.
+  size_t open();
+
+ private:
+  // A socket's number in the kernel, which no other socket gets.
+  using Cookie = uint64_t;
+  struct Connection {
+    Cookie cookie = 0;
+    std::string host;
+  };
+
+  // Forgets those that are gone: of this host, or of all if it is empty.
+  void Sweep(const std::string& host) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  void Forget(std::unordered_map<int, Connection>::iterator connection) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+
+  const size_t most_, most_of_host_;
+  const Clock& clock_;
+  LimitCounters* const counters_;
+  Mutex mutex_;
+  // By descriptor. Some of them may be gone.
+  std::unordered_map<int, Connection> connections_ ABSL_GUARDED_BY(mutex_);
+  std::map<std::string, size_t> of_host_ ABSL_GUARDED_BY(mutex_);
+  // A client that dials again and again costs few sweeps.
+  absl::Time next_sweep_ ABSL_GUARDED_BY(mutex_) = absl::InfinitePast();
+  LogLimit logged_ ABSL_GUARDED_BY(mutex_){absl::Minutes(1)};
+};
+
+}  // namespace weir
