@@ -17,6 +17,7 @@
 #include <memory>
 #include <sstream>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -38,7 +39,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 using std::chrono::milliseconds;
 
-// The least share of its throughput that an honest job keeps, and the most additional memory of its servers.
+// The share of its throughput that an honest job keeps at least, beside the same abusers whose target is
+// another job; and the most additional memory of its servers.
 constexpr double kLeastThroughput = 0.9;
 constexpr double kMostMemory = 64e6;
 constexpr uid_t kNobody = 65534;
@@ -170,13 +172,24 @@ struct Window {
   double pushes_per_second = 0, most_memory = 0;
 };
 
-// A job without end, and the kinds of abuse one after another.
+// The process has the processors only while no other wants them.
+void GiveWay(pid_t pid) {
+  std::error_code error;
+  for (const auto& thread :
+       std::filesystem::directory_iterator(absl::StrCat("/proc/", pid, "/task"), error)) {
+    setpriority(PRIO_PROCESS, static_cast<id_t>(std::stoul(thread.path().filename())), 19);
+  }
+}
+
+// A job without end, and the kinds of abuse one after another. The abusers have the processors of the job,
+// which those of a real job would not have. So abuse is compared with the same abuse of a decoy: the servers
+// of a second job, which give way to all others.
 class Trial {
  public:
   Trial(const Setting& setting, double seconds) : setting_(setting), seconds_(seconds) {}
 
   absl::Status Start(const std::string& mode);
-  // One kind of abuse, alternating with quiet. An error: the job has ended.
+  // One kind of abuse: in turn none, of the decoy, of the job. An error: the job has ended.
   absl::Status Try(const std::string& kind);
   // The job must end normally: a last checkpoint, and 143.
   absl::Status End();
@@ -184,14 +197,18 @@ class Trial {
 
  private:
   absl::StatusOr<Window> Measure();
+  // Beside abuse of this job or of the decoy.
+  absl::StatusOr<Window> MeasureBeside(const std::string& kind, ChaosJob* target, AbuseReport* report);
   void Violation(const std::string& what) {
     std::printf("  VIOLATION: %s\n", what.c_str());
     ++violations_;
   }
 
+  std::string DecoyFolder() const { return setting_.folder + "/decoy"; }
+
   const Setting setting_;
   const double seconds_;
-  std::unique_ptr<ChaosJob> job_;
+  std::unique_ptr<ChaosJob> job_, decoy_;
   int violations_ = 0;
 };
 
@@ -200,6 +217,10 @@ absl::Status Trial::Start(const std::string& mode) {
   std::ofstream(setting_.folder + "/outside/victim") << "unchanged";
   WEIR_ASSIGN_OR_RETURN(job_, MakeJob(setting_, setting_.folder, JobConfig(setting_.folder, mode)));
   WEIR_RETURN_IF_ERROR(job_->StartAll());
+  WEIR_ASSIGN_OR_RETURN(decoy_, MakeJob(setting_, DecoyFolder(), JobConfig(DecoyFolder(), mode)));
+  for (uint32_t i = 0; i < kServers; ++i) WEIR_RETURN_IF_ERROR(decoy_->Start(absl::StrCat("ps:", i)));
+  WEIR_RETURN_IF_ERROR(Await(*decoy_, "a ps:0 that answers", [](const auto&) { return true; }));
+  for (uint32_t i = 0; i < kServers; ++i) GiveWay(decoy_->pid(absl::StrCat("ps:", i)));
   return AwaitPushes(*job_, 100);
 }
 
@@ -221,32 +242,43 @@ absl::StatusOr<Window> Trial::Measure() {
   return window;
 }
 
+absl::StatusOr<Window> Trial::MeasureBeside(const std::string& kind, ChaosJob* target, AbuseReport* report) {
+  const std::string& folder = target == job_.get() ? setting_.folder : DecoyFolder();
+  PlantedLinks links(folder + "/runs", setting_.folder + "/outside");
+  Abusers abusers(setting_.self, target);
+  if (kind == kLinks) {
+    report->acts += links.Plant();
+  } else {
+    WEIR_RETURN_IF_ERROR(abusers.Start(kind, kAbusers, IsInsider(kind)));
+    WEIR_RETURN_IF_ERROR(abusers.AwaitBegin());
+  }
+  WEIR_ASSIGN_OR_RETURN(const Window window, Measure());
+  WEIR_RETURN_IF_ERROR(abusers.End(report));
+  return window;
+}
+
 absl::Status Trial::Try(const std::string& kind) {
-  std::vector<double> ratios;
+  std::vector<double> of_quiet, of_decoyed;
   double quiet_memory = 0, memory = 0;
-  AbuseReport sum;
+  AbuseReport sum, of_decoy;
   for (int turn = 0; turn < 3; ++turn) {
     WEIR_ASSIGN_OR_RETURN(const Window quiet, Measure());
     if (turn == 0) quiet_memory = quiet.most_memory;
-    PlantedLinks links(setting_.folder + "/runs", setting_.folder + "/outside");
-    Abusers abusers(setting_.self, job_.get());
-    if (kind == kLinks) {
-      sum.acts += links.Plant();
-    } else {
-      WEIR_RETURN_IF_ERROR(abusers.Start(kind, kAbusers, IsInsider(kind)));
-      WEIR_RETURN_IF_ERROR(abusers.AwaitBegin());
-    }
-    WEIR_ASSIGN_OR_RETURN(const Window abused, Measure());
-    WEIR_RETURN_IF_ERROR(abusers.End(&sum));
+    WEIR_ASSIGN_OR_RETURN(const Window decoyed, MeasureBeside(kind, decoy_.get(), &of_decoy));
+    WEIR_ASSIGN_OR_RETURN(const Window abused, MeasureBeside(kind, job_.get(), &sum));
     memory = std::max(memory, abused.most_memory);
-    ratios.push_back(abused.pushes_per_second / std::max(1.0, quiet.pushes_per_second));
+    of_quiet.push_back(abused.pushes_per_second / std::max(1.0, quiet.pushes_per_second));
+    of_decoyed.push_back(abused.pushes_per_second / std::max(1.0, decoyed.pushes_per_second));
   }
-  std::sort(ratios.begin(), ratios.end());
-  const double ratio = ratios[ratios.size() / 2], more = std::max(0.0, memory - quiet_memory);
+  std::sort(of_quiet.begin(), of_quiet.end());
+  std::sort(of_decoyed.begin(), of_decoyed.end());
+  const double ratio = of_decoyed[of_decoyed.size() / 2], more = std::max(0.0, memory - quiet_memory);
   std::printf(
-      "%-12s %7llu acts   throughput %.2f (%.2f to %.2f) of without   memory %.0f MB, +%.0f MB   %s%s\n",
-      kind.c_str(), static_cast<unsigned long long>(sum.acts), ratio, ratios.front(), ratios.back(),
-      memory / 1e6, more / 1e6, Describe(kind).c_str(), sum.Taken().c_str());
+      "%-12s %7llu acts   throughput %.2f (%.2f to %.2f) of beside a decoy, %.2f of without   memory %.0f "
+      "MB, "
+      "+%.0f MB   %s%s\n",
+      kind.c_str(), static_cast<unsigned long long>(sum.acts), ratio, of_decoyed.front(), of_decoyed.back(),
+      of_quiet[of_quiet.size() / 2], memory / 1e6, more / 1e6, Describe(kind).c_str(), sum.Taken().c_str());
   if (sum.acts == 0) Violation("nothing was done");
   if (ratio < kLeastThroughput) Violation(absl::StrCat("throughput must stay at ", kLeastThroughput));
   if (more > kMostMemory) Violation("memory must stay within 64 MB");
@@ -330,7 +362,7 @@ int Main(int argc, char** argv) {
   double seconds = 4;
   app.add_option("--kinds", kinds, "Kinds of abuse. Default: all.")->delimiter(',');
   app.add_option("--mode", mode, "Of the timed job.")->check(CLI::IsMember({"sync", "bounded", "async"}));
-  app.add_option("--seconds", seconds, "Length of a window; each kind takes six. 0: no timed job.")
+  app.add_option("--seconds", seconds, "Length of a window; each kind takes nine. 0: no timed job.")
       ->check(CLI::Range(0.0, 600.0));
   app.add_flag("--open", setting.open, "The jobs have no token.");
   app.add_flag("--tls", setting.tls, "The jobs have TLS.");
