@@ -1,6 +1,7 @@
 #include "common/net/tcp_listener.h"
 
 #include <netdb.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <cerrno>
@@ -38,7 +39,11 @@ absl::StatusOr<UniqueFd> ListenTcp(const std::string& host, int port) {
   absl::Status why = absl::UnavailableError("the name stands for no address");
   for (const addrinfo* a = addresses; a != nullptr; a = a->ai_next) {
     UniqueFd fd(socket(a->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    const int yes = 1;
+    const int yes = 1, no = 0;
+    // "::" stands for all addresses, those of IPv4 included.
+    if (fd.valid() && a->ai_family == AF_INET6) {
+      setsockopt(fd.get(), IPPROTO_IPV6, IPV6_V6ONLY, &no, sizeof no);
+    }
     if (fd.valid() && setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes) == 0 &&
         bind(fd.get(), a->ai_addr, a->ai_addrlen) == 0 && listen(fd.get(), SOMAXCONN) == 0) {
       freeaddrinfo(addresses);

@@ -7,7 +7,8 @@
 
 namespace weir {
 
-// A non-blocking TCP socket that listens at the first available address of `host`. Port 0: any free port.
+// A non-blocking TCP socket that listens at the first available address of `host`; at "::", on all addresses
+// of IPv6 and IPv4. Port 0: any free port.
 // Errors say why no address is available. FailedPrecondition: it is taken, is none of this machine's, or its
 // port is reserved for others. Unavailable: anything else, such as a name that does not resolve.
 absl::StatusOr<UniqueFd> ListenTcp(const std::string& host, int port);

@@ -99,57 +99,33 @@ std::string LocalChoice() {
   return "";
 }
 
-// Ends the connection of a socket that gRPC is about to serve. gRPC must not hear that its options failed:
-// it would accept no more connections.
-void Reset(int fd) {
-  const linger at_once{1, 0};
-  setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
-  shutdown(fd, SHUT_RDWR);
-}
-
-// What one channel or server wants of its sockets. gRPC counts the references.
+// What one channel wants of its sockets. gRPC counts the references.
 struct SocketOptions {
   grpc_socket_mutator base;  // first: gRPC knows the object by it
   std::string congestion_control;
-  bool only_local;
-  std::function<bool(int fd)> admit;
 
   static bool Mutate(const grpc_mutate_socket_info* info, grpc_socket_mutator* mutator) {
     const auto* self = reinterpret_cast<const SocketOptions*>(mutator);
-    // Connections would inherit a listening socket's options, wherever the client is.
-    if (info->usage == GRPC_FD_SERVER_LISTENER_USAGE) return true;
     int domain = 0;
     socklen_t length = sizeof(domain);
     if (getsockopt(info->fd, SOL_SOCKET, SO_DOMAIN, &domain, &length) != 0) return true;
     if (domain == AF_UNIX) SetUnixSocketOptions(info->fd);
     if (domain != AF_INET && domain != AF_INET6) return true;
-    if (self->admit != nullptr && !self->admit(info->fd)) {
-      Reset(info->fd);
-      return true;
-    }
     if (self->congestion_control.empty()) return true;
-    if (self->only_local && info->usage == GRPC_FD_SERVER_CONNECTION_USAGE) {
-      sockaddr_storage peer{};
-      length = sizeof(peer);
-      if (getpeername(info->fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0) return true;
-      if (!IsThisHost(peer)) return true;
-    }
     return Apply(info->fd, self->congestion_control).ok();
   }
   static bool MutateWithoutUsage(int, grpc_socket_mutator*) { return true; }
   static int Compare(grpc_socket_mutator* a, grpc_socket_mutator* b) {
     const auto* left = reinterpret_cast<const SocketOptions*>(a);
     const auto* right = reinterpret_cast<const SocketOptions*>(b);
-    const int names = left->congestion_control.compare(right->congestion_control);
-    return names != 0 ? names : static_cast<int>(left->only_local) - static_cast<int>(right->only_local);
+    return left->congestion_control.compare(right->congestion_control);
   }
   static void Destroy(grpc_socket_mutator* mutator) { delete reinterpret_cast<SocketOptions*>(mutator); }
 
   // The caller owns the only reference.
-  static grpc_socket_mutator* New(const std::string& congestion_control, bool only_local,
-                                  std::function<bool(int fd)> admit) {
+  static grpc_socket_mutator* New(const std::string& congestion_control) {
     static const grpc_socket_mutator_vtable kVtable = {MutateWithoutUsage, Compare, Destroy, Mutate};
-    auto* self = new SocketOptions{{}, congestion_control, only_local, std::move(admit)};
+    auto* self = new SocketOptions{{}, congestion_control};
     grpc_socket_mutator_init(&self->base, &kVtable);
     return &self->base;
   }
@@ -157,19 +133,10 @@ struct SocketOptions {
 
 class Option final : public grpc::ServerBuilderOption {
  public:
-  Option(std::string congestion_control, bool only_local, std::function<bool(int fd)> admit)
-      : congestion_control_(std::move(congestion_control)),
-        only_local_(only_local),
-        admit_(std::move(admit)) {}
   void UpdateArguments(grpc::ChannelArguments* arguments) override {
-    arguments->SetSocketMutator(SocketOptions::New(congestion_control_, only_local_, admit_));
+    arguments->SetSocketMutator(SocketOptions::New(""));
   }
   void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>*) override {}
-
- private:
-  const std::string congestion_control_;
-  const bool only_local_;
-  const std::function<bool(int fd)> admit_;
 };
 
 }  // namespace
@@ -179,19 +146,27 @@ absl::Status SetSocketOptions(const std::string& congestion_control, const Addre
   const bool choose = congestion_control == kAuto;
   if (!choose) WEIR_RETURN_IF_ERROR(Check(congestion_control));
   if (choose && !server.is_unix() && !IsThisHost(server)) return absl::OkStatus();
-  arguments->SetSocketMutator(
-      SocketOptions::New(choose ? LocalChoice() : congestion_control, /*only_local=*/false, nullptr));
+  arguments->SetSocketMutator(SocketOptions::New(choose ? LocalChoice() : congestion_control));
   return absl::OkStatus();
 }
 
-absl::Status SetSocketOptions(const std::string& congestion_control, std::function<bool(int fd)> admit,
-                              grpc::ServerBuilder* builder) {
+absl::StatusOr<std::function<void(int fd)>> OptionsOfAccepted(const std::string& congestion_control) {
   const bool choose = congestion_control == kAuto;
   if (!choose) WEIR_RETURN_IF_ERROR(Check(congestion_control));
-  builder->SetOption(
-      std::make_unique<Option>(choose ? LocalChoice() : congestion_control, choose, std::move(admit)));
-  return absl::OkStatus();
+  return [choose, name = choose ? LocalChoice() : congestion_control](int fd) {
+    const int yes = 1;
+    setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    if (name.empty()) return;
+    if (choose) {
+      sockaddr_storage peer{};
+      socklen_t length = sizeof(peer);
+      if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &length) != 0 || !IsThisHost(peer)) return;
+    }
+    Apply(fd, name).IgnoreError();
+  };
 }
+
+void SetUnixSocketOptions(grpc::ServerBuilder* builder) { builder->SetOption(std::make_unique<Option>()); }
 
 void SetUnixSocketOptions(int fd) {
   // The system gives as much as it allows.

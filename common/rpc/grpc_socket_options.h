@@ -7,6 +7,7 @@
 #include <string>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "common/config/address.h"
 
 namespace weir {
@@ -23,11 +24,10 @@ namespace weir {
 // For a channel to `server`.
 absl::Status SetSocketOptions(const std::string& congestion_control, const Address& server,
                               grpc::ChannelArguments* arguments);
-// For the TCP connections that a server accepts. A connection to whose socket `admit` says no is reset. Null:
-// all are admitted. Any thread calls it; it must outlive the server.
-absl::Status SetSocketOptions(const std::string& congestion_control, std::function<bool(int fd)> admit,
-                              grpc::ServerBuilder* builder);
-// For a Unix socket that is handed to gRPC.
+// For the TCP sockets that a server accepts: what to call for each of them. Any thread may call it.
+absl::StatusOr<std::function<void(int fd)>> OptionsOfAccepted(const std::string& congestion_control);
+// For the Unix sockets that a server accepts, and for one that is handed to it.
+void SetUnixSocketOptions(grpc::ServerBuilder* builder);
 void SetUnixSocketOptions(int fd);
 
 }  // namespace weir

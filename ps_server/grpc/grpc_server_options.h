@@ -2,16 +2,17 @@
 
 #include <grpcpp/server_builder.h>
 
-#include "absl/status/status.h"
+#include <chrono>
+
 #include "proto/job_config.pb.h"
-#include "ps_server/grpc/connection_limits.h"
 
 namespace weir {
 
-// Gives the builder of a server what does not depend on its services: limits of connections and messages,
-// time limits for silent clients, the options of sockets. `connections` outlives the server.
-// FailedPrecondition: the system does not have wire.congestion_control.
-absl::Status SetServerOptions(const v1::JobConfig& config, ConnectionLimits* connections,
-                              grpc::ServerBuilder* builder);
+// A client that is silent for this time is pinged, and its connection is closed after the same time again.
+inline constexpr std::chrono::milliseconds kClientPing{10'000};
+
+// Gives the builder of a server what does not depend on its services: the limits of a connection, and time
+// limits for silent clients.
+void SetServerOptions(const v1::ClientLimits& limits, grpc::ServerBuilder* builder);
 
 }  // namespace weir

@@ -19,11 +19,11 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/config/address.h"
-#include "common/net/tcp_listener.h"
 #include "common/object_store/object_file_system.h"
 #include "common/protocol/job_failure.h"
 #include "common/protocol/protocol_version.h"
 #include "common/rpc/grpc_credentials.h"
+#include "common/rpc/grpc_socket_options.h"
 #include "common/rpc/tls_probe.h"
 #include "common/sync/mutex.h"
 #include "common/system/host_memory.h"
@@ -40,6 +40,7 @@
 #include "ps_server/grpc/grpc_local_listener.h"
 #include "ps_server/grpc/grpc_server_options.h"
 #include "ps_server/grpc/grpc_shard_link.h"
+#include "ps_server/grpc/grpc_tcp_listener.h"
 #include "ps_server/grpc/health_service.h"
 #include "ps_server/grpc/parameter_server_service.h"
 #include "ps_server/grpc/shard_control_service.h"
@@ -183,6 +184,7 @@ class ServerImpl final : public Server {
   std::unique_ptr<HealthService> health_;
   std::deque<GrpcEventLoop> loops_;
   std::unique_ptr<grpc::Server> grpc_;
+  std::unique_ptr<GrpcTcpListener> listener_;  // null at a Unix socket
   std::unique_ptr<GrpcLocalListener> local_listener_;
   MetricRegistry metrics_;
   // Null: the server has no such ports, or starts, or has stopped.
@@ -254,14 +256,20 @@ absl::Status ServerImpl::Start() {
     return absl::FailedPreconditionError(
         absl::StrCat("ps:", options_.index, " cannot listen on ", options_.listen, ": ", why));
   };
-  if (!listen.is_unix()) {
-    const absl::StatusOr<UniqueFd> trial = ListenTcp(listen.host, listen.port);
-    if (!trial.ok()) return cannot_listen(trial.status().message());
-  }
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
-  WEIR_RETURN_IF_ERROR(SetServerOptions(options_.config, &connections_, &builder));
-  builder.AddListeningPort(options_.listen, credentials_->OfServer(options_.listen), &port_);
+  SetServerOptions(options_.config.server().clients(), &builder);
+  if (listen.is_unix()) {
+    SetUnixSocketOptions(&builder);
+    builder.AddListeningPort(options_.listen, credentials_->OfServer(options_.listen));
+  } else {
+    auto listener =
+        GrpcTcpListener::Listen(listen, options_.config.wire().congestion_control(), &connections_);
+    if (!listener.ok()) return cannot_listen(listener.status().message());
+    listener_ = *std::move(listener);
+    listener_->Register(credentials_->OfServer(options_.listen), &builder);
+    port_ = listener_->port();
+  }
   for (uint32_t i = 0; i < IoThreads(options_.config.server()); ++i) {
     loops_.emplace_back(builder.AddCompletionQueue(),
                         std::chrono::microseconds(options_.config.wire().busy_poll_us()));
@@ -298,9 +306,7 @@ absl::Status ServerImpl::Start() {
   health_ = std::make_unique<HealthService>(control_loop(), services);
   health_->Register(&builder);
   grpc_ = builder.BuildAndStart();
-  if (grpc_ == nullptr || (!listen.is_unix() && port_ == 0)) {
-    return cannot_listen("the address is taken or not one of this machine");
-  }
+  if (grpc_ == nullptr) return cannot_listen("the address is taken or not one of this machine");
   // Without a token, every process that can connect may call. As with the other sockets, only this user and
   // root may connect.
   if (listen.is_unix() && options_.token.empty() && chmod(listen.path.c_str(), S_IRUSR | S_IWUSR) != 0) {
@@ -312,6 +318,7 @@ absl::Status ServerImpl::Start() {
   address_ = bound.ToString();
   ServeThisHost(bound);
   for (GrpcEventLoop& loop : loops_) loop.Start();
+  if (listener_ != nullptr) listener_->Start();
   if (options_.index == 0) {
     WEIR_RETURN_IF_ERROR(StartCoordinator());
   } else {
@@ -441,6 +448,7 @@ ServerImpl::~ServerImpl() {
     MutexLock lock(mutex_);
     control_->Detach(std::string(failure_.message()));
   }
+  listener_ = nullptr;
   local_listener_ = nullptr;
   // What a job leaves behind in object storage is cleared away, if that answers; a job that fails has no
   // time.

@@ -15,6 +15,7 @@
 #include <string>
 
 #include "catch2/catch.hpp"
+#include "ps_server/grpc/grpc_tcp_listener.h"
 #include "tests/common/socket_folder.h"
 
 namespace weir {
@@ -90,11 +91,23 @@ Ends Connect(const std::string& for_client, const std::string& for_server, const
   grpc::EnableDefaultHealthCheckService(true);
   grpc::ServerBuilder builder;
   int port = 0;
-  builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
-  if (!for_server.empty()) REQUIRE(SetSocketOptions(for_server, nullptr, &builder).ok());
+  Address address = At(listen);
+  LimitCounters counters;
+  ConnectionLimits limits(v1::ClientLimits(), 1000, &Clock::Real(), &counters);
+  std::unique_ptr<GrpcTcpListener> listener;
+  if (address.is_unix() || for_server.empty()) {
+    if (!for_server.empty()) SetUnixSocketOptions(&builder);
+    builder.AddListeningPort(listen, grpc::InsecureServerCredentials(), &port);
+  } else {
+    auto listening = GrpcTcpListener::Listen(address, for_server, &limits);
+    REQUIRE(listening.ok());
+    listener = *std::move(listening);
+    listener->Register(grpc::InsecureServerCredentials(), &builder);
+    port = listener->port();
+  }
   const std::unique_ptr<grpc::Server> server = builder.BuildAndStart();
   REQUIRE(server != nullptr);
-  Address address = At(listen);
+  if (listener != nullptr) listener->Start();
   if (!address.is_unix()) address.port = static_cast<uint16_t>(port);
   grpc::ChannelArguments arguments;
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
@@ -120,6 +133,7 @@ Ends Connect(const std::string& for_client, const std::string& for_server, const
   INFO(status.error_message());
   REQUIRE(status.ok());
   Ends ends{CongestionControls(port, false), CongestionControls(port, true), UnixSendBytes()};
+  listener = nullptr;
   server->Shutdown();
   return ends;
 }
@@ -190,10 +204,9 @@ TEST_CASE("A Unix socket that is handed over may, too") {
 
 TEST_CASE("an unknown name is refused with those there are") {
   grpc::ChannelArguments arguments;
-  grpc::ServerBuilder builder;
-  for (const absl::Status& status : {SetSocketOptions("vegas-9", At("127.0.0.1:1"), &arguments),
-                                     SetSocketOptions("vegas-9", At("unix:/x"), &arguments),
-                                     SetSocketOptions("vegas-9", nullptr, &builder)}) {
+  for (const absl::Status& status :
+       {SetSocketOptions("vegas-9", At("127.0.0.1:1"), &arguments),
+        SetSocketOptions("vegas-9", At("unix:/x"), &arguments), OptionsOfAccepted("vegas-9").status()}) {
     CHECK(absl::IsFailedPrecondition(status));
     CHECK(status.message().find("\"vegas-9\" is not known to this kernel") != std::string::npos);
     CHECK(status.message().find(*Words("/proc/sys/net/ipv4/tcp_allowed_congestion_control").begin()) !=
