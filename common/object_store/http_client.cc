@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <utility>
 
@@ -17,6 +18,8 @@ namespace weir {
 namespace {
 
 constexpr long kUploadBuffer = 512 << 10;
+// WatchTransfer() is called so often, or more.
+constexpr int kPollMs = 1000;
 
 using Clock = std::chrono::steady_clock;
 
@@ -112,21 +115,28 @@ std::string PercentEncode(absl::string_view text, absl::string_view keep) {
   return out;
 }
 
-// One connection, and the options of one transfer.
+// A connection that stays open, for one transfer at a time. The connection is a multi handle's, and each
+// transfer has an easy handle of its own: libcurl before 8.1.1 reads freed memory when an easy handle is used
+// again and the first header of the answer begins with a blank (issue 11101 of curl).
 class HttpClient::Handle {
  public:
-  Handle() : curl_(curl_easy_init()) {
-    if (curl_ == nullptr) throw std::bad_alloc();
+  Handle() : multi_(curl_multi_init()) {
+    if (multi_ == nullptr) throw std::bad_alloc();
   }
-  ~Handle() { curl_easy_cleanup(curl_); }
+  ~Handle() { curl_multi_cleanup(multi_); }
   Handle(const Handle&) = delete;
   Handle& operator=(const Handle&) = delete;
 
   absl::StatusOr<HttpAnswer> Send(const HttpClient& client, const HttpRequest& request) {
-    curl_easy_reset(curl_);  // keeps the connection
     const Options& options = client.options_;
     Transfer transfer(request, client);
     char error[CURL_ERROR_SIZE] = "";
+    const std::unique_ptr<CURL, decltype(&curl_easy_cleanup)> easy(curl_easy_init(), &curl_easy_cleanup);
+    if (easy == nullptr) throw std::bad_alloc();
+    // Fails only for an option that this libcurl does not have.
+    const auto set = [&easy](CURLoption option, auto value) {
+      if (curl_easy_setopt(easy.get(), option, value) != CURLE_OK) std::abort();
+    };
     curl_slist* headers = nullptr;
     for (const std::string& header : request.headers) headers = curl_slist_append(headers, header.c_str());
     if (request.keys != nullptr && !request.keys->session_token.empty()) {
@@ -135,46 +145,46 @@ class HttpClient::Handle {
     }
     const std::string provider = absl::StrCat("aws:amz:", options.region, ":", options.service);
 
-    Set(CURLOPT_NOSIGNAL, 1L);
-    Set(CURLOPT_PROTOCOLS_STR, "http,https");
-    Set(CURLOPT_URL, request.url.c_str());
+    set(CURLOPT_NOSIGNAL, 1L);
+    set(CURLOPT_PROTOCOLS_STR, "http,https");
+    set(CURLOPT_URL, request.url.c_str());
     // The signature is made of the path as it is sent.
-    Set(CURLOPT_PATH_AS_IS, 1L);
-    Set(CURLOPT_HTTPHEADER, headers);
-    Set(CURLOPT_ERRORBUFFER, error);
+    set(CURLOPT_PATH_AS_IS, 1L);
+    set(CURLOPT_HTTPHEADER, headers);
+    set(CURLOPT_ERRORBUFFER, error);
     // How long a longer body waits for "100 Continue", which not every server says.
-    Set(CURLOPT_EXPECT_100_TIMEOUT_MS, 100L);
-    Set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(absl::ToInt64Milliseconds(options.connect_timeout)));
-    Set(CURLOPT_FRESH_CONNECT, request.once ? 1L : 0L);
+    set(CURLOPT_EXPECT_100_TIMEOUT_MS, 100L);
+    set(CURLOPT_CONNECTTIMEOUT_MS, static_cast<long>(absl::ToInt64Milliseconds(options.connect_timeout)));
+    set(CURLOPT_FRESH_CONNECT, request.once ? 1L : 0L);
     // The default of 64 KiB costs many calls of the system.
-    Set(CURLOPT_UPLOAD_BUFFERSIZE, kUploadBuffer);
+    set(CURLOPT_UPLOAD_BUFFERSIZE, kUploadBuffer);
     // A server that is gone answers no probe, also while it may be silent for long.
-    Set(CURLOPT_TCP_KEEPALIVE, 1L);
-    Set(CURLOPT_TCP_KEEPIDLE, 15L);
-    Set(CURLOPT_TCP_KEEPINTVL, 5L);
-    Set(CURLOPT_NOPROGRESS, 0L);
-    Set(CURLOPT_XFERINFOFUNCTION, &WatchTransfer);
-    Set(CURLOPT_XFERINFODATA, &transfer);
-    Set(CURLOPT_WRITEFUNCTION, &TakeBody);
-    Set(CURLOPT_WRITEDATA, &transfer);
-    Set(CURLOPT_HEADERFUNCTION, &TakeHeader);
-    Set(CURLOPT_HEADERDATA, &transfer);
+    set(CURLOPT_TCP_KEEPALIVE, 1L);
+    set(CURLOPT_TCP_KEEPIDLE, 15L);
+    set(CURLOPT_TCP_KEEPINTVL, 5L);
+    set(CURLOPT_NOPROGRESS, 0L);
+    set(CURLOPT_XFERINFOFUNCTION, &WatchTransfer);
+    set(CURLOPT_XFERINFODATA, &transfer);
+    set(CURLOPT_WRITEFUNCTION, &TakeBody);
+    set(CURLOPT_WRITEDATA, &transfer);
+    set(CURLOPT_HEADERFUNCTION, &TakeHeader);
+    set(CURLOPT_HEADERDATA, &transfer);
     if (request.keys != nullptr) {
-      Set(CURLOPT_AWS_SIGV4, provider.c_str());
-      Set(CURLOPT_USERNAME, request.keys->key_id.c_str());
-      Set(CURLOPT_PASSWORD, request.keys->secret_key.c_str());
+      set(CURLOPT_AWS_SIGV4, provider.c_str());
+      set(CURLOPT_USERNAME, request.keys->key_id.c_str());
+      set(CURLOPT_PASSWORD, request.keys->secret_key.c_str());
     }
     if (request.method == "HEAD") {
-      Set(CURLOPT_NOBODY, 1L);
+      set(CURLOPT_NOBODY, 1L);
     } else {
       if (request.method == "PUT" || request.method == "POST") {
-        Set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
-        Set(CURLOPT_POSTFIELDS, request.body.empty() ? "" : request.body.data());
+        set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+        set(CURLOPT_POSTFIELDS, request.body.empty() ? "" : request.body.data());
       }
-      Set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
+      set(CURLOPT_CUSTOMREQUEST, request.method.c_str());
     }
 
-    const CURLcode code = curl_easy_perform(curl_);
+    const CURLcode code = Perform(easy.get());
     curl_slist_free_all(headers);
     if (!transfer.failure.empty()) return absl::UnavailableError(transfer.failure);
     if (code != CURLE_OK) {
@@ -182,19 +192,27 @@ class HttpClient::Handle {
       return IsMistake(code) ? absl::FailedPreconditionError(why) : absl::UnavailableError(why);
     }
     long status = 0;
-    curl_easy_getinfo(curl_, CURLINFO_RESPONSE_CODE, &status);
+    curl_easy_getinfo(easy.get(), CURLINFO_RESPONSE_CODE, &status);
     transfer.answer.status = static_cast<int>(status);
     return std::move(transfer.answer);
   }
 
  private:
-  // Fails only for an option that this libcurl does not have.
-  template <typename Value>
-  void Set(CURLoption option, Value value) {
-    if (curl_easy_setopt(curl_, option, value) != CURLE_OK) std::abort();
+  // As curl_easy_perform() does it.
+  CURLcode Perform(CURL* easy) {
+    CURLMcode code = curl_multi_add_handle(multi_, easy);
+    for (int running = 1; code == CURLM_OK && running > 0;) {
+      code = curl_multi_perform(multi_, &running);
+      if (code == CURLM_OK && running > 0) code = curl_multi_poll(multi_, nullptr, 0, kPollMs, nullptr);
+    }
+    int left = 0;
+    const CURLMsg* const message = curl_multi_info_read(multi_, &left);
+    const CURLcode result = message == nullptr ? CURLE_OUT_OF_MEMORY : message->data.result;
+    curl_multi_remove_handle(multi_, easy);
+    return result;
   }
 
-  CURL* const curl_;
+  CURLM* const multi_;
 };
 
 HttpClient::HttpClient(Options options) : options_(std::move(options)) {

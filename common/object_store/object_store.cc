@@ -24,6 +24,9 @@ constexpr char kTokenHeader[] = "x-amz-meta-weir-put";
 // From this many failures on, each one is logged. So many tries are made however long one takes, since the
 // whole process may have been stopped meanwhile.
 constexpr int kPatience = 3;
+// Of one list; a page has 1000 entries. A store that always says that there is more would keep its caller
+// for ever.
+constexpr int kMostPages = 1000;
 
 std::string Unescape(absl::string_view text) {
   std::string out;
@@ -118,6 +121,20 @@ absl::Status Refusal(const HttpAnswer& answer, const Complaint& complaint, const
         absl::StrCat("; set AWS_REGION to the bucket's region", region.empty() ? "" : ", ", region));
   }
   return absl::FailedPreconditionError("");
+}
+
+// Whether a list goes on that is truncated after so many pages. `moves`: it says where it goes on, and that
+// is not where it was.
+absl::Status CheckGoesOn(const std::string& what, bool moves, int pages) {
+  if (!moves) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(what, ": the answer is truncated and does not say how to go on"));
+  }
+  if (pages == kMostPages) {
+    return absl::FailedPreconditionError(absl::StrCat(what, ": the list goes on after ", kMostPages,
+                                                      " pages; remove what is old, or use another folder"));
+  }
+  return absl::OkStatus();
 }
 
 void AddCondition(const ObjectStore::Condition& condition, std::vector<std::string>* headers) {
@@ -315,6 +332,7 @@ absl::Status ObjectStore::Remove(const ObjectName& name) {
 absl::StatusOr<ObjectStore::Listing> ObjectStore::List(const std::string& bucket, const std::string& prefix) {
   Listing listing;
   std::string next;
+  int pages = 0;
   do {
     Call call("list", "GET", {bucket, prefix});
     call.key.clear();  // the bucket is asked
@@ -344,10 +362,7 @@ absl::StatusOr<ObjectStore::Listing> ObjectStore::List(const std::string& bucket
     }
     const bool more = absl::string_view(result.child_value("IsTruncated")) == "true";
     const std::string before = std::exchange(next, more ? result.child_value("NextContinuationToken") : "");
-    if (more && (next.empty() || next == before)) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(call.what, ": the answer is truncated and does not say how to go on"));
-    }
+    if (more) WEIR_RETURN_IF_ERROR(CheckGoesOn(call.what, !next.empty() && next != before, ++pages));
   } while (!next.empty());
   return listing;
 }
@@ -411,6 +426,7 @@ absl::StatusOr<std::vector<ObjectStore::Upload>> ObjectStore::Unfinished(const s
   std::vector<Upload> uploads;
   std::string next_key, next_id;
   bool more = false;
+  int pages = 0;
   do {
     Call call("list the uploads of", "GET", {bucket, prefix});
     call.key.clear();  // the bucket is asked
@@ -430,10 +446,7 @@ absl::StatusOr<std::vector<ObjectStore::Upload>> ObjectStore::Unfinished(const s
     more = absl::string_view(result.child_value("IsTruncated")) == "true";
     const std::string key = std::exchange(next_key, Unescape(result.child_value("NextKeyMarker")));
     const std::string id = std::exchange(next_id, result.child_value("NextUploadIdMarker"));
-    if (more && key == next_key && id == next_id) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(call.what, ": the answer is truncated and does not say how to go on"));
-    }
+    if (more) WEIR_RETURN_IF_ERROR(CheckGoesOn(call.what, key != next_key || id != next_id, ++pages));
   } while (more && !next_key.empty());
   return uploads;
 }

@@ -77,6 +77,7 @@ class ObjectStore {
     // What follows the prefix up to the next '/', of all other keys.
     std::vector<std::string> folders;
   };
+  // FailedPrecondition: there are too many, more than a million or so.
   absl::StatusOr<Listing> List(const std::string& bucket, const std::string& prefix);
 
   // An object that is put in parts, which are no object until Complete(). Each part but the last has at least

@@ -11,6 +11,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "common/rpc/private_file.h"
 #include "common/system/unique_fd.h"
 
@@ -71,6 +72,14 @@ bool JobToken::Authorizes(absl::string_view authorization) const {
     difference = difference | static_cast<unsigned char>(expected[i] ^ authorization[i]);
   }
   return difference == 0;
+}
+
+bool JobToken::AuthorizesHttp(absl::string_view authorization) const {
+  if (!absl::ConsumePrefix(&authorization, "Basic ")) return Authorizes(authorization);
+  std::string user_and_password;
+  if (!absl::Base64Unescape(authorization, &user_and_password)) return false;
+  const size_t colon = user_and_password.find(':');
+  return colon != std::string::npos && Authorizes(kScheme + user_and_password.substr(colon + 1));
 }
 
 }  // namespace weir

@@ -36,6 +36,9 @@ class JobToken {
   // Returns whether that is this token's Authorization(); false for no token. Any text of one length takes
   // equally long.
   bool Authorizes(absl::string_view authorization) const;
+  // The same for the header "Authorization" of HTTP, in which browsers send the token as the password of a
+  // user ("Basic", RFC 7617).
+  bool AuthorizesHttp(absl::string_view authorization) const;
 
  private:
   explicit JobToken(std::string digits) : digits_(std::move(digits)) {}

@@ -31,4 +31,8 @@ using X509StoreContextPtr = std::unique_ptr<X509_STORE_CTX, OpensslFree<X509_STO
 using SslContextPtr = std::unique_ptr<SSL_CTX, OpensslFree<SSL_CTX_free>>;
 using SslPtr = std::unique_ptr<SSL, OpensslFree<SSL_free>>;
 
+// Says that there is no pass phrase for a PEM file (pem_password_cb). Without such a function OpenSSL asks
+// for one at the terminal.
+inline int NoPassPhrase(char*, int, int, void*) { return -1; }
+
 }  // namespace weir

@@ -47,7 +47,7 @@ absl::StatusOr<std::vector<X509Ptr>> ReadCertificates(const std::string& path) {
   WEIR_ASSIGN_OR_RETURN(const std::string text, ReadFile(path));
   const BioPtr bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
   std::vector<X509Ptr> certificates;
-  while (X509* const certificate = PEM_read_bio_X509(bio.get(), nullptr, nullptr, nullptr)) {
+  while (X509* const certificate = PEM_read_bio_X509(bio.get(), nullptr, NoPassPhrase, nullptr)) {
     certificates.emplace_back(certificate);
   }
   const bool ended = ERR_GET_REASON(ERR_peek_last_error()) == PEM_R_NO_START_LINE;
@@ -117,9 +117,7 @@ absl::Status CheckChain(const TlsFiles& files, const std::vector<X509Ptr>& chain
 absl::Status CheckKey(const TlsFiles& files, X509* certificate) {
   WEIR_ASSIGN_OR_RETURN(const std::string text, ReadPrivateFile("the key file", files.key, kMostBytes));
   const BioPtr bio(BIO_new_mem_buf(text.data(), static_cast<int>(text.size())));
-  // Without a function that asks for a pass phrase, OpenSSL would ask at the terminal.
-  const auto no_pass_phrase = [](char*, int, int, void*) { return -1; };
-  const PrivateKeyPtr key(PEM_read_bio_PrivateKey(bio.get(), nullptr, no_pass_phrase, nullptr));
+  const PrivateKeyPtr key(PEM_read_bio_PrivateKey(bio.get(), nullptr, NoPassPhrase, nullptr));
   const bool matches = key != nullptr && X509_check_private_key(certificate, key.get()) == 1;
   ERR_clear_error();
   if (key == nullptr) return Refuse(files.key, "it holds no private key in PEM without a pass phrase");

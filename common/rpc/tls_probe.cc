@@ -67,6 +67,7 @@ std::optional<int> Run(SSL* ssl, int socket, Steady::time_point deadline, Step s
 SslContextPtr MakeContext(const Tls* tls) {
   SslContextPtr context(SSL_CTX_new(TLS_client_method()));
   SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION);
+  SSL_CTX_set_default_passwd_cb(context.get(), NoPassPhrase);
   if (tls == nullptr) return context;
   const TlsFiles& files = tls->files();
   if (SSL_CTX_load_verify_locations(context.get(), files.ca.c_str(), nullptr) != 1 ||

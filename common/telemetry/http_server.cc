@@ -251,6 +251,16 @@ std::string HttpServer::State::Get(absl::string_view path, absl::string_view aut
 }
 
 absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Options& options) {
+  absl::StatusOr<UniqueFd> listener = ListenTcp(options.host, options.port);
+  if (!listener.ok()) {
+    return absl::Status(listener.status().code(),
+                        absl::StrCat("cannot serve HTTP on ", HostAndPort(options.host, options.port), ": ",
+                                     listener.status().message()));
+  }
+  return StartOn(*std::move(listener), options);
+}
+
+absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::StartOn(UniqueFd listener, const Options& options) {
   auto state = std::make_unique<State>();
   state->options = options;
   if (options.metrics != nullptr) {
@@ -260,13 +270,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(const Options& opt
                                   return metrics->Exposition();
                                 }});
   }
-  absl::StatusOr<UniqueFd> listener = ListenTcp(options.host, options.port);
-  if (!listener.ok()) {
-    return absl::Status(listener.status().code(),
-                        absl::StrCat("cannot serve HTTP on ", HostAndPort(options.host, options.port), ": ",
-                                     listener.status().message()));
-  }
-  state->listener = *std::move(listener);
+  state->listener = std::move(listener);
   state->port = PortOf(state->listener);
   state->stop = UniqueFd(eventfd(0, EFD_CLOEXEC));
   if (!state->stop.valid()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");

@@ -46,6 +46,8 @@ class HttpServer {
 
   // The server listens when this returns. Unavailable, naming the address, if the port is taken.
   static absl::StatusOr<std::unique_ptr<HttpServer>> Start(const Options& options);
+  // The same on a non-blocking stream socket that listens already; `host` and `port` are not used.
+  static absl::StatusOr<std::unique_ptr<HttpServer>> StartOn(UniqueFd listener, const Options& options);
   // Stops listening and closes the connections; waits for a `body` that is being made.
   ~HttpServer();
   HttpServer(const HttpServer&) = delete;

@@ -6,9 +6,6 @@
 #include <chrono>
 #include <utility>
 
-#include "absl/strings/escaping.h"
-#include "absl/strings/match.h"
-#include "absl/strings/strip.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/http_server.h"
 #include "common/telemetry/logging.h"
@@ -25,17 +22,6 @@ constexpr int kIdleMs = 30'000, kAgeMs = 300'000;
 
 constexpr char kTokenHint[] =
     "this page needs the token of --http_token_file: as \"Authorization: Bearer TOKEN\", or as a password";
-
-// Browsers send a token as the password of a user ("Basic", RFC 7617).
-bool Allows(const JobToken& token, absl::string_view authorization) {
-  std::string user_and_password;
-  if (absl::ConsumePrefix(&authorization, "Basic ")) {
-    if (!absl::Base64Unescape(authorization, &user_and_password)) return false;
-    const size_t colon = user_and_password.find(':');
-    return colon != std::string::npos && token.Authorizes("Bearer " + user_and_password.substr(colon + 1));
-  }
-  return token.Authorizes(authorization);
-}
 
 // A gRPC server of grpc.health.v1, on connections that others have accepted.
 class GrpcHealth {
@@ -109,7 +95,7 @@ absl::StatusOr<std::unique_ptr<ServerPorts>> ServerPorts::Start(Options options)
   pages.port = options.http_port;
   if (!options.token.empty()) {
     pages.authorize = [token = options.token](absl::string_view authorization) {
-      return Allows(token, authorization);
+      return token.AuthorizesHttp(authorization);
     };
     pages.authorize_hint = kTokenHint;
   }

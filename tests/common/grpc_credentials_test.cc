@@ -3,8 +3,10 @@
 
 #include <grpcpp/generic/async_generic_service.h>
 #include <openssl/ssl.h>
+#include <openssl/ui.h>
 #include <sys/stat.h>
 
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <fstream>
@@ -126,6 +128,48 @@ TEST_CASE("bad files of TLS are refused with the file and the reason") {
              Contains("certificate is not yet valid"));
   REQUIRE(chmod(good.key.c_str(), 0644) == 0);
   CHECK_THAT(Refusal(good), Contains("its mode is 0644"));
+}
+
+// Counts what OpenSSL asks the user, and answers nothing.
+class Questions {
+ public:
+  Questions() : method_(UI_create_method("test")) {
+    asked_ = 0;
+    UI_method_set_opener(method_, [](UI*) {
+      ++asked_;
+      return 0;
+    });
+    UI_set_default_method(method_);
+  }
+  ~Questions() {
+    UI_set_default_method(UI_OpenSSL());
+    UI_destroy_method(method_);
+  }
+  static int asked() { return asked_; }
+
+ private:
+  static inline std::atomic<int> asked_{0};
+  UI_METHOD* const method_;
+};
+
+TEST_CASE("nobody is asked for the pass phrase of a file of TLS") {
+  const Folder folder;
+  const TestCertificates ca(folder.path(), "ca");
+  const TlsFiles good = ca.Issue(kServer, "good"), bad = ca.Issue(kServer, "bad");
+  const auto tls = Tls::ReadIfGiven(bad).value();
+  for (const std::string& file : {bad.certificate, bad.key}) {
+    std::string text;
+    std::getline(std::ifstream(file), text, '\0');
+    text.insert(text.find('\n') + 1,
+                "Proc-Type: 4,ENCRYPTED\nDEK-Info: AES-128-CBC,00112233445566778899AABBCCDDEEFF\n\n");
+    std::ofstream(file) << text;
+  }
+  const Questions questions;
+  CHECK_THAT(Refusal({good.ca, bad.certificate, good.key}), Contains("or a damaged one"));
+  CHECK_THAT(Refusal({good.ca, good.certificate, bad.key}), Contains("without a pass phrase"));
+  const Server server(Tls::ReadIfGiven(good).value());
+  CHECK(ProbeTls(server.address(), 0, tls.get()).ok());
+  CHECK(questions.asked() == 0);
 }
 
 TEST_CASE("a process notices that its certificate is somebody else's, and when it ends") {

@@ -11,6 +11,7 @@
 #include <iostream>
 #include <string>
 
+#include "absl/strings/escaping.h"
 #include "catch2/catch.hpp"
 
 namespace weir {
@@ -78,6 +79,31 @@ TEST_CASE("a token goes through its file, and authorizes itself alone") {
   // An empty token authorizes no caller, not even one without a token.
   CHECK(JobToken().empty());
   CHECK_FALSE(JobToken().Authorizes(JobToken().Authorization()));
+}
+
+TEST_CASE("over HTTP a token is a bearer's, or the password of any user") {
+  const Folder folder;
+  const auto token = JobToken::Read(folder.File(kDigits, 0600));
+  REQUIRE(token.ok());
+  const auto basic = [&](const std::string& text) {
+    return token->AuthorizesHttp("Basic " + absl::Base64Escape(text));
+  };
+  CHECK(token->AuthorizesHttp("Bearer " + kDigits));
+  CHECK(basic("user:" + kDigits));
+  CHECK(basic(":" + kDigits));
+  for (const std::string& text : {std::string(), kDigits, std::string("user:"), "user:" + kDigits + "a",
+                                  kDigits + ":user", "user:x:" + kDigits, "user:Bearer " + kDigits}) {
+    INFO(text);
+    CHECK_FALSE(basic(text));
+  }
+  for (const std::string& authorization :
+       {std::string(), kDigits, "Basic " + kDigits, "Basic user:" + kDigits, std::string("Basic \xff"),
+        "Digest " + absl::Base64Escape("user:" + kDigits)}) {
+    INFO(authorization);
+    CHECK_FALSE(token->AuthorizesHttp(authorization));
+  }
+  CHECK_FALSE(JobToken().AuthorizesHttp("Bearer "));
+  CHECK_FALSE(JobToken().AuthorizesHttp("Basic " + absl::Base64Escape("user:")));
 }
 
 TEST_CASE("a token file holds hexadecimal digits, enough of them") {

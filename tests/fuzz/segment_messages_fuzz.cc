@@ -1,9 +1,6 @@
 // What a process on this machine sends to the server's socket for shared memory: a sequence of messages,
-// whose first byte says which descriptor comes with the rest.
-#include <fcntl.h>
-#include <sys/mman.h>
+// whose first byte says which descriptor comes with the rest (descriptors.h).
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
@@ -11,13 +8,12 @@
 #include "common/net/local_socket.h"
 #include "ps_server/shared_memory/shared_memory_server.h"
 #include "tests/common/reserved_address.h"
+#include "tests/fuzz/descriptors.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/messages.h"
 
 namespace weir {
 namespace {
-
-constexpr uint64_t kBytes = 2 * kRingAreaPages;
 
 struct Server {
   Server() : bells(DoorbellPage::Create().value()) {
@@ -30,26 +26,11 @@ struct Server {
   std::unique_ptr<SharedMemoryServer> server;
 };
 
-UniqueFd Descriptor(char kind, const Server& server) {
-  switch (kind) {
-    case 's':
-      return UniqueFd(dup(SharedSegment::Create(kBytes).value()->fd()));
-    case 'b':
-      return UniqueFd(dup(server.bells->fd()));
-    case 'm':  // without seals
-      return UniqueFd(memfd_create("unsealed", MFD_CLOEXEC));
-    case 'p':
-      return UniqueFd(open("/dev/null", O_RDONLY | O_CLOEXEC));
-    default:
-      return UniqueFd();
-  }
-}
-
 std::string Message(char descriptor, ClientMessageKind kind, uint32_t segment) {
   ClientMessage message{};
   message.magic = kSegmentMagic;
   message.token = {'t'};
-  message.bytes = kind == ClientMessageKind::kSegment ? kBytes : 0;
+  message.bytes = kind == ClientMessageKind::kSegment ? kSegmentBytes : 0;
   message.segment = segment;
   message.kind = kind;
   return descriptor + std::string(reinterpret_cast<const char*>(&message), sizeof message);
@@ -66,7 +47,7 @@ bool ReadInput(absl::string_view input) {
   FuzzCheck(socket.ok(), "the server still listens");
   for (const std::string& message : SplitMessages(input)) {
     if (message.empty()) continue;
-    const UniqueFd descriptor = Descriptor(message[0], server);
+    const UniqueFd descriptor = DescriptorOf(message[0]);
     // The server may have closed the connection.
     if (!SendMessage(socket->get(), message.data() + 1, message.size() - 1, descriptor.get()).ok()) break;
   }
