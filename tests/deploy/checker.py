@@ -89,6 +89,7 @@ def faults_of_objects(objects, facts):
         yield from object_rules.faults_of_spread(found)
         yield from cluster_rules.faults_of_grace(found, config)
         if found.role in pod_rules.TASKS:
+            yield from pod_rules.faults_of_ports(found)
             yield from pod_rules.faults_of_probes(found)
             yield from pod_rules.faults_of_flags(found, facts)
     yield from cluster_rules.faults_of_cluster(objects)

@@ -48,7 +48,16 @@ def rights_of(container):
     ]
 
 
+def faults_of_ports(pods):
+    """The ports of these names are those of the flags."""
+    for name in "http", "health":
+        port, flag = pods.ports().get(name), pods.flag(f"{name}_port")
+        if (None if port is None else str(port)) != flag:
+            yield f"{pods.title}: the container's port {name} is {port}, but --{name}_port={flag}"
+
+
 def faults_of_probes(pods):
+    """At the port for health alone, which asks for neither certificate nor token."""
     for probe, path in [("startupProbe", "/readyz"), ("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")]:
         http = at(pods.container, probe, "httpGet")
         if http is None:
@@ -58,8 +67,8 @@ def faults_of_probes(pods):
         port = pods.ports().get(http["port"], http["port"])
         if port not in pods.ports().values():
             yield f"{pods.title}: {probe} asks port {http['port']}, which the container does not have"
-        elif str(port) != pods.flag("http_port"):
-            yield f"{pods.title}: {probe} asks port {port}, but --http_port={pods.flag('http_port')}"
+        elif str(port) != pods.flag("health_port"):
+            yield f"{pods.title}: {probe} asks port {port}, but --health_port={pods.flag('health_port')}"
         if http.get("path") != path:
             yield f"{pods.title}: {probe} must ask {path}"
 

@@ -19,15 +19,24 @@ WEIR = pathlib.Path("cli/weir").resolve()
 LIMIT_SECONDS = 120
 
 
-def get(pod, path):
-    """The status and the body of a page of a server; None while nothing listens."""
+def get(pod, path, port=None, authorization=None):
+    """The status and the body of a page of a server, at --http_port or another port; None while nothing listens."""
+    request = urllib.request.Request(f"http://{pod.address}:{port or pod.pods.flag('http_port')}{path}")
+    if authorization is not None:
+        request.add_header("Authorization", authorization)
     try:
-        with urllib.request.urlopen(f"http://{pod.address}:{pod.pods.flag('http_port')}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=5) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
     except OSError:
         return None
+
+
+def passes(pod, probe):
+    """Whether kubelet's probe of the server, such as "livenessProbe", succeeds."""
+    http = pod.pods.container[probe]["httpGet"]
+    return (get(pod, http["path"], pod.pods.ports()[http["port"]]) or [0])[0] == 200
 
 
 def status_of(pod):

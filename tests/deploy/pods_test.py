@@ -19,10 +19,11 @@ environment.enter()
 import emulator  # pylint: disable=wrong-import-position
 from facts import Facts  # pylint: disable=wrong-import-position
 import s3  # pylint: disable=wrong-import-position
-from pods_case import LIMIT_SECONDS, WEIR, PodsCase, get, step_of, wait_until  # pylint: disable=wrong-import-position
+from pods_case import LIMIT_SECONDS, WEIR, PodsCase, get, passes, step_of, wait_until  # pylint: disable=wrong-import-position
 
 SERVER_WAIT_SECONDS = 120  # of deploy/kustomize/common/job.json
 EXIT_CONFIG, EXIT_DRAINED = 78, 143
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
 def longer(config):
@@ -46,9 +47,8 @@ class Pods(PodsCase):
         cluster = self.cluster(self.objects("deploy/kustomize/base"))
         alone = next(pod for pod in cluster.pods if pod.name == "weir-ps-1")
         cluster.start(alone)
-        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            path = alone.pods.container[probe]["httpGet"]["path"]
-            wait_until(lambda path=path: (get(alone, path) or [0])[0] == 200, f"{path} of {alone.name}")
+        for probe in PROBES:
+            wait_until(lambda probe=probe: passes(alone, probe), f"the {probe} of {alone.name}")
 
     def test_a_drained_job_goes_on_when_its_pods_come_back(self):
         cluster = self.cluster(self.objects("deploy/kustomize/base"), config=longer)

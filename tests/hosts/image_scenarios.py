@@ -4,7 +4,7 @@ import re
 import subprocess
 
 from certificates import Certificates
-from job import DRAINED, cluster_of, expect, get, injected, seen, wait_until
+from job import DRAINED, HEALTH_PORT, cluster_of, expect, get, injected, seen, wait_until
 from object_storage import ObjectStorage
 from rendered_job import Image, RenderedJob
 from scenarios import (SERVERS, TRAINING, WORKERS, expect_undisturbed_weights, kill, replace_certificates, restart_elsewhere,
@@ -46,7 +46,8 @@ def image_server(world):
     job.start("weir-ps-0")
     server = job.pods["weir-ps-0"]
     for path in "/healthz", "/readyz":
-        wait_until(lambda path=path: server.ended() or get(server.host.address, path) is not None, f"{path} answers with 200")
+        wait_until(lambda path=path: server.ended() or get(server.host.address, path, HEALTH_PORT) is not None,
+                   f"{path} answers with 200 where probes ask")
         expect(not server.ended(), f"the server has ended:\n{server.log()}")
     seen("/healthz and /readyz answer with 200")
     status = dict(line.split(":\t", 1) for line in server.read("/proc/1/status").splitlines())
