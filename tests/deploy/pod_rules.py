@@ -6,6 +6,7 @@ from rendered import at
 IMAGE = re.compile(r"^[\w./-]+(:\d+/[\w./-]+)?:(?P<tag>[\w.-]+)$")
 TASKS = ("ps", "worker", "evaluator")
 USER = 65532
+HTTP_TOKEN = "WEIR_HTTP_TOKEN_FILE"
 STORAGE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
@@ -174,11 +175,14 @@ def faults_of_files(pods, config, facts):
     """The files that the task's flags and the job's config name are mounted."""
     if pods.role not in TASKS:
         return
-    token, _ = mount_of(pods, pods.environment.get("WEIR_TOKEN_FILE") or "")
-    if at(token, "secret") is None:
-        yield f"{pods.title}: WEIR_TOKEN_FILE is in no Secret"
-    elif token["secret"].get("defaultMode", 0o644) & 0o7:
-        yield f"{pods.title}: the token's defaultMode must be 0440: tasks refuse a token that others may read"
+    for variable in "WEIR_TOKEN_FILE", HTTP_TOKEN:
+        if variable == HTTP_TOKEN and variable not in pods.environment:
+            continue
+        token, _ = mount_of(pods, pods.environment.get(variable) or "")
+        if at(token, "secret") is None:
+            yield f"{pods.title}: {variable} is in no Secret"
+        elif token["secret"].get("defaultMode", 0o644) & 0o7:
+            yield f"{pods.title}: the defaultMode of {variable} must be 0440: tasks refuse a token that others may read"
     if config is None:
         yield f"{pods.title}: --config={pods.flag('config')} is in no ConfigMap"
         return
