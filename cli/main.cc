@@ -358,6 +358,9 @@ int Main(int argc, char** argv) {
   manifest_command->add_flag("--evaluator", manifest.evaluator,
                              "Adds a task that evaluates the test set every so often");
   manifest_command->add_flag("--gpu", manifest.gpu, "Each worker computes on an NVIDIA GPU");
+  manifest_command->add_flag(
+      "--tls", manifest.tls,
+      "All connections of the job have mutual TLS, with certificates of weir certs init");
   manifest_command->add_option("--format", manifest.format, "kustomize, jobset or tfjob")
       ->check(CLI::IsMember({"kustomize", "jobset", "tfjob"}))
       ->capture_default_str();

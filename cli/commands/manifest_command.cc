@@ -75,6 +75,7 @@ absl::StatusOr<ManifestJob> MakeJob(const ManifestOptions& options) {
   job.workers = options.workers;
   job.evaluator = options.evaluator;
   job.gpu = options.gpu;
+  job.tls = options.tls;
   job.name_space = options.name_space;
   job.image = options.image;
   job.gpu_image = options.gpu_image;
@@ -118,6 +119,17 @@ absl::Status Write(const std::string& folder, const std::map<std::string, std::s
   return absl::OkStatus();
 }
 
+// For all formats: a certificate says a task's rank, and none of its names.
+std::string CertificateSteps(const ManifestJob& job, absl::string_view kubectl) {
+  return absl::StrCat(
+      "  weir certs init certs --spec=dns:ps=weir-ps:", job.servers, ",worker=weir-worker:", job.workers,
+      "   # and keep certs/ca.key on this machine\n  ", kubectl,
+      " create configmap weir-ca --from-file=certs/ca.pem\n", "  for role in ps worker",
+      job.evaluator ? " reader" : "", "; do\n    ", kubectl,
+      " create secret generic \"weir-tls-$role\" $(printf -- '--from-file=%s ' certs/$role*)\n"
+      "  done\n");
+}
+
 std::string NextSteps(const ManifestOptions& options, const ManifestJob& job) {
   const std::string kubectl =
       job.name_space.empty() ? "kubectl" : absl::StrCat("kubectl -n ", job.name_space);
@@ -133,6 +145,7 @@ std::string NextSteps(const ManifestOptions& options, const ManifestJob& job) {
   } else {
     absl::StrAppend(&text, "  ", kubectl, " apply -f ", out, "/deploy/kustomize/checkpoints/claim.yaml\n");
   }
+  if (job.tls) absl::StrAppend(&text, CertificateSteps(job, kubectl));
   if (const std::string data = DataFolder(job.config.data()); !data.empty()) {
     absl::StrAppend(&text, "  a claim weir-data whose files are those of ", Printable(data), "\n");
   }

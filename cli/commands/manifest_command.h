@@ -12,7 +12,7 @@ struct ManifestOptions {
   std::string config;
   std::vector<std::string> overrides;  // --set
   uint32_t ps = 1, workers = 1;
-  bool gpu = false, evaluator = false, force = false;
+  bool gpu = false, evaluator = false, tls = false, force = false;
   std::string format = "kustomize";  // or "jobset", "tfjob"
   std::string out = "weir-manifest";
   std::string name_space, image, gpu_image;       // "": as the flags' help says

@@ -5,9 +5,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "cli/manifest/cluster_config.h"
@@ -32,6 +34,7 @@ struct Pods {
   Role role;
   absl::string_view kind, name;  // of the object
   absl::string_view spec;        // the path of the pods' spec in it
+  int first_rank = 0;            // of workers: the rank of the first pod
   std::string Target() const { return absl::StrCat("{kind: ", kind, ", name: ", name, "}"); }
 };
 
@@ -48,7 +51,7 @@ constexpr Pods kPodsOfJobSet[] = {
 constexpr Pods kPodsOfTfJob[] = {
     {Role::kServer, "TFJob", "weir", "/spec/tfReplicaSpecs/PS/template/spec"},
     {Role::kWorker, "TFJob", "weir", "/spec/tfReplicaSpecs/Chief/template/spec"},
-    {Role::kWorker, "TFJob", "weir", "/spec/tfReplicaSpecs/Worker/template/spec"},
+    {Role::kWorker, "TFJob", "weir", "/spec/tfReplicaSpecs/Worker/template/spec", /*first_rank=*/1},
     {Role::kEvaluator, "TFJob", "weir", "/spec/tfReplicaSpecs/Evaluator/template/spec"},
 };
 
@@ -126,6 +129,10 @@ std::string PatchOfPods(const ManifestJob& job, const Pods& pods) {
     return patch.ToString();
   }
   patch.Replace(absl::StrCat(container, "/resources/requests/cpu"), Quoted(job.config.compute().threads()));
+  if (job.tls && pods.first_rank > 0) {
+    patch.Add(absl::StrCat(pods.spec, "/initContainers/0/env/-"),
+              absl::StrCat("{name: WEIR_FIRST_RANK, value: ", Quoted(pods.first_rank), "}"));
+  }
   if (const std::string folder = DataFolder(job.config.data()); !folder.empty()) {
     patch
         .Add(absl::StrCat(pods.spec, "/volumes/-"),
@@ -174,26 +181,51 @@ std::string PatchesOfSize(const ManifestJob& job, const Format& format) {
   return "";
 }
 
-// A component of deploy/kustomize, whose patches are for the pods of one role, for the objects of this
-// format.
+// What the target of a patch, such as "{kind: StatefulSet|Job, name: weir-ps}", says for `key`; nothing: any.
+std::vector<absl::string_view> Wanted(absl::string_view target, absl::string_view key) {
+  const std::string begin = absl::StrCat(key, ": ");
+  const size_t at = target.find(begin);
+  if (at == absl::string_view::npos) return {};
+  const absl::string_view rest = target.substr(at + begin.size());
+  return absl::StrSplit(rest.substr(0, rest.find_first_of(",}")), '|');
+}
+
+bool IsFor(absl::string_view target, const Pods& pods) {
+  const auto says = [&](absl::string_view key, absl::string_view value) {
+    const std::vector<absl::string_view> wanted = Wanted(target, key);
+    return wanted.empty() || absl::c_linear_search(wanted, value);
+  };
+  return says("kind", pods.kind) && says("name", pods.name);
+}
+
+// A component of deploy/kustomize for the objects of this format: each of its patches, which are for the pods
+// of some roles, once for each of the format's pods of these roles.
 std::string ComponentFor(const Format& format, absl::string_view text) {
-  constexpr absl::string_view kPatches = "patches:\n";
+  constexpr absl::string_view kPatches = "patches:\n", kTarget = "  - target: ";
   const size_t begin = text.find(kPatches);
   if (begin == absl::string_view::npos) return std::string(text);
-  const absl::string_view patches = text.substr(begin + kPatches.size());
-  std::string adapted(text.substr(0, begin + kPatches.size()));
-  bool found = false;
-  for (const Pods& from : kPodsOfKustomize) {
-    if (!absl::StrContains(patches, from.Target())) continue;
-    for (const Pods& to : format.pods) {
-      if (to.role != from.role) continue;
-      found = true;
-      absl::StrAppend(&adapted, absl::StrReplaceAll(patches, {{from.Target(), to.Target()},
-                                                              {absl::StrCat("path: ", from.spec, "/"),
-                                                               absl::StrCat("path: ", to.spec, "/")}}));
+  const size_t end = begin + kPatches.size();
+  std::string adapted(text.substr(0, end));
+  std::vector<absl::string_view> patches = absl::StrSplit(text.substr(end), kTarget);
+  for (size_t i = 1; i < patches.size(); ++i) {
+    const size_t line = patches[i].find('\n');
+    const absl::string_view target = patches[i].substr(0, line);
+    // Without the comment on the next patch.
+    const absl::string_view patch = patches[i].substr(line, patches[i].find("\n  #") - line);
+    bool known = false;
+    for (const Pods& from : kPodsOfKustomize) {
+      if (!IsFor(target, from)) continue;
+      known = true;
+      for (const Pods& to : format.pods) {
+        if (to.role != from.role) continue;
+        absl::StrAppend(&adapted, kTarget, to.Target(),
+                        absl::StrReplaceAll(patch, {{absl::StrCat("path: ", from.spec, "/"),
+                                                     absl::StrCat("path: ", to.spec, "/")}}));
+        if (adapted.back() != '\n') adapted += '\n';
+      }
     }
+    if (!known) std::abort();  // the component is for pods that no format has
   }
-  if (!found) std::abort();  // the component is for pods that no format has
   return adapted;
 }
 
@@ -219,6 +251,7 @@ std::map<std::string, std::string> RenderManifest(const ManifestJob& job) {
   if (plain) components.push_back("size");
   if (job.gpu) components.push_back("gpu");
   if (UsesObjectStorage(job.config)) components.push_back("object-storage");
+  if (job.tls) components.push_back("mtls");
 
   std::vector<std::string> folders = {std::string(format.folder), absl::StrCat(kKustomize, "common")};
   if (!UsesObjectStorage(job.config)) folders.push_back(absl::StrCat(kKustomize, "checkpoints"));
@@ -231,7 +264,7 @@ std::map<std::string, std::string> RenderManifest(const ManifestJob& job) {
   for (const DeployFile& file : DeployFiles()) {
     for (const std::string& folder : folders) {
       if (!absl::StartsWith(file.path, absl::StrCat(folder, "/"))) continue;
-      const bool adapts = absl::StartsWith(folder, absl::StrCat(kKustomize, "components/"));
+      const bool adapts = !plain && absl::StartsWith(folder, absl::StrCat(kKustomize, "components/"));
       files[std::string(file.path)] = adapts ? ComponentFor(format, file.text) : std::string(file.text);
     }
   }

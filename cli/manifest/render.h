@@ -17,6 +17,7 @@ struct ManifestJob {
   ManifestFormat format = ManifestFormat::kKustomize;
   uint32_t servers = 1, workers = 1;
   bool evaluator = false, gpu = false;
+  bool tls = false;              // with the component mtls
   std::string name_space;        // "": the one that kubectl is set to
   std::string image, gpu_image;  // NAME:TAG or NAME@sha256:...; "": those of deploy/
   int64_t server_mib = 0, worker_mib = 0, evaluator_mib = 0;  // memory: request and limit

@@ -18,7 +18,9 @@ COMPONENTS = "deploy/kustomize/components"
 # Folders and files beside Kustomize's base, overlays and components.
 OTHERS = ["deploy/kubeflow", "deploy/jobset",
           "deploy/kustomize/checkpoints/claim.yaml", "deploy/kustomize/checkpoints/export.yaml"]
-# An overlay for one component: it has no size of its own in deploy/.
+# Components of one overlay, in more than one order.
+TOGETHER = ["monitoring+mtls", "elastic+gpu+object-storage+monitoring+mtls", "mtls+monitoring+object-storage+gpu+elastic"]
+# An overlay for components: they have no size of their own in deploy/.
 PROBE = """apiVersion: kustomize.config.k8s.io/v1beta1
 kind: Kustomization
 resources: [../../base, size.yaml]
@@ -89,6 +91,7 @@ def faults_of_objects(objects, facts):
         yield from object_rules.faults_of_spread(found)
         yield from cluster_rules.faults_of_grace(found, config)
         if found.role in pod_rules.TASKS:
+            yield from pod_rules.faults_of_ports(found)
             yield from pod_rules.faults_of_probes(found)
             yield from pod_rules.faults_of_flags(found, facts)
     yield from cluster_rules.faults_of_cluster(objects)
@@ -135,10 +138,10 @@ class Tree:
         self.facts = Facts(root)
 
     def renderings(self):
-        """What faults() takes: every folder and file that a user applies, and each component."""
+        """What faults() takes: every folder and file that a user applies, each component, and components together."""
         overlays = sorted(f"{OVERLAYS}/{folder.name}" for folder in (self.root / OVERLAYS).iterdir())
         components = sorted(f"{COMPONENTS}/{folder.name}" for folder in (self.root / COMPONENTS).iterdir())
-        return [BASE, *overlays, *components, *OTHERS]
+        return [BASE, *overlays, *components, *(f"{COMPONENTS}/{names}" for names in TOGETHER), *OTHERS]
 
     def objects(self, rendering):
         path = self.root / rendering
@@ -148,11 +151,11 @@ class Tree:
             return render(path)
         probe = self.root / "deploy/kustomize/probes" / path.name
         probe.mkdir(parents=True, exist_ok=True)
-        more = "" if path.name == "size" else f", ../../components/{path.name}"
-        text = PROBE.format(more)
+        names = path.name.split("+")
+        text = PROBE.format("".join(f", ../../components/{name}" for name in names if name != "size"))
         if path.name == CERT_MANAGER:
             text = PROBE_OF_CERT_MANAGER
-        if path.name == "object-storage":
+        if "object-storage" in names:
             text += PROBE_OF_STORAGE
             job = (self.root / "deploy/kustomize/common/job.json").read_text(encoding="utf-8")
             (probe / "job.json").write_text(job.replace("/var/lib/weir/checkpoints", "s3://weir/digits"), encoding="utf-8")

@@ -1,5 +1,5 @@
 """Runs the pods of a rendering as processes of this host, each at a loopback address of its own, in namespaces (network, mount)
-where their names lead there. Adds what a cluster would: claims, Secrets, and the TF_CONFIG of Kubeflow's operator."""
+where their names lead there. Adds what a cluster would: volumes, sidecars, and the TF_CONFIG of Kubeflow's operator."""
 import fcntl
 import json
 import os
@@ -16,6 +16,7 @@ from rendered import at, pods_of
 NAMESPACE = "weir"
 ENTERED = "WEIR_TEST_NAMESPACES"
 SIOCSIFFLAGS, IFF_UP = 0x8914, 0x1
+SIDECAR_SECONDS = 60
 PEAK = re.compile(r"^VmHWM:\s+(\d+) kB", re.M)
 
 
@@ -56,22 +57,28 @@ def tf_config(job, replica, index):
 
 
 class Pod:
-    """One pod: its name, its address, and what its container gets. `secret_values`: Secret -> key -> value."""
+    """One pod: its name, its address, and what its containers get. `secret_values`: Secret -> key -> value."""
 
     def __init__(self, pods, index, address, secret_values, more=()):
         self.name = pods.hosts[index] if pods.hosts else f"{pods.title.split()[-1].lower()}-{index}"
         self.host = f"{self.name}.{pods.domain}" if pods.hosts else None
-        self.pods, self.address, self.process = pods, address, None
-        named = {"POD_NAME": f"{self.name}-x7k2p" if pods.job else self.name}
-        self.environment = dict(more)
-        for variable in at(pods.container, "env", default=[]):
+        self.pods, self.address, self.process, self.sidecars = pods, address, None, []
+        self._index, self._secret_values = index, secret_values
+        self.environment = {**self.environment_of(pods.container), **dict(more)}
+
+    def environment_of(self, container):
+        found = {}
+        for variable in at(container, "env", default=[]):
             source = at(variable, "valueFrom", "secretKeyRef")
             if source is None:
-                self.environment[variable["name"]] = variable.get("value") or named[variable["name"]]
-            elif not source.get("optional") or source["key"] in secret_values[source["name"]]:
-                self.environment[variable["name"]] = secret_values[source["name"]][source["key"]]
-        if pods.job:
-            self.environment["JOB_COMPLETION_INDEX"] = str(index)
+                # A Job's pods have names with a random end.
+                name = f"{self.name}-x7k2p" if self.pods.job else self.name
+                found[variable["name"]] = name if variable["name"] == "POD_NAME" else variable["value"]
+            elif not source.get("optional") or source["key"] in self._secret_values[source["name"]]:
+                found[variable["name"]] = self._secret_values[source["name"]][source["key"]]
+        if self.pods.job:
+            found["JOB_COMPLETION_INDEX"] = str(self._index)
+        return found
 
 
 def pods_of_tfjob(job, address, secret_values):
@@ -87,42 +94,60 @@ def pods_of_tfjob(job, address, secret_values):
 
 class Cluster:
     """The pods of a rendering. `weir` is the program of the image; all files lie in `folder`. `config` edits the job's config;
-    `claims` has the folders of this host that are claims: name -> folder; other claims are empty."""
+    `claims` has the folders of this host that are claims: name -> folder; other claims are empty. `secret_values` and `config_maps`
+    (name -> key -> value) are what the user makes besides the Secret weir-token."""
 
-    def __init__(self, objects, weir, folder, config=lambda text: text, secret_values=None, claims=None):
-        self.objects, self.weir, self.folder, self.claims = objects, weir, pathlib.Path(folder), claims or {}
+    def __init__(self, objects, weir, folder, config=lambda text: text, secret_values=None, config_maps=None, claims=None):
+        self.weir, self.folder, self.claims = weir, pathlib.Path(folder), claims or {}
+        self.secret_values = {"weir-token": {"token": secrets.token_hex(32)}, **(secret_values or {})}
+        self.config_maps = {found["metadata"]["name"]: dict(found["data"]) for found in objects if found["kind"] == "ConfigMap"}
+        self.config_maps |= config_maps or {}
         used = iter(range(1, 255))
 
         def address():
             return f"127.0.1.{next(used)}"
 
         tfjobs = [found for found in objects if found["kind"] == "TFJob"]
-        self.pods = [pod for job in tfjobs for pod in pods_of_tfjob(job, address, secret_values)]
-        self.pods += [Pod(pods, index, address(), secret_values) for pods in pods_of(objects)
+        self.pods = [pod for job in tfjobs for pod in pods_of_tfjob(job, address, self.secret_values)]
+        self.pods += [Pod(pods, index, address(), self.secret_values) for pods in pods_of(objects)
                       if not pods.title.startswith("TFJob") for index in range(pods.count)]
-        self._mount(config)
+        self._edit_job(config)
+        for pod in self.pods:
+            for volume in pod.pods.spec["volumes"]:
+                self._make_volume(self.volume(pod, volume["name"]), volume)
         self._name()
 
-    def _mount(self, edit):
-        """Makes the volumes: the folder of the path in the container below `folder`."""
-        claimed = set()
+    def _edit_job(self, edit):
+        """The job's config names the folders of this host for those of claims in pods."""
+        folders = {}
         for pod in self.pods:
-            volumes = {volume["name"]: volume for volume in pod.pods.spec["volumes"]}
-            for mount in pod.pods.container["volumeMounts"]:
-                claim = at(volumes[mount["name"]], "persistentVolumeClaim", "claimName")
-                claimed |= {mount["mountPath"]} if claim else set()
-                outside = self.path(mount["mountPath"])
-                if claim in self.claims and not outside.exists():
-                    outside.parent.mkdir(parents=True, exist_ok=True)
-                    outside.symlink_to(self.claims[claim])
-                outside.mkdir(parents=True, exist_ok=True)
-        self.path("/etc/weir-token/token").write_text(secrets.token_hex(32), encoding="utf-8")
-        self.path("/etc/weir-token/token").chmod(0o440)
-        for config in (found for found in self.objects if at(found, "metadata", "name") == "weir-job"):
-            for file, text in config["data"].items():
-                for mount_path in claimed:
-                    text = text.replace(f'"{mount_path}/', f'"{self.path(mount_path)}/')
-                self.path(f"/etc/weir/{file}").write_text(edit(text), encoding="utf-8")
+            claimed = {volume["name"] for volume in pod.pods.spec["volumes"] if "persistentVolumeClaim" in volume}
+            folders |= {mount["mountPath"]: self.volume(pod, mount["name"]) for mount in pod.pods.container["volumeMounts"]
+                        if mount["name"] in claimed}
+        for name, text in self.config_maps["weir-job"].items():
+            for inside, outside in folders.items():
+                text = text.replace(f'"{inside}/', f'"{outside}/')
+            self.config_maps["weir-job"][name] = edit(text)
+
+    def volume(self, pod, name):
+        """The folder of a volume of the pod: its own one, or what all pods share."""
+        volume = next(found for found in pod.pods.spec["volumes"] if found["name"] == name)
+        if "emptyDir" in volume:
+            return self.folder / pod.name / name
+        claim = at(volume, "persistentVolumeClaim", "claimName")
+        shared = claim or at(volume, "secret", "secretName") or volume["configMap"]["name"]
+        return pathlib.Path(self.claims.get(claim) or self.folder / "volumes" / shared)
+
+    def _make_volume(self, folder, volume):
+        if folder.exists():
+            return
+        folder.mkdir(parents=True)
+        files, mode = at(self.config_maps, at(volume, "configMap", "name"), default={}), 0o644
+        if "secret" in volume:
+            files, mode = self.secret_values[volume["secret"]["secretName"]], volume["secret"]["defaultMode"]
+        for name, text in files.items():
+            (folder / name).write_text(text, encoding="utf-8")
+            (folder / name).chmod(mode)
 
     def _name(self):
         hosts = self.folder / "hosts"
@@ -130,25 +155,48 @@ class Cluster:
         hosts.write_text("\n".join(["127.0.0.1 localhost", *lines]) + "\n", encoding="utf-8")
         subprocess.run(["mount", "--bind", hosts, "/etc/hosts"], check=True)
 
-    def path(self, inside):
-        """Where a path of a container is on this host."""
-        return self.folder / inside.lstrip("/")
+    def path(self, pod, inside, container=None):
+        """Where a path of a container of the pod (None: of the task) is on this host."""
+        for mount in (container or pod.pods.container)["volumeMounts"]:
+            if inside == mount["mountPath"] or inside.startswith(f"{mount['mountPath']}/"):
+                return str(self.volume(pod, mount["name"])) + inside.removeprefix(mount["mountPath"])
+        return inside
+
+    def _environment(self, pod, environment, container=None):
+        return {"PATH": os.environ["PATH"], **{name: self.path(pod, value, container) for name, value in environment.items()}}
+
+    def _start_sidecar(self, pod, container):
+        """Returns when its probe says that it has started."""
+        command = [self.path(pod, word, container) for word in container["command"]]
+        environment = self._environment(pod, pod.environment_of(container), container)
+        probe = [self.path(pod, word, container) for word in container["startupProbe"]["exec"]["command"]]
+        with open(self.folder / f"{pod.name}.log", "ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, env=environment)
+        pod.sidecars.append(process)
+        end = time.monotonic() + SIDECAR_SECONDS
+        while subprocess.run(probe, check=False).returncode != 0:
+            if process.poll() is not None or time.monotonic() > end:
+                raise AssertionError(f"{container['name']} of {pod.name} has not started: {process.returncode}\n{self.log(pod)}")
+            time.sleep(0.02)
 
     def start(self, pod):
-        def outside(value):
-            mounts = [mount["mountPath"] for mount in pod.pods.container["volumeMounts"]]
-            return str(self.path(value)) if any(value.startswith(f"{mount}/") for mount in mounts) else value
-
+        self._end_sidecars(pod)
+        for container in pod.pods.sidecars:
+            self._start_sidecar(pod, container)
         arguments = []
         for argument in pod.pods.arguments():
             flag, equals, value = argument.partition("=")
-            arguments.append(flag + equals + outside(value))
+            arguments.append(flag + equals + self.path(pod, value))
         # Pods listen on all interfaces of their own network; here they share one.
         arguments = [f"--bind={pod.address}" if argument.startswith("--bind=") else argument for argument in arguments]
-        environment = {name: outside(value) for name, value in pod.environment.items()}
         with open(self.folder / f"{pod.name}.log", "ab") as log:
             pod.process = subprocess.Popen([self.weir, "run", *arguments], stdout=log, stderr=log, stdin=subprocess.DEVNULL,
-                                           env={"PATH": os.environ["PATH"], **environment}, cwd=self.folder)
+                                           env=self._environment(pod, pod.environment), cwd=self.folder)
+
+    def execute(self, pod, *arguments):
+        """What `weir ARGUMENTS` prints in the task's container."""
+        return subprocess.run([self.weir, *arguments], capture_output=True, text=True, check=False,
+                              env=self._environment(pod, pod.environment)).stdout
 
     def named(self, name):
         return next(pod for pod in self.pods if pod.name == name)
@@ -176,6 +224,13 @@ class Cluster:
     def close(self):
         subprocess.run(["umount", "/etc/hosts"], check=True)
         for pod in self.pods:
+            self._end_sidecars(pod)
             if pod.process is not None and pod.process.poll() is None:
                 pod.process.kill()
                 pod.process.wait()
+
+    def _end_sidecars(self, pod):
+        for process in pod.sidecars:
+            process.kill()
+            process.wait()
+        pod.sidecars.clear()

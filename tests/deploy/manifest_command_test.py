@@ -20,6 +20,7 @@ environment.enter()
 from checker import config_of, faults_of_objects  # pylint: disable=wrong-import-position
 from facts import Facts  # pylint: disable=wrong-import-position
 from rendered import at, load, pods_of, render  # pylint: disable=wrong-import-position
+from tls_rules import files_of_tls  # pylint: disable=wrong-import-position
 
 WEIR = pathlib.Path("cli/weir").resolve()
 EXIT_USAGE, EXIT_CONFIG = 64, 78
@@ -92,6 +93,7 @@ class ManifestCommand(unittest.TestCase):
         for form in FORMATS:
             for config, flags in [(DIGITS, []), (DIGITS, ["--evaluator", "--gpu"]),
                                   (storage, ["--evaluator"]), (storage, ["--gpu"]),
+                                  (DIGITS, ["--tls"]), (storage, ["--evaluator", "--gpu", "--tls"]),
                                   (LARGE, [*large, "--evaluator", "--gpu"]), (LARGE, large)]:
                 for ps, workers in [(1, 1), (4, 16)]:
                     with self.subTest(form=form, name=config["name"], flags=flags, ps=ps, workers=workers):
@@ -102,6 +104,7 @@ class ManifestCommand(unittest.TestCase):
                             counts[pods.role] = counts.get(pods.role, 0) + pods.count
                         evaluator = {"evaluator": 1} if "--evaluator" in flags else {}
                         self.assertEqual(counts, {"ps": ps, "worker": workers} | evaluator)
+                        self.assertEqual({bool(files_of_tls(pods)) for pods in pods_of(objects)}, {"--tls" in flags})
 
     def test_memory_of_servers(self):
         # docs/memory.md. sync, sgd: weights 1, parts 16, old versions 4, a version that is saved 1.
@@ -167,6 +170,17 @@ class ManifestCommand(unittest.TestCase):
                         self.assertEqual(self.memory(pods), 321)
                         self.assertEqual(str(pods.container["resources"]["requests"]["cpu"]), "3")
 
+    def test_sidecars_of_tls(self):
+        for form in FORMATS:
+            objects = self.written(DIGITS, f"--format={form}", "--ps=2", "--workers=3", "--tls", "--image=example.com/weir:1.2")
+            for pods in pods_of(objects):
+                with self.subTest(pods.title):
+                    sidecar, = pods.sidecars
+                    self.assertEqual(sidecar["image"], "example.com/weir:1.2")
+                    # A TFJob's chief is worker:0.
+                    ranks = [variable["value"] for variable in sidecar["env"] if variable["name"] == "WEIR_FIRST_RANK"]
+                    self.assertEqual(ranks, ["1"] if pods.title == "TFJob weir, Worker" else [])
+
     def test_the_export_has_the_job_s_image(self):
         self.assertEqual(self.weir(DIGITS, "--image=example.com/weir:1.2").returncode, 0)
         export = load((self.out / "deploy/kustomize/checkpoints/export.yaml").read_text(encoding="utf-8"))
@@ -177,6 +191,12 @@ class ManifestCommand(unittest.TestCase):
         for text in ["kubectl create namespace training", "kubectl -n training create secret generic weir-token",
                      f"kubectl -n training apply -f {self.out}/deploy/kustomize/checkpoints/claim.yaml",
                      "a claim weir-data whose files are those of /data\n", f"kubectl apply -k {self.out}\n"]:
+            self.assertIn(text, result.stdout)
+        self.assertNotIn("weir certs", result.stdout)
+        # tests/deploy/pods_case.py runs these.
+        result = self.weir(DIGITS, "--force", "--ps=2", "--workers=3", "--tls", "--namespace=training")
+        for text in ["weir certs init certs --spec=dns:ps=weir-ps:2,worker=weir-worker:3 ", "for role in ps worker; do",
+                     "kubectl -n training create configmap weir-ca --from-file=certs/ca.pem\n"]:
             self.assertIn(text, result.stdout)
 
     def test_configs_that_cannot_run_in_pods(self):

@@ -29,7 +29,7 @@ STORAGE = KUSTOMIZE + "components/object-storage"
 MTLS, CERT_MANAGER = KUSTOMIZE + "components/mtls", KUSTOMIZE + "components/cert-manager"
 EXPORT = KUSTOMIZE + "checkpoints/export.yaml"
 KUBEFLOW, JOBSET = "deploy/kubeflow", "deploy/jobset"
-ALERTS, SCRAPE = MONITORING + "/alerts.yaml", MONITORING + "/scrape.yaml"
+ALERTS, SCRAPE, MONITORING_FILE = (MONITORING + "/" + name for name in ("alerts.yaml", "scrape.yaml", "kustomization.yaml"))
 DOCKERFILE, PAGE = "deploy/docker/Dockerfile", "docs/deploy.md"
 MTLS_FILE, CERTIFICATES_FILE = MTLS + "/kustomization.yaml", CERT_MANAGER + "/kustomization.yaml"
 CERTIFICATES = CERT_MANAGER + "/certificates.yaml"
@@ -80,11 +80,19 @@ PLANTED = [
     (BASE, SERVERS, "containerPort: 2222", "containerPort: 2223", "no container port is 2222"),
     (BASE, SERVERS, "port: 2222, targetPort: grpc", "port: 2223, targetPort: grpc", "its port 2223 leads to grpc"),
     (BASE, ACCESS, "port: 2222", "port: 2223", "allows port 2223"),
-    (BASE, SERVERS, "--http_port=8080", "--http_port=8081", "but --http_port=8081"),
-    (BASE, SERVERS, "path: /readyz, port: http", "path: /readyz, port: htpp", "asks port htpp"),
+    (BASE, SERVERS, "--http_port=8080", "--http_port=8082", "port http is 8080, but --http_port=8082"),
+    (BASE, SERVERS, "--health_port=8081", "--health_port=8082", "asks port 8081, but --health_port=8082"),
+    (JOBSET, JOBSET_FILE, "                    - --health_port=8081\n", "", "port health is 8081, but --health_port=None"),
+    (BASE, SERVERS, "path: /readyz, port: health", "path: /readyz, port: healht", "asks port healht"),
+    (KUBEFLOW, TFJOB_FILE, "path: /healthz, port: health", "path: /healthz, port: http", "asks port 8080, but --health_port=8081"),
     (BASE, SERVERS, "path: /healthz", "path: /readyz", "livenessProbe must ask /healthz"),
     (BASE, SERVERS, "livenessProbe:", "lifecycle:", "needs a livenessProbe"),
     (MONITORING, SCRAPE, "port: http", "port: grpc", "scrapes port grpc"),
+    (MONITORING, SCRAPE, "key: token", "key: tokens", "sends the token ('weir-http-token', 'tokens'), but WEIR_HTTP_TOKEN_FILE"),
+    (MONITORING, SCRAPE, "      authorization:\n        credentials: {name: weir-http-token, key: token}\n", "", "sends the token (None, None)"),
+    (MONITORING, MONITORING_FILE, "value: /etc/weir-http-token/token", "value: /etc/token", "WEIR_HTTP_TOKEN_FILE is in no Secret"),
+    (MONITORING, MONITORING_FILE, "0440", "0444", "the defaultMode of WEIR_HTTP_TOKEN_FILE must be 0440"),
+    (MONITORING, PAGE, "| Secret `weir-http-token` |", "| `weir-http-token` |", "needs the Secret weir-http-token"),
     (KUBEFLOW, TFJOB_FILE, "tfjob-port, containerPort: 2222", "tfjob-port, containerPort: 2223", "tfjob-port of 2222"),
     # Exit codes: in the manifests, and in the sources.
     (BASE, WORKERS, "74, 78]", "75, 78]", "exit codes that fail the job are [[64, 70, 75, 78]]"),
@@ -114,7 +122,7 @@ PLANTED = [
     (BASE, ACCESS, "kind: ServiceAccount\nmetadata:\n  name: weir", "kind: ServiceAccount\nmetadata:\n  name: other",
      "needs the ServiceAccount weir"),
     (BASE, SERVERS, "name: tmp, mountPath", "name: temp, mountPath", "a mount without a volume"),
-    (BASE, SERVERS, "defaultMode: 0440", "defaultMode: 0444", "defaultMode must be 0440"),
+    (BASE, SERVERS, "defaultMode: 0440", "defaultMode: 0444", "the defaultMode of WEIR_TOKEN_FILE must be 0440"),
     (BASE, WORKERS, "value: /etc/weir-token/token", "value: /etc/token", "WEIR_TOKEN_FILE is in no Secret"),
     (BASE, JOB, "/var/lib/weir/checkpoints", "/var/lib/checkpoints", "names /var/lib/checkpoints"),
     (PROD, PROD + "/job.json", '"/data/t10k-images', '"/date/t10k-images', "names /date/t10k-images"),
@@ -259,6 +267,14 @@ class Manifests(unittest.TestCase):
         self.plant(tree, DEV + "/kustomization.yaml", "  - ../../components/size\n",
                    "  - ../../components/size\n  - ../../components/elastic\n")
         self.assert_found(tree.faults(DEV), "data.max_workers")
+
+    def test_metrics_with_tls_need_a_token(self):
+        tree = self.copy("tree")
+        text = (tree.root / MONITORING_FILE).read_text(encoding="utf-8")
+        self.plant(tree, MONITORING_FILE, text[text.index("patches:"):], "")
+        self.plant(tree, SCRAPE, "      authorization:\n        credentials: {name: weir-http-token, key: token}\n", "")
+        self.assertEqual(tree.faults(MONITORING), [])
+        self.assert_found(tree.faults(f"{MONITORING}+mtls"), "shows no metrics without WEIR_HTTP_TOKEN_FILE")
 
     def test_the_job_s_config_cannot_change(self):
         tree = self.copy("tree")

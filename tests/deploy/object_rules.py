@@ -3,7 +3,9 @@ import json
 
 import promql_parser
 
+from pod_rules import HTTP_TOKEN, mount_of
 from rendered import at, title
+from tls_rules import files_of_tls
 
 
 def selects(selector, labels):
@@ -80,6 +82,13 @@ def faults_of_monitor(monitor, pods):
             port, http = endpoint["port"], found.flag("http_port")
             if str(found.ports().get(port)) != http:
                 yield f"{title(monitor)}: scrapes port {port} of {found.title}, whose --http_port is {http}"
+            sent = (at(endpoint, "authorization", "credentials", "name"), at(endpoint, "authorization", "credentials", "key"))
+            volume, key = mount_of(found, found.environment.get(HTTP_TOKEN) or "")
+            wanted = (at(volume, "secret", "secretName"), key)
+            if sent != wanted:
+                yield f"{title(monitor)}: sends the token {sent}, but {HTTP_TOKEN} of {found.title} is {wanted}"
+            elif sent == (None, None) and files_of_tls(found):
+                yield f"{title(monitor)}: with TLS {found.title} shows no metrics without {HTTP_TOKEN}"
 
 
 class Names:

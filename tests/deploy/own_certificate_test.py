@@ -13,6 +13,8 @@ LIMIT_SECONDS = 60
 EXIT_CONFIG = 78
 WORKER = {"WEIR_ROLE": "worker", "JOB_COMPLETION_INDEX": "3", "POD_NAME": "weir-worker-3-x7k2p"}
 SERVER = {"WEIR_ROLE": "ps", "POD_NAME": "weir-ps-3"}
+# Beside a chief, which is worker 0.
+WORKER_OF_TFJOB = {"WEIR_ROLE": "worker", "WEIR_FIRST_RANK": "1", "POD_NAME": "weir-worker-2"}
 
 
 class OwnCertificate(unittest.TestCase):
@@ -54,7 +56,7 @@ class OwnCertificate(unittest.TestCase):
             return None
 
     def test_a_task_gets_its_own(self):
-        for variables, task in (WORKER, "worker-3"), (SERVER, "ps-3"):
+        for variables, task in (WORKER, "worker-3"), (SERVER, "ps-3"), (WORKER_OF_TFJOB, "worker-3"):
             with self.subTest(task):
                 self.write("a")
                 process = self.start(variables)

@@ -6,6 +6,7 @@ from rendered import at
 IMAGE = re.compile(r"^[\w./-]+(:\d+/[\w./-]+)?:(?P<tag>[\w.-]+)$")
 TASKS = ("ps", "worker", "evaluator")
 USER = 65532
+HTTP_TOKEN = "WEIR_HTTP_TOKEN_FILE"
 STORAGE_KEYS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
 
 
@@ -48,7 +49,16 @@ def rights_of(container):
     ]
 
 
+def faults_of_ports(pods):
+    """The ports of these names are those of the flags."""
+    for name in "http", "health":
+        port, flag = pods.ports().get(name), pods.flag(f"{name}_port")
+        if (None if port is None else str(port)) != flag:
+            yield f"{pods.title}: the container's port {name} is {port}, but --{name}_port={flag}"
+
+
 def faults_of_probes(pods):
+    """At the port for health alone, which asks for neither certificate nor token."""
     for probe, path in [("startupProbe", "/readyz"), ("readinessProbe", "/readyz"), ("livenessProbe", "/healthz")]:
         http = at(pods.container, probe, "httpGet")
         if http is None:
@@ -58,8 +68,8 @@ def faults_of_probes(pods):
         port = pods.ports().get(http["port"], http["port"])
         if port not in pods.ports().values():
             yield f"{pods.title}: {probe} asks port {http['port']}, which the container does not have"
-        elif str(port) != pods.flag("http_port"):
-            yield f"{pods.title}: {probe} asks port {port}, but --http_port={pods.flag('http_port')}"
+        elif str(port) != pods.flag("health_port"):
+            yield f"{pods.title}: {probe} asks port {port}, but --health_port={pods.flag('health_port')}"
         if http.get("path") != path:
             yield f"{pods.title}: {probe} must ask {path}"
 
@@ -165,11 +175,14 @@ def faults_of_files(pods, config, facts):
     """The files that the task's flags and the job's config name are mounted."""
     if pods.role not in TASKS:
         return
-    token, _ = mount_of(pods, pods.environment.get("WEIR_TOKEN_FILE") or "")
-    if at(token, "secret") is None:
-        yield f"{pods.title}: WEIR_TOKEN_FILE is in no Secret"
-    elif token["secret"].get("defaultMode", 0o644) & 0o7:
-        yield f"{pods.title}: the token's defaultMode must be 0440: tasks refuse a token that others may read"
+    for variable in "WEIR_TOKEN_FILE", HTTP_TOKEN:
+        if variable == HTTP_TOKEN and variable not in pods.environment:
+            continue
+        token, _ = mount_of(pods, pods.environment.get(variable) or "")
+        if at(token, "secret") is None:
+            yield f"{pods.title}: {variable} is in no Secret"
+        elif token["secret"].get("defaultMode", 0o644) & 0o7:
+            yield f"{pods.title}: the defaultMode of {variable} must be 0440: tasks refuse a token that others may read"
     if config is None:
         yield f"{pods.title}: --config={pods.flag('config')} is in no ConfigMap"
         return

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """The pods of each way to run a job, as processes of the real programs: with the names, arguments, environment and files that
 the manifests give them they find their tasks and each other, train, and end."""
+import json
 import os
 import pathlib
 import signal
@@ -19,10 +20,11 @@ environment.enter()
 import emulator  # pylint: disable=wrong-import-position
 from facts import Facts  # pylint: disable=wrong-import-position
 import s3  # pylint: disable=wrong-import-position
-from pods_case import LIMIT_SECONDS, WEIR, PodsCase, get, step_of, wait_until  # pylint: disable=wrong-import-position
+from pods_case import LIMIT_SECONDS, WEIR, PodsCase, get, passes, step_of, wait_until  # pylint: disable=wrong-import-position
 
 SERVER_WAIT_SECONDS = 120  # of deploy/kustomize/common/job.json
 EXIT_CONFIG, EXIT_DRAINED = 78, 143
+PROBES = ("startupProbe", "readinessProbe", "livenessProbe")
 
 
 def longer(config):
@@ -46,9 +48,8 @@ class Pods(PodsCase):
         cluster = self.cluster(self.objects("deploy/kustomize/base"))
         alone = next(pod for pod in cluster.pods if pod.name == "weir-ps-1")
         cluster.start(alone)
-        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
-            path = alone.pods.container[probe]["httpGet"]["path"]
-            wait_until(lambda path=path: (get(alone, path) or [0])[0] == 200, f"{path} of {alone.name}")
+        for probe in PROBES:
+            wait_until(lambda probe=probe: passes(alone, probe), f"the {probe} of {alone.name}")
 
     def test_a_drained_job_goes_on_when_its_pods_come_back(self):
         cluster = self.cluster(self.objects("deploy/kustomize/base"), config=longer)
@@ -111,6 +112,48 @@ class Pods(PodsCase):
                     limit = int(pod.pods.container["resources"]["limits"]["memory"].removesuffix("Mi"))
                     self.assertGreater(peaks[pod.name], 0)
                     self.assertLess(peaks[pod.name], limit * 1024, f"KiB of {pod.name}")
+
+    def test_jobs_of_weir_manifest_train_with_tls(self):
+        secret_values, config_maps = self.certificates(2, 3)
+        for form in ("kustomize", "jobset", "tfjob"):
+            with self.subTest(form):
+                cluster = self.cluster(self.manifest(
+                    ROOT / "configs/digits.json", f"--format={form}", "--ps=2", "--workers=3", "--evaluator", "--tls",
+                    "--set", "checkpoint.directory=/var/lib/weir/checkpoints", "--set", "train.epochs=200"),
+                    secret_values=secret_values, config_maps=config_maps)
+                for pod in cluster.pods:
+                    cluster.start(pod)
+                first = next(pod for pod in cluster.pods if pod.pods.role == "ps")
+
+                def status(cluster=cluster, first=first):
+                    self.assertIsNone(first.process.poll(), cluster.log(first)[-3000:])
+                    return json.loads(cluster.execute(first, "status", f"--address={first.address}:2222", "--json") or "{}")
+                wait_until(lambda: int(status().get("step", 0)) > 0, "the first step")
+                self.assertTrue(status()["tls"])
+                keys = {pod.name: pathlib.Path(cluster.path(pod, pod.pods.environment["WEIR_TLS_KEY"])).read_text(encoding="ascii")
+                        for pod in cluster.pods}
+                self.assertEqual(len(set(keys.values())), 6, "tasks share a key")
+                for pod in cluster.pods:
+                    self.assert_exits(cluster, pod, 0)
+
+    def test_probes_and_metrics_with_tls(self):
+        objects = self.objects("deploy/kustomize/components/monitoring+mtls")
+        secret_values, config_maps = self.certificates(3, 5)
+        token = "7" * 32
+        cluster = self.cluster(objects, secret_values={**secret_values, "weir-http-token": {"token": token}}, config_maps=config_maps)
+        server = next(pod for pod in cluster.pods if pod.name == "weir-ps-0")
+        cluster.start(server)
+        for probe in PROBES:
+            wait_until(lambda probe=probe: passes(server, probe), f"the {probe} of {server.name}")
+        # As the PodMonitor says.
+        endpoint, = next(found for found in objects if found["kind"] == "PodMonitor")["spec"]["podMetricsEndpoints"]
+        key, port = endpoint["authorization"]["credentials"], server.pods.ports()[endpoint["port"]]
+        status, metrics = get(server, endpoint["path"], port, f"Bearer {cluster.secret_values[key['name']][key['key']]}")
+        self.assertEqual(status, 200)
+        self.assertIn("\nweir_job_step ", metrics)
+        self.assertIn("\nweir_certificate_expiry_timestamp_seconds", metrics)
+        for authorization in (None, f"Bearer {'8' * 32}"):
+            self.assertEqual(get(server, endpoint["path"], port, authorization)[0], 401)
 
     def test_checkpoints_in_object_storage(self):
         store = s3.Server(self.folder())

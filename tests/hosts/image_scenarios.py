@@ -1,10 +1,11 @@
 """What the image is, and what its containers do."""
 import pathlib
 import re
+import secrets
 import subprocess
 
 from certificates import Certificates
-from job import DRAINED, cluster_of, expect, get, injected, seen, wait_until
+from job import DRAINED, HEALTH_PORT, cluster_of, expect, get, injected, seen, wait_until
 from object_storage import ObjectStorage
 from rendered_job import Image, RenderedJob
 from scenarios import (SERVERS, TRAINING, WORKERS, expect_undisturbed_weights, kill, replace_certificates, restart_elsewhere,
@@ -16,11 +17,12 @@ DOCKERFILE = HERE.parents[1] / "deploy/docker/Dockerfile"
 USER = 65532
 
 
-def rendered_job(world, overlay="overlay", secrets=None, **how):
+def rendered_job(world, overlay="overlay", made=None, **how):
+    """`made`: the Secrets that its user makes besides those of the job's token and of object storage."""
     storage = ObjectStorage(world.folder)
     world.at_end(storage.close)
-    secrets = {"weir-object-storage": storage.environment} | (secrets or {})
-    return world.add(RenderedJob(world, HERE / overlay, secrets, **how))
+    made = {"weir-object-storage": storage.environment} | (made or {})
+    return world.add(RenderedJob(world, HERE / overlay, made, **how))
 
 
 @scenario
@@ -46,7 +48,8 @@ def image_server(world):
     job.start("weir-ps-0")
     server = job.pods["weir-ps-0"]
     for path in "/healthz", "/readyz":
-        wait_until(lambda path=path: server.ended() or get(server.host.address, path) is not None, f"{path} answers with 200")
+        wait_until(lambda path=path: server.ended() or get(server.host.address, path, HEALTH_PORT) is not None,
+                   f"{path} answers with 200 where probes ask")
         expect(not server.ended(), f"the server has ended:\n{server.log()}")
     seen("/healthz and /readyz answer with 200")
     status = dict(line.split(":\t", 1) for line in server.read("/proc/1/status").splitlines())
@@ -92,23 +95,32 @@ def objects_of_tls(made, trusted):
     folders `trusted`."""
     def files(names):
         return {path.name: path.read_text(encoding="ascii") for path in made.glob(names)}
-    secrets = {f"weir-tls-{role}": files(f"{role}*") for role in ("ps", "worker", "reader")}
-    return secrets, {"weir-ca": {"ca.pem": "".join((folder / "ca.pem").read_text(encoding="ascii") for folder in trusted)}}
+    pairs = {f"weir-tls-{role}": files(f"{role}*") for role in ("ps", "worker", "reader")}
+    return pairs, {"weir-ca": {"ca.pem": "".join((folder / "ca.pem").read_text(encoding="ascii") for folder in trusted)}}
 
 
 @scenario
 def image_tls(world):
-    """The same with TLS; before ps:1 moves, all certificates and their CA are replaced."""
+    """The same with TLS and monitoring; before ps:1 moves, all certificates and their CA are replaced."""
     certificates = Certificates(world, cluster_of(SERVERS, WORKERS))
     old, new = certificates.made, certificates.make()
-    secrets, config_maps = objects_of_tls(old, [old])
-    job = rendered_job(world, "overlay_tls", secrets, config_maps=config_maps, certificates=certificates)
+    objects, config_maps = objects_of_tls(old, [old])
+    http_token = secrets.token_hex(32)
+    objects |= {"weir-http-token": {"token": http_token}}
+    job = rendered_job(world, "overlay_tls", objects, config_maps=config_maps, certificates=certificates)
     job.start(*job.names)
     job.wait_for_step(10)
     worker = job.pods["weir-worker-1"]
     expect(worker.execute("test", "-e", "/etc/weir-certificates/worker-0.key").wait() != 0, "a worker sees the keys of all workers")
     expect(worker.read("/run/weir-tls/current/tls.key") == (old / "worker-1.key").read_text(encoding="ascii"), "it has another's key")
     seen("weir-worker-1 sees its own key, and no other's")
+    server = job.pods["weir-ps-0"].host.address
+    for path in "/healthz", "/readyz":
+        expect(get(server, path, HEALTH_PORT) is not None, f"a probe of {path} without certificate and token fails")
+    expect(get(server, "/metrics") is None and get(server, "/metrics", token=job.token.read_text(encoding="ascii")) is None,
+           "the metrics are not for who has the token of weir-http-token alone")
+    expect("weir_job_step" in get(server, "/metrics", token=http_token), "who has the token sees no metrics")
+    seen("probes need neither certificate nor token; the metrics need the token of weir-http-token")
     asked = job.pods["weir-ps-0"].execute("weir", "status", "--address=127.0.0.1:2222")
     expect(asked.wait() == 0, f"`weir status` in the server's container has ended with {asked.returncode}")
     given, reads = [old], []

@@ -10,7 +10,7 @@ import time
 import urllib.request
 
 LIMIT_SECONDS = 180
-GRPC_PORT, HTTP_PORT = 2222, 8080
+GRPC_PORT, HTTP_PORT, HEALTH_PORT = 2222, 8080, 8081
 BAD_CONFIG, DRAINED, PEER_LOST = 78, 143, 138  # docs/exit_codes.md
 KILLED = 128 + signal.SIGKILL
 
@@ -51,10 +51,13 @@ def wait_until(holds, what):
         time.sleep(0.05)
 
 
-def get(address, path):
-    """The body of a page of a server; None while it does not answer."""
+def get(address, path, port=HTTP_PORT, token=None):
+    """The body of a page of a server; None while it does not answer with 200."""
+    request = urllib.request.Request(f"http://{address}:{port}{path}")
+    if token is not None:
+        request.add_header("Authorization", f"Bearer {token}")
     try:
-        with urllib.request.urlopen(f"http://{address}:{HTTP_PORT}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=5) as answer:
             return answer.read().decode()
     except OSError:
         return None
@@ -213,7 +216,8 @@ class LocalJob(Job):
         self._environment = ENVIRONMENT | (environment or {}) | {"WEIR_TOKEN_FILE": str(self.token)}
 
     def arguments(self, name):
-        server = ["--bind=0.0.0.0", f"--http_port={HTTP_PORT}"] if name in self.server_names else []
+        ports = [f"--http_port={HTTP_PORT}", f"--health_port={HEALTH_PORT}"]
+        server = ["--bind=0.0.0.0", *ports] if name in self.server_names else []
         if server and self._certificates is None:
             server.append("--insecure_plaintext")
         return self._arguments + server + ([f"--summary={self.summary_path}"] if name == "weir-ps-0" else [])

@@ -3,7 +3,7 @@ import json
 
 from certificates import Certificates
 from containers import Containers
-from job import BAD_CONFIG, DRAINED, KILLED, PEER_LOST, cluster_of, expect, get, injected, seen, wait_until
+from job import BAD_CONFIG, DRAINED, HEALTH_PORT, KILLED, PEER_LOST, cluster_of, expect, get, injected, seen, wait_until
 from object_storage import BUCKET, ObjectStorage
 
 SCENARIOS = {}  # name -> function(world), in the order of this file
@@ -283,6 +283,9 @@ def tls(world):
     job.wait_for_step(10)
     server = job.pods["weir-ps-0"].host.address
     expect(get(server, "/healthz") is not None and get(server, "/status") is None, "the HTTP port tells strangers more than health")
+    for probe in "/readyz", "/healthz":
+        expect(get(server, probe, HEALTH_PORT) is not None, f"a probe of {probe} without a certificate fails")
+    seen("probes without certificate or token succeed; the HTTP port tells health alone")
     tasks = [name.removeprefix("weir-") for name in job.names]
     replace_certificates(job, certificates.give, (old, new), lambda: certificates.taken_up(tasks))
     for made, code in (old, BAD_CONFIG), (new, 0):

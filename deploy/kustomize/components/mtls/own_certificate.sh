@@ -5,11 +5,13 @@
 #   WEIR_ROLE=worker own_certificate.sh FROM TO
 #
 # FROM/worker-N.pem and FROM/worker-N.key become TO/current/tls.crt and TO/current/tls.key, both at once. N is
-# JOB_COMPLETION_INDEX in a pod of an Indexed Job, and the end of POD_NAME in a pod of a StatefulSet. It looks every
-# WEIR_EVERY_SECONDS, 5 if that is not set.
+# JOB_COMPLETION_INDEX in a pod of an Indexed Job, and the end of POD_NAME in other pods; WEIR_FIRST_RANK, if it is set, is
+# added: workers of a TFJob come after its chief, which is worker 0. It looks every WEIR_EVERY_SECONDS, 5 if that is not set.
 set -eu
 from=$1 to=$2
-task=$WEIR_ROLE-${JOB_COMPLETION_INDEX:-${POD_NAME##*-}}
+index=${JOB_COMPLETION_INDEX:-${POD_NAME##*-}}
+[ -z "${WEIR_FIRST_RANK:-}" ] || index=$((index + WEIR_FIRST_RANK))
+task=$WEIR_ROLE-$index
 every_seconds=${WEIR_EVERY_SECONDS:-5}
 trap 'exit 0' TERM
 # Tasks refuse a key that others may read.
