@@ -108,9 +108,9 @@ int Run(const Flags& flags) {
   // The spec holds this server's address for other processes; the server listens on the interface of --bind,
   // at that port.
   const auto address = ParseAddress(me.address);
-  // The HTTP port uses that interface too, even with a Unix address. It is in the clear.
+  // The HTTP port uses that interface too, even with a Unix address.
   const bool plaintext_allowed = IsLoopback(flags.bind) || flags.insecure_plaintext;
-  options.http_health_only = encrypted && !plaintext_allowed && options.http_token.empty();
+  options.http_closed = !options.http_token.empty() || (encrypted && !plaintext_allowed);
   if ((!address->is_unix() || flags.http_port >= 0) && !encrypted && !plaintext_allowed) {
     return Fail(
         kExitConfig,
@@ -232,8 +232,8 @@ int main(int argc, char** argv) {
       ->type_name("FILE");
   app.add_option("--bind", flags.bind, "The address to listen on")->capture_default_str();
   app.add_flag("--insecure_plaintext", flags.insecure_plaintext,
-               "Allow --bind to something else than loopback without TLS, and with TLS all pages of "
-               "--http_port there");
+               "Allow --bind to something else than loopback without TLS, and with TLS show all pages of "
+               "--http_port there to everybody");
   weir::AddTlsFlags(&app, &flags.tls);
   app.add_option("--port_file", flags.port_file,
                  "Where to write the ports that were bound, a line each: the server's own, --http_port, "
@@ -242,7 +242,9 @@ int main(int argc, char** argv) {
                  "Port of /metrics, /healthz, /readyz and the dashboard; 0: any free one")
       ->check(CLI::Range(0, 65535));
   app.add_option("--http_token_file", flags.http_token_file,
-                 "A token, in a file as --token_file, that all pages of --http_port but health demand")
+                 "A token, in a file as --token_file, that pages of --http_port but health demand, unless "
+                 "the client has a "
+                 "certificate of the job")
       ->envname("WEIR_HTTP_TOKEN_FILE")
       ->type_name("FILE");
   app.add_option(

@@ -13,6 +13,8 @@
 #include "common/config/address.h"
 #include "common/net/resolve.h"
 #include "common/rpc/openssl_types.h"
+#include "common/rpc/socket_bio.h"
+#include "common/rpc/ssl_context.h"
 #include "common/system/unique_fd.h"
 
 namespace weir {
@@ -63,22 +65,6 @@ std::optional<int> Run(SSL* ssl, int socket, Steady::time_point deadline, Step s
   }
 }
 
-// An SSL context as gRPC's. Null: the files cannot be used, or are half replaced just now.
-SslContextPtr MakeContext(const Tls* tls) {
-  SslContextPtr context(SSL_CTX_new(TLS_client_method()));
-  SSL_CTX_set_min_proto_version(context.get(), TLS1_3_VERSION);
-  SSL_CTX_set_default_passwd_cb(context.get(), NoPassPhrase);
-  if (tls == nullptr) return context;
-  const TlsFiles& files = tls->files();
-  if (SSL_CTX_load_verify_locations(context.get(), files.ca.c_str(), nullptr) != 1 ||
-      SSL_CTX_use_certificate_chain_file(context.get(), files.certificate.c_str()) != 1 ||
-      SSL_CTX_use_PrivateKey_file(context.get(), files.key.c_str(), SSL_FILETYPE_PEM) != 1) {
-    return nullptr;
-  }
-  SSL_CTX_set_verify(context.get(), SSL_VERIFY_PEER, nullptr);
-  return context;
-}
-
 absl::Status Refuse(uint32_t server, const std::string& address, absl::string_view why) {
   return absl::FailedPreconditionError(absl::StrCat("ps:", server, " at ", address, " ", why));
 }
@@ -96,10 +82,12 @@ absl::Status ProbeTls(const std::string& address, uint32_t server, const Tls* tl
   const Steady::time_point deadline = Steady::now() + kLimit;
   const UniqueFd fd = Connect(*to, deadline);
   if (!fd.valid()) return absl::OkStatus();
-  const SslContextPtr context = MakeContext(tls);
+  // As gRPC's.
+  const SslContextPtr context = MakeSslContext(TLS_client_method(), tls);
   if (context == nullptr) return absl::OkStatus();
   const SslPtr ssl(SSL_new(context.get()));
-  SSL_set_fd(ssl.get(), fd.get());
+  BIO* const bio = NewSocketBio(fd.get()).release();
+  SSL_set_bio(ssl.get(), bio, bio);
   const unsigned char http2[] = {2, 'h', '2'};
   SSL_set_alpn_protos(ssl.get(), http2, sizeof(http2));
   const std::optional<int> connected =

@@ -11,6 +11,7 @@
 #include <chrono>
 #include <list>
 #include <map>
+#include <memory>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -56,34 +57,57 @@ std::string Response(absl::string_view status, absl::string_view content_type, a
                       "\r\nContent-Length: ", body.size(), "\r\nConnection: close\r\n\r\n", body);
 }
 
+class PlainStream final : public HttpStream {
+ public:
+  explicit PlainStream(int socket) : socket_(socket) {}
+
+  ssize_t Receive(char* bytes, size_t size) override { return recv(socket_, bytes, size, 0); }
+  ssize_t Send(const char* bytes, size_t size) override { return send(socket_, bytes, size, MSG_NOSIGNAL); }
+  void EndOutput() override { shutdown(socket_, SHUT_WR); }
+  short awaited() const override { return 0; }
+  bool proven() const override { return false; }
+
+ private:
+  const int socket_;
+};
+
 // A client: it sends, then gets an answer. What it sends after that is read and ignored until the client
 // closes, because the kernel takes an answer back if data of its reader is left unread.
 class Connection {
  public:
-  using Respond = std::function<std::string(absl::string_view head)>;
+  using Respond = std::function<std::string(absl::string_view head, bool proven)>;
 
-  Connection(int fd, SteadyClock::time_point deadline) : deadline(deadline), fd_(fd) {}
+  Connection(UniqueFd fd, SteadyClock::time_point deadline)
+      : deadline(deadline), fd_(std::move(fd)), stream_(std::make_unique<PlainStream>(fd_.get())) {}
 
   const SteadyClock::time_point deadline;
   int fd() const { return fd_.get(); }
   UniqueFd Release() { return std::move(fd_); }
-  // To be asked when the first bytes are there. No method of HTTP/1 begins so.
-  bool BeginsHttp2() const {
-    char first[4];
-    return head_.empty() && response_.empty() && recv(fd(), first, sizeof first, MSG_PEEK) == sizeof first &&
-           memcmp(first, "PRI ", sizeof first) == 0;
+  // Both to be asked when the first bytes are there. No method of HTTP/1 begins so.
+  bool BeginsHttp2() const { return IsNew() && Begins("PRI "); }
+  bool BeginsTls() const { return IsNew() && Begins("\x16"); }  // a handshake record (RFC 8446, 5.1)
+  void SetStream(std::unique_ptr<HttpStream> stream) { stream_ = std::move(stream); }
+  short awaited() const {
+    if (stream_->awaited() != 0) return stream_->awaited();
+    return sent_ < response_.size() ? POLLOUT : POLLIN;
   }
-  short awaited() const { return sent_ < response_.size() ? POLLOUT : POLLIN; }
 
   // Does what can be done without waiting. False: there is nothing more to do.
   bool GoOn(const Respond& respond) {
-    if (response_.empty()) return Receive(respond);
+    begun_ = true;
+    // A stream may have bytes for which its socket is not ready any more.
+    while (response_.empty()) {
+      const Progress progress = Receive(respond);
+      if (progress != Progress::kMore) return progress == Progress::kWaits;
+    }
     if (sent_ < response_.size()) return Send();
-    char ignored[4096];
-    const ssize_t n = recv(fd(), ignored, sizeof ignored, 0);
-    if (n < 0) return IsPassing(errno);
-    ignored_ += static_cast<size_t>(n);
-    return n > 0 && ignored_ <= kMostIgnored;
+    while (ignored_ <= kMostIgnored) {
+      char ignored[4096];
+      const ssize_t n = stream_->Receive(ignored, sizeof ignored);
+      if (n <= 0) return n < 0 && IsPassing(errno);
+      ignored_ += static_cast<size_t>(n);
+    }
+    return false;
   }
 
   // Called before the server closes the connection: says why, unless an answer has begun.
@@ -94,33 +118,43 @@ class Connection {
   }
 
  private:
-  static bool IsPassing(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+  enum class Progress { kMore, kWaits, kOver };
 
-  bool Receive(const Respond& respond) {
+  static bool IsPassing(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+  bool IsNew() const { return !begun_ && response_.empty(); }
+  bool Begins(absl::string_view with) const {
+    char first[4];
+    return recv(fd(), first, with.size(), MSG_PEEK) == static_cast<ssize_t>(with.size()) &&
+           absl::string_view(first, with.size()) == with;
+  }
+
+  Progress Receive(const Respond& respond) {
     char buffer[kLargestHead];
-    const ssize_t n = recv(fd(), buffer, sizeof buffer - head_.size(), 0);
-    if (n < 0) return IsPassing(errno);
-    if (n == 0) return false;
+    const ssize_t n = stream_->Receive(buffer, sizeof buffer - head_.size());
+    if (n < 0) return IsPassing(errno) ? Progress::kWaits : Progress::kOver;
+    if (n == 0) return Progress::kOver;
     head_.append(buffer, static_cast<size_t>(n));
     const size_t end = head_.find("\r\n\r\n");
     if (end != std::string::npos) {
-      response_ = respond(absl::string_view(head_).substr(0, end));
+      response_ = respond(absl::string_view(head_).substr(0, end), stream_->proven());
     } else if (head_.size() == kLargestHead) {
       Refuse("431 Request Header Fields Too Large",
              absl::StrCat("a request may have ", kLargestHead, " bytes\n"));
     }
-    return true;
+    return Progress::kMore;
   }
 
   bool Send() {
-    const ssize_t n = send(fd(), response_.data() + sent_, response_.size() - sent_, MSG_NOSIGNAL);
+    const ssize_t n = stream_->Send(response_.data() + sent_, response_.size() - sent_);
     if (n < 0) return IsPassing(errno);
     sent_ += static_cast<size_t>(n);
-    if (sent_ == response_.size()) shutdown(fd(), SHUT_WR);
+    if (sent_ == response_.size()) stream_->EndOutput();
     return true;
   }
 
   UniqueFd fd_;
+  std::unique_ptr<HttpStream> stream_;
+  bool begun_ = false;
   std::string head_;
   std::string response_;
   size_t sent_ = 0;
@@ -153,13 +187,13 @@ struct HttpServer::State {
     pages[path] = std::move(page);
   }
   void Run();
-  std::string Respond(absl::string_view head);
-  std::string Get(absl::string_view path, absl::string_view authorization);
+  std::string Respond(absl::string_view head, bool proven);
+  std::string Get(absl::string_view path, absl::string_view authorization, bool proven);
 };
 
 void HttpServer::State::Run() {
   std::list<Connection> connections;  // in the order of their deadlines
-  const auto respond = [this](absl::string_view head) { return Respond(head); };
+  const auto respond = [this](absl::string_view head, bool proven) { return Respond(head, proven); };
   std::vector<pollfd> polled;
   bool pause = false;
   while (true) {
@@ -181,6 +215,14 @@ void HttpServer::State::Run() {
         c = connections.erase(c);
         continue;
       }
+      if (options.accept_tls && entry->revents != 0 && c->BeginsTls()) {
+        std::unique_ptr<HttpStream> stream = options.accept_tls(c->fd());
+        if (stream == nullptr) {
+          c = connections.erase(c);
+          continue;
+        }
+        c->SetStream(std::move(stream));
+      }
       c = entry->revents == 0 || c->GoOn(respond) ? std::next(c) : connections.erase(c);
     }
     pause = false;
@@ -196,7 +238,7 @@ void HttpServer::State::Run() {
       connections.pop_front();
     }
     // The deadline counts from now, not from when the wait began.
-    connections.emplace_back(fd.Release(), SteadyClock::now() + options.time_limit);
+    connections.emplace_back(std::move(fd), SteadyClock::now() + options.time_limit);
   }
 }
 
@@ -212,7 +254,7 @@ absl::string_view AuthorizationIn(absl::string_view head) {
 }
 
 // No other header changes the answer: there are no ranges, no bodies and no second request.
-std::string HttpServer::State::Respond(absl::string_view head) {
+std::string HttpServer::State::Respond(absl::string_view head, bool proven) {
   const std::vector<absl::string_view> words = absl::StrSplit(head.substr(0, head.find("\r\n")), ' ');
   if (words.size() != 3 || !absl::StartsWith(words[1], "/") || !absl::StartsWith(words[2], "HTTP/1.")) {
     return Response("400 Bad Request", kText, "the first line is to be: GET /PATH HTTP/1.1\n");
@@ -220,19 +262,19 @@ std::string HttpServer::State::Respond(absl::string_view head) {
   if (words[0] != "GET" && words[0] != "HEAD") {
     return Response("405 Method Not Allowed\r\nAllow: GET, HEAD", kText, "only GET and HEAD\n");
   }
-  std::string response = Get(words[1].substr(0, words[1].find('?')), AuthorizationIn(head));
+  std::string response = Get(words[1].substr(0, words[1].find('?')), AuthorizationIn(head), proven);
   if (words[0] == "HEAD") response.resize(response.find("\r\n\r\n") + 4);
   return response;
 }
 
-std::string HttpServer::State::Get(absl::string_view path, absl::string_view authorization) {
+std::string HttpServer::State::Get(absl::string_view path, absl::string_view authorization, bool proven) {
   if (path == "/healthz" || path == "/readyz") {
     const std::function<absl::Status()>& probe = path == "/healthz" ? options.health : options.ready;
     const absl::Status status = probe ? probe() : absl::OkStatus();
     if (status.ok()) return Response("200 OK", kText, "ok\n");
     return Response("503 Service Unavailable", kText, absl::StrCat(status.message(), "\n"));
   }
-  if (options.authorize && !options.authorize(authorization)) {
+  if (options.authorize && !options.authorize(authorization, proven)) {
     return Response("401 Unauthorized\r\nWWW-Authenticate: Basic realm=\"weir\"", kText,
                     absl::StrCat(options.authorize_hint, "\n"));
   }

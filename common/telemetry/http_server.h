@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/system/unique_fd.h"
+#include "common/telemetry/http_stream.h"
 #include "common/telemetry/metrics.h"
 
 namespace weir {
@@ -32,11 +33,14 @@ class HttpServer {
     // /healthz answers 200 "ok" if this is OK, else 503 and the message; /readyz so for `ready`. Called on
     // the server's one thread; must not wait. Empty: always 200.
     std::function<absl::Status()> health, ready;
-    // Whether a request with this "Authorization" header ("": none) may see more than /healthz and /readyz;
-    // otherwise it gets 401 and `authorize_hint`. Called on the server's one thread. Empty: every request
-    // may.
-    std::function<bool(absl::string_view authorization)> authorize;
+    // Whether a request with this "Authorization" header ("": none), of a client that has `proven` who it is
+    // (HttpStream) or not, may see more than /healthz and /readyz; otherwise it gets 401 and
+    // `authorize_hint`. Called on the server's one thread. Empty: every request may.
+    std::function<bool(absl::string_view authorization, bool proven)> authorize;
     std::string authorize_hint;
+    // Makes the stream of a connection that begins as TLS does, whose socket outlives the stream; null: it
+    // cannot. Empty: such a connection is answered 400. Others are in the clear all the same.
+    std::function<std::unique_ptr<HttpStream>(int socket)> accept_tls;
     // Takes over a connection that begins as HTTP/2 does (RFC 9113, 3.4); nothing has been read from it.
     // Empty: it is answered 400.
     std::function<void(UniqueFd)> on_http2;

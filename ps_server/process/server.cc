@@ -648,7 +648,8 @@ absl::Status ServerImpl::StartHttp(std::set<std::string> services) {
   options.http_port = options_.http_port;
   options.health_port = options_.health_port;
   options.token = options_.http_token;
-  options.health_only = options_.http_health_only;
+  options.closed = options_.http_closed;
+  options.tls = options_.tls;
   options.health = [this]() -> absl::Status {
     MutexLock lock(mutex_);
     return failure_.ok() ? absl::OkStatus() : absl::UnavailableError(failure_.message());

@@ -43,10 +43,9 @@ class Server {
     // Metrics, health and status over HTTP. -1: none; 0: any free port.
     int http_port = -1;
     std::string http_host = "127.0.0.1";
-    // What pages other than health demand there (ServerPorts). HTTP is in the clear.
+    // Whether pages other than health demand a proof there, and the token that is one (ServerPorts).
+    bool http_closed = false;
     JobToken http_token;
-    // True: http_port serves /healthz and /readyz alone, which anybody may see.
-    bool http_health_only = false;
     // Health alone, over HTTP and gRPC, for probes that have no certificate. -1: none; 0: any free port.
     int health_port = -1;
     // ps:0: the file for the summary at the end. Empty: none.

@@ -6,7 +6,9 @@
 #include <chrono>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/rpc/https.h"
 #include "common/telemetry/http_server.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/grpc/health_service.h"
@@ -22,6 +24,9 @@ constexpr int kIdleMs = 30'000, kAgeMs = 300'000;
 
 constexpr char kTokenHint[] =
     "this page needs the token of --http_token_file: as \"Authorization: Bearer TOKEN\", or as a password";
+constexpr char kProofHint[] =
+    "this page needs https with a certificate of the job, or the token of --http_token_file: as "
+    "\"Authorization: Bearer TOKEN\", or as a password";
 
 // A gRPC server of grpc.health.v1, on connections that others have accepted.
 class GrpcHealth {
@@ -93,31 +98,31 @@ absl::StatusOr<std::unique_ptr<ServerPorts>> ServerPorts::Start(Options options)
 
   HttpServer::Options pages = common;
   pages.port = options.http_port;
-  if (!options.token.empty()) {
-    pages.authorize = [token = options.token](absl::string_view authorization) {
-      return token.AuthorizesHttp(authorization);
+  if (options.closed) {
+    pages.authorize = [token = options.token](absl::string_view authorization, bool proven) {
+      return proven || token.AuthorizesHttp(authorization);
     };
-    pages.authorize_hint = kTokenHint;
+    pages.authorize_hint = options.tls == nullptr ? kTokenHint : kProofHint;
   }
-  if (!options.health_only) pages.metrics = options.metrics;
+  if (options.tls != nullptr) {
+    pages.accept_tls = [tls = options.tls](int socket) { return AcceptHttps(socket, *tls); };
+  }
+  pages.metrics = options.metrics;
   if (options.coordinator != nullptr) {
     state->job_metrics = std::make_unique<JobMetrics>(options.coordinator, options.metrics);
     pages.refresh_metrics = [metrics = state->job_metrics.get()] { metrics->Refresh(); };
   }
   WEIR_ASSIGN_OR_RETURN(state->pages, Listen(pages));
-  const std::string address = state->pages->address();
-  if (options.health_only) {
-    LogInfo("health at http://", address,
-            "/healthz; other pages would be in the clear, for everybody: --http_token_file=FILE adds them "
-            "for those "
-            "who have the token");
-  } else if (options.coordinator == nullptr) {
-    LogInfo("metrics at http://", address, "/metrics");
+  // In the clear, a browser or a Prometheus without a certificate comes with the token, or needs no proof.
+  const bool only_tls = options.closed && options.token.empty();
+  const std::string address = absl::StrCat(only_tls ? "https://" : "http://", state->pages->address());
+  if (options.coordinator == nullptr) {
+    LogInfo("metrics at ", address, "/metrics");
   } else {
     state->pages->Handle("/status", "application/json",
                          [coordinator = options.coordinator] { return StatusJson(*coordinator); });
     state->pages->Handle("/", "text/html; charset=utf-8", [] { return std::string(DashboardPage()); });
-    LogInfo("dashboard at http://", address, "/, metrics at http://", address, "/metrics");
+    LogInfo("dashboard at ", address, "/, metrics at ", address, "/metrics");
   }
   return std::unique_ptr<ServerPorts>(new ServerPorts(std::move(state)));
 }

@@ -8,12 +8,14 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/rpc/job_token.h"
+#include "common/rpc/tls.h"
 #include "common/telemetry/metrics.h"
 #include "ps_server/coordinator/coordinator.h"
 
 namespace weir {
 
-// A server's ports for those who look after it: in the clear, since they have no certificate. Thread-safe.
+// A server's ports for those who look after it. Health is in the clear for everybody, since probes have no
+// certificate. Thread-safe.
 class ServerPorts {
  public:
   struct Options {
@@ -22,11 +24,12 @@ class ServerPorts {
     int http_port = -1;
     // Health alone: over HTTP, and over gRPC on the same port. -1: no such port; 0: any free one.
     int health_port = -1;
-    // Requests for more than health must have it, as bearer or as the password of any user. None: they need
-    // none.
-    JobToken token;
-    // http_port serves health alone, too.
-    bool health_only = false;
+    // Requests for more than health need a proof: the token, as bearer or as the password of any user, or
+    // TLS and a certificate of the job.
+    bool closed = false;
+    JobToken token;  // may be none
+    // http_port speaks TLS as well as plain HTTP. Null: no TLS.
+    std::shared_ptr<const Tls> tls;
     // As in HttpServer.
     std::function<absl::Status()> health, ready;
     // Names of services that gRPC's health knows.

@@ -36,7 +36,7 @@ std::string SocketName() { return absl::StrCat("weir-http-fuzz-", getpid()); }
 
 std::unique_ptr<HttpServer> Start() {
   HttpServer::Options options;
-  options.authorize = [token = Token()](absl::string_view authorization) {
+  options.authorize = [token = Token()](absl::string_view authorization, bool /*proven*/) {
     return token.AuthorizesHttp(authorization);
   };
   std::unique_ptr<HttpServer> server =

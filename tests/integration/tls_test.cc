@@ -18,7 +18,7 @@
 #include "common/program/exit_codes.h"
 #include "nlohmann/json.hpp"
 #include "tests/common/grpc_generic_call.h"
-#include "tests/common/telemetry/http_client.h"
+#include "tests/common/telemetry/https_client.h"
 #include "tests/common/test_certificates.h"
 #include "tests/integration/processes.h"
 
@@ -229,7 +229,7 @@ TEST_CASE("certificates and the CA are replaced under way, and no step is lost")
   CHECK(job.Summary()["steps"] == steps);
 }
 
-TEST_CASE("with TLS a server listens beyond loopback, and tells strangers its health alone") {
+TEST_CASE("with TLS a server listens beyond loopback, and shows pages to certificates of the job alone") {
   TestJob job({.set = kLong});
   const TestCertificates ca(FolderOf(job), "ca");
   const RunResult refused =
@@ -245,9 +245,12 @@ TEST_CASE("with TLS a server listens beyond loopback, and tells strangers its he
   REQUIRE(http_port > 0);
   CHECK(HttpGetPage(http_port, "/healthz").status == 200);
   CHECK(HttpGetPage(http_port, "/readyz").status != 404);
+  const auto reader = ca.IssueTls({"j", Role::kReader, 0});
   for (const std::string page : {"/metrics", "/status", "/"}) {
     INFO(page);
-    CHECK(HttpGetPage(http_port, page).status == 404);
+    CHECK(HttpGetPage(http_port, page).status == 401);
+    CHECK_THAT(HttpsGet(http_port, page, nullptr), StartsWith("HTTP/1.1 401"));
+    CHECK_THAT(HttpsGet(http_port, page, reader.get()), StartsWith("HTTP/1.1 200"));
   }
 }
 

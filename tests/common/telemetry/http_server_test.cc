@@ -61,7 +61,7 @@ TEST_CASE("who is not authorized sees health alone") {
   MetricRegistry registry;
   HttpServer::Options options;
   options.metrics = &registry;
-  options.authorize = [](absl::string_view authorization) { return authorization == "Bearer a"; };
+  options.authorize = [](absl::string_view authorization, bool) { return authorization == "Bearer a"; };
   options.authorize_hint = "say who you are";
   const auto server = MustStart(options);
   const auto with = [&](const std::string& page, const std::string& headers) {
