@@ -1,12 +1,4 @@
-"""PyTorch models on Weir: the optimizer's rule runs on the servers, and the job says which examples to compute.
-
-    opt = weir.torch.Optimizer(model, "job.json", train_set)   # was: torch.optim.Adam(model.parameters())
-    for x, y in opt.loader(num_workers=4):                     # was: DataLoader(train_set, ...)
-        opt.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        opt.step()
-"""
+"""The optimizer: the training loop of a PyTorch model as a worker."""
 from __future__ import annotations
 
 import contextlib
@@ -20,13 +12,13 @@ import numpy as np
 import torch
 import torch.utils.data
 
-from . import job as _job
-from ._library import library
-from ._prefetch import Batches
-from .client import Client
-from .errors import ConfigError, Error, check
-from .job import ExampleOrder, Floats, Job, Tensor
-from .steps import Step, run
+from .. import job as _job
+from .._library import library
+from ..client import Client
+from ..errors import ConfigError, Error, check
+from ..job import ExampleOrder, Floats, Job, Tensor
+from ..steps import Step, run
+from .batches import Batches
 
 
 def _arrays(model: torch.nn.Module) -> dict[str, Floats]:

@@ -6,8 +6,8 @@ from typing import Any, Callable, Iterator
 
 import torch.utils.data
 
-from .client import Work
-from .job import ExampleOrder
+from ..client import Work
+from ..job import ExampleOrder
 
 
 class WorkPredictor:
