@@ -21,6 +21,10 @@ struct weir_gradient {
   std::shared_ptr<float> values;
 };
 
+struct weir_gate {
+  std::shared_ptr<weir::GradientGate> gate = std::make_shared<weir::GradientGate>();
+};
+
 namespace weir {
 namespace {
 
@@ -168,8 +172,9 @@ void weir_free_client(weir_client* client) {
 }
 
 weir_error* weir_get_membership(weir_client* client, weir_membership* membership) {
-  return weir::WithClient(client, [membership](weir::Client& in) {
-    *membership = {in.worker(), in.start_clock(), in.draining(), in.leading()};
+  return weir::WithClient(client, [&](weir::Client& in) {
+    *membership = {in.worker(), in.start_clock(), in.draining(), in.leading(),
+                   in.gradient_has_chunks() && !client->member->overtakes_slow_pushes()};
   });
 }
 
@@ -188,11 +193,13 @@ weir_future* weir_next_work(weir_client* client) {
 }
 
 weir_future* weir_exchange(weir_client* client, const weir_work* work, const weir_weights* base,
-                           const float* const* gradient, const uint64_t* clock, float* const* into) {
+                           const float* const* gradient, weir_gate* gate, const uint64_t* clock,
+                           float* const* into) {
   return weir::Begun(client, [&](weir::Client& in) {
     weir::ExchangeOrder order;
     if (work != nullptr) {
-      order.push = {weir::WorkOf(*work), base->pull(), weir::From(in.model(), gradient), nullptr};
+      order.push = {weir::WorkOf(*work), base->pull(), weir::From(in.model(), gradient),
+                    gate == nullptr ? nullptr : gate->gate};
     }
     if (clock != nullptr) {
       order.pull = weir::ExchangeOrder::Pull();
@@ -223,6 +230,22 @@ weir_error* weir_new_gradient(weir_client* client, weir_gradient** gradient, flo
 
 void weir_free_gradient(weir_gradient* gradient) {
   if (!weir::Forked()) delete gradient;
+}
+
+weir_gate* weir_new_gate() { return new weir_gate; }
+
+void weir_gate_ready(weir_gate* gate, size_t tensor) {
+  if (!weir::Forked()) gate->gate->Ready(tensor);
+}
+
+void weir_gate_fail(weir_gate* gate, const char* reason) {
+  if (!weir::Forked()) gate->gate->Fail(absl::CancelledError(reason));
+}
+
+void weir_free_gate(weir_gate* gate) {
+  if (gate == nullptr || weir::Forked()) return;
+  weir_gate_fail(gate, "the gradient was given up");
+  delete gate;
 }
 
 int weir_wait(weir_future* future, double seconds) {

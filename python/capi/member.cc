@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/cluster_spec.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/mode_traits.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
 #include "common/telemetry/grpc_process.h"
@@ -69,6 +70,7 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
     WEIR_RETURN_IF_ERROR(client.tls->CheckIs(Role::kWorker, client.rank));
     WarnIfExpiring(*client.tls, absl::Now());
   }
+  const bool overtakes_slow_pushes = OvertakesSlowPushes(config);
   std::unique_ptr<InProcessCluster> local;
   if (!environment.has_value()) {
     if (config.cluster().workers() > 1) {
@@ -87,7 +89,8 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
     WEIR_ASSIGN_OR_RETURN(local, InProcessCluster::Start(std::move(cluster)));
     client.servers = local->addresses();
   }
-  return std::shared_ptr<Member>(new Member(std::move(model), std::move(client), std::move(local)));
+  return std::shared_ptr<Member>(
+      new Member(std::move(model), std::move(client), overtakes_slow_pushes, std::move(local)));
 }
 
 absl::Status Member::Join() {

@@ -20,7 +20,8 @@ class Options(Structure):
 
 
 class Membership(Structure):
-    _fields_ = [("worker", c_uint32), ("start_clock", c_uint64), ("draining", c_int), ("leading", c_int)]
+    _fields_ = [("worker", c_uint32), ("start_clock", c_uint64), ("draining", c_int), ("leading", c_int),
+                ("gains_from_gate", c_int)]
 
 
 class Progress(Structure):
@@ -56,10 +57,15 @@ _FUNCTIONS = {
     "get_membership": (c_void_p, [c_void_p, POINTER(Membership)]),
     "set_progress": (c_void_p, [c_void_p, POINTER(Progress)]),
     "next_work": (c_void_p, [c_void_p]),
-    "exchange": (c_void_p, [c_void_p, POINTER(Work), c_void_p, POINTER(c_void_p), POINTER(c_uint64), POINTER(c_void_p)]),
+    "exchange": (c_void_p, [c_void_p, POINTER(Work), c_void_p, POINTER(c_void_p), c_void_p, POINTER(c_uint64),
+                            POINTER(c_void_p)]),
     "snapshot": (c_void_p, [c_void_p, POINTER(c_void_p)]),
     "new_gradient": (c_void_p, [c_void_p, POINTER(c_void_p), POINTER(c_void_p)]),
     "free_gradient": (None, [c_void_p]),
+    "new_gate": (c_void_p, []),
+    "gate_ready": (None, [c_void_p, c_size_t]),
+    "gate_fail": (None, [c_void_p, c_char_p]),
+    "free_gate": (None, [c_void_p]),
     "wait": (c_int, [c_void_p, c_double]),
     "take": (c_void_p, [c_void_p]),
     "take_work": (c_void_p, [c_void_p, POINTER(Work), POINTER(c_int)]),

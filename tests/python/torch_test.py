@@ -12,6 +12,7 @@ import unittest
 import support
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 import train
 import weir
 import weir.torch
@@ -38,10 +39,10 @@ def gradient(model, data, indices, batch=None):
     return [p.grad.clone() for p in model.parameters()]
 
 
-def serial_run():
+def serial_run(hidden=16):
     """The weights that steps over the same parts make, one after another: the mean of the parts in their order, and then the
     published formula of momentum."""
-    data, model = train.Examples(), train.make_model()
+    data, model = train.Examples(), train.make_model(hidden=hidden)
     order = weir.ExampleOrder(len(data), SEED)
     speeds = [torch.zeros_like(p) for p in model.parameters()]
     for step in range(EPOCHS * len(data) // (BATCH * PARTS)):
@@ -62,15 +63,15 @@ def serial_run():
 class Run:
     """The folder of a job, its runs, and what they have left there."""
 
-    def __init__(self, test, **fields):
+    def __init__(self, test, hidden=16, **fields):
         temporary = support.folder()
         test.addCleanup(temporary.cleanup)
-        self.test, self.folder = test, pathlib.Path(temporary.name)
+        self.test, self.folder, self.hidden = test, pathlib.Path(temporary.name), hidden
         self.job = support.write_job(self.folder / "job.json", **job(**fields))
-        weir.torch.save_weights(train.make_model(), self.folder / "initial")
+        weir.torch.save_weights(train.make_model(hidden=hidden), self.folder / "initial")
 
     def up(self, *flags, program=()):
-        return support.up(self.job, [TRAIN, self.job, self.folder, *program],
+        return support.up(self.job, [TRAIN, self.job, self.folder, f"--hidden={self.hidden}", *program],
                           f"--init_from={self.folder}/initial", *flags)
 
     def models(self):
@@ -82,7 +83,7 @@ class Run:
 
     def check(self, done, models):
         self.test.assertEqual(done.returncode, 0, done.stderr)
-        found, expected = self.models(), serial_run()
+        found, expected = self.models(), serial_run(self.hidden)
         self.test.assertIn(len(found), models if isinstance(models, tuple) else (models,))
         for state in found:
             for name, value in expected.items():
@@ -121,6 +122,14 @@ class Exact(unittest.TestCase):
                 run.check(support.run(run.up(f"--workers={workers}", "--tls", program=["--num_workers=1"])), models=workers)
                 batches = EPOCHS * train.EXAMPLES // BATCH
                 self.assertLess(run.made_here(), batches / 4)
+
+    def test_overlap(self):
+        """Gradients that leave during backward."""
+        for workers, servers in ((1, 1), (2, 3), (3, 2)):
+            with self.subTest(workers=workers, servers=servers):
+                run = Run(self, hidden=train.WIDE, wire={"chunk_kib": 256})
+                done = support.run(run.up(f"--workers={workers}", f"--ps={servers}", program=["--overlap"]))
+                run.check(done, models=workers)
 
     def test_a_killed_worker(self):
         run = Run(self)
@@ -202,6 +211,128 @@ class BesideTorch(unittest.TestCase):
     def test_adamw(self):
         self.compare({"type": "adamw", "learning_rate": 0.003, "weight_decay": 0.02},
                      lambda p: torch.optim.AdamW(p, lr=0.003, weight_decay=0.02))
+
+
+class Overlap(unittest.TestCase):
+    """overlap=True: the same bits, or an error that says what to do."""
+
+    def train(self, backward, overlap=True, **fields):
+        """The weights after a few steps, in which backward(opt, model, x, y) makes the gradients."""
+        model = train.make_model(dropout=0, hidden=train.WIDE)
+        fields = {"train": {"examples": 4 * BATCH}, "consistency": {"mode": "sync"}, "wire": {"chunk_kib": 256}, **fields}
+        # With several servers it is the client that checks values, when they leave.
+        opt = weir.torch.Optimizer(model, job(**fields), train.Examples(), overlap=overlap, servers=2)
+        for x, y, *_ in opt.loader():
+            opt.zero_grad()
+            self.assertTrue(opt.client.gains_from_gate)
+            backward(opt, model, x, y)
+            opt.step()
+        return model.state_dict()
+
+    def check_same(self, backward, **fields):
+        expected, found = self.train(backward, overlap=False, **fields), self.train(backward, **fields)
+        for name, value in expected.items():
+            self.assertTrue(torch.equal(found[name], value), f"{name} has other bits")
+
+    def test_bytes_leave_during_backward(self):
+        """A value of the last layer's gradient that is not finite ends the job while the first layer's is computed."""
+        def backward(opt, model, x, y):
+            hidden = model[0](x)
+
+            def wait(_):
+                # There is no other work before this push has ended.
+                opt.client.next_work(timeout=support.LIMIT_SECONDS)
+            hidden.register_hook(wait)
+            (F.cross_entropy(model[1:](hidden), y) * torch.inf).backward()
+
+        with self.assertRaisesRegex(weir.Diverged, "the gradient of 3.weight"):
+            self.train(backward)
+
+    def test_several_backwards(self):
+        def halves(x, y):
+            return zip(x.chunk(2), y.chunk(2))
+
+        def last_one_outside(opt, model, x, y):
+            (first, second) = (F.cross_entropy(model(a), b) / 2 for a, b in halves(x, y))
+            with opt.accumulate():
+                first.backward()
+            second.backward()
+
+        def all_inside(opt, model, x, y):
+            with opt.accumulate():
+                for a, b in halves(x, y):
+                    (F.cross_entropy(model(a), b) / 2).backward()
+
+        for backward in (last_one_outside, all_inside):
+            with self.subTest(backward.__name__):
+                self.check_same(backward)
+
+    def test_parameters_apart(self):
+        """Each has a backward() of its own, and one is only in the first batch's loss."""
+        def backward(opt, model, x, y):
+            (model[0].weight.sum() * x[0, 0]).backward()
+            if opt._step.work.clock == 0:
+                model[0].bias.sum().backward()
+            F.cross_entropy(model[3](torch.ones(len(x), train.WIDE)), y).backward()
+
+        self.check_same(backward)
+
+    def test_clip_norm(self):
+        self.check_same(lambda opt, model, x, y: F.cross_entropy(model(x), y).backward(),
+                        train={"examples": 4 * BATCH, "clip_norm": 0.05})
+
+    def test_checkpointed_layers(self):
+        def backward(opt, model, x, y):
+            hidden = torch.utils.checkpoint.checkpoint(model[0], x.requires_grad_(), use_reentrant=True)
+            F.cross_entropy(model[1:](hidden), y).backward()
+
+        self.check_same(backward)
+
+    def test_a_gradient_that_is_changed(self):
+        def clip(opt, model):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+        def scale(opt, model):
+            model[3].bias.grad *= 2
+
+        def replace(opt, model):
+            model[3].bias.grad = model[3].bias.grad * 2
+
+        def zero(opt, model):
+            opt.zero_grad(set_to_none=True)
+
+        for change in (clip, scale, replace, zero):
+            def backward(opt, model, x, y):
+                F.cross_entropy(model(x), y).backward()
+                change(opt, model)
+            with self.subTest(change.__name__):
+                with self.assertRaisesRegex(weir.Error, r"was changed after backward\(\).*train.clip_norm.*overlap=False"):
+                    self.train(backward)
+                self.train(backward, overlap=False)
+
+    def test_a_second_backward(self):
+        def backward(opt, model, x, y):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward(retain_graph=True)
+            loss.backward()
+
+        with self.assertRaisesRegex(weir.Error, r"second gradient of .*opt.accumulate\(\).*overlap=False"):
+            self.train(backward)
+        self.train(backward, overlap=False)
+
+    def test_the_model_is_left_as_it_was(self):
+        """After the loop, and when the loop is left in the middle of a batch, backward() is the model's own again."""
+        for leave in (False, True):
+            model = train.make_model()
+            opt = weir.torch.Optimizer(model, job(), train.Examples(), overlap=True)
+            for x, y, *_ in opt.loader():
+                opt.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                if leave:
+                    break
+                opt.step()
+            for _ in range(2):
+                model(x).sum().backward()
 
 
 class Modes(unittest.TestCase):

@@ -12,6 +12,8 @@ import torch.nn.functional as F
 import weir.torch
 
 EXAMPLES, INPUTS, CLASSES = 96, 6, 3
+# So wide that a gradient travels in several messages to each of 3 servers (wire.chunk_kib 256).
+WIDE = 1 << 15
 
 
 class Examples(torch.utils.data.Dataset):
@@ -29,10 +31,10 @@ class Examples(torch.utils.data.Dataset):
         return self.x[i], self.y[i], i, torch.utils.data.get_worker_info() is None
 
 
-def make_model(dropout=0.25):
+def make_model(dropout=0.25, hidden=16):
     torch.manual_seed(11)
-    return torch.nn.Sequential(torch.nn.Linear(INPUTS, 16), torch.nn.Tanh(), torch.nn.Dropout(dropout),
-                               torch.nn.Linear(16, CLASSES))
+    return torch.nn.Sequential(torch.nn.Linear(INPUTS, hidden), torch.nn.Tanh(), torch.nn.Dropout(dropout),
+                               torch.nn.Linear(hidden, CLASSES))
 
 
 def once(marker):
@@ -54,11 +56,13 @@ def main():
     parser.add_argument("--die_at", type=int, default=-1, help="the batch at which one worker kills itself, once")
     parser.add_argument("--hold_at", type=int, default=-1, help="the batch at which one worker waits for the file go")
     parser.add_argument("--fail_at", type=int, default=-1, help="the batch at which an exception is raised")
+    parser.add_argument("--hidden", type=int, default=16)
+    parser.add_argument("--overlap", action="store_true")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
-    model = make_model()
-    opt = weir.torch.Optimizer(model, args.job, Examples(), servers=args.servers)
+    model = make_model(hidden=args.hidden)
+    opt = weir.torch.Optimizer(model, args.job, Examples(), servers=args.servers, overlap=args.overlap)
     seen, made_here = [], 0
     for n, (x, y, numbers, here) in enumerate(opt.loader(num_workers=args.num_workers, multiprocessing_context=args.start)):
         if n == args.die_at and once(args.folder / "died"):

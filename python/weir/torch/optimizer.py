@@ -19,6 +19,7 @@ from ..errors import ConfigError, Error, check
 from ..job import ExampleOrder, Floats, Job, Tensor
 from ..steps import Step, run
 from .batches import Batches
+from .gradients import Gradients
 
 
 def _arrays(model: torch.nn.Module) -> dict[str, Floats]:
@@ -51,6 +52,9 @@ class Optimizer(torch.optim.Optimizer):
     job: the job's config, a path or a mapping. Its optimizer and schedule run on the servers; data.batch_size is the
         size of the loader's batches. It has no `model` and no other field of `data`.
     train_set: a map-style data set, the same for every worker.
+    overlap: gradients travel during backward, each as soon as it is made. Then a batch has one backward() (others go
+        within accumulate()), and nothing may change a gradient after it; step() raises if something did, for example
+        clip_grad_norm_(): use train.clip_norm of the job. A change through `.data` goes unnoticed, and is not sent.
     servers: without a cluster, how many to start in this process.
     cluster, task, token_file, history, log_level, overrides: as of weir.Client. Under `weir up` or with TF_CONFIG this
         process is a worker of the cluster.
@@ -60,7 +64,7 @@ class Optimizer(torch.optim.Optimizer):
     """
 
     def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any], train_set: Any, *,
-                 servers: int = 1, cluster: str | None = None, task: str | None = None, token_file: str | None = None,
+                 overlap: bool = False, servers: int = 1, cluster: str | None = None, task: str | None = None, token_file: str | None = None,
                  history: str | None = None, log_level: str | None = None, overrides: Sequence[str] = ()):
         self._parameters = _trained(model)
         if isinstance(train_set, torch.utils.data.IterableDataset) or not hasattr(train_set, "__len__"):
@@ -84,6 +88,8 @@ class Optimizer(torch.optim.Optimizer):
                               "backward() for each micro-batch, then step()); take it out")
         self._source = job, list(overrides)
         self._client: Client | None = None
+        self._overlap = overlap
+        self._gradients: Gradients | None = None
         self._step: Step | None = None
         self._begun = False
         # Of the job: shown, and held against LR schedulers.
@@ -146,6 +152,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _steps(self, client: Client, batches: Batches, seed: int | None) -> Iterator[Any]:
         final = client.model.split(np.empty(client.model.elements, dtype=np.float32))
+        self._gradients = gradients = Gradients(self._parameters, self._overlap)
         try:
             for step in run(client, final):
                 self._load(step.weights)
@@ -153,6 +160,7 @@ class Optimizer(torch.optim.Optimizer):
                 if seed is not None:
                     torch.manual_seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
                 self._step = step
+                gradients.begin(step)
                 yield data
                 self._step = None
                 if not step.pushed:
@@ -166,7 +174,8 @@ class Optimizer(torch.optim.Optimizer):
             client.give_up(error)
             raise
         finally:
-            self._step = None
+            self._step = self._gradients = None
+            gradients.close()
             client.close()
             self._client = None
 
@@ -182,23 +191,21 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 result = loss = closure()
         step = self._step
-        if step is None:
+        if step is None or self._gradients is None:
             raise Error("step() was called outside the loop over loader(), which gives each batch its place in the job")
         if any(group["lr"] != self._lr for group in self.param_groups):
             raise ConfigError(f"the learning rate was changed here from {self._lr} to {self.param_groups[0]['lr']}, but it "
                               "is the servers' that counts; use optimizer.schedule of the job instead of a scheduler")
-        flat = torch.from_numpy(step.gradient.flat)
-        begin = 0
-        for name, p in self._parameters.items():
-            end = begin + p.numel()
-            if p.grad is None:
-                flat[begin:end].zero_()
-            else:
-                grad = p.grad.to_dense() if p.grad.is_sparse else p.grad
-                flat[begin:end].view(p.shape).copy_(grad)
-            begin = end
+        if step.pushed:
+            raise Error("this batch was pushed already; call step() once for each batch of the loader")
+        self._gradients.finish()
         step.push(loss=None if loss is None else float(loss))
         return result
+
+    def accumulate(self) -> contextlib.AbstractContextManager[None]:
+        """With overlap: `with opt.accumulate():` around each backward() of a batch but its last one; their gradients add
+        up. Without overlap it changes nothing."""
+        return contextlib.nullcontext() if self._gradients is None else self._gradients.accumulate()
 
     # ---- reading the weights
 
