@@ -1,5 +1,6 @@
 // Membership, work, pushes and pulls.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -29,6 +30,12 @@ namespace weir {
 namespace {
 
 using Result = Pending::Result;
+
+std::chrono::steady_clock::time_point DeadlineIn(double seconds) {
+  constexpr double kMost = 1e6;
+  return std::chrono::steady_clock::now() +
+         std::chrono::nanoseconds(static_cast<int64_t>(std::clamp(seconds, 0.0, kMost) * 1e9));
+}
 
 // The future of `call`, which takes its time.
 weir_future* InBackground(const weir_client* client, std::function<absl::StatusOr<Result>(Member&)> call) {
@@ -185,6 +192,15 @@ weir_error* weir_set_progress(weir_client* client, const weir_progress* progress
   });
 }
 
+weir_future* weir_wait_draining(weir_client* client, double seconds) {
+  const auto deadline = weir::DeadlineIn(seconds);
+  return weir::InBackground(client, [deadline](weir::Member& member) -> absl::StatusOr<weir::Result> {
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
+    WEIR_RETURN_IF_ERROR(in->WaitDraining(deadline).status());
+    return weir::Result();
+  });
+}
+
 weir_future* weir_next_work(weir_client* client) {
   return weir::InBackground(client, [](weir::Member& member) -> absl::StatusOr<weir::Result> {
     WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
@@ -251,9 +267,7 @@ void weir_free_gate(weir_gate* gate) {
 int weir_wait(weir_future* future, double seconds) {
   // The thread that would set the result is the parent's.
   if (weir::Forked()) return 1;
-  constexpr double kMost = 1e6;
-  return future->pending->Wait(
-      std::chrono::nanoseconds(static_cast<int64_t>(std::clamp(seconds, 0.0, kMost) * 1e9)));
+  return future->pending->WaitUntil(weir::DeadlineIn(seconds));
 }
 
 weir_error* weir_take(weir_future* future) {

@@ -66,6 +66,9 @@ typedef struct {
   // the standard deviation `value` around 0; or even in [-value, value).
   int initializer;
   float value;
+  // Not 0: running statistics. A push holds their new values instead of a gradient, which are assigned: in
+  // sync the mean over the step's parts, else those of each push.
+  int buffer;
 } weir_tensor;
 
 // Writes a folder for checkpoint.init_from: the tensors with these values. Fails if the folder has some.
@@ -87,6 +90,8 @@ typedef struct {
   uint64_t train_examples;
   // Servers in this process, where there is no cluster. At least 1.
   uint32_t servers;
+  // Not 0: this member reads weights of a cluster's job, and takes no part in training. train_examples is 0.
+  int reader;
 } weir_options;
 
 // Finds the servers or, where there is no cluster, starts some in this process, on loopback. Does not join
@@ -126,6 +131,8 @@ typedef struct {
   uint64_t last_examples;
   double last_loss_sum;
 } weir_progress;
+// Ends once the job's examples are done (weir_membership.draining), but after this time at the latest.
+weir_future* weir_wait_draining(weir_client* client, double seconds);
 weir_error* weir_set_progress(weir_client* client, const weir_progress* progress);
 
 // ---- work

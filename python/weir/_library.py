@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any, Callable
 
 class Tensor(Structure):
     _fields_ = [("name", c_char_p), ("shape", POINTER(c_int64)), ("rank", c_size_t), ("initializer", c_int),
-                ("value", c_float)]
+                ("value", c_float), ("buffer", c_int)]
 
 
 class Options(Structure):
     _fields_ = [("cluster", c_char_p), ("task", c_char_p), ("token_file", c_char_p), ("history", c_char_p),
-                ("log_level", c_char_p), ("train_examples", c_uint64), ("servers", c_uint32)]
+                ("log_level", c_char_p), ("train_examples", c_uint64), ("servers", c_uint32), ("reader", c_int)]
 
 
 class Membership(Structure):
@@ -55,6 +55,7 @@ _FUNCTIONS = {
     "leave": (c_void_p, [c_void_p, c_int, c_char_p]),
     "free_client": (None, [c_void_p]),
     "get_membership": (c_void_p, [c_void_p, POINTER(Membership)]),
+    "wait_draining": (c_void_p, [c_void_p, c_double]),
     "set_progress": (c_void_p, [c_void_p, POINTER(Progress)]),
     "next_work": (c_void_p, [c_void_p]),
     "exchange": (c_void_p, [c_void_p, POINTER(Work), c_void_p, POINTER(c_void_p), c_void_p, POINTER(c_uint64),

@@ -147,12 +147,15 @@ class Client:
 
     job: a path, a mapping with the JSON's fields, or a Job.
     tensors: the model, name -> Tensor or shape, in an order that is the same for every worker.
-    train_examples: the size of the training set, the same for every worker.
+    train_examples: the size of the training set, the same for every worker; 0 for a reader.
     cluster, task, token_file: as the flags of `worker`; by default TF_CONFIG and WEIR_TOKEN_FILE of the environment
         say it. Without a cluster the job runs in this process, with `servers` servers on loopback. In a cluster with
         TLS, WEIR_TLS_CA, WEIR_TLS_CERTIFICATE and WEIR_TLS_KEY name this worker's files.
     history: a file that gets every answer of the servers, as lines of JSON.
     log_level: "debug", "info", "warning", "error"; the log goes to stderr. Default: info in a cluster, else warning.
+
+    reader: this client reads the weights of a cluster's job, and takes no part in training. snapshot() and
+        wait_draining() are for it.
 
     `with Client(...) as client:` joins, and leaves at the end: the work is done, or the exception says why not.
     steps() is the whole loop; next_work(), pull(), push() are its parts.
@@ -163,11 +166,12 @@ class Client:
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any] | Job,
                  tensors: Mapping[str, Tensor | Sequence[int]], train_examples: int, *, cluster: str | None = None,
                  task: str | None = None, token_file: str | None = None, history: str | None = None,
-                 log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = ()):
+                 log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = (), reader: bool = False):
         self.job = job if isinstance(job, Job) else Job(job, overrides)
         self.model = Model(tensors)
         self.train_examples = train_examples
-        self.order = ExampleOrder(train_examples, int(self.job.config["seed"]))
+        if not reader:
+            self.order = ExampleOrder(train_examples, int(self.job.config["seed"]))
         if servers < 1:
             raise ConfigError(f"servers must be at least 1, got {servers}")
 
@@ -175,7 +179,7 @@ class Client:
             return None if text is None else os.fsencode(text)
 
         options = _library.Options(encoded(cluster), encoded(task), encoded(token_file), encoded(history),
-                                   encoded(log_level), train_examples, servers)
+                                   encoded(log_level), train_examples, servers, reader)
         handle = ctypes.c_void_p()
         check(library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names),
                            ctypes.byref(handle)))
@@ -261,6 +265,11 @@ class Client:
     def draining(self) -> bool:
         """Whether the job's examples are done."""
         return bool(self._membership().draining)
+
+    def wait_draining(self, timeout: float) -> bool:
+        """Waits until the job's examples are done, at most this many seconds. Returns whether they are."""
+        Future(library.wait_draining(self._live(), timeout), lambda f: check(library.take(f))).result()
+        return self.draining
 
     def _membership(self) -> _library.Membership:
         membership = _library.Membership()

@@ -6,6 +6,7 @@ import math
 from typing import Any, Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from .client import Client, Gate, Gradient, Pushed, Weights, Work
 from .errors import Error, Fenced, JobDone, WeightsGone
@@ -21,22 +22,25 @@ _FRUITLESS = 10
 class Step:
     """One piece of work, with its weights.
 
-    work: what it is. examples: int32 indices of its examples, in [0, train_examples). weights: name -> array, float32,
-    which change when the loop goes on. gradient: memory for the gradient, name -> array; uninitialised, and only made
-    if it is used.
+    work: what it is. weights: name -> array, float32, which change when the loop goes on.
     """
 
     def __init__(self, loop: "_Membership", work: Work, weights: Mapping[str, Floats], base: Weights):
         self._loop, self._base = loop, base
         self.work, self.weights = work, weights
-        self.examples = loop.client.order(work.first_example, work.examples)
         self.pushed = False
         self._gradient: Gradient | None = None
         # Of the push, if it has begun before the gradient is complete.
         self._gate: Gate | None = None
 
     @property
+    def examples(self) -> npt.NDArray[np.int32]:
+        """The indices of the work's examples, in [0, train_examples)."""
+        return self._loop.client.order(self.work.first_example, self.work.examples)
+
+    @property
     def gradient(self) -> Gradient:
+        """Memory for the gradient, name -> array; uninitialised."""
         if self._gradient is None:
             self._gradient = self._loop.client.new_gradient()
         return self._gradient

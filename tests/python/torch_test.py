@@ -2,6 +2,7 @@
 """weir.torch trains what a serial loop in torch trains: to the bit in sync, with any number of workers and servers, killed ones
 included; and what torch's own optimizers train, but for rounding."""
 import collections
+import json
 import os
 import pathlib
 import signal
@@ -346,6 +347,97 @@ class Modes(unittest.TestCase):
                 run.check_once()
 
 
+class Stream(unittest.TestCase):
+    """An IterableDataset, in the modes that give out ranges."""
+
+    def test_each_worker_goes_through_it(self):
+        for length, num_workers in ((True, 0), (True, 2), (False, 0)):
+            with self.subTest(length=length, num_workers=num_workers):
+                fields = {} if length else {"train": {"examples": EPOCHS * train.EXAMPLES}}
+                data = (train.SizedStream if length else train.Stream)()
+                model = train.make_model()
+                opt = weir.torch.Optimizer(model, job(consistency={"mode": "async"}, **fields), data)
+                seen = collections.Counter()
+                for x, y, numbers in opt.loader(num_workers=num_workers):
+                    opt.zero_grad()
+                    F.cross_entropy(model(x), y).backward()
+                    opt.step()
+                    seen.update(numbers.tolist())
+                # One worker makes whole passes.
+                self.assertEqual(set(seen.values()), {EPOCHS})
+
+    def test_what_is_refused(self):
+        class Empty(train.Stream):
+            def __iter__(self):
+                return iter(())
+
+        def first(data, **fields):
+            next(weir.torch.Optimizer(train.make_model(), job(**fields), data).loader())
+
+        cases = [("in sync a part of a step", lambda: first(train.SizedStream())),
+                 ("train.examples", lambda: first(train.Stream(), consistency={"mode": "async"})),
+                 ("has no examples", lambda: first(Empty(), consistency={"mode": "async"}, train={"examples": 8}))]
+        for text, call in cases:
+            with self.subTest(text):
+                with self.assertRaises(weir.ConfigError) as caught:
+                    call()
+                self.assertIn(text, str(caught.exception))
+
+
+class Reader(unittest.TestCase):
+    def test_an_evaluator(self):
+        """It reads while a worker waits for it, and at the job's end; each time the weights of one step."""
+        for flags in ([], ["--tls"]):
+            with self.subTest(flags=flags):
+                run = Run(self)
+                done = support.run(run.up("--workers=2", "--ps=2", "--evaluator", *flags, program=["--hold_at=7"]))
+                run.check(done, models=2)
+                versions = [int(v) for v in (run.folder / "versions").read_text().split()]
+                steps = EPOCHS * train.EXAMPLES // (BATCH * PARTS)
+                self.assertEqual(versions, sorted(set(versions)))
+                self.assertTrue(any(0 < v < steps for v in versions), versions)
+                self.assertEqual(versions[-1], steps)
+                for name, value in torch.load(run.folder / "read.pt").items():
+                    self.assertTrue(torch.equal(value, serial_run()[name]), name)
+
+    def test_the_model_gets_its_own_weights_back(self):
+        model = train.make_model()
+        tensors = weir.torch.weights.ModelWeights(model)
+        own = [p.clone() for p in model.parameters()]
+        with weir.Client(job(), tensors.tensors(), train.EXAMPLES) as client:
+            with tensors.snapshot(client) as version:
+                self.assertEqual(version, 0)
+                self.assertTrue(all(not p.any() for p in model.parameters()))
+            client.give_up("that was all")
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(own, model.parameters())))
+
+    def test_misuse_is_refused_with_what_to_do(self):
+        spec = {"cluster": {"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}}
+        with support.folder() as folder:
+            cluster = pathlib.Path(folder) / "cluster.json"
+            cluster.write_text(json.dumps(spec))
+            initial = {"init_from": folder}
+
+            def train_as(task):
+                opt = weir.torch.Optimizer(train.make_model(), job(checkpoint=initial), train.Examples(), cluster=str(cluster),
+                                           task=task)
+                next(opt.loader())
+
+            def read(**where):
+                weir.torch.Reader(train.make_model(), job(), **where)
+
+            cases = [("a reader needs a cluster", read),
+                     ("this program evaluates, but its task is worker:0; make it an evaluator",
+                      lambda: read(cluster=str(cluster), task="worker:0")),
+                     ("this program trains, but its task is evaluator:0", lambda: train_as("evaluator:0"))]
+            for text, call in cases:
+                with self.subTest(text):
+                    with self.assertRaises(weir.ConfigError) as caught:
+                        call()
+                    self.assertIn(text, str(caught.exception))
+            read(cluster=str(cluster))
+
+
 class Use(unittest.TestCase):
     """The optimizer as users of torch know it, and what it refuses."""
 
@@ -479,8 +571,7 @@ class Up(unittest.TestCase):
     def test_who_trains(self):
         run = Run(self)
         program = ["--", "python"]
-        for flags, text in (([], "weir up JOB -- PROGRAM ARGS"), (["--evaluator", *program], "--evaluator"),
-                            (["--device=cpu", *program], "--device")):
+        for flags, text in (([], "weir up JOB -- PROGRAM ARGS"), (["--device=cpu", *program], "--device")):
             done = support.run([support.ROOT / "cli/weir", "up", run.job, *flags])
             self.assertEqual(done.returncode, 78, done.stderr)
             self.assertIn(text, done.stderr)

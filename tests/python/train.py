@@ -1,5 +1,6 @@
-"""A worker that trains a small model with PyTorch, for the tests; its arguments say what goes wrong."""
+"""A worker that trains a small model with PyTorch, or the evaluator, for the tests; its arguments say what goes wrong."""
 import argparse
+import json
 import os
 import pathlib
 import signal
@@ -31,6 +32,20 @@ class Examples(torch.utils.data.Dataset):
         return self.x[i], self.y[i], i, torch.utils.data.get_worker_info() is None
 
 
+class Stream(torch.utils.data.IterableDataset):
+    """The same examples one after another, x, class and number; each of the loader's processes has some of them."""
+
+    def __iter__(self):
+        info, data = torch.utils.data.get_worker_info(), Examples()
+        for i in range(info.id if info else 0, EXAMPLES, info.num_workers if info else 1):
+            yield data[i][:3]
+
+
+class SizedStream(Stream):
+    def __len__(self):
+        return EXAMPLES
+
+
 def make_model(dropout=0.25, hidden=16):
     torch.manual_seed(11)
     return torch.nn.Sequential(torch.nn.Linear(INPUTS, hidden), torch.nn.Tanh(), torch.nn.Dropout(dropout),
@@ -44,6 +59,18 @@ def once(marker):
         return True
     except FileExistsError:
         return False
+
+
+def evaluate(model, args):
+    """What an evaluator task does: notes the versions, and keeps the newest weights."""
+    versions = []
+    with weir.torch.Reader(model, args.job) as reader:
+        for version in reader.versions(interval=0.02):
+            versions.append(version)
+            torch.save(model.state_dict(), args.folder / "read.pt")
+            if (args.folder / "held").exists():
+                (args.folder / "go").touch()
+    (args.folder / "versions").write_text(" ".join(map(str, versions)))
 
 
 def main():
@@ -62,6 +89,9 @@ def main():
 
     torch.set_num_threads(1)
     model = make_model(hidden=args.hidden)
+    if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("type") == "evaluator":
+        evaluate(model, args)
+        return
     opt = weir.torch.Optimizer(model, args.job, Examples(), servers=args.servers, overlap=args.overlap)
     seen, made_here = [], 0
     for n, (x, y, numbers, here) in enumerate(opt.loader(num_workers=args.num_workers, multiprocessing_context=args.start)):

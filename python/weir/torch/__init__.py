@@ -7,6 +7,8 @@
         loss.backward()
         opt.step()
 """
-from .optimizer import Optimizer, save_weights
+from .optimizer import Optimizer
+from .reader import Reader
+from .weights import save_weights
 
-__all__ = ["Optimizer", "save_weights"]
+__all__ = ["Optimizer", "Reader", "save_weights"]
