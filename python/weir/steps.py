@@ -85,9 +85,12 @@ class Step:
         if gradient is not self.gradient:
             for name in self.gradient:
                 np.copyto(self.gradient[name], gradient[name])
-        norm = math.sqrt(float(np.sum(np.square(self.gradient.flat, dtype=np.float64))))
+        tensors = self._loop.client.model.tensors
+        gradients = [array for name, array in self.gradient.items() if not tensors[name].buffer]
+        norm = math.sqrt(sum(float(np.sum(np.square(array, dtype=np.float64))) for array in gradients))
         if math.isfinite(norm) and norm > self._loop.clip_norm:
-            self.gradient.flat *= np.float32(self._loop.clip_norm / norm)
+            for array in gradients:
+                array *= np.float32(self._loop.clip_norm / norm)
         return self.gradient
 
     def _abandon(self) -> None:

@@ -84,6 +84,18 @@ class Training(unittest.TestCase):
             into = {"w": np.empty(INPUTS, np.float32), "b": np.empty((), np.float32)}
             self.assertEqual(client.snapshot(into).result().version, clocks)
 
+    def test_running_statistics(self):
+        """They are assigned: the mean over a step's parts, or the newest push. Clipping leaves them alone."""
+        for mode, expected in (("sync", 2), ("async", 3)):
+            result = {"s": np.empty(2, np.float32), "w": np.empty(3, np.float32)}
+            config = job(train={"examples": 2 * BATCH, "clip_norm": 0.5}, optimizer={"type": "sgd", "learning_rate": 1},
+                         consistency={"mode": mode, **({"parts": 2} if mode == "sync" else {})})
+            with weir.Client(config, {"s": weir.Tensor((2,), buffer=True), "w": (3,)}, EXAMPLES) as client:
+                for i, step in enumerate(client.steps(result)):
+                    step.push({"s": np.full(2, 1 + 2 * i, np.float32), "w": np.array([0, 0, 1], np.float32)})
+            np.testing.assert_array_equal(result["s"], [expected] * 2)
+            np.testing.assert_allclose(result["w"], [0, 0, -0.5 if mode == "sync" else -1])
+
     def test_a_gradient_that_leaves_in_parts(self):
         """Step.ready(): the result is the same, whether a gradient travels in one message or several."""
         for wide in (10, 70_000):

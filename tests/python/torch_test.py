@@ -40,39 +40,47 @@ def gradient(model, data, indices, batch=None):
     return [p.grad.clone() for p in model.parameters()]
 
 
-def serial_run(hidden=16):
+def serial_run(**kind):
     """The weights that steps over the same parts make, one after another: the mean of the parts in their order, and then the
-    published formula of momentum."""
-    data, model = train.Examples(), train.make_model(hidden=hidden)
+    published formula of momentum. Running statistics are the mean of what the parts leave, each of which begins with those
+    of the step."""
+    data, model = train.Examples(), train.make_model(**kind)
     order = weir.ExampleOrder(len(data), SEED)
     speeds = [torch.zeros_like(p) for p in model.parameters()]
+    statistics = list(model.buffers())
     for step in range(EPOCHS * len(data) // (BATCH * PARTS)):
-        mean = None
+        mean, before = None, [s.clone() for s in statistics]
         for part in range(PARTS):
             batch = step * PARTS + part
             indices = torch.from_numpy(order(batch * BATCH, BATCH)).long()
             share = torch.tensor(1.0) / PARTS
-            terms = [share * g for g in gradient(model, data, indices, batch)]
+            for s, b in zip(statistics, before):
+                s.copy_(b)
+            terms = [share * t for t in [*gradient(model, data, indices, batch), *(s.float() for s in statistics)]]
             mean = terms if mean is None else [m + t for m, t in zip(mean, terms)]
         with torch.no_grad():
             for p, v, g in zip(model.parameters(), speeds, mean):
                 v.mul_(MOMENTUM).add_(g)
                 p.sub_(RATE * v)
+            for s, m in zip(statistics, mean[len(speeds):]):
+                s.copy_(m if s.is_floating_point() else m.round())
     return model.state_dict()
 
 
 class Run:
     """The folder of a job, its runs, and what they have left there."""
 
-    def __init__(self, test, hidden=16, **fields):
+    def __init__(self, test, kind=None, **fields):
+        """kind: arguments of make_model()."""
         temporary = support.folder()
         test.addCleanup(temporary.cleanup)
-        self.test, self.folder, self.hidden = test, pathlib.Path(temporary.name), hidden
+        self.test, self.folder, self.kind = test, pathlib.Path(temporary.name), kind or {}
         self.job = support.write_job(self.folder / "job.json", **job(**fields))
-        weir.torch.save_weights(train.make_model(hidden=hidden), self.folder / "initial")
+        weir.torch.save_weights(train.make_model(**self.kind), self.folder / "initial")
 
     def up(self, *flags, program=()):
-        return support.up(self.job, [TRAIN, self.job, self.folder, f"--hidden={self.hidden}", *program],
+        kind = [f"--{name}" if value is True else f"--{name}={value}" for name, value in self.kind.items()]
+        return support.up(self.job, [TRAIN, self.job, self.folder, *kind, *program],
                           f"--init_from={self.folder}/initial", *flags)
 
     def models(self):
@@ -84,7 +92,7 @@ class Run:
 
     def check(self, done, models):
         self.test.assertEqual(done.returncode, 0, done.stderr)
-        found, expected = self.models(), serial_run(self.hidden)
+        found, expected = self.models(), serial_run(**self.kind)
         self.test.assertIn(len(found), models if isinstance(models, tuple) else (models,))
         for state in found:
             for name, value in expected.items():
@@ -128,9 +136,15 @@ class Exact(unittest.TestCase):
         """Gradients that leave during backward."""
         for workers, servers in ((1, 1), (2, 3), (3, 2)):
             with self.subTest(workers=workers, servers=servers):
-                run = Run(self, hidden=train.WIDE, wire={"chunk_kib": 256})
+                run = Run(self, {"hidden": train.WIDE}, wire={"chunk_kib": 256})
                 done = support.run(run.up(f"--workers={workers}", f"--ps={servers}", program=["--overlap"]))
                 run.check(done, models=workers)
+
+    def test_running_statistics(self):
+        for workers, servers in ((1, 1), (3, 2)):
+            with self.subTest(workers=workers, servers=servers):
+                run = Run(self, {"norm": True})
+                run.check(support.run(run.up(f"--workers={workers}", f"--ps={servers}")), models=workers)
 
     def test_a_killed_worker(self):
         run = Run(self)
@@ -476,7 +490,7 @@ class Use(unittest.TestCase):
         self.assertTrue({"a.weight", "a.bias", "b.weight", "norm.weight", "norm.running_mean"} <= changed, changed)
         self.assertFalse({"frozen.weight", "frozen.bias", "unused"} & changed)
         self.assertIs(model.a.weight, model.b.weight)
-        self.assertEqual(after["norm.num_batches_tracked"], EPOCHS * train.EXAMPLES // BATCH)
+        self.assertEqual(after["norm.num_batches_tracked"], EPOCHS * train.EXAMPLES // (BATCH * PARTS))
 
     def test_clip_norm_and_a_closure(self):
         data, ours, theirs = train.Examples(), train.make_model(0), train.make_model(0)
@@ -497,6 +511,20 @@ class Use(unittest.TestCase):
             sgd.step()
         for a, b in zip(ours.parameters(), theirs.parameters()):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+    def test_clip_norm_leaves_running_statistics_alone(self):
+        """A tiny limit stops the weights, but not the statistics."""
+        model = train.make_model(norm=True)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        opt = self.optimizer(model, train={"epochs": 1, "clip_norm": 1e-12}, consistency={"mode": "async"})
+        for x, y, *_ in opt.loader():
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        after = model.state_dict()
+        torch.testing.assert_close(after["0.weight"], before["0.weight"], rtol=0, atol=1e-9)
+        self.assertGreater((after["4.running_mean"] - before["4.running_mean"]).abs().max(), 0.001)
+        self.assertEqual(after["4.num_batches_tracked"], train.EXAMPLES // BATCH)
 
     def test_snapshot(self):
         model = train.make_model()

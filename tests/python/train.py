@@ -46,10 +46,13 @@ class SizedStream(Stream):
         return EXAMPLES
 
 
-def make_model(dropout=0.25, hidden=16):
+def make_model(dropout=0.25, hidden=16, norm=False):
     torch.manual_seed(11)
-    return torch.nn.Sequential(torch.nn.Linear(INPUTS, hidden), torch.nn.Tanh(), torch.nn.Dropout(dropout),
-                               torch.nn.Linear(hidden, CLASSES))
+    layers = [torch.nn.Linear(INPUTS, hidden), torch.nn.Tanh(), torch.nn.Dropout(dropout), torch.nn.Linear(hidden, CLASSES)]
+    if norm:
+        # The second one's statistics are means over all batches, so that their number counts.
+        layers += [torch.nn.BatchNorm1d(CLASSES), torch.nn.BatchNorm1d(CLASSES, momentum=None)]
+    return torch.nn.Sequential(*layers)
 
 
 def once(marker):
@@ -84,11 +87,12 @@ def main():
     parser.add_argument("--hold_at", type=int, default=-1, help="the batch at which one worker waits for the file go")
     parser.add_argument("--fail_at", type=int, default=-1, help="the batch at which an exception is raised")
     parser.add_argument("--hidden", type=int, default=16)
+    parser.add_argument("--norm", action="store_true")
     parser.add_argument("--overlap", action="store_true")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
-    model = make_model(hidden=args.hidden)
+    model = make_model(hidden=args.hidden, norm=args.norm)
     if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("type") == "evaluator":
         evaluate(model, args)
         return

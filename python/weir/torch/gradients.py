@@ -3,29 +3,30 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from typing import Any, Callable, Iterator, Mapping
+from typing import Any, Callable, Iterator
 
 import torch
 
 from ..errors import Error
 from ..steps import Step
+from .weights import ModelWeights
 
 
 class Gradients:
     """Copies each parameter's gradient to where the servers' messages take it from: all in finish(), or with overlap
-    each as soon as backward has made it.
+    each as soon as backward has made it. The running statistics that forward has left go with them.
 
     Between begin() and finish() there is a batch. With overlap a gradient that was sent must stay as it is until
     finish(); Error says which did not, and what to do.
     """
 
-    def __init__(self, parameters: Mapping[str, torch.nn.Parameter], overlap: bool):
-        self._parameters = parameters
+    def __init__(self, weights: ModelWeights, overlap: bool):
+        self._parameters, self._statistics = weights.parameters, weights.statistics
         self._step: Step | None = None
         self._accumulating = False
         # The gradients that were handed over, and their versions: an operation in place makes a new one.
         self._sent: dict[str, tuple[torch.Tensor, int]] = {}
-        self._hooks = [_after_accumulation(p, self._hook(name)) for name, p in parameters.items()] if overlap else []
+        self._hooks = [_after_accumulation(p, self._hook(name)) for name, p in self._parameters.items()] if overlap else []
 
     def begin(self, step: Step) -> None:
         self._step = step
@@ -51,6 +52,8 @@ class Gradients:
         for name, p in self._parameters.items():
             if name not in self._sent:
                 self._copy(name, p.grad)
+        for name, statistic in self._statistics.items():
+            self._copy(name, statistic)
         self._step = None
         self._sent.clear()
 
@@ -87,13 +90,13 @@ class Gradients:
         self._step.ready(name)
 
     @torch.no_grad()
-    def _copy(self, name: str, grad: torch.Tensor | None) -> None:
+    def _copy(self, name: str, value: torch.Tensor | None) -> None:
         assert self._step is not None
         into = torch.from_numpy(self._step.gradient[name])
-        if grad is None:
+        if value is None:
             into.zero_()
         else:
-            into.copy_(grad.to_dense() if grad.is_sparse else grad)
+            into.copy_(value.to_dense() if value.is_sparse else value)
 
 
 class _NodeHook:

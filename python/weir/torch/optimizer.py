@@ -15,7 +15,7 @@ import torch.utils.data
 from .._library import library
 from ..client import Client, Work
 from ..errors import ConfigError, Error, check
-from ..job import ExampleOrder, Job, save_weights
+from ..job import ExampleOrder, Job
 from ..steps import Step, run
 from .batches import Batches, StreamBatches
 from .gradients import Gradients
@@ -25,8 +25,9 @@ from .weights import ModelWeights
 class Optimizer(torch.optim.Optimizer):
     """Trains a model as a worker of a job.
 
-    model: its parameters that require a gradient are trained, float32 on the CPU. Others, and buffers (the running
-        statistics of BatchNorm), stay this process's own.
+    model: its parameters that require a gradient are trained, float32 on the CPU. The running statistics of BatchNorm
+        go with them: each batch begins with those of the job. A step of sync makes them the mean of what its parts have
+        left; otherwise they are those of the newest push. Other parameters and buffers stay this process's own.
     job: the job's config, a path or a mapping. Its optimizer and schedule run on the servers; data.batch_size is the
         size of the loader's batches. It has no `model` and no other field of `data`.
     train_set: a map-style data set, the same for every worker. In bounded and async also an IterableDataset: each batch is
@@ -127,13 +128,13 @@ class Optimizer(torch.optim.Optimizer):
             yield self.job
             return
         with tempfile.TemporaryDirectory(prefix="weir-initial-") as folder:
-            save_weights(folder, self._weights.arrays())
+            self._weights.save(folder)
             source, overrides = self._source
             yield Job(source, [*overrides, "checkpoint.init_from=" + json.dumps(folder)])
 
     def _steps(self, client: Client, batches: Callable[[Work], Any], seed: int | None) -> Iterator[Any]:
         final = client.model.split(np.empty(client.model.elements, dtype=np.float32))
-        self._gradients = gradients = Gradients(self._weights.parameters, self._overlap)
+        self._gradients = gradients = Gradients(self._weights, self._overlap)
         try:
             for step in run(client, final):
                 self._weights.load(step.weights)
