@@ -526,6 +526,29 @@ class Use(unittest.TestCase):
         self.assertGreater((after["4.running_mean"] - before["4.running_mean"]).abs().max(), 0.001)
         self.assertEqual(after["4.num_batches_tracked"], train.EXAMPLES // BATCH)
 
+    def test_bfloat16_parameters(self):
+        """The servers have float32 values, and the model has them rounded."""
+        data, ours, theirs = train.Examples(), train.make_model(0).bfloat16(), train.make_model(0).bfloat16()
+        opt = self.optimizer(ours, data, train={"examples": 20 * BATCH}, optimizer={"type": "sgd", "learning_rate": RATE},
+                             consistency={"mode": "sync"})
+        for x, y, *_ in opt.loader():
+            opt.zero_grad()
+            F.cross_entropy(ours(x.bfloat16()), y).backward()
+            opt.step()
+        order = weir.ExampleOrder(len(data), SEED)
+        values = [p.detach().float() for p in theirs.parameters()]
+        for step in range(20):
+            indices = torch.from_numpy(order(step * BATCH, BATCH)).long()
+            theirs.zero_grad()
+            F.cross_entropy(theirs(data.x[indices].bfloat16()), data.y[indices]).backward()
+            with torch.no_grad():
+                for p, value in zip(theirs.parameters(), values):
+                    value.sub_(RATE * p.grad.float())
+                    p.copy_(value)
+        for a, b in zip(ours.parameters(), theirs.parameters()):
+            self.assertEqual(a.dtype, torch.bfloat16)
+            self.assertTrue(torch.equal(a, b))
+
     def test_snapshot(self):
         model = train.make_model()
         opt = self.optimizer(model)

@@ -27,9 +27,8 @@ class ModelWeights:
         if not self.parameters:
             raise ConfigError("the model has no parameter that requires a gradient")
         for name, p in self.parameters.items():
-            if p.dtype != torch.float32 or p.device.type != "cpu":
-                raise ConfigError(f"{name} is {p.dtype} on {p.device}; Weir trains float32 parameters on the CPU "
-                                  "(torch.autocast computes in bfloat16 and leaves the parameters float32)")
+            if p.dtype not in (torch.float32, torch.bfloat16) or p.device.type != "cpu":
+                raise ConfigError(f"{name} is {p.dtype} on {p.device}; Weir trains float32 and bfloat16 parameters on the CPU")
         layers = [name for name, layer in model.named_modules() if isinstance(layer, torch.nn.modules.batchnorm._NormBase)]
         names = {f"{layer}.{name}".lstrip(".") for layer in layers for name in _STATISTICS}
         self.statistics = {name: buffer for name, buffer in model.named_buffers() if name in names}
