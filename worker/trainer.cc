@@ -35,10 +35,7 @@ Trainer::Trainer(const v1::JobConfig& config, GradientComputer* computer, Client
       losses_(config.train().divergence()) {}
 
 bool Trainer::LeavesEarly(const v1::JobConfig& config) {
-  if (config.train().clip_norm() > 0) return false;
-  // Shards receive pushes whole, or there is no other worker to overtake them.
-  return !TraitsOf(config).applies_alone || config.server().apply() == v1::ServerConfig::APPLY_STAGED ||
-         config.server().durability() == v1::ServerConfig::DURABILITY_LOG || config.cluster().workers() == 1;
+  return config.train().clip_norm() == 0 && !OvertakesSlowPushes(config);
 }
 
 absl::StatusOr<PullResult> Trainer::Incoming::Get() const {

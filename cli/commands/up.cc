@@ -152,11 +152,6 @@ absl::Status Job::CheckProgram(const v1::JobConfig& config) const {
         ": model and data are missing: the job is for a program that brings its own. Name the program (`weir "
         "up JOB -- PROGRAM ARGS`), or give both to have `worker` train"));
   }
-  if (options_.evaluator) {
-    return absl::InvalidArgumentError(
-        "--evaluator adds a task that runs `worker`, which cannot evaluate another program's model; take it "
-        "out");
-  }
   if (options_.device != "auto") {
     return absl::InvalidArgumentError(absl::StrCat("--device is for `worker`; ", options_.program[0],
                                                    " chooses its device itself; take it out"));

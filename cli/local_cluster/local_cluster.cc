@@ -248,14 +248,14 @@ absl::StatusOr<std::vector<std::string>> LocalCluster::MissingServers() {
 absl::Status LocalCluster::StartWorkers() {
   const std::string ps = absl::StrCat(R"("ps":[)", absl::StrJoin(ps_addresses_, ",", AppendQuoted), "]");
   const std::string device = absl::StrCat("--device=", options_.device);
+  const std::string program = options_.program.empty() ? options_.binaries.worker : "";
   for (int i = 0; i < options_.workers; ++i) {
     // No process connects to a worker; the port stands for an address that the format requires.
     const std::string cluster = absl::StrCat(R"({"worker":{")", i, R"(":"127.0.0.1:1"},)", ps, "}");
-    const std::string program = options_.program.empty() ? options_.binaries.worker : "";
     WEIR_RETURN_IF_ERROR(Start("worker", i, program, cluster, {device}));
   }
   if (!options_.evaluator) return absl::OkStatus();
-  return Start("evaluator", 0, options_.binaries.worker, absl::StrCat("{", ps, "}"), {device});
+  return Start("evaluator", 0, program, absl::StrCat("{", ps, "}"), {device});
 }
 
 std::vector<TaskExit> LocalCluster::WaitForExits(int also, absl::Duration limit) {

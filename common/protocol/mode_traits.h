@@ -39,4 +39,12 @@ inline const ModeTraits& TraitsOf(const v1::JobConfig& config) {
   return TraitsOf(config.consistency().mode());
 }
 
+// Whether a push that takes long to arrive is overtaken by those of other workers, and then sent again. If
+// so, nothing is gained by beginning a push before its gradient is whole.
+inline bool OvertakesSlowPushes(const v1::JobConfig& config) {
+  // Otherwise shards receive pushes whole, or there is no other worker.
+  return TraitsOf(config).applies_alone && config.server().apply() != v1::ServerConfig::APPLY_STAGED &&
+         config.server().durability() != v1::ServerConfig::DURABILITY_LOG && config.cluster().workers() != 1;
+}
+
 }  // namespace weir

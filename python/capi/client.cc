@@ -1,5 +1,6 @@
 // Membership, work, pushes and pulls.
 #include <algorithm>
+#include <chrono>
 #include <cstring>
 #include <thread>
 
@@ -21,10 +22,20 @@ struct weir_gradient {
   std::shared_ptr<float> values;
 };
 
+struct weir_gate {
+  std::shared_ptr<weir::GradientGate> gate = std::make_shared<weir::GradientGate>();
+};
+
 namespace weir {
 namespace {
 
 using Result = Pending::Result;
+
+std::chrono::steady_clock::time_point DeadlineIn(double seconds) {
+  constexpr double kMost = 1e6;
+  return std::chrono::steady_clock::now() +
+         std::chrono::nanoseconds(static_cast<int64_t>(std::clamp(seconds, 0.0, kMost) * 1e9));
+}
 
 // The future of `call`, which takes its time.
 weir_future* InBackground(const weir_client* client, std::function<absl::StatusOr<Result>(Member&)> call) {
@@ -168,8 +179,9 @@ void weir_free_client(weir_client* client) {
 }
 
 weir_error* weir_get_membership(weir_client* client, weir_membership* membership) {
-  return weir::WithClient(client, [membership](weir::Client& in) {
-    *membership = {in.worker(), in.start_clock(), in.draining(), in.leading()};
+  return weir::WithClient(client, [&](weir::Client& in) {
+    *membership = {in.worker(), in.start_clock(), in.draining(), in.leading(),
+                   in.gradient_has_chunks() && !client->member->overtakes_slow_pushes()};
   });
 }
 
@@ -177,6 +189,15 @@ weir_error* weir_set_progress(weir_client* client, const weir_progress* progress
   return weir::WithClient(client, [progress](weir::Client& in) {
     in.SetProgress({progress->examples, progress->batches, progress->loss_sum, progress->last_examples,
                     progress->last_loss_sum});
+  });
+}
+
+weir_future* weir_wait_draining(weir_client* client, double seconds) {
+  const auto deadline = weir::DeadlineIn(seconds);
+  return weir::InBackground(client, [deadline](weir::Member& member) -> absl::StatusOr<weir::Result> {
+    WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
+    WEIR_RETURN_IF_ERROR(in->WaitDraining(deadline).status());
+    return weir::Result();
   });
 }
 
@@ -188,11 +209,13 @@ weir_future* weir_next_work(weir_client* client) {
 }
 
 weir_future* weir_exchange(weir_client* client, const weir_work* work, const weir_weights* base,
-                           const float* const* gradient, const uint64_t* clock, float* const* into) {
+                           const float* const* gradient, weir_gate* gate, const uint64_t* clock,
+                           float* const* into) {
   return weir::Begun(client, [&](weir::Client& in) {
     weir::ExchangeOrder order;
     if (work != nullptr) {
-      order.push = {weir::WorkOf(*work), base->pull(), weir::From(in.model(), gradient), nullptr};
+      order.push = {weir::WorkOf(*work), base->pull(), weir::From(in.model(), gradient),
+                    gate == nullptr ? nullptr : gate->gate};
     }
     if (clock != nullptr) {
       order.pull = weir::ExchangeOrder::Pull();
@@ -225,12 +248,26 @@ void weir_free_gradient(weir_gradient* gradient) {
   if (!weir::Forked()) delete gradient;
 }
 
+weir_gate* weir_new_gate() { return new weir_gate; }
+
+void weir_gate_ready(weir_gate* gate, size_t tensor) {
+  if (!weir::Forked()) gate->gate->Ready(tensor);
+}
+
+void weir_gate_fail(weir_gate* gate, const char* reason) {
+  if (!weir::Forked()) gate->gate->Fail(absl::CancelledError(reason));
+}
+
+void weir_free_gate(weir_gate* gate) {
+  if (gate == nullptr || weir::Forked()) return;
+  weir_gate_fail(gate, "the gradient was given up");
+  delete gate;
+}
+
 int weir_wait(weir_future* future, double seconds) {
   // The thread that would set the result is the parent's.
   if (weir::Forked()) return 1;
-  constexpr double kMost = 1e6;
-  return future->pending->Wait(
-      std::chrono::nanoseconds(static_cast<int64_t>(std::clamp(seconds, 0.0, kMost) * 1e9)));
+  return future->pending->WaitUntil(weir::DeadlineIn(seconds));
 }
 
 weir_error* weir_take(weir_future* future) {

@@ -38,6 +38,7 @@ absl::StatusOr<ModelSpec> ModelOf(const weir_tensor* tensors, size_t n) {
     TensorSpec& tensor = model.tensors.emplace_back();
     tensor.name = tensors[i].name;
     tensor.shape.assign(tensors[i].shape, tensors[i].shape + tensors[i].rank);
+    if (tensors[i].buffer != 0) tensor.kind = TensorKind::kBuffer;
     tensor.init.value = tensors[i].value;
     switch (tensors[i].initializer) {
       case WEIR_CONSTANT:

@@ -8,6 +8,7 @@
 #include "common/base/status_macros.h"
 #include "common/config/cluster_spec.h"
 #include "common/protocol/job_failure.h"
+#include "common/protocol/mode_traits.h"
 #include "common/rpc/job_token.h"
 #include "common/rpc/tls.h"
 #include "common/telemetry/grpc_process.h"
@@ -31,26 +32,46 @@ absl::Status PrepareProcess(const char* level, const std::string& task) {
   return absl::OkStatus();
 }
 
-absl::Status CheckTask(const Task& task) {
-  if (task.type == "worker" || task.type == "chief") return absl::OkStatus();
+absl::Status CheckTask(const Task& task, bool reader) {
+  if (reader ? task.type == "evaluator" : task.type == "worker" || task.type == "chief")
+    return absl::OkStatus();
+  const std::string seen =
+      absl::StrCat("this program ", reader ? "evaluates" : "trains", ", but its task is ", task.ToString());
+  if (task.type == "ps") return absl::InvalidArgumentError(absl::StrCat(seen, "; start `ps_server` for it"));
   return absl::InvalidArgumentError(
-      absl::StrCat("this program trains, but its task is ", task.ToString(),
-                   task.type == "ps" ? "; start `ps_server` for it" : "; make it a worker or chief"));
+      absl::StrCat(seen, reader ? "; make it an evaluator"
+                                : "; make it a worker or chief, or have it read (weir.torch.Reader)"));
+}
+
+absl::StatusOr<std::optional<TaskEnvironment>> EnvironmentOf(const weir_options& options) {
+  const char* const tf_config = std::getenv("TF_CONFIG");
+  std::string task = Text(options.task);
+  // A cluster need not list its evaluators.
+  if (options.reader != 0 && task.empty() && tf_config == nullptr && options.cluster != nullptr) {
+    task = "evaluator:0";
+  }
+  WEIR_ASSIGN_OR_RETURN(std::optional<TaskEnvironment> environment,
+                        FromEnvironment(tf_config, Text(options.cluster), task, Pod::Current()));
+  if (options.reader != 0 && !environment.has_value()) {
+    return absl::InvalidArgumentError(
+        "a reader needs a cluster whose job it reads: give `cluster`, or TF_CONFIG in the environment. The "
+        "process that trains reads with Optimizer.snapshot()");
+  }
+  return environment;
 }
 
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const weir_options& options,
                                                      ModelSpec model) {
-  WEIR_ASSIGN_OR_RETURN(
-      const std::optional<TaskEnvironment> environment,
-      FromEnvironment(std::getenv("TF_CONFIG"), Text(options.cluster), Text(options.task), Pod::Current()));
+  WEIR_ASSIGN_OR_RETURN(const std::optional<TaskEnvironment> environment, EnvironmentOf(options));
   ClientOptions client;
+  client.reader = options.reader != 0;
   client.job_config = config.SerializeAsString();
   client.history_path = Text(options.history);
   client.train_examples = options.train_examples;
   if (environment.has_value()) {
-    WEIR_RETURN_IF_ERROR(CheckTask(environment->task));
+    WEIR_RETURN_IF_ERROR(CheckTask(environment->task, client.reader));
     client.task = environment->task.ToString();
     client.rank = environment->cluster.WorkerRank(environment->task).value_or(0);
     client.servers = environment->cluster.ps_addresses();
@@ -66,9 +87,10 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
           "TLS (", kTlsCertificateVariable,
           ") is for the tasks of a cluster; without a cluster spec the job runs in this process"));
     }
-    WEIR_RETURN_IF_ERROR(client.tls->CheckIs(Role::kWorker, client.rank));
+    WEIR_RETURN_IF_ERROR(client.tls->CheckIs(client.reader ? Role::kReader : Role::kWorker, client.rank));
     WarnIfExpiring(*client.tls, absl::Now());
   }
+  const bool overtakes_slow_pushes = OvertakesSlowPushes(config);
   std::unique_ptr<InProcessCluster> local;
   if (!environment.has_value()) {
     if (config.cluster().workers() > 1) {
@@ -87,7 +109,8 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
     WEIR_ASSIGN_OR_RETURN(local, InProcessCluster::Start(std::move(cluster)));
     client.servers = local->addresses();
   }
-  return std::shared_ptr<Member>(new Member(std::move(model), std::move(client), std::move(local)));
+  return std::shared_ptr<Member>(
+      new Member(std::move(model), std::move(client), overtakes_slow_pushes, std::move(local)));
 }
 
 absl::Status Member::Join() {

@@ -25,6 +25,8 @@ class Member {
                                                       ModelSpec model);
 
   const ModelSpec& model() const { return model_; }
+  // See common/protocol/mode_traits.h.
+  bool overtakes_slow_pushes() const { return overtakes_slow_pushes_; }
   // Takes as long as Client::Join().
   absl::Status Join();
   // FailedPrecondition: not joined, or left.
@@ -33,10 +35,15 @@ class Member {
   absl::Status Leave(const absl::Status& failure);
 
  private:
-  Member(ModelSpec model, ClientOptions options, std::unique_ptr<InProcessCluster> local)
-      : model_(std::move(model)), options_(std::move(options)), local_(std::move(local)) {}
+  Member(ModelSpec model, ClientOptions options, bool overtakes_slow_pushes,
+         std::unique_ptr<InProcessCluster> local)
+      : model_(std::move(model)),
+        overtakes_slow_pushes_(overtakes_slow_pushes),
+        options_(std::move(options)),
+        local_(std::move(local)) {}
 
   const ModelSpec model_;
+  const bool overtakes_slow_pushes_;
   ClientOptions options_;
   // Null in a cluster. Outlives the client.
   const std::unique_ptr<InProcessCluster> local_;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <optional>
 #include <utility>
@@ -24,9 +25,8 @@ class Pending {
     set_.NotifyAll();
   }
 
-  // Whether the result is there after at most this time.
-  bool Wait(std::chrono::nanoseconds limit) {
-    const auto deadline = std::chrono::steady_clock::now() + limit;
+  // Whether the result is there, at the latest at the deadline.
+  bool WaitUntil(std::chrono::steady_clock::time_point deadline) {
     MutexLock lock(mutex_);
     while (!result_.has_value()) {
       if (!set_.WaitUntil(mutex_, deadline)) return result_.has_value();

@@ -30,6 +30,7 @@ typedef struct weir_client weir_client;
 typedef struct weir_future weir_future;
 typedef struct weir_weights weir_weights;
 typedef struct weir_gradient weir_gradient;
+typedef struct weir_gate weir_gate;
 typedef struct weir_order weir_order;
 
 // ---- errors
@@ -65,6 +66,9 @@ typedef struct {
   // the standard deviation `value` around 0; or even in [-value, value).
   int initializer;
   float value;
+  // Not 0: running statistics. A push holds their new values instead of a gradient, which are assigned: in
+  // sync the mean over the step's parts, else those of each push.
+  int buffer;
 } weir_tensor;
 
 // Writes a folder for checkpoint.init_from: the tensors with these values. Fails if the folder has some.
@@ -86,6 +90,8 @@ typedef struct {
   uint64_t train_examples;
   // Servers in this process, where there is no cluster. At least 1.
   uint32_t servers;
+  // Not 0: this member reads weights of a cluster's job, and takes no part in training. train_examples is 0.
+  int reader;
 } weir_options;
 
 // Finds the servers or, where there is no cluster, starts some in this process, on loopback. Does not join
@@ -111,6 +117,8 @@ typedef struct {
   uint64_t start_clock;
   int draining;
   int leading;
+  // Whether a push gains time by beginning before its gradient is complete (weir_gate).
+  int gains_from_gate;
 } weir_membership;
 weir_error* weir_get_membership(weir_client* client, weir_membership* membership);
 
@@ -123,6 +131,8 @@ typedef struct {
   uint64_t last_examples;
   double last_loss_sum;
 } weir_progress;
+// Ends once the job's examples are done (weir_membership.draining), but after this time at the latest.
+weir_future* weir_wait_draining(weir_client* client, double seconds);
 weir_error* weir_set_progress(weir_client* client, const weir_progress* progress);
 
 // ---- work
@@ -140,10 +150,11 @@ typedef struct {
 weir_future* weir_next_work(weir_client* client);
 
 // A push if `work` is not NULL, a pull if `clock` is not NULL, or both. `base`: the weights that the gradient
-// was computed from. `gradient` and `into` point to each tensor's memory, in the model's order. `into` NULL:
-// the weights are read in place.
+// was computed from. `gradient` and `into` point to each tensor's memory, in the model's order. `gate` NULL:
+// the gradient is complete. `into` NULL: the weights are read in place.
 weir_future* weir_exchange(weir_client* client, const weir_work* work, const weir_weights* base,
-                           const float* const* gradient, const uint64_t* clock, float* const* into);
+                           const float* const* gradient, weir_gate* gate, const uint64_t* clock,
+                           float* const* into);
 // Reads the newest consistent weights, from outside the training.
 weir_future* weir_snapshot(weir_client* client, float* const* into);
 
@@ -151,6 +162,17 @@ weir_future* weir_snapshot(weir_client* client, float* const* into);
 // not write to it again.
 weir_error* weir_new_gradient(weir_client* client, weir_gradient** gradient, float** values);
 void weir_free_gradient(weir_gradient* gradient);
+
+// Lets a push begin before its gradient is complete: each piece travels once the tensors in it are ready. A
+// gate is for one push. All tensors must be ready within cluster.wait_seconds after the push has begun.
+weir_gate* weir_new_gate(void);
+// The tensor (its position in the model) holds its gradient, and does not change until the push's future is
+// ready. Before or after the push has begun.
+void weir_gate_ready(weir_gate* gate, size_t tensor);
+// Ends the push with this reason, and without a trace, unless all tensors are ready.
+void weir_gate_fail(weir_gate* gate, const char* reason);
+// Before all tensors are ready: as weir_gate_fail().
+void weir_free_gate(weir_gate* gate);
 
 // ---- results
 

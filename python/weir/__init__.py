@@ -1,12 +1,12 @@
 """Weir: data-parallel training on parameter servers. docs/python.md is the guide; weir.torch is for PyTorch."""
-from .client import Client, Gradient, Pushed, View, Weights, Work
+from .client import Client, Gate, Gradient, Pushed, View, Weights, Work
 from .errors import ConfigError, Diverged, Drained, Error, Fenced, JobDone, PeerLost, StorageError, WeightsGone
 from .future import Future
 from .job import ExampleOrder, Floats, Job, Tensor, save_weights
 from .steps import Step
 
 __all__ = [
-    "Client", "ConfigError", "Diverged", "Drained", "Error", "ExampleOrder", "Fenced", "Floats", "Future", "Gradient", "Job",
-    "JobDone", "PeerLost", "Pushed", "Step", "StorageError", "Tensor", "View", "Weights", "WeightsGone", "Work",
+    "Client", "ConfigError", "Diverged", "Drained", "Error", "ExampleOrder", "Fenced", "Floats", "Future", "Gate", "Gradient",
+    "Job", "JobDone", "PeerLost", "Pushed", "Step", "StorageError", "Tensor", "View", "Weights", "WeightsGone", "Work",
     "save_weights"
 ]

@@ -11,16 +11,17 @@ from typing import TYPE_CHECKING, Any, Callable
 
 class Tensor(Structure):
     _fields_ = [("name", c_char_p), ("shape", POINTER(c_int64)), ("rank", c_size_t), ("initializer", c_int),
-                ("value", c_float)]
+                ("value", c_float), ("buffer", c_int)]
 
 
 class Options(Structure):
     _fields_ = [("cluster", c_char_p), ("task", c_char_p), ("token_file", c_char_p), ("history", c_char_p),
-                ("log_level", c_char_p), ("train_examples", c_uint64), ("servers", c_uint32)]
+                ("log_level", c_char_p), ("train_examples", c_uint64), ("servers", c_uint32), ("reader", c_int)]
 
 
 class Membership(Structure):
-    _fields_ = [("worker", c_uint32), ("start_clock", c_uint64), ("draining", c_int), ("leading", c_int)]
+    _fields_ = [("worker", c_uint32), ("start_clock", c_uint64), ("draining", c_int), ("leading", c_int),
+                ("gains_from_gate", c_int)]
 
 
 class Progress(Structure):
@@ -54,12 +55,18 @@ _FUNCTIONS = {
     "leave": (c_void_p, [c_void_p, c_int, c_char_p]),
     "free_client": (None, [c_void_p]),
     "get_membership": (c_void_p, [c_void_p, POINTER(Membership)]),
+    "wait_draining": (c_void_p, [c_void_p, c_double]),
     "set_progress": (c_void_p, [c_void_p, POINTER(Progress)]),
     "next_work": (c_void_p, [c_void_p]),
-    "exchange": (c_void_p, [c_void_p, POINTER(Work), c_void_p, POINTER(c_void_p), POINTER(c_uint64), POINTER(c_void_p)]),
+    "exchange": (c_void_p, [c_void_p, POINTER(Work), c_void_p, POINTER(c_void_p), c_void_p, POINTER(c_uint64),
+                            POINTER(c_void_p)]),
     "snapshot": (c_void_p, [c_void_p, POINTER(c_void_p)]),
     "new_gradient": (c_void_p, [c_void_p, POINTER(c_void_p), POINTER(c_void_p)]),
     "free_gradient": (None, [c_void_p]),
+    "new_gate": (c_void_p, []),
+    "gate_ready": (None, [c_void_p, c_size_t]),
+    "gate_fail": (None, [c_void_p, c_char_p]),
+    "free_gate": (None, [c_void_p]),
     "wait": (c_int, [c_void_p, c_double]),
     "take": (c_void_p, [c_void_p]),
     "take_work": (c_void_p, [c_void_p, POINTER(Work), POINTER(c_int)]),

@@ -107,6 +107,31 @@ class Gradient(Mapping[str, Floats]):
         return len(self._views)
 
 
+class Gate:
+    """Lets a push begin before its gradient is complete (Client.new_gate()): each piece of the gradient travels once
+    the tensors in it are ready. A gate is for one push; all tensors must be ready within cluster.wait_seconds after
+    the push has begun. A gate that goes away before that fails its push, which leaves no trace."""
+
+    def __init__(self, model: Model):
+        self._indices = {name: i for i, name in enumerate(model.names)}
+        self._handle: int | None = library.new_gate()
+
+    def ready(self, name: str) -> None:
+        """The tensor holds its gradient, and does not change until the push's future is done. Returns at once."""
+        if name not in self._indices:
+            raise ConfigError(f"the model has no tensor {name!r}; it has {', '.join(list(self._indices)[:10])}")
+        library.gate_ready(self._handle, self._indices[name])
+
+    def fail(self, reason: str) -> None:
+        """Ends the push with this reason, and without a trace, unless all tensors are ready."""
+        library.gate_fail(self._handle, reason.encode())
+
+    def __del__(self) -> None:
+        if getattr(self, "_handle", None):
+            library.free_gate(self._handle)
+            self._handle = None
+
+
 class _Owner:
     """Frees a gradient's memory when its last array is gone."""
 
@@ -122,12 +147,15 @@ class Client:
 
     job: a path, a mapping with the JSON's fields, or a Job.
     tensors: the model, name -> Tensor or shape, in an order that is the same for every worker.
-    train_examples: the size of the training set, the same for every worker.
+    train_examples: the size of the training set, the same for every worker; 0 for a reader.
     cluster, task, token_file: as the flags of `worker`; by default TF_CONFIG and WEIR_TOKEN_FILE of the environment
         say it. Without a cluster the job runs in this process, with `servers` servers on loopback. In a cluster with
         TLS, WEIR_TLS_CA, WEIR_TLS_CERTIFICATE and WEIR_TLS_KEY name this worker's files.
     history: a file that gets every answer of the servers, as lines of JSON.
     log_level: "debug", "info", "warning", "error"; the log goes to stderr. Default: info in a cluster, else warning.
+
+    reader: this client reads the weights of a cluster's job, and takes no part in training. snapshot() and
+        wait_draining() are for it.
 
     `with Client(...) as client:` joins, and leaves at the end: the work is done, or the exception says why not.
     steps() is the whole loop; next_work(), pull(), push() are its parts.
@@ -138,11 +166,12 @@ class Client:
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any] | Job,
                  tensors: Mapping[str, Tensor | Sequence[int]], train_examples: int, *, cluster: str | None = None,
                  task: str | None = None, token_file: str | None = None, history: str | None = None,
-                 log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = ()):
+                 log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = (), reader: bool = False):
         self.job = job if isinstance(job, Job) else Job(job, overrides)
         self.model = Model(tensors)
         self.train_examples = train_examples
-        self.order = ExampleOrder(train_examples, int(self.job.config["seed"]))
+        if not reader:
+            self.order = ExampleOrder(train_examples, int(self.job.config["seed"]))
         if servers < 1:
             raise ConfigError(f"servers must be at least 1, got {servers}")
 
@@ -150,7 +179,7 @@ class Client:
             return None if text is None else os.fsencode(text)
 
         options = _library.Options(encoded(cluster), encoded(task), encoded(token_file), encoded(history),
-                                   encoded(log_level), train_examples, servers)
+                                   encoded(log_level), train_examples, servers, reader)
         handle = ctypes.c_void_p()
         check(library.open(self.job._handle, ctypes.byref(options), self.model.array, len(self.model.names),
                            ctypes.byref(handle)))
@@ -237,10 +266,21 @@ class Client:
         """Whether the job's examples are done."""
         return bool(self._membership().draining)
 
+    def wait_draining(self, timeout: float) -> bool:
+        """Waits until the job's examples are done, at most this many seconds. Returns whether they are."""
+        Future(library.wait_draining(self._live(), timeout), lambda f: check(library.take(f))).result()
+        return self.draining
+
     def _membership(self) -> _library.Membership:
         membership = _library.Membership()
         check(library.get_membership(self._live(), ctypes.byref(membership)))
         return membership
+
+    @property
+    def gains_from_gate(self) -> bool:
+        """Whether a push gains time by beginning before its gradient is complete: the gradient travels in several
+        messages, and other workers' pushes do not overtake it (docs/transports.md)."""
+        return bool(self._membership().gains_from_gate)
 
     def set_progress(self, examples: int, batches: int, loss_sum: float, last_examples: int = 0,
                      last_loss_sum: float = 0.0) -> None:
@@ -281,21 +321,23 @@ class Client:
     def pull(self, clock: int, into: Mapping[str, Floats]) -> "Future[Weights]":
         """Reads the weights for `clock` into all of the model's tensors, which must stay untouched until the future is
         done."""
-        return self._exchange(None, None, None, clock, into).then_weights()
+        return self._exchange(clock=clock, into=into).then_weights()
 
     def view(self, clock: int) -> "Future[View]":
         """Reads the weights for `clock` where they lie."""
-        return self._exchange(None, None, None, clock, None).then_weights()  # type: ignore[return-value]
+        return self._exchange(clock=clock).then_weights()  # type: ignore[return-value]
 
-    def push(self, work: Work, base: Weights, gradient: Mapping[str, Floats]) -> "Future[Pushed]":
+    def push(self, work: Work, base: Weights, gradient: Mapping[str, Floats],
+             gate: Gate | None = None) -> "Future[Pushed]":
         """Delivers the gradient of one piece of work, the mean over its examples. base: the weights that it was
-        computed from. The gradient must stay unchanged until the future is done."""
-        return self._exchange(work, base, gradient, None, None).then_pushed()
+        computed from. The gradient must stay unchanged until the future is done. gate: each of its tensors is still
+        to be filled until it is ready there."""
+        return self._exchange(work, base, gradient, gate).then_pushed()
 
-    def push_pull(self, work: Work, base: Weights, gradient: Mapping[str, Floats],
-                  into: Mapping[str, Floats]) -> "Future[tuple[Pushed, Weights]]":
+    def push_pull(self, work: Work, base: Weights, gradient: Mapping[str, Floats], into: Mapping[str, Floats],
+                  gate: Gate | None = None) -> "Future[tuple[Pushed, Weights]]":
         """push() and the pull() at the next clock, as one exchange; for the last work of a clock."""
-        return self._exchange(work, base, gradient, work.clock + 1, into)
+        return self._exchange(work, base, gradient, gate, work.clock + 1, into)
 
     def snapshot(self, into: Mapping[str, Floats]) -> "Future[Weights]":
         """Reads the newest consistent weights, from outside the training: in sync those of one step."""
@@ -308,8 +350,13 @@ class Client:
         check(library.new_gradient(self._live(), ctypes.byref(handle), ctypes.byref(address)))
         return Gradient(handle.value or 0, address.value or 0, self.model)
 
-    def _exchange(self, work: Work | None, base: Weights | None, gradient: Mapping[str, Floats] | None,
-                  clock: int | None, into: Mapping[str, Floats] | None) -> "_Exchange":
+    def new_gate(self) -> Gate:
+        """A gate for one push()."""
+        return Gate(self.model)
+
+    def _exchange(self, work: Work | None = None, base: Weights | None = None,
+                  gradient: Mapping[str, Floats] | None = None, gate: Gate | None = None, clock: int | None = None,
+                  into: Mapping[str, Floats] | None = None) -> "_Exchange":
         order = None
         if work is not None:
             order = ctypes.byref(_library.Work(work.clock, work.batch, work.first_example, work.examples,
@@ -319,7 +366,8 @@ class Client:
         sent = None if gradient is None else self.model.pointers(gradient, "push", writeable=False)
         received = None if into is None else self.model.pointers(into, "pull", writeable=True)
         at = None if clock is None else ctypes.byref(ctypes.c_uint64(clock))
-        handle = library.exchange(self._live(), order, base._handle if base is not None else None, sent, at, received)
+        handle = library.exchange(self._live(), order, None if base is None else base._handle, sent,
+                                  None if gate is None else gate._handle, at, received)
         memory = (gradient, dict(into) if into is not None else None)
         return _Exchange(handle, self.model, clock is not None and into is None, memory)
 

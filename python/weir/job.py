@@ -5,7 +5,7 @@ import ctypes
 import json
 import os
 from dataclasses import dataclass
-from typing import Any, Mapping, Sequence
+from typing import Any, Collection, Mapping, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -28,11 +28,14 @@ class Tensor:
     initializer, value: how the servers make the initial values from the job's seed. "constant": each is `value`;
         "normal": standard deviation `value` around 0; "uniform": in [-value, value). A job with checkpoint.init_from
         takes its initial values from there instead.
+    buffer: running statistics. A push holds their new values instead of a gradient. In sync the step gives them the mean
+        over its parts; otherwise they are those of the newest push.
     """
 
     shape: tuple[int, ...]
     initializer: str = "constant"
     value: float = 0.0
+    buffer: bool = False
 
 
 class Job:
@@ -90,6 +93,7 @@ class Model:
             self._keep.append(dimensions)
             entry.name, entry.shape, entry.rank = name.encode(), dimensions, len(shape)
             entry.initializer, entry.value = _INITIALIZERS[tensor.initializer], tensor.value
+            entry.buffer = tensor.buffer
 
     def split(self, flat: Floats) -> dict[str, Floats]:
         """Views of flat memory that holds the tensors end to end."""
@@ -120,14 +124,15 @@ class Model:
         return pointers
 
 
-def save_weights(directory: str | os.PathLike[str], weights: Mapping[str, Floats]) -> None:
+def save_weights(directory: str | os.PathLike[str], weights: Mapping[str, Floats], buffers: Collection[str] = ()) -> None:
     """Writes initial weights, for a job's checkpoint.init_from. The folder is made; ConfigError or Error: it holds
     weights already, which stay.
 
-    weights: the model's tensors by name, float32, in the model's order.
+    weights: the model's tensors by name, float32, in the model's order. buffers: which of them are running statistics
+        (Tensor.buffer).
     """
     arrays = {name: np.asarray(array, dtype=np.float32, order="C") for name, array in weights.items()}
-    model = Model({name: Tensor(array.shape) for name, array in arrays.items()})
+    model = Model({name: Tensor(array.shape, buffer=name in buffers) for name, array in arrays.items()})
     check(library.save_weights(os.fsencode(directory), model.array, len(model.names),
                                model.pointers(arrays, "weights", writeable=False)))
 

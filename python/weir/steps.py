@@ -6,8 +6,9 @@ import math
 from typing import Any, Iterator, Mapping
 
 import numpy as np
+import numpy.typing as npt
 
-from .client import Client, Gradient, Pushed, Weights, Work
+from .client import Client, Gate, Gradient, Pushed, Weights, Work
 from .errors import Error, Fenced, JobDone, WeightsGone
 from .future import Future
 from .job import Floats
@@ -21,23 +22,39 @@ _FRUITLESS = 10
 class Step:
     """One piece of work, with its weights.
 
-    work: what it is. examples: int32 indices of its examples, in [0, train_examples). weights: name -> array, float32,
-    which change when the loop goes on. gradient: memory for the gradient, name -> array; uninitialised, and only made
-    if it is used.
+    work: what it is. weights: name -> array, float32, which change when the loop goes on.
     """
 
     def __init__(self, loop: "_Membership", work: Work, weights: Mapping[str, Floats], base: Weights):
         self._loop, self._base = loop, base
         self.work, self.weights = work, weights
-        self.examples = loop.client.order(work.first_example, work.examples)
         self.pushed = False
         self._gradient: Gradient | None = None
+        # Of the push, if it has begun before the gradient is complete.
+        self._gate: Gate | None = None
+
+    @property
+    def examples(self) -> npt.NDArray[np.int32]:
+        """The indices of the work's examples, in [0, train_examples)."""
+        return self._loop.client.order(self.work.first_example, self.work.examples)
 
     @property
     def gradient(self) -> Gradient:
+        """Memory for the gradient, name -> array; uninitialised."""
         if self._gradient is None:
             self._gradient = self._loop.client.new_gradient()
         return self._gradient
+
+    def ready(self, name: str) -> None:
+        """The tensor's values in step.gradient are final, so that they may travel while others are computed; push()
+        sends the rest. They leave with push() where nothing is gained by that (Client.gains_from_gate), and with
+        train.clip_norm, since the norm is that of the whole gradient."""
+        self._check_open()
+        if self._gate is None and self._loop.overlaps:
+            self._gate = self._loop.client.new_gate()
+            self._loop.push(self, self.gradient, self._gate)
+        if self._gate is not None:
+            self._gate.ready(name)
 
     def push(self, gradient: Mapping[str, Floats] | None = None, *, loss: float | None = None) -> None:
         """Sends the gradient: the mean over the examples. Returns at once; the memory must not be written again.
@@ -45,21 +62,41 @@ class Step:
         gradient: by default step.gradient. train.clip_norm applies. loss: the mean loss over the examples, which
         `weir status` and the summary show.
         """
+        self._check_open()
+        if self._gate is None:
+            self._loop.push(self, self._clipped(self.gradient if gradient is None else gradient), None)
+        elif gradient is None:
+            for name in self.gradient:
+                self._gate.ready(name)
+        else:
+            raise Error("a part of step.gradient is on its way, since ready() was called; put all of it there, and call "
+                        "push() without a gradient")
+        self._loop.report(self.work, loss)
+        self.pushed = True
+
+    def _check_open(self) -> None:
         if self.pushed:
             raise Error("this step was pushed already; each is pushed once")
-        limit = float(self._loop.client.job.get("train.clip_norm", 0))
-        if gradient is None:
-            gradient = self.gradient
-        elif limit > 0:
+
+    def _clipped(self, gradient: Mapping[str, Floats]) -> Mapping[str, Floats]:
+        """The gradient, or where train.clip_norm is set its clipped values in step.gradient."""
+        if self._loop.clip_norm == 0:
+            return gradient
+        if gradient is not self.gradient:
             for name in self.gradient:
                 np.copyto(self.gradient[name], gradient[name])
-            gradient = self.gradient
-        if limit > 0:
-            norm = math.sqrt(float(np.sum(np.square(self.gradient.flat, dtype=np.float64))))
-            if math.isfinite(norm) and norm > limit:
-                self.gradient.flat *= np.float32(limit / norm)
-        self._loop.push(self, gradient, loss)
-        self.pushed = True
+        tensors = self._loop.client.model.tensors
+        gradients = [array for name, array in self.gradient.items() if not tensors[name].buffer]
+        norm = math.sqrt(sum(float(np.sum(np.square(array, dtype=np.float64))) for array in gradients))
+        if math.isfinite(norm) and norm > self._loop.clip_norm:
+            for array in gradients:
+                array *= np.float32(self._loop.clip_norm / norm)
+        return self.gradient
+
+    def _abandon(self) -> None:
+        """The loop has ended here. A push that has begun must not wait for what does not come."""
+        if self._gate is not None and not self.pushed:
+            self._gate.fail("the training loop was left before the gradient was complete")
 
 
 class _Membership:
@@ -70,6 +107,9 @@ class _Membership:
         self.progressed = False
         # In bounded: the pull of the next clock is under way during a whole step.
         self._prefetch = bool(client.job.get("consistency.prefetch", False))
+        self.clip_norm = float(client.job.get("train.clip_norm", 0))
+        #: Whether pushes begin before their gradients are complete.
+        self.overlaps = self.clip_norm == 0 and client.gains_from_gate
         # One set of weights is in use, the other on its way.
         self._memory = [np.empty(client.model.elements, dtype=np.float32) for _ in range(2)]
         self._views = [client.model.split(memory) for memory in self._memory]
@@ -91,21 +131,26 @@ class _Membership:
                 self._begin_pull(work.clock + 1)
             assert self._base is not None
             step = Step(self, work, self._views[0], self._base)
-            yield step
+            try:
+                yield step
+            finally:
+                step._abandon()
             if not step.pushed:
                 raise Error(f"the gradient of batch {work.batch} was not pushed: each step of the loop is pushed once, "
                             "before the next one begins. To leave the job early, raise an exception")
         self._collect(wait=True)
 
-    def push(self, step: Step, gradient: Mapping[str, Floats], loss: float | None) -> None:
+    def push(self, step: Step, gradient: Mapping[str, Floats], gate: Gate | None) -> None:
         # If a pull of the next clock is under way, this is work that another worker left, or the pull was prefetched.
         if not step.work.last_of_clock or self._next is not None:
-            self._pushes.append(self.client.push(step.work, step._base, gradient))
+            self._pushes.append(self.client.push(step.work, step._base, gradient, gate))
         else:
-            exchange = self.client.push_pull(step.work, step._base, gradient, self._views[1])
+            exchange = self.client.push_pull(step.work, step._base, gradient, self._views[1], gate)
             self._next = step.work.clock + 1, exchange
+
+    def report(self, work: Work, loss: float | None) -> None:
         if loss is not None:
-            self.progress.add(self.client, step.work, loss)
+            self.progress.add(self.client, work, loss)
 
     def _begin_pull(self, clock: int) -> None:
         self._next = clock, self.client.pull(clock, self._views[1])

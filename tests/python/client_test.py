@@ -84,6 +84,41 @@ class Training(unittest.TestCase):
             into = {"w": np.empty(INPUTS, np.float32), "b": np.empty((), np.float32)}
             self.assertEqual(client.snapshot(into).result().version, clocks)
 
+    def test_running_statistics(self):
+        """They are assigned: the mean over a step's parts, or the newest push. Clipping leaves them alone."""
+        for mode, expected in (("sync", 2), ("async", 3)):
+            result = {"s": np.empty(2, np.float32), "w": np.empty(3, np.float32)}
+            config = job(train={"examples": 2 * BATCH, "clip_norm": 0.5}, optimizer={"type": "sgd", "learning_rate": 1},
+                         consistency={"mode": mode, **({"parts": 2} if mode == "sync" else {})})
+            with weir.Client(config, {"s": weir.Tensor((2,), buffer=True), "w": (3,)}, EXAMPLES) as client:
+                for i, step in enumerate(client.steps(result)):
+                    step.push({"s": np.full(2, 1 + 2 * i, np.float32), "w": np.array([0, 0, 1], np.float32)})
+            np.testing.assert_array_equal(result["s"], [expected] * 2)
+            np.testing.assert_allclose(result["w"], [0, 0, -0.5 if mode == "sync" else -1])
+
+    def test_a_gradient_that_leaves_in_parts(self):
+        """Step.ready(): the result is the same, whether a gradient travels in one message or several."""
+        for wide in (10, 70_000):
+            results = []
+            for early in ((), ("a",), ("b", "a")):
+                result = {name: np.empty(wide, np.float32) for name in "ab"}
+                tensors = {name: weir.Tensor((wide,), "uniform", 0.1) for name in "ab"}
+                config = job(train={"examples": 30}, consistency={"mode": "sync"}, wire={"chunk_kib": 256})
+                with weir.Client(config, tensors, EXAMPLES) as client:
+                    self.assertEqual(client.gains_from_gate, wide > 10)
+                    for step in client.steps(result):
+                        for name in early:
+                            step.gradient[name][:] = step.weights[name] + step.work.clock
+                            step.ready(name)
+                        for name in "ab":
+                            if name not in early:
+                                step.gradient[name][:] = step.weights[name] + step.work.clock
+                        step.push()
+                results.append(result)
+            for result in results[1:]:
+                for name in "ab":
+                    np.testing.assert_array_equal(result[name], results[0][name])
+
     def test_initial_weights(self):
         w = np.arange(INPUTS, dtype=np.float32)
         with support.folder() as folder:
@@ -165,6 +200,44 @@ class Errors(unittest.TestCase):
 
         self.error(weir.Error, "was not pushed", lambda: run(0))
         self.error(weir.Error, "pushed already", lambda: run(2))
+
+    def test_a_gate(self):
+        """A push with a gate begins with the tensors that are ready, and ends when it is given up."""
+        tensors = {"a": (70_000,), "b": (140_000,)}
+        config = job(wire={"chunk_kib": 256}, consistency={"mode": "sync"})
+
+        def push(use):
+            with weir.Client(config, tensors, EXAMPLES) as client:
+                work, gate = client.next_work(), client.new_gate()
+                arrays = {name: np.zeros(shape, np.float32) for name, shape in tensors.items()}
+                base = client.pull(0, arrays).result()
+                future = client.push(work, base, arrays, gate)
+                use(arrays, gate)
+                future.result(timeout=support.LIMIT_SECONDS)
+
+        def not_finite(arrays, gate):
+            arrays["b"][:] = np.nan
+            gate.ready("b")
+
+        def fail(_, gate):
+            gate.ready("a")
+            gate.fail("lost interest")
+
+        self.error(weir.Diverged, "the gradient of b[", lambda: push(not_finite))
+        self.error(weir.Error, "lost interest", lambda: push(fail))
+        self.error(weir.ConfigError, "no tensor 'c'; it has a, b", lambda: push(lambda _, gate: gate.ready("c")))
+
+    def test_a_gradient_that_has_begun_to_leave(self):
+        def run(use):
+            with weir.Client(job(wire={"chunk_kib": 256}, consistency={"mode": "sync"}), {"w": (70_000,)}, EXAMPLES) as client:
+                for step in client.steps():
+                    step.gradient.flat[:] = 0
+                    step.ready("w")
+                    use(step)
+
+        self.error(weir.Error, "call push() without a gradient", lambda: run(lambda step: step.push({"w": np.zeros(70_000)})))
+        self.error(weir.Error, "pushed already", lambda: run(lambda step: (step.push(), step.ready("w"))))
+        self.error(weir.Error, "was not pushed", lambda: run(lambda step: None))
 
     def test_a_limit(self):
         """Two parts, of which this worker computes one after the other: there is no work before the first is pushed."""

@@ -2,6 +2,7 @@
 """weir.torch trains what a serial loop in torch trains: to the bit in sync, with any number of workers and servers, killed ones
 included; and what torch's own optimizers train, but for rounding."""
 import collections
+import json
 import os
 import pathlib
 import signal
@@ -12,6 +13,7 @@ import unittest
 import support
 import torch
 import torch.nn.functional as F
+import torch.utils.checkpoint
 import train
 import weir
 import weir.torch
@@ -38,39 +40,47 @@ def gradient(model, data, indices, batch=None):
     return [p.grad.clone() for p in model.parameters()]
 
 
-def serial_run():
+def serial_run(**kind):
     """The weights that steps over the same parts make, one after another: the mean of the parts in their order, and then the
-    published formula of momentum."""
-    data, model = train.Examples(), train.make_model()
+    published formula of momentum. Running statistics are the mean of what the parts leave, each of which begins with those
+    of the step."""
+    data, model = train.Examples(), train.make_model(**kind)
     order = weir.ExampleOrder(len(data), SEED)
     speeds = [torch.zeros_like(p) for p in model.parameters()]
+    statistics = list(model.buffers())
     for step in range(EPOCHS * len(data) // (BATCH * PARTS)):
-        mean = None
+        mean, before = None, [s.clone() for s in statistics]
         for part in range(PARTS):
             batch = step * PARTS + part
             indices = torch.from_numpy(order(batch * BATCH, BATCH)).long()
             share = torch.tensor(1.0) / PARTS
-            terms = [share * g for g in gradient(model, data, indices, batch)]
+            for s, b in zip(statistics, before):
+                s.copy_(b)
+            terms = [share * t for t in [*gradient(model, data, indices, batch), *(s.float() for s in statistics)]]
             mean = terms if mean is None else [m + t for m, t in zip(mean, terms)]
         with torch.no_grad():
             for p, v, g in zip(model.parameters(), speeds, mean):
                 v.mul_(MOMENTUM).add_(g)
                 p.sub_(RATE * v)
+            for s, m in zip(statistics, mean[len(speeds):]):
+                s.copy_(m if s.is_floating_point() else m.round())
     return model.state_dict()
 
 
 class Run:
     """The folder of a job, its runs, and what they have left there."""
 
-    def __init__(self, test, **fields):
+    def __init__(self, test, kind=None, **fields):
+        """kind: arguments of make_model()."""
         temporary = support.folder()
         test.addCleanup(temporary.cleanup)
-        self.test, self.folder = test, pathlib.Path(temporary.name)
+        self.test, self.folder, self.kind = test, pathlib.Path(temporary.name), kind or {}
         self.job = support.write_job(self.folder / "job.json", **job(**fields))
-        weir.torch.save_weights(train.make_model(), self.folder / "initial")
+        weir.torch.save_weights(train.make_model(**self.kind), self.folder / "initial")
 
     def up(self, *flags, program=()):
-        return support.up(self.job, [TRAIN, self.job, self.folder, *program],
+        kind = [f"--{name}" if value is True else f"--{name}={value}" for name, value in self.kind.items()]
+        return support.up(self.job, [TRAIN, self.job, self.folder, *kind, *program],
                           f"--init_from={self.folder}/initial", *flags)
 
     def models(self):
@@ -82,7 +92,7 @@ class Run:
 
     def check(self, done, models):
         self.test.assertEqual(done.returncode, 0, done.stderr)
-        found, expected = self.models(), serial_run()
+        found, expected = self.models(), serial_run(**self.kind)
         self.test.assertIn(len(found), models if isinstance(models, tuple) else (models,))
         for state in found:
             for name, value in expected.items():
@@ -121,6 +131,20 @@ class Exact(unittest.TestCase):
                 run.check(support.run(run.up(f"--workers={workers}", "--tls", program=["--num_workers=1"])), models=workers)
                 batches = EPOCHS * train.EXAMPLES // BATCH
                 self.assertLess(run.made_here(), batches / 4)
+
+    def test_overlap(self):
+        """Gradients that leave during backward."""
+        for workers, servers in ((1, 1), (2, 3), (3, 2)):
+            with self.subTest(workers=workers, servers=servers):
+                run = Run(self, {"hidden": train.WIDE}, wire={"chunk_kib": 256})
+                done = support.run(run.up(f"--workers={workers}", f"--ps={servers}", program=["--overlap"]))
+                run.check(done, models=workers)
+
+    def test_running_statistics(self):
+        for workers, servers in ((1, 1), (3, 2)):
+            with self.subTest(workers=workers, servers=servers):
+                run = Run(self, {"norm": True})
+                run.check(support.run(run.up(f"--workers={workers}", f"--ps={servers}")), models=workers)
 
     def test_a_killed_worker(self):
         run = Run(self)
@@ -204,6 +228,128 @@ class BesideTorch(unittest.TestCase):
                      lambda p: torch.optim.AdamW(p, lr=0.003, weight_decay=0.02))
 
 
+class Overlap(unittest.TestCase):
+    """overlap=True: the same bits, or an error that says what to do."""
+
+    def train(self, backward, overlap=True, **fields):
+        """The weights after a few steps, in which backward(opt, model, x, y) makes the gradients."""
+        model = train.make_model(dropout=0, hidden=train.WIDE)
+        fields = {"train": {"examples": 4 * BATCH}, "consistency": {"mode": "sync"}, "wire": {"chunk_kib": 256}, **fields}
+        # With several servers it is the client that checks values, when they leave.
+        opt = weir.torch.Optimizer(model, job(**fields), train.Examples(), overlap=overlap, servers=2)
+        for x, y, *_ in opt.loader():
+            opt.zero_grad()
+            self.assertTrue(opt.client.gains_from_gate)
+            backward(opt, model, x, y)
+            opt.step()
+        return model.state_dict()
+
+    def check_same(self, backward, **fields):
+        expected, found = self.train(backward, overlap=False, **fields), self.train(backward, **fields)
+        for name, value in expected.items():
+            self.assertTrue(torch.equal(found[name], value), f"{name} has other bits")
+
+    def test_bytes_leave_during_backward(self):
+        """A value of the last layer's gradient that is not finite ends the job while the first layer's is computed."""
+        def backward(opt, model, x, y):
+            hidden = model[0](x)
+
+            def wait(_):
+                # There is no other work before this push has ended.
+                opt.client.next_work(timeout=support.LIMIT_SECONDS)
+            hidden.register_hook(wait)
+            (F.cross_entropy(model[1:](hidden), y) * torch.inf).backward()
+
+        with self.assertRaisesRegex(weir.Diverged, "the gradient of 3.weight"):
+            self.train(backward)
+
+    def test_several_backwards(self):
+        def halves(x, y):
+            return zip(x.chunk(2), y.chunk(2))
+
+        def last_one_outside(opt, model, x, y):
+            (first, second) = (F.cross_entropy(model(a), b) / 2 for a, b in halves(x, y))
+            with opt.accumulate():
+                first.backward()
+            second.backward()
+
+        def all_inside(opt, model, x, y):
+            with opt.accumulate():
+                for a, b in halves(x, y):
+                    (F.cross_entropy(model(a), b) / 2).backward()
+
+        for backward in (last_one_outside, all_inside):
+            with self.subTest(backward.__name__):
+                self.check_same(backward)
+
+    def test_parameters_apart(self):
+        """Each has a backward() of its own, and one is only in the first batch's loss."""
+        def backward(opt, model, x, y):
+            (model[0].weight.sum() * x[0, 0]).backward()
+            if opt._step.work.clock == 0:
+                model[0].bias.sum().backward()
+            F.cross_entropy(model[3](torch.ones(len(x), train.WIDE)), y).backward()
+
+        self.check_same(backward)
+
+    def test_clip_norm(self):
+        self.check_same(lambda opt, model, x, y: F.cross_entropy(model(x), y).backward(),
+                        train={"examples": 4 * BATCH, "clip_norm": 0.05})
+
+    def test_checkpointed_layers(self):
+        def backward(opt, model, x, y):
+            hidden = torch.utils.checkpoint.checkpoint(model[0], x.requires_grad_(), use_reentrant=True)
+            F.cross_entropy(model[1:](hidden), y).backward()
+
+        self.check_same(backward)
+
+    def test_a_gradient_that_is_changed(self):
+        def clip(opt, model):
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+
+        def scale(opt, model):
+            model[3].bias.grad *= 2
+
+        def replace(opt, model):
+            model[3].bias.grad = model[3].bias.grad * 2
+
+        def zero(opt, model):
+            opt.zero_grad(set_to_none=True)
+
+        for change in (clip, scale, replace, zero):
+            def backward(opt, model, x, y):
+                F.cross_entropy(model(x), y).backward()
+                change(opt, model)
+            with self.subTest(change.__name__):
+                with self.assertRaisesRegex(weir.Error, r"was changed after backward\(\).*train.clip_norm.*overlap=False"):
+                    self.train(backward)
+                self.train(backward, overlap=False)
+
+    def test_a_second_backward(self):
+        def backward(opt, model, x, y):
+            loss = F.cross_entropy(model(x), y)
+            loss.backward(retain_graph=True)
+            loss.backward()
+
+        with self.assertRaisesRegex(weir.Error, r"second gradient of .*opt.accumulate\(\).*overlap=False"):
+            self.train(backward)
+        self.train(backward, overlap=False)
+
+    def test_the_model_is_left_as_it_was(self):
+        """After the loop, and when the loop is left in the middle of a batch, backward() is the model's own again."""
+        for leave in (False, True):
+            model = train.make_model()
+            opt = weir.torch.Optimizer(model, job(), train.Examples(), overlap=True)
+            for x, y, *_ in opt.loader():
+                opt.zero_grad()
+                F.cross_entropy(model(x), y).backward()
+                if leave:
+                    break
+                opt.step()
+            for _ in range(2):
+                model(x).sum().backward()
+
+
 class Modes(unittest.TestCase):
     def test_each_example_once(self):
         for consistency in ({"mode": "async"}, {"mode": "bounded", "staleness": 1},
@@ -213,6 +359,97 @@ class Modes(unittest.TestCase):
                 done = support.run(run.up("--workers=2", "--ps=2", program=["--num_workers=1"]))
                 self.assertEqual(done.returncode, 0, done.stderr)
                 run.check_once()
+
+
+class Stream(unittest.TestCase):
+    """An IterableDataset, in the modes that give out ranges."""
+
+    def test_each_worker_goes_through_it(self):
+        for length, num_workers in ((True, 0), (True, 2), (False, 0)):
+            with self.subTest(length=length, num_workers=num_workers):
+                fields = {} if length else {"train": {"examples": EPOCHS * train.EXAMPLES}}
+                data = (train.SizedStream if length else train.Stream)()
+                model = train.make_model()
+                opt = weir.torch.Optimizer(model, job(consistency={"mode": "async"}, **fields), data)
+                seen = collections.Counter()
+                for x, y, numbers in opt.loader(num_workers=num_workers):
+                    opt.zero_grad()
+                    F.cross_entropy(model(x), y).backward()
+                    opt.step()
+                    seen.update(numbers.tolist())
+                # One worker makes whole passes.
+                self.assertEqual(set(seen.values()), {EPOCHS})
+
+    def test_what_is_refused(self):
+        class Empty(train.Stream):
+            def __iter__(self):
+                return iter(())
+
+        def first(data, **fields):
+            next(weir.torch.Optimizer(train.make_model(), job(**fields), data).loader())
+
+        cases = [("in sync a part of a step", lambda: first(train.SizedStream())),
+                 ("train.examples", lambda: first(train.Stream(), consistency={"mode": "async"})),
+                 ("has no examples", lambda: first(Empty(), consistency={"mode": "async"}, train={"examples": 8}))]
+        for text, call in cases:
+            with self.subTest(text):
+                with self.assertRaises(weir.ConfigError) as caught:
+                    call()
+                self.assertIn(text, str(caught.exception))
+
+
+class Reader(unittest.TestCase):
+    def test_an_evaluator(self):
+        """It reads while a worker waits for it, and at the job's end; each time the weights of one step."""
+        for flags in ([], ["--tls"]):
+            with self.subTest(flags=flags):
+                run = Run(self)
+                done = support.run(run.up("--workers=2", "--ps=2", "--evaluator", *flags, program=["--hold_at=7"]))
+                run.check(done, models=2)
+                versions = [int(v) for v in (run.folder / "versions").read_text().split()]
+                steps = EPOCHS * train.EXAMPLES // (BATCH * PARTS)
+                self.assertEqual(versions, sorted(set(versions)))
+                self.assertTrue(any(0 < v < steps for v in versions), versions)
+                self.assertEqual(versions[-1], steps)
+                for name, value in torch.load(run.folder / "read.pt").items():
+                    self.assertTrue(torch.equal(value, serial_run()[name]), name)
+
+    def test_the_model_gets_its_own_weights_back(self):
+        model = train.make_model()
+        tensors = weir.torch.weights.ModelWeights(model)
+        own = [p.clone() for p in model.parameters()]
+        with weir.Client(job(), tensors.tensors(), train.EXAMPLES) as client:
+            with tensors.snapshot(client) as version:
+                self.assertEqual(version, 0)
+                self.assertTrue(all(not p.any() for p in model.parameters()))
+            client.give_up("that was all")
+        self.assertTrue(all(torch.equal(a, b) for a, b in zip(own, model.parameters())))
+
+    def test_misuse_is_refused_with_what_to_do(self):
+        spec = {"cluster": {"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]}}
+        with support.folder() as folder:
+            cluster = pathlib.Path(folder) / "cluster.json"
+            cluster.write_text(json.dumps(spec))
+            initial = {"init_from": folder}
+
+            def train_as(task):
+                opt = weir.torch.Optimizer(train.make_model(), job(checkpoint=initial), train.Examples(), cluster=str(cluster),
+                                           task=task)
+                next(opt.loader())
+
+            def read(**where):
+                weir.torch.Reader(train.make_model(), job(), **where)
+
+            cases = [("a reader needs a cluster", read),
+                     ("this program evaluates, but its task is worker:0; make it an evaluator",
+                      lambda: read(cluster=str(cluster), task="worker:0")),
+                     ("this program trains, but its task is evaluator:0", lambda: train_as("evaluator:0"))]
+            for text, call in cases:
+                with self.subTest(text):
+                    with self.assertRaises(weir.ConfigError) as caught:
+                        call()
+                    self.assertIn(text, str(caught.exception))
+            read(cluster=str(cluster))
 
 
 class Use(unittest.TestCase):
@@ -253,7 +490,7 @@ class Use(unittest.TestCase):
         self.assertTrue({"a.weight", "a.bias", "b.weight", "norm.weight", "norm.running_mean"} <= changed, changed)
         self.assertFalse({"frozen.weight", "frozen.bias", "unused"} & changed)
         self.assertIs(model.a.weight, model.b.weight)
-        self.assertEqual(after["norm.num_batches_tracked"], EPOCHS * train.EXAMPLES // BATCH)
+        self.assertEqual(after["norm.num_batches_tracked"], EPOCHS * train.EXAMPLES // (BATCH * PARTS))
 
     def test_clip_norm_and_a_closure(self):
         data, ours, theirs = train.Examples(), train.make_model(0), train.make_model(0)
@@ -274,6 +511,43 @@ class Use(unittest.TestCase):
             sgd.step()
         for a, b in zip(ours.parameters(), theirs.parameters()):
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+    def test_clip_norm_leaves_running_statistics_alone(self):
+        """A tiny limit stops the weights, but not the statistics."""
+        model = train.make_model(norm=True)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        opt = self.optimizer(model, train={"epochs": 1, "clip_norm": 1e-12}, consistency={"mode": "async"})
+        for x, y, *_ in opt.loader():
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        after = model.state_dict()
+        torch.testing.assert_close(after["0.weight"], before["0.weight"], rtol=0, atol=1e-9)
+        self.assertGreater((after["4.running_mean"] - before["4.running_mean"]).abs().max(), 0.001)
+        self.assertEqual(after["4.num_batches_tracked"], train.EXAMPLES // BATCH)
+
+    def test_bfloat16_parameters(self):
+        """The servers have float32 values, and the model has them rounded."""
+        data, ours, theirs = train.Examples(), train.make_model(0).bfloat16(), train.make_model(0).bfloat16()
+        opt = self.optimizer(ours, data, train={"examples": 20 * BATCH}, optimizer={"type": "sgd", "learning_rate": RATE},
+                             consistency={"mode": "sync"})
+        for x, y, *_ in opt.loader():
+            opt.zero_grad()
+            F.cross_entropy(ours(x.bfloat16()), y).backward()
+            opt.step()
+        order = weir.ExampleOrder(len(data), SEED)
+        values = [p.detach().float() for p in theirs.parameters()]
+        for step in range(20):
+            indices = torch.from_numpy(order(step * BATCH, BATCH)).long()
+            theirs.zero_grad()
+            F.cross_entropy(theirs(data.x[indices].bfloat16()), data.y[indices]).backward()
+            with torch.no_grad():
+                for p, value in zip(theirs.parameters(), values):
+                    value.sub_(RATE * p.grad.float())
+                    p.copy_(value)
+        for a, b in zip(ours.parameters(), theirs.parameters()):
+            self.assertEqual(a.dtype, torch.bfloat16)
+            self.assertTrue(torch.equal(a, b))
 
     def test_snapshot(self):
         model = train.make_model()
@@ -348,8 +622,7 @@ class Up(unittest.TestCase):
     def test_who_trains(self):
         run = Run(self)
         program = ["--", "python"]
-        for flags, text in (([], "weir up JOB -- PROGRAM ARGS"), (["--evaluator", *program], "--evaluator"),
-                            (["--device=cpu", *program], "--device")):
+        for flags, text in (([], "weir up JOB -- PROGRAM ARGS"), (["--device=cpu", *program], "--device")):
             done = support.run([support.ROOT / "cli/weir", "up", run.job, *flags])
             self.assertEqual(done.returncode, 78, done.stderr)
             self.assertIn(text, done.stderr)

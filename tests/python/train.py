@@ -1,5 +1,6 @@
-"""A worker that trains a small model with PyTorch, for the tests; its arguments say what goes wrong."""
+"""A worker that trains a small model with PyTorch, or the evaluator, for the tests; its arguments say what goes wrong."""
 import argparse
+import json
 import os
 import pathlib
 import signal
@@ -12,6 +13,8 @@ import torch.nn.functional as F
 import weir.torch
 
 EXAMPLES, INPUTS, CLASSES = 96, 6, 3
+# So wide that a gradient travels in several messages to each of 3 servers (wire.chunk_kib 256).
+WIDE = 1 << 15
 
 
 class Examples(torch.utils.data.Dataset):
@@ -29,10 +32,27 @@ class Examples(torch.utils.data.Dataset):
         return self.x[i], self.y[i], i, torch.utils.data.get_worker_info() is None
 
 
-def make_model(dropout=0.25):
+class Stream(torch.utils.data.IterableDataset):
+    """The same examples one after another, x, class and number; each of the loader's processes has some of them."""
+
+    def __iter__(self):
+        info, data = torch.utils.data.get_worker_info(), Examples()
+        for i in range(info.id if info else 0, EXAMPLES, info.num_workers if info else 1):
+            yield data[i][:3]
+
+
+class SizedStream(Stream):
+    def __len__(self):
+        return EXAMPLES
+
+
+def make_model(dropout=0.25, hidden=16, norm=False):
     torch.manual_seed(11)
-    return torch.nn.Sequential(torch.nn.Linear(INPUTS, 16), torch.nn.Tanh(), torch.nn.Dropout(dropout),
-                               torch.nn.Linear(16, CLASSES))
+    layers = [torch.nn.Linear(INPUTS, hidden), torch.nn.Tanh(), torch.nn.Dropout(dropout), torch.nn.Linear(hidden, CLASSES)]
+    if norm:
+        # The second one's statistics are means over all batches, so that their number counts.
+        layers += [torch.nn.BatchNorm1d(CLASSES), torch.nn.BatchNorm1d(CLASSES, momentum=None)]
+    return torch.nn.Sequential(*layers)
 
 
 def once(marker):
@@ -42,6 +62,18 @@ def once(marker):
         return True
     except FileExistsError:
         return False
+
+
+def evaluate(model, args):
+    """What an evaluator task does: notes the versions, and keeps the newest weights."""
+    versions = []
+    with weir.torch.Reader(model, args.job) as reader:
+        for version in reader.versions(interval=0.02):
+            versions.append(version)
+            torch.save(model.state_dict(), args.folder / "read.pt")
+            if (args.folder / "held").exists():
+                (args.folder / "go").touch()
+    (args.folder / "versions").write_text(" ".join(map(str, versions)))
 
 
 def main():
@@ -54,11 +86,17 @@ def main():
     parser.add_argument("--die_at", type=int, default=-1, help="the batch at which one worker kills itself, once")
     parser.add_argument("--hold_at", type=int, default=-1, help="the batch at which one worker waits for the file go")
     parser.add_argument("--fail_at", type=int, default=-1, help="the batch at which an exception is raised")
+    parser.add_argument("--hidden", type=int, default=16)
+    parser.add_argument("--norm", action="store_true")
+    parser.add_argument("--overlap", action="store_true")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
-    model = make_model()
-    opt = weir.torch.Optimizer(model, args.job, Examples(), servers=args.servers)
+    model = make_model(hidden=args.hidden, norm=args.norm)
+    if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("type") == "evaluator":
+        evaluate(model, args)
+        return
+    opt = weir.torch.Optimizer(model, args.job, Examples(), servers=args.servers, overlap=args.overlap)
     seen, made_here = [], 0
     for n, (x, y, numbers, here) in enumerate(opt.loader(num_workers=args.num_workers, multiprocessing_context=args.start)):
         if n == args.die_at and once(args.folder / "died"):

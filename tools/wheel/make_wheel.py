@@ -96,13 +96,13 @@ def check(wheel):
 
 def main():
     auditwheel = pathlib.Path(sys.argv[1]).absolute()
-    built = ROOT / "bazel-bin"
+    built, package = ROOT / "bazel-bin", ROOT / "python/weir"
     info = f"weir-{version()}.dist-info"
     with tempfile.TemporaryDirectory() as temporary:
         folder = pathlib.Path(temporary)
         library = stripped(built / "python/capi/libweir.so", folder)
         programs = {name: stripped(built / path, folder) for name, path in PROGRAMS.items()}
-        files = {f"weir/{path.name}": path for path in sorted((ROOT / "python/weir").glob("*.py"))}
+        files = {f"weir/{path.relative_to(package)}": path for path in sorted(package.rglob("*.py"))}
         files |= {"weir/py.typed": "", "weir/lib/libweir.so": library, "weir/configs/digits.json": ROOT / "configs/digits.json"}
         files |= {f"weir/bin/{name}": path for name, path in programs.items()}
         files |= {f"{info}/licenses/{name}": text for name, text in licences([library, *programs.values()]).items()}

@@ -1,4 +1,4 @@
-"""Batches of a PyTorch data set for the works that a job gives out, made ahead by DataLoader's processes."""
+"""Batches of a PyTorch data set for the works that a job gives out; DataLoader's processes make them ahead."""
 from __future__ import annotations
 
 from collections import deque
@@ -6,8 +6,9 @@ from typing import Any, Callable, Iterator
 
 import torch.utils.data
 
-from .client import Work
-from .job import ExampleOrder
+from ..client import Work
+from ..errors import ConfigError
+from ..job import ExampleOrder
 
 
 class WorkPredictor:
@@ -83,6 +84,25 @@ class Batches:
             first = self._predictor.next()
             self._begun.append(first)
             yield [int(i) for i in self._order(first, self._batch)]
+
+
+class StreamBatches:
+    """A batch for each work from this process's own passes over an IterableDataset: the next one, whatever the work. The
+    processes that make them begin with this, before this process has any connection."""
+
+    def __init__(self, dataset: Any, batch: int, num_workers: int, collate: Callable[[list[Any]], Any] | None,
+                 **options: Any):
+        # They outlive a pass: later a fork would share the connections.
+        self._loader = torch.utils.data.DataLoader(dataset, batch_size=batch, collate_fn=collate, num_workers=num_workers,
+                                                   persistent_workers=num_workers > 0, **options)
+        self._pass = iter(self._loader)
+
+    def __call__(self, work: Work) -> Any:
+        for _ in range(2):
+            for data in self._pass:
+                return data
+            self._pass = iter(self._loader)
+        raise ConfigError("train_set has no examples: a pass over it ended before the first one")
 
 
 class _Endless(torch.utils.data.Sampler):  # type: ignore[type-arg]

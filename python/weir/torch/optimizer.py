@@ -1,12 +1,4 @@
-"""PyTorch models on Weir: the optimizer's rule runs on the servers, and the job says which examples to compute.
-
-    opt = weir.torch.Optimizer(model, "job.json", train_set)   # was: torch.optim.Adam(model.parameters())
-    for x, y in opt.loader(num_workers=4):                     # was: DataLoader(train_set, ...)
-        opt.zero_grad()
-        loss = F.cross_entropy(model(x), y)
-        loss.backward()
-        opt.step()
-"""
+"""The optimizer: the training loop of a PyTorch model as a worker."""
 from __future__ import annotations
 
 import contextlib
@@ -20,45 +12,31 @@ import numpy as np
 import torch
 import torch.utils.data
 
-from . import job as _job
-from ._library import library
-from ._prefetch import Batches
-from .client import Client
-from .errors import ConfigError, Error, check
-from .job import ExampleOrder, Floats, Job, Tensor
-from .steps import Step, run
-
-
-def _arrays(model: torch.nn.Module) -> dict[str, Floats]:
-    return {name: p.detach().numpy() for name, p in _trained(model).items()}
-
-
-def _trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
-    """The parameters that the job trains: those that require a gradient, shared ones once."""
-    parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if not parameters:
-        raise ConfigError("the model has no parameter that requires a gradient")
-    for name, p in parameters.items():
-        if p.dtype != torch.float32 or p.device.type != "cpu":
-            raise ConfigError(f"{name} is {p.dtype} on {p.device}; Weir trains float32 parameters on the CPU "
-                              "(torch.autocast computes in bfloat16 and leaves the parameters float32)")
-    return parameters
-
-
-def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str]) -> None:
-    """Writes the model's parameters into a folder for `checkpoint.init_from`: the values that a job in a cluster begins
-    with. Fails if the folder holds weights already."""
-    _job.save_weights(directory, _arrays(model))
+from .._library import library
+from ..client import Client, Work
+from ..errors import ConfigError, Error, check
+from ..job import ExampleOrder, Job
+from ..steps import Step, run
+from .batches import Batches, StreamBatches
+from .gradients import Gradients
+from .weights import ModelWeights
 
 
 class Optimizer(torch.optim.Optimizer):
     """Trains a model as a worker of a job.
 
-    model: its parameters that require a gradient are trained, float32 on the CPU. Others, and buffers (the running
-        statistics of BatchNorm), stay this process's own.
+    model: its parameters that require a gradient are trained, on the CPU. bfloat16 ones are rounded from the float32
+        values that the servers have. The running statistics of BatchNorm
+        go with them: each batch begins with those of the job. A step of sync makes them the mean of what its parts have
+        left; otherwise they are those of the newest push. Other parameters and buffers stay this process's own.
     job: the job's config, a path or a mapping. Its optimizer and schedule run on the servers; data.batch_size is the
         size of the loader's batches. It has no `model` and no other field of `data`.
-    train_set: a map-style data set, the same for every worker.
+    train_set: a map-style data set, the same for every worker. In bounded and async also an IterableDataset: each batch is
+        the next one of this process's own passes over it, so that examples do not count exactly once. Its length is its
+        __len__ or else train.examples of the job.
+    overlap: gradients travel during backward, each as soon as it is made. Then a batch has one backward() (others go
+        within accumulate()), and nothing may change a gradient after it; step() raises if something did, for example
+        clip_grad_norm_(): use train.clip_norm of the job. A change through `.data` goes unnoticed, and is not sent.
     servers: without a cluster, how many to start in this process.
     cluster, task, token_file, history, log_level, overrides: as of weir.Client. Under `weir up` or with TF_CONFIG this
         process is a worker of the cluster.
@@ -68,16 +46,13 @@ class Optimizer(torch.optim.Optimizer):
     """
 
     def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any], train_set: Any, *,
-                 servers: int = 1, cluster: str | None = None, task: str | None = None, token_file: str | None = None,
-                 history: str | None = None, log_level: str | None = None, overrides: Sequence[str] = ()):
-        self._parameters = _trained(model)
-        if isinstance(train_set, torch.utils.data.IterableDataset) or not hasattr(train_set, "__len__"):
-            raise ConfigError("train_set must be a map-style data set, with __len__ and __getitem__: the job says which "
-                              f"examples to compute; got {type(train_set).__name__}")
-        self._train_set = train_set
-        self._model = model
+                 overlap: bool = False, servers: int = 1, cluster: str | None = None, task: str | None = None,
+                 token_file: str | None = None, history: str | None = None, log_level: str | None = None, overrides: Sequence[str] = ()):
+        self._weights = ModelWeights(model)
         #: The job's config (weir.Job).
         self.job = Job(job, overrides)
+        self._train_set = train_set
+        self._examples = _count_examples(train_set, self.job)
         self._arguments = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
                                log_level=log_level)
         in_cluster = ctypes.c_int()
@@ -92,12 +67,14 @@ class Optimizer(torch.optim.Optimizer):
                               "backward() for each micro-batch, then step()); take it out")
         self._source = job, list(overrides)
         self._client: Client | None = None
+        self._overlap = overlap
+        self._gradients: Gradients | None = None
         self._step: Step | None = None
         self._begun = False
         # Of the job: shown, and held against LR schedulers.
         self._lr = float(self.job.config["optimizer"]["learning_rate"])
         self._complete = False
-        super().__init__(list(self._parameters.values()), {"lr": self._lr})
+        super().__init__(list(self._weights.parameters.values()), {"lr": self._lr})
         self._complete = True
 
     # ---- the loop
@@ -125,7 +102,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def _loop(self, num_workers: int, collate_fn: Any, prefetch_factor: int, worker_init_fn: Any,
               context: Any) -> Iterator[Any]:
-        job, size = self.job, len(self._train_set)
+        job, examples = self.job, self._train_set
         sync = job.get("consistency.mode") == "sync"
         parts = int(job.get("consistency.parts") or job.get("cluster.workers") or 1) if sync else 1
         batch = int(job.get("data.batch_size", 32))
@@ -135,10 +112,14 @@ class Optimizer(torch.optim.Optimizer):
             options = dict(prefetch_factor=prefetch_factor, worker_init_fn=worker_init_fn,
                            multiprocessing_context=context)
         # Before the client: a fork would share its connections.
-        batches = Batches(self._train_set, ExampleOrder(size, seed), batch, parts, num_workers, collate_fn, **options)
-        tensors = {name: Tensor(tuple(p.shape)) for name, p in self._parameters.items()}
+        batches: Callable[[Work], Any]
+        if isinstance(examples, torch.utils.data.IterableDataset):
+            batches = StreamBatches(examples, batch, num_workers, collate_fn, **options)
+        else:
+            order = ExampleOrder(self._examples, seed)
+            batches = Batches(examples, order, batch, parts, num_workers, collate_fn, **options)
         with self._with_initial_weights() as job:
-            self._client = client = Client(job, tensors, size, **self._arguments)  # type: ignore[arg-type]
+            self._client = client = Client(job, self._weights.tensors(), self._examples, **self._arguments)  # type: ignore[arg-type]
             yield from self._steps(client, batches, seed if sync else None)
 
     @contextlib.contextmanager
@@ -148,25 +129,27 @@ class Optimizer(torch.optim.Optimizer):
             yield self.job
             return
         with tempfile.TemporaryDirectory(prefix="weir-initial-") as folder:
-            save_weights(self._model, folder)
+            self._weights.save(folder)
             source, overrides = self._source
             yield Job(source, [*overrides, "checkpoint.init_from=" + json.dumps(folder)])
 
-    def _steps(self, client: Client, batches: Batches, seed: int | None) -> Iterator[Any]:
+    def _steps(self, client: Client, batches: Callable[[Work], Any], seed: int | None) -> Iterator[Any]:
         final = client.model.split(np.empty(client.model.elements, dtype=np.float32))
+        self._gradients = gradients = Gradients(self._weights, self._overlap)
         try:
             for step in run(client, final):
-                self._load(step.weights)
+                self._weights.load(step.weights)
                 data = batches(step.work)
                 if seed is not None:
                     torch.manual_seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
                 self._step = step
+                gradients.begin(step)
                 yield data
                 self._step = None
                 if not step.pushed:
                     raise Error("step() was not called for the last batch; call it once for each batch of the loader. "
                                 "For larger batches raise data.batch_size; to leave early, break out of the loop")
-            self._load(final)
+            self._weights.load(final)
         except GeneratorExit:
             client.give_up("its loop over loader() ended before the job was done")
             raise
@@ -174,7 +157,8 @@ class Optimizer(torch.optim.Optimizer):
             client.give_up(error)
             raise
         finally:
-            self._step = None
+            self._step = self._gradients = None
+            gradients.close()
             client.close()
             self._client = None
 
@@ -190,23 +174,21 @@ class Optimizer(torch.optim.Optimizer):
             with torch.enable_grad():
                 result = loss = closure()
         step = self._step
-        if step is None:
+        if step is None or self._gradients is None:
             raise Error("step() was called outside the loop over loader(), which gives each batch its place in the job")
         if any(group["lr"] != self._lr for group in self.param_groups):
             raise ConfigError(f"the learning rate was changed here from {self._lr} to {self.param_groups[0]['lr']}, but it "
                               "is the servers' that counts; use optimizer.schedule of the job instead of a scheduler")
-        flat = torch.from_numpy(step.gradient.flat)
-        begin = 0
-        for name, p in self._parameters.items():
-            end = begin + p.numel()
-            if p.grad is None:
-                flat[begin:end].zero_()
-            else:
-                grad = p.grad.to_dense() if p.grad.is_sparse else p.grad
-                flat[begin:end].view(p.shape).copy_(grad)
-            begin = end
+        if step.pushed:
+            raise Error("this batch was pushed already; call step() once for each batch of the loader")
+        self._gradients.finish()
         step.push(loss=None if loss is None else float(loss))
         return result
+
+    def accumulate(self) -> contextlib.AbstractContextManager[None]:
+        """With overlap: `with opt.accumulate():` around each backward() of a batch but its last one; their gradients add
+        up. Without overlap it changes nothing."""
+        return contextlib.nullcontext() if self._gradients is None else self._gradients.accumulate()
 
     # ---- reading the weights
 
@@ -218,19 +200,8 @@ class Optimizer(torch.optim.Optimizer):
         if self._client is None:
             yield -1
             return
-        new = self._client.model.split(np.empty(self._client.model.elements, dtype=np.float32))
-        version = self._client.snapshot(new).result().version
-        own = {name: p.detach().clone().numpy() for name, p in self._parameters.items()}
-        self._load(new)
-        try:
+        with self._weights.snapshot(self._client) as version:
             yield version
-        finally:
-            self._load(own)
-
-    @torch.no_grad()
-    def _load(self, weights: Mapping[str, Floats]) -> None:
-        for name, p in self._parameters.items():
-            p.copy_(torch.from_numpy(weights[name]))
 
     @property
     def client(self) -> Client:
@@ -257,6 +228,24 @@ class Optimizer(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         raise ConfigError("GradScaler cannot be used: a step that it skips would be missing in the job. bfloat16 "
                           "(torch.autocast(\"cpu\", torch.bfloat16)) needs no scaling")
+
+
+def _count_examples(train_set: Any, job: Job) -> int:
+    """The examples of a pass over the training set. ConfigError: the job cannot train on it."""
+    if not isinstance(train_set, torch.utils.data.IterableDataset):
+        if hasattr(train_set, "__len__") and hasattr(train_set, "__getitem__"):
+            return len(train_set)
+        raise ConfigError("train_set must be a map-style data set, with __len__ and __getitem__, since the job says which "
+                          f"examples to compute; or in bounded and async an IterableDataset. Got {type(train_set).__name__}")
+    if job.get("consistency.mode") == "sync":
+        raise ConfigError("train_set is an IterableDataset, which gives out examples in its own order, but in sync a part of "
+                          "a step is made of certain examples, so that any worker can compute it. Use a map-style data set "
+                          "or another consistency.mode")
+    examples = len(train_set) if hasattr(train_set, "__len__") else job.get("train.examples")
+    if examples is None:
+        raise ConfigError("train_set is an IterableDataset without __len__, so that an epoch has no length; give the job's "
+                          "length as train.examples instead of train.epochs")
+    return int(examples)
 
 
 def _encoded(text: str | None) -> bytes | None:

@@ -1,0 +1,118 @@
+"""The gradients of a batch, on their way from the model's parameters to the servers."""
+from __future__ import annotations
+
+import contextlib
+import weakref
+from typing import Any, Callable, Iterator
+
+import torch
+
+from ..errors import Error
+from ..steps import Step
+from .weights import ModelWeights
+
+
+class Gradients:
+    """Copies each parameter's gradient to where the servers' messages take it from: all in finish(), or with overlap
+    each as soon as backward has made it. The running statistics that forward has left go with them.
+
+    Between begin() and finish() there is a batch. With overlap a gradient that was sent must stay as it is until
+    finish(); Error says which did not, and what to do.
+    """
+
+    def __init__(self, weights: ModelWeights, overlap: bool):
+        self._parameters, self._statistics = weights.parameters, weights.statistics
+        self._step: Step | None = None
+        self._accumulating = False
+        # The gradients that were handed over, and their versions: an operation in place makes a new one.
+        self._sent: dict[str, tuple[torch.Tensor, int]] = {}
+        self._hooks = [_after_accumulation(p, self._hook(name)) for name, p in self._parameters.items()] if overlap else []
+
+    def begin(self, step: Step) -> None:
+        self._step = step
+        self._sent.clear()
+
+    @contextlib.contextmanager
+    def accumulate(self) -> Iterator[None]:
+        """Within `with`, backward() hands nothing over."""
+        before, self._accumulating = self._accumulating, True
+        try:
+            yield
+        finally:
+            self._accumulating = before
+
+    def finish(self) -> None:
+        """Hands over what was not yet; a parameter without a gradient counts as zeros."""
+        assert self._step is not None
+        for name, (grad, version) in self._sent.items():
+            if self._parameters[name].grad is not grad or grad._version != version:
+                raise Error(f"the gradient of {name} was changed after backward(), when it was on its way to the servers "
+                            "(overlap=True). To clip gradients set train.clip_norm of the job; for other changes give "
+                            "overlap=False")
+        for name, p in self._parameters.items():
+            if name not in self._sent:
+                self._copy(name, p.grad)
+        for name, statistic in self._statistics.items():
+            self._copy(name, statistic)
+        self._step = None
+        self._sent.clear()
+
+    def close(self) -> None:
+        """Takes the hooks off the parameters."""
+        self._step = None
+        self._sent.clear()
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+
+    def _hook(self, name: str) -> Callable[[], None]:
+        this = weakref.ref(self)  # a parameter's hook must not keep what has the parameter
+
+        def hand_over() -> None:
+            gradients = this()
+            if gradients is not None:
+                gradients._hand_over(name)
+
+        return hand_over
+
+    def _hand_over(self, name: str) -> None:
+        if self._step is None:
+            return
+        if name in self._sent:
+            raise Error(f"backward() has made a second gradient of {name} for one batch, when the first was on its way to "
+                        "the servers (overlap=True). Of several backward() call all but the last within "
+                        "`with opt.accumulate():`; otherwise give overlap=False")
+        grad = self._parameters[name].grad
+        if self._accumulating or grad is None:
+            return
+        self._copy(name, grad)
+        self._sent[name] = grad, grad._version
+        self._step.ready(name)
+
+    @torch.no_grad()
+    def _copy(self, name: str, value: torch.Tensor | None) -> None:
+        assert self._step is not None
+        into = torch.from_numpy(self._step.gradient[name])
+        if value is None:
+            into.zero_()
+        else:
+            into.copy_(value.to_dense() if value.is_sparse else value)
+
+
+class _NodeHook:
+    """A hook on the node of the graph that accumulates a parameter's gradient. The node lives as long as this."""
+
+    def __init__(self, parameter: torch.nn.Parameter, call: Callable[[], None]):
+        with torch.enable_grad():
+            self._node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+        self._handle = self._node.register_hook(lambda *_: call())
+
+    def remove(self) -> None:
+        self._handle.remove()
+
+
+def _after_accumulation(parameter: torch.nn.Parameter, call: Callable[[], None]) -> Any:
+    """Calls `call` whenever backward has added to the parameter's gradient, until remove() of the result."""
+    if hasattr(parameter, "register_post_accumulate_grad_hook"):  # PyTorch 2.1
+        return parameter.register_post_accumulate_grad_hook(lambda _: call())
+    return _NodeHook(parameter, call)

@@ -1,0 +1,81 @@
+"""A model that follows a job from outside the training."""
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar
+
+import torch
+
+from ..client import Client
+from ..errors import Fenced
+from ..job import Job
+from .weights import ModelWeights
+
+T = TypeVar("T")
+
+
+class Reader:
+    """Reads a job's weights into a model, for an evaluator of its own.
+
+        with weir.torch.Reader(model, "job.json", cluster="cluster.json") as reader:
+            for version in reader.versions():
+                print(version, accuracy(model))
+
+    model: the one that the job's workers train. job, overrides: as theirs.
+    cluster, task, token_file, log_level: as of weir.Client. The task is an evaluator's: with `cluster` and without
+        TF_CONFIG it is evaluator:0, which the cluster need not list.
+
+    `with` joins the job, as a reader without part in its training, and leaves at the end. A reader whose membership is
+    lost joins again. JobDone: the job's examples were done before this reader came.
+    """
+
+    def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any] | Job, *,
+                 cluster: str | None = None, task: str | None = None, token_file: str | None = None,
+                 log_level: str | None = None, overrides: Sequence[str] = ()):
+        self._weights = ModelWeights(model)
+        #: This reader's membership (weir.Client).
+        self.client = Client(job, self._weights.tensors(), 0, cluster=cluster, task=task, token_file=token_file,
+                             log_level=log_level, overrides=overrides, reader=True)
+
+    def __enter__(self) -> "Reader":
+        self.client.__enter__()
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        self.client.__exit__(kind, error, trace)
+
+    @contextlib.contextmanager
+    def snapshot(self) -> Iterator[int]:
+        """As Optimizer.snapshot(): within `with`, the model has the newest consistent weights of the job, of one step in
+        sync; then its own again. The value is their version: updates since the start."""
+        with contextlib.ExitStack() as stack:
+            yield self._as_member(lambda: stack.enter_context(self._weights.snapshot(self.client)))
+
+    def versions(self, interval: float | None = None) -> Iterator[int]:
+        """Yields the version of the newest weights, which are in the model meanwhile, as by snapshot(). Then waits for
+        the next version. Ends with the one in which all of the job's examples are.
+
+        interval: the least time between two reads, in seconds; by default the job's evaluation.interval_seconds.
+        """
+        if interval is None:
+            interval = float(self.client.job.get("evaluation.interval_seconds", 5))
+        done, last = self.client.draining, -1
+        while True:
+            with self.snapshot() as version:
+                # It is smaller than the last one when the job went back to a checkpoint.
+                if version != last:
+                    yield version
+            if done:
+                return
+            last = version
+            done = self._as_member(lambda: self.client.wait_draining(interval))
+
+    def _as_member(self, call: Callable[[], T]) -> T:
+        """The call's result. Joins again if the membership was lost."""
+        try:
+            return call()
+        except Fenced as fenced:
+            self.client.leave(fenced)
+            self.client.join()
+            return call()

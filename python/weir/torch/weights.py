@@ -1,0 +1,74 @@
+"""The tensors of a PyTorch model that a job trains."""
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Iterator, Mapping
+
+import numpy as np
+import torch
+
+from .. import job as _job
+from ..client import Client
+from ..errors import ConfigError
+from ..job import Floats, Tensor
+
+
+# What BatchNorm layers keep; a job has the count of batches as float32 too.
+_STATISTICS = ("running_mean", "running_var", "num_batches_tracked")
+
+
+class ModelWeights:
+    """The parameters of a model that require a gradient, and the running statistics of its BatchNorm layers, shared ones
+    once."""
+
+    def __init__(self, model: torch.nn.Module):
+        self.parameters = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        if not self.parameters:
+            raise ConfigError("the model has no parameter that requires a gradient")
+        for name, p in self.parameters.items():
+            if p.dtype not in (torch.float32, torch.bfloat16) or p.device.type != "cpu":
+                raise ConfigError(f"{name} is {p.dtype} on {p.device}; Weir trains float32 and bfloat16 parameters on the CPU")
+        layers = [name for name, layer in model.named_modules() if isinstance(layer, torch.nn.modules.batchnorm._NormBase)]
+        names = {f"{layer}.{name}".lstrip(".") for layer in layers for name in _STATISTICS}
+        self.statistics = {name: buffer for name, buffer in model.named_buffers() if name in names}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """As a weir.Client takes them."""
+        return {**{name: Tensor(tuple(p.shape)) for name, p in self.parameters.items()},
+                **{name: Tensor(tuple(b.shape), buffer=True) for name, b in self.statistics.items()}}
+
+    def arrays(self) -> dict[str, Floats]:
+        """The values as float32, each where the model has it if it has it so."""
+        return {name: t.detach().float().numpy() for name, t in {**self.parameters, **self.statistics}.items()}
+
+    def save(self, directory: str | os.PathLike[str]) -> None:
+        """As weir.save_weights()."""
+        _job.save_weights(directory, self.arrays(), self.statistics)
+
+    @torch.no_grad()
+    def load(self, values: Mapping[str, Floats]) -> None:
+        """Copies the values into the model."""
+        for name, t in {**self.parameters, **self.statistics}.items():
+            value = torch.from_numpy(values[name])
+            # The mean of counts that are equal may not be one to the last bit.
+            t.copy_(value if t.is_floating_point() else value.round())
+
+    @contextlib.contextmanager
+    def snapshot(self, client: Client) -> Iterator[int]:
+        """Within `with`, the model has the newest consistent weights of the job; then its own again. The value is their
+        version."""
+        new = client.model.split(np.empty(client.model.elements, dtype=np.float32))
+        version = client.snapshot(new).result().version
+        own = {name: array.copy() for name, array in self.arrays().items()}
+        self.load(new)
+        try:
+            yield version
+        finally:
+            self.load(own)
+
+
+def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str]) -> None:
+    """Writes the model's parameters and running statistics into a folder for `checkpoint.init_from`: the values that a job in a cluster begins
+    with. Fails if the folder holds weights already."""
+    ModelWeights(model).save(directory)
