@@ -46,6 +46,7 @@ class Job:
     """
 
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()):
+        self._source = job, tuple(overrides)
         sets = [*overrides, *json.loads(os.environ.get("WEIR_SET", "[]"))]
         array = (ctypes.c_char_p * len(sets))(*(s.encode() for s in sets))
         path = None if isinstance(job, Mapping) else os.fsencode(job)
@@ -60,6 +61,11 @@ class Job:
         if getattr(self, "_handle", None):
             library.free_job(self._handle)
             self._handle = None
+
+    def with_override(self, override: str) -> "Job":
+        """The same config, read again with one more "field.path=value"."""
+        job, overrides = self._source
+        return Job(job, [*overrides, override])
 
     def get(self, path: str, default: Any = None) -> Any:
         """The field at a path: get("train.clip_norm")."""
