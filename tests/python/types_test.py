@@ -15,10 +15,11 @@ def main():
     for program in (MYPY, WITH_JAX):
         if not program.exists():
             sys.exit(f"{program} is missing; `./dev test` makes it, with Debian's python3-venv and packages from PyPI")
-    modules = [f"weir.{path.stem}" for path in sorted((ROOT / "python/weir").glob("*.py")) if path.stem not in ("__init__", "jax")]
+    paths = (path.relative_to(ROOT / "python").with_suffix("") for path in (ROOT / "python/weir").rglob("*.py"))
+    modules = {".".join(path.parts).replace(".__init__", "") for path in paths} - {"weir.jax"}
     failed = False
     # NumPy and PyTorch are Debian's, as for the other tests; JAX is PyPI's.
-    for python, checked in (("/usr/bin/python3", ["weir", *modules, "typed_program"]), (WITH_JAX, ["weir.jax"])):
+    for python, checked in (("/usr/bin/python3", [*sorted(modules), "typed_program"]), (WITH_JAX, ["weir.jax"])):
         with tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR")) as cache:
             done = subprocess.run(
                 [MYPY, "--strict", f"--python-executable={python}", f"--cache-dir={cache}", *(f"-m{name}" for name in checked)],
