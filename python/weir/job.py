@@ -111,7 +111,7 @@ class Model:
         for i, (name, shape) in enumerate(zip(self.names, self.shapes)):
             array = arrays.get(name)
             if not isinstance(array, np.ndarray):
-                raise ConfigError(f"{what}: {name} must be a NumPy array, got {type(array).__name__}")
+                raise ConfigError(f"{what}: {name} must be an array, got {type(array).__name__}")
             flags = array.flags
             if array.dtype != np.float32 or array.shape != shape or not flags.c_contiguous or (
                     writeable and not flags.writeable):

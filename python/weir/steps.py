@@ -7,6 +7,7 @@ from typing import Any, Iterator, Mapping
 
 import numpy as np
 
+from ._dlpack import Arrays, as_numpy
 from .client import Client, Gradient, Pushed, Weights, Work
 from .errors import Error, Fenced, JobDone, WeightsGone
 from .future import Future
@@ -39,7 +40,7 @@ class Step:
             self._gradient = self._loop.client.new_gradient()
         return self._gradient
 
-    def push(self, gradient: Mapping[str, Floats] | None = None, *, loss: float | None = None) -> None:
+    def push(self, gradient: Arrays | None = None, *, loss: float | None = None) -> None:
         """Sends the gradient: the mean over the examples. Returns at once; the memory must not be written again.
 
         gradient: by default step.gradient. train.clip_norm applies. loss: the mean loss over the examples, which
@@ -51,8 +52,10 @@ class Step:
         if gradient is None:
             gradient = self.gradient
         elif limit > 0:
+            arrays = as_numpy(gradient, "push")
+            self._loop.client.model.pointers(arrays, "push", writeable=False)  # checks them
             for name in self.gradient:
-                np.copyto(self.gradient[name], gradient[name])
+                np.copyto(self.gradient[name], arrays[name])
             gradient = self.gradient
         if limit > 0:
             norm = math.sqrt(float(np.sum(np.square(self.gradient.flat, dtype=np.float64))))
@@ -97,7 +100,7 @@ class _Membership:
                             "before the next one begins. To leave the job early, raise an exception")
         self._collect(wait=True)
 
-    def push(self, step: Step, gradient: Mapping[str, Floats], loss: float | None) -> None:
+    def push(self, step: Step, gradient: Arrays, loss: float | None) -> None:
         # If a pull of the next clock is under way, this is work that another worker left, or the pull was prefetched.
         if not step.work.last_of_clock or self._next is not None:
             self._pushes.append(self.client.push(step.work, step._base, gradient))
@@ -174,7 +177,7 @@ class _Progress:
         client.set_progress(*self._sums)  # type: ignore[arg-type]
 
 
-def run(client: Client, result: Mapping[str, Floats] | None = None) -> Iterator[Step]:
+def run(client: Client, result: Arrays | None = None) -> Iterator[Step]:
     """Yields each step of the job that this worker has to do, until the job is done; then it has left the job.
 
     result: the model's tensors, float32, which get the newest weights when the job's examples are done.

@@ -142,7 +142,7 @@ class Training(unittest.TestCase):
                 step.push(loss_and_gradient(step.params, x[step.examples], y[step.examples])[1])
 
     def test_another_tree_as_gradient(self):
-        with self.assertRaisesRegex(weir.ConfigError, "push: layers.0.bias must be"), \
+        with self.assertRaisesRegex(weir.ConfigError, "push: layers.0.bias must be an array, got NoneType"), \
                 weir.jax.Trainer(job(), make_params(), EXAMPLES) as trainer:
             for step in trainer.steps():
                 step.push({"scale": jnp.float32(0)})
@@ -156,6 +156,16 @@ class Training(unittest.TestCase):
         with self.assertRaises(ZeroDivisionError), weir.jax.Trainer(job(), make_params(), EXAMPLES) as trainer:
             for step in trainer.steps():
                 step.push(make_params(), loss=1 / 0)
+
+    def test_arrays_in_the_clients_calls(self):
+        """A gradient is sent from where it is; nothing is read into JAX's arrays, which never change."""
+        trained = {"w": np.empty(5, np.float32)}
+        with weir.Client(job(optimizer={"type": "sgd", "learning_rate": 1}), {"w": (5,)}, EXAMPLES) as client:
+            for step in client.steps(trained):
+                with self.assertRaisesRegex(weir.ConfigError, "pull: w .* read-only"):
+                    client.pull(step.work.clock, {"w": jnp.zeros(5)})
+                step.push({"w": jnp.ones(5)})
+        np.testing.assert_allclose(trained["w"], -EPOCHS * EXAMPLES / (BATCH * PARTS), rtol=1e-6)
 
     def test_a_cluster_needs_initial_weights(self):
         with support.folder() as folder:
