@@ -86,8 +86,9 @@ class Library:
     """The functions of weir_c.h, without their prefix."""
 
     def __init__(self, path: pathlib.Path):
-        # Its symbols stay its own, whatever else the process loads.
-        self._library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW)
+        # It is called by nobody else, and calls its own libraries, even where others have put their gRPC or protobuf before all:
+        # TensorFlow does.
+        self._library = ctypes.CDLL(str(path), mode=os.RTLD_LOCAL | os.RTLD_NOW | os.RTLD_DEEPBIND)
         for name, (result, arguments) in _FUNCTIONS.items():
             function = getattr(self._library, "weir_" + name)
             function.restype, function.argtypes = result, arguments

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
 import numpy as np
 
 from . import _library
+from ._dlpack import Arrays, as_numpy
 from ._library import library
 from .errors import ConfigError, Error, check
 from .future import Future, Memory, wait_all
@@ -143,7 +144,8 @@ class _Owner:
 
 
 class Client:
-    """A worker of a job: client/client.h on NumPy arrays.
+    """A worker of a job: client/client.h on NumPy arrays, or on those of other packages that export them by DLPack
+    (PyTorch, JAX). They are float32, C-contiguous, in the host's memory, and used where they are.
 
     job: a path, a mapping with the JSON's fields, or a Job.
     tensors: the model, name -> Tensor or shape, in an order that is the same for every worker.
@@ -290,7 +292,7 @@ class Client:
 
     # ---- the loop
 
-    def steps(self, result: Mapping[str, Floats] | None = None) -> Iterator["Step"]:
+    def steps(self, result: Arrays | None = None) -> Iterator["Step"]:
         """Yields each piece of work that this worker has to do, in every mode, until the job's examples are done; call
         push() of each. Joins if need be, joins again where the membership was lost, and leaves at the end.
 
@@ -318,7 +320,7 @@ class Client:
 
         return Future(library.next_work(self._live()), take)
 
-    def pull(self, clock: int, into: Mapping[str, Floats]) -> "Future[Weights]":
+    def pull(self, clock: int, into: Arrays) -> "Future[Weights]":
         """Reads the weights for `clock` into all of the model's tensors, which must stay untouched until the future is
         done."""
         return self._exchange(clock=clock, into=into).then_weights()
@@ -327,22 +329,22 @@ class Client:
         """Reads the weights for `clock` where they lie."""
         return self._exchange(clock=clock).then_weights()  # type: ignore[return-value]
 
-    def push(self, work: Work, base: Weights, gradient: Mapping[str, Floats],
-             gate: Gate | None = None) -> "Future[Pushed]":
+    def push(self, work: Work, base: Weights, gradient: Arrays, gate: Gate | None = None) -> "Future[Pushed]":
         """Delivers the gradient of one piece of work, the mean over its examples. base: the weights that it was
         computed from. The gradient must stay unchanged until the future is done. gate: each of its tensors is still
         to be filled until it is ready there."""
         return self._exchange(work, base, gradient, gate).then_pushed()
 
-    def push_pull(self, work: Work, base: Weights, gradient: Mapping[str, Floats], into: Mapping[str, Floats],
+    def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: Arrays,
                   gate: Gate | None = None) -> "Future[tuple[Pushed, Weights]]":
         """push() and the pull() at the next clock, as one exchange; for the last work of a clock."""
         return self._exchange(work, base, gradient, gate, work.clock + 1, into)
 
-    def snapshot(self, into: Mapping[str, Floats]) -> "Future[Weights]":
+    def snapshot(self, into: Arrays) -> "Future[Weights]":
         """Reads the newest consistent weights, from outside the training: in sync those of one step."""
-        pointers = self.model.pointers(into, "snapshot", writeable=True)
-        return _Exchange(library.snapshot(self._live(), pointers), self.model, False, into).then_weights()
+        arrays = as_numpy(into, "snapshot")
+        pointers = self.model.pointers(arrays, "snapshot", writeable=True)
+        return _Exchange(library.snapshot(self._live(), pointers), self.model, False, arrays).then_weights()
 
     def new_gradient(self) -> Gradient:
         """Memory for a gradient. Servers on this host read it in place."""
@@ -354,22 +356,20 @@ class Client:
         """A gate for one push()."""
         return Gate(self.model)
 
-    def _exchange(self, work: Work | None = None, base: Weights | None = None,
-                  gradient: Mapping[str, Floats] | None = None, gate: Gate | None = None, clock: int | None = None,
-                  into: Mapping[str, Floats] | None = None) -> "_Exchange":
+    def _exchange(self, work: Work | None = None, base: Weights | None = None, gradient: Arrays | None = None,
+                  gate: Gate | None = None, clock: int | None = None, into: Arrays | None = None) -> "_Exchange":
         order = None
         if work is not None:
             order = ctypes.byref(_library.Work(work.clock, work.batch, work.first_example, work.examples,
                                                work.examples_left, work.part, work.last_of_clock))
-        if gradient is not None:
-            gradient = {name: np.asarray(array) for name, array in gradient.items()}  # a NumPy scalar is none
-        sent = None if gradient is None else self.model.pointers(gradient, "push", writeable=False)
-        received = None if into is None else self.model.pointers(into, "pull", writeable=True)
+        outgoing = None if gradient is None else as_numpy(gradient, "push")
+        incoming = None if into is None else as_numpy(into, "pull")
+        sent = None if outgoing is None else self.model.pointers(outgoing, "push", writeable=False)
+        received = None if incoming is None else self.model.pointers(incoming, "pull", writeable=True)
         at = None if clock is None else ctypes.byref(ctypes.c_uint64(clock))
         handle = library.exchange(self._live(), order, None if base is None else base._handle, sent,
                                   None if gate is None else gate._handle, at, received)
-        memory = (gradient, dict(into) if into is not None else None)
-        return _Exchange(handle, self.model, clock is not None and into is None, memory)
+        return _Exchange(handle, self.model, clock is not None and into is None, (outgoing, incoming))
 
 
 class _Exchange(Future["tuple[Pushed, Weights]"]):

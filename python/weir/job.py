@@ -49,6 +49,7 @@ class Job:
     """
 
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()):
+        self._source = job, tuple(overrides)
         sets = [*overrides, *json.loads(os.environ.get("WEIR_SET", "[]"))]
         array = (ctypes.c_char_p * len(sets))(*(s.encode() for s in sets))
         path = None if isinstance(job, Mapping) else os.fsencode(job)
@@ -63,6 +64,11 @@ class Job:
         if getattr(self, "_handle", None):
             library.free_job(self._handle)
             self._handle = None
+
+    def with_override(self, override: str) -> "Job":
+        """The same config, read again with one more "field.path=value"."""
+        job, overrides = self._source
+        return Job(job, [*overrides, override])
 
     def get(self, path: str, default: Any = None) -> Any:
         """The field at a path: get("train.clip_norm")."""
@@ -109,7 +115,7 @@ class Model:
         for i, (name, shape) in enumerate(zip(self.names, self.shapes)):
             array = arrays.get(name)
             if not isinstance(array, np.ndarray):
-                raise ConfigError(f"{what}: {name} must be a NumPy array, got {type(array).__name__}")
+                raise ConfigError(f"{what}: {name} must be an array, got {type(array).__name__}")
             flags = array.flags
             if array.dtype != np.float32 or array.shape != shape or not flags.c_contiguous or (
                     writeable and not flags.writeable):

@@ -8,6 +8,7 @@ from typing import Any, Iterator, Mapping
 import numpy as np
 import numpy.typing as npt
 
+from ._dlpack import Arrays, as_numpy
 from .client import Client, Gate, Gradient, Pushed, Weights, Work
 from .errors import Error, Fenced, JobDone, WeightsGone
 from .future import Future
@@ -56,7 +57,7 @@ class Step:
         if self._gate is not None:
             self._gate.ready(name)
 
-    def push(self, gradient: Mapping[str, Floats] | None = None, *, loss: float | None = None) -> None:
+    def push(self, gradient: Arrays | None = None, *, loss: float | None = None) -> None:
         """Sends the gradient: the mean over the examples. Returns at once; the memory must not be written again.
 
         gradient: by default step.gradient. train.clip_norm applies. loss: the mean loss over the examples, which
@@ -78,15 +79,17 @@ class Step:
         if self.pushed:
             raise Error("this step was pushed already; each is pushed once")
 
-    def _clipped(self, gradient: Mapping[str, Floats]) -> Mapping[str, Floats]:
+    def _clipped(self, gradient: Arrays) -> Arrays:
         """The gradient, or where train.clip_norm is set its clipped values in step.gradient."""
         if self._loop.clip_norm == 0:
             return gradient
+        model = self._loop.client.model
         if gradient is not self.gradient:
+            arrays = as_numpy(gradient, "push")
+            model.pointers(arrays, "push", writeable=False)  # checks them
             for name in self.gradient:
-                np.copyto(self.gradient[name], gradient[name])
-        tensors = self._loop.client.model.tensors
-        gradients = [array for name, array in self.gradient.items() if not tensors[name].buffer]
+                np.copyto(self.gradient[name], arrays[name])
+        gradients = [array for name, array in self.gradient.items() if not model.tensors[name].buffer]
         norm = math.sqrt(sum(float(np.sum(np.square(array, dtype=np.float64))) for array in gradients))
         if math.isfinite(norm) and norm > self._loop.clip_norm:
             for array in gradients:
@@ -140,7 +143,7 @@ class _Membership:
                             "before the next one begins. To leave the job early, raise an exception")
         self._collect(wait=True)
 
-    def push(self, step: Step, gradient: Mapping[str, Floats], gate: Gate | None) -> None:
+    def push(self, step: Step, gradient: Arrays, gate: Gate | None) -> None:
         # If a pull of the next clock is under way, this is work that another worker left, or the pull was prefetched.
         if not step.work.last_of_clock or self._next is not None:
             self._pushes.append(self.client.push(step.work, step._base, gradient, gate))
@@ -219,7 +222,7 @@ class _Progress:
         client.set_progress(*self._sums)  # type: ignore[arg-type]
 
 
-def run(client: Client, result: Mapping[str, Floats] | None = None) -> Iterator[Step]:
+def run(client: Client, result: Arrays | None = None) -> Iterator[Step]:
     """Yields each step of the job that this worker has to do, until the job is done; then it has left the job.
 
     result: the model's tensors, float32, which get the newest weights when the job's examples are done.

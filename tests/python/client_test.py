@@ -167,7 +167,7 @@ class Errors(unittest.TestCase):
         ok = {"w": np.zeros(INPUTS, np.float32), "b": np.zeros((), np.float32)}
         read_only = np.zeros(INPUTS, np.float32)
         read_only.flags.writeable = False
-        cases = [({"w": ok["w"]}, "b must be a NumPy array, got NoneType"),
+        cases = [({"w": ok["w"]}, "b must be an array, got NoneType"),
                  ({**ok, "w": np.zeros(INPUTS)}, "w must be float32 of shape (5,), C-contiguous and writeable; got float64"),
                  ({**ok, "w": np.zeros(4, np.float32)}, "of shape (4,)"),
                  ({**ok, "w": np.zeros((INPUTS, 2), np.float32)[:, 0]}, "not C-contiguous"),

@@ -24,16 +24,32 @@ class Examples(unittest.TestCase):
         self.check([support.PYTHON, program], text, 0.9)
         self.check(support.up(program.with_suffix(".json"), [program], "--ps=2", "--workers=2", "--verbose"), text, 0.9, times=2)
 
+    def in_a_cluster(self, program, few, text, least):
+        """What two workers on two servers print at the end, which begin with saved weights."""
+        with support.folder() as folder:
+            initial = pathlib.Path(folder) / "initial"
+            saved = support.run([support.PYTHON, str(program), few, f"--save_weights={initial}"])
+            self.assertEqual(saved.returncode, 0, saved.stderr)
+            up = support.up(program.with_suffix(".json"), [program, few], "--ps=2", "--workers=2",
+                            f"--init_from={initial}", "--verbose")
+            return self.check(up, text, least, times=2)[-2:]
+
     def test_cnn(self):
         program, few = EXAMPLES / "cnn.py", "--most=600"
         self.check([support.PYTHON, program, few, "--num_workers=1"], "test accuracy:", 0.4)
-        with support.folder() as folder:
-            initial = pathlib.Path(folder) / "initial"
-            self.assertEqual(support.run([support.PYTHON, str(program), f"--save_weights={initial}"]).returncode, 0)
-            up = support.up(program.with_suffix(".json"), [program, few], "--ps=2", "--workers=2",
-                            f"--init_from={initial}", "--verbose")
-            found = self.check(up, "test accuracy:", 0.4, times=2)
-            self.assertEqual(found[-1], found[-2])
+        found = self.in_a_cluster(program, few, "test accuracy:", 0.4)
+        self.assertEqual(found[0], found[1])
+
+    def test_transformer(self):
+        # Who always guesses a space is right for 0.155 of the text.
+        program, few, text = EXAMPLES / "transformer.py", "--most=4000", "characters guessed right:"
+        alone = self.check([support.PYTHON, program, few], text, 0.17)
+        self.assertEqual(self.in_a_cluster(program, few, text, 0.17), alone * 2)
+
+    def test_resnet(self):
+        program, few = EXAMPLES / "resnet.py", "--most=1200"
+        alone = self.check([support.PYTHON, program, few], "test accuracy:", 0.4)
+        self.assertEqual(self.in_a_cluster(program, few, "test accuracy:", 0.4), alone * 2)
 
     def test_evaluate_while_training(self):
         found = self.check([support.PYTHON, EXAMPLES / "evaluate_while_training.py"], "test accuracy", 0.9, times=5)
@@ -41,7 +57,7 @@ class Examples(unittest.TestCase):
 
     def test_they_are_short(self):
         programs = list(EXAMPLES.glob("*.py"))
-        self.assertEqual(len(programs), 3)
+        self.assertEqual(len(programs), 6)
         for path in programs:
             self.assertLess(len(path.read_text(encoding="utf-8").splitlines()), 100, path)
 

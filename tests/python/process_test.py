@@ -2,6 +2,7 @@
 """Weir in a Python process that is interrupted, forked, or ends in the middle of things; and beside other packages."""
 import json
 import os
+import pathlib
 import signal
 import socket
 import subprocess
@@ -11,6 +12,7 @@ import time
 import unittest
 
 import support
+import torch
 
 # How soon a process has ended after Ctrl-C: 0.3 s where nothing else runs; far below every wait of a job.
 SOON_SECONDS = 5
@@ -176,6 +178,41 @@ class Fork(unittest.TestCase):
         self.assertIn("trained", done.stdout)
 
 
+    def test_processes_that_load_data_beside_a_client(self):
+        """A program's own DataLoader, within the loop: its processes come when there are connections."""
+        done = support.run(script("""
+            import torch
+            data = torch.utils.data.TensorDataset(torch.arange(64.))
+            with client(train={"epochs": 3}) as c:
+                for n, step in enumerate(c.steps()):
+                    if n % 16 == 0:
+                        start = ("fork", "forkserver", "spawn")[n // 16]
+                        loader = torch.utils.data.DataLoader(data, 8, num_workers=2, multiprocessing_context=start)
+                        assert sum(float(x.sum()) for x, in loader) == 63 * 32
+                        print(start)
+                    step.gradient.flat[:] = 0
+                    step.push()
+        """))
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout.split(), ["fork", "forkserver", "spawn"])
+
+    def test_processes_of_the_loader(self):
+        """However they start, the same batches come, and the same weights."""
+        program, models = support.ROOT / "tests/python/train.py", []
+        for flags in ([], ["--start=fork"], ["--start=forkserver"], ["--start=spawn"]):
+            with self.subTest(flags=flags), support.folder() as folder:
+                job = support.write_job(os.path.join(folder, "job.json"), data={"batch_size": 8}, train={"epochs": 2},
+                                        consistency={"mode": "sync", "parts": 2})
+                flags = flags and ["--num_workers=2", *flags]
+                done = support.run([support.PYTHON, str(program), job, folder, *flags])
+                self.assertEqual(done.returncode, 0, done.stderr)
+                (model,) = pathlib.Path(folder).glob("model-*.pt")
+                models.append(torch.load(model))
+        for model in models:
+            for name, value in models[0].items():
+                self.assertTrue(torch.equal(model[name], value), name)
+
+
 class OtherPackages(unittest.TestCase):
     def test_any_order_of_imports(self):
         """gRPC's and protobuf's own packages have their libraries in the same process."""
@@ -193,6 +230,25 @@ class OtherPackages(unittest.TestCase):
         """
         for first, second in ((use, train), (train, use)):
             done = support.run(script(textwrap.dedent(first) + textwrap.dedent(second)))
+            self.assertEqual(done.returncode, 0, done.stderr)
+
+    def test_another_protobuf_for_all(self):
+        """TensorFlow has its own protobuf serve the whole process. Ours must not take it, as it is of another version."""
+        found = "_ZNK6google8protobuf14DescriptorPool14FindFileByNameERKNSt7__cxx1112basic_stringIcSt11char_traitsIcESaIcEEE"
+        with support.folder() as folder:
+            library = os.path.join(folder, "other.so")
+            source = "void abort(void); void %s(void) { abort(); } void grpc_init(void) { abort(); }" % found
+            done = support.run(["gcc", "-shared", "-fPIC", "-x", "c", "-o", library, "-"], input=source)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            done = support.run([support.PYTHON, "-c", textwrap.dedent(f"""
+                import ctypes
+                ctypes.CDLL({library!r}, mode=ctypes.RTLD_GLOBAL)
+                import weir
+                with weir.Client({{"data": {{"batch_size": 4}}}}, {{"w": (3,)}}, 16) as c:
+                    for step in c.steps():
+                        step.gradient.flat[:] = 0
+                        step.push()
+            """)])
             self.assertEqual(done.returncode, 0, done.stderr)
 
 

@@ -1,6 +1,6 @@
 """Tests of the Python package."""
 
-def weir_python_test(name, size = "medium", data = []):
+def weir_python_test(name, size = "medium", data = [], tags = []):
     """NAME.py on Debian's Python, NumPy and PyTorch, with libweir.so and the programs. Not under sanitizers, whose runtimes would
     have to be Python's."""
     native.sh_test(
@@ -18,5 +18,5 @@ def weir_python_test(name, size = "medium", data = []):
         tags = [
             "no-asan",
             "no-tsan",
-        ],
+        ] + tags,
     )

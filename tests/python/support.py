@@ -17,6 +17,16 @@ for name in ("TF_CONFIG", "WEIR_SET", "WEIR_TOKEN_FILE", "WEIR_TLS_CA", "WEIR_TL
 sys.path.insert(0, str(ROOT / "python"))
 
 
+def run_with(variable):
+    """Goes on in the Python that the environment names, which has packages from PyPI; PYTHON then means it, too."""
+    global PYTHON
+    PYTHON = os.environ.get(variable) or "none"
+    if not os.path.exists(PYTHON):
+        sys.exit(f"{variable}: {PYTHON} is missing; `./dev test` makes it, with packages from PyPI")
+    if not os.path.samefile(sys.prefix, pathlib.Path(PYTHON).parent.parent):
+        os.execv(PYTHON, [PYTHON, *sys.argv])
+
+
 def folder():
     return tempfile.TemporaryDirectory(dir=os.environ.get("TEST_TMPDIR"))
 

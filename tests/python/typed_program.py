@@ -2,6 +2,7 @@
 from typing import assert_type
 
 import numpy as np
+import torch
 import weir
 from weir.client import Pushed, View, Weights, Work
 
@@ -10,6 +11,8 @@ def loop(client: weir.Client) -> None:
         step.gradient["w"][:] = step.weights["w"] * np.float32(0.5)
         step.push(loss=0.25)
         step.push({"w": np.zeros((784, 10), np.float32)})
+        step.push({"w": torch.zeros(784, 10)})
+        step.push({"w": [0.0]})  # type: ignore[dict-item]
         step.push("w")  # type: ignore[arg-type]
 
 

@@ -1,0 +1,150 @@
+"""JAX models on Weir: a pytree of float32 arrays is the model, and its gradient has the same structure.
+
+    with weir.jax.Trainer("job.json", params, len(x)) as trainer:
+        for step in trainer.steps():
+            loss, gradient = jax.value_and_grad(mean_loss)(step.params, x[step.examples], y[step.examples])
+            step.push(gradient, loss=loss)
+    params = trainer.params
+"""
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import Any, Iterator, Mapping, Sequence
+
+import jax
+import numpy as np
+import numpy.typing as npt
+
+from . import job as _job
+from ._initial import beginning_with
+from .client import Client
+from .errors import ConfigError
+from .job import Floats, Job, Tensor
+from .steps import Step as _Step
+from .steps import run
+
+
+def _name(path: Sequence[Any]) -> str:
+    # The kinds of entries that JAX has differ in what they call their value.
+    return ".".join(str(next(getattr(entry, a) for a in ("key", "idx", "name") if hasattr(entry, a))) for entry in path)
+
+
+def _leaves(tree: Any) -> dict[str, Any]:
+    leaves: dict[str, Any] = {}
+    for path, leaf in jax.tree_util.tree_flatten_with_path(tree)[0]:
+        name = _name(path)
+        dtype = getattr(leaf, "dtype", type(leaf).__name__)
+        if dtype != np.float32:
+            raise ConfigError(f"{name or 'the tree'} must be a float32 array, got {dtype}; convert it with "
+                              ".astype(\"float32\"), or keep it out of the tree if it is not trained")
+        if name in leaves:
+            raise ConfigError(f"two leaves of the tree have the name {name}; rename a key, so that the paths differ")
+        leaves[name] = leaf
+    return leaves
+
+
+def flatten(tree: Any) -> dict[str, Floats]:
+    """The tree's leaves as NumPy arrays, in the tree's order, by the names that the job has for them: the path with dots,
+    such as "layers.0.bias" in {"layers": [{"bias": b}]}. Read-only, and without a copy, where JAX has a leaf in the
+    host's memory.
+
+    ConfigError: a leaf is no float32 array, or two have one name.
+    """
+    return {name: np.asarray(leaf, order="C") for name, leaf in _leaves(tree).items()}
+
+
+def unflatten(like: Any, arrays: Mapping[str, Floats]) -> Any:
+    """A tree of the structure of `like`, of JAX arrays on the default device: copies of these arrays, which have
+    flatten()'s names. ConfigError: one is missing, unknown, or has another shape than the leaf of `like`."""
+    leaves = _leaves(like)
+    for name in [*leaves, *arrays]:
+        leaf, array = leaves.get(name), arrays.get(name)
+        if leaf is None or array is None or leaf.shape != array.shape:
+            expected, seen = ("nothing" if a is None else f"shape {a.shape}" for a in (leaf, array))
+            raise ConfigError(f"{name}: the tree has {expected}, the arrays have {seen}")
+    # JAX reads an array later, or keeps using its memory, so each copy is JAX's alone.
+    copies = [np.array(arrays[name]) for name in leaves]
+    return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(like), jax.device_put(copies))
+
+
+def save_weights(params: Any, directory: str | os.PathLike[str]) -> None:
+    """Writes the tree into a folder for `checkpoint.init_from`: the values that a job in a cluster begins with. Fails if
+    the folder holds weights already."""
+    _job.save_weights(directory, flatten(params))
+
+
+class Step:
+    """One piece of work.
+
+    params: the tree of weights to compute with. examples: int32 indices of its examples, in [0, train_examples).
+    work: what it is (weir.Work). work.batch, its number in the job, makes a key for random numbers that is the same
+    whichever worker computes it.
+    """
+
+    def __init__(self, step: _Step, params: Any):
+        self._step = step
+        self.params = params
+        self.work = step.work
+        self.examples: npt.NDArray[np.int32] = step.examples
+
+    def push(self, gradient: Any, *, loss: Any = None) -> None:
+        """Sends the gradient: a tree like params, the mean over the examples. Waits for JAX to compute it, not for the
+        servers. loss: the mean loss (a number or array), which `weir status` and the summary show. train.clip_norm of the
+        job applies."""
+        self._step.push(flatten(gradient), loss=None if loss is None else float(loss))
+
+
+class Trainer:
+    """Trains a pytree as a worker of a job.
+
+    job: the job's config, a path or a mapping. Its optimizer and schedule run on the servers.
+    params: the model, a pytree of float32 arrays, of the same structure and order for every worker.
+    train_examples: the size of the training set, the same for every worker.
+    overrides and other options: as of weir.Client.
+
+    Initial values: without a cluster these params, unless the job has checkpoint.init_from or checkpoints to go on from.
+    In a cluster the servers need checkpoint.init_from, which save_weights() makes.
+
+    Works within `with`; an exception there, or the end of the block before that of the job, leaves the job to others.
+    """
+
+    def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any] | Job, params: Any, train_examples: int, *,
+                 overrides: Sequence[str] = (), **options: Any):
+        #: The tree: the initial values, and after the loop the trained ones.
+        self.params = params
+        weights = flatten(params)
+        tensors = {name: Tensor(array.shape) for name, array in weights.items()}
+        with contextlib.ExitStack() as stack:
+            job = stack.enter_context(
+                beginning_with(job if isinstance(job, Job) else Job(job, overrides), weights, options.get("cluster"),
+                               options.get("task"), "weir.jax.save_weights(params, \"initial\")"))
+            #: This worker's membership (weir.Client).
+            self.client = Client(job, tensors, train_examples, **options)
+            stack.callback(self.client.close)
+            self._open = stack.pop_all()
+
+    def __enter__(self) -> "Trainer":
+        return self
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
+        with self._open:
+            self.client.give_up(error or "its loop over steps() ended before the job was done")
+
+    def steps(self) -> Iterator[Step]:
+        """Yields each piece of work that this worker has to do, in every mode, until the job is done; call push() of each. As
+        weir.Client.steps()."""
+        final = self._memory()
+        for step in run(self.client, final):
+            yield Step(step, unflatten(self.params, step.weights))
+        self.params = unflatten(self.params, final)
+
+    def snapshot(self) -> Any:
+        """The newest consistent weights of the job, as a tree; in sync those of one step. For evaluating while it
+        trains."""
+        arrays = self._memory()
+        self.client.snapshot(arrays).result()
+        return unflatten(self.params, arrays)
+
+    def _memory(self) -> dict[str, Floats]:
+        return self.client.model.split(np.empty(self.client.model.elements, dtype=np.float32))
