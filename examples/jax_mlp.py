@@ -1,12 +1,10 @@
 #!/usr/bin/env python3
 """A small network in JAX that tells two spirals apart: weir.jax.
 
-    python examples/jax_mlp.py                                       # servers in this process
-    python examples/jax_mlp.py initial                               # writes what the servers of a cluster begin with
-    weir up --ps=2 --workers=2 --init_from=initial examples/jax_mlp.json -- python examples/jax_mlp.py
+    python examples/jax_mlp.py                                                    # servers in this process
+    weir up --ps=2 --workers=2 examples/jax_mlp.json -- python examples/jax_mlp.py
 """
 import pathlib
-import sys
 
 import jax
 import numpy as np
@@ -40,9 +38,6 @@ def main():
     random, sizes = np.random.default_rng(0), [2, 32, 32, 2]
     params = [{"weight": random.normal(size=(m, n), scale=m**-0.5).astype(np.float32), "bias": np.zeros(n, np.float32)}
               for m, n in zip(sizes, sizes[1:])]
-    if len(sys.argv) > 1:
-        weir.jax.save_weights(params, sys.argv[1])
-        return
     x, y = spirals(640, seed=1)
     with weir.jax.Trainer(JOB, params, len(x)) as trainer:
         for step in trainer.steps():

@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """A small residual network with BatchNorm, on the images of cnn.py.
 
-    python examples/resnet.py                               # servers in this process
-    python examples/resnet.py --save_weights=initial        # what the servers of a cluster begin with
-    weir up --ps=2 --workers=2 --init_from=initial examples/resnet.json -- python examples/resnet.py
+    python examples/resnet.py                                                     # servers in this process
+    weir up --ps=2 --workers=2 examples/resnet.json -- python examples/resnet.py
 """
 import argparse
 import pathlib
@@ -47,14 +46,10 @@ def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--data", type=pathlib.Path, default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--most", type=int, default=60000, help="examples to use")
-    parser.add_argument("--save_weights", help="writes initial weights into this folder, and ends")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = ResNet()
-    if args.save_weights:
-        weir.torch.save_weights(model, args.save_weights)
-        return
 
     train = data_set(args.data, "train", args.most)
     opt = weir.torch.Optimizer(model, JOB, train)
@@ -64,7 +59,7 @@ def main():
         loss.backward()
         opt.step(loss=loss)
 
-    # BatchNorm's running statistics are each worker's own, and of batches that older weights have seen: take them anew.
+    # BatchNorm's running statistics are of batches that older weights have seen: take them anew.
     for layer in model.modules():
         if isinstance(layer, nn.BatchNorm2d):
             layer.reset_running_stats()

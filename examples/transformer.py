@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """A transformer that writes Shakespeare, character by character.
 
-    python examples/transformer.py                          # servers in this process
-    python examples/transformer.py --save_weights=initial   # what the servers of a cluster begin with
-    weir up --ps=2 --workers=2 --init_from=initial examples/transformer.json -- python examples/transformer.py
+    python examples/transformer.py                                                          # servers in this process
+    weir up --ps=2 --workers=2 examples/transformer.json -- python examples/transformer.py
 
 The text, coriolanus.txt, is the first act of Coriolanus, in the public domain; it is the beginning of the data set
 "tiny shakespeare" of github.com/karpathy/char-rnn.
@@ -65,7 +64,6 @@ class Transformer(nn.Module):
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("--most", type=int, default=10**9, help="characters of the text to use")
-    parser.add_argument("--save_weights", help="writes initial weights into this folder, and ends")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
@@ -74,9 +72,6 @@ def main():
     numbers = torch.tensor([alphabet.index(c) for c in text])
     train, test = numbers[:len(text) * 9 // 10], numbers[len(text) * 9 // 10:]
     model = Transformer(len(alphabet))
-    if args.save_weights:
-        weir.torch.save_weights(model, args.save_weights)
-        return
 
     opt = weir.torch.Optimizer(model, HERE / "transformer.json", Windows(train))
     for x, y in opt.loader():

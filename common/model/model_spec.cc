@@ -23,6 +23,13 @@ std::string InitString(const Initializer& init) {
   return absl::StrCat(names[static_cast<int>(init.kind)], "(", init.value, ")");
 }
 
+bool IsUploaded(const TensorSpec& tensor) { return tensor.init.kind == Initializer::Kind::kUploaded; }
+
+// The initializer as Hash() and FirstDifference() see it.
+Initializer Compared(const TensorSpec& tensor) {
+  return IsUploaded(tensor) ? Initializer::Zeros() : tensor.init;
+}
+
 // FNV-1a, which is the same on every machine.
 class Hasher {
  public:
@@ -74,6 +81,8 @@ std::string ModelSpec::Describe(int64_t element) const {
   return absl::StrCat(tensors[tensor].name, "[", element - offset(tensor), "]");
 }
 
+bool ModelSpec::uploaded() const { return !tensors.empty() && IsUploaded(tensors[0]); }
+
 absl::Status ModelSpec::Validate() const {
   if (tensors.empty()) return absl::InvalidArgumentError("the model has no tensors");
   if (tensors.size() > kMaxTensors) {
@@ -117,6 +126,12 @@ absl::Status ModelSpec::Validate() const {
       return absl::InvalidArgumentError(
           absl::StrCat("tensor '", t.name, "': its initial value is not finite"));
     }
+    if (IsUploaded(t) != uploaded()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tensor '", t.name, "': its initial values are ",
+                       IsUploaded(t) ? "uploaded" : "not uploaded", ", those of '", tensors[0].name, "' are",
+                       uploaded() ? "" : " not", "; a worker uploads the values of all tensors or of none"));
+    }
   }
   return absl::OkStatus();
 }
@@ -129,9 +144,10 @@ uint64_t ModelSpec::Hash() const {
     h.Add(t.shape.size());
     for (int64_t d : t.shape) h.Add(static_cast<uint64_t>(d));
     h.Add(static_cast<uint64_t>(t.kind));
-    h.Add(static_cast<uint64_t>(t.init.kind));
+    const Initializer init = Compared(t);
+    h.Add(static_cast<uint64_t>(init.kind));
     uint32_t bits;
-    std::memcpy(&bits, &t.init.value, sizeof bits);
+    std::memcpy(&bits, &init.value, sizeof bits);
     h.Add(bits);
   }
   return h.hash();
@@ -152,9 +168,10 @@ std::string ModelSpec::FirstDifference(const ModelSpec& other) const {
       return absl::StrCat("tensor '", a.name, "': expected kind ", KindString(a.kind), ", got ",
                           KindString(b.kind));
     }
-    if (a.init.kind != b.init.kind || a.init.value != b.init.value) {
-      return absl::StrCat("tensor '", a.name, "': expected initial values ", InitString(a.init), ", got ",
-                          InitString(b.init));
+    const Initializer expected = Compared(a), got = Compared(b);
+    if (expected.kind != got.kind || expected.value != got.value) {
+      return absl::StrCat("tensor '", a.name, "': expected initial values ", InitString(expected), ", got ",
+                          InitString(got));
     }
   }
   if (tensors.size() != other.tensors.size()) {
@@ -167,7 +184,7 @@ std::string ModelSpec::FirstDifference(const ModelSpec& other) const {
 }
 
 void FillInitialValues(uint64_t seed, const TensorSpec& tensor, int64_t first, absl::Span<float> out) {
-  const Initializer& init = tensor.init;
+  const Initializer init = Compared(tensor);
   if (init.kind == Initializer::Kind::kConstant) {
     std::fill(out.begin(), out.end(), init.value);
     return;

@@ -16,14 +16,15 @@ enum class TensorKind {
 };
 
 // How version 0 of a tensor is made: a pure function of (seed, tensor name, element), so that any shard can
-// make its own elements and need not receive them.
+// make its own elements and need not receive them; or kUploaded: a worker uploads the values.
 struct Initializer {
-  enum class Kind { kConstant, kNormal, kUniform };
+  enum class Kind { kConstant, kNormal, kUniform, kUploaded };
   Kind kind = Kind::kConstant;
-  // kConstant: the value. kNormal: the standard deviation, around 0. kUniform: l, for [-l, l).
+  // kConstant: the value. kNormal: the standard deviation, around 0. kUniform: l, for [-l, l). kUploaded: 0.
   float value = 0;
 
   static Initializer Zeros() { return {}; }
+  static Initializer Uploaded() { return {Kind::kUploaded, 0}; }
   static Initializer HeNormal(int64_t fan_in);
   static Initializer GlorotUniform(int64_t fan_in, int64_t fan_out);
 };
@@ -57,16 +58,21 @@ struct ModelSpec {
   // "dense_0/weight[12]" for an element of the address space; for messages.
   std::string Describe(int64_t element) const;
 
-  // InvalidArgument: no tensors, an empty or repeated name, a shape with a number < 1, or a model beyond the
-  // limits.
+  // A worker uploads the initial values of all tensors (of a valid model: else of none).
+  bool uploaded() const;
+
+  // InvalidArgument: no tensors, an empty or repeated name, a shape with a number < 1, a model beyond the
+  // limits, or one that is uploaded in part.
   absl::Status Validate() const;
-  // Over names, shapes, kinds and initializers; equal on every machine.
+  // Over names, shapes, kinds and initializers; equal on every machine. kUploaded counts as zeros: who only
+  // reads, and who goes on from a checkpoint, need not know where the job's initial values came from.
   uint64_t Hash() const;
   // "" if the two are equal, else the first difference in words, `this` as "expected" and `other` as "got".
+  // kUploaded counts as zeros here, too.
   std::string FirstDifference(const ModelSpec& other) const;
 };
 
-// Writes version 0 of the elements [first, first + out.size()) of one tensor.
+// Writes version 0 of the elements [first, first + out.size()) of one tensor; zeros where they are uploaded.
 void FillInitialValues(uint64_t seed, const TensorSpec& tensor, int64_t first, absl::Span<float> out);
 
 }  // namespace weir

@@ -220,6 +220,9 @@ void Coordinator::HandleShardReport(uint32_t index, const v1::ShardReport& repor
     case v1::ShardReport::kCheckpoint:
       if (checkpoints_ != nullptr && shard.installed) checkpoints_->OnWritten(index, report.checkpoint());
       return;
+    case v1::ShardReport::kValues:
+      if (shard.installed) HandleValues(index, report.values());
+      return;
     case v1::ShardReport::kFailed: {
       const std::string why = absl::StrCat(shards_.name(index), ": ", report.failed().error());
       if (!report.failed().replaced()) return FailJob(StorageFailure(why));
@@ -292,8 +295,10 @@ void Coordinator::HandleTick() {
   // Pings begin at once: a shard, too, takes silence for loss, and workers may take long to come.
   shards_.PingIfDue(time);
   if (checkpoints_ != nullptr) {
-    if (state_ == v1::RUNNING && !end_.drained()) checkpoints_->Tick(steps_done());
+    const bool saves = state_ == v1::RUNNING || upload_.saving();
+    if (saves && !end_.drained()) checkpoints_->Tick(steps_done());
     if (state_ == v1::DRAINING && last_save_.Due(time) && !checkpoints_->busy()) SaveLast();
+    if (upload_.SaveDue(time) && !checkpoints_->busy()) SaveInitialValues();
     // Numbers are reserved well ahead, so that a disk that is full or slow for a while stops nothing.
     if (numbers_.Due(kReserveAhead, time)) AskForNumbers(kReserveAhead);
   }

@@ -21,6 +21,7 @@
 #include "ps_server/coordinator/checkpoints.h"
 #include "ps_server/coordinator/departures.h"
 #include "ps_server/coordinator/farewell.h"
+#include "ps_server/coordinator/initial_upload.h"
 #include "ps_server/coordinator/job_end.h"
 #include "ps_server/coordinator/job_evaluations.h"
 #include "ps_server/coordinator/job_meter.h"
@@ -56,6 +57,10 @@ namespace weir {
 // shards are installed anew from the newest checkpoint, and the members join again. A coordinator that is
 // started again knows only the store's numbers and newest checkpoint. It learns the rest from Join and
 // Attached. No lease can end early then, because the new coordinator has no members yet.
+//
+// Where a worker uploads the initial values (InitialUpload), members are admitted before the values are
+// there, and the job begins once they are on all shards and saved. A shard that is lost until then takes all
+// back to the beginning.
 //
 // When a shard comes back at another address (ShardFleet), the coordinator tells the members before it
 // installs the shard. Otherwise a process that only seemed to be gone could still answer them at the old
@@ -189,7 +194,8 @@ class Coordinator {
   // A server that holds no shard is gone.
   void DropStandby(uint32_t index, absl::string_view why);
   void LoseShard(uint32_t shard, const std::string& why);
-  // sync: the whole job goes back to the newest checkpoint.
+  // The whole job goes back to the newest checkpoint, in sync; or to its beginning, while its initial values
+  // are awaited.
   void RollBack(const std::string& why);
   void MaybeInstall();
   void SendInstall(uint32_t shard);
@@ -209,6 +215,12 @@ class Coordinator {
   // Call when shard 0 has just reported its progress: at other times the last report is out of date.
   void SampleProgress();
   bool recoverable() const { return checkpoints_ != nullptr; }
+  // Initial values that a worker uploads.
+  bool NeedsUpload() const;
+  void HandleValues(uint32_t shard, const v1::ValuesStaged& staged);
+  void SaveInitialValues();
+  // All shards have them, and they are saved if the job has checkpoints.
+  void OnInitialValues();
   // Membership.
   void MaybeAdmit();
   void BroadcastMembership();
@@ -340,6 +352,7 @@ class Coordinator {
   MemberTable members_;
   Departures departures_;
 
+  InitialUpload upload_;
   StepCommitter steps_;
   std::optional<RangeTable> ranges_;
   JobMeter meter_;

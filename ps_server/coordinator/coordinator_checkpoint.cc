@@ -39,7 +39,7 @@ void Coordinator::MakeCheckpoints(std::unique_ptr<JobStore> store) {
 }
 
 absl::StatusOr<Checkpoints::Snapshot> Coordinator::TakeSnapshot() const {
-  if (state_ != v1::RUNNING && state_ != v1::DRAINING) {
+  if (state_ != v1::RUNNING && state_ != v1::DRAINING && !upload_.saving()) {
     return absl::UnavailableError(
         absl::StrCat("the job is ", v1::JobState_Name(state_), "; there is nothing to save"));
   }

@@ -127,13 +127,21 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
                                                         DeclaredBy(/*worker=*/false), ": ", difference));
     }
   }
+  // Only workers say where the initial values come from, and it matters until the job has some.
+  const bool saved = recoverable() && checkpoints_->newest().has_value();
+  if (worker && size_.batches != 0 && !saved && model.uploaded() != model_->uploaded()) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the model of ", request.task(), " differs from ", DeclaredBy(/*worker=*/true),
+        ": expected initial values that ", model_->uploaded() ? "a worker uploads" : "the servers make",
+        ", got such that ", model.uploaded() ? "a worker uploads" : "the servers make"));
+  }
   const uint32_t shards = ShardsOf(model, static_cast<uint32_t>(request.ps_addresses_size()));
   WEIR_RETURN_IF_ERROR(
       CheckServerMemory(options_.config, options_.workers, model.elements(), shards, options_.memory_bytes));
   if (worker) WEIR_RETURN_IF_ERROR(CheckLength(request));
 
   if (AddressesOpen()) shards_.Readdress({request.ps_addresses().begin(), request.ps_addresses().end()});
-  SetModel(std::move(model));
+  if (worker || !model_.has_value()) SetModel(std::move(model));
   if (worker && size_.batches == 0) SetLength(request.train_examples());
   return absl::OkStatus();
 }

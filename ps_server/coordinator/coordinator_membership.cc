@@ -71,7 +71,11 @@ void Coordinator::BroadcastMembership() {
   numbers_.NextEpoch();
   untouched_ &= members_.workers().empty();
   v1::ControlMessage message;
-  *message.mutable_membership()->mutable_membership() = members_.ForShards(numbers_.epoch());
+  v1::SetMembership& set = *message.mutable_membership();
+  *set.mutable_membership() = members_.ForShards(numbers_.epoch());
+  upload_.Ask(members_.workers());
+  if (upload_.awaited()) set.mutable_membership()->set_uploader(upload_.uploader());
+  set.set_values_of(upload_.values_of());
   shards_.Broadcast(message);
 }
 
@@ -88,7 +92,9 @@ void Coordinator::OnAllAcked() {
   }
   if (joining) return BroadcastMembership();
 
-  if ((state_ == v1::STARTING || state_ == v1::RECOVERING) && !members_.workers().empty()) {
+  const bool waits = state_ == v1::STARTING || state_ == v1::RECOVERING;
+  const bool starts = waits && !members_.workers().empty() && !upload_.awaited();
+  if (starts) {
     LogInfo("training ", state_ == v1::STARTING ? "starts" : "goes on", " with ", members_.workers().size(),
             members_.workers().size() == 1 ? " worker on " : " workers on ", shards_.size(),
             shards_.size() == 1 ? " shard" : " shards",
@@ -105,7 +111,10 @@ void Coordinator::OnAllAcked() {
     member.phase = Phase::kLive;
     live = true;
   }
-  if (!live) return MaybeAdmit();
+  if (!live) {
+    if (starts) Changed();  // members wait for the initial values
+    return MaybeAdmit();
+  }
   if (!members_.Evaluators().empty()) evaluations_.SetKnown();
   for (auto& [rank, member] : members_.workers()) {
     if (!member.join.has_value()) continue;
@@ -128,6 +137,8 @@ void Coordinator::OnAllAcked() {
 v1::Membership Coordinator::MembershipNow() const {
   v1::Membership membership = members_.ForMembers(numbers_.epoch());
   for (const ShardFleet::Shard& shard : shards_) membership.add_shard_incarnations(shard.incarnation);
+  // Until the shards have confirmed that they have their values.
+  if (state_ == v1::STARTING) membership.set_uploader(upload_.uploader());
   return membership;
 }
 
@@ -206,7 +217,7 @@ void Coordinator::HandleLeave(const v1::LeaveRequest& request, Done<v1::LeaveRep
                      ? ""
                      : absl::StrCat(preempted ? "it was asked to end: " : "it gave up: ", request.reason()));
     // A lost worker may be started again; workers that have all given up would do so again.
-    if (!request.done() && !preempted && state_ == v1::RUNNING &&
+    if (!request.done() && !preempted && (state_ == v1::RUNNING || state_ == v1::STARTING) &&
         farewell_.gave_up().size() == options_.workers) {
       FailJob(LostPeer(absl::StrCat("every worker gave up, ", task, " as the last one: ", request.reason())));
     }

@@ -173,6 +173,7 @@ void Coordinator::OnAllInstalled() {
     ranges_.emplace(size_.batches, options_.workers, HeldByAll(holders));
     evaluations_.GoTo(progress());
   }
+  if (NeedsUpload()) upload_.Begin();
   SetWorkEnd();
   const std::string stopped = WhyItStopsHere();
   if (!stopped.empty() || (AllDone() && !evaluations_.open())) {
@@ -235,7 +236,9 @@ void Coordinator::LoseShard(uint32_t index, const std::string& why) {
   }
   checkpoints_->Abandon(what);
   pins_.DropAll(absl::UnavailableError(what), now());
-  if (mode_.commits_steps && !over() && state_ != v1::STARTING) RollBack(what);
+  const bool goes_back =
+      state_ == v1::STARTING ? upload_.awaited() && !shards_.stands_by(index) : mode_.commits_steps;
+  if (goes_back && !over()) RollBack(what);
 }
 
 void Coordinator::RollBack(const std::string& why) {
@@ -246,7 +249,8 @@ void Coordinator::RollBack(const std::string& why) {
     LogWarning(back);
     complaints_.Begin(now());
   }
-  state_ = v1::RECOVERING;
+  if (state_ != v1::STARTING) state_ = v1::RECOVERING;
+  upload_ = InitialUpload();
   // A shard that is installing does so from the same checkpoint.
   shards_.GoBack();
   steps_.GoBackTo(checkpoints_->newest().has_value() ? checkpoints_->newest()->step() : 0);

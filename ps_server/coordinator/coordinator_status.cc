@@ -225,6 +225,9 @@ std::vector<std::string> Coordinator::WaitingFor() const {
       }
     }
   }
+  if (upload_.awaited() && !members_.workers().empty()) {
+    names.push_back(upload_.WaitingFor(members_.TaskOf(upload_.uploader())));
+  }
   if (state_ == v1::DRAINING && last_save_.trouble().has_value()) {
     names.push_back(absl::StrCat("its last checkpoint to be written (", last_save_.trouble()->why, ")"));
   }

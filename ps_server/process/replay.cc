@@ -29,10 +29,14 @@ struct Beginning {
 
 absl::StatusOr<std::vector<Beginning>> Beginnings(FileSystem& files, const std::string& directory,
                                                   const v1::CheckpointManifest& newest) {
-  std::vector<Beginning> out = {{"version 0", "", false}};
+  std::vector<Beginning> out;
+  WEIR_ASSIGN_OR_RETURN(const ModelSpec model, FromProto(newest.model()));
   if (const std::string& init_from = newest.job().config().checkpoint().init_from(); !init_from.empty()) {
     WEIR_ASSIGN_OR_RETURN(const FoundCheckpoint found, ResolveCheckpoint(files, init_from));
-    out[0] = {absl::StrCat("the weights of ", found.folder), found.folder, /*weights_only=*/true};
+    out.push_back({absl::StrCat("the weights of ", found.folder), found.folder, /*weights_only=*/true});
+  } else if (!model.uploaded()) {
+    // Values that were uploaded are in checkpoints only.
+    out.push_back({"version 0", "", false});
   }
   WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(files, directory));
   for (const CheckpointEntry& entry : entries) {

@@ -85,6 +85,10 @@ absl::Status BlockStore::Initialize(const Restore& restore) {
   return absl::OkStatus();
 }
 
+void BlockStore::SetInitialValues(const float* values) {
+  std::copy_n(values, elements(), current_->weights.get());
+}
+
 std::shared_ptr<const LentVersion> BlockStore::Lend(const Holder& holder) {
   return readers_->Lend(current_->count, current_->weights, holder);
 }

@@ -80,6 +80,9 @@ class BlockStore : public std::enable_shared_from_this<BlockStore> {
                                                             const Restore& restore = nullptr);
   ~BlockStore();
 
+  // Gives version 0, which nobody has read yet, these weights: elements() values.
+  void SetInitialValues(const float* values);
+
   uint64_t count() const { return current_->count; }
   // The newest weights, to read.
   std::shared_ptr<const LentVersion> Lend(const Holder& holder = {});

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/types/optional.h"
@@ -39,6 +40,13 @@ struct PullAnswer {
 using BeginDone = std::function<void(absl::StatusOr<PushBegin>)>;
 using PushDone = std::function<void(absl::StatusOr<PushAnswer>)>;
 using PullDone = std::function<void(absl::StatusOr<PullAnswer>)>;
+
+// For an answer that needs no gradient.
+inline PushDone AsPush(BeginDone done) {
+  return [done = std::move(done)](absl::StatusOr<PushAnswer> answer) {
+    done(answer.ok() ? absl::StatusOr<PushBegin>(std::move(answer->reply)) : answer.status());
+  };
+}
 
 // Answers and drops those calls of a list for which `which` holds.
 template <typename Calls, typename Which, typename Answer>

@@ -65,7 +65,7 @@ void Shard::Handle(const v1::ControlMessage& message) {
     case v1::ControlMessage::kInstall:
       return HandleInstall(message.install());
     case v1::ControlMessage::kMembership:
-      return HandleMembership(message.membership().membership());
+      return HandleMembership(message.membership());
     case v1::ControlMessage::kCommit:
       return HandleCommit(message.commit());
     case v1::ControlMessage::kPin:
@@ -128,7 +128,8 @@ void Shard::Quiesce() {
 
 // ---- control
 
-void Shard::HandleMembership(const v1::Membership& membership) {
+void Shard::HandleMembership(const v1::SetMembership& message) {
+  const v1::Membership& membership = message.membership();
   if (store_ == nullptr || over_ || membership.epoch() <= members_.epoch()) return;
   // The record tells a restored shard whose clocks the pushes after the membership complete.
   if (log_.kept()) log_.Append(membership);
@@ -139,6 +140,7 @@ void Shard::HandleMembership(const v1::Membership& membership) {
         [&](uint32_t worker) { return worker == gone.worker; }, v1::FENCED,
         absl::StrCat(gone.task, " was taken out of the job by membership epoch ", membership.epoch()));
   }
+  if (initial_.awaited()) FollowUpload(message);
   v1::ShardReport report;
   report.mutable_membership()->set_epoch(members_.epoch());
   report.mutable_membership()->set_floor(change.floor);

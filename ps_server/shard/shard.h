@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,6 +27,7 @@
 #include "ps_server/shard/block_store.h"
 #include "ps_server/shard/calls.h"
 #include "ps_server/shard/decision_log.h"
+#include "ps_server/shard/initial_values.h"
 #include "ps_server/shard/progress_watch.h"
 #include "ps_server/shard/push_arrival.h"
 #include "ps_server/shard/push_arrivals.h"
@@ -172,7 +174,7 @@ class Shard {
   void FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded);
   void RestoreState(const v1::ShardState& state);
   void ReportInstalled(const absl::Status& status);
-  void HandleMembership(const v1::Membership& membership);
+  void HandleMembership(const v1::SetMembership& message);
   void HandleCommit(const v1::CommitStep& commit);
   void HandlePin(const v1::PinVersion& pin);
   void HandlePing(const v1::Ping& ping);
@@ -191,12 +193,24 @@ class Shard {
   // `waited`: the push has waited in calls_.ready, and its turn has come.
   void HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited);
   void HandlePull(ParkedPull pull);
+  // Initial values, as they come; then they are whole.
+  void HandleBeginUpload(HeldPush push);
+  void HandleUpload(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
+  absl::Status CheckUpload(const v1::PushRequest& header) const;
+  // nullopt: the shard takes the upload.
+  std::optional<absl::StatusOr<v1::PushReply>> AnswerUpload(const v1::PushRequest& header) const;
+  // The upload is whole here; its call waits for the other shards.
+  void AwaitOthers(Session session, PushDone done);
+  // Who uploads, and whether the upload is whole on every shard.
+  void FollowUpload(const v1::SetMembership& message);
   void HandleEnd(Session session);
   void HandleTick();
 
   // As ShardMembers::DeclareLost. True if any pushes are lost.
   bool DeclareLost(uint32_t worker, uint64_t answered_clock);
   static PushKey KeyOf(const v1::PushRequest& header);
+  // Whether the header is of this shard's model. Unavailable: nothing is installed.
+  absl::Status CheckModel(const v1::PushRequest& header) const;
   // Whether the header fits this shard, whoever the sender is.
   absl::Status CheckHeader(const v1::PushRequest& header) const;
   // Called before a gradient is taken, and again before it is used. InvalidArgument: such a push is
@@ -292,6 +306,7 @@ class Shard {
   WaitingCalls calls_;
   DecisionLog log_;
   StagedParts staged_;
+  InitialValues initial_;
   PushTally tally_;
   struct Pin {
     std::shared_ptr<const LentVersion> version;

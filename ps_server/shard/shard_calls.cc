@@ -62,6 +62,10 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
         absl::InvalidArgumentError("the pull is for another model than this job's (model_hash differs)"));
     return true;
   }
+  if (initial_.awaited()) {
+    pull.done(absl::UnavailableError("this shard has no initial values yet"));
+    return true;
+  }
   if (request.pin() != 0) {
     const auto pin = pins_.find(request.pin());
     if (pin == pins_.end()) {

@@ -19,7 +19,8 @@ void Shard::HandleHello() {
   if (log_.failed()) ReportFailed();
   v1::ShardReport report;
   v1::Attached& attached = *report.mutable_attached();
-  if (store_ != nullptr) {
+  // A shard whose initial values are awaited is of no use to another coordinator.
+  if (store_ != nullptr && !initial_.awaited()) {
     attached.set_incarnation(incarnation_);
     attached.mutable_version()->set_incarnation(incarnation_);
     attached.mutable_version()->set_count(store_->count());
@@ -85,6 +86,7 @@ void Shard::Drop(const std::string& reason) {
   LogInfo("incarnation ", incarnation_, " of the shard ends at version ", store_->count(), ": ", reason);
   FailAll(v1::FENCED, reason);
   staged_ = StagedParts();
+  initial_ = InitialValues();
   late_commit_.reset();
   short_of_memory_ = false;
   arrivals_ = PushArrivals();
@@ -111,6 +113,7 @@ void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded
   elements_ = store_->elements();
   counters_.version = store_->count();
   progress_.Mark(options_.clock->Now());
+  if (store_->model().uploaded() && !install.has_restore()) initial_.Await();
   RestoreState(loaded.state);
   for (const v1::LoggedPush& record : loaded.records) Replay(record);
   if (!loaded.records.empty()) LogInfo("replayed ", loaded.records.size(), " records of the log");

@@ -76,6 +76,11 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
   // The log of an earlier incarnation counts, whether or not this incarnation keeps one.
   if (TraitsOf(*options_.config).applies_alone && checkpoint.has_directory()) {
     WEIR_RETURN_IF_ERROR(OpenLog(install, position, generation, &loaded));
+    if (task.store.model.uploaded() && !install.has_restore() && loaded.store->count() > 0) {
+      return absl::FailedPreconditionError(
+          absl::StrCat(checkpoint.directory(), " holds a log of pushes, but not the checkpoint that the job ",
+                       "began with: a worker had uploaded its initial values. Use another folder"));
+    }
   }
   return loaded;
 }

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/codec/wire_codec.h"
 #include "common/codec/wire_dtype.h"
 #include "common/protocol/limits.h"
@@ -10,22 +11,11 @@
 #include "ps_server/shard/shard.h"
 
 namespace weir {
-namespace {
-
-// For an answer that needs no gradient.
-PushDone AsPush(BeginDone done) {
-  return [done = std::move(done)](absl::StatusOr<PushAnswer> answer) {
-    done(answer.ok() ? absl::StatusOr<PushBegin>(std::move(answer->reply)) : answer.status());
-  };
-}
-
-}  // namespace
-
 PushKey Shard::KeyOf(const v1::PushRequest& header) {
   return {header.caller().worker(), header.clock(), header.part()};
 }
 
-absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
+absl::Status Shard::CheckModel(const v1::PushRequest& header) const {
   if (store_ == nullptr) return absl::UnavailableError("this shard has no model yet");
   if (header.caller().model_hash() != model_hash_) {
     return absl::InvalidArgumentError("the push is for another model than this job's (model_hash differs)");
@@ -34,6 +24,12 @@ absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
     return absl::InvalidArgumentError(absl::StrCat("elements: the push has ", header.elements(),
                                                    " values; this shard has ", store_->elements()));
   }
+  return absl::OkStatus();
+}
+
+absl::Status Shard::CheckHeader(const v1::PushRequest& header) const {
+  WEIR_RETURN_IF_ERROR(CheckModel(header));
+  if (initial_.awaited()) return absl::UnavailableError("this shard has no initial values yet");
   if (header.examples() == 0) return absl::InvalidArgumentError("examples: must be at least 1");
   if (header.refused().size() > kMaxRefusalBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
@@ -89,6 +85,7 @@ Verdict Shard::AsClaimed(const v1::PushRequest& header) {
 }
 
 void Shard::HandleBegin(HeldPush push) {
+  if (push.header.initial_values()) return HandleBeginUpload(std::move(push));
   const v1::PushRequest& header = push.header;
   if (over_) return push.done(NewReply(v1::JOB_OVER, std::string(failure_.message())));
   if (absl::Status status = CheckHeader(header); !status.ok()) return push.done(status);
@@ -189,6 +186,7 @@ bool Shard::AnswersAfter(const v1::PushRequest& push) const {
 
 void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, PushDone done, bool waited) {
   const v1::PushRequest& header = arrival->header();
+  if (header.initial_values()) return HandleUpload(session, std::move(arrival), std::move(done));
   if (over_) return done(PushAnswer{NewReply(v1::JOB_OVER, std::string(failure_.message())), {}});
   // The checks are repeated, because the state may have changed while the push arrived.
   switch (members_.Check(header.caller())) {

@@ -7,6 +7,7 @@
 //   a push of a later clock          for its worker's earlier pushes (calls_.held)
 //   a push that has not begun        for one that is streaming in: 25 ms; one that stands still is passed
 //   sync: a part's answer            for the other parts of its step, and the coordinator's commit (staged_)
+//   the upload of initial values     for the other shards' parts of it, and the coordinator's word (initial_)
 //   a control message                for the log (log_), which fails the shard when its disk hangs
 //   a push that has arrived whole,   for those before it and, with the log, their records on the disk
 //   (calls_.ready), a commit         (log_); then for memory of weights (late_commit_)
@@ -30,6 +31,10 @@ namespace {
 
 // At most this many calls of each kind are described when the waits are reported.
 constexpr size_t kMostDescribed = 16;
+
+// What an upload that is whole on this shard waits for.
+constexpr char kOtherUploads[] =
+    "the other servers to have theirs, and, in a job with checkpoints, for the first one";
 
 // Waiting calls, grouped by their kind and by what they wait for.
 class WaitList {
@@ -159,6 +164,7 @@ void Shard::HandleEnd(Session session) {
   const auto ended = [session](const auto& call) { return call.session == session; };
   calls_.EndSession(session, {cancel, cancel, cancel});
   staged_.EndWaiters(ended, [&](uint32_t, const StagedParts::Waiter& waiter) { cancel(waiter); });
+  initial_.EndWaiter(ended, cancel);
   log_.AnswerIf(ended, cancel);
   counters_.parked_pulls = calls_.parked.size();
 }
@@ -194,6 +200,12 @@ void Shard::HandleTick() {
                      [&](uint32_t part, const StagedParts::Waiter& waiter) {
                        late(waiter, "part ", part, " waited ", waited(waiter.since), " for ", MissingParts());
                      });
+  // The values stay, too.
+  initial_.EndWaiter([&](const InitialValues::Waiter& waiter) { return waiter.since <= limit; },
+                     [&](const InitialValues::Waiter& waiter) {
+                       late(waiter, "the upload of the initial values waited ", waited(waiter.since), " for ",
+                            kOtherUploads);
+                     });
   for (auto it = pins_.begin(); it != pins_.end();) {
     it = it->second.deadline <= now ? pins_.erase(it) : std::next(it);
   }
@@ -224,6 +236,10 @@ void Shard::FailAll(v1::Outcome outcome, const std::string& reason) {
   // Waits for a commit do not belong to a worker: they end only with the step.
   staged_.EndWaiters([](const StagedParts::Waiter&) { return true; },
                      [&](uint32_t, const StagedParts::Waiter& waiter) {
+                       waiter.done(PushAnswer{NewReply(outcome, reason), {}});
+                     });
+  initial_.EndWaiter([](const InitialValues::Waiter&) { return true; },
+                     [&](const InitialValues::Waiter& waiter) {
                        waiter.done(PushAnswer{NewReply(outcome, reason), {}});
                      });
 }
@@ -291,6 +307,9 @@ std::vector<v1::Wait> Shard::Waits() const {
     list.Add("push", absl::StrCat(" of part ", part, " of step ", policy_->JoinClock()), "", waiter.since,
              MissingParts(), TasksAwaited(0, policy_->JoinClock() + 1));
   });
+  if (initial_.waiter().has_value()) {
+    list.Add("push", " of the initial values", "", initial_.waiter()->since, kOtherUploads, {});
+  }
   return list.Take();
 }
 
@@ -299,6 +318,7 @@ void Shard::WatchProgress(absl::Time now) {
   if (!log_.decisions().empty()) oldest = std::min(oldest, log_.decisions().front().since);
   staged_.ForEachWaiter(
       [&](uint32_t, const StagedParts::Waiter& waiter) { oldest = std::min(oldest, waiter.since); });
+  if (initial_.waiter().has_value()) oldest = std::min(oldest, initial_.waiter()->since);
   if (late_commit_.has_value()) oldest = std::min(oldest, late_commit_->since);
   const absl::Duration wait = std::max(now - oldest, absl::ZeroDuration());
   counters_.longest_wait_ms = static_cast<uint64_t>(absl::ToInt64Milliseconds(wait));

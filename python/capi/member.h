@@ -27,8 +27,8 @@ class Member {
   const ModelSpec& model() const { return model_; }
   // See common/protocol/mode_traits.h.
   bool overtakes_slow_pushes() const { return overtakes_slow_pushes_; }
-  // Takes as long as Client::Join().
-  absl::Status Join();
+  // Takes as long as Client::Join(). `initial`: ClientOptions::initial_values.
+  absl::Status Join(const std::vector<ConstTensor>& initial);
   // FailedPrecondition: not joined, or left.
   absl::StatusOr<std::shared_ptr<Client>> client() const;
   // OK: the work is done. Ends the membership, and waits for the end of servers in this process.

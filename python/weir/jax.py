@@ -8,7 +8,6 @@
 """
 from __future__ import annotations
 
-import contextlib
 import os
 from typing import Any, Iterator, Mapping, Sequence
 
@@ -16,11 +15,9 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
-from . import job as _job
-from ._initial import beginning_with
 from .client import Client
 from .errors import ConfigError
-from .job import Floats, Job, Tensor
+from .job import Floats, Job
 from .steps import Step as _Step
 from .steps import run
 
@@ -68,12 +65,6 @@ def unflatten(like: Any, arrays: Mapping[str, Floats]) -> Any:
     return jax.tree_util.tree_unflatten(jax.tree_util.tree_structure(like), jax.device_put(copies))
 
 
-def save_weights(params: Any, directory: str | os.PathLike[str]) -> None:
-    """Writes the tree into a folder for `checkpoint.init_from`: the values that a job in a cluster begins with. Fails if
-    the folder holds weights already."""
-    _job.save_weights(directory, flatten(params))
-
-
 class Step:
     """One piece of work.
 
@@ -103,8 +94,8 @@ class Trainer:
     train_examples: the size of the training set, the same for every worker.
     overrides and other options: as of weir.Client.
 
-    Initial values: without a cluster these params, unless the job has checkpoint.init_from or checkpoints to go on from.
-    In a cluster the servers need checkpoint.init_from, which save_weights() makes.
+    Initial values: these params, unless the job has checkpoint.init_from or checkpoints to go on from. In a cluster they
+    are those of one worker, which uploads them before the first step.
 
     Works within `with`; an exception there, or the end of the block before that of the job, leaves the job to others.
     """
@@ -113,23 +104,17 @@ class Trainer:
                  overrides: Sequence[str] = (), **options: Any):
         #: The tree: the initial values, and after the loop the trained ones.
         self.params = params
-        weights = flatten(params)
-        tensors = {name: Tensor(array.shape) for name, array in weights.items()}
-        with contextlib.ExitStack() as stack:
-            job = stack.enter_context(
-                beginning_with(job if isinstance(job, Job) else Job(job, overrides), weights, options.get("cluster"),
-                               options.get("task"), "weir.jax.save_weights(params, \"initial\")"))
-            #: This worker's membership (weir.Client).
-            self.client = Client(job, tensors, train_examples, **options)
-            stack.callback(self.client.close)
-            self._open = stack.pop_all()
+        #: This worker's membership (weir.Client).
+        self.client = Client(job, flatten(params), train_examples, overrides=overrides, **options)
 
     def __enter__(self) -> "Trainer":
         return self
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        with self._open:
+        try:
             self.client.give_up(error or "its loop over steps() ended before the job was done")
+        finally:
+            self.client.close()
 
     def steps(self) -> Iterator[Step]:
         """Yields each piece of work that this worker has to do, in every mode, until the job is done; call push() of each. As

@@ -4,7 +4,7 @@ from __future__ import annotations
 import ctypes
 import json
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Collection, Mapping, Sequence
 
 import numpy as np
@@ -18,6 +18,7 @@ from .errors import ConfigError, check
 Floats = npt.NDArray[np.float32]
 
 _INITIALIZERS = {"constant": 0, "normal": 1, "uniform": 2}
+_UPLOADED = 3
 
 
 @dataclass(frozen=True)
@@ -30,12 +31,23 @@ class Tensor:
         takes its initial values from there instead.
     buffer: running statistics. A push holds their new values instead of a gradient. In sync the step gives them the mean
         over its parts; otherwise they are those of the newest push.
+    values: the initial values instead, float32 of this shape, which a worker uploads (Client).
     """
 
     shape: tuple[int, ...]
     initializer: str = "constant"
     value: float = 0.0
     buffer: bool = False
+    values: Floats | None = field(default=None, repr=False, compare=False)
+
+    @staticmethod
+    def of(given: Tensor | Sequence[int] | Floats) -> Tensor:
+        """A tensor that is given as such, as its shape, or as an array of its initial values."""
+        if isinstance(given, Tensor):
+            return given
+        if isinstance(given, (np.ndarray, np.generic)):
+            return Tensor(given.shape, values=given)
+        return Tensor(tuple(given))
 
 
 class Job:
@@ -49,7 +61,6 @@ class Job:
     """
 
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any], overrides: Sequence[str] = ()):
-        self._source = job, tuple(overrides)
         sets = [*overrides, *json.loads(os.environ.get("WEIR_SET", "[]"))]
         array = (ctypes.c_char_p * len(sets))(*(s.encode() for s in sets))
         path = None if isinstance(job, Mapping) else os.fsencode(job)
@@ -65,11 +76,6 @@ class Job:
             library.free_job(self._handle)
             self._handle = None
 
-    def with_override(self, override: str) -> "Job":
-        """The same config, read again with one more "field.path=value"."""
-        job, overrides = self._source
-        return Job(job, [*overrides, override])
-
     def get(self, path: str, default: Any = None) -> Any:
         """The field at a path: get("train.clip_norm")."""
         found: Any = self.config
@@ -83,8 +89,15 @@ class Job:
 class Model:
     """The model's tensors in their order, as the library takes them."""
 
-    def __init__(self, tensors: Mapping[str, Tensor | Sequence[int]]):
-        self.tensors = {name: t if isinstance(t, Tensor) else Tensor(tuple(t)) for name, t in tensors.items()}
+    def __init__(self, tensors: Mapping[str, Tensor | Sequence[int] | Floats]):
+        self.tensors = {name: Tensor.of(t) for name, t in tensors.items()}
+        #: The initial values, which a worker uploads; empty: the servers make them.
+        self.initial = {name: np.asarray(t.values, dtype=np.float32, order="C") for name, t in self.tensors.items()
+                        if t.values is not None}
+        others = [name for name in tensors if name not in self.initial]
+        if self.initial and others:
+            raise ConfigError(f"{others[0]} is given without values, and {next(iter(self.initial))} with them; give "
+                              "all tensors values or none")
         self.names = list(self.tensors)
         self.shapes = [tuple(int(n) for n in t.shape) for t in self.tensors.values()]
         self.sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
@@ -98,8 +111,8 @@ class Model:
             dimensions = (ctypes.c_int64 * len(shape))(*shape)
             self._keep.append(dimensions)
             entry.name, entry.shape, entry.rank = name.encode(), dimensions, len(shape)
-            entry.initializer, entry.value = _INITIALIZERS[tensor.initializer], tensor.value
-            entry.buffer = tensor.buffer
+            entry.initializer = _UPLOADED if self.initial else _INITIALIZERS[tensor.initializer]
+            entry.value, entry.buffer = tensor.value, tensor.buffer
 
     def split(self, flat: Floats) -> dict[str, Floats]:
         """Views of flat memory that holds the tensors end to end."""

@@ -83,5 +83,29 @@ TEST_CASE("Initial values do not depend on how they are cut") {
   CHECK(whole != parts);
 }
 
+TEST_CASE("A model's initial values are uploaded for all tensors or for none; hashes do not tell") {
+  ModelSpec zeros;
+  zeros.tensors = {{"w", {2, 3}, TensorKind::kParameter, Initializer::Zeros()},
+                   {"b", {3}, TensorKind::kParameter, Initializer::Zeros()}};
+  ModelSpec uploaded = zeros;
+  uploaded.tensors[1].init = Initializer::Uploaded();
+  CHECK(
+      uploaded.Validate().message() ==
+      "tensor 'b': its initial values are uploaded, those of 'w' are not; a worker uploads the values of all "
+      "tensors or of none");
+  CHECK_FALSE(zeros.uploaded());
+  uploaded.tensors[0].init = Initializer::Uploaded();
+  CHECK(uploaded.Validate().ok());
+  CHECK(uploaded.uploaded());
+  CHECK(uploaded.Hash() == zeros.Hash());
+  CHECK(zeros.FirstDifference(uploaded) == "");
+  zeros.tensors[0].init.value = 1;
+  CHECK(zeros.FirstDifference(uploaded) ==
+        "tensor 'w': expected initial values constant(1), got constant(0)");
+  std::vector<float> values(6, 9.0f);
+  FillInitialValues(1, uploaded.tensors[0], 0, absl::MakeSpan(values));
+  CHECK(values == std::vector<float>(6, 0.0f));
+}
+
 }  // namespace
 }  // namespace weir

@@ -1,7 +1,6 @@
 #!/usr/bin/python3
 """weir.jax: pytrees as the tensors of a job, and a loop that trains what a serial loop in JAX trains, to the bit in sync."""
 import collections
-import pathlib
 import re
 import unittest
 
@@ -167,13 +166,6 @@ class Training(unittest.TestCase):
                 step.push({"w": jnp.ones(5)})
         np.testing.assert_allclose(trained["w"], -EPOCHS * EXAMPLES / (BATCH * PARTS), rtol=1e-6)
 
-    def test_a_cluster_needs_initial_weights(self):
-        with support.folder() as folder:
-            spec = support.write_job(pathlib.Path(folder) / "spec.json",
-                                     cluster={"ps": ["127.0.0.1:1"], "worker": ["127.0.0.1:2"]})
-            with self.assertRaisesRegex(weir.ConfigError, re.escape('weir.jax.save_weights(params, "initial")')):
-                weir.jax.Trainer(job(), make_params(), EXAMPLES, cluster=spec, task="worker:0")
-
 
 class Example(unittest.TestCase):
     def test_it_learns(self):
@@ -186,11 +178,7 @@ class Example(unittest.TestCase):
 
         (alone,) = accuracies([support.PYTHON, program])
         self.assertGreater(alone, 0.9)
-        with support.folder() as folder:
-            initial = pathlib.Path(folder) / "initial"
-            accuracies([support.PYTHON, program, initial])
-            found = accuracies(support.up(program.with_suffix(".json"), [program], "--ps=2", "--workers=2",
-                                          f"--init_from={initial}", "--verbose"))
+        found = accuracies(support.up(program.with_suffix(".json"), [program], "--ps=2", "--workers=2", "--verbose"))
         self.assertEqual(found, [alone] * 2)
 
 

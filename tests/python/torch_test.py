@@ -40,11 +40,11 @@ def gradient(model, data, indices, batch=None):
     return [p.grad.clone() for p in model.parameters()]
 
 
-def serial_run(**kind):
+def serial_run(begin=None, **kind):
     """The weights that steps over the same parts make, one after another: the mean of the parts in their order, and then the
     published formula of momentum. Running statistics are the mean of what the parts leave, each of which begins with those
-    of the step."""
-    data, model = train.Examples(), train.make_model(**kind)
+    of the step. begin: the model with the initial values."""
+    data, model = train.Examples(), begin or train.make_model(**kind)
     order = weir.ExampleOrder(len(data), SEED)
     speeds = [torch.zeros_like(p) for p in model.parameters()]
     statistics = list(model.buffers())
@@ -76,12 +76,10 @@ class Run:
         test.addCleanup(temporary.cleanup)
         self.test, self.folder, self.kind = test, pathlib.Path(temporary.name), kind or {}
         self.job = support.write_job(self.folder / "job.json", **job(**fields))
-        weir.torch.save_weights(train.make_model(**self.kind), self.folder / "initial")
 
     def up(self, *flags, program=()):
         kind = [f"--{name}" if value is True else f"--{name}={value}" for name, value in self.kind.items()]
-        return support.up(self.job, [TRAIN, self.job, self.folder, *kind, *program],
-                          f"--init_from={self.folder}/initial", *flags)
+        return support.up(self.job, [TRAIN, self.job, self.folder, *kind, *program], *flags)
 
     def models(self):
         return [torch.load(path) for path in self.folder.glob("model-*.pt")]
@@ -90,9 +88,9 @@ class Run:
         return collections.Counter(
             int(n) for path in self.folder.glob("seen-*") for n in path.read_text().split())
 
-    def check(self, done, models):
+    def check(self, done, models, begin=None):
         self.test.assertEqual(done.returncode, 0, done.stderr)
-        found, expected = self.models(), serial_run(**self.kind)
+        found, expected = self.models(), serial_run(begin, **self.kind)
         self.test.assertIn(len(found), models if isinstance(models, tuple) else (models,))
         for state in found:
             for name, value in expected.items():
@@ -165,7 +163,7 @@ class Exact(unittest.TestCase):
             self.assertIsNone(up.poll(), up.stderr.read() if up.poll() is not None else "")
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
-        os.kill(server_of(up.pid, 1), signal.SIGKILL)
+        os.kill(support.server_of(up.pid, 1), signal.SIGKILL)
         (run.folder / "go").touch()
         out, error = up.communicate(timeout=support.LIMIT_SECONDS)
         self.assertIn("ps:1 was killed", error)
@@ -177,19 +175,6 @@ class Exact(unittest.TestCase):
         first = gradient(model, data, torch.arange(BATCH), batch=0)
         second = gradient(model, data, torch.arange(BATCH), batch=1)
         self.assertFalse(all(torch.equal(a, b) for a, b in zip(first, second)))
-
-
-def server_of(parent, index):
-    """The process of ps:INDEX among the children of `weir up`."""
-    for path in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if f"\nPPid:\t{parent}\n" not in (path / "status").read_text():
-                continue
-            if f'"task":{{"type":"ps","index":{index}}}' in (path / "environ").read_text():
-                return int(path.name)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    raise AssertionError(f"ps:{index} does not run")
 
 
 class BesideTorch(unittest.TestCase):
@@ -418,7 +403,8 @@ class Reader(unittest.TestCase):
         model = train.make_model()
         tensors = weir.torch.weights.ModelWeights(model)
         own = [p.clone() for p in model.parameters()]
-        with weir.Client(job(), tensors.tensors(), train.EXAMPLES) as client:
+        zeros = {name: weir.Tensor(t.shape) for name, t in tensors.tensors().items()}
+        with weir.Client(job(), zeros, train.EXAMPLES) as client:
             with tensors.snapshot(client) as version:
                 self.assertEqual(version, 0)
                 self.assertTrue(all(not p.any() for p in model.parameters()))
@@ -633,11 +619,15 @@ class Up(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("of the program that the job is for", done.stdout)
 
-    def test_a_cluster_needs_initial_values(self):
+    def test_init_from(self):
+        """A folder of initial weights comes before those that the workers have."""
         run = Run(self)
-        done = support.run(support.up(run.job, [TRAIN, run.job, run.folder]))
-        self.assertEqual(done.returncode, 78, done.stderr)
-        self.assertIn("weir.torch.save_weights(model", done.stderr)
+        other = train.make_model()
+        with torch.no_grad():
+            for p in other.parameters():
+                p.add_(1)
+        weir.torch.save_weights(other, run.folder / "initial")
+        run.check(support.run(run.up("--workers=2", f"--init_from={run.folder}/initial")), models=2, begin=other)
 
 
 if __name__ == "__main__":

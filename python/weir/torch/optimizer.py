@@ -2,19 +2,15 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import json
 import os
-import tempfile
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 import torch
 import torch.utils.data
 
-from .._library import library
 from ..client import Client, Work
-from ..errors import ConfigError, Error, check
+from ..errors import ConfigError, Error
 from ..job import ExampleOrder, Job
 from ..steps import Step, run
 from .batches import Batches, StreamBatches
@@ -41,13 +37,14 @@ class Optimizer(torch.optim.Optimizer):
     cluster, task, token_file, history, log_level, overrides: as of weir.Client. Under `weir up` or with TF_CONFIG this
         process is a worker of the cluster.
 
-    Initial values: without a cluster the model's own, unless the job has checkpoint.init_from or checkpoints to go on
-    from. In a cluster the servers need checkpoint.init_from, which save_weights() makes.
+    Initial values: the model's own, unless the job has checkpoint.init_from or checkpoints to go on from. In a cluster
+    they are those of one worker, which uploads them before the first step.
     """
 
     def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any], train_set: Any, *,
                  overlap: bool = False, servers: int = 1, cluster: str | None = None, task: str | None = None,
-                 token_file: str | None = None, history: str | None = None, log_level: str | None = None, overrides: Sequence[str] = ()):
+                 token_file: str | None = None, history: str | None = None, log_level: str | None = None,
+                 overrides: Sequence[str] = ()):
         self._weights = ModelWeights(model)
         #: The job's config (weir.Job).
         self.job = Job(job, overrides)
@@ -55,17 +52,9 @@ class Optimizer(torch.optim.Optimizer):
         self._examples = _count_examples(train_set, self.job)
         self._arguments = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
                                log_level=log_level)
-        in_cluster = ctypes.c_int()
-        check(library.in_cluster(_encoded(cluster), _encoded(task), ctypes.byref(in_cluster)))
-        if in_cluster.value and not self.job.get("checkpoint.init_from"):
-            raise ConfigError(
-                "checkpoint.init_from is missing: the servers of a cluster need the model's initial values. Write them "
-                "once with weir.torch.save_weights(model, \"initial\"), and give the job {\"checkpoint\": "
-                "{\"init_from\": \"initial\"}} or `weir up` --init_from=initial")
         if int(self.job.get("train.micro_batches", 1)) > 1:
             raise ConfigError("train.micro_batches is for `worker`; this program cuts its batches itself (call "
                               "backward() for each micro-batch, then step()); take it out")
-        self._source = job, list(overrides)
         self._client: Client | None = None
         self._overlap = overlap
         self._gradients: Gradients | None = None
@@ -118,20 +107,8 @@ class Optimizer(torch.optim.Optimizer):
         else:
             order = ExampleOrder(self._examples, seed)
             batches = Batches(examples, order, batch, parts, num_workers, collate_fn, **options)
-        with self._with_initial_weights() as job:
-            self._client = client = Client(job, self._weights.tensors(), self._examples, **self._arguments)  # type: ignore[arg-type]
-            yield from self._steps(client, batches, seed if sync else None)
-
-    @contextlib.contextmanager
-    def _with_initial_weights(self) -> Iterator[Job]:
-        """The job, with checkpoint.init_from as long as this lasts: the model's own values, if the job has no others."""
-        if self.job.get("checkpoint.init_from"):
-            yield self.job
-            return
-        with tempfile.TemporaryDirectory(prefix="weir-initial-") as folder:
-            self._weights.save(folder)
-            source, overrides = self._source
-            yield Job(source, [*overrides, "checkpoint.init_from=" + json.dumps(folder)])
+        self._client = client = Client(job, self._weights.tensors(), self._examples, **self._arguments)  # type: ignore[arg-type]
+        yield from self._steps(client, batches, seed if sync else None)
 
     def _steps(self, client: Client, batches: Callable[[Work], Any], seed: int | None) -> Iterator[Any]:
         final = client.model.split(np.empty(client.model.elements, dtype=np.float32))
@@ -246,7 +223,3 @@ def _count_examples(train_set: Any, job: Job) -> int:
         raise ConfigError("train_set is an IterableDataset without __len__, so that an epoch has no length; give the job's "
                           "length as train.examples instead of train.epochs")
     return int(examples)
-
-
-def _encoded(text: str | None) -> bytes | None:
-    return None if text is None else os.fsencode(text)

@@ -34,9 +34,9 @@ class ModelWeights:
         self.statistics = {name: buffer for name, buffer in model.named_buffers() if name in names}
 
     def tensors(self) -> dict[str, Tensor]:
-        """As a weir.Client takes them."""
-        return {**{name: Tensor(tuple(p.shape)) for name, p in self.parameters.items()},
-                **{name: Tensor(tuple(b.shape), buffer=True) for name, b in self.statistics.items()}}
+        """As a weir.Client takes them, with the model's values as the initial ones."""
+        return {name: Tensor(array.shape, buffer=name in self.statistics, values=array)
+                for name, array in self.arrays().items()}
 
     def arrays(self) -> dict[str, Floats]:
         """The values as float32, each where the model has it if it has it so."""
@@ -69,6 +69,6 @@ class ModelWeights:
 
 
 def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str]) -> None:
-    """Writes the model's parameters and running statistics into a folder for `checkpoint.init_from`: the values that a job in a cluster begins
-    with. Fails if the folder holds weights already."""
+    """Writes the model's parameters and running statistics into a folder for `checkpoint.init_from`: the values that a
+    job then begins with. Fails if the folder holds weights already."""
     ModelWeights(model).save(directory)

@@ -1,0 +1,38 @@
+// The part of Coordinator for initial values that a worker uploads.
+#include <string>
+
+#include "common/telemetry/logging.h"
+#include "ps_server/coordinator/coordinator.h"
+
+namespace weir {
+
+bool Coordinator::NeedsUpload() const {
+  const bool saved = recoverable() && checkpoints_->newest().has_value();
+  return model_->uploaded() && !options_.init_from.has_value() && !saved;
+}
+
+void Coordinator::HandleValues(uint32_t shard, const v1::ValuesStaged& staged) {
+  if (!upload_.OnStaged(shard, staged.uploader(), shards_.size())) return;
+  // No worker could make the values again after the first step. So they are saved before it.
+  recoverable() ? SaveInitialValues() : OnInitialValues();
+}
+
+void Coordinator::SaveInitialValues() {
+  upload_.OnSave();
+  checkpoints_->Request(
+      /*of_now=*/true, [this, of = upload_.uploader()](const absl::StatusOr<v1::CheckpointReply>& reply) {
+        if (over() || !upload_.saving() || upload_.uploader() != of) return;
+        if (reply.ok()) return OnInitialValues();
+        LogWarning("the initial values cannot be saved yet: ", reply.status().message());
+        upload_.OnSaveFailed(now(), reply.status().message());
+      });
+}
+
+void Coordinator::OnInitialValues() {
+  upload_.OnSaved();
+  LogInfo("all shards have the initial values");
+  // Members are told once all shards know.
+  BroadcastMembership();
+}
+
+}  // namespace weir
