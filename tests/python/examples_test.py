@@ -1,6 +1,5 @@
 #!/usr/bin/python3
 """Each example runs, and learns; in one process, and with `weir up` as its first lines say."""
-import pathlib
 import re
 import unittest
 
