@@ -175,7 +175,7 @@ class Errors(unittest.TestCase):
         self.error(weir.ConfigError, "must be one of constant, normal, uniform",
                    lambda: weir.Client(job(), {"w": weir.Tensor((2,), "zeros")}, 8))
         self.error(weir.ConfigError, "got 0", lambda: weir.Client(job(), TENSORS, 0))
-        self.error(weir.ConfigError, "b is given without values, and w as an array",
+        self.error(weir.ConfigError, "b is given without values, and w with them",
                    lambda: weir.Client(job(), {"w": np.zeros(2), "b": ()}, 8))
         self.error(weir.ConfigError, "the initial value w[1] is NaN",
                    lambda: weir.Client(job(), {"w": np.array([0, np.nan])}, 8).join())
