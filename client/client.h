@@ -80,7 +80,9 @@ namespace weir {
 class Client {
  public:
   // Enters the job and waits until it may start, at most cluster.start_seconds. After 10 seconds a line in
-  // the log says who is missing. InvalidArgument, FailedPrecondition: the model, config or data differ from
+  // the log says who is missing. Where a worker uploads the initial values (ModelSpec::uploaded()), one does
+  // so here, and all wait for them; InvalidArgument: they are of other tensors or lengths, or not finite. The
+  // message names the tensor. InvalidArgument, FailedPrecondition: the model, config or data differ from
   // the job's; the message names the first difference. OutOfRange: the job's examples are done already.
   static absl::StatusOr<std::unique_ptr<Client>> Join(const ClientOptions& options, const ModelSpec& model);
 

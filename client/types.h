@@ -19,6 +19,20 @@ class Tls;
 
 // What the calls of a Client (client/client.h) take and give.
 
+// A tensor in the caller's memory, row-major.
+struct ConstTensor {
+  std::string name;
+  absl::Span<const float> values;
+  // The bits of the values, instead of `values`, for a gradient that was rounded to bfloat16 already (by a
+  // device, before it was copied from there). All tensors of the gradient must be given so, and pushes must
+  // travel as bfloat16 (wire.push_dtype): the bits are sent as they are.
+  absl::Span<const uint16_t> bfloat16 = {};
+};
+struct MutableTensor {
+  std::string name;
+  absl::Span<float> values;
+};
+
 struct ClientOptions {
   // Addresses of ps:0, ps:1, ...: "host:port" or "unix:/path".
   std::vector<std::string> servers;
@@ -39,6 +53,9 @@ struct ClientOptions {
   std::string job_config;
   // Size of the training set; the same for every worker. 0 for a reader.
   uint64_t train_examples = 0;
+  // The initial values of all tensors, for a worker whose model is uploaded() (ModelSpec). If the job has no
+  // values yet and names this worker, Join() uploads them. Read until Join() returns.
+  std::vector<ConstTensor> initial_values;
   // If set, the client writes every answer here as a line of JSON (client/job/history.h), for offline
   // checkers.
   std::string history_path;
@@ -66,20 +83,6 @@ struct Work {
   bool last_of_clock = true;
   // The job's examples from this work's first one on.
   uint64_t examples_left = 0;
-};
-
-// A tensor in the caller's memory, row-major.
-struct ConstTensor {
-  std::string name;
-  absl::Span<const float> values;
-  // The bits of the values, instead of `values`, for a gradient that was rounded to bfloat16 already (by a
-  // device, before it was copied from there). All tensors of the gradient must be given so, and pushes must
-  // travel as bfloat16 (wire.push_dtype): the bits are sent as they are.
-  absl::Span<const uint16_t> bfloat16 = {};
-};
-struct MutableTensor {
-  std::string name;
-  absl::Span<float> values;
 };
 
 struct PullResult {

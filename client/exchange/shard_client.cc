@@ -16,8 +16,10 @@ class ShardClient::ShardCall final : public Call, public std::enable_shared_from
             std::optional<ShardPull> pull, Done done)
       : shard_(shard),
         gradient_(push.has_value() ? push->gradient : nullptr),
-        exchange_(std::make_shared<ShardExchange>(shard.tensors_, shard.index_, shard.wire_, what,
-                                                  std::move(push), std::move(pull), shard.answered_clock_)),
+        exchange_(std::make_shared<ShardExchange>(
+            shard.tensors_, shard.index_,
+            push.has_value() && push->header.initial_values() ? shard.wire_.Exact() : shard.wire_, what,
+            std::move(push), std::move(pull), shard.answered_clock_)),
         done_(std::move(done)),
         retry_(std::move(what), shard.name(), shard.limits_, shard.loop_.awake(), shard.loop_.real(),
                [&loop = shard.loop_] { return loop.Random(); }) {}
@@ -213,7 +215,9 @@ void ShardClient::MoveTo(const std::string& address) {
 std::shared_ptr<Call> ShardClient::Exchange(std::optional<ShardPush> push, std::optional<ShardPull> pull,
                                             Done done) {
   std::string what;
-  if (push.has_value()) {
+  if (push.has_value() && push->header.initial_values()) {
+    what = "the upload of the initial values";
+  } else if (push.has_value()) {
     what = absl::StrCat("the push at clock ", push->header.clock());
   } else if (pull->request.pin() != 0) {
     what = absl::StrCat("the pull of pin ", pull->request.pin());

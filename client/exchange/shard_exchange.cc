@@ -238,7 +238,9 @@ absl::Status ShardExchange::TakePush(v1::PushReply reply) {
   // After SEND_AGAIN the push counts as never sent.
   push_answered_ = answer_.push.outcome() != v1::SEND_AGAIN;
   // A shard takes a worker's clocks in order. A shard that refuses the worker itself has disposed of no push.
-  if (PullFollows(answer_.push.outcome())) Raise(answered_clock_, push_->header.clock() + 1);
+  // Initial values have no clock.
+  if (PullFollows(answer_.push.outcome()) && !push_->header.initial_values())
+    Raise(answered_clock_, push_->header.clock() + 1);
   return absl::OkStatus();
 }
 

@@ -23,6 +23,26 @@ struct ShardSet::Operation {
   std::vector<std::shared_ptr<Call>> calls ABSL_GUARDED_BY(mutex);
 };
 
+namespace {
+
+// What a push says to a shard.
+v1::PushRequest HeaderOf(const ShardSet::Push& push, uint32_t shard) {
+  v1::PushRequest header;
+  if (push.initial_values) {
+    header.set_initial_values(true);
+    return header;
+  }
+  header.set_clock(push.work.clock);
+  header.set_part(push.work.part);
+  header.set_batch_plus_one(push.work.batch + 1);
+  header.set_examples(push.work.examples);
+  header.mutable_base()->set_count(push.base.versions[shard]);
+  header.mutable_base()->set_incarnation(push.base.incarnations[shard]);
+  return header;
+}
+
+}  // namespace
+
 ShardSet::ShardSet(std::vector<std::unique_ptr<ShardChannel>> channels, EventLoop& loop,
                    const TensorMap& tensors, const v1::Caller& caller, const std::atomic<uint64_t>& epoch,
                    const WireOptions& wire, CallGroup& group, const CallLimits& limits, Observer* observer,
@@ -64,17 +84,8 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
     const uint32_t i = (caller_.worker() + n) % shards;
     std::optional<ShardPush> shard_push;
     if (operation->push.has_value()) {
-      const Work& work = operation->push->work;
-      shard_push.emplace();
-      shard_push->gradient = operation->push->gradient;
-      v1::PushRequest& header = shard_push->header;
-      header.set_clock(work.clock);
-      header.set_part(work.part);
-      header.set_batch_plus_one(work.batch + 1);
-      header.set_examples(work.examples);
-      header.mutable_base()->set_count(operation->push->base.versions[i]);
-      header.mutable_base()->set_incarnation(operation->push->base.incarnations[i]);
-      header.set_with_clocks(observer_ != nullptr && operation->pull.has_value());
+      shard_push = ShardPush{HeaderOf(*operation->push, i), operation->push->gradient};
+      shard_push->header.set_with_clocks(observer_ != nullptr && operation->pull.has_value());
     }
     std::optional<ShardPull> shard_pull;
     if (operation->pull.has_value()) {
@@ -122,7 +133,7 @@ void ShardSet::OnAnswer(const std::shared_ptr<Operation>& operation, uint32_t sh
                         absl::StatusOr<ShardAnswer> answer) {
   absl::Status status = answer.status();
   if (status.ok()) {
-    if (observer_ != nullptr && operation->push.has_value()) {
+    if (observer_ != nullptr && operation->push.has_value() && !operation->push->initial_values) {
       observer_->OnPush(*operation->push, shard, answer->push);
     }
     // After some answers to a push, no pull follows.

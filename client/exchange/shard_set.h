@@ -37,6 +37,8 @@ class ShardSet {
     Work work;
     PullResult base;
     std::shared_ptr<OutgoingGradient> gradient;
+    // `gradient` is the model's initial values, float32 on the wire; `work` and `base` have no meaning.
+    bool initial_values = false;
   };
   struct Pull {
     // All fields but caller.

@@ -108,6 +108,11 @@ class ClientImpl final : public Client {
   // any other call. Unavailable: a shard could not be reached before `deadline`; names it. What ends this
   // client, such as a failure of the job, ends the wait. Aborted: it was fenced meanwhile.
   absl::Status Connect(Steady::time_point deadline);
+  // Waits until the job has initial values, and uploads this member's if it is named for that. Called once,
+  // after Connect(). DeadlineExceeded: at this time of the loop's awake clock there were none. What ends this
+  // client ends the wait. Afterwards nothing reads ClientOptions::initial_values.
+  absl::Status AwaitInitialValues(absl::Time deadline);
+  void Upload();
 
   // A server applies cluster.wait_seconds, too, and its error says more than ours would.
   CallLimits limits() const { return {wait_ + std::chrono::seconds(2), server_wait_}; }
@@ -202,6 +207,9 @@ class ClientImpl final : public Client {
   v1::Membership membership_ ABSL_GUARDED_BY(mutex_);
   uint64_t revision_ ABSL_GUARDED_BY(mutex_) = 0;
   Progress progress_ ABSL_GUARDED_BY(mutex_);
+  // The upload of the initial values is under way; why it failed.
+  bool uploading_ ABSL_GUARDED_BY(mutex_) = false;
+  absl::Status upload_error_ ABSL_GUARDED_BY(mutex_);
 
   // Exactly one of the two is used.
   SyncWorkSource parts_ ABSL_GUARDED_BY(mutex_);

@@ -1,5 +1,7 @@
 // How a process becomes a member of the job.
+#include <algorithm>
 #include <chrono>
+#include <string>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -7,8 +9,10 @@
 #include "client/job/client_impl.h"
 #include "client/job/join_job.h"
 #include "common/base/status_macros.h"
+#include "common/codec/finite.h"
 #include "common/model/partition.h"
 #include "common/model/wire_model.h"
+#include "common/protocol/job_failure.h"
 #include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
 
@@ -17,6 +21,36 @@ namespace {
 
 std::chrono::nanoseconds Seconds(double seconds) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::duration<double>(seconds));
+}
+
+constexpr absl::Duration kReportEvery = absl::Seconds(10);
+// ps:0 applies the same limit, and its error says more than ours would.
+constexpr absl::Duration kSlack = absl::Seconds(2);
+
+// Whether these are the initial values of a model that needs any.
+absl::Status CheckInitialValues(const std::vector<ConstTensor>& values, const ModelSpec& model) {
+  if (values.empty() != !model.uploaded()) {
+    return absl::InvalidArgumentError(
+        model.uploaded() ? "the initial values of this model are uploaded, but this worker gives none"
+                         : "this worker gives initial values, but those of this model are not uploaded");
+  }
+  if (values.empty()) return absl::OkStatus();
+  WEIR_RETURN_IF_ERROR(TensorMap(model, 1).Match(values).status());
+  for (const ConstTensor& tensor : values) {
+    const auto n = static_cast<int64_t>(tensor.values.size());
+    const int64_t bad = FirstNonFinite(tensor.values.data(), n);
+    if (bad == n) continue;
+    return absl::InvalidArgumentError(
+        NonFiniteValue(absl::StrCat("the initial value ", tensor.name, "[", bad, "]"), tensor.values[bad]));
+  }
+  return absl::OkStatus();
+}
+
+std::string UploaderTask(const v1::Membership& membership) {
+  for (const v1::Member& member : membership.members()) {
+    if (member.incarnation() == membership.uploader()) return member.task();
+  }
+  return "a worker";
 }
 
 // Checks that this client can work with the reply.
@@ -96,20 +130,75 @@ absl::StatusOr<std::unique_ptr<ClientImpl>> ClientImpl::Enter(const ClientOption
                                       std::move(history));
 }
 
+absl::Status ClientImpl::AwaitInitialValues(absl::Time deadline) {
+  const Clock& awake = loop_->awake();
+  const absl::Time begun = awake.Now();
+  absl::Time next_report = begun + kReportEvery;
+  bool uploads = false;
+  while (true) {
+    {
+      MutexLock lock(mutex_);
+      while (uploads || membership_.uploader() != caller_.incarnation()) {
+        WEIR_RETURN_IF_ERROR(Alive());
+        if (membership_.uploader() == 0 && !uploading_) return absl::OkStatus();
+        if (!upload_error_.ok()) return upload_error_;
+        const absl::Time now = awake.Now();
+        const std::string what = absl::StrCat("the initial values, which ", UploaderTask(membership_),
+                                              " uploads, are not on all servers yet");
+        if (now >= deadline) {
+          return absl::DeadlineExceededError(
+              absl::StrCat(what, " after ", absl::FormatDuration(now - begun)));
+        }
+        if (now >= next_report) {
+          LogWarning("waits for the job to start; ", what);
+          next_report += kReportEvery;
+        }
+        news_.WaitFor(mutex_, absl::ToChronoNanoseconds(std::min(next_report, deadline) - now));
+      }
+      uploading_ = uploads = true;
+    }
+    LogInfo("uploads the initial values");
+    Upload();
+  }
+}
+
+void ClientImpl::Upload() {
+  const auto end = [this](const absl::Status& status) {
+    MutexLock lock(mutex_);
+    uploading_ = false;
+    upload_error_ = status;
+    Changed();
+  };
+  absl::StatusOr<GradientTensors> tensors = tensors_.Match(options_.initial_values);
+  if (!tensors.ok()) return end(tensors.status());
+  absl::StatusOr<std::shared_ptr<OutgoingGradient>> values = OutgoingGradient::Create(
+      {caller_.worker(), options_.task}, tensors_, *std::move(tensors), wire_.Exact(), /*gate=*/nullptr);
+  if (!values.ok()) return end(values.status());
+  ShardSet::Push push;
+  push.gradient = *std::move(values);
+  push.initial_values = true;
+  shards_.Start(shards_.size(), std::move(push), std::nullopt,
+                [end](const absl::StatusOr<Answers>& answers) { end(answers.status()); });
+}
+
 absl::StatusOr<std::unique_ptr<Client>> ClientImpl::Join(const ClientOptions& options, const ModelSpec& model,
                                                          const v1::JobConfig& config, Transport& transport) {
   if (options.servers.empty()) return absl::InvalidArgumentError("no server is given");
   WEIR_RETURN_IF_ERROR(model.Validate());
-  const auto deadline = std::chrono::steady_clock::now() + Seconds(config.cluster().start_seconds());
+  if (!options.reader) WEIR_RETURN_IF_ERROR(CheckInitialValues(options.initial_values, model));
+  const std::chrono::nanoseconds limit = Seconds(config.cluster().start_seconds());
+  const auto deadline = std::chrono::steady_clock::now() + limit;
+  const absl::Time values_deadline = transport.loop()->awake().Now() + absl::FromChrono(limit) + kSlack;
   for (bool again = options.again;; again = true) {
     WEIR_ASSIGN_OR_RETURN(std::unique_ptr<ClientImpl> client,
                           Enter(options, again, model, config, transport));
-    const absl::Status connected = client->Connect(deadline);
-    if (connected.ok()) return client;
-    client->Leave(connected).IgnoreError();
+    absl::Status status = client->Connect(deadline);
+    if (status.ok()) status = client->AwaitInitialValues(values_deadline);
+    if (status.ok()) return client;
+    client->Leave(status).IgnoreError();
     // The job went back, say, because of the server that cannot be reached.
-    if (!absl::IsAborted(connected) || std::chrono::steady_clock::now() >= deadline) return connected;
-    LogWarning(connected.message(), "; joining again");
+    if (!absl::IsAborted(status) || std::chrono::steady_clock::now() >= deadline) return status;
+    LogWarning(status.message(), "; joining again");
   }
 }
 

@@ -21,6 +21,13 @@ struct WireOptions {
   // Elements of the gradient in one message: a multiple of chunk_unit, at most kMaxChunkBytes of float32.
   int64_t chunk_elements = ChunkElements(kMaxChunkBytes / 1024);
 
+  // For a push whose values must arrive as they are.
+  WireOptions Exact() const {
+    WireOptions exact = *this;
+    exact.push_dtype = v1::F32;
+    return exact;
+  }
+
   // `unit`: chunk_unit. A chunk has as many of these units as the config's has of the protocol's.
   static WireOptions From(const v1::WireConfig& config, int64_t unit = kChunkUnit) {
     const auto dtype = [](v1::WireConfig::Type type) {

@@ -1,5 +1,6 @@
 // The client's control path against scripted servers: joining, work, heartbeats, leaving.
 #include <future>
+#include <limits>
 #include <string>
 #include <thread>
 #include <vector>
@@ -37,10 +38,10 @@ TEST_CASE("Join says its protocol version, and refuses a ps:0 of another major o
   const absl::Status status = Client::Join(f.options, f.model).status();
   CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
   CHECK(Message(status) == "ps:0 speaks version 2.0 of the protocol, and " + f.options.task +
-                               " version 1.6: upgrade " + f.options.task);
+                               " version 1.8: upgrade " + f.options.task);
   REQUIRE(f.cluster.joins().size() == 1);
   CHECK(f.cluster.joins()[0].protocol().major() == 1);
-  CHECK(f.cluster.joins()[0].protocol().minor() == 6);
+  CHECK(f.cluster.joins()[0].protocol().minor() == 8);
 }
 
 TEST_CASE("A client says its instance to the coordinator") {
@@ -149,6 +150,114 @@ TEST_CASE("options that cannot be are refused") {
   const auto client = Client::Join(f.options, model);
   CHECK(client.status().code() == absl::StatusCode::kInvalidArgument);
   CHECK(Message(client.status()) == message);
+  CHECK(f.cluster.joins().empty());
+}
+
+// ---- initial values
+
+// A cluster whose model's initial values are uploaded.
+FakeCluster::Options Uploaded() {
+  FakeCluster::Options options = ClientFixture::Small();
+  for (TensorSpec& tensor : options.model.tensors) tensor.init = Initializer::Uploaded();
+  return options;
+}
+
+TEST_CASE("the worker that is named uploads its initial values within Join, as they are") {
+  ClientFixture f(Uploaded());
+  f.config.mutable_wire()->set_dtype(v1::WireConfig::TYPE_BF16);
+  f.options.initial_values = f.Gradient();
+  f.cluster.SetUploader(7);
+  f.cluster.edit_join = [](v1::JoinReply* reply) { reply->mutable_membership()->set_uploader(7); };
+  f.options.job_config = f.config.SerializeAsString();
+  auto joining = std::async(std::launch::async, [&f] { return Client::Join(f.options, f.model); });
+  f.cluster.AwaitPushes(2);
+  CHECK(joining.wait_for(std::chrono::seconds(0)) == std::future_status::timeout);
+  f.cluster.SetUploader(0);
+  const auto client = joining.get();
+  REQUIRE(client.ok());
+  const std::vector<FakeCluster::Push> uploads = f.cluster.pushes();
+  REQUIRE(uploads.size() == 2);
+  for (const FakeCluster::Push& upload : uploads) {
+    CHECK(upload.header.initial_values());
+    CHECK(upload.header.dtype() == v1::F32);
+    CHECK(upload.gradient == f.GradientOf(upload.shard));
+    CHECK_FALSE(upload.header.has_base());
+    CHECK(upload.header.batch_plus_one() == 0);
+  }
+  // An upload has no clock, so the shards have answered no push yet.
+  f.Pull(**client, 1);
+  CHECK(f.cluster.pulls(0).back().answered_clock() == 0);
+}
+
+TEST_CASE("a worker that is not named uploads nothing") {
+  ClientFixture f(Uploaded());
+  f.options.initial_values = f.Gradient();
+  f.cluster.edit_join = [](v1::JoinReply* reply) {
+    reply->mutable_membership()->set_uploader(reply->incarnation() + 1);
+  };
+  f.Join();
+  CHECK(f.cluster.pushes().empty());
+}
+
+TEST_CASE("Join waits for the initial values no longer than for the start, and says whom for") {
+  ClientFixture f(Uploaded());
+  f.options.initial_values = f.Gradient();
+  f.config.mutable_cluster()->set_start_seconds(0.3);
+  f.options.job_config = f.config.SerializeAsString();
+  f.cluster.SetMembers({{0, 8}, {1, 9}});
+  f.cluster.SetUploader(9);
+  f.cluster.edit_join = [](v1::JoinReply* reply) { reply->mutable_membership()->set_uploader(9); };
+  const absl::Status status = Client::Join(f.options, f.model).status();
+  CHECK(status.code() == absl::StatusCode::kDeadlineExceeded);
+  CHECK_THAT(Message(status),
+             StartsWith("the initial values, which worker:1 uploads, are not on all servers"));
+  REQUIRE(f.cluster.leaves().size() == 1);
+  CHECK(f.cluster.leaves()[0].reason() == Message(status));
+}
+
+TEST_CASE("an upload that a server refuses ends Join with the server's reason") {
+  ClientFixture f(Uploaded());
+  f.options.initial_values = f.Gradient();
+  f.cluster.SetUploader(7);
+  f.cluster.edit_join = [](v1::JoinReply* reply) { reply->mutable_membership()->set_uploader(7); };
+  f.cluster.on_push = [](uint32_t shard, size_t) -> std::optional<grpc::Status> {
+    if (shard == 0) return std::nullopt;
+    return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "elements: 1");
+  };
+  f.options.job_config = f.config.SerializeAsString();
+  const absl::Status status = Client::Join(f.options, f.model).status();
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(Message(status), Contains("ps:1") && Contains("elements: 1"));
+}
+
+TEST_CASE("initial values that cannot be are refused before anything is sent") {
+  ClientFixture f(GENERATE(true, false) ? Uploaded() : ClientFixture::Small());
+  f.options.job_config = f.config.SerializeAsString();
+  std::string message;
+  if (!f.model.uploaded()) {
+    f.options.initial_values = f.Gradient();
+    message = "this worker gives initial values, but those of this model are not uploaded";
+  } else {
+    const int which = GENERATE(0, 1, 2, 3);
+    if (which == 0) {
+      message = "the initial values of this model are uploaded, but this worker gives none";
+    } else if (which == 1) {
+      f.gradient[1][3] = std::numeric_limits<float>::infinity();
+      f.options.initial_values = f.Gradient();
+      message = "the initial value dense_0/bias[3] is Inf";
+    } else if (which == 2) {
+      f.options.initial_values = f.Gradient();
+      f.options.initial_values.pop_back();
+      message = "tensor 'dense_0/bias' is missing";
+    } else {
+      f.gradient[1].pop_back();
+      f.options.initial_values = f.Gradient();
+      message = "tensor 'dense_0/bias' is given with 9 values; its shape [10] has 10";
+    }
+  }
+  const absl::Status status = Client::Join(f.options, f.model).status();
+  CHECK(status.code() == absl::StatusCode::kInvalidArgument);
+  CHECK_THAT(Message(status), StartsWith(message));
   CHECK(f.cluster.joins().empty());
 }
 

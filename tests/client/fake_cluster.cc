@@ -624,6 +624,13 @@ void FakeCluster::SetMembers(const std::vector<std::pair<uint32_t, uint64_t>>& r
   Changed();
 }
 
+void FakeCluster::SetUploader(uint64_t incarnation) {
+  MutexLock lock(mutex_);
+  beat_.mutable_membership()->set_uploader(incarnation);
+  beat_.set_revision(beat_.revision() + 1);
+  Changed();
+}
+
 void FakeCluster::SetState(v1::JobState state, const std::string& failure) {
   MutexLock lock(mutex_);
   beat_.set_state(state);

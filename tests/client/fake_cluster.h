@@ -115,6 +115,8 @@ class FakeCluster {
                   bool new_epoch = true);
   // By shard; 0: none yet.
   void SetShardIncarnations(const std::vector<uint64_t>& incarnations);
+  // The member that uploads the initial values; 0: they are there.
+  void SetUploader(uint64_t incarnation);
   void SetState(v1::JobState state, const std::string& failure = "");
   // Takes those who have joined so far out of the job.
   void Fence();
