@@ -1,9 +1,8 @@
 #!/usr/bin/env python3
 """A small convolutional network on images in the format of MNIST, with PyTorch.
 
-    python examples/cnn.py                                  # servers in this process
-    python examples/cnn.py --save_weights=initial           # what the servers of a cluster begin with
-    weir up --ps=2 --workers=2 --init_from=initial examples/cnn.json -- python examples/cnn.py
+    python examples/cnn.py                                                # servers in this process
+    weir up --ps=2 --workers=2 examples/cnn.json -- python examples/cnn.py
 """
 import argparse
 import gzip
@@ -43,14 +42,10 @@ def main():
     parser.add_argument("--data", type=pathlib.Path, default="/usr/share/datasets/fashion-mnist")
     parser.add_argument("--most", type=int, default=60000, help="examples to use")
     parser.add_argument("--num_workers", type=int, default=0, help="processes that load data")
-    parser.add_argument("--save_weights", help="writes initial weights into this folder, and ends")
     args = parser.parse_args()
     torch.manual_seed(0)
     torch.set_num_threads(1)
     model = network()
-    if args.save_weights:
-        weir.torch.save_weights(model, args.save_weights)
-        return
 
     train = data_set(args.data, "train", args.most)
     opt = weir.torch.Optimizer(model, JOB, train)

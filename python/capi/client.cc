@@ -5,7 +5,6 @@
 
 #include "absl/status/status.h"
 #include "common/base/status_macros.h"
-#include "common/config/cluster_spec.h"
 #include "common/protocol/job_failure.h"
 #include "proto/failure.pb.h"
 #include "python/capi/error.h"
@@ -136,18 +135,14 @@ weir_error* weir_open(const weir_job* job, const weir_options* options, const we
   return nullptr;
 }
 
-weir_error* weir_in_cluster(const char* cluster, const char* task, int* in_cluster) {
-  const auto environment = weir::FromEnvironment(std::getenv("TF_CONFIG"), cluster == nullptr ? "" : cluster,
-                                                 task == nullptr ? "" : task, weir::Pod::Current());
-  if (environment.ok()) *in_cluster = environment->has_value();
-  return weir::ErrorOf(environment.status());
-}
-
-weir_future* weir_join(weir_client* client) {
-  return weir::InBackground(client, [](weir::Member& member) -> absl::StatusOr<weir::Result> {
-    WEIR_RETURN_IF_ERROR(member.Join());
-    return weir::Result();
-  });
+weir_future* weir_join(weir_client* client, const float* const* initial) {
+  std::vector<weir::ConstTensor> values;
+  if (initial != nullptr) values = weir::From(client->member->model(), initial);
+  return weir::InBackground(
+      client, [values = std::move(values)](weir::Member& member) -> absl::StatusOr<weir::Result> {
+        WEIR_RETURN_IF_ERROR(member.Join(values));
+        return weir::Result();
+      });
 }
 
 weir_future* weir_leave(weir_client* client, int kind, const char* reason) {

@@ -49,9 +49,12 @@ absl::StatusOr<ModelSpec> ModelOf(const weir_tensor* tensors, size_t n) {
       case WEIR_UNIFORM:
         tensor.init.kind = Initializer::Kind::kUniform;
         break;
+      case WEIR_UPLOADED:
+        tensor.init = Initializer::Uploaded();
+        break;
       default:
         return absl::InvalidArgumentError(
-            absl::StrCat(tensor.name, ": the initializer must be 0, 1 or 2, got ", tensors[i].initializer));
+            absl::StrCat(tensor.name, ": the initializer must be 0 to 3, got ", tensors[i].initializer));
     }
   }
   WEIR_RETURN_IF_ERROR(model.Validate());

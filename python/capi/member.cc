@@ -90,7 +90,7 @@ absl::StatusOr<std::shared_ptr<Member>> Member::Open(v1::JobConfig config, const
   return std::shared_ptr<Member>(new Member(std::move(model), std::move(client), std::move(local)));
 }
 
-absl::Status Member::Join() {
+absl::Status Member::Join(const std::vector<ConstTensor>& initial) {
   ClientOptions options;
   {
     MutexLock lock(mutex_);
@@ -98,6 +98,7 @@ absl::Status Member::Join() {
       return absl::FailedPreconditionError("this client is in the job already; leave first");
     options = options_;
   }
+  options.initial_values = initial;
   WEIR_ASSIGN_OR_RETURN(std::shared_ptr<Client> client, Client::Join(options, model_));
   MutexLock lock(mutex_);
   client_ = std::move(client);

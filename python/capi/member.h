@@ -25,8 +25,8 @@ class Member {
                                                       ModelSpec model);
 
   const ModelSpec& model() const { return model_; }
-  // Takes as long as Client::Join().
-  absl::Status Join();
+  // Takes as long as Client::Join(). `initial`: ClientOptions::initial_values.
+  absl::Status Join(const std::vector<ConstTensor>& initial);
   // FailedPrecondition: not joined, or left.
   absl::StatusOr<std::shared_ptr<Client>> client() const;
   // OK: the work is done. Ends the membership, and waits for the end of servers in this process.

@@ -55,14 +55,15 @@ void weir_free_job(weir_job* job);
 
 // ---- the model
 
-enum { WEIR_CONSTANT = 0, WEIR_NORMAL = 1, WEIR_UNIFORM = 2 };
+enum { WEIR_CONSTANT = 0, WEIR_NORMAL = 1, WEIR_UNIFORM = 2, WEIR_UPLOADED = 3 };
 
 typedef struct {
   const char* name;
   const int64_t* shape;  // row-major
   size_t rank;
   // How the servers make the initial values, unless they come from checkpoint.init_from: all `value`; with
-  // the standard deviation `value` around 0; or even in [-value, value).
+  // the standard deviation `value` around 0; or even in [-value, value). WEIR_UPLOADED, for all tensors or
+  // none: weir_join() uploads them, if the job names this worker for that.
   int initializer;
   float value;
 } weir_tensor;
@@ -92,11 +93,10 @@ typedef struct {
 // yet.
 weir_error* weir_open(const weir_job* job, const weir_options* options, const weir_tensor* tensors, size_t n,
                       weir_client** client);
-// Whether the environment or the options name a cluster. `cluster` and `task` may be NULL.
-weir_error* weir_in_cluster(const char* cluster, const char* task, int* in_cluster);
 
-// Joins the job. Again, after the membership was lost (kind 3): leave first.
-weir_future* weir_join(weir_client* client);
+// Joins the job. Again, after the membership was lost (kind 3): leave first. `initial`: the initial values of
+// WEIR_UPLOADED tensors, in the model's order, which the future reads; else NULL.
+weir_future* weir_join(weir_client* client, const float* const* initial);
 // `reason` NULL: the work is done. Otherwise ends this membership with a failure of this kind, which says why
 // this member gives up. Where the servers are in this process and the work is done, waits for their end as
 // well.

@@ -121,7 +121,9 @@ class Client:
     """A worker of a job: client/client.h on NumPy arrays.
 
     job: a path, a mapping with the JSON's fields, or a Job.
-    tensors: the model, name -> Tensor or shape, in an order that is the same for every worker.
+    tensors: the model, name -> Tensor or shape, in an order that is the same for every worker. Or name -> array of the
+        initial values, for all tensors: one worker of the job uploads its own, once, before the first step (unless the
+        job has checkpoint.init_from, or goes on from checkpoints). They are read by join() and then no more.
     train_examples: the size of the training set, the same for every worker.
     cluster, task, token_file: as the flags of `worker`; by default TF_CONFIG and WEIR_TOKEN_FILE of the environment
         say it. Without a cluster the job runs in this process, with `servers` servers on loopback. In a cluster with
@@ -136,7 +138,8 @@ class Client:
     """
 
     def __init__(self, job: str | os.PathLike[str] | Mapping[str, Any] | Job,
-                 tensors: Mapping[str, Tensor | Sequence[int]], train_examples: int, *, cluster: str | None = None,
+                 tensors: Mapping[str, Tensor | Sequence[int] | Floats], train_examples: int, *,
+                 cluster: str | None = None,
                  task: str | None = None, token_file: str | None = None, history: str | None = None,
                  log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = ()):
         self.job = job if isinstance(job, Job) else Job(job, overrides)
@@ -163,7 +166,9 @@ class Client:
     def join(self, timeout: float | None = None) -> None:
         """Enters the job and waits until it may start, at most cluster.start_seconds. JobDone: its examples are done.
         ConfigError names the first difference between this program and the job."""
-        Future(library.join(self._live()), lambda f: check(library.take(f))).result(timeout)
+        initial = self.model.initial
+        values = self.model.pointers(initial, "initial values", writeable=False) if initial else None
+        Future(library.join(self._live(), values), lambda f: check(library.take(f)), initial).result(timeout)
         self._joined = True
 
     def leave(self, failure: BaseException | None = None, timeout: float | None = None) -> None:

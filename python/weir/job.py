@@ -18,6 +18,7 @@ from .errors import ConfigError, check
 Floats = npt.NDArray[np.float32]
 
 _INITIALIZERS = {"constant": 0, "normal": 1, "uniform": 2}
+_UPLOADED = 3
 
 
 @dataclass(frozen=True)
@@ -72,10 +73,19 @@ class Job:
 
 
 class Model:
-    """The model's tensors in their order, as the library takes them."""
+    """The model's tensors in their order, as the library takes them. Tensors that are given as arrays have these initial
+    values, which a worker uploads."""
 
-    def __init__(self, tensors: Mapping[str, Tensor | Sequence[int]]):
-        self.tensors = {name: t if isinstance(t, Tensor) else Tensor(tuple(t)) for name, t in tensors.items()}
+    def __init__(self, tensors: Mapping[str, Tensor | Sequence[int] | Floats]):
+        #: The initial values; empty: the servers make them.
+        self.initial = {name: np.asarray(t, dtype=np.float32, order="C") for name, t in tensors.items()
+                        if isinstance(t, (np.ndarray, np.generic))}
+        others = [name for name in tensors if name not in self.initial]
+        if self.initial and others:
+            raise ConfigError(f"{others[0]} is given without values, and {next(iter(self.initial))} as an array; give "
+                              "all tensors as arrays or none")
+        shapes = {name: self.initial[name].shape if name in self.initial else t for name, t in tensors.items()}
+        self.tensors = {name: t if isinstance(t, Tensor) else Tensor(tuple(t)) for name, t in shapes.items()}
         self.names = list(self.tensors)
         self.shapes = [tuple(int(n) for n in t.shape) for t in self.tensors.values()]
         self.sizes = [int(np.prod(shape, dtype=np.int64)) for shape in self.shapes]
@@ -89,7 +99,8 @@ class Model:
             dimensions = (ctypes.c_int64 * len(shape))(*shape)
             self._keep.append(dimensions)
             entry.name, entry.shape, entry.rank = name.encode(), dimensions, len(shape)
-            entry.initializer, entry.value = _INITIALIZERS[tensor.initializer], tensor.value
+            entry.initializer = _UPLOADED if self.initial else _INITIALIZERS[tensor.initializer]
+            entry.value = tensor.value
 
     def split(self, flat: Floats) -> dict[str, Floats]:
         """Views of flat memory that holds the tensors end to end."""

@@ -10,10 +10,7 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import json
 import os
-import tempfile
 from typing import Any, Callable, Iterator, Mapping, Sequence
 
 import numpy as np
@@ -21,10 +18,9 @@ import torch
 import torch.utils.data
 
 from . import job as _job
-from ._library import library
 from ._prefetch import Batches
 from .client import Client
-from .errors import ConfigError, Error, check
+from .errors import ConfigError, Error
 from .job import ExampleOrder, Floats, Job, Tensor
 from .steps import Step, run
 
@@ -46,8 +42,8 @@ def _trained(model: torch.nn.Module) -> dict[str, torch.nn.Parameter]:
 
 
 def save_weights(model: torch.nn.Module, directory: str | os.PathLike[str]) -> None:
-    """Writes the model's parameters into a folder for `checkpoint.init_from`: the values that a job in a cluster begins
-    with. Fails if the folder holds weights already."""
+    """Writes the model's parameters into a folder for `checkpoint.init_from`: the values that a job then begins with.
+    Fails if the folder holds weights already."""
     _job.save_weights(directory, _arrays(model))
 
 
@@ -63,8 +59,8 @@ class Optimizer(torch.optim.Optimizer):
     cluster, task, token_file, history, log_level, overrides: as of weir.Client. Under `weir up` or with TF_CONFIG this
         process is a worker of the cluster.
 
-    Initial values: without a cluster the model's own, unless the job has checkpoint.init_from or checkpoints to go on
-    from. In a cluster the servers need checkpoint.init_from, which save_weights() makes.
+    Initial values: the model's own, unless the job has checkpoint.init_from or checkpoints to go on from. In a cluster
+    they are those of one worker, which uploads them before the first step.
     """
 
     def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any], train_set: Any, *,
@@ -80,17 +76,9 @@ class Optimizer(torch.optim.Optimizer):
         self.job = Job(job, overrides)
         self._arguments = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
                                log_level=log_level)
-        in_cluster = ctypes.c_int()
-        check(library.in_cluster(_encoded(cluster), _encoded(task), ctypes.byref(in_cluster)))
-        if in_cluster.value and not self.job.get("checkpoint.init_from"):
-            raise ConfigError(
-                "checkpoint.init_from is missing: the servers of a cluster need the model's initial values. Write them "
-                "once with weir.torch.save_weights(model, \"initial\"), and give the job {\"checkpoint\": "
-                "{\"init_from\": \"initial\"}} or `weir up` --init_from=initial")
         if int(self.job.get("train.micro_batches", 1)) > 1:
             raise ConfigError("train.micro_batches is for `worker`; this program cuts its batches itself (call "
                               "backward() for each micro-batch, then step()); take it out")
-        self._source = job, list(overrides)
         self._client: Client | None = None
         self._step: Step | None = None
         self._begun = False
@@ -136,21 +124,11 @@ class Optimizer(torch.optim.Optimizer):
                            multiprocessing_context=context)
         # Before the client: a fork would share its connections.
         batches = Batches(self._train_set, ExampleOrder(size, seed), batch, parts, num_workers, collate_fn, **options)
-        tensors = {name: Tensor(tuple(p.shape)) for name, p in self._parameters.items()}
-        with self._with_initial_weights() as job:
-            self._client = client = Client(job, tensors, size, **self._arguments)  # type: ignore[arg-type]
-            yield from self._steps(client, batches, seed if sync else None)
-
-    @contextlib.contextmanager
-    def _with_initial_weights(self) -> Iterator[Job]:
-        """The job, with checkpoint.init_from as long as this lasts: the model's own values, if the job has no others."""
-        if self.job.get("checkpoint.init_from"):
-            yield self.job
-            return
-        with tempfile.TemporaryDirectory(prefix="weir-initial-") as folder:
-            save_weights(self._model, folder)
-            source, overrides = self._source
-            yield Job(source, [*overrides, "checkpoint.init_from=" + json.dumps(folder)])
+        tensors: dict[str, Any] = _arrays(self._model)
+        if job.get("checkpoint.init_from"):
+            tensors = {name: Tensor(array.shape) for name, array in tensors.items()}
+        self._client = client = Client(job, tensors, size, **self._arguments)  # type: ignore[arg-type]
+        yield from self._steps(client, batches, seed if sync else None)
 
     def _steps(self, client: Client, batches: Batches, seed: int | None) -> Iterator[Any]:
         final = client.model.split(np.empty(client.model.elements, dtype=np.float32))
@@ -257,7 +235,3 @@ class Optimizer(torch.optim.Optimizer):
     def _step_supports_amp_scaling(self) -> bool:
         raise ConfigError("GradScaler cannot be used: a step that it skips would be missing in the job. bfloat16 "
                           "(torch.autocast(\"cpu\", torch.bfloat16)) needs no scaling")
-
-
-def _encoded(text: str | None) -> bytes | None:
-    return None if text is None else os.fsencode(text)

@@ -99,6 +99,20 @@ class Training(unittest.TestCase):
                     self.assertEqual(into["b"], 7)
                     client.give_up("that was all")
 
+    def test_initial_arrays(self):
+        """The values that a worker gives are the job's; checkpoint.init_from comes before them."""
+        w = np.arange(INPUTS, dtype=np.float64)
+        into = {"w": np.empty(INPUTS, np.float32), "b": np.empty((), np.float32)}
+        with support.folder() as folder:
+            initial = pathlib.Path(folder) / "initial"
+            weir.save_weights(initial, {"w": -w, "b": np.float32(7)})
+            for servers, more, sign in ((1, {}, 1), (2, {}, 1), (1, {"checkpoint": {"init_from": str(initial)}}, -1)):
+                with weir.Client(job(**more), {"w": w, "b": np.float32(7)}, EXAMPLES, servers=servers) as client:
+                    client.pull(0, into).result()
+                    np.testing.assert_array_equal(into["w"], sign * w)
+                    self.assertEqual(into["b"], 7)
+                    client.give_up("that was all")
+
     def test_the_order_is_that_of_the_job(self):
         order = weir.ExampleOrder(EXAMPLES, 3)
         epoch = order(0, EXAMPLES)
@@ -126,6 +140,10 @@ class Errors(unittest.TestCase):
         self.error(weir.ConfigError, "must be one of constant, normal, uniform",
                    lambda: weir.Client(job(), {"w": weir.Tensor((2,), "zeros")}, 8))
         self.error(weir.ConfigError, "got 0", lambda: weir.Client(job(), TENSORS, 0))
+        self.error(weir.ConfigError, "b is given without values, and w as an array",
+                   lambda: weir.Client(job(), {"w": np.zeros(2), "b": ()}, 8))
+        self.error(weir.ConfigError, "the initial value w[1] is NaN",
+                   lambda: weir.Client(job(), {"w": np.array([0, np.nan])}, 8).join())
         self.assertEqual(weir.Job(job(), ["train.epochs=3"]).get("train.epochs"), 3)
 
     def test_arrays(self):

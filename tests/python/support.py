@@ -33,3 +33,16 @@ def up(job, program, *flags):
 
 def run(command, **options):
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_SECONDS, check=False, **options)
+
+
+def server_of(parent, index):
+    """The process of ps:INDEX among the children of `weir up`."""
+    for path in pathlib.Path("/proc").glob("[0-9]*"):
+        try:
+            if f"\nPPid:\t{parent}\n" not in (path / "status").read_text():
+                continue
+            if f'"task":{{"type":"ps","index":{index}}}' in (path / "environ").read_text():
+                return int(path.name)
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    raise AssertionError(f"ps:{index} does not run")

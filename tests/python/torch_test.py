@@ -38,10 +38,10 @@ def gradient(model, data, indices, batch=None):
     return [p.grad.clone() for p in model.parameters()]
 
 
-def serial_run():
+def serial_run(begin=None):
     """The weights that steps over the same parts make, one after another: the mean of the parts in their order, and then the
     published formula of momentum."""
-    data, model = train.Examples(), train.make_model()
+    data, model = train.Examples(), begin or train.make_model()
     order = weir.ExampleOrder(len(data), SEED)
     speeds = [torch.zeros_like(p) for p in model.parameters()]
     for step in range(EPOCHS * len(data) // (BATCH * PARTS)):
@@ -67,11 +67,9 @@ class Run:
         test.addCleanup(temporary.cleanup)
         self.test, self.folder = test, pathlib.Path(temporary.name)
         self.job = support.write_job(self.folder / "job.json", **job(**fields))
-        weir.torch.save_weights(train.make_model(), self.folder / "initial")
 
     def up(self, *flags, program=()):
-        return support.up(self.job, [TRAIN, self.job, self.folder, *program],
-                          f"--init_from={self.folder}/initial", *flags)
+        return support.up(self.job, [TRAIN, self.job, self.folder, *program], *flags)
 
     def models(self):
         return [torch.load(path) for path in self.folder.glob("model-*.pt")]
@@ -80,9 +78,9 @@ class Run:
         return collections.Counter(
             int(n) for path in self.folder.glob("seen-*") for n in path.read_text().split())
 
-    def check(self, done, models):
+    def check(self, done, models, begin=None):
         self.test.assertEqual(done.returncode, 0, done.stderr)
-        found, expected = self.models(), serial_run()
+        found, expected = self.models(), serial_run(begin)
         self.test.assertIn(len(found), models if isinstance(models, tuple) else (models,))
         for state in found:
             for name, value in expected.items():
@@ -141,7 +139,7 @@ class Exact(unittest.TestCase):
             self.assertIsNone(up.poll(), up.stderr.read() if up.poll() is not None else "")
             self.assertLess(time.monotonic(), deadline)
             time.sleep(0.01)
-        os.kill(server_of(up.pid, 1), signal.SIGKILL)
+        os.kill(support.server_of(up.pid, 1), signal.SIGKILL)
         (run.folder / "go").touch()
         out, error = up.communicate(timeout=support.LIMIT_SECONDS)
         self.assertIn("ps:1 was killed", error)
@@ -153,19 +151,6 @@ class Exact(unittest.TestCase):
         first = gradient(model, data, torch.arange(BATCH), batch=0)
         second = gradient(model, data, torch.arange(BATCH), batch=1)
         self.assertFalse(all(torch.equal(a, b) for a, b in zip(first, second)))
-
-
-def server_of(parent, index):
-    """The process of ps:INDEX among the children of `weir up`."""
-    for path in pathlib.Path("/proc").glob("[0-9]*"):
-        try:
-            if f"\nPPid:\t{parent}\n" not in (path / "status").read_text():
-                continue
-            if f'"task":{{"type":"ps","index":{index}}}' in (path / "environ").read_text():
-                return int(path.name)
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-    raise AssertionError(f"ps:{index} does not run")
 
 
 class BesideTorch(unittest.TestCase):
@@ -360,11 +345,15 @@ class Up(unittest.TestCase):
         self.assertEqual(done.returncode, 0, done.stderr)
         self.assertIn("of the program that the job is for", done.stdout)
 
-    def test_a_cluster_needs_initial_values(self):
+    def test_init_from(self):
+        """A folder of initial weights comes before those that the workers have."""
         run = Run(self)
-        done = support.run(support.up(run.job, [TRAIN, run.job, run.folder]))
-        self.assertEqual(done.returncode, 78, done.stderr)
-        self.assertIn("weir.torch.save_weights(model", done.stderr)
+        other = train.make_model()
+        with torch.no_grad():
+            for p in other.parameters():
+                p.add_(1)
+        weir.torch.save_weights(other, run.folder / "initial")
+        run.check(support.run(run.up("--workers=2", f"--init_from={run.folder}/initial")), models=2, begin=other)
 
 
 if __name__ == "__main__":
