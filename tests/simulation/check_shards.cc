@@ -41,11 +41,10 @@ void Checker::CheckRestored() {
       Violate(Invariant::kRestored, "ps:", restored.shard, " cannot be read after it was installed");
       continue;
     }
-    const auto nothing = std::make_shared<const std::vector<float>>(ledger_.elements(), 0.0f);
     const auto same = [&](const Weights& other) {
       return std::memcmp(other->data(), restored.weights->data(), other->size() * sizeof(float)) == 0;
     };
-    bool known = restored.version == 0 && same(nothing);
+    bool known = restored.version == 0 && IsInitial(restored.shard, *restored.weights);
     for (const auto* lines : {&log_.published, &log_.published_when_replaced}) {
       known |= std::any_of(lines->begin(), lines->end(), [&](const Published& line) {
         return line.shard == restored.shard && line.to == restored.version && line.at <= restored.at &&
@@ -68,6 +67,14 @@ void Checker::CheckRestored() {
     }
     versions_[{restored.shard, restored.incarnation}][restored.version] = restored.weights;
   }
+}
+
+bool Checker::IsInitial(uint32_t shard, const std::vector<float>& weights) {
+  const auto are_of = [&](uint32_t rank) { return weights == ledger_.InitialValues(rank, shard); };
+  for (uint32_t rank = 0; rank < plan_.workers.size() && !uploader_.has_value(); ++rank) {
+    if (are_of(rank)) uploader_ = rank;
+  }
+  return uploader_.has_value() && are_of(*uploader_);
 }
 
 void Checker::CheckPublications() {

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <set>
 #include <string>
 #include <tuple>
@@ -103,6 +104,8 @@ class Checker {
 
   void CheckMemberships();
   void CheckRestored();
+  // The initial values of this shard, which are the same worker's on all shards, for the whole job.
+  bool IsInitial(uint32_t shard, const std::vector<float>& weights);
   // With the log: the shard was restored to what was published, plus pushes that had not taken effect.
   bool Replayed(const Restored& restored) const;
   void CheckLogs();
@@ -152,6 +155,8 @@ class Checker {
   const RunLog& log_;
   std::vector<Violation> violations_;
   std::map<Invariant, size_t> seen_;
+  // The rank of the worker whose initial values the job has; not set: no shard has begun with any.
+  std::optional<uint32_t> uploader_;
   std::map<ShardIncarnation, std::map<uint64_t, Weights>> versions_;
   std::map<ShardIncarnation, std::vector<const Installed*>> memberships_;
   std::map<uint64_t, std::vector<const PushSent*>> sent_;  // by incarnation

@@ -72,7 +72,8 @@ void Checker::CheckFinalWeights() {
     }
     const std::vector<float>& weights = *log_.final_weights[shard];
     if (sync()) {
-      std::vector<float> serial = ledger_.SerialWeights(shard);
+      const std::vector<float> serial =
+          ledger_.SerialWeights(shard, ledger_.InitialValues(uploader_.value_or(0), shard));
       for (size_t i = 0; i < weights.size(); ++i) {
         const bool who = i >= ledger_.batches() && i < 2 * ledger_.batches();
         if (who || std::memcmp(&weights[i], &serial[i], sizeof(float)) == 0) continue;

@@ -19,8 +19,9 @@ Ledger::Ledger(Options options)
       elements_((2 * static_cast<int64_t>(batches_) + kMixed + kGrain - 1) / kGrain * kGrain) {
   const int64_t all = elements_ * options_.shards;
   // Two tensors, so that their border lies inside a block.
-  model_.tensors = {{"first", {all / 2 - 5}, TensorKind::kParameter, Initializer::Zeros()},
-                    {"second", {all - all / 2 + 5}, TensorKind::kParameter, Initializer::Zeros()}};
+  const Initializer init = options_.uploaded ? Initializer::Uploaded() : Initializer::Zeros();
+  model_.tensors = {{"first", {all / 2 - 5}, TensorKind::kParameter, init},
+                    {"second", {all - all / 2 + 5}, TensorKind::kParameter, init}};
 }
 
 int64_t Ledger::chunk_unit() const {
@@ -39,6 +40,14 @@ bool Ledger::poisoned(uint64_t batch) const {
 uint64_t Ledger::ExamplesOfStep(uint64_t step) const {
   const uint64_t first = step * options_.parts * options_.batch_size;
   return std::min(options_.parts * options_.batch_size, options_.total_examples - first);
+}
+
+std::vector<float> Ledger::InitialValues(uint32_t rank, uint32_t shard) const {
+  std::vector<float> values(static_cast<size_t>(elements_), 0.0f);
+  if (!options_.uploaded) return values;
+  RandomStream random(RandomKey(rank, "initial"), shard);
+  for (size_t at = 2 * batches_; at < values.size(); ++at) values[at] = UniformFloat(random.Next()) + 1.0f;
+  return values;
 }
 
 std::vector<float> Ledger::Gradient(uint64_t batch, uint32_t shard, uint64_t incarnation,
@@ -64,8 +73,7 @@ double Ledger::Excess(uint64_t step, const std::set<uint64_t>& batches) const {
   return static_cast<double>(ExamplesOfStep(step)) / static_cast<double>(std::max<uint64_t>(committed, 1));
 }
 
-std::vector<float> Ledger::SerialWeights(uint32_t shard) const {
-  std::vector<float> weights(static_cast<size_t>(elements_), 0.0f);
+std::vector<float> Ledger::SerialWeights(uint32_t shard, std::vector<float> weights) const {
   for (uint64_t step = 0; step < steps(); ++step) {
     std::vector<uint64_t> parts;
     uint64_t total = 0;

@@ -17,7 +17,8 @@ namespace weir {
 //   [B, 2B)       who: it adds its worker's incarnation at B + b;
 //   then kMixed   values that depend on the weights that were read, and whose sums depend on the order.
 //
-// In sync a gradient is scaled so that this holds after the mean over its step's parts. Pure.
+// In sync a gradient is scaled so that this holds after the mean over its step's parts. Where a worker
+// uploads the initial values, those of the last kind are its own. Pure.
 class Ledger {
  public:
   static constexpr int64_t kMixed = 8;
@@ -30,6 +31,8 @@ class Ledger {
     uint64_t total_examples = 1;
     // (batch, shard): this batch's gradient is not finite on the shard, whichever worker computes it.
     std::set<std::pair<uint64_t, uint32_t>> poisoned;
+    // A worker uploads the initial values; otherwise they are zeros.
+    bool uploaded = false;
   };
   explicit Ledger(Options options);
 
@@ -46,14 +49,17 @@ class Ledger {
   bool poisoned(uint64_t batch) const;
   bool poisoned(uint64_t batch, uint32_t shard) const { return options_.poisoned.count({batch, shard}) > 0; }
 
+  // A shard's part of the initial values that the worker of this rank gives.
+  std::vector<float> InitialValues(uint32_t rank, uint32_t shard) const;
   // A shard's part of the gradient that a worker computes from these weights of the shard.
   std::vector<float> Gradient(uint64_t batch, uint32_t shard, uint64_t incarnation,
                               const std::vector<float>& weights) const;
 
   // sync: the factor by which a step's count exceeds 1 if only these parts of it were committed.
   double Excess(uint64_t step, const std::set<uint64_t>& batches) const;
-  // sync: the shard's weights after all steps, by a plain loop; the incarnations (`who`) stay zero.
-  std::vector<float> SerialWeights(uint32_t shard) const;
+  // sync: the shard's weights after all steps, by a plain loop from these initial values; the incarnations
+  // (`who`) stay zero.
+  std::vector<float> SerialWeights(uint32_t shard, std::vector<float> weights) const;
 
  private:
   uint64_t ExamplesOfStep(uint64_t step) const;

@@ -260,6 +260,34 @@ void PlanStandby(Dice& dice, Plan* plan) {
   plan->faults.push_back(fault);
 }
 
+// Of a stream of chance of its own, too.
+void PlanUploads(Dice& dice, Plan* plan) {
+  using Kind = FaultPlan::Kind;
+  if (!dice.Chance(0.3)) return;
+  plan->ledger.uploaded = true;
+  // While they are uploaded and saved, or soon after.
+  const auto strike = [&](Kind kind, uint32_t first) {
+    FaultPlan fault;
+    fault.kind = kind;
+    fault.at = dice.Time(absl::Milliseconds(100), absl::Milliseconds(600));
+    fault.duration = dice.Time(absl::Milliseconds(10), absl::Milliseconds(1500));
+    fault.first = first;
+    fault.second = kind == Kind::kCrashAtDisk ? dice.From(1, 12) : dice.Below(plan->shards());
+    plan->faults.push_back(fault);
+  };
+  if (dice.Chance(0.6)) {
+    strike(dice.Chance(0.5) ? Kind::kWorkerCrash : Kind::kWorkerPause,
+           dice.Below(std::min<uint32_t>(2, static_cast<uint32_t>(plan->workers.size()))));
+  }
+  if (plan->recoverable() && dice.Chance(0.4)) {
+    static constexpr Kind kKinds[] = {Kind::kServerCrash, Kind::kCrashAtDisk, Kind::kPowerLoss,
+                                      Kind::kControlBreaks};
+    const Kind kind = kKinds[dice.Below(4)];
+    const uint32_t first = dice.Below(plan->shards());
+    if (kind != Kind::kControlBreaks || first != 0) strike(kind, first);
+  }
+}
+
 }  // namespace
 
 const char* Name(FaultPlan::Kind kind) {
@@ -339,6 +367,8 @@ Plan MakePlan(uint64_t seed) {
   PlanMoves(moves, &plan);
   Dice standby(seed, "plan: standby");
   PlanStandby(standby, &plan);
+  Dice uploads(seed, "plan: uploads");
+  PlanUploads(uploads, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
@@ -356,7 +386,7 @@ std::string Plan::ToString() const {
       Words(readers), consistency.prefetch() ? ", prefetch" : "", ", chunks of ", config.wire().chunk_kib(),
       " KiB", shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "",
       logs() ? ", log" : "", moves > 0 ? ", servers move" : "",
-      ledger.poisoned.empty() ? "" : ", poisoned batches");
+      ledger.poisoned.empty() ? "" : ", poisoned batches", ledger.uploaded ? ", values uploaded" : "");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

@@ -372,7 +372,7 @@ void SimDataStream::Log(const std::string& bytes) {
   const auto push = pushes_.find(reply.id());
   if (push == pushes_.end()) return;
   const v1::PushRequest& asked = push->second.asked;
-  if (reply.push().outcome() != v1::SEND_AGAIN) {
+  if (reply.push().outcome() != v1::SEND_AGAIN && !asked.initial_values()) {
     site_->log.pushes.push_back({site_->world.elapsed(), asked.caller().worker(),
                                  asked.caller().incarnation(), streams_->shard, asked.clock(),
                                  asked.batch_plus_one() - 1, asked.base(), reply.push()});

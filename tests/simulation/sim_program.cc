@@ -119,13 +119,16 @@ absl::Status SimProgram::RunToEnd() {
   options.reader = role_ == v1::READER;
   options.job_config = site_->plan.config.SerializeAsString();
   options.train_examples = kTrainExamples;
+  const std::vector<float> initial =
+      AllOf([&](uint32_t shard) { return site_->ledger.InitialValues(index_, shard); });
+  if (site_->plan.ledger.uploaded && role_ == v1::WORKER) {
+    options.initial_values = TensorsIn<ConstTensor>(initial.data());
+  }
   return WorkUntilDone(
       options,
       [this](const ClientOptions& member) {
         live_ = false;
         doing_ = "waits to join";
-        streams_.clear();
-        asked_.clear();
         return ClientImpl::Join(member, tensors_.model(), site_->plan.config, *this);
       },
       [this](Client* client) {
@@ -151,8 +154,13 @@ uint64_t SimProgram::NewInstance() {
   return instance_;
 }
 
-std::unique_ptr<CoordinatorChannel> SimProgram::OpenCoordinator(const std::string&,
-                                                                std::optional<std::chrono::nanoseconds>) {
+std::unique_ptr<CoordinatorChannel> SimProgram::OpenCoordinator(
+    const std::string&, std::optional<std::chrono::nanoseconds> attempt) {
+  if (!attempt.has_value()) {
+    // The channels of a new membership.
+    streams_.clear();
+    asked_.clear();
+  }
   return std::make_unique<SimCoordinatorChannel>(site_, node_, loop_,
                                                  [this](const v1::JoinReply& reply) { OnJoined(reply); });
 }
@@ -187,12 +195,11 @@ std::vector<Weights> SimProgram::PartsOf(const float* all) const {
   return parts;
 }
 
-std::vector<float> SimProgram::GradientOf(uint64_t batch, const std::vector<Weights>& weights) const {
+std::vector<float> SimProgram::AllOf(const std::function<std::vector<float>(uint32_t shard)>& part_of) const {
   std::vector<float> all(static_cast<size_t>(tensors_.model().elements()));
   const std::vector<MutableTensor> tensors = TensorsIn<MutableTensor>(all.data());
   for (uint32_t shard = 0; shard < site_->plan.shards(); ++shard) {
-    const std::vector<float> part =
-        site_->ledger.Gradient(batch, shard, joined_.incarnation(), *weights[shard]);
+    const std::vector<float> part = part_of(shard);
     auto from = part.begin();
     tensors_.Walk(shard, 0, site_->ledger.elements(), [&](size_t tensor, int64_t at, int64_t n) {
       std::copy(from, from + n, tensors[tensor].values.begin() + at);
@@ -200,6 +207,12 @@ std::vector<float> SimProgram::GradientOf(uint64_t batch, const std::vector<Weig
     });
   }
   return all;
+}
+
+std::vector<float> SimProgram::GradientOf(uint64_t batch, const std::vector<Weights>& weights) const {
+  return AllOf([&](uint32_t shard) {
+    return site_->ledger.Gradient(batch, shard, joined_.incarnation(), *weights[shard]);
+  });
 }
 
 void SimProgram::LogPush(const weir::Work& work, const PullResult& base, std::vector<Weights> weights) {

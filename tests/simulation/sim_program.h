@@ -73,6 +73,8 @@ class SimProgram : private Transport, private ShardSet::Observer {
   // A shard's part of that memory, and the parts of all shards.
   std::vector<float> PartOf(uint32_t shard, const float* all) const;
   std::vector<Weights> PartsOf(const float* all) const;
+  // The whole of a model from the parts of its shards.
+  std::vector<float> AllOf(const std::function<std::vector<float>(uint32_t shard)>& part_of) const;
   // The ledger's gradient of a batch, computed from these weights by shard.
   std::vector<float> GradientOf(uint64_t batch, const std::vector<Weights>& weights) const;
   // Call before each push of a gradient that was computed from these weights.

@@ -607,11 +607,15 @@ void SimServer::DropRevoked() {
 
 void SimServer::Observe() {
   if (shard_ == nullptr) return;
-  if (!replaced_ && std::exchange(just_installed_, false)) {
+  if (!replaced_ && just_installed_) {
+    Weights weights = Snapshot();
+    if (weights == nullptr && site_->plan.ledger.uploaded) return;  // its initial values are yet to come
+    just_installed_ = false;
     installed_ = true;
     version_ = shard_->counters().version;
     site_->world.Trace("installed", {index_, incarnation_, version_});
-    site_->log.restored.push_back({site_->world.elapsed(), index_, incarnation_, version_, Snapshot()});
+    site_->log.restored.push_back(
+        {site_->world.elapsed(), index_, incarnation_, version_, std::move(weights)});
   }
   if (!installed_) return;
   if (!replaced_) site_->log.lost[index_] = shard_->counters().pushes_lost;
