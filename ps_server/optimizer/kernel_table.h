@@ -30,12 +30,14 @@ struct StepArgs {
   float take[2];
   float epsilon;
   float root_scale;
+  float l1, l2, beta;  // FTRL
   PastCaches past;
 };
 
 // The loops over elements, all built for one set of CPU instructions. Every table gives the same bits: each
 // element is computed by the same IEEE operations (+ - * / sqrt, each rounded once, no fused multiply-add) in
-// the same order, and nothing is summed across elements. Stateless, hence thread-safe.
+// the same order. Only row_wise_adagrad sums across elements, in an order that it fixes. Stateless, hence
+// thread-safe.
 struct Kernels {
   const char* name;  // "plain", "avx2", "avx512"
 
@@ -48,6 +50,11 @@ struct Kernels {
   bool (*adagrad)(const StepArgs&);
   bool (*rmsprop)(const StepArgs&);
   bool (*adam)(const StepArgs&);
+  bool (*ftrl)(const StepArgs&);
+
+  // The n elements are one row of a table, whose only slot has one element. Reads the gradient twice: nobody
+  // else may write to it.
+  bool (*row_wise_adagrad)(const StepArgs&);
 
   // The weighted sum of gradients: out = factor * in, sum += factor * in. `in` is a gradient as above: it is
   // read once, and the result says whether `in` was finite, not whether the output is.

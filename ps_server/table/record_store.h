@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <utility>
+
+#include "ps_server/table/record_map.h"
+
+namespace weir {
+
+// A RecordMap with its past: while a version is pinned, the former state of each record that changes, appears
+// or disappears is kept for it, once, as it was at the newest pinned version. A record is changed in place.
+//
+// A pinned version reads a key in the former states that were kept since, the oldest first, and then in the
+// map: the first state that is found there is its own, since no change came in between.
+//
+// One thread at a time; calls of const members may run at the same time.
+class RecordStore {
+ public:
+  // As RecordMap.
+  RecordStore(size_t words, uint32_t buckets, std::shared_ptr<RecordPools> pools)
+      : now_(words, buckets, std::move(pools)), buckets_(buckets) {}
+
+  const RecordMap& now() const { return now_; }
+
+  // Before the words of a record of now() change: keeps its former state where a pin needs it. `version`: the
+  // version in the making, the same or later with each call.
+  void Change(uint64_t hash, Record* record, uint64_t version);
+  // For a key that has no record. The words have any contents.
+  Record* Create(uint64_t hash, uint64_t key, uint64_t version);
+  // For a key that has this record, which is gone then.
+  void Erase(uint64_t hash, const Record* record);
+
+  // Pins the newest version, which is not pinned. `pools`: the memory of former states.
+  void Pin(uint64_t version, std::shared_ptr<RecordPools> pools);
+  void Unpin(uint64_t version);
+
+  // A key's record at a pinned version; null: it had none.
+  const Record* FindAt(uint64_t version, uint64_t hash, uint64_t key) const;
+
+  // visit(const Record&) for each record of a bucket as it was at a pinned version, in no set order.
+  template <typename Visit>
+  void ForEachAt(uint64_t version, uint32_t bucket, const Visit& visit) const {
+    for (size_t p = PinOf(version); p < pins_.size(); ++p) {
+      pins_[p].former.ForEach(bucket, [&](const Record& record) {
+        if (record.updated != kAbsent && FindFormer(version, p, record.key) == nullptr) visit(record);
+      });
+    }
+    now_.ForEach(bucket, [&](const Record& record) {
+      if (record.updated <= version) visit(record);
+    });
+  }
+
+  // What the kept states take.
+  size_t former_bytes() const;
+
+ private:
+  // `updated` of a former state: the key had no record.
+  static constexpr uint64_t kAbsent = UINT64_MAX;
+
+  struct PinnedVersion {
+    PinnedVersion(uint64_t version, size_t words, uint32_t buckets, std::shared_ptr<RecordPools> pools)
+        : version(version), former(words, buckets, std::move(pools)) {}
+
+    const uint64_t version;
+    bool pinned = true;
+    // By key: the state at this version of what has changed between it and the next pin.
+    RecordMap former;
+  };
+
+  // The first pin of at least this version.
+  size_t PinOf(uint64_t version) const;
+  // The state that the pins from `version` on, but before pins_[end], have of a key. Null: none.
+  const Record* FindFormer(uint64_t version, size_t end, uint64_t key) const;
+  // Keeps a state for the newest pin, unless it has one. record null: absent.
+  void Keep(uint64_t hash, uint64_t key, const Record* record);
+
+  RecordMap now_;
+  const uint32_t buckets_;
+  std::deque<PinnedVersion> pins_;  // by version. One that is no longer pinned stays while an older one is
+};
+
+}  // namespace weir

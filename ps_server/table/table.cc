@@ -1,0 +1,296 @@
+#include "ps_server/table/table.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/codec/finite.h"
+#include "ps_server/table/visit_records.h"
+
+namespace weir {
+namespace {
+
+// Rows of one task of the pool.
+constexpr size_t kRowsPerTask = 2048;
+// An update has as many tasks for each thread, since partitions have more or less to do.
+constexpr size_t kTasksPerThread = 4;
+
+size_t Tasks(size_t rows) { return (rows + kRowsPerTask - 1) / kRowsPerTask; }
+
+}  // namespace
+
+Table::Table(Options options, RowOptimizer optimizer)
+    : options_(std::move(options)),
+      rules_{std::move(optimizer), InitialRows(options_.seed, options_.name, options_.init),
+             options_.admit_after, options_.expire_after_steps, options_.max_rows} {
+  const auto pools = std::make_shared<RecordPools>();
+  for (uint32_t p = 0; p < TablePartition::kPartitions; ++p) partitions_.emplace_back(rules_, p, pools);
+}
+
+absl::StatusOr<std::unique_ptr<Table>> Table::Create(Options options) {
+  const auto wrong = [&](const auto&... what) {
+    return absl::InvalidArgumentError(absl::StrCat("table '", options.name, "': ", what...));
+  };
+  if (options.name.empty()) return absl::InvalidArgumentError("a table has an empty name");
+  if (options.dim < 1 || options.dim > kMaxDim) {
+    return wrong("dim is ", options.dim, "; it must be between 1 and ", kMaxDim);
+  }
+  if (options.shard >= options.num_shards) {
+    return wrong("shard ", options.shard, " of ", options.num_shards, " does not exist");
+  }
+  if (!std::isfinite(options.init.value)) return wrong("its initial value is not finite");
+  if (options.max_rows != 0 && options.max_rows < kKeyBuckets) {
+    return wrong("max_rows is ", options.max_rows, "; it must be 0 (no limit) or at least ", kKeyBuckets,
+                 ", so that each bucket of keys may have a row");
+  }
+  absl::StatusOr<RowOptimizer> optimizer =
+      RowOptimizer::Create(options.optimizer, options.dim, *options.kernels);
+  if (!optimizer.ok()) return wrong("optimizer: ", optimizer.status().message());
+  return std::unique_ptr<Table>(new Table(std::move(options), *std::move(optimizer)));
+}
+
+absl::Status Table::NotOfThisShard(uint64_t key) const {
+  const uint32_t bucket = BucketOfHash(HashKey(key));
+  return absl::InvalidArgumentError(absl::StrCat(
+      "table '", options_.name, "': key ", key, " is in bucket ", bucket, ", which is of shard ",
+      ShardOfBucket(bucket, options_.num_shards), " of ", options_.num_shards, ", not ", options_.shard));
+}
+
+absl::Status Table::CheckRows(const Part& part, size_t first, absl::Span<uint64_t> hashes) const {
+  for (size_t i = 0; i < hashes.size(); ++i) {
+    const uint64_t key = part.keys[first + i];
+    if (first + i > 0 && part.keys[first + i - 1] >= key) {
+      return absl::InvalidArgumentError(absl::StrCat("table '", options_.name, "': key ", key,
+                                                     " comes after key ", part.keys[first + i - 1],
+                                                     "; the keys of a push must rise, each once"));
+    }
+    hashes[i] = HashKey(key);
+    if (ShardOfBucket(BucketOfHash(hashes[i]), options_.num_shards) != options_.shard) {
+      return NotOfThisShard(key);
+    }
+  }
+  const size_t dim = options_.dim;
+  const char* const values = static_cast<const char*>(part.gradients) + first * dim * sizeof(float);
+  const int64_t n = static_cast<int64_t>(hashes.size() * dim), bad = FirstNonFiniteAt(values, n);
+  if (bad == n) return absl::OkStatus();
+  float value;
+  std::memcpy(&value, values + static_cast<size_t>(bad) * sizeof value, sizeof value);
+  return absl::InvalidArgumentError(absl::StrCat(
+      "table '", options_.name, "', key ", part.keys[first + static_cast<size_t>(bad) / dim], ", column ",
+      static_cast<size_t>(bad) % dim, ": the gradient is ", value, "; all of its values must be finite"));
+}
+
+absl::Status Table::CheckParts(absl::Span<const Part> parts, std::vector<uint64_t>& hashes) const {
+  size_t rows = 0;
+  for (const Part& part : parts) rows += part.keys.size();
+  hashes.resize(rows);
+  size_t begin = 0;
+  for (const Part& part : parts) {
+    if (part.examples == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("table '", options_.name, "': a part has no examples; it must have at least 1"));
+    }
+    std::vector<absl::Status> found(Tasks(part.keys.size()));
+    options_.threads->ParallelFor(static_cast<int64_t>(found.size()), [&](int64_t task) {
+      const size_t first = static_cast<size_t>(task) * kRowsPerTask;
+      const size_t count = std::min(kRowsPerTask, part.keys.size() - first);
+      found[task] = CheckRows(part, first, absl::MakeSpan(hashes).subspan(begin + first, count));
+    });
+    for (const absl::Status& status : found) WEIR_RETURN_IF_ERROR(status);
+    begin += part.keys.size();
+  }
+  return absl::OkStatus();
+}
+
+std::vector<size_t> Table::GroupByPartition(absl::Span<const Part> parts, absl::Span<const uint64_t> hashes) {
+  std::vector<size_t> begins(TablePartition::kPartitions + 1);
+  for (const uint64_t hash : hashes) ++begins[TablePartition::Of(hash) + 1];
+  for (size_t p = 1; p < begins.size(); ++p) begins[p] += begins[p - 1];
+  gradients_.resize(hashes.size());
+  std::vector<size_t> next(begins.begin(), begins.end() - 1);
+  size_t row = 0;
+  for (uint32_t part = 0; part < parts.size(); ++part) {
+    const char* values = static_cast<const char*>(parts[part].gradients);
+    for (const uint64_t key : parts[part].keys) {
+      const uint64_t hash = hashes[row++];
+      gradients_[next[TablePartition::Of(hash)]++] = {hash, key, values, part};
+      values += options_.dim * sizeof(float);
+    }
+  }
+  return begins;
+}
+
+void Table::UpdatePartitions(uint32_t first, uint32_t end, absl::Span<const size_t> begins,
+                             const VersionStep& step) {
+  if (step.weights.size() > 1) {
+    for (uint32_t p = first; p < end; ++p) {
+      std::sort(gradients_.begin() + begins[p], gradients_.begin() + begins[p + 1],
+                [](const RowGradient& a, const RowGradient& b) {
+                  return a.key != b.key ? a.key < b.key : a.part < b.part;
+                });
+    }
+  }
+  const absl::Span<const RowGradient> all =
+      absl::MakeConstSpan(gradients_).subspan(begins[first], begins[end] - begins[first]);
+  VisitRecords(
+      all.size(), rules_.optimizer.row_words() * sizeof(float), [&](size_t i) { return all[i].hash; },
+      [&](uint64_t hash) -> const RecordMap& { return partitions_[TablePartition::Of(hash)].rows().now(); },
+      [&](size_t i, Record* likely) {
+        if (i > 0 && all[i].key == all[i - 1].key) return;  // went with the part before
+        size_t parts = 1;
+        while (i + parts < all.size() && all[i + parts].key == all[i].key) ++parts;
+        partitions_[TablePartition::Of(all[i].hash)].Update(all.subspan(i, parts), likely, step);
+      });
+  for (uint32_t p = first; p < end; ++p) partitions_[p].Finish(step);
+}
+
+absl::Status Table::Update(absl::Span<const Part> parts, double learning_rate) {
+  if (const absl::Status rate = rules_.optimizer.CheckRate(learning_rate); !rate.ok()) {
+    return absl::InvalidArgumentError(absl::StrCat("table '", options_.name, "': ", rate.message()));
+  }
+  WEIR_RETURN_IF_ERROR(CheckParts(parts, hashes_));
+  uint64_t examples = 0;
+  for (const Part& part : parts) examples += part.examples;
+  std::vector<float> weights;
+  for (const Part& part : parts) {
+    weights.push_back(static_cast<float>(part.examples) / static_cast<float>(examples));
+  }
+  const VersionStep step{++version_, learning_rate, weights};
+  const std::vector<size_t> begins = GroupByPartition(parts, hashes_);
+  // Few rows are not worth another thread.
+  const size_t most = kTasksPerThread * static_cast<size_t>(options_.threads->threads());
+  const size_t tasks =
+      options_.threads->threads() == 1 ? 1 : std::clamp<size_t>(Tasks(hashes_.size()), 1, most);
+  constexpr uint32_t kAll = TablePartition::kPartitions;
+  options_.threads->ParallelFor(static_cast<int64_t>(tasks), [&](int64_t task) {
+    const auto begin = [&](size_t t) {
+      return static_cast<uint32_t>(std::min<size_t>(t * kAll / tasks, kAll));
+    };
+    const size_t t = static_cast<size_t>(task);
+    UpdatePartitions(begin(t), begin(t + 1), begins, step);
+  });
+  return absl::OkStatus();
+}
+
+absl::Status Table::Read(absl::Span<const uint64_t> keys, float* out) const {
+  std::vector<absl::Status> found(Tasks(keys.size()));
+  const size_t dim = options_.dim;
+  options_.threads->ParallelFor(static_cast<int64_t>(found.size()), [&](int64_t task) {
+    const size_t first = static_cast<size_t>(task) * kRowsPerTask;
+    const absl::Span<const uint64_t> some = keys.subspan(first, kRowsPerTask);
+    uint64_t hashes[kRowsPerTask];
+    for (size_t i = 0; i < some.size(); ++i) {
+      hashes[i] = HashKey(some[i]);
+      if (ShardOfBucket(BucketOfHash(hashes[i]), options_.num_shards) != options_.shard) {
+        found[task] = NotOfThisShard(some[i]);
+        return;
+      }
+    }
+    const auto map = [&](uint64_t hash) -> const RecordMap& {
+      return partitions_[TablePartition::Of(hash)].rows().now();
+    };
+    VisitRecords(
+        some.size(), dim * sizeof(float), [&](size_t i) { return hashes[i]; }, map,
+        [&](size_t i, const Record* likely) {
+          const Record* row = likely;
+          if (row != nullptr && row->key != some[i]) row = map(hashes[i]).Find(hashes[i], some[i]);
+          float* const to = out + (first + i) * dim;
+          if (row != nullptr) {
+            std::memcpy(to, row->words(), dim * sizeof(float));
+          } else {
+            rules_.initial.Fill(some[i], to, dim);
+          }
+        });
+  });
+  for (const absl::Status& status : found) WEIR_RETURN_IF_ERROR(status);
+  return absl::OkStatus();
+}
+
+uint64_t Table::Pin() {
+  if (pins_[version_]++ == 0) {
+    const auto pools = std::make_shared<RecordPools>();
+    for (TablePartition& partition : partitions_) partition.Pin(version_, pools);
+  }
+  return version_;
+}
+
+absl::Status Table::Unpin(uint64_t version) {
+  const auto pin = pins_.find(version);
+  if (pin == pins_.end()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("table '", options_.name, "': version ", version, " is not pinned"));
+  }
+  if (--pin->second > 0) return absl::OkStatus();
+  pins_.erase(pin);
+  for (TablePartition& partition : partitions_) partition.Unpin(version);
+  return absl::OkStatus();
+}
+
+absl::Status Table::CheckVersion(uint64_t version) const {
+  if (version == version_ || pins_.count(version) > 0) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat("table '", options_.name, "': version ", version,
+                                                    " cannot be read, since it is not pinned; the newest is ",
+                                                    version_));
+}
+
+absl::Status Table::ReadAt(uint64_t version, absl::Span<const uint64_t> keys, float* out) const {
+  WEIR_RETURN_IF_ERROR(CheckVersion(version));
+  if (version == version_) return Read(keys, out);
+  const size_t dim = options_.dim;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const uint64_t hash = HashKey(keys[i]);
+    if (ShardOfBucket(BucketOfHash(hash), options_.num_shards) != options_.shard) {
+      return NotOfThisShard(keys[i]);
+    }
+    const Record* const row = partitions_[TablePartition::Of(hash)].rows().FindAt(version, hash, keys[i]);
+    float* const to = out + i * dim;
+    if (row != nullptr) {
+      std::memcpy(to, row->words(), dim * sizeof(float));
+    } else {
+      rules_.initial.Fill(keys[i], to, dim);
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Table::BucketState> Table::BucketAt(uint64_t version, uint32_t bucket) const {
+  WEIR_RETURN_IF_ERROR(CheckVersion(version));
+  if (bucket >= kKeyBuckets) {
+    return absl::InvalidArgumentError(absl::StrCat("table '", options_.name, "': there is no bucket ", bucket,
+                                                   "; there are ", kKeyBuckets));
+  }
+  const TablePartition& partition = partitions_[bucket / TablePartition::kBuckets];
+  BucketState state;
+  partition.rows().ForEachAt(version, bucket, [&](const Record& row) {
+    state.rows.push_back({row.key, row.updated, {row.words(), rules_.optimizer.row_words()}});
+  });
+  if (options_.admit_after > 0) {
+    partition.counters().ForEachAt(version, bucket, [&](const Record& counter) {
+      uint32_t pushes;
+      std::memcpy(&pushes, counter.words(), sizeof pushes);
+      state.counters.push_back({counter.key, counter.updated, pushes});
+    });
+  }
+  const auto by_key = [](const auto& a, const auto& b) { return a.key < b.key; };
+  std::sort(state.rows.begin(), state.rows.end(), by_key);
+  std::sort(state.counters.begin(), state.counters.end(), by_key);
+  return state;
+}
+
+Table::Stats Table::stats() const {
+  Stats stats;
+  for (const TablePartition& partition : partitions_) {
+    stats.rows += partition.rows().now().size();
+    stats.counters += partition.counters().now().size();
+    stats.expired += partition.expired();
+    stats.evicted += partition.evicted();
+    stats.bytes += partition.bytes();
+    stats.former_bytes += partition.former_bytes();
+  }
+  return stats;
+}
+
+}  // namespace weir

@@ -1,0 +1,162 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/model/model_spec.h"
+#include "common/sync/thread_pool.h"
+#include "ps_server/table/row_optimizer.h"
+#include "ps_server/table/table_partition.h"
+
+namespace weir {
+
+// One shard's rows of an embedding table: what BlockStore is for dense weights. docs/tables.md has the
+// design.
+//
+// A key (64 bits, any value) has a *row*, of `dim` values and the optimizer's slots, from the first of its
+// pushes that counts until the row expires or is evicted. A key without a row reads its initial values, and a
+// read changes nothing. An update makes the next *version* from the gradients of the rows that it names, all
+// at once; rows without a gradient are not stepped.
+//
+// What is found under a key depends on the options and on the updates, and neither on the number of shards,
+// nor on threads, nor on the CPU: bits included.
+//
+// The shard has one Table for each table of the job, and uses them in its own order, beside its BlockStore:
+//
+//   - a push: Update() with the push as the only part (bounded, async); the commit of a step: Update() with
+//     the step's parts in their order (sync). A shard that a push has no keys for calls Update() without any,
+//     so that all tables and the dense weights count the same versions;
+//   - a pull: Read() into the answer's memory;
+//   - a reader or a checkpoint: Pin(), any number of ReadAt() or BucketAt() while updates go on, Unpin(). The
+//     shard compares stats().former_bytes with its budget and makes updates wait, as for dense versions.
+//
+// The sorted, unique keys that Update() wants are what clients send: SumDuplicates() of
+// client/tables/sum_duplicates.h.
+//
+// One thread at a time uses the table, in the shard's order. Update() and Read() spread their own work over
+// the pool: an update by partitions, each of which has one thread, a read by keys.
+class Table {
+ public:
+  struct Options {
+    std::string name;
+    size_t dim = 1;  // at most kMaxDim
+    uint64_t seed = 1;
+    uint32_t shard = 0;
+    uint32_t num_shards = 1;
+    Initializer init;
+    RowOptimizerConfig optimizer;
+    // The first so many pushes of a key count, but their gradients are dropped: the key gets a row with the
+    // next one. Each part of a step is a push.
+    uint32_t admit_after = 0;
+    // A row that has gone without an update for at least so many versions is removed, and likewise the count
+    // of a key that is not admitted. Bucket b is looked at in the versions v with v = b mod min(this, 1024).
+    // 0: rows stay.
+    uint64_t expire_after_steps = 0;
+    // Rows of the table on all shards. Each bucket has a quota, max_rows / 65,536, rounded up in the first
+    // max_rows mod 65,536 buckets. A bucket beyond its quota loses rows when the version is made: those that
+    // were updated longest ago, in one version those of the lowest keys. 0: any number, otherwise at least
+    // 65,536.
+    uint64_t max_rows = 0;
+    // Outlive the table.
+    const Kernels* kernels = nullptr;
+    ThreadPool* threads = nullptr;
+  };
+
+  // A push's gradient of the table: for each key dim float32, in the order of the keys.
+  struct Part {
+    absl::Span<const uint64_t> keys;  // each once, rising; of this shard
+    const void* gradients = nullptr;  // keys.size() x dim, at any address; nobody else writes to it meanwhile
+    uint64_t examples = 1;            // the part's weight in the mean over the parts
+  };
+
+  static constexpr size_t kMaxDim = 16384;
+
+  // Version 0, without rows. InvalidArgument: an option outside of its range; the message names it.
+  static absl::StatusOr<std::unique_ptr<Table>> Create(Options options);
+
+  // Makes the next version: for each row that a part names, one optimizer step with the sum over the parts
+  // (examples / examples of all parts) * gradient, in their order, in float32. So a part that does not name a
+  // row counts for it as one of gradient 0. Parts may be none.
+  // InvalidArgument, and nothing has changed: keys do not rise, or are of another shard; a value of a
+  // gradient is not finite (the message names table, key and column); a learning rate that RowOptimizer does
+  // not take.
+  absl::Status Update(absl::Span<const Part> parts, double learning_rate);
+
+  // Writes the values of each key, dim float32 each, in the order of the keys, which may be any, and some
+  // several times. InvalidArgument: a key of another shard; `out` has any contents then.
+  absl::Status Read(absl::Span<const uint64_t> keys, float* out) const;
+
+  // The number of updates so far.
+  uint64_t version() const { return version_; }
+  // Keeps the newest version until as many calls of Unpin(): whatever later updates change, they keep as it
+  // was. Returns version().
+  uint64_t Pin();
+  // FailedPrecondition: the version is not pinned.
+  absl::Status Unpin(uint64_t version);
+
+  // As Read(), at a pinned version or the newest one. FailedPrecondition: neither.
+  absl::Status ReadAt(uint64_t version, absl::Span<const uint64_t> keys, float* out) const;
+
+  // All that the table holds of one bucket, by rising keys. The words are valid until the next update or
+  // Unpin().
+  struct BucketState {
+    struct Row {
+      uint64_t key;
+      uint64_t updated;               // the version of its last update
+      absl::Span<const float> words;  // the values and the slots, as RowOptimizer has them
+    };
+    struct Counter {  // of a key that is not admitted yet
+      uint64_t key;
+      uint64_t updated;  // the version of its last push
+      uint32_t pushes;
+    };
+    std::vector<Row> rows;
+    std::vector<Counter> counters;
+  };
+  // At a pinned version or the newest one. FailedPrecondition: neither. A bucket of another shard is empty.
+  absl::StatusOr<BucketState> BucketAt(uint64_t version, uint32_t bucket) const;
+
+  struct Stats {
+    size_t rows = 0;
+    size_t counters = 0;
+    uint64_t expired = 0, evicted = 0;  // rows, so far
+    size_t bytes = 0;                   // of rows and counters with their indexes; without former states
+    size_t former_bytes = 0;            // of what is kept for pinned versions
+  };
+  Stats stats() const;
+
+  size_t dim() const { return options_.dim; }
+
+ private:
+  Table(Options options, RowOptimizer optimizer);
+
+  // Checks the rows [first, first + hashes.size()) of a part, and fills their hashes.
+  absl::Status CheckRows(const Part& part, size_t first, absl::Span<uint64_t> hashes) const;
+  absl::Status CheckParts(absl::Span<const Part> parts, std::vector<uint64_t>& hashes) const;
+  // Fills gradients_ with the parts' rows by partition, in it by key, for a key by part. The result has where
+  // each partition begins, and the end.
+  std::vector<size_t> GroupByPartition(absl::Span<const Part> parts, absl::Span<const uint64_t> hashes);
+  void UpdatePartitions(uint32_t first, uint32_t end, absl::Span<const size_t> begins,
+                        const VersionStep& step);
+  absl::Status NotOfThisShard(uint64_t key) const;
+  absl::Status CheckVersion(uint64_t version) const;
+
+  const Options options_;
+  const TableRules rules_;
+  std::deque<TablePartition> partitions_;
+  uint64_t version_ = 0;
+  std::map<uint64_t, uint64_t> pins_;  // by version: how many
+  // Memory of Update().
+  std::vector<RowGradient> gradients_;
+  std::vector<uint64_t> hashes_;
+};
+
+}  // namespace weir

@@ -1,0 +1,143 @@
+#include "ps_server/table/table_partition.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace weir {
+namespace {
+
+// A search for a bucket's oldest rows finds as many for later.
+constexpr size_t kOldest = 16;
+
+uint32_t CountIn(const Record& counter) {
+  uint32_t count;
+  std::memcpy(&count, counter.words(), sizeof count);
+  return count;
+}
+
+}  // namespace
+
+uint64_t TableRules::SweepPeriod() const { return std::min<uint64_t>(expire_after_steps, 1024); }
+
+TablePartition::TablePartition(const TableRules& rules, uint32_t partition,
+                               const std::shared_ptr<RecordPools>& pools)
+    : rules_(rules),
+      partition_(partition),
+      rows_(rules.optimizer.row_words(), kBuckets, pools),
+      counters_(/*words=*/1, rules.admit_after > 0 ? kBuckets : 1, pools),
+      oldest_(rules.max_rows > 0 ? kBuckets : 0),
+      sum_(rules.optimizer.dim()) {}
+
+void TablePartition::Update(absl::Span<const RowGradient> gradients, Record* likely,
+                            const VersionStep& step) {
+  const uint64_t hash = gradients[0].hash, key = gradients[0].key;
+  Record* row = likely;
+  if (row != nullptr && row->key != key) row = rows_.now().Find(hash, key);
+  if (row != nullptr) {
+    rows_.Change(hash, row, step.version);
+  } else {
+    gradients.remove_prefix(CountPushes(hash, key, gradients.size(), step.version));
+    if (gradients.empty()) return;
+    row = rows_.Create(hash, key, step.version);
+    const size_t dim = rules_.optimizer.dim();
+    rules_.initial.Fill(key, row->words(), dim);
+    std::fill(row->words() + dim, row->words() + rules_.optimizer.row_words(), 0.0f);
+    const uint32_t bucket = BucketOfHash(hash);
+    if (rules_.max_rows > 0 && rows_.now().BucketSize(bucket) > rules_.QuotaOf(bucket)) {
+      over_quota_.push_back(bucket);
+    }
+  }
+  const void* gradient = gradients[0].values;
+  if (step.weights.size() > 1) {
+    const Kernels& kernels = rules_.optimizer.kernels();
+    kernels.scale(sum_.data(), step.weights[gradients[0].part], gradients[0].values, sum_.size());
+    for (const RowGradient& g : gradients.subspan(1)) {
+      kernels.accumulate(sum_.data(), step.weights[g.part], g.values, sum_.size());
+    }
+    gradient = sum_.data();
+  }
+  rules_.optimizer.Apply(row->words(), gradient, step.learning_rate);
+}
+
+size_t TablePartition::CountPushes(uint64_t hash, uint64_t key, size_t pushes, uint64_t version) {
+  if (rules_.admit_after == 0) return 0;
+  Record* counter = counters_.now().Find(hash, key);
+  uint32_t count = counter == nullptr ? 0 : CountIn(*counter);
+  const size_t counted = std::min<size_t>(pushes, rules_.admit_after - count);
+  if (counted < pushes) {  // admitted
+    if (counter != nullptr) counters_.Erase(hash, counter);
+    return counted;
+  }
+  if (counter == nullptr) {
+    counter = counters_.Create(hash, key, version);
+  } else {
+    counters_.Change(hash, counter, version);
+  }
+  count += static_cast<uint32_t>(counted);
+  std::memcpy(counter->words(), &count, sizeof count);
+  return counted;
+}
+
+void TablePartition::Finish(const VersionStep& step) {
+  for (const uint32_t bucket : over_quota_) EvictTo(rules_.QuotaOf(bucket), bucket);
+  over_quota_.clear();
+  if (rules_.expire_after_steps == 0) return;
+  const uint64_t period = rules_.SweepPeriod(), first = FirstBucket(partition_);
+  for (uint64_t b = first + (step.version % period + period - first % period) % period; b < first + kBuckets;
+       b += period) {
+    expired_ += Expire(rows_, static_cast<uint32_t>(b), step.version);
+    if (rules_.admit_after > 0) Expire(counters_, static_cast<uint32_t>(b), step.version);
+  }
+}
+
+void TablePartition::EvictTo(uint64_t quota, uint32_t bucket) {
+  std::vector<Aged>& oldest = oldest_[bucket % kBuckets];
+  while (rows_.now().BucketSize(bucket) > quota) {
+    if (oldest.empty()) {
+      aged_.clear();
+      rows_.now().ForEach(bucket, [&](const Record& row) { aged_.push_back({row.updated, row.key}); });
+      const auto end = aged_.begin() + static_cast<ptrdiff_t>(std::min(kOldest, aged_.size()));
+      std::partial_sort(aged_.begin(), end, aged_.end());
+      oldest.assign(std::make_reverse_iterator(end), aged_.rend());
+    }
+    const Aged oldest_row = oldest.back();
+    oldest.pop_back();
+    const uint64_t hash = HashKey(oldest_row.key);
+    const Record* const row = rows_.now().Find(hash, oldest_row.key);
+    if (row == nullptr || row->updated != oldest_row.updated) continue;
+    rows_.Erase(hash, row);
+    ++evicted_;
+  }
+}
+
+size_t TablePartition::Expire(RecordStore& store, uint32_t bucket, uint64_t version) {
+  aged_.clear();
+  store.now().ForEach(bucket, [&](const Record& record) {
+    if (version - record.updated >= rules_.expire_after_steps) {
+      aged_.push_back({record.updated, record.key});
+    }
+  });
+  for (const Aged& old : aged_) {
+    const uint64_t hash = HashKey(old.key);
+    store.Erase(hash, store.now().Find(hash, old.key));
+  }
+  return aged_.size();
+}
+
+void TablePartition::Pin(uint64_t version, const std::shared_ptr<RecordPools>& pools) {
+  rows_.Pin(version, pools);
+  counters_.Pin(version, pools);
+}
+
+void TablePartition::Unpin(uint64_t version) {
+  rows_.Unpin(version);
+  counters_.Unpin(version);
+}
+
+size_t TablePartition::bytes() const {
+  size_t oldest = oldest_.size() * sizeof oldest_[0];
+  for (const std::vector<Aged>& bucket : oldest_) oldest += bucket.capacity() * sizeof bucket[0];
+  return rows_.now().bytes() + counters_.now().bytes() + oldest;
+}
+
+}  // namespace weir

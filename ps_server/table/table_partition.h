@@ -1,0 +1,118 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "absl/types/span.h"
+#include "common/model/key_bucket.h"
+#include "ps_server/table/initial_rows.h"
+#include "ps_server/table/record_store.h"
+#include "ps_server/table/row_optimizer.h"
+
+namespace weir {
+
+// What decides about the rows of a table: the same on every shard. table.h says what the numbers mean.
+struct TableRules {
+  RowOptimizer optimizer;
+  InitialRows initial;
+  uint32_t admit_after = 0;
+  uint64_t expire_after_steps = 0;
+  uint64_t max_rows = 0;
+
+  // The rows that a bucket may have; 0: any number. The quotas of all buckets sum to max_rows.
+  uint64_t QuotaOf(uint32_t bucket) const {
+    return max_rows / kKeyBuckets + (bucket < max_rows % kKeyBuckets ? 1 : 0);
+  }
+  // A bucket is swept for expired rows in every SweepPeriod()-th version.
+  uint64_t SweepPeriod() const;
+};
+
+// The gradient of one part of a step for one key.
+struct RowGradient {
+  uint64_t hash;  // HashKey(key)
+  uint64_t key;
+  const char* values;  // dim float32 at any address
+  uint32_t part;
+};
+
+// The version that is being made.
+struct VersionStep {
+  uint64_t version;
+  double learning_rate;
+  // By part: its weight in the sum of the gradients. One part has the weight 1.
+  absl::Span<const float> weights;
+};
+
+// A 64th of a table's buckets, with all that belongs to their keys. Partitions share nothing but rules that
+// do not change, so each may have a thread of its own.
+//
+// One thread at a time; calls of const members may run at the same time.
+class alignas(64) TablePartition {
+ public:
+  static constexpr uint32_t kPartitions = 64, kBuckets = kKeyBuckets / kPartitions;
+
+  // The partition of the key with this hash, and the first bucket of a partition: partitions are ranges.
+  static uint32_t Of(uint64_t hash) { return BucketOfHash(hash) / kBuckets; }
+  static uint32_t FirstBucket(uint32_t partition) { return partition * kBuckets; }
+
+  // `rules` outlives the partition. `pools`: the memory of all records of the table.
+  TablePartition(const TableRules& rules, uint32_t partition, const std::shared_ptr<RecordPools>& pools);
+  TablePartition(const TablePartition&) = delete;
+  TablePartition& operator=(const TablePartition&) = delete;
+
+  // The rows: words as of RowOptimizer.
+  const RecordStore& rows() const { return rows_; }
+  // The keys that are not admitted yet: one word, the pushes that counted, a uint32.
+  const RecordStore& counters() const { return counters_; }
+
+  // Takes a key's gradients, in the order of their parts, into the version in the making. `likely`: what
+  // rows().now().Likely() gave for the key in this version. A key has one call in a version.
+  void Update(absl::Span<const RowGradient> gradients, Record* likely, const VersionStep& step);
+  // The version has all of its gradients: holds the quotas, and removes what has expired.
+  void Finish(const VersionStep& step);
+
+  // As RecordStore.
+  void Pin(uint64_t version, const std::shared_ptr<RecordPools>& pools);
+  void Unpin(uint64_t version);
+
+  uint64_t expired() const { return expired_; }  // rows
+  uint64_t evicted() const { return evicted_; }
+  size_t bytes() const;  // without former states
+  size_t former_bytes() const { return rows_.former_bytes() + counters_.former_bytes(); }
+
+ private:
+  // A row by its age: those that were updated longest ago come first, in one version by key.
+  struct Aged {
+    uint64_t updated, key;
+    bool operator<(const Aged& other) const {
+      return updated != other.updated ? updated < other.updated : key < other.key;
+    }
+  };
+
+  // Counts a key that has no row in as many pushes as it takes to be admitted, at most `pushes`. Returns how
+  // many: their gradients are dropped.
+  size_t CountPushes(uint64_t hash, uint64_t key, size_t pushes, uint64_t version);
+  void EvictTo(uint64_t quota, uint32_t bucket);
+  // Removes the records of a bucket that are too old for `version`; returns how many.
+  size_t Expire(RecordStore& store, uint32_t bucket, uint64_t version);
+
+  const TableRules& rules_;
+  const uint32_t partition_;
+  RecordStore rows_;
+  RecordStore counters_;
+  uint64_t expired_ = 0, evicted_ = 0;
+
+  // Buckets that got rows beyond their quota in this version; some more than once.
+  std::vector<uint32_t> over_quota_;
+  // By bucket, if there are quotas: some rows that were the oldest when the bucket was last searched, oldest
+  // last. A row that is updated no longer fits what is remembered of it, so the oldest one that still fits is
+  // the bucket's oldest row.
+  std::vector<std::vector<Aged>> oldest_;
+  // Memory of calls.
+  std::vector<float> sum_;
+  std::vector<Aged> aged_;
+};
+
+}  // namespace weir
