@@ -201,8 +201,9 @@ int Main(int argc, char** argv) {
           ->type_name("DIR");
   up_command->add_flag("--keep_logs", up.keep_logs, "Keeps that fresh folder, and names it")
       ->excludes(log_dir);
-  up_command->add_flag("--evaluator", up.evaluator,
-                       "Adds a task that evaluates every so often: `worker` the test set, PROGRAM what it likes");
+  up_command->add_flag(
+      "--evaluator", up.evaluator,
+      "Adds a task that evaluates every so often: `worker` the test set, PROGRAM what it likes");
   up_command->add_flag("--tls", up.tls, "Mutual TLS between the tasks, with certificates made for this job");
   const CLI::Option* http =
       up_command

@@ -96,11 +96,6 @@ class Step:
                 array *= np.float32(self._loop.clip_norm / norm)
         return self.gradient
 
-    def _abandon(self) -> None:
-        """The loop has ended here. A push that has begun must not wait for what does not come."""
-        if self._gate is not None and not self.pushed:
-            self._gate.fail("the training loop was left before the gradient was complete")
-
 
 class _Membership:
     """The loop from joining until the job is done or the membership ends."""
@@ -134,10 +129,7 @@ class _Membership:
                 self._begin_pull(work.clock + 1)
             assert self._base is not None
             step = Step(self, work, self._views[0], self._base)
-            try:
-                yield step
-            finally:
-                step._abandon()
+            yield step
             if not step.pushed:
                 raise Error(f"the gradient of batch {work.batch} was not pushed: each step of the loop is pushed once, "
                             "before the next one begins. To leave the job early, raise an exception")

@@ -20,3 +20,14 @@ def weir_python_test(name, size = "medium", data = [], tags = []):
             "no-tsan",
         ] + tags,
     )
+
+def weir_torch_test(name, size = "medium"):
+    """The same, for a test of weir.torch."""
+    weir_python_test(
+        name = name,
+        size = size,
+        data = [
+            "torch_jobs.py",
+            "train.py",
+        ],
+    )

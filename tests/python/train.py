@@ -33,12 +33,13 @@ class Examples(torch.utils.data.Dataset):
 
 
 class Stream(torch.utils.data.IterableDataset):
-    """The same examples one after another, x, class and number; each of the loader's processes has some of them."""
+    """The same examples one after another, x, class and number, and the process that made them; each of the loader's
+    processes has some of them."""
 
     def __iter__(self):
         info, data = torch.utils.data.get_worker_info(), Examples()
         for i in range(info.id if info else 0, EXAMPLES, info.num_workers if info else 1):
-            yield data[i][:3]
+            yield *data[i][:3], os.getpid()
 
 
 class SizedStream(Stream):
@@ -65,14 +66,22 @@ def once(marker):
 
 
 def evaluate(model, args):
-    """What an evaluator task does: notes the versions, and keeps the newest weights."""
-    versions = []
-    with weir.torch.Reader(model, args.job) as reader:
+    """What an evaluator task does: notes the versions, and keeps the newest weights. It lets the worker that is held go when it
+    has read a few times meanwhile."""
+    versions, meanwhile = [], 0
+
+    class Reader(weir.torch.Reader):
+        def snapshot(self):
+            nonlocal meanwhile
+            meanwhile += (args.folder / "held").exists()
+            if meanwhile == 4:
+                (args.folder / "go").touch()
+            return super().snapshot()
+
+    with Reader(model, args.job) as reader:
         for version in reader.versions(interval=0.02):
             versions.append(version)
             torch.save(model.state_dict(), args.folder / "read.pt")
-            if (args.folder / "held").exists():
-                (args.folder / "go").touch()
     (args.folder / "versions").write_text(" ".join(map(str, versions)))
 
 

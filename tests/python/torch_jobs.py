@@ -1,0 +1,97 @@
+"""What the tests of weir.torch share: jobs that train the model of train.py, what a serial loop makes of it, and runs of real
+processes."""
+import collections
+import pathlib
+
+import support
+import torch
+import torch.nn.functional as F
+import train
+import weir
+
+TRAIN = support.ROOT / "tests/python/train.py"
+BATCH, PARTS, EPOCHS, SEED = 8, 3, 4, 9
+RATE, MOMENTUM = 0.05, 0.9
+STEPS = EPOCHS * train.EXAMPLES // (BATCH * PARTS)
+
+torch.set_num_threads(1)
+
+
+def job(**more):
+    fields = {"seed": SEED, "data": {"batch_size": BATCH}, "train": {"epochs": EPOCHS},
+              "consistency": {"mode": "sync", "parts": PARTS}, "server": {"min_shard_kib": 0},
+              "optimizer": {"type": "momentum", "learning_rate": RATE, "momentum": MOMENTUM}}
+    return {**fields, **more}
+
+
+def gradient(model, data, indices, batch=None):
+    if batch is not None:
+        torch.manual_seed((SEED + 0x9E3779B97F4A7C15 * (batch + 1)) % 2**63)
+    model.zero_grad()
+    F.cross_entropy(model(data.x[indices]), data.y[indices]).backward()
+    return [p.grad.clone() for p in model.parameters()]
+
+
+def serial_run(begin=None, **kind):
+    """The weights that steps over the same parts make, one after another: the mean of the parts in their order, and then the
+    published formula of momentum. Running statistics are the mean of what the parts leave, each of which begins with those
+    of the step. begin: the model with the initial values."""
+    data, model = train.Examples(), begin or train.make_model(**kind)
+    order = weir.ExampleOrder(len(data), SEED)
+    speeds = [torch.zeros_like(p) for p in model.parameters()]
+    statistics = list(model.buffers())
+    for step in range(STEPS):
+        mean, before = None, [s.clone() for s in statistics]
+        for part in range(PARTS):
+            batch = step * PARTS + part
+            indices = torch.from_numpy(order(batch * BATCH, BATCH)).long()
+            share = torch.tensor(1.0) / PARTS
+            for s, b in zip(statistics, before):
+                s.copy_(b)
+            terms = [share * t for t in [*gradient(model, data, indices, batch), *(s.float() for s in statistics)]]
+            mean = terms if mean is None else [m + t for m, t in zip(mean, terms)]
+        with torch.no_grad():
+            for p, v, g in zip(model.parameters(), speeds, mean):
+                v.mul_(MOMENTUM).add_(g)
+                p.sub_(RATE * v)
+            for s, m in zip(statistics, mean[len(speeds):]):
+                s.copy_(m if s.is_floating_point() else m.round())
+    return model.state_dict()
+
+
+class Run:
+    """The folder of a job, its runs, and what they have left there."""
+
+    def __init__(self, test, kind=None, **fields):
+        """kind: arguments of make_model()."""
+        temporary = support.folder()
+        test.addCleanup(temporary.cleanup)
+        self.test, self.folder, self.kind = test, pathlib.Path(temporary.name), kind or {}
+        self.job = support.write_job(self.folder / "job.json", **job(**fields))
+
+    def up(self, *flags, program=()):
+        kind = [f"--{name}" if value is True else f"--{name}={value}" for name, value in self.kind.items()]
+        return support.up(self.job, [TRAIN, self.job, self.folder, *kind, *program], *flags)
+
+    def models(self):
+        return [torch.load(path) for path in self.folder.glob("model-*.pt")]
+
+    def seen(self):
+        return collections.Counter(
+            int(n) for path in self.folder.glob("seen-*") for n in path.read_text().split())
+
+    def check(self, done, models, begin=None):
+        self.test.assertEqual(done.returncode, 0, done.stderr)
+        found, expected = self.models(), serial_run(begin, **self.kind)
+        self.test.assertIn(len(found), models if isinstance(models, tuple) else (models,))
+        for state in found:
+            for name, value in expected.items():
+                self.test.assertTrue(torch.equal(state[name], value), f"{name} has other bits")
+
+    def made_here(self):
+        """The batches that the loader's processes had not made ahead."""
+        return sum(int(path.read_text()) for path in self.folder.glob("here-*"))
+
+    def check_once(self):
+        self.test.assertEqual(set(self.seen().values()), {EPOCHS})
+        self.test.assertEqual(len(self.seen()), train.EXAMPLES)

@@ -1,0 +1,258 @@
+#!/usr/bin/python3
+"""weir.torch as its users meet it: what works as with torch, what is refused, and streams of data."""
+import collections
+import unittest
+
+import numpy as np
+import support
+import torch
+import torch.nn.functional as F
+import train
+import weir
+import weir.torch
+from torch_jobs import BATCH, EPOCHS, RATE, SEED, STEPS, TRAIN, Run, gradient, job
+
+
+class Use(unittest.TestCase):
+    """The optimizer as users of torch know it, and what it refuses."""
+
+    def optimizer(self, model=None, data=None, **fields):
+        return weir.torch.Optimizer(model or train.make_model(), job(**fields), data or train.Examples())
+
+    def test_it_is_an_optimizer(self):
+        opt = self.optimizer()
+        self.assertIsInstance(opt, torch.optim.Optimizer)
+        self.assertEqual(opt.state_dict()["param_groups"][0]["lr"], RATE)
+
+    def test_frozen_and_tied_parameters_and_buffers(self):
+        class Model(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.frozen = torch.nn.Linear(6, 6)
+                self.frozen.requires_grad_(False)
+                self.norm = torch.nn.BatchNorm1d(6)
+                self.a = torch.nn.Linear(6, 6)
+                self.b = torch.nn.Linear(6, 6)
+                self.b.weight = self.a.weight
+                self.unused = torch.nn.Parameter(torch.ones(2))
+
+            def forward(self, x):
+                return self.b(self.a(self.norm(self.frozen(x))))[:, :3]
+
+        model = Model()
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        opt = self.optimizer(model)
+        for x, y, *_ in opt.loader():
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        after = model.state_dict()
+        changed = {name for name in after if not torch.equal(after[name], before[name])}
+        self.assertTrue({"a.weight", "a.bias", "b.weight", "norm.weight", "norm.running_mean"} <= changed, changed)
+        self.assertFalse({"frozen.weight", "frozen.bias", "unused"} & changed)
+        self.assertIs(model.a.weight, model.b.weight)
+        self.assertEqual(after["norm.num_batches_tracked"], STEPS)
+
+    def test_clip_norm_and_a_closure(self):
+        data, ours, theirs = train.Examples(), train.make_model(0), train.make_model(0)
+        opt = self.optimizer(ours, data, train={"examples": 4 * BATCH, "clip_norm": 0.05},
+                             optimizer={"type": "sgd", "learning_rate": 1}, consistency={"mode": "sync"})
+        for x, y, *_ in opt.loader():
+            def closure():
+                opt.zero_grad()
+                loss = F.cross_entropy(ours(x), y)
+                loss.backward()
+                return loss
+            self.assertGreater(opt.step(closure).item(), 0)
+        order = weir.ExampleOrder(len(data), SEED)
+        sgd = torch.optim.SGD(theirs.parameters(), lr=1)
+        for step in range(4):
+            gradient(theirs, data, torch.from_numpy(order(step * BATCH, BATCH)).long())
+            torch.nn.utils.clip_grad_norm_(theirs.parameters(), 0.05)
+            sgd.step()
+        for a, b in zip(ours.parameters(), theirs.parameters()):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-6)
+
+    def test_counts_are_rounded(self):
+        """The mean of equal counts over the parts of a step may be a little less."""
+        model = train.make_model(norm=True)
+        weights = weir.torch.weights.ModelWeights(model)
+        values = {name: array.copy() for name, array in weights.arrays().items()}
+        values["4.num_batches_tracked"][...] = np.nextafter(np.float32(3), np.float32(0))
+        weights.load(values)
+        self.assertEqual(model[4].num_batches_tracked, 3)
+
+    def test_clip_norm_leaves_running_statistics_alone(self):
+        """A tiny limit stops the weights, but not the statistics."""
+        model = train.make_model(norm=True)
+        before = {name: value.clone() for name, value in model.state_dict().items()}
+        opt = self.optimizer(model, train={"epochs": 1, "clip_norm": 1e-12}, consistency={"mode": "async"})
+        for x, y, *_ in opt.loader():
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        after = model.state_dict()
+        torch.testing.assert_close(after["0.weight"], before["0.weight"], rtol=0, atol=1e-9)
+        self.assertGreater((after["4.running_mean"] - before["4.running_mean"]).abs().max(), 0.001)
+        self.assertEqual(after["4.num_batches_tracked"], train.EXAMPLES // BATCH)
+
+    def test_bfloat16_parameters(self):
+        """The servers have float32 values, and the model has them rounded."""
+        data, ours, theirs = train.Examples(), train.make_model(0).bfloat16(), train.make_model(0).bfloat16()
+        opt = self.optimizer(ours, data, train={"examples": 20 * BATCH}, optimizer={"type": "sgd", "learning_rate": RATE},
+                             consistency={"mode": "sync"})
+        for x, y, *_ in opt.loader():
+            opt.zero_grad()
+            F.cross_entropy(ours(x.bfloat16()), y).backward()
+            opt.step()
+        order = weir.ExampleOrder(len(data), SEED)
+        values = [p.detach().float() for p in theirs.parameters()]
+        for step in range(20):
+            indices = torch.from_numpy(order(step * BATCH, BATCH)).long()
+            theirs.zero_grad()
+            F.cross_entropy(theirs(data.x[indices].bfloat16()), data.y[indices]).backward()
+            with torch.no_grad():
+                for p, value in zip(theirs.parameters(), values):
+                    value.sub_(RATE * p.grad.float())
+                    p.copy_(value)
+        for a, b in zip(ours.parameters(), theirs.parameters()):
+            self.assertEqual(a.dtype, torch.bfloat16)
+            self.assertTrue(torch.equal(a, b))
+
+    def test_snapshot(self):
+        model = train.make_model()
+        opt = self.optimizer(model)
+        versions = []
+        for x, y, *_ in opt.loader():
+            own = [p.clone() for p in model.parameters()]
+            with opt.snapshot() as version:
+                versions.append(version)
+            self.assertTrue(all(torch.equal(a, b) for a, b in zip(own, model.parameters())))
+            opt.zero_grad()
+            F.cross_entropy(model(x), y).backward()
+            opt.step()
+        self.assertEqual(versions[0], 0)
+        self.assertEqual(versions[-1], STEPS - 1)
+
+    def test_misuse_is_refused_with_what_to_do(self):
+        def loop(change):
+            opt = self.optimizer()
+            for x, y, *_ in opt.loader():
+                F.cross_entropy(torch.nn.Linear(6, 3)(x), y).backward()
+                change(opt)
+                opt.step()
+
+        def twice(opt):
+            opt.step()
+
+        def schedule(opt):
+            opt.param_groups[0]["lr"] = 0.5
+
+        cases = [
+            ("loader", lambda: self.optimizer().step()),
+            ("pushed already", lambda: loop(twice)),
+            ("optimizer.schedule", lambda: loop(schedule)),
+            ("optimizer.groups", lambda: self.optimizer().add_param_group({"params": []})),
+            ("checkpoint.directory", lambda: self.optimizer().load_state_dict({})),
+            ("data.batch_size", lambda: self.optimizer().loader(batch_size=4)),
+            ("GradScaler", lambda: getattr(self.optimizer(), "_step_supports_amp_scaling")),
+            ("float32", lambda: self.optimizer(torch.nn.Linear(2, 2).double())),
+            ("no parameter that requires", lambda: self.optimizer(torch.nn.ReLU())),
+            ("map-style", lambda: self.optimizer(data=iter([]))),
+            ("train.micro_batches", lambda: self.optimizer(train={"micro_batches": 2})),
+            ("worker", lambda: self.optimizer(cluster={"workers": 2}).loader().__next__()),
+        ]
+        for text, call in cases:
+            with self.subTest(text):
+                with self.assertRaises(weir.Error) as caught:
+                    call()
+                self.assertIn(text, str(caught.exception))
+
+    def test_a_step_that_is_missing(self):
+        with self.assertRaisesRegex(weir.Error, "step\\(\\) was not called"):
+            for _ in self.optimizer().loader():
+                pass
+
+    def test_leaving_early(self):
+        opt = self.optimizer()
+        for _ in opt.loader():
+            break
+        with self.assertRaises(weir.Error):
+            opt.client
+
+
+class Stream(unittest.TestCase):
+    """An IterableDataset, in the modes that give out ranges."""
+
+    def test_each_worker_goes_through_it(self):
+        for length, num_workers in ((True, 0), (True, 2), (False, 0)):
+            with self.subTest(length=length, num_workers=num_workers):
+                fields = {} if length else {"train": {"examples": EPOCHS * train.EXAMPLES}}
+                data = (train.SizedStream if length else train.Stream)()
+                model = train.make_model()
+                opt = weir.torch.Optimizer(model, job(consistency={"mode": "async"}, **fields), data)
+                seen, makers = collections.Counter(), set()
+                for x, y, numbers, pids in opt.loader(num_workers=num_workers):
+                    opt.zero_grad()
+                    F.cross_entropy(model(x), y).backward()
+                    opt.step()
+                    seen.update(numbers.tolist())
+                    makers.update(pids.tolist())
+                # One worker makes whole passes.
+                self.assertEqual(set(seen.values()), {EPOCHS})
+                # None was forked after the first pass, when it would have shared connections.
+                self.assertEqual(len(makers), num_workers or 1)
+
+    def test_what_is_refused(self):
+        class Empty(train.Stream):
+            def __iter__(self):
+                return iter(())
+
+        def first(data, **fields):
+            next(weir.torch.Optimizer(train.make_model(), job(**fields), data).loader())
+
+        cases = [("in sync a part of a step", lambda: first(train.SizedStream())),
+                 ("train.examples", lambda: first(train.Stream(), consistency={"mode": "async"})),
+                 ("has no examples", lambda: first(Empty(), consistency={"mode": "async"}, train={"examples": 8}))]
+        for text, call in cases:
+            with self.subTest(text):
+                with self.assertRaises(weir.ConfigError) as caught:
+                    call()
+                self.assertIn(text, str(caught.exception))
+
+
+class Up(unittest.TestCase):
+    def test_an_exception_is_the_first_cause(self):
+        run = Run(self)
+        done = support.run(run.up("--workers=2", program=["--fail_at=3"]))
+        self.assertEqual(done.returncode, 1, done.stderr)
+        self.assertIn("ValueError: this batch is bad", done.stderr)
+        self.assertRegex(done.stderr, "error: worker:[01] exited with 1")
+
+    def test_who_trains(self):
+        run = Run(self)
+        program = ["--", "python"]
+        for flags, text in (([], "weir up JOB -- PROGRAM ARGS"), (["--device=cpu", *program], "--device")):
+            done = support.run([support.ROOT / "cli/weir", "up", run.job, *flags])
+            self.assertEqual(done.returncode, 78, done.stderr)
+            self.assertIn(text, done.stderr)
+        done = support.run([support.ROOT / "worker/worker", f"--config={run.job}"])
+        self.assertEqual(done.returncode, 78, done.stderr)
+        self.assertIn("model and data are missing", done.stderr)
+        done = support.run([support.ROOT / "cli/weir", "config", "check", run.job])
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertIn("of the program that the job is for", done.stdout)
+
+    def test_init_from(self):
+        """A folder of initial weights comes before those that the workers have."""
+        run = Run(self)
+        other = train.make_model()
+        with torch.no_grad():
+            for p in other.parameters():
+                p.add_(1)
+        weir.torch.save_weights(other, run.folder / "initial")
+        run.check(support.run(run.up("--workers=2", f"--init_from={run.folder}/initial")), models=2, begin=other)
+
+
+if __name__ == "__main__":
+    unittest.main()
