@@ -2,7 +2,6 @@
 """weir.torch trains what a serial loop in torch trains: to the bit in sync, with any number of workers and servers, killed ones
 included; and what torch's own optimizers train, but for rounding."""
 import os
-import pathlib
 import signal
 import subprocess
 import time

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import train
 import weir
 import weir.torch
-from torch_jobs import BATCH, EPOCHS, RATE, SEED, STEPS, TRAIN, Run, gradient, job
+from torch_jobs import BATCH, EPOCHS, RATE, SEED, STEPS, Run, gradient, job
 
 
 class Use(unittest.TestCase):
