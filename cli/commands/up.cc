@@ -43,8 +43,8 @@ constexpr absl::Duration kStatusDeadline = absl::Milliseconds(250);
 // One task may notice the loss of another before `weir` sees the other's end.
 constexpr absl::Duration kSettle = absl::Milliseconds(300);
 // The same where only tasks have ended that lost another: that one may take longer, as the interpreter of a
-// script does that raised an exception.
-constexpr absl::Duration kSettleOfLoss = absl::Seconds(3);
+// script does that raised an exception. On a busy machine 3 s were too few for one with PyTorch.
+constexpr absl::Duration kSettleOfLoss = absl::Seconds(10);
 // From SIGTERM to SIGKILL.
 constexpr absl::Duration kEndDeadline = absl::Seconds(10);
 // The same, if a checkpoint is taken first.
