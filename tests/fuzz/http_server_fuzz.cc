@@ -76,7 +76,7 @@ bool HoldsToken(absl::string_view input) {
 
 // Takes it: the server answers with the page.
 bool ReadInput(absl::string_view input) {
-  [[maybe_unused]] static const HttpServer& server = *Start().release();
+  [[maybe_unused]] static const std::unique_ptr<HttpServer> server = Start();
   if (input.empty()) return false;
   const size_t cut = std::min<size_t>(static_cast<unsigned char>(input[0]), input.size() - 1);
   input.remove_prefix(1);
