@@ -8,7 +8,7 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_opt
 // epoll_wait, but not the atomics and futexes that keep those apart. So their calls do not count as accesses.
 // All that our own code does is checked. Each entry must match one library alone.
 //
-// AcceptLocal() hands its connections to gRPC, and ThreadSanitizer does not see that gRPC closes them
+// AcceptClient() hands its connections to gRPC, and ThreadSanitizer does not see that gRPC closes them
 // (above). So it takes whoever uses the number of such a file descriptor again for a race with the accept.
 //
 // LazyString makes the default of a string field when a message is first parsed: an atomic of libprotobuf's.
@@ -26,6 +26,6 @@ extern "C" __attribute__((visibility("default"))) const char* __tsan_default_sup
          "called_from_lib:libabsl_cord_internal.so\n"
          "called_from_lib:libabsl_status.so\n"
          "called_from_lib:libabsl_strings.so\n"
-         "race:weir::AcceptLocal\n"
+         "race:weir::AcceptClient\n"
          "race:google::protobuf::internal::LazyString::Init\n";
 }

@@ -128,16 +128,6 @@ absl::StatusOr<UniqueFd> ListenLocal(const std::string& name, int type) {
   return fd;
 }
 
-absl::StatusOr<UniqueFd> AcceptLocal(int listener) {
-  UniqueFd fd(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-  if (fd.valid()) return fd;
-  const int error = errno;
-  if (error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS) {
-    return absl::ResourceExhaustedError(absl::StrCat("cannot accept a client: ", strerror(error)));
-  }
-  return absl::UnavailableError(strerror(error));
-}
-
 absl::Status CheckPeer(int socket) {
   ucred peer{};
   socklen_t length = sizeof(peer);

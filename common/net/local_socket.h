@@ -17,8 +17,6 @@ namespace weir {
 
 // Listens under this name. `type`: SOCK_STREAM or SOCK_SEQPACKET. AlreadyExists: another process does.
 absl::StatusOr<UniqueFd> ListenLocal(const std::string& name, int type);
-// Accepts a waiting client. Unavailable: no client waits. ResourceExhausted: no descriptor is left for it.
-absl::StatusOr<UniqueFd> AcceptLocal(int listener);
 // PermissionDenied: the process at the other end belongs neither to this user nor to root.
 absl::Status CheckPeer(int socket);
 

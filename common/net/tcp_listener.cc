@@ -55,4 +55,13 @@ absl::StatusOr<UniqueFd> ListenTcp(const std::string& host, int port) {
   return why;
 }
 
+uint16_t PortOf(const UniqueFd& socket) {
+  sockaddr_storage own{};
+  socklen_t length = sizeof own;
+  if (getsockname(socket.get(), reinterpret_cast<sockaddr*>(&own), &length) != 0) return 0;
+  if (own.ss_family == AF_INET) return ntohs(reinterpret_cast<const sockaddr_in&>(own).sin_port);
+  if (own.ss_family == AF_INET6) return ntohs(reinterpret_cast<const sockaddr_in6&>(own).sin6_port);
+  return 0;
+}
+
 }  // namespace weir

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,5 +13,7 @@ namespace weir {
 // Errors say why no address is available. FailedPrecondition: it is taken, is none of this machine's, or its
 // port is reserved for others. Unavailable: anything else, such as a name that does not resolve.
 absl::StatusOr<UniqueFd> ListenTcp(const std::string& host, int port);
+// The port to which a socket is bound; 0: it is no TCP socket.
+uint16_t PortOf(const UniqueFd& socket);
 
 }  // namespace weir

@@ -1,7 +1,6 @@
 #include "common/telemetry/http_server.h"
 
 #include <errno.h>
-#include <netdb.h>
 #include <poll.h>
 #include <string.h>
 #include <sys/eventfd.h>
@@ -160,15 +159,6 @@ class Connection {
   size_t sent_ = 0;
   size_t ignored_ = 0;
 };
-
-int PortOf(const UniqueFd& socket) {
-  sockaddr_storage address{};
-  socklen_t length = sizeof address;
-  char port[NI_MAXSERV] = "0";
-  getsockname(socket.get(), reinterpret_cast<sockaddr*>(&address), &length);
-  getnameinfo(reinterpret_cast<sockaddr*>(&address), length, nullptr, 0, port, sizeof port, NI_NUMERICSERV);
-  return std::atoi(port);
-}
 
 }  // namespace
 

@@ -34,7 +34,7 @@ Coordinator::Coordinator(Options options, std::unique_ptr<JobStore> store)
   complaints_.Begin(created_);
   if (store != nullptr) MakeCheckpoints(std::move(store));
   queue_.Post([this] {
-    if (checkpoints_ != nullptr && checkpoints_->newest().has_value()) {
+    if (has_checkpoint()) {
       const absl::Status status = CanGoOn(options_.config, *checkpoints_->newest());
       if (!status.ok()) return FailJob(Misfit(status.message()));
     }

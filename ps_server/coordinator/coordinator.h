@@ -159,7 +159,7 @@ class Coordinator {
   // process that waits (the first worker if `worker`), afterwards the job's own.
   std::string DeclaredBy(bool worker) const;
   // The job's model and length are fixed.
-  bool settled() const { return shards_.begun() || (recoverable() && checkpoints_->newest().has_value()); }
+  bool settled() const { return shards_.begun() || has_checkpoint(); }
   // Before the job is settled(): forgets the model or the length if no waiting process declares it any more,
   // so that the next process may declare another.
   void ForgetUndeclared();
@@ -215,6 +215,8 @@ class Coordinator {
   // Call when shard 0 has just reported its progress: at other times the last report is out of date.
   void SampleProgress();
   bool recoverable() const { return checkpoints_ != nullptr; }
+  // A checkpoint of this job is complete.
+  bool has_checkpoint() const { return recoverable() && checkpoints_->newest().has_value(); }
   // Initial values that a worker uploads.
   bool NeedsUpload() const;
   void HandleValues(uint32_t shard, const v1::ValuesStaged& staged);

@@ -100,8 +100,7 @@ void Coordinator::TellNothingLeft() {
 }
 
 bool Coordinator::DoneBefore() const {
-  return recoverable() && checkpoints_->newest().has_value() &&
-         IsEndOf(options_.config, *checkpoints_->newest());
+  return has_checkpoint() && IsEndOf(options_.config, *checkpoints_->newest());
 }
 
 void Coordinator::EndAgain() {

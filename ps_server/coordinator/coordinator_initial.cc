@@ -7,8 +7,7 @@
 namespace weir {
 
 bool Coordinator::NeedsUpload() const {
-  const bool saved = recoverable() && checkpoints_->newest().has_value();
-  return model_->uploaded() && !options_.init_from.has_value() && !saved;
+  return model_->uploaded() && !options_.init_from.has_value() && !has_checkpoint();
 }
 
 void Coordinator::HandleValues(uint32_t shard, const v1::ValuesStaged& staged) {

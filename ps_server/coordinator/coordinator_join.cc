@@ -128,8 +128,7 @@ absl::Status Coordinator::CheckJoin(const v1::JoinRequest& request) {
     }
   }
   // Only workers say where the initial values come from, and it matters until the job has some.
-  const bool saved = recoverable() && checkpoints_->newest().has_value();
-  if (worker && size_.batches != 0 && !saved && model.uploaded() != model_->uploaded()) {
+  if (worker && size_.batches != 0 && !has_checkpoint() && model.uploaded() != model_->uploaded()) {
     return absl::FailedPreconditionError(absl::StrCat(
         "the model of ", request.task(), " differs from ", DeclaredBy(/*worker=*/true),
         ": expected initial values that ", model_->uploaded() ? "a worker uploads" : "the servers make",
@@ -228,7 +227,7 @@ void Coordinator::SetModel(ModelSpec model) {
 
 void Coordinator::SetLength(uint64_t train_examples) {
   // A step has the same parts as before, even if the number of workers has changed.
-  const bool goes_on = recoverable() && checkpoints_->newest().has_value();
+  const bool goes_on = has_checkpoint();
   const uint32_t parts = goes_on ? std::max(1u, checkpoints_->newest()->job().parts()) : 0;
   size_ = SizeOf(options_.config, options_.workers, train_examples, parts);
   meter_.SetTrainExamples(train_examples);

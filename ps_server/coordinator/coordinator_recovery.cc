@@ -73,7 +73,7 @@ bool Coordinator::EnoughWorkers() const {
 }
 
 bool Coordinator::GoesOn() const {
-  bool goes_on = state_ == v1::RECOVERING || (recoverable() && checkpoints_->newest().has_value());
+  bool goes_on = state_ == v1::RECOVERING || has_checkpoint();
   for (uint32_t shard = 0; shard < shards_.size(); ++shard) goes_on |= KeepsState(shard);
   return goes_on;
 }
@@ -117,7 +117,7 @@ void Coordinator::SendInstall(uint32_t index) {
   install.set_total_examples(size_.examples);
   install.set_coordinator_address(shards_.addresses()[0]);
   install.set_coordinator(incarnation());
-  if (recoverable() && checkpoints_->newest().has_value()) {
+  if (has_checkpoint()) {
     install.mutable_restore()->set_step(checkpoints_->newest()->step());
   } else if (options_.init_from.has_value()) {
     install.mutable_restore()->set_step(*options_.init_from);
@@ -138,7 +138,7 @@ void Coordinator::HandleInstalled(uint32_t index, const v1::Installed& installed
 }
 
 void Coordinator::OnAllInstalled() {
-  const bool restored = recoverable() && checkpoints_->newest().has_value();
+  const bool restored = has_checkpoint();
   for (uint32_t index = 0; index < shards_.size(); ++index) {
     const std::optional<absl::Duration> lost = shards_.OnBack(index);
     if (!lost.has_value()) continue;

@@ -33,7 +33,7 @@ uint64_t Coordinator::batches_done() const {
   uint64_t batches = 0;
   // The checkpoint says what was done before this incarnation began, until shard 0 says how much it has
   // applied.
-  if (recoverable() && checkpoints_->newest().has_value()) {
+  if (has_checkpoint()) {
     batches = (checkpoints_->newest()->job().examples() + batch - 1) / batch;
   }
   if (shards_.empty()) return batches;

@@ -1,13 +1,11 @@
 #include "ps_server/grpc/grpc_local_listener.h"
 
-#include <errno.h>
 #include <grpcpp/server_posix.h>
-#include <poll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
@@ -16,12 +14,6 @@
 #include "common/rpc/grpc_socket_options.h"
 
 namespace weir {
-namespace {
-
-// The pause when no file descriptor is left for another client.
-constexpr int kExhaustedWaitMs = 100;
-
-}  // namespace
 
 absl::StatusOr<std::unique_ptr<GrpcLocalListener>> GrpcLocalListener::Start(grpc::Server* server,
                                                                             const Address& bound) {
@@ -33,39 +25,14 @@ absl::StatusOr<std::unique_ptr<GrpcLocalListener>> GrpcLocalListener::Start(grpc
   if (listeners.empty()) {
     return absl::FailedPreconditionError(absl::StrCat(bound.ToString(), " is no address of this machine"));
   }
-  UniqueFd stop(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  if (!stop.valid()) return absl::ErrnoToStatus(errno, "cannot make an eventfd");
-  return std::unique_ptr<GrpcLocalListener>(
-      new GrpcLocalListener(server, std::move(listeners), std::move(stop)));
-}
-
-GrpcLocalListener::GrpcLocalListener(grpc::Server* server, std::vector<UniqueFd> listeners, UniqueFd stop)
-    : server_(server), listeners_(std::move(listeners)), stop_(std::move(stop)), thread_([this] { Run(); }) {}
-
-GrpcLocalListener::~GrpcLocalListener() {
-  eventfd_write(stop_.get(), 1);
-  thread_.join();
-}
-
-void GrpcLocalListener::Run() {
-  std::vector<pollfd> entries = {{stop_.get(), POLLIN, 0}};
-  for (const UniqueFd& listener : listeners_) entries.push_back({listener.get(), POLLIN, 0});
-  while (true) {
-    poll(entries.data(), entries.size(), -1);
-    if (entries[0].revents != 0) return;
-    for (size_t i = 1; i < entries.size(); ++i) {
-      if (entries[i].revents == 0) continue;
-      absl::StatusOr<UniqueFd> client = AcceptLocal(entries[i].fd);
-      if (client.ok() && !CheckPeer(client->get()).ok()) {
-        client->Close();
-      } else if (client.ok()) {
-        SetUnixSocketOptions(client->get());
-        grpc::AddInsecureChannelFromFd(server_, client->Release());
-      } else if (absl::IsResourceExhausted(client.status())) {
-        poll(entries.data(), 1, kExhaustedWaitMs);
-      }
-    }
-  }
+  WEIR_ASSIGN_OR_RETURN(std::unique_ptr<AcceptLoop> loop,
+                        AcceptLoop::Create(std::move(listeners), [server](UniqueFd client) {
+                          if (!CheckPeer(client.get()).ok()) return;
+                          SetUnixSocketOptions(client.get());
+                          grpc::AddInsecureChannelFromFd(server, client.Release());
+                        }));
+  loop->Start();
+  return std::unique_ptr<GrpcLocalListener>(new GrpcLocalListener(std::move(loop)));
 }
 
 }  // namespace weir

@@ -3,12 +3,11 @@
 #include <grpcpp/server.h>
 
 #include <memory>
-#include <thread>
-#include <vector>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "common/config/address.h"
-#include "common/system/unique_fd.h"
+#include "ps_server/grpc/accept_loop.h"
 
 namespace weir {
 
@@ -20,16 +19,12 @@ class GrpcLocalListener {
   // `server` is bound to `bound` and outlives the listener.
   static absl::StatusOr<std::unique_ptr<GrpcLocalListener>> Start(grpc::Server* server, const Address& bound);
   // Takes no more clients; connected clients stay with the server. Must run before the server's Shutdown().
-  ~GrpcLocalListener();
+  ~GrpcLocalListener() = default;
 
  private:
-  GrpcLocalListener(grpc::Server* server, std::vector<UniqueFd> listeners, UniqueFd stop);
-  void Run();
+  explicit GrpcLocalListener(std::unique_ptr<AcceptLoop> loop) : loop_(std::move(loop)) {}
 
-  grpc::Server* const server_;
-  const std::vector<UniqueFd> listeners_;
-  const UniqueFd stop_;  // an eventfd
-  std::thread thread_;
+  const std::unique_ptr<AcceptLoop> loop_;
 };
 
 }  // namespace weir

@@ -6,13 +6,11 @@
 #include <functional>
 #include <memory>
 #include <string>
-#include <thread>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "common/config/address.h"
 #include "common/system/unique_fd.h"
-#include "common/telemetry/log_limit.h"
+#include "ps_server/grpc/accept_loop.h"
 #include "ps_server/grpc/connection_limits.h"
 
 namespace weir {
@@ -31,29 +29,24 @@ class GrpcTcpListener {
                                                                  const std::string& congestion_control,
                                                                  ConnectionLimits* limits);
   // Accepts no more; open connections stay with the server. Must run before the server's Shutdown().
-  ~GrpcTcpListener();
+  ~GrpcTcpListener() = default;
 
   void Register(std::shared_ptr<grpc::ServerCredentials> credentials, grpc::ServerBuilder* builder);
   // The server has started. Clients that came before are accepted now.
-  void Start();
+  void Start() { loop_->Start(); }
   uint16_t port() const { return port_; }
 
  private:
-  GrpcTcpListener(std::vector<UniqueFd> listeners, uint16_t port, UniqueFd stop,
-                  std::function<void(int fd)> set_options, ConnectionLimits* limits);
-  void Run();
-  // Accepts all clients that wait. False: the system has nothing left for another one.
-  bool AcceptAll(int listener);
+  GrpcTcpListener(uint16_t port, std::function<void(int fd)> set_options, ConnectionLimits* limits)
+      : port_(port), set_options_(std::move(set_options)), limits_(limits) {}
+  void Serve(UniqueFd client);
 
-  const std::vector<UniqueFd> listeners_;
   const uint16_t port_;
-  const UniqueFd stop_;  // an eventfd
   const std::function<void(int fd)> set_options_;
   ConnectionLimits* const limits_;
   // gRPC's side.
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> acceptor_;
-  LogLimit logged_{absl::Minutes(1)};  // of the thread
-  std::thread thread_;
+  std::unique_ptr<AcceptLoop> loop_;  // last: its thread uses the others
 };
 
 }  // namespace weir

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
+#include "common/net/accept.h"
 #include "common/net/local_host.h"
 #include "common/net/local_socket.h"
 #include "common/protocol/limits.h"
@@ -226,7 +227,7 @@ int SharedMemoryServer::PollTimeoutMs() const {
 }
 
 void SharedMemoryServer::Accept(int listener) {
-  absl::StatusOr<UniqueFd> socket = AcceptLocal(listener);
+  absl::StatusOr<UniqueFd> socket = AcceptClient(listener);
   if (!socket.ok()) {
     accepting_ = !absl::IsResourceExhausted(socket.status());
     return;

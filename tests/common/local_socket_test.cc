@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "catch2/catch.hpp"
+#include "common/net/accept.h"
 #include "tests/common/open_descriptors.h"
 #include "tests/common/reserved_address.h"
 
@@ -41,10 +42,10 @@ TEST_CASE("a client finds a server by its address") {
   auto listener = ListenLocal(name, SOCK_SEQPACKET);
   REQUIRE(listener.ok());
   CHECK(absl::IsAlreadyExists(ListenLocal(name, SOCK_SEQPACKET).status()));
-  CHECK(absl::IsUnavailable(AcceptLocal(listener->get()).status()));
+  CHECK(absl::IsUnavailable(AcceptClient(listener->get()).status()));
   auto client = ConnectLocal(LocalService::kSegments, address, Soon());
   REQUIRE(client.ok());
-  auto server = AcceptLocal(listener->get());
+  auto server = AcceptClient(listener->get());
   REQUIRE(server.ok());
   CHECK(CheckPeer(server->get()).ok());
   for (int fd : {listener->get(), client->get(), server->get()}) {
@@ -97,7 +98,7 @@ TEST_CASE("who listens as another user is not trusted") {
     byte = set && listener.ok() ? 1 : 0;
     if (write(ready[1], &byte, 1) != 1 || read(done[0], &byte, 1) != 0) _exit(1);
     // Root's connection waits, and is accepted.
-    const auto client = AcceptLocal(listener->get());
+    const auto client = AcceptClient(listener->get());
     _exit(client.ok() && CheckPeer(client->get()).ok() ? 0 : 2);
   }
   char byte = 0;

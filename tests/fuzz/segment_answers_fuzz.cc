@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "client/shared_memory/shared_memory_link.h"
+#include "common/net/accept.h"
 #include "common/net/local_socket.h"
 #include "tests/common/reserved_address.h"
 #include "tests/fuzz/descriptors.h"
@@ -28,7 +29,7 @@ struct Server {
   UniqueFd Serve(const std::vector<std::string>& messages) const {
     pollfd waiting{listener.get(), POLLIN, 0};
     poll(&waiting, 1, std::chrono::milliseconds(kLimit).count());
-    absl::StatusOr<UniqueFd> client = AcceptLocal(listener.get());
+    absl::StatusOr<UniqueFd> client = AcceptClient(listener.get());
     FuzzCheck(client.ok(), "a client comes");
     for (const std::string& message : messages) {
       if (message.empty()) continue;

@@ -22,9 +22,9 @@ class Optimizer(torch.optim.Optimizer):
     """Trains a model as a worker of a job.
 
     model: its parameters that require a gradient are trained, on the CPU. bfloat16 ones are rounded from the float32
-        values that the servers have. The running statistics of BatchNorm
-        go with them: each batch begins with those of the job. A step of sync makes them the mean of what its parts have
-        left; otherwise they are those of the newest push. Other parameters and buffers stay this process's own.
+        values that the servers have. The running statistics of BatchNorm go with them: each batch begins with those of
+        the job. A step of sync makes them the mean of what its parts have left; otherwise they are those of the newest
+        push. Other parameters and buffers stay this process's own.
     job: the job's config, a path or a mapping. Its optimizer and schedule run on the servers; data.batch_size is the
         size of the loader's batches. It has no `model` and no other field of `data`.
     train_set: a map-style data set, the same for every worker. In bounded and async also an IterableDataset: each batch is

@@ -63,13 +63,19 @@ v1::ClientLimits Limits(uint32_t connections, uint32_t of_host) {
   return limits;
 }
 
-constexpr size_t kManyDescriptors = 1'000'000;
+struct LimitedServer {
+  LimitedServer(uint32_t connections, uint32_t of_host, size_t descriptors = 1'000'000)
+      : limits(Limits(connections, of_host), descriptors, &clock, &counters) {}
 
-TEST_CASE("A host has so many connections, and another one may come when one is gone") {
   ManualClock clock;
   LimitCounters counters;
-  ConnectionLimits limits(Limits(100, 2), kManyDescriptors, &clock, &counters);
-  Listener listener("127.0.0.1");
+  ConnectionLimits limits;
+  Listener listener{"127.0.0.1"};
+};
+
+TEST_CASE("A host has so many connections, and another one may come when one is gone") {
+  LimitedServer server(100, 2);
+  auto& [clock, counters, limits, listener] = server;
   std::vector<Ends> held;
   for (int i = 0; i < 2; ++i) {
     held.push_back(listener.Connect());
@@ -93,10 +99,8 @@ TEST_CASE("A host has so many connections, and another one may come when one is 
 }
 
 TEST_CASE("All hosts together have so many connections") {
-  ManualClock clock;
-  LimitCounters counters;
-  ConnectionLimits limits(Limits(4, 100), kManyDescriptors, &clock, &counters);
-  Listener listener("127.0.0.1");
+  LimitedServer server(4, 100);
+  auto& [clock, counters, limits, listener] = server;
   std::vector<Ends> held;
   for (const char* from : {"127.0.0.1", "127.0.0.1", "127.0.0.2", "127.0.0.3"}) {
     held.push_back(listener.Connect(from));
@@ -117,10 +121,8 @@ TEST_CASE("All hosts together have so many connections") {
 
 TEST_CASE(
     "One host takes no more than half of the connections, and all no more than half of the descriptors") {
-  ManualClock clock;
-  LimitCounters counters;
-  ConnectionLimits limits(Limits(4096, 1024), /*descriptors=*/8, &clock, &counters);
-  Listener listener("127.0.0.1");
+  LimitedServer server(4096, 1024, /*descriptors=*/8);
+  auto& [clock, counters, limits, listener] = server;
   std::vector<Ends> held;
   const auto admits = [&](const char* from) {
     held.push_back(listener.Connect(from));
@@ -137,10 +139,8 @@ TEST_CASE(
 }
 
 TEST_CASE("A socket that is closed already does not count") {
-  ManualClock clock;
-  LimitCounters counters;
-  ConnectionLimits limits(Limits(100, 1), kManyDescriptors, &clock, &counters);
-  Listener listener("127.0.0.1");
+  LimitedServer server(100, 1);
+  auto& [clock, counters, limits, listener] = server;
   int former = -1;
   {
     const Ends gone = listener.Connect();
