@@ -33,6 +33,21 @@ struct MutableTensor {
   absl::Span<float> values;
 };
 
+// The gradient of some rows of one table: a row of `dim` values for each key. Keys may come in any order and
+// several times: the gradients of one key are summed in float32 in the order in which they come.
+struct RowGradients {
+  uint32_t table = 0;  // the position in JobConfig.tables
+  absl::Span<const uint64_t> keys;
+  absl::Span<const float> values;  // keys.size() x dim
+};
+// Rows to read, into the caller's memory: the row of each key, in the order of the keys, which may be any; a
+// key may come several times. A key without a row reads its initial values.
+struct RowsToRead {
+  uint32_t table = 0;
+  absl::Span<const uint64_t> keys;
+  absl::Span<float> values;  // keys.size() x dim
+};
+
 struct ClientOptions {
   // Addresses of ps:0, ps:1, ...: "host:port" or "unix:/path".
   std::vector<std::string> servers;
@@ -179,6 +194,8 @@ struct ExchangeOrder {
     std::vector<ConstTensor> gradient;
     // May be null.
     std::shared_ptr<GradientGate> gate;
+    // The rows' part of the gradient, of each table at most one entry; read until the call returns.
+    std::vector<RowGradients> rows = {};
   };
   struct Pull {
     uint64_t clock = 0;
@@ -187,6 +204,9 @@ struct ExchangeOrder {
     std::vector<MutableTensor> tensors;
     // May be empty.
     OnWeights on_weights;
+    // Rows to read at the version of the weights, of each table at most one entry. With rows, and neither
+    // in_place nor tensors, the dense weights stay where they are.
+    std::vector<RowsToRead> rows = {};
   };
   std::optional<Push> push;
   std::optional<Pull> pull;

@@ -13,6 +13,9 @@ inline constexpr int kMaxMessageBytes = 4 << 20;
 // The longest PushRequest.refused, which the shard keeps with its answer.
 inline constexpr size_t kMaxRefusalBytes = 1000;
 
+// The rows of one exchange with one shard, each way (common/protocol/row_layout.h).
+inline constexpr uint64_t kMaxRowBytes = uint64_t{512} << 20;
+
 // The ids of readers begin here; below are the ranks of workers (proto/model.proto, Caller).
 inline constexpr uint32_t kFirstReader = 1u << 31;
 

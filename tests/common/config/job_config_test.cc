@@ -98,7 +98,7 @@ TEST_CASE("Each field problem is named with its place, its path, what was seen a
   const std::vector<Case> cases = {
       {"[1]",
        "f:1:1: must be an object with name, seed, model, data, train, consistency, optimizer, cluster, "
-       "compute, evaluation, server, debug, wire, checkpoint; got a list"},
+       "compute, evaluation, server, debug, wire, checkpoint, tables; got a list"},
       {With(R"("sed": 7)"),
        "f:5:1: sed: unknown field (did you mean \"seed\"?); allowed here: name, seed, model"},
       {With(R"("zzz": 7)"), "f:5:1: zzz: unknown field; allowed here: name, seed"},

@@ -1,0 +1,73 @@
+#include "common/protocol/row_layout.h"
+
+#include <catch2/catch.hpp>
+#include <utility>
+#include <vector>
+
+#include "common/protocol/limits.h"
+
+namespace weir {
+namespace {
+
+using Catch::Matchers::Contains;
+
+RowLayout::Entries Rows(const std::vector<std::pair<uint32_t, uint64_t>>& entries) {
+  RowLayout::Entries rows;
+  for (const auto& [table, keys] : entries) {
+    v1::Rows& added = *rows.Add();
+    added.set_table(table);
+    added.set_keys(keys);
+  }
+  return rows;
+}
+
+const std::vector<uint32_t> kDims = {4, 1, 16};
+
+TEST_CASE("a request has the push's keys and gradients, then the pull's keys") {
+  const auto layout = RowLayout::OfRequest(Rows({{0, 3}, {2, 5}}), v1::F32, Rows({{1, 7}}), kDims);
+  REQUIRE(layout.ok());
+  REQUIRE(layout->push().size() == 2);
+  CHECK(layout->push()[0].keys_at == 0);
+  CHECK(layout->push()[0].values_at == 24);
+  CHECK(layout->push()[0].end == 24 + 3 * 16);
+  CHECK(layout->push()[1].keys_at == 72);
+  CHECK(layout->push()[1].values_at == 72 + 40);
+  CHECK(layout->push()[1].row_bytes == 64);
+  CHECK(layout->push()[1].end == 112 + 5 * 64);
+  REQUIRE(layout->pull().size() == 1);
+  CHECK(layout->pull()[0].keys_at == 432);
+  CHECK(layout->pull()[0].end == 432 + 56);
+  CHECK(layout->bytes() == 488);
+}
+
+TEST_CASE("a reply has the values alone, in the pull's dtype") {
+  const auto layout = RowLayout::OfReply(Rows({{0, 3}, {2, 5}}), v1::BF16, kDims);
+  REQUIRE(layout.ok());
+  CHECK(layout->pull()[0].values_at == 0);
+  CHECK(layout->pull()[1].values_at == 24);
+  CHECK(layout->bytes() == 24 + 5 * 32);
+}
+
+TEST_CASE("rows that are impossible are refused by field") {
+  const auto refusal = [](const RowLayout::Entries& push) {
+    return std::string(RowLayout::OfRequest(push, v1::F32, {}, kDims).status().message());
+  };
+  CHECK_THAT(refusal(Rows({{3, 1}})), Contains("push.rows[0].table: 3; the job has 3 tables"));
+  CHECK_THAT(refusal(Rows({{1, 1}, {1, 1}})), Contains("push.rows[1].table: 1 comes after 1"));
+  CHECK_THAT(refusal(Rows({{1, 1}, {0, 1}})), Contains("tables must rise"));
+  CHECK_THAT(refusal(Rows({{1, 0}})), Contains("push.rows[0].keys: 0"));
+  CHECK_THAT(std::string(RowLayout::OfReply(Rows({{9, 1}}), v1::F32, kDims).status().message()),
+             Contains("pull.rows[0].table"));
+}
+
+TEST_CASE("the bytes of an exchange's rows are bounded, whatever a peer declares") {
+  const uint64_t most = kMaxRowBytes / (8 + 4);
+  CHECK(RowLayout::OfRequest(Rows({{1, most}}), v1::F32, {}, kDims).ok());
+  CHECK_FALSE(RowLayout::OfRequest(Rows({{1, most + 1}}), v1::F32, {}, kDims).ok());
+  CHECK_FALSE(RowLayout::OfRequest(Rows({{1, most}}), v1::F32, Rows({{0, 2}}), kDims).ok());
+  CHECK_FALSE(RowLayout::OfRequest(Rows({{1, ~uint64_t{0}}}), v1::F32, {}, kDims).ok());
+  CHECK_FALSE(RowLayout::OfReply(Rows({{2, uint64_t{1} << 60}}), v1::F32, kDims).ok());
+}
+
+}  // namespace
+}  // namespace weir
