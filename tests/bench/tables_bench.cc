@@ -17,6 +17,7 @@
 //
 // Rates are keys a second: the median of the rounds, in which all rows of the report take turns. So are the
 // rates of two threads over one.
+#include <sys/resource.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -70,6 +71,22 @@ double Seconds(clockid_t clock, const std::function<void()>& work) {
   work();
   return now() - begun;
 }
+
+// What this thread has spent in the kernel, and its page faults.
+struct PageFaults {
+  static PageFaults OfThread() {
+    rusage usage;
+    getrusage(RUSAGE_THREAD, &usage);
+    return {static_cast<double>(usage.ru_stime.tv_sec) + static_cast<double>(usage.ru_stime.tv_usec) * 1e-6,
+            usage.ru_minflt};
+  }
+  PageFaults operator-(const PageFaults& other) const {
+    return {seconds - other.seconds, count - other.count};
+  }
+
+  double seconds = 0;
+  long count = 0;  // NOLINT(google-runtime-int): as getrusage has it
+};
 
 // Of this process, without what it shares.
 size_t ResidentBytes() {
@@ -191,14 +208,21 @@ class Bench {
 
   void Grow(Table& table) {
     std::vector<double> cpu, wall;
+    std::vector<PageFaults> faults;
     for (uint64_t first = 0; first < rows_; first += kPush) {
+      const PageFaults before = PageFaults::OfThread();
       wall.push_back(Seconds(CLOCK_MONOTONIC, [&] {
         cpu.push_back(Seconds(CLOCK_THREAD_CPUTIME_ID, [&] { PushNew(table, first); }));
       }));
+      faults.push_back(PageFaults::OfThread() - before);
     }
-    const double slowest = *std::max_element(cpu.begin(), cpu.end()), median = Median(cpu);
-    std::printf("growth to %llu rows: %.0f ns a new row; slowest push %.2f ms, median %.2f ms",
-                static_cast<unsigned long long>(rows_), 1e9 * median / kPush, 1e3 * slowest, 1e3 * median);
+    const auto at = static_cast<size_t>(std::max_element(cpu.begin(), cpu.end()) - cpu.begin());
+    const double slowest = cpu[at], median = Median(cpu);
+    std::printf(
+        "growth to %llu rows: %.0f ns a new row; slowest push %.2f ms (in the kernel %.2f, %ld page faults), "
+        "median %.2f ms",
+        static_cast<unsigned long long>(rows_), 1e9 * median / kPush, 1e3 * slowest, 1e3 * faults[at].seconds,
+        faults[at].count, 1e3 * median);
     std::printf(" (elapsed: %.2f, %.2f)\n", 1e3 * *std::max_element(wall.begin(), wall.end()),
                 1e3 * Median(wall));
     Judge("growth, slowest push / median", slowest / median, 10, false);
