@@ -49,6 +49,31 @@ double Metric(const ServerFixture& f, const std::string& series) {
   return std::atof(page.c_str() + at + 1 + series.size());
 }
 
+TEST_CASE("A handshake that does not end is ended by the server") {
+  ServerFixture f;
+  f.Start();
+  const std::string preface = kPreface;
+  // Nothing, half of HTTP/2's preface, and the preface without the settings that belong to it.
+  std::vector<UniqueFd> silent;
+  for (const std::string& said : {std::string(), preface.substr(0, preface.size() / 2), preface}) {
+    silent.push_back(HttpConnect(PortOf(f)));
+    REQUIRE(send(silent.back().get(), said.data(), said.size(), 0) == static_cast<ssize_t>(said.size()));
+  }
+  // 20 s, all at once. The server's own settings come before the end.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  for (const UniqueFd& fd : silent) {
+    ssize_t got = 1;
+    while (got > 0) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
+      pollfd ready{fd.get(), POLLIN, 0};
+      REQUIRE(poll(&ready, 1, std::max<int>(0, static_cast<int>(left.count()))) == 1);
+      char bytes[1024];
+      got = recv(fd.get(), bytes, sizeof bytes, 0);
+    }
+  }
+}
+
 TEST_CASE("A host that holds as many connections as it may gets no further one until it gives one back") {
   ServerFixture f;
   f.config.mutable_server()->mutable_clients()->set_connections_of_host(8);
