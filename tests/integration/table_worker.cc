@@ -85,11 +85,17 @@ absl::StatusOr<std::vector<std::vector<float>>> Gradients(const Program& program
   return gradients;
 }
 
-absl::Status TrainWith(const Program& program, Client& client) {
+// What calls read and write, also those that are under way when training ends: outlives the client.
+struct Memory {
   const ModelSpec model = TableJobModel();
-  const std::vector<float> dense(model.elements(), 0.5f);
-  std::vector<float> weights(model.elements());
+  const std::vector<float> dense = std::vector<float>(model.elements(), 0.5f);
+  std::vector<float> weights = std::vector<float>(model.elements());
   std::vector<Ahead> ahead;
+};
+
+absl::Status TrainWith(const Program& program, Memory& memory, Client& client) {
+  const ModelSpec& model = memory.model;
+  std::vector<Ahead>& ahead = memory.ahead;
   std::vector<Future<PushResult>> pushes;
   while (true) {
     WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, client.NextWork());
@@ -107,11 +113,12 @@ absl::Status TrainWith(const Program& program, Client& client) {
       rows = &*now;
       WEIR_ASSIGN_OR_RETURN(
           base,
-          client.Pull(work->clock, TensorsOf(model, absl::MakeSpan(weights)), nullptr, rows->ToRead()).Get());
+          client.Pull(work->clock, TensorsOf(model, absl::MakeSpan(memory.weights)), nullptr, rows->ToRead())
+              .Get());
     }
     if (base->past) continue;
     // The batch that is likely next: the same part of the next step, or simply the next one. Nothing depends
-    // on the guess. The rows stay where they are until the client is gone.
+    // on the guess.
     const uint64_t next = work->batch + (program.counts ? 1 : kTableParts);
     if (next < kTableBatches) {
       auto early = std::make_unique<Rows>(next);
@@ -123,8 +130,8 @@ absl::Status TrainWith(const Program& program, Client& client) {
     for (uint32_t table = 0; table < gradients.size(); ++table) {
       pushed.push_back({table, rows->keys[table], gradients[table]});
     }
-    pushes.push_back(
-        client.Push(*work, *base, TensorsOf(model, absl::MakeConstSpan(dense)), nullptr, std::move(pushed)));
+    pushes.push_back(client.Push(*work, *base, TensorsOf(model, absl::MakeConstSpan(memory.dense)), nullptr,
+                                 std::move(pushed)));
     if (program.dies && pushes.size() == 4) raise(SIGKILL);
   }
   for (const Future<PushResult>& push : pushes) {
@@ -135,8 +142,9 @@ absl::Status TrainWith(const Program& program, Client& client) {
 }
 
 absl::Status Train(const Program& program) {
-  WEIR_ASSIGN_OR_RETURN(const auto client, Client::Join(program.options, TableJobModel()));
-  const absl::Status trained = TrainWith(program, *client);
+  Memory memory;
+  WEIR_ASSIGN_OR_RETURN(const auto client, Client::Join(program.options, memory.model));
+  const absl::Status trained = TrainWith(program, memory, *client);
   const absl::Status left = client->Leave(trained);
   return trained.ok() ? left : trained;
 }

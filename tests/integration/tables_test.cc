@@ -170,7 +170,7 @@ TEST_CASE("sync: all rows have the bits of a serial loop when a worker is killed
   JobOfTables t({2, 2, {"cluster.min_workers=1"}, {"-", "dies"}});
   t.StartAll();
   t.job.ExpectExit("worker:1", 128 + 9);
-  for (const std::string& task : {"ps:0", "ps:1", "worker:0", "evaluator:0"}) t.job.ExpectExit(task, 0);
+  for (const char* task : {"ps:0", "ps:1", "worker:0", "evaluator:0"}) t.job.ExpectExit(task, 0);
   CHECK((t.Rows() == TrainTablesSerially()));
 }
 
@@ -199,7 +199,7 @@ TEST_CASE("async: every update of every row counts when a worker is killed") {
                  {"count", "count,dies"}});
   t.StartAll();
   t.job.ExpectExit("worker:1", 128 + 9);
-  for (const std::string& task : {"ps:0", "ps:1", "worker:0", "evaluator:0"}) t.job.ExpectExit(task, 0);
+  for (const char* task : {"ps:0", "ps:1", "worker:0", "evaluator:0"}) t.job.ExpectExit(task, 0);
   CHECK((t.Rows() == CountKeys()));
 }
 
@@ -223,11 +223,11 @@ TEST_CASE("a NaN in a row: with reject the step goes without that part") {
 TEST_CASE("a NaN in a row: with stop it ends every task, by name") {
   JobOfTables t({2, 2, {"consistency.on_nonfinite=stop"}, {"nan", "nan"}});
   t.StartAll();
-  for (const std::string& task : {"ps:0", "ps:1"}) {
+  for (const char* task : {"ps:0", "ps:1"}) {
     t.job.ExpectExit(task, kExitInternal, kEndLimit);
     CHECK_THAT(t.job[task].log(), Contains("training diverged: worker ") && Contains(Spoilt()));
   }
-  for (const std::string& task : {"worker:0", "worker:1", "evaluator:0"}) {
+  for (const char* task : {"worker:0", "worker:1", "evaluator:0"}) {
     t.job.ExpectExit(task, 1);
     CHECK_THAT(t.job[task].log(), Contains(Spoilt()));
   }
