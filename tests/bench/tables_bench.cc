@@ -213,10 +213,10 @@ class Bench {
   // Where the rows lie, for good.
   void FindRows(const Table& table) {
     map_.reserve(rows_);
+    std::vector<Table::Row> rows;
     for (uint32_t bucket = 0; bucket < kKeyBuckets; ++bucket) {
-      const auto state = table.BucketAt(table.version(), bucket);
-      Require(state.status());
-      for (const auto& row : state->rows) map_[row.key] = row.words.data();
+      Require(table.RowsAt(table.version(), bucket, rows));
+      for (const Table::Row& row : rows) map_[row.key] = row.words.data();
     }
   }
 
