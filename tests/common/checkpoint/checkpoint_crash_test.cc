@@ -12,11 +12,11 @@ namespace weir {
 namespace {
 
 const StoredJob& Old() {
-  static const StoredJob job{TestModel(100), {"m"}, 1};
+  static const StoredJob job{TestModel(100), {"m"}, 1, {TestTable("clicks", 2)}};
   return job;
 }
 const StoredJob& New() {
-  static const StoredJob job{TestModel(100), {"m"}, 2};
+  static const StoredJob job{TestModel(100), {"m"}, 2, {TestTable("clicks", 2)}};
   return job;
 }
 
