@@ -296,7 +296,7 @@ absl::Status Table::CountersAt(uint64_t version, uint32_t bucket, std::vector<Co
 }
 
 absl::Status Table::RestoreVersion(uint64_t version) {
-  if (version_ != 0 || stats().rows > 0 || !pins_.empty()) {
+  if (version_ != 0 || rows() > 0 || !pins_.empty()) {
     return absl::FailedPreconditionError(
         absl::StrCat("table '", options_.name, "': only a new table can be restored"));
   }
@@ -345,11 +345,23 @@ absl::Status Table::RestoreCounters(absl::Span<const Counter> counters) {
   return absl::OkStatus();
 }
 
+size_t Table::rows() const {
+  size_t rows = 0;
+  for (const TablePartition& partition : partitions_) rows += partition.rows().now().size();
+  return rows;
+}
+
+size_t Table::counters() const {
+  size_t counters = 0;
+  for (const TablePartition& partition : partitions_) counters += partition.counters().now().size();
+  return counters;
+}
+
 Table::Stats Table::stats() const {
   Stats stats;
+  stats.rows = rows();
+  stats.counters = counters();
   for (const TablePartition& partition : partitions_) {
-    stats.rows += partition.rows().now().size();
-    stats.counters += partition.counters().now().size();
     stats.expired += partition.expired();
     stats.evicted += partition.evicted();
     stats.bytes += partition.bytes();

@@ -142,6 +142,9 @@ class Table {
     size_t former_bytes = 0;            // of what is kept for pinned versions
   };
   Stats stats() const;
+  // Of the newest version.
+  size_t rows() const;
+  size_t counters() const;
 
   size_t dim() const { return options_.dim; }
   size_t row_words() const { return rules_.optimizer.row_words(); }

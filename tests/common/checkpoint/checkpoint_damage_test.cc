@@ -80,7 +80,7 @@ class Patient {
   }
 
   FaultyFileSystem fs_{1};
-  const StoredJob job_{TestModel(40), {"m"}, 1, {TestTable("clicks", 2)}};
+  const StoredJob job_{TestModel(40), {"m"}, 1, {TestTable("clicks", 2)}, 5};
   v1::CheckpointManifest manifest_;
   std::vector<std::string> names_, whole_;
 };

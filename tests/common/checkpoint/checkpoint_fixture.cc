@@ -38,7 +38,7 @@ v1::TableConfig TestTable(const std::string& name, uint32_t dim) {
 
 std::map<uint64_t, StoredJob::Entry> StoredJob::Entries(size_t table, bool counters) const {
   std::map<uint64_t, Entry> entries;
-  for (uint64_t i = 0; i < (counters ? 11u : 37u); ++i) {
+  for (uint64_t i = 0; i < (counters ? rows / 3 : rows); ++i) {
     const auto words = [&](uint64_t first, size_t count) {
       std::vector<float> out(count);
       for (size_t k = 0; k < count; ++k) {
@@ -77,10 +77,10 @@ absl::Status StoredJob::WriteTables(FileSystem& fs, const std::string& dir, uint
       });
       return placed;
     };
-    const std::vector<Placed> rows = of_shard(false), counters = of_shard(true);
+    const std::vector<Placed> placed = of_shard(false), counters = of_shard(true);
     v1::CheckpointTable record;
     *record.mutable_table() = tables[table];
-    record.set_rows(rows.size());
+    record.set_rows(placed.size());
     record.set_counters(counters.size());
     record.set_slot_words(kSlotWords);
     record.set_chunk_bytes(200);
@@ -88,7 +88,7 @@ absl::Status StoredJob::WriteTables(FileSystem& fs, const std::string& dir, uint
         const std::unique_ptr<TableWriter> writer,
         TableWriter::Create(fs, dir, step, {file.shard(), file.num_shards(), incarnation}, table, record));
     absl::Status status;
-    for (const auto& [bucket, key, entry] : rows) {
+    for (const auto& [bucket, key, entry] : placed) {
       std::vector<float> words = entry.values;
       words.insert(words.end(), entry.slots.begin(), entry.slots.end());
       writer->AddRow(key, entry.updated, words);
@@ -127,8 +127,8 @@ absl::Status StoredJob::LoadTables(const CheckpointReader& reader, uint32_t shar
         return absl::OkStatus();
       };
     };
-    size_t rows = 0, counters = 0;
-    CheckpointReader::TableTarget target{taker(false, &rows), taker(true, &counters)};
+    size_t rows_seen = 0, counters_seen = 0;
+    CheckpointReader::TableTarget target{taker(false, &rows_seen), taker(true, &counters_seen)};
     if (weights_only) target.counters = nullptr;
     WEIR_RETURN_IF_ERROR(reader.LoadTable(tables[table].name(), shard, num_shards, target));
     const auto of_shard = [&](bool of_counters) {
@@ -137,9 +137,9 @@ absl::Status StoredJob::LoadTables(const CheckpointReader& reader, uint32_t shar
         return ShardOfBucket(BucketOfHash(HashKey(entry.first)), num_shards) == shard;
       }));
     };
-    if (rows != of_shard(false) || counters != (weights_only ? 0 : of_shard(true))) {
+    if (rows_seen != of_shard(false) || counters_seen != (weights_only ? 0 : of_shard(true))) {
       return absl::InternalError(
-          absl::StrCat("table ", table, " has ", rows, " rows, ", counters, " counters"));
+          absl::StrCat("table ", table, " has ", rows_seen, " rows, ", counters_seen, " counters"));
     }
   }
   return absl::OkStatus();

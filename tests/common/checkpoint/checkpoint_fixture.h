@@ -26,8 +26,9 @@ struct StoredJob {
   ModelSpec model;
   std::vector<std::string> slots;
   uint64_t salt = 1;
-  // Each has 37 rows and 11 counters on all shards together, in chunks of a few.
+  // Each has so many rows, and a third as many counters, on all shards together, in chunks of a few.
   std::vector<v1::TableConfig> tables = {};
+  uint64_t rows = 37;
 
   struct Entry {
     uint64_t updated;
