@@ -90,7 +90,7 @@ bool ParseName(absl::string_view name, uint64_t* step, uint64_t* attempt) {
 absl::StatusOr<v1::CheckpointManifest> ReadComplete(FileSystem& fs, const std::string& folder) {
   WEIR_ASSIGN_OR_RETURN(v1::CheckpointManifest manifest, ReadManifest(fs, folder));
   for (const v1::CheckpointFile& file : manifest.files()) {
-    WEIR_RETURN_IF_ERROR(OpenRecorded(fs, folder, file).status());
+    WEIR_RETURN_IF_ERROR(CheckRecorded(fs, folder, file));
   }
   return manifest;
 }

@@ -21,16 +21,6 @@ namespace {
 // Elements to read at once; they stay in the cache until they are copied.
 constexpr size_t kChunk = 65536;
 
-absl::Status Damaged(const std::string& path, absl::string_view where, uint32_t seen, uint32_t recorded) {
-  return absl::DataLossError(absl::StrFormat(
-      "%s: %s is damaged: its checksum is %08x, and the manifest records %08x", path, where, seen, recorded));
-}
-
-bool SameTensor(const StoredTensor& a, const StoredTensor& b) {
-  return a.name == b.name && a.type == b.type && a.shape == b.shape && a.offset == b.offset &&
-         a.bytes == b.bytes;
-}
-
 ModelSpec WithoutInitialValues(ModelSpec model) {
   for (TensorSpec& tensor : model.tensors) tensor.init = {};
   return model;
@@ -70,9 +60,8 @@ class CheckpointReader::ShardFile {
       local += static_cast<int64_t>(chunk.size());
       offset += bytes.size();
     }
-    const uint32_t recorded = record_->tensors(static_cast<int>(tensor)).crc32c();
-    if (crc32c == recorded) return absl::OkStatus();
-    return Damaged(path_, absl::StrCat("tensor '", t.stored.name, "'"), crc32c, recorded);
+    return CheckCrc32c(path_, absl::StrCat("tensor '", t.stored.name, "'"), crc32c,
+                       record_->tensors(static_cast<int>(tensor)).crc32c());
   }
 
  private:
@@ -80,18 +69,14 @@ class CheckpointReader::ShardFile {
       : path_(std::move(path)), record_(&record), tensors_(std::move(tensors)) {}
 
   absl::Status CheckHeader() {
-    std::string raw(record_->header_bytes(), '\0');
-    WEIR_RETURN_IF_ERROR(file_->Read(0, absl::MakeSpan(&raw[0], raw.size())));
-    if (Crc32c(raw) != record_->header_crc32c()) {
-      return Damaged(path_, "the header", Crc32c(raw), record_->header_crc32c());
-    }
     const auto bad = [&](absl::string_view what) {
       return absl::DataLossError(absl::StrCat(path_, ": the header ", what));
     };
-    WEIR_ASSIGN_OR_RETURN(const SafetensorsHeader header, ReadSafetensorsHeader(*file_, path_));
-    if (header.bytes != record_->header_bytes() ||
-        !std::equal(header.tensors.begin(), header.tensors.end(), tensors_.begin(), tensors_.end(),
-                    [](const StoredTensor& a, const ShardTensor& b) { return SameTensor(a, b.stored); })) {
+    WEIR_ASSIGN_OR_RETURN(
+        const SafetensorsHeader header,
+        ReadRecordedHeader(*file_, path_, record_->header_bytes(), record_->header_crc32c()));
+    if (!std::equal(header.tensors.begin(), header.tensors.end(), tensors_.begin(), tensors_.end(),
+                    [](const StoredTensor& a, const ShardTensor& b) { return a == b.stored; })) {
       return bad("does not list the tensors of this shard's part of the model");
     }
     const auto text = header.metadata.find(kStateKey);
@@ -138,6 +123,7 @@ absl::Status CheckpointReader::Verify() const {
     for (size_t tensor = 0; tensor < file.tensors().size(); ++tensor) {
       WEIR_RETURN_IF_ERROR(file.Read(tensor, [](int64_t, absl::Span<const float>) {}));
     }
+    WEIR_RETURN_IF_ERROR(VerifyTables(manifest_.files(static_cast<int>(shard))));
   }
   return absl::OkStatus();
 }
@@ -233,6 +219,7 @@ absl::Status CheckpointReader::WriteExport(WritableFile& file, const std::string
   for (const TensorSpec& tensor : model_.tensors) {
     stored.push_back({tensor.name, TensorType::kF32, {tensor.shape.begin(), tensor.shape.end()}, 0, 0});
   }
+  WEIR_RETURN_IF_ERROR(AddExportedTables(stored));
   WEIR_ASSIGN_OR_RETURN(
       const std::unique_ptr<SafetensorsWriter> writer,
       SafetensorsWriter::Create(file, path, std::move(stored),
@@ -259,6 +246,7 @@ absl::Status CheckpointReader::WriteExport(WritableFile& file, const std::string
     WEIR_RETURN_IF_ERROR(writer->Append(values));
     address += tensor.elements();
   }
+  WEIR_RETURN_IF_ERROR(ExportTables(*writer));
   return writer->Finish().status();
 }
 

@@ -8,6 +8,8 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
+#include "common/checkpoint/safetensors.h"
+#include "common/checkpoint/table_layout.h"
 #include "common/model/model_spec.h"
 #include "common/model/partition.h"
 #include "common/system/file_system.h"
@@ -48,8 +50,30 @@ class CheckpointReader {
   absl::Status LoadWeights(const ModelSpec& model, uint32_t shard, uint32_t num_shards,
                            absl::Span<float> weights) const;
 
-  // Writes one safetensors file with all tensors in their shapes, which PyTorch and others open. Needs memory
-  // for the largest tensor. An existing file is replaced once the new one is whole.
+  // The embedding tables, which are the same on all shards, and the rows of one on all of them together.
+  size_t NumTables() const;
+  const v1::TableConfig& TableAt(size_t index) const;
+  uint64_t RowsOf(size_t index) const;
+  // Whether a job with these tables can take them from here. FailedPrecondition: names the first difference.
+  // To go on, name, dim, initial values and the kind of optimizer of each must agree; for weights alone the
+  // dim of each that is here, and a job may have others, which begin without rows.
+  absl::Status CheckTables(const std::vector<v1::TableConfig>& tables, bool weights_only) const;
+
+  // Where a shard's rows of one table go: chunks, in no set order of keys. An error of a function is the
+  // result.
+  struct TableTarget {
+    std::function<absl::Status(const TableEntries&)> rows;
+    // Null: weights alone are wanted. The rows have no slots then.
+    std::function<absl::Status(const TableEntries&)> counters;
+  };
+  // Loads what shard `shard` of `num_shards` has of a table, and nothing of one that is not here. What was
+  // handed out before an error is right, but not all.
+  absl::Status LoadTable(const std::string& table, uint32_t shard, uint32_t num_shards,
+                         const TableTarget& target) const;
+
+  // Writes one safetensors file with all tensors in their shapes, which PyTorch and others open, and for each
+  // table NAME/keys (I64, the bits of the keys) and NAME/values, a row for each key. Needs memory for the
+  // largest tensor of the model. An existing file is replaced once the new one is whole.
   absl::Status Export(const std::string& path) const;
 
  private:
@@ -61,6 +85,9 @@ class CheckpointReader {
   absl::Status LoadFrom(const ShardFile& file, const Partition& partition, uint32_t shard,
                         const std::vector<absl::Span<float>>& arrays) const;
   absl::Status WriteExport(WritableFile& file, const std::string& path) const;
+  absl::Status VerifyTables(const v1::CheckpointFile& file) const;
+  absl::Status AddExportedTables(std::vector<StoredTensor>& tensors) const;
+  absl::Status ExportTables(SafetensorsWriter& writer) const;
 
   FileSystem* fs_;
   std::string folder_;

@@ -120,7 +120,7 @@ absl::Status CommitCheckpoint(FileSystem& fs, const std::string& dir, v1::Checkp
   }
   WEIR_ASSIGN_OR_RETURN(const std::unique_ptr<FileSystem> held, fs.OpenFolder(folder));
   for (const v1::CheckpointFile& file : manifest.files()) {
-    const absl::Status found = OpenRecorded(*held, folder, file).status();
+    const absl::Status found = CheckRecorded(*held, folder, file);
     if (absl::IsNotFound(found)) {
       return absl::NotFoundError(absl::StrCat(found.message(), "; shard ", file.shard(),
                                               " has written it: all servers must see the same folder"));

@@ -1,6 +1,7 @@
 #include "common/checkpoint/manifest.h"
 
 #include <algorithm>
+#include <set>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -13,6 +14,7 @@
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/safetensors.h"
 #include "common/checkpoint/shard_layout.h"
+#include "common/checkpoint/table_layout.h"
 #include "common/config/config_problems.h"
 #include "common/config/json_document.h"
 #include "common/config/proto_json.h"
@@ -33,6 +35,44 @@ absl::Status Expect(absl::string_view field, const A& got, const B& expected) {
   return absl::InvalidArgumentError(absl::StrCat(field, ": expected ", expected, ", got ", got));
 }
 
+// Lengths and checksums of a file whose tensors are known. File: v1::CheckpointFile or v1::CheckpointTable.
+template <typename File>
+absl::Status CheckTensors(const File& file, const std::vector<StoredTensor>& tensors) {
+  WEIR_RETURN_IF_ERROR(Expect("number of tensors", static_cast<size_t>(file.tensors_size()), tensors.size()));
+  // The reader takes this much memory before it reads anything.
+  constexpr uint64_t kLength = 8;
+  if (file.header_bytes() < kLength || file.header_bytes() - kLength > kMaxSafetensorsHeader) {
+    return absl::InvalidArgumentError(absl::StrCat("header_bytes: must be in [", kLength, ", ",
+                                                   kLength + kMaxSafetensorsHeader, "], got ",
+                                                   file.header_bytes()));
+  }
+  uint64_t bytes = file.header_bytes();
+  uint32_t crc32c = file.header_crc32c();
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    const v1::CheckpointTensor& tensor = file.tensors(static_cast<int>(i));
+    WEIR_RETURN_IF_ERROR(Expect("name of a tensor", tensor.name(), tensors[i].name));
+    WEIR_RETURN_IF_ERROR(
+        Expect(absl::StrCat("bytes of tensor '", tensor.name(), "'"), tensor.bytes(), tensors[i].bytes));
+    bytes += tensor.bytes();
+    crc32c = ConcatCrc32c(crc32c, tensor.crc32c(), tensor.bytes());
+  }
+  WEIR_RETURN_IF_ERROR(Expect("bytes", file.bytes(), bytes));
+  return Expect("crc32c", file.crc32c(), crc32c);
+}
+
+absl::Status CheckTable(const v1::CheckpointFile& file, size_t index, const v1::CheckpointTable& first) {
+  const v1::CheckpointTable& table = file.tables(static_cast<int>(index));
+  WEIR_RETURN_IF_ERROR(Expect("name", table.name(), TableFileName(file.shard(), file.num_shards(), index)));
+  WEIR_RETURN_IF_ERROR(CheckTableSizes(table));
+  // Of all shards; the config says more than a reader needs, but it is one table.
+  WEIR_RETURN_IF_ERROR(Expect("table", table.table().ShortDebugString(), first.table().ShortDebugString()));
+  WEIR_RETURN_IF_ERROR(Expect("slot_words", table.slot_words(), first.slot_words()));
+  // Before memory is taken for that many.
+  WEIR_RETURN_IF_ERROR(
+      Expect("number of tensors", static_cast<uint64_t>(table.tensors_size()), CountTensors(table)));
+  return CheckTensors(table, TensorsOfTable(table));
+}
+
 absl::Status CheckFile(const v1::CheckpointManifest& manifest, const ModelSpec& model,
                        const Partition& partition, uint32_t shard) {
   const v1::CheckpointFile& file = manifest.files(static_cast<int>(shard));
@@ -46,27 +86,24 @@ absl::Status CheckFile(const v1::CheckpointManifest& manifest, const ModelSpec& 
   if (TraitsOf(manifest.job().config()).commits_steps) {
     WEIR_RETURN_IF_ERROR(Expect("version.count", file.version().count(), manifest.job().committed_steps()));
   }
-  const std::vector<ShardTensor> tensors = TensorsOfShard(model, partition, shard, slots);
-  WEIR_RETURN_IF_ERROR(Expect("number of tensors", static_cast<size_t>(file.tensors_size()), tensors.size()));
-  // The reader takes this much memory before it reads anything.
-  constexpr uint64_t kLength = 8;
-  if (file.header_bytes() < kLength || file.header_bytes() - kLength > kMaxSafetensorsHeader) {
-    return absl::InvalidArgumentError(absl::StrCat("header_bytes: must be in [", kLength, ", ",
-                                                   kLength + kMaxSafetensorsHeader, "], got ",
-                                                   file.header_bytes()));
+  std::vector<StoredTensor> tensors;
+  for (ShardTensor& tensor : TensorsOfShard(model, partition, shard, slots)) {
+    tensors.push_back(std::move(tensor.stored));
   }
-  uint64_t bytes = file.header_bytes();
-  uint32_t crc32c = file.header_crc32c();
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    const v1::CheckpointTensor& tensor = file.tensors(static_cast<int>(i));
-    WEIR_RETURN_IF_ERROR(Expect("name of a tensor", tensor.name(), tensors[i].stored.name));
-    WEIR_RETURN_IF_ERROR(Expect(absl::StrCat("bytes of tensor '", tensor.name(), "'"), tensor.bytes(),
-                                tensors[i].stored.bytes));
-    bytes += tensor.bytes();
-    crc32c = ConcatCrc32c(crc32c, tensor.crc32c(), tensor.bytes());
+  WEIR_RETURN_IF_ERROR(CheckTensors(file, tensors));
+  const v1::CheckpointFile& first = manifest.files(0);
+  WEIR_RETURN_IF_ERROR(Expect("number of tables", file.tables_size(), first.tables_size()));
+  std::set<std::string> names;
+  for (int i = 0; i < file.tables_size(); ++i) {
+    if (!names.insert(file.tables(i).table().name()).second) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("tables[", i, "].table.name: '", file.tables(i).table().name(), "' is there twice"));
+    }
+    if (absl::Status status = CheckTable(file, static_cast<size_t>(i), first.tables(i)); !status.ok()) {
+      return absl::InvalidArgumentError(absl::StrCat("tables[", i, "].", status.message()));
+    }
   }
-  WEIR_RETURN_IF_ERROR(Expect("bytes", file.bytes(), bytes));
-  return Expect("crc32c", file.crc32c(), crc32c);
+  return absl::OkStatus();
 }
 
 absl::Status Parse(absl::string_view text, const std::string& path, v1::CheckpointManifest* manifest) {
@@ -144,8 +181,9 @@ std::vector<std::string> SlotsOf(const v1::CheckpointManifest& manifest) {
   return {manifest.slots().begin(), manifest.slots().end()};
 }
 
+template <typename File>
 absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRecorded(FileSystem& fs, const std::string& folder,
-                                                           const v1::CheckpointFile& file) {
+                                                           const File& file) {
   const std::string path = JoinPath(folder, file.name());
   WEIR_ASSIGN_OR_RETURN(std::unique_ptr<ReadableFile> open, fs.Open(path));
   if (open->size() == file.bytes()) return open;
@@ -160,6 +198,36 @@ absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRecorded(FileSystem& fs, const
   }
   return absl::DataLossError(absl::StrCat(path, ": is damaged: it has ", open->size(),
                                           " bytes, and the manifest records ", file.bytes(), "; ", where));
+}
+
+template absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRecorded(FileSystem&, const std::string&,
+                                                                    const v1::CheckpointFile&);
+template absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRecorded(FileSystem&, const std::string&,
+                                                                    const v1::CheckpointTable&);
+
+absl::Status CheckRecorded(FileSystem& fs, const std::string& folder, const v1::CheckpointFile& file) {
+  WEIR_RETURN_IF_ERROR(OpenRecorded(fs, folder, file).status());
+  for (const v1::CheckpointTable& table : file.tables()) {
+    WEIR_RETURN_IF_ERROR(OpenRecorded(fs, folder, table).status());
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SafetensorsHeader> ReadRecordedHeader(const ReadableFile& file, const std::string& path,
+                                                     uint64_t header_bytes, uint32_t header_crc32c) {
+  std::string raw(header_bytes, '\0');
+  WEIR_RETURN_IF_ERROR(file.Read(0, absl::MakeSpan(&raw[0], raw.size())));
+  WEIR_RETURN_IF_ERROR(CheckCrc32c(path, "the header", Crc32c(raw), header_crc32c));
+  WEIR_ASSIGN_OR_RETURN(SafetensorsHeader header, ReadSafetensorsHeader(file, path));
+  if (header.bytes == header_bytes) return header;
+  return absl::DataLossError(absl::StrCat(path, ": the header has ", header.bytes,
+                                          " bytes, and the manifest records ", header_bytes));
+}
+
+absl::Status CheckCrc32c(const std::string& path, absl::string_view where, uint32_t seen, uint32_t recorded) {
+  if (seen == recorded) return absl::OkStatus();
+  return absl::DataLossError(absl::StrFormat(
+      "%s: %s is damaged: its checksum is %08x, and the manifest records %08x", path, where, seen, recorded));
 }
 
 }  // namespace weir

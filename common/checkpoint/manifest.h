@@ -6,6 +6,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "common/checkpoint/safetensors.h"
 #include "common/model/model_spec.h"
 #include "common/model/partition.h"
 #include "common/system/disk_format.h"
@@ -15,11 +16,11 @@
 // manifest.json: a JSON object with the CheckpointManifest and, last, the checksum of every byte before it.
 namespace weir {
 
-constexpr DiskFormat kCheckpointFormat = {1, 2};
+constexpr DiskFormat kCheckpointFormat = {1, 3};
 
 // InvalidArgument: no undamaged checkpoint has this manifest; names the field. In particular, every shard has
-// one file, of this step and model, whose tensors are those of its part; in sync all files are of one
-// version.
+// one file, of this step and model, whose tensors are those of its part, and one of each table; in sync all
+// files are of one version.
 absl::Status CheckManifest(const v1::CheckpointManifest& manifest);
 
 std::string EncodeManifest(const v1::CheckpointManifest& manifest);
@@ -32,9 +33,17 @@ ModelSpec ModelOf(const v1::CheckpointManifest& manifest);
 Partition PartitionOf(const v1::CheckpointManifest& manifest);
 std::vector<std::string> SlotsOf(const v1::CheckpointManifest& manifest);
 
-// Opens a file that the manifest records. DataLoss: its length differs; if it was cut within a tensor, names
-// the tensor.
+// Opens a file that the manifest records, a v1::CheckpointFile or v1::CheckpointTable. DataLoss: its length
+// differs; if it was cut within a tensor, names the tensor.
+template <typename File>
 absl::StatusOr<std::unique_ptr<ReadableFile>> OpenRecorded(FileSystem& fs, const std::string& folder,
-                                                           const v1::CheckpointFile& file);
+                                                           const File& file);
+// Sees that a shard's file and those of its tables are there in their full lengths.
+absl::Status CheckRecorded(FileSystem& fs, const std::string& folder, const v1::CheckpointFile& file);
+// Reads the header of a file that was opened. DataLoss: it is damaged.
+absl::StatusOr<SafetensorsHeader> ReadRecordedHeader(const ReadableFile& file, const std::string& path,
+                                                     uint64_t header_bytes, uint32_t header_crc32c);
+// DataLoss: the checksums differ; names the path and `where`.
+absl::Status CheckCrc32c(const std::string& path, absl::string_view where, uint32_t seen, uint32_t recorded);
 
 }  // namespace weir

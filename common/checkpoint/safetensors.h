@@ -29,6 +29,11 @@ struct StoredTensor {
   std::vector<uint64_t> shape;  // empty is a scalar
   uint64_t offset = 0;          // of its first byte, counted from the end of the header
   uint64_t bytes = 0;
+
+  friend bool operator==(const StoredTensor& a, const StoredTensor& b) {
+    return a.name == b.name && a.type == b.type && a.shape == b.shape && a.offset == b.offset &&
+           a.bytes == b.bytes;
+  }
 };
 
 // The content of a header. Invariant of a header that was read: the tensors are in the order of their bytes,

@@ -73,9 +73,10 @@ class Shard {
     v1::JobConfig config;
     // Returns the number of a new incarnation: not 0, never used before or again. Each Install uses one.
     std::function<uint64_t()> new_incarnation;
-    // Runs slow, blocking work on a thread that may block: a checkpoint's file (one at a time), an Install
+    // Runs slow, blocking work on a thread that may block: a checkpoint's files (one at a time), an Install
     // and the log (one at a time). These do not wait for each other. All of this work ends before the shard
-    // is destroyed.
+    // is destroyed. Writing embedding tables waits for turns of the queue, so a job with tables needs a
+    // thread for it.
     std::function<void(std::function<void()>)> background = [](const std::function<void()>& work) { work(); };
     // These outlive the shard.
     FileSystem* files = &FileSystem::Posix();
@@ -198,6 +199,8 @@ class Shard {
   void ForgetCheckpoint();
   // Once the log has reached the kept version, too.
   void WriteCheckpoint(const std::shared_ptr<CheckpointWork>& work);
+  // In the background; the rows of tables are copied in turns of the queue.
+  absl::StatusOr<v1::CheckpointFile> WriteFiles(CheckpointWork& work, uint64_t generation);
   void ReportCheckpoint(uint64_t step, const absl::StatusOr<v1::CheckpointFile>& file);
   v1::ShardState StateNow() const;
   void HandleShutdown(const v1::Shutdown& shutdown);

@@ -3,9 +3,11 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/telemetry/logging.h"
 #include "ps_server/shard/shard.h"
+#include "ps_server/shard/table_files.h"
 
 namespace weir {
 
@@ -14,6 +16,8 @@ struct CheckpointWork {
   uint64_t step = 0;
   std::shared_ptr<const ShardVersion> frozen;
   ShardSnapshot snapshot;
+  // Released in the shard's order. Null: the job has no tables.
+  std::unique_ptr<PinnedTables> tables;
   // The log's next segment has begun.
   bool logged = false;
   // The checkpoint's folder is there.
@@ -75,6 +79,7 @@ absl::Status Shard::FreezeFor(uint64_t step) {
   for (size_t i = 0; i < work->frozen->slots.size(); ++i) {
     work->snapshot.slots.push_back({store_->slots()[i].name, values(work->frozen->slots[i])});
   }
+  if (tables_ != nullptr) work->tables = std::make_unique<PinnedTables>(tables_);
   frozen_ = work;
   if (!log_.kept()) {
     work->logged = true;
@@ -92,7 +97,11 @@ absl::Status Shard::FreezeFor(uint64_t step) {
 
 void Shard::ForgetCheckpoint() {
   // The log may have the work still.
-  if (frozen_ != nullptr) std::exchange(frozen_, nullptr)->frozen = nullptr;
+  if (frozen_ != nullptr) {
+    const std::shared_ptr<CheckpointWork> work = std::exchange(frozen_, nullptr);
+    work->frozen = nullptr;
+    work->tables = nullptr;
+  }
   if (!late_commit_.has_value()) return;
   late_commit_->freeze.reset();
   late_commit_->checkpoint.reset();
@@ -101,16 +110,34 @@ void Shard::ForgetCheckpoint() {
 void Shard::WriteCheckpoint(const std::shared_ptr<CheckpointWork>& work) {
   if (!work->logged || !work->begun) return;
   options_.background([this, generation = loader_.generation(), work] {
-    const std::string& directory = options_.config.checkpoint().directory();
-    auto file = WriteShardFile(*options_.files, directory, work->step, work->snapshot);
-    work->frozen = nullptr;
-    queue_.Post([this, generation, step = work->step, file = std::move(file)] {
+    const absl::StatusOr<v1::CheckpointFile> file = WriteFiles(*work, generation);
+    queue_.Post([this, generation, work, file] {
       writing_ = false;
+      work->tables = nullptr;
       if (file.ok()) ++counters_.checkpoints_written;
       if (generation == loader_.generation())
-        ReportCheckpoint(step, file);  // otherwise no coordinator waits for it any more
+        ReportCheckpoint(work->step, file);  // otherwise no coordinator waits for it any more
     });
   });
+}
+
+absl::StatusOr<v1::CheckpointFile> Shard::WriteFiles(CheckpointWork& work, uint64_t generation) {
+  const std::string& directory = options_.config.checkpoint().directory();
+  absl::StatusOr<v1::CheckpointFile> file =
+      WriteShardFile(*options_.files, directory, work.step, work.snapshot);
+  work.frozen = nullptr;
+  if (!file.ok() || work.tables == nullptr) return file;
+  TableFiles to;
+  to.files = options_.files;
+  to.directory = directory;
+  to.step = work.step;
+  to.shard = {work.snapshot.state.shard(), work.snapshot.state.num_shards(),
+              work.snapshot.state.version().incarnation()};
+  to.in_order = [this](const std::function<void()>& function) { queue_.Run(function); };
+  to.wanted = [this, generation] { return generation == loader_.generation(); };
+  WEIR_ASSIGN_OR_RETURN(const std::vector<v1::CheckpointTable> tables, WriteTables(*work.tables, to));
+  for (const v1::CheckpointTable& table : tables) *file->add_tables() = table;
+  return file;
 }
 
 void Shard::ReportCheckpoint(uint64_t step, const absl::StatusOr<v1::CheckpointFile>& file) {

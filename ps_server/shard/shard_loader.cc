@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/mode_traits.h"
+#include "ps_server/shard/table_files.h"
 
 namespace weir {
 
@@ -80,8 +81,11 @@ absl::StatusOr<ShardLoader::Loaded> ShardLoader::MakeParts(const Task& task, uin
   const auto restore = [&](const BlockStore& store, ShardVersion& version) {
     WEIR_ASSIGN_OR_RETURN(const CheckpointReader reader,
                           OpenRestored(*options_.files, checkpoint, install.restore()));
-    return LoadCheckpoint(reader, install.restore().weights_only(), install.shard(), install.num_shards(),
-                          store, version, &loaded.state, &position);
+    const bool weights_only = install.restore().weights_only();
+    WEIR_RETURN_IF_ERROR(LoadCheckpoint(reader, weights_only, install.shard(), install.num_shards(), store,
+                                        version, &loaded.state, &position));
+    return LoadTables(reader, weights_only, install.shard(), install.num_shards(), version.count,
+                      loaded.tables.get());
   };
   WEIR_ASSIGN_OR_RETURN(
       loaded.store,

@@ -265,35 +265,103 @@ absl::Status Table::ReadAt(uint64_t version, absl::Span<const uint64_t> keys, fl
   return absl::OkStatus();
 }
 
-absl::StatusOr<Table::BucketState> Table::BucketAt(uint64_t version, uint32_t bucket) const {
+absl::Status Table::CheckBucket(uint64_t version, uint32_t bucket) const {
   WEIR_RETURN_IF_ERROR(CheckVersion(version));
-  if (bucket >= kKeyBuckets) {
-    return absl::InvalidArgumentError(absl::StrCat("table '", options_.name, "': there is no bucket ", bucket,
-                                                   "; there are ", kKeyBuckets));
-  }
-  const TablePartition& partition = partitions_[bucket / TablePartition::kBuckets];
-  BucketState state;
-  partition.rows().ForEachAt(version, bucket, [&](const Record& row) {
-    state.rows.push_back({row.key, row.updated, {row.words(), rules_.optimizer.row_words()}});
+  if (bucket < kKeyBuckets) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("table '", options_.name, "': there is no bucket ", bucket, "; there are ", kKeyBuckets));
+}
+
+absl::Status Table::RowsAt(uint64_t version, uint32_t bucket, std::vector<Row>& rows) const {
+  WEIR_RETURN_IF_ERROR(CheckBucket(version, bucket));
+  rows.clear();
+  partitions_[bucket / TablePartition::kBuckets].rows().ForEachAt(version, bucket, [&](const Record& row) {
+    rows.push_back({row.key, row.updated, {row.words(), row_words()}});
   });
-  if (options_.admit_after > 0) {
-    partition.counters().ForEachAt(version, bucket, [&](const Record& counter) {
-      uint32_t pushes;
-      std::memcpy(&pushes, counter.words(), sizeof pushes);
-      state.counters.push_back({counter.key, counter.updated, pushes});
-    });
+  std::sort(rows.begin(), rows.end(), [](const Row& a, const Row& b) { return a.key < b.key; });
+  return absl::OkStatus();
+}
+
+absl::Status Table::CountersAt(uint64_t version, uint32_t bucket, std::vector<Counter>& counters) const {
+  WEIR_RETURN_IF_ERROR(CheckBucket(version, bucket));
+  counters.clear();
+  if (options_.admit_after == 0) return absl::OkStatus();
+  const RecordStore& store = partitions_[bucket / TablePartition::kBuckets].counters();
+  store.ForEachAt(version, bucket, [&](const Record& counter) {
+    counters.push_back({counter.key, counter.updated, TablePartition::PushesOf(counter)});
+  });
+  std::sort(counters.begin(), counters.end(),
+            [](const Counter& a, const Counter& b) { return a.key < b.key; });
+  return absl::OkStatus();
+}
+
+absl::Status Table::RestoreVersion(uint64_t version) {
+  if (version_ != 0 || rows() > 0 || !pins_.empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("table '", options_.name, "': only a new table can be restored"));
   }
-  const auto by_key = [](const auto& a, const auto& b) { return a.key < b.key; };
-  std::sort(state.rows.begin(), state.rows.end(), by_key);
-  std::sort(state.counters.begin(), state.counters.end(), by_key);
-  return state;
+  version_ = version;
+  return absl::OkStatus();
+}
+
+absl::Status Table::CheckRestored(uint64_t key, uint64_t updated, bool there) const {
+  if (ShardOfBucket(BucketOfHash(HashKey(key)), options_.num_shards) != options_.shard) {
+    return NotOfThisShard(key);
+  }
+  if (!there && updated <= version_) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("table '", options_.name, "': key ", key,
+                   there ? std::string(" is there twice")
+                         : absl::StrCat(" was updated in version ", updated, ", after version ", version_)));
+}
+
+absl::Status Table::RestoreRows(absl::Span<const Row> rows) {
+  for (const Row& row : rows) {
+    const uint64_t hash = HashKey(row.key);
+    TablePartition& partition = partitions_[TablePartition::Of(hash)];
+    WEIR_RETURN_IF_ERROR(
+        CheckRestored(row.key, row.updated, partition.rows().now().Find(hash, row.key) != nullptr));
+    if (row.words.size() != row_words()) {
+      return absl::InvalidArgumentError(absl::StrCat("table '", options_.name, "': the row of key ", row.key,
+                                                     " has ", row.words.size(), " words, not ", row_words()));
+    }
+    partition.RestoreRow(hash, row.key, row.updated, row.words.data());
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Table::RestoreCounters(absl::Span<const Counter> counters) {
+  for (const Counter& counter : counters) {
+    const uint64_t hash = HashKey(counter.key);
+    TablePartition& partition = partitions_[TablePartition::Of(hash)];
+    WEIR_RETURN_IF_ERROR(CheckRestored(counter.key, counter.updated,
+                                       partition.counters().now().Find(hash, counter.key) != nullptr));
+    if (counter.pushes == 0) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("table '", options_.name, "': key ", counter.key, " has a count of 0"));
+    }
+    partition.RestoreCounter(hash, counter.key, counter.updated, counter.pushes);
+  }
+  return absl::OkStatus();
+}
+
+size_t Table::rows() const {
+  size_t rows = 0;
+  for (const TablePartition& partition : partitions_) rows += partition.rows().now().size();
+  return rows;
+}
+
+size_t Table::counters() const {
+  size_t counters = 0;
+  for (const TablePartition& partition : partitions_) counters += partition.counters().now().size();
+  return counters;
 }
 
 Table::Stats Table::stats() const {
   Stats stats;
+  stats.rows = rows();
+  stats.counters = counters();
   for (const TablePartition& partition : partitions_) {
-    stats.rows += partition.rows().now().size();
-    stats.counters += partition.counters().now().size();
     stats.expired += partition.expired();
     stats.evicted += partition.evicted();
     stats.bytes += partition.bytes();

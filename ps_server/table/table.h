@@ -35,7 +35,7 @@ namespace weir {
 //     the step's parts in their order (sync). A shard that a push has no keys for calls Update() without any,
 //     so that all tables and the dense weights count the same versions;
 //   - a pull: Read() into the answer's memory;
-//   - a reader or a checkpoint: Pin(), any number of ReadAt() or BucketAt() while updates go on, Unpin(). The
+//   - a reader or a checkpoint: Pin(), any number of ReadAt() or RowsAt() while updates go on, Unpin(). The
 //     shard compares stats().former_bytes with its budget and makes updates wait, as for dense versions.
 //
 // The sorted, unique keys that Update() wants are what clients send: SumDuplicates() of
@@ -108,24 +108,31 @@ class Table {
   // As Read(), at a pinned version or the newest one. FailedPrecondition: neither.
   absl::Status ReadAt(uint64_t version, absl::Span<const uint64_t> keys, float* out) const;
 
-  // All that the table holds of one bucket, by rising keys. The words are valid until the next update or
-  // Unpin().
-  struct BucketState {
-    struct Row {
-      uint64_t key;
-      uint64_t updated;               // the version of its last update
-      absl::Span<const float> words;  // the values and the slots, as RowOptimizer has them
-    };
-    struct Counter {  // of a key that is not admitted yet
-      uint64_t key;
-      uint64_t updated;  // the version of its last push
-      uint32_t pushes;
-    };
-    std::vector<Row> rows;
-    std::vector<Counter> counters;
+  // What a table holds beside its version. The words are valid until the next update or Unpin().
+  struct Row {
+    uint64_t key;
+    uint64_t updated;               // the version of its last update
+    absl::Span<const float> words;  // the values and the slots, as RowOptimizer has them
   };
-  // At a pinned version or the newest one. FailedPrecondition: neither. A bucket of another shard is empty.
-  absl::StatusOr<BucketState> BucketAt(uint64_t version, uint32_t bucket) const;
+  struct Counter {  // of a key that is not admitted yet
+    uint64_t key;
+    uint64_t updated;  // the version of its last push
+    uint32_t pushes;
+  };
+  // Replaces the content of `rows` or `counters` by what the table holds of one bucket, by rising keys, at a
+  // pinned version or the newest one. FailedPrecondition: neither. A bucket of another shard is empty.
+  absl::Status RowsAt(uint64_t version, uint32_t bucket, std::vector<Row>& rows) const;
+  absl::Status CountersAt(uint64_t version, uint32_t bucket, std::vector<Counter>& counters) const;
+
+  // Gives a table of version 0, without rows, the state of another with the same dim and optimizer, of any
+  // number of shards: first the version, then its rows and counters, in any order and any number of calls.
+  // Then it behaves as the other would. Counts that are no longer needed, since admit_after is lower by now,
+  // admit their keys with the next push.
+  // InvalidArgument: a key of another shard, or one that is there already; a version after the table's; as
+  // many words as no row of this table has; a counter without pushes. The table is of no use then.
+  absl::Status RestoreVersion(uint64_t version);
+  absl::Status RestoreRows(absl::Span<const Row> rows);
+  absl::Status RestoreCounters(absl::Span<const Counter> counters);
 
   struct Stats {
     size_t rows = 0;
@@ -135,8 +142,12 @@ class Table {
     size_t former_bytes = 0;            // of what is kept for pinned versions
   };
   Stats stats() const;
+  // Of the newest version.
+  size_t rows() const;
+  size_t counters() const;
 
   size_t dim() const { return options_.dim; }
+  size_t row_words() const { return rules_.optimizer.row_words(); }
 
  private:
   Table(Options options, RowOptimizer optimizer);
@@ -152,6 +163,9 @@ class Table {
                         const VersionStep& step);
   absl::Status NotOfThisShard(uint64_t key) const;
   absl::Status CheckVersion(uint64_t version) const;
+  absl::Status CheckBucket(uint64_t version, uint32_t bucket) const;
+  // For a row or a counter that is to be restored. `there`: the key has one.
+  absl::Status CheckRestored(uint64_t key, uint64_t updated, bool there) const;
 
   const Options options_;
   const TableRules rules_;

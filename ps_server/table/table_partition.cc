@@ -9,13 +9,13 @@ namespace {
 // A search for a bucket's oldest rows finds as many for later.
 constexpr size_t kOldest = 16;
 
-uint32_t CountIn(const Record& counter) {
-  uint32_t count;
-  std::memcpy(&count, counter.words(), sizeof count);
-  return count;
-}
-
 }  // namespace
+
+uint32_t TablePartition::PushesOf(const Record& counter) {
+  uint32_t pushes;
+  std::memcpy(&pushes, counter.words(), sizeof pushes);
+  return pushes;
+}
 
 uint64_t TableRules::SweepPeriod() const { return std::min<uint64_t>(expire_after_steps, 1024); }
 
@@ -62,7 +62,7 @@ void TablePartition::Update(absl::Span<const RowGradient> gradients, Record* lik
 size_t TablePartition::CountPushes(uint64_t hash, uint64_t key, size_t pushes, uint64_t version) {
   if (rules_.admit_after == 0) return 0;
   Record* counter = counters_.now().Find(hash, key);
-  uint32_t count = counter == nullptr ? 0 : CountIn(*counter);
+  uint32_t count = counter == nullptr ? 0 : PushesOf(*counter);
   const size_t counted = std::min<size_t>(pushes, rules_.admit_after - count);
   if (counted < pushes) {  // admitted
     if (counter != nullptr) counters_.Erase(hash, counter);
@@ -76,6 +76,17 @@ size_t TablePartition::CountPushes(uint64_t hash, uint64_t key, size_t pushes, u
   count += static_cast<uint32_t>(counted);
   std::memcpy(counter->words(), &count, sizeof count);
   return counted;
+}
+
+void TablePartition::RestoreRow(uint64_t hash, uint64_t key, uint64_t updated, const float* words) {
+  Record* const row = rows_.Create(hash, key, updated);
+  std::memcpy(row->words(), words, rules_.optimizer.row_words() * sizeof(float));
+}
+
+void TablePartition::RestoreCounter(uint64_t hash, uint64_t key, uint64_t updated, uint32_t pushes) {
+  pushes = std::min(pushes, rules_.admit_after);
+  if (pushes == 0) return;  // its next push makes the row
+  std::memcpy(counters_.Create(hash, key, updated)->words(), &pushes, sizeof pushes);
 }
 
 void TablePartition::Finish(const VersionStep& step) {

@@ -66,10 +66,15 @@ class alignas(64) TablePartition {
   const RecordStore& rows() const { return rows_; }
   // The keys that are not admitted yet: one word, the pushes that counted, a uint32.
   const RecordStore& counters() const { return counters_; }
+  static uint32_t PushesOf(const Record& counter);
 
   // Takes a key's gradients, in the order of their parts, into the version in the making. `likely`: what
   // rows().now().Likely() gave for the key in this version. A key has one call in a version.
   void Update(absl::Span<const RowGradient> gradients, Record* likely, const VersionStep& step);
+  // A key's row or count as it was saved. The partition has had no update, and the key has none. `words`: of
+  // a row.
+  void RestoreRow(uint64_t hash, uint64_t key, uint64_t updated, const float* words);
+  void RestoreCounter(uint64_t hash, uint64_t key, uint64_t updated, uint32_t pushes);
   // The version has all of its gradients: holds the quotas, and removes what has expired.
   void Finish(const VersionStep& step);
 

@@ -23,7 +23,7 @@ absl::StatusOr<v1::CheckpointManifest> Read(const std::string& text) {
 // What a checkpoint of this many shards has, without its checksum.
 std::string Written(uint32_t shards) {
   FaultyFileSystem files(1);
-  const StoredJob job = {TestModel(100), {"momentum"}};
+  const StoredJob job = {TestModel(100), {"momentum"}, 1, {TestTable("clicks", 2)}};
   FuzzCheck(job.Write(files, "/", 5, shards).ok(), "a disk in memory takes a checkpoint");
   const std::string text = files.Contents(JoinPath(CheckpointFolder("/", 5), kManifestName));
   return text.substr(0, text.rfind(",\n\"crc32c\""));
@@ -49,7 +49,8 @@ std::vector<std::string> Seeds() { return {Written(1), Written(3)}; }
 std::vector<std::string> Words() {
   return {"\"manifest\"",   "\"format\"", "\"format_minor\"", "\"model\"",
           "\"tensors\"",    "\"shape\"",  "\"files\"",        "\"slots\"",
-          "\"num_shards\"", "\"bytes\"",  "\"crc32c\"",       "18446744073709551615"};
+          "\"num_shards\"", "\"bytes\"",  "\"crc32c\"",       "18446744073709551615",
+          "\"tables\"",     "\"rows\"",   "\"chunk_bytes\"",  "\"slot_words\""};
 }
 
 }  // namespace weir

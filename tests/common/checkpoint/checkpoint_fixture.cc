@@ -1,6 +1,9 @@
 #include "tests/common/checkpoint/checkpoint_fixture.h"
 
+#include <algorithm>
 #include <cstring>
+#include <memory>
+#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -8,6 +11,8 @@
 #include "common/base/status_macros.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/shard_state.h"
+#include "common/checkpoint/table_writer.h"
+#include "common/model/key_bucket.h"
 #include "common/model/wire_model.h"
 #include "google/protobuf/util/message_differencer.h"
 
@@ -20,6 +25,124 @@ ModelSpec TestModel(int64_t elements) {
   model.tensors.push_back({"mean", {2}, TensorKind::kBuffer, Initializer::Zeros()});
   model.tensors.push_back({"größe", {elements - 7, 1}, TensorKind::kParameter, Initializer::Zeros()});
   return model;
+}
+
+v1::TableConfig TestTable(const std::string& name, uint32_t dim) {
+  v1::TableConfig table;
+  table.set_name(name);
+  table.set_dim(dim);
+  table.mutable_optimizer()->set_type(v1::TableOptimizer::KIND_ADAGRAD);
+  table.mutable_init()->set_value(0.5f);
+  return table;
+}
+
+std::map<uint64_t, StoredJob::Entry> StoredJob::Entries(size_t table, bool counters) const {
+  std::map<uint64_t, Entry> entries;
+  for (uint64_t i = 0; i < (counters ? rows / 3 : rows); ++i) {
+    const auto words = [&](uint64_t first, size_t count) {
+      std::vector<float> out(count);
+      for (size_t k = 0; k < count; ++k) {
+        const uint32_t bits = Philox(salt + 50 + table, i, first + k)[0];
+        std::memcpy(&out[k], &bits, sizeof bits);
+      }
+      return out;
+    };
+    const auto random = Philox(salt + 50 + table, i, counters ? 1 : 2);
+    const uint64_t key = uint64_t{random[0]} << 32 | random[1];
+    Entry& entry = entries[key];
+    entry.updated = random[2] % 1000;
+    if (counters) {
+      entry.pushes = 1 + random[3] % 9;
+    } else {
+      entry.values = words(100, tables[table].dim());
+      entry.slots = words(200, kSlotWords);
+    }
+  }
+  return entries;
+}
+
+absl::Status StoredJob::WriteTables(FileSystem& fs, const std::string& dir, uint64_t step,
+                                    uint64_t incarnation, v1::CheckpointFile& file) const {
+  for (size_t table = 0; table < tables.size(); ++table) {
+    using Placed = std::tuple<uint32_t, uint64_t, Entry>;  // bucket, key
+    const auto of_shard = [&](bool counters) {
+      std::vector<Placed> placed;
+      for (const auto& [key, entry] : Entries(table, counters)) {
+        const uint32_t bucket = BucketOfHash(HashKey(key));
+        if (ShardOfBucket(bucket, file.num_shards()) == file.shard()) placed.emplace_back(bucket, key, entry);
+      }
+      std::sort(placed.begin(), placed.end(), [](const Placed& a, const Placed& b) {
+        return std::make_pair(std::get<0>(a), std::get<1>(a)) <
+               std::make_pair(std::get<0>(b), std::get<1>(b));
+      });
+      return placed;
+    };
+    const std::vector<Placed> placed = of_shard(false), counters = of_shard(true);
+    v1::CheckpointTable record;
+    *record.mutable_table() = tables[table];
+    record.set_rows(placed.size());
+    record.set_counters(counters.size());
+    record.set_slot_words(kSlotWords);
+    record.set_chunk_bytes(200);
+    WEIR_ASSIGN_OR_RETURN(
+        const std::unique_ptr<TableWriter> writer,
+        TableWriter::Create(fs, dir, step, {file.shard(), file.num_shards(), incarnation}, table, record));
+    absl::Status status;
+    for (const auto& [bucket, key, entry] : placed) {
+      std::vector<float> words = entry.values;
+      words.insert(words.end(), entry.slots.begin(), entry.slots.end());
+      writer->AddRow(key, entry.updated, words);
+      if (status.ok() && writer->due()) status = writer->Write();
+    }
+    for (const auto& [bucket, key, entry] : counters) {
+      writer->AddCounter(key, entry.updated, static_cast<uint32_t>(entry.pushes));
+    }
+    WEIR_ASSIGN_OR_RETURN(*file.add_tables(), writer->Finish(status));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status StoredJob::LoadTables(const CheckpointReader& reader, uint32_t shard, uint32_t num_shards,
+                                   bool weights_only) const {
+  WEIR_RETURN_IF_ERROR(reader.CheckTables(tables, weights_only));
+  const auto same = [](absl::Span<const float> a, const std::vector<float>& b) {
+    return a.size() == b.size() && std::memcmp(a.data(), b.data(), b.size() * sizeof(float)) == 0;
+  };
+  for (size_t table = 0; table < tables.size(); ++table) {
+    const auto taker = [&](bool counters, size_t* count) {
+      return [&, counters, count, wanted = Entries(table, counters)](const TableEntries& got) {
+        const size_t dim = counters ? 0 : tables[table].dim(),
+                     slots = counters || weights_only ? 0 : kSlotWords;
+        for (size_t i = 0; i < got.keys.size(); ++i, ++*count) {
+          const auto entry = wanted.find(got.keys[i]);
+          const bool right =
+              entry != wanted.end() && got.updated[i] == entry->second.updated &&
+              ShardOfBucket(BucketOfHash(HashKey(got.keys[i])), num_shards) == shard &&
+              same(absl::MakeConstSpan(got.values).subspan(i * dim, dim), entry->second.values) &&
+              (weights_only ||
+               same(absl::MakeConstSpan(got.slots).subspan(i * slots, slots), entry->second.slots)) &&
+              (!counters || got.pushes[i] == entry->second.pushes);
+          if (!right) return absl::InternalError(absl::StrCat("key ", got.keys[i], " has another state"));
+        }
+        return absl::OkStatus();
+      };
+    };
+    size_t rows_seen = 0, counters_seen = 0;
+    CheckpointReader::TableTarget target{taker(false, &rows_seen), taker(true, &counters_seen)};
+    if (weights_only) target.counters = nullptr;
+    WEIR_RETURN_IF_ERROR(reader.LoadTable(tables[table].name(), shard, num_shards, target));
+    const auto of_shard = [&](bool of_counters) {
+      const auto all = Entries(table, of_counters);
+      return static_cast<size_t>(std::count_if(all.begin(), all.end(), [&](const auto& entry) {
+        return ShardOfBucket(BucketOfHash(HashKey(entry.first)), num_shards) == shard;
+      }));
+    };
+    if (rows_seen != of_shard(false) || counters_seen != (weights_only ? 0 : of_shard(true))) {
+      return absl::InternalError(
+          absl::StrCat("table ", table, " has ", rows_seen, " rows, ", counters_seen, " counters"));
+    }
+  }
+  return absl::OkStatus();
 }
 
 // Any bits, including NaNs with payloads.
@@ -117,7 +240,9 @@ absl::StatusOr<v1::CheckpointFile> StoredJob::WriteShard(FileSystem& fs, const s
   for (size_t i = 0; i <= slots.size(); ++i) arrays.push_back(Array(i, shard, num_shards));
   snapshot.weights = arrays[0];
   for (size_t i = 0; i < slots.size(); ++i) snapshot.slots.push_back({slots[i], arrays[i + 1]});
-  return WriteShardFile(fs, dir, step, snapshot);
+  WEIR_ASSIGN_OR_RETURN(v1::CheckpointFile file, WriteShardFile(fs, dir, step, snapshot));
+  WEIR_RETURN_IF_ERROR(WriteTables(fs, dir, step, incarnation, file));
+  return file;
 }
 
 absl::Status StoredJob::Write(FileSystem& fs, const std::string& dir, uint64_t step, uint32_t num_shards,
@@ -158,11 +283,12 @@ absl::Status StoredJob::LoadAll(FileSystem& fs, const std::string& folder, uint3
         return absl::InternalError(absl::StrCat("array ", i, " of shard ", shard, " is another"));
       }
     }
+    WEIR_RETURN_IF_ERROR(LoadTables(reader, shard, num_shards, /*weights_only=*/false));
   }
   v1::CheckpointManifest expected = Manifest(manifest.step());
   manifest.clear_files();
   expected.set_format(1);
-  expected.set_format_minor(2);
+  expected.set_format_minor(3);
   expected.set_num_shards(written_by);
   expected.set_block_size(Partition(model.elements(), written_by).block_size());
   for (const std::string& slot : slots) expected.add_slots(slot);

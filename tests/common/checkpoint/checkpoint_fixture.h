@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,12 +17,27 @@ namespace weir {
 // A model of `elements` >= 8 elements: a scalar, a matrix, a buffer, and one tensor of the rest.
 ModelSpec TestModel(int64_t elements);
 
+// A table of this name with rows of `dim` values.
+v1::TableConfig TestTable(const std::string& name, uint32_t dim);
+
 // A job's state whose every value is a pure function of `salt` and the value's place, the same for a cluster
 // of any size.
 struct StoredJob {
   ModelSpec model;
   std::vector<std::string> slots;
   uint64_t salt = 1;
+  // Each has so many rows, and a third as many counters, on all shards together, in chunks of a few.
+  std::vector<v1::TableConfig> tables = {};
+  uint64_t rows = 37;
+
+  struct Entry {
+    uint64_t updated;
+    std::vector<float> values, slots;  // of a row
+    uint64_t pushes;                   // of a counter
+  };
+  static constexpr uint32_t kSlotWords = 3;
+  // By key: the rows of a table, or its counters.
+  std::map<uint64_t, Entry> Entries(size_t table, bool counters) const;
 
   float Value(size_t array, int64_t address) const;
   // An array of one shard: array 0 is the weights.
@@ -35,6 +52,13 @@ struct StoredJob {
   // All three steps of writing a checkpoint. `best`: the best checkpoint that the manifest names.
   absl::Status Write(FileSystem& fs, const std::string& dir, uint64_t step, uint32_t num_shards,
                      std::optional<uint64_t> best = std::nullopt) const;
+
+  // Writes one shard's files of its tables and adds them to `file`.
+  absl::Status WriteTables(FileSystem& fs, const std::string& dir, uint64_t step, uint64_t incarnation,
+                           v1::CheckpointFile& file) const;
+  // As LoadAll(), the tables of a shard alone.
+  absl::Status LoadTables(const CheckpointReader& reader, uint32_t shard, uint32_t num_shards,
+                          bool weights_only) const;
 
   // Loads every shard of a cluster of this size. OK: all bits are those of this job; Internal: some are not.
   absl::Status LoadAll(FileSystem& fs, const std::string& folder, uint32_t num_shards) const;

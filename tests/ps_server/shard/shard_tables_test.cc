@@ -342,10 +342,11 @@ TEST_CASE("The values of a row are those that its optimizer has") {
     const WeightedRows part{&rows, 1};
     tables->Update(absl::MakeConstSpan(&part, 1));
     const uint32_t bucket = BucketOfHash(HashKey(7));
-    const auto state = tables->table(0).BucketAt(1, bucket);
-    REQUIRE((state.ok() && state->rows.size() == 1));
+    std::vector<Table::Row> found;
+    REQUIRE(tables->table(0).RowsAt(1, bucket, found).ok());
+    REQUIRE(found.size() == 1);
     INFO("type " << type);
-    CHECK(state->rows[0].words.size() == TableRowValues(f.config.tables(0)));
+    CHECK(found[0].words.size() == TableRowValues(f.config.tables(0)));
   }
 }
 

@@ -106,6 +106,21 @@ class Shards {
     for (auto& table : tables_) REQUIRE(table->Unpin(version).ok());
   }
 
+  // The same state, moved to new tables of as many shards as `to` has, which are empty.
+  void MoveTo(Shards& to, uint64_t version) const {
+    std::vector<Table::Row> rows;
+    std::vector<Table::Counter> counters;
+    for (auto& table : to.tables_) REQUIRE(table->RestoreVersion(version).ok());
+    for (uint32_t bucket = 0; bucket < kKeyBuckets; ++bucket) {
+      const Table& from = *tables_[ShardOfBucket(bucket, Count())];
+      Table& table = *to.tables_[ShardOfBucket(bucket, to.Count())];
+      REQUIRE(from.RowsAt(version, bucket, rows).ok());
+      REQUIRE(from.CountersAt(version, bucket, counters).ok());
+      REQUIRE(table.RestoreRows(rows).ok());
+      REQUIRE(table.RestoreCounters(counters).ok());
+    }
+  }
+
   // The keys that read other values than the reference at a version. Some keys are read twice.
   size_t WrongReads(const ReferenceTable& reference, const ReferenceTable::State& state, uint64_t version) {
     size_t wrong = 0;
@@ -127,22 +142,25 @@ class Shards {
   // The rows and counters at a version that differ from the reference, slots and ages included.
   size_t WrongState(const ReferenceTable& reference, const ReferenceTable::State& state, uint64_t version) {
     size_t wrong = 0, rows = 0, counters = 0;
+    std::vector<Table::Row> found;
+    std::vector<Table::Counter> counted;
     for (uint32_t bucket = 7; bucket < kKeyBuckets; bucket += 257) {
-      const auto found = tables_[ShardOfBucket(bucket, Count())]->BucketAt(version, bucket);
-      REQUIRE(found.ok());
-      rows += found->rows.size();
-      counters += found->counters.size();
-      for (const auto& row : found->rows) {
+      const Table& table = *tables_[ShardOfBucket(bucket, Count())];
+      REQUIRE(table.RowsAt(version, bucket, found).ok());
+      REQUIRE(table.CountersAt(version, bucket, counted).ok());
+      rows += found.size();
+      counters += counted.size();
+      for (const auto& row : found) {
         const auto expected = state.rows.find(row.key);
         wrong += expected == state.rows.end() || expected->second.updated != row.updated ||
                  !SameBits(row.words, reference.Words(expected->second));
       }
-      for (const auto& counter : found->counters) {
+      for (const auto& counter : counted) {
         const auto expected = state.counters.find(counter.key);
         wrong += expected == state.counters.end() || expected->second.updated != counter.updated ||
                  expected->second.pushes != counter.pushes;
       }
-      wrong += !std::is_sorted(found->rows.begin(), found->rows.end(),
+      wrong += !std::is_sorted(found.begin(), found.end(),
                                [](const auto& a, const auto& b) { return a.key < b.key; });
     }
     return wrong + (rows != InBuckets(state.rows)) + (counters != InBuckets(state.counters));
@@ -237,6 +255,48 @@ void Compare(const Table::Options& options, uint64_t seed, int updates) {
   for (auto& shards : all) CHECK(shards->stats().former_bytes == 0);
 }
 
+// Random updates; every few of them all tables are saved, from a pinned version with later updates behind it,
+// and others of another number of shards go on from there.
+void CompareRestored(const Table::Options& options, uint64_t seed, int updates) {
+  ThreadPool two(2);
+  ReferenceTable reference(options);
+  RandomStream random(RandomKey(seed, "table_reference_test"), 2);
+  const auto draw = [&] {
+    std::vector<Push> pushes;
+    for (uint32_t p = 0, n = random.NextBelow(4); p < n; ++p) pushes.push_back(MakePush(random, options.dim));
+    return pushes;
+  };
+  auto shards = std::make_unique<Shards>(options, 1, &two, &BestKernels());
+  uint64_t expired = 0, evicted = 0;
+  for (int update = 0; update < updates; ++update) {
+    const std::vector<Push> pushes = draw();
+    std::vector<Table::Part> parts;
+    for (const Push& push : pushes) parts.push_back({push.keys, push.gradients.data(), push.examples});
+    reference.Update(parts, 0.05);
+    shards->Update(pushes, 0.05);
+    if (update % 4 != 3) continue;
+    INFO(shards->name() << ", after update " << update);
+    REQUIRE(shards->WrongState(reference, reference.state(), reference.version()) == 0);
+    expired += shards->stats().expired;
+    evicted += shards->stats().evicted;
+    shards->Pin();
+    shards->Update(draw(), 0.05);
+    const uint32_t others[] = {3, 1, 2, 2, 1};
+    auto next = std::make_unique<Shards>(options, others[update / 4 % 5], &two, &BestKernels());
+    shards->MoveTo(*next, reference.version());
+    shards = std::move(next);
+    CHECK(shards->WrongReads(reference, reference.state(), reference.version()) == 0);
+    CHECK(shards->WrongState(reference, reference.state(), reference.version()) == 0);
+  }
+  expired += shards->stats().expired;
+  evicted += shards->stats().evicted;
+  CHECK(expired == reference.expired());
+  CHECK(evicted == reference.evicted());
+  CHECK(reference.expired() > 100);
+  CHECK(reference.evicted() > 100);
+  CHECK(reference.state().counters.size() > 100);
+}
+
 Table::Options MakeOptions(Kind kind) {
   Table::Options options;
   options.name = "clicks";
@@ -287,6 +347,16 @@ TEST_CASE("A table has the bits of a serial loop: admission, expiry and quotas")
   options.max_rows = 5 * kKeyBuckets + 1;
   options.dim = 3;  // less than a vector of any level
   Compare(options, 50, 50);
+}
+
+TEST_CASE(
+    "A table that was saved and restored, on any number of shards, goes on as if nothing had happened") {
+  Table::Options options = MakeOptions(Kind::kAdam);
+  options.admit_after = 2;
+  options.expire_after_steps = 9;
+  options.max_rows = 5 * kKeyBuckets + 1;
+  options.dim = 5;
+  CompareRestored(options, 60, 60);
 }
 
 }  // namespace

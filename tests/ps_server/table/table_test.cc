@@ -53,9 +53,9 @@ float First(const Table& table, uint64_t key, uint64_t version) {
 float First(const Table& table, uint64_t key) { return First(table, key, table.version()); }
 
 bool HasRow(const Table& table, uint64_t key) {
-  const auto state = table.BucketAt(table.version(), BucketOfHash(HashKey(key)));
-  REQUIRE(state.ok());
-  return std::any_of(state->rows.begin(), state->rows.end(), [&](const auto& row) { return row.key == key; });
+  std::vector<Table::Row> rows;
+  REQUIRE(table.RowsAt(table.version(), BucketOfHash(HashKey(key)), rows).ok());
+  return std::any_of(rows.begin(), rows.end(), [&](const auto& row) { return row.key == key; });
 }
 
 // The first keys from `from` on that lie in the bucket of key 0.
@@ -282,9 +282,10 @@ TEST_CASE("Table: a pinned version stays until its last Unpin, and its bytes are
   CHECK(First(*table, 2) == -3);
   CHECK(First(*table, 2, pinned) == -2);
   CHECK(First(*table, 3, pinned) == -1);
-  const auto state = table->BucketAt(pinned, BucketOfHash(HashKey(3)));
-  REQUIRE(state.ok());
-  CHECK(std::none_of(state->rows.begin(), state->rows.end(), [](const auto& row) { return row.key == 3; }));
+  std::vector<Table::Row> rows;
+  std::vector<Table::Counter> counters;
+  REQUIRE(table->RowsAt(pinned, BucketOfHash(HashKey(3)), rows).ok());
+  CHECK(std::none_of(rows.begin(), rows.end(), [](const auto& row) { return row.key == 3; }));
 
   REQUIRE(table->Unpin(pinned).ok());
   REQUIRE(Push(*table, {1}).ok());
@@ -293,13 +294,14 @@ TEST_CASE("Table: a pinned version stays until its last Unpin, and its bytes are
   CHECK(table->stats().former_bytes == 0);
 
   float out[2];
-  for (const absl::Status& status : {table->ReadAt(pinned, {1}, out), table->BucketAt(pinned, 0).status()}) {
+  for (const absl::Status& status : {table->ReadAt(pinned, {1}, out), table->RowsAt(pinned, 0, rows),
+                                     table->CountersAt(pinned, 0, counters)}) {
     CHECK(status.code() == absl::StatusCode::kFailedPrecondition);
     CHECK(status.message() ==
           "table 'clicks': version 1 cannot be read, since it is not pinned; the newest is 3");
   }
   CHECK(table->Unpin(pinned).message() == "table 'clicks': version 1 is not pinned");
-  CHECK(table->BucketAt(3, kKeyBuckets).status().code() == absl::StatusCode::kInvalidArgument);
+  CHECK(table->RowsAt(3, kKeyBuckets, rows).code() == absl::StatusCode::kInvalidArgument);
 }
 
 TEST_CASE("Table: a version may be pinned again while an older one is pinned") {

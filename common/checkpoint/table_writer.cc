@@ -1,0 +1,147 @@
+#include "common/checkpoint/table_writer.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "absl/memory/memory.h"
+#include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
+#include "common/checkpoint/checkpoint_folder.h"
+
+namespace weir {
+namespace {
+
+template <typename T>
+absl::string_view Bytes(const std::vector<T>& values, uint64_t count) {
+  return {reinterpret_cast<const char*>(values.data()), static_cast<size_t>(count) * sizeof(T)};
+}
+
+template <typename T>
+void DropFirst(std::vector<T>& values, uint64_t count) {
+  values.erase(values.begin(), values.begin() + static_cast<ptrdiff_t>(count));
+}
+
+}  // namespace
+
+uint64_t TableWriter::Section::Whole() const {
+  const uint64_t buffered = buffer.keys.size();
+  return buffered >= of_chunk || added() == total ? std::min(buffered, of_chunk) : 0;
+}
+
+absl::StatusOr<std::unique_ptr<TableWriter>> TableWriter::Create(FileSystem& fs, const std::string& dir,
+                                                                 uint64_t step, const Shard& shard,
+                                                                 size_t index, v1::CheckpointTable table) {
+  WEIR_RETURN_IF_ERROR(CheckTableSizes(table));
+  table.set_name(TableFileName(shard.shard, shard.num_shards, index));
+  WEIR_ASSIGN_OR_RETURN(const std::string folder, FindFolder(fs, dir, step));
+  auto writer = absl::WrapUnique(new TableWriter(std::move(table)));
+  const std::string& name = writer->table_.name();
+  writer->path_ = JoinPath(folder, name);
+  WEIR_ASSIGN_OR_RETURN(writer->file_,
+                        fs.Stage(writer->path_, JoinPath(folder, TemporaryName(name, shard.incarnation))));
+  absl::StatusOr<std::unique_ptr<SafetensorsWriter>> begun =
+      SafetensorsWriter::Create(*writer->file_, writer->path_, TensorsOfTable(writer->table_),
+                                {{"weir.table", writer->table_.table().name()}});
+  if (!begun.ok()) return writer->file_->Publish(begun.status(), FileSystem::Existing::kKeep);
+  writer->writer_ = *std::move(begun);
+
+  // Whoever adds may add a little more than a chunk before Write().
+  const auto room = [](const Section& section) {
+    return static_cast<size_t>(std::min(section.total, section.of_chunk + section.of_chunk / 8));
+  };
+  Section& rows = writer->rows_;
+  rows.total = writer->table_.rows();
+  rows.of_chunk = RowsOfChunk(writer->table_);
+  rows.buffer.keys.reserve(room(rows));
+  rows.buffer.updated.reserve(room(rows));
+  rows.buffer.values.reserve(room(rows) * writer->table_.table().dim());
+  rows.buffer.slots.reserve(room(rows) * writer->table_.slot_words());
+  Section& counters = writer->counters_;
+  counters.total = writer->table_.counters();
+  counters.of_chunk = CountersOfChunk(writer->table_);
+  return writer;
+}
+
+void TableWriter::AddRow(uint64_t key, uint64_t updated, absl::Span<const float> words) {
+  const size_t dim = table_.table().dim();
+  TableEntries& to = rows_.buffer;
+  to.keys.push_back(key);
+  to.updated.push_back(updated);
+  to.values.insert(to.values.end(), words.begin(), words.begin() + dim);
+  to.slots.insert(to.slots.end(), words.begin() + dim, words.end());
+}
+
+void TableWriter::AddCounter(uint64_t key, uint64_t updated, uint32_t pushes) {
+  TableEntries& to = counters_.buffer;
+  to.keys.push_back(key);
+  to.updated.push_back(updated);
+  to.pushes.push_back(pushes);
+}
+
+bool TableWriter::due() const {
+  return rows_.buffer.keys.size() >= rows_.of_chunk || counters_.buffer.keys.size() >= counters_.of_chunk;
+}
+
+absl::Status TableWriter::WriteChunk(Section& section, uint64_t entries) {
+  TableEntries& from = section.buffer;
+  WEIR_RETURN_IF_ERROR(writer_->Append(Bytes(from.keys, entries)));
+  WEIR_RETURN_IF_ERROR(writer_->Append(Bytes(from.updated, entries)));
+  DropFirst(from.keys, entries);
+  DropFirst(from.updated, entries);
+  if (&section == &rows_) {
+    const uint64_t dim = table_.table().dim(), slot_words = table_.slot_words();
+    WEIR_RETURN_IF_ERROR(writer_->Append(Bytes(from.values, entries * dim)));
+    WEIR_RETURN_IF_ERROR(writer_->Append(Bytes(from.slots, entries * slot_words)));
+    DropFirst(from.values, entries * dim);
+    DropFirst(from.slots, entries * slot_words);
+  } else {
+    WEIR_RETURN_IF_ERROR(writer_->Append(Bytes(from.pushes, entries)));
+    DropFirst(from.pushes, entries);
+  }
+  section.written += entries;
+  return absl::OkStatus();
+}
+
+absl::Status TableWriter::Write() {
+  for (Section* section : {&rows_, &counters_}) {
+    // Never more than the header says.
+    if (section->added() > section->total) return CheckComplete();
+    while (const uint64_t entries = section->Whole()) WEIR_RETURN_IF_ERROR(WriteChunk(*section, entries));
+    if (section->written < section->total) break;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status TableWriter::CheckComplete() const {
+  if (rows_.added() == rows_.total && counters_.added() == counters_.total) return absl::OkStatus();
+  return absl::InternalError(absl::StrCat(path_, ": ", rows_.added(), " rows and ", counters_.added(),
+                                          " counters were to be written, not ", rows_.total, " and ",
+                                          counters_.total));
+}
+
+absl::StatusOr<v1::CheckpointTable> TableWriter::Finish(absl::Status so_far) {
+  if (so_far.ok()) so_far = CheckComplete();
+  if (so_far.ok()) so_far = Write();
+  SafetensorsWriter::Checksums sums;
+  if (so_far.ok()) {
+    absl::StatusOr<SafetensorsWriter::Checksums> finished = writer_->Finish();
+    so_far = finished.status();
+    if (finished.ok()) sums = *std::move(finished);
+  }
+  WEIR_RETURN_IF_ERROR(file_->Publish(so_far, FileSystem::Existing::kKeep));
+  table_.set_bytes(sums.bytes);
+  table_.set_crc32c(sums.crc32c);
+  table_.set_header_bytes(sums.header_bytes);
+  table_.set_header_crc32c(sums.header_crc32c);
+  const std::vector<StoredTensor> tensors = TensorsOfTable(table_);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    v1::CheckpointTensor* tensor = table_.add_tensors();
+    tensor->set_name(tensors[i].name);
+    tensor->set_bytes(tensors[i].bytes);
+    tensor->set_crc32c(sums.tensors[i]);
+  }
+  return std::move(table_);
+}
+
+}  // namespace weir

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/checkpoint/safetensors.h"
+#include "common/checkpoint/table_layout.h"
+#include "common/system/file_system.h"
+#include "proto/checkpoint_file.pb.h"
+#include "proto/shard_control.pb.h"
+
+namespace weir {
+
+// Writes a shard's rows of one table for a checkpoint, as they are handed over, and holds no more of them
+// than a chunk. Adding takes no file, so that one thread may add what another one writes; one thread at a
+// time.
+class TableWriter {
+ public:
+  // Whose rows: `incarnation` is the shard's.
+  struct Shard {
+    uint32_t shard = 0;
+    uint32_t num_shards = 1;
+    uint64_t incarnation = 0;
+  };
+  // `table`: its config, rows, slot_words, counters and chunk_bytes; the rest is filled in. `index`: which of
+  // the shard's tables it is. Blocks while the disk works, like all that returns a status.
+  static absl::StatusOr<std::unique_ptr<TableWriter>> Create(FileSystem& fs, const std::string& dir,
+                                                             uint64_t step, const Shard& shard, size_t index,
+                                                             v1::CheckpointTable table);
+
+  // The next row, by rising bucket and key: its values and then its slots. All rows come before counters.
+  void AddRow(uint64_t key, uint64_t updated, absl::Span<const float> words);
+  void AddCounter(uint64_t key, uint64_t updated, uint32_t pushes);
+  // What was added and is not written yet fills a chunk: Write() is due.
+  bool due() const;
+  // Writes the chunks that are whole.
+  absl::Status Write();
+  // Called once, last. Gives the file its name, durably, if all was well until now, else removes what was
+  // written and returns why. Internal: other numbers of rows or counters were added than were announced.
+  absl::StatusOr<v1::CheckpointTable> Finish(absl::Status so_far);
+
+ private:
+  // The rows or the counters.
+  struct Section {
+    uint64_t total = 0;     // announced
+    uint64_t of_chunk = 1;  // entries
+    uint64_t written = 0;
+    TableEntries buffer;
+    uint64_t added() const { return written + buffer.keys.size(); }
+    // The entries of the next chunk; 0: it is not whole.
+    uint64_t Whole() const;
+  };
+  explicit TableWriter(v1::CheckpointTable table) : table_(std::move(table)) {}
+  absl::Status WriteChunk(Section& section, uint64_t entries);
+  absl::Status CheckComplete() const;
+
+  v1::CheckpointTable table_;
+  std::string path_;
+  std::unique_ptr<StagedFile> file_;
+  std::unique_ptr<SafetensorsWriter> writer_;
+  Section rows_, counters_;
+};
+
+}  // namespace weir

@@ -1,0 +1,56 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/checkpoint/checkpoint_reader.h"
+#include "common/checkpoint/table_writer.h"
+#include "common/system/file_system.h"
+#include "proto/checkpoint_file.pb.h"
+#include "ps_server/shard/shard_tables.h"
+
+namespace weir {
+
+// One version of a shard's tables, pinned for a checkpoint. Made and released in the shard's order.
+struct PinnedTables {
+  explicit PinnedTables(std::shared_ptr<ShardTables> tables);
+
+  // What the version has of each table.
+  struct Size {
+    uint64_t rows, counters;
+  };
+  std::shared_ptr<ShardTables> tables;
+  std::vector<Size> sizes;
+  std::unique_ptr<ShardTables::Pinned> pinned;
+};
+
+// How the rows get from the shard into files.
+struct TableFiles {
+  FileSystem* files = nullptr;
+  std::string directory;  // of all checkpoints
+  uint64_t step = 0;
+  TableWriter::Shard shard;
+  // Runs a function in the shard's order, and waits until it has run. Each copies some rows, for at most
+  // about a millisecond.
+  std::function<void(const std::function<void()>&)> in_order;
+  // False: nobody waits for the files any more.
+  std::function<bool()> wanted;
+};
+
+// Writes a file for each table, durably, while updates go on; blocks meanwhile. Not in the shard's order.
+absl::StatusOr<std::vector<v1::CheckpointTable>> WriteTables(const PinnedTables& from, const TableFiles& to);
+
+// Fills new tables, which no update has changed. To go on (`weights_only` false) they become those of the
+// checkpoint at `version`, in which the dense weights are. With weights alone, each row has the values that
+// it had, slots like a new row's, and is as old as version 0; no key is counted. FailedPrecondition: the
+// tables differ (CheckpointReader::CheckTables). `tables` null: the job has none.
+absl::Status LoadTables(const CheckpointReader& reader, bool weights_only, uint32_t shard,
+                        uint32_t num_shards, uint64_t version, ShardTables* tables);
+
+}  // namespace weir
