@@ -112,7 +112,7 @@ class SimInPlaceWorker final : public SimProgram {
     const auto keep = [gradient](const auto&) {};
     const bool joins = work.last_of_clock && !coming_.has_value();
     if (!joins || plan_.pulls_apart) {
-      client->Push(work, base_, tensors, std::move(gate)).OnReady(keep);
+      client->Push(work, base_, tensors, std::move(gate), RowsToPush(work.batch)).OnReady(keep);
       if (joins) BeginPull(client, work.clock + 1);
       return;
     }
