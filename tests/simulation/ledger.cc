@@ -23,7 +23,7 @@ Ledger::Ledger(Options options)
   const Initializer init = options_.uploaded ? Initializer::Uploaded() : Initializer::Zeros();
   model_.tensors = {{"first", {all / 2 - 5}, TensorKind::kParameter, init},
                     {"second", {all - all / 2 + 5}, TensorKind::kParameter, init}};
-  RandomStream random(1, "keys");
+  RandomStream random(RandomKey(1, "keys"), 0);
   for (size_t i = 0; i < kKeys; ++i) {
     const uint64_t high = random.Next();
     keys_.push_back(high << 32 | random.Next());
