@@ -117,8 +117,8 @@ class SimInPlaceWorker final : public SimProgram {
       return;
     }
     Ask(work.clock + 1);
-    coming_ =
-        Coming{work.clock + 1, std::nullopt, client->PushPullInPlace(work, base_, tensors, std::move(gate))};
+    coming_ = Coming{work.clock + 1, std::nullopt,
+                     client->PushPullInPlace(work, base_, tensors, std::move(gate), RowsToPush(work.batch))};
     coming_->exchange->OnReady(keep);
   }
 

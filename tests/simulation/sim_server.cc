@@ -211,6 +211,7 @@ void SimServer::Start() {
   options.threads = &site_->threads;
   options.kernels = site_->seams.kernels;
   options.chunk_unit = static_cast<uint64_t>(site_->ledger.chunk_unit());
+  options.own_thread = false;
   options.reader_limits = site_->seams.reader_limits;
   options.nudge = [this, &world](absl::Duration in) { world.After(node_, in, [this] { shard_->Tick(); }); };
   options.on_revoke = [this, &world] { world.After(node_, absl::ZeroDuration(), [this] { DropRevoked(); }); };
