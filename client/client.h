@@ -174,8 +174,9 @@ class Client {
   }
   Future<PushPullView> PushPullInPlace(const Work& work, const PullResult& base,
                                        std::vector<ConstTensor> gradient,
-                                       std::shared_ptr<GradientGate> gate = nullptr) {
-    return Exchange({ExchangeOrder::Push{work, base, std::move(gradient), std::move(gate)},
+                                       std::shared_ptr<GradientGate> gate = nullptr,
+                                       std::vector<RowGradients> rows = {}) {
+    return Exchange({ExchangeOrder::Push{work, base, std::move(gradient), std::move(gate), std::move(rows)},
                      InPlace(work.clock + 1)})
         .Then([](ExchangeResult result) {
           return PushPullView{std::move(result.push), std::move(result.weights)};

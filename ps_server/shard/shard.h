@@ -89,6 +89,9 @@ class Shard {
     // Chunks of gradients start and end at multiples of this. The protocol sets the value; a simulation may
     // take less, as its clients do.
     uint64_t chunk_unit = kChunkUnit;
+    // Work that may take long runs on a thread of the shard. False: all runs on its callers' threads, as a
+    // simulation wants it.
+    bool own_thread = true;
     // The memory of the weights.
     SlabSource weights_source = AllocateSlab;
     ReaderLimits reader_limits;

@@ -108,7 +108,9 @@ void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded
   incarnation_ = options_.new_incarnation();
   store_ = std::move(loaded.store);
   tables_ = std::move(loaded.tables);
-  if (tables_ != nullptr || store_->elements() > kMaxElementsOfCallers) queue_.StartThread();
+  if (options_.own_thread && (tables_ != nullptr || store_->elements() > kMaxElementsOfCallers)) {
+    queue_.StartThread();
+  }
   log_.Begin(std::move(loaded.log));
   policy_ = options_.make_policy(options_.config, install);
   model_hash_ = store_->model().Hash();

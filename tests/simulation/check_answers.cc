@@ -1,4 +1,5 @@
 // Checks of the answers to callers.
+#include <algorithm>
 #include <cstring>
 #include <set>
 #include <tuple>
@@ -174,7 +175,8 @@ void Checker::CheckSent() {
         continue;
       }
       const std::vector<float>* const published = Find({shard, base.incarnation()}, base.count());
-      if (published != nullptr && *published != *push.weights[shard]) {
+      const std::vector<float>& read_weights = *push.weights[shard];
+      if (published != nullptr && !std::equal(read_weights.begin(), read_weights.end(), published->begin())) {
         Violate(Invariant::kBase, where(), ", was computed from other weights");
       }
     }

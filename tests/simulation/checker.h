@@ -111,6 +111,8 @@ class Checker {
   void CheckLogs();
   void CheckCoordinators();
   void CheckPublications();
+  // The rows of a version against its weights.
+  void CheckRows(const Published& line);
   void CheckStep(const Published& line, const std::vector<float>& before);
   // The incarnation was a member when one of these versions was made.
   bool WasMember(const Published& line, uint64_t incarnation) const;

@@ -144,6 +144,8 @@ const char* Name(Invariant invariant) {
       return "parts";
     case Invariant::kTorn:
       return "torn";
+    case Invariant::kRows:
+      return "rows";
     case Invariant::kBase:
       return "base";
     case Invariant::kMonotonic:

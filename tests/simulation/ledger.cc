@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "common/base/random.h"
+#include "common/model/key_bucket.h"
 #include "common/model/partition.h"
 
 namespace weir {
@@ -22,6 +23,11 @@ Ledger::Ledger(Options options)
   const Initializer init = options_.uploaded ? Initializer::Uploaded() : Initializer::Zeros();
   model_.tensors = {{"first", {all / 2 - 5}, TensorKind::kParameter, init},
                     {"second", {all - all / 2 + 5}, TensorKind::kParameter, init}};
+  RandomStream random(RandomKey(1, "keys"), 0);
+  for (size_t i = 0; i < kKeys; ++i) {
+    const uint64_t high = random.Next();
+    keys_.push_back(high << 32 | random.Next());
+  }
 }
 
 int64_t Ledger::chunk_unit() const {
@@ -42,6 +48,12 @@ uint64_t Ledger::ExamplesOfStep(uint64_t step) const {
   return std::min(options_.parts * options_.batch_size, options_.total_examples - first);
 }
 
+float Ledger::Scale(uint64_t batch) const {
+  return options_.sync ? static_cast<float>(ExamplesOfStep(batch / options_.parts)) /
+                             static_cast<float>(examples(batch))
+                       : 1.0f;
+}
+
 std::vector<float> Ledger::InitialValues(uint32_t rank, uint32_t shard) const {
   std::vector<float> values(static_cast<size_t>(elements_), 0.0f);
   if (!options_.uploaded) return values;
@@ -53,9 +65,7 @@ std::vector<float> Ledger::InitialValues(uint32_t rank, uint32_t shard) const {
 std::vector<float> Ledger::Gradient(uint64_t batch, uint32_t shard, uint64_t incarnation,
                                     const std::vector<float>& weights) const {
   std::vector<float> gradient(static_cast<size_t>(elements_), 0.0f);
-  const float scale = options_.sync ? static_cast<float>(ExamplesOfStep(batch / options_.parts)) /
-                                          static_cast<float>(examples(batch))
-                                    : 1.0f;
+  const float scale = Scale(batch);
   gradient[batch] = scale;
   gradient[batches_ + batch] = scale * static_cast<float>(incarnation);
   RandomStream random(RandomKey(batch, "mixed"), shard);
@@ -67,21 +77,65 @@ std::vector<float> Ledger::Gradient(uint64_t batch, uint32_t shard, uint64_t inc
   return gradient;
 }
 
+std::vector<uint64_t> Ledger::KeysOf(uint32_t shard) const {
+  std::vector<uint64_t> keys;
+  if (!options_.table) return keys;
+  for (uint64_t key : keys_) {
+    if (ShardOfBucket(BucketOfHash(HashKey(key)), options_.shards) == shard) keys.push_back(key);
+  }
+  std::sort(keys.begin(), keys.end());
+  return keys;
+}
+
+bool Ledger::HasKey(uint64_t batch, uint64_t key) const {
+  return key != keys_.back() && RandomStream(RandomKey(batch, "has key"), key).Next() % 4 == 0;
+}
+
+void Ledger::RowGradient(uint64_t batch, uint64_t key, float* gradient) const {
+  const float scale = Scale(batch);
+  gradient[0] = -scale;
+  gradient[1] = -scale * static_cast<float>(batch + 1);
+  const float noise = UniformFloat(RandomStream(RandomKey(batch, "row"), key).Next()) - 0.5f;
+  gradient[2] = noise * (batch % 2 == 0 ? 1.0f : 1e4f);
+}
+
+Ledger::RowsOfBatch Ledger::RowGradients(uint64_t batch) const {
+  RowsOfBatch rows;
+  for (uint64_t key : keys_) {
+    if (!HasKey(batch, key)) continue;
+    float gradient[kDim];
+    RowGradient(batch, key, gradient);
+    const bool twice = (batch + key) % 3 == 0;
+    for (int i = 0; i < (twice ? 2 : 1); ++i) {
+      rows.keys.push_back(key);
+      // Halves add up to the same bits.
+      for (float value : gradient) rows.gradients.push_back(twice ? 0.5f * value : value);
+    }
+  }
+  return rows;
+}
+
 double Ledger::Excess(uint64_t step, const std::set<uint64_t>& batches) const {
   uint64_t committed = 0;
   for (uint64_t batch : batches) committed += examples(batch);
   return static_cast<double>(ExamplesOfStep(step)) / static_cast<double>(std::max<uint64_t>(committed, 1));
 }
 
+std::vector<uint64_t> Ledger::PartsOf(uint64_t step, uint64_t* examples) const {
+  std::vector<uint64_t> parts;
+  *examples = 0;
+  for (uint64_t b = step * options_.parts; b < std::min(batches_, (step + 1) * options_.parts); ++b) {
+    if (poisoned(b)) continue;
+    parts.push_back(b);
+    *examples += this->examples(b);
+  }
+  return parts;
+}
+
 std::vector<float> Ledger::SerialWeights(uint32_t shard, std::vector<float> weights) const {
   for (uint64_t step = 0; step < steps(); ++step) {
-    std::vector<uint64_t> parts;
     uint64_t total = 0;
-    for (uint64_t b = step * options_.parts; b < std::min(batches_, (step + 1) * options_.parts); ++b) {
-      if (poisoned(b)) continue;
-      parts.push_back(b);
-      total += examples(b);
-    }
+    const std::vector<uint64_t> parts = PartsOf(step, &total);
     std::vector<float> mean(weights.size(), 0.0f);
     for (size_t i = 0; i < parts.size(); ++i) {
       const std::vector<float> gradient = Gradient(parts[i], shard, 0, weights);
@@ -99,7 +153,34 @@ std::vector<float> Ledger::SerialWeights(uint32_t shard, std::vector<float> weig
     }
     for (size_t j = 0; j < weights.size(); ++j) weights[j] = weights[j] - -1.0f * mean[j];
   }
+  for (uint64_t key : KeysOf(shard)) {
+    const std::vector<float> row = SerialRow(key);
+    weights.insert(weights.end(), row.begin(), row.end());
+  }
   return weights;
+}
+
+std::vector<float> Ledger::SerialRow(uint64_t key) const {
+  std::vector<float> row(kDim, 0.0f);
+  for (uint64_t step = 0; step < steps(); ++step) {
+    uint64_t total = 0;
+    const std::vector<uint64_t> parts = PartsOf(step, &total);
+    float mean[kDim];
+    bool named = false;
+    for (uint64_t part : parts) {
+      if (!HasKey(part, key)) continue;
+      float gradient[kDim];
+      RowGradient(part, key, gradient);
+      const float share = static_cast<float>(examples(part)) / static_cast<float>(total);
+      for (size_t j = 0; j < kDim; ++j) {
+        const float product = parts.size() == 1 ? gradient[j] : share * gradient[j];
+        mean[j] = named ? mean[j] + product : product;
+      }
+      named = true;
+    }
+    for (size_t j = 0; named && j < kDim; ++j) row[j] = row[j] - mean[j];
+  }
+  return row;
 }
 
 }  // namespace weir

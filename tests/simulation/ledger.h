@@ -18,10 +18,20 @@ namespace weir {
 //   then kMixed   values that depend on the weights that were read, and whose sums depend on the order.
 //
 // In sync a gradient is scaled so that this holds after the mean over its step's parts. Where a worker
-// uploads the initial values, those of the last kind are its own. Pure.
+// uploads the initial values, those of the last kind are its own.
+//
+// Where the job has an embedding table, its rows start at zeros and are trained likewise, with
+//
+//   column 0   the count: the push of batch b adds 1 to each of the batch's keys;
+//   column 1   it adds b + 1;
+//   column 2   a value of the batch and the key, whose sums depend on the order.
+//
+// So a shard's rows follow from the counts of its weights, of the same version. Pure.
 class Ledger {
  public:
   static constexpr int64_t kMixed = 8;
+  // Of the table. No batch has the last key.
+  static constexpr size_t kKeys = 25, kDim = 3;
 
   struct Options {
     bool sync = false;
@@ -33,6 +43,8 @@ class Ledger {
     std::set<std::pair<uint64_t, uint32_t>> poisoned;
     // A worker uploads the initial values; otherwise they are zeros.
     bool uploaded = false;
+    // The job has a table.
+    bool table = false;
   };
   explicit Ledger(Options options);
 
@@ -55,19 +67,38 @@ class Ledger {
   std::vector<float> Gradient(uint64_t batch, uint32_t shard, uint64_t incarnation,
                               const std::vector<float>& weights) const;
 
+  // The keys of the table that are the shard's, rising; of all shards: in an order that does not rise.
+  std::vector<uint64_t> KeysOf(uint32_t shard) const;
+  const std::vector<uint64_t>& keys() const { return keys_; }
+  bool HasKey(uint64_t batch, uint64_t key) const;
+  // A batch's keys, of all shards, and their gradients; some keys come twice, and have half of their gradient
+  // each time.
+  struct RowsOfBatch {
+    std::vector<uint64_t> keys;
+    std::vector<float> gradients;
+  };
+  RowsOfBatch RowGradients(uint64_t batch) const;
+
   // sync: the factor by which a step's count exceeds 1 if only these parts of it were committed.
   double Excess(uint64_t step, const std::set<uint64_t>& batches) const;
   // sync: the shard's weights after all steps, by a plain loop from these initial values; the incarnations
-  // (`who`) stay zero.
+  // (`who`) stay zero. Then the rows of KeysOf(), if the job has a table.
   std::vector<float> SerialWeights(uint32_t shard, std::vector<float> weights) const;
 
  private:
   uint64_t ExamplesOfStep(uint64_t step) const;
+  // sync: what scales a batch's gradient so that the mean over its step has it whole; otherwise 1.
+  float Scale(uint64_t batch) const;
+  // The parts of a step that are not refused, and their examples.
+  std::vector<uint64_t> PartsOf(uint64_t step, uint64_t* examples) const;
+  void RowGradient(uint64_t batch, uint64_t key, float* gradient) const;
+  std::vector<float> SerialRow(uint64_t key) const;
 
   const Options options_;
   const uint64_t batches_;
   int64_t elements_;
   ModelSpec model_;
+  std::vector<uint64_t> keys_;
 };
 
 }  // namespace weir

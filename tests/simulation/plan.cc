@@ -288,6 +288,20 @@ void PlanUploads(Dice& dice, Plan* plan) {
   }
 }
 
+// Likewise.
+void PlanTable(Dice& dice, Plan* plan) {
+  // With a table, all servers hold a part of the job.
+  if (!dice.Chance(0.3) || plan->standby > 0) return;
+  plan->ledger.table = true;
+  v1::TableConfig& table = *plan->config.add_tables();
+  table.set_name("rows");
+  table.set_dim(Ledger::kDim);
+  table.mutable_init()->set_type(v1::TableInit::KIND_CONSTANT);
+  table.mutable_init()->set_value(0);
+  table.mutable_optimizer()->set_type(v1::TableOptimizer::KIND_SGD);
+  table.mutable_optimizer()->set_learning_rate(1);
+}
+
 }  // namespace
 
 const char* Name(FaultPlan::Kind kind) {
@@ -369,6 +383,8 @@ Plan MakePlan(uint64_t seed) {
   PlanStandby(standby, &plan);
   Dice uploads(seed, "plan: uploads");
   PlanUploads(uploads, &plan);
+  Dice table(seed, "plan: table");
+  PlanTable(table, &plan);
   for (const FaultPlan& fault : plan.faults) plan.heal = std::max(plan.heal, fault.at + fault.duration);
   return plan;
 }
@@ -386,7 +402,8 @@ std::string Plan::ToString() const {
       Words(readers), consistency.prefetch() ? ", prefetch" : "", ", chunks of ", config.wire().chunk_kib(),
       " KiB", shared_memory ? ", shared memory" : "", recoverable() ? ", checkpoints" : "",
       logs() ? ", log" : "", moves > 0 ? ", servers move" : "",
-      ledger.poisoned.empty() ? "" : ", poisoned batches", ledger.uploaded ? ", values uploaded" : "");
+      ledger.poisoned.empty() ? "" : ", poisoned batches", ledger.uploaded ? ", values uploaded" : "",
+      ledger.table ? ", a table" : "");
   for (const FaultPlan& fault : faults) {
     absl::StrAppend(&out, "; ", Name(fault.kind), " ", fault.first, " ", fault.second, " at ",
                     absl::FormatDuration(fault.at), " for ", absl::FormatDuration(fault.duration));

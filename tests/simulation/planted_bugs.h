@@ -29,5 +29,6 @@ std::vector<PlantedBug> PlantedInChunks();
 std::vector<PlantedBug> PlantedInTraining();
 std::vector<PlantedBug> PlantedOnDisk();
 std::vector<PlantedBug> PlantedInMemory();
+std::vector<PlantedBug> PlantedInRows();
 
 }  // namespace weir

@@ -19,7 +19,9 @@ namespace weir {
 // published and received. The invariants (invariants.h) are checked on this log after the run. Times are
 // since the run's start.
 
-// A shard's weights; shared, since many records refer to the same weights.
+// A shard's weights, and after them the rows of its keys (Ledger::KeysOf), if the job has a table. What a
+// worker reads in place, and what it computes from, is without rows. Shared, since many records refer to the
+// same weights.
 using Weights = std::shared_ptr<const std::vector<float>>;
 
 // A worker computed a gradient and began to send it to all shards.

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/codec/wire_codec.h"
+#include "common/protocol/row_layout.h"
 
 namespace weir {
 namespace {
@@ -100,6 +101,8 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
   std::string Outgoing(const OutgoingMessage& message);
   struct OpenPush;
   void OnChunk(OpenPush& push, const v1::ExchangeRequest& head, char* data, size_t bytes);
+  // Makes a value of a chunk NaN, if its batch is poisoned.
+  void Poison(const OpenPush& push, const v1::ExchangeRequest& head, char* data, size_t bytes);
   void SendCopy(const OpenPush& push);
   void Arrive(const std::string& bytes);
   // For Seams::releases_early.
@@ -128,13 +131,20 @@ class SimDataStream final : public DataStream, public std::enable_shared_from_th
   bool reads_ = false;
   // How the stream ended.
   std::optional<absl::Status> end_;
+  // A chunk of a gradient or a piece of rows, as it left.
+  struct SentChunk {
+    bool rows = false;
+    uint64_t first = 0;
+    std::string bytes;
+  };
   // The open pushes, by the number of their exchange: as the client made them, and the first message and the
-  // chunks, by their positions, as they left.
+  // chunks as they left.
   struct OpenPush {
     v1::PushRequest asked;
     v1::ExchangeRequest first;
-    std::vector<std::pair<uint64_t, std::string>> chunks;
-    uint64_t missing = 0;  // elements
+    std::vector<SentChunk> chunks;
+    uint64_t missing = 0;       // elements
+    uint64_t missing_rows = 0;  // bytes
     // Chunks for which the shard has given credit that is not used up.
     uint64_t credit = 0;
   };
@@ -209,6 +219,9 @@ std::string SimDataStream::Outgoing(const OutgoingMessage& message) {
     OpenPush& push = pushes_[head.id()];
     push.asked = head.push();
     push.missing = head.push().elements();
+    const auto rows =
+        RowLayout::OfRequest(head.push().rows(), head.push().dtype(), head.pull().rows(), {Ledger::kDim});
+    push.missing_rows = rows.ok() ? rows->bytes() : 0;
     site_->world.Trace("push", {node(), streams_->shard, head.push().clock(), head.push().part()});
   } else if (head.has_pull()) {
     site_->world.Trace("pull", {node(), streams_->shard, head.pull().clock()});
@@ -236,6 +249,19 @@ void SimDataStream::OnChunk(OpenPush& push, const v1::ExchangeRequest& head, cha
     push.credit = 0;
     site_->log.complaints.push_back("a client sent a chunk for which it had no credit");
   }
+  push.chunks.push_back({head.rows(), head.first(), ""});
+  if (head.rows()) {
+    push.missing_rows -= bytes;
+  } else {
+    Poison(push, head, data, bytes);
+    push.missing -= bytes / sizeof(float);
+  }
+  push.chunks.back().bytes.assign(data, bytes);
+  if (push.missing > 0 || push.missing_rows > 0) return;
+  if (site_->network.faults_on() && site_->world.Chance(site_->plan.network.duplicate)) SendCopy(push);
+}
+
+void SimDataStream::Poison(const OpenPush& push, const v1::ExchangeRequest& head, char* data, size_t bytes) {
   const uint64_t batch = push.asked.batch_plus_one() - 1, elements = bytes / sizeof(float);
   // As if the value had changed after the client's check, so that the shard finds it.
   const uint64_t at = (batch * 7) % static_cast<uint64_t>(site_->ledger.elements()) - head.first();
@@ -243,10 +269,6 @@ void SimDataStream::OnChunk(OpenPush& push, const v1::ExchangeRequest& head, cha
     const float value = std::numeric_limits<float>::quiet_NaN();
     std::memcpy(data + at * sizeof(float), &value, sizeof(float));
   }
-  push.chunks.emplace_back(head.first(), std::string(data, bytes));
-  push.missing -= elements;
-  if (push.missing > 0) return;
-  if (site_->network.faults_on() && site_->world.Chance(site_->plan.network.duplicate)) SendCopy(push);
 }
 
 void SimDataStream::SendCopy(const OpenPush& push) {
@@ -277,10 +299,11 @@ void SimDataStream::SendCopy(const OpenPush& push) {
     void Send(uint64_t chunks) {
       const auto stream = stream_.lock();
       for (; chunks > 0 && stream != nullptr && !chunks_.empty(); --chunks) {
+        head_.set_rows(chunks_.front().rows);
         head_.set_first(chunks_.front().first);
         stream->connection_->Send(
             Connection::kOpener,
-            [end = stream->server_end_, bytes = Join(head_, chunks_.front().second)] { end(bytes); });
+            [end = stream->server_end_, bytes = Join(head_, chunks_.front().bytes)] { end(bytes); });
         chunks_.pop_front();
         head_.clear_push();
         head_.clear_pull();
@@ -288,7 +311,7 @@ void SimDataStream::SendCopy(const OpenPush& push) {
     }
 
     v1::ExchangeRequest head_;
-    std::deque<std::pair<uint64_t, std::string>> chunks_;
+    std::deque<SentChunk> chunks_;
     std::weak_ptr<SimDataStream> stream_;
   };
   ++site_->faults["push duplicated"];
@@ -320,7 +343,7 @@ void SimDataStream::Arrive(const std::string& bytes) {
   if (user_ == nullptr || end_.has_value()) return;
   Log(bytes);
   if (site_->seams.releases_early) ReleaseEarly(bytes);
-  const bool changes = site_->seams.reply || site_->seams.weights;
+  const bool changes = site_->seams.reply || site_->seams.weights || site_->seams.rows;
   arrived_.push_back(changes ? Incoming(bytes) : bytes);
   Deliver();
 }
@@ -342,7 +365,8 @@ std::string SimDataStream::Incoming(const std::string& bytes) {
   if (site_->seams.reply) site_->seams.reply(number_, streams_->shard, &reply);
   std::string payload;
   for (absl::string_view part : message->payload) absl::StrAppend(&payload, part);
-  if (site_->seams.weights) site_->seams.weights(number_, streams_->shard, reply, &payload);
+  const auto& change = reply.rows() ? site_->seams.rows : site_->seams.weights;
+  if (change) change(number_, streams_->shard, reply, &payload);
   return Join(reply, payload);
 }
 

@@ -112,13 +112,13 @@ class SimInPlaceWorker final : public SimProgram {
     const auto keep = [gradient](const auto&) {};
     const bool joins = work.last_of_clock && !coming_.has_value();
     if (!joins || plan_.pulls_apart) {
-      client->Push(work, base_, tensors, std::move(gate)).OnReady(keep);
+      client->Push(work, base_, tensors, std::move(gate), RowsToPush(work.batch)).OnReady(keep);
       if (joins) BeginPull(client, work.clock + 1);
       return;
     }
     Ask(work.clock + 1);
-    coming_ =
-        Coming{work.clock + 1, std::nullopt, client->PushPullInPlace(work, base_, tensors, std::move(gate))};
+    coming_ = Coming{work.clock + 1, std::nullopt,
+                     client->PushPullInPlace(work, base_, tensors, std::move(gate), RowsToPush(work.batch))};
     coming_->exchange->OnReady(keep);
   }
 

@@ -215,6 +215,32 @@ std::vector<float> SimProgram::GradientOf(uint64_t batch, const std::vector<Weig
   });
 }
 
+std::vector<RowGradients> SimProgram::RowsToPush(uint64_t batch) {
+  if (!site_->plan.ledger.table) return {};
+  rows_to_push_ = site_->ledger.RowGradients(batch);
+  if (rows_to_push_.keys.empty()) return {};
+  return {{0, rows_to_push_.keys, rows_to_push_.gradients}};
+}
+
+std::vector<RowsToRead> SimProgram::RowsToPull(uint64_t clock) {
+  if (!site_->plan.ledger.table) return {};
+  // A value that shows if it is read before it is written.
+  std::vector<float>& memory = row_memory_.emplace_back(Ledger::kKeys * Ledger::kDim, 1e9f);
+  rows_of_[clock] = &memory;
+  return {{0, site_->ledger.keys(), absl::MakeSpan(memory)}};
+}
+
+void SimProgram::AppendRows(uint32_t shard, uint64_t clock, std::vector<float>& weights) const {
+  const auto rows = rows_of_.find(clock);
+  if (rows == rows_of_.end()) return;
+  const std::vector<uint64_t>& keys = site_->ledger.keys();
+  for (uint64_t key : site_->ledger.KeysOf(shard)) {
+    const auto at = std::find(keys.begin(), keys.end(), key) - keys.begin();
+    const float* const row = rows->second->data() + at * static_cast<int64_t>(Ledger::kDim);
+    weights.insert(weights.end(), row, row + Ledger::kDim);
+  }
+}
+
 void SimProgram::LogPush(const weir::Work& work, const PullResult& base, std::vector<Weights> weights) {
   if (dead()) return;
   std::vector<v1::Version> versions(base.versions.size());
@@ -234,6 +260,7 @@ void SimProgram::AskSnapshot() {
 
 void SimProgram::OnPull(const ShardSet::Pull& pull, uint32_t shard, const v1::PullReply& reply) {
   if (dead()) return;
+  const bool pinned = pull.request.pin() != 0;
   Weights weights;
   if (reply.outcome() == v1::OK) {
     std::vector<float> part;
@@ -243,10 +270,10 @@ void SimProgram::OnPull(const ShardSet::Pull& pull, uint32_t shard, const v1::Pu
       tensors_.Walk(shard, 0, site_->ledger.elements(), [&](size_t tensor, int64_t at, int64_t n) {
         part.insert(part.end(), pull.tensors[tensor] + at, pull.tensors[tensor] + at + n);
       });
+      AppendRows(shard, pinned ? kSnapshot : pull.request.clock(), part);
     }
     weights = std::make_shared<const std::vector<float>>(std::move(part));
   }
-  const bool pinned = pull.request.pin() != 0;
   site_->log.pulls.push_back({pinned ? snapshot_asked_ : asked_[pull.request.clock()], site_->world.elapsed(),
                               joined_.worker(), joined_.incarnation(), shard, pull.request.clock(),
                               pinned ? snapshot_ : 0, reply, std::move(weights)});

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -75,6 +76,14 @@ class SimProgram : private Transport, private ShardSet::Observer {
   std::vector<Weights> PartsOf(const float* all) const;
   // The whole of a model from the parts of its shards.
   std::vector<float> AllOf(const std::function<std::vector<float>(uint32_t shard)>& part_of) const;
+  // What a push of the batch has for the job's table, if there is one. Valid until the next call.
+  std::vector<RowGradients> RowsToPush(uint64_t batch);
+  // Memory for all rows of the table, which the pull at this clock (kSnapshot: the next snapshot) fills; none
+  // if there is no table.
+  std::vector<RowsToRead> RowsToPull(uint64_t clock);
+  // Appends what such a pull has brought of a shard's rows, in the order of Ledger::KeysOf().
+  void AppendRows(uint32_t shard, uint64_t clock, std::vector<float>& weights) const;
+  static constexpr uint64_t kSnapshot = UINT64_MAX;
   // The ledger's gradient of a batch, computed from these weights by shard.
   std::vector<float> GradientOf(uint64_t batch, const std::vector<Weights>& weights) const;
   // Call before each push of a gradient that was computed from these weights.
@@ -128,6 +137,11 @@ class SimProgram : private Transport, private ShardSet::Observer {
   bool live_ = false;
   // When pulls were requested, by clock; when the newest snapshot was requested, and its number.
   std::map<uint64_t, absl::Duration> asked_;
+  Ledger::RowsOfBatch rows_to_push_;
+  // By clock: the memory of the newest pull's rows. That of the others stays as long as the program, since
+  // calls that have ended badly may still write there.
+  std::map<uint64_t, std::vector<float>*> rows_of_;
+  std::deque<std::vector<float>> row_memory_;
   absl::Duration snapshot_asked_;
   uint64_t snapshot_ = 0;
   // The current wait: its number, and whether it was woken.

@@ -37,7 +37,8 @@ class SimReader final : public SimProgram {
         if (held < plan_.holds) ++held, Misbehave(client);
       } else {
         AskSnapshot();
-        const auto read = client->PullSnapshot(TensorsIn<MutableTensor>(weights_.data())).Get();
+        const auto read =
+            client->PullSnapshot(TensorsIn<MutableTensor>(weights_.data()), RowsToPull(kSnapshot)).Get();
         if (absl::IsInternal(read.status())) Complain(read.status().ToString());
         if (last) return absl::OkStatus();
       }

@@ -1,7 +1,9 @@
 #include "tests/simulation/sim_server.h"
 
 #include <algorithm>
+#include <memory>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/protocol/job_failure.h"
@@ -209,6 +211,7 @@ void SimServer::Start() {
   options.threads = &site_->threads;
   options.kernels = site_->seams.kernels;
   options.chunk_unit = static_cast<uint64_t>(site_->ledger.chunk_unit());
+  options.own_thread = false;
   options.reader_limits = site_->seams.reader_limits;
   options.nudge = [this, &world](absl::Duration in) { world.After(node_, in, [this] { shard_->Tick(); }); };
   options.on_revoke = [this, &world] { world.After(node_, absl::ZeroDuration(), [this] { DropRevoked(); }); };
@@ -643,12 +646,27 @@ Weights SimServer::Snapshot() {
   v1::PullRequest request;
   request.mutable_caller()->set_model_hash(model_hash_);
   request.set_pin(kObserversPin);
+  RowKeys keys;
+  const std::vector<uint64_t> of_shard = site_->ledger.KeysOf(index_);
+  if (!of_shard.empty()) {
+    request.add_rows()->set_keys(of_shard.size());
+    TableKeys& table = keys.emplace_back();
+    table.count = of_shard.size();
+    table.keys = std::make_unique<uint64_t[]>(table.count);
+    std::copy(of_shard.begin(), of_shard.end(), table.keys.get());
+  }
   Weights weights;
-  shard_->Pull(0, request, [&](absl::StatusOr<PullAnswer> answer) {
+  const auto take = [&](absl::StatusOr<PullAnswer> answer) {
     if (!answer.ok() || answer->version == nullptr) return;
     const float* const values = answer->version->weights.get();
-    weights = std::make_shared<const std::vector<float>>(values, values + shard_->elements());
-  });
+    std::vector<float> all(values, values + shard_->elements());
+    if (answer->rows != nullptr) {
+      const float* const rows = answer->rows->values.get();
+      all.insert(all.end(), rows, rows + of_shard.size() * Ledger::kDim);
+    }
+    weights = std::make_shared<const std::vector<float>>(std::move(all));
+  };
+  shard_->Pull(0, request, take, std::move(keys));
   message.mutable_unpin()->set_pin(kObserversPin);
   shard_->Control(message);
   return weights;

@@ -35,12 +35,14 @@ class SimTrainer final : public SimProgram, private GradientComputer {
     Future<ExchangeResult> Exchange(ExchangeOrder order) override {
       if (order.push.has_value()) {
         trainer_->LogPush(order.push->work, order.push->base);
+        order.push->rows = trainer_->RowsToPush(order.push->work.batch);
       } else {
         trainer_->doing_ = "pulls";
       }
       if (order.pull.has_value()) {
         const uint64_t clock = order.pull->clock;
         trainer_->Ask(clock);
+        order.pull->rows = trainer_->RowsToPull(clock);
         if (order.pull->on_weights != nullptr) {
           order.pull->on_weights = [trainer = trainer_, clock,
                                     on_weights = std::move(order.pull->on_weights)](size_t tensor) {

@@ -50,6 +50,8 @@ struct Seams {
   // The weights in a shard's message as they arrive; not those that lie in shared memory.
   std::function<void(uint64_t stream, uint32_t shard, const v1::ExchangeReply&, std::string* weights)>
       weights;
+  // The same for the rows of embedding tables.
+  std::function<void(uint64_t stream, uint32_t shard, const v1::ExchangeReply&, std::string* rows)> rows;
   // Wraps a client's channel to a shard.
   std::function<std::unique_ptr<ShardChannel>(std::unique_ptr<ShardChannel>)> channel;
   // What a training loop gets for its client.

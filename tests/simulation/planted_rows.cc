@@ -1,0 +1,157 @@
+// Bugs of the rows of embedding tables, on their way to the shards and back.
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/common/forwarding_client.h"
+#include "tests/simulation/planted_bugs.h"
+
+namespace weir {
+namespace {
+
+// A client that changes the rows that it pushes.
+class ChangedRows : public ForwardingClient {
+ public:
+  using ForwardingClient::ForwardingClient;
+
+  Future<ExchangeResult> Exchange(ExchangeOrder order) override {
+    if (!order.push.has_value() || order.push->rows.empty())
+      return ForwardingClient::Exchange(std::move(order));
+    const RowGradients& rows = order.push->rows[0];
+    keys_.assign(rows.keys.begin(), rows.keys.end());
+    values_.assign(rows.values.begin(), rows.values.end());
+    Change(order.push->work);
+    order.push->rows.clear();
+    if (!keys_.empty()) order.push->rows.push_back({0, keys_, values_});
+    return ForwardingClient::Exchange(std::move(order));
+  }
+
+ protected:
+  virtual void Change(const Work& work) = 0;
+
+  std::vector<uint64_t> keys_;
+  std::vector<float> values_;
+};
+
+template <typename Wrong>
+void Instead(Site* site) {
+  site->seams.client = [](Client* client) { return std::make_unique<Wrong>(client); };
+}
+
+// Of a key that occurs several times the last gradient counts.
+class LastWins final : public ChangedRows {
+ public:
+  using ChangedRows::ChangedRows;
+
+ private:
+  void Change(const Work&) override {
+    std::map<uint64_t, std::vector<float>> last;
+    for (size_t i = 0; i < keys_.size(); ++i) {
+      const auto row = values_.begin() + static_cast<int64_t>(i * Ledger::kDim);
+      last[keys_[i]].assign(row, row + Ledger::kDim);
+    }
+    keys_.clear();
+    values_.clear();
+    for (const auto& [key, row] : last) {
+      keys_.push_back(key);
+      values_.insert(values_.end(), row.begin(), row.end());
+    }
+  }
+};
+
+// A batch's rows go with the next push.
+class RowsLate final : public ChangedRows {
+ public:
+  using ChangedRows::ChangedRows;
+
+ private:
+  void Change(const Work&) override {
+    std::swap(keys_, kept_keys_);
+    std::swap(values_, kept_values_);
+  }
+
+  std::vector<uint64_t> kept_keys_;
+  std::vector<float> kept_values_;
+};
+
+// Every fourth batch loses a row.
+class RowLost final : public ChangedRows {
+ public:
+  using ChangedRows::ChangedRows;
+
+ private:
+  void Change(const Work& work) override {
+    if (work.batch % 4 != 1) return;
+    const uint64_t lost = keys_.back();
+    while (!keys_.empty() && keys_.back() == lost) {
+      keys_.pop_back();
+      values_.resize(values_.size() - Ledger::kDim);
+    }
+  }
+};
+
+// A gradient goes to another key than the batch's.
+class WrongKey final : public ChangedRows {
+ public:
+  using ChangedRows::ChangedRows;
+
+ private:
+  void Change(const Work& work) override {
+    if (work.batch % 4 == 1) std::swap(keys_.front(), keys_.back());
+  }
+};
+
+// Rows of an answer before stand in this one: the answer's rows are of several versions.
+void MixedVersions(Site* site) {
+  const auto before = std::make_shared<std::map<std::pair<uint64_t, uint32_t>, std::string>>();
+  site->seams.rows = [before](uint64_t stream, uint32_t shard, const v1::ExchangeReply&, std::string* rows) {
+    std::string& old = (*before)[{stream, shard}];
+    const std::string now = *rows;
+    if (old.size() == rows->size()) rows->replace(rows->size() / 2, std::string::npos, old, rows->size() / 2);
+    old = now;
+  };
+}
+
+// A pin's rows are read as they are, not as they were.
+void NewestUnderPin(Site* site) {
+  const auto newest = std::make_shared<std::map<uint32_t, std::string>>();
+  site->seams.rows = [site, newest](uint64_t, uint32_t shard, const v1::ExchangeReply&, std::string* rows) {
+    // What a worker read last, on the same shard, is newer than a pin, or as new.
+    std::string& last = (*newest)[shard];
+    if (!site->plan.readers.empty() && last.size() == rows->size() && site->world.Chance(0.1)) {
+      *rows = last;
+    } else {
+      last = *rows;
+    }
+  };
+}
+
+}  // namespace
+
+std::vector<PlantedBug> PlantedInRows() {
+  return {
+      {"rows: the last one wins",
+       "of a key that a batch has twice only the last gradient is pushed",
+       {Invariant::kRows},
+       Instead<LastWins>},
+      {"rows one push late",
+       "a batch's rows are pushed with the next batch",
+       {Invariant::kRows},
+       Instead<RowsLate>},
+      {"row lost", "a row's gradient is left out of a push", {Invariant::kRows}, Instead<RowLost>},
+      {"row of another key", "a row's gradient goes to another key", {Invariant::kRows}, Instead<WrongKey>},
+      {"rows of two versions",
+       "the rows of one answer are of several versions",
+       {Invariant::kTorn},
+       MixedVersions},
+      {"newest rows under a pin",
+       "a pinned version's rows are read as updates have left them",
+       {Invariant::kTorn},
+       NewestUnderPin},
+  };
+}
+
+}  // namespace weir
