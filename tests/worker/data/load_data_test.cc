@@ -8,6 +8,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
+#include "google/protobuf/text_format.h"
 #include "worker/data/csv.h"
 #include "worker/data/idx.h"
 #include "zlib.h"
@@ -292,23 +293,27 @@ TEST_CASE("CSV files are read as classes or as targets") {
 TEST_CASE("A bad CSV file is refused with line and column") {
   const struct {
     std::string text;
-    CsvOptions options;
+    std::string config;  // of DataConfig
     std::string message;
   } cases[] = {
-      {"1,2\n3,x7\n", {}, "f:2:3: value 1 is 'x7'; expected a finite number"},
+      {"1,2\n3,x7\n", "", "f:2:3: value 1 is 'x7'; expected a finite number"},
       {"a,b\n1,2\n",
-       {},
+       "",
        "f:1:1: value 0 is 'a'; expected a finite number (if the first line holds names, set data.header)"},
-      {"a,b\n1,\n", {-1, true}, "f:2:3: value 1 is ''; expected a finite number"},
-      {"1,nan\n", {-1, true}, ""},
-      {"1,2\n1,nan\n", {}, "f:2:3: value 1 is 'nan'; expected a finite number"},
-      {"1,2\n1e39,1\n", {}, "f:2:1: value 0 is '1e39'; expected a finite number"},
-      {"1,2\n\n1,2,3\n", {}, "f:3:1: 3 values; expected 2 as in the lines before"},
-      {"1\n", {}, "f:1:1: one value; expected at least one feature and the label, separated by commas"},
-      {"1,2\n", {2}, "f:1:1: the line has 2 values, so data.label_column must be within [-2, 1]; it is 2"},
-      {"1,2\n", {-3}, "f:1:1: the line has 2 values, so data.label_column must be within [-2, 1]; it is -3"},
+      {"a,b\n1,\n", "header: true", "f:2:3: value 1 is ''; expected a finite number"},
+      {"1,nan\n", "header: true", ""},
+      {"1,2\n1,nan\n", "", "f:2:3: value 1 is 'nan'; expected a finite number"},
+      {"1,2\n1e39,1\n", "", "f:2:1: value 0 is '1e39'; expected a finite number"},
+      {"1,2\n\n1,2,3\n", "", "f:3:1: 3 values; expected 2 as in the lines before"},
+      {"1\n", "", "f:1:1: one value; expected at least one feature and the label, separated by commas"},
+      {"1,2\n", "label_column: 2", "f:1:1: the line has 2 values, so data.label_column must be within [-2, 1]; it is 2"},
+      {"1,2\n", "label_column: -3", "f:1:1: the line has 2 values, so data.label_column must be within [-2, 1]; it is -3"},
   };
-  for (const auto& c : cases) CHECK(ParseCsv("f", c.text, c.options).status().message() == c.message);
+  for (const auto& c : cases) {
+    DataConfig config;
+    REQUIRE(google::protobuf::TextFormat::ParseFromString(c.config, &config));
+    CHECK(ParseCsv("f", c.text, config).status().message() == c.message);
+  }
 
   Write("empty.csv", "a,b\n");
   Write("fraction.csv", "1,0\n1,0.5\n");
