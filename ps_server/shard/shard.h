@@ -34,6 +34,7 @@
 #include "ps_server/shard/push_tally.h"
 #include "ps_server/shard/shard_loader.h"
 #include "ps_server/shard/shard_members.h"
+#include "ps_server/shard/shard_tables.h"
 #include "ps_server/shard/staged_parts.h"
 #include "ps_server/shard/waiting_calls.h"
 
@@ -46,8 +47,9 @@ struct CheckpointWork;
 //
 // All state changes happen in one order, that of a SerialQueue: pushes, pulls, commits, memberships. A call
 // that has to wait is parked with a deadline and uses no thread. Nothing in the queue blocks. An update's
-// time grows with the shard, so a shard above kMaxElementsOfCallers runs its queue on a thread of its own; a
-// smaller one runs it on its callers' threads, which saves each call a switch of threads. Thread-safe.
+// time grows with the shard, so a shard above kMaxElementsOfCallers, or one with embedding tables, runs its
+// queue on a thread of its own; a smaller one runs it on its callers' threads, which saves each call a switch
+// of threads. Thread-safe.
 //
 // With server.durability "log", a push that is decided on is first appended to the shard's log (PushLog). It
 // takes effect, in the order of the decisions, once its record is durable: no client ever sees a version, a
@@ -299,6 +301,8 @@ class Shard {
   v1::Install install_;
   uint64_t incarnation_ = 0;
   std::shared_ptr<BlockStore> store_;
+  // Null: the job has no embedding tables. Their version is the store's.
+  std::shared_ptr<ShardTables> tables_;
   std::unique_ptr<ConsistencyPolicy> policy_;
   uint64_t model_hash_ = 0;
   ShardMembers members_;
