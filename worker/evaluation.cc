@@ -9,6 +9,7 @@
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
+#include "worker/work_rows.h"
 
 namespace weir {
 namespace {
@@ -22,8 +23,11 @@ constexpr int kReads = 5;
 }  // namespace
 
 absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Client* client) {
-  const auto pull = client->PullSnapshot(TensorsOf(model->spec(), model->weights()));
+  std::vector<TableRows> rows;
+  if (test != nullptr) rows = RowsForAll(model->embeddings(), *test);
+  const auto pull = client->PullSnapshot(TensorsOf(model->spec(), model->weights()), ToRead(&rows));
   if (!pull.Get().ok()) return pull.Get().status();
+  model->BindRows(&rows, nullptr);
   EvaluationResult result;
   result.final = final;
   if (test != nullptr) {
@@ -87,11 +91,13 @@ void EpochEvaluator::Run() {
 absl::StatusOr<EvaluationResult> EpochEvaluator::Evaluate(const EvaluationOrder& order, PullResult* of) {
   if (replicas_ == nullptr) {
     WEIR_ASSIGN_OR_RETURN(replicas_, make_());
+    rows_ = RowsForAll(replicas_->model().embeddings(), *test_);
+    replicas_->model().BindRows(&rows_, nullptr);
   }
   Model& model = replicas_->model();
   absl::StatusOr<PullResult> pulled;
   for (int read = 0; read < kReads && !stop_; ++read) {
-    pulled = client_->PullSnapshot(TensorsOf(model.spec(), model.weights())).Take();
+    pulled = client_->PullSnapshot(TensorsOf(model.spec(), model.weights()), ToRead(&rows_)).Take();
     if (!absl::IsUnavailable(pulled.status())) break;
   }
   WEIR_ASSIGN_OR_RETURN(*of, std::move(pulled));

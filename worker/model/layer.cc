@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
+#include "worker/data/csv.h"
 #include "worker/model/feature_layers.h"
 
 namespace weir {
@@ -320,6 +321,13 @@ class Maker {
 };
 
 }  // namespace
+
+ModelInputs ModelInputsOf(const v1::JobConfig& config, Shape features) {
+  ModelInputs inputs(std::move(features));
+  inputs.columns = KeyColumnNames(config.data());
+  inputs.tables.assign(config.tables().begin(), config.tables().end());
+  return inputs;
+}
 
 std::string ShapeString(const Shape& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
