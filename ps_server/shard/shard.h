@@ -15,6 +15,7 @@
 #include "absl/types/optional.h"
 #include "common/codec/wire_codec.h"
 #include "common/protocol/mode_traits.h"
+#include "common/sync/mutex.h"
 #include "common/sync/serial_queue.h"
 #include "common/sync/thread_pool.h"
 #include "common/system/clock.h"
@@ -121,9 +122,10 @@ class Shard {
   // missing, while it is arriving twice already, or while another push is streaming in at speed.
   // Errors: InvalidArgument, wrong length, model or clock; Unavailable, not installed yet.
   void Begin(Session session, v1::PushRequest header, BeginDone done);
-  // Push: the gradient has arrived whole (arrival->whole()).
+  // Push: the gradient has arrived whole (arrival->whole(), and SetRows() if it has rows).
   void Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
-  void Pull(Session session, v1::PullRequest request, PullDone done);
+  // `rows`: the keys of request.rows.
+  void Pull(Session session, v1::PullRequest request, PullDone done, RowKeys rows = {});
   // The connection has ended: its waiting calls are answered with Cancelled. Staged parts stay.
   void End(Session session);
 
@@ -140,6 +142,9 @@ class Shard {
 
   // Returns when all earlier calls have been handled. Must not be called from a callback.
   void Quiesce();
+
+  // The job's. Thread-safe.
+  const RowArrival::Tables& tables() const { return options_.config.tables(); }
 
   // 0: nothing is installed.
   int64_t elements() const { return elements_.load(); }
@@ -162,6 +167,11 @@ class Shard {
     std::atomic<uint64_t> checkpoints_written{0};
   };
   const Counters& counters() const { return counters_; }
+  // Of the job's tables, in their order, as of the last Tick(); empty: nothing is installed. Thread-safe.
+  std::vector<Table::Stats> table_stats() const {
+    MutexLock lock(table_stats_mutex_);
+    return table_stats_;
+  }
 
  private:
   // One core takes a millisecond or two to update this many elements.
@@ -207,6 +217,7 @@ class Shard {
   void FollowUpload(const v1::SetMembership& message);
   void HandleEnd(Session session);
   void HandleTick();
+  void UpdateTableStats();
 
   // As ShardMembers::DeclareLost. True if any pushes are lost.
   bool DeclareLost(uint32_t worker, uint64_t answered_clock);
@@ -235,8 +246,8 @@ class Shard {
   // Records a push with its outcome, except for the weights.
   void Account(const v1::PushRequest& header, v1::PushReply* reply);
   // sync. `refusal`: empty, or why no step may contain the part; a refused part needs no gradient.
-  void StagePush(const v1::PushRequest& header, Slab gradient, std::string refusal, Session session,
-                 PushDone done);
+  void StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
+                 Session session, PushDone done);
   void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
   void FailLog(const absl::Status& status);
   void ReportFailed();
@@ -287,6 +298,8 @@ class Shard {
   std::function<void(v1::ShardReport)> reporter_;
   // Set by Install; readable on any thread.
   std::atomic<int64_t> elements_{0};
+  mutable Mutex table_stats_mutex_;
+  std::vector<Table::Stats> table_stats_ ABSL_GUARDED_BY(table_stats_mutex_);
 
   // Only the queue changes the members below.
   //
@@ -314,6 +327,8 @@ class Shard {
   PushTally tally_;
   struct Pin {
     std::shared_ptr<const LentVersion> version;
+    // The rows of the same version; null: the job has no tables.
+    std::unique_ptr<ShardTables::Pinned> tables;
     absl::Time deadline;
   };
   std::map<uint64_t, Pin> pins_;
