@@ -20,6 +20,13 @@ constexpr std::chrono::milliseconds kLook{100};
 // itself.
 constexpr int kReads = 5;
 
+void Fill(const Evaluation& evaluation, EvaluationResult* result) {
+  result->test_loss = evaluation.loss;
+  result->test_accuracy = evaluation.accuracy.value_or(-1);
+  result->test_auc = evaluation.auc.value_or(-1);
+  result->examples = static_cast<uint64_t>(evaluation.examples);
+}
+
 }  // namespace
 
 absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Client* client) {
@@ -32,11 +39,10 @@ absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Cl
   result.final = final;
   if (test != nullptr) {
     WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation, model->Evaluate(*test));
-    result.test_loss = evaluation.loss;
-    result.test_accuracy = evaluation.accuracy.value_or(-1);
-    result.examples = static_cast<uint64_t>(evaluation.examples);
+    Fill(evaluation, &result);
     LogInfo(final ? "final evaluation" : "evaluation", " at version ", pull.Get()->versions[0],
-            ": test loss ", result.test_loss, ", accuracy ", result.test_accuracy);
+            ": test loss ", result.test_loss, ", accuracy ", result.test_accuracy,
+            evaluation.auc.has_value() ? absl::StrCat(", AUC ", *evaluation.auc) : "");
   }
   if (final) {
     Sha256 hash;
@@ -103,9 +109,7 @@ absl::StatusOr<EvaluationResult> EpochEvaluator::Evaluate(const EvaluationOrder&
   WEIR_ASSIGN_OR_RETURN(*of, std::move(pulled));
   WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation, model.Evaluate(*test_));
   EvaluationResult result;
-  result.test_loss = evaluation.loss;
-  result.test_accuracy = evaluation.accuracy.value_or(-1);
-  result.examples = static_cast<uint64_t>(evaluation.examples);
+  Fill(evaluation, &result);
   return result;
 }
 

@@ -16,7 +16,6 @@ class EmbeddingLayer final : public Layer {
       : source_(source), mean_(mean), shape_{source.dim} {}
 
   const Shape& output_shape() const override { return shape_; }
-  bool on_host() const override { return true; }
   std::optional<EmbeddingSource> embedding() const override { return source_; }
   void Forward(ComputeBackend*, const Pass& pass, const float*, Inputs, float* y) override {
     const KeyColumn& column = pass.batch->keys[source_.column];
@@ -74,7 +73,6 @@ class Concat final : public Layer {
   }
 
   const Shape& output_shape() const override { return shape_; }
-  bool on_host() const override { return true; }
   void Forward(ComputeBackend*, const Pass& pass, const float*, Inputs x, float* y) override {
     for (size_t j = 0; j < widths_.size(); y += widths_[j++]) {
       for (int64_t i = 0; i < pass.n; ++i) {
@@ -103,7 +101,6 @@ class Cross final : public Layer {
       : name_(std::move(name)), elements_(elements), shape_{elements}, init_(init) {}
 
   const Shape& output_shape() const override { return shape_; }
-  bool on_host() const override { return true; }
   std::vector<TensorSpec> Tensors() const override {
     return {{name_ + "/weight", {elements_, elements_}, TensorKind::kParameter, init_},
             {name_ + "/bias", {elements_}, TensorKind::kParameter, Initializer::Zeros()}};
@@ -153,7 +150,6 @@ class FactorizationMachine final : public Layer {
       : name_(std::move(name)), inputs_(static_cast<size_t>(inputs)), dim_(dim) {}
 
   const Shape& output_shape() const override { return shape_; }
-  bool on_host() const override { return true; }
   std::vector<TensorSpec> Tensors() const override {
     return {{name_ + "/bias", {1}, TensorKind::kParameter, Initializer::Zeros()}};
   }

@@ -8,7 +8,7 @@
 #include "common/model/model_spec.h"
 #include "worker/model/layer.h"
 
-// The layers of models of sparse features. They compute in the host's memory (Layer::on_host). The config
+// The layers of models of sparse features. They compute in the host's memory (IsForCpuOnly). The config
 // (proto/job_config.proto, LayerConfig::Type) says what each does.
 namespace weir {
 

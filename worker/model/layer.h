@@ -69,9 +69,6 @@ class Layer {
   virtual std::vector<TensorSpec> Tensors() const { return {}; }
   // Returns whether y is x with another shape; then Forward and Backward are not called.
   virtual bool is_view() const { return false; }
-  // Returns whether the layer computes in the host's memory by itself, so that it needs a backend that is
-  // unified().
-  virtual bool on_host() const { return false; }
   // Where the layer has its rows from, if it is an embedding.
   virtual std::optional<EmbeddingSource> embedding() const { return std::nullopt; }
   // Returns whether passes over the same memory differ in more than the values there: in random draws.
@@ -92,6 +89,9 @@ class Layer {
 std::string ShapeString(const std::vector<int64_t>& shape);
 int64_t ShapeElements(const std::vector<int64_t>& shape);
 
+// Returns whether layers of this type compute in the host's memory by themselves, so that they need a backend
+// that is unified().
+bool IsForCpuOnly(v1::LayerConfig::Type type);
 // "dense", as in a config.
 std::string LayerWord(v1::LayerConfig::Type type);
 // The layer's name in the config, or else its type and position.

@@ -165,7 +165,9 @@ class Model {
   absl::Status TakeMemory();
 
   template <typename T>
-  T* OnHost(const Buffer<T>& device, const Buffer<T>& staged) const;
+  T* OnHost(const Buffer<T>& device, const Buffer<T>& staged) const {
+    return backend_->unified() ? device.get() : staged.get();
+  }
   // A batch on a device whose memory is not the host's.
   struct DeviceBatch {
     Buffer<float> features, targets;

@@ -9,10 +9,10 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "catch2/catch.hpp"
+#include "common/base/area_under_curve.h"
 #include "common/base/random.h"
 #include "google/protobuf/text_format.h"
 #include "tests/worker/compute/queued_backend.h"
-#include "worker/model/area_under_curve.h"
 #include "worker/model/model.h"
 
 namespace weir {

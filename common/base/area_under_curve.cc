@@ -1,4 +1,4 @@
-#include "worker/model/area_under_curve.h"
+#include "common/base/area_under_curve.h"
 
 #include <algorithm>
 #include <cmath>
