@@ -4,6 +4,17 @@
 
 namespace weir {
 
+namespace {
+
+std::string Tables(uint32_t users_dim, uint32_t items_dim) {
+  return R"([{"name": "users", "dim": )" + std::to_string(users_dim) +
+         R"(, "optimizer": {"type": "rowwise_adagrad", "learning_rate": 0.125}},
+             {"name": "items/deep", "dim": )" +
+         std::to_string(items_dim) + R"(, "optimizer": {"type": "adam", "learning_rate": 0.0625}}])";
+}
+
+}  // namespace
+
 std::string TableJob() {
   // The layers and data are not used: the programs declare the model.
   return R"({
@@ -14,23 +25,17 @@ std::string TableJob() {
     "consistency": {"mode": "sync", "parts": 4},
     "optimizer": {"type": "sgd", "learning_rate": 0.1},
     "cluster": {"lease_seconds": 3, "start_seconds": 60},
-    "tables": [
-      {"name": "users", "dim": 4, "optimizer": {"type": "rowwise_adagrad", "learning_rate": 0.125}},
-      {"name": "items/deep", "dim": 16, "optimizer": {"type": "adam", "learning_rate": 0.0625}}
-    ]
-  })";
+    "tables": )" +
+         Tables(4, 16) + "}";
 }
+
+std::string LongRows() { return "tables=" + Tables(5000, 16384); }
 
 std::string CountingTables() {
   const std::string counts = R"("init": {"type": "constant", "value": 0},
                                 "optimizer": {"type": "sgd", "learning_rate": 1})";
   return R"(tables=[{"name": "users", "dim": 4, )" + counts + R"(}, {"name": "items/deep", "dim": 16, )" +
          counts + "}]";
-}
-
-const std::vector<TableOfJob>& TablesOfJob() {
-  static const std::vector<TableOfJob> tables = {{"users", 4}, {"items/deep", 16}};
-  return tables;
 }
 
 ModelSpec TableJobModel() {

@@ -18,11 +18,8 @@ constexpr uint64_t kTableBatches = 48, kTableBatchSize = 2;
 // to each value.
 std::string CountingTables();
 
-struct TableOfJob {
-  std::string name;
-  uint32_t dim;
-};
-const std::vector<TableOfJob>& TablesOfJob();
+// For --set: the tables of TableJob() with rows so long that a step's take many messages.
+std::string LongRows();
 // The dense weights.
 ModelSpec TableJobModel();
 

@@ -3,12 +3,14 @@
 // A worker trains. An evaluator reads all rows at the end, and writes them to OUT, float32. BEHAVIOUR: a
 // word, or several joined by ","; "-": none.
 //   count  adds one to each row of a batch, and checks that no row is torn
+//   both   pushes the last gradient of a clock together with the pull of the next rows
 //   nan    spoils one value of the job
 //   dies   kills itself with several calls under way
 #include <signal.h>
 
 #include <cstdio>
 #include <fstream>
+#include <functional>
 #include <iostream>
 #include <limits>
 #include <memory>
@@ -31,15 +33,15 @@ namespace {
 struct Program {
   ClientOptions options;
   std::string out;
-  bool counts = false, spoils = false, dies = false;
+  bool counts = false, both = false, spoils = false, dies = false;
 };
 
 // The rows of one batch, as they are read.
 struct Rows {
-  explicit Rows(uint64_t of) : batch(of) {
-    for (uint32_t table = 0; table < TablesOfJob().size(); ++table) {
+  Rows(const std::vector<TableSpec>& tables, uint64_t of) : batch(of) {
+    for (uint32_t table = 0; table < tables.size(); ++table) {
       keys.push_back(TableKeysOf(batch, table));
-      values.emplace_back(keys.back().size() * TablesOfJob()[table].dim);
+      values.emplace_back(keys.back().size() * tables[table].dim);
     }
   }
   std::vector<RowsToRead> ToRead() {
@@ -59,14 +61,16 @@ struct Rows {
 struct Ahead {
   uint64_t clock;
   std::unique_ptr<Rows> rows;
-  Future<PullResult> pull;
+  std::function<absl::StatusOr<PullResult>()> pull;
 };
 
-absl::StatusOr<std::vector<std::vector<float>>> Gradients(const Program& program, const Rows& rows) {
+absl::StatusOr<std::vector<std::vector<float>>> Gradients(const Program& program,
+                                                          const std::vector<TableSpec>& tables,
+                                                          const Rows& rows) {
   std::vector<std::vector<float>> gradients;
   for (uint32_t table = 0; table < rows.keys.size(); ++table) {
     const std::vector<float>& values = rows.values[table];
-    const size_t dim = TablesOfJob()[table].dim;
+    const size_t dim = tables[table].dim;
     if (!program.counts) {
       gradients.push_back(TableGradientOf(rows.batch, table, values));
       continue;
@@ -79,7 +83,7 @@ absl::StatusOr<std::vector<std::vector<float>>> Gradients(const Program& program
     }
   }
   if (program.spoils && rows.batch == kSpoiltBatch) {
-    gradients[kSpoiltTable][kSpoiltKey * TablesOfJob()[kSpoiltTable].dim + kSpoiltColumn] =
+    gradients[kSpoiltTable][kSpoiltKey * tables[kSpoiltTable].dim + kSpoiltColumn] =
         std::numeric_limits<float>::quiet_NaN();
   }
   return gradients;
@@ -96,7 +100,7 @@ struct Memory {
 absl::Status TrainWith(const Program& program, Memory& memory, Client& client) {
   const ModelSpec& model = memory.model;
   std::vector<Ahead>& ahead = memory.ahead;
-  std::vector<Future<PushResult>> pushes;
+  std::vector<std::function<absl::StatusOr<PushResult>()>> pushes;
   while (true) {
     WEIR_ASSIGN_OR_RETURN(const std::optional<Work> work, client.NextWork());
     if (!work.has_value()) break;
@@ -104,12 +108,12 @@ absl::Status TrainWith(const Program& program, Memory& memory, Client& client) {
     Rows* rows = nullptr;
     for (Ahead& one : ahead) {
       if (one.clock != work->clock || one.rows->batch != work->batch) continue;
-      WEIR_ASSIGN_OR_RETURN(base, one.pull.Get());
+      WEIR_ASSIGN_OR_RETURN(base, one.pull());
       rows = one.rows.get();
     }
     std::optional<Rows> now;
     if (!base.has_value()) {
-      now.emplace(work->batch);
+      now.emplace(client.tables(), work->batch);
       rows = &*now;
       WEIR_ASSIGN_OR_RETURN(
           base,
@@ -120,23 +124,40 @@ absl::Status TrainWith(const Program& program, Memory& memory, Client& client) {
     // The batch that is likely next: the same part of the next step, or simply the next one. Nothing depends
     // on the guess.
     const uint64_t next = work->batch + (program.counts ? 1 : kTableParts);
-    if (next < kTableBatches) {
-      auto early = std::make_unique<Rows>(next);
-      const Future<PullResult> pull = client.PullRows(work->clock + 1, early->ToRead());
-      ahead.push_back({work->clock + 1, std::move(early), pull});
+    std::unique_ptr<Rows> early;
+    if (next < kTableBatches) early = std::make_unique<Rows>(client.tables(), next);
+    const bool both = program.both && work->last_of_clock && early != nullptr;
+    if (early != nullptr && !both) {
+      const auto pull = client.PullRows(work->clock + 1, early->ToRead());
+      ahead.push_back({work->clock + 1, std::move(early), [pull] { return pull.Get(); }});
     }
-    WEIR_ASSIGN_OR_RETURN(const auto gradients, Gradients(program, *rows));
+    WEIR_ASSIGN_OR_RETURN(const auto gradients, Gradients(program, client.tables(), *rows));
     std::vector<RowGradients> pushed;
     for (uint32_t table = 0; table < gradients.size(); ++table) {
       pushed.push_back({table, rows->keys[table], gradients[table]});
     }
-    pushes.push_back(client.Push(*work, *base, TensorsOf(model, absl::MakeConstSpan(memory.dense)), nullptr,
-                                 std::move(pushed)));
+    const auto dense = TensorsOf(model, absl::MakeConstSpan(memory.dense));
+    if (both) {
+      const auto exchange =
+          client.PushPull(*work, *base, dense, TensorsOf(model, absl::MakeSpan(memory.weights)), nullptr,
+                          nullptr, std::move(pushed), early->ToRead());
+      pushes.push_back([exchange]() -> absl::StatusOr<PushResult> {
+        WEIR_RETURN_IF_ERROR(exchange.Get().status());
+        return exchange.Get()->push;
+      });
+      ahead.push_back({work->clock + 1, std::move(early), [exchange]() -> absl::StatusOr<PullResult> {
+                         WEIR_RETURN_IF_ERROR(exchange.Get().status());
+                         return exchange.Get()->pull;
+                       }});
+    } else {
+      const auto push = client.Push(*work, *base, dense, nullptr, std::move(pushed));
+      pushes.push_back([push] { return push.Get(); });
+    }
     if (program.dies && pushes.size() == 4) raise(SIGKILL);
   }
-  for (const Future<PushResult>& push : pushes) {
-    WEIR_RETURN_IF_ERROR(push.Get().status());
-    if (!push.Get()->applied) std::cerr << "not applied: " << push.Get()->reason << "\n";
+  for (const auto& push : pushes) {
+    WEIR_ASSIGN_OR_RETURN(const PushResult result, push());
+    if (!result.applied) std::cerr << "not applied: " << result.reason << "\n";
   }
   return absl::OkStatus();
 }
@@ -162,14 +183,14 @@ absl::Status Evaluate(const Program& program) {
   keys.insert(keys.end(), all.begin(), all.begin() + 10);
   std::vector<std::vector<float>> values;
   std::vector<RowsToRead> rows;
-  for (const TableOfJob& table : TablesOfJob()) values.emplace_back(keys.size() * table.dim);
+  for (const TableSpec& table : client->tables()) values.emplace_back(keys.size() * table.dim);
   for (uint32_t table = 0; table < values.size(); ++table) {
     rows.push_back({table, keys, absl::MakeSpan(values[table])});
   }
   WEIR_RETURN_IF_ERROR(client->PullSnapshot({}, rows).Get().status());
   std::ofstream out(program.out, std::ios::binary);
   for (uint32_t table = 0; table < values.size(); ++table) {
-    const size_t dim = TablesOfJob()[table].dim;
+    const size_t dim = client->tables()[table].dim;
     for (size_t i = 0; i < all.size(); ++i) {
       const float* const row = &values[table][(all.size() - 1 - i) * dim];
       if (i < 10 && !std::equal(row, row + dim, &values[table][(all.size() + i) * dim])) {
@@ -195,6 +216,7 @@ absl::Status Main(const std::vector<std::string>& args) {
   program.out = args[4];
   for (absl::string_view word : absl::StrSplit(args[5], ',')) {
     program.counts |= word == "count";
+    program.both |= word == "both";
     program.spoils |= word == "nan";
     program.dies |= word == "dies";
   }

@@ -1,12 +1,14 @@
 // Embedding tables in jobs of real processes: what all rows are at the end.
 #include <cstring>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "catch2/catch.hpp"
+#include "common/codec/bfloat16.h"
 #include "common/config/job_config.h"
 #include "common/program/exit_codes.h"
 #include "tests/integration/processes.h"
@@ -75,17 +77,34 @@ struct JobOfTables {
   TestJob job;
 };
 
-// The rows after a sync job, in one loop. `without`: a batch that does not count.
-AllRows TrainTablesSerially(std::optional<uint64_t> without = std::nullopt) {
+v1::JobConfig ConfigWith(const std::vector<std::string>& set) {
   const absl::StatusOr<v1::JobConfig> config =
-      ParseJobConfig(TableJob(), "the test's job", CommonOverrides());
+      ParseJobConfig(TableJob(), "the test's job", With(CommonOverrides(), set));
+  INFO(config.status());
   REQUIRE(config.ok());
+  return *config;
+}
+
+// What becomes of values on the way to a server, or back.
+std::vector<float> Travelled(std::vector<float> values, bool as_bfloat16) {
+  if (!as_bfloat16) return values;
+  std::vector<uint16_t> halves(values.size());
+  ToBfloat16(values.data(), halves.data(), values.size());
+  FromBfloat16(halves.data(), values.data(), values.size());
+  return values;
+}
+
+// The rows that a reader finds after a sync job, in one loop. `without`: a batch that does not count.
+AllRows TrainTablesSerially(const std::vector<std::string>& set,
+                            std::optional<uint64_t> without = std::nullopt) {
+  const v1::JobConfig config = ConfigWith(set);
+  const bool bf16 = config.wire().dtype() == v1::WireConfig::TYPE_BF16;
   std::vector<ReferenceTable> tables;
-  for (const v1::TableConfig& of : config->tables()) {
+  for (const v1::TableConfig& of : config.tables()) {
     Table::Options options;
     options.name = of.name();
     options.dim = of.dim();
-    options.seed = config->seed();
+    options.seed = config.seed();
     options.init = {Initializer::Kind::kNormal, of.init().value()};
     options.optimizer.kind =
         of.name() == "users" ? RowOptimizerConfig::Kind::kRowWiseAdagrad : RowOptimizerConfig::Kind::kAdam;
@@ -93,7 +112,7 @@ AllRows TrainTablesSerially(std::optional<uint64_t> without = std::nullopt) {
   }
   for (uint64_t step = 0; step < kTableBatches / kTableParts; ++step) {
     for (uint32_t table = 0; table < tables.size(); ++table) {
-      const size_t dim = TablesOfJob()[table].dim;
+      const size_t dim = config.tables(static_cast<int>(table)).dim();
       std::vector<std::vector<uint64_t>> keys(kTableParts);
       std::vector<std::vector<float>> gradients(kTableParts);
       std::vector<Table::Part> parts;
@@ -103,7 +122,7 @@ AllRows TrainTablesSerially(std::optional<uint64_t> without = std::nullopt) {
         const std::vector<uint64_t> occurrences = TableKeysOf(batch, table);
         std::vector<float> read;
         for (uint64_t key : occurrences) {
-          const std::vector<float> row = tables[table].Read(tables[table].state(), key);
+          const std::vector<float> row = Travelled(tables[table].Read(tables[table].state(), key), bf16);
           read.insert(read.end(), row.begin(), row.end());
         }
         const std::vector<float> gradient = TableGradientOf(batch, table, read);
@@ -115,17 +134,18 @@ AllRows TrainTablesSerially(std::optional<uint64_t> without = std::nullopt) {
         }
         for (const auto& [key, sum] : sums) {
           keys[part].push_back(key);
-          gradients[part].insert(gradients[part].end(), sum.begin(), sum.end());
+          const std::vector<float> pushed = Travelled(sum, bf16);
+          gradients[part].insert(gradients[part].end(), pushed.begin(), pushed.end());
         }
         parts.push_back({keys[part], gradients[part].data(), kTableBatchSize});
       }
-      tables[table].Update(parts, config->tables(static_cast<int>(table)).optimizer().learning_rate());
+      tables[table].Update(parts, config.tables(static_cast<int>(table)).optimizer().learning_rate());
     }
   }
   AllRows rows;
   for (const ReferenceTable& table : tables) {
     for (uint64_t key : AllTableKeys()) {
-      const std::vector<float> row = table.Read(table.state(), key);
+      const std::vector<float> row = Travelled(table.Read(table.state(), key), bf16);
       rows.insert(rows.end(), row.begin(), row.end());
     }
   }
@@ -134,13 +154,16 @@ AllRows TrainTablesSerially(std::optional<uint64_t> without = std::nullopt) {
 
 // The rows of a job that counts.
 AllRows CountKeys() {
+  const v1::JobConfig config = ConfigWith({CountingTables()});
   AllRows rows;
-  for (uint32_t table = 0; table < TablesOfJob().size(); ++table) {
+  for (uint32_t table = 0; table < 2; ++table) {
     std::map<uint64_t, float> counts;
     for (uint64_t batch = 0; batch < kTableBatches; ++batch) {
       for (uint64_t key : TableKeysOf(batch, table)) ++counts[key];
     }
-    for (uint64_t key : AllTableKeys()) rows.insert(rows.end(), TablesOfJob()[table].dim, counts[key]);
+    for (uint64_t key : AllTableKeys()) {
+      rows.insert(rows.end(), config.tables(static_cast<int>(table)).dim(), counts[key]);
+    }
   }
   return rows;
 }
@@ -151,7 +174,7 @@ void CheckSync(const TableRun& run) {
   JobOfTables t(run);
   t.StartAll();
   t.job.ExpectAllExit(0);
-  CHECK((t.Rows() == TrainTablesSerially()));
+  CHECK((t.Rows() == TrainTablesSerially(run.set)));
 }
 
 TEST_CASE("sync: all rows have the bits of a serial loop: 1 server, 1 worker") { CheckSync({1, 1, {}, {}}); }
@@ -163,7 +186,13 @@ TEST_CASE("sync: all rows have the bits of a serial loop: 2 servers, 2 workers",
 }
 TEST_CASE("sync: all rows have the bits of a serial loop: 3 servers, 1 worker") { CheckSync({3, 1, {}, {}}); }
 TEST_CASE("sync: all rows have the bits of a serial loop: 3 servers, 3 workers", "[transports]") {
-  CheckSync({3, 3, {}, {}});
+  CheckSync({3, 3, {}, {"both", "-", "both"}});
+}
+TEST_CASE("sync: all rows have the bits of a serial loop: they take many messages", "[transports]") {
+  CheckSync({2, 2, {LongRows(), "wire.chunk_kib=256", "wire.chunks_in_flight=3"}, {"both", "-"}});
+}
+TEST_CASE("sync: all rows have the bits of a serial loop: in bfloat16 on the wire", "[transports]") {
+  CheckSync({2, 2, {"wire.dtype=bf16"}, {"both", "-"}});
 }
 
 TEST_CASE("sync: all rows have the bits of a serial loop when a worker is killed", "[transports]") {
@@ -171,7 +200,7 @@ TEST_CASE("sync: all rows have the bits of a serial loop when a worker is killed
   t.StartAll();
   t.job.ExpectExit("worker:1", 128 + 9);
   for (const char* task : {"ps:0", "ps:1", "worker:0", "evaluator:0"}) t.job.ExpectExit(task, 0);
-  CHECK((t.Rows() == TrainTablesSerially()));
+  CHECK((t.Rows() == TrainTablesSerially({})));
 }
 
 // ---- every update counts once
@@ -206,7 +235,7 @@ TEST_CASE("async: every update of every row counts when a worker is killed") {
 // ---- what is not finite
 
 std::string Spoilt() {
-  return absl::StrCat("the gradient of table '", TablesOfJob()[kSpoiltTable].name, "', key ",
+  return absl::StrCat("the gradient of table 'items/deep', key ",
                       TableKeysOf(kSpoiltBatch, kSpoiltTable)[kSpoiltKey], ", column ", kSpoiltColumn,
                       " is NaN");
 }
@@ -217,7 +246,7 @@ TEST_CASE("a NaN in a row: with reject the step goes without that part") {
   t.job.ExpectAllExit(0);
   CHECK_THAT(t.WorkerLogs(),
              Contains("a push is refused, and done without an update: worker ") && Contains(Spoilt()));
-  CHECK((t.Rows() == TrainTablesSerially(kSpoiltBatch)));
+  CHECK((t.Rows() == TrainTablesSerially({}, kSpoiltBatch)));
 }
 
 TEST_CASE("a NaN in a row: with stop it ends every task, by name") {
