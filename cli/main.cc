@@ -20,6 +20,7 @@
 #include "cli/commands/status_command.h"
 #include "cli/commands/up.h"
 #include "cli/config/config_command.h"
+#include "cli/data/data_command.h"
 #include "cli/local_cluster/installation.h"
 #include "cli/local_cluster/other_program.h"
 #include "common/config/compute_devices.h"
@@ -76,6 +77,10 @@ constexpr const char* kCheckpointExamples = R"(Examples:
 constexpr const char* kCertsExamples = R"(Examples:
   weir certs init certs --spec=configs/cluster_2ps_2workers.json
   weir certs check certs/worker-0.pem)";
+
+constexpr const char* kDataExamples = R"(Examples:
+  weir data clicks clicks
+  weir data clicks clicks --rows=1000000 --users=100000 --items=20000 --seed=7)";
 
 constexpr const char* kExportExamples = R"(Examples:
   weir export runs/digits digits.safetensors)";
@@ -392,6 +397,29 @@ int Main(int argc, char** argv) {
           ->check(CLI::Range(1, 1 << 30));
   AddOverrides(manifest_command, &manifest.overrides);
 
+  DataClicksOptions clicks;
+  CLI::App* data_command = app.add_subcommand("data", "Makes data to train on");
+  data_command->footer(kDataExamples);
+  data_command->require_subcommand(1);
+  CLI::App* clicks_command = data_command->add_subcommand(
+      "clicks", "Writes a synthetic click log, and says which log loss and AUC a model can reach on it");
+  clicks_command->add_option("directory", clicks.directory, "The folder for train.csv and test.csv")
+      ->type_name("DIR")
+      ->required();
+  const auto add_count = [&](const char* flag, auto* count, const char* what, uint64_t most) {
+    clicks_command->add_option(flag, *count, what)->check(CLI::Range(uint64_t{1}, most))->capture_default_str();
+  };
+  constexpr uint64_t kMostRows = 100000000, kMostKeys = 10000000;
+  add_count("--rows", &clicks.rows, "Rows of train.csv", kMostRows);
+  add_count("--test_rows", &clicks.test_rows, "Rows of test.csv, which follow those", kMostRows);
+  clicks_command->add_option("--seed", clicks.log.seed, "Another truth and other rows")->capture_default_str();
+  add_count("--users", &clicks.log.users, "Users", kMostKeys);
+  add_count("--items", &clicks.log.items, "Items", kMostKeys);
+  add_count("--tags", &clicks.log.tags, "Tags; a row has up to 4", kMostKeys);
+  clicks_command->add_option("--exponent", clicks.log.exponent, "Of Zipf's law for all keys")
+      ->check(CLI::Range(0.0, 10.0))
+      ->capture_default_str();
+
   // The command's words are weir_bench's, --help included.
   CLI::App* bench_command =
       app.add_subcommand("bench", "Measures how fast weights and gradients move on these machines");
@@ -445,6 +473,7 @@ int Main(int argc, char** argv) {
     return RunConfigShow(config_file, config_overrides, config_ps,
                          show_workers->count() > 0 ? std::optional<uint32_t>(config_workers) : std::nullopt);
   }
+  if (clicks_command->parsed()) return RunDataClicks(clicks);
   if (take_command->parsed()) return RunCheckpointTake(take_cluster);
   if (list_command->parsed()) return RunCheckpointList(checkpoint_path);
   if (verify_command->parsed()) return RunCheckpointVerify(checkpoint_path);

@@ -244,6 +244,7 @@ struct EvaluationResult {
   double test_loss = 0;
   // -1: none.
   double test_accuracy = -1;
+  double test_auc = -1;
   uint64_t examples = 0;
   // Hex; empty: not computed.
   std::string weights_sha256;

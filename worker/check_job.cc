@@ -94,12 +94,13 @@ absl::StatusOr<SetShape> CheckCsv(const std::string& prefix, const v1::DataFiles
     if (end == std::string::npos) return SetShape{{}, "lines of more than 1 MiB", {}};
     text.resize(end + 1);
   }
-  WEIR_ASSIGN_OR_RETURN(const CsvTable table,
-                        ParseCsv(files.path(), text, {config.label_column(), config.header()}));
+  WEIR_ASSIGN_OR_RETURN(const CsvTable table, ParseCsv(files.path(), text, config));
   if (table.labels.empty()) return absl::InvalidArgumentError(files.path() + ": there are no examples in it");
   SetShape set;
-  set.shape = {table.columns};
-  set.text = absl::StrCat("lines of ", table.columns, " numbers and a label");
+  set.shape = {table.features};
+  set.text = absl::StrCat("lines of ", table.features, " numbers",
+                          table.keys.empty() ? "" : absl::StrCat(", ", table.keys.size(), " columns of keys"),
+                          " and a label");
   return set;
 }
 
@@ -123,7 +124,7 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
   SetShape train;
   std::optional<int64_t> outputs, dataset_bytes;
   WEIR_RETURN_IF_ERROR(CheckLoss(data, config.model().loss()));
-  if (config.model().loss() == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
+  if (config.model().loss() != v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY) {
     outputs = 1;
   } else if (data.has_classes()) {
     outputs = data.classes();
@@ -160,7 +161,7 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
         "whether the last layer has a logit for each class: the largest label says how many there are, "
         "unless data.classes does");
   }
-  WEIR_ASSIGN_OR_RETURN(const ModelNeeds needs, Model::Check(config.model(), train.shape, outputs));
+  WEIR_ASSIGN_OR_RETURN(const ModelNeeds needs, Model::Check(config.model(), ModelInputsOf(config, train.shape), outputs));
   check.parameters = needs.spec.elements();
   check.model = absl::StrCat(config.model().layers_size(), " layers, ", *check.parameters, " parameters");
   if (dataset_bytes.has_value()) {

@@ -31,7 +31,7 @@ void TimedGradients::EndWait() {
 }
 
 absl::StatusOr<double> TimedGradients::Compute(const Work& work, float* weights, float* gradient,
-                                               const Traffic& traffic) {
+                                               WorkRows* rows, const Traffic& traffic) {
   Traffic timed = traffic;
   if (traffic.await_weights) {
     timed.await_weights = [this, await = traffic.await_weights](size_t first, size_t end) {
@@ -42,7 +42,7 @@ absl::StatusOr<double> TimedGradients::Compute(const Work& work, float* weights,
     };
   }
   time_->Start();
-  absl::StatusOr<double> loss = computer_->Compute(work, weights, gradient, timed);
+  absl::StatusOr<double> loss = computer_->Compute(work, weights, gradient, rows, timed);
   time_->Stop();
   return loss;
 }

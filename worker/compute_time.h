@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/base/thread_annotations.h"
@@ -39,7 +40,9 @@ class TimedGradients final : public GradientComputer {
   uint64_t train_examples() const override { return computer_->train_examples(); }
   absl::StatusOr<std::shared_ptr<float>> TakeMemory() override { return computer_->TakeMemory(); }
   bool on_host() const override { return computer_->on_host(); }
-  absl::StatusOr<double> Compute(const Work& work, float* weights, float* gradient,
+  std::shared_ptr<WorkRows> RowsOf(const Work& work) override { return computer_->RowsOf(work); }
+  std::optional<Work> LikelyNext(const Work& work) override { return computer_->LikelyNext(work); }
+  absl::StatusOr<double> Compute(const Work& work, float* weights, float* gradient, WorkRows* rows,
                                  const Traffic& traffic) override;
   std::vector<ConstTensor> Gradient() override { return computer_->Gradient(); }
 

@@ -1,5 +1,7 @@
 #include "worker/dataset_gradients.h"
 
+#include <algorithm>
+
 #include "client/flat_tensors.h"
 #include "common/base/status_macros.h"
 #include "worker/model/gradient_norm.h"
@@ -12,22 +14,56 @@ DatasetGradients::DatasetGradients(const v1::JobConfig& config, const Dataset& t
       replicas_(replicas),
       order_(static_cast<int32_t>(train.size()), config.seed()) {}
 
+uint64_t DatasetGradients::LikelyFirst(const Work& work) {
+  if (first_ != work.first_example) {
+    last_first_ = first_;
+    first_ = work.first_example;
+  }
+  // Work mostly comes at even distances. Otherwise its examples and rows are fetched only when it comes.
+  const uint64_t last = last_first_.value_or(work.first_example);
+  return work.first_example + (work.first_example > last ? work.first_example - last : work.examples);
+}
+
+std::shared_ptr<WorkRows> DatasetGradients::RowsOf(const Work& work) {
+  const std::vector<EmbeddingSource>& embeddings = replicas_->model().embeddings();
+  if (embeddings.empty()) return nullptr;
+  std::vector<int32_t> indexes(work.examples);
+  order_.Fill(static_cast<int64_t>(work.first_example), absl::MakeSpan(indexes));
+  auto rows = std::make_shared<WorkRows>();
+  rows->first_example = work.first_example;
+  rows->examples = work.examples;
+  rows->tables = RowsFor(embeddings, train_, indexes);
+  return rows;
+}
+
+std::optional<Work> DatasetGradients::LikelyNext(const Work& work) {
+  Work next = work;
+  next.first_example = LikelyFirst(work);
+  const uint64_t distance = next.first_example - work.first_example;
+  if (distance >= work.examples_left) return std::nullopt;
+  next.examples_left = work.examples_left - distance;
+  next.examples = std::min(work.examples, next.examples_left);
+  return next;
+}
+
 absl::StatusOr<double> DatasetGradients::Compute(const Work& work, float* weights, float* gradient,
-                                                 const Traffic& traffic) {
+                                                 WorkRows* rows, const Traffic& traffic) {
   indexes_.resize(work.examples);
   order_.Fill(static_cast<int64_t>(work.first_example), absl::MakeSpan(indexes_));
-  // Work mostly comes at even distances. Otherwise its examples are gathered only when it comes.
-  const uint64_t last = last_first_.value_or(work.first_example);
-  const uint64_t stride = work.first_example > last ? work.first_example - last : work.examples;
-  last_first_ = work.first_example;
   next_indexes_.resize(work.examples);
-  order_.Fill(static_cast<int64_t>(work.first_example + stride), absl::MakeSpan(next_indexes_));
+  order_.Fill(static_cast<int64_t>(LikelyFirst(work)), absl::MakeSpan(next_indexes_));
   replicas_->model().Bind(weights, gradient);
-  WEIR_ASSIGN_OR_RETURN(const double loss,
-                        replicas_->ComputeGradient(train_, indexes_, config_.train().micro_batches(),
-                                                   config_.seed(), work.batch, traffic, next_indexes_));
+  WEIR_ASSIGN_OR_RETURN(
+      const double loss,
+      replicas_->ComputeGradient(
+          train_, indexes_, config_.train().micro_batches(), config_.seed(), work.batch, traffic, next_indexes_,
+          rows == nullptr ? nullptr : &rows->tables, rows == nullptr ? nullptr : &rows->gradients));
   if (config_.train().clip_norm() > 0) {
-    ClipToNorm(config_.train().clip_norm(), replicas_->model().gradients());
+    std::vector<absl::Span<float>> pieces = {replicas_->model().gradients()};
+    if (rows != nullptr) {
+      for (std::vector<float>& gradients : rows->gradients) pieces.push_back(absl::MakeSpan(gradients));
+    }
+    ClipToNorm(config_.train().clip_norm(), pieces);
   }
   return loss;
 }

@@ -27,11 +27,16 @@ class DatasetGradients final : public GradientComputer {
   uint64_t train_examples() const override { return static_cast<uint64_t>(train_.size()); }
   absl::StatusOr<std::shared_ptr<float>> TakeMemory() override { return replicas_->buffers().Take(); }
   bool on_host() const override { return replicas_->on_host(); }
-  absl::StatusOr<double> Compute(const Work& work, float* weights, float* gradient,
+  std::shared_ptr<WorkRows> RowsOf(const Work& work) override;
+  std::optional<Work> LikelyNext(const Work& work) override;
+  absl::StatusOr<double> Compute(const Work& work, float* weights, float* gradient, WorkRows* rows,
                                  const Traffic& traffic) override;
   std::vector<ConstTensor> Gradient() override;
 
  private:
+  // The position of the first example of the work that is likely to follow this one.
+  uint64_t LikelyFirst(const Work& work);
+
   const v1::JobConfig& config_;
   const Dataset& train_;
   Replicas* const replicas_;
@@ -39,7 +44,8 @@ class DatasetGradients final : public GradientComputer {
   ExampleOrder order_;
   // The examples of the current work, and of the work that is likely to be the next.
   std::vector<int32_t> indexes_, next_indexes_;
-  std::optional<uint64_t> last_first_;  // first_example of the work before
+  // first_example of the current work, and of the one before it.
+  std::optional<uint64_t> first_, last_first_;
 };
 
 }  // namespace weir

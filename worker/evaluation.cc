@@ -9,6 +9,7 @@
 #include "common/base/sha256.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
+#include "worker/work_rows.h"
 
 namespace weir {
 namespace {
@@ -19,20 +20,29 @@ constexpr std::chrono::milliseconds kLook{100};
 // itself.
 constexpr int kReads = 5;
 
+void Fill(const Evaluation& evaluation, EvaluationResult* result) {
+  result->test_loss = evaluation.loss;
+  result->test_accuracy = evaluation.accuracy.value_or(-1);
+  result->test_auc = evaluation.auc.value_or(-1);
+  result->examples = static_cast<uint64_t>(evaluation.examples);
+}
+
 }  // namespace
 
 absl::Status EvaluateAndReport(bool final, const Dataset* test, Model* model, Client* client) {
-  const auto pull = client->PullSnapshot(TensorsOf(model->spec(), model->weights()));
+  std::vector<TableRows> rows;
+  if (test != nullptr) rows = RowsForAll(model->embeddings(), *test);
+  const auto pull = client->PullSnapshot(TensorsOf(model->spec(), model->weights()), ToRead(&rows));
   if (!pull.Get().ok()) return pull.Get().status();
+  model->BindRows(&rows, nullptr);
   EvaluationResult result;
   result.final = final;
   if (test != nullptr) {
     WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation, model->Evaluate(*test));
-    result.test_loss = evaluation.loss;
-    result.test_accuracy = evaluation.accuracy.value_or(-1);
-    result.examples = static_cast<uint64_t>(evaluation.examples);
+    Fill(evaluation, &result);
     LogInfo(final ? "final evaluation" : "evaluation", " at version ", pull.Get()->versions[0],
-            ": test loss ", result.test_loss, ", accuracy ", result.test_accuracy);
+            ": test loss ", result.test_loss, ", accuracy ", result.test_accuracy,
+            evaluation.auc.has_value() ? absl::StrCat(", AUC ", *evaluation.auc) : "");
   }
   if (final) {
     Sha256 hash;
@@ -87,19 +97,19 @@ void EpochEvaluator::Run() {
 absl::StatusOr<EvaluationResult> EpochEvaluator::Evaluate(const EvaluationOrder& order, PullResult* of) {
   if (replicas_ == nullptr) {
     WEIR_ASSIGN_OR_RETURN(replicas_, make_());
+    rows_ = RowsForAll(replicas_->model().embeddings(), *test_);
+    replicas_->model().BindRows(&rows_, nullptr);
   }
   Model& model = replicas_->model();
   absl::StatusOr<PullResult> pulled;
   for (int read = 0; read < kReads && !stop_; ++read) {
-    pulled = client_->PullSnapshot(TensorsOf(model.spec(), model.weights())).Take();
+    pulled = client_->PullSnapshot(TensorsOf(model.spec(), model.weights()), ToRead(&rows_)).Take();
     if (!absl::IsUnavailable(pulled.status())) break;
   }
   WEIR_ASSIGN_OR_RETURN(*of, std::move(pulled));
   WEIR_ASSIGN_OR_RETURN(const Evaluation evaluation, model.Evaluate(*test_));
   EvaluationResult result;
-  result.test_loss = evaluation.loss;
-  result.test_accuracy = evaluation.accuracy.value_or(-1);
-  result.examples = static_cast<uint64_t>(evaluation.examples);
+  Fill(evaluation, &result);
   return result;
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <thread>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -44,6 +45,7 @@ class EpochEvaluator {
   const MakeReplicas make_;
   Client* const client_;
   std::unique_ptr<Replicas> replicas_;
+  std::vector<TableRows> rows_;  // of the test set
   std::atomic<bool> stop_{false};
   std::thread thread_;
 };

@@ -2,12 +2,14 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "client/types.h"
 #include "common/model/model_spec.h"
 #include "worker/model/traffic.h"
+#include "worker/work_rows.h"
 
 namespace weir {
 
@@ -29,13 +31,21 @@ class GradientComputer {
   // from a device, fastest to memory from TakeMemory().
   virtual bool on_host() const = 0;
 
+  // The rows of embedding tables that the work's gradient is computed from, without their values; null: the
+  // model has none. They hold no memory of this object.
+  virtual std::shared_ptr<WorkRows> RowsOf(const Work&) { return nullptr; }
+  // The work that is likely to follow this one, which is at hand or was computed last; nullopt: the job ends,
+  // as far as can be told.
+  virtual std::optional<Work> LikelyNext(const Work&) { return std::nullopt; }
+
   // Computes the gradient of the mean loss over the work's examples, clipped if the job's config says so.
-  // `weights` and `gradient` are all tensors of spec(), end to end. Returns the sum of the losses. `traffic`
+  // `weights` and `gradient` are all tensors of spec(), end to end. `rows`: RowsOf(work) with their values,
+  // whose gradients are set; null if there are none. Returns the sum of the losses. `traffic`
   // is as in Model::ForwardBackward(), for the whole gradient (`last` and `queued` do not matter). Several
   // threads may call await_weights and next_weights at once; the other functions are called one at a time,
   // forward_done before any gradient_ready. An error is a device's or the traffic's; then the memory is not
   // in use any more.
-  virtual absl::StatusOr<double> Compute(const Work& work, float* weights, float* gradient,
+  virtual absl::StatusOr<double> Compute(const Work& work, float* weights, float* gradient, WorkRows* rows,
                                          const Traffic& traffic) = 0;
   // The tensors to push for the gradient that Compute() is making, or made last.
   virtual std::vector<ConstTensor> Gradient() = 0;

@@ -103,9 +103,15 @@ absl::Status Run(const v1::JobConfig& config, const Flags& flags,
     WarnIfExpiring(*options.tls, absl::Now());
   }
   WEIR_ASSIGN_OR_RETURN(const DatasetPair data, LoadData(config.data(), ".", config.model().loss()));
+  const auto usable = [&]() -> absl::StatusOr<std::vector<int>> {
+    if (Model::NeedsCpu(config.model())) {
+      return absl::UnimplementedError("the model has layers that only the CPU computes");
+    }
+    return cuda::UsableDevices();
+  };
   WEIR_ASSIGN_OR_RETURN(const ChosenDevices devices,
                         ChooseDevices(flags.device, Replicas::PrecisionOf(config.compute()),
-                                      LocalRank(environment), cuda::UsableDevices));
+                                      LocalRank(environment), usable));
   WEIR_ASSIGN_OR_RETURN(const auto replicas, Replicas::Create(config, data.train, devices.names));
   LogInfo("computing on ", absl::StrJoin(devices.names, ", "),
           devices.reason.empty() ? "" : absl::StrCat(" (", devices.reason, ")"));

@@ -67,8 +67,9 @@ absl::StatusOr<std::unique_ptr<Replicas>> Replicas::On(
   for (std::unique_ptr<ComputeBackend>& backend : backends) {
     Replica replica;
     replica.backend = std::move(backend);
-    WEIR_ASSIGN_OR_RETURN(replica.model, Model::Create(config.model(), train.shape(), train.outputs(), share,
-                                                       replica.backend.get(), options));
+    WEIR_ASSIGN_OR_RETURN(replica.model,
+                          Model::Create(config.model(), ModelInputsOf(config, train.shape()), train.outputs(),
+                                        share, replica.backend.get(), options));
     replicas.push_back(std::move(replica));
   }
   return std::unique_ptr<Replicas>(new Replicas(std::move(replicas)));
@@ -119,7 +120,9 @@ Replicas::Cut Replicas::CutUp(int64_t n, uint32_t micro_batches) const {
 
 absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
                                                  uint32_t micro_batches, uint64_t seed, uint64_t batch,
-                                                 const Traffic& traffic, absl::Span<const int32_t> next) {
+                                                 const Traffic& traffic, absl::Span<const int32_t> next,
+                                                 const std::vector<TableRows>* rows,
+                                                 RowGradientValues* row_gradients) {
   const int64_t n = static_cast<int64_t>(examples.size());
   const Cut cut = CutUp(n, micro_batches);
   const size_t used = cut.first_of.size() - 1;  // replicas; the others have no examples
@@ -136,6 +139,13 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
     Replica& replica = replicas_[index];
     if (index > 0) replica.model->Bind(model().weights().data(), replica.model->gradients().data());
     replica.model->ZeroGradients();
+    if (rows != nullptr) {
+      replica.row_gradients.resize(rows->size());
+      for (size_t i = 0; i < rows->size(); ++i) {
+        replica.row_gradients[i].assign((*rows)[i].values.size(), 0.0f);
+      }
+      replica.model->BindRows(rows, &replica.row_gradients);
+    }
     Traffic own;
     own.new_weights = traffic.new_weights;
     own.await_weights = traffic.await_weights;
@@ -172,6 +182,16 @@ absl::StatusOr<double> Replicas::ComputeGradient(const Dataset& train, absl::Spa
   for (size_t i = 0; i < used; ++i) {
     WEIR_RETURN_IF_ERROR(replicas_[i].loss.status());
     loss += *replicas_[i].loss;
+  }
+  if (rows == nullptr) return loss;
+  // Summed in the order of the replicas, as the tensors' gradients.
+  std::swap(*row_gradients, replicas_[0].row_gradients);
+  for (size_t i = 1; i < used; ++i) {
+    for (size_t t = 0; t < rows->size(); ++t) {
+      std::vector<float>& sum = (*row_gradients)[t];
+      std::transform(sum.begin(), sum.end(), replicas_[i].row_gradients[t].begin(), sum.begin(),
+                     std::plus<float>());
+    }
   }
   return loss;
 }

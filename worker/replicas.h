@@ -58,10 +58,13 @@ class Replicas {
   // when it is summed over all parts and replicas. Several threads may call await_weights and next_weights at
   // once; the other functions are called one at a time, forward_done before any gradient_ready. `next`: the
   // likely examples of the next call, which are prepared meanwhile; may be empty. An error is a device's or
-  // the traffic's.
+  // the traffic's. `rows`: those that the examples need (RowsFor), whose gradients are set in
+  // `row_gradients`; null if the model has no embeddings.
   absl::StatusOr<double> ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
                                          uint32_t micro_batches, uint64_t seed, uint64_t batch,
-                                         const Traffic& traffic, absl::Span<const int32_t> next = {});
+                                         const Traffic& traffic, absl::Span<const int32_t> next = {},
+                                         const std::vector<TableRows>* rows = nullptr,
+                                         RowGradientValues* row_gradients = nullptr);
   absl::StatusOr<double> ComputeGradient(const Dataset& train, absl::Span<const int32_t> examples,
                                          uint32_t micro_batches, uint64_t seed, uint64_t batch) {
     return ComputeGradient(train, examples, micro_batches, seed, batch, Traffic());
@@ -71,6 +74,7 @@ class Replicas {
   struct Replica {
     std::unique_ptr<ComputeBackend> backend;
     std::unique_ptr<Model> model;
+    RowGradientValues row_gradients;
     absl::StatusOr<double> loss = 0.0;
   };
   // How n examples are cut: into equal shares, one for each replica that gets some, and each share into

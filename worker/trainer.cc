@@ -30,12 +30,13 @@ Trainer::Trainer(const v1::JobConfig& config, GradientComputer* computer, Client
       computer_(computer),
       spec_(computer->spec()),
       client_(client),
+      has_rows_(config.tables_size() > 0),
       leaves_early_(LeavesEarly(config) && client->gradient_has_chunks()),
       prefetch_(config.consistency().prefetch()),
       losses_(config.train().divergence()) {}
 
 bool Trainer::LeavesEarly(const v1::JobConfig& config) {
-  return config.train().clip_norm() == 0 && !OvertakesSlowPushes(config);
+  return config.train().clip_norm() == 0 && config.tables_size() == 0 && !OvertakesSlowPushes(config);
 }
 
 absl::StatusOr<PullResult> Trainer::Incoming::Get() const {
@@ -65,14 +66,18 @@ absl::Status Trainer::Run() {
 absl::Status Trainer::Step(const Work& work) {
   while (true) {
     WEIR_RETURN_IF_ERROR(CollectPushes());
-    WEIR_RETURN_IF_ERROR(FindWeights(work.clock));
+    WEIR_RETURN_IF_ERROR(FindWeights(work));
     absl::Status done;
-    if (prefetch_) {
-      // This pull had a whole step to arrive; the pull to hide behind the computation is the next one.
-      done = UseArriving();
-      if (done.ok() && next_ == nullptr) {
-        WEIR_ASSIGN_OR_RETURN(next_, BeginPull(work.clock + 1));
-      }
+    // With prefetch this pull had a whole step to arrive. Rows come last, and the first layers need them.
+    if (prefetch_ || has_rows_) done = UseArriving();
+    if (prefetch_ && done.ok() && next_ == nullptr) {
+      // The pull to hide behind the computation.
+      WEIR_ASSIGN_OR_RETURN(next_, BeginPull(work.clock + 1, LikelyRowsAfter(work)));
+    }
+    if (has_rows_ && done.ok()) {
+      const absl::Status rows = FindRows(work);
+      if (absl::IsCancelled(rows)) return absl::OkStatus();
+      WEIR_RETURN_IF_ERROR(rows);
     }
     if (done.ok()) done = ComputeAndPush(work);
     if (done.ok() || arriving_ == nullptr) return done;
@@ -84,21 +89,43 @@ absl::Status Trainer::Step(const Work& work) {
   }
 }
 
-absl::Status Trainer::FindWeights(uint64_t clock) {
-  if (clock_ == clock) return absl::OkStatus();
-  if (next_ != nullptr && next_->clock != clock) {
+absl::Status Trainer::FindWeights(const Work& work) {
+  if (clock_ == work.clock) return absl::OkStatus();
+  if (next_ != nullptr && next_->clock != work.clock) {
     // The other workers were faster.
     const absl::Status ended = std::exchange(next_, nullptr)->Get().status();
     if (!ended.ok() && !absl::IsDataLoss(ended)) return ended;
   }
   arriving_ = std::move(next_);
   if (arriving_ == nullptr) {
-    WEIR_ASSIGN_OR_RETURN(arriving_, BeginPull(clock));
+    WEIR_ASSIGN_OR_RETURN(arriving_, BeginPull(work.clock, computer_->RowsOf(work)));
   }
   return absl::OkStatus();
 }
 
+absl::Status Trainer::FindRows(const Work& work) {
+  if (rows_ != nullptr && rows_->IsFor(work)) return absl::OkStatus();
+  rows_ = nullptr;
+  const std::shared_ptr<WorkRows> rows = computer_->RowsOf(work);
+  std::vector<RowsToRead> to_read;
+  if (rows != nullptr) to_read = ToRead(&rows->tables);
+  if (!to_read.empty()) {
+    const Future<PullResult> read = client_->PullRows(work.clock, std::move(to_read));
+    read.OnReady([received = rows](const auto&) {});
+    WEIR_RETURN_IF_ERROR(read.Get().status());
+    if (read.Get()->past) return absl::CancelledError("the step is past");
+  }
+  rows_ = rows;
+  return absl::OkStatus();
+}
+
+std::shared_ptr<WorkRows> Trainer::LikelyRowsAfter(const Work& work) {
+  const std::optional<Work> next = has_rows_ ? computer_->LikelyNext(work) : std::nullopt;
+  return next.has_value() ? computer_->RowsOf(*next) : nullptr;
+}
+
 absl::StatusOr<std::shared_ptr<Trainer::Incoming>> Trainer::BeginPull(uint64_t clock,
+                                                                      std::shared_ptr<WorkRows> rows,
                                                                       std::optional<ExchangeOrder::Push> push,
                                                                       const Parameters& gradient) {
   auto incoming = std::make_shared<Incoming>();
@@ -109,11 +136,14 @@ absl::StatusOr<std::shared_ptr<Trainer::Incoming>> Trainer::BeginPull(uint64_t c
   ExchangeOrder order{std::move(push), ExchangeOrder::Pull()};
   order.pull->clock = clock;
   order.pull->tensors = TensorsIn(incoming->weights);
-  if (!prefetch_) {
+  incoming->rows = std::move(rows);
+  if (incoming->rows != nullptr) order.pull->rows = ToRead(&incoming->rows->tables);
+  if (!prefetch_ && !has_rows_) {
     order.pull->on_weights = [gate = incoming->gate](size_t tensor) { gate->Arrived(tensor); };
   }
   incoming->result = client_->Exchange(std::move(order));
   incoming->result->OnReady([sent = gradient, received = incoming->weights,
+                             rows = incoming->rows,
                              gate = incoming->gate](const absl::StatusOr<ExchangeResult>& result) {
     gate->Ended(StatusOf(result));
   });
@@ -127,6 +157,7 @@ absl::Status Trainer::UseArriving() {
   if (base_.past) return absl::CancelledError("the step is past");
   clock_ = arriving_->clock;
   weights_ = arriving_->weights;
+  rows_ = arriving_->rows;
   fresh_ = true;
   arriving_ = nullptr;
   return absl::OkStatus();
@@ -160,7 +191,7 @@ absl::Status Trainer::ComputeAndPush(const Work& work) {
     return BeginPush(work, gradient, gate);
   };
   if (leaves_early_) traffic.gradient_ready = [&](size_t tensor) { gate->Ready(tensor); };
-  const absl::StatusOr<double> loss = computer_->Compute(work, weights, gradient.get(), traffic);
+  const absl::StatusOr<double> loss = computer_->Compute(work, weights, gradient.get(), rows_.get(), traffic);
   if (!loss.ok()) {
     if (gate != nullptr) gate->Fail(loss.status());
     return loss.status();
@@ -192,15 +223,18 @@ absl::Status Trainer::CountLoss(const Work& work, double loss) {
 absl::Status Trainer::BeginPush(const Work& work, const Parameters& gradient,
                                 std::shared_ptr<GradientGate> gate) {
   std::vector<ConstTensor> tensors = computer_->Gradient();
+  std::vector<RowGradients> rows;
+  if (rows_ != nullptr) rows = GradientsOf(*rows_);
   // If a pull of the next clock is in flight, this work is a part of the same step that a dead worker left,
   // or the pull was prefetched.
   if (!work.last_of_clock || next_ != nullptr) {
-    pushes_.push_back(client_->Push(work, base_, std::move(tensors), std::move(gate)));
+    pushes_.push_back(client_->Push(work, base_, std::move(tensors), std::move(gate), std::move(rows)));
     pushes_.back().OnReady([sent = gradient](const auto&) {});
     return absl::OkStatus();
   }
   WEIR_ASSIGN_OR_RETURN(
-      next_, BeginPull(work.clock + 1, ExchangeOrder::Push{work, base_, std::move(tensors), std::move(gate)},
+      next_, BeginPull(work.clock + 1, LikelyRowsAfter(work),
+                       ExchangeOrder::Push{work, base_, std::move(tensors), std::move(gate), std::move(rows)},
                        gradient));
   return absl::OkStatus();
 }

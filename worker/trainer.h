@@ -12,6 +12,7 @@
 #include "worker/gradient_computer.h"
 #include "worker/loss_watch.h"
 #include "worker/weights_gate.h"
+#include "worker/work_rows.h"
 
 namespace weir {
 
@@ -21,6 +22,10 @@ namespace weir {
 // Weights and gradients travel while the model computes: forward begins with the first layers' weights, and
 // the push begins with the last layers' gradients (if LeavesEarly(), and the gradient has several chunks).
 // With consistency.prefetch the pull of the next clock is under way during a whole step.
+//
+// The rows of embedding tables that a piece of work needs come with its weights, and their gradients leave
+// with its gradient. Which work will be the next is a guess when its pull begins; if it was wrong, the rows
+// are read once more.
 class Trainer {
  public:
   // All arguments outlive the trainer. The client has joined with computer->spec().
@@ -33,7 +38,7 @@ class Trainer {
   bool progressed() const { return progressed_; }
 
   // Whether pushes begin while backward computes. Not if gradients are clipped, which takes the whole
-  // gradient; nor if other workers' pushes would overtake a push that takes long to arrive, so that it is
+  // gradient; nor if rows are pushed, whose gradients are there at the end of backward; nor if other workers' pushes would overtake a push that takes long to arrive, so that it is
   // sent twice.
   static bool LeavesEarly(const v1::JobConfig& config);
 
@@ -46,6 +51,8 @@ class Trainer {
   struct Incoming {
     uint64_t clock = 0;
     Parameters weights;
+    // Rows that come with the weights; may be null.
+    std::shared_ptr<WorkRows> rows;
     std::shared_ptr<WeightsGate> gate;
     // A push goes with the pull.
     bool pushes = false;
@@ -58,13 +65,17 @@ class Trainer {
   };
 
   absl::Status Step(const Work& work);
-  // Makes sure that weights_ are those of the clock, or that arriving_ is the pull that brings them.
-  absl::Status FindWeights(uint64_t clock);
-  // Begins the pull of the clock, together with the push, if there is one. `gradient`: the memory that the
-  // push reads.
-  absl::StatusOr<std::shared_ptr<Incoming>> BeginPull(uint64_t clock,
+  // Makes sure that weights_ are those of the work's clock, or that arriving_ is the pull that brings them.
+  absl::Status FindWeights(const Work& work);
+  // Makes sure that rows_ are the work's. Waits for them. Cancelled: the step is past.
+  absl::Status FindRows(const Work& work);
+  // Begins the pull of the clock, together with the push, if there is one. `rows`: to be read with the
+  // weights; may be null. `gradient`: the memory that the push reads.
+  absl::StatusOr<std::shared_ptr<Incoming>> BeginPull(uint64_t clock, std::shared_ptr<WorkRows> rows,
                                                       std::optional<ExchangeOrder::Push> push = std::nullopt,
                                                       const Parameters& gradient = nullptr);
+  // The rows of the work that is likely to follow this one; null: none.
+  std::shared_ptr<WorkRows> LikelyRowsAfter(const Work& work);
   // Waits for arriving_, if any, and makes its weights the current ones. An error leaves arriving_ as it is.
   absl::Status UseArriving();
   // Counts a batch with this sum of losses. FAILURE_DIVERGED: train.divergence.
@@ -82,6 +93,8 @@ class Trainer {
   GradientComputer* const computer_;
   const ModelSpec& spec_;
   Client* const client_;
+  // Rows come with the weights, and leave with the gradient.
+  const bool has_rows_;
   const bool leaves_early_;
   const bool prefetch_;
 
@@ -95,6 +108,8 @@ class Trainer {
   PullResult base_;
   Parameters weights_;
   bool fresh_ = false;
+  // The rows that came with them, or that were read later at the same clock. They are of one piece of work.
+  std::shared_ptr<WorkRows> rows_;
   // The pull that brings the weights of the current work.
   std::shared_ptr<Incoming> arriving_;
   // The pull of a later clock.

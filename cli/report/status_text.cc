@@ -140,6 +140,9 @@ std::string StatusLine(const v1::ClusterStatus& status) {
   if (Evaluated(status) && status.evaluation().test_accuracy() >= 0) {
     pieces.push_back(absl::StrCat("test accuracy ", FormatPercent(status.evaluation().test_accuracy())));
   }
+  if (Evaluated(status) && status.evaluation().has_test_auc()) {
+    pieces.push_back(absl::StrCat("test AUC ", FormatLoss(status.evaluation().test_auc())));
+  }
   if (status.recoveries() > 0) pieces.push_back(absl::StrCat("recoveries ", status.recoveries()));
   if (status.lost_pushes() > 0)
     pieces.push_back(absl::StrCat("lost pushes ", FormatCount(status.lost_pushes())));
@@ -168,6 +171,9 @@ std::string StatusReport(const v1::ClusterStatus& status) {
          absl::StrCat(evaluation.test_accuracy() < 0
                           ? ""
                           : absl::StrCat("accuracy ", FormatPercent(evaluation.test_accuracy()), ", "),
+                      evaluation.has_test_auc()
+                          ? absl::StrCat("AUC ", FormatLoss(evaluation.test_auc()), ", ")
+                          : "",
                       "loss ", FormatLoss(evaluation.test_loss()), " at version ", evaluation.version()));
   }
   if (!status.stopped_early().empty()) line("stopped early", Printable(status.stopped_early()));

@@ -96,7 +96,8 @@ std::string Epoch(const JobSummary::Evaluation& e) {
   if (!e.step.has_value()) return absl::StrCat(e.epoch, ": not evaluated");
   return absl::StrCat(
       e.epoch, ": test loss ", e.test_loss.has_value() ? FormatLoss(*e.test_loss) : "not finite",
-      e.test_accuracy.has_value() ? absl::StrCat(", accuracy ", FormatPercent(*e.test_accuracy)) : "");
+      e.test_accuracy.has_value() ? absl::StrCat(", accuracy ", FormatPercent(*e.test_accuracy)) : "",
+      e.test_auc.has_value() ? absl::StrCat(", AUC ", FormatLoss(*e.test_auc)) : "");
 }
 
 // The newest kEpochs evaluations, and a line for the others.
@@ -117,6 +118,7 @@ JobSummary::Evaluation ReadEvaluation(const std::string& path, Reader* reader) {
   reader->ReadIfKnown((path + "/step").c_str(), &evaluation.step);
   reader->ReadIfKnown((path + "/test_loss").c_str(), &evaluation.test_loss);
   reader->ReadIfKnown((path + "/test_accuracy").c_str(), &evaluation.test_accuracy);
+  reader->ReadIfKnown((path + "/test_auc").c_str(), &evaluation.test_auc);
   return evaluation;
 }
 
@@ -139,6 +141,7 @@ absl::StatusOr<JobSummary> ParseSummary(const std::string& server_json) {
   reader.Read("/examples_per_second", &s.examples_per_second);
   reader.ReadIfKnown("/train_loss", &s.train_loss);
   reader.ReadIfKnown("/test_accuracy", &s.test_accuracy);
+  reader.ReadIfKnown("/test_auc", &s.test_auc);
   reader.ReadIfKnown("/test_loss", &s.test_loss);
   for (size_t i = 0; i < reader.Count("/evaluations"); ++i) {
     s.evaluations.push_back(ReadEvaluation(absl::StrCat("/evaluations/", i), &reader));
@@ -198,6 +201,7 @@ std::string SummaryText(const std::string& name, const JobSummary& s) {
     return out;
   }
   if (s.test_accuracy.has_value()) line("test accuracy", FormatPercent(*s.test_accuracy));
+  if (s.test_auc.has_value()) line("test AUC", FormatLoss(*s.test_auc));
   if (s.test_loss.has_value()) line("test loss", FormatLoss(*s.test_loss));
   if (s.weights_sha256.empty()) line("test", "not evaluated");
   const std::vector<std::string> epochs = Epochs(s);

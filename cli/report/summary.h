@@ -24,15 +24,16 @@ struct JobSummary {
   double wall_seconds = 0;  // of training, from step 0 on
   double examples_per_second = 0;
   // A missing value is unknown: no worker has reported a loss, or nothing was evaluated. A loss may have no
-  // accuracy.
+  // accuracy and no AUC.
   std::optional<double> train_loss;
   std::optional<double> test_accuracy;
+  std::optional<double> test_auc;
   std::optional<double> test_loss;
   // Evaluations of epochs' ends, by rising epoch. No step: no member could evaluate.
   struct Evaluation {
     uint64_t epoch = 0;
     std::optional<uint64_t> step;
-    std::optional<double> test_loss, test_accuracy;
+    std::optional<double> test_loss, test_accuracy, test_auc;
   };
   std::vector<Evaluation> evaluations;
   // The best evaluation, if the job keeps its weights, and the folder of the checkpoint that holds them.

@@ -303,6 +303,7 @@ absl::Status ClientImpl::Report(const PullResult& of, const EvaluationResult& re
   evaluation.set_version(of.versions.empty() ? 0 : *std::max_element(of.versions.begin(), of.versions.end()));
   evaluation.set_test_loss(result.test_loss);
   evaluation.set_test_accuracy(result.test_accuracy);
+  if (result.test_auc >= 0) evaluation.set_test_auc(result.test_auc);
   evaluation.set_examples(result.examples);
   evaluation.set_weights_sha256(result.weights_sha256);
   evaluation.set_final(result.final);

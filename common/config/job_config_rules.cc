@@ -41,12 +41,19 @@ const std::vector<FieldUse>& FieldUses() {
       {v1::LayerConfig::descriptor(), "type", "stride", {"conv2d", "max_pool"}},
       {v1::LayerConfig::descriptor(), "type", "padding", {"conv2d"}},
       {v1::LayerConfig::descriptor(), "type", "rate", {"dropout"}, Need::kRequired},
-      {v1::LayerConfig::descriptor(), "type", "init", {"dense", "conv2d"}},
+      {v1::LayerConfig::descriptor(), "type", "init", {"dense", "conv2d", "cross"}},
+      {v1::LayerConfig::descriptor(), "type", "table", {"embedding"}, Need::kRequired},
+      {v1::LayerConfig::descriptor(), "type", "column", {"embedding"}, Need::kRequired},
+      {v1::LayerConfig::descriptor(), "type", "pooling", {"embedding"}},
       {v1::DataConfig::descriptor(), "format", "train", {"idx", "csv"}, Need::kRequired},
       {v1::DataConfig::descriptor(), "format", "test", {"idx", "csv"}, Need::kRequired},
       {v1::DataConfig::descriptor(), "format", "label_column", {"csv"}},
       {v1::DataConfig::descriptor(), "format", "header", {"csv"}},
       {v1::DataConfig::descriptor(), "format", "classes", {"idx", "csv"}},
+      {v1::DataConfig::descriptor(), "format", "columns", {"csv"}},
+      {v1::DataConfig::descriptor(), "format", "separator", {"csv"}},
+      {v1::ColumnConfig::descriptor(), "type", "separator", {"categorical", "key"}},
+      {v1::ColumnConfig::descriptor(), "type", "vocabulary", {"categorical"}},
       {v1::ConsistencyConfig::descriptor(), "mode", "staleness", {"bounded"}, Need::kRequired},
       {v1::ConsistencyConfig::descriptor(), "mode", "prefetch", {"bounded"}},
       {v1::ConsistencyConfig::descriptor(), "mode", "parts", {"sync"}},
@@ -84,12 +91,16 @@ bool Contains(const std::vector<std::string>& words, const std::string& word) {
   return std::find(words.begin(), words.end(), word) != words.end();
 }
 
+bool IsSet(const Message& message, const FieldDescriptor& field) {
+  const google::protobuf::Reflection& reflection = *message.GetReflection();
+  return field.is_repeated() ? reflection.FieldSize(message, &field) > 0 : reflection.HasField(message, &field);
+}
+
 // Checks one message against FieldUses().
 void CheckUses(const Message& message, const std::string& path, ConfigProblems* problems) {
   for (const FieldUse& use : FieldUses()) {
     if (use.message != message.GetDescriptor()) continue;
-    const bool set =
-        message.GetReflection()->HasField(message, message.GetDescriptor()->FindFieldByName(use.field));
+    const bool set = IsSet(message, *message.GetDescriptor()->FindFieldByName(use.field));
     const std::string word = SelectorWord(message, use.selector);
     const bool used = Contains(use.used_by, word);
     if (set && !used) {
@@ -162,13 +173,58 @@ void CheckWhoseWork(const v1::JobConfig& config, ConfigProblems* problems) {
   }
 }
 
+std::string LossWord(v1::ModelConfig::Loss loss) {
+  return EnumWord(*v1::ModelConfig::Loss_descriptor()->FindValueByNumber(loss));
+}
+
+void CheckColumns(const v1::DataConfig& data, ConfigProblems* problems) {
+  if (data.columns().empty()) return;
+  std::map<std::string, int> positions;
+  int labels = 0, inputs = 0;
+  for (int i = 0; i < data.columns_size(); ++i) {
+    const v1::ColumnConfig& column = data.columns(i);
+    const std::string path = ElementPath("data.columns", i);
+    CheckUses(column, path, problems);
+    const auto [first, inserted] = positions.emplace(column.name(), i);
+    if (!inserted) {
+      problems->Add(FieldPath(path, "name"),
+                    absl::StrCat("is ", JsonQuote(column.name()), ", as that of ",
+                                 ElementPath("data.columns", first->second),
+                                 "; columns must have different names"));
+    }
+    if (column.has_separator() && column.separator() == data.separator()) {
+      problems->Add(FieldPath(path, "separator"),
+                    absl::StrCat("is ", JsonQuote(column.separator()),
+                                 ", as data.separator; the two must differ"));
+    }
+    labels += column.type() == v1::ColumnConfig::COLUMN_LABEL;
+    inputs += column.type() != v1::ColumnConfig::COLUMN_LABEL &&
+              column.type() != v1::ColumnConfig::COLUMN_IGNORED;
+  }
+  if (labels != 1) {
+    problems->Add("data.columns", absl::StrCat("must have exactly one column of type \"label\", got ", labels));
+  }
+  if (inputs == 0) {
+    problems->Add("data.columns",
+                  "must have a column of type \"number\", \"categorical\" or \"key\", got none: an "
+                  "example would be a label only");
+  }
+  if (data.has_label_column()) {
+    problems->Add("data.label_column",
+                  "cannot be given together with data.columns, whose types say which one is the label");
+  }
+}
+
 void CheckData(const v1::JobConfig& config, ConfigProblems* problems) {
   const v1::DataConfig& data = config.data();
   if (!data.has_format()) return;
   CheckUses(data, "data", problems);
-  if (data.has_classes() && config.model().loss() == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
-    problems->Add("data.classes", "is not used with model.loss \"mean_squared_error\"; take it out");
+  const v1::ModelConfig::Loss loss = config.model().loss();
+  if (data.has_classes() && loss != v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY) {
+    problems->Add("data.classes",
+                  absl::StrCat("is not used with model.loss ", JsonQuote(LossWord(loss)), "; take it out"));
   }
+  CheckColumns(data, problems);
   if (data.format() != v1::DataConfig::FORMAT_DIGITS) {
     if (data.has_train()) CheckFiles(data.format(), data.train(), "data.train", problems);
     if (data.has_test()) CheckFiles(data.format(), data.test(), "data.test", problems);
@@ -275,6 +331,11 @@ void CheckEvaluation(const v1::JobConfig& config, ConfigProblems* problems) {
   }
   if (evaluation.has_min_delta() && evaluation.patience() == 0) {
     problems->Add("evaluation.min_delta", "is for evaluation.patience, which is not given");
+  }
+  if (evaluation.metric() == v1::EvaluationConfig::METRIC_TEST_AUC &&
+      config.model().loss() != v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY) {
+    problems->Add("evaluation.metric",
+                  "is \"test_auc\", which only model.loss \"sigmoid_cross_entropy\" has; use \"test_loss\"");
   }
   if (evaluation.metric() == v1::EvaluationConfig::METRIC_TEST_ACCURACY &&
       config.model().loss() == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
@@ -397,6 +458,10 @@ bool FieldApplies(const Message& message, const FieldDescriptor& field) {
   if (field.containing_type() == v1::TrainConfig::descriptor() && field.name() == "epochs") {
     return !static_cast<const v1::TrainConfig&>(message).has_examples();
   }
+  if (field.containing_type() == v1::DataConfig::descriptor() && field.name() == "label_column" &&
+      static_cast<const v1::DataConfig&>(message).columns_size() > 0) {
+    return false;
+  }
   if (field.containing_type() == v1::CheckpointConfig::descriptor() && NeedsDirectory(field)) {
     return static_cast<const v1::CheckpointConfig&>(message).has_directory();
   }
@@ -417,6 +482,12 @@ bool FieldApplies(const Message& message, const FieldDescriptor& field) {
 }
 
 void FillContextDefaults(v1::JobConfig* config) {
+  for (int i = 0; i < config->data().columns_size(); ++i) {
+    v1::ColumnConfig& column = *config->mutable_data()->mutable_columns(i);
+    if (column.type() == v1::ColumnConfig::COLUMN_CATEGORICAL && !column.has_vocabulary()) {
+      column.set_vocabulary(column.name());
+    }
+  }
   for (int i = 0; i < config->model().layers_size(); ++i) {
     v1::LayerConfig& layer = *config->mutable_model()->mutable_layers(i);
     const auto& type = *v1::LayerConfig::Type_descriptor()->FindValueByNumber(layer.type());
@@ -427,8 +498,9 @@ void FillContextDefaults(v1::JobConfig* config) {
     if (layer.type() == v1::LayerConfig::LAYER_MAX_POOL && layer.has_kernel() && !layer.has_stride()) {
       layer.set_stride(layer.kernel());
     }
-    if ((conv || layer.type() == v1::LayerConfig::LAYER_DENSE) && !layer.has_init()) {
-      layer.set_init(v1::LayerConfig::INIT_HE_NORMAL);
+    const bool cross = layer.type() == v1::LayerConfig::LAYER_CROSS;
+    if ((conv || cross || layer.type() == v1::LayerConfig::LAYER_DENSE) && !layer.has_init()) {
+      layer.set_init(cross ? v1::LayerConfig::INIT_GLOROT_UNIFORM : v1::LayerConfig::INIT_HE_NORMAL);
     }
   }
 }

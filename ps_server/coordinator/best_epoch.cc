@@ -8,19 +8,32 @@
 namespace weir {
 namespace {
 
-// The metric as a cost: less is better.
-std::optional<double> CostOf(v1::EvaluationConfig::Metric metric, const v1::EpochEvaluation& epoch) {
+struct Metric {
+  const char* name;
+  std::optional<double> value;
+  // Less is better.
+  std::optional<double> cost;
+};
+
+Metric MetricOf(v1::EvaluationConfig::Metric metric, const v1::EpochEvaluation& epoch) {
+  const auto more_is_better = [](const char* name, bool has, double value) {
+    return has ? Metric{name, value, -value} : Metric{name, std::nullopt, std::nullopt};
+  };
   if (metric == v1::EvaluationConfig::METRIC_TEST_ACCURACY) {
-    return epoch.has_test_accuracy() ? std::optional(-epoch.test_accuracy()) : std::nullopt;
+    return more_is_better("test accuracy", epoch.has_test_accuracy(), epoch.test_accuracy());
   }
-  return epoch.has_test_loss() ? std::optional(epoch.test_loss()) : std::nullopt;
+  if (metric == v1::EvaluationConfig::METRIC_TEST_AUC) {
+    return more_is_better("test AUC", epoch.has_test_auc(), epoch.test_auc());
+  }
+  const std::optional<double> loss = epoch.has_test_loss() ? std::optional(epoch.test_loss()) : std::nullopt;
+  return {"test loss", loss, loss};
 }
 
 }  // namespace
 
 bool IsBetter(v1::EvaluationConfig::Metric metric, const v1::EpochEvaluation& one,
               const v1::EpochEvaluation& other, double min_delta) {
-  const std::optional<double> cost = CostOf(metric, one), than = CostOf(metric, other);
+  const std::optional<double> cost = MetricOf(metric, one).cost, than = MetricOf(metric, other).cost;
   if (!cost.has_value()) return false;
   return !than.has_value() || *cost < *than - min_delta;
 }
@@ -39,15 +52,12 @@ std::string WhyStopped(const v1::EvaluationConfig& config, const std::vector<v1:
     }
   }
   if (no_better < config.patience() || !epochs.back().has_step()) return "";
-  const bool accuracy = config.metric() == v1::EvaluationConfig::METRIC_TEST_ACCURACY;
-  const std::optional<double> cost = CostOf(config.metric(), *best);
+  const Metric metric = MetricOf(config.metric(), *best);
   return absl::StrCat("after epoch ", epochs.back().epoch(), ", since ", no_better,
                       no_better == 1 ? " evaluation was" : " evaluations were",
                       " no better than that of epoch ", best->epoch(),
-                      cost.has_value()
-                          ? absl::StrCat(accuracy ? ", whose test accuracy was " : ", whose test loss was ",
-                                         accuracy ? -*cost : *cost)
-                          : "",
+                      metric.value.has_value() ? absl::StrCat(", whose ", metric.name, " was ", *metric.value)
+                                               : "",
                       " (evaluation.patience = ", config.patience(),
                       config.min_delta() > 0 ? absl::StrCat(", min_delta = ", config.min_delta()) : "", ")");
 }

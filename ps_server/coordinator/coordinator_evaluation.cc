@@ -15,7 +15,8 @@ namespace {
 std::string Describe(const v1::EpochEvaluation& entry) {
   const std::string loss = entry.has_test_loss() ? absl::StrCat(entry.test_loss()) : "not finite";
   return absl::StrCat("epoch ", entry.epoch(), " (weights of step ", entry.step(), "): test loss ", loss,
-                      entry.has_test_accuracy() ? absl::StrCat(", accuracy ", entry.test_accuracy()) : "");
+                      entry.has_test_accuracy() ? absl::StrCat(", accuracy ", entry.test_accuracy()) : "",
+                      entry.has_test_auc() ? absl::StrCat(", AUC ", entry.test_auc()) : "");
 }
 
 }  // namespace

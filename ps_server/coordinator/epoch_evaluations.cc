@@ -15,6 +15,7 @@ v1::EpochEvaluation ResultOf(const v1::Evaluation& evaluation, uint64_t step) {
   // JSON has no NaN or infinity, and comparisons with them mean nothing.
   if (std::isfinite(evaluation.test_loss())) entry.set_test_loss(evaluation.test_loss());
   if (evaluation.test_accuracy() >= 0) entry.set_test_accuracy(evaluation.test_accuracy());
+  if (evaluation.has_test_auc()) entry.set_test_auc(evaluation.test_auc());
   return entry;
 }
 

@@ -148,6 +148,8 @@ JobMetrics::JobMetrics(Coordinator* coordinator, MetricRegistry* metrics)
       test_loss_(metrics->AddGauge("weir_job_test_loss", "Test loss of the newest evaluation.")),
       test_accuracy_(metrics->AddGauge("weir_job_test_accuracy_ratio",
                                        "Test accuracy of the newest evaluation, from 0 to 1.")),
+      test_auc_(metrics->AddGauge("weir_job_test_auc_ratio",
+                                  "Area under the ROC curve of the newest evaluation, from 0 to 1.")),
       step_(metrics->AddGauge("weir_job_step", "Steps done. Goes back with the job.")),
       target_steps_(metrics->AddGauge("weir_job_target_steps", "Steps of the whole job.")),
       examples_(metrics->AddGauge("weir_job_examples", "Examples done. Goes back with the job.")),
@@ -178,6 +180,7 @@ void JobMetrics::Refresh() {
   set(train_loss_, s.has_train_loss(), s.train_loss());
   set(test_loss_, evaluated, evaluation.test_loss());
   set(test_accuracy_, evaluated && evaluation.test_accuracy() >= 0, evaluation.test_accuracy());
+  set(test_auc_, evaluated && evaluation.has_test_auc(), evaluation.test_auc());
   set(step_, answered, static_cast<double>(s.step()));
   set(target_steps_, s.total_steps() > 0, static_cast<double>(s.total_steps()));
   set(examples_, answered, static_cast<double>(s.examples()));

@@ -26,7 +26,8 @@ nlohmann::ordered_json JsonOf(const v1::EpochEvaluation& entry) {
   return {{"epoch", entry.epoch()},
           {"step", IfKnown(entry.has_step(), entry.step())},
           {"test_loss", IfKnown(entry.has_test_loss(), entry.test_loss())},
-          {"test_accuracy", IfKnown(entry.has_test_accuracy(), entry.test_accuracy())}};
+          {"test_accuracy", IfKnown(entry.has_test_accuracy(), entry.test_accuracy())},
+          {"test_auc", IfKnown(entry.has_test_auc(), entry.test_auc())}};
 }
 
 // The path that is written first: a temporary file, or the path itself if it is no regular file (/dev/stdout,
@@ -61,6 +62,7 @@ std::string SummaryJson(const v1::ClusterStatus& status, const v1::JobConfig& co
   const v1::Evaluation& evaluation = status.evaluation();
   const bool evaluated = evaluation.final() && evaluation.examples() > 0;
   out["test_accuracy"] = IfKnown(evaluated && evaluation.test_accuracy() >= 0, evaluation.test_accuracy());
+  out["test_auc"] = IfKnown(evaluated && evaluation.has_test_auc(), evaluation.test_auc());
   out["test_loss"] = IfKnown(evaluated, evaluation.test_loss());
   auto& evaluations = out["evaluations"] = nlohmann::ordered_json::array();
   for (const v1::EpochEvaluation& entry : status.evaluations()) evaluations.push_back(JsonOf(entry));

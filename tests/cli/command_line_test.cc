@@ -25,7 +25,7 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
-      {{}, {"subcommand", "up, run, status, demo, config, checkpoint, certs, export, replay, manifest"}},
+      {{}, {"subcommand", "up, run, status, demo, config, checkpoint, certs, export, replay, manifest, data"}},
       {{"upp"},
        {"'upp' is not known here (did you mean \"up\"?)",
         "up, run, status, demo, config, checkpoint, certs, export, replay, manifest", "see `weir --help`"}},
@@ -48,6 +48,9 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
       {{"status", "--cluster=a.json", "--address=a:1"}, {"--cluster", "--address"}},
       {{"status", "--address=nowhere"}, {"--address", "nowhere"}},
       {{"checkpoint"}, {"take, list, verify"}},
+      {{"data"}, {"clicks"}},
+      {{"data", "clicks"}, {"directory is required", "weir data clicks"}},
+      {{"data", "clicks", "d", "--rows=0"}, {"--rows", "1", "100000000"}},
       {{"checkpoint", "verify"}, {"checkpoint is required", "weir checkpoint verify"}},
       {{"checkpoint", "take"}, {"--cluster=FILE", "--address=HOST:PORT"}},
       {{"checkpoint", "take", "--cluster=a.json", "--address=a:1"}, {"--cluster", "--address"}},

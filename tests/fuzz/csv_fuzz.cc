@@ -8,15 +8,31 @@ namespace weir {
 
 bool ReadInput(absl::string_view input) {
   if (input.empty()) return false;
-  CsvOptions options;
-  options.header = (input[0] & 1) != 0;
-  options.label_column = static_cast<signed char>(input[0]) >> 1;
-  const absl::StatusOr<CsvTable> table = ParseCsv("input", input.substr(1), options);
+  v1::DataConfig config;
+  config.set_header((input[0] & 1) != 0);
+  if ((input[0] & 0xfe) == 0x80) {
+    // Columns of all types; no label has so small a number.
+    config.set_separator("\t");
+    for (const auto type : {v1::ColumnConfig::COLUMN_LABEL, v1::ColumnConfig::COLUMN_CATEGORICAL,
+                            v1::ColumnConfig::COLUMN_KEY, v1::ColumnConfig::COLUMN_IGNORED,
+                            v1::ColumnConfig::COLUMN_NUMBER}) {
+      v1::ColumnConfig& column = *config.add_columns();
+      column.set_type(type);
+      if (type == v1::ColumnConfig::COLUMN_CATEGORICAL) column.set_separator("|");
+    }
+  } else {
+    config.set_label_column(static_cast<signed char>(input[0]) >> 1);
+  }
+  const absl::StatusOr<CsvTable> table = ParseCsv("input", input.substr(1), config);
   if (!table.ok()) return false;
   const size_t rows = table->labels.size();
   FuzzCheck(table->lines.size() == rows, "each row has its line");
-  FuzzCheck(table->columns >= 0 && table->values.size() == rows * static_cast<size_t>(table->columns),
+  FuzzCheck(table->features >= 0 && table->values.size() == rows * static_cast<size_t>(table->features),
             "all rows have all columns");
+  for (const KeyColumn& column : table->keys) {
+    FuzzCheck(rows == 0 || column.end(rows - 1) == column.keys.size(), "all keys are of a row");
+    for (size_t i = 0; i < rows; ++i) FuzzCheck(column.begin(i) <= column.end(i), "rows follow each other");
+  }
   for (const float value : table->values) FuzzCheck(std::isfinite(value), "values are finite");
   for (const double label : table->labels) FuzzCheck(std::isfinite(label), "labels are finite");
   return true;
@@ -29,11 +45,13 @@ std::vector<std::string> Seeds() {
       "1,2,0\n3,4,1\n",
       "\xfd"
       "a,b,c\n 1.5 , -2e3,0\r\n\r\n3,4,1\n",
-      std::string("\0", 1) + "1,0.25\n0,1e-3"};
+      std::string("\0", 1) + "1,0.25\n0,1e-3",
+      "\x80"
+      "1\ta|b\t17\tx\t0.5\n0\t\t\t\t\n"};
 }
 
 std::vector<std::string> Words() {
-  return {",", "\n", "\r\n", "nan", "inf", "-inf", "1e39", "0x1p3", "1e-400", "\"1\""};
+  return {",", "\t", "|", "18446744073709551615", "\n", "\r\n", "nan", "inf", "-inf", "1e39", "0x1p3", "1e-400", "\"1\""};
 }
 
 }  // namespace weir

@@ -102,7 +102,7 @@ absl::StatusOr<SerialRun> TrainSerially(const v1::JobConfig& config, const Datas
         const auto loss = model->ForwardBackward(batch, static_cast<int64_t>(n), random);
         if (!loss.ok()) return loss.status();
       }
-      ClipToNorm(config.train().clip_norm(), model->gradients());
+      ClipToNorm(config.train().clip_norm(), {model->gradients()});
       parts.push_back({{model->gradients().begin(), model->gradients().end()}, n});
     }
     weights.Step(parts);

@@ -36,6 +36,7 @@ TEST_CASE("Metrics of the job on ps:0: loss, accuracy, step, examples, workers, 
   const int port = f.cluster->server(0)->http_port();
   std::string page = HttpGetPage(port, "/metrics").body;
   for (const char* name : {"weir_job_train_loss", "weir_job_test_loss", "weir_job_test_accuracy_ratio",
+                           "weir_job_test_auc_ratio",
                            "weir_job_target_steps", "weir_job_checkpoint_age_seconds"}) {
     CHECK(std::isnan(MetricOf(page, name)));
   }
@@ -55,6 +56,7 @@ TEST_CASE("Metrics of the job on ps:0: loss, accuracy, step, examples, workers, 
   report.mutable_evaluation()->set_examples(10);
   report.mutable_evaluation()->set_test_loss(0.5);
   report.mutable_evaluation()->set_test_accuracy(0.75);
+  report.mutable_evaluation()->set_test_auc(0.625);
   v1::ReportReply reported;
   REQUIRE(f.coordinator->Report(f.Context().get(), report, &reported).ok());
   v1::CheckpointReply saved;
@@ -64,6 +66,7 @@ TEST_CASE("Metrics of the job on ps:0: loss, accuracy, step, examples, workers, 
   CHECK(MetricOf(page, "weir_job_train_loss") == 2.5);
   CHECK(MetricOf(page, "weir_job_test_loss") == 0.5);
   CHECK(MetricOf(page, "weir_job_test_accuracy_ratio") == 0.75);
+  CHECK(MetricOf(page, "weir_job_test_auc_ratio") == 0.625);
   CHECK(MetricOf(page, "weir_job_step") == 0);
   CHECK(MetricOf(page, "weir_job_target_steps") == 500);
   CHECK(MetricOf(page, "weir_job_examples") == 0);

@@ -97,7 +97,7 @@ class SimTrainer final : public SimProgram, private GradientComputer {
 
   // Works as a device does: weights are copied there when they are awaited, or ahead, and only if they are
   // new. Gradients are copied from there when they are ready.
-  absl::StatusOr<double> Compute(const weir::Work& work, float* weights, float* gradient,
+  absl::StatusOr<double> Compute(const weir::Work& work, float* weights, float* gradient, WorkRows*,
                                  const Traffic& traffic) override {
     doing_ = "computes";
     gradient_ = gradient;

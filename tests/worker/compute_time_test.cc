@@ -36,7 +36,7 @@ class FakeComputer final : public GradientComputer {
   uint64_t train_examples() const override { return 7; }
   absl::StatusOr<std::shared_ptr<float>> TakeMemory() override { return absl::UnimplementedError(""); }
   bool on_host() const override { return false; }
-  absl::StatusOr<double> Compute(const Work&, float*, float*, const Traffic& traffic) override {
+  absl::StatusOr<double> Compute(const Work&, float*, float*, WorkRows*, const Traffic& traffic) override {
     compute_(traffic);
     return 2.5;
   }
@@ -83,7 +83,7 @@ TEST_CASE("A gradient's time is that of its computation, without the waits for w
     return absl::OkStatus();
   };
   CHECK_FALSE(Runs(time));
-  CHECK(timed.Compute({}, nullptr, nullptr, traffic).value() == 2.5);
+  CHECK(timed.Compute({}, nullptr, nullptr, nullptr, traffic).value() == 2.5);
   CHECK_FALSE(Runs(time));
   CHECK(waits == 2);
   CHECK(forward);
@@ -107,11 +107,11 @@ TEST_CASE("While any replica waits the process does not compute; without new wei
     CHECK(Runs(time));
   });
   TimedGradients timed(&inner, &time);
-  CHECK(timed.Compute({}, nullptr, nullptr, traffic).ok());
+  CHECK(timed.Compute({}, nullptr, nullptr, nullptr, traffic).ok());
 
   FakeComputer old([&](const Traffic& same) { CHECK_FALSE(same.await_weights); });
   TimedGradients again(&old, &time);
-  CHECK(again.Compute({}, nullptr, nullptr, {}).ok());
+  CHECK(again.Compute({}, nullptr, nullptr, nullptr, {}).ok());
 }
 
 }  // namespace

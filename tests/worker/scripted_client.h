@@ -23,7 +23,8 @@ class ScriptedClient final : public StubClient {
  public:
   struct PullCall {
     uint64_t clock = 0;
-    std::vector<MutableTensor> tensors;
+    std::vector<MutableTensor> tensors;  // none in a read of rows alone
+    std::vector<RowsToRead> rows;
     OnWeights on_weights;  // may be empty
     std::function<void(absl::StatusOr<PullResult>)> end;
   };
@@ -38,6 +39,12 @@ class ScriptedClient final : public StubClient {
     // The gradient when it was whole: one of the two.
     std::vector<float> gradient;
     std::vector<uint16_t> bfloat16;
+    struct Rows {
+      uint32_t table = 0;
+      std::vector<uint64_t> keys;
+      std::vector<float> values;
+    };
+    std::vector<Rows> rows;
   };
 
   ScriptedClient(ModelSpec model, std::deque<Work> work)
@@ -53,7 +60,7 @@ class ScriptedClient final : public StubClient {
   // Joined at the end; for pulls that arrive bit by bit.
   std::vector<std::thread> threads;
 
-  // The calls in order: "pull 1", "push 0", "pushpull 0".
+  // The calls in order: "pull 1", "rows 1" (a pull of rows alone), "push 0", "pushpull 0".
   std::vector<std::string> calls() const {
     MutexLock lock(mutex_);
     return calls_;
@@ -77,12 +84,13 @@ class ScriptedClient final : public StubClient {
     if (pushes) {
       Note(pulls ? "pushpull " : "push ", order.push->work.clock);
     } else {
-      Note("pull ", order.pull->clock);
+      Note(order.pull->tensors.empty() ? "rows " : "pull ", order.pull->clock);
     }
     Promise<ExchangeResult> promise;
     PullCall pull;
     if (pulls) {
-      pull = {order.pull->clock, std::move(order.pull->tensors), std::move(order.pull->on_weights),
+      pull = {order.pull->clock, std::move(order.pull->tensors), std::move(order.pull->rows),
+              std::move(order.pull->on_weights),
               [promise, pushes](absl::StatusOr<PullResult> result) mutable {
                 if (!result.ok()) return promise.Set(result.status());
                 promise.Set(ExchangeResult{{pushes, "", 0}, *std::move(result), {}});
@@ -140,6 +148,11 @@ class ScriptedClient final : public StubClient {
     push->seen.base = order.base;
     push->seen.gated = order.gate != nullptr;
     push->seen.joined = joined;
+    for (const RowGradients& rows : order.rows) {
+      push->seen.rows.push_back({rows.table,
+                                 {rows.keys.begin(), rows.keys.end()},
+                                 {rows.values.begin(), rows.values.end()}});
+    }
     {
       MutexLock lock(mutex_);
       pushes_.push_back(push);

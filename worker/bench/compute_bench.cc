@@ -48,7 +48,7 @@ absl::Status Run(const Flags& flags) {
   auto start = std::chrono::steady_clock::now();
   for (uint64_t step = 0; step < flags.warmup + flags.steps; ++step) {
     if (step == flags.warmup) start = std::chrono::steady_clock::now();
-    WEIR_RETURN_IF_ERROR(gradients.Compute(work, weights.get(), gradient.get(), Traffic()).status());
+    WEIR_RETURN_IF_ERROR(gradients.Compute(work, weights.get(), gradient.get(), nullptr, Traffic()).status());
     ++work.batch;
     work.first_example += work.examples;
   }

@@ -277,6 +277,16 @@ class CpuBackend final : public ComputeBackend {
       losses[i] = sum / static_cast<float>(outputs);
     }
   }
+  void SigmoidCrossEntropy(int64_t n, const float* logits, const float* targets, float gradient_scale,
+                           float* losses, float* dlogits) override {
+    for (int64_t i = 0; i < n; ++i) {
+      const float x = logits[i], small = std::exp(-std::abs(x));  // at most 1
+      losses[i] = std::max(x, 0.0f) - x * targets[i] + std::log1p(small);
+      if (dlogits == nullptr) continue;
+      const float sigmoid = (x < 0 ? small : 1) / (1 + small);
+      dlogits[i] = gradient_scale * (sigmoid - targets[i]);
+    }
+  }
   void Argmax(int64_t n, int64_t classes, const float* logits, int32_t* indexes) override {
     for (int64_t i = 0; i < n; ++i, logits += classes) {
       indexes[i] = static_cast<int32_t>(std::max_element(logits, logits + classes) - logits);

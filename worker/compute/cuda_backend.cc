@@ -231,6 +231,12 @@ class CudaBackend final : public ComputeBackend {
                                     dpredictions);
     });
   }
+  void SigmoidCrossEntropy(int64_t n, const float* logits, const float* targets, float gradient_scale,
+                           float* losses, float* dlogits) override {
+    Run("SigmoidCrossEntropy", {Range(n, losses), Range(n, dlogits)}, [&](cudaStream_t s) {
+      return cuda::SigmoidCrossEntropy(s, n, logits, targets, gradient_scale, losses, dlogits);
+    });
+  }
   void Argmax(int64_t n, int64_t classes, const float* logits, int32_t* indexes) override {
     Run("Argmax", {Range(n, indexes)},
         [&](cudaStream_t s) { return cuda::Argmax(s, n, classes, logits, indexes); });

@@ -71,6 +71,9 @@ cudaError_t SoftmaxCrossEntropy(cudaStream_t stream, int64_t n, int64_t classes,
 // cuda_mean_squared_error.cu
 cudaError_t MeanSquaredError(cudaStream_t stream, int64_t n, int64_t outputs, const float* predictions,
                              const float* targets, float gradient_scale, float* losses, float* dpredictions);
+// cuda_sigmoid_cross_entropy.cu
+cudaError_t SigmoidCrossEntropy(cudaStream_t stream, int64_t n, const float* logits, const float* targets,
+                                float gradient_scale, float* losses, float* dlogits);
 // cuda_argmax.cu
 cudaError_t Argmax(cudaStream_t stream, int64_t n, int64_t classes, const float* logits, int32_t* indexes);
 

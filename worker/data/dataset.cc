@@ -1,10 +1,18 @@
 #include "worker/data/dataset.h"
 
+#include <algorithm>
 #include <functional>
 #include <numeric>
 #include <utility>
 
 namespace weir {
+
+void KeyColumn::DropNeedlessOffsets() {
+  for (size_t i = 0; i < offsets.size(); ++i) {
+    if (offsets[i] != static_cast<int64_t>(i)) return;
+  }
+  offsets = {};
+}
 
 Dataset::Dataset(std::vector<int64_t> shape, Values values, float scale, std::vector<int32_t> labels,
                  int classes)
@@ -21,6 +29,13 @@ Dataset::Dataset(std::vector<int64_t> shape, Values values, float scale, std::ve
       values_(std::move(values)),
       scale_(scale),
       targets_(std::move(targets)) {}
+
+int64_t Dataset::bytes_of_example() const {
+  int64_t keys = 0;
+  for (const KeyColumn& column : keys_) keys += static_cast<int64_t>(column.keys.size());
+  return elements_ * static_cast<int64_t>(sizeof(float)) +
+         keys * static_cast<int64_t>(sizeof(uint64_t)) / std::max<int64_t>(1, size());
+}
 
 void Dataset::Gather(absl::Span<const int32_t> indexes, Batch* batch) const {
   batch->n = static_cast<int64_t>(indexes.size());
@@ -42,6 +57,20 @@ void Dataset::Gather(absl::Span<const int32_t> indexes, Batch* batch) const {
       batch->targets[i] = targets_[static_cast<size_t>(indexes[i])];
     } else {
       batch->labels[i] = labels_[static_cast<size_t>(indexes[i])];
+    }
+  }
+  batch->keys.resize(keys_.size());
+  for (size_t c = 0; c < keys_.size(); ++c) {
+    const KeyColumn& from = keys_[c];
+    KeyColumn& to = batch->keys[c];
+    to.keys.clear();
+    to.offsets.clear();
+    if (!from.offsets.empty()) to.offsets.push_back(0);
+    for (const int32_t index : indexes) {
+      const auto example = static_cast<size_t>(index);
+      to.keys.insert(to.keys.end(), from.keys.data() + from.begin(example),
+                     from.keys.data() + from.end(example));
+      if (!from.offsets.empty()) to.offsets.push_back(static_cast<int64_t>(to.keys.size()));
     }
   }
 }

@@ -1,12 +1,30 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/types/span.h"
 
 namespace weir {
+
+// The keys of some examples in one column: of example i those at [offsets[i], offsets[i + 1]). Without
+// offsets, which have one more element than there are examples, each example has one key.
+struct KeyColumn {
+  std::string name;
+  std::vector<uint64_t> keys;
+  std::vector<int64_t> offsets;
+
+  size_t begin(size_t example) const {
+    return offsets.empty() ? example : static_cast<size_t>(offsets[example]);
+  }
+  size_t end(size_t example) const { return begin(example + 1); }
+  // Takes the offsets out if each example has one key.
+  void DropNeedlessOffsets();
+};
 
 // Some examples, ready for a model. Each has a label (classification) or a target (regression); the other
 // vector is empty.
@@ -15,6 +33,7 @@ struct Batch {
   std::vector<float> features;  // [n, example shape...]
   std::vector<int32_t> labels;  // [n], in [0, classes)
   std::vector<float> targets;   // [n]
+  std::vector<KeyColumn> keys;  // without names
 };
 
 // Examples of one shape with their labels or targets, all in memory. Immutable, so that threads may share
@@ -28,19 +47,23 @@ class Dataset {
   // For classification. values: n examples of `shape`, end to end, each worth value * scale. labels: n, in
   // [0, classes).
   Dataset(std::vector<int64_t> shape, Values values, float scale, std::vector<int32_t> labels, int classes);
-  // For regression. targets: n.
+  // For regression and, with targets 0 and 1, for binary classification. targets: n.
   Dataset(std::vector<int64_t> shape, Values values, float scale, std::vector<float> targets);
+
+  // Adds columns of keys. Each has the size() of this.
+  void AddKeys(std::vector<KeyColumn> keys) { keys_ = std::move(keys); }
 
   int64_t size() const { return static_cast<int64_t>(labels_.empty() ? targets_.size() : labels_.size()); }
   // The shape of one example: [channels, height, width], or [k] for rows of numbers.
   const std::vector<int64_t>& shape() const { return shape_; }
-  // 0 for regression.
+  const std::vector<KeyColumn>& keys() const { return keys_; }
+  // 0 where there are targets.
   int classes() const { return classes_; }
   // The size of the last layer of a model for this data: a logit per class, or one prediction.
   int64_t outputs() const { return classes_ == 0 ? 1 : classes_; }
 
-  // Of the features of one gathered example.
-  int64_t bytes_of_example() const { return elements_ * static_cast<int64_t>(sizeof(float)); }
+  // Of the features and keys of one gathered example, on average.
+  int64_t bytes_of_example() const;
 
   // Copies the examples at `indexes` into `batch`, whose memory is reused. Indexes are in [0, size()).
   void Gather(absl::Span<const int32_t> indexes, Batch* batch) const;
@@ -53,6 +76,7 @@ class Dataset {
   std::vector<int32_t> labels_;
   std::vector<float> targets_;
   int classes_ = 0;
+  std::vector<KeyColumn> keys_;
 };
 
 }  // namespace weir

@@ -6,6 +6,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <system_error>
 #include <utility>
 #include <vector>
@@ -102,6 +103,16 @@ absl::StatusOr<std::vector<int32_t>> ToClasses(const std::vector<T>& labels, con
   return result;
 }
 
+template <typename Where>
+absl::Status CheckBinary(const std::vector<double>& labels, const Where& where) {
+  for (size_t i = 0; i < labels.size(); ++i) {
+    if (labels[i] == 0 || labels[i] == 1) continue;
+    return absl::InvalidArgumentError(absl::StrCat(where(i), ": the label is ", labels[i],
+                                                   "; expected 0 or 1 (model.loss sigmoid_cross_entropy)"));
+  }
+  return absl::OkStatus();
+}
+
 int CountClasses(const std::vector<int32_t>& labels) {
   return *std::max_element(labels.begin(), labels.end()) + 1;
 }
@@ -130,17 +141,25 @@ absl::StatusOr<Dataset> LoadCsv(const v1::DataFiles& files, const std::string& p
                                 v1::ModelConfig::Loss loss, const Classes& classes) {
   const std::string path = Resolve(files.path(), base_dir);
   WEIR_ASSIGN_OR_RETURN(const std::string text, ReadText(prefix + ".path", path));
-  WEIR_ASSIGN_OR_RETURN(CsvTable table, ParseCsv(path, text, {config.label_column(), config.header()}));
+  WEIR_ASSIGN_OR_RETURN(CsvTable table, ParseCsv(path, text, config));
   if (table.labels.empty()) return absl::InvalidArgumentError(path + ": there are no examples in it");
-  const float scale = config.has_scale() ? config.scale() : 1.0f;
-  if (loss == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
-    return Dataset({table.columns}, std::move(table.values), scale,
-                   std::vector<float>(table.labels.begin(), table.labels.end()));
-  }
   const auto where = [&](size_t i) { return absl::StrCat(path, ":", table.lines[i]); };
-  WEIR_ASSIGN_OR_RETURN(std::vector<int32_t> labels, ToClasses(table.labels, classes, where));
-  const int count = classes.count == 0 ? CountClasses(labels) : classes.count;
-  return Dataset({table.columns}, std::move(table.values), scale, std::move(labels), count);
+  const float scale = config.has_scale() ? config.scale() : 1.0f;
+  std::optional<Dataset> data;
+  if (loss == v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY) {
+    WEIR_ASSIGN_OR_RETURN(std::vector<int32_t> labels, ToClasses(table.labels, classes, where));
+    const int count = classes.count == 0 ? CountClasses(labels) : classes.count;
+    data.emplace(std::vector<int64_t>{table.features}, std::move(table.values), scale, std::move(labels),
+                 count);
+  } else {
+    if (loss == v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY) {
+      WEIR_RETURN_IF_ERROR(CheckBinary(table.labels, where));
+    }
+    data.emplace(std::vector<int64_t>{table.features}, std::move(table.values), scale,
+                 std::vector<float>(table.labels.begin(), table.labels.end()));
+  }
+  data->AddKeys(std::move(table.keys));
+  return *std::move(data);
 }
 
 absl::StatusOr<Dataset> LoadSet(const v1::DataFiles& files, const std::string& prefix,
@@ -157,8 +176,11 @@ absl::Status CheckLoss(const v1::DataConfig& config, v1::ModelConfig::Loss loss)
     return absl::OkStatus();
   }
   return absl::InvalidArgumentError(
-      "model.loss mean_squared_error needs numbers as targets, which only data.format csv has; this data has "
-      "classes, for softmax_cross_entropy");
+      loss == v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY
+          ? "model.loss sigmoid_cross_entropy needs the labels 0 and 1 of data.format csv; this data has "
+            "classes, for softmax_cross_entropy"
+          : "model.loss mean_squared_error needs numbers as targets, which only data.format csv has; this "
+            "data has classes, for softmax_cross_entropy");
 }
 
 absl::Status CheckIdxShapes(const std::string& images_path, const std::vector<int64_t>& images,

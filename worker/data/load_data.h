@@ -16,8 +16,8 @@ struct DatasetPair {
 };
 
 // Reads the data that `config` names; `config` has passed the job config's checks. Relative paths start at
-// base_dir. The loss says whether labels are classes (softmax_cross_entropy) or the label column is a target
-// (mean_squared_error; csv only).
+// base_dir. The loss says whether labels are classes (softmax_cross_entropy) or the label column is a target:
+// any number (mean_squared_error) or 0 and 1 (sigmoid_cross_entropy); csv only.
 //
 // Both sets have the same shape and number of classes, which is data.classes, or the largest label of the
 // training set plus one. `scale` acts on features, not on targets. Errors name the field or the file, what

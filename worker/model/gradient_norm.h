@@ -8,8 +8,9 @@ namespace weir {
 // is computed.
 double GlobalNorm(absl::Span<const float> values);
 
-// Scales `values` down to the norm max_norm if their norm is larger. A norm that is not finite leaves them as
-// they are, so that the check of gradients finds it. max_norm 0 is off. Returns the norm before scaling.
-double ClipToNorm(double max_norm, absl::Span<float> values);
+// Scales the values of all pieces down to the norm max_norm if their norm together is larger. A norm that is
+// not finite leaves them as they are, so that the check of gradients finds it. max_norm 0 is off. Returns the
+// norm before scaling.
+double ClipToNorm(double max_norm, absl::Span<const absl::Span<float>> pieces);
 
 }  // namespace weir

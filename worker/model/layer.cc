@@ -9,6 +9,8 @@
 #include "absl/strings/str_join.h"
 #include "common/base/random.h"
 #include "common/base/status_macros.h"
+#include "worker/data/csv.h"
+#include "worker/model/feature_layers.h"
 
 namespace weir {
 namespace {
@@ -28,16 +30,16 @@ class Dense final : public Layer {
     return {{name_ + "/weight", {inputs_, shape_[0]}, TensorKind::kParameter, init_},
             {name_ + "/bias", {shape_[0]}, TensorKind::kParameter, Initializer::Zeros()}};
   }
-  void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x,
+  void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, Inputs x,
                float* y) override {
-    backend->Gemm(false, false, pass.n, shape_[0], inputs_, 1, x, weights, 0, y);
+    backend->Gemm(false, false, pass.n, shape_[0], inputs_, 1, x[0], weights, 0, y);
     backend->AddBias(pass.n, shape_[0], weights + inputs_ * shape_[0], y);
   }
-  void Backward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x, const float*,
-                const float* dy, float* dx, float* gradients) override {
-    backend->Gemm(true, false, inputs_, shape_[0], pass.n, 1, x, dy, 1, gradients);
+  void Backward(ComputeBackend* backend, const Pass& pass, const float* weights, Inputs x, const float*,
+                const float* dy, Gradients dx, float* gradients) override {
+    backend->Gemm(true, false, inputs_, shape_[0], pass.n, 1, x[0], dy, 1, gradients);
     backend->BiasGradient(pass.n, shape_[0], dy, gradients + inputs_ * shape_[0]);
-    if (dx != nullptr) backend->Gemm(false, true, pass.n, inputs_, shape_[0], 1, dy, weights, 0, dx);
+    if (dx[0] != nullptr) backend->Gemm(false, true, pass.n, inputs_, shape_[0], 1, dy, weights, 0, dx[0]);
   }
 
  private:
@@ -68,13 +70,13 @@ class Conv2d final : public Layer {
   int64_t scratch_elements() const override {
     return 2 * window_.channels * window_.kernel * window_.kernel * shape_[1] * shape_[2];
   }
-  void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x,
+  void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, Inputs x,
                float* y) override {
-    backend->Conv2dForward(window_, filters_, pass.n, x, weights, weights + WeightElements(), y);
+    backend->Conv2dForward(window_, filters_, pass.n, x[0], weights, weights + WeightElements(), y);
   }
-  void Backward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x, const float*,
-                const float* dy, float* dx, float* gradients) override {
-    backend->Conv2dBackward(window_, filters_, pass.n, x, weights, dy, dx, gradients,
+  void Backward(ComputeBackend* backend, const Pass& pass, const float* weights, Inputs x, const float*,
+                const float* dy, Gradients dx, float* gradients) override {
+    backend->Conv2dBackward(window_, filters_, pass.n, x[0], weights, dy, dx[0], gradients,
                             gradients + WeightElements());
   }
 
@@ -99,12 +101,12 @@ class MaxPool final : public Layer {
                                                          max_batch * ShapeElements(shape_)));
     return absl::OkStatus();
   }
-  void Forward(ComputeBackend* backend, const Pass& pass, const float*, const float* x, float* y) override {
-    backend->MaxPoolForward(window_, pass.n, x, y, argmax_.get());
+  void Forward(ComputeBackend* backend, const Pass& pass, const float*, Inputs x, float* y) override {
+    backend->MaxPoolForward(window_, pass.n, x[0], y, argmax_.get());
   }
-  void Backward(ComputeBackend* backend, const Pass& pass, const float*, const float*, const float*,
-                const float* dy, float* dx, float*) override {
-    if (dx != nullptr) backend->MaxPoolBackward(window_, pass.n, dy, argmax_.get(), dx);
+  void Backward(ComputeBackend* backend, const Pass& pass, const float*, Inputs, const float*,
+                const float* dy, Gradients dx, float*) override {
+    if (dx[0] != nullptr) backend->MaxPoolBackward(window_, pass.n, dy, argmax_.get(), dx[0]);
   }
 
  private:
@@ -119,8 +121,8 @@ class Flatten final : public Layer {
 
   const Shape& output_shape() const override { return shape_; }
   bool is_view() const override { return true; }
-  void Forward(ComputeBackend*, const Pass&, const float*, const float*, float*) override {}
-  void Backward(ComputeBackend*, const Pass&, const float*, const float*, const float*, const float*, float*,
+  void Forward(ComputeBackend*, const Pass&, const float*, Inputs, float*) override {}
+  void Backward(ComputeBackend*, const Pass&, const float*, Inputs, const float*, const float*, Gradients,
                 float*) override {}
 
  private:
@@ -132,12 +134,12 @@ class ActivationLayer final : public Layer {
   ActivationLayer(Activation kind, Shape shape) : kind_(kind), shape_(std::move(shape)) {}
 
   const Shape& output_shape() const override { return shape_; }
-  void Forward(ComputeBackend* backend, const Pass& pass, const float*, const float* x, float* y) override {
-    backend->ActivationForward(kind_, pass.n * ShapeElements(shape_), x, y);
+  void Forward(ComputeBackend* backend, const Pass& pass, const float*, Inputs x, float* y) override {
+    backend->ActivationForward(kind_, pass.n * ShapeElements(shape_), x[0], y);
   }
-  void Backward(ComputeBackend* backend, const Pass& pass, const float*, const float* x, const float* y,
-                const float* dy, float* dx, float*) override {
-    if (dx != nullptr) backend->ActivationBackward(kind_, pass.n * ShapeElements(shape_), x, y, dy, dx);
+  void Backward(ComputeBackend* backend, const Pass& pass, const float*, Inputs x, const float* y,
+                const float* dy, Gradients dx, float*) override {
+    if (dx[0] != nullptr) backend->ActivationBackward(kind_, pass.n * ShapeElements(shape_), x[0], y, dy, dx[0]);
   }
 
  private:
@@ -152,12 +154,12 @@ class DropoutLayer final : public Layer {
 
   const Shape& output_shape() const override { return shape_; }
   bool is_random() const override { return true; }
-  void Forward(ComputeBackend* backend, const Pass& pass, const float*, const float* x, float* y) override {
-    backend->Dropout(Mask(pass), pass.n * ShapeElements(shape_), x, y);
+  void Forward(ComputeBackend* backend, const Pass& pass, const float*, Inputs x, float* y) override {
+    backend->Dropout(Mask(pass), pass.n * ShapeElements(shape_), x[0], y);
   }
-  void Backward(ComputeBackend* backend, const Pass& pass, const float*, const float*, const float*,
-                const float* dy, float* dx, float*) override {
-    if (dx != nullptr) backend->Dropout(Mask(pass), pass.n * ShapeElements(shape_), dy, dx);
+  void Backward(ComputeBackend* backend, const Pass& pass, const float*, Inputs, const float*,
+                const float* dy, Gradients dx, float*) override {
+    if (dx[0] != nullptr) backend->Dropout(Mask(pass), pass.n * ShapeElements(shape_), dy, dx[0]);
   }
 
  private:
@@ -173,25 +175,21 @@ class DropoutLayer final : public Layer {
 
 // ---- from the config ----
 
-std::string TypeName(LayerConfig::Type type) {
-  return absl::AsciiStrToLower(LayerConfig::Type_Name(type)).substr(sizeof "LAYER_" - 1);
-}
-
 // Builds one layer; `where_` opens every message.
 class Maker {
  public:
-  Maker(const LayerConfig& config, int position, const Shape& input)
+  Maker(const LayerConfig& config, int position, const std::vector<Shape>& shapes, const ModelInputs& inputs)
       : config_(config),
-        input_(input),
-        name_(config.has_name() ? config.name() : absl::StrCat(TypeName(config.type()), "_", position)),
+        shapes_(shapes),
+        inputs_(inputs),
+        input_(shapes.empty() ? no_input_ : shapes[0]),
+        name_(LayerName(config, position)),
         where_(absl::StrCat("model.layers[", position, "]")) {}
 
   absl::StatusOr<std::unique_ptr<Layer>> Make() {
     switch (config_.type()) {
       case LayerConfig::LAYER_DENSE: {
-        if (input_.size() != 1) {
-          return Misfit("takes a flat input [k]", "put a layer of type flatten before it");
-        }
+        WEIR_RETURN_IF_ERROR(CheckFlat(input_));
         const int64_t units = config_.units();
         return {std::make_unique<Dense>(name_, input_[0], units, Init(input_[0], units))};
       }
@@ -215,6 +213,24 @@ class Maker {
         return {std::make_unique<ActivationLayer>(Activation::kTanh, input_)};
       case LayerConfig::LAYER_DROPOUT:
         return {std::make_unique<DropoutLayer>(name_, config_.rate(), input_)};
+      case LayerConfig::LAYER_EMBEDDING:
+        return MakeEmbedding();
+      case LayerConfig::LAYER_CONCAT:
+        for (const Shape& shape : shapes_) WEIR_RETURN_IF_ERROR(CheckFlat(shape));
+        return MakeConcat(shapes_);
+      case LayerConfig::LAYER_CROSS:
+        WEIR_RETURN_IF_ERROR(CheckFlat(input_));
+        return MakeCross(name_, input_[0],
+                         config_.has_init() ? Init(input_[0], input_[0])
+                                            : Initializer::GlorotUniform(input_[0], input_[0]));
+      case LayerConfig::LAYER_FACTORIZATION_MACHINE:
+        for (const Shape& shape : shapes_) {
+          if (shape == input_ && shape.size() == 1) continue;
+          return absl::InvalidArgumentError(absl::StrCat(
+              where_, " (factorization_machine) takes embeddings of one size, but its inputs have the shapes ",
+              ShapeString(input_), " and ", ShapeString(shape), "; use tables of the same dim"));
+        }
+        return MakeFactorizationMachine(name_, static_cast<int64_t>(shapes_.size()), input_[0]);
       case LayerConfig::LAYER_UNSPECIFIED:
         break;  // refused with the config
     }
@@ -222,6 +238,37 @@ class Maker {
   }
 
  private:
+  absl::Status CheckFlat(const Shape& input) const {
+    if (input.size() == 1) return absl::OkStatus();
+    return Misfit("takes a flat input [k]", "put a layer of type flatten before it", input);
+  }
+
+  absl::StatusOr<std::unique_ptr<Layer>> MakeEmbedding() const {
+    const auto unknown = [&](absl::string_view field, const std::string& value, absl::string_view what,
+                             const std::vector<std::string>& known) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(where_, ".", field, " is \"", value, "\", which is no ", what, "; ",
+                       known.empty() ? "there are none" : absl::StrCat("there are ", absl::StrJoin(known, ", "))));
+    };
+    const auto column = std::find(inputs_.columns.begin(), inputs_.columns.end(), config_.column());
+    if (column == inputs_.columns.end()) {
+      return unknown("column", config_.column(), "column of data.columns of type categorical or key",
+                     inputs_.columns);
+    }
+    EmbeddingSource source;
+    source.column = static_cast<size_t>(column - inputs_.columns.begin());
+    std::vector<std::string> tables;
+    for (const v1::TableConfig& table : inputs_.tables) {
+      if (table.name() == config_.table()) {
+        source.table = static_cast<uint32_t>(tables.size());
+        source.dim = table.dim();
+        return MakeEmbeddingLayer(source, config_.pooling() == LayerConfig::POOLING_MEAN);
+      }
+      tables.push_back(table.name());
+    }
+    return unknown("table", config_.table(), "table of tables", tables);
+  }
+
   absl::StatusOr<Window> MakeWindow(int64_t default_stride) const {
     if (input_.size() != 3) {
       return Misfit("takes images [channels, height, width]",
@@ -256,18 +303,31 @@ class Maker {
   }
 
   absl::Status Misfit(absl::string_view what, absl::string_view advice) const {
-    return absl::InvalidArgumentError(absl::StrCat(where_, " (", TypeName(config_.type()), ") ", what,
-                                                   ", but its input has the shape ", ShapeString(input_),
-                                                   "; ", advice));
+    return Misfit(what, advice, input_);
+  }
+  absl::Status Misfit(absl::string_view what, absl::string_view advice, const Shape& input) const {
+    return absl::InvalidArgumentError(absl::StrCat(where_, " (", LayerWord(config_.type()), ") ", what,
+                                                   ", but its input has the shape ", ShapeString(input), "; ",
+                                                   advice));
   }
 
+  const Shape no_input_;
   const LayerConfig& config_;
-  const Shape& input_;
+  const std::vector<Shape>& shapes_;
+  const ModelInputs& inputs_;
+  const Shape& input_;  // the first
   const std::string name_;
   const std::string where_;
 };
 
 }  // namespace
+
+ModelInputs ModelInputsOf(const v1::JobConfig& config, Shape features) {
+  ModelInputs inputs(std::move(features));
+  inputs.columns = KeyColumnNames(config.data());
+  inputs.tables.assign(config.tables().begin(), config.tables().end());
+  return inputs;
+}
 
 std::string ShapeString(const Shape& shape) { return absl::StrCat("[", absl::StrJoin(shape, ", "), "]"); }
 
@@ -277,9 +337,23 @@ int64_t ShapeElements(const Shape& shape) {
   return n;
 }
 
+bool IsForCpuOnly(LayerConfig::Type type) {
+  return type == LayerConfig::LAYER_EMBEDDING || type == LayerConfig::LAYER_CONCAT ||
+         type == LayerConfig::LAYER_CROSS || type == LayerConfig::LAYER_FACTORIZATION_MACHINE;
+}
+
+std::string LayerWord(LayerConfig::Type type) {
+  return absl::AsciiStrToLower(LayerConfig::Type_Name(type)).substr(sizeof "LAYER_" - 1);
+}
+
+std::string LayerName(const LayerConfig& config, int position) {
+  return config.has_name() ? config.name() : absl::StrCat(LayerWord(config.type()), "_", position);
+}
+
 absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const LayerConfig& config, int position,
-                                                 const Shape& input_shape) {
-  WEIR_ASSIGN_OR_RETURN(std::unique_ptr<Layer> layer, Maker(config, position, input_shape).Make());
+                                                 const std::vector<Shape>& input_shapes,
+                                                 const ModelInputs& inputs) {
+  WEIR_ASSIGN_OR_RETURN(std::unique_ptr<Layer> layer, Maker(config, position, input_shapes, inputs).Make());
   double elements = 1;
   for (const int64_t d : layer->output_shape()) elements *= static_cast<double>(d);
   if (elements > static_cast<double>(kMostElements)) {

@@ -1,15 +1,21 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <memory>
+#include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "common/model/model_spec.h"
 #include "proto/job_config.pb.h"
 #include "worker/compute/compute_backend.h"
+#include "worker/data/dataset.h"
+#include "worker/model/table_rows.h"
 
 namespace weir {
 
@@ -26,14 +32,36 @@ struct Pass {
   int64_t n = 0;  // examples
   bool training = false;
   RandomContext random;
+  // For embeddings, in host memory: the examples' keys, the rows that they name, and where the gradients of
+  // these rows are added in training.
+  const Batch* batch = nullptr;
+  const std::vector<TableRows>* rows = nullptr;
+  RowGradientValues* row_gradients = nullptr;
 };
 
+// What a model computes from: one example, and the tables that its layers may name.
+struct ModelInputs {
+  // Without columns of keys.
+  ModelInputs(std::vector<int64_t> features) : features(std::move(features)) {}
+  ModelInputs(std::initializer_list<int64_t> features) : features(features) {}
+
+  std::vector<int64_t> features;     // the shape of the numbers; [0]: there are none
+  std::vector<std::string> columns;  // of keys
+  std::vector<v1::TableConfig> tables;
+};
+
+// Of a job that has passed the job config's checks. features: the shape of an example's numbers.
+ModelInputs ModelInputsOf(const v1::JobConfig& config, std::vector<int64_t> features);
+
 // One layer of a model: its shapes, its tensors, forward and backward. A layer knows nothing about where its
-// parameters come from: `weights` and `gradients` are its tensors end to end in device memory. x, y [n,
-// shape...] and their gradients dx, dy are the model's. Backward follows the Forward of the same pass. Not
-// thread-safe.
+// parameters come from: `weights` and `gradients` are its tensors end to end in device memory. Its inputs x
+// and its output y [n, shape...] and their gradients dx, dy are the model's. Backward follows the Forward of
+// the same pass. Not thread-safe.
 class Layer {
  public:
+  using Inputs = absl::Span<const float* const>;
+  using Gradients = absl::Span<float* const>;
+
   virtual ~Layer() = default;
 
   // The shape of one example.
@@ -41,6 +69,8 @@ class Layer {
   virtual std::vector<TensorSpec> Tensors() const { return {}; }
   // Returns whether y is x with another shape; then Forward and Backward are not called.
   virtual bool is_view() const { return false; }
+  // Where the layer has its rows from, if it is an embedding.
+  virtual std::optional<EmbeddingSource> embedding() const { return std::nullopt; }
   // Returns whether passes over the same memory differ in more than the values there: in random draws.
   virtual bool is_random() const { return false; }
   // The floats of scratch memory that a backend takes for the layer's passes by itself, whatever the batch.
@@ -48,20 +78,29 @@ class Layer {
   // Takes the scratch memory that a pass of up to max_batch examples needs.
   virtual absl::Status Reserve(ComputeBackend* backend, int64_t max_batch) { return absl::OkStatus(); }
 
-  virtual void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x,
+  virtual void Forward(ComputeBackend* backend, const Pass& pass, const float* weights, Inputs x,
                        float* y) = 0;
-  // Adds to `gradients`; overwrites dx, which may be null if it is not needed.
-  virtual void Backward(ComputeBackend* backend, const Pass& pass, const float* weights, const float* x,
-                        const float* y, const float* dy, float* dx, float* gradients) = 0;
+  // Adds to `gradients`; overwrites each dx, which is null where it is not needed.
+  virtual void Backward(ComputeBackend* backend, const Pass& pass, const float* weights, Inputs x,
+                        const float* y, const float* dy, Gradients dx, float* gradients) = 0;
 };
 
 // "[16, 4, 4]"
 std::string ShapeString(const std::vector<int64_t>& shape);
 int64_t ShapeElements(const std::vector<int64_t>& shape);
 
-// The layer of a config at `position` of model.layers, for inputs of input_shape. InvalidArgument with the
-// field's path.
+// Returns whether layers of this type compute in the host's memory by themselves, so that they need a backend
+// that is unified().
+bool IsForCpuOnly(v1::LayerConfig::Type type);
+// "dense", as in a config.
+std::string LayerWord(v1::LayerConfig::Type type);
+// The layer's name in the config, or else its type and position.
+std::string LayerName(const v1::LayerConfig& config, int position);
+
+// The layer of a config at `position` of model.layers, for inputs of these shapes. A cross layer's are x and
+// x_0. InvalidArgument with the field's path.
 absl::StatusOr<std::unique_ptr<Layer>> MakeLayer(const v1::LayerConfig& config, int position,
-                                                 const std::vector<int64_t>& input_shape);
+                                                 const std::vector<std::vector<int64_t>>& input_shapes,
+                                                 const ModelInputs& inputs);
 
 }  // namespace weir

@@ -6,126 +6,19 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/area_under_curve.h"
 #include "common/base/status_macros.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
 namespace {
 
-constexpr auto kDevice = ComputeBackend::Memory::kDevice;
-constexpr auto kHost = ComputeBackend::Memory::kHost;
+size_t Index(int position) { return static_cast<size_t>(position); }
+
+const float* FirstOf(const std::vector<const float*>& x) { return x.empty() ? nullptr : x[0]; }
+
 
 }  // namespace
-
-absl::StatusOr<std::unique_ptr<Model>> Model::Create(const v1::ModelConfig& config,
-                                                     const std::vector<int64_t>& input_shape, int64_t outputs,
-                                                     int64_t max_batch, ComputeBackend* backend,
-                                                     const DeviceOptions& options) {
-  std::unique_ptr<Model> model(new Model(config.loss(), max_batch, backend, options));
-  WEIR_RETURN_IF_ERROR(model->BuildStages(config, input_shape, outputs));
-  WEIR_RETURN_IF_ERROR(model->TakeMemory());
-  return model;
-}
-
-absl::StatusOr<ModelNeeds> Model::Check(const v1::ModelConfig& config,
-                                        const std::vector<int64_t>& input_shape,
-                                        std::optional<int64_t> outputs) {
-  Model model(config.loss(), 1, nullptr, DeviceOptions());
-  WEIR_RETURN_IF_ERROR(model.BuildStages(config, input_shape, outputs));
-  ModelNeeds needs;
-  int64_t widest = 0;
-  for (const Stage& stage : model.stages_) {
-    // An output, and as much again for layers that keep where their output comes from.
-    needs.floats_per_example += 2 * stage.output_elements;
-    needs.scratch_floats = std::max(needs.scratch_floats, stage.layer->scratch_elements());
-    widest = std::max(widest, stage.output_elements);
-  }
-  needs.floats_per_example += 2 * widest;
-  needs.spec = std::move(model.spec_);
-  return needs;
-}
-
-absl::Status Model::BuildStages(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,
-                                std::optional<int64_t> wanted) {
-  std::vector<int64_t> shape = input_shape;
-  for (int i = 0; i < config.layers_size(); ++i) {
-    Stage stage;
-    WEIR_ASSIGN_OR_RETURN(stage.layer, MakeLayer(config.layers(i), i, shape));
-    shape = stage.layer->output_shape();
-    stage.output_elements = ShapeElements(shape);
-    stage.first_tensor = spec_.tensors.size();
-    stage.offset = spec_.elements();
-    for (TensorSpec& tensor : stage.layer->Tensors()) spec_.tensors.push_back(std::move(tensor));
-    stage.tensors = spec_.tensors.size() - stage.first_tensor;
-    stage.elements = spec_.elements() - stage.offset;
-    stages_.push_back(std::move(stage));
-  }
-  const int last = config.layers_size() - 1;
-  const int64_t outputs = wanted.value_or(shape.size() == 1 ? shape[0] : 1);
-  if (shape != std::vector<int64_t>{outputs}) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("model.layers[", last, "] is the last and gives the shape ", ShapeString(shape),
-                     ", but the data needs [", outputs, "]",
-                     config.loss() == v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY
-                         ? absl::StrCat(" (one logit for each class: the largest label is ", outputs - 1,
-                                        ", or data.classes is ", outputs, ")")
-                         : " (the prediction)",
-                     "; end with a dense layer of ", outputs, " units",
-                     config.loss() == v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY
-                         ? ", or set data.classes, which finds labels that are too large"
-                         : ""));
-  }
-  const absl::Status status = spec_.Validate();
-  if (!status.ok()) return absl::InvalidArgumentError(absl::StrCat("model.layers: ", status.message()));
-  elements_ = static_cast<size_t>(spec_.elements());
-  input_elements_ = ShapeElements(input_shape);
-  outputs_ = outputs;
-  while (stages_[first_trained_].tensors == 0) ++first_trained_;
-  return absl::OkStatus();
-}
-
-absl::Status Model::TakeMemory() {
-  const int64_t parameters = spec_.elements();
-  WEIR_ASSIGN_OR_RETURN(weights_, Buffer<float>::Make(backend_, kDevice, parameters));
-  WEIR_ASSIGN_OR_RETURN(gradients_, Buffer<float>::Make(backend_, kDevice, parameters));
-  WEIR_ASSIGN_OR_RETURN(losses_, Buffer<float>::Make(backend_, kDevice, max_batch_));
-  WEIR_ASSIGN_OR_RETURN(predictions_, Buffer<int32_t>::Make(backend_, kDevice, max_batch_));
-  int64_t widest = 0;
-  for (Stage& stage : stages_) {
-    WEIR_RETURN_IF_ERROR(stage.layer->Reserve(backend_, max_batch_));
-    widest = std::max(widest, stage.output_elements);
-    if (stage.layer->is_view()) continue;
-    WEIR_ASSIGN_OR_RETURN(stage.output,
-                          Buffer<float>::Make(backend_, kDevice, max_batch_ * stage.output_elements));
-  }
-  for (Buffer<float>& upstream : upstream_) {
-    WEIR_ASSIGN_OR_RETURN(upstream, Buffer<float>::Make(backend_, kDevice, max_batch_ * widest));
-  }
-  if (rounds_gradients_) {
-    WEIR_ASSIGN_OR_RETURN(rounded_gradients_, Buffer<uint16_t>::Make(backend_, kDevice, parameters));
-  }
-  if (keeps_weights_ahead_) {
-    WEIR_ASSIGN_OR_RETURN(weights_ahead_, Buffer<float>::Make(backend_, kDevice, parameters));
-  }
-  if (!backend_->unified()) {
-    WEIR_ASSIGN_OR_RETURN(staged_weights_, Buffer<float>::Make(backend_, kHost, parameters));
-    WEIR_ASSIGN_OR_RETURN(staged_gradients_, Buffer<float>::Make(backend_, kHost, parameters));
-    WEIR_ASSIGN_OR_RETURN(staged_losses_, Buffer<float>::Make(backend_, kHost, max_batch_));
-    WEIR_ASSIGN_OR_RETURN(staged_predictions_, Buffer<int32_t>::Make(backend_, kHost, max_batch_));
-    const int64_t features = max_batch_ * input_elements_;
-    for (DeviceBatch& batch : batches_) {
-      WEIR_ASSIGN_OR_RETURN(batch.features, Buffer<float>::Make(backend_, kDevice, features));
-      WEIR_ASSIGN_OR_RETURN(batch.targets, Buffer<float>::Make(backend_, kDevice, max_batch_));
-      WEIR_ASSIGN_OR_RETURN(batch.labels, Buffer<int32_t>::Make(backend_, kDevice, max_batch_));
-      WEIR_ASSIGN_OR_RETURN(batch.staged_features, Buffer<float>::Make(backend_, kHost, features));
-      WEIR_ASSIGN_OR_RETURN(batch.staged_targets, Buffer<float>::Make(backend_, kHost, max_batch_));
-      WEIR_ASSIGN_OR_RETURN(batch.staged_labels, Buffer<int32_t>::Make(backend_, kHost, max_batch_));
-    }
-  }
-  Bind(OnHost(weights_, staged_weights_), OnHost(gradients_, staged_gradients_));
-  ZeroGradients();
-  return absl::OkStatus();
-}
 
 void Model::Bind(float* weights, float* gradients) {
   host_weights_ = weights;
@@ -133,11 +26,6 @@ void Model::Bind(float* weights, float* gradients) {
 }
 
 void Model::ZeroGradients() { backend_->Fill(spec_.elements(), 0, device_gradients()); }
-
-template <typename T>
-T* Model::OnHost(const Buffer<T>& device, const Buffer<T>& staged) const {
-  return backend_->unified() ? device.get() : staged.get();
-}
 
 void Model::CopyToDevice(const Batch& batch, const DeviceBatch& to, uint64_t after) {
   const auto copy = [&](const auto& from, auto* staged, auto* device) {
@@ -185,12 +73,15 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
     while (end < stages_.size() && stages_[end].tensors == 0) ++end;
     for (size_t i = first; i < end; ++i) {
       Stage& stage = stages_[i];
-      stage.x = i == 0 ? features : stages_[i - 1].y;
-      stage.y = stage.layer->is_view() ? stage.x : stage.output.get();
+      stage.x.clear();
+      for (const int input : stage.inputs) {
+        stage.x.push_back(input == kFeatures ? features : stages_[Index(input)].y);
+      }
+      stage.y = stage.layer->is_view() ? stage.x[0] : stage.output.get();
     }
     WEIR_RETURN_IF_ERROR(BringWeights(stages_[first], traffic, ahead));
     const bool last = end == stages_.size();
-    const RepeatedCalls::Key key(pass.n, gradient_scale, false, stages_[first].x,
+    const RepeatedCalls::Key key(pass.n, gradient_scale, false, FirstOf(stages_[first].x),
                                  device_weights() + stages_[first].offset, last ? features : nullptr);
     Run(first, end, pass, &stages_[first].forward, key, [=] {
       for (size_t i = first; i < end; ++i) {
@@ -200,12 +91,18 @@ absl::Status Model::Forward(const Batch& batch, const Pass& pass, float gradient
       }
       if (!last) return;
       const float* const y = stages_.back().y;
-      float* const slope = pass.training ? upstream_[0].get() : nullptr;
-      if (loss_ == v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR) {
-        backend_->MeanSquaredError(pass.n, outputs_, y, targets, gradient_scale, losses_.get(), slope);
-      } else {
-        backend_->SoftmaxCrossEntropy(pass.n, outputs_, y, labels, gradient_scale, losses_.get(), slope);
+      float* const slope = pass.training ? between_[0].get() : nullptr;
+      switch (loss_) {
+        case v1::ModelConfig::LOSS_MEAN_SQUARED_ERROR:
+          return backend_->MeanSquaredError(pass.n, outputs_, y, targets, gradient_scale, losses_.get(),
+                                            slope);
+        case v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY:
+          return backend_->SigmoidCrossEntropy(pass.n, y, targets, gradient_scale, losses_.get(), slope);
+        case v1::ModelConfig::LOSS_UNSPECIFIED:  // refused with the config
+        case v1::ModelConfig::LOSS_SOFTMAX_CROSS_ENTROPY:
+          break;
       }
+      backend_->SoftmaxCrossEntropy(pass.n, outputs_, y, labels, gradient_scale, losses_.get(), slope);
     });
   }
   if (!backend_->unified()) {
@@ -262,29 +159,34 @@ absl::Status Model::Backward(const Pass& pass, const Traffic& traffic) {
   // Gradients on their way to the host, and the marks behind them. This thread waits for them when all work
   // is queued, so that the device never waits for this thread.
   std::vector<std::pair<const Stage*, uint64_t>> copied;
-  // Where the next layer's dx goes; its dy is in the other buffer.
-  size_t turn = 1;
   for (size_t end = stages_.size(), first; end > first_trained_; end = first) {
     first = end - 1;
-    while (stages_[first].tensors == 0) --first;
+    while (stages_[first].tensors == 0 && first > first_trained_) --first;
     const Stage& stage = stages_[first];
     const bool rounds = rounds_gradients_ && traffic.last;
-    const RepeatedCalls::Key key(pass.n, 0, rounds, stage.x, device_weights() + stage.offset, nullptr);
+    const RepeatedCalls::Key key(pass.n, 0, rounds, FirstOf(stage.x), device_weights() + stage.offset, nullptr);
     Run(first, end, pass, &stages_[first].backward, key, [=] {
-      for (size_t i = end, into = turn; i-- > first;) {
+      std::vector<float*> dx;
+      for (size_t i = end; i-- > first;) {
         const Stage& at = stages_[i];
-        if (at.layer->is_view()) continue;
-        float* const dx = i > first_trained_ ? upstream_[into].get() : nullptr;
+        if (!at.trained || at.layer->is_view()) continue;
+        dx.clear();
+        for (const InputGradient& to : at.input_gradients) {
+          dx.push_back(to.buffer < 0 ? nullptr : between_[Index(to.buffer)].get());
+        }
         at.layer->Backward(backend_, pass, device_weights() + at.offset, at.x, at.y,
-                           upstream_[1 - into].get(), dx, device_gradients() + at.offset);
-        into = 1 - into;
+                           between_[Index(at.gradient)].get(), dx, device_gradients() + at.offset);
+        for (size_t j = 0; j < dx.size(); ++j) {
+          if (!at.input_gradients[j].adds) continue;
+          const Stage& from = stages_[Index(at.inputs[j])];
+          backend_->Axpy(pass.n * from.output_elements, 1, dx[j], between_[Index(from.gradient)].get());
+        }
       }
       if (!rounds) return;
       const Stage& done = stages_[first];
       backend_->RoundToBfloat16(done.elements, gradients_.get() + done.offset,
                                 rounded_gradients_.get() + done.offset);
     });
-    for (size_t i = first; i < end; ++i) turn = stages_[i].layer->is_view() ? turn : 1 - turn;
     if (backend_->unified()) {
       report(stage);
     } else if (traffic.last) {
@@ -333,7 +235,7 @@ absl::StatusOr<double> Model::SumLosses(int64_t n) {
 
 absl::StatusOr<double> Model::ForwardBackward(const Batch& batch, int64_t divisor,
                                               const RandomContext& random, const Traffic& traffic) {
-  const Pass pass{batch.n, /*training=*/true, random};
+  const Pass pass{batch.n, /*training=*/true, random, &batch, rows_, row_gradients_};
   absl::Status status = Forward(batch, pass, 1.0f / static_cast<float>(divisor), traffic);
   if (status.ok() && traffic.last && traffic.forward_done) status = traffic.forward_done();
   if (status.ok()) status = Backward(pass, traffic);
@@ -348,7 +250,9 @@ absl::StatusOr<double> Model::ForwardBackward(const Batch& batch, int64_t diviso
 absl::StatusOr<Evaluation> Model::Evaluate(const Dataset& dataset) {
   Evaluation result;
   result.examples = dataset.size();
+  const bool binary = loss_ == v1::ModelConfig::LOSS_SIGMOID_CROSS_ENTROPY;
   int64_t right = 0;
+  std::vector<Score> scores;
   Batch batch;
   std::vector<int32_t> indexes;
   Traffic traffic;
@@ -356,8 +260,12 @@ absl::StatusOr<Evaluation> Model::Evaluate(const Dataset& dataset) {
     indexes.resize(static_cast<size_t>(std::min(max_batch_, dataset.size() - first)));
     std::iota(indexes.begin(), indexes.end(), static_cast<int32_t>(first));
     dataset.Gather(indexes, &batch);
-    WEIR_RETURN_IF_ERROR(Forward(batch, Pass{batch.n, /*training=*/false, {}}, 0, traffic));
+    const Pass pass{batch.n, /*training=*/false, {}, &batch, rows_, nullptr};
+    WEIR_RETURN_IF_ERROR(Forward(batch, pass, 0, traffic));
     traffic.new_weights = false;
+    if (binary && !backend_->unified()) {
+      backend_->CopyToHost(staged_logits_.get(), stages_.back().y, indexes.size() * sizeof(float));
+    }
     if (dataset.classes() > 0) {
       backend_->Argmax(batch.n, outputs_, stages_.back().y, predictions_.get());
       if (!backend_->unified()) {
@@ -369,10 +277,18 @@ absl::StatusOr<Evaluation> Model::Evaluate(const Dataset& dataset) {
     result.loss += losses;
     const int32_t* predictions = OnHost(predictions_, staged_predictions_);
     for (size_t i = 0; i < batch.labels.size(); ++i) right += predictions[i] == batch.labels[i];
+    if (binary) {
+      const float* const logits = backend_->unified() ? stages_.back().y : staged_logits_.get();
+      for (size_t i = 0; i < indexes.size(); ++i) {
+        right += (logits[i] > 0) == (batch.targets[i] == 1);
+        scores.push_back({logits[i], batch.targets[i] == 1});
+      }
+    }
   }
   const double n = static_cast<double>(std::max<int64_t>(1, dataset.size()));
   result.loss /= n;
-  if (dataset.classes() > 0) result.accuracy = static_cast<double>(right) / n;
+  if (dataset.classes() > 0 || binary) result.accuracy = static_cast<double>(right) / n;
+  result.auc = AreaUnderCurve(std::move(scores));
   return result;
 }
 

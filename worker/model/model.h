@@ -14,6 +14,7 @@
 #include "worker/data/dataset.h"
 #include "worker/model/layer.h"
 #include "worker/model/repeated_calls.h"
+#include "worker/model/table_rows.h"
 #include "worker/model/traffic.h"
 
 namespace weir {
@@ -21,13 +22,15 @@ namespace weir {
 struct Evaluation {
   double loss = 0;                 // mean over the examples
   std::optional<double> accuracy;  // the share of right classes; none for mean_squared_error
+  std::optional<double> auc;       // with sigmoid_cross_entropy, and labels of both kinds
   int64_t examples = 0;
 };
 
 // What a model is made of, and what it takes to compute with it on the host, in floats.
 struct ModelNeeds {
   ModelSpec spec;
-  // At most, for each example of the largest batch: outputs of layers, and gradients between them.
+  // At most, for each example of the largest batch: outputs of layers, and gradients between them. Without
+  // the rows of tables.
   int64_t floats_per_example = 0;
   int64_t scratch_floats = 0;
 };
@@ -42,8 +45,12 @@ struct DeviceOptions {
   bool weights_ahead = false;
 };
 
-// A model from the config: a list of layers and a loss. The model computes losses and gradients; its caller
-// brings the weights and uses the gradients.
+// A model from the config: layers and a loss. The model computes losses and gradients; its caller brings the
+// weights and uses the gradients.
+//
+// Layers are computed in the order of the config. By default each takes the output of the one before it;
+// `inputs` in the config make any graph of them. The gradient of an output that several layers take is the
+// sum of what they give, from the last of them to the first.
 //
 // weights() and gradients() are host memory: all tensors of spec() end to end, in its order. On a device with
 // memory of its own, ForwardBackward and Evaluate copy the weights there, layer by layer as forward reaches
@@ -53,21 +60,20 @@ struct DeviceOptions {
 // Not thread-safe. Create takes all memory, except what a device keeps of captured calls.
 class Model {
  public:
-  // `config` has passed the job config's checks. input_shape: of one example. outputs: the size of the last
-  // layer (Dataset::outputs). max_batch: examples of the largest batch. The backend must outlive the model.
-  // InvalidArgument: names the layer, the shapes that do not fit and what to do. ResourceExhausted: too large
-  // for the device.
+  // `config` has passed the job config's checks. outputs: the size of the last layer (Dataset::outputs).
+  // max_batch: examples of the largest batch. The backend must outlive the model. InvalidArgument: names the
+  // layer, what does not fit and what to do. ResourceExhausted: too large for the device.
   static absl::StatusOr<std::unique_ptr<Model>> Create(const v1::ModelConfig& config,
-                                                       const std::vector<int64_t>& input_shape,
-                                                       int64_t outputs, int64_t max_batch,
-                                                       ComputeBackend* backend,
+                                                       const ModelInputs& inputs, int64_t outputs,
+                                                       int64_t max_batch, ComputeBackend* backend,
                                                        const DeviceOptions& options = DeviceOptions());
 
   // Checks that such a model can be made, and returns what it needs; takes no memory. outputs: nullopt if it
   // is unknown.
-  static absl::StatusOr<ModelNeeds> Check(const v1::ModelConfig& config,
-                                          const std::vector<int64_t>& input_shape,
+  static absl::StatusOr<ModelNeeds> Check(const v1::ModelConfig& config, const ModelInputs& inputs,
                                           std::optional<int64_t> outputs);
+  // Returns whether the config has a layer that only the CPU computes.
+  static bool NeedsCpu(const v1::ModelConfig& config);
 
   const ModelSpec& spec() const { return spec_; }
   int64_t max_batch() const { return max_batch_; }
@@ -83,6 +89,15 @@ class Model {
   // floats each. Devices copy best if the memory is ComputeBackend::Memory::kHost. Other models may read the
   // same weights.
   void Bind(float* weights, float* gradients);
+  // Where embeddings have their rows from.
+  const std::vector<EmbeddingSource>& embeddings() const { return embeddings_; }
+  // From now on embeddings read these rows, which are those of the next batches (RowsFor), and their
+  // gradients are added to `gradients`; null: there will be no training passes. Other models may read the
+  // same rows.
+  void BindRows(const std::vector<TableRows>* rows, RowGradientValues* gradients) {
+    rows_ = rows;
+    row_gradients_ = gradients;
+  }
   // Begins the next gradient. gradients() is unspecified until that gradient is complete.
   void ZeroGradients();
 
@@ -100,13 +115,27 @@ class Model {
   // The batch stays as it is until the next pass. If that pass has another batch, the copy was in vain.
   void Prepare(const Batch& batch);
 
-  // The mean loss and the accuracy over a whole dataset, without dropout.
+  // The mean loss, the accuracy and the AUC over a whole dataset, without dropout.
   absl::StatusOr<Evaluation> Evaluate(const Dataset& dataset);
 
  private:
+  // In place of a stage's position: the numbers of the batch.
+  static constexpr int kFeatures = -1;
+  // Where a stage's dx goes, if the input needs a gradient: into this buffer, and if `adds` from there to the
+  // gradient of the input, which another stage has begun.
+  struct InputGradient {
+    int buffer = -1;  // none
+    bool adds = false;
+  };
   // A layer and where its tensors begin in the address space and in spec().
   struct Stage {
     std::unique_ptr<Layer> layer;
+    // The stages whose memory it reads: for the output of a view, the stage below it.
+    std::vector<int> inputs;
+    // Its output depends on tensors or rows, so it needs the gradient of the output, in this buffer.
+    bool trained = false;
+    int gradient = -1;
+    std::vector<InputGradient> input_gradients;
     int64_t offset = 0;
     int64_t elements = 0;
     size_t first_tensor = 0;
@@ -114,7 +143,7 @@ class Model {
     int64_t output_elements = 0;  // of one example
     Buffer<float> output;         // [max_batch, output shape...]; none for a view
     uint64_t copied_ahead = 0;    // a mark behind the copy of its weights to weights_ahead_
-    const float* x = nullptr;     // of the current pass
+    std::vector<const float*> x;  // of the current pass
     const float* y = nullptr;
     // The repeated calls of this stage and of the stages behind it that have no tensors: all that may be
     // queued before the next weights are awaited, or the next gradients leave.
@@ -129,12 +158,16 @@ class Model {
         rounds_gradients_(backend != nullptr && options.rounds_gradients && !backend->unified()),
         keeps_weights_ahead_(backend != nullptr && options.weights_ahead && !backend->unified()),
         replays_(backend != nullptr && options.replays && backend->replays()) {}
-  absl::Status BuildStages(const v1::ModelConfig& config, const std::vector<int64_t>& input_shape,
+  absl::Status BuildStages(const v1::ModelConfig& config, const ModelInputs& inputs,
                            std::optional<int64_t> wanted);
+  // Chooses buffers for the gradients of outputs: one serves several that are not needed at the same time.
+  void PlanGradients();
   absl::Status TakeMemory();
 
   template <typename T>
-  T* OnHost(const Buffer<T>& device, const Buffer<T>& staged) const;
+  T* OnHost(const Buffer<T>& device, const Buffer<T>& staged) const {
+    return backend_->unified() ? device.get() : staged.get();
+  }
   // A batch on a device whose memory is not the host's.
   struct DeviceBatch {
     Buffer<float> features, targets;
@@ -178,8 +211,11 @@ class Model {
   size_t elements_ = 0;
   float *host_weights_ = nullptr, *host_gradients_ = nullptr;
   std::vector<Stage> stages_;
-  size_t first_trained_ = 0;  // the first stage with parameters; nothing before it needs gradients
+  size_t first_trained_ = 0;
   int64_t input_elements_ = 0, outputs_ = 0;
+  std::vector<EmbeddingSource> embeddings_;
+  const std::vector<TableRows>* rows_ = nullptr;
+  RowGradientValues* row_gradients_ = nullptr;
 
   // The buffers from `rounded_gradients_` on are made only if the device's memory is not the host's. Until
   // Bind() the host's weights and gradients are these.
@@ -188,13 +224,15 @@ class Model {
   Buffer<uint16_t> rounded_gradients_;  // if rounds_gradients_
   Buffer<float> weights_ahead_;         // if keeps_weights_ahead_
   std::shared_ptr<const float> ahead_;  // what is in weights_ahead_ or on its way there; null: nothing
-  Buffer<float> staged_weights_, staged_gradients_, staged_losses_;
+  Buffer<float> staged_weights_, staged_gradients_, staged_losses_, staged_logits_;
   Buffer<int32_t> staged_predictions_;
   DeviceBatch batches_[2];  // of the current pass and the next, in turns
   size_t turn_ = 0;
   const Batch* next_batch_ = nullptr;          // what is in the other batch, if anything is
   uint64_t pass_began_ = 0, pass_queued_ = 0;  // marks
-  Buffer<float> upstream_[2];                  // gradients between layers, in turns
+  // Gradients between layers, and the floats of each for an example.
+  std::vector<Buffer<float>> between_;
+  std::vector<int64_t> between_elements_;
 };
 
 }  // namespace weir

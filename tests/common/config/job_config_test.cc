@@ -371,6 +371,48 @@ TEST_CASE("Impossible combinations are refused with their paths") {
   }
 }
 
+TEST_CASE("Impossible columns, layers and metrics of sparse features are refused with their paths") {
+  struct Case {
+    std::string text;
+    std::string expected;
+  };
+  const std::vector<Case> cases = {
+      {With(R"("evaluation": {"metric": "test_auc", "patience": 1})"),
+       "evaluation.metric: is \"test_auc\", which only model.loss \"sigmoid_cross_entropy\" has"},
+      {WithData(R"({"format": "digits", "columns": [{"name": "y", "type": "label"}]})"),
+       "data.columns: is not used with format \"digits\", only with csv"},
+      {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "columns": [
+                    {"name": "y", "type": "label"}, {"name": "z", "type": "label"}, {"name": "n"}]})"),
+       "data.columns: must have exactly one column of type \"label\", got 2"},
+      {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "columns": [
+                    {"name": "y", "type": "label"}, {"name": "z", "type": "ignored"}]})"),
+       "data.columns: must have a column of type \"number\", \"categorical\" or \"key\", got none"},
+      {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "label_column": 0, "columns": [
+                    {"name": "y", "type": "label"}, {"name": "n"}]})"),
+       "data.label_column: cannot be given together with data.columns"},
+      {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "columns": [
+                    {"name": "y", "type": "label"}, {"name": "n"}, {"name": "n", "type": "key"}]})"),
+       "data.columns[2].name: is \"n\", as that of data.columns[1]; columns must have different names"},
+      {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "columns": [
+                    {"name": "y", "type": "label"}, {"name": "n", "separator": "|"}]})"),
+       "data.columns[1].separator: is not used with type \"number\", only with categorical, key"},
+      {WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "separator": "|", "columns": [
+                    {"name": "y", "type": "label"}, {"name": "k", "type": "key", "separator": "|"}]})"),
+       "data.columns[1].separator: is \"|\", as data.separator; the two must differ"},
+      {WithLayers(R"({"type": "embedding", "table": "t"})"),
+       "model.layers[0].column: is missing and must be given with type \"embedding\""},
+      {WithLayers(R"({"type": "relu", "pooling": "sum"})"),
+       "model.layers[0].pooling: is not used with type \"relu\", only with embedding"},
+  };
+  for (const Case& c : cases) {
+    INFO(c.text);
+    const std::string error = Error(c.text);
+    INFO(error);
+    CHECK(absl::StrContains(error, absl::StrCat(": ", c.expected)));
+    CHECK_FALSE(absl::StrContains(error, "\n"));
+  }
+}
+
 TEST_CASE("Tables are read, with the schema's defaults") {
   const v1::JobConfig config = Parse(R"({"tables": [
       {"name": "ads/users-1.0_b", "dim": 64, "max_rows": 65536, "expire_after_steps": 10,
@@ -521,6 +563,12 @@ TEST_CASE("The effective config parses back to the same") {
       WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "label_column": -3})"),
       With(R"("checkpoint": {"directory": "x", "every_seconds": 0.5}, "consistency": {"backup_workers": 1})"),
       With(R"("checkpoint": {"init_from": "y"})"),
+      WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "separator": "\t", "columns": [
+                   {"name": "y", "type": "label"}, {"name": "n"}, {"name": "k", "type": "key", "separator": "|"},
+                   {"name": "c", "type": "categorical"}]})"),
+      WithLayers(R"({"type": "embedding", "name": "e", "table": "t", "column": "c", "pooling": "mean"},
+                    {"type": "concat", "inputs": ["e", "features"]}, {"type": "cross"},
+                    {"type": "factorization_machine", "inputs": ["e", "e"]})"),
       R"({"tables": [{"name": "a", "dim": 2, "optimizer": {"type": "adamw"}}, {"name": "b", "dim": 3}]})",
   };
   for (const std::string& text : texts) {

@@ -45,6 +45,25 @@ TEST_CASE("Less loss is better, more accuracy is, and any result is better than 
   CHECK_FALSE(IsBetter(kLoss, Missed(2), {}));
 }
 
+TEST_CASE("More AUC is better, and an epoch without it is not") {
+  constexpr auto kAuc = v1::EvaluationConfig::METRIC_TEST_AUC;
+  const auto with = [](uint64_t epoch, double auc) {
+    v1::EpochEvaluation entry = Epoch(epoch, 0.5);
+    entry.set_test_auc(auc);
+    return entry;
+  };
+  CHECK(IsBetter(kAuc, with(2, 0.75), with(1, 0.5)));
+  CHECK_FALSE(IsBetter(kAuc, with(2, 0.5), with(1, 0.75)));
+  CHECK_FALSE(IsBetter(kAuc, Epoch(2, 0.25), with(1, 0.75)));
+  CHECK(IsBetter(kAuc, with(2, 0.25), Epoch(1, 0.5)));
+  v1::EvaluationConfig config;
+  config.set_metric(kAuc);
+  config.set_patience(1);
+  CHECK(WhyStopped(config, {with(1, 0.75), with(2, 0.5)}) ==
+        "after epoch 2, since 1 evaluation was no better than that of epoch 1, whose test AUC was 0.75 "
+        "(evaluation.patience = 1)");
+}
+
 TEST_CASE("Patience: so many results in a row that are no better than the best before them") {
   v1::EvaluationConfig config;
   config.set_metric(kLoss);

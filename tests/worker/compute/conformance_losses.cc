@@ -46,6 +46,30 @@ void CheckLosses(ComputeBackend* b) {
       }
     }
   }
+  for (const int64_t n : {1, 33, 1000}) {
+    for (const float reach : {1.0f, 200.0f}) {
+      CAPTURE(n, reach);
+      const std::vector<float> logits = Random(n, 12, reach);
+      std::vector<float> targets;
+      Doubles losses, dlogits;
+      for (int64_t i = 0; i < n; ++i) {
+        const double x = logits[static_cast<size_t>(i)], target = i % 3 == 0 ? 1 : 0;
+        targets.push_back(static_cast<float>(target));
+        // Of the wrong class: log(1 + exp(z)), where z is how far the logit is on its side.
+        const double z = target == 1 ? -x : x;
+        losses.push_back(std::max(z, 0.0) + std::log1p(std::exp(-std::abs(z))));
+        dlogits.push_back(0.25 * (1 / (1 + std::exp(-x)) - target));
+      }
+      Floats device_logits(b, logits), device_targets(b, targets);
+      for (const bool gradient : {true, false}) {
+        Floats out(b, n), slope(b, n);
+        b->SigmoidCrossEntropy(n, device_logits.get(), device_targets.get(), 0.25f, out.get(),
+                               gradient ? slope.get() : nullptr);
+        CheckClose(out.Read(), losses, 1e-5);
+        if (gradient) CheckClose(slope.Read(), dlogits, 1e-5);
+      }
+    }
+  }
   Floats equal(b, std::vector<float>{3, 3, 3});
   Tensor<int32_t> first(b, 1);
   b->Argmax(1, 3, equal.get(), first.get());

@@ -116,6 +116,8 @@ TEST_CASE("Products see every write to what was rounded for them") {
       [&] { b->SoftmaxCrossEntropy(kSide, kSide, q, labels.get(), 1, p, r); },
       [&] { b->MeanSquaredError(kSide, kSide, q, unit.get(), 1, r, p); },
       [&] { b->MeanSquaredError(kSide, kSide, q, unit.get(), 1, p, r); },
+      [&] { b->SigmoidCrossEntropy(kN, q, unit.get(), 1, r, p); },
+      [&] { b->SigmoidCrossEntropy(kN, q, unit.get(), 1, p, r); },
       [&] { copy(p, numbers); },
       [&] { b->Replay(captured.get()); },
   };

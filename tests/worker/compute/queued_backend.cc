@@ -151,6 +151,12 @@ class QueuedBackend final : public ComputeBackend {
                              Real(dpredictions));
     });
   }
+  void SigmoidCrossEntropy(int64_t n, const float* logits, const float* targets, float gradient_scale,
+                           float* losses, float* dlogits) override {
+    Queue([=] {
+      cpu_->SigmoidCrossEntropy(n, Real(logits), Real(targets), gradient_scale, Real(losses), Real(dlogits));
+    });
+  }
   void Argmax(int64_t n, int64_t classes, const float* logits, int32_t* indexes) override {
     Queue([=] { cpu_->Argmax(n, classes, Real(logits), Real(indexes)); });
   }

@@ -24,14 +24,19 @@ TEST_CASE("The norm is that of all values together, without overflow") {
 
 TEST_CASE("A gradient above the norm is scaled down to it, another is left alone") {
   std::vector<float> values{3, 4};
-  CHECK(ClipToNorm(0, absl::MakeSpan(values)) == 5);
-  CHECK(ClipToNorm(5, absl::MakeSpan(values)) == 5);
+  CHECK(ClipToNorm(0, {absl::MakeSpan(values)}) == 5);
+  CHECK(ClipToNorm(5, {absl::MakeSpan(values)}) == 5);
   CHECK(values == std::vector<float>{3, 4});
-  CHECK(ClipToNorm(1, absl::MakeSpan(values)) == 5);
+  CHECK(ClipToNorm(1, {absl::MakeSpan(values)}) == 5);
   CHECK(values[0] == Approx(0.6));
   CHECK(values[1] == Approx(0.8));
+  std::vector<float> others{4};
+  values = {3};
+  CHECK(ClipToNorm(1, {absl::MakeSpan(values), absl::MakeSpan(others)}) == 5);
+  CHECK(values[0] == Approx(0.6));
+  CHECK(others[0] == Approx(0.8));
   values = {1, std::numeric_limits<float>::infinity()};
-  CHECK(std::isinf(ClipToNorm(1, absl::MakeSpan(values))));
+  CHECK(std::isinf(ClipToNorm(1, {absl::MakeSpan(values)})));
   CHECK(values[0] == 1);
 }
 

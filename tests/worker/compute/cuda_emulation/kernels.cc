@@ -11,5 +11,6 @@
 #include "worker/compute/cuda_max_pool.cu"
 #include "worker/compute/cuda_mean_squared_error.cu"
 #include "worker/compute/cuda_non_finite.cu"
+#include "worker/compute/cuda_sigmoid_cross_entropy.cu"
 #include "worker/compute/cuda_softmax_cross_entropy.cu"
 #include "worker/compute/cuda_vectors.cu"
