@@ -45,6 +45,15 @@ std::string DescribeServerMemory(const v1::JobConfig& config) {
   if (memory.saved > 0) {
     absl::StrAppend(&text, " + at most ", Times(memory.saved, "W"), " (a version while it is saved)");
   }
+  const double rows = TableMemoryOf(config, 1).most;
+  if (rows > 0) {
+    absl::StrAppend(&text, " + at most ", absl::StrFormat("%.1f", rows / kMiB),
+                    " MiB / servers (rows of tables with max_rows)");
+  }
+  if (std::any_of(config.tables().begin(), config.tables().end(),
+                  [](const v1::TableConfig& table) { return table.max_rows() == 0; })) {
+    absl::StrAppend(&text, " + rows of tables without max_rows, however many");
+  }
   const double chunks = static_cast<double>(ServerMemoryOf(config, std::max(workers, 1u)).chunk_bytes);
   absl::StrAppend(&text, " + ", Times(chunks / kMiB, "MiB"), workers > 0 ? "" : " for each worker",
                   " (chunks on their way)");

@@ -62,7 +62,7 @@ void ShardExchange::Begin() {
   lowest_ = 0;
   if (rows_ != nullptr) {
     // A push that was answered is not sent again, nor are its rows.
-    next_row_byte_ = pushes_ ? 0 : rows_->pull_at(shard_);
+    first_row_byte_ = next_row_byte_ = pushes_ ? 0 : rows_->pull_at(shard_);
     end_row_byte_ = rows_->request(shard_).size();
     // All rows come anew, perhaps of another version.
     row_bytes_ = 0;
@@ -109,7 +109,7 @@ void ShardExchange::AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* 
     if (push_->gradient->refused()) {
       push.set_refused(push_->gradient->refusal());
       unsent_ = 0;
-      if (rows_ != nullptr) next_row_byte_ = rows_->pull_at(shard_);
+      if (rows_ != nullptr) first_row_byte_ = next_row_byte_ = rows_->pull_at(shard_);
       says_refused_ = true;
     } else if (rows_ != nullptr) {
       *push.mutable_rows() = rows_->push(shard_);
@@ -147,7 +147,7 @@ absl::Span<const char> ShardExchange::TakeRowPiece(v1::ExchangeRequest* head) {
   const absl::Span<const char> piece =
       rows_->request(shard_).subspan(next_row_byte_, std::min(most, end_row_byte_ - next_row_byte_));
   head->set_rows(true);
-  head->set_first(next_row_byte_);
+  head->set_first(next_row_byte_ - first_row_byte_);
   next_row_byte_ += piece.size();
   return piece;
 }

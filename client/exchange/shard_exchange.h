@@ -170,8 +170,8 @@ class ShardExchange {
   size_t unsent_ = 0;                      // of these chunks
   size_t lowest_ = 0;                      // all chunks below it were sent
   size_t next_ = 0;                        // the chunk of the gradient that FindChunk() found
-  // What is still to be sent of RowRoutes::request().
-  uint64_t next_row_byte_ = 0, end_row_byte_ = 0;
+  // Of RowRoutes::request(): where this exchange's part begins, where what is still to be sent, and the end.
+  uint64_t first_row_byte_ = 0, next_row_byte_ = 0, end_row_byte_ = 0;
   const std::shared_ptr<Loans> loans_ = std::make_shared<Loans>();
 
   // State of the replies.

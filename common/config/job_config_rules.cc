@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/config/object_path.h"
+#include "common/model/key_bucket.h"
 #include "common/protocol/mode_traits.h"
 #include "google/protobuf/descriptor.h"
 
@@ -55,6 +56,17 @@ const std::vector<FieldUse>& FieldUses() {
       {v1::OptimizerConfig::descriptor(), "type", "beta1", {"adam", "adamw"}},
       {v1::OptimizerConfig::descriptor(), "type", "beta2", {"adam", "adamw"}},
       {v1::OptimizerConfig::descriptor(), "type", "epsilon", {"adagrad", "rmsprop", "adam", "adamw"}},
+      {v1::TableOptimizer::descriptor(), "type", "momentum", {"momentum"}},
+      {v1::TableOptimizer::descriptor(), "type", "beta1", {"adam", "adamw"}},
+      {v1::TableOptimizer::descriptor(), "type", "beta2", {"adam", "adamw"}},
+      {v1::TableOptimizer::descriptor(), "type", "epsilon", {"adagrad", "rowwise_adagrad", "adam", "adamw"}},
+      {v1::TableOptimizer::descriptor(),
+       "type",
+       "weight_decay",
+       {"sgd", "momentum", "adagrad", "rowwise_adagrad", "adam", "adamw"}},
+      {v1::TableOptimizer::descriptor(), "type", "l1", {"ftrl"}},
+      {v1::TableOptimizer::descriptor(), "type", "l2", {"ftrl"}},
+      {v1::TableOptimizer::descriptor(), "type", "beta", {"ftrl"}},
       {v1::ScheduleConfig::descriptor(), "type", "step_size", {"step"}, Need::kRequired},
       {v1::ScheduleConfig::descriptor(), "type", "gamma", {"step"}},
       {v1::ScheduleConfig::descriptor(), "type", "total_steps", {"cosine"}},
@@ -300,6 +312,59 @@ void CheckServer(const v1::JobConfig& config, ConfigProblems* problems) {
   }
 }
 
+void CheckTable(const v1::TableConfig& table, const std::string& path, ConfigProblems* problems) {
+  const auto allowed = [](char c) { return absl::ascii_isalnum(c) || absl::StrContains("_-./", c); };
+  if (!std::all_of(table.name().begin(), table.name().end(), allowed)) {
+    problems->Add(FieldPath(path, "name"), absl::StrCat("must have letters, digits, _, -, . and / only, got ",
+                                                        JsonQuote(table.name())));
+  }
+  if (table.max_rows() > 0 && table.max_rows() < kKeyBuckets) {
+    problems->Add(FieldPath(path, "max_rows"),
+                  absl::StrCat("must be 0 (any number) or at least ", kKeyBuckets,
+                               ", a row for each bucket of keys, got ", table.max_rows()));
+  }
+  if (table.init().type() != v1::TableInit::KIND_CONSTANT && table.init().value() < 0) {
+    problems->Add(FieldPath(path, "init.value"),
+                  absl::StrCat("must be at least 0, since it is the width of a distribution, got ",
+                               table.init().value()));
+  }
+  const v1::TableOptimizer& optimizer = table.optimizer();
+  CheckUses(optimizer, FieldPath(path, "optimizer"), problems);
+  CheckUses(optimizer.schedule(), FieldPath(path, "optimizer.schedule"), problems);
+  if (optimizer.type() != v1::TableOptimizer::KIND_FTRL) return;
+  const double warmup = std::max<double>(1, static_cast<double>(optimizer.schedule().warmup_steps()));
+  if (static_cast<float>(optimizer.learning_rate() / warmup) <= 0) {
+    problems->Add(
+        FieldPath(path, "optimizer.learning_rate"),
+        absl::StrCat("must be above 0 with type \"ftrl\", which divides by it, got ",
+                     optimizer.learning_rate(), warmup > 1 ? absl::StrCat(" / warmup_steps ", warmup) : ""));
+  }
+  if (optimizer.schedule().type() != v1::ScheduleConfig::SCHEDULE_CONSTANT) {
+    problems->Add(FieldPath(path, "optimizer.schedule.type"),
+                  "must be \"constant\" with type \"ftrl\", which lowers the rate of each value itself and "
+                  "divides by the learning rate");
+  }
+}
+
+void CheckTables(const v1::JobConfig& config, ConfigProblems* problems) {
+  std::map<std::string, int> positions;
+  for (int i = 0; i < config.tables_size(); ++i) {
+    const std::string path = ElementPath("tables", i);
+    CheckTable(config.tables(i), path, problems);
+    const auto [first, inserted] = positions.emplace(config.tables(i).name(), i);
+    if (!inserted) {
+      problems->Add(FieldPath(path, "name"),
+                    absl::StrCat("is ", JsonQuote(config.tables(i).name()), ", as that of ",
+                                 ElementPath("tables", first->second), "; tables must have different names"));
+    }
+  }
+  if (config.tables_size() > 0 && config.server().durability() == v1::ServerConfig::DURABILITY_LOG) {
+    problems->Add("server.durability",
+                  "is \"log\", but a log cannot hold the rows of embedding tables (tables); take it out, or "
+                  "save checkpoints more often (checkpoint.every_seconds)");
+  }
+}
+
 void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {
   if (wire.chunk_kib() % 256 != 0) {
     problems->Add("wire.chunk_kib", absl::StrCat("must be a multiple of 256, got ", wire.chunk_kib()));
@@ -328,6 +393,7 @@ void CheckJobConfigRules(const v1::JobConfig& config, ConfigProblems* problems) 
   CheckCheckpoint(config.checkpoint(), problems);
   CheckEvaluation(config, problems);
   CheckServer(config, problems);
+  CheckTables(config, problems);
 }
 
 bool FieldApplies(const Message& message, const FieldDescriptor& field) {

@@ -45,13 +45,32 @@ ServerMemory ServerMemoryOf(const v1::JobConfig& config, uint32_t workers) {
   return memory;
 }
 
+uint32_t ServersWithPart(const v1::JobConfig& config, int64_t elements, uint32_t servers) {
+  if (config.tables_size() > 0) return servers;
+  return ShardsFor(elements, servers, static_cast<int64_t>(config.server().min_shard_kib()) * 1024);
+}
+
+TableMemory TableMemoryOf(const v1::JobConfig& config, uint64_t servers) {
+  // Beside its values a row has its key and the version of its last update, 16 bytes, and in an index 8 bytes
+  // at least. An index that is about to be filled takes 21 bytes a row (docs/tables.md).
+  constexpr double kLeast = 24, kMost = 37;
+  TableMemory memory;
+  for (const v1::TableConfig& table : config.tables()) {
+    const double rows = static_cast<double>(table.max_rows()) / static_cast<double>(servers);
+    const double values = sizeof(float) * static_cast<double>(TableRowValues(table));
+    memory.least += rows * (values + kLeast);
+    memory.most += rows * (values + kMost);
+  }
+  return memory;
+}
+
 uint64_t ServerBytes(const v1::JobConfig& config, uint32_t workers, int64_t elements, uint32_t servers) {
   const ServerMemory memory = ServerMemoryOf(config, workers);
-  const uint32_t shards =
-      ShardsFor(elements, servers, static_cast<int64_t>(config.server().min_shard_kib()) * 1024);
+  const uint32_t shards = ServersWithPart(config, elements, servers);
   // The first shard has a block more than others, if any has.
   const double weights = 4.0 * static_cast<double>(Partition(elements, shards).shard_elements(0));
-  return static_cast<uint64_t>(memory.most() * weights) + memory.chunk_bytes + memory.storage_bytes;
+  return static_cast<uint64_t>(memory.most() * weights + TableMemoryOf(config, shards).most) +
+         memory.chunk_bytes + memory.storage_bytes;
 }
 
 absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, int64_t elements,
@@ -63,15 +82,18 @@ absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, in
   const ServerMemory memory = ServerMemoryOf(config, workers);
   // In double, because the declared bytes may need more than 64 bits.
   const double weights = 4.0 * static_cast<double>(elements) / static_cast<double>(servers);
-  if (memory.least() * weights <= most) return absl::OkStatus();
+  const double tables = TableMemoryOf(config, servers).least;
+  const double least = memory.least() * weights + tables;
+  if (least <= most) return absl::OkStatus();
   return absl::InvalidArgumentError(absl::StrCat(
       "the model has ", elements, " elements, W = ", Size(weights), " on each of ", servers,
-      " servers; a server needs at least ", Size(memory.least() * weights), " = ", memory.held,
-      " W (weights and ", memory.slots, " slots", memory.streamed ? ", twice: streamed" : "", ")",
+      " servers; a server needs at least ", Size(least), " = ", memory.held, " W (weights and ", memory.slots,
+      " slots", memory.streamed ? ", twice: streamed" : "", ")",
       memory.step > 0
           ? absl::StrCat(" + ", memory.step,
                          TraitsOf(config).commits_steps ? " W (the parts of a step)" : " W (a gradient)")
           : "",
+      tables > 0 ? absl::StrCat(" + ", Size(tables), " (rows of tables, as max_rows has them)") : "",
       limited ? ", and server.memory_limit_mib allows " : ", and its machine has ", Size(most),
       limited ? ". Raise it, or take more servers" : ". Take more servers"));
 }

@@ -31,14 +31,25 @@ struct ServerMemory {
 // For a job of so many workers.
 ServerMemory ServerMemoryOf(const v1::JobConfig& config, uint32_t workers);
 
+// The servers, of so many, that hold a part of the model: the first ones, so that each has at least
+// server.min_shard_kib of weights; with embedding tables all, as each holds a part of the tables' rows.
+uint32_t ServersWithPart(const v1::JobConfig& config, int64_t elements, uint32_t servers);
+
+// The bytes of the rows on each server in the tables that have max_rows, when they have as many: with their
+// keys at least, or with their indexes as large as these become. Tables without max_rows are not counted.
+struct TableMemory {
+  double least = 0, most = 0;
+};
+TableMemory TableMemoryOf(const v1::JobConfig& config, uint64_t servers);
+
 // The most bytes that a server takes for a model of so many elements, the largest shard's, without the
-// program itself.
+// program itself, the rows of tables without max_rows, and rows on their way.
 uint64_t ServerBytes(const v1::JobConfig& config, uint32_t workers, int64_t elements, uint32_t servers);
 
-// Checks that a server can do one step at all with server.memory_limit_mib, or with `machine_bytes` where
-// these are less (0: not known), in a job of `workers` workers whose model lies on so many servers, if no
-// client reads, nothing is saved, and no two pushes arrive at once. InvalidArgument: it cannot; says the sum
-// and the limit.
+// Checks that a server can do one step at all, with all rows of tables that have max_rows, with
+// server.memory_limit_mib, or with `machine_bytes` where these are less (0: not known), in a job of `workers`
+// workers whose model lies on so many servers, if no client reads, nothing is saved, and no two pushes arrive
+// at once. InvalidArgument: it cannot; says the sum and the limit.
 absl::Status CheckServerMemory(const v1::JobConfig& config, uint32_t workers, int64_t elements,
                                uint64_t servers, uint64_t machine_bytes);
 

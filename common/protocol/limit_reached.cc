@@ -7,8 +7,8 @@ namespace {
 
 constexpr char kPayload[] = "weir.limit";
 constexpr absl::string_view kNames[kLimits] = {
-    "connections", "connections_of_host", "joins",          "waiting_joins", "readers",
-    "pins",        "exchanges",           "waiting_pushes", "waiting_calls", "request_bytes",
+    "connections", "connections_of_host", "joins",         "waiting_joins", "readers",       "pins",
+    "exchanges",   "waiting_pushes",      "waiting_calls", "row_bytes",     "request_bytes",
 };
 
 }  // namespace

@@ -23,9 +23,10 @@ enum class Limit {
   kExchanges,
   kWaitingPushes,
   kWaitingCalls,
+  kRowBytes,
   kRequestBytes,
 };
-inline constexpr size_t kLimits = 10;
+inline constexpr size_t kLimits = 11;
 
 // As in the label of weir_limit_reached_total: "connections_of_host".
 absl::string_view NameOf(Limit limit);

@@ -8,7 +8,6 @@
 #include "common/config/address.h"
 #include "common/config/job_config.h"
 #include "common/config/server_memory.h"
-#include "common/model/partition.h"
 #include "common/model/wire_model.h"
 #include "common/protocol/protocol_version.h"
 #include "common/telemetry/logging.h"
@@ -216,7 +215,7 @@ void Coordinator::ForgetUndeclared() {
 }
 
 uint32_t Coordinator::ShardsOf(const ModelSpec& model, uint32_t servers) const {
-  return ShardsFor(model.elements(), servers, int64_t{1024} * options_.config.server().min_shard_kib());
+  return ServersWithPart(options_.config, model.elements(), servers);
 }
 
 void Coordinator::SetModel(ModelSpec model) {

@@ -38,13 +38,18 @@ absl::Status CheckPullOfPush(const v1::PushRequest& push, const v1::PullRequest&
 
 }  // namespace
 
+ExchangeSession::ExchangeSession(const Options& options, std::function<void()> on_output)
+    : options_(options), on_output_(std::move(on_output)) {
+  for (const v1::TableConfig& table : options_.shard->tables()) dims_.push_back(table.dim());
+}
+
 // ---- what the client says
 
 absl::Status ExchangeSession::Receive(const IncomingMessage& message) {
   WEIR_ASSIGN_OR_RETURN(SplitMessage split, SplitPayload(message.pieces));
   v1::ExchangeRequest request;
   if (!request.ParseFromString(split.head)) return absl::InvalidArgumentError("not an ExchangeRequest");
-  Chunk chunk{request.first(), split.payload_bytes, std::move(split.payload), message.owner};
+  Chunk chunk{request.first(), split.payload_bytes, request.rows(), std::move(split.payload), message.owner};
   if (chunk.bytes == 0 && !request.gradient().empty()) {
     // The client's serializer did not put the gradient last.
     const auto flat = std::make_shared<const std::string>(std::move(*request.mutable_gradient()));
@@ -123,19 +128,25 @@ void ExchangeSession::Begin(v1::ExchangeRequest request, Chunk chunk, const absl
   absl::Status status = found;
   if (status.ok()) status = CheckFirst(request, chunk);
   const v1::Caller& caller = request.has_push() ? request.push().caller() : request.pull().caller();
+  if (status.ok()) status = PrepareRows(request, chunk, exchange);
   if (status.ok() && options_.admit) status = options_.admit(caller, request.has_push());
   if (!status.ok()) return Fail(exchange, std::move(status));
   caller_ = caller;
   if (request.has_pull()) exchange.pull = std::move(*request.mutable_pull());
-  if (!request.has_push()) return StartPull(exchange);
-  if (chunk.bytes > 0) {
+  const std::optional<Chunk> first = chunk.bytes > 0 ? std::optional(std::move(chunk)) : std::nullopt;
+  if (!request.has_push()) {
+    if (exchange.rows == nullptr) return StartPull(exchange);
+    if (Reserve(exchange)) AskForKeys(exchange, first);
+    return;
+  }
+  if (first.has_value()) {
     if (waiting_ >= kMaxWaiting) {
       return Fail(exchange, LimitReached(Limit::kWaitingPushes, absl::StatusCode::kUnavailable,
                                          absl::StrCat(kMaxWaiting,
                                                       " pushes of this stream wait for their "
                                                       "turn; send it again")));
     }
-    exchange.waiting = std::move(chunk);
+    exchange.waiting = first;
     ++waiting_;
   }
   StartPush(exchange, std::move(*request.mutable_push()));
@@ -147,15 +158,33 @@ absl::Status ExchangeSession::CheckFirst(const v1::ExchangeRequest& request, con
   }
   if (request.has_push()) {
     WEIR_RETURN_IF_ERROR(CheckDtype(request.push().dtype()));
-    if (!request.push().refused().empty() && chunk.bytes > 0) {
+    if (!request.push().refused().empty() && chunk.bytes > 0 && !chunk.rows) {
       return absl::InvalidArgumentError("gradient: with push.refused, which says that none comes");
     }
-  } else if (chunk.bytes > 0) {
+    if (!request.push().refused().empty() && request.push().rows_size() > 0) {
+      return absl::InvalidArgumentError("push.rows: with push.refused, which says that none come");
+    }
+  } else if (chunk.bytes > 0 && !chunk.rows) {
     return absl::InvalidArgumentError("gradient: without a push");
   }
   if (request.has_pull()) {
     WEIR_RETURN_IF_ERROR(CheckDtype(request.pull().dtype()));
     if (request.has_push()) WEIR_RETURN_IF_ERROR(CheckPullOfPush(request.push(), request.pull()));
+  }
+  return absl::OkStatus();
+}
+
+absl::Status ExchangeSession::PrepareRows(const v1::ExchangeRequest& request, const Chunk& chunk,
+                                          Exchange& exchange) const {
+  WEIR_ASSIGN_OR_RETURN(RowLayout layout, RowLayout::OfRequest(request.push().rows(), request.push().dtype(),
+                                                               request.pull().rows(), dims_));
+  WEIR_ASSIGN_OR_RETURN(exchange.reply_rows,
+                        RowLayout::OfReply(request.pull().rows(), request.pull().dtype(), dims_));
+  if (layout.bytes() > 0) {
+    exchange.rows =
+        std::make_unique<RowArrival>(options_.shard->tables(), std::move(layout), request.push().dtype());
+  } else if (chunk.rows) {
+    return absl::InvalidArgumentError("rows: neither push.rows nor pull.rows says that any come");
   }
   return absl::OkStatus();
 }
@@ -182,7 +211,7 @@ absl::Status ExchangeSession::FindChunk(const v1::ExchangeRequest& request, Chun
                                                    range.stride(), " apart; must be at least ",
                                                    kMinPieceBytes, ", and apart by that to ", kMaxStride));
   }
-  *chunk = {request.first(), range.bytes(), {}, segments_};
+  *chunk = {request.first(), range.bytes(), request.rows(), {}, segments_};
   uint64_t left = range.bytes();
   for (uint64_t at = range.offset(); left > 0; at += range.stride()) {
     const uint64_t bytes = together ? left : std::min(left, range.piece_bytes());
@@ -201,20 +230,20 @@ void ExchangeSession::Continue(Exchange& exchange, const Chunk& chunk) {
     return Fail(exchange, absl::InvalidArgumentError("gradient: a chunk for which the client has no credit"));
   }
   --exchange.may_send;
-  TakeChunk(exchange, chunk);
+  Take(exchange, chunk);
 }
 
 void ExchangeSession::EndInput() {
   input_ended_ = true;
   for (auto& [id, exchange] : exchanges_) {
-    if (exchange.arrival != nullptr) FailCutShort(exchange);
+    if (IsArriving(exchange)) FailCutShort(exchange);
   }
 }
 
 void ExchangeSession::EndJob(const absl::Status& failure) {
   job_over_ = failure;
   for (auto& [id, exchange] : exchanges_) {
-    if (exchange.arrival != nullptr) AnswerJobOver(exchange);
+    if (IsArriving(exchange)) AnswerJobOver(exchange);
   }
 }
 
@@ -242,7 +271,9 @@ void ExchangeSession::Deliver(uint64_t id, Handler handle) {
 }
 
 void ExchangeSession::StartPush(Exchange& exchange, v1::PushRequest header) {
-  const bool wants_weights = exchange.pull.has_value() && !exchange.pull->header_only();
+  // Rows are those of the version that the push makes, and so are the weights that come with them.
+  const bool wants_weights =
+      exchange.pull.has_value() && !exchange.pull->header_only() && exchange.pull->rows_size() == 0;
   options_.shard->Begin(
       options_.id, std::move(header),
       [self = shared_from_this(), id = exchange.id, wants_weights](auto answer) {
@@ -264,6 +295,7 @@ void ExchangeSession::StartPush(Exchange& exchange, v1::PushRequest header) {
 
 void ExchangeSession::OnArrival(Exchange& exchange, std::unique_ptr<PushArrival> arrival, bool eager) {
   if (job_over_.has_value()) return AnswerJobOver(exchange);
+  if (!Reserve(exchange)) return;
   exchange.arrival = std::move(arrival);
   exchange.eager = eager;
   uint32_t credit = options_.chunks_in_flight;
@@ -271,8 +303,8 @@ void ExchangeSession::OnArrival(Exchange& exchange, std::unique_ptr<PushArrival>
     --waiting_;
     --credit;
     const Chunk chunk = *std::exchange(exchange.waiting, std::nullopt);
-    TakeChunk(exchange, chunk);
-  } else if (exchange.arrival->whole()) {
+    Take(exchange, chunk);
+  } else if (exchange.arrival->whole() && exchange.rows == nullptr) {
     FinishPush(exchange);  // a shard without elements
   }
   if (exchange.arrival == nullptr) return;
@@ -280,7 +312,57 @@ void ExchangeSession::OnArrival(Exchange& exchange, std::unique_ptr<PushArrival>
   Grant(exchange, credit);
 }
 
+void ExchangeSession::Take(Exchange& exchange, const Chunk& chunk) {
+  if (chunk.rows) return TakeRows(exchange, chunk);
+  TakeChunk(exchange, chunk);
+}
+
+void ExchangeSession::TakeRows(Exchange& exchange, const Chunk& chunk) {
+  if (exchange.rows == nullptr) {
+    return Fail(exchange, absl::InvalidArgumentError("rows: a piece after all rows of the exchange"));
+  }
+  if (absl::Status status = exchange.rows->Take(chunk.first, chunk.pieces, chunk.bytes); !status.ok()) {
+    return Fail(exchange, std::move(status));
+  }
+  Proceed(exchange);
+}
+
+void ExchangeSession::Proceed(Exchange& exchange) {
+  const bool rows = exchange.rows == nullptr || exchange.rows->whole();
+  if (exchange.arrival != nullptr) {
+    if (rows && exchange.arrival->whole()) return FinishPush(exchange);
+  } else if (rows) {
+    exchange.may_send = 0;
+    exchange.wants_keys = false;
+    exchange.keys = exchange.rows->TakePull();
+    exchange.rows = nullptr;
+    return StartPull(exchange);
+  }
+  Grant(exchange, 1);
+}
+
+bool ExchangeSession::Reserve(Exchange& exchange) {
+  const uint64_t bytes = exchange.rows == nullptr ? 0 : exchange.rows->bytes();
+  if (bytes > kMaxRowBytesHeld - arriving_) {
+    Fail(exchange, LimitReached(Limit::kRowBytes, absl::StatusCode::kUnavailable,
+                                absl::StrCat("rows of ", arriving_,
+                                             " bytes are arriving on this stream; send it again")));
+    return false;
+  }
+  exchange.arriving += bytes;
+  arriving_ += bytes;
+  return true;
+}
+
+void ExchangeSession::Unreserve(Exchange& exchange) {
+  arriving_ -= std::exchange(exchange.arriving, 0);
+  asked_ -= std::exchange(exchange.asked, 0);
+}
+
 void ExchangeSession::TakeChunk(Exchange& exchange, const Chunk& chunk) {
+  if (exchange.arrival == nullptr) {
+    return Fail(exchange, absl::InvalidArgumentError("gradient: only the keys of the pull are missing"));
+  }
   if (absl::Status status = exchange.arrival->TakeChunk(chunk.first, chunk.pieces, chunk.bytes);
       !status.ok()) {
     return Fail(exchange, std::move(status));
@@ -303,12 +385,19 @@ void ExchangeSession::TakeChunk(Exchange& exchange, const Chunk& chunk) {
       exchange.weights.push_back(range);
     }
   }
-  if (whole) return FinishPush(exchange);
-  Grant(exchange, 1);
+  Proceed(exchange);
 }
 
 void ExchangeSession::FinishPush(Exchange& exchange) {
   exchange.may_send = 0;
+  if (exchange.rows != nullptr) {
+    if (absl::Status status = exchange.arrival->SetRows(exchange.rows->TakePush()); !status.ok()) {
+      return Fail(exchange, std::move(status));
+    }
+    exchange.keys = exchange.rows->TakePull();
+    exchange.rows = nullptr;
+    Unreserve(exchange);
+  }
   options_.shard->Push(options_.id, std::move(exchange.arrival),
                        [self = shared_from_this(), id = exchange.id](absl::StatusOr<PushAnswer> answer) {
                          self->Deliver(id,
@@ -322,6 +411,8 @@ void ExchangeSession::OnPushed(Exchange& exchange, absl::StatusOr<PushAnswer> an
   if (!answer.ok()) return Fail(exchange, answer.status());
   exchange.push_reply = std::move(answer->reply);
   const v1::Outcome outcome = exchange.push_reply->outcome();
+  std::optional<Chunk> first;  // of the rows, if nothing of them was taken yet
+  if (exchange.waiting.has_value() && exchange.waiting->rows) first = exchange.waiting;
   if (!exchange.eager || outcome != v1::OK) Drop(exchange);
   if (!exchange.pull.has_value() || !PullFollows(outcome)) return Close(exchange);
   if (exchange.eager) {
@@ -334,18 +425,44 @@ void ExchangeSession::OnPushed(Exchange& exchange, absl::StatusOr<PushAnswer> an
     }
   }
   Queue(exchange);
-  StartPull(exchange);
+  // The push may have been answered without its gradient.
+  if (exchange.pull->rows_size() == 0) exchange.rows = nullptr;
+  if (exchange.rows == nullptr) return StartPull(exchange);
+  exchange.rows->DropPush();
+  if (!Reserve(exchange)) return;
+  AskForKeys(exchange, first);
 }
 
 // ---- pulls
 
+void ExchangeSession::AskForKeys(Exchange& exchange, const std::optional<Chunk>& first) {
+  exchange.wants_keys = true;
+  if (job_over_.has_value()) return AnswerJobOver(exchange);
+  if (first.has_value()) TakeRows(exchange, *first);
+  if (!exchange.wants_keys) return;
+  if (input_ended_) return FailCutShort(exchange);
+  // One was granted for the first piece.
+  Grant(exchange, options_.chunks_in_flight - (first.has_value() ? 1 : 0));
+}
+
 void ExchangeSession::StartPull(Exchange& exchange) {
+  Unreserve(exchange);
+  const uint64_t bytes = exchange.reply_rows.bytes();
+  if (bytes > kMaxRowBytesHeld - asked_) {
+    return Fail(exchange, LimitReached(Limit::kRowBytes, absl::StatusCode::kUnavailable,
+                                       absl::StrCat("pulls of this stream have asked for rows of ", asked_,
+                                                    " bytes; pull again")));
+  }
+  exchange.asked = bytes;
+  asked_ += bytes;
   options_.shard->Pull(
-      options_.id, *exchange.pull, [self = shared_from_this(), id = exchange.id](auto answer) {
+      options_.id, *exchange.pull,
+      [self = shared_from_this(), id = exchange.id](auto answer) {
         self->Deliver(id, [answer = std::move(answer)](auto& self, Exchange& exchange) mutable {
           self.OnPulled(exchange, std::move(answer));
         });
-      });
+      },
+      std::exchange(exchange.keys, {}));
 }
 
 void ExchangeSession::OnPulled(Exchange& exchange, absl::StatusOr<PullAnswer> answer) {
@@ -361,6 +478,7 @@ void ExchangeSession::OnPulled(Exchange& exchange, absl::StatusOr<PullAnswer> an
       exchange.weights.push_back({0, header.elements()});
     }
   }
+  exchange.read = std::move(answer->rows);
   Close(exchange);
 }
 
@@ -372,6 +490,13 @@ ExchangeSession::Exchange* ExchangeSession::Find(uint64_t id) {
 }
 
 void ExchangeSession::AnswerJobOver(Exchange& exchange) {
+  if (exchange.wants_keys) {
+    Drop(exchange);
+    exchange.pull_reply.emplace().set_outcome(v1::JOB_OVER);
+    exchange.pull_reply->set_reason(std::string(job_over_->message()));
+    exchange.pull_reply->set_failure_kind(KindOf(*job_over_));
+    return Close(exchange);
+  }
   AnswerPush(exchange, v1::JOB_OVER, std::string(job_over_->message()));
   exchange.push_reply->set_failure_kind(KindOf(*job_over_));
 }
@@ -391,9 +516,16 @@ void ExchangeSession::Fail(Exchange& exchange, absl::Status status) {
 }
 
 void ExchangeSession::FailCutShort(Exchange& exchange) {
-  Fail(exchange, absl::InvalidArgumentError(absl::StrCat("the stream ended after ", exchange.received, " of ",
-                                                         exchange.arrival->header().elements(),
-                                                         " elements of the push's gradient")));
+  std::string what;
+  if (exchange.arrival != nullptr) {
+    what = absl::StrCat(exchange.received, " of ", exchange.arrival->header().elements(),
+                        " elements of the push's gradient");
+  }
+  if (exchange.rows != nullptr) {
+    absl::StrAppend(&what, what.empty() ? "" : " and ", exchange.rows->received(), " of ",
+                    exchange.rows->bytes(), " bytes of its rows");
+  }
+  Fail(exchange, absl::InvalidArgumentError(absl::StrCat("the stream ended after ", what)));
 }
 
 void ExchangeSession::Drop(Exchange& exchange) {
@@ -405,6 +537,7 @@ void ExchangeSession::Drop(Exchange& exchange) {
   exchange.last.reset();
   exchange.weights.clear();
   exchange.version = nullptr;
+  exchange.read = nullptr;
 }
 
 void ExchangeSession::CutOff(Exchange& exchange) {
@@ -431,6 +564,10 @@ bool ExchangeSession::DropRevoked() {
 
 void ExchangeSession::Close(Exchange& exchange) {
   exchange.closing = true;
+  exchange.wants_keys = false;
+  exchange.rows = nullptr;
+  arriving_ -= std::exchange(exchange.arriving, 0);
+  if (exchange.read == nullptr) Unreserve(exchange);
   ++closing_;
   Queue(exchange);
 }
@@ -445,7 +582,7 @@ void ExchangeSession::Queue(Exchange& exchange) {
   on_output_();
   if (exchange.queued) return;
   exchange.queued = true;
-  const bool bulk = !exchange.weights.empty() && !exchange.eager && !exchange.push_reply.has_value();
+  const bool bulk = exchange.has_payload() && !exchange.eager && !exchange.push_reply.has_value();
   (bulk ? bulk_ : urgent_).push_back(exchange.id);
 }
 
@@ -466,10 +603,11 @@ bool ExchangeSession::Send(OutgoingMessage* message) {
     exchange.queued = false;
     if (!exchange.has_output()) continue;
     *message = NextReply(exchange);
-    if (!exchange.weights.empty()) {
+    if (exchange.has_payload()) {
       Queue(exchange);
     } else if (exchange.closing) {
       --closing_;
+      Unreserve(exchange);
       exchanges_.erase(exchange.id);
     }
     return true;
@@ -490,7 +628,10 @@ OutgoingMessage ExchangeSession::NextReply(Exchange& exchange) {
   reply.set_credit(std::exchange(exchange.credit, 0));
   OutgoingMessage message;
   uint64_t payload_bytes = 0;
-  if (!exchange.weights.empty()) {
+  if (exchange.read != nullptr) {
+    message.payload.push_back(NextRows(exchange, &reply));
+    payload_bytes = message.payload.back().bytes.size();
+  } else if (!exchange.weights.empty()) {
     if (std::optional<OutgoingMessage::Piece> weights = NextWeights(exchange, &reply)) {
       payload_bytes = weights->bytes.size();
       message.payload.push_back(*std::move(weights));
@@ -498,6 +639,31 @@ OutgoingMessage ExchangeSession::NextReply(Exchange& exchange) {
   }
   message.head = reply.SerializeAsString() + PayloadPrefix(payload_bytes);
   return message;
+}
+
+OutgoingMessage::Piece ExchangeSession::NextRows(Exchange& exchange, v1::ExchangeReply* reply) {
+  const bool bf16 = exchange.pull->dtype() == v1::BF16;
+  const auto value_bytes = static_cast<uint64_t>(BytesPerValue(exchange.pull->dtype()));
+  const uint64_t begin = exchange.rows_sent, limit = begin + options_.chunk_elements * value_bytes;
+  uint64_t end = begin;
+  for (const RowLayout::Entry& entry : exchange.reply_rows.pull()) {
+    if (entry.end <= end) continue;
+    // A row that is longer than a chunk goes alone.
+    const uint64_t room = end == begin ? std::max(limit - end, entry.row_bytes) : limit - end;
+    end = std::min(entry.end, end + room / entry.row_bytes * entry.row_bytes);
+    if (end < entry.end || end >= limit) break;
+  }
+  const std::shared_ptr<const ReadRows> read = exchange.read;
+  const float* const values = read->values.get() + begin / value_bytes;
+  const uint64_t bytes = end - begin;
+  reply->set_rows(true);
+  reply->set_first(begin);
+  exchange.rows_sent = end;
+  if (end == exchange.reply_rows.bytes()) exchange.read = nullptr;
+  if (!bf16) return {{reinterpret_cast<const char*>(values), bytes}, read};
+  const std::shared_ptr<char> copy(new char[bytes], std::default_delete<char[]>());
+  ToBfloat16(values, copy.get(), bytes / value_bytes);
+  return {{copy.get(), bytes}, copy};
 }
 
 std::optional<OutgoingMessage::Piece> ExchangeSession::NextWeights(Exchange& exchange,

@@ -14,11 +14,14 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "common/protocol/limit_reached.h"
+#include "common/protocol/limits.h"
 #include "common/protocol/message.h"
+#include "common/protocol/row_layout.h"
 #include "common/sync/executor.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/exchange/shared_memory.h"
 #include "ps_server/shard/push_arrival.h"
+#include "ps_server/shard/row_arrival.h"
 #include "ps_server/shard/shard.h"
 
 namespace weir {
@@ -30,8 +33,9 @@ namespace weir {
 //
 // Gradients are read and applied where they were received, or where they lie in the client's segments of
 // shared memory. Weights are sent as references to the version that holds them, or stay where the client can
-// read them. A client can make a session hold only a limited amount: kMaxOpen exchanges and kMaxWaiting first
-// chunks. The shard limits how many versions readers may hold, and for how long.
+// read them. Rows of embedding tables (v1.Rows) are put together by a RowArrival, and answered in messages. A
+// client can make a session hold only a limited amount: kMaxOpen exchanges, kMaxWaiting first chunks, and
+// kMaxRowBytesHeld each way. The shard limits how many versions readers may hold, and for how long.
 //
 // One task of the executor at a time uses the session. The shard's answers come on any thread and are posted
 // to the executor. They keep the session alive until they have come, even after it has ended.
@@ -57,8 +61,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
 
   // `on_output` runs when there may be a message to send, within any call and any task of the executor, until
   // End().
-  ExchangeSession(const Options& options, std::function<void()> on_output)
-      : options_(options), on_output_(std::move(on_output)) {}
+  ExchangeSession(const Options& options, std::function<void()> on_output);
 
   // Handles a message from the client. An error ends the stream.
   absl::Status Receive(const IncomingMessage& message);
@@ -88,11 +91,14 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   static constexpr size_t kMaxOpen = 1024;
   // A push whose turn has not come keeps its first chunk.
   static constexpr size_t kMaxWaiting = 32;
+  // Rows that are arriving, and rows that pulls have asked for.
+  static constexpr uint64_t kMaxRowBytesHeld = 2 * kMaxRowBytes;
 
-  // A chunk of a gradient, where it was received.
+  // A chunk of a gradient, or a piece of rows, where it was received.
   struct Chunk {
     uint64_t first = 0;
     uint64_t bytes = 0;  // 0: there is no chunk
+    bool rows = false;
     std::vector<absl::string_view> pieces;
     std::shared_ptr<const void> owner;  // owns the pieces' memory
   };
@@ -106,10 +112,17 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     std::optional<v1::PullRequest> pull;
     // The first chunk of a push, until the shard is ready for the gradient.
     std::optional<Chunk> waiting;
-    // Set from then until the gradient is whole.
+    // Set from then until the gradient is whole, its rows included, and the pull's keys are there.
     std::unique_ptr<PushArrival> arrival;
     uint64_t received = 0;  // elements
     uint32_t may_send = 0;  // chunks that the client has credit for
+    // The rows that the client sends; null: none, or they are whole.
+    std::unique_ptr<RowArrival> rows;
+    // Of them only the pull's keys are wanted: there is no push, or it is answered.
+    bool wants_keys = false;
+    RowKeys keys;  // of the pull, whole
+    // What of kMaxRowBytesHeld the exchange takes, each way.
+    uint64_t arriving = 0, asked = 0;
     // Each chunk is answered with the same range of the version that the push makes.
     bool eager = false;
     std::optional<Range> last;        // the last chunk's, until the push is answered
@@ -122,14 +135,18 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
     uint32_t credit = 0;
     std::deque<Range> weights;
     std::shared_ptr<const LentVersion> version;  // of the weights
+    RowLayout reply_rows;
+    // Null: none to send.
+    std::shared_ptr<const ReadRows> read;
+    uint64_t rows_sent = 0;  // bytes of reply_rows
     bool queued = false;
     // No output follows after this.
     bool closing = false;
 
     bool has_output() const {
-      return push_reply.has_value() || pull_reply.has_value() || !error.ok() || credit > 0 ||
-             !weights.empty();
+      return push_reply.has_value() || pull_reply.has_value() || !error.ok() || credit > 0 || has_payload();
     }
+    bool has_payload() const { return !weights.empty() || read != nullptr; }
   };
 
   // Returns the exchange if it is open and not closing, otherwise nullptr.
@@ -141,6 +158,8 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   // `found`: the error of finding the message's chunk, or OK.
   void Begin(v1::ExchangeRequest request, Chunk chunk, const absl::Status& found);
   absl::Status CheckFirst(const v1::ExchangeRequest& request, const Chunk& chunk) const;
+  // Finds where the rows lie that the request brings, and those of its reply.
+  absl::Status PrepareRows(const v1::ExchangeRequest& request, const Chunk& chunk, Exchange& exchange) const;
   // The message's chunk, where it lies in the client's segments if it is shared; checks its size.
   absl::Status FindChunk(const v1::ExchangeRequest& request, Chunk* chunk) const;
   // Releases shared chunks that the client has read.
@@ -149,8 +168,17 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
 
   void StartPush(Exchange& exchange, v1::PushRequest header);
   void OnArrival(Exchange& exchange, std::unique_ptr<PushArrival> arrival, bool eager);
+  void Take(Exchange& exchange, const Chunk& chunk);
   void TakeChunk(Exchange& exchange, const Chunk& chunk);
+  void TakeRows(Exchange& exchange, const Chunk& chunk);
+  // A piece was taken: goes on with the exchange if that was the last one.
+  void Proceed(Exchange& exchange);
+  // Counts the rows that are about to arrive. False: there are too many, and the exchange has failed.
+  bool Reserve(Exchange& exchange);
+  void Unreserve(Exchange& exchange);
   void FinishPush(Exchange& exchange);
+  // Lets the client send the keys of its pull; `first`: a piece that it has sent already.
+  void AskForKeys(Exchange& exchange, const std::optional<Chunk>& first);
   void OnPushed(Exchange& exchange, absl::StatusOr<PushAnswer> answer);
   void StartPull(Exchange& exchange);
   void OnPulled(Exchange& exchange, absl::StatusOr<PullAnswer> answer);
@@ -159,6 +187,10 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   void AnswerPush(Exchange& exchange, v1::Outcome outcome, const std::string& reason);
   void Fail(Exchange& exchange, absl::Status status);
   void FailCutShort(Exchange& exchange);
+  // Waits for messages of the client.
+  static bool IsArriving(const Exchange& exchange) {
+    return exchange.arrival != nullptr || exchange.wants_keys;
+  }
   void Grant(Exchange& exchange, uint32_t chunks);
   void Close(Exchange& exchange);
   // Drops the rest of the exchange's gradient, and its weights.
@@ -171,8 +203,12 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   // lies in shared memory.
   std::optional<OutgoingMessage::Piece> NextWeights(Exchange& exchange, v1::ExchangeReply* reply);
 
+  // The next rows, copied or as a reference.
+  OutgoingMessage::Piece NextRows(Exchange& exchange, v1::ExchangeReply* reply);
+
   const Options options_;
   const std::function<void()> on_output_;
+  std::vector<uint32_t> dims_;  // of the job's tables
   bool ended_ = false;
   bool first_message_ = true;
   bool input_ended_ = false;
@@ -181,6 +217,7 @@ class ExchangeSession : public std::enable_shared_from_this<ExchangeSession> {
   std::optional<v1::Caller> caller_;
   std::map<uint64_t, Exchange> exchanges_;
   size_t waiting_ = 0, closing_ = 0;
+  uint64_t arriving_ = 0, asked_ = 0;  // bytes of rows
   // Ids of the exchanges that may have output.
   std::deque<uint64_t> urgent_, bulk_;
   std::optional<v1::ExchangeReply> greeting_;  // output to send

@@ -6,11 +6,11 @@
 
 namespace weir {
 
-absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(const v1::OptimizerConfig& config,
+absl::StatusOr<LearningRateSchedule> LearningRateSchedule::Create(double learning_rate,
+                                                                  const v1::ScheduleConfig& from,
                                                                   uint64_t job_steps) {
-  const v1::ScheduleConfig& from = config.schedule();
   LearningRateSchedule schedule;
-  schedule.learning_rate_ = config.learning_rate();
+  schedule.learning_rate_ = learning_rate;
   schedule.warmup_steps_ = static_cast<double>(from.warmup_steps());
   switch (from.type()) {
     case v1::ScheduleConfig::SCHEDULE_CONSTANT:

@@ -7,11 +7,11 @@
 namespace weir {
 
 namespace v1 {
-class OptimizerConfig;
+class ScheduleConfig;
 }
 
-// The learning rate as a function of time, as `optimizer.schedule` describes it. Immutable, hence
-// thread-safe.
+// The learning rate as a function of time, as the `schedule` of an optimizer describes it, be it that of the
+// dense weights or of a table. Immutable, hence thread-safe.
 //
 // Time t is the server's count of steps, from 0: in sync the step, otherwise the shard's version / configured
 // workers, which may be fractional. With L = learning_rate, W = warmup_steps and u = t - W:
@@ -25,7 +25,8 @@ class LearningRateSchedule {
  public:
   // Without total_steps in the config, the schedule uses the steps of `job_steps` after the warm-up.
   // InvalidArgument: no type, or `step` without step_size.
-  static absl::StatusOr<LearningRateSchedule> Create(const v1::OptimizerConfig& config, uint64_t job_steps);
+  static absl::StatusOr<LearningRateSchedule> Create(double learning_rate, const v1::ScheduleConfig& config,
+                                                     uint64_t job_steps);
 
   // t >= 0.
   double Rate(double t) const;

@@ -41,6 +41,35 @@ std::optional<v1::ClusterStatus> StatusOf(Coordinator& coordinator, bool with_lo
   return **std::move(answer->status);
 }
 
+// The rows of the job's tables on this shard.
+void AddTableMetrics(uint32_t index, const Shard& shard, MetricRegistry* metrics) {
+  for (size_t i = 0; i < static_cast<size_t>(shard.tables().size()); ++i) {
+    const Labels labels = {{"shard", absl::StrCat(index)},
+                           {"table", shard.tables()[static_cast<int>(i)].name()}};
+    const auto value_of = [&shard, i](auto Table::Stats::*field) {
+      return [&shard, i, field] {
+        const std::vector<Table::Stats> stats = shard.table_stats();
+        return i < stats.size() ? static_cast<double>(stats[i].*field) : 0;
+      };
+    };
+    metrics->AddCallbackGauge("weir_table_rows", "Rows of the table on this shard.", labels,
+                              value_of(&Table::Stats::rows));
+    metrics->AddCallbackGauge("weir_table_keys_counted", "Keys of the table that are not admitted yet.",
+                              labels, value_of(&Table::Stats::counters));
+    metrics->AddCallbackGauge("weir_table_bytes", "Memory of the table's rows and counts on this shard.",
+                              labels, value_of(&Table::Stats::bytes));
+    metrics->AddCallbackGauge("weir_table_former_bytes",
+                              "Memory of what rows were in versions that readers or a checkpoint hold.",
+                              labels, value_of(&Table::Stats::former_bytes));
+    metrics->AddCallbackCounter("weir_table_rows_expired_total",
+                                "Rows that went without updates for too long.", labels,
+                                value_of(&Table::Stats::expired));
+    metrics->AddCallbackCounter("weir_table_rows_evicted_total",
+                                "Rows that went because there were too many.", labels,
+                                value_of(&Table::Stats::evicted));
+  }
+}
+
 }  // namespace
 
 void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerService& data_plane,
@@ -110,6 +139,7 @@ void AddServerMetrics(uint32_t index, const Shard& shard, const ParameterServerS
       [&counters] { return static_cast<double>(counters.longest_wait_ms.load()) / 1000; });
   metrics->AddCallbackGauge("weir_shard_bytes", "Weights of this shard.", labels,
                             [&shard] { return static_cast<double>(shard.elements()) * sizeof(float); });
+  AddTableMetrics(index, shard, metrics);
 }
 
 JobMetrics::JobMetrics(Coordinator* coordinator, MetricRegistry* metrics)

@@ -24,7 +24,8 @@ constexpr size_t kBeyondCaches = 4 << 20;
 absl::StatusOr<std::shared_ptr<BlockStore>> BlockStore::Create(Options options, const Restore& restore) {
   WEIR_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(options.optimizer, *options.kernels));
   WEIR_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
-                        LearningRateSchedule::Create(options.optimizer, options.total_steps));
+                        LearningRateSchedule::Create(options.optimizer.learning_rate(),
+                                                     options.optimizer.schedule(), options.total_steps));
   WEIR_ASSIGN_OR_RETURN(std::vector<TensorSettings> settings,
                         ResolveGroups(options.optimizer, options.model));
   const Partition partition(options.model.elements(), options.num_shards);

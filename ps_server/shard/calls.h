@@ -10,6 +10,7 @@
 #include "absl/types/variant.h"
 #include "proto/parameter_server.pb.h"
 #include "ps_server/shard/push_arrival.h"
+#include "ps_server/shard/row_arrival.h"
 #include "ps_server/shard/version_readers.h"
 
 // The calls of clients to a shard, and their answers.
@@ -32,7 +33,9 @@ struct PullAnswer {
   v1::PullReply header;
   // The weights to send; null if no weights follow. Once the version is revoked, the rest is not sent, and
   // the pull ends with Unavailable.
-  std::shared_ptr<const LentVersion> version;
+  std::shared_ptr<const LentVersion> version = nullptr;
+  // The rows that the pull asked for, of the same version; null: none follow.
+  std::shared_ptr<const ReadRows> rows = nullptr;
 };
 
 // The answer to a call, given once, on the thread that made it possible. The callback must not block that

@@ -14,6 +14,7 @@
 #include "proto/shard_control.pb.h"
 #include "ps_server/push_log/push_log.h"
 #include "ps_server/shard/calls.h"
+#include "ps_server/shard/shard_tables.h"
 #include "ps_server/shard/staged_parts.h"
 #include "ps_server/shard/version_builder.h"
 
@@ -27,6 +28,7 @@ struct Decision {
   // If the verdict is OK, one of these is set. A streamed push is never logged.
   Slab gradient;
   std::shared_ptr<VersionBuilder> builder;
+  PushedRows rows;
   // Null: the call was answered before (its connection ended, its worker was removed).
   PushDone done;
   absl::Time since;

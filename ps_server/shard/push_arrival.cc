@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "common/base/status_macros.h"
 #include "common/codec/bfloat16.h"
 #include "common/codec/finite.h"
 #include "common/codec/wire_codec.h"
@@ -12,10 +13,12 @@
 namespace weir {
 
 PushArrival::PushArrival(v1::PushRequest header, std::shared_ptr<VersionBuilder> builder, Slab gradient,
-                         std::shared_ptr<const void> presence, uint64_t unit)
+                         std::shared_ptr<const ShardTables> tables, std::shared_ptr<const void> presence,
+                         uint64_t unit)
     : header_(std::move(header)),
       builder_(std::move(builder)),
       gradient_(std::move(gradient)),
+      tables_(std::move(tables)),
       presence_(std::move(presence)),
       came_(header_.elements(), unit) {}
 
@@ -49,6 +52,12 @@ absl::Status PushArrival::TakeChunk(uint64_t first, absl::Span<const absl::strin
     if (at < n) bad = NonFinite{static_cast<int64_t>(first) + at, to[at]};
   }
   if (!non_finite_.has_value()) non_finite_ = bad;
+  return absl::OkStatus();
+}
+
+absl::Status PushArrival::SetRows(PushedRows rows) {
+  if (!rows.tables.empty()) WEIR_RETURN_IF_ERROR(tables_->CheckKeys(rows));
+  rows_ = std::move(rows);
   return absl::OkStatus();
 }
 

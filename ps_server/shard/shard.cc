@@ -96,7 +96,13 @@ void Shard::Begin(Session session, v1::PushRequest header, BeginDone done) {
 
 void Shard::Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done) {
   const v1::PushRequest& header = arrival->header();
-  counters_.bytes_pushed += header.elements() * static_cast<uint64_t>(BytesPerValue(header.dtype()));
+  const auto value_bytes = static_cast<uint64_t>(BytesPerValue(header.dtype()));
+  uint64_t bytes = header.elements() * value_bytes;
+  for (const v1::Rows& rows : header.rows()) {
+    const uint64_t dim = options_.config.tables(static_cast<int>(rows.table())).dim();
+    bytes += rows.keys() * (sizeof(uint64_t) + dim * value_bytes);
+  }
+  counters_.bytes_pushed += bytes;
   // std::function requires a copyable closure.
   auto shared = std::make_shared<std::unique_ptr<PushArrival>>(std::move(arrival));
   queue_.Post([this, session, shared, done = std::move(done)]() mutable {
@@ -108,9 +114,11 @@ void Shard::CountPulled(uint64_t elements, v1::Dtype dtype) {
   counters_.bytes_pulled += elements * static_cast<uint64_t>(BytesPerValue(dtype));
 }
 
-void Shard::Pull(Session session, v1::PullRequest request, PullDone done) {
-  queue_.Post([this, session, request = std::move(request), done = std::move(done)]() mutable {
-    HandlePull({session, std::move(request), std::move(done), options_.clock->Now()});
+void Shard::Pull(Session session, v1::PullRequest request, PullDone done, RowKeys rows) {
+  // std::function requires a copyable closure.
+  auto keys = std::make_shared<const RowKeys>(std::move(rows));
+  queue_.Post([this, session, request = std::move(request), done = std::move(done), keys]() mutable {
+    HandlePull({session, std::move(request), std::move(done), options_.clock->Now(), std::move(keys)});
   });
 }
 
@@ -151,7 +159,7 @@ void Shard::HandleMembership(const v1::SetMembership& message) {
 void Shard::HandleCommit(const v1::CommitStep& commit) {
   const std::optional<uint64_t> open = policy_ == nullptr ? std::nullopt : policy_->CompleteStep();
   if (over_ || open != commit.step()) return;  // a repeat
-  const absl::StatusOr<std::vector<WeightedGradient>> gradients = staged_.GradientsOf(commit);
+  const absl::StatusOr<StagedParts::Gradients> gradients = staged_.GradientsOf(commit);
   if (!gradients.ok()) {
     LogError("ignored a commit of step ", commit.step(), ": ", gradients.status().message());
     return;
@@ -161,7 +169,8 @@ void Shard::HandleCommit(const v1::CommitStep& commit) {
     short_of_memory_ = true;
     return;
   }
-  store_->Update(*gradients);
+  store_->Update(gradients->dense);
+  if (tables_ != nullptr) tables_->Update(gradients->rows);
   policy_->Commit();
   counters_.version = commit.step() + 1;
   progress_.Mark(options_.clock->Now());
@@ -186,7 +195,10 @@ void Shard::HandlePin(const v1::PinVersion& pin) {
     return;
   }
   Pin& entry = pins_[pin.pin()];
-  if (entry.version == nullptr) entry.version = store_->Lend({0, absl::nullopt, pin.pin()});
+  if (entry.version == nullptr) {
+    entry.version = store_->Lend({0, absl::nullopt, pin.pin()});
+    if (tables_ != nullptr) entry.tables = tables_->Pin();
+  }
   entry.deadline = options_.clock->Now() + absl::Seconds(pin.lease_seconds());
   v1::ShardReport report;
   report.mutable_pinned()->set_pin(pin.pin());

@@ -15,6 +15,7 @@
 #include "absl/types/optional.h"
 #include "common/codec/wire_codec.h"
 #include "common/protocol/mode_traits.h"
+#include "common/sync/mutex.h"
 #include "common/sync/serial_queue.h"
 #include "common/sync/thread_pool.h"
 #include "common/system/clock.h"
@@ -34,6 +35,7 @@
 #include "ps_server/shard/push_tally.h"
 #include "ps_server/shard/shard_loader.h"
 #include "ps_server/shard/shard_members.h"
+#include "ps_server/shard/shard_tables.h"
 #include "ps_server/shard/staged_parts.h"
 #include "ps_server/shard/waiting_calls.h"
 
@@ -46,8 +48,9 @@ struct CheckpointWork;
 //
 // All state changes happen in one order, that of a SerialQueue: pushes, pulls, commits, memberships. A call
 // that has to wait is parked with a deadline and uses no thread. Nothing in the queue blocks. An update's
-// time grows with the shard, so a shard above kMaxElementsOfCallers runs its queue on a thread of its own; a
-// smaller one runs it on its callers' threads, which saves each call a switch of threads. Thread-safe.
+// time grows with the shard, so a shard above kMaxElementsOfCallers, or one with embedding tables, runs its
+// queue on a thread of its own; a smaller one runs it on its callers' threads, which saves each call a switch
+// of threads. Thread-safe.
 //
 // With server.durability "log", a push that is decided on is first appended to the shard's log (PushLog). It
 // takes effect, in the order of the decisions, once its record is durable: no client ever sees a version, a
@@ -119,9 +122,10 @@ class Shard {
   // missing, while it is arriving twice already, or while another push is streaming in at speed.
   // Errors: InvalidArgument, wrong length, model or clock; Unavailable, not installed yet.
   void Begin(Session session, v1::PushRequest header, BeginDone done);
-  // Push: the gradient has arrived whole (arrival->whole()).
+  // Push: the gradient has arrived whole (arrival->whole(), and SetRows() if it has rows).
   void Push(Session session, std::unique_ptr<PushArrival> arrival, PushDone done);
-  void Pull(Session session, v1::PullRequest request, PullDone done);
+  // `rows`: the keys of request.rows.
+  void Pull(Session session, v1::PullRequest request, PullDone done, RowKeys rows = {});
   // The connection has ended: its waiting calls are answered with Cancelled. Staged parts stay.
   void End(Session session);
 
@@ -138,6 +142,9 @@ class Shard {
 
   // Returns when all earlier calls have been handled. Must not be called from a callback.
   void Quiesce();
+
+  // The job's. Thread-safe.
+  const RowArrival::Tables& tables() const { return options_.config.tables(); }
 
   // 0: nothing is installed.
   int64_t elements() const { return elements_.load(); }
@@ -160,6 +167,11 @@ class Shard {
     std::atomic<uint64_t> checkpoints_written{0};
   };
   const Counters& counters() const { return counters_; }
+  // Of the job's tables, in their order, as of the last Tick(); empty: nothing is installed. Thread-safe.
+  std::vector<Table::Stats> table_stats() const {
+    MutexLock lock(table_stats_mutex_);
+    return table_stats_;
+  }
 
  private:
   // One core takes a millisecond or two to update this many elements.
@@ -205,6 +217,7 @@ class Shard {
   void FollowUpload(const v1::SetMembership& message);
   void HandleEnd(Session session);
   void HandleTick();
+  void UpdateTableStats();
 
   // As ShardMembers::DeclareLost. True if any pushes are lost.
   bool DeclareLost(uint32_t worker, uint64_t answered_clock);
@@ -233,8 +246,8 @@ class Shard {
   // Records a push with its outcome, except for the weights.
   void Account(const v1::PushRequest& header, v1::PushReply* reply);
   // sync. `refusal`: empty, or why no step may contain the part; a refused part needs no gradient.
-  void StagePush(const v1::PushRequest& header, Slab gradient, std::string refusal, Session session,
-                 PushDone done);
+  void StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
+                 Session session, PushDone done);
   void RepeatPush(Session session, const v1::PushRequest& header, PushDone done);
   void FailLog(const absl::Status& status);
   void ReportFailed();
@@ -285,6 +298,8 @@ class Shard {
   std::function<void(v1::ShardReport)> reporter_;
   // Set by Install; readable on any thread.
   std::atomic<int64_t> elements_{0};
+  mutable Mutex table_stats_mutex_;
+  std::vector<Table::Stats> table_stats_ ABSL_GUARDED_BY(table_stats_mutex_);
 
   // Only the queue changes the members below.
   //
@@ -299,6 +314,8 @@ class Shard {
   v1::Install install_;
   uint64_t incarnation_ = 0;
   std::shared_ptr<BlockStore> store_;
+  // Null: the job has no embedding tables. Their version is the store's.
+  std::shared_ptr<ShardTables> tables_;
   std::unique_ptr<ConsistencyPolicy> policy_;
   uint64_t model_hash_ = 0;
   ShardMembers members_;
@@ -310,6 +327,8 @@ class Shard {
   PushTally tally_;
   struct Pin {
     std::shared_ptr<const LentVersion> version;
+    // The rows of the same version; null: the job has no tables.
+    std::unique_ptr<ShardTables::Pinned> tables;
     absl::Time deadline;
   };
   std::map<uint64_t, Pin> pins_;

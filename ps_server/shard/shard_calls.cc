@@ -37,10 +37,22 @@ bool Shard::DeclareLost(uint32_t worker, uint64_t answered_clock) {
 
 bool Shard::TryAnswerPull(const ParkedPull& pull) {
   const v1::PullRequest& request = pull.request;
-  const auto answer = [&](v1::Outcome outcome, std::string reason,
-                          std::shared_ptr<const LentVersion> version) {
+  // `at`: the version of the rows; null: the newest one.
+  const auto answer = [&](v1::Outcome outcome, std::string reason, std::shared_ptr<const LentVersion> version,
+                          const ShardTables::Pinned* at = nullptr) {
     PullAnswer out;
     out.header = NewPullReply(outcome, std::move(reason), request.with_clocks());
+    if (version != nullptr && !pull.rows->empty()) {
+      absl::StatusOr<std::shared_ptr<const ReadRows>> rows = tables_->Read(*pull.rows, at);
+      if (!rows.ok()) {
+        pull.done(rows.status());
+        return true;
+      }
+      out.rows = *std::move(rows);
+      for (const TableKeys& of : *pull.rows) {
+        CountPulled(of.count * tables_->table(of.table).dim(), request.dtype());
+      }
+    }
     if (version != nullptr) {
       out.header.mutable_version()->set_count(version->count);
       if (!request.header_only()) {
@@ -73,7 +85,7 @@ bool Shard::TryAnswerPull(const ParkedPull& pull) {
           absl::StrCat("pin ", request.pin(), " is not held here; its lease may have ended")));
       return true;
     }
-    return answer(v1::OK, "", store_->LendAgain(*pin->second.version, holder()));
+    return answer(v1::OK, "", store_->LendAgain(*pin->second.version, holder()), pin->second.tables.get());
   }
   switch (members_.Check(request.caller())) {
     case ShardMembers::Standing::kUnknownYet:
@@ -104,9 +116,14 @@ std::string Shard::Fenced(const v1::Caller& caller) const {
 
 std::string Shard::NonFinite(const PushArrival& arrival) const {
   const v1::PushRequest& push = arrival.header();
-  const auto& [at, value] = *arrival.non_finite();
-  return NonFinitePush(push.caller().worker(), members_.TaskOf(push.caller().worker()),
-                       NonFiniteValue(absl::StrCat("the gradient of ", store_->Describe(at)), value),
+  const auto found = [&] {
+    if (!arrival.non_finite().has_value()) {
+      return NonFiniteValue(arrival.non_finite_row()->what, arrival.non_finite_row()->value);
+    }
+    const auto& [at, value] = *arrival.non_finite();
+    return NonFiniteValue(absl::StrCat("the gradient of ", store_->Describe(at)), value);
+  };
+  return NonFinitePush(push.caller().worker(), members_.TaskOf(push.caller().worker()), found(),
                        push.clock());
 }
 

@@ -15,6 +15,9 @@ absl::Status Shard::CheckUpload(const v1::PushRequest& header) const {
     return absl::InvalidArgumentError(
         absl::StrCat("dtype: ", header.dtype(), "; initial values are float32, F32 (0)"));
   }
+  if (header.rows_size() > 0) {
+    return absl::InvalidArgumentError("rows: not with initial values; those of rows are the servers' own");
+  }
   if (!header.refused().empty()) {
     return absl::InvalidArgumentError("refused: not with initial values, which are sent or not begun");
   }
@@ -57,7 +60,7 @@ void Shard::HandleBeginUpload(HeldPush push) {
   if (presence == nullptr) {
     return push.done(absl::UnavailableError("the same upload is arriving twice already; send it again"));
   }
-  push.done(std::make_unique<PushArrival>(std::move(push.header), nullptr, store_->TakeSlab(),
+  push.done(std::make_unique<PushArrival>(std::move(push.header), nullptr, store_->TakeSlab(), tables_,
                                           std::move(presence), options_.chunk_unit));
 }
 

@@ -100,13 +100,15 @@ void Shard::Drop(const std::string& reason) {
   log_.End();
   store_->Retire();
   store_ = nullptr;
+  tables_ = nullptr;
 }
 
 void Shard::FinishInstall(const v1::Install& install, ShardLoader::Loaded loaded) {
   install_ = install;
   incarnation_ = options_.new_incarnation();
   store_ = std::move(loaded.store);
-  if (store_->elements() > kMaxElementsOfCallers) queue_.StartThread();
+  tables_ = std::move(loaded.tables);
+  if (tables_ != nullptr || store_->elements() > kMaxElementsOfCallers) queue_.StartThread();
   log_.Begin(std::move(loaded.log));
   policy_ = options_.make_policy(options_.config, install);
   model_hash_ = store_->model().Hash();

@@ -17,6 +17,7 @@
 #include "ps_server/push_log/push_log.h"
 #include "ps_server/shard/block_store.h"
 #include "ps_server/shard/restore.h"
+#include "ps_server/shard/shard_tables.h"
 
 namespace weir {
 
@@ -40,6 +41,8 @@ class ShardLoader {
 
   struct Loaded {
     std::shared_ptr<BlockStore> store;
+    // nullptr: the job has no embedding tables.
+    std::shared_ptr<ShardTables> tables;
     v1::ShardState state;
     // What the shard did after the checkpoint; `store` has their weights already.
     std::vector<v1::LoggedPush> records;

@@ -113,12 +113,18 @@ void Shard::HandleBegin(HeldPush push) {
       absl::StatusOr<Verdict> verdict = VerdictOn(header);
       if (!verdict.ok()) return push.done(verdict.status());
       if (verdict->outcome != v1::OK && decision == PushDecision::kStage) {
-        return StagePush(header, nullptr, std::move(verdict->reason), push.session,
+        return StagePush(header, nullptr, {}, std::move(verdict->reason), push.session,
                          AsPush(std::move(push.done)));
       }
       if (verdict->outcome != v1::OK) {
         if (log_.kept() && !CanDecide(header)) break;
-        Decide({push.session, header, *std::move(verdict), nullptr, nullptr, AsPush(std::move(push.done)),
+        Decide({push.session,
+                header,
+                *std::move(verdict),
+                nullptr,
+                nullptr,
+                {},
+                AsPush(std::move(push.done)),
                 push.since});
         return Wake();
       }
@@ -173,7 +179,7 @@ std::unique_ptr<PushArrival> Shard::Arrive(Session session, v1::PushRequest head
   } else {
     arrivals_.BeginStream(key, options_.clock->Now());
   }
-  return std::make_unique<PushArrival>(std::move(header), std::move(builder), std::move(gradient),
+  return std::make_unique<PushArrival>(std::move(header), std::move(builder), std::move(gradient), tables_,
                                        std::move(presence), options_.chunk_unit);
 }
 
@@ -211,8 +217,9 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
   }
   if (decision == PushDecision::kStage) {
     arrivals_.Remove(KeyOf(header));
-    std::string refusal = arrival->non_finite().has_value() ? NonFinite(*arrival) : "";
-    return StagePush(header, arrival->TakeGradient(), std::move(refusal), session, std::move(done));
+    std::string refusal = arrival->finite() ? "" : NonFinite(*arrival);
+    return StagePush(header, arrival->TakeGradient(), arrival->TakeRows(), std::move(refusal), session,
+                     std::move(done));
   }
   if (verdict->outcome == v1::OK && arrival->overtaken()) {
     return done(PushAnswer{NewReply(v1::SEND_AGAIN), {}});
@@ -226,12 +233,13 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
     return;
   }
   arrivals_.Remove(KeyOf(header));
-  if (verdict->outcome == v1::OK && arrival->non_finite().has_value()) {
+  if (verdict->outcome == v1::OK && !arrival->finite()) {
     verdict = Verdict{v1::REFUSED, NonFinite(*arrival)};
   }
   const bool applies = verdict->outcome == v1::OK;
   Decide({session, header, *std::move(verdict), applies ? arrival->TakeGradient() : nullptr,
-          applies ? arrival->builder() : nullptr, std::move(done), options_.clock->Now()});
+          applies ? arrival->builder() : nullptr, applies ? arrival->TakeRows() : PushedRows(),
+          std::move(done), options_.clock->Now()});
   arrival = nullptr;
   Wake();
 }
@@ -246,6 +254,10 @@ void Shard::TakeEffect(const Decision& decision) {
     const WeightedGradient weighted{decision.gradient.get(), header.examples()};
     arrivals_.Overtake();
     store_->Update(absl::MakeConstSpan(&weighted, 1));
+  }
+  if (tables_ != nullptr && decision.verdict.outcome == v1::OK) {
+    const WeightedRows weighted{&decision.rows, header.examples()};
+    tables_->Update(absl::MakeConstSpan(&weighted, 1));
   }
   PushAnswer answer{NewReply(decision.verdict.outcome, decision.verdict.reason), {}};
   Account(header, &answer.reply);
@@ -288,9 +300,9 @@ void Shard::Account(const v1::PushRequest& header, v1::PushReply* reply) {
   tally_.lead.Add(completed - std::min(completed, policy_->JoinClock()));
 }
 
-void Shard::StagePush(const v1::PushRequest& header, Slab gradient, std::string refusal, Session session,
-                      PushDone done) {
-  staged_.Stage(header, std::move(gradient), std::move(refusal),
+void Shard::StagePush(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
+                      Session session, PushDone done) {
+  staged_.Stage(header, std::move(gradient), std::move(rows), std::move(refusal),
                 {session, std::move(done), options_.clock->Now()});
   policy_->Complete(KeyOf(header));
 

@@ -214,7 +214,17 @@ void Shard::HandleTick() {
     RevokeLate();
     Wake();
   }
+  UpdateTableStats();
   WatchProgress(now);
+}
+
+void Shard::UpdateTableStats() {
+  std::vector<Table::Stats> stats;
+  for (size_t i = 0; tables_ != nullptr && i < tables_->size(); ++i) {
+    stats.push_back(tables_->table(i).stats());
+  }
+  MutexLock lock(table_stats_mutex_);
+  table_stats_ = std::move(stats);
 }
 
 void Shard::FailWaiting(const std::function<bool(uint32_t)>& which, v1::Outcome outcome,

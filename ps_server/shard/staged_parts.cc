@@ -19,9 +19,11 @@ std::string CommittedWithout(uint64_t step, uint32_t part) {
 
 }  // namespace
 
-void StagedParts::Stage(const v1::PushRequest& header, Slab gradient, std::string refusal, Waiter waiter) {
+void StagedParts::Stage(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
+                        Waiter waiter) {
   Part& part = parts_[header.part()];
   part.gradient = std::move(gradient);
+  part.rows = std::move(rows);
   part.examples = header.examples();
   part.refusal = std::move(refusal);
   part.waiters.push_back(std::move(waiter));
@@ -49,15 +51,16 @@ v1::StepStaged StagedParts::Report(uint64_t step) const {
   return report;
 }
 
-absl::StatusOr<std::vector<WeightedGradient>> StagedParts::GradientsOf(const v1::CommitStep& commit) const {
-  std::vector<WeightedGradient> gradients;
+absl::StatusOr<StagedParts::Gradients> StagedParts::GradientsOf(const v1::CommitStep& commit) const {
+  Gradients gradients;
   for (uint32_t number : commit.parts()) {
     const auto part = parts_.find(number);
     if (part == parts_.end() || !part->second.refusal.empty()) {
       return absl::FailedPreconditionError(
           absl::StrCat("part ", number, part == parts_.end() ? " is not staged here" : " is refused here"));
     }
-    gradients.push_back({part->second.gradient.get(), part->second.examples});
+    gradients.dense.push_back({part->second.gradient.get(), part->second.examples});
+    gradients.rows.push_back({&part->second.rows, part->second.examples});
   }
   return gradients;
 }

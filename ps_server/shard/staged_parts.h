@@ -15,6 +15,7 @@
 #include "ps_server/consistency/policy.h"
 #include "ps_server/shard/block_store.h"
 #include "ps_server/shard/calls.h"
+#include "ps_server/shard/shard_tables.h"
 
 namespace weir {
 
@@ -45,16 +46,21 @@ class StagedParts {
   };
 
   // `refusal`: empty, or why no step may contain the part; a refused part may have a null `gradient`.
-  void Stage(const v1::PushRequest& header, Slab gradient, std::string refusal, Waiter waiter);
+  void Stage(const v1::PushRequest& header, Slab gradient, PushedRows rows, std::string refusal,
+             Waiter waiter);
   bool Has(uint32_t part) const { return parts_.count(part) > 0; }
   // Adds a waiter for this staged part. ResourceExhausted: the part has too many waiters.
   absl::Status AddWaiter(uint64_t step, uint32_t part, Waiter waiter);
   // For the coordinator: the parts that are here, and which of them are refused.
   v1::StepStaged Report(uint64_t step) const;
 
-  // The gradients of the step's update, in the order of the commit. FailedPrecondition: the commit names a
-  // part that is not here, or that is refused.
-  absl::StatusOr<std::vector<WeightedGradient>> GradientsOf(const v1::CommitStep& commit) const;
+  // The gradients of the step's update, in the order of the commit; valid until Commit().
+  struct Gradients {
+    std::vector<WeightedGradient> dense;
+    std::vector<WeightedRows> rows;
+  };
+  // FailedPrecondition: the commit names a part that is not here, or that is refused.
+  absl::StatusOr<Gradients> GradientsOf(const v1::CommitStep& commit) const;
   // The step is committed; the next one is open and has no parts. `answer` gets the verdict for each part's
   // waiters.
   void Commit(const v1::CommitStep& commit,
@@ -74,6 +80,7 @@ class StagedParts {
  private:
   struct Part {
     Slab gradient;
+    PushedRows rows;
     uint64_t examples = 0;
     std::string refusal;
     std::vector<Waiter> waiters;

@@ -41,6 +41,7 @@ struct ParkedPull {
   v1::PullRequest request;
   PullDone done;
   absl::Time since;
+  std::shared_ptr<const RowKeys> rows;
 
   uint32_t worker() const { return request.caller().worker(); }
 };

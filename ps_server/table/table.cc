@@ -59,18 +59,27 @@ absl::Status Table::NotOfThisShard(uint64_t key) const {
       ShardOfBucket(bucket, options_.num_shards), " of ", options_.num_shards, ", not ", options_.shard));
 }
 
+absl::Status Table::CheckKey(absl::Span<const uint64_t> keys, size_t i, uint64_t hash) const {
+  if (i > 0 && keys[i - 1] >= keys[i]) {
+    return absl::InvalidArgumentError(absl::StrCat("table '", options_.name, "': key ", keys[i],
+                                                   " comes after key ", keys[i - 1],
+                                                   "; the keys of a push must rise, each once"));
+  }
+  if (ShardOfBucket(BucketOfHash(hash), options_.num_shards) != options_.shard) {
+    return NotOfThisShard(keys[i]);
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Table::CheckKeys(absl::Span<const uint64_t> keys) const {
+  for (size_t i = 0; i < keys.size(); ++i) WEIR_RETURN_IF_ERROR(CheckKey(keys, i, HashKey(keys[i])));
+  return absl::OkStatus();
+}
+
 absl::Status Table::CheckRows(const Part& part, size_t first, absl::Span<uint64_t> hashes) const {
   for (size_t i = 0; i < hashes.size(); ++i) {
-    const uint64_t key = part.keys[first + i];
-    if (first + i > 0 && part.keys[first + i - 1] >= key) {
-      return absl::InvalidArgumentError(absl::StrCat("table '", options_.name, "': key ", key,
-                                                     " comes after key ", part.keys[first + i - 1],
-                                                     "; the keys of a push must rise, each once"));
-    }
-    hashes[i] = HashKey(key);
-    if (ShardOfBucket(BucketOfHash(hashes[i]), options_.num_shards) != options_.shard) {
-      return NotOfThisShard(key);
-    }
+    hashes[i] = HashKey(part.keys[first + i]);
+    WEIR_RETURN_IF_ERROR(CheckKey(part.keys, first + i, hashes[i]));
   }
   const size_t dim = options_.dim;
   const char* const values = static_cast<const char*>(part.gradients) + first * dim * sizeof(float);

@@ -82,6 +82,9 @@ class Table {
   // Version 0, without rows. InvalidArgument: an option outside of its range; the message names it.
   static absl::StatusOr<std::unique_ptr<Table>> Create(Options options);
 
+  // What Update() checks of a part's keys. Thread-safe.
+  absl::Status CheckKeys(absl::Span<const uint64_t> keys) const;
+
   // Makes the next version: for each row that a part names, one optimizer step with the sum over the parts
   // (examples / examples of all parts) * gradient, in their order, in float32. So a part that does not name a
   // row counts for it as one of gradient 0. Parts may be none.
@@ -138,6 +141,7 @@ class Table {
  private:
   Table(Options options, RowOptimizer optimizer);
 
+  absl::Status CheckKey(absl::Span<const uint64_t> keys, size_t i, uint64_t hash) const;
   // Checks the rows [first, first + hashes.size()) of a part, and fills their hashes.
   absl::Status CheckRows(const Part& part, size_t first, absl::Span<uint64_t> hashes) const;
   absl::Status CheckParts(absl::Span<const Part> parts, std::vector<uint64_t>& hashes) const;

@@ -87,6 +87,33 @@ TEST_CASE("Server memory: the least is a part of the most, and what is checked")
   }
 }
 
+TEST_CASE("Server memory: the rows of tables that have max_rows, on all servers") {
+  v1::JobConfig config;
+  config.mutable_optimizer()->set_type(v1::OptimizerConfig::KIND_SGD);
+  const uint64_t before = ServerBytes(config, 1, 1000, 1);
+  v1::TableConfig& table = *config.add_tables();
+  table.set_name("users");
+  table.set_dim(15);  // row-wise Adagrad: 16 values
+  CHECK(ServerBytes(config, 1, 1000, 1) == before);
+  CHECK_THAT(DescribeServerMemory(config),
+             Catch::Contains(" + rows of tables without max_rows, however many"));
+  // A small model has its part on every server, since tables have.
+  CHECK(ServersWithPart(config, 1000, 4) == 4);
+  CHECK(ServersWithPart(v1::JobConfig(), 1000, 4) == 1);
+
+  constexpr uint64_t kRows = 1 << 20;
+  table.set_max_rows(kRows);
+  CHECK(ServerBytes(config, 1, 1000, 1) == before + kRows * (16 * 4 + 37));
+  CHECK_THAT(DescribeServerMemory(config),
+             Catch::Contains(" + at most 101.0 MiB / servers (rows of tables with max_rows)"));
+  CHECK_THAT(DescribeServerMemory(config), !Catch::Contains("however many"));
+  const double dense = ServerMemoryOf(config, 1).least() * 4 * 250;
+  const auto least = static_cast<uint64_t>(dense) + kRows / 4 * (16 * 4 + 24);
+  CHECK(CheckServerMemory(config, 1, 1000, 4, least).ok());
+  CHECK_THAT(std::string(CheckServerMemory(config, 1, 1000, 4, least - 1).message()),
+             Catch::Contains(" + 22.0 MiB (rows of tables, as max_rows has them), and its machine has"));
+}
+
 TEST_CASE("Server memory: applied on arrival") {
   v1::JobConfig config;
   config.mutable_consistency()->set_mode(v1::ConsistencyConfig::MODE_ASYNC);

@@ -53,6 +53,7 @@ class Server {
     options.config.mutable_optimizer()->set_learning_rate(1);
     options.config.mutable_data()->set_batch_size(8);
     options.config.mutable_cluster()->set_wait_seconds(60);
+    *options.config.mutable_tables() = ExchangedTables();
     options.new_incarnation = [] { return kShardIncarnation; };
     options.clock = &clock_;
     static ThreadPool threads(1);
@@ -77,6 +78,7 @@ class Server {
     member.set_incarnation(kWorkerIncarnation);
     member.set_task("worker:0");
     shard_->Control(message);
+    shard_->Quiesce();
     FuzzCheck(shard_->elements() == kElements, "the shard has its model");
 
     ExchangeSession::Options session;
@@ -90,7 +92,7 @@ class Server {
   }
   ~Server() {
     session_->End();
-    tasks_.Run();
+    Run();
   }
 
   // Takes one message and sends what there is to send. Returns whether the stream goes on.
@@ -105,7 +107,7 @@ class Server {
       // A buffer of its own, so that reading beyond it is found.
       if (!session_->Receive(ToIncoming(message)).ok()) return false;
     }
-    tasks_.Run();
+    Run();
     OutgoingMessage out;
     while (session_->Send(&out)) {
       std::string bytes = out.head;
@@ -114,13 +116,22 @@ class Server {
       v1::ExchangeReply reply;
       FuzzCheck(reply.ParseFromString(bytes), "what a session sends is an ExchangeReply");
       answered_ = answered_ || (reply.push().outcome() == v1::OK || reply.pull().outcome() == v1::OK);
-      tasks_.Run();
+      Run();
     }
     return true;
   }
   bool answered() const { return answered_; }
 
  private:
+  // Until neither shard nor session has anything to do. A shard with tables has a thread of its own; an
+  // exchange goes to it and comes back for its push and for its pull.
+  void Run() {
+    for (int i = 0; i < 3; ++i) {
+      shard_->Quiesce();
+      tasks_.Run();
+    }
+  }
+
   ManualClock clock_;
   TaskQueue tasks_;
   AllShared shared_;

@@ -6,6 +6,8 @@
 
 #include "absl/strings/string_view.h"
 #include "common/model/model_spec.h"
+#include "google/protobuf/repeated_field.h"
+#include "proto/job_config.pb.h"
 #include "proto/parameter_server.pb.h"
 
 namespace weir {
@@ -21,11 +23,13 @@ std::vector<std::string> SplitMessages(absl::string_view input);
 // The model of the targets that exchange: one tensor of so many elements.
 inline constexpr int64_t kElements = 40;
 ModelSpec ExchangedModel();
+// The job's embedding tables.
+google::protobuf::RepeatedPtrField<v1::TableConfig> ExchangedTables();
 // The incarnations of its shard and of its worker, and the worker's epoch.
 inline constexpr uint64_t kShardIncarnation = 77, kWorkerIncarnation = 100, kEpoch = 1;
 
 // What a well-behaved client sends to the shard, in its order: a push, a pull, both in one, a bfloat16 push,
-// a refusal, a gradient in shared memory.
+// a refusal, a gradient in shared memory; rows pushed and pulled, and keys of a pull in two pieces.
 std::vector<v1::ExchangeRequest> Requests();
 
 }  // namespace weir

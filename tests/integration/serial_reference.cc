@@ -20,7 +20,8 @@ absl::StatusOr<SerialWeights> SerialWeights::Create(const v1::JobConfig& config,
   WEIR_ASSIGN_OR_RETURN(const Kernels* kernels, KernelsFor(KernelLevel::kPlain));
   WEIR_ASSIGN_OR_RETURN(Optimizer optimizer, Optimizer::Create(config.optimizer(), *kernels));
   WEIR_ASSIGN_OR_RETURN(LearningRateSchedule schedule,
-                        LearningRateSchedule::Create(config.optimizer(), total_steps));
+                        LearningRateSchedule::Create(config.optimizer().learning_rate(),
+                                                     config.optimizer().schedule(), total_steps));
   WEIR_ASSIGN_OR_RETURN(std::vector<TensorSettings> settings, ResolveGroups(config.optimizer(), model));
   SerialWeights weights(model, std::move(optimizer), schedule, std::move(settings));
   for (size_t i = 0; i < model.tensors.size(); ++i) {

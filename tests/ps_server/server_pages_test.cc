@@ -145,5 +145,20 @@ TEST_CASE("The status over HTTP has a curve of the loss") {
   CHECK(status.loss_curve_size() == 0);
 }
 
+TEST_CASE("Metrics of each table on each shard") {
+  ServerFixture f(40, 1, 2);
+  f.http_port = 0;
+  v1::TableConfig& table = *f.config.add_tables();
+  table.set_name("ads/users");
+  table.set_dim(2);
+  f.Start();
+  const std::string page = HttpGetPage(f.cluster->server(0)->http_port(), "/metrics").body;
+  for (const char* name :
+       {"weir_table_rows", "weir_table_keys_counted", "weir_table_bytes", "weir_table_former_bytes",
+        "weir_table_rows_expired_total", "weir_table_rows_evicted_total"}) {
+    CHECK_THAT(page, Contains(std::string("\n") + name + "{shard=\"0\",table=\"ads/users\"} "));
+  }
+}
+
 }  // namespace
 }  // namespace weir

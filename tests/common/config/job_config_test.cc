@@ -371,6 +371,69 @@ TEST_CASE("Impossible combinations are refused with their paths") {
   }
 }
 
+TEST_CASE("Tables are read, with the schema's defaults") {
+  const v1::JobConfig config = Parse(R"({"tables": [
+      {"name": "ads/users-1.0_b", "dim": 64, "max_rows": 65536, "expire_after_steps": 10,
+       "init": {"type": "uniform", "value": 0.5},
+       "optimizer": {"type": "ftrl", "learning_rate": 0.1, "l1": 1, "schedule": {"warmup_steps": 10}}},
+      {"name": "items", "dim": 1, "optimizer": {"type": "adamw", "weight_decay": 0.1, "learning_rate": 0,
+       "schedule": {"type": "cosine"}}}]})");
+  REQUIRE(config.tables_size() == 2);
+  CHECK(config.tables(0).init().type() == v1::TableInit::KIND_UNIFORM);
+  CHECK(config.tables(0).optimizer().beta() == 1);
+  CHECK(config.tables(1).init().type() == v1::TableInit::KIND_NORMAL);
+  CHECK(config.tables(1).init().value() == 0.01f);
+  CHECK(config.tables(1).admit_after() == 0);
+  CHECK(Parse(R"({"tables": [{"name": "t", "dim": 1}]})").tables(0).optimizer().type() ==
+        v1::TableOptimizer::KIND_ROWWISE_ADAGRAD);
+}
+
+TEST_CASE("Impossible tables are refused with their paths") {
+  struct Case {
+    std::string tables, expected;
+  };
+  const std::vector<Case> cases = {
+      {R"({"dim": 1})", "tables[0].name: is missing"},
+      {R"({"name": "t"})", "tables[0].dim: is missing"},
+      {R"({"name": "t", "dim": 16385})", "tables[0].dim: must be"},
+      {R"({"name": "a b", "dim": 1})",
+       "tables[0].name: must have letters, digits, _, -, . and / only, got \"a b\""},
+      {R"({"name": "t", "dim": 1}, {"name": "u", "dim": 1}, {"name": "t", "dim": 2})",
+       "tables[2].name: is \"t\", as that of tables[0]; tables must have different names"},
+      {R"({"name": "t", "dim": 1, "max_rows": 65535})",
+       "tables[0].max_rows: must be 0 (any number) or at least 65536, a row for each bucket of keys, got "
+       "65535"},
+      {R"({"name": "t", "dim": 1, "init": {"value": -1}})",
+       "tables[0].init.value: must be at least 0, since it is the width of a distribution, got -1"},
+      {R"({"name": "t", "dim": 1, "optimizer": {"momentum": 0.5}})",
+       "tables[0].optimizer.momentum: is not used with type \"rowwise_adagrad\", only with momentum"},
+      {R"({"name": "t", "dim": 1, "optimizer": {"type": "sgd", "beta1": 0.5}})",
+       "tables[0].optimizer.beta1: is not used with type \"sgd\", only with adam, adamw"},
+      {R"({"name": "t", "dim": 1, "optimizer": {"type": "momentum", "epsilon": 0.5}})",
+       "tables[0].optimizer.epsilon: is not used with type \"momentum\""},
+      {R"({"name": "t", "dim": 1, "optimizer": {"type": "adam", "l2": 1}})",
+       "tables[0].optimizer.l2: is not used with type \"adam\", only with ftrl"},
+      {R"({"name": "t", "dim": 1, "optimizer": {"type": "ftrl", "weight_decay": 0.5}})",
+       "tables[0].optimizer.weight_decay: is not used with type \"ftrl\""},
+      {R"({"name": "t", "dim": 1, "optimizer": {"type": "ftrl", "learning_rate": 0}})",
+       "tables[0].optimizer.learning_rate: must be above 0 with type \"ftrl\", which divides by it, got 0"},
+      {R"({"name": "t", "dim": 1, "optimizer": {"type": "ftrl", "schedule": {"type": "cosine"}}})",
+       "tables[0].optimizer.schedule.type: must be \"constant\" with type \"ftrl\""},
+      {R"({"name": "t", "dim": 1, "optimizer": {"schedule": {"type": "step"}}})",
+       "tables[0].optimizer.schedule.step_size: is missing and must be given with type \"step\""},
+  };
+  for (const Case& c : cases) {
+    INFO(c.tables);
+    const std::string error = Error(absl::StrCat("{\"tables\": [", c.tables, "]}"));
+    CHECK_THAT(error, Catch::Contains(c.expected));
+    CHECK_FALSE(absl::StrContains(error, "\n"));
+  }
+  CHECK_THAT(
+      Error(R"({"tables": [{"name": "t", "dim": 1}], "consistency": {"mode": "async"},
+                       "checkpoint": {"directory": "d"}, "server": {"durability": "log"}})"),
+      Catch::Contains("server.durability: is \"log\", but a log cannot hold the rows of embedding tables"));
+}
+
 TEST_CASE("All problems are told at once") {
   const std::string error = Error(With(R"("seed": -1, "tran": {}, "compute": {"threads": 0})"));
   CHECK(std::vector<std::string>(absl::StrSplit(error, '\n')).size() == 3);
@@ -462,6 +525,7 @@ TEST_CASE("The effective config parses back to the same") {
       WithData(R"({"format": "csv", "train": {"path": "x"}, "test": {"path": "y"}, "label_column": -3})"),
       With(R"("checkpoint": {"directory": "x", "every_seconds": 0.5}, "consistency": {"backup_workers": 1})"),
       With(R"("checkpoint": {"init_from": "y"})"),
+      R"({"tables": [{"name": "a", "dim": 2, "optimizer": {"type": "adamw"}}, {"name": "b", "dim": 3}]})",
   };
   for (const std::string& text : texts) {
     const v1::JobConfig config = Parse(text);

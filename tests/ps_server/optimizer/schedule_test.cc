@@ -16,16 +16,19 @@ v1::OptimizerConfig MakeConfig(v1::ScheduleConfig::Kind kind, uint64_t warmup = 
   return config;
 }
 
+absl::StatusOr<LearningRateSchedule> Create(const v1::OptimizerConfig& config, uint64_t job_steps) {
+  return LearningRateSchedule::Create(config.learning_rate(), config.schedule(), job_steps);
+}
+
 TEST_CASE("Schedule: constant is the default") {
   v1::OptimizerConfig config;
   config.set_learning_rate(0.5f);
-  const LearningRateSchedule schedule = *LearningRateSchedule::Create(config, 100);
+  const LearningRateSchedule schedule = *Create(config, 100);
   for (double t : {0.0, 0.5, 7.0, 1e9}) CHECK(schedule.Rate(t) == 0.5);
 }
 
 TEST_CASE("Schedule: warm-up rises in equal parts and ends on the rate") {
-  const LearningRateSchedule schedule =
-      *LearningRateSchedule::Create(MakeConfig(v1::ScheduleConfig::SCHEDULE_CONSTANT, 4), 100);
+  const LearningRateSchedule schedule = *Create(MakeConfig(v1::ScheduleConfig::SCHEDULE_CONSTANT, 4), 100);
   CHECK(schedule.Rate(0) == 0.125);
   CHECK(schedule.Rate(0.99) == 0.125);  // a fraction of a step belongs to its step
   CHECK(schedule.Rate(1) == 0.25);
@@ -40,7 +43,7 @@ TEST_CASE("Schedule: step") {
   v1::OptimizerConfig config = MakeConfig(v1::ScheduleConfig::SCHEDULE_STEP, 2);
   config.mutable_schedule()->set_step_size(10);
   config.mutable_schedule()->set_gamma(0.25);
-  const LearningRateSchedule schedule = *LearningRateSchedule::Create(config, 100);
+  const LearningRateSchedule schedule = *Create(config, 100);
   CHECK(schedule.Rate(0) == 0.25);
   CHECK(schedule.Rate(1) == 0.5);
   CHECK(schedule.Rate(2) == 0.5);
@@ -51,8 +54,7 @@ TEST_CASE("Schedule: step") {
 }
 
 TEST_CASE("Schedule: step without step_size is refused") {
-  const absl::Status status =
-      LearningRateSchedule::Create(MakeConfig(v1::ScheduleConfig::SCHEDULE_STEP), 100).status();
+  const absl::Status status = Create(MakeConfig(v1::ScheduleConfig::SCHEDULE_STEP), 100).status();
   CHECK(status.code() == absl::StatusCode::kInvalidArgument);
   CHECK_THAT(std::string(status.message()), Catch::Contains("optimizer.schedule.step_size"));
 }
@@ -61,7 +63,7 @@ TEST_CASE("Schedule: cosine falls to its floor and stays there") {
   v1::OptimizerConfig config = MakeConfig(v1::ScheduleConfig::SCHEDULE_COSINE);
   config.mutable_schedule()->set_total_steps(12);
   config.mutable_schedule()->set_final_factor(0.2);
-  const LearningRateSchedule schedule = *LearningRateSchedule::Create(config, 100);
+  const LearningRateSchedule schedule = *Create(config, 100);
   // 0.5 (0.2 + 0.8 (1 + cos(pi t / 12)) / 2)
   CHECK(schedule.Rate(0) == Approx(0.5));
   CHECK(schedule.Rate(4) == Approx(0.5 * (0.2 + 0.8 * 0.75)));
@@ -74,7 +76,7 @@ TEST_CASE("Schedule: cosine falls to its floor and stays there") {
 
 TEST_CASE("Schedule: cosine starts after the warm-up and ends with the job where no steps are given") {
   v1::OptimizerConfig config = MakeConfig(v1::ScheduleConfig::SCHEDULE_COSINE, 5);
-  const LearningRateSchedule schedule = *LearningRateSchedule::Create(config, 100);
+  const LearningRateSchedule schedule = *Create(config, 100);
   CHECK(schedule.Rate(0) == Approx(0.1));
   CHECK(schedule.Rate(4) == Approx(0.5));
   CHECK(schedule.Rate(5) == Approx(0.5));
@@ -83,8 +85,7 @@ TEST_CASE("Schedule: cosine starts after the warm-up and ends with the job where
 }
 
 TEST_CASE("Schedule: no type is refused") {
-  const absl::Status status =
-      LearningRateSchedule::Create(MakeConfig(v1::ScheduleConfig::SCHEDULE_UNSPECIFIED), 100).status();
+  const absl::Status status = Create(MakeConfig(v1::ScheduleConfig::SCHEDULE_UNSPECIFIED), 100).status();
   CHECK(status.code() == absl::StatusCode::kInvalidArgument);
   CHECK_THAT(std::string(status.message()), Catch::Contains("optimizer.schedule.type"));
 }

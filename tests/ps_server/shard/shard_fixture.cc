@@ -1,8 +1,11 @@
 #include "tests/ps_server/shard/shard_fixture.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
+#include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/checkpoint/checkpoint_folder.h"
 #include "common/checkpoint/checkpoint_writer.h"
 #include "common/model/wire_model.h"
@@ -10,6 +13,40 @@
 #include "tests/ps_server/shard/push_whole.h"
 
 namespace weir {
+
+namespace {
+
+TableKeys KeysOf(const TestRows& rows) {
+  TableKeys keys{rows.table, rows.keys.size(), std::make_unique<uint64_t[]>(rows.keys.size())};
+  std::copy(rows.keys.begin(), rows.keys.end(), keys.keys.get());
+  return keys;
+}
+
+}  // namespace
+
+PushedRows RowsOf(const std::vector<TestRows>& rows) {
+  PushedRows pushed;
+  for (const TestRows& of : rows) {
+    auto values = std::make_unique<float[]>(of.values.size());
+    std::copy(of.values.begin(), of.values.end(), values.get());
+    const auto bad =
+        std::find_if_not(of.values.begin(), of.values.end(), [](float v) { return std::isfinite(v); });
+    if (bad != of.values.end() && !pushed.non_finite.has_value()) {
+      const size_t dim = of.values.size() / of.keys.size(), at = static_cast<size_t>(bad - of.values.begin());
+      pushed.non_finite = {absl::StrCat("the gradient of table ", of.table, ", key ", of.keys[at / dim],
+                                        ", column ", at % dim),
+                           *bad};
+    }
+    pushed.tables.push_back({KeysOf(of), std::move(values)});
+  }
+  return pushed;
+}
+
+RowKeys KeysOf(const std::vector<TestRows>& rows) {
+  RowKeys keys;
+  for (const TestRows& of : rows) keys.push_back(KeysOf(of));
+  return keys;
+}
 
 ShardFixture::ShardFixture(v1::ConsistencyConfig::Mode mode, uint32_t staleness) {
   config.mutable_consistency()->set_mode(mode);
@@ -64,13 +101,24 @@ void ShardFixture::Start() {
   Members(1, {{0}, {1}});
 }
 
+void ShardFixture::Control(const v1::ControlMessage& message) {
+  shard->Control(message);
+  Settle();
+}
+
+void ShardFixture::Settle() {
+  if (config.tables_size() == 0) return;
+  // What runs in the shard's order may ask for one thing more.
+  for (int i = 0; i < 2; ++i) shard->Quiesce();
+}
+
 std::string ShardFixture::Install(const v1::Restore* restore) {
   *install.mutable_model() = ToProto(model);
   install.set_job_config(config.SerializeAsString());
   v1::ControlMessage message;
   *message.mutable_install() = install;
   if (restore != nullptr) *message.mutable_install()->mutable_restore() = *restore;
-  shard->Control(message);
+  Control(message);
   const auto installed = Reports(v1::ShardReport::kInstalled);
   REQUIRE(installed.size() == 1);
   if (installed[0].installed().error().empty()) {
@@ -84,7 +132,7 @@ void ShardFixture::TakeCheckpoint(uint64_t step, bool begin) {
   if (begin) REQUIRE(BeginCheckpoint(*files, kCheckpoints, step).ok());
   v1::ControlMessage message;
   message.mutable_checkpoint()->set_step(step);
-  shard->Control(message);
+  Control(message);
 }
 
 v1::CheckpointFile ShardFixture::Written() {
@@ -126,33 +174,33 @@ void ShardFixture::Members(uint64_t epoch, const std::vector<TestMember>& member
     member->set_idle(m.idle);
     if (m.first_clock.has_value()) member->set_first_clock_plus_one(*m.first_clock + 1);
   }
-  shard->Control(message);
+  Control(message);
 }
 
 void ShardFixture::Commit(uint64_t step, const std::vector<uint32_t>& parts) {
   v1::ControlMessage message;
   message.mutable_commit()->set_step(step);
   for (uint32_t part : parts) message.mutable_commit()->add_parts(part);
-  shard->Control(message);
+  Control(message);
 }
 
 void ShardFixture::Pin(uint64_t pin, double lease_seconds) {
   v1::ControlMessage message;
   message.mutable_pin()->set_pin(pin);
   message.mutable_pin()->set_lease_seconds(lease_seconds);
-  shard->Control(message);
+  Control(message);
 }
 
 void ShardFixture::Shutdown(const std::string& failure) {
   v1::ControlMessage message;
   message.mutable_shutdown()->set_failure(failure);
-  shard->Control(message);
+  Control(message);
 }
 
 v1::ShardStats ShardFixture::Stats() {
   v1::ControlMessage message;
   message.mutable_ping()->set_sequence(5);
-  shard->Control(message);
+  Control(message);
   const auto stats = Reports(v1::ShardReport::kStats);
   REQUIRE(stats.size() == 1);
   REQUIRE(stats[0].stats().sequence() == 5);
@@ -200,6 +248,33 @@ PushReplyPtr ShardFixture::PushHeader(const v1::PushRequest& header, const TestP
 PushReplyPtr ShardFixture::PushGradient(const v1::PushRequest& header, std::vector<float> gradient) {
   auto answer = std::make_shared<Answer<v1::PushReply>>();
   PushWhole(*shard, kSession, header, std::move(gradient), Keep(answer));
+  Settle();
+  return answer;
+}
+
+PushReplyPtr ShardFixture::PushRows(const TestPush& push, const std::vector<TestRows>& rows) {
+  v1::PushRequest header = Header(push);
+  for (const TestRows& of : rows) {
+    header.add_rows()->set_table(of.table);
+    header.mutable_rows()->rbegin()->set_keys(of.keys.size());
+  }
+  std::vector<float> gradient(shard->elements(), push.value);
+  if (push.bad_element.has_value()) gradient[*push.bad_element] = std::numeric_limits<float>::quiet_NaN();
+  auto answer = std::make_shared<Answer<v1::PushReply>>();
+  const AnswerPtr<PushBegin> begin = TryBegin(header);
+  if (begin->there() && begin->status().ok() && absl::holds_alternative<v1::PushReply>(**begin->value)) {
+    answer->value = absl::get<v1::PushReply>(**begin->value);
+    answer->times = 1;
+    return answer;
+  }
+  std::unique_ptr<PushArrival> arrival = ArrivalOf(begin);
+  REQUIRE(TakeAll(*arrival, gradient).ok());
+  REQUIRE(arrival->SetRows(RowsOf(rows)).ok());
+  shard->Push(kSession, std::move(arrival), [answer](absl::StatusOr<PushAnswer> whole) {
+    answer->value = whole.ok() ? absl::StatusOr<v1::PushReply>(whole->reply) : whole.status();
+    ++answer->times;
+  });
+  Settle();
   return answer;
 }
 
@@ -212,6 +287,7 @@ std::unique_ptr<PushArrival> ShardFixture::Begin(const TestPush& push, v1::Dtype
 AnswerPtr<PushBegin> ShardFixture::TryBegin(const v1::PushRequest& header) {
   auto begin = std::make_shared<Answer<PushBegin>>();
   shard->Begin(kSession, header, Keep(begin));
+  Settle();
   return begin;
 }
 
@@ -225,6 +301,7 @@ std::unique_ptr<PushArrival> ShardFixture::ArrivalOf(const AnswerPtr<PushBegin>&
 AnswerPtr<PushAnswer> ShardFixture::Finish(std::unique_ptr<PushArrival> arrival) {
   auto answer = std::make_shared<Answer<PushAnswer>>();
   shard->Push(kSession, std::move(arrival), Keep(answer));
+  Settle();
   return answer;
 }
 
@@ -233,6 +310,18 @@ PushReplyPtr ShardFixture::Push(const TestPush& push) { return PushHeader(Header
 PullAnswerPtr ShardFixture::PullRequest(const v1::PullRequest& request) {
   auto answer = std::make_shared<Answer<PullAnswer>>();
   shard->Pull(kSession, request, Keep(answer));
+  Settle();
+  return answer;
+}
+
+PullAnswerPtr ShardFixture::PullRows(v1::PullRequest request, const std::vector<TestRows>& keys) {
+  for (const TestRows& of : keys) {
+    request.add_rows()->set_table(of.table);
+    request.mutable_rows()->rbegin()->set_keys(of.keys.size());
+  }
+  auto answer = std::make_shared<Answer<PullAnswer>>();
+  shard->Pull(kSession, request, Keep(answer), KeysOf(keys));
+  Settle();
   return answer;
 }
 
@@ -252,7 +341,7 @@ std::shared_ptr<const LentVersion> ShardFixture::Newest() {
   const PullAnswerPtr answer = PullRequest(request);
   v1::ControlMessage unpin;
   unpin.mutable_unpin()->set_pin(last_pin_);
-  shard->Control(unpin);
+  Control(unpin);
   REQUIRE(answer->there());
   REQUIRE(answer->value->ok());
   REQUIRE(answer->reply().version != nullptr);

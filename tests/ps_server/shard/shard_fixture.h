@@ -42,11 +42,22 @@ struct TestPush {
   std::optional<int64_t> bad_element = std::nullopt;        // is NaN
 };
 
+// Rows of one table: those of a push, or, without values, the keys of a pull.
+struct TestRows {
+  uint32_t table = 0;
+  std::vector<uint64_t> keys;
+  std::vector<float> values;
+};
+// The same, as they have arrived.
+PushedRows RowsOf(const std::vector<TestRows>& rows);
+RowKeys KeysOf(const std::vector<TestRows>& rows);
+
 // The weights or gradient of such a shard if all elements are equal.
 inline std::vector<float> All(float value) { return std::vector<float>(40, value); }
 
 // A shard of one tensor "w" with 40 zeros (by default), with SGD at rate -1 (so that a gradient of ones adds
-// one to every weight), two workers, a manual clock, and everything on the test's thread.
+// one to every weight), two workers, a manual clock, and everything on the test's thread. A shard with
+// embedding tables has a thread of its own; each call then waits until the shard is idle.
 class ShardFixture {
  public:
   static constexpr uint64_t kIncarnation = 77;
@@ -67,7 +78,9 @@ class ShardFixture {
   void Start();
   // Without members. Returns the report's error.
   std::string Install(const v1::Restore* restore = nullptr);
-  void Control(const v1::ControlMessage& message) { shard->Control(message); }
+  void Control(const v1::ControlMessage& message);
+  // All that was asked of the shard is done.
+  void Settle();
   void Members(uint64_t epoch, const std::vector<TestMember>& members);
   void Commit(uint64_t step, const std::vector<uint32_t>& parts);
   void Pin(uint64_t pin, double lease_seconds);
@@ -83,9 +96,12 @@ class ShardFixture {
   // With the header as given.
   PushReplyPtr PushHeader(const v1::PushRequest& header, const TestPush& push);
   PushReplyPtr PushGradient(const v1::PushRequest& header, std::vector<float> gradient);
+  // With rows, whose values are float32.
+  PushReplyPtr PushRows(const TestPush& push, const std::vector<TestRows>& rows);
   v1::PushRequest Header(const TestPush& push);
   PullAnswerPtr Pull(uint32_t worker, uint64_t clock, uint64_t epoch = 1);
   PullAnswerPtr PullRequest(const v1::PullRequest& request);
+  PullAnswerPtr PullRows(v1::PullRequest request, const std::vector<TestRows>& keys);
   v1::Caller CallerOf(uint32_t worker, uint64_t epoch = 1) const;
   // The newest version, read through a pin.
   std::shared_ptr<const LentVersion> Newest();

@@ -1,0 +1,99 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/types/span.h"
+#include "common/sync/thread_pool.h"
+#include "google/protobuf/repeated_field.h"
+#include "proto/job_config.pb.h"
+#include "ps_server/optimizer/schedule.h"
+#include "ps_server/shard/row_arrival.h"
+#include "ps_server/table/table.h"
+
+namespace weir {
+
+// The rows of one part of a commit, or of a push, and the part's weight in the mean.
+struct WeightedRows {
+  const PushedRows* rows = nullptr;  // of no table: a part without rows
+  uint64_t examples = 1;
+};
+
+// A shard's embedding tables, in the order of JobConfig.tables: what BlockStore is for the dense weights.
+// Each update makes a version of all tables, also of those without a gradient in it, so that the tables and
+// the dense weights count the same versions.
+//
+// One thread at a time uses it, in the shard's order; what says so may be called on any thread.
+class ShardTables : public std::enable_shared_from_this<ShardTables> {
+ public:
+  struct Options {
+    // The job's; at least one.
+    google::protobuf::RepeatedPtrField<v1::TableConfig> tables;
+    uint64_t seed = 1;
+    uint32_t shard = 0;
+    uint32_t num_shards = 1;
+    // For the schedules, as in BlockStore::Options.
+    uint64_t total_steps = 1;
+    uint32_t pushes_per_step = 1;
+    // Outlive the tables.
+    const Kernels* kernels = nullptr;
+    ThreadPool* threads = nullptr;
+  };
+
+  // Version 0. InvalidArgument: as Table::Create().
+  static absl::StatusOr<std::shared_ptr<ShardTables>> Create(const Options& options);
+
+  // Whether the keys of a push can be updated here: they rise and are of this shard. Any thread.
+  // InvalidArgument: names table and key.
+  absl::Status CheckKeys(const PushedRows& rows) const;
+
+  // Makes the next version from the parts of a commit, in their order, or from one push. Parts may be none.
+  // The rows have passed CheckKeys(), and all values are finite.
+  void Update(absl::Span<const WeightedRows> parts);
+  uint64_t version() const { return tables_[0].table->version(); }
+
+  // A version that stays readable, whatever later updates change, until it is destroyed, in the shard's
+  // order. It may outlive the shard's own reference to the tables.
+  class Pinned {
+   public:
+    ~Pinned();
+    Pinned(const Pinned&) = delete;
+    Pinned& operator=(const Pinned&) = delete;
+    uint64_t version() const { return version_; }
+
+   private:
+    friend class ShardTables;
+    explicit Pinned(std::shared_ptr<ShardTables> tables);
+    const std::shared_ptr<ShardTables> tables_;
+    const uint64_t version_;
+  };
+  std::unique_ptr<Pinned> Pin();
+
+  // The rows of these keys, in their order, at the newest version, or at a pinned one. InvalidArgument: a key
+  // of another shard. ResourceExhausted: there is no memory for them.
+  absl::StatusOr<std::shared_ptr<const ReadRows>> Read(const RowKeys& keys, const Pinned* at = nullptr) const;
+
+  size_t size() const { return tables_.size(); }
+  const v1::TableConfig& config(size_t table) const { return tables_[table].config; }
+  Table& table(size_t table) { return *tables_[table].table; }
+  const Table& table(size_t table) const { return *tables_[table].table; }
+
+ private:
+  struct Entry {
+    v1::TableConfig config;
+    LearningRateSchedule schedule;
+    std::unique_ptr<Table> table;
+  };
+  ShardTables(std::vector<Entry> tables, uint32_t pushes_per_step)
+      : tables_(std::move(tables)), pushes_per_step_(pushes_per_step) {}
+
+  const std::vector<Entry> tables_;
+  const uint32_t pushes_per_step_;
+};
+
+}  // namespace weir
