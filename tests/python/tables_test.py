@@ -93,26 +93,6 @@ class Rows(unittest.TestCase):
         np.testing.assert_allclose(final["users"][1], INITIAL - RATE * np.array([[0, 0], [1, 0], [0, 0], [0, 0]]), rtol=1e-6)
         np.testing.assert_array_equal(gradient, [[1, 0], [1, 0], [0, 0]])  # the caller's own
 
-    def test_a_membership_that_ends_while_rows_are_read(self):
-        """The step is not pushed, and the loop joins again."""
-        seen = []
-        with weir.Client(job(consistency={"mode": "async"}), TENSORS, EXAMPLES) as client:
-            pull_rows = client.pull_rows
-
-            def lose(clock, rows):
-                client.pull_rows = pull_rows
-                rows["users"][1].fill(np.nan)
-                raise weir.Fenced("the lease ended")
-
-            for step in client.steps():
-                if step.work.clock == 1 and len(seen) == 1:
-                    client.pull_rows = lose
-                values = step.rows("users", KEYS)
-                seen.append(float(values[1, 0]))
-                step.push({"w": np.ones(3, np.float32)}, rows={"users": (KEYS, np.ones((4, 2), np.float32))}, loss=1.0)
-        self.assertEqual(len(seen), STEPS + 1)
-        self.assertEqual(seen[:3], [INITIAL, 0, INITIAL - RATE])
-
     def test_a_step_that_is_past(self):
         """Its rows are zeros, and nothing is pushed."""
         calls = []

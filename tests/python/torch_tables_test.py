@@ -31,33 +31,50 @@ def job(optimizer=None, **more):
 
 
 class Processes(unittest.TestCase):
-    def train(self, job_fields, *flags, here=()):
-        """What each worker saves."""
-        with support.folder() as folder:
-            path = support.write_job(pathlib.Path(folder) / "job.json", **job_fields)
-            program = [PROGRAM, path, folder]
-            done = support.run(support.up(path, program, *flags) if flags else [support.PYTHON, *map(str, program), *here])
+    def train(self, job_fields, *flags, program=()):
+        """What each worker saves, and what else the run leaves in its folder."""
+        with support.folder() as name:
+            folder = pathlib.Path(name)
+            path = support.write_job(folder / "job.json", **job_fields)
+            command = [PROGRAM, path, folder, *program]
+            done = support.run(support.up(path, command, *flags) if flags else [support.PYTHON, *map(str, command)])
             self.assertEqual(done.returncode, 0, done.stderr)
-            return [torch.load(found) for found in pathlib.Path(folder).glob("model-*.pt")]
+            others = {found.stem: torch.load(found) if found.suffix == ".pt" else None for found in folder.iterdir()}
+            return [others.pop(name) for name in list(others) if name.startswith("model-")], others
 
-    def test_any_number_of_workers_and_servers(self):
-        expected = self.train(job())[0]
-        runs = [self.train(job(), here=["--servers=2"])]
-        for workers, servers in ((1, 2), (2, 1), (2, 2)):
-            runs.append(self.train(job(), f"--workers={workers}", f"--ps={servers}"))
-            self.assertEqual(len(runs[-1]), workers)
-        for state in [state for run in runs for state in run]:
+    def check(self, states, expected):
+        for state in states:
             for name in ("words", "items", "out.weight", "out.bias"):
                 self.assertTrue(torch.equal(state[name], expected[name]), name)
+
+    def test_any_number_of_workers_and_servers(self):
+        """The evaluator reads the same, with rows of the weights' version and with the newest."""
+        (expected,), _ = self.train(job())
+        self.check(self.train(job(), program=["--servers=2"])[0], expected)
+        for workers, servers, *more in ((1, 2), (2, 1), (2, 2, "--evaluator")):
+            states, others = self.train(job(), f"--workers={workers}", f"--ps={servers}", *more)
+            self.assertEqual(len(states), workers)
+            self.check(states, expected)
+            if more:
+                self.check([others["read"], others["newest"]], expected)
+
+    def test_a_worker_that_loses_its_membership(self):
+        """It stands still between its weights and their rows, and the job goes on without it. Then its rows are zeros, its gradients
+        go nowhere, and it joins again."""
+        (expected,), _ = self.train(job())
+        states, others = self.train(job(cluster={"lease_seconds": 0.5}), "--workers=2", "--ps=2", program=["--stop"])
+        self.assertIn("late", others)
+        # The one that joins again may come when the other has done all the work.
+        self.assertIn(len(states), (1, 2))
+        self.check(states, expected)
 
     def test_modes_on_a_cluster(self):
         for consistency in ({"mode": "async"}, {"mode": "bounded", "staleness": 1},
                             {"mode": "bounded", "staleness": 2, "prefetch": True}):
             with self.subTest(consistency=consistency):
-                states = self.train(job(consistency=consistency, train={"epochs": 30}), "--workers=2", "--ps=2")
+                states, _ = self.train(job(consistency=consistency, train={"epochs": 12}), "--workers=2", "--ps=2")
                 self.assertEqual(len(states), 2)
-                for name in ("words", "items", "out.weight"):
-                    self.assertTrue(torch.equal(states[0][name], states[1][name]), name)
+                self.check(states[1:], states[0])
                 for state in states:
                     self.assertLess(state["losses"][-10:].mean(), 0.9 * state["losses"][:5].mean())
 
@@ -210,7 +227,7 @@ class Misuse(unittest.TestCase):
             for _ in opt.loader():
                 if left:
                     left[0].backward()
-                left.append(model(torch.tensor([[1]])).sum())
+                left.append(model.rows(torch.tensor([[1]])).sum())
                 opt.step()
 
         self.error("backward() came after the batch", late, weir.Error)

@@ -1,7 +1,9 @@
 """A worker that trains a small model with embedding tables, for the tests: it saves the trained weights, and the rows of all keys."""
 import argparse
+import json
 import os
 import pathlib
+import signal
 import sys
 
 import torch
@@ -58,28 +60,64 @@ def make_model(dim):
                  weir.torch.Embedding("items"), dim)
 
 
+def stand_still(batch, worker, folder):
+    stopped = folder / "stopped"
+    if worker == 1 and batch == 1:
+        stopped.with_suffix(".part").write_text(str(os.getpid()))
+        stopped.with_suffix(".part").rename(stopped)
+        os.kill(os.getpid(), signal.SIGSTOP)
+    # At its fourth batch from here worker 0 has computed both parts of the step in which worker 1 stands still.
+    if worker == 0 and stopped.exists():
+        with open(folder / "since", "a", encoding="utf-8") as since:
+            since.write(".")
+            if since.tell() == 4:
+                os.kill(int(stopped.read_text()), signal.SIGCONT)
+
+
+def everything(model, keys):
+    return {**{name: value.clone() for name, value in model.state_dict().items()}, "words": model.clicked(keys),
+            "items": model.items(keys)}
+
+
+def evaluate(model, tables, args):
+    """What an evaluator task does: keeps the trained weights with rows of the same version, and the newest rows."""
+    with weir.torch.Reader(model, args.job) as reader:
+        for _ in reader.versions(interval=0.02, keys=tables):
+            torch.save(everything(model, tables["words"]), args.folder / "read.pt")
+        with reader.snapshot():
+            torch.save(everything(model, tables["words"]), args.folder / "newest.pt")
+
+
 def main():
     parser = argparse.ArgumentParser()
     parser.add_argument("job")
     parser.add_argument("folder", type=pathlib.Path)
     parser.add_argument("--servers", type=int, default=1)
+    parser.add_argument("--stop", action="store_true",
+                        help="worker 1 stands still before its second batch, until worker 0 has gone on without it")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
     data = Clicks()
     job = weir.Job(args.job)
     model = make_model(job.config["tables"][0]["dim"])
+    tables = {"words": data.keys, "items": data.keys}
+    if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("type") == "evaluator":
+        evaluate(model, tables, args)
+        return
     opt = weir.torch.Optimizer(model, args.job, data, servers=args.servers)
-    losses, tables = [], {"words": data.keys, "items": data.keys}
-    for words, counts, clicked, y in opt.loader(final_keys=tables):
+    losses = []
+    for n, (words, counts, clicked, y) in enumerate(opt.loader(final_keys=tables)):
+        if args.stop:
+            stand_still(n, opt.client.worker, args.folder)
+        if not model.items(clicked).any():
+            (args.folder / "late").touch()
         loss = F.binary_cross_entropy_with_logits(model(words, counts, clicked), y)
         opt.zero_grad()
         loss.backward()
         opt.step(loss=loss)
         losses.append(loss.item())
-    state = {**model.state_dict(), "words": model.clicked(data.keys), "items": model.items(data.keys),
-             "losses": torch.tensor(losses)}
-    torch.save(state, args.folder / f"model-{os.getpid()}.pt")
+    torch.save({**everything(model, data.keys), "losses": torch.tensor(losses)}, args.folder / f"model-{os.getpid()}.pt")
 
 
 if __name__ == "__main__":
