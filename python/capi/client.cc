@@ -5,6 +5,7 @@
 #include <thread>
 
 #include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
 #include "common/base/status_macros.h"
 #include "common/protocol/job_failure.h"
 #include "proto/failure.pb.h"
@@ -117,6 +118,49 @@ std::vector<ConstTensor> From(const ModelSpec& model, const float* const* memory
   return tensors;
 }
 
+absl::Status CheckTable(const Client& client, uint32_t table) {
+  const size_t tables = client.tables().size();
+  if (table < tables) return absl::OkStatus();
+  return absl::InvalidArgumentError(
+      absl::StrCat("table ", table, " is not in the job's config, which has ", tables, " tables"));
+}
+
+absl::StatusOr<std::vector<RowsToRead>> RowsInto(const Client& client, const weir_rows* rows, size_t n) {
+  std::vector<RowsToRead> out;
+  for (const weir_rows& of : absl::MakeConstSpan(rows, n)) {
+    WEIR_RETURN_IF_ERROR(CheckTable(client, of.table));
+    out.push_back(
+        {of.table, {of.keys, of.n}, absl::MakeSpan(of.values, of.n * client.tables()[of.table].dim)});
+  }
+  return out;
+}
+
+absl::StatusOr<std::vector<RowGradients>> RowsFrom(const Client& client, const weir_rows* rows, size_t n) {
+  std::vector<RowGradients> out;
+  for (const weir_rows& of : absl::MakeConstSpan(rows, n)) {
+    WEIR_RETURN_IF_ERROR(CheckTable(client, of.table));
+    out.push_back({of.table, {of.keys, of.n}, {of.values, of.n * client.tables()[of.table].dim}});
+  }
+  return out;
+}
+
+absl::StatusOr<ExchangeOrder> OrderOf(const Client& client, const weir_push* push, const weir_pull* pull) {
+  ExchangeOrder order;
+  if (push != nullptr) {
+    WEIR_ASSIGN_OR_RETURN(auto rows, RowsFrom(client, push->rows, push->n_rows));
+    order.push = {WorkOf(*push->work), push->base->pull(), From(client.model(), push->gradient),
+                  push->gate == nullptr ? nullptr : push->gate->gate, std::move(rows)};
+  }
+  if (pull != nullptr) {
+    order.pull = ExchangeOrder::Pull();
+    order.pull->clock = pull->clock;
+    order.pull->in_place = pull->in_place != 0;
+    if (pull->in_place == 0 && pull->into != nullptr) order.pull->tensors = Into(client.model(), pull->into);
+    WEIR_ASSIGN_OR_RETURN(order.pull->rows, RowsInto(client, pull->rows, pull->n_rows));
+  }
+  return order;
+}
+
 absl::StatusOr<std::unique_ptr<weir_client>> Open(const weir_job& job, const weir_options& options,
                                                   const weir_tensor* tensors, size_t n) {
   if (Forked()) return ForkedError();
@@ -203,28 +247,19 @@ weir_future* weir_next_work(weir_client* client) {
   });
 }
 
-weir_future* weir_exchange(weir_client* client, const weir_work* work, const weir_weights* base,
-                           const float* const* gradient, weir_gate* gate, const uint64_t* clock,
-                           float* const* into) {
-  return weir::Begun(client, [&](weir::Client& in) {
-    weir::ExchangeOrder order;
-    if (work != nullptr) {
-      order.push = {weir::WorkOf(*work), base->pull(), weir::From(in.model(), gradient),
-                    gate == nullptr ? nullptr : gate->gate};
-    }
-    if (clock != nullptr) {
-      order.pull = weir::ExchangeOrder::Pull();
-      order.pull->clock = *clock;
-      order.pull->in_place = into == nullptr;
-      if (into != nullptr) order.pull->tensors = weir::Into(in.model(), into);
-    }
+weir_future* weir_exchange(weir_client* client, const weir_push* push, const weir_pull* pull) {
+  return weir::Begun(client, [&](weir::Client& in) -> absl::StatusOr<weir::Future<weir::ExchangeResult>> {
+    WEIR_ASSIGN_OR_RETURN(weir::ExchangeOrder order, weir::OrderOf(in, push, pull));
     return in.Exchange(std::move(order));
   });
 }
 
-weir_future* weir_snapshot(weir_client* client, float* const* into) {
-  return weir::Begun(client, [into](weir::Client& in) {
-    return in.PullSnapshot(weir::Into(in.model(), into)).Then([](weir::PullResult pull) {
+weir_future* weir_snapshot(weir_client* client, float* const* into, const weir_rows* rows, size_t n_rows) {
+  return weir::Begun(client, [&](weir::Client& in) -> absl::StatusOr<weir::Future<weir::ExchangeResult>> {
+    WEIR_ASSIGN_OR_RETURN(std::vector<weir::RowsToRead> reads, weir::RowsInto(in, rows, n_rows));
+    std::vector<weir::MutableTensor> tensors;
+    if (into != nullptr) tensors = weir::Into(in.model(), into);
+    return in.PullSnapshot(std::move(tensors), std::move(reads)).Then([](weir::PullResult pull) {
       weir::ExchangeResult result;
       result.pull = std::move(pull);
       return result;

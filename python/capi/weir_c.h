@@ -149,14 +149,42 @@ typedef struct {
 
 weir_future* weir_next_work(weir_client* client);
 
-// A push if `work` is not NULL, a pull if `clock` is not NULL, or both. `base`: the weights that the gradient
-// was computed from. `gradient` and `into` point to each tensor's memory, in the model's order. `gate` NULL:
-// the gradient is complete. `into` NULL: the weights are read in place.
-weir_future* weir_exchange(weir_client* client, const weir_work* work, const weir_weights* base,
-                           const float* const* gradient, weir_gate* gate, const uint64_t* clock,
-                           float* const* into);
-// Reads the newest consistent weights, from outside the training.
-weir_future* weir_snapshot(weir_client* client, float* const* into);
+// Rows of one embedding table of the job.
+typedef struct {
+  uint32_t table;        // its position in the config's `tables`
+  const uint64_t* keys;  // n, in any order; a key may come several times
+  size_t n;
+  float* values;  // n x the table's dim, row-major; a push only reads them
+} weir_rows;
+
+typedef struct {
+  const weir_work* work;
+  // The weights that the gradient was computed from.
+  const weir_weights* base;
+  // Each tensor's memory, in the model's order.
+  const float* const* gradient;
+  // NULL: the gradient is complete.
+  weir_gate* gate;
+  // The gradient of rows, of each table at most one entry. Read before weir_exchange() returns.
+  const weir_rows* rows;
+  size_t n_rows;
+} weir_push;
+
+typedef struct {
+  uint64_t clock;
+  // Not 0: the weights are read where they lie; `into` is not used.
+  int in_place;
+  // Each tensor's memory, in the model's order. NULL: no tensors are read, but rows.
+  float* const* into;
+  // Rows to read, of each table at most one entry. The keys are read before weir_exchange() returns.
+  const weir_rows* rows;
+  size_t n_rows;
+} weir_pull;
+
+// A push, a pull, or both: then the pull is at the next clock. NULL: there is none.
+weir_future* weir_exchange(weir_client* client, const weir_push* push, const weir_pull* pull);
+// Reads the newest consistent weights, from outside the training. `into` NULL: rows alone.
+weir_future* weir_snapshot(weir_client* client, float* const* into, const weir_rows* rows, size_t n_rows);
 
 // Memory for a gradient: the tensors end to end. Servers on this host read it in place. If the push fails, do
 // not write to it again.

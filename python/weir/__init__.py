@@ -4,6 +4,7 @@ from .errors import ConfigError, Diverged, Drained, Error, Fenced, JobDone, Peer
 from .future import Future
 from .job import ExampleOrder, Floats, Job, Tensor, save_weights
 from .steps import Step
+from .tables import Keys, Rows, Tables
 
 __all__ = [
     "Client", "ConfigError", "Diverged", "Drained", "Error", "ExampleOrder", "Fenced", "Floats", "Future", "Gate", "Gradient",

@@ -34,6 +34,20 @@ class Work(Structure):
                 ("examples_left", c_uint64), ("part", c_uint32), ("last_of_clock", c_int)]
 
 
+class Rows(Structure):
+    _fields_ = [("table", c_uint32), ("keys", c_void_p), ("n", c_size_t), ("values", c_void_p)]
+
+
+class Push(Structure):
+    _fields_ = [("work", POINTER(Work)), ("base", c_void_p), ("gradient", POINTER(c_void_p)), ("gate", c_void_p),
+                ("rows", POINTER(Rows)), ("n_rows", c_size_t)]
+
+
+class Pull(Structure):
+    _fields_ = [("clock", c_uint64), ("in_place", c_int), ("into", POINTER(c_void_p)), ("rows", POINTER(Rows)),
+                ("n_rows", c_size_t)]
+
+
 class Pushed(Structure):
     _fields_ = [("applied", c_int), ("staleness", c_uint64), ("reason", c_char * 256)]
 
@@ -57,9 +71,8 @@ _FUNCTIONS = {
     "wait_draining": (c_void_p, [c_void_p, c_double]),
     "set_progress": (c_void_p, [c_void_p, POINTER(Progress)]),
     "next_work": (c_void_p, [c_void_p]),
-    "exchange": (c_void_p, [c_void_p, POINTER(Work), c_void_p, POINTER(c_void_p), c_void_p, POINTER(c_uint64),
-                            POINTER(c_void_p)]),
-    "snapshot": (c_void_p, [c_void_p, POINTER(c_void_p)]),
+    "exchange": (c_void_p, [c_void_p, POINTER(Push), POINTER(Pull)]),
+    "snapshot": (c_void_p, [c_void_p, POINTER(c_void_p), POINTER(Rows), c_size_t]),
     "new_gradient": (c_void_p, [c_void_p, POINTER(c_void_p), POINTER(c_void_p)]),
     "free_gradient": (None, [c_void_p]),
     "new_gate": (c_void_p, []),

@@ -18,6 +18,7 @@ from ._library import library
 from .errors import ConfigError, Error, check
 from .future import Future, Memory, wait_all
 from .job import ExampleOrder, Floats, Job, Model, Tensor
+from .tables import Rows, Tables
 
 if TYPE_CHECKING:
     from .steps import Step
@@ -162,6 +163,10 @@ class Client:
     reader: this client reads the weights of a cluster's job, and takes no part in training. snapshot() and
         wait_draining() are for it.
 
+    Rows of the job's embedding tables are {"table": (keys, values)}: keys is int64 or uint64 [n], in any order and perhaps
+    several times, and is read before a call returns; values is float32 [n, dim], used where it is. An int64 key means the
+    uint64 of the same bits. ConfigError: the job has no such table, or keys or values have another type or shape.
+
     `with Client(...) as client:` joins, and leaves at the end: the work is done, or the exception says why not.
     steps() is the whole loop; next_work(), pull(), push() are its parts.
 
@@ -175,6 +180,8 @@ class Client:
                  log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = (), reader: bool = False):
         self.job = job if isinstance(job, Job) else Job(job, overrides)
         self.model = Model(tensors)
+        #: The job's embedding tables: name -> dim, the values of a row.
+        self.tables = Tables(self.job)
         self.train_examples = train_examples
         if not reader:
             self.order = ExampleOrder(train_examples, int(self.job.config["seed"]))
@@ -326,31 +333,45 @@ class Client:
 
         return Future(library.next_work(self._live()), take)
 
-    def pull(self, clock: int, into: Arrays) -> "Future[Weights]":
+    def pull(self, clock: int, into: Arrays, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the weights for `clock` into all of the model's tensors, which must stay untouched until the future is
-        done."""
-        return self._exchange(clock=clock, into=into).then_weights()
+        done. rows: their values get the row of each key, at the version of the weights."""
+        return self._exchange(clock=clock, into=into, read=rows).then_weights()
+
+    def pull_rows(self, clock: int, rows: Rows) -> "Future[Weights]":
+        """Reads rows for `clock`, as pull() does, and no tensors: the values get the row of each key, and must stay untouched
+        until the future is done. A key without a row reads its initial values. Any number of calls may be made for a clock;
+        in bounded and async each may read a newer version."""
+        return self._exchange(clock=clock, read=rows).then_weights()
 
     def view(self, clock: int) -> "Future[View]":
         """Reads the weights for `clock` where they lie."""
-        return self._exchange(clock=clock).then_weights()  # type: ignore[return-value]
+        return self._exchange(clock=clock, in_place=True).then_weights()  # type: ignore[return-value]
 
-    def push(self, work: Work, base: Weights, gradient: Arrays, gate: Gate | None = None) -> "Future[Pushed]":
+    def push(self, work: Work, base: Weights, gradient: Arrays, gate: Gate | None = None,
+             rows: Rows | None = None) -> "Future[Pushed]":
         """Delivers the gradient of one piece of work, the mean over its examples. base: the weights that it was
         computed from. The gradient must stay unchanged until the future is done. gate: each of its tensors is still
-        to be filled until it is ready there."""
-        return self._exchange(work, base, gradient, gate).then_pushed()
+        to be filled until it is ready there.
 
-    def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: Arrays,
-                  gate: Gate | None = None) -> "Future[tuple[Pushed, Weights]]":
-        """push() and the pull() at the next clock, as one exchange; for the last work of a clock."""
-        return self._exchange(work, base, gradient, gate, work.clock + 1, into)
+        rows: the gradient of rows, which is read before the call returns; that of a key which comes several times is summed.
+        It takes effect together with the tensors' gradient, or neither does."""
+        return self._exchange(work, base, gradient, gate, rows).then_pushed()
 
-    def snapshot(self, into: Arrays) -> "Future[Weights]":
-        """Reads the newest consistent weights, from outside the training: in sync those of one step."""
-        arrays = as_numpy(into, "snapshot")
-        pointers = self.model.pointers(arrays, "snapshot", writeable=True)
-        return _Exchange(library.snapshot(self._live(), pointers), self.model, False, arrays).then_weights()
+    def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: Arrays, gate: Gate | None = None,
+                  rows: Rows | None = None, next_rows: Rows | None = None) -> "Future[tuple[Pushed, Weights]]":
+        """push() and the pull() at the next clock, as one exchange; for the last work of a clock. rows: as of push().
+        next_rows: as of pull()."""
+        return self._exchange(work, base, gradient, gate, rows, work.clock + 1, into, read=next_rows)
+
+    def snapshot(self, into: Arrays | None, rows: Rows | None = None) -> "Future[Weights]":
+        """Reads the newest consistent weights, from outside the training: in sync those of one step. into: the model's
+        tensors; None: rows alone. rows: as of pull()."""
+        arrays = None if into is None else as_numpy(into, "snapshot")
+        pointers = None if arrays is None else self.model.pointers(arrays, "snapshot", writeable=True)
+        placed = self.tables.place(rows, "snapshot", writeable=True)
+        return _Exchange(library.snapshot(self._live(), pointers, placed.array, len(placed)), self.model, False,
+                         (arrays, placed)).then_weights()
 
     def new_gradient(self) -> Gradient:
         """Memory for a gradient. Servers on this host read it in place."""
@@ -363,19 +384,27 @@ class Client:
         return Gate(self.model)
 
     def _exchange(self, work: Work | None = None, base: Weights | None = None, gradient: Arrays | None = None,
-                  gate: Gate | None = None, clock: int | None = None, into: Arrays | None = None) -> "_Exchange":
-        order = None
-        if work is not None:
-            order = ctypes.byref(_library.Work(work.clock, work.batch, work.first_example, work.examples,
-                                               work.examples_left, work.part, work.last_of_clock))
-        outgoing = None if gradient is None else as_numpy(gradient, "push")
-        incoming = None if into is None else as_numpy(into, "pull")
-        sent = None if outgoing is None else self.model.pointers(outgoing, "push", writeable=False)
-        received = None if incoming is None else self.model.pointers(incoming, "pull", writeable=True)
-        at = None if clock is None else ctypes.byref(ctypes.c_uint64(clock))
-        handle = library.exchange(self._live(), order, None if base is None else base._handle, sent,
-                                  None if gate is None else gate._handle, at, received)
-        return _Exchange(handle, self.model, clock is not None and into is None, (outgoing, incoming))
+                  gate: Gate | None = None, rows: Rows | None = None, clock: int | None = None, into: Arrays | None = None,
+                  in_place: bool = False, read: Rows | None = None) -> "_Exchange":
+        push = pull = None
+        memory: list[Any] = []
+        if work is not None and gradient is not None:
+            outgoing, placed = as_numpy(gradient, "push"), self.tables.place(rows, "push", writeable=False)
+            order = _library.Work(work.clock, work.batch, work.first_example, work.examples, work.examples_left, work.part,
+                                  work.last_of_clock)
+            push = _library.Push(ctypes.pointer(order), None if base is None else base._handle,
+                                 self.model.pointers(outgoing, "push", writeable=False),
+                                 None if gate is None else gate._handle, placed.array, len(placed))
+            memory.append(outgoing)
+        if clock is not None:
+            incoming = None if into is None else as_numpy(into, "pull")
+            placed = self.tables.place(read, "pull", writeable=True)
+            pull = _library.Pull(clock, in_place,
+                                 None if incoming is None else self.model.pointers(incoming, "pull", writeable=True),
+                                 placed.array, len(placed))
+            memory.append((incoming, placed))
+        handle = library.exchange(self._live(), push, pull)
+        return _Exchange(handle, self.model, in_place, memory)
 
 
 class _Exchange(Future["tuple[Pushed, Weights]"]):

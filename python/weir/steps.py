@@ -13,6 +13,7 @@ from .client import Client, Gate, Gradient, Pushed, Weights, Work
 from .errors import Error, Fenced, JobDone, WeightsGone
 from .future import Future
 from .job import Floats
+from .tables import Keys, Rows
 
 _log = logging.getLogger("weir")
 
@@ -30,6 +31,9 @@ class Step:
         self._loop, self._base = loop, base
         self.work, self.weights = work, weights
         self.pushed = False
+        # rows() has found that no push of this step can count: the step is past, or the membership has ended with the error.
+        self._late = False
+        self._error: Error | None = None
         self._gradient: Gradient | None = None
         # Of the push, if it has begun before the gradient is complete.
         self._gate: Gate | None = None
@@ -46,55 +50,81 @@ class Step:
             self._gradient = self._loop.client.new_gradient()
         return self._gradient
 
+    def rows(self, table: str, keys: Keys) -> Floats:
+        """The rows of these keys in an embedding table of the job, float32 [n, dim]; keys is int64 or uint64 [n], in any order
+        and perhaps several times. Waits for them. In sync they are of the step's weights; in bounded and async they may be
+        newer than the weights, and newer from call to call.
+
+        Where the step turns out to be past, or this worker to be out of the job, they are zeros: push() then sends nothing,
+        and the loop goes on, or joins again.
+        """
+        client = self._loop.client
+        values = np.zeros((len(keys), client.tables.dim(table)), dtype=np.float32)
+        if len(keys) == 0 or self._late:
+            return values
+        try:
+            self._late = client.pull_rows(self.work.clock, {table: (keys, values)}).result().past
+        except (Fenced, JobDone) as error:
+            self._late, self._error = True, error
+        if self._late:
+            values.fill(0)
+        return values
+
     def ready(self, name: str) -> None:
         """The tensor's values in step.gradient are final, so that they may travel while others are computed; push()
         sends the rest. They leave with push() where nothing is gained by that (Client.gains_from_gate), and with
-        train.clip_norm, since the norm is that of the whole gradient."""
+        train.clip_norm, since the norm is that of the whole gradient; and where the job has embedding tables."""
         self._check_open()
         if self._gate is None and self._loop.overlaps:
             self._gate = self._loop.client.new_gate()
-            self._loop.push(self, self.gradient, self._gate)
+            self._loop.push(self, self.gradient, None, self._gate)
         if self._gate is not None:
             self._gate.ready(name)
 
-    def push(self, gradient: Arrays | None = None, *, loss: float | None = None) -> None:
+    def push(self, gradient: Arrays | None = None, *, loss: float | None = None, rows: Rows | None = None) -> None:
         """Sends the gradient: the mean over the examples. Returns at once; the memory must not be written again.
 
-        gradient: by default step.gradient. train.clip_norm applies. loss: the mean loss over the examples, which
-        `weir status` and the summary show.
+        gradient: by default step.gradient. train.clip_norm applies, to rows with it. loss: the mean loss over the examples,
+        which `weir status` and the summary show. rows: the gradient of rows, {"table": (keys, values)}; that of a key which
+        comes several times is summed.
         """
         self._check_open()
-        if self._gate is None:
-            self._loop.push(self, self._clipped(self.gradient if gradient is None else gradient), None)
+        if self._late:
+            pass
+        elif self._gate is None:
+            self._loop.push(self, *self._clipped(self.gradient if gradient is None else gradient, rows), None)
         elif gradient is None:
             for name in self.gradient:
                 self._gate.ready(name)
         else:
             raise Error("a part of step.gradient is on its way, since ready() was called; put all of it there, and call "
                         "push() without a gradient")
-        self._loop.report(self.work, loss)
+        if not self._late:
+            self._loop.report(self.work, loss)
         self.pushed = True
 
     def _check_open(self) -> None:
         if self.pushed:
             raise Error("this step was pushed already; each is pushed once")
 
-    def _clipped(self, gradient: Arrays) -> Arrays:
-        """The gradient, or where train.clip_norm is set its clipped values in step.gradient."""
+    def _clipped(self, gradient: Arrays, rows: Rows | None) -> tuple[Arrays, Rows | None]:
+        """The gradients, or where train.clip_norm is set their clipped values: the tensors' in step.gradient."""
         if self._loop.clip_norm == 0:
-            return gradient
-        model = self._loop.client.model
+            return gradient, rows
+        model, tables = self._loop.client.model, self._loop.client.tables
         if gradient is not self.gradient:
             arrays = as_numpy(gradient, "push")
             model.pointers(arrays, "push", writeable=False)  # checks them
             for name in self.gradient:
                 np.copyto(self.gradient[name], arrays[name])
+        summed = tables.place(rows, "push", writeable=False).summed()
         gradients = [array for name, array in self.gradient.items() if not model.tensors[name].buffer]
+        gradients += [values for _, values in summed.values()]
         norm = math.sqrt(sum(float(np.sum(np.square(array, dtype=np.float64))) for array in gradients))
         if math.isfinite(norm) and norm > self._loop.clip_norm:
             for array in gradients:
                 array *= np.float32(self._loop.clip_norm / norm)
-        return self.gradient
+        return self.gradient, summed
 
 
 class _Membership:
@@ -106,8 +136,8 @@ class _Membership:
         # In bounded: the pull of the next clock is under way during a whole step.
         self._prefetch = bool(client.job.get("consistency.prefetch", False))
         self.clip_norm = float(client.job.get("train.clip_norm", 0))
-        #: Whether pushes begin before their gradients are complete.
-        self.overlaps = self.clip_norm == 0 and client.gains_from_gate
+        #: Whether pushes begin before their gradients are complete. Those of rows are when a push begins.
+        self.overlaps = self.clip_norm == 0 and not client.tables and client.gains_from_gate
         # One set of weights is in use, the other on its way.
         self._memory = [np.empty(client.model.elements, dtype=np.float32) for _ in range(2)]
         self._views = [client.model.split(memory) for memory in self._memory]
@@ -130,17 +160,19 @@ class _Membership:
             assert self._base is not None
             step = Step(self, work, self._views[0], self._base)
             yield step
+            if step._error is not None:
+                raise step._error
             if not step.pushed:
                 raise Error(f"the gradient of batch {work.batch} was not pushed: each step of the loop is pushed once, "
                             "before the next one begins. To leave the job early, raise an exception")
         self._collect(wait=True)
 
-    def push(self, step: Step, gradient: Arrays, gate: Gate | None) -> None:
+    def push(self, step: Step, gradient: Arrays, rows: Rows | None, gate: Gate | None) -> None:
         # If a pull of the next clock is under way, this is work that another worker left, or the pull was prefetched.
         if not step.work.last_of_clock or self._next is not None:
-            self._pushes.append(self.client.push(step.work, step._base, gradient, gate))
+            self._pushes.append(self.client.push(step.work, step._base, gradient, gate, rows))
         else:
-            exchange = self.client.push_pull(step.work, step._base, gradient, self._views[1], gate)
+            exchange = self.client.push_pull(step.work, step._base, gradient, self._views[1], gate, rows)
             self._next = step.work.clock + 1, exchange
 
     def report(self, work: Work, loss: float | None) -> None:
@@ -214,10 +246,11 @@ class _Progress:
         client.set_progress(*self._sums)  # type: ignore[arg-type]
 
 
-def run(client: Client, result: Arrays | None = None) -> Iterator[Step]:
+def run(client: Client, result: Arrays | None = None, result_rows: Rows | None = None) -> Iterator[Step]:
     """Yields each step of the job that this worker has to do, until the job is done; then it has left the job.
 
-    result: the model's tensors, float32, which get the newest weights when the job's examples are done.
+    result: the model's tensors, float32, which get the newest weights when the job's examples are done; and result_rows
+        the rows of their keys, of the same version.
 
     A membership that is lost (the lease ended, or the job went back to a checkpoint) begins again, as long as there is
     progress. Other errors are raised.
@@ -231,7 +264,7 @@ def run(client: Client, result: Arrays | None = None) -> Iterator[Step]:
             membership = _Membership(client, progress)
             yield from membership.run()
             if result is not None:
-                client.snapshot(result).result()
+                client.snapshot(result, result_rows).result()
             client.leave()
             return
         except JobDone as done:
@@ -241,7 +274,7 @@ def run(client: Client, result: Arrays | None = None) -> Iterator[Step]:
             _log.info("%s", done)
             if client._joined:
                 if result is not None:
-                    client.snapshot(result).result()
+                    client.snapshot(result, result_rows).result()
                 client.leave()
             return
         except Fenced as fenced:

@@ -45,13 +45,19 @@ class Examples(unittest.TestCase):
         alone = self.check([support.PYTHON, program, few], "test accuracy:", 0.4)
         self.assertEqual(self.in_a_cluster(program, few, "test accuracy:", 0.4), alone * 2)
 
+    def test_clicks(self):
+        # Who always guesses the more frequent answer is right for 0.55.
+        program, few, text = EXAMPLES / "clicks.py", "--most=12000", "test accuracy:"
+        alone = self.check([support.PYTHON, program, few], text, 0.65)
+        self.assertEqual(self.in_a_cluster(program, few, text, 0.65), alone * 2)
+
     def test_evaluate_while_training(self):
         found = self.check([support.PYTHON, EXAMPLES / "evaluate_while_training.py"], "test accuracy", 0.9, times=5)
         self.assertLess(found[0], found[-1])
 
     def test_they_are_short(self):
         programs = list(EXAMPLES.glob("*.py"))
-        self.assertEqual(len(programs), 6)
+        self.assertEqual(len(programs), 7)
         for path in programs:
             self.assertLess(len(path.read_text(encoding="utf-8").splitlines()), 100, path)
 

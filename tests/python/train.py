@@ -71,12 +71,12 @@ def evaluate(model, args):
     versions, meanwhile = [], 0
 
     class Reader(weir.torch.Reader):
-        def snapshot(self):
+        def snapshot(self, keys=None):
             nonlocal meanwhile
             meanwhile += (args.folder / "held").exists()
             if meanwhile == 4:
                 (args.folder / "go").touch()
-            return super().snapshot()
+            return super().snapshot(keys)
 
     with Reader(model, args.job) as reader:
         for version in reader.versions(interval=0.02):

@@ -7,8 +7,9 @@
         loss.backward()
         opt.step()
 """
+from .embedding import Embedding, EmbeddingBag
 from .optimizer import Optimizer
 from .reader import Reader
 from .weights import save_weights
 
-__all__ = ["Optimizer", "Reader", "save_weights"]
+__all__ = ["Embedding", "EmbeddingBag", "Optimizer", "Reader", "save_weights"]

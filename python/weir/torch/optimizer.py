@@ -13,8 +13,10 @@ from ..client import Client, Work
 from ..errors import ConfigError, Error
 from ..job import ExampleOrder, Job
 from ..steps import Step, run
+from ..tables import Tables
 from .batches import Batches, StreamBatches
 from .gradients import Gradients
+from .table_rows import KeptRows, KeysOfTables, TableRows
 from .weights import ModelWeights
 
 
@@ -24,7 +26,8 @@ class Optimizer(torch.optim.Optimizer):
     model: its parameters that require a gradient are trained, on the CPU. bfloat16 ones are rounded from the float32
         values that the servers have. The running statistics of BatchNorm go with them: each batch begins with those of
         the job. A step of sync makes them the mean of what its parts have left; otherwise they are those of the newest
-        push. Other parameters and buffers stay this process's own.
+        push. Other parameters and buffers stay this process's own. Its modules weir.torch.EmbeddingBag and Embedding look
+        rows up in the job's tables, which are trained, too.
     job: the job's config, a path or a mapping. Its optimizer and schedule run on the servers; data.batch_size is the
         size of the loader's batches. It has no `model` and no other field of `data`.
     train_set: a map-style data set, the same for every worker. In bounded and async also an IterableDataset: each batch is
@@ -48,6 +51,8 @@ class Optimizer(torch.optim.Optimizer):
         self._weights = ModelWeights(model)
         #: The job's config (weir.Job).
         self.job = Job(job, overrides)
+        self._tables = Tables(self.job)
+        self._rows = TableRows(model, self._tables)
         self._train_set = train_set
         self._examples = _count_examples(train_set, self.job)
         self._arguments = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
@@ -70,7 +75,7 @@ class Optimizer(torch.optim.Optimizer):
 
     def loader(self, *, num_workers: int = 0, collate_fn: Callable[[list[Any]], Any] | None = None,
                prefetch_factor: int = 2, worker_init_fn: Callable[[int], None] | None = None,
-               multiprocessing_context: Any = None, **refused: Any) -> Iterator[Any]:
+               multiprocessing_context: Any = None, final_keys: KeysOfTables | None = None, **refused: Any) -> Iterator[Any]:
         """Yields the batches that this worker has to compute, until the job is done; call step() once for each.
 
         A batch has data.batch_size examples (the job's last one may have fewer). Each example comes once in an epoch, in
@@ -80,17 +85,19 @@ class Optimizer(torch.optim.Optimizer):
         worker computes it.
 
         num_workers, collate_fn, prefetch_factor, worker_init_fn, multiprocessing_context: as of DataLoader.
+        final_keys: {"table": keys}, int64 of any shape, whose trained rows the model's modules have when the loop has ended.
         """
         if refused:
             raise ConfigError(f"{next(iter(refused))} cannot be given: the job gives out the examples, in batches of "
                               "data.batch_size and shuffled by its seed")
         if self._begun:
             raise Error("loader() was called already; one loop trains the whole job, all its epochs")
+        kept = KeptRows(final_keys or {}, self._tables)
         self._begun = True
-        return self._loop(num_workers, collate_fn, prefetch_factor, worker_init_fn, multiprocessing_context)
+        return self._loop(num_workers, collate_fn, prefetch_factor, worker_init_fn, multiprocessing_context, kept)
 
     def _loop(self, num_workers: int, collate_fn: Any, prefetch_factor: int, worker_init_fn: Any,
-              context: Any) -> Iterator[Any]:
+              context: Any, kept: KeptRows) -> Iterator[Any]:
         job, examples = self.job, self._train_set
         sync = job.get("consistency.mode") == "sync"
         parts = int(job.get("consistency.parts") or job.get("cluster.workers") or 1) if sync else 1
@@ -108,25 +115,29 @@ class Optimizer(torch.optim.Optimizer):
             order = ExampleOrder(self._examples, seed)
             batches = Batches(examples, order, batch, parts, num_workers, collate_fn, **options)
         self._client = client = Client(job, self._weights.tensors(), self._examples, **self._arguments)  # type: ignore[arg-type]
-        yield from self._steps(client, batches, seed if sync else None)
+        yield from self._steps(client, batches, seed if sync else None, kept)
 
-    def _steps(self, client: Client, batches: Callable[[Work], Any], seed: int | None) -> Iterator[Any]:
+    def _steps(self, client: Client, batches: Callable[[Work], Any], seed: int | None, kept: KeptRows) -> Iterator[Any]:
         final = client.model.split(np.empty(client.model.elements, dtype=np.float32))
         self._gradients = gradients = Gradients(self._weights, self._overlap)
+        self._rows.bind()
         try:
-            for step in run(client, final):
+            for step in run(client, final, kept.into()):
                 self._weights.load(step.weights)
                 data = batches(step.work)
                 if seed is not None:
                     torch.manual_seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
                 self._step = step
                 gradients.begin(step)
+                self._rows.begin(step)
                 yield data
                 self._step = None
+                self._rows.end()
                 if not step.pushed:
                     raise Error("step() was not called for the last batch; call it once for each batch of the loader. "
                                 "For larger batches raise data.batch_size; to leave early, break out of the loop")
             self._weights.load(final)
+            self._rows.keep(kept)
         except GeneratorExit:
             client.give_up("its loop over loader() ended before the job was done")
             raise
@@ -136,6 +147,7 @@ class Optimizer(torch.optim.Optimizer):
         finally:
             self._step = self._gradients = None
             gradients.close()
+            self._rows.end()
             client.close()
             self._client = None
 
@@ -159,8 +171,13 @@ class Optimizer(torch.optim.Optimizer):
         if step.pushed:
             raise Error("this batch was pushed already; call step() once for each batch of the loader")
         self._gradients.finish()
-        step.push(loss=None if loss is None else float(loss))
+        step.push(loss=None if loss is None else float(loss), rows=self._rows.gradients())
         return result
+
+    def zero_grad(self, *arguments: Any, **named: Any) -> None:
+        """As torch.optim.Optimizer.zero_grad(), and for the rows of tables, whose gradients each batch begins without."""
+        super().zero_grad(*arguments, **named)
+        self._rows.zero_grad()
 
     def accumulate(self) -> contextlib.AbstractContextManager[None]:
         """With overlap: `with opt.accumulate():` around each backward() of a batch but its last one; their gradients add
@@ -170,15 +187,20 @@ class Optimizer(torch.optim.Optimizer):
     # ---- reading the weights
 
     @contextlib.contextmanager
-    def snapshot(self) -> Iterator[int]:
+    def snapshot(self, keys: KeysOfTables | None = None) -> Iterator[int]:
         """Within `with`, the model has the newest consistent weights of the job, of one step in sync; then its own
         again. For evaluating while training. The value is their version: updates since the start. After the loop the
-        model has the trained weights already."""
+        model has the trained weights already.
+
+        Embedding modules read the newest rows of the tables each time, which may be newer than the weights. keys: {"table":
+        keys}, int64 of any shape: the rows of these keys are read with the weights, of the same version, and no others."""
         if self._client is None:
             yield -1
             return
-        with self._weights.snapshot(self._client) as version:
-            yield version
+        kept = None if keys is None else KeptRows(keys, self._tables)
+        with self._weights.snapshot(self._client, None if kept is None else kept.into()) as version:
+            with self._rows.reading(self._rows.newest(self._client) if kept is None else kept.read):
+                yield version
 
     @property
     def client(self) -> Client:

@@ -9,7 +9,9 @@ import torch
 
 from ..client import Client
 from ..errors import Fenced
-from ..job import Job
+from ..job import Floats, Job
+from ..tables import Keys
+from .table_rows import KeptRows, KeysOfTables, TableRows
 from .weights import ModelWeights
 
 T = TypeVar("T")
@@ -37,6 +39,8 @@ class Reader:
         #: This reader's membership (weir.Client).
         self.client = Client(job, self._weights.tensors(), 0, cluster=cluster, task=task, token_file=token_file,
                              log_level=log_level, overrides=overrides, reader=True)
+        self._rows = TableRows(model, self.client.tables)
+        self._rows.bind()
 
     def __enter__(self) -> "Reader":
         self.client.__enter__()
@@ -46,23 +50,29 @@ class Reader:
         self.client.__exit__(kind, error, trace)
 
     @contextlib.contextmanager
-    def snapshot(self) -> Iterator[int]:
+    def snapshot(self, keys: KeysOfTables | None = None) -> Iterator[int]:
         """As Optimizer.snapshot(): within `with`, the model has the newest consistent weights of the job, of one step in
-        sync; then its own again. The value is their version: updates since the start."""
+        sync; then its own again. The value is their version: updates since the start. keys: the rows of these, {"table":
+        keys}, are of the same version; without it embedding modules read the newest rows each time."""
+        kept = None if keys is None else KeptRows(keys, self.client.tables)
+        rows = None if kept is None else kept.into()
         with contextlib.ExitStack() as stack:
-            yield self._as_member(lambda: stack.enter_context(self._weights.snapshot(self.client)))
+            version = self._as_member(lambda: stack.enter_context(self._weights.snapshot(self.client, rows)))
+            stack.enter_context(self._rows.reading(self._read if kept is None else kept.read))
+            yield version
 
-    def versions(self, interval: float | None = None) -> Iterator[int]:
+    def versions(self, interval: float | None = None, keys: KeysOfTables | None = None) -> Iterator[int]:
         """Yields the version of the newest weights, which are in the model meanwhile, as by snapshot(). Then waits for
         the next version. Ends with the one in which all of the job's examples are.
 
-        interval: the least time between two reads, in seconds; by default the job's evaluation.interval_seconds.
+        interval: the least time between two reads, in seconds; by default the job's evaluation.interval_seconds. keys: as of
+        snapshot().
         """
         if interval is None:
             interval = float(self.client.job.get("evaluation.interval_seconds", 5))
         done, last = self.client.draining, -1
         while True:
-            with self.snapshot() as version:
+            with self.snapshot(keys) as version:
                 # It is smaller than the last one when the job went back to a checkpoint.
                 if version != last:
                     yield version
@@ -70,6 +80,9 @@ class Reader:
                 return
             last = version
             done = self._as_member(lambda: self.client.wait_draining(interval))
+
+    def _read(self, table: str, keys: Keys) -> Floats:
+        return self._as_member(lambda: self._rows.newest(self.client)(table, keys))
 
     def _as_member(self, call: Callable[[], T]) -> T:
         """The call's result. Joins again if the membership was lost."""

@@ -12,6 +12,7 @@ from .. import job as _job
 from ..client import Client
 from ..errors import ConfigError
 from ..job import Floats, Tensor
+from ..tables import Rows
 
 
 # What BatchNorm layers keep; a job has the count of batches as float32 too.
@@ -55,11 +56,11 @@ class ModelWeights:
             t.copy_(value if t.is_floating_point() else value.round())
 
     @contextlib.contextmanager
-    def snapshot(self, client: Client) -> Iterator[int]:
+    def snapshot(self, client: Client, rows: Rows | None = None) -> Iterator[int]:
         """Within `with`, the model has the newest consistent weights of the job; then its own again. The value is their
-        version."""
+        version. rows: are read with them (Client.snapshot())."""
         new = client.model.split(np.empty(client.model.elements, dtype=np.float32))
-        version = client.snapshot(new).result().version
+        version = client.snapshot(new, rows).result().version
         own = {name: array.copy() for name, array in self.arrays().items()}
         self.load(new)
         try:

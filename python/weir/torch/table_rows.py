@@ -1,0 +1,137 @@
+"""The rows of a model's embedding modules: where they come from, and where their gradients go."""
+from __future__ import annotations
+
+import contextlib
+from typing import Callable, Iterator, Mapping
+
+import numpy as np
+import torch
+
+from ..client import Client
+from ..errors import ConfigError, Error
+from ..job import Floats
+from ..steps import Step
+from ..tables import Keys, Rows, Tables
+from .embedding import TableModule
+
+#: Keys by table: int64, of any shape.
+KeysOfTables = Mapping[str, torch.Tensor]
+
+
+class TableRows:
+    """Gives the embedding modules of a model their rows: within a batch from the step, whose gradients it then has; within a
+    snapshot from there; and after the loop those that were kept. Not thread-safe, as the model."""
+
+    def __init__(self, model: torch.nn.Module, tables: Tables):
+        self._modules = [module for module in model.modules() if isinstance(module, TableModule)]
+        self._tables = tables
+        for module in self._modules:
+            tables.dim(module.table)  # checks it
+        # Where rows come from outside a batch.
+        self._elsewhere: Callable[[str, Keys], Floats] | None = None
+        self._step: Step | None = None
+        # What forward has read for the batch.
+        self._leaves: list[tuple[str, Keys, torch.Tensor]] = []
+
+    def bind(self) -> None:
+        """From now on the modules read their rows here."""
+        for module in self._modules:
+            module._read = self._read
+
+    # ---- a batch
+
+    def begin(self, step: Step) -> None:
+        self._step = step
+        self._leaves.clear()
+
+    def end(self) -> None:
+        self._step = None
+        self._leaves.clear()
+
+    def zero_grad(self) -> None:
+        for *_, leaf in self._leaves:
+            leaf.grad = None
+
+    def gradients(self) -> Rows:
+        """What backward has made of the batch's rows; a key has a gradient for each forward that read it."""
+        found: dict[str, list[tuple[Keys, Floats]]] = {}
+        for table, keys, leaf in self._leaves:
+            if leaf.grad is not None:
+                found.setdefault(table, []).append((keys, leaf.grad.contiguous().numpy()))
+        return {table: (np.concatenate([keys for keys, _ in parts]), np.concatenate([values for _, values in parts]))
+                if len(parts) > 1 else parts[0] for table, parts in found.items()}
+
+    # ---- other sources
+
+    @contextlib.contextmanager
+    def reading(self, read: Callable[[str, Keys], Floats]) -> Iterator[None]:
+        """Within `with`, rows come from `read`, and their gradients go nowhere."""
+        before, self._elsewhere = self._elsewhere, read
+        try:
+            yield
+        finally:
+            self._elsewhere = before
+
+    def newest(self, client: Client) -> Callable[[str, Keys], Floats]:
+        """Reads the newest consistent rows."""
+        def read(table: str, keys: Keys) -> Floats:
+            values = np.empty((len(keys), self._tables.dim(table)), dtype=np.float32)
+            if len(keys) > 0:
+                client.snapshot(None, {table: (keys, values)}).result()
+            return values
+
+        return read
+
+    def keep(self, kept: "KeptRows") -> None:
+        """From now on rows outside a batch are these."""
+        self._elsewhere = kept.read
+
+    def _read(self, table: str, unique: torch.Tensor) -> torch.Tensor:
+        keys = unique.numpy()
+        if self._elsewhere is not None:
+            return torch.from_numpy(self._elsewhere(table, keys))
+        step = self._step
+        if step is None:
+            raise Error(f"table {table}: a model's rows are on the servers. They are there for each batch of loader(), within "
+                        "opt.snapshot(), and after the loop if loader(final_keys=...) names their keys")
+        rows = torch.from_numpy(step.rows(table, keys))
+        if torch.is_grad_enabled() and len(keys) > 0:
+            rows.requires_grad_()
+            rows.register_hook(lambda _: self._check(step))  # type: ignore[no-untyped-call]
+            self._leaves.append((table, keys, rows))
+        return rows
+
+    def _check(self, step: Step) -> None:
+        if self._step is not step:
+            raise Error("backward() came after the batch whose rows it is about, so that their gradients cannot count any more; "
+                        "call backward() and step() before the next batch")
+
+
+class KeptRows:
+    """Rows of certain keys, of one version of the weights."""
+
+    def __init__(self, keys: KeysOfTables, tables: Tables):
+        self._rows: dict[str, tuple[Keys, Floats]] = {}
+        for table, of in keys.items():
+            dim = tables.dim(table)
+            if not isinstance(of, torch.Tensor) or of.dtype != torch.int64:
+                seen = str(of.dtype) if isinstance(of, torch.Tensor) else type(of).__name__
+                raise ConfigError(f"table {table}: keys must be a tensor of int64, got {seen}")
+            unique = np.unique(of.numpy())
+            self._rows[table] = unique, np.empty((len(unique), dim), dtype=np.float32)
+
+    def into(self) -> Rows:
+        """For Client.snapshot()."""
+        return self._rows
+
+    def read(self, table: str, keys: Keys) -> Floats:
+        if table not in self._rows:
+            raise Error(f"table {table}: no keys of it were named when these weights were read; name all that the model looks up")
+        known, rows = self._rows[table]
+        places = np.searchsorted(known, keys)
+        found = places < len(known)
+        found[found] = known[places[found]] == keys[found]
+        if not found.all():
+            raise Error(f"table {table}: key {keys[~found][0]} was not named when these weights were read; name all that the "
+                        f"model looks up (of this table {len(known)} were)")
+        return rows[places]
