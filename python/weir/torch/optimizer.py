@@ -34,7 +34,7 @@ class Optimizer(torch.optim.Optimizer):
         within accumulate()), and nothing may change a gradient after it; step() raises if something did, for example
         clip_grad_norm_(): use train.clip_norm of the job. A change through `.data` goes unnoticed, and is not sent.
     servers: without a cluster, how many to start in this process.
-    cluster, task, token_file, history, log_level, overrides: as of weir.Client. Under `weir up` or with TF_CONFIG this
+    cluster, task, token_file, history, log_level, overrides, progress: as of weir.Client. Under `weir up` or with TF_CONFIG this
         process is a worker of the cluster.
 
     Initial values: the model's own, unless the job has checkpoint.init_from or checkpoints to go on from. In a cluster
@@ -44,14 +44,14 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any], train_set: Any, *,
                  overlap: bool = False, servers: int = 1, cluster: str | None = None, task: str | None = None,
                  token_file: str | None = None, history: str | None = None, log_level: str | None = None,
-                 overrides: Sequence[str] = ()):
+                 overrides: Sequence[str] = (), progress: bool | None = None):
         self._weights = ModelWeights(model)
         #: The job's config (weir.Job).
         self.job = Job(job, overrides)
         self._train_set = train_set
         self._examples = _count_examples(train_set, self.job)
         self._arguments = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
-                               log_level=log_level)
+                               log_level=log_level, progress=progress)
         if int(self.job.get("train.micro_batches", 1)) > 1:
             raise ConfigError("train.micro_batches is for `worker`; this program cuts its batches itself (call "
                               "backward() for each micro-batch, then step()); take it out")
@@ -177,8 +177,8 @@ class Optimizer(torch.optim.Optimizer):
         if self._client is None:
             yield -1
             return
-        with self._weights.snapshot(self._client) as version:
-            yield version
+        with self._weights.snapshot(self._client) as weights:
+            yield weights.version
 
     @property
     def client(self) -> Client:

@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar
 
+import numpy as np
 import torch
 
-from ..client import Client
-from ..errors import Fenced
+from ..client import Client, Weights
+from ..errors import Error, Fenced
 from ..job import Job
 from .weights import ModelWeights
 
@@ -20,7 +22,8 @@ class Reader:
 
         with weir.torch.Reader(model, "job.json", cluster="cluster.json") as reader:
             for version in reader.versions():
-                print(version, accuracy(model))
+                loss, accuracy = evaluate(model, test_set)
+                reader.report(loss=loss, accuracy=accuracy, examples=len(test_set))
 
     model: the one that the job's workers train. job, overrides: as theirs.
     cluster, task, token_file, log_level: as of weir.Client. The task is an evaluator's: with `cluster` and without
@@ -37,6 +40,11 @@ class Reader:
         #: This reader's membership (weir.Client).
         self.client = Client(job, self._weights.tensors(), 0, cluster=cluster, task=task, token_file=token_file,
                              log_level=log_level, overrides=overrides, reader=True)
+        self._memory = np.empty(self.client.model.elements, dtype=np.float32)
+        # What is in the model and in the memory, and whether it is of the job's end.
+        self._read: tuple[Weights, bool] | None = None
+        # The last report, with the SHA-256 of the weights that it is of.
+        self._reported: tuple[str, dict[str, Any]] | None = None
 
     def __enter__(self) -> "Reader":
         self.client.__enter__()
@@ -50,7 +58,29 @@ class Reader:
         """As Optimizer.snapshot(): within `with`, the model has the newest consistent weights of the job, of one step in
         sync; then its own again. The value is their version: updates since the start."""
         with contextlib.ExitStack() as stack:
-            yield self._as_member(lambda: stack.enter_context(self._weights.snapshot(self.client)))
+            final = self._as_member(lambda: self.client.draining)
+            read = self._as_member(lambda: stack.enter_context(self._weights.snapshot(self.client, self._memory)))
+            self._read = read, final
+            try:
+                yield read.version
+            finally:
+                self._read = None
+
+    def report(self, *, loss: float, examples: int, accuracy: float | None = None) -> None:
+        """Tells the job the result of an evaluation of the weights that are in the model, within snapshot() or the loop over
+        versions(): `weir status`, the dashboard and the job's summary show the newest one, and at the end that of the
+        trained weights.
+
+        loss: the mean over this many examples of the test set. accuracy: in [0, 1], if there is one.
+        """
+        if self._read is None:
+            raise Error("report() was called when the model had no weights of the job; call it within `with "
+                        "reader.snapshot():` or the loop over versions()")
+        weights, final = self._read
+        result: dict[str, Any] = {"loss": float(loss), "examples": examples, "accuracy": accuracy}
+        sha256 = self._sha256()
+        self._as_member(lambda: self.client.report(weights, final_sha256=sha256 if final else None, **result).result())
+        self._reported = sha256, result
 
     def versions(self, interval: float | None = None) -> Iterator[int]:
         """Yields the version of the newest weights, which are in the model meanwhile, as by snapshot(). Then waits for
@@ -64,12 +94,19 @@ class Reader:
         while True:
             with self.snapshot() as version:
                 # It is smaller than the last one when the job went back to a checkpoint.
-                if version != last:
+                if version != last or done and self._reported is not None and self._reported[0] != self._sha256():
+                    self._reported = None
                     yield version
+                elif done and self._reported is not None:
+                    # The weights of the end had been read before the job was known to be at its end.
+                    self.report(**self._reported[1])
             if done:
                 return
             last = version
             done = self._as_member(lambda: self.client.wait_draining(interval))
+
+    def _sha256(self) -> str:
+        return hashlib.sha256(self._memory.data).hexdigest()
 
     def _as_member(self, call: Callable[[], T]) -> T:
         """The call's result. Joins again if the membership was lost."""
