@@ -15,6 +15,7 @@
 #include "cli/commands/command_reference.h"
 #include "cli/commands/demo.h"
 #include "cli/commands/doctor.h"
+#include "cli/commands/import_command.h"
 #include "cli/commands/manifest_command.h"
 #include "cli/commands/run.h"
 #include "cli/commands/status_command.h"
@@ -84,6 +85,10 @@ constexpr const char* kDataExamples = R"(Examples:
 
 constexpr const char* kExportExamples = R"(Examples:
   weir export runs/digits digits.safetensors)";
+
+constexpr const char* kImportExamples = R"(Examples:
+  weir import digits.safetensors pretrained
+  weir import model.safetensors pretrained --like=runs/model)";
 
 constexpr const char* kReplayExamples = R"(Examples:
   weir replay runs/digits)";
@@ -345,6 +350,21 @@ int Main(int argc, char** argv) {
   AddCheckpoint(export_command, &checkpoint_path, kOneCheckpoint);
   export_command->add_option("out", export_to, "The file to write")->type_name("FILE")->required();
 
+  ImportOptions import;
+  CLI::App* import_command =
+      app.add_subcommand("import", "Makes a safetensors file initial weights, for checkpoint.init_from");
+  import_command->footer(kImportExamples);
+  import_command->add_option("file", import.file, "The safetensors file")->type_name("FILE")->required();
+  import_command
+      ->add_option("directory", import.directory, "The folder to write, new or without initial weights")
+      ->type_name("DIR")
+      ->required();
+  import_command
+      ->add_option("--like", import.like,
+                   "A checkpoint of the same model: its order of tensors, and which are running statistics "
+                   "(default: the order in the file, and PyTorch's names)")
+      ->type_name("DIR");
+
   CLI::App* replay_command = app.add_subcommand(
       "replay", "Makes the weights of a bounded or async job again from its logs, and prints their SHA-256");
   replay_command->footer(kReplayExamples);
@@ -480,6 +500,7 @@ int Main(int argc, char** argv) {
   if (certs_init_command->parsed()) return RunCertsInit(certs);
   if (certs_check_command->parsed()) return RunCertsCheck(certificate);
   if (export_command->parsed()) return RunExport(checkpoint_path, export_to);
+  if (import_command->parsed()) return RunImport(import);
   if (manifest_command->parsed()) {
     if (parameters->count() > 0) manifest.parameters = manifest_parameters;
     if (worker_mib->count() > 0) manifest.worker_mib = manifest_worker_mib;

@@ -219,8 +219,12 @@ void weir_free_client(weir_client* client) {
 
 weir_error* weir_get_membership(weir_client* client, weir_membership* membership) {
   return weir::WithClient(client, [&](weir::Client& in) {
-    *membership = {in.worker(), in.start_clock(), in.draining(), in.leading(),
-                   in.gradient_has_chunks() && !client->member->overtakes_slow_pushes()};
+    *membership = {in.worker(),
+                   in.start_clock(),
+                   in.draining(),
+                   in.leading(),
+                   in.gradient_has_chunks() && !client->member->overtakes_slow_pushes(),
+                   client->member->has_servers()};
   });
 }
 
@@ -229,6 +233,22 @@ weir_error* weir_set_progress(weir_client* client, const weir_progress* progress
     in.SetProgress({progress->examples, progress->batches, progress->loss_sum, progress->last_examples,
                     progress->last_loss_sum});
   });
+}
+
+weir_future* weir_report(weir_client* client, const weir_weights* of, const weir_evaluation* evaluation) {
+  weir::EvaluationResult result;
+  result.test_loss = evaluation->loss;
+  result.test_accuracy = evaluation->accuracy;
+  result.examples = evaluation->examples;
+  result.final = evaluation->final != 0;
+  if (result.final) result.weights_sha256 = evaluation->weights_sha256;
+  return weir::InBackground(
+      client,
+      [pull = of->pull(), result = std::move(result)](weir::Member& member) -> absl::StatusOr<weir::Result> {
+        WEIR_ASSIGN_OR_RETURN(const std::shared_ptr<weir::Client> in, member.client());
+        WEIR_RETURN_IF_ERROR(in->Report(pull, result));
+        return weir::Result();
+      });
 }
 
 weir_future* weir_wait_draining(weir_client* client, double seconds) {

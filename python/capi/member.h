@@ -27,6 +27,8 @@ class Member {
   const ModelSpec& model() const { return model_; }
   // See common/protocol/mode_traits.h.
   bool overtakes_slow_pushes() const { return overtakes_slow_pushes_; }
+  // The servers are in this process.
+  bool has_servers() const { return local_ != nullptr; }
   // Takes as long as Client::Join(). `initial`: ClientOptions::initial_values.
   absl::Status Join(const std::vector<ConstTensor>& initial);
   // FailedPrecondition: not joined, or left.

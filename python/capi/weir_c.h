@@ -119,6 +119,8 @@ typedef struct {
   int leading;
   // Whether a push gains time by beginning before its gradient is complete (weir_gate).
   int gains_from_gate;
+  // Whether the servers are in this process, so that this is the job's only worker.
+  int in_process;
 } weir_membership;
 weir_error* weir_get_membership(weir_client* client, weir_membership* membership);
 
@@ -134,6 +136,20 @@ typedef struct {
 // Ends once the job's examples are done (weir_membership.draining), but after this time at the latest.
 weir_future* weir_wait_draining(weir_client* client, double seconds);
 weir_error* weir_set_progress(weir_client* client, const weir_progress* progress);
+
+typedef struct {
+  double loss;
+  // In [0, 1]; -1: none.
+  double accuracy;
+  // Of the test set; at least 1.
+  uint64_t examples;
+  // Not 0: the weights are those of the job's end, and weights_sha256 is of them: hex, over the little-endian
+  // float32 values in the model's order.
+  int final;
+  const char* weights_sha256;
+} weir_evaluation;
+// Tells the job the result of an evaluation of these weights, for its status and its summary.
+weir_future* weir_report(weir_client* client, const weir_weights* of, const weir_evaluation* evaluation);
 
 // ---- work
 

@@ -21,12 +21,17 @@ class Options(Structure):
 
 class Membership(Structure):
     _fields_ = [("worker", c_uint32), ("start_clock", c_uint64), ("draining", c_int), ("leading", c_int),
-                ("gains_from_gate", c_int)]
+                ("gains_from_gate", c_int), ("in_process", c_int)]
 
 
 class Progress(Structure):
     _fields_ = [("examples", c_uint64), ("batches", c_uint64), ("loss_sum", c_double), ("last_examples", c_uint64),
                 ("last_loss_sum", c_double)]
+
+
+class Evaluation(Structure):
+    _fields_ = [("loss", c_double), ("accuracy", c_double), ("examples", c_uint64), ("final", c_int),
+                ("weights_sha256", c_char_p)]
 
 
 class Work(Structure):
@@ -70,6 +75,7 @@ _FUNCTIONS = {
     "get_membership": (c_void_p, [c_void_p, POINTER(Membership)]),
     "wait_draining": (c_void_p, [c_void_p, c_double]),
     "set_progress": (c_void_p, [c_void_p, POINTER(Progress)]),
+    "report": (c_void_p, [c_void_p, c_void_p, POINTER(Evaluation)]),
     "next_work": (c_void_p, [c_void_p]),
     "exchange": (c_void_p, [c_void_p, POINTER(Push), POINTER(Pull)]),
     "snapshot": (c_void_p, [c_void_p, POINTER(c_void_p), POINTER(Rows), c_size_t]),

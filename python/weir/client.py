@@ -18,6 +18,7 @@ from ._library import library
 from .errors import ConfigError, Error, check
 from .future import Future, Memory, wait_all
 from .job import ExampleOrder, Floats, Job, Model, Tensor
+from .progress import is_live
 from .tables import Rows, Tables
 
 if TYPE_CHECKING:
@@ -159,6 +160,8 @@ class Client:
         TLS, WEIR_TLS_CA, WEIR_TLS_CERTIFICATE and WEIR_TLS_KEY name this worker's files.
     history: a file that gets every answer of the servers, as lines of JSON.
     log_level: "debug", "info", "warning", "error"; the log goes to stderr. Default: info in a cluster, else warning.
+    progress: steps() shows on stderr how far the job is, in one line. By default where the servers are in this process,
+        and stderr is a terminal or a notebook.
 
     reader: this client reads the weights of a cluster's job, and takes no part in training. snapshot() and
         wait_draining() are for it.
@@ -177,7 +180,8 @@ class Client:
                  tensors: Mapping[str, Tensor | Sequence[int] | Floats], train_examples: int, *,
                  cluster: str | None = None,
                  task: str | None = None, token_file: str | None = None, history: str | None = None,
-                 log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = (), reader: bool = False):
+                 log_level: str | None = None, servers: int = 1, overrides: Sequence[str] = (), reader: bool = False,
+                 progress: bool | None = None):
         self.job = job if isinstance(job, Job) else Job(job, overrides)
         self.model = Model(tensors)
         #: The job's embedding tables: name -> dim, the values of a row.
@@ -198,6 +202,7 @@ class Client:
                            ctypes.byref(handle)))
         self._handle: int | None = handle.value
         self._joined = False
+        self._progress = progress
         _open.add(self)
 
     # ---- membership
@@ -302,6 +307,28 @@ class Client:
         """For status displays. loss_sum: over batches, mean loss x examples. last_...: of the job's last epoch."""
         progress = _library.Progress(examples, batches, loss_sum, last_examples, last_loss_sum)
         check(library.set_progress(self._live(), ctypes.byref(progress)))
+
+    @property
+    def shows_progress(self) -> bool:
+        """Whether steps() shows a line of progress."""
+        return self._membership().in_process and is_live(sys.stderr) if self._progress is None else self._progress
+
+    def report(self, of: Weights, *, loss: float, examples: int, accuracy: float | None = None,
+               final_sha256: str | None = None) -> "Future[None]":
+        """Tells the job the result of an evaluation of these weights, on this many examples: `weir status`, the dashboard
+        and the summary have the newest one. accuracy: in [0, 1].
+
+        final_sha256: the weights are those of the job's end (`draining` was true before they were read), and this is the
+        SHA-256 in hex of their values, little-endian float32 in the model's order.
+        """
+        if examples < 1:
+            raise ConfigError(f"report: examples must be at least 1, got {examples}")
+        if accuracy is not None and not 0 <= accuracy <= 1:
+            raise ConfigError(f"report: accuracy must be in [0, 1], or None where there is none, got {accuracy}")
+        evaluation = _library.Evaluation(loss, -1 if accuracy is None else accuracy, examples, final_sha256 is not None,
+                                         (final_sha256 or "").encode())
+        handle = library.report(self._live(), of._handle, ctypes.byref(evaluation))
+        return Future(handle, lambda f: check(library.take(f)))
 
     # ---- the loop
 

@@ -1,8 +1,10 @@
 """The training loop of a worker: what to compute next, with which weights; and joining again."""
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
+import sys
 from typing import Any, Iterator, Mapping
 
 import numpy as np
@@ -13,6 +15,7 @@ from .client import Client, Gate, Gradient, Pushed, Weights, Work
 from .errors import Error, Fenced, JobDone, WeightsGone
 from .future import Future
 from .job import Floats
+from .progress import ProgressLine
 from .tables import Keys, Rows
 
 _log = logging.getLogger("weir")
@@ -158,6 +161,7 @@ class _Membership:
             if self._prefetch and self._next is None:
                 self._begin_pull(work.clock + 1)
             assert self._base is not None
+            self.progress.begin(self.client)
             step = Step(self, work, self._views[0], self._base)
             yield step
             if step._error is not None:
@@ -176,8 +180,7 @@ class _Membership:
             self._next = step.work.clock + 1, exchange
 
     def report(self, work: Work, loss: float | None) -> None:
-        if loss is not None:
-            self.progress.add(self.client, work, loss)
+        self.progress.add(self.client, work, loss)
 
     def _begin_pull(self, clock: int) -> None:
         self._next = clock, self.client.pull(clock, self._views[1])
@@ -228,14 +231,28 @@ class _Membership:
 
 
 class _Progress:
-    """The sums that a client reports."""
+    """The sums that a client reports, and the line that shows them here."""
 
     def __init__(self) -> None:
         self._sums = [0, 0, 0.0, 0, 0.0]
+        self._begun = False
+        self._line: ProgressLine | None = None
 
-    def add(self, client: Client, work: Work, loss: float) -> None:
+    def begin(self, client: Client) -> None:
+        """A step begins."""
+        if not self._begun and client.shows_progress:
+            self._line = ProgressLine(sys.stderr, client.train_examples)
+        self._begun = True
+
+    def close(self) -> None:
+        if self._line is not None:
+            self._line.close()
+
+    def add(self, client: Client, work: Work, loss: float | None) -> None:
+        if self._line is not None:
+            self._line.add(work, loss)
         # A NaN would stay in the sum for ever, even if the job goes on.
-        if not math.isfinite(loss):
+        if loss is None or not math.isfinite(loss):
             return
         self._sums[0] += work.examples
         self._sums[1] += 1
@@ -255,7 +272,11 @@ def run(client: Client, result: Arrays | None = None, result_rows: Rows | None =
     A membership that is lost (the lease ended, or the job went back to a checkpoint) begins again, as long as there is
     progress. Other errors are raised.
     """
-    progress = _Progress()
+    with contextlib.closing(_Progress()) as progress:
+        yield from _memberships(client, result, progress)
+
+
+def _memberships(client: Client, result: Arrays | None, progress: _Progress) -> Iterator[Step]:
     fruitless, furthest = 0, 0
     while True:
         try:

@@ -25,10 +25,13 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
     std::vector<std::string> says;
   };
   const std::vector<Case> cases = {
-      {{}, {"subcommand", "up, run, status, demo, config, checkpoint, certs, export, replay, manifest, data"}},
+      {{},
+       {"subcommand",
+        "up, run, status, demo, config, checkpoint, certs, export, import, replay, manifest, data"}},
       {{"upp"},
        {"'upp' is not known here (did you mean \"up\"?)",
-        "up, run, status, demo, config, checkpoint, certs, export, replay, manifest", "see `weir --help`"}},
+        "up, run, status, demo, config, checkpoint, certs, export, import, replay, manifest",
+        "see `weir --help`"}},
       {{"up"}, {"config is required", "allowed after `weir up`", "--workers"}},
       {{"up", "job.json", "--worker=2"},
        {"'--worker=2' is not known here (did you mean \"--workers\"?)", "see `weir up --help`"}},
@@ -60,6 +63,7 @@ TEST_CASE("a bad command line exits with 64 and says what is allowed") {
       {{"up", "job.json", "--resume=a", "--init_from=b"}, {"--resume", "--init_from"}},
       {{"config", "show", "job.json", "--ps=0"}, {"--ps", "1024"}},
       {{"manifest"}, {"config is required", "weir manifest"}},
+      {{"import", "model.safetensors"}, {"directory is required", "weir import"}},
       {{"manifest", "job.json", "--format=helm"}, {"--format", "jobset"}},
       {{"bench"}, {"wire"}},
       {{"bench", "wire", "--sizes=3XB"}, {"3XB", "1KB to 64GB"}},
@@ -127,8 +131,8 @@ TEST_CASE("help and version") {
     CHECK_THAT(result.output,
                Contains("weir up --ps=2 --workers=4 configs/digits.json") && Contains("Exit codes"));
   }
-  for (const char* command :
-       {"up", "run", "status", "demo", "config", "checkpoint", "export", "manifest", "bench", "doctor"}) {
+  for (const char* command : {"up", "run", "status", "demo", "config", "checkpoint", "export", "import",
+                              "manifest", "bench", "doctor"}) {
     const WeirResult result = Weir({command, "--help"});
     CHECK(result.code == 0);
     CHECK_THAT(result.output, Contains("Examples:\n  weir " + std::string(command)));

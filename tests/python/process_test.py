@@ -26,22 +26,41 @@ JOB = """
         return weir.Client({**job, **more}, {"w": (3,)}, 64)
 """
 
+# train() yields after each of its steps.
+TORCH = """
+    import torch, weir.torch
+    def train(epochs, **loader):
+        model = torch.nn.Linear(4, 1)
+        data = torch.utils.data.TensorDataset(torch.ones(64, 4), torch.ones(64, 1))
+        opt = weir.torch.Optimizer(model, {**job, "train": {"epochs": epochs}}, data)
+        for n, (x, y) in enumerate(opt.loader(**loader)):
+            opt.zero_grad()
+            ((model(x) - y) ** 2).mean().backward()
+            opt.step()
+            yield n
+"""
+
+
+def with_torch(text):
+    return textwrap.dedent(TORCH) + textwrap.dedent(text)
+
 
 def script(text):
     return [support.PYTHON, "-c", textwrap.dedent(JOB) + textwrap.dedent(text)]
 
 
 class Interrupt(unittest.TestCase):
-    def interrupt(self, text, environment=None):
-        """Runs the script, and presses Ctrl-C when it has printed a line; returns how it ended."""
-        process = subprocess.Popen(script(text), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    def interrupt(self, text, environment=None, soon=SOON_SECONDS):
+        """Runs the script, and presses Ctrl-C when it has printed a line: a terminal tells its child processes, too."""
+        process = subprocess.Popen(script(text), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
+                                   start_new_session=True)
         self.addCleanup(process.kill)
         self.assertEqual(process.stdout.readline(), "waits\n", "" if process.poll() is None else process.stderr.read())
         begin = time.monotonic()
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)
         out, error = process.communicate(timeout=support.LIMIT_SECONDS)
         print(f"{self.id()}: ended {time.monotonic() - begin:.2f} s after Ctrl-C", file=sys.stderr)
-        self.assertLess(time.monotonic() - begin, SOON_SECONDS, error)
+        self.assertLess(time.monotonic() - begin, soon, error)
         self.assertIn("KeyboardInterrupt", error)
         self.assertEqual(process.returncode, -signal.SIGINT, error)
 
@@ -74,6 +93,45 @@ class Interrupt(unittest.TestCase):
                     step.push()
                     if step.work.clock == 3 and step.work.part == 0: print("waits", flush=True)
         """)
+
+    def test_training_with_processes_that_load_data(self):
+        self.interrupt(with_torch("""
+            for n in train(epochs=1000, num_workers=2):
+                if n == 20: print("waits", flush=True)
+        """), soon=60)  # PyTorch waits for each of its processes, 5 s at most
+
+    def test_a_notebook_goes_on(self):
+        """The cell's loop ends at once. Its error keeps it, as sys.last_value does; meanwhile the next cell trains, and
+        nothing holds the process up at its end."""
+        done = support.run(script(with_torch(f"""
+            import signal
+            kept, pressed = [], 0
+            def press():
+                global pressed
+                pressed = time.monotonic()
+                os.kill(os.getpid(), signal.SIGINT)
+            for place in ("in the loop", "in a wait of the library"):
+                try:
+                    if place == "in the loop":
+                        for n in train(epochs=1000, num_workers=2):
+                            if n == 20: press()
+                    else:
+                        with client() as c:
+                            c.next_work()
+                            threading.Timer(0.05, press).start()
+                            while c.next_work(): pass
+                    raise AssertionError("the loop ended")
+                except KeyboardInterrupt as error:
+                    kept.append(error)
+                seconds = time.monotonic() - pressed
+                print(f"{{place}}: ended {{seconds:.2f}} s after Ctrl-C", file=sys.stderr)
+                assert seconds < {SOON_SECONDS}, seconds
+                for _ in train(epochs=1): pass
+            print("trained")
+        """)))
+        print(f"{self.id()}: {done.stderr}", file=sys.stderr)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.stdout, "trained\n")
 
 
 class Tls(unittest.TestCase):

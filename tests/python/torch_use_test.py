@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 """weir.torch as its users meet it: what works as with torch, what is refused, and streams of data."""
 import collections
+import textwrap
 import unittest
 
 import numpy as np
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 import train
 import weir
 import weir.torch
-from torch_jobs import BATCH, EPOCHS, RATE, SEED, STEPS, Run, gradient, job
+from torch_jobs import BATCH, EPOCHS, PARTS, RATE, SEED, STEPS, Run, gradient, job
 
 
 class Use(unittest.TestCase):
@@ -81,6 +82,21 @@ class Use(unittest.TestCase):
         values["4.num_batches_tracked"][...] = np.nextafter(np.float32(3), np.float32(0))
         weights.load(values)
         self.assertEqual(model[4].num_batches_tracked, 3)
+
+    def test_large_counts(self):
+        """They are exact below 2^24 / (parts + 1), and end at 2^24."""
+        limit = 2**24
+        cases = [("sync", limit // (PARTS + 1) - STEPS, STEPS), ("async", limit - 2, 2)]
+        for mode, begin, counted in cases:
+            with self.subTest(mode=mode):
+                model = train.make_model(norm=True)
+                model[4].num_batches_tracked.fill_(begin)
+                more = {} if mode == "sync" else {"consistency": {"mode": mode}}
+                for x, y, *_ in (opt := self.optimizer(model, **more)).loader():
+                    opt.zero_grad()
+                    F.cross_entropy(model(x), y).backward()
+                    opt.step()
+                self.assertEqual(model[4].num_batches_tracked, begin + counted)
 
     def test_clip_norm_leaves_running_statistics_alone(self):
         """A tiny limit stops the weights, but not the statistics."""
@@ -168,6 +184,35 @@ class Use(unittest.TestCase):
                     call()
                 self.assertIn(text, str(caught.exception))
 
+    def test_what_was_trained_needs_no_weir(self):
+        """A Python without Weir loads what torch.save() made of the model, of its state and of the optimizer's."""
+        for overlap in (False, True):
+            with self.subTest(overlap=overlap), support.folder() as folder:
+                model = train.make_model(norm=True)
+                opt = weir.torch.Optimizer(model, job(), train.Examples(), overlap=overlap)
+                for x, y, *_ in opt.loader():
+                    opt.zero_grad()
+                    F.cross_entropy(model(x), y).backward()
+                    opt.step()
+                x = train.Examples().x
+                torch.save({"model": model.state_dict(), "optimizer": opt.state_dict(), "whole": model, "x": x,
+                            "y": model.eval()(x).detach()}, f"{folder}/saved.pt")
+                done = support.run([support.PYTHON, "-I", "-c", textwrap.dedent(f"""
+                    import importlib.util, sys, torch
+                    from torch.nn import BatchNorm1d, Dropout, Linear, Sequential, Tanh
+                    assert importlib.util.find_spec("weir") is None
+                    torch.set_num_threads(1)
+                    saved = torch.load("{folder}/saved.pt")
+                    plain = Sequential(Linear(6, 16), Tanh(), Dropout(), Linear(16, 3), BatchNorm1d(3),
+                                       BatchNorm1d(3, momentum=None))
+                    plain.load_state_dict(saved["model"])
+                    for model in (plain, saved["whole"]):
+                        assert torch.equal(model.eval()(saved["x"]), saved["y"])
+                    (group,) = saved["optimizer"]["param_groups"]
+                    assert group["lr"] == {RATE} and saved["optimizer"]["state"] == {{}}, saved["optimizer"]
+                """)], cwd=folder)
+                self.assertEqual(done.returncode, 0, done.stderr)
+
     def test_a_step_that_is_missing(self):
         with self.assertRaisesRegex(weir.Error, "step\\(\\) was not called"):
             for _ in self.optimizer().loader():
@@ -202,6 +247,22 @@ class Stream(unittest.TestCase):
                 self.assertEqual(set(seen.values()), {EPOCHS})
                 # None was forked after the first pass, when it would have shared connections.
                 self.assertEqual(len(makers), num_workers or 1)
+
+    def test_two_workers(self):
+        """Each goes through the whole stream, from its beginning; the job's length counts the batches of both."""
+        for mode in ({"mode": "bounded", "staleness": 1}, {"mode": "async"}):
+            with self.subTest(**mode):
+                run = Run(self, consistency=mode)
+                done = support.run(run.up("--workers=2", "--ps=2", program=["--stream"]))
+                self.assertEqual(done.returncode, 0, done.stderr)
+                self.assertEqual(sum(run.seen().values()), EPOCHS * train.EXAMPLES)
+                for path in run.folder.glob("seen-*"):
+                    seen = [int(n) for n in path.read_text().split()]
+                    self.assertEqual(seen, [i % train.EXAMPLES for i in range(len(seen))])
+                models = run.models()
+                for model in models[1:]:
+                    for name, value in models[0].items():
+                        self.assertTrue(torch.equal(model[name], value), name)
 
     def test_what_is_refused(self):
         class Empty(train.Stream):

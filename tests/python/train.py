@@ -65,6 +65,13 @@ def once(marker):
         return False
 
 
+def measure(model, data):
+    with torch.no_grad():
+        out = model.eval()(data.x)
+    return {"loss": F.cross_entropy(out, data.y).item(), "accuracy": (out.argmax(1) == data.y).float().mean().item(),
+            "examples": len(data)}
+
+
 def evaluate(model, args):
     """What an evaluator task does: notes the versions, and keeps the newest weights. It lets the worker that is held go when it
     has read a few times meanwhile."""
@@ -78,10 +85,12 @@ def evaluate(model, args):
                 (args.folder / "go").touch()
             return super().snapshot(keys)
 
+    data = Examples()
     with Reader(model, args.job) as reader:
         for version in reader.versions(interval=0.02):
             versions.append(version)
             torch.save(model.state_dict(), args.folder / "read.pt")
+            reader.report(**measure(model, data))
     (args.folder / "versions").write_text(" ".join(map(str, versions)))
 
 
@@ -98,6 +107,7 @@ def main():
     parser.add_argument("--hidden", type=int, default=16)
     parser.add_argument("--norm", action="store_true")
     parser.add_argument("--overlap", action="store_true")
+    parser.add_argument("--stream", action="store_true", help="the examples come as an IterableDataset")
     args = parser.parse_args()
 
     torch.set_num_threads(1)
@@ -105,7 +115,8 @@ def main():
     if json.loads(os.environ.get("TF_CONFIG", "{}")).get("task", {}).get("type") == "evaluator":
         evaluate(model, args)
         return
-    opt = weir.torch.Optimizer(model, args.job, Examples(), servers=args.servers, overlap=args.overlap)
+    data = SizedStream() if args.stream else Examples()
+    opt = weir.torch.Optimizer(model, args.job, data, servers=args.servers, overlap=args.overlap)
     seen, made_here = [], 0
     for n, (x, y, numbers, here) in enumerate(opt.loader(num_workers=args.num_workers, multiprocessing_context=args.start)):
         if n == args.die_at and once(args.folder / "died"):
@@ -120,7 +131,7 @@ def main():
         loss.backward()
         opt.step(loss=loss)
         seen += numbers.tolist()
-        made_here += int(here[0])
+        made_here += 0 if args.stream else int(here[0])
     (args.folder / f"seen-{os.getpid()}").write_text(" ".join(map(str, seen)))
     (args.folder / f"here-{os.getpid()}").write_text(str(made_here))
     torch.save(model.state_dict(), args.folder / f"model-{os.getpid()}.pt")

@@ -37,7 +37,7 @@ class Optimizer(torch.optim.Optimizer):
         within accumulate()), and nothing may change a gradient after it; step() raises if something did, for example
         clip_grad_norm_(): use train.clip_norm of the job. A change through `.data` goes unnoticed, and is not sent.
     servers: without a cluster, how many to start in this process.
-    cluster, task, token_file, history, log_level, overrides: as of weir.Client. Under `weir up` or with TF_CONFIG this
+    cluster, task, token_file, history, log_level, overrides, progress: as of weir.Client. Under `weir up` or with TF_CONFIG this
         process is a worker of the cluster.
 
     Initial values: the model's own, unless the job has checkpoint.init_from or checkpoints to go on from. In a cluster
@@ -47,7 +47,7 @@ class Optimizer(torch.optim.Optimizer):
     def __init__(self, model: torch.nn.Module, job: str | os.PathLike[str] | Mapping[str, Any], train_set: Any, *,
                  overlap: bool = False, servers: int = 1, cluster: str | None = None, task: str | None = None,
                  token_file: str | None = None, history: str | None = None, log_level: str | None = None,
-                 overrides: Sequence[str] = ()):
+                 overrides: Sequence[str] = (), progress: bool | None = None):
         self._weights = ModelWeights(model)
         #: The job's config (weir.Job).
         self.job = Job(job, overrides)
@@ -56,7 +56,7 @@ class Optimizer(torch.optim.Optimizer):
         self._train_set = train_set
         self._examples = _count_examples(train_set, self.job)
         self._arguments = dict(servers=servers, cluster=cluster, task=task, token_file=token_file, history=history,
-                               log_level=log_level)
+                               log_level=log_level, progress=progress)
         if int(self.job.get("train.micro_batches", 1)) > 1:
             raise ConfigError("train.micro_batches is for `worker`; this program cuts its batches itself (call "
                               "backward() for each micro-batch, then step()); take it out")
@@ -198,9 +198,9 @@ class Optimizer(torch.optim.Optimizer):
             yield -1
             return
         kept = None if keys is None else KeptRows(keys, self._tables)
-        with self._weights.snapshot(self._client, None if kept is None else kept.into()) as version:
+        with self._weights.snapshot(self._client, rows=None if kept is None else kept.into()) as weights:
             with self._rows.reading(self._rows.newest(self._client) if kept is None else kept.read):
-                yield version
+                yield weights.version
 
     @property
     def client(self) -> Client:

@@ -2,13 +2,15 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from typing import Any, Callable, Iterator, Mapping, Sequence, TypeVar
 
+import numpy as np
 import torch
 
-from ..client import Client
-from ..errors import Fenced
+from ..client import Client, Weights
+from ..errors import Error, Fenced
 from ..job import Floats, Job
 from ..tables import Keys
 from .table_rows import KeptRows, KeysOfTables, TableRows
@@ -22,7 +24,8 @@ class Reader:
 
         with weir.torch.Reader(model, "job.json", cluster="cluster.json") as reader:
             for version in reader.versions():
-                print(version, accuracy(model))
+                loss, accuracy = evaluate(model, test_set)
+                reader.report(loss=loss, accuracy=accuracy, examples=len(test_set))
 
     model: the one that the job's workers train. job, overrides: as theirs.
     cluster, task, token_file, log_level: as of weir.Client. The task is an evaluator's: with `cluster` and without
@@ -41,6 +44,11 @@ class Reader:
                              log_level=log_level, overrides=overrides, reader=True)
         self._rows = TableRows(model, self.client.tables)
         self._rows.bind()
+        self._memory = np.empty(self.client.model.elements, dtype=np.float32)
+        # What is in the model and in the memory, and whether it is of the job's end.
+        self._read: tuple[Weights, bool] | None = None
+        # The last report, with the SHA-256 of the weights that it is of.
+        self._reported: tuple[str, dict[str, Any]] | None = None
 
     def __enter__(self) -> "Reader":
         self.client.__enter__()
@@ -57,9 +65,31 @@ class Reader:
         kept = None if keys is None else KeptRows(keys, self.client.tables)
         rows = None if kept is None else kept.into()
         with contextlib.ExitStack() as stack:
-            version = self._as_member(lambda: stack.enter_context(self._weights.snapshot(self.client, rows)))
-            stack.enter_context(self._rows.reading(self._read if kept is None else kept.read))
-            yield version
+            final = self._as_member(lambda: self.client.draining)
+            read = self._as_member(
+                lambda: stack.enter_context(self._weights.snapshot(self.client, self._memory, rows)))
+            stack.enter_context(self._rows.reading(self._read_rows if kept is None else kept.read))
+            self._read = read, final
+            try:
+                yield read.version
+            finally:
+                self._read = None
+
+    def report(self, *, loss: float, examples: int, accuracy: float | None = None) -> None:
+        """Tells the job the result of an evaluation of the weights that are in the model, within snapshot() or the loop over
+        versions(): `weir status`, the dashboard and the job's summary show the newest one, and at the end that of the
+        trained weights.
+
+        loss: the mean over this many examples of the test set. accuracy: in [0, 1], if there is one.
+        """
+        if self._read is None:
+            raise Error("report() was called when the model had no weights of the job; call it within `with "
+                        "reader.snapshot():` or the loop over versions()")
+        weights, final = self._read
+        result: dict[str, Any] = {"loss": float(loss), "examples": examples, "accuracy": accuracy}
+        sha256 = self._sha256()
+        self._as_member(lambda: self.client.report(weights, final_sha256=sha256 if final else None, **result).result())
+        self._reported = sha256, result
 
     def versions(self, interval: float | None = None, keys: KeysOfTables | None = None) -> Iterator[int]:
         """Yields the version of the newest weights, which are in the model meanwhile, as by snapshot(). Then waits for
@@ -74,15 +104,22 @@ class Reader:
         while True:
             with self.snapshot(keys) as version:
                 # It is smaller than the last one when the job went back to a checkpoint.
-                if version != last:
+                if version != last or done and self._reported is not None and self._reported[0] != self._sha256():
+                    self._reported = None
                     yield version
+                elif done and self._reported is not None:
+                    # The weights of the end had been read before the job was known to be at its end.
+                    self.report(**self._reported[1])
             if done:
                 return
             last = version
             done = self._as_member(lambda: self.client.wait_draining(interval))
 
-    def _read(self, table: str, keys: Keys) -> Floats:
+    def _read_rows(self, table: str, keys: Keys) -> Floats:
         return self._as_member(lambda: self._rows.newest(self.client)(table, keys))
+
+    def _sha256(self) -> str:
+        return hashlib.sha256(self._memory.data).hexdigest()
 
     def _as_member(self, call: Callable[[], T]) -> T:
         """The call's result. Joins again if the membership was lost."""

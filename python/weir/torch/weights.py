@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from .. import job as _job
-from ..client import Client
+from ..client import Client, Weights
 from ..errors import ConfigError
 from ..job import Floats, Tensor
 from ..tables import Rows
@@ -56,15 +56,16 @@ class ModelWeights:
             t.copy_(value if t.is_floating_point() else value.round())
 
     @contextlib.contextmanager
-    def snapshot(self, client: Client, rows: Rows | None = None) -> Iterator[int]:
-        """Within `with`, the model has the newest consistent weights of the job; then its own again. The value is their
-        version. rows: are read with them (Client.snapshot())."""
-        new = client.model.split(np.empty(client.model.elements, dtype=np.float32))
-        version = client.snapshot(new, rows).result().version
+    def snapshot(self, client: Client, memory: Floats | None = None, rows: Rows | None = None) -> Iterator[Weights]:
+        """Within `with`, the model has the newest consistent weights of the job; then its own again. The value is which
+        they are. memory: as many floats as the model has, which get the weights as the servers have them. rows: are read
+        with them (Client.snapshot())."""
+        new = client.model.split(np.empty(client.model.elements, dtype=np.float32) if memory is None else memory)
+        weights = client.snapshot(new, rows).result()
         own = {name: array.copy() for name, array in self.arrays().items()}
         self.load(new)
         try:
-            yield version
+            yield weights
         finally:
             self.load(own)
 
