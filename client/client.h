@@ -74,9 +74,18 @@ namespace weir {
 // weights where the server has them (WeightsView), and the servers read a gradient from NewGradient() in
 // place.
 //
+// Rows of embedding tables (tables()) are read and updated by the same calls as the tensors: a push takes
+// gradients of rows beside those of the tensors, and both take effect together, or neither does; a pull reads
+// rows at the version of its weights. PullRows() reads rows alone. A key may come several times in a batch:
+// its gradients are summed, and it is read to each place. NaN and Inf in a row are found before anything of
+// the push is sent. Where a batch's keys are known before its weights are wanted, ask early: PullRows() for
+// the next clock, while this clock's gradient is computed, waits on the servers and comes with the step. Any
+// number of calls may be outstanding.
+//
 // Thread-safe. Tensors that are handed to Pull() and Push() belong to the caller. They must live until the
 // Future is ready, and the tensors of Push() must stay unchanged until then. If the Future holds an error,
-// the tensors of a pull may be written in part.
+// the tensors of a pull may be written in part. The same goes for the memory of rows to read; their keys, and
+// the gradients of rows, are copied before the call returns.
 class Client {
  public:
   // Enters the job and waits until it may start, at most cluster.start_seconds. After 10 seconds a line in
@@ -102,19 +111,27 @@ class Client {
   virtual Future<ExchangeResult> Exchange(ExchangeOrder order) = 0;
 
   // Reads the weights for `clock` into `tensors`: all tensors of the model, in any order. They are found
-  // fastest in the model's own order.
-  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors,
-                          OnWeights on_weights = nullptr) {
-    return Exchange({std::nullopt, IntoTensors(clock, std::move(tensors), std::move(on_weights))})
+  // fastest in the model's own order. And the rows in `rows`.
+  Future<PullResult> Pull(uint64_t clock, std::vector<MutableTensor> tensors, OnWeights on_weights = nullptr,
+                          std::vector<RowsToRead> rows = {}) {
+    return Exchange(
+               {std::nullopt, IntoTensors(clock, std::move(tensors), std::move(on_weights), std::move(rows))})
         .Then([](ExchangeResult result) { return std::move(result.pull); });
+  }
+
+  // Reads rows for `clock`, as Pull() does, and no tensors. `rows` has at least one entry.
+  Future<PullResult> PullRows(uint64_t clock, std::vector<RowsToRead> rows) {
+    return Pull(clock, {}, nullptr, std::move(rows));
   }
 
   // Delivers the gradient of one piece of work. `base` is the pull whose weights the gradient was computed
   // from. The pushes of one worker are applied in the order of these calls. With a gate, `gradient` is the
-  // memory that is still to be filled, and the gradients of later work wait behind it.
+  // memory that is still to be filled, and the gradients of later work wait behind it. `rows`: the gradient
+  // of rows, whole when the call is made.
   Future<PushResult> Push(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
-                          std::shared_ptr<GradientGate> gate = nullptr) {
-    return Exchange({ExchangeOrder::Push{work, base, std::move(gradient), std::move(gate)}, std::nullopt})
+                          std::shared_ptr<GradientGate> gate = nullptr, std::vector<RowGradients> rows = {}) {
+    return Exchange({ExchangeOrder::Push{work, base, std::move(gradient), std::move(gate), std::move(rows)},
+                     std::nullopt})
         .Then([](ExchangeResult result) { return std::move(result.push); });
   }
 
@@ -138,9 +155,11 @@ class Client {
   Future<PushPullResult> PushPull(const Work& work, const PullResult& base, std::vector<ConstTensor> gradient,
                                   std::vector<MutableTensor> weights,
                                   std::shared_ptr<GradientGate> gate = nullptr,
-                                  OnWeights on_weights = nullptr) {
-    return Exchange({ExchangeOrder::Push{work, base, std::move(gradient), std::move(gate)},
-                     IntoTensors(work.clock + 1, std::move(weights), std::move(on_weights))})
+                                  OnWeights on_weights = nullptr, std::vector<RowGradients> rows = {},
+                                  std::vector<RowsToRead> next_rows = {}) {
+    return Exchange(
+               {ExchangeOrder::Push{work, base, std::move(gradient), std::move(gate), std::move(rows)},
+                IntoTensors(work.clock + 1, std::move(weights), std::move(on_weights), std::move(next_rows))})
         .Then([](ExchangeResult result) {
           return PushPullResult{std::move(result.push), std::move(result.pull)};
         });
@@ -164,8 +183,10 @@ class Client {
   }
 
   // The newest consistent weights, from outside the training (in sync those of one step on all shards): pins
-  // a version, reads it and releases it. For evaluators, exports and a final evaluation.
-  virtual Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) = 0;
+  // a version, reads it and releases it. For evaluators, exports and a final evaluation. With rows and
+  // without tensors, reads rows alone.
+  virtual Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors,
+                                          std::vector<RowsToRead> rows = {}) = 0;
 
   // True once the job's examples are done. Never waits.
   virtual bool draining() const = 0;
@@ -199,11 +220,13 @@ class Client {
   // The clock at which this member began: the job's progress at that time, as a worker counts it.
   virtual uint64_t start_clock() const = 0;
   virtual const ModelSpec& model() const = 0;
+  // The job's embedding tables, as its config has them.
+  virtual const std::vector<TableSpec>& tables() const = 0;
 
  private:
   static ExchangeOrder::Pull IntoTensors(uint64_t clock, std::vector<MutableTensor> tensors,
-                                         OnWeights on_weights) {
-    return {clock, /*in_place=*/false, std::move(tensors), std::move(on_weights)};
+                                         OnWeights on_weights, std::vector<RowsToRead> rows) {
+    return {clock, /*in_place=*/false, std::move(tensors), std::move(on_weights), std::move(rows)};
   }
   static ExchangeOrder::Pull InPlace(uint64_t clock) { return {clock, /*in_place=*/true, {}, nullptr}; }
 };

@@ -33,15 +33,22 @@ struct MutableTensor {
   absl::Span<float> values;
 };
 
+// An embedding table of the job, from its config.
+struct TableSpec {
+  std::string name;
+  uint32_t dim = 0;  // values of a row
+};
+
 // The gradient of some rows of one table: a row of `dim` values for each key. Keys may come in any order and
 // several times: the gradients of one key are summed in float32 in the order in which they come.
 struct RowGradients {
-  uint32_t table = 0;  // the position in JobConfig.tables
+  uint32_t table = 0;  // the position in Client::tables()
   absl::Span<const uint64_t> keys;
   absl::Span<const float> values;  // keys.size() x dim
 };
 // Rows to read, into the caller's memory: the row of each key, in the order of the keys, which may be any; a
-// key may come several times. A key without a row reads its initial values.
+// key may come several times. A key without a row reads its initial values. The keys are read until the call
+// returns; the values are all there when the Future is ready.
 struct RowsToRead {
   uint32_t table = 0;
   absl::Span<const uint64_t> keys;
@@ -179,7 +186,8 @@ struct PushPullView {
 
 // Called when a tensor (its position in ModelSpec::tensors) holds the weights that the pull reads; the tensor
 // is not written any more. Called once per tensor, when all shards have said that their weights are published
-// and, in sync, of the step that was asked for. The last calls come before the Future is ready. A pull that
+// and, in sync, of the step that was asked for. The last calls come before the Future is ready. Rows may come
+// later than tensors; no call tells of them. A pull that
 // fails or turns out to be past may have reported some tensors or none. Runs on the thread that takes the
 // weights in, so it must not block, nor take a lock that another thread holds while it waits for a Future.
 using OnWeights = std::function<void(size_t tensor)>;
@@ -205,7 +213,7 @@ struct ExchangeOrder {
     // May be empty.
     OnWeights on_weights;
     // Rows to read at the version of the weights, of each table at most one entry. With rows, and neither
-    // in_place nor tensors, the dense weights stay where they are.
+    // in_place nor tensors, the dense weights stay where they are, and there is no on_weights.
     std::vector<RowsToRead> rows = {};
   };
   std::optional<Push> push;

@@ -95,7 +95,9 @@ bool ExchangeStream::NextMessage(OutgoingMessage* message) {
                            [](const Open& open) { return open.id == 0 && open.exchange->MayBegin(); });
   bool chunk = true;
   if (next != open_.end()) {
-    chunk = std::none_of(open_.begin(), next, [](const Open& open) { return open.sending; }) &&
+    chunk = (!next->exchange->pushes() ||
+             std::none_of(open_.begin(), next,
+                          [](const Open& open) { return open.sending && open.exchange->pushes(); })) &&
             next->exchange->FindChunk();
     next->id = ++last_id_;
     next->exchange->AddBeginning(caller_(), &head);
@@ -120,14 +122,14 @@ bool ExchangeStream::NextMessage(OutgoingMessage* message) {
 }
 
 OutgoingMessage ExchangeStream::NextChunk(Open& open, v1::ExchangeRequest head) {
-  if (shares_ && open.exchange->memory() != nullptr) {
+  if (shares_ && open.exchange->memory() != nullptr && !open.exchange->sends_rows()) {
     if (const std::optional<uint32_t> segment = memory_->NumberOf(open.exchange->memory())) {
       open.in_place = true;
       return open.exchange->MakeChunkInPlace(std::move(head), *segment);
     }
   }
   const uint64_t number = open.chunks++;
-  if (shares_ && slots_owner_ == 0) slots_owner_ = open.id;
+  if (shares_ && slots_owner_ == 0 && open.exchange->pushes()) slots_owner_ = open.id;
   if (!shares_ || slots_owner_ != open.id) return open.exchange->MakeChunk(std::move(head));
   // The shard takes chunks in order, and no more chunks wait for it than there are slots. So it has taken the
   // chunk that was in this slot.
@@ -207,13 +209,16 @@ absl::Status ExchangeStream::TakeReply(const IncomingMessage& bytes) {
     const auto open = find();
     open->credit += credit;
     chunk.Done();
-    if (exchange->push_answered()) open->sending = false;
+    if (exchange->push_answered()) {
+      exchange->EndPush();
+      open->sending = exchange->sends();
+    }
     const bool over = !taken.ok() || *taken != ShardExchange::Progress::kOpen;
     // A shard that broke the protocol may wait for more of the exchange, and read what is in the slots.
-    const bool unclear =
-        !taken.ok() && !shard_ended_it &&
-        (open->sending || ((slots_owner_ == id || open->in_place) && !exchange->push_answered()));
-    if (slots_owner_ == id && (over || exchange->push_answered())) slots_owner_ = 0;
+    const bool unclear = !taken.ok() && !shard_ended_it &&
+                         (open->sending || (slots_owner_ == id && !exchange->chunks_read()) ||
+                          (open->in_place && !exchange->push_answered()));
+    if (slots_owner_ == id && (over || exchange->chunks_read())) slots_owner_ = 0;
     if (over) {
       ended = std::move(open->ended);
       if (unclear) Restart();

@@ -20,11 +20,13 @@ namespace weir {
 // One long-lived data stream to a shard, with many exchanges open on it at once.
 //
 // If there is memory to share, the stream first asks the shard for its use. Once the shard has granted it,
-// the chunks of pulls, and of one push at a time, lie in that memory, and messages only say where.
+// the chunks of pulls, and of one push at a time, lie in that memory, and messages only say where. What a
+// pull sends, its keys, travels in messages: it may wait long for its answer, and would hold the slots.
 //
 // The first messages of exchanges go at once, in the order of Add(). A push's first chunk goes with the first
-// message if the chunk may leave and no other push is being sent. Further chunks come from the oldest push
-// that has credit and a chunk that may leave. Replies are taken, and exchanges end, on the event loop.
+// message if the chunk may leave and no other push is being sent; a pull's first keys always do. Further
+// chunks come from the oldest exchange that has credit and a chunk that may leave. Replies are taken, and
+// exchanges end, on the event loop.
 //
 // Thread-safe. Held by shared_ptr, and by its channel until the stream has ended.
 class ExchangeStream final : public DataStream::User, public std::enable_shared_from_this<ExchangeStream> {
@@ -68,7 +70,7 @@ class ExchangeStream final : public DataStream::User, public std::enable_shared_
     Ended ended;
     // 0: the first message has not been made.
     uint64_t id = 0;
-    // Whether the shard waits for more of the push, and for how many chunks it is ready.
+    // Whether the shard waits for more chunks, and for how many it is ready.
     bool sending = false;
     uint64_t credit = 0;
     // Chunks that were sent.

@@ -13,13 +13,13 @@ namespace weir {
 class ShardClient::ShardCall final : public Call, public std::enable_shared_from_this<ShardCall> {
  public:
   ShardCall(ShardClient& shard, std::string what, std::optional<ShardPush> push,
-            std::optional<ShardPull> pull, Done done)
+            std::optional<ShardPull> pull, std::shared_ptr<const RowRoutes> rows, Done done)
       : shard_(shard),
         gradient_(push.has_value() ? push->gradient : nullptr),
         exchange_(std::make_shared<ShardExchange>(
             shard.tensors_, shard.index_,
             push.has_value() && push->header.initial_values() ? shard.wire_.Exact() : shard.wire_, what,
-            std::move(push), std::move(pull), shard.answered_clock_)),
+            std::move(push), std::move(pull), shard.answered_clock_, std::move(rows))),
         done_(std::move(done)),
         retry_(std::move(what), shard.name(), shard.limits_, shard.loop_.awake(), shard.loop_.real(),
                [&loop = shard.loop_] { return loop.Random(); }) {}
@@ -213,7 +213,7 @@ void ShardClient::MoveTo(const std::string& address) {
 }
 
 std::shared_ptr<Call> ShardClient::Exchange(std::optional<ShardPush> push, std::optional<ShardPull> pull,
-                                            Done done) {
+                                            std::shared_ptr<const RowRoutes> rows, Done done) {
   std::string what;
   if (push.has_value() && push->header.initial_values()) {
     what = "the upload of the initial values";
@@ -224,8 +224,8 @@ std::shared_ptr<Call> ShardClient::Exchange(std::optional<ShardPush> push, std::
   } else {
     what = absl::StrCat("the pull at clock ", pull->request.clock());
   }
-  auto call =
-      std::make_shared<ShardCall>(*this, std::move(what), std::move(push), std::move(pull), std::move(done));
+  auto call = std::make_shared<ShardCall>(*this, std::move(what), std::move(push), std::move(pull),
+                                          std::move(rows), std::move(done));
   call->Start();
   return call;
 }

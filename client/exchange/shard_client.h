@@ -45,8 +45,9 @@ class ShardClient {
   // loop or within this call, and must not block.
   //
   // Calls are retried until their limits are reached. An answer that breaks the protocol is an Internal
-  // error.
-  std::shared_ptr<Call> Exchange(std::optional<ShardPush> push, std::optional<ShardPull> pull, Done done);
+  // error. rows: of both; null: none.
+  std::shared_ptr<Call> Exchange(std::optional<ShardPush> push, std::optional<ShardPull> pull,
+                                 std::shared_ptr<const RowRoutes> rows, Done done);
 
   // All pushes with lower clocks were answered, in one incarnation of the shard or another.
   uint64_t answered_clock() const { return answered_clock_; }

@@ -38,7 +38,7 @@ void Raise(std::atomic<uint64_t>& value, uint64_t to) {
 
 ShardExchange::ShardExchange(const TensorMap& tensors, uint32_t shard, const WireOptions& wire,
                              std::string what, std::optional<ShardPush> push, std::optional<ShardPull> pull,
-                             std::atomic<uint64_t>& answered_clock)
+                             std::atomic<uint64_t>& answered_clock, std::shared_ptr<const RowRoutes> rows)
     : tensors_(tensors),
       shard_(shard),
       wire_(wire),
@@ -47,6 +47,7 @@ ShardExchange::ShardExchange(const TensorMap& tensors, uint32_t shard, const Wir
       push_(std::move(push)),
       pull_(std::move(pull)),
       answered_clock_(answered_clock),
+      rows_(std::move(rows)),
       memory_(FindMemory()) {}
 
 absl::Status ShardExchange::Broken(const std::string& problem) const {
@@ -59,6 +60,14 @@ void ShardExchange::Begin() {
   unsent_ = pushes_ ? push_->gradient->chunks(shard_) : 0;
   sent_.assign(unsent_, false);
   lowest_ = 0;
+  if (rows_ != nullptr) {
+    // A push that was answered is not sent again, nor are its rows.
+    first_row_byte_ = next_row_byte_ = pushes_ ? 0 : rows_->pull_at(shard_);
+    end_row_byte_ = rows_->request(shard_).size();
+    // All rows come anew, perhaps of another version.
+    row_bytes_ = 0;
+    all_row_bytes_ = rows_->reply_bytes(shard_);
+  }
   pull_answered_ = false;
   if (!push_answered_) answer_.push.Clear();
   answer_.pull.Clear();
@@ -100,7 +109,10 @@ void ShardExchange::AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* 
     if (push_->gradient->refused()) {
       push.set_refused(push_->gradient->refusal());
       unsent_ = 0;
+      if (rows_ != nullptr) first_row_byte_ = next_row_byte_ = rows_->pull_at(shard_);
       says_refused_ = true;
+    } else if (rows_ != nullptr) {
+      *push.mutable_rows() = rows_->push(shard_);
     }
   }
   if (pull_.has_value()) {
@@ -109,17 +121,35 @@ void ShardExchange::AddBeginning(const v1::Caller& caller, v1::ExchangeRequest* 
     *pull.mutable_caller() = caller;
     pull.set_answered_clock(std::min(answered_clock_.load(), pull.clock()));
     pull.set_dtype(wire_.pull_dtype);
+    if (rows_ != nullptr) *pull.mutable_rows() = rows_->pull(shard_);
   }
 }
 
+void ShardExchange::EndPush() {
+  unsent_ = 0;
+  if (!reads_rows()) next_row_byte_ = end_row_byte_;
+}
+
 bool ShardExchange::FindChunk() {
-  if (!sends()) return false;
+  if (sends_rows()) return true;
+  if (unsent_ == 0) return false;
   OutgoingGradient& gradient = *push_->gradient;
   while (sent_[lowest_]) ++lowest_;
   for (next_ = lowest_; next_ < sent_.size(); ++next_) {
     if (!sent_[next_] && gradient.MaySend(shard_, next_)) return unsent_ > 1 || gradient.MayFinish();
   }
   return false;
+}
+
+absl::Span<const char> ShardExchange::TakeRowPiece(v1::ExchangeRequest* head) {
+  // As long as a chunk of float32, for which slots have room.
+  const uint64_t most = static_cast<uint64_t>(wire_.chunk_elements) * sizeof(float);
+  const absl::Span<const char> piece =
+      rows_->request(shard_).subspan(next_row_byte_, std::min(most, end_row_byte_ - next_row_byte_));
+  head->set_rows(true);
+  head->set_first(next_row_byte_ - first_row_byte_);
+  next_row_byte_ += piece.size();
+  return piece;
 }
 
 ShardExchange::Chunk ShardExchange::TakeChunk(v1::ExchangeRequest* head, size_t more) {
@@ -179,6 +209,10 @@ void ShardExchange::Gather(const Chunk& chunk, char* to) const {
 }
 
 OutgoingMessage ShardExchange::MakeChunk(v1::ExchangeRequest head) {
+  if (sends_rows()) {
+    const absl::Span<const char> piece = TakeRowPiece(&head);
+    return {head.SerializeAsString() + PayloadPrefix(piece.size()), {{{piece.data(), piece.size()}, rows_}}};
+  }
   const Chunk chunk = TakeChunk(&head);
   OutgoingMessage message{head.SerializeAsString() + PayloadPrefix(chunk.bytes), {}};
   if (!converts() && chunk.bytes >= kWorthBorrowing * chunk.runs.size()) {
@@ -196,10 +230,16 @@ OutgoingMessage ShardExchange::MakeChunk(v1::ExchangeRequest head) {
 }
 
 OutgoingMessage ShardExchange::MakeSharedChunk(v1::ExchangeRequest head, uint64_t offset, char* slot) {
-  const Chunk chunk = TakeChunk(&head);
-  Gather(chunk, slot);
   head.mutable_shared()->set_offset(offset);
-  head.mutable_shared()->set_bytes(chunk.bytes);
+  if (sends_rows()) {
+    const absl::Span<const char> piece = TakeRowPiece(&head);
+    std::memcpy(slot, piece.data(), piece.size());
+    head.mutable_shared()->set_bytes(piece.size());
+  } else {
+    const Chunk chunk = TakeChunk(&head);
+    Gather(chunk, slot);
+    head.mutable_shared()->set_bytes(chunk.bytes);
+  }
   return {head.SerializeAsString(), {}};
 }
 
@@ -217,12 +257,19 @@ absl::StatusOr<ShardExchange::Progress> ShardExchange::Take(v1::ExchangeReply re
   }
   if (reply.has_push()) WEIR_RETURN_IF_ERROR(TakePush(std::move(*reply.mutable_push())));
   if (reply.has_pull()) WEIR_RETURN_IF_ERROR(TakePull(std::move(*reply.mutable_pull())));
-  if (message.payload_bytes > 0) {
-    WEIR_RETURN_IF_ERROR(TakeWeights(reply.first(), message.payload, message.payload_bytes, chunk));
-  } else if (!reply.weights().empty()) {
+  absl::Span<const absl::string_view> pieces = message.payload;
+  uint64_t bytes = message.payload_bytes;
+  const absl::string_view inside(reply.weights());
+  if (bytes == 0 && !inside.empty()) {
     // The shard's serializer does not put the weights last.
-    const absl::string_view piece(reply.weights());
-    WEIR_RETURN_IF_ERROR(TakeWeights(reply.first(), absl::MakeConstSpan(&piece, 1), piece.size(), nullptr));
+    pieces = absl::MakeConstSpan(&inside, 1);
+    bytes = inside.size();
+    chunk = nullptr;
+  }
+  if (reply.rows()) {
+    WEIR_RETURN_IF_ERROR(TakeRows(reply.first(), pieces, bytes, chunk != nullptr));
+  } else if (bytes > 0) {
+    WEIR_RETURN_IF_ERROR(TakeWeights(reply.first(), pieces, bytes, chunk));
   }
   return Judge();
 }
@@ -331,13 +378,34 @@ absl::Status ShardExchange::TakeWeights(uint64_t first, absl::Span<const absl::s
   return absl::OkStatus();
 }
 
+absl::Status ShardExchange::TakeRows(uint64_t first, absl::Span<const absl::string_view> pieces,
+                                     uint64_t bytes, bool shared) {
+  if (!reads_rows()) return Broken("sent rows that were not asked for");
+  if (!pull_answered_) return Broken("sent rows before it said what they are of");
+  if (answer_.pull.outcome() != v1::OK) {
+    return Broken(absl::StrCat("sent rows with the outcome ", v1::Outcome_Name(answer_.pull.outcome())));
+  }
+  const auto most = static_cast<uint64_t>(shared ? kMaxSharedChunkBytes : kMaxChunkBytes);
+  if (first != row_bytes_ || bytes == 0 || bytes > most || bytes > all_row_bytes_ - row_bytes_ ||
+      !rows_->RowEndsAt(shard_, first + bytes)) {
+    return Broken(absl::StrCat("sent a piece of ", bytes, " bytes of rows at byte ", first,
+                               ", which does not fit: ", row_bytes_, " of ", all_row_bytes_,
+                               " bytes had come; pieces come in order, hold whole rows, and at most ", most,
+                               " bytes"));
+  }
+  rows_->Place(shard_, first, bytes, pieces);
+  row_bytes_ += bytes;
+  return absl::OkStatus();
+}
+
 ShardExchange::Progress ShardExchange::Judge() const {
   if (pushes_ && !push_answered_) {
     return answer_.push.outcome() == v1::SEND_AGAIN ? Progress::kAgain : Progress::kOpen;
   }
   if (!pull_.has_value()) return Progress::kComplete;
   if (pull_answered_) {
-    return answer_.pull.outcome() != v1::OK || came_.whole() ? Progress::kComplete : Progress::kOpen;
+    const bool whole = came_.whole() && row_bytes_ == all_row_bytes_;
+    return answer_.pull.outcome() != v1::OK || whole ? Progress::kComplete : Progress::kOpen;
   }
   if (!pushes_ || PullFollows(answer_.push.outcome())) return Progress::kOpen;
   // The exchange ends with such an answer, but the caller wants the weights all the same.

@@ -12,6 +12,7 @@
 #include "client/exchange/loans.h"
 #include "client/exchange/shard_view.h"
 #include "client/exchange/shared_weights.h"
+#include "client/tables/row_routes.h"
 #include "client/tensors/outgoing_gradient.h"
 #include "client/tensors/tensor_arrivals.h"
 #include "client/tensors/tensor_map.h"
@@ -23,14 +24,14 @@
 
 namespace weir {
 
-// What a call sends to a shard: a push, a pull, or both.
+// What a call sends to a shard: a push, a pull, or both. RowRoutes says which rows go along.
 struct ShardPush {
-  // All fields but caller, elements and dtype.
+  // All fields but caller, elements, dtype and rows.
   v1::PushRequest header;
   std::shared_ptr<OutgoingGradient> gradient;
 };
 struct ShardPull {
-  // All fields but caller and dtype.
+  // All fields but caller, dtype and rows.
   v1::PullRequest request;
   // The weights go to the caller's tensors, in the model's order,
   std::vector<float*> tensors;
@@ -50,16 +51,21 @@ struct ShardAnswer {
 // An exchange with one shard: makes its messages, and takes the replies into the caller's tensors. Where the
 // protocol asks for it, another exchange follows until all is answered. Each starts with Begin().
 //
+// In what it sends, pieces of its rows count as chunks: they need credit and slots like those of the
+// gradient. They go first, because they are there when the push begins, while the gradient may still be
+// computed. The gradient's last chunk waits until all of it was found finite, so no shard has a whole push
+// before that.
+//
 // Not thread-safe, with one exception: while one thread makes messages (under its stream's lock), another may
 // take replies. The tensor map and the tensors outlive this; a push's tensors live until loans() are
 // returned.
 class ShardExchange {
  public:
   // answered_clock: the PushRequest.answered_clock of the shard's exchanges. An answer to a push raises it.
-  // It outlives this.
+  // It outlives this. rows: of the push and the pull; null: none.
   ShardExchange(const TensorMap& tensors, uint32_t shard, const WireOptions& wire, std::string what,
                 std::optional<ShardPush> push, std::optional<ShardPull> pull,
-                std::atomic<uint64_t>& answered_clock);
+                std::atomic<uint64_t>& answered_clock, std::shared_ptr<const RowRoutes> rows = nullptr);
 
   // Starts an exchange. What an earlier, incomplete exchange sent and received is void, except a push's
   // answer and the weights of a version that is still the one to be read.
@@ -77,11 +83,17 @@ class ShardExchange {
   // The exchange has begun, and its first message did not say that the gradient is not finite: another
   // exchange must replace it.
   bool outdated() const { return pushes_ && !push_answered_ && !says_refused_ && push_->gradient->refused(); }
-  // There is more of the gradient to send.
-  bool sends() const { return pushes_ && unsent_ > 0; }
+  // This exchange sends a push.
+  bool pushes() const { return pushes_; }
+  // There are more chunks to send.
+  bool sends() const { return unsent_ > 0 || sends_rows(); }
+  // The next chunk is a piece of the rows.
+  bool sends_rows() const { return next_row_byte_ < end_row_byte_; }
+  // The push is answered: the shard takes no more of it, but still all rows if there are keys to read.
+  void EndPush();
   // Finds and checks the next chunk. False: none may leave now.
   bool FindChunk();
-  // The message with the chunk that FindChunk() found, as pieces of the gradient.
+  // The message with the chunk that FindChunk() found, as pieces of the gradient or of the rows.
   OutgoingMessage MakeChunk(v1::ExchangeRequest head);
   // The segment that the gradient lies in, if its chunks can be named there; null: they cannot.
   const std::shared_ptr<const SharedSegment>& memory() const { return memory_; }
@@ -107,6 +119,8 @@ class ShardExchange {
   absl::StatusOr<Progress> Take(v1::ExchangeReply reply, const SplitMessage& message,
                                 SharedWeights::Chunk* chunk);
   bool push_answered() const { return push_answered_; }
+  // The shard has read all that it will read of this exchange's chunks.
+  bool chunks_read() const { return (!pushes_ || push_answered_) && (pull_answered_ || !reads_rows()); }
   ShardAnswer TakeAnswer() { return std::move(answer_); }
 
  private:
@@ -117,6 +131,10 @@ class ShardExchange {
     std::vector<absl::Span<const char>> runs;
   };
   std::shared_ptr<const SharedSegment> FindMemory() const;
+  // The pull has keys of this shard.
+  bool reads_rows() const { return rows_ != nullptr && !rows_->pull(shard_).empty(); }
+  // Takes the next piece of the rows.
+  absl::Span<const char> TakeRowPiece(v1::ExchangeRequest* head);
   // Takes the chunk that FindChunk() found, and `more` chunks after it.
   Chunk TakeChunk(v1::ExchangeRequest* head, size_t more = 0);
   // The gradient is of another type than the wire's values.
@@ -126,6 +144,8 @@ class ShardExchange {
   absl::Status TakePull(v1::PullReply reply);
   absl::Status TakeWeights(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes,
                            SharedWeights::Chunk* chunk);
+  absl::Status TakeRows(uint64_t first, absl::Span<const absl::string_view> pieces, uint64_t bytes,
+                        bool shared);
   void ExpectWeights();
   void ForgetLanded();
   Progress Judge() const;
@@ -139,6 +159,7 @@ class ShardExchange {
   const std::optional<ShardPush> push_;
   const std::optional<ShardPull> pull_;
   std::atomic<uint64_t>& answered_clock_;
+  const std::shared_ptr<const RowRoutes> rows_;
 
   const std::shared_ptr<const SharedSegment> memory_;
 
@@ -146,9 +167,11 @@ class ShardExchange {
   bool pushes_ = false;                    // this exchange sends the push
   std::atomic<bool> says_refused_{false};  // its first message refused the push
   std::vector<bool> sent_;                 // by chunk of the gradient
-  size_t unsent_ = 0;                      // chunks
+  size_t unsent_ = 0;                      // of these chunks
   size_t lowest_ = 0;                      // all chunks below it were sent
-  size_t next_ = 0;                        // the chunk that FindChunk() found
+  size_t next_ = 0;                        // the chunk of the gradient that FindChunk() found
+  // Of RowRoutes::request(): where this exchange's part begins, where what is still to be sent, and the end.
+  uint64_t first_row_byte_ = 0, next_row_byte_ = 0, end_row_byte_ = 0;
   const std::shared_ptr<Loans> loans_ = std::make_shared<Loans>();
 
   // State of the replies.
@@ -160,6 +183,8 @@ class ShardExchange {
   // are not written again. landed_of_: their version; nullopt: the version that the push is making.
   std::vector<bool> landed_;  // by chunk unit
   std::optional<v1::Version> landed_of_;
+  // Of the rows: the bytes that have come in this exchange, and all of them.
+  uint64_t row_bytes_ = 0, all_row_bytes_ = 0;
 };
 
 }  // namespace weir

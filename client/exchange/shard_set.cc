@@ -65,7 +65,8 @@ void ShardSet::Close() {
   for (const auto& shard : shards_) shard->Close();
 }
 
-void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull, Done done) {
+void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull,
+                     const std::shared_ptr<const RowRoutes>& rows, Done done) {
   const auto operation = std::make_shared<Operation>();
   operation->push = std::move(push);
   operation->pull = std::move(pull);
@@ -96,7 +97,7 @@ void ShardSet::Start(uint32_t shards, std::optional<Push> push, std::optional<Pu
       if (!all.want.empty()) shard_pull->want = all.want[i];
     }
     std::shared_ptr<Call> call =
-        shards_[i]->Exchange(std::move(shard_push), std::move(shard_pull),
+        shards_[i]->Exchange(std::move(shard_push), std::move(shard_pull), rows,
                              [this, operation, i](absl::StatusOr<ShardAnswer> answer) {
                                OnAnswer(operation, i, std::move(answer));
                              });
@@ -116,7 +117,7 @@ void ShardSet::Tell(uint32_t shard) {
   ShardPull pull;
   pull.request.set_clock(answered);
   pull.request.set_header_only(true);
-  shards_[shard]->Exchange(std::nullopt, std::move(pull), [](const absl::StatusOr<ShardAnswer>&) {});
+  shards_[shard]->Exchange(std::nullopt, std::move(pull), nullptr, [](const absl::StatusOr<ShardAnswer>&) {});
 }
 
 absl::Status ShardSet::Check(const Operation& operation, uint32_t shard, const ShardAnswer& answer) const {

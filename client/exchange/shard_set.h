@@ -16,6 +16,7 @@
 #include "client/exchange/shard_channel.h"
 #include "client/exchange/shard_client.h"
 #include "client/exchange/shard_view.h"
+#include "client/tables/row_routes.h"
 #include "client/tensors/outgoing_gradient.h"
 #include "client/tensors/tensor_map.h"
 #include "client/tensors/wire_options.h"
@@ -41,7 +42,7 @@ class ShardSet {
     bool initial_values = false;
   };
   struct Pull {
-    // All fields but caller.
+    // All fields but caller and rows.
     v1::PullRequest request;
     // The weights go to these tensors, in the model's order,
     std::vector<float*> tensors;
@@ -79,9 +80,10 @@ class ShardSet {
 
   uint32_t size() const { return static_cast<uint32_t>(shards_.size()); }
 
-  // Starts push and pull on the first `shards` shards. `done` runs once, when no shard uses the tensors any
-  // more.
-  void Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull, Done done);
+  // Starts push and pull on the first `shards` shards, with the rows of both; null: they have none. `done`
+  // runs once, when no shard uses the tensors any more.
+  void Start(uint32_t shards, std::optional<Push> push, std::optional<Pull> pull,
+             const std::shared_ptr<const RowRoutes>& rows, Done done);
 
   // Tells a restored shard which pushes of this client were answered, so that the shard declares lost those
   // that it does not know. If this call does not arrive, the next one tells it.

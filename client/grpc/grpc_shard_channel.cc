@@ -231,7 +231,7 @@ std::unique_ptr<SharedMemoryLink> GrpcShardChannel::ShareMemory() const {
     NoSharedMemory(NameOf(address_), "it is on another host");
     return nullptr;
   }
-  // No chunk is larger than the shard's weights, so workers of a small model take little memory.
+  // No chunk is larger than all that an exchange brings, so workers of a small model take little memory.
   constexpr uint64_t kLine = 64;
   const uint64_t slot_bytes = std::min(uint64_t{options_.wire.chunk_kib()} << 10,
                                        (static_cast<uint64_t>(options_.bytes) / kLine + 1) * kLine);

@@ -29,7 +29,7 @@ class GrpcShardChannel final : public ShardChannel {
     JobToken token;
     std::shared_ptr<const JobCredentials> credentials = std::make_shared<const JobCredentials>(nullptr);
     v1::WireConfig wire;
-    // The size of the shard's weights.
+    // The most that an exchange brings: the size of the shard's weights, or more.
     int64_t bytes = 0;
     // How long the shard may be away.
     std::chrono::nanoseconds server_wait{};

@@ -1,11 +1,13 @@
 #include "client/grpc/grpc_transport.h"
 
+#include <algorithm>
 #include <random>
 #include <utility>
 
 #include "client/grpc/grpc_coordinator_channel.h"
 #include "client/grpc/grpc_shard_channel.h"
 #include "client/tensors/wire_options.h"
+#include "common/codec/wire_codec.h"
 #include "common/rpc/grpc_credentials.h"
 
 namespace weir {
@@ -45,6 +47,8 @@ std::unique_ptr<ShardChannel> GrpcTransport::OpenShard(uint32_t shard, const std
   options.credentials = credentials_;
   options.wire = config_.wire();
   options.bytes = elements * static_cast<int64_t>(sizeof(float));
+  // Any number of rows may come along.
+  if (config_.tables_size() > 0) options.bytes = std::max(options.bytes, kMaxChunkBytes);
   options.server_wait = ServerWait(config_);
   return std::make_unique<GrpcShardChannel>(std::move(options), *poller_);
 }

@@ -41,6 +41,12 @@ v1::Caller MakeCaller(uint64_t instance, const v1::JoinReply& reply) {
   return caller;
 }
 
+std::vector<TableSpec> TablesOf(const v1::JobConfig& config) {
+  std::vector<TableSpec> tables;
+  for (const v1::TableConfig& table : config.tables()) tables.push_back({table.name(), table.dim()});
+  return tables;
+}
+
 Future<ExchangeResult> Ready(const absl::Status& error) {
   Promise<ExchangeResult> promise;
   promise.Set(error);
@@ -66,6 +72,7 @@ ClientImpl::ClientImpl(const ClientOptions& options, const ModelSpec& model, con
       shard_checks_(reply.num_shards() == 1 && !backup_workers_ &&
                     config.consistency().on_nonfinite() != v1::ConsistencyConfig::ON_NONFINITE_SKIP_WORKER),
       tensors_(model, reply.num_shards()),
+      tables_(TablesOf(config)),
       gradients_(model, wire_.shared_memory && wire_.push_dtype == v1::F32),
       epoch_(reply.membership().epoch()),
       parts_({config.data().batch_size(), reply.total_batches(), reply.total_examples()}, reply.parts(),
@@ -354,7 +361,14 @@ absl::Status ClientImpl::LeaveFor(const absl::Status& failure, CallLimits limits
 
 // ---- weights and gradients
 
-absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(ExchangeOrder::Push order) {
+absl::StatusOr<std::shared_ptr<const RowRoutes>> ClientImpl::MakeRows(
+    absl::Span<const RowGradients> push, absl::Span<const RowsToRead> pull) const {
+  if (push.empty() && pull.empty()) return nullptr;
+  return RowRoutes::Create(tables_, shards_.size(), push, pull, {wire_.push_dtype, wire_.pull_dtype});
+}
+
+absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(ExchangeOrder::Push order,
+                                                    const absl::Status& rows_finite) {
   if (order.work.examples == 0) return absl::InvalidArgumentError("a push needs work of at least 1 example");
   const PullResult& base = order.base;
   if (base.past || base.versions.size() != shards_.size() || base.incarnations.size() != shards_.size()) {
@@ -368,8 +382,9 @@ absl::StatusOr<ShardSet::Push> ClientImpl::MakePush(ExchangeOrder::Push order) {
   if (tensors.dtype == v1::F32) memory = gradients_.Find(tensors.begin);
   WEIR_ASSIGN_OR_RETURN(
       push.gradient,
-      OutgoingGradient::Create({caller_.worker(), options_.task, push.work.clock, rejects_, shard_checks_},
-                               tensors_, std::move(tensors), wire_, order.gate.get(), std::move(memory)));
+      OutgoingGradient::Create(
+          {caller_.worker(), options_.task, push.work.clock, rejects_, shard_checks_, rows_finite}, tensors_,
+          std::move(tensors), wire_, order.gate.get(), std::move(memory)));
   return push;
 }
 
@@ -380,6 +395,14 @@ absl::StatusOr<ShardSet::Pull> ClientImpl::MakePull(ExchangeOrder::Pull order) {
   if (mode_.commits_steps) pull.want.assign(shards_.size(), clock);
   if (order.in_place) {
     pull.views = MakeViews();
+    return pull;
+  }
+  if (!order.rows.empty() && order.tensors.empty()) {
+    if (order.on_weights) {
+      return absl::InvalidArgumentError(
+          "a pull of rows alone brings no tensors, so it takes no on_weights; give `tensors`, or none");
+    }
+    pull.request.set_header_only(true);
     return pull;
   }
   WEIR_ASSIGN_OR_RETURN(pull.tensors, tensors_.Match(order.tensors));
@@ -424,12 +447,13 @@ WeightsView ClientImpl::ViewOf(PullResult pull, std::vector<ShardView> views) co
 }
 
 void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
-                       std::optional<ShardSet::Pull> pull, ShardSet::Done done) {
+                       std::optional<ShardSet::Pull> pull, const std::shared_ptr<const RowRoutes>& rows,
+                       ShardSet::Done done) {
   InFlight call;
   if (push.has_value()) call.push = PushKey(push->work.clock, push->work.part);
   if (pull.has_value()) {
     call.pull = pull->request.clock();
-    call.probe = pull->request.header_only();
+    call.probe = pull->request.header_only() && rows == nullptr;
   }
   {
     MutexLock lock(mutex_);
@@ -440,7 +464,7 @@ void ClientImpl::Start(uint32_t shards, std::optional<ShardSet::Push> push,
     if (call.pull.has_value()) pulls_out_.insert(*call.pull);
   }
   const auto gradient = push.has_value() ? push->gradient : nullptr;
-  shards_.Start(shards, std::move(push), std::move(pull),
+  shards_.Start(shards, std::move(push), std::move(pull), rows,
                 [this, call, gradient, done = std::move(done)](absl::StatusOr<Answers> answers) {
                   if (gradient != nullptr) {
                     if (!answers.ok() && gradient->memory() != nullptr)
@@ -482,6 +506,10 @@ Future<ExchangeResult> ClientImpl::Exchange(ExchangeOrder order) {
                                                         " goes the pull at the next, ", work.clock + 1,
                                                         ", and not the one at ", order.pull->clock)));
   }
+  absl::StatusOr<std::shared_ptr<const RowRoutes>> rows =
+      MakeRows(pushes ? absl::MakeConstSpan(order.push->rows) : absl::Span<const RowGradients>(),
+               pulls ? absl::MakeConstSpan(order.pull->rows) : absl::Span<const RowsToRead>());
+  if (!rows.ok()) return fail(rows.status());
   std::optional<ShardSet::Pull> pull;
   if (pulls) {
     absl::StatusOr<ShardSet::Pull> made = MakePull(*std::move(order.pull));
@@ -490,13 +518,14 @@ Future<ExchangeResult> ClientImpl::Exchange(ExchangeOrder order) {
   }
   std::optional<ShardSet::Push> push;
   if (pushes) {
-    absl::StatusOr<ShardSet::Push> made = MakePush(*std::move(order.push));
+    absl::StatusOr<ShardSet::Push> made =
+        MakePush(*std::move(order.push), *rows == nullptr ? absl::OkStatus() : (*rows)->finite());
     if (!made.ok()) return fail(made.status());
     push = *std::move(made);
   }
   const auto views = pulls ? pull->views : nullptr;
   Promise<ExchangeResult> promise(loop_->driver());
-  Start(shards_.size(), std::move(push), std::move(pull),
+  Start(shards_.size(), std::move(push), std::move(pull), *rows,
         [this, promise, pushes, pulls, views](absl::StatusOr<Answers> answers) mutable {
           if (!answers.ok()) {
             // Others may hold `views` for longer, but not what is in them.
@@ -523,11 +552,14 @@ absl::Status ClientImpl::FailPush(const Work& work, const absl::Status& why) {
   return why;
 }
 
-Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors) {
+Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors,
+                                            std::vector<RowsToRead> to_read) {
   Promise<PullResult> promise(loop_->driver());
-  absl::StatusOr<ShardSet::Pull> order = MakePull({0, /*in_place=*/false, std::move(tensors), nullptr});
-  if (!order.ok()) {
-    promise.Set(order.status());
+  absl::StatusOr<std::shared_ptr<const RowRoutes>> rows = MakeRows({}, to_read);
+  absl::StatusOr<ShardSet::Pull> order =
+      MakePull({0, /*in_place=*/false, std::move(tensors), nullptr, std::move(to_read)});
+  if (!rows.ok() || !order.ok()) {
+    promise.Set(rows.ok() ? order.status() : rows.status());
     return promise.future();
   }
   v1::PinRequest pin;
@@ -535,7 +567,8 @@ Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors) 
   // The pin is needed only until the pulls have begun, retries included.
   pin.set_lease_seconds(std::chrono::duration<double>(lease_ + server_wait_).count());
   coordinator_.Pin(pin, limits())
-      .OnReady([this, promise, order = *std::move(order)](const absl::StatusOr<v1::PinReply>& reply) mutable {
+      .OnReady([this, promise, order = *std::move(order),
+                rows = *std::move(rows)](const absl::StatusOr<v1::PinReply>& reply) mutable {
         if (!reply.ok()) {
           promise.Set(reply.status());
           return;
@@ -548,7 +581,7 @@ Future<PullResult> ClientImpl::PullSnapshot(std::vector<MutableTensor> tensors) 
               "the coordinator pinned versions of ", order.want.size(), " of ", shards_.size(), " shards")));
           return;
         }
-        Start(shards_.size(), std::nullopt, std::move(order),
+        Start(shards_.size(), std::nullopt, std::move(order), rows,
               [this, promise, id = reply->pin()](absl::StatusOr<Answers> answers) {
                 v1::UnpinRequest unpin;
                 *unpin.mutable_caller() = CallerNow();

@@ -25,6 +25,7 @@
 #include "client/job/history_observer.h"
 #include "client/job/transport.h"
 #include "client/job/work_source.h"
+#include "client/tables/row_routes.h"
 #include "client/tensors/gradient_memory.h"
 #include "client/tensors/outgoing_gradient.h"
 #include "client/tensors/tensor_map.h"
@@ -73,7 +74,7 @@ class ClientImpl final : public Client {
     return tensors_.partition().shard_elements(0) > wire_.chunk_elements;
   }
   std::shared_ptr<float> NewGradient() override { return gradients_.Take(); }
-  Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override;
+  Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors, std::vector<RowsToRead> rows) override;
   bool draining() const override;
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) override;
   bool leading() const override;
@@ -86,6 +87,7 @@ class ClientImpl final : public Client {
   uint32_t worker() const override { return caller_.worker(); }
   uint64_t start_clock() const override { return start_clock_; }
   const ModelSpec& model() const override { return tensors_.model(); }
+  const std::vector<TableSpec>& tables() const override { return tables_; }
 
  private:
   using Steady = std::chrono::steady_clock;
@@ -139,7 +141,11 @@ class ClientImpl final : public Client {
   // Returns the shards whose incarnation has changed.
   std::vector<uint32_t> SetMembership(const v1::Membership& membership) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
-  absl::StatusOr<ShardSet::Push> MakePush(ExchangeOrder::Push order);
+  // The rows of both; null: they have none.
+  absl::StatusOr<std::shared_ptr<const RowRoutes>> MakeRows(absl::Span<const RowGradients> push,
+                                                            absl::Span<const RowsToRead> pull) const;
+  // rows_finite: RowRoutes::finite().
+  absl::StatusOr<ShardSet::Push> MakePush(ExchangeOrder::Push order, const absl::Status& rows_finite);
   absl::StatusOr<ShardSet::Pull> MakePull(ExchangeOrder::Pull order);
   // The views that a pull in place fills, by shard.
   std::shared_ptr<std::vector<ShardView>> MakeViews() const;
@@ -154,7 +160,7 @@ class ClientImpl final : public Client {
   absl::Status FailPush(const Work& work, const absl::Status& why);
   // Starts push and pull on the first `shards` shards.
   void Start(uint32_t shards, std::optional<ShardSet::Push> push, std::optional<ShardSet::Pull> pull,
-             ShardSet::Done done);
+             const std::shared_ptr<const RowRoutes>& rows, ShardSet::Done done);
   // Takes from a call's answers what NextWork() waits for.
   void Learn(const InFlight& call, const absl::StatusOr<Answers>& answers);
 
@@ -180,6 +186,7 @@ class ClientImpl final : public Client {
   // other workers must do a refused push again, because the shard counts the push as done.
   const bool shard_checks_;
   const TensorMap tensors_;
+  const std::vector<TableSpec> tables_;
   // The buffers of views, by shard.
   std::vector<std::shared_ptr<FloatPool<>>> buffers_;
   GradientMemory gradients_;

@@ -177,7 +177,7 @@ void ClientImpl::Upload() {
   ShardSet::Push push;
   push.gradient = *std::move(values);
   push.initial_values = true;
-  shards_.Start(shards_.size(), std::move(push), std::nullopt,
+  shards_.Start(shards_.size(), std::move(push), std::nullopt, /*rows=*/nullptr,
                 [end](const absl::StatusOr<Answers>& answers) { end(answers.status()); });
 }
 

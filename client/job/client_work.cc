@@ -91,7 +91,7 @@ void ClientImpl::Probe(uint64_t step) {
   probe.request.set_clock(step);
   probe.request.set_header_only(true);
   probe.want.assign(1, step);
-  Start(1, std::nullopt, std::move(probe), [](const absl::StatusOr<Answers>&) {});
+  Start(1, std::nullopt, std::move(probe), /*rows=*/nullptr, [](const absl::StatusOr<Answers>&) {});
 }
 
 absl::StatusOr<std::optional<Work>> ClientImpl::NextOfRanges() {

@@ -1,28 +1,81 @@
 #include "client/tables/sum_duplicates.h"
 
 #include <algorithm>
+#include <array>
+#include <cstring>
+#include <tuple>
 #include <utility>
 
 namespace weir {
+namespace {
 
-SparseGradient SumDuplicates(absl::Span<const uint64_t> keys, absl::Span<const float> values, size_t dim) {
-  std::vector<std::pair<uint64_t, size_t>> occurrences(keys.size());
-  for (size_t i = 0; i < keys.size(); ++i) occurrences[i] = {keys[i], i};
-  std::sort(occurrences.begin(), occurrences.end());
-  SparseGradient sum;
-  sum.keys.reserve(keys.size());
-  sum.values.reserve(values.size());
-  for (const auto& [key, i] : occurrences) {
-    const absl::Span<const float> row = values.subspan(i * dim, dim);
-    if (sum.keys.empty() || sum.keys.back() != key) {
-      sum.keys.push_back(key);
-      sum.values.insert(sum.values.end(), row.begin(), row.end());
-      continue;
-    }
-    float* const to = &sum.values[sum.values.size() - dim];
-    for (size_t column = 0; column < dim; ++column) to[column] += row[column];
+struct Occurrence {
+  uint64_t key;
+  uint32_t position;
+};
+
+// Up to this many keys a comparison sort is faster.
+constexpr size_t kFewKeys = 1024;
+
+// Digits of the radix sort: six of 11 bits hold a key, and a digit's counters lie in the L1 cache.
+constexpr int kDigitBits = 11, kDigits = 6;
+constexpr uint64_t kDigitValues = uint64_t{1} << kDigitBits;
+
+uint64_t Digit(uint64_t key, int digit) { return key >> (digit * kDigitBits) & (kDigitValues - 1); }
+
+// Sorts by key. Stable, and each pass goes once over the memory; a digit that all keys share, as the high
+// ones of small keys, costs no pass.
+void RadixSort(std::vector<Occurrence>& all) {
+  std::vector<std::array<uint32_t, kDigitValues>> counts(kDigits);
+  for (const Occurrence& one : all) {
+    for (int digit = 0; digit < kDigits; ++digit) ++counts[static_cast<size_t>(digit)][Digit(one.key, digit)];
   }
-  return sum;
+  std::vector<Occurrence> sorted(all.size());
+  for (int digit = 0; digit < kDigits; ++digit) {
+    std::array<uint32_t, kDigitValues>& next = counts[static_cast<size_t>(digit)];
+    if (next[Digit(all[0].key, digit)] == all.size()) continue;
+    uint32_t before = 0;
+    for (uint32_t& count : next) before += std::exchange(count, before);
+    for (const Occurrence& one : all) sorted[next[Digit(one.key, digit)]++] = one;
+    all.swap(sorted);
+  }
+}
+
+}  // namespace
+
+KeyOccurrences GroupByKey(absl::Span<const uint64_t> keys) {
+  std::vector<Occurrence> all(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) all[i] = {keys[i], static_cast<uint32_t>(i)};
+  if (all.size() > kFewKeys) {
+    RadixSort(all);
+  } else {
+    std::sort(all.begin(), all.end(), [](const Occurrence& a, const Occurrence& b) {
+      return std::tie(a.key, a.position) < std::tie(b.key, b.position);
+    });
+  }
+  size_t distinct = 0;
+  for (size_t i = 0; i < all.size(); ++i) distinct += i == 0 || all[i].key != all[i - 1].key;
+  KeyOccurrences result;
+  result.keys.reserve(distinct);
+  result.begin.reserve(distinct + 1);
+  result.positions.resize(all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (i == 0 || all[i].key != all[i - 1].key) {
+      result.keys.push_back(all[i].key);
+      result.begin.push_back(static_cast<uint32_t>(i));
+    }
+    result.positions[i] = all[i].position;
+  }
+  result.begin.push_back(static_cast<uint32_t>(all.size()));
+  return result;
+}
+
+void SumDuplicates(absl::Span<const uint32_t> occurrences, const float* gradients, size_t dim, float* sum) {
+  std::memcpy(sum, gradients + occurrences[0] * dim, dim * sizeof(float));
+  for (uint32_t position : occurrences.subspan(1)) {
+    const float* const gradient = gradients + position * dim;
+    for (size_t column = 0; column < dim; ++column) sum[column] += gradient[column];
+  }
 }
 
 }  // namespace weir

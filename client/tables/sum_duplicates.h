@@ -8,17 +8,30 @@
 
 namespace weir {
 
-// The gradient of a table's rows, as a push carries it.
-struct SparseGradient {
+// Where each key of a batch occurs in it.
+struct KeyOccurrences {
   std::vector<uint64_t> keys;  // each once, rising
-  std::vector<float> values;   // keys.size() x dim
+  // keys[i] is at the positions positions[begin[i]] to positions[begin[i + 1] - 1] of the batch, rising.
+  std::vector<uint32_t> begin;
+  std::vector<uint32_t> positions;
+
+  absl::Span<const uint32_t> of(size_t i) const {
+    return absl::MakeConstSpan(positions.data() + begin[i], begin[i + 1] - begin[i]);
+  }
 };
 
-// Sums the gradients of keys that occur several times: a batch looks a key up once for each of its
+// The most keys of a batch.
+inline constexpr size_t kMaxBatchKeys = UINT32_MAX;
+
+// `keys`: in any order, at most kMaxBatchKeys.
+KeyOccurrences GroupByKey(absl::Span<const uint64_t> keys);
+
+// Sums the gradients of a key that occurs several times: a batch looks a key up once for each of its
 // occurrences, and each has a gradient. In float32, in the order of the occurrences, so that the sum has the
 // same bits however the rows are then cut over shards.
 //
-// `keys`: in any order. `values`: keys.size() x dim.
-SparseGradient SumDuplicates(absl::Span<const uint64_t> keys, absl::Span<const float> values, size_t dim);
+// `occurrences`: of the key; not empty. `gradients`: the batch's, `dim` values for each position. The sum is
+// written to `sum`.
+void SumDuplicates(absl::Span<const uint32_t> occurrences, const float* gradients, size_t dim, float* sum);
 
 }  // namespace weir

@@ -30,7 +30,11 @@ absl::StatusOr<std::shared_ptr<OutgoingGradient>> OutgoingGradient::Create(
     if (!gate->Attach(gradient)) {
       return absl::InvalidArgumentError("the gate is another push's; each push needs its own");
     }
-  } else if (map.partition().elements() <= kSmall) {
+  }
+  if (const absl::Status& rows = gradient->options_.rows_finite; !rows.ok()) {
+    MutexLock lock(gradient->mutex_);
+    gradient->Refuse(rows);
+  } else if (gate == nullptr && map.partition().elements() <= kSmall) {
     gradient->MayFinish();
   }
   WEIR_RETURN_IF_ERROR(gradient->failure());

@@ -44,6 +44,8 @@ class OutgoingGradient final : public GradientGate::Watcher {
     // The shard alone checks what it reads in place. Only for a job's only shard: no other shard would have
     // to be told.
     bool shard_checks = false;
+    // Of the push's rows (RowRoutes::finite()). An error has the effect of a value that is not finite.
+    absl::Status rows_finite = absl::OkStatus();
   };
   // gate: null if all tensors are ready. memory: the segment that the tensors fill, and that servers may
   // read; null: there is none. A small gradient without a gate is checked here. InvalidArgument: the gate had

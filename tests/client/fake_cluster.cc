@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "common/codec/bfloat16.h"
+#include "common/protocol/row_layout.h"
 
 namespace weir {
 namespace {
@@ -146,6 +147,13 @@ struct FakeCluster::Exchange {
     if (!first.has_push() && !first.has_pull()) {
       return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "nothing asked for");
     }
+    const absl::StatusOr<RowLayout> layout = RowLayout::OfRequest(first.push().rows(), first.push().dtype(),
+                                                                  first.pull().rows(), cluster.options_.dims);
+    if (!layout.ok()) {
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, std::string(layout.status().message()));
+    }
+    layout_ = *layout;
+    const v1::PullRequest pull = first.pull();
     size_t nth = 0;
     if (first.has_push()) {
       bool pull_follows = false;
@@ -158,11 +166,39 @@ struct FakeCluster::Exchange {
         nth = cluster.pulls_[shard].size();
         cluster.Changed();
       }
+      // Two messages with keys under way.
+      for (uint32_t credit = first.rows() ? 1 : 2; rows_.size() < layout_.bytes(); credit = 1) {
+        bool took = false;
+        if (auto status = TakeRows(first, nth, &took); status.has_value()) return status;
+        if (rows_.size() == layout_.bytes()) break;
+        v1::ExchangeReply reply;
+        reply.set_credit(credit);
+        Write(std::move(reply));
+        if (!stream->Read(id, &first)) return std::nullopt;
+      }
+      if (layout_.bytes() > 0) {
+        MutexLock lock(cluster.mutex_);
+        cluster.pulled_keys_[shard].push_back(rows_);
+        cluster.Changed();
+      }
       if (cluster.on_pull) {
         if (auto status = cluster.on_pull(shard, nth); status.has_value()) return *status;
       }
     }
-    return Weights(first.pull(), nth);
+    return Weights(pull, nth);
+  }
+
+  // Takes the message's rows, if it has any. A status ends the exchange.
+  std::optional<grpc::Status> TakeRows(const v1::ExchangeRequest& message, size_t nth, bool* took) {
+    *took = message.rows();
+    if (!*took) return std::nullopt;
+    if (message.first() != rows_.size() || message.gradient().empty() ||
+        message.gradient().size() > 1 << 20 || rows_.size() + message.gradient().size() > layout_.bytes()) {
+      return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no next piece of the rows");
+    }
+    rows_ += message.gradient();
+    if (cluster.on_rows) return cluster.on_rows(shard, nth);
+    return std::nullopt;
   }
 
   std::optional<grpc::Status> Take(v1::ExchangeRequest message, bool* pull_follows) {
@@ -198,8 +234,11 @@ struct FakeCluster::Exchange {
     uint32_t credit = message.gradient().empty() ? 2 : 1;
     size_t granted = 1;
     while (true) {
-      const size_t bytes = message.gradient().size(), count = bytes / size, at = message.first();
-      if (at + count > push.gradient.size())
+      bool rows = false;
+      if (auto status = TakeRows(message, nth, &rows); status.has_value()) return status;
+      push.row_messages += rows;
+      const size_t bytes = rows ? 0 : message.gradient().size(), count = bytes / size, at = message.first();
+      if (!rows && at + count > push.gradient.size())
         return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "too much");
       if (push.header.dtype() == v1::BF16) {
         FromBfloat16(message.gradient().data(), push.gradient.data() + at, count);
@@ -216,14 +255,15 @@ struct FakeCluster::Exchange {
       push.largest_message = std::max(push.largest_message, message.ByteSizeLong());
       v1::ExchangeReply reply;
       if (push.messages > granted) return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "no credit");
-      if (received < push.gradient.size()) {
+      const bool whole = received == push.gradient.size() && rows_.size() == layout_.bytes();
+      if (!whole) {
         reply.set_credit(credit);
         granted += credit;
       }
       if (early && count > 0) AddWeights(*push.pull, version, at, count, &reply);
       if (reply.credit() > 0 || !reply.weights().empty()) Write(std::move(reply));
       credit = 1;
-      if (received == push.gradient.size()) break;
+      if (whole) break;
       if (!stream->Read(id, &message)) return std::nullopt;
       if (message.has_push() || message.has_pull()) {
         return grpc::Status(grpc::StatusCode::INVALID_ARGUMENT, "an exchange was begun twice");
@@ -232,6 +272,7 @@ struct FakeCluster::Exchange {
     v1::ExchangeReply reply;
     {
       MutexLock lock(cluster.mutex_);
+      push.rows = rows_;
       cluster.pushes_.push_back(push);
       auto& taken = cluster.taken_[shard];
       if (taken.count(key) == 0) {
@@ -317,9 +358,13 @@ struct FakeCluster::Exchange {
     const int64_t elements = cluster.partition_.shard_elements(shard);
     header.set_elements(static_cast<uint64_t>(elements));
     if (cluster.edit_pull) cluster.edit_pull(shard, &header);
-    if (header.outcome() != v1::OK || request.header_only() || sent_early_) {
+    if (header.outcome() != v1::OK) {
       Write(std::move(reply));
       return std::nullopt;
+    }
+    if (request.header_only() || sent_early_) {
+      // The answer and the first rows go in one message.
+      return Rows(request, version, nth, std::move(reply));
     }
     int64_t first = 0;
     do {
@@ -332,11 +377,52 @@ struct FakeCluster::Exchange {
       reply.Clear();
       first += count;
     } while (first < elements);
+    return Rows(request, version, nth, std::move(reply));
+  }
+
+  // Sends the rows, after what is in `reply`.
+  std::optional<grpc::Status> Rows(const v1::PullRequest& request, uint64_t version, size_t nth,
+                                   v1::ExchangeReply reply) {
+    uint64_t sent = 0, in_message = 0;
+    size_t messages = 0;
+    const auto send = [&]() -> std::optional<grpc::Status> {
+      sent += reply.weights().size();
+      Write(std::move(reply));
+      reply.Clear();
+      in_message = 0;
+      if (++messages == 1 && cluster.on_rows_middle) return cluster.on_rows_middle(shard, nth);
+      return std::nullopt;
+    };
+    for (const RowLayout::Entry& entry : layout_.pull()) {
+      for (uint64_t i = 0; i < entry.keys; ++i) {
+        uint64_t key;
+        std::memcpy(&key, rows_.data() + entry.keys_at + i * sizeof(key), sizeof(key));
+        std::vector<float> row;
+        for (size_t column = 0; column < cluster.options_.dims[entry.table]; ++column) {
+          row.push_back(Row(version, entry.table, key, column));
+        }
+        std::string bytes(row.size() * (request.dtype() == v1::BF16 ? 2 : sizeof(float)), '\0');
+        if (request.dtype() == v1::BF16) {
+          ToBfloat16(row.data(), &bytes[0], row.size());
+        } else {
+          std::memcpy(&bytes[0], row.data(), bytes.size());
+        }
+        reply.set_rows(true);
+        reply.set_first(sent);
+        *reply.mutable_weights() += bytes;
+        if (++in_message < cluster.options_.rows_at_once) continue;
+        if (auto status = send(); status.has_value()) return status;
+      }
+    }
+    if (reply.has_pull() || in_message > 0) Write(std::move(reply));
     return std::nullopt;
   }
 
   // All weights went before the answer to the push, and are of the version that the push made.
   bool sent_early_ = false;
+  // What the client declared of its rows, and what has come of them.
+  RowLayout layout_ = {};
+  std::string rows_ = {};
 };
 
 void FakeCluster::Stream::OnReadDone(bool ok) {
@@ -494,6 +580,7 @@ FakeCluster::FakeCluster(Options options)
     versions_.resize(options_.shards);
     taken_.resize(options_.shards);
     pulls_.resize(options_.shards);
+    pulled_keys_.resize(options_.shards);
     push_calls_.resize(options_.shards);
     chunks_.resize(options_.shards);
     streams_.resize(options_.shards);
@@ -679,6 +766,10 @@ std::vector<FakeCluster::Push> FakeCluster::pushes() const {
 std::vector<v1::PullRequest> FakeCluster::pulls(uint32_t shard) const {
   MutexLock lock(mutex_);
   return pulls_[shard];
+}
+std::vector<std::string> FakeCluster::pulled_keys(uint32_t shard) const {
+  MutexLock lock(mutex_);
+  return pulled_keys_[shard];
 }
 std::vector<v1::JoinRequest> FakeCluster::joins() const {
   MutexLock lock(mutex_);

@@ -77,6 +77,11 @@ class FakeCluster {
     bool end_streams = false;
     // Serve on Unix sockets instead of loopback, so that a server can come back under its address.
     bool unix_sockets = false;
+    // The tables' row lengths. A push's rows are kept; the rows that a pull reads follow from the version
+    // (Row()).
+    std::vector<uint32_t> dims = {};
+    // Rows in one message of an answer.
+    size_t rows_at_once = 1000;
   };
   // A push as it was when it had arrived whole; without a gradient if the push says that it is to be refused.
   struct Push {
@@ -85,6 +90,9 @@ class FakeCluster {
     // The pull of the same exchange.
     std::optional<v1::PullRequest> pull;
     std::vector<float> gradient;
+    // The bytes of the exchange's rows, and how many messages they came in.
+    std::string rows;
+    size_t row_messages = 0;
     size_t messages = 0;
     size_t largest_message = 0;
     // The number of the shard's stream, and of the exchange on it.
@@ -109,6 +117,11 @@ class FakeCluster {
     return static_cast<float>(version * 1000) + static_cast<float>(element % 1000);
   }
 
+  // What a pull reads. Not all of it fits bfloat16.
+  static float Row(uint64_t version, uint32_t table, uint64_t key, size_t column) {
+    return static_cast<float>(version * 1000 + table * 100 + key % 89) + static_cast<float>(column) / 8;
+  }
+
   // The coordinator's messages from now on.
   // `new_epoch` false: the members who joined under the last epoch are confirmed.
   void SetMembers(const std::vector<std::pair<uint32_t, uint64_t>>& rank_and_incarnation,
@@ -129,7 +142,9 @@ class FakeCluster {
 
   // What the servers have received.
   std::vector<Push> pushes() const;
+  // Pulls without a push, and the keys of their rows, which come when all have arrived.
   std::vector<v1::PullRequest> pulls(uint32_t shard) const;
+  std::vector<std::string> pulled_keys(uint32_t shard) const;
   std::vector<v1::JoinRequest> joins() const;
   std::vector<v1::LeaveRequest> leaves() const;
   std::vector<v1::NextRangeRequest> next_ranges() const;
@@ -156,6 +171,8 @@ class FakeCluster {
   Ends on_push_reply;
   // Between the first and the second message of a pull's weights.
   Ends on_pull_middle;
+  // After a message with rows has come, and between two messages of an answer's rows.
+  Ends on_rows, on_rows_middle;
   Hook<std::optional<grpc::Status>(size_t nth)> on_join;
   Hook<void(v1::JoinReply*)> edit_join;
   // Change an answer.
@@ -206,6 +223,7 @@ class FakeCluster {
   // The exchanges' threads. Joined at the end.
   std::vector<std::thread> threads_ ABSL_GUARDED_BY(mutex_);
   std::vector<std::vector<v1::PullRequest>> pulls_ ABSL_GUARDED_BY(mutex_);
+  std::vector<std::vector<std::string>> pulled_keys_ ABSL_GUARDED_BY(mutex_);
   std::vector<v1::JoinRequest> joins_ ABSL_GUARDED_BY(mutex_);
   std::set<uint64_t> fenced_ ABSL_GUARDED_BY(mutex_);  // instances
   std::vector<v1::LeaveRequest> leaves_ ABSL_GUARDED_BY(mutex_);

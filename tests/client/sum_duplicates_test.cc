@@ -9,49 +9,68 @@
 namespace weir {
 namespace {
 
-TEST_CASE("SumDuplicates: each key once, rising") {
-  const SparseGradient sum =
-      SumDuplicates({7, UINT64_MAX, 7, 0}, {1, 2, 10, 20, 100, 200, 1000, 2000}, /*dim=*/2);
-  CHECK(sum.keys == std::vector<uint64_t>{0, 7, UINT64_MAX});
-  CHECK(sum.values == std::vector<float>{1000, 2000, 101, 202, 10, 20});
+std::vector<float> Sums(const std::vector<uint64_t>& keys, const std::vector<float>& gradients, size_t dim) {
+  const KeyOccurrences batch = GroupByKey(keys);
+  std::vector<float> sums(batch.keys.size() * dim);
+  for (size_t i = 0; i < batch.keys.size(); ++i) {
+    SumDuplicates(batch.of(i), gradients.data(), dim, sums.data() + i * dim);
+  }
+  return sums;
+}
+
+TEST_CASE("GroupByKey: each key once, rising, with its positions") {
+  const KeyOccurrences batch = GroupByKey({7, UINT64_MAX, 7, 0});
+  CHECK(batch.keys == std::vector<uint64_t>{0, 7, UINT64_MAX});
+  CHECK(batch.of(0) == std::vector<uint32_t>{3});
+  CHECK(batch.of(1) == std::vector<uint32_t>{0, 2});
+  CHECK(batch.of(2) == std::vector<uint32_t>{1});
+}
+
+TEST_CASE("GroupByKey: no keys") {
+  const KeyOccurrences batch = GroupByKey({});
+  CHECK(batch.keys.empty());
+  CHECK(batch.begin == std::vector<uint32_t>{0});
+  CHECK(batch.positions.empty());
 }
 
 TEST_CASE("SumDuplicates: in the order of the occurrences") {
+  CHECK(Sums({7, UINT64_MAX, 7, 0}, {1, 2, 10, 20, 100, 200, 1000, 2000}, /*dim=*/2) ==
+        std::vector<float>{1000, 2000, 101, 202, 10, 20});
   // In any other order the small values would survive, or vanish.
   const float big = 1 << 24;
-  CHECK(SumDuplicates({5, 5, 5}, {big, 1, -big}, 1).values == std::vector<float>{0});
-  CHECK(SumDuplicates({5, 5, 5}, {big, -big, 1}, 1).values == std::vector<float>{1});
-  CHECK(SumDuplicates({5, 5, 5}, {1, big, -big}, 1).values == std::vector<float>{0});
+  CHECK(Sums({5, 5, 5}, {big, 1, -big}, 1) == std::vector<float>{0});
+  CHECK(Sums({5, 5, 5}, {big, -big, 1}, 1) == std::vector<float>{1});
+  CHECK(Sums({5, 5, 5}, {1, big, -big}, 1) == std::vector<float>{0});
 }
 
-TEST_CASE("SumDuplicates: nothing") {
-  const SparseGradient sum = SumDuplicates({}, {}, 3);
-  CHECK(sum.keys.empty());
-  CHECK(sum.values.empty());
-}
-
-TEST_CASE("SumDuplicates: many keys, against a loop over a map") {
+TEST_CASE("keys that occur several times, against a loop over a map") {
   constexpr size_t kDim = 5;
+  // Few keys and many, which are sorted in two ways; of all their bits, of the lowest, and of the highest.
+  const auto n = GENERATE(as<size_t>(), 1, 300, 1024, 1025, 5000);
+  const auto factor = GENERATE(as<uint64_t>(), 0x9e3779b97f4a7c15, 1, uint64_t{1} << 55);
   RandomStream random(RandomKey(1, "sum_duplicates_test"), 0);
-  std::vector<uint64_t> keys(2000);
+  std::vector<uint64_t> keys(n);
   std::vector<float> values(keys.size() * kDim);
-  for (uint64_t& key : keys) key = uint64_t{random.NextBelow(300)} * 0x9e3779b97f4a7c15;
+  for (uint64_t& key : keys) key = uint64_t{random.NextBelow(300)} * factor;
   for (float& value : values) value = 2 * UniformFloat(random.Next()) - 1;
-  std::map<uint64_t, std::vector<float>> expected;
+  std::map<uint64_t, std::vector<float>> sums;
+  std::map<uint64_t, std::vector<uint32_t>> positions;
   for (size_t i = 0; i < keys.size(); ++i) {
-    std::vector<float>& row = expected[keys[i]];
+    positions[keys[i]].push_back(static_cast<uint32_t>(i));
+    std::vector<float>& row = sums[keys[i]];
     row.resize(kDim);
     for (size_t column = 0; column < kDim; ++column) row[column] += values[i * kDim + column];
   }
-  const SparseGradient sum = SumDuplicates(keys, values, kDim);
-  std::vector<uint64_t> expected_keys;
-  std::vector<float> expected_values;
-  for (const auto& [key, row] : expected) {
-    expected_keys.push_back(key);
-    expected_values.insert(expected_values.end(), row.begin(), row.end());
+  const KeyOccurrences batch = GroupByKey(keys);
+  REQUIRE(batch.keys.size() == positions.size());
+  size_t i = 0;
+  std::vector<float> expected;
+  for (const auto& [key, at] : positions) {
+    CHECK(batch.keys[i] == key);
+    CHECK(batch.of(i++) == at);
+    expected.insert(expected.end(), sums[key].begin(), sums[key].end());
   }
-  CHECK(sum.keys == expected_keys);
-  CHECK(sum.values == expected_values);
+  CHECK(Sums(keys, values, kDim) == expected);
 }
 
 }  // namespace

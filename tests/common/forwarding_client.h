@@ -18,8 +18,8 @@ class ForwardingClient : public Client {
   Future<ExchangeResult> Exchange(ExchangeOrder order) override { return to_->Exchange(std::move(order)); }
   std::shared_ptr<float> NewGradient() override { return to_->NewGradient(); }
   bool gradient_has_chunks() const override { return to_->gradient_has_chunks(); }
-  Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors) override {
-    return to_->PullSnapshot(std::move(tensors));
+  Future<PullResult> PullSnapshot(std::vector<MutableTensor> tensors, std::vector<RowsToRead> rows) override {
+    return to_->PullSnapshot(std::move(tensors), std::move(rows));
   }
   bool draining() const override { return to_->draining(); }
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point deadline) override {
@@ -39,6 +39,7 @@ class ForwardingClient : public Client {
   uint32_t worker() const override { return to_->worker(); }
   uint64_t start_clock() const override { return to_->start_clock(); }
   const ModelSpec& model() const override { return to_->model(); }
+  const std::vector<TableSpec>& tables() const override { return to_->tables(); }
 
  private:
   Client* const to_;

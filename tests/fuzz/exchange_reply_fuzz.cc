@@ -1,8 +1,9 @@
 // What a shard sends on a client's stream. The input stands for a sequence of messages, which answer a pull
-// (exchange 1), a push with its pull (2), and a push (3).
+// (exchange 1), a push with its pull (2), a push (3), and a pull of rows (4).
 #include <atomic>
 
 #include "client/exchange/exchange_stream.h"
+#include "client/tables/row_routes.h"
 #include "tests/client/manual_channel.h"
 #include "tests/fuzz/fuzz_target.h"
 #include "tests/fuzz/messages.h"
@@ -44,12 +45,29 @@ struct Client {
     pull.tensors = {pulled[1].data()};
     Add("PushPull", Push(0), pull);
     Add("Push", Push(1), std::nullopt);
+    ShardPull alone;
+    alone.request.set_header_only(true);
+    Add("PullRows", std::nullopt, alone, Routes());
     loop.Run();
   }
   ~Client() {
     stream->Cancel();
     loop.Run();
-    FuzzCheck(ended == 3, "each exchange ends, once");
+    FuzzCheck(ended == 4, "each exchange ends, once");
+  }
+
+  // Of one table one row, of the other one twice.
+  std::shared_ptr<const RowRoutes> Routes() {
+    const auto tables = ExchangedTables();
+    const std::vector<TableSpec> specs = {{tables[0].name(), tables[0].dim()},
+                                          {tables[1].name(), tables[1].dim()}};
+    static constexpr uint64_t kKeys[] = {5, 7, 5};
+    return RowRoutes::Create(
+               specs, 1, {},
+               std::vector<RowsToRead>{{0, absl::MakeConstSpan(kKeys, 1), absl::MakeSpan(users)},
+                                       {1, absl::MakeConstSpan(kKeys, 3), absl::MakeSpan(items)}},
+               {})
+        .value();
   }
 
   ShardPush Push(uint64_t clock) {
@@ -60,9 +78,10 @@ struct Client {
         OutgoingGradient::Create({}, tensors, {v1::F32, {gradient.data()}}, wire, nullptr).value();
     return push;
   }
-  void Add(const char* what, std::optional<ShardPush> push, std::optional<ShardPull> pull) {
+  void Add(const char* what, std::optional<ShardPush> push, std::optional<ShardPull> pull,
+           std::shared_ptr<const RowRoutes> rows = nullptr) {
     exchanges.push_back(std::make_shared<ShardExchange>(tensors, 0, wire, what, std::move(push),
-                                                        std::move(pull), answered_clock));
+                                                        std::move(pull), answered_clock, std::move(rows)));
     FuzzCheck(stream->Add(exchanges.back(),
                           [this](const absl::StatusOr<ShardExchange::Progress>& how) {
                             ++ended;
@@ -79,6 +98,8 @@ struct Client {
   // What is pulled, each exactly as long as the model.
   std::vector<std::vector<float>> pulled = {std::vector<float>(kElements, kUntouched),
                                             std::vector<float>(kElements, kUntouched)};
+  // Each exactly as long as its rows.
+  std::vector<float> users = std::vector<float>(1), items = std::vector<float>(9);
   std::atomic<uint64_t> answered_clock = 0;
   std::vector<std::shared_ptr<ShardExchange>> exchanges;
   int ended = 0;
@@ -118,6 +139,15 @@ std::vector<std::string> Seeds() {
   const std::string weights(kElements * sizeof(float), '\0');
   pulled.set_weights(weights);
   both.set_weights(weights);
+  v1::ExchangeReply rows, more_rows;
+  rows.set_id(4);
+  *rows.mutable_pull() = pulled.pull();
+  rows.set_rows(true);
+  rows.set_weights(std::string(4 * sizeof(float), '\0'));
+  more_rows.set_id(4);
+  more_rows.set_rows(true);
+  more_rows.set_first(4 * sizeof(float));
+  more_rows.set_weights(std::string(3 * sizeof(float), '\0'));
   v1::ExchangeReply error;
   error.set_id(3);
   error.mutable_error()->set_code(14);
@@ -125,7 +155,8 @@ std::vector<std::string> Seeds() {
   return {
       "0" + JoinMessages({pulled.SerializeAsString(), both.SerializeAsString(), pushed.SerializeAsString()}),
       "1" + JoinMessages(
-                {granted.SerializeAsString(), in_place.SerializeAsString(), error.SerializeAsString()})};
+                {granted.SerializeAsString(), in_place.SerializeAsString(), error.SerializeAsString()}),
+      "0" + JoinMessages({rows.SerializeAsString(), more_rows.SerializeAsString()})};
 }
 
 std::vector<std::string> Words() {

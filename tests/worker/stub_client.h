@@ -19,7 +19,9 @@ class StubClient : public Client {
   Future<ExchangeResult> Exchange(ExchangeOrder) override { return Unused<ExchangeResult>(); }
   std::shared_ptr<float> NewGradient() override { return nullptr; }
   bool gradient_has_chunks() const override { return true; }
-  Future<PullResult> PullSnapshot(std::vector<MutableTensor>) override { return Unused<PullResult>(); }
+  Future<PullResult> PullSnapshot(std::vector<MutableTensor>, std::vector<RowsToRead>) override {
+    return Unused<PullResult>();
+  }
   bool draining() const override { return false; }
   absl::StatusOr<bool> WaitDraining(std::chrono::steady_clock::time_point) override { return false; }
   bool leading() const override { return false; }
@@ -34,6 +36,7 @@ class StubClient : public Client {
   uint32_t worker() const override { return 0; }
   uint64_t start_clock() const override { return 0; }
   const ModelSpec& model() const override { return model_; }
+  const std::vector<TableSpec>& tables() const override { return tables_; }
 
  protected:
   template <typename T>
@@ -45,6 +48,7 @@ class StubClient : public Client {
 
  private:
   const ModelSpec model_;
+  const std::vector<TableSpec> tables_;
 };
 
 }  // namespace weir
