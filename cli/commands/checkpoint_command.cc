@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <optional>
+#include <string>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -41,10 +42,20 @@ void Print(absl::string_view line) {
   std::fflush(stdout);
 }
 
-uint64_t BytesOf(const v1::CheckpointManifest& manifest) {
-  uint64_t bytes = 0;
-  for (const v1::CheckpointFile& file : manifest.files()) bytes += file.bytes();
-  return bytes;
+size_t CountFiles(const v1::CheckpointManifest& manifest) {
+  size_t files = 0;
+  for (const v1::CheckpointFile& file : manifest.files())
+    files += 1 + static_cast<size_t>(file.tables_size());
+  return files;
+}
+
+// "2 tables with 1,234 rows". Empty: the checkpoint has no embedding tables.
+std::string DescribeTables(const CheckpointReader& reader) {
+  const size_t tables = reader.NumTables();
+  if (tables == 0) return "";
+  uint64_t rows = 0;
+  for (size_t i = 0; i < tables; ++i) rows += reader.RowsOf(i);
+  return absl::StrCat(tables, tables == 1 ? " table with " : " tables with ", FormatCount(rows), " rows");
 }
 
 // Opens the checkpoint that a path of the command line means, and reads its manifest. Warns about checkpoints
@@ -121,7 +132,7 @@ int RunCheckpointList(const std::string& directory) {
       continue;
     }
     table.AddRow({name, step, absl::StrCat(found->manifest.num_shards()),
-                  FormatBytes(BytesOf(found->manifest)),
+                  FormatBytes(CheckpointBytes(found->manifest)),
                   best.has_value() && best->checkpoint() == entry.step
                       ? absl::StrCat("complete, best (epoch ", best->evaluation().epoch(), ")")
                       : "complete"});
@@ -137,9 +148,11 @@ int RunCheckpointVerify(const std::string& path) {
   if (!reader.ok()) return Refuse(reader.status());
   if (const absl::Status status = reader->Verify(); !status.ok()) return Refuse(status);
   const v1::CheckpointManifest& manifest = reader->manifest();
-  Print(absl::StrCat(folder, ": ok (step ", FormatCount(manifest.step()), ", ", manifest.files_size(),
-                     manifest.files_size() == 1 ? " file, " : " files, ", FormatBytes(BytesOf(manifest)),
-                     ")"));
+  const size_t count = CountFiles(manifest);
+  const std::string tables = DescribeTables(*reader);
+  Print(absl::StrCat(folder, ": ok (step ", FormatCount(manifest.step()), ", ", count,
+                     count == 1 ? " file, " : " files, ", tables, tables.empty() ? "" : ", ",
+                     FormatBytes(CheckpointBytes(manifest)), ")"));
   return kExitOk;
 }
 
@@ -148,7 +161,9 @@ int RunExport(const std::string& path, const std::string& out) {
   const auto reader = OpenCheckpoint(path, &folder);
   if (!reader.ok()) return Refuse(reader.status());
   if (const absl::Status status = reader->Export(out); !status.ok()) return Refuse(status);
-  Print(absl::StrCat(out, ": ", reader->manifest().model().tensors_size(), " tensors of ", folder));
+  const std::string tables = DescribeTables(*reader);
+  Print(absl::StrCat(out, ": ", reader->manifest().model().tensors_size(), " tensors",
+                     tables.empty() ? "" : " and ", tables, " of ", folder));
   return kExitOk;
 }
 

@@ -155,6 +155,15 @@ absl::StatusOr<std::string> FindFolder(FileSystem& fs, const std::string& dir, u
                                           "; all servers must see the same checkpoint.directory"));
 }
 
+uint64_t CheckpointBytes(const v1::CheckpointManifest& manifest) {
+  uint64_t bytes = 0;
+  for (const v1::CheckpointFile& file : manifest.files()) {
+    bytes += file.bytes();
+    for (const v1::CheckpointTable& table : file.tables()) bytes += table.bytes();
+  }
+  return bytes;
+}
+
 absl::StatusOr<FoundCheckpoint> LatestComplete(FileSystem& fs, const std::string& dir) {
   WEIR_ASSIGN_OR_RETURN(const std::vector<CheckpointEntry> entries, FindCheckpoints(fs, dir));
   FoundCheckpoint found;

@@ -57,6 +57,9 @@ struct FoundCheckpoint {
   // Newer checkpoints that were passed over, and why. For the log.
   std::vector<std::string> refused;
 };
+// What all files of a checkpoint take, without the manifest.
+uint64_t CheckpointBytes(const v1::CheckpointManifest& manifest);
+
 // The newest checkpoint whose manifest is undamaged and whose files are there in their full lengths; their
 // content is checked when it is loaded. NotFound: there is none; says what was refused. Unimplemented: a
 // newer program has written a checkpoint that may be the newest; an older one is no substitute for it.

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/checkpoint/checkpoint_folder.h"
 #include "common/telemetry/logging.h"
 
 namespace weir {
@@ -139,9 +140,7 @@ void Checkpoints::OnCommitted(const v1::CheckpointManifest& manifest, const absl
   schedule_.Completed(options_.clock->Now());
   newest_ = manifest;
   newest_since_ = options_.clock->Now();
-  uint64_t bytes = 0;
-  for (const v1::CheckpointFile& file : manifest.files()) bytes += file.bytes();
-  LogInfo("saved ", newest_folder(), ": ", bytes, " bytes in ",
+  LogInfo("saved ", newest_folder(), ": ", CheckpointBytes(manifest), " bytes in ",
           absl::FormatDuration(absl::Trunc(took, absl::Milliseconds(1))));
   v1::CheckpointReply reply;
   reply.set_directory(newest_folder());

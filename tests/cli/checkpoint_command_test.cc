@@ -24,7 +24,7 @@ class Folder {
     std::string name = path_.string();
     REQUIRE(mkdtemp(name.data()) != nullptr);
     path_ = name;
-    REQUIRE(CheckpointedJob().Write(path_).ok());
+    REQUIRE(CheckpointedJob{}.Write(path_).ok());
   }
   ~Folder() { fs::remove_all(path_); }
   std::string path(const std::string& name = "") const { return name.empty() ? path_ : path_ / name; }
@@ -64,7 +64,7 @@ TEST_CASE("the best one is marked, and DIR/best means it") {
   const WeirResult none = Weir({"checkpoint", "verify", runs.path("best")});
   CHECK(none.code == kExitConfig);
   CHECK_THAT(none.output, Contains("keeps no best weights (evaluation.keep_best), or has none yet"));
-  REQUIRE(CheckpointedJob().Write(runs.path(), 24, /*best=*/12).ok());
+  REQUIRE(CheckpointedJob{}.Write(runs.path(), 24, /*best=*/12).ok());
   const WeirResult list = Weir({"checkpoint", "list", runs.path()});
   CHECK(list.code == 0);
   CHECK_THAT(list.output, Contains("  complete, best (epoch 0)\n") && Contains("  complete\n"));
@@ -116,6 +116,22 @@ TEST_CASE("an export holds all tensors in one file") {
   const WeirResult nowhere = Weir({"export", runs.path(), "/no/such/folder/out.safetensors"});
   CHECK(nowhere.code == kExitConfig);
   CHECK_THAT(nowhere.output, Contains("/no/such/folder/out.safetensors"));
+}
+
+TEST_CASE("embedding tables are verified, counted and exported") {
+  const Folder runs;
+  REQUIRE(CheckpointedJob{/*with_table=*/true}.Write(runs.path(), 24).ok());
+  const WeirResult verified = Weir({"checkpoint", "verify", runs.path()});
+  INFO(verified.output);
+  CHECK(verified.code == 0);
+  CHECK_THAT(verified.output, Contains("step-00000024: ok (step 24, 4 files, 1 table with 37 rows, "));
+  const WeirResult exported = Weir({"export", runs.path(), runs.path("out.safetensors")});
+  CHECK(exported.code == 0);
+  CHECK_THAT(exported.output, Contains(" tensors and 1 table with 37 rows of "));
+  FlipByte(runs.path("step-00000024/shard-00001-of-00002.table-000.safetensors"), 1);
+  const WeirResult damaged = Weir({"checkpoint", "verify", runs.path()});
+  CHECK(damaged.code == 1);
+  CHECK_THAT(damaged.output, Contains("shard-00001-of-00002.table-000.safetensors: tensor 'counters/"));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@ namespace weir {
 
 // A small job's checkpoints, as two servers wrote them.
 struct CheckpointedJob {
+  bool with_table = false;
   absl::Status Write(const std::string& directory, uint64_t step = 12,
                      std::optional<uint64_t> best = std::nullopt) const {
     std::error_code ignored;
@@ -20,6 +21,7 @@ struct CheckpointedJob {
     StoredJob job;
     job.model = TestModel(1000);
     job.slots = {"momentum"};
+    if (with_table) job.tables = {TestTable("clicks", 4)};
     return job.Write(FileSystem::Posix(), directory, step, 2, best);
   }
 };

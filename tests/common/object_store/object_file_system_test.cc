@@ -151,7 +151,8 @@ absl::Status WriteAttempt(const StoredJob& job, const std::string& dir, uint64_t
 }
 
 TEST_CASE("A checkpoint in object storage is found, loaded, exported and removed") {
-  const StoredJob job{TestModel(500), {"m"}, 1}, later{TestModel(500), {"m"}, 2};
+  const StoredJob job{TestModel(500), {"m"}, 1, {TestTable("clicks", 2)}, 5};
+  const StoredJob later{TestModel(500), {"m"}, 2, {TestTable("clicks", 2)}, 5};
   const std::string dir = Path("runs/7");
   CHECK(LatestComplete(Files(), dir).status().code() == Code::kNotFound);
   REQUIRE(WriteAttempt(job, dir, 5, 11, 3) == absl::OkStatus());

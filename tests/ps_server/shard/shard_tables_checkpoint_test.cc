@@ -94,6 +94,11 @@ struct Job : ShardFixture {
     }
     Settle();
   }
+  std::vector<std::string> FilesOf(uint64_t step) {
+    const auto names = files->List(CheckpointFolder(kCheckpoints, step));
+    REQUIRE(names.ok());
+    return *names;
+  }
   std::string CheckpointError() {
     const auto written = Reports(v1::ShardReport::kCheckpoint);
     REQUIRE(written.size() == 1);
@@ -240,8 +245,7 @@ TEST_CASE("Rows are kept for a checkpoint no longer than it may be written, what
     f.RunBackground();
     f.files->SetFault(nullptr);
     CHECK_THAT(f.CheckpointError(), Contains("the disk is full"));
-    REQUIRE(f.files->List("/checkpoints/step-00000001").ok());
-    for (const std::string& name : *f.files->List("/checkpoints/step-00000001")) CHECK(name[0] != '.');
+    for (const std::string& name : f.FilesOf(1)) CHECK(name[0] != '.');
     // The next one is written.
     f.Take(2);
     f.RunBackground();
@@ -274,7 +278,7 @@ TEST_CASE("A shard that begins anew gives up the files of the one before") {
   f.files->SetFault(nullptr);
   CHECK(begun);
   CHECK(f.Reports(v1::ShardReport::kCheckpoint).empty());
-  for (const std::string& name : *f.files->List("/checkpoints/step-00000001")) {
+  for (const std::string& name : f.FilesOf(1)) {
     CHECK(!absl::StrContains(name, "table-"));
   }
   CHECK(f.FormerBytes() == 0);
