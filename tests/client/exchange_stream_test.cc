@@ -85,9 +85,7 @@ class TwoSlots final : public ShardMemory {
   uint32_t slots() const override { return 2; }
   char* SlotData(uint32_t slot) override { return slots_[slot].data(); }
   uint64_t SlotOffset(uint32_t slot) const override { return slot * kSlotBytes; }
-  std::optional<uint32_t> NumberOf(const std::shared_ptr<const SharedSegment>&) override {
-    return std::nullopt;
-  }
+  std::optional<uint32_t> NumberOf(const std::shared_ptr<const SharedSegment>&) override { return 5; }
   absl::StatusOr<const char*> Map(uint32_t, uint64_t, uint64_t) override {
     return absl::OutOfRangeError("not used here");
   }
@@ -114,12 +112,16 @@ struct RowStream {
     loop.Run();
   }
 
-  std::shared_ptr<ShardExchange> Add(bool pushes, bool pulls) {
+  // `segment`: null, or where the gradient lies.
+  std::shared_ptr<ShardExchange> Add(bool pushes, bool pulls,
+                                     const std::shared_ptr<const SharedSegment>& segment = nullptr) {
     std::optional<ShardPush> push;
     if (pushes) {
       push.emplace();
+      const void* const gradient =
+          segment == nullptr ? static_cast<const void*>(dense.data()) : segment->data();
       push->gradient =
-          OutgoingGradient::Create({}, tensors, {v1::F32, {dense.data()}}, wire, nullptr).value();
+          OutgoingGradient::Create({}, tensors, {v1::F32, {gradient}}, wire, nullptr, segment).value();
     }
     std::optional<ShardPull> pull;
     std::vector<RowGradients> pushed;
@@ -217,6 +219,19 @@ TEST_CASE("A push's rows lie in the slots, in order and as credit comes, before 
   CHECK(s.rows == std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7, 8, 9});
 }
 
+TEST_CASE("A gradient that the shard reads in place follows its rows, which lie in the slots") {
+  RowStream s;
+  absl::StatusOr<std::unique_ptr<SharedSegment>> segment = SharedSegment::Create(65536);
+  REQUIRE(segment.ok());
+  s.Add(/*pushes=*/true, /*pulls=*/false, std::shared_ptr<const SharedSegment>(*std::move(segment)));
+  s.Deliver(s.Credit(1, 4));
+  REQUIRE(s.sent().size() == 4);
+  for (uint32_t i = 0; i < 3; ++i) CHECK(s.IsInSlot(s.sent()[i], i % 2, *s.routes[0]) == (i > 0));
+  CHECK_FALSE(s.sent()[3].rows());
+  CHECK(s.sent()[3].shared().segment() == 5);
+  CHECK(s.sent()[3].shared().bytes() == 16);
+}
+
 TEST_CASE("A push that is answered before its rows have come sends them all, for the keys of its pull") {
   RowStream s;
   s.Add(/*pushes=*/true, /*pulls=*/true);
@@ -232,13 +247,17 @@ TEST_CASE("A push that is answered before its rows have come sends them all, for
   s.Deliver(s.Credit(1, 2));
   REQUIRE(s.sent().size() == 4);
   CHECK(s.IsInSlot(s.sent()[3], 0, *s.routes[0]));
-  s.AnswerPull(1);
-  CHECK(s.ended == std::vector<bool>{true});
-  // Now it has them.
   s.Deliver(s.Credit(2, 1));
   REQUIRE(s.sent().size() == 5);
-  CHECK(s.sent()[4].id() == 2);
-  CHECK(s.sent()[4].has_shared());
+  CHECK(s.sent()[4].rows());
+  CHECK_FALSE(s.sent()[4].has_shared());
+  s.AnswerPull(1);
+  CHECK(s.ended == std::vector<bool>{true});
+  // Now it may have them.
+  s.Deliver(s.Credit(2, 1));
+  REQUIRE(s.sent().size() == 6);
+  CHECK(s.sent()[5].id() == 2);
+  CHECK(s.sent()[5].has_shared());
 }
 
 TEST_CASE("A push without a pull that is answered before its rows have come sends no more of them") {

@@ -100,6 +100,7 @@ struct RowsFixture : ClientFixture {
 // The rows of all shards' pushes.
 RowMap RowsOf(const std::vector<FakeCluster::Push>& pushes, v1::Dtype dtype = v1::F32) {
   RowMap rows;
+  bool twice = false;
   for (const FakeCluster::Push& push : pushes) {
     CHECK(push.header.dtype() == dtype);
     const auto layout = RowLayout::OfRequest(
@@ -111,7 +112,7 @@ RowMap RowsOf(const std::vector<FakeCluster::Push>& pushes, v1::Dtype dtype = v1
         uint64_t key;
         std::memcpy(&key, push.rows.data() + entry.keys_at + i * sizeof(key), sizeof(key));
         std::vector<float>& row = rows[{entry.table, key}];
-        CHECK(row.empty());
+        twice = twice || !row.empty();
         row.resize(kDims[entry.table]);
         const char* const at = push.rows.data() + entry.values_at + i * entry.row_bytes;
         if (dtype == v1::BF16) {
@@ -122,6 +123,7 @@ RowMap RowsOf(const std::vector<FakeCluster::Push>& pushes, v1::Dtype dtype = v1
       }
     }
   }
+  CHECK_FALSE(twice);
   return rows;
 }
 
@@ -138,7 +140,7 @@ TEST_CASE("rows: a push brings each shard its sums, and the next pull the rows i
   const auto shards = GENERATE(as<uint32_t>(), 1, 2, 3);
   const std::string types = GENERATE("f32", "push bf16", "pull bf16");
   // In the second case the rows take several messages both ways.
-  const auto keys = GENERATE(as<size_t>(), 50, 100000);
+  const auto keys = GENERATE(as<size_t>(), 50, 60000);
   RowsFixture f(WithTables(ClientFixture::Small(), shards));
   if (types == "push bf16") f.config.mutable_wire()->set_push_dtype(v1::WireConfig::TYPE_BF16);
   if (types == "pull bf16") f.config.mutable_wire()->set_pull_dtype(v1::WireConfig::TYPE_BF16);
