@@ -332,15 +332,15 @@ class Client:
 
     # ---- the loop
 
-    def steps(self, result: Arrays | None = None) -> Iterator["Step"]:
+    def steps(self, result: Arrays | None = None, result_rows: Rows | None = None) -> Iterator["Step"]:
         """Yields each piece of work that this worker has to do, in every mode, until the job's examples are done; call
         push() of each. Joins if need be, joins again where the membership was lost, and leaves at the end.
 
-        result: arrays for the model's tensors, which get the trained weights before this worker leaves. JobDone: the
-        job was done before this worker came, so that there is no result.
+        result: arrays for the model's tensors, which get the trained weights before this worker leaves; with them result_rows
+        get the rows of their keys. JobDone: the job was done before this worker came, so that there is no result.
         """
         from .steps import run
-        return run(self, result)
+        return run(self, result, result_rows)
 
     # ---- its parts
 

@@ -41,7 +41,7 @@ class Rows(unittest.TestCase):
                     result, final = {"w": np.empty(3, np.float32)}, {"users": to_read(KEYS, 2)}
                     with weir.Client(job(consistency=consistency), TENSORS, EXAMPLES, servers=servers) as client:
                         self.assertEqual(dict(client.tables), {"users": 2, "items": 5})
-                        for step in weir.steps.run(client, result, final):
+                        for step in client.steps(result, final):
                             if not consistency.get("prefetch"):
                                 np.testing.assert_array_equal(step.rows("users", KEYS), expected)
                             gradient = np.arange(8, dtype=np.float32).reshape(4, 2) + step.work.batch
@@ -86,7 +86,7 @@ class Rows(unittest.TestCase):
         result, final = {"w": np.empty(3, np.float32)}, {"users": to_read(KEYS, 2)}
         gradient = np.array([[1, 0], [1, 0], [0, 0]], np.float32)
         with weir.Client(job(train={"examples": BATCH, "clip_norm": 1.5}), TENSORS, EXAMPLES) as client:
-            for step in weir.steps.run(client, result, final):
+            for step in client.steps(result, final):
                 step.push({"w": np.array([1, 2, 0], np.float32)}, rows={"users": (KEYS[[1, 1, 0]], gradient)})
         # The norm is sqrt(1 + 4 + 2^2) = 3.
         np.testing.assert_allclose(result["w"], [-0.5, -1, 0], rtol=1e-6)

@@ -14,6 +14,11 @@ def loop(client: weir.Client) -> None:
         step.push({"w": torch.zeros(784, 10)})
         step.push({"w": [0.0]})  # type: ignore[dict-item]
         step.push("w")  # type: ignore[arg-type]
+        keys = np.arange(5)
+        rows = step.rows("users", keys)
+        assert_type(rows, weir.Floats)
+        step.push(rows={"users": (keys, rows)})
+        step.push(rows={"users": rows})  # type: ignore[dict-item]
 
 
 async def parts(client: weir.Client, into: dict[str, weir.Floats]) -> None:
@@ -26,6 +31,10 @@ async def parts(client: weir.Client, into: dict[str, weir.Floats]) -> None:
     assert_type(await client.push(work, base, into), Pushed)
     assert_type(client.push_pull(work, base, into, into).result(), tuple[Pushed, Weights])
     client.pull("0", into)  # type: ignore[arg-type]
+    read = {"users": (np.arange(5), np.empty((5, 8), np.float32))}
+    assert_type(await client.pull_rows(work.clock, read), Weights)
+    assert_type(await client.push(work, base, into, rows=read), Pushed)
+    client.pull_rows(work.clock, into)  # type: ignore[arg-type]
 
 
 def main() -> None:
