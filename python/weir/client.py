@@ -8,7 +8,7 @@ import os
 import sys
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
 
 import numpy as np
 
@@ -341,9 +341,18 @@ class Client:
         to be filled until it is ready there."""
         return self._exchange(work, base, gradient, gate).then_pushed()
 
+    @overload
     def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: Arrays,
-                  gate: Gate | None = None) -> "Future[tuple[Pushed, Weights]]":
-        """push() and the pull() at the next clock, as one exchange; for the last work of a clock."""
+                  gate: Gate | None = None) -> "Future[tuple[Pushed, Weights]]": ...
+
+    @overload
+    def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: None = None,
+                  gate: Gate | None = None) -> "Future[tuple[Pushed, View]]": ...
+
+    def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: Arrays | None = None,
+                  gate: Gate | None = None) -> "Future[Any]":
+        """push() and the pull() at the next clock, as one exchange; for the last work of a clock. Without `into` the
+        weights are read where they lie, and are a View."""
         return self._exchange(work, base, gradient, gate, work.clock + 1, into)
 
     def snapshot(self, into: Arrays) -> "Future[Weights]":
