@@ -7,11 +7,13 @@
 #include <cmath>
 #include <cstdio>
 #include <fstream>
+#include <iostream>
 #include <optional>
 #include <string>
 #include <thread>
 #include <vector>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
@@ -199,6 +201,30 @@ int RunScale(const ScaleOptions& options, const std::string& json_file, const st
   return good ? kExitOk : 1;
 }
 
+// Takes turns as another program says: it writes a number of steps as a line, and reads the seconds of each
+// as a line of JSON.
+int TakeTurns(int64_t elements, bool in_place) {
+  Contestant contestant = Weir("weir shared memory", R"({"wire": {"transport": "shared_memory"}})");
+  contestant.elements = elements;
+  contestant.in_place = in_place;
+  const auto host = ServerHost::Local();
+  if (!host.ok()) return Fail(host.status());
+  const auto contest = Contest::Start(contestant, host->get());
+  if (!contest.ok()) return Fail(contest.status());
+  for (std::string line; std::getline(std::cin, line);) {
+    int steps;
+    if (!absl::SimpleAtoi(line, &steps) || steps < 1) {
+      return Fail(absl::InvalidArgumentError(
+          absl::StrCat("standard input: '", line, "' is not a number of steps, at least 1")));
+    }
+    const auto result = (*contest)->Run(steps);
+    if (!result.ok()) return Fail(result.status());
+    std::printf("%s\n", json(result->seconds).dump().c_str());
+    std::fflush(stdout);
+  }
+  return kExitOk;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Measures how fast weights and gradients move.", "weir bench");
   app.footer(kWireExamples);
@@ -318,9 +344,23 @@ int Main(int argc, char** argv) {
   scale->add_option("--plot", plot_file, "Also draws them there, as an SVG")->type_name("FILE");
   scale->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
       ->type_name("FILE");
+
+  CLI::App* turns = app.add_subcommand(
+      "turns", "Steps over shared memory, as standard input says, for developers: ./dev bench python");
+  int64_t elements = 25'000'000;
+  bool in_place = false;
+  turns->group("");  // not in the help
+  turns->add_option("--elements", elements, "Of the model, float32")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 34))
+      ->capture_default_str();
+  turns->add_flag("--in_place", in_place, "Gradient and weights are not copied");
+  turns->add_option("--ps_server", ps_server, "The program ps_server (default: beside this one)")
+      ->type_name("FILE");
+
   if (const std::optional<int> exit = ReadCommandLine(app, argc, argv)) return *exit;
   ServerProcess::SetProgram(ps_server);
   if (scale->parsed()) return RunScale(scale_options, json_file, plot_file);
+  if (turns->parsed()) return TakeTurns(elements, in_place);
   if (targets->parsed()) return RunTargets(target_options, json_file);
   if (!listen.empty()) return Fail(ServeRemotely(listen));
   if (small) {

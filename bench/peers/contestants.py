@@ -59,14 +59,14 @@ def weir_job():
 
 
 def weir_version(_):
-    return output_of([str(ROOT / "bazel-bin/cli/weir"), "--version"]).removeprefix("weir ")
+    return output_of([str(environments.BIN / "cli/weir"), "--version"]).removeprefix("weir ")
 
 
 def weir_cluster(mode, transport):
     def run(_, steps, limit):
         consistency = '{"mode": "sync", "parts": 2}' if mode == "sync" else '{"mode": "async"}'
         with tempfile.NamedTemporaryFile(suffix=".json") as summary:
-            job = [str(ROOT / "bazel-bin/cli/weir"), "up", f"--ps={SERVERS}", f"--workers={WORKERS}", "--device=cpu", *weir_job(),
+            job = [str(environments.BIN / "cli/weir"), "up", f"--ps={SERVERS}", f"--workers={WORKERS}", "--device=cpu", *weir_job(),
                    "--set", f"consistency={consistency}", "--set", f'wire.transport="{transport}"',
                    "--set", f"train.examples={steps * WORKERS * BATCH}", "--set", "train.epochs=null",
                    f"--summary={summary.name}"]
@@ -78,7 +78,7 @@ def weir_cluster(mode, transport):
 
 
 def weir_compute(_, steps, limit):
-    command = [str(ROOT / "bazel-bin/worker/bench/compute_bench"), f"--steps={steps}", f"--warmup={WARMUP}", "--config",
+    command = [str(environments.BIN / "worker/bench/compute_bench"), f"--steps={steps}", f"--warmup={WARMUP}", "--config",
                *weir_job()]
     return summed(processes.run([Process(f"worker {i}", command) for i in range(WORKERS)], limit), WORKERS)
 
@@ -139,6 +139,22 @@ def pytorch_rpc(mode, transport):
 def pytorch_ddp(python, steps, limit):
     group = pytorch_processes(python, "pytorch_ddp.py", "sync", WORKERS * ["worker"], steps)
     return summed(processes.run(group, limit), WORKERS)
+
+
+def weir_torch(python, steps, limit):
+    """Not among contestants(): the others measure Weir's own worker, and `./dev bench python` this."""
+    with tempfile.TemporaryDirectory() as folder:
+        job, out = pathlib.Path(folder) / "job.json", pathlib.Path(folder) / "out"
+        job.write_text(json.dumps({
+            "name": "weir_torch", "data": {"batch_size": BATCH}, "train": {"examples": (WARMUP + steps) * WORKERS * BATCH},
+            "consistency": {"mode": "sync", "parts": WORKERS}, "optimizer": {"type": "sgd", "learning_rate": LEARNING_RATE}}),
+            encoding="utf-8")
+        out.mkdir()
+        command = [str(environments.BIN / "cli/weir"), "up", f"--ps={SERVERS}", f"--workers={WORKERS}", str(job), "--", python,
+                   str(HERE / "weir_torch.py"), f"--job={job}", f"--data={data()}", f"--out={out}", f"--steps={steps}",
+                   f"--warmup={WARMUP}"]
+        processes.run([Process("weir up", command, environments.weir_package())], limit)
+        return summed([json.loads(file.read_text(encoding="utf-8")) for file in out.iterdir()], WORKERS)
 
 
 def pytorch_version(python):

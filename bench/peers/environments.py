@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+# What Bazel has built, as it lies there.
+BIN = ROOT / "bazel-bin"
 CACHE = ROOT / ".peers"
 FASHION_MNIST = pathlib.Path("/usr/share/datasets/fashion-mnist")
 # Headers of the files in IDX format.
@@ -26,6 +28,17 @@ PINNED = {
 
 class Skipped(Exception):
     """A contestant cannot run here: why, and what to do."""
+
+
+def machine():
+    with open("/proc/cpuinfo", encoding="utf-8") as file:
+        models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    return {"cores": os.cpu_count(), "cpu": models[0] if models else "", "load_before": os.getloadavg()[0]}
+
+
+def weir_package():
+    """The environment of a Python program that uses the package weir."""
+    return {"PYTHONPATH": str(ROOT / "python"), "WEIR_LIBRARY": str(BIN / "python/capi/libweir.so")}
 
 
 def data():

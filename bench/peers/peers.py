@@ -5,13 +5,12 @@ docs/benchmarks/README.md.
 """
 import argparse
 import json
-import os
 import statistics
 import sys
 import time
 
 import contestants as field
-from environments import PINNED, Skipped
+from environments import PINNED, Skipped, machine
 from processes import Failed
 
 COLUMNS = ["async", "sync"]
@@ -124,12 +123,6 @@ def ratios(medians):
             value = max(ours) / max(others)
             found.append({"work": what, "value": round(value, 3), "bound": bound, "met": value >= bound})
     return found
-
-
-def machine():
-    with open("/proc/cpuinfo", encoding="utf-8") as file:
-        models = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
-    return {"cores": os.cpu_count(), "cpu": models[0] if models else "", "load_before": os.getloadavg()[0]}
 
 
 def main():

@@ -25,12 +25,18 @@ def new_model():
     return torch.nn.Sequential(torch.nn.Linear(INPUTS, HIDDEN), torch.nn.ReLU(), torch.nn.Linear(HIDDEN, CLASSES))
 
 
-def batches(folder, batch, seed):
-    """Images and labels of one batch after another, in random order, without end."""
+def examples(folder):
+    """All images and labels."""
     with open(f"{folder}/images", "rb") as file:
         images = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).view(-1, INPUTS).float() / 255
     with open(f"{folder}/labels", "rb") as file:
         labels = torch.frombuffer(bytearray(file.read()), dtype=torch.uint8).long()
+    return images, labels
+
+
+def batches(folder, batch, seed):
+    """Images and labels of one batch after another, in random order, without end."""
+    images, labels = examples(folder)
     random = torch.Generator().manual_seed(seed)
     for _ in itertools.count():
         for indexes in torch.randperm(len(labels), generator=random).split(batch):

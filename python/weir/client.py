@@ -8,7 +8,7 @@ import os
 import sys
 import weakref
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Iterator, Mapping, Sequence, overload
 
 import numpy as np
 
@@ -385,11 +385,21 @@ class Client:
         It takes effect together with the tensors' gradient, or neither does."""
         return self._exchange(work, base, gradient, gate, rows).then_pushed()
 
+    @overload
     def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: Arrays, gate: Gate | None = None,
-                  rows: Rows | None = None, next_rows: Rows | None = None) -> "Future[tuple[Pushed, Weights]]":
-        """push() and the pull() at the next clock, as one exchange; for the last work of a clock. rows: as of push().
-        next_rows: as of pull()."""
-        return self._exchange(work, base, gradient, gate, rows, work.clock + 1, into, read=next_rows)
+                  rows: Rows | None = None, next_rows: Rows | None = None) -> "Future[tuple[Pushed, Weights]]": ...
+
+    @overload
+    def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: None = None, gate: Gate | None = None,
+                  rows: Rows | None = None, next_rows: Rows | None = None) -> "Future[tuple[Pushed, View]]": ...
+
+    def push_pull(self, work: Work, base: Weights, gradient: Arrays, into: Arrays | None = None,
+                  gate: Gate | None = None, rows: Rows | None = None,
+                  next_rows: Rows | None = None) -> "Future[Any]":
+        """push() and the pull() at the next clock, as one exchange; for the last work of a clock. Without `into` the
+        weights are read where they lie, and are a View. rows: as of push(). next_rows: as of pull()."""
+        return self._exchange(work, base, gradient, gate, rows, work.clock + 1, into, in_place=into is None,
+                              read=next_rows)
 
     def snapshot(self, into: Arrays | None, rows: Rows | None = None) -> "Future[Weights]":
         """Reads the newest consistent weights, from outside the training: in sync those of one step. into: the model's

@@ -126,7 +126,8 @@ class Optimizer(torch.optim.Optimizer):
                 self._weights.load(step.weights)
                 data = batches(step.work)
                 if seed is not None:
-                    torch.manual_seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
+                    # Of the CPU: torch.manual_seed() takes as long as a small step, for devices that are not used.
+                    torch.default_generator.manual_seed((seed + 0x9E3779B97F4A7C15 * (step.work.batch + 1)) % 2**63)
                 self._step = step
                 gradients.begin(step)
                 self._rows.begin(step)

@@ -1,0 +1,108 @@
+"""Turns: a race's contestants are all up and warm the whole time, and each works only when it is its turn. A line with a number of
+steps goes to a contestant, and a line of JSON with the seconds of each comes back."""
+import json
+import os
+import pathlib
+import socket
+import statistics
+import subprocess
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+import processes
+from processes import Failed
+
+# A turn's first step finds the caches full of another contestant's data, and does not count.
+UNCOUNTED = 1
+LEAST_STEPS = 3
+
+
+@dataclass
+class Contestant:
+    name: str
+    # Its command. `connects`: the arguments --turns=PATH name where it is told its turns; else its standard input is.
+    command: list
+    connects: bool = True
+    environment: dict = field(default_factory=dict)
+
+
+class Player:
+    """A contestant at work."""
+
+    def __init__(self, contestant, limit):
+        self.name = contestant.name
+        self._limit = limit
+        self._files = []
+        self._errors = tempfile.TemporaryFile()
+        options = dict(stderr=self._errors, start_new_session=True, env={**os.environ, **contestant.environment})
+        if contestant.connects:
+            with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
+                path = str(pathlib.Path(folder) / "turns")
+                listener.bind(path)
+                listener.listen()
+                self._process = subprocess.Popen([*contestant.command, f"--turns={path}"], stdin=subprocess.DEVNULL,
+                                                 stdout=self._errors, **options)
+                self._socket = self._accept(listener)
+        else:
+            self._socket, its = socket.socketpair()
+            with its:
+                self._process = subprocess.Popen(contestant.command, stdin=its, stdout=its, **options)
+        self._socket.settimeout(limit)
+        self._stream = self._socket.makefile("r", encoding="ascii")
+        self._files = [self._stream, self._socket, self._errors]
+
+    def _accept(self, listener):
+        deadline = time.monotonic() + self._limit
+        listener.settimeout(0.1)
+        while time.monotonic() < deadline and self._process.poll() is None:
+            try:
+                return listener.accept()[0]
+            except TimeoutError:
+                pass
+        raise self._end_with("did not begin")
+
+    def take(self, steps):
+        """The seconds of each step."""
+        try:
+            self._socket.sendall(f"{steps}\n".encode())
+            line = self._stream.readline()
+        except OSError as error:
+            raise self._end_with(str(error)) from error
+        if not line:
+            raise self._end_with("ended")
+        return json.loads(line)
+
+    def _end_with(self, why):
+        failed = Failed(f"{self.name} {why}:\n    {processes.tail_of(self._errors)}")
+        self.end()
+        return failed
+
+    def end(self):
+        # What it has started ends with it.
+        processes.end(self._process)
+        for file in self._files:
+            file.close()
+
+
+def race(contestants, rounds, seconds, limit, progress):
+    """{contestant's name: [the median seconds of a step, by turn]}. `seconds`: the rough length of a turn; `limit`: that of all that
+    a contestant may take at a time. Failed: one could not do it."""
+    players, turns = [], {contestant.name: [] for contestant in contestants}
+    try:
+        for contestant in contestants:
+            players.append(Player(contestant, limit))
+        steps = {}
+        for player in players:
+            player.take(UNCOUNTED)
+            first = statistics.median(player.take(UNCOUNTED + LEAST_STEPS)[UNCOUNTED:])
+            steps[player.name] = max(LEAST_STEPS, int(seconds / first))
+        for number in range(rounds):
+            for player in players:
+                taken = player.take(UNCOUNTED + steps[player.name])
+                turns[player.name].append(statistics.median(taken[UNCOUNTED:]))
+            progress(number + 1)
+        return turns
+    finally:
+        for player in players:
+            player.end()
