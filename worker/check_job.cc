@@ -161,7 +161,8 @@ absl::StatusOr<JobCheck> CheckJob(const v1::JobConfig& config) {
         "whether the last layer has a logit for each class: the largest label says how many there are, "
         "unless data.classes does");
   }
-  WEIR_ASSIGN_OR_RETURN(const ModelNeeds needs, Model::Check(config.model(), ModelInputsOf(config, train.shape), outputs));
+  WEIR_ASSIGN_OR_RETURN(const ModelNeeds needs,
+                        Model::Check(config.model(), ModelInputsOf(config, train.shape), outputs));
   check.parameters = needs.spec.elements();
   check.model = absl::StrCat(config.model().layers_size(), " layers, ", *check.parameters, " parameters");
   if (dataset_bytes.has_value()) {
