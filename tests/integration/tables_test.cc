@@ -203,6 +203,23 @@ TEST_CASE("sync: all rows have the bits of a serial loop when a worker is killed
   CHECK((t.Rows() == TrainTablesSerially({})));
 }
 
+TEST_CASE(
+    "sync: a job that goes on from its checkpoint on other servers has the bits of one that never stopped") {
+  const TestFolder saved;
+  const std::string checkpoint =
+      absl::StrCat("checkpoint={\"directory\": \"", saved.path("checkpoints"), "\"}");
+  // Half of the work.
+  JobOfTables first({2, 2, {checkpoint, "train.examples=48"}, {}});
+  first.StartAll();
+  first.job.ExpectAllExit(0);
+  const AllRows all = TrainTablesSerially({});
+  CHECK((first.Rows() != all));
+  JobOfTables second({3, 1, {checkpoint}, {}});
+  second.StartAll();
+  second.job.ExpectAllExit(0);
+  CHECK((second.Rows() == all));
+}
+
 // ---- every update counts once
 
 void CheckCounts(const TableRun& run) {
