@@ -358,11 +358,6 @@ void CheckTables(const v1::JobConfig& config, ConfigProblems* problems) {
                                  ElementPath("tables", first->second), "; tables must have different names"));
     }
   }
-  if (config.tables_size() > 0 && config.server().durability() == v1::ServerConfig::DURABILITY_LOG) {
-    problems->Add("server.durability",
-                  "is \"log\", but a log cannot hold the rows of embedding tables (tables); take it out, or "
-                  "save checkpoints more often (checkpoint.every_seconds)");
-  }
 }
 
 void CheckWire(const v1::WireConfig& wire, ConfigProblems* problems) {

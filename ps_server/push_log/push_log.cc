@@ -118,11 +118,15 @@ absl::StatusOr<std::shared_ptr<PushLog>> PushLog::Begin(Options options) {
 }
 
 void PushLog::Append(v1::LoggedPush record, std::shared_ptr<const float> gradient, uint64_t elements,
-                     Done done) {
+                     Done done, Rows rows) {
   Pending pending;
   pending.head = record.SerializeAsString();
-  pending.bytes = gradient == nullptr ? 0 : elements * sizeof(float);
-  pending.gradient = std::move(gradient);
+  if (gradient != nullptr) {
+    pending.gradient.emplace_back(reinterpret_cast<const char*>(gradient.get()), elements * sizeof(float));
+  }
+  pending.gradient.insert(pending.gradient.end(), rows.bytes.begin(), rows.bytes.end());
+  pending.dense = std::move(gradient);
+  pending.rows = std::move(rows.owner);
   pending.done = std::move(done);
   Add(std::move(pending));
 }
@@ -175,7 +179,7 @@ void PushLog::Write() {
     for (const Pending& pending : batch) {
       if (!broken_.ok()) break;
       broken_ = pending.segment != 0 ? BeginSegment(pending.segment, file_bytes_, pending.checkpoint)
-                                     : WriteRecord(pending.head, pending.gradient.get(), pending.bytes);
+                                     : WriteRecord(pending.head, pending.gradient);
     }
     if (broken_.ok()) broken_ = file_->Sync();
     if (broken_.ok()) broken_ = CheckOurs();
@@ -222,24 +226,26 @@ absl::Status PushLog::BeginSegment(uint64_t number, uint64_t previous_bytes, uin
   description.set_format_minor(kLogFormat.minor);
   description.set_previous_bytes(previous_bytes);
   description.set_checkpoint(checkpoint);
-  WEIR_RETURN_IF_ERROR(WriteRecord(description.SerializeAsString(), nullptr, 0));
+  WEIR_RETURN_IF_ERROR(WriteRecord(description.SerializeAsString(), {}));
   WEIR_RETURN_IF_ERROR(file_->Sync());
   return options_.files->SyncFolder(options_.folder);
 }
 
-absl::Status PushLog::WriteRecord(const std::string& head, const float* gradient, uint64_t bytes) {
+absl::Status PushLog::WriteRecord(const std::string& head, absl::Span<const absl::string_view> gradient) {
   Frame frame;
   frame.head_bytes = static_cast<uint32_t>(head.size());
-  frame.gradient_bytes = bytes;
-  frame.gradient_checksum = ExtendCrc32c(0, gradient, bytes);
+  for (const absl::string_view bytes : gradient) {
+    frame.gradient_bytes += bytes.size();
+    frame.gradient_checksum = ExtendCrc32c(frame.gradient_checksum, bytes.data(), bytes.size());
+  }
   frame.synced_bytes = synced_bytes_;
   frame.checksum = ChecksumOf(frame, head);
   const absl::string_view begin(reinterpret_cast<const char*>(&frame), sizeof(frame));
   WEIR_RETURN_IF_ERROR(file_->Append(absl::StrCat(begin, head)));
-  if (bytes > 0) {
-    WEIR_RETURN_IF_ERROR(file_->Append({reinterpret_cast<const char*>(gradient), bytes}));
+  for (const absl::string_view bytes : gradient) {
+    if (!bytes.empty()) WEIR_RETURN_IF_ERROR(file_->Append(bytes));
   }
-  file_bytes_ += sizeof(frame) + head.size() + bytes;
+  file_bytes_ += sizeof(frame) + head.size() + frame.gradient_bytes;
   return absl::OkStatus();
 }
 

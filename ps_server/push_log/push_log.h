@@ -9,6 +9,8 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/string_view.h"
+#include "absl/types/span.h"
 #include "common/sync/mutex.h"
 #include "common/system/disk_format.h"
 #include "common/system/file_system.h"
@@ -17,8 +19,9 @@
 namespace weir {
 
 // A shard's write-ahead log: every push that the shard decides on, in its order, with the gradients of the
-// pushes that it applies. A push takes effect and is answered only once its record is durable. So every
-// version that a client has read can be computed again, and an acknowledged push is never lost.
+// pushes that it applies, rows of embedding tables included. A push takes effect and is answered only once
+// its record is durable. So every version that a client has read can be computed again, and an acknowledged
+// push is never lost.
 //
 // Bytes. A folder holds segments, "00000001.log" and so on, whose numbers rise without a gap. A segment is a
 // sequence of records; the first is a LogSegment, the others are LoggedPush. A record is
@@ -30,7 +33,8 @@ namespace weir {
 //   u64 bytes of the gradient
 //   u64 bytes of the segment that were durable when this record was written
 //   the head, a protobuf message
-//   the gradient, float32
+//   the gradient: the dense one, float32, then the rows that LoggedPush.push names, each entry's keys and its
+//   float32 gradients (proto/parameter_server.proto, Rows)
 //
 // The LogSegment holds the version of the segment's format (kLogFormat).
 //
@@ -48,7 +52,8 @@ namespace weir {
 // checks whether a later incarnation has claimed the log. If none has, an incarnation that claims the log
 // later reads everything that was synced.
 
-constexpr DiskFormat kLogFormat = {1, 1};
+// Minor version 2 added rows. A program that does not know them finds that the gradient is too long.
+constexpr DiskFormat kLogFormat = {1, 2};
 
 // Writes the log. Thread-safe. After its owner releases it, the object lives until the executor has finished
 // its work.
@@ -71,10 +76,16 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
   // has begun the segment. Append() returns AlreadyExists once a later incarnation has claimed the log.
   static absl::StatusOr<std::shared_ptr<PushLog>> Begin(Options options);
 
+  // What follows the dense gradient in a record: places in memory, and what owns it.
+  struct Rows {
+    std::vector<absl::string_view> bytes;
+    std::shared_ptr<const void> owner;
+  };
   // `done` runs on the executor once the record is durable, in the order of the calls. Records that wait
   // together are synced together. `gradient` may be null. After an error the log writes nothing more, and
   // every later call gets the same error; the contents of the file are then unknown.
-  void Append(v1::LoggedPush record, std::shared_ptr<const float> gradient, uint64_t elements, Done done);
+  void Append(v1::LoggedPush record, std::shared_ptr<const float> gradient, uint64_t elements, Done done,
+              Rows rows = {});
 
   // Later records go to a new segment, which follows this checkpoint (LogSegment.checkpoint). Returns the
   // segment's number. `done` runs as for Append(), once the segment is durable.
@@ -85,8 +96,8 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
  private:
   struct Pending {
     std::string head;
-    std::shared_ptr<const float> gradient;
-    uint64_t bytes = 0;  // of the gradient
+    std::vector<absl::string_view> gradient;  // where its bytes lie
+    std::shared_ptr<const void> dense, rows;  // own them
     Done done;
     // 0: a record. Otherwise the number of a segment to begin, after this checkpoint.
     uint64_t segment = 0;
@@ -99,7 +110,7 @@ class PushLog : public std::enable_shared_from_this<PushLog> {
   // Runs on the executor.
   void Write();
   absl::Status BeginSegment(uint64_t number, uint64_t previous_bytes, uint64_t checkpoint);
-  absl::Status WriteRecord(const std::string& head, const float* gradient, uint64_t bytes);
+  absl::Status WriteRecord(const std::string& head, absl::Span<const absl::string_view> gradient);
   // AlreadyExists: a later incarnation has claimed the log.
   absl::Status CheckOurs() const;
 

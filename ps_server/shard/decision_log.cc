@@ -39,8 +39,10 @@ void DecisionLog::Append(Decision decision, uint64_t count) {
     record.set_version(count + static_cast<uint64_t>(before) + 1);
   }
   Decision& logged = decisions_.emplace_back(std::move(decision));
+  PushLog::Rows rows;
+  if (logged.rows != nullptr) rows = {logged.rows->bytes(), logged.rows};
   log_->Append(std::move(record), logged.gradient, logged.header.elements(),
-               WhenLogged([&logged] { logged.durable = true; }));
+               WhenLogged([&logged] { logged.durable = true; }), std::move(rows));
 }
 
 void DecisionLog::Append(const v1::Membership& membership) {

@@ -28,7 +28,7 @@ struct Decision {
   // If the verdict is OK, one of these is set. A streamed push is never logged.
   Slab gradient;
   std::shared_ptr<VersionBuilder> builder;
-  PushedRows rows;
+  std::shared_ptr<const PushedRows> rows;  // null: none
   // Null: the call was answered before (its connection ended, its worker was removed).
   PushDone done;
   absl::Time since;

@@ -103,7 +103,8 @@ absl::Status LoadCheckpoint(const CheckpointReader& reader, bool weights_only, u
 }
 
 absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directory, uint32_t shard,
-                                   uint32_t num_shards, const LogPosition& position, BlockStore& store) {
+                                   uint32_t num_shards, const LogPosition& position, BlockStore& store,
+                                   ShardTables* tables) {
   WEIR_RETURN_IF_ERROR(CheckOthers(files, directory, num_shards, position));
   const std::string folder = LogFolder(directory, shard, num_shards);
   v1::LogSegment of;
@@ -114,12 +115,26 @@ absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directo
   Replayed replayed;
   const auto take = [&](const v1::LoggedPush& record, absl::Span<const float> gradient) {
     if (!record.has_membership() && record.outcome() == v1::OK) {
-      if (record.version() != store.count() + 1 || gradient.size() != static_cast<size_t>(store.elements())) {
+      const auto elements = static_cast<size_t>(store.elements());
+      const bool fits =
+          record.push().rows().empty() ? gradient.size() == elements : gradient.size() > elements;
+      if (record.version() != store.count() + 1 || !fits) {
         return absl::DataLossError(absl::StrCat(folder, ": version ", record.version(), ", made of ",
                                                 gradient.size(), " values, follows on version ",
                                                 store.count(), " of ", store.elements()));
       }
       const WeightedGradient weighted{gradient.data(), record.push().examples()};
+      if (tables != nullptr) {
+        const absl::Span<const float> rest = gradient.subspan(elements);
+        const absl::StatusOr<PushedRows> rows = tables->FromRecord(
+            record.push(), {reinterpret_cast<const char*>(rest.data()), rest.size() * sizeof(float)});
+        if (!rows.ok()) {
+          return absl::DataLossError(
+              absl::StrCat(folder, ": version ", record.version(), ": ", rows.status().message()));
+        }
+        const WeightedRows part{&*rows, record.push().examples()};
+        tables->Update(absl::MakeConstSpan(&part, 1));
+      }
       store.Update(absl::MakeConstSpan(&weighted, 1));
     }
     replayed.records.push_back(record);

@@ -13,6 +13,7 @@
 #include "proto/shard_control.pb.h"
 #include "ps_server/push_log/push_log.h"
 #include "ps_server/shard/block_store.h"
+#include "ps_server/shard/shard_tables.h"
 
 namespace weir {
 
@@ -46,12 +47,14 @@ struct Replayed {
   LogEnd end;
 };
 
-// Applies the log records of `store`'s shard after `position` to `store`, which must be at that position, in
-// their order. A missing log is an empty one.
+// Applies the log records of `store`'s shard after `position` to `store` and its tables, which must be at
+// that position, in their order. A missing log is an empty one. `tables` null: the job has none, or their
+// rows do not matter.
 //
 // DataLoss: the log does not continue from that version, or is damaged. FailedPrecondition: a job with
 // another number of shards has continued from there, and only such a job can read its log.
 absl::StatusOr<Replayed> ReplayLog(FileSystem& files, const std::string& directory, uint32_t shard,
-                                   uint32_t num_shards, const LogPosition& position, BlockStore& store);
+                                   uint32_t num_shards, const LogPosition& position, BlockStore& store,
+                                   ShardTables* tables);
 
 }  // namespace weir

@@ -12,13 +12,25 @@
 
 namespace weir {
 
+std::vector<absl::string_view> PushedRows::bytes() const {
+  std::vector<absl::string_view> bytes;
+  for (const OfTable& of : tables) {
+    bytes.emplace_back(reinterpret_cast<const char*>(of.keys.keys.get()), of.keys.count * sizeof(uint64_t));
+    bytes.emplace_back(reinterpret_cast<const char*>(of.gradients.get()),
+                       of.keys.count * of.dim * sizeof(float));
+  }
+  return bytes;
+}
+
 RowArrival::RowArrival(const Tables& tables, RowLayout layout, v1::Dtype dtype)
     : tables_(tables), layout_(std::move(layout)), dtype_(dtype) {
   for (const RowLayout::Entry& entry : layout_.push()) {
     const size_t i = push_.tables.size();
     sections_.push_back({Section::Kind::kPushKeys, i, entry.keys_at, entry.values_at});
     sections_.push_back({Section::Kind::kGradients, i, entry.values_at, entry.end});
-    push_.tables.push_back({{entry.table, static_cast<size_t>(entry.keys), nullptr}, nullptr});
+    push_.tables.push_back({{entry.table, static_cast<size_t>(entry.keys), nullptr},
+                            tables_[static_cast<int>(entry.table)].dim(),
+                            nullptr});
     pull_begin_ = entry.end;
   }
   for (const RowLayout::Entry& entry : layout_.pull()) {
@@ -128,6 +140,22 @@ absl::Status RowArrival::Check(const Section& section, uint64_t from) {
                                    keys.keys[(begin + bad) / dim], ", column ", (begin + bad) % dim),
                       values[bad]};
   return absl::OkStatus();
+}
+
+absl::StatusOr<PushedRows> RowsFromBytes(const RowArrival::Tables& tables, const v1::PushRequest& push,
+                                         absl::string_view bytes) {
+  std::vector<uint32_t> dims;
+  for (const v1::TableConfig& table : tables) dims.push_back(table.dim());
+  WEIR_ASSIGN_OR_RETURN(RowLayout layout, RowLayout::OfRequest(push.rows(), v1::F32, {}, dims));
+  RowArrival arrival(tables, std::move(layout), v1::F32);
+  if (!bytes.empty()) WEIR_RETURN_IF_ERROR(arrival.Take(0, absl::MakeConstSpan(&bytes, 1), bytes.size()));
+  if (!arrival.whole()) {
+    return absl::InvalidArgumentError(absl::StrCat("rows: ", bytes.size(), " bytes of ", arrival.bytes()));
+  }
+  PushedRows rows = arrival.TakePush();
+  if (rows.non_finite.has_value())
+    return absl::InvalidArgumentError(rows.non_finite->what + " is not finite");
+  return rows;
 }
 
 std::string RowArrival::NameOf(uint32_t table) const {

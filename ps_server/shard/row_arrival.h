@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "common/protocol/row_layout.h"
@@ -33,9 +34,13 @@ using RowKeys = std::vector<TableKeys>;
 struct PushedRows {
   struct OfTable {
     TableKeys keys;
+    size_t dim = 0;
     std::unique_ptr<float[]> gradients;  // dim for each key
   };
   std::vector<OfTable> tables;  // rising
+
+  // Where they lie, as they do in an exchange with float32 values (RowLayout).
+  std::vector<absl::string_view> bytes() const;
 
   // The first value that is NaN or an infinity; `what` as for NonFiniteValue().
   struct NonFinite {
@@ -107,5 +112,9 @@ class RowArrival {
   PushedRows push_;
   RowKeys pull_;
 };
+
+// The rows that a push names, from PushedRows::bytes(). InvalidArgument: these are none.
+absl::StatusOr<PushedRows> RowsFromBytes(const RowArrival::Tables& tables, const v1::PushRequest& push,
+                                         absl::string_view bytes);
 
 }  // namespace weir

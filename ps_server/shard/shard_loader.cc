@@ -1,5 +1,6 @@
 #include "ps_server/shard/shard_loader.h"
 
+#include <algorithm>
 #include <new>
 #include <stdexcept>
 #include <utility>
@@ -125,9 +126,18 @@ absl::Status ShardLoader::OpenLog(const v1::Install& install, const LogPosition&
   if (logs() || options_.files->List(options.folder).ok()) {
     WEIR_RETURN_IF_ERROR(ClaimPushLog(*options_.files, options.folder, options.description));
   }
-  WEIR_ASSIGN_OR_RETURN(Replayed replayed, ReplayLog(*options_.files, directory, install.shard(),
-                                                     install.num_shards(), position, *loaded->store));
+  WEIR_ASSIGN_OR_RETURN(Replayed replayed,
+                        ReplayLog(*options_.files, directory, install.shard(), install.num_shards(), position,
+                                  *loaded->store, loaded->tables.get()));
   loaded->records = std::move(replayed.records);
+  if (loaded->tables == nullptr &&
+      std::any_of(loaded->records.begin(), loaded->records.end(),
+                  [](const v1::LoggedPush& record) { return record.push().rows_size() > 0; })) {
+    return absl::FailedPreconditionError(
+        absl::StrCat(options.folder,
+                     " holds rows of embedding tables, and this job's config has no tables. Use another "
+                     "folder, or the config that the job began with"));
+  }
   if (!logs()) return absl::OkStatus();
   options.segment = replayed.end.next_segment;
   options.description.set_previous_bytes(replayed.end.previous_bytes);

@@ -238,8 +238,9 @@ void Shard::HandlePush(Session session, std::unique_ptr<PushArrival> arrival, Pu
   }
   const bool applies = verdict->outcome == v1::OK;
   Decide({session, header, *std::move(verdict), applies ? arrival->TakeGradient() : nullptr,
-          applies ? arrival->builder() : nullptr, applies ? arrival->TakeRows() : PushedRows(),
-          std::move(done), options_.clock->Now()});
+          applies ? arrival->builder() : nullptr,
+          applies ? std::make_shared<const PushedRows>(arrival->TakeRows()) : nullptr, std::move(done),
+          options_.clock->Now()});
   arrival = nullptr;
   Wake();
 }
@@ -256,7 +257,7 @@ void Shard::TakeEffect(const Decision& decision) {
     store_->Update(absl::MakeConstSpan(&weighted, 1));
   }
   if (tables_ != nullptr && decision.verdict.outcome == v1::OK) {
-    const WeightedRows weighted{&decision.rows, header.examples()};
+    const WeightedRows weighted{decision.rows.get(), header.examples()};
     tables_->Update(absl::MakeConstSpan(&weighted, 1));
   }
   PushAnswer answer{NewReply(decision.verdict.outcome, decision.verdict.reason), {}};

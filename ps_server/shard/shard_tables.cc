@@ -103,6 +103,7 @@ void ShardTables::Update(absl::Span<const WeightedRows> parts) {
     for (size_t p = 0; p < parts.size(); ++p) {
       // A part without rows of this table still has its weight in the mean.
       of_table[p] = {{}, nullptr, parts[p].examples};
+      if (parts[p].rows == nullptr) continue;
       const std::vector<PushedRows::OfTable>& tables = parts[p].rows->tables;
       if (next[p] == tables.size() || tables[next[p]].keys.table != i) continue;
       const PushedRows::OfTable& rows = tables[next[p]++];
@@ -115,6 +116,16 @@ void ShardTables::Update(absl::Span<const WeightedRows> parts) {
       std::abort();  // the dense weights have this version, so the tables cannot do without it
     }
   }
+}
+
+absl::StatusOr<PushedRows> ShardTables::FromRecord(const v1::PushRequest& push,
+                                                   absl::string_view bytes) const {
+  RowArrival::Tables tables;
+  for (const Entry& entry : tables_) *tables.Add() = entry.config;
+  absl::StatusOr<PushedRows> rows = RowsFromBytes(tables, push, bytes);
+  const absl::Status status = rows.ok() ? CheckKeys(*rows) : rows.status();
+  if (!status.ok()) return absl::DataLossError(status.message());
+  return rows;
 }
 
 ShardTables::Pinned::Pinned(std::shared_ptr<ShardTables> tables)

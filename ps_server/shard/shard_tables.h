@@ -20,7 +20,7 @@ namespace weir {
 
 // The rows of one part of a commit, or of a push, and the part's weight in the mean.
 struct WeightedRows {
-  const PushedRows* rows = nullptr;  // of no table: a part without rows
+  const PushedRows* rows = nullptr;  // null, or of no table: a part without rows
   uint64_t examples = 1;
 };
 
@@ -77,6 +77,9 @@ class ShardTables : public std::enable_shared_from_this<ShardTables> {
   // The rows of these keys, in their order, at the newest version, or at a pinned one. InvalidArgument: a key
   // of another shard. ResourceExhausted: there is no memory for them.
   absl::StatusOr<std::shared_ptr<const ReadRows>> Read(const RowKeys& keys, const Pinned* at = nullptr) const;
+
+  // The rows of a push from its record in the log. DataLoss: these are none that were applied here.
+  absl::StatusOr<PushedRows> FromRecord(const v1::PushRequest& push, absl::string_view bytes) const;
 
   size_t size() const { return tables_.size(); }
   const v1::TableConfig& config(size_t table) const { return tables_[table].config; }

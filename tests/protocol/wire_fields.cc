@@ -16,7 +16,7 @@
 namespace weir {
 namespace {
 
-constexpr char kLastVersion[] = "tests/protocol/wire_1_6.txt";
+constexpr char kLastVersion[] = "tests/protocol/wire_1_7.txt";
 
 using google::protobuf::Descriptor;
 using google::protobuf::EnumDescriptor;

@@ -428,10 +428,6 @@ TEST_CASE("Impossible tables are refused with their paths") {
     CHECK_THAT(error, Catch::Contains(c.expected));
     CHECK_FALSE(absl::StrContains(error, "\n"));
   }
-  CHECK_THAT(
-      Error(R"({"tables": [{"name": "t", "dim": 1}], "consistency": {"mode": "async"},
-                       "checkpoint": {"directory": "d"}, "server": {"durability": "log"}})"),
-      Catch::Contains("server.durability: is \"log\", but a log cannot hold the rows of embedding tables"));
 }
 
 TEST_CASE("All problems are told at once") {

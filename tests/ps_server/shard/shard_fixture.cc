@@ -37,7 +37,8 @@ PushedRows RowsOf(const std::vector<TestRows>& rows) {
                                         ", column ", at % dim),
                            *bad};
     }
-    pushed.tables.push_back({KeysOf(of), std::move(values)});
+    const size_t dim = of.keys.empty() ? 0 : of.values.size() / of.keys.size();
+    pushed.tables.push_back({KeysOf(of), dim, std::move(values)});
   }
   return pushed;
 }
@@ -108,8 +109,8 @@ void ShardFixture::Control(const v1::ControlMessage& message) {
 
 void ShardFixture::Settle() {
   if (config.tables_size() == 0) return;
-  // What runs in the shard's order may ask for one thing more.
-  for (int i = 0; i < 2; ++i) shard->Quiesce();
+  // What runs in the shard's order may ask for more: a push for its decision, that for its record.
+  for (int i = 0; i < 4; ++i) shard->Quiesce();
 }
 
 std::string ShardFixture::Install(const v1::Restore* restore) {

@@ -1,6 +1,7 @@
 // Shards with a log: nothing takes effect before the log holds it, and a restored shard knows all that was
 // acknowledged.
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <memory>
 #include <string>
@@ -502,6 +503,81 @@ TEST_CASE("After a crash at any operation of the disk no acknowledged push is lo
   }
   CHECK(crashes == 120);
   CHECK(answered[0] + answered[1] > 300);
+}
+
+// With a table "users" of 2 columns, SGD at rate 1 and initial values of 5.
+std::unique_ptr<ShardFixture> WithTable(std::shared_ptr<FaultyFileSystem> files = nullptr) {
+  auto f = std::make_unique<ShardFixture>(kAsync);
+  if (files != nullptr) f->files = std::move(files);
+  f->config.mutable_server()->set_durability(v1::ServerConfig::DURABILITY_LOG);
+  v1::TableConfig& users = *f->config.add_tables();
+  users.set_name("users");
+  users.set_dim(2);
+  users.mutable_init()->set_type(v1::TableInit::KIND_CONSTANT);
+  users.mutable_init()->set_value(5);
+  users.mutable_optimizer()->set_type(v1::TableOptimizer::KIND_SGD);
+  users.mutable_optimizer()->set_learning_rate(1);
+  REQUIRE(f->files->MakeFolder(ShardFixture::kCheckpoints).ok());
+  REQUIRE(f->files->SyncFolder("/").ok());
+  f->Create();
+  return f;
+}
+
+// The rows of keys 7, 8 and 9.
+std::vector<float> Rows(ShardFixture& f) {
+  f.Pin(500, 100);
+  v1::PullRequest request;
+  *request.mutable_caller() = f.CallerOf(0);
+  request.set_pin(500);
+  const PullAnswerPtr answer = f.PullRows(request, {{0, {7, 8, 9}, {}}});
+  v1::ControlMessage unpin;
+  unpin.mutable_unpin()->set_pin(500);
+  f.Control(unpin);
+  const float* const values = answer->reply().rows->values.get();
+  return {values, values + 6};
+}
+
+TEST_CASE("The rows of pushes are in the log, and are there again after a crash") {
+  auto f = WithTable();
+  f->Start();
+  REQUIRE(f->PushRows({0, 0}, {{0, {7, 9}, {1, 2, 3, 4}}})->reply().outcome() == v1::OK);
+  REQUIRE(f->Push({1, 0})->reply().outcome() == v1::OK);
+  f->Settle();
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  CHECK(f->PushRows({0, 1}, {{0, {8}, {nan, 1}}})->reply().outcome() == v1::REFUSED);
+  REQUIRE(f->PushRows({1, 1}, {{0, {9}, {1, 1}}})->reply().version().count() == 3);
+  const std::vector<float> rows = {4, 3, 5, 5, 1, 0};
+  CHECK(Rows(*f) == rows);
+  const auto files = f->files;
+  f = nullptr;
+  files->Crash();
+
+  f = WithTable(files);
+  REQUIRE(f->Install() == "");
+  f->Members(1, {{0}, {1}});
+  CHECK(f->Stats().version().count() == 3);
+  CHECK(Rows(*f) == rows);
+  CHECK(f->Weights() == All(3));
+  // Tables and dense weights go on from the same version.
+  TestPush again{1, 1};
+  CHECK(f->PushRows(again, {{0, {9}, {1, 1}}})->reply().outcome() == v1::OK);  // a repeat
+  CHECK(Rows(*f) == rows);
+  CHECK(f->PushRows({0, 2}, {{0, {8}, {1, 1}}})->reply().version().count() == 4);
+  CHECK(Rows(*f) == std::vector<float>{4, 3, 4, 4, 1, 0});
+}
+
+TEST_CASE("A log whose rows are not those of the job's tables is damaged") {
+  auto f = WithTable();
+  f->Start();
+  REQUIRE(f->PushRows({0, 0}, {{0, {7}, {1, 2}}})->reply().outcome() == v1::OK);
+  const auto files = f->files;
+  f = WithTable(files);
+  f->config.mutable_tables(0)->set_dim(3);
+  f->Create();
+  CHECK_THAT(f->Install(), Contains("version 1: rows: ") && Contains("of 20"));
+  f->config.clear_tables();
+  f->Create();
+  CHECK_THAT(f->Install(), Contains("holds rows of embedding tables, and this job's config has no tables"));
 }
 
 }  // namespace
