@@ -247,6 +247,8 @@ TEST_CASE("A push that is answered before its rows have come sends them all, for
   s.Deliver(s.Credit(1, 2));
   REQUIRE(s.sent().size() == 4);
   CHECK(s.IsInSlot(s.sent()[3], 0, *s.routes[0]));
+  // There is nothing left to send, but the shard has not read the last keys.
+  s.Deliver(s.Credit(1, 1));
   s.Deliver(s.Credit(2, 1));
   REQUIRE(s.sent().size() == 5);
   CHECK(s.sent()[4].rows());

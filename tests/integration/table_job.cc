@@ -24,12 +24,12 @@ std::string TableJob() {
     "train": {"examples": 96},
     "consistency": {"mode": "sync", "parts": 4},
     "optimizer": {"type": "sgd", "learning_rate": 0.1},
-    "cluster": {"lease_seconds": 3, "start_seconds": 60},
+    "cluster": {"lease_seconds": 20, "start_seconds": 60},
     "tables": )" +
          Tables(4, 16) + "}";
 }
 
-std::string LongRows() { return "tables=" + Tables(5000, 16384); }
+std::string LongRows() { return "tables=" + Tables(2000, 8192); }
 
 std::string CountingTables() {
   const std::string counts = R"("init": {"type": "constant", "value": 0},

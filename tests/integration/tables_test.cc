@@ -196,7 +196,7 @@ TEST_CASE("sync: all rows have the bits of a serial loop: in bfloat16 on the wir
 }
 
 TEST_CASE("sync: all rows have the bits of a serial loop when a worker is killed", "[transports]") {
-  JobOfTables t({2, 2, {"cluster.min_workers=1"}, {"-", "dies"}});
+  JobOfTables t({2, 2, {"cluster.min_workers=1", "cluster.lease_seconds=3"}, {"-", "dies"}});
   t.StartAll();
   t.job.ExpectExit("worker:1", 128 + 9);
   for (const char* task : {"ps:0", "ps:1", "worker:0", "evaluator:0"}) t.job.ExpectExit(task, 0);
@@ -241,7 +241,8 @@ TEST_CASE("async: every update of every row counts", "[transports]") {
 TEST_CASE("async: every update of every row counts when a worker is killed") {
   JobOfTables t({2,
                  2,
-                 {"consistency={\"mode\": \"async\"}", "cluster.min_workers=1", CountingTables()},
+                 {"consistency={\"mode\": \"async\"}", "cluster.min_workers=1", "cluster.lease_seconds=3",
+                  CountingTables()},
                  {"count", "count,dies"}});
   t.StartAll();
   t.job.ExpectExit("worker:1", 128 + 9);
